@@ -1,0 +1,92 @@
+# clime: build. `make help` lists the targets. Everything that is made lands in $(O).
+O       ?= build
+CC      ?= gcc
+WARN     = -Wall -Wextra -Wshadow -Wundef -Wmissing-prototypes -Wstrict-prototypes -Wwrite-strings -Wvla -Werror
+# -ffp-contract=off: the bits of a result must not depend on what the compiler inlines (docs/numerics.md).
+CFLAGS  ?= -O2 -g
+CFLAGS_ALL = -std=c11 -D_GNU_SOURCE $(WARN) -I. -pthread -fno-strict-aliasing -ffp-contract=off -MMD -MP $(SAN) $(CFLAGS)
+LDLIBS   = -lcivetweb -lcurl -lcjson -lsqlite3 -lpcre2-8 -lutf8proc -ldl -lm -pthread
+
+# Sources: every .c of a folder belongs to it; *_main.c and main.c are programs.
+src      = $(filter-out %/main.c %_main.c,$(wildcard $(addsuffix /*.c,$(1))))
+COMMON   = $(call src,common common/json common/http)
+KERNELS  = $(call src,kernels kernels/cpu)
+MODEL    = $(call src,model)
+SERVER   = $(call src,server)
+ROUTER   = $(call src,router)
+TRAINER  = $(call src,trainer trainer/reward trainer/algorithm trainer/ledger)
+ifneq ($(shell uname -m),x86_64)
+KERNELS := $(filter-out %_avx2.c %_avx512.c,$(KERNELS))
+endif
+
+include $(wildcard scripts/cuda.mk)
+
+obj      = $(patsubst %.c,$(O)/obj/%.o,$(1))
+PROGRAMS = $(if $(wildcard server/main.c),clime-server) $(if $(wildcard router/main.c),clime-router) \
+           $(if $(wildcard trainer/main.c),clime-train) $(if $(wildcard model/tok_main.c),clime-tok)
+UNIT     = $(patsubst tests/unit/%.c,$(O)/unit/%,$(wildcard tests/unit/*/test_*.c))
+
+all: $(addprefix $(O)/,$(PROGRAMS)) ## build the programs (default)
+.DEFAULT_GOAL := all
+.PHONY: all unit test quickstart lint format layers asan tsan bench help clean
+
+$(O)/obj/%_avx2.o:   ISA = -mavx2 -mfma -mf16c
+$(O)/obj/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c
+$(O)/obj/kernels/%.o: OPT = -O3
+$(O)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) $(OPT) $(ISA) -c -o $@ $<
+
+# One archive a layer, so that a program links only what it uses.
+define archive
+$(O)/lib$(1).a: $(call obj,$(2))
+	@rm -f $$@
+	ar rcs $$@ $$^
+endef
+$(eval $(call archive,common,$(COMMON)))
+$(eval $(call archive,kernels,$(KERNELS)))
+$(eval $(call archive,model,$(MODEL)))
+$(eval $(call archive,server,$(SERVER)))
+$(eval $(call archive,router,$(ROUTER)))
+$(eval $(call archive,trainer,$(TRAINER)))
+
+LIB_MODEL = $(O)/libmodel.a $(O)/libkernels.a $(O)/libcommon.a
+$(O)/clime-server: $(O)/obj/server/main.o $(O)/libserver.a $(LIB_MODEL)
+$(O)/clime-router: $(O)/obj/router/main.o $(O)/librouter.a $(O)/libcommon.a
+$(O)/clime-train:  $(O)/obj/trainer/main.o $(O)/libtrainer.a $(LIB_MODEL)
+$(O)/clime-tok:    $(O)/obj/model/tok_main.o $(LIB_MODEL)
+$(addprefix $(O)/,$(PROGRAMS)):
+	$(CC) $(SAN) -o $@ $^ $(CUDA_LDLIBS) $(LDLIBS) -rdynamic
+
+# Unit tests: tests/unit/<folder>/test_x.c -> $(O)/unit/<folder>/test_x, linked with that folder's layer and below.
+unit_libs = $(if $(filter server,$(1)),$(O)/libserver.a) $(if $(filter router,$(1)),$(O)/librouter.a) \
+            $(if $(filter trainer,$(1)),$(O)/libtrainer.a) $(if $(filter common router,$(1)),,$(O)/libmodel.a $(O)/libkernels.a) $(O)/libcommon.a
+.SECONDEXPANSION:
+$(O)/unit/%: tests/unit/%.c $$(call unit_libs,$$(word 1,$$(subst /, ,$$*)))
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) -lcmocka $(LDLIBS)
+unit: $(UNIT) ## build and run the unit tests
+	@for t in $(UNIT); do echo "== $$t"; $$t || exit 1; done
+
+test: ## set up, build, run every test (the same as scripts/test)
+	scripts/test
+quickstart: ## set up, build, train a small policy (the same as scripts/quickstart)
+	scripts/quickstart
+lint: ## clang-format, banned functions
+	scripts/lint
+format: ## rewrite the sources with clang-format
+	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
+layers: ## no file includes a layer above its own
+	scripts/layers
+asan: ## build with address and undefined sanitizers in $(O)/asan and run the unit tests
+	$(MAKE) O=$(O)/asan SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" all unit
+tsan: ## build with the thread sanitizer in $(O)/tsan and run the unit tests
+	$(MAKE) O=$(O)/tsan SAN="-fsanitize=thread" all unit
+bench: all ## measure server, training step and kernels beside their ceilings and peers
+	scripts/bench
+help: ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 20
+clean: ## remove what was made
+	rm -rf $(O)
+
+-include $(shell find $(O) -name '*.d' 2>/dev/null)

@@ -1,0 +1,14 @@
+/* Time. Durations and deadlines use the monotonic clock in microseconds; wall time is for records only. */
+#ifndef CLIME_COMMON_CLOCK_H
+#define CLIME_COMMON_CLOCK_H
+
+#include <stdint.h>
+
+int64_t clime_now_us(void);      /* CLOCK_MONOTONIC */
+int64_t clime_wall_us(void);     /* microseconds since 1970-01-01 UTC */
+void clime_sleep_us(int64_t us); /* restarts after signals */
+
+/* "2026-01-31T12:00:00.123Z" into out[32]. */
+void clime_wall_format(int64_t wall_us, char out[32]);
+
+#endif

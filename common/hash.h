@@ -1,0 +1,27 @@
+/* Hashes: SHA-256 (FIPS 180-4) for weights and files, a 64-bit mix for seeds and tables.
+ * hash64 is part of the format: seeds in the ledger are made with it, so it must never change.
+ */
+#ifndef CLIME_COMMON_HASH_H
+#define CLIME_COMMON_HASH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct clime_sha256 {
+    uint32_t h[8];
+    uint64_t n_bytes;
+    uint8_t block[64];
+};
+void clime_sha256_init(struct clime_sha256 *s);
+void clime_sha256_add(struct clime_sha256 *s, const void *data, size_t len);
+void clime_sha256_done(struct clime_sha256 *s, uint8_t out[32]);
+void clime_sha256_hex(const uint8_t digest[32], char out[65]); /* lower case, NUL-terminated */
+
+/* Folds n 64-bit words into one: splitmix64's finaliser over h = mix(h ^ word) + a fixed odd constant.
+ * seed of a sample = hash64({run seed, rollout, group, member}, 4). */
+uint64_t clime_hash64(const uint64_t *words, size_t n);
+
+/* For in-memory tables only (not stored). */
+uint64_t clime_hash_bytes(const void *data, size_t len, uint64_t seed);
+
+#endif

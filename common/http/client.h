@@ -1,0 +1,53 @@
+/* HTTP client: libcurl easy handles (the only includer), one per thread, connections kept alive per handle.
+ * A client belongs to one thread at a time. Every call has a deadline.
+ */
+#ifndef CLIME_COMMON_HTTP_CLIENT_H
+#define CLIME_COMMON_HTTP_CLIENT_H
+
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+
+struct clime_http_client;
+
+/* Call once in main before threads start. */
+void clime_http_client_global_init(void);
+
+struct clime_http_client *clime_http_client_new(void);
+void clime_http_client_free(struct clime_http_client *c);
+
+struct clime_http_call {
+    const char *method; /* "GET", "POST", "PUT", "DELETE" */
+    const char *url;
+    struct clime_str body;
+    const char *content_type;   /* NULL = application/json when there is a body */
+    const char *const *headers; /* "Name: value", NULL-terminated; or NULL */
+    const char *bearer;         /* NULL = none */
+    int64_t connect_timeout_us; /* 0 = 5 s */
+    int64_t timeout_us;         /* whole call; 0 = none, then cancel must be given */
+    size_t max_reply;           /* bytes; CLIME_ERR_LIMIT past it */
+    /* Streaming the body up: returns bytes put into out, 0 at the end, -1 to abort. body_length < 0 = chunked. */
+    int64_t (*read_body)(void *arg, void *out, size_t size);
+    int64_t body_length;
+    /* Streaming the reply down: false aborts. NULL collects into reply. Runs on the calling thread. on_header gets
+     * the status and each header line before the body (may be NULL). */
+    bool (*on_data)(void *arg, const char *data, size_t len);
+    void (*on_header)(void *arg, int status, const char *name, const char *value);
+    void *arg;
+    /* Asked a few times a second; true aborts with CLIME_ERR_ABORTED. May be NULL. */
+    bool (*cancel)(void *arg);
+};
+
+struct clime_http_result {
+    int status;             /* 0 when no response line came */
+    struct clime_buf reply; /* the caller frees it */
+    bool sent_to_us;        /* at least one body byte arrived */
+};
+
+/* CLIME_OK for any HTTP status; errors are of the transport: CLIME_ERR_UNAVAILABLE (refused, reset, host unknown),
+ * CLIME_ERR_TIMEOUT, CLIME_ERR_LIMIT, CLIME_ERR_ABORTED. The message names the URL. */
+enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
+                                      struct clime_http_result *out, struct clime_error *e);
+
+#endif

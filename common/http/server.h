@@ -1,0 +1,90 @@
+/* HTTP server: a thin skin over CivetWeb (the only includer), with the limits and traps it needs closed.
+ *
+ * One worker thread per connection runs the handler of the matched route (100 KiB of stack: no big buffers, no deep
+ * recursion, no PCRE2 here). The body is read before the handler runs, into a capped buffer (413 past it), unless the
+ * route asks to stream it. A handler answers exactly once: with clime_http_reply*, or by starting a stream.
+ * Streams may be written from another thread (an emitter) while the handler sleeps in clime_http_stream_wait.
+ *
+ * Refused before any handler: both Transfer-Encoding and Content-Length (400), unknown route (404), wrong method
+ * (405 with Allow), missing or wrong key (401), body over the limit (413). Expect: 100-continue is answered.
+ */
+#ifndef CLIME_COMMON_HTTP_SERVER_H
+#define CLIME_COMMON_HTTP_SERVER_H
+
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/str.h"
+
+struct clime_http_server;
+struct clime_http_request; /* opaque; valid inside the handler */
+
+enum clime_http_auth {
+    CLIME_HTTP_OPEN,  /* no key: health, metrics */
+    CLIME_HTTP_USER,  /* the API key, when one is set */
+    CLIME_HTTP_ADMIN, /* the admin key when set, else the API key when set */
+};
+
+struct clime_http_route {
+    const char *methods; /* "GET", "POST", "GET|POST"; HEAD is served for GET */
+    const char *path;    /* exact, or with one trailing "{name}" segment: "/workers/{id}" */
+    enum clime_http_auth auth;
+    void (*handler)(struct clime_http_request *rq, void *context);
+    bool stream_body; /* the handler reads the body itself with clime_http_body_read */
+};
+
+struct clime_http_options {
+    const char *host;                      /* "127.0.0.1", "0.0.0.0" */
+    int port;                              /* 0 = ephemeral; see clime_http_server_port */
+    int n_threads;                         /* = the most connections served at a time */
+    size_t max_body;                       /* bytes */
+    const char *api_key, *admin_key;       /* NULL = none */
+    const char *tls_certificate;           /* PEM with key, or NULL */
+    const struct clime_http_route *routes; /* ends with path == NULL; must stay valid */
+    void *context;                         /* given to the handlers */
+};
+
+enum clime_err clime_http_server_start(const struct clime_http_options *o, struct clime_http_server **out,
+                                       struct clime_error *e);
+int clime_http_server_port(const struct clime_http_server *s);
+/* Marks the server as stopping (clime_http_stopping turns true, open streams' waits return), closes and joins. */
+void clime_http_server_stop(struct clime_http_server *s);
+
+/* The request */
+struct clime_str clime_http_method(const struct clime_http_request *rq);
+struct clime_str clime_http_path(const struct clime_http_request *rq);  /* decoded, without query */
+struct clime_str clime_http_param(const struct clime_http_request *rq); /* what matched "{name}", else empty */
+struct clime_str clime_http_body(const struct clime_http_request *rq);
+const char *clime_http_header(const struct clime_http_request *rq, const char *name); /* NULL when absent */
+bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size); /* decoded */
+int64_t clime_http_body_length(const struct clime_http_request *rq); /* declared; -1 = chunked */
+/* Streaming body: > 0 bytes read, 0 at the end, -1 on a broken connection or past max_body. */
+int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size);
+bool clime_http_stopping(const struct clime_http_request *rq);
+
+/* One answer. extra_headers: "Name: value\r\n..." or NULL. */
+void clime_http_reply(struct clime_http_request *rq, int status, const char *content_type, const char *extra_headers,
+                      struct clime_str body);
+void clime_http_reply_json(struct clime_http_request *rq, int status, struct clime_str body);
+/* The error body that OpenAI's, SGLang's and vLLM's clients all read:
+ * {"object":"error","message","type","param":null,"code":status,"error":{same}}. 429 and 503 carry Retry-After. */
+void clime_http_reply_error(struct clime_http_request *rq, int status, const char *message);
+void clime_http_reply_err(struct clime_http_request *rq, const struct clime_error *e); /* status from the code */
+int clime_http_status_of(enum clime_err code);
+
+/* A streamed answer (chunked). begin sends the headers; write frames one chunk with one send; after the first failed
+ * or short write the stream is dead and every further write returns false. A stream's calls must not overlap: one
+ * thread writes at a time. end(false) leaves out the final chunk, so that the client sees a broken stream. */
+struct clime_http_stream;
+struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq, int status, const char *content_type,
+                                                  const char *extra_headers);
+bool clime_http_stream_write(struct clime_http_stream *st, const void *data, size_t len);
+bool clime_http_stream_alive(const struct clime_http_stream *st);
+void clime_http_stream_end(struct clime_http_stream *st, bool complete); /* any thread; wakes stream_wait */
+void clime_http_stream_wait(struct clime_http_stream *st);               /* the handler sleeps here until the end */
+
+/* True when the peer has closed its side (checked without reading data); used to cancel work nobody waits for. */
+bool clime_http_peer_gone(struct clime_http_request *rq);
+
+#endif

@@ -1,0 +1,41 @@
+/* Appending JSON writer on a capped buffer. No tree; commas are put by the writer.
+ *
+ *   struct clime_jw w; clime_jw_init(&w, &buf);
+ *   clime_jw_object(&w); clime_jw_key(&w, "id"); clime_jw_str(&w, s); clime_jw_close(&w);
+ *
+ * Strings that are not valid UTF-8 are repaired (U+FFFD). Doubles: shortest text that reads back to the same
+ * double ("%.17g" at worst); floats: shortest that reads back to the same float (at most "%.9g"), so that
+ * log-probabilities keep every bit through JSON. NaN and infinities are written as null.
+ */
+#ifndef CLIME_COMMON_JSON_WRITE_H
+#define CLIME_COMMON_JSON_WRITE_H
+
+#include <stdint.h>
+
+#include "common/buf.h"
+
+struct clime_jw {
+    struct clime_buf *out;
+    int depth;
+    uint64_t has_item; /* bit d: the container at depth d has an item already */
+    uint64_t is_array; /* bit d: closes with ']' */
+    bool after_key;
+};
+
+void clime_jw_init(struct clime_jw *w, struct clime_buf *out);
+void clime_jw_object(struct clime_jw *w);
+void clime_jw_array(struct clime_jw *w);
+void clime_jw_close(struct clime_jw *w); /* the innermost open container */
+void clime_jw_key(struct clime_jw *w, const char *key);
+void clime_jw_key_str(struct clime_jw *w, struct clime_str key);
+void clime_jw_str(struct clime_jw *w, struct clime_str s);
+void clime_jw_strz(struct clime_jw *w, const char *z); /* NULL is written as null */
+void clime_jw_int(struct clime_jw *w, int64_t v);
+void clime_jw_uint(struct clime_jw *w, uint64_t v);
+void clime_jw_double(struct clime_jw *w, double v);
+void clime_jw_float(struct clime_jw *w, float v);
+void clime_jw_bool(struct clime_jw *w, bool v);
+void clime_jw_null(struct clime_jw *w);
+void clime_jw_raw(struct clime_jw *w, struct clime_str json); /* a finished value */
+
+#endif

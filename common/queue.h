@@ -1,0 +1,26 @@
+/* A bounded queue of pointers between threads: many producers, many consumers, one mutex.
+ * Ownership of an item passes with it. close() wakes everyone; pops drain what is left, then return 0.
+ */
+#ifndef CLIME_COMMON_QUEUE_H
+#define CLIME_COMMON_QUEUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct clime_queue;
+
+struct clime_queue *clime_queue_new(size_t capacity);
+void clime_queue_free(struct clime_queue *q); /* must be empty or hold borrowed items */
+
+bool clime_queue_push(struct clime_queue *q, void *item); /* false when full or closed; never waits */
+
+/* Waits until an item, the deadline (clime_now_us scale; < 0 = none) or close; moves up to max items into out and
+ * returns how many (0 = deadline or closed and empty). One wake-up takes everything there is. */
+size_t clime_queue_pop(struct clime_queue *q, void **out, size_t max, int64_t deadline_us);
+
+void clime_queue_close(struct clime_queue *q);
+bool clime_queue_closed(struct clime_queue *q);
+size_t clime_queue_len(struct clime_queue *q);
+
+#endif

@@ -1,0 +1,36 @@
+/* A borrowed slice of bytes. Not NUL-terminated; the owner is whoever owns ptr. */
+#ifndef CLIME_COMMON_STR_H
+#define CLIME_COMMON_STR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+struct clime_str {
+    const char *ptr;
+    size_t len;
+};
+
+#define CLIME_STR_FMT "%.*s" /* use with CLIME_STR_ARG */
+#define CLIME_STR_ARG(s) (int)(s).len, (s).ptr
+
+static inline struct clime_str clime_str_of(const char *z) {
+    struct clime_str s = {z, z ? strlen(z) : 0};
+    return s;
+}
+
+static inline bool clime_str_is(struct clime_str s, const char *z) {
+    size_t n = strlen(z);
+    return s.len == n && memcmp(s.ptr, z, n) == 0;
+}
+
+static inline bool clime_str_eq(struct clime_str a, struct clime_str b) {
+    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+}
+
+static inline bool clime_str_starts(struct clime_str s, const char *z) {
+    size_t n = strlen(z);
+    return s.len >= n && memcmp(s.ptr, z, n) == 0;
+}
+
+#endif
