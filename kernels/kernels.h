@@ -1,0 +1,231 @@
+/* The table of operations that server and trainer run on, one per kind of device.
+ *
+ * Nouns: a `clime_dev` is one device context (CPU thread pool or GPU) with one type for weights and activations (dt);
+ * `clime_ops` is what it can do. main chooses once (--device auto|cpu|cuda); nobody else knows which it is. The CPU
+ * table is always there and is the oracle of the other tables' tests.
+ *
+ * Pointers named x, y, w, ... are device memory from ops->alloc (plain memory on the CPU). Work is queued in order;
+ * ops->sync waits. Scalars and structs are host memory, read before the call returns. One thread at a time owns a dev.
+ *
+ * Layout: row-major, rows packed. Letters as in README: T rows (tokens), D hidden, V vocabulary, H query heads,
+ * HK key/value heads, Dh head size, F MLP width, L layers, R rows of the head. "dt" = the type of the context.
+ *
+ * Determinism classes (DESIGN.md 4.1; every operation gives the same bits in every run):
+ *   ROW    a row's result depends on that row alone, by a fixed tree: any batch, any position in it
+ *   CHAIN  one fp32 accumulator an output, K ascending: any number of rows
+ *   ORDER  sums over rows in ascending order: depends on the batch, not on threads or timing
+ *
+ * "=" overwrites, "+=" accumulates. Inputs and outputs may alias only where said.
+ */
+#ifndef CLIME_KERNELS_KERNELS_H
+#define CLIME_KERNELS_KERNELS_H
+
+#include <stdint.h>
+
+#include "common/err.h"
+
+enum clime_dtype { CLIME_F32, CLIME_BF16 };
+
+static inline size_t clime_dtype_bytes(enum clime_dtype t) {
+    return t == CLIME_F32 ? 4 : 2;
+}
+
+#define CLIME_PAGE 64 /* positions in a KV page = keys in one online-softmax block */
+
+struct clime_dev; /* each table's own context; begins with struct clime_dev_head */
+struct clime_ops;
+
+struct clime_dev_head {
+    const struct clime_ops *ops;
+    enum clime_dtype dt;
+    char name[64]; /* kind of device and instruction set, recorded with every sample: bits hold within one name */
+};
+
+struct clime_dev_options {
+    enum clime_dtype dt;
+    int n_threads;      /* CPU: 0 = all cores this process may use */
+    const char *isa;    /* CPU: NULL = best; "generic", "avx2", "avx512" (tests) */
+    int gpu;            /* CUDA: device index */
+    bool deterministic; /* CUDA: refuse a device whose GEMMs fail the row-invariance check; true but for the bench */
+};
+
+/* Rotary table, fp32, made on the host once and uploaded: cos, sin [max_pos, rot/2]. */
+struct clime_rope {
+    const float *cos, *sin;
+    int max_pos;
+    int rot;          /* dimensions of a head that rotate, even, <= Dh */
+    bool interleaved; /* pairs (2i, 2i+1) instead of (i, i + rot/2) */
+};
+
+/* Shape of attention, constant for a model. */
+struct clime_heads {
+    int H, HK, Dh;
+    float scale; /* of q.k, usually 1/sqrt(Dh) */
+};
+
+/* Which rows attend to which keys. The rows of a sequence are consecutive in the batch and consecutive in position.
+ * Keys of a sequence come in blocks of CLIME_PAGE positions counted from the start of the sequence.
+ *   packed: page_table == NULL; k, v are [T, HK, Dh] rows of this batch; every sequence starts at position 0.
+ *   paged:  k, v are pools [n_pages, HK, CLIME_PAGE, Dh]; block b of sequence s is page page_table[s*max_pages + b].
+ * A row at position p attends to positions 0..p. Arrays are device memory. h_ copies are host memory with the same
+ * values, for planning tiles without a transfer. */
+struct clime_attn {
+    int n_seq;
+    const int32_t *q_start, *h_q_start; /* [n_seq + 1] first row of each sequence */
+    const int32_t *pos0, *h_pos0;       /* [n_seq] position of that row; NULL when packed */
+    const int32_t *page_table;          /* [n_seq, max_pages] or NULL */
+    int max_pages;
+    int max_len; /* the longest sequence in keys, for sizing scratch */
+};
+
+/* A change to one logit before sampling: x = x > 0 ? x / rep : x * rep, then x += add (-inf bans the token). */
+struct clime_logit_edit {
+    int32_t id;
+    float rep; /* repetition penalty, 1 = none */
+    float add; /* bias minus frequency and presence penalties */
+};
+
+struct clime_sampling {
+    uint64_t seed;
+    int64_t position; /* absolute position of the token that is drawn */
+    float inv_temp;   /* 1 / temperature as a float; 1 when greedy */
+    bool greedy;
+    int32_t top_k; /* <= 0: off */
+    float top_p;   /* >= 1: off */
+    float min_p;   /* <= 0: off */
+    int32_t n_edits;
+    const struct clime_logit_edit *edits; /* host memory, ascending id, each id once */
+};
+
+struct clime_drawn { /* host memory, filled by the time ops->sync returns */
+    int32_t id;
+    float logp;     /* log softmax(x * inv_temp)[id] of the unedited logits: the number of DESIGN.md 4.1 */
+    float logp_cut; /* of the distribution that was drawn from (edited, truncated, renormalised); 0 when greedy */
+    bool bad;       /* the row held a NaN or no finite logit; id is 0 */
+};
+
+struct clime_adamw {
+    float lr, beta1, beta2, eps, weight_decay; /* weight_decay 0 for norms and biases: the caller's choice per range */
+    float correct1, correct2;                  /* 1 - beta^t */
+    float grad_scale;                          /* clip factor, multiplies the gradient first */
+};
+
+struct clime_ops {
+    const char *name; /* "cpu", "cuda" */
+
+    /* ---- context and memory ------------------------------------------------------------------------------- */
+    enum clime_err (*open)(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e);
+    void (*close)(struct clime_dev *d);
+    /* CLIME_ERR_LIMIT naming what, when memory is exhausted. 256-byte aligned, not zeroed. */
+    enum clime_err (*alloc)(struct clime_dev *d, size_t bytes, const char *what, void **out, struct clime_error *e);
+    void (*free)(struct clime_dev *d, void *p);
+    void (*copy_in)(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);  /* h_src is free to reuse */
+    void (*copy_out)(struct clime_dev *d, void *h_dst, const void *src, size_t bytes); /* waits: h_dst is filled */
+    void (*copy)(struct clime_dev *d, void *dst, const void *src, size_t bytes);
+    void (*zero)(struct clime_dev *d, void *p, size_t bytes);
+    /* Waits for all queued work; reports the first device failure since the last sync (then the context is dead). */
+    enum clime_err (*sync)(struct clime_dev *d, struct clime_error *e);
+    /* Free and total bytes of the device's memory (CPU: of the machine). */
+    void (*memory)(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
+
+    /* ---- matrix products ---------------------------------------------------------------------------------- */
+    /* A device may want weights in its own order as well. 0 = it does not, and `packed` is ignored everywhere. */
+    size_t (*pack_bytes)(struct clime_dev *d, int N, int K);
+    void (*pack)(struct clime_dev *d, int N, int K, const void *w, void *packed);
+    /* y[T,N] = x[T,K] w[N,K]^T; out = type of y (dt, or CLIME_F32). CHAIN. */
+    void (*gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
+                 const void *packed, void *y);
+    /* dx[T,K] = dy[T,N] w[N,K]. CHAIN over N. */
+    void (*gemm_dx)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx);
+    /* dw[N,K] += dy[T,N]^T x[T,K], fp32. ORDER over T; what was in dw is added last. */
+    void (*gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
+    void (*bias)(struct clime_dev *d, int T, int N, void *y, const void *b);        /* y += b. ROW */
+    void (*bias_bwd)(struct clime_dev *d, int T, int N, const void *dy, float *db); /* db += column sums. ORDER */
+
+    /* ---- rows --------------------------------------------------------------------------------------------- */
+    void (*embed)(struct clime_dev *d, int T, int D, const int32_t *ids, const void *table, void *y); /* ROW */
+    /* dtable[ids[t]] += dy[t], t ascending, fp32. ORDER */
+    void (*embed_bwd)(struct clime_dev *d, int T, int D, int V, const int32_t *ids, const void *dy, float *dtable);
+    void (*gather)(struct clime_dev *d, int R, int D, const int32_t *rows, const void *x,
+                   void *y); /* y[r]=x[rows[r]] */
+    /* y[T,D] = 0, then y[rows[r]] = x[r]; rows are distinct. */
+    void (*scatter)(struct clime_dev *d, int T, int R, int D, const int32_t *rows, const void *x, void *y);
+
+    /* y = x * rstd * w with rstd = 1/sqrt(mean(x^2) + eps), all in fp32, one rounding. rstd[T] may be NULL. ROW
+     * (Zhang & Sennrich 2019, "Root Mean Square Layer Normalization"). y may alias x. */
+    void (*rmsnorm)(struct clime_dev *d, int T, int D, float eps, const void *x, const void *w, void *y, float *rstd);
+    /* sum = x + delta (rounded to dt), y = rmsnorm(sum). sum may alias x or delta. ROW */
+    void (*add_rmsnorm)(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta, const void *w,
+                        void *sum, void *y, float *rstd);
+    void (*add)(struct clime_dev *d, int T, int D, const void *a, const void *b, void *y); /* may alias. ROW */
+    /* dx = add + d rmsnorm/dx, dw += (ORDER, fp32). add may be NULL (= 0); dx may alias dy or add. */
+    void (*rmsnorm_bwd)(struct clime_dev *d, int T, int D, const void *dy, const void *x, const void *w,
+                        const float *rstd, const void *add, void *dx, float *dw);
+
+    /* Splits qkv[T, (H+2HK)*Dh], normalises each head of q and k when q_norm/k_norm [Dh] are given (eps), rotates by
+     * pos[t], rounds once to dt and writes q[T,H,Dh] and k, v. packed: slot == NULL, k, v [T,HK,Dh]. paged: k, v are
+     * the pools of clime_attn and row t goes to page slot[t]/CLIME_PAGE, place slot[t]%CLIME_PAGE. ROW */
+    void (*qkv_rope)(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope, float eps,
+                     const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos, const int32_t *slot,
+                     void *q, void *k, void *v);
+    /* Back through the above (packed). dq_norm, dk_norm += (ORDER) or NULL. dqkv = . */
+    void (*qkv_rope_bwd)(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope,
+                         float eps, const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos,
+                         const void *dq, const void *dk, const void *dv, void *dqkv, float *dq_norm, float *dk_norm);
+
+    /* h[T,F] = silu(gate) * up, gu[T, 2F] = gate | up. ROW */
+    void (*swiglu)(struct clime_dev *d, int T, int F, const void *gu, void *h);
+    void (*swiglu_bwd)(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu); /* may alias gu */
+
+    /* ---- attention ---------------------------------------------------------------------------------------- */
+    /* out[T, H*Dh] = causal softmax(scale q k^T) v with q[T,H,Dh]. lse[T,H] (may be NULL) = log-sum-exp of the scaled
+     * scores. A row's bits depend on its own q and its keys' positions and bits alone: packed and paged agree. */
+    void (*attn)(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
+                 const void *k, const void *v, void *out, float *lse);
+    /* Packed only. dq[T,H,Dh], dk, dv[T,HK,Dh] = . One task a (sequence, KV head), query heads in order. ORDER */
+    void (*attn_bwd)(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
+                     const void *k, const void *v, const void *out, const float *lse, const void *dout, void *dq,
+                     void *dk, void *dv);
+
+    /* ---- head --------------------------------------------------------------------------------------------- */
+    /* For each row of logits[R,V] (fp32), z = x * inv_temp[r]: lse[r] = log sum exp z; where targets and logp are
+     * given, logp[r] = z[targets[r]] - lse[r]; entropy[r] = lse - sum p z (NULL = not wanted). inv_temp, targets and
+     * the results are device memory. The vocabulary is cut into fixed splits. ROW: the one routine behind every
+     * log-probability of server and trainer. */
+    void (*head_stats)(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                       const int32_t *targets, float *lse, float *logp, float *entropy);
+    /* dlogits[r*ld + v] (dt) = inv_temp * (g_logp[r] * ([v = target] - p_v) - g_ent[r] * p_v * (log p_v + H_r)): the
+     * gradient of sum g_logp*logp + g_ent*entropy. g_ent may be NULL. Device arrays. dlogits may alias logits when
+     * ld * sizeof(dt) = V * 4. ROW */
+    void (*head_grad)(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                      const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
+                      const float *g_ent, void *dlogits, int64_t ld);
+    /* Draws one token a row. p[R] is host memory. Edits, then temperature, top-k, top-p, min-p (in that order, each on
+     * what the one before kept), then one uniform of (seed, position) and an inverse CDF in id order over the kept
+     * set. Greedy: the largest edited logit, the lowest id among equals. lse as from head_stats. out is filled by the
+     * next sync. ROW */
+    void (*sample)(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
+                   const struct clime_sampling *p, struct clime_drawn *out);
+    /* The n largest z - lse of a row, descending (lowest id first among equals), to host memory by the next sync. */
+    void (*top_logp)(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
+                     int32_t *h_ids, float *h_logp);
+
+    /* ---- optimizer ---------------------------------------------------------------------------------------- */
+    /* Loshchilov & Hutter 2019 (decoupled decay), as torch.optim.AdamW orders it: p *= 1 - lr*wd; m, v; p -= lr *
+     * (m/correct1) / (sqrt(v/correct2) + eps). params (dt) = rounded master; params == master when dt is fp32. ROW */
+    void (*adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master,
+                  float *m, float *v, void *params);
+    /* Sum of squares in fp64 over fixed chunks in order; waits. */
+    double (*sumsq)(struct clime_dev *d, size_t n, const float *x);
+};
+
+extern const struct clime_ops clime_cpu_ops;
+
+/* The table for "cpu", "cuda" or "auto" (cuda where built in and a device answers). kernels/table.c. */
+enum clime_err clime_ops_choose(const char *device, const struct clime_ops **out, struct clime_error *e);
+
+static inline const struct clime_dev_head *clime_dev_info(const struct clime_dev *d) {
+    return (const struct clime_dev_head *)(const void *)d;
+}
+
+#endif

@@ -1,0 +1,56 @@
+/* The trainer's forward with saved activations, the head in row chunks, and the backward pass.
+ *
+ * Order of a micro-batch: clime_train_forward -> clime_train_head (log-probabilities and entropies to the host) ->
+ * the caller turns them into coefficients -> clime_train_backward (adds to the gradients). Gradients of micro-batches
+ * add in call order, so a step's gradients are the same bits in every run with the same packing.
+ * One thread: the trainer's main thread.
+ */
+#ifndef CLIME_MODEL_BACKWARD_H
+#define CLIME_MODEL_BACKWARD_H
+
+#include "model/model.h"
+
+enum clime_recompute {
+    CLIME_RECOMPUTE_NONE, /* every activation the backward needs is kept */
+    CLIME_RECOMPUTE_FULL  /* only each layer's input is kept; a layer runs again before its backward */
+};
+
+struct clime_train; /* saved activations, gradients, head scratch: planned for max_rows rows, max_loss head rows */
+
+struct clime_train_options {
+    int max_rows;   /* tokens of a micro-batch */
+    int max_seqs;   /* sequences in it */
+    int head_chunk; /* rows of logits at a time; 0 = chosen so that logits take at most 256 MiB */
+    enum clime_recompute recompute;
+};
+enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_options *o, struct clime_train **out,
+                                struct clime_error *e);
+void clime_train_close(struct clime_train *t);
+size_t clime_train_bytes(const struct clime_model *m, const struct clime_train_options *o); /* for the memory plan */
+
+/* fp32 gradients [layout.n], device memory. */
+float *clime_train_grads(struct clime_train *t);
+void clime_train_zero_grads(struct clime_train *t);
+
+/* A packed micro-batch in host memory: sequences one after another, sequence s is rows start[s]..start[s+1]. */
+struct clime_packed_batch {
+    int T, n_seq;
+    const int32_t *ids;   /* [T] */
+    const int32_t *start; /* [n_seq + 1] */
+    /* the loss rows: row[i] predicts target[i] (the token at row[i] + 1), at inv_temp[i] */
+    int n_loss;
+    const int32_t *row, *target; /* [n_loss], row ascending */
+    const float *inv_temp;       /* [n_loss] */
+};
+
+/* Forward; fills logp[n_loss] and, when not NULL, entropy[n_loss] (host memory). The very bits a server reports for
+ * the same prefix and temperature. Without save the activations are not kept (reference models, scoring). */
+enum clime_err clime_train_forward(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *logp,
+                                   float *entropy, struct clime_error *e);
+
+/* Adds to the gradients those of sum_i g_logp[i] * logp[i] + g_entropy[i] * entropy[i] (g_entropy may be NULL), for the
+ * batch last run with save. Host arrays [n_loss]. */
+enum clime_err clime_train_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_logp,
+                                    const float *g_entropy, struct clime_error *e);
+
+#endif

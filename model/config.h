@@ -1,0 +1,50 @@
+/* What a model is, read from a Hugging Face config.json. A family is a row in config.c's table plus a map of tensor
+ * names (model/weights.c). Immutable after loading; any thread. */
+#ifndef CLIME_MODEL_CONFIG_H
+#define CLIME_MODEL_CONFIG_H
+
+#include <stdint.h>
+
+#include "common/err.h"
+#include "kernels/kernels.h"
+
+enum clime_family { CLIME_QWEN3, CLIME_QWEN2, CLIME_LLAMA, CLIME_GLM4 };
+
+#define CLIME_MAX_EOS 8
+
+struct clime_config {
+    enum clime_family family;
+    char architecture[64]; /* "Qwen3ForCausalLM" */
+    char model_type[32];   /* "qwen3" */
+    int D, L, H, HK, Dh, F, V;
+    int max_pos; /* max_position_embeddings */
+    float eps;
+    bool tied;          /* lm_head is the embedding */
+    bool qkv_bias;      /* Qwen2 always, Llama by attention_bias */
+    bool qk_norm;       /* Qwen3 */
+    bool post_norms;    /* GLM-4: norms after attention and MLP too */
+    bool fused_gate_up; /* GLM-4: the checkpoint holds gate_up_proj */
+    double rope_theta;
+    int rope_rot; /* rotating dimensions of a head (partial_rotary_factor) */
+    bool rope_interleaved;
+    struct { /* rope_scaling of type llama3; factor 0 = none. Other types are refused by name. */
+        double factor, low_freq, high_freq;
+        int original_max_pos;
+    } rope_scaling;
+    enum clime_dtype dtype; /* of the checkpoint as config.json says; fp16 is read as fp32 */
+    int bos_id;             /* -1 = none */
+    int eos_ids[CLIME_MAX_EOS], n_eos;
+};
+
+/* Reads DIR/config.json. CLIME_ERR_INPUT names the field or the architecture that is not known. */
+enum clime_err clime_config_load(const char *dir, struct clime_config *out, struct clime_error *e);
+
+/* Writes DIR/config.json so that transformers loads it. dtype: what the weights beside it are stored in. */
+enum clime_err clime_config_save(const char *dir, const struct clime_config *c, enum clime_dtype dtype,
+                                 struct clime_error *e);
+
+/* Number of parameters (a tied head counted once), and FLOPs of forward+backward for one token at context T:
+ * 6 * parameters + 12 * L * H * Dh * T / 2. */
+int64_t clime_config_params(const struct clime_config *c);
+
+#endif

@@ -1,0 +1,96 @@
+/* A model on a device: configuration, layout, weights, rotary table, and the forward pass both roles share.
+ *
+ * Nouns: `clime_model` (weights on a device), `clime_batch` (token rows and their attention context), `clime_kv`
+ * (paged key/value memory of a server), `clime_work` (planned scratch for up to max_rows rows). The trainer's saved
+ * activations and the backward pass are in model/backward.h.
+ *
+ * One thread owns a model and all its companions (the engine thread, the trainer's main thread).
+ * The invariant everything rests on: a row's hidden state and log-probability are the same bits whether it runs
+ * paged or packed, alone or among others (DESIGN.md 4.1).
+ */
+#ifndef CLIME_MODEL_MODEL_H
+#define CLIME_MODEL_MODEL_H
+
+#include "kernels/kernels.h"
+#include "kernels/plan.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+struct clime_model {
+    struct clime_config cfg;
+    struct clime_layout layout;
+    const struct clime_ops *ops;
+    struct clime_dev *dev; /* dt inside; owned */
+    void *flat;            /* device: layout.n elements of dt */
+    struct clime_rope rope;
+    struct clime_heads heads;
+    /* device order of each matrix where the device wants one, else NULL; rebuilt by clime_model_repack */
+    struct clime_packed {
+        void *qkv, *o, *gu, *down;
+    } * packed; /* [L] */
+    void *packed_head;
+    struct clime_plan plan;
+};
+
+struct clime_model_options {
+    const char *device;           /* "auto", "cpu", "cuda" */
+    const char *dtype;            /* "auto" (the checkpoint's), "bf16", "f32" */
+    struct clime_dev_options dev; /* dt is set by open */
+    int max_pos;                  /* length of the rotary table; 0 = the config's max_pos */
+};
+
+/* Opens the device, plans memory, loads DIR. */
+enum clime_err clime_model_open(const char *dir, const struct clime_model_options *o, struct clime_model **out,
+                                struct clime_error *e);
+void clime_model_close(struct clime_model *m); /* NULL is fine */
+
+/* Replaces all weights from host memory of the same layout and type, then repacks. Only between steps. */
+void clime_model_set(struct clime_model *m, const void *h_flat);
+void clime_model_get(struct clime_model *m, void *h_flat); /* waits */
+void clime_model_repack(struct clime_model *m);            /* after flat changed in place (optimizer) */
+
+static inline void *clime_model_at(const struct clime_model *m, int64_t offset) {
+    return (char *)m->flat + (size_t)offset * clime_dtype_bytes(clime_dev_info(m->dev)->dt);
+}
+
+/* ---- paged memory of a server ------------------------------------------------------------------------------ */
+struct clime_kv {
+    int n_pages;
+    void *base; /* [L][k|v][n_pages][HK][CLIME_PAGE][Dh] */
+};
+size_t clime_kv_page_bytes(const struct clime_model *m); /* of one page over all layers, k and v */
+enum clime_err clime_kv_open(struct clime_model *m, int n_pages, struct clime_kv *out, struct clime_error *e);
+void clime_kv_close(struct clime_model *m, struct clime_kv *kv);
+void clime_kv_copy_page(struct clime_model *m, struct clime_kv *kv, int from, int to); /* all layers */
+
+/* ---- forward ------------------------------------------------------------------------------------------------- */
+struct clime_batch {
+    int T;               /* rows */
+    const int32_t *ids;  /* [T] device */
+    const int32_t *pos;  /* [T] device */
+    const int32_t *slot; /* [T] device, paged: page * CLIME_PAGE + place; NULL = packed */
+    struct clime_attn attn;
+    struct clime_kv *kv; /* NULL = packed */
+};
+
+/* Scratch of a server's forward, planned once for max_rows rows and max_out head rows. */
+struct clime_work {
+    int max_rows, max_out;
+    void *x, *norm, *qkv, *q, *att, *o, *gu, *h; /* dt */
+    void *out_hidden;                            /* [max_out, D] gathered, then normalised */
+    float *logits;                               /* [max_out, V] */
+    float *inv_temp, *lse, *logp, *entropy;      /* [max_out] device */
+    int32_t *targets, *out_rows;                 /* [max_out] device */
+    struct clime_plan plan;
+};
+enum clime_err clime_work_open(struct clime_model *m, int max_rows, int max_out, struct clime_work *w,
+                               struct clime_error *e);
+void clime_work_close(struct clime_model *m, struct clime_work *w);
+
+/* Runs all layers over a paged batch; leaves the last residual stream in w->x. */
+void clime_forward_paged(struct clime_model *m, const struct clime_batch *b, struct clime_work *w);
+
+/* logits[R,V] of the rows h_rows[R] (host) of w->x: gather, final norm, head. R <= max_out. */
+void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int32_t *h_rows, int R);
+
+#endif

@@ -1,0 +1,77 @@
+/* One flat buffer of weights in a fixed order, the same for server and trainer, and its map.
+ *
+ * q|k|v and gate|up are joined by rows, so every Hugging Face tensor is a contiguous slice and import, export,
+ * checksum and AdamW are loops over slices. Every joined tensor starts at a multiple of 64 elements; the padding is
+ * zero. Gradients, master weights and moments use the same element offsets. (DESIGN.md 4.4)
+ */
+#ifndef CLIME_MODEL_WEIGHTS_H
+#define CLIME_MODEL_WEIGHTS_H
+
+#include <stdint.h>
+
+#include "model/config.h"
+
+struct clime_slice { /* one Hugging Face tensor */
+    char name[96];   /* "model.layers.0.self_attn.q_proj.weight" */
+    int64_t offset;  /* in elements */
+    int n_dim;
+    int64_t dim[2];
+    int64_t n;  /* elements */
+    bool decay; /* weight decay applies: matrices; not norms and biases */
+};
+
+struct clime_layer_at { /* element offsets of one layer's joined tensors; -1 = the family has none */
+    int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, post_attn, ln2, gu, down, post_mlp;
+};
+
+struct clime_layout {
+    int64_t n;                    /* elements of the whole buffer, padding included */
+    int64_t embed, norm, head;    /* head == embed when tied */
+    struct clime_layer_at *layer; /* [L] */
+    struct clime_slice *slices;   /* in buffer order */
+    int n_slices;
+    uint64_t hash; /* of names, shapes and offsets; both sides of a handover compare it */
+};
+
+void clime_layout_make(const struct clime_config *c, struct clime_layout *out);
+void clime_layout_free(struct clime_layout *l);
+const struct clime_slice *clime_layout_find(const struct clime_layout *l, const char *hf_name); /* NULL = unknown */
+
+/* Host-side import and export. flat: host memory of l->n elements of type dt. */
+
+/* Fills flat from DIR's safetensors (one file or an index), converting bf16, fp16, fp32. Every tensor of the layout
+ * must be there with its shape (the error names it); extra tensors are refused unless they are a tied lm_head or
+ * rotary tables. */
+enum clime_err clime_weights_import(const char *dir, const struct clime_config *c, const struct clime_layout *l,
+                                    enum clime_dtype dt, void *flat, struct clime_error *e);
+
+/* The same from one safetensors stream (PUT /weights): bytes are fed as they come; done checks completeness. */
+struct clime_weights_reader;
+struct clime_weights_reader *clime_weights_reader_new(const struct clime_config *c, const struct clime_layout *l,
+                                                      enum clime_dtype dt, void *flat);
+enum clime_err clime_weights_reader_feed(struct clime_weights_reader *r, const void *data, size_t len,
+                                         struct clime_error *e);
+enum clime_err clime_weights_reader_done(struct clime_weights_reader *r, struct clime_error *e);
+void clime_weights_reader_free(struct clime_weights_reader *r);
+
+/* Writes model.safetensors (sharded over max_shard_bytes, with its index; 0 = one file) into DIR, through temporary
+ * names, synced, then renamed. config.json is written too; tokenizer files are the caller's. */
+enum clime_err clime_weights_export(const char *dir, const struct clime_config *c, const struct clime_layout *l,
+                                    enum clime_dtype dt, const void *flat, int64_t max_shard_bytes,
+                                    struct clime_error *e);
+
+/* The safetensors form as a byte stream, for uploading without a file: total length, and bytes [at, at+size). */
+struct clime_weights_writer;
+struct clime_weights_writer *clime_weights_writer_new(const struct clime_layout *l, enum clime_dtype dt,
+                                                      const void *flat);
+int64_t clime_weights_writer_length(const struct clime_weights_writer *w);
+int64_t clime_weights_writer_read(struct clime_weights_writer *w, void *out, size_t size); /* 0 at the end */
+void clime_weights_writer_free(struct clime_weights_writer *w);
+
+/* "SHA-256 of the weights": for each tensor in name order: name NUL, type name NUL, each dimension as u64, bytes. */
+void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]);
+
+/* Random initial weights: normal(0, std) for matrices, ones for norms, zeros for biases; by seed, tensor by tensor. */
+void clime_weights_init(const struct clime_layout *l, enum clime_dtype dt, void *flat, float std, uint64_t seed);
+
+#endif
