@@ -1,0 +1,34 @@
+/* What an algorithm says about each trained token, and the loss that follows from it.
+ *
+ * Algorithms are data (DESIGN.md section 7): an estimator fills these arrays for the samples of one step, the step
+ * executes them and knows nothing else. All denominators are global to the step and are inside the weights already, so
+ * results do not depend on packing, micro-batches or ranks (beyond rounding).
+ *
+ *   loss = sum_i  w_pg[i] * pg_i  +  w_kl[i] * kl_i  -  w_ent[i] * H_i  -  w_ce[i] * logp_i
+ *
+ * with pg_i the clipped surrogate of DESIGN's policy loss at (logp_i, behave[i], adv[i]) and kl_i of the chosen type at
+ * (logp_i, ref[i]). Token i belongs to sample sample[i]; tokens of a sample are consecutive and in order; samples are
+ * in the order given. Tokens with mask 0 have no entry.
+ */
+#ifndef CLIME_TRAINER_ALGORITHM_STREAM_H
+#define CLIME_TRAINER_ALGORITHM_STREAM_H
+
+#include "common/err.h"
+#include "trainer/sample.h"
+
+struct clime_stream {
+    int64_t n; /* trained tokens of the step */
+    int32_t n_samples;
+    int64_t *first; /* [n_samples + 1] first entry of each sample */
+    int32_t *row;   /* [n] position in its sample's ids whose output predicts the token (the token is ids[row + 1]) */
+    float *adv;     /* [n] */
+    float *behave;  /* [n] log-probability under the policy that sampled it (the server's number) */
+    float *ref;     /* [n] under the reference model; filled only where a KL term needs it */
+    float *w_pg, *w_kl, *w_ent, *w_ce; /* [n] */
+    int64_t *version; /* [n] weight version that sampled the token; -1 = leave out of the gap (kept KV) */
+};
+
+void clime_stream_init(struct clime_stream *s, const struct clime_sample *const *samples, int n_samples);
+void clime_stream_free(struct clime_stream *s);
+
+#endif

@@ -1,0 +1,59 @@
+/* One sample: a prompt, what the policy sampled for it, and what became of it. The unit of the ledger and of training.
+ *
+ * ids are exactly what the server was given and returned; text is never tokenised again (DESIGN.md 4.2).
+ * A sample is identified by (rollout, group, member): rollout counts from 0 in a run, group is the prompt's number in
+ * the run (grows for ever), member counts 0..n-1 within the group. The order of samples everywhere is by this triple.
+ */
+#ifndef CLIME_TRAINER_SAMPLE_H
+#define CLIME_TRAINER_SAMPLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum clime_sample_status {
+    CLIME_SAMPLE_PENDING,   /* not generated yet */
+    CLIME_SAMPLE_COMPLETED, /* finish reason stop */
+    CLIME_SAMPLE_TRUNCATED, /* finish reason length */
+    CLIME_SAMPLE_ABORTED,   /* stopped on request; partial tokens are kept */
+    CLIME_SAMPLE_FAILED,    /* generation or reward gave an error after its retries; never reward 0 */
+};
+
+struct clime_version_run { /* n consecutive response tokens sampled under this weight version */
+    int64_t version;
+    int32_t n;
+};
+
+struct clime_sample {
+    int64_t row_id; /* in the ledger; 0 = not stored */
+    int64_t rollout, group;
+    int32_t member;
+    uint64_t seed; /* hash64(run seed, rollout, group, member) */
+    enum clime_sample_status status;
+
+    int32_t n_prompt, n_response;
+    int32_t *ids;                       /* [n_prompt + n_response], owned */
+    float *logp;                        /* [n_response] the server's number for each response token, owned */
+    uint8_t *mask;                      /* [n_response] 1 = the policy sampled it and it is trained on, owned */
+    struct clime_version_run *versions; /* cover n_response tokens, owned */
+    int32_t n_versions;
+    bool mixed_kv; /* some token's context holds KV kept over an update: left out of the gap */
+
+    float temperature; /* of the sampling; 1 when greedy */
+    char *response;    /* decoded text, owned */
+    char *label;       /* JSON value text or NULL, owned */
+    char *metadata;    /* JSON object text or NULL, owned */
+    char *finish;      /* finish_reason JSON, owned */
+    double reward;     /* valid when has_reward */
+    bool has_reward;
+    char *reward_json;                          /* the whole object of a reward that is one, else NULL, owned */
+    char *error;                                /* why FAILED, owned */
+    char *device;                               /* kind of device that sampled it, owned */
+    int64_t t_submit_us, t_first_us, t_done_us; /* wall clock */
+    int32_t cached_tokens;
+};
+
+struct clime_sample *clime_sample_new(void);
+void clime_sample_free(struct clime_sample *s);                                     /* NULL is fine */
+int clime_sample_order(const struct clime_sample *a, const struct clime_sample *b); /* by (rollout, group, member) */
+
+#endif
