@@ -10,6 +10,7 @@
 #ifndef CLIME_TRAINER_LEARNER_H
 #define CLIME_TRAINER_LEARNER_H
 
+#include "common/buf.h"
 #include "model/backward.h"
 #include "trainer/pack.h"
 #include "trainer/sample.h"
