@@ -79,7 +79,7 @@ const void *clime_learner_weights(struct clime_learner *l);
 void clime_learner_sha256(struct clime_learner *l, char hex[65]);
 const struct clime_model *clime_learner_model(const struct clime_learner *l);
 
-/* Checkpoint folder: Hugging Face weights, master, moments, step counter, options that change the numbers. Written to
+/* Checkpoint folder: master weights, moments, step counter, layout hash, device (trainer/checkpoint.c). Written to
  * DIR.tmp, synced, renamed. load refuses a folder of another layout, device kind or with a truncated file. */
 enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, struct clime_error *e);
 enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, struct clime_error *e);

@@ -1,0 +1,254 @@
+/* The learner: one optimizer step from samples to new weights. Called by the loops (rl, sft) on the main thread.
+ *
+ * Owns the model, its training context, the optimizer and, where a KL term needs one, a reference model.
+ * Invariant: the log-probabilities of the training forward are computed from its own logits; the server's numbers enter
+ * only as `behave`, so the gap that is reported is measured and not copied. */
+#include "trainer/learner.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "trainer/algorithm/loss.h"
+#include "trainer/folder.h"
+#include "trainer/learner_int.h"
+
+/* Rows and loss entries of one micro-batch in host memory, reused from step to step. */
+struct micro {
+    int32_t *ids, *start, *row, *target;
+    float *inv_temp, *logp, *entropy, *g_logp, *g_entropy;
+    int64_t *index; /* stream entry of each loss row */
+    struct clime_packed_batch b;
+};
+
+static void micro_alloc(struct micro *mb, size_t rows, size_t seqs) {
+    mb->ids = xcalloc(rows, sizeof *mb->ids);
+    mb->start = xcalloc(seqs + 1, sizeof *mb->start);
+    mb->row = xcalloc(rows, sizeof *mb->row);
+    mb->target = xcalloc(rows, sizeof *mb->target);
+    float **floats[] = {&mb->inv_temp, &mb->logp, &mb->entropy, &mb->g_logp, &mb->g_entropy};
+    for (size_t i = 0; i < CLIME_COUNT(floats); i++) *floats[i] = xcalloc(rows, sizeof(float));
+    mb->index = xcalloc(rows, sizeof *mb->index);
+}
+
+static void micro_free(struct micro *mb) {
+    free(mb->ids);
+    free(mb->start);
+    free(mb->row);
+    free(mb->target);
+    free(mb->inv_temp);
+    free(mb->logp);
+    free(mb->entropy);
+    free(mb->g_logp);
+    free(mb->g_entropy);
+    free(mb->index);
+}
+
+static void micro_fill(struct micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
+                       const int32_t *which, int n) {
+    int T = 0, n_loss = 0;
+    for (int i = 0; i < n; i++) {
+        const struct clime_sample *sm = samples[which[i]];
+        int len = sm->n_prompt + sm->n_response;
+        mb->start[i] = T;
+        memcpy(mb->ids + T, sm->ids, (size_t)len * sizeof *mb->ids);
+        for (int64_t k = s->first[which[i]]; k < s->first[which[i] + 1]; k++, n_loss++) {
+            mb->index[n_loss] = k;
+            mb->row[n_loss] = T + s->row[k];
+            mb->target[n_loss] = sm->ids[s->row[k] + 1];
+            mb->inv_temp[n_loss] = 1.0f / sm->temperature;
+        }
+        T += len;
+    }
+    mb->start[n] = T;
+    mb->b = (struct clime_packed_batch){.T = T,
+                                        .n_seq = n,
+                                        .ids = mb->ids,
+                                        .start = mb->start,
+                                        .n_loss = n_loss,
+                                        .row = mb->row,
+                                        .target = mb->target,
+                                        .inv_temp = mb->inv_temp};
+}
+
+/* ---- open and close ---- */
+
+static struct clime_train_options train_options(const struct clime_learner_options *o, enum clime_recompute recompute) {
+    int rows = o->max_tokens_per_gpu > o->max_seq_len ? o->max_tokens_per_gpu : o->max_seq_len;
+    return (struct clime_train_options){.max_rows = rows, .max_seqs = rows, .recompute = recompute};
+}
+
+enum clime_err clime_learner_open(const struct clime_learner_options *o, struct clime_learner **out,
+                                  struct clime_error *e) {
+    struct clime_learner *l = xcalloc(1, sizeof *l);
+    l->opts = *o;
+    struct clime_train_options t = train_options(o, o->recompute);
+    enum clime_err err = clime_model_open(o->hf_checkpoint, &o->model, &l->model, e);
+    if (!err) err = clime_train_open(l->model, &t, &l->train, e);
+    if (!err) err = clime_optimizer_open(&l->optimizer, l->model, e);
+    if (!err && clime_loss_needs_ref(o)) {
+        t = train_options(o, CLIME_RECOMPUTE_FULL); /* forward only: no activation is kept */
+        err = clime_model_open(o->ref_load ? o->ref_load : o->hf_checkpoint, &o->model, &l->ref_model, e);
+        if (!err && l->ref_model->layout.hash != l->model->layout.hash)
+            err = clime_fail(e, CLIME_ERR_INPUT, "the reference model in %s has another architecture or shape than %s",
+                             o->ref_load, o->hf_checkpoint);
+        if (!err) err = clime_train_open(l->ref_model, &t, &l->ref_train, e);
+    }
+    if (err) {
+        clime_learner_close(l);
+        return err;
+    }
+    l->max_rows = (size_t)t.max_rows;
+    *out = l;
+    return CLIME_OK;
+}
+
+void clime_learner_close(struct clime_learner *l) {
+    if (!l) return;
+    clime_train_close(l->ref_train);
+    clime_model_close(l->ref_model);
+    if (l->model) clime_optimizer_close(&l->optimizer, l->model);
+    clime_train_close(l->train);
+    clime_model_close(l->model);
+    free(l->h_weights);
+    free(l);
+}
+
+const struct clime_model *clime_learner_model(const struct clime_learner *l) {
+    return l->model;
+}
+
+void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out) {
+    const struct clime_config *c = &l->model->cfg;
+    const struct clime_learner_options *o = &l->opts;
+    struct clime_train_options t = train_options(o, o->recompute);
+    enum clime_dtype dt = clime_dev_info(l->model->dev)->dt;
+    double mib = 1.0 / (1 << 20), n = (double)l->model->layout.n;
+    clime_buf_printf(out, "model      %s, %.2f M parameters, %d layers, %s on %s\n", c->architecture,
+                     (double)clime_config_params(c) / 1e6, c->L, dt == CLIME_F32 ? "fp32" : "bf16",
+                     clime_dev_info(l->model->dev)->name);
+    clime_buf_printf(out,
+                     "memory     weights %.1f MiB, master and moments %.1f MiB, gradients and activations %.1f MiB",
+                     n * (double)clime_dtype_bytes(dt) * mib, n * (dt == CLIME_F32 ? 8 : 12) * mib,
+                     (double)clime_train_bytes(l->model, &t) * mib);
+    if (l->ref_model) clime_buf_printf(out, ", reference model %.1f MiB", n * (double)clime_dtype_bytes(dt) * mib);
+    clime_buf_printf(out, "\nmicro-batch up to %d tokens, recompute %s\n", t.max_rows,
+                     o->recompute == CLIME_RECOMPUTE_FULL ? "full" : "none");
+}
+
+/* ---- one step ---- */
+
+static enum clime_err fill_reference(struct clime_learner *l, const struct clime_sample *const *samples,
+                                     const struct clime_packing *p, struct clime_stream *s, struct micro *mb,
+                                     struct clime_error *e) {
+    for (int i = 0; i < p->n_micro; i++) {
+        micro_fill(mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
+        enum clime_err err = clime_train_forward(l->ref_train, &mb->b, false, mb->logp, NULL, e);
+        if (err) return err;
+        for (int k = 0; k < mb->b.n_loss; k++) s->ref[mb->index[k]] = mb->logp[k];
+    }
+    return CLIME_OK;
+}
+
+static enum clime_err check_samples(const struct clime_learner *l, const struct clime_sample *const *samples, int n,
+                                    struct clime_error *e) {
+    for (int i = 0; i < n; i++) {
+        const struct clime_sample *s = samples[i];
+        int64_t len = (int64_t)s->n_prompt + s->n_response;
+        if (s->n_prompt < 1 || (size_t)len > l->max_rows || len > l->model->rope.max_pos)
+            return clime_fail(e, CLIME_ERR_LIMIT,
+                              "sample %lld/%lld/%d has %d + %lld tokens; the plan holds 1 to %zu rows and %d positions",
+                              (long long)s->rollout, (long long)s->group, s->member, s->n_prompt,
+                              (long long)s->n_response, l->max_rows, l->model->rope.max_pos);
+        for (int64_t k = 0; k < len; k++)
+            if (s->ids[k] < 0 || s->ids[k] >= l->model->cfg.V)
+                return clime_fail(e, CLIME_ERR_INPUT, "sample %lld/%lld/%d holds token %d outside the vocabulary of %d",
+                                  (long long)s->rollout, (long long)s->group, s->member, s->ids[k], l->model->cfg.V);
+    }
+    return CLIME_OK;
+}
+
+static void fill_stats(const struct clime_loss_sums *sums, struct clime_step_stats *out) {
+    double n = sums->n > 0 ? sums->n : 1;
+    out->loss = sums->loss;
+    out->pg_loss = sums->pg;
+    out->kl_loss = sums->kl_token / n;
+    out->ce_loss = sums->ce;
+    out->entropy = sums->entropy / n;
+    out->clipfrac = sums->clipped / n;
+    out->ppo_kl = sums->ppo_kl / n;
+    out->gap_max = sums->gap_max;
+    out->gap_tokens = sums->gap_tokens;
+    out->trained_tokens = (int64_t)sums->n;
+}
+
+enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_sample *const *samples,
+                                  const float *advantage, int n, const struct clime_packing *p, int64_t current_version,
+                                  int64_t global_batch, struct clime_step_stats *out, struct clime_error *e) {
+    CHECK(global_batch > 0 && (advantage || l->opts.sft));
+    *out = (struct clime_step_stats){.n_micro = p->n_micro};
+    enum clime_err err = check_samples(l, samples, n, e);
+    if (err) return err;
+
+    struct clime_stream s;
+    struct micro mb = {0};
+    struct clime_loss_sums sums = {0};
+    clime_stream_init(&s, samples, n);
+    clime_loss_weights(&l->opts, advantage, global_batch, &s);
+    micro_alloc(&mb, l->max_rows, l->max_rows);
+
+    int64_t t0 = clime_now_us();
+    if (clime_loss_needs_ref(&l->opts)) err = fill_reference(l, samples, p, &s, &mb, e);
+    if (err) goto done;
+    out->ref_us = clime_now_us() - t0;
+
+    clime_train_zero_grads(l->train);
+    bool entropy_grad = clime_loss_needs_entropy(&l->opts);
+    for (int i = 0; i < p->n_micro; i++) {
+        micro_fill(&mb, samples, &s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
+        out->tokens += mb.b.T;
+        int64_t t1 = clime_now_us();
+        err = clime_train_forward(l->train, &mb.b, true, mb.logp, l->opts.sft ? NULL : mb.entropy, e);
+        if (err) goto done;
+        int64_t t2 = clime_now_us();
+        clime_loss_tokens(&l->opts, &s, mb.index, mb.b.n_loss, mb.logp, l->opts.sft ? NULL : mb.entropy,
+                          current_version, mb.g_logp, entropy_grad ? mb.g_entropy : NULL, &sums);
+        err = clime_train_backward(l->train, &mb.b, mb.g_logp, entropy_grad ? mb.g_entropy : NULL, e);
+        if (err) goto done;
+        out->forward_us += t2 - t1;
+        out->backward_us += clime_now_us() - t2;
+    }
+
+    t0 = clime_now_us();
+    out->skipped = !clime_optimizer_step(&l->optimizer, l->model, &l->opts, clime_train_grads(l->train),
+                                         &out->grad_norm, &out->lr);
+    err = l->model->ops->sync(l->model->dev, e);
+    if (err) goto done;
+    out->optimizer_us = clime_now_us() - t0;
+    out->step = l->optimizer.step;
+    l->h_weights_valid = false;
+    fill_stats(&sums, out);
+done:
+    micro_free(&mb);
+    clime_stream_free(&s);
+    return err;
+}
+
+/* ---- weights out ---- */
+
+const void *clime_learner_weights(struct clime_learner *l) {
+    size_t bytes = (size_t)l->model->layout.n * clime_dtype_bytes(clime_dev_info(l->model->dev)->dt);
+    if (!l->h_weights) l->h_weights = xaligned(64, bytes);
+    if (!l->h_weights_valid) clime_model_get(l->model, l->h_weights);
+    l->h_weights_valid = true;
+    return l->h_weights;
+}
+
+void clime_learner_sha256(struct clime_learner *l, char hex[65]) {
+    clime_weights_sha256(&l->model->layout, clime_dev_info(l->model->dev)->dt, clime_learner_weights(l), hex);
+}
+
+enum clime_err clime_learner_export(struct clime_learner *l, const char *dir, struct clime_error *e) {
+    return clime_folder_write(dir, l->opts.hf_checkpoint, &l->model->cfg, &l->model->layout,
+                              clime_dev_info(l->model->dev)->dt, clime_learner_weights(l), e);
+}

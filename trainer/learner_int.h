@@ -1,0 +1,20 @@
+/* The learner's own structure, shared by trainer/learner.c and trainer/checkpoint.c only. */
+#ifndef CLIME_TRAINER_LEARNER_INT_H
+#define CLIME_TRAINER_LEARNER_INT_H
+
+#include "trainer/learner.h"
+#include "trainer/optimizer.h"
+
+struct clime_learner {
+    struct clime_learner_options opts;
+    struct clime_model *model;
+    struct clime_train *train;
+    struct clime_optimizer optimizer;
+    struct clime_model *ref_model; /* NULL when no KL term needs it */
+    struct clime_train *ref_train;
+    size_t max_rows; /* of a micro-batch */
+    void *h_weights; /* host copy of the weights, NULL until asked for */
+    bool h_weights_valid;
+};
+
+#endif

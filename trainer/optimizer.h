@@ -1,0 +1,31 @@
+/* AdamW over the flat buffer: fp32 master weights and moments on the device, learning-rate schedule, clipping.
+ *
+ * Owned by the learner; main thread. When the model is fp32 the master weights are the model's own buffer.
+ * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default (DESIGN.md 4.4).
+ */
+#ifndef CLIME_TRAINER_OPTIMIZER_H
+#define CLIME_TRAINER_OPTIMIZER_H
+
+#include "model/model.h"
+#include "trainer/learner.h"
+
+struct clime_optimizer {
+    float *master, *m, *v; /* device, [layout.n] each */
+    int64_t step;          /* updates done */
+    struct clime_plan plan;
+};
+
+/* Plans memory; master = the model's weights, moments zero. */
+enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, struct clime_error *e);
+void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m);
+
+/* Learning rate of update number step (0-based). Warm-up: lr * (step + 1) / warmup, as Megatron counts; then constant,
+ * or linear or cosine from lr to min_lr until lr_decay_iters, then min_lr. */
+double clime_lr_at(const struct clime_learner_options *o, int64_t step);
+
+/* Clips by the global norm (torch.nn.utils.clip_grad_norm_: factor = min(1, clip / (norm + 1e-6))), updates, repacks.
+ * A norm that is not finite leaves everything as it was and returns false. */
+bool clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m, const struct clime_learner_options *opts,
+                          const float *grads, double *grad_norm, double *lr);
+
+#endif
