@@ -17,7 +17,9 @@ void clime_sha256_add(struct clime_sha256 *s, const void *data, size_t len);
 void clime_sha256_done(struct clime_sha256 *s, uint8_t out[32]);
 void clime_sha256_hex(const uint8_t digest[32], char out[65]); /* lower case, NUL-terminated */
 
-/* Folds n 64-bit words into one: splitmix64's finaliser over h = mix(h ^ word) + a fixed odd constant.
+/* Folds n 64-bit words into one: h = n; for each word h = mix(h ^ word) + 0x9E3779B97F4A7C15; result mix(h), where
+ * mix is splitmix64's finaliser: x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9, x = (x ^ x >> 27) * 0x94D049BB133111EB,
+ * x ^ x >> 31.
  * seed of a sample = hash64({run seed, rollout, group, member}, 4). */
 uint64_t clime_hash64(const uint64_t *words, size_t n);
 

@@ -21,7 +21,7 @@ static inline struct clime_str clime_str_of(const char *z) {
 
 static inline bool clime_str_is(struct clime_str s, const char *z) {
     size_t n = strlen(z);
-    return s.len == n && memcmp(s.ptr, z, n) == 0;
+    return s.len == n && (n == 0 || memcmp(s.ptr, z, n) == 0);
 }
 
 static inline bool clime_str_eq(struct clime_str a, struct clime_str b) {
@@ -30,7 +30,7 @@ static inline bool clime_str_eq(struct clime_str a, struct clime_str b) {
 
 static inline bool clime_str_starts(struct clime_str s, const char *z) {
     size_t n = strlen(z);
-    return s.len >= n && memcmp(s.ptr, z, n) == 0;
+    return s.len >= n && (n == 0 || memcmp(s.ptr, z, n) == 0);
 }
 
 #endif

@@ -3,9 +3,9 @@
  *   struct clime_jw w; clime_jw_init(&w, &buf);
  *   clime_jw_object(&w); clime_jw_key(&w, "id"); clime_jw_str(&w, s); clime_jw_close(&w);
  *
- * Strings that are not valid UTF-8 are repaired (U+FFFD). Doubles: shortest text that reads back to the same
- * double ("%.17g" at worst); floats: shortest that reads back to the same float (at most "%.9g"), so that
- * log-probabilities keep every bit through JSON. NaN and infinities are written as null.
+ * Strings that are not valid UTF-8 are repaired (U+FFFD). Doubles and floats: the fewest digits that read back to the
+ * same bits (number.h), so that log-probabilities keep every bit through JSON; always with a point or an exponent
+ * ("1.0"), as Python writes floats. NaN and infinities are written as null.
  */
 #ifndef CLIME_COMMON_JSON_WRITE_H
 #define CLIME_COMMON_JSON_WRITE_H

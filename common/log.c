@@ -1,0 +1,51 @@
+/* Line logger (see log.h).
+ *
+ * Called by everyone, from any thread; owns the two globals below, which are set in main before threads start. A line
+ * is built on the stack and sent with one write(2), so that lines of threads and processes that share a terminal do not
+ * mix. Control bytes become '?': text from a client cannot forge a line.
+ */
+#include "common/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+
+static const char *program_name = "clime";
+static enum clime_log_level lowest = CLIME_LOG_INFO;
+
+void clime_log_open(const char *program, enum clime_log_level level) {
+    program_name = program;
+    lowest = level;
+}
+
+int clime_log_level_parse(const char *name, enum clime_log_level *level) {
+    static const char *const names[] = {"debug", "info", "warn", "error"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(name, names[i]) == 0) {
+            *level = (enum clime_log_level)i;
+            return 1;
+        }
+    return 0;
+}
+
+void clime_log(enum clime_log_level level, const char *fmt, ...) {
+    if (level < lowest) return;
+    char line[2048], when[32];
+    clime_wall_format(clime_wall_us(), when);
+    int head = snprintf(line, sizeof line - 1, "%s %c %s: ", when, "DIWE"[level], program_name);
+    size_t at = (size_t)head < sizeof line - 1 ? (size_t)head : sizeof line - 2;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(line + at, sizeof line - 1 - at, fmt, ap);
+    va_end(ap);
+    size_t end = n > 0 ? at + (size_t)n : at;
+    if (end > sizeof line - 2) end = sizeof line - 2;
+    for (size_t i = at; i < end; i++)
+        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f) line[i] = '?';
+    line[end] = '\n';
+    /* A logger has nowhere to report its own failure. */
+    if (write(STDERR_FILENO, line, end + 1) < 0) return;
+}

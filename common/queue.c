@@ -1,0 +1,91 @@
+/* Bounded queue of pointers (see queue.h).
+ *
+ * Called between any threads. One mutex guards everything; a ring of fixed size, so that a push never allocates. Each
+ * push signals one waiter, who takes all there is; a waiter that finds nothing left sleeps again.
+ */
+#include "common/queue.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/err.h"
+
+struct clime_queue {
+    pthread_mutex_t lock;
+    pthread_cond_t filled; /* an item came, or the queue was closed; on the monotonic clock */
+    size_t capacity;
+    size_t first, len; /* guarded by lock; items first .. first + len - 1, modulo capacity */
+    bool closed;       /* guarded by lock */
+    void *items[];
+};
+
+struct clime_queue *clime_queue_new(size_t capacity) {
+    CHECK(capacity > 0);
+    struct clime_queue *q = xcalloc(1, sizeof *q + capacity * sizeof q->items[0]);
+    q->capacity = capacity;
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&q->filled, &attr);
+    pthread_condattr_destroy(&attr);
+    return q;
+}
+
+void clime_queue_free(struct clime_queue *q) {
+    if (!q) return;
+    pthread_cond_destroy(&q->filled);
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+}
+
+bool clime_queue_push(struct clime_queue *q, void *item) {
+    pthread_mutex_lock(&q->lock);
+    bool ok = !q->closed && q->len < q->capacity;
+    if (ok) {
+        q->items[(q->first + q->len++) % q->capacity] = item;
+        pthread_cond_signal(&q->filled);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return ok;
+}
+
+size_t clime_queue_pop(struct clime_queue *q, void **out, size_t max, int64_t deadline_us) {
+    struct timespec end = {deadline_us / 1000000, deadline_us % 1000000 * 1000};
+    size_t n = 0;
+    pthread_mutex_lock(&q->lock);
+    while (q->len == 0 && !q->closed) {
+        if (deadline_us < 0)
+            pthread_cond_wait(&q->filled, &q->lock);
+        else if (pthread_cond_timedwait(&q->filled, &q->lock, &end))
+            break;
+    }
+    for (; n < max && q->len; n++, q->len--) {
+        out[n] = q->items[q->first];
+        q->first = (q->first + 1) % q->capacity;
+    }
+    pthread_mutex_unlock(&q->lock);
+    return n;
+}
+
+void clime_queue_close(struct clime_queue *q) {
+    pthread_mutex_lock(&q->lock);
+    q->closed = true;
+    pthread_cond_broadcast(&q->filled);
+    pthread_mutex_unlock(&q->lock);
+}
+
+bool clime_queue_closed(struct clime_queue *q) {
+    pthread_mutex_lock(&q->lock);
+    bool closed = q->closed;
+    pthread_mutex_unlock(&q->lock);
+    return closed;
+}
+
+size_t clime_queue_len(struct clime_queue *q) {
+    pthread_mutex_lock(&q->lock);
+    size_t len = q->len;
+    pthread_mutex_unlock(&q->lock);
+    return len;
+}

@@ -1,0 +1,78 @@
+/* Philox4x32-10 and what is drawn from it (see rng.h). Any thread; a clime_rng belongs to one.
+ *
+ * The constants are those of Salmon et al., SC'11, section 3.3 (Weyl keys: golden ratio and sqrt(3) - 1). Sampling uses
+ * counters with last word 0, clime_rng last word 1, so the two never share a block under one seed.
+ */
+#include "common/rng.h"
+
+#include <math.h>
+
+#include "common/err.h"
+
+void clime_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+    uint32_t k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+static void block(uint64_t seed, uint64_t position, uint32_t c2, uint32_t c3, uint32_t out[4]) {
+    uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), c2, c3};
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    clime_philox4x32(counter, key, out);
+}
+
+float clime_rng_uniform(uint64_t seed, uint64_t position, uint32_t stream) {
+    uint32_t out[4];
+    block(seed, position, stream, 0, out);
+    return (float)(out[0] >> 8) * 0x1p-24f;
+}
+
+void clime_rng_init(struct clime_rng *r, uint64_t seed) {
+    r->seed = seed;
+    r->next = 0;
+    r->left = 0;
+}
+
+uint32_t clime_rng_u32(struct clime_rng *r) {
+    if (r->left == 0) {
+        block(r->seed, r->next++, 0, 1, r->out);
+        r->left = 4;
+    }
+    return r->out[4 - r->left--];
+}
+
+static uint64_t next_u64(struct clime_rng *r) {
+    uint64_t low = clime_rng_u32(r);
+    return low | (uint64_t)clime_rng_u32(r) << 32;
+}
+
+uint64_t clime_rng_below(struct clime_rng *r, uint64_t n) {
+    CHECK(n > 0);
+    /* Values under 2^64 mod n are drawn again, so that every remainder is equally likely. */
+    uint64_t least = -n % n, v;
+    do v = next_u64(r);
+    while (v < least);
+    return v % n;
+}
+
+double clime_rng_double(struct clime_rng *r) {
+    return (double)(next_u64(r) >> 11) * 0x1p-53;
+}
+
+double clime_rng_normal(struct clime_rng *r) {
+    double u = 1.0 - clime_rng_double(r); /* (0, 1]: the logarithm is finite */
+    double v = clime_rng_double(r);
+    return sqrt(-2.0 * log(u)) * cos(2.0 * 3.14159265358979323846 * v);
+}
