@@ -20,7 +20,8 @@ struct clime_config {
     int max_pos; /* max_position_embeddings */
     float eps;
     bool tied;          /* lm_head is the embedding */
-    bool qkv_bias;      /* Qwen2 always, Llama by attention_bias */
+    bool qkv_bias;      /* Qwen2 always, others by attention_bias */
+    bool o_bias;        /* Llama and Qwen3 with attention_bias: on the output projection too */
     bool qk_norm;       /* Qwen3 */
     bool post_norms;    /* GLM-4: norms after attention and MLP too */
     bool fused_gate_up; /* GLM-4: the checkpoint holds gate_up_proj */
@@ -32,7 +33,7 @@ struct clime_config {
         int original_max_pos;
     } rope_scaling;
     enum clime_dtype dtype; /* of the checkpoint as config.json says; fp16 is read as fp32 */
-    int bos_id;             /* -1 = none */
+    int bos_id, pad_id;     /* -1 = none */
     int eos_ids[CLIME_MAX_EOS], n_eos;
 };
 
@@ -43,8 +44,8 @@ enum clime_err clime_config_load(const char *dir, struct clime_config *out, stru
 enum clime_err clime_config_save(const char *dir, const struct clime_config *c, enum clime_dtype dtype,
                                  struct clime_error *e);
 
-/* Number of parameters (a tied head counted once), and FLOPs of forward+backward for one token at context T:
- * 6 * parameters + 12 * L * H * Dh * T / 2. */
+/* Number of parameters, a tied head counted once. Model FLOPs of forward and backward for one token in a sequence of T
+ * are 6 * parameters + 12 * L * H * Dh * T / 2. */
 int64_t clime_config_params(const struct clime_config *c);
 
 #endif

@@ -21,7 +21,7 @@ struct clime_slice { /* one Hugging Face tensor */
 };
 
 struct clime_layer_at { /* element offsets of one layer's joined tensors; -1 = the family has none */
-    int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, post_attn, ln2, gu, down, post_mlp;
+    int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, o_bias, post_attn, ln2, gu, down, post_mlp;
 };
 
 struct clime_layout {

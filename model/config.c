@@ -1,0 +1,391 @@
+/* config.json of a Hugging Face folder, read into struct clime_config and written back.
+ *
+ * Called once at start by clime_model_open (and by clime-train init and export); the caller's thread; owns nothing
+ * after it returns. The invariant: a config that loads describes a model that clime computes exactly as transformers
+ * does. A field that would change the mathematics and is not supported is therefore refused by name, never skipped;
+ * fields that cannot change a logit (dropout, initializer_range, cache options) are ignored.
+ *
+ * Both spellings of the rotary settings are read: rope_theta + rope_scaling + partial_rotary_factor beside the other
+ * fields (all published checkpoints), and transformers 5's rope_parameters object. The first is written, since every
+ * version of transformers reads it.
+ */
+#include "model/config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/atomic_file.h"
+#include "common/buf.h"
+#include "common/json/tree.h"
+#include "common/json/write.h"
+
+#define MAX_CONFIG_BYTES (4 << 20)
+
+/* What a family fixes, and what transformers' configuration class assumes when a key is absent. */
+struct family {
+    enum clime_family family;
+    const char *architecture, *model_type;
+    int head_dim; /* 0 = hidden_size / num_attention_heads */
+    int max_pos;
+    float eps;
+    double rotary_factor;
+    bool qk_norm, post_norms, fused_gate_up, interleaved;
+    bool qkv_bias; /* when attention_bias is absent, or cannot be given */
+    bool bias_key; /* attention_bias is read */
+    bool o_bias;   /* attention_bias covers the output projection too */
+};
+
+static const struct family families[] = {
+    {.family = CLIME_QWEN3,
+     .architecture = "Qwen3ForCausalLM",
+     .model_type = "qwen3",
+     .head_dim = 128,
+     .max_pos = 32768,
+     .eps = 1e-6f,
+     .rotary_factor = 1,
+     .qk_norm = true,
+     .bias_key = true,
+     .o_bias = true},
+    {.family = CLIME_QWEN2,
+     .architecture = "Qwen2ForCausalLM",
+     .model_type = "qwen2",
+     .max_pos = 32768,
+     .eps = 1e-6f,
+     .rotary_factor = 1,
+     .qkv_bias = true},
+    {.family = CLIME_LLAMA,
+     .architecture = "LlamaForCausalLM",
+     .model_type = "llama",
+     .max_pos = 2048,
+     .eps = 1e-6f,
+     .rotary_factor = 1,
+     .bias_key = true,
+     .o_bias = true},
+    {.family = CLIME_GLM4,
+     .architecture = "Glm4ForCausalLM",
+     .model_type = "glm4",
+     .head_dim = 128,
+     .max_pos = 131072,
+     .eps = 1.5625e-7f,
+     .rotary_factor = 0.5,
+     .post_norms = true,
+     .fused_gate_up = true,
+     .interleaved = true,
+     .qkv_bias = true,
+     .bias_key = true},
+};
+
+/* ---- reading ------------------------------------------------------------------------------------------------- */
+
+static bool absent(const struct cJSON *n) {
+    enum clime_json_kind k = clime_tree_kind(n);
+    return k == CLIME_JSON_ERROR || k == CLIME_JSON_NULL;
+}
+
+/* An integer in [min, max]; absent gives def, or an error when def < min. */
+static enum clime_err read_int(const struct cJSON *o, const char *key, int min, int max, int def, int *out,
+                               struct clime_error *e) {
+    const struct cJSON *n = clime_tree_get(o, key);
+    if (absent(n)) {
+        if (def < min) return clime_fail(e, CLIME_ERR_INPUT, "%s is missing", key);
+        *out = def;
+        return CLIME_OK;
+    }
+    double v = clime_tree_kind(n) == CLIME_JSON_NUMBER ? clime_tree_num(n, -1) : NAN;
+    if (!(v >= min && v <= max) || v != floor(v))
+        return clime_fail(e, CLIME_ERR_INPUT, "%s must be an integer from %d to %d", key, min, max);
+    *out = (int)v;
+    return CLIME_OK;
+}
+
+static enum clime_err read_positive(const struct cJSON *o, const char *key, double def, double *out,
+                                    struct clime_error *e) {
+    const struct cJSON *n = clime_tree_get(o, key);
+    *out = def;
+    if (absent(n)) {
+        if (!(def > 0)) return clime_fail(e, CLIME_ERR_INPUT, "%s is missing", key);
+        return CLIME_OK;
+    }
+    double v = clime_tree_kind(n) == CLIME_JSON_NUMBER ? clime_tree_num(n, -1) : -1;
+    if (!(v > 0) || !isfinite(v)) return clime_fail(e, CLIME_ERR_INPUT, "%s must be a positive number", key);
+    *out = v;
+    return CLIME_OK;
+}
+
+static enum clime_err read_bool(const struct cJSON *o, const char *key, bool def, bool *out, struct clime_error *e) {
+    const struct cJSON *n = clime_tree_get(o, key);
+    if (!absent(n) && clime_tree_kind(n) != CLIME_JSON_BOOL)
+        return clime_fail(e, CLIME_ERR_INPUT, "%s must be true or false", key);
+    *out = clime_tree_bool(n, def);
+    return CLIME_OK;
+}
+
+static const struct family *find_family(const struct cJSON *root, struct clime_error *e) {
+    const struct cJSON *list = clime_tree_get(root, "architectures");
+    const char *arch = clime_tree_str(clime_tree_first(list), NULL);
+    const char *type = clime_tree_str(clime_tree_get(root, "model_type"), NULL);
+    for (size_t i = 0; i < CLIME_COUNT(families); i++) {
+        if (arch ? strcmp(arch, families[i].architecture) == 0 : type && strcmp(type, families[i].model_type) == 0)
+            return &families[i];
+    }
+    clime_fail(e, CLIME_ERR_INPUT,
+               "architecture '%.60s' is not supported; supported: Qwen3ForCausalLM, Qwen2ForCausalLM, "
+               "LlamaForCausalLM, Glm4ForCausalLM",
+               arch   ? arch
+               : type ? type
+                      : "(none given)");
+    return NULL;
+}
+
+/* Refuses what would change the mathematics. */
+static enum clime_err refuse_unsupported(const struct cJSON *root, struct clime_error *e) {
+    const char *act = clime_tree_str(clime_tree_get(root, "hidden_act"), "silu");
+    if (strcmp(act, "silu") != 0) return clime_fail(e, CLIME_ERR_INPUT, "hidden_act '%.40s' is not supported", act);
+    if (!absent(clime_tree_get(root, "quantization_config")))
+        return clime_fail(e, CLIME_ERR_INPUT, "quantization_config: quantized checkpoints are not supported");
+    static const char *const off[] = {"mlp_bias", "use_sliding_window"};
+    for (size_t i = 0; i < CLIME_COUNT(off); i++) {
+        if (clime_tree_bool(clime_tree_get(root, off[i]), false))
+            return clime_fail(e, CLIME_ERR_INPUT, "%s = true is not supported", off[i]);
+    }
+    const struct cJSON *t = clime_tree_first(clime_tree_get(root, "layer_types"));
+    for (; t; t = clime_tree_next(t)) {
+        const char *kind = clime_tree_str(t, "?");
+        if (strcmp(kind, "full_attention") != 0)
+            return clime_fail(e, CLIME_ERR_INPUT, "layer_types: '%.40s' is not supported", kind);
+    }
+    return CLIME_OK;
+}
+
+static enum clime_err read_rope(const struct cJSON *root, const struct family *f, struct clime_config *c,
+                                struct clime_error *e) {
+    const struct cJSON *params = clime_tree_get(root, "rope_parameters"); /* transformers 5 */
+    const struct cJSON *scaling = clime_tree_get(root, "rope_scaling");
+    bool v5 = clime_tree_kind(params) == CLIME_JSON_OBJECT;
+    const struct cJSON *own = v5 ? params : root; /* where theta and the rotary factor are */
+    if (v5) scaling = params;
+    double factor;
+    enum clime_err rc;
+    if ((rc = read_positive(own, "rope_theta", 10000, &c->rope_theta, e))) return rc;
+    if (absent(clime_tree_get(own, "partial_rotary_factor"))) own = root;
+    if ((rc = read_positive(own, "partial_rotary_factor", f->rotary_factor, &factor, e))) return rc;
+    c->rope_rot = (int)(c->Dh * factor);
+    if (factor > 1 || c->rope_rot < 2 || c->rope_rot % 2)
+        return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g gives %d rotating dimensions of %d", factor,
+                          c->rope_rot, c->Dh);
+    if (f->family != CLIME_GLM4 && c->rope_rot != c->Dh)
+        return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g is not supported for %s", factor,
+                          f->architecture);
+    c->rope_interleaved = f->interleaved;
+    if (absent(scaling)) return CLIME_OK;
+    if (clime_tree_kind(scaling) != CLIME_JSON_OBJECT)
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling must be an object or null");
+    const char *type = clime_tree_str(clime_tree_get(scaling, "rope_type"), NULL);
+    if (!type) type = clime_tree_str(clime_tree_get(scaling, "type"), "default");
+    if (strcmp(type, "default") == 0) return CLIME_OK;
+    if (strcmp(type, "llama3") != 0)
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling of type '%.40s' is not supported (llama3 is)", type);
+    if ((rc = read_positive(scaling, "factor", 0, &c->rope_scaling.factor, e))) return rc;
+    if ((rc = read_positive(scaling, "low_freq_factor", 0, &c->rope_scaling.low_freq, e))) return rc;
+    if ((rc = read_positive(scaling, "high_freq_factor", 0, &c->rope_scaling.high_freq, e))) return rc;
+    if (c->rope_scaling.high_freq <= c->rope_scaling.low_freq)
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: high_freq_factor must be above low_freq_factor");
+    return read_int(scaling, "original_max_position_embeddings", 1, 1 << 22, c->max_pos,
+                    &c->rope_scaling.original_max_pos, e);
+}
+
+static enum clime_err read_eos(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    const struct cJSON *n = clime_tree_get(root, "eos_token_id");
+    if (absent(n)) return CLIME_OK;
+    if (clime_tree_kind(n) != CLIME_JSON_ARRAY) {
+        enum clime_err rc = read_int(root, "eos_token_id", 0, INT32_MAX, 0, &c->eos_ids[0], e);
+        c->n_eos = rc ? 0 : 1;
+        return rc;
+    }
+    if (clime_tree_size(n) > CLIME_MAX_EOS)
+        return clime_fail(e, CLIME_ERR_LIMIT, "eos_token_id: more than %d ids", CLIME_MAX_EOS);
+    for (const struct cJSON *i = clime_tree_first(n); i; i = clime_tree_next(i)) {
+        double v = clime_tree_kind(i) == CLIME_JSON_NUMBER ? clime_tree_num(i, -1) : -1;
+        if (!(v >= 0 && v <= INT32_MAX) || v != floor(v))
+            return clime_fail(e, CLIME_ERR_INPUT, "eos_token_id must hold token ids");
+        c->eos_ids[c->n_eos++] = (int)v;
+    }
+    return CLIME_OK;
+}
+
+static enum clime_err read_dtype(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    const struct cJSON *n = clime_tree_get(root, "dtype");
+    if (absent(n)) n = clime_tree_get(root, "torch_dtype");
+    const char *name = clime_tree_str(n, "float32");
+    if (strcmp(name, "bfloat16") == 0)
+        c->dtype = CLIME_BF16;
+    else if (strcmp(name, "float32") == 0 || strcmp(name, "float16") == 0)
+        c->dtype = CLIME_F32; /* fp16's range and precision both fit only in fp32 */
+    else
+        return clime_fail(e, CLIME_ERR_INPUT, "dtype '%.40s' is not supported", name);
+    return CLIME_OK;
+}
+
+static enum clime_err parse(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    const struct family *f = find_family(root, e);
+    if (!f) return e ? e->code : CLIME_ERR_INPUT;
+    *c = (struct clime_config){.family = f->family, .qk_norm = f->qk_norm, .post_norms = f->post_norms};
+    c->fused_gate_up = f->fused_gate_up;
+    snprintf(c->architecture, sizeof c->architecture, "%s", f->architecture);
+    snprintf(c->model_type, sizeof c->model_type, "%s", f->model_type);
+    enum clime_err rc;
+    if ((rc = refuse_unsupported(root, e))) return rc;
+    const struct {
+        const char *key;
+        int max, *out;
+    } sizes[] = {
+        {"hidden_size", 1 << 16, &c->D},       {"num_hidden_layers", 1024, &c->L}, {"num_attention_heads", 1024, &c->H},
+        {"intermediate_size", 1 << 20, &c->F}, {"vocab_size", 1 << 21, &c->V},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(sizes); i++)
+        if ((rc = read_int(root, sizes[i].key, 1, sizes[i].max, 0, sizes[i].out, e))) return rc;
+    if ((rc = read_int(root, "num_key_value_heads", 1, 1024, c->H, &c->HK, e))) return rc;
+    if (c->H % c->HK)
+        return clime_fail(e, CLIME_ERR_INPUT, "num_attention_heads %d is no multiple of num_key_value_heads %d", c->H,
+                          c->HK);
+    if ((rc = read_int(root, "head_dim", 2, 1024, f->head_dim ? f->head_dim : c->D / c->H, &c->Dh, e))) return rc;
+    if (c->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is odd", c->Dh);
+    if ((rc = read_int(root, "max_position_embeddings", 1, 1 << 22, f->max_pos, &c->max_pos, e))) return rc;
+    double eps;
+    if ((rc = read_positive(root, "rms_norm_eps", f->eps, &eps, e))) return rc;
+    c->eps = (float)eps;
+    if ((rc = read_bool(root, "tie_word_embeddings", false, &c->tied, e))) return rc;
+    c->qkv_bias = f->qkv_bias;
+    if (f->bias_key && (rc = read_bool(root, "attention_bias", f->qkv_bias, &c->qkv_bias, e))) return rc;
+    c->o_bias = f->o_bias && c->qkv_bias;
+    if ((rc = read_rope(root, f, c, e))) return rc;
+    if ((rc = read_dtype(root, c, e))) return rc;
+    if ((rc = read_int(root, "bos_token_id", -1, INT32_MAX, -1, &c->bos_id, e))) return rc;
+    if ((rc = read_int(root, "pad_token_id", -1, INT32_MAX, -1, &c->pad_id, e))) return rc;
+    return read_eos(root, c, e);
+}
+
+enum clime_err clime_config_load(const char *dir, struct clime_config *out, struct clime_error *e) {
+    struct cJSON *root = NULL;
+    struct clime_error own;
+    if (!e) e = &own;
+    char *path = xasprintf("%s/config.json", dir);
+    enum clime_err rc = clime_tree_read_file(path, MAX_CONFIG_BYTES, &root, e);
+    if (rc == CLIME_OK && clime_tree_kind(root) != CLIME_JSON_OBJECT)
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s: not an object", path);
+    else if (rc == CLIME_OK && (rc = parse(root, out, e)))
+        clime_error_prefix(e, "%s", path);
+    clime_tree_free(root);
+    free(path);
+    return rc;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------- */
+
+static void write_key_int(struct clime_jw *w, const char *key, int v) {
+    clime_jw_key(w, key);
+    clime_jw_int(w, v);
+}
+
+static void write_id(struct clime_jw *w, const char *key, int id) {
+    clime_jw_key(w, key);
+    if (id < 0)
+        clime_jw_null(w); /* said, because a class default may lie outside the vocabulary */
+    else
+        clime_jw_int(w, id);
+}
+
+static void write_rope(struct clime_jw *w, const struct clime_config *c) {
+    clime_jw_key(w, "rope_theta");
+    clime_jw_double(w, c->rope_theta);
+    if (c->family == CLIME_GLM4) {
+        clime_jw_key(w, "partial_rotary_factor");
+        clime_jw_double(w, (double)c->rope_rot / c->Dh);
+    }
+    clime_jw_key(w, "rope_scaling");
+    if (c->rope_scaling.factor == 0) {
+        clime_jw_null(w);
+        return;
+    }
+    clime_jw_object(w);
+    clime_jw_key(w, "rope_type");
+    clime_jw_strz(w, "llama3");
+    clime_jw_key(w, "factor");
+    clime_jw_double(w, c->rope_scaling.factor);
+    clime_jw_key(w, "low_freq_factor");
+    clime_jw_double(w, c->rope_scaling.low_freq);
+    clime_jw_key(w, "high_freq_factor");
+    clime_jw_double(w, c->rope_scaling.high_freq);
+    write_key_int(w, "original_max_position_embeddings", c->rope_scaling.original_max_pos);
+    clime_jw_close(w);
+}
+
+static void write_config(struct clime_jw *w, const struct clime_config *c, enum clime_dtype dtype) {
+    clime_jw_object(w);
+    clime_jw_key(w, "architectures");
+    clime_jw_array(w);
+    clime_jw_strz(w, c->architecture);
+    clime_jw_close(w);
+    clime_jw_key(w, "model_type");
+    clime_jw_strz(w, c->model_type);
+    write_key_int(w, "hidden_size", c->D);
+    write_key_int(w, "intermediate_size", c->F);
+    write_key_int(w, "num_hidden_layers", c->L);
+    write_key_int(w, "num_attention_heads", c->H);
+    write_key_int(w, "num_key_value_heads", c->HK);
+    write_key_int(w, "head_dim", c->Dh);
+    write_key_int(w, "vocab_size", c->V);
+    write_key_int(w, "max_position_embeddings", c->max_pos);
+    clime_jw_key(w, "rms_norm_eps");
+    clime_jw_float(w, c->eps);
+    write_rope(w, c);
+    clime_jw_key(w, "hidden_act");
+    clime_jw_strz(w, "silu");
+    clime_jw_key(w, "tie_word_embeddings");
+    clime_jw_bool(w, c->tied);
+    if (c->family != CLIME_QWEN2) {
+        clime_jw_key(w, "attention_bias");
+        clime_jw_bool(w, c->qkv_bias);
+    }
+    write_id(w, "bos_token_id", c->bos_id);
+    write_id(w, "pad_token_id", c->pad_id);
+    if (c->n_eos > 1) {
+        clime_jw_key(w, "eos_token_id");
+        clime_jw_array(w);
+        for (int i = 0; i < c->n_eos; i++) clime_jw_int(w, c->eos_ids[i]);
+        clime_jw_close(w);
+    } else {
+        write_id(w, "eos_token_id", c->n_eos ? c->eos_ids[0] : -1);
+    }
+    clime_jw_key(w, "torch_dtype");
+    clime_jw_strz(w, dtype == CLIME_BF16 ? "bfloat16" : "float32");
+    clime_jw_close(w);
+}
+
+enum clime_err clime_config_save(const char *dir, const struct clime_config *c, enum clime_dtype dtype,
+                                 struct clime_error *e) {
+    struct clime_buf text;
+    struct clime_jw w;
+    clime_buf_init(&text, 64 << 10);
+    clime_jw_init(&w, &text);
+    write_config(&w, c, dtype);
+    clime_buf_addc(&text, '\n');
+    CHECK(!text.full);
+    char *path = xasprintf("%s/config.json", dir);
+    enum clime_err rc = clime_atomic_save(path, text.data, text.len, e);
+    free(path);
+    clime_buf_free(&text);
+    return rc;
+}
+
+int64_t clime_config_params(const struct clime_config *c) {
+    int64_t qkv_rows = (int64_t)(c->H + 2 * c->HK) * c->Dh, D = c->D;
+    int64_t layer = 2 * D + qkv_rows * D + (int64_t)c->H * c->Dh * D + 3 * (int64_t)c->F * D;
+    if (c->qkv_bias) layer += qkv_rows;
+    if (c->o_bias) layer += D;
+    if (c->qk_norm) layer += 2 * (int64_t)c->Dh;
+    if (c->post_norms) layer += 2 * D;
+    return (c->tied ? 1 : 2) * (int64_t)c->V * D + c->L * layer + D;
+}

@@ -1,0 +1,167 @@
+/* A model on a device: open, close, replace and read the weights.
+ *
+ * Called by the engine thread (server) and the main thread (trainer), each owning its model; nothing here is shared.
+ * Owns the device context and one allocation: weights, rotary table, and the device's packed copies of the matrices.
+ * The invariant: packed copies hold the same values as `flat` whenever a forward pass runs, so whoever changes `flat`
+ * calls clime_model_repack before the next.
+ *
+ * Weights pass through host memory once (import, then copy_in) even on the CPU: the caller cannot know whether device
+ * memory is host memory, and a start needs the memory only for as long as it reads the checkpoint.
+ */
+#include "model/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "model/layer.h"
+#include "model/rope.h"
+
+#define PACK_ALIGN 256 /* bytes; what ops->alloc promises */
+
+struct matrix { /* one GEMM weight of a layer */
+    int N, K;
+    int64_t offset;
+    void **packed;
+};
+
+static void layer_matrices(struct clime_model *m, int l, struct matrix out[4]) {
+    const struct clime_config *c = &m->cfg;
+    const struct clime_layer_at *w = &m->layout.layer[l];
+    struct clime_packed *p = &m->packed[l];
+    out[0] = (struct matrix){(c->H + 2 * c->HK) * c->Dh, c->D, w->qkv, &p->qkv};
+    out[1] = (struct matrix){c->D, c->H * c->Dh, w->o, &p->o};
+    out[2] = (struct matrix){2 * c->F, c->D, w->gu, &p->gu};
+    out[3] = (struct matrix){c->D, c->F, w->down, &p->down};
+}
+
+static size_t packed_size(const struct clime_model *m, int N, int K) {
+    size_t n = m->ops->pack_bytes(m->dev, N, K);
+    return (n + PACK_ALIGN - 1) / PACK_ALIGN * PACK_ALIGN;
+}
+
+/* Bytes of all packed copies; with base, the pointers are set too. */
+static size_t carve_packed(struct clime_model *m, char *base) {
+    size_t at = 0, n;
+    struct matrix w[4];
+    for (int l = 0; l < m->cfg.L; l++) {
+        layer_matrices(m, l, w);
+        for (int i = 0; i < 4; i++, at += n) {
+            n = packed_size(m, w[i].N, w[i].K);
+            *w[i].packed = base && n ? base + at : NULL;
+        }
+    }
+    n = packed_size(m, m->cfg.V, m->cfg.D);
+    m->packed_head = base && n ? base + at : NULL;
+    return at + n;
+}
+
+void clime_model_repack(struct clime_model *m) {
+    struct matrix w[4];
+    for (int l = 0; l < m->cfg.L; l++) {
+        layer_matrices(m, l, w);
+        for (int i = 0; i < 4; i++)
+            if (*w[i].packed) m->ops->pack(m->dev, w[i].N, w[i].K, clime_model_at(m, w[i].offset), *w[i].packed);
+    }
+    if (m->packed_head) m->ops->pack(m->dev, m->cfg.V, m->cfg.D, clime_model_at(m, m->layout.head), m->packed_head);
+}
+
+void clime_model_set(struct clime_model *m, const void *h_flat) {
+    m->ops->copy_in(m->dev, m->flat, h_flat, (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m)));
+    clime_model_repack(m);
+}
+
+void clime_model_get(struct clime_model *m, void *h_flat) {
+    m->ops->copy_out(m->dev, h_flat, m->flat, (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m)));
+}
+
+/* ---- open ---------------------------------------------------------------------------------------------------- */
+
+static enum clime_err choose_dtype(const char *name, const struct clime_config *c, enum clime_dtype *dt,
+                                   struct clime_error *e) {
+    if (!name || strcmp(name, "auto") == 0)
+        *dt = c->dtype;
+    else if (strcmp(name, "bf16") == 0)
+        *dt = CLIME_BF16;
+    else if (strcmp(name, "f32") == 0)
+        *dt = CLIME_F32;
+    else
+        return clime_fail(e, CLIME_ERR_INPUT, "dtype '%.40s': must be auto, bf16 or f32", name);
+    return CLIME_OK;
+}
+
+static enum clime_err plan_memory(struct clime_model *m, int max_pos, struct clime_error *e) {
+    const struct clime_config *c = &m->cfg;
+    size_t table = (size_t)max_pos * (size_t)(c->rope_rot / 2) * sizeof(float);
+    char *packed = NULL;
+    m->rope = (struct clime_rope){.max_pos = max_pos, .rot = c->rope_rot, .interleaved = c->rope_interleaved};
+    struct clime_plan *p = &m->plan;
+    clime_plan_add(p, "weights", (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m)), &m->flat);
+    clime_plan_add(p, "rope cos", table, (void **)(uintptr_t)&m->rope.cos); /* [max_pos, rot/2] */
+    clime_plan_add(p, "rope sin", table, (void **)(uintptr_t)&m->rope.sin);
+    clime_plan_add(p, "packed weights", carve_packed(m, NULL), (void **)&packed);
+    enum clime_err rc = clime_plan_commit(p, m->dev, "weights", e);
+    if (rc == CLIME_OK) carve_packed(m, packed);
+    return rc;
+}
+
+static void upload_rope(struct clime_model *m) {
+    size_t n = (size_t)m->rope.max_pos * (size_t)(m->rope.rot / 2);
+    float *h = xmalloc(2 * n * sizeof *h);
+    clime_rope_table(&m->cfg, m->rope.max_pos, h, h + n);
+    m->ops->copy_in(m->dev, (float *)(uintptr_t)m->rope.cos, h, n * sizeof *h);
+    m->ops->copy_in(m->dev, (float *)(uintptr_t)m->rope.sin, h + n, n * sizeof *h);
+    free(h);
+}
+
+static enum clime_err load_weights(struct clime_model *m, const char *dir, struct clime_error *e) {
+    enum clime_dtype dt = clime_model_dt(m);
+    size_t bytes = (size_t)m->layout.n * clime_dtype_bytes(dt);
+    void *host = malloc(bytes);
+    if (!host) return clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of weights", bytes);
+    enum clime_err rc = clime_weights_import(dir, &m->cfg, &m->layout, dt, host, e);
+    if (rc == CLIME_OK) clime_model_set(m, host);
+    free(host);
+    return rc;
+}
+
+enum clime_err clime_model_open(const char *dir, const struct clime_model_options *o, struct clime_model **out,
+                                struct clime_error *e) {
+    struct clime_error own;
+    if (!e) e = &own;
+    struct clime_model *m = xcalloc(1, sizeof *m);
+    struct clime_dev_options dev = o->dev;
+    const struct clime_config *c = &m->cfg;
+    enum clime_err rc;
+    *out = NULL;
+    if ((rc = clime_config_load(dir, &m->cfg, e))) goto done;
+    if ((rc = choose_dtype(o->dtype, c, &dev.dt, e))) goto done;
+    if ((rc = clime_ops_choose(o->device ? o->device : "auto", &m->ops, e))) goto done;
+    if ((rc = m->ops->open(&dev, &m->dev, e))) goto done;
+    clime_layout_make(c, &m->layout);
+    m->packed = xcalloc((size_t)c->L, sizeof *m->packed);
+    m->heads = (struct clime_heads){c->H, c->HK, c->Dh, 1.0f / sqrtf((float)c->Dh)};
+    if ((rc = plan_memory(m, o->max_pos > 0 ? o->max_pos : c->max_pos, e))) goto done;
+    upload_rope(m);
+    if ((rc = load_weights(m, dir, e))) goto done;
+    rc = m->ops->sync(m->dev, e);
+    if (rc) goto done;
+    LOG_INFO("model: %s, %.1f M parameters, %s on %s", c->architecture, (double)clime_config_params(c) / 1e6,
+             dev.dt == CLIME_BF16 ? "bf16" : "fp32", clime_dev_info(m->dev)->name);
+    *out = m;
+done:
+    if (rc) clime_model_close(m);
+    return rc;
+}
+
+void clime_model_close(struct clime_model *m) {
+    if (!m) return;
+    if (m->dev) {
+        clime_plan_free(&m->plan, m->dev);
+        m->ops->close(m->dev);
+    }
+    clime_layout_free(&m->layout);
+    free(m->packed);
+    free(m);
+}

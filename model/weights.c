@@ -1,0 +1,63 @@
+/* Whole-buffer operations on the flat weights: the checksum of a policy and random initial values.
+ *
+ * Called by trainer (stored with every step), server (weights_checker) and clime-train init, on any thread that may
+ * read or write the buffer; owns nothing. The invariant: both depend on names, shapes, types and bytes alone, never on
+ * the layout's order or padding, so the checksum of a folder stays comparable when the layout changes.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/rng.h"
+#include "model/convert.h"
+#include "model/weights_map.h"
+
+static int by_name(const void *a, const void *b) {
+    return strcmp((*(const struct clime_slice *const *)a)->name, (*(const struct clime_slice *const *)b)->name);
+}
+
+void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]) {
+    const struct clime_slice **order = xmalloc((size_t)l->n_slices * sizeof *order);
+    for (int i = 0; i < l->n_slices; i++) order[i] = &l->slices[i];
+    qsort(order, (size_t)l->n_slices, sizeof *order, by_name);
+    struct clime_sha256 sha;
+    clime_sha256_init(&sha);
+    const char *type = dt == CLIME_BF16 ? "BF16" : "F32";
+    for (int i = 0; i < l->n_slices; i++) {
+        const struct clime_slice *s = order[i];
+        clime_sha256_add(&sha, s->name, strlen(s->name) + 1);
+        clime_sha256_add(&sha, type, strlen(type) + 1);
+        for (int d = 0; d < s->n_dim; d++) {
+            uint64_t dim = (uint64_t)s->dim[d]; /* little-endian hosts only, as everywhere in the flat buffer */
+            clime_sha256_add(&sha, &dim, 8);
+        }
+        clime_sha256_add(&sha, clime_weights_at(flat, dt, s->offset), (size_t)s->n * clime_dtype_bytes(dt));
+    }
+    uint8_t digest[32];
+    clime_sha256_done(&sha, digest);
+    clime_sha256_hex(digest, hex);
+    free(order);
+}
+
+static void store(void *flat, enum clime_dtype dt, int64_t at, float v) {
+    if (dt == CLIME_F32)
+        ((float *)flat)[at] = v;
+    else
+        ((uint16_t *)flat)[at] = clime_bf16_of(v);
+}
+
+void clime_weights_init(const struct clime_layout *l, enum clime_dtype dt, void *flat, float std, uint64_t seed) {
+    clime_weights_zero_padding(l, dt, flat);
+    for (int i = 0; i < l->n_slices; i++) {
+        const struct clime_slice *s = &l->slices[i];
+        size_t len = strlen(s->name);
+        bool bias = len > 5 && strcmp(s->name + len - 5, ".bias") == 0;
+        uint64_t words[2] = {seed, (uint64_t)i};
+        struct clime_rng rng;
+        clime_rng_init(&rng, clime_hash64(words, 2));
+        for (int64_t k = 0; k < s->n; k++) {
+            float v = s->n_dim == 2 ? (float)clime_rng_normal(&rng) * std : bias ? 0.0f : 1.0f;
+            store(flat, dt, s->offset + k, v);
+        }
+    }
+}

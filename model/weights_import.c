@@ -1,0 +1,182 @@
+/* Fills the flat weight buffer from a Hugging Face folder, and the checks that uploads share with it.
+ *
+ * Called at start and by weight updates from disk, on any thread that owns the buffer; owns the mapped files for the
+ * duration. The invariant: when import succeeds, every element of the buffer was written exactly once (slices from
+ * the checkpoint, padding with zeros); when it fails, the buffer's content is undefined and the caller drops it, which
+ * is why updates import into a staging buffer.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/json/tree.h"
+#include "common/log.h"
+#include "model/convert.h"
+#include "model/weights_map.h"
+
+#define MAX_INDEX_BYTES (64 << 20)
+#define MAX_SHARDS 1024
+
+/* ---- placing tensors ----------------------------------------------------------------------------------------- */
+
+void clime_weights_seen_init(struct clime_weights_seen *s, const struct clime_config *c, const struct clime_layout *l) {
+    *s = (struct clime_weights_seen){.l = l, .tied = c->tied};
+    s->have = xcalloc((size_t)l->n_slices, sizeof *s->have);
+}
+
+void clime_weights_seen_free(struct clime_weights_seen *s) {
+    free(s->have);
+    s->have = NULL;
+}
+
+static bool ends_with(const char *s, const char *end) {
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+/* "[2, 3]"; the first two dimensions tell enough. */
+static void shape_text(int n, const int64_t *dim, char *out, size_t size) {
+    if (n == 0)
+        snprintf(out, size, "[]");
+    else if (n == 1)
+        snprintf(out, size, "[%" PRId64 "]", dim[0]);
+    else
+        snprintf(out, size, "[%" PRId64 ", %" PRId64 "%s]", dim[0], dim[1], n > 2 ? ", ..." : "");
+}
+
+enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t, enum clime_dtype dt,
+                                   const struct clime_slice **out, struct clime_error *e) {
+    const struct clime_slice *at = clime_layout_find(s->l, t->name);
+    *out = NULL;
+    if (!at) {
+        if ((s->tied && strcmp(t->name, "lm_head.weight") == 0) || ends_with(t->name, "rotary_emb.inv_freq"))
+            return CLIME_OK;
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%.200s' is not part of this model", t->name);
+    }
+    bool same = t->n_dim == at->n_dim;
+    for (int i = 0; same && i < at->n_dim; i++) same = t->dim[i] == at->dim[i];
+    if (!same) {
+        char theirs[64], ours[64];
+        shape_text(t->n_dim, t->dim, theirs, sizeof theirs);
+        shape_text(at->n_dim, at->dim, ours, sizeof ours);
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has shape %s, the model needs %s", t->name, theirs, ours);
+    }
+    if (t->type == CLIME_ST_OTHER)
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has type %s; BF16, F16 and F32 are supported", t->name,
+                          t->dtype);
+    bool *have = &s->have[at - s->l->slices];
+    if (*have) return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is in two files", t->name);
+    *have = true;
+    s->n_half += t->type == CLIME_ST_F16;
+    s->n_narrowed += t->type == CLIME_ST_F32 && dt == CLIME_BF16;
+    *out = at;
+    return CLIME_OK;
+}
+
+enum clime_err clime_weights_complete(const struct clime_weights_seen *s, struct clime_error *e) {
+    for (int i = 0; i < s->l->n_slices; i++)
+        if (!s->have[i]) return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is missing", s->l->slices[i].name);
+    return CLIME_OK;
+}
+
+void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt) {
+    if (s->n_half)
+        LOG_INFO("weights: %d fp16 tensors are held as %s", s->n_half, dt == CLIME_F32 ? "fp32 (exact)" : "bf16");
+    if (s->n_narrowed) LOG_INFO("weights: %d fp32 tensors were rounded to bf16", s->n_narrowed);
+}
+
+void clime_weights_zero_padding(const struct clime_layout *l, enum clime_dtype dt, void *flat) {
+    int64_t end = 0;
+    for (int i = 0; i <= l->n_slices; i++) {
+        int64_t next = i < l->n_slices ? l->slices[i].offset : l->n;
+        memset(clime_weights_at(flat, dt, end), 0, (size_t)(next - end) * clime_dtype_bytes(dt));
+        if (i < l->n_slices) end = next + l->slices[i].n;
+    }
+}
+
+/* ---- folders ------------------------------------------------------------------------------------------------- */
+
+static enum clime_err import_file(struct clime_weights_seen *s, const char *path, enum clime_dtype dt, void *flat,
+                                  struct clime_error *e) {
+    struct clime_st_file f;
+    enum clime_err rc = clime_st_open(path, &f, e);
+    if (rc) return rc;
+    for (int i = 0; i < f.header.n && rc == CLIME_OK; i++) {
+        const struct clime_st_tensor *t = &f.header.tensors[i];
+        const struct clime_slice *at;
+        if ((rc = clime_weights_place(s, t, dt, &at, e)))
+            clime_error_prefix(e, "%s", path);
+        else if (at)
+            clime_convert(t->type, dt, (size_t)at->n, f.data + t->begin, clime_weights_at(flat, dt, at->offset));
+    }
+    clime_st_close(&f);
+    return rc;
+}
+
+/* The distinct file names of an index, in order of first mention. files[i] are borrowed from the tree. */
+static enum clime_err list_shards(const struct cJSON *index, const char **files, int *n, struct clime_error *e) {
+    const struct cJSON *map = clime_tree_get(index, "weight_map");
+    if (clime_tree_kind(map) != CLIME_JSON_OBJECT) return clime_fail(e, CLIME_ERR_INPUT, "weight_map is missing");
+    for (const struct cJSON *c = clime_tree_first(map); c; c = clime_tree_next(c)) {
+        const char *file = clime_tree_str(c, NULL);
+        if (!file || !ends_with(file, ".safetensors") || strchr(file, '/'))
+            return clime_fail(e, CLIME_ERR_INPUT, "weight_map: '%.80s' does not name a file of the folder",
+                              clime_tree_key(c));
+        int k = *n - 1; /* neighbours are mostly in one file */
+        while (k >= 0 && strcmp(files[k], file) != 0) k--;
+        if (k >= 0) continue;
+        if (*n == MAX_SHARDS) return clime_fail(e, CLIME_ERR_LIMIT, "more than %d files", MAX_SHARDS);
+        files[(*n)++] = file;
+    }
+    return CLIME_OK;
+}
+
+static enum clime_err import_index(struct clime_weights_seen *s, const char *dir, const char *index_path,
+                                   enum clime_dtype dt, void *flat, struct clime_error *e) {
+    struct cJSON *index = NULL;
+    const char **files = xcalloc(MAX_SHARDS, sizeof *files);
+    int n = 0;
+    enum clime_err rc = clime_tree_read_file(index_path, MAX_INDEX_BYTES, &index, e);
+    if (rc) goto done;
+    if ((rc = list_shards(index, files, &n, e))) {
+        clime_error_prefix(e, "%s", index_path);
+        goto done;
+    }
+    for (int i = 0; i < n && rc == CLIME_OK; i++) {
+        char *path = xasprintf("%s/%s", dir, files[i]);
+        rc = import_file(s, path, dt, flat, e);
+        free(path);
+    }
+done:
+    clime_tree_free(index);
+    free(files);
+    return rc;
+}
+
+enum clime_err clime_weights_import(const char *dir, const struct clime_config *c, const struct clime_layout *l,
+                                    enum clime_dtype dt, void *flat, struct clime_error *e) {
+    struct clime_error own;
+    if (!e) e = &own;
+    struct clime_weights_seen seen;
+    clime_weights_seen_init(&seen, c, l);
+    char *one = xasprintf("%s/model.safetensors", dir);
+    char *index = xasprintf("%s/model.safetensors.index.json", dir);
+    enum clime_err rc;
+    if (access(one, F_OK) == 0)
+        rc = import_file(&seen, one, dt, flat, e);
+    else if (access(index, F_OK) == 0)
+        rc = import_index(&seen, dir, index, dt, flat, e);
+    else
+        rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s holds neither model.safetensors nor its index", dir);
+    if (rc == CLIME_OK && (rc = clime_weights_complete(&seen, e))) clime_error_prefix(e, "%s", dir);
+    if (rc == CLIME_OK) {
+        clime_weights_zero_padding(l, dt, flat);
+        clime_weights_tell(&seen, dt);
+    }
+    clime_weights_seen_free(&seen);
+    free(one);
+    free(index);
+    return rc;
+}

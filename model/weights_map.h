@@ -1,0 +1,39 @@
+/* What import and upload share: which slice of the flat buffer a checkpoint's tensor fills. Internal to model/. */
+#ifndef CLIME_MODEL_WEIGHTS_MAP_H
+#define CLIME_MODEL_WEIGHTS_MAP_H
+
+#include "model/safetensors.h"
+#include "model/weights.h"
+
+/* Tensors seen so far, over all files of a checkpoint. */
+struct clime_weights_seen {
+    const struct clime_layout *l;
+    bool tied;
+    bool *have;     /* [l->n_slices], owned */
+    int n_half;     /* tensors that came as fp16 */
+    int n_narrowed; /* fp32 tensors that were rounded to bf16 */
+};
+void clime_weights_seen_init(struct clime_weights_seen *s, const struct clime_config *c, const struct clime_layout *l);
+void clime_weights_seen_free(struct clime_weights_seen *s);
+
+/* Finds the slice of t and checks its shape and type. *out is NULL for a tensor that is rightly ignored (a tied head,
+ * rotary tables). CLIME_ERR_INPUT for an unknown tensor, another shape, a type that cannot be read, or a second copy.
+ */
+enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t, enum clime_dtype dt,
+                                   const struct clime_slice **out, struct clime_error *e);
+
+/* Every slice was placed? Names the first that was not. */
+enum clime_err clime_weights_complete(const struct clime_weights_seen *s, struct clime_error *e);
+
+/* Says in the log when numbers were converted on the way in. */
+void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt);
+
+/* Zeroes the elements between slices. */
+void clime_weights_zero_padding(const struct clime_layout *l, enum clime_dtype dt, void *flat);
+
+/* Address of element `offset` in flat. */
+static inline void *clime_weights_at(const void *flat, enum clime_dtype dt, int64_t offset) {
+    return (char *)(uintptr_t)flat + (size_t)offset * clime_dtype_bytes(dt);
+}
+
+#endif
