@@ -28,7 +28,7 @@ UNIT     = $(patsubst tests/unit/%.c,$(O)/unit/%,$(wildcard tests/unit/*/test_*.
 
 all: $(addprefix $(O)/,$(PROGRAMS)) ## build the programs (default)
 .DEFAULT_GOAL := all
-.PHONY: all unit test quickstart lint format layers asan tsan bench help clean
+.PHONY: all unit unit-build test quickstart lint format layers asan tsan bench help clean
 
 $(O)/obj/%_avx2.o:   ISA = -mavx2 -mfma -mf16c
 $(O)/obj/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c
@@ -65,6 +65,7 @@ unit_libs = $(if $(filter server,$(1)),$(O)/libserver.a) $(if $(filter router,$(
 $(O)/unit/%: tests/unit/%.c $$(call unit_libs,$$(word 1,$$(subst /, ,$$*)))
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) -lcmocka $(LDLIBS)
+unit-build: $(UNIT)
 unit: $(UNIT) ## build and run the unit tests
 	@for t in $(UNIT); do echo "== $$t"; $$t || exit 1; done
 
