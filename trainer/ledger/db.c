@@ -1,0 +1,261 @@
+/* SQLite, once. Used by the writer thread (one writing connection) and by readers with connections of their own.
+ *
+ * Invariant: nothing outside this file knows SQLite, and nothing in this folder's other files runs SQL but through it.
+ * WAL lets readers (the report, the sqlite3 shell, a dashboard) look at a run while it writes. synchronous is NORMAL by
+ * default and FULL for a transaction that asks: one fsync per step instead of one per sample.
+ */
+#include "trainer/ledger/db.h"
+
+#include <math.h>
+#include <sqlite3.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "trainer/ledger/schema.h"
+
+#define MAX_STATEMENTS 128
+#define BUSY_MS 10000 /* the sqlite3 shell of a user may hold the lock for a moment */
+
+struct clime_stmt {
+    struct clime_db *db;
+    const char *sql;
+    sqlite3_stmt *st;
+    int n_bound, n_read;
+    bool ran;
+    struct clime_error err; /* the first one since the last done */
+};
+
+struct clime_db {
+    sqlite3 *h;
+    bool full; /* synchronous is FULL now */
+    struct clime_stmt *stmts[MAX_STATEMENTS];
+    int n_stmts;
+};
+
+static enum clime_err code_of(int rc) {
+    switch (rc & 0xff) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        return CLIME_ERR_TIMEOUT;
+    case SQLITE_CONSTRAINT:
+        return CLIME_ERR_INTERNAL;
+    case SQLITE_NOTADB:
+    case SQLITE_CORRUPT:
+        return CLIME_ERR_INPUT;
+    case SQLITE_CANTOPEN:
+        return CLIME_ERR_NOT_FOUND;
+    default:
+        return CLIME_ERR_IO;
+    }
+}
+
+static enum clime_err exec(struct clime_db *db, const char *sql, struct clime_error *e) {
+    int rc = sqlite3_exec(db->h, sql, NULL, NULL, NULL);
+    if (rc == SQLITE_OK) return CLIME_OK;
+    return clime_fail(e, code_of(rc), "ledger: %s (in \"%.60s\")", sqlite3_errmsg(db->h), sql);
+}
+
+static enum clime_err migrate(struct clime_db *db, const char *path, bool write, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "PRAGMA user_version");
+    int64_t version = clime_db_row(q) ? clime_db_get_int(q) : -1;
+    enum clime_err rc = clime_db_done(q, e);
+    if (rc) return rc;
+    if (version > clime_schema_version())
+        return clime_fail(e, CLIME_ERR_INPUT, "ledger %s has schema version %lld, this program knows %d", path,
+                          (long long)version, clime_schema_version());
+    if (!write && version < clime_schema_version())
+        return clime_fail(e, CLIME_ERR_INPUT, "ledger %s has schema version %lld: run clime-train rl on it once", path,
+                          (long long)version);
+    for (; version < clime_schema_version(); version++) {
+        if ((rc = clime_db_begin(db, true, e))) return rc;
+        if ((rc = exec(db, clime_schema_migration((int)version), e)) || (rc = clime_db_commit(db, e))) {
+            clime_db_rollback(db);
+            return rc;
+        }
+    }
+    return CLIME_OK;
+}
+
+enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct clime_db **out, struct clime_error *e) {
+    bool write = mode == CLIME_DB_WRITE;
+    *out = NULL;
+    if (!write && access(path, F_OK)) return clime_fail(e, CLIME_ERR_NOT_FOUND, "no ledger at %s", path);
+    struct clime_db *db = xcalloc(1, sizeof *db);
+    enum clime_err rc = CLIME_OK;
+    int flags = (write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY) | SQLITE_OPEN_NOMUTEX;
+    int s = sqlite3_open_v2(path, &db->h, flags, NULL);
+    if (s != SQLITE_OK) {
+        rc = clime_fail(e, code_of(s), "cannot open the ledger %s: %s", path, sqlite3_errmsg(db->h));
+        goto done;
+    }
+    sqlite3_busy_timeout(db->h, BUSY_MS);
+    if (write) {
+        if ((rc = exec(db, "PRAGMA journal_mode=WAL", e))) goto done;
+        if ((rc = exec(db, "PRAGMA synchronous=NORMAL", e))) goto done;
+        if ((rc = exec(db, "PRAGMA foreign_keys=ON", e))) goto done;
+    }
+    rc = migrate(db, path, write, e);
+done:
+    if (rc) {
+        clime_db_close(db);
+        return rc;
+    }
+    *out = db;
+    return CLIME_OK;
+}
+
+void clime_db_close(struct clime_db *db) {
+    if (!db) return;
+    for (int i = 0; i < db->n_stmts; i++) {
+        sqlite3_finalize(db->stmts[i]->st);
+        free(db->stmts[i]);
+    }
+    int rc = sqlite3_close(db->h);
+    CHECK(rc == SQLITE_OK);
+    free(db);
+}
+
+/* ---- transactions ---- */
+
+enum clime_err clime_db_begin(struct clime_db *db, bool durable, struct clime_error *e) {
+    if (durable != db->full) { /* the pragma has no effect inside a transaction */
+        enum clime_err rc = exec(db, durable ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL", e);
+        if (rc) return rc;
+        db->full = durable;
+    }
+    return exec(db, "BEGIN IMMEDIATE", e);
+}
+
+enum clime_err clime_db_commit(struct clime_db *db, struct clime_error *e) {
+    return exec(db, "COMMIT", e);
+}
+
+void clime_db_rollback(struct clime_db *db) {
+    if (!sqlite3_get_autocommit(db->h)) exec(db, "ROLLBACK", NULL);
+}
+
+enum clime_err clime_db_savepoint(struct clime_db *db, struct clime_error *e) {
+    return exec(db, "SAVEPOINT job", e);
+}
+
+void clime_db_savepoint_end(struct clime_db *db, bool keep) {
+    if (!keep) exec(db, "ROLLBACK TO job", NULL);
+    exec(db, "RELEASE job", NULL);
+}
+
+/* ---- statements ---- */
+
+static void note(struct clime_stmt *q, int rc) {
+    if (rc == SQLITE_OK || rc == SQLITE_ROW || rc == SQLITE_DONE || q->err.code) return;
+    clime_fail(&q->err, code_of(rc), "ledger: %s (in \"%.60s\")", sqlite3_errmsg(q->db->h), q->sql);
+}
+
+struct clime_stmt *clime_db_stmt(struct clime_db *db, const char *sql) {
+    struct clime_stmt *q = NULL;
+    for (int i = 0; i < db->n_stmts && !q; i++)
+        if (db->stmts[i]->sql == sql) q = db->stmts[i];
+    if (q) {
+        CHECK(!q->ran && q->n_bound == 0); /* still in use: a done was forgotten */
+        return q;
+    }
+    CHECK(db->n_stmts < MAX_STATEMENTS);
+    q = xcalloc(1, sizeof *q);
+    q->db = db;
+    q->sql = sql;
+    db->stmts[db->n_stmts++] = q;
+    note(q, sqlite3_prepare_v3(db->h, sql, -1, SQLITE_PREPARE_PERSISTENT, &q->st, NULL));
+    return q;
+}
+
+void clime_db_int(struct clime_stmt *q, int64_t v) {
+    note(q, sqlite3_bind_int64(q->st, ++q->n_bound, v));
+}
+
+void clime_db_real(struct clime_stmt *q, double v) {
+    note(q, sqlite3_bind_double(q->st, ++q->n_bound, v));
+}
+
+void clime_db_text(struct clime_stmt *q, const char *z) {
+    note(q, sqlite3_bind_text(q->st, ++q->n_bound, z, -1, SQLITE_STATIC));
+}
+
+void clime_db_blob(struct clime_stmt *q, const void *p, size_t bytes) {
+    note(q, sqlite3_bind_blob64(q->st, ++q->n_bound, bytes ? p : "", bytes, SQLITE_STATIC));
+}
+
+void clime_db_null(struct clime_stmt *q) {
+    note(q, sqlite3_bind_null(q->st, ++q->n_bound));
+}
+
+bool clime_db_row(struct clime_stmt *q) {
+    if (q->err.code) return false;
+    q->ran = true;
+    q->n_read = 0;
+    int rc = sqlite3_step(q->st);
+    note(q, rc);
+    return rc == SQLITE_ROW;
+}
+
+int64_t clime_db_get_int(struct clime_stmt *q) {
+    return sqlite3_column_int64(q->st, q->n_read++);
+}
+
+double clime_db_get_real(struct clime_stmt *q) {
+    int c = q->n_read++;
+    return sqlite3_column_type(q->st, c) == SQLITE_NULL ? NAN : sqlite3_column_double(q->st, c);
+}
+
+const char *clime_db_get_text(struct clime_stmt *q) {
+    return (const char *)sqlite3_column_text(q->st, q->n_read++);
+}
+
+const void *clime_db_get_blob(struct clime_stmt *q, size_t *bytes) {
+    int c = q->n_read++;
+    const void *p = sqlite3_column_blob(q->st, c);
+    *bytes = (size_t)sqlite3_column_bytes(q->st, c);
+    return p;
+}
+
+char *clime_db_dup_text(struct clime_stmt *q) {
+    const char *z = clime_db_get_text(q);
+    return z ? xstrdup(z) : NULL;
+}
+
+void *clime_db_dup_blob(struct clime_stmt *q, size_t *bytes) {
+    const void *p = clime_db_get_blob(q, bytes);
+    if (!p || *bytes == 0) return NULL;
+    void *copy = xmalloc(*bytes);
+    memcpy(copy, p, *bytes);
+    return copy;
+}
+
+bool clime_db_get_null(struct clime_stmt *q) {
+    return sqlite3_column_type(q->st, q->n_read) == SQLITE_NULL;
+}
+
+enum clime_err clime_db_done(struct clime_stmt *q, struct clime_error *e) {
+    enum clime_err rc = q->err.code;
+    if (rc && e) *e = q->err;
+    if (q->st) {
+        sqlite3_reset(q->st);
+        sqlite3_clear_bindings(q->st);
+    }
+    q->err.code = CLIME_OK;
+    if (!q->st) clime_fail(&q->err, CLIME_ERR_INTERNAL, "ledger: statement does not compile: %.80s", q->sql);
+    q->n_bound = 0;
+    q->n_read = 0;
+    q->ran = false;
+    return rc;
+}
+
+enum clime_err clime_db_run(struct clime_stmt *q, int64_t *n_changed, struct clime_error *e) {
+    while (clime_db_row(q)) {
+    }
+    if (n_changed) *n_changed = q->err.code ? 0 : sqlite3_changes(q->db->h);
+    return clime_db_done(q, e);
+}
+
+int64_t clime_db_last_id(struct clime_db *db) {
+    return sqlite3_last_insert_rowid(db->h);
+}

@@ -1,0 +1,22 @@
+/* Ledger: evaluations and their samples. */
+#ifndef CLIME_TRAINER_LEDGER_EVALS_H
+#define CLIME_TRAINER_LEDGER_EVALS_H
+
+#include "trainer/ledger/ledger.h"
+#include "trainer/sample.h"
+
+struct clime_eval_record {
+    int64_t step, rollout; /* of the weights; rollout = the last one trained on, -1 before the first */
+    const char *name;
+    double score; /* mean reward; NaN when every sample failed */
+    int n_prompts, n_failed;
+    struct clime_sample *const *samples; /* [n]: group is the prompt's index in the set */
+    int n;
+};
+
+/* Stores all sets of one evaluation with its line of metrics, in one transaction: an evaluation is recorded whole or
+ * not at all. */
+enum clime_err clime_evals_put(struct clime_ledger *l, const struct clime_eval_record *records, int n,
+                               const char *metrics_line, struct clime_error *e);
+
+#endif

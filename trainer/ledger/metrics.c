@@ -1,0 +1,48 @@
+/* Rows of metrics. Written by the loop on the main thread, read at recovery and by the report.
+ * Keeping the lines here makes metrics.jsonl exact after a crash: it is written anew from rows that were committed
+ * together with what they tell of. */
+#include "trainer/ledger/metrics.h"
+
+enum clime_err clime_metrics_insert(struct clime_db *db, const char *kind, int64_t step, const char *line,
+                                    struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "INSERT OR REPLACE INTO metrics(kind, step, line) VALUES(?, ?, ?)");
+    clime_db_text(q, kind);
+    clime_db_int(q, step);
+    clime_db_text(q, line);
+    return clime_db_run(q, NULL, e);
+}
+
+struct put {
+    const char *kind, *line;
+    int64_t step;
+};
+
+static enum clime_err put(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct put *p = arg;
+    return clime_metrics_insert(db, p->kind, p->step, p->line, e);
+}
+
+enum clime_err clime_metrics_put(struct clime_ledger *l, const char *kind, int64_t step, const char *line,
+                                 struct clime_error *e) {
+    struct put p = {kind, line, step};
+    return clime_ledger_write(l, put, &p, false, e);
+}
+
+enum clime_err clime_metrics_get(struct clime_db *db, const char *kind, int64_t step, char **line,
+                                 struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT line FROM metrics WHERE kind = ? AND step = ?");
+    clime_db_text(q, kind);
+    clime_db_int(q, step);
+    *line = clime_db_row(q) ? clime_db_dup_text(q) : NULL;
+    return clime_db_done(q, e);
+}
+
+enum clime_err clime_metrics_each(struct clime_db *db, int64_t last, void (*fn)(void *arg, const char *line), void *arg,
+                                  struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT line FROM metrics WHERE step <= ? ORDER BY step,"
+                          " CASE kind WHEN 'rollout' THEN 0 WHEN 'train' THEN 1 WHEN 'perf' THEN 2 ELSE 3 END");
+    clime_db_int(q, last);
+    while (clime_db_row(q)) fn(arg, clime_db_get_text(q));
+    return clime_db_done(q, e);
+}

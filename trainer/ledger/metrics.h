@@ -1,0 +1,22 @@
+/* Ledger: the lines of metrics.jsonl. The file is a view of this table. */
+#ifndef CLIME_TRAINER_LEDGER_METRICS_H
+#define CLIME_TRAINER_LEDGER_METRICS_H
+
+#include "trainer/ledger/ledger.h"
+
+/* kind: "rollout" (before the steps, under its first step), "train" (a step), "perf", "eval". One line for each
+ * (step, kind); a second one replaces the first. insert runs inside another's transaction. */
+enum clime_err clime_metrics_insert(struct clime_db *db, const char *kind, int64_t step, const char *line,
+                                    struct clime_error *e);
+enum clime_err clime_metrics_put(struct clime_ledger *l, const char *kind, int64_t step, const char *line,
+                                 struct clime_error *e);
+
+/* The stored line, or NULL when there is none (the caller frees it). */
+enum clime_err clime_metrics_get(struct clime_db *db, const char *kind, int64_t step, char **line,
+                                 struct clime_error *e);
+
+/* Calls fn for every line of step <= last in the order in which a run writes them. */
+enum clime_err clime_metrics_each(struct clime_db *db, int64_t last, void (*fn)(void *arg, const char *line), void *arg,
+                                  struct clime_error *e);
+
+#endif

@@ -1,0 +1,285 @@
+/* Rows of samples. Leases and results are written by the rollout (main thread); reading serves rollout and recovery.
+ *
+ * Invariant: a sample's tokens are written once, by the holder of its newest lease. The UPDATE names incarnation and
+ * attempt, so a worker that was given up and answers late changes no row.
+ *
+ * versions is JSON text and not a blob: it is one pair in nearly every row, and a user asks for it in the shell.
+ */
+#include "trainer/ledger/samples.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/json/scan.h"
+#include "common/json/write.h"
+
+static const char *const status_names[] = {"pending", "completed", "truncated", "aborted", "failed"};
+
+const char *clime_sample_status_name(enum clime_sample_status s) {
+    CHECK((size_t)s < CLIME_COUNT(status_names));
+    return status_names[s];
+}
+
+static enum clime_sample_status status_of(const char *name) {
+    for (size_t i = 0; i < CLIME_COUNT(status_names); i++)
+        if (name && !strcmp(name, status_names[i])) return (enum clime_sample_status)i;
+    return CLIME_SAMPLE_FAILED;
+}
+
+/* ---- leases ---- */
+
+struct leases {
+    struct clime_lease *leases;
+    int n;
+    int64_t incarnation, until_us;
+};
+
+static enum clime_err take(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct leases *t = arg;
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < t->n && !rc; i++) {
+        struct clime_stmt *q =
+            clime_db_stmt(db, "UPDATE samples SET attempt = attempt + 1, lease_incarnation = ?, lease_until_us = ?"
+                              " WHERE id = ? AND status = 'pending' RETURNING attempt");
+        clime_db_int(q, t->incarnation);
+        clime_db_int(q, t->until_us);
+        clime_db_int(q, t->leases[i].sample->row_id);
+        bool found = clime_db_row(q);
+        if (found) t->leases[i].attempt = clime_db_get_int(q);
+        rc = clime_db_done(q, e);
+        if (!rc && !found)
+            rc = clime_fail(e, CLIME_ERR_INTERNAL, "ledger: sample %lld is not pending",
+                            (long long)t->leases[i].sample->row_id);
+    }
+    return rc;
+}
+
+enum clime_err clime_leases_take(struct clime_ledger *l, struct clime_lease *leases, int n, int64_t incarnation,
+                                 int64_t until_us, struct clime_error *e) {
+    struct leases t = {leases, n, incarnation, until_us};
+    return clime_ledger_write(l, take, &t, false, e);
+}
+
+static void write_versions(const struct clime_sample *s, struct clime_buf *b) {
+    struct clime_jw w;
+    clime_jw_init(&w, b);
+    clime_jw_array(&w);
+    for (int i = 0; i < s->n_versions; i++) {
+        clime_jw_array(&w);
+        clime_jw_int(&w, s->versions[i].version);
+        clime_jw_int(&w, s->versions[i].n);
+        clime_jw_close(&w);
+    }
+    clime_jw_close(&w);
+}
+
+static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int64_t incarnation,
+                                 struct clime_error *e) {
+    const struct clime_sample *s = l->sample;
+    size_t n = (size_t)s->n_response;
+    struct clime_buf versions;
+    clime_buf_init(&versions, 1 << 20);
+    write_versions(s, &versions);
+    struct clime_stmt *q = clime_db_stmt(
+        db, "UPDATE samples SET status = ?, lease_incarnation = NULL, lease_until_us = NULL, n_response = ?, ids = ?,"
+            " logp = ?, mask = ?, versions = ?, mixed_kv = ?, temperature = ?, response = ?, finish = ?, reward = ?,"
+            " reward_json = ?, error = ?, device = ?, submit_us = ?, first_us = ?, done_us = ?, cached_tokens = ?"
+            " WHERE id = ? AND lease_incarnation = ? AND attempt = ?");
+    clime_db_text(q, clime_sample_status_name(s->status));
+    clime_db_int(q, s->n_response);
+    clime_db_blob(q, s->ids, ((size_t)s->n_prompt + n) * sizeof *s->ids);
+    clime_db_blob(q, s->logp, n * sizeof *s->logp);
+    clime_db_blob(q, s->mask, n);
+    clime_db_text(q, versions.data);
+    clime_db_int(q, s->mixed_kv);
+    clime_db_real(q, (double)s->temperature);
+    clime_db_text(q, s->response);
+    clime_db_text(q, s->finish);
+    if (s->has_reward)
+        clime_db_real(q, s->reward);
+    else
+        clime_db_null(q);
+    clime_db_text(q, s->reward_json);
+    clime_db_text(q, s->error);
+    clime_db_text(q, s->device);
+    clime_db_int(q, s->t_submit_us);
+    clime_db_int(q, s->t_first_us);
+    clime_db_int(q, s->t_done_us);
+    clime_db_int(q, s->cached_tokens);
+    clime_db_int(q, s->row_id);
+    clime_db_int(q, incarnation);
+    clime_db_int(q, l->attempt);
+    int64_t changed = 0;
+    enum clime_err rc = clime_db_run(q, &changed, e);
+    l->lost = changed == 0;
+    clime_buf_free(&versions);
+    return rc;
+}
+
+static enum clime_err finish(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct leases *t = arg;
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < t->n && !rc; i++) rc = finish_one(db, &t->leases[i], t->incarnation, e);
+    return rc;
+}
+
+enum clime_err clime_leases_finish(struct clime_ledger *l, struct clime_lease *leases, int n, int64_t incarnation,
+                                   struct clime_error *e) {
+    struct leases t = {leases, n, incarnation, 0};
+    return clime_ledger_write(l, finish, &t, false, e);
+}
+
+struct reset {
+    struct clime_sample *const *samples;
+    int n;
+};
+
+static enum clime_err reset(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct reset *r = arg;
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < r->n && !rc; i++) {
+        const struct clime_sample *s = r->samples[i];
+        struct clime_stmt *q = clime_db_stmt(
+            db, "UPDATE samples SET status = 'pending', n_response = 0, ids = ?, logp = NULL, mask = NULL,"
+                " versions = NULL, response = NULL, finish = NULL, reward = NULL, reward_json = NULL, error = NULL,"
+                " lease_incarnation = NULL, lease_until_us = NULL"
+                " WHERE id = ? AND id NOT IN (SELECT sample_id FROM step_samples)");
+        clime_db_blob(q, s->ids, (size_t)s->n_prompt * sizeof *s->ids);
+        clime_db_int(q, s->row_id);
+        rc = clime_db_run(q, NULL, e);
+    }
+    return rc;
+}
+
+enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *const *samples, int n,
+                                   struct clime_error *e) {
+    struct reset r = {samples, n};
+    return clime_ledger_write(l, reset, &r, false, e);
+}
+
+/* ---- reading ---- */
+
+/* The column list that read_sample expects, from samples s and groups g. */
+#define COLUMNS                                                                                                        \
+    "s.id, s.rollout, s.group_id, s.member, s.seed, s.status, s.n_prompt, s.n_response, s.ids, s.logp, s.mask,"        \
+    " s.versions, s.mixed_kv, s.temperature, s.response, g.label, g.metadata, s.finish, s.reward, s.reward_json,"      \
+    " s.error, s.device, s.submit_us, s.first_us, s.done_us, s.cached_tokens"
+
+static enum clime_err read_versions(const char *text, struct clime_sample *s, struct clime_error *e) {
+    if (!text) return CLIME_OK;
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_arena a;
+    clime_arena_init(&a, 4096);
+    clime_json_init(&j, text, strlen(text), &a, &je);
+    for (clime_json_array(&j); clime_json_item(&j);) {
+        int64_t version = 0, n = 0;
+        clime_json_array(&j);
+        if (clime_json_item(&j)) clime_json_int(&j, INT64_MIN, INT64_MAX, &version);
+        if (clime_json_item(&j)) clime_json_int(&j, 0, s->n_response, &n);
+        clime_json_item(&j);
+        s->versions = xrealloc(s->versions, (size_t)(s->n_versions + 1) * sizeof *s->versions);
+        s->versions[s->n_versions++] = (struct clime_version_run){version, (int32_t)n};
+    }
+    bool good = clime_json_end(&j);
+    clime_arena_free(&a);
+    if (good) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "ledger: sample %lld: versions: %s", (long long)s->row_id, je.msg);
+}
+
+static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **out, struct clime_error *e) {
+    struct clime_sample *s = clime_sample_new();
+    size_t n_ids, n_logp, n_mask;
+    *out = s;
+    s->row_id = clime_db_get_int(q);
+    s->rollout = clime_db_get_int(q);
+    s->group = clime_db_get_int(q);
+    s->member = (int32_t)clime_db_get_int(q);
+    s->seed = (uint64_t)clime_db_get_int(q);
+    s->status = status_of(clime_db_get_text(q));
+    s->n_prompt = (int32_t)clime_db_get_int(q);
+    s->n_response = (int32_t)clime_db_get_int(q);
+    s->ids = clime_db_dup_blob(q, &n_ids);
+    s->logp = clime_db_dup_blob(q, &n_logp);
+    s->mask = clime_db_dup_blob(q, &n_mask);
+    enum clime_err rc = read_versions(clime_db_get_text(q), s, e);
+    s->mixed_kv = clime_db_get_int(q) != 0;
+    s->temperature = (float)clime_db_get_real(q);
+    s->response = clime_db_dup_text(q);
+    s->label = clime_db_dup_text(q);
+    s->metadata = clime_db_dup_text(q);
+    s->finish = clime_db_dup_text(q);
+    s->has_reward = !clime_db_get_null(q);
+    s->reward = clime_db_get_real(q);
+    s->reward_json = clime_db_dup_text(q);
+    s->error = clime_db_dup_text(q);
+    s->device = clime_db_dup_text(q);
+    s->t_submit_us = clime_db_get_int(q);
+    s->t_first_us = clime_db_get_int(q);
+    s->t_done_us = clime_db_get_int(q);
+    s->cached_tokens = (int32_t)clime_db_get_int(q);
+    size_t n = (size_t)s->n_response;
+    if (!rc && (s->n_prompt < 0 || s->n_response < 0 || n_ids != ((size_t)s->n_prompt + n) * sizeof *s->ids ||
+                n_logp != n * sizeof *s->logp || n_mask != n))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "ledger: sample %lld: its blobs do not have the stated lengths",
+                        (long long)s->row_id);
+    return rc;
+}
+
+void clime_samples_free(struct clime_sample **samples, int n) {
+    for (int i = 0; i < n; i++) clime_sample_free(samples[i]);
+    free(samples);
+}
+
+/* Collects the rows of q, whose columns are COLUMNS and then, when advantage is not NULL, the advantage. */
+static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, float **advantage, int *n,
+                              struct clime_error *e) {
+    struct clime_sample **list = NULL;
+    float *adv = NULL;
+    int len = 0, size = 0;
+    enum clime_err rc = CLIME_OK;
+    while (!rc && clime_db_row(q)) {
+        if (len == size) {
+            size = size ? 2 * size : 64;
+            list = xrealloc(list, (size_t)size * sizeof *list);
+            adv = xrealloc(adv, (size_t)size * sizeof *adv);
+        }
+        rc = read_sample(q, &list[len], e);
+        if (advantage) adv[len] = (float)clime_db_get_real(q);
+        len++;
+    }
+    enum clime_err rc_done = clime_db_done(q, rc ? NULL : e);
+    if (!rc) rc = rc_done;
+    if (rc) {
+        clime_samples_free(list, len);
+        list = NULL;
+        len = 0;
+    }
+    if (advantage && !rc)
+        *advantage = adv;
+    else
+        free(adv);
+    *out = list;
+    *n = len;
+    return rc;
+}
+
+enum clime_err clime_samples_of_rollout(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
+                                        struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM samples s JOIN groups g ON g.id = s.group_id"
+                                             " WHERE s.rollout = ? AND g.state <> 'dropped'"
+                                             " ORDER BY s.group_id, s.member");
+    clime_db_int(q, rollout);
+    return collect(q, out, NULL, n, e);
+}
+
+enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out, float **advantage,
+                                     int *n, struct clime_error *e) {
+    *advantage = NULL;
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT " COLUMNS ", t.advantage FROM step_samples t JOIN samples s ON s.id = t.sample_id"
+                          " JOIN groups g ON g.id = s.group_id WHERE t.step = ? ORDER BY t.position");
+    clime_db_int(q, step);
+    return collect(q, out, advantage, n, e);
+}

@@ -1,0 +1,40 @@
+/* Ledger: samples and the leases under which they are generated. */
+#ifndef CLIME_TRAINER_LEDGER_SAMPLES_H
+#define CLIME_TRAINER_LEDGER_SAMPLES_H
+
+#include "trainer/ledger/ledger.h"
+#include "trainer/sample.h"
+
+const char *clime_sample_status_name(enum clime_sample_status s); /* as in the ledger: "completed" */
+
+/* A lease: the right to finish one pending sample, until a deadline, for one incarnation of the trainer. */
+struct clime_lease {
+    struct clime_sample *sample;
+    int64_t attempt; /* counts the sample's leases; makes the rid unique */
+    bool lost;       /* set by finish: another lease was taken since, the result was not stored */
+};
+
+/* Takes a lease on each pending sample (any earlier one on it is void from now on); fills attempt. */
+enum clime_err clime_leases_take(struct clime_ledger *l, struct clime_lease *leases, int n, int64_t incarnation,
+                                 int64_t until_us, struct clime_error *e);
+
+/* Stores the results under their leases, in one transaction. A lease that is no longer the newest changes nothing. */
+enum clime_err clime_leases_finish(struct clime_ledger *l, struct clime_lease *leases, int n, int64_t incarnation,
+                                   struct clime_error *e);
+
+/* Puts finished samples that no step holds back to pending (another version sampled them). */
+enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *const *samples, int n,
+                                   struct clime_error *e);
+
+/* Samples of a rollout's groups that are not dropped, in order of (group, member), with label and metadata of their
+ * group. The caller frees each and the array. */
+enum clime_err clime_samples_of_rollout(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
+                                        struct clime_error *e);
+
+/* Samples of a step in their order of training, with the advantage each was given. The caller frees all. */
+enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out, float **advantage,
+                                     int *n, struct clime_error *e);
+
+void clime_samples_free(struct clime_sample **samples, int n);
+
+#endif

@@ -1,0 +1,149 @@
+/* The SQL of the ledger's tables. Called by db.c when a writing connection opens a file of an older version.
+ *
+ * Invariant: a migration that was released is never edited, only followed by another; each runs in one durable
+ * transaction together with its user_version. Times are wall-clock microseconds since 1970 (UTC). Blobs are
+ * little-endian: ids u32, log-probabilities f32, packing i32.
+ *
+ * What must never be false is written as constraints, so that the sqlite3 shell cannot break it either: a sample is in
+ * at most one step (UNIQUE), a sample that is finished has no lease, a failed one has no reward.
+ */
+#include "trainer/ledger/schema.h"
+
+#include "common/err.h"
+
+static const char *const migrations[] = {
+    "CREATE TABLE runs("
+    " id INTEGER PRIMARY KEY CHECK(id = 1)," /* one run in a ledger */
+    " name TEXT NOT NULL,"                   /* first part of every rid */
+    " seed INTEGER NOT NULL,"
+    " options TEXT NOT NULL," /* JSON object: the options that decide the weights */
+    " created_us INTEGER NOT NULL);"
+
+    "CREATE TABLE incarnations("
+    " id INTEGER PRIMARY KEY," /* one for each start of the trainer on this run */
+    " pid INTEGER NOT NULL,"
+    " started_us INTEGER NOT NULL);"
+
+    "CREATE TABLE groups("
+    " id INTEGER PRIMARY KEY," /* the prompt's number in the run; grows for ever */
+    " rollout INTEGER NOT NULL,"
+    " epoch INTEGER NOT NULL,"
+    " line INTEGER NOT NULL," /* of the prompt file, from 1 */
+    " prompt TEXT NOT NULL,"  /* after the chat template */
+    " label TEXT,"            /* JSON value */
+    " metadata TEXT,"         /* JSON object */
+    " state TEXT NOT NULL CHECK(state IN ('open', 'done', 'dropped')),"
+    " reason TEXT," /* why it was dropped */
+    " opened_us INTEGER NOT NULL);"
+    "CREATE INDEX groups_by_rollout ON groups(rollout);"
+
+    "CREATE TABLE samples("
+    " id INTEGER PRIMARY KEY,"
+    " rollout INTEGER NOT NULL,"
+    " group_id INTEGER NOT NULL REFERENCES groups(id),"
+    " member INTEGER NOT NULL,"
+    " seed INTEGER NOT NULL," /* as signed 64 bits */
+    " status TEXT NOT NULL CHECK(status IN ('pending', 'completed', 'truncated', 'aborted', 'failed')),"
+    " attempt INTEGER NOT NULL DEFAULT 0," /* leases taken so far; last part of the rid */
+    " lease_incarnation INTEGER,"
+    " lease_until_us INTEGER,"
+    " n_prompt INTEGER NOT NULL,"
+    " n_response INTEGER NOT NULL DEFAULT 0,"
+    " ids BLOB NOT NULL," /* u32[n_prompt + n_response] */
+    " logp BLOB,"         /* f32[n_response] */
+    " mask BLOB,"         /* u8[n_response] */
+    " versions TEXT,"     /* JSON [[version, tokens], ...] */
+    " mixed_kv INTEGER NOT NULL DEFAULT 0,"
+    " temperature REAL NOT NULL DEFAULT 1,"
+    " response TEXT,"
+    " finish TEXT," /* JSON finish_reason */
+    " reward REAL,"
+    " reward_json TEXT,"
+    " error TEXT,"
+    " device TEXT,"
+    " submit_us INTEGER, first_us INTEGER, done_us INTEGER,"
+    " cached_tokens INTEGER,"
+    " UNIQUE(group_id, member),"
+    " CHECK(status = 'pending' OR lease_incarnation IS NULL),"
+    " CHECK(status <> 'failed' OR reward IS NULL));"
+    "CREATE INDEX samples_by_rollout ON samples(rollout, group_id, member);"
+
+    "CREATE TABLE steps("
+    " step INTEGER PRIMARY KEY," /* optimizer steps done when it is done, so the first is 1 */
+    " rollout INTEGER NOT NULL,"
+    " global_batch INTEGER NOT NULL," /* divisor of the per-sample mean */
+    " packing_first BLOB NOT NULL,"   /* i32[n_micro + 1] */
+    " packing_sample BLOB NOT NULL,"  /* i32[samples], positions in step_samples */
+    " chosen_us INTEGER NOT NULL,"
+    " done_us INTEGER,"           /* NULL: chosen, not trained yet */
+    " loss REAL, grad_norm REAL," /* NULL where not finite */
+    " stats TEXT);"               /* JSON object of every figure */
+    "CREATE INDEX steps_by_rollout ON steps(rollout);"
+
+    "CREATE TABLE step_samples("
+    " step INTEGER NOT NULL REFERENCES steps(step),"
+    " position INTEGER NOT NULL," /* order of training */
+    " sample_id INTEGER NOT NULL UNIQUE REFERENCES samples(id),"
+    " advantage REAL NOT NULL,"
+    " PRIMARY KEY(step, position)) WITHOUT ROWID;"
+
+    "CREATE TABLE versions("
+    " version INTEGER PRIMARY KEY," /* = the step that made it; 0 = initial weights */
+    " sha256 TEXT NOT NULL,"        /* names, types, shapes and bytes in name order */
+    " made_us INTEGER NOT NULL);"
+
+    "CREATE TABLE checkpoints("
+    " step INTEGER PRIMARY KEY,"
+    " path TEXT NOT NULL,"
+    " made_us INTEGER NOT NULL);"
+
+    "CREATE TABLE evals("
+    " id INTEGER PRIMARY KEY,"
+    " step INTEGER NOT NULL,"
+    " rollout INTEGER NOT NULL,"
+    " name TEXT NOT NULL,"
+    " score REAL," /* mean reward; NULL when every sample failed */
+    " n_prompts INTEGER NOT NULL,"
+    " n_samples INTEGER NOT NULL,"
+    " n_failed INTEGER NOT NULL,"
+    " done_us INTEGER NOT NULL,"
+    " UNIQUE(step, name));"
+
+    "CREATE TABLE eval_samples("
+    " eval_id INTEGER NOT NULL REFERENCES evals(id),"
+    " prompt_index INTEGER NOT NULL,"
+    " member INTEGER NOT NULL,"
+    " status TEXT NOT NULL,"
+    " n_prompt INTEGER NOT NULL,"
+    " ids BLOB NOT NULL,"
+    " logp BLOB,"
+    " response TEXT,"
+    " label TEXT,"
+    " reward REAL,"
+    " error TEXT,"
+    " PRIMARY KEY(eval_id, prompt_index, member)) WITHOUT ROWID;"
+
+    "CREATE TABLE metrics("
+    " kind TEXT NOT NULL," /* rollout, train, eval, perf */
+    " step INTEGER NOT NULL,"
+    " line TEXT NOT NULL," /* the line of metrics.jsonl */
+    " PRIMARY KEY(step, kind)) WITHOUT ROWID;"
+
+    "CREATE TABLE events("
+    " id INTEGER PRIMARY KEY,"
+    " at_us INTEGER NOT NULL,"
+    " incarnation INTEGER NOT NULL,"
+    " kind TEXT NOT NULL," /* start, recover, child, lease, stale, drop, checkpoint, end */
+    " detail TEXT NOT NULL);"
+
+    "PRAGMA user_version = 1;",
+};
+
+int clime_schema_version(void) {
+    return (int)CLIME_COUNT(migrations);
+}
+
+const char *clime_schema_migration(int v) {
+    CHECK(v >= 0 && v < clime_schema_version());
+    return migrations[v];
+}

@@ -1,0 +1,153 @@
+/* Rows of steps and step_samples. The heart of exact recovery (DESIGN.md 4.3): written before a step runs, read when it
+ * runs again. Main thread.
+ *
+ * Invariant: a sample belongs to one step for ever (UNIQUE in the schema), and a step once chosen never changes: it may
+ * only run again. The advantage is recorded too, although it follows from the rewards: a re-run must not depend on the
+ * code that made it.
+ */
+#include "trainer/ledger/steps.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "trainer/ledger/metrics.h"
+#include "trainer/ledger/samples.h"
+
+struct choose {
+    const struct clime_step_plan *plans;
+    int n;
+    const char *metrics_line;
+};
+
+static enum clime_err choose_one(struct clime_db *db, const struct clime_step_plan *p, struct clime_error *e) {
+    const struct clime_packing *k = &p->packing;
+    struct clime_stmt *q =
+        clime_db_stmt(db, "INSERT INTO steps(step, rollout, global_batch, packing_first, packing_sample, chosen_us)"
+                          " VALUES(?, ?, ?, ?, ?, ?)");
+    clime_db_int(q, p->step);
+    clime_db_int(q, p->rollout);
+    clime_db_int(q, p->global_batch);
+    clime_db_blob(q, k->first, ((size_t)k->n_micro + 1) * sizeof *k->first);
+    clime_db_blob(q, k->sample, (size_t)k->first[k->n_micro] * sizeof *k->sample);
+    clime_db_int(q, clime_wall_us());
+    enum clime_err rc = clime_db_run(q, NULL, e);
+    for (int i = 0; i < p->n && !rc; i++) {
+        q = clime_db_stmt(db, "INSERT INTO step_samples(step, position, sample_id, advantage) VALUES(?, ?, ?, ?)");
+        clime_db_int(q, p->step);
+        clime_db_int(q, i);
+        clime_db_int(q, p->samples[i]->row_id);
+        clime_db_real(q, (double)p->advantage[i]);
+        rc = clime_db_run(q, NULL, e);
+    }
+    return rc;
+}
+
+static enum clime_err choose(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct choose *c = arg;
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < c->n && !rc; i++) rc = choose_one(db, &c->plans[i], e);
+    if (!rc) rc = clime_metrics_insert(db, "rollout", c->plans[0].step, c->metrics_line, e);
+    if (rc) return rc;
+    struct clime_stmt *q = clime_db_stmt(db, "UPDATE groups SET state = 'done' WHERE rollout = ? AND state = 'open'");
+    clime_db_int(q, c->plans[0].rollout);
+    return clime_db_run(q, NULL, e);
+}
+
+enum clime_err clime_steps_choose(struct clime_ledger *l, const struct clime_step_plan *plans, int n_plans,
+                                  const char *metrics_line, struct clime_error *e) {
+    CHECK(n_plans > 0);
+    struct choose c = {plans, n_plans, metrics_line};
+    return clime_ledger_write(l, choose, &c, true, e);
+}
+
+struct finish_step {
+    int64_t step;
+    double loss, grad_norm;
+    const char *stats, *line;
+};
+
+static enum clime_err finish_step(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct finish_step *f = arg;
+    struct clime_stmt *q = clime_db_stmt(
+        db, "UPDATE steps SET done_us = ?, loss = ?, grad_norm = ?, stats = ? WHERE step = ? AND done_us IS NULL");
+    clime_db_int(q, clime_wall_us());
+    clime_db_real(q, f->loss);
+    clime_db_real(q, f->grad_norm);
+    clime_db_text(q, f->stats);
+    clime_db_int(q, f->step);
+    enum clime_err rc = clime_db_run(q, NULL, e);
+    return rc ? rc : clime_metrics_insert(db, "train", f->step, f->line, e);
+}
+
+enum clime_err clime_step_finish(struct clime_ledger *l, int64_t step, double loss, double grad_norm,
+                                 const char *stats_json, const char *metrics_line, struct clime_error *e) {
+    struct finish_step f = {step, loss, grad_norm, stats_json, metrics_line};
+    return clime_ledger_write(l, finish_step, &f, false, e);
+}
+
+enum clime_err clime_steps_last(struct clime_db *db, int64_t *step, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT ifnull(max(step), 0) FROM steps");
+    *step = clime_db_row(q) ? clime_db_get_int(q) : 0;
+    return clime_db_done(q, e);
+}
+
+/* A recorded packing is our own data, but the file may be damaged: the step must not read outside its samples. */
+static bool packing_is_sound(const struct clime_packing *p, size_t n_first, size_t n_sample, int n) {
+    if (n_first < 2 || n_sample != (size_t)n || p->first[0] != 0 || p->first[n_first - 1] != n) return false;
+    for (size_t i = 1; i < n_first; i++)
+        if (p->first[i] <= p->first[i - 1]) return false;
+    bool sound = true;
+    char *seen = xcalloc((size_t)n, 1);
+    for (int i = 0; i < n && sound; i++) {
+        int32_t s = p->sample[i];
+        sound = s >= 0 && s < n && !seen[s];
+        if (sound) seen[s] = 1;
+    }
+    free(seen);
+    return sound;
+}
+
+enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_step_plan *plan,
+                               struct clime_step_result *result, struct clime_error *e) {
+    *plan = (struct clime_step_plan){.step = step};
+    *result = (struct clime_step_result){0};
+    size_t n_first = 0, n_sample = 0;
+    struct clime_stmt *q = clime_db_stmt(
+        db, "SELECT rollout, global_batch, packing_first, packing_sample, done_us IS NOT NULL, loss, grad_norm"
+            " FROM steps WHERE step = ?");
+    clime_db_int(q, step);
+    bool found = clime_db_row(q);
+    if (found) {
+        plan->rollout = clime_db_get_int(q);
+        plan->global_batch = clime_db_get_int(q);
+        plan->packing.first = clime_db_dup_blob(q, &n_first);
+        plan->packing.sample = clime_db_dup_blob(q, &n_sample);
+        result->done = clime_db_get_int(q) != 0;
+        result->loss = clime_db_get_real(q);
+        result->grad_norm = clime_db_get_real(q);
+    }
+    enum clime_err rc = clime_db_done(q, e);
+    if (!rc && !found) rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "ledger: no step %lld", (long long)step);
+    if (!rc) rc = clime_samples_of_step(db, step, &plan->samples, &plan->advantage, &plan->n, e);
+    n_first /= sizeof *plan->packing.first;
+    n_sample /= sizeof *plan->packing.sample;
+    if (!rc && !packing_is_sound(&plan->packing, n_first, n_sample, plan->n))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "ledger: the packing of step %lld is damaged", (long long)step);
+    if (rc) {
+        clime_samples_free(plan->samples, plan->n);
+        plan->samples = NULL;
+        clime_step_plan_free(plan);
+        return rc;
+    }
+    plan->packing.n_micro = (int)n_first - 1;
+    return CLIME_OK;
+}
+
+void clime_step_plan_free(struct clime_step_plan *p) {
+    free(p->packing.first);
+    free(p->packing.sample);
+    free(p->advantage);
+    p->packing = (struct clime_packing){0};
+    p->advantage = NULL;
+}

@@ -1,0 +1,41 @@
+/* Ledger: optimizer steps: which samples, in which order, packed how; and what came out. */
+#ifndef CLIME_TRAINER_LEDGER_STEPS_H
+#define CLIME_TRAINER_LEDGER_STEPS_H
+
+#include "trainer/ledger/ledger.h"
+#include "trainer/pack.h"
+#include "trainer/sample.h"
+
+struct clime_step_plan {
+    int64_t step; /* optimizer steps done when this one is done: the first is 1 */
+    int64_t rollout;
+    int64_t global_batch;
+    struct clime_sample **samples; /* [n] in order of training */
+    float *advantage;              /* [n] */
+    int n;
+    struct clime_packing packing;
+};
+
+struct clime_step_result {
+    bool done;
+    double loss, grad_norm; /* NaN where they were not finite */
+};
+
+/* Chooses the samples of all steps of a rollout and records order, advantages and packing, with the rollout's line of
+ * metrics: one durable transaction. A sample that a step holds already is an error (CLIME_ERR_INTERNAL). */
+enum clime_err clime_steps_choose(struct clime_ledger *l, const struct clime_step_plan *plans, int n_plans,
+                                  const char *metrics_line, struct clime_error *e);
+
+/* Records the result of a step and its line of metrics in one transaction. */
+enum clime_err clime_step_finish(struct clime_ledger *l, int64_t step, double loss, double grad_norm,
+                                 const char *stats_json, const char *metrics_line, struct clime_error *e);
+
+enum clime_err clime_steps_last(struct clime_db *db, int64_t *step, struct clime_error *e); /* 0 = none chosen */
+
+/* Reads a chosen step back, samples and all; CLIME_ERR_NOT_FOUND when there is none. Free with clime_step_plan_free
+ * and clime_samples_free(samples, n). */
+enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_step_plan *plan,
+                               struct clime_step_result *result, struct clime_error *e);
+void clime_step_plan_free(struct clime_step_plan *p); /* packing, advantage and the array; not the samples */
+
+#endif

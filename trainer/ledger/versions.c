@@ -1,0 +1,68 @@
+/* Rows of versions and checkpoints. Main thread.
+ * Comparing the hash of a version that is made a second time turns "reproducible" from a hope into a check. */
+#include "trainer/ledger/versions.h"
+
+#include <string.h>
+
+#include "common/clock.h"
+
+struct put {
+    int64_t step;
+    const char *text;
+};
+
+static enum clime_err put_version(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct put *p = arg;
+    struct clime_stmt *q =
+        clime_db_stmt(db, "INSERT INTO versions(version, sha256, made_us) VALUES(?, ?, ?) ON CONFLICT DO NOTHING");
+    clime_db_int(q, p->step);
+    clime_db_text(q, p->text);
+    clime_db_int(q, clime_wall_us());
+    enum clime_err rc = clime_db_run(q, NULL, e), wrong = CLIME_OK;
+    if (rc) return rc;
+    q = clime_db_stmt(db, "SELECT sha256 FROM versions WHERE version = ?");
+    clime_db_int(q, p->step);
+    if (clime_db_row(q)) {
+        const char *stored = clime_db_get_text(q);
+        if (strcmp(stored, p->text))
+            wrong = clime_fail(e, CLIME_ERR_INTERNAL,
+                               "weights of version %lld have SHA-256 %.16s..., the ledger says %.16s...",
+                               (long long)p->step, p->text, stored);
+    }
+    rc = clime_db_done(q, wrong ? NULL : e);
+    return wrong ? wrong : rc;
+}
+
+enum clime_err clime_version_put(struct clime_ledger *l, int64_t version, const char sha256[65],
+                                 struct clime_error *e) {
+    struct put p = {version, sha256};
+    return clime_ledger_write(l, put_version, &p, false, e);
+}
+
+static enum clime_err put_checkpoint(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct put *p = arg;
+    struct clime_stmt *q = clime_db_stmt(db, "INSERT OR REPLACE INTO checkpoints(step, path, made_us) VALUES(?, ?, ?)");
+    clime_db_int(q, p->step);
+    clime_db_text(q, p->text);
+    clime_db_int(q, clime_wall_us());
+    return clime_db_run(q, NULL, e);
+}
+
+enum clime_err clime_checkpoint_put(struct clime_ledger *l, int64_t step, const char *path, struct clime_error *e) {
+    struct put p = {step, path};
+    return clime_ledger_write(l, put_checkpoint, &p, true, e);
+}
+
+enum clime_err clime_checkpoint_newest(struct clime_db *db, int64_t before, int64_t *step, char **path,
+                                       struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT step, path FROM checkpoints WHERE step < ? ORDER BY step DESC LIMIT 1");
+    clime_db_int(q, before);
+    *step = -1;
+    *path = NULL;
+    if (clime_db_row(q)) {
+        *step = clime_db_get_int(q);
+        *path = clime_db_dup_text(q);
+    }
+    return clime_db_done(q, e);
+}

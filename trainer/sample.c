@@ -1,0 +1,36 @@
+/* The life of a sample in memory: made empty, filled by the rollout client or from the ledger, freed. See sample.h.
+ * A sample belongs to one thread at a time; it passes between them through queues. */
+#include "trainer/sample.h"
+
+#include <stdlib.h>
+
+#include "common/err.h"
+
+struct clime_sample *clime_sample_new(void) {
+    struct clime_sample *s = xcalloc(1, sizeof *s);
+    s->temperature = 1.0f;
+    return s;
+}
+
+void clime_sample_free(struct clime_sample *s) {
+    if (!s) return;
+    free(s->ids);
+    free(s->logp);
+    free(s->mask);
+    free(s->versions);
+    free(s->response);
+    free(s->label);
+    free(s->metadata);
+    free(s->finish);
+    free(s->reward_json);
+    free(s->error);
+    free(s->device);
+    free(s);
+}
+
+int clime_sample_order(const struct clime_sample *a, const struct clime_sample *b) {
+    if (a->rollout != b->rollout) return a->rollout < b->rollout ? -1 : 1;
+    if (a->group != b->group) return a->group < b->group ? -1 : 1;
+    if (a->member != b->member) return a->member < b->member ? -1 : 1;
+    return 0;
+}
