@@ -1,0 +1,375 @@
+/* The ledger: statements, leases, steps, and what holds after a writer is killed at any moment. */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/clock.h"
+#include "common/rng.h"
+#include "trainer/ledger/evals.h"
+#include "trainer/ledger/groups.h"
+#include "trainer/ledger/metrics.h"
+#include "trainer/ledger/runs.h"
+#include "trainer/ledger/samples.h"
+#include "trainer/ledger/steps.h"
+#include "trainer/ledger/versions.h"
+
+enum { MEMBERS = 4 };
+
+struct fixture {
+    char dir[64], path[96];
+    struct clime_ledger *ledger;
+    struct clime_run run;
+};
+
+static void start(struct fixture *f) {
+    struct clime_error e = {0};
+    assert_int_equal(clime_ledger_open(f->path, &f->ledger, &e), CLIME_OK);
+    assert_int_equal(clime_run_begin(f->ledger, "r1", 42, "{\"lr\":1}", &f->run, &e), CLIME_OK);
+}
+
+static void stop(struct fixture *f) {
+    clime_run_free(&f->run);
+    clime_ledger_close(f->ledger);
+    f->ledger = NULL;
+}
+
+static int setup(void **state) {
+    struct fixture *f = calloc(1, sizeof *f);
+    snprintf(f->dir, sizeof f->dir, "/tmp/clime_ledger_XXXXXX");
+    if (!mkdtemp(f->dir)) return 1;
+    snprintf(f->path, sizeof f->path, "%s/ledger.db", f->dir);
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state) {
+    struct fixture *f = *state;
+    static const char *const suffix[] = {"", "-wal", "-shm"};
+    char path[128];
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s%s", f->path, suffix[i]);
+        unlink(path);
+    }
+    rmdir(f->dir);
+    free(f);
+    return 0;
+}
+
+/* A group of MEMBERS pending samples with the prompt {1, 2, id}. */
+static void make_group(int64_t rollout, int64_t id, struct clime_sample *members[MEMBERS], struct clime_group *g) {
+    for (int m = 0; m < MEMBERS; m++) {
+        struct clime_sample *s = members[m] = clime_sample_new();
+        s->rollout = rollout;
+        s->group = id;
+        s->member = m;
+        s->seed = UINT64_MAX - (uint64_t)m; /* must survive SQLite's signed integers */
+        s->n_prompt = 3;
+        s->ids = xmalloc(3 * sizeof *s->ids);
+        s->ids[0] = 1;
+        s->ids[1] = 2;
+        s->ids[2] = (int32_t)id;
+    }
+    *g = (struct clime_group){.id = id,
+                              .rollout = rollout,
+                              .line = id + 1,
+                              .prompt = "1 + 1 =",
+                              .label = "\"2\"",
+                              .members = members,
+                              .n = MEMBERS};
+}
+
+/* What a server would have given: two tokens that depend on (group, member) alone. */
+static void fill(struct clime_sample *s, int64_t version) {
+    s->status = CLIME_SAMPLE_COMPLETED;
+    s->n_response = 2;
+    s->ids = xrealloc(s->ids, 5 * sizeof *s->ids);
+    s->ids[3] = (int32_t)(s->group * 10 + s->member);
+    s->ids[4] = 7;
+    s->logp = xmalloc(2 * sizeof *s->logp);
+    s->logp[0] = -0.1f;
+    s->logp[1] = -1e-30f;
+    s->mask = xmalloc(2);
+    s->mask[0] = s->mask[1] = 1;
+    s->versions = xmalloc(sizeof *s->versions);
+    s->versions[0] = (struct clime_version_run){version, 2};
+    s->n_versions = 1;
+    s->has_reward = true;
+    s->reward = s->member % 2;
+}
+
+static void open_group(struct fixture *f, int64_t rollout, int64_t id) {
+    struct clime_sample *members[MEMBERS];
+    struct clime_group g;
+    struct clime_error e = {0};
+    make_group(rollout, id, members, &g);
+    assert_int_equal(clime_groups_open(f->ledger, &g, 1, &e), CLIME_OK);
+    for (int m = 0; m < MEMBERS; m++) clime_sample_free(members[m]);
+}
+
+/* Takes, fills and finishes all pending samples of the rollout; returns how many there were. */
+static int finish_rollout(struct fixture *f, int64_t rollout) {
+    struct clime_sample **s;
+    struct clime_error e = {0};
+    int n, pending = 0;
+    assert_int_equal(clime_samples_of_rollout(clime_ledger_reader(f->ledger), rollout, &s, &n, &e), CLIME_OK);
+    for (int i = 0; i < n; i++) {
+        if (s[i]->status != CLIME_SAMPLE_PENDING) continue;
+        struct clime_lease l = {.sample = s[i]};
+        pending++;
+        assert_int_equal(clime_leases_take(f->ledger, &l, 1, f->run.incarnation, clime_wall_us() + 1000000, &e),
+                         CLIME_OK);
+        fill(s[i], rollout);
+        assert_int_equal(clime_leases_finish(f->ledger, &l, 1, f->run.incarnation, &e), CLIME_OK);
+        assert_false(l.lost);
+    }
+    clime_samples_free(s, n);
+    return pending;
+}
+
+/* Chooses every sample of the rollout for step rollout + 1. */
+static enum clime_err choose_rollout(struct fixture *f, int64_t rollout, struct clime_error *e) {
+    struct clime_step_plan p = {.step = rollout + 1, .rollout = rollout};
+    enum clime_err rc = clime_samples_of_rollout(clime_ledger_reader(f->ledger), rollout, &p.samples, &p.n, e);
+    if (rc) return rc;
+    p.global_batch = p.n;
+    p.advantage = xcalloc((size_t)p.n, sizeof *p.advantage);
+    for (int i = 0; i < p.n; i++) p.advantage[i] = 0.1f * (float)i;
+    int32_t *lengths = xcalloc((size_t)p.n, sizeof *lengths);
+    for (int i = 0; i < p.n; i++) lengths[i] = p.samples[i]->n_prompt + p.samples[i]->n_response;
+    struct clime_pack_options o = {.max_tokens = 12, .dynamic = true};
+    clime_pack_make(lengths, p.n, &o, &p.packing);
+    rc = clime_steps_choose(f->ledger, &p, 1, "{\"rollout/step\":1}", e);
+    free(lengths);
+    clime_samples_free(p.samples, p.n);
+    clime_step_plan_free(&p);
+    return rc;
+}
+
+static void test_sample_round_trip(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct clime_sample **s;
+    int n;
+    start(f);
+    assert_int_equal(f->run.incarnation, 1);
+    open_group(f, 0, 0);
+    assert_int_equal(finish_rollout(f, 0), MEMBERS);
+    assert_int_equal(clime_samples_of_rollout(clime_ledger_reader(f->ledger), 0, &s, &n, &e), CLIME_OK);
+    assert_int_equal(n, MEMBERS);
+    for (int m = 0; m < n; m++) {
+        assert_int_equal(s[m]->member, m);
+        assert_true(s[m]->seed == UINT64_MAX - (uint64_t)m);
+        assert_int_equal(s[m]->status, CLIME_SAMPLE_COMPLETED);
+        assert_int_equal(s[m]->ids[3], m);
+        assert_true(s[m]->logp[0] == -0.1f && s[m]->logp[1] == -1e-30f);
+        assert_int_equal(s[m]->n_versions, 1);
+        assert_int_equal(s[m]->versions[0].n, 2);
+        assert_string_equal(s[m]->label, "\"2\"");
+        assert_true(s[m]->has_reward && s[m]->reward == m % 2);
+        assert_null(s[m]->error);
+    }
+    clime_samples_free(s, n);
+    stop(f);
+}
+
+static void test_lease_is_lost_to_a_newer_one(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct clime_sample **s;
+    int n;
+    start(f);
+    open_group(f, 0, 0);
+    assert_int_equal(clime_samples_of_rollout(clime_ledger_reader(f->ledger), 0, &s, &n, &e), CLIME_OK);
+    struct clime_lease old = {.sample = s[0]}, new = {.sample = s[0]};
+    assert_int_equal(clime_leases_take(f->ledger, &old, 1, 1, 0, &e), CLIME_OK);
+    assert_int_equal(clime_leases_take(f->ledger, &new, 1, 1, 0, &e), CLIME_OK);
+    assert_true(new.attempt == old.attempt + 1);
+    fill(s[0], 0);
+    assert_int_equal(clime_leases_finish(f->ledger, &old, 1, 1, &e), CLIME_OK);
+    assert_true(old.lost);
+    assert_int_equal(clime_leases_finish(f->ledger, &new, 1, 2, &e), CLIME_OK);
+    assert_true(new.lost); /* another incarnation */
+    assert_int_equal(clime_leases_finish(f->ledger, &new, 1, 1, &e), CLIME_OK);
+    assert_false(new.lost);
+    /* a finished sample is not leased again */
+    assert_int_equal(clime_leases_take(f->ledger, &old, 1, 1, 0, &e), CLIME_ERR_INTERNAL);
+    clime_samples_free(s, n);
+    stop(f);
+}
+
+static void test_sample_belongs_to_one_step(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct clime_step_plan p;
+    struct clime_step_result r;
+    int64_t last;
+    char *line;
+    start(f);
+    open_group(f, 0, 0);
+    open_group(f, 0, 1);
+    finish_rollout(f, 0);
+    assert_int_equal(choose_rollout(f, 0, &e), CLIME_OK);
+    assert_int_equal(choose_rollout(f, 0, &e), CLIME_ERR_INTERNAL); /* the same samples again */
+    struct clime_db *db = clime_ledger_reader(f->ledger);
+    assert_int_equal(clime_steps_last(db, &last, &e), CLIME_OK);
+    assert_int_equal(last, 1);
+    assert_int_equal(clime_step_load(db, 1, &p, &r, &e), CLIME_OK);
+    assert_int_equal(p.n, 2 * MEMBERS);
+    assert_int_equal(p.packing.n_micro, 4); /* samples of 5 tokens, cap 12 */
+    assert_true(p.advantage[3] == 0.1f * 3.0f);
+    assert_false(r.done);
+    clime_samples_free(p.samples, p.n);
+    clime_step_plan_free(&p);
+
+    assert_int_equal(clime_step_finish(f->ledger, 1, 0.1, 1.0 / 3.0, "{}", "{\"train/loss\":0.1}", &e), CLIME_OK);
+    assert_int_equal(clime_step_load(db, 1, &p, &r, &e), CLIME_OK);
+    assert_true(r.done && r.loss == 0.1 && r.grad_norm == 1.0 / 3.0);
+    clime_samples_free(p.samples, p.n);
+    clime_step_plan_free(&p);
+    assert_int_equal(clime_metrics_get(db, "train", 1, &line, &e), CLIME_OK);
+    assert_string_equal(line, "{\"train/loss\":0.1}");
+    free(line);
+    assert_int_equal(clime_step_load(db, 2, &p, &r, &e), CLIME_ERR_NOT_FOUND);
+    stop(f);
+}
+
+static void test_failed_write_undoes_itself(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct clime_sample *members[MEMBERS];
+    struct clime_group g[2];
+    int64_t next;
+    start(f);
+    make_group(0, 5, members, &g[0]);
+    g[1] = g[0]; /* the same number twice: the second insert fails, the first goes with it */
+    assert_int_equal(clime_groups_open(f->ledger, g, 2, &e), CLIME_ERR_INTERNAL);
+    assert_non_null(strstr(e.msg, "groups.id"));
+    assert_int_equal(clime_groups_next(clime_ledger_reader(f->ledger), &next, &e), CLIME_OK);
+    assert_int_equal(next, 0);
+    for (int m = 0; m < MEMBERS; m++) clime_sample_free(members[m]);
+    stop(f);
+}
+
+static void test_version_must_repeat_itself(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    char a[65], b[65];
+    memset(a, 'a', 64);
+    memset(b, 'b', 64);
+    a[64] = b[64] = 0;
+    start(f);
+    assert_int_equal(clime_version_put(f->ledger, 3, a, &e), CLIME_OK);
+    assert_int_equal(clime_version_put(f->ledger, 3, a, &e), CLIME_OK);
+    assert_int_equal(clime_version_put(f->ledger, 3, b, &e), CLIME_ERR_INTERNAL);
+    stop(f);
+}
+
+static void test_opening_what_is_no_ledger(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct clime_ledger *l;
+    struct clime_db *db;
+    assert_int_equal(clime_db_open(f->path, CLIME_DB_READ, &db, &e), CLIME_ERR_NOT_FOUND);
+    FILE *file = fopen(f->path, "w");
+    for (int i = 0; i < 1000; i++) fputs("not a database ", file);
+    fclose(file);
+    assert_int_equal(clime_ledger_open(f->path, &l, &e), CLIME_ERR_INPUT);
+}
+
+/* Works until it is killed: opens groups, finishes samples, chooses and finishes steps, as a trainer does. */
+static void work_until_killed(struct fixture *f) {
+    struct clime_error e = {0};
+    int64_t step, next;
+    start(f);
+    struct clime_db *db = clime_ledger_reader(f->ledger);
+    for (;;) {
+        clime_steps_last(db, &step, &e);
+        clime_groups_next(db, &next, &e);
+        for (int64_t rollout = step; next < 2 * (rollout + 1); next++) open_group(f, rollout, next);
+        finish_rollout(f, step);
+        if (choose_rollout(f, step, &e)) _exit(2);
+        if (clime_step_finish(f->ledger, step + 1, (double)step, 1.0, "{}", "{}", &e)) _exit(3);
+    }
+}
+
+static int64_t count(struct clime_stmt *q) {
+    struct clime_error e = {0};
+    int64_t n = clime_db_row(q) ? clime_db_get_int(q) : -1;
+    assert_int_equal(clime_db_done(q, &e), CLIME_OK);
+    return n;
+}
+
+static void test_killed_writer_leaves_a_sound_ledger(void **state) {
+    struct fixture *f = *state;
+    struct clime_rng rng;
+    int64_t step_before = 0;
+    clime_rng_init(&rng, 7);
+    for (int round = 0; round < 12; round++) {
+        pid_t pid = fork();
+        if (pid == 0) work_until_killed(f);
+        clime_sleep_us(20000 + (int64_t)clime_rng_below(&rng, 60000));
+        int status;
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+        assert_true(WIFSIGNALED(status)); /* it did not end by itself */
+
+        start(f);
+        assert_int_equal(f->run.seed, 42);
+        struct clime_db *db = clime_ledger_reader(f->ledger);
+        struct clime_error e = {0};
+        int64_t step;
+        assert_int_equal(clime_steps_last(db, &step, &e), CLIME_OK);
+        assert_true(step >= step_before);
+        step_before = step;
+        /* whole groups only; no lease outlives its incarnation; every chosen step is whole and finished in order */
+        assert_int_equal(count(clime_db_stmt(db, "SELECT count(*) FROM groups g WHERE (SELECT count(*) FROM samples"
+                                                 " s WHERE s.group_id = g.id) <> 4")),
+                         0);
+        assert_int_equal(count(clime_db_stmt(db, "SELECT count(*) FROM samples WHERE lease_incarnation IS NOT NULL")),
+                         0);
+        assert_int_equal(count(clime_db_stmt(db, "SELECT count(*) FROM steps p WHERE (SELECT count(*) FROM"
+                                                 " step_samples t WHERE t.step = p.step) <> 8")),
+                         0);
+        assert_int_equal(count(clime_db_stmt(db, "SELECT count(*) FROM step_samples t JOIN samples s"
+                                                 " ON s.id = t.sample_id WHERE s.status <> 'completed'")),
+                         0);
+        assert_true(count(clime_db_stmt(db, "SELECT count(*) FROM steps WHERE done_us IS NULL")) <= 1);
+        assert_int_equal(count(clime_db_stmt(db, "SELECT count(*) FROM groups g JOIN steps p ON p.rollout ="
+                                                 " g.rollout WHERE g.state <> 'done'")),
+                         0);
+        if (step > 0) {
+            struct clime_step_plan p;
+            struct clime_step_result r;
+            assert_int_equal(clime_step_load(db, step, &p, &r, &e), CLIME_OK);
+            if (!r.done) /* chosen, not trained: it runs now */
+                assert_int_equal(clime_step_finish(f->ledger, step, (double)step - 1, 1.0, "{}", "{}", &e), CLIME_OK);
+            for (int i = 0; i < p.n; i++) assert_int_equal(p.samples[i]->ids[3], p.samples[i]->group * 10 + i % 4);
+            clime_samples_free(p.samples, p.n);
+            clime_step_plan_free(&p);
+        }
+        stop(f);
+    }
+    assert_true(step_before > 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_sample_round_trip, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_lease_is_lost_to_a_newer_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_sample_belongs_to_one_step, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_failed_write_undoes_itself, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_version_must_repeat_itself, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_opening_what_is_no_ledger, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_killed_writer_leaves_a_sound_ledger, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("ledger", tests, NULL, NULL);
+}
