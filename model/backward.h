@@ -15,13 +15,14 @@ enum clime_recompute {
     CLIME_RECOMPUTE_FULL  /* only each layer's input is kept; a layer runs again before its backward */
 };
 
-struct clime_train; /* saved activations, gradients, head scratch: planned for max_rows rows, max_loss head rows */
+struct clime_train; /* saved activations, gradients, head scratch: planned for max_rows rows */
 
 struct clime_train_options {
     int max_rows;   /* tokens of a micro-batch */
     int max_seqs;   /* sequences in it */
     int head_chunk; /* rows of logits at a time; 0 = chosen so that logits take at most 256 MiB */
     enum clime_recompute recompute;
+    bool forward_only; /* reference models and scoring: no gradients, nothing kept, forward without save only */
 };
 enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_options *o, struct clime_train **out,
                                 struct clime_error *e);
@@ -43,13 +44,14 @@ struct clime_packed_batch {
     const float *inv_temp;       /* [n_loss] */
 };
 
-/* Forward; fills logp[n_loss] and, when not NULL, entropy[n_loss] (host memory). The very bits a server reports for
+/* CLIME_ERR_LIMIT or CLIME_ERR_INPUT for a batch that does not fit the plan or the model.
+ * Forward; fills logp[n_loss] and, when not NULL, entropy[n_loss] (host memory). The very bits a server reports for
  * the same prefix and temperature. Without save the activations are not kept (reference models, scoring). */
 enum clime_err clime_train_forward(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *logp,
                                    float *entropy, struct clime_error *e);
 
 /* Adds to the gradients those of sum_i g_logp[i] * logp[i] + g_entropy[i] * entropy[i] (g_entropy may be NULL), for the
- * batch last run with save. Host arrays [n_loss]. */
+ * batch last run with save, once: it uses up what was saved. Host arrays [n_loss]. */
 enum clime_err clime_train_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_logp,
                                     const float *g_entropy, struct clime_error *e);
 

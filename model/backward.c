@@ -1,0 +1,106 @@
+/* The backward pass: forward.c's layer in reverse order, the head in row chunks, the embedding last.
+ *
+ * Called by the trainer's main thread after clime_train_forward with save; works in the buffers of struct clime_train.
+ * The invariant: every gradient of a weight is accumulated (+=) in one fixed order, and every gradient of an activation
+ * is written (=) by exactly one operation before it is read; a comment says which at each call. A tied head and
+ * embedding share one slice: head chunks add to it first, in row order, the embedding's rows last.
+ *
+ * swiglu_bwd writes its result over the saved gate|up and fp32's dlogits over the logits: both are read there for the
+ * last time, and they are the two largest activations.
+ */
+#include "model/train.h"
+
+static float *grad(const struct clime_train *t, int64_t offset) {
+    return offset < 0 ? NULL : t->grads + offset;
+}
+
+/* d(final norm's input) of the loss rows, spread over all rows into t->dres. */
+static void head_backward(struct clime_train *t, int T, int R, bool entropy) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    const struct clime_layout *w = &m->layout;
+    struct clime_dev *d = m->dev;
+    int D = m->cfg.D, V = m->cfg.V;
+    size_t row_bytes = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
+    for (int r = 0; r < R; r += t->o.head_chunk) {
+        int n = R - r < t->o.head_chunk ? R - r : t->o.head_chunk;
+        const char *y = (const char *)t->head_y + (size_t)r * row_bytes;
+        if (R > t->o.head_chunk)
+            clime_head_logits(m, n, y, t->logits); /* logits = (the forward's last chunk is gone) */
+        ops->head_grad(d, n, V, t->logits, t->inv_temp + r, t->target + r, t->lse + r, t->entropy + r, t->g_logp + r,
+                       entropy ? t->g_ent + r : NULL, t->dlogits, V); /* dlogits = */
+        ops->gemm_dw(d, n, V, D, t->dlogits, y, grad(t, w->head));    /* dhead += */
+        ops->gemm_dx(d, n, V, D, t->dlogits, clime_weight(m, w->head),
+                     (char *)t->dhead + (size_t)r * row_bytes); /* = */
+    }
+    ops->rmsnorm_bwd(d, R, D, t->dhead, t->head_x, clime_weight(m, w->norm), t->head_rstd, NULL, t->dhead,
+                     grad(t, w->norm));                   /* dhead = , dnorm.weight += */
+    ops->scatter(d, T, R, D, t->rows, t->dhead, t->dres); /* dres = */
+}
+
+/* t->dres: gradient of the layer's output on entry, of its input on return. */
+static void layer_backward(struct clime_train *t, int l, const struct clime_batch *b) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    const struct clime_config *c = &m->cfg;
+    const struct clime_layer_at *w = &m->layout.layer[l];
+    const struct clime_layer_act a = clime_train_act(t, l);
+    struct clime_dev *d = m->dev;
+    int T = b->T, D = c->D, F = c->F, Q = c->H * c->Dh, QKV = (c->H + 2 * c->HK) * c->Dh;
+
+    /* x' = x2 + [post_mlp] down(swiglu(gate|up(ln2(x2)))) */
+    const void *ddown = t->dres;
+    if (w->post_mlp >= 0) {
+        ops->rmsnorm_bwd(d, T, D, t->dres, a.down, clime_weight(m, w->post_mlp), a.rstd_down, NULL, t->dnorm,
+                         grad(t, w->post_mlp)); /* dnorm = , weight += */
+        ddown = t->dnorm;
+    }
+    ops->gemm_dw(d, T, D, F, ddown, a.h, grad(t, w->down));               /* weight += */
+    ops->gemm_dx(d, T, D, F, ddown, clime_weight(m, w->down), t->dh);     /* dh = */
+    ops->swiglu_bwd(d, T, F, a.gu, t->dh, a.gu);                          /* gu = its gradient */
+    ops->gemm_dw(d, T, 2 * F, D, a.gu, a.ln2, grad(t, w->gu));            /* weight += */
+    ops->gemm_dx(d, T, 2 * F, D, a.gu, clime_weight(m, w->gu), t->dnorm); /* dnorm = */
+    ops->rmsnorm_bwd(d, T, D, t->dnorm, a.x2, clime_weight(m, w->ln2), a.rstd2, t->dres, t->dres,
+                     grad(t, w->ln2)); /* dres = dres + , weight += */
+
+    /* x2 = x + [post_attn] o(attention(rope(norm(qkv(ln1(x)))))) */
+    const void *dout = t->dres;
+    if (w->post_attn >= 0) {
+        ops->rmsnorm_bwd(d, T, D, t->dres, a.o, clime_weight(m, w->post_attn), a.rstd_o, NULL, t->dnorm,
+                         grad(t, w->post_attn)); /* dnorm = , weight += */
+        dout = t->dnorm;
+    }
+    if (w->o_bias >= 0) ops->bias_bwd(d, T, D, dout, grad(t, w->o_bias));                                /* bias += */
+    ops->gemm_dw(d, T, D, Q, dout, a.att, grad(t, w->o));                                                /* weight += */
+    ops->gemm_dx(d, T, D, Q, dout, clime_weight(m, w->o), t->datt);                                      /* datt = */
+    ops->attn_bwd(d, &m->heads, T, &b->attn, a.q, a.k, a.v, a.att, a.lse, t->datt, t->dq, t->dk, t->dv); /* all = */
+    ops->qkv_rope_bwd(d, T, &m->heads, &m->rope, c->eps, a.qkv, clime_weight(m, w->q_norm), clime_weight(m, w->k_norm),
+                      b->pos, t->dq, t->dk, t->dv, t->dqkv, grad(t, w->q_norm),
+                      grad(t, w->k_norm));                                         /* dqkv = , weights += */
+    if (w->qkv_bias >= 0) ops->bias_bwd(d, T, QKV, t->dqkv, grad(t, w->qkv_bias)); /* bias += */
+    ops->gemm_dw(d, T, QKV, D, t->dqkv, a.ln1, grad(t, w->qkv));                   /* weight += */
+    ops->gemm_dx(d, T, QKV, D, t->dqkv, clime_weight(m, w->qkv), t->dnorm);        /* dnorm = */
+    ops->rmsnorm_bwd(d, T, D, t->dnorm, a.x, clime_weight(m, w->ln1), a.rstd1, t->dres, t->dres,
+                     grad(t, w->ln1)); /* dres = dres + , weight += */
+}
+
+enum clime_err clime_train_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_logp,
+                                    const float *g_entropy, struct clime_error *e) {
+    struct clime_model *m = t->m;
+    CHECK(t->saved);
+    t->saved = false;
+    if (b->n_loss == 0) return CLIME_OK;
+    m->ops->copy_in(m->dev, t->g_logp, g_logp, (size_t)b->n_loss * 4);
+    if (g_entropy) m->ops->copy_in(m->dev, t->g_ent, g_entropy, (size_t)b->n_loss * 4);
+    struct clime_batch batch = clime_train_batch(t, b);
+    head_backward(t, b->T, b->n_loss, g_entropy != NULL);
+    for (int l = m->cfg.L - 1; l >= 0; l--) {
+        if (t->o.recompute == CLIME_RECOMPUTE_FULL) {
+            struct clime_layer_act a = clime_train_act(t, l);
+            clime_layer_forward(m, l, &batch, &a, NULL, NULL); /* from the kept x: the same bits as before */
+        }
+        layer_backward(t, l, &batch);
+    }
+    m->ops->embed_bwd(m->dev, b->T, m->cfg.D, m->cfg.V, t->ids, t->dres, grad(t, m->layout.embed)); /* += */
+    return m->ops->sync(m->dev, e);
+}

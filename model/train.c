@@ -1,0 +1,279 @@
+/* The trainer's forward pass: packed sequences, saved activations, log-probabilities in row chunks of the head.
+ *
+ * Called by the trainer's main thread (learning, scoring, reference models); owns gradients, activations and scratch as
+ * one planned allocation. The invariant: the layer is clime_layer_forward and the head clime_final_norm,
+ * clime_head_logits and head_stats, exactly as in the server, so log-probabilities are the server's bits.
+ *
+ * Logits never exist whole: at 8,192 rows and a vocabulary of 151,936 they would take 5 GB in fp32. When the loss
+ * rows fit one chunk, the logits stay for the backward pass; otherwise each chunk's GEMM runs again there, which is
+ * 2 of the head's 8 (forward, again, dx, dw) units of work instead of a tensor that does not fit.
+ */
+#include "model/train.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LOGITS_BYTES ((size_t)256 << 20) /* of a head chunk when the caller does not choose */
+
+/* ---- memory -------------------------------------------------------------------------------------------------- */
+
+static void size_acts(struct clime_train *t) {
+    const struct clime_config *c = &t->m->cfg;
+    bool keep = !t->o.forward_only && t->o.recompute == CLIME_RECOMPUTE_NONE;
+    bool post = c->post_norms;
+    size_t T = (size_t)t->o.max_rows, dt = clime_dtype_bytes(clime_model_dt(t->m));
+    size_t D = (size_t)c->D, F = (size_t)c->F, H = (size_t)c->H, Q = H * (size_t)c->Dh, KV = (size_t)(c->HK * c->Dh);
+    const struct clime_act_buffer sizes[N_ACTS] = {
+        [ACT_X] = {"x", T * D * dt, !t->o.forward_only}, /* [L, T, D] kept even when layers are recomputed */
+        [ACT_LN1] = {"ln1", T * D * dt, keep},           /* [L, T, D] */
+        [ACT_RSTD1] = {"rstd1", T * 4, keep},            /* [L, T] */
+        [ACT_QKV] = {"qkv", T * (Q + 2 * KV) * dt, keep && c->qk_norm}, /* [L, T, (H+2HK)*Dh] for the norms' backward */
+        [ACT_Q] = {"q", T * Q * dt, keep},                              /* [L, T, H, Dh] */
+        [ACT_K] = {"k", T * KV * dt, keep},                             /* [L, T, HK, Dh] */
+        [ACT_V] = {"v", T * KV * dt, keep},                             /* [L, T, HK, Dh] */
+        [ACT_ATT] = {"att", T * Q * dt, keep},                          /* [L, T, H*Dh] */
+        [ACT_LSE] = {"lse", T * H * 4, keep},                           /* [L, T, H] */
+        [ACT_O] = {"o", T * D * dt, keep && post},                      /* [L, T, D] for the norm's backward */
+        [ACT_O_NORM] = {"o_norm", post ? T * D * dt : 0, false},        /* [T, D] */
+        [ACT_RSTD_O] = {"rstd_o", post ? T * 4 : 0, keep},              /* [L, T] */
+        [ACT_X2] = {"x2", T * D * dt, keep},                            /* [L, T, D] */
+        [ACT_LN2] = {"ln2", T * D * dt, keep},                          /* [L, T, D] */
+        [ACT_RSTD2] = {"rstd2", T * 4, keep},                           /* [L, T] */
+        [ACT_GU] = {"gu", T * 2 * F * dt, keep},                        /* [L, T, 2F] */
+        [ACT_H] = {"h", T * F * dt, keep},                              /* [L, T, F] */
+        [ACT_DOWN] = {"down", T * D * dt, keep && post},                /* [L, T, D] as for o */
+        [ACT_DOWN_NORM] = {"down_norm", post ? T * D * dt : 0, false},  /* [T, D] */
+        [ACT_RSTD_DOWN] = {"rstd_down", post ? T * 4 : 0, keep},        /* [L, T] */
+    };
+    memcpy(t->acts, sizes, sizeof sizes);
+}
+
+static void plan_train(struct clime_train *t) {
+    const struct clime_config *c = &t->m->cfg;
+    struct clime_plan *p = &t->plan;
+    enum clime_dtype type = clime_model_dt(t->m);
+    size_t T = (size_t)t->o.max_rows, R = T, C = (size_t)t->o.head_chunk, dt = clime_dtype_bytes(type);
+    size_t D = (size_t)c->D, F = (size_t)c->F, V = (size_t)c->V, Q = (size_t)(c->H * c->Dh);
+    size_t KV = (size_t)(c->HK * c->Dh), back = t->o.forward_only ? 0 : 1;
+    size_acts(t);
+    clime_plan_add(p, "gradients", back * (size_t)t->m->layout.n * 4, (void **)&t->grads);
+    for (int i = 0; i < N_ACTS; i++) {
+        struct clime_act_buffer *a = &t->acts[i];
+        clime_plan_add(p, a->name, a->layer_bytes * (size_t)(a->keep ? c->L : 1), &a->base);
+    }
+    clime_plan_add(p, "ids", T * 4, (void **)&t->ids);
+    clime_plan_add(p, "pos", T * 4, (void **)&t->pos);
+    clime_plan_add(p, "q_start", ((size_t)t->o.max_seqs + 1) * 4, (void **)&t->q_start);
+    clime_plan_add(p, "loss rows", R * 4, (void **)&t->rows);
+    clime_plan_add(p, "targets", R * 4, (void **)&t->target);
+    clime_plan_add(p, "inv_temp", R * 4, (void **)&t->inv_temp);
+    clime_plan_add(p, "head_x", R * D * dt, &t->head_x);
+    clime_plan_add(p, "head_y", R * D * dt, &t->head_y);
+    clime_plan_add(p, "head_rstd", R * 4, (void **)&t->head_rstd);
+    clime_plan_add(p, "logits", C * V * 4, (void **)&t->logits);
+    clime_plan_add(p, "dlogits", type == CLIME_F32 ? 0 : back * C * V * dt, &t->dlogits);
+    clime_plan_add(p, "lse", R * 4, (void **)&t->lse);
+    clime_plan_add(p, "logp", R * 4, (void **)&t->logp);
+    clime_plan_add(p, "entropy", R * 4, (void **)&t->entropy);
+    clime_plan_add(p, "g_logp", back * R * 4, (void **)&t->g_logp);
+    clime_plan_add(p, "g_ent", back * R * 4, (void **)&t->g_ent);
+    clime_plan_add(p, "dres", T * D * dt, &t->dres);
+    clime_plan_add(p, "dnorm", back * T * D * dt, &t->dnorm);
+    clime_plan_add(p, "dh", back * T * F * dt, &t->dh);
+    clime_plan_add(p, "datt", back * T * Q * dt, &t->datt);
+    clime_plan_add(p, "dq", back * T * Q * dt, &t->dq);
+    clime_plan_add(p, "dk", back * T * KV * dt, &t->dk);
+    clime_plan_add(p, "dv", back * T * KV * dt, &t->dv);
+    clime_plan_add(p, "dqkv", back * T * (Q + 2 * KV) * dt, &t->dqkv);
+    clime_plan_add(p, "dhead", back * R * D * dt, &t->dhead);
+}
+
+static struct clime_train *new_train(struct clime_model *m, const struct clime_train_options *o) {
+    struct clime_train *t = xcalloc(1, sizeof *t);
+    CHECK(o->max_rows > 0 && o->max_seqs > 0);
+    t->m = m;
+    t->o = *o;
+    if (t->o.head_chunk <= 0) {
+        size_t rows = LOGITS_BYTES / 4 / (size_t)m->cfg.V;
+        t->o.head_chunk = rows < 1 ? 1 : rows > (size_t)o->max_rows ? o->max_rows : (int)rows;
+    }
+    if (t->o.head_chunk > o->max_rows) t->o.head_chunk = o->max_rows;
+    plan_train(t);
+    return t;
+}
+
+enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_options *o, struct clime_train **out,
+                                struct clime_error *e) {
+    struct clime_train *t = new_train(m, o);
+    enum clime_err rc = clime_plan_commit(&t->plan, m->dev, "training", e);
+    if (rc) {
+        free(t);
+        t = NULL;
+    } else {
+        if (clime_model_dt(m) == CLIME_F32) t->dlogits = t->logits; /* head_grad works in place */
+        if (t->grads) clime_train_zero_grads(t);
+    }
+    *out = t;
+    return rc;
+}
+
+void clime_train_close(struct clime_train *t) {
+    if (!t) return;
+    clime_plan_free(&t->plan, t->m->dev);
+    free(t);
+}
+
+size_t clime_train_bytes(const struct clime_model *m, const struct clime_train_options *o) {
+    struct clime_train *t = new_train((struct clime_model *)(uintptr_t)m, o);
+    size_t n = clime_plan_bytes(&t->plan);
+    free(t);
+    return n;
+}
+
+float *clime_train_grads(struct clime_train *t) {
+    return t->grads;
+}
+
+void clime_train_zero_grads(struct clime_train *t) {
+    t->m->ops->zero(t->m->dev, t->grads, (size_t)t->m->layout.n * sizeof *t->grads);
+}
+
+/* ---- the batch ----------------------------------------------------------------------------------------------- */
+
+static enum clime_err check_batch(const struct clime_train *t, const struct clime_packed_batch *b,
+                                  struct clime_error *e) {
+    const struct clime_config *c = &t->m->cfg;
+    if (b->T < 1 || b->T > t->o.max_rows)
+        return clime_fail(e, CLIME_ERR_LIMIT, "a micro-batch of %d tokens; 1 to %d are planned", b->T, t->o.max_rows);
+    if (b->n_seq < 1 || b->n_seq > t->o.max_seqs)
+        return clime_fail(e, CLIME_ERR_LIMIT, "%d sequences in a micro-batch; 1 to %d are planned", b->n_seq,
+                          t->o.max_seqs);
+    if (b->start[0] != 0 || b->start[b->n_seq] != b->T)
+        return clime_fail(e, CLIME_ERR_INPUT, "sequences do not cover the micro-batch");
+    for (int s = 0; s < b->n_seq; s++) {
+        int64_t len = (int64_t)b->start[s + 1] - b->start[s];
+        if (len < 1) return clime_fail(e, CLIME_ERR_INPUT, "sequence %d is empty", s);
+        if (len > t->m->rope.max_pos)
+            return clime_fail(e, CLIME_ERR_LIMIT, "sequence %d has %lld tokens, the model reaches %d", s,
+                              (long long)len, t->m->rope.max_pos);
+    }
+    for (int i = 0; i < b->T; i++)
+        if (b->ids[i] < 0 || b->ids[i] >= c->V)
+            return clime_fail(e, CLIME_ERR_INPUT, "token id %d is outside the vocabulary of %d", b->ids[i], c->V);
+    if (b->n_loss < 0 || b->n_loss > b->T) return clime_fail(e, CLIME_ERR_INPUT, "%d loss rows", b->n_loss);
+    for (int i = 0; i < b->n_loss; i++)
+        if (b->row[i] < 0 || b->row[i] >= b->T || (i && b->row[i] <= b->row[i - 1]) || b->target[i] < 0 ||
+            b->target[i] >= c->V)
+            return clime_fail(e, CLIME_ERR_INPUT, "loss row %d: row %d, target %d", i, b->row[i], b->target[i]);
+    return CLIME_OK;
+}
+
+static void upload(struct clime_train *t, const struct clime_packed_batch *b) {
+    const struct clime_ops *ops = t->m->ops;
+    struct clime_dev *d = t->m->dev;
+    int32_t *pos = xmalloc((size_t)b->T * sizeof *pos);
+    for (int s = 0; s < b->n_seq; s++)
+        for (int i = b->start[s]; i < b->start[s + 1]; i++) pos[i] = i - b->start[s];
+    ops->copy_in(d, t->pos, pos, (size_t)b->T * 4);
+    ops->copy_in(d, t->ids, b->ids, (size_t)b->T * 4);
+    ops->copy_in(d, t->q_start, b->start, (size_t)(b->n_seq + 1) * 4);
+    if (b->n_loss) {
+        ops->copy_in(d, t->rows, b->row, (size_t)b->n_loss * 4);
+        ops->copy_in(d, t->target, b->target, (size_t)b->n_loss * 4);
+        ops->copy_in(d, t->inv_temp, b->inv_temp, (size_t)b->n_loss * 4);
+    }
+    free(pos);
+}
+
+struct clime_batch clime_train_batch(const struct clime_train *t, const struct clime_packed_batch *b) {
+    struct clime_batch out = {.T = b->T, .ids = t->ids, .pos = t->pos};
+    out.attn = (struct clime_attn){.n_seq = b->n_seq, .q_start = t->q_start, .h_q_start = b->start};
+    for (int s = 0; s < b->n_seq; s++) {
+        int len = b->start[s + 1] - b->start[s];
+        if (len > out.attn.max_len) out.attn.max_len = len;
+    }
+    return out;
+}
+
+static void *act(const struct clime_train *t, enum clime_act i, int l) {
+    const struct clime_act_buffer *a = &t->acts[i];
+    return a->keep && a->base ? (char *)a->base + (size_t)l * a->layer_bytes : a->base;
+}
+
+struct clime_layer_act clime_train_act(const struct clime_train *t, int l) {
+    struct clime_layer_act a = {
+        .x = act(t, ACT_X, l),
+        .ln1 = act(t, ACT_LN1, l),
+        .rstd1 = act(t, ACT_RSTD1, l),
+        .qkv = act(t, ACT_QKV, l),
+        .q = act(t, ACT_Q, l),
+        .k = act(t, ACT_K, l),
+        .v = act(t, ACT_V, l),
+        .att = act(t, ACT_ATT, l),
+        .lse = act(t, ACT_LSE, l),
+        .o = act(t, ACT_O, l),
+        .o_norm = act(t, ACT_O_NORM, l),
+        .rstd_o = act(t, ACT_RSTD_O, l),
+        .x2 = act(t, ACT_X2, l),
+        .ln2 = act(t, ACT_LN2, l),
+        .rstd2 = act(t, ACT_RSTD2, l),
+        .gu = act(t, ACT_GU, l),
+        .h = act(t, ACT_H, l),
+        .down = act(t, ACT_DOWN, l),
+        .down_norm = act(t, ACT_DOWN_NORM, l),
+        .rstd_down = act(t, ACT_RSTD_DOWN, l),
+    };
+    if (!a.o_norm) a.o_norm = a.o;
+    if (!a.down_norm) a.down_norm = a.down;
+    return a;
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------- */
+
+/* Embedding and layers; leaves the residual stream after the last layer in t->dres. */
+static void run_layers(struct clime_train *t, const struct clime_batch *b) {
+    struct clime_model *m = t->m;
+    struct clime_layer_act a = clime_train_act(t, 0);
+    m->ops->embed(m->dev, b->T, m->cfg.D, b->ids, clime_weight(m, m->layout.embed), a.x);
+    for (int l = 0; l < m->cfg.L; l++) {
+        const void *res = a.x2, *delta = l ? a.down_norm : NULL;
+        a = clime_train_act(t, l);
+        clime_layer_forward(m, l, b, &a, res, delta);
+    }
+    m->ops->add(m->dev, b->T, m->cfg.D, a.x2, a.down_norm, t->dres);
+}
+
+/* Log-probabilities of the R loss rows, chunk by chunk. The last chunk's logits stay. */
+static void run_head(struct clime_train *t, int R, bool entropy) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    int D = m->cfg.D, V = m->cfg.V;
+    ops->gather(m->dev, R, D, t->rows, t->dres, t->head_x);
+    clime_final_norm(m, R, t->head_x, t->head_y, t->head_rstd);
+    size_t row_bytes = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
+    for (int r = 0; r < R; r += t->o.head_chunk) {
+        int n = R - r < t->o.head_chunk ? R - r : t->o.head_chunk;
+        clime_head_logits(m, n, (char *)t->head_y + (size_t)r * row_bytes, t->logits);
+        ops->head_stats(m->dev, n, V, t->logits, t->inv_temp + r, t->target + r, t->lse + r, t->logp + r,
+                        entropy ? t->entropy + r : NULL);
+    }
+}
+
+enum clime_err clime_train_forward(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *logp,
+                                   float *entropy, struct clime_error *e) {
+    CHECK(!(save && t->o.forward_only));
+    t->saved = false;
+    enum clime_err rc = check_batch(t, b, e);
+    if (rc) return rc;
+    upload(t, b);
+    struct clime_batch batch = clime_train_batch(t, b);
+    if (b->n_loss) {
+        run_layers(t, &batch);
+        run_head(t, b->n_loss, save || entropy);
+        t->m->ops->copy_out(t->m->dev, logp, t->logp, (size_t)b->n_loss * 4);
+        if (entropy) t->m->ops->copy_out(t->m->dev, entropy, t->entropy, (size_t)b->n_loss * 4);
+    }
+    rc = t->m->ops->sync(t->m->dev, e);
+    t->saved = save && rc == CLIME_OK;
+    return rc;
+}

@@ -1,0 +1,80 @@
+/* What train.c (forward, memory) and backward.c share: the trainer's buffers. Internal to model/.
+ * Everything here belongs to the trainer's main thread. */
+#ifndef CLIME_MODEL_TRAIN_H
+#define CLIME_MODEL_TRAIN_H
+
+#include "model/backward.h"
+#include "model/layer.h"
+
+/* A buffer of struct clime_layer_act: [L, ...] when kept for the backward pass, else one that all layers share. */
+struct clime_act_buffer {
+    const char *name;
+    size_t layer_bytes;
+    bool keep;
+    void *base;
+};
+
+enum clime_act {
+    ACT_X,
+    ACT_LN1,
+    ACT_RSTD1,
+    ACT_QKV,
+    ACT_Q,
+    ACT_K,
+    ACT_V,
+    ACT_ATT,
+    ACT_LSE,
+    ACT_O,
+    ACT_O_NORM,
+    ACT_RSTD_O,
+    ACT_X2,
+    ACT_LN2,
+    ACT_RSTD2,
+    ACT_GU,
+    ACT_H,
+    ACT_DOWN,
+    ACT_DOWN_NORM,
+    ACT_RSTD_DOWN,
+    N_ACTS
+};
+
+struct clime_train {
+    struct clime_model *m;
+    struct clime_train_options o; /* head_chunk resolved */
+    struct clime_plan plan;
+    float *grads; /* [layout.n] */
+    struct clime_act_buffer acts[N_ACTS];
+
+    /* the batch on the device */
+    int32_t *ids, *pos;     /* [T] */
+    int32_t *q_start;       /* [n_seq + 1] */
+    int32_t *rows, *target; /* [R] loss rows: row in the batch, id it predicts */
+    float *inv_temp;        /* [R] */
+
+    /* the head; R = loss rows, C = rows of a chunk */
+    void *head_x;          /* [R, D] residual stream of the loss rows */
+    void *head_y;          /* [R, D] after the final norm */
+    float *head_rstd;      /* [R] */
+    float *logits;         /* [C, V] fp32 */
+    void *dlogits;         /* [C, V]; == logits in fp32 */
+    float *lse, *logp;     /* [R] */
+    float *entropy;        /* [R] */
+    float *g_logp, *g_ent; /* [R] the caller's coefficients */
+
+    /* gradients of activations; one set, the layers run one after another */
+    void *dres;      /* [T, D] of the residual stream; in the forward pass, the stream after the last layer */
+    void *dnorm;     /* [T, D] of a norm's input or output */
+    void *dh;        /* [T, F] */
+    void *datt, *dq; /* [T, H*Dh] */
+    void *dk, *dv;   /* [T, HK*Dh] */
+    void *dqkv;      /* [T, (H+2HK)*Dh] */
+    void *dhead;     /* [R, D] */
+
+    bool saved; /* a forward pass with save ran and its backward pass did not */
+};
+
+/* The buffers of layer l, and the batch b as the forward pass takes it. */
+struct clime_layer_act clime_train_act(const struct clime_train *t, int l);
+struct clime_batch clime_train_batch(const struct clime_train *t, const struct clime_packed_batch *b);
+
+#endif
