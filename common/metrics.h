@@ -11,7 +11,8 @@ struct clime_metric;
 struct clime_buf;
 
 /* name and help must stay valid. labels: "" or 'worker="a"' (already escaped, copied). Registering the same name
- * with other labels adds a series. Buckets ascend; +Inf is added. */
+ * with other labels adds a series; with the same labels it returns the series that is there (its kind must match).
+ * Buckets ascend; +Inf is added. */
 struct clime_metric *clime_metric_counter(const char *name, const char *labels, const char *help);
 struct clime_metric *clime_metric_gauge(const char *name, const char *labels, const char *help);
 struct clime_metric *clime_metric_histogram(const char *name, const char *labels, const char *help,
@@ -21,7 +22,7 @@ void clime_metric_add(struct clime_metric *m, double v); /* counter, gauge */
 void clime_metric_set(struct clime_metric *m, double v); /* gauge */
 void clime_metric_observe(struct clime_metric *m, double v);
 double clime_metric_value(const struct clime_metric *m); /* counter, gauge */
-void clime_metric_remove(struct clime_metric *m);        /* for a worker that went away */
+void clime_metric_remove(struct clime_metric *m);        /* for a worker that went away; frees m, NULL is fine */
 
 void clime_metrics_write(struct clime_buf *out);
 

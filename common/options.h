@@ -11,17 +11,17 @@
 
 enum clime_opt_type {
     CLIME_OPT_BOOL,   /* bool * */
-    CLIME_OPT_INT,    /* int64_t *; accepts 1_000 and k, m, g suffixes (1024 steps) only in CLIME_OPT_BYTES */
-    CLIME_OPT_BYTES,  /* int64_t *; 512m, 2g */
+    CLIME_OPT_INT,    /* int64_t *; accepts 1_000 */
+    CLIME_OPT_BYTES,  /* int64_t *; suffixes k, m, g, t in steps of 1024: 512m, 2g */
     CLIME_OPT_DOUBLE, /* double * */
     CLIME_OPT_STRING, /* const char **; points into argv or the default */
     CLIME_OPT_CHOICE, /* int *; index into choices "a|b|c" */
-    CLIME_OPT_LIST,   /* struct clime_opt_list *; one or more values up to the next option; may repeat */
+    CLIME_OPT_LIST,   /* struct clime_opt_list *; one or more values up to the next option; may repeat; no default */
     CLIME_OPT_SECTION /* no value; name is a heading in --help */
 };
 
 struct clime_opt_list {
-    const char **items;
+    const char **items; /* grown by the parser, which never frees it; the words are argv's */
     int n;
 };
 
@@ -32,17 +32,18 @@ struct clime_opt {
     const char *def;     /* default as text; NULL = none (0, NULL, empty) */
     const char *choices; /* CLIME_OPT_CHOICE: "a|b|c"; others: the word shown in --help, such as "N" or "DIR" */
     const char *help;
-    double min, max;   /* for numbers; both 0 = unbounded */
+    double min, max;   /* for numbers; both 0 = unbounded, max < min = only a lower bound */
     const char *alias; /* an older or peer's name accepted silently, or NULL */
     bool *given;       /* set true when the user gave it, or NULL */
 };
 
-/* Parses argv[1..argc). positional: receives up to max_positional words that follow no option; more is an error.
- * On "--help" prints usage to standard output and exits 0 (the only exit in common/). */
+/* Sets every default, then parses argv[1..argc). positional: receives up to max_positional words that belong to no
+ * option, the rest of it is set to NULL; more words are an error. After "--" every word is positional. A value given
+ * twice: the last one holds. On "--help" or "-h" prints usage and the table and exits 0 (the only exit in common/). */
 enum clime_err clime_options_parse(const struct clime_opt *table, int n, int argc, char **argv, const char **positional,
                                    int max_positional, const char *usage, struct clime_error *e);
 
-/* Writes the help text of the table; markdown != 0 writes a table for README. */
+/* Writes the help text of the table; markdown != 0 writes tables for README. */
 struct clime_buf;
 void clime_options_describe(const struct clime_opt *table, int n, int markdown, struct clime_buf *out);
 
