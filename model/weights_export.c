@@ -1,0 +1,223 @@
+/* Weights out: the safetensors form as a byte stream for uploads, and as files that transformers loads.
+ *
+ * Called by the trainer's main thread (pushing a version, saving a folder) and clime-train init; a writer owns its
+ * header text and borrows the flat buffer. The invariant: tensors stand in buffer order without gaps, so a reader that
+ * fills a buffer of the same layout writes memory front to back.
+ *
+ * The header is padded with spaces to a multiple of 64 bytes, so that tensor data is aligned in the file as it is in
+ * the buffer; "format": "pt" is what transformers asks of a checkpoint's metadata.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/atomic_file.h"
+#include "common/json/write.h"
+#include "model/weights_map.h"
+
+#define HEADER_ALIGN 64
+
+struct clime_weights_writer {
+    const struct clime_layout *l;
+    enum clime_dtype dt;
+    const void *flat;
+    int first, last; /* slices [first, last) */
+    char *header;    /* length field, JSON, padding */
+    int64_t header_len, length, at;
+    int slice;        /* where `at` is, once past the header */
+    int64_t slice_at; /* first byte of that slice in the stream */
+};
+
+static int64_t slice_bytes(const struct clime_slice *s, enum clime_dtype dt) {
+    return s->n * (int64_t)clime_dtype_bytes(dt);
+}
+
+static void write_entry(struct clime_jw *w, const struct clime_slice *s, enum clime_dtype dt, int64_t begin) {
+    clime_jw_key(w, s->name);
+    clime_jw_object(w);
+    clime_jw_key(w, "dtype");
+    clime_jw_strz(w, dt == CLIME_BF16 ? "BF16" : "F32");
+    clime_jw_key(w, "shape");
+    clime_jw_array(w);
+    for (int i = 0; i < s->n_dim; i++) clime_jw_int(w, s->dim[i]);
+    clime_jw_close(w);
+    clime_jw_key(w, "data_offsets");
+    clime_jw_array(w);
+    clime_jw_int(w, begin);
+    clime_jw_int(w, begin + slice_bytes(s, dt));
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
+static struct clime_weights_writer *new_range(const struct clime_layout *l, enum clime_dtype dt, const void *flat,
+                                              int first, int last) {
+    struct clime_weights_writer *w = xcalloc(1, sizeof *w);
+    *w = (struct clime_weights_writer){.l = l, .dt = dt, .flat = flat, .first = first, .last = last, .slice = first};
+    struct clime_buf text;
+    struct clime_jw jw;
+    clime_buf_init(&text, (size_t)l->n_slices * 512 + 4096);
+    clime_buf_add(&text, "\0\0\0\0\0\0\0\0", 8);
+    clime_jw_init(&jw, &text);
+    clime_jw_object(&jw);
+    clime_jw_key(&jw, "__metadata__");
+    clime_jw_object(&jw);
+    clime_jw_key(&jw, "format");
+    clime_jw_strz(&jw, "pt");
+    clime_jw_close(&jw);
+    int64_t at = 0;
+    for (int i = first; i < last; i++) {
+        write_entry(&jw, &l->slices[i], dt, at);
+        at += slice_bytes(&l->slices[i], dt);
+    }
+    clime_jw_close(&jw);
+    while (text.len % HEADER_ALIGN) clime_buf_addc(&text, ' ');
+    CHECK(!text.full);
+    w->header_len = (int64_t)text.len;
+    w->length = w->header_len + at;
+    w->slice_at = w->header_len;
+    w->header = clime_buf_take(&text);
+    uint64_t json_len = (uint64_t)w->header_len - 8;
+    for (int i = 0; i < 8; i++) w->header[i] = (char)(json_len >> (8 * i) & 255);
+    return w;
+}
+
+struct clime_weights_writer *clime_weights_writer_new(const struct clime_layout *l, enum clime_dtype dt,
+                                                      const void *flat) {
+    return new_range(l, dt, flat, 0, l->n_slices);
+}
+
+int64_t clime_weights_writer_length(const struct clime_weights_writer *w) {
+    return w->length;
+}
+
+/* The next run of bytes that lies in one piece of memory; 0 at the end. */
+static int64_t next_run(struct clime_weights_writer *w, const char **at) {
+    if (w->at < w->header_len) {
+        *at = w->header + w->at;
+        return w->header_len - w->at;
+    }
+    while (w->slice < w->last) {
+        const struct clime_slice *s = &w->l->slices[w->slice];
+        int64_t bytes = slice_bytes(s, w->dt), in = w->at - w->slice_at;
+        if (in < bytes) {
+            *at = (const char *)clime_weights_at(w->flat, w->dt, s->offset) + in;
+            return bytes - in;
+        }
+        w->slice_at += bytes;
+        w->slice++;
+    }
+    return 0;
+}
+
+int64_t clime_weights_writer_read(struct clime_weights_writer *w, void *out, size_t size) {
+    int64_t done = 0, n;
+    const char *at;
+    while (done < (int64_t)size && (n = next_run(w, &at)) > 0) {
+        if (n > (int64_t)size - done) n = (int64_t)size - done;
+        memcpy((char *)out + done, at, (size_t)n);
+        w->at += n;
+        done += n;
+    }
+    return done;
+}
+
+void clime_weights_writer_free(struct clime_weights_writer *w) {
+    if (!w) return;
+    free(w->header);
+    free(w);
+}
+
+/* ---- files --------------------------------------------------------------------------------------------------- */
+
+static enum clime_err write_file(const char *path, struct clime_weights_writer *w, struct clime_error *e) {
+    struct clime_atomic_file f;
+    enum clime_err rc = clime_atomic_open(&f, path, e);
+    if (rc) return rc;
+    const char *at;
+    for (int64_t n; rc == CLIME_OK && (n = next_run(w, &at)) > 0; w->at += n) /* straight from the buffer */
+        rc = clime_atomic_write(&f, at, (size_t)n, e);
+    return clime_atomic_close(&f, rc, e);
+}
+
+/* The slice after the last one of a shard that starts at first: as many as fit, one at least. */
+static int shard_end(const struct clime_layout *l, enum clime_dtype dt, int first, int64_t max_bytes) {
+    int64_t bytes = slice_bytes(&l->slices[first], dt);
+    int i = first + 1;
+    while (i < l->n_slices && (max_bytes <= 0 || bytes + slice_bytes(&l->slices[i], dt) <= max_bytes))
+        bytes += slice_bytes(&l->slices[i++], dt);
+    return i;
+}
+
+static int count_shards(const struct clime_layout *l, enum clime_dtype dt, int64_t max_bytes) {
+    int n = 0;
+    for (int i = 0; i < l->n_slices; n++) i = shard_end(l, dt, i, max_bytes);
+    return n;
+}
+
+static enum clime_err write_shards(const char *dir, const struct clime_layout *l, enum clime_dtype dt, const void *flat,
+                                   int64_t max_bytes, int n, struct clime_error *e) {
+    struct clime_buf text;
+    struct clime_jw jw;
+    int64_t total = 0;
+    for (int i = 0; i < l->n_slices; i++) total += slice_bytes(&l->slices[i], dt);
+    clime_buf_init(&text, (size_t)l->n_slices * 512 + 4096);
+    clime_jw_init(&jw, &text);
+    clime_jw_object(&jw);
+    clime_jw_key(&jw, "metadata");
+    clime_jw_object(&jw);
+    clime_jw_key(&jw, "total_size");
+    clime_jw_int(&jw, total);
+    clime_jw_close(&jw);
+    clime_jw_key(&jw, "weight_map");
+    clime_jw_object(&jw);
+    enum clime_err rc = CLIME_OK;
+    for (int first = 0, k = 1; first < l->n_slices && rc == CLIME_OK; k++) {
+        int last = shard_end(l, dt, first, max_bytes);
+        char name[64];
+        snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", k, n);
+        for (int i = first; i < last; i++) {
+            clime_jw_key(&jw, l->slices[i].name);
+            clime_jw_strz(&jw, name);
+        }
+        char *path = xasprintf("%s/%s", dir, name);
+        struct clime_weights_writer *w = new_range(l, dt, flat, first, last);
+        rc = write_file(path, w, e);
+        clime_weights_writer_free(w);
+        free(path);
+        first = last;
+    }
+    clime_jw_close(&jw);
+    clime_jw_close(&jw);
+    CHECK(!text.full);
+    if (rc == CLIME_OK) { /* last: a folder without an index is not yet a model */
+        char *path = xasprintf("%s/model.safetensors.index.json", dir);
+        rc = clime_atomic_save(path, text.data, text.len, e);
+        free(path);
+    }
+    clime_buf_free(&text);
+    return rc;
+}
+
+static enum clime_err write_one(const char *dir, const struct clime_layout *l, enum clime_dtype dt, const void *flat,
+                                struct clime_error *e) {
+    char *path = xasprintf("%s/model.safetensors", dir);
+    struct clime_weights_writer *w = clime_weights_writer_new(l, dt, flat);
+    enum clime_err rc = write_file(path, w, e);
+    clime_weights_writer_free(w);
+    free(path);
+    return rc;
+}
+
+enum clime_err clime_weights_export(const char *dir, const struct clime_config *c, const struct clime_layout *l,
+                                    enum clime_dtype dt, const void *flat, int64_t max_shard_bytes,
+                                    struct clime_error *e) {
+    int n = count_shards(l, dt, max_shard_bytes);
+    enum clime_err rc = n > 1 ? write_shards(dir, l, dt, flat, max_shard_bytes, n, e) : write_one(dir, l, dt, flat, e);
+    if (rc) return rc;
+    /* An earlier export of the other kind into the same folder would be read first. */
+    char *other = xasprintf("%s/%s", dir, n > 1 ? "model.safetensors" : "model.safetensors.index.json");
+    unlink(other);
+    free(other);
+    return clime_config_save(dir, c, dt, e);
+}
