@@ -1,0 +1,56 @@
+/* Signals, the parent's pipe and the port file. Main thread, but for clime_process_wake.
+ *
+ * Signals are read from a signalfd in one poll with the pipes, so no handler runs anywhere and no work is done in a
+ * signal's context. */
+#include "common/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "common/atomic_file.h"
+
+static int signal_fd = -1;
+static int wake_pipe[2] = {-1, -1};
+
+void clime_process_begin(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+    signal(SIGPIPE, SIG_IGN);
+    signal_fd = signalfd(-1, &set, SFD_CLOEXEC);
+    CHECK(signal_fd >= 0);
+    CHECK(pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) == 0);
+}
+
+enum clime_process_end clime_process_wait(int parent_fd) {
+    struct pollfd fds[3] = {{signal_fd, POLLIN, 0}, {wake_pipe[0], POLLIN, 0}, {parent_fd, POLLIN, 0}};
+    for (;;) {
+        if (poll(fds, 3, -1) < 0) continue; /* EINTR */
+        if (fds[0].revents) return CLIME_END_SIGNAL;
+        if (fds[1].revents) return CLIME_END_WAKE;
+        if (fds[2].revents & POLLIN) { /* bytes mean nothing here; the end of the file does */
+            char byte;
+            if (read(parent_fd, &byte, 1) == 0) return CLIME_END_PARENT;
+        } else if (fds[2].revents) {
+            return CLIME_END_PARENT;
+        }
+    }
+}
+
+void clime_process_wake(void) {
+    if (write(wake_pipe[1], "w", 1) < 0) return; /* the pipe is full: it is awake already */
+}
+
+enum clime_err clime_port_file_write(const char *path, int port, struct clime_error *e) {
+    char text[16];
+    if (!path) return CLIME_OK;
+    int n = snprintf(text, sizeof text, "%d\n", port);
+    return clime_atomic_save(path, text, (size_t)n, e);
+}
