@@ -1,0 +1,221 @@
+/* config.json: what is read, what is refused and how it is said, and that a written file reads back the same. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/atomic_file.h"
+#include "model/config.h"
+
+static char dir[64];
+
+static int make_dir(void **state) {
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/clime_config_XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state) {
+    (void)state;
+    char path[96];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    unlink(path);
+    return rmdir(dir);
+}
+
+static enum clime_err load(const char *json, struct clime_config *c, struct clime_error *e) {
+    char path[96];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_int_equal(clime_atomic_save(path, json, strlen(json), NULL), CLIME_OK);
+    return clime_config_load(dir, c, e);
+}
+
+#define SIZES                                                                                                          \
+    "\"hidden_size\":64,\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":96"
+#define QWEN3 "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\"," SIZES
+#define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"," SIZES
+#define GLM4 "{\"architectures\":[\"Glm4ForCausalLM\"],\"model_type\":\"glm4\"," SIZES
+#define LLAMA3                                                                                                         \
+    ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"     \
+    "\"original_max_position_embeddings\":16}}"
+
+static const struct {
+    const char *json, *error; /* a part of the message */
+} refused[] = {
+    {"[]", "not an object"},
+    {"{\"architectures\":", "config.json"},
+    {"{\"architectures\":[\"MistralForCausalLM\"]," SIZES "}", "'MistralForCausalLM' is not supported"},
+    {"{" SIZES "}", "(none given)"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":64}", "num_hidden_layers is missing"},
+    {LLAMA ",\"head_dim\":15}", "head_dim 15 is odd"},
+    {LLAMA ",\"head_dim\":\"16\"}", "head_dim must be an integer"},
+    {LLAMA ",\"head_dim\":1.5}", "head_dim must be an integer"},
+    {LLAMA ",\"num_key_value_heads\":3}", "no multiple of num_key_value_heads 3"},
+    {LLAMA ",\"num_key_value_heads\":0}", "num_key_value_heads must be"},
+    {LLAMA ",\"hidden_act\":\"gelu\"}", "hidden_act 'gelu'"},
+    {LLAMA ",\"mlp_bias\":true}", "mlp_bias = true"},
+    {QWEN3 ",\"use_sliding_window\":true}", "use_sliding_window"},
+    {QWEN3 ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "'sliding_attention'"},
+    {QWEN3 ",\"quantization_config\":{}}", "quantized"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", "type 'yarn'"},
+    {LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4}}", "type 'linear'"},
+    {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"}}", "factor is missing"},
+    {LLAMA ",\"rope_scaling\":3}", "rope_scaling must be"},
+    {LLAMA ",\"rope_theta\":-1}", "rope_theta must be"},
+    {LLAMA ",\"partial_rotary_factor\":0.5}", "partial_rotary_factor"},
+    {GLM4 ",\"partial_rotary_factor\":1e-9}", "partial_rotary_factor"},
+    {LLAMA ",\"torch_dtype\":\"int8\"}", "dtype 'int8'"},
+    {LLAMA ",\"eos_token_id\":[1,-2]}", "eos_token_id"},
+    {LLAMA ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}", "eos_token_id"},
+    {LLAMA ",\"attention_bias\":1}", "attention_bias must be"},
+};
+
+static void test_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(refused); i++) {
+        struct clime_config c;
+        struct clime_error e = {0};
+        assert_int_not_equal(load(refused[i].json, &c, &e), CLIME_OK);
+        if (!strstr(e.msg, refused[i].error)) fail_msg("case %zu: '%s' lacks '%s'", i, e.msg, refused[i].error);
+        if (!strstr(e.msg, "config.json")) fail_msg("case %zu: '%s' does not name the file", i, e.msg);
+    }
+    struct clime_config c;
+    assert_int_equal(clime_config_load("/nonexistent", &c, NULL), CLIME_ERR_NOT_FOUND);
+}
+
+static const struct {
+    const char *json;
+    struct clime_config want; /* the fields compared below */
+} accepted[] = {
+    {QWEN3 ",\"num_key_value_heads\":2,\"head_dim\":32,\"rope_theta\":1000000,\"tie_word_embeddings\":true,"
+           "\"torch_dtype\":\"bfloat16\",\"eos_token_id\":3,\"rms_norm_eps\":1e-06}",
+     {.family = CLIME_QWEN3,
+      .HK = 2,
+      .Dh = 32,
+      .tied = true,
+      .qk_norm = true,
+      .rope_theta = 1e6,
+      .rope_rot = 32,
+      .dtype = CLIME_BF16,
+      .n_eos = 1,
+      .bos_id = -1,
+      .eps = 1e-6f,
+      .max_pos = 32768}},
+    {QWEN3 ",\"attention_bias\":true}",
+     {.family = CLIME_QWEN3,
+      .HK = 4,
+      .Dh = 128,
+      .qkv_bias = true,
+      .o_bias = true,
+      .qk_norm = true,
+      .rope_theta = 1e4,
+      .rope_rot = 128,
+      .bos_id = -1,
+      .eps = 1e-6f,
+      .max_pos = 32768}},
+    {"{\"model_type\":\"qwen2\"," SIZES ",\"bos_token_id\":7,\"max_position_embeddings\":99}",
+     {.family = CLIME_QWEN2,
+      .HK = 4,
+      .Dh = 16,
+      .qkv_bias = true,
+      .rope_theta = 1e4,
+      .rope_rot = 16,
+      .bos_id = 7,
+      .eps = 1e-6f,
+      .max_pos = 99}},
+    {LLAMA ",\"head_dim\":null,\"rms_norm_eps\":1e-05,\"eos_token_id\":[1,2]" LLAMA3,
+     {.family = CLIME_LLAMA,
+      .HK = 4,
+      .Dh = 16,
+      .rope_theta = 1e4,
+      .rope_rot = 16,
+      .bos_id = -1,
+      .n_eos = 2,
+      .eps = 1e-5f,
+      .max_pos = 2048,
+      .rope_scaling = {8, 1, 4, 16}}},
+    {LLAMA ",\"dtype\":\"float16\",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500000.0}}",
+     {.family = CLIME_LLAMA,
+      .HK = 4,
+      .Dh = 16,
+      .rope_theta = 5e5,
+      .rope_rot = 16,
+      .bos_id = -1,
+      .eps = 1e-6f,
+      .max_pos = 2048}},
+    {GLM4 ",\"head_dim\":16,\"num_key_value_heads\":2,\"attention_bias\":false}",
+     {.family = CLIME_GLM4,
+      .HK = 2,
+      .Dh = 16,
+      .post_norms = true,
+      .fused_gate_up = true,
+      .rope_theta = 1e4,
+      .rope_rot = 8,
+      .rope_interleaved = true,
+      .bos_id = -1,
+      .eps = 1.5625e-7f,
+      .max_pos = 131072}},
+    {GLM4 ",\"rope_parameters\":{\"rope_theta\":10000.0,\"partial_rotary_factor\":0.25}}",
+     {.family = CLIME_GLM4,
+      .HK = 4,
+      .Dh = 128,
+      .post_norms = true,
+      .fused_gate_up = true,
+      .qkv_bias = true,
+      .rope_theta = 1e4,
+      .rope_rot = 32,
+      .rope_interleaved = true,
+      .bos_id = -1,
+      .eps = 1.5625e-7f,
+      .max_pos = 131072}},
+};
+
+static void assert_same(const struct clime_config *a, const struct clime_config *b) {
+    assert_int_equal(a->family, b->family);
+    assert_int_equal(a->HK, b->HK);
+    assert_int_equal(a->Dh, b->Dh);
+    assert_int_equal(a->max_pos, b->max_pos);
+    assert_true(a->eps == b->eps);
+    assert_int_equal(a->tied, b->tied);
+    assert_int_equal(a->qkv_bias, b->qkv_bias);
+    assert_int_equal(a->o_bias, b->o_bias);
+    assert_int_equal(a->qk_norm, b->qk_norm);
+    assert_int_equal(a->post_norms, b->post_norms);
+    assert_int_equal(a->fused_gate_up, b->fused_gate_up);
+    assert_true(a->rope_theta == b->rope_theta);
+    assert_int_equal(a->rope_rot, b->rope_rot);
+    assert_int_equal(a->rope_interleaved, b->rope_interleaved);
+    assert_true(a->rope_scaling.factor == b->rope_scaling.factor);
+    assert_true(a->rope_scaling.low_freq == b->rope_scaling.low_freq);
+    assert_true(a->rope_scaling.high_freq == b->rope_scaling.high_freq);
+    assert_int_equal(a->rope_scaling.original_max_pos, b->rope_scaling.original_max_pos);
+    assert_int_equal(a->dtype, b->dtype);
+    assert_int_equal(a->bos_id, b->bos_id);
+    assert_int_equal(a->n_eos, b->n_eos);
+}
+
+static void test_accepted(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(accepted); i++) {
+        struct clime_config c, again;
+        struct clime_error e = {0};
+        if (load(accepted[i].json, &c, &e)) fail_msg("case %zu: %s", i, e.msg);
+        assert_int_equal(c.D, 64);
+        assert_int_equal(c.V, 96);
+        assert_same(&c, &accepted[i].want);
+        assert_int_equal(clime_config_save(dir, &c, c.dtype, &e), CLIME_OK);
+        if (clime_config_load(dir, &again, &e)) fail_msg("case %zu, written: %s", i, e.msg);
+        assert_same(&c, &again);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refused), cmocka_unit_test(test_accepted)};
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}

@@ -1,0 +1,380 @@
+/* The flat buffer and its ways in and out: layout, number formats, export and import (whole, sharded, streamed in
+ * pieces of any size), checksum, and what happens to checkpoints that do not fit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/atomic_file.h"
+#include "common/log.h"
+#include "common/rng.h"
+#include "model/convert.h"
+#include "model/weights.h"
+
+static char dir[64];
+
+static void clear_dir(void) {
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (struct dirent *f; (f = readdir(d));) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s", dir, f->d_name);
+        if (f->d_name[0] != '.') unlink(path);
+    }
+    closedir(d);
+}
+
+static int make_dir(void **state) {
+    (void)state;
+    clime_log_open("test", CLIME_LOG_WARN);
+    snprintf(dir, sizeof dir, "/tmp/clime_weights_XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int remove_dir(void **state) {
+    (void)state;
+    clear_dir();
+    return rmdir(dir);
+}
+
+/* One of each family; odd sizes so that padding between joined tensors is exercised. */
+static const struct clime_config configs[] = {
+    {.family = CLIME_QWEN3,
+     .architecture = "Qwen3ForCausalLM",
+     .model_type = "qwen3",
+     .D = 24,
+     .L = 2,
+     .H = 4,
+     .HK = 2,
+     .Dh = 6,
+     .F = 20,
+     .V = 33,
+     .max_pos = 64,
+     .eps = 1e-6f,
+     .tied = true,
+     .qk_norm = true,
+     .rope_theta = 1e6,
+     .rope_rot = 6,
+     .bos_id = -1,
+     .pad_id = -1},
+    {.family = CLIME_QWEN2,
+     .architecture = "Qwen2ForCausalLM",
+     .model_type = "qwen2",
+     .D = 24,
+     .L = 1,
+     .H = 3,
+     .HK = 1,
+     .Dh = 8,
+     .F = 28,
+     .V = 31,
+     .max_pos = 64,
+     .eps = 1e-6f,
+     .qkv_bias = true,
+     .rope_theta = 1e6,
+     .rope_rot = 8,
+     .bos_id = -1,
+     .pad_id = -1},
+    {.family = CLIME_LLAMA,
+     .architecture = "LlamaForCausalLM",
+     .model_type = "llama",
+     .D = 16,
+     .L = 3,
+     .H = 2,
+     .HK = 2,
+     .Dh = 8,
+     .F = 12,
+     .V = 17,
+     .max_pos = 64,
+     .eps = 1e-5f,
+     .qkv_bias = true,
+     .o_bias = true,
+     .rope_theta = 1e4,
+     .rope_rot = 8,
+     .bos_id = 1,
+     .pad_id = -1},
+    {.family = CLIME_GLM4,
+     .architecture = "Glm4ForCausalLM",
+     .model_type = "glm4",
+     .D = 16,
+     .L = 2,
+     .H = 4,
+     .HK = 2,
+     .Dh = 8,
+     .F = 12,
+     .V = 19,
+     .max_pos = 64,
+     .eps = 1e-5f,
+     .qkv_bias = true,
+     .post_norms = true,
+     .fused_gate_up = true,
+     .rope_theta = 1e4,
+     .rope_rot = 4,
+     .rope_interleaved = true,
+     .bos_id = -1,
+     .pad_id = -1},
+};
+
+static void *random_weights(const struct clime_layout *l, enum clime_dtype dt, uint64_t seed) {
+    void *w = xmalloc((size_t)l->n * clime_dtype_bytes(dt));
+    clime_weights_init(l, dt, w, 0.02f, seed);
+    return w;
+}
+
+static void test_layout(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(configs); i++) {
+        const struct clime_config *c = &configs[i];
+        struct clime_layout l, again;
+        clime_layout_make(c, &l);
+        clime_layout_make(c, &again);
+        assert_true(l.hash == again.hash);
+        int64_t end = 0, n = 0;
+        for (int k = 0; k < l.n_slices; k++) {
+            assert_true(l.slices[k].offset >= end && l.slices[k].offset - end < 64);
+            end = l.slices[k].offset + l.slices[k].n;
+            n += l.slices[k].n;
+            assert_ptr_equal(clime_layout_find(&l, l.slices[k].name), &l.slices[k]);
+        }
+        assert_int_equal(n, clime_config_params(c));
+        assert_int_equal(l.n % 64, 0);
+        assert_int_equal(l.head == l.embed, c->tied);
+        int64_t D = c->D, q = (int64_t)c->H * c->Dh, kv = (int64_t)c->HK * c->Dh;
+        const struct clime_slice *k_proj = clime_layout_find(&l, "model.layers.0.self_attn.k_proj.weight");
+        const struct clime_slice *v_proj = clime_layout_find(&l, "model.layers.0.self_attn.v_proj.weight");
+        assert_int_equal(k_proj->offset, l.layer[0].qkv + q * D); /* joined without a gap */
+        assert_int_equal(v_proj->offset, l.layer[0].qkv + (q + kv) * D);
+        assert_int_equal(l.layer[0].gu % 64, 0);
+        assert_null(clime_layout_find(&l, "model.layers.0"));
+        struct clime_config other = *c;
+        other.F += 4;
+        clime_layout_free(&again);
+        clime_layout_make(&other, &again);
+        assert_true(l.hash != again.hash);
+        clime_layout_free(&l);
+        clime_layout_free(&again);
+    }
+}
+
+/* fp16 by its definition: sign, 2^(e-15) * 1.m, subnormals, infinities. */
+static double half_value(unsigned h) {
+    unsigned e = h >> 10 & 31, m = h & 1023;
+    double v = e == 31 ? (m ? NAN : INFINITY) : e ? ldexp(1024 + m, (int)e - 25) : ldexp(m, -24);
+    return h & 0x8000 ? -v : v;
+}
+
+static void test_convert(void **state) {
+    (void)state;
+    for (unsigned h = 0; h < 65536; h++) {
+        uint16_t in = (uint16_t)h;
+        float f;
+        clime_convert(CLIME_ST_F16, CLIME_F32, 1, &in, &f);
+        double want = half_value(h);
+        assert_true(isnan(want) ? isnan(f) : (double)f == want && !signbit(f) == !signbit(want));
+        clime_convert(CLIME_ST_BF16, CLIME_F32, 1, &in, &f);
+        uint16_t back;
+        clime_convert(CLIME_ST_F32, CLIME_BF16, 1, &f, &back);
+        if (isnan(f))
+            assert_true((back & 0x7fff) > 0x7f80);
+        else
+            assert_int_equal(back, h);
+    }
+    static const struct {
+        uint32_t f32;
+        uint16_t bf16;
+    } rounding[] = {
+        {0x3f808000, 0x3f80}, /* tie to even */ {0x3f818000, 0x3f82}, {0x3f808001, 0x3f81},
+        {0x7f7fffff, 0x7f80}, /* to infinity */ {0x00008000, 0x0000}, {0x80018000, 0x8002},
+        {0x7f800001, 0x7fc0}, /* NaN stays NaN */
+    };
+    for (size_t i = 0; i < CLIME_COUNT(rounding); i++) {
+        uint16_t out;
+        clime_convert(CLIME_ST_F32, CLIME_BF16, 1, &rounding[i].f32, &out);
+        assert_int_equal(out, rounding[i].bf16);
+    }
+}
+
+static void test_folder(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(configs); i++) {
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            for (int64_t shard = 0; shard <= 2000; shard += 2000) {
+                enum clime_dtype dt = bf16 ? CLIME_BF16 : CLIME_F32;
+                struct clime_layout l;
+                struct clime_error e = {0};
+                struct clime_config c;
+                clime_layout_make(&configs[i], &l);
+                void *w = random_weights(&l, dt, 5), *got = xmalloc((size_t)l.n * 4);
+                assert_int_equal(clime_weights_export(dir, &configs[i], &l, dt, w, shard, &e), CLIME_OK);
+                assert_int_equal(clime_config_load(dir, &c, &e), CLIME_OK);
+                assert_int_equal(c.dtype, dt);
+                if (clime_weights_import(dir, &c, &l, dt, got, &e)) fail_msg("%s", e.msg);
+                assert_memory_equal(got, w, (size_t)l.n * clime_dtype_bytes(dt));
+                char a[65], b[65];
+                clime_weights_sha256(&l, dt, w, a);
+                clime_weights_sha256(&l, dt, got, b);
+                assert_string_equal(a, b);
+                ((uint8_t *)got)[(size_t)l.slices[1].offset * clime_dtype_bytes(dt)] ^= 1;
+                clime_weights_sha256(&l, dt, got, b);
+                assert_string_not_equal(a, b);
+                free(w);
+                free(got);
+                clime_layout_free(&l);
+            }
+        }
+    }
+}
+
+/* The whole stream of weights as bytes. */
+static uint8_t *stream_of(const struct clime_layout *l, enum clime_dtype dt, const void *w, size_t *len) {
+    struct clime_weights_writer *out = clime_weights_writer_new(l, dt, w);
+    *len = (size_t)clime_weights_writer_length(out);
+    uint8_t *s = xmalloc(*len);
+    size_t at = 0;
+    for (int64_t n, step = 1; (n = clime_weights_writer_read(out, s + at, (size_t)step)) > 0; step = step * 3 % 977)
+        at += (size_t)n;
+    assert_int_equal(at, *len);
+    clime_weights_writer_free(out);
+    return s;
+}
+
+static enum clime_err read_stream(const struct clime_config *c, const struct clime_layout *l, enum clime_dtype dt,
+                                  void *flat, const uint8_t *s, size_t len, struct clime_rng *r, size_t max_piece,
+                                  struct clime_error *e) {
+    struct clime_weights_reader *in = clime_weights_reader_new(c, l, dt, flat);
+    enum clime_err rc = CLIME_OK;
+    for (size_t at = 0; at < len && rc == CLIME_OK;) {
+        size_t n = 1 + clime_rng_below(r, max_piece);
+        if (n > len - at) n = len - at;
+        uint8_t *piece = xmalloc(n); /* its own block, so that a sanitizer sees reads past it */
+        memcpy(piece, s + at, n);
+        rc = clime_weights_reader_feed(in, piece, n, e);
+        free(piece);
+        at += n;
+    }
+    if (rc)
+        assert_int_equal(clime_weights_reader_feed(in, s, 1, NULL), rc); /* an error stays */
+    else
+        rc = clime_weights_reader_done(in, e);
+    clime_weights_reader_free(in);
+    return rc;
+}
+
+static void test_stream(void **state) {
+    (void)state;
+    struct clime_rng r;
+    clime_rng_init(&r, 7);
+    for (size_t i = 0; i < CLIME_COUNT(configs); i++) {
+        for (int k = 0; k < 4; k++) { /* every pair of stored and wanted type */
+            enum clime_dtype stored = k & 1 ? CLIME_BF16 : CLIME_F32, dt = k & 2 ? CLIME_BF16 : CLIME_F32;
+            struct clime_layout l;
+            clime_layout_make(&configs[i], &l);
+            void *w = random_weights(&l, stored, i), *want = xmalloc((size_t)l.n * 4), *got = xmalloc((size_t)l.n * 4);
+            clime_convert(stored == CLIME_BF16 ? CLIME_ST_BF16 : CLIME_ST_F32, dt, (size_t)l.n, w, want);
+            size_t len;
+            uint8_t *s = stream_of(&l, stored, w, &len);
+            static const size_t pieces[] = {3, 17, 1000, 1 << 20};
+            for (size_t p = 0; p < CLIME_COUNT(pieces); p++) {
+                struct clime_error e = {0};
+                memset(got, 0xaa, (size_t)l.n * 4);
+                if (read_stream(&configs[i], &l, dt, got, s, len, &r, pieces[p], &e)) fail_msg("%s", e.msg);
+                assert_memory_equal(got, want, (size_t)l.n * clime_dtype_bytes(dt));
+            }
+            for (int cut = 0; cut < 20; cut++) { /* truncated anywhere, or longer than it says */
+                struct clime_error e = {0};
+                size_t n = clime_rng_below(&r, len);
+                assert_int_equal(read_stream(&configs[i], &l, dt, got, s, n, &r, 500, &e), CLIME_ERR_INPUT);
+                assert_non_null(strstr(e.msg, "truncated"));
+            }
+            s = xrealloc(s, len + 1);
+            s[len] = 0;
+            struct clime_error e = {0};
+            assert_int_equal(read_stream(&configs[i], &l, dt, got, s, len + 1, &r, 500, &e), CLIME_ERR_INPUT);
+            assert_non_null(strstr(e.msg, "after the last tensor"));
+            for (int n = 0; n < 200; n++) { /* any byte of the header changed: refused or taken, never a crash */
+                size_t at = clime_rng_below(&r, 600);
+                uint8_t old = s[at];
+                s[at] = (uint8_t)clime_rng_u32(&r);
+                read_stream(&configs[i], &l, dt, got, s, len, &r, 4096, &e);
+                s[at] = old;
+            }
+            free(s);
+            free(w);
+            free(want);
+            free(got);
+            clime_layout_free(&l);
+        }
+    }
+}
+
+/* Checkpoints written by hand: name, type, shape, bytes of data. */
+static void write_checkpoint(const char *json, size_t data) {
+    char path[96];
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    size_t len = strlen(json);
+    uint64_t field = len;
+    char *bytes = xcalloc(8 + len + data, 1);
+    memcpy(bytes, &field, 8);
+    memcpy(bytes + 8, json, len);
+    assert_int_equal(clime_atomic_save(path, bytes, 8 + len + data, NULL), CLIME_OK);
+    free(bytes);
+}
+
+static void test_misfit(void **state) {
+    (void)state;
+    static const struct {
+        const char *json;
+        size_t data;
+        const char *error;
+    } cases[] = {
+        {"{}", 0, "'model.embed_tokens.weight' is missing"},
+        {"{\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[25],\"data_offsets\":[0,100]}}", 100,
+         "'model.norm.weight' has shape [25], the model needs [24]"},
+        {"{\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[24,1],\"data_offsets\":[0,96]}}", 96,
+         "has shape [24, 1]"},
+        {"{\"model.norm.weight\":{\"dtype\":\"F64\",\"shape\":[24],\"data_offsets\":[0,192]}}", 192, "type F64"},
+        {"{\"model.layers.0.mlp.experts.0\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+         "is not part of this model"},
+        {"{\"model.layers.2.input_layernorm.weight\":{\"dtype\":\"F32\",\"shape\":[24],\"data_offsets\":[0,96]}}", 96,
+         "is not part of this model"},
+        {"{\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+         "'model.embed_tokens.weight' is missing"}, /* a tied head is ignored */
+    };
+    clear_dir();
+    struct clime_layout l;
+    clime_layout_make(&configs[0], &l);
+    void *flat = xmalloc((size_t)l.n * 4);
+    struct clime_error e = {0};
+    assert_int_equal(clime_weights_import(dir, &configs[0], &l, CLIME_F32, flat, &e), CLIME_ERR_NOT_FOUND);
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        write_checkpoint(cases[i].json, cases[i].data);
+        assert_int_equal(clime_weights_import(dir, &configs[0], &l, CLIME_F32, flat, &e), CLIME_ERR_INPUT);
+        if (!strstr(e.msg, cases[i].error)) fail_msg("case %zu: '%s' lacks '%s'", i, e.msg, cases[i].error);
+    }
+    clear_dir();
+    static const char *const indexes[] = {
+        "{}", "{\"weight_map\":{\"a\":3}}", "{\"weight_map\":{\"a\":\"../x.safetensors\"}}",
+        "{\"weight_map\":{\"a\":\"pytorch_model.bin\"}}", "{\"weight_map\":{\"a\":\"gone.safetensors\"}}"};
+    char path[96];
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
+    for (size_t i = 0; i < CLIME_COUNT(indexes); i++) {
+        assert_int_equal(clime_atomic_save(path, indexes[i], strlen(indexes[i]), NULL), CLIME_OK);
+        assert_int_not_equal(clime_weights_import(dir, &configs[0], &l, CLIME_F32, flat, &e), CLIME_OK);
+    }
+    free(flat);
+    clime_layout_free(&l);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layout), cmocka_unit_test(test_convert),
+                                       cmocka_unit_test(test_folder), cmocka_unit_test(test_stream),
+                                       cmocka_unit_test(test_misfit)};
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
+}
