@@ -93,38 +93,38 @@ static const struct special_case SPECIAL[] = {
     {0xFB06, "ST", "\xEF\xAC\x86", "St", "st"},
 };
 
-void clime_unicode_case(int32_t cp, enum clime_unicode_case to, struct clime_buf *out) {
-    if (cp < 0 || cp > 0x10FFFF) return;
+int clime_unicode_case(int32_t cp, enum clime_unicode_case to, char out[CLIME_UNICODE_CASE_MAX]) {
+    if (cp < 0 || cp > 0x10FFFF) return 0;
     for (size_t i = 0; cp >= 0xDF && i < CLIME_COUNT(SPECIAL); i++) {
         const struct special_case *s = &SPECIAL[i];
         if (s->cp != cp) continue;
-        clime_buf_adds(out, to == CLIME_UPPER   ? s->upper
-                            : to == CLIME_LOWER ? s->lower
-                            : to == CLIME_TITLE ? s->title
-                                                : s->fold);
-        return;
+        const char *z = to == CLIME_UPPER   ? s->upper
+                        : to == CLIME_LOWER ? s->lower
+                        : to == CLIME_TITLE ? s->title
+                                            : s->fold;
+        int n = (int)strlen(z);
+        memcpy(out, z, (size_t)n);
+        return n;
     }
-    utf8proc_int32_t folded[8];
-    int boundary = 0;
+    utf8proc_int32_t mapped[4];
+    int boundary = 0, n_bytes = 0;
     utf8proc_ssize_t n = 1;
     switch (to) {
     case CLIME_UPPER:
-        folded[0] = utf8proc_toupper(cp);
+        mapped[0] = utf8proc_toupper(cp);
         break;
     case CLIME_LOWER:
-        folded[0] = utf8proc_tolower(cp);
+        mapped[0] = utf8proc_tolower(cp);
         break;
     case CLIME_TITLE:
-        folded[0] = utf8proc_totitle(cp);
+        mapped[0] = utf8proc_totitle(cp);
         break;
     case CLIME_FOLD:
-        n = utf8proc_decompose_char(cp, folded, 8, UTF8PROC_CASEFOLD, &boundary);
+        n = utf8proc_decompose_char(cp, mapped, 4, UTF8PROC_CASEFOLD, &boundary);
         break;
     }
-    for (utf8proc_ssize_t i = 0; i < n && i < 8; i++) {
-        char bytes[4];
-        clime_buf_add(out, bytes, (size_t)clime_unicode_put(folded[i], bytes));
-    }
+    for (utf8proc_ssize_t i = 0; i < n && i < 4; i++) n_bytes += clime_unicode_put(mapped[i], out + n_bytes);
+    return n_bytes;
 }
 
 bool clime_unicode_is_white_space(int32_t cp) {

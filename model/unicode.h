@@ -34,8 +34,9 @@ bool clime_unicode_is_printable(int32_t cp); /* repr() shows it as it is */
 
 enum clime_unicode_case { CLIME_UPPER, CLIME_LOWER, CLIME_TITLE, CLIME_FOLD };
 
-/* Appends the full case mapping of cp (one to three code points: "ß" is "SS"). */
-void clime_unicode_case(int32_t cp, enum clime_unicode_case to, struct clime_buf *out);
+/* Writes the full case mapping of cp (one to four code points: "ß" is "SS") and returns its bytes. */
+#define CLIME_UNICODE_CASE_MAX 16
+int clime_unicode_case(int32_t cp, enum clime_unicode_case to, char out[CLIME_UNICODE_CASE_MAX]);
 
 bool clime_unicode_is_white_space(int32_t cp); /* the property White_Space: \s of Rust and Oniguruma */
 bool clime_unicode_is_word(int32_t cp);        /* \w of Rust's regex: letters, marks, digits, connectors, joiners */
