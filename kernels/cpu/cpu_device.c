@@ -1,0 +1,181 @@
+/* The CPU context: which instruction set, the thread pool, memory, parallel loops.
+ *
+ * Called by the one thread that owns the context; clime_cpu_scratch by the pool's threads, each for its own slot.
+ * Owns the pool and the scratch rooms. The invariant: the instruction set is chosen once, at open, and is part of the
+ * context's name, since bits are promised within one instruction set only.
+ * Work is done when a call returns, so sync has nothing to wait for.
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_device.h"
+
+#define ALIGN 256
+#define HUGE_PAGE ((size_t)2 << 20)
+#define INLINE_NS 20000.0 /* work shorter than this does not pay for waking a thread */
+
+struct isa {
+    const char *name;  /* the option's word */
+    const char *title; /* as recorded with samples */
+    const struct clime_ops *ops;
+    bool (*runs)(void);
+};
+
+static bool runs_anywhere(void) {
+    return true;
+}
+
+#ifdef __x86_64__
+static bool runs_avx2(void) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static bool runs_avx512(void) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bf16");
+}
+#endif
+
+static const struct isa ISAS[] = {/* best first */
+#ifdef __x86_64__
+                                  {"avx512", "cpu avx512-bf16", &clime_cpu_ops_avx512, runs_avx512},
+                                  {"avx2", "cpu avx2-fma", &clime_cpu_ops_avx2, runs_avx2},
+#endif
+                                  {"generic", "cpu generic", &clime_cpu_ops_generic, runs_anywhere}};
+
+static const struct isa *choose(const char *name, struct clime_error *e) {
+    for (size_t i = 0; i < CLIME_COUNT(ISAS); i++) {
+        if (name && strcmp(name, ISAS[i].name) != 0) continue;
+        if (ISAS[i].runs()) return &ISAS[i];
+        if (name) {
+            clime_fail(e, CLIME_ERR_UNAVAILABLE, "this CPU does not have the instruction set \"%s\"", name);
+            return NULL;
+        }
+    }
+    clime_fail(e, CLIME_ERR_INPUT, "unknown CPU instruction set \"%s\" (generic, avx2, avx512)", name);
+    return NULL;
+}
+
+enum clime_err clime_cpu_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e) {
+    *out = NULL;
+    const struct isa *isa = choose(o->isa, e);
+    if (!isa) return e ? e->code : CLIME_ERR_INPUT;
+    if (o->n_threads < 0) return clime_fail(e, CLIME_ERR_INPUT, "%d CPU threads", o->n_threads);
+    struct clime_dev *d = xcalloc(1, sizeof *d);
+    d->head.ops = &clime_cpu_ops;
+    d->head.dt = o->dt;
+    snprintf(d->head.name, sizeof d->head.name, "%s", isa->title);
+    d->isa = isa->ops;
+    d->pool = clime_pool_new(o->n_threads);
+    d->n_threads = clime_pool_threads(d->pool);
+    d->slot = xcalloc((size_t)d->n_threads, sizeof *d->slot);
+    *out = d;
+    return CLIME_OK;
+}
+
+void clime_cpu_close(struct clime_dev *d) {
+    if (!d) return;
+    clime_pool_free(d->pool);
+    for (int i = 0; i < d->n_threads; i++) free(d->slot[i].p);
+    free(d->slot);
+    free(d->shared.p);
+    free(d);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+void clime_cpu_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes) {
+    (void)d;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *total_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * page;
+    *free_bytes = (size_t)sysconf(_SC_AVPHYS_PAGES) * page;
+    FILE *f = fopen("/proc/meminfo", "r"); /* MemAvailable counts the page cache, which gives way */
+    if (!f) return;
+    char line[128];
+    while (fgets(line, sizeof line, f)) {
+        if (strncmp(line, "MemAvailable:", 13) == 0) *free_bytes = (size_t)strtoull(line + 13, NULL, 10) * 1024;
+    }
+    fclose(f);
+}
+
+enum clime_err clime_cpu_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out, struct clime_error *e) {
+    *out = NULL;
+    size_t available, total;
+    clime_cpu_memory(d, &available, &total);
+    /* Linux promises more memory than there is; what cannot fit at all is refused here. */
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : ALIGN;
+    if (bytes > total || posix_memalign(out, align, bytes ? bytes : 1) != 0) {
+        *out = NULL;
+        return clime_fail(e, CLIME_ERR_LIMIT, "%s needs %zu bytes; this machine has %zu, %zu of them free", what, bytes,
+                          total, available);
+    }
+    if (bytes >= HUGE_PAGE) (void)madvise(*out, bytes, MADV_HUGEPAGE); /* a hint; fewer TLB misses on weights */
+    return CLIME_OK;
+}
+
+void clime_cpu_free(struct clime_dev *d, void *p) {
+    (void)d;
+    free(p);
+}
+
+void clime_cpu_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes) {
+    (void)d;
+    if (bytes) memcpy(dst, src, bytes);
+}
+
+void clime_cpu_zero(struct clime_dev *d, void *p, size_t bytes) {
+    (void)d;
+    if (bytes) memset(p, 0, bytes);
+}
+
+enum clime_err clime_cpu_sync(struct clime_dev *d, struct clime_error *e) {
+    (void)d;
+    (void)e;
+    return CLIME_OK;
+}
+
+/* ---- scratch and parallel loops ---------------------------------------------------------------------------------- */
+static void *room(struct clime_cpu_room *r, size_t bytes) {
+    if (r->bytes < bytes) {
+        free(r->p);
+        r->bytes = bytes + bytes / 4;
+        r->p = xaligned(64, (r->bytes + 63) / 64 * 64);
+    }
+    return r->p;
+}
+
+void *clime_cpu_shared(struct clime_dev *d, size_t bytes) {
+    return room(&d->shared, bytes);
+}
+
+void *clime_cpu_scratch(struct clime_dev *d, int slot, size_t bytes) {
+    return room(&d->slot[slot], bytes);
+}
+
+struct loop {
+    void (*fn)(void *arg, int i, int slot);
+    void *arg;
+    int n;
+    atomic_int next;
+};
+
+/* One per slot: takes tiles until there are none, so that a slow core does not hold up the rest. */
+static void drain(void *arg, int slot) {
+    struct loop *l = arg;
+    for (int i; (i = atomic_fetch_add_explicit(&l->next, 1, memory_order_relaxed)) < l->n;) l->fn(l->arg, i, slot);
+}
+
+void clime_cpu_for(struct clime_dev *d, int n, double ns, void (*fn)(void *arg, int i, int slot), void *arg) {
+    if (n <= 1 || d->n_threads == 1 || ns < INLINE_NS) {
+        for (int i = 0; i < n; i++) fn(arg, i, 0);
+        return;
+    }
+    struct loop l = {.fn = fn, .arg = arg, .n = n};
+    atomic_init(&l.next, 0);
+    clime_pool_run(d->pool, n < d->n_threads ? n : d->n_threads, drain, &l);
+}

@@ -1,0 +1,16 @@
+/* Context and memory entries of the CPU table, as kernels.h describes them. For cpu_table.c. */
+#ifndef CLIME_KERNELS_CPU_CPU_DEVICE_H
+#define CLIME_KERNELS_CPU_CPU_DEVICE_H
+
+#include "kernels/kernels.h"
+
+enum clime_err clime_cpu_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e);
+void clime_cpu_close(struct clime_dev *d);
+enum clime_err clime_cpu_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out, struct clime_error *e);
+void clime_cpu_free(struct clime_dev *d, void *p);
+void clime_cpu_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes);
+void clime_cpu_zero(struct clime_dev *d, void *p, size_t bytes);
+enum clime_err clime_cpu_sync(struct clime_dev *d, struct clime_error *e);
+void clime_cpu_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
+
+#endif

@@ -1,0 +1,34 @@
+/* One build's table of operations. Compiled once for each instruction set (cpu.h); read by cpu_device.c at open.
+ * Holds nothing that changes. The context and memory entries stay empty: they do not depend on the instruction set.
+ */
+#include "kernels/cpu/cpu_ops.h"
+
+const struct clime_ops CPU(ops) = {
+    .pack_bytes = CPU(pack_bytes),
+    .pack = CPU(pack),
+    .gemm = CPU(gemm),
+    .gemm_dx = CPU(gemm_dx),
+    .gemm_dw = CPU(gemm_dw),
+    .bias = CPU(bias),
+    .bias_bwd = CPU(bias_bwd),
+    .embed = CPU(embed),
+    .embed_bwd = CPU(embed_bwd),
+    .gather = CPU(gather),
+    .scatter = CPU(scatter),
+    .rmsnorm = CPU(rmsnorm),
+    .add_rmsnorm = CPU(add_rmsnorm),
+    .add = CPU(add),
+    .rmsnorm_bwd = CPU(rmsnorm_bwd),
+    .qkv_rope = CPU(qkv_rope),
+    .qkv_rope_bwd = CPU(qkv_rope_bwd),
+    .swiglu = CPU(swiglu),
+    .swiglu_bwd = CPU(swiglu_bwd),
+    .attn = CPU(attn),
+    .attn_bwd = CPU(attn_bwd),
+    .head_stats = CPU(head_stats),
+    .head_grad = CPU(head_grad),
+    .sample = CPU(sample),
+    .top_logp = CPU(top_logp),
+    .adamw = CPU(adamw),
+    .sumsq = CPU(sumsq),
+};

@@ -1,0 +1,51 @@
+/* The operations of one build, as kernels.h describes them; cpu_isa.c gathers them in its table. */
+#ifndef CLIME_KERNELS_CPU_CPU_OPS_H
+#define CLIME_KERNELS_CPU_CPU_OPS_H
+
+#include "kernels/cpu/cpu.h"
+
+size_t CPU(pack_bytes)(struct clime_dev *d, int N, int K);
+void CPU(pack)(struct clime_dev *d, int N, int K, const void *w, void *packed);
+void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
+               const void *packed, void *y);
+void CPU(gemm_dx)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx);
+void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
+void CPU(bias)(struct clime_dev *d, int T, int N, void *y, const void *b);
+void CPU(bias_bwd)(struct clime_dev *d, int T, int N, const void *dy, float *db);
+void CPU(embed)(struct clime_dev *d, int T, int D, const int32_t *ids, const void *table, void *y);
+void CPU(embed_bwd)(struct clime_dev *d, int T, int D, int V, const int32_t *ids, const void *dy, float *dtable);
+void CPU(gather)(struct clime_dev *d, int R, int D, const int32_t *rows, const void *x, void *y);
+void CPU(scatter)(struct clime_dev *d, int T, int R, int D, const int32_t *rows, const void *x, void *y);
+void CPU(rmsnorm)(struct clime_dev *d, int T, int D, float eps, const void *x, const void *w, void *y, float *rstd);
+void CPU(add_rmsnorm)(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta, const void *w,
+                      void *sum, void *y, float *rstd);
+void CPU(add)(struct clime_dev *d, int T, int D, const void *a, const void *b, void *y);
+void CPU(rmsnorm_bwd)(struct clime_dev *d, int T, int D, const void *dy, const void *x, const void *w,
+                      const float *rstd, const void *add, void *dx, float *dw);
+void CPU(qkv_rope)(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope, float eps,
+                   const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos, const int32_t *slot,
+                   void *q, void *k, void *v);
+void CPU(qkv_rope_bwd)(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope,
+                       float eps, const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos,
+                       const void *dq, const void *dk, const void *dv, void *dqkv, float *dq_norm, float *dk_norm);
+void CPU(swiglu)(struct clime_dev *d, int T, int F, const void *gu, void *h);
+void CPU(swiglu_bwd)(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu);
+void CPU(attn)(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
+               const void *k, const void *v, void *out, float *lse);
+void CPU(attn_bwd)(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
+                   const void *k, const void *v, const void *out, const float *lse, const void *dout, void *dq,
+                   void *dk, void *dv);
+void CPU(head_stats)(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                     const int32_t *targets, float *lse, float *logp, float *entropy);
+void CPU(head_grad)(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                    const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
+                    const float *g_ent, void *dlogits, int64_t ld);
+void CPU(sample)(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
+                 const struct clime_sampling *p, struct clime_drawn *out);
+void CPU(top_logp)(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
+                   int32_t *h_ids, float *h_logp);
+void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master, float *m,
+                float *v, void *params);
+double CPU(sumsq)(struct clime_dev *d, size_t n, const float *x);
+
+#endif

@@ -1,0 +1,170 @@
+/* The CPU table: context and memory from cpu_device.c, and every operation sent to the build for the instruction set
+ * that the context was opened with. Holds nothing; the owner of the context calls.
+ */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_device.h"
+
+static size_t pack_bytes(struct clime_dev *d, int N, int K) {
+    return d->isa->pack_bytes(d, N, K);
+}
+
+static void pack(struct clime_dev *d, int N, int K, const void *w, void *packed) {
+    d->isa->pack(d, N, K, w, packed);
+}
+
+static void gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
+                 const void *packed, void *y) {
+    d->isa->gemm(d, out, T, N, K, x, w, packed, y);
+}
+
+static void gemm_dx(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx) {
+    d->isa->gemm_dx(d, T, N, K, dy, w, dx);
+}
+
+static void gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
+    d->isa->gemm_dw(d, T, N, K, dy, x, dw);
+}
+
+static void bias(struct clime_dev *d, int T, int N, void *y, const void *b) {
+    d->isa->bias(d, T, N, y, b);
+}
+
+static void bias_bwd(struct clime_dev *d, int T, int N, const void *dy, float *db) {
+    d->isa->bias_bwd(d, T, N, dy, db);
+}
+
+static void embed(struct clime_dev *d, int T, int D, const int32_t *ids, const void *table, void *y) {
+    d->isa->embed(d, T, D, ids, table, y);
+}
+
+static void embed_bwd(struct clime_dev *d, int T, int D, int V, const int32_t *ids, const void *dy, float *dtable) {
+    d->isa->embed_bwd(d, T, D, V, ids, dy, dtable);
+}
+
+static void gather(struct clime_dev *d, int R, int D, const int32_t *rows, const void *x, void *y) {
+    d->isa->gather(d, R, D, rows, x, y);
+}
+
+static void scatter(struct clime_dev *d, int T, int R, int D, const int32_t *rows, const void *x, void *y) {
+    d->isa->scatter(d, T, R, D, rows, x, y);
+}
+
+static void rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *w, void *y, float *rstd) {
+    d->isa->rmsnorm(d, T, D, eps, x, w, y, rstd);
+}
+
+static void add_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta, const void *w,
+                        void *sum, void *y, float *rstd) {
+    d->isa->add_rmsnorm(d, T, D, eps, x, delta, w, sum, y, rstd);
+}
+
+static void add(struct clime_dev *d, int T, int D, const void *a, const void *b, void *y) {
+    d->isa->add(d, T, D, a, b, y);
+}
+
+static void rmsnorm_bwd(struct clime_dev *d, int T, int D, const void *dy, const void *x, const void *w,
+                        const float *rstd, const void *add, void *dx, float *dw) {
+    d->isa->rmsnorm_bwd(d, T, D, dy, x, w, rstd, add, dx, dw);
+}
+
+static void qkv_rope(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope, float eps,
+                     const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos, const int32_t *slot,
+                     void *q, void *k, void *v) {
+    d->isa->qkv_rope(d, T, h, rope, eps, qkv, q_norm, k_norm, pos, slot, q, k, v);
+}
+
+static void qkv_rope_bwd(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope,
+                         float eps, const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos,
+                         const void *dq, const void *dk, const void *dv, void *dqkv, float *dq_norm, float *dk_norm) {
+    d->isa->qkv_rope_bwd(d, T, h, rope, eps, qkv, q_norm, k_norm, pos, dq, dk, dv, dqkv, dq_norm, dk_norm);
+}
+
+static void swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h) {
+    d->isa->swiglu(d, T, F, gu, h);
+}
+
+static void swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu) {
+    d->isa->swiglu_bwd(d, T, F, gu, dh, dgu);
+}
+
+static void attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
+                 const void *k, const void *v, void *out, float *lse) {
+    d->isa->attn(d, h, T, a, q, k, v, out, lse);
+}
+
+static void attn_bwd(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
+                     const void *k, const void *v, const void *out, const float *lse, const void *dout, void *dq,
+                     void *dk, void *dv) {
+    d->isa->attn_bwd(d, h, T, a, q, k, v, out, lse, dout, dq, dk, dv);
+}
+
+static void head_stats(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                       const int32_t *targets, float *lse, float *logp, float *entropy) {
+    d->isa->head_stats(d, R, V, logits, inv_temp, targets, lse, logp, entropy);
+}
+
+static void head_grad(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                      const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
+                      const float *g_ent, void *dlogits, int64_t ld) {
+    d->isa->head_grad(d, R, V, logits, inv_temp, targets, lse, entropy, g_logp, g_ent, dlogits, ld);
+}
+
+static void sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
+                   const struct clime_sampling *p, struct clime_drawn *out) {
+    d->isa->sample(d, R, V, logits, lse, p, out);
+}
+
+static void top_logp(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
+                     int32_t *h_ids, float *h_logp) {
+    d->isa->top_logp(d, V, row, inv_temp, lse, n, h_ids, h_logp);
+}
+
+static void adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master,
+                  float *m, float *v, void *params) {
+    d->isa->adamw(d, n, o, grad, master, m, v, params);
+}
+
+static double sumsq(struct clime_dev *d, size_t n, const float *x) {
+    return d->isa->sumsq(d, n, x);
+}
+
+const struct clime_ops clime_cpu_ops = {
+    .name = "cpu",
+    .open = clime_cpu_open,
+    .close = clime_cpu_close,
+    .alloc = clime_cpu_alloc,
+    .free = clime_cpu_free,
+    .copy_in = clime_cpu_copy,
+    .copy_out = clime_cpu_copy,
+    .copy = clime_cpu_copy,
+    .zero = clime_cpu_zero,
+    .sync = clime_cpu_sync,
+    .memory = clime_cpu_memory,
+    .pack_bytes = pack_bytes,
+    .pack = pack,
+    .gemm = gemm,
+    .gemm_dx = gemm_dx,
+    .gemm_dw = gemm_dw,
+    .bias = bias,
+    .bias_bwd = bias_bwd,
+    .embed = embed,
+    .embed_bwd = embed_bwd,
+    .gather = gather,
+    .scatter = scatter,
+    .rmsnorm = rmsnorm,
+    .add_rmsnorm = add_rmsnorm,
+    .add = add,
+    .rmsnorm_bwd = rmsnorm_bwd,
+    .qkv_rope = qkv_rope,
+    .qkv_rope_bwd = qkv_rope_bwd,
+    .swiglu = swiglu,
+    .swiglu_bwd = swiglu_bwd,
+    .attn = attn,
+    .attn_bwd = attn_bwd,
+    .head_stats = head_stats,
+    .head_grad = head_grad,
+    .sample = sample,
+    .top_logp = top_logp,
+    .adamw = adamw,
+    .sumsq = sumsq,
+};

@@ -1,0 +1,299 @@
+/* Matrix products: forward, and the two of the backward pass, as one blocked product over word streams.
+ *
+ * Called by the context's owner; tiles run on the pool. Owns nothing: packed weights belong to the caller, everything
+ * else lives in the context's scratch rooms.
+ * The invariant: an output is one fp32 chain over ascending K, whatever the number of rows, the blocking or the
+ * threads (DESIGN.md 4.1). K is cut into pieces only between steps of that chain, with the sum kept in fp32.
+ * Zero padding at odd ends is part of the chain and the same for every row.
+ *
+ * Blocking (Goto & van de Geijn 2008, "Anatomy of High-Performance Matrix Multiplication"): a task is a block of C;
+ * within it a piece of B of a few vectors times K_PIECE words stays in the first-level cache while all row tiles of
+ * the block pass over it.
+ */
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/gemm_pack.h"
+#include "kernels/cpu/gemm_tile.h"
+
+#define BLOCK_ROWS 96     /* rows of a task whose A was made before: 96 x 1024 bf16 = 192 KiB, in the second cache */
+#define BLOCK_VECS 8      /* vectors of outputs of such a task */
+#define K_PIECE 256       /* words: a B piece of 2 AVX-512 vectors is 32 KiB */
+#define OWN_ROWS 192      /* rows and vectors of a task that packs its own A and B, larger to repay the packing */
+#define OWN_VECS 16       /* . */
+#define OWN_K_PIECE 128   /* . */
+#define STRIP_ROWS 512    /* rows whose A streams are made at once, which bounds the shared room */
+#define PACK_INLINE 32768 /* words of A that the caller's thread packs alone */
+
+struct product {
+    struct clime_dev *d;
+    struct gemm_operand a, b; /* lanes: rows of C, columns of C */
+    bool bf16;
+    int M, N, KW; /* KW: K in words */
+    int block_rows, block_vecs, k_piece;
+    int n_row_blocks, n_col_blocks;
+    const uint32_t *a_stream; /* all rows of a, made before; NULL: each task packs */
+    const uint32_t *b_stream; /* all of b in packed order; NULL: each task packs */
+    void *c;                  /* [M, N] */
+    enum clime_dtype out;
+    bool add; /* c += (fp32) instead of = */
+};
+
+/* Row tiles of a block are as even as can be: 13 rows are 7 + 6, not 12 + 1. */
+static int tile_start(int rows, int n_tiles, int tile) {
+    return (int)((long)rows * tile / n_tiles);
+}
+
+/* The most vectors that a tile of mr rows takes at once. */
+static int tile_vecs(bool bf16, int mr, int vecs) {
+    int nb = 8;
+    while (nb > vecs || !GEMM_TILE[bf16][mr][nb]) nb /= 2;
+    return nb;
+}
+
+/* Adds words [k, k + kn) of the product to the block's sums c[rows][vecs * VW]. */
+static void block_piece(const struct product *p, int rows, int vecs, const uint32_t *a, size_t a_row, int kn,
+                        size_t a_k, const uint32_t *b, size_t bs, float *c, bool first) {
+    int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    size_t ldc = (size_t)vecs * VW;
+    int widest = tile_vecs(p->bf16, (rows + n_tiles - 1) / n_tiles, vecs);
+    for (int v = 0; v < vecs; v += widest) {
+        for (int t = 0; t < n_tiles; t++) {
+            int r0 = tile_start(rows, n_tiles, t), mr = tile_start(rows, n_tiles, t + 1) - r0;
+            const uint32_t *at = a + (size_t)r0 * a_row + a_k * (size_t)mr;
+            int end = v + widest < vecs ? v + widest : vecs;
+            for (int j = v; j < end;) {
+                int nb = tile_vecs(p->bf16, mr, end - j);
+                GEMM_TILE[p->bf16][mr][nb](kn, at, b + (size_t)j * bs, bs, c + (size_t)r0 * ldc + j * VW, ldc, first);
+                j += nb;
+            }
+        }
+    }
+}
+
+/* Rounds the block's sums into C, or adds them to it. */
+static void block_store(const struct product *p, const float *c, int row0, int rows, int col0, int vecs) {
+    int cols = p->N - col0 < vecs * VW ? p->N - col0 : vecs * VW;
+    bool bf16 = p->out == CLIME_BF16;
+    for (int r = 0; r < rows; r++) {
+        size_t at = (size_t)(row0 + r) * (size_t)p->N + (size_t)col0;
+        const float *from = c + (size_t)r * (size_t)vecs * VW;
+        for (int i = 0; i < cols; i += VW) {
+            int n = vec_lanes(i, cols);
+            vf v = vf_load(from + i);
+            if (p->add) v = dt_load(p->c, at + (size_t)i, n, false) + v;
+            if (bf16) {
+                dt_store(p->c, at + (size_t)i, v, n, true);
+            } else {
+                dt_store(p->c, at + (size_t)i, v, n, false);
+            }
+        }
+    }
+}
+
+static void block_task(void *arg, int i, int slot) {
+    const struct product *p = arg;
+    int row0 = i % p->n_row_blocks * p->block_rows, vec0 = i / p->n_row_blocks * p->block_vecs;
+    int rows = p->M - row0 < p->block_rows ? p->M - row0 : p->block_rows;
+    int vecs = (p->N + VW - 1) / VW - vec0;
+    if (vecs > p->block_vecs) vecs = p->block_vecs;
+
+    size_t c_words = (size_t)p->block_rows * (size_t)p->block_vecs * VW;
+    size_t a_words = p->a_stream ? 0 : (size_t)p->block_rows * (size_t)p->k_piece;
+    size_t b_words = p->b_stream ? 0 : (size_t)p->block_vecs * VW * (size_t)p->k_piece;
+    float *c = clime_cpu_scratch(p->d, slot, (c_words + a_words + b_words) * 4);
+    uint32_t *own_a = (uint32_t *)(void *)c + c_words, *own_b = own_a + a_words;
+    int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+
+    for (int k = 0; k < p->KW; k += p->k_piece) {
+        int kn = p->KW - k < p->k_piece ? p->KW - k : p->k_piece;
+        const uint32_t *a = own_a, *b = own_b;
+        size_t a_row = (size_t)kn, a_k = 0, bs = (size_t)kn * VW;
+        if (p->a_stream) {
+            a = p->a_stream + (size_t)row0 * (size_t)p->KW;
+            a_row = (size_t)p->KW;
+            a_k = (size_t)k;
+        } else {
+            for (int t = 0; t < n_tiles; t++) {
+                int r0 = tile_start(rows, n_tiles, t), mr = tile_start(rows, n_tiles, t + 1) - r0;
+                gemm_stream(&p->a, p->bf16, row0 + r0, mr, mr, k, kn, own_a + (size_t)r0 * (size_t)kn);
+            }
+        }
+        if (p->b_stream) {
+            b = p->b_stream + ((size_t)vec0 * (size_t)p->KW + (size_t)k) * VW;
+            bs = (size_t)p->KW * VW;
+        } else {
+            for (int j = 0; j < vecs; j++) {
+                int lane0 = (vec0 + j) * VW;
+                gemm_stream(&p->b, p->bf16, lane0, vec_lanes(lane0, p->N), VW, k, kn,
+                            own_b + (size_t)j * (size_t)kn * VW);
+            }
+        }
+        block_piece(p, rows, vecs, a, a_row, kn, a_k, b, bs, c, k == 0);
+    }
+    block_store(p, c, row0, rows, vec0 * VW, vecs);
+}
+
+/* Estimated time on one core, for clime_cpu_for: multiply-adds, or the bytes of B when rows are few. */
+static double product_ns(int M, int N, int K) {
+    const double macs_per_ns = VW == 16 ? 80 : VW == 8 ? 25 : 5;
+    double work = (double)M * N * K / macs_per_ns, bytes = (double)N * K * 2 / 20;
+    return work > bytes ? work : bytes;
+}
+
+static void product_run(struct product *p) {
+    p->n_row_blocks = (p->M + p->block_rows - 1) / p->block_rows;
+    p->n_col_blocks = ((p->N + VW - 1) / VW + p->block_vecs - 1) / p->block_vecs;
+    clime_cpu_for(p->d, p->n_row_blocks * p->n_col_blocks, product_ns(p->M, p->N, p->a.K), block_task, p);
+}
+
+/* ---- streams made before the product -------------------------------------------------------------------------- */
+struct a_packing {
+    const struct product *p;
+    uint32_t *out;
+};
+
+static void a_pack_block(void *arg, int i, int slot) {
+    (void)slot;
+    const struct a_packing *w = arg;
+    const struct product *p = w->p;
+    int row0 = i * p->block_rows, rows = p->M - row0 < p->block_rows ? p->M - row0 : p->block_rows;
+    int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    for (int t = 0; t < n_tiles; t++) {
+        int r0 = tile_start(rows, n_tiles, t), mr = tile_start(rows, n_tiles, t + 1) - r0;
+        gemm_stream(&p->a, p->bf16, row0 + r0, mr, mr, 0, p->KW, w->out + (size_t)(row0 + r0) * (size_t)p->KW);
+    }
+}
+
+static void a_pack(struct product *p) {
+    size_t words = (size_t)p->M * (size_t)p->KW;
+    struct a_packing w = {p, clime_cpu_shared(p->d, words * 4)};
+    int n = (p->M + p->block_rows - 1) / p->block_rows;
+    clime_cpu_for(p->d, n, words < PACK_INLINE ? 0 : (double)words, a_pack_block, &w);
+    p->a_stream = w.out;
+}
+
+struct b_packing {
+    struct gemm_operand b;
+    bool bf16;
+    int KW;
+    uint32_t *out;
+};
+
+static void b_pack_vec(void *arg, int i, int slot) {
+    (void)slot;
+    const struct b_packing *w = arg;
+    gemm_stream(&w->b, w->bf16, i * VW, vec_lanes(i * VW, w->b.n_lanes), VW, 0, w->KW,
+                w->out + (size_t)i * (size_t)w->KW * VW);
+}
+
+size_t CPU(pack_bytes)(struct clime_dev *d, int N, int K) {
+    return (size_t)((N + VW - 1) / VW) * VW * (size_t)gemm_words(K, clime_cpu_bf16(d)) * 4;
+}
+
+void CPU(pack)(struct clime_dev *d, int N, int K, const void *w, void *packed) {
+    bool bf16 = clime_cpu_bf16(d);
+    struct b_packing job = {{w, N, K, false, (size_t)K}, bf16, gemm_words(K, bf16), packed};
+    clime_cpu_for(d, (N + VW - 1) / VW, (double)N * K, b_pack_vec, &job);
+}
+
+/* ---- the operations --------------------------------------------------------------------------------------------- */
+void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
+               const void *packed, void *y) {
+    bool bf16 = clime_cpu_bf16(d);
+    for (int t = 0; t < T; t += STRIP_ROWS) {
+        int rows = T - t < STRIP_ROWS ? T - t : STRIP_ROWS;
+        struct product p = {.d = d,
+                            .a = {clime_cpu_at(d, x, (size_t)t * (size_t)K), rows, K, false, (size_t)K},
+                            .b = {w, N, K, false, (size_t)K},
+                            .bf16 = bf16,
+                            .M = rows,
+                            .N = N,
+                            .KW = gemm_words(K, bf16),
+                            .block_rows = BLOCK_ROWS,
+                            .block_vecs = BLOCK_VECS,
+                            .k_piece = K_PIECE,
+                            .b_stream = packed,
+                            .c = (char *)y + (size_t)t * (size_t)N * clime_dtype_bytes(out),
+                            .out = out};
+        a_pack(&p);
+        product_run(&p);
+    }
+}
+
+void CPU(gemm_dx)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx) {
+    bool bf16 = clime_cpu_bf16(d);
+    struct product p = {.d = d,
+                        .a = {dy, T, N, false, (size_t)N},
+                        .b = {w, K, N, true, (size_t)K},
+                        .bf16 = bf16,
+                        .M = T,
+                        .N = K,
+                        .KW = gemm_words(N, bf16),
+                        .block_rows = OWN_ROWS,
+                        .block_vecs = OWN_VECS,
+                        .k_piece = OWN_K_PIECE,
+                        .c = dx,
+                        .out = d->head.dt};
+    product_run(&p);
+}
+
+void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
+    bool bf16 = clime_cpu_bf16(d);
+    struct product p = {.d = d,
+                        .a = {dy, N, T, true, (size_t)N},
+                        .b = {x, K, T, true, (size_t)K},
+                        .bf16 = bf16,
+                        .M = N,
+                        .N = K,
+                        .KW = gemm_words(T, bf16),
+                        .block_rows = OWN_ROWS,
+                        .block_vecs = OWN_VECS,
+                        .k_piece = OWN_K_PIECE,
+                        .c = dw,
+                        .out = CLIME_F32,
+                        .add = true};
+    product_run(&p);
+}
+
+struct bias_job {
+    struct clime_dev *d;
+    int T, N;
+    void *y;
+    const void *b;
+    float *db;
+};
+
+#define BIAS_ROWS 32
+static void bias_rows(void *arg, int i, int slot) {
+    (void)slot;
+    const struct bias_job *j = arg;
+    bool bf16 = clime_cpu_bf16(j->d);
+    int end = (i + 1) * BIAS_ROWS < j->T ? (i + 1) * BIAS_ROWS : j->T;
+    for (int t = i * BIAS_ROWS; t < end; t++) {
+        size_t at = (size_t)t * (size_t)j->N;
+        for (int k = 0; k < j->N; k += VW) {
+            int n = vec_lanes(k, j->N);
+            vf sum = dt_load(j->y, at + (size_t)k, n, bf16) + dt_load(j->b, (size_t)k, n, bf16);
+            dt_store(j->y, at + (size_t)k, sum, n, bf16);
+        }
+    }
+}
+
+void CPU(bias)(struct clime_dev *d, int T, int N, void *y, const void *b) {
+    struct bias_job j = {.d = d, .T = T, .N = N, .y = y, .b = b};
+    clime_cpu_for(d, (T + BIAS_ROWS - 1) / BIAS_ROWS, (double)T * N / 4, bias_rows, &j);
+}
+
+static void bias_columns(void *arg, int i, int slot) {
+    (void)slot;
+    const struct bias_job *j = arg;
+    bool bf16 = clime_cpu_bf16(j->d);
+    int k = i * VW, n = vec_lanes(k, j->N);
+    vf sum = {0};
+    for (int t = 0; t < j->T; t++) sum += dt_load(j->y, (size_t)t * (size_t)j->N + (size_t)k, n, bf16);
+    dt_store(j->db, (size_t)k, dt_load(j->db, (size_t)k, n, false) + sum, n, false);
+}
+
+void CPU(bias_bwd)(struct clime_dev *d, int T, int N, const void *dy, float *db) {
+    struct bias_job j = {.d = d, .T = T, .N = N, .y = (void *)(uintptr_t)dy, .db = db};
+    clime_cpu_for(d, (N + VW - 1) / VW, (double)T * N / 4, bias_columns, &j);
+}

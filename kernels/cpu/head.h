@@ -1,0 +1,16 @@
+/* The vocabulary's fixed cut and the one formula of a log-probability, for head.c and sample.c. */
+#ifndef CLIME_KERNELS_CPU_HEAD_H
+#define CLIME_KERNELS_CPU_HEAD_H
+
+#define HEAD_SPLIT 1024 /* logits of a split: 4 KiB, summed before splits are merged in order */
+
+static inline int head_splits(int V) {
+    return (V + HEAD_SPLIT - 1) / HEAD_SPLIT;
+}
+
+/* DESIGN.md 4.1, "the number". */
+static inline float head_logp(float logit, float inv_temp, float lse) {
+    return logit * inv_temp - lse;
+}
+
+#endif

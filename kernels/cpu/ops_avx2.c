@@ -1,0 +1,16 @@
+/* Every operation of the CPU table once more, compiled for AVX2 with FMA (the Makefile gives this file's flags).
+ * cpu.h tells how builds are named; vec.h is where they differ. Holds nothing of its own.
+ */
+#define CLIME_CPU_AVX2
+
+#include "kernels/cpu/act.c"
+#include "kernels/cpu/attention.c"
+#include "kernels/cpu/attention_bwd.c"
+#include "kernels/cpu/cpu_isa.c"
+#include "kernels/cpu/embed.c"
+#include "kernels/cpu/gemm.c"
+#include "kernels/cpu/head.c"
+#include "kernels/cpu/norm.c"
+#include "kernels/cpu/optim.c"
+#include "kernels/cpu/rope.c"
+#include "kernels/cpu/sample.c"

@@ -1,0 +1,84 @@
+/* AdamW and the norm of the gradient.
+ *
+ * Called by the trainer's owner of the context; fixed chunks run on the pool. Owns nothing. Each element is updated
+ * alone (Loshchilov & Hutter 2019, in the order of torch.optim.AdamW); the norm is a sum in double over fixed chunks,
+ * chunks in order, so neither depends on threads.
+ */
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/vec.h"
+
+#define CHUNK 16384
+
+struct optim_job {
+    struct clime_dev *d;
+    size_t n;
+    const struct clime_adamw *o;
+    const float *grad;
+    float *master, *m, *v;
+    void *params;
+    double *partial;
+};
+
+VEC_INLINE vf vf_sqrt(vf x) {
+    for (int i = 0; i < VW; i++) x[i] = sqrtf(x[i]);
+    return x;
+}
+
+VEC_INLINE void adamw_body(const struct optim_job *j, int chunk, const bool bf16) {
+    const struct clime_adamw *o = j->o;
+    size_t end = ((size_t)chunk + 1) * CHUNK < j->n ? ((size_t)chunk + 1) * CHUNK : j->n;
+    for (size_t i = (size_t)chunk * CHUNK; i < end; i += VW) {
+        int n = end - i < VW ? (int)(end - i) : VW;
+        vf g = dt_load(j->grad, i, n, false) * o->grad_scale;
+        vf p = dt_load(j->master, i, n, false) * (1.0f - o->lr * o->weight_decay);
+        vf m = dt_load(j->m, i, n, false) * o->beta1 + g * (1.0f - o->beta1);
+        vf v = dt_load(j->v, i, n, false) * o->beta2 + g * g * (1.0f - o->beta2);
+        p -= o->lr * (m / o->correct1) / (vf_sqrt(v / o->correct2) + o->eps);
+        dt_store(j->m, i, m, n, false);
+        dt_store(j->v, i, v, n, false);
+        dt_store(j->master, i, p, n, false);
+        dt_store(j->params, i, p, n, bf16);
+    }
+}
+
+static void adamw_chunk(void *arg, int i, int slot) {
+    (void)slot;
+    const struct optim_job *j = arg;
+    if (clime_cpu_bf16(j->d)) {
+        adamw_body(j, i, true);
+    } else {
+        adamw_body(j, i, false);
+    }
+}
+
+static int chunks(size_t n) {
+    return (int)((n + CHUNK - 1) / CHUNK);
+}
+
+void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master, float *m,
+                float *v, void *params) {
+    struct optim_job j = {.d = d, .n = n, .o = o, .grad = grad, .master = master, .m = m, .v = v, .params = params};
+    clime_cpu_for(d, chunks(n), (double)n, adamw_chunk, &j);
+}
+
+static void sumsq_chunk(void *arg, int i, int slot) {
+    (void)slot;
+    const struct optim_job *j = arg;
+    size_t end = ((size_t)i + 1) * CHUNK < j->n ? ((size_t)i + 1) * CHUNK : j->n;
+    double sum[8] = {0}; /* eight chains, to hide the latency of the adds */
+    size_t k = (size_t)i * CHUNK;
+    for (; k + 8 <= end; k += 8) {
+        for (int c = 0; c < 8; c++) sum[c] += (double)j->grad[k + (size_t)c] * (double)j->grad[k + (size_t)c];
+    }
+    for (; k < end; k++) sum[0] += (double)j->grad[k] * (double)j->grad[k];
+    j->partial[i] = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
+
+double CPU(sumsq)(struct clime_dev *d, size_t n, const float *x) {
+    struct optim_job j = {.d = d, .n = n, .grad = x};
+    j.partial = clime_cpu_shared(d, (size_t)(chunks(n) + 1) * sizeof *j.partial);
+    clime_cpu_for(d, chunks(n), (double)n / 4, sumsq_chunk, &j);
+    double sum = 0;
+    for (int i = 0; i < chunks(n); i++) sum += j.partial[i];
+    return sum;
+}

@@ -1,0 +1,36 @@
+/* Chooses the table of operations by the user's word. Called once by each program's main before any thread starts.
+ * Holds nothing. This is the only file that knows whether the CUDA table was linked.
+ */
+#include <string.h>
+
+#include "kernels/kernels.h"
+
+#ifdef CLIME_CUDA
+extern const struct clime_ops clime_cuda_ops;
+
+/* A device answers when a context opens on GPU 0; the error says why it does not. */
+static enum clime_err cuda_answers(struct clime_error *e) {
+    struct clime_dev_options o = {.dt = CLIME_BF16};
+    struct clime_dev *d = NULL;
+    enum clime_err err = clime_cuda_ops.open(&o, &d, e);
+    if (!err) clime_cuda_ops.close(d);
+    return err;
+}
+#endif
+
+enum clime_err clime_ops_choose(const char *device, const struct clime_ops **out, struct clime_error *e) {
+    *out = &clime_cpu_ops;
+    if (strcmp(device, "cpu") == 0) return CLIME_OK;
+    bool automatic = strcmp(device, "auto") == 0;
+    if (!automatic && strcmp(device, "cuda") != 0) {
+        return clime_fail(e, CLIME_ERR_INPUT, "unknown device \"%s\" (auto, cpu or cuda)", device);
+    }
+#ifdef CLIME_CUDA
+    enum clime_err err = cuda_answers(e);
+    if (!err) *out = &clime_cuda_ops;
+    return automatic ? CLIME_OK : err;
+#else
+    if (automatic) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_UNAVAILABLE, "this build has no CUDA; use --device cpu");
+#endif
+}
