@@ -1,0 +1,230 @@
+/* The head's log-softmax, its gradient, AdamW, the gradient norm, the memory plan: values and bits. */
+#include "kernels/plan.h"
+#include "tests/unit/kernels/kernel_test.h"
+
+static const int VOCABULARIES[] = {1, 7, 272, 1024, 1025, 20000};
+
+struct truth {
+    double lse, entropy;
+};
+
+static struct truth truth_of(const float *x, int V, float inv_temp) {
+    double max = -1e300, sum = 0, mean = 0;
+    for (int v = 0; v < V; v++) max = fmax(max, (double)x[v] * (double)inv_temp);
+    for (int v = 0; v < V; v++) {
+        double z = (double)x[v] * (double)inv_temp - max;
+        sum += exp(z);
+        mean += exp(z) * z;
+    }
+    return (struct truth){max + log(sum), log(sum) - mean / sum};
+}
+
+static void test_stats(struct kt *k) {
+    for (size_t c = 0; c < CLIME_COUNT(VOCABULARIES); c++) {
+        enum { R = 9 };
+        size_t V = (size_t)VOCABULARIES[c];
+        int n = VOCABULARIES[c];
+        float *x = kt_random_f32(k, R * V, 4), inv_temp[R], lse[R], logp[R], entropy[R];
+        int32_t target[R];
+        for (int r = 0; r < R; r++) {
+            inv_temp[r] = 0.25f * (float)(r + 1);
+            target[r] = (int32_t)clime_rng_below(&k->rng, V);
+        }
+        k->ops->head_stats(k->dev, R, n, x, inv_temp, target, lse, logp, entropy);
+        for (size_t r = 0; r < R; r++) {
+            struct truth t = truth_of(x + r * V, n, inv_temp[r]);
+            kt_near(k, "lse", r, (double)lse[r], t.lse, 3e-7, 3e-6);
+            kt_near(k, "entropy", r, (double)entropy[r], t.entropy, 1e-5, 1e-5);
+            kt_near(k, "logp", r, (double)logp[r], (double)x[r * V + (size_t)target[r]] * (double)inv_temp[r] - t.lse,
+                    1e-6, 1e-5);
+            /* alone, without the optional results: the same bits */
+            float one_lse, one_logp;
+            k->ops->head_stats(k->dev, 1, n, x + r * V, inv_temp + r, target + r, &one_lse, &one_logp, NULL);
+            assert_memory_equal(&one_lse, &lse[r], 4);
+            assert_memory_equal(&one_logp, &logp[r], 4);
+            k->ops->head_stats(k->dev, 1, n, x + r * V, inv_temp + r, NULL, &one_lse, NULL, NULL);
+            assert_memory_equal(&one_lse, &lse[r], 4);
+        }
+        kt_free(k, x);
+    }
+}
+
+/* -inf is a probability of 0; a NaN shows in the result; large logits do not overflow. */
+static void test_edges(struct kt *k) {
+    enum { V = 3000 };
+    float *x = kt_random_f32(k, V, 0), one = 1, lse, entropy;
+    for (int v = 0; v < V; v++) x[v] = v < 2048 ? -INFINITY : 0;
+    k->ops->head_stats(k->dev, 1, V, x, &one, NULL, &lse, NULL, &entropy);
+    kt_near(k, "lse", 0, (double)lse, log(952), 1e-6, 0);
+    kt_near(k, "entropy", 0, (double)entropy, log(952), 1e-6, 0);
+    for (int v = 0; v < V; v++) x[v] = 3e30f;
+    k->ops->head_stats(k->dev, 1, V, x, &one, NULL, &lse, NULL, NULL);
+    kt_near(k, "lse", 0, (double)lse, 3e30, 1e-6, 0);
+    x[1500] = NAN;
+    k->ops->head_stats(k->dev, 1, V, x, &one, NULL, &lse, NULL, NULL);
+    assert_true(isnan(lse));
+    kt_free(k, x);
+}
+
+static void test_grad(struct kt *k) {
+    for (size_t c = 0; c < CLIME_COUNT(VOCABULARIES) - 1; c++) {
+        enum { R = 6 };
+        size_t V = (size_t)VOCABULARIES[c], stride = k->dt == CLIME_BF16 ? 2 * V : V;
+        int n = VOCABULARIES[c];
+        float *x = kt_random_f32(k, R * V, 2), inv_temp[R], lse[R], logp[R], entropy[R], gl[R], ge[R];
+        int32_t target[R];
+        for (int r = 0; r < R; r++) {
+            inv_temp[r] = 0.5f + 0.3f * (float)r;
+            target[r] = (int32_t)clime_rng_below(&k->rng, V);
+            gl[r] = (float)clime_rng_normal(&k->rng);
+            ge[r] = (float)clime_rng_normal(&k->rng);
+        }
+        double *want = malloc(2 * R * V * sizeof *want), *plain = want + R * V;
+        for (size_t r = 0; r < R; r++) {
+            struct truth t = truth_of(x + r * V, n, inv_temp[r]);
+            for (size_t v = 0; v < V; v++) {
+                double lp = (double)x[r * V + v] * (double)inv_temp[r] - t.lse, p = exp(lp);
+                double hit = (int32_t)v == target[r];
+                plain[r * V + v] = (double)inv_temp[r] * (double)gl[r] * (hit - p);
+                want[r * V + v] = plain[r * V + v] - (double)inv_temp[r] * (double)ge[r] * p * (lp + t.entropy);
+            }
+        }
+        k->ops->head_stats(k->dev, R, n, x, inv_temp, target, lse, logp, entropy);
+        void *out = kt_room(k, R * V);
+        k->ops->head_grad(k->dev, R, n, x, inv_temp, target, lse, entropy, gl, NULL, out, n);
+        kt_close_norm(k, "dlogits without entropy", out, k->dt, plain, R * V, kt_eps(k->dt) + 1e-5 + (V == 1));
+        k->ops->head_grad(k->dev, R, n, x, inv_temp, target, lse, entropy, gl, ge, out, n);
+        kt_close_norm(k, "dlogits", out, k->dt, want, R * V, kt_eps(k->dt) + 1e-5 + (V == 1));
+        k->ops->head_grad(k->dev, R, n, x, inv_temp, target, lse, entropy, gl, ge, x, (int64_t)stride);
+        size_t size = clime_dtype_bytes(k->dt); /* over the logits: the same bits */
+        for (size_t r = 0; r < R; r++) {
+            assert_memory_equal((char *)x + r * stride * size, (char *)out + r * V * size, V * size);
+        }
+        free(want);
+        kt_free(k, x);
+        kt_free(k, out);
+    }
+}
+
+static void test_adamw(struct kt *k) {
+    enum { N = 40000 };
+    struct clime_adamw o = {
+        .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.5f};
+    float *g = kt_random_f32(k, N, 1), *master = kt_random_f32(k, N, 1), *m = kt_random_f32(k, N, 0);
+    float *v = kt_random_f32(k, N, 0);
+    void *params = k->dt == CLIME_F32 ? master : kt_room(k, N);
+    double *p = malloc(3 * N * sizeof *p), *wm = p + N, *wv = wm + N;
+    for (size_t i = 0; i < N; i++) {
+        p[i] = (double)master[i];
+        wm[i] = wv[i] = 0;
+    }
+    for (int step = 1; step <= 5; step++) {
+        o.correct1 = (float)(1 - pow(0.9, step));
+        o.correct2 = (float)(1 - pow(0.95, step));
+        k->ops->adamw(k->dev, N, &o, g, master, m, v, params);
+        for (size_t i = 0; i < N; i++) {
+            double gi = (double)g[i] * 0.5;
+            p[i] *= 1 - 1e-2 * 0.1;
+            wm[i] = 0.9 * wm[i] + 0.1 * gi;
+            wv[i] = 0.95 * wv[i] + 0.05 * gi * gi;
+            p[i] -= 1e-2 * (wm[i] / (double)o.correct1) / (sqrt(wv[i] / (double)o.correct2) + 1e-8);
+        }
+    }
+    for (size_t i = 0; i < N; i++) {
+        kt_near(k, "master", i, (double)master[i], p[i], 3e-6, 1e-6);
+        assert_true(kt_get(params, i, k->dt) ==
+                    (k->dt == CLIME_F32 ? (double)master[i] : (double)kt_bf16_value(kt_bf16(master[i]))));
+    }
+    double want = 0;
+    for (size_t i = 0; i < N; i++) want += (double)g[i] * (double)g[i];
+    kt_near(k, "sumsq", 0, k->ops->sumsq(k->dev, N, g), want, 1e-12, 0);
+    kt_near(k, "sumsq", 1, k->ops->sumsq(k->dev, 0, g), 0, 0, 0);
+    if (params != master) kt_free(k, params);
+    void *all[] = {g, master, m, v};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) kt_free(k, all[i]);
+    free(p);
+}
+
+/* Threads change nothing, in shapes large enough to be spread. */
+static void threads(void **state) {
+    (void)state;
+    enum { R = 3, V = 60000 };
+    for (size_t i = 0; i < CLIME_COUNT(KT_ISAS); i++) {
+        float first[3 * R] = {0};
+        double norm = 0;
+        for (int n = 1; n <= 3; n++) {
+            struct kt k;
+            if (!kt_open(&k, KT_ISAS[i], CLIME_BF16, n)) continue;
+            float *x = kt_random_f32(&k, R * V, 4), inv_temp[R] = {1, 0.5f, 2}, out[3 * R];
+            int32_t target[R] = {5, 0, V - 1};
+            k.ops->head_stats(k.dev, R, V, x, inv_temp, target, out, out + R, out + 2 * R);
+            double s = k.ops->sumsq(k.dev, R * V, x);
+            if (n == 1) {
+                memcpy(first, out, sizeof first);
+                norm = s;
+            }
+            assert_memory_equal(out, first, sizeof first);
+            assert_true(s == norm);
+            kt_free(&k, x);
+            kt_close(&k);
+        }
+    }
+}
+
+static void plan(void **state) {
+    (void)state;
+    struct kt k;
+    assert_true(kt_open(&k, "generic", CLIME_F32, 1));
+    static struct clime_plan p;
+    void *a, *b, *none;
+    struct clime_error e;
+    clime_plan_add(&p, "a", 100, &a);
+    clime_plan_add(&p, "none", 0, &none);
+    clime_plan_add(&p, "b", 300, &b);
+    assert_int_equal(clime_plan_bytes(&p), 256 + 512);
+    assert_int_equal(clime_plan_commit(&p, k.dev, "test", &e), CLIME_OK);
+    assert_ptr_equal(b, (char *)a + 256);
+    assert_null(none);
+    assert_int_equal((uintptr_t)a % 256, 0);
+    clime_plan_free(&p, k.dev);
+    assert_null(a);
+
+    clime_plan_add(&p, "small", 100, &a);
+    clime_plan_add(&p, "huge", (size_t)1 << 60, &b);
+    assert_int_equal(clime_plan_commit(&p, k.dev, "plan", &e), CLIME_ERR_LIMIT);
+    assert_non_null(strstr(e.msg, "huge"));
+    clime_plan_free(&p, k.dev);
+    kt_close(&k);
+}
+
+static void choose(void **state) {
+    (void)state;
+    const struct clime_ops *ops = NULL;
+    struct clime_error e;
+    struct clime_dev *d;
+    assert_int_equal(clime_ops_choose("cpu", &ops, &e), CLIME_OK);
+    assert_ptr_equal(ops, &clime_cpu_ops);
+    assert_int_equal(clime_ops_choose("auto", &ops, &e), CLIME_OK);
+    assert_int_equal(clime_ops_choose("tpu", &ops, &e), CLIME_ERR_INPUT);
+    struct clime_dev_options bad = {.isa = "mmx"};
+    assert_int_equal(clime_cpu_ops.open(&bad, &d, &e), CLIME_ERR_INPUT);
+    struct clime_dev_options negative = {.n_threads = -1};
+    assert_int_equal(clime_cpu_ops.open(&negative, &d, &e), CLIME_ERR_INPUT);
+}
+
+#define EACH(name)                                                                                                     \
+    static void name(void **state) {                                                                                   \
+        (void)state;                                                                                                   \
+        kt_each(test_##name);                                                                                          \
+    }
+EACH(stats)
+EACH(edges)
+EACH(grad)
+EACH(adamw)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(stats), cmocka_unit_test(edges),   cmocka_unit_test(grad),
+                                       cmocka_unit_test(adamw), cmocka_unit_test(threads), cmocka_unit_test(plan),
+                                       cmocka_unit_test(choose)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
