@@ -1,5 +1,6 @@
-/* HTTP client: libcurl easy handles (the only includer), one per thread, connections kept alive per handle.
- * A client belongs to one thread at a time. Every call has a deadline.
+/* HTTP client: a thin skin over libcurl (client.c is the only includer), connections kept alive per client.
+ * A client belongs to one thread at a time. Every call has a deadline or can be cancelled. HTTP/1.1; redirects are not
+ * followed; proxies of the environment are not used, since the programs of a run talk to each other directly.
  */
 #ifndef CLIME_COMMON_HTTP_CLIENT_H
 #define CLIME_COMMON_HTTP_CLIENT_H

@@ -18,7 +18,7 @@
 #include "common/str.h"
 
 struct clime_http_server;
-struct clime_http_request; /* opaque; valid inside the handler */
+struct clime_http_request; /* opaque; valid inside the handler, used by its thread */
 
 enum clime_http_auth {
     CLIME_HTTP_OPEN,  /* no key: health, metrics */
@@ -28,7 +28,7 @@ enum clime_http_auth {
 
 struct clime_http_route {
     const char *methods; /* "GET", "POST", "GET|POST"; HEAD is served for GET */
-    const char *path;    /* exact, or with one trailing "{name}" segment: "/workers/{id}" */
+    const char *path;    /* exact, or with one trailing "{name}" that matches the rest: "/workers/{id}" */
     enum clime_http_auth auth;
     void (*handler)(struct clime_http_request *rq, void *context);
     bool stream_body; /* the handler reads the body itself with clime_http_body_read */
@@ -48,7 +48,8 @@ struct clime_http_options {
 enum clime_err clime_http_server_start(const struct clime_http_options *o, struct clime_http_server **out,
                                        struct clime_error *e);
 int clime_http_server_port(const struct clime_http_server *s);
-/* Marks the server as stopping (clime_http_stopping turns true, open streams' waits return), closes and joins. */
+/* Marks the server as stopping (clime_http_stopping turns true, new requests get 503), gives running handlers 5 s,
+ * then closes and joins: every handler must return and every stream be ended, or this waits for them. NULL is fine. */
 void clime_http_server_stop(struct clime_http_server *s);
 
 /* The request */
@@ -57,7 +58,8 @@ struct clime_str clime_http_path(const struct clime_http_request *rq);  /* decod
 struct clime_str clime_http_param(const struct clime_http_request *rq); /* what matched "{name}", else empty */
 struct clime_str clime_http_body(const struct clime_http_request *rq);
 const char *clime_http_header(const struct clime_http_request *rq, const char *name); /* NULL when absent */
-bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size); /* decoded */
+/* A query parameter, decoded; false when it is absent or longer than size - 1. */
+bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size);
 int64_t clime_http_body_length(const struct clime_http_request *rq); /* declared; -1 = chunked */
 /* Streaming body: > 0 bytes read, 0 at the end, -1 on a broken connection or past max_body. */
 int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size);
@@ -73,18 +75,23 @@ void clime_http_reply_error(struct clime_http_request *rq, int status, const cha
 void clime_http_reply_err(struct clime_http_request *rq, const struct clime_error *e); /* status from the code */
 int clime_http_status_of(enum clime_err code);
 
-/* A streamed answer (chunked). begin sends the headers; write frames one chunk with one send; after the first failed
- * or short write the stream is dead and every further write returns false. A stream's calls must not overlap: one
- * thread writes at a time. end(false) leaves out the final chunk, so that the client sees a broken stream. */
+/* A streamed answer (chunked; to HTTP/1.0 clients ended by closing). begin sends the headers. write frames one chunk;
+ * from a thread other than the handler's it never waits for the peer: what the socket does not take at once is queued
+ * (8 MiB at most) and sent by the handler's own thread. After a failed send, a full queue, 30 s without progress, or
+ * the peer's leaving (noticed within 2 s even when nothing is written) the stream is dead and every write returns
+ * false. One thread at a time writes. Every stream must be ended, dead or not; end(false) leaves out the final chunk,
+ * so that the client sees a broken stream. The stream's memory lives until end; after it the pointer is void. */
 struct clime_http_stream;
 struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq, int status, const char *content_type,
                                                   const char *extra_headers);
 bool clime_http_stream_write(struct clime_http_stream *st, const void *data, size_t len);
 bool clime_http_stream_alive(const struct clime_http_stream *st);
 void clime_http_stream_end(struct clime_http_stream *st, bool complete); /* any thread; wakes stream_wait */
-void clime_http_stream_wait(struct clime_http_stream *st);               /* the handler sleeps here until the end */
+/* The handler sleeps here until the end. It may also just return: the server then waits in its stead. */
+void clime_http_stream_wait(struct clime_http_stream *st);
 
-/* True when the peer has closed its side (checked without reading data); used to cancel work nobody waits for. */
+/* True when the peer has closed its side (checked without reading data); used to cancel work nobody waits for. The
+ * first call on a connection costs about 1 us for each open descriptor of the process, later ones one poll(2). */
 bool clime_http_peer_gone(struct clime_http_request *rq);
 
 #endif

@@ -1,0 +1,234 @@
+/* HTTP client (see client.h): the only file that knows libcurl.
+ *
+ * Called by the router's and the trainer's worker threads; each owns its client. A call drives libcurl's multi
+ * interface with one easy handle instead of curl_easy_perform, whose progress callback comes once a second when nothing
+ * moves: so a cancelled call ends within CANCEL_POLL_MS. Connections stay in the client's own cache; sharing a cache
+ * between threads is unsupported by libcurl and crashed when measured.
+ */
+#include "common/http/client.h"
+
+#include <curl/curl.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#include "common/clock.h"
+
+#define CONNECT_TIMEOUT_US 5000000
+#define CANCEL_POLL_MS 250
+#define IDLE_POLL_MS 10000 /* without a cancel function only libcurl's own timers and the socket matter */
+#define MAX_IDLE_S 15L     /* under the server's 20 s, so that a connection is rarely reused as it is being closed */
+#define MAX_CONNECTIONS 16L
+
+struct clime_http_client {
+    CURLM *multi;
+    CURL *easy;
+};
+
+/* One call in progress; on the caller's stack. */
+struct transfer {
+    const struct clime_http_call *call;
+    struct clime_http_result *out;
+    CURL *easy;
+    enum clime_err stopped; /* why a callback stopped the transfer */
+};
+
+void clime_http_client_global_init(void) {
+    CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
+}
+
+struct clime_http_client *clime_http_client_new(void) {
+    struct clime_http_client *c = xcalloc(1, sizeof *c);
+    c->multi = curl_multi_init();
+    c->easy = curl_easy_init();
+    CHECK(c->multi && c->easy);
+    curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, MAX_CONNECTIONS);
+    return c;
+}
+
+void clime_http_client_free(struct clime_http_client *c) {
+    if (!c) return;
+    curl_easy_cleanup(c->easy);
+    curl_multi_cleanup(c->multi);
+    free(c);
+}
+
+/* Callbacks, all on the caller's thread inside curl_multi_perform */
+
+static size_t on_body(char *data, size_t size, size_t n, void *arg) {
+    struct transfer *t = arg;
+    n *= size;
+    if (n) t->out->sent_to_us = true;
+    if (t->call->on_data) {
+        if (t->call->on_data(t->call->arg, data, n)) return n;
+        t->stopped = CLIME_ERR_ABORTED;
+        return n + 1; /* anything but n stops libcurl */
+    }
+    clime_buf_add(&t->out->reply, data, n);
+    if (!t->out->reply.full) return n;
+    t->stopped = CLIME_ERR_LIMIT;
+    return n + 1;
+}
+
+static size_t read_up(char *out, size_t size, size_t n, void *arg) {
+    struct transfer *t = arg;
+    int64_t got = t->call->read_body(t->call->arg, out, size * n);
+    if (got >= 0) return (size_t)got;
+    t->stopped = CLIME_ERR_ABORTED;
+    return CURL_READFUNC_ABORT;
+}
+
+static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
+    struct transfer *t = arg;
+    size_t len = n * size;
+    long status = 0; /* of 100 Continue first, of the real answer after it */
+    curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
+    t->out->status = (int)status;
+    if (len >= 5 && strncasecmp(line, "HTTP/", 5) == 0) return len;
+    const char *colon = memchr(line, ':', len);
+    if (!t->call->on_header || !colon || t->out->status < 200) return len;
+    const char *value = colon + 1, *end = line + len;
+    while (value < end && (*value == ' ' || *value == '\t')) value++;
+    while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' ' || end[-1] == '\t')) end--;
+    char *name_z = xstrndup(line, (size_t)(colon - line)), *value_z = xstrndup(value, (size_t)(end - value));
+    t->call->on_header(t->call->arg, t->out->status, name_z, value_z);
+    free(name_z);
+    free(value_z);
+    return len;
+}
+
+/* Setting up */
+
+static struct curl_slist *header_list(const struct clime_http_call *call) {
+    struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* waiting for 100 Continue only costs time */
+    char *line = NULL;
+    if (call->bearer) {
+        line = xasprintf("Authorization: Bearer %s", call->bearer);
+        list = curl_slist_append(list, line);
+        free(line);
+    }
+    if (call->content_type || call->body.len || call->read_body) {
+        line = xasprintf("Content-Type: %s", call->content_type ? call->content_type : "application/json");
+        list = curl_slist_append(list, line);
+        free(line);
+    }
+    for (const char *const *h = call->headers; h && *h; h++) list = curl_slist_append(list, *h);
+    CHECK(list);
+    return list;
+}
+
+static void set_body(CURL *h, const struct clime_http_call *call, struct transfer *t) {
+    if (call->read_body) {
+        curl_easy_setopt(h, CURLOPT_UPLOAD, 1L);
+        curl_easy_setopt(h, CURLOPT_READFUNCTION, read_up);
+        curl_easy_setopt(h, CURLOPT_READDATA, t);
+        curl_easy_setopt(h, CURLOPT_INFILESIZE_LARGE, (curl_off_t)(call->body_length < 0 ? -1 : call->body_length));
+        curl_easy_setopt(h, CURLOPT_UPLOAD_BUFFERSIZE, 1L << 20);
+        curl_easy_setopt(h, CURLOPT_FRESH_CONNECT, 1L); /* a stale connection could not be retried: no way back */
+    } else if (call->body.len || strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0) {
+        curl_easy_setopt(h, CURLOPT_POST, 1L);
+        curl_easy_setopt(h, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->body.len);
+        curl_easy_setopt(h, CURLOPT_POSTFIELDS, call->body.len ? call->body.ptr : "");
+    } else if (strcmp(call->method, "HEAD") == 0) {
+        curl_easy_setopt(h, CURLOPT_NOBODY, 1L);
+    }
+    curl_easy_setopt(h, CURLOPT_CUSTOMREQUEST, call->method);
+}
+
+static int64_t connect_limit(const struct clime_http_call *call) {
+    return call->connect_timeout_us ? call->connect_timeout_us : CONNECT_TIMEOUT_US;
+}
+
+static void set_call(CURL *h, const struct clime_http_call *call, struct transfer *t, struct curl_slist *headers,
+                     char *why) {
+    curl_easy_reset(h);
+    curl_easy_setopt(h, CURLOPT_URL, call->url);
+    curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
+    curl_easy_setopt(h, CURLOPT_PROXY, "");
+    curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(h, CURLOPT_USERAGENT, "clime");
+    curl_easy_setopt(h, CURLOPT_MAXAGE_CONN, MAX_IDLE_S);
+    curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, (long)((connect_limit(call) + 999) / 1000));
+    curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, (long)((call->timeout_us + 999) / 1000));
+    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, why);
+    curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header_line);
+    curl_easy_setopt(h, CURLOPT_HEADERDATA, t);
+    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(h, CURLOPT_WRITEDATA, t);
+    set_body(h, call, t);
+}
+
+/* Running */
+
+/* Drives the transfer to its end; the result is libcurl's, or t->stopped is set. */
+static CURLcode drive(struct clime_http_client *c, struct transfer *t) {
+    int64_t next_question = 0;
+    for (;;) {
+        int running = 0, left = 0;
+        if (curl_multi_perform(c->multi, &running) != CURLM_OK) return CURLE_FAILED_INIT;
+        for (CURLMsg *m; (m = curl_multi_info_read(c->multi, &left));)
+            if (m->msg == CURLMSG_DONE) return m->data.result;
+        if (t->call->cancel && clime_now_us() >= next_question) {
+            if (t->call->cancel(t->call->arg)) {
+                t->stopped = CLIME_ERR_ABORTED;
+                return CURLE_ABORTED_BY_CALLBACK;
+            }
+            next_question = clime_now_us() + CANCEL_POLL_MS * 1000;
+        }
+        curl_multi_poll(c->multi, NULL, 0, t->call->cancel ? CANCEL_POLL_MS : IDLE_POLL_MS, NULL);
+    }
+}
+
+static enum clime_err class_of(CURL *h, CURLcode rc) {
+    curl_off_t connected = 0;
+    switch (rc) {
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_GOT_NOTHING:
+    case CURLE_PARTIAL_FILE:
+    case CURLE_SSL_CONNECT_ERROR:
+        return CLIME_ERR_UNAVAILABLE;
+    case CURLE_OPERATION_TIMEDOUT:
+        /* A host that never answered the connection is as good as down. */
+        curl_easy_getinfo(h, CURLINFO_PRETRANSFER_TIME_T, &connected);
+        return connected ? CLIME_ERR_TIMEOUT : CLIME_ERR_UNAVAILABLE;
+    case CURLE_URL_MALFORMAT:
+    case CURLE_UNSUPPORTED_PROTOCOL:
+        return CLIME_ERR_INPUT;
+    default:
+        return CLIME_ERR_INTERNAL;
+    }
+}
+
+static enum clime_err report(struct clime_http_client *c, const struct transfer *t, CURLcode rc, const char *why,
+                             struct clime_error *e) {
+    const struct clime_http_call *call = t->call;
+    if (t->stopped == CLIME_ERR_LIMIT)
+        return clime_fail(e, CLIME_ERR_LIMIT, "%s %s: the reply is larger than %zu bytes", call->method, call->url,
+                          call->max_reply);
+    if (t->stopped) return clime_fail(e, t->stopped, "%s %s: stopped on request", call->method, call->url);
+    if (rc == CURLE_OK) return CLIME_OK;
+    return clime_fail(e, class_of(c->easy, rc), "%s %s: %s", call->method, call->url,
+                      why[0] ? why : curl_easy_strerror(rc));
+}
+
+enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
+                                      struct clime_http_result *out, struct clime_error *e) {
+    CHECK(call->timeout_us > 0 || call->cancel);
+    CHECK(call->on_data || call->max_reply > 0);
+    *out = (struct clime_http_result){0};
+    clime_buf_init(&out->reply, call->max_reply);
+    struct transfer t = {.call = call, .out = out, .easy = c->easy};
+    char why[CURL_ERROR_SIZE] = "";
+    struct curl_slist *headers = header_list(call);
+    set_call(c->easy, call, &t, headers, why);
+    CURLcode rc = CURLE_FAILED_INIT;
+    if (curl_multi_add_handle(c->multi, c->easy) == CURLM_OK) rc = drive(c, &t);
+    enum clime_err code = report(c, &t, rc, why, e);
+    curl_multi_remove_handle(c->multi, c->easy); /* closes the connection unless the transfer ended cleanly */
+    curl_slist_free_all(headers);
+    return code;
+}

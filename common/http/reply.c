@@ -1,0 +1,181 @@
+/* Answers of the HTTP server (see server.h): heads, whole replies, error bodies.
+ *
+ * Called by handlers on their worker thread, and by the server for what it refuses. An answer up to a few packets is
+ * sent with one call, head and body together.
+ */
+#include <stdio.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/http/server_int.h"
+#include "common/json/write.h"
+
+#define JOIN_BYTES 65536 /* bodies up to this are copied behind their head */
+
+static const struct {
+    int status;
+    const char *text, *type; /* type: of the error body, in the peers' terms */
+} statuses[] = {
+    {200, "OK", ""},
+    {201, "Created", ""},
+    {202, "Accepted", ""},
+    {204, "No Content", ""},
+    {400, "Bad Request", "BadRequestError"},
+    {401, "Unauthorized", "AuthenticationError"},
+    {403, "Forbidden", "PermissionDeniedError"},
+    {404, "Not Found", "NotFoundError"},
+    {405, "Method Not Allowed", "MethodNotAllowedError"},
+    {408, "Request Timeout", "TimeoutError"},
+    {409, "Conflict", "ConflictError"},
+    {411, "Length Required", "BadRequestError"},
+    {413, "Content Too Large", "RequestTooLargeError"},
+    {417, "Expectation Failed", "BadRequestError"},
+    {422, "Unprocessable Content", "UnprocessableEntityError"},
+    {429, "Too Many Requests", "RateLimitError"},
+    {431, "Request Header Fields Too Large", "BadRequestError"},
+    {499, "Client Closed Request", "AbortedError"},
+    {500, "Internal Server Error", "InternalServerError"},
+    {502, "Bad Gateway", "BadGatewayError"},
+    {503, "Service Unavailable", "ServiceUnavailableError"},
+    {504, "Gateway Timeout", "TimeoutError"},
+    {505, "HTTP Version Not Supported", "BadRequestError"},
+};
+
+static size_t status_row(int status) {
+    size_t internal = 0;
+    for (size_t i = 0; i < CLIME_COUNT(statuses); i++) {
+        if (statuses[i].status == status) return i;
+        if (statuses[i].status == 500) internal = i;
+    }
+    return internal;
+}
+
+/* A large or unknown rest of the body that nobody will read costs the connection, and the answer says so. */
+static void settle_connection(struct clime_http_request *rq) {
+    bool more = rq->body_length < 0 || rq->body_length - (int64_t)rq->body_read > CLIME_HTTP_DISCARD_KEEP;
+    if (!rq->body_ended && (more || rq->expects_continue)) rq->keep_alive = false;
+}
+
+/* A client's request id is given back when it can stand in a header as it is. */
+static void put_request_id(struct clime_http_request *rq, struct clime_buf *out) {
+    const char *id = clime_http_header(rq, "X-Request-Id");
+    if (!id) return;
+    size_t n = strspn(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/+=");
+    if (n == 0 || n > 200 || id[n]) return;
+    clime_buf_printf(out, "X-Request-Id: %s\r\n", id);
+}
+
+void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int status, const char *content_type,
+                     const char *extra_headers, int64_t length, bool chunked) {
+    settle_connection(rq);
+    size_t row = status_row(status);
+    char date[40];
+    time_t now = clime_wall_us() / 1000000;
+    struct tm t;
+    gmtime_r(&now, &t);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &t);
+    clime_buf_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status,
+                     statuses[row].status == status ? statuses[row].text : "", date);
+    if (content_type) clime_buf_printf(out, "Content-Type: %s\r\n", content_type);
+    if (length >= 0) clime_buf_printf(out, "Content-Length: %lld\r\n", (long long)length);
+    if (chunked) clime_buf_adds(out, "Transfer-Encoding: chunked\r\n");
+    if (!rq->keep_alive)
+        clime_buf_adds(out, "Connection: close\r\n");
+    else if (rq->http10)
+        clime_buf_adds(out, "Connection: keep-alive\r\n");
+    put_request_id(rq, out);
+    if (extra_headers) clime_buf_adds(out, extra_headers);
+    rq->answered = true;
+    rq->status = status;
+}
+
+void clime_http_reply(struct clime_http_request *rq, int status, const char *content_type, const char *extra_headers,
+                      struct clime_str body) {
+    CHECK(!rq->answered);
+    bool bare = status == 204; /* RFC 9110, section 8.6: no length either */
+    struct clime_buf head;
+    clime_buf_init(&head, JOIN_BYTES + 65536);
+    clime_http_head(rq, &head, status, bare ? NULL : content_type, extra_headers, bare ? -1 : (int64_t)body.len, false);
+    clime_buf_adds(&head, "\r\n");
+    bool send_body = !rq->head_only && !bare && body.len > 0;
+    bool joined = send_body && body.len <= JOIN_BYTES;
+    if (joined) clime_buf_add(&head, body.ptr, body.len);
+    CHECK(!head.full);
+    if (clime_http_send(rq, head.data, head.len) && send_body && !joined) clime_http_send(rq, body.ptr, body.len);
+    clime_buf_free(&head);
+}
+
+void clime_http_reply_json(struct clime_http_request *rq, int status, struct clime_str body) {
+    clime_http_reply(rq, status, "application/json", NULL, body);
+}
+
+static void put_error(struct clime_jw *w, int status, const char *message, bool inner) {
+    clime_jw_object(w);
+    clime_jw_key(w, "object");
+    clime_jw_strz(w, "error");
+    clime_jw_key(w, "message");
+    clime_jw_strz(w, message);
+    clime_jw_key(w, "type");
+    clime_jw_strz(w, statuses[status_row(status)].type);
+    clime_jw_key(w, "param");
+    clime_jw_null(w);
+    clime_jw_key(w, "code");
+    clime_jw_int(w, status);
+    if (!inner) {
+        clime_jw_key(w, "error");
+        put_error(w, status, message, true);
+    }
+    clime_jw_close(w);
+}
+
+void clime_http_error_body(int status, const char *message, struct clime_buf *out) {
+    struct clime_jw w;
+    clime_jw_init(&w, out);
+    put_error(&w, status, message, false);
+}
+
+void clime_http_reply_error_with(struct clime_http_request *rq, int status, const char *message,
+                                 const char *extra_headers) {
+    struct clime_buf body;
+    clime_buf_init(&body, 1 << 20);
+    clime_http_error_body(status, message, &body);
+    clime_http_reply(rq, status, "application/json", extra_headers, clime_buf_str(&body));
+    clime_buf_free(&body);
+}
+
+void clime_http_reply_error(struct clime_http_request *rq, int status, const char *message) {
+    bool later = status == 429 || status == 503;
+    clime_http_reply_error_with(rq, status, message, later ? "Retry-After: 1\r\n" : NULL);
+}
+
+void clime_http_reply_err(struct clime_http_request *rq, const struct clime_error *e) {
+    clime_http_reply_error(rq, clime_http_status_of(e->code), e->msg);
+}
+
+int clime_http_status_of(enum clime_err code) {
+    switch (code) {
+    case CLIME_OK:
+        return 200;
+    case CLIME_ERR_INPUT:
+        return 400;
+    case CLIME_ERR_NOT_FOUND:
+        return 404;
+    case CLIME_ERR_LIMIT:
+        return 413;
+    case CLIME_ERR_BUSY:
+        return 429;
+    case CLIME_ERR_UNAVAILABLE:
+        return 503;
+    case CLIME_ERR_TIMEOUT:
+        return 504;
+    case CLIME_ERR_IO:
+        return 500;
+    case CLIME_ERR_DEVICE:
+        return 503;
+    case CLIME_ERR_ABORTED:
+        return 499;
+    case CLIME_ERR_INTERNAL:
+        return 500;
+    }
+    return 500;
+}

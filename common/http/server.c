@@ -1,0 +1,431 @@
+/* HTTP server (see server.h): the only file that knows CivetWeb (1.15). Replies are in reply.c, streams in stream.c.
+ *
+ * begin_request is CivetWeb's "handle everything" callback: it runs on the connection's worker thread, before any of
+ * CivetWeb's own file, websocket or authorisation code, none of which we want. Owns the context and nothing of the
+ * routes. Invariant: a request's body is read to its end, or the connection is closed after the answer; what is left of
+ * one request must never be read as the next. That is also why every doubtful frame (two lengths, a length with a
+ * transfer coding, more headers than CivetWeb keeps) is refused before anything else looks at it.
+ */
+#include "common/http/server.h"
+
+#include <civetweb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <sys/resource.h>
+
+#include "common/clock.h"
+#include "common/http/peer.h"
+#include "common/http/server_int.h"
+#include "common/log.h"
+
+#define IDLE_MS "20000"         /* keep-alive: an idle connection holds a thread */
+#define SOCKET_WAIT_MS "30000"  /* longest wait for a peer that neither reads nor writes */
+#define READ_PIECE 65536        /* of a body */
+#define DISCARD_MOST (16 << 20) /* of an unread body, so that the peer can read the answer before a reset */
+#define DISCARD_US 5000000
+#define STOP_GRACE_US 5000000 /* for handlers that are about to finish */
+
+struct clime_http_server {
+    struct mg_context *ctx;
+    struct clime_http_options o;
+    char *api_key, *admin_key; /* copies; NULL = none */
+    int port;
+    atomic_bool stopping;
+    atomic_int n_active; /* requests inside begin_request */
+    atomic_bool started;
+    char complaint[256]; /* CivetWeb's last message while it started; read after that */
+};
+
+/* Connection */
+
+bool clime_http_send(struct clime_http_request *rq, const void *data, size_t len) {
+    const char *at = data;
+    while (len > 0) {
+        size_t piece = len < (size_t)1 << 30 ? len : (size_t)1 << 30;
+        /* A peer that stops reading gives a partial count, not an error. */
+        if (mg_write(rq->conn, at, piece) != (int)piece) {
+            rq->keep_alive = false;
+            return false;
+        }
+        at += piece;
+        len -= piece;
+    }
+    return true;
+}
+
+int clime_http_socket(struct clime_http_request *rq) {
+    /* CivetWeb's pointer for the connection's user holds the socket + 2; 0 = not looked up. */
+    intptr_t known = (intptr_t)mg_get_user_connection_data(rq->conn);
+    if (known == 0) {
+        const struct mg_request_info *info = mg_get_request_info(rq->conn);
+        known = clime_peer_socket(info->remote_addr, info->remote_port, info->server_port) + 2;
+        mg_set_user_connection_data(rq->conn, (void *)known);
+    }
+    return (int)known - 2;
+}
+
+bool clime_http_peer_gone(struct clime_http_request *rq) {
+    int socket = clime_http_socket(rq);
+    return socket >= 0 && clime_peer_closed(socket);
+}
+
+/* What the handlers ask */
+
+struct clime_str clime_http_method(const struct clime_http_request *rq) {
+    return rq->method;
+}
+
+struct clime_str clime_http_path(const struct clime_http_request *rq) {
+    return rq->path;
+}
+
+struct clime_str clime_http_param(const struct clime_http_request *rq) {
+    return rq->param;
+}
+
+struct clime_str clime_http_body(const struct clime_http_request *rq) {
+    return clime_buf_str(&rq->body);
+}
+
+int64_t clime_http_body_length(const struct clime_http_request *rq) {
+    return rq->body_length;
+}
+
+bool clime_http_stopping(const struct clime_http_request *rq) {
+    return atomic_load(&rq->server->stopping);
+}
+
+const char *clime_http_header(const struct clime_http_request *rq, const char *name) {
+    return mg_get_header(rq->conn, name);
+}
+
+bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size) {
+    const char *query = mg_get_request_info(rq->conn)->query_string;
+    return query && mg_get_var(query, strlen(query), name, out, size) >= 0;
+}
+
+/* Body */
+
+/* One piece as CivetWeb gives it: > 0 bytes, 0 at the end, -1 when the body is broken. */
+static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size) {
+    if (rq->body_broken) return -1;
+    if (rq->body_length >= 0 && rq->body_read == (uint64_t)rq->body_length) rq->body_ended = true;
+    if (rq->body_ended) return 0;
+    if (rq->expects_continue) {
+        static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+        rq->expects_continue = false;
+        clime_http_send(rq, go_on, sizeof go_on - 1); /* a lost connection shows in the read */
+    }
+    int n = mg_read(rq->conn, out, size < READ_PIECE ? size : READ_PIECE);
+    if (n > 0) {
+        rq->body_read += (uint64_t)n;
+        return n;
+    }
+    rq->body_ended = n == 0 && rq->body_length < 0;
+    rq->body_broken = !rq->body_ended;
+    if (rq->body_broken) rq->keep_alive = false;
+    return rq->body_ended ? 0 : -1;
+}
+
+static bool over_limit(const struct clime_http_request *rq) {
+    return rq->body_read > rq->server->o.max_body;
+}
+
+int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size) {
+    int64_t n = over_limit(rq) ? -1 : read_piece(rq, out, size);
+    return over_limit(rq) ? -1 : n;
+}
+
+/* Reads the whole body; false when it broke off or passed the limit. */
+static bool read_body(struct clime_http_request *rq) {
+    for (;;) {
+        char extra; /* with the buffer full, one byte is read aside to tell its end from too much */
+        size_t room = rq->server->o.max_body - rq->body.len;
+        uint64_t left = rq->body_length < 0 ? room : (uint64_t)rq->body_length - rq->body.len;
+        size_t want = left < READ_PIECE ? (size_t)left : READ_PIECE;
+        char *at = want ? clime_buf_reserve(&rq->body, want) : &extra;
+        int64_t n = clime_http_body_read(rq, at, want ? want : 1);
+        if (n <= 0) return n == 0;
+        clime_buf_grew(&rq->body, (size_t)n);
+    }
+}
+
+/* Reads away what the handler left of the body, or gives up, and the connection is closed. */
+static void discard_body(struct clime_http_request *rq) {
+    char piece[4096];
+    int64_t give_up = clime_now_us() + DISCARD_US;
+    uint64_t most = rq->body_read + DISCARD_MOST;
+    if (rq->expects_continue && rq->body_length != 0) {
+        rq->keep_alive = false; /* the body may come or not */
+        return;
+    }
+    while (rq->body_read < most && clime_now_us() < give_up)
+        if (read_piece(rq, piece, sizeof piece) <= 0) return;
+    rq->keep_alive = false;
+}
+
+/* Before the handler */
+
+static bool refuse(struct clime_http_request *rq, int status, const char *message, const char *extra_headers) {
+    clime_http_reply_error_with(rq, status, message, extra_headers);
+    return false;
+}
+
+/* RFC 9112, section 6: exactly one way to know where the body ends. */
+static bool check_frame(struct clime_http_request *rq, const struct mg_request_info *info) {
+    const char *length = NULL, *coding = NULL, *expect = NULL;
+    int n_lengths = 0, n_codings = 0;
+    for (int i = 0; i < info->num_headers; i++) {
+        const char *name = info->http_headers[i].name, *value = info->http_headers[i].value;
+        if (strcasecmp(name, "Content-Length") == 0) length = value, n_lengths++;
+        if (strcasecmp(name, "Transfer-Encoding") == 0) coding = value, n_codings++;
+        if (strcasecmp(name, "Expect") == 0) expect = value;
+    }
+    rq->body_length = coding ? -1 : 0;
+    const char *wrong = NULL;
+    if (n_lengths + n_codings > 1) wrong = "more than one of Content-Length and Transfer-Encoding";
+    if (coding && (strcasecmp(coding, "chunked") != 0 || rq->http10)) wrong = "Transfer-Encoding is not supported here";
+    if (length) {
+        char *end;
+        rq->body_length = strtoll(length, &end, 10);
+        if (length[0] < '0' || length[0] > '9' || *end) wrong = "Content-Length is not a number";
+    }
+    int status = 400;
+    if (info->num_headers >= MG_MAX_HEADERS) { /* CivetWeb drops the rest in silence */
+        wrong = "too many headers";
+        status = 431;
+    }
+    if (wrong) {
+        rq->keep_alive = false;
+        return refuse(rq, status, wrong, NULL);
+    }
+    if (expect && !rq->http10) {
+        if (strcasecmp(expect, "100-continue") != 0) return refuse(rq, 417, "unknown expectation", NULL);
+        rq->expects_continue = rq->body_length != 0;
+    }
+    return true;
+}
+
+static bool method_allowed(const char *methods, struct clime_str method) {
+    for (const char *at = methods; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+        struct clime_str one = {at, strcspn(at, "|")};
+        if (clime_str_eq(one, method) || (clime_str_is(one, "GET") && clime_str_is(method, "HEAD"))) return true;
+    }
+    return false;
+}
+
+static bool path_matches(const char *pattern, struct clime_str path, struct clime_str *param) {
+    size_t fixed = strcspn(pattern, "{");
+    *param = (struct clime_str){"", 0};
+    if (!pattern[fixed]) return clime_str_is(path, pattern);
+    if (path.len <= fixed || memcmp(path.ptr, pattern, fixed) != 0) return false;
+    *param = (struct clime_str){path.ptr + fixed, path.len - fixed};
+    return true;
+}
+
+/* Exact paths go before patterns. Several rows may share a path with different methods. */
+static bool find_route(struct clime_http_request *rq) {
+    char allow[128] = "Allow: ";
+    size_t n = strlen(allow), start = n;
+    for (int pass = 0; pass < 2 && n == start; pass++) {
+        for (const struct clime_http_route *r = rq->server->o.routes; r->path; r++) {
+            bool pattern = strchr(r->path, '{') != NULL;
+            if (pattern != (pass == 1) || !path_matches(r->path, rq->path, &rq->param)) continue;
+            if (method_allowed(r->methods, rq->method)) {
+                rq->route = r;
+                return true;
+            }
+            for (const char *m = r->methods; *m && n < sizeof allow - 8; m++) {
+                if (m == r->methods && n > start) n += (size_t)snprintf(allow + n, sizeof allow - n, ", ");
+                n += (size_t)snprintf(allow + n, sizeof allow - n, *m == '|' ? ", " : "%c", *m);
+            }
+        }
+    }
+    if (n == start) {
+        char message[300];
+        snprintf(message, sizeof message, "no such path: %.200s", rq->path.ptr);
+        return refuse(rq, 404, message, NULL);
+    }
+    snprintf(allow + n, sizeof allow - n, "\r\n");
+    return refuse(rq, 405, "method not allowed here", allow);
+}
+
+/* In time that depends on the lengths only. */
+static bool same_secret(const char *given, const char *key) {
+    size_t n = strlen(key), n_given = strlen(given);
+    volatile unsigned char difference = n != n_given;
+    for (size_t i = 0; i < n_given; i++) difference |= (unsigned char)(given[i] ^ key[n ? i % n : 0]);
+    return difference == 0;
+}
+
+static bool check_key(struct clime_http_request *rq) {
+    const struct clime_http_server *s = rq->server;
+    enum clime_http_auth level = rq->route->auth;
+    const char *key = level == CLIME_HTTP_ADMIN && s->admin_key ? s->admin_key : s->api_key;
+    if (level == CLIME_HTTP_OPEN || !key) return true; /* no key set: whatever the client sends is ignored */
+    const char *given = clime_http_header(rq, "Authorization");
+    if (given && strncasecmp(given, "Bearer ", 7) == 0)
+        given += 7 + strspn(given + 7, " ");
+    else
+        given = clime_http_header(rq, "X-Api-Key"); /* how Anthropic's clients send it */
+    if (given && same_secret(given, key)) return true;
+    return refuse(rq, 401, given ? "wrong key" : "this endpoint needs a key: Authorization: Bearer ...",
+                  "WWW-Authenticate: Bearer\r\n");
+}
+
+static bool refuse_large(struct clime_http_request *rq) {
+    char message[100];
+    rq->keep_alive = false;
+    snprintf(message, sizeof message, "the body is larger than %zu bytes", rq->server->o.max_body);
+    return refuse(rq, 413, message, NULL);
+}
+
+static bool take_body(struct clime_http_request *rq) {
+    if (rq->body_length > 0 && (uint64_t)rq->body_length > rq->server->o.max_body) return refuse_large(rq);
+    if (rq->route->stream_body || read_body(rq)) return true;
+    if (over_limit(rq)) return refuse_large(rq);
+    rq->keep_alive = false;
+    return refuse(rq, 400, "the body is broken off or wrongly framed", NULL);
+}
+
+static bool admit(struct clime_http_request *rq, const struct mg_request_info *info) {
+    if (!check_frame(rq, info)) return false;
+    if (clime_http_stopping(rq)) {
+        rq->keep_alive = false;
+        return refuse(rq, 503, "the server is stopping", "Retry-After: 1\r\n");
+    }
+    return find_route(rq) && check_key(rq) && take_body(rq);
+}
+
+/* CivetWeb's own rule, so that our Connection header tells what it will do. */
+static bool wants_keep_alive(struct clime_http_request *rq) {
+    const char *connection = clime_http_header(rq, "Connection");
+    return connection ? strcasestr(connection, "keep-alive") != NULL : !rq->http10;
+}
+
+static int begin_request(struct mg_connection *conn) {
+    struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
+    const struct mg_request_info *info = mg_get_request_info(conn);
+    atomic_fetch_add(&s->n_active, 1);
+    struct clime_http_request rq = {.server = s, .conn = conn};
+    rq.method = clime_str_of(info->request_method);
+    rq.path = clime_str_of(info->local_uri_raw);
+    rq.http10 = strcmp(info->http_version, "1.0") == 0;
+    rq.keep_alive = wants_keep_alive(&rq);
+    rq.head_only = clime_str_is(rq.method, "HEAD");
+    clime_buf_init(&rq.body, s->o.max_body);
+    if (admit(&rq, info)) {
+        rq.route->handler(&rq, s->o.context);
+        if (rq.streaming) clime_http_stream_finish(&rq.stream);
+        if (!rq.answered) clime_http_reply_error(&rq, 500, "the handler gave no answer");
+    }
+    discard_body(&rq);
+    if (!rq.keep_alive) mg_disable_connection_keep_alive(conn);
+    clime_buf_free(&rq.body);
+    atomic_fetch_sub(&s->n_active, 1);
+    return rq.status;
+}
+
+/* Errors that CivetWeb finds before begin_request (a malformed head, a head over its buffer). */
+static int http_error(struct mg_connection *conn, int status, const char *message) {
+    struct clime_http_request rq = {.server = mg_get_user_data(mg_get_context(conn)), .conn = conn};
+    clime_http_reply_error(&rq, status == 413 ? 431 : status, message);
+    return 0;
+}
+
+static int log_message(const struct mg_connection *conn, const char *message) {
+    struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
+    if (s && !atomic_load(&s->started)) snprintf(s->complaint, sizeof s->complaint, "%s", message);
+    LOG_DEBUG("http: %s", message);
+    return 1; /* not to CivetWeb's own log */
+}
+
+/* Start and stop */
+
+/* Each connection takes a descriptor, and often one more behind it; Debian's soft limit is 1,024. */
+static void raise_file_limit(int n_threads) {
+    struct rlimit l;
+    rlim_t want = (rlim_t)n_threads * 4 + 256;
+    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= want) return;
+    l.rlim_cur = want < l.rlim_max ? want : l.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur < want)
+        LOG_WARN("http: %d threads may need %llu open files; the limit is %llu", n_threads, (unsigned long long)want,
+                 (unsigned long long)l.rlim_cur);
+}
+
+static void server_free(struct clime_http_server *s) {
+    free(s->api_key);
+    free(s->admin_key);
+    free(s);
+}
+
+enum clime_err clime_http_server_start(const struct clime_http_options *o, struct clime_http_server **out,
+                                       struct clime_error *e) {
+    CHECK(o->host && o->routes && o->n_threads > 0);
+    *out = NULL;
+    raise_file_limit(o->n_threads);
+    struct clime_http_server *s = xcalloc(1, sizeof *s);
+    s->o = *o;
+    s->api_key = o->api_key && o->api_key[0] ? xstrdup(o->api_key) : NULL;
+    s->admin_key = o->admin_key && o->admin_key[0] ? xstrdup(o->admin_key) : NULL;
+    bool v6 = strchr(o->host, ':') != NULL;
+    char listen[320], n_threads[16], complaint[256] = "";
+    snprintf(listen, sizeof listen, v6 ? "[%s]:%d%s" : "%s:%d%s", o->host, o->port, o->tls_certificate ? "s" : "");
+    snprintf(n_threads, sizeof n_threads, "%d", o->n_threads);
+    const char *settings[] = {"listening_ports",
+                              listen,
+                              "num_threads",
+                              n_threads,
+                              "listen_backlog",
+                              "4096",
+                              "connection_queue",
+                              "128",
+                              "enable_keep_alive",
+                              "yes",
+                              "keep_alive_timeout_ms",
+                              IDLE_MS,
+                              "request_timeout_ms",
+                              SOCKET_WAIT_MS,
+                              "tcp_nodelay",
+                              "1",
+                              "decode_url",
+                              "yes",
+                              o->tls_certificate ? "ssl_certificate" : NULL,
+                              o->tls_certificate,
+                              NULL};
+    struct mg_callbacks callbacks = {
+        .begin_request = begin_request, .http_error = http_error, .log_message = log_message};
+    struct mg_init_data init = {.callbacks = &callbacks, .user_data = s, .configuration_options = settings};
+    struct mg_error_data error = {.text = complaint, .text_buffer_size = sizeof complaint};
+    mg_init_library(o->tls_certificate ? MG_FEATURES_TLS : MG_FEATURES_DEFAULT);
+    s->ctx = mg_start2(&init, &error);
+    struct mg_server_port port = {0};
+    if (s->ctx) mg_get_server_ports(s->ctx, 1, &port);
+    if (!s->ctx) {
+        clime_fail(e, CLIME_ERR_IO, "cannot listen on %s:%d: %s", o->host, o->port,
+                   s->complaint[0] ? s->complaint : complaint);
+        server_free(s);
+        mg_exit_library();
+        return CLIME_ERR_IO;
+    }
+    s->port = port.port;
+    atomic_store(&s->started, true);
+    *out = s;
+    return CLIME_OK;
+}
+
+int clime_http_server_port(const struct clime_http_server *s) {
+    return s->port;
+}
+
+void clime_http_server_stop(struct clime_http_server *s) {
+    if (!s) return;
+    atomic_store(&s->stopping, true);
+    /* CivetWeb cuts every write once it stops, so what is about to be answered gets a moment first. */
+    int64_t until = clime_now_us() + STOP_GRACE_US;
+    while (atomic_load(&s->n_active) > 0 && clime_now_us() < until) clime_sleep_us(2000);
+    mg_stop(s->ctx);
+    mg_exit_library();
+    server_free(s);
+}

@@ -1,0 +1,72 @@
+/* What the files of the HTTP server share: server.c (the only one that knows CivetWeb), reply.c, stream.c.
+ *
+ * A request lives on the stack of CivetWeb's worker thread while its handler runs, and belongs to that thread; of its
+ * stream, the fields below the lock may be used by one other thread.
+ */
+#ifndef CLIME_COMMON_HTTP_SERVER_INT_H
+#define CLIME_COMMON_HTTP_SERVER_INT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "common/http/server.h"
+
+#define CLIME_HTTP_DISCARD_KEEP                                                                                        \
+    (1 << 20) /* an unread rest of a body up to this is read away; more costs the connection */
+
+struct mg_connection;
+
+struct clime_http_stream {
+    struct clime_http_request *rq;
+    pthread_t owner;      /* the handler's thread */
+    bool chunked;         /* framed in chunks; else the end is the connection's end (HTTP/1.0) */
+    bool discard;         /* the answer to HEAD: no body */
+    int socket;           /* -1 = unknown */
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t changed;
+    struct clime_buf frame;   /* the writer's: one framed chunk */
+    struct clime_buf backlog; /* framed bytes that the socket would not take at once; the handler's thread sends them */
+    bool draining;            /* the handler's thread is sending what was in backlog */
+    bool ended, complete;
+    atomic_bool dead; /* written under the lock, read anywhere */
+};
+
+struct clime_http_request {
+    struct clime_http_server *server;
+    struct mg_connection *conn;
+    const struct clime_http_route *route;
+    struct clime_str method, path, param;
+    struct clime_buf body;
+    int64_t body_length;   /* declared; -1 = chunked */
+    uint64_t body_read;    /* bytes that came so far */
+    bool body_ended;       /* nothing of it is left to read */
+    bool body_broken;      /* it ended too early or in a wrong way */
+    bool expects_continue; /* the client waits for "100 Continue" before it sends the body */
+    bool http10;
+    bool keep_alive; /* the connection goes on after this request */
+    bool head_only;
+    bool answered;
+    int status; /* of the answer */
+    bool streaming;
+    struct clime_http_stream stream;
+};
+
+/* Sends all of it or returns false; then the connection is lost. One thread at a time. */
+bool clime_http_send(struct clime_http_request *rq, const void *data, size_t len);
+
+/* The connection's socket, or -1 (peer.h). Looked up once a connection. */
+int clime_http_socket(struct clime_http_request *rq);
+
+/* Appends the status line and the headers of every answer, without the empty line. length: -1 = none declared. */
+void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int status, const char *content_type,
+                     const char *extra_headers, int64_t length, bool chunked);
+
+/* The JSON of an error reply. */
+void clime_http_error_body(int status, const char *message, struct clime_buf *out);
+void clime_http_reply_error_with(struct clime_http_request *rq, int status, const char *message,
+                                 const char *extra_headers);
+
+/* After the handler: waits for the stream's end, sends its last chunk, frees it. */
+void clime_http_stream_finish(struct clime_http_stream *st);
+
+#endif

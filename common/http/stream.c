@@ -1,0 +1,134 @@
+/* Streamed answers of the HTTP server (see server.h).
+ *
+ * begin, wait: the handler's worker thread. write, end: any one thread, usually an emitter that serves many streams. A
+ * writer other than the owner never waits for a peer: it sends only when the socket has room; what does not fit goes to
+ * `backlog`, and the owner, asleep in wait, sends that (it has the time). A backlog past its cap means a peer that does
+ * not read: the stream is dead. So one slow reader costs an emitter one poll(2), not the 30 s of a blocked send.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/http/peer.h"
+#include "common/http/server_int.h"
+
+#define FRAME_CAP ((size_t)64 << 20)  /* largest single chunk */
+#define BACKLOG_CAP ((size_t)8 << 20) /* what a slow reader may have us hold */
+#define SMALL_SEND 16384              /* fits where poll says there is room: Linux says so from a third free */
+#define PEER_CHECK_US 2000000         /* how often a sleeping owner asks whether its peer is still there */
+
+static void set_dead(struct clime_http_stream *st) {
+    atomic_store(&st->dead, true);
+    clime_buf_clear(&st->backlog);
+}
+
+struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq, int status, const char *content_type,
+                                                  const char *extra_headers) {
+    CHECK(!rq->answered && !rq->streaming);
+    struct clime_http_stream *st = &rq->stream;
+    *st =
+        (struct clime_http_stream){.rq = rq, .owner = pthread_self(), .chunked = !rq->http10, .discard = rq->head_only};
+    st->socket = clime_http_socket(rq);
+    pthread_mutex_init(&st->lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&st->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    clime_buf_init(&st->frame, FRAME_CAP);
+    clime_buf_init(&st->backlog, BACKLOG_CAP);
+    rq->streaming = true;
+    if (rq->http10) rq->keep_alive = false; /* the end of the connection is the end of the body */
+    clime_http_head(rq, &st->frame, status, content_type, extra_headers, -1, st->chunked);
+    clime_buf_adds(&st->frame, "\r\n");
+    if (!clime_http_send(rq, st->frame.data, st->frame.len)) set_dead(st);
+    return st;
+}
+
+/* Sends or queues framed bytes; called under the lock. */
+static void put(struct clime_http_stream *st, const char *data, size_t len) {
+    bool owner = pthread_equal(pthread_self(), st->owner);
+    bool behind = st->draining || st->backlog.len > 0;
+    bool may_send = !behind && (owner || st->socket < 0 || (len <= SMALL_SEND && clime_peer_writable(st->socket)));
+    if (may_send) {
+        if (!clime_http_send(st->rq, data, len)) set_dead(st);
+        return;
+    }
+    clime_buf_add(&st->backlog, data, len);
+    if (st->backlog.full) set_dead(st);
+    pthread_cond_signal(&st->changed);
+}
+
+bool clime_http_stream_write(struct clime_http_stream *st, const void *data, size_t len) {
+    if (atomic_load(&st->dead)) return false;
+    if (len == 0 || st->discard) return true; /* an empty chunk would end the body */
+    clime_buf_clear(&st->frame);
+    if (st->chunked) clime_buf_printf(&st->frame, "%zx\r\n", len);
+    clime_buf_add(&st->frame, data, len);
+    if (st->chunked) clime_buf_adds(&st->frame, "\r\n");
+    pthread_mutex_lock(&st->lock);
+    CHECK(!st->ended);
+    if (st->frame.full)
+        set_dead(st);
+    else if (!atomic_load(&st->dead))
+        put(st, st->frame.data, st->frame.len);
+    pthread_mutex_unlock(&st->lock);
+    return !atomic_load(&st->dead);
+}
+
+bool clime_http_stream_alive(const struct clime_http_stream *st) {
+    return !atomic_load(&st->dead);
+}
+
+void clime_http_stream_end(struct clime_http_stream *st, bool complete) {
+    pthread_mutex_lock(&st->lock);
+    st->ended = true;
+    st->complete = complete;
+    pthread_cond_signal(&st->changed);
+    pthread_mutex_unlock(&st->lock); /* the owner may free the stream from here on */
+}
+
+/* Sends what is queued, without the lock; the writer appends behind it meanwhile. */
+static void drain(struct clime_http_stream *st) {
+    size_t len = st->backlog.len;
+    char *data = clime_buf_take(&st->backlog);
+    st->draining = true;
+    pthread_mutex_unlock(&st->lock);
+    bool ok = clime_http_send(st->rq, data, len);
+    free(data);
+    pthread_mutex_lock(&st->lock);
+    st->draining = false;
+    if (!ok) set_dead(st);
+}
+
+static void sleep_until_changed(struct clime_http_stream *st) {
+    int64_t wake = clime_now_us() + PEER_CHECK_US;
+    struct timespec until = {wake / 1000000, wake % 1000000 * 1000};
+    if (pthread_cond_timedwait(&st->changed, &st->lock, &until) != ETIMEDOUT) return;
+    if (clime_http_stopping(st->rq) || (st->socket >= 0 && clime_peer_closed(st->socket))) set_dead(st);
+}
+
+void clime_http_stream_wait(struct clime_http_stream *st) {
+    pthread_mutex_lock(&st->lock);
+    while (!st->ended || st->backlog.len > 0) {
+        if (st->backlog.len > 0)
+            drain(st);
+        else
+            sleep_until_changed(st);
+    }
+    pthread_mutex_unlock(&st->lock);
+}
+
+/* Called by the server after the handler: the end of the stream, then of its memory. */
+void clime_http_stream_finish(struct clime_http_stream *st) {
+    clime_http_stream_wait(st);
+    bool whole = st->complete && !atomic_load(&st->dead);
+    if (whole && st->chunked && !st->discard) whole = clime_http_send(st->rq, "0\r\n\r\n", 5);
+    if (!whole) st->rq->keep_alive = false; /* closing without the last chunk tells the client that it is cut */
+    clime_buf_free(&st->frame);
+    clime_buf_free(&st->backlog);
+    pthread_cond_destroy(&st->changed);
+    pthread_mutex_destroy(&st->lock);
+}
