@@ -1,4 +1,4 @@
-/* Unicode properties, case mappings and NFC over utf8proc.
+/* Unicode properties, case mappings and the steps of normalisation over utf8proc.
  *
  * Called by model/template_*.c on text threads and by the tokenizer. Pure functions, no state.
  * Invariant: a code point outside 0..0x10FFFF is never handed to utf8proc.
@@ -9,7 +9,6 @@
  */
 #include "model/unicode.h"
 
-#include <stdlib.h>
 #include <utf8proc.h>
 
 int32_t clime_unicode_next(const char **at, const char *end) {
@@ -94,47 +93,69 @@ static const struct special_case SPECIAL[] = {
     {0xFB06, "ST", "\xEF\xAC\x86", "St", "st"},
 };
 
-void clime_unicode_case(int32_t cp, enum clime_unicode_case to, struct clime_buf *out) {
-    if (cp < 0 || cp > 0x10FFFF) return;
+int clime_unicode_case(int32_t cp, enum clime_unicode_case to, char out[CLIME_UNICODE_CASE_MAX]) {
+    if (cp < 0 || cp > 0x10FFFF) return 0;
     for (size_t i = 0; cp >= 0xDF && i < CLIME_COUNT(SPECIAL); i++) {
         const struct special_case *s = &SPECIAL[i];
         if (s->cp != cp) continue;
-        clime_buf_adds(out, to == CLIME_UPPER   ? s->upper
-                            : to == CLIME_LOWER ? s->lower
-                            : to == CLIME_TITLE ? s->title
-                                                : s->fold);
-        return;
+        const char *z = to == CLIME_UPPER   ? s->upper
+                        : to == CLIME_LOWER ? s->lower
+                        : to == CLIME_TITLE ? s->title
+                                            : s->fold;
+        int n = (int)strlen(z);
+        memcpy(out, z, (size_t)n);
+        return n;
     }
-    utf8proc_int32_t folded[8];
-    int boundary = 0;
+    utf8proc_int32_t mapped[4];
+    int boundary = 0, n_bytes = 0;
     utf8proc_ssize_t n = 1;
     switch (to) {
     case CLIME_UPPER:
-        folded[0] = utf8proc_toupper(cp);
+        mapped[0] = utf8proc_toupper(cp);
         break;
     case CLIME_LOWER:
-        folded[0] = utf8proc_tolower(cp);
+        mapped[0] = utf8proc_tolower(cp);
         break;
     case CLIME_TITLE:
-        folded[0] = utf8proc_totitle(cp);
+        mapped[0] = utf8proc_totitle(cp);
         break;
     case CLIME_FOLD:
-        n = utf8proc_decompose_char(cp, folded, 8, UTF8PROC_CASEFOLD, &boundary);
+        n = utf8proc_decompose_char(cp, mapped, 4, UTF8PROC_CASEFOLD, &boundary);
         break;
     }
-    for (utf8proc_ssize_t i = 0; i < n && i < 8; i++) {
-        char bytes[4];
-        clime_buf_add(out, bytes, (size_t)clime_unicode_put(folded[i], bytes));
-    }
+    for (utf8proc_ssize_t i = 0; i < n && i < 4; i++) n_bytes += clime_unicode_put(mapped[i], out + n_bytes);
+    return n_bytes;
 }
 
-enum clime_err clime_unicode_nfc(struct clime_str s, struct clime_buf *out, struct clime_error *e) {
-    utf8proc_uint8_t *composed = NULL;
-    utf8proc_ssize_t n =
-        utf8proc_map((const uint8_t *)s.ptr, (utf8proc_ssize_t)s.len, &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    if (n < 0) return clime_fail(e, CLIME_ERR_INPUT, "NFC: %s", utf8proc_errmsg(n));
-    clime_buf_add(out, composed, (size_t)n);
-    free(composed);
-    if (out->full) return clime_fail(e, CLIME_ERR_LIMIT, "NFC text is longer than %zu bytes", out->cap);
-    return CLIME_OK;
+bool clime_unicode_is_white_space(int32_t cp) {
+    if (cp < 0x80) return cp == ' ' || (cp >= 0x09 && cp <= 0x0D);
+    return cp == 0x85 || category(cp) == UTF8PROC_CATEGORY_ZS || cp == 0x2028 || cp == 0x2029;
+}
+
+bool clime_unicode_is_word(int32_t cp) {
+    utf8proc_category_t c = category(cp);
+    return (c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC || cp == 0x200C ||
+           cp == 0x200D || (cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
+           (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189);
+}
+
+size_t clime_unicode_decompose(int32_t cp, bool compat, int32_t out[CLIME_UNICODE_MAX_DECOMPOSITION]) {
+    int boundary = 0;
+    utf8proc_option_t options = UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
+    utf8proc_ssize_t n = cp < 0 || cp > 0x10FFFF
+                             ? -1
+                             : utf8proc_decompose_char(cp, out, CLIME_UNICODE_MAX_DECOMPOSITION, options, &boundary);
+    if (n >= 1 && n <= CLIME_UNICODE_MAX_DECOMPOSITION) return (size_t)n;
+    out[0] = cp;
+    return 1;
+}
+
+int clime_unicode_combining_class(int32_t cp) {
+    return cp < 0 || cp > 0x10FFFF ? 0 : utf8proc_get_property(cp)->combining_class;
+}
+
+size_t clime_unicode_compose(int32_t *cps, size_t n) {
+    utf8proc_ssize_t left = utf8proc_normalize_utf32(cps, (utf8proc_ssize_t)n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
+    CHECK(left >= 0);
+    return (size_t)left;
 }

@@ -1,4 +1,4 @@
-/* Unicode properties and case mappings, and NFC: the only door to utf8proc.
+/* Unicode properties, case mappings and the steps of normalisation: the only door to utf8proc.
  *
  * Called by the chat templates (Python's str methods) and by the tokenizer (normalisers). Pure functions, any thread.
  * Text is UTF-8; a code point is int32_t. Where Python's rules differ from utf8proc's (which characters are white
@@ -34,10 +34,19 @@ bool clime_unicode_is_printable(int32_t cp); /* repr() shows it as it is */
 
 enum clime_unicode_case { CLIME_UPPER, CLIME_LOWER, CLIME_TITLE, CLIME_FOLD };
 
-/* Appends the full case mapping of cp (one to three code points: "ß" is "SS"). */
-void clime_unicode_case(int32_t cp, enum clime_unicode_case to, struct clime_buf *out);
+/* Writes the full case mapping of cp (one to four code points: "ß" is "SS") and returns its bytes. */
+#define CLIME_UNICODE_CASE_MAX 16
+int clime_unicode_case(int32_t cp, enum clime_unicode_case to, char out[CLIME_UNICODE_CASE_MAX]);
 
-/* Appends the NFC form of s. CLIME_ERR_INPUT when s is not valid UTF-8, CLIME_ERR_LIMIT past the buffer's cap. */
-enum clime_err clime_unicode_nfc(struct clime_str s, struct clime_buf *out, struct clime_error *e);
+bool clime_unicode_is_white_space(int32_t cp); /* the property White_Space: \s of Rust and Oniguruma */
+bool clime_unicode_is_word(int32_t cp);        /* \w of Rust's regex: letters, marks, digits, connectors, joiners */
+
+/* The steps of normalisation (UAX #15), for model/normalize.c, which orders the marks between them.
+ * decompose: writes the full canonical (compat: compatibility) decomposition of cp, returns its length.
+ * compose: canonical composition in place of n ordered code points; returns the new count. */
+#define CLIME_UNICODE_MAX_DECOMPOSITION 32
+size_t clime_unicode_decompose(int32_t cp, bool compat, int32_t out[CLIME_UNICODE_MAX_DECOMPOSITION]);
+int clime_unicode_combining_class(int32_t cp);
+size_t clime_unicode_compose(int32_t *cps, size_t n);
 
 #endif

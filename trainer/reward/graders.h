@@ -1,0 +1,30 @@
+/* What the built-in graders share: their input, and the functions named in reward.c's table.
+ *
+ * A grader sees the label as Python would print it, because the published verdicts come from str(label). Every
+ * function here is pure and may run on any thread.
+ */
+#ifndef CLIME_TRAINER_REWARD_GRADERS_H
+#define CLIME_TRAINER_REWARD_GRADERS_H
+
+#include "common/json/scan.h"
+#include "trainer/reward/reward.h"
+
+struct clime_grader_input {
+    struct clime_str response;
+    enum clime_json_kind label_kind; /* ARRAY and OBJECT keep their JSON text */
+    struct clime_str label;          /* a string's characters, a number as Python prints it, "True", "None" */
+    bool label_is_falsy;             /* null, false, 0, "" and empty containers */
+    struct clime_str metadata;       /* JSON object text or empty */
+    uint64_t seed;
+};
+
+enum clime_err clime_grade_exact(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_random(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_math(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_deepscaler(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_dapo(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_dapo_strict(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_f1(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_gpqa(const struct clime_grader_input *in, struct clime_reward *out);
+
+#endif
