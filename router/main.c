@@ -1,0 +1,146 @@
+/* clime-router: balances a fleet of servers. main reads as its phases; all work is on other threads. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/http/client.h"
+#include "common/log.h"
+#include "common/options.h"
+#include "common/process.h"
+#include "router/policy.h"
+#include "router/router.h"
+
+struct options {
+    const char *host, *port_file, *api_key, *admin_key, *worker_key;
+    int64_t port, parent_fd, http_threads, max_in_flight, max_retries, max_body, fail_threshold, ok_threshold;
+    double request_timeout, control_timeout, probe_interval, probe_timeout, session_ttl, session_slack;
+    int policy, log_level; /* CHOICE */
+    struct clime_opt_list workers;
+    bool print_routes;
+};
+
+static enum clime_err parse(int argc, char **argv, struct options *o, struct clime_error *e) {
+    const struct clime_opt table[] = {
+        {"fleet", CLIME_OPT_SECTION, .help = "fleet"},
+        {"worker-urls", CLIME_OPT_LIST, &o->workers, NULL, "URL",
+         "servers known at start; others register at /workers"},
+        {"policy", CLIME_OPT_CHOICE, &o->policy, "least_tokens", CLIME_POLICY_NAMES, "how a worker is chosen"},
+        {"session-ttl", CLIME_OPT_DOUBLE, &o->session_ttl, "7200", "S", "an idle session is forgotten after this", 1,
+         1e9},
+        {"session-slack", CLIME_OPT_DOUBLE, &o->session_slack, "2", "X",
+         "a session leaves a worker with more than X times the mean of outstanding tokens", 1, 1e6},
+        {"max-retries", CLIME_OPT_INT, &o->max_retries, "5", "N", "further workers tried before the first byte", 0,
+         CLIME_WORKERS_MAX},
+        {"request-timeout", CLIME_OPT_DOUBLE, &o->request_timeout, "14400", "S", "longest generation", 1, 1e6},
+        {"control-timeout", CLIME_OPT_DOUBLE, &o->control_timeout, "600", "S", "longest control call to a worker", 1,
+         1e6},
+        {"health", CLIME_OPT_SECTION, .help = "health"},
+        {"health-check-interval", CLIME_OPT_DOUBLE, &o->probe_interval, "2", "S", "pause between rounds of probes",
+         0.01, 3600},
+        {"health-check-timeout", CLIME_OPT_DOUBLE, &o->probe_timeout, "5", "S", "longest probe", 0.01, 600},
+        {"health-failure-threshold", CLIME_OPT_INT, &o->fail_threshold, "3", "N",
+         "failures in a row that take a worker out", 1, 1000},
+        {"health-success-threshold", CLIME_OPT_INT, &o->ok_threshold, "2", "N", "probes in a row that bring it back", 1,
+         1000},
+        {"http", CLIME_OPT_SECTION, .help = "HTTP"},
+        {"host", CLIME_OPT_STRING, &o->host, "127.0.0.1", "ADDR", "address to listen on"},
+        {"port", CLIME_OPT_INT, &o->port, "30000", "N", "0 = any free port", 0, 65535},
+        {"port-file", CLIME_OPT_STRING, &o->port_file, NULL, "FILE", "where to write the port once it serves"},
+        {"parent-fd", CLIME_OPT_INT, &o->parent_fd, "-1", "FD", "exit when this pipe closes", -1, 1 << 20},
+        {"http-threads", CLIME_OPT_INT, &o->http_threads, "512", "N", "most connections at a time", 2, 65536},
+        {"max-concurrent-requests", CLIME_OPT_INT, &o->max_in_flight, "4096", "N", "more generation requests get 429",
+         1, 1 << 20},
+        {"max-payload-size", CLIME_OPT_BYTES, &o->max_body, "512m", "BYTES", "largest request and answer", 1024,
+         (double)((int64_t)1 << 40)},
+        {"api-key", CLIME_OPT_STRING, &o->api_key, NULL, "KEY", "asked of clients"},
+        {"admin-api-key", CLIME_OPT_STRING, &o->admin_key, NULL, "KEY", "asked for control calls"},
+        {"worker-api-key", CLIME_OPT_STRING, &o->worker_key, NULL, "KEY", "sent to workers instead of the client's"},
+        {"log-level", CLIME_OPT_CHOICE, &o->log_level, "info", "debug|info|warn|error", "what is logged"},
+        {"print-routes", CLIME_OPT_BOOL, &o->print_routes, NULL, NULL, "print the route table and exit"},
+    };
+    return clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, NULL, 0,
+                               "clime-router [options]\nBalances generation requests over servers.", e);
+}
+
+static void print_routes(void) {
+    for (const struct clime_http_route *r = clime_router_routes; r->path; r++) printf("%s %s\n", r->methods, r->path);
+}
+
+static enum clime_err add_known_workers(struct clime_router *r, const struct options *o, struct clime_error *e) {
+    int64_t id;
+    for (int i = 0; i < o->workers.n; i++)
+        if (clime_workers_add(r->workers, clime_str_of(o->workers.items[i]), &id, e)) return e->code;
+    return CLIME_OK;
+}
+
+static void register_metrics(struct clime_router *r) {
+    static const double seconds[] = {0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800};
+    r->m_requests = clime_metric_counter("clime_router_requests_total", "", "generation requests answered");
+    r->m_retries = clime_metric_counter("clime_router_retries_total", "", "attempts on a further worker");
+    r->m_refused = clime_metric_counter("clime_router_refused_total", "", "requests refused with 429");
+    r->m_in_flight = clime_metric_gauge("clime_router_requests_active", "", "generation requests in flight");
+    r->m_seconds = clime_metric_histogram("clime_router_request_seconds", "", "time of a generation request", seconds,
+                                          (int)CLIME_COUNT(seconds));
+}
+
+int main(int argc, char **argv) {
+    struct clime_error e = {0};
+    struct options o = {0};
+    struct clime_http_server *http = NULL;
+    struct clime_prober *prober = NULL;
+    struct clime_router r = {0};
+
+    clime_log_open("router", CLIME_LOG_INFO);
+    if (parse(argc, argv, &o, &e)) goto failed;
+    if (o.print_routes) {
+        print_routes();
+        return 0;
+    }
+    clime_log_open("router", (enum clime_log_level)o.log_level);
+    clime_process_begin();
+    clime_http_client_global_init();
+
+    const struct clime_workers_options wo = {
+        .fail_threshold = (int)o.fail_threshold,
+        .ok_threshold = (int)o.ok_threshold,
+        .policy = clime_policies[o.policy],
+        .session_ttl_us = (int64_t)(o.session_ttl * 1e6),
+        .session_slack = o.session_slack,
+    };
+    r = (struct clime_router){
+        .workers = clime_workers_new(&wo),
+        .worker_key = o.worker_key,
+        .request_timeout_us = (int64_t)(o.request_timeout * 1e6),
+        .control_timeout_us = (int64_t)(o.control_timeout * 1e6),
+        .probe_interval_us = (int64_t)(o.probe_interval * 1e6),
+        .probe_timeout_us = (int64_t)(o.probe_timeout * 1e6),
+        .max_retries = (int)o.max_retries,
+        .max_in_flight = (int)o.max_in_flight,
+        .max_reply = (size_t)o.max_body,
+    };
+    register_metrics(&r);
+    if (add_known_workers(&r, &o, &e)) goto failed;
+
+    const struct clime_http_options ho = {
+        .host = o.host,
+        .port = (int)o.port,
+        .n_threads = (int)o.http_threads,
+        .max_body = (size_t)o.max_body,
+        .api_key = o.api_key,
+        .admin_key = o.admin_key,
+        .routes = clime_router_routes,
+        .context = &r,
+    };
+    if (clime_http_server_start(&ho, &http, &e)) goto failed;
+    prober = clime_prober_start(&r);
+    if (clime_port_file_write(o.port_file, clime_http_server_port(http), &e)) goto failed;
+    LOG_INFO("serving on %s:%d, policy %s", o.host, clime_http_server_port(http), wo.policy->name);
+
+    clime_process_wait((int)o.parent_fd);
+    LOG_INFO("stopping");
+failed:
+    clime_prober_stop(prober);
+    if (http) clime_http_server_stop(http);
+    clime_workers_free(r.workers);
+    if (e.code) LOG_ERROR("%s", e.msg);
+    return e.code ? 1 : 0;
+}

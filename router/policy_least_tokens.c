@@ -1,0 +1,13 @@
+/* Least outstanding tokens: the load of a rollout is tokens, not requests (one may ask for 16 and another for 16k).
+ * Ties go to the worker with fewer picks so far, then to the lower slot, so an idle fleet is used evenly. */
+#include "router/policy.h"
+
+static int pick(const struct clime_worker_view *v, int n, uint64_t turn) {
+    (void)turn;
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (v[i].tokens < v[best].tokens || (v[i].tokens == v[best].tokens && v[i].picked < v[best].picked)) best = i;
+    return best;
+}
+
+const struct clime_policy clime_policy_least_tokens = {"least_tokens", pick};

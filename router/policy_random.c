@@ -1,0 +1,10 @@
+/* Random among the ready workers, from a counter-based generator: a restarted router draws the same sequence. */
+#include "common/rng.h"
+#include "router/policy.h"
+
+static int pick(const struct clime_worker_view *v, int n, uint64_t turn) {
+    (void)v;
+    return (int)(clime_rng_uniform(0x726f75746572, turn, 0) * (float)n) % n;
+}
+
+const struct clime_policy clime_policy_random = {"random", pick};

@@ -1,0 +1,13 @@
+/* Round robin: the ready worker that was picked the fewest times, the lower slot among equals. Counting picks instead
+ * of keeping a cursor stays even when workers come, go or are excluded by a retry. */
+#include "router/policy.h"
+
+static int pick(const struct clime_worker_view *v, int n, uint64_t turn) {
+    (void)turn;
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (v[i].picked < v[best].picked) best = i;
+    return best;
+}
+
+const struct clime_policy clime_policy_round_robin = {"round_robin", pick};

@@ -1,0 +1,229 @@
+/* The fleet over HTTP: /workers (POST, GET, DELETE), the older /add_worker, /remove_worker, /list_workers, the
+ * router's own /health and /metrics. Runs on HTTP threads. Shapes: SGLang's gateway, so its clients work unchanged. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/json/scan.h"
+#include "common/json/write.h"
+#include "router/router.h"
+
+static const char *state_name(enum clime_worker_state s) {
+    switch (s) {
+    case CLIME_WORKER_READY:
+        return "ready";
+    case CLIME_WORKER_DOWN:
+        return "down";
+    case CLIME_WORKER_DRAINING:
+        return "draining";
+    case CLIME_WORKER_FREE:
+        break;
+    }
+    return "free";
+}
+
+static void write_worker(struct clime_jw *w, const struct clime_worker_view *v) {
+    char id[24];
+    snprintf(id, sizeof id, "%lld", (long long)v->id);
+    clime_jw_object(w);
+    clime_jw_key(w, "id");
+    clime_jw_strz(w, id);
+    clime_jw_key(w, "url");
+    clime_jw_strz(w, v->url);
+    clime_jw_key(w, "worker_type");
+    clime_jw_strz(w, "regular");
+    clime_jw_key(w, "is_healthy");
+    clime_jw_bool(w, v->state == CLIME_WORKER_READY);
+    clime_jw_key(w, "status");
+    clime_jw_strz(w, state_name(v->state));
+    clime_jw_key(w, "load");
+    clime_jw_int(w, v->requests);
+    clime_jw_key(w, "tokens");
+    clime_jw_int(w, v->tokens);
+    clime_jw_key(w, "served");
+    clime_jw_int(w, v->served);
+    clime_jw_key(w, "failed");
+    clime_jw_int(w, v->failed);
+    clime_jw_close(w);
+}
+
+static void reply(struct clime_http_request *rq, int status, struct clime_buf *out) {
+    clime_http_reply_json(rq, status, clime_buf_str(out));
+    clime_buf_free(out);
+}
+
+/* A JSON object or {"urls": [...]} of all workers, or the one with id (id 0 = all). */
+static bool write_list(struct clime_router *r, struct clime_buf *out, int64_t id, bool urls_only) {
+    struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
+    int n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX);
+    bool found = false;
+    struct clime_jw w;
+    clime_buf_init(out, (size_t)1 << 20);
+    clime_jw_init(&w, out);
+    if (!id) {
+        clime_jw_object(&w);
+        clime_jw_key(&w, urls_only ? "urls" : "workers");
+        clime_jw_array(&w);
+    }
+    for (int i = 0; i < n; i++) {
+        if (id && views[i].id != id) continue;
+        found = true;
+        if (urls_only)
+            clime_jw_strz(&w, views[i].url);
+        else
+            write_worker(&w, &views[i]);
+    }
+    if (!id) {
+        clime_jw_close(&w);
+        if (!urls_only) {
+            clime_jw_key(&w, "total");
+            clime_jw_int(&w, n);
+        }
+        clime_jw_close(&w);
+    }
+    free(views);
+    return found;
+}
+
+void clime_router_workers_get(struct clime_http_request *rq, void *context) {
+    struct clime_buf out;
+    write_list(context, &out, 0, false);
+    reply(rq, 200, &out);
+}
+
+void clime_router_list_workers(struct clime_http_request *rq, void *context) {
+    struct clime_buf out;
+    write_list(context, &out, 0, true);
+    reply(rq, 200, &out);
+}
+
+static void accept_worker(struct clime_http_request *rq, struct clime_router *r, struct clime_str url, int status) {
+    struct clime_error e;
+    int64_t id;
+    if (clime_workers_add(r->workers, url, &id, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    char location[64], text[24], extra[96];
+    snprintf(text, sizeof text, "%lld", (long long)id);
+    snprintf(location, sizeof location, "/workers/%lld", (long long)id);
+    snprintf(extra, sizeof extra, "Location: %s\r\n", location);
+    struct clime_buf out;
+    struct clime_jw w;
+    clime_buf_init(&out, 4096);
+    clime_jw_init(&w, &out);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "status");
+    clime_jw_strz(&w, "accepted");
+    clime_jw_key(&w, "worker_id");
+    clime_jw_strz(&w, text);
+    clime_jw_key(&w, "url");
+    clime_jw_str(&w, url);
+    clime_jw_key(&w, "location");
+    clime_jw_strz(&w, location);
+    clime_jw_key(&w, "message");
+    clime_jw_strz(&w, "the worker takes requests now");
+    clime_jw_close(&w);
+    clime_http_reply(rq, status, "application/json", extra, clime_buf_str(&out));
+    clime_buf_free(&out);
+}
+
+void clime_router_workers_post(struct clime_http_request *rq, void *context) {
+    struct clime_arena arena;
+    struct clime_error e = {0};
+    struct clime_json j;
+    struct clime_str body = clime_http_body(rq), key, url = {0};
+    clime_arena_init(&arena, body.len + 4096);
+    clime_json_init(&j, body.ptr, body.len, &arena, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "url"))
+            clime_json_string(&j, &url);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    if (!clime_json_end(&j))
+        clime_http_reply_err(rq, &e);
+    else if (!url.len)
+        clime_http_reply_error(rq, 400, "the body needs a member \"url\"");
+    else
+        accept_worker(rq, context, url, 202);
+    clime_arena_free(&arena);
+}
+
+void clime_router_worker_one(struct clime_http_request *rq, void *context) {
+    struct clime_router *r = context;
+    struct clime_str param = clime_http_param(rq);
+    struct clime_error e;
+    struct clime_buf out;
+    char text[24] = "", *end = text;
+    if (param.len < sizeof text) memcpy(text, param.ptr, param.len);
+    long long id = strtoll(text, &end, 10);
+    if (id <= 0 || end == text || *end) {
+        clime_http_reply_error(rq, 404, "no such worker");
+    } else if (clime_str_is(clime_http_method(rq), "DELETE")) {
+        struct clime_str none = {0};
+        if (clime_workers_remove(r->workers, id, none, &e))
+            clime_http_reply_err(rq, &e);
+        else
+            clime_http_reply_json(rq, 202, clime_str_of("{\"status\":\"accepted\",\"message\":\"draining\"}"));
+    } else if (write_list(r, &out, id, false)) {
+        reply(rq, 200, &out);
+    } else {
+        clime_buf_free(&out);
+        clime_http_reply_error(rq, 404, "no such worker");
+    }
+}
+
+void clime_router_add_worker(struct clime_http_request *rq, void *context) {
+    char url[CLIME_WORKER_URL];
+    if (clime_http_query(rq, "url", url, sizeof url))
+        accept_worker(rq, context, clime_str_of(url), 200);
+    else
+        clime_http_reply_error(rq, 400, "the query needs url=http://host:port");
+}
+
+void clime_router_remove_worker(struct clime_http_request *rq, void *context) {
+    struct clime_router *r = context;
+    struct clime_error e;
+    char url[CLIME_WORKER_URL];
+    if (!clime_http_query(rq, "url", url, sizeof url)) {
+        clime_http_reply_error(rq, 400, "the query needs url=http://host:port");
+    } else if (clime_workers_remove(r->workers, 0, clime_str_of(url), &e)) {
+        clime_http_reply_err(rq, &e);
+    } else {
+        clime_http_reply_json(rq, 200, clime_str_of("{\"status\":\"accepted\",\"message\":\"draining\"}"));
+    }
+}
+
+void clime_router_health(struct clime_http_request *rq, void *context) {
+    (void)context;
+    clime_http_reply_json(rq, 200, clime_str_of("{\"status\":\"ok\"}"));
+}
+
+void clime_router_metrics(struct clime_http_request *rq, void *context) {
+    struct clime_router *r = context;
+    struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
+    int n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX);
+    struct clime_buf out;
+    clime_buf_init(&out, (size_t)4 << 20);
+    clime_metrics_write(&out);
+    static const struct {
+        const char *name, *help;
+    } series[] = {
+        {"clime_router_worker_ready", "1 when the worker takes requests"},
+        {"clime_router_worker_tokens", "outstanding tokens"},
+        {"clime_router_worker_requests", "outstanding requests"},
+        {"clime_router_worker_served", "requests served"},
+        {"clime_router_worker_failed", "requests failed"},
+    };
+    for (size_t s = 0; s < CLIME_COUNT(series); s++) {
+        clime_buf_printf(&out, "# HELP %s %s\n# TYPE %s gauge\n", series[s].name, series[s].help, series[s].name);
+        for (int i = 0; i < n; i++) {
+            int64_t values[] = {views[i].state == CLIME_WORKER_READY, views[i].tokens, views[i].requests,
+                                views[i].served, views[i].failed};
+            clime_buf_printf(&out, "%s{worker=\"%s\"} %lld\n", series[s].name, views[i].url, (long long)values[s]);
+        }
+    }
+    clime_http_reply(rq, 200, "text/plain; version=0.0.4", NULL, clime_buf_str(&out));
+    clime_buf_free(&out);
+    free(views);
+}

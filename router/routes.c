@@ -1,0 +1,35 @@
+/* The router's route table; openapi/router.yaml describes it and a test compares the two. Read-only after start. */
+#include "router/router.h"
+
+const struct clime_http_route clime_router_routes[] = {
+    /* generation: one worker */
+    {"POST", "/generate", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST", "/v1/completions", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST", "/v1/chat/completions", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST", "/tokenize", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST", "/detokenize", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST", "/apply_template", CLIME_HTTP_USER, clime_router_proxy},
+    {"GET", "/v1/models", CLIME_HTTP_USER, clime_router_proxy},
+    {"GET", "/model_info", CLIME_HTTP_USER, clime_router_proxy},
+    {"GET", "/server_info", CLIME_HTTP_USER, clime_router_proxy},
+    {"GET", "/health_generate", CLIME_HTTP_OPEN, clime_router_proxy},
+    /* control: every worker, a result for each */
+    {"POST", "/abort_request", CLIME_HTTP_ADMIN, clime_router_fanout},
+    {"POST", "/pause_generation", CLIME_HTTP_ADMIN, clime_router_fanout},
+    {"POST", "/continue_generation", CLIME_HTTP_ADMIN, clime_router_fanout},
+    {"GET|POST", "/flush_cache", CLIME_HTTP_ADMIN, clime_router_fanout},
+    {"POST", "/update_weights_from_disk", CLIME_HTTP_ADMIN, clime_router_fanout},
+    {"GET", "/get_weight_version", CLIME_HTTP_USER, clime_router_fanout},
+    {"GET", "/v1/loads", CLIME_HTTP_USER, clime_router_fanout},
+    /* the fleet */
+    {"GET", "/workers", CLIME_HTTP_USER, clime_router_workers_get},
+    {"POST", "/workers", CLIME_HTTP_ADMIN, clime_router_workers_post},
+    {"GET", "/workers/{id}", CLIME_HTTP_USER, clime_router_worker_one},
+    {"DELETE", "/workers/{id}", CLIME_HTTP_ADMIN, clime_router_worker_one},
+    {"POST", "/add_worker", CLIME_HTTP_ADMIN, clime_router_add_worker},
+    {"POST", "/remove_worker", CLIME_HTTP_ADMIN, clime_router_remove_worker},
+    {"GET", "/list_workers", CLIME_HTTP_USER, clime_router_list_workers},
+    {"GET", "/health", CLIME_HTTP_OPEN, clime_router_health},
+    {"GET", "/metrics", CLIME_HTTP_OPEN, clime_router_metrics},
+    {NULL, NULL, CLIME_HTTP_OPEN, NULL},
+};

@@ -1,0 +1,209 @@
+/* The fleet's table. Called by handlers (any HTTP thread), the prober and fan-out; one mutex guards all of it. */
+#include "router/workers.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "router/policy.h"
+#include "router/sessions.h"
+
+#define SESSION_FREE_TOKENS 4096 /* load under which a session never leaves its worker */
+
+struct worker {
+    struct clime_worker_view v;
+    int fails_in_row, oks_in_row;
+};
+
+struct clime_workers {
+    pthread_mutex_t lock;
+    struct clime_workers_options opts;
+    struct worker w[CLIME_WORKERS_MAX];
+    struct clime_sessions *sessions;
+    int64_t next_id;
+    uint64_t turn;
+};
+
+struct clime_workers *clime_workers_new(const struct clime_workers_options *o) {
+    struct clime_workers *w = xcalloc(1, sizeof *w);
+    pthread_mutex_init(&w->lock, NULL);
+    w->opts = *o;
+    w->next_id = 1;
+    w->sessions = clime_sessions_new(o->session_ttl_us);
+    for (int i = 0; i < CLIME_WORKERS_MAX; i++) w->w[i].v.slot = i;
+    return w;
+}
+
+void clime_workers_free(struct clime_workers *w) {
+    if (!w) return;
+    clime_sessions_free(w->sessions);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+static struct clime_str trim_url(struct clime_str url) {
+    while (url.len && url.ptr[url.len - 1] == '/') url.len--;
+    return url;
+}
+
+static bool url_is_sane(struct clime_str url) {
+    if (!clime_str_starts(url, "http://") && !clime_str_starts(url, "https://")) return false;
+    if (url.len >= CLIME_WORKER_URL || url.len < sizeof "http://x" - 1) return false;
+    for (size_t i = 0; i < url.len; i++)
+        if ((unsigned char)url.ptr[i] <= ' ' || strchr("\"\\\177", url.ptr[i])) return false;
+    return true;
+}
+
+static struct worker *find_locked(struct clime_workers *w, int64_t id, struct clime_str url) {
+    for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
+        struct worker *k = &w->w[i];
+        if (k->v.state == CLIME_WORKER_FREE) continue;
+        if (url.len ? clime_str_is(url, k->v.url) : k->v.id == id) return k;
+    }
+    return NULL;
+}
+
+enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, int64_t *id, struct clime_error *e) {
+    url = trim_url(url);
+    if (!url_is_sane(url))
+        return clime_fail(e, CLIME_ERR_INPUT, "a worker's url must be http://host:port, not '" CLIME_STR_FMT "'",
+                          url.len > 80 ? 80 : (int)url.len, url.ptr);
+    enum clime_err err = CLIME_OK;
+    pthread_mutex_lock(&w->lock);
+    struct worker *k = find_locked(w, 0, url);
+    for (int i = 0; !k && i < CLIME_WORKERS_MAX; i++) {
+        if (w->w[i].v.state != CLIME_WORKER_FREE) continue;
+        k = &w->w[i];
+        *k = (struct worker){.v = {.slot = i, .id = w->next_id++}};
+        memcpy(k->v.url, url.ptr, url.len);
+    }
+    if (k) {
+        k->v.state = CLIME_WORKER_READY;
+        k->fails_in_row = k->oks_in_row = 0;
+        /* A newcomer starts level with the fleet, or round robin would send it everything until it caught up. */
+        for (int i = 0; i < CLIME_WORKERS_MAX; i++)
+            if (w->w[i].v.state == CLIME_WORKER_READY && w->w[i].v.picked > k->v.picked) k->v.picked = w->w[i].v.picked;
+        *id = k->v.id;
+    } else {
+        err = clime_fail(e, CLIME_ERR_LIMIT, "the router holds at most %d workers", CLIME_WORKERS_MAX);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return err;
+}
+
+static void free_if_drained(struct worker *k) {
+    if (k->v.state == CLIME_WORKER_DRAINING && k->v.requests == 0) k->v.state = CLIME_WORKER_FREE;
+}
+
+enum clime_err clime_workers_remove(struct clime_workers *w, int64_t id, struct clime_str url, struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    pthread_mutex_lock(&w->lock);
+    struct worker *k = find_locked(w, id, trim_url(url));
+    if (k) {
+        k->v.state = CLIME_WORKER_DRAINING;
+        free_if_drained(k);
+    } else {
+        err = clime_fail(e, CLIME_ERR_NOT_FOUND, "no such worker");
+    }
+    pthread_mutex_unlock(&w->lock);
+    return err;
+}
+
+int clime_workers_list(struct clime_workers *w, struct clime_worker_view *out, int max) {
+    int n = 0;
+    pthread_mutex_lock(&w->lock);
+    for (int i = 0; i < CLIME_WORKERS_MAX && n < max; i++)
+        if (w->w[i].v.state != CLIME_WORKER_FREE) out[n++] = w->w[i].v;
+    pthread_mutex_unlock(&w->lock);
+    return n;
+}
+
+/* The session's worker, when it is among views and not loaded far past the others. */
+static int sticky_index(struct clime_workers *w, struct clime_str session, const struct clime_worker_view *views, int n,
+                        int64_t now) {
+    int64_t id = clime_sessions_get(w->sessions, session, now), sum = 0;
+    int at = -1;
+    for (int i = 0; i < n; i++) {
+        sum += views[i].tokens;
+        if (views[i].id == id) at = i;
+    }
+    if (at < 0) return -1;
+    double limit = w->opts.session_slack * (double)sum / n + SESSION_FREE_TOKENS;
+    return (double)views[at].tokens > limit ? -1 : at;
+}
+
+enum clime_err clime_workers_pick(struct clime_workers *w, struct clime_str session, int64_t cost,
+                                  const uint64_t tried[CLIME_WORKERS_MAX / 64], struct clime_lease *out,
+                                  struct clime_error *e) {
+    struct clime_worker_view *views = xmalloc(CLIME_WORKERS_MAX * sizeof *views);
+    enum clime_err err = CLIME_OK;
+    int n = 0, known = 0;
+    int64_t now = clime_now_us();
+    pthread_mutex_lock(&w->lock);
+    for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
+        const struct clime_worker_view *v = &w->w[i].v;
+        known += v->state != CLIME_WORKER_FREE;
+        if (v->state == CLIME_WORKER_READY && !(tried[i / 64] >> (i % 64) & 1)) views[n++] = *v;
+    }
+    if (n == 0) {
+        err = clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                         known ? "none of the %d workers is ready" : "no worker is registered", known);
+    } else {
+        int at = session.len ? sticky_index(w, session, views, n, now) : -1;
+        if (at < 0) at = w->opts.policy->pick(views, n, w->turn);
+        w->turn++;
+        CHECK(at >= 0 && at < n);
+        struct worker *k = &w->w[views[at].slot];
+        if (session.len) clime_sessions_set(w->sessions, session, k->v.id, now);
+        k->v.tokens += cost;
+        k->v.requests++;
+        k->v.picked++;
+        *out = (struct clime_lease){.slot = k->v.slot, .cost = cost};
+        memcpy(out->url, k->v.url, sizeof out->url);
+    }
+    pthread_mutex_unlock(&w->lock);
+    free(views);
+    return err;
+}
+
+static void count_failure(struct clime_workers *w, struct worker *k) {
+    k->oks_in_row = 0;
+    if (++k->fails_in_row >= w->opts.fail_threshold && k->v.state == CLIME_WORKER_READY) {
+        k->v.state = CLIME_WORKER_DOWN;
+        LOG_WARN("worker %s is down after %d failures in a row", k->v.url, k->fails_in_row);
+    }
+}
+
+void clime_workers_release(struct clime_workers *w, const struct clime_lease *l, enum clime_lease_end end) {
+    pthread_mutex_lock(&w->lock);
+    struct worker *k = &w->w[l->slot];
+    CHECK(k->v.requests > 0 && k->v.tokens >= l->cost);
+    k->v.tokens -= l->cost;
+    k->v.requests--;
+    if (end == CLIME_LEASE_OK) {
+        k->v.served++;
+        k->fails_in_row = 0;
+    } else if (end == CLIME_LEASE_FAILED) {
+        k->v.failed++;
+        count_failure(w, k);
+    }
+    free_if_drained(k);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok) {
+    struct clime_str none = {0};
+    pthread_mutex_lock(&w->lock);
+    struct worker *k = find_locked(w, id, none);
+    if (k && !ok) {
+        count_failure(w, k);
+    } else if (k) {
+        k->fails_in_row = 0;
+        if (k->v.state == CLIME_WORKER_DOWN && ++k->oks_in_row >= w->opts.ok_threshold) {
+            k->v.state = CLIME_WORKER_READY;
+            LOG_INFO("worker %s answers again", k->v.url);
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+}
