@@ -1,0 +1,179 @@
+/* The fleet's table and the policies: choice, stickiness, exclusion, failure counts, draining, the cost of a request.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "router/policy.h"
+#include "router/request.h"
+#include "router/workers.h"
+
+static const uint64_t none_tried[CLIME_WORKERS_MAX / 64];
+static const struct clime_str no_session = {0};
+
+static struct clime_workers *fleet(int n, int policy) {
+    struct clime_workers_options o = {.fail_threshold = 2,
+                                      .ok_threshold = 2,
+                                      .policy = clime_policies[policy],
+                                      .session_ttl_us = 60000000,
+                                      .session_slack = 2};
+    struct clime_workers *w = clime_workers_new(&o);
+    for (int i = 0; i < n; i++) {
+        char url[64];
+        int64_t id;
+        snprintf(url, sizeof url, "http://127.0.0.1:%d", 9000 + i);
+        assert_int_equal(clime_workers_add(w, clime_str_of(url), &id, NULL), CLIME_OK);
+        assert_int_equal(id, i + 1);
+    }
+    return w;
+}
+
+static int pick(struct clime_workers *w, const char *session, int64_t cost, const uint64_t *tried,
+                struct clime_lease *out) {
+    struct clime_error e;
+    enum clime_err err = clime_workers_pick(w, session ? clime_str_of(session) : no_session, cost, tried, out, &e);
+    return err ? -1 : out->slot;
+}
+
+static void test_policy_names(void **state) {
+    (void)state;
+    char names[64] = "";
+    for (int i = 0; i < 3; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? "|" : "", clime_policies[i]->name);
+    assert_string_equal(names, CLIME_POLICY_NAMES);
+}
+
+static void test_least_tokens(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(3, 0);
+    struct clime_lease a, b, c, d;
+    assert_int_equal(pick(w, NULL, 100, none_tried, &a), 0);
+    assert_int_equal(pick(w, NULL, 10, none_tried, &b), 1);
+    assert_int_equal(pick(w, NULL, 50, none_tried, &c), 2);
+    assert_int_equal(pick(w, NULL, 1, none_tried, &d), 1);
+    clime_workers_release(w, &a, CLIME_LEASE_OK);
+    clime_workers_release(w, &d, CLIME_LEASE_OK);
+    assert_int_equal(pick(w, NULL, 1, none_tried, &a), 0);
+    clime_workers_release(w, &a, CLIME_LEASE_OK);
+    clime_workers_release(w, &b, CLIME_LEASE_OK);
+    clime_workers_release(w, &c, CLIME_LEASE_OK);
+    struct clime_worker_view v[3];
+    assert_int_equal(clime_workers_list(w, v, 3), 3);
+    for (int i = 0; i < 3; i++) assert_true(v[i].tokens == 0 && v[i].requests == 0);
+    clime_workers_free(w);
+}
+
+static void test_round_robin_is_even_with_exclusions(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(3, 1);
+    struct clime_lease l;
+    int counts[3] = {0};
+    for (int i = 0; i < 30; i++) {
+        uint64_t tried[CLIME_WORKERS_MAX / 64] = {i < 3 ? 1u : 0u};
+        int s = pick(w, NULL, 1, tried, &l);
+        assert_true(i >= 3 || s != 0);
+        counts[s]++;
+        clime_workers_release(w, &l, CLIME_LEASE_OK);
+    }
+    for (int i = 0; i < 3; i++) assert_int_equal(counts[i], 10);
+    clime_workers_free(w);
+}
+
+static void test_session_sticks_until_overloaded(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(3, 0);
+    struct clime_lease l[20];
+    int first = pick(w, "episode-7", 10, none_tried, &l[0]);
+    assert_int_equal(pick(w, "episode-7", 10, none_tried, &l[1]), first);
+    int other = pick(w, NULL, 5, none_tried, &l[2]);
+    assert_int_not_equal(other, first);
+    assert_int_equal(pick(w, "episode-7", 10, none_tried, &l[3]), first);
+    pick(w, "episode-7", 1000000, none_tried, &l[4]); /* now far past the others */
+    assert_int_not_equal(pick(w, "episode-7", 10, none_tried, &l[5]), first);
+    clime_workers_free(w);
+}
+
+static void test_failures_and_probes(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(2, 0);
+    struct clime_lease l;
+    uint64_t only_first[CLIME_WORKERS_MAX / 64] = {2};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pick(w, NULL, 1, only_first, &l), 0);
+        clime_workers_release(w, &l, CLIME_LEASE_FAILED);
+    }
+    assert_int_equal(pick(w, NULL, 1, only_first, &l), -1); /* down */
+    clime_workers_probed(w, 1, true);
+    assert_int_equal(pick(w, NULL, 1, only_first, &l), -1); /* one probe is not enough */
+    clime_workers_probed(w, 1, true);
+    assert_int_equal(pick(w, NULL, 1, only_first, &l), 0);
+    clime_workers_release(w, &l, CLIME_LEASE_OK);
+    clime_workers_free(w);
+}
+
+static void test_draining_waits_for_leases(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(1, 0);
+    struct clime_lease l;
+    struct clime_worker_view v;
+    struct clime_error e;
+    assert_int_equal(pick(w, NULL, 7, none_tried, &l), 0);
+    assert_int_equal(clime_workers_remove(w, 1, no_session, &e), CLIME_OK);
+    assert_int_equal(clime_workers_list(w, &v, 1), 1);
+    assert_int_equal(v.state, CLIME_WORKER_DRAINING);
+    struct clime_lease l2;
+    assert_int_equal(pick(w, NULL, 7, none_tried, &l2), -1);
+    clime_workers_release(w, &l, CLIME_LEASE_OK);
+    assert_int_equal(clime_workers_list(w, &v, 1), 0);
+    assert_int_equal(clime_workers_remove(w, 1, no_session, &e), CLIME_ERR_NOT_FOUND);
+    clime_workers_free(w);
+}
+
+static void test_bad_urls(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(0, 0);
+    static const char *const bad[] = {"", "127.0.0.1:1", "ftp://x", "http://", "http://a b", "http://a\"b"};
+    int64_t id;
+    for (size_t i = 0; i < CLIME_COUNT(bad); i++)
+        assert_int_equal(clime_workers_add(w, clime_str_of(bad[i]), &id, NULL), CLIME_ERR_INPUT);
+    int64_t again;
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1/"), &id, NULL), CLIME_OK);
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), &again, NULL), CLIME_OK);
+    assert_int_equal(id, again);
+    clime_workers_free(w);
+}
+
+static void test_cost(void **state) {
+    (void)state;
+    static const struct {
+        const char *body;
+        int64_t cost;
+    } cases[] = {
+        {"{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":7}}", 11},
+        {"{\"input_ids\":[[1,2,3],[4]],\"sampling_params\":{\"max_new_tokens\":6,\"n\":2}}", 22},
+        {"{\"prompt\":\"12345678\",\"max_tokens\":10}", 14},
+        {"{\"prompt\":[5,6],\"max_tokens\":null}", 131},
+        {"not json", 3},
+        {"{\"input_ids\":[1", 4},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++)
+        assert_int_equal(clime_request_cost(clime_str_of(cases[i].body)), cases[i].cost);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_policy_names),
+        cmocka_unit_test(test_least_tokens),
+        cmocka_unit_test(test_round_robin_is_even_with_exclusions),
+        cmocka_unit_test(test_session_sticks_until_overloaded),
+        cmocka_unit_test(test_failures_and_probes),
+        cmocka_unit_test(test_draining_waits_for_leases),
+        cmocka_unit_test(test_bad_urls),
+        cmocka_unit_test(test_cost),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
