@@ -1,0 +1,335 @@
+/* The engine thread: takes jobs in, runs steps, turns results into events.
+ *
+ * Owns scheduler, runner, sequences. Between two steps it runs the control calls of engine_control.c.
+ * Invariant: an output gets its CLOSE event exactly once, and nothing after it; then its memory may be gone.
+ * The end of a sequence is decided here by token count and token ids, and by the emitter for stop strings, which need
+ * text (server/stop_text.h); a sequence that must stop is found by a sweep over the flag `unwanted`, so that neither
+ * side holds pointers into the other.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "common/process.h"
+#include "server/engine_int.h"
+#include "server/logit_edits.h"
+
+/* ---- events ------------------------------------------------------------------------------------------------ */
+
+static struct clime_event *add_event(struct clime_engine *g, struct clime_output *o, const struct clime_seq *q) {
+    if (g->n_events == g->events_size) {
+        g->events_size = g->events_size ? g->events_size * 2 : 256;
+        g->events = xrealloc(g->events, (size_t)g->events_size * sizeof *g->events);
+    }
+    struct clime_event *ev = &g->events[g->n_events++];
+    *ev = (struct clime_event){.out = o, .shard = o->job->shard, .version = atomic_load(&g->version)};
+    if (q) {
+        ev->n_retractions = q->n_retractions;
+        ev->cached_tokens = q->cached_tokens;
+    }
+    return ev;
+}
+
+void clime_engine_post_events(struct clime_engine *g) {
+    if (g->n_events == 0) return;
+    clime_emitters_post(g->emitters, g->events, g->n_events);
+    g->n_events = 0;
+}
+
+static void free_seq(struct clime_seq *q) {
+    clime_logit_edits_free(q->edits);
+    free(q->ids);
+    free(q->pages);
+    free(q);
+}
+
+/* The sequence's last event; why.type is NONE when its last token carried the reason. */
+void clime_engine_end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why) {
+    struct clime_event *ev = add_event(g, q->out, q);
+    ev->kind = CLIME_EVENT_CLOSE;
+    ev->finish = why;
+    clime_sched_remove(&g->sched, q);
+    free_seq(q);
+}
+
+void clime_engine_end_all(struct clime_engine *g, struct clime_finish why) {
+    while (g->sched.last) clime_engine_end(g, g->sched.last, why);
+    while (g->sched.n_running > 0) clime_engine_end(g, g->sched.running[g->sched.n_running - 1], why);
+}
+
+static const struct clime_finish aborted_running = {.type = CLIME_FINISH_ABORT, .message = "Aborted"};
+static const struct clime_finish aborted_waiting = {.type = CLIME_FINISH_ABORT, .message = "Abort in waiting queue"};
+
+void clime_engine_do_sweep(struct clime_engine *g) {
+    struct clime_seq *next;
+    for (struct clime_seq *q = g->sched.last; q; q = next) {
+        next = q->prev;
+        if (atomic_load(&q->out->unwanted))
+            clime_engine_end(g, q, q->n_total > q->n_prompt ? aborted_running : aborted_waiting);
+    }
+    for (int i = g->sched.n_running - 1; i >= 0; i--)
+        if (atomic_load(&g->sched.running[i]->out->unwanted)) clime_engine_end(g, g->sched.running[i], aborted_running);
+}
+
+/* ---- jobs come in ------------------------------------------------------------------------------------------ */
+
+static void take_output(struct clime_engine *g, struct clime_output *o) {
+    struct clime_seq *q = xcalloc(1, sizeof *q);
+    int32_t stop[CLIME_MAX_STOP_IDS + 64];
+    int n_stop = 0;
+    for (int i = 0; i < g->opts.n_eos && n_stop < 64; i++) stop[n_stop++] = g->opts.eos[i];
+    for (int i = 0; i < o->params->n_stop_ids; i++) stop[n_stop++] = o->params->stop_ids[i];
+    q->id = q->arrival = g->next_id++;
+    q->out = o;
+    q->n_prompt = q->n_total = o->n_prompt;
+    q->max_total = o->n_prompt + o->max_new;
+    q->ids = xmalloc((size_t)q->max_total * sizeof *q->ids);
+    memcpy(q->ids, o->ids, (size_t)o->n_prompt * sizeof *q->ids);
+    q->pages = xmalloc((size_t)clime_pages_for(q->max_total) * sizeof *q->pages);
+    q->edits = clime_logit_edits_new(o->params, o->ids, o->n_prompt, stop, n_stop);
+    q->salt = o->salt;
+    q->prompt_hash = clime_hash_bytes(o->ids, (size_t)o->n_prompt * sizeof *o->ids, o->salt);
+    q->prompt_logp_next = q->n_prompt;
+    if (o->logp->wanted && o->logp->start >= 0 && o->logp->start < q->n_prompt)
+        q->prompt_logp_next = o->logp->start > 0 ? (int)o->logp->start : 1;
+    q->share_prompt = q->prompt_logp_next == q->n_prompt && (g->opts.sched.cache || o->job->n_samples > 1);
+    clime_sched_add(&g->sched, q);
+}
+
+static void take_job(struct clime_engine *g, struct clime_job *j) {
+    static const struct clime_finish dead = {
+        .type = CLIME_FINISH_ABORT, .message = "the engine is dead: the device failed", .status = 503};
+    for (int i = 0, n = j->n_outs; i < n; i++) {
+        struct clime_output *o = &j->outs[i];
+        bool is_dead = atomic_load(&g->dead);
+        if (!is_dead && !atomic_load(&o->unwanted)) {
+            take_output(g, o);
+            continue;
+        }
+        struct clime_event *ev = add_event(g, o, NULL);
+        ev->kind = CLIME_EVENT_CLOSE;
+        ev->finish = is_dead ? dead : aborted_waiting;
+    }
+}
+
+static bool has_work(const struct clime_engine *g) {
+    return !g->paused && g->sched.n_running + g->sched.n_waiting > 0;
+}
+
+/* Empties the inbox; sleeps first while there is nothing to do. False when the engine is to stop. */
+static bool take_inbox(struct clime_engine *g) {
+    pthread_mutex_lock(&g->lock);
+    while (!g->first_job && !g->first_command && !g->sweep && !g->stop && !has_work(g))
+        pthread_cond_wait(&g->wake, &g->lock);
+    struct clime_job *job = g->first_job;
+    struct clime_command *command = g->first_command;
+    bool sweep = g->sweep, stop = g->stop;
+    g->first_job = g->last_job = NULL;
+    g->first_command = g->last_command = NULL;
+    g->sweep = false;
+    pthread_mutex_unlock(&g->lock);
+
+    for (struct clime_job *next; job; job = next) {
+        next = job->next_submitted;
+        take_job(g, job);
+    }
+    if (sweep) clime_engine_do_sweep(g);
+    for (struct clime_command *next; command; command = next) {
+        next = command->next;
+        command->run(g, command);
+        clime_engine_post_events(g);
+        pthread_mutex_lock(&g->lock);
+        command->done = true; /* the caller's stack: not touched again */
+        pthread_cond_broadcast(&g->done);
+        pthread_mutex_unlock(&g->lock);
+    }
+    clime_engine_post_events(g);
+    return !stop;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------ */
+
+static bool ends_sequence(const struct clime_engine *g, const struct clime_sampling_params *p, int32_t id) {
+    if (p->ignore_eos) return false;
+    for (int i = 0; i < g->opts.n_eos; i++)
+        if (g->opts.eos[i] == id) return true;
+    for (int i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] == id) return true;
+    return false;
+}
+
+/* SGLang's order: the limit goes before a stop token (serving-api.md D.6; docs/protocol.md). */
+static struct clime_finish finish_after(const struct clime_engine *g, const struct clime_seq *q, int32_t id) {
+    if (q->n_total == q->max_total) return (struct clime_finish){.type = CLIME_FINISH_LENGTH};
+    if (ends_sequence(g, q->out->params, id)) return (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = id};
+    return (struct clime_finish){.type = CLIME_FINISH_NONE};
+}
+
+static void take_token(struct clime_engine *g, struct clime_seq *q, struct clime_step_result *r) {
+    if (r->drawn.bad) {
+        free(r->extra);
+        clime_engine_end(g, q,
+                         (struct clime_finish){.type = CLIME_FINISH_ABORT,
+                                               .message = "the model gave no finite logits (NaN in the weights?)",
+                                               .status = 500});
+        return;
+    }
+    q->ids[q->n_total++] = r->drawn.id;
+    if (q->edits) clime_logit_edits_add(q->edits, r->drawn.id);
+    struct clime_event *ev = add_event(g, q->out, q);
+    ev->kind = CLIME_EVENT_TOKEN;
+    ev->id = r->drawn.id;
+    ev->logp = r->drawn.logp;
+    ev->extra = r->extra;
+    ev->kept_kv = q->mixed;
+    ev->finish = finish_after(g, q, r->drawn.id);
+    if (ev->finish.type != CLIME_FINISH_NONE) clime_engine_end(g, q, (struct clime_finish){.type = CLIME_FINISH_NONE});
+}
+
+static void take_prompt_logp(struct clime_engine *g, struct clime_seq *q, struct clime_prompt_logp *p) {
+    if (p->n == 0) return;
+    struct clime_event *ev = add_event(g, q->out, q);
+    ev->kind = CLIME_EVENT_PROMPT;
+    ev->id = p->first;
+    ev->n = p->n;
+    ev->prompt_logp = p->logp;
+    ev->prompt_extra = p->extra;
+    q->prompt_logp_next = p->first + p->n;
+}
+
+static void count_step(struct clime_engine *g, int n_tokens) {
+    const struct clime_sched *s = &g->sched;
+    int64_t now = clime_now_us();
+    atomic_store(&g->last_step_us, now);
+    pthread_mutex_lock(&g->lock);
+    struct clime_loads *l = &g->loads;
+    l->n_running = s->n_running;
+    l->n_waiting = s->n_waiting;
+    l->n_used_tokens = clime_sched_used_tokens(s);
+    l->hit_rate = s->n_prompt_tokens ? (double)s->n_hit_tokens / (double)s->n_prompt_tokens : 0;
+    l->n_prompt = s->n_prompt_tokens;
+    l->n_retracted = s->n_preempted;
+    l->n_generated += n_tokens;
+    l->n_steps++;
+    l->paused = g->paused;
+    l->n_waiting_tokens = 0;
+    for (const struct clime_seq *q = s->first; q; q = q->next) l->n_waiting_tokens += q->n_total;
+    g->window_tokens += n_tokens;
+    if (now - g->window_us >= 1000000) {
+        l->gen_throughput = (double)g->window_tokens * 1e6 / (double)(now - g->window_us);
+        g->window_us = now;
+        g->window_tokens = 0;
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const struct clime_error *e) {
+    if (!err) return false;
+    LOG_ERROR("the engine is dead: %s", e->msg);
+    atomic_store(&g->dead, true);
+    clime_engine_end_all(g, (struct clime_finish){.type = CLIME_FINISH_ABORT,
+                                                  .message = "the engine is dead: the device failed",
+                                                  .status = 503});
+    clime_engine_post_events(g);
+    clime_process_wake(); /* main ends the program with an error status */
+    return true;
+}
+
+static void step(struct clime_engine *g) {
+    struct clime_error e = {0};
+    int n_tokens = 0;
+    clime_sched_plan(&g->sched, &g->plan);
+    CHECK(g->plan.n_items > 0); /* the oldest sequence always gets its pages */
+    enum clime_err err = clime_runner_step(g->runner, &g->plan, g->results, &e);
+    if (clime_engine_is_dead(g, err, &e)) return;
+    clime_sched_done(&g->sched, &g->plan);
+    for (int i = 0; i < g->plan.n_items; i++) {
+        struct clime_seq *q = g->plan.items[i].seq;
+        take_prompt_logp(g, q, &g->results[i].prompt);
+        if (g->results[i].drew) {
+            take_token(g, q, &g->results[i]);
+            n_tokens++;
+        } else if (q->n_kv == q->max_total) { /* max_new_tokens 0: the prompt was scored */
+            clime_engine_end(g, q, (struct clime_finish){.type = CLIME_FINISH_LENGTH});
+        }
+    }
+    if (g->opts.debug_checks) clime_sched_check(&g->sched);
+    count_step(g, n_tokens);
+    clime_engine_post_events(g);
+}
+
+static void *engine_main(void *arg) {
+    struct clime_engine *g = arg;
+    while (take_inbox(g)) {
+        if (has_work(g))
+            step(g);
+        else
+            count_step(g, 0);
+    }
+    clime_engine_end_all(
+        g, (struct clime_finish){.type = CLIME_FINISH_ABORT, .message = "the server is shutting down", .status = 503});
+    clime_engine_post_events(g);
+    return NULL;
+}
+
+/* ---- opening and closing ----------------------------------------------------------------------------------- */
+
+static void sweep_from_emitter(void *arg) {
+    clime_engine_sweep(arg);
+}
+
+enum clime_err clime_engine_open(const struct clime_engine_options *o, struct clime_model *m, struct clime_engine **out,
+                                 struct clime_error *e) {
+    struct clime_engine *g = xcalloc(1, sizeof *g);
+    g->opts = *o;
+    g->model = m;
+    enum clime_err err = clime_runner_open(m, &o->sched, o->max_len, &g->runner, e);
+    if (err) {
+        free(g);
+        return err;
+    }
+    clime_sched_init(&g->sched, &o->sched);
+    clime_step_plan_init(&g->plan, o->sched.max_running);
+    g->results = xcalloc((size_t)o->sched.max_running, sizeof *g->results);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->wake, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&g->done, &attr);
+    pthread_condattr_destroy(&attr);
+    clime_engine_set_label(g, o->weight_version, g->sched.version);
+    g->loads.n_total_tokens = o->sched.n_pages * CLIME_PAGE;
+    g->loads.max_running = o->sched.max_running;
+    g->window_us = clime_now_us();
+    g->emitters = clime_emitters_open(o->emitter_threads, sweep_from_emitter, g);
+    CHECK(pthread_create(&g->thread, NULL, engine_main, g) == 0);
+    *out = g;
+    return CLIME_OK;
+}
+
+void clime_engine_close(struct clime_engine *g) {
+    if (!g) return;
+    pthread_mutex_lock(&g->lock);
+    g->stop = true;
+    pthread_cond_signal(&g->wake);
+    pthread_mutex_unlock(&g->lock);
+    pthread_join(g->thread, NULL);
+    clime_emitters_close(g->emitters);
+    clime_runner_close(g->runner);
+    clime_sched_free(&g->sched);
+    clime_step_plan_free(&g->plan);
+    for (const struct clime_weight_label *l = atomic_load(&g->version), *older; l; l = older) {
+        older = l->older;
+        free((void *)(uintptr_t)l);
+    }
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->wake);
+    pthread_cond_destroy(&g->done);
+    free(g->results);
+    free(g->events);
+    free(g);
+}

@@ -1,0 +1,194 @@
+/* What other threads ask of the engine: jobs, sweeps, pause, flush, weight updates, loads.
+ *
+ * The functions of engine.h run on the caller's thread and post to the inbox; the static `do_` functions run on the
+ * engine thread between two steps. Control calls are stack-owned: the caller sleeps until the engine marks them done.
+ * Invariant: a command runs at a step boundary, so a weight update is all tensors or none for every sequence.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/engine_int.h"
+
+static void post_command(struct clime_engine *g, struct clime_command *c) {
+    c->next = NULL;
+    if (g->last_command)
+        g->last_command->next = c;
+    else
+        g->first_command = c;
+    g->last_command = c;
+    pthread_cond_signal(&g->wake);
+}
+
+void clime_engine_run_command(struct clime_engine *g, struct clime_command *c) {
+    pthread_mutex_lock(&g->lock);
+    post_command(g, c);
+    while (!c->done) pthread_cond_wait(&g->done, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- jobs -------------------------------------------------------------------------------------------------- */
+
+enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_error *e) {
+    if (atomic_load(&g->dead)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the engine is dead: the device failed");
+    if (atomic_load(&g->draining)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server is shutting down");
+    long long was = atomic_fetch_add(&g->in_flight, n);
+    if (g->opts.max_queued >= 0 && was + n > g->opts.max_queued + g->opts.sched.max_running) {
+        atomic_fetch_sub(&g->in_flight, n);
+        return clime_fail(e, CLIME_ERR_BUSY, "the queue is full: %lld requests in flight, at most %lld", was,
+                          (long long)g->opts.max_queued + g->opts.sched.max_running);
+    }
+    return CLIME_OK;
+}
+
+void clime_engine_release(struct clime_engine *g, int n) {
+    atomic_fetch_sub(&g->in_flight, n);
+}
+
+int64_t clime_engine_in_flight(struct clime_engine *g) {
+    return atomic_load(&g->in_flight);
+}
+
+void clime_engine_submit(struct clime_engine *g, struct clime_job *j) {
+    j->shard = clime_emitters_shard(g->emitters);
+    j->next_submitted = NULL;
+    pthread_mutex_lock(&g->lock);
+    if (g->last_job)
+        g->last_job->next_submitted = j;
+    else
+        g->first_job = j;
+    g->last_job = j;
+    pthread_cond_signal(&g->wake);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void clime_engine_sweep(struct clime_engine *g) {
+    pthread_mutex_lock(&g->lock);
+    g->sweep = true;
+    pthread_cond_signal(&g->wake);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void clime_engine_drain(struct clime_engine *g) {
+    atomic_store(&g->draining, true);
+}
+
+/* ---- control ----------------------------------------------------------------------------------------------- */
+
+static void do_sweep(struct clime_engine *g, struct clime_command *c) {
+    (void)c;
+    clime_engine_do_sweep(g);
+}
+
+void clime_engine_sweep_wait(struct clime_engine *g) {
+    struct clime_command c = {.run = do_sweep};
+    clime_engine_run_command(g, &c);
+}
+
+static const struct clime_finish aborted = {.type = CLIME_FINISH_ABORT, .message = "Aborted"};
+
+static void do_pause(struct clime_engine *g, struct clime_command *c) {
+    if (c->pause == CLIME_PAUSE_ABORT) clime_engine_end_all(g, aborted);
+    if (c->pause == CLIME_PAUSE_RETRACT) clime_sched_retract_all(&g->sched);
+    g->paused = true;
+}
+
+void clime_engine_pause(struct clime_engine *g, enum clime_pause mode) {
+    struct clime_command c = {.run = do_pause, .pause = mode};
+    clime_engine_run_command(g, &c);
+}
+
+static void do_resume(struct clime_engine *g, struct clime_command *c) {
+    (void)c;
+    g->paused = false;
+}
+
+void clime_engine_resume(struct clime_engine *g) {
+    struct clime_command c = {.run = do_resume};
+    clime_engine_run_command(g, &c);
+}
+
+static void do_flush(struct clime_engine *g, struct clime_command *c) {
+    if (g->sched.n_running > 0 || (g->sched.n_waiting > 0 && !g->paused)) {
+        c->err = clime_fail(c->error, CLIME_ERR_BUSY, "cannot flush: %d requests are running and %d waiting",
+                            g->sched.n_running, g->sched.n_waiting);
+        return;
+    }
+    clime_sched_flush(&g->sched);
+}
+
+enum clime_err clime_engine_flush(struct clime_engine *g, struct clime_error *e) {
+    struct clime_command c = {.run = do_flush, .error = e};
+    clime_engine_run_command(g, &c);
+    return c.err;
+}
+
+void clime_engine_set_label(struct clime_engine *g, const char *name, uint64_t number) {
+    size_t n = strlen(name) + 1;
+    struct clime_weight_label *l = xmalloc(sizeof *l + n);
+    *l = (struct clime_weight_label){.number = number, .older = atomic_load(&g->version)};
+    l->name = memcpy(l + 1, name, n);
+    atomic_store(&g->version, l);
+}
+
+static void do_update(struct clime_engine *g, struct clime_command *c) {
+    if (atomic_load(&g->dead)) {
+        c->err = clime_fail(c->error, CLIME_ERR_DEVICE, "the engine is dead: the device failed");
+        return;
+    }
+    c->n_inflight = g->sched.n_running + g->sched.n_waiting;
+    if (c->inflight == CLIME_INFLIGHT_ABORT) clime_engine_end_all(g, aborted);
+    clime_model_set(g->model, c->h_flat);
+    c->err = g->model->ops->sync(g->model->dev, c->error);
+    if (clime_engine_is_dead(g, c->err, c->error)) return;
+    clime_sched_new_version(&g->sched, c->inflight == CLIME_INFLIGHT_KEEP);
+    clime_engine_set_label(g, c->label, g->sched.version);
+}
+
+enum clime_err clime_engine_update(struct clime_engine *g, const void *h_flat, const char *label,
+                                   enum clime_inflight inflight, int *n_inflight, struct clime_error *e) {
+    struct clime_command c = {.run = do_update, .h_flat = h_flat, .label = label, .inflight = inflight, .error = e};
+    int64_t t0 = clime_now_us();
+    clime_engine_run_command(g, &c);
+    if (n_inflight) *n_inflight = c.n_inflight;
+    if (!c.err)
+        LOG_INFO("weights are version \"%s\": %d sequences in flight, %.1f ms", label, c.n_inflight,
+                 (double)(clime_now_us() - t0) / 1000);
+    return c.err;
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------- */
+
+bool clime_engine_alive(struct clime_engine *g, int64_t timeout_us) {
+    int64_t start = clime_now_us();
+    while (!atomic_load(&g->dead)) {
+        /* an idle engine sleeps on purpose; a busy one must finish a step */
+        pthread_mutex_lock(&g->lock);
+        bool idle = g->loads.n_running + g->loads.n_waiting == 0 || g->loads.paused;
+        pthread_mutex_unlock(&g->lock);
+        if (idle || atomic_load(&g->last_step_us) >= start - timeout_us) return true;
+        if (clime_now_us() - start > timeout_us) return false;
+        clime_sleep_us(50000);
+    }
+    return false;
+}
+
+bool clime_engine_dead(struct clime_engine *g) {
+    return atomic_load(&g->dead);
+}
+
+const struct clime_weight_label *clime_engine_version(struct clime_engine *g) {
+    return atomic_load(&g->version);
+}
+
+void clime_engine_loads(struct clime_engine *g, struct clime_loads *out) {
+    pthread_mutex_lock(&g->lock);
+    *out = g->loads;
+    pthread_mutex_unlock(&g->lock);
+    /* Requests on their way in, or whose reply is still being written, count as well: a trainer that waits for the
+     * count to reach 0 must have got every reply. */
+    int64_t outside = clime_engine_in_flight(g) - out->n_running - out->n_waiting;
+    if (outside > 0) out->n_waiting += (int)outside;
+}

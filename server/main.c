@@ -1,0 +1,199 @@
+/* clime-server: serves one policy. The phases: options, model, engine, HTTP, serve until told to stop, drain, close.
+ *
+ * Main thread. Owns struct clime_server. Invariant: the engine outlives every HTTP worker, since a sleeping worker
+ * waits for it; so HTTP stops first and the engine after.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/http/client.h"
+#include "common/log.h"
+#include "common/process.h"
+#include "server/server.h"
+#include "server/server_metrics.h"
+#include "server/weight_update.h"
+
+#define CPU_KV_BYTES ((size_t)4 << 30) /* most that KV takes on the CPU by itself: the memory is shared with others */
+#define ABORT_WAIT_US 10000000         /* for replies to be written after the last requests were aborted */
+
+/* ---- start ------------------------------------------------------------------------------------------------- */
+
+static enum clime_err open_model(struct clime_server *s, struct clime_error *e) {
+    const struct clime_server_options *o = &s->opts;
+    struct clime_model_options m = {
+        .device = clime_device_names[o->device],
+        .dtype = clime_dtype_names[o->dtype],
+        .dev = {.n_threads = (int)o->threads, .isa = o->isa, .gpu = (int)o->gpu, .deterministic = o->deterministic},
+        .max_pos = (int)o->context_length};
+    enum clime_err err = clime_tokenizer_load(o->model_path, &s->tokenizer, e);
+    if (!err) err = clime_model_open(o->model_path, &m, &s->model, e);
+    if (err) return err;
+    size_t n_tok;
+    const int32_t *tok = clime_tokenizer_eos(s->tokenizer, &n_tok);
+    const struct clime_config *c = &s->model->cfg;
+    s->eos = xcalloc(n_tok + CLIME_MAX_EOS, sizeof *s->eos);
+    for (size_t i = 0; i < n_tok + (size_t)c->n_eos; i++) {
+        int32_t id = i < n_tok ? tok[i] : c->eos_ids[i - n_tok];
+        bool seen = false;
+        for (int k = 0; k < s->n_eos; k++) seen |= s->eos[k] == id;
+        if (!seen) s->eos[s->n_eos++] = id;
+    }
+    return CLIME_OK;
+}
+
+/* As many pages as memory allows, and no more than twice what max_running full sequences could use: the second half is
+ * for the prefix cache. */
+static int choose_pages(const struct clime_server *s, int context) {
+    const struct clime_server_options *o = &s->opts;
+    const struct clime_ops *ops = s->model->ops;
+    size_t free_bytes, total_bytes, page = clime_kv_page_bytes(s->model);
+    if (o->max_total_tokens > 0) return (int)((o->max_total_tokens + CLIME_PAGE - 1) / CLIME_PAGE);
+    ops->memory(s->model->dev, &free_bytes, &total_bytes);
+    size_t budget = (size_t)((double)free_bytes * o->mem_fraction);
+    if (ops == &clime_cpu_ops && budget > CPU_KV_BYTES) budget = CPU_KV_BYTES;
+    int64_t fit = (int64_t)(budget / page), useful = 2 * o->max_running_requests * clime_pages_for(context);
+    int64_t n = fit < useful ? fit : useful;
+    return n < 1 ? 1 : (int)n;
+}
+
+static enum clime_err open_engine(struct clime_server *s, struct clime_error *e) {
+    const struct clime_server_options *o = &s->opts;
+    int context = o->context_length > 0 ? (int)o->context_length : s->model->cfg.max_pos;
+    int n_pages = choose_pages(s, context);
+    int64_t chunk = o->chunked_prefill_size < o->max_prefill_tokens ? o->chunked_prefill_size : o->max_prefill_tokens;
+    s->max_total_tokens = n_pages * CLIME_PAGE;
+    s->max_len = context < s->max_total_tokens ? context : s->max_total_tokens;
+    if (s->max_len < context)
+        LOG_WARN("KV memory holds %d tokens, less than the context of %d: longer requests are refused", s->max_len,
+                 context);
+    struct clime_engine_options g = {.sched = {.max_running = (int)o->max_running_requests,
+                                               .chunk = (int)chunk,
+                                               .n_pages = n_pages,
+                                               .cache = !o->disable_radix_cache},
+                                     .max_len = s->max_len,
+                                     .max_queued = o->max_queued_requests,
+                                     .emitter_threads = (int)o->emitter_threads,
+                                     .weight_version = o->weight_version,
+                                     .eos = s->eos,
+                                     .n_eos = s->n_eos,
+                                     .debug_checks = o->debug_checks};
+    return clime_engine_open(&g, s->model, &s->engine, e);
+}
+
+static enum clime_err open_http(struct clime_server *s, struct clime_http_server **http,
+                                struct clime_http_server **health, struct clime_error *e) {
+    const struct clime_server_options *o = &s->opts;
+    struct clime_http_options h = {.host = o->host,
+                                   .port = (int)o->port,
+                                   .n_threads = (int)o->http_threads,
+                                   .max_body = (size_t)o->max_body,
+                                   .api_key = o->api_key,
+                                   .admin_key = o->admin_api_key,
+                                   .tls_certificate = o->tls_certificate,
+                                   .routes = clime_server_routes,
+                                   .context = s};
+    enum clime_err err = clime_http_server_start(&h, http, e);
+    if (err || o->health_port < 0) return err;
+    h.port = (int)o->health_port;
+    h.n_threads = 4;
+    h.routes = clime_health_routes;
+    return clime_http_server_start(&h, health, e);
+}
+
+/* The folder's own name: the last part of the path. */
+static char *folder_name(const char *path) {
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    size_t start = n;
+    while (start > 0 && path[start - 1] != '/') start--;
+    return xstrndup(path + start, n - start);
+}
+
+/* ---- end --------------------------------------------------------------------------------------------------- */
+
+static void wait_idle(struct clime_server *s, int64_t limit_us) {
+    int64_t deadline = clime_now_us() + limit_us;
+    while (clime_engine_in_flight(s->engine) > 0 && clime_now_us() < deadline) clime_sleep_us(5000);
+}
+
+static void drain(struct clime_server *s, bool patient) {
+    atomic_store(&s->stopping, true);
+    clime_engine_drain(s->engine);
+    if (patient) wait_idle(s, s->opts.drain_timeout * 1000000);
+    int64_t left = clime_engine_in_flight(s->engine);
+    if (left == 0) return;
+    LOG_WARN("aborting %lld requests", (long long)left);
+    clime_job_table_mark(&s->jobs, NULL);
+    clime_engine_sweep(s->engine);
+    wait_idle(s, ABORT_WAIT_US);
+}
+
+static int serve(struct clime_server *s, int64_t start_us) {
+    struct clime_http_server *http = NULL, *health = NULL;
+    struct clime_error e = {0};
+    enum clime_err err;
+    int status = 1;
+    if ((err = open_model(s, &e)) || (err = open_engine(s, &e))) goto done;
+    s->metrics = clime_server_metrics_new(s->model_name);
+    s->text = clime_text_pool_open(s->tokenizer, (int)s->opts.text_threads, (int)s->opts.http_threads);
+    if ((err = open_http(s, &http, &health, &e))) goto done;
+    s->startup_seconds = (double)(clime_now_us() - start_us) / 1e6;
+    atomic_store(&s->ready, true);
+    if ((err = clime_port_file_write(s->opts.port_file, clime_http_server_port(http), &e))) goto done;
+    LOG_INFO("%s (%s, %s) ready on http://%s:%d after %.2f s: context %d, KV %d tokens, %d sequences at a time",
+             s->model_name, s->model->cfg.architecture, clime_dev_info(s->model->dev)->name, s->opts.host,
+             clime_http_server_port(http), s->startup_seconds, s->max_len, s->max_total_tokens,
+             (int)s->opts.max_running_requests);
+    enum clime_process_end why = clime_process_wait((int)s->opts.parent_fd);
+    status = why == CLIME_END_WAKE;
+    LOG_INFO("%s: stopping", why == CLIME_END_SIGNAL   ? "asked to end"
+                             : why == CLIME_END_PARENT ? "the parent is gone"
+                                                       : "the engine is dead");
+    drain(s, why == CLIME_END_SIGNAL);
+done:
+    if (err) LOG_ERROR("%s", e.msg);
+    clime_http_server_stop(health);
+    clime_http_server_stop(http);
+    clime_engine_close(s->engine);
+    clime_text_pool_close(s->text);
+    clime_server_metrics_free(s->metrics);
+    clime_model_close(s->model);
+    clime_tokenizer_free(s->tokenizer);
+    free(s->eos);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    static const enum clime_log_level levels[] = {CLIME_LOG_DEBUG, CLIME_LOG_INFO, CLIME_LOG_WARN, CLIME_LOG_ERROR};
+    struct clime_server s = {0};
+    struct clime_weight_update update;
+    struct clime_error e = {0};
+    int64_t start_us = clime_now_us();
+    if (clime_server_options_parse(argc, argv, &s.opts, &e)) {
+        fprintf(stderr, "clime-server: %s\n", e.msg);
+        return 2;
+    }
+    if (s.opts.print_routes) {
+        struct clime_buf out;
+        clime_buf_init(&out, 1 << 16);
+        clime_server_print_routes(&out);
+        puts(out.data);
+        clime_buf_free(&out);
+        return 0;
+    }
+    clime_log_open("server", levels[s.opts.log_level]);
+    clime_process_begin();
+    clime_http_client_global_init();
+    clime_job_table_init(&s.jobs);
+    clime_weight_update_init(&update);
+    s.update = &update;
+    s.started_us = clime_wall_us();
+    char *name = s.opts.served_model_name ? xstrdup(s.opts.served_model_name) : folder_name(s.opts.model_path);
+    s.model_name = name;
+    int status = serve(&s, start_us);
+    clime_weight_update_free(&update);
+    clime_job_table_free(&s.jobs);
+    free(name);
+    return status;
+}

@@ -1,0 +1,62 @@
+/* The route table: every endpoint, in the order of openapi/server.yaml; tests compare the two. */
+#include "server/server.h"
+
+#include <string.h>
+
+#define USER CLIME_HTTP_USER
+#define ADMIN CLIME_HTTP_ADMIN
+#define OPEN CLIME_HTTP_OPEN
+
+const struct clime_http_route clime_server_routes[] = {
+    {.methods = "POST|PUT", .path = "/generate", .auth = USER, .handler = clime_handle_generate},
+
+    {.methods = "GET", .path = "/health", .auth = OPEN, .handler = clime_handle_health},
+    {.methods = "GET", .path = "/health_generate", .auth = OPEN, .handler = clime_handle_health_generate},
+    {.methods = "GET", .path = "/metrics", .auth = OPEN, .handler = clime_handle_metrics},
+    {.methods = "GET", .path = "/model_info", .auth = USER, .handler = clime_handle_model_info},
+    {.methods = "GET", .path = "/get_model_info", .auth = USER, .handler = clime_handle_model_info},
+    {.methods = "GET", .path = "/server_info", .auth = USER, .handler = clime_handle_server_info},
+    {.methods = "GET", .path = "/get_server_info", .auth = USER, .handler = clime_handle_server_info},
+    {.methods = "GET", .path = "/get_weight_version", .auth = USER, .handler = clime_handle_weight_version},
+    {.methods = "GET", .path = "/weight_version", .auth = USER, .handler = clime_handle_weight_version},
+    {.methods = "GET", .path = "/v1/loads", .auth = USER, .handler = clime_handle_loads},
+
+    {.methods = "POST", .path = "/abort_request", .auth = ADMIN, .handler = clime_handle_abort},
+    {.methods = "POST", .path = "/pause_generation", .auth = ADMIN, .handler = clime_handle_pause},
+    {.methods = "POST", .path = "/continue_generation", .auth = ADMIN, .handler = clime_handle_continue},
+    {.methods = "GET|POST", .path = "/flush_cache", .auth = ADMIN, .handler = clime_handle_flush},
+    {.methods = "PUT",
+     .path = "/weights/{version}",
+     .auth = ADMIN,
+     .handler = clime_handle_put_weights,
+     .stream_body = true},
+    {.methods = "POST", .path = "/update_weights_from_disk", .auth = ADMIN, .handler = clime_handle_update_from_disk},
+    {0}};
+
+/* Of the health port, with threads of its own. */
+const struct clime_http_route clime_health_routes[] = {
+    {.methods = "GET", .path = "/health", .auth = OPEN, .handler = clime_handle_health},
+    {.methods = "GET", .path = "/health_generate", .auth = OPEN, .handler = clime_handle_health_generate},
+    {.methods = "GET", .path = "/metrics", .auth = OPEN, .handler = clime_handle_metrics},
+    {0}};
+
+void clime_server_print_routes(struct clime_buf *out) {
+    static const char *const auth[] = {[OPEN] = "open", [USER] = "user", [ADMIN] = "admin"};
+    struct clime_jw w;
+    clime_jw_init(&w, out);
+    clime_jw_array(&w);
+    for (const struct clime_http_route *r = clime_server_routes; r->path; r++) {
+        clime_jw_object(&w);
+        clime_jw_key(&w, "path");
+        clime_jw_strz(&w, r->path);
+        clime_jw_key(&w, "methods");
+        clime_jw_array(&w);
+        for (const char *m = r->methods; *m; m += m[strcspn(m, "|")] ? strcspn(m, "|") + 1 : strlen(m))
+            clime_jw_str(&w, (struct clime_str){m, strcspn(m, "|")});
+        clime_jw_close(&w);
+        clime_jw_key(&w, "auth");
+        clime_jw_strz(&w, auth[r->auth]);
+        clime_jw_close(&w);
+    }
+    clime_jw_close(&w);
+}

@@ -1,0 +1,74 @@
+/* The running server: its parts, and the handlers' shared helpers.
+ *
+ * Made by main, constant after start but for what says otherwise; handlers run on HTTP workers (100 KiB of stack).
+ */
+#ifndef CLIME_SERVER_SERVER_H
+#define CLIME_SERVER_SERVER_H
+
+#include "common/http/server.h"
+#include "common/json/write.h"
+#include "server/engine.h"
+#include "server/job_table.h"
+#include "server/server_options.h"
+#include "server/text_pool.h"
+
+#define CLIME_SERVER_VERSION "0.1.0"
+#define CLIME_MAX_LABEL 256 /* bytes of a weight version's label */
+
+struct clime_server_metrics;
+struct clime_weight_update;
+
+struct clime_server {
+    struct clime_server_options opts;
+    const char *model_name;    /* in /v1/models */
+    struct clime_model *model; /* its configuration may be read; the rest is the engine's */
+    struct clime_tokenizer *tokenizer;
+    struct clime_engine *engine;
+    struct clime_text_pool *text;
+    struct clime_job_table jobs; /* own lock */
+    struct clime_weight_update *update;
+    struct clime_server_metrics *metrics; /* atomics */
+    int32_t *eos;                         /* [n_eos] union of the model's and the tokenizer's */
+    int n_eos;
+    int max_len, max_total_tokens, n_vocab;
+    int64_t started_us; /* wall clock */
+    double startup_seconds;
+    atomic_bool ready, stopping;
+};
+
+/* The route table, ended by path == NULL; the health table is a part of it. */
+extern const struct clime_http_route clime_server_routes[];
+extern const struct clime_http_route clime_health_routes[];
+
+/* Writes the routes as JSON: [{"path", "methods": [...], "auth"}]. */
+void clime_server_print_routes(struct clime_buf *out);
+
+/* A reply buffer: enough for a long batch with log-probabilities. */
+#define CLIME_MAX_REPLY ((size_t)512 << 20)
+
+/* Sends the buffer as JSON, or a 500 when it overflowed; frees it. */
+void clime_reply_buf(struct clime_http_request *rq, int status, struct clime_buf *body);
+
+/* {"success", "message"} with status 200 or, when err is set, that of its code. */
+void clime_reply_success(struct clime_http_request *rq, enum clime_err err, const char *message);
+
+/* ---- handlers: one per endpoint, context = struct clime_server ---- */
+void clime_handle_generate(struct clime_http_request *rq, void *context);
+
+void clime_handle_health(struct clime_http_request *rq, void *context);
+void clime_handle_health_generate(struct clime_http_request *rq, void *context);
+void clime_handle_model_info(struct clime_http_request *rq, void *context);
+void clime_handle_server_info(struct clime_http_request *rq, void *context);
+void clime_handle_weight_version(struct clime_http_request *rq, void *context);
+void clime_handle_loads(struct clime_http_request *rq, void *context);
+void clime_handle_metrics(struct clime_http_request *rq, void *context);
+
+void clime_handle_abort(struct clime_http_request *rq, void *context);
+void clime_handle_pause(struct clime_http_request *rq, void *context);
+void clime_handle_continue(struct clime_http_request *rq, void *context);
+void clime_handle_flush(struct clime_http_request *rq, void *context);
+
+void clime_handle_put_weights(struct clime_http_request *rq, void *context);
+void clime_handle_update_from_disk(struct clime_http_request *rq, void *context);
+
+#endif

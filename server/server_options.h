@@ -1,0 +1,42 @@
+/* The command line of clime-server: one table, SGLang's names where SGLang has the option. Immutable after parsing. */
+#ifndef CLIME_SERVER_SERVER_OPTIONS_H
+#define CLIME_SERVER_SERVER_OPTIONS_H
+
+#include <stdint.h>
+
+#include "common/options.h"
+
+struct clime_server_options {
+    /* model */
+    const char *model_path, *served_model_name, *weight_version, *chat_template;
+    int64_t context_length;
+    /* device */
+    int device; /* choice auto|cpu|cuda */
+    int dtype;  /* choice auto|bfloat16|float32 */
+    const char *isa;
+    int64_t threads, gpu;
+    double mem_fraction;
+    int64_t max_total_tokens;
+    bool deterministic;
+    /* scheduling */
+    int64_t max_running_requests, chunked_prefill_size, max_prefill_tokens, max_queued_requests;
+    bool disable_radix_cache, debug_checks;
+    /* http */
+    const char *host, *port_file, *api_key, *admin_api_key, *tls_certificate, *router;
+    const char *advertise_url;
+    int64_t port, health_port, http_threads, text_threads, emitter_threads, max_body, parent_fd, drain_timeout;
+    bool incremental_streaming_output;
+    int log_level;
+    bool print_routes;
+};
+
+/* Parses and checks; CLIME_ERR_INPUT names the option. --help and --print-routes are handled by the caller of main. */
+enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_server_options *o, struct clime_error *e);
+
+/* The table's help text, for README (markdown) or the terminal. */
+void clime_server_options_describe(int markdown, struct clime_buf *out);
+
+extern const char *const clime_device_names[]; /* by the index of `device` */
+extern const char *const clime_dtype_names[];
+
+#endif

@@ -1,0 +1,37 @@
+/* Runs one planned step on the model: rows in, sampled tokens and log-probabilities out.
+ *
+ * Owner: the engine thread, which also owns model, KV memory and scratch. All host and device arrays are planned at
+ * open for max_rows = chunk + max_running rows; a step allocates only what it hands over (log-probability lists).
+ */
+#ifndef CLIME_SERVER_STEP_H
+#define CLIME_SERVER_STEP_H
+
+#include "model/model.h"
+#include "server/job.h"
+#include "server/scheduler.h"
+
+struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first + n */
+    int first, n;
+    float *logp;                   /* [n] */
+    struct clime_lp_extra **extra; /* [n] or NULL */
+};
+
+struct clime_step_result { /* of one plan item */
+    bool drew;             /* a token was sampled */
+    struct clime_drawn drawn;
+    struct clime_lp_extra *extra;    /* NULL unless asked for */
+    struct clime_prompt_logp prompt; /* n = 0: none */
+};
+
+struct clime_runner; /* the step's arrays; borrows the model */
+
+/* max_len: the longest sequence in tokens. Errors: CLIME_ERR_LIMIT when memory is exhausted. */
+enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched_options *o, int max_len,
+                                 struct clime_runner **out, struct clime_error *e);
+void clime_runner_close(struct clime_runner *r);
+
+/* Fills results[plan->n_items]; the caller frees the lists in it. CLIME_ERR_DEVICE: the device is dead. */
+enum clime_err clime_runner_step(struct clime_runner *r, const struct clime_step_plan *plan,
+                                 struct clime_step_result *results, struct clime_error *e);
+
+#endif
