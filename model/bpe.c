@@ -98,9 +98,7 @@ static void grow_merges(struct clime_bpe *b) {
 
 enum clime_err clime_bpe_add_merge(struct clime_bpe *b, struct clime_str left, struct clime_str right,
                                    struct clime_error *e) {
-    char joined[512];
-    if (left.len + right.len > sizeof joined)
-        return clime_fail(e, CLIME_ERR_LIMIT, "merge %zu is longer than %zu bytes", b->n_merges, sizeof joined);
+    char small[256], *joined = left.len + right.len <= sizeof small ? small : xmalloc(left.len + right.len);
     memcpy(joined, left.ptr, left.len);
     memcpy(joined + left.len, right.ptr, right.len);
     struct clime_str both = {joined, left.len + right.len};

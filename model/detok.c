@@ -111,7 +111,7 @@ static void end_byte_run(struct clime_detok *d, struct clime_buf *out) {
 
 void clime_detok_feed(struct clime_detok *d, int32_t id, struct clime_buf *out) {
     const struct clime_tokenizer *t = d->t;
-    struct clime_str token = clime_tokenizer_token(t, id);
+    struct clime_str token = clime_tokenizer_decoder_text(t, id);
     if (!token.ptr || (d->skip_special && clime_tokenizer_is_special(t, id))) return;
     bool first = !d->started;
     d->started = true;

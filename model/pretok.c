@@ -7,6 +7,7 @@
  */
 #include "model/pretok.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 
 #include "common/json/tree.h"
@@ -216,23 +217,22 @@ static enum clime_err add_range(struct cutter *c, size_t start, size_t end, bool
 static enum clime_err split(struct run *r, size_t i, struct clime_str piece, bool at_start) {
     const struct stage *stage = &r->p->stages[i];
     struct cutter c = {.run = r, .stage = i, .text = piece, .at_start = at_start};
-    size_t done = 0;
+    size_t done = 0, last_end = SIZE_MAX;
     for (size_t from = 0; from < piece.len;) {
         size_t start, end;
         int found = clime_regex_find(stage->re, r->m, piece, from, &start, &end);
         if (found < 0) return clime_fail(r->e, CLIME_ERR_LIMIT, "pre-tokenizer: the pattern passed its match limit");
         if (!found) break;
-        if (end == start) { /* an empty match cuts, but is no piece */
-            from = start + 1;
-            while (from < piece.len && ((unsigned char)piece.ptr[from] & 0xC0) == 0x80) from++;
-            if (start == done) continue;
-        } else {
-            from = end;
+        from = end;
+        if (end == start) { /* an empty match cuts too, but not right after a match */
+            from++;
+            while (from < piece.len && ((uint8_t)piece.ptr[from] & 0xC0) == 0x80) from++;
+            if (start == last_end) continue;
         }
         enum clime_err rc = start > done ? add_range(&c, done, start, stage->invert) : CLIME_OK;
-        if (!rc && end > start) rc = add_range(&c, start, end, !stage->invert);
+        if (!rc) rc = add_range(&c, start, end, !stage->invert);
         if (rc) return rc;
-        done = end;
+        done = last_end = end;
     }
     enum clime_err rc = done < piece.len ? add_range(&c, done, piece.len, stage->invert) : CLIME_OK;
     return rc ? rc : flush(&c);

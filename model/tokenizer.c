@@ -90,7 +90,9 @@ static enum clime_err build_tries(struct clime_tokenizer *t, struct clime_matche
             struct clime_str pattern = {token->content, token->len};
             if (token->special != (special == 1)) continue;
             if (token->normalized) rc = clime_normalizer_run(t->normalizer, &norm, m, pattern, &pattern, e);
-            if (!rc) clime_trie_add(token->normalized ? &t->normalized : &t->raw, pattern, (int32_t)i);
+            if (rc) break;
+            clime_trie_add(token->normalized ? &t->normalized : &t->raw, pattern, (int32_t)i);
+            clime_vocab_add(&t->added_texts, pattern, token->id);
         }
     }
     clime_norm_scratch_free(&norm);
@@ -102,7 +104,7 @@ static enum clime_err build_pieces(struct clime_tokenizer *t, struct clime_match
     t->piece_at = xcalloc((size_t)t->n_vocab + 1, sizeof *t->piece_at);
     t->flags = xcalloc((size_t)t->n_vocab + 1, sizeof *t->flags);
     for (int32_t id = 0; id < t->n_vocab; id++) {
-        struct clime_str token = clime_tokenizer_token(t, id);
+        struct clime_str token = clime_tokenizer_decoder_text(t, id);
         if (clime_decoder_token(&t->decoder, m, token, false, &t->pieces)) t->flags[id] |= CLIME_TOKEN_BYTE;
         t->piece_at[id + 1] = (uint32_t)t->pieces.len;
     }
@@ -121,6 +123,7 @@ enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **ou
     char *path = xasprintf("%s/tokenizer.json", dir);
     clime_bpe_init(&t->bpe);
     clime_vocab_init(&t->added_ids);
+    clime_vocab_init(&t->added_texts);
     clime_buf_init(&t->pieces, 1u << 30);
     t->bos = t->pad = -1;
 
@@ -159,6 +162,7 @@ void clime_tokenizer_free(struct clime_tokenizer *t) {
     clime_ids_free(&t->suffix);
     clime_ids_free(&t->eos);
     clime_vocab_free(&t->added_ids);
+    clime_vocab_free(&t->added_texts);
     clime_trie_free(&t->raw);
     clime_trie_free(&t->normalized);
     clime_buf_free(&t->pieces);
@@ -273,6 +277,11 @@ int32_t clime_tokenizer_id(const struct clime_tokenizer *t, struct clime_str tok
 struct clime_str clime_tokenizer_token(const struct clime_tokenizer *t, int32_t id) {
     struct clime_str token = clime_vocab_string(&t->added_ids, id);
     return token.ptr ? token : clime_vocab_string(&t->bpe.vocab, id);
+}
+
+struct clime_str clime_tokenizer_decoder_text(const struct clime_tokenizer *t, int32_t id) {
+    struct clime_str text = clime_vocab_string(&t->added_texts, id);
+    return text.ptr ? text : clime_vocab_string(&t->bpe.vocab, id);
 }
 
 struct clime_str clime_tokenizer_bytes(const struct clime_tokenizer *t, int32_t id) {

@@ -31,6 +31,7 @@ struct clime_tokenizer {
 
     /* tokenizer.c, from the above */
     struct clime_vocab added_ids;      /* content to id */
+    struct clime_vocab added_texts;    /* id to what it decodes from: content, normalised where that is searched */
     struct clime_trie raw, normalized; /* over added */
     int32_t n_vocab;
     struct clime_buf pieces; /* decoded bytes of all ids, one after the other */
@@ -43,6 +44,9 @@ struct clime_tokenizer {
     struct clime_named_text *specials, *templates;
     size_t n_specials, n_templates;
 };
+
+/* What the decoder gets for id; ptr is NULL when there is no such token. */
+struct clime_str clime_tokenizer_decoder_text(const struct clime_tokenizer *t, int32_t id);
 
 /* Appends an added token with the id that the tokenizers library would give it: that of the model's vocabulary, else
  * the next free one. content is copied. CLIME_ERR_LIMIT past the largest id. */

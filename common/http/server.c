@@ -21,6 +21,7 @@
 
 #define IDLE_MS "20000"         /* keep-alive: an idle connection holds a thread */
 #define SOCKET_WAIT_MS "30000"  /* longest wait for a peer that neither reads nor writes */
+#define HEAD_BYTES "16384"      /* request line and headers; each thread has a buffer of this size */
 #define READ_PIECE 65536        /* of a body */
 #define DISCARD_MOST (16 << 20) /* of an unread body, so that the peer can read the answer before a reset */
 #define DISCARD_US 5000000
@@ -129,7 +130,7 @@ static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size)
 }
 
 static bool over_limit(const struct clime_http_request *rq) {
-    return !rq->route->stream_body && rq->body_read > rq->server->o.max_body;
+    return rq->body_read > rq->server->o.max_body;
 }
 
 int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size) {
@@ -282,8 +283,7 @@ static bool refuse_large(struct clime_http_request *rq) {
 }
 
 static bool take_body(struct clime_http_request *rq) {
-    bool limited = rq->body_length > 0 && !rq->route->stream_body;
-    if (limited && (uint64_t)rq->body_length > rq->server->o.max_body) return refuse_large(rq);
+    if (rq->body_length > 0 && (uint64_t)rq->body_length > rq->server->o.max_body) return refuse_large(rq);
     if (rq->route->stream_body || read_body(rq)) return true;
     if (over_limit(rq)) return refuse_large(rq);
     rq->keep_alive = false;
@@ -328,10 +328,12 @@ static int begin_request(struct mg_connection *conn) {
     return rq.status;
 }
 
-/* Errors that CivetWeb finds before begin_request (a malformed head, a head over its buffer). */
+/* Errors that CivetWeb finds before begin_request. It calls a head that overflows its buffer malformed, too. */
 static int http_error(struct mg_connection *conn, int status, const char *message) {
     struct clime_http_request rq = {.server = mg_get_user_data(mg_get_context(conn)), .conn = conn};
-    clime_http_reply_error(&rq, status == 413 ? 431 : status, message);
+    if (strcmp(message, "Malformed message") == 0)
+        message = "malformed request, or its head is over " HEAD_BYTES " bytes";
+    clime_http_reply_error(&rq, status, message);
     return 0;
 }
 
@@ -374,30 +376,23 @@ enum clime_err clime_http_server_start(const struct clime_http_options *o, struc
     char listen[320], n_threads[16], complaint[256] = "";
     snprintf(listen, sizeof listen, v6 ? "[%s]:%d%s" : "%s:%d%s", o->host, o->port, o->tls_certificate ? "s" : "");
     snprintf(n_threads, sizeof n_threads, "%d", o->n_threads);
-    const char *settings[] = {"listening_ports",
-                              listen,
-                              "num_threads",
-                              n_threads,
-                              "listen_backlog",
-                              "4096",
-                              "connection_queue",
-                              "128",
-                              "enable_keep_alive",
-                              "yes",
-                              "keep_alive_timeout_ms",
-                              IDLE_MS,
-                              "request_timeout_ms",
-                              SOCKET_WAIT_MS,
-                              "tcp_nodelay",
-                              "1",
-                              "decode_url",
-                              "yes",
-                              o->tls_certificate ? "ssl_certificate" : NULL,
-                              o->tls_certificate,
-                              NULL};
+    const char *settings[][2] = {
+        {"listening_ports", listen},
+        {"num_threads", n_threads},
+        {"listen_backlog", "4096"},
+        {"connection_queue", "128"},
+        {"max_request_size", HEAD_BYTES},
+        {"enable_keep_alive", "yes"},
+        {"keep_alive_timeout_ms", IDLE_MS},
+        {"request_timeout_ms", SOCKET_WAIT_MS},
+        {"tcp_nodelay", "1"},
+        {"decode_url", "yes"},
+        {o->tls_certificate ? "ssl_certificate" : NULL, o->tls_certificate},
+        {NULL, NULL},
+    };
     struct mg_callbacks callbacks = {
         .begin_request = begin_request, .http_error = http_error, .log_message = log_message};
-    struct mg_init_data init = {.callbacks = &callbacks, .user_data = s, .configuration_options = settings};
+    struct mg_init_data init = {.callbacks = &callbacks, .user_data = s, .configuration_options = settings[0]};
     struct mg_error_data error = {.text = complaint, .text_buffer_size = sizeof complaint};
     mg_init_library(o->tls_certificate ? MG_FEATURES_TLS : MG_FEATURES_DEFAULT);
     s->ctx = mg_start2(&init, &error);

@@ -38,7 +38,7 @@ struct clime_http_options {
     const char *host;                      /* "127.0.0.1", "0.0.0.0" */
     int port;                              /* 0 = ephemeral; see clime_http_server_port */
     int n_threads;                         /* = the most connections served at a time */
-    size_t max_body;                       /* bytes, of routes without stream_body */
+    size_t max_body;                       /* bytes */
     const char *api_key, *admin_key;       /* NULL = none */
     const char *tls_certificate;           /* PEM with key, or NULL */
     const struct clime_http_route *routes; /* ends with path == NULL; must stay valid */
@@ -61,7 +61,7 @@ const char *clime_http_header(const struct clime_http_request *rq, const char *n
 /* A query parameter, decoded; false when it is absent or longer than size - 1. */
 bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size);
 int64_t clime_http_body_length(const struct clime_http_request *rq); /* declared; -1 = chunked */
-/* Streaming body: > 0 bytes read, 0 at the end, -1 on a broken connection. Its limit is the handler's business. */
+/* Streaming body: > 0 bytes read, 0 at the end, -1 on a broken connection or past max_body. */
 int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size);
 bool clime_http_stopping(const struct clime_http_request *rq);
 

@@ -21,6 +21,7 @@
 struct parser {
     struct clime_str s;
     size_t at;
+    size_t split_end; /* before it, the text is pieces of one name */
     int depth;
     struct clime_poly_space space;
 };
@@ -101,15 +102,60 @@ static struct clime_poly_value rational_root(struct parser *p, __int128 n, __int
     return clime_poly_mul(&p->space, top, clime_poly_invert(&p->space, below));
 }
 
+/* The rational square root of n/d >= 0; false when there is none. */
+static bool rational_square(__int128 n, __int128 d, __int128 *rn, __int128 *rd) {
+    if (n < 0 || n > (__int128)1 << 100 || d > (__int128)1 << 100) return false;
+    *rn = (__int128)(sqrtl((long double)n) + 0.5L);
+    *rd = (__int128)(sqrtl((long double)d) + 0.5L);
+    return *rn * *rn == n && *rd * *rd == d;
+}
+
+/* sqrt(a + u) where u*u is rational: with s = sqrt(a*a - u*u) rational it is sqrt((a+s)/2) +- sqrt((a-s)/2)
+ * (Landau, "Simplification of nested radicals", 1992). False when v is not of this form. */
+static bool denest(struct parser *p, struct clime_poly_value v, struct clime_poly_value *out) {
+    struct clime_poly_space *s = &p->space;
+    struct clime_poly_value part[2], square;
+    __int128 n, d, un, ud, rn, rd;
+    if (v.num.n != 2) return false;
+    for (int i = 0; i < 2; i++) {
+        part[i] = v;
+        part[i].num.t += i;
+        part[i].num.n = 1;
+    }
+    if (!clime_poly_rational(&part[0], &n, &d)) {
+        struct clime_poly_value swap = part[0];
+        part[0] = part[1];
+        part[1] = swap;
+        if (!clime_poly_rational(&part[0], &n, &d)) return false;
+    }
+    square = clime_poly_mul(s, part[1], part[1]);
+    if (s->failed || n <= 0 || !clime_poly_rational(&square, &un, &ud) || un <= 0) return false;
+    square = clime_poly_add(s, clime_poly_mul(s, part[0], part[0]), clime_poly_negate(s, square));
+    if (s->failed || !clime_poly_rational(&square, &n, &d) || !rational_square(n, d, &rn, &rd)) return false;
+    struct clime_poly_value root = clime_poly_integer(s, rn, rd), half = clime_poly_integer(s, 1, 2);
+    for (int i = 0; i < 2; i++) {
+        struct clime_poly_value inner = clime_poly_add(s, part[0], i ? clime_poly_negate(s, root) : root);
+        inner = clime_poly_mul(s, inner, half);
+        if (s->failed || !clime_poly_rational(&inner, &n, &d)) return false;
+        inner = rational_root(p, n, d);
+        if (i && part[1].num.t->n < 0) inner = clime_poly_negate(s, inner);
+        *out = i ? clime_poly_add(s, *out, inner) : inner;
+    }
+    return true;
+}
+
 static struct clime_poly_value square_root(struct parser *p, struct clime_poly_value a) {
     __int128 n, d;
-    if (a.is_float) return a.f < 0 ? fail(p) : clime_poly_float(sqrt(a.f));
+    if (a.is_float && a.f < 0) return clime_poly_mul(&p->space, clime_poly_float(sqrt(-a.f)), integer_root(p, -1));
+    if (a.is_float) return clime_poly_float(sqrt(a.f));
     if (clime_poly_rational(&a, &n, &d)) return rational_root(p, n, d);
     if (p->space.failed) return a;
     struct clime_poly_value one = clime_poly_integer(&p->space, 1, 1);
     struct clime_poly_generator g = {.kind = CLIME_POLY_RADICAL};
     struct clime_poly_value den = {.num = a.den, .den = one.num};
     if (!clime_poly_equal(&den, &one)) return opaque(p, "sqrt", a, one); /* of a true fraction */
+    struct clime_poly_value simple;
+    if (denest(p, a, &simple)) return simple;
     /* a positive factor common to the first term comes out, so that sqrt(4x) and 2sqrt(x) agree */
     __int128 c = a.num.t[0].n < 0 ? -a.num.t[0].n : a.num.t[0].n, cd = a.num.t[0].d;
     struct clime_poly_value inverse = clime_poly_integer(&p->space, cd, c);
@@ -128,13 +174,14 @@ static struct clime_poly_value logarithm(struct parser *p, struct clime_poly_val
     return clime_poly_add(&p->space, v, clime_poly_negate(&p->space, below));
 }
 
-static struct clime_poly_value factorial(struct parser *p, struct clime_poly_value a) {
+/* n! with step 1, n!! with step 2. */
+static struct clime_poly_value factorial(struct parser *p, struct clime_poly_value a, int by) {
     struct clime_poly_value none = {.is_float = true};
     __int128 n, d, product = 1;
-    if (a.is_float) return fail(p);
-    if (!clime_poly_rational(&a, &n, &d)) return opaque(p, "!", a, none);
-    if (d != 1 || n < 0 || n > MAX_FACTORIAL) return fail(p);
-    for (__int128 k = 2; k <= n; k++) product *= k;
+    bool whole = clime_poly_rational(&a, &n, &d);
+    if (whole && (d != 1 || n < 0)) return fail(p);
+    if (!whole || n > MAX_FACTORIAL) return opaque(p, by == 1 ? "!" : "!!", a, none); /* still equal to itself */
+    for (__int128 k = n; k > 1; k -= by) product *= k;
     return clime_poly_integer(&p->space, product, 1);
 }
 
@@ -159,7 +206,7 @@ static struct clime_poly_value power(struct parser *p, struct clime_poly_value a
             double y = pow(x, b.f);
             return isfinite(y) ? clime_poly_float(y) : fail(p);
         }
-        return b.f == 0.5 ? square_root(p, a) : opaque(p, "**", a, b);
+        return opaque(p, "**", a, b);
     }
     if (clime_poly_rational(&b, &n, &d)) {
         if (d == 1 && n >= -1000 && n <= 1000) return clime_poly_power(&p->space, a, (int64_t)n);
@@ -238,7 +285,23 @@ static bool is_listed(struct clime_str name, const char *const *list, size_t n) 
     return false;
 }
 
-/* A name: a constant, a function with its argument, one symbol, or a product of its characters. */
+/* The next letter, or run of digits, of a name that stands for a product. */
+static struct clime_poly_value piece(struct parser *p) {
+    size_t from = p->at, n;
+    __int128 k = 0;
+    uint32_t c = clime_rtext_char(p->s, from, &n);
+    p->at += n;
+    if (clime_rtext_is_alpha(c)) return named(p, CLIME_POLY_SYMBOL, clime_rtext_slice(p->s, from, p->at));
+    if (c >= 0x80) return fail(p);
+    for (p->at = from; p->at < p->split_end && clime_rtext_is_digit(p->s.ptr[p->at]); p->at++)
+        if (__builtin_mul_overflow(k, (__int128)10, &k) ||
+            __builtin_add_overflow(k, (__int128)(p->s.ptr[p->at] - '0'), &k))
+            return fail(p);
+    return clime_poly_integer(&p->space, k, 1);
+}
+
+/* A name: a constant, a function with its argument, one symbol, or the first piece of a product of its characters.
+ * The pieces stand without parentheses, as in sympy: "1/xy" is y/x and "xy^2" is x*y^2. */
 static struct clime_poly_value name(struct parser *p) {
     /* Names of at most two different letters that sympy or Python define as something else than a number. */
     static const char *const reserved[] = {"nan",  "oo",  "zoo", "gff", "rf",  "ff",  "re",  "im",  "csc",
@@ -259,23 +322,14 @@ static struct clime_poly_value name(struct parser *p) {
     }
     if (memchr(word.ptr, '_', word.len) || is_listed(word, greek, CLIME_COUNT(greek)))
         return named(p, CLIME_POLY_SYMBOL, word);
-    struct clime_poly_value v = clime_poly_integer(&p->space, 1, 1);
-    for (size_t i = 0; i < word.len && !p->space.failed; i += n) {
-        uint32_t c = clime_rtext_char(word, i, &n);
-        if (clime_rtext_is_alpha(c)) {
-            v = clime_poly_mul(&p->space, v, named(p, CLIME_POLY_SYMBOL, clime_rtext_slice(word, i, i + n)));
-        } else if (c < 0x80) { /* a run of digits inside a name */
-            __int128 k = 0;
-            for (n = 0; i + n < word.len && clime_rtext_is_digit(word.ptr[i + n]) && !p->space.failed; n++)
-                if (__builtin_mul_overflow(k, (__int128)10, &k) ||
-                    __builtin_add_overflow(k, (__int128)(word.ptr[i + n] - '0'), &k))
-                    fail(p);
-            v = clime_poly_mul(&p->space, v, clime_poly_integer(&p->space, p->space.failed ? 0 : k, 1));
-        } else {
-            fail(p);
-        }
+    p->split_end = p->at;
+    p->at = from;
+    if (p->split_end < s.len && s.ptr[p->split_end] == '!') { /* the factorial of all its letters, not of the last */
+        struct clime_poly_value v = clime_poly_integer(&p->space, 1, 1);
+        while (p->at < p->split_end && !p->space.failed) v = clime_poly_mul(&p->space, v, piece(p));
+        return v;
     }
-    return v;
+    return piece(p);
 }
 
 static bool at_operand(struct parser *p) {
@@ -295,10 +349,15 @@ static struct clime_poly_value operand(struct parser *p) {
         p->at++;
         v = sum(p);
         if (!take(p, ")")) return fail(p);
+    } else if (p->at < p->split_end) {
+        v = piece(p);
     } else {
         v = clime_rtext_is_digit(c) || c == '.' ? number(p) : name(p);
     }
-    if (take(p, "!")) v = peek(p) == '!' ? fail(p) : factorial(p, v);
+    int bangs = 0;
+    while (take(p, "!")) bangs++;
+    if (bangs > 2) return fail(p);
+    if (bangs) v = factorial(p, v, bangs);
     return v;
 }
 

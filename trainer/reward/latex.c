@@ -34,6 +34,7 @@ struct reader {
     struct clime_buf *out;
     int depth;
     size_t steps;
+    bool math;   /* inside a formula: spaces between its parts are dropped, those behind a bare macro are not */
     bool thrown; /* the original throws here: nothing is rewritten */
 };
 
@@ -59,6 +60,8 @@ static bool macro_name(const struct reader *r, size_t at, struct clime_str *name
     for (i += n; letters && i < r->s.len && clime_rtext_is_alpha(clime_rtext_char(r->s, i, &n));) i += n;
     *name = clime_rtext_slice(r->s, from, i);
     *end = letters ? skip_space(r, i) : i;
+    const char *paragraph = *end > i ? memmem(r->s.ptr + i, *end - i, "\n\n", 2) : NULL;
+    if (paragraph) *end = (size_t)(paragraph - r->s.ptr); /* an empty line is not swallowed */
     return true;
 }
 
@@ -278,6 +281,17 @@ static void end_cell(struct reader *r, struct matrix *m, const char *separator) 
     m->cell = r->out->len;
 }
 
+static void formula(struct reader *r, const struct scope *inner, bool display) {
+    bool outside = r->math;
+    if (display) clime_buf_addc(r->out, '\n');
+    size_t from = r->out->len;
+    r->math = true;
+    nodes(r, inner);
+    r->math = outside;
+    strip_tail(r->out, from);
+    if (display) clime_buf_addc(r->out, '\n');
+}
+
 static void environment(struct reader *r, struct clime_str name) {
     static const char *const matrices[] = {"array",       "pmatrix",      "bmatrix",
                                            "smallmatrix", "psmallmatrix", "bsmallmatrix"};
@@ -287,7 +301,7 @@ static void environment(struct reader *r, struct clime_str name) {
     struct clime_buf args[MAX_ARGS];
     struct matrix m = {.n_cells = 0};
     struct scope inner = {.env = name};
-    size_t at = r->at, from;
+    size_t at = r->at;
     int n = 0;
     if (is_one_of(name, with_argument, CLIME_COUNT(with_argument))) {
         if (!arguments(r, clime_str_is(name, "array") ? "[{" : "{", false, args, &n)) r->at = at;
@@ -302,18 +316,16 @@ static void environment(struct reader *r, struct clime_str name) {
         if (m.n_cells == 0) r->thrown = true;
         return;
     }
-    bool display = is_one_of(name, displays, CLIME_COUNT(displays));
-    if (display) clime_buf_addc(r->out, '\n');
-    from = r->out->len;
-    nodes(r, &inner);
-    if (display) strip_tail(r->out, from);
-    if (display) clime_buf_addc(r->out, '\n');
+    if (is_one_of(name, displays, CLIME_COUNT(displays)))
+        formula(r, &inner, true);
+    else
+        nodes(r, &inner);
 }
 
 /* A command that begins with a backslash; true when it ends the scope. */
 static bool command(struct reader *r, const struct scope *scope) {
     struct clime_str name, env;
-    size_t end, from;
+    size_t end;
     if (!macro_name(r, r->at, &name, &end)) {
         r->at = r->s.len;
         return true;
@@ -324,19 +336,15 @@ static bool command(struct reader *r, const struct scope *scope) {
         r->at = end;
         if (c == ')' || c == ']') return c == scope->math;
         struct scope inner = {.math = c == '(' ? ')' : ']'};
-        if (c == '[') clime_buf_addc(r->out, '\n');
-        from = r->out->len;
-        nodes(r, &inner);
-        strip_tail(r->out, from);
-        if (c == '[') clime_buf_addc(r->out, '\n');
+        formula(r, &inner, c == '[');
     } else if (begin || clime_str_is(name, "end")) {
         r->at += 1 + name.len;
-        if (!environment_name(r, &env))
-            clime_buf_adds(r->out, begin ? "\\begin" : "\\end");
-        else if (begin)
+        bool named = environment_name(r, &env);
+        if (named && !begin) return scope->env.len && clime_str_eq(env, scope->env); /* another one's end is skipped */
+        if (named)
             environment(r, env);
-        else if (scope->env.len && clime_str_eq(env, scope->env))
-            return true;
+        else
+            clime_buf_adds(r->out, begin ? "\\begin" : "\\end");
     } else if (scope->matrix && name.len == 1 && c == '\\') {
         struct clime_buf args[MAX_ARGS];
         int n = 0;
@@ -352,37 +360,60 @@ static bool command(struct reader *r, const struct scope *scope) {
     return false;
 }
 
+/* Whether s[at] is a plain character in this scope, or the text ends there. */
+static bool is_plain(const struct reader *r, size_t at, const struct scope *scope) {
+    const char *text;
+    if (at >= r->s.len) return true;
+    if (scope->close == ']' && strchr("[]", r->s.ptr[at])) return false;
+    return !strchr("\\{}", r->s.ptr[at]) && !special(r, at, &text);
+}
+
 static void nodes(struct reader *r, const struct scope *scope) {
     const char *text;
     size_t n;
+    bool after_plain = false; /* the node being read is text */
+    struct clime_str behind_macro = {"", 0};
     if (++r->depth > MAX_DEPTH) r->thrown = true;
     while (r->at < r->s.len && step(r)) {
         char c = r->s.ptr[r->at];
-        if (c == '\\') {
-            if (command(r, scope)) break;
+        bool bracket = scope->close == ']';
+        if (is_plain(r, r->at, scope)) {
+            size_t end = skip_space(r, r->at);
+            if (end == r->at) {
+                clime_rtext_char(r->s, end, &n);
+                end += n;
+                clime_buf_add(r->out, behind_macro.ptr, behind_macro.len);
+                after_plain = true;
+            }
+            if (!r->math || after_plain || is_plain(r, end, scope))
+                clime_buf_add(r->out, r->s.ptr + r->at, end - r->at);
+            r->at = end;
+            behind_macro.len = 0;
+            if (scope->matrix) scope->matrix->has_node = true;
             continue;
         }
-        bool bracket = scope->close == ']';
-        if (c == '}' || (bracket && c == ']')) {
+        after_plain = false;
+        behind_macro.len = 0;
+        if (c == '\\') {
+            struct clime_str name;
+            struct clime_latex_macro m;
+            bool bare = r->math && macro_name(r, r->at, &name, &n) && (!clime_latex_find(name, &m) || !m.args[0]);
+            if (command(r, scope)) break;
+            if (bare && r->at == n) behind_macro = clime_rtext_slice(r->s, (size_t)(name.ptr - r->s.ptr) + name.len, n);
+        } else if (c == '}' || (bracket && c == ']')) {
             r->at++;
             if (c == scope->close) break;
-            continue;
-        }
-        if (scope->matrix && c == '&') {
+        } else if (scope->matrix && c == '&') {
             r->at++;
             end_cell(r, scope->matrix, " ");
-            continue;
-        }
-        if (scope->matrix) scope->matrix->has_node = true;
-        if (c == '{' || (bracket && c == '[')) {
-            group(r, c == '{' ? '}' : ']');
-        } else if ((n = special(r, r->at, &text)) > 0) {
-            clime_buf_adds(r->out, text);
-            r->at += n;
         } else {
-            clime_rtext_char(r->s, r->at, &n);
-            clime_buf_add(r->out, r->s.ptr + r->at, n);
-            r->at += n;
+            if (scope->matrix) scope->matrix->has_node = true;
+            if (c == '{' || (bracket && c == '[')) {
+                group(r, c == '{' ? '}' : ']');
+            } else if ((n = special(r, r->at, &text)) > 0) {
+                clime_buf_adds(r->out, text);
+                r->at += n;
+            }
         }
     }
     r->depth--;

@@ -9,7 +9,6 @@
 #include "trainer/reward/poly.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -241,26 +240,24 @@ bool clime_poly_is_zero(const struct clime_poly_value *a) {
     return a->is_float ? a->f == 0 : a->num.n == 0;
 }
 
-/* A float that meets a generator becomes the decimal fraction that it prints as (15 digits), as sympy's simplify
- * does before it expands. */
+/* A float that meets a generator becomes the first fraction of its continued expansion that rounds back to it (0.1 is
+ * 1/10, 0.5/6 is 1/12), much as sympy's simplify rationalises before it expands. */
 static struct clime_poly_value exact(struct clime_poly_space *s, struct clime_poly_value a) {
-    char text[40];
-    __int128 n = 0, d = 1;
     if (!a.is_float) return a;
-    if (!isfinite(a.f) || fabs(a.f) > 1e15) s->failed = true;
-    snprintf(text, sizeof text, "%.15g", s->failed ? 0 : a.f);
-    const char *mantissa_end = strchr(text, 'e');
-    long e = mantissa_end ? strtol(mantissa_end + 1, NULL, 10) : 0;
-    bool point = false;
-    for (const char *p = text; *p && p != mantissa_end; p++) {
-        if (*p == '.') point = true;
-        if (*p < '0' || *p > '9') continue;
-        n = times(s, n, 10) + (*p - '0');
-        if (point) d = times(s, d, 10);
+    double size = fabs(a.f);
+    int64_t n0 = 0, n1 = 1, d0 = 1, d1 = 0;
+    if (!(size < 1e15 && (size == 0 || size > 1e-12))) s->failed = true;
+    for (long double x = size; !s->failed;) {
+        int64_t whole = (int64_t)x, n = whole * n1 + n0, d = whole * d1 + d0;
+        n0 = n1;
+        d0 = d1;
+        n1 = n;
+        d1 = d;
+        if ((double)((long double)n / (long double)d) == size) break;
+        x = 1 / (x - (long double)whole);
+        if (!(x < 1e18L) || n > INT64_MAX / 4 / x || d > INT64_MAX / 4 / x) s->failed = true;
     }
-    for (; e < 0 && !s->failed; e++) d = times(s, d, 10);
-    if (s->failed) d = 1;
-    return clime_poly_integer(s, text[0] == '-' ? -n : n, d);
+    return clime_poly_integer(s, a.f < 0 ? -n1 : n1, s->failed ? 1 : d1);
 }
 
 /* The double nearest to a rational value, when both are plain numbers and one is a float. */

@@ -143,7 +143,12 @@ void clime_rtext_lower(struct clime_buf *t) {
         const char *p = s.ptr + i, *next = p;
         int32_t c = clime_unicode_next(&next, s.ptr + s.len);
         n = (size_t)(next - p);
-        if (c < 0x80)
+        size_t next_n;
+        bool after = c == 0x3A3 && i > 0 && clime_rtext_is_alpha(clime_rtext_char_before(s, i));
+        bool before = c == 0x3A3 && i + n < s.len && clime_rtext_is_alpha(clime_rtext_char(s, i + n, &next_n));
+        if (after && !before)
+            clime_buf_adds(&out, "ς"); /* the sigma at the end of a word */
+        else if (c < 0x80)
             clime_buf_add(&out, p, n);
         else
             clime_unicode_case(c, CLIME_LOWER, &out);
