@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Reference vectors for tests/unit/model/test_golden.c, made with PyTorch and transformers on the CPU.
+
+    python tests/golden/make_goldens.py            rewrites tests/golden/<case>/
+    python tests/golden/make_goldens.py --check    compares with what is stored, writes nothing
+
+For each case a tiny random model is written as a Hugging Face folder (weights in bf16, so that fp32 and bf16 runs start
+from the same numbers), with ref.safetensors beside it:
+
+    ids, start        I32  a packed batch: sequence s is ids[start[s]:start[s+1]]
+    row, target       I32  loss rows: row[i] predicts target[i]
+    inv_temp          F32  1 / temperature of each loss row
+    g_logp, g_ent     F32  the loss is sum g_logp * logp + g_ent * entropy
+    logits            F32  [T, V] before temperature
+    logp, entropy     F32  of the loss rows
+    grad.NAME         F32  gradient of the loss
+    eps               F32  AdamW's epsilon of the fp32 and of the bf16 comparison
+    losses.P          F64  before each of 10 AdamW steps and after the last, with the epsilon for P = fp32, bf16
+    step10.P.NAME     F32  the parameter after 10 steps
+    bf16.X            F32  relative error of torch's own bf16 run for X
+
+All references are computed in float64 (with transformers' fp32 rotary angles) and stored in fp32. Errors are
+norm(x - ref) / norm(ref). torch's bf16 run has bf16 weights and activations, one right-padded batch, fp32 master weights
+and moments: the same set-up as clime's. Its error is the larger of two runs, with fused (sdpa) and with eager attention:
+for a vector of 16 elements a single run's distance is a matter of luck.
+
+Why two epsilons: with 1e-8 the first steps move every element by +-lr, so in bf16 the few elements whose gradient is
+smaller than its rounding error decide the distance of a whole vector, in torch's run as in clime's, by chance. bf16 is
+therefore compared with an epsilon of the gradients' own size, where the distance follows the gradients' error. GLM-4
+with a key bias has elements whose true gradient is zero (the bias of dimensions that do not rotate adds the same to
+all scores of a row), so its fp32 epsilon must be above fp32's rounding noise.
+"""
+
+import argparse
+import copy
+import json
+import math
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, Glm4Config, LlamaConfig, Qwen2Config, Qwen3Config
+
+HERE = Path(__file__).resolve().parent
+LENGTHS = [5, 70, 1, 23]  # one crosses a 64-key block, one is a single token
+STEPS = 10
+ADAMW = dict(lr=1e-3, betas=(0.9, 0.95))
+EPS = dict(fp32=1e-8, bf16=1e-2)
+EPS_ZERO_GRADIENTS = 1e-6
+WEIGHT_DECAY = 0.1
+
+SMALL = dict(hidden_size=32, intermediate_size=40, vocab_size=72, max_position_embeddings=128, bos_token_id=None,
+             eos_token_id=1, pad_token_id=None)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=500.0,
+              original_max_position_embeddings=32)
+
+
+def cases():
+    heads = lambda n, k, d, layers, **kw: dict(SMALL, num_attention_heads=n, num_key_value_heads=k, head_dim=d,
+                                               num_hidden_layers=layers, **kw)
+    return {
+        "qwen3": Qwen3Config(**heads(4, 2, 16, 2, tie_word_embeddings=True, rope_theta=1e6)),
+        "qwen3_head64": Qwen3Config(**heads(2, 1, 64, 1, tie_word_embeddings=False)),
+        "qwen3_bias": Qwen3Config(**heads(3, 3, 16, 1, tie_word_embeddings=False, attention_bias=True)),
+        "qwen2": Qwen2Config(**heads(3, 1, 16, 2, tie_word_embeddings=True)),
+        "llama": LlamaConfig(**heads(4, 4, 8, 2, tie_word_embeddings=False, rope_parameters=LLAMA3)),
+        "llama_bias": LlamaConfig(**heads(2, 1, 64, 1, tie_word_embeddings=True, attention_bias=True)),
+        "glm4": Glm4Config(**heads(4, 2, 16, 2, tie_word_embeddings=False, attention_bias=True)),
+        "glm4_nobias": Glm4Config(**heads(2, 1, 64, 1, tie_word_embeddings=True, attention_bias=False)),
+    }
+
+
+def random_model(config, seed):
+    """Weights of a size that makes every part matter (transformers' default of 0.02 leaves attention uniform)."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            if p.dim() == 2:
+                p.normal_(0, 1 / math.sqrt(p.shape[1]))
+            elif name.endswith("bias"):
+                p.normal_(0, 0.5)
+            else:
+                p.normal_(1, 0.1)
+    return cast(model, torch.bfloat16)
+
+
+def cast(model, dtype):
+    """Parameters only: model.to() would round the rotary frequencies too, which from_pretrained keeps in fp32."""
+    for p in model.parameters():
+        p.data = p.data.to(dtype)
+    return model
+
+
+def random_batch(config, seed):
+    g = torch.Generator().manual_seed(seed)
+    total = sum(LENGTHS)
+    start = torch.tensor([0] + LENGTHS).cumsum(0)
+    row = torch.arange(total)
+    row = row[torch.rand(total, generator=g) < 0.8]
+    n = len(row)
+    return dict(
+        ids=torch.randint(config.vocab_size, (total,), generator=g),
+        start=start,
+        row=row,
+        target=torch.randint(config.vocab_size, (n,), generator=g),
+        inv_temp=torch.tensor([1.0, 0.75, 1.25])[torch.randint(3, (n,), generator=g)],
+        g_logp=-(0.5 + torch.rand(n, generator=g)) / n,
+        g_ent=-0.1 * torch.rand(n, generator=g) / n,
+    )
+
+
+def forward(model, b):
+    """Logits [T, V] of the packed batch, through one right-padded batch."""
+    start, dtype = b["start"].tolist(), next(model.parameters()).dtype
+    spans = list(zip(start[:-1], start[1:]))
+    ids = torch.zeros(len(spans), max(e - s for s, e in spans), dtype=torch.long)
+    for i, (s, e) in enumerate(spans):
+        ids[i, : e - s] = b["ids"][s:e]
+    out = model(input_ids=ids, use_cache=False).logits
+    out = torch.cat([out[i, : e - s] for i, (s, e) in enumerate(spans)])
+    z = out[b["row"]].to(torch.float64 if dtype == torch.float64 else torch.float32) * b["inv_temp"][:, None]
+    logp_all = z.log_softmax(-1)
+    logp = logp_all.gather(1, b["target"][:, None])[:, 0]
+    entropy = -(logp_all.exp() * logp_all).sum(-1)
+    loss = (b["g_logp"] * logp).sum() + (b["g_ent"] * entropy).sum()
+    return out, logp, entropy, loss
+
+
+def run(model, b, precision, eps):
+    """Everything that is compared, from one model in its own precision."""
+    model = copy.deepcopy(model)
+    wide = torch.float64 if model.dtype == torch.float64 else torch.float32
+    params = dict(model.named_parameters())
+    master = {k: p.detach().to(wide).clone().requires_grad_() for k, p in params.items()}
+    groups = [dict(params=[p for p in master.values() if p.dim() == 2], weight_decay=WEIGHT_DECAY),
+              dict(params=[p for p in master.values() if p.dim() != 2], weight_decay=0.0)]
+    adamw = torch.optim.AdamW(groups, eps=eps, **ADAMW)
+    out, losses = {}, []
+    for step in range(STEPS + 1):
+        logits, logp, entropy, loss = forward(model, b)
+        losses.append(loss.item())
+        if step == 0:
+            out.update(logits=logits.detach(), logp=logp.detach(), entropy=entropy.detach())
+        if step == STEPS:
+            break
+        model.zero_grad()
+        loss.backward()
+        if step == 0:
+            out.update({"grad." + k: p.grad.clone() for k, p in params.items()})
+        for k, p in params.items():
+            master[k].grad = p.grad.to(wide)
+        adamw.step()
+        with torch.no_grad():
+            for k, p in params.items():
+                p.copy_(master[k])
+    out["losses." + precision] = torch.tensor(losses, dtype=torch.float64)
+    out.update({f"step10.{precision}.{k}": p.detach() for k, p in master.items()})
+    return {k: v.to(torch.float64) for k, v in out.items()}
+
+
+def reference(name, config):
+    seed = sum(map(ord, name))
+    model, batch = random_model(config, seed), random_batch(config, seed + 1)
+    eps = dict(EPS)
+    if config.model_type == "glm4" and config.attention_bias:
+        eps["fp32"] = EPS_ZERO_GRADIENTS
+    wide_model = cast(copy.deepcopy(model), torch.float64)
+    wide_batch = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
+    ref = {}
+    for precision in eps:
+        ref.update(run(wide_model, wide_batch, precision, eps[precision]))
+    halves = []
+    for attention in ("sdpa", "eager"):
+        model.set_attn_implementation(attention)
+        halves.append(run(model, batch, "bf16", eps["bf16"]))
+    tensors = {k: (v.float() if v.is_floating_point() else v.int()).contiguous() for k, v in batch.items()}
+    tensors["eps"] = torch.tensor([eps["fp32"], eps["bf16"]])
+    for k, v in ref.items():
+        tensors[k] = v.contiguous() if k.startswith("losses") else v.float().contiguous()
+        if k in halves[0]:
+            tensors["bf16." + k] = max((half[k] - v).norm() / v.norm() for half in halves).float().reshape(1)
+    return model, tensors
+
+
+def write_config(folder):
+    """transformers 5 writes its own spelling; keep every second case as published checkpoints have it."""
+    path = folder / "config.json"
+    c = json.loads(path.read_text())
+    rope = c.pop("rope_parameters")
+    c["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        c["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    c["rope_scaling"] = rope if rope["rope_type"] != "default" else None
+    path.write_text(json.dumps(c, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for i, (name, config) in enumerate(cases().items()):
+        model, tensors = reference(name, config)
+        folder = HERE / name
+        if args.check:
+            stored = load_file(folder / "ref.safetensors")
+            worst = max(((stored[k].double() - v.double()).norm() / (v.double().norm() + 1e-300)).item()
+                        for k, v in tensors.items() if not k.startswith("bf16."))
+            print(f"{name}: largest difference {worst:.2e}")
+            assert worst < 1e-5, name
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        if i % 2:
+            write_config(folder)
+        save_file(tensors, folder / "ref.safetensors")
+        for file in folder.iterdir():
+            file.chmod(0o644)
+        size = sum(f.stat().st_size for f in folder.iterdir())
+        worst = max((tensors[k].item(), k) for k in tensors if k.startswith("bf16."))
+        print(f"{name}: {size} bytes, torch's largest bf16 error {worst[0]:.3f} in {worst[1][5:]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,366 @@
+/* Against PyTorch and transformers: logits, loss, every gradient and ten AdamW steps of tiny random models of every
+ * family (tests/golden/make_goldens.py). Per tensor, |x - ref| / |ref| with a float64 reference: fp32 at most 1e-4,
+ * bf16 at most 1.5 times the error of torch's own bf16 run. And within clime: recomputed layers give the same bits,
+ * other head chunks and micro-batch splits the same up to fp32 rounding. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "model/backward.h"
+#include "model/convert.h"
+#include "model/safetensors.h"
+#include "tests/unit/model/paged.h"
+
+static const char *const cases[] = {"qwen3", "qwen3_head64", "qwen3_bias", "qwen2",
+                                    "llama", "llama_bias",   "glm4",       "glm4_nobias"};
+
+#define FP32_LIMIT 1e-4
+#define BF16_FACTOR 1.5
+#define ROUNDING 2e-6 /* sums in another order */
+
+/* ---- a case ---------------------------------------------------------------------------------------------------- */
+
+struct golden {
+    const char *name;
+    struct clime_st_file ref;
+    struct clime_model *m;
+    enum clime_dtype dt;
+    struct clime_packed_batch b;
+    const float *g_logp, *g_ent;
+    double worst; /* largest error / limit */
+    char worst_name[160];
+};
+
+static const struct clime_st_tensor *ref_tensor(const struct golden *g, const char *name) {
+    for (int i = 0; i < g->ref.header.n; i++)
+        if (strcmp(g->ref.header.tensors[i].name, name) == 0) return &g->ref.header.tensors[i];
+    fail_msg("%s: ref.safetensors lacks %s", g->name, name);
+    return NULL;
+}
+
+static const void *ref_data(const struct golden *g, const char *name, int *n) {
+    const struct clime_st_tensor *t = ref_tensor(g, name);
+    const void *at = g->ref.data + t->begin;
+    assert_int_equal((uintptr_t)at % 4, 0);
+    if (n) *n = (int)t->dim[0];
+    return at;
+}
+
+static void open_case(struct golden *g, const char *name, const char *dtype) {
+    const char *root = getenv("CLIME_GOLDEN");
+    char *dir = xasprintf("%s/%s", root ? root : "tests/golden", name);
+    char *ref = xasprintf("%s/ref.safetensors", dir);
+    struct clime_error e = {0};
+    struct clime_model_options o = {.device = "cpu", .dtype = dtype, .dev = {.n_threads = 2}};
+    int n;
+    *g = (struct golden){.name = name, .dt = strcmp(dtype, "f32") ? CLIME_BF16 : CLIME_F32};
+    if (clime_model_open(dir, &o, &g->m, &e)) fail_msg("%s: %s", name, e.msg);
+    if (clime_st_open(ref, &g->ref, &e)) fail_msg("%s: %s", name, e.msg);
+    g->b.ids = ref_data(g, "ids", &g->b.T);
+    g->b.start = ref_data(g, "start", &n);
+    g->b.n_seq = n - 1;
+    g->b.row = ref_data(g, "row", &g->b.n_loss);
+    g->b.target = ref_data(g, "target", NULL);
+    g->b.inv_temp = ref_data(g, "inv_temp", NULL);
+    g->g_logp = ref_data(g, "g_logp", NULL);
+    g->g_ent = ref_data(g, "g_ent", NULL);
+    free(dir);
+    free(ref);
+}
+
+static void close_case(struct golden *g) {
+    clime_model_close(g->m);
+    clime_st_close(&g->ref);
+}
+
+static struct clime_train *open_train(struct golden *g, enum clime_recompute recompute, int head_chunk) {
+    struct clime_train *t;
+    struct clime_error e = {0};
+    struct clime_train_options o = {
+        .max_rows = g->b.T, .max_seqs = g->b.n_seq, .head_chunk = head_chunk, .recompute = recompute};
+    if (clime_train_open(g->m, &o, &t, &e)) fail_msg("%s: %s", g->name, e.msg);
+    assert_true(clime_train_bytes(g->m, &o) > (size_t)g->m->layout.n * 4);
+    return t;
+}
+
+/* |x - ref| / |ref| */
+static double distance(const float *x, const float *ref, int64_t n) {
+    double diff = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        diff += ((double)x[i] - ref[i]) * ((double)x[i] - ref[i]);
+        norm += (double)ref[i] * ref[i];
+    }
+    return norm > 0 ? sqrt(diff / norm) : diff > 0 ? INFINITY : 0;
+}
+
+static void hold(struct golden *g, const char *name, double error) {
+    double limit = FP32_LIMIT;
+    if (g->dt == CLIME_BF16) {
+        char torch_error[160];
+        snprintf(torch_error, sizeof torch_error, "bf16.%s", name);
+        limit = BF16_FACTOR * *(const float *)ref_data(g, torch_error, NULL);
+    }
+    if (!(error / limit <= g->worst)) {
+        g->worst = error / limit;
+        snprintf(g->worst_name, sizeof g->worst_name, "%s", name);
+    }
+    if (!(error <= limit))
+        fail_msg("%s %s: %s differs by %.3g, allowed %.3g", g->name, g->dt == CLIME_F32 ? "fp32" : "bf16", name, error,
+                 limit);
+}
+
+static void compare(struct golden *g, const char *name, const float *x, int64_t n) {
+    const struct clime_st_tensor *t = ref_tensor(g, name);
+    assert_int_equal((t->end - t->begin) / 4, n);
+    hold(g, name, distance(x, ref_data(g, name, NULL), n));
+}
+
+/* ---- the comparisons --------------------------------------------------------------------------------------------- */
+
+static double loss_of(const struct golden *g, const float *logp, const float *entropy) {
+    double sum = 0;
+    for (int i = 0; i < g->b.n_loss; i++) sum += (double)g->g_logp[i] * logp[i] + (double)g->g_ent[i] * entropy[i];
+    return sum;
+}
+
+static void compare_logits(struct golden *g) {
+    struct paged p;
+    int V = g->m->cfg.V;
+    float *logits = xmalloc((size_t)g->b.T * (size_t)V * 4);
+    int32_t *rows = xmalloc((size_t)g->b.T * 4);
+    struct piece pieces[PAGED_MAX_SEQS];
+    for (int s = 0; s < g->b.n_seq; s++)
+        pieces[s] = (struct piece){s, 0, g->b.start[s + 1] - g->b.start[s], g->b.ids + g->b.start[s]};
+    for (int i = 0; i < g->b.T; i++) rows[i] = i;
+    paged_open(&p, g->m, g->b.T, g->b.T);
+    paged_step(&p, pieces, g->b.n_seq);
+    clime_forward_logits(g->m, &p.w, rows, g->b.T);
+    g->m->ops->copy_out(g->m->dev, logits, p.w.logits, (size_t)g->b.T * (size_t)V * 4);
+    compare(g, "logits", logits, (int64_t)g->b.T * V);
+    paged_close(&p);
+    free(logits);
+    free(rows);
+}
+
+static void compare_slices(struct golden *g, const char *kind, const float *x) {
+    for (int i = 0; i < g->m->layout.n_slices; i++) {
+        const struct clime_slice *s = &g->m->layout.slices[i];
+        char name[160];
+        snprintf(name, sizeof name, "%s.%s", kind, s->name);
+        compare(g, name, x + s->offset, s->n);
+    }
+}
+
+/* One AdamW step of all slices, as make_goldens.py configures it. */
+static void adamw_step(struct golden *g, int step, const float *grads, float *master, float *m, float *v) {
+    struct clime_adamw o = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .grad_scale = 1};
+    o.eps = ((const float *)ref_data(g, "eps", NULL))[g->dt == CLIME_F32 ? 0 : 1];
+    o.correct1 = (float)(1 - pow(0.9, step));
+    o.correct2 = (float)(1 - pow(0.95, step));
+    for (int i = 0; i < g->m->layout.n_slices; i++) {
+        const struct clime_slice *s = &g->m->layout.slices[i];
+        o.weight_decay = s->decay ? 0.1f : 0;
+        g->m->ops->adamw(g->m->dev, (size_t)s->n, &o, grads + s->offset, master + s->offset, m + s->offset,
+                         v + s->offset, clime_model_at(g->m, s->offset));
+    }
+    clime_model_repack(g->m);
+}
+
+static void *device_floats(struct golden *g, const float *from) {
+    void *p;
+    size_t bytes = (size_t)g->m->layout.n * 4;
+    assert_int_equal(g->m->ops->alloc(g->m->dev, bytes, "test", &p, NULL), CLIME_OK);
+    if (from)
+        g->m->ops->copy_in(g->m->dev, p, from, bytes);
+    else
+        g->m->ops->zero(g->m->dev, p, bytes);
+    return p;
+}
+
+static void run_case(const char *name, const char *dtype) {
+    enum { STEPS = 10 };
+    struct golden g;
+    struct clime_error e = {0};
+    open_case(&g, name, dtype);
+    struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 0);
+    size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
+    float *logp = xmalloc(R * 4), *entropy = xmalloc(R * 4), *host = xmalloc(N * 4);
+    double losses[STEPS + 1];
+    compare_logits(&g);
+
+    clime_model_get(g.m, host);
+    float *wide = xmalloc(N * 4);
+    clime_convert(g.dt == CLIME_F32 ? CLIME_ST_F32 : CLIME_ST_BF16, CLIME_F32, N, host, wide);
+    bool own = g.dt == CLIME_F32; /* in fp32 the weights are the master */
+    float *master = own ? g.m->flat : device_floats(&g, wide), *m = device_floats(&g, NULL);
+    float *v = device_floats(&g, NULL);
+    for (int step = 0;; step++) {
+        if (clime_train_forward(t, &g.b, true, logp, entropy, &e)) fail_msg("%s", e.msg);
+        losses[step] = loss_of(&g, logp, entropy);
+        if (step == 0) {
+            compare(&g, "logp", logp, (int64_t)R);
+            compare(&g, "entropy", entropy, (int64_t)R);
+        }
+        if (step == STEPS) break;
+        clime_train_zero_grads(t);
+        assert_int_equal(clime_train_backward(t, &g.b, g.g_logp, g.g_ent, &e), CLIME_OK);
+        if (step == 0) {
+            g.m->ops->copy_out(g.m->dev, host, clime_train_grads(t), N * 4);
+            compare_slices(&g, "grad", host);
+        }
+        adamw_step(&g, step + 1, clime_train_grads(t), master, m, v);
+    }
+    g.m->ops->copy_out(g.m->dev, host, master, N * 4);
+    compare_slices(&g, own ? "step10.fp32" : "step10.bf16", host);
+    const double *ref = ref_data(&g, own ? "losses.fp32" : "losses.bf16", NULL);
+    double diff = 0, norm = 0;
+    for (int i = 0; i <= STEPS; i++) {
+        diff += (losses[i] - ref[i]) * (losses[i] - ref[i]);
+        norm += ref[i] * ref[i];
+    }
+    hold(&g, own ? "losses.fp32" : "losses.bf16", sqrt(diff / norm));
+    print_message("%-13s %s: nearest to its limit %.2f, %s\n", name, dtype, g.worst, g.worst_name);
+
+    if (!own) g.m->ops->free(g.m->dev, master);
+    g.m->ops->free(g.m->dev, m);
+    g.m->ops->free(g.m->dev, v);
+    free(wide);
+    free(host);
+    free(logp);
+    free(entropy);
+    clime_train_close(t);
+    close_case(&g);
+}
+
+static void test_fp32(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) run_case(cases[i], "f32");
+}
+
+static void test_bf16(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) run_case(cases[i], "bf16");
+}
+
+/* ---- the same numbers by other ways ------------------------------------------------------------------------------ */
+
+/* Gradients and log-probabilities of the whole batch, cut at sequence borders into n_parts micro-batches. */
+static void run_parts(struct golden *g, enum clime_recompute recompute, int head_chunk, int n_parts, float *logp,
+                      float *grads) {
+    struct clime_train *t = open_train(g, recompute, head_chunk);
+    struct clime_error e = {0};
+    for (int part = 0; part < n_parts; part++) {
+        int first = g->b.n_seq * part / n_parts, last = g->b.n_seq * (part + 1) / n_parts;
+        int base = g->b.start[first], end = g->b.start[last], a = 0;
+        while (a < g->b.n_loss && g->b.row[a] < base) a++;
+        int z = a;
+        while (z < g->b.n_loss && g->b.row[z] < end) z++;
+        int32_t start[PAGED_MAX_SEQS + 1], *row = xmalloc(((size_t)(z - a) + 1) * 4);
+        for (int s = first; s <= last; s++) start[s - first] = g->b.start[s] - base;
+        for (int i = a; i < z; i++) row[i - a] = g->b.row[i] - base;
+        struct clime_packed_batch b = {.T = end - base,
+                                       .n_seq = last - first,
+                                       .ids = g->b.ids + base,
+                                       .start = start,
+                                       .n_loss = z - a,
+                                       .row = row,
+                                       .target = g->b.target + a,
+                                       .inv_temp = g->b.inv_temp + a};
+        if (clime_train_forward(t, &b, true, logp + a, NULL, &e)) fail_msg("%s", e.msg);
+        if (clime_train_backward(t, &b, g->g_logp + a, g->g_ent + a, &e)) fail_msg("%s", e.msg);
+        free(row);
+    }
+    g->m->ops->copy_out(g->m->dev, grads, clime_train_grads(t), (size_t)g->m->layout.n * 4);
+    clime_train_close(t);
+}
+
+static void test_ways(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2 * CLIME_COUNT(cases); i++) {
+        struct golden g;
+        open_case(&g, cases[i / 2], i % 2 ? "bf16" : "f32");
+        size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
+        float *logp = xmalloc(R * 4), *again = xmalloc(R * 4), *grads = xmalloc(N * 4), *other = xmalloc(N * 4);
+        run_parts(&g, CLIME_RECOMPUTE_NONE, 0, 1, logp, grads);
+        run_parts(&g, CLIME_RECOMPUTE_FULL, 0, 1, again, other);
+        assert_memory_equal(logp, again, R * 4);
+        assert_memory_equal(grads, other, N * 4);
+        static const struct { int head_chunk, n_parts; } ways[] = {{7, 1}, {1, 1}, {0, 2}, {0, 4}, {5, 3}};
+        for (size_t k = 0; k < CLIME_COUNT(ways); k++) {
+            run_parts(&g, CLIME_RECOMPUTE_NONE, ways[k].head_chunk, ways[k].n_parts, again, other);
+            assert_memory_equal(logp, again, R * 4);
+            for (int s = 0; s < g.m->layout.n_slices; s++) {
+                const struct clime_slice *at = &g.m->layout.slices[s];
+                double d = distance(other + at->offset, grads + at->offset, at->n);
+                if (d > ROUNDING) fail_msg("%s way %zu: %s differs by %.3g", g.name, k, at->name, d);
+            }
+        }
+        free(logp);
+        free(again);
+        free(grads);
+        free(other);
+        close_case(&g);
+    }
+}
+
+static void test_bad_batches(void **state) {
+    (void)state;
+    struct golden g;
+    open_case(&g, "qwen3", "f32");
+    struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 0);
+    float *logp = xmalloc((size_t)g.b.n_loss * 4);
+    int32_t bad_id[] = {1, g.m->cfg.V}, start[] = {0, 2}, hole[] = {0, 1}, empty[] = {0, 0, 2}, rows[] = {1, 0},
+            ids[] = {1, 2};
+    float ones[] = {1, 1};
+    const struct clime_packed_batch bad[] = {
+        {.T = g.b.T + 1, .n_seq = 1, .ids = g.b.ids, .start = start},
+        {.T = 0, .n_seq = 1, .ids = ids, .start = start},
+        {.T = 2, .n_seq = g.b.n_seq + 1, .ids = ids, .start = start},
+        {.T = 2, .n_seq = 1, .ids = bad_id, .start = start},
+        {.T = 2, .n_seq = 1, .ids = ids, .start = hole},
+        {.T = 2, .n_seq = 2, .ids = ids, .start = empty},
+        {.T = 2, .n_seq = 1, .ids = ids, .start = start, .n_loss = 2, .row = rows, .target = ids, .inv_temp = ones},
+        {.T = 2,
+         .n_seq = 1,
+         .ids = ids,
+         .start = start,
+         .n_loss = 1,
+         .row = bad_id + 1,
+         .target = ids,
+         .inv_temp = ones},
+        {.T = 2,
+         .n_seq = 1,
+         .ids = ids,
+         .start = start,
+         .n_loss = 1,
+         .row = rows,
+         .target = bad_id + 1,
+         .inv_temp = ones},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(bad); i++) {
+        struct clime_error e = {0};
+        if (clime_train_forward(t, &bad[i], true, logp, NULL, &e) == CLIME_OK) fail_msg("case %zu was taken", i);
+        assert_true(e.msg[0]);
+    }
+    struct clime_packed_batch none = {.T = 2, .n_seq = 1, .ids = ids, .start = start}; /* no loss rows: nothing to do */
+    assert_int_equal(clime_train_forward(t, &none, true, NULL, NULL, NULL), CLIME_OK);
+    assert_int_equal(clime_train_backward(t, &none, NULL, NULL, NULL), CLIME_OK);
+    clime_train_close(t);
+    free(logp);
+    close_case(&g);
+}
+
+int main(void) {
+    clime_log_open("test", CLIME_LOG_WARN);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32), cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_ways), cmocka_unit_test(test_bad_batches)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
