@@ -11,7 +11,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#define MATCH_LIMIT 10000000       /* backtracking steps for one match: seconds of work at most */
+#define MATCH_LIMIT 100000000      /* backtracking steps for one match: a second of work at most */
 #define JIT_STACK_BYTES (1u << 20) /* grows to this, from 32 KiB */
 
 struct clime_regex {

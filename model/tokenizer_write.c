@@ -4,10 +4,9 @@
  * of a small model small; a byte's id is the byte, which makes ids readable.
  * Invariant: the files load to the same ids here and in Hugging Face's libraries (tests/conformance/test_tokenizer.py).
  */
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 
+#include "common/atomic_file.h"
 #include "common/json/write.h"
 #include "model/tokenizer.h"
 #include "model/unicode.h"
@@ -103,18 +102,11 @@ static void write_config(struct clime_buf *out, const char *eos, const char *pad
     clime_jw_close(&w);
 }
 
-static enum clime_err write_file(const char *dir, const char *name, const struct clime_buf *text,
-                                 struct clime_error *e) {
+static enum clime_err write_file(const char *dir, const char *name, struct clime_buf *text, struct clime_error *e) {
+    clime_buf_addc(text, '\n');
+    if (text->full) return clime_fail(e, CLIME_ERR_LIMIT, "%s: longer than %u bytes", name, MAX_FILE_BYTES);
     char *path = xasprintf("%s/%s", dir, name);
-    enum clime_err rc = CLIME_OK;
-    FILE *f = fopen(path, "wb");
-    bool written = f && fwrite(text->data, 1, text->len, f) == text->len && fputc('\n', f) != EOF;
-    int why = errno;
-    if (f && fclose(f) != 0 && written) {
-        written = false;
-        why = errno;
-    }
-    if (!written) rc = clime_fail(e, CLIME_ERR_IO, "%s: %s", path, strerror(why));
+    enum clime_err rc = clime_atomic_save(path, text->data, text->len, e);
     free(path);
     return rc;
 }
@@ -140,10 +132,7 @@ enum clime_err clime_tokenizer_write_bytes(const char *dir, const char *const *s
     if (rc) goto done;
     clime_buf_clear(&text);
     write_config(&text, eos, pad, chat_template);
-    if (text.full)
-        rc = clime_fail(e, CLIME_ERR_LIMIT, "the chat template is longer than %u bytes", MAX_FILE_BYTES);
-    else
-        rc = write_file(dir, "tokenizer_config.json", &text, e);
+    rc = write_file(dir, "tokenizer_config.json", &text, e);
 done:
     clime_buf_free(&text);
     return rc;

@@ -445,6 +445,28 @@ def test_unsupported(name, tmp_path):
     assert done.returncode == 1 and name in done.stderr and "tokenizer.json" in done.stderr, done.stderr
 
 
+# ---- a new tokenizer ----
+
+
+def test_init_writes_a_tokenizer(tmp_path):
+    """What `clime-train init` writes loads in tokenizers and transformers to the same ids."""
+    if not (BUILD / "clime-train").exists():
+        pytest.skip("clime-train is not built")
+    folder = tmp_path / "model"
+    done = subprocess.run([BUILD / "clime-train", "init", folder], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert [tokenizer.token_to_id(t.content) for t in tokenizer.get_added_tokens_decoder().values()]
+    texts = random_texts(8, 200, special_texts(tokenizer))
+    ids = check_encode(folder, tokenizer, texts)
+    assert decode(folder, ids) == texts
+    check_decode(folder, tokenizer, [[random.Random(i).randrange(262) for _ in range(20)] for i in range(100)])
+    transformers = pytest.importorskip("transformers")
+    fast = transformers.AutoTokenizer.from_pretrained(folder)
+    assert fast(texts, add_special_tokens=False)["input_ids"] == ids
+    assert fast.eos_token_id is not None and fast.pad_token_id is not None
+
+
 # ---- bad input ----
 
 
