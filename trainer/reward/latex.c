@@ -8,6 +8,7 @@
 #include "trainer/reward/latex.h"
 
 #include "common/err.h"
+#include "model/normalize.h"
 #include "model/unicode.h"
 #include "trainer/reward/text.h"
 
@@ -147,6 +148,8 @@ static void print_alphabet(struct clime_buf *out, struct clime_str arg, const ch
 /* Each character with the combining mark behind it, composed. */
 static void print_accent(struct clime_buf *out, struct clime_str arg, const char *mark) {
     char pair[16];
+    struct clime_norm_scratch scratch;
+    clime_norm_scratch_init(&scratch);
     arg = clime_rtext_strip(arg);
     for (size_t i = 0, n; i < arg.len; i += n) {
         clime_rtext_char(arg, i, &n);
@@ -157,8 +160,9 @@ static void print_accent(struct clime_buf *out, struct clime_str arg, const char
         memcpy(pair, one.ptr, one.len);
         memcpy(pair + one.len, mark, len);
         struct clime_str text = {pair, one.len + len};
-        if (clime_unicode_nfc(text, out, NULL) != CLIME_OK) clime_buf_add(out, text.ptr, text.len);
+        clime_normalize_form(text, CLIME_NFC, &scratch, out);
     }
+    clime_norm_scratch_free(&scratch);
 }
 
 /* args: n texts; n == 0 = a macro that takes some but stands without. */
