@@ -1,0 +1,90 @@
+/* The options of `clime-train rl`, under slime's names (DESIGN.md 4.5): one table, one struct, one set of checks.
+ *
+ * Three kinds of option:
+ *   honoured   a field below;
+ *   inert      accepted without effect here, for a reason that --explain lists (a shape that config.json says, a
+ *              parallel size of 1);
+ *   refused    an error that says why (a parallel size of 2, an algorithm that is not there).
+ * Words "--server-X" (aliases --sglang-X, --vllm-X) and "--router-X" that are not options of the table go to the
+ * programs that the trainer starts.
+ *
+ * Filled once in main, read by all threads afterwards.
+ */
+#ifndef CLIME_TRAINER_RL_OPTIONS_H
+#define CLIME_TRAINER_RL_OPTIONS_H
+
+#include <stdint.h>
+
+#include "common/options.h"
+#include "trainer/data.h"
+#include "trainer/learner.h"
+#include "trainer/pack.h"
+
+#define CLIME_MAX_INERT 160
+
+struct clime_sampling_options { /* of one request */
+    double temperature, top_p;
+    int64_t top_k; /* -1 = off */
+    int64_t min_new_tokens;
+    int64_t max_response_len, max_context_len; /* tokens; context 0 = no own limit */
+    struct clime_opt_list stop, stop_token_ids;
+    bool skip_special_tokens; /* in the text that is graded and stored */
+};
+
+struct clime_rl_options {
+    /* run folder, model, checkpoints */
+    const char *run, *hf_checkpoint, *ref_load, *load, *save, *save_hf;
+    int64_t save_interval;
+    bool explain;
+    /* data */
+    const char *prompt_data, *input_key, *label_key, *metadata_key, *tool_key, *apply_chat_template_kwargs;
+    bool apply_chat_template, rollout_shuffle;
+    int64_t rollout_max_prompt_len;
+    /* rollout */
+    int64_t num_rollout, num_epoch, rollout_batch_size, n_samples_per_prompt, rollout_seed;
+    int64_t global_batch_size, num_steps_per_rollout, over_sampling_batch_size;
+    int accept_order;
+    struct clime_sampling_options sampling;
+    double rollout_request_timeout; /* seconds for one sample, all its tries together */
+    /* reward */
+    const char *rm_type, *rm_url, *rm_command, *reward_key;
+    double rm_timeout; /* seconds */
+    /* evaluation */
+    int64_t eval_interval, n_samples_per_eval_prompt;
+    struct clime_opt_list eval_prompt_data;
+    const char *eval_input_key, *eval_label_key, *eval_tool_key, *eval_rm_type, *eval_reward_key;
+    bool skip_eval_before_train;
+    struct clime_sampling_options eval_sampling;
+    int64_t eval_max_prompt_len;
+    /* algorithm and optimizer */
+    struct clime_learner_options learner;
+    int kl_loss_type, lr_decay_style, recompute_granularity;
+    int64_t lr_warmup_iters, lr_decay_iters;
+    /* performance */
+    struct clime_pack_options pack;
+    int64_t micro_batch_size, max_tokens_per_gpu, threads;
+    const char *device, *dtype;
+    /* servers */
+    int64_t num_servers, server_concurrency;
+    const char *router_url;
+    struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
+
+    const char *inert_values[CLIME_MAX_INERT]; /* by row of rl_inert.c; NULL = not given */
+    bool inert_given[CLIME_MAX_INERT];
+    char *options_json; /* the options that decide the weights, with their values; owned */
+};
+
+/* Parses, derives, checks. Prints --help and exits when asked. CLIME_ERR_INPUT with the option's name. */
+enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_options *o, struct clime_error *e);
+void clime_rl_options_free(struct clime_rl_options *o);
+
+/* The help as a table for README and docs. */
+void clime_rl_options_describe(struct clime_buf *out);
+
+/* trainer/rl_inert.c: rows for the parser's table (at most CLIME_MAX_INERT, the number is returned), the check of what
+ * was given, and the list of the inert ones for --explain. */
+int clime_rl_inert_rows(struct clime_rl_options *o, struct clime_opt *rows);
+enum clime_err clime_rl_inert_check(const struct clime_rl_options *o, struct clime_error *e);
+void clime_rl_inert_explain(const struct clime_rl_options *o, struct clime_buf *out);
+
+#endif
