@@ -1,0 +1,459 @@
+/* Keeping the fleet up and on the current weights. See fleet.h for the promise it keeps.
+ *
+ * Owns the children, one HTTP client, and a list of servers (children's or external ones). Everything but the router's
+ * URL belongs to the main thread; the URL is under `lock`, because client threads ask for it before every try and it
+ * changes when the router is restarted on another port.
+ *
+ * One function (advance) moves one server one stage at a time: up -> pushed -> admitted. Every failure puts it back a
+ * stage, so start, crash, update and router restart are the same code.
+ */
+#include "trainer/fleet.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/json/scan.h"
+#include "common/json/write.h"
+#include "common/log.h"
+#include "trainer/child.h"
+#include "trainer/folder.h"
+#include "trainer/ledger/events.h"
+
+#define MAX_SERVERS 256
+#define CONTROL_TIMEOUT_US 10000000
+#define ABORT_TIMEOUT_US 3000000
+#define READY_LIMIT_US 60000000 /* beside the time that pushes take */
+#define POLL_PAUSE_US 20000
+#define EXTERNAL_POLL_US 2000000
+#define MAX_REPLY ((size_t)4 << 20)
+
+struct server {
+    char url[CLIME_FLEET_URL]; /* "" = not up */
+    struct clime_child *child; /* NULL = external */
+    int64_t pushed;            /* version it serves, -1 = unknown */
+    bool admitted;
+    struct clime_error last; /* why it is not further */
+};
+
+struct clime_fleet {
+    struct clime_fleet_options o;
+    struct clime_child router, *children; /* children[n_children] */
+    int n_children;
+    int pipe_read, pipe_write; /* the children's --parent-fd */
+    struct server servers[MAX_SERVERS];
+    int n_servers;
+    struct clime_push push;
+    bool has_push;
+    struct clime_http_client *http;
+    int64_t next_external_us;
+    char device[64];
+    pthread_mutex_t *lock; /* of url; behind a pointer so that clime_fleet_url may take a const fleet */
+    char url[CLIME_FLEET_URL];
+};
+
+bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
+    pthread_mutex_lock(f->lock);
+    snprintf(out, size, "%s", f->url);
+    pthread_mutex_unlock(f->lock);
+    return out[0] != 0;
+}
+
+static void set_url(struct clime_fleet *f, const char *url) {
+    pthread_mutex_lock(f->lock);
+    snprintf(f->url, sizeof f->url, "%s", url);
+    pthread_mutex_unlock(f->lock);
+}
+
+/* ---- calls ---- */
+
+/* A short call; the reply is dropped unless asked for. */
+static enum clime_err call(struct clime_fleet *f, const char *method, const char *url, struct clime_str body,
+                           int64_t timeout_us, struct clime_buf *reply, struct clime_error *e) {
+    struct clime_http_call c = {
+        .method = method, .url = url, .body = body, .timeout_us = timeout_us, .max_reply = MAX_REPLY};
+    struct clime_http_result r = {0};
+    enum clime_err rc = clime_http_client_call(f->http, &c, &r, e);
+    if (!rc && (r.status < 200 || r.status > 299))
+        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s %s answers %d: %.200s", method, url, r.status,
+                        r.reply.len ? r.reply.data : "");
+    if (reply && !rc)
+        *reply = r.reply;
+    else
+        clime_buf_free(&r.reply);
+    return rc;
+}
+
+static enum clime_err admit(struct clime_fleet *f, const char *server_url, struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 16];
+    struct clime_buf body;
+    struct clime_jw w;
+    clime_buf_init(&body, 4096);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "url");
+    clime_jw_strz(&w, server_url);
+    clime_jw_close(&w);
+    snprintf(url, sizeof url, "%s/workers", f->url);
+    enum clime_err rc = call(f, "POST", url, clime_buf_str(&body), CONTROL_TIMEOUT_US, NULL, e);
+    clime_buf_free(&body);
+    return rc;
+}
+
+static void dismiss(struct clime_fleet *f, const char *server_url) {
+    char url[2 * CLIME_FLEET_URL + 32];
+    struct clime_error e;
+    if (!f->url[0]) return;
+    snprintf(url, sizeof url, "%s/remove_worker?url=%s", f->url, server_url);
+    if (call(f, "POST", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
+}
+
+static void learn_device(struct clime_fleet *f, const char *server_url) {
+    char url[CLIME_FLEET_URL + 16];
+    struct clime_buf reply = {0};
+    struct clime_error e, je = {0};
+    snprintf(url, sizeof url, "%s/server_info", server_url);
+    if (call(f, "GET", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, &reply, &e)) return;
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_str key, v = {0}, kind = {0};
+    clime_arena_init(&a, MAX_REPLY);
+    clime_json_init(&j, reply.data, reply.len, &a, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "device_kind") && clime_json_peek(&j) == CLIME_JSON_STRING) {
+            clime_json_string(&j, &kind);
+        } else if (clime_str_is(key, "device") && clime_json_peek(&j) == CLIME_JSON_STRING) {
+            clime_json_string(&j, &v);
+        } else {
+            clime_json_skip(&j, NULL);
+        }
+    }
+    if (kind.len) v = kind;
+    if (clime_json_end(&j)) snprintf(f->device, sizeof f->device, CLIME_STR_FMT, CLIME_STR_ARG(v));
+    clime_arena_free(&a);
+    clime_buf_free(&reply);
+}
+
+/* ---- one server's way ---- */
+
+static void lost(struct clime_fleet *f, struct server *s) {
+    if (s->admitted) dismiss(f, s->url);
+    s->admitted = false;
+    s->pushed = -1;
+}
+
+/* Takes the server as far as it goes without waiting: push when it lacks the version, then admit. */
+static void advance(struct clime_fleet *f, struct server *s) {
+    if (!s->url[0] || !f->has_push) return;
+    if (s->pushed != f->push.version) {
+        if (clime_push_weights(f->http, s->url, &f->push, &s->last)) {
+            LOG_WARN("%s", s->last.msg);
+            lost(f, s);
+            if (s->child) clime_child_kill(s->child); /* a fresh one is simpler than a doubtful one */
+            return;
+        }
+        s->pushed = f->push.version;
+    }
+    if (!s->admitted && f->url[0]) {
+        if (admit(f, s->url, &s->last)) {
+            LOG_WARN("%s", s->last.msg);
+            return;
+        }
+        s->admitted = true;
+        if (!f->device[0]) learn_device(f, s->url);
+    }
+}
+
+static enum clime_err poll_children(struct clime_fleet *f, struct clime_error *e) {
+    bool died;
+    enum clime_err rc = clime_child_poll(&f->router, f->http, &died, e);
+    if (died) {
+        clime_event(f->o.ledger, f->o.incarnation, "child", "router died");
+        set_url(f, "");
+        for (int i = 0; i < f->n_servers; i++) f->servers[i].admitted = false;
+    }
+    if (rc) return rc;
+    if (f->router.state == CLIME_CHILD_UP && strcmp(f->url, f->router.url)) set_url(f, f->router.url);
+    for (int i = 0; i < f->n_children; i++) {
+        struct server *s = &f->servers[i];
+        rc = clime_child_poll(s->child, f->http, &died, e);
+        if (died) {
+            clime_event(f->o.ledger, f->o.incarnation, "child", "%s died", s->child->name);
+            lost(f, s);
+            s->url[0] = 0;
+        }
+        if (rc) return rc;
+        if (s->child->state == CLIME_CHILD_UP && !s->url[0]) snprintf(s->url, sizeof s->url, "%s", s->child->url);
+    }
+    return CLIME_OK;
+}
+
+/* ---- external routers ---- */
+
+static struct server *find_server(struct clime_fleet *f, struct clime_str url) {
+    for (int i = 0; i < f->n_servers; i++)
+        if (clime_str_is(url, f->servers[i].url)) return &f->servers[i];
+    if (f->n_servers == MAX_SERVERS || url.len >= CLIME_FLEET_URL) return NULL;
+    struct server *s = &f->servers[f->n_servers++];
+    *s = (struct server){.pushed = -1};
+    snprintf(s->url, sizeof s->url, CLIME_STR_FMT, CLIME_STR_ARG(url));
+    LOG_INFO("worker %s", s->url);
+    return s;
+}
+
+/* Reads GET /workers: new workers join the list; known ones that are missing are not admitted any more. */
+static enum clime_err read_workers(struct clime_fleet *f, struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 16];
+    struct clime_buf reply = {0};
+    struct clime_error je = {0};
+    snprintf(url, sizeof url, "%s/workers", f->o.router_url);
+    enum clime_err rc = call(f, "GET", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, &reply, e);
+    if (rc) return rc;
+    for (int i = 0; i < f->n_servers; i++) f->servers[i].admitted = false;
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_str key, v;
+    clime_arena_init(&a, MAX_REPLY);
+    clime_json_init(&j, reply.data, reply.len, &a, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (!clime_str_is(key, "workers")) {
+            clime_json_skip(&j, NULL);
+            continue;
+        }
+        for (clime_json_array(&j); clime_json_item(&j);) {
+            for (clime_json_object(&j); clime_json_key(&j, &key);) {
+                if (!clime_str_is(key, "url")) {
+                    clime_json_skip(&j, NULL);
+                } else if (clime_json_string(&j, &v)) {
+                    struct server *s = find_server(f, v);
+                    if (s) s->admitted = true;
+                }
+            }
+        }
+    }
+    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", url, je.msg);
+    clime_arena_free(&a);
+    clime_buf_free(&reply);
+    return rc;
+}
+
+/* An external worker may be restarted behind our back: ask each for its label. */
+static void check_versions(struct clime_fleet *f) {
+    char label[64], want[24];
+    snprintf(want, sizeof want, "%" PRId64, f->push.version);
+    for (int i = 0; i < f->n_servers; i++) {
+        struct server *s = &f->servers[i];
+        if (clime_weight_version(f->http, s->url, label, &s->last) || strcmp(label, want)) s->pushed = -1;
+    }
+}
+
+static void poll_external(struct clime_fleet *f, bool now) {
+    struct clime_error e;
+    if (!now && clime_now_us() < f->next_external_us) return;
+    f->next_external_us = clime_now_us() + EXTERNAL_POLL_US;
+    if (read_workers(f, &e)) LOG_WARN("%s", e.msg);
+    if (f->has_push) check_versions(f);
+}
+
+/* ---- the fleet ---- */
+
+enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    if (f->o.router_url)
+        poll_external(f, false);
+    else
+        rc = poll_children(f, e);
+    for (int i = 0; i < f->n_servers && !rc; i++) advance(f, &f->servers[i]);
+    return rc;
+}
+
+static int n_ready(const struct clime_fleet *f) {
+    int n = 0;
+    for (int i = 0; i < f->n_servers; i++)
+        n += f->servers[i].admitted && f->has_push && f->servers[i].pushed == f->push.version;
+    return n;
+}
+
+/* Pushes to all servers that are up at the same time; what goes wrong is seen and mended by advance. */
+static void push_to_all(struct clime_fleet *f) {
+    const char *urls[MAX_SERVERS];
+    struct server *to[MAX_SERVERS];
+    struct clime_error err[MAX_SERVERS];
+    int n = 0;
+    for (int i = 0; i < f->n_servers; i++)
+        if (f->servers[i].url[0] && f->servers[i].pushed != f->push.version) {
+            to[n] = &f->servers[i];
+            urls[n++] = f->servers[i].url;
+        }
+    clime_push_all(urls, n, &f->push, err);
+    for (int i = 0; i < n; i++)
+        if (err[i].code)
+            LOG_WARN("%s", err[i].msg);
+        else
+            to[i]->pushed = f->push.version;
+}
+
+static enum clime_err not_ready(struct clime_fleet *f, struct clime_error *e) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct server *s = &f->servers[i];
+        if (s->admitted && s->pushed == f->push.version) continue;
+        return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for %s to serve version %" PRId64 ": not within %d s%s%.300s",
+                          s->child ? s->child->name : s->url, f->push.version, READY_LIMIT_US / 1000000,
+                          s->last.code ? ": " : "", s->last.code ? s->last.msg : "");
+    }
+    return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for workers at %s: none within %d s",
+                      f->o.router_url ? f->o.router_url : "the router", READY_LIMIT_US / 1000000);
+}
+
+enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e) {
+    enum clime_err rc = clime_fleet_poll(f, e); /* with the old version: finds the dead */
+    if (rc) return rc;
+    f->push = *p;
+    f->has_push = true;
+    if (f->o.router_url) poll_external(f, true);
+    push_to_all(f);
+    int64_t limit = clime_now_us() + READY_LIMIT_US;
+    for (;;) {
+        if ((rc = clime_fleet_poll(f, e))) return rc;
+        if (f->n_servers > 0 && n_ready(f) == f->n_servers) return CLIME_OK;
+        if (clime_now_us() > limit) return not_ready(f, e);
+        clime_sleep_us(POLL_PAUSE_US);
+    }
+}
+
+void clime_fleet_abort(struct clime_fleet *f, const char *prefix) {
+    struct clime_buf body;
+    struct clime_jw w;
+    struct clime_error e;
+    char url[CLIME_FLEET_URL + 24];
+    clime_buf_init(&body, 4096);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "rid");
+    clime_jw_strz(&w, prefix);
+    clime_jw_close(&w);
+    for (int i = 0; i < f->n_servers; i++) {
+        if (!f->servers[i].url[0]) continue;
+        snprintf(url, sizeof url, "%s/abort_request", f->servers[i].url);
+        if (call(f, "POST", url, clime_buf_str(&body), ABORT_TIMEOUT_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
+    }
+    clime_buf_free(&body);
+}
+
+int clime_fleet_size(const struct clime_fleet *f) {
+    return f->n_servers;
+}
+
+const char *clime_fleet_device(struct clime_fleet *f) {
+    return f->device;
+}
+
+/* ---- open and close ---- */
+
+/* clime-router and clime-server are beside clime-train. */
+static enum clime_err program_path(const char *name, char **out, struct clime_error *e) {
+    char self[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0) return clime_fail(e, CLIME_ERR_IO, "cannot read /proc/self/exe: %s", strerror(errno));
+    self[n] = 0;
+    char *slash = strrchr(self, '/');
+    *out = xasprintf("%.*s/%s", (int)(slash - self), self, name);
+    if (access(*out, X_OK) == 0) return CLIME_OK;
+    enum clime_err rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s is not there to be started", *out);
+    free(*out);
+    *out = NULL;
+    return rc;
+}
+
+static void make_server(struct clime_fleet *f, int i, const char *program) {
+    const struct clime_opt_list *more = f->o.server_args;
+    const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
+    const char *own[] = {"--model-path", f->o.hf_checkpoint, "--device", f->o.device, "--dtype", dtype};
+    int n_own = (int)CLIME_COUNT(own), n = n_own + more->n;
+    const char **args = xcalloc((size_t)n, sizeof *args);
+    char name[32];
+    memcpy(args, own, sizeof own);
+    for (int k = 0; k < more->n; k++) args[n_own + k] = more->items[k];
+    snprintf(name, sizeof name, "server-%d", i);
+    clime_child_init(&f->children[i], name, program, f->o.run_dir, f->pipe_read, args, n);
+    f->servers[i] = (struct server){.child = &f->children[i], .pushed = -1};
+    free(args);
+}
+
+static enum clime_err open_children(struct clime_fleet *f, struct clime_error *e) {
+    char *router = NULL, *server = NULL, *dir;
+    int fds[2];
+    enum clime_err rc;
+    static const char *const dirs[] = {"ports", "logs"};
+    for (size_t i = 0; i < CLIME_COUNT(dirs); i++) {
+        dir = xasprintf("%s/%s", f->o.run_dir, dirs[i]);
+        rc = clime_make_dirs(dir, e);
+        free(dir);
+        if (rc) return rc;
+    }
+    if ((rc = program_path("clime-router", &router, e)) || (rc = program_path("clime-server", &server, e))) goto done;
+    if (pipe2(fds, O_CLOEXEC)) {
+        rc = clime_fail(e, CLIME_ERR_IO, "pipe: %s", strerror(errno));
+        goto done;
+    }
+    f->pipe_read = fds[0];
+    f->pipe_write = fds[1];
+    clime_child_init(&f->router, "router", router, f->o.run_dir, f->pipe_read,
+                     (const char *const *)f->o.router_args->items, f->o.router_args->n);
+    f->n_children = f->n_servers = f->o.num_servers;
+    f->children = xcalloc((size_t)f->n_children, sizeof *f->children);
+    for (int i = 0; i < f->n_children; i++) make_server(f, i, server);
+    rc = poll_children(f, e); /* starts them all */
+done:
+    free(router);
+    free(server);
+    return rc;
+}
+
+enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clime_fleet **out, struct clime_error *e) {
+    struct clime_fleet *f = xcalloc(1, sizeof *f);
+    *out = NULL;
+    CHECK(o->num_servers <= MAX_SERVERS);
+    f->o = *o;
+    f->pipe_read = f->pipe_write = -1;
+    f->http = clime_http_client_new();
+    f->lock = xmalloc(sizeof *f->lock);
+    pthread_mutex_init(f->lock, NULL);
+    enum clime_err rc;
+    if (o->router_url) {
+        set_url(f, o->router_url);
+        rc = read_workers(f, e);
+        if (rc) clime_error_prefix(e, "--router-url");
+    } else {
+        rc = open_children(f, e);
+    }
+    if (rc)
+        clime_fleet_close(f);
+    else
+        *out = f;
+    return rc;
+}
+
+void clime_fleet_close(struct clime_fleet *f) {
+    if (!f) return;
+    if (f->pipe_write >= 0) close(f->pipe_write); /* every child sees its parent gone and ends */
+    for (int i = 0; i < f->n_children; i++) {
+        clime_child_stop(&f->children[i]);
+        clime_child_free(&f->children[i]);
+    }
+    clime_child_stop(&f->router);
+    clime_child_free(&f->router);
+    if (f->pipe_read >= 0) close(f->pipe_read);
+    free(f->children);
+    clime_http_client_free(f->http);
+    pthread_mutex_destroy(f->lock);
+    free(f->lock);
+    free(f);
+}

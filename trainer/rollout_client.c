@@ -1,0 +1,214 @@
+/* The client's worker threads. Main thread submits and fetches; a worker takes a request, generates, scores, hands it
+ * back. Each worker owns one HTTP client (a kept-alive connection to the router).
+ *
+ * Owns two queues of borrowed requests. Invariant: a request that was submitted comes back, whatever the network does:
+ * every call has the request's deadline, and every wait inside a try looks at `stop`.
+ *
+ * Threads and not one event loop: rewards block (a command, a URL), and 64 sleeping threads cost nothing beside a model
+ * on the same machine.
+ */
+#include "trainer/rollout_client.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/http/client.h"
+#include "common/log.h"
+#include "common/queue.h"
+#include "trainer/fleet.h"
+#include "trainer/generate.h"
+
+#define MAX_REPLY ((size_t)256 << 20)
+#define MAX_BODY ((size_t)64 << 20)
+#define FIRST_PAUSE_US 50000
+#define MAX_PAUSE_US 1000000
+
+struct clime_client {
+    struct clime_client_options o;
+    struct clime_queue *todo, *done;
+    pthread_t *threads;
+    int n_started;
+    atomic_bool stop;
+};
+
+static bool stopping(void *arg) {
+    return atomic_load(&((struct clime_client *)arg)->stop);
+}
+
+static void sample_failed(struct clime_sample *s, const struct clime_error *e) {
+    s->status = CLIME_SAMPLE_FAILED;
+    s->has_reward = false;
+    free(s->error);
+    s->error = xasprintf("%s: %s", clime_err_name(e->code), e->msg);
+}
+
+/* ---- generation ---- */
+
+/* One try. Returns true when the request is finished, well or not. */
+static bool try_once(struct clime_client *c, struct clime_http_client *http, struct clime_request *r,
+                     struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 16];
+    if (!clime_fleet_url(c->o.fleet, url, CLIME_FLEET_URL)) {
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "the router is not there");
+        return false;
+    }
+    strncat(url, "/generate", sizeof url - strlen(url) - 1);
+    struct clime_buf body;
+    clime_buf_init(&body, MAX_BODY);
+    r->n_tries++;
+    clime_generate_body(r, &body);
+    struct clime_http_call call = {.method = "POST",
+                                   .url = url,
+                                   .body = clime_buf_str(&body),
+                                   .timeout_us = r->deadline_us - clime_now_us(),
+                                   .max_reply = MAX_REPLY,
+                                   .cancel = stopping,
+                                   .arg = c};
+    struct clime_http_result res = {0};
+    bool finished = false;
+    if (call.timeout_us <= 0) {
+        clime_fail(e, CLIME_ERR_TIMEOUT, "no answer before its deadline");
+        finished = true;
+    } else if (clime_http_client_call(http, &call, &res, e)) {
+        finished = e->code == CLIME_ERR_LIMIT;
+    } else if (res.status == 200) {
+        enum clime_generate_outcome out = clime_generate_read(r, clime_buf_str(&res.reply), e);
+        if (out == CLIME_GENERATE_STALE) r->n_stale++;
+        finished = out == CLIME_GENERATE_DONE || out == CLIME_GENERATE_BROKEN;
+        if (out == CLIME_GENERATE_BROKEN) sample_failed(r->sample, e);
+    } else {
+        finished = res.status >= 400 && res.status < 500 && res.status != 408 && res.status != 429;
+        clime_fail(e, finished ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "/generate answers %d: %.300s", res.status,
+                   res.reply.len ? res.reply.data : "");
+    }
+    if (finished && r->sample->status == CLIME_SAMPLE_PENDING) sample_failed(r->sample, e);
+    clime_buf_free(&body);
+    clime_buf_free(&res.reply);
+    return finished;
+}
+
+static void generate(struct clime_client *c, struct clime_http_client *http, struct clime_request *r) {
+    struct clime_sample *s = r->sample;
+    struct clime_error e = {0};
+    int64_t t0 = clime_now_us(), pause = FIRST_PAUSE_US;
+    s->status = CLIME_SAMPLE_PENDING;
+    s->t_submit_us = clime_wall_us();
+    if (clime_generate_room(r->sampling, s->n_prompt) == 0) {
+        clime_fail(&e, CLIME_ERR_LIMIT, "the prompt of %d tokens fills the context", s->n_prompt);
+        sample_failed(s, &e);
+        return;
+    }
+    while (!try_once(c, http, r, &e)) {
+        if (stopping(c) || clime_now_us() + pause >= r->deadline_us) {
+            sample_failed(s, &e);
+            break;
+        }
+        LOG_DEBUG("%s: %s; trying again", r->rid, e.msg);
+        clime_sleep_us(pause);
+        pause = 2 * pause < MAX_PAUSE_US ? 2 * pause : MAX_PAUSE_US;
+    }
+    s->t_done_us = clime_wall_us();
+    r->generate_us = clime_now_us() - t0;
+}
+
+/* ---- reward ---- */
+
+static void decode(struct clime_client *c, struct clime_request *r) {
+    struct clime_sample *s = r->sample;
+    struct clime_buf text;
+    clime_buf_init(&text, CLIME_REWARD_MAX_TEXT);
+    clime_tokenizer_decode(c->o.tokenizer, s->ids + s->n_prompt, (size_t)s->n_response,
+                           r->sampling->skip_special_tokens, &text);
+    free(s->response);
+    s->response = clime_buf_take(&text);
+}
+
+static void score(struct clime_client *c, struct clime_request *r) {
+    struct clime_sample *s = r->sample;
+    struct clime_reward out = {0};
+    int64_t t0 = clime_now_us();
+    struct clime_reward_request q = {.type = r->rm_type,
+                                     .prompt = clime_str_of(r->prompt),
+                                     .response = clime_str_of(s->response),
+                                     .label = clime_str_of(s->label),
+                                     .metadata = clime_str_of(s->metadata),
+                                     .label_is_json = true,
+                                     .seed = s->seed};
+    (void)c;
+    if (clime_reward_grade(&q, r->reward_key, &out)) {
+        clime_error_prefix(&out.error, "reward");
+        sample_failed(s, &out.error);
+    } else if (!isfinite(out.value)) {
+        clime_fail(&out.error, CLIME_ERR_INPUT, "the reward is an object: --reward-key must name its member");
+        sample_failed(s, &out.error);
+    } else {
+        s->reward = out.value;
+        s->has_reward = true;
+        free(s->reward_json);
+        s->reward_json = out.object ? xstrdup(out.object) : NULL;
+    }
+    clime_reward_free(&out);
+    r->reward_us = clime_now_us() - t0;
+}
+
+static void *worker(void *arg) {
+    struct clime_client *c = arg;
+    struct clime_http_client *http = clime_http_client_new();
+    void *item;
+    while (clime_queue_pop(c->todo, &item, 1, -1) == 1) {
+        struct clime_request *r = item;
+        if (stopping(c)) continue;
+        generate(c, http, r);
+        if (r->sample->status != CLIME_SAMPLE_FAILED) {
+            decode(c, r);
+            score(c, r);
+        }
+        free(r->sample->device);
+        r->sample->device = c->o.device ? xstrdup(c->o.device) : NULL;
+        CHECK(clime_queue_push(c->done, r));
+    }
+    clime_http_client_free(http);
+    return NULL;
+}
+
+enum clime_err clime_client_open(const struct clime_client_options *o, struct clime_client **out,
+                                 struct clime_error *e) {
+    struct clime_client *c = xcalloc(1, sizeof *c);
+    c->o = *o;
+    atomic_init(&c->stop, false);
+    c->todo = clime_queue_new(CLIME_CLIENT_MAX);
+    c->done = clime_queue_new(CLIME_CLIENT_MAX);
+    c->threads = xcalloc((size_t)o->n_threads, sizeof *c->threads);
+    for (; c->n_started < o->n_threads; c->n_started++)
+        if (pthread_create(&c->threads[c->n_started], NULL, worker, c)) break;
+    if (c->n_started == 0) {
+        clime_client_close(c);
+        return clime_fail(e, CLIME_ERR_INTERNAL, "cannot start a client thread");
+    }
+    *out = c;
+    return CLIME_OK;
+}
+
+void clime_client_close(struct clime_client *c) {
+    if (!c) return;
+    atomic_store(&c->stop, true);
+    clime_queue_close(c->todo);
+    for (int i = 0; i < c->n_started; i++) pthread_join(c->threads[i], NULL);
+    clime_queue_close(c->done);
+    clime_queue_free(c->todo);
+    clime_queue_free(c->done);
+    free(c->threads);
+    free(c);
+}
+
+void clime_client_submit(struct clime_client *c, struct clime_request *r) {
+    CHECK(clime_queue_push(c->todo, r));
+}
+
+int clime_client_next(struct clime_client *c, struct clime_request **out, int max, int64_t deadline_us) {
+    return (int)clime_queue_pop(c->done, (void **)out, (size_t)max, deadline_us);
+}

@@ -1,0 +1,57 @@
+/* The trainer's side of /generate: worker threads that turn a request into a finished sample.
+ *
+ * A request is generation and then reward. The owner (rollout or eval, on the main thread) fills one, submits it, and
+ * gets it back from clime_client_next with the sample COMPLETED, TRUNCATED or FAILED; nothing else comes back, and
+ * everything comes back before its deadline. Between submit and next the request and its sample belong to a worker.
+ *
+ * A try that breaks (server gone, router gone, 429, 503, an abort that nobody asked for, another weight version) is
+ * repeated with the same seed and a new rid until the deadline: by the contract on numerics the result is the same. An
+ * answer of 4xx is final.
+ */
+#ifndef CLIME_TRAINER_ROLLOUT_CLIENT_H
+#define CLIME_TRAINER_ROLLOUT_CLIENT_H
+
+#include "model/tokenizer.h"
+#include "trainer/reward/reward.h"
+#include "trainer/rl_options.h"
+#include "trainer/sample.h"
+
+struct clime_client;
+struct clime_fleet;
+
+struct clime_request {
+    struct clime_sample *sample; /* in: ids[n_prompt], seed, label, metadata; out: everything else */
+    const struct clime_sampling_options *sampling;
+    const char *rm_type, *reward_key;
+    const char *prompt;  /* text, for rewards outside this process */
+    char rid[112];       /* run/rollout/group/member/attempt; ".try" is appended */
+    int64_t version;     /* of the weights; an answer of another one is refused */
+    int64_t deadline_us; /* clime_now_us scale */
+    void *owner;         /* for the owner's use */
+    /* out */
+    int n_tries, n_stale; /* requests sent; answers refused for their version */
+    int64_t generate_us, reward_us;
+};
+
+struct clime_client_options {
+    const struct clime_fleet *fleet; /* asked for the router's URL before every try */
+    const struct clime_tokenizer *tokenizer;
+    int n_threads;
+    int64_t reward_timeout_us;
+    const char *rm_command, *rm_url;
+    const char *device; /* kind of device of the servers, recorded with each sample; may be NULL */
+};
+
+enum clime_err clime_client_open(const struct clime_client_options *o, struct clime_client **out,
+                                 struct clime_error *e);
+/* Gives up what is in flight and joins the threads; requests not fetched are dropped. NULL is fine. */
+void clime_client_close(struct clime_client *c);
+
+/* At most CLIME_CLIENT_MAX requests may be submitted and not fetched. */
+#define CLIME_CLIENT_MAX 65536
+void clime_client_submit(struct clime_client *c, struct clime_request *r);
+
+/* Finished requests: waits until one is there or the deadline (clime_now_us scale); returns how many (0 to max). */
+int clime_client_next(struct clime_client *c, struct clime_request **out, int max, int64_t deadline_us);
+
+#endif

@@ -1,0 +1,115 @@
+/* Pushing weights over HTTP. Called by the fleet on the main thread; push_all starts one short-lived thread a server.
+ *
+ * Owns nothing: the flat buffer is the learner's host copy. Invariant: a push has succeeded only when the server itself
+ * has said the new version's label; an answer of 200 is not enough.
+ */
+#include "trainer/sync.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/scan.h"
+
+#define MAX_REPLY ((size_t)64 << 10)
+#define CONTROL_TIMEOUT_US 10000000
+
+static int64_t read_weights(void *arg, void *out, size_t size) {
+    return clime_weights_writer_read(arg, out, size);
+}
+
+enum clime_err clime_weight_version(struct clime_http_client *c, const char *url, char label[64],
+                                    struct clime_error *e) {
+    char *full = xasprintf("%s/get_weight_version", url);
+    struct clime_http_call call = {
+        .method = "GET", .url = full, .timeout_us = CONTROL_TIMEOUT_US, .max_reply = MAX_REPLY};
+    struct clime_http_result r = {0};
+    label[0] = 0;
+    enum clime_err rc = clime_http_client_call(c, &call, &r, e);
+    if (!rc && r.status != 200) rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answers %d", full, r.status);
+    if (!rc) {
+        struct clime_arena a;
+        struct clime_error je = {0};
+        struct clime_json j;
+        struct clime_str key, v = {0};
+        clime_arena_init(&a, MAX_REPLY);
+        clime_json_init(&j, r.reply.data, r.reply.len, &a, &je);
+        for (clime_json_object(&j); clime_json_key(&j, &key);) {
+            if (clime_str_is(key, "weight_version"))
+                clime_json_string(&j, &v);
+            else
+                clime_json_skip(&j, NULL);
+        }
+        if (!clime_json_end(&j) || v.len > 63)
+            rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", full, je.code ? je.msg : "the label is too long");
+        else
+            snprintf(label, 64, CLIME_STR_FMT, CLIME_STR_ARG(v));
+        clime_arena_free(&a);
+    }
+    clime_buf_free(&r.reply);
+    free(full);
+    return rc;
+}
+
+enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, const struct clime_push *p,
+                                  struct clime_error *e) {
+    char sha[96], label[64], want[24];
+    char *full = xasprintf("%s/weights/%" PRId64, url, p->version);
+    struct clime_weights_writer *w = clime_weights_writer_new(p->layout, p->dt, p->flat);
+    snprintf(sha, sizeof sha, "%s: %s", CLIME_SYNC_SHA256_HEADER, p->sha256);
+    snprintf(want, sizeof want, "%" PRId64, p->version);
+    const char *headers[] = {sha, NULL};
+    struct clime_http_call call = {.method = "PUT",
+                                   .url = full,
+                                   .content_type = "application/octet-stream",
+                                   .headers = headers,
+                                   .timeout_us = p->timeout_us,
+                                   .max_reply = MAX_REPLY,
+                                   .read_body = read_weights,
+                                   .body_length = clime_weights_writer_length(w),
+                                   .arg = w};
+    struct clime_http_result r = {0};
+    enum clime_err rc = clime_http_client_call(c, &call, &r, e);
+    if (rc)
+        clime_error_prefix(e, "pushing weights");
+    else if (r.status != 200)
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "PUT %s answers %d: %.300s", full, r.status,
+                        r.reply.len ? r.reply.data : "");
+    else if (!(rc = clime_weight_version(c, url, label, e)) && strcmp(label, want))
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %s", url, label, want);
+    clime_buf_free(&r.reply);
+    clime_weights_writer_free(w);
+    free(full);
+    return rc;
+}
+
+struct one_push {
+    const char *url;
+    const struct clime_push *push;
+    struct clime_error *err;
+    pthread_t thread;
+    bool started;
+};
+
+static void *push_one(void *arg) {
+    struct one_push *o = arg;
+    struct clime_http_client *c = clime_http_client_new();
+    clime_push_weights(c, o->url, o->push, o->err);
+    clime_http_client_free(c);
+    return NULL;
+}
+
+void clime_push_all(const char *const *urls, int n, const struct clime_push *p, struct clime_error *err) {
+    struct one_push *all = xcalloc((size_t)n + 1, sizeof *all);
+    for (int i = 0; i < n; i++) {
+        err[i].code = CLIME_OK;
+        all[i] = (struct one_push){.url = urls[i], .push = p, .err = &err[i]};
+        all[i].started = !pthread_create(&all[i].thread, NULL, push_one, &all[i]);
+        if (!all[i].started) push_one(&all[i]); /* no thread to be had: in turn */
+    }
+    for (int i = 0; i < n; i++)
+        if (all[i].started) pthread_join(all[i].thread, NULL);
+    free(all);
+}
