@@ -64,24 +64,18 @@ static void log_tail(const struct clime_child *c, char out[LOG_TAIL + 1]) {
 }
 
 static enum clime_err start(struct clime_child *c, struct clime_error *e) {
-    char **argv = xcalloc((size_t)c->n_args + 8, sizeof *argv), fd[12];
+    char fd[12];
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
     sigset_t none;
-    int n = 0;
     snprintf(fd, sizeof fd, "%d", CHILD_FD);
-    argv[n++] = c->program;
-    argv[n++] = "--port";
-    argv[n++] = "0";
-    argv[n++] = "--port-file";
-    argv[n++] = c->port_file;
-    argv[n++] = "--parent-fd";
-    argv[n++] = fd;
-    for (int i = 0; i < c->n_args; i++) {
-        argv = xrealloc(argv, (size_t)(n + 2) * sizeof *argv);
-        argv[n++] = c->args[i];
-    }
-    argv[n] = NULL;
+    char *own[] = {
+        c->program, (char[]){"--port"}, (char[]){"0"}, (char[]){"--port-file"}, c->port_file, (char[]){"--parent-fd"},
+        fd};
+    size_t n_own = CLIME_COUNT(own);
+    char **argv = xcalloc(n_own + (size_t)c->n_args + 1, sizeof *argv);
+    memcpy(argv, own, sizeof own);
+    for (int i = 0; i < c->n_args; i++) argv[n_own + (size_t)i] = c->args[i];
     unlink(c->port_file);
     sigemptyset(&none);
     posix_spawn_file_actions_init(&files);

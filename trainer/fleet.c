@@ -283,7 +283,7 @@ static int n_ready(const struct clime_fleet *f) {
 
 /* Pushes to all servers that are up at the same time; what goes wrong is seen and mended by advance. */
 static void push_to_all(struct clime_fleet *f) {
-    const char *urls[MAX_SERVERS];
+    const char *urls[MAX_SERVERS] = {NULL};
     struct server *to[MAX_SERVERS];
     struct clime_error err[MAX_SERVERS];
     int n = 0;
