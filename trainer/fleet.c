@@ -53,7 +53,7 @@ struct clime_fleet {
     struct clime_push push;
     bool has_push;
     struct clime_http_client *http;
-    int64_t next_external_us;
+    int64_t next_external_us, external_seen_us; /* when to ask the external router again; when it last answered */
     char device[64];
     pthread_mutex_t *lock; /* of url; behind a pointer so that clime_fleet_url may take a const fleet */
     char url[CLIME_FLEET_URL];
@@ -123,19 +123,15 @@ static void learn_device(struct clime_fleet *f, const char *server_url) {
     if (call(f, "GET", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, &reply, &e)) return;
     struct clime_arena a;
     struct clime_json j;
-    struct clime_str key, v = {0}, kind = {0};
+    struct clime_str key, v = {0};
     clime_arena_init(&a, MAX_REPLY);
     clime_json_init(&j, reply.data, reply.len, &a, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "device_kind") && clime_json_peek(&j) == CLIME_JSON_STRING) {
-            clime_json_string(&j, &kind);
-        } else if (clime_str_is(key, "device") && clime_json_peek(&j) == CLIME_JSON_STRING) {
+        if (clime_str_is(key, "device_name") && clime_json_peek(&j) == CLIME_JSON_STRING)
             clime_json_string(&j, &v);
-        } else {
+        else
             clime_json_skip(&j, NULL);
-        }
     }
-    if (kind.len) v = kind;
     if (clime_json_end(&j)) snprintf(f->device, sizeof f->device, CLIME_STR_FMT, CLIME_STR_ARG(v));
     clime_arena_free(&a);
     clime_buf_free(&reply);
@@ -254,12 +250,19 @@ static void check_versions(struct clime_fleet *f) {
     }
 }
 
-static void poll_external(struct clime_fleet *f, bool now) {
-    struct clime_error e;
-    if (!now && clime_now_us() < f->next_external_us) return;
+static enum clime_err poll_external(struct clime_fleet *f, bool now, struct clime_error *e) {
+    struct clime_error why;
+    if (!now && clime_now_us() < f->next_external_us) return CLIME_OK;
     f->next_external_us = clime_now_us() + EXTERNAL_POLL_US;
-    if (read_workers(f, &e)) LOG_WARN("%s", e.msg);
+    if (!read_workers(f, &why))
+        f->external_seen_us = clime_now_us();
+    else if (clime_now_us() - f->external_seen_us > READY_LIMIT_US)
+        return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for the router %s to come back: not within %d s: %.300s",
+                          f->o.router_url, READY_LIMIT_US / 1000000, why.msg);
+    else
+        LOG_WARN("%s", why.msg);
     if (f->has_push) check_versions(f);
+    return CLIME_OK;
 }
 
 /* ---- the fleet ---- */
@@ -267,7 +270,7 @@ static void poll_external(struct clime_fleet *f, bool now) {
 enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
     if (f->o.router_url)
-        poll_external(f, false);
+        rc = poll_external(f, false, e);
     else
         rc = poll_children(f, e);
     for (int i = 0; i < f->n_servers && !rc; i++) advance(f, &f->servers[i]);
@@ -317,7 +320,7 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
     if (rc) return rc;
     f->push = *p;
     f->has_push = true;
-    if (f->o.router_url) poll_external(f, true);
+    if (f->o.router_url && (rc = poll_external(f, true, e))) return rc;
     push_to_all(f);
     int64_t limit = clime_now_us() + READY_LIMIT_US;
     for (;;) {
@@ -429,6 +432,7 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
     enum clime_err rc;
     if (o->router_url) {
         set_url(f, o->router_url);
+        f->external_seen_us = clime_now_us();
         rc = read_workers(f, e);
         if (rc) clime_error_prefix(e, "--router-url");
     } else {

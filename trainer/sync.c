@@ -11,10 +11,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hash.h"
 #include "common/json/scan.h"
 
 #define MAX_REPLY ((size_t)64 << 10)
 #define CONTROL_TIMEOUT_US 10000000
+#define PIECE ((size_t)1 << 20)
+
+void clime_push_make(const struct clime_layout *layout, enum clime_dtype dt, const void *flat, int64_t version,
+                     int64_t timeout_us, struct clime_push *p) {
+    struct clime_weights_writer *w = clime_weights_writer_new(layout, dt, flat);
+    struct clime_sha256 sha;
+    uint8_t digest[32];
+    char *piece = xmalloc(PIECE);
+    int64_t n;
+    clime_sha256_init(&sha);
+    while ((n = clime_weights_writer_read(w, piece, PIECE)) > 0) clime_sha256_add(&sha, piece, (size_t)n);
+    clime_sha256_done(&sha, digest);
+    *p = (struct clime_push){.version = version, .layout = layout, .dt = dt, .flat = flat, .timeout_us = timeout_us};
+    clime_sha256_hex(digest, p->body_sha256);
+    free(piece);
+    clime_weights_writer_free(w);
+}
 
 static int64_t read_weights(void *arg, void *out, size_t size) {
     return clime_weights_writer_read(arg, out, size);
@@ -58,7 +76,7 @@ enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, 
     char sha[96], label[64], want[24];
     char *full = xasprintf("%s/weights/%" PRId64, url, p->version);
     struct clime_weights_writer *w = clime_weights_writer_new(p->layout, p->dt, p->flat);
-    snprintf(sha, sizeof sha, "%s: %s", CLIME_SYNC_SHA256_HEADER, p->sha256);
+    snprintf(sha, sizeof sha, "%s: %s", "X-Clime-SHA256", p->body_sha256);
     snprintf(want, sizeof want, "%" PRId64, p->version);
     const char *headers[] = {sha, NULL};
     struct clime_http_call call = {.method = "PUT",

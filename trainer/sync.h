@@ -1,6 +1,6 @@
 /* Weights to a server: PUT /weights/{version}, a safetensors body streamed from the trainer's host copy, with the
- * SHA-256 of the weights (names, types, shapes and bytes in name order) in a header; the server checks it before the
- * weights take effect. The label of a version is its number as text.
+ * body's SHA-256 in a header; the server checks it before the weights take effect. The label of a version is its number
+ * as text.
  */
 #ifndef CLIME_TRAINER_SYNC_H
 #define CLIME_TRAINER_SYNC_H
@@ -8,16 +8,18 @@
 #include "common/http/client.h"
 #include "model/weights.h"
 
-#define CLIME_SYNC_SHA256_HEADER "X-Weights-SHA256"
-
 struct clime_push {
     int64_t version;
-    char sha256[65];
+    char body_sha256[65];
     const struct clime_layout *layout; /* borrowed */
     enum clime_dtype dt;
     const void *flat; /* host memory, layout->n elements; must not change while pushes run */
     int64_t timeout_us;
 };
+
+/* Fills *p; reads the whole body once for its hash. */
+void clime_push_make(const struct clime_layout *layout, enum clime_dtype dt, const void *flat, int64_t version,
+                     int64_t timeout_us, struct clime_push *p);
 
 /* Pushes to one server ("http://host:port") and asks it which version it serves now. Any thread, its own client.
  * CLIME_ERR_INTERNAL when the server answers with another version, or refuses (the message holds its words). */
