@@ -141,6 +141,7 @@ void clime_rtext_lower(struct clime_buf *t) {
     clime_buf_init(&out, t->cap);
     for (size_t i = 0, n; i < s.len; i += n) {
         const char *p = s.ptr + i, *next = p;
+        char lower[CLIME_UNICODE_CASE_MAX];
         int32_t c = clime_unicode_next(&next, s.ptr + s.len);
         n = (size_t)(next - p);
         size_t next_n;
@@ -151,7 +152,7 @@ void clime_rtext_lower(struct clime_buf *t) {
         else if (c < 0x80)
             clime_buf_add(&out, p, n);
         else
-            clime_unicode_case(c, CLIME_LOWER, &out);
+            clime_buf_add(&out, lower, (size_t)clime_unicode_case(c, CLIME_LOWER, lower));
     }
     clime_buf_free(t);
     *t = out;
