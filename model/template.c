@@ -13,6 +13,7 @@
 
 #define MAX_SOURCE ((size_t)1 << 20)
 #define COMPILE_MEMORY ((size_t)256 << 20)
+#define COMPILE_STEPS ((size_t)500 * 1000 * 1000)
 #define DEFAULT_STEPS ((size_t)20 * 1000 * 1000)
 #define DEFAULT_MEMORY ((size_t)256 << 20)
 #define MAX_DEPTH 3000
@@ -31,6 +32,8 @@ static void compile(struct clime_tr *tr, struct clime_str source, struct clime_t
         clime_tr_fail(tr, CLIME_ERR_LIMIT, "the chat template is longer than %zu bytes", MAX_SOURCE);
     check_utf8(tr, source, "the chat template");
     clime_template_parse(tr, clime_template_lex(tr, source), t);
+    tr->line = 0;
+    clime_template_hide(tr, t);
 }
 
 enum clime_err clime_template_compile(struct clime_str source, struct clime_template **out, struct clime_error *e) {
@@ -39,7 +42,7 @@ enum clime_err clime_template_compile(struct clime_str source, struct clime_temp
     struct clime_tr *tr = xcalloc(1, sizeof *tr);
     enum clime_err rc = CLIME_OK;
     tr->err = e ? e : &ignored;
-    tr->steps_left = SIZE_MAX;
+    tr->steps_left = COMPILE_STEPS;
     tr->max_depth = MAX_DEPTH;
     clime_arena_init(&tr->arena, COMPILE_MEMORY);
     if (setjmp(tr->trap) == 0)
@@ -98,7 +101,7 @@ static void render(struct clime_tr *tr, const struct clime_template_input *in) {
         for (size_t k = 0; k < object.dict->n; k++)
             clime_tdict_set(tr, env->vars, object.dict->items[k].key, object.dict->items[k].value);
     }
-    env->root = clime_tscope_new(tr, NULL);
+    env->root = clime_tscope_open(tr, NULL, &env->t->body);
     clime_texec(tr, &env->t->body, env->root);
 }
 

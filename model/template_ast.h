@@ -109,7 +109,8 @@ struct clime_tcall {
 
 struct clime_tbody {
     struct clime_tnode **nodes;
-    uint32_t n;
+    const char **hidden; /* where it opens a scope: names that are missing in it until it sets them */
+    uint32_t n, n_hidden;
 };
 
 struct clime_tnode {
@@ -144,5 +145,8 @@ struct clime_template {
 
 /* Parses tokens into t->body. Fails on a syntax error and on unknown filters and tests that will surely be reached. */
 void clime_template_parse(struct clime_tr *tr, struct clime_ttoken *tokens, struct clime_template *t);
+
+/* Fills the hidden names of every body that opens a scope (template_names.c). */
+void clime_template_hide(struct clime_tr *tr, struct clime_template *t);
 
 #endif

@@ -36,6 +36,18 @@ void clime_tscope_set(struct clime_tr *tr, struct clime_tscope *scope, const cha
     scope->vars[scope->n++] = (struct clime_tvar){name, v};
 }
 
+static void hide(struct clime_tr *tr, struct clime_tscope *scope, const struct clime_tbody *body) {
+    for (uint32_t i = 0; i < body->n_hidden; i++)
+        clime_tscope_set(tr, scope, body->hidden[i], clime_tv_kind(CLIME_T_MISSING));
+}
+
+struct clime_tscope *clime_tscope_open(struct clime_tr *tr, struct clime_tscope *parent,
+                                       const struct clime_tbody *body) {
+    struct clime_tscope *s = clime_tscope_new(tr, parent);
+    hide(tr, s, body);
+    return s;
+}
+
 struct clime_tv clime_tscope_get(struct clime_tr *tr, struct clime_tscope *scope, const char *name) {
     for (; scope; scope = scope->parent) {
         for (size_t i = 0; i < scope->n; i++)
@@ -104,7 +116,7 @@ static void add_span(struct clime_spans *s, size_t begin, size_t end) {
 static void exec_generation(struct clime_tr *tr, const struct clime_tnode *n, struct clime_tscope *scope) {
     struct clime_tenv *env = tr->env;
     if (!env->spans) {
-        clime_texec(tr, &n->body, clime_tscope_new(tr, scope));
+        clime_texec(tr, &n->body, clime_tscope_open(tr, scope, &n->body));
         return;
     }
     /* Inside a macro or set block the text's place in the output is not known yet; a wrong span would train on the
@@ -113,7 +125,7 @@ static void exec_generation(struct clime_tr *tr, const struct clime_tnode *n, st
         clime_tr_fail(tr, CLIME_ERR_INPUT,
                       "a generation block inside a macro or captured block has no place to report");
     size_t begin = env->top->sink->len;
-    clime_texec(tr, &n->body, clime_tscope_new(tr, scope));
+    clime_texec(tr, &n->body, clime_tscope_open(tr, scope, &n->body));
     add_span(env->spans, begin - env->base, env->top->sink->len - env->base);
 }
 
@@ -161,13 +173,14 @@ static enum clime_tflow exec_for(struct clime_tr *tr, const struct clime_tnode *
     while (clime_tloop_next(tr, loop, &item)) {
         inner->n = 0;
         clime_tscope_set(tr, inner, tr->env->t->loop, self);
+        hide(tr, inner, &n->body);
         assign(tr, n->a, item, inner);
         enum clime_tflow flow = clime_texec(tr, &n->body, inner);
         if (flow == CLIME_FLOW_BREAK) break;
         if (flow == CLIME_FLOW_NEXT) completed = true;
     }
     if (completed || !n->other.n) return CLIME_FLOW_NEXT;
-    return clime_texec(tr, &n->other, clime_tscope_new(tr, scope));
+    return clime_texec(tr, &n->other, clime_tscope_open(tr, scope, &n->other));
 }
 
 struct clime_tv clime_tloop_call(struct clime_tr *tr, struct clime_tloop *loop, const struct clime_targs *args) {
@@ -258,6 +271,7 @@ struct clime_tv clime_tmacro_call(struct clime_tr *tr, const struct clime_tmacro
     int line = tr->line;
     clime_tr_enter(tr);
     struct clime_tscope *scope = clime_tscope_new(tr, m->scope);
+    hide(tr, scope, &m->node->body);
     bind_parameters(tr, m->node, args, scope);
     struct clime_tv text = capture(tr, &m->node->body, scope);
     clime_tr_leave(tr);
@@ -293,19 +307,19 @@ static enum clime_tflow exec_if(struct clime_tr *tr, const struct clime_tnode *n
 }
 
 static void exec_set_block(struct clime_tr *tr, const struct clime_tnode *n, struct clime_tscope *scope) {
-    struct clime_tscope *inner = clime_tscope_new(tr, scope);
+    struct clime_tscope *inner = clime_tscope_open(tr, scope, &n->body);
     struct clime_tv text = capture(tr, &n->body, inner);
     assign(tr, n->a, n->b ? clime_teval_filters(tr, n->b, text, inner) : text, scope);
 }
 
 static void exec_filter_block(struct clime_tr *tr, const struct clime_tnode *n, struct clime_tscope *scope) {
-    struct clime_tscope *inner = clime_tscope_new(tr, scope);
+    struct clime_tscope *inner = clime_tscope_open(tr, scope, &n->body);
     struct clime_tv text = capture(tr, &n->body, inner);
     clime_tv_print(tr, tr->env->out, clime_teval_filters(tr, n->b, text, inner));
 }
 
 static enum clime_tflow exec_with(struct clime_tr *tr, const struct clime_tnode *n, struct clime_tscope *scope) {
-    struct clime_tscope *inner = clime_tscope_new(tr, scope);
+    struct clime_tscope *inner = clime_tscope_open(tr, scope, &n->body);
     /* The values are those outside of the block, whatever the targets are called. */
     for (uint32_t i = 0; i + 1 < n->n; i += 2) assign(tr, n->list[i], clime_teval(tr, n->list[i + 1], scope), inner);
     return clime_texec(tr, &n->body, inner);
@@ -342,7 +356,7 @@ static enum clime_tflow exec_node(struct clime_tr *tr, const struct clime_tnode 
     case CLIME_N_WITH:
         return exec_with(tr, n, scope);
     case CLIME_N_BLOCK:
-        clime_texec(tr, &n->body, clime_tscope_new(tr, tr->env->root));
+        clime_texec(tr, &n->body, clime_tscope_open(tr, tr->env->root, &n->body));
         break;
     case CLIME_N_GENERATION:
         exec_generation(tr, n, scope);

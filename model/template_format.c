@@ -133,6 +133,7 @@ struct percent {
     struct clime_tr *tr;
     const char *at, *end;
     struct clime_tv values;
+    bool escape; /* the format is Markup */
     size_t used; /* of a tuple, or 1 when the single value was taken */
 };
 
@@ -234,8 +235,8 @@ static void percent_one(struct percent *p, struct clime_tout *o) {
         struct clime_tout repr = {0};
         f.zero = false;
         if (c != 's') clime_tv_repr(p->tr, &repr, v);
-        struct clime_str s = c == 's' ? clime_tv_to_str(p->tr, v) : (struct clime_str){repr.data, repr.len};
-        format_text(p->tr, o, s, &f, '>');
+        if (c != 's') v = clime_tv_out(p->tr, &repr);
+        format_text(p->tr, o, p->escape ? clime_tv_escape(p->tr, v) : clime_tv_to_str(p->tr, v), &f, '>');
     } else if (c == 'c') {
         percent_char(p, o, v, &f);
     } else {
@@ -245,6 +246,7 @@ static void percent_one(struct percent *p, struct clime_tout *o) {
 
 struct clime_tv clime_tformat_percent(struct clime_tr *tr, struct clime_tv format, struct clime_tv values) {
     struct percent p = {.tr = tr, .at = format.s, .end = format.s + format.len, .values = values};
+    p.escape = clime_tv_is_markup(format);
     struct clime_tout o = {0};
     while (p.at < p.end) {
         clime_tr_charge(tr, 1);
@@ -325,6 +327,7 @@ struct fields {
     struct clime_tr *tr;
     const struct clime_targs *args;
     const struct clime_tdict *mapping; /* of format_map, or NULL */
+    bool escape;                       /* the format is Markup */
     int64_t next;                      /* automatic numbering; -1 once fields are numbered by hand */
 };
 
@@ -405,7 +408,11 @@ static void replace_field(struct fields *x, struct clime_tout *o, struct clime_s
     }
     struct clime_tout spec = {0};
     if (n < s.len) format_fields(x, &spec, (struct clime_str){s.ptr + n + 1, s.len - n - 1}, depth + 1);
-    format_value(x->tr, o, v, (struct clime_str){spec.data, spec.len});
+    struct clime_tout text = {0};
+    format_value(x->tr, &text, v, (struct clime_str){spec.data, spec.len});
+    struct clime_tv done = clime_tv_out(x->tr, &text);
+    done.flag = !x->escape || clime_tv_is_markup(v);
+    clime_tout_str(x->tr, o, clime_tv_escape(x->tr, done));
 }
 
 static void format_fields(struct fields *x, struct clime_tout *o, struct clime_str s, int depth) {
@@ -435,7 +442,7 @@ static void format_fields(struct fields *x, struct clime_tout *o, struct clime_s
 }
 
 struct clime_tv clime_tformat_method(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {
-    struct fields x = {.tr = tr, .args = args};
+    struct fields x = {.tr = tr, .args = args, .escape = clime_tv_is_markup(self)};
     struct clime_tout o = {0};
     format_fields(&x, &o, clime_tv_text(self), 0);
     return clime_ttext_like(tr, self, (struct clime_str){o.data, o.len});
@@ -446,7 +453,7 @@ struct clime_tv clime_tformat_map(struct clime_tr *tr, struct clime_tv self, con
     clime_targs_bind(tr, "format_map", args, "mapping", 1, &mapping);
     if (mapping.kind != CLIME_T_DICT)
         clime_tr_fail(tr, CLIME_ERR_INPUT, "format_map() needs a mapping, not %s", clime_tv_type(mapping));
-    struct fields x = {.tr = tr, .args = args, .mapping = mapping.dict};
+    struct fields x = {.tr = tr, .args = args, .mapping = mapping.dict, .escape = clime_tv_is_markup(self)};
     struct clime_tout o = {0};
     format_fields(&x, &o, clime_tv_text(self), 0);
     return clime_ttext_like(tr, self, (struct clime_str){o.data, o.len});

@@ -100,7 +100,6 @@ static void write_string(struct clime_tr *tr, struct clime_tout *o, struct clime
             continue;
         }
         int32_t cp = clime_unicode_next(&at, end);
-        if (cp == 0x7F) continue; /* printable for json.dumps */
         clime_tout_add(tr, o, plain, (size_t)(from - plain));
         plain = at;
         const char *known = cp && cp < 0x80 ? strchr("\"\\\n\r\t\f\b", (char)cp) : NULL;

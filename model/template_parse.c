@@ -42,7 +42,7 @@ static struct clime_tbody parse_body(struct clime_tparser *p, const char *const 
     if (ends && p->at->type == CLIME_TOK_EOF)
         clime_tr_fail(p->tr, CLIME_ERR_INPUT, "unexpected end of template, looking for '%s'", ends[0]);
     p->depth--;
-    return (struct clime_tbody){body.v, body.n};
+    return (struct clime_tbody){.nodes = body.v, .n = body.n};
 }
 
 /* The rest of the opening tag, then the body. */
