@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/json/write.h"
 #include "trainer/reward/answer.h"
 #include "trainer/reward/graders.h"
 #include "trainer/reward/text.h"
@@ -136,6 +137,22 @@ static enum clime_err read_label(const struct clime_reward_request *q, struct cl
     if (in->label_kind == CLIME_JSON_NULL) in->label = clime_str_of("None"), in->label_is_falsy = true;
     if (in->label_kind == CLIME_JSON_STRING) in->label_is_falsy = in->label.len == 0;
     return CLIME_OK;
+}
+
+static void write_value(struct clime_jw *w, const char *key, struct clime_str s, bool is_json) {
+    clime_jw_key(w, key);
+    if (!is_json)
+        clime_jw_str(w, s);
+    else if (s.len)
+        clime_jw_raw(w, s);
+    else
+        clime_jw_null(w);
+}
+
+void clime_reward_write_request(struct clime_jw *w, const struct clime_reward_request *q) {
+    write_value(w, "prompt", q->prompt, q->prompt_is_json);
+    write_value(w, "response", q->response, false);
+    write_value(w, "label", q->label, q->label_is_json);
 }
 
 enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_key, struct clime_reward *out) {

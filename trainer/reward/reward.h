@@ -62,6 +62,10 @@ enum clime_err clime_reward_grade(const struct clime_reward_request *q, const ch
 /* The name of the type that holds for q (metadata's rm_type, else q->type), copied into out[64]. */
 enum clime_err clime_reward_type_of(const struct clime_reward_request *q, char out[64], struct clime_error *e);
 
+/* Writes the members "prompt", "response" and "label" of q into the open object, for a command or URL. */
+struct clime_jw;
+void clime_reward_write_request(struct clime_jw *w, const struct clime_reward_request *q);
+
 /* Makes the reward of a JSON value that a command or URL gave: a number, or an object with reward_key picked. */
 enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_key, struct clime_reward *out);
 

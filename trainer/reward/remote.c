@@ -1,0 +1,104 @@
+/* The URL behind rm-type url; see remote.h. Called by a rewarder's worker thread, which owns it. */
+#include "trainer/reward/remote.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/http/client.h"
+#include "common/json/write.h"
+#include "common/rng.h"
+
+#define MAX_TRIES 10
+#define MAX_REPLY ((size_t)1 << 20)
+
+struct clime_remote {
+    const char *url;
+    int stop_fd;
+    struct clime_http_client *client;
+    struct clime_rng rng; /* of the pauses; rewards do not depend on it */
+};
+
+struct clime_remote *clime_remote_new(const char *url, int stop_fd) {
+    struct clime_remote *r = xcalloc(1, sizeof *r);
+    r->url = url;
+    r->stop_fd = stop_fd;
+    r->client = clime_http_client_new();
+    clime_rng_init(&r->rng, (uint64_t)clime_now_us());
+    return r;
+}
+
+void clime_remote_free(struct clime_remote *r) {
+    if (!r) return;
+    clime_http_client_free(r->client);
+    free(r);
+}
+
+/* Waits for stop at most timeout_us; true when it came. */
+static bool stopped(const struct clime_remote *r, int64_t timeout_us) {
+    struct pollfd fd = {.fd = r->stop_fd, .events = POLLIN};
+    struct timespec t = {.tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000};
+    return ppoll(&fd, 1, &t, NULL) > 0;
+}
+
+static bool is_cancelled(void *arg) {
+    return stopped(arg, 0);
+}
+
+static enum clime_err try_once(struct clime_remote *r, struct clime_str body, const char *reward_key,
+                               int64_t deadline_us, struct clime_reward *out) {
+    struct clime_http_result result = {0};
+    struct clime_http_call call = {.method = "POST", .url = r->url, .body = body, .max_reply = MAX_REPLY};
+    call.timeout_us = deadline_us - clime_now_us();
+    call.cancel = is_cancelled;
+    call.arg = r;
+    memset(out, 0, sizeof *out);
+    if (call.timeout_us <= 0) return clime_fail(&out->error, CLIME_ERR_TIMEOUT, "no time left");
+    if (clime_http_client_call(r->client, &call, &result, &out->error)) goto done;
+    struct clime_str reply = clime_buf_str(&result.reply);
+    if (result.status >= 400 || result.status < 200)
+        clime_fail(&out->error, CLIME_ERR_UNAVAILABLE, "status %d: %.*s", result.status,
+                   (int)(reply.len < 200 ? reply.len : 200), reply.ptr);
+    else
+        clime_reward_from_json(reply, reward_key, out);
+done:
+    clime_buf_free(&result.reply);
+    return out->error.code;
+}
+
+enum clime_err clime_remote_grade(struct clime_remote *r, const struct clime_reward_request *q, const char *reward_key,
+                                  int64_t deadline_us, struct clime_reward *out) {
+    int64_t start_us = clime_now_us();
+    struct clime_buf body;
+    struct clime_jw w;
+    enum clime_err rc = CLIME_OK;
+    clime_buf_init(&body, 8 * CLIME_REWARD_MAX_TEXT);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    clime_reward_write_request(&w, q);
+    clime_jw_close(&w);
+    memset(out, 0, sizeof *out);
+    if (body.full) rc = clime_fail(&out->error, CLIME_ERR_LIMIT, "reward url: the question is too long");
+    for (int k = 0; !body.full; k++) {
+        rc = try_once(r, clime_buf_str(&body), reward_key, deadline_us, out);
+        if (!rc) break;
+        struct clime_error last = out->error;
+        int64_t pause_us = (int64_t)(1e6 * (k < 5 ? (double)(1 << k) : 30.0) + 1e6 * clime_rng_double(&r->rng));
+        bool late = rc == CLIME_ERR_TIMEOUT || clime_now_us() + pause_us >= deadline_us;
+        if (rc == CLIME_ERR_ABORTED || (!late && k + 1 < MAX_TRIES && stopped(r, pause_us)))
+            rc = clime_fail(&out->error, CLIME_ERR_ABORTED, "reward url: stopped");
+        else if (late)
+            rc = clime_fail(&out->error, CLIME_ERR_TIMEOUT,
+                            "reward url: no reward within %.1f s (--rm-timeout), %d %s: %.350s",
+                            (double)(deadline_us - start_us) / 1e6, k + 1, k ? "tries" : "try", last.msg);
+        else if (k + 1 == MAX_TRIES)
+            rc = clime_fail(&out->error, CLIME_ERR_UNAVAILABLE, "reward url: %d tries failed: %.400s", MAX_TRIES,
+                            last.msg);
+        else
+            continue;
+        break;
+    }
+    clime_buf_free(&body);
+    return rc;
+}

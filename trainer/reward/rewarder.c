@@ -1,0 +1,284 @@
+/* The dispatcher; see rewarder.h. Called by the trainer's rollout (off its main loop), evaluation and clime-train
+ * grade.
+ *
+ * Owns the jobs: a list in the order of submission, guarded by one mutex. Workers take the first that is not taken;
+ * the head is delivered once it is done. The list is never searched: `untaken` points at the next one to take.
+ * Waits inside a call (a child, a socket, a pause between tries) all watch the stop pipe, so that free() is prompt.
+ */
+#include "trainer/reward/rewarder.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "trainer/reward/answer.h"
+#include "trainer/reward/command.h"
+#include "trainer/reward/remote.h"
+
+#define MAX_WORKERS 256
+
+struct job {
+    struct job *next;
+    void *tag;
+    struct clime_reward_request q; /* slices of bytes */
+    char type[64];
+    struct clime_reward reward;
+    bool done;
+    char bytes[]; /* prompt, response, label, metadata */
+};
+
+struct clime_rewarder {
+    struct clime_rewarder_options o;
+    int stop[2]; /* the write end is closed to stop */
+    int n_threads;
+    pthread_t threads[MAX_WORKERS];
+
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t work, result, space;
+    struct job *head, *tail, *untaken;
+    int n_pending;
+    bool finished, stopping;
+};
+
+static void outside_call(struct clime_rewarder *r, const char *base, const struct clime_reward_request *q,
+                         struct clime_command **command, struct clime_remote **remote, struct clime_reward *out) {
+    int64_t deadline_us = clime_now_us() + r->o.timeout_us;
+    bool is_command = strcmp(base, "command") == 0;
+    if (is_command && !r->o.command) {
+        clime_fail(&out->error, CLIME_ERR_INPUT, "reward type command needs --rm-command");
+    } else if (!is_command && !r->o.url) {
+        clime_fail(&out->error, CLIME_ERR_INPUT, "reward type %s needs --rm-url", base);
+    } else if (is_command) {
+        if (!*command) *command = clime_command_new(r->o.command, r->stop[0]);
+        clime_command_grade(*command, q, r->o.reward_key, deadline_us, out);
+    } else {
+        if (!*remote) *remote = clime_remote_new(r->o.url, r->stop[0]);
+        clime_remote_grade(*remote, q, r->o.reward_key, deadline_us, out);
+    }
+}
+
+static void grade(struct clime_rewarder *r, struct job *j, struct clime_command **command,
+                  struct clime_remote **remote) {
+    char name[64];
+    bool boxed;
+    const struct clime_reward_type *type;
+    if (clime_reward_type_of(&j->q, name, &j->reward.error)) return;
+    if (!(type = clime_reward_find(name, &boxed, &j->reward.error))) return;
+    if (type->grade) {
+        clime_reward_grade(&j->q, r->o.reward_key, &j->reward);
+        return;
+    }
+    struct clime_reward_request q = j->q;
+    if (boxed && !clime_answer_boxed(j->q.response, &q.response)) q.response = clime_str_of("");
+    outside_call(r, type->name, &q, command, remote, &j->reward);
+}
+
+static void *worker(void *arg) {
+    struct clime_rewarder *r = arg;
+    struct clime_command *command = NULL;
+    struct clime_remote *remote = NULL;
+    pthread_mutex_lock(&r->lock);
+    while (!r->stopping) {
+        struct job *j = r->untaken;
+        if (!j) {
+            pthread_cond_wait(&r->work, &r->lock);
+            continue;
+        }
+        r->untaken = j->next;
+        if (!j->done) {
+            pthread_mutex_unlock(&r->lock);
+            grade(r, j, &command, &remote);
+            pthread_mutex_lock(&r->lock);
+            j->done = true;
+        }
+        if (j == r->head) pthread_cond_signal(&r->result);
+    }
+    pthread_mutex_unlock(&r->lock);
+    clime_command_free(command);
+    clime_remote_free(remote);
+    return NULL;
+}
+
+enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct clime_rewarder **out,
+                                  struct clime_error *e) {
+    bool boxed, is_url = false;
+    CHECK(o->timeout_us > 0);
+    const char *name = o->type ? o->type : o->command ? "command" : o->url ? "url" : NULL;
+    if (name) {
+        const struct clime_reward_type *type = clime_reward_find(name, &boxed, e);
+        if (!type) return e->code;
+        bool is_command = strcmp(type->name, "command") == 0;
+        is_url = !type->grade && !is_command;
+        if (is_command && !o->command) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-command", name);
+        if (is_url && !o->url) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-url", name);
+    }
+    struct clime_rewarder *r = xcalloc(1, sizeof *r);
+    pthread_condattr_t attr;
+    sigset_t pipe_signal, before;
+    r->o = *o;
+    r->o.type = name;
+    if (!r->o.max_pending) r->o.max_pending = 65536;
+    if (pipe2(r->stop, O_CLOEXEC)) {
+        free(r);
+        return clime_fail(e, CLIME_ERR_IO, "rewarder: no pipe");
+    }
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->work, &attr);
+    pthread_cond_init(&r->result, &attr);
+    pthread_cond_init(&r->space, &attr);
+    pthread_condattr_destroy(&attr);
+    r->n_threads = o->n_workers ? o->n_workers : is_url ? 64 : 2;
+    if (r->n_threads > MAX_WORKERS) r->n_threads = MAX_WORKERS;
+    /* a child that died must show as EPIPE, whatever the program does with SIGPIPE: threads inherit the mask */
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+    for (int i = 0; i < r->n_threads; i++) CHECK(pthread_create(&r->threads[i], NULL, worker, r) == 0);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    *out = r;
+    return CLIME_OK;
+}
+
+static void free_job(struct job *j) {
+    clime_reward_free(&j->reward);
+    free(j);
+}
+
+void clime_rewarder_free(struct clime_rewarder *r) {
+    if (!r) return;
+    pthread_mutex_lock(&r->lock);
+    r->stopping = true;
+    pthread_cond_broadcast(&r->work);
+    pthread_mutex_unlock(&r->lock);
+    close(r->stop[1]);
+    for (int i = 0; i < r->n_threads; i++) pthread_join(r->threads[i], NULL);
+    close(r->stop[0]);
+    while (r->head) {
+        struct job *j = r->head;
+        r->head = j->next;
+        free_job(j);
+    }
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->work);
+    pthread_cond_destroy(&r->result);
+    pthread_cond_destroy(&r->space);
+    free(r);
+}
+
+static struct clime_str copy(char **at, struct clime_str s) {
+    struct clime_str r = {*at, s.len};
+    if (s.len) memcpy(*at, s.ptr, s.len);
+    *at += s.len;
+    return r;
+}
+
+static enum clime_err append(struct clime_rewarder *r, struct job *j, struct clime_error *e) {
+    pthread_mutex_lock(&r->lock);
+    CHECK(!r->finished);
+    bool full = r->n_pending >= r->o.max_pending;
+    if (!full) {
+        if (r->tail)
+            r->tail->next = j;
+        else
+            r->head = j;
+        r->tail = j;
+        if (!r->untaken) r->untaken = j;
+        r->n_pending++;
+        pthread_cond_signal(&r->work);
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (!full) return CLIME_OK;
+    free_job(j);
+    return clime_fail(e, CLIME_ERR_BUSY, "rewarder: %d rewards are pending", r->o.max_pending);
+}
+
+enum clime_err clime_rewarder_submit(struct clime_rewarder *r, const struct clime_reward_request *q, void *tag,
+                                     struct clime_error *e) {
+    struct job *j = xcalloc(1, sizeof *j + q->prompt.len + q->response.len + q->label.len + q->metadata.len);
+    char *at = j->bytes;
+    const char *type = q->type ? q->type : r->o.type;
+    j->tag = tag;
+    j->q = *q;
+    j->q.prompt = copy(&at, q->prompt);
+    j->q.response = copy(&at, q->response);
+    j->q.label = copy(&at, q->label);
+    j->q.metadata = copy(&at, q->metadata);
+    size_t n = type ? strlen(type) : 0;
+    memcpy(j->type, type ? type : "", n < sizeof j->type ? n : sizeof j->type - 1);
+    j->q.type = j->type;
+    return append(r, j, e);
+}
+
+enum clime_err clime_rewarder_submit_error(struct clime_rewarder *r, const struct clime_error *why, void *tag,
+                                           struct clime_error *e) {
+    struct job *j = xcalloc(1, sizeof *j);
+    j->tag = tag;
+    j->reward.error = *why;
+    j->done = true;
+    return append(r, j, e);
+}
+
+/* The head when it is done; it must also have been passed by the workers, or `untaken` would point at a freed job. */
+static struct job *done_head(const struct clime_rewarder *r) {
+    return r->head && r->head->done && r->head != r->untaken ? r->head : NULL;
+}
+
+bool clime_rewarder_ready(struct clime_rewarder *r) {
+    pthread_mutex_lock(&r->lock);
+    bool ready = done_head(r) != NULL;
+    pthread_mutex_unlock(&r->lock);
+    return ready;
+}
+
+bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **tag, struct clime_reward *out) {
+    struct timespec t = {.tv_sec = deadline_us / 1000000, .tv_nsec = deadline_us % 1000000 * 1000};
+    int late = 0;
+    pthread_mutex_lock(&r->lock);
+    while (!late && !done_head(r) && !(r->finished && !r->head)) {
+        if (deadline_us < 0)
+            pthread_cond_wait(&r->result, &r->lock);
+        else
+            late = pthread_cond_timedwait(&r->result, &r->lock, &t);
+    }
+    struct job *j = done_head(r);
+    if (j) {
+        r->head = j->next;
+        if (!r->head) r->tail = NULL;
+        r->n_pending--;
+        pthread_cond_signal(&r->space);
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (!j) return false;
+    *tag = j->tag;
+    *out = j->reward;
+    memset(&j->reward, 0, sizeof j->reward);
+    free_job(j);
+    return true;
+}
+
+void clime_rewarder_finish(struct clime_rewarder *r) {
+    pthread_mutex_lock(&r->lock);
+    r->finished = true;
+    pthread_cond_broadcast(&r->result);
+    pthread_mutex_unlock(&r->lock);
+}
+
+int clime_rewarder_pending(struct clime_rewarder *r) {
+    pthread_mutex_lock(&r->lock);
+    int n = r->n_pending;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+void clime_rewarder_wait_room(struct clime_rewarder *r) {
+    pthread_mutex_lock(&r->lock);
+    while (r->n_pending >= r->o.max_pending) pthread_cond_wait(&r->space, &r->lock);
+    pthread_mutex_unlock(&r->lock);
+}

@@ -1,0 +1,47 @@
+/* Rewards in the background: a few worker threads in front of all reward types, a deadline for each call, results in
+ * the order asked.
+ *
+ * One thread submits, one thread takes results (it may be the same). Each worker owns its child process and its HTTP
+ * client, made when first needed. A call to a command or URL that passes its deadline becomes an error state; the
+ * calls behind it have gone on meanwhile in the other workers, but are delivered after it.
+ */
+#ifndef CLIME_TRAINER_REWARD_REWARDER_H
+#define CLIME_TRAINER_REWARD_REWARDER_H
+
+#include "trainer/reward/reward.h"
+
+struct clime_rewarder;
+
+struct clime_rewarder_options { /* strings must stay valid */
+    const char *type;       /* --rm-type; NULL = command or url if one is given, else each request's metadata says */
+    const char *reward_key; /* --reward-key or NULL */
+    const char *command;    /* --rm-command or NULL */
+    const char *url;        /* --rm-url or NULL */
+    int64_t timeout_us;     /* --rm-timeout: for one call, all its tries together; > 0 */
+    int n_workers;          /* 0 = 64 for a URL, else 2 */
+    int max_pending;        /* submitted and not taken; 0 = 65536 */
+};
+
+/* CLIME_ERR_INPUT: the type is unknown, or has no command or URL; clime_http_client_global_init has been called. */
+enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct clime_rewarder **out,
+                                  struct clime_error *e);
+/* Stops: calls in flight are aborted, results not taken are dropped, children end. NULL is fine. */
+void clime_rewarder_free(struct clime_rewarder *r);
+
+/* Copies q (its type NULL: the rewarder's). tag comes back with the result. CLIME_ERR_BUSY at max_pending. */
+enum clime_err clime_rewarder_submit(struct clime_rewarder *r, const struct clime_reward_request *q, void *tag,
+                                     struct clime_error *e);
+/* Takes a place in the order with an error that is known already. */
+enum clime_err clime_rewarder_submit_error(struct clime_rewarder *r, const struct clime_error *why, void *tag,
+                                           struct clime_error *e);
+
+/* The next result in the order of submission; out belongs to the caller. false when the deadline (clime_now_us's
+ * scale; < 0 = none) passes, or nothing is pending and nothing more will come (clime_rewarder_finish). */
+bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **tag, struct clime_reward *out);
+void clime_rewarder_finish(struct clime_rewarder *r); /* nothing more will be submitted */
+int clime_rewarder_pending(struct clime_rewarder *r); /* submitted and not taken */
+bool clime_rewarder_ready(struct clime_rewarder *r);  /* clime_rewarder_next would not wait for a result */
+/* Waits until fewer than max_pending are pending. */
+void clime_rewarder_wait_room(struct clime_rewarder *r);
+
+#endif
