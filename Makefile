@@ -66,6 +66,8 @@ $(O)/unit/%: tests/unit/%.c $$(call unit_libs,$$(word 1,$$(subst /, ,$$*)))
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) -lcmocka $(LDLIBS)
 unit-build: $(UNIT)
+$(O)/bench_kernels: tests/bench/bench_kernels.c $(O)/libkernels.a $(O)/libcommon.a
+	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) -lm -pthread
 unit: $(UNIT) ## build and run the unit tests
 	@for t in $(UNIT); do echo "== $$t"; $$t || exit 1; done
 
