@@ -49,20 +49,24 @@ static int tile_vecs(bool bf16, int mr, int vecs) {
     return nb;
 }
 
-/* Adds words [k, k + kn) of the product to the block's sums c[rows][vecs * VW]. */
+/* Adds words [k, k + kn) of the product to the block's sums c[rows][vecs * VW]. after: where b goes on behind it. */
 static void block_piece(const struct product *p, int rows, int vecs, const uint32_t *a, size_t a_row, int kn,
-                        size_t a_k, const uint32_t *b, size_t bs, float *c, bool first) {
+                        size_t a_k, const uint32_t *b, size_t bs, const uint32_t *after, float *c, bool first) {
     int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     size_t ldc = (size_t)vecs * VW;
     int widest = tile_vecs(p->bf16, (rows + n_tiles - 1) / n_tiles, vecs);
     for (int v = 0; v < vecs; v += widest) {
+        /* the first tile to pass over a piece of b brings in the piece after it */
+        const uint32_t *next = v + widest < vecs ? b + (size_t)(v + widest) * bs : after;
         for (int t = 0; t < n_tiles; t++) {
             int r0 = tile_start(rows, n_tiles, t), mr = tile_start(rows, n_tiles, t + 1) - r0;
             const uint32_t *at = a + (size_t)r0 * a_row + a_k * (size_t)mr;
             int end = v + widest < vecs ? v + widest : vecs;
             for (int j = v; j < end;) {
                 int nb = tile_vecs(p->bf16, mr, end - j);
-                GEMM_TILE[p->bf16][mr][nb](kn, at, b + (size_t)j * bs, bs, c + (size_t)r0 * ldc + j * VW, ldc, first);
+                const uint32_t *from = b + (size_t)j * bs;
+                GEMM_TILE[p->bf16][mr][nb](kn, at, from, bs, t == 0 && p->b_stream ? next : from,
+                                           c + (size_t)r0 * ldc + j * VW, ldc, first);
                 j += nb;
             }
         }
@@ -93,8 +97,7 @@ static void block_task(void *arg, int i, int slot) {
     const struct product *p = arg;
     int row0 = i % p->n_row_blocks * p->block_rows, vec0 = i / p->n_row_blocks * p->block_vecs;
     int rows = p->M - row0 < p->block_rows ? p->M - row0 : p->block_rows;
-    int vecs = (p->N + VW - 1) / VW - vec0;
-    if (vecs > p->block_vecs) vecs = p->block_vecs;
+    int n_vecs = (p->N + VW - 1) / VW, vecs = n_vecs - vec0 < p->block_vecs ? n_vecs - vec0 : p->block_vecs;
 
     size_t c_words = (size_t)p->block_rows * (size_t)p->block_vecs * VW;
     size_t a_words = p->a_stream ? 0 : (size_t)p->block_rows * (size_t)p->k_piece;
@@ -105,7 +108,7 @@ static void block_task(void *arg, int i, int slot) {
 
     for (int k = 0; k < p->KW; k += p->k_piece) {
         int kn = p->KW - k < p->k_piece ? p->KW - k : p->k_piece;
-        const uint32_t *a = own_a, *b = own_b;
+        const uint32_t *a = own_a, *b = own_b, *after = own_b;
         size_t a_row = (size_t)kn, a_k = 0, bs = (size_t)kn * VW;
         if (p->a_stream) {
             a = p->a_stream + (size_t)row0 * (size_t)p->KW;
@@ -120,6 +123,11 @@ static void block_task(void *arg, int i, int slot) {
         if (p->b_stream) {
             b = p->b_stream + ((size_t)vec0 * (size_t)p->KW + (size_t)k) * VW;
             bs = (size_t)p->KW * VW;
+            if (k + kn < p->KW) {
+                after = b + (size_t)kn * VW;
+            } else {
+                after = p->b_stream + (size_t)(vec0 + (vec0 + 2 * vecs <= n_vecs ? vecs : 0)) * bs;
+            }
         } else {
             for (int j = 0; j < vecs; j++) {
                 int lane0 = (vec0 + j) * VW;
@@ -127,7 +135,7 @@ static void block_task(void *arg, int i, int slot) {
                             own_b + (size_t)j * (size_t)kn * VW);
             }
         }
-        block_piece(p, rows, vecs, a, a_row, kn, a_k, b, bs, c, k == 0);
+        block_piece(p, rows, vecs, a, a_row, kn, a_k, b, bs, after, c, k == 0);
     }
     block_store(p, c, row0, rows, vec0 * VW, vecs);
 }

@@ -21,44 +21,77 @@ static inline int gemm_words(int K, bool bf16) {
     return bf16 ? (K + 1) / 2 : K;
 }
 
-/* Rows lie along K: each lane reads its own row. */
-VEC_INLINE void pack_along(const struct gemm_operand *m, const bool bf16, int lane0, int lanes, int width, int k0,
-                           int kn, uint32_t *out) {
-    const size_t size = bf16 ? 2 : 4;
-    const int K = m->K;
-    /* the last word of an odd K has only its lower half */
-    const int whole = bf16 && k0 + kn > K / 2 ? K / 2 - k0 : kn;
-    for (int r = 0; r < lanes; r++) {
-        const char *row = (const char *)m->p + (size_t)(lane0 + r) * m->ld * size + (size_t)k0 * 4;
-        for (int k = 0; k < whole; k++) memcpy(out + (size_t)k * (size_t)width + r, row + (size_t)k * 4, 4);
-        if (whole < kn) {
-            uint16_t last;
-            memcpy(&last, row + (size_t)whole * 4, 2);
-            out[(size_t)whole * (size_t)width + r] = last;
-        }
-    }
-    for (int r = lanes; r < width; r++) {
-        for (int k = 0; k < kn; k++) out[(size_t)k * (size_t)width + r] = 0;
+/* One step's lanes at out[k * width]. A whole vector may run over the end of the step into later ones, which are
+ * written after it; at the stream's end only the step's own lanes are stored. */
+VEC_INLINE void pack_store(uint32_t *out, int width, int kn, int k, vu v) {
+    size_t at = (size_t)k * (size_t)width;
+    if (at + VW <= (size_t)kn * (size_t)width) {
+        vf_store(out + at, (vf)v);
+    } else {
+        vf_store_n(out + at, (vf)v, width < VW ? width : VW);
     }
 }
 
-/* Rows lie across K: lanes are neighbours in memory. */
+/* Rows lie along K: squares of VW lanes by VW words are transposed in registers. */
+VEC_INLINE void pack_square(const char *const *rows, int lanes, int width, int k, int kn, uint32_t *out) {
+    int n = kn - k < VW ? kn - k : VW;
+    vu r[VW];
+#pragma GCC unroll 16
+    for (int i = 0; i < VW; i++) {
+        r[i] = (vu){0};
+        if (i < lanes) r[i] = n == VW ? vu_load(rows[i] + (size_t)k * 4) : (vu)vf_load_n(rows[i] + (size_t)k * 4, n);
+    }
+    vu_transpose(r);
+#pragma GCC unroll 16
+    for (int i = 0; i < VW; i++) {
+        if (i < n) pack_store(out, width, kn, k + i, r[i]);
+    }
+}
+
+static void pack_along(const struct gemm_operand *m, bool bf16, int lane0, int lanes, int width, int k0, int kn,
+                       uint32_t *out) {
+    const size_t size = bf16 ? 2 : 4;
+    const bool half = bf16 && m->K % 2 != 0 && k0 + kn > m->K / 2; /* the last word has only its lower half */
+    for (int lane = 0; lane < width; lane += VW) {
+        const char *rows[VW];
+        int n = lanes - lane < VW ? lanes - lane : VW;
+        for (int i = 0; i < n; i++)
+            rows[i] = (const char *)m->p + ((size_t)(lane0 + lane + i) * m->ld + (size_t)k0 * (4 / size)) * size;
+        if (n == 1 && width == 1) {
+            memcpy(out, rows[0], (size_t)(kn - half) * 4);
+        } else {
+            for (int k = 0; k < kn - half; k += VW) pack_square(rows, n, width, k, kn - half, out + lane);
+        }
+        for (int i = 0; half && i < VW && lane + i < width; i++) {
+            uint16_t last = 0;
+            if (i < n) memcpy(&last, rows[i] + (size_t)(kn - 1) * 4, 2);
+            out[(size_t)(kn - 1) * (size_t)width + (size_t)(lane + i)] = last;
+        }
+    }
+}
+
+/* Rows lie across K: lanes are neighbours in memory, at most VW of them. */
 VEC_INLINE void pack_across(const struct gemm_operand *m, const bool bf16, int lane0, int lanes, int width, int k0,
                             int kn, uint32_t *out) {
-    const size_t ld = m->ld;
-    for (int k = 0; k < kn; k++, out += width) {
+    for (int k = 0; k < kn; k++) {
+        vu v;
         if (bf16) {
-            const uint16_t *even = (const uint16_t *)m->p + (size_t)(2 * (k0 + k)) * ld + lane0;
-            if (2 * (k0 + k) + 1 < m->K) {
-                const uint16_t *odd = even + ld;
-                for (int r = 0; r < lanes; r++) out[r] = even[r] | (uint32_t)odd[r] << 16;
-            } else {
-                for (int r = 0; r < lanes; r++) out[r] = even[r];
+            const uint16_t *even = (const uint16_t *)m->p + (size_t)(2 * (k0 + k)) * m->ld + lane0, *odd = even + m->ld;
+            bool whole = 2 * (k0 + k) + 1 < m->K;
+            uint16_t tail[2][VW] = {{0}};
+            if (lane0 + VW > m->n_lanes || lanes < width) {
+                memcpy(tail[0], even, (size_t)lanes * 2);
+                if (whole) memcpy(tail[1], odd, (size_t)lanes * 2);
+                even = tail[0];
+                odd = tail[1];
+            } else if (!whole) {
+                odd = tail[1];
             }
+            v = vu_load_u16(even) | vu_load_u16(odd) << 16;
         } else {
-            memcpy(out, (const uint32_t *)m->p + (size_t)(k0 + k) * ld + lane0, (size_t)lanes * 4);
+            v = (vu)vf_load_n((const float *)m->p + (size_t)(k0 + k) * m->ld + lane0, lanes);
         }
-        for (int r = lanes; r < width; r++) out[r] = 0;
+        pack_store(out, width, kn, k, v);
     }
 }
 
@@ -71,10 +104,8 @@ static void gemm_stream(const struct gemm_operand *m, bool bf16, int lane0, int 
         } else {
             pack_across(m, false, lane0, lanes, width, k0, kn, out);
         }
-    } else if (bf16) {
-        pack_along(m, true, lane0, lanes, width, k0, kn, out);
     } else {
-        pack_along(m, false, lane0, lanes, width, k0, kn, out);
+        pack_along(m, bf16, lane0, lanes, width, k0, kn, out);
     }
 }
 

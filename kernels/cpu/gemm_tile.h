@@ -19,25 +19,29 @@
 #define TILE_ROWS 12
 #define TILES(X)                                                                                                       \
     X(1, 1)                                                                                                            \
-    X(1, 2) X(1, 4) X(1, 8) X(2, 1) X(2, 2) X(2, 4) X(2, 8) X(3, 1) X(3, 2) X(3, 4) X(3, 8) X(4, 1) X(4, 2) X(4, 4)    \
-        X(5, 1) X(5, 2) X(5, 4) X(6, 1) X(6, 2) X(6, 4) X(7, 1) X(7, 2) X(8, 1) X(8, 2) X(9, 1) X(9, 2) X(10, 1)       \
-            X(10, 2) X(11, 1) X(11, 2) X(12, 1) X(12, 2)
+    X(1, 2)                                                                                                            \
+    X(1, 4)                                                                                                            \
+    X(1, 8) X(2, 1) X(2, 2) X(2, 4) X(2, 8) X(3, 1) X(3, 2) X(3, 4) X(3, 8) X(4, 1) X(4, 2) X(4, 4) X(5, 1) X(5, 2)    \
+        X(5, 4) X(6, 1) X(6, 2) X(6, 4) X(7, 1) X(7, 2) X(8, 1) X(8, 2) X(9, 1) X(9, 2) X(10, 1) X(10, 2) X(11, 1)     \
+            X(11, 2) X(12, 1) X(12, 2)
 #elif VW == 8
 #define TILE_ROWS 6
 #define TILES(X)                                                                                                       \
     X(1, 1)                                                                                                            \
-    X(1, 2) X(1, 4) X(1, 8) X(2, 1) X(2, 2) X(2, 4) X(3, 1) X(3, 2) X(3, 4) X(4, 1) X(4, 2) X(5, 1) X(5, 2) X(6, 1)    \
-        X(6, 2)
+    X(1, 2)                                                                                                            \
+    X(1, 4) X(1, 8) X(2, 1) X(2, 2) X(2, 4) X(3, 1) X(3, 2) X(3, 4) X(4, 1) X(4, 2) X(5, 1) X(5, 2) X(6, 1) X(6, 2)
 #else
 #define TILE_ROWS 4
 #define TILES(X) X(1, 1) X(1, 2) X(1, 4) X(1, 8) X(2, 1) X(2, 2) X(2, 4) X(3, 1) X(3, 2) X(4, 1) X(4, 2)
 #endif
 
-/* first: the chains start at 0; else they go on from c[mr][nb * VW] (rows ldc floats apart). */
-typedef void gemm_tile_fn(int kn, const uint32_t *a, const uint32_t *b, size_t bs, float *c, size_t ldc, bool first);
+/* first: the chains start at 0; else they go on from c[mr][nb * VW] (rows ldc floats apart). ahead: what the next tiles
+ * read of b, brought to the second cache meanwhile: the first kn steps there of two vectors, bs words apart. */
+typedef void gemm_tile_fn(int kn, const uint32_t *a, const uint32_t *b, size_t bs, const uint32_t *ahead, float *c,
+                          size_t ldc, bool first);
 
 VEC_INLINE void tile_body(const int mr, const int nb, const bool bf16, int kn, const uint32_t *a, const uint32_t *b,
-                          size_t bs, float *c, size_t ldc, bool first) {
+                          size_t bs, const uint32_t *ahead, float *c, size_t ldc, bool first) {
     vf acc[TILE_ROWS][8];
 #pragma GCC unroll 12
     for (int r = 0; r < mr; r++) {
@@ -46,6 +50,8 @@ VEC_INLINE void tile_body(const int mr, const int nb, const bool bf16, int kn, c
     }
     for (int k = 0; k < kn; k++) {
         vu w[8];
+        __builtin_prefetch(ahead + (size_t)k * VW, 0, 2);
+        __builtin_prefetch(ahead + bs + (size_t)k * VW, 0, 2);
 #pragma GCC unroll 8
         for (int j = 0; j < nb; j++) w[j] = vu_load(b + (size_t)j * bs + (size_t)k * VW);
 #pragma GCC unroll 12
@@ -64,13 +70,13 @@ VEC_INLINE void tile_body(const int mr, const int nb, const bool bf16, int kn, c
 }
 
 #define TILE_DEFINE(mr, nb)                                                                                            \
-    static void tile_bf16_##mr##x##nb(int kn, const uint32_t *a, const uint32_t *b, size_t bs, float *c, size_t ldc,   \
-                                      bool first) {                                                                    \
-        tile_body(mr, nb, true, kn, a, b, bs, c, ldc, first);                                                          \
+    static void tile_bf16_##mr##x##nb(int kn, const uint32_t *a, const uint32_t *b, size_t bs, const uint32_t *ahead,  \
+                                      float *c, size_t ldc, bool first) {                                              \
+        tile_body(mr, nb, true, kn, a, b, bs, ahead, c, ldc, first);                                                   \
     }                                                                                                                  \
-    static void tile_f32_##mr##x##nb(int kn, const uint32_t *a, const uint32_t *b, size_t bs, float *c, size_t ldc,    \
-                                     bool first) {                                                                     \
-        tile_body(mr, nb, false, kn, a, b, bs, c, ldc, first);                                                         \
+    static void tile_f32_##mr##x##nb(int kn, const uint32_t *a, const uint32_t *b, size_t bs, const uint32_t *ahead,   \
+                                     float *c, size_t ldc, bool first) {                                               \
+        tile_body(mr, nb, false, kn, a, b, bs, ahead, c, ldc, first);                                                  \
     }
 TILES(TILE_DEFINE)
 

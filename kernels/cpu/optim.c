@@ -19,11 +19,6 @@ struct optim_job {
     double *partial;
 };
 
-VEC_INLINE vf vf_sqrt(vf x) {
-    for (int i = 0; i < VW; i++) x[i] = sqrtf(x[i]);
-    return x;
-}
-
 VEC_INLINE void adamw_body(const struct optim_job *j, int chunk, const bool bf16) {
     const struct clime_adamw *o = j->o;
     size_t end = ((size_t)chunk + 1) * CHUNK < j->n ? ((size_t)chunk + 1) * CHUNK : j->n;

@@ -77,16 +77,19 @@ VEC_INLINE void vf_store_n(void *p, vf v, int n) {
 #endif
 }
 
+VEC_INLINE vu vu_load_u16(const uint16_t *p) { /* each to its own 32-bit lane */
+#if defined(CLIME_CPU_AVX512)
+    return (vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
+#elif defined(CLIME_CPU_AVX2)
+    return (vu)_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p));
+#else
+    return (vu){p[0], p[1], p[2], p[3]};
+#endif
+}
+
 /* bf16 is the upper half of an fp32. */
 VEC_INLINE vf vf_load_bf16(const uint16_t *p) {
-#if defined(CLIME_CPU_AVX512)
-    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)), 16);
-#elif defined(CLIME_CPU_AVX2)
-    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)), 16);
-#else
-    vu v = {p[0], p[1], p[2], p[3]};
-    return (vf)(v << 16);
-#endif
+    return (vf)(vu_load_u16(p) << 16);
 }
 
 /* Round to nearest even; a NaN stays a NaN (quiet). */
@@ -186,6 +189,17 @@ VEC_INLINE vf vf_max(vf a, vf b) { /* b when either is NaN */
     return vf_select(a > b, a, b);
 }
 
+VEC_INLINE vf vf_sqrt(vf x) {
+#if defined(CLIME_CPU_AVX512)
+    return (vf)_mm512_sqrt_ps((__m512)x);
+#elif defined(CLIME_CPU_AVX2)
+    return (vf)_mm256_sqrt_ps((__m256)x);
+#else
+    for (int i = 0; i < VW; i++) x[i] = sqrtf(x[i]);
+    return x;
+#endif
+}
+
 /* Lanes 0, 1, 2, ... as integers. */
 VEC_INLINE vi vi_iota(void) {
     vi v;
@@ -195,6 +209,26 @@ VEC_INLINE vi vi_iota(void) {
 
 VEC_INLINE vf vf_first_n(vf v, int n, float rest) { /* lanes >= n become rest */
     return vf_select(vi_iota() < (n - (vi){0}), v, vf_set1(rest));
+}
+
+/* r[i] becomes column i: perfect shuffles of the upper with the lower half of the rows, log2(VW) times. */
+VEC_INLINE void vu_transpose(vu r[VW]) {
+    vu low, high;
+    for (unsigned i = 0; i < VW; i++) {
+        low[i] = i / 2 + (i % 2) * VW;
+        high[i] = low[i] + VW / 2;
+    }
+#pragma GCC unroll 4
+    for (int stage = 1; stage < VW; stage *= 2) {
+        vu next[VW];
+#pragma GCC unroll 8
+        for (int i = 0; i < VW / 2; i++) {
+            next[2 * i] = __builtin_shuffle(r[i], r[i + VW / 2], low);
+            next[2 * i + 1] = __builtin_shuffle(r[i], r[i + VW / 2], high);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < VW; i++) r[i] = next[i];
+    }
 }
 
 /* Halves are added to halves until one lane is left. */
@@ -218,17 +252,16 @@ VEC_INLINE float vf_hmax(vf v) {
  * (Moshier), scaled by adding n to the exponent. */
 VEC_INLINE vf vf_exp(vf x) {
     const float shift = 12582912.0f; /* 1.5 * 2^23: the sum's low bits are the rounded integer */
-    vf t = x * 1.44269504088896341f + shift;
+    vf t = vf_fma(x, vf_set1(1.44269504088896341f), vf_set1(shift));
     vf n = t - shift;
-    vf r = x - n * 0.693359375f;
-    r = r - n * -2.12194440e-4f;
-    vf p = vf_set1(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
+    vf r = vf_fma(n, vf_set1(-0.693359375f), x);
+    r = vf_fma(n, vf_set1(2.12194440e-4f), r);
+    vf p = vf_fma(r, vf_set1(1.9875691500e-4f), vf_set1(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
+    p = vf_fma(p, r * r, r) + 1.0f;
     vf y = (vf)((vu)p + ((vu)t << 23));
     y = vf_select(x < -87.3365447f, (vf){0}, y);
     y = vf_select(x > 88.7228317f, vf_set1(INFINITY), y);
