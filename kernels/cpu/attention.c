@@ -22,6 +22,7 @@ struct attn_job {
     const struct clime_heads *h;
     const struct clime_attn *a;
     const struct attn_tile *tiles;
+    int n_tiles;
     const void *q, *k, *v;
     void *out;
     float *lse;
@@ -71,7 +72,7 @@ static float softmax_block(float *s, int n, float scale, float *m, float *l) {
 
 /* o[r] = o[r] * alpha[r] + p[r] v for rows with n[r] valid keys, n ascending. */
 VEC_INLINE void attn_values(const bool bf16, int rows, int Dh, const int *n, const float *alpha, const float *p,
-                            const void *v, size_t ld, float *o) {
+                            const void *v, size_t ld, const char *ahead, float *o) {
     int pad = attn_pad(Dh);
     for (int r = 0; r < rows; r++) {
         for (int i = 0; i < pad; i += VW) vf_store(o + r * pad + i, vf_load(o + r * pad + i) * alpha[r]);
@@ -80,14 +81,26 @@ VEC_INLINE void attn_values(const bool bf16, int rows, int Dh, const int *n, con
     for (int r = 0; r < rows;) {
         /* up to four rows share the keys that all of them see; each goes on alone with the rest */
         int group = rows - r < 4 ? rows - r : 4, shared = n[r];
-        sum_rows(bf16, Dh, group, shared, p + r * CLIME_PAGE, CLIME_PAGE, 1, v, ld, o + r * pad, (size_t)pad);
+        sum_rows(bf16, Dh, group, shared, p + r * CLIME_PAGE, CLIME_PAGE, 1, v, ld, r == 0 ? ahead : NULL, o + r * pad,
+                 (size_t)pad);
         for (int i = 1; i < group; i++) {
             if (n[r + i] == shared) continue;
             sum_rows(bf16, Dh, 1, n[r + i] - shared, p + (r + i) * CLIME_PAGE + shared, CLIME_PAGE, 1,
-                     (const char *)v + (size_t)shared * ld * size, ld, o + (r + i) * pad, (size_t)pad);
+                     (const char *)v + (size_t)shared * ld * size, ld, NULL, o + (r + i) * pad, (size_t)pad);
         }
         r += group;
     }
+}
+
+/* The block of keys that this thread most likely reads after block b of task i: the same sequence's next, or the first
+ * of the task after it. */
+static const char *attn_next_keys(const struct attn_job *j, int i, int b, int last, size_t size) {
+    const struct clime_heads *h = j->h;
+    if ((b + 1) * CLIME_PAGE <= last) {
+        return (const char *)j->k + attn_block_of(h, j->a, j->tiles[i / h->HK].seq, i % h->HK, b + 1).at * size;
+    }
+    int next = i + 1 < j->n_tiles * h->HK ? i + 1 : i;
+    return (const char *)j->k + attn_block_of(h, j->a, j->tiles[next / h->HK].seq, next % h->HK, 0).at * size;
 }
 
 VEC_INLINE void attn_task_body(const struct attn_job *j, int i, int slot, const bool bf16) {
@@ -95,6 +108,7 @@ VEC_INLINE void attn_task_body(const struct attn_job *j, int i, int slot, const 
     const struct attn_tile *tile = &j->tiles[i / h->HK];
     const int head = i % h->HK, G = h->H / h->HK, Dh = h->Dh, pad = attn_pad(Dh), KW = gemm_words(Dh, bf16);
     const int rows = tile->n * G;
+    const bool ahead = tile->n == 1 && j->a->page_table; /* few rows: memory decides, so the next blocks are fetched */
     const size_t size = bf16 ? 2 : 4;
     const int pos0 = (j->a->pos0 ? j->a->h_pos0[tile->seq] : 0) + tile->row - j->a->h_q_start[tile->seq];
     const int last = pos0 + tile->n - 1;
@@ -118,16 +132,18 @@ VEC_INLINE void attn_task_body(const struct attn_job *j, int i, int slot, const 
         int key0 = b * CLIME_PAGE, nk = last + 1 - key0 < CLIME_PAGE ? last + 1 - key0 : CLIME_PAGE;
         struct attn_block at = attn_block_of(h, j->a, tile->seq, head, b);
         struct gemm_operand keys = {(const char *)j->k + at.at * size, nk, Dh, false, at.ld};
+        const char *values = (const char *)j->v + at.at * size, *next_keys = NULL;
+        if (ahead) next_keys = attn_next_keys(j, i, b, last, size);
         gemm_stream(&keys, bf16, 0, nk, CLIME_PAGE, 0, KW, kt);
         int r0 = pos0 >= key0 ? 0 : (key0 - pos0) * G; /* rows before it see nothing of this block */
-        score_rows(bf16, qs + r0, rows - r0, KW, kt, nk, s + (size_t)r0 * CLIME_PAGE);
+        score_rows(bf16, qs + r0, rows - r0, KW, kt, nk, ahead ? values : NULL, s + (size_t)r0 * CLIME_PAGE);
         for (int r = r0; r < rows; r++) {
             int valid = pos0 + r / G + 1 - key0;
             n[r] = valid < CLIME_PAGE ? valid : CLIME_PAGE;
             alpha[r] = softmax_block(s + (size_t)r * CLIME_PAGE, n[r], h->scale, &m[r], &l[r]);
         }
-        attn_values(bf16, rows - r0, Dh, n + r0, alpha + r0, s + (size_t)r0 * CLIME_PAGE,
-                    (const char *)j->v + at.at * size, at.ld, o + (size_t)r0 * (size_t)pad);
+        attn_values(bf16, rows - r0, Dh, n + r0, alpha + r0, s + (size_t)r0 * CLIME_PAGE, values, at.ld, next_keys,
+                    o + (size_t)r0 * (size_t)pad);
     }
     for (int r = 0; r < rows; r++) {
         size_t row = (size_t)(tile->row + r / G) * (size_t)h->H + (size_t)(head * G + r % G);
@@ -162,6 +178,7 @@ void CPU(attn)(struct clime_dev *d, const struct clime_heads *h, int T, const st
             pairs += (double)n * (pos0 + r - a->h_q_start[s] + n);
         }
     }
-    struct attn_job j = {.d = d, .h = h, .a = a, .tiles = tiles, .q = q, .k = k, .v = v, .out = out, .lse = lse};
+    struct attn_job j = {
+        .d = d, .h = h, .a = a, .tiles = tiles, .n_tiles = n_tiles, .q = q, .k = k, .v = v, .out = out, .lse = lse};
     clime_cpu_for(d, n_tiles * h->HK, pairs * h->H * h->Dh / 10, attn_task, &j);
 }

@@ -117,8 +117,8 @@ VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, con
                     qs[r] = (const char *)j->q + (at + (size_t)r * ld_q) * size;
                     dos[r] = (const char *)j->dout + (at + (size_t)r * ld_q) * size;
                 }
-                score_rows(bf16, qs, rows, KW, m.kt, nk, m.p);
-                score_rows(bf16, dos, rows, KW, m.vt, nk, m.ds);
+                score_rows(bf16, qs, rows, KW, m.kt, nk, NULL, m.p);
+                score_rows(bf16, dos, rows, KW, m.vt, nk, NULL, m.ds);
                 for (int r = 0; r < rows; r++) {
                     size_t row = (size_t)(row0 + t0 + r) * (size_t)h->H + (size_t)(head * G + g);
                     attn_bwd_row(m.p + r * CLIME_PAGE, m.ds + r * CLIME_PAGE, t0 + r + 1 - key0, nk, h->scale,
@@ -127,9 +127,9 @@ VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, con
                 attn_widen(bf16, j->q, at, ld_q, rows, Dh, m.q);
                 attn_widen(bf16, j->dout, at, ld_q, rows, Dh, m.dout);
                 size_t p = (size_t)pad;
-                sum_rows(false, pad, nk, rows, m.p, 1, CLIME_PAGE, m.dout, p, m.dv, p);
-                sum_rows(false, pad, nk, rows, m.ds, 1, CLIME_PAGE, m.q, p, m.dk, p);
-                sum_rows(false, pad, rows, nk, m.ds, CLIME_PAGE, 1, m.keys, p,
+                sum_rows(false, pad, nk, rows, m.p, 1, CLIME_PAGE, m.dout, p, NULL, m.dv, p);
+                sum_rows(false, pad, nk, rows, m.ds, 1, CLIME_PAGE, m.q, p, NULL, m.dk, p);
+                sum_rows(false, pad, rows, nk, m.ds, CLIME_PAGE, 1, m.keys, p, NULL,
                          m.dq + ((size_t)g * (size_t)len + (size_t)t0) * p, p);
             }
         }

@@ -16,9 +16,10 @@ static inline int attn_pad(int Dh) {
     return (Dh + VW - 1) / VW * VW;
 }
 
-/* s[r][key] = q_r . key for rows r < mr, nb vectors of keys. rows[r]: the words of q_r, any alignment. */
-VEC_INLINE void score_tile(const int mr, const int nb, const bool bf16, const char *const *rows, int KW,
-                           const uint32_t *kt, float *s) {
+/* s[r][key] = q_r . key for rows r < mr, nb vectors of keys. rows[r]: the words of q_r, any alignment.
+ * ahead: a block as large as kt that is read next, brought in meanwhile (fetch). */
+VEC_INLINE void score_tile(const int mr, const int nb, const bool bf16, const bool fetch, const char *const *rows,
+                           int KW, const uint32_t *kt, const char *ahead, float *s) {
     vf acc[4][4];
 #pragma GCC unroll 4
     for (int r = 0; r < mr; r++) {
@@ -27,6 +28,7 @@ VEC_INLINE void score_tile(const int mr, const int nb, const bool bf16, const ch
     }
     for (int k = 0; k < KW; k++) {
         vu w[4];
+        for (int i = 0; fetch && i < 4; i++) __builtin_prefetch(ahead + (size_t)k * 4 * CLIME_PAGE + i * 64, 0, 3);
 #pragma GCC unroll 4
         for (int j = 0; j < nb; j++) w[j] = vu_load(kt + (size_t)k * CLIME_PAGE + j * VW);
 #pragma GCC unroll 4
@@ -46,22 +48,34 @@ VEC_INLINE void score_tile(const int mr, const int nb, const bool bf16, const ch
     }
 }
 
-/* s[n][CLIME_PAGE] for n rows; keys past nk are not computed beyond the vectors that hold valid ones. */
+/* s[n][CLIME_PAGE] for n rows; keys past nk are not computed beyond the vectors that hold valid ones.
+ * ahead: as for score_tile, or NULL. */
 VEC_INLINE void score_rows(const bool bf16, const char *const *rows, int n, int KW, const uint32_t *kt, int nk,
-                           float *s) {
+                           const char *ahead, float *s) {
     for (int v = 0; v * VW < nk; v += ATTN_VECS) {
         const uint32_t *at = kt + v * VW;
         int r = 0;
-        for (; r + 4 <= n; r += 4) score_tile(4, ATTN_VECS, bf16, rows + r, KW, at, s + r * CLIME_PAGE + v * VW);
-        for (; r + 2 <= n; r += 2) score_tile(2, ATTN_VECS, bf16, rows + r, KW, at, s + r * CLIME_PAGE + v * VW);
-        for (; r < n; r++) score_tile(1, ATTN_VECS, bf16, rows + r, KW, at, s + r * CLIME_PAGE + v * VW);
+        if (ahead && v == 0 && n >= 2) {
+            score_tile(2, ATTN_VECS, bf16, true, rows, KW, at, ahead, s);
+            r = 2;
+        }
+        for (; r + 4 <= n; r += 4) {
+            score_tile(4, ATTN_VECS, bf16, false, rows + r, KW, at, NULL, s + r * CLIME_PAGE + v * VW);
+        }
+        for (; r + 2 <= n; r += 2) {
+            score_tile(2, ATTN_VECS, bf16, false, rows + r, KW, at, NULL, s + r * CLIME_PAGE + v * VW);
+        }
+        for (; r < n; r++) {
+            score_tile(1, ATTN_VECS, bf16, false, rows + r, KW, at, NULL, s + r * CLIME_PAGE + v * VW);
+        }
     }
 }
 
 /* c[r][:] += sum over k in [0, K) of a[r * am + k * ak] * b[k][:] for mr rows and nb vectors, the last of them with
- * `last` lanes of b. c rows are ldc floats apart, b rows ldb elements. */
-VEC_INLINE void sum_tile(const int mr, const int nb, const bool bf16, int last, int K, const float *a, size_t am,
-                         size_t ak, const void *b, size_t ldb, float *c, size_t ldc) {
+ * `last` lanes of b. c rows are ldc floats apart, b rows ldb elements. ahead: laid out as b, read next (fetch). */
+VEC_INLINE void sum_tile(const int mr, const int nb, const bool bf16, const bool fetch, int last, int K, const float *a,
+                         size_t am, size_t ak, const void *b, size_t ldb, const char *ahead, float *c, size_t ldc) {
+    const size_t size = bf16 ? 2 : 4;
     vf acc[4][4];
 #pragma GCC unroll 4
     for (int r = 0; r < mr; r++) {
@@ -70,6 +84,9 @@ VEC_INLINE void sum_tile(const int mr, const int nb, const bool bf16, int last, 
     }
     for (int k = 0; k < K; k++) {
         vf w[4];
+        for (size_t i = 0; fetch && i < (size_t)nb * VW * size; i += 64) {
+            __builtin_prefetch(ahead + (size_t)k * ldb * size + i, 0, 3);
+        }
 #pragma GCC unroll 4
         for (int j = 0; j < nb; j++) w[j] = dt_load(b, (size_t)k * ldb + (size_t)j * VW, j < nb - 1 ? VW : last, bf16);
 #pragma GCC unroll 4
@@ -87,30 +104,37 @@ VEC_INLINE void sum_tile(const int mr, const int nb, const bool bf16, int last, 
 }
 
 VEC_INLINE void sum_vecs(const int nb, const bool bf16, int last, int rows, int K, const float *a, size_t am, size_t ak,
-                         const void *b, size_t ldb, float *c, size_t ldc) {
+                         const void *b, size_t ldb, const char *ahead, float *c, size_t ldc) {
     int r = 0;
+    if (ahead && rows >= 2) {
+        sum_tile(2, nb, bf16, true, last, K, a, am, ak, b, ldb, ahead, c, ldc);
+        r = 2;
+    }
     for (; r + 4 <= rows; r += 4) {
-        sum_tile(4, nb, bf16, last, K, a + (size_t)r * am, am, ak, b, ldb, c + (size_t)r * ldc, ldc);
+        sum_tile(4, nb, bf16, false, last, K, a + (size_t)r * am, am, ak, b, ldb, NULL, c + (size_t)r * ldc, ldc);
     }
     for (; r + 2 <= rows; r += 2) {
-        sum_tile(2, nb, bf16, last, K, a + (size_t)r * am, am, ak, b, ldb, c + (size_t)r * ldc, ldc);
+        sum_tile(2, nb, bf16, false, last, K, a + (size_t)r * am, am, ak, b, ldb, NULL, c + (size_t)r * ldc, ldc);
     }
     for (; r < rows; r++) {
-        sum_tile(1, nb, bf16, last, K, a + (size_t)r * am, am, ak, b, ldb, c + (size_t)r * ldc, ldc);
+        sum_tile(1, nb, bf16, false, last, K, a + (size_t)r * am, am, ak, b, ldb, NULL, c + (size_t)r * ldc, ldc);
     }
 }
 
-/* c[rows][Dh] += a b with b[K][Dh] of the given type; c is padded to whole vectors. */
+/* c[rows][Dh] += a b with b[K][Dh] of the given type; c is padded to whole vectors. ahead: as for sum_tile, or NULL. */
 VEC_INLINE void sum_rows(const bool bf16, int Dh, int rows, int K, const float *a, size_t am, size_t ak, const void *b,
-                         size_t ldb, float *c, size_t ldc) {
+                         size_t ldb, const char *ahead, float *c, size_t ldc) {
     const char *at = b;
     const size_t size = bf16 ? 2 : 4;
     int i = 0;
     for (; i + ATTN_VECS * VW <= Dh; i += ATTN_VECS * VW) {
-        sum_vecs(ATTN_VECS, bf16, VW, rows, K, a, am, ak, at + (size_t)i * size, ldb, c + i, ldc);
+        const char *next = ahead ? ahead + (size_t)i * size : NULL;
+        sum_vecs(ATTN_VECS, bf16, VW, rows, K, a, am, ak, at + (size_t)i * size, ldb, next, c + i, ldc);
     }
-    for (; i + VW <= Dh; i += VW) sum_vecs(1, bf16, VW, rows, K, a, am, ak, at + (size_t)i * size, ldb, c + i, ldc);
-    if (i < Dh) sum_vecs(1, bf16, Dh - i, rows, K, a, am, ak, at + (size_t)i * size, ldb, c + i, ldc);
+    for (; i + VW <= Dh; i += VW) {
+        sum_vecs(1, bf16, VW, rows, K, a, am, ak, at + (size_t)i * size, ldb, NULL, c + i, ldc);
+    }
+    if (i < Dh) sum_vecs(1, bf16, Dh - i, rows, K, a, am, ak, at + (size_t)i * size, ldb, NULL, c + i, ldc);
 }
 
 #endif

@@ -32,40 +32,51 @@ VEC_INLINE void pack_store(uint32_t *out, int width, int kn, int k, vu v) {
     }
 }
 
-/* Rows lie along K: squares of VW lanes by VW words are transposed in registers. */
-VEC_INLINE void pack_square(const char *const *rows, int lanes, int width, int k, int kn, uint32_t *out) {
+/* Rows lie along K: a square of VW lanes by VW words, from the given byte address, is transposed in registers.
+ * whole: all of it exists, and its stores stay within the stream. */
+VEC_INLINE void pack_square(const char *from, size_t ld_bytes, const bool whole, int lanes, int width, int k, int kn,
+                            uint32_t *out) {
     int n = kn - k < VW ? kn - k : VW;
     vu r[VW];
 #pragma GCC unroll 16
     for (int i = 0; i < VW; i++) {
-        r[i] = (vu){0};
-        if (i < lanes) r[i] = n == VW ? vu_load(rows[i] + (size_t)k * 4) : (vu)vf_load_n(rows[i] + (size_t)k * 4, n);
+        if (whole) {
+            r[i] = vu_load(from + (size_t)i * ld_bytes);
+        } else {
+            r[i] = i < lanes ? (vu)vf_load_n(from + (size_t)i * ld_bytes, n) : (vu){0};
+        }
     }
     vu_transpose(r);
 #pragma GCC unroll 16
     for (int i = 0; i < VW; i++) {
-        if (i < n) pack_store(out, width, kn, k + i, r[i]);
+        if (whole) {
+            vf_store(out + (size_t)(k + i) * (size_t)width, (vf)r[i]);
+        } else if (i < n) {
+            pack_store(out, width, kn, k + i, r[i]);
+        }
     }
 }
 
 static void pack_along(const struct gemm_operand *m, bool bf16, int lane0, int lanes, int width, int k0, int kn,
                        uint32_t *out) {
-    const size_t size = bf16 ? 2 : 4;
+    const size_t ld_bytes = m->ld * (bf16 ? 2 : 4);
+    const char *from = (const char *)m->p + (size_t)lane0 * ld_bytes + (size_t)k0 * 4;
     const bool half = bf16 && m->K % 2 != 0 && k0 + kn > m->K / 2; /* the last word has only its lower half */
-    for (int lane = 0; lane < width; lane += VW) {
-        const char *rows[VW];
-        int n = lanes - lane < VW ? lanes - lane : VW;
-        for (int i = 0; i < n; i++)
-            rows[i] = (const char *)m->p + ((size_t)(lane0 + lane + i) * m->ld + (size_t)k0 * (4 / size)) * size;
-        if (n == 1 && width == 1) {
-            memcpy(out, rows[0], (size_t)(kn - half) * 4);
-        } else {
-            for (int k = 0; k < kn - half; k += VW) pack_square(rows, n, width, k, kn - half, out + lane);
+    const int words = kn - half;
+    for (int lane = 0; lane < width; lane += VW, from += VW * ld_bytes) {
+        int n = lanes - lane < VW ? lanes - lane : VW, k = 0;
+        if (width == 1) {
+            memcpy(out, from, (size_t)words * 4);
+            k = words;
         }
+        for (; n == VW && k + VW <= words; k += VW) {
+            pack_square(from + (size_t)k * 4, ld_bytes, true, n, width, k, words, out + lane);
+        }
+        for (; k < words; k += VW) pack_square(from + (size_t)k * 4, ld_bytes, false, n, width, k, words, out + lane);
         for (int i = 0; half && i < VW && lane + i < width; i++) {
             uint16_t last = 0;
-            if (i < n) memcpy(&last, rows[i] + (size_t)(kn - 1) * 4, 2);
-            out[(size_t)(kn - 1) * (size_t)width + (size_t)(lane + i)] = last;
+            if (i < n) memcpy(&last, from + (size_t)i * ld_bytes + (size_t)words * 4, 2);
+            out[(size_t)words * (size_t)width + (size_t)(lane + i)] = last;
         }
     }
 }
