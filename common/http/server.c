@@ -9,10 +9,14 @@
 #include "common/http/server.h"
 
 #include <civetweb.h>
+#include <netdb.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/http/peer.h"
@@ -32,7 +36,7 @@ struct clime_http_server {
     struct clime_http_options o;
     char *api_key, *admin_key; /* copies; NULL = none */
     int port;
-    atomic_bool stopping;
+    atomic_bool stopping, stopped;
     atomic_int n_active; /* requests inside begin_request */
     atomic_bool started;
     char complaint[256]; /* CivetWeb's last message while it started; read after that */
@@ -415,13 +419,39 @@ int clime_http_server_port(const struct clime_http_server *s) {
     return s->port;
 }
 
+/* CivetWeb's accepting thread looks at its stop flag every 2 s, or when a connection comes: so one comes. */
+static void *knock(void *arg) {
+    struct clime_http_server *s = arg;
+    const char *host = strcmp(s->o.host, "0.0.0.0") == 0 ? "127.0.0.1"
+                       : strcmp(s->o.host, "::") == 0    ? "::1"
+                                                         : s->o.host;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    char port[8];
+    snprintf(port, sizeof port, "%d", s->port);
+    if (getaddrinfo(host, port, &hints, &found)) return NULL;
+    while (!atomic_load(&s->stopped)) {
+        clime_sleep_us(5000); /* mg_stop has set the flag by then, or the next knock finds it */
+        int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0) break;
+        connect(fd, found->ai_addr, found->ai_addrlen);
+        clime_sleep_us(5000);
+        close(fd);
+    }
+    freeaddrinfo(found);
+    return NULL;
+}
+
 void clime_http_server_stop(struct clime_http_server *s) {
     if (!s) return;
     atomic_store(&s->stopping, true);
     /* CivetWeb cuts every write once it stops, so what is about to be answered gets a moment first. */
     int64_t until = clime_now_us() + STOP_GRACE_US;
     while (atomic_load(&s->n_active) > 0 && clime_now_us() < until) clime_sleep_us(2000);
+    pthread_t knocker;
+    bool knocks = pthread_create(&knocker, NULL, knock, s) == 0;
     mg_stop(s->ctx);
+    atomic_store(&s->stopped, true);
+    if (knocks) pthread_join(knocker, NULL);
     mg_exit_library();
     server_free(s);
 }

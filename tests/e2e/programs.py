@@ -1,0 +1,89 @@
+"""Starting the programs under test and talking to them. Shared by the end-to-end tests.
+
+Binaries are taken from $CLIME_BUILD (default: build), shared data from $CLIME_DATA (default: ../shared/data).
+"""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+import httpx
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("CLIME_BUILD", ROOT / "build"))
+DATA = pathlib.Path(os.environ.get("CLIME_DATA", ROOT.parent / "shared" / "data"))
+STORIES = DATA / "stories260K"
+
+
+def need_stories():
+    if not STORIES.is_dir():
+        pytest.skip(f"shared data is absent: {STORIES}")
+
+
+class Program:
+    """A running program with --port 0 and --port-file; stopped (and its exit status checked) by stop()."""
+
+    def __init__(self, name, *options, timeout=30):
+        self.folder = tempfile.TemporaryDirectory(prefix=f"{name}-")
+        port_file = pathlib.Path(self.folder.name) / "port"
+        self.log_path = pathlib.Path(self.folder.name) / "log"
+        command = [str(BUILD / name), "--port", "0", "--port-file", str(port_file), *map(str, options)]
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + timeout
+        while not port_file.exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{name} did not start:\n{self.log()}")
+            time.sleep(0.01)
+        self.port = int(port_file.read_text())
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def get(self, path, **kw):
+        return self.client.get(path, **kw)
+
+    def post(self, path, body=None, **kw):
+        return self.client.post(path, json={} if body is None else body, **kw)
+
+    def json(self, path, body, status=200):
+        reply = self.post(path, body)
+        assert reply.status_code == status, (reply.status_code, reply.text)
+        return reply.json()
+
+    def events(self, path, body):
+        """The data of each server-sent event."""
+        with self.client.stream("POST", path, json=body) as reply:
+            assert reply.status_code == 200, reply.read()
+            return [line[6:] for line in reply.iter_lines() if line.startswith("data: ")]
+
+    def stop(self, how=signal.SIGTERM):
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        status = self.process.wait(60)
+        log = self.log()
+        self.folder.cleanup()
+        return status, log
+
+
+@contextlib.contextmanager
+def program(name, *options):
+    p = Program(name, *options)
+    try:
+        yield p
+    finally:
+        status, log = p.stop()
+    assert status == 0, f"{name} ended with {status}:\n{log}"
+
+
+def server(*options, model=STORIES):
+    """A clime-server that recounts its pages after every step."""
+    return program("clime-server", "--model-path", model, "--debug-checks", "--http-threads", "80", *options)
