@@ -5,8 +5,8 @@
  * The invariant: packed copies hold the same values as `flat` whenever a forward pass runs, so whoever changes `flat`
  * calls clime_model_repack before the next.
  *
- * Weights pass through host memory once (import, then copy_in) even on the CPU: the caller cannot know whether device
- * memory is host memory, and a start needs the memory only for as long as it reads the checkpoint.
+ * A start copies the checkpoint to the device in blocks that fit a core's cache instead of through a second whole
+ * buffer, whose page faults cost more than the reading: 1.2 GB of bf16 in the page cache take 0.6 s on one core.
  */
 #include "model/model.h"
 
@@ -17,6 +17,7 @@
 #include "common/log.h"
 #include "model/layer.h"
 #include "model/rope.h"
+#include "model/weights_map.h"
 
 #define PACK_ALIGN 256 /* bytes; what ops->alloc promises */
 
@@ -115,15 +116,9 @@ static void upload_rope(struct clime_model *m) {
     free(h);
 }
 
-static enum clime_err load_weights(struct clime_model *m, const char *dir, struct clime_error *e) {
-    enum clime_dtype dt = clime_model_dt(m);
-    size_t bytes = (size_t)m->layout.n * clime_dtype_bytes(dt);
-    void *host = malloc(bytes);
-    if (!host) return clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of weights", bytes);
-    enum clime_err rc = clime_weights_import(dir, &m->cfg, &m->layout, dt, host, e);
-    if (rc == CLIME_OK) clime_model_set(m, host);
-    free(host);
-    return rc;
+static void put_device(void *arg, int64_t offset, const void *data, int64_t n) {
+    struct clime_model *m = arg;
+    m->ops->copy_in(m->dev, clime_model_at(m, offset), data, (size_t)n * clime_dtype_bytes(clime_model_dt(m)));
 }
 
 enum clime_err clime_model_open(const char *dir, const struct clime_model_options *o, struct clime_model **out,
@@ -144,9 +139,9 @@ enum clime_err clime_model_open(const char *dir, const struct clime_model_option
     m->heads = (struct clime_heads){c->H, c->HK, c->Dh, 1.0f / sqrtf((float)c->Dh)};
     if ((rc = plan_memory(m, o->max_pos > 0 ? o->max_pos : c->max_pos, e))) goto done;
     upload_rope(m);
-    if ((rc = load_weights(m, dir, e))) goto done;
-    rc = m->ops->sync(m->dev, e);
-    if (rc) goto done;
+    if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dev.dt, put_device, m, e))) goto done;
+    clime_model_repack(m);
+    if ((rc = m->ops->sync(m->dev, e))) goto done;
     LOG_INFO("model: %s, %.1f M parameters, %s on %s", c->architecture, (double)clime_config_params(c) / 1e6,
              dev.dt == CLIME_BF16 ? "bf16" : "fp32", clime_dev_info(m->dev)->name);
     *out = m;

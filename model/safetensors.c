@@ -241,6 +241,7 @@ enum clime_err clime_st_open(const char *path, struct clime_st_file *out, struct
             rc = clime_fail(e, CLIME_ERR_IO, "cannot map %s: %s", path, strerror(errno));
             goto done;
         }
+        (void)madvise(out->map, out->map_bytes, MADV_SEQUENTIAL); /* a hint: read ahead */
     }
     if ((rc = parse_mapped(out, e))) clime_error_prefix(e, "%s", path);
 done:

@@ -1,9 +1,10 @@
 /* Fills the flat weight buffer from a Hugging Face folder, and the checks that uploads share with it.
  *
- * Called at start and by weight updates from disk, on any thread that owns the buffer; owns the mapped files for the
- * duration. The invariant: when import succeeds, every element of the buffer was written exactly once (slices from
- * the checkpoint, padding with zeros); when it fails, the buffer's content is undefined and the caller drops it, which
- * is why updates import into a staging buffer.
+ * Called at start (straight to the device) and by weight updates from disk (to host memory), on any thread that owns
+ * the buffer; owns the mapped files and a block of converted elements for the duration. The invariant: when import
+ * succeeds, every element of the buffer was written exactly once (slices from the checkpoint, padding with zeros); when
+ * it fails, the buffer's content is undefined and the caller drops it, which is why updates import into a staging
+ * buffer.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 
 #define MAX_INDEX_BYTES (64 << 20)
 #define MAX_SHARDS 1024
+#define IMPORT_BLOCK (256 << 10) /* elements converted at a time: the block stays in a core's cache */
 
 /* ---- placing tensors ----------------------------------------------------------------------------------------- */
 
@@ -98,18 +100,34 @@ void clime_weights_zero_padding(const struct clime_layout *l, enum clime_dtype d
 
 /* ---- folders ------------------------------------------------------------------------------------------------- */
 
-static enum clime_err import_file(struct clime_weights_seen *s, const char *path, enum clime_dtype dt, void *flat,
-                                  struct clime_error *e) {
+struct import {
+    struct clime_weights_seen seen;
+    enum clime_dtype dt;
+    void (*put)(void *arg, int64_t offset, const void *data, int64_t n);
+    void *arg;
+    void *block; /* IMPORT_BLOCK elements */
+};
+
+static void put_tensor(struct import *im, const struct clime_st_tensor *t, const struct clime_slice *at,
+                       const uint8_t *data) {
+    for (int64_t i = 0; i < at->n; i += IMPORT_BLOCK) {
+        int64_t n = at->n - i < IMPORT_BLOCK ? at->n - i : IMPORT_BLOCK;
+        clime_convert(t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(t->type), im->block);
+        im->put(im->arg, at->offset + i, im->block, n);
+    }
+}
+
+static enum clime_err import_file(struct import *im, const char *path, struct clime_error *e) {
     struct clime_st_file f;
     enum clime_err rc = clime_st_open(path, &f, e);
     if (rc) return rc;
     for (int i = 0; i < f.header.n && rc == CLIME_OK; i++) {
         const struct clime_st_tensor *t = &f.header.tensors[i];
         const struct clime_slice *at;
-        if ((rc = clime_weights_place(s, t, dt, &at, e)))
+        if ((rc = clime_weights_place(&im->seen, t, im->dt, &at, e)))
             clime_error_prefix(e, "%s", path);
         else if (at)
-            clime_convert(t->type, dt, (size_t)at->n, f.data + t->begin, clime_weights_at(flat, dt, at->offset));
+            put_tensor(im, t, at, f.data + t->begin);
     }
     clime_st_close(&f);
     return rc;
@@ -133,8 +151,7 @@ static enum clime_err list_shards(const struct cJSON *index, const char **files,
     return CLIME_OK;
 }
 
-static enum clime_err import_index(struct clime_weights_seen *s, const char *dir, const char *index_path,
-                                   enum clime_dtype dt, void *flat, struct clime_error *e) {
+static enum clime_err import_index(struct import *im, const char *dir, const char *index_path, struct clime_error *e) {
     struct cJSON *index = NULL;
     const char **files = xcalloc(MAX_SHARDS, sizeof *files);
     int n = 0;
@@ -146,7 +163,7 @@ static enum clime_err import_index(struct clime_weights_seen *s, const char *dir
     }
     for (int i = 0; i < n && rc == CLIME_OK; i++) {
         char *path = xasprintf("%s/%s", dir, files[i]);
-        rc = import_file(s, path, dt, flat, e);
+        rc = import_file(im, path, e);
         free(path);
     }
 done:
@@ -155,28 +172,60 @@ done:
     return rc;
 }
 
-enum clime_err clime_weights_import(const char *dir, const struct clime_config *c, const struct clime_layout *l,
-                                    enum clime_dtype dt, void *flat, struct clime_error *e) {
+/* Zeros between the slices. */
+static void put_padding(struct import *im, const struct clime_layout *l) {
+    int64_t end = 0;
+    memset(im->block, 0, IMPORT_BLOCK * clime_dtype_bytes(im->dt));
+    for (int i = 0; i <= l->n_slices; i++) {
+        int64_t next = i < l->n_slices ? l->slices[i].offset : l->n;
+        CHECK(next - end < IMPORT_BLOCK);
+        if (next > end) im->put(im->arg, end, im->block, next - end);
+        if (i < l->n_slices) end = next + l->slices[i].n;
+    }
+}
+
+enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_config *c, const struct clime_layout *l,
+                                           enum clime_dtype dt,
+                                           void (*put)(void *arg, int64_t offset, const void *data, int64_t n),
+                                           void *arg, struct clime_error *e) {
     struct clime_error own;
     if (!e) e = &own;
-    struct clime_weights_seen seen;
-    clime_weights_seen_init(&seen, c, l);
+    struct import im = {.dt = dt, .put = put, .arg = arg};
+    im.block = xmalloc(IMPORT_BLOCK * clime_dtype_bytes(dt));
+    clime_weights_seen_init(&im.seen, c, l);
     char *one = xasprintf("%s/model.safetensors", dir);
     char *index = xasprintf("%s/model.safetensors.index.json", dir);
     enum clime_err rc;
     if (access(one, F_OK) == 0)
-        rc = import_file(&seen, one, dt, flat, e);
+        rc = import_file(&im, one, e);
     else if (access(index, F_OK) == 0)
-        rc = import_index(&seen, dir, index, dt, flat, e);
+        rc = import_index(&im, dir, index, e);
     else
         rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s holds neither model.safetensors nor its index", dir);
-    if (rc == CLIME_OK && (rc = clime_weights_complete(&seen, e))) clime_error_prefix(e, "%s", dir);
+    if (rc == CLIME_OK && (rc = clime_weights_complete(&im.seen, e))) clime_error_prefix(e, "%s", dir);
     if (rc == CLIME_OK) {
-        clime_weights_zero_padding(l, dt, flat);
-        clime_weights_tell(&seen, dt);
+        put_padding(&im, l);
+        clime_weights_tell(&im.seen, dt);
     }
-    clime_weights_seen_free(&seen);
+    clime_weights_seen_free(&im.seen);
+    free(im.block);
     free(one);
     free(index);
     return rc;
+}
+
+struct host_target {
+    void *flat;
+    enum clime_dtype dt;
+};
+
+static void put_host(void *arg, int64_t offset, const void *data, int64_t n) {
+    const struct host_target *t = arg;
+    memcpy(clime_weights_at(t->flat, t->dt, offset), data, (size_t)n * clime_dtype_bytes(t->dt));
+}
+
+enum clime_err clime_weights_import(const char *dir, const struct clime_config *c, const struct clime_layout *l,
+                                    enum clime_dtype dt, void *flat, struct clime_error *e) {
+    struct host_target t = {flat, dt};
+    return clime_weights_import_blocks(dir, c, l, dt, put_host, &t, e);
 }

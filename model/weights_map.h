@@ -28,6 +28,13 @@ enum clime_err clime_weights_complete(const struct clime_weights_seen *s, struct
 /* Says in the log when numbers were converted on the way in. */
 void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt);
 
+/* clime_weights_import to anywhere: put(arg, offset, data, n) receives every element of the buffer once, n converted
+ * elements at a time, slices in the order of the files, then the padding. */
+enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_config *c, const struct clime_layout *l,
+                                           enum clime_dtype dt,
+                                           void (*put)(void *arg, int64_t offset, const void *data, int64_t n),
+                                           void *arg, struct clime_error *e);
+
 /* Zeroes the elements between slices. */
 void clime_weights_zero_padding(const struct clime_layout *l, enum clime_dtype dt, void *flat);
 

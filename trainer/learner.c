@@ -87,7 +87,7 @@ enum clime_err clime_learner_open(const struct clime_learner_options *o, struct 
     if (!err) err = clime_train_open(l->model, &t, &l->train, e);
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, e);
     if (!err && clime_loss_needs_ref(o)) {
-        t = train_options(o, CLIME_RECOMPUTE_FULL); /* forward only: no activation is kept */
+        t.forward_only = true; /* no gradients, no activation is kept */
         err = clime_model_open(o->ref_load ? o->ref_load : o->hf_checkpoint, &o->model, &l->ref_model, e);
         if (!err && l->ref_model->layout.hash != l->model->layout.hash)
             err = clime_fail(e, CLIME_ERR_INPUT, "the reference model in %s has another architecture or shape than %s",
