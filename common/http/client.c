@@ -123,7 +123,10 @@ static void set_body(CURL *h, const struct clime_http_call *call, struct transfe
         curl_easy_setopt(h, CURLOPT_READDATA, t);
         curl_easy_setopt(h, CURLOPT_INFILESIZE_LARGE, (curl_off_t)(call->body_length < 0 ? -1 : call->body_length));
         curl_easy_setopt(h, CURLOPT_UPLOAD_BUFFERSIZE, 1L << 20);
-        curl_easy_setopt(h, CURLOPT_FRESH_CONNECT, 1L); /* a stale connection could not be retried: no way back */
+        /* On a stale connection the call would fail: what was read once cannot be sent again. And a connection that is
+         * always new must not stay behind either: each one left idle holds a thread of the server. */
+        curl_easy_setopt(h, CURLOPT_FRESH_CONNECT, 1L);
+        curl_easy_setopt(h, CURLOPT_FORBID_REUSE, 1L);
     } else if (call->body.len || strcmp(call->method, "POST") == 0 || strcmp(call->method, "PUT") == 0) {
         curl_easy_setopt(h, CURLOPT_POST, 1L);
         curl_easy_setopt(h, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)call->body.len);

@@ -23,24 +23,11 @@
 #include "common/http/server_int.h"
 #include "common/log.h"
 
-#define IDLE_MS "20000"         /* keep-alive: an idle connection holds a thread */
-#define SOCKET_WAIT_MS "30000"  /* longest wait for a peer that neither reads nor writes */
-#define HEAD_BYTES "16384"      /* request line and headers; each thread has a buffer of this size */
-#define READ_PIECE 65536        /* of a body */
-#define DISCARD_MOST (16 << 20) /* of an unread body, so that the peer can read the answer before a reset */
-#define DISCARD_US 5000000
+#define IDLE_MS "20000"        /* keep-alive: an idle connection holds a thread */
+#define SOCKET_WAIT_MS "30000" /* longest wait for a peer that neither reads nor writes */
+#define HEAD_BYTES "16384"     /* request line and headers; each thread has a buffer of this size */
+#define BODY_GRACE_US 30000000
 #define STOP_GRACE_US 5000000 /* for handlers that are about to finish */
-
-struct clime_http_server {
-    struct mg_context *ctx;
-    struct clime_http_options o;
-    char *api_key, *admin_key; /* copies; NULL = none */
-    int port;
-    atomic_bool stopping, stopped;
-    atomic_int n_active; /* requests inside begin_request */
-    atomic_bool started;
-    char complaint[256]; /* CivetWeb's last message while it started; read after that */
-};
 
 /* Connection */
 
@@ -57,6 +44,10 @@ bool clime_http_send(struct clime_http_request *rq, const void *data, size_t len
         len -= piece;
     }
     return true;
+}
+
+int clime_http_receive(struct clime_http_request *rq, void *out, size_t size) {
+    return mg_read(rq->conn, out, size);
 }
 
 int clime_http_socket(struct clime_http_request *rq) {
@@ -108,66 +99,6 @@ const char *clime_http_header(const struct clime_http_request *rq, const char *n
 bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size) {
     const char *query = mg_get_request_info(rq->conn)->query_string;
     return query && mg_get_var(query, strlen(query), name, out, size) >= 0;
-}
-
-/* Body */
-
-/* One piece as CivetWeb gives it: > 0 bytes, 0 at the end, -1 when the body is broken. */
-static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size) {
-    if (rq->body_broken) return -1;
-    if (rq->body_length >= 0 && rq->body_read == (uint64_t)rq->body_length) rq->body_ended = true;
-    if (rq->body_ended) return 0;
-    if (rq->expects_continue) {
-        static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
-        rq->expects_continue = false;
-        clime_http_send(rq, go_on, sizeof go_on - 1); /* a lost connection shows in the read */
-    }
-    int n = mg_read(rq->conn, out, size < READ_PIECE ? size : READ_PIECE);
-    if (n > 0) {
-        rq->body_read += (uint64_t)n;
-        return n;
-    }
-    rq->body_ended = n == 0 && rq->body_length < 0;
-    rq->body_broken = !rq->body_ended;
-    if (rq->body_broken) rq->keep_alive = false;
-    return rq->body_ended ? 0 : -1;
-}
-
-static bool over_limit(const struct clime_http_request *rq) {
-    return rq->body_read > rq->server->o.max_body;
-}
-
-int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size) {
-    int64_t n = over_limit(rq) ? -1 : read_piece(rq, out, size);
-    return over_limit(rq) ? -1 : n;
-}
-
-/* Reads the whole body; false when it broke off or passed the limit. */
-static bool read_body(struct clime_http_request *rq) {
-    for (;;) {
-        char extra; /* with the buffer full, one byte is read aside to tell its end from too much */
-        size_t room = rq->server->o.max_body - rq->body.len;
-        uint64_t left = rq->body_length < 0 ? room : (uint64_t)rq->body_length - rq->body.len;
-        size_t want = left < READ_PIECE ? (size_t)left : READ_PIECE;
-        char *at = want ? clime_buf_reserve(&rq->body, want) : &extra;
-        int64_t n = clime_http_body_read(rq, at, want ? want : 1);
-        if (n <= 0) return n == 0;
-        clime_buf_grew(&rq->body, (size_t)n);
-    }
-}
-
-/* Reads away what the handler left of the body, or gives up, and the connection is closed. */
-static void discard_body(struct clime_http_request *rq) {
-    char piece[4096];
-    int64_t give_up = clime_now_us() + DISCARD_US;
-    uint64_t most = rq->body_read + DISCARD_MOST;
-    if (rq->expects_continue && rq->body_length != 0) {
-        rq->keep_alive = false; /* the body may come or not */
-        return;
-    }
-    while (rq->body_read < most && clime_now_us() < give_up)
-        if (read_piece(rq, piece, sizeof piece) <= 0) return;
-    rq->keep_alive = false;
 }
 
 /* Before the handler */
@@ -287,10 +218,12 @@ static bool refuse_large(struct clime_http_request *rq) {
 }
 
 static bool take_body(struct clime_http_request *rq) {
+    if (rq->route->stream_body) return true;
     if (rq->body_length > 0 && (uint64_t)rq->body_length > rq->server->o.max_body) return refuse_large(rq);
-    if (rq->route->stream_body || read_body(rq)) return true;
-    if (over_limit(rq)) return refuse_large(rq);
+    if (clime_http_body_take(rq)) return true;
+    if (rq->body_read > rq->server->o.max_body) return refuse_large(rq);
     rq->keep_alive = false;
+    if (clime_http_watch_fired(&rq->watch)) return refuse(rq, 408, "the body came too slowly", NULL);
     return refuse(rq, 400, "the body is broken off or wrongly framed", NULL);
 }
 
@@ -320,12 +253,16 @@ static int begin_request(struct mg_connection *conn) {
     rq.keep_alive = wants_keep_alive(&rq);
     rq.head_only = clime_str_is(rq.method, "HEAD");
     clime_buf_init(&rq.body, s->o.max_body);
+    rq.watch = (struct clime_http_watch){
+        .remote_addr = info->remote_addr, .remote_port = info->remote_port, .local_port = info->server_port};
+    clime_http_watch_add(s->guard, &rq.watch);
     if (admit(&rq, info)) {
         rq.route->handler(&rq, s->o.context);
         if (rq.streaming) clime_http_stream_finish(&rq.stream);
         if (!rq.answered) clime_http_reply_error(&rq, 500, "the handler gave no answer");
     }
-    discard_body(&rq);
+    clime_http_body_discard(&rq);
+    clime_http_watch_remove(s->guard, &rq.watch);
     if (!rq.keep_alive) mg_disable_connection_keep_alive(conn);
     clime_buf_free(&rq.body);
     atomic_fetch_sub(&s->n_active, 1);
@@ -364,6 +301,7 @@ static void raise_file_limit(int n_threads) {
 static void server_free(struct clime_http_server *s) {
     free(s->api_key);
     free(s->admin_key);
+    clime_http_guard_free(s->guard);
     free(s);
 }
 
@@ -374,6 +312,8 @@ enum clime_err clime_http_server_start(const struct clime_http_options *o, struc
     raise_file_limit(o->n_threads);
     struct clime_http_server *s = xcalloc(1, sizeof *s);
     s->o = *o;
+    if (s->o.body_grace_us <= 0) s->o.body_grace_us = BODY_GRACE_US;
+    s->guard = clime_http_guard_new(s->o.body_grace_us / 4);
     s->api_key = o->api_key && o->api_key[0] ? xstrdup(o->api_key) : NULL;
     s->admin_key = o->admin_key && o->admin_key[0] ? xstrdup(o->admin_key) : NULL;
     bool v6 = strchr(o->host, ':') != NULL;

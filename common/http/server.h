@@ -6,7 +6,8 @@
  * Streams may be written from another thread (an emitter) while the handler sleeps in clime_http_stream_wait.
  *
  * Refused before any handler: both Transfer-Encoding and Content-Length (400), unknown route (404), wrong method
- * (405 with Allow), missing or wrong key (401), body over the limit (413). Expect: 100-continue is answered.
+ * (405 with Allow), missing or wrong key (401), body over the limit (413) or too slow (408). Expect: 100-continue is
+ * answered.
  */
 #ifndef CLIME_COMMON_HTTP_SERVER_H
 #define CLIME_COMMON_HTTP_SERVER_H
@@ -31,14 +32,15 @@ struct clime_http_route {
     const char *path;    /* exact, or with one trailing "{name}" that matches the rest: "/workers/{id}" */
     enum clime_http_auth auth;
     void (*handler)(struct clime_http_request *rq, void *context);
-    bool stream_body; /* the handler reads the body itself with clime_http_body_read */
+    bool stream_body; /* the handler reads the body itself with clime_http_body_read, and limits its size */
 };
 
 struct clime_http_options {
     const char *host;                      /* "127.0.0.1", "0.0.0.0" */
     int port;                              /* 0 = ephemeral; see clime_http_server_port */
     int n_threads;                         /* = the most connections served at a time */
-    size_t max_body;                       /* bytes */
+    size_t max_body;                       /* bytes of a body that is read before the handler */
+    int64_t body_grace_us;                 /* how long a body may keep us waiting, beyond 1 s per 64 KiB; 0 = 30 s */
     const char *api_key, *admin_key;       /* NULL = none */
     const char *tls_certificate;           /* PEM with key, or NULL */
     const struct clime_http_route *routes; /* ends with path == NULL; must stay valid */
@@ -61,7 +63,7 @@ const char *clime_http_header(const struct clime_http_request *rq, const char *n
 /* A query parameter, decoded; false when it is absent or longer than size - 1. */
 bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size);
 int64_t clime_http_body_length(const struct clime_http_request *rq); /* declared; -1 = chunked */
-/* Streaming body: > 0 bytes read, 0 at the end, -1 on a broken connection or past max_body. */
+/* Streaming body: > 0 bytes read, 0 at the end, -1 when it breaks off, is wrongly framed or too slow. */
 int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size);
 bool clime_http_stopping(const struct clime_http_request *rq);
 

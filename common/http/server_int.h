@@ -1,4 +1,4 @@
-/* What the files of the HTTP server share: server.c (the only one that knows CivetWeb), reply.c, stream.c.
+/* What the files of the HTTP server share: server.c (the only one that knows CivetWeb), body.c, reply.c, stream.c.
  *
  * A request lives on the stack of CivetWeb's worker thread while its handler runs, and belongs to that thread; of its
  * stream, the fields below the lock may be used by one other thread.
@@ -9,12 +9,26 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/http/guard.h"
 #include "common/http/server.h"
 
 #define CLIME_HTTP_DISCARD_KEEP                                                                                        \
     (1 << 20) /* an unread rest of a body up to this is read away; more costs the connection */
 
 struct mg_connection;
+struct mg_context;
+
+struct clime_http_server {
+    struct mg_context *ctx;
+    struct clime_http_options o;
+    char *api_key, *admin_key; /* copies; NULL = none */
+    struct clime_http_guard *guard;
+    int port;
+    atomic_bool stopping, stopped;
+    atomic_int n_active; /* requests inside a handler or on the way to it */
+    atomic_bool started;
+    char complaint[256]; /* CivetWeb's last message while it started; read after that */
+};
 
 struct clime_http_stream {
     struct clime_http_request *rq;
@@ -37,11 +51,13 @@ struct clime_http_request {
     const struct clime_http_route *route;
     struct clime_str method, path, param;
     struct clime_buf body;
-    int64_t body_length;   /* declared; -1 = chunked */
-    uint64_t body_read;    /* bytes that came so far */
-    bool body_ended;       /* nothing of it is left to read */
-    bool body_broken;      /* it ended too early or in a wrong way */
-    bool expects_continue; /* the client waits for "100 Continue" before it sends the body */
+    int64_t body_length;           /* declared; -1 = chunked */
+    uint64_t body_read;            /* bytes that came so far */
+    bool body_ended;               /* nothing of it is left to read */
+    bool body_broken;              /* it ended too early or in a wrong way */
+    struct clime_http_watch watch; /* ends a read that takes too long */
+    int64_t waited_us;             /* for the body, so far */
+    bool expects_continue;         /* the client waits for "100 Continue" before it sends the body */
     bool http10;
     bool keep_alive; /* the connection goes on after this request */
     bool head_only;
@@ -53,6 +69,15 @@ struct clime_http_request {
 
 /* Sends all of it or returns false; then the connection is lost. One thread at a time. */
 bool clime_http_send(struct clime_http_request *rq, const void *data, size_t len);
+
+/* CivetWeb's mg_read: waits for all of size, or the end of the body (less), or an error (-1). */
+int clime_http_receive(struct clime_http_request *rq, void *out, size_t size);
+
+/* Reads the whole body into rq->body; false when it broke off, came too slowly or passed the limit. */
+bool clime_http_body_take(struct clime_http_request *rq);
+
+/* After the answer: reads away what is left of the body; gives up, and closes the connection, when that is much. */
+void clime_http_body_discard(struct clime_http_request *rq);
 
 /* The connection's socket, or -1 (peer.h). Looked up once a connection. */
 int clime_http_socket(struct clime_http_request *rq);

@@ -91,8 +91,12 @@ static const struct clime_http_route routes[] = {
 
 static int set_up(void **state) {
     (void)state;
-    struct clime_http_options o = {
-        .host = "127.0.0.1", .n_threads = 4, .max_body = 1000, .api_key = "key", .routes = routes};
+    struct clime_http_options o = {.host = "127.0.0.1",
+                                   .n_threads = 4,
+                                   .max_body = 1000,
+                                   .body_grace_us = 300000,
+                                   .api_key = "key",
+                                   .routes = routes};
     struct clime_error e;
     return clime_http_server_start(&o, &server, &e) == CLIME_OK ? 0 : -1;
 }
@@ -242,6 +246,25 @@ static void test_continue(void **state) {
     }
 }
 
+static void test_slow_body(void **state) {
+    (void)state;
+    static const char *const heads[] = {HEAD "Content-Length: 900\r\n\r\n",
+                                        HEAD "Transfer-Encoding: chunked\r\n\r\n384\r\n"};
+    for (size_t i = 0; i < CLIME_COUNT(heads); i++) { /* a byte now and then: each wait is short, the sum is not */
+        int fd = dial();
+        say(fd, heads[i]);
+        int64_t start = clime_now_us();
+        char reply[16] = "";
+        while (recv(fd, reply, sizeof reply - 1, MSG_DONTWAIT) <= 0 && clime_now_us() - start < 5000000) {
+            if (send(fd, "x", 1, MSG_NOSIGNAL) != 1) break;
+            clime_sleep_us(20000);
+        }
+        assert_memory_equal(reply, "HTTP/1.1 408", 12);
+        assert_in_range(clime_now_us() - start, 250000, 2000000);
+        close(fd);
+    }
+}
+
 static void test_http10(void **state) {
     (void)state;
     int fd = dial();
@@ -295,13 +318,10 @@ static void test_reader_that_stops(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frames),
-        cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_keep_alive),
-        cmocka_unit_test(test_continue),
-        cmocka_unit_test(test_http10),
-        cmocka_unit_test(test_peer_leaves),
-        cmocka_unit_test(test_reader_that_stops),
+        cmocka_unit_test(test_frames),      cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_keep_alive),  cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_slow_body),   cmocka_unit_test(test_http10),
+        cmocka_unit_test(test_peer_leaves), cmocka_unit_test(test_reader_that_stops),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,0 +1,80 @@
+/* Bodies of requests (see server.h), whole or in pieces.
+ *
+ * Called on the connection's worker thread: by the server before the handler, by handlers of routes that stream, by the
+ * server after the handler. Invariant: whatever a handler does, the body is read to its end or the connection is
+ * closed, so that no byte of it is taken for the next request. CivetWeb limits each wait for a byte, not the whole; a
+ * peer that sends a byte now and then is stopped by the guard once it has had its grace plus a second per 64 KiB it
+ * sent.
+ */
+#include "common/clock.h"
+#include "common/http/server_int.h"
+
+#define READ_PIECE 65536
+#define SLOWEST_BYTES_A_SECOND 65536
+#define DISCARD_MOST (16 << 20) /* of an unread body, so that the peer can read the answer before a reset */
+#define DISCARD_US 5000000
+
+static int64_t allowed_wait(const struct clime_http_request *rq) {
+    return rq->server->o.body_grace_us + (int64_t)(rq->body_read / SLOWEST_BYTES_A_SECOND) * 1000000;
+}
+
+/* One piece as CivetWeb gives it: > 0 bytes, 0 at the end, -1 when the body is broken. */
+static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size) {
+    if (rq->body_broken) return -1;
+    if (rq->body_length >= 0 && rq->body_read == (uint64_t)rq->body_length) rq->body_ended = true;
+    if (rq->body_ended) return 0;
+    if (rq->expects_continue) {
+        static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+        rq->expects_continue = false;
+        clime_http_send(rq, go_on, sizeof go_on - 1); /* a lost connection shows in the read */
+    }
+    int64_t start = clime_now_us();
+    clime_http_watch_set(&rq->watch, start + allowed_wait(rq) - rq->waited_us);
+    int n = clime_http_receive(rq, out, size < READ_PIECE ? size : READ_PIECE);
+    clime_http_watch_set(&rq->watch, INT64_MAX);
+    rq->waited_us += clime_now_us() - start;
+    if (n > 0) {
+        rq->body_read += (uint64_t)n;
+        return n;
+    }
+    rq->body_ended = n == 0 && rq->body_length < 0;
+    rq->body_broken = !rq->body_ended;
+    if (rq->body_broken) rq->keep_alive = false;
+    return rq->body_ended ? 0 : -1;
+}
+
+/* A route that streams limits itself: weights are larger than any request. */
+static bool over_limit(const struct clime_http_request *rq) {
+    return !rq->route->stream_body && rq->body_read > rq->server->o.max_body;
+}
+
+int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size) {
+    int64_t n = over_limit(rq) ? -1 : read_piece(rq, out, size);
+    return over_limit(rq) ? -1 : n;
+}
+
+bool clime_http_body_take(struct clime_http_request *rq) {
+    for (;;) {
+        char extra; /* with the buffer full, one byte is read aside to tell its end from too much */
+        size_t room = rq->server->o.max_body - rq->body.len;
+        uint64_t left = rq->body_length < 0 ? room : (uint64_t)rq->body_length - rq->body.len;
+        size_t want = left < READ_PIECE ? (size_t)left : READ_PIECE;
+        char *at = want ? clime_buf_reserve(&rq->body, want) : &extra;
+        int64_t n = clime_http_body_read(rq, at, want ? want : 1);
+        if (n <= 0) return n == 0;
+        clime_buf_grew(&rq->body, (size_t)n);
+    }
+}
+
+void clime_http_body_discard(struct clime_http_request *rq) {
+    char piece[4096];
+    int64_t give_up = clime_now_us() + DISCARD_US;
+    uint64_t most = rq->body_read + DISCARD_MOST;
+    if (rq->expects_continue && rq->body_length != 0) {
+        rq->keep_alive = false; /* the body may come or not */
+        return;
+    }
+    while (rq->body_read < most && clime_now_us() < give_up)
+        if (read_piece(rq, piece, sizeof piece) <= 0) return;
+    rq->keep_alive = false;
+}
