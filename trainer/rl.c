@@ -1,0 +1,162 @@
+/* The loop of clime-train rl, phase by phase. Main thread.
+ *
+ * Crash-only: there is no shutdown path that matters. Whatever ends the process, the same command goes on from the
+ * ledger and comes to the same weights; so the loop does one phase after another and records each before the next, and
+ * "start" and "resume" are the same code (recovery of an empty record does nothing).
+ */
+#include "trainer/rl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "trainer/ledger/events.h"
+#include "trainer/ledger/metrics.h"
+#include "trainer/rl_run.h"
+#include "trainer/stats.h"
+
+/* Evaluates the current weights when it is time for that and it was not done before. */
+static enum clime_err evaluate_if_due(struct clime_rl *rl, struct clime_error *e) {
+    int64_t done = rl->rollouts_done, every = rl->o.eval_interval;
+    bool due = every > 0 && (done == rl->num_rollout || done % every == 0);
+    if (done == 0 && rl->o.skip_eval_before_train && rl->num_rollout > 0) due = false;
+    if (!due) return CLIME_OK;
+    char *line;
+    enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "eval", rl->step, &line, e);
+    bool recorded = line != NULL;
+    free(line);
+    if (rc || recorded) return rc;
+    struct clime_eval_context c = {&rl->o,     &rl->run,      rl->ledger, rl->fleet,
+                                   rl->client, rl->n_threads, rl->log,    &rl->progress};
+    return clime_eval_run(&rl->eval, &c, rl->step, done - 1, e);
+}
+
+static enum clime_err generate(struct clime_rl *rl, struct clime_rollout *r, struct clime_error *e) {
+    struct clime_rollout_context c = {&rl->o,     &rl->run,      rl->ledger, rl->fleet,
+                                      rl->client, rl->n_threads, &rl->data,  &rl->progress};
+    enum clime_err rc = clime_rollout_generate(&c, rl->rollouts_done, rl->step, r, e);
+    rl->time.rollout_us = r->time_us;
+    return rc;
+}
+
+/* Chooses the rollout's steps and runs them. last: figures of the last one. */
+static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
+                            struct clime_error *e) {
+    int n = (int)rl->o.num_steps_per_rollout;
+    struct clime_step_plan *plans;
+    int64_t t0 = clime_now_us();
+    enum clime_err rc = clime_rl_choose(rl, r, &plans, e);
+    if (rc) return rc;
+    for (int i = 0; i < n && !rc; i++) {
+        const struct clime_step_result fresh = {0};
+        clime_progress_live(&rl->progress, "rollout %" PRId64 ": training, step %d of %d", r->id, i + 1, n);
+        rc = clime_rl_train_step(rl, &plans[i], &fresh, last, e);
+    }
+    clime_rl_plans_free(plans, n);
+    rl->rollouts_done++;
+    rl->time.train_us = clime_now_us() - t0;
+    return rc ? rc : clime_rl_record_version(rl, e);
+}
+
+static bool checkpoint_due(const struct clime_rl *rl) {
+    return rl->rollouts_done == rl->num_rollout || rl->rollouts_done % rl->o.save_interval == 0;
+}
+
+/* Times of the rollout; a line of metrics, one on the screen. */
+static enum clime_err account(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_step_stats *s,
+                              int64_t t0, struct clime_error *e) {
+    struct clime_metrics_line m;
+    double total = (double)(clime_now_us() - t0) / 1e6, gen = (double)r->time_us / 1e6;
+    clime_metrics_line_begin(&m, "perf", r->id, rl->step);
+    clime_metrics_line_add(&m, "perf/rollout_time", gen);
+    clime_metrics_line_add(&m, "perf/tokens_per_gpu_per_sec",
+                           gen > 0 ? (double)r->n_tokens / gen / clime_fleet_size(rl->fleet) : 0);
+    clime_metrics_line_int(&m, "perf/request_tries", r->n_tries);
+    clime_metrics_line_add(&m, "perf/train_time", (double)rl->time.train_us / 1e6);
+    clime_metrics_line_add(&m, "perf/train_wait_time", gen + (double)rl->time.update_us / 1e6);
+    clime_metrics_line_add(&m, "perf/update_weights_time", (double)rl->time.update_us / 1e6);
+    clime_metrics_line_add(&m, "perf/save_model_time", (double)rl->time.save_us / 1e6);
+    clime_metrics_line_add(&m, "perf/step_time", total);
+    const char *line = clime_metrics_line_end(&m);
+    enum clime_err rc = clime_metrics_put(rl->ledger, "perf", rl->step, line, e);
+    if (!rc) clime_metrics_log_append(rl->log, line);
+    clime_metrics_line_free(&m);
+    struct clime_length_stats len;
+    clime_length_stats(r->samples, r->n, &len);
+    clime_progress_line(&rl->progress,
+                        "rollout  %-5" PRId64 " reward %.4f  length %.1f  loss %+.5f  grad %.3f  gap %g over %" PRId64
+                        " tokens  (%.1f s: rollout %.1f, train %.1f, weights %.2f)%s",
+                        r->id, clime_mean_reward(r->samples, r->n), len.mean, s->loss, s->grad_norm, s->gap_max,
+                        s->gap_tokens, total, gen, (double)rl->time.train_us / 1e6, (double)rl->time.update_us / 1e6,
+                        s->skipped ? "  STEP SKIPPED: the gradient was not finite" : "");
+    return rc;
+}
+
+static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_rollout r = {0};
+    struct clime_step_stats last = {0};
+    int64_t t0 = clime_now_us();
+    enum clime_err rc = generate(rl, &r, e);
+    if (rc) return rc;
+    if ((rc = train(rl, &r, &last, e)) || (rc = clime_rl_publish(rl, e))) goto done;
+    rl->time.save_us = 0;
+    if (checkpoint_due(rl) && (rc = clime_rl_checkpoint(rl, e))) goto done;
+    rc = account(rl, &r, &last, t0, e);
+done:
+    clime_rollout_free(&r);
+    return rc;
+}
+
+/* What a finished run leaves: the last checkpoint and the policy as a Hugging Face folder. */
+static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    if (rl->num_rollout > 0 && !rl->o.save_hf) rc = clime_learner_export(rl->learner, rl->hf_dir, e);
+    if (rc) return rc;
+    char sha[65];
+    clime_learner_sha256(rl->learner, sha);
+    clime_event(rl->ledger, rl->run.incarnation, "end", "step %" PRId64 ", weights sha256 %s", rl->step, sha);
+    clime_progress_line(&rl->progress, "done     %" PRId64 " rollouts, %" PRId64 " steps, weights sha256 %s",
+                        rl->rollouts_done, rl->step, sha);
+    if (rl->num_rollout > 0 && !rl->o.save_hf) clime_progress_line(&rl->progress, "policy   %s", rl->hf_dir);
+    return CLIME_OK;
+}
+
+static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc;
+    if ((rc = clime_rl_recover(rl, e)) || (rc = clime_rl_record_version(rl, e)) || (rc = clime_rl_publish(rl, e)) ||
+        (rc = clime_rl_open_client(rl, e)))
+        return rc;
+    for (;;) {
+        if ((rc = evaluate_if_due(rl, e))) return rc;
+        if (rl->rollouts_done >= rl->num_rollout) return finish(rl, e);
+        if ((rc = one_rollout(rl, e))) return rc;
+    }
+}
+
+static void explain(const struct clime_rl *rl) {
+    struct clime_buf text;
+    clime_buf_init(&text, 1 << 20);
+    clime_rl_explain(rl, &text);
+    fputs(text.data, stdout);
+    clime_buf_free(&text);
+}
+
+int clime_rl_main(int argc, char **argv) {
+    static struct clime_rl rl; /* zero: everything closed */
+    struct clime_error e = {0};
+    rl.lock_fd = -1;
+    enum clime_err rc = clime_rl_options_parse(argc, argv, &rl.o, &e);
+    if (!rc) rc = clime_rl_open(&rl, &e);
+    if (!rc && rl.o.explain)
+        explain(&rl);
+    else if (!rc)
+        rc = loop(&rl, &e);
+    if (rc) {
+        if (rl.ledger) clime_event(rl.ledger, rl.run.incarnation, "error", "%s", e.msg);
+        LOG_ERROR("rl: %s", e.msg);
+    }
+    clime_rl_close(&rl);
+    return rc ? 1 : 0;
+}

@@ -1,0 +1,79 @@
+/* A reinforcement-learning run: everything that clime-train rl holds open, shared by the files of the loop.
+ *
+ *   rl.c          main and the loop, phase by phase
+ *   rl_open.c     opening and closing, the run folder and its lock
+ *   rl_step.c     from a rollout to steps, one step, weights to the fleet, checkpoints
+ *   recover.c     bringing the weights to where the ledger says the run was
+ *   rl_explain.c  --explain
+ *
+ * All of it belongs to the main thread.
+ */
+#ifndef CLIME_TRAINER_RL_RUN_H
+#define CLIME_TRAINER_RL_RUN_H
+
+#include "trainer/eval.h"
+#include "trainer/ledger/steps.h"
+#include "trainer/rollout.h"
+
+struct clime_rl {
+    struct clime_rl_options o;
+    struct clime_run run;
+    int lock_fd; /* of the run folder's lock; -1 = none */
+    char *checkpoint_dir, *hf_dir;
+    const char *initial_dir; /* Hugging Face folder of version 0 */
+    int64_t num_rollout;     /* of the whole run */
+    int64_t rollouts_done;   /* trained on */
+    int64_t step;            /* optimizer steps done = the version of the learner's weights */
+    int64_t published;       /* version the fleet serves, -1 = none */
+
+    struct clime_ledger *ledger;
+    struct clime_tokenizer *tokenizer;
+    struct clime_dataset data;
+    struct clime_eval eval;
+    struct clime_learner *learner;
+    struct clime_fleet *fleet;
+    struct clime_client *client; /* NULL until the fleet was first published to */
+    int n_threads;
+    struct clime_metrics_log *log;
+    struct clime_progress progress;
+    struct {
+        int64_t rollout_us, train_us, update_us, save_us; /* of the current rollout */
+    } time;
+};
+
+/* rl_open.c */
+enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e);        /* rl->o is parsed; the rest is zero */
+enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e); /* after the first publish */
+void clime_rl_close(struct clime_rl *rl);
+
+/* rl_step.c */
+/* Advantages over the whole rollout, the split into steps, their packing; recorded in one durable transaction. *plans
+ * has o.num_steps_per_rollout entries, whose samples are borrowed from the rollout. */
+enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
+                               struct clime_error *e);
+void clime_rl_plans_free(struct clime_step_plan *plans, int n);
+
+/* Runs one chosen step. recorded: its result so far; when it was done before, loss and gradient norm must be the same
+ * bits (CLIME_ERR_INTERNAL) and the recorded line of metrics is logged again. Sets rl->step. */
+enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_plan *p,
+                                   const struct clime_step_result *recorded, struct clime_step_stats *stats,
+                                   struct clime_error *e);
+
+/* Records the hash of the current weights (which must equal an earlier record). */
+enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e);
+
+/* Gives the fleet the current weights, unless it has them. */
+enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
+
+/* Writes a checkpoint of the current step, and then its row. With --save-hf also a Hugging Face folder. */
+enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);
+
+/* recover.c */
+/* Loads the newest checkpoint and runs the recorded steps after it again. After it rl->step and rl->rollouts_done are
+ * where the record ends, and metrics.jsonl holds what happened up to there. */
+enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e);
+
+/* rl_explain.c */
+void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out);
+
+#endif

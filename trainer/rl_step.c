@@ -1,0 +1,202 @@
+/* From a finished rollout to new weights: choosing steps, running one, publishing, checkpoints. Called by the loop and
+ * by recovery, main thread.
+ *
+ * Invariant: a step runs only after it was recorded, whole and durable; then it may run any number of times, and must
+ * give the same bits each time. What is compared is loss and gradient norm of each step and the hash of the weights
+ * after each rollout.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "trainer/folder.h"
+#include "trainer/ledger/events.h"
+#include "trainer/ledger/metrics.h"
+#include "trainer/ledger/versions.h"
+#include "trainer/rl_run.h"
+#include "trainer/stats.h"
+
+#define PUSH_TIMEOUT_US 600000000 /* the whole body at the slowest link we would call working */
+
+/* ---- choosing ---- */
+
+static void make_plan(struct clime_rl *rl, const struct clime_rollout *r, const float *advantage, int i,
+                      struct clime_step_plan *p) {
+    int n = (int)rl->o.global_batch_size;
+    int32_t *lengths = xcalloc((size_t)n, sizeof *lengths);
+    *p = (struct clime_step_plan){.step = rl->step + i + 1,
+                                  .rollout = r->id,
+                                  .global_batch = n,
+                                  .samples = r->samples + (ptrdiff_t)i * n,
+                                  .advantage = xcalloc((size_t)n, sizeof *p->advantage),
+                                  .n = n};
+    memcpy(p->advantage, advantage + (ptrdiff_t)i * n, (size_t)n * sizeof *advantage);
+    for (int k = 0; k < n; k++) lengths[k] = p->samples[k]->n_prompt + p->samples[k]->n_response;
+    clime_pack_make(lengths, n, &rl->o.pack, &p->packing);
+    free(lengths);
+}
+
+enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
+                               struct clime_error *e) {
+    int n_steps = (int)rl->o.num_steps_per_rollout;
+    const struct clime_sample *const *samples = (const struct clime_sample *const *)r->samples;
+    float *advantage = xcalloc((size_t)r->n + 1, sizeof *advantage);
+    struct clime_metrics_line m;
+    CHECK(r->n == n_steps * rl->o.global_batch_size && r->version == rl->step);
+    *plans = xcalloc((size_t)n_steps, sizeof **plans);
+    clime_metrics_line_begin(&m, "rollout", r->id, rl->step + 1);
+    enum clime_err rc = clime_advantages(&rl->o.learner, samples, r->n, advantage, e);
+    if (!rc) {
+        for (int i = 0; i < n_steps; i++) make_plan(rl, r, advantage, i, &(*plans)[i]);
+        clime_metrics_line_int(&m, "rollout/step", r->id);
+        clime_rollout_stats_add(&m, r, advantage);
+        const char *line = clime_metrics_line_end(&m);
+        rc = clime_steps_choose(rl->ledger, *plans, n_steps, line, e);
+        if (!rc) clime_metrics_log_append(rl->log, line);
+    }
+    clime_metrics_line_free(&m);
+    free(advantage);
+    if (rc) clime_rl_plans_free(*plans, n_steps);
+    return rc;
+}
+
+void clime_rl_plans_free(struct clime_step_plan *plans, int n) {
+    for (int i = 0; i < n; i++) clime_step_plan_free(&plans[i]);
+    free(plans);
+}
+
+/* ---- one step ---- */
+
+static void add_train_metrics(struct clime_metrics_line *m, const struct clime_rl *rl,
+                              const struct clime_step_stats *s) {
+    clime_metrics_line_int(m, "train/step", s->step);
+    clime_metrics_line_add(m, "train/loss", s->loss);
+    clime_metrics_line_add(m, "train/pg_loss", s->pg_loss);
+    if (rl->o.learner.use_kl_loss) clime_metrics_line_add(m, "train/kl_loss", s->kl_loss);
+    clime_metrics_line_add(m, "train/entropy_loss", s->entropy);
+    clime_metrics_line_add(m, "train/pg_clipfrac", s->clipfrac);
+    clime_metrics_line_add(m, "train/ppo_kl", s->ppo_kl);
+    if (s->gap_tokens) clime_metrics_line_add(m, "train/train_rollout_logprob_abs_diff", s->gap_max);
+    clime_metrics_line_int(m, "train/logprob_gap_tokens", s->gap_tokens);
+    clime_metrics_line_add(m, "train/grad_norm", s->grad_norm);
+    clime_metrics_line_add(m, "train/lr-pg_0", s->lr);
+    clime_metrics_line_int(m, "train/global_batch_size", rl->o.global_batch_size);
+    clime_metrics_line_int(m, "train/tokens", s->tokens);
+    clime_metrics_line_int(m, "train/trained_tokens", s->trained_tokens);
+    clime_metrics_line_int(m, "train/micro_batches", s->n_micro);
+    clime_metrics_line_int(m, "train/skipped", s->skipped);
+}
+
+static void add_train_times(struct clime_metrics_line *m, const struct clime_step_stats *s) {
+    int64_t us = s->forward_us + s->backward_us + s->ref_us + s->optimizer_us;
+    clime_metrics_line_add(m, "perf/actor_train_time", (double)us / 1e6);
+    clime_metrics_line_add(m, "perf/forward_time", (double)s->forward_us / 1e6);
+    clime_metrics_line_add(m, "perf/backward_time", (double)s->backward_us / 1e6);
+    clime_metrics_line_add(m, "perf/ref_log_probs_time", (double)s->ref_us / 1e6);
+    clime_metrics_line_add(m, "perf/optimizer_time", (double)s->optimizer_us / 1e6);
+    clime_metrics_line_add(m, "perf/actor_train_tok_per_s", us > 0 ? (double)s->tokens * 1e6 / (double)us : 0);
+}
+
+static bool same_bits(double a, double b) {
+    return memcmp(&a, &b, sizeof a) == 0 || (!isfinite(a) && isnan(b)); /* not finite is stored as NULL, read as NaN */
+}
+
+static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_plan *p,
+                                  const struct clime_step_stats *s, struct clime_error *e) {
+    struct clime_metrics_line stats, m;
+    clime_metrics_line_begin(&stats, "train", p->rollout, p->step);
+    add_train_metrics(&stats, rl, s);
+    clime_metrics_line_begin(&m, "train", p->rollout, p->step);
+    add_train_metrics(&m, rl, s);
+    add_train_times(&m, s);
+    const char *line = clime_metrics_line_end(&m);
+    enum clime_err rc =
+        clime_step_finish(rl->ledger, p->step, s->loss, s->grad_norm, clime_metrics_line_end(&stats), line, e);
+    if (!rc) clime_metrics_log_append(rl->log, line);
+    clime_metrics_line_free(&stats);
+    clime_metrics_line_free(&m);
+    return rc;
+}
+
+static enum clime_err compare_step(struct clime_rl *rl, const struct clime_step_plan *p,
+                                   const struct clime_step_result *recorded, const struct clime_step_stats *s,
+                                   struct clime_error *e) {
+    if (!same_bits(s->loss, recorded->loss) || !same_bits(s->grad_norm, recorded->grad_norm))
+        return clime_fail(e, CLIME_ERR_INTERNAL,
+                          "step %" PRId64 " ran again with loss %.17g and gradient norm %.17g, the ledger says %.17g "
+                          "and %.17g: another program, device or option made it",
+                          p->step, s->loss, s->grad_norm, recorded->loss, recorded->grad_norm);
+    char *line;
+    enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "train", p->step, &line, e);
+    if (line) clime_metrics_log_append(rl->log, line);
+    free(line);
+    return rc;
+}
+
+enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_plan *p,
+                                   const struct clime_step_result *recorded, struct clime_step_stats *stats,
+                                   struct clime_error *e) {
+    CHECK(p->step == rl->step + 1);
+    enum clime_err rc = clime_learner_step(rl->learner, (const struct clime_sample *const *)p->samples, p->advantage,
+                                           p->n, &p->packing, rl->step, p->global_batch, stats, e);
+    if (rc) return rc;
+    CHECK(stats->step == p->step);
+    rl->step = p->step;
+    if (stats->skipped)
+        clime_event(rl->ledger, rl->run.incarnation, "skip", "step %" PRId64 ": the gradient was not finite", p->step);
+    return recorded->done ? compare_step(rl, p, recorded, stats, e) : record_step(rl, p, stats, e);
+}
+
+/* ---- weights ---- */
+
+enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e) {
+    char sha[65];
+    clime_learner_sha256(rl->learner, sha);
+    return clime_version_put(rl->ledger, rl->step, sha, e);
+}
+
+enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
+    if (rl->published == rl->step) return CLIME_OK;
+    const struct clime_model *m = clime_learner_model(rl->learner);
+    struct clime_push push;
+    int64_t t0 = clime_now_us();
+    clime_progress_live(&rl->progress, "weights of step %" PRId64 " go to the servers", rl->step);
+    clime_push_make(&m->layout, clime_dev_info(m->dev)->dt, clime_learner_weights(rl->learner), rl->step,
+                    PUSH_TIMEOUT_US, &push);
+    enum clime_err rc = clime_fleet_publish(rl->fleet, &push, e);
+    rl->time.update_us = clime_now_us() - t0;
+    if (!rc) rl->published = rl->step;
+    return rc;
+}
+
+/* path with every "{rollout_id}" replaced. */
+static char *with_rollout(const char *path, int64_t rollout) {
+    static const char mark[] = "{rollout_id}";
+    struct clime_buf b;
+    clime_buf_init(&b, 8192);
+    for (const char *at = path, *hit; at; at = hit ? hit + sizeof mark - 1 : NULL) {
+        hit = strstr(at, mark);
+        clime_buf_add(&b, at, hit ? (size_t)(hit - at) : strlen(at));
+        if (hit) clime_buf_printf(&b, "%" PRId64, rollout);
+    }
+    return clime_buf_take(&b);
+}
+
+enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e) {
+    int64_t t0 = clime_now_us();
+    char *dir = xasprintf("%s/step_%08" PRId64, rl->checkpoint_dir, rl->step);
+    clime_progress_live(&rl->progress, "checkpoint of step %" PRId64, rl->step);
+    enum clime_err rc = clime_learner_save(rl->learner, dir, e);
+    if (!rc) rc = clime_checkpoint_put(rl->ledger, rl->step, dir, e);
+    if (!rc && rl->o.save_hf) {
+        char *hf = with_rollout(rl->o.save_hf, rl->rollouts_done - 1);
+        rc = clime_learner_export(rl->learner, hf, e);
+        free(hf);
+    }
+    free(dir);
+    rl->time.save_us = clime_now_us() - t0;
+    return rc;
+}

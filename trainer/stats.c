@@ -1,0 +1,99 @@
+/* Figures of a rollout and of an evaluation. Called by rl and eval on the main thread; owns nothing. */
+#include "trainer/stats.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int by_value(const void *a, const void *b) {
+    int x = *(const int *)a, y = *(const int *)b;
+    return (x > y) - (x < y);
+}
+
+void clime_length_stats(struct clime_sample *const *samples, int n, struct clime_length_stats *out) {
+    CHECK(n > 0);
+    int *len = xcalloc((size_t)n, sizeof *len);
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        len[i] = samples[i]->n_response;
+        sum += len[i];
+    }
+    qsort(len, (size_t)n, sizeof *len, by_value);
+    *out = (struct clime_length_stats){
+        .mean = sum / n, .median = (len[(n - 1) / 2] + len[n / 2]) / 2.0, .min = len[0], .max = len[n - 1]};
+    free(len);
+}
+
+void clime_length_stats_add(struct clime_metrics_line *m, const char *prefix, const struct clime_length_stats *s) {
+    const struct {
+        const char *name;
+        double v;
+    } rows[] = {{"mean", s->mean}, {"median", s->median}, {"max", s->max}, {"min", s->min}};
+    char key[256];
+    for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
+        snprintf(key, sizeof key, "%sresponse_len/%s", prefix, rows[i].name);
+        clime_metrics_line_add(m, key, rows[i].v);
+    }
+}
+
+double clime_mean_reward(struct clime_sample *const *samples, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += samples[i]->reward;
+    return sum / n;
+}
+
+/* zero_std/count_R for every R (to one decimal) that some group's rewards all equal. */
+static void add_zero_std(struct clime_metrics_line *m, struct clime_sample *const *s, int n) {
+    enum { MOST = 64 };
+    struct {
+        double r;
+        int n;
+    } seen[MOST];
+    int n_seen = 0;
+    char key[64];
+    for (int i = 0, end; i < n; i = end) {
+        bool same = true;
+        for (end = i + 1; end < n && s[end]->group == s[i]->group; end++) same = same && s[end]->reward == s[i]->reward;
+        if (!same) continue;
+        double r = round(s[i]->reward * 10) / 10;
+        int k = 0;
+        while (k < n_seen && seen[k].r != r) k++;
+        if (k == MOST) continue;
+        if (k == n_seen) {
+            seen[n_seen].r = r;
+            seen[n_seen++].n = 0;
+        }
+        seen[k].n++;
+    }
+    for (int k = 0; k < n_seen; k++) {
+        snprintf(key, sizeof key, "rollout/zero_std/count_%.1f", seen[k].r);
+        clime_metrics_line_int(m, key, seen[k].n);
+    }
+}
+
+void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rollout *r, const float *advantage) {
+    struct clime_length_stats len;
+    double adv = 0, logp = 0;
+    int64_t tokens = 0, cached = 0, prompt = 0;
+    int truncated = 0;
+    for (int i = 0; i < r->n; i++) {
+        const struct clime_sample *s = r->samples[i];
+        adv += (double)advantage[i];
+        for (int k = 0; k < s->n_response; k++) logp += (double)s->logp[k];
+        tokens += s->n_response;
+        cached += s->cached_tokens;
+        prompt += s->n_prompt;
+        truncated += s->status == CLIME_SAMPLE_TRUNCATED;
+    }
+    clime_metrics_line_add(m, "rollout/raw_reward", clime_mean_reward(r->samples, r->n));
+    clime_metrics_line_add(m, "rollout/advantages", adv / r->n);
+    clime_metrics_line_add(m, "rollout/rollout_log_probs", logp / (double)tokens);
+    clime_metrics_line_add(m, "rollout/truncated_ratio", (double)truncated / r->n);
+    clime_metrics_line_add(m, "rollout/prefix_cache_hit_rate", (double)cached / (double)prompt);
+    clime_metrics_line_add(m, "rollout/avg_cached_tokens_per_sample", (double)cached / r->n);
+    clime_metrics_line_int(m, "rollout/dropped_groups", r->n_dropped);
+    clime_metrics_line_int(m, "rollout/stale_refused", r->n_stale);
+    clime_length_stats(r->samples, r->n, &len);
+    clime_length_stats_add(m, "rollout/", &len);
+    add_zero_std(m, r->samples, r->n);
+}

@@ -1,0 +1,24 @@
+/* Figures over samples, under slime's metric names. Pure functions. */
+#ifndef CLIME_TRAINER_STATS_H
+#define CLIME_TRAINER_STATS_H
+
+#include "trainer/metrics_log.h"
+#include "trainer/rollout.h"
+
+struct clime_length_stats { /* tokens of responses */
+    double mean, median;
+    int max, min;
+};
+void clime_length_stats(struct clime_sample *const *samples, int n, struct clime_length_stats *out); /* n > 0 */
+
+/* Adds PREFIXresponse_len/{mean,median,max,min}. */
+void clime_length_stats_add(struct clime_metrics_line *m, const char *prefix, const struct clime_length_stats *s);
+
+/* Adds the figures of a finished rollout: raw_reward, advantages, response_len, truncated_ratio,
+ * zero_std/count_R (groups whose rewards are all R), log-probabilities, prefix cache, dropped groups. */
+void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rollout *r, const float *advantage);
+
+/* Mean reward of samples that all have one. */
+double clime_mean_reward(struct clime_sample *const *samples, int n);
+
+#endif
