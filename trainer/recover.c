@@ -77,6 +77,7 @@ enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
     free(path);
     if (rc) return rc;
     rl->rollouts_done = rl->step / k;
+    if ((rc = clime_rl_record_version(rl, e))) return rc; /* the weights that we begin with, compared */
     if (last > 0)
         clime_event(rl->ledger, rl->run.incarnation, "recover",
                     "from %s of step %" PRId64 "; %" PRId64 " recorded steps run again",

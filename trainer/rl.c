@@ -125,8 +125,7 @@ static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
 
 static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc;
-    if ((rc = clime_rl_recover(rl, e)) || (rc = clime_rl_record_version(rl, e)) || (rc = clime_rl_publish(rl, e)) ||
-        (rc = clime_rl_open_client(rl, e)))
+    if ((rc = clime_rl_recover(rl, e)) || (rc = clime_rl_publish(rl, e)) || (rc = clime_rl_open_client(rl, e)))
         return rc;
     for (;;) {
         if ((rc = evaluate_if_due(rl, e))) return rc;

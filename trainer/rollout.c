@@ -180,7 +180,8 @@ static enum clime_err resume(struct rollout *r, struct clime_error *e) {
 static enum clime_err submit(struct rollout *r, const int *slots, int n, struct clime_error *e) {
     const struct clime_rl_options *o = r->c->o;
     int64_t request_us = (int64_t)(o->rollout_request_timeout * 1e6);
-    int64_t lease_us = request_us + (int64_t)(o->rm_timeout * 1e6) + LEASE_SLACK_US;
+    /* a reward may wait for all the others in the window, with two at a time */
+    int64_t lease_us = request_us + (int64_t)(o->rm_timeout * 1e6) * (1 + r->window / 2) + LEASE_SLACK_US;
     struct clime_lease leases[BATCH] = {{0}};
     for (int i = 0; i < n; i++) leases[i].sample = r->slots[slots[i]].sample;
     enum clime_err rc =

@@ -1,11 +1,12 @@
-/* The client's worker threads. Main thread submits and fetches; a worker takes a request, generates, scores, hands it
- * back. Each worker owns one HTTP client (a kept-alive connection to the router).
+/* The client's threads: a pipeline from a submitted request to a finished one.
  *
- * Owns two queues of borrowed requests. Invariant: a request that was submitted comes back, whatever the network does:
+ *   main -> todo -> n generators (HTTP) -> generated -> submitter -> rewarder's workers -> taker -> done -> main
+ *
+ * A generator owns one HTTP client (a kept-alive connection to the router) and is never held up by a reward. The
+ * rewarder wants one thread to submit and one to take; those two do nothing else.
+ *
+ * Owns the queues of borrowed requests. Invariant: a request that was submitted comes back, whatever the network does:
  * every call has the request's deadline, and every wait inside a try looks at `stop`.
- *
- * Threads and not one event loop: rewards block (a command, a URL), and 64 sleeping threads cost nothing beside a model
- * on the same machine.
  */
 #include "trainer/rollout_client.h"
 
@@ -21,17 +22,21 @@
 #include "common/queue.h"
 #include "trainer/fleet.h"
 #include "trainer/generate.h"
+#include "trainer/reward/rewarder.h"
 
 #define MAX_REPLY ((size_t)256 << 20)
 #define MAX_BODY ((size_t)64 << 20)
 #define FIRST_PAUSE_US 50000
 #define MAX_PAUSE_US 1000000
+#define STOP_CHECK_US 200000
 
 struct clime_client {
     struct clime_client_options o;
-    struct clime_queue *todo, *done;
-    pthread_t *threads;
-    int n_started;
+    struct clime_queue *todo, *generated, *done;
+    struct clime_rewarder *rewarder;
+    pthread_t *generators, submitter, taker;
+    int n_generators;
+    bool has_submitter, has_taker;
     atomic_bool stop;
 };
 
@@ -127,35 +132,34 @@ static void decode(struct clime_client *c, struct clime_request *r) {
     s->response = clime_buf_take(&text);
 }
 
-static void score(struct clime_client *c, struct clime_request *r) {
+/* Takes over the reward of an answered call: a number, or a member of an object. */
+static void score(struct clime_request *r, struct clime_reward *given) {
     struct clime_sample *s = r->sample;
-    struct clime_reward out = {0};
-    int64_t t0 = clime_now_us();
-    struct clime_reward_request q = {.type = r->rm_type,
-                                     .prompt = clime_str_of(r->prompt),
-                                     .response = clime_str_of(s->response),
-                                     .label = clime_str_of(s->label),
-                                     .metadata = clime_str_of(s->metadata),
-                                     .label_is_json = true,
-                                     .seed = s->seed};
-    (void)c;
-    if (clime_reward_grade(&q, r->reward_key, &out)) {
-        clime_error_prefix(&out.error, "reward");
-        sample_failed(s, &out.error);
-    } else if (!isfinite(out.value)) {
-        clime_fail(&out.error, CLIME_ERR_INPUT, "the reward is an object: --reward-key must name its member");
-        sample_failed(s, &out.error);
+    struct clime_reward picked = {0};
+    const struct clime_reward *v = given;
+    if (!given->error.code && given->object && r->reward_key) {
+        clime_reward_from_json(clime_str_of(given->object), r->reward_key, &picked);
+        v = &picked;
+    }
+    struct clime_error e = v->error;
+    if (!e.code && !isfinite(v->value))
+        clime_fail(&e, CLIME_ERR_INPUT, "%s",
+                   given->object ? "it is an object: --reward-key must name its member" : "it is not finite");
+    if (e.code) {
+        clime_error_prefix(&e, "reward");
+        sample_failed(s, &e);
     } else {
-        s->reward = out.value;
+        s->reward = v->value;
         s->has_reward = true;
         free(s->reward_json);
-        s->reward_json = out.object ? xstrdup(out.object) : NULL;
+        s->reward_json = given->object ? xstrdup(given->object) : NULL;
     }
-    clime_reward_free(&out);
-    r->reward_us = clime_now_us() - t0;
+    clime_reward_free(&picked);
 }
 
-static void *worker(void *arg) {
+/* ---- threads ---- */
+
+static void *generator_main(void *arg) {
     struct clime_client *c = arg;
     struct clime_http_client *http = clime_http_client_new();
     void *item;
@@ -163,45 +167,99 @@ static void *worker(void *arg) {
         struct clime_request *r = item;
         if (stopping(c)) continue;
         generate(c, http, r);
-        if (r->sample->status != CLIME_SAMPLE_FAILED) {
-            decode(c, r);
-            score(c, r);
-        }
+        if (r->sample->status != CLIME_SAMPLE_FAILED) decode(c, r);
         free(r->sample->device);
         r->sample->device = c->o.device ? xstrdup(c->o.device) : NULL;
-        CHECK(clime_queue_push(c->done, r));
+        CHECK(clime_queue_push(c->generated, r));
     }
     clime_http_client_free(http);
+    return NULL;
+}
+
+static void *submitter_main(void *arg) {
+    struct clime_client *c = arg;
+    void *item;
+    while (clime_queue_pop(c->generated, &item, 1, -1) == 1) {
+        struct clime_request *r = item;
+        const struct clime_sample *s = r->sample;
+        struct clime_error e = {0};
+        if (stopping(c)) continue;
+        if (s->status != CLIME_SAMPLE_FAILED) {
+            struct clime_reward_request q = {.type = r->rm_type,
+                                             .prompt = clime_str_of(r->prompt),
+                                             .response = clime_str_of(s->response),
+                                             .label = clime_str_of(s->label),
+                                             .metadata = clime_str_of(s->metadata),
+                                             .label_is_json = true,
+                                             .seed = s->seed};
+            if (!clime_rewarder_submit(c->rewarder, &q, r, &e)) continue;
+            clime_error_prefix(&e, "reward");
+            sample_failed(r->sample, &e);
+        }
+        CHECK(clime_queue_push(c->done, r));
+    }
+    return NULL;
+}
+
+static void *taker_main(void *arg) {
+    struct clime_client *c = arg;
+    while (!stopping(c)) {
+        void *tag;
+        struct clime_reward reward = {0};
+        if (!clime_rewarder_next(c->rewarder, clime_now_us() + STOP_CHECK_US, &tag, &reward)) continue;
+        score(tag, &reward);
+        clime_reward_free(&reward);
+        CHECK(clime_queue_push(c->done, tag));
+    }
     return NULL;
 }
 
 enum clime_err clime_client_open(const struct clime_client_options *o, struct clime_client **out,
                                  struct clime_error *e) {
     struct clime_client *c = xcalloc(1, sizeof *c);
+    struct clime_rewarder_options ro = {.type = o->rm_type,
+                                        .command = o->rm_command,
+                                        .url = o->rm_url,
+                                        .timeout_us = o->reward_timeout_us,
+                                        .max_pending = CLIME_CLIENT_MAX};
+    *out = NULL;
     c->o = *o;
     atomic_init(&c->stop, false);
     c->todo = clime_queue_new(CLIME_CLIENT_MAX);
+    c->generated = clime_queue_new(CLIME_CLIENT_MAX);
     c->done = clime_queue_new(CLIME_CLIENT_MAX);
-    c->threads = xcalloc((size_t)o->n_threads, sizeof *c->threads);
-    for (; c->n_started < o->n_threads; c->n_started++)
-        if (pthread_create(&c->threads[c->n_started], NULL, worker, c)) break;
-    if (c->n_started == 0) {
-        clime_client_close(c);
-        return clime_fail(e, CLIME_ERR_INTERNAL, "cannot start a client thread");
+    c->generators = xcalloc((size_t)o->n_threads, sizeof *c->generators);
+    enum clime_err rc = clime_rewarder_new(&ro, &c->rewarder, e);
+    if (!rc) {
+        c->has_submitter = !pthread_create(&c->submitter, NULL, submitter_main, c);
+        c->has_taker = !pthread_create(&c->taker, NULL, taker_main, c);
+        while (c->n_generators < o->n_threads &&
+               !pthread_create(&c->generators[c->n_generators], NULL, generator_main, c))
+            c->n_generators++;
+        if (!c->has_submitter || !c->has_taker || c->n_generators == 0)
+            rc = clime_fail(e, CLIME_ERR_INTERNAL, "cannot start the client's threads");
     }
-    *out = c;
-    return CLIME_OK;
+    if (rc)
+        clime_client_close(c);
+    else
+        *out = c;
+    return rc;
 }
 
 void clime_client_close(struct clime_client *c) {
     if (!c) return;
     atomic_store(&c->stop, true);
     clime_queue_close(c->todo);
-    for (int i = 0; i < c->n_started; i++) pthread_join(c->threads[i], NULL);
+    for (int i = 0; i < c->n_generators; i++) pthread_join(c->generators[i], NULL);
+    clime_queue_close(c->generated);
+    if (c->has_submitter) pthread_join(c->submitter, NULL);
+    if (c->has_taker) pthread_join(c->taker, NULL);
+    clime_rewarder_free(c->rewarder);
     clime_queue_close(c->done);
     clime_queue_free(c->todo);
+    clime_queue_free(c->generated);
     clime_queue_free(c->done);
-    free(c->threads);
+    free(c->generators);
     free(c);
 }
 

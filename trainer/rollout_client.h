@@ -1,8 +1,9 @@
-/* The trainer's side of /generate: worker threads that turn a request into a finished sample.
+/* The trainer's side of /generate: threads that turn a request into a finished sample.
  *
  * A request is generation and then reward. The owner (rollout or eval, on the main thread) fills one, submits it, and
  * gets it back from clime_client_next with the sample COMPLETED, TRUNCATED or FAILED; nothing else comes back, and
- * everything comes back before its deadline. Between submit and next the request and its sample belong to a worker.
+ * everything comes back in the end: generation before the request's deadline, the reward before its own. Between submit
+ * and next the request and its sample belong to the client.
  *
  * A try that breaks (server gone, router gone, 429, 503, an abort that nobody asked for, another weight version) is
  * repeated with the same seed and a new rid until the deadline: by the contract on numerics the result is the same. An
@@ -12,7 +13,6 @@
 #define CLIME_TRAINER_ROLLOUT_CLIENT_H
 
 #include "model/tokenizer.h"
-#include "trainer/reward/reward.h"
 #include "trainer/rl_options.h"
 #include "trainer/sample.h"
 
@@ -22,15 +22,15 @@ struct clime_fleet;
 struct clime_request {
     struct clime_sample *sample; /* in: ids[n_prompt], seed, label, metadata; out: everything else */
     const struct clime_sampling_options *sampling;
-    const char *rm_type, *reward_key;
-    const char *prompt;  /* text, for rewards outside this process */
-    char rid[112];       /* run/rollout/group/member/attempt; ".try" is appended */
-    int64_t version;     /* of the weights; an answer of another one is refused */
-    int64_t deadline_us; /* clime_now_us scale */
-    void *owner;         /* for the owner's use */
+    const char *rm_type, *reward_key; /* may be NULL */
+    const char *prompt;               /* text, for rewards outside this process */
+    char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
+    int64_t version;                  /* of the weights; an answer of another one is refused */
+    int64_t deadline_us;              /* clime_now_us scale */
+    void *owner;                      /* for the owner's use */
     /* out */
     int n_tries, n_stale; /* requests sent; answers refused for their version */
-    int64_t generate_us, reward_us;
+    int64_t generate_us;
 };
 
 struct clime_client_options {
@@ -38,7 +38,7 @@ struct clime_client_options {
     const struct clime_tokenizer *tokenizer;
     int n_threads;
     int64_t reward_timeout_us;
-    const char *rm_command, *rm_url;
+    const char *rm_type, *rm_command, *rm_url; /* may be NULL */
     const char *device; /* kind of device of the servers, recorded with each sample; may be NULL */
 };
 

@@ -1,0 +1,104 @@
+/* Aggregates over the ledger. Called by the report on a reading connection; any thread with its own. */
+#include "trainer/ledger/summary.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static enum clime_err read_run(struct clime_db *db, struct clime_summary *s, struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT name, seed, created_us, (SELECT count(*) FROM incarnations),"
+                          " (SELECT count(DISTINCT rollout) FROM steps WHERE done_us IS NOT NULL),"
+                          " (SELECT count(*) FROM groups), (SELECT count(*) FROM groups WHERE state = 'dropped'),"
+                          " (SELECT count(*) FROM steps), (SELECT count(*) FROM steps WHERE done_us IS NOT NULL),"
+                          " (SELECT max(json_extract(stats, '$.train/train_rollout_logprob_abs_diff')) FROM steps),"
+                          " (SELECT ifnull(sum(json_extract(stats, '$.train/logprob_gap_tokens')), 0) FROM steps),"
+                          " (SELECT ifnull(max(at_us), 0) FROM events) FROM runs");
+    if (clime_db_row(q)) {
+        snprintf(s->name, sizeof s->name, "%s", clime_db_get_text(q));
+        s->seed = clime_db_get_int(q);
+        s->created_us = clime_db_get_int(q);
+        s->incarnations = clime_db_get_int(q);
+        s->rollouts = clime_db_get_int(q);
+        s->groups = clime_db_get_int(q);
+        s->dropped = clime_db_get_int(q);
+        s->steps = clime_db_get_int(q);
+        s->steps_done = clime_db_get_int(q);
+        s->gap = clime_db_get_real(q);
+        s->gap_tokens = clime_db_get_int(q);
+        s->last_us = clime_db_get_int(q);
+    }
+    return clime_db_done(q, e);
+}
+
+enum clime_err clime_summary_read(struct clime_db *db, struct clime_summary *s, struct clime_error *e) {
+    *s = (struct clime_summary){.version = -1};
+    enum clime_err rc = read_run(db, s, e);
+    if (rc) return rc;
+    struct clime_stmt *q = clime_db_stmt(
+        db, "SELECT ifnull(sum(status = 'pending'), 0), ifnull(sum(status = 'completed'), 0),"
+            " ifnull(sum(status = 'truncated'), 0), ifnull(sum(status = 'failed'), 0), ifnull(sum(n_response), 0)"
+            " FROM samples");
+    if (clime_db_row(q)) {
+        s->n_pending = clime_db_get_int(q);
+        s->n_completed = clime_db_get_int(q);
+        s->n_truncated = clime_db_get_int(q);
+        s->n_failed = clime_db_get_int(q);
+        s->tokens = clime_db_get_int(q);
+    }
+    if ((rc = clime_db_done(q, e))) return rc;
+    q = clime_db_stmt(db, "SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1");
+    if (clime_db_row(q)) {
+        s->version = clime_db_get_int(q);
+        snprintf(s->sha256, sizeof s->sha256, "%s", clime_db_get_text(q));
+    }
+    return clime_db_done(q, e);
+}
+
+enum clime_err clime_summary_rewards(struct clime_db *db, double **rewards, int *n, struct clime_error *e) {
+    int size = 0;
+    *rewards = NULL;
+    *n = 0;
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT avg(s.reward) FROM step_samples t JOIN samples s ON s.id = t.sample_id"
+                          " GROUP BY s.rollout ORDER BY s.rollout");
+    while (clime_db_row(q)) {
+        if (*n == size) {
+            size = size ? 2 * size : 64;
+            *rewards = xrealloc(*rewards, (size_t)size * sizeof **rewards);
+        }
+        (*rewards)[(*n)++] = clime_db_get_real(q);
+    }
+    return clime_db_done(q, e);
+}
+
+enum clime_err clime_summary_evals(struct clime_db *db, void (*fn)(void *arg, const struct clime_eval_point *p),
+                                   void *arg, struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT name, step, n_prompts, n_failed, score FROM evals ORDER BY name, step");
+    while (clime_db_row(q)) {
+        struct clime_eval_point p = {.name = clime_db_get_text(q)};
+        p.step = clime_db_get_int(q);
+        p.n_prompts = clime_db_get_int(q);
+        p.n_failed = clime_db_get_int(q);
+        p.score = clime_db_get_real(q);
+        fn(arg, &p);
+    }
+    return clime_db_done(q, e);
+}
+
+enum clime_err clime_summary_sample(struct clime_db *db, bool best, char **prompt, char **response, double *reward,
+                                    struct clime_error *e) {
+    *prompt = *response = NULL;
+    *reward = 0;
+    struct clime_stmt *q = clime_db_stmt(
+        db, "SELECT g.prompt, s.response, s.reward FROM samples s JOIN groups g ON g.id = s.group_id"
+            " WHERE s.reward IS NOT NULL AND s.rollout = (SELECT max(rollout) FROM samples WHERE reward IS NOT NULL)"
+            " ORDER BY s.reward * ?, s.id LIMIT 1");
+    clime_db_int(q, best ? -1 : 1);
+    if (clime_db_row(q)) {
+        *prompt = clime_db_dup_text(q);
+        *response = clime_db_dup_text(q);
+        *reward = clime_db_get_real(q);
+    }
+    return clime_db_done(q, e);
+}

@@ -1,0 +1,38 @@
+/* Ledger: the questions that a report asks. Read-only; works beside a trainer that is running. */
+#ifndef CLIME_TRAINER_LEDGER_SUMMARY_H
+#define CLIME_TRAINER_LEDGER_SUMMARY_H
+
+#include "trainer/ledger/db.h"
+
+struct clime_summary {
+    char name[32];
+    int64_t seed, created_us, incarnations;
+    int64_t rollouts, groups, dropped, steps, steps_done;
+    int64_t n_pending, n_completed, n_truncated, n_failed; /* samples */
+    int64_t tokens;                                        /* of responses */
+    double gap;         /* greatest log-probability gap of any step; NaN = none measured */
+    int64_t gap_tokens; /* over all steps */
+    char sha256[65];    /* of the newest version, "" = none */
+    int64_t version;    /* -1 = none */
+    int64_t last_us;    /* of the newest event */
+};
+enum clime_err clime_summary_read(struct clime_db *db, struct clime_summary *out, struct clime_error *e);
+
+/* Mean reward of each finished rollout, in order. The caller frees rewards. */
+enum clime_err clime_summary_rewards(struct clime_db *db, double **rewards, int *n, struct clime_error *e);
+
+/* Calls fn for every evaluation, by name and step. */
+struct clime_eval_point {
+    const char *name;
+    int64_t step, n_prompts, n_failed;
+    double score;
+};
+enum clime_err clime_summary_evals(struct clime_db *db, void (*fn)(void *arg, const struct clime_eval_point *p),
+                                   void *arg, struct clime_error *e);
+
+/* One rewarded sample of the newest rollout, the best or the worst: prompt, response, reward. Strings are the caller's;
+ * prompt NULL when there is none. */
+enum clime_err clime_summary_sample(struct clime_db *db, bool best, char **prompt, char **response, double *reward,
+                                    struct clime_error *e);
+
+#endif

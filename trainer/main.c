@@ -1,0 +1,46 @@
+/* clime-train: one program, a subcommand for each job. main picks the row and hands over; nothing else is here. */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/err.h"
+#include "common/log.h"
+#include "trainer/export.h"
+#include "trainer/grade.h"
+#include "trainer/init.h"
+#include "trainer/report.h"
+#include "trainer/rl.h"
+#include "trainer/sft.h"
+#include "trainer/task.h"
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv); /* argv[0] is the name; returns the exit code */
+    const char *help;
+} commands[] = {
+    {"init", clime_init_main, "a new model folder with random weights, tokenizer and chat template"},
+    {"task", clime_task_main, "a generated dataset of questions with checkable answers"},
+    {"sft", clime_sft_main, "supervised fine-tuning on prompts and responses"},
+    {"rl", clime_rl_main, "reinforcement learning through router and servers"},
+    {"grade", clime_grade_main, "a reward function over JSON lines from standard input"},
+    {"export", clime_export_main, "a checkpoint as a Hugging Face folder"},
+    {"report", clime_report_main, "what a run did, with a plot of the reward"},
+};
+
+static void usage(FILE *to) {
+    fprintf(to, "clime-train COMMAND [options]\n\n");
+    for (size_t i = 0; i < CLIME_COUNT(commands); i++) fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].help);
+    fprintf(to, "\nclime-train COMMAND --help lists the command's options.\n");
+}
+
+int main(int argc, char **argv) {
+    clime_log_open("train", CLIME_LOG_INFO);
+    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        usage(argc < 2 ? stderr : stdout);
+        return argc < 2 ? 2 : 0;
+    }
+    for (size_t i = 0; i < CLIME_COUNT(commands); i++)
+        if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
+    fprintf(stderr, "clime-train: no command \"%s\"\n", argv[1]);
+    usage(stderr);
+    return 2;
+}

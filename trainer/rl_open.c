@@ -1,0 +1,216 @@
+/* Opening a run: folder and lock, tokenizer and prompts, learner, ledger, fleet. Called once by clime_rl_main.
+ *
+ * The order is from cheap to dear, so that a wrong path or option is said before a model is loaded; the servers are
+ * started before the learner, because both read the model and neither needs the other yet.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/json/tree.h"
+#include "trainer/folder.h"
+#include "trainer/generate.h"
+#include "trainer/ledger/events.h"
+#include "trainer/rl_run.h"
+
+#define MAX_CLIENT_THREADS 4096
+
+/* Two trainers on one run folder would break every promise: the second is refused. The kernel drops the lock with the
+ * process, however it ends. */
+static enum clime_err lock_run(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc = clime_make_dirs(rl->o.run, e);
+    if (rc) return rc;
+    char *path = xasprintf("%s/lock", rl->o.run);
+    rl->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (rl->lock_fd < 0)
+        rc = clime_fail(e, CLIME_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    else if (flock(rl->lock_fd, LOCK_EX | LOCK_NB))
+        rc = clime_fail(e, CLIME_ERR_BUSY, "another clime-train works on the run folder %s", rl->o.run);
+    free(path);
+    return rc;
+}
+
+static bool has_config(const char *dir) {
+    char *path = xasprintf("%s/config.json", dir);
+    bool there = access(path, R_OK) == 0;
+    free(path);
+    return there;
+}
+
+/* slime's rule: --load where it exists, else --ref-load, else --hf-checkpoint. */
+static enum clime_err choose_initial(struct clime_rl *rl, struct clime_error *e) {
+    const struct clime_rl_options *o = &rl->o;
+    if (o->load && access(o->load, F_OK) == 0) {
+        rl->initial_dir = o->load;
+        if (!has_config(o->load))
+            return clime_fail(
+                e, CLIME_ERR_INPUT,
+                "--load %s is no Hugging Face folder; a checkpoint becomes one with clime-train export, and "
+                "a run resumes from its run folder by itself",
+                o->load);
+    } else {
+        rl->initial_dir = o->ref_load ? o->ref_load : o->hf_checkpoint;
+    }
+    if (has_config(rl->initial_dir)) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_NOT_FOUND, "no model in %s", rl->initial_dir);
+}
+
+static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
+    const struct clime_rl_options *o = &rl->o;
+    struct clime_data_options d = {.prompt_data = o->prompt_data,
+                                   .input_key = o->input_key,
+                                   .label_key = o->label_key,
+                                   .metadata_key = o->metadata_key,
+                                   .tool_key = o->tool_key,
+                                   .apply_chat_template = o->apply_chat_template,
+                                   .apply_chat_template_kwargs = o->apply_chat_template_kwargs,
+                                   .max_prompt_len = (int)o->rollout_max_prompt_len,
+                                   .shuffle = o->rollout_shuffle,
+                                   .seed = (uint64_t)o->rollout_seed};
+    enum clime_err rc = clime_tokenizer_load(o->hf_checkpoint, &rl->tokenizer, e);
+    if (!rc) rc = clime_dataset_load(&d, rl->tokenizer, &rl->data, e);
+    if (!rc) rc = clime_eval_load(o, rl->tokenizer, &rl->eval, e);
+    if (rc) return rc;
+    if (rl->data.n_too_long)
+        clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n, o->prompt_data,
+                            rl->data.n_too_long);
+    rl->num_rollout = o->num_epoch ? o->num_epoch * rl->data.n / o->rollout_batch_size : o->num_rollout;
+    return CLIME_OK;
+}
+
+/* Lengths that the memory plan and the servers need to hold. */
+static int longest_sample(const struct clime_rl *rl) {
+    int most = 0;
+    for (int i = 0; i < rl->data.n; i++) {
+        int n = rl->data.prompts[i].n_ids, len = n + (int)clime_generate_room(&rl->o.sampling, n);
+        if (len > most) most = len;
+    }
+    return most;
+}
+
+static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_learner_options *l = &rl->o.learner;
+    int longest = longest_sample(rl);
+    l->hf_checkpoint = rl->initial_dir;
+    l->model.dev.deterministic = true;
+    l->max_seq_len = longest;
+    if (rl->o.pack.dynamic)
+        l->max_tokens_per_gpu = (int)rl->o.max_tokens_per_gpu;
+    else if (rl->o.micro_batch_size * longest > 1 << 24)
+        return clime_fail(e, CLIME_ERR_LIMIT, "--micro-batch-size %lld of %d tokens is over 2^24 tokens",
+                          (long long)rl->o.micro_batch_size, longest);
+    else
+        l->max_tokens_per_gpu = (int)rl->o.micro_batch_size * longest;
+    rl->o.pack.max_tokens = l->max_tokens_per_gpu;
+    rl->o.pack.micro_batch_size = (int)rl->o.micro_batch_size;
+    if (!l->lr_decay_iters) l->lr_decay_iters = rl->num_rollout * rl->o.num_steps_per_rollout;
+    return clime_learner_open(l, &rl->learner, e);
+}
+
+/* Names the first option whose value differs between the record and now. */
+static enum clime_err compare_options(const char *recorded, const char *now, struct clime_error *e) {
+    struct cJSON *a = NULL, *b = NULL;
+    if (!strcmp(recorded, now)) return CLIME_OK;
+    enum clime_err rc = clime_tree_parse(recorded, strlen(recorded), &a, e);
+    if (!rc) rc = clime_tree_parse(now, strlen(now), &b, e);
+    for (const struct cJSON *x = clime_tree_first(b); x && !rc; x = clime_tree_next(x)) {
+        const struct cJSON *y = clime_tree_get(a, clime_tree_key(x));
+        const char *sx = clime_tree_str(x, ""), *sy = clime_tree_str(y, "");
+        if (clime_tree_kind(x) != clime_tree_kind(y) || strcmp(sx, sy) ||
+            clime_tree_num(x, 0) != clime_tree_num(y, 0) || clime_tree_bool(x, false) != clime_tree_bool(y, false) ||
+            clime_tree_size(x) != clime_tree_size(y))
+            rc = clime_fail(e, CLIME_ERR_INPUT,
+                            "--%s differs from what this run was begun with; it decides the weights, so another value "
+                            "needs another run folder",
+                            clime_tree_key(x));
+    }
+    if (!rc) rc = clime_fail(e, CLIME_ERR_INPUT, "the options differ from what this run was begun with");
+    clime_tree_free(a);
+    clime_tree_free(b);
+    return rc;
+}
+
+static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
+    char name[32];
+    const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
+    char *path = xasprintf("%s/ledger.db", rl->o.run);
+    snprintf(name, sizeof name, "%012" PRIx64, clime_hash64(words, 2) >> 16);
+    enum clime_err rc = clime_ledger_open(path, &rl->ledger, e);
+    if (!rc) rc = clime_run_begin(rl->ledger, name, (uint64_t)rl->o.rollout_seed, rl->o.options_json, &rl->run, e);
+    if (!rc) rc = compare_options(rl->run.options, rl->o.options_json, e);
+    if (!rc)
+        clime_event(rl->ledger, rl->run.incarnation, "start", "run %s, incarnation %" PRId64 ", pid %d", rl->run.name,
+                    rl->run.incarnation, (int)getpid());
+    free(path);
+    return rc;
+}
+
+static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_fleet_options o = {.run_dir = rl->o.run,
+                                    .hf_checkpoint = rl->o.hf_checkpoint,
+                                    .device = rl->o.device,
+                                    .dtype = rl->o.dtype,
+                                    .num_servers = (int)rl->o.num_servers,
+                                    .router_url = rl->o.router_url,
+                                    .server_args = &rl->o.server_args,
+                                    .router_args = &rl->o.router_args,
+                                    .ledger = rl->ledger,
+                                    .incarnation = rl->run.incarnation};
+    return clime_fleet_open(&o, &rl->fleet, e);
+}
+
+enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc;
+    rl->published = -1;
+    clime_progress_begin(&rl->progress);
+    clime_http_client_global_init();
+    rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);
+    rl->hf_dir = xasprintf("%s/hf", rl->o.run);
+    if ((rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e))) return rc;
+    if (rl->o.explain) return open_learner(rl, e);
+    if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
+        (rc = open_fleet(rl, e)))
+        return rc;
+    return open_learner(rl, e);
+}
+
+/* The predecessor's requests are aborted first: they would only take the servers' time, their leases are void. */
+enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) {
+    char prefix[40];
+    snprintf(prefix, sizeof prefix, "%s/", rl->run.name);
+    clime_fleet_abort(rl->fleet, prefix);
+    int64_t n = rl->o.server_concurrency * clime_fleet_size(rl->fleet);
+    rl->n_threads = (int)(n < MAX_CLIENT_THREADS ? n : MAX_CLIENT_THREADS);
+    struct clime_client_options o = {.fleet = rl->fleet,
+                                     .tokenizer = rl->tokenizer,
+                                     .n_threads = rl->n_threads,
+                                     .reward_timeout_us = (int64_t)(rl->o.rm_timeout * 1e6),
+                                     .rm_type = rl->o.rm_type,
+                                     .rm_command = rl->o.rm_command,
+                                     .rm_url = rl->o.rm_url,
+                                     .device = clime_fleet_device(rl->fleet)};
+    return clime_client_open(&o, &rl->client, e);
+}
+
+void clime_rl_close(struct clime_rl *rl) {
+    clime_client_close(rl->client);
+    clime_fleet_close(rl->fleet);
+    clime_learner_close(rl->learner);
+    clime_metrics_log_close(rl->log);
+    clime_eval_free(&rl->eval);
+    clime_dataset_free(&rl->data);
+    clime_tokenizer_free(rl->tokenizer);
+    clime_run_free(&rl->run);
+    clime_ledger_close(rl->ledger);
+    free(rl->checkpoint_dir);
+    free(rl->hf_dir);
+    clime_rl_options_free(&rl->o);
+    if (rl->lock_fd >= 0) close(rl->lock_fd);
+}
