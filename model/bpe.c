@@ -104,18 +104,22 @@ enum clime_err clime_bpe_add_merge(struct clime_bpe *b, struct clime_str left, s
     struct clime_str both = {joined, left.len + right.len};
     int32_t l = clime_vocab_find(&b->vocab, left), r = clime_vocab_find(&b->vocab, right);
     int32_t id = clime_vocab_find(&b->vocab, both);
-    if (l < 0 || r < 0 || id < 0)
-        return clime_fail(e, CLIME_ERR_INPUT, "merge %zu: token \"" CLIME_STR_FMT "\" is not in the vocabulary",
-                          b->n_merges,
-                          CLIME_STR_ARG(l < 0   ? left
-                                        : r < 0 ? right
-                                                : both));
+    enum clime_err rc = CLIME_OK;
+    if (l < 0 || r < 0 || id < 0) {
+        struct clime_str missing = l < 0 ? left : r < 0 ? right : both;
+        if (missing.len > 100) missing.len = 100;
+        rc = clime_fail(e, CLIME_ERR_INPUT, "merge %zu: token \"" CLIME_STR_FMT "\" is not in the vocabulary",
+                        b->n_merges, CLIME_STR_ARG(missing));
+        goto done;
+    }
     if ((b->n_merges + 1) * 2 > b->n_slots) grow_merges(b);
     struct clime_bpe_merge *m = find_slot(b, pair_key(l, r));
     m->key = pair_key(l, r); /* a repeated pair takes the later rank */
     m->rank = (uint32_t)b->n_merges++;
     m->id = id;
-    return CLIME_OK;
+done:
+    if (joined != small) free(joined);
+    return rc;
 }
 
 enum clime_err clime_bpe_finish(struct clime_bpe *b, struct clime_error *e) {

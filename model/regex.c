@@ -41,7 +41,7 @@ enum clime_err clime_regex_new(struct clime_str pattern, bool literal, struct cl
     }
     int code = 0;
     PCRE2_SIZE at = 0;
-    uint32_t options = PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE);
+    uint32_t options = PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
     pcre2_code *compiled = pcre2_compile((PCRE2_SPTR)(text.data ? text.data : ""), text.len, options, &code, &at, NULL);
     if (!compiled) {
         PCRE2_UCHAR why[200];

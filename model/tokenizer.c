@@ -105,7 +105,8 @@ static enum clime_err build_pieces(struct clime_tokenizer *t, struct clime_match
     t->flags = xcalloc((size_t)t->n_vocab + 1, sizeof *t->flags);
     for (int32_t id = 0; id < t->n_vocab; id++) {
         struct clime_str token = clime_tokenizer_decoder_text(t, id);
-        if (clime_decoder_token(&t->decoder, m, token, false, &t->pieces)) t->flags[id] |= CLIME_TOKEN_BYTE;
+        if (token.ptr && clime_decoder_token(&t->decoder, m, token, false, &t->pieces))
+            t->flags[id] |= CLIME_TOKEN_BYTE;
         t->piece_at[id + 1] = (uint32_t)t->pieces.len;
     }
     if (t->pieces.full)

@@ -70,7 +70,8 @@ void clime_tokenizer_decode(const struct clime_tokenizer *t, const int32_t *ids,
 
 /* Streaming decode. feed appends to out those bytes that no later id can change; finish appends the rest. The
  * concatenation is clime_tokenizer_decode of all ids, and every call appends whole UTF-8 characters.
- * With byte fallback a run of byte tokens is held until it ends, since the library decodes it as a whole. */
+ * With byte fallback a run of byte tokens is held until it ends, since the library decodes it as a whole: a newline
+ * spelt <0x0A> comes out with the token after it. */
 struct clime_detok {
     const struct clime_tokenizer *t;
     bool skip_special;
@@ -78,7 +79,7 @@ struct clime_detok {
     uint32_t n_strip;      /* leading characters still to be dropped */
     uint8_t tail[4];       /* byte-level: an unfinished UTF-8 sequence */
     uint8_t n_tail;        /* bytes in tail */
-    struct clime_buf held; /* byte run, or trailing characters that Strip may drop */
+    struct clime_buf held; /* byte fallback: the run so far */
 };
 void clime_detok_init(struct clime_detok *d, const struct clime_tokenizer *t, bool skip_special);
 void clime_detok_feed(struct clime_detok *d, int32_t id, struct clime_buf *out);
