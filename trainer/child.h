@@ -48,6 +48,6 @@ enum clime_err clime_child_poll(struct clime_child *c, struct clime_http_client 
                                 struct clime_error *e);
 
 void clime_child_kill(struct clime_child *c); /* SIGKILL; poll reaps and restarts it */
-void clime_child_stop(struct clime_child *c); /* SIGTERM, a short wait, SIGKILL; reaped */
+void clime_child_stop(struct clime_child *c); /* SIGKILL, and reaped here */
 
 #endif
