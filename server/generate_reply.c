@@ -230,7 +230,7 @@ static void write_ids(struct clime_jw *w, const int32_t *ids, size_t n) {
 /* from > 0: only what came after (incremental streams). frag: the cumulative lists as text. */
 static void write_output(struct clime_generate_reply *r, struct clime_jw *w, const struct clime_output *o, size_t from,
                          size_t text_from, size_t text_end, const struct fragment *frag) {
-    struct clime_str text = {o->text.text.data ? o->text.text.data + text_from : "", text_end - text_from};
+    struct clime_str text = {text_end > text_from ? o->text.text.data + text_from : "", text_end - text_from};
     clime_jw_object(w);
     if (o->job->is_list && o->job->stream) {
         clime_jw_key(w, "index");

@@ -15,7 +15,8 @@
 #include "common/hash.h"
 #include "server/server_metrics.h"
 
-#define POLL_US 500000 /* how often a sleeping worker looks whether its client is still there */
+#define MAX_RENDERED ((size_t)64 << 20) /* bytes of a prompt as text */
+#define POLL_US 500000                  /* how often a sleeping worker looks whether its client is still there */
 
 void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq) {
     /* ids take at most 2 bytes a character of the body, parameters and strings less */
@@ -46,16 +47,22 @@ static void encode_prompts(void *arg, struct clime_tok_scratch *scratch) {
     struct clime_server *s = t->gen->server;
     for (int i = 0; i < t->gen->n_prompts && !t->err; i++) {
         struct clime_prompt *p = &t->gen->prompts[i];
-        if (!p->is_text) continue;
-        t->err = clime_tokenizer_encode(s->tokenizer, scratch, p->text, p->add_special ? CLIME_ENCODE_SPECIAL : 0,
-                                        (size_t)s->opts.max_body, &p->ids, t->error);
+        struct clime_buf rendered;
+        if (!p->is_text && !p->chat) continue;
+        clime_buf_init(&rendered, MAX_RENDERED);
+        if (p->chat) t->err = clime_chat_render(&s->chat, p->chat, &rendered, t->error);
+        struct clime_str text = p->chat ? clime_buf_str(&rendered) : p->text;
+        if (!t->err)
+            t->err = clime_tokenizer_encode(s->tokenizer, scratch, text, p->add_special ? CLIME_ENCODE_SPECIAL : 0,
+                                            MAX_RENDERED, &p->ids, t->error);
+        clime_buf_free(&rendered);
     }
 }
 
 static enum clime_err encode_all(struct clime_generation *gen, struct clime_error *e) {
     struct encode_task t = {.gen = gen, .error = e};
     bool any = false;
-    for (int i = 0; i < gen->n_prompts; i++) any |= gen->prompts[i].is_text;
+    for (int i = 0; i < gen->n_prompts; i++) any |= gen->prompts[i].is_text || gen->prompts[i].chat;
     if (!any) return CLIME_OK;
     enum clime_err err = clime_text_pool_run(gen->server->text, encode_prompts, &t, e);
     return err ? err : t.err;
@@ -201,6 +208,6 @@ void clime_generation_end(struct clime_generation *gen) {
     if (gen->registered) clime_job_table_remove(&gen->server->jobs, gen->job);
     if (gen->n_reserved) clime_engine_release(gen->server->engine, gen->n_reserved);
     for (int i = 0; i < gen->n_prompts; i++)
-        if (gen->prompts[i].is_text) clime_ids_free(&gen->prompts[i].ids);
+        if (gen->prompts[i].is_text || gen->prompts[i].chat) clime_ids_free(&gen->prompts[i].ids);
     clime_job_free(gen->job);
 }

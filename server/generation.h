@@ -13,8 +13,9 @@ struct clime_prompt {
     bool is_text;
     bool add_special; /* text: with what the tokenizer's post-processor adds */
     struct clime_str text;
-    struct clime_ids ids; /* data is malloc'd when it came from text, else in the job's arena */
-    struct clime_str rid; /* empty = made up */
+    const struct clime_chat_prompt *chat; /* not NULL: a conversation to render */
+    struct clime_ids ids;                 /* data is malloc'd when it came from text or chat, else in the job's arena */
+    struct clime_str rid;                 /* empty = made up */
     struct clime_sampling_params *params;
     struct clime_logp_options *logp;
     struct clime_str salt;

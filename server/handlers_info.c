@@ -100,6 +100,45 @@ void clime_handle_model_info(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
+static void write_model(struct clime_jw *w, const struct clime_server *s) {
+    clime_jw_object(w);
+    put_str(w, "id", s->model_name);
+    put_str(w, "object", "model");
+    put_int(w, "created", s->started_us / 1000000);
+    put_str(w, "owned_by", "clime");
+    put_str(w, "root", s->opts.model_path);
+    put_str(w, "parent", NULL);
+    put_int(w, "max_model_len", s->max_len);
+    clime_jw_close(w);
+}
+
+void clime_handle_models(struct clime_http_request *rq, void *context) {
+    struct clime_buf body;
+    struct clime_jw w;
+    begin(&w, &body);
+    put_str(&w, "object", "list");
+    clime_jw_key(&w, "data");
+    clime_jw_array(&w);
+    write_model(&w, context);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_reply_buf(rq, 200, &body);
+}
+
+void clime_handle_model(struct clime_http_request *rq, void *context) {
+    const struct clime_server *s = context;
+    struct clime_buf body;
+    struct clime_jw w;
+    if (!clime_str_is(clime_http_param(rq), s->model_name)) {
+        clime_http_reply_error(rq, 404, "the model does not exist");
+        return;
+    }
+    clime_buf_init(&body, INFO_BYTES);
+    clime_jw_init(&w, &body);
+    write_model(&w, s);
+    clime_reply_buf(rq, 200, &body);
+}
+
 void clime_handle_weight_version(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_buf body;

@@ -28,6 +28,8 @@ static enum clime_err open_model(struct clime_server *s, struct clime_error *e) 
         .max_pos = (int)o->context_length};
     enum clime_err err = clime_tokenizer_load(o->model_path, &s->tokenizer, e);
     if (!err) err = clime_model_open(o->model_path, &m, &s->model, e);
+    clime_sampling_defaults(&s->openai_defaults);
+    if (!err) err = clime_sampling_model_defaults(o->model_path, &s->openai_defaults, e);
     if (err) return err;
     size_t n_tok;
     const int32_t *tok = clime_tokenizer_eos(s->tokenizer, &n_tok);
@@ -110,6 +112,29 @@ static char *folder_name(const char *path) {
     return xstrndup(path + start, n - start);
 }
 
+struct template_task {
+    struct clime_server *s;
+    enum clime_err err;
+    struct clime_error *error;
+};
+
+static void open_template(void *arg, struct clime_tok_scratch *scratch) {
+    struct template_task *t = arg;
+    (void)scratch;
+    t->err = clime_chat_template_open(&t->s->chat, t->s->tokenizer, t->s->opts.chat_template, t->error);
+}
+
+/* The text threads, and on one of them the template. A folder's own template that does not compile only disables chat:
+ * its policy can still be trained and served. */
+static enum clime_err open_text(struct clime_server *s, struct clime_error *e) {
+    struct template_task t = {.s = s, .error = e};
+    s->text = clime_text_pool_open(s->tokenizer, (int)s->opts.text_threads, (int)s->opts.http_threads);
+    enum clime_err err = clime_text_pool_run(s->text, open_template, &t, e);
+    if (err || !t.err || s->opts.chat_template) return err ? err : t.err;
+    LOG_WARN("no chat: %s", e->msg);
+    return CLIME_OK;
+}
+
 /* ---- end --------------------------------------------------------------------------------------------------- */
 
 static void wait_idle(struct clime_server *s, int64_t limit_us) {
@@ -136,8 +161,7 @@ static int serve(struct clime_server *s, int64_t start_us) {
     int status = 1;
     if ((err = open_model(s, &e)) || (err = open_engine(s, &e))) goto done;
     s->metrics = clime_server_metrics_new(s->model_name);
-    s->text = clime_text_pool_open(s->tokenizer, (int)s->opts.text_threads, (int)s->opts.http_threads);
-    if ((err = open_http(s, &http, &health, &e))) goto done;
+    if ((err = open_text(s, &e)) || (err = open_http(s, &http, &health, &e))) goto done;
     s->startup_seconds = (double)(clime_now_us() - start_us) / 1e6;
     atomic_store(&s->ready, true);
     if ((err = clime_port_file_write(s->opts.port_file, clime_http_server_port(http), &e))) goto done;
@@ -157,6 +181,7 @@ done:
     clime_http_server_stop(http);
     clime_engine_close(s->engine);
     clime_text_pool_close(s->text);
+    clime_chat_template_close(&s->chat);
     clime_server_metrics_free(s->metrics);
     clime_model_close(s->model);
     clime_tokenizer_free(s->tokenizer);

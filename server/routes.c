@@ -9,6 +9,15 @@
 
 const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST|PUT", .path = "/generate", .auth = USER, .handler = clime_handle_generate},
+    {.methods = "POST", .path = "/v1/completions", .auth = USER, .handler = clime_handle_completions},
+    {.methods = "POST", .path = "/v1/chat/completions", .auth = USER, .handler = clime_handle_chat},
+    {.methods = "GET", .path = "/v1/models", .auth = USER, .handler = clime_handle_models},
+    {.methods = "GET", .path = "/v1/models/{model}", .auth = USER, .handler = clime_handle_model},
+    {.methods = "POST", .path = "/tokenize", .auth = USER, .handler = clime_handle_tokenize},
+    {.methods = "POST", .path = "/v1/tokenize", .auth = USER, .handler = clime_handle_tokenize},
+    {.methods = "POST", .path = "/detokenize", .auth = USER, .handler = clime_handle_detokenize},
+    {.methods = "POST", .path = "/v1/detokenize", .auth = USER, .handler = clime_handle_detokenize},
+    {.methods = "POST", .path = "/apply_template", .auth = USER, .handler = clime_handle_apply_template},
 
     {.methods = "GET", .path = "/health", .auth = OPEN, .handler = clime_handle_health},
     {.methods = "GET", .path = "/health_generate", .auth = OPEN, .handler = clime_handle_health_generate},

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/buf.h"
+
 void clime_sampling_defaults(struct clime_sampling_params *p) {
     *p = (struct clime_sampling_params){.max_new_tokens = 128,
                                         .temperature = 1,
@@ -195,6 +197,38 @@ bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clim
         return false;
     }
     return true;
+}
+
+enum clime_err clime_sampling_model_defaults(const char *dir, struct clime_sampling_params *p, struct clime_error *e) {
+    static const char *const names[] = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"};
+    struct clime_arena a;
+    struct clime_buf text;
+    struct clime_json j;
+    struct clime_str key;
+    char *path = xasprintf("%s/generation_config.json", dir);
+    clime_arena_init(&a, (size_t)1 << 20);
+    clime_buf_init(&text, (size_t)1 << 20);
+    enum clime_err err = clime_buf_read_file(&text, path, e);
+    if (err == CLIME_ERR_NOT_FOUND) {
+        err = CLIME_OK;
+        goto done;
+    }
+    if (err) goto done;
+    clime_json_init(&j, text.data, text.len, &a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        bool ours = false;
+        for (size_t i = 0; i < CLIME_COUNT(names); i++) ours |= clime_str_is(key, names[i]);
+        if (ours)
+            clime_sampling_read(&j, key, p);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    if (!clime_json_end(&j)) err = clime_error_prefix(e, "%s", path);
+done:
+    clime_buf_free(&text);
+    clime_arena_free(&a);
+    free(path);
+    return err;
 }
 
 enum clime_err clime_sampling_check(const struct clime_sampling_params *p, int32_t n_vocab, struct clime_error *e) {

@@ -50,6 +50,10 @@ bool clime_sampling_double(struct clime_json *j, double min, double max, double 
 bool clime_sampling_stop(struct clime_json *j, struct clime_sampling_params *p);       /* string, list or null */
 bool clime_sampling_seed(struct clime_json *j, struct clime_sampling_params *p);       /* any 64-bit integer */
 
+/* Replaces p's values by those of DIR/generation_config.json, where the file and the field exist (the values that
+ * transformers' generate takes by default). CLIME_ERR_INPUT for a broken file. */
+enum clime_err clime_sampling_model_defaults(const char *dir, struct clime_sampling_params *p, struct clime_error *e);
+
 /* Checks between fields: min against max new tokens, ids against the vocabulary. CLIME_ERR_INPUT. */
 enum clime_err clime_sampling_check(const struct clime_sampling_params *p, int32_t n_vocab, struct clime_error *e);
 

@@ -7,6 +7,7 @@
 
 #include "common/http/server.h"
 #include "common/json/write.h"
+#include "server/chat_prompt.h"
 #include "server/engine.h"
 #include "server/job_table.h"
 #include "server/server_options.h"
@@ -23,6 +24,8 @@ struct clime_server {
     const char *model_name;    /* in /v1/models */
     struct clime_model *model; /* its configuration may be read; the rest is the engine's */
     struct clime_tokenizer *tokenizer;
+    struct clime_chat_template chat;
+    struct clime_sampling_params openai_defaults; /* of the model's generation_config.json */
     struct clime_engine *engine;
     struct clime_text_pool *text;
     struct clime_job_table jobs; /* own lock */
@@ -54,6 +57,15 @@ void clime_reply_success(struct clime_http_request *rq, enum clime_err err, cons
 
 /* ---- handlers: one per endpoint, context = struct clime_server ---- */
 void clime_handle_generate(struct clime_http_request *rq, void *context);
+
+void clime_handle_completions(struct clime_http_request *rq, void *context);
+void clime_handle_chat(struct clime_http_request *rq, void *context);
+void clime_handle_models(struct clime_http_request *rq, void *context);
+void clime_handle_model(struct clime_http_request *rq, void *context);
+
+void clime_handle_tokenize(struct clime_http_request *rq, void *context);
+void clime_handle_detokenize(struct clime_http_request *rq, void *context);
+void clime_handle_apply_template(struct clime_http_request *rq, void *context);
 
 void clime_handle_health(struct clime_http_request *rq, void *context);
 void clime_handle_health_generate(struct clime_http_request *rq, void *context);

@@ -87,3 +87,15 @@ def program(name, *options):
 def server(*options, model=STORIES):
     """A clime-server that recounts its pages after every step."""
     return program("clime-server", "--model-path", model, "--debug-checks", "--http-threads", "80", *options)
+
+
+def chat_model(folder):
+    """stories260K with a chat template, as a folder of links."""
+    for path in STORIES.iterdir():
+        (folder / path.name).symlink_to(path)
+    (folder / "chat_template.jinja").write_text(
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+        "{% if tools %}{{ tools | length }} tools\n{% endif %}"
+        "{% if add_generation_prompt %}[assistant] {% endif %}"
+    )
+    return folder
