@@ -128,6 +128,13 @@ def random_texts(seed, n, specials=()):
     return [random_text(rng, list(specials)) for _ in range(n)]
 
 
+def chunks_of_code_points(size):
+    """Every code point up to the last assigned ideograph, and one chunk in 32 of the rest."""
+    for start in range(0, 0x110000, size):
+        if start < 0x32400 or start // size % 32 == 0:
+            yield [chr(c) for c in range(start, start + size) if not 0xD800 <= c < 0xE000]
+
+
 def special_texts(tokenizer):
     return [t.content for t in tokenizer.get_added_tokens_decoder().values()][:40]
 
@@ -183,8 +190,7 @@ def test_random_unicode(name, folders, reference):
 @pytest.mark.parametrize("name", REAL)
 def test_every_code_point(name, folders, reference):
     texts = []
-    for start in range(0, 0x110000, 64):
-        points = [chr(c) for c in range(start, start + 64) if not 0xD800 <= c < 0xE000]
+    for points in chunks_of_code_points(64):
         texts += ["".join(points), "a".join(points)]
     tokenizer = reference(name)
     problem = first_difference(texts, encode(folders[name], texts), reference_encode(tokenizer, texts))
@@ -424,6 +430,18 @@ def test_synthetic(name, tmp_path):
     n_vocab = tokenizer.get_vocab_size() + 5
     ids += [[rng.randrange(n_vocab) for _ in range(rng.randint(0, 20))] for _ in range(300)]
     check_decode(tmp_path, tokenizer, ids)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
+def test_normal_form_of_every_code_point(form, tmp_path):
+    write_synthetic(tmp_path, SYNTHETIC["plain bytes"] | {"normalizer": {"type": form}})
+    normal = getattr(tokenizers.normalizers, form)()
+    texts = []
+    for points in chunks_of_code_points(256):
+        texts.append("x".join(f"{c}a\u0301{c}\u0327\u0334" for c in points))
+    got = decode(tmp_path, encode(tmp_path, texts))
+    problem = first_difference(texts, got, [normal.normalize_str(t) for t in texts])
+    assert problem is None, problem
 
 
 UNSUPPORTED = {
