@@ -1,0 +1,254 @@
+/* The scheduler under random work, with a naive model in place of the real one.
+ *
+ * The naive "KV" of a position is a hash of all tokens up to it and of the weights' version. Each row that runs checks
+ * that every earlier position of its sequence reads back what belongs there, through the page table, and writes its
+ * own; the next token is drawn from what was read. So a wrong page, a stale version, a lost copy or a missed
+ * recomputation shows as a wrong hash. After every operation clime_sched_check recounts the books.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/err.h"
+#include "common/hash.h"
+#include "common/rng.h"
+#include "kernels/kernels.h"
+#include "server/scheduler.h"
+
+#define MAX_LEN 400
+#define MAX_SEQS 64
+
+struct naive {
+    struct clime_sched sched;
+    struct clime_step_plan plan;
+    struct clime_rng rng;
+    uint64_t *slots; /* [n_pages * CLIME_PAGE] the naive KV memory */
+    struct clime_seq *seqs[MAX_SEQS];
+    uint64_t *kv[MAX_SEQS]; /* what each position of the sequence must read back */
+    int max_new[MAX_SEQS];
+    int64_t next_id;
+    int n_done;
+};
+
+static uint64_t mix(uint64_t a, uint64_t b) {
+    uint64_t words[2] = {a, b};
+    return clime_hash64(words, 2);
+}
+
+static uint64_t kv_value(const struct clime_seq *q, int p, uint64_t version) {
+    uint64_t h = 0;
+    for (int i = 0; i <= p; i++) h = mix(h, (uint64_t)q->ids[i]);
+    return mix(h, version);
+}
+
+static uint64_t *slot_of(struct naive *m, const struct clime_seq *q, int p) {
+    return &m->slots[q->pages[p / CLIME_PAGE] * CLIME_PAGE + p % CLIME_PAGE];
+}
+
+static int index_of(const struct naive *m, const struct clime_seq *q) {
+    for (int i = 0; i < MAX_SEQS; i++)
+        if (m->seqs[i] == q) return i;
+    fail();
+    return -1;
+}
+
+static void add_seq(struct naive *m, const int32_t *prompt, int n_prompt, int max_new, uint64_t salt) {
+    int i = 0;
+    while (i < MAX_SEQS && m->seqs[i]) i++;
+    if (i == MAX_SEQS) return;
+    struct clime_seq *q = xcalloc(1, sizeof *q);
+    q->id = q->arrival = m->next_id++;
+    q->n_prompt = q->n_total = n_prompt;
+    q->max_total = n_prompt + max_new;
+    q->ids = xmalloc((size_t)q->max_total * sizeof *q->ids);
+    memcpy(q->ids, prompt, (size_t)n_prompt * sizeof *prompt);
+    q->pages = xmalloc((size_t)clime_pages_for(q->max_total) * sizeof *q->pages);
+    q->salt = salt;
+    q->prompt_hash = clime_hash_bytes(prompt, (size_t)n_prompt * sizeof *prompt, salt);
+    q->prompt_logp_next = n_prompt;
+    if (clime_rng_below(&m->rng, 8) == 0) q->prompt_logp_next = 1 + (int)clime_rng_below(&m->rng, (uint64_t)n_prompt);
+    q->share_prompt = q->prompt_logp_next == n_prompt;
+    m->seqs[i] = q;
+    m->kv[i] = xcalloc((size_t)q->max_total, sizeof *m->kv[i]);
+    m->max_new[i] = max_new;
+    clime_sched_add(&m->sched, q);
+}
+
+static void drop_seq(struct naive *m, int i) {
+    clime_sched_remove(&m->sched, m->seqs[i]);
+    free(m->seqs[i]->ids);
+    free(m->seqs[i]->pages);
+    free(m->seqs[i]);
+    free(m->kv[i]);
+    m->seqs[i] = NULL;
+    m->n_done++;
+}
+
+static void run_step(struct naive *m) {
+    int n_kv_before[MAX_SEQS];
+    for (int i = 0; i < MAX_SEQS; i++) n_kv_before[i] = m->seqs[i] ? m->seqs[i]->n_kv : 0;
+    clime_sched_plan(&m->sched, &m->plan);
+    clime_sched_check(&m->sched);
+    assert_true(m->plan.n_items > 0 || m->sched.n_running + m->sched.n_waiting == 0); /* progress */
+    int prefill = 0;
+    for (int i = 0; i < m->plan.n_copies; i++)
+        memcpy(&m->slots[m->plan.copies[i].to * CLIME_PAGE], &m->slots[m->plan.copies[i].from * CLIME_PAGE],
+               CLIME_PAGE * sizeof *m->slots);
+    for (int k = 0; k < m->plan.n_items; k++) {
+        struct clime_seq *q = m->plan.items[k].seq;
+        int i = index_of(m, q), end = q->n_kv + m->plan.items[k].n_rows;
+        if (n_kv_before[i] == 0) /* what came from the cache or a leader belongs to the present weights */
+            for (int p = 0; p < q->n_kv; p++) m->kv[i][p] = kv_value(q, p, m->sched.version);
+        assert_true(k == 0 || m->plan.items[k - 1].seq->arrival < q->arrival);
+        assert_true(m->plan.items[k].sample == (end == q->n_total));
+        if (q->prompt_logp_next < q->n_prompt) assert_true(q->n_kv < q->prompt_logp_next);
+        if (m->plan.items[k].n_rows > 1) prefill += m->plan.items[k].n_rows;
+        for (int p = 0; p < q->n_kv; p++) assert_int_equal(*slot_of(m, q, p), m->kv[i][p]);
+        for (int p = q->n_kv; p < end; p++) {
+            m->kv[i][p] = kv_value(q, p, m->sched.version);
+            *slot_of(m, q, p) = m->kv[i][p];
+        }
+        if (q->prompt_logp_next < q->n_prompt) q->prompt_logp_next = end + 1 < q->n_prompt ? end + 1 : q->n_prompt;
+    }
+    assert_true(prefill <= m->sched.opts.chunk);
+    clime_sched_done(&m->sched, &m->plan);
+    clime_sched_check(&m->sched);
+    for (int k = 0; k < m->plan.n_items; k++) {
+        if (!m->plan.items[k].sample) continue;
+        struct clime_seq *q = m->plan.items[k].seq;
+        int i = index_of(m, q);
+        if (q->n_total < q->max_total) q->ids[q->n_total++] = (int32_t)(m->kv[i][q->n_kv - 1] % 5);
+        if (q->n_total == q->max_total) drop_seq(m, i);
+    }
+    clime_sched_check(&m->sched);
+}
+
+/* Prompts come from a few stems, so that they share pages. */
+static void add_random(struct naive *m) {
+    int32_t prompt[MAX_LEN];
+    int stem = (int)clime_rng_below(&m->rng, 3), n = 1 + (int)clime_rng_below(&m->rng, 200);
+    for (int i = 0; i < n; i++) prompt[i] = (stem * 7 + i * i) % 11;
+    if (clime_rng_below(&m->rng, 2)) prompt[n - 1] = (int32_t)clime_rng_below(&m->rng, 1000);
+    int members = clime_rng_below(&m->rng, 3) == 0 ? 4 : 1;
+    uint64_t salt = clime_rng_below(&m->rng, 4) == 0;
+    for (int i = 0; i < members; i++) add_seq(m, prompt, n, 1 + (int)clime_rng_below(&m->rng, 120), salt);
+}
+
+static void random_operation(struct naive *m) {
+    int i = (int)clime_rng_below(&m->rng, MAX_SEQS);
+    switch (clime_rng_below(&m->rng, 60)) {
+    case 0:
+        clime_sched_retract_all(&m->sched);
+        break;
+    case 1:
+        clime_sched_new_version(&m->sched, false);
+        break;
+    case 2:
+        clime_sched_new_version(&m->sched, true);
+        break;
+    case 3:
+        if (m->sched.n_running == 0) clime_sched_flush(&m->sched);
+        break;
+    case 4:
+    case 5:
+    case 6:
+        if (m->seqs[i]) drop_seq(m, i);
+        break;
+    case 7:
+    case 8:
+    case 9:
+    case 10:
+    case 11:
+        add_random(m);
+        break;
+    default:
+        run_step(m);
+    }
+    clime_sched_check(&m->sched);
+}
+
+static void run_random(const struct clime_sched_options *o, uint64_t seed) {
+    struct naive m = {0};
+    clime_sched_init(&m.sched, o);
+    clime_step_plan_init(&m.plan, o->max_running);
+    clime_rng_init(&m.rng, seed);
+    m.slots = xcalloc((size_t)o->n_pages * CLIME_PAGE, sizeof *m.slots);
+    for (int step = 0; step < 1500; step++) random_operation(&m);
+    for (int step = 0; m.sched.n_running + m.sched.n_waiting > 0; step++) {
+        assert_true(step < 100000);
+        run_step(&m);
+    }
+    assert_true(m.n_done > 100);
+    clime_sched_flush(&m.sched);
+    assert_int_equal(m.sched.pages.n_free, o->n_pages);
+    clime_sched_free(&m.sched);
+    clime_step_plan_free(&m.plan);
+    free(m.slots);
+}
+
+static void test_random_work(void **state) {
+    (void)state;
+    static const struct clime_sched_options options[] = {
+        {.max_running = 64, .chunk = 512, .n_pages = 512, .cache = true}, /* room for all */
+        {.max_running = 64, .chunk = 100, .n_pages = 24, .cache = true},  /* eviction and preemption */
+        {.max_running = 16, .chunk = 7, .n_pages = 8, .cache = true},     /* hardly room for one */
+        {.max_running = 64, .chunk = 64, .n_pages = 30, .cache = false},  /* sharing by leaders alone */
+        {.max_running = 1, .chunk = 1, .n_pages = 6, .cache = true},      /* one row at a time */
+    };
+    for (size_t i = 0; i < CLIME_COUNT(options); i++)
+        for (uint64_t seed = 0; seed < 3; seed++) run_random(&options[i], seed);
+}
+
+static void run_until_done(struct naive *m) {
+    while (m->sched.n_running + m->sched.n_waiting > 0) run_step(m);
+}
+
+/* A group of equal prompts computes the prompt once, and copies the last page. */
+static void test_group_shares_its_prompt(void **state) {
+    (void)state;
+    for (int cache = 0; cache < 2; cache++) {
+        struct naive m = {0};
+        const struct clime_sched_options o = {.max_running = 16, .chunk = 1000, .n_pages = 100, .cache = cache};
+        int32_t prompt[130];
+        for (int i = 0; i < 130; i++) prompt[i] = i;
+        clime_sched_init(&m.sched, &o);
+        clime_step_plan_init(&m.plan, o.max_running);
+        clime_rng_init(&m.rng, 5);
+        m.slots = xcalloc((size_t)o.n_pages * CLIME_PAGE, sizeof *m.slots);
+        struct clime_seq *members[8];
+        for (int i = 0; i < 8; i++) {
+            add_seq(&m, prompt, 130, 50, 0);
+            members[i] = m.seqs[i];
+            members[i]->prompt_logp_next = 130;
+            members[i]->share_prompt = true;
+        }
+        for (int i = 1; i < 8; i++) members[i]->leader = members[0];
+        run_step(&m);
+        assert_int_equal(m.plan.T, 130);
+        run_step(&m);
+        assert_int_equal(m.plan.n_copies, 7);
+        assert_int_equal(m.plan.T, 8);
+        for (int i = 1; i < 8; i++) {
+            assert_int_equal(members[i]->cached_tokens, 129);
+            assert_int_equal(members[i]->pages[0], members[0]->pages[0]);
+            assert_true(members[i]->pages[2] != members[0]->pages[2]);
+        }
+        run_until_done(&m);
+        clime_sched_flush(&m.sched);
+        clime_sched_free(&m.sched);
+        clime_step_plan_free(&m.plan);
+        free(m.slots);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_work),
+        cmocka_unit_test(test_group_shares_its_prompt),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
