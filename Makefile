@@ -28,7 +28,7 @@ UNIT     = $(patsubst tests/unit/%.c,$(O)/unit/%,$(wildcard tests/unit/*/test_*.
 
 all: $(addprefix $(O)/,$(PROGRAMS)) ## build the programs (default)
 .DEFAULT_GOAL := all
-.PHONY: all unit unit-build test quickstart lint format layers asan tsan bench help clean
+.PHONY: all unit unit-build test quickstart lint format layers asan tsan fuzz fuzz-run bench help clean
 
 $(O)/obj/%_avx2.o:   ISA = -mavx2 -mfma -mf16c
 $(O)/obj/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c
@@ -85,6 +85,14 @@ asan: ## build with address and undefined sanitizers in $(O)/asan and run the un
 	$(MAKE) O=$(O)/asan SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" all unit
 tsan: ## build with the thread sanitizer in $(O)/tsan and run the unit tests
 	$(MAKE) O=$(O)/tsan SAN="-fsanitize=thread" all unit
+fuzz: ## run the fuzzing loops under the address and undefined sanitizers
+	$(MAKE) O=$(O)/asan SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" fuzz-run
+FUZZ = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(O)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.c $$(if $$(filter fuzz_json,$$*),,$(O)/libmodel.a) $(O)/libcommon.a
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) $(LDLIBS)
+fuzz-run: $(FUZZ)
+	@for t in $(FUZZ); do $$t || exit 1; done
 bench: all ## measure server, training step and kernels beside their ceilings and peers
 	scripts/bench
 help: ## this list

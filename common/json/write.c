@@ -1,8 +1,7 @@
 /* Appending JSON writer (see write.h).
  *
- * Called wherever JSON goes out, on the thread that owns the buffer. It keeps two bits a level instead of a stack, and
- * checks the order of calls (a key before each member's value, nothing left open), because a wrong order is our
- * mistake.
+ * Called wherever JSON goes out, on the thread that owns the buffer. It checks the order of calls (a key before each
+ * member's value, nothing left open), because a wrong order is our mistake.
  */
 #include "common/json/write.h"
 
@@ -13,31 +12,29 @@
 #include "common/utf8.h"
 
 void clime_jw_init(struct clime_jw *w, struct clime_buf *out) {
-    *w = (struct clime_jw){.out = out};
-}
-
-static uint64_t level_bit(const struct clime_jw *w) {
-    return 1ull << w->depth;
+    w->out = out;
+    w->depth = 0;
+    w->after_key = false;
 }
 
 /* What stands before a value: a comma between items; inside an object the key has settled it. */
 static void before_value(struct clime_jw *w) {
     if (w->depth == 0) return;
-    if (!(w->is_array & level_bit(w))) {
+    if (!w->level[w->depth].is_array) {
         CHECK(w->after_key);
         w->after_key = false;
         return;
     }
-    if (w->has_item & level_bit(w)) clime_buf_addc(w->out, ',');
-    w->has_item |= level_bit(w);
+    if (w->level[w->depth].has_item) clime_buf_addc(w->out, ',');
+    w->level[w->depth].has_item = true;
 }
 
 static void open_container(struct clime_jw *w, bool array) {
     before_value(w);
-    CHECK(w->depth < 63);
+    CHECK(w->depth < CLIME_JW_MAX_DEPTH);
     w->depth++;
-    w->has_item &= ~level_bit(w);
-    w->is_array = array ? w->is_array | level_bit(w) : w->is_array & ~level_bit(w);
+    w->level[w->depth].is_array = array;
+    w->level[w->depth].has_item = false;
     clime_buf_addc(w->out, array ? '[' : '{');
 }
 
@@ -51,7 +48,7 @@ void clime_jw_array(struct clime_jw *w) {
 
 void clime_jw_close(struct clime_jw *w) {
     CHECK(w->depth > 0 && !w->after_key);
-    clime_buf_addc(w->out, w->is_array & level_bit(w) ? ']' : '}');
+    clime_buf_addc(w->out, w->level[w->depth].is_array ? ']' : '}');
     w->depth--;
 }
 
@@ -90,9 +87,9 @@ static void put_string(struct clime_buf *out, struct clime_str s) {
 }
 
 void clime_jw_key_str(struct clime_jw *w, struct clime_str key) {
-    CHECK(w->depth > 0 && !(w->is_array & level_bit(w)) && !w->after_key);
-    if (w->has_item & level_bit(w)) clime_buf_addc(w->out, ',');
-    w->has_item |= level_bit(w);
+    CHECK(w->depth > 0 && !w->level[w->depth].is_array && !w->after_key);
+    if (w->level[w->depth].has_item) clime_buf_addc(w->out, ',');
+    w->level[w->depth].has_item = true;
     put_string(w->out, key);
     clime_buf_addc(w->out, ':');
     w->after_key = true;

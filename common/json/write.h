@@ -14,12 +14,15 @@
 
 #include "common/buf.h"
 
+#define CLIME_JW_MAX_DEPTH 128 /* a client's document, 64 deep at most, fits with room for what is put around it */
+
 struct clime_jw {
     struct clime_buf *out;
-    int depth;
-    uint64_t has_item; /* bit d: the container at depth d has an item already */
-    uint64_t is_array; /* bit d: closes with ']' */
+    int depth; /* 0 = outside every container */
     bool after_key;
+    struct {
+        bool is_array, has_item;
+    } level[CLIME_JW_MAX_DEPTH + 1]; /* [1..depth] hold */
 };
 
 void clime_jw_init(struct clime_jw *w, struct clime_buf *out);

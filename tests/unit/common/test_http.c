@@ -253,6 +253,7 @@ static void test_keys(void **state) {
     };
     char saved[64];
     memcpy(saved, base, sizeof saved);
+    struct clime_http_client *before = client;
     for (size_t i = 0; i < CLIME_COUNT(servers); i++) {
         struct clime_http_server *s = NULL;
         struct clime_http_options o = options();
@@ -260,14 +261,17 @@ static void test_keys(void **state) {
         o.admin_key = servers[i].admin;
         assert_int_equal(clime_http_server_start(&o, &s, &error), CLIME_OK);
         snprintf(base, sizeof base, "http://127.0.0.1:%d", clime_http_server_port(s));
+        client = clime_http_client_new();
         for (int k = 0; k < 6 && servers[i].calls[k].path; k++) {
             struct clime_http_call c = a_call("GET", servers[i].calls[k].path);
             c.bearer = servers[i].calls[k].sent;
             expect_reply(c, servers[i].calls[k].status, NULL);
         }
+        clime_http_client_free(client);
         clime_http_server_stop(s);
     }
     memcpy(base, saved, sizeof saved);
+    client = before;
 }
 
 static void test_bodies(void **state) {
