@@ -3,8 +3,8 @@
  * Called by model/tokenizer.c: the loader fills a struct clime_bpe, text threads encode with a scratch of their own.
  * Invariant: the result is that of always merging the pair of lowest rank, leftmost first. Short pieces scan for that
  * pair, long ones keep a heap over a linked list; both give the same ids.
- * Choice: a direct-mapped cache of pieces up to 26 bytes. English hits it for 19 of 20 pieces, and a miss costs one
- * more hash; without it the merges take two thirds of the time.
+ * Choice: a direct-mapped cache of pieces up to 26 bytes. 98 of 100 pieces of GSM8K hit it; with Qwen3's tokenizer it
+ * makes 31 MB/s of 20 (one core).
  */
 #include "model/bpe.h"
 
@@ -15,7 +15,7 @@
 #include "model/unicode.h"
 
 #define NO_KEY UINT64_MAX
-#define SHORT_SYMBOLS 64 /* up to here the quadratic scan is faster than a heap */
+#define SHORT_SYMBOLS 64 /* up to here each merge scans for its pair */
 #define CACHE_SLOTS 16384
 #define CACHE_KEY_BYTES 26
 #define CACHE_IDS 9

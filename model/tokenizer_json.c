@@ -4,8 +4,8 @@
  * file's text, for the length of the call.
  * Invariant: vocabulary before merges before added tokens, whatever their order in the file; a section that comes too
  * early is kept as a slice of the text.
- * Choice: the vocabulary and merges (11 MB for Qwen3) go through the pull scanner, 0.1 s; a tree of them would take
- * 30 million bytes of nodes and a second. The small sections are trees, since their shape is recursive.
+ * Choice: the vocabulary and merges go through the pull scanner (Qwen3's 11 MB: 0.15 s for the whole load); as a tree
+ * they would be 600,000 nodes of 64 bytes. The small sections are trees, since their shape is recursive.
  */
 #include <stdlib.h>
 
