@@ -82,9 +82,9 @@ format: ## rewrite the sources with clang-format
 layers: ## no file includes a layer above its own
 	scripts/layers
 asan: ## build with address and undefined sanitizers in $(O)/asan and run the unit tests
-	$(MAKE) O=$(O)/asan SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" all unit
+	$(MAKE) O=$(O)/asan CFLAGS="-O1 -g" OPT= SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" all unit
 tsan: ## build with the thread sanitizer in $(O)/tsan and run the unit tests
-	$(MAKE) O=$(O)/tsan SAN="-fsanitize=thread" all unit
+	$(MAKE) O=$(O)/tsan CFLAGS="-O1 -g" OPT= SAN="-fsanitize=thread" all unit
 fuzz: ## run the fuzzing loops under the address and undefined sanitizers
 	$(MAKE) O=$(O)/asan SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" fuzz-run
 FUZZ = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
