@@ -86,6 +86,7 @@ static enum clime_err read_vocabulary(const char *dir, struct init_options *o, s
     const int32_t *eos = clime_tokenizer_eos(tok, &n_eos);
     for (size_t i = 0; i < n_eos && c->n_eos < CLIME_MAX_EOS; i++) c->eos_ids[c->n_eos++] = eos[i];
     c->bos_id = clime_tokenizer_bos(tok);
+    c->pad_id = clime_tokenizer_pad(tok);
     c->V = (int)o->V;
     clime_tokenizer_free(tok);
     return err;
@@ -107,6 +108,7 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
         .rope_rot = (int)o->Dh,
         .dtype = o->dtype == 0 ? CLIME_F32 : CLIME_BF16,
         .bos_id = -1,
+        .pad_id = -1,
     };
     snprintf(c.architecture, sizeof c.architecture, "%s", families[o->family].architecture);
     snprintf(c.model_type, sizeof c.model_type, "%s", families[o->family].model_type);
