@@ -149,7 +149,7 @@ static void lost(struct clime_fleet *f, struct server *s) {
 static void advance(struct clime_fleet *f, struct server *s) {
     if (!s->url[0] || !f->has_push) return;
     if (s->pushed != f->push.version) {
-        if (clime_push_weights(f->http, s->url, &f->push, &s->last)) {
+        if (!f->o.serve_folder && clime_push_weights(f->http, s->url, &f->push, &s->last)) {
             LOG_WARN("%s", s->last.msg);
             lost(f, s);
             if (s->child) clime_child_kill(s->child); /* a fresh one is simpler than a doubtful one */
@@ -322,9 +322,14 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
     f->has_push = true;
     if (f->o.router_url && (rc = poll_external(f, true, e))) return rc;
     push_to_all(f);
+    return clime_fleet_wait(f, e);
+}
+
+enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
     int64_t limit = clime_now_us() + READY_LIMIT_US;
     for (;;) {
-        if ((rc = clime_fleet_poll(f, e))) return rc;
+        enum clime_err rc = clime_fleet_poll(f, e);
+        if (rc) return rc;
         if (f->n_servers > 0 && n_ready(f) == f->n_servers) return CLIME_OK;
         if (clime_now_us() > limit) return not_ready(f, e);
         clime_sleep_us(POLL_PAUSE_US);
@@ -378,7 +383,10 @@ static enum clime_err program_path(const char *name, char **out, struct clime_er
 static void make_server(struct clime_fleet *f, int i, const char *program) {
     const struct clime_opt_list *more = f->o.server_args;
     const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
-    const char *own[] = {"--model-path", f->o.hf_checkpoint, "--device", f->o.device, "--dtype", dtype};
+    const char *own[] = {"--model-path",     f->o.hf_checkpoint,
+                         "--device",         f->o.device,
+                         "--dtype",          dtype,
+                         "--weight-version", f->o.serve_folder ? "0" : "initial"};
     int n_own = (int)CLIME_COUNT(own), n = n_own + more->n;
     const char **args = xcalloc((size_t)n, sizeof *args);
     char name[32];
@@ -425,6 +433,7 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
     *out = NULL;
     CHECK(o->num_servers <= MAX_SERVERS);
     f->o = *o;
+    f->has_push = o->serve_folder; /* of version 0, without a body */
     f->pipe_read = f->pipe_write = -1;
     f->http = clime_http_client_new();
     f->lock = xmalloc(sizeof *f->lock);

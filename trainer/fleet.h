@@ -25,6 +25,7 @@ struct clime_fleet_options {
     const char *device, *dtype; /* as the trainer's own */
     int num_servers;
     const char *router_url; /* NULL = start a router and num_servers servers */
+    bool serve_folder;      /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
     const struct clime_opt_list *server_args, *router_args;
     struct clime_ledger *ledger; /* for events */
     int64_t incarnation;
@@ -41,6 +42,9 @@ bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size);
  * them to every server and returns when all of them serve the version and are admitted. CLIME_ERR_TIMEOUT names what
  * it waited for. */
 enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e);
+
+/* Waits until every server serves the current version and is admitted; publish ends with it. */
+enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e);
 
 /* Looks after the fleet once. Does not wait, but for a push to a restarted server. An error means that the fleet cannot
  * be kept up (a program that dies at every start). */

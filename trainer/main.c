@@ -4,6 +4,7 @@
 
 #include "common/err.h"
 #include "common/log.h"
+#include "trainer/evaluate.h"
 #include "trainer/export.h"
 #include "trainer/grade.h"
 #include "trainer/init.h"
@@ -21,6 +22,7 @@ static const struct {
     {"task", clime_task_main, "a generated dataset of questions with checkable answers"},
     {"sft", clime_sft_main, "supervised fine-tuning on prompts and responses"},
     {"rl", clime_rl_main, "reinforcement learning through router and servers"},
+    {"eval", clime_eval_main, "a policy's score on prompt sets"},
     {"grade", clime_grade_main, "a reward function over JSON lines from standard input"},
     {"export", clime_export_main, "a checkpoint as a Hugging Face folder"},
     {"report", clime_report_main, "what a run did, with a plot of the reward"},

@@ -28,14 +28,18 @@ static enum clime_err evaluate_if_due(struct clime_rl *rl, struct clime_error *e
     bool recorded = line != NULL;
     free(line);
     if (rc || recorded) return rc;
-    struct clime_eval_context c = {&rl->o,     &rl->run,      rl->ledger, rl->fleet,
-                                   rl->client, rl->n_threads, rl->log,    &rl->progress};
-    return clime_eval_run(&rl->eval, &c, rl->step, done - 1, e);
+    return clime_rl_evaluate(rl, e);
 }
 
 static enum clime_err generate(struct clime_rl *rl, struct clime_rollout *r, struct clime_error *e) {
-    struct clime_rollout_context c = {&rl->o,     &rl->run,      rl->ledger, rl->fleet,
-                                      rl->client, rl->n_threads, &rl->data,  &rl->progress};
+    struct clime_rollout_context c = {.o = &rl->o,
+                                      .run = &rl->run,
+                                      .ledger = rl->ledger,
+                                      .fleet = rl->fleet,
+                                      .client = rl->client,
+                                      .n_threads = rl->n_threads,
+                                      .data = &rl->data,
+                                      .progress = &rl->progress};
     enum clime_err rc = clime_rollout_generate(&c, rl->rollouts_done, rl->step, r, e);
     rl->time.rollout_us = r->time_us;
     return rc;

@@ -75,9 +75,9 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
                                    .shuffle = o->rollout_shuffle,
                                    .seed = (uint64_t)o->rollout_seed};
     enum clime_err rc = clime_tokenizer_load(o->hf_checkpoint, &rl->tokenizer, e);
-    if (!rc) rc = clime_dataset_load(&d, rl->tokenizer, &rl->data, e);
+    if (!rc && !o->evaluate) rc = clime_dataset_load(&d, rl->tokenizer, &rl->data, e);
     if (!rc) rc = clime_eval_load(o, rl->tokenizer, &rl->eval, e);
-    if (rc) return rc;
+    if (rc || o->evaluate) return rc;
     if (rl->data.n_too_long)
         clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n, o->prompt_data,
                             rl->data.n_too_long);
@@ -159,6 +159,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .dtype = rl->o.dtype,
                                     .num_servers = (int)rl->o.num_servers,
                                     .router_url = rl->o.router_url,
+                                    .serve_folder = rl->o.evaluate,
                                     .server_args = &rl->o.server_args,
                                     .router_args = &rl->o.router_args,
                                     .ledger = rl->ledger,
@@ -178,7 +179,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
         (rc = open_fleet(rl, e)))
         return rc;
-    return open_learner(rl, e);
+    return rl->o.evaluate ? CLIME_OK : open_learner(rl, e);
 }
 
 /* The predecessor's requests are aborted first: they would only take the servers' time, their leases are void. */

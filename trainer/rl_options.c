@@ -17,7 +17,11 @@
 
 #define MAX_ROWS (CLIME_MAX_INERT + 120)
 
-static const char usage[] =
+static const char eval_usage[] =
+    "clime-train eval --run DIR --hf-checkpoint DIR --eval-prompt-data NAME FILE --eval-max-response-len N [options]\n"
+    "Evaluates a policy; its samples and scores go to the run folder. Takes the options of clime-train rl.\n";
+
+static const char rl_usage[] =
     "clime-train rl --run DIR --hf-checkpoint DIR --prompt-data FILE --rollout-batch-size N ... [options]\n"
     "Trains a policy by reinforcement learning (GRPO). The same command on the same run folder resumes.\n"
     "Options named --server-X (or --sglang-X, --vllm-X) go to the servers, --router-X to the router, that it starts.\n";
@@ -261,6 +265,17 @@ static enum clime_err check_required(const struct clime_rl_options *o, struct cl
     return CLIME_OK;
 }
 
+static enum clime_err check_evaluation(const struct clime_rl_options *o, struct clime_error *e) {
+    enum clime_err rc;
+    if ((rc = require("run", o->run, e)) || (rc = require("hf-checkpoint", o->hf_checkpoint, e)) ||
+        (rc = require("eval-prompt-data", o->eval_prompt_data.n > 0, e)) ||
+        (rc = require("eval-max-response-len", o->eval_sampling.max_response_len > 0, e)))
+        return rc;
+    if (o->router_url)
+        return clime_fail(e, CLIME_ERR_INPUT, "--router-url: eval starts servers of its own with the folder's weights");
+    return CLIME_OK;
+}
+
 /* rollout_batch_size * n_samples_per_prompt == global_batch_size * num_steps_per_rollout, one side derived. */
 static enum clime_err derive_batch(struct clime_rl_options *o, struct clime_error *e) {
     int64_t samples;
@@ -395,12 +410,15 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     struct clime_opt *table = xcalloc(MAX_ROWS, sizeof *table);
     struct given g = {0};
     enum clime_err rc;
-    *o = (struct clime_rl_options){0};
+    *o = (struct clime_rl_options){.evaluate = o->evaluate};
     int n_core, n = all_rows(o, table, &g, &n_core);
     argc = split_words(table, n, argc, argv, o);
-    if ((rc = clime_options_parse(table, n, argc, argv, NULL, 0, usage, e)) || (rc = clime_rl_inert_check(o, e)) ||
-        (rc = check_required(o, e)) || (rc = derive_batch(o, e)))
+    if ((rc = clime_options_parse(table, n, argc, argv, NULL, 0, o->evaluate ? eval_usage : rl_usage, e)) ||
+        (rc = clime_rl_inert_check(o, e)))
         goto done;
+    rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
+    if (!rc && !o->evaluate) rc = derive_batch(o, e);
+    if (rc) goto done;
     if (!g.max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
     derive_eval(o, &g);
     derive_learner(o, &g);

@@ -1,4 +1,5 @@
-/* The options of `clime-train rl`, under slime's names (DESIGN.md 4.5): one table, one struct, one set of checks.
+/* The options of `clime-train rl` and `eval`, under slime's names (DESIGN.md 4.5): one table, one struct, one set of
+ * checks.
  *
  * Three kinds of option:
  *   honoured   a field below;
@@ -32,6 +33,7 @@ struct clime_sampling_options { /* of one request */
 };
 
 struct clime_rl_options {
+    bool evaluate; /* clime-train eval */
     /* run folder, model, checkpoints */
     const char *run, *hf_checkpoint, *ref_load, *load, *save, *save_hf;
     int64_t save_interval;
@@ -74,7 +76,8 @@ struct clime_rl_options {
     char *options_json; /* the options that decide the weights, with their values; owned */
 };
 
-/* Parses, derives, checks. Prints --help and exits when asked. CLIME_ERR_INPUT with the option's name. */
+/* Parses, derives, checks. o->evaluate is set before: clime-train eval needs no prompts, batch or optimizer. Prints
+ * --help and exits when asked. CLIME_ERR_INPUT with the option's name. */
 enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_options *o, struct clime_error *e);
 void clime_rl_options_free(struct clime_rl_options *o);
 

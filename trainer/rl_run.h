@@ -5,6 +5,7 @@
  *   rl_step.c     from a rollout to steps, one step, weights to the fleet, checkpoints
  *   recover.c     bringing the weights to where the ledger says the run was
  *   rl_explain.c  --explain
+ *   evaluate.c    clime-train eval, which opens the same things but a learner
  *
  * All of it belongs to the main thread.
  */
@@ -67,6 +68,10 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
 
 /* Writes a checkpoint of the current step, and then its row. With --save-hf also a Hugging Face folder. */
 enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);
+
+/* rl_step.c */
+/* Evaluates the current weights, which the fleet serves, and records it. */
+enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e);
 
 /* recover.c */
 /* Loads the newest checkpoint and runs the recorded steps after it again. After it rl->step and rl->rollouts_done are
