@@ -84,7 +84,7 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
     struct clime_stmt *q = clime_db_stmt(
         db, "UPDATE samples SET status = ?, lease_incarnation = NULL, lease_until_us = NULL, n_response = ?, ids = ?,"
             " logp = ?, mask = ?, versions = ?, mixed_kv = ?, temperature = ?, response = ?, finish = ?, reward = ?,"
-            " reward_json = ?, error = ?, device = ?, submit_us = ?, first_us = ?, done_us = ?, cached_tokens = ?"
+            " reward_json = ?, error = ?, device = ?, submit_us = ?, done_us = ?, cached_tokens = ?"
             " WHERE id = ? AND lease_incarnation = ? AND attempt = ?");
     clime_db_text(q, clime_sample_status_name(s->status));
     clime_db_int(q, s->n_response);
@@ -104,7 +104,6 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
     clime_db_text(q, s->error);
     clime_db_text(q, s->device);
     clime_db_int(q, s->t_submit_us);
-    clime_db_int(q, s->t_first_us);
     clime_db_int(q, s->t_done_us);
     clime_db_int(q, s->cached_tokens);
     clime_db_int(q, s->row_id);
@@ -164,7 +163,7 @@ enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *
 #define COLUMNS                                                                                                        \
     "s.id, s.rollout, s.group_id, s.member, s.seed, s.status, s.n_prompt, s.n_response, s.ids, s.logp, s.mask,"        \
     " s.versions, s.mixed_kv, s.temperature, s.response, g.label, g.metadata, s.finish, s.reward, s.reward_json,"      \
-    " s.error, s.device, s.submit_us, s.first_us, s.done_us, s.cached_tokens"
+    " s.error, s.device, s.submit_us, s.done_us, s.cached_tokens"
 
 static enum clime_err read_versions(const char *text, struct clime_sample *s, struct clime_error *e) {
     if (!text) return CLIME_OK;
@@ -216,7 +215,6 @@ static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **ou
     s->error = clime_db_dup_text(q);
     s->device = clime_db_dup_text(q);
     s->t_submit_us = clime_db_get_int(q);
-    s->t_first_us = clime_db_get_int(q);
     s->t_done_us = clime_db_get_int(q);
     s->cached_tokens = (int32_t)clime_db_get_int(q);
     size_t n = (size_t)s->n_response;

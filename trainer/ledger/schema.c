@@ -61,7 +61,7 @@ static const char *const migrations[] = {
     " reward_json TEXT,"
     " error TEXT,"
     " device TEXT,"
-    " submit_us INTEGER, first_us INTEGER, done_us INTEGER,"
+    " submit_us INTEGER, done_us INTEGER,"
     " cached_tokens INTEGER,"
     " UNIQUE(group_id, member),"
     " CHECK(status = 'pending' OR lease_incarnation IS NULL),"

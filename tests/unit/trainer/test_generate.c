@@ -1,0 +1,132 @@
+/* The body of a /generate call, and replies: good ones, refused ones, broken ones. And pass@k. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "trainer/eval.h"
+#include "trainer/generate.h"
+
+static struct clime_sampling_options sampling = {
+    .temperature = 0.5, .top_p = 1, .top_k = -1, .max_response_len = 8, .max_context_len = 10};
+
+static struct clime_request request(void) {
+    struct clime_sample *s = clime_sample_new();
+    s->n_prompt = 3;
+    s->ids = xcalloc(3, sizeof *s->ids);
+    s->ids[2] = 7;
+    s->seed = UINT64_MAX;
+    return (struct clime_request){.sample = s, .sampling = &sampling, .rid = "r/0/1/2/3", .n_tries = 4, .version = 12};
+}
+
+static void test_body(void **state) {
+    struct clime_request r = request();
+    struct clime_buf b;
+    (void)state;
+    clime_buf_init(&b, 4096);
+    clime_generate_body(&r, &b);
+    assert_string_equal(b.data,
+                        "{\"rid\":\"r/0/1/2/3.4\",\"input_ids\":[0,0,7],\"sampling_params\":{\"temperature\":0.5,"
+                        "\"top_p\":1.0,\"top_k\":-1,\"max_new_tokens\":7,\"skip_special_tokens\":false,"
+                        "\"no_stop_trim\":true,\"spaces_between_special_tokens\":false,"
+                        "\"sampling_seed\":18446744073709551615},\"return_logprob\":true}");
+    clime_buf_free(&b);
+    clime_sample_free(r.sample);
+    assert_int_equal(clime_generate_room(&sampling, 1), 8);
+    assert_int_equal(clime_generate_room(&sampling, 9), 1);
+    assert_int_equal(clime_generate_room(&sampling, 11), 0);
+}
+
+#define META(finish, version, n, tokens)                                                                               \
+    "{\"text\":\"x\",\"meta_info\":{\"id\":\"r\",\"finish_reason\":" finish ",\"weight_version\":\"" version           \
+    "\",\"completion_tokens\":" n ",\"cached_tokens\":2,\"output_token_logprobs\":[" tokens "]}}"
+#define STOP "{\"type\":\"stop\",\"matched\":5}"
+
+static void test_replies(void **state) {
+    static const struct {
+        const char *reply;
+        enum clime_generate_outcome out;
+        const char *says;
+    } cases[] = {
+        {META("{\"type\":\"abort\",\"message\":\"Aborted\"}", "12", "0", ""), CLIME_GENERATE_ABORTED, "Aborted"},
+        {META(STOP, "11", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"11\""},
+        {META(STOP, "012", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "wanted \"12\""},
+        {META(STOP, "12", "2", "[-1,5,null]"), CLIME_GENERATE_BROKEN, "1 log-probabilities for 2"},
+        {META(STOP, "12", "0", ""), CLIME_GENERATE_BROKEN, "0 log-probabilities"},
+        {META(STOP, "12", "1", "[0.5,5,null]"), CLIME_GENERATE_BROKEN, "0.5"},
+        {META(STOP, "12", "1", "[null,5,null]"), CLIME_GENERATE_BROKEN, "reply"},
+        {META(STOP, "12", "1", "[-1,-5,null]"), CLIME_GENERATE_BROKEN, "reply"},
+        {META(STOP, "12", "1", "[-1e999,5,null]"), CLIME_GENERATE_BROKEN, ""},
+        {META("{\"type\":\"tired\"}", "12", "1", "[-1,5,null]"), CLIME_GENERATE_BROKEN, "tired"},
+        {"{\"text\":\"x\"}", CLIME_GENERATE_STALE, ""},
+        {"{\"meta_info\":", CLIME_GENERATE_BROKEN, "reply"},
+        {"<html>", CLIME_GENERATE_BROKEN, "reply"},
+        {"", CLIME_GENERATE_BROKEN, "reply"},
+    };
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_request r = request();
+        struct clime_error e = {0};
+        assert_int_equal(clime_generate_read(&r, clime_str_of(cases[i].reply), &e), cases[i].out);
+        assert_non_null(strstr(e.msg, cases[i].says));
+        assert_int_equal(r.sample->status, CLIME_SAMPLE_PENDING);
+        assert_int_equal(r.sample->n_response, 0);
+        clime_sample_free(r.sample);
+    }
+}
+
+static void test_good_reply(void **state) {
+    struct clime_request r = request();
+    struct clime_error e = {0};
+    (void)state;
+    /* 0.1f as the server writes it; the smallest float below 0; a number whose double would round to another float */
+    const char *reply = META(STOP, "12", "3", "[-0.1,5,null],[-1e-45,0,\"t\"],[-16777217.000000001,511]");
+    assert_int_equal(clime_generate_read(&r, clime_str_of(reply), &e), CLIME_GENERATE_DONE);
+    const struct clime_sample *s = r.sample;
+    assert_int_equal(s->status, CLIME_SAMPLE_COMPLETED);
+    assert_int_equal(s->n_response, 3);
+    assert_int_equal(s->ids[2], 7);
+    assert_int_equal(s->ids[3], 5);
+    assert_int_equal(s->ids[5], 511);
+    assert_true(s->logp[0] == -0.1f && s->logp[1] < 0 && s->logp[2] == -16777218.0f);
+    assert_int_equal(s->mask[0] + s->mask[1] + s->mask[2], 3);
+    assert_int_equal(s->n_versions, 1);
+    assert_true(s->versions[0].version == 12 && s->versions[0].n == 3);
+    assert_string_equal(s->finish, STOP);
+    assert_int_equal(s->cached_tokens, 2);
+    assert_true(s->temperature == 0.5f);
+    clime_sample_free(r.sample);
+
+    r = request();
+    reply = META("{\"type\":\"length\",\"length\":1}", "12", "1", "[-1,5,null]");
+    assert_int_equal(clime_generate_read(&r, clime_str_of(reply), &e), CLIME_GENERATE_DONE);
+    assert_int_equal(r.sample->status, CLIME_SAMPLE_TRUNCATED);
+    clime_sample_free(r.sample);
+}
+
+/* Values of the estimator by counting all subsets. */
+static void test_pass_at_k(void **state) {
+    (void)state;
+    for (int n = 1; n <= 8; n++)
+        for (int c = 0; c <= n; c++)
+            for (int k = 1; k <= n; k++) {
+                int sets = 0, hits = 0;
+                for (int m = 0; m < 1 << n; m++) {
+                    if (__builtin_popcount((unsigned)m) != k) continue;
+                    sets++;
+                    hits += (m & ((1 << c) - 1)) != 0;
+                }
+                assert_true(fabs(clime_pass_at_k(n, c, k) - (double)hits / sets) < 1e-12);
+            }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_body), cmocka_unit_test(test_replies),
+                                       cmocka_unit_test(test_good_reply), cmocka_unit_test(test_pass_at_k)};
+    return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
+}

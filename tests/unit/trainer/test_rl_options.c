@@ -1,0 +1,173 @@
+/* The options of rl: what is derived, what is passed on, what is refused and with which words. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/buf.h"
+#include "trainer/rl_options.h"
+
+#define BASE "--run r --hf-checkpoint m --prompt-data p --rollout-batch-size 8 --rollout-max-response-len 16 "
+
+/* Parses words separated by blanks. */
+static enum clime_err parse(const char *words, struct clime_rl_options *o, struct clime_error *e) {
+    static char text[2048];
+    static char name[] = "rl";
+    char *argv[128] = {name};
+    int argc = 1;
+    CHECK(strlen(words) < sizeof text);
+    memcpy(text, words, strlen(words) + 1);
+    for (char *at = text; *at;) {
+        argv[argc++] = at;
+        at += strcspn(at, " ");
+        while (*at == ' ') *at++ = 0;
+    }
+    argv[argc] = NULL;
+    *o = (struct clime_rl_options){0};
+    return clime_rl_options_parse(argc, argv, o, e);
+}
+
+static void test_batch_is_derived(void **state) {
+    static const struct {
+        const char *words;
+        int64_t batch, steps; /* 0 = refused */
+    } cases[] = {
+        {"--num-rollout 1 --n-samples-per-prompt 4", 32, 1},
+        {"--num-rollout 1 --n-samples-per-prompt 4 --global-batch-size 16", 16, 2},
+        {"--num-rollout 1 --n-samples-per-prompt 4 --num-steps-per-rollout 4", 8, 4},
+        {"--num-rollout 1 --global-batch-size 8 --num-steps-per-rollout 1", 8, 1},
+        {"--num-rollout 1 --n-samples-per-prompt 4 --global-batch-size 16 --num-steps-per-rollout 1", 0, 0},
+        {"--num-rollout 1 --num-steps-per-rollout 3", 0, 0},
+        {"--num-rollout 1 --global-batch-size 5", 0, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_rl_options o;
+        struct clime_error e;
+        char words[512];
+        snprintf(words, sizeof words, BASE "%s", cases[i].words);
+        enum clime_err rc = parse(words, &o, &e);
+        assert_int_equal(rc, cases[i].batch ? CLIME_OK : CLIME_ERR_INPUT);
+        if (rc)
+            assert_non_null(strstr(e.msg, "must equal"));
+        else
+            assert_true(o.global_batch_size == cases[i].batch && o.num_steps_per_rollout == cases[i].steps);
+        clime_rl_options_free(&o);
+    }
+}
+
+static void test_defaults_follow_others(void **state) {
+    struct clime_rl_options o;
+    struct clime_error e;
+    (void)state;
+    assert_int_equal(parse(BASE "--num-rollout 1 --eps-clip 0.3 --rollout-top-p 0.9 --rollout-max-context-len 64 "
+                                "--label-key a --reward-key score --eval-temperature 0",
+                           &o, &e),
+                     CLIME_OK);
+    assert_true(o.learner.eps_clip_high == 0.3);
+    assert_int_equal(o.rollout_max_prompt_len, 63);
+    assert_true(o.eval_sampling.temperature == 0 && o.eval_sampling.top_p == 0.9);
+    assert_int_equal(o.eval_sampling.max_response_len, 16);
+    assert_string_equal(o.eval_label_key, "a");
+    assert_string_equal(o.eval_reward_key, "score");
+    assert_true(o.learner.disable_grpo_std_normalization); /* one sample a prompt */
+    clime_rl_options_free(&o);
+}
+
+static void test_words_for_servers_and_router(void **state) {
+    struct clime_rl_options o;
+    struct clime_error e;
+    (void)state;
+    assert_int_equal(parse(BASE "--num-rollout 1 --sglang-mem-fraction-static 0.7 --vllm-a --server-b=3 "
+                                "--server-list 1 2 3 --router-policy random --sglang-server-concurrency 9",
+                           &o, &e),
+                     CLIME_OK);
+    static const char *const server[] = {"--mem-fraction-static", "0.7", "--a", "--b=3", "--list", "1", "2", "3"};
+    assert_int_equal(o.server_args.n, CLIME_COUNT(server));
+    for (size_t i = 0; i < CLIME_COUNT(server); i++) assert_string_equal(o.server_args.items[i], server[i]);
+    assert_int_equal(o.router_args.n, 2);
+    assert_string_equal(o.router_args.items[0], "--policy");
+    assert_int_equal(o.server_concurrency, 9);
+    clime_rl_options_free(&o);
+}
+
+static void test_inert_and_refused(void **state) {
+    static const struct {
+        const char *words;
+        const char *says; /* NULL = accepted */
+    } cases[] = {
+        {"--tensor-model-parallel-size 1 --sequence-parallel --kl-coef 0.00 --attention-backend flash", NULL},
+        {"--num-layers 36 --swiglu --norm-epsilon 1e-6 --optimizer adam --hidden-dropout 0.0", NULL},
+        {"--over-sampling-batch-size 8 --update-weights-interval 1 --balance-data", NULL},
+        {"--tensor-model-parallel-size 2", "--tensor-model-parallel-size 2 cannot be honoured"},
+        {"--kl-coef 0.1", "--kl-coef 0.1 cannot be honoured: KL in the reward"},
+        {"--advantage-estimator gspo", "estimator"},
+        {"--partial-rollout", "--partial-rollout cannot be honoured"},
+        {"--over-sampling-batch-size 64", "--over-sampling-batch-size 64 cannot be honoured"},
+        {"--custom-rm-path x.py", "Python"},
+        {"--optimizer sgd", "--optimizer sgd"},
+        {"--rollout-temperature 0", "--rollout-temperature must be above 0"},
+        {"--use-dynamic-batch-size", "--max-tokens-per-gpu"},
+        {"--eval-interval 3", "--eval-prompt-data"},
+        {"--num-epoch 3", "one of --num-rollout and --num-epoch"},
+        {"--n-sample-per-prompt 3", "did you mean --n-samples-per-prompt"},
+        {"--router-url http://x --server-threads 2", "--threads is for servers that the trainer starts"},
+    };
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_rl_options o;
+        struct clime_error e = {0};
+        char words[512];
+        snprintf(words, sizeof words, BASE "--num-rollout 1 %s", cases[i].words);
+        assert_int_equal(parse(words, &o, &e), cases[i].says ? CLIME_ERR_INPUT : CLIME_OK);
+        if (cases[i].says) assert_non_null(strstr(e.msg, cases[i].says));
+        clime_rl_options_free(&o);
+    }
+}
+
+static void test_inert_options_are_explained(void **state) {
+    struct clime_rl_options o;
+    struct clime_error e;
+    struct clime_buf b;
+    (void)state;
+    clime_buf_init(&b, 65536);
+    assert_int_equal(parse(BASE "--num-rollout 1 --kl-coef 0.00 --swiglu", &o, &e), CLIME_OK);
+    clime_rl_inert_explain(&o, &b);
+    assert_non_null(strstr(b.data, "--kl-coef 0.00: "));
+    assert_non_null(strstr(b.data, "--swiglu: the model's shape"));
+    assert_null(strstr(b.data, "--seed"));
+    clime_buf_free(&b);
+    clime_rl_options_free(&o);
+}
+
+static void test_deciding_options(void **state) {
+    struct clime_rl_options a, b, c;
+    struct clime_error e;
+    (void)state;
+    assert_int_equal(parse(BASE "--num-rollout 1", &a, &e), CLIME_OK);
+    assert_int_equal(parse(BASE "--num-rollout 9 --num-servers 4 --threads 2 --save-interval 3", &b, &e), CLIME_OK);
+    assert_int_equal(parse(BASE "--num-rollout 1 --lr 1e-5", &c, &e), CLIME_OK);
+    assert_string_equal(a.options_json, b.options_json);
+    assert_string_not_equal(a.options_json, c.options_json);
+    assert_non_null(strstr(c.options_json, "\"lr\":1e-5"));
+    clime_rl_options_free(&a);
+    clime_rl_options_free(&b);
+    clime_rl_options_free(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batch_is_derived),
+        cmocka_unit_test(test_defaults_follow_others),
+        cmocka_unit_test(test_words_for_servers_and_router),
+        cmocka_unit_test(test_inert_and_refused),
+        cmocka_unit_test(test_inert_options_are_explained),
+        cmocka_unit_test(test_deciding_options),
+    };
+    return cmocka_run_group_tests_name("rl_options", tests, NULL, NULL);
+}
