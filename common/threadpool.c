@@ -8,10 +8,13 @@
  */
 #include "common/threadpool.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/err.h"
@@ -97,10 +100,23 @@ static uint32_t open_run(struct clime_pool *p) {
     return run;
 }
 
+/* What a container's CPU quota allows (cgroup v2: "quota period", or "max period"), rounded up; INT_MAX = no quota. */
+static int quota_cores(void) {
+    char line[64] = "", *end;
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    if (!f) return INT_MAX;
+    bool read = fgets(line, sizeof line, f) != NULL;
+    fclose(f);
+    long long quota = strtoll(line, &end, 10), period = strtoll(end, NULL, 10);
+    if (!read || quota <= 0 || period <= 0) return INT_MAX;
+    return (int)((quota + period - 1) / period);
+}
+
 static int allowed_cores(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set)) return 1;
-    return CPU_COUNT(&set);
+    int cores = CPU_COUNT(&set), quota = quota_cores();
+    return quota < cores ? quota : cores;
 }
 
 struct clime_pool *clime_pool_new(int n_threads) {

@@ -9,6 +9,7 @@
 #include "common/http/server.h"
 
 #include <civetweb.h>
+#include <dlfcn.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -298,6 +299,21 @@ static void raise_file_limit(int n_threads) {
                  (unsigned long long)l.rlim_cur);
 }
 
+/* CivetWeb up to 1.15 takes SSL_get_peer_certificate from libssl without asking whether it is there; OpenSSL 3 has it
+ * no more, and the first TLS connection would jump to address 0 (so on Debian 12). Better refused at the start. */
+static enum clime_err check_tls(const struct clime_http_options *o, struct clime_error *e) {
+    if (!o->tls_certificate) return CLIME_OK;
+    if (access(o->tls_certificate, R_OK) != 0)
+        return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read the TLS certificate %s", o->tls_certificate);
+    void *ssl = dlopen("libssl.so", RTLD_LAZY);
+    bool works = ssl && (dlsym(ssl, "SSL_get_peer_certificate") || strtod(mg_version(), NULL) > 1.15);
+    if (ssl) dlclose(ssl);
+    if (works) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "TLS does not work with the installed CivetWeb %s and %s; put a TLS proxy in front", mg_version(),
+                      ssl ? "OpenSSL 3" : "no libssl.so");
+}
+
 static void server_free(struct clime_http_server *s) {
     free(s->api_key);
     free(s->admin_key);
@@ -309,6 +325,8 @@ enum clime_err clime_http_server_start(const struct clime_http_options *o, struc
                                        struct clime_error *e) {
     CHECK(o->host && o->routes && o->n_threads > 0);
     *out = NULL;
+    enum clime_err rc = check_tls(o, e);
+    if (rc != CLIME_OK) return rc;
     raise_file_limit(o->n_threads);
     struct clime_http_server *s = xcalloc(1, sizeof *s);
     s->o = *o;

@@ -42,7 +42,7 @@ struct clime_http_options {
     size_t max_body;                       /* bytes of a body that is read before the handler */
     int64_t body_grace_us;                 /* how long a body may keep us waiting, beyond 1 s per 64 KiB; 0 = 30 s */
     const char *api_key, *admin_key;       /* NULL = none */
-    const char *tls_certificate;           /* PEM with key, or NULL */
+    const char *tls_certificate;           /* PEM with key, or NULL; refused where CivetWeb cannot (Debian 12) */
     const struct clime_http_route *routes; /* ends with path == NULL; must stay valid */
     void *context;                         /* given to the handlers */
 };

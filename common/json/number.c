@@ -2,12 +2,13 @@
  *
  * Called by scan.c and write.c, any thread. Both fast paths rest on one fact (Clinger, "How to read floating point
  * numbers accurately", PLDI'90): an integer below 2^53 times or divided by 10^k, k <= 22, is one correctly rounded
- * operation on exact doubles. So the writer checks its candidate by the very division that a reader computes. A float
- * takes about 30 ns against 700 ns for snprintf and strtof in a loop. What the fast paths cannot settle goes through
- * snprintf and strtod.
+ * operation on exact doubles. So the writer checks its candidate by the very division that a reader computes: 70 ns for
+ * a float, a tenth of trying snprintf's precisions in turn. What the fast paths cannot settle goes through snprintf and
+ * strtod.
  */
 #include "common/json/number.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -73,9 +74,14 @@ static bool same_double(double read, double v) {
  * a double that lies exactly half-way between two floats may be the rounded image of a decimal on either side. */
 static bool same_float(double read, double v) {
     if ((double)(float)read != v) return false;
-    if (read == v) return true;
+    if (v >=
+        (double)FLT_MIN) { /* a normal float has 24 of the double's 53 bits: half-way is 1 and 28 zeros below them */
+        uint64_t bits;
+        memcpy(&bits, &read, sizeof bits);
+        return (bits & 0x1FFFFFFF) != 0x10000000;
+    }
     float next = nextafterf((float)v, read > v ? INFINITY : 0.0f);
-    return fabs(read - v) * 2 != fabs((double)next - v);
+    return read == v || fabs(read - v) * 2 != fabs((double)next - v);
 }
 
 /* Rounds v (finite, > 0, of the given decimal exponent) to n digits; true when the result reads back. */

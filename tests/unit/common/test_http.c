@@ -436,6 +436,9 @@ static void test_start_errors(void **state) {
     o.port = 0;
     o.host = "300.1.1.1";
     assert_int_equal(clime_http_server_start(&o, &s, &error), CLIME_ERR_IO);
+    o = options();
+    o.tls_certificate = "/nonexistent.pem";
+    assert_int_equal(clime_http_server_start(&o, &s, &error), CLIME_ERR_NOT_FOUND);
     clime_http_server_stop(NULL);
 }
 
