@@ -34,7 +34,7 @@ static struct clime_tv f_first(struct clime_tr *tr, struct clime_tv self, const 
 
 static struct clime_tv f_last(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {
     clime_targs_bind(tr, "last", args, "", 0, NULL);
-    if (self.kind == CLIME_T_ITER || self.kind == CLIME_T_UNDEFINED)
+    if (self.kind == CLIME_T_ITER)
         clime_tr_fail(tr, CLIME_ERR_INPUT, "'%s' object is not reversible", clime_tv_type(self));
     struct clime_tlist *l = clime_titer_items(tr, self);
     if (l->n) return l->items[l->n - 1];
@@ -51,8 +51,7 @@ static struct clime_tv f_reverse(struct clime_tr *tr, struct clime_tv self, cons
     }
     struct clime_tv reversed = clime_titer_over(tr, l, true);
     /* A generator cannot be walked backwards: Jinja makes a list of it. */
-    return self.kind == CLIME_T_ITER || self.kind == CLIME_T_UNDEFINED ? clime_tv_list(clime_titer_items(tr, reversed))
-                                                                       : reversed;
+    return self.kind == CLIME_T_ITER ? clime_tv_list(clime_titer_items(tr, reversed)) : reversed;
 }
 
 static bool next_not_mapping(struct clime_tr *tr, struct clime_titer *it, struct clime_tv *out) {
@@ -118,14 +117,19 @@ static struct clime_tlist *keys_of(struct clime_tr *tr, const struct clime_tlist
     return keys;
 }
 
-/* Keys for sort: "a,b" orders by a, then by b. */
+/* Keys for sort: "a,b" orders by a, then by b. Always lists, since list comparison skips equal items: values that are
+ * equal but have no order (undefined ones) sort as ties. */
 static struct clime_tlist *sort_keys(struct clime_tr *tr, const struct clime_tlist *l, struct clime_tv path,
                                      bool case_sensitive) {
-    if (path.kind != CLIME_T_STR || !memchr(path.s, ',', path.len))
-        return keys_of(tr, l, path, case_sensitive, clime_tv_none());
     struct clime_tlist *keys = clime_tlist_new(tr, l->n);
     for (size_t i = 0; i < l->n; i++) {
-        struct clime_tlist *key = clime_tlist_new(tr, 2);
+        struct clime_tlist *key = clime_tlist_new(tr, 1);
+        clime_tlist_push(tr, keys, clime_tv_list(key));
+        if (path.kind != CLIME_T_STR) {
+            struct clime_tv v = clime_tattr_path(tr, l->items[i], path, clime_tv_none());
+            clime_tlist_push(tr, key, folded(tr, v, case_sensitive));
+            continue;
+        }
         const char *at = path.s, *end = path.s + path.len;
         while (at) {
             const char *comma = memchr(at, ',', (size_t)(end - at));
@@ -134,7 +138,6 @@ static struct clime_tlist *sort_keys(struct clime_tr *tr, const struct clime_tli
             clime_tlist_push(tr, key, folded(tr, v, case_sensitive));
             at = comma ? comma + 1 : NULL;
         }
-        clime_tlist_push(tr, keys, clime_tv_list(key));
     }
     return keys;
 }
@@ -190,7 +193,7 @@ static struct clime_tv f_groupby(struct clime_tr *tr, struct clime_tv self, cons
 
 struct unique {
     struct clime_titer base;
-    struct clime_titer *from;
+    struct clime_titer *from; /* NULL until the first item is asked for */
     struct clime_tdict *seen;
     struct clime_tv path;
     bool case_sensitive;
@@ -198,6 +201,7 @@ struct unique {
 
 static bool next_unique(struct clime_tr *tr, struct clime_titer *it, struct clime_tv *out) {
     struct unique *u = (struct unique *)it;
+    if (!u->from) u->from = clime_titer_new(tr, it->src);
     while (clime_titer_next(tr, u->from, out)) {
         struct clime_tv key = folded(tr, clime_tattr_path(tr, *out, u->path, clime_tv_none()), u->case_sensitive);
         if (clime_tdict_get(tr, u->seen, key)) continue;
@@ -212,46 +216,80 @@ static struct clime_tv f_unique(struct clime_tr *tr, struct clime_tv self, const
     clime_targs_bind(tr, "unique", args, "case_sensitive attribute", 0, a);
     struct unique *u = clime_tr_zalloc(tr, sizeof *u);
     u->base.next = next_unique;
-    u->from = clime_titer_new(tr, self);
+    u->base.src = self;
     u->seen = clime_tdict_new(tr);
     u->path = a[1];
     u->case_sensitive = clime_targ_bool(tr, a[0], false);
     return clime_titer_value(&u->base);
 }
 
-static struct clime_tv f_batch(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {
-    struct clime_tv a[2];
-    clime_targs_bind(tr, "batch", args, "linecount fill_with", 1, a);
-    int64_t size = clime_targ_int(tr, a[0], 0);
-    struct clime_tlist *l = clime_titer_items(tr, self), *out = clime_tlist_new(tr, 0), *row = NULL;
+/* batch and slice: nothing happens, and nothing fails, before the first row is asked for. */
+struct rows {
+    struct clime_titer base;
+    struct clime_tlist *(*make)(struct clime_tr *tr, const struct rows *r);
+    struct clime_tlist *made; /* NULL until then */
+    struct clime_tv source, fill;
+    int64_t count; /* items of a row, or rows */
+};
+
+static bool next_row(struct clime_tr *tr, struct clime_titer *it, struct clime_tv *out) {
+    struct rows *r = (struct rows *)it;
+    if (!r->made) r->made = r->make(tr, r);
+    if (it->pos >= r->made->n) return false;
+    *out = r->made->items[it->pos++];
+    return true;
+}
+
+static struct clime_tv rows(struct clime_tr *tr, struct clime_tv self, const struct clime_tv args[2],
+                            struct clime_tlist *(*make)(struct clime_tr *, const struct rows *)) {
+    struct rows *r = clime_tr_zalloc(tr, sizeof *r);
+    r->base.next = next_row;
+    r->make = make;
+    r->source = self;
+    r->fill = args[1];
+    r->count = clime_targ_int(tr, args[0], 0);
+    return clime_titer_value(&r->base);
+}
+
+static struct clime_tlist *make_batches(struct clime_tr *tr, const struct rows *r) {
+    struct clime_tlist *l = clime_titer_items(tr, r->source), *out = clime_tlist_new(tr, 0), *row = NULL;
     for (size_t i = 0; i < l->n; i++) {
-        if (!row || (int64_t)row->n == size) {
+        if (!row || (int64_t)row->n == r->count) {
             row = clime_tlist_new(tr, 0);
             clime_tlist_push(tr, out, clime_tv_list(row));
         }
         clime_tlist_push(tr, row, l->items[i]);
     }
-    for (; row && clime_targ_given(a[1]) && (int64_t)row->n < size; clime_tr_charge(tr, 1))
-        clime_tlist_push(tr, row, a[1]);
-    return clime_titer_over(tr, out, false);
+    for (; row && clime_targ_given(r->fill) && (int64_t)row->n < r->count; clime_tr_charge(tr, 1))
+        clime_tlist_push(tr, row, r->fill);
+    return out;
+}
+
+static struct clime_tlist *make_slices(struct clime_tr *tr, const struct rows *r) {
+    struct clime_tlist *l = clime_titer_items(tr, r->source), *out = clime_tlist_new(tr, 0);
+    if (r->count == 0) clime_tr_fail(tr, CLIME_ERR_INPUT, "division by zero");
+    int64_t each = r->count > 0 ? (int64_t)l->n / r->count : 0, extra = r->count > 0 ? (int64_t)l->n % r->count : 0;
+    size_t at = 0;
+    for (int64_t i = 0; i < r->count; i++) {
+        clime_tr_charge(tr, 1);
+        struct clime_tlist *part = clime_tlist_new(tr, 0);
+        for (int64_t k = 0; k < each + (i < extra); k++) clime_tlist_push(tr, part, l->items[at++]);
+        if (clime_targ_given(r->fill) && i >= extra) clime_tlist_push(tr, part, r->fill);
+        clime_tlist_push(tr, out, clime_tv_list(part));
+    }
+    return out;
+}
+
+static struct clime_tv f_batch(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {
+    struct clime_tv a[2];
+    clime_targs_bind(tr, "batch", args, "linecount fill_with", 1, a);
+    return rows(tr, self, a, make_batches);
 }
 
 static struct clime_tv f_slice(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {
     struct clime_tv a[2];
     clime_targs_bind(tr, "slice", args, "slices fill_with", 1, a);
-    int64_t n_slices = clime_targ_int(tr, a[0], 0);
-    struct clime_tlist *l = clime_titer_items(tr, self), *out = clime_tlist_new(tr, 0);
-    if (n_slices == 0) clime_tr_fail(tr, CLIME_ERR_INPUT, "division by zero");
-    int64_t each = n_slices > 0 ? (int64_t)l->n / n_slices : 0, extra = n_slices > 0 ? (int64_t)l->n % n_slices : 0;
-    size_t at = 0;
-    for (int64_t i = 0; i < n_slices; i++) {
-        clime_tr_charge(tr, 1);
-        struct clime_tlist *part = clime_tlist_new(tr, 0);
-        for (int64_t k = 0; k < each + (i < extra); k++) clime_tlist_push(tr, part, l->items[at++]);
-        if (clime_targ_given(a[1]) && i >= extra) clime_tlist_push(tr, part, a[1]);
-        clime_tlist_push(tr, out, clime_tv_list(part));
-    }
-    return clime_titer_over(tr, out, false);
+    return rows(tr, self, a, make_slices);
 }
 
 const struct clime_tbuiltin clime_tfilters_seq[] = {

@@ -96,11 +96,14 @@ static struct clime_tv f_center(struct clime_tr *tr, struct clime_tv self, const
 static struct clime_tv f_truncate(struct clime_tr *tr, struct clime_tv self, const struct clime_targs *args) {
     struct clime_tv a[4];
     clime_targs_bind(tr, "truncate", args, "length killwords end leeway", 0, a);
-    struct clime_str s = clime_targ_str(tr, self, NULL), end = clime_targ_str(tr, a[2], "...");
-    int64_t length = clime_targ_int(tr, a[0], 255), n_end = (int64_t)clime_unicode_length(end);
+    struct clime_str end = clime_targ_str(tr, a[2], "...");
+    int64_t n, length = clime_targ_int(tr, a[0], 255), n_end = (int64_t)clime_unicode_length(end);
     int64_t leeway = clime_targ_given(a[3]) ? clime_targ_int(tr, a[3], 5) : 5;
     if (length < n_end || leeway < 0) clime_tr_fail(tr, CLIME_ERR_INPUT, "truncate: length or leeway is too small");
-    if ((int64_t)clime_unicode_length(s) <= length || (int64_t)clime_unicode_length(s) - length <= leeway) return self;
+    if (!clime_tv_length(tr, self, &n))
+        clime_tr_fail(tr, CLIME_ERR_INPUT, "object of type '%s' has no len()", clime_tv_type(self));
+    if (n <= length || n - length <= leeway) return self;
+    struct clime_str s = clime_targ_str(tr, self, NULL);
     struct clime_str cut = {s.ptr, clime_ttext_offset(tr, s, length - n_end)};
     if (!clime_targ_bool(tr, a[1], false)) {
         size_t space = clime_ttext_rfind(tr, cut, (struct clime_str){" ", 1});

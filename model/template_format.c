@@ -255,8 +255,10 @@ struct clime_tv clime_tformat_percent(struct clime_tr *tr, struct clime_tv forma
         p.at = mark ? mark + 1 : p.end;
         if (mark) percent_one(&p, &o);
     }
-    bool left = values.kind == CLIME_T_TUPLE ? p.used < values.list->n
-                                             : !p.used && values.kind != CLIME_T_DICT && values.kind != CLIME_T_LIST;
+    /* What can be subscripted by a key counts as a mapping, of which any part may stay unused. */
+    bool mapping = values.kind == CLIME_T_DICT || values.kind == CLIME_T_LIST || values.kind == CLIME_T_RANGE ||
+                   values.kind == CLIME_T_UNDEFINED;
+    bool left = values.kind == CLIME_T_TUPLE ? p.used < values.list->n : !p.used && !mapping;
     if (left) clime_tr_fail(tr, CLIME_ERR_INPUT, "not all arguments converted during string formatting");
     return clime_ttext_like(tr, format, (struct clime_str){o.data, o.len});
 }
