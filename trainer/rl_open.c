@@ -18,6 +18,7 @@
 #include "trainer/folder.h"
 #include "trainer/generate.h"
 #include "trainer/ledger/events.h"
+#include "trainer/reward/reward.h"
 #include "trainer/rl_run.h"
 
 #define MAX_CLIENT_THREADS 4096
@@ -35,6 +36,14 @@ static enum clime_err lock_run(struct clime_rl *rl, struct clime_error *e) {
         rc = clime_fail(e, CLIME_ERR_BUSY, "another clime-train works on the run folder %s", rl->o.run);
     free(path);
     return rc;
+}
+
+static enum clime_err check_rewards(const struct clime_rl_options *o, struct clime_error *e) {
+    const char *const types[] = {o->rm_type, o->eval_prompt_data.n ? o->eval_rm_type : NULL};
+    bool boxed;
+    for (size_t i = 0; i < CLIME_COUNT(types); i++)
+        if (types[i] && !clime_reward_find(types[i], &boxed, e)) return e->code;
+    return CLIME_OK;
 }
 
 static bool has_config(const char *dir) {
@@ -174,7 +183,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     clime_http_client_global_init();
     rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
-    if ((rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e))) return rc;
+    if ((rc = check_rewards(&rl->o, e)) || (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e))) return rc;
     if (rl->o.explain) return open_learner(rl, e);
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
         (rc = open_fleet(rl, e)))

@@ -14,8 +14,10 @@ import sqlite3
 import struct
 import subprocess
 import time
+import urllib.request
 
 import pytest
+from programs import DATA, STORIES
 
 BUILD = os.path.abspath(os.environ.get("CLIME_BUILD", "build"))
 TRAIN = os.path.join(BUILD, "clime-train")
@@ -55,6 +57,7 @@ def start(words, log):
 
 
 def run_whole(words, log):
+    """Runs to the end; returns the SHA-256 of the final weights."""
     p = start(words, log)
     assert p.wait(timeout=2 * LIMIT) == 0, open(log).read()[-2000:]
     return final_sha(log)
@@ -196,3 +199,159 @@ def test_children_end_with_the_trainer(model):
     while any(os.path.exists(f"/proc/{pid}") for pid in pids):
         assert time.monotonic() < deadline, "a child outlived its trainer"
         time.sleep(0.05)
+
+
+def external_fleet(folder, model_dir, n):
+    """A router with n servers that no trainer started; (processes, router's URL)."""
+    processes, ports = [], []
+    for name, words in [("clime-router", [])] + [("clime-server", ["--model-path", str(model_dir)])] * n:
+        port_file = folder / f"port-{len(ports)}"
+        processes.append(subprocess.Popen([os.path.join(BUILD, name), "--port", "0", "--port-file", str(port_file), *words],
+                                          stderr=subprocess.DEVNULL))  # fmt: skip
+        deadline = time.monotonic() + LIMIT
+        while not port_file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        ports.append(int(port_file.read_text()))
+    router = f"http://127.0.0.1:{ports[0]}"
+    for port in ports[1:]:
+        body = json.dumps({"url": f"http://127.0.0.1:{port}"}).encode()
+        urllib.request.urlopen(urllib.request.Request(f"{router}/workers", body), timeout=LIMIT).read()
+    return processes, router
+
+
+def test_external_router(model, undisturbed, tmp_path):
+    processes, router = external_fleet(tmp_path, model / "init", 2)
+    try:
+        words = command(model, model / "external", "--router-url", router)
+        p = start(words, model / "external.log")
+        time.sleep(undisturbed[1] / 3)
+        p.kill()  # its requests stay behind on the servers; the next trainer aborts them
+        p.wait()
+        assert run_whole(words, model / "external.log") == undisturbed[0]
+        check_record(model / "external")
+        assert all(q.poll() is None for q in processes)  # they are not the trainer's to end
+    finally:
+        for q in processes:
+            q.kill()
+            q.wait()
+
+
+def fails(words, log):
+    """Runs a command that must end with an error; returns its output."""
+    p = start(words, log)
+    assert p.wait(timeout=LIMIT) == 1
+    return open(log).read()
+
+
+def test_other_options_on_the_same_run(model, undisturbed):
+    words = command(model, model / "undisturbed", lr=1e-3)
+    assert "--lr differs from what this run was begun with" in fails(words, model / "differs.log")
+
+
+def test_two_trainers_on_one_run(model, undisturbed):
+    p = start(command(model, model / "twice"), model / "twice.log")
+    deadline = time.monotonic() + LIMIT
+    while not (model / "twice" / "ledger.db").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert "another clime-train works on" in fails(command(model, model / "twice"), model / "second.log")
+    assert p.wait(timeout=LIMIT) == 0 and final_sha(model / "twice.log") == undisturbed[0]
+
+
+def reward_command(body):
+    return 'while IFS= read -r line; do id=${line#*\\"id\\":}; id=${id%%,*}; ' + body + " done"
+
+
+def test_reward_that_hangs_ends_the_run_with_its_name(model):
+    words = command(model, model / "hangs", "--rm-command", "sleep 1000", rm_type="command", rm_timeout=0.2,
+                    rollout_batch_size=2)  # fmt: skip
+    log = fails(words, model / "hangs.log")
+    assert "groups of rollout 0 failed" in log and "TIMEOUT" in log
+    db = sqlite3.connect(model / "hangs" / "ledger.db")
+    assert db.execute("SELECT count(*) FROM samples WHERE reward IS NOT NULL").fetchone()[0] == 0
+    assert db.execute("SELECT count(*) FROM samples WHERE status = 'failed' AND error LIKE '%TIMEOUT%'").fetchone()[0]
+    assert db.execute("SELECT count(*) FROM steps").fetchone()[0] == 0
+
+
+def test_failed_groups_are_dropped_and_replaced(model):
+    """The reward fails for prompts that begin with one digit: their groups are dropped, the next ones come in."""
+    digit = json.loads(open(model / "task" / "train.jsonl").readline())["prompt"][0]
+    bad = f"user|>{digit}"
+    body = (f'case $line in *user\\|\\>{digit}*) printf \'{{"id":%s,"error":"no"}}\\n\' $id;; '
+            '*) printf \'{"id":%s,"reward":%s}\\n\' $id $((id % 2));; esac;')  # fmt: skip
+    more = ["--rm-command", reward_command(body)]
+    words = command(model, model / "dropped", *more, rm_type="command", num_rollout=4, rollout_batch_size=5)
+    p = start(words, model / "dropped.log")
+    assert p.wait(timeout=LIMIT) == 0, open(model / "dropped.log").read()[-2000:]
+    db = sqlite3.connect(model / "dropped" / "ledger.db")
+    groups = db.execute("SELECT id, rollout, state, prompt, reason FROM groups ORDER BY id").fetchall()
+    assert [g[0] for g in groups] == list(range(len(groups)))  # dataset order, no prompt skipped
+    for _, _, state, prompt, reason in groups:
+        assert (state == "dropped") == (bad in prompt) and (state == "dropped") == ("no" in (reason or ""))
+    assert any(g[2] == "dropped" for g in groups)
+    for rollout in range(4):
+        assert sum(g[1] == rollout and g[2] == "done" for g in groups) == 5
+    assert sum(m["rollout/dropped_groups"] for m in metrics(model / "dropped") if m["kind"] == "rollout") == len(groups) - 20
+
+
+def test_bad_input_is_named(model):
+    for change, says in [
+        ({"prompt_data": "/nowhere.jsonl"}, "cannot open the prompt data /nowhere.jsonl"),
+        ({"hf_checkpoint": "/nowhere"}, "no model in /nowhere"),
+        ({"input_key": "question"}, '"question" (--input-key)'),
+        ({"router_url": "http://127.0.0.1:9"}, "--router-url"),
+        ({"rm_type": "wishful"}, "wishful"),
+        ({"server_no_such_option": "1"}, "no-such-option"),
+    ]:
+        assert says in fails(command(model, model / "bad", **change), model / "bad.log"), says
+        os.remove(model / "bad.log")
+
+
+def test_evaluate(model):
+    words = [TRAIN, "eval", "--run", model / "eval", "--hf-checkpoint", model / "init", "--apply-chat-template",
+             "--eval-prompt-data", "held", model / "task" / "heldout.jsonl", "--eval-input-key", "prompt",
+             "--eval-label-key", "label", "--rm-type", "random", "--eval-max-response-len", 8,
+             "--n-samples-per-eval-prompt", 4, "--eval-temperature", 0.7]  # fmt: skip
+    words = list(map(str, words))
+    p = start(words, model / "eval.log")
+    assert p.wait(timeout=LIMIT) == 0, open(model / "eval.log").read()
+    (line,) = metrics(model / "eval")
+    assert 0 < line["eval/held"] < 1 and line["eval/held-pass@1"] == pytest.approx(line["eval/held"])
+    assert line["eval/held-pass@1"] < line["eval/held-pass@2"] < line["eval/held-pass@4"]
+    assert "holds an evaluation already" in fails(words, model / "eval.log")
+
+
+def test_report(model, undisturbed):
+    text = subprocess.run([TRAIN, "report", model / "undisturbed"], check=True, capture_output=True, text=True).stdout
+    assert undisturbed[0] in text and "at most 0, over" in text and "mean reward by rollout" in text
+    wrong = subprocess.run([TRAIN, "report", model], capture_output=True, text=True)
+    assert wrong.returncode == 1 and "no ledger at" in wrong.stderr
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason=f"shared data is absent: {STORIES}")
+def test_stories260k_learns(tmp_path):
+    env = os.environ | {"NUM_ROLLOUT": "8"}
+    subprocess.run(["scripts/run-stories260k.sh", STORIES, tmp_path / "run"], check=True, env=env, timeout=180,
+                   capture_output=True)  # fmt: skip
+    lines = metrics(tmp_path / "run")
+    reward = [m["rollout/raw_reward"] for m in lines if m["kind"] == "rollout"]
+    assert reward[-1] >= 2 * reward[0] > 0
+    assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in lines if m["kind"] == "train")
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"shared data is absent: {DATA}")
+def test_gsm8k_two_rollouts(tmp_path):
+    subprocess.run(["tar", "xzf", DATA / "tokenizers" / "qwen3.tgz", "-C", tmp_path], check=True)
+    tokenizer = next(tmp_path.glob("*/tokenizer.json")).parent
+    run = lambda *a: subprocess.run([TRAIN, *map(str, a)], check=True, capture_output=True, timeout=240)
+    run("init", tmp_path / "model", "--tokenizer", tokenizer, "--hidden-size", 32, "--intermediate-size", 64,
+        "--num-hidden-layers", 1, "--num-attention-heads", 1, "--num-key-value-heads", 1, "--head-dim", 32)  # fmt: skip
+    run("rl", "--run", tmp_path / "run", "--hf-checkpoint", tmp_path / "model",
+        "--prompt-data", f"{DATA}/datasets/gsm8k_train.jsonl@[0:200]", "--input-key", "prompt", "--label-key", "label",
+        "--apply-chat-template", "--rollout-shuffle", "--rm-type", "deepscaler", "--num-rollout", 2,
+        "--rollout-batch-size", 4, "--n-samples-per-prompt", 2, "--rollout-max-response-len", 32,
+        "--use-dynamic-batch-size", "--max-tokens-per-gpu", 1024)  # fmt: skip
+    db = sqlite3.connect(tmp_path / "run" / "ledger.db")
+    rows = db.execute("SELECT g.prompt, s.n_response, s.reward FROM samples s JOIN groups g ON g.id = s.group_id").fetchall()  # noqa: E501
+    assert len(rows) == 16 and all("<|im_start|>assistant" in p and n > 0 and r == 0 for p, n, r in rows)

@@ -26,6 +26,12 @@ static enum clime_err begin(struct clime_db *db, void *arg, struct clime_error *
     clime_db_int(q, now);
     if ((rc = clime_db_run(q, NULL, e))) return rc;
 
+    /* a run that has done nothing yet (its first start failed) may be begun with other options */
+    q = clime_db_stmt(db, "UPDATE runs SET options = ?, seed = ? WHERE NOT EXISTS (SELECT 1 FROM versions)");
+    clime_db_text(q, b->options);
+    clime_db_int(q, (int64_t)b->seed);
+    if ((rc = clime_db_run(q, NULL, e))) return rc;
+
     q = clime_db_stmt(db, "INSERT INTO incarnations(pid, started_us) VALUES(?, ?)");
     clime_db_int(q, getpid());
     clime_db_int(q, now);

@@ -11,7 +11,8 @@ struct clime_run {
     int64_t incarnation; /* of this start; 1 is the first */
 };
 
-/* Creates the run's row where there is none (with name, seed, options), reads it back, and adds an incarnation. */
+/* Creates the run's row where there is none (with name, seed, options; as long as no weights are recorded they may
+ * still change), reads it back, adds an incarnation and voids the leases of earlier ones. */
 enum clime_err clime_run_begin(struct clime_ledger *l, const char *name, uint64_t seed, const char *options,
                                struct clime_run *out, struct clime_error *e);
 void clime_run_free(struct clime_run *r);

@@ -151,10 +151,10 @@ static void test_deciding_options(void **state) {
     (void)state;
     assert_int_equal(parse(BASE "--num-rollout 1", &a, &e), CLIME_OK);
     assert_int_equal(parse(BASE "--num-rollout 9 --num-servers 4 --threads 2 --save-interval 3", &b, &e), CLIME_OK);
-    assert_int_equal(parse(BASE "--num-rollout 1 --lr 1e-5", &c, &e), CLIME_OK);
+    assert_int_equal(parse(BASE "--num-rollout 1 --lr 0.25", &c, &e), CLIME_OK);
     assert_string_equal(a.options_json, b.options_json);
     assert_string_not_equal(a.options_json, c.options_json);
-    assert_non_null(strstr(c.options_json, "\"lr\":1e-5"));
+    assert_non_null(strstr(c.options_json, "\"lr\":0.25"));
     clime_rl_options_free(&a);
     clime_rl_options_free(&b);
     clime_rl_options_free(&c);
