@@ -62,7 +62,11 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
 }
 
 static void print_routes(void) {
-    for (const struct clime_http_route *r = clime_router_routes; r->path; r++) printf("%s %s\n", r->methods, r->path);
+    struct clime_buf out;
+    clime_buf_init(&out, 1 << 20);
+    clime_http_routes_json(clime_router_routes, &out);
+    puts(out.data);
+    clime_buf_free(&out);
 }
 
 static enum clime_err add_known_workers(struct clime_router *r, const struct options *o, struct clime_error *e) {

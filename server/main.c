@@ -202,7 +202,7 @@ int main(int argc, char **argv) {
     if (s.opts.print_routes) {
         struct clime_buf out;
         clime_buf_init(&out, 1 << 16);
-        clime_server_print_routes(&out);
+        clime_http_routes_json(clime_server_routes, &out);
         puts(out.data);
         clime_buf_free(&out);
         return 0;

@@ -1,8 +1,6 @@
 /* The route table: every endpoint, in the order of openapi/server.yaml; tests compare the two. */
 #include "server/server.h"
 
-#include <string.h>
-
 #define USER CLIME_HTTP_USER
 #define ADMIN CLIME_HTTP_ADMIN
 #define OPEN CLIME_HTTP_OPEN
@@ -48,24 +46,3 @@ const struct clime_http_route clime_health_routes[] = {
     {.methods = "GET", .path = "/health_generate", .auth = OPEN, .handler = clime_handle_health_generate},
     {.methods = "GET", .path = "/metrics", .auth = OPEN, .handler = clime_handle_metrics},
     {0}};
-
-void clime_server_print_routes(struct clime_buf *out) {
-    static const char *const auth[] = {[OPEN] = "open", [USER] = "user", [ADMIN] = "admin"};
-    struct clime_jw w;
-    clime_jw_init(&w, out);
-    clime_jw_array(&w);
-    for (const struct clime_http_route *r = clime_server_routes; r->path; r++) {
-        clime_jw_object(&w);
-        clime_jw_key(&w, "path");
-        clime_jw_strz(&w, r->path);
-        clime_jw_key(&w, "methods");
-        clime_jw_array(&w);
-        for (const char *m = r->methods; *m; m += m[strcspn(m, "|")] ? strcspn(m, "|") + 1 : strlen(m))
-            clime_jw_str(&w, (struct clime_str){m, strcspn(m, "|")});
-        clime_jw_close(&w);
-        clime_jw_key(&w, "auth");
-        clime_jw_strz(&w, auth[r->auth]);
-        clime_jw_close(&w);
-    }
-    clime_jw_close(&w);
-}

@@ -43,9 +43,6 @@ struct clime_server {
 extern const struct clime_http_route clime_server_routes[];
 extern const struct clime_http_route clime_health_routes[];
 
-/* Writes the routes as JSON: [{"path", "methods": [...], "auth"}]. */
-void clime_server_print_routes(struct clime_buf *out);
-
 /* A reply buffer: enough for a long batch with log-probabilities. */
 #define CLIME_MAX_REPLY ((size_t)512 << 20)
 

@@ -47,6 +47,10 @@ struct clime_http_options {
     void *context;                         /* given to the handlers */
 };
 
+/* The table as JSON: [{"path", "methods": [..], "auth": "open"|"user"|"admin"}], for --print-routes and the tests that
+ * compare it with openapi/. */
+void clime_http_routes_json(const struct clime_http_route *routes, struct clime_buf *out);
+
 enum clime_err clime_http_server_start(const struct clime_http_options *o, struct clime_http_server **out,
                                        struct clime_error *e);
 int clime_http_server_port(const struct clime_http_server *s);

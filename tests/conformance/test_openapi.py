@@ -1,0 +1,97 @@
+"""openapi/*.yaml against the route tables (--print-routes) and live replies."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+from programs import BUILD, ROOT, program  # noqa: E402
+
+SPECS = {p.stem: p for p in sorted((ROOT / "openapi").glob("*.yaml"))}
+PROGRAM = {"server": "clime-server", "router": "clime-router"}
+METHODS = {"get", "post", "put", "delete", "patch"}
+
+
+def load(name):
+    return yaml.safe_load(SPECS[name].read_text())
+
+
+@pytest.mark.parametrize("name", sorted(set(SPECS) & set(PROGRAM)))
+def test_routes_are_the_specs(name):
+    out = subprocess.run([BUILD / PROGRAM[name], "--print-routes"], capture_output=True, check=True, timeout=20).stdout
+    real = {(m.lower(), r["path"]): r["auth"] for r in json.loads(out) for m in r["methods"]}
+    said = {}
+    for path, item in load(name)["paths"].items():
+        for method, operation in item.items():
+            if method not in METHODS:
+                continue
+            keys = {k for need in operation.get("security", []) for k in need}
+            said[method, path] = "admin" if "adminKey" in keys else "user" if keys else "open"
+            assert operation.get("description") or operation.get("summary"), (method, path)
+            assert operation["responses"], (method, path)
+    assert said == real
+
+
+def resolve(spec, node):
+    while "$ref" in node:
+        at = spec
+        for part in node["$ref"].removeprefix("#/").split("/"):
+            at = at[part]
+        node = at
+    return node
+
+
+def check(spec, schema, value, where="reply"):
+    """The part of JSON Schema that our specs use: type, const, enum, required, properties, items."""
+    schema = resolve(spec, schema)
+    if "const" in schema:
+        assert value == schema["const"], where
+    if "enum" in schema:
+        assert value in schema["enum"], where
+    kinds = schema.get("type")
+    if kinds:
+        names = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", type(None): "null"}
+        kind = names.get(type(value), "number")
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        assert kind in kinds or (kind == "integer" and "number" in kinds), (where, kind, kinds)
+    if isinstance(value, dict):
+        for key in schema.get("required", []):
+            assert key in value, f"{where} lacks {key}"
+        for key, sub in schema.get("properties", {}).items():
+            if key in value:
+                check(spec, sub, value[key], f"{where}.{key}")
+    if isinstance(value, list) and "items" in schema:
+        for i, item in enumerate(value):
+            check(spec, schema["items"], item, f"{where}[{i}]")
+
+
+def check_reply(spec, path, method, reply):
+    answers = spec["paths"][path][method]["responses"]
+    assert str(reply.status_code) in answers, (path, reply.status_code, reply.text)
+    answer = resolve(spec, answers[str(reply.status_code)])
+    schema = answer.get("content", {}).get("application/json", {}).get("schema")
+    if schema:
+        check(spec, schema, reply.json(), path)
+
+
+def test_router_replies():
+    spec = load("router")
+    with program("clime-router") as r:
+        check_reply(spec, "/health", "get", r.get("/health"))
+        check_reply(spec, "/metrics", "get", r.get("/metrics"))
+        check_reply(spec, "/generate", "post", r.post("/generate", {"text": "a"}))  # no worker: 503
+        check_reply(spec, "/abort_request", "post", r.post("/abort_request"))
+        check_reply(spec, "/workers", "post", r.post("/workers", {"url": "http://127.0.0.1:9"}))
+        check_reply(spec, "/workers", "post", r.post("/workers", {"url": "nonsense"}))
+        check_reply(spec, "/workers", "get", r.get("/workers"))
+        check_reply(spec, "/workers/{id}", "get", r.get("/workers/1"))
+        check_reply(spec, "/workers/{id}", "get", r.get("/workers/77"))
+        check_reply(spec, "/abort_request", "post", r.post("/abort_request"))  # unreachable: 502
+        check_reply(spec, "/list_workers", "get", r.get("/list_workers"))
+        check_reply(spec, "/remove_worker", "post", r.post("/remove_worker", params={"url": "http://127.0.0.1:9"}))
+        check_reply(spec, "/add_worker", "post", r.post("/add_worker", params={"url": "http://127.0.0.1:9"}))
+        check_reply(spec, "/workers/{id}", "delete", r.client.delete("/workers/2"))

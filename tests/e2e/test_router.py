@@ -1,0 +1,162 @@
+"""clime-router between real clients and real servers: the same answers as direct, balance, stickiness, retries on another
+worker, replies of control calls, streams unbuffered, bad input."""
+
+import concurrent.futures
+import contextlib
+import json
+import signal
+import socket
+import time
+
+import httpx
+import pytest
+from programs import STORIES, Program, need_stories, program, server
+
+
+@pytest.fixture(scope="module", autouse=True)
+def stories():
+    need_stories()
+
+
+@contextlib.contextmanager
+def fleet(n, *options):
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(server()) for _ in range(n)]
+        router = stack.enter_context(program("clime-router", *options))
+        for s in servers:
+            assert router.post("/workers", {"url": s.url}).status_code == 202
+        yield router, servers
+
+
+GREEDY = {"input_ids": [1], "sampling_params": {"temperature": 0, "max_new_tokens": 40}, "return_logprob": True}
+
+
+def core(reply):
+    return reply["text"], reply["output_ids"], reply["meta_info"]["output_token_logprobs"]
+
+
+def test_the_answer_of_a_server_streamed_or_not():
+    golden = json.loads((STORIES / "greedy_200.json").read_text())["ids"]
+    body = GREEDY | {"sampling_params": {"temperature": 0, "max_new_tokens": 200}}
+    with fleet(1) as (router, servers):
+        direct, routed = servers[0].json("/generate", body), router.json("/generate", body)
+        assert core(direct) == core(routed)
+        assert [1] + routed["output_ids"] == golden
+        events = router.events("/generate", body | {"stream": True})
+        assert events[-1] == "[DONE]"
+        assert core(json.loads(events[-2])) == core(direct)
+
+
+def test_streams_are_not_held_back():
+    """The first event arrives long before the last."""
+    body = {"text": "Once", "stream": True, "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}
+    with fleet(1) as (router, _):
+        times = []
+        with router.client.stream("POST", "/generate", json=body) as reply:
+            for line in reply.iter_lines():
+                if line.startswith("data: "):
+                    times.append(time.monotonic())
+    assert len(times) > 20
+    spread = times[-1] - times[0]
+    assert spread > 0 and times[0] < times[-1] - spread / 2
+
+
+def test_seeded_samples_are_the_same_with_two_servers():
+    bodies = [
+        {"text": "Once upon a time", "return_logprob": True,
+         "sampling_params": {"max_new_tokens": 20, "sampling_seed": i}} for i in range(24)
+    ]
+    with fleet(2, "--policy", "round_robin") as (router, servers), concurrent.futures.ThreadPoolExecutor(8) as pool:
+        direct = [servers[0].json("/generate", b) for b in bodies]
+        routed = list(pool.map(lambda b: router.json("/generate", b), bodies))
+        assert [core(r) for r in direct] == [core(r) for r in routed]
+        served = [w["served"] for w in router.get("/workers").json()["workers"]]
+        assert served == [12, 12]
+
+
+def test_a_session_stays_on_its_worker():
+    with fleet(3) as (router, _):
+        for _ in range(6):
+            reply = router.client.post("/generate", json=GREEDY, headers={"X-Session-ID": "episode-1"})
+            assert reply.status_code == 200
+        assert sorted(w["served"] for w in router.get("/workers").json()["workers"]) == [0, 0, 6]
+
+
+def test_a_killed_worker_is_left_out_and_its_requests_go_elsewhere():
+    with contextlib.ExitStack() as stack:
+        router = stack.enter_context(program("clime-router", "--health-check-interval", "0.2"))
+        alive = stack.enter_context(server())
+        dying = Program("clime-server", "--model-path", STORIES)
+        for s in (dying, alive):
+            router.post("/workers", {"url": s.url})
+        expected = core(alive.json("/generate", GREEDY))
+        dying.stop(signal.SIGKILL)
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            replies = list(pool.map(lambda _: router.json("/generate", GREEDY), range(16)))
+        assert all(core(r) == expected for r in replies)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            status = {w["url"]: w["status"] for w in router.get("/workers").json()["workers"]}
+            if status[dying.url] == "down":
+                break
+            time.sleep(0.05)
+        assert status == {dying.url: "down", alive.url: "ready"}
+
+
+def test_control_calls_reach_every_worker():
+    with fleet(2) as (router, servers):
+        reply = router.json("/pause_generation", {"mode": "in_place"})
+        assert reply["success"] and [w["status"] for w in reply["workers"]] == [200, 200]
+        assert {w["url"] for w in reply["workers"]} == {s.url for s in servers}
+        assert router.json("/continue_generation", {})["success"]
+        assert router.get("/flush_cache").status_code == 200
+        versions = router.get("/get_weight_version").json()["workers"]
+        assert [w["body"]["weight_version"] for w in versions] == ["default", "default"]
+        router.post("/workers", {"url": "http://127.0.0.1:9"})
+        partial = router.post("/abort_request", {"abort_all": True})
+        assert partial.status_code == 207 and not partial.json()["success"]
+
+
+def test_errors_are_the_workers_or_clear():
+    with fleet(1) as (router, servers):
+        for body in ({"input_ids": [99999]}, {"text": 5}, {}):
+            direct, routed = servers[0].post("/generate", body), router.post("/generate", body)
+            assert direct.status_code == routed.status_code == 400
+            assert direct.json() == routed.json()
+        assert router.client.post("/generate", content=b"{nope").status_code == 400
+        assert router.get("/nothing").status_code == 404
+        assert router.get("/generate").status_code == 405
+    with program("clime-router") as lonely:
+        reply = lonely.post("/generate", GREEDY)
+        assert reply.status_code == 503 and "no worker" in reply.json()["message"]
+        assert "retry-after" in reply.headers
+        assert lonely.post("/workers", {"url": "ftp://x"}).status_code == 400
+
+
+def test_keys():
+    with program("clime-router", "--api-key", "user", "--admin-api-key", "boss") as r:
+        def status(method, path, key=None, **kw):
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            return r.client.request(method, path, headers=headers, **kw).status_code
+
+        assert status("GET", "/health") == 200
+        assert status("GET", "/workers") == 401
+        assert status("GET", "/workers", "user") == 200
+        assert status("POST", "/abort_request", "user", json={}) == 401
+        assert status("POST", "/abort_request", "boss", json={}) == 503  # allowed; there is no worker
+
+
+def test_a_client_that_leaves_ends_the_work():
+    body = json.dumps({"text": "Once", "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}).encode()
+    with fleet(1) as (router, servers):
+        with socket.create_connection(("127.0.0.1", router.port)) as s:
+            s.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            time.sleep(0.05)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            load = servers[0].get("/v1/loads").json()["loads"][0]
+            if load["num_running_reqs"] + load["num_waiting_reqs"] == 0:
+                break
+            time.sleep(0.02)
+        assert load["num_running_reqs"] + load["num_waiting_reqs"] == 0
+        assert [w["tokens"] for w in router.get("/workers").json()["workers"]] == [0]
