@@ -111,7 +111,7 @@ static void read_number(struct clime_str text, struct clime_arena *arena, struct
 static enum clime_err read_label(const struct clime_reward_request *q, struct clime_arena *arena,
                                  struct clime_grader_input *in, struct clime_error *e) {
     in->label_kind = CLIME_JSON_STRING;
-    in->label = q->label;
+    in->label = q->label.ptr ? q->label : clime_str_of("");
     if (q->label_is_json && q->label.len) {
         struct clime_json j;
         struct clime_str text;
@@ -203,6 +203,7 @@ enum clime_err clime_reward_grade(const struct clime_reward_request *q, const ch
     bool boxed;
     memset(out, 0, sizeof *out);
     clime_arena_init(&arena, 2 * CLIME_REWARD_MAX_TEXT);
+    if (!in.response.ptr) in.response = clime_str_of("");
     if (q->response.len > CLIME_REWARD_MAX_TEXT || q->label.len > CLIME_REWARD_MAX_TEXT ||
         q->metadata.len > CLIME_REWARD_MAX_TEXT) {
         clime_fail(&out->error, CLIME_ERR_LIMIT, "response, label or metadata over %zu bytes", CLIME_REWARD_MAX_TEXT);
@@ -216,7 +217,7 @@ enum clime_err clime_reward_grade(const struct clime_reward_request *q, const ch
         goto done;
     }
     if (read_label(q, &arena, &in, &out->error)) goto done;
-    if (boxed && !clime_answer_boxed(q->response, &in.response)) in.response = clime_str_of("");
+    if (boxed && !clime_answer_boxed(in.response, &in.response)) in.response = clime_str_of("");
     if (type->grade(&in, out)) {
         CHECK(out->error.code != CLIME_OK);
         goto done;
