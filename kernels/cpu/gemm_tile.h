@@ -14,7 +14,8 @@
 
 #include "kernels/cpu/vec.h"
 
-/* X(rows, vectors) */
+/* X(rows, vectors). clang-format never settles on a layout of these lists. */
+/* clang-format off */
 #if VW == 16
 #define TILE_ROWS 12
 #define TILES(X)                                                                                                       \
@@ -36,6 +37,7 @@
 #define TILE_ROWS 4
 #define TILES(X) X(1, 1) X(1, 2) X(1, 4) X(1, 8) X(2, 1) X(2, 2) X(2, 4) X(3, 1) X(3, 2) X(4, 1) X(4, 2)
 #endif
+/* clang-format on */
 
 /* first: the chains start at 0; else they go on from c[mr][nb * VW] (rows ldc floats apart). ahead: what the next tiles
  * read of b, brought to the second cache meanwhile: the first kn steps there of two vectors, bs words apart. */
