@@ -24,7 +24,7 @@ struct one {
 
 static void *call_one(void *arg) {
     struct one *o = arg;
-    char *url = xasprintf("%s" CLIME_STR_FMT, o->view.url, CLIME_STR_ARG(clime_http_path(o->rq)));
+    char *url = clime_router_url(o->view.url, o->rq);
     char *method = xstrndup(clime_http_method(o->rq).ptr, clime_http_method(o->rq).len);
     const char *auth = clime_http_header(o->rq, "Authorization");
     char *auth_line = auth && !o->r->worker_key ? xasprintf("Authorization: %s", auth) : NULL;

@@ -86,7 +86,7 @@ static enum clime_err attempt(struct clime_router *r, struct clime_http_request 
                               struct passage *p, struct clime_error *e) {
     char headers[4][MAX_PASSED_HEADERS];
     const char *header_list[5];
-    char *url = xasprintf("%s" CLIME_STR_FMT, lease->url, CLIME_STR_ARG(clime_http_path(rq)));
+    char *url = clime_router_url(lease->url, rq);
     char *method = xstrndup(clime_http_method(rq).ptr, clime_http_method(rq).len);
     pass_headers(rq, r, headers, header_list, 4);
     struct clime_http_call call = {

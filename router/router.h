@@ -49,5 +49,7 @@ void clime_prober_stop(struct clime_prober *p);
 /* client.c: this thread's HTTP client, made on first use and freed with the thread. */
 struct clime_http_client;
 struct clime_http_client *clime_router_client(void);
+/* The same path and query on a worker; the caller frees it. */
+char *clime_router_url(const char *worker, const struct clime_http_request *rq);
 
 #endif

@@ -97,6 +97,10 @@ const char *clime_http_header(const struct clime_http_request *rq, const char *n
     return mg_get_header(rq->conn, name);
 }
 
+struct clime_str clime_http_query_string(const struct clime_http_request *rq) {
+    return clime_str_of(mg_get_request_info(rq->conn)->query_string);
+}
+
 bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size) {
     const char *query = mg_get_request_info(rq->conn)->query_string;
     return query && mg_get_var(query, strlen(query), name, out, size) >= 0;

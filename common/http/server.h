@@ -64,6 +64,8 @@ struct clime_str clime_http_path(const struct clime_http_request *rq);  /* decod
 struct clime_str clime_http_param(const struct clime_http_request *rq); /* what matched "{name}", else empty */
 struct clime_str clime_http_body(const struct clime_http_request *rq);
 const char *clime_http_header(const struct clime_http_request *rq, const char *name); /* NULL when absent */
+/* What follows the "?", as it came; empty when there is none. */
+struct clime_str clime_http_query_string(const struct clime_http_request *rq);
 /* A query parameter, decoded; false when it is absent or longer than size - 1. */
 bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size);
 int64_t clime_http_body_length(const struct clime_http_request *rq); /* declared; -1 = chunked */

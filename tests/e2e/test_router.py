@@ -110,6 +110,8 @@ def test_control_calls_reach_every_worker():
         assert {w["url"] for w in reply["workers"]} == {s.url for s in servers}
         assert router.json("/continue_generation", {})["success"]
         assert router.get("/flush_cache").status_code == 200
+        loads = router.get("/v1/loads?include=core").json()["workers"]
+        assert all(w["body"]["loads"][0]["num_running_reqs"] == 0 for w in loads)
         versions = router.get("/get_weight_version").json()["workers"]
         assert [w["body"]["weight_version"] for w in versions] == ["default", "default"]
         router.post("/workers", {"url": "http://127.0.0.1:9"})
