@@ -88,7 +88,7 @@ void clime_cpu_close(struct clime_dev *d) {
     free(d);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------------------- */
 void clime_cpu_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes) {
     (void)d;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -139,7 +139,7 @@ enum clime_err clime_cpu_sync(struct clime_dev *d, struct clime_error *e) {
     return CLIME_OK;
 }
 
-/* ---- scratch and parallel loops ---------------------------------------------------------------------------------- */
+/* ---- scratch and parallel loops -------------------------------------------------------------------------- */
 static void *room(struct clime_cpu_room *r, size_t bytes) {
     if (r->bytes < bytes) {
         free(r->p);

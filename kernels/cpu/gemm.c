@@ -153,7 +153,7 @@ static void product_run(struct product *p) {
     clime_cpu_for(p->d, p->n_row_blocks * p->n_col_blocks, product_ns(p->M, p->N, p->a.K), block_task, p);
 }
 
-/* ---- streams made before the product -------------------------------------------------------------------------- */
+/* ---- streams made before the product --------------------------------------------------------------------- */
 struct a_packing {
     const struct product *p;
     uint32_t *out;
@@ -203,7 +203,7 @@ void CPU(pack)(struct clime_dev *d, int N, int K, const void *w, void *packed) {
     clime_cpu_for(d, (N + VW - 1) / VW, (double)N * K, b_pack_vec, &job);
 }
 
-/* ---- the operations --------------------------------------------------------------------------------------------- */
+/* ---- the operations -------------------------------------------------------------------------------------- */
 void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
                const void *packed, void *y) {
     bool bf16 = clime_cpu_bf16(d);

@@ -113,7 +113,7 @@ void CPU(head_stats)(struct clime_dev *d, int R, int V, const float *logits, con
     clime_cpu_for(d, R, (double)R * n_splits * 20, head_merge, &j);
 }
 
-/* ---- gradient ---------------------------------------------------------------------------------------------------- */
+/* ---- gradient -------------------------------------------------------------------------------------------- */
 VEC_INLINE void head_grad_body(const struct head_job *j, int r, const bool bf16) {
     const float *x = j->logits + (size_t)r * (size_t)j->V;
     float t = j->inv_temp[r], g = j->g_logp[r], h = j->g_ent ? j->g_ent[r] : 0;

@@ -102,7 +102,7 @@ void CPU(add)(struct clime_dev *d, int T, int D, const void *a, const void *b, v
     clime_cpu_for(d, (T + NORM_ROWS - 1) / NORM_ROWS, (double)T * D / 4, add_rows, &j);
 }
 
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------------------------------- */
 /* y = x r w with r = (mean x^2 + eps)^-1/2:  dw = sum_t dy x r,  dx = r (dy w) - x r^3 mean(dy w x). */
 VEC_INLINE void norm_dw_body(const struct norm_job *j, int i, const bool bf16) {
     int k = i * VW, n = vec_lanes(k, j->D);

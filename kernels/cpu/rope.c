@@ -134,7 +134,7 @@ void CPU(qkv_rope)(struct clime_dev *d, int T, const struct clime_heads *h, cons
     clime_cpu_for(d, (T + ROPE_ROWS - 1) / ROPE_ROWS, (double)T * (h->H + h->HK) * h->Dh, rope_rows, &j);
 }
 
-/* ---- backward ---------------------------------------------------------------------------------------------------- */
+/* ---- backward -------------------------------------------------------------------------------------------- */
 /* The head's gradient turned back, then through the norm (norm.c has the formula). dw: this chunk's sum or NULL. */
 VEC_INLINE void rope_head_bwd(const struct rope_job *j, int t, size_t at, const void *norm, const void *dy, size_t from,
                               float *dw, const bool bf16) {

@@ -3,8 +3,9 @@
  * Called by the context's owner; a task is a row, on the pool. Owns nothing.
  * The order of everything is (value descending, id ascending). What top-k and top-p keep is a prefix of it, so it is
  * described by one value and how many of the ids with exactly that value are in: a `cut`. A cut is found by a radix
- * search over the values' bits, three passes at most, with counts or probability masses in the bins: linear in V
- * whatever the distribution, where sorting would be 20 times slower at V = 151,936.
+ * search over the values' bits, three passes at most, with counts or probability masses in the bins: linear
+ * whatever the distribution. It runs over candidates, the few values above a floor that provably holds the prefix;
+ * only where the nucleus is wider than FLOOR_NUCLEUS does it run over the whole vocabulary.
  * The invariant: a draw depends on its row, seed and position alone. Sums run over the head's fixed splits in order.
  */
 #include <stdlib.h>
@@ -14,7 +15,9 @@
 #include "kernels/cpu/head.h"
 #include "kernels/cpu/vec.h"
 
-#define STREAM_TOKEN 0 /* the Philox stream of token draws */
+#define STREAM_TOKEN 0     /* the Philox stream of token draws */
+#define FLOOR_COLUMNS 1024 /* columns whose maxima bound the k largest values */
+#define FLOOR_NUCLEUS 256  /* a top-p nucleus up to this wide is found among the candidates */
 
 struct sample_job {
     struct clime_dev *d;
@@ -24,8 +27,7 @@ struct sample_job {
     struct clime_drawn *out;
 };
 
-/* ---- the radix search ---------------------------------------------------------------------------------------------
- */
+/* ---- the radix search ------------------------------------------------------------------------------------ */
 struct cut {
     uint32_t key; /* of the last value that is kept */
     int32_t ties; /* how many ids with that value are kept, lowest first */
@@ -78,7 +80,7 @@ static bool cut_keeps(struct cut c, uint32_t key, int *ties) {
     return key > c.key || (key == c.key && (*ties)++ < c.ties);
 }
 
-/* ---- one row ------------------------------------------------------------------------------------------------------
+/* ---- passes over a row ---------------------------------------------------------------------------------------------
  */
 static void edit_logits(float *x, const struct clime_sampling *p, int V) {
     for (int i = 0; i < p->n_edits; i++) {
@@ -112,57 +114,127 @@ static float weights_of(const float *x, int n, float inv_temp, float ref, float 
     return vf_sum(sum);
 }
 
-static float sum_of(const float *w, int n) {
-    vf sum = {0};
-    for (int i = 0; i < n; i += VW) sum += dt_load(w, (size_t)i, vec_lanes(i, n), false);
-    return vf_sum(sum);
-}
+/* ---- truncated rows -------------------------------------------------------------------------------------- */
+/* The values that can be kept, ids ascending. */
+struct candidates {
+    int n;
+    int32_t *id;
+    float *x, *w; /* logits; weights, 0 = not kept */
+};
 
 static bool truncates(const struct clime_sampling *p, int V) {
     return (p->top_k > 0 && p->top_k < V) || p->top_p < 1 || p->min_p > 0;
 }
 
-/* Sets to 0 the weights that top-k, top-p and min-p do not keep. */
-static void truncate_weights(const float *x, float *w, int V, const struct clime_sampling *p) {
-    struct cut cut = {0, 0};
-    if (p->top_k > 0 && p->top_k < V) cut = cut_tighten(x, NULL, V, cut, p->top_k);
-    if (p->top_p < 1) {
-        double kept = 0;
-        int ties = 0;
-        for (int v = 0; v < V; v++) kept += cut_keeps(cut, order_key(x[v]), &ties) ? (double)w[v] : 0;
-        cut = cut_tighten(x, w, V, cut, (double)p->top_p * kept);
+/* A value that at least k of the row reach: the k-th largest of the maxima of FLOOR_COLUMNS interleaved columns. */
+static float floor_of(const float *x, int V, int k) {
+    if (k >= FLOOR_COLUMNS || V < 2 * FLOOR_COLUMNS) return -INFINITY;
+    float top[FLOOR_COLUMNS];
+    memcpy(top, x, sizeof top);
+    for (int v = FLOOR_COLUMNS; v < V; v += FLOOR_COLUMNS) {
+        int n = V - v < FLOOR_COLUMNS ? V - v : FLOOR_COLUMNS;
+        for (int i = 0; i < n; i += VW) {
+            int lanes = vec_lanes(i, n);
+            vf now = dt_load(x, (size_t)(v + i), lanes, false), old = vf_load(top + i);
+            vf_store(top + i, vf_max(lanes == VW ? now : vf_first_n(now, lanes, -INFINITY), old));
+        }
     }
-    float least = p->min_p > 0 ? p->min_p * row_max(w, V) : 0; /* the likeliest is always kept so far */
+    struct cut cut = cut_tighten(top, NULL, FLOOR_COLUMNS, (struct cut){0, 0}, k);
+    float least = INFINITY;
     int ties = 0;
-    for (int v = 0; v < V; v++) {
-        if (!cut_keeps(cut, order_key(x[v]), &ties) || w[v] < least) w[v] = 0;
+    for (int i = 0; i < FLOOR_COLUMNS; i++) {
+        if (cut_keeps(cut, order_key(top[i]), &ties) && top[i] < least) least = top[i];
+    }
+    return least;
+}
+
+/* All values that reach the floor, with their weights. */
+static void gather_candidates(const float *x, int V, float least, float inv_temp, float ref, struct candidates *c) {
+    c->n = 0;
+    for (int i = 0; i < V; i += VW) {
+        int n = vec_lanes(i, V);
+        if (n == VW && vf_hmax(vf_select(vf_load(x + i) >= least, vf_set1(1), (vf){0})) == 0) continue;
+        for (int v = i; v < i + n; v++) {
+            if (!(x[v] >= least)) continue;
+            c->id[c->n] = v;
+            c->x[c->n++] = x[v];
+        }
+    }
+    weights_of(c->x, c->n, inv_temp, ref, c->w);
+}
+
+static double mass_of(const struct candidates *c) {
+    double sum = 0;
+    for (int i = 0; i < c->n; i++) sum += (double)c->w[i];
+    return sum;
+}
+
+static void drop_behind(struct cut cut, struct candidates *c) {
+    int ties = 0;
+    for (int i = 0; i < c->n; i++) {
+        if (!cut_keeps(cut, order_key(c->x[i]), &ties)) c->w[i] = 0;
     }
 }
 
-/* The first id at which the running sum of weights passes u * total. total[s]: the sum before the end of split s. */
-static int32_t invert_cdf(const float *x, const float *w, int V, float inv_temp, float ref, const double *upto,
-                          float u) {
+/* Fills c with what top-k, top-p and min-p leave of the row. mass: of the whole row. */
+static void truncate_row(const float *x, int V, float ref, double mass, const struct clime_sampling *p,
+                         struct candidates *c) {
+    struct cut cut = {0, 0};
+    const bool by_count = p->top_k > 0 && p->top_k < V;
+    if (by_count) {
+        gather_candidates(x, V, floor_of(x, V, p->top_k), p->inv_temp, ref, c);
+        cut = cut_tighten(c->x, NULL, c->n, cut, p->top_k);
+        drop_behind(cut, c);
+        mass = mass_of(c);
+    } else {
+        float least =
+            p->top_p < 1 ? floor_of(x, V, FLOOR_NUCLEUS) : row_max(x, V) + (f32_log(p->min_p) - 0.01f) / p->inv_temp;
+        gather_candidates(x, V, least, p->inv_temp, ref, c);
+        /* the margin is for the rounding of the sums */
+        if (p->top_p < 1 && mass_of(c) < 1.001 * (double)p->top_p * mass) {
+            gather_candidates(x, V, -INFINITY, p->inv_temp, ref, c);
+        }
+    }
+    if (p->top_p < 1) drop_behind(cut_tighten(c->x, c->w, c->n, cut, (double)p->top_p * mass), c);
+    if (p->min_p > 0) {
+        float least = p->min_p * row_max(c->w, c->n); /* the likeliest is never dropped */
+        for (int i = 0; i < c->n; i++) {
+            if (c->w[i] < least) c->w[i] = 0;
+        }
+    }
+}
+
+/* ---- the inverse CDF ------------------------------------------------------------------------------------- */
+/* The index at which the running sum of n weights, begun at *run, passes target; else the last that weighs anything,
+ * or -1, with *run moved on. */
+static int pass_target(const float *w, int n, double target, double *run) {
+    int last = -1;
+    for (int i = 0; i < n; i++) {
+        if (!(w[i] > 0)) continue;
+        last = i;
+        *run += (double)w[i];
+        if (*run > target) break;
+    }
+    return last;
+}
+
+/* The same over a whole row; upto[s] is the sum before the end of split s. */
+static int32_t invert_row(const float *x, int V, float inv_temp, float ref, const double *upto, float u) {
     int n_splits = head_splits(V), s = 0;
     double target = (double)u * upto[n_splits - 1];
     while (s < n_splits - 1 && upto[s] <= target) s++;
-    float own[HEAD_SPLIT];
     for (; s >= 0; s--) { /* back only where rounding put the target behind the split's last weight */
         int n = V - s * HEAD_SPLIT < HEAD_SPLIT ? V - s * HEAD_SPLIT : HEAD_SPLIT;
-        const float *weight = w ? w + s * HEAD_SPLIT : own;
-        if (!w) weights_of(x + s * HEAD_SPLIT, n, inv_temp, ref, own);
+        float w[HEAD_SPLIT];
+        weights_of(x + s * HEAD_SPLIT, n, inv_temp, ref, w);
         double run = s > 0 ? upto[s - 1] : 0;
-        int32_t last = -1;
-        for (int i = 0; i < n; i++) {
-            if (!(weight[i] > 0)) continue;
-            last = s * HEAD_SPLIT + i;
-            run += (double)weight[i];
-            if (run > target) return last;
-        }
-        if (last >= 0) return last;
+        int i = pass_target(w, n, target, &run);
+        if (i >= 0) return s * HEAD_SPLIT + i;
     }
     return -1;
 }
 
+/* ---- one row --------------------------------------------------------------------------------------------- */
 static void draw_greedy(const struct sample_job *j, const float *row, const float *x, float lse,
                         const struct clime_sampling *p, struct clime_drawn *out) {
     float max = row_max(x, j->V);
@@ -176,29 +248,38 @@ static void draw_greedy(const struct sample_job *j, const float *row, const floa
     out->logp = head_logp(row[id], p->inv_temp, lse);
 }
 
-static void draw_random(const struct sample_job *j, const float *row, const float *x, float *w, double *upto, float lse,
-                        const struct clime_sampling *p, struct clime_drawn *out) {
+/* upto: scratch, a double a split; c: scratch for V candidates. */
+static void draw_random(const struct sample_job *j, const float *row, const float *x, float lse, double *upto,
+                        struct candidates *c, const struct clime_sampling *p, struct clime_drawn *out) {
     const int V = j->V, n_splits = head_splits(V);
     const bool edited = p->n_edits > 0, cut = truncates(p, V);
     /* Without edits the row's own lse serves as reference; edits may move everything away from it. */
     float ref = edited ? row_max(x, V) * p->inv_temp : lse;
+    float u = clime_rng_uniform(p->seed, (uint64_t)p->position, STREAM_TOKEN);
+    double total = 0;
+    int32_t id = -1;
     if (!isfinite(ref)) {
         out->bad = true;
         return;
     }
-    if (cut) {
-        weights_of(x, V, p->inv_temp, ref, w);
-        truncate_weights(x, w, V, p);
-    }
-    double total = 0;
     for (int s = 0; s < n_splits; s++) {
         int n = V - s * HEAD_SPLIT < HEAD_SPLIT ? V - s * HEAD_SPLIT : HEAD_SPLIT;
-        total +=
-            (double)(cut ? sum_of(w + s * HEAD_SPLIT, n) : weights_of(x + s * HEAD_SPLIT, n, p->inv_temp, ref, NULL));
+        total += (double)weights_of(x + s * HEAD_SPLIT, n, p->inv_temp, ref, NULL);
         upto[s] = total;
     }
-    float u = clime_rng_uniform(p->seed, (uint64_t)p->position, STREAM_TOKEN);
-    int32_t id = isfinite(total) ? invert_cdf(x, cut ? w : NULL, V, p->inv_temp, ref, upto, u) : -1;
+    if (!isfinite(total)) {
+        out->bad = true;
+        return;
+    }
+    if (cut) {
+        truncate_row(x, V, ref, total, p, c);
+        total = mass_of(c);
+        double run = 0;
+        int i = pass_target(c->w, c->n, (double)u * total, &run);
+        if (i >= 0) id = c->id[i];
+    } else {
+        id = invert_row(x, V, p->inv_temp, ref, upto, u);
+    }
     if (id < 0) {
         out->bad = true;
         return;
@@ -219,8 +300,9 @@ static void sample_row(void *arg, int r, int slot) {
         out->bad = true;
         return;
     }
-    double *upto = clime_cpu_scratch(j->d, slot, n_splits * sizeof(double) + 2 * V * sizeof(float));
-    float *edited = (float *)(void *)(upto + n_splits), *w = edited + V;
+    double *upto = clime_cpu_scratch(j->d, slot, n_splits * sizeof(double) + 4 * V * sizeof(float));
+    float *edited = (float *)(void *)(upto + n_splits);
+    struct candidates c = {.x = edited + V, .w = edited + 2 * V, .id = (int32_t *)(void *)(edited + 3 * V)};
     if (p->n_edits > 0) {
         memcpy(edited, row, V * sizeof *edited);
         edit_logits(edited, p, j->V);
@@ -229,7 +311,7 @@ static void sample_row(void *arg, int r, int slot) {
     if (p->greedy) {
         draw_greedy(j, row, x, j->lse[r], p, out);
     } else {
-        draw_random(j, row, x, w, upto, j->lse[r], p, out);
+        draw_random(j, row, x, j->lse[r], upto, &c, p, out);
     }
 }
 
@@ -239,8 +321,7 @@ void CPU(sample)(struct clime_dev *d, int R, int V, const float *logits, const f
     clime_cpu_for(d, R, (double)R * V * 8 / VW, sample_row, &j);
 }
 
-/* ---- the n best ---------------------------------------------------------------------------------------------------
- */
+/* ---- the n best ------------------------------------------------------------------------------------------ */
 struct ranked {
     float z;
     int32_t id;
@@ -256,15 +337,18 @@ void CPU(top_logp)(struct clime_dev *d, int V, const float *row, float inv_temp,
                    int32_t *h_ids, float *h_logp) {
     CHECK(n >= 0 && n <= V);
     if (n == 0) return;
-    struct cut cut = cut_tighten(row, NULL, V, (struct cut){0, 0}, n);
-    struct ranked *best = clime_cpu_scratch(d, 0, (size_t)n * sizeof *best);
+    struct ranked *best = clime_cpu_scratch(d, 0, (size_t)n * sizeof *best + 3 * (size_t)V * sizeof(float));
+    float *rest = (float *)(void *)(best + n);
+    struct candidates c = {.x = rest, .w = rest + V, .id = (int32_t *)(void *)(rest + 2 * (size_t)V)};
+    gather_candidates(row, V, floor_of(row, V, n), inv_temp, *lse, &c);
+    struct cut cut = cut_tighten(c.x, NULL, c.n, (struct cut){0, 0}, n);
     int found = 0, ties = 0;
-    for (int v = 0; v < V && found < n; v++) {
-        if (cut_keeps(cut, order_key(row[v]), &ties)) best[found++] = (struct ranked){row[v], v};
+    for (int i = 0; i < c.n && found < n; i++) {
+        if (cut_keeps(cut, order_key(c.x[i]), &ties)) best[found++] = (struct ranked){c.x[i], c.id[i]};
     }
     qsort(best, (size_t)found, sizeof *best, rank_order);
-    for (int i = 0; i < n; i++) {
-        h_ids[i] = best[i].id;
-        h_logp[i] = head_logp(best[i].z, inv_temp, *lse);
+    for (int i = 0; i < n; i++) { /* a row with NaN may hold fewer than n numbers */
+        h_ids[i] = i < found ? best[i].id : 0;
+        h_logp[i] = i < found ? head_logp(best[i].z, inv_temp, *lse) : NAN;
     }
 }

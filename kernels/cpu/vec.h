@@ -34,7 +34,7 @@ typedef uint32_t vu __attribute__((vector_size(VW * 4)));
 
 #define VEC_INLINE static inline __attribute__((always_inline, unused))
 
-/* ---- loads and stores: unaligned, whole or the first n lanes (the rest reads as 0) ------------------------------ */
+/* ---- loads and stores: unaligned, whole or the first n lanes (the rest reads as 0) ----------------------- */
 VEC_INLINE vf vf_set1(float x) {
     return x - (vf){0};
 }
@@ -158,7 +158,7 @@ VEC_INLINE int vec_lanes(int i, int n) {
     return n - i < VW ? n - i : VW;
 }
 
-/* ---- arithmetic ------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic ------------------------------------------------------------------------------------------ */
 /* a * b + c: fused where the instruction set has it, two roundings in the generic build. */
 VEC_INLINE vf vf_fma(vf a, vf b, vf c) {
 #if defined(CLIME_CPU_AVX512)

@@ -25,7 +25,7 @@ static struct clime_dev *dev;
 static struct clime_pool *pool;
 static double peak_gflops, peak_gbs;
 
-/* ---- ceilings ---- */
+/* ---- ceilings -------------------------------------------------------------------------------------------- */
 #ifdef __x86_64__
 __attribute__((target("avx512f,avx512bf16"))) static double fma_loop_bf16(long n) {
     __m512 acc[16];
@@ -110,7 +110,7 @@ static void ceilings(void) {
     printf("%-34s %8.1f GFLOP/s %8.1f GB/s read, %d threads\n", "ceiling", peak_gflops, peak_gbs, n);
 }
 
-/* ---- operations ---- */
+/* ---- operations ------------------------------------------------------------------------------------------ */
 struct shape {
     int T, N, K, V;
     struct clime_heads h;

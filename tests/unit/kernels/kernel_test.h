@@ -75,7 +75,7 @@ KT_UNUSED static uint16_t kt_bf16(float f) {
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* ---- arrays ---- */
+/* ---- arrays ---------------------------------------------------------------------------------------------- */
 KT_UNUSED static void *kt_alloc(struct kt *k, size_t bytes) {
     void *p;
     struct clime_error e;

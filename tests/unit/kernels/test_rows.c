@@ -6,7 +6,7 @@ static double get(struct kt *k, const void *p, size_t i) {
     return kt_get(p, i, k->dt);
 }
 
-/* ---- RMSNorm ---- */
+/* ---- RMSNorm --------------------------------------------------------------------------------------------- */
 static void norm_ref(struct kt *k, const double *x, const void *w, size_t D, double eps, double *y) {
     double ss = 0;
     for (size_t i = 0; i < D; i++) ss += x[i] * x[i];
@@ -79,7 +79,7 @@ static void test_norm_bwd(struct kt *k) {
     for (size_t i = 0; i < CLIME_COUNT(all); i++) kt_free(k, all[i]);
 }
 
-/* ---- rotary embedding ---- */
+/* ---- rotary embedding ------------------------------------------------------------------------------------ */
 struct rope_case {
     int H, HK, Dh, rot;
     bool interleaved, norm;
@@ -243,7 +243,7 @@ static void test_rope_bwd(struct kt *k) {
     }
 }
 
-/* ---- SwiGLU ---- */
+/* ---- SwiGLU ---------------------------------------------------------------------------------------------- */
 static void test_swiglu(struct kt *k) {
     enum { T = 17, F = 172 };
     void *gu = kt_random(k, T * 2 * F, 4), *h = kt_room(k, T * F), *dh = kt_random(k, T * F, 1),
@@ -271,7 +271,7 @@ static void test_swiglu(struct kt *k) {
     for (size_t i = 0; i < CLIME_COUNT(all); i++) kt_free(k, all[i]);
 }
 
-/* ---- rows by index ---- */
+/* ---- rows by index --------------------------------------------------------------------------------------- */
 static void test_embed(struct kt *k) {
     enum { T = 90, D = 300, V = 23 };
     void *table = kt_random(k, V * D, 1), *y = kt_room(k, T * D), *dy = kt_random(k, T * D, 1);

@@ -1,6 +1,8 @@
 /* Drawing tokens: the exact rule on small rows against a sorted reference, the distribution on many draws, edges. */
 #include "tests/unit/kernels/kernel_test.h"
 
+enum { MAX_V = 5000 };
+
 static struct clime_sampling plain(void) {
     return (struct clime_sampling){.seed = 7, .position = 3, .inv_temp = 1, .top_p = 1};
 }
@@ -15,7 +17,7 @@ static struct clime_drawn draw(struct kt *k, int V, const float *x, const struct
     return out;
 }
 
-/* ---- reference: sort by (value descending, id ascending), keep prefixes, walk the ids --------------------------- */
+/* ---- reference: sort by (value descending, id ascending), keep prefixes, walk the ids -------------------- */
 static const double *ref_z;
 static int ref_order(const void *a, const void *b) {
     int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
@@ -25,8 +27,9 @@ static int ref_order(const void *a, const void *b) {
 
 /* Fills w with the weights of the kept ids (0 = cut), normalised. */
 static void ref_weights(int V, const float *x, const struct clime_sampling *p, double *w) {
-    double z[256], max = -1e300, total = 0, before = 0;
-    int32_t order[256];
+    static double z[MAX_V];
+    static int32_t order[MAX_V];
+    double max = -1e300, total = 0, before = 0;
     for (int v = 0; v < V; v++) z[v] = (double)x[v];
     for (int i = 0; i < p->n_edits; i++) {
         const struct clime_logit_edit *e = &p->edits[i];
@@ -73,16 +76,16 @@ static int32_t ref_draw(int V, const double *w, const struct clime_sampling *p) 
 static void test_rule(struct kt *k) {
     static const struct clime_logit_edit edits[] = {
         {0, 1.3f, 0}, {2, 1, -INFINITY}, {3, 1.5f, -0.5f}, {17, 1, 4}, {60, 2, 0}};
-    enum { V = 100 };
-    float x[V];
-    double w[V];
-    for (int round = 0; round < 400; round++) {
+    static float x[MAX_V];
+    static double w[MAX_V];
+    for (int round = 0; round < 500; round++) {
+        const int V = round % 5 == 4 ? MAX_V : 100; /* several splits; candidates found by their floor */
         struct clime_sampling p = plain();
         p.seed = (uint64_t)round * 1000003;
         p.position = round;
         p.inv_temp = 0.5f + 0.1f * (float)(round % 13);
         for (int v = 0; v < V; v++) {
-            x[v] = (float)(clime_rng_normal(&k->rng) * 2);
+            x[v] = (float)(clime_rng_normal(&k->rng) * (round % 2 ? 2 : 4));
             if (round % 3 == 0) x[v] = (float)(int)(2 * x[v]) / 2; /* many ties */
         }
         if (round % 2) p.top_k = 1 + round % 40;
