@@ -61,10 +61,10 @@ static void act_rows(void *arg, int i, int slot) {
 
 void CPU(swiglu)(struct clime_dev *d, int T, int F, const void *gu, void *h) {
     struct act_job j = {.d = d, .T = T, .F = F, .gu = gu, .out = h};
-    clime_cpu_for(d, (T + ACT_ROWS - 1) / ACT_ROWS, (double)T * F, act_rows, &j);
+    clime_cpu_for(d, (T + ACT_ROWS - 1) / ACT_ROWS, (double)T * F * 6.5 / VW, act_rows, &j);
 }
 
 void CPU(swiglu_bwd)(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu) {
     struct act_job j = {.d = d, .T = T, .F = F, .gu = gu, .dh = dh, .out = dgu};
-    clime_cpu_for(d, (T + ACT_ROWS - 1) / ACT_ROWS, (double)T * F * 1.5, act_rows, &j);
+    clime_cpu_for(d, (T + ACT_ROWS - 1) / ACT_ROWS, (double)T * F * 9 / VW, act_rows, &j);
 }

@@ -134,7 +134,7 @@ VEC_INLINE void attn_task_body(const struct attn_job *j, int i, int slot, const 
         struct gemm_operand keys = {(const char *)j->k + at.at * size, nk, Dh, false, at.ld};
         const char *values = (const char *)j->v + at.at * size, *next_keys = NULL;
         if (ahead) next_keys = attn_next_keys(j, i, b, last, size);
-        gemm_stream(&keys, bf16, 0, nk, CLIME_PAGE, 0, KW, kt);
+        gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, kt);
         int r0 = pos0 >= key0 ? 0 : (key0 - pos0) * G; /* rows before it see nothing of this block */
         score_rows(bf16, qs + r0, rows - r0, KW, kt, nk, ahead ? values : NULL, s + (size_t)r0 * CLIME_PAGE);
         for (int r = r0; r < rows; r++) {
@@ -180,5 +180,5 @@ void CPU(attn)(struct clime_dev *d, const struct clime_heads *h, int T, const st
     }
     struct attn_job j = {
         .d = d, .h = h, .a = a, .tiles = tiles, .n_tiles = n_tiles, .q = q, .k = k, .v = v, .out = out, .lse = lse};
-    clime_cpu_for(d, n_tiles * h->HK, pairs * h->H * h->Dh / 10, attn_task, &j);
+    clime_cpu_for(d, n_tiles * h->HK, pairs * h->H * h->Dh / VW, attn_task, &j);
 }

@@ -103,8 +103,8 @@ VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, con
         size_t kv = (size_t)(row0 + key0) * ld_k + (size_t)head * (size_t)Dh;
         struct gemm_operand keys = {(const char *)j->k + kv * size, nk, Dh, false, ld_k};
         struct gemm_operand values = {(const char *)j->v + kv * size, nk, Dh, false, ld_k};
-        gemm_stream(&keys, bf16, 0, nk, CLIME_PAGE, 0, KW, m.kt);
-        gemm_stream(&values, bf16, 0, nk, CLIME_PAGE, 0, KW, m.vt);
+        gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m.kt);
+        gemm_streams(&values, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m.vt);
         attn_widen(bf16, j->k, kv, ld_k, nk, Dh, m.keys);
         memset(m.dk, 0, (size_t)CLIME_PAGE * (size_t)pad * 4);
         memset(m.dv, 0, (size_t)CLIME_PAGE * (size_t)pad * 4);

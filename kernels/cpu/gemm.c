@@ -17,7 +17,7 @@
 #define BLOCK_ROWS 96     /* rows of a task whose A was made before: 96 x 1024 bf16 = 192 KiB, in the second cache */
 #define BLOCK_VECS 8      /* vectors of outputs of such a task */
 #define K_PIECE 256       /* words: a B piece of 2 AVX-512 vectors is 32 KiB */
-#define OWN_ROWS 192      /* rows and vectors of a task that packs its own A and B, larger to repay the packing */
+#define OWN_ROWS 384      /* rows and vectors of a task that packs its own A and B, larger to repay the packing */
 #define OWN_VECS 16       /* . */
 #define OWN_K_PIECE 128   /* . */
 #define STRIP_ROWS 512    /* rows whose A streams are made at once, which bounds the shared room */
@@ -37,11 +37,6 @@ struct product {
     bool add; /* c += (fp32) instead of = */
 };
 
-/* Row tiles of a block are as even as can be: 13 rows are 7 + 6, not 12 + 1. */
-static int tile_start(int rows, int n_tiles, int tile) {
-    return (int)((long)rows * tile / n_tiles);
-}
-
 /* The most vectors that a tile of mr rows takes at once. */
 static int tile_vecs(bool bf16, int mr, int vecs) {
     int nb = 8;
@@ -59,7 +54,7 @@ static void block_piece(const struct product *p, int rows, int vecs, const uint3
         /* the first tile to pass over a piece of b brings in the piece after it */
         const uint32_t *next = v + widest < vecs ? b + (size_t)(v + widest) * bs : after;
         for (int t = 0; t < n_tiles; t++) {
-            int r0 = tile_start(rows, n_tiles, t), mr = tile_start(rows, n_tiles, t + 1) - r0;
+            int r0 = gemm_panel(rows, n_tiles, t), mr = gemm_panel(rows, n_tiles, t + 1) - r0;
             const uint32_t *at = a + (size_t)r0 * a_row + a_k * (size_t)mr;
             int end = v + widest < vecs ? v + widest : vecs;
             for (int j = v; j < end;) {
@@ -115,10 +110,7 @@ static void block_task(void *arg, int i, int slot) {
             a_row = (size_t)p->KW;
             a_k = (size_t)k;
         } else {
-            for (int t = 0; t < n_tiles; t++) {
-                int r0 = tile_start(rows, n_tiles, t), mr = tile_start(rows, n_tiles, t + 1) - r0;
-                gemm_stream(&p->a, p->bf16, row0 + r0, mr, mr, k, kn, own_a + (size_t)r0 * (size_t)kn);
-            }
+            gemm_streams(&p->a, p->bf16, row0, rows, rows, n_tiles, k, kn, own_a);
         }
         if (p->b_stream) {
             b = p->b_stream + ((size_t)vec0 * (size_t)p->KW + (size_t)k) * VW;
@@ -129,11 +121,8 @@ static void block_task(void *arg, int i, int slot) {
                 after = p->b_stream + (size_t)(vec0 + (vec0 + 2 * vecs <= n_vecs ? vecs : 0)) * bs;
             }
         } else {
-            for (int j = 0; j < vecs; j++) {
-                int lane0 = (vec0 + j) * VW;
-                gemm_stream(&p->b, p->bf16, lane0, vec_lanes(lane0, p->N), VW, k, kn,
-                            own_b + (size_t)j * (size_t)kn * VW);
-            }
+            int lane0 = vec0 * VW, lanes = p->N - lane0 < vecs * VW ? p->N - lane0 : vecs * VW;
+            gemm_streams(&p->b, p->bf16, lane0, lanes, vecs * VW, vecs, k, kn, own_b);
         }
         block_piece(p, rows, vecs, a, a_row, kn, a_k, b, bs, after, c, k == 0);
     }
@@ -142,7 +131,7 @@ static void block_task(void *arg, int i, int slot) {
 
 /* Estimated time on one core, for clime_cpu_for: multiply-adds, or the bytes of B when rows are few. */
 static double product_ns(int M, int N, int K) {
-    const double macs_per_ns = VW == 16 ? 80 : VW == 8 ? 25 : 5;
+    const double macs_per_ns = VW == 16 ? 200 : VW == 8 ? 40 : 15;
     double work = (double)M * N * K / macs_per_ns, bytes = (double)N * K * 2 / 20;
     return work > bytes ? work : bytes;
 }
@@ -165,10 +154,7 @@ static void a_pack_block(void *arg, int i, int slot) {
     const struct product *p = w->p;
     int row0 = i * p->block_rows, rows = p->M - row0 < p->block_rows ? p->M - row0 : p->block_rows;
     int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
-    for (int t = 0; t < n_tiles; t++) {
-        int r0 = tile_start(rows, n_tiles, t), mr = tile_start(rows, n_tiles, t + 1) - r0;
-        gemm_stream(&p->a, p->bf16, row0 + r0, mr, mr, 0, p->KW, w->out + (size_t)(row0 + r0) * (size_t)p->KW);
-    }
+    gemm_streams(&p->a, p->bf16, row0, rows, rows, n_tiles, 0, p->KW, w->out + (size_t)row0 * (size_t)p->KW);
 }
 
 static void a_pack(struct product *p) {
@@ -189,8 +175,8 @@ struct b_packing {
 static void b_pack_vec(void *arg, int i, int slot) {
     (void)slot;
     const struct b_packing *w = arg;
-    gemm_stream(&w->b, w->bf16, i * VW, vec_lanes(i * VW, w->b.n_lanes), VW, 0, w->KW,
-                w->out + (size_t)i * (size_t)w->KW * VW);
+    gemm_streams(&w->b, w->bf16, i * VW, vec_lanes(i * VW, w->b.n_lanes), VW, 1, 0, w->KW,
+                 w->out + (size_t)i * (size_t)w->KW * VW);
 }
 
 size_t CPU(pack_bytes)(struct clime_dev *d, int N, int K) {

@@ -8,6 +8,8 @@
 
 #include "kernels/cpu/vec.h"
 
+#define PACK_GROUP 4 /* panels packed together */
+
 /* A matrix whose product runs along its rows ([lanes, K], as weights and activations lie) or along its columns
  * ([K, lanes], as in the transposed products of the backward pass). */
 struct gemm_operand {
@@ -16,6 +18,11 @@ struct gemm_operand {
     bool across; /* stored as [K, lanes] */
     size_t ld;   /* elements from one stored row to the next */
 };
+
+/* First lane of panel p of n: panels are as even as can be, 13 rows in two are 6 + 7, not 12 + 1. */
+static inline int gemm_panel(int width, int n, int p) {
+    return (int)((long)width * p / n);
+}
 
 static inline int gemm_words(int K, bool bf16) {
     return bf16 ? (K + 1) / 2 : K;
@@ -33,18 +40,16 @@ VEC_INLINE void pack_store(uint32_t *out, int width, int kn, int k, vu v) {
 }
 
 /* Rows lie along K: a square of VW lanes by VW words, from the given byte address, is transposed in registers.
- * whole: all of it exists, and its stores stay within the stream. */
+ * whole: all its words exist, and its stores stay within the stream. */
 VEC_INLINE void pack_square(const char *from, size_t ld_bytes, const bool whole, int lanes, int width, int k, int kn,
                             uint32_t *out) {
     int n = kn - k < VW ? kn - k : VW;
     vu r[VW];
 #pragma GCC unroll 16
     for (int i = 0; i < VW; i++) {
-        if (whole) {
-            r[i] = vu_load(from + (size_t)i * ld_bytes);
-        } else {
-            r[i] = i < lanes ? (vu)vf_load_n(from + (size_t)i * ld_bytes, n) : (vu){0};
-        }
+        r[i] = (vu){0};
+        if (i < lanes)
+            r[i] = whole ? vu_load(from + (size_t)i * ld_bytes) : (vu)vf_load_n(from + (size_t)i * ld_bytes, n);
     }
     vu_transpose(r);
 #pragma GCC unroll 16
@@ -70,6 +75,9 @@ static void pack_along(const struct gemm_operand *m, bool bf16, int lane0, int l
             k = words;
         }
         for (; n == VW && k + VW <= words; k += VW) {
+            pack_square(from + (size_t)k * 4, ld_bytes, true, VW, width, k, words, out + lane);
+        }
+        for (; k + VW <= words && (k + VW - 1) * width + VW <= words * width; k += VW) {
             pack_square(from + (size_t)k * 4, ld_bytes, true, n, width, k, words, out + lane);
         }
         for (; k < words; k += VW) pack_square(from + (size_t)k * 4, ld_bytes, false, n, width, k, words, out + lane);
@@ -81,42 +89,54 @@ static void pack_along(const struct gemm_operand *m, bool bf16, int lane0, int l
     }
 }
 
-/* Rows lie across K: lanes are neighbours in memory, at most VW of them. */
-VEC_INLINE void pack_across(const struct gemm_operand *m, const bool bf16, int lane0, int lanes, int width, int k0,
-                            int kn, uint32_t *out) {
+/* Rows lie across K: lanes are neighbours in memory. Panels go in groups: one at a time would fetch the same cache
+ * lines again for each, and rows are often a multiple of 4 KiB apart, where few of them fit a cache; all at once would
+ * write to more places than a set of the first cache has ways. */
+VEC_INLINE void pack_across(const struct gemm_operand *m, const bool bf16, int lane0, int lanes, int width,
+                            int n_panels, int first, int k0, int kn, uint32_t *out) {
+    static const uint16_t zeros[VW];
+    int starts[PACK_GROUP + 1], n = n_panels - first < PACK_GROUP ? n_panels - first : PACK_GROUP;
+    for (int p = 0; p <= n; p++) starts[p] = gemm_panel(width, n_panels, first + p);
+    /* whole: every load of VW lanes lies within the matrix and holds no lane that must be zero */
+    const bool whole = starts[n] <= lanes && lane0 + starts[n - 1] + VW <= m->n_lanes;
     for (int k = 0; k < kn; k++) {
-        vu v;
-        if (bf16) {
-            const uint16_t *even = (const uint16_t *)m->p + (size_t)(2 * (k0 + k)) * m->ld + lane0, *odd = even + m->ld;
-            bool whole = 2 * (k0 + k) + 1 < m->K;
-            uint16_t tail[2][VW] = {{0}};
-            if (lane0 + VW > m->n_lanes || lanes < width) {
-                memcpy(tail[0], even, (size_t)lanes * 2);
-                if (whole) memcpy(tail[1], odd, (size_t)lanes * 2);
-                even = tail[0];
-                odd = tail[1];
-            } else if (!whole) {
-                odd = tail[1];
+        const size_t row = (size_t)(bf16 ? 2 * (k0 + k) : k0 + k) * m->ld + (size_t)lane0;
+        const bool odd_too = 2 * (k0 + k) + 1 < m->K;
+        for (int p = 0; p < n; p++) {
+            const int own = starts[p + 1] - starts[p], have = lanes - starts[p] < own ? lanes - starts[p] : own;
+            vu v = {0};
+            if (bf16 && whole) {
+                const uint16_t *even = (const uint16_t *)m->p + row + starts[p];
+                v = vu_load_u16(even) | vu_load_u16(odd_too ? even + m->ld : zeros) << 16;
+            } else if (bf16 && have > 0) {
+                const uint16_t *even = (const uint16_t *)m->p + row + starts[p];
+                uint16_t tail[2][VW] = {{0}};
+                memcpy(tail[0], even, (size_t)have * 2);
+                if (odd_too) memcpy(tail[1], even + m->ld, (size_t)have * 2);
+                v = vu_load_u16(tail[0]) | vu_load_u16(tail[1]) << 16;
+            } else if (have > 0) {
+                v = (vu)vf_load_n((const float *)m->p + row + starts[p], have);
             }
-            v = vu_load_u16(even) | vu_load_u16(odd) << 16;
-        } else {
-            v = (vu)vf_load_n((const float *)m->p + (size_t)(k0 + k) * m->ld + lane0, lanes);
+            pack_store(out + (size_t)starts[p] * (size_t)kn, own, kn, k, v);
         }
-        pack_store(out, width, kn, k, v);
     }
 }
 
-/* Lanes [lane0, lane0 + lanes) as a stream of the given width, words [k0, k0 + kn). */
-static void gemm_stream(const struct gemm_operand *m, bool bf16, int lane0, int lanes, int width, int k0, int kn,
-                        uint32_t *out) {
-    if (m->across) {
+/* Lanes [lane0, lane0 + lanes) as n_panels streams, words [k0, k0 + kn). Together the panels are width lanes, each
+ * gemm_panel's share; panel p is at out + kn * its first lane. */
+static void gemm_streams(const struct gemm_operand *m, bool bf16, int lane0, int lanes, int width, int n_panels, int k0,
+                         int kn, uint32_t *out) {
+    for (int p = 0; m->across && p < n_panels; p += PACK_GROUP) {
         if (bf16) {
-            pack_across(m, true, lane0, lanes, width, k0, kn, out);
+            pack_across(m, true, lane0, lanes, width, n_panels, p, k0, kn, out);
         } else {
-            pack_across(m, false, lane0, lanes, width, k0, kn, out);
+            pack_across(m, false, lane0, lanes, width, n_panels, p, k0, kn, out);
         }
-    } else {
-        pack_along(m, bf16, lane0, lanes, width, k0, kn, out);
+    }
+    for (int p = 0; !m->across && p < n_panels; p++) {
+        int start = gemm_panel(width, n_panels, p), own = gemm_panel(width, n_panels, p + 1) - start;
+        int n = lanes - start < own ? lanes - start : own;
+        pack_along(m, bf16, lane0 + start, n, own, k0, kn, out + (size_t)start * (size_t)kn);
     }
 }
 

@@ -76,14 +76,14 @@ static void norm_rows(void *arg, int i, int slot) {
 
 void CPU(rmsnorm)(struct clime_dev *d, int T, int D, float eps, const void *x, const void *w, void *y, float *rstd) {
     struct norm_job j = {.d = d, .T = T, .D = D, .eps = eps, .x = x, .w = w, .y = y, .rstd = rstd};
-    clime_cpu_for(d, (T + NORM_ROWS - 1) / NORM_ROWS, (double)T * D / 2, norm_rows, &j);
+    clime_cpu_for(d, (T + NORM_ROWS - 1) / NORM_ROWS, (double)T * D * 2.5 / VW, norm_rows, &j);
 }
 
 void CPU(add_rmsnorm)(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta, const void *w,
                       void *sum, void *y, float *rstd) {
     struct norm_job j = {
         .d = d, .T = T, .D = D, .eps = eps, .x = x, .delta = delta, .w = w, .sum = sum, .y = y, .rstd = rstd};
-    clime_cpu_for(d, (T + NORM_ROWS - 1) / NORM_ROWS, (double)T * D / 2, norm_rows, &j);
+    clime_cpu_for(d, (T + NORM_ROWS - 1) / NORM_ROWS, (double)T * D * 2.5 / VW, norm_rows, &j);
 }
 
 static void add_rows(void *arg, int i, int slot) {
@@ -99,7 +99,7 @@ static void add_rows(void *arg, int i, int slot) {
 
 void CPU(add)(struct clime_dev *d, int T, int D, const void *a, const void *b, void *y) {
     struct norm_job j = {.d = d, .T = T, .D = D, .x = a, .delta = b, .y = y};
-    clime_cpu_for(d, (T + NORM_ROWS - 1) / NORM_ROWS, (double)T * D / 4, add_rows, &j);
+    clime_cpu_for(d, (T + NORM_ROWS - 1) / NORM_ROWS, (double)T * D * 1.5 / VW, add_rows, &j);
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------- */
@@ -158,6 +158,6 @@ void CPU(rmsnorm_bwd)(struct clime_dev *d, int T, int D, const void *dy, const v
                       const float *rstd, const void *add, void *dx, float *dw) {
     struct norm_job j = {
         .d = d, .T = T, .D = D, .x = x, .w = w, .dy = dy, .add = add, .rstd_in = rstd, .dx = dx, .dw = dw};
-    clime_cpu_for(d, (D + VW - 1) / VW, (double)T * D / 4, norm_dw_columns, &j);
-    clime_cpu_for(d, (T + NORM_ROWS - 1) / NORM_ROWS, (double)T * D / 2, norm_dx_rows, &j);
+    clime_cpu_for(d, (D + VW - 1) / VW, (double)T * D * 2 / VW, norm_dw_columns, &j);
+    clime_cpu_for(d, (T + NORM_ROWS - 1) / NORM_ROWS, (double)T * D * 2.5 / VW, norm_dx_rows, &j);
 }

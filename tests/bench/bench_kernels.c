@@ -1,6 +1,6 @@
 /* Speed of the CPU table's operations beside what this machine can do, both measured in the same run.
  *
- * Usage: bench_kernels [isa [threads]]; built and run by `make bench`. Ceilings: a loop of independent multiply-adds of
+ * Usage: bench_kernels [isa [threads]] (`make build/bench_kernels`). Ceilings: a loop of independent multiply-adds of
  * the widest kind in registers, and a read of memory far larger than the caches. Every figure is the best of several
  * short runs, since others may use the machine. Shapes are those of Qwen3-0.6B.
  */
@@ -57,11 +57,14 @@ __attribute__((target("avx2,fma"))) static double fma_loop_avx2(long n) {
 #endif
 
 static double fma_loop_plain(long n) {
-    float acc[32] = {0}, x = 1.0f, y = 1e-30f;
+    typedef float f4 __attribute__((vector_size(16)));
+    f4 acc[8] = {{0}}, x = {1, 1, 1, 1}, y = {1e-30f, 1e-30f, 1e-30f, 1e-30f};
     for (long k = 0; k < n; k++) {
-        for (int i = 0; i < 32; i++) acc[i] = acc[i] * x + y;
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) acc[i] = acc[i] * x + y;
     }
-    volatile float keep = acc[0] + acc[31];
+    for (int i = 1; i < 8; i++) acc[0] += acc[i];
+    volatile float keep = acc[0][0];
     (void)keep;
     return 64.0 * (double)n;
 }
