@@ -30,9 +30,12 @@ struct clime_tloop {
 
 bool clime_titer_able(struct clime_tv v);                                    /* has iter() */
 struct clime_titer *clime_titer_new(struct clime_tr *tr, struct clime_tv v); /* fails when it is not iterable */
+/* Counts as a level of recursion: a generator over a generator over ... is walked through all of them. */
 static inline bool clime_titer_next(struct clime_tr *tr, struct clime_titer *it, struct clime_tv *out) {
-    clime_tr_charge(tr, 1);
-    return it->next(tr, it, out);
+    clime_tr_enter(tr);
+    bool more = it->next(tr, it, out);
+    clime_tr_leave(tr);
+    return more;
 }
 struct clime_tv clime_titer_value(struct clime_titer *it); /* as a value of kind ITER */
 

@@ -1,4 +1,5 @@
-/* The parser's state, shared by its two halves: expressions and statements. Internal to model/template_parse*.c. */
+/* The parser's state and the functions that its three parts share: statements, operators, primaries. Internal to
+ * model/template_parse*.c. */
 #ifndef CLIME_MODEL_TEMPLATE_PARSE_H
 #define CLIME_MODEL_TEMPLATE_PARSE_H
 
@@ -32,10 +33,10 @@ enum clime_ttuple { CLIME_TUPLE_FULL, CLIME_TUPLE_NO_COND, CLIME_TUPLE_PARENS };
 struct clime_tnode *clime_tparse_expr(struct clime_tparser *p);
 struct clime_tnode *clime_tparse_tuple(struct clime_tparser *p, enum clime_ttuple mode, const char *stop);
 struct clime_tnode *clime_tparse_target(struct clime_tparser *p, bool with_namespace, const char *stop);
-struct clime_tnode *clime_tparse_filters(struct clime_tparser *p, struct clime_tnode *node, bool start_inline);
 
-/* ---- tokens and nodes, for both halves ---- */
+/* ---- tokens, nodes, primaries (template_parse_primary.c) ---- */
 
+const struct clime_ttoken *clime_tparse_next(struct clime_tparser *p); /* consumes one */
 bool clime_tparse_is_name(const struct clime_tparser *p, const char *name);
 bool clime_tparse_skip_name(struct clime_tparser *p, const char *name);
 bool clime_tparse_skip(struct clime_tparser *p, int type);
@@ -44,6 +45,15 @@ const char *clime_tparse_name(struct clime_tparser *p); /* expects a name, inter
 void clime_tparse_unexpected(struct clime_tparser *p) __attribute__((noreturn));
 void clime_tparse_enter(struct clime_tparser *p); /* around recursion; depth-- to leave */
 struct clime_tnode *clime_tparse_node(struct clime_tparser *p, enum clime_tnode_kind kind);
+
+void clime_tparse_chain(struct clime_tparser *p, int *n); /* counts one more operator in a row; fails past the limit */
+
+struct clime_tnode *clime_tparse_primary(struct clime_tparser *p, bool with_namespace);
+struct clime_tnode *clime_tparse_postfix(struct clime_tparser *p, struct clime_tnode *n); /* . [] () after n */
+struct clime_tnode *clime_tparse_call(struct clime_tparser *p, struct clime_tnode *callee);
+struct clime_tnode *clime_tparse_test(struct clime_tparser *p, struct clime_tnode *of); /* at `is` */
+/* |filter|filter...; start_inline: the first comes without its bar. node may be NULL (clime_teval_filters). */
+struct clime_tnode *clime_tparse_filters(struct clime_tparser *p, struct clime_tnode *node, bool start_inline);
 
 /* A growing array of nodes. */
 struct clime_tnodes {

@@ -227,6 +227,9 @@ static void test_limits(void **state) {
          ""},
         {"{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}", "recursion"},
         {"{% set s = 'ab' * 1000000 %}{% for i in range(100000) %}{{ 'zz' in s }}{% endfor %}", "steps"},
+        {"{% set ns = namespace(g=[1]) %}{% for i in range(90000) %}{% set ns.g = ns.g|select %}{% endfor %}{{ "
+         "ns.g|first }}",
+         "recursion"},
         {"{{ range(100001) }}", "Range"},
         {"{{ 9223372036854775807 + 1 }}", "64 bits"},
         {"{{ 10 ** 100 }}", "64 bits"},
