@@ -38,7 +38,7 @@ struct clime_emitters {
     void *arg;
 };
 
-#define MAX_FRAME ((size_t)256 << 20) /* bytes written for one job at a time; a cumulative event repeats everything */
+#define MAX_FRAME ((size_t)64 << 20) /* bytes written for one job at a time; a cumulative event repeats everything */
 
 /* ---- what an event does to its output ---------------------------------------------------------------------- */
 
@@ -127,8 +127,9 @@ static void give_up(struct emitter *em, struct clime_job *j) {
 }
 
 static void write_news(struct emitter *em, struct clime_job *j) {
+    bool alive = !j->broken && clime_http_stream_alive(j->http);
     clime_buf_clear(&em->frame);
-    for (int i = 0; i < j->n_outs; i++) {
+    for (int i = 0; i < j->n_outs && alive; i++) {
         struct clime_output *o = &j->outs[i];
         if (!o->touched) continue;
         bool end = o->finish.type != CLIME_FINISH_NONE;
@@ -138,9 +139,11 @@ static void write_news(struct emitter *em, struct clime_job *j) {
         o->sent_ids = (int)o->out.len;
         o->sent_end = end;
     }
-    if (j->n_open == 0) j->framer->end(j, &em->frame);
-    if (em->frame.len == 0 || !clime_http_stream_alive(j->http)) return;
-    if (em->frame.full || !clime_http_stream_write(j->http, em->frame.data, em->frame.len)) give_up(em, j);
+    if (j->n_open == 0 && alive) j->framer->end(j, &em->frame);
+    if (alive && em->frame.len > 0)
+        alive = !em->frame.full && clime_http_stream_write(j->http, em->frame.data, em->frame.len);
+    j->broken = !alive;
+    if (j->broken) give_up(em, j);
 }
 
 static void touch(struct emitter *em, struct clime_job *j, struct clime_output *o) {
@@ -158,7 +161,7 @@ static void finish_job(struct emitter *em, struct clime_job *j) {
     if (j->touched_at >= 0) em->touched[j->touched_at] = NULL;
     if (j->stream) {
         write_news(em, j);
-        clime_http_stream_end(j->http, clime_http_stream_alive(j->http));
+        clime_http_stream_end(j->http, !j->broken);
     }
     clime_job_close(j);
 }

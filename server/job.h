@@ -145,6 +145,7 @@ struct clime_job {
     pthread_mutex_t lock;
     pthread_cond_t cond;                             /* closed */
     bool closed;                                     /* all outputs closed and, for a stream, the last byte written */
+    bool broken;                                     /* the stream cannot go on; emitter */
     int n_open;                                      /* outputs not closed; emitter */
     int touched_at;                                  /* place in the emitter's list of jobs with news, -1 = not there */
     struct clime_job *next_submitted;                /* the engine's inbox */
