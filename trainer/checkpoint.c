@@ -7,10 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "common/atomic_file.h"
 #include "common/json/tree.h"
 #include "common/json/write.h"
+#include "model/convert.h"
 #include "trainer/folder.h"
 #include "trainer/learner_int.h"
 
@@ -25,19 +26,17 @@ static float *array_of(struct clime_learner *l, int i) {
 
 static enum clime_err write_array(struct clime_learner *l, const char *path, const float *x, struct clime_error *e) {
     struct clime_model *m = l->model;
+    struct clime_atomic_file f;
+    enum clime_err err = clime_atomic_open(&f, path, e);
+    if (err) return err;
     float *piece = xmalloc((size_t)PIECE * sizeof *piece);
-    FILE *f = fopen(path, "wb");
-    bool bad = !f;
-    for (int64_t at = 0; !bad && at < m->layout.n; at += PIECE) {
+    for (int64_t at = 0; !err && at < m->layout.n; at += PIECE) {
         size_t n = (size_t)(m->layout.n - at < PIECE ? m->layout.n - at : PIECE);
         m->ops->copy_out(m->dev, piece, x + at, n * sizeof *piece);
-        bad = fwrite(piece, sizeof *piece, n, f) != n;
+        err = clime_atomic_write(&f, piece, n * sizeof *piece, e);
     }
-    if (!bad) bad = fflush(f) || fsync(fileno(f));
-    int why = errno;
-    if (f && fclose(f)) bad = true;
     free(piece);
-    return bad ? clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", path, strerror(why)) : CLIME_OK;
+    return clime_atomic_close(&f, err, e);
 }
 
 static enum clime_err write_state(struct clime_learner *l, const char *path, struct clime_error *e) {
@@ -62,12 +61,9 @@ static enum clime_err write_state(struct clime_learner *l, const char *path, str
     clime_jw_strz(&w, clime_dev_info(l->model->dev)->dt == CLIME_F32 ? "f32" : "bf16");
     clime_jw_close(&w);
     clime_buf_addc(&b, '\n');
-    FILE *f = fopen(path, "wb");
-    bool bad = !f || fwrite(b.data, 1, b.len, f) != b.len || fflush(f) || fsync(fileno(f));
-    int why = errno;
-    if (f && fclose(f)) bad = true;
+    enum clime_err err = clime_atomic_save(path, b.data, b.len, e);
     clime_buf_free(&b);
-    return bad ? clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", path, strerror(why)) : CLIME_OK;
+    return err;
 }
 
 enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, struct clime_error *e) {
@@ -89,14 +85,6 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
     return err;
 }
 
-/* Round to nearest, ties to even, as every device's optimizer does; NaN stays NaN. */
-static uint16_t bf16_of(float x) {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    if (x != x) return (uint16_t)((u >> 16) | 0x40);
-    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
-}
-
 /* Reads one array; the master weights also become the model's weights. */
 static enum clime_err read_array(struct clime_learner *l, const char *path, int which, struct clime_error *e) {
     struct clime_model *m = l->model;
@@ -113,7 +101,7 @@ static enum clime_err read_array(struct clime_learner *l, const char *path, int 
             break;
         }
         m->ops->copy_in(m->dev, x + at, piece, n * sizeof *piece);
-        for (size_t i = 0; to_bf16 && i < n; i++) half[i] = bf16_of(piece[i]);
+        for (size_t i = 0; to_bf16 && i < n; i++) half[i] = clime_bf16_of(piece[i]);
         if (to_bf16) m->ops->copy_in(m->dev, clime_model_at(m, at), half, n * sizeof *half);
     }
     if (!err && fgetc(f) != EOF)

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/atomic_file.h"
 #include "common/buf.h"
 
 #define MAX_SIDE_FILE ((size_t)256 << 20)
@@ -98,11 +99,7 @@ static enum clime_err copy_file(const char *from_dir, const char *to_dir, const 
     if (access(from, F_OK)) goto done;
     err = clime_buf_read_file(&b, from, e);
     if (err) goto done;
-    FILE *f = fopen(to, "wb");
-    bool bad = !f || fwrite(b.data ? b.data : "", 1, b.len, f) != b.len || fflush(f) || fsync(fileno(f));
-    int why = errno;
-    if (f && fclose(f)) bad = true;
-    if (bad) err = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", to, strerror(why));
+    err = clime_atomic_save(to, b.data ? b.data : "", b.len, e);
 done:
     clime_buf_free(&b);
     free(from);

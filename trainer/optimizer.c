@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "model/convert.h"
+
 static enum clime_dtype dtype_of(const struct clime_model *m) {
     return clime_dev_info(m->dev)->dt;
 }
@@ -19,10 +21,7 @@ static void fill_master(struct clime_optimizer *o, struct clime_model *m) {
     for (int64_t at = 0; at < m->layout.n; at += PIECE) {
         size_t n = (size_t)(m->layout.n - at < PIECE ? m->layout.n - at : PIECE);
         m->ops->copy_out(m->dev, half, clime_model_at(m, at), n * sizeof *half);
-        for (size_t i = 0; i < n; i++) {
-            uint32_t bits = (uint32_t)half[i] << 16;
-            memcpy(&full[i], &bits, sizeof bits);
-        }
+        for (size_t i = 0; i < n; i++) full[i] = clime_bf16_float(half[i]);
         m->ops->copy_in(m->dev, o->master + at, full, n * sizeof *full);
     }
     free(half);
