@@ -10,6 +10,7 @@
 #include "common/http/client.h"
 #include "common/log.h"
 #include "common/process.h"
+#include "server/registration.h"
 #include "server/server.h"
 #include "server/server_metrics.h"
 #include "server/weight_update.h"
@@ -103,6 +104,15 @@ static enum clime_err open_http(struct clime_server *s, struct clime_http_server
     return clime_http_server_start(&h, health, e);
 }
 
+static struct clime_registration *start_registration(const struct clime_server_options *o, int port) {
+    if (!o->router) return NULL;
+    char *self = o->advertise_url ? xstrdup(o->advertise_url)
+                                  : xasprintf("%s://%s:%d", o->tls_certificate ? "https" : "http", o->host, port);
+    struct clime_registration *r = clime_registration_start(o->router, self, o->router_api_key);
+    free(self);
+    return r;
+}
+
 /* The folder's own name: the last part of the path. */
 static char *folder_name(const char *path) {
     size_t n = strlen(path);
@@ -169,11 +179,13 @@ static int serve(struct clime_server *s, int64_t start_us) {
              s->model_name, s->model->cfg.architecture, clime_dev_info(s->model->dev)->name, s->opts.host,
              clime_http_server_port(http), s->startup_seconds, s->max_len, s->max_total_tokens,
              (int)s->opts.max_running_requests);
+    struct clime_registration *registration = start_registration(&s->opts, clime_http_server_port(http));
     enum clime_process_end why = clime_process_wait((int)s->opts.parent_fd);
     status = why == CLIME_END_WAKE;
     LOG_INFO("%s: stopping", why == CLIME_END_SIGNAL   ? "asked to end"
                              : why == CLIME_END_PARENT ? "the parent is gone"
                                                        : "the engine is dead");
+    clime_registration_stop(registration);
     drain(s, why == CLIME_END_SIGNAL);
 done:
     if (err) LOG_ERROR("%s", e.msg);

@@ -22,19 +22,19 @@ struct clime_server_options {
     int64_t max_running_requests, chunked_prefill_size, max_prefill_tokens, max_queued_requests;
     bool disable_radix_cache, debug_checks;
     /* http */
-    const char *host, *port_file, *api_key, *admin_api_key, *tls_certificate, *router;
-    const char *advertise_url;
+    const char *host, *port_file, *api_key, *admin_api_key, *tls_certificate;
+    const char *router, *router_api_key, *advertise_url;
     int64_t port, health_port, http_threads, text_threads, emitter_threads, max_body, parent_fd, drain_timeout;
     bool incremental_streaming_output;
     int log_level;
-    bool print_routes;
+    bool print_routes, print_options;
 };
 
-/* Parses and checks; CLIME_ERR_INPUT names the option. --help and --print-routes are handled by the caller of main. */
+/* Parses and checks; CLIME_ERR_INPUT names the option. --print-routes and --print-options need no model. */
 enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_server_options *o, struct clime_error *e);
 
-/* The table's help text, for README (markdown) or the terminal. */
-void clime_server_options_describe(int markdown, struct clime_buf *out);
+/* The options as Markdown tables, for README. */
+void clime_server_options_describe(struct clime_buf *out);
 
 extern const char *const clime_device_names[]; /* by the index of `device` */
 extern const char *const clime_dtype_names[];

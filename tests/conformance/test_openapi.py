@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from programs import BUILD, ROOT, program  # noqa: E402
+from programs import BUILD, ROOT, chat_model, need_stories, program, server  # noqa: E402
 
 SPECS = {p.stem: p for p in sorted((ROOT / "openapi").glob("*.yaml"))}
 PROGRAM = {"server": "clime-server", "router": "clime-router"}
@@ -95,3 +95,46 @@ def test_router_replies():
         check_reply(spec, "/remove_worker", "post", r.post("/remove_worker", params={"url": "http://127.0.0.1:9"}))
         check_reply(spec, "/add_worker", "post", r.post("/add_worker", params={"url": "http://127.0.0.1:9"}))
         check_reply(spec, "/workers/{id}", "delete", r.client.delete("/workers/2"))
+
+
+def test_server_replies(tmp_path):
+    need_stories()
+    spec = load("server")
+    chat = {"messages": [{"role": "user", "content": "Once"}], "max_tokens": 2}
+    one = {"input_ids": [1], "sampling_params": {"max_new_tokens": 2}, "return_logprob": True}
+    with server(model=chat_model(tmp_path)) as s:
+        for path, body in [
+            ("/generate", one),
+            ("/generate", one | {"sampling_params": {"n": 2, "max_new_tokens": 2}}),
+            ("/generate", {}),
+            ("/v1/completions", {"prompt": "Once", "max_tokens": 2, "logprobs": 1}),
+            ("/v1/completions", {}),
+            ("/v1/chat/completions", chat),
+            ("/v1/chat/completions", chat | {"return_token_ids": True, "logprobs": True}),
+            ("/v1/chat/completions", {}),
+            ("/tokenize", {"prompt": "Once"}),
+            ("/v1/tokenize", chat),
+            ("/tokenize", {}),
+            ("/detokenize", {"tokens": [1]}),
+            ("/v1/detokenize", {"tokens": "x"}),
+            ("/apply_template", chat),
+            ("/apply_template", {}),
+            ("/abort_request", {"rid": "none"}),
+            ("/abort_request", {"rid": 5}),
+            ("/pause_generation", {"mode": "in_place"}),
+            ("/pause_generation", {"mode": "nonsense"}),
+            ("/continue_generation", {}),
+            ("/flush_cache", {}),
+            ("/update_weights_from_disk", {"model_path": str(tmp_path)}),
+            ("/update_weights_from_disk", {"model_path": "/nonexistent"}),
+            ("/update_weights_from_disk", {}),
+        ]:
+            check_reply(spec, path, "post", s.post(path, body))
+        for path in ("/health", "/health_generate", "/metrics", "/model_info", "/get_model_info", "/server_info",
+                     "/get_server_info", "/get_weight_version", "/weight_version", "/v1/loads", "/v1/models",
+                     "/flush_cache"):
+            check_reply(spec, path, "get", s.get(path))
+        name = s.get("/v1/models").json()["data"][0]["id"]
+        check_reply(spec, "/v1/models/{model}", "get", s.get(f"/v1/models/{name}"))
+        check_reply(spec, "/v1/models/{model}", "get", s.get("/v1/models/other"))
+        check_reply(spec, "/weights/{version}", "put", s.client.put("/weights/1", content=b""))

@@ -7,13 +7,15 @@ cache, preemption, threads, n) is compared with one plain run.
 import concurrent.futures
 import hashlib
 import json
+import os
 import random
+import subprocess
 import threading
 import time
 
 import httpx
 import pytest
-from programs import STORIES, need_stories, server
+from programs import BUILD, STORIES, need_stories, program, server
 
 pytestmark = pytest.mark.usefixtures("stories")
 
@@ -606,3 +608,38 @@ def test_many_clients_at_once(plain):
     stop.set()
     thread.join()
     wait_for(lambda: load(plain) == 0)
+
+
+def test_registers_with_a_router():
+    with program("clime-router") as router:
+        with server("--router", router.url) as s:
+            wait_for(lambda: router.get("/list_workers").json()["urls"] == [s.url])
+            reply = router.json("/generate", GREEDY)
+            assert [1] + reply["output_ids"] == json.loads((STORIES / "greedy_200.json").read_text())["ids"]
+        wait_for(lambda: router.get("/list_workers").json()["urls"] == [])
+
+
+def test_health_port_and_parent(tmp_path):
+    """A second port for health; and a child ends when its parent's pipe closes, whatever it is doing."""
+    read, write = os.pipe()
+    command = [str(BUILD / "clime-server"), "--model-path", str(STORIES), "--port", "0", "--port-file",
+               str(tmp_path / "port"), "--health-port", "0", "--http-threads", "4", "--parent-fd", str(read)]
+    child = subprocess.Popen(command, pass_fds=[read], stderr=subprocess.PIPE)
+    os.close(read)
+    wait_for((tmp_path / "port").exists)
+    os.close(write)
+    assert child.wait(20) == 0
+    child.stderr.close()
+
+
+@pytest.mark.parametrize("options, says", [
+    (["--model-path", "/nonexistent"], "/nonexistent"),
+    (["--model-path", str(STORIES), "--no-such-option"], "no-such-option"),
+    (["--model-path", str(STORIES), "--port", "99999"], "port"),
+    (["--model-path", str(STORIES), "--device", "abacus"], "device"),
+    (["--model-path", str(STORIES), "--port", "0", "--chat-template", "/nonexistent"], "/nonexistent"),
+    ([], "--model-path"),
+])
+def test_start_that_fails_says_why(stories, options, says):
+    done = subprocess.run([BUILD / "clime-server", *options], capture_output=True, text=True, timeout=30)
+    assert done.returncode != 0 and says in done.stderr, done.stderr

@@ -1,0 +1,139 @@
+/* Registration with a router. Main starts and stops it; the thread owns its HTTP client.
+ *
+ * Registering is idempotent (a known URL is the same worker), so the thread simply repeats it; failures are logged once
+ * per change of state, not once per try.
+ */
+#include "server/registration.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/http/client.h"
+#include "common/json/write.h"
+#include "common/log.h"
+
+#define RETRY_US ((int64_t)1000000)   /* until the first success */
+#define REPEAT_US ((int64_t)10000000) /* after it */
+#define CALL_US ((int64_t)3000000)
+#define MAX_REPLY ((size_t)1 << 16)
+
+struct clime_registration {
+    char *router, *self, *key;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stop; /* guarded by lock */
+};
+
+static bool call(struct clime_http_client *client, const struct clime_registration *r, const char *method,
+                 const char *path, struct clime_str body, struct clime_error *e) {
+    char *url = xasprintf("%s%s", r->router, path);
+    struct clime_http_call c = {.method = method,
+                                .url = url,
+                                .body = body,
+                                .bearer = r->key,
+                                .connect_timeout_us = CALL_US,
+                                .timeout_us = CALL_US,
+                                .max_reply = MAX_REPLY};
+    struct clime_http_result result = {0};
+    enum clime_err err = clime_http_client_call(client, &c, &result, e);
+    if (!err && result.status >= 300)
+        err = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answered %d: %.200s", url, result.status,
+                         result.reply.data ? result.reply.data : "");
+    clime_buf_free(&result.reply);
+    free(url);
+    return !err;
+}
+
+static bool enter(struct clime_http_client *client, const struct clime_registration *r, struct clime_error *e) {
+    struct clime_buf body;
+    struct clime_jw w;
+    clime_buf_init(&body, 4096);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "url");
+    clime_jw_strz(&w, r->self);
+    clime_jw_close(&w);
+    bool ok = call(client, r, "POST", "/workers", clime_buf_str(&body), e);
+    clime_buf_free(&body);
+    return ok;
+}
+
+static void leave(struct clime_http_client *client, const struct clime_registration *r) {
+    struct clime_error e = {0};
+    struct clime_buf path;
+    clime_buf_init(&path, 4096);
+    clime_buf_adds(&path, "/remove_worker?url=");
+    for (const char *c = r->self; *c; c++) {
+        bool plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || *c == '.' ||
+                     *c == '-' || *c == '_';
+        if (plain)
+            clime_buf_addc(&path, *c);
+        else
+            clime_buf_printf(&path, "%%%02X", (unsigned char)*c);
+    }
+    if (!call(client, r, "POST", path.data, clime_str_of("{}"), &e)) LOG_WARN("leaving the router: %s", e.msg);
+    clime_buf_free(&path);
+}
+
+/* True when it is time to stop. */
+static bool sleep_until(struct clime_registration *r, int64_t at) {
+    struct timespec until = {at / 1000000, at % 1000000 * 1000};
+    pthread_mutex_lock(&r->lock);
+    while (!r->stop && clime_now_us() < at) pthread_cond_timedwait(&r->wake, &r->lock, &until);
+    bool stop = r->stop;
+    pthread_mutex_unlock(&r->lock);
+    return stop;
+}
+
+static void *registration_main(void *arg) {
+    struct clime_registration *r = arg;
+    struct clime_http_client *client = clime_http_client_new();
+    bool known = false, first = true;
+    do {
+        struct clime_error e = {0};
+        bool ok = enter(client, r, &e);
+        if (ok && !known) LOG_INFO("registered with %s as %s", r->router, r->self);
+        if (!ok && (known || first)) LOG_WARN("registering with the router: %s", e.msg);
+        known = ok;
+        first = false;
+    } while (!sleep_until(r, clime_now_us() + (known ? REPEAT_US : RETRY_US)));
+    if (known) leave(client, r);
+    clime_http_client_free(client);
+    return NULL;
+}
+
+struct clime_registration *clime_registration_start(const char *router, const char *self, const char *key) {
+    struct clime_registration *r = xcalloc(1, sizeof *r);
+    pthread_condattr_t attr;
+    size_t n = strlen(router);
+    while (n > 0 && router[n - 1] == '/') n--;
+    r->router = xstrndup(router, n);
+    r->self = xstrdup(self);
+    r->key = key ? xstrdup(key) : NULL;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    CHECK(pthread_create(&r->thread, NULL, registration_main, r) == 0);
+    return r;
+}
+
+void clime_registration_stop(struct clime_registration *r) {
+    if (!r) return;
+    pthread_mutex_lock(&r->lock);
+    r->stop = true;
+    pthread_cond_signal(&r->wake);
+    pthread_mutex_unlock(&r->lock);
+    pthread_join(r->thread, NULL);
+    pthread_mutex_destroy(&r->lock);
+    pthread_cond_destroy(&r->wake);
+    free(r->router);
+    free(r->self);
+    free(r->key);
+    free(r);
+}
