@@ -186,6 +186,31 @@ static void summarise(struct clime_metrics_line *m, const struct clime_eval_set 
     if (tries > 1) add_pass(m, set->name, s, n, tries);
 }
 
+/* Records the finished samples of all sets and shows the scores. */
+static enum clime_err record(struct clime_eval *v, const struct clime_eval_context *c, const struct job *j,
+                             int64_t step, int64_t rollout, double seconds, struct clime_error *e) {
+    int tries = (int)c->o->n_samples_per_eval_prompt;
+    struct clime_eval_record *records = xcalloc((size_t)v->n_sets, sizeof *records);
+    struct clime_metrics_line m;
+    clime_metrics_line_begin(&m, "eval", rollout, step);
+    clime_metrics_line_int(&m, "eval/step", step);
+    for (int i = 0; i < v->n_sets; i++) {
+        records[i] = (struct clime_eval_record){.step = step, .rollout = rollout};
+        summarise(&m, &v->sets[i], j->samples + j->first[i], j->first[i + 1] - j->first[i], tries, &records[i]);
+    }
+    clime_metrics_line_add(&m, "perf/eval_time", seconds);
+    const char *line = clime_metrics_line_end(&m);
+    enum clime_err rc = clime_evals_put(c->ledger, records, v->n_sets, line, e);
+    if (!rc) clime_metrics_log_append(c->log, line);
+    for (int i = 0; i < v->n_sets && !rc; i++)
+        clime_progress_line(c->progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)",
+                            records[i].name, step, records[i].score, records[i].n_prompts,
+                            records[i].n_failed ? ", SOME SAMPLES FAILED" : "", seconds);
+    clime_metrics_line_free(&m);
+    free(records);
+    return rc;
+}
+
 enum clime_err clime_eval_run(struct clime_eval *v, const struct clime_eval_context *c, int64_t step, int64_t rollout,
                               struct clime_error *e) {
     int tries = (int)c->o->n_samples_per_eval_prompt, total = 0;
@@ -200,30 +225,11 @@ enum clime_err clime_eval_run(struct clime_eval *v, const struct clime_eval_cont
         j.first[i + 1] = j.n;
     }
     enum clime_err rc = generate(&j, c, step, e);
-    if (rc) return rc; /* requests may be in workers' hands: the process ends, nothing is freed */
-
-    struct clime_eval_record *records = xcalloc((size_t)v->n_sets, sizeof *records);
-    struct clime_metrics_line m;
-    clime_metrics_line_begin(&m, "eval", rollout, step);
-    clime_metrics_line_int(&m, "eval/step", step);
-    for (int i = 0; i < v->n_sets; i++) {
-        records[i] = (struct clime_eval_record){.step = step, .rollout = rollout};
-        summarise(&m, &v->sets[i], j.samples + j.first[i], j.first[i + 1] - j.first[i], tries, &records[i]);
-    }
-    clime_metrics_line_add(&m, "perf/eval_time", (double)(clime_now_us() - t0) / 1e6);
-    const char *line = clime_metrics_line_end(&m);
-    rc = clime_evals_put(c->ledger, records, v->n_sets, line, e);
-    if (!rc) {
-        clime_metrics_log_append(c->log, line);
-        for (int i = 0; i < v->n_sets; i++)
-            clime_progress_line(c->progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)",
-                                records[i].name, step, records[i].score, records[i].n_prompts,
-                                records[i].n_failed ? ", SOME SAMPLES FAILED" : "",
-                                (double)(clime_now_us() - t0) / 1e6);
-    }
-    clime_metrics_line_free(&m);
+    if (rc)
+        clime_client_stop(c->client); /* what is in flight is ours again */
+    else
+        rc = record(v, c, &j, step, rollout, (double)(clime_now_us() - t0) / 1e6, e);
     clime_samples_free(j.samples, j.n);
-    free(records);
     free(j.requests);
     free(j.first);
     return rc;

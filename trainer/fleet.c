@@ -316,8 +316,7 @@ static enum clime_err not_ready(struct clime_fleet *f, struct clime_error *e) {
 }
 
 enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e) {
-    enum clime_err rc = clime_fleet_poll(f, e); /* with the old version: finds the dead */
-    if (rc) return rc;
+    enum clime_err rc;
     f->push = *p;
     f->has_push = true;
     if (f->o.router_url && (rc = poll_external(f, true, e))) return rc;

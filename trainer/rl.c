@@ -9,11 +9,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
+#include "trainer/ledger/versions.h"
 #include "trainer/rl_run.h"
 #include "trainer/stats.h"
 
@@ -40,9 +42,7 @@ static enum clime_err generate(struct clime_rl *rl, struct clime_rollout *r, str
                                       .n_threads = rl->n_threads,
                                       .data = &rl->data,
                                       .progress = &rl->progress};
-    enum clime_err rc = clime_rollout_generate(&c, rl->rollouts_done, rl->step, r, e);
-    rl->time.rollout_us = r->time_us;
-    return rc;
+    return clime_rollout_generate(&c, rl->rollouts_done, rl->step, r, e);
 }
 
 /* Chooses the rollout's steps and runs them. last: figures of the last one. */
@@ -113,10 +113,15 @@ done:
     return rc;
 }
 
-/* What a finished run leaves: the last checkpoint and the policy as a Hugging Face folder. */
+/* What a finished run leaves: the last checkpoint (a crash may have come before it) and the policy as a Hugging Face
+ * folder. */
 static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
-    enum clime_err rc = CLIME_OK;
-    if (rl->num_rollout > 0 && !rl->o.save_hf) rc = clime_learner_export(rl->learner, rl->hf_dir, e);
+    int64_t saved;
+    char *path;
+    enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), INT64_MAX, &saved, &path, e);
+    free(path);
+    if (!rc && saved < rl->step) rc = clime_rl_checkpoint(rl, e);
+    if (!rc && rl->num_rollout > 0 && !rl->o.save_hf) rc = clime_learner_export(rl->learner, rl->hf_dir, e);
     if (rc) return rc;
     char sha[65];
     clime_learner_sha256(rl->learner, sha);
@@ -146,10 +151,22 @@ static void explain(const struct clime_rl *rl) {
     clime_buf_free(&text);
 }
 
+static void describe_options(void) {
+    struct clime_buf text;
+    clime_buf_init(&text, 1 << 20);
+    clime_rl_options_describe(&text);
+    fputs(text.data, stdout);
+    clime_buf_free(&text);
+}
+
 int clime_rl_main(int argc, char **argv) {
     static struct clime_rl rl; /* zero: everything closed */
     struct clime_error e = {0};
     rl.lock_fd = -1;
+    if (argc == 2 && !strcmp(argv[1], "--help-markdown")) { /* for README and docs */
+        describe_options();
+        return 0;
+    }
     enum clime_err rc = clime_rl_options_parse(argc, argv, &rl.o, &e);
     if (!rc) rc = clime_rl_open(&rl, &e);
     if (!rc && rl.o.explain)

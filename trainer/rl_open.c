@@ -176,6 +176,13 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
     return clime_fleet_open(&o, &rl->fleet, e);
 }
 
+/* They would only take the time of external servers: their leases are void. */
+static void abort_predecessors_requests(struct clime_rl *rl) {
+    char prefix[40];
+    snprintf(prefix, sizeof prefix, "%s/", rl->run.name);
+    clime_fleet_abort(rl->fleet, prefix);
+}
+
 enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc;
     rl->published = -1;
@@ -188,14 +195,11 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
         (rc = open_fleet(rl, e)))
         return rc;
+    abort_predecessors_requests(rl);
     return rl->o.evaluate ? CLIME_OK : open_learner(rl, e);
 }
 
-/* The predecessor's requests are aborted first: they would only take the servers' time, their leases are void. */
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) {
-    char prefix[40];
-    snprintf(prefix, sizeof prefix, "%s/", rl->run.name);
-    clime_fleet_abort(rl->fleet, prefix);
     int64_t n = rl->o.server_concurrency * clime_fleet_size(rl->fleet);
     rl->n_threads = (int)(n < MAX_CLIENT_THREADS ? n : MAX_CLIENT_THREADS);
     struct clime_client_options o = {.fleet = rl->fleet,

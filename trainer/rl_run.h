@@ -38,7 +38,7 @@ struct clime_rl {
     struct clime_metrics_log *log;
     struct clime_progress progress;
     struct {
-        int64_t rollout_us, train_us, update_us, save_us; /* of the current rollout */
+        int64_t train_us, update_us, save_us; /* of the current rollout */
     } time;
 };
 
@@ -66,7 +66,7 @@ enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *
 /* Gives the fleet the current weights, unless it has them. */
 enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
 
-/* Writes a checkpoint of the current step, and then its row. With --save-hf also a Hugging Face folder. */
+/* Writes a checkpoint of the current step, with --save-hf also a Hugging Face folder, and then its row. */
 enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);
 
 /* rl_step.c */

@@ -319,23 +319,26 @@ enum clime_err clime_rollout_generate(const struct clime_rollout_context *c, int
     enum clime_err rc = resume(&r, e);
     if (!rc) rc = open_groups(&r, (int)c->o->rollout_batch_size - r.n_good, e);
     if (!rc) rc = run(&r, e);
-    if (!rc) drain(&r);
+    if (!rc)
+        drain(&r);
+    else
+        clime_client_stop(c->client);
     out->samples = xcalloc((size_t)r.n_slots + 1, sizeof *out->samples);
-    for (int i = 0; i < r.n_slots && !rc; i++)
-        if (!r.dropped[i / r.members])
-            out->samples[out->n++] = r.slots[i].sample;
-        else
+    for (int i = 0; i < r.n_slots; i++)
+        if (rc || r.dropped[i / r.members])
             clime_sample_free(r.slots[i].sample);
+        else
+            out->samples[out->n++] = r.slots[i].sample;
     qsort(out->samples, (size_t)out->n, sizeof *out->samples, by_order);
     out->time_us = clime_now_us() - r.t0;
-    /* after an error the process ends: what workers still hold is left to them */
-    for (int i = 0; i < r.n_works && !rc; i++) {
+    for (int i = 0; i < r.n_works; i++) {
         if (r.works[i]->abandoned) clime_sample_free(r.works[i]->lease.sample);
         free(r.works[i]);
     }
     free(r.works);
     free(r.slots);
     free(r.dropped);
+    if (rc) clime_rollout_free(out);
     return rc;
 }
 

@@ -246,16 +246,22 @@ enum clime_err clime_client_open(const struct clime_client_options *o, struct cl
     return rc;
 }
 
-void clime_client_close(struct clime_client *c) {
-    if (!c) return;
+void clime_client_stop(struct clime_client *c) {
     atomic_store(&c->stop, true);
     clime_queue_close(c->todo);
     for (int i = 0; i < c->n_generators; i++) pthread_join(c->generators[i], NULL);
     clime_queue_close(c->generated);
     if (c->has_submitter) pthread_join(c->submitter, NULL);
     if (c->has_taker) pthread_join(c->taker, NULL);
-    clime_rewarder_free(c->rewarder);
     clime_queue_close(c->done);
+    c->n_generators = 0;
+    c->has_submitter = c->has_taker = false;
+}
+
+void clime_client_close(struct clime_client *c) {
+    if (!c) return;
+    clime_client_stop(c);
+    clime_rewarder_free(c->rewarder);
     clime_queue_free(c->todo);
     clime_queue_free(c->generated);
     clime_queue_free(c->done);

@@ -44,8 +44,10 @@ struct clime_client_options {
 
 enum clime_err clime_client_open(const struct clime_client_options *o, struct clime_client **out,
                                  struct clime_error *e);
-/* Gives up what is in flight and joins the threads; requests not fetched are dropped. NULL is fine. */
-void clime_client_close(struct clime_client *c);
+/* Gives up what is in flight and joins the threads: after it no request is in anyone's hands but its owner's, and none
+ * may be submitted. For a run that ends with an error; twice is fine. */
+void clime_client_stop(struct clime_client *c);
+void clime_client_close(struct clime_client *c); /* stop, and free; NULL is fine */
 
 /* At most CLIME_CLIENT_MAX requests may be submitted and not fetched. */
 #define CLIME_CLIENT_MAX 65536
