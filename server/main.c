@@ -155,6 +155,7 @@ static void wait_idle(struct clime_server *s, int64_t limit_us) {
 static void drain(struct clime_server *s, bool patient) {
     atomic_store(&s->stopping, true);
     clime_engine_drain(s->engine);
+    clime_engine_resume(s->engine); /* a pause ends with the server, so that what waits can finish */
     if (patient) wait_idle(s, s->opts.drain_timeout * 1000000);
     int64_t left = clime_engine_in_flight(s->engine);
     if (left == 0) return;
@@ -211,10 +212,13 @@ int main(int argc, char **argv) {
         fprintf(stderr, "clime-server: %s\n", e.msg);
         return 2;
     }
-    if (s.opts.print_routes) {
+    if (s.opts.print_routes || s.opts.print_options) {
         struct clime_buf out;
         clime_buf_init(&out, 1 << 16);
-        clime_http_routes_json(clime_server_routes, &out);
+        if (s.opts.print_routes)
+            clime_http_routes_json(clime_server_routes, &out);
+        else
+            clime_server_options_describe(&out);
         puts(out.data);
         clime_buf_free(&out);
         return 0;
