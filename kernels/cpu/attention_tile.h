@@ -50,8 +50,8 @@ VEC_INLINE void score_tile(const int mr, const int nb, const bool bf16, const bo
 
 /* s[n][CLIME_PAGE] for n rows; keys past nk are not computed beyond the vectors that hold valid ones.
  * ahead: as for score_tile, or NULL. */
-VEC_INLINE void score_rows(const bool bf16, const char *const *rows, int n, int KW, const uint32_t *kt, int nk,
-                           const char *ahead, float *s) {
+VEC_INLINE void score_rows_body(const bool bf16, const char *const *rows, int n, int KW, const uint32_t *kt, int nk,
+                                const char *ahead, float *s) {
     for (int v = 0; v * VW < nk; v += ATTN_VECS) {
         const uint32_t *at = kt + v * VW;
         int r = 0;
@@ -68,6 +68,16 @@ VEC_INLINE void score_rows(const bool bf16, const char *const *rows, int n, int 
         for (; r < n; r++) {
             score_tile(1, ATTN_VECS, bf16, false, rows + r, KW, at, NULL, s + r * CLIME_PAGE + v * VW);
         }
+    }
+}
+
+/* One copy for all callers: inlined into each, it takes seconds to compile. */
+__attribute__((noinline)) static void score_rows(bool bf16, const char *const *rows, int n, int KW, const uint32_t *kt,
+                                                 int nk, const char *ahead, float *s) {
+    if (bf16) {
+        score_rows_body(true, rows, n, KW, kt, nk, ahead, s);
+    } else {
+        score_rows_body(false, rows, n, KW, kt, nk, ahead, s);
     }
 }
 
@@ -122,8 +132,8 @@ VEC_INLINE void sum_vecs(const int nb, const bool bf16, int last, int rows, int 
 }
 
 /* c[rows][Dh] += a b with b[K][Dh] of the given type; c is padded to whole vectors. ahead: as for sum_tile, or NULL. */
-VEC_INLINE void sum_rows(const bool bf16, int Dh, int rows, int K, const float *a, size_t am, size_t ak, const void *b,
-                         size_t ldb, const char *ahead, float *c, size_t ldc) {
+VEC_INLINE void sum_rows_body(const bool bf16, int Dh, int rows, int K, const float *a, size_t am, size_t ak,
+                              const void *b, size_t ldb, const char *ahead, float *c, size_t ldc) {
     const char *at = b;
     const size_t size = bf16 ? 2 : 4;
     int i = 0;
@@ -135,6 +145,15 @@ VEC_INLINE void sum_rows(const bool bf16, int Dh, int rows, int K, const float *
         sum_vecs(1, bf16, VW, rows, K, a, am, ak, at + (size_t)i * size, ldb, NULL, c + i, ldc);
     }
     if (i < Dh) sum_vecs(1, bf16, Dh - i, rows, K, a, am, ak, at + (size_t)i * size, ldb, NULL, c + i, ldc);
+}
+
+__attribute__((noinline)) static void sum_rows(bool bf16, int Dh, int rows, int K, const float *a, size_t am, size_t ak,
+                                               const void *b, size_t ldb, const char *ahead, float *c, size_t ldc) {
+    if (bf16) {
+        sum_rows_body(true, Dh, rows, K, a, am, ak, b, ldb, ahead, c, ldc);
+    } else {
+        sum_rows_body(false, Dh, rows, K, a, am, ak, b, ldb, ahead, c, ldc);
+    }
 }
 
 #endif
