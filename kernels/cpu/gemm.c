@@ -252,7 +252,7 @@ struct bias_job {
     struct clime_dev *d;
     int T, N;
     void *y;
-    const void *b;
+    const void *b, *dy;
     float *db;
 };
 
@@ -283,11 +283,11 @@ static void bias_columns(void *arg, int i, int slot) {
     bool bf16 = clime_cpu_bf16(j->d);
     int k = i * VW, n = vec_lanes(k, j->N);
     vf sum = {0};
-    for (int t = 0; t < j->T; t++) sum += dt_load(j->y, (size_t)t * (size_t)j->N + (size_t)k, n, bf16);
+    for (int t = 0; t < j->T; t++) sum += dt_load(j->dy, (size_t)t * (size_t)j->N + (size_t)k, n, bf16);
     dt_store(j->db, (size_t)k, dt_load(j->db, (size_t)k, n, false) + sum, n, false);
 }
 
 void CPU(bias_bwd)(struct clime_dev *d, int T, int N, const void *dy, float *db) {
-    struct bias_job j = {.d = d, .T = T, .N = N, .y = (void *)(uintptr_t)dy, .db = db};
+    struct bias_job j = {.d = d, .T = T, .N = N, .dy = dy, .db = db};
     clime_cpu_for(d, (N + VW - 1) / VW, (double)T * N / 4, bias_columns, &j);
 }

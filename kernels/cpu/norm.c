@@ -27,24 +27,23 @@ static int norm_end(const struct norm_job *j, int i) {
     return (i + 1) * NORM_ROWS < j->T ? (i + 1) * NORM_ROWS : j->T;
 }
 
-/* sum = x + delta, rounded; returns its sum of squares. Without delta, x alone. */
-VEC_INLINE float norm_squares(const struct norm_job *j, size_t at, const bool bf16) {
+/* The vector at k of the row that is normalised: x, or x + delta rounded, which is kept in sum. */
+VEC_INLINE vf norm_input(const struct norm_job *j, size_t row, int k, const bool bf16) {
+    int n = vec_lanes(k, j->D);
+    size_t at = row + (size_t)k;
+    vf x = dt_load(j->x, at, n, bf16);
+    if (!j->delta) return x;
+    dt_store(j->sum, at, x + dt_load(j->delta, at, n, bf16), n, bf16);
+    return dt_load(j->sum, at, n, bf16);
+}
+
+VEC_INLINE float norm_squares(const struct norm_job *j, size_t row, const bool bf16) {
     vf even = {0}, odd = {0}; /* two chains to hide the latency of the adds */
     for (int k = 0; k < j->D; k += 2 * VW) {
-        int n = vec_lanes(k, j->D);
-        vf a = dt_load(j->x, at + (size_t)k, n, bf16);
-        if (j->delta) {
-            dt_store(j->sum, at + (size_t)k, a + dt_load(j->delta, at + (size_t)k, n, bf16), n, bf16);
-            a = dt_load(j->sum, at + (size_t)k, n, bf16);
-        }
+        vf a = norm_input(j, row, k, bf16);
         even = vf_fma(a, a, even);
         if (k + VW >= j->D) break;
-        n = vec_lanes(k + VW, j->D);
-        vf b = dt_load(j->x, at + (size_t)k + VW, n, bf16);
-        if (j->delta) {
-            dt_store(j->sum, at + (size_t)k + VW, b + dt_load(j->delta, at + (size_t)k + VW, n, bf16), n, bf16);
-            b = dt_load(j->sum, at + (size_t)k + VW, n, bf16);
-        }
+        vf b = norm_input(j, row, k + VW, bf16);
         odd = vf_fma(b, b, odd);
     }
     return vf_sum(even + odd);
