@@ -14,13 +14,17 @@
 #include "kernels/cpu/gemm_pack.h"
 #include "kernels/cpu/gemm_tile.h"
 
-#define BLOCK_ROWS 96     /* rows of a task whose A was made before: 96 x 1024 bf16 = 192 KiB, in the second cache */
-#define BLOCK_VECS 8      /* vectors of outputs of such a task */
-#define K_PIECE 256       /* words: a B piece of 2 AVX-512 vectors is 32 KiB */
-#define OWN_ROWS 384      /* rows and vectors of a task that packs its own A and B, larger to repay the packing */
-#define OWN_VECS 16       /* . */
-#define OWN_K_PIECE 128   /* . */
-#define STRIP_ROWS 512    /* rows whose A streams are made at once, which bounds the shared room */
+/* Products whose A is made before: 96 x 1024 bf16 = 192 KiB of it stay in the second cache. */
+#define BLOCK_ROWS 96
+#define BLOCK_VECS 8 /* vectors of outputs */
+#define K_PIECE 256  /* words: a piece of B of 2 AVX-512 vectors is 32 KiB */
+
+/* Products of the backward pass: each task packs its own A and B, in blocks large enough to repay it. */
+#define OWN_ROWS 384
+#define OWN_VECS 16
+#define OWN_K_PIECE 128
+
+#define STRIP_ROWS 512    /* rows whose A is made at once, which bounds the shared room */
 #define PACK_INLINE 32768 /* words of A that the caller's thread packs alone */
 
 struct product {
@@ -44,25 +48,31 @@ static int tile_vecs(bool bf16, int mr, int vecs) {
     return nb;
 }
 
-/* Adds words [k, k + kn) of the product to the block's sums c[rows][vecs * VW]. after: where b goes on behind it. */
-static void block_piece(const struct product *p, int rows, int vecs, const uint32_t *a, size_t a_row, int kn,
-                        size_t a_k, const uint32_t *b, size_t bs, const uint32_t *after, float *c, bool first) {
+/* One step of a block along K: kn words of both operands. */
+struct piece {
+    int kn;
+    const uint32_t *a, *b;
+    size_t a_row, a_k;     /* a tile from row r of mr rows begins at a + r * a_row + a_k * mr */
+    size_t bs;             /* words from one vector's stream in b to the next */
+    const uint32_t *after; /* what is read of b when this piece is done */
+};
+
+/* Adds a piece of the product to the block's sums c[rows][vecs * VW]. */
+static void block_piece(const struct product *p, int rows, int vecs, const struct piece *in, float *c, bool first) {
     int n_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     size_t ldc = (size_t)vecs * VW;
     int widest = tile_vecs(p->bf16, (rows + n_tiles - 1) / n_tiles, vecs);
     for (int v = 0; v < vecs; v += widest) {
-        /* the first tile to pass over a piece of b brings in the piece after it */
-        const uint32_t *next = v + widest < vecs ? b + (size_t)(v + widest) * bs : after;
+        /* the first tile to pass over a group of vectors brings in the group after it */
+        const uint32_t *next = v + widest < vecs ? in->b + (size_t)(v + widest) * in->bs : in->after;
+        int end = v + widest < vecs ? v + widest : vecs;
         for (int t = 0; t < n_tiles; t++) {
             int r0 = gemm_panel(rows, n_tiles, t), mr = gemm_panel(rows, n_tiles, t + 1) - r0;
-            const uint32_t *at = a + (size_t)r0 * a_row + a_k * (size_t)mr;
-            int end = v + widest < vecs ? v + widest : vecs;
-            for (int j = v; j < end;) {
-                int nb = tile_vecs(p->bf16, mr, end - j);
-                const uint32_t *from = b + (size_t)j * bs;
-                GEMM_TILE[p->bf16][mr][nb](kn, at, from, bs, t == 0 && p->b_stream ? next : from,
-                                           c + (size_t)r0 * ldc + j * VW, ldc, first);
-                j += nb;
+            const uint32_t *a = in->a + (size_t)r0 * in->a_row + in->a_k * (size_t)mr;
+            for (int j = v, nb; j < end; j += nb) {
+                nb = tile_vecs(p->bf16, mr, end - j);
+                const uint32_t *b = in->b + (size_t)j * in->bs, *ahead = t == 0 && p->b_stream ? next : b;
+                GEMM_TILE[p->bf16][mr][nb](in->kn, a, b, in->bs, ahead, c + (size_t)r0 * ldc + j * VW, ldc, first);
             }
         }
     }
@@ -103,28 +113,25 @@ static void block_task(void *arg, int i, int slot) {
 
     for (int k = 0; k < p->KW; k += p->k_piece) {
         int kn = p->KW - k < p->k_piece ? p->KW - k : p->k_piece;
-        const uint32_t *a = own_a, *b = own_b, *after = own_b;
-        size_t a_row = (size_t)kn, a_k = 0, bs = (size_t)kn * VW;
+        size_t stream = (size_t)p->KW * VW;
+        struct piece in = {kn, own_a, own_b, (size_t)kn, 0, (size_t)kn * VW, own_b};
         if (p->a_stream) {
-            a = p->a_stream + (size_t)row0 * (size_t)p->KW;
-            a_row = (size_t)p->KW;
-            a_k = (size_t)k;
+            in.a = p->a_stream + (size_t)row0 * (size_t)p->KW;
+            in.a_row = (size_t)p->KW;
+            in.a_k = (size_t)k;
         } else {
             gemm_streams(&p->a, p->bf16, row0, rows, rows, n_tiles, k, kn, own_a);
         }
         if (p->b_stream) {
-            b = p->b_stream + ((size_t)vec0 * (size_t)p->KW + (size_t)k) * VW;
-            bs = (size_t)p->KW * VW;
-            if (k + kn < p->KW) {
-                after = b + (size_t)kn * VW;
-            } else {
-                after = p->b_stream + (size_t)(vec0 + (vec0 + 2 * vecs <= n_vecs ? vecs : 0)) * bs;
-            }
+            bool last = k + kn == p->KW, more = vec0 + 2 * vecs <= n_vecs;
+            in.bs = stream;
+            in.b = p->b_stream + (size_t)vec0 * stream + (size_t)k * VW;
+            in.after = last ? p->b_stream + (size_t)(more ? vec0 + vecs : 0) * stream : in.b + (size_t)kn * VW;
         } else {
             int lane0 = vec0 * VW, lanes = p->N - lane0 < vecs * VW ? p->N - lane0 : vecs * VW;
             gemm_streams(&p->b, p->bf16, lane0, lanes, vecs * VW, vecs, k, kn, own_b);
         }
-        block_piece(p, rows, vecs, a, a_row, kn, a_k, b, bs, after, c, k == 0);
+        block_piece(p, rows, vecs, &in, c, k == 0);
     }
     block_store(p, c, row0, rows, vec0 * VW, vecs);
 }
@@ -231,6 +238,7 @@ void CPU(gemm_dx)(struct clime_dev *d, int T, int N, int K, const void *dy, cons
 }
 
 void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
+    if (T == 0) return;
     bool bf16 = clime_cpu_bf16(d);
     struct product p = {.d = d,
                         .a = {dy, N, T, true, (size_t)N},

@@ -1,4 +1,4 @@
-/* Reordering of matrices into the word streams of gemm_tile.h. For gemm.c.
+/* Reordering of matrices into the word streams of gemm_tile.h; attention transposes its blocks of keys with it too.
  *
  * A stream is [kn][width] words: step k holds, for each of width lanes, the word of K elements 2k and 2k+1 (bf16) or
  * element k (fp32). Lanes past the matrix and a missing last bf16 are zero, which adds nothing to a chain.

@@ -1,0 +1,69 @@
+/* AdamW and the gradient norm against float64, over steps; the norm's bits over thread counts. */
+#include "tests/unit/kernels/kernel_test.h"
+
+static void test_adamw(struct kt *k) {
+    enum { N = 40000 };
+    struct clime_adamw o = {
+        .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .grad_scale = 0.5f};
+    float *g = kt_random_f32(k, N, 1), *master = kt_random_f32(k, N, 1), *m = kt_random_f32(k, N, 0);
+    float *v = kt_random_f32(k, N, 0);
+    void *params = k->dt == CLIME_F32 ? master : kt_room(k, N);
+    double *p = malloc(3 * N * sizeof *p), *wm = p + N, *wv = wm + N;
+    for (size_t i = 0; i < N; i++) {
+        p[i] = (double)master[i];
+        wm[i] = wv[i] = 0;
+    }
+    for (int step = 1; step <= 5; step++) {
+        o.correct1 = (float)(1 - pow(0.9, step));
+        o.correct2 = (float)(1 - pow(0.95, step));
+        k->ops->adamw(k->dev, N, &o, g, master, m, v, params);
+        for (size_t i = 0; i < N; i++) {
+            double gi = (double)g[i] * 0.5;
+            p[i] *= 1 - 1e-2 * 0.1;
+            wm[i] = 0.9 * wm[i] + 0.1 * gi;
+            wv[i] = 0.95 * wv[i] + 0.05 * gi * gi;
+            p[i] -= 1e-2 * (wm[i] / (double)o.correct1) / (sqrt(wv[i] / (double)o.correct2) + 1e-8);
+        }
+    }
+    for (size_t i = 0; i < N; i++) {
+        kt_near(k, "master", i, (double)master[i], p[i], 3e-6, 1e-6);
+        assert_true(kt_get(params, i, k->dt) ==
+                    (k->dt == CLIME_F32 ? (double)master[i] : (double)kt_bf16_value(kt_bf16(master[i]))));
+    }
+    double want = 0;
+    for (size_t i = 0; i < N; i++) want += (double)g[i] * (double)g[i];
+    kt_near(k, "sumsq", 0, k->ops->sumsq(k->dev, N, g), want, 1e-12, 0);
+    kt_near(k, "sumsq", 1, k->ops->sumsq(k->dev, 0, g), 0, 0, 0);
+    if (params != master) kt_free(k, params);
+    void *all[] = {g, master, m, v};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) kt_free(k, all[i]);
+    free(p);
+}
+
+static void adamw(void **state) {
+    (void)state;
+    kt_each(test_adamw);
+}
+
+static void threads(void **state) {
+    (void)state;
+    enum { N = 300001 };
+    for (size_t i = 0; i < CLIME_COUNT(KT_ISAS); i++) {
+        double first = 0;
+        for (int n = 1; n <= 3; n++) {
+            struct kt k;
+            if (!kt_open(&k, KT_ISAS[i], CLIME_BF16, n)) continue;
+            float *x = kt_random_f32(&k, N, 4);
+            double sum = k.ops->sumsq(k.dev, N, x);
+            if (n == 1) first = sum;
+            assert_true(sum == first);
+            kt_free(&k, x);
+            kt_close(&k);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(adamw), cmocka_unit_test(threads)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
