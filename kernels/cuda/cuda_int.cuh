@@ -1,0 +1,130 @@
+/* What the CUDA files share: the context, error capture, launch and conversion helpers. Included by kernels/cuda only.
+ *
+ * One stream a context; every launch goes to it, so order is program order and ops->sync is one stream sync. The first
+ * CUDA or cuBLASLt failure is kept in the context and reported by sync; after it the context is dead and launches are
+ * skipped, because a sticky CUDA error leaves nothing to continue with. */
+#ifndef CLIME_KERNELS_CUDA_INT_CUH
+#define CLIME_KERNELS_CUDA_INT_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+extern "C" {
+#include "common/err.h"
+#include "kernels/kernels.h"
+}
+
+typedef __nv_bfloat16 bf16;
+
+struct clime_lt; /* cuBLASLt: handle, cached algorithms (lt.cu) */
+
+struct clime_dev {
+    struct clime_dev_head head; /* must be first */
+    cudaStream_t stream;
+    struct clime_lt *lt;
+    int n_sm;
+    bool deterministic;
+    struct clime_error failure; /* the first device failure, code CLIME_OK = none */
+    void *scratch;              /* grows; for partial sums and splits of one operation */
+    size_t scratch_bytes;
+    void *h_drawn, *d_drawn; /* results of sample and top_logp until the next sync */
+    size_t drawn_bytes;
+    struct clime_cuda_pending *pending; /* host destinations to fill at sync (sample.cu) */
+};
+
+/* Keeps the first failure; returns whether all is well. */
+bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what);
+#define CU(d, call) clime_cuda_ok((d), (call), #call)
+#define LAUNCHED(d) clime_cuda_ok((d), cudaGetLastError(), __func__)
+
+/* At least bytes of device scratch, valid until the next operation asks; NULL after a failure. */
+void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
+
+/* sample.cu: copies waiting results to their host places; called by sync after the stream is idle. */
+void clime_cuda_deliver(struct clime_dev *d);
+
+/* lt.cu */
+enum clime_err clime_lt_open(struct clime_dev *d, struct clime_error *e);
+void clime_lt_close(struct clime_dev *d);
+enum clime_lt_kind { CLIME_LT_FORWARD, CLIME_LT_FORWARD_F32, CLIME_LT_DX, CLIME_LT_DW };
+/* False when cuBLASLt has no split-free algorithm that passes the check for this shape: use the plain kernel. */
+bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *a, const void *b,
+                     void *y);
+
+/* one table entry per line of kernels.h; the files that hold them */
+#define CUDA_OP extern "C"
+
+static __device__ __forceinline__ float f_of(bf16 x) { return __bfloat162float(x); }
+static __device__ __forceinline__ bf16 b_of(float x) { return __float2bfloat16_rn(x); }
+
+/* Sum over a warp by a fixed butterfly: every lane gets the same bits. */
+static __device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int m = 16; m > 0; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
+    return v;
+}
+
+static __device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+    for (int m = 16; m > 0; m >>= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, m));
+    return v;
+}
+
+/* Sum over a block of up to 1024 threads by a fixed tree; every thread gets it. shared: 32 floats. */
+static __device__ __forceinline__ float block_sum(float v, float *shared) {
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
+    v = warp_sum(v);
+    __syncthreads();
+    if (lane == 0) shared[warp] = v;
+    __syncthreads();
+    return warp_sum(lane < n_warps ? shared[lane] : 0.0f);
+}
+
+static __device__ __forceinline__ float block_max(float v, float *shared) {
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n_warps = blockDim.x >> 5;
+    v = warp_max(v);
+    __syncthreads();
+    if (lane == 0) shared[warp] = v;
+    __syncthreads();
+    return warp_max(lane < n_warps ? shared[lane] : -INFINITY);
+}
+
+/* D += A B for one 16x8x16 tile: the canonical step of a chain (docs/numerics.md). */
+static __device__ __forceinline__ void mma_16816(float c[4], const uint32_t a[4], const uint32_t b[2]) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};\n"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static __device__ __forceinline__ uint32_t pack2(float lo, float hi) {
+    __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+    return *reinterpret_cast<uint32_t *>(&v);
+}
+
+static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *smem) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+
+static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], const void *smem) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
+}
+
+static __device__ __forceinline__ void cp_async16(void *smem, const void *global, bool valid) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
+    int bytes = valid ? 16 : 0; /* the rest is filled with zeros */
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(at), "l"(global), "r"(bytes));
+}
+static __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n"); }
+template <int N> static __device__ __forceinline__ void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(N));
+}
+
+#endif

@@ -1,0 +1,123 @@
+/* The CUDA context: open, memory, copies, sync. Called by the context's owner thread.
+ *
+ * Weights and everything else come from cudaMalloc (CUDA IPC needs it for weights). A device older than sm_90 is refused:
+ * the row-invariance of its library's GEMMs is not given (docs/numerics.md). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+
+bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what) {
+    if (rc == cudaSuccess) return d->failure.code == CLIME_OK;
+    if (d->failure.code == CLIME_OK)
+        clime_fail(&d->failure, CLIME_ERR_DEVICE, "CUDA failed in %s: %s", what, cudaGetErrorString(rc));
+    return false;
+}
+
+void *clime_cuda_scratch(struct clime_dev *d, size_t bytes) {
+    if (bytes <= d->scratch_bytes) return d->scratch;
+    CU(d, cudaStreamSynchronize(d->stream));
+    cudaFree(d->scratch);
+    d->scratch = NULL;
+    d->scratch_bytes = 0;
+    if (!CU(d, cudaMalloc(&d->scratch, bytes))) return NULL;
+    d->scratch_bytes = bytes;
+    return d->scratch;
+}
+
+enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e) {
+    int n = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess || n == 0)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "no GPU answers: %s",
+                          rc == cudaSuccess ? "none is installed" : cudaGetErrorString(rc));
+    if (o->gpu < 0 || o->gpu >= n)
+        return clime_fail(e, CLIME_ERR_INPUT, "GPU %d does not exist; there are %d", o->gpu, n);
+    if (o->dt != CLIME_BF16)
+        return clime_fail(e, CLIME_ERR_INPUT, "the CUDA table computes in bf16; give --dtype bf16");
+    cudaDeviceProp prop;
+    if ((rc = cudaSetDevice(o->gpu)) != cudaSuccess || (rc = cudaGetDeviceProperties(&prop, o->gpu)) != cudaSuccess)
+        return clime_fail(e, CLIME_ERR_DEVICE, "GPU %d does not open: %s", o->gpu, cudaGetErrorString(rc));
+    if (prop.major < 9)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "GPU %d is %s (sm_%d%d); clime's kernels need sm_90 or newer", o->gpu,
+                          prop.name, prop.major, prop.minor);
+
+    struct clime_dev *d = (struct clime_dev *)xcalloc(1, sizeof *d);
+    d->head.ops = &clime_cuda_ops;
+    d->head.dt = o->dt;
+    snprintf(d->head.name, sizeof d->head.name, "cuda %s", prop.name);
+    d->n_sm = prop.multiProcessorCount;
+    d->deterministic = o->deterministic;
+    enum clime_err err = CLIME_OK;
+    if (!CU(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking))) {
+        *e = d->failure;
+        err = CLIME_ERR_DEVICE;
+    }
+    if (!err) err = clime_lt_open(d, e);
+    if (err) {
+        clime_cuda_close(d);
+        return err;
+    }
+    *out = d;
+    return CLIME_OK;
+}
+
+void clime_cuda_close(struct clime_dev *d) {
+    if (!d) return;
+    clime_lt_close(d);
+    cudaFree(d->scratch);
+    cudaFree(d->d_drawn);
+    cudaFreeHost(d->h_drawn);
+    free(d->pending);
+    if (d->stream) cudaStreamDestroy(d->stream);
+    free(d);
+}
+
+enum clime_err clime_cuda_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out, struct clime_error *e) {
+    (void)d;
+    cudaError_t rc = cudaMalloc(out, bytes ? bytes : 1);
+    if (rc == cudaSuccess) return CLIME_OK;
+    size_t free_bytes = 0, total = 0;
+    cudaGetLastError(); /* an allocation that does not fit is no device failure */
+    cudaMemGetInfo(&free_bytes, &total);
+    return clime_fail(e, CLIME_ERR_LIMIT, "%s needs %.2f GiB of GPU memory and %.2f of %.2f GiB are free", what,
+                      (double)bytes / (1 << 30), (double)free_bytes / (1 << 30), (double)total / (1 << 30));
+}
+
+void clime_cuda_free(struct clime_dev *d, void *p) {
+    CU(d, cudaStreamSynchronize(d->stream));
+    CU(d, cudaFree(p));
+}
+
+void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_t bytes) {
+    /* Pageable memory: the call returns when the source is free to reuse, as the table promises. */
+    CU(d, cudaMemcpyAsync(dst, h_src, bytes, cudaMemcpyHostToDevice, d->stream));
+    CU(d, cudaStreamSynchronize(d->stream));
+}
+
+void clime_cuda_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes) {
+    CU(d, cudaMemcpyAsync(h_dst, src, bytes, cudaMemcpyDeviceToHost, d->stream));
+    CU(d, cudaStreamSynchronize(d->stream));
+}
+
+void clime_cuda_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes) {
+    CU(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream));
+}
+
+void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes) { CU(d, cudaMemsetAsync(p, 0, bytes, d->stream)); }
+
+enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e) {
+    CU(d, cudaStreamSynchronize(d->stream));
+    if (d->failure.code != CLIME_OK) {
+        if (e) *e = d->failure;
+        return CLIME_ERR_DEVICE;
+    }
+    clime_cuda_deliver(d);
+    return CLIME_OK;
+}
+
+void clime_cuda_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes) {
+    CU(d, cudaMemGetInfo(free_bytes, total_bytes));
+}

@@ -1,0 +1,64 @@
+/* Rows by index: embedding, its gradient, gather, scatter. Launched by the context's owner.
+ *
+ * The embedding's gradient adds the rows of one id in ascending order without atomics: the block of an id's first row
+ * adds all its rows, the blocks of later ones leave at once. */
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+
+enum { THREADS = 256 };
+
+__global__ void gather_kernel(int D, const int32_t *rows, const bf16 *x, bf16 *y) {
+    const bf16 *from = x + (size_t)rows[blockIdx.x] * D;
+    bf16 *to = y + (size_t)blockIdx.x * D;
+    for (int i = threadIdx.x; i < D; i += THREADS) to[i] = from[i];
+}
+
+CUDA_OP void clime_cuda_gather(struct clime_dev *d, int R, int D, const int32_t *rows, const void *x, void *y) {
+    if (R == 0) return;
+    gather_kernel<<<R, THREADS, 0, d->stream>>>(D, rows, (const bf16 *)x, (bf16 *)y);
+    LAUNCHED(d);
+}
+
+CUDA_OP void clime_cuda_embed(struct clime_dev *d, int T, int D, const int32_t *ids, const void *table, void *y) {
+    clime_cuda_gather(d, T, D, ids, table, y);
+}
+
+__global__ void scatter_kernel(int D, const int32_t *rows, const bf16 *x, bf16 *y) {
+    const bf16 *from = x + (size_t)blockIdx.x * D;
+    bf16 *to = y + (size_t)rows[blockIdx.x] * D;
+    for (int i = threadIdx.x; i < D; i += THREADS) to[i] = from[i];
+}
+
+CUDA_OP void clime_cuda_scatter(struct clime_dev *d, int T, int R, int D, const int32_t *rows, const void *x, void *y) {
+    clime_cuda_zero(d, y, (size_t)T * D * sizeof(bf16));
+    if (R == 0) return;
+    scatter_kernel<<<R, THREADS, 0, d->stream>>>(D, rows, (const bf16 *)x, (bf16 *)y);
+    LAUNCHED(d);
+}
+
+__global__ void embed_bwd_kernel(int T, int D, const int32_t *ids, const bf16 *dy, float *dtable) {
+    __shared__ int same[THREADS];
+    int t = blockIdx.x, id = ids[t];
+    int earlier = 0;
+    for (int i = threadIdx.x; i < t; i += THREADS) earlier |= ids[i] == id;
+    if (__syncthreads_or(earlier)) return;
+    for (int base = t; base < T; base += THREADS) {
+        int i = base + threadIdx.x;
+        same[threadIdx.x] = i < T && ids[i] == id;
+        if (!__syncthreads_or(same[threadIdx.x])) continue;
+        for (int k = 0; k < THREADS; k++) {
+            if (!same[k]) continue;
+            for (int c = threadIdx.x; c < D; c += THREADS)
+                dtable[(size_t)id * D + c] += f_of(dy[(size_t)(base + k) * D + c]);
+        }
+        __syncthreads();
+    }
+}
+
+CUDA_OP void clime_cuda_embed_bwd(struct clime_dev *d, int T, int D, int V, const int32_t *ids, const void *dy,
+                                  float *dtable) {
+    (void)V;
+    if (T == 0) return;
+    embed_bwd_kernel<<<T, THREADS, 0, d->stream>>>(T, D, ids, (const bf16 *)dy, dtable);
+    LAUNCHED(d);
+}

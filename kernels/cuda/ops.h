@@ -1,0 +1,73 @@
+/* Every entry of the CUDA table by name; the comments are in kernels/kernels.h. Included by kernels/cuda only. */
+#ifndef CLIME_KERNELS_CUDA_OPS_H
+#define CLIME_KERNELS_CUDA_OPS_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+extern const struct clime_ops clime_cuda_ops;
+
+enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e);
+void clime_cuda_close(struct clime_dev *d);
+enum clime_err clime_cuda_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out, struct clime_error *e);
+void clime_cuda_free(struct clime_dev *d, void *p);
+void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);
+void clime_cuda_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes);
+void clime_cuda_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes);
+void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes);
+enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e);
+void clime_cuda_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
+size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
+void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed);
+void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
+                     const void *packed, void *y);
+void clime_cuda_gemm_dx(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx);
+void clime_cuda_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
+void clime_cuda_bias(struct clime_dev *d, int T, int N, void *y, const void *b);
+void clime_cuda_bias_bwd(struct clime_dev *d, int T, int N, const void *dy, float *db);
+void clime_cuda_embed(struct clime_dev *d, int T, int D, const int32_t *ids, const void *table, void *y);
+void clime_cuda_embed_bwd(struct clime_dev *d, int T, int D, int V, const int32_t *ids, const void *dy, float *dtable);
+void clime_cuda_gather(struct clime_dev *d, int R, int D, const int32_t *rows, const void *x, void *y);
+void clime_cuda_scatter(struct clime_dev *d, int T, int R, int D, const int32_t *rows, const void *x, void *y);
+void clime_cuda_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *w, void *y,
+                        float *rstd);
+void clime_cuda_add_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta,
+                            const void *w, void *sum, void *y, float *rstd);
+void clime_cuda_add(struct clime_dev *d, int T, int D, const void *a, const void *b, void *y);
+void clime_cuda_rmsnorm_bwd(struct clime_dev *d, int T, int D, const void *dy, const void *x, const void *w,
+                            const float *rstd, const void *add, void *dx, float *dw);
+void clime_cuda_qkv_rope(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope,
+                         float eps, const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos,
+                         const int32_t *slot, void *q, void *k, void *v);
+void clime_cuda_qkv_rope_bwd(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope,
+                             float eps, const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos,
+                             const void *dq, const void *dk, const void *dv, void *dqkv, float *dq_norm,
+                             float *dk_norm);
+void clime_cuda_swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h);
+void clime_cuda_swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu);
+void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
+                     const void *k, const void *v, void *out, float *lse);
+void clime_cuda_attn_bwd(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,
+                         const void *q, const void *k, const void *v, const void *out, const float *lse,
+                         const void *dout, void *dq, void *dk, void *dv);
+void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                           const int32_t *targets, float *lse, float *logp, float *entropy);
+void clime_cuda_head_grad(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                          const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
+                          const float *g_ent, void *dlogits, int64_t ld);
+void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
+                       const struct clime_sampling *p, struct clime_drawn *out);
+void clime_cuda_top_logp(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
+                         int32_t *h_ids, float *h_logp);
+void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master,
+                      float *m, float *v, void *params);
+double clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

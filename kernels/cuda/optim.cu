@@ -1,0 +1,57 @@
+/* AdamW over flat ranges, and the sum of squares in a fixed order. Launched by the context's owner. */
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+
+enum { THREADS = 256, SUM_BLOCK = 65536 };
+
+/* One element: 4 floats read, 3 written, one bf16 written: 30 bytes. */
+__global__ void adamw_kernel(size_t n, struct clime_adamw o, const float *grad, float *master, float *m, float *v,
+                             bf16 *params) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    float g = grad[i] * o.grad_scale;
+    float p = master[i] * (1.0f - o.lr * o.weight_decay);
+    float m1 = o.beta1 * m[i] + (1.0f - o.beta1) * g;
+    float v1 = o.beta2 * v[i] + (1.0f - o.beta2) * g * g;
+    p -= o.lr * (m1 / o.correct1) / (sqrtf(v1 / o.correct2) + o.eps);
+    m[i] = m1;
+    v[i] = v1;
+    master[i] = p;
+    params[i] = b_of(p);
+}
+
+CUDA_OP void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad,
+                              float *master, float *m, float *v, void *params) {
+    if (n == 0) return;
+    size_t blocks = (n + THREADS - 1) / THREADS;
+    adamw_kernel<<<(unsigned)blocks, THREADS, 0, d->stream>>>(n, *o, grad, master, m, v, (bf16 *)params);
+    LAUNCHED(d);
+}
+
+__global__ void sumsq_kernel(size_t n, const float *x, double *partial) {
+    __shared__ double shared[THREADS];
+    size_t first = (size_t)blockIdx.x * SUM_BLOCK;
+    double sum = 0;
+    for (size_t i = first + threadIdx.x; i < first + SUM_BLOCK && i < n; i += THREADS) sum += (double)x[i] * x[i];
+    shared[threadIdx.x] = sum;
+    for (int half = THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) partial[blockIdx.x] = shared[0];
+}
+
+CUDA_OP double clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x) {
+    size_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
+    double *partial = (double *)clime_cuda_scratch(d, (blocks + 1) * sizeof *partial);
+    if (!partial || blocks == 0) return 0;
+    sumsq_kernel<<<(unsigned)blocks, THREADS, 0, d->stream>>>(n, x, partial);
+    LAUNCHED(d);
+    double *h = (double *)xmalloc(blocks * sizeof *h), sum = 0;
+    clime_cuda_copy_out(d, h, partial, blocks * sizeof *h);
+    for (size_t i = 0; i < blocks; i++) sum += h[i];
+    free(h);
+    return d->failure.code == CLIME_OK ? sum : 0;
+}
