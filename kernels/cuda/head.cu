@@ -1,0 +1,94 @@
+/* Log-softmax of the head: statistics and gradient. Launched by the context's owner.
+ *
+ * A row is cut into splits of SPLIT logits, one block each with a fixed tree; one thread a row merges the splits in order
+ * (Milakov & Gimelshein 2018). The one routine behind every log-probability of server and trainer on this device. */
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+
+enum { THREADS = 256, SPLIT = 4096, GRAD_THREADS = 1024 };
+#define LOGP_FLOOR -200.0f /* e^LOGP_FLOOR is 0: keeps 0 * -inf out of sums of p log p */
+
+struct partial {
+    float max, sum, tilt; /* of z; of e^(z - max); of e^(z - max) (z - max) */
+};
+
+__global__ void head_split_kernel(int V, int n_splits, const float *logits, const float *inv_temp, partial *out) {
+    __shared__ float shared[32];
+    const float *x = logits + (size_t)blockIdx.y * V;
+    int first = blockIdx.x * SPLIT, end = min(first + SPLIT, V);
+    float scale = inv_temp[blockIdx.y], top = -INFINITY, sum = 0, tilt = 0;
+    for (int i = first + threadIdx.x; i < end; i += THREADS) top = fmaxf(top, x[i] * scale);
+    top = block_max(top, shared);
+    float zero = top == -INFINITY ? 0.0f : top;
+    for (int i = first + threadIdx.x; i < end; i += THREADS) {
+        float z = x[i] * scale - zero, p = expf(z);
+        sum += p;
+        tilt += p * fmaxf(z, LOGP_FLOOR);
+    }
+    sum = block_sum(sum, shared);
+    tilt = block_sum(tilt, shared);
+    if (threadIdx.x == 0) out[(size_t)blockIdx.y * n_splits + blockIdx.x] = partial{top, sum, tilt};
+}
+
+__global__ void head_merge_kernel(int R, int V, int n_splits, const float *logits, const float *inv_temp,
+                                  const int32_t *targets, const partial *in, float *lse, float *logp, float *entropy) {
+    int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r >= R) return;
+    const partial *p = in + (size_t)r * n_splits;
+    float top = -INFINITY, sum = 0, tilt = 0;
+    for (int s = 0; s < n_splits; s++) top = fmaxf(top, p[s].max);
+    float zero = top == -INFINITY ? 0.0f : top;
+    for (int s = 0; s < n_splits; s++) {
+        float shift = p[s].max == -INFINITY ? LOGP_FLOOR : p[s].max - zero, w = expf(shift);
+        sum += p[s].sum * w;
+        tilt += w * (p[s].tilt + shift * p[s].sum);
+    }
+    float total = zero + logf(sum);
+    lse[r] = total;
+    if (logp) logp[r] = logits[(size_t)r * V + targets[r]] * inv_temp[r] - total;
+    if (entropy) entropy[r] = logf(sum) - tilt / sum; /* lse - sum p z, both against the maximum */
+}
+
+CUDA_OP void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                                   const int32_t *targets, float *lse, float *logp, float *entropy) {
+    if (R == 0) return;
+    int n_splits = (V + SPLIT - 1) / SPLIT;
+    partial *p = (partial *)clime_cuda_scratch(d, (size_t)R * n_splits * sizeof(partial));
+    if (!p) return;
+    dim3 grid(n_splits, R);
+    head_split_kernel<<<grid, THREADS, 0, d->stream>>>(V, n_splits, logits, inv_temp, p);
+    LAUNCHED(d);
+    head_merge_kernel<<<(R + 31) / 32, 32, 0, d->stream>>>(R, V, n_splits, logits, inv_temp, targets, p, lse, logp,
+                                                           entropy);
+    LAUNCHED(d);
+}
+
+/* One block a row, ids ascending in steps of the block: what a step writes (2 bytes an id at most) lies at or before
+ * what it has read (4 bytes an id), so the gradient may lie over its own logits. */
+__global__ void head_grad_kernel(int V, const float *logits, const float *inv_temp, const int32_t *targets,
+                                 const float *lse, const float *entropy, const float *g_logp, const float *g_ent,
+                                 bf16 *dlogits, int64_t ld) {
+    int r = blockIdx.x, target = targets[r];
+    const float *x = logits + (size_t)r * V;
+    bf16 *out = dlogits + (size_t)r * ld;
+    float scale = inv_temp[r], total = lse[r], gl = g_logp[r], ge = g_ent ? g_ent[r] : 0, H = g_ent ? entropy[r] : 0;
+    for (int first = 0; first < V; first += GRAD_THREADS) {
+        int i = first + threadIdx.x;
+        float v = 0;
+        if (i < V) {
+            float logp = x[i] * scale - total, p = expf(logp);
+            v = scale * (gl * ((i == target ? 1.0f : 0.0f) - p) - ge * p * (fmaxf(logp, LOGP_FLOOR) + H));
+        }
+        __syncthreads();
+        if (i < V) out[i] = b_of(v);
+    }
+}
+
+CUDA_OP void clime_cuda_head_grad(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
+                                  const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
+                                  const float *g_ent, void *dlogits, int64_t ld) {
+    if (R == 0) return;
+    head_grad_kernel<<<R, GRAD_THREADS, 0, d->stream>>>(V, logits, inv_temp, targets, lse, entropy, g_logp, g_ent,
+                                                        (bf16 *)dlogits, ld);
+    LAUNCHED(d);
+}
