@@ -44,11 +44,44 @@ void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
 /* sample.cu: copies waiting results to their host places; called by sync after the stream is idle. */
 void clime_cuda_deliver(struct clime_dev *d);
 
-/* lt.cu */
-enum clime_err clime_lt_open(struct clime_dev *d, struct clime_error *e);
-void clime_lt_close(struct clime_dev *d);
+/* ---- matrix products: gemm.cu picks, the others compute ---- */
+
 enum clime_lt_kind { CLIME_LT_FORWARD, CLIME_LT_FORWARD_F32, CLIME_LT_DX, CLIME_LT_DW };
-/* False when cuBLASLt has no split-free algorithm that passes the check for this shape: use the plain kernel. */
+enum clime_out { CLIME_OUT_BF16, CLIME_OUT_F32, CLIME_OUT_F32_ADD };
+
+/* An operand as the product sees it: element (i, k) at at[i * stride i + k * stride k]. */
+struct clime_strided {
+    const bf16 *at;
+    int64_t i, k;
+};
+
+/* y[M,N] = or += sum over k < K of a(i,k) b(j,k). */
+struct clime_product {
+    int M, N, K;
+    struct clime_strided a, b;
+    void *y;
+    enum clime_out out;
+};
+
+/* a, b, y as in the table: forward x, w, y; dX dy, w, dx; dW dy, x, dw. */
+static inline struct clime_product clime_product_of(enum clime_lt_kind kind, int T, int N, int K, const void *a,
+                                                    const void *b, void *y) {
+    const bf16 *pa = (const bf16 *)a, *pb = (const bf16 *)b;
+    switch (kind) {
+    case CLIME_LT_DX: return {T, K, N, {pa, N, 1}, {pb, 1, K}, y, CLIME_OUT_BF16};
+    case CLIME_LT_DW: return {N, K, T, {pa, 1, N}, {pb, 1, K}, y, CLIME_OUT_F32_ADD};
+    default: return {T, N, K, {pa, K, 1}, {pb, K, 1}, y, kind == CLIME_LT_FORWARD ? CLIME_OUT_BF16 : CLIME_OUT_F32};
+    }
+}
+
+void clime_cuda_product_plain(struct clime_dev *d, const struct clime_product *p);
+/* False when the shape is not one for it. N, K multiples of 8, 16-byte aligned operands. */
+bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32);
+
+/* lt.cu: without the library a context opens all the same, and clime_lt_matmul answers false. */
+void clime_lt_open(struct clime_dev *d);
+void clime_lt_close(struct clime_dev *d);
+/* False when cuBLASLt has no split-free algorithm with the canonical bits for this shape: use the plain kernel. */
 bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *a, const void *b,
                      void *y);
 

@@ -47,7 +47,7 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     struct clime_dev *d = (struct clime_dev *)xcalloc(1, sizeof *d);
     d->head.ops = &clime_cuda_ops;
     d->head.dt = o->dt;
-    snprintf(d->head.name, sizeof d->head.name, "cuda %s", prop.name);
+    snprintf(d->head.name, sizeof d->head.name, "cuda %.56s", prop.name);
     d->n_sm = prop.multiProcessorCount;
     d->deterministic = o->deterministic;
     enum clime_err err = CLIME_OK;
@@ -55,7 +55,7 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
         *e = d->failure;
         err = CLIME_ERR_DEVICE;
     }
-    if (!err) err = clime_lt_open(d, e);
+    if (!err) clime_lt_open(d);
     if (err) {
         clime_cuda_close(d);
         return err;

@@ -1,0 +1,109 @@
+/* What the attention kernels share: where keys lie, how two partial softmaxes merge, how a tile of rows is found.
+ *
+ * The contract (docs/numerics.md): blocks of CLIME_PAGE keys and splits of ATTN_SPLIT keys, both counted from the start of
+ * the sequence. Inside a split one online softmax runs over its blocks; P is rounded to bf16 for P V. Splits merge in
+ * order by attn_merge. A kernel may run splits side by side or one after another; the bits are the same. Everything is
+ * built with -fmad=false: a fused multiply-add is one that is written. */
+#ifndef CLIME_KERNELS_CUDA_ATTN_CUH
+#define CLIME_KERNELS_CUDA_ATTN_CUH
+
+#include "kernels/cuda/cuda_int.cuh"
+
+enum { ATTN_SPLIT = 512, ATTN_SPLIT_BLOCKS = ATTN_SPLIT / CLIME_PAGE };
+#define LN2 0.6931471805599453f
+
+/* Arguments of every attention kernel, by value. */
+struct attn_args {
+    int n_seq, H, HK, Dh;
+    float scale, scale2; /* of q.k; the same times log2(e), since exponentials are powers of 2 here */
+    const int32_t *q_start, *pos0, *page_table;
+    int max_pages;
+    const bf16 *q, *k, *v;
+    bf16 *out;
+    float *lse;
+};
+
+static inline attn_args attn_args_of(const struct clime_heads *h, const struct clime_attn *a, const void *q, const void *k,
+                                     const void *v, void *out, float *lse) {
+    CHECK(h->H % h->HK == 0);
+    attn_args r = {a->n_seq, h->H, h->HK, h->Dh, h->scale, h->scale * 1.4426950408889634f};
+    r.q_start = a->q_start;
+    r.pos0 = a->pos0;
+    r.page_table = a->page_table;
+    r.max_pages = a->max_pages;
+    r.q = (const bf16 *)q;
+    r.k = (const bf16 *)k;
+    r.v = (const bf16 *)v;
+    r.out = (bf16 *)out;
+    r.lse = lse;
+    return r;
+}
+
+/* First element of block b of a sequence's keys (or values) of one KV head, and the elements from key to key. */
+static __device__ __forceinline__ size_t attn_block_at(const attn_args &a, int seq, int head, int b, size_t *ld) {
+    if (a.page_table) {
+        *ld = a.Dh;
+        size_t page = a.page_table[(size_t)seq * a.max_pages + b];
+        return (page * a.HK + head) * CLIME_PAGE * a.Dh;
+    }
+    *ld = (size_t)a.HK * a.Dh;
+    return ((size_t)(a.q_start[seq] + b * CLIME_PAGE) * a.HK + head) * a.Dh;
+}
+
+/* A running softmax with unnormalised output: weights of e^(z - m) in base 2, their sum l. */
+struct attn_weights {
+    float m, l, keep, add; /* the merged maximum and sum; factors of the old and the new output */
+};
+
+static __device__ __forceinline__ attn_weights attn_merge(float m, float l, float m_new, float l_new) {
+    attn_weights w;
+    w.m = fmaxf(m, m_new);
+    w.keep = exp2f(m - w.m);
+    w.add = exp2f(m_new - w.m);
+    w.l = __fmaf_rn(l_new, w.add, l * w.keep);
+    return w;
+}
+
+static __device__ __forceinline__ float attn_merge_value(const attn_weights &w, float o, float o_new) {
+    return __fmaf_rn(o_new, w.add, o * w.keep);
+}
+
+static __device__ __forceinline__ bf16 attn_value(float o, float l) { return b_of(o * (1.0f / l)); }
+static __device__ __forceinline__ float attn_lse(float m, float l) { return (m + log2f(l)) * LN2; }
+
+/* Tiles of `rows` (position, query head) rows are numbered over all sequences. Finds the tile-th: its sequence, and the
+ * tile's number there. One warp; every lane gets it. */
+static __device__ __forceinline__ void attn_find_tile(const attn_args &a, int tile, int rows, int *seq, int *tile_in_seq) {
+    int lane = threadIdx.x & 31, group = a.H / a.HK, before = 0;
+    for (int base = 0;; base += 32) {
+        int s = base + lane, n = 0;
+        if (s < a.n_seq) n = ((a.q_start[s + 1] - a.q_start[s]) * group + rows - 1) / rows;
+        int upto = n;
+#pragma unroll
+        for (int k = 1; k < 32; k *= 2) {
+            int other = __shfl_up_sync(0xffffffffu, upto, k);
+            if (lane >= k) upto += other;
+        }
+        unsigned over = __ballot_sync(0xffffffffu, before + upto > tile);
+        if (over) {
+            int found = __ffs(over) - 1;
+            *seq = base + found;
+            *tile_in_seq = tile - before - __shfl_sync(0xffffffffu, upto - n, found);
+            return;
+        }
+        before += __shfl_sync(0xffffffffu, upto, 31);
+    }
+}
+
+static inline int attn_n_tiles(const struct clime_heads *h, const struct clime_attn *a, int rows) {
+    int n = 0, group = h->H / h->HK;
+    for (int s = 0; s < a->n_seq; s++) n += ((a->h_q_start[s + 1] - a->h_q_start[s]) * group + rows - 1) / rows;
+    return n;
+}
+
+/* attn_plain.cu: any head size up to 256; attn_bwd.cu: 64 and 128 */
+void clime_cuda_attn_plain(struct clime_dev *d, const attn_args &a, int T);
+void clime_cuda_attn_bwd_plain(struct clime_dev *d, const attn_args &a, int T, const bf16 *dout, bf16 *dq, bf16 *dk,
+                               bf16 *dv);
+
+#endif

@@ -1,0 +1,49 @@
+/* The three matrix products: picks a kernel by shape. Launched by the context's owner.
+ *
+ * Whatever is picked, an output is one fp32 chain over the reduction in ascending steps of 16, so the choice may follow
+ * the number of rows. Weights are used as they lie: pack_bytes is 0. */
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+
+CUDA_OP size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K) {
+    (void)d, (void)N, (void)K;
+    return 0;
+}
+
+CUDA_OP void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed) {
+    (void)d, (void)N, (void)K, (void)w, (void)packed;
+}
+
+/* 16-byte loads fit: whole rows of 8 elements from aligned addresses. */
+static bool aligned(int n, int k, const void *a, const void *b) {
+    return n % 8 == 0 && k % 8 == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
+}
+
+CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
+                             const void *packed, void *y) {
+    (void)packed;
+    bool f32 = out == CLIME_F32;
+    if (T == 0) return;
+    if (aligned(N, K, x, w)) {
+        if (clime_cuda_gemm_small(d, T, N, K, x, w, y, f32)) return;
+        if (clime_lt_matmul(d, f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, T, N, K, x, w, y)) return;
+    }
+    struct clime_product p = clime_product_of(f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, T, N, K, x, w, y);
+    clime_cuda_product_plain(d, &p);
+}
+
+static void gradient(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *dy, const void *b,
+                     void *y) {
+    if (T == 0) return;
+    if (aligned(N, K, dy, b) && clime_lt_matmul(d, kind, T, N, K, dy, b, y)) return;
+    struct clime_product p = clime_product_of(kind, T, N, K, dy, b, y);
+    clime_cuda_product_plain(d, &p);
+}
+
+CUDA_OP void clime_cuda_gemm_dx(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx) {
+    gradient(d, CLIME_LT_DX, T, N, K, dy, w, dx);
+}
+
+CUDA_OP void clime_cuda_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
+    gradient(d, CLIME_LT_DW, T, N, K, dy, x, dw);
+}

@@ -1,0 +1,177 @@
+/* The bits of a row: alone or in a batch, packed or paged, prefill cut anywhere or decoded, one run or the next. */
+#include "tests/gpu/gpu_test.h"
+
+static void test_product_rows(struct gpu_test *t) {
+    static const int SHAPES[][2] = {{6144, 2560}, {2560, 4096}, {2560, 9728}, {19456, 2560}, {512, 1024}, {64, 172}};
+    static const int ROWS[] = {1, 2, 7, 16, 17, 32, 33, 64, 65, 100, 128, 200, 256, 600};
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    enum { T = 1024 };
+    for (size_t s = 0; s < CLIME_COUNT(SHAPES); s++) {
+        int N = SHAPES[s][0], K = SHAPES[s][1];
+        struct both x = both_random(t, (size_t)T * (size_t)K, CLIME_BF16, 1),
+                    w = both_random(t, (size_t)N * (size_t)K, CLIME_BF16, 0.05),
+                    want = both_room(t, (size_t)T * (size_t)N, CLIME_F32), got = both_room(t, want.n, CLIME_F32),
+                    dx = both_room(t, x.n, CLIME_BF16), dx_got = both_room(t, x.n, CLIME_BF16),
+                    wt = both_random(t, (size_t)N * (size_t)K, CLIME_BF16, 0.05);
+        printf("rows of a product, N %d K %d\n", N, K);
+        for (int out = CLIME_F32; out <= CLIME_BF16; out++) {
+            size_t row = (size_t)N * clime_dtype_bytes((enum clime_dtype)out);
+            ops->gemm(d, (enum clime_dtype)out, T, N, K, x.gpu, w.gpu, NULL, want.gpu);
+            for (size_t i = 0; i < CLIME_COUNT(ROWS); i++) {
+                char what[64];
+                snprintf(what, sizeof what, "gemm %s, %d rows:", out == CLIME_F32 ? "fp32" : "bf16", ROWS[i]);
+                ops->gemm(d, (enum clime_dtype)out, ROWS[i], N, K, x.gpu, w.gpu, NULL, got.gpu);
+                same_bits(t, what, want.gpu, got.gpu, (size_t)ROWS[i] * row);
+            }
+        }
+        ops->gemm_dx(d, T, K, N, x.gpu, wt.gpu, want.gpu); /* wt as [K, N]: the reduction is over K */
+        for (size_t i = 0; i < CLIME_COUNT(ROWS); i++) {
+            char what[64];
+            snprintf(what, sizeof what, "gemm_dx, %d rows:", ROWS[i]);
+            ops->gemm_dx(d, ROWS[i], K, N, x.gpu, wt.gpu, got.gpu);
+            same_bits(t, what, want.gpu, got.gpu, (size_t)ROWS[i] * (size_t)N * 2);
+        }
+        struct both *all[] = {&x, &w, &want, &got, &dx, &dx_got, &wt};
+        for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+    }
+}
+
+/* ---- attention ---- */
+
+enum { LEN = 1300, PAGES = (LEN + CLIME_PAGE - 1) / CLIME_PAGE, POOL = 2 * PAGES + 3 };
+
+/* The keys or values of one packed sequence into scattered pages of a pool that is NaN elsewhere. */
+static void *to_pool(struct gpu_test *t, const struct clime_heads *h, const void *packed, const int32_t *table) {
+    size_t row = (size_t)h->Dh * 2, page = (size_t)h->HK * CLIME_PAGE * row;
+    char *host = xmalloc(POOL * page);
+    memset(host, 0xff, POOL * page);
+    for (int p = 0; p < LEN; p++)
+        for (int head = 0; head < h->HK; head++)
+            memcpy(host + (size_t)table[p / CLIME_PAGE] * page + ((size_t)head * CLIME_PAGE + p % CLIME_PAGE) * row,
+                   (const char *)packed + ((size_t)p * (size_t)h->HK + (size_t)head) * row, row);
+    void *pool = side_alloc(&t->gpu, POOL * page);
+    t->gpu.ops->copy_in(t->gpu.dev, pool, host, POOL * page);
+    free(host);
+    return pool;
+}
+
+static void test_attention(struct gpu_test *t) {
+    static const struct clime_heads CASES[] = {
+        {8, 2, 128, 0.0884f}, {8, 8, 64, 0.125f}, {16, 1, 128, 0.0884f}, {6, 2, 40, 0.158f}};
+    static const int CUTS[] = {0, 1, 3, 67, 68, 511, 513, 900, 1024, 1025, LEN};
+    static const int AT_POS[] = {0, 1, 63, 64, 200, 511, 512, 513, 1023, 1024, LEN - 1};
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    for (size_t c = 0; c < CLIME_COUNT(CASES); c++) {
+        struct clime_heads h = CASES[c];
+        size_t Q = (size_t)(h.H * h.Dh), KV = (size_t)(h.HK * h.Dh), H = (size_t)h.H;
+        /* a sequence of another length first, so that rows lie anywhere in the tiles of the pack */
+        enum { BEFORE = 37, T = BEFORE + LEN };
+        static const int32_t START[] = {0, BEFORE, T};
+        struct both q = both_random(t, T * Q, CLIME_BF16, 1.5), k = both_random(t, T * KV, CLIME_BF16, 1.5),
+                    v = both_random(t, T * KV, CLIME_BF16, 1), out = both_room(t, T * Q, CLIME_BF16),
+                    lse = both_room(t, T * H, CLIME_F32), again = both_room(t, T * Q, CLIME_BF16),
+                    lse2 = both_room(t, T * H, CLIME_F32), start = both_ints(t, START, 3);
+        printf("attention H %d HK %d Dh %d\n", h.H, h.HK, h.Dh);
+        struct clime_attn a = {.n_seq = 2, .q_start = start.gpu, .h_q_start = START, .max_len = LEN};
+        ops->attn(d, &h, T, &a, q.gpu, k.gpu, v.gpu, out.gpu, lse.gpu);
+        ops->attn(d, &h, T, &a, q.gpu, k.gpu, v.gpu, again.gpu, lse2.gpu);
+        same_bits(t, "attn, again", out.gpu, again.gpu, T * Q * 2);
+
+        int32_t table[PAGES];
+        for (int p = 0; p < PAGES; p++) table[p] = (p * 17 + 5) % POOL; /* POOL and 17 have no common factor */
+        void *kp = to_pool(t, &h, (char *)k.cpu + BEFORE * KV * 2, table);
+        void *vp = to_pool(t, &h, (char *)v.cpu + BEFORE * KV * 2, table);
+        struct both d_table = both_ints(t, table, PAGES);
+        const char *want = (char *)out.gpu + BEFORE * Q * 2;
+        const float *want_lse = (const float *)lse.gpu + BEFORE * H;
+
+        for (size_t i = 0; i + 1 < CLIME_COUNT(CUTS); i++) { /* prefill in chunks */
+            int32_t from = CUTS[i], n = CUTS[i + 1] - from, qs[2] = {0, n};
+            struct both d_qs = both_ints(t, qs, 2), d_pos = both_ints(t, &from, 1);
+            struct clime_attn p = {1, d_qs.gpu, qs, d_pos.gpu, &from, d_table.gpu, PAGES, LEN};
+            ops->attn(d, &h, n, &p, (char *)q.gpu + (size_t)(BEFORE + from) * Q * 2, kp, vp, again.gpu, lse2.gpu);
+            char what[64];
+            snprintf(what, sizeof what, "attn, paged chunk %d to %d:", from, CUTS[i + 1]);
+            same_bits(t, what, want + (size_t)from * Q * 2, again.gpu, (size_t)n * Q * 2);
+            same_bits(t, what, want_lse + (size_t)from * H, lse2.gpu, (size_t)n * H * 4);
+            both_free(t, &d_qs);
+            both_free(t, &d_pos);
+        }
+        /* decode: one row a sequence, all of them the same keys, in a batch of all positions */
+        enum { B = CLIME_COUNT(AT_POS) };
+        int32_t qs[B + 1], pos[B], tables[B][PAGES];
+        for (int i = 0; i < (int)B; i++) {
+            qs[i] = i;
+            pos[i] = AT_POS[i];
+            memcpy(tables[i], table, sizeof table);
+            ops->copy(d, (char *)again.gpu + (size_t)i * Q * 2, (char *)q.gpu + (size_t)(BEFORE + pos[i]) * Q * 2, Q * 2);
+        }
+        qs[B] = B;
+        struct both d_qs = both_ints(t, qs, B + 1), d_pos = both_ints(t, pos, B),
+                    d_tables = both_ints(t, &tables[0][0], B * PAGES), dec = both_room(t, B * Q, CLIME_BF16);
+        struct clime_attn p = {B, d_qs.gpu, qs, d_pos.gpu, pos, d_tables.gpu, PAGES, LEN};
+        ops->attn(d, &h, B, &p, again.gpu, kp, vp, dec.gpu, lse2.gpu);
+        for (int i = 0; i < (int)B; i++) {
+            char what[64];
+            snprintf(what, sizeof what, "attn, decode at %d:", pos[i]);
+            same_bits(t, what, want + (size_t)pos[i] * Q * 2, (char *)dec.gpu + (size_t)i * Q * 2, Q * 2);
+            same_bits(t, what, want_lse + (size_t)pos[i] * H, (float *)lse2.gpu + (size_t)i * H, H * 4);
+        }
+        ops->free(d, kp);
+        ops->free(d, vp);
+        struct both *all[] = {&q, &k, &v, &out, &lse, &again, &lse2, &start, &d_table, &d_qs, &d_pos, &d_tables, &dec};
+        for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+    }
+}
+
+/* Sums over rows have no race to show: two runs, the same bits. */
+static void test_again(struct gpu_test *t) {
+    enum { T = 700, N = 512, K = 768, V = 50 };
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    struct clime_heads h = {8, 2, 64, 0.125f};
+    static const int32_t START[] = {0, 90, T};
+    size_t Q = 512, KV = 128;
+    int32_t h_ids[T];
+    for (int i = 0; i < T; i++) h_ids[i] = (int32_t)clime_rng_below(&t->rng, V);
+    struct both dy = both_random(t, T * N, CLIME_BF16, 1), x = both_random(t, T * K, CLIME_BF16, 1),
+                ids = both_ints(t, h_ids, T), start = both_ints(t, START, 3), q = both_random(t, T * Q, CLIME_BF16, 1),
+                k = both_random(t, T * KV, CLIME_BF16, 1), v = both_random(t, T * KV, CLIME_BF16, 1),
+                out = both_room(t, T * Q, CLIME_BF16), lse = both_room(t, T * 8, CLIME_F32), dw[2], db[2], dt[2], dq[2],
+                dk[2], dv[2];
+    struct clime_attn a = {.n_seq = 2, .q_start = start.gpu, .h_q_start = START, .max_len = T};
+    printf("two runs\n");
+    ops->attn(d, &h, T, &a, q.gpu, k.gpu, v.gpu, out.gpu, lse.gpu);
+    for (int i = 0; i < 2; i++) {
+        dw[i] = both_room(t, N * K, CLIME_F32);
+        db[i] = both_room(t, N, CLIME_F32);
+        dt[i] = both_room(t, V * K, CLIME_F32);
+        dq[i] = both_room(t, T * Q, CLIME_BF16);
+        dk[i] = both_room(t, T * KV, CLIME_BF16);
+        dv[i] = both_room(t, T * KV, CLIME_BF16);
+        ops->zero(d, dw[i].gpu, N * K * 4);
+        ops->zero(d, db[i].gpu, N * 4);
+        ops->zero(d, dt[i].gpu, V * K * 4);
+        ops->gemm_dw(d, T, N, K, dy.gpu, x.gpu, dw[i].gpu);
+        ops->bias_bwd(d, T, N, dy.gpu, db[i].gpu);
+        ops->embed_bwd(d, T, K, V, ids.gpu, x.gpu, dt[i].gpu);
+        ops->attn_bwd(d, &h, T, &a, q.gpu, k.gpu, v.gpu, out.gpu, lse.gpu, q.gpu, dq[i].gpu, dk[i].gpu, dv[i].gpu);
+    }
+    same_bits(t, "gemm_dw", dw[0].gpu, dw[1].gpu, N * K * 4);
+    same_bits(t, "bias_bwd", db[0].gpu, db[1].gpu, N * 4);
+    same_bits(t, "embed_bwd", dt[0].gpu, dt[1].gpu, V * K * 4);
+    same_bits(t, "attn_bwd dq", dq[0].gpu, dq[1].gpu, T * Q * 2);
+    same_bits(t, "attn_bwd dk", dk[0].gpu, dk[1].gpu, T * KV * 2);
+    same_bits(t, "attn_bwd dv", dv[0].gpu, dv[1].gpu, T * KV * 2);
+}
+
+int main(void) {
+    struct gpu_test t;
+    gpu_test_open(&t);
+    test_attention(&t);
+    test_again(&t);
+    test_product_rows(&t);
+    return gpu_test_close(&t);
+}

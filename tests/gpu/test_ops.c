@@ -1,0 +1,245 @@
+/* Every operation of the CUDA table against the CPU table on the same bf16 inputs. The tolerances follow from the
+ * type: one rounding to bf16 on both sides of an fp32 sum, so 2^-8 and a little for sums in another order. */
+#include "tests/gpu/gpu_test.h"
+
+#define BF16_NEAR 6e-3
+#define F32_NEAR 2e-5
+
+static void test_products(struct gpu_test *t) {
+    static const int SHAPES[][3] = {{1, 512, 512},  {3, 136, 264},   {16, 2560, 640}, {17, 256, 384},   {64, 1024, 512},
+                                    {100, 384, 256}, {129, 768, 2048}, {5, 172, 64},    {33, 1000, 100}, {256, 64, 172}};
+    for (size_t i = 0; i < CLIME_COUNT(SHAPES); i++) {
+        int T = SHAPES[i][0], N = SHAPES[i][1], K = SHAPES[i][2];
+        size_t TN = (size_t)T * (size_t)N, TK = (size_t)T * (size_t)K, NK = (size_t)N * (size_t)K;
+        struct both x = both_random(t, TK, CLIME_BF16, 1), w = both_random(t, NK, CLIME_BF16, 0.1),
+                    y = both_room(t, TN, CLIME_BF16), yf = both_room(t, TN, CLIME_F32),
+                    dy = both_random(t, TN, CLIME_BF16, 1), dx = both_room(t, TK, CLIME_BF16),
+                    dw = both_random(t, NK, CLIME_F32, 1), b = both_random(t, (size_t)N, CLIME_BF16, 1),
+                    db = both_random(t, (size_t)N, CLIME_F32, 1);
+        char what[64];
+        snprintf(what, sizeof what, "T %d N %d K %d:", T, N, K);
+        printf("products %s\n", what);
+        void *packed = xmalloc(t->cpu.ops->pack_bytes(t->cpu.dev, N, K) + 64);
+        t->cpu.ops->pack(t->cpu.dev, N, K, w.cpu, packed);
+        BOTH(t, gemm, CLIME_BF16, T, N, K, AT(x), AT(w), packed, AT(y));
+        near_norm(t, "gemm", &y, BF16_NEAR);
+        BOTH(t, gemm, CLIME_F32, T, N, K, AT(x), AT(w), packed, AT(yf));
+        near_norm(t, "gemm fp32", &yf, F32_NEAR);
+        BOTH(t, gemm_dx, T, N, K, AT(dy), AT(w), AT(dx));
+        near_norm(t, "gemm_dx", &dx, BF16_NEAR);
+        BOTH(t, gemm_dw, T, N, K, AT(dy), AT(x), AT(dw));
+        near_norm(t, "gemm_dw", &dw, F32_NEAR);
+        BOTH(t, bias, T, N, AT(y), AT(b));
+        near_norm(t, "bias", &y, BF16_NEAR);
+        BOTH(t, bias_bwd, T, N, AT(dy), AT(db));
+        near_norm(t, "bias_bwd", &db, F32_NEAR);
+        struct both *all[] = {&x, &w, &y, &yf, &dy, &dx, &dw, &b, &db};
+        for (size_t k = 0; k < CLIME_COUNT(all); k++) both_free(t, all[k]);
+        free(packed);
+    }
+}
+
+static void test_rows(struct gpu_test *t) {
+    enum { T = 150, D = 320, V = 40, R = 30 };
+    int32_t h_ids[T], h_rows[R];
+    for (int i = 0; i < T; i++) h_ids[i] = (int32_t)clime_rng_below(&t->rng, V);
+    for (int i = 0; i < R; i++) h_rows[i] = (i * 7) % T;
+    struct both ids = both_ints(t, h_ids, T), rows = both_ints(t, h_rows, R),
+                table = both_random(t, V * D, CLIME_BF16, 1), x = both_random(t, T * D, CLIME_BF16, 1),
+                delta = both_random(t, T * D, CLIME_BF16, 1), w = both_random(t, D, CLIME_BF16, 1),
+                y = both_room(t, T * D, CLIME_BF16), sum = both_room(t, T * D, CLIME_BF16),
+                rstd = both_room(t, T, CLIME_F32), dw = both_random(t, D, CLIME_F32, 1),
+                dtable = both_random(t, V * D, CLIME_F32, 1), few = both_random(t, R * D, CLIME_BF16, 1),
+                gu = both_random(t, T * 2 * D, CLIME_BF16, 1), h = both_room(t, T * D, CLIME_BF16);
+    printf("rows\n");
+    BOTH(t, embed, T, D, AT(ids), AT(table), AT(y));
+    near_norm(t, "embed", &y, 0);
+    BOTH(t, embed_bwd, T, D, V, AT(ids), AT(x), AT(dtable));
+    near_norm(t, "embed_bwd", &dtable, 0);
+    BOTH(t, gather, R, D, AT(rows), AT(x), AT(few));
+    near_norm(t, "gather", &few, 0);
+    BOTH(t, scatter, T, R, D, AT(rows), AT(few), AT(y));
+    near_norm(t, "scatter", &y, 0);
+    BOTH(t, rmsnorm, T, D, 1e-6f, AT(x), AT(w), AT(y), AT(rstd));
+    near_norm(t, "rmsnorm", &y, BF16_NEAR);
+    near_norm(t, "rmsnorm rstd", &rstd, F32_NEAR);
+    BOTH(t, add_rmsnorm, T, D, 1e-6f, AT(x), AT(delta), AT(w), AT(sum), AT(y), AT(rstd));
+    near_norm(t, "add_rmsnorm sum", &sum, 0);
+    near_norm(t, "add_rmsnorm", &y, BF16_NEAR);
+    BOTH(t, rmsnorm_bwd, T, D, AT(delta), AT(sum), AT(w), AT(rstd), AT(x), AT(y), AT(dw));
+    near_norm(t, "rmsnorm_bwd dx", &y, BF16_NEAR);
+    near_norm(t, "rmsnorm_bwd dw", &dw, F32_NEAR);
+    BOTH(t, add, T, D, AT(x), AT(delta), AT(y));
+    near_norm(t, "add", &y, 0);
+    BOTH(t, swiglu, T, D, AT(gu), AT(h));
+    near_norm(t, "swiglu", &h, BF16_NEAR);
+    BOTH(t, swiglu_bwd, T, D, AT(gu), AT(x), AT(gu));
+    near_norm(t, "swiglu_bwd", &gu, BF16_NEAR);
+    struct both *all[] = {&ids, &rows, &table, &x, &delta, &w, &y, &sum, &rstd, &dw, &dtable, &few, &gu, &h};
+    for (size_t k = 0; k < CLIME_COUNT(all); k++) both_free(t, all[k]);
+}
+
+static void test_rope(struct gpu_test *t) {
+    static const struct {
+        struct clime_heads h;
+        int rot;
+        bool interleaved, norm;
+    } CASES[] = {{{4, 2, 64, 0.125f}, 64, false, true},
+                 {{8, 2, 128, 0.1f}, 128, false, false},
+                 {{6, 3, 40, 0.1f}, 20, true, true}};
+    enum { T = 45, POS = 64 };
+    int32_t h_pos[T];
+    for (int i = 0; i < T; i++) h_pos[i] = (i * 5) % POS;
+    for (size_t c = 0; c < CLIME_COUNT(CASES); c++) {
+        struct clime_heads heads = CASES[c].h;
+        size_t Dh = (size_t)heads.Dh, Q = (size_t)heads.H * Dh, KV = (size_t)heads.HK * Dh;
+        size_t table = (size_t)(POS * CASES[c].rot / 2);
+        struct both pos = both_ints(t, h_pos, T), cosine = both_random(t, table, CLIME_F32, 1),
+                    sine = both_random(t, table, CLIME_F32, 1), qkv = both_random(t, T * (Q + 2 * KV), CLIME_BF16, 1),
+                    qn = both_random(t, Dh, CLIME_BF16, 1), kn = both_random(t, Dh, CLIME_BF16, 1),
+                    q = both_room(t, T * Q, CLIME_BF16), k = both_room(t, T * KV, CLIME_BF16),
+                    v = both_room(t, T * KV, CLIME_BF16), dqkv = both_room(t, T * (Q + 2 * KV), CLIME_BF16),
+                    dqn = both_random(t, Dh, CLIME_F32, 1), dkn = both_random(t, Dh, CLIME_F32, 1);
+        bool norm = CASES[c].norm;
+        for (int on_gpu = 0; on_gpu < 2; on_gpu++) {
+            struct side *s = on_gpu ? &t->gpu : &t->cpu;
+            struct clime_rope r = {AT(cosine), AT(sine), POS, CASES[c].rot, CASES[c].interleaved};
+            s->ops->qkv_rope(s->dev, T, &heads, &r, 1e-6f, AT(qkv), norm ? AT(qn) : NULL, norm ? AT(kn) : NULL, AT(pos),
+                             NULL, AT(q), AT(k), AT(v));
+            s->ops->qkv_rope_bwd(s->dev, T, &heads, &r, 1e-6f, AT(qkv), norm ? AT(qn) : NULL, norm ? AT(kn) : NULL,
+                                 AT(pos), AT(q), AT(k), AT(v), AT(dqkv), norm ? AT(dqn) : NULL, norm ? AT(dkn) : NULL);
+        }
+        printf("rope\n");
+        near_norm(t, "qkv_rope q", &q, BF16_NEAR);
+        near_norm(t, "qkv_rope k", &k, BF16_NEAR);
+        near_norm(t, "qkv_rope v", &v, 0);
+        near_norm(t, "qkv_rope_bwd dqkv", &dqkv, 2 * BF16_NEAR);
+        near_norm(t, "qkv_rope_bwd dq_norm", &dqn, 1e-2);
+        near_norm(t, "qkv_rope_bwd dk_norm", &dkn, 1e-2);
+        struct both *all[] = {&pos, &cosine, &sine, &qkv, &qn, &kn, &q, &k, &v, &dqkv, &dqn, &dkn};
+        for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+    }
+}
+
+static void test_attention(struct gpu_test *t) {
+    static const struct clime_heads CASES[] = {
+        {4, 2, 64, 0.125f}, {8, 2, 128, 0.0884f}, {4, 4, 128, 0.0884f}, {6, 2, 40, 0.16f}, {2, 1, 256, 0.0625f}};
+    static const int32_t START[] = {0, 1, 6, 76, 140, 339, 1100};
+    enum { N_SEQ = 6, T = 1100 };
+    for (size_t c = 0; c < CLIME_COUNT(CASES); c++) {
+        struct clime_heads heads = CASES[c];
+        size_t Q = (size_t)(heads.H * heads.Dh), KV = (size_t)(heads.HK * heads.Dh);
+        struct both start = both_ints(t, START, N_SEQ + 1), q = both_random(t, T * Q, CLIME_BF16, 1.5),
+                    k = both_random(t, T * KV, CLIME_BF16, 1.5), v = both_random(t, T * KV, CLIME_BF16, 1),
+                    out = both_room(t, T * Q, CLIME_BF16), lse = both_room(t, T * (size_t)heads.H, CLIME_F32),
+                    dout = both_random(t, T * Q, CLIME_BF16, 1), dq = both_room(t, T * Q, CLIME_BF16),
+                    dk = both_room(t, T * KV, CLIME_BF16), dv = both_room(t, T * KV, CLIME_BF16);
+        for (int on_gpu = 0; on_gpu < 2; on_gpu++) {
+            struct side *s = on_gpu ? &t->gpu : &t->cpu;
+            struct clime_attn a = {.n_seq = N_SEQ, .q_start = AT(start), .h_q_start = START, .max_len = 761};
+            s->ops->attn(s->dev, &heads, T, &a, AT(q), AT(k), AT(v), AT(out), AT(lse));
+            s->ops->attn_bwd(s->dev, &heads, T, &a, AT(q), AT(k), AT(v), AT(out), AT(lse), AT(dout), AT(dq), AT(dk),
+                             AT(dv));
+        }
+        printf("attention H %d HK %d Dh %d\n", heads.H, heads.HK, heads.Dh);
+        near_norm(t, "attn", &out, BF16_NEAR);
+        near_norm(t, "attn lse", &lse, F32_NEAR);
+        near_norm(t, "attn_bwd dq", &dq, 2 * BF16_NEAR);
+        near_norm(t, "attn_bwd dk", &dk, 2 * BF16_NEAR);
+        near_norm(t, "attn_bwd dv", &dv, 2 * BF16_NEAR);
+        struct both *all[] = {&start, &q, &k, &v, &out, &lse, &dout, &dq, &dk, &dv};
+        for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+    }
+}
+
+static void test_head(struct gpu_test *t) {
+    enum { R = 9, V = 10007 };
+    int32_t h_target[R];
+    for (int i = 0; i < R; i++) h_target[i] = (int32_t)clime_rng_below(&t->rng, V);
+    struct both target = both_ints(t, h_target, R), x = both_random(t, R * V, CLIME_F32, 3),
+                temp = both_random(t, R, CLIME_F32, 0.1), lse = both_room(t, R, CLIME_F32),
+                logp = both_room(t, R, CLIME_F32), ent = both_room(t, R, CLIME_F32),
+                gl = both_random(t, R, CLIME_F32, 1), ge = both_random(t, R, CLIME_F32, 1),
+                dx = both_room(t, R * V, CLIME_BF16);
+    for (int i = 0; i < R; i++) ((float *)temp.cpu)[i] += 1;
+    t->gpu.ops->copy_in(t->gpu.dev, temp.gpu, temp.cpu, R * 4);
+    printf("head\n");
+    BOTH(t, head_stats, R, V, AT(x), AT(temp), AT(target), AT(lse), AT(logp), AT(ent));
+    near_norm(t, "head_stats lse", &lse, F32_NEAR);
+    near_norm(t, "head_stats logp", &logp, F32_NEAR);
+    near_norm(t, "head_stats entropy", &ent, F32_NEAR);
+    BOTH(t, head_grad, R, V, AT(x), AT(temp), AT(target), AT(lse), AT(ent), AT(gl), AT(ge), AT(dx), V);
+    near_norm(t, "head_grad", &dx, BF16_NEAR);
+
+    /* draws: the same uniform and nearly the same sums, so nearly every id */
+    static const struct clime_logit_edit EDITS[] = {{3, 1.2f, -0.5f}, {17, 1, -INFINITY}, {10001, 1.5f, 2}};
+    static const struct clime_sampling HOW[] = {
+        {.inv_temp = 1, .top_p = 1},
+        {.inv_temp = 1, .greedy = true, .top_p = 1},
+        {.inv_temp = 0.7f, .top_p = 1, .top_k = 5},
+        {.inv_temp = 1.3f, .top_p = 0.9f},
+        {.inv_temp = 1, .top_p = 0.8f, .top_k = 50, .min_p = 0.05f},
+        {.inv_temp = 1, .top_p = 1, .n_edits = 3, .edits = EDITS},
+    };
+    for (size_t h = 0; h < CLIME_COUNT(HOW); h++) {
+        struct clime_sampling p[R];
+        struct clime_drawn got[2][R];
+        for (int i = 0; i < R; i++) {
+            p[i] = HOW[h];
+            p[i].seed = 77 + (uint64_t)i;
+            p[i].position = 5 * i;
+            ((float *)temp.cpu)[i] = HOW[h].inv_temp;
+        }
+        t->gpu.ops->copy_in(t->gpu.dev, temp.gpu, temp.cpu, R * 4);
+        BOTH(t, head_stats, R, V, AT(x), AT(temp), NULL, AT(lse), NULL, NULL);
+        BOTH(t, sample, R, V, AT(x), AT(lse), p, got[on_gpu]);
+        t->gpu.ops->sync(t->gpu.dev, NULL);
+        for (int i = 0; i < R; i++) {
+            char text[160];
+            const struct clime_drawn *c = &got[0][i], *g = &got[1][i];
+            snprintf(text, sizeof text, "case %zu row %d: cpu %d %g %g, gpu %d %g %g", h, i, c->id, (double)c->logp,
+                     (double)c->logp_cut, g->id, (double)g->logp, (double)g->logp_cut);
+            check(t,
+                  c->id == g->id && !g->bad && fabsf(c->logp - g->logp) < 1e-4f &&
+                      fabsf(c->logp_cut - g->logp_cut) < 1e-4f,
+                  "sample", text);
+        }
+    }
+    int32_t ids[2][20];
+    float best[2][20];
+    BOTH(t, top_logp, V, AT(x), 1, AT(lse), 20, ids[on_gpu], best[on_gpu]);
+    t->gpu.ops->sync(t->gpu.dev, NULL);
+    bool same = memcmp(ids[0], ids[1], sizeof ids[0]) == 0;
+    for (int i = 0; i < 20; i++) same &= fabsf(best[0][i] - best[1][i]) < 1e-4f;
+    check(t, same, "top_logp", "");
+    struct both *all[] = {&target, &x, &temp, &lse, &logp, &ent, &gl, &ge, &dx};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+}
+
+static void test_optimizer(struct gpu_test *t) {
+    enum { N = 100003 };
+    struct both g = both_random(t, N, CLIME_F32, 1), p = both_random(t, N, CLIME_F32, 1),
+                m = both_random(t, N, CLIME_F32, 1), v = both_random(t, N, CLIME_F32, 0), w = both_room(t, N, CLIME_BF16);
+    struct clime_adamw o = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 0.5f};
+    printf("optimizer\n");
+    BOTH(t, adamw, N, &o, AT(g), AT(p), AT(m), AT(v), AT(w));
+    near_norm(t, "adamw master", &p, 1e-6);
+    near_norm(t, "adamw v", &v, 1e-6);
+    near_norm(t, "adamw params", &w, 1e-4);
+    double c = t->cpu.ops->sumsq(t->cpu.dev, N, g.cpu), u = t->gpu.ops->sumsq(t->gpu.dev, N, g.gpu);
+    check(t, fabs(c - u) <= 1e-9 * c, "sumsq", "");
+    struct both *all[] = {&g, &p, &m, &v, &w};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+}
+
+int main(void) {
+    struct gpu_test t;
+    gpu_test_open(&t);
+    test_products(&t);
+    test_rows(&t);
+    test_rope(&t);
+    test_attention(&t);
+    test_head(&t);
+    test_optimizer(&t);
+    return gpu_test_close(&t);
+}
