@@ -79,16 +79,22 @@ void clime_model_get(struct clime_model *m, void *h_flat) {
 
 /* ---- open ---------------------------------------------------------------------------------------------------- */
 
-static enum clime_err choose_dtype(const char *name, const struct clime_config *c, enum clime_dtype *dt,
-                                   struct clime_error *e) {
-    if (!name || strcmp(name, "auto") == 0)
+/* auto: the checkpoint's type where the device computes in it, else bf16. */
+static enum clime_err choose_dtype(const char *name, const struct clime_config *c, const struct clime_ops *ops,
+                                   enum clime_dtype *dt, struct clime_error *e) {
+    if (!name || strcmp(name, "auto") == 0) {
         *dt = c->dtype;
-    else if (strcmp(name, "bf16") == 0)
+        if (*dt == CLIME_F32 && !ops->f32) {
+            LOG_INFO("model: the fp32 checkpoint is converted to bf16, the type that %s computes in", ops->name);
+            *dt = CLIME_BF16;
+        }
+    } else if (strcmp(name, "bf16") == 0) {
         *dt = CLIME_BF16;
-    else if (strcmp(name, "f32") == 0)
+    } else if (strcmp(name, "f32") == 0) {
         *dt = CLIME_F32;
-    else
+    } else {
         return clime_fail(e, CLIME_ERR_INPUT, "dtype '%.40s': must be auto, bf16 or f32", name);
+    }
     return CLIME_OK;
 }
 
@@ -131,8 +137,8 @@ enum clime_err clime_model_open(const char *dir, const struct clime_model_option
     enum clime_err rc;
     *out = NULL;
     if ((rc = clime_config_load(dir, &m->cfg, e))) goto done;
-    if ((rc = choose_dtype(o->dtype, c, &dev.dt, e))) goto done;
     if ((rc = clime_ops_choose(o->device ? o->device : "auto", &m->ops, e))) goto done;
+    if ((rc = choose_dtype(o->dtype, c, m->ops, &dev.dt, e))) goto done;
     if ((rc = m->ops->open(&dev, &m->dev, e))) goto done;
     clime_layout_make(c, &m->layout);
     m->packed = xcalloc((size_t)c->L, sizeof *m->packed);

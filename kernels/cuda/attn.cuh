@@ -1,9 +1,9 @@
 /* What the attention kernels share: where keys lie, how two partial softmaxes merge, how a tile of rows is found.
  *
- * The contract (docs/numerics.md): blocks of CLIME_PAGE keys and splits of ATTN_SPLIT keys, both counted from the start of
- * the sequence. Inside a split one online softmax runs over its blocks; P is rounded to bf16 for P V. Splits merge in
- * order by attn_merge. A kernel may run splits side by side or one after another; the bits are the same. Everything is
- * built with -fmad=false: a fused multiply-add is one that is written. */
+ * The contract (docs/numerics.md): blocks of CLIME_PAGE keys and splits of ATTN_SPLIT keys, both counted from the start
+ * of the sequence. Inside a split one online softmax runs over its blocks; P is rounded to bf16 for P V. Splits merge
+ * in order by attn_merge. A kernel may run splits side by side or one after another; the bits are the same. Everything
+ * is built with -fmad=false: a fused multiply-add is one that is written. */
 #ifndef CLIME_KERNELS_CUDA_ATTN_CUH
 #define CLIME_KERNELS_CUDA_ATTN_CUH
 
@@ -23,8 +23,8 @@ struct attn_args {
     float *lse;
 };
 
-static inline attn_args attn_args_of(const struct clime_heads *h, const struct clime_attn *a, const void *q, const void *k,
-                                     const void *v, void *out, float *lse) {
+static inline attn_args attn_args_of(const struct clime_heads *h, const struct clime_attn *a, const void *q,
+                                     const void *k, const void *v, void *out, float *lse) {
     CHECK(h->H % h->HK == 0);
     attn_args r = {a->n_seq, h->H, h->HK, h->Dh, h->scale, h->scale * 1.4426950408889634f};
     r.q_start = a->q_start;
@@ -68,12 +68,17 @@ static __device__ __forceinline__ float attn_merge_value(const attn_weights &w, 
     return __fmaf_rn(o_new, w.add, o * w.keep);
 }
 
-static __device__ __forceinline__ bf16 attn_value(float o, float l) { return b_of(o * (1.0f / l)); }
-static __device__ __forceinline__ float attn_lse(float m, float l) { return (m + log2f(l)) * LN2; }
+static __device__ __forceinline__ bf16 attn_value(float o, float l) {
+    return b_of(o * (1.0f / l));
+}
+static __device__ __forceinline__ float attn_lse(float m, float l) {
+    return (m + log2f(l)) * LN2;
+}
 
 /* Tiles of `rows` (position, query head) rows are numbered over all sequences. Finds the tile-th: its sequence, and the
  * tile's number there. One warp; every lane gets it. */
-static __device__ __forceinline__ void attn_find_tile(const attn_args &a, int tile, int rows, int *seq, int *tile_in_seq) {
+static __device__ __forceinline__ void attn_find_tile(const attn_args &a, int tile, int rows, int *seq,
+                                                      int *tile_in_seq) {
     int lane = threadIdx.x & 31, group = a.H / a.HK, before = 0;
     for (int base = 0;; base += 32) {
         int s = base + lane, n = 0;

@@ -5,8 +5,8 @@
  * keys for a tile; two kernels call it:
  *   tile_kernel   prefill and training: WARPS warps share the keys in shared memory and run the splits in order;
  *   split_kernel  decode: one warp a (sequence, KV head, split), all side by side, then merge_kernel.
- * Rows of one tile do not meet: mma's rows are independent and a row's sums run over its own fragment and quad. So which
- * kernel ran, and in which tile, does not show in a row's bits. */
+ * Rows of one tile do not meet: mma's rows are independent and a row's sums run over its own fragment and quad. So
+ * which kernel ran, and in which tile, does not show in a row's bits. */
 #include "kernels/cuda/attn.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -40,8 +40,8 @@ static __device__ __forceinline__ void fetch_block(const attn_args &a, int seq, 
 }
 
 /* One block of keys from shared memory into the warp's running softmax. */
-template <int DH> static __device__ __forceinline__ void add_block(const attn_args &a, kv_stage<DH> *kv, int key0,
-                                                                   warp_rows<DH> &r) {
+template <int DH>
+static __device__ __forceinline__ void add_block(const attn_args &a, kv_stage<DH> *kv, int key0, warp_rows<DH> &r) {
     int lane = threadIdx.x & 31;
     float s[BLOCK / 8][4] = {};
 #pragma unroll
@@ -104,8 +104,8 @@ template <int DH> static __device__ __forceinline__ void add_block(const attn_ar
 
 /* Blocks first .. last - 1 of keys, all of one split, into a fresh softmax. Every warp of the block calls it. */
 template <int DH, int WARPS, int STAGES>
-static __device__ __forceinline__ void attn_split(const attn_args &a, int seq, int head, int first, int last, int n_keys,
-                                                  kv_stage<DH> *ring, warp_rows<DH> &r) {
+static __device__ __forceinline__ void attn_split(const attn_args &a, int seq, int head, int first, int last,
+                                                  int n_keys, kv_stage<DH> *ring, warp_rows<DH> &r) {
 #pragma unroll
     for (int n = 0; n < DH / 8; n++)
 #pragma unroll
@@ -118,8 +118,10 @@ static __device__ __forceinline__ void attn_split(const attn_args &a, int seq, i
     }
     for (int b = first; b < last; b++) {
         cp_async_wait<STAGES - 2>();
-        if (WARPS > 1) __syncthreads();
-        else __syncwarp();
+        if (WARPS > 1)
+            __syncthreads();
+        else
+            __syncwarp();
         int next = b + STAGES - 1;
         if (next < last) fetch_block<DH, WARPS * 32>(a, seq, head, next, n_keys, &ring[(next - first) % STAGES]);
         cp_async_commit();
@@ -135,8 +137,9 @@ static __device__ __forceinline__ size_t row_of(const attn_args &a, int seq, int
 }
 
 /* Rows first_row .. + 15 of a sequence to the warp's fragments. */
-template <int DH> static __device__ __forceinline__ void load_rows(const attn_args &a, int seq, int head, int first_row,
-                                                                   warp_rows<DH> &r) {
+template <int DH>
+static __device__ __forceinline__ void load_rows(const attn_args &a, int seq, int head, int first_row,
+                                                 warp_rows<DH> &r) {
     int lane = threadIdx.x & 31, group = a.H / a.HK, n_rows = (a.q_start[seq + 1] - a.q_start[seq]) * group;
     int pos0 = a.pos0 ? a.pos0[seq] : 0;
     const bf16 *q[2];
@@ -154,8 +157,7 @@ template <int DH> static __device__ __forceinline__ void load_rows(const attn_ar
 
 /* ---- prefill and training ---- */
 
-template <int DH>
-__global__ void __launch_bounds__(TILE_WARPS * 32) tile_kernel(attn_args a) {
+template <int DH> __global__ void __launch_bounds__(TILE_WARPS * 32) tile_kernel(attn_args a) {
     constexpr int ROWS = TILE_WARPS * 16, STAGES = 2;
     extern __shared__ __align__(16) char smem[];
     kv_stage<DH> *ring = (kv_stage<DH> *)smem;
@@ -191,8 +193,10 @@ __global__ void __launch_bounds__(TILE_WARPS * 32) tile_kernel(attn_args a) {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float *o = &sum[warp][n][e][lane];
-                if (first == 0) *o = r.o[n][e];
-                else if (first * BLOCK <= r.pos[e / 2]) *o = attn_merge_value(w[e / 2], *o, r.o[n][e]);
+                if (first == 0)
+                    *o = r.o[n][e];
+                else if (first * BLOCK <= r.pos[e / 2])
+                    *o = attn_merge_value(w[e / 2], *o, r.o[n][e]);
             }
     }
     if (n_blocks > ATTN_SPLIT_BLOCKS) {
@@ -222,8 +226,8 @@ __global__ void __launch_bounds__(TILE_WARPS * 32) tile_kernel(attn_args a) {
 /* ---- decode ---- */
 
 /* Partial results of row (sequence's first row of q) and split: o[row][split][DH], ml[row][split] = (m, l). */
-template <int DH, int STAGES> __global__ void __launch_bounds__(32) split_kernel(attn_args a, int n_splits, float *o,
-                                                                                 float2 *ml) {
+template <int DH, int STAGES>
+__global__ void __launch_bounds__(32) split_kernel(attn_args a, int n_splits, float *o, float2 *ml) {
     extern __shared__ __align__(16) char smem[];
     int lane = threadIdx.x, split = blockIdx.x, head = blockIdx.y, seq = blockIdx.z;
     int group = a.H / a.HK, len = a.q_start[seq + 1] - a.q_start[seq], pos0 = a.pos0 ? a.pos0[seq] : 0;
@@ -299,11 +303,15 @@ CUDA_OP void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, i
         keys = upto > keys ? upto : keys;
     }
     if (rows <= 16) { /* decode */
-        if (h->Dh == 64) launch_splits<64>(d, args, T, rows, keys);
-        else launch_splits<128>(d, args, T, rows, keys);
+        if (h->Dh == 64)
+            launch_splits<64>(d, args, T, rows, keys);
+        else
+            launch_splits<128>(d, args, T, rows, keys);
     } else {
         int n_tiles = attn_n_tiles(h, a, TILE_WARPS * 16);
-        if (h->Dh == 64) launch_tiles<64>(d, args, n_tiles);
-        else launch_tiles<128>(d, args, n_tiles);
+        if (h->Dh == 64)
+            launch_tiles<64>(d, args, n_tiles);
+        else
+            launch_tiles<128>(d, args, n_tiles);
     }
 }

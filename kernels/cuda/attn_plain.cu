@@ -12,8 +12,10 @@ static __device__ __forceinline__ int seq_of(const attn_args &a, int t) {
     int low = 0, high = a.n_seq - 1;
     while (low < high) {
         int mid = (low + high + 1) / 2;
-        if (a.q_start[mid] <= t) low = mid;
-        else high = mid - 1;
+        if (a.q_start[mid] <= t)
+            low = mid;
+        else
+            high = mid - 1;
     }
     return low;
 }

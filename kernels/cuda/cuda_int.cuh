@@ -28,6 +28,8 @@ struct clime_dev {
     struct clime_error failure; /* the first device failure, code CLIME_OK = none */
     void *scratch;              /* grows; for partial sums and splits of one operation */
     size_t scratch_bytes;
+    char *h_stage;           /* pinned ring that small copies to the device go through */
+    size_t staged;           /* bytes of it in use since the stream was last idle */
     void *h_drawn, *d_drawn; /* results of sample and top_logp until the next sync */
     size_t drawn_bytes;
     struct clime_cuda_pending *pending; /* host destinations to fill at sync (sample.cu) */
@@ -68,9 +70,12 @@ static inline struct clime_product clime_product_of(enum clime_lt_kind kind, int
                                                     const void *b, void *y) {
     const bf16 *pa = (const bf16 *)a, *pb = (const bf16 *)b;
     switch (kind) {
-    case CLIME_LT_DX: return {T, K, N, {pa, N, 1}, {pb, 1, K}, y, CLIME_OUT_BF16};
-    case CLIME_LT_DW: return {N, K, T, {pa, 1, N}, {pb, 1, K}, y, CLIME_OUT_F32_ADD};
-    default: return {T, N, K, {pa, K, 1}, {pb, K, 1}, y, kind == CLIME_LT_FORWARD ? CLIME_OUT_BF16 : CLIME_OUT_F32};
+    case CLIME_LT_DX:
+        return {T, K, N, {pa, N, 1}, {pb, 1, K}, y, CLIME_OUT_BF16};
+    case CLIME_LT_DW:
+        return {N, K, T, {pa, 1, N}, {pb, 1, K}, y, CLIME_OUT_F32_ADD};
+    default:
+        return {T, N, K, {pa, K, 1}, {pb, K, 1}, y, kind == CLIME_LT_FORWARD ? CLIME_OUT_BF16 : CLIME_OUT_F32};
     }
 }
 
@@ -88,8 +93,12 @@ bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N,
 /* one table entry per line of kernels.h; the files that hold them */
 #define CUDA_OP extern "C"
 
-static __device__ __forceinline__ float f_of(bf16 x) { return __bfloat162float(x); }
-static __device__ __forceinline__ bf16 b_of(float x) { return __float2bfloat16_rn(x); }
+static __device__ __forceinline__ float f_of(bf16 x) {
+    return __bfloat162float(x);
+}
+static __device__ __forceinline__ bf16 b_of(float x) {
+    return __float2bfloat16_rn(x);
+}
 
 /* Sum over a warp by a fixed butterfly: every lane gets the same bits. */
 static __device__ __forceinline__ float warp_sum(float v) {
@@ -155,7 +164,9 @@ static __device__ __forceinline__ void cp_async16(void *smem, const void *global
     int bytes = valid ? 16 : 0; /* the rest is filled with zeros */
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(at), "l"(global), "r"(bytes));
 }
-static __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n"); }
+static __device__ __forceinline__ void cp_async_commit() {
+    asm volatile("cp.async.commit_group;\n");
+}
 template <int N> static __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N));
 }

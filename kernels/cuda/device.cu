@@ -1,13 +1,15 @@
 /* The CUDA context: open, memory, copies, sync. Called by the context's owner thread.
  *
- * Weights and everything else come from cudaMalloc (CUDA IPC needs it for weights). A device older than sm_90 is refused:
- * the row-invariance of its library's GEMMs is not given (docs/numerics.md). */
+ * Weights and everything else come from cudaMalloc (CUDA IPC needs it for weights). A device older than sm_90 is
+ * refused: the row-invariance of its library's GEMMs is not given (docs/numerics.md). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
+
+enum { STAGE_BYTES = 4 << 20 };
 
 bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what) {
     if (rc == cudaSuccess) return d->failure.code == CLIME_OK;
@@ -41,8 +43,8 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     if ((rc = cudaSetDevice(o->gpu)) != cudaSuccess || (rc = cudaGetDeviceProperties(&prop, o->gpu)) != cudaSuccess)
         return clime_fail(e, CLIME_ERR_DEVICE, "GPU %d does not open: %s", o->gpu, cudaGetErrorString(rc));
     if (prop.major < 9)
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "GPU %d is %s (sm_%d%d); clime's kernels need sm_90 or newer", o->gpu,
-                          prop.name, prop.major, prop.minor);
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "GPU %d is %s (sm_%d%d); clime's kernels need sm_90 or newer",
+                          o->gpu, prop.name, prop.major, prop.minor);
 
     struct clime_dev *d = (struct clime_dev *)xcalloc(1, sizeof *d);
     d->head.ops = &clime_cuda_ops;
@@ -51,7 +53,8 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     d->n_sm = prop.multiProcessorCount;
     d->deterministic = o->deterministic;
     enum clime_err err = CLIME_OK;
-    if (!CU(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking))) {
+    if (!CU(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking)) ||
+        !CU(d, cudaMallocHost((void **)&d->h_stage, STAGE_BYTES))) {
         *e = d->failure;
         err = CLIME_ERR_DEVICE;
     }
@@ -70,12 +73,14 @@ void clime_cuda_close(struct clime_dev *d) {
     cudaFree(d->scratch);
     cudaFree(d->d_drawn);
     cudaFreeHost(d->h_drawn);
+    cudaFreeHost(d->h_stage);
     free(d->pending);
     if (d->stream) cudaStreamDestroy(d->stream);
     free(d);
 }
 
-enum clime_err clime_cuda_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out, struct clime_error *e) {
+enum clime_err clime_cuda_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                struct clime_error *e) {
     (void)d;
     cudaError_t rc = cudaMalloc(out, bytes ? bytes : 1);
     if (rc == cudaSuccess) return CLIME_OK;
@@ -91,10 +96,20 @@ void clime_cuda_free(struct clime_dev *d, void *p) {
     CU(d, cudaFree(p));
 }
 
+/* A step of a server copies some ten small arrays: through pinned memory they cost no wait. */
 void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_t bytes) {
-    /* Pageable memory: the call returns when the source is free to reuse, as the table promises. */
-    CU(d, cudaMemcpyAsync(dst, h_src, bytes, cudaMemcpyHostToDevice, d->stream));
-    CU(d, cudaStreamSynchronize(d->stream));
+    if (bytes > STAGE_BYTES / 8) {
+        CU(d, cudaMemcpyAsync(dst, h_src, bytes, cudaMemcpyHostToDevice, d->stream));
+        CU(d, cudaStreamSynchronize(d->stream));
+        return;
+    }
+    if (d->staged + bytes > STAGE_BYTES) {
+        if (!CU(d, cudaStreamSynchronize(d->stream))) return;
+        d->staged = 0;
+    }
+    memcpy(d->h_stage + d->staged, h_src, bytes);
+    CU(d, cudaMemcpyAsync(dst, d->h_stage + d->staged, bytes, cudaMemcpyHostToDevice, d->stream));
+    d->staged += (bytes + 63) / 64 * 64;
 }
 
 void clime_cuda_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes) {
@@ -106,7 +121,9 @@ void clime_cuda_copy(struct clime_dev *d, void *dst, const void *src, size_t byt
     CU(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream));
 }
 
-void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes) { CU(d, cudaMemsetAsync(p, 0, bytes, d->stream)); }
+void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes) {
+    CU(d, cudaMemsetAsync(p, 0, bytes, d->stream));
+}
 
 enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e) {
     CU(d, cudaStreamSynchronize(d->stream));
@@ -114,6 +131,7 @@ enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e) {
         if (e) *e = d->failure;
         return CLIME_ERR_DEVICE;
     }
+    d->staged = 0;
     clime_cuda_deliver(d);
     return CLIME_OK;
 }

@@ -19,8 +19,8 @@ static bool aligned(int n, int k, const void *a, const void *b) {
     return n % 8 == 0 && k % 8 == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
 }
 
-CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
-                             const void *packed, void *y) {
+CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x,
+                             const void *w, const void *packed, void *y) {
     (void)packed;
     bool f32 = out == CLIME_F32;
     if (T == 0) return;

@@ -48,9 +48,12 @@ __global__ void plain_kernel(struct clime_product p) {
         if (i >= p.M || j >= p.N) continue;
         size_t at = (size_t)i * p.N + j;
         float v = c[m][n][r];
-        if (p.out == CLIME_OUT_BF16) ((bf16 *)p.y)[at] = b_of(v);
-        else if (p.out == CLIME_OUT_F32) ((float *)p.y)[at] = v;
-        else ((float *)p.y)[at] += v;
+        if (p.out == CLIME_OUT_BF16)
+            ((bf16 *)p.y)[at] = b_of(v);
+        else if (p.out == CLIME_OUT_F32)
+            ((float *)p.y)[at] = v;
+        else
+            ((float *)p.y)[at] += v;
     }
 }
 

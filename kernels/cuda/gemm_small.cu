@@ -10,8 +10,8 @@ enum { WARPS = 4, THREADS = WARPS * 32, KC = 128, LD = KC + 8 };
 
 /* A block: R rows of w, MT tiles of 16 rows of x. Pair p = (tile of x, 8 rows of w) belongs to warp p % WARPS. */
 template <int MT, int R, int STAGES>
-__global__ void __launch_bounds__(THREADS) small_kernel(int T, int N, int K, const bf16 *x, const bf16 *w, void *y,
-                                                        bool f32) {
+__global__ void __launch_bounds__(THREADS)
+    small_kernel(int T, int N, int K, const bf16 *x, const bf16 *w, void *y, bool f32) {
     constexpr int NT = R / 8, PAIRS = MT * NT, EACH = (PAIRS + WARPS - 1) / WARPS;
     extern __shared__ __align__(16) char smem[];
     typedef bf16 stage_rows[R + 16 * MT][LD];
@@ -63,8 +63,10 @@ __global__ void __launch_bounds__(THREADS) small_kernel(int T, int N, int K, con
         for (int e = 0; e < 4; e++) {
             int t = pair % MT * 16 + lane / 4 + e / 2 * 8, n = n0 + pair / MT * 8 + lane % 4 * 2 + e % 2;
             if (t >= T || n >= N) continue;
-            if (f32) ((float *)y)[(size_t)t * N + n] = c[i][e];
-            else ((bf16 *)y)[(size_t)t * N + n] = b_of(c[i][e]);
+            if (f32)
+                ((float *)y)[(size_t)t * N + n] = c[i][e];
+            else
+                ((bf16 *)y)[(size_t)t * N + n] = b_of(c[i][e]);
         }
     }
 }
@@ -81,9 +83,13 @@ static void launch(struct clime_dev *d, int T, int N, int K, const void *x, cons
 bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32) {
     bool narrow = N <= d->n_sm * 40;
     if (T > 64 || (T > 16 && !narrow)) return false;
-    if (T <= 16 && narrow) launch<1, 8, 10>(d, T, N, K, x, w, y, f32);
-    else if (T <= 16) launch<1, 32, 5>(d, T, N, K, x, w, y, f32);
-    else if (T <= 32) launch<2, 16, 6>(d, T, N, K, x, w, y, f32);
-    else launch<4, 16, 5>(d, T, N, K, x, w, y, f32);
+    if (T <= 16 && narrow)
+        launch<1, 8, 10>(d, T, N, K, x, w, y, f32);
+    else if (T <= 16)
+        launch<1, 32, 5>(d, T, N, K, x, w, y, f32);
+    else if (T <= 32)
+        launch<2, 16, 6>(d, T, N, K, x, w, y, f32);
+    else
+        launch<4, 16, 5>(d, T, N, K, x, w, y, f32);
     return true;
 }

@@ -1,7 +1,8 @@
 /* Log-softmax of the head: statistics and gradient. Launched by the context's owner.
  *
- * A row is cut into splits of SPLIT logits, one block each with a fixed tree; one thread a row merges the splits in order
- * (Milakov & Gimelshein 2018). The one routine behind every log-probability of server and trainer on this device. */
+ * A row is cut into splits of SPLIT logits, one block each with a fixed tree; one thread a row merges the splits in
+ * order (Milakov & Gimelshein 2018). The one routine behind every log-probability of server and trainer on this device.
+ */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 

@@ -9,8 +9,8 @@ enum { THREADS = 256, CHUNK = 32 };
 
 /* ---- forward ---- */
 
-__global__ void add_rmsnorm_kernel(int D, float eps, const bf16 *x, const bf16 *delta, const bf16 *w, bf16 *sum, bf16 *y,
-                                   float *rstd) {
+__global__ void add_rmsnorm_kernel(int D, float eps, const bf16 *x, const bf16 *delta, const bf16 *w, bf16 *sum,
+                                   bf16 *y, float *rstd) {
     __shared__ float shared[32];
     size_t row = (size_t)blockIdx.x * D;
     float square = 0;
@@ -50,7 +50,9 @@ __global__ void add_kernel(size_t n, const bf16 *a, const bf16 *b, bf16 *y) {
     if (i < n) y[i] = b_of(f_of(a[i]) + f_of(b[i]));
 }
 
-static int blocks_for(size_t n) { return (int)((n + THREADS - 1) / THREADS); }
+static int blocks_for(size_t n) {
+    return (int)((n + THREADS - 1) / THREADS);
+}
 
 CUDA_OP void clime_cuda_add(struct clime_dev *d, int T, int D, const void *a, const void *b, void *y) {
     size_t n = (size_t)T * D;
@@ -132,7 +134,8 @@ __global__ void column_chunks_kernel(int T, int N, const bf16 *dy, const bf16 *x
     partial[(size_t)blockIdx.y * N + i] = sum;
 }
 
-static void column_sums(struct clime_dev *d, int T, int N, const void *dy, const void *x, const float *rstd, float *out) {
+static void column_sums(struct clime_dev *d, int T, int N, const void *dy, const void *x, const float *rstd,
+                        float *out) {
     int n_chunks = (T + CHUNK - 1) / CHUNK;
     float *partial = (float *)clime_cuda_scratch(d, (size_t)n_chunks * N * sizeof(float));
     if (!partial || T == 0) return;

@@ -94,7 +94,8 @@ __global__ void qkv_rope_bwd_kernel(int T, qkv_shape s, const bf16 *qkv, const b
             size_t at = ((size_t)t * n_heads + h) * s.Dh;
             bool is_q = h < s.H, is_v = h >= s.H + s.HK;
             int kv = is_q ? 0 : (h - s.H) % s.HK;
-            const bf16 *from = is_q ? dq + ((size_t)t * s.H + h) * s.Dh : (is_v ? dv : dk) + ((size_t)t * s.HK + kv) * s.Dh;
+            const bf16 *from =
+                is_q ? dq + ((size_t)t * s.H + h) * s.Dh : (is_v ? dv : dk) + ((size_t)t * s.HK + kv) * s.Dh;
             if (is_v) {
                 for (int i = lane; i < s.Dh; i += 32) dqkv[at + i] = from[i];
                 continue;
@@ -127,8 +128,10 @@ __global__ void qkv_rope_bwd_kernel(int T, qkv_shape s, const bf16 *qkv, const b
                 float v = g[i];
                 if (w) {
                     float xhat = x[i] * r, add = v * xhat;
-                    if (is_q) sum_q[k] += add;
-                    else sum_k[k] += add;
+                    if (is_q)
+                        sum_q[k] += add;
+                    else
+                        sum_k[k] += add;
                     v = r * (v * f_of(w[i]) - xhat * mean);
                 }
                 dqkv[at + i] = b_of(v);

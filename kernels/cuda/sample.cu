@@ -1,15 +1,15 @@
 /* Drawing tokens and listing the likeliest ones. Launched by the context's owner.
  *
- * One block a row. Truncation finds a threshold on the order-preserving integer form of the logits by radix descent, with
- * counts (top-k) and with probabilities as 64-bit fixed point (top-p): integer atomics give the same sum in any order.
- * Results land in pinned memory and are copied to the caller's place by the next sync. */
+ * One block a row. Truncation finds a threshold on the order-preserving integer form of the logits by radix descent,
+ * with counts (top-k) and with probabilities as 64-bit fixed point (top-p): integer atomics give the same sum in any
+ * order. Results land in pinned memory and are copied to the caller's place by the next sync. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 1024, RADIX = 256 };
+enum { THREADS = 1024, RADIX = 256, MAX_WAITS = 64 };
 
 struct row_params {
     uint64_t seed;
@@ -24,7 +24,7 @@ struct clime_cuda_pending {
     struct wait {
         void *to;
         size_t from, n;
-    } w[64];
+    } w[MAX_WAITS];
     int n;
     size_t used; /* bytes of the pinned buffer taken since the last sync */
 };
@@ -37,34 +37,33 @@ void clime_cuda_deliver(struct clime_dev *d) {
     d->pending->used = 0;
 }
 
-/* Room for n bytes of results going to `to`; returns the device address to fill, or NULL after a failure. */
-static void *result_room(struct clime_dev *d, size_t n, void *to, size_t *from) {
+/* Device address of n bytes for results, valid until the next sync; NULL after a failure. Room for two more waits. */
+static char *result_room(struct clime_dev *d, size_t n) {
     if (!d->pending) d->pending = (struct clime_cuda_pending *)xcalloc(1, sizeof *d->pending);
     struct clime_cuda_pending *p = d->pending;
     n = (n + 15) / 16 * 16;
-    if (p->n == 64 || p->used + n > d->drawn_bytes) { /* hand out what is there, then there is room */
+    if (p->n + 2 > MAX_WAITS || p->used + n > d->drawn_bytes) { /* hand out what is there, then there is room */
         if (!CU(d, cudaStreamSynchronize(d->stream))) return NULL;
         clime_cuda_deliver(d);
-        if (n > d->drawn_bytes) {
-            cudaFree(d->d_drawn);
-            cudaFreeHost(d->h_drawn);
-            d->d_drawn = d->h_drawn = NULL;
-            d->drawn_bytes = 0;
-            size_t size = n < 65536 ? 65536 : 2 * n;
-            if (!CU(d, cudaMalloc(&d->d_drawn, size)) || !CU(d, cudaMallocHost(&d->h_drawn, size))) return NULL;
-            d->drawn_bytes = size;
-        }
     }
-    *from = p->used;
-    p->w[p->n].to = to;
-    p->w[p->n].from = p->used;
+    if (n > d->drawn_bytes) {
+        cudaFree(d->d_drawn);
+        cudaFreeHost(d->h_drawn);
+        d->d_drawn = d->h_drawn = NULL;
+        d->drawn_bytes = 0;
+        size_t size = n < 65536 ? 65536 : 2 * n;
+        if (!CU(d, cudaMalloc(&d->d_drawn, size)) || !CU(d, cudaMallocHost(&d->h_drawn, size))) return NULL;
+        d->drawn_bytes = size;
+    }
     p->used += n;
-    return (char *)d->d_drawn + *from;
+    return (char *)d->d_drawn + p->used - n;
 }
 
-static void result_fetch(struct clime_dev *d, size_t from, size_t n) {
-    CU(d, cudaMemcpyAsync((char *)d->h_drawn + from, (char *)d->d_drawn + from, n, cudaMemcpyDeviceToHost, d->stream));
-    d->pending->w[d->pending->n++].n = n;
+/* Sends n bytes at `at`, inside a room, to `to` by the next sync. */
+static void result_to(struct clime_dev *d, void *to, const void *at, size_t n) {
+    size_t from = (size_t)((const char *)at - (const char *)d->d_drawn);
+    CU(d, cudaMemcpyAsync((char *)d->h_drawn + from, at, n, cudaMemcpyDeviceToHost, d->stream));
+    d->pending->w[d->pending->n++] = {to, from, n};
 }
 
 /* ---- device helpers ---- */
@@ -76,9 +75,19 @@ static __device__ __forceinline__ uint32_t key_of(float x) {
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
+static __device__ __forceinline__ float value_of(uint32_t key) {
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+/* Probability before normalisation as 40-bit fixed point; top is the largest logit. */
+static __device__ __forceinline__ unsigned long long mass_of(float x, float top, float inv_temp) {
+    return (unsigned long long)(expf((x - top) * inv_temp) * 0x1p40f);
+}
+
 /* Philox4x32-10, as common/rng.c: counter (position low, position high, 0, 0), key seed; 24 bits. */
 static __device__ float uniform_of(uint64_t seed, uint64_t position) {
-    uint32_t c[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0}, k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    uint32_t c[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0},
+             k[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
     for (int round = 0; round < 10; round++) {
         uint64_t a = (uint64_t)0xD2511F53u * c[0], b = (uint64_t)0xCD9E8D57u * c[2];
         uint32_t n0 = (uint32_t)(b >> 32) ^ c[1] ^ k[0], n2 = (uint32_t)(a >> 32) ^ c[3] ^ k[1];
@@ -116,7 +125,7 @@ static __device__ uint32_t radix_threshold(const float *x, int V, uint32_t floor
         for (int i = threadIdx.x; i < V; i += THREADS) {
             uint32_t key = key_of(x[i]);
             if (key < floor || (key & mask) != prefix) continue;
-            unsigned long long w = by_mass ? (unsigned long long)(expf((x[i] - top) * scale) * 0x1p40f) : 1;
+            unsigned long long w = by_mass ? mass_of(x[i], top, scale) : 1;
             atomicAdd(&histogram[key >> shift & 255], w);
         }
         __syncthreads();
@@ -137,8 +146,8 @@ static __device__ uint32_t radix_threshold(const float *x, int V, uint32_t floor
     return prefix;
 }
 
-__global__ void sample_kernel(int V, const float *logits, const float *plain, const float *lse, const row_params *params,
-                              struct clime_drawn *out) {
+__global__ void sample_kernel(int V, const float *logits, const float *plain, const float *lse,
+                              const row_params *params, struct clime_drawn *out) {
     __shared__ float shared[32];
     __shared__ unsigned long long histogram[RADIX], state[2];
     __shared__ float split_sum[1024], values[THREADS];
@@ -157,7 +166,7 @@ __global__ void sample_kernel(int V, const float *logits, const float *plain, co
         top = fmaxf(top, x[i]);
     }
     top = block_max(top, shared);
-    if (__syncthreads_or(nan) || top == -INFINITY || top == INFINITY) {
+    if (__syncthreads_or(nan) || top == -INFINITY || top == INFINITY || !isfinite(lse[r])) {
         drawn.bad = true;
         if (threadIdx.x == 0) out[r] = drawn;
         return;
@@ -186,11 +195,9 @@ __global__ void sample_kernel(int V, const float *logits, const float *plain, co
     }
     if (p.top_p < 1.0f) {
         /* mass of what top-k kept: ties beyond n_equal left out */
-        unsigned long long mass = 0, equal_mass = (unsigned long long)(expf((__uint_as_float(limit & 0x80000000u
-                                                                                 ? limit & 0x7fffffffu
-                                                                                 : ~limit) - top) * p.inv_temp) * 0x1p40f);
+        unsigned long long mass = 0, equal_mass = mass_of(value_of(limit), top, p.inv_temp);
         for (int i = threadIdx.x; i < V; i += THREADS)
-            if (key_of(x[i]) > limit) mass += (unsigned long long)(expf((x[i] - top) * p.inv_temp) * 0x1p40f);
+            if (key_of(x[i]) > limit) mass += mass_of(x[i], top, p.inv_temp);
         if (threadIdx.x == 0) state[0] = 0;
         __syncthreads();
         atomicAdd(&state[0], mass);
@@ -201,9 +208,7 @@ __global__ void sample_kernel(int V, const float *logits, const float *plain, co
         if (want < 1) want = 1;
         uint32_t t = radix_threshold(x, V, 0, true, p.inv_temp, top, want, &above, histogram, state);
         if (t > limit) {
-            unsigned long long each =
-                (unsigned long long)(expf((__uint_as_float(t & 0x80000000u ? t & 0x7fffffffu : ~t) - top) * p.inv_temp) *
-                                     0x1p40f);
+            unsigned long long each = mass_of(value_of(t), top, p.inv_temp);
             n_equal = each ? (want - above + each - 1) / each : 1;
             if (n_equal < 1) n_equal = 1;
             limit = t;
@@ -284,7 +289,8 @@ __global__ void sample_kernel(int V, const float *logits, const float *plain, co
         }
         drawn.id = id < 0 ? best_id : id;
         drawn.logp = plain[(size_t)r * V + drawn.id] * p.inv_temp - lse[r];
-        drawn.logp_cut = (x[drawn.id] - top) * p.inv_temp - logf(total);
+        bool plain_draw = p.n_edits == 0 && !(p.top_k > 0 && p.top_k < V) && p.top_p >= 1.0f && p.min_p <= 0;
+        drawn.logp_cut = plain_draw ? drawn.logp : (x[drawn.id] - top) * p.inv_temp - logf(total);
         out[r] = drawn;
     }
 }
@@ -298,8 +304,7 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     size_t params_bytes = (size_t)R * sizeof(row_params), edit_bytes = n_edits * sizeof(struct clime_logit_edit);
     size_t row_bytes = n_edits ? (size_t)R * V * sizeof(float) : 0;
     char *scratch = (char *)clime_cuda_scratch(d, params_bytes + edit_bytes + row_bytes + 64);
-    size_t from = 0;
-    struct clime_drawn *room = (struct clime_drawn *)result_room(d, (size_t)R * sizeof *out, out, &from);
+    struct clime_drawn *room = (struct clime_drawn *)result_room(d, (size_t)R * sizeof *out);
     if (!scratch || !room) return;
 
     char *host = (char *)xmalloc(params_bytes + edit_bytes);
@@ -307,8 +312,8 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     struct clime_logit_edit *he = (struct clime_logit_edit *)(host + params_bytes);
     int at = 0;
     for (int r = 0; r < R; r++) {
-        hp[r] = row_params{p[r].seed,  p[r].position, p[r].inv_temp, p[r].top_p, p[r].min_p,
-                           p[r].top_k, p[r].greedy,   at,            p[r].n_edits};
+        hp[r] = row_params{p[r].seed, p[r].position, p[r].inv_temp, p[r].top_p, p[r].min_p, p[r].top_k, p[r].greedy,
+                           at,        p[r].n_edits};
         if (p[r].n_edits) memcpy(he + at, p[r].edits, (size_t)p[r].n_edits * sizeof *he);
         at += p[r].n_edits;
     }
@@ -325,7 +330,7 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     }
     sample_kernel<<<R, THREADS, 0, d->stream>>>(V, edited, logits, lse, dp, room);
     LAUNCHED(d);
-    result_fetch(d, from, (size_t)R * sizeof *out);
+    result_to(d, out, room, (size_t)R * sizeof *out);
 }
 
 /* n rounds of "the largest below the last one"; n is small (20 in OpenAI's protocol). */
@@ -354,22 +359,15 @@ __global__ void top_kernel(int V, const float *x, float scale, const float *lse,
 
 CUDA_OP void clime_cuda_top_logp(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
                                  int32_t *h_ids, float *h_logp) {
-    CHECK(n > 0 && n <= V);
-    size_t from_ids = 0, from_logp = 0, bytes = (size_t)n * 4;
-    int32_t *ids = (int32_t *)result_room(d, bytes, h_ids, &from_ids);
-    if (!ids) return;
-    d->pending->w[d->pending->n].n = bytes;
-    d->pending->n++;
-    float *logp = (float *)result_room(d, bytes, h_logp, &from_logp);
-    if (!logp) return;
-    if (from_logp == 0 && d->pending->n == 0) { /* the second request made room: ask for both again */
-        ids = (int32_t *)result_room(d, bytes, h_ids, &from_ids);
-        d->pending->w[d->pending->n].n = bytes;
-        d->pending->n++;
-        logp = (float *)result_room(d, bytes, h_logp, &from_logp);
-    }
+    CHECK(n >= 0 && n <= V);
+    if (n == 0) return;
+    size_t bytes = (size_t)n * 4;
+    char *room = result_room(d, 2 * bytes);
+    if (!room) return;
+    int32_t *ids = (int32_t *)room;
+    float *logp = (float *)(room + bytes);
     top_kernel<<<1, THREADS, 0, d->stream>>>(V, row, inv_temp, lse, n, ids, logp);
     LAUNCHED(d);
-    CU(d, cudaMemcpyAsync((char *)d->h_drawn + from_ids, ids, bytes, cudaMemcpyDeviceToHost, d->stream));
-    result_fetch(d, from_logp, bytes);
+    result_to(d, h_ids, ids, bytes);
+    result_to(d, h_logp, logp, bytes);
 }

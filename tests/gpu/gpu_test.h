@@ -105,8 +105,10 @@ static inline struct both both_random(struct gpu_test *t, size_t n, enum clime_d
     struct both b = both_room(t, n, dt);
     for (size_t i = 0; i < n; i++) {
         float v = (float)(clime_rng_normal(&t->rng) * scale);
-        if (dt == CLIME_BF16) ((uint16_t *)b.cpu)[i] = bf16_of(v);
-        else ((float *)b.cpu)[i] = v;
+        if (dt == CLIME_BF16)
+            ((uint16_t *)b.cpu)[i] = bf16_of(v);
+        else
+            ((float *)b.cpu)[i] = v;
     }
     t->gpu.ops->copy_in(t->gpu.dev, b.gpu, b.cpu, n * clime_dtype_bytes(dt));
     return b;

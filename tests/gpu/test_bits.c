@@ -106,7 +106,8 @@ static void test_attention(struct gpu_test *t) {
             qs[i] = i;
             pos[i] = AT_POS[i];
             memcpy(tables[i], table, sizeof table);
-            ops->copy(d, (char *)again.gpu + (size_t)i * Q * 2, (char *)q.gpu + (size_t)(BEFORE + pos[i]) * Q * 2, Q * 2);
+            ops->copy(d, (char *)again.gpu + (size_t)i * Q * 2, (char *)q.gpu + (size_t)(BEFORE + pos[i]) * Q * 2,
+                      Q * 2);
         }
         qs[B] = B;
         struct both d_qs = both_ints(t, qs, B + 1), d_pos = both_ints(t, pos, B),

@@ -6,8 +6,9 @@
 #define F32_NEAR 2e-5
 
 static void test_products(struct gpu_test *t) {
-    static const int SHAPES[][3] = {{1, 512, 512},  {3, 136, 264},   {16, 2560, 640}, {17, 256, 384},   {64, 1024, 512},
-                                    {100, 384, 256}, {129, 768, 2048}, {5, 172, 64},    {33, 1000, 100}, {256, 64, 172}};
+    static const int SHAPES[][3] = {{1, 512, 512},   {3, 136, 264},   {16, 2560, 640},  {17, 256, 384},
+                                    {64, 1024, 512}, {100, 384, 256}, {129, 768, 2048}, {5, 172, 64},
+                                    {33, 1000, 100}, {256, 64, 172}};
     for (size_t i = 0; i < CLIME_COUNT(SHAPES); i++) {
         int T = SHAPES[i][0], N = SHAPES[i][1], K = SHAPES[i][2];
         size_t TN = (size_t)T * (size_t)N, TK = (size_t)T * (size_t)K, NK = (size_t)N * (size_t)K;
@@ -219,7 +220,8 @@ static void test_head(struct gpu_test *t) {
 static void test_optimizer(struct gpu_test *t) {
     enum { N = 100003 };
     struct both g = both_random(t, N, CLIME_F32, 1), p = both_random(t, N, CLIME_F32, 1),
-                m = both_random(t, N, CLIME_F32, 1), v = both_random(t, N, CLIME_F32, 0), w = both_room(t, N, CLIME_BF16);
+                m = both_random(t, N, CLIME_F32, 1), v = both_random(t, N, CLIME_F32, 0),
+                w = both_room(t, N, CLIME_BF16);
     struct clime_adamw o = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 0.5f};
     printf("optimizer\n");
     BOTH(t, adamw, N, &o, AT(g), AT(p), AT(m), AT(v), AT(w));
