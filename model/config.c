@@ -122,10 +122,24 @@ static enum clime_err read_bool(const struct cJSON *o, const char *key, bool def
     return CLIME_OK;
 }
 
+/* The text of a string; absent gives def. Another type is an error, so that no field is taken for absent. */
+static enum clime_err read_str(const struct cJSON *o, const char *key, const char *def, const char **out,
+                               struct clime_error *e) {
+    const struct cJSON *n = clime_tree_get(o, key);
+    if (!absent(n) && clime_tree_kind(n) != CLIME_JSON_STRING)
+        return clime_fail(e, CLIME_ERR_INPUT, "%s must be a string", key);
+    *out = clime_tree_str(n, def);
+    return CLIME_OK;
+}
+
 static const struct family *find_family(const struct cJSON *root, struct clime_error *e) {
     const struct cJSON *list = clime_tree_get(root, "architectures");
-    const char *arch = clime_tree_str(clime_tree_first(list), NULL);
-    const char *type = clime_tree_str(clime_tree_get(root, "model_type"), NULL);
+    const char *arch = clime_tree_str(clime_tree_first(list), NULL), *type;
+    if (!absent(list) && (clime_tree_kind(list) != CLIME_JSON_ARRAY || (clime_tree_first(list) && !arch))) {
+        clime_fail(e, CLIME_ERR_INPUT, "architectures must be a list of names");
+        return NULL;
+    }
+    if (read_str(root, "model_type", NULL, &type, e)) return NULL;
     for (size_t i = 0; i < CLIME_COUNT(families); i++) {
         if (arch ? strcmp(arch, families[i].architecture) == 0 : type && strcmp(type, families[i].model_type) == 0)
             return &families[i];
@@ -141,14 +155,17 @@ static const struct family *find_family(const struct cJSON *root, struct clime_e
 
 /* Refuses what would change the mathematics. */
 static enum clime_err refuse_unsupported(const struct cJSON *root, struct clime_error *e) {
-    const char *act = clime_tree_str(clime_tree_get(root, "hidden_act"), "silu");
+    const char *act;
+    enum clime_err rc = read_str(root, "hidden_act", "silu", &act, e);
+    if (rc) return rc;
     if (strcmp(act, "silu") != 0) return clime_fail(e, CLIME_ERR_INPUT, "hidden_act '%.40s' is not supported", act);
     if (!absent(clime_tree_get(root, "quantization_config")))
         return clime_fail(e, CLIME_ERR_INPUT, "quantization_config: quantized checkpoints are not supported");
     static const char *const off[] = {"mlp_bias", "use_sliding_window"};
     for (size_t i = 0; i < CLIME_COUNT(off); i++) {
-        if (clime_tree_bool(clime_tree_get(root, off[i]), false))
-            return clime_fail(e, CLIME_ERR_INPUT, "%s = true is not supported", off[i]);
+        bool on;
+        if ((rc = read_bool(root, off[i], false, &on, e))) return rc;
+        if (on) return clime_fail(e, CLIME_ERR_INPUT, "%s = true is not supported", off[i]);
     }
     const struct cJSON *t = clime_tree_first(clime_tree_get(root, "layer_types"));
     for (; t; t = clime_tree_next(t)) {
@@ -182,8 +199,9 @@ static enum clime_err read_rope(const struct cJSON *root, const struct family *f
     if (absent(scaling)) return CLIME_OK;
     if (clime_tree_kind(scaling) != CLIME_JSON_OBJECT)
         return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling must be an object or null");
-    const char *type = clime_tree_str(clime_tree_get(scaling, "rope_type"), NULL);
-    if (!type) type = clime_tree_str(clime_tree_get(scaling, "type"), "default");
+    const char *type;
+    if ((rc = read_str(scaling, "type", "default", &type, e))) return rc;
+    if ((rc = read_str(scaling, "rope_type", type, &type, e))) return rc;
     if (strcmp(type, "default") == 0) return CLIME_OK;
     if (strcmp(type, "llama3") != 0)
         return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling of type '%.40s' is not supported (llama3 is)", type);
@@ -216,9 +234,9 @@ static enum clime_err read_eos(const struct cJSON *root, struct clime_config *c,
 }
 
 static enum clime_err read_dtype(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
-    const struct cJSON *n = clime_tree_get(root, "dtype");
-    if (absent(n)) n = clime_tree_get(root, "torch_dtype");
-    const char *name = clime_tree_str(n, "float32");
+    const char *name;
+    enum clime_err rc = read_str(root, "torch_dtype", "float32", &name, e);
+    if (rc || (rc = read_str(root, "dtype", name, &name, e))) return rc;
     if (strcmp(name, "bfloat16") == 0)
         c->dtype = CLIME_BF16;
     else if (strcmp(name, "float32") == 0 || strcmp(name, "float16") == 0)

@@ -40,8 +40,7 @@ static void read_response_format(struct clime_json *j) {
         else
             clime_json_skip(j, NULL);
     }
-    if (!clime_str_is(type, "text"))
-        clime_json_bad(j, "response_format " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
+    if (!clime_str_is(type, "text")) clime_json_bad(j, "type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
 }
 
 /* auto leaves the choice to the model; none hides the tools from it; the others would need a grammar. */
@@ -50,7 +49,7 @@ static void read_tool_choice(struct clime_json *j, bool *none) {
     if (!clime_json_skip(j, &raw)) return;
     *none = clime_str_is(raw, "\"none\"");
     if (!*none && !clime_str_is(raw, "\"auto\"") && !clime_str_is(raw, "null"))
-        clime_json_bad(j, "tool_choice " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(raw));
+        clime_json_bad(j, CLIME_STR_FMT " is not supported", CLIME_STR_ARG(raw));
 }
 
 static void read_stream_options(struct clime_json *j, struct clime_openai_request *r) {
@@ -91,8 +90,9 @@ static void refuse(struct clime_json *j, struct clime_str key) {
         if (clime_str_is(key, names[i])) clime_json_bad(j, "%s is not supported", names[i]);
 }
 
-static void read_member(struct clime_json *j, struct clime_str key, struct clime_generation *gen,
-                        struct clime_openai_request *r, bool *no_tools, int64_t *best_of) {
+/* False for a member that is not of these endpoints. */
+static bool read_own(struct clime_json *j, struct clime_str key, struct clime_generation *gen,
+                     struct clime_openai_request *r, bool *no_tools, int64_t *best_of) {
     struct clime_sampling_params *p = &r->params;
     int64_t top = 0;
     if (clime_str_is(key, "messages") && r->chat)
@@ -139,8 +139,19 @@ static void read_member(struct clime_json *j, struct clime_str key, struct clime
         clime_sampling_bool(j, &r->return_meta_info);
     else if (clime_str_is(key, "return_tokens_as_token_ids"))
         clime_sampling_bool(j, &r->ids_as_text);
-    else if (!clime_sampling_read(j, key, p))
-        refuse(j, key);
+    else
+        return false;
+    return true;
+}
+
+static void read_member(struct clime_json *j, struct clime_str key, struct clime_generation *gen,
+                        struct clime_openai_request *r, bool *no_tools, int64_t *best_of) {
+    if (j->failed) return;
+    if (!read_own(j, key, gen, r, no_tools, best_of)) {
+        if (!clime_sampling_read(j, key, &r->params)) refuse(j, key);
+    } else if (j->failed) {
+        clime_error_prefix(j->err, CLIME_STR_FMT, CLIME_STR_ARG(key));
+    }
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------------------- */
@@ -178,7 +189,9 @@ static bool read_chat_prompt(struct clime_generation *gen, struct clime_openai_r
     if (clime_generation_prompts(gen, 1, e)) return false;
     if (r->input_ids.len > 0) {
         clime_json_init(&j, r->input_ids.ptr, r->input_ids.len, &gen->job->arena, e);
-        return clime_generate_read_ids(&j, &gen->prompts[0].ids);
+        if (clime_generate_read_ids(&j, &gen->prompts[0].ids)) return true;
+        clime_error_prefix(e, "input_ids");
+        return false;
     }
     if (r->prompt.messages.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "messages is missing"), false;
     gen->prompts[0].chat = &r->prompt;
@@ -200,10 +213,10 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
     gen->job->endpoint = r;
     clime_json_init(&j, body.ptr, body.len, &gen->job->arena, e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "max_tokens"))
-            clime_sampling_int(&j, 0, INT32_MAX, &max_tokens);
-        else
+        if (!clime_str_is(key, "max_tokens"))
             read_member(&j, key, gen, r, &no_tools, &best_of);
+        else if (!clime_sampling_int(&j, 0, INT32_MAX, &max_tokens))
+            clime_error_prefix(e, "max_tokens");
     }
     if (!clime_json_end(&j)) return e->code;
     if (best_of > r->params.n) return clime_fail(e, CLIME_ERR_INPUT, "best_of over n is not supported");

@@ -7,6 +7,7 @@
  */
 #include "server/sampling_params.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,9 +96,10 @@ bool clime_sampling_seed(struct clime_json *j, struct clime_sampling_params *p) 
         return clime_json_bad(j, "a seed is a 64-bit integer");
     memcpy(z, text.ptr, text.len);
     z[text.len] = '\0';
+    errno = 0;
     p->seed = strtoull(z, &end, 10); /* a negative seed wraps, as in two's complement */
     p->has_seed = true;
-    return *end == '\0' ? true : clime_json_bad(j, "a seed is a 64-bit integer");
+    return *end == '\0' && errno == 0 ? true : clime_json_bad(j, "a seed is a 64-bit integer");
 }
 
 static int by_id(const void *a, const void *b) {
@@ -148,9 +150,7 @@ static bool refuse(struct clime_json *j, const char *name) {
     return clime_json_bad(j, "%s is not supported", name);
 }
 
-bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p) {
-    static const char *const refused[] = {"json_schema",    "regex",      "ebnf",
-                                          "structural_tag", "stop_regex", "custom_logit_processor"};
+static bool read_value(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p) {
     if (clime_str_is(key, "max_new_tokens"))
         clime_sampling_int(j, 0, INT32_MAX, &p->max_new_tokens);
     else if (clime_str_is(key, "min_new_tokens"))
@@ -158,7 +158,7 @@ bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clim
     else if (clime_str_is(key, "temperature"))
         clime_sampling_double(j, 0, 1e6, &p->temperature);
     else if (clime_str_is(key, "top_p")) {
-        if (clime_sampling_double(j, 0, 1, &p->top_p) && p->top_p == 0) clime_json_bad(j, "top_p must be in (0, 1]");
+        if (clime_sampling_double(j, 0, 1, &p->top_p) && p->top_p == 0) clime_json_bad(j, "must be in (0, 1]");
     } else if (clime_str_is(key, "min_p"))
         clime_sampling_double(j, 0, 1, &p->min_p);
     else if (clime_str_is(key, "top_k"))
@@ -169,7 +169,7 @@ bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clim
         clime_sampling_double(j, -2, 2, &p->presence_penalty);
     else if (clime_str_is(key, "repetition_penalty")) {
         if (clime_sampling_double(j, 0, 2, &p->repetition_penalty) && p->repetition_penalty == 0)
-            clime_json_bad(j, "repetition_penalty must be in (0, 2]");
+            clime_json_bad(j, "must be in (0, 2]");
     } else if (clime_str_is(key, "n"))
         clime_sampling_int(j, 1, CLIME_MAX_N, &p->n);
     else if (clime_str_is(key, "sampling_seed") || clime_str_is(key, "seed"))
@@ -188,14 +188,19 @@ bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clim
         read_stop_ids(j, p);
     else if (clime_str_is(key, "logit_bias"))
         read_bias(j, p);
-    else {
-        for (size_t i = 0; i < CLIME_COUNT(refused); i++) {
-            if (!clime_str_is(key, refused[i])) continue;
-            refuse(j, refused[i]);
-            return true;
-        }
+    else
         return false;
-    }
+    return true;
+}
+
+bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p) {
+    static const char *const refused[] = {"json_schema",    "regex",      "ebnf",
+                                          "structural_tag", "stop_regex", "custom_logit_processor"};
+    if (j->failed) return false;
+    for (size_t i = 0; i < CLIME_COUNT(refused); i++)
+        if (clime_str_is(key, refused[i])) return refuse(j, refused[i]), true;
+    if (!read_value(j, key, p)) return false;
+    if (j->failed) clime_error_prefix(j->err, CLIME_STR_FMT, CLIME_STR_ARG(key));
     return true;
 }
 

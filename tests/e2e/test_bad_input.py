@@ -1,0 +1,631 @@
+"""What a user or a client can get wrong with clime-server, clime-router and clime-tok, one case a row.
+
+Each row says what goes in and what must come out: an exit status or an HTTP code, and a message that names the thing.
+After all rows the same server still answers with the same tokens. A process that a signal ends, or a sanitizer's
+report in its output, fails the row. clime-train's rows are in test_bad_runs.py, malformed fields that have a rule of
+their own in test_server.py.
+"""
+
+import hashlib
+import json
+import shutil
+import socket
+import struct
+import subprocess
+import time
+
+import pytest
+from programs import BUILD, program
+
+LIMIT = 60
+
+
+def run(name, *words, stdin="", timeout=LIMIT):
+    """Runs a program to its end; its output and status. A crash or a sanitizer's report is a failure here already."""
+    if isinstance(stdin, str):
+        stdin = stdin.encode()
+    done = subprocess.run([BUILD / name, *map(str, words)], input=stdin, capture_output=True, timeout=timeout)
+    err = done.stderr.decode(errors="replace")
+    assert done.returncode >= 0 and "Sanitizer" not in err and "runtime error" not in err, (done.returncode, err)
+    return done.returncode, done.stdout.decode(errors="replace"), err
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A tiny random policy with a byte tokenizer and a chat template."""
+    folder = tmp_path_factory.mktemp("bad") / "model"
+    status, _, err = run("clime-train", "init", folder, "--hidden-size", 64, "--intermediate-size", 192,
+                         "--num-hidden-layers", 1, "--num-attention-heads", 2, "--num-key-value-heads", 1,
+                         "--head-dim", 32, "--max-position-embeddings", 256)  # fmt: skip
+    assert status == 0, err
+    return folder
+
+
+# ---- folders that are no model ---------------------------------------------------------------------------------------
+
+
+def read_tensors(folder):
+    data = (folder / "model.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8 : 8 + size]), data[8 + size :]
+
+
+def pack(header, data):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def change_config(**members):
+    def change(folder):
+        config = json.loads((folder / "config.json").read_text())
+        config.update(members)
+        (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v != "absent"}))
+
+    return change
+
+
+def write(name, data):
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def remove(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def change_header(edit):
+    """Edits the header as a dict; the data stay."""
+
+    def change(folder):
+        header, data = read_tensors(folder)
+        edit(header)
+        (folder / "model.safetensors").write_bytes(pack(header, data))
+
+    return change
+
+
+def change_bytes(edit):
+    def change(folder):
+        path = folder / "model.safetensors"
+        path.write_bytes(edit(path.read_bytes()))
+
+    return change
+
+
+def set_entry(name, **members):
+    return change_header(lambda h: h[name].update(members))
+
+
+def overlap(header):
+    """The second tensor's bytes begin inside the first's."""
+    first, second = sorted((n for n in header if n != "__metadata__"), key=lambda n: header[n]["data_offsets"])[:2]
+    begin, end = header[second]["data_offsets"]
+    header[second]["data_offsets"] = [begin - 64, end - 64]
+
+
+NORM = "model.norm.weight"
+
+FOLDERS = [
+    ("config missing", remove("config.json"), ["config.json"]),
+    ("config broken", write("config.json", b'{"hidden_size": 64,'), ["config.json"]),
+    ("config a list", write("config.json", b"[]"), ["config.json", "object"]),
+    ("config not UTF-8", write("config.json", b'{"a": "\xff\xfe"}'), ["config.json"]),
+    ("config deep", write("config.json", b"[" * 100000), ["config.json"]),
+    ("architecture unknown", change_config(architectures=["MambaForCausalLM"]), ["MambaForCausalLM", "supported"]),
+    ("architecture a number", change_config(architectures=[5]), ["architectures"]),
+    ("architectures a string", change_config(architectures="Qwen3ForCausalLM"), ["architectures"]),
+    ("hidden size a string", change_config(hidden_size="64"), ["hidden_size"]),
+    ("hidden size 0", change_config(hidden_size=0), ["hidden_size"]),
+    ("hidden size negative", change_config(hidden_size=-64), ["hidden_size"]),
+    ("hidden size huge", change_config(hidden_size=1 << 40), ["hidden_size"]),
+    ("layers a fraction", change_config(num_hidden_layers=1.5), ["num_hidden_layers"]),
+    ("no vocabulary", change_config(vocab_size="absent"), ["vocab_size"]),
+    ("heads do not divide", change_config(num_attention_heads=3, num_key_value_heads=2), ["num_attention_heads"]),
+    ("odd head", change_config(head_dim=33), ["head_dim"]),
+    ("epsilon negative", change_config(rms_norm_eps=-1), ["rms_norm_eps"]),
+    ("tied a string", change_config(tie_word_embeddings="yes"), ["tie_word_embeddings"]),
+    ("activation a number", change_config(hidden_act=5), ["hidden_act"]),
+    ("activation unknown", change_config(hidden_act="gelu"), ["hidden_act", "gelu"]),
+    ("dtype a number", change_config(torch_dtype=16), ["dtype"]),
+    ("dtype unknown", change_config(torch_dtype="int4"), ["dtype", "int4"]),
+    ("rope scaling unknown", change_config(rope_scaling={"rope_type": "yarn", "factor": 4}), ["rope_scaling", "yarn"]),
+    ("rope scaling a string", change_config(rope_scaling="llama3"), ["rope_scaling"]),
+    ("quantized", change_config(quantization_config={"bits": 4}), ["quantization_config"]),
+    ("eos a string", change_config(eos_token_id=["a"]), ["eos_token_id"]),
+    ("larger than the file", change_config(intermediate_size=384), ["mlp", "shape"]),
+    ("no weights", remove("model.safetensors"), ["model.safetensors"]),
+    ("weights empty", write("model.safetensors", b""), ["model.safetensors", "truncated"]),
+    ("five bytes", write("model.safetensors", b"\x00" * 5), ["model.safetensors", "truncated"]),
+    ("header length 0", change_bytes(lambda b: struct.pack("<Q", 0) + b[8:]), ["header of 0 bytes"]),
+    ("header length huge", change_bytes(lambda b: b"\xff" * 8 + b[8:]), ["model.safetensors", "limit"]),
+    ("header past the end", change_bytes(lambda b: struct.pack("<Q", len(b)) + b[8:]), ["truncated"]),
+    ("header cut", change_bytes(lambda b: b[:100]), ["truncated"]),
+    ("data cut", change_bytes(lambda b: b[:-100]), ["truncated"]),
+    ("bytes at the end", change_bytes(lambda b: b + b"x"), ["after the last tensor"]),
+    ("header no JSON", write("model.safetensors", pack(b"{nonsense}", b"")), ["safetensors header"]),
+    ("header a list", write("model.safetensors", pack(b"[1,2]", b"")), ["safetensors header"]),
+    ("no tensors", write("model.safetensors", pack({}, b"")), ["missing"]),
+    ("overlap", change_header(overlap), ["overlap"]),
+    ("offsets backwards", set_entry(NORM, data_offsets=[128, 0]), [NORM]),
+    ("offsets huge", set_entry(NORM, data_offsets=[0, 2**63]), [NORM]),
+    ("offsets negative", set_entry(NORM, data_offsets=[-8, 120]), ["safetensors header"]),
+    ("offsets three", set_entry(NORM, data_offsets=[0, 1, 2]), [NORM, "data_offsets"]),
+    ("shape overflows", set_entry(NORM, shape=[2**62, 2**62]), [NORM]),
+    ("shape of another", set_entry(NORM, shape=[32, 2]), [NORM, "shape"]),
+    ("shape of strings", set_entry(NORM, shape=["64"]), ["safetensors header"]),
+    ("type unknown", set_entry(NORM, dtype="Q4_0"), [NORM, "Q4_0"]),
+    ("type not supported", set_entry(NORM, dtype="I16"), [NORM, "I16"]),
+    ("tensor missing", change_header(lambda h: h.update({"extra": h.pop(NORM)})), ["extra"]),
+    ("field unknown", set_entry(NORM, color="red"), [NORM, "color"]),
+    ("shard missing", lambda d: (remove("model.safetensors")(d), write(
+        "model.safetensors.index.json", b'{"weight_map": {"a": "one.safetensors"}}')(d)), ["one.safetensors"]),
+    ("shard outside", lambda d: (remove("model.safetensors")(d), write(
+        "model.safetensors.index.json", b'{"weight_map": {"a": "../x.safetensors"}}')(d)), ["weight_map"]),
+    ("index broken", lambda d: (remove("model.safetensors")(d), write(
+        "model.safetensors.index.json", b"{")(d)), ["index.json"]),
+    ("no tokenizer", remove("tokenizer.json"), ["tokenizer"]),
+    ("tokenizer broken", write("tokenizer.json", b'{"model": '), ["tokenizer.json"]),
+    ("tokenizer another kind", write("tokenizer.json", b'{"model": {"type": "Unigram", "vocab": []}}'), ["Unigram"]),
+    ("tokenizer's ids wrong", write("tokenizer.json", b'{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}'),
+     ["tokenizer.json"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change, says", [c[1:] for c in FOLDERS], ids=[c[0] for c in FOLDERS])
+def test_server_refuses_a_folder(model, tmp_path, change, says):
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    change(folder)
+    status, _, err = run("clime-server", "--model-path", folder, "--port", 0)
+    assert status == 1, err
+    for word in says:
+        assert word in err, err
+
+
+OPTIONS = [
+    ("clime-server", [], "--model-path"),
+    ("clime-server", ["--model-path", "/nowhere"], "/nowhere"),
+    ("clime-server", ["--model-path", "MODEL", "--port", "70000"], "port"),
+    ("clime-server", ["--model-path", "MODEL", "--max-runing-requests", "3"], "max-running-requests"),
+    ("clime-server", ["--model-path", "MODEL", "--threads", "two"], "threads"),
+    ("clime-server", ["--model-path", "MODEL", "--isa", "mmx"], "mmx"),
+    ("clime-server", ["--model-path", "MODEL", "--chat-template", "/nowhere.jinja"], "/nowhere.jinja"),
+    ("clime-server", ["--model-path", "MODEL", "--context-length"], "context-length"),
+    ("clime-server", ["--model-path", "MODEL", "--host", "999.1.1.1"], "999.1.1.1"),
+    ("clime-server", ["--model-path", "MODEL", "--port-file", "/nowhere/port"], "/nowhere/port"),
+    ("clime-router", ["--policy", "best"], "policy"),
+    ("clime-router", ["--worker-urls", "localhost:3"], "http://host:port"),
+    ("clime-router", ["--max-retry", "3"], "max-retries"),
+    ("clime-router", ["--port", "x"], "port"),
+    ("clime-router", ["extra"], "extra"),
+    ("clime-router", ["--port-file", "/nowhere/port", "--port", "0"], "/nowhere/port"),
+]
+
+
+@pytest.mark.parametrize("name, words, says", OPTIONS, ids=[f"{n} {w[-1:]}" for n, w, _ in OPTIONS])
+def test_options(model, name, words, says):
+    status, _, err = run(name, *[model if w == "MODEL" else w for w in words])
+    assert status in (1, 2) and says in err, (status, err)
+
+
+def test_port_taken(model):
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        for words in (["clime-server", "--model-path", model], ["clime-router"]):
+            status, _, err = run(*words, "--port", port)
+            assert status == 1 and str(port) in err, err
+
+
+# ---- bodies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def s(model):
+    with program("clime-server", "--model-path", model, "--debug-checks", "--max-body", "256k") as p:
+        yield p
+
+
+PROBE = {"input_ids": [1, 2, 3], "sampling_params": {"temperature": 0, "max_new_tokens": 8}, "return_logprob": True}
+
+
+@pytest.fixture(autouse=True)
+def still_answers(request):
+    """Whatever a test sent to the module's server, it answers afterwards as before."""
+    if "s" not in request.fixturenames:
+        yield
+        return
+    p = request.getfixturevalue("s")
+    before = p.json("/generate", PROBE)
+    yield
+    after = p.json("/generate", PROBE)
+    assert after["output_ids"] == before["output_ids"] and after["meta_info"]["weight_version"] == "default"
+
+
+def refused(reply, *says, status=400):
+    assert reply.status_code == status, (reply.status_code, reply.text)
+    error = reply.json()
+    assert error["message"], error
+    for word in says:
+        assert word in error["message"], error
+
+
+HUGE, DEEP = 1e300, "deep"
+NOT_A_STRING, NOT_A_BOOL, NOT_A_NUMBER = [5, {}], [5, "yes", {}], ["1", True, {}, [1]]
+
+# Fields by endpoint and where they are, with values of a wrong type or out of range.
+GENERATE = {
+    "rid": NOT_A_STRING,
+    "text": [5, {}, True],
+    "input_ids": ["abc", {}, 5, [True], ["1"], [1.5], [-1], [260000], [2**40], [[1], 2], [[[1]]]],
+    "sampling_params": ["x", 5, True],
+    "return_logprob": NOT_A_BOOL,
+    "logprob_start_len": [*NOT_A_NUMBER, -2, 1.5, HUGE],
+    "top_logprobs_num": [*NOT_A_NUMBER, -1, HUGE],
+    "token_ids_logprob": [5, "a", {}, ["a"], [-1], [260000]],
+    "return_text_in_logprobs": NOT_A_BOOL,
+    "logprob_temperature": [*NOT_A_NUMBER, 0, -1, HUGE],
+    "stream": NOT_A_BOOL,
+    "extra_key": NOT_A_STRING,
+    "cache_salt": NOT_A_STRING,
+    "return_prompt_token_ids": NOT_A_BOOL,
+}
+SAMPLING = {
+    "max_new_tokens": [*NOT_A_NUMBER, -1, 1.5, HUGE],
+    "min_new_tokens": [*NOT_A_NUMBER, -1, 1.5, HUGE],
+    "temperature": [*NOT_A_NUMBER, -0.1, HUGE],
+    "top_p": [*NOT_A_NUMBER, 0, -1, 1.01],
+    "min_p": [*NOT_A_NUMBER, -1, 1.01],
+    "top_k": [*NOT_A_NUMBER, -2, 1.5, HUGE],
+    "frequency_penalty": [*NOT_A_NUMBER, -2.1, 2.1],
+    "presence_penalty": [*NOT_A_NUMBER, -2.1, 2.1],
+    "repetition_penalty": [*NOT_A_NUMBER, 0, 2.1],
+    "n": [*NOT_A_NUMBER, 0, -1, 1.5, HUGE],
+    "sampling_seed": ["1", True, {}, 1.5, 2**70],
+    "ignore_eos": NOT_A_BOOL,
+    "skip_special_tokens": NOT_A_BOOL,
+    "no_stop_trim": NOT_A_BOOL,
+    "stream_interval": [*NOT_A_NUMBER, 0, -1],
+    "stop": [5, {}, [5], ["x" * 5000]],
+    "stop_token_ids": [5, "a", ["a"], [-1], [1.5], [2**40]],
+    "logit_bias": [5, [], {"a": 1}, {"-1": 1}, {"1": "a"}, {"1": HUGE}, {"260000": 1}, {"": 1}],
+    "regex": ["a+"],
+    "json_schema": ["{}"],
+}
+OPENAI = {
+    "max_tokens": [*NOT_A_NUMBER, -1, 1.5],
+    "max_completion_tokens": [*NOT_A_NUMBER, -1, 1.5],
+    "min_tokens": [*NOT_A_NUMBER, -1],
+    "temperature": [*NOT_A_NUMBER, -1],
+    "top_p": [*NOT_A_NUMBER, 2],
+    "n": [*NOT_A_NUMBER, 0],
+    "seed": ["1", True, 1.5],
+    "stop": [5, {}, [5]],
+    "stream": NOT_A_BOOL,
+    "stream_options": [5, "x", {"include_usage": 5}],
+    "logprobs": ["yes", {}],
+    "top_logprobs": [*NOT_A_NUMBER, -1, 10000],
+    "echo": NOT_A_BOOL,
+    "best_of": [*NOT_A_NUMBER, 0, 5],
+    "logit_bias": [5, {"a": 1}],
+    "response_format": [5, "text", {"type": "json_object"}],
+    "tool_choice": ["required", 5, {"type": "function"}],
+    "rid": NOT_A_STRING,
+    "cache_salt": NOT_A_STRING,
+    "return_token_ids": NOT_A_BOOL,
+    "suffix": ["b"],
+}
+CHAT = {
+    "messages": [5, "hi", {}, [], [5], [{}], [{"role": 5, "content": "a"}], [{"role": "user", "content": 5}],
+                 [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}],
+                 [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]],
+    "input_ids": [5, "a", [[1]], [-1], [260000]],
+    "chat_template_kwargs": [5, "x", [1]],
+    "continue_final_message": NOT_A_BOOL,
+}  # fmt: skip
+
+
+def field_cases():
+    for field, values in GENERATE.items():
+        base = {} if field in ("text", "input_ids") else {"input_ids": [1]}
+        yield "/generate", field, [base | {field: v} for v in values]
+    for field, values in SAMPLING.items():
+        yield "/generate", field, [{"input_ids": [1], "sampling_params": {field: v}} for v in values]
+    messages = [{"role": "user", "content": "hi"}]
+    for field, values in OPENAI.items():
+        yield "/v1/completions", field, [{"prompt": "a", field: v} for v in values]
+        if field not in ("suffix", "echo", "best_of"):
+            yield "/v1/chat/completions", field, [{"messages": messages, field: v} for v in values]
+    for field, values in CHAT.items():
+        base = {} if field == "messages" else {"messages": messages}
+        yield "/v1/chat/completions", field, [base | {field: v} for v in values]
+
+
+FIELDS = list(field_cases())
+
+
+@pytest.mark.parametrize("path, field, bodies", FIELDS, ids=[f"{p} {f}" for p, f, _ in FIELDS])
+def test_fields(s, path, field, bodies):
+    unnamed = []
+    for body in bodies:
+        reply = s.post(path, body)
+        assert reply.status_code == 400, (body, reply.status_code, reply.text[:300])
+        word = {"messages": "message", "input_ids": "id"}.get(field, field)
+        if word not in reply.json()["message"]:
+            unnamed.append((body, reply.json()["message"]))
+    assert not unnamed
+
+
+RAW = [
+    ("no JSON", b"{nope", 400),
+    ("nothing", b"", 400),
+    ("a list", b"[]", 400),
+    ("a number", b"5", 400),
+    ("cut", b'{"input_ids": [1, 2', 400),
+    ("two values", b'{"input_ids": [1]}{"input_ids": [1]}', 400),
+    ("not UTF-8", b'{"text": "\xc3\x28"}', 400),
+    ("half a surrogate", b'{"text": "\\udc00"}', 400),
+    ("NUL inside", b'{"text": "a\x00b"}', 400),
+    ("infinity", b'{"input_ids": [1], "sampling_params": {"temperature": Infinity}}', 400),
+    ("1e999", b'{"input_ids": [1], "sampling_params": {"temperature": 1e999}}', 400),
+    ("deep", b'{"x": ' + b"[" * 50000 + b"]" * 50000 + b"}", 400),
+    ("deep objects", b'{"a":' * 20000 + b"1" + b"}" * 20000, 400),
+    ("over the limit", b'{"text": "' + b"a" * (300 << 10) + b'"}', 413),
+]
+ENDPOINTS = ["/generate", "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/apply_template",
+             "/abort_request", "/pause_generation", "/update_weights_from_disk"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+@pytest.mark.parametrize("body, status", [c[1:] for c in RAW], ids=[c[0] for c in RAW])
+def test_raw_bodies(s, path, body, status):
+    if path == "/pause_generation" and not body or path == "/abort_request" and not body:
+        pytest.skip("these two take an empty body")
+    reply = s.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == status, (reply.status_code, reply.text[:300])
+    assert reply.json()["message"]
+
+
+def test_too_long_prompts(s):
+    refused(s.post("/generate", {"input_ids": [1] * 256}), "256")
+    refused(s.post("/generate", {"text": "word " * 100}), "256")
+    refused(s.post("/v1/completions", {"prompt": "word " * 100}), "256")
+    refused(s.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 100}]}), "256")
+
+
+def test_paths_and_methods(s):
+    refused(s.get("/nothing"), status=404)
+    refused(s.post("/v1/nothing"), status=404)
+    refused(s.get("/v1/models/other"), "other", status=404)
+    for method, path in [("GET", "/generate"), ("DELETE", "/v1/chat/completions"), ("POST", "/model_info"),
+                         ("PATCH", "/health"), ("POST", "/weights/1")]:  # fmt: skip
+        reply = s.client.request(method, path)
+        assert reply.status_code == 405 and reply.headers["allow"], (method, path, reply.status_code)
+
+
+@pytest.mark.parametrize("path, body, says", [
+    ("/detokenize", {"tokens": [-1]}, "-1"),
+    ("/detokenize", {"tokens": "a"}, ""),
+    ("/detokenize", {"tokens": [2**40]}, ""),
+    ("/tokenize", {"prompt": [1]}, ""),
+    ("/tokenize", {"prompt": "a", "add_special_tokens": 5}, ""),
+    ("/apply_template", {"messages": [{"role": "user", "content": 5}]}, "content"),
+    ("/apply_template", {}, "messages"),
+    ("/pause_generation", {"mode": "sleep"}, "mode"),
+    ("/pause_generation", {"mode": 5}, ""),
+    ("/abort_request", {"rid": 5}, ""),
+    ("/update_weights_from_disk", {}, "model_path"),
+    ("/update_weights_from_disk", {"model_path": "/nowhere"}, "/nowhere"),
+    ("/update_weights_from_disk", {"model_path": 5}, ""),
+])  # fmt: skip
+def test_other_endpoints(s, path, body, says):
+    refused(s.post(path, body), says)
+
+
+def test_flush_with_a_bad_timeout(s):
+    for timeout in ("x", "-1", "nan", "1e9", "inf"):
+        refused(s.get("/flush_cache", params={"timeout": timeout}), "timeout")
+
+
+# ---- what HTTP itself can bring --------------------------------------------------------------------------------------
+
+
+def raw(port, data, wait=20):
+    """Sends bytes, ends the sending side, returns all that comes back."""
+    with socket.create_connection(("127.0.0.1", port), timeout=wait) as c:
+        try:
+            c.sendall(data)
+            c.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # refused before all was sent
+        got = b""
+        try:
+            while piece := c.recv(65536):
+                got += piece
+        except ConnectionResetError:
+            pass
+        return got
+
+
+HTTP = [
+    ("no HTTP", b"hello\r\n\r\n", (b"", b"400")),
+    ("no host", b"GET /health HTTP/1.1\r\n\r\n", (b"", b"200", b"400")),
+    ("method of 100 KB", b"A" * 100000 + b" / HTTP/1.1\r\n\r\n", (b"", b"400", b"413", b"431", b"501")),
+    ("path of 100 KB", b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", (b"", b"400", b"413", b"414", b"431")),
+    ("1000 headers", b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 1000 + b"\r\n", (b"", b"400", b"413", b"431")),
+    ("length negative", b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n{}", (b"", b"400")),
+    ("length huge", b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n{}",
+     (b"", b"400", b"413")),
+    ("length over the limit", b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n{}", (b"413",)),
+    ("length a lie", b'POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{"input_ids"', (b"", b"400")),
+    ("two lengths", b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{} ",
+     (b"", b"400")),
+    ("chunk broken", b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+     (b"", b"400")),
+    ("chunk cut", b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{}", (b"", b"400")),
+    ("dots", b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", (b"", b"400", b"404")),
+    ("escapes", b"GET /%00%ff%zz HTTP/1.1\r\nHost: x\r\n\r\n", (b"", b"400", b"404")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data, statuses", [c[1:] for c in HTTP], ids=[c[0] for c in HTTP])
+def test_http_of_the_server(s, data, statuses):
+    assert raw(s.port, data)[9:12] in statuses
+
+
+@pytest.mark.parametrize("data, statuses", [c[1:] for c in HTTP], ids=[c[0] for c in HTTP])
+def test_http_of_the_router(router, data, statuses):
+    assert raw(router.port, data)[9:12] in (*statuses, b"503")
+
+
+def test_clients_that_leave(s):
+    """Half a request, a whole one whose answer nobody reads, a stream left at once: nothing stays behind."""
+    body = json.dumps(PROBE | {"stream": True, "sampling_params": {"max_new_tokens": 200, "ignore_eos": True}}).encode()
+    head = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    for cut in (10, len(head), len(head) + 5, len(head) + len(body)):
+        with socket.create_connection(("127.0.0.1", s.port)) as c:
+            c.sendall((head + body)[:cut])
+    deadline = time.monotonic() + LIMIT
+    while load := s.get("/v1/loads").json()["loads"][0]["num_running_reqs"]:
+        assert time.monotonic() < deadline, load
+        time.sleep(0.02)
+
+
+# ---- PUT /weights ----------------------------------------------------------------------------------------------------
+
+
+def uploads(model):
+    good = (model / "model.safetensors").read_bytes()
+    header, data = read_tensors(model)
+    renamed = dict(header)
+    renamed["extra"] = renamed.pop(NORM)
+    yield "cut in the data", good[:-10], None, 400, "truncated"
+    yield "cut in the header", good[:50], None, 400, "truncated"
+    yield "seven bytes", good[:7], None, 400, "truncated"
+    yield "nothing", b"", None, 400, "truncated"
+    yield "bytes at the end", good + b"x", None, 400, "after the last tensor"
+    yield "header length huge", b"\xff" * 8 + good[8:], None, 413, "limit"
+    yield "wrong hash", good, "0" * 64, 400, "SHA-256"
+    yield "no hash", good, "", 400, "X-Clime-SHA256"
+    yield "hash of letters", good, "z" * 64, 400, "X-Clime-SHA256"
+    yield "wrong shape", pack(header | {NORM: header[NORM] | {"shape": [32, 2]}}, data), None, 400, NORM
+    yield "wrong type", pack(header | {NORM: header[NORM] | {"dtype": "I16"}}, data), None, 400, NORM
+    yield "unknown tensor", pack(renamed, data), None, 400, "extra"
+    yield "no tensors", pack({}, b""), None, 400, "missing"
+    yield "header a list", pack(b"[]", b""), None, 400, "safetensors header"
+
+
+def test_uploads_that_are_refused(s, model):
+    for name, body, sha, status, says in uploads(model):
+        sha = hashlib.sha256(body).hexdigest() if sha is None else sha
+        reply = s.client.put("/weights/7", content=body, headers={"X-Clime-SHA256": sha} if sha else {})
+        assert reply.status_code == status and says in reply.json()["message"], (name, reply.status_code, reply.text)
+        assert s.get("/get_weight_version").json() == {"weight_version": "default"}, name
+    good = (model / "model.safetensors").read_bytes()
+    sha = {"X-Clime-SHA256": hashlib.sha256(good).hexdigest()}
+    refused(s.client.put("/weights/7", content=good, headers=sha, params={"inflight": "drop"}), "inflight")
+    refused(s.client.put("/weights/" + "v" * 1000, content=good, headers=sha), "version")
+    head = b"PUT /weights/7 HTTP/1.1\r\nHost: x\r\nX-Clime-SHA256: " + b"0" * 64
+    with socket.create_connection(("127.0.0.1", s.port)) as c:  # a client that dies in the middle
+        c.sendall(head + b"\r\nContent-Length: %d\r\n\r\n" % len(good) + good[: len(good) // 2])
+    deadline = time.monotonic() + LIMIT  # its lock on updates goes with it
+    while (reply := s.client.put("/weights/8", content=good[:-1], headers=sha)).status_code == 429:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    refused(reply, "truncated")
+
+
+# ---- clime-router ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def router():
+    with program("clime-router", "--http-threads", "16", "--max-payload-size", "256k") as p:
+        yield p
+
+
+@pytest.mark.parametrize("url", ["", "x", "ftp://a:1", "http://", "http:// a", "http://a\"b", "http://" + "a" * 5000, 5,
+                                 None, ["http://a"]], ids=lambda u: repr(u)[:20])  # fmt: skip
+def test_worker_urls(router, url):
+    refused(router.post("/workers", {"url": url}), "url")
+    assert router.get("/workers").json()["workers"] == []
+
+
+def test_router_bodies(router):
+    for path in ("/workers", "/generate"):
+        for body in (b"{nope", b"[]", b'{"url": "\xff"}', b'{"a":' * 5000, b""):
+            reply = router.client.post(path, content=body)
+            assert reply.status_code in (400, 503), (path, body[:20], reply.status_code)
+            assert reply.json()["message"]
+    refused(router.client.post("/generate", content=b"a" * (300 << 10)), status=413)
+    for method, path, status in [("GET", "/nothing", 404), ("GET", "/generate", 405), ("GET", "/workers/7", 404),
+                                 ("GET", "/workers/x", 404), ("DELETE", "/workers/7", 404)]:  # fmt: skip
+        assert router.client.request(method, path).status_code == status, (method, path)
+
+
+def test_workers_that_are_not_there(model):
+    """Unreachable ones, and one that speaks no HTTP: the request goes on to one that works, or ends with 502/503."""
+    with socket.socket() as mute, program("clime-router", "--health-check-interval", "0.2", "--policy", "round_robin",
+                                          "--request-timeout", "20") as r:  # fmt: skip
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        assert r.post("/workers", {"url": "http://127.0.0.1:9"}).status_code == 202
+        reply = r.post("/generate", PROBE)
+        assert reply.status_code in (502, 503) and "127.0.0.1:9" in reply.json()["message"], reply.text
+        with program("clime-server", "--model-path", model) as worker:
+            assert r.post("/workers", {"url": worker.url}).status_code == 202
+            for _ in range(4):
+                assert r.json("/generate", PROBE)["output_ids"]
+        assert r.get("/workers").status_code == 200
+
+
+# ---- clime-tok -------------------------------------------------------------------------------------------------------
+
+
+def tok_lines(command, folder, lines):
+    status, out, err = run("clime-tok", command, folder, stdin=b"".join(line + b"\n" for line in lines))
+    assert status == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+BAD_LINES = [b"nope", b"[]", b"5", b"{", b'{"text": 5}', b'{"ids": "a"}', b'{"ids": [1.5]}', b'{"ids": [-1]}',
+             b'{"other": 1}', b'{"text": "\xff"}', b'{"text": "\\ud800"}', b"\xff\xfe", b"[" * 10000, b'{"messages": 5}',
+             b'{"ids": [99999999999]}', b"\x00"]  # fmt: skip
+
+
+@pytest.mark.parametrize("command, good, key", [
+    ("encode", b'{"text": "hi"}', "ids"),
+    ("decode", b'{"ids": [104, 105]}', "text"),
+    ("render", b'{"messages": [{"role": "user", "content": "hi"}]}', "text"),
+])  # fmt: skip
+def test_tok_answers_each_bad_line_and_goes_on(model, command, good, key):
+    first = tok_lines(command, model, [good])
+    lines = [x for bad in BAD_LINES for x in (bad, good)]
+    answers = tok_lines(command, model, lines)
+    assert len(answers) == len(lines)
+    assert answers[1::2] == first * len(BAD_LINES) and key in first[0]
+    for line, answer in zip(BAD_LINES, answers[::2]):
+        harmless = command == "render" and line == b'{"other": 1}'  # an unused variable; messages is undefined
+        assert harmless or set(answer) == {"error"} and answer["error"] or command == "render", (line, answer)
+
+
+@pytest.mark.parametrize("words, status, says", [
+    ([], 2, "usage"),
+    (["translate"], 2, "usage"),
+    (["encode"], 2, "usage"),
+    (["encode", "/nowhere"], 1, "/nowhere"),
+    (["decode", "/nowhere"], 1, "/nowhere"),
+    (["render", "/nowhere"], 1, "/nowhere"),
+    (["render", "--template", "/nowhere.jinja"], 1, "/nowhere.jinja"),
+    (["render", "--date", "yesterday", "x"], 2, "usage"),
+])  # fmt: skip
+def test_tok_words(words, status, says):
+    got, _, err = run("clime-tok", *words)
+    assert got == status and says in err
+
+
+def test_tok_template_with_an_error(tmp_path):
+    path = tmp_path / "t.jinja"
+    path.write_text("line one\n{% if %}")
+    status, _, err = run("clime-tok", "render", "--template", path)
+    assert status == 1 and "line 2" in err, err
