@@ -101,15 +101,14 @@ static enum clime_err choose_dtype(const char *name, const struct clime_config *
 static enum clime_err plan_memory(struct clime_model *m, int max_pos, struct clime_error *e) {
     const struct clime_config *c = &m->cfg;
     size_t table = (size_t)max_pos * (size_t)(c->rope_rot / 2) * sizeof(float);
-    char *packed = NULL;
     m->rope = (struct clime_rope){.max_pos = max_pos, .rot = c->rope_rot, .interleaved = c->rope_interleaved};
     struct clime_plan *p = &m->plan;
     clime_plan_add(p, "weights", (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m)), &m->flat);
     clime_plan_add(p, "rope cos", table, (void **)(uintptr_t)&m->rope.cos); /* [max_pos, rot/2] */
     clime_plan_add(p, "rope sin", table, (void **)(uintptr_t)&m->rope.sin);
-    clime_plan_add(p, "packed weights", carve_packed(m, NULL), (void **)&packed);
+    clime_plan_add(p, "packed weights", carve_packed(m, NULL), &m->packed_base);
     enum clime_err rc = clime_plan_commit(p, m->dev, "weights", e);
-    if (rc == CLIME_OK) carve_packed(m, packed);
+    if (rc == CLIME_OK) carve_packed(m, m->packed_base);
     return rc;
 }
 

@@ -29,6 +29,7 @@ struct clime_model {
         void *qkv, *o, *gu, *down;
     } * packed; /* [L] */
     void *packed_head;
+    void *packed_base; /* the allocation that they are carved from */
     struct clime_plan plan;
 };
 

@@ -145,6 +145,7 @@ failed:
     clime_prober_stop(prober);
     if (http) clime_http_server_stop(http);
     clime_workers_free(r.workers);
+    free(o.workers.items);
     if (e.code) LOG_ERROR("%s", e.msg);
     return e.code ? 1 : 0;
 }

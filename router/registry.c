@@ -135,10 +135,10 @@ void clime_router_workers_post(struct clime_http_request *rq, void *context) {
     clime_arena_init(&arena, body.len + 4096);
     clime_json_init(&j, body.ptr, body.len, &arena, &e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "url"))
-            clime_json_string(&j, &url);
-        else
+        if (!clime_str_is(key, "url"))
             clime_json_skip(&j, NULL);
+        else if (!clime_json_string(&j, &url))
+            clime_error_prefix(&e, "url");
     }
     if (!clime_json_end(&j))
         clime_http_reply_err(rq, &e);

@@ -103,7 +103,10 @@ enum clime_err clime_chat_render(const struct clime_chat_template *t, const stru
     clime_buf_init(&messages, MAX_RENDERED);
     clime_buf_init(&vars, MAX_RENDERED);
     enum clime_err err = clime_chat_messages(p->messages, t->takes_parts, &messages, e);
+    if (err) clime_error_prefix(e, "messages");
     if (!err && clime_str_is(clime_buf_str(&messages), "[]")) err = clime_fail(e, CLIME_ERR_INPUT, "messages is empty");
+    if (!err && p->kwargs.len > 0 && p->kwargs.ptr[0] != '{')
+        err = clime_fail(e, CLIME_ERR_INPUT, "chat_template_kwargs must be an object");
     if (err) goto done;
     clime_jw_init(&w, &vars);
     clime_jw_object(&w);

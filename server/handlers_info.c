@@ -130,7 +130,10 @@ void clime_handle_model(struct clime_http_request *rq, void *context) {
     struct clime_buf body;
     struct clime_jw w;
     if (!clime_str_is(clime_http_param(rq), s->model_name)) {
-        clime_http_reply_error(rq, 404, "the model does not exist");
+        struct clime_error e;
+        clime_fail(&e, CLIME_ERR_NOT_FOUND, "the model " CLIME_STR_FMT " does not exist",
+                   CLIME_STR_ARG(clime_http_param(rq)));
+        clime_http_reply_err(rq, &e);
         return;
     }
     clime_buf_init(&body, INFO_BYTES);

@@ -109,6 +109,16 @@ static void encode(void *arg, struct clime_tok_scratch *scratch) {
                                         t->texts[i].len, &t->ids[i], t->error);
 }
 
+static enum clime_err check_ids(const struct text_request *t) {
+    int n_vocab = t->server->model->cfg.V; /* may be more than the tokenizer knows: those decode to nothing */
+    for (int i = 0; i < t->n; i++)
+        for (size_t k = 0; k < t->ids[i].len; k++)
+            if (t->ids[i].data[k] < 0 || t->ids[i].data[k] >= n_vocab)
+                return clime_fail(t->error, CLIME_ERR_INPUT, "token %d is outside the vocabulary of %d",
+                                  (int)t->ids[i].data[k], n_vocab);
+    return CLIME_OK;
+}
+
 static void decode(void *arg, struct clime_tok_scratch *scratch) {
     struct text_request *t = arg;
     (void)scratch;
@@ -217,6 +227,7 @@ void clime_handle_detokenize(struct clime_http_request *rq, void *context) {
     enum clime_err err = parse(&t, rq, "tokens");
     if (!err && t.is_chat) err = clime_fail(&e, CLIME_ERR_INPUT, "give tokens");
     if (!err) err = read_items(&t, false);
+    if (!err) err = check_ids(&t);
     for (int i = 0; i < t.n && t.decoded; i++) clime_buf_init(&t.decoded[i], CLIME_MAX_REPLY);
     if (!err) err = clime_text_pool_run(t.server->text, decode, &t, &e);
     if (!err) {

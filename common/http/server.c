@@ -8,6 +8,7 @@
  */
 #include "common/http/server.h"
 
+#include <arpa/inet.h>
 #include <civetweb.h>
 #include <dlfcn.h>
 #include <netdb.h>
@@ -325,11 +326,22 @@ static void server_free(struct clime_http_server *s) {
     free(s);
 }
 
+/* CivetWeb takes four numbers of any size for an address and listens somewhere else. */
+static enum clime_err check_host(const char *host, struct clime_error *e) {
+    struct in_addr v4;
+    struct in6_addr v6;
+    bool numeric = strspn(host, "0123456789.") == strlen(host);
+    if (strchr(host, ':') ? inet_pton(AF_INET6, host, &v6) == 1 : !numeric || inet_pton(AF_INET, host, &v4) == 1)
+        return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "%s is no address to listen on", host);
+}
+
 enum clime_err clime_http_server_start(const struct clime_http_options *o, struct clime_http_server **out,
                                        struct clime_error *e) {
     CHECK(o->host && o->routes && o->n_threads > 0);
     *out = NULL;
-    enum clime_err rc = check_tls(o, e);
+    enum clime_err rc = check_host(o->host, e);
+    if (rc == CLIME_OK) rc = check_tls(o, e);
     if (rc != CLIME_OK) return rc;
     raise_file_limit(o->n_threads);
     struct clime_http_server *s = xcalloc(1, sizeof *s);

@@ -251,7 +251,7 @@ def refused(reply, *says, status=400):
 
 
 HUGE, DEEP = 1e300, "deep"
-NOT_A_STRING, NOT_A_BOOL, NOT_A_NUMBER = [5, {}], [5, "yes", {}], ["1", True, {}, [1]]
+NOT_A_STRING, NOT_A_BOOL, NOT_A_NUMBER = [5, {}], [5, "yes", {}], ["1", True, {}, [[1]]]
 
 # Fields by endpoint and where they are, with values of a wrong type or out of range.
 GENERATE = {
@@ -453,7 +453,7 @@ HTTP = [
     ("method of 100 KB", b"A" * 100000 + b" / HTTP/1.1\r\n\r\n", (b"", b"400", b"413", b"431", b"501")),
     ("path of 100 KB", b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", (b"", b"400", b"413", b"414", b"431")),
     ("1000 headers", b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 1000 + b"\r\n", (b"", b"400", b"413", b"431")),
-    ("length negative", b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n{}", (b"", b"400")),
+    ("length negative", b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n{}", (b"", b"400", b"411")),
     ("length huge", b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n{}",
      (b"", b"400", b"413")),
     ("length over the limit", b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n{}", (b"413",)),

@@ -1,0 +1,355 @@
+"""What a user can get wrong with clime-train, one case a row: files, lines, options, folders, rewards, routers.
+
+Each row ends with a status that is not 0 and a message that names the thing, soon, and leaves a run folder that works
+with its own options as it did before. Rewards that fail in the middle of a run, and runs that others disturb, are in
+test_rl.py; lines of `grade` in test_grade.py.
+"""
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import threading
+import time
+
+import pytest
+from programs import BUILD
+from test_bad_input import FOLDERS, LIMIT, run
+
+
+@pytest.fixture(scope="module")
+def d(tmp_path_factory):
+    """A tiny random model and a task."""
+    folder = tmp_path_factory.mktemp("runs")
+    for words in (["init", folder / "init", "--hidden-size", 64, "--intermediate-size", 192, "--num-hidden-layers", 1,
+                   "--num-attention-heads", 2, "--num-key-value-heads", 1, "--head-dim", 32,
+                   "--max-position-embeddings", 256],
+                  ["task", folder / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 20,
+                   "--num-heldout", 8]):  # fmt: skip
+        status, _, err = run("clime-train", *words)
+        assert status == 0, err
+    return folder
+
+
+def words_of(options):
+    out = []
+    for name, value in options.items():
+        if value is not None:
+            out += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return out
+
+
+def rl(d, name, **change):
+    options = {
+        "run": d / name, "hf_checkpoint": d / "init", "prompt_data": d / "task" / "train.jsonl", "input_key": "prompt",
+        "label_key": "label", "apply_chat_template": True, "rm_type": "random", "num_rollout": 2,
+        "rollout_batch_size": 4, "n_samples_per_prompt": 2, "global_batch_size": 8, "rollout_max_response_len": 8,
+        "max_tokens_per_gpu": 256, "use_dynamic_batch_size": True, "threads": 1, "server_threads": 1, **change,
+    }  # fmt: skip
+    return ["rl", *words_of(options)]
+
+
+def fails(words, *says, status=(1,), limit=LIMIT):
+    t0 = time.monotonic()
+    got, _, err = run("clime-train", *words, timeout=limit + 10)
+    assert got in status, (got, err[-2000:])
+    for word in says:
+        assert word in err, (word, err[-2000:])
+    assert time.monotonic() - t0 < limit
+    return err
+
+
+@pytest.fixture(scope="module")
+def done_run(d):
+    """A run of two rollouts, to its end."""
+    status, out, err = run("clime-train", *rl(d, "done"), timeout=2 * LIMIT)
+    assert status == 0, err
+    return d / "done"
+
+
+def test_two_rollouts(d, done_run):
+    lines = [json.loads(line) for line in open(done_run / "metrics.jsonl")]
+    steps = [m for m in lines if m["kind"] == "train"]
+    assert len(steps) == 2 and all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps)
+
+
+# ---- commands and options --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words, status, says", [
+    ([], 2, "clime-train COMMAND"),
+    (["train"], 2, 'no command "train"'),
+    (["init"], 1, "clime-train init DIR"),
+    (["init", "X", "--head-dim", "33"], 1, "head-dim"),
+    (["init", "X", "--num-attention-heads", "3", "--num-key-value-heads", "2"], 1, "num-key-value-heads"),
+    (["init", "X", "--family", "gpt2"], 1, "gpt2"),
+    (["init", "X", "--hidden-size", "0"], 1, "hidden-size"),
+    (["init", "X", "--tokenizer", "/nowhere"], 1, "/nowhere"),
+    (["init", "X", "--vocab-size", "16"], 1, "vocab-size"),
+    (["task"], 1, "clime-train task DIR"),
+    (["task", "X", "--kind", "poems"], 1, "poems"),
+    (["task", "X", "--max-operand", "1", "--num-heldout", "100"], 1, "questions"),
+    (["sft"], 1, "--hf-checkpoint"),
+    (["rl"], 1, "is required"),
+    (["eval"], 1, "is required"),
+    (["report"], 1, "which run"),
+    (["report", "/nowhere"], 1, "/nowhere"),
+    (["export"], 1, "export needs"),
+    (["export", "/nowhere", "X", "--hf-checkpoint", "INIT"], 1, "/nowhere"),
+    (["grade", "--rm-tpye", "math"], 1, "rm-type"),
+])  # fmt: skip
+def test_commands(d, tmp_path, words, status, says):
+    words = [str(tmp_path / "out") if w == "X" else str(d / "init") if w == "INIT" else w for w in words]
+    fails(words, says, status=(status,))
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+OPTIONS = [
+    ("unknown option", {"rollout_batchsize": 4}, ["rollout-batch-size"]),
+    ("no number", {"num_rollout": "many"}, ["num-rollout", "many"]),
+    ("negative", {"rollout_batch_size": -1}, ["rollout-batch-size"]),
+    ("constraint", {"global_batch_size": 5}, ["rollout-batch-size", "n-samples-per-prompt", "global-batch-size"]),
+    ("constraint with steps", {"num_steps_per_rollout": 3}, ["global-batch-size", "num-steps-per-rollout"]),
+    ("not a choice", {"kl_loss_type": "k9"}, ["kl-loss-type"]),
+    ("temperature 0", {"rollout_temperature": 0}, ["rollout-temperature"]),
+    ("no limit", {"rollout_max_response_len": None}, ["rollout-max-response-len"]),
+    ("dynamic without a size", {"max_tokens_per_gpu": None}, ["max-tokens-per-gpu"]),
+    ("no run folder", {"run": None}, ["--run"]),
+    ("unknown reward", {"rm_type": "vibes"}, ["vibes"]),
+    ("reward without its command", {"rm_type": "command"}, ["rm-command"]),
+    ("server's option", {"server_max_runing_requests": 4}, ["max-running-requests"]),
+    ("penalty", {"server_frequency_penalty": 1}, ["frequency-penalty"]),
+    ("tensor parallel", {"tensor_model_parallel_size": 2}, ["tensor-model-parallel-size"]),
+    ("device", {"device": "tpu"}, ["tpu"]),
+    ("slice", {"prompt_data": "TRAIN@[a:b]"}, ["[a:b]"]),
+    ("empty slice", {"prompt_data": "TRAIN@[5:5]"}, ["no prompt"]),
+    ("folder as prompts", {"prompt_data": "/"}, ["/"]),
+    ("no prompts", {"prompt_data": "/nowhere.jsonl"}, ["/nowhere.jsonl"]),
+    ("no model", {"hf_checkpoint": "/nowhere"}, ["/nowhere"]),
+    ("no reference", {"ref_load": "/nowhere", "use_kl_loss": True, "kl_loss_coef": 0.1}, ["/nowhere"]),
+    ("nothing serves", {"router_url": "http://127.0.0.1:9", "server_threads": None}, ["127.0.0.1:9", "--router-url"]),
+    ("no URL", {"router_url": "nonsense", "server_threads": None}, ["nonsense", "--router-url"]),
+    ("eval set", {"eval_prompt_data": "/nowhere.jsonl", "eval_interval": 1}, ["/nowhere.jsonl"]),
+]
+
+
+@pytest.mark.parametrize("change, says", [c[1:] for c in OPTIONS], ids=[c[0] for c in OPTIONS])
+def test_rl_options(d, change, says):
+    change = {k: v.replace("TRAIN", str(d / "task" / "train.jsonl")) if isinstance(v, str) else v
+              for k, v in change.items()}  # fmt: skip
+    name = "options-" + "-".join(change)
+    fails(rl(d, name, **change), *says)
+    if (d / name / "ledger.db").exists():
+        db = sqlite3.connect(d / name / "ledger.db")
+        assert db.execute("SELECT count(*) FROM steps").fetchone()[0] == 0
+
+
+# ---- prompt files ----------------------------------------------------------------------------------------------------
+
+
+LINES = [
+    ("broken", b'{"prompt": "1+1", "label": "2"', ["x.jsonl:2"]),
+    ("a list", b"[1]", ["x.jsonl:2"]),
+    ("no prompt", b'{"label": "2"}', ["x.jsonl:2", '"prompt"', "--input-key"]),
+    ("no label", b'{"prompt": "1+1"}', ["x.jsonl:2", '"label"', "--label-key"]),
+    ("prompt a number", b'{"prompt": 5, "label": "2"}', ["x.jsonl:2"]),
+    ("empty messages", b'{"prompt": [], "label": "2"}', ["x.jsonl:2"]),
+    ("not UTF-8", b'{"prompt": "\xff", "label": "2"}', ["x.jsonl:2"]),
+    ("metadata a list", b'{"prompt": "a", "label": "2", "metadata": [1]}', ["x.jsonl:2", "metadata"]),
+    ("deep", b'{"prompt": ' + b"[" * 5000, ["x.jsonl:2"]),
+]
+
+
+@pytest.mark.parametrize("line, says", [c[1:] for c in LINES], ids=[c[0] for c in LINES])
+@pytest.mark.parametrize("command", ["rl", "sft"])
+def test_lines(d, tmp_path, command, line, says):
+    if command == "sft" and line.startswith(b'{"prompt": [], '):
+        pytest.skip("an empty prompt is for the template to judge")
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"prompt": "1+1", "label": "2"}\n' + line + b"\n")
+    if command == "rl":
+        fails(rl(d, "lines", prompt_data=path), *says)
+    else:
+        fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", path, "--label-key", "label",
+               "--apply-chat-template", "--save-hf", tmp_path / "out", "--metadata-key" if False else "--num-epoch", 1],
+              *says)  # fmt: skip
+        assert not (tmp_path / "out").exists()
+
+
+def test_sft_response_that_is_no_text(d, tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"prompt": "a", "response": "b"}\n{"prompt": "a", "response": 5}\n')
+    fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", path, "--save-hf", tmp_path / "out"], "line 2",
+          "response")  # fmt: skip
+    fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", "/nowhere.jsonl", "--save-hf", tmp_path / "out"],
+          "/nowhere.jsonl")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["architecture unknown", "data cut", "header length huge", "type not supported"])
+def test_rl_refuses_a_folder(d, tmp_path, name):
+    change, says = next(c[1:] for c in FOLDERS if c[0] == name)
+    shutil.copytree(d / "init", tmp_path / "model")
+    change(tmp_path / "model")
+    fails(rl(d, "folders", hf_checkpoint=tmp_path / "model"), *says)
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_folders_that_cannot_be_written(d, tmp_path):
+    taken = tmp_path / "file"
+    taken.write_text("in the way")
+    fails(rl(d, "x", run=taken / "run"), str(taken))
+    fails(rl(d, "x", run=taken), str(taken))
+    fails(rl(d, "x", save=taken / "checkpoints"), str(taken))
+    fails(["sft", "--hf-checkpoint", d / "init", "--prompt-data", d / "task" / "warmup.jsonl", "--apply-chat-template",
+           "--save-hf", taken / "out", "--threads", 1], str(taken))  # fmt: skip
+    fails(["init", taken / "model"], str(taken))
+    fails(["task", taken / "task"], str(taken))
+    fails(["eval", "--run", taken, "--hf-checkpoint", d / "init", "--eval-prompt-data", "held",
+           d / "task" / "heldout.jsonl", "--eval-max-response-len", 4, "--rm-type", "random"], str(taken))  # fmt: skip
+
+
+def same_as_before(d, run_dir):
+    """The run's own command finds it finished, as it was."""
+    status, out, err = run("clime-train", *rl(d, run_dir.name), timeout=2 * LIMIT)
+    assert status == 0 and "done" in out + err
+
+
+def test_run_of_other_options(d, done_run):
+    fails(rl(d, "done", lr=0.5), "--lr", "another run folder")
+    fails(rl(d, "done", rollout_seed=5), "--rollout-seed")
+    fails(rl(d, "done", prompt_data=d / "task" / "warmup.jsonl", label_key="response"), "differs")
+    same_as_before(d, done_run)
+
+
+def test_run_of_another_model(d, done_run, tmp_path):
+    """The same path with other contents: a longer layer, then other weights."""
+    init = d / "init"
+    shutil.move(init, d / "kept")
+    try:
+        for seed, width in ((1234, 128), (99, 192)):
+            status, _, err = run("clime-train", "init", init, "--hidden-size", 64, "--intermediate-size", width,
+                                 "--num-hidden-layers", 1, "--num-attention-heads", 2, "--num-key-value-heads", 1,
+                                 "--head-dim", 32, "--max-position-embeddings", 256, "--seed", seed)  # fmt: skip
+            assert status == 0, err
+            if width != 192:
+                fails(rl(d, "done", num_rollout=3), "shape")
+            shutil.rmtree(init)
+    finally:
+        shutil.rmtree(init, ignore_errors=True)
+        shutil.move(d / "kept", init)
+    same_as_before(d, done_run)
+
+
+def test_broken_ledgers(d, done_run, tmp_path):
+    for name, data in (("text", b"this is no database, but long enough to be read as one" * 100), ("cut", None)):
+        folder = tmp_path / name
+        shutil.copytree(done_run, folder)
+        for extra in ("ledger.db-wal", "ledger.db-shm"):
+            (folder / extra).unlink(missing_ok=True)
+        path = folder / "ledger.db"
+        path.write_bytes(data or path.read_bytes()[:5000])
+        fails(["report", folder], "ledger")
+        fails(rl(d, "x", run=folder), "ledger")
+    newer = tmp_path / "newer"
+    shutil.copytree(done_run, newer)
+    db = sqlite3.connect(newer / "ledger.db")
+    db.execute("PRAGMA user_version = 1000")
+    db.commit()
+    db.close()
+    fails(rl(d, "x", run=newer), "schema version 1000")
+    fails(["report", newer], "schema version 1000")
+
+
+def test_broken_checkpoint(d, done_run, tmp_path):
+    """A checkpoint whose file was cut is not trained on."""
+    newest = sorted(p for p in (done_run / "checkpoints").iterdir() if p.is_dir())[-1]
+    for victim in sorted(p.name for p in newest.iterdir() if p.stat().st_size > 100):
+        broken = tmp_path / victim
+        shutil.copytree(newest, broken)
+        os.truncate(broken / victim, (broken / victim).stat().st_size // 2)
+        if victim.startswith("model") or victim.endswith((".bin", ".json", ".safetensors")):
+            got, _, err = run("clime-train", "export", broken, tmp_path / "out", "--hf-checkpoint", d / "init")
+            assert got in (0, 1) and (got == 0 or victim in err or str(broken) in err), (victim, err)
+
+
+# ---- routers and rewards ---------------------------------------------------------------------------------------------
+
+
+def test_router_that_never_answers(d):
+    """It takes the connection and says nothing: the call's own limit (10 s) ends it, by name."""
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        port = mute.getsockname()[1]
+        fails(rl(d, "mute", router_url=f"http://127.0.0.1:{port}", server_threads=None), "--router-url", str(port),
+              limit=40)  # fmt: skip
+
+
+def test_router_that_speaks_something_else(d):
+    with socket.socket() as odd:
+        odd.bind(("127.0.0.1", 0))
+        odd.listen()
+
+        def answer():
+            while True:
+                try:
+                    c, _ = odd.accept()
+                except OSError:
+                    return
+                with c:
+                    c.recv(4096)
+                    c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
+
+        threading.Thread(target=answer, daemon=True).start()
+        port = odd.getsockname()[1]
+        fails(rl(d, "odd", router_url=f"http://127.0.0.1:{port}", server_threads=None), "--router-url", str(port))
+
+
+REWARDS = [
+    ("dies", "exit 3", {}, ["failed"]),
+    ("hangs", "sleep 1000", {"rm_timeout": 0.3}, ["TIMEOUT"]),
+    ("no such command", "/nowhere/reward", {}, ["failed"]),
+    ("says nonsense", "while read -r line; do echo nonsense; done", {"rm_timeout": 2}, ["failed"]),
+    ("answers others", 'while read -r line; do echo \'{"id": 123456789, "reward": 1}\'; done', {"rm_timeout": 2}, ["failed"]),
+    ("not a number", 'while read -r l; do i=${l#*\\"id\\":}; echo "{\\"id\\":${i%%[,\\}]*},\\"reward\\":\\"x\\"}"; done',
+     {"rm_timeout": 2}, ["failed"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command, change, says", [c[1:] for c in REWARDS], ids=[c[0] for c in REWARDS])
+def test_rewards_that_fail(d, command, change, says, request):
+    """The run ends and says why; nothing was trained, every failed sample has its reason and no reward."""
+    name = "reward-" + request.node.callspec.id.replace(" ", "-")
+    fails(rl(d, name, rm_type="command", rm_command=command, rollout_batch_size=1, global_batch_size=2, **change), *says)
+    db = sqlite3.connect(d / name / "ledger.db")
+    one = lambda sql: db.execute(sql).fetchone()[0]
+    assert one("SELECT count(*) FROM samples WHERE status = 'failed'") > 0
+    assert one("SELECT count(*) FROM samples WHERE status = 'failed' AND (error IS NULL OR reward IS NOT NULL)") == 0
+    assert one("SELECT count(*) FROM steps") == 0
+
+
+def test_eval_input(d, tmp_path):
+    def evaluate(**change):
+        options = {"run": tmp_path / "run", "hf_checkpoint": d / "init", "apply_chat_template": True, "rm_type": "random",
+                   "eval_input_key": "prompt", "eval_label_key": "label", "eval_max_response_len": 4, **change}  # fmt: skip
+        return ["eval", *words_of(options)]
+
+    held = d / "task" / "heldout.jsonl"
+    fails([*evaluate(), "--eval-prompt-data", "a", "/nowhere.jsonl"], "/nowhere.jsonl")
+    fails([*evaluate(), "--eval-prompt-data", "a", held, "a", held], "two sets are named a")
+    fails([*evaluate(), "--eval-prompt-data", "a", held, "b"], "pairs")
+    fails([*evaluate(eval_input_key="question"), "--eval-prompt-data", "a", held], "question", ":1")
+    fails([*evaluate(eval_label_key="answer"), "--eval-prompt-data", "a", held], "answer", ":1")
+    fails([*evaluate(rm_type="vibes"), "--eval-prompt-data", "a", held], "vibes")
+    fails([*evaluate(hf_checkpoint="/nowhere"), "--eval-prompt-data", "a", held], "/nowhere")
+    fails([*evaluate(router_url="http://127.0.0.1:9"), "--eval-prompt-data", "a", held], "--router-url")
+
+
+def test_children_leave_nothing(d, done_run):
+    """No program of the runs above is left."""
+    mine = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout
+    assert not [line for line in mine.splitlines() if str(d) in line and str(BUILD) in line and "clime-" in line]
