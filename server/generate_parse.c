@@ -7,6 +7,8 @@
  */
 #include "server/generate_parse.h"
 
+#include <stdio.h>
+
 struct fields { /* raw values; empty = absent or null */
     struct clime_str rid, text, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
         token_ids_logprob, return_text_in_logprobs, logprob_temperature, stream, extra_key, cache_salt,
@@ -211,6 +213,21 @@ static enum clime_err give_options(struct clime_generation *gen, bool shared, st
     return CLIME_OK;
 }
 
+/* One rid for a batch becomes rid_0, rid_1, ... as in SGLang; aborting the rid, a prefix of them, ends them all. */
+static enum clime_err number_rids(struct clime_generation *gen, struct clime_error *e) {
+    for (int i = 0; i < gen->n_prompts; i++) {
+        struct clime_str *rid = &gen->prompts[i].rid;
+        if (rid->len == 0) return CLIME_OK; /* none was given: each gets its own */
+        char *z = clime_arena_alloc(&gen->job->arena, rid->len + 16);
+        if (!z) return clime_fail(e, CLIME_ERR_LIMIT, "the request takes too much memory");
+        int n = snprintf(z, rid->len + 16, CLIME_STR_FMT "_%d", CLIME_STR_ARG(*rid), i);
+        *rid = (struct clime_str){z, (size_t)n};
+        if (rid->len > CLIME_MAX_RID)
+            return clime_fail(e, CLIME_ERR_INPUT, "a rid has at most %d bytes", CLIME_MAX_RID);
+    }
+    return CLIME_OK;
+}
+
 static bool read_flag(struct clime_str raw, const char *name, bool *out, struct clime_error *e) {
     struct clime_json j;
     if (raw.len == 0) return true;
@@ -235,9 +252,6 @@ enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_g
         clime_json_init(&j, f.sampling_params.ptr, f.sampling_params.len, &gen->job->arena, e);
         if (!read_params(&j, gen, 0) || !clime_json_end(&j)) return clime_error_prefix(e, "sampling_params");
     }
-    bool rid_list = f.rid.len > 0 && f.rid.ptr[0] == '[';
-    if (f.rid.len > 0 && !rid_list && gen->n_prompts > 1)
-        return clime_fail(e, CLIME_ERR_INPUT, "a batch needs a list of rids, one for each prompt");
     const struct {
         struct clime_str raw;
         const char *name;
@@ -255,6 +269,8 @@ enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_g
     for (size_t i = 0; i < CLIME_COUNT(fields); i++)
         if (!each_prompt(gen, fields[i].raw, fields[i].name, fields[i].list_is_value, fields[i].read, e))
             return e->code;
+    bool one_rid = f.rid.len > 0 && f.rid.ptr[0] == '"' && gen->n_prompts > 1;
+    if (one_rid && (err = number_rids(gen, e))) return err;
     if (!read_flag(f.stream, "stream", &gen->job->stream, e) ||
         !read_flag(f.return_prompt_token_ids, "return_prompt_token_ids", &o->return_prompt_ids, e))
         return e->code;

@@ -169,6 +169,26 @@ static void write_versions(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_close(w);
 }
 
+/* Fields of SGLang that have one value here: there is one tier of cache, one replica, and reasoning is not told apart.
+ */
+static void write_single_valued(struct clime_jw *w, const struct clime_output *o) {
+    clime_jw_key(w, "cached_tokens_details");
+    clime_jw_object(w);
+    clime_jw_key(w, "device");
+    clime_jw_int(w, o->cached_tokens);
+    clime_jw_key(w, "host");
+    clime_jw_int(w, 0);
+    clime_jw_key(w, "storage");
+    clime_jw_int(w, 0);
+    clime_jw_key(w, "storage_backend");
+    clime_jw_null(w);
+    clime_jw_close(w);
+    clime_jw_key(w, "reasoning_tokens");
+    clime_jw_int(w, 0);
+    clime_jw_key(w, "dp_rank");
+    clime_jw_int(w, 0);
+}
+
 static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t from, const struct fragment *frag) {
     int64_t now = clime_now_us(), end = o->finished_us ? o->finished_us : now;
     clime_jw_object(w);
@@ -182,6 +202,7 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t 
     clime_jw_int(w, (int64_t)o->out.len);
     clime_jw_key(w, "cached_tokens");
     clime_jw_int(w, o->cached_tokens);
+    write_single_valued(w, o);
     clime_jw_key(w, "weight_version");
     clime_jw_strz(w, o->version ? o->version->name : "");
     clime_jw_key(w, "num_retractions");
