@@ -231,11 +231,11 @@ static enum clime_err parse_option(const struct clime_opt *table, int n, char **
     return rc;
 }
 
-static void print_help(const struct clime_opt *table, int n, const char *usage) {
+static void print_help(const struct clime_opt *table, int n, const char *usage, bool markdown) {
     struct clime_buf text;
     clime_buf_init(&text, 1 << 20);
-    clime_options_describe(table, n, 0, &text);
-    printf("%s\n%s", usage, clime_buf_str(&text).ptr);
+    clime_options_describe(table, n, markdown, &text);
+    printf(markdown ? "```\n%s\n```\n\n%s" : "%s\n%s", usage, clime_buf_str(&text).ptr);
     clime_buf_free(&text);
 }
 
@@ -249,7 +249,10 @@ enum clime_err clime_options_parse(const struct clime_opt *table, int n, int arg
         if (!options_ended && strcmp(argv[i], "--") == 0) {
             options_ended = true;
         } else if (!options_ended && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)) {
-            print_help(table, n, usage);
+            print_help(table, n, usage, false);
+            exit(0);
+        } else if (!options_ended && strcmp(argv[i], "--help-markdown") == 0) {
+            print_help(table, n, usage, true);
             exit(0);
         } else if (!options_ended && is_option(argv[i])) {
             enum clime_err rc = parse_option(table, n, argv, &i, e);

@@ -1,4 +1,4 @@
-/* Command-line options from one table: parsing, checks, --help, and the generated overview in README.
+/* Command-line options from one table: parsing, checks, --help, and the generated docs/options.md.
  *
  * A program lists its options once; the table names the option, where its value goes, its default as text (parsed
  * at start like a user's value), its unit or choices, and one line of help. Anything not in the table is an error
@@ -39,11 +39,12 @@ struct clime_opt {
 
 /* Sets every default, then parses argv[1..argc). positional: receives up to max_positional words that belong to no
  * option, the rest of it is set to NULL; more words are an error. After "--" every word is positional. A value given
- * twice: the last one holds. On "--help" or "-h" prints usage and the table and exits 0 (the only exit in common/). */
+ * twice: the last one holds. On "--help" or "-h" prints usage and the table and exits 0 (the only exit in common/);
+ * "--help-markdown" does so for docs/options.md (scripts/docs). */
 enum clime_err clime_options_parse(const struct clime_opt *table, int n, int argc, char **argv, const char **positional,
                                    int max_positional, const char *usage, struct clime_error *e);
 
-/* Writes the help text of the table; markdown != 0 writes tables for README. */
+/* Writes the help text of the table; markdown != 0 writes tables for docs/options.md. */
 struct clime_buf;
 void clime_options_describe(const struct clime_opt *table, int n, int markdown, struct clime_buf *out);
 

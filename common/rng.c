@@ -43,6 +43,7 @@ void clime_rng_init(struct clime_rng *r, uint64_t seed) {
     r->seed = seed;
     r->next = 0;
     r->left = 0;
+    r->has_spare = false;
 }
 
 uint32_t clime_rng_u32(struct clime_rng *r) {
@@ -72,7 +73,14 @@ double clime_rng_double(struct clime_rng *r) {
 }
 
 double clime_rng_normal(struct clime_rng *r) {
-    double u = 1.0 - clime_rng_double(r); /* (0, 1]: the logarithm is finite */
-    double v = clime_rng_double(r);
-    return sqrt(-2.0 * log(u)) * cos(2.0 * 3.14159265358979323846 * v);
+    if (r->has_spare) {
+        r->has_spare = false;
+        return r->spare;
+    }
+    double u = ((double)clime_rng_u32(r) + 1) * 0x1p-32; /* (0, 1]: the logarithm is finite */
+    double v = (double)clime_rng_u32(r) * 0x1p-32, radius = sqrt(-2.0 * log(u)),
+           angle = 2.0 * 3.14159265358979323846 * v;
+    r->has_spare = true;
+    r->spare = radius * sin(angle);
+    return radius * cos(angle);
 }

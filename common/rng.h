@@ -4,6 +4,7 @@
 #ifndef CLIME_COMMON_RNG_H
 #define CLIME_COMMON_RNG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* One Philox block: counter[4], key[2] -> out[4]. */
@@ -18,12 +19,14 @@ struct clime_rng {
     uint64_t seed;
     uint64_t next; /* position of the next block */
     uint32_t out[4];
-    int left; /* words of out not yet used */
+    int left;     /* words of out not yet used */
+    double spare; /* Box-Muller makes two normals; the second waits here */
+    bool has_spare;
 };
 void clime_rng_init(struct clime_rng *r, uint64_t seed);
 uint32_t clime_rng_u32(struct clime_rng *r);
 uint64_t clime_rng_below(struct clime_rng *r, uint64_t n); /* unbiased in [0, n), n > 0 */
 double clime_rng_double(struct clime_rng *r);              /* [0, 1), 53 bits */
-double clime_rng_normal(struct clime_rng *r);              /* mean 0, deviation 1 (Box-Muller) */
+double clime_rng_normal(struct clime_rng *r);              /* mean 0, deviation 1 (Box-Muller), within 6.7 */
 
 #endif

@@ -9,6 +9,7 @@
 
 #include "common/hash.h"
 #include "common/rng.h"
+#include "common/threadpool.h"
 #include "model/convert.h"
 #include "model/weights_map.h"
 
@@ -46,18 +47,38 @@ static void store(void *flat, enum clime_dtype dt, int64_t at, float v) {
         ((uint16_t *)flat)[at] = clime_bf16_of(v);
 }
 
+/* One tensor, filled chunk by chunk: a chunk is a function of (seed, tensor, chunk) alone, so any thread may make it.
+ */
+#define INIT_CHUNK ((int64_t)1 << 18)
+struct init_job {
+    const struct clime_slice *slice;
+    enum clime_dtype dt;
+    void *flat;
+    float std;
+    uint64_t seed, tensor;
+};
+
+static void init_chunk(void *arg, int i) {
+    const struct init_job *j = arg;
+    const struct clime_slice *s = j->slice;
+    size_t len = strlen(s->name);
+    bool bias = len > 5 && strcmp(s->name + len - 5, ".bias") == 0;
+    const uint64_t key[] = {j->seed, j->tensor, (uint64_t)i};
+    int64_t from = i * INIT_CHUNK, to = from + INIT_CHUNK < s->n ? from + INIT_CHUNK : s->n;
+    struct clime_rng rng;
+    clime_rng_init(&rng, clime_hash64(key, 3));
+    for (int64_t k = from; k < to; k++) {
+        float v = s->n_dim == 2 ? (float)clime_rng_normal(&rng) * j->std : bias ? 0.0f : 1.0f;
+        store(j->flat, j->dt, s->offset + k, v);
+    }
+}
+
 void clime_weights_init(const struct clime_layout *l, enum clime_dtype dt, void *flat, float std, uint64_t seed) {
     clime_weights_zero_padding(l, dt, flat);
+    struct clime_pool *pool = clime_pool_new(l->n > INIT_CHUNK ? 0 : 1);
     for (int i = 0; i < l->n_slices; i++) {
-        const struct clime_slice *s = &l->slices[i];
-        size_t len = strlen(s->name);
-        bool bias = len > 5 && strcmp(s->name + len - 5, ".bias") == 0;
-        uint64_t words[2] = {seed, (uint64_t)i};
-        struct clime_rng rng;
-        clime_rng_init(&rng, clime_hash64(words, 2));
-        for (int64_t k = 0; k < s->n; k++) {
-            float v = s->n_dim == 2 ? (float)clime_rng_normal(&rng) * std : bias ? 0.0f : 1.0f;
-            store(flat, dt, s->offset + k, v);
-        }
+        struct init_job j = {&l->slices[i], dt, flat, std, seed, (uint64_t)i};
+        clime_pool_run(pool, (int)((l->slices[i].n + INIT_CHUNK - 1) / INIT_CHUNK), init_chunk, &j);
     }
+    clime_pool_free(pool);
 }

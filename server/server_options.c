@@ -252,10 +252,6 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .def = "info",
          .choices = "debug|info|warn|error",
          .help = "what is logged to standard error"},
-        {.name = "print-options",
-         .type = CLIME_OPT_BOOL,
-         .value = &o->print_options,
-         .help = "print this list as Markdown and exit"},
         {.name = "print-routes",
          .type = CLIME_OPT_BOOL,
          .value = &o->print_routes,
@@ -272,15 +268,9 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
     *o = (struct clime_server_options){0};
     int n = make_table(o, table);
     enum clime_err err =
-        clime_options_parse(table, n, argc, argv, NULL, 0, "clime-server --model-path DIR [options]", e);
+        clime_options_parse(table, n, argc, argv, NULL, 0,
+                            "clime-server --model-path DIR [options]\nServes one policy from paged KV memory.", e);
     if (err) return err;
-    if (!o->model_path && !o->print_routes && !o->print_options)
-        return clime_fail(e, CLIME_ERR_INPUT, "--model-path is required");
+    if (!o->model_path && !o->print_routes) return clime_fail(e, CLIME_ERR_INPUT, "--model-path is required");
     return CLIME_OK;
-}
-
-void clime_server_options_describe(struct clime_buf *out) {
-    struct clime_server_options o;
-    struct clime_opt table[MAX_OPTIONS];
-    clime_options_describe(table, make_table(&o, table), 1, out);
 }

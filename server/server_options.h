@@ -27,14 +27,11 @@ struct clime_server_options {
     int64_t port, health_port, http_threads, text_threads, emitter_threads, max_body, parent_fd, drain_timeout;
     bool incremental_streaming_output;
     int log_level;
-    bool print_routes, print_options;
+    bool print_routes;
 };
 
-/* Parses and checks; CLIME_ERR_INPUT names the option. --print-routes and --print-options need no model. */
+/* Parses and checks; CLIME_ERR_INPUT names the option. --print-routes needs no model. */
 enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_server_options *o, struct clime_error *e);
-
-/* The options as Markdown tables, for README. */
-void clime_server_options_describe(struct clime_buf *out);
 
 extern const char *const clime_device_names[]; /* by the index of `device` */
 extern const char *const clime_dtype_names[];

@@ -20,12 +20,14 @@
 
 #define MAX_RESPONSE_BYTES ((size_t)1 << 24)
 #define LOG_EVERY_US 2000000
+#define LOSS_WINDOW 16
 
 struct sft_options {
     struct clime_learner_options learner;
     struct clime_data_options data;
     const char *save_hf, *device, *dtype;
     int64_t num_epoch, global_batch_size, seed, threads, max_tokens, max_len, warmup, decay;
+    double target_loss;
     int schedule;
     bool no_shuffle, recompute;
 };
@@ -45,6 +47,8 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
         {"save-hf", CLIME_OPT_STRING, &o->save_hf, NULL, "DIR", "where the trained model goes"},
         {"training", CLIME_OPT_SECTION, .help = "training"},
         {"num-epoch", CLIME_OPT_INT, &o->num_epoch, "1", "N", "passes over the data", 1, 1e6},
+        {"target-loss", CLIME_OPT_DOUBLE, &o->target_loss, "0", "X",
+         "stop once the mean loss of the last 16 steps is this low; 0 = run all passes", 0, 1e9},
         {"global-batch-size", CLIME_OPT_INT, &o->global_batch_size, "32", "N", "samples a step", 1, 1e6},
         {"lr", CLIME_OPT_DOUBLE, &l->lr, "1e-5", "X", "learning rate", 0, 10},
         {"min-lr", CLIME_OPT_DOUBLE, &l->min_lr, "0", "X", "where decay ends", 0, 10},
@@ -197,6 +201,19 @@ static enum clime_err run_step(struct clime_learner *l, const struct sft_options
     return err;
 }
 
+/* The mean loss of the last LOSS_WINDOW steps: one batch's loss is too noisy to stop by. */
+struct recent_loss {
+    double last[LOSS_WINDOW];
+    int64_t n;
+};
+
+static bool reached(struct recent_loss *r, double loss, double target) {
+    r->last[r->n++ % LOSS_WINDOW] = loss;
+    double sum = 0;
+    for (int i = 0; i < LOSS_WINDOW; i++) sum += r->last[i];
+    return r->n >= LOSS_WINDOW && sum / LOSS_WINDOW <= target;
+}
+
 static enum clime_err train(struct clime_learner *l, const struct sft_options *o, const struct sft_set *set,
                             struct clime_error *e) {
     int batch_size = o->global_batch_size < set->n ? (int)o->global_batch_size : set->n;
@@ -205,16 +222,19 @@ static enum clime_err train(struct clime_learner *l, const struct sft_options *o
     const struct clime_sample **batch = xcalloc((size_t)batch_size, sizeof(struct clime_sample *));
     int64_t t0 = clime_now_us(), told = t0, tokens = 0, total = steps_per_epoch * o->num_epoch;
     struct clime_step_stats stats = {0};
+    struct recent_loss recent = {0};
+    bool done = false;
     enum clime_err err = CLIME_OK;
-    for (int64_t step = 0; step < total; step++) {
+    for (int64_t step = 0; step < total && !done; step++) {
         int64_t at = step % steps_per_epoch;
         if (at == 0) epoch_order(o, step / steps_per_epoch, order, set->n);
         for (int i = 0; i < batch_size; i++) batch[i] = set->samples[order[at * batch_size + i]];
         err = run_step(l, o, batch, batch_size, &stats, e);
         if (err) break;
         tokens += stats.tokens;
+        done = step + 1 == total || (o->target_loss > 0 && reached(&recent, stats.loss, o->target_loss));
         int64_t now = clime_now_us();
-        if (now - told < LOG_EVERY_US && step + 1 < total) continue;
+        if (now - told < LOG_EVERY_US && !done) continue;
         told = now;
         printf("step %lld/%lld  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tok/s\n", (long long)step + 1,
                (long long)total, stats.loss, stats.grad_norm, stats.lr, (double)tokens * 1e6 / (double)(now - t0));
