@@ -212,13 +212,10 @@ int main(int argc, char **argv) {
         fprintf(stderr, "clime-server: %s\n", e.msg);
         return 2;
     }
-    if (s.opts.print_routes || s.opts.print_options) {
+    if (s.opts.print_routes) {
         struct clime_buf out;
         clime_buf_init(&out, 1 << 16);
-        if (s.opts.print_routes)
-            clime_http_routes_json(clime_server_routes, &out);
-        else
-            clime_server_options_describe(&out);
+        clime_http_routes_json(clime_server_routes, &out);
         puts(out.data);
         clime_buf_free(&out);
         return 0;
