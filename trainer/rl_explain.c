@@ -1,6 +1,7 @@
 /* --explain: what a run would do, in words and figures, before it does it. Called by clime_rl_main; pure text. */
 #include <inttypes.h>
 
+#include "trainer/algorithm/loss.h"
 #include "trainer/rl_run.h"
 
 static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out) {
@@ -60,6 +61,8 @@ void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
     size_t before = out->len;
     clime_rl_inert_explain(&rl->o, out);
     if (rl->o.pack.balance) clime_buf_adds(out, "  --balance-data: the trainer is one rank\n");
+    if (rl->o.learner.use_kl_loss && !clime_loss_needs_ref(&rl->o.learner))
+        clime_buf_adds(out, "  --use-kl-loss: its coefficient is 0, so the reference model is not run\n");
     if (rl->o.over_sampling_batch_size)
         clime_buf_adds(out, "  --over-sampling-batch-size: it is the rollout batch size\n");
     if (out->len == before) clime_buf_adds(out, "  none\n");

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -53,10 +54,16 @@ static bool has_config(const char *dir) {
     return there;
 }
 
-/* slime's rule: --load where it exists, else --ref-load, else --hf-checkpoint. */
+static bool same_folder(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* slime's rule: --load where it exists, else --ref-load, else --hf-checkpoint. Its recipes name one folder in --load
+ * and --save; that one exists from the first start on and holds checkpoints, which recovery finds by the ledger. */
 static enum clime_err choose_initial(struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
-    if (o->load && access(o->load, F_OK) == 0) {
+    if (o->load && access(o->load, F_OK) == 0 && !same_folder(o->load, rl->checkpoint_dir)) {
         rl->initial_dir = o->load;
         if (!has_config(o->load))
             return clime_fail(

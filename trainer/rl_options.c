@@ -250,6 +250,7 @@ static enum clime_err check_required(const struct clime_rl_options *o, struct cl
     if ((o->num_rollout > 0) == (o->num_epoch > 0))
         return clime_fail(e, CLIME_ERR_INPUT, "give one of --num-rollout and --num-epoch");
     if (!(o->sampling.temperature > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-temperature must be above 0");
+    if (!(o->sampling.top_p > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-top-p must be above 0");
     if (o->over_sampling_batch_size && o->over_sampling_batch_size != o->rollout_batch_size)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--over-sampling-batch-size %lld cannot be honoured: every group of a synchronous rollout is "
@@ -294,7 +295,7 @@ static enum clime_err derive_batch(struct clime_rl_options *o, struct clime_erro
                       (long long)o->global_batch_size, (long long)o->num_steps_per_rollout);
 }
 
-static void derive_eval(struct clime_rl_options *o, const struct given *g) {
+static enum clime_err derive_eval(struct clime_rl_options *o, const struct given *g, struct clime_error *e) {
     struct clime_sampling_options *v = &o->eval_sampling;
     const struct clime_sampling_options *r = &o->sampling;
     if (!g->eval_temperature) v->temperature = r->temperature;
@@ -312,6 +313,7 @@ static void derive_eval(struct clime_rl_options *o, const struct given *g) {
     if (!o->eval_tool_key) o->eval_tool_key = o->tool_key;
     if (!o->eval_rm_type) o->eval_rm_type = o->rm_type;
     if (!o->eval_reward_key) o->eval_reward_key = o->reward_key;
+    return v->top_p > 0 ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "--eval-top-p must be above 0");
 }
 
 static void derive_learner(struct clime_rl_options *o, const struct given *g) {
@@ -420,7 +422,7 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     if (!rc && !o->evaluate) rc = derive_batch(o, e);
     if (rc) goto done;
     if (!g.max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
-    derive_eval(o, &g);
+    if ((rc = derive_eval(o, &g, e))) goto done;
     derive_learner(o, &g);
     o->options_json = deciding_options(table, n_core);
 done:

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "trainer/algorithm/loss.h"
 #include "trainer/folder.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
@@ -75,7 +76,7 @@ static void add_train_metrics(struct clime_metrics_line *m, const struct clime_r
     clime_metrics_line_int(m, "train/step", s->step);
     clime_metrics_line_add(m, "train/loss", s->loss);
     clime_metrics_line_add(m, "train/pg_loss", s->pg_loss);
-    if (rl->o.learner.use_kl_loss) clime_metrics_line_add(m, "train/kl_loss", s->kl_loss);
+    if (clime_loss_needs_ref(&rl->o.learner)) clime_metrics_line_add(m, "train/kl_loss", s->kl_loss);
     clime_metrics_line_add(m, "train/entropy_loss", s->entropy);
     clime_metrics_line_add(m, "train/pg_clipfrac", s->clipfrac);
     clime_metrics_line_add(m, "train/ppo_kl", s->ppo_kl);
