@@ -140,17 +140,24 @@ double clime_pass_at_k(int n, int c, int k) {
     return 1 - miss;
 }
 
+/* A failed sample is no wrong answer: a prompt counts with the answers that have a reward, where those are k or more. */
 static void add_pass(struct clime_metrics_line *m, const char *name, struct clime_sample *const *s, int n, int tries) {
     char key[256];
     for (int k = 1; k <= tries; k *= 2) {
         double sum = 0;
+        int prompts = 0;
         for (int i = 0; i < n; i += tries) {
-            int right = 0;
-            for (int t = 0; t < tries; t++) right += s[i + t]->has_reward && s[i + t]->reward == 1;
-            sum += clime_pass_at_k(tries, right, k);
+            int right = 0, scored = 0;
+            for (int t = 0; t < tries; t++) {
+                scored += s[i + t]->has_reward;
+                right += s[i + t]->has_reward && s[i + t]->reward == 1;
+            }
+            if (scored < k) continue;
+            sum += clime_pass_at_k(scored, right, k);
+            prompts++;
         }
         snprintf(key, sizeof key, "eval/%s-pass@%d", name, k);
-        clime_metrics_line_add(m, key, sum * tries / n);
+        if (prompts) clime_metrics_line_add(m, key, sum / prompts);
     }
 }
 
