@@ -96,7 +96,7 @@ fuzz-run: $(FUZZ)
 bench: all ## measure server, training step and kernels beside their ceilings and peers
 	scripts/bench
 help: ## this list
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*##' Makefile scripts/cuda.mk | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 20
 clean: ## remove what was made
 	rm -rf $(O)
 
