@@ -68,6 +68,18 @@ $(O)/unit/%: tests/unit/%.c $$(call unit_libs,$$(word 1,$$(subst /, ,$$*)))
 unit-build: $(UNIT)
 $(O)/bench_kernels: tests/bench/bench_kernels.c $(O)/libkernels.a $(O)/libcommon.a
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) -lm -pthread
+# Instrumented code brings false warnings and takes minutes at -O3, so sanitizer builds have options of their own.
+# Reports go to files beside the programs: a child's report counts, whoever started it and wherever its output went.
+ASAN     = SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" CFLAGS="-O1 -g -Wno-error" OPT=
+TSAN     = SAN="-fsanitize=thread" CFLAGS="-O1 -g -Wno-error" OPT=
+REPORT   = log_path=$(abspath $(O)/report):exitcode=99
+.PHONY: suite
+suite:
+	@mkdir -p $(O) && rm -f $(O)/report.*
+	@export CLIME_BUILD=$(O) CLIME_KILLS=2 ASAN_OPTIONS=$(REPORT) UBSAN_OPTIONS=print_stacktrace=1:$(REPORT) \
+	  TSAN_OPTIONS=$(REPORT); scripts/test $(if $(ONLY),-k "$(ONLY)"); status=$$?; \
+	  ! cat $(O)/report.* 2>/dev/null && exit $$status
+
 unit: $(UNIT) ## build and run the unit tests
 	@for t in $(UNIT); do echo "== $$t"; $$t || exit 1; done
 
@@ -81,18 +93,20 @@ format: ## rewrite the sources with clang-format
 	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
 layers: ## no file includes a layer above its own
 	scripts/layers
-asan: ## build with address and undefined sanitizers in $(O)/asan and run the unit tests
-	$(MAKE) O=$(O)/asan CFLAGS="-O1 -g" OPT= SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" all unit
-tsan: ## build with the thread sanitizer in $(O)/tsan and run the unit tests
-	$(MAKE) O=$(O)/tsan CFLAGS="-O1 -g" OPT= SAN="-fsanitize=thread" all unit
-fuzz: ## run the fuzzing loops under the address and undefined sanitizers
-	$(MAKE) O=$(O)/asan SAN="-fsanitize=address,undefined -fno-omit-frame-pointer" fuzz-run
+asan: ## run every test against a build with the address and undefined sanitizers, in $(O)/asan
+	+$(MAKE) O=$(O)/asan $(ASAN) suite
+tsan: ## run the unit tests and two end-to-end tests against a build with the thread sanitizer, in $(O)/tsan
+	+$(MAKE) O=$(O)/tsan $(TSAN) ONLY="test_two_rollouts or test_many_clients_at_once" suite
+fuzz: ## run the fuzzers under the address and undefined sanitizers
+	$(MAKE) O=$(O)/asan $(ASAN) fuzz-run
 FUZZ = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(O)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.c $$(if $$(filter fuzz_json,$$*),,$(O)/libmodel.a) $(O)/libcommon.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) $(LDLIBS)
-fuzz-run: $(FUZZ)
+fuzz-run: $(FUZZ) all
 	@for t in $(FUZZ); do $$t || exit 1; done
+	scripts/setup test
+	CLIME_BUILD=$(O) build/venv/bin/python tests/fuzz/fuzz_http.py
 bench: all ## measure server, training step and kernels beside their ceilings and peers
 	scripts/bench
 help: ## this list

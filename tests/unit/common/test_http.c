@@ -434,8 +434,11 @@ static void test_start_errors(void **state) {
     assert_null(s);
     assert_non_null(strstr(error.msg, "cannot listen on 127.0.0.1:"));
     o.port = 0;
-    o.host = "300.1.1.1";
-    assert_int_equal(clime_http_server_start(&o, &s, &error), CLIME_ERR_IO);
+    const char *const hosts[] = {"300.1.1.1", "999.1.1.1", "127.0.0", "1:2:3", ""};
+    for (size_t i = 0; i < CLIME_COUNT(hosts); i++) {
+        o.host = hosts[i];
+        assert_int_equal(clime_http_server_start(&o, &s, &error), CLIME_ERR_INPUT);
+    }
     o = options();
     o.tls_certificate = "/nonexistent.pem";
     assert_int_equal(clime_http_server_start(&o, &s, &error), CLIME_ERR_NOT_FOUND);
