@@ -241,7 +241,7 @@ enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_g
                                     struct clime_error *e) {
     struct fields f = {0};
     enum clime_err err;
-    if (!find_fields(clime_http_body(gen->rq), &gen->job->arena, &f, e)) return e->code;
+    if (!find_fields(gen->body, &gen->job->arena, &f, e)) return e->code;
     if ((err = read_prompts(gen, &f, e))) return err;
     bool one_each = f.sampling_params.len > 0 && f.sampling_params.ptr[0] == '[';
     if ((err = give_options(gen, !one_each, e))) return err;

@@ -18,10 +18,11 @@
 #define MAX_RENDERED ((size_t)64 << 20) /* bytes of a prompt as text */
 #define POLL_US 500000                  /* how often a sleeping worker looks whether its client is still there */
 
-void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq) {
+void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq,
+                            struct clime_str body) {
     /* ids take at most 2 bytes a character of the body, parameters and strings less */
-    size_t cap = clime_http_body(rq).len * 8 + ((size_t)4 << 20);
-    *gen = (struct clime_generation){.server = s, .rq = rq, .job = clime_job_new(cap, s->tokenizer)};
+    size_t cap = body.len * 8 + ((size_t)4 << 20);
+    *gen = (struct clime_generation){.server = s, .rq = rq, .body = body, .job = clime_job_new(cap, s->tokenizer)};
 }
 
 enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, struct clime_error *e) {

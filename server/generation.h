@@ -24,6 +24,7 @@ struct clime_prompt {
 struct clime_generation {
     struct clime_server *server;
     struct clime_http_request *rq;
+    struct clime_str body; /* of the request: what the endpoint parses */
     struct clime_job *job;
     struct clime_prompt *prompts; /* [n_prompts] in the job's arena */
     int n_prompts;
@@ -33,7 +34,8 @@ struct clime_generation {
 };
 
 /* Makes the job with its arena; prompts are filled in by the endpoint (clime_generation_prompts allocates them). */
-void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq);
+void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq,
+                            struct clime_str body);
 enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, struct clime_error *e);
 
 /* CLIME_OK: the job ran and is closed (and, when job->stream, the stream is written and ended). Otherwise nothing was

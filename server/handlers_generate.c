@@ -6,7 +6,7 @@ void clime_handle_generate(struct clime_http_request *rq, void *context) {
     struct clime_generate_options opts = {0};
     struct clime_generate_reply *reply = NULL;
     struct clime_error e = {0};
-    clime_generation_begin(&gen, context, rq);
+    clime_generation_begin(&gen, context, rq, clime_http_body(rq));
     enum clime_err err = clime_generate_parse(&gen, &opts, &e);
     if (err) goto done;
     gen.job->endpoint = reply = clime_generate_reply_new(&opts);

@@ -196,7 +196,7 @@ void clime_handle_completions(struct clime_http_request *rq, void *context) {
     struct clime_generation gen;
     struct clime_openai_request r = {.server = context};
     struct clime_error e = {0};
-    clime_generation_begin(&gen, context, rq);
+    clime_generation_begin(&gen, context, rq, clime_http_body(rq));
     gen.job->framer = &framer;
     enum clime_err err = clime_openai_parse(&gen, false, &r, &e);
     r.prompts = gen.prompts;

@@ -201,7 +201,7 @@ static bool read_chat_prompt(struct clime_generation *gen, struct clime_openai_r
 enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struct clime_openai_request *r,
                                   struct clime_error *e) {
     struct clime_json j;
-    struct clime_str key, body = clime_http_body(gen->rq);
+    struct clime_str key;
     bool no_tools = false;
     int64_t best_of = 1, max_tokens = -1;
     r->chat = chat;
@@ -211,7 +211,7 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
     r->logp = (struct clime_logp_options){.start = -1, .prompt_temperature = 1};
     clime_buf_init(&r->event, CLIME_MAX_REPLY);
     gen->job->endpoint = r;
-    clime_json_init(&j, body.ptr, body.len, &gen->job->arena, e);
+    clime_json_init(&j, gen->body.ptr, gen->body.len, &gen->job->arena, e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         if (!clime_str_is(key, "max_tokens"))
             read_member(&j, key, gen, r, &no_tools, &best_of);

@@ -350,14 +350,16 @@ def test_pause_holds_new_requests_and_abort_reaches_them(plain):
     assert plain.json("/pause_generation", {}) == {"message": "Generation paused successfully.", "status": "ok"}
     call = in_background(lambda: httpx.post(plain.url + "/generate", timeout=60, json={
         "rid": "held", "input_ids": [1], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True}).json())
-    wait_for(lambda: load(plain) == 1)
-    time.sleep(0.05)
-    assert not call.done()
-    plain.json("/abort_request", {"abort_all": True})
-    reply = call.result(10)
+    try:
+        wait_for(lambda: load(plain) == 1)
+        time.sleep(0.05)
+        assert not call.done()
+        plain.json("/abort_request", {"abort_all": True})
+        reply = call.result(20)
+    finally:
+        plain.json("/continue_generation", {})
     assert reply["meta_info"]["finish_reason"]["message"] == "Abort in waiting queue"
     assert reply["output_ids"] == [] and reply["meta_info"]["output_token_logprobs"] == []
-    assert plain.json("/continue_generation", {})["status"] == "ok"
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
@@ -368,9 +370,13 @@ def test_pause_and_go_on_gives_the_same_bits(plain, mode):
     call = in_background(lambda: httpx.post(plain.url + "/generate", json=body, timeout=60).json())
     wait_for(lambda: load(plain) > 0)
     plain.json("/pause_generation", {"mode": mode})
-    flushed = plain.post("/flush_cache").status_code
-    assert flushed == (400 if mode == "in_place" else 200) or call.done()
-    plain.json("/continue_generation", {})
+    try:
+        flushed = plain.post("/flush_cache").status_code
+        time.sleep(0.05)
+        holds = plain.get("/v1/loads").json()["loads"][0]["num_running_reqs"] > 0
+        assert holds <= (mode == "in_place") and flushed == (400 if holds else 200)
+    finally:
+        plain.json("/continue_generation", {})
     assert [tokens(r) for r in call.result(30)] == want
 
 
