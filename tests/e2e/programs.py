@@ -99,3 +99,23 @@ def chat_model(folder):
         "{% if add_generation_prompt %}[assistant] {% endif %}"
     )
     return folder
+
+
+LIMIT = 60  # seconds that a short command may take on a busy machine
+
+
+def run(name, *words, stdin=b"", timeout=LIMIT):
+    """Runs a program to its end: (status, output, errors). A crash or a sanitizer's report is a failure here already."""
+    done = subprocess.run([BUILD / name, *map(str, words)], input=stdin, capture_output=True, timeout=timeout)
+    err = done.stderr.decode(errors="replace")
+    assert done.returncode >= 0 and "Sanitizer" not in err and "runtime error" not in err, (done.returncode, err)
+    return done.returncode, done.stdout.decode(errors="replace"), err
+
+
+def tiny_model(folder, **change):
+    """A random policy with a byte tokenizer and a chat template."""
+    sizes = {"hidden-size": 64, "intermediate-size": 192, "num-hidden-layers": 1, "num-attention-heads": 2,
+             "num-key-value-heads": 1, "head-dim": 32, "max-position-embeddings": 256, **change}  # fmt: skip
+    status, _, err = run("clime-train", "init", folder, *(w for k, v in sizes.items() for w in (f"--{k}", v)))
+    assert status == 0, err
+    return folder
