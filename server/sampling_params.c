@@ -25,24 +25,23 @@ void clime_sampling_defaults(struct clime_sampling_params *p) {
                                         .stream_interval = 1};
 }
 
-/* A number, also one in quotes, which some clients send and SGLang takes. */
-static bool read_number(struct clime_json *j, double *v) {
+/* Some clients send whole numbers as strings. */
+static bool read_whole(struct clime_json *j, double *v) {
     struct clime_str text;
-    char z[40], *end;
+    char z[24], *end;
     if (clime_json_peek(j) != CLIME_JSON_STRING) return clime_json_double(j, v);
     if (!clime_json_string(j, &text)) return false;
-    if (text.len == 0 || text.len >= sizeof z) return clime_json_bad(j, "a number is wanted, not a string");
+    if (text.len == 0 || text.len >= sizeof z) return clime_json_bad(j, "expected a number");
     memcpy(z, text.ptr, text.len);
     z[text.len] = '\0';
     *v = strtod(z, &end);
-    return (strspn(z, "0123456789+-.eE") == text.len && !*end && isfinite(*v)) ||
-           clime_json_bad(j, "a number is wanted, not a string");
+    return strspn(z, "-0123456789") == text.len && !*end ? true : clime_json_bad(j, "expected a number");
 }
 
 bool clime_sampling_int(struct clime_json *j, int64_t min, int64_t max, int64_t *out) {
     double v;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    if (!read_number(j, &v)) return false;
+    if (!read_whole(j, &v)) return false;
     if (v != floor(v)) return clime_json_bad(j, "an integer is wanted, not %g", v);
     if (v < (double)min || v > (double)max)
         return clime_json_bad(j, "%.0f is outside %lld..%lld", v, (long long)min, (long long)max);
@@ -57,7 +56,7 @@ bool clime_sampling_bool(struct clime_json *j, bool *out) {
 bool clime_sampling_double(struct clime_json *j, double min, double max, double *out) {
     double v;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    if (!read_number(j, &v)) return false;
+    if (!clime_json_double(j, &v)) return false;
     if (v < min || v > max) return clime_json_bad(j, "%g is outside %g..%g", v, min, max);
     *out = v;
     return true;

@@ -55,6 +55,7 @@ def refused(reply, *says, status=400):
 
 HUGE, DEEP = 1e300, "deep"
 NOT_A_STRING, NOT_A_BOOL, NOT_A_NUMBER = [5, {}], [5, "yes", {}], ["1", True, {}, [[1]]]
+NOT_WHOLE = ["one", "", "1.5", "1e3", "-", True, {}, [[1]]]  # "1" is taken: some clients quote whole numbers
 
 # Fields by endpoint and where they are, with values of a wrong type or out of range.
 GENERATE = {
@@ -63,8 +64,8 @@ GENERATE = {
     "input_ids": ["abc", {}, 5, [True], ["1"], [1.5], [-1], [260000], [2**40], [[1], 2], [[[1]]]],
     "sampling_params": ["x", 5, True],
     "return_logprob": NOT_A_BOOL,
-    "logprob_start_len": [*NOT_A_NUMBER, -2, 1.5, HUGE],
-    "top_logprobs_num": [*NOT_A_NUMBER, -1, HUGE],
+    "logprob_start_len": [*NOT_WHOLE, -2, 1.5, HUGE],
+    "top_logprobs_num": [*NOT_WHOLE, -1, HUGE],
     "token_ids_logprob": [5, "a", {}, ["a"], [-1], [260000]],
     "return_text_in_logprobs": NOT_A_BOOL,
     "logprob_temperature": [*NOT_A_NUMBER, 0, -1, HUGE],
@@ -74,21 +75,21 @@ GENERATE = {
     "return_prompt_token_ids": NOT_A_BOOL,
 }
 SAMPLING = {
-    "max_new_tokens": [*NOT_A_NUMBER, -1, 1.5, HUGE],
-    "min_new_tokens": [*NOT_A_NUMBER, -1, 1.5, HUGE],
+    "max_new_tokens": [*NOT_WHOLE, -1, 1.5, HUGE],
+    "min_new_tokens": [*NOT_WHOLE, -1, 1.5, HUGE],
     "temperature": [*NOT_A_NUMBER, -0.1, HUGE],
     "top_p": [*NOT_A_NUMBER, 0, -1, 1.01],
     "min_p": [*NOT_A_NUMBER, -1, 1.01],
-    "top_k": [*NOT_A_NUMBER, -2, 1.5, HUGE],
+    "top_k": [*NOT_WHOLE, -2, 1.5, HUGE],
     "frequency_penalty": [*NOT_A_NUMBER, -2.1, 2.1],
     "presence_penalty": [*NOT_A_NUMBER, -2.1, 2.1],
     "repetition_penalty": [*NOT_A_NUMBER, 0, 2.1],
-    "n": [*NOT_A_NUMBER, 0, -1, 1.5, HUGE],
+    "n": [*NOT_WHOLE, 0, -1, 1.5, HUGE],
     "sampling_seed": ["1", True, {}, 1.5, 2**70],
     "ignore_eos": NOT_A_BOOL,
     "skip_special_tokens": NOT_A_BOOL,
     "no_stop_trim": NOT_A_BOOL,
-    "stream_interval": [*NOT_A_NUMBER, 0, -1],
+    "stream_interval": [*NOT_WHOLE, 0, -1],
     "stop": [5, {}, [5], ["x" * 5000]],
     "stop_token_ids": [5, "a", ["a"], [-1], [1.5], [2**40]],
     "logit_bias": [5, [], {"a": 1}, {"-1": 1}, {"1": "a"}, {"1": HUGE}, {"260000": 1}, {"": 1}],
@@ -96,20 +97,20 @@ SAMPLING = {
     "json_schema": ["{}"],
 }
 OPENAI = {
-    "max_tokens": [*NOT_A_NUMBER, -1, 1.5],
-    "max_completion_tokens": [*NOT_A_NUMBER, -1, 1.5],
-    "min_tokens": [*NOT_A_NUMBER, -1],
+    "max_tokens": [*NOT_WHOLE, -1, 1.5],
+    "max_completion_tokens": [*NOT_WHOLE, -1, 1.5],
+    "min_tokens": [*NOT_WHOLE, -1],
     "temperature": [*NOT_A_NUMBER, -1],
     "top_p": [*NOT_A_NUMBER, 2],
-    "n": [*NOT_A_NUMBER, 0],
+    "n": [*NOT_WHOLE, 0],
     "seed": ["1", True, 1.5],
     "stop": [5, {}, [5]],
     "stream": NOT_A_BOOL,
     "stream_options": [5, "x", {"include_usage": 5}],
     "logprobs": ["yes", {}],
-    "top_logprobs": [*NOT_A_NUMBER, -1, 10000],
+    "top_logprobs": [*NOT_WHOLE, -1, 10000],
     "echo": NOT_A_BOOL,
-    "best_of": [*NOT_A_NUMBER, 0, 5],
+    "best_of": [*NOT_WHOLE, 0, 5],
     "logit_bias": [5, {"a": 1}],
     "response_format": [5, "text", {"type": "json_object"}],
     "tool_choice": ["required", 5, {"type": "function"}],

@@ -510,7 +510,6 @@ BAD = [
     ("grammar", b'{"input_ids":[1],"sampling_params":{"regex":"a+"}}'),
     ("lora", b'{"input_ids":[1],"lora_path":"x"}'),
     ("rid", b'{"input_ids":[1],"rid":5}'),
-    ("one rid for two", b'{"input_ids":[[1],[1]],"rid":"a"}'),
     ("same rid twice", b'{"input_ids":[[1],[1]],"rid":["a","a"]}'),
     ("stream", b'{"input_ids":[1],"stream":"yes"}'),
     ("top logprobs", b'{"input_ids":[1],"return_logprob":true,"top_logprobs_num":100000}'),

@@ -40,8 +40,8 @@ static void test_values(void **state) {
     assert_true(p.has_seed && p.seed == UINT64_MAX);
     assert_true(parse("{\"seed\": -1, \"stop\": [\"\", \"b\", \"c\"], \"max_new_tokens\": null}", &p, &a, &e));
     assert_true(p.seed == UINT64_MAX && p.n_stop == 2 && p.max_new_tokens == 128);
-    assert_true(parse("{\"max_new_tokens\": \"7\", \"temperature\": \"0.5\"}", &p, &a, &e)); /* numbers in quotes */
-    assert_true(p.max_new_tokens == 7 && p.temperature == 0.5);
+    assert_true(parse("{\"max_new_tokens\": \"7\", \"top_k\": \"-1\"}", &p, &a, &e)); /* numbers in quotes */
+    assert_true(p.max_new_tokens == 7 && p.top_k == -1);
     assert_true(parse("{\"logit_bias\": {\"9\": 1.5, \"3\": -2, \"9\": 4}}", &p, &a, &e));
     assert_int_equal(p.n_bias, 2);
     assert_int_equal(p.bias[0].id, 3);
@@ -57,8 +57,7 @@ static void test_refused(void **state) {
         "{\"max_new_tokens\": \"five\"}",
         "{\"max_new_tokens\": \"5.5\"}",
         "{\"max_new_tokens\": \"\"}",
-        "{\"temperature\": \"1e999\"}",
-        "{\"temperature\": \"nan\"}",
+        "{\"temperature\": \"1\"}",
         "{\"temperature\": -0.1}",
         "{\"top_p\": 0}",
         "{\"top_p\": 1.01}",
