@@ -140,7 +140,8 @@ double clime_pass_at_k(int n, int c, int k) {
     return 1 - miss;
 }
 
-/* A failed sample is no wrong answer: a prompt counts with the answers that have a reward, where those are k or more. */
+/* A failed sample is no wrong answer: a prompt counts with the answers that have a reward, where those are k or more.
+ */
 static void add_pass(struct clime_metrics_line *m, const char *name, struct clime_sample *const *s, int n, int tries) {
     char key[256];
     for (int k = 1; k <= tries; k *= 2) {

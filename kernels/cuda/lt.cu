@@ -23,7 +23,8 @@ enum { CHECK_ROWS = 256, CHECK_COLUMNS = 512 };
 #define LT_FUNCTIONS(X)                                                                                                \
     X(Create)                                                                                                          \
     X(Destroy)                                                                                                         \
-    X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)    \
+    X(MatmulDescCreate)                                                                                                \
+    X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                        \
         X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)                               \
             X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(Matmul) X(GetVersion)
 
