@@ -20,13 +20,13 @@ extern "C" {
 enum { MAX_SHAPES = 512, CANDIDATES = 16, WORKSPACE = 32 << 20 };
 enum { CHECK_ROWS = 256, CHECK_COLUMNS = 512 };
 
+/* clang-format off: it never settles on a list of macros */
 #define LT_FUNCTIONS(X)                                                                                                \
     X(Create)                                                                                                          \
-    X(Destroy)                                                                                                         \
-    X(MatmulDescCreate)                                                                                                \
-    X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy)                        \
-        X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)                               \
+    X(Destroy) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate)                \
+        X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)        \
             X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(Matmul) X(GetVersion)
+/* clang-format on */
 
 struct shape {
     int kind, rows, N, K; /* rows: T rounded up to a power of two */
