@@ -20,7 +20,8 @@ extern "C" {
 enum { MAX_SHAPES = 512, CANDIDATES = 16, WORKSPACE = 32 << 20 };
 enum { CHECK_ROWS = 256, CHECK_COLUMNS = 512 };
 
-/* clang-format off: it never settles on a list of macros */
+/* It never settles on a list of macros. */
+/* clang-format off */
 #define LT_FUNCTIONS(X)                                                                                                \
     X(Create)                                                                                                          \
     X(Destroy) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate)                \
