@@ -3,15 +3,20 @@
 
 const struct clime_http_route clime_router_routes[] = {
     /* generation: one worker */
-    {"POST", "/generate", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST|PUT", "/generate", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/v1/completions", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/v1/chat/completions", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/tokenize", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST", "/v1/tokenize", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/detokenize", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST", "/v1/detokenize", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/apply_template", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/v1/models", CLIME_HTTP_USER, clime_router_proxy},
+    {"GET", "/v1/models/{model}", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/model_info", CLIME_HTTP_USER, clime_router_proxy},
+    {"GET", "/get_model_info", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/server_info", CLIME_HTTP_USER, clime_router_proxy},
+    {"GET", "/get_server_info", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/health_generate", CLIME_HTTP_OPEN, clime_router_proxy},
     /* control: every worker, a result for each */
     {"POST", "/abort_request", CLIME_HTTP_ADMIN, clime_router_fanout},
