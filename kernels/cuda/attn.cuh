@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/cuda_int.cuh"
 
-enum { ATTN_SPLIT = 512, ATTN_SPLIT_BLOCKS = ATTN_SPLIT / CLIME_PAGE };
+enum { ATTN_SPLIT = 256, ATTN_SPLIT_BLOCKS = ATTN_SPLIT / CLIME_PAGE };
 #define LN2 0.6931471805599453f
 
 /* Arguments of every attention kernel, by value. */
@@ -75,14 +75,14 @@ static __device__ __forceinline__ float attn_lse(float m, float l) {
     return (m + log2f(l)) * LN2;
 }
 
-/* Tiles of `rows` (position, query head) rows are numbered over all sequences. Finds the tile-th: its sequence, and the
- * tile's number there. One warp; every lane gets it. */
-static __device__ __forceinline__ void attn_find_tile(const attn_args &a, int tile, int rows, int *seq,
+/* A sequence of n positions has n * heads rows, and tiles of `rows` of them are numbered over all sequences. Finds the
+ * tile-th: its sequence, and the tile's number there. One warp; every lane gets it. */
+static __device__ __forceinline__ void attn_find_tile(const attn_args &a, int tile, int rows, int heads, int *seq,
                                                       int *tile_in_seq) {
-    int lane = threadIdx.x & 31, group = a.H / a.HK, before = 0;
+    int lane = threadIdx.x & 31, before = 0;
     for (int base = 0;; base += 32) {
         int s = base + lane, n = 0;
-        if (s < a.n_seq) n = ((a.q_start[s + 1] - a.q_start[s]) * group + rows - 1) / rows;
+        if (s < a.n_seq) n = ((a.q_start[s + 1] - a.q_start[s]) * heads + rows - 1) / rows;
         int upto = n;
 #pragma unroll
         for (int k = 1; k < 32; k *= 2) {
@@ -100,9 +100,9 @@ static __device__ __forceinline__ void attn_find_tile(const attn_args &a, int ti
     }
 }
 
-static inline int attn_n_tiles(const struct clime_heads *h, const struct clime_attn *a, int rows) {
-    int n = 0, group = h->H / h->HK;
-    for (int s = 0; s < a->n_seq; s++) n += ((a->h_q_start[s + 1] - a->h_q_start[s]) * group + rows - 1) / rows;
+static inline int attn_n_tiles(const struct clime_attn *a, int rows, int heads) {
+    int n = 0;
+    for (int s = 0; s < a->n_seq; s++) n += ((a->h_q_start[s + 1] - a->h_q_start[s]) * heads + rows - 1) / rows;
     return n;
 }
 

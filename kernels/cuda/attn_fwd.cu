@@ -7,14 +7,10 @@
  *   split_kernel  decode: one warp a (sequence, KV head, split), all side by side, then merge_kernel.
  * Rows of one tile do not meet: mma's rows are independent and a row's sums run over its own fragment and quad. So
  * which kernel ran, and in which tile, does not show in a row's bits. */
-#include "kernels/cuda/attn.cuh"
+#include "kernels/cuda/attn_tile.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { BLOCK = CLIME_PAGE, TILE_WARPS = 4 };
-
-template <int DH> struct kv_stage {
-    bf16 k[BLOCK][DH + 8], v[BLOCK][DH + 8]; /* 16 bytes of padding: ldmatrix without bank conflicts */
-};
+enum { SPLIT_STAGES = 2 };
 
 /* What a warp knows of its 16 rows; a lane holds parts of rows lane/4 (index 0) and lane/4 + 8 (index 1). */
 template <int DH> struct warp_rows {
@@ -22,22 +18,6 @@ template <int DH> struct warp_rows {
     int pos[2]; /* position, -1 for rows past the end */
     float o[DH / 8][4], m[2], l[2];
 };
-
-/* Queues block b of keys and values; keys at or after n_keys become zeros (0 x garbage must stay 0 in P V). */
-template <int DH, int THREADS>
-static __device__ __forceinline__ void fetch_block(const attn_args &a, int seq, int head, int b, int n_keys,
-                                                   kv_stage<DH> *s) {
-    size_t ld, at = attn_block_at(a, seq, head, b, &ld);
-    constexpr int VECS = DH / 8;
-#pragma unroll 8
-    for (int e = threadIdx.x; e < BLOCK * VECS; e += THREADS) {
-        int key = e / VECS, c = e % VECS * 8;
-        bool in = b * BLOCK + key < n_keys;
-        size_t from = in ? at + key * ld + c : 0;
-        cp_async16(&s->k[key][c], a.k + from, in);
-        cp_async16(&s->v[key][c], a.v + from, in);
-    }
-}
 
 /* One block of keys from shared memory into the warp's running softmax. */
 template <int DH>
@@ -130,12 +110,6 @@ static __device__ __forceinline__ void attn_split(const attn_args &a, int seq, i
     if (WARPS > 1) __syncthreads(); /* the ring is free for the next split */
 }
 
-/* Row index of a sequence's rows (position major, the group's query heads minor) -> row of q and out. */
-static __device__ __forceinline__ size_t row_of(const attn_args &a, int seq, int head, int row) {
-    int group = a.H / a.HK;
-    return (size_t)(a.q_start[seq] + row / group) * a.H + head * group + row % group;
-}
-
 /* Rows first_row .. + 15 of a sequence to the warp's fragments. */
 template <int DH>
 static __device__ __forceinline__ void load_rows(const attn_args &a, int seq, int head, int first_row,
@@ -164,7 +138,7 @@ template <int DH> __global__ void __launch_bounds__(TILE_WARPS * 32) tile_kernel
     float(*sum)[DH / 8][4][32] = (float(*)[DH / 8][4][32])(smem + STAGES * sizeof(kv_stage<DH>)); /* [warp], merged o */
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, head = blockIdx.y;
     int seq, tile;
-    attn_find_tile(a, gridDim.x - 1 - blockIdx.x, ROWS, &seq, &tile); /* the longest rows first */
+    attn_find_tile(a, gridDim.x - 1 - blockIdx.x, ROWS, a.H / a.HK, &seq, &tile); /* the longest rows first */
     warp_rows<DH> r;
     load_rows<DH>(a, seq, head, tile * ROWS + warp * 16, r);
     int group = a.H / a.HK, len = a.q_start[seq + 1] - a.q_start[seq], pos0 = a.pos0 ? a.pos0[seq] : 0;
@@ -226,8 +200,7 @@ template <int DH> __global__ void __launch_bounds__(TILE_WARPS * 32) tile_kernel
 /* ---- decode ---- */
 
 /* Partial results of row (sequence's first row of q) and split: o[row][split][DH], ml[row][split] = (m, l). */
-template <int DH, int STAGES>
-__global__ void __launch_bounds__(32) split_kernel(attn_args a, int n_splits, float *o, float2 *ml) {
+template <int DH> __global__ void __launch_bounds__(32) split_kernel(attn_args a, int n_splits, float *o, float2 *ml) {
     extern __shared__ __align__(16) char smem[];
     int lane = threadIdx.x, split = blockIdx.x, head = blockIdx.y, seq = blockIdx.z;
     int group = a.H / a.HK, len = a.q_start[seq + 1] - a.q_start[seq], pos0 = a.pos0 ? a.pos0[seq] : 0;
@@ -236,7 +209,7 @@ __global__ void __launch_bounds__(32) split_kernel(attn_args a, int n_splits, fl
     warp_rows<DH> r;
     load_rows<DH>(a, seq, head, 0, r);
     int last = min(first + ATTN_SPLIT_BLOCKS, (n_keys + BLOCK - 1) / BLOCK);
-    attn_split<DH, 1, STAGES>(a, seq, head, first, last, n_keys, (kv_stage<DH> *)smem, r);
+    attn_split<DH, 1, SPLIT_STAGES>(a, seq, head, first, last, n_keys, (kv_stage<DH> *)smem, r);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         int row = lane / 4 + h * 8;
@@ -267,22 +240,33 @@ __global__ void merge_kernel(attn_args a, int n_splits, const float *o, const fl
     if (a.lse && i == 0) a.lse[row] = attn_lse(m, l);
 }
 
+template <int DH> struct smem_bytes {
+    static constexpr int tile = 2 * sizeof(kv_stage<DH>) + TILE_WARPS * 16 * DH * sizeof(float);
+    static constexpr int split = SPLIT_STAGES * sizeof(kv_stage<DH>);
+};
+
+template <int DH> static void set_attributes(struct clime_dev *d) {
+    CU(d, cudaFuncSetAttribute(tile_kernel<DH>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes<DH>::tile));
+    CU(d, cudaFuncSetAttribute(split_kernel<DH>, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes<DH>::split));
+}
+
+void clime_cuda_attn_open(struct clime_dev *d) {
+    set_attributes<64>(d);
+    set_attributes<128>(d);
+}
+
 template <int DH> static void launch_tiles(struct clime_dev *d, const attn_args &a, int n_tiles) {
-    int bytes = (int)(2 * sizeof(kv_stage<DH>) + TILE_WARPS * 16 * DH * sizeof(float));
-    CU(d, cudaFuncSetAttribute(tile_kernel<DH>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    tile_kernel<DH><<<dim3(n_tiles, a.HK), TILE_WARPS * 32, bytes, d->stream>>>(a);
+    tile_kernel<DH><<<dim3(n_tiles, a.HK), TILE_WARPS * 32, smem_bytes<DH>::tile, d->stream>>>(a);
     LAUNCHED(d);
 }
 
 template <int DH> static void launch_splits(struct clime_dev *d, const attn_args &a, int T, int rows, int keys) {
-    constexpr int STAGES = 2;
-    int n_splits = (keys + ATTN_SPLIT - 1) / ATTN_SPLIT, bytes = (int)(STAGES * sizeof(kv_stage<DH>));
+    int n_splits = (keys + ATTN_SPLIT - 1) / ATTN_SPLIT;
     size_t n = (size_t)T * a.H * n_splits;
     float *o = (float *)clime_cuda_scratch(d, n * (DH * sizeof(float) + sizeof(float2)));
     if (!o) return;
     float2 *ml = (float2 *)(o + n * DH);
-    CU(d, cudaFuncSetAttribute(split_kernel<DH, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    split_kernel<DH, STAGES><<<dim3(n_splits, a.HK, a.n_seq), 32, bytes, d->stream>>>(a, n_splits, o, ml);
+    split_kernel<DH><<<dim3(n_splits, a.HK, a.n_seq), 32, smem_bytes<DH>::split, d->stream>>>(a, n_splits, o, ml);
     LAUNCHED(d);
     merge_kernel<<<dim3(rows, a.HK, a.n_seq), DH, 0, d->stream>>>(a, n_splits, o, ml);
     LAUNCHED(d);
@@ -308,7 +292,7 @@ CUDA_OP void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, i
         else
             launch_splits<128>(d, args, T, rows, keys);
     } else {
-        int n_tiles = attn_n_tiles(h, a, TILE_WARPS * 16);
+        int n_tiles = attn_n_tiles(a, TILE_WARPS * 16, group);
         if (h->Dh == 64)
             launch_tiles<64>(d, args, n_tiles);
         else

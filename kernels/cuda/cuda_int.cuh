@@ -80,8 +80,13 @@ static inline struct clime_product clime_product_of(enum clime_lt_kind kind, int
 }
 
 void clime_cuda_product_plain(struct clime_dev *d, const struct clime_product *p);
-/* False when the shape is not one for it. N, K multiples of 8, 16-byte aligned operands. */
+/* False when the shape is not one for it. 16-byte aligned operands. */
 bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32);
+
+/* What kernels must be told once, at open: shared memory above 48 KB. */
+void clime_cuda_gemm_small_open(struct clime_dev *d);
+void clime_cuda_attn_open(struct clime_dev *d);
+void clime_cuda_attn_bwd_open(struct clime_dev *d);
 
 /* lt.cu: without the library a context opens all the same, and clime_lt_matmul answers false. */
 void clime_lt_open(struct clime_dev *d);
@@ -163,6 +168,11 @@ static __device__ __forceinline__ void cp_async16(void *smem, const void *global
     uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
     int bytes = valid ? 16 : 0; /* the rest is filled with zeros */
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(at), "l"(global), "r"(bytes));
+}
+static __device__ __forceinline__ void cp_async4(void *smem, const void *global, bool valid) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
+    int bytes = valid ? 4 : 0;
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(at), "l"(global), "r"(bytes));
 }
 static __device__ __forceinline__ void cp_async_commit() {
     asm volatile("cp.async.commit_group;\n");

@@ -52,16 +52,16 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     snprintf(d->head.name, sizeof d->head.name, "cuda %.56s", prop.name);
     d->n_sm = prop.multiProcessorCount;
     d->deterministic = o->deterministic;
-    enum clime_err err = CLIME_OK;
-    if (!CU(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking)) ||
-        !CU(d, cudaMallocHost((void **)&d->h_stage, STAGE_BYTES))) {
-        *e = d->failure;
-        err = CLIME_ERR_DEVICE;
-    }
-    if (!err) clime_lt_open(d);
-    if (err) {
+    CU(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
+    CU(d, cudaMallocHost((void **)&d->h_stage, STAGE_BYTES));
+    clime_cuda_gemm_small_open(d);
+    clime_cuda_attn_open(d);
+    clime_cuda_attn_bwd_open(d);
+    clime_lt_open(d);
+    if (d->failure.code != CLIME_OK) {
+        if (e) *e = d->failure;
         clime_cuda_close(d);
-        return err;
+        return CLIME_ERR_DEVICE;
     }
     *out = d;
     return CLIME_OK;

@@ -1,95 +1,152 @@
 /* y[T,N] = x[T,K] w[N,K]^T for few rows: streams the weights once, near the memory's speed. Launched by gemm.cu.
  *
  * The canonical chain (docs/numerics.md) forbids splitting K, so at narrow N there are few chains and each block must
- * keep many bytes in flight: a ring of cp.async stages, of which one is computed while the others load. The weights are
- * the B operand (8 rows a chain) so that N = 2560 still gives 320 chains for 132 multiprocessors.
- * Bytes: (N K + T K) 2 read, T N 2 or 4 written; at T <= 16 the weights are all that matters. */
+ * keep many bytes in flight. A producer warp fills a ring of chunks of K with bulk copies; the other warps run the
+ * chains and do nothing else, since a chain's own latency (25 cycles for 16 of K) is what they have no time beside. The
+ * weights are the B operand, 8 rows a chain, so that N = 2560 still gives 320 chains for 132 multiprocessors. Bytes: (N
+ * K + T K) 2 read, T N 2 or 4 written. */
 #include "kernels/cuda/cuda_int.cuh"
 
-enum { WARPS = 4, THREADS = WARPS * 32, KC = 128, LD = KC + 8 };
+enum { GROUP = 128, MAX_STAGES = 16, SMEM = 220 << 10 };
 
-/* A block: R rows of w, MT tiles of 16 rows of x. Pair p = (tile of x, 8 rows of w) belongs to warp p % WARPS. */
-template <int MT, int R, int STAGES>
-__global__ void __launch_bounds__(THREADS)
-    small_kernel(int T, int N, int K, const bf16 *x, const bf16 *w, void *y, bool f32) {
-    constexpr int NT = R / 8, PAIRS = MT * NT, EACH = (PAIRS + WARPS - 1) / WARPS;
-    extern __shared__ __align__(16) char smem[];
-    typedef bf16 stage_rows[R + 16 * MT][LD];
-    stage_rows *ring = (stage_rows *)smem;
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n0 = blockIdx.x * R;
-    int n_chunks = (K + KC - 1) / KC;
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
 
-    auto fetch = [&](int chunk) {
-        if (chunk < n_chunks) {
-            stage_rows &s = ring[chunk % STAGES];
-            for (int e = threadIdx.x; e < (R + T) * (KC / 8); e += THREADS) {
-                int row = e / (KC / 8), k = chunk * KC + e % (KC / 8) * 8;
-                bool is_w = row < R, in = k < K && (!is_w || n0 + row < N);
-                const bf16 *from = is_w ? w + (size_t)(n0 + row) * K + k : x + (size_t)(row - R) * K + k;
-                cp_async16(&s[row][e % (KC / 8) * 8], in ? from : w, in);
-            }
+static __device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(b)) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(b)), "r"(bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
+    asm volatile("{\n.reg .pred done;\n"
+                 "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n}\n" ::"r"(shared_address(b)),
+                 "r"(parity)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void bulk_copy(void *to, const void *from, int bytes, uint64_t *b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(b))
+                 : "memory");
+}
+
+/* A block: 8 NT rows of w, a warp each 8, and all rows of x (at most 16). KC: elements of a bulk copy; issuing one
+ * costs a thread some 50 cycles, so they are long. */
+template <int NT, int KC>
+__global__ void __launch_bounds__((NT + 1) * 32)
+    small_kernel(int T, int N, int K, int n_stages, const bf16 *x, const bf16 *w, void *y, bool f32) {
+    constexpr int R = 8 * NT, LD = KC + 8;
+    extern __shared__ __align__(128) bf16 ring[]; /* [n_stages][R + T][LD] */
+    __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n0 = blockIdx.x * R, stage_size = (R + T) * LD;
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < n_stages; s++) {
+            barrier_init(&full[s], 1);
+            barrier_init(&empty[s], NT);
         }
-        cp_async_commit();
+        asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+    }
+    __syncthreads();
+
+    if (warp == NT) { /* the producer */
+        int n_w = min(R, N - n0), n_rows = n_w + T;
+        for (int k0 = 0, s = 0, turn = 0; k0 < K; k0 += KC) {
+            int bytes = min(KC, K - k0) * 2;
+            if (turn > 0) barrier_wait(&empty[s], (turn - 1) & 1);
+            if (lane == 0) barrier_expect(&full[s], bytes * n_rows);
+            __syncwarp();
+            for (int i = lane; i < n_rows; i += 32) {
+                bool is_w = i < n_w;
+                const bf16 *from = is_w ? w + (size_t)(n0 + i) * K : x + (size_t)(i - n_w) * K;
+                bulk_copy(ring + (size_t)s * stage_size + (is_w ? i : R + i - n_w) * LD, from + k0, bytes, &full[s]);
+            }
+            if (++s == n_stages) s = 0, turn++;
+        }
+        return;
+    }
+
+    int x_row = R + min(lane % 16, T - 1); /* rows from T on repeat the last: their results are not stored */
+    int a_at = x_row * LD + lane / 16 * 8, b_at = (warp * 8 + lane % 8) * LD + lane / 8 * 8;
+    float c[4] = {};
+    uint32_t a[2][GROUP / 16][4], b[2][GROUP / 32][4]; /* a group is loaded while the one before it is computed */
+    auto load = [&](int buffer, const bf16 *from) {
+#pragma unroll
+        for (int k = 0; k < GROUP / 16; k++) ldmatrix_x4(a[buffer][k], from + a_at + k * 16);
+#pragma unroll
+        for (int k = 0; k < GROUP / 32; k++) ldmatrix_x4(b[buffer][k], from + b_at + k * 32);
     };
-
-    float c[EACH][4] = {};
-    for (int s = 0; s < STAGES - 1; s++) fetch(s);
-    for (int chunk = 0; chunk < n_chunks; chunk++) {
-        cp_async_wait<STAGES - 2>();
-        __syncthreads(); /* the chunk is there, and everyone has left the stage that is fetched next */
-        fetch(chunk + STAGES - 1);
-        stage_rows &s = ring[chunk % STAGES];
+    auto multiply = [&](int buffer) {
 #pragma unroll
-        for (int k = 0; k < KC; k += 32) {
-#pragma unroll
-            for (int i = 0; i < EACH; i++) {
-                int pair = i * WARPS + warp;
-                if (PAIRS % WARPS != 0 && pair >= PAIRS) break;
-                uint32_t a[2][4], b[4]; /* rows >= T of a hold anything: they end in rows that are not stored */
-                bf16 *xr = &s[R + pair % MT * 16 + lane % 16][k + lane / 16 * 8];
-                ldmatrix_x4(a[0], xr);
-                ldmatrix_x4(a[1], xr + 16);
-                ldmatrix_x4(b, &s[pair / MT * 8 + lane % 8][k + lane / 8 * 8]);
-                mma_16816(c[i], a[0], b);
-                mma_16816(c[i], a[1], b + 2);
+        for (int k = 0; k < GROUP / 16; k++) mma_16816(c, a[buffer][k], &b[buffer][k / 2][k % 2 * 2]);
+    };
+    barrier_wait(&full[0], 0);
+    load(0, ring);
+    for (int k0 = 0, s = 0, turn = 0; k0 < K; k0 += KC) {
+        const bf16 *stage = ring + (size_t)s * stage_size;
+        uint64_t *done = &empty[s];
+        if (++s == n_stages) s = 0, turn++;
+        int n = min(KC, K - k0);
+        for (int k = 0; k < n; k += 2 * GROUP) {
+            bool second = k + GROUP < n;
+            if (second) load(1, stage + k + GROUP);
+            multiply(0);
+            if (k + 2 * GROUP < n) {
+                load(0, stage + k + 2 * GROUP);
+            } else if (k0 + KC < K) {
+                barrier_wait(&full[s], turn & 1);
+                load(0, ring + (size_t)s * stage_size);
             }
+            if (second) multiply(1);
         }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(done);
     }
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        int pair = i * WARPS + warp;
-        if (pair >= PAIRS) break;
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            int t = pair % MT * 16 + lane / 4 + e / 2 * 8, n = n0 + pair / MT * 8 + lane % 4 * 2 + e % 2;
-            if (t >= T || n >= N) continue;
-            if (f32)
-                ((float *)y)[(size_t)t * N + n] = c[i][e];
-            else
-                ((bf16 *)y)[(size_t)t * N + n] = b_of(c[i][e]);
-        }
+    for (int e = 0; e < 4; e++) {
+        int t = lane / 4 + e / 2 * 8, n = n0 + warp * 8 + lane % 4 * 2 + e % 2;
+        if (t >= T || n >= N) continue;
+        if (f32)
+            ((float *)y)[(size_t)t * N + n] = c[e];
+        else
+            ((bf16 *)y)[(size_t)t * N + n] = b_of(c[e]);
     }
 }
 
-template <int MT, int R, int STAGES>
+template <int NT, int KC>
 static void launch(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32) {
-    size_t bytes = (size_t)STAGES * (R + 16 * MT) * LD * sizeof(bf16);
-    CU(d, cudaFuncSetAttribute(small_kernel<MT, R, STAGES>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    small_kernel<MT, R, STAGES>
-        <<<(N + R - 1) / R, THREADS, bytes, d->stream>>>(T, N, K, (const bf16 *)x, (const bf16 *)w, y, f32);
+    constexpr int R = 8 * NT, LD = KC + 8, THREADS = (NT + 1) * 32;
+    int n_blocks = (N + R - 1) / R, each = (n_blocks + d->n_sm - 1) / d->n_sm; /* blocks for a multiprocessor */
+    int stage = (R + T) * LD * (int)sizeof(bf16), n_stages = SMEM / (each < 4 ? each : 4) / stage;
+    int chunks = (K + KC - 1) / KC;
+    n_stages = n_stages > MAX_STAGES ? MAX_STAGES : n_stages < 2 ? 2 : n_stages;
+    if (n_stages > chunks) n_stages = chunks;
+    small_kernel<NT, KC><<<n_blocks, THREADS, n_stages * stage, d->stream>>>(T, N, K, n_stages, (const bf16 *)x,
+                                                                             (const bf16 *)w, y, f32);
     LAUNCHED(d);
 }
 
+void clime_cuda_gemm_small_open(struct clime_dev *d) {
+    CU(d, cudaFuncSetAttribute(small_kernel<1, 1024>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM));
+    CU(d, cudaFuncSetAttribute(small_kernel<4, 512>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM));
+}
+
 bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32) {
-    bool narrow = N <= d->n_sm * 40;
-    if (T > 64 || (T > 16 && !narrow)) return false;
-    if (T <= 16 && narrow)
-        launch<1, 8, 10>(d, T, N, K, x, w, y, f32);
-    else if (T <= 16)
-        launch<1, 32, 5>(d, T, N, K, x, w, y, f32);
-    else if (T <= 32)
-        launch<2, 16, 6>(d, T, N, K, x, w, y, f32);
+    bool deep = K > 2 * N; /* else, and with more rows, the library's kernels are as fast or faster */
+    if (K % GROUP != 0 || T > 4 || !deep) return false;
+    if (N <= d->n_sm * 64)
+        launch<1, 1024>(d, T, N, K, x, w, y, f32);
     else
-        launch<4, 16, 5>(d, T, N, K, x, w, y, f32);
+        launch<4, 512>(d, T, N, K, x, w, y, f32); /* blocks of 32 rows fill the device */
     return true;
 }

@@ -18,15 +18,14 @@ extern "C" {
 }
 
 enum { MAX_SHAPES = 512, CANDIDATES = 16, WORKSPACE = 32 << 20 };
-enum { CHECK_ROWS = 256, CHECK_COLUMNS = 512 };
+enum { CHECK_ROWS = 512, CHECK_COLUMNS = 2560, CHECK_BYTES = 256 << 20 }; /* of the slice that a check computes */
 
 /* It never settles on a list of macros. */
 /* clang-format off */
 #define LT_FUNCTIONS(X)                                                                                                \
-    X(Create)                                                                                                          \
-    X(Destroy) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate)                \
-        X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)        \
-            X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(Matmul) X(GetVersion)
+    X(Create) X(Destroy) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate)      \
+    X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy)            \
+    X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(Matmul)
 /* clang-format on */
 
 struct shape {
@@ -184,7 +183,7 @@ static void noise(struct clime_dev *d, size_t n, uint32_t seed, void *x) {
     LAUNCHED(d);
 }
 
-/* Whether the algorithm gives the plain kernel's bits for a slice of the shape with the whole reduction. */
+/* A slice of a shape with the whole reduction, its inputs, and what the plain kernel makes of them. */
 struct trial {
     int T, N, K; /* the slice */
     size_t n_a, n_b, y_bytes;
@@ -192,11 +191,18 @@ struct trial {
     int *differs;
 };
 
+/* How many of n columns are checked, with this length of the reduction. */
+static int slice(int n, int reduction) {
+    int most = CHECK_BYTES / 2 / reduction / 8 * 8;
+    if (most > CHECK_COLUMNS) most = CHECK_COLUMNS;
+    return n < most ? n : most;
+}
+
 static bool trial_open(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, struct trial *t) {
     *t = trial{T, N, K};
     if (kind != CLIME_LT_DW) t->T = T < CHECK_ROWS ? T : CHECK_ROWS;
-    if (kind != CLIME_LT_DX) t->N = N < CHECK_COLUMNS ? N : CHECK_COLUMNS;
-    if (kind == CLIME_LT_DX || kind == CLIME_LT_DW) t->K = K < CHECK_COLUMNS ? K : CHECK_COLUMNS;
+    if (kind != CLIME_LT_DX) t->N = slice(N, kind == CLIME_LT_DW ? T : K);
+    if (kind == CLIME_LT_DX || kind == CLIME_LT_DW) t->K = slice(K, kind == CLIME_LT_DW ? T : N);
     bool forward = kind == CLIME_LT_FORWARD || kind == CLIME_LT_FORWARD_F32;
     t->n_a = (size_t)t->T * (forward ? t->K : t->N);
     t->n_b = kind == CLIME_LT_DW ? (size_t)t->T * t->K : (size_t)t->N * t->K;
@@ -271,16 +277,22 @@ static void choose(struct clime_dev *d, struct shape *s) {
     }
     s->usable = i < n;
     if (s->usable) s->algo = found[i].algo;
-    if (i > 0 || n == 0)
-        LOG_INFO("cuda: %s, %d rows, N %d, K %d: %d of %d library algorithms lack the canonical bits%s", KIND[s->kind],
-                 s->rows, s->N, s->K, i, n, s->usable ? "" : "; the plain kernel computes it");
+    if (!s->usable)
+        LOG_WARN(
+            "cuda: %s, %d rows, N %d, K %d: none of %d library algorithms has the canonical bits; the plain kernel, "
+            "which is slow, computes it",
+            KIND[s->kind], s->rows, s->N, s->K, n);
+    else
+        LOG_DEBUG("cuda: %s, %d rows, N %d, K %d: library algorithm %d of %d", KIND[s->kind], s->rows, s->N, s->K,
+                  i + 1, n);
 }
 
 bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *a, const void *b,
                      void *y) {
     struct clime_lt *lt = d->lt;
     if (!lt || d->failure.code != CLIME_OK) return false;
-    int rows = 16;
+    int rows =
+        kind == CLIME_LT_FORWARD && K > 2 * N ? 256 : 16; /* deep and narrow: below 256 the heuristic errs, 10 x */
     while (rows < T) rows *= 2;
     struct shape *s = lt->shapes, *end = s + lt->n_shapes;
     while (s < end && !(s->kind == kind && s->rows == rows && s->N == N && s->K == K)) s++;

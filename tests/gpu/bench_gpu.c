@@ -1,0 +1,350 @@
+/* Speed of the CUDA table on the Qwen3-4B shape with random weights made on the device, against ceilings measured in
+ * the same run: bytes or FLOPs over time. Prints one line a figure; scripts/bench-gpu runs it. */
+#include <time.h>
+
+#include "tests/gpu/gpu_test.h"
+
+#include "common/log.h"
+#include "model/backward.h"
+#include "model/layer.h"
+#include "model/rope.h"
+
+static const struct clime_ops *ops;
+static struct clime_dev *dev;
+static double copy_rate, gemm_rate; /* the ceilings: bytes/s read + written, FLOP/s */
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void wait(void) {
+    struct clime_error e;
+    if (ops->sync(dev, &e)) {
+        printf("%s\n", e.msg);
+        exit(1);
+    }
+}
+
+/* Seconds a turn of `body` over `turns`, after one warm-up. */
+#define TIME(out, turns, ...)                                                                                          \
+    do {                                                                                                               \
+        __VA_ARGS__;                                                                                                   \
+        wait();                                                                                                        \
+        double start_ = now();                                                                                         \
+        for (int turn_ = 0; turn_ < (turns); turn_++) {                                                                \
+            __VA_ARGS__;                                                                                               \
+        }                                                                                                              \
+        wait();                                                                                                        \
+        (out) = (now() - start_) / (turns);                                                                            \
+    } while (0)
+
+static void *room(size_t bytes) {
+    void *p;
+    struct clime_error e;
+    if (ops->alloc(dev, bytes, "bench", &p, &e)) {
+        printf("%s\n", e.msg);
+        exit(1);
+    }
+    return p;
+}
+
+/* bf16 noise of standard deviation about 0.02, one block made on the host and repeated. */
+static void fill(void *p, size_t bytes) {
+    static uint16_t *block;
+    enum { N = 8 << 20 };
+    if (!block) {
+        block = xmalloc(N * 2);
+        uint64_t h = 1;
+        for (size_t i = 0; i < N; i++) {
+            h = h * 6364136223846793005u + 1442695040888963407u;
+            block[i] = bf16_of(((float)(int32_t)(h >> 32)) * 0x1p-31f * 0.035f);
+        }
+    }
+    for (size_t at = 0; at < bytes; at += N * 2) {
+        size_t n = bytes - at < N * 2 ? bytes - at : N * 2;
+        if (at == 0)
+            ops->copy_in(dev, p, block, n);
+        else
+            ops->copy(dev, (char *)p + at, p, n);
+    }
+}
+
+static struct clime_model *make_model(void) {
+    struct clime_model *m = xcalloc(1, sizeof *m);
+    m->cfg = (struct clime_config){.family = CLIME_QWEN3,
+                                   .architecture = "Qwen3ForCausalLM",
+                                   .D = 2560,
+                                   .L = 36,
+                                   .H = 32,
+                                   .HK = 8,
+                                   .Dh = 128,
+                                   .F = 9728,
+                                   .V = 151936,
+                                   .max_pos = 40960,
+                                   .eps = 1e-6f,
+                                   .tied = true,
+                                   .qk_norm = true,
+                                   .rope_theta = 1e6,
+                                   .rope_rot = 128,
+                                   .dtype = CLIME_BF16};
+    m->ops = ops;
+    m->dev = dev;
+    clime_layout_make(&m->cfg, &m->layout);
+    m->packed = xcalloc((size_t)m->cfg.L, sizeof *m->packed);
+    m->heads = (struct clime_heads){m->cfg.H, m->cfg.HK, m->cfg.Dh, 1 / sqrtf(128)};
+    m->flat = room((size_t)m->layout.n * 2);
+    fill(m->flat, (size_t)m->layout.n * 2);
+    enum { POS = 16384 };
+    size_t n = POS * 64;
+    float *h = xmalloc(2 * n * 4), *table = room(2 * n * 4);
+    clime_rope_table(&m->cfg, POS, h, h + n);
+    ops->copy_in(dev, table, h, 2 * n * 4);
+    free(h);
+    m->rope = (struct clime_rope){table, table + n, POS, 128, false};
+    return m;
+}
+
+static void bench_ceilings(void) {
+    size_t bytes = (size_t)4 << 30;
+    char *a = room(bytes), *b = room(bytes);
+    double s;
+    fill(a, bytes);
+    TIME(s, 10, ops->copy(dev, b, a, bytes));
+    copy_rate = 2 * (double)bytes / s;
+    enum { N = 8192 };
+    TIME(s, 20, ops->gemm(dev, CLIME_BF16, N, N, N, a, a + (1 << 30), NULL, b));
+    gemm_rate = 2.0 * N * N * N / s;
+    printf("ceilings: copy %.0f GB/s, bf16 GEMM 8192^3 %.0f TFLOP/s\n", copy_rate * 1e-9, gemm_rate * 1e-12);
+    ops->free(dev, a);
+    ops->free(dev, b);
+}
+
+static void bench_products(struct clime_model *m) {
+    static const struct {
+        const char *name;
+        int N, K;
+    } SHAPES[] = {{"qkv", 6144, 2560}, {"o", 2560, 4096}, {"gate|up", 19456, 2560}, {"down", 2560, 9728}};
+    static const int ROWS[] = {1, 4, 16, 64, 128, 256, 8192};
+    void *x = room((size_t)8192 * 19456 * 2), *y = room((size_t)8192 * 19456 * 4);
+    fill(x, (size_t)8192 * 19456 * 2);
+    printf("products (us, share of copy or GEMM ceiling): rows");
+    for (size_t r = 0; r < CLIME_COUNT(ROWS); r++) printf(" %d", ROWS[r]);
+    printf("\n");
+    for (size_t i = 0; i < CLIME_COUNT(SHAPES); i++) {
+        int N = SHAPES[i].N, K = SHAPES[i].K;
+        size_t stride =
+            (size_t)N * (size_t)K; /* weights of another layer each turn, so that the L2 does not hold them */
+        printf("  %-8s", SHAPES[i].name);
+        for (size_t r = 0; r < CLIME_COUNT(ROWS); r++) {
+            int turn = 0;
+            double s;
+            TIME(s, 30,
+                 ops->gemm(dev, CLIME_BF16, ROWS[r], N, K, x, (char *)m->flat + stride * 2 * (size_t)(turn++ % 30),
+                           NULL, y));
+            double flop = 2.0 * ROWS[r] * N * K, bytes = 2.0 * ((double)stride + (double)ROWS[r] * (N + K));
+            double floor = flop / gemm_rate > bytes / copy_rate ? flop / gemm_rate : bytes / copy_rate;
+            printf(" %7.1f (%2.0f%%)", s * 1e6, 100 * floor / s);
+        }
+        printf("\n");
+    }
+    double dx, dw;
+    enum { T = 8192, N = 19456, K = 2560 };
+    TIME(dx, 10, ops->gemm_dx(dev, T, N, K, x, m->flat, y));
+    void *g = room((size_t)N * K * 4);
+    ops->zero(dev, g, (size_t)N * K * 4);
+    TIME(dw, 10, ops->gemm_dw(dev, T, N, K, x, y, g));
+    printf("  dX, dW of gate|up at 8192 rows: %.0f, %.0f TFLOP/s\n", 2.0 * T * N * K / dx * 1e-12,
+           2.0 * T * N * K / dw * 1e-12);
+    ops->free(dev, g);
+    ops->free(dev, x);
+    ops->free(dev, y);
+}
+
+/* ---- serving ---- */
+
+struct step {
+    int T, n_seq, context;
+    int32_t *ids, *pos, *slot, *q_start, *pos0, *table; /* device */
+    int32_t *h_q_start, *h_pos0, *h_rows;
+    struct clime_batch b;
+};
+
+/* n_seq sequences with `rows` new tokens each after `before` tokens of context. */
+static void make_step(struct step *s, int n_seq, int rows, int before, struct clime_kv *kv) {
+    int T = n_seq * rows, pages = (before + rows + CLIME_PAGE - 1) / CLIME_PAGE;
+    int32_t *pos = xmalloc((size_t)T * 4), *slot = xmalloc((size_t)T * 4), *ids = xmalloc((size_t)T * 4);
+    int32_t *table = xmalloc((size_t)(n_seq * pages) * 4);
+    s->T = T;
+    s->n_seq = n_seq;
+    s->h_q_start = xmalloc((size_t)(n_seq + 1) * 4);
+    s->h_pos0 = xmalloc((size_t)n_seq * 4);
+    s->h_rows = xmalloc((size_t)n_seq * 4);
+    for (int i = 0; i < n_seq * pages; i++) table[i] = (int)((long)i * 7919 % kv->n_pages);
+    for (int q = 0; q < n_seq; q++) {
+        s->h_q_start[q] = q * rows;
+        s->h_pos0[q] = before;
+        s->h_rows[q] = q * rows + rows - 1;
+        for (int i = 0; i < rows; i++) {
+            int p = before + i;
+            ids[q * rows + i] = (q * 31 + p * 7) % 151936;
+            pos[q * rows + i] = p;
+            slot[q * rows + i] = table[q * pages + p / CLIME_PAGE] * CLIME_PAGE + p % CLIME_PAGE;
+        }
+    }
+    s->h_q_start[n_seq] = T;
+    struct {
+        int32_t **at, *from;
+        int n;
+    } up[] = {{&s->ids, ids, T},
+              {&s->pos, pos, T},
+              {&s->slot, slot, T},
+              {&s->q_start, s->h_q_start, n_seq + 1},
+              {&s->pos0, s->h_pos0, n_seq},
+              {&s->table, table, n_seq * pages}};
+    for (size_t i = 0; i < CLIME_COUNT(up); i++) {
+        *up[i].at = room((size_t)up[i].n * 4);
+        ops->copy_in(dev, *up[i].at, up[i].from, (size_t)up[i].n * 4);
+    }
+    s->b = (struct clime_batch){.T = T, .ids = s->ids, .pos = s->pos, .slot = s->slot, .kv = kv};
+    s->b.attn =
+        (struct clime_attn){n_seq, s->q_start, s->h_q_start, s->pos0, s->h_pos0, s->table, pages, before + rows};
+    free(pos);
+    free(slot);
+    free(ids);
+    free(table);
+}
+
+static void one_step(struct clime_model *m, struct step *s, struct clime_work *w) {
+    static struct clime_drawn out[256];
+    static struct clime_sampling how[256];
+    for (int i = 0; i < s->n_seq; i++)
+        how[i] = (struct clime_sampling){.seed = 1, .position = s->h_pos0[i], .inv_temp = 1, .top_p = 1};
+    clime_forward_paged(m, &s->b, w);
+    clime_forward_logits(m, w, s->h_rows, s->n_seq);
+    ops->head_stats(dev, s->n_seq, m->cfg.V, w->logits, w->inv_temp, NULL, w->lse, NULL, NULL);
+    ops->sample(dev, s->n_seq, m->cfg.V, w->logits, w->lse, how, out);
+    wait();
+}
+
+static void bench_serving(struct clime_model *m) {
+    enum { PAGES = 256 * 17 + 64 };
+    struct clime_kv kv;
+    struct clime_work w;
+    struct clime_error e;
+    if (clime_kv_open(m, PAGES, &kv, &e) || clime_work_open(m, 8192, 256, &w, &e)) {
+        printf("%s\n", e.msg);
+        exit(1);
+    }
+    fill(kv.base, (size_t)PAGES * clime_kv_page_bytes(m));
+    float one[256];
+    for (int i = 0; i < 256; i++) one[i] = 1;
+    ops->copy_in(dev, w.inv_temp, one, sizeof one);
+    double weights = 2.0 * (double)m->layout.n, per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
+    static const int BATCH[] = {1, 64, 256};
+    for (size_t i = 0; i < CLIME_COUNT(BATCH); i++) {
+        struct step s;
+        double t, attn, head, draw;
+        make_step(&s, BATCH[i], 1, 1023, &kv);
+        TIME(t, 10, one_step(m, &s, &w));
+        TIME(attn, 20,
+             ops->attn(dev, &m->heads, s.T, &s.b.attn, w.q, clime_kv_pool(m, &kv, 0, 0), clime_kv_pool(m, &kv, 0, 1),
+                       w.att, NULL));
+        TIME(head, 5, clime_forward_logits(m, &w, s.h_rows, s.n_seq));
+        TIME(draw, 5, ops->head_stats(dev, s.n_seq, m->cfg.V, w.logits, w.inv_temp, NULL, w.lse, NULL, NULL));
+        double floor = (weights + per_key * 1024 * BATCH[i]) / copy_rate;
+        printf("decode, batch %d, context 1024: %.2f ms a step, %.0f tok/s, %.0f%% of the bytes' limit "
+               "(attention %.1f us a layer, %.0f%% of its bytes' limit; logits %.0f us, statistics %.0f us)\n",
+               BATCH[i], t * 1e3, BATCH[i] / t, 100 * floor / t, attn * 1e6,
+               100 * per_key / m->cfg.L * 1024 * BATCH[i] / copy_rate / attn, head * 1e6, draw * 1e6);
+    }
+    struct step s;
+    double t, attn;
+    make_step(&s, 1, 8192, 0, &kv);
+    TIME(t, 2, one_step(m, &s, &w));
+    TIME(attn, 3,
+         ops->attn(dev, &m->heads, s.T, &s.b.attn, w.q, clime_kv_pool(m, &kv, 0, 0), clime_kv_pool(m, &kv, 0, 1), w.att,
+                   NULL));
+    double pairs = 2.0 * 2 * 8192 * 8192 / 2 * m->cfg.H * m->cfg.Dh;
+    double matrices = 2 * ((double)m->layout.n - (double)m->cfg.V * m->cfg.D) * 8192;
+    printf("prefill of 8192: %.1f ms, %.0f tok/s, %.0f TFLOP/s, %.0f%% of the GEMM ceiling (attention %.2f ms a layer, "
+           "%.0f "
+           "TFLOP/s)\n",
+           t * 1e3, 8192 / t, (matrices + pairs * m->cfg.L) / t * 1e-12,
+           100 * (matrices + pairs * m->cfg.L) / t / gemm_rate, attn * 1e3, pairs / attn * 1e-12);
+    clime_work_close(m, &w);
+    clime_kv_close(m, &kv);
+}
+
+/* ---- training ---- */
+
+static void bench_training(struct clime_model *m, int n_seq, int len) {
+    int T = n_seq * len;
+    struct clime_train *t;
+    struct clime_train_options o = {.max_rows = T, .max_seqs = n_seq};
+    struct clime_error e;
+    int32_t *ids = xmalloc((size_t)T * 4), *start = xmalloc((size_t)(n_seq + 1) * 4), *row = xmalloc((size_t)T * 4);
+    float *temp = xmalloc((size_t)T * 4), *logp = xmalloc((size_t)T * 4);
+    for (int i = 0; i < T; i++) {
+        ids[i] = (i * 7 + i / 3) % m->cfg.V;
+        row[i] = i;
+        temp[i] = 1;
+    }
+    for (int s = 0; s <= n_seq; s++) start[s] = s * len;
+    struct clime_packed_batch b = {T, n_seq, ids, start, T, row, ids, temp};
+    if (clime_train_open(m, &o, &t, &e)) {
+        printf("training %dx%d: %s\n", n_seq, len, e.msg);
+        return;
+    }
+    double forward, both;
+    TIME(forward, 1, if (clime_train_forward(t, &b, true, logp, NULL, &e)) exit(1));
+    TIME(both, 1,
+         if (clime_train_forward(t, &b, true, logp, NULL, &e) || clime_train_backward(t, &b, temp, NULL, &e)) exit(1));
+    double flop =
+        6.0 * (double)m->layout.n * T + 3.0 * m->cfg.L * 2 * 2 * (double)len * len * m->cfg.H * m->cfg.Dh / 2 * n_seq;
+    printf("training %dx%d: forward %.0f ms, with backward %.0f ms, %.0f tok/s, %.0f model TFLOP/s, %.1f GiB\n", n_seq,
+           len, forward * 1e3, both * 1e3, T / both, flop / both * 1e-12, (double)clime_train_bytes(m, &o) / (1 << 30));
+    clime_train_close(t);
+    free(ids);
+    free(start);
+    free(row);
+    free(temp);
+    free(logp);
+}
+
+static void bench_optimizer(void) {
+    size_t n = (size_t)1 << 30;
+    float *g = room(n * 4), *p = room(n * 4), *a = room(n * 4), *v = room(n * 4);
+    void *w = room(n * 2);
+    struct clime_adamw o = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 1};
+    double s, q;
+    fill(g, n * 4);
+    fill(p, n * 4);
+    ops->zero(dev, a, n * 4);
+    ops->zero(dev, v, n * 4);
+    TIME(s, 3, ops->adamw(dev, n, &o, g, p, a, v, w));
+    TIME(q, 3, ops->sumsq(dev, n, g));
+    printf("adamw: %.1f ms for 4.02e9 parameters (measured on 2^30), %.0f%% of copy; sumsq %.0f%%\n",
+           s * 1e3 * 4.02e9 / (double)n, 100 * 30.0 * (double)n / s / copy_rate, 100 * 4.0 * (double)n / q / copy_rate);
+    void *all[] = {g, p, a, v, w};
+    for (int i = 0; i < 5; i++) ops->free(dev, all[i]);
+}
+
+int main(void) {
+    struct side s;
+    clime_log_open("bench", CLIME_LOG_INFO);
+    side_open(&s, "cuda");
+    ops = s.ops;
+    dev = s.dev;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    printf("%s\n", clime_dev_info(dev)->name);
+    bench_ceilings();
+    bench_optimizer();
+    struct clime_model *m = make_model();
+    bench_products(m);
+    bench_serving(m);
+    bench_training(m, 4, 2048);
+    bench_training(m, 1, 8192);
+    return 0;
+}
