@@ -45,10 +45,10 @@ struct clime_sample {
     char *finish;      /* finish_reason JSON, owned */
     double reward;     /* valid when has_reward */
     bool has_reward;
-    char *reward_json;                          /* the whole object of a reward that is one, else NULL, owned */
-    char *error;                                /* why FAILED, owned */
-    char *device;                               /* kind of device that sampled it, owned */
-    int64_t t_submit_us, t_first_us, t_done_us; /* wall clock */
+    char *reward_json;              /* the whole object of a reward that is one, else NULL, owned */
+    char *error;                    /* why FAILED, owned */
+    char *device;                   /* kind of device that sampled it, owned */
+    int64_t t_submit_us, t_done_us; /* wall clock */
     int32_t cached_tokens;
 };
 
