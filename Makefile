@@ -76,7 +76,7 @@ REPORT   = log_path=$(abspath $(O)/report):exitcode=99
 .PHONY: suite
 suite:
 	@mkdir -p $(O) && rm -f $(O)/report.*
-	@export CLIME_BUILD=$(O) CLIME_KILLS=2 ASAN_OPTIONS=$(REPORT) UBSAN_OPTIONS=print_stacktrace=1:$(REPORT) \
+	@export CLIME_BUILD=$(O) CLIME_KILLS=2 CLIME_SLOW=5 ASAN_OPTIONS=$(REPORT) UBSAN_OPTIONS=print_stacktrace=1:$(REPORT) \
 	  TSAN_OPTIONS=$(REPORT); scripts/test $(if $(ONLY),-k "$(ONLY)"); status=$$?; \
 	  ! cat $(O)/report.* 2>/dev/null && exit $$status
 

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "common/clock.h"
@@ -173,7 +174,7 @@ static void test_options(void **state) {
 }
 
 /* POST /reward: fails as often as the response says ("fail 2"), then answers what the label is. */
-static int n_calls;
+static atomic_int n_calls; /* two workers of the server may answer */
 
 static void answer(struct clime_http_request *rq, void *context) {
     (void)context;
@@ -182,8 +183,8 @@ static void answer(struct clime_http_request *rq, void *context) {
     struct clime_error e = {0};
     assert_int_equal(clime_tree_parse(body.ptr, body.len, &t, &e), CLIME_OK);
     const char *response = text_of(t, "response");
-    n_calls++;
-    if (strcmp(response, "fail once") == 0 && n_calls == 1)
+    int call = atomic_fetch_add(&n_calls, 1) + 1;
+    if (strcmp(response, "fail once") == 0 && call == 1)
         clime_http_reply_error(rq, 500, "not yet");
     else if (strcmp(response, "fail") == 0)
         clime_http_reply_error(rq, 503, "never");
@@ -211,7 +212,7 @@ static void test_url(void **state) {
     struct clime_rewarder *r = open_rewarder(&o);
     submit(r, "fail once", 1);
     take(r, 1, CLIME_OK, 0.25);
-    assert_int_equal(n_calls, 2);
+    assert_int_equal(atomic_load(&n_calls), 2);
     submit(r, "object", 2);
     take(r, 2, CLIME_OK, 3);
     clime_rewarder_free(r);
