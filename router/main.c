@@ -1,7 +1,10 @@
 /* clime-router: balances a fleet of servers. main reads as its phases; all work is on other threads. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "common/clock.h"
+#include "common/hash.h"
 #include "common/http/client.h"
 #include "common/log.h"
 #include "common/options.h"
@@ -121,6 +124,8 @@ int main(int argc, char **argv) {
         .max_in_flight = (int)o.max_in_flight,
         .max_reply = (size_t)o.max_body,
     };
+    const uint64_t who[] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
+    snprintf(r.instance, sizeof r.instance, "%016llx", (unsigned long long)clime_hash64(who, 2));
     register_metrics(&r);
     if (add_known_workers(&r, &o, &e)) goto failed;
 

@@ -195,8 +195,10 @@ void clime_router_remove_worker(struct clime_http_request *rq, void *context) {
 }
 
 void clime_router_health(struct clime_http_request *rq, void *context) {
-    (void)context;
-    clime_http_reply_json(rq, 200, clime_str_of("{\"status\":\"ok\"}"));
+    const struct clime_router *r = context;
+    char body[64];
+    snprintf(body, sizeof body, "{\"status\":\"ok\",\"instance\":\"%s\"}", r->instance);
+    clime_http_reply_json(rq, 200, clime_str_of(body));
 }
 
 void clime_router_metrics(struct clime_http_request *rq, void *context) {

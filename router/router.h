@@ -22,6 +22,7 @@ struct clime_router {
     int max_in_flight; /* generation requests at a time; more get 429 */
     size_t max_reply;  /* bytes of an answer that is no stream */
     atomic_int in_flight;
+    char instance[17]; /* of this process, in /health: a server registers again when it changes */
     struct clime_metric *m_requests, *m_retries, *m_refused, *m_seconds, *m_in_flight;
 };
 

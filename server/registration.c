@@ -1,13 +1,15 @@
 /* Registration with a router. Main starts and stops it; the thread owns its HTTP client.
  *
- * Registering is idempotent (a known URL is the same worker), so the thread simply repeats it; failures are logged once
- * per change of state, not once per try.
+ * A router is registered with once: its /health names the instance, and only another instance (the router was started
+ * again and has forgotten us) makes the thread register anew. Repeating it blindly would undo an operator's DELETE.
+ * Failures are logged once per change of state, not once per try.
  */
 #include "server/registration.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "common/clock.h"
@@ -28,8 +30,9 @@ struct clime_registration {
     bool stop; /* guarded by lock */
 };
 
+/* reply: the body of the answer (the caller frees it), or NULL = not wanted. */
 static bool call(struct clime_http_client *client, const struct clime_registration *r, const char *method,
-                 const char *path, struct clime_str body, struct clime_error *e) {
+                 const char *path, struct clime_str body, struct clime_buf *reply, struct clime_error *e) {
     char *url = xasprintf("%s%s", r->router, path);
     struct clime_http_call c = {.method = method,
                                 .url = url,
@@ -43,8 +46,11 @@ static bool call(struct clime_http_client *client, const struct clime_registrati
     if (!err && result.status >= 300)
         err = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answered %d: %.200s", url, result.status,
                          result.reply.data ? result.reply.data : "");
-    clime_buf_free(&result.reply);
     free(url);
+    if (reply && !err)
+        *reply = result.reply;
+    else
+        clime_buf_free(&result.reply);
     return !err;
 }
 
@@ -57,7 +63,7 @@ static bool enter(struct clime_http_client *client, const struct clime_registrat
     clime_jw_key(&w, "url");
     clime_jw_strz(&w, r->self);
     clime_jw_close(&w);
-    bool ok = call(client, r, "POST", "/workers", clime_buf_str(&body), e);
+    bool ok = call(client, r, "POST", "/workers", clime_buf_str(&body), NULL, e);
     clime_buf_free(&body);
     return ok;
 }
@@ -75,7 +81,7 @@ static void leave(struct clime_http_client *client, const struct clime_registrat
         else
             clime_buf_printf(&path, "%%%02X", (unsigned char)*c);
     }
-    if (!call(client, r, "POST", path.data, clime_str_of("{}"), &e)) LOG_WARN("leaving the router: %s", e.msg);
+    if (!call(client, r, "POST", path.data, clime_str_of("{}"), NULL, &e)) LOG_WARN("leaving the router: %s", e.msg);
     clime_buf_free(&path);
 }
 
@@ -89,19 +95,39 @@ static bool sleep_until(struct clime_registration *r, int64_t at) {
     return stop;
 }
 
+/* One round: asks the router who it is and registers when that is news. *instance: the answer it is registered under,
+ * NULL = none. */
+static bool keep_registered(struct clime_http_client *client, const struct clime_registration *r, char **instance,
+                            struct clime_error *e) {
+    struct clime_buf health;
+    if (!call(client, r, "GET", "/health", clime_str_of(""), &health, e)) return false;
+    char *answer = clime_buf_take(&health);
+    bool ok = true;
+    if (*instance && strcmp(*instance, answer) == 0) {
+        free(answer);
+    } else if ((ok = enter(client, r, e))) {
+        LOG_INFO("registered with %s as %s", r->router, r->self);
+        free(*instance);
+        *instance = answer;
+    } else {
+        free(answer);
+    }
+    return ok;
+}
+
 static void *registration_main(void *arg) {
     struct clime_registration *r = arg;
     struct clime_http_client *client = clime_http_client_new();
-    bool known = false, first = true;
+    char *instance = NULL;
+    bool was_ok = true, ok;
     do {
         struct clime_error e = {0};
-        bool ok = enter(client, r, &e);
-        if (ok && !known) LOG_INFO("registered with %s as %s", r->router, r->self);
-        if (!ok && (known || first)) LOG_WARN("registering with the router: %s", e.msg);
-        known = ok;
-        first = false;
-    } while (!sleep_until(r, clime_now_us() + (known ? REPEAT_US : RETRY_US)));
-    if (known) leave(client, r);
+        ok = keep_registered(client, r, &instance, &e);
+        if (!ok && was_ok) LOG_WARN("registering with the router: %s", e.msg);
+        was_ok = ok;
+    } while (!sleep_until(r, clime_now_us() + (ok ? REPEAT_US : RETRY_US)));
+    if (instance) leave(client, r);
+    free(instance);
     clime_http_client_free(client);
     return NULL;
 }

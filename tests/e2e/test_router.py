@@ -162,3 +162,27 @@ def test_a_client_that_leaves_ends_the_work():
             time.sleep(0.02)
         assert load["num_running_reqs"] + load["num_waiting_reqs"] == 0
         assert [w["tokens"] for w in router.get("/workers").json()["workers"]] == [0]
+
+
+def test_a_removed_server_stays_removed_and_a_new_router_learns_of_it():
+    """A server with --router registers with each router process once."""
+    def status(router):
+        return [w["status"] for w in router.get("/workers").json()["workers"]]
+
+    def wait_for(router, wanted, seconds):
+        deadline = time.monotonic() + seconds
+        while status(router) != wanted and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert status(router) == wanted
+
+    first = Program("clime-router")
+    with server("--router", first.url):
+        wait_for(first, ["ready"], 10)
+        worker = first.get("/workers").json()["workers"][0]["id"]
+        assert first.client.delete(f"/workers/{worker}").status_code == 202
+        time.sleep(11)  # longer than the server's round
+        assert status(first) == []
+        port = first.port
+        first.stop()
+        with program("clime-router", "--port", port) as second:
+            wait_for(second, ["ready"], 15)
