@@ -352,8 +352,6 @@ static bool decides(const char *name) {
                                        "rm-timeout",
                                        "rm-command",
                                        "rm-url",
-                                       "eval-interval",
-                                       "eval-prompt-data",
                                        "skip-eval-before-train",
                                        "n-samples-per-eval-prompt",
                                        "balance-data"};
