@@ -116,15 +116,18 @@ def peer(model, step_tokens):
 def main():
     build, model, step_tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
     speeds, step = clime_generation(build, model), clime_step(build, model, step_tokens)
+    own = [(f"generation, batch {b}", speeds[b]) for b in BATCHES] + [(f"training, {step_tokens} tokens", step)]
+    print("clime, tokens/s: " + "; ".join(f"{label}: {x:.1f}" for label, x in own), flush=True)
     try:
         name, peer_speeds, peer_step = peer(model, step_tokens)
     except ImportError as e:
-        name, peer_speeds, peer_step = f"transformers is not measured: {e}", {}, None
-    print(f"\n{len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[0]:.1f}; {name}")
+        print(f"no peer: {e}")
+        return
+    others = [peer_speeds[b] for b in BATCHES] + [peer_step]
+    print(f"{name}; {len(os.sched_getaffinity(0))} cores, load average {os.getloadavg()[0]:.1f}")
     print(f"{'tokens/s':24}{'clime':>10}{'peer':>10}{'ratio':>8}")
-    rows = [(f"generation, batch {b}", speeds[b], peer_speeds.get(b)) for b in BATCHES]
-    for label, own, other in rows + [(f"training, {step_tokens} tokens", step, peer_step)]:
-        print(f"{label:24}{own:10.1f}" + (f"{other:10.1f}{own / other:8.2f}" if other else ""))
+    for (label, x), y in zip(own, others):
+        print(f"{label:24}{x:10.1f}{y:10.1f}{x / y:8.2f}")
 
 
 main()
