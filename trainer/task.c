@@ -45,10 +45,25 @@ static void ask_larger(int64_t max, int64_t i, char question[64], char answer[32
     snprintf(answer, 32, "%lld", (long long)(a > b ? a : b));
 }
 
+static int64_t count_fours(int64_t max) {
+    return max > 99 ? INT64_MAX : (max + 1) * (max + 1) * (max + 1) * (max + 1);
+}
+
+static void ask_largest(int64_t max, int64_t i, char question[64], char answer[32]) {
+    long long x[4], most = 0;
+    for (int k = 3; k >= 0; k--, i /= max + 1) {
+        x[k] = (long long)(i % (max + 1));
+        if (x[k] > most) most = x[k];
+    }
+    snprintf(question, 64, "largest of %lld %lld %lld %lld", x[0], x[1], x[2], x[3]);
+    snprintf(answer, 32, "%lld", most);
+}
+
 static const struct kind kinds[] = {
     {"add", count_pairs, ask_add},
     {"subtract", count_pairs, ask_subtract},
     {"larger", count_pairs, ask_larger},
+    {"largest", count_fours, ask_largest},
 };
 
 struct task_options {
@@ -119,7 +134,7 @@ int clime_task_main(int argc, char **argv) {
     struct task_options o = {0};
     const char *dir = NULL;
     const struct clime_opt table[] = {
-        {"kind", CLIME_OPT_CHOICE, &o.kind, "add", "add|subtract|larger", "what is asked"},
+        {"kind", CLIME_OPT_CHOICE, &o.kind, "add", "add|subtract|larger|largest", "what is asked"},
         {"max-operand", CLIME_OPT_INT, &o.max_operand, "99", "N", "operands are 0..N", 1, 99999},
         {"num-warmup", CLIME_OPT_INT, &o.n_warmup, "1000", "N", "questions with answers, for sft", 0, 1 << 22},
         {"num-heldout", CLIME_OPT_INT, &o.n_heldout, "200", "N", "questions for evaluation", 1, 1 << 22},
