@@ -17,6 +17,8 @@
 #include "server/engine_int.h"
 #include "server/logit_edits.h"
 
+#define WINDOW_US ((int64_t)1000000) /* over which the throughput is measured */
+
 /* ---- events ------------------------------------------------------------------------------------------------ */
 
 static struct clime_event *add_event(struct clime_engine *g, struct clime_output *o, const struct clime_seq *q) {
@@ -200,10 +202,34 @@ static void take_prompt_logp(struct clime_engine *g, struct clime_seq *q, struct
     q->prompt_logp_next = p->first + p->n;
 }
 
+static void close_window(struct clime_engine *g, int64_t now) {
+    g->loads.gen_throughput = (double)g->window_tokens * 1e6 / (double)(now - g->window_us);
+    g->window_us = now;
+    g->window_tokens = 0;
+}
+
 static void count_step(struct clime_engine *g, int n_tokens) {
-    const struct clime_sched *s = &g->sched;
     int64_t now = clime_now_us();
     atomic_store(&g->last_step_us, now);
+    pthread_mutex_lock(&g->lock);
+    g->loads.n_generated += n_tokens;
+    g->loads.n_steps++;
+    g->window_tokens += n_tokens;
+    if (now - g->window_us >= WINDOW_US) close_window(g, now);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* An idle engine's window does not run on; what a short burst sampled is counted when it ends. */
+static void count_idle(struct clime_engine *g) {
+    int64_t now = clime_now_us();
+    pthread_mutex_lock(&g->lock);
+    if (g->window_tokens > 0 && now > g->window_us) close_window(g, now);
+    g->window_us = now;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void publish_loads(struct clime_engine *g) {
+    const struct clime_sched *s = &g->sched;
     pthread_mutex_lock(&g->lock);
     struct clime_loads *l = &g->loads;
     l->n_running = s->n_running;
@@ -212,17 +238,9 @@ static void count_step(struct clime_engine *g, int n_tokens) {
     l->hit_rate = s->n_prompt_tokens ? (double)s->n_hit_tokens / (double)s->n_prompt_tokens : 0;
     l->n_prompt = s->n_prompt_tokens;
     l->n_retracted = s->n_preempted;
-    l->n_generated += n_tokens;
-    l->n_steps++;
     l->paused = g->paused;
     l->n_waiting_tokens = 0;
     for (const struct clime_seq *q = s->first; q; q = q->next) l->n_waiting_tokens += q->n_total;
-    g->window_tokens += n_tokens;
-    if (now - g->window_us >= 1000000) {
-        l->gen_throughput = (double)g->window_tokens * 1e6 / (double)(now - g->window_us);
-        g->window_us = now;
-        g->window_tokens = 0;
-    }
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -258,16 +276,17 @@ static void step(struct clime_engine *g) {
     }
     if (g->opts.debug_checks) clime_sched_check(&g->sched);
     count_step(g, n_tokens);
+    publish_loads(g);
     clime_engine_post_events(g);
 }
 
 static void *engine_main(void *arg) {
     struct clime_engine *g = arg;
     while (take_inbox(g)) {
-        if (has_work(g))
-            step(g);
-        else
-            count_step(g, 0);
+        if (has_work(g)) step(g);
+        if (has_work(g)) continue;
+        count_idle(g);
+        publish_loads(g);
     }
     clime_engine_end_all(
         g, (struct clime_finish){.type = CLIME_FINISH_ABORT, .message = "the server is shutting down", .status = 503});

@@ -64,7 +64,7 @@ struct clime_loads {
     int n_running, n_waiting; /* outputs in the engine, and in flight outside of it (counted as waiting) */
     int n_used_tokens, n_total_tokens, max_running;
     int64_t n_waiting_tokens; /* prompt tokens not computed yet */
-    double gen_throughput;    /* sampled tokens a second, over the last second with work */
+    double gen_throughput;    /* sampled tokens a second, over the last second of work; 0 after 2 s without */
     double hit_rate;          /* of prompt tokens, since start */
     int64_t n_retracted, n_generated, n_prompt, n_steps;
     bool paused;

@@ -12,6 +12,8 @@
 #include "common/log.h"
 #include "server/engine_int.h"
 
+#define STALE_US ((int64_t)2000000) /* without a step, the last throughput no longer says anything */
+
 static void post_command(struct clime_engine *g, struct clime_command *c) {
     c->next = NULL;
     if (g->last_command)
@@ -187,6 +189,7 @@ void clime_engine_loads(struct clime_engine *g, struct clime_loads *out) {
     pthread_mutex_lock(&g->lock);
     *out = g->loads;
     pthread_mutex_unlock(&g->lock);
+    if (clime_now_us() - atomic_load(&g->last_step_us) > STALE_US) out->gen_throughput = 0;
     /* Requests on their way in, or whose reply is still being written, count as well: a trainer that waits for the
      * count to reach 0 must have got every reply. */
     int64_t outside = clime_engine_in_flight(g) - out->n_running - out->n_waiting;
