@@ -48,17 +48,17 @@ def test_the_answer_of_a_server_streamed_or_not():
 
 
 def test_streams_are_not_held_back():
-    """The first event arrives long before the last."""
+    """The first event arrives well before the last. How many there are is the server's business: it joins tokens into
+    one event when the reader or the machine is slow."""
     body = {"text": "Once", "stream": True, "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}
     with fleet(1) as (router, _):
-        times = []
+        times, asked = [], time.monotonic()
         with router.client.stream("POST", "/generate", json=body) as reply:
             for line in reply.iter_lines():
                 if line.startswith("data: "):
                     times.append(time.monotonic())
-    assert len(times) > 20
-    spread = times[-1] - times[0]
-    assert spread > 0 and times[0] < times[-1] - spread / 2
+    assert len(times) > 2
+    assert times[-1] - times[0] > (times[-1] - asked) / 10
 
 
 def test_seeded_samples_are_the_same_with_two_servers():
