@@ -9,40 +9,66 @@ enum { THREADS = 256, CHUNK = 32 };
 
 /* ---- forward ---- */
 
+/* V values in one access: 8 (16 bytes) where rows are a multiple of it, else 1. A row's length decides, so it is the
+ * same for server and trainer. */
+template <int V> struct __align__(V * sizeof(bf16)) lanes {
+    bf16 x[V];
+};
+template <int V> static __device__ __forceinline__ lanes<V> load(const bf16 *p) {
+    return *(const lanes<V> *)p;
+}
+template <int V> static __device__ __forceinline__ void store(bf16 *p, const lanes<V> &v) {
+    *(lanes<V> *)p = v;
+}
+static bool wide(int n) {
+    return n % 8 == 0;
+}
+
+template <int V>
 __global__ void add_rmsnorm_kernel(int D, float eps, const bf16 *x, const bf16 *delta, const bf16 *w, bf16 *sum,
                                    bf16 *y, float *rstd) {
     __shared__ float shared[32];
     size_t row = (size_t)blockIdx.x * D;
     float square = 0;
-    for (int i = threadIdx.x; i < D; i += THREADS) {
-        float v = f_of(x[row + i]);
+    for (int i = threadIdx.x * V; i < D; i += THREADS * V) {
+        lanes<V> v = load<V>(x + row + i);
         if (delta) { /* the residual stream is rounded before it is normalised, as it is stored */
-            bf16 r = b_of(v + f_of(delta[row + i]));
-            sum[row + i] = r;
-            v = f_of(r);
+            lanes<V> add = load<V>(delta + row + i);
+#pragma unroll
+            for (int k = 0; k < V; k++) v.x[k] = b_of(f_of(v.x[k]) + f_of(add.x[k]));
+            store<V>(sum + row + i, v);
         }
-        square += v * v;
+#pragma unroll
+        for (int k = 0; k < V; k++) square = __fmaf_rn(f_of(v.x[k]), f_of(v.x[k]), square);
     }
     float r = rsqrtf(block_sum(square, shared) / D + eps);
     const bf16 *from = delta ? sum : x;
-    for (int i = threadIdx.x; i < D; i += THREADS) y[row + i] = b_of(f_of(from[row + i]) * r * f_of(w[i]));
+    for (int i = threadIdx.x * V; i < D; i += THREADS * V) {
+        lanes<V> v = load<V>(from + row + i), scale = load<V>(w + i);
+#pragma unroll
+        for (int k = 0; k < V; k++) v.x[k] = b_of(f_of(v.x[k]) * r * f_of(scale.x[k]));
+        store<V>(y + row + i, v);
+    }
     if (rstd && threadIdx.x == 0) rstd[blockIdx.x] = r;
+}
+
+static void add_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta, const void *w,
+                        void *sum, void *y, float *rstd) {
+    if (T == 0) return;
+    auto kernel = wide(D) ? add_rmsnorm_kernel<8> : add_rmsnorm_kernel<1>;
+    kernel<<<T, THREADS, 0, d->stream>>>(D, eps, (const bf16 *)x, (const bf16 *)delta, (const bf16 *)w, (bf16 *)sum,
+                                         (bf16 *)y, rstd);
+    LAUNCHED(d);
 }
 
 CUDA_OP void clime_cuda_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *w, void *y,
                                 float *rstd) {
-    if (T == 0) return;
-    add_rmsnorm_kernel<<<T, THREADS, 0, d->stream>>>(D, eps, (const bf16 *)x, NULL, (const bf16 *)w, NULL, (bf16 *)y,
-                                                     rstd);
-    LAUNCHED(d);
+    add_rmsnorm(d, T, D, eps, x, NULL, w, NULL, y, rstd);
 }
 
 CUDA_OP void clime_cuda_add_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta,
                                     const void *w, void *sum, void *y, float *rstd) {
-    if (T == 0) return;
-    add_rmsnorm_kernel<<<T, THREADS, 0, d->stream>>>(D, eps, (const bf16 *)x, (const bf16 *)delta, (const bf16 *)w,
-                                                     (bf16 *)sum, (bf16 *)y, rstd);
-    LAUNCHED(d);
+    add_rmsnorm(d, T, D, eps, x, delta, w, sum, y, rstd);
 }
 
 __global__ void add_kernel(size_t n, const bf16 *a, const bf16 *b, bf16 *y) {
@@ -73,35 +99,50 @@ CUDA_OP void clime_cuda_bias(struct clime_dev *d, int T, int N, void *y, const v
     LAUNCHED(d);
 }
 
-__global__ void swiglu_kernel(size_t n, int F, const bf16 *gu, bf16 *h) {
-    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= n) return;
-    size_t row = i / F * 2 * F, at = i % F;
-    float g = f_of(gu[row + at]), u = f_of(gu[row + F + at]);
-    h[i] = b_of(g / (1.0f + expf(-g)) * u);
+/* Grid: rows, then pieces of a row. */
+template <int V> __global__ void swiglu_kernel(int F, const bf16 *gu, bf16 *h) {
+    int i = (blockIdx.y * THREADS + threadIdx.x) * V;
+    if (i >= F) return;
+    size_t row = (size_t)blockIdx.x * F;
+    lanes<V> gate = load<V>(gu + 2 * row + i), up = load<V>(gu + 2 * row + F + i), out;
+#pragma unroll
+    for (int k = 0; k < V; k++) {
+        float g = f_of(gate.x[k]);
+        out.x[k] = b_of(g / (1.0f + expf(-g)) * f_of(up.x[k]));
+    }
+    store<V>(h + row + i, out);
+}
+
+static dim3 row_grid(int T, int n) {
+    return dim3(T, (n / (wide(n) ? 8 : 1) + THREADS - 1) / THREADS);
 }
 
 CUDA_OP void clime_cuda_swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h) {
-    size_t n = (size_t)T * F;
-    if (n == 0) return;
-    swiglu_kernel<<<blocks_for(n), THREADS, 0, d->stream>>>(n, F, (const bf16 *)gu, (bf16 *)h);
+    if (T == 0) return;
+    auto kernel = wide(F) ? swiglu_kernel<8> : swiglu_kernel<1>;
+    kernel<<<row_grid(T, F), THREADS, 0, d->stream>>>(F, (const bf16 *)gu, (bf16 *)h);
     LAUNCHED(d);
 }
 
-__global__ void swiglu_bwd_kernel(size_t n, int F, const bf16 *gu, const bf16 *dh, bf16 *dgu) {
-    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= n) return;
-    size_t row = i / F * 2 * F, at = i % F;
-    float g = f_of(gu[row + at]), u = f_of(gu[row + F + at]), dy = f_of(dh[i]);
-    float s = 1.0f / (1.0f + expf(-g));
-    dgu[row + at] = b_of(dy * u * s * (1.0f + g * (1.0f - s)));
-    dgu[row + F + at] = b_of(dy * g * s);
+template <int V> __global__ void swiglu_bwd_kernel(int F, const bf16 *gu, const bf16 *dh, bf16 *dgu) {
+    int i = (blockIdx.y * THREADS + threadIdx.x) * V;
+    if (i >= F) return;
+    size_t row = (size_t)blockIdx.x * F;
+    lanes<V> gate = load<V>(gu + 2 * row + i), up = load<V>(gu + 2 * row + F + i), dy = load<V>(dh + row + i);
+#pragma unroll
+    for (int k = 0; k < V; k++) {
+        float g = f_of(gate.x[k]), u = f_of(up.x[k]), y = f_of(dy.x[k]), s = 1.0f / (1.0f + expf(-g));
+        gate.x[k] = b_of(y * u * s * (1.0f + g * (1.0f - s)));
+        up.x[k] = b_of(y * g * s);
+    }
+    store<V>(dgu + 2 * row + i, gate);
+    store<V>(dgu + 2 * row + F + i, up);
 }
 
 CUDA_OP void clime_cuda_swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu) {
-    size_t n = (size_t)T * F;
-    if (n == 0) return;
-    swiglu_bwd_kernel<<<blocks_for(n), THREADS, 0, d->stream>>>(n, F, (const bf16 *)gu, (const bf16 *)dh, (bf16 *)dgu);
+    if (T == 0) return;
+    auto kernel = wide(F) ? swiglu_bwd_kernel<8> : swiglu_bwd_kernel<1>;
+    kernel<<<row_grid(T, F), THREADS, 0, d->stream>>>(F, (const bf16 *)gu, (const bf16 *)dh, (bf16 *)dgu);
     LAUNCHED(d);
 }
 
@@ -150,17 +191,27 @@ CUDA_OP void clime_cuda_bias_bwd(struct clime_dev *d, int T, int N, const void *
 }
 
 /* dx = add + rstd * (w dy - xhat * mean(w dy xhat)), xhat = x rstd. */
+template <int V>
 __global__ void rmsnorm_bwd_kernel(int D, const bf16 *dy, const bf16 *x, const bf16 *w, const float *rstd,
                                    const bf16 *add, bf16 *dx) {
     __shared__ float shared[32];
     size_t row = (size_t)blockIdx.x * D;
     float r = rstd[blockIdx.x], dot = 0;
-    for (int i = threadIdx.x; i < D; i += THREADS) dot += f_of(dy[row + i]) * f_of(w[i]) * f_of(x[row + i]) * r;
+    for (int i = threadIdx.x * V; i < D; i += THREADS * V) {
+        lanes<V> g = load<V>(dy + row + i), scale = load<V>(w + i), v = load<V>(x + row + i);
+#pragma unroll
+        for (int k = 0; k < V; k++) dot += f_of(g.x[k]) * f_of(scale.x[k]) * f_of(v.x[k]) * r;
+    }
     float mean = block_sum(dot, shared) / D;
-    for (int i = threadIdx.x; i < D; i += THREADS) {
-        float v = r * (f_of(dy[row + i]) * f_of(w[i]) - f_of(x[row + i]) * r * mean);
-        if (add) v += f_of(add[row + i]);
-        dx[row + i] = b_of(v);
+    for (int i = threadIdx.x * V; i < D; i += THREADS * V) {
+        lanes<V> g = load<V>(dy + row + i), scale = load<V>(w + i), v = load<V>(x + row + i), more;
+        if (add) more = load<V>(add + row + i);
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            float out = r * (f_of(g.x[k]) * f_of(scale.x[k]) - f_of(v.x[k]) * r * mean);
+            v.x[k] = b_of(add ? out + f_of(more.x[k]) : out);
+        }
+        store<V>(dx + row + i, v);
     }
 }
 
@@ -168,7 +219,8 @@ CUDA_OP void clime_cuda_rmsnorm_bwd(struct clime_dev *d, int T, int D, const voi
                                     const float *rstd, const void *add, void *dx, float *dw) {
     if (T == 0) return;
     column_sums(d, T, D, dy, x, rstd, dw); /* first: dx may lie over dy */
-    rmsnorm_bwd_kernel<<<T, THREADS, 0, d->stream>>>(D, (const bf16 *)dy, (const bf16 *)x, (const bf16 *)w, rstd,
-                                                     (const bf16 *)add, (bf16 *)dx);
+    auto kernel = wide(D) ? rmsnorm_bwd_kernel<8> : rmsnorm_bwd_kernel<1>;
+    kernel<<<T, THREADS, 0, d->stream>>>(D, (const bf16 *)dy, (const bf16 *)x, (const bf16 *)w, rstd, (const bf16 *)add,
+                                         (bf16 *)dx);
     LAUNCHED(d);
 }

@@ -331,7 +331,9 @@ static void bench_optimizer(void) {
     for (int i = 0; i < 5; i++) ops->free(dev, all[i]);
 }
 
-int main(void) {
+/* No argument: everything. "training": only that, for a profiler. */
+int main(int argc, char **argv) {
+    bool all = argc < 2 || strcmp(argv[1], "training") != 0;
     struct side s;
     clime_log_open("bench", CLIME_LOG_INFO);
     side_open(&s, "cuda");
@@ -340,10 +342,12 @@ int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("%s\n", clime_dev_info(dev)->name);
     bench_ceilings();
-    bench_optimizer();
     struct clime_model *m = make_model();
-    bench_products(m);
-    bench_serving(m);
+    if (all) {
+        bench_optimizer();
+        bench_products(m);
+        bench_serving(m);
+    }
     bench_training(m, 4, 2048);
     bench_training(m, 1, 8192);
     return 0;
