@@ -111,8 +111,9 @@ struct clime_adamw {
 };
 
 struct clime_ops {
-    const char *name; /* "cpu", "cuda" */
-    bool f32;         /* a context may have dt CLIME_F32; every table has CLIME_BF16 */
+    const char *name;  /* "cpu", "cuda" */
+    bool f32;          /* a context may have dt CLIME_F32; every table has CLIME_BF16 */
+    size_t head_bytes; /* of a chunk of fp32 logits in training: enough rows to use the device well */
 
     /* ---- context and memory ------------------------------------------------------------------------------- */
     enum clime_err (*open)(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e);

@@ -20,7 +20,7 @@ struct clime_train; /* saved activations, gradients, head scratch: planned for m
 struct clime_train_options {
     int max_rows;   /* tokens of a micro-batch */
     int max_seqs;   /* sequences in it */
-    int head_chunk; /* rows of logits at a time; 0 = chosen so that logits take at most 256 MiB */
+    int head_chunk; /* rows of logits at a time; 0 = as many as ops->head_bytes holds */
     enum clime_recompute recompute;
     bool forward_only; /* reference models and scoring: no gradients, nothing kept, forward without save only */
 };

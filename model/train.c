@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOGITS_BYTES ((size_t)256 << 20) /* of a head chunk when the caller does not choose */
-
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
 static void size_acts(struct clime_train *t) {
@@ -94,7 +92,7 @@ static struct clime_train *new_train(struct clime_model *m, const struct clime_t
     t->m = m;
     t->o = *o;
     if (t->o.head_chunk <= 0) {
-        size_t rows = LOGITS_BYTES / 4 / (size_t)m->cfg.V;
+        size_t rows = m->ops->head_bytes / 4 / (size_t)m->cfg.V;
         t->o.head_chunk = rows < 1 ? 1 : rows > (size_t)o->max_rows ? o->max_rows : (int)rows;
     }
     if (t->o.head_chunk > o->max_rows) t->o.head_chunk = o->max_rows;

@@ -131,6 +131,7 @@ static double sumsq(struct clime_dev *d, size_t n, const float *x) {
 const struct clime_ops clime_cpu_ops = {
     .name = "cpu",
     .f32 = true,
+    .head_bytes = (size_t)256 << 20,
     .open = clime_cpu_open,
     .close = clime_cpu_close,
     .alloc = clime_cpu_alloc,
