@@ -18,12 +18,16 @@ KERNELS    += kernels/cuda/cuda_table.c
 CUDA_OBJ    = $(patsubst %.cu,$(O)/obj/%.o,$(CUDA_SRC))
 $(O)/libkernels.a: $(CUDA_OBJ)
 $(O)/obj/kernels/table.o: CFLAGS_ALL += -DCLIME_CUDA
-$(O)/obj/kernels/table.o: scripts/cuda.mk
 $(O)/obj/%.o: %.cu
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCC_FLAGS) -c -o $@ $<
 endif
 endif
+
+# table.o is made again when the answer changes (another machine's nvcc, CUDA=0).
+CUDA_STATE := $(if $(CUDA_SRC),built in,left out)
+$(shell mkdir -p $(O); [ "$$(cat $(O)/cuda.state 2>/dev/null)" = "$(CUDA_STATE)" ] || echo "$(CUDA_STATE)" >$(O)/cuda.state)
+$(O)/obj/kernels/table.o: $(O)/cuda.state
 
 .PHONY: cuda-check
 cuda-check: ## what the build found of CUDA
