@@ -70,8 +70,8 @@ $(O)/bench_kernels: tests/bench/bench_kernels.c $(O)/libkernels.a $(O)/libcommon
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) -lm -pthread
 # Instrumented code brings false warnings and takes minutes at -O3, so sanitizer builds have options of their own.
 # Reports go to files beside the programs: a child's report counts, whoever started it and wherever its output went.
-ASAN     = SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" CFLAGS="-O1 -g -Wno-error" OPT=
-TSAN     = SAN="-fsanitize=thread" CFLAGS="-O1 -g -Wno-error" OPT=
+ASAN     = CUDA=0 SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" CFLAGS="-O1 -g -Wno-error" OPT=
+TSAN     = CUDA=0 SAN="-fsanitize=thread" CFLAGS="-O1 -g -Wno-error" OPT=
 REPORT   = log_path=$(abspath $(O)/report):exitcode=99
 .PHONY: suite
 suite:
