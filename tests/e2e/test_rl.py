@@ -144,21 +144,47 @@ def test_resume_of_a_finished_run_changes_nothing(model, undisturbed):
     assert metrics(model / "undisturbed") == before
 
 
+def last_sign(run_dir, log):
+    """When the run last wrote anything: to its ledger, its metrics or the screen."""
+    times = [os.stat(log).st_mtime]
+    for name in ("ledger.db", "ledger.db-wal", "metrics.jsonl"):
+        try:
+            times.append(os.stat(run_dir / name).st_mtime)
+        except FileNotFoundError:
+            pass
+    return max(times)
+
+
+def wait_watching(p, run_dir, log, seconds):
+    """Waits for the end, at most that long; (exit code or None, the longest silence seen). No silence over LIMIT."""
+    longest, until = 0.0, time.monotonic() + seconds
+    while True:
+        silence = time.time() - last_sign(run_dir, log)
+        longest = max(longest, silence)
+        assert silence < LIMIT, f"no sign of life for {silence:.0f} s:\n" + open(log).read()[-2000:]
+        left = until - time.monotonic()
+        try:
+            return p.wait(timeout=max(0.0, min(left, 0.05))), longest
+        except subprocess.TimeoutExpired:
+            if left <= 0:
+                return None, longest
+
+
 def kill_now_and_then(victim, model, name, seconds, n_kills, rng):
-    """Runs the command until it ends, with n_kills kills of the victim; returns the longest time between kill and the
-    next sign of life (a row in the ledger or the end)."""
+    """Runs the command until it ends, with up to n_kills kills of the victim; returns how many there were and the
+    longest silence, in seconds."""
     run_dir, log = model / name, model / f"{name}.log"
     words = command(model, run_dir, "--num-servers", "2" if victim == "clime-server" else "1")
     p = start(words, log)
-    killed, begun = 0, time.monotonic()
+    killed, longest, begun = 0, 0.0, time.monotonic()
     while True:
         pause = rng.uniform(0.02, max(0.2, seconds * 0.4))
-        try:
-            code = p.wait(timeout=pause if killed < n_kills else 2 * LIMIT)
+        code, silence = wait_watching(p, run_dir, log, pause if killed < n_kills else 2 * LIMIT)
+        longest = max(longest, silence)
+        if code is not None:
             assert code == 0, open(log).read()[-2000:]
             break
-        except subprocess.TimeoutExpired:
-            assert killed < n_kills, f"no end within {2 * LIMIT} s:\n" + open(log).read()[-2000:]
+        assert killed < n_kills, f"no end within {2 * LIMIT} s:\n" + open(log).read()[-2000:]
         if victim == "clime-train":
             p.kill()
             p.wait()
@@ -170,7 +196,7 @@ def kill_now_and_then(victim, model, name, seconds, n_kills, rng):
                 os.kill(rng.choice(sorted(victims)), signal.SIGKILL)
                 killed += 1
     assert time.monotonic() - begun < LIMIT + n_kills * seconds
-    return killed
+    return killed, longest
 
 
 @pytest.mark.parametrize("victim", ["clime-train", "clime-server", "clime-router"])
@@ -178,13 +204,16 @@ def test_kill(model, undisturbed, victim):
     sha, seconds = undisturbed
     rng = random.Random(f"kill {victim}")
     killed = n_run = 0
+    longest = 0.0
     while killed < KILLS:
         name = f"{victim}-{n_run}"
-        killed += kill_now_and_then(victim, model, name, seconds, min(5, KILLS - killed), rng)
+        kills, silence = kill_now_and_then(victim, model, name, seconds, min(5, KILLS - killed), rng)
+        killed, longest = killed + kills, max(longest, silence)
         assert final_sha(model / f"{name}.log") == sha
         check_record(model / name)
         n_run += 1
         assert n_run < 4 * KILLS, "the victim was never there"
+    print(f"{killed} kills of {victim}: the longest silence of a run was {longest:.1f} s")
 
 
 def test_children_end_with_the_trainer(model):
