@@ -5,41 +5,9 @@
  * chains and do nothing else, since a chain's own latency (25 cycles for 16 of K) is what they have no time beside. The
  * weights are the B operand, 8 rows a chain, so that N = 2560 still gives 320 chains for 132 multiprocessors. Bytes: (N
  * K + T K) 2 read, T N 2 or 4 written. */
-#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 enum { GROUP = 128, MAX_STAGES = 16, SMEM = 220 << 10 };
-
-static __device__ __forceinline__ uint32_t shared_address(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-static __device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(b)) : "memory");
-}
-
-static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(b)), "r"(bytes)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
-    asm volatile("{\n.reg .pred done;\n"
-                 "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}\n" ::"r"(shared_address(b)),
-                 "r"(parity)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void bulk_copy(void *to, const void *from, int bytes, uint64_t *b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
-                     shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b))
-                 : "memory");
-}
 
 /* A block: 8 NT rows of w, a warp each 8, and all rows of x (at most 16). KC: elements of a bulk copy; issuing one
  * costs a thread some 50 cycles, so they are long. */
@@ -55,7 +23,7 @@ __global__ void __launch_bounds__((NT + 1) * 32)
             barrier_init(&full[s], 1);
             barrier_init(&empty[s], NT);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+        barrier_init_done();
     }
     __syncthreads();
 

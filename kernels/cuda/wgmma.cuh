@@ -1,0 +1,191 @@
+/* Hopper's asynchronous units for the kernels that use them: wgmma (a warpgroup of 128 threads multiplies 64 rows),
+ * mbarriers, bulk and tensor copies into shared memory. sm_90a only.
+ *
+ * One layout of operands in shared memory, the 128-byte swizzle: a tile of R rows is cut into panels of 64 bf16
+ * columns; a panel is R rows of 128 bytes, and the 16-byte chunk c of row r lies at chunk c ^ r % 8. Panels follow one
+ * another, R * 128 bytes each, and start at multiples of 1024 bytes. tensor_copy writes a panel this way; threads that
+ * write one themselves use swizzled() and then fence_async(). wgmma reads it in either direction: k-major   the columns
+ * are what is summed over: Q and K in Q K^T. K at D = A B^T, both [rows][k]. mn-major  the rows are what is summed
+ * over: V in P V. TRANS 1 in wgmma's template arguments. The accumulator of a warp of the group is that of mma.sync:
+ * d[n] is the m16n8 fragment of columns 8 n and of the 16 rows of that warp; so is A in registers. A chain of k16 steps
+ * has the bits of the same chain of mma.sync. */
+#ifndef CLIME_KERNELS_CUDA_WGMMA_CUH
+#define CLIME_KERNELS_CUDA_WGMMA_CUH
+
+#include <cuda.h>
+
+#include "kernels/cuda/cuda_int.cuh"
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- mbarriers ---- */
+
+static __device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+
+/* After the last barrier_init and before the __syncthreads that lets others use them. */
+static __device__ __forceinline__ void barrier_init_done() {
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(b)) : "memory");
+}
+
+/* Arrives, and makes the phase wait for that many bytes of copies too. */
+static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(b)), "r"(bytes)
+                 : "memory");
+}
+
+/* Until the phase of this parity is over; phases count from 0. */
+static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
+    asm volatile("{\n.reg .pred done;\n"
+                 "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n}\n" ::"r"(shared_address(b)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* A barrier of some warps of the block; id 1 to 15 (0 is __syncthreads), threads a multiple of 32. */
+static __device__ __forceinline__ void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* ---- copies ---- */
+
+/* bytes: a multiple of 16; both addresses too. */
+static __device__ __forceinline__ void bulk_copy(void *to, const void *from, int bytes, uint64_t *b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(b))
+                 : "memory");
+}
+
+/* One panel: columns column .. + 63 of rows row .. of a matrix, as many rows as its map says. Rows past the matrix's
+ * end come as zeros; the barrier counts the bytes of the whole panel in any case. */
+static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *map, int column, int row, uint64_t *b) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+                 "[%2];\n" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(b)), "r"(column), "r"(row)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
+}
+
+/* tma.cu: describes a row-major bf16 matrix whose rows lie ld elements apart, for copies of panels of box_rows rows (at
+ * most 256). The kernel takes it as a const __grid_constant__ CUtensorMap parameter. at: 16-byte aligned; ld: a
+ * multiple of 8. */
+bool clime_cuda_tensor_map(struct clime_dev *d, CUtensorMap *map, const bf16 *at, uint64_t rows, uint64_t columns,
+                           uint64_t ld, int box_rows);
+
+/* What threads wrote to shared memory becomes visible to wgmma and copies: by each writer, before the barrier. */
+static __device__ __forceinline__ void fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
+/* Byte of a panel where chunk c (8 columns) of row r lies. */
+static __device__ __forceinline__ int swizzled(int r, int c) {
+    return r * 128 + ((c ^ (r & 7)) << 4);
+}
+
+/* ---- wgmma ---- */
+
+/* A tile as an operand. panel: bytes from one panel to the next; used when columns are not what is summed over. */
+static __device__ __forceinline__ uint64_t wgmma_tile(const void *tile, int panel) {
+    return (uint64_t)(shared_address(tile) >> 4 & 0x3fff) | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
+}
+
+/* The tile from its kk-th step of 16 on: along columns (k-major), along rows (mn-major). */
+static __device__ __forceinline__ uint64_t wgmma_columns(uint64_t tile, int kk, int panel) {
+    return tile + ((kk / 4 * panel + kk % 4 * 32) >> 4);
+}
+static __device__ __forceinline__ uint64_t wgmma_rows(uint64_t tile, int kk) {
+    return tile + (kk * 16 * 128 >> 4);
+}
+
+/* Before the first wgmma that reads registers (A, or D) that the thread has written. */
+static __device__ __forceinline__ void wgmma_fence() {
+    asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+static __device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+/* Until at most N groups are under way. */
+template <int N> static __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
+}
+
+/* The compiler may not move reads or writes of these registers across: put before the fence and after the wait. */
+template <int N> static __device__ __forceinline__ void wgmma_hold(float (&d)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) asm volatile("" : "+f"(d[n][e])::"memory");
+}
+
+/* clang-format off */
+#define WGMMA_D32 \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+    "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define WGMMA_D64 \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
+    "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, " \
+    "%41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, " \
+    "%61, %62, %63}"
+#define WGMMA_OUT(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define WGMMA_OUT4(d, n) WGMMA_OUT(d, n), WGMMA_OUT(d, n + 1), WGMMA_OUT(d, n + 2), WGMMA_OUT(d, n + 3)
+/* clang-format on */
+
+/* d = add * d + A B, one step of 16. ss: A and B tiles in shared memory; rs: A fragments in registers. TRANS_A,
+ * TRANS_B: 1 when that tile is mn-major. d may not be touched until wgmma_wait; a neither. */
+template <int TRANS_A, int TRANS_B>
+static __device__ __forceinline__ void wgmma_ss(float (&d)[8][4], uint64_t a, uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WGMMA_D32 ", %32, %33, p, 1, 1, %35, %36;\n}\n"
+                 : WGMMA_OUT4(d, 0), WGMMA_OUT4(d, 4)
+                 : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(TRANS_B));
+}
+
+template <int TRANS_A, int TRANS_B>
+static __device__ __forceinline__ void wgmma_ss(float (&d)[16][4], uint64_t a, uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " WGMMA_D64
+                 ", %64, %65, p, 1, 1, %67, %68;\n}\n"
+                 : WGMMA_OUT4(d, 0), WGMMA_OUT4(d, 4), WGMMA_OUT4(d, 8), WGMMA_OUT4(d, 12)
+                 : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(TRANS_B));
+}
+
+template <int TRANS_B>
+static __device__ __forceinline__ void wgmma_rs(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WGMMA_D32
+                 ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n"
+                 : WGMMA_OUT4(d, 0), WGMMA_OUT4(d, 4)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TRANS_B));
+}
+
+template <int TRANS_B>
+static __device__ __forceinline__ void wgmma_rs(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " WGMMA_D64
+                 ", {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
+                 : WGMMA_OUT4(d, 0), WGMMA_OUT4(d, 4), WGMMA_OUT4(d, 8), WGMMA_OUT4(d, 12)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TRANS_B));
+}
+
+/* Registers a thread of the calling warpgroup may use from here on: a multiple of 8, 24 to 240. */
+template <int N> static __device__ __forceinline__ void registers_up() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+template <int N> static __device__ __forceinline__ void registers_down() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+
+#endif
