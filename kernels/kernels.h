@@ -110,10 +110,22 @@ struct clime_adamw {
     float grad_scale;                          /* clip factor, multiplies the gradient first */
 };
 
+/* The largest arguments of a trainer's calls, for scratch_bytes. */
+struct clime_scratch_shape {
+    int T, D; /* rows of a micro-batch, hidden width */
+    int R, V; /* rows of a chunk of the head */
+    struct clime_heads heads;
+    size_t n; /* weights */
+};
+
 struct clime_ops {
     const char *name;  /* "cpu", "cuda" */
     bool f32;          /* a context may have dt CLIME_F32; every table has CLIME_BF16 */
     size_t head_bytes; /* of a chunk of fp32 logits in training: enough rows to use the device well */
+    /* The device's memory is its own: what is free is all there is, and a plan beyond it must not begin. Otherwise it
+     * is the machine's, where caches give way and a hypervisor may add some. */
+    bool own_memory;
+    size_t code_bytes; /* device memory that goes to kernels' code and a library's own needs as they are first used */
 
     /* ---- context and memory ------------------------------------------------------------------------------- */
     enum clime_err (*open)(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e);
@@ -129,6 +141,10 @@ struct clime_ops {
     enum clime_err (*sync)(struct clime_dev *d, struct clime_error *e);
     /* Free and total bytes of the device's memory (CPU: of the machine). */
     void (*memory)(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
+    /* Scratch of the operations themselves: at most this much for a trainer's calls up to a shape (0 = little, and not
+     * in the device's memory), and taking it beforehand, so that no step allocates. */
+    size_t (*scratch_bytes)(const struct clime_scratch_shape *s);
+    enum clime_err (*reserve_scratch)(struct clime_dev *d, size_t bytes, struct clime_error *e);
 
     /* ---- matrix products ---------------------------------------------------------------------------------- */
     /* A device may want weights in its own order as well. 0 = it does not, and `packed` is ignored everywhere. */

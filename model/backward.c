@@ -84,6 +84,22 @@ static void layer_backward(struct clime_train *t, int l, const struct clime_batc
                      grad(t, w->ln1)); /* dres = dres + , weight += */
 }
 
+/* What SELECTIVE did not keep, from what it kept: the same operations on the same bits as in the forward pass. The norm
+ * reads the stored sum, which the fused sum-and-norm had rounded before it read it. */
+static void rows_again(struct clime_train *t, int l, const struct clime_batch *b) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    const struct clime_config *c = &m->cfg;
+    const struct clime_layer_at *w = &m->layout.layer[l];
+    const struct clime_layer_act a = clime_train_act(t, l);
+    struct clime_dev *d = m->dev;
+    ops->rmsnorm(d, b->T, c->D, c->eps, a.x, clime_weight(m, w->ln1), a.ln1, a.rstd1);
+    ops->qkv_rope(d, b->T, &m->heads, &m->rope, c->eps, a.qkv, clime_weight(m, w->q_norm), clime_weight(m, w->k_norm),
+                  b->pos, NULL, a.q, a.k, a.v);
+    ops->rmsnorm(d, b->T, c->D, c->eps, a.x2, clime_weight(m, w->ln2), a.ln2, a.rstd2);
+    ops->swiglu(d, b->T, c->F, a.gu, a.h);
+}
+
 enum clime_err clime_train_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_logp,
                                     const float *g_entropy, struct clime_error *e) {
     struct clime_model *m = t->m;
@@ -95,6 +111,7 @@ enum clime_err clime_train_backward(struct clime_train *t, const struct clime_pa
     struct clime_batch batch = clime_train_batch(t, b);
     head_backward(t, b->T, b->n_loss, g_entropy != NULL);
     for (int l = m->cfg.L - 1; l >= 0; l--) {
+        if (t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) rows_again(t, l, &batch);
         if (t->o.recompute == CLIME_RECOMPUTE_FULL) {
             struct clime_layer_act a = clime_train_act(t, l);
             clime_layer_forward(m, l, &batch, &a, NULL, NULL); /* from the kept x: the same bits as before */

@@ -11,8 +11,9 @@
 #include "model/model.h"
 
 enum clime_recompute {
-    CLIME_RECOMPUTE_NONE, /* every activation the backward needs is kept */
-    CLIME_RECOMPUTE_FULL  /* only each layer's input is kept; a layer runs again before its backward */
+    CLIME_RECOMPUTE_NONE,      /* every activation the backward needs is kept */
+    CLIME_RECOMPUTE_SELECTIVE, /* outputs of products and attention are kept; norms, rotation and SwiGLU run again */
+    CLIME_RECOMPUTE_FULL       /* only each layer's input is kept; a layer runs again before its backward */
 };
 
 struct clime_train; /* saved activations, gradients, head scratch: planned for max_rows rows */
@@ -27,7 +28,15 @@ struct clime_train_options {
 enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_options *o, struct clime_train **out,
                                 struct clime_error *e);
 void clime_train_close(struct clime_train *t);
-size_t clime_train_bytes(const struct clime_model *m, const struct clime_train_options *o); /* for the memory plan */
+
+/* What clime_train_open will allocate, by purpose. The model need not be loaded. */
+struct clime_train_sizes {
+    size_t gradients;   /* of the weights, fp32 */
+    size_t activations; /* as many layers' as the recompute level keeps, and the gradients of one layer's */
+    size_t head;        /* the loss rows and one chunk of logits */
+    size_t scratch;     /* what operations may ask of the device besides, reserved at open */
+};
+void clime_train_sizes(const struct clime_model *m, const struct clime_train_options *o, struct clime_train_sizes *out);
 
 /* fp32 gradients [layout.n], device memory. */
 float *clime_train_grads(struct clime_train *t);

@@ -98,7 +98,7 @@ static enum clime_err choose_dtype(const char *name, const struct clime_config *
     return CLIME_OK;
 }
 
-static enum clime_err plan_memory(struct clime_model *m, int max_pos, struct clime_error *e) {
+static void plan_memory(struct clime_model *m, int max_pos) {
     const struct clime_config *c = &m->cfg;
     size_t table = (size_t)max_pos * (size_t)(c->rope_rot / 2) * sizeof(float);
     m->rope = (struct clime_rope){.max_pos = max_pos, .rot = c->rope_rot, .interleaved = c->rope_interleaved};
@@ -107,9 +107,6 @@ static enum clime_err plan_memory(struct clime_model *m, int max_pos, struct cli
     clime_plan_add(p, "rope cos", table, (void **)(uintptr_t)&m->rope.cos); /* [max_pos, rot/2] */
     clime_plan_add(p, "rope sin", table, (void **)(uintptr_t)&m->rope.sin);
     clime_plan_add(p, "packed weights", carve_packed(m, NULL), &m->packed_base);
-    enum clime_err rc = clime_plan_commit(p, m->dev, "weights", e);
-    if (rc == CLIME_OK) carve_packed(m, m->packed_base);
-    return rc;
 }
 
 static void upload_rope(struct clime_model *m) {
@@ -126,8 +123,8 @@ static void put_device(void *arg, int64_t offset, const void *data, int64_t n) {
     m->ops->copy_in(m->dev, clime_model_at(m, offset), data, (size_t)n * clime_dtype_bytes(clime_model_dt(m)));
 }
 
-enum clime_err clime_model_open(const char *dir, const struct clime_model_options *o, struct clime_model **out,
-                                struct clime_error *e) {
+enum clime_err clime_model_prepare(const char *dir, const struct clime_model_options *o, struct clime_model **out,
+                                   struct clime_error *e) {
     struct clime_error own;
     if (!e) e = &own;
     struct clime_model *m = xcalloc(1, sizeof *m);
@@ -142,16 +139,37 @@ enum clime_err clime_model_open(const char *dir, const struct clime_model_option
     clime_layout_make(c, &m->layout);
     m->packed = xcalloc((size_t)c->L, sizeof *m->packed);
     m->heads = (struct clime_heads){c->H, c->HK, c->Dh, 1.0f / sqrtf((float)c->Dh)};
-    if ((rc = plan_memory(m, o->max_pos > 0 ? o->max_pos : c->max_pos, e))) goto done;
-    upload_rope(m);
-    if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dev.dt, put_device, m, e))) goto done;
-    clime_model_repack(m);
-    if ((rc = m->ops->sync(m->dev, e))) goto done;
-    LOG_INFO("model: %s, %.1f M parameters, %s on %s", c->architecture, (double)clime_config_params(c) / 1e6,
-             dev.dt == CLIME_BF16 ? "bf16" : "fp32", clime_dev_info(m->dev)->name);
+    plan_memory(m, o->max_pos > 0 ? o->max_pos : c->max_pos);
     *out = m;
 done:
     if (rc) clime_model_close(m);
+    return rc;
+}
+
+enum clime_err clime_model_load(struct clime_model *m, const char *dir, struct clime_error *e) {
+    struct clime_error own;
+    if (!e) e = &own;
+    const struct clime_config *c = &m->cfg;
+    enum clime_dtype dt = clime_model_dt(m);
+    enum clime_err rc;
+    if ((rc = clime_plan_commit(&m->plan, m->dev, "weights", e))) return rc;
+    carve_packed(m, m->packed_base);
+    upload_rope(m);
+    if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dt, put_device, m, e))) return rc;
+    clime_model_repack(m);
+    if ((rc = m->ops->sync(m->dev, e))) return rc;
+    LOG_INFO("model: %s, %.1f M parameters, %s on %s", c->architecture, (double)clime_config_params(c) / 1e6,
+             dt == CLIME_BF16 ? "bf16" : "fp32", clime_dev_info(m->dev)->name);
+    return CLIME_OK;
+}
+
+enum clime_err clime_model_open(const char *dir, const struct clime_model_options *o, struct clime_model **out,
+                                struct clime_error *e) {
+    enum clime_err rc = clime_model_prepare(dir, o, out, e);
+    if (!rc && (rc = clime_model_load(*out, dir, e))) {
+        clime_model_close(*out);
+        *out = NULL;
+    }
     return rc;
 }
 

@@ -40,7 +40,12 @@ struct clime_model_options {
     int max_pos;                  /* length of the rotary table; 0 = the config's max_pos */
 };
 
-/* Opens the device, plans memory, loads DIR. */
+/* In two steps, for who must know what fits before anything is allocated: prepare reads DIR's configuration, opens the
+ * device and plans (clime_plan_bytes(&m->plan) is what load will take); load allocates and reads the weights. */
+enum clime_err clime_model_prepare(const char *dir, const struct clime_model_options *o, struct clime_model **out,
+                                   struct clime_error *e);
+enum clime_err clime_model_load(struct clime_model *m, const char *dir, struct clime_error *e);
+/* Both. */
 enum clime_err clime_model_open(const char *dir, const struct clime_model_options *o, struct clime_model **out,
                                 struct clime_error *e);
 void clime_model_close(struct clime_model *m); /* NULL is fine */

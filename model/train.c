@@ -15,37 +15,65 @@
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
+/* What a buffer is kept for: by every level, by NONE and SELECTIVE (outputs of products and attention, which cost most
+ * to make again), by NONE alone (what one pass over rows makes). */
+enum keep { NEVER, WITH_ALL, WITH_PRODUCTS, WITH_ROWS };
+
 static void size_acts(struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
-    bool keep = !t->o.forward_only && t->o.recompute == CLIME_RECOMPUTE_NONE;
+    const enum keep most[] = {[CLIME_RECOMPUTE_NONE] = WITH_ROWS,
+                              [CLIME_RECOMPUTE_SELECTIVE] = WITH_PRODUCTS,
+                              [CLIME_RECOMPUTE_FULL] = WITH_ALL};
+    enum keep level = t->o.forward_only ? NEVER : most[t->o.recompute];
     bool post = c->post_norms;
     size_t T = (size_t)t->o.max_rows, dt = clime_dtype_bytes(clime_model_dt(t->m));
     size_t D = (size_t)c->D, F = (size_t)c->F, H = (size_t)c->H, Q = H * (size_t)c->Dh, KV = (size_t)(c->HK * c->Dh);
-    const struct clime_act_buffer sizes[N_ACTS] = {
-        [ACT_X] = {"x", T * D * dt, !t->o.forward_only}, /* [L, T, D] kept even when layers are recomputed */
-        [ACT_LN1] = {"ln1", T * D * dt, keep},           /* [L, T, D] */
-        [ACT_RSTD1] = {"rstd1", T * 4, keep},            /* [L, T] */
-        [ACT_QKV] = {"qkv", T * (Q + 2 * KV) * dt, keep && c->qk_norm}, /* [L, T, (H+2HK)*Dh] for the norms' backward */
-        [ACT_Q] = {"q", T * Q * dt, keep},                              /* [L, T, H, Dh] */
-        [ACT_K] = {"k", T * KV * dt, keep},                             /* [L, T, HK, Dh] */
-        [ACT_V] = {"v", T * KV * dt, keep},                             /* [L, T, HK, Dh] */
-        [ACT_ATT] = {"att", T * Q * dt, keep},                          /* [L, T, H*Dh] */
-        [ACT_LSE] = {"lse", T * H * 4, keep},                           /* [L, T, H] */
-        [ACT_O] = {"o", T * D * dt, keep && post},                      /* [L, T, D] for the norm's backward */
-        [ACT_O_NORM] = {"o_norm", post ? T * D * dt : 0, false},        /* [T, D] */
-        [ACT_RSTD_O] = {"rstd_o", post ? T * 4 : 0, keep},              /* [L, T] */
-        [ACT_X2] = {"x2", T * D * dt, keep},                            /* [L, T, D] */
-        [ACT_LN2] = {"ln2", T * D * dt, keep},                          /* [L, T, D] */
-        [ACT_RSTD2] = {"rstd2", T * 4, keep},                           /* [L, T] */
-        [ACT_GU] = {"gu", T * 2 * F * dt, keep},                        /* [L, T, 2F] */
-        [ACT_H] = {"h", T * F * dt, keep},                              /* [L, T, F] */
-        [ACT_DOWN] = {"down", T * D * dt, keep && post},                /* [L, T, D] as for o */
-        [ACT_DOWN_NORM] = {"down_norm", post ? T * D * dt : 0, false},  /* [T, D] */
-        [ACT_RSTD_DOWN] = {"rstd_down", post ? T * 4 : 0, keep},        /* [L, T] */
+    /* qkv: for the norms' backward, or to rotate again. SELECTIVE makes q, k, v again from it. */
+    enum keep qkv = c->qk_norm || t->o.recompute == CLIME_RECOMPUTE_SELECTIVE ? WITH_PRODUCTS : NEVER;
+    const struct {
+        const char *name;
+        size_t bytes;
+        enum keep keep;
+    } sizes[N_ACTS] = {
+        [ACT_X] = {"x", T * D * dt, WITH_ALL},                            /* [L, T, D] */
+        [ACT_LN1] = {"ln1", T * D * dt, WITH_ROWS},                       /* [L, T, D] */
+        [ACT_RSTD1] = {"rstd1", T * 4, WITH_ROWS},                        /* [L, T] */
+        [ACT_QKV] = {"qkv", T * (Q + 2 * KV) * dt, qkv},                  /* [L, T, (H+2HK)*Dh] */
+        [ACT_Q] = {"q", T * Q * dt, WITH_ROWS},                           /* [L, T, H, Dh] */
+        [ACT_K] = {"k", T * KV * dt, WITH_ROWS},                          /* [L, T, HK, Dh] */
+        [ACT_V] = {"v", T * KV * dt, WITH_ROWS},                          /* [L, T, HK, Dh] */
+        [ACT_ATT] = {"att", T * Q * dt, WITH_PRODUCTS},                   /* [L, T, H*Dh] */
+        [ACT_LSE] = {"lse", T * H * 4, WITH_PRODUCTS},                    /* [L, T, H] */
+        [ACT_O] = {"o", T * D * dt, post ? WITH_PRODUCTS : NEVER},        /* [L, T, D] for the norm's backward */
+        [ACT_O_NORM] = {"o_norm", post ? T * D * dt : 0, NEVER},          /* [T, D] */
+        [ACT_RSTD_O] = {"rstd_o", post ? T * 4 : 0, WITH_PRODUCTS},       /* [L, T] */
+        [ACT_X2] = {"x2", T * D * dt, WITH_PRODUCTS},                     /* [L, T, D] */
+        [ACT_LN2] = {"ln2", T * D * dt, WITH_ROWS},                       /* [L, T, D] */
+        [ACT_RSTD2] = {"rstd2", T * 4, WITH_ROWS},                        /* [L, T] */
+        [ACT_GU] = {"gu", T * 2 * F * dt, WITH_PRODUCTS},                 /* [L, T, 2F] */
+        [ACT_H] = {"h", T * F * dt, WITH_ROWS},                           /* [L, T, F] */
+        [ACT_DOWN] = {"down", T * D * dt, post ? WITH_PRODUCTS : NEVER},  /* [L, T, D] as for o */
+        [ACT_DOWN_NORM] = {"down_norm", post ? T * D * dt : 0, NEVER},    /* [T, D] */
+        [ACT_RSTD_DOWN] = {"rstd_down", post ? T * 4 : 0, WITH_PRODUCTS}, /* [L, T] */
     };
-    memcpy(t->acts, sizes, sizeof sizes);
+    for (int i = 0; i < N_ACTS; i++)
+        t->acts[i] = (struct clime_act_buffer){.name = sizes[i].name,
+                                               .layer_bytes = sizes[i].bytes,
+                                               .keep = sizes[i].keep != NEVER && sizes[i].keep <= level};
 }
 
+/* The rows that one scratch-hungry operation sees at most. */
+static struct clime_scratch_shape scratch_shape(const struct clime_train *t) {
+    const struct clime_config *c = &t->m->cfg;
+    return (struct clime_scratch_shape){.T = t->o.max_rows,
+                                        .D = c->D,
+                                        .R = t->o.head_chunk,
+                                        .V = c->V,
+                                        .heads = t->m->heads,
+                                        .n = (size_t)t->m->layout.n};
+}
+
+/* Adds every buffer to t->plan and says in t->sizes what it is for. */
 static void plan_train(struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
     struct clime_plan *p = &t->plan;
@@ -55,6 +83,8 @@ static void plan_train(struct clime_train *t) {
     size_t KV = (size_t)(c->HK * c->Dh), back = t->o.forward_only ? 0 : 1;
     size_acts(t);
     clime_plan_add(p, "gradients", back * (size_t)t->m->layout.n * 4, (void **)&t->grads);
+    t->sizes.gradients = clime_plan_bytes(p);
+
     for (int i = 0; i < N_ACTS; i++) {
         struct clime_act_buffer *a = &t->acts[i];
         clime_plan_add(p, a->name, a->layer_bytes * (size_t)(a->keep ? c->L : 1), &a->base);
@@ -62,6 +92,16 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "ids", T * 4, (void **)&t->ids);
     clime_plan_add(p, "pos", T * 4, (void **)&t->pos);
     clime_plan_add(p, "q_start", ((size_t)t->o.max_seqs + 1) * 4, (void **)&t->q_start);
+    clime_plan_add(p, "dres", T * D * dt, &t->dres);
+    clime_plan_add(p, "dnorm", back * T * D * dt, &t->dnorm);
+    clime_plan_add(p, "dh", back * T * F * dt, &t->dh);
+    clime_plan_add(p, "datt", back * T * Q * dt, &t->datt);
+    clime_plan_add(p, "dq", back * T * Q * dt, &t->dq);
+    clime_plan_add(p, "dk", back * T * KV * dt, &t->dk);
+    clime_plan_add(p, "dv", back * T * KV * dt, &t->dv);
+    clime_plan_add(p, "dqkv", back * T * (Q + 2 * KV) * dt, &t->dqkv);
+    t->sizes.activations = clime_plan_bytes(p) - t->sizes.gradients;
+
     clime_plan_add(p, "loss rows", R * 4, (void **)&t->rows);
     clime_plan_add(p, "targets", R * 4, (void **)&t->target);
     clime_plan_add(p, "inv_temp", R * 4, (void **)&t->inv_temp);
@@ -75,15 +115,11 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "entropy", R * 4, (void **)&t->entropy);
     clime_plan_add(p, "g_logp", back * R * 4, (void **)&t->g_logp);
     clime_plan_add(p, "g_ent", back * R * 4, (void **)&t->g_ent);
-    clime_plan_add(p, "dres", T * D * dt, &t->dres);
-    clime_plan_add(p, "dnorm", back * T * D * dt, &t->dnorm);
-    clime_plan_add(p, "dh", back * T * F * dt, &t->dh);
-    clime_plan_add(p, "datt", back * T * Q * dt, &t->datt);
-    clime_plan_add(p, "dq", back * T * Q * dt, &t->dq);
-    clime_plan_add(p, "dk", back * T * KV * dt, &t->dk);
-    clime_plan_add(p, "dv", back * T * KV * dt, &t->dv);
-    clime_plan_add(p, "dqkv", back * T * (Q + 2 * KV) * dt, &t->dqkv);
     clime_plan_add(p, "dhead", back * R * D * dt, &t->dhead);
+    t->sizes.head = clime_plan_bytes(p) - t->sizes.gradients - t->sizes.activations;
+
+    struct clime_scratch_shape shape = scratch_shape(t);
+    t->sizes.scratch = t->m->ops->scratch_bytes(&shape);
 }
 
 static struct clime_train *new_train(struct clime_model *m, const struct clime_train_options *o) {
@@ -104,8 +140,9 @@ enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_
                                 struct clime_error *e) {
     struct clime_train *t = new_train(m, o);
     enum clime_err rc = clime_plan_commit(&t->plan, m->dev, "training", e);
+    if (!rc) rc = m->ops->reserve_scratch(m->dev, t->sizes.scratch, e);
     if (rc) {
-        free(t);
+        clime_train_close(t);
         t = NULL;
     } else {
         if (clime_model_dt(m) == CLIME_F32) t->dlogits = t->logits; /* head_grad works in place */
@@ -121,11 +158,11 @@ void clime_train_close(struct clime_train *t) {
     free(t);
 }
 
-size_t clime_train_bytes(const struct clime_model *m, const struct clime_train_options *o) {
+void clime_train_sizes(const struct clime_model *m, const struct clime_train_options *o,
+                       struct clime_train_sizes *out) {
     struct clime_train *t = new_train((struct clime_model *)(uintptr_t)m, o);
-    size_t n = clime_plan_bytes(&t->plan);
+    *out = t->sizes;
     free(t);
-    return n;
 }
 
 float *clime_train_grads(struct clime_train *t) {

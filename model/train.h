@@ -42,6 +42,7 @@ struct clime_train {
     struct clime_model *m;
     struct clime_train_options o; /* head_chunk resolved */
     struct clime_plan plan;
+    struct clime_train_sizes sizes;
     float *grads; /* [layout.n] */
     struct clime_act_buffer acts[N_ACTS];
 

@@ -31,6 +31,8 @@
 #define CONTROL_TIMEOUT_US 10000000
 #define ABORT_TIMEOUT_US 3000000
 #define READY_LIMIT_US 60000000 /* beside the time that pushes take */
+#define START_LIMIT_US                                                                                                 \
+    600000000 /* a server that reads its weights from a slow disk; one that dies is reported before */
 #define POLL_PAUSE_US 20000
 #define EXTERNAL_POLL_US 2000000
 #define MAX_REPLY ((size_t)4 << 20)
@@ -333,6 +335,25 @@ enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
         if (clime_now_us() > limit) return not_ready(f, e);
         clime_sleep_us(POLL_PAUSE_US);
     }
+}
+
+static bool all_up(const struct clime_fleet *f) {
+    for (int i = 0; i < f->n_children; i++)
+        if (f->children[i].state != CLIME_CHILD_UP) return false;
+    return true;
+}
+
+enum clime_err clime_fleet_wait_up(struct clime_fleet *f, struct clime_error *e) {
+    int64_t limit = clime_now_us() + START_LIMIT_US;
+    while (!all_up(f)) {
+        enum clime_err rc = clime_fleet_poll(f, e);
+        if (rc) return rc;
+        if (clime_now_us() > limit)
+            return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for the servers to come up: not within %d s",
+                              START_LIMIT_US / 1000000);
+        clime_sleep_us(POLL_PAUSE_US);
+    }
+    return CLIME_OK;
 }
 
 void clime_fleet_abort(struct clime_fleet *f, const char *prefix) {

@@ -46,6 +46,10 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
 /* Waits until every server serves the current version and is admitted; publish ends with it. */
 enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e);
 
+/* Waits until the servers that this trainer starts answer; their memory is taken then. No other server is waited for.
+ */
+enum clime_err clime_fleet_wait_up(struct clime_fleet *f, struct clime_error *e);
+
 /* Looks after the fleet once. Does not wait, but for a push to a restarted server. An error means that the fleet cannot
  * be kept up (a program that dies at every start). */
 enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e);

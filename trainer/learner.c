@@ -9,9 +9,11 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/folder.h"
 #include "trainer/learner_int.h"
+#include "trainer/memory.h"
 
 /* Rows and loss entries of one micro-batch in host memory, reused from step to step. */
 struct micro {
@@ -73,34 +75,77 @@ static void micro_fill(struct micro *mb, const struct clime_sample *const *sampl
 
 /* ---- open and close ---- */
 
-static struct clime_train_options train_options(const struct clime_learner_options *o, enum clime_recompute recompute) {
+static struct clime_train_options train_options(const struct clime_learner_options *o) {
     int rows = o->max_tokens_per_gpu > o->max_seq_len ? o->max_tokens_per_gpu : o->max_seq_len;
-    return (struct clime_train_options){.max_rows = rows, .max_seqs = rows, .recompute = recompute};
+    return (struct clime_train_options){.max_rows = rows, .max_seqs = rows, .recompute = o->recompute};
 }
 
-enum clime_err clime_learner_open(const struct clime_learner_options *o, struct clime_learner **out,
-                                  struct clime_error *e) {
+/* Of the reference model: no gradients, no activation is kept. */
+static struct clime_train_options ref_options(const struct clime_learner_options *o) {
+    struct clime_train_options t = train_options(o);
+    t.forward_only = true;
+    return t;
+}
+
+static void make_plan(const struct clime_learner *l, struct clime_memory_plan *p) {
+    struct clime_train_options t = train_options(&l->opts), r = ref_options(&l->opts);
+    clime_memory_plan_make(l->model, &t, clime_loss_needs_ref(&l->opts) ? &r : NULL, p);
+}
+
+enum clime_err clime_learner_prepare(const struct clime_learner_options *o, struct clime_learner **out,
+                                     struct clime_error *e) {
     struct clime_learner *l = xcalloc(1, sizeof *l);
     l->opts = *o;
-    struct clime_train_options t = train_options(o, o->recompute);
-    enum clime_err err = clime_model_open(o->hf_checkpoint, &o->model, &l->model, e);
-    if (!err) err = clime_train_open(l->model, &t, &l->train, e);
-    if (!err) err = clime_optimizer_open(&l->optimizer, l->model, e);
-    if (!err && clime_loss_needs_ref(o)) {
-        t.forward_only = true; /* no gradients, no activation is kept */
-        err = clime_model_open(o->ref_load ? o->ref_load : o->hf_checkpoint, &o->model, &l->ref_model, e);
-        if (!err && l->ref_model->layout.hash != l->model->layout.hash)
-            err = clime_fail(e, CLIME_ERR_INPUT, "the reference model in %s has another architecture or shape than %s",
-                             o->ref_load, o->hf_checkpoint);
-        if (!err) err = clime_train_open(l->ref_model, &t, &l->ref_train, e);
-    }
+    enum clime_err err = clime_model_prepare(o->hf_checkpoint, &o->model, &l->model, e);
     if (err) {
         clime_learner_close(l);
         return err;
     }
-    l->max_rows = (size_t)t.max_rows;
+    l->max_rows = (size_t)train_options(o).max_rows;
     *out = l;
     return CLIME_OK;
+}
+
+static enum clime_err obey_plan(struct clime_learner *l, struct clime_error *e) {
+    struct clime_train_options t = train_options(&l->opts), r = ref_options(&l->opts);
+    struct clime_memory_plan p;
+    struct clime_buf line;
+    make_plan(l, &p);
+    clime_buf_init(&line, 4096);
+    clime_memory_plan_line(&p, &line);
+    LOG_INFO("memory: %s (recompute %s)", line.data, clime_recompute_name(p.recompute));
+    clime_buf_free(&line);
+    return clime_memory_plan_check(l->model, &t, clime_loss_needs_ref(&l->opts) ? &r : NULL, &p, e);
+}
+
+static enum clime_err load_reference(struct clime_learner *l, struct clime_error *e) {
+    const struct clime_learner_options *o = &l->opts;
+    struct clime_train_options t = ref_options(o);
+    enum clime_err err = clime_model_open(o->ref_load ? o->ref_load : o->hf_checkpoint, &o->model, &l->ref_model, e);
+    if (!err && l->ref_model->layout.hash != l->model->layout.hash)
+        err = clime_fail(e, CLIME_ERR_INPUT, "the reference model in %s has another architecture or shape than %s",
+                         o->ref_load, o->hf_checkpoint);
+    return err ? err : clime_train_open(l->ref_model, &t, &l->ref_train, e);
+}
+
+enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *e) {
+    struct clime_train_options t = train_options(&l->opts);
+    enum clime_err err = obey_plan(l, e);
+    if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
+    if (!err) err = clime_train_open(l->model, &t, &l->train, e);
+    if (!err) err = clime_optimizer_open(&l->optimizer, l->model, e);
+    if (!err && clime_loss_needs_ref(&l->opts)) err = load_reference(l, e);
+    return err;
+}
+
+enum clime_err clime_learner_open(const struct clime_learner_options *o, struct clime_learner **out,
+                                  struct clime_error *e) {
+    enum clime_err err = clime_learner_prepare(o, out, e);
+    if (!err && (err = clime_learner_start(*out, e))) {
+        clime_learner_close(*out);
+        *out = NULL;
+    }
+    return err;
 }
 
 void clime_learner_close(struct clime_learner *l) {
@@ -120,20 +165,12 @@ const struct clime_model *clime_learner_model(const struct clime_learner *l) {
 
 void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out) {
     const struct clime_config *c = &l->model->cfg;
-    const struct clime_learner_options *o = &l->opts;
-    struct clime_train_options t = train_options(o, o->recompute);
-    enum clime_dtype dt = clime_dev_info(l->model->dev)->dt;
-    double mib = 1.0 / (1 << 20), n = (double)l->model->layout.n;
-    clime_buf_printf(out, "model      %s, %.2f M parameters, %d layers, %s on %s\n", c->architecture,
-                     (double)clime_config_params(c) / 1e6, c->L, dt == CLIME_F32 ? "fp32" : "bf16",
-                     clime_dev_info(l->model->dev)->name);
-    clime_buf_printf(out,
-                     "memory     weights %.1f MiB, master and moments %.1f MiB, gradients and activations %.1f MiB",
-                     n * (double)clime_dtype_bytes(dt) * mib, n * (dt == CLIME_F32 ? 8 : 12) * mib,
-                     (double)clime_train_bytes(l->model, &t) * mib);
-    if (l->ref_model) clime_buf_printf(out, ", reference model %.1f MiB", n * (double)clime_dtype_bytes(dt) * mib);
-    clime_buf_printf(out, "\nmicro-batch up to %d tokens, recompute %s\n", t.max_rows,
-                     o->recompute == CLIME_RECOMPUTE_FULL ? "full" : "none");
+    struct clime_memory_plan p;
+    make_plan(l, &p);
+    clime_buf_printf(
+        out, "  %s, %.2f M parameters, %d layers, %s on %s\n", c->architecture, (double)clime_config_params(c) / 1e6,
+        c->L, clime_dev_info(l->model->dev)->dt == CLIME_F32 ? "fp32" : "bf16", clime_dev_info(l->model->dev)->name);
+    clime_memory_plan_table(&p, out);
 }
 
 /* ---- one step ---- */

@@ -55,11 +55,16 @@ struct clime_step_stats {
 
 struct clime_learner;
 
+/* prepare reads the model's shape, opens the device and makes the memory plan; start allocates and reads the weights,
+ * or fails with the plan's arithmetic (CLIME_ERR_LIMIT) before it has allocated anything. open does both. */
+enum clime_err clime_learner_prepare(const struct clime_learner_options *o, struct clime_learner **out,
+                                     struct clime_error *e);
+enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *e);
 enum clime_err clime_learner_open(const struct clime_learner_options *o, struct clime_learner **out,
                                   struct clime_error *e);
 void clime_learner_close(struct clime_learner *l); /* NULL is fine */
 
-/* The memory plan in force, a few lines, to be printed at start. */
+/* Model and memory plan, a part a line. After prepare. */
 void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out);
 
 /* One optimizer step over samples (in order) packed as recorded. current_version: tokens of this version enter the gap.

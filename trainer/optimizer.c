@@ -28,6 +28,11 @@ static void fill_master(struct clime_optimizer *o, struct clime_model *m) {
     free(full);
 }
 
+void clime_optimizer_bytes(const struct clime_model *m, struct clime_optimizer_bytes *out) {
+    size_t bytes = (size_t)m->layout.n * sizeof(float);
+    *out = (struct clime_optimizer_bytes){.master = dtype_of(m) == CLIME_F32 ? 0 : bytes, .moments = 2 * bytes};
+}
+
 enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, struct clime_error *e) {
     *o = (struct clime_optimizer){0};
     size_t bytes = (size_t)m->layout.n * sizeof(float);

@@ -15,6 +15,12 @@ struct clime_optimizer {
     struct clime_plan plan;
 };
 
+/* What clime_optimizer_open takes of the device. */
+struct clime_optimizer_bytes {
+    size_t master, moments;
+};
+void clime_optimizer_bytes(const struct clime_model *m, struct clime_optimizer_bytes *out);
+
 /* Plans memory; master = the model's weights, moments zero. */
 enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, struct clime_error *e);
 void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m);

@@ -111,7 +111,7 @@ static int longest_sample(const struct clime_rl *rl) {
     return most;
 }
 
-static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
+static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e) {
     struct clime_learner_options *l = &rl->o.learner;
     int longest = longest_sample(rl);
     l->hf_checkpoint = rl->initial_dir;
@@ -127,7 +127,15 @@ static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
     rl->o.pack.max_tokens = l->max_tokens_per_gpu;
     rl->o.pack.micro_batch_size = (int)rl->o.micro_batch_size;
     if (!l->lr_decay_iters) l->lr_decay_iters = rl->num_rollout * rl->o.num_steps_per_rollout;
-    return clime_learner_open(l, &rl->learner, e);
+    return clime_learner_prepare(l, &rl->learner, e);
+}
+
+/* On a device with memory of its own the plan must see what the servers have taken: they come first there. Elsewhere
+ * both load at the same time. */
+static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc = prepare_learner(rl, e);
+    if (!rc && clime_learner_model(rl->learner)->ops->own_memory) rc = clime_fleet_wait_up(rl->fleet, e);
+    return rc ? rc : clime_learner_start(rl->learner, e);
 }
 
 /* Names the first option whose value differs between the record and now. */
@@ -198,7 +206,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
     if ((rc = check_rewards(&rl->o, e)) || (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e))) return rc;
-    if (rl->o.explain) return open_learner(rl, e);
+    if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
         (rc = open_fleet(rl, e)))
         return rc;

@@ -158,8 +158,10 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"micro-batch-size", I, &o->micro_batch_size, "1", "N",
          "samples of a micro-batch without --use-dynamic-batch-size", 1, 0},
         {"balance-data", B, &o->pack.balance, NULL, NULL, "balance ranks (one rank: no effect)"},
-        {"recompute-granularity", C, &o->recompute_granularity, "none", "none|full",
-         "run layers again in the backward pass to save memory"},
+        {"recompute-granularity", C, &o->recompute_granularity, "none", "none|selective|full",
+         "to save memory, compute again in the backward pass: selective = norms, rotation and SwiGLU, while the "
+         "outputs "
+         "of products and attention are kept; full = whole layers. The bits of the gradients are the same"},
         {"device", S, &o->device, "auto", "NAME", "auto, cpu or cuda; also for the servers"},
         {"dtype", S, &o->dtype, "auto", "TYPE", "auto (the checkpoint's), bf16 or f32; also for the servers"},
         {"threads", I, &o->threads, "0", "N", "threads of the trainer's kernels; 0 = the cores there are", 0, -1},
@@ -323,7 +325,7 @@ static void derive_learner(struct clime_rl_options *o, const struct given *g) {
     l->schedule = (enum clime_schedule)o->lr_decay_style;
     l->lr_warmup_iters = o->lr_warmup_iters;
     l->lr_decay_iters = o->lr_decay_iters;
-    l->recompute = o->recompute_granularity ? CLIME_RECOMPUTE_FULL : CLIME_RECOMPUTE_NONE;
+    l->recompute = (enum clime_recompute)o->recompute_granularity;
     l->hf_checkpoint = o->hf_checkpoint;
     l->ref_load = o->ref_load ? o->ref_load : o->hf_checkpoint;
     l->model.device = o->device;

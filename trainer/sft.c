@@ -28,8 +28,8 @@ struct sft_options {
     const char *save_hf, *device, *dtype;
     int64_t num_epoch, global_batch_size, seed, threads, max_tokens, max_len, warmup, decay;
     double target_loss;
-    int schedule;
-    bool no_shuffle, recompute;
+    int schedule, recompute;
+    bool no_shuffle;
 };
 
 static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct clime_error *e) {
@@ -65,8 +65,8 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
         {"max-tokens-per-gpu", CLIME_OPT_INT, &o->max_tokens, "4096", "N", "rows of a packed micro-batch", 16, 1 << 24},
         {"max-len", CLIME_OPT_INT, &o->max_len, "0", "N",
          "longer samples are left out and counted; 0 = the model's limit", 0, 1 << 24},
-        {"recompute", CLIME_OPT_BOOL, &o->recompute, NULL, NULL,
-         "run each layer again in the backward, to save memory"},
+        {"recompute-granularity", CLIME_OPT_CHOICE, &o->recompute, "none", "none|selective|full",
+         "to save memory, compute again in the backward pass: norms, rotation and SwiGLU, or whole layers"},
         {"device", CLIME_OPT_SECTION, .help = "device"},
         {"device", CLIME_OPT_STRING, &o->device, "auto", "NAME", "auto, cpu or cuda"},
         {"dtype", CLIME_OPT_STRING, &o->dtype, "auto", "TYPE", "auto (the checkpoint's), bf16 or f32"},
@@ -84,7 +84,7 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     l->schedule = (enum clime_schedule)o->schedule;
     l->lr_warmup_iters = o->warmup;
     l->max_tokens_per_gpu = (int)o->max_tokens;
-    l->recompute = o->recompute ? CLIME_RECOMPUTE_FULL : CLIME_RECOMPUTE_NONE;
+    l->recompute = (enum clime_recompute)o->recompute;
     l->model = (struct clime_model_options){
         .device = o->device, .dtype = o->dtype, .dev = {.n_threads = (int)o->threads, .deterministic = true}};
     o->data.shuffle = !o->no_shuffle;

@@ -12,5 +12,7 @@ void clime_cpu_copy(struct clime_dev *d, void *dst, const void *src, size_t byte
 void clime_cpu_zero(struct clime_dev *d, void *p, size_t bytes);
 enum clime_err clime_cpu_sync(struct clime_dev *d, struct clime_error *e);
 void clime_cpu_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
+size_t clime_cpu_scratch_bytes(const struct clime_scratch_shape *s);
+enum clime_err clime_cpu_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e);
 
 #endif

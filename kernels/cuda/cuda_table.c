@@ -4,6 +4,8 @@
 const struct clime_ops clime_cuda_ops = {
     .name = "cuda",
     .head_bytes = (size_t)1 << 30, /* of 256 MiB: dX of the head runs at 100 TFLOP/s */
+    .own_memory = true,
+    .code_bytes = (size_t)512 << 20,
     .open = clime_cuda_open,
     .close = clime_cuda_close,
     .alloc = clime_cuda_alloc,
@@ -14,6 +16,8 @@ const struct clime_ops clime_cuda_ops = {
     .zero = clime_cuda_zero,
     .sync = clime_cuda_sync,
     .memory = clime_cuda_memory,
+    .scratch_bytes = clime_cuda_scratch_bytes,
+    .reserve_scratch = clime_cuda_reserve_scratch,
     .pack_bytes = clime_cuda_pack_bytes,
     .pack = clime_cuda_pack,
     .gemm = clime_cuda_gemm,

@@ -29,6 +29,34 @@ void *clime_cuda_scratch(struct clime_dev *d, size_t bytes) {
     return d->scratch;
 }
 
+/* The upper bound of every clime_cuda_scratch call of a training step, operation by operation. One that asks for more
+ * than was reserved still gets it where memory is left, but the plan is then wrong: tests/gpu/test_model looks. */
+size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s) {
+    size_t T = (size_t)s->T, qkv = (size_t)(s->heads.H + 2 * s->heads.HK) * (size_t)s->heads.Dh, D = (size_t)s->D;
+    const size_t needs[] = {
+        2 * T * qkv * sizeof(float),                               /* attention: splits, or fp32 sums and delta */
+        (T / 16 + 1) * (D > qkv ? D : qkv) * sizeof(float),        /* partial sums of weights of norms and of biases */
+        (size_t)s->R * ((size_t)s->V / 1024 + 1) * sizeof(float4), /* statistics of pieces of the vocabulary */
+        (s->n / 32768 + 1) * sizeof(double),                       /* partial sums of the norm of the gradient */
+    };
+    size_t most = 0;
+    for (size_t need : needs) most = need > most ? need : most;
+    return most;
+}
+
+enum clime_err clime_cuda_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e) {
+    if (bytes <= d->scratch_bytes) return CLIME_OK;
+    CU(d, cudaStreamSynchronize(d->stream));
+    cudaFree(d->scratch);
+    d->scratch_bytes = 0;
+    enum clime_err rc = clime_cuda_alloc(d, bytes, "scratch", &d->scratch, e);
+    if (!rc)
+        d->scratch_bytes = bytes;
+    else
+        d->scratch = NULL;
+    return rc;
+}
+
 enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e) {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);

@@ -20,6 +20,8 @@ void clime_cuda_copy(struct clime_dev *d, void *dst, const void *src, size_t byt
 void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes);
 enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e);
 void clime_cuda_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
+size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s);
+enum clime_err clime_cuda_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e);
 size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
 void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed);
 void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,

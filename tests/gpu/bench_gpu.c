@@ -301,10 +301,13 @@ static void bench_training(struct clime_model *m, int n_seq, int len) {
     TIME(forward, 1, if (clime_train_forward(t, &b, true, logp, NULL, &e)) exit(1));
     TIME(both, 1,
          if (clime_train_forward(t, &b, true, logp, NULL, &e) || clime_train_backward(t, &b, temp, NULL, &e)) exit(1));
+    struct clime_train_sizes sizes;
+    clime_train_sizes(m, &o, &sizes);
+    size_t bytes = sizes.gradients + sizes.activations + sizes.head + sizes.scratch;
     double flop =
         6.0 * (double)m->layout.n * T + 3.0 * m->cfg.L * 2 * 2 * (double)len * len * m->cfg.H * m->cfg.Dh / 2 * n_seq;
     printf("training %dx%d: forward %.0f ms, with backward %.0f ms, %.0f tok/s, %.0f model TFLOP/s, %.1f GiB\n", n_seq,
-           len, forward * 1e3, both * 1e3, T / both, flop / both * 1e-12, (double)clime_train_bytes(m, &o) / (1 << 30));
+           len, forward * 1e3, both * 1e3, T / both, flop / both * 1e-12, (double)bytes / (1 << 30));
     clime_train_close(t);
     free(ids);
     free(start);

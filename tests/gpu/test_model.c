@@ -71,6 +71,24 @@ static float *train(struct clime_model *m, const struct batch *b, int head_chunk
     return grads;
 }
 
+/* A training step takes no device memory beyond what was planned and reserved at open. Code is loaded by now. */
+static bool allocates(struct clime_model *m, const struct batch *b) {
+    struct clime_train *t;
+    struct clime_train_options o = {.max_rows = b->T, .max_seqs = N_SEQS};
+    struct clime_packed_batch p = {b->T, N_SEQS, b->ids, b->start, b->n_loss, b->row, b->target, b->inv_temp};
+    struct clime_error e = {0};
+    float logp[MAX_T];
+    size_t before, after, total;
+    if (clime_train_open(m, &o, &t, &e)) exit(1);
+    m->ops->memory(m->dev, &before, &total);
+    if (clime_train_forward(t, &p, true, logp, NULL, &e) || clime_train_backward(t, &p, b->g_logp, b->g_ent, &e))
+        exit(1);
+    m->ops->sumsq(m->dev, (size_t)m->layout.n, clime_train_grads(t));
+    m->ops->memory(m->dev, &after, &total);
+    clime_train_close(t);
+    return before != after;
+}
+
 static double distance(const float *a, const float *want, size_t n) {
     double diff = 0, norm = 0;
     for (size_t i = 0; i < n; i++) {
@@ -135,6 +153,13 @@ static void test_model(struct gpu_test *t, const char *name) {
     check(t, logp < 5e-3 && grad < 4e-2, "values", text);
     check(t, memcmp(got, again, (size_t)b.n_loss * 4) == 0, "logp with full recompute and head chunks", name);
     check(t, distance(g_again, g_gpu, n) < 1e-5, "gradients with full recompute and head chunks", name);
+    for (int level = CLIME_RECOMPUTE_SELECTIVE; level <= CLIME_RECOMPUTE_FULL; level++) {
+        float *other = train(gpu, &b, 0, (enum clime_recompute)level, again);
+        check(t, memcmp(got, again, (size_t)b.n_loss * 4) == 0, "bits of logp, recompute level", name);
+        check(t, memcmp(g_gpu, other, n * 4) == 0, "bits of gradients, recompute level", name);
+        free(other);
+    }
+    check(t, !allocates(gpu, &b), "a step allocates nothing", name);
     static const int STEPS[] = {MAX_LEN, 100, 64, 7, 1};
     for (size_t i = 0; i < CLIME_COUNT(STEPS); i++) {
         int differ = paged_differs(gpu, &b, STEPS[i], got);

@@ -1,0 +1,143 @@
+/* The memory plan: what it says is what is taken, level by level; a plan that does not fit is refused with its
+ * arithmetic before anything is allocated. On the CPU table, told to have memory of its own. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "common/log.h"
+#include "trainer/learner_int.h"
+#include "trainer/memory.h"
+
+static size_t taken, offered; /* bytes allocated so far, free ones that the device claims to have */
+
+static enum clime_err counting_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                     struct clime_error *e) {
+    taken += bytes;
+    return clime_cpu_ops.alloc(d, bytes, what, out, e);
+}
+
+static void claimed_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes) {
+    (void)d;
+    *free_bytes = offered;
+    *total_bytes = 2 * offered;
+}
+
+/* Prepared on a device that counts allocations and has `offered` bytes. */
+static struct clime_learner *prepare(const char *name, const char *dtype, enum clime_recompute recompute, bool kl) {
+    static struct clime_ops own;
+    struct clime_learner *l;
+    struct clime_error e;
+    char *dir = xasprintf("%s/%s", getenv("CLIME_GOLDEN") ? getenv("CLIME_GOLDEN") : "tests/golden", name);
+    struct clime_learner_options o = {.hf_checkpoint = dir,
+                                      .model = {.device = "cpu", .dtype = dtype, .dev = {.n_threads = 1}},
+                                      .max_tokens_per_gpu = 300,
+                                      .max_seq_len = 20,
+                                      .use_kl_loss = kl,
+                                      .kl_loss_coef = kl ? 0.1 : 0,
+                                      .recompute = recompute};
+    if (clime_learner_prepare(&o, &l, &e)) fail_msg("%s", e.msg);
+    own = clime_cpu_ops;
+    own.own_memory = true;
+    own.alloc = counting_alloc;
+    own.memory = claimed_memory;
+    l->model->ops = &own;
+    ((struct clime_dev_head *)(void *)l->model->dev)->ops = &own;
+    taken = 0;
+    return l; /* dir lives as long as the program */
+}
+
+static void start(struct clime_learner *l) {
+    struct clime_error e;
+    if (clime_learner_start(l, &e)) fail_msg("%s", e.msg);
+}
+
+static void make(struct clime_learner *l, struct clime_memory_plan *p) {
+    struct clime_train_options t = {.max_rows = 300, .max_seqs = 300, .recompute = l->opts.recompute};
+    clime_memory_plan_make(l->model, &t, NULL, p);
+}
+
+static void says_what_is_taken(void **state) {
+    (void)state;
+    static const char *const names[] = {"qwen3", "qwen2", "glm4"};
+    for (size_t i = 0; i < 2 * CLIME_COUNT(names); i++) {
+        size_t before = SIZE_MAX;
+        for (int level = CLIME_RECOMPUTE_NONE; level <= CLIME_RECOMPUTE_FULL; level++) {
+            struct clime_learner *l = prepare(names[i / 2], i % 2 ? "f32" : "bf16", (enum clime_recompute)level, false);
+            struct clime_memory_plan p;
+            offered = (size_t)1 << 30;
+            make(l, &p);
+            assert_int_equal(taken, 0);
+            start(l);
+            assert_int_equal(p.need, taken);
+            assert_true(p.part[CLIME_MEM_ACTIVATIONS] < before); /* each level takes less */
+            before = p.part[CLIME_MEM_ACTIVATIONS];
+            clime_learner_close(l);
+        }
+    }
+}
+
+static void refuses(void **state) {
+    (void)state;
+    struct clime_error e;
+    struct clime_memory_plan none, selective, full;
+    struct clime_learner *l;
+    offered = (size_t)1 << 30;
+    l = prepare("qwen3", "bf16", CLIME_RECOMPUTE_FULL, false);
+    make(l, &full);
+    clime_learner_close(l);
+    l = prepare("qwen3", "bf16", CLIME_RECOMPUTE_SELECTIVE, false);
+    make(l, &selective);
+    clime_learner_close(l);
+
+    l = prepare("qwen3", "bf16", CLIME_RECOMPUTE_NONE, false);
+    make(l, &none);
+    offered = none.need - 1;
+    assert_int_equal(clime_learner_start(l, &e), CLIME_ERR_LIMIT);
+    assert_int_equal(taken, 0);
+    assert_non_null(strstr(e.msg, "weights "));
+    assert_non_null(strstr(e.msg, " + moments "));
+    assert_non_null(strstr(e.msg, "It fits with --recompute-granularity selective"));
+    offered = selective.need - 1;
+    assert_int_equal(clime_learner_start(l, &e), CLIME_ERR_LIMIT);
+    assert_non_null(strstr(e.msg, "It fits with --recompute-granularity full"));
+    offered = full.need - 1;
+    assert_int_equal(clime_learner_start(l, &e), CLIME_ERR_LIMIT);
+    assert_non_null(strstr(e.msg, "No level of recomputing is enough"));
+    assert_int_equal(taken, 0);
+    offered = none.need; /* to the byte */
+    start(l);
+    clime_learner_close(l);
+}
+
+static void counts_the_reference(void **state) {
+    (void)state;
+    struct clime_error e;
+    struct clime_memory_plan p;
+    offered = (size_t)1 << 30;
+    struct clime_learner *l = prepare("qwen3", "bf16", CLIME_RECOMPUTE_NONE, true);
+    struct clime_buf text;
+    make(l, &p); /* without it */
+    offered = p.need;
+    assert_int_equal(clime_learner_start(l, &e), CLIME_ERR_LIMIT);
+    assert_non_null(strstr(e.msg, "reference model"));
+    offered = (size_t)1 << 30;
+    clime_buf_init(&text, 1 << 16);
+    clime_learner_describe(l, &text);
+    assert_non_null(strstr(text.data, "  activations "));
+    assert_non_null(strstr(text.data, "  reference model "));
+    assert_non_null(strstr(text.data, "recompute none"));
+    clime_buf_free(&text);
+    clime_learner_close(l);
+}
+
+int main(void) {
+    clime_log_open("test", CLIME_LOG_WARN);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_what_is_taken), cmocka_unit_test(refuses),
+                                       cmocka_unit_test(counts_the_reference)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

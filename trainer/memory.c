@@ -1,0 +1,107 @@
+/* The trainer's memory plan. Called by the learner when it opens and by --explain; main thread; owns nothing.
+ *
+ * Invariant: every byte that the learner takes from a device of its own memory is in a part, so that what passes the
+ * check does not run out in the middle of a run. The sizes come from the very code that allocates (clime_plan_bytes,
+ * clime_train_sizes, clime_optimizer_bytes), never from a second formula.
+ */
+#include "trainer/memory.h"
+
+#include <stdio.h>
+
+#include "trainer/optimizer.h"
+
+static const char *const names[CLIME_MEM_N] = {
+    [CLIME_MEM_WEIGHTS] = "weights",     [CLIME_MEM_MASTER] = "master weights",     [CLIME_MEM_MOMENTS] = "moments",
+    [CLIME_MEM_GRADIENTS] = "gradients", [CLIME_MEM_ACTIVATIONS] = "activations",   [CLIME_MEM_HEAD] = "head",
+    [CLIME_MEM_SCRATCH] = "scratch",     [CLIME_MEM_REFERENCE] = "reference model", [CLIME_MEM_CODE] = "kernels' code",
+};
+
+static double gib(size_t bytes) {
+    return (double)bytes / (1 << 30);
+}
+
+const char *clime_recompute_name(enum clime_recompute r) {
+    static const char *const of[] = {"none", "selective", "full"};
+    return of[r];
+}
+
+void clime_memory_plan_make(const struct clime_model *m, const struct clime_train_options *t,
+                            const struct clime_train_options *ref, struct clime_memory_plan *out) {
+    struct clime_train_sizes s, r = {0};
+    struct clime_optimizer_bytes o;
+    *out = (struct clime_memory_plan){
+        .own_memory = m->ops->own_memory, .recompute = t->recompute, .max_rows = t->max_rows};
+    snprintf(out->device, sizeof out->device, "%s", clime_dev_info(m->dev)->name);
+    m->ops->memory(m->dev, &out->free_bytes, &out->total_bytes);
+    clime_train_sizes(m, t, &s);
+    clime_optimizer_bytes(m, &o);
+    if (ref) {
+        clime_train_sizes(m, ref, &r);
+        out->part[CLIME_MEM_REFERENCE] = clime_plan_bytes(&m->plan) + r.activations + r.head + r.scratch;
+    }
+    out->part[CLIME_MEM_WEIGHTS] = clime_plan_bytes(&m->plan);
+    out->part[CLIME_MEM_MASTER] = o.master;
+    out->part[CLIME_MEM_MOMENTS] = o.moments;
+    out->part[CLIME_MEM_GRADIENTS] = s.gradients;
+    out->part[CLIME_MEM_ACTIVATIONS] = s.activations;
+    out->part[CLIME_MEM_HEAD] = s.head;
+    out->part[CLIME_MEM_SCRATCH] = s.scratch;
+    out->part[CLIME_MEM_CODE] = m->ops->code_bytes;
+    for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];
+}
+
+static bool fits(const struct clime_memory_plan *p) {
+    return !p->own_memory || p->need <= p->free_bytes;
+}
+
+/* Names the first level of recomputing that makes the plan fit. */
+static void add_way(const struct clime_model *m, const struct clime_train_options *t,
+                    const struct clime_train_options *ref, struct clime_buf *out) {
+    for (int level = (int)t->recompute + 1; level <= CLIME_RECOMPUTE_FULL; level++) {
+        struct clime_train_options other = *t;
+        struct clime_memory_plan p;
+        other.recompute = (enum clime_recompute)level;
+        clime_memory_plan_make(m, &other, ref, &p);
+        if (!fits(&p)) continue;
+        clime_buf_printf(out, "It fits with --recompute-granularity %s (%.2f GiB). ",
+                         clime_recompute_name(other.recompute), gib(p.need));
+        return;
+    }
+    clime_buf_adds(out, "No level of recomputing is enough. ");
+}
+
+enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct clime_train_options *t,
+                                       const struct clime_train_options *ref, const struct clime_memory_plan *p,
+                                       struct clime_error *e) {
+    if (fits(p)) return CLIME_OK;
+    struct clime_buf text;
+    clime_buf_init(&text, 4096);
+    clime_memory_plan_line(p, &text);
+    clime_buf_adds(&text, ", which is too little. ");
+    add_way(m, t, ref, &text);
+    clime_buf_adds(&text, "A smaller --max-tokens-per-gpu takes less for activations; servers on the same device take "
+                          "less with --server-mem-fraction");
+    enum clime_err rc = clime_fail(e, CLIME_ERR_LIMIT, "training does not fit: %s", text.data);
+    clime_buf_free(&text);
+    return rc;
+}
+
+void clime_memory_plan_line(const struct clime_memory_plan *p, struct clime_buf *out) {
+    bool first = true;
+    for (int i = 0; i < CLIME_MEM_N; i++) {
+        if (!p->part[i]) continue;
+        clime_buf_printf(out, "%s%s %.2f", first ? "" : " + ", names[i], gib(p->part[i]));
+        first = false;
+    }
+    clime_buf_printf(out, " = %.2f GiB; %s has %.2f of %.2f GiB free", gib(p->need), p->device, gib(p->free_bytes),
+                     gib(p->total_bytes));
+}
+
+void clime_memory_plan_table(const struct clime_memory_plan *p, struct clime_buf *out) {
+    clime_buf_printf(out, "  micro-batches of up to %d tokens, recompute %s\n", p->max_rows,
+                     clime_recompute_name(p->recompute));
+    for (int i = 0; i < CLIME_MEM_N; i++)
+        if (p->part[i]) clime_buf_printf(out, "  %-16s %9.3f GiB\n", names[i], gib(p->part[i]));
+    clime_buf_printf(out, "  %-16s %9.3f GiB of %.2f free, %.2f in all, on %s%s\n", "sum", gib(p->need),
+                     gib(p->free_bytes), gib(p->total_bytes), p->device, fits(p) ? "" : ": DOES NOT FIT");
+}
