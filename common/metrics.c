@@ -120,22 +120,6 @@ double clime_metric_value(const struct clime_metric *m) {
     return double_of(atomic_load_explicit(&m->value, memory_order_relaxed));
 }
 
-void clime_metric_remove(struct clime_metric *m) {
-    if (!m) return;
-    pthread_mutex_lock(&lock);
-    struct clime_metric **at = &first;
-    while (*at != m) {
-        CHECK(*at);
-        at = &(*at)->next;
-    }
-    *at = m->next;
-    pthread_mutex_unlock(&lock);
-    free(m->labels);
-    free(m->bounds);
-    free(m->counts);
-    free(m);
-}
-
 static void put_value(struct clime_buf *out, double v) {
     char text[CLIME_NUMBER_TEXT];
     if (isnan(v)) {

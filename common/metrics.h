@@ -22,7 +22,6 @@ void clime_metric_add(struct clime_metric *m, double v); /* counter, gauge */
 void clime_metric_set(struct clime_metric *m, double v); /* gauge */
 void clime_metric_observe(struct clime_metric *m, double v);
 double clime_metric_value(const struct clime_metric *m); /* counter, gauge */
-void clime_metric_remove(struct clime_metric *m);        /* for a worker that went away; frees m, NULL is fine */
 
 void clime_metrics_write(struct clime_buf *out);
 

@@ -75,17 +75,3 @@ void clime_queue_close(struct clime_queue *q) {
     pthread_cond_broadcast(&q->filled);
     pthread_mutex_unlock(&q->lock);
 }
-
-bool clime_queue_closed(struct clime_queue *q) {
-    pthread_mutex_lock(&q->lock);
-    bool closed = q->closed;
-    pthread_mutex_unlock(&q->lock);
-    return closed;
-}
-
-size_t clime_queue_len(struct clime_queue *q) {
-    pthread_mutex_lock(&q->lock);
-    size_t len = q->len;
-    pthread_mutex_unlock(&q->lock);
-    return len;
-}

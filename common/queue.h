@@ -20,7 +20,5 @@ bool clime_queue_push(struct clime_queue *q, void *item); /* false when full or 
 size_t clime_queue_pop(struct clime_queue *q, void **out, size_t max, int64_t deadline_us);
 
 void clime_queue_close(struct clime_queue *q);
-bool clime_queue_closed(struct clime_queue *q);
-size_t clime_queue_len(struct clime_queue *q);
 
 #endif

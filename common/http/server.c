@@ -86,10 +86,6 @@ struct clime_str clime_http_body(const struct clime_http_request *rq) {
     return clime_buf_str(&rq->body);
 }
 
-int64_t clime_http_body_length(const struct clime_http_request *rq) {
-    return rq->body_length;
-}
-
 bool clime_http_stopping(const struct clime_http_request *rq) {
     return atomic_load(&rq->server->stopping);
 }

@@ -68,7 +68,6 @@ const char *clime_http_header(const struct clime_http_request *rq, const char *n
 struct clime_str clime_http_query_string(const struct clime_http_request *rq);
 /* A query parameter, decoded; false when it is absent or longer than size - 1. */
 bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size);
-int64_t clime_http_body_length(const struct clime_http_request *rq); /* declared; -1 = chunked */
 /* Streaming body: > 0 bytes read, 0 at the end, -1 when it breaks off, is wrongly framed or too slow. */
 int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size);
 bool clime_http_stopping(const struct clime_http_request *rq);

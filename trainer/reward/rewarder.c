@@ -270,13 +270,6 @@ void clime_rewarder_finish(struct clime_rewarder *r) {
     pthread_mutex_unlock(&r->lock);
 }
 
-int clime_rewarder_pending(struct clime_rewarder *r) {
-    pthread_mutex_lock(&r->lock);
-    int n = r->n_pending;
-    pthread_mutex_unlock(&r->lock);
-    return n;
-}
-
 void clime_rewarder_wait_room(struct clime_rewarder *r) {
     pthread_mutex_lock(&r->lock);
     while (r->n_pending >= r->o.max_pending) pthread_cond_wait(&r->space, &r->lock);

@@ -39,7 +39,6 @@ enum clime_err clime_rewarder_submit_error(struct clime_rewarder *r, const struc
  * scale; < 0 = none) passes, or nothing is pending and nothing more will come (clime_rewarder_finish). */
 bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **tag, struct clime_reward *out);
 void clime_rewarder_finish(struct clime_rewarder *r); /* nothing more will be submitted */
-int clime_rewarder_pending(struct clime_rewarder *r); /* submitted and not taken */
 bool clime_rewarder_ready(struct clime_rewarder *r);  /* clime_rewarder_next would not wait for a result */
 /* Waits until fewer than max_pending are pending. */
 void clime_rewarder_wait_room(struct clime_rewarder *r);

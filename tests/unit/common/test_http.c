@@ -50,7 +50,7 @@ static void count(struct clime_http_request *rq, void *context) {
         clime_http_reply_error(rq, 400, "broken body");
         return;
     }
-    int len = snprintf(line, sizeof line, "%lld of %lld", (long long)total, (long long)clime_http_body_length(rq));
+    int len = snprintf(line, sizeof line, "%lld", (long long)total);
     clime_http_reply(rq, 200, "text/plain", NULL, (struct clime_str){line, (size_t)len});
 }
 
@@ -318,12 +318,12 @@ static void test_uploads(void **state) {
         int status;
         const char *reply;
     } cases[] = {
-        {"PUT", "/count", 0, false, 200, "0 of 0"},
-        {"PUT", "/count", 70000, false, 200, "70000 of 70000"},
-        {"PUT", "/count", 70000, true, 200, "70000 of -1"},
-        {"POST", "/count", 100000, true, 200, "100000 of -1"},
-        {"POST", "/count", 300000, true, 200, "300000 of -1"},
-        /* such a route limits itself */ {"PUT", "/count", 100001, false, 200, "100001 of 100001"},
+        {"PUT", "/count", 0, false, 200, "0"},
+        {"PUT", "/count", 70000, false, 200, "70000"},
+        {"PUT", "/count", 70000, true, 200, "70000"},
+        {"POST", "/count", 100000, true, 200, "100000"},
+        {"POST", "/count", 300000, true, 200, "300000"},
+        /* such a route limits itself */ {"PUT", "/count", 100001, false, 200, "100001"},
         {"POST", "/echo", 100000, true, 200, NULL},
         {"POST", "/echo", 100001, true, 413, NULL},
         {"POST", "/echo", 3000000, true, 413, NULL},

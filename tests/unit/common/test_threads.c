@@ -112,7 +112,6 @@ static void test_queue(void **state) {
     for (int round = 0; round < 3; round++) { /* the ring wraps */
         for (int i = 0; i < 3; i++) assert_true(clime_queue_push(q, &v[i]));
         assert_false(clime_queue_push(q, &v[3]));
-        assert_int_equal(clime_queue_len(q), 3);
         assert_int_equal(clime_queue_pop(q, out, 2, 0), 2);
         assert_ptr_equal(out[0], &v[0]);
         assert_ptr_equal(out[1], &v[1]);
@@ -120,9 +119,7 @@ static void test_queue(void **state) {
         assert_ptr_equal(out[0], &v[2]);
     }
     clime_queue_push(q, &v[0]);
-    assert_false(clime_queue_closed(q));
     clime_queue_close(q);
-    assert_true(clime_queue_closed(q));
     assert_false(clime_queue_push(q, &v[1]));
     assert_int_equal(clime_queue_pop(q, out, 4, -1), 1); /* what is left comes out */
     assert_int_equal(clime_queue_pop(q, out, 4, -1), 0);
