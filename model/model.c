@@ -109,12 +109,18 @@ static void plan_memory(struct clime_model *m, int max_pos) {
     clime_plan_add(p, "packed weights", carve_packed(m, NULL), &m->packed_base);
 }
 
+/* By blocks of positions: a legal table may be gigabytes, which only the device's plan may refuse. */
 static void upload_rope(struct clime_model *m) {
-    size_t n = (size_t)m->rope.max_pos * (size_t)(m->rope.rot / 2);
-    float *h = xmalloc(2 * n * sizeof *h);
-    clime_rope_table(&m->cfg, m->rope.max_pos, h, h + n);
-    m->ops->copy_in(m->dev, (float *)(uintptr_t)m->rope.cos, h, n * sizeof *h);
-    m->ops->copy_in(m->dev, (float *)(uintptr_t)m->rope.sin, h + n, n * sizeof *h);
+    enum { BLOCK = 4096 };
+    size_t half = (size_t)(m->rope.rot / 2), block = BLOCK * half;
+    float *h = xmalloc(2 * block * sizeof *h);
+    for (int first = 0; first < m->rope.max_pos; first += BLOCK) {
+        int n = m->rope.max_pos - first < BLOCK ? m->rope.max_pos - first : BLOCK;
+        size_t at = (size_t)first * half, bytes = (size_t)n * half * sizeof *h;
+        clime_rope_table(&m->cfg, first, n, h, h + block);
+        m->ops->copy_in(m->dev, (float *)(uintptr_t)m->rope.cos + at, h, bytes);
+        m->ops->copy_in(m->dev, (float *)(uintptr_t)m->rope.sin + at, h + block, bytes);
+    }
     free(h);
 }
 

@@ -24,12 +24,12 @@ static float inv_freq(const struct clime_config *c, int i) {
     return (float)((1 - smooth) * f / factor + smooth * f);
 }
 
-void clime_rope_table(const struct clime_config *c, int max_pos, float *cos_out, float *sin_out) {
+void clime_rope_table(const struct clime_config *c, int first, int n, float *cos_out, float *sin_out) {
     int half = c->rope_rot / 2;
     for (int i = 0; i < half; i++) {
         float f = inv_freq(c, i);
-        for (int p = 0; p < max_pos; p++) {
-            float angle = (float)p * f;
+        for (int p = 0; p < n; p++) {
+            float angle = (float)(first + p) * f;
             cos_out[(size_t)p * (size_t)half + (size_t)i] = (float)cos((double)angle);
             sin_out[(size_t)p * (size_t)half + (size_t)i] = (float)sin((double)angle);
         }

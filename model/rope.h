@@ -4,7 +4,7 @@
 
 #include "model/config.h"
 
-/* Fills cos_out, sin_out [max_pos, rope_rot / 2]. */
-void clime_rope_table(const struct clime_config *c, int max_pos, float *cos_out, float *sin_out);
+/* Fills cos_out, sin_out [n, rope_rot / 2] for positions first .. first + n - 1. */
+void clime_rope_table(const struct clime_config *c, int first, int n, float *cos_out, float *sin_out);
 
 #endif

@@ -99,7 +99,7 @@ static struct clime_model *make_model(void) {
     enum { POS = 16384 };
     size_t n = POS * 64;
     float *h = xmalloc(2 * n * 4), *table = room(2 * n * 4);
-    clime_rope_table(&m->cfg, POS, h, h + n);
+    clime_rope_table(&m->cfg, 0, POS, h, h + n);
     ops->copy_in(dev, table, h, 2 * n * 4);
     free(h);
     m->rope = (struct clime_rope){table, table + n, POS, 128, false};
