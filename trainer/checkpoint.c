@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "common/atomic_file.h"
 #include "common/json/tree.h"
@@ -93,19 +94,17 @@ static enum clime_err read_array(struct clime_learner *l, const char *path, int 
     uint16_t *half = xmalloc((size_t)PIECE * sizeof *half);
     enum clime_err err = CLIME_OK;
     FILE *f = fopen(path, "rb");
-    if (!f) err = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", path, strerror(errno));
+    if (!f) err = clime_fail(e, CLIME_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
     for (int64_t at = 0; !err && at < m->layout.n; at += PIECE) {
         size_t n = (size_t)(m->layout.n - at < PIECE ? m->layout.n - at : PIECE);
         if (fread(piece, sizeof *piece, n, f) != n) {
-            err = clime_fail(e, CLIME_ERR_INPUT, "%s is shorter than its %lld elements", path, (long long)m->layout.n);
+            err = clime_fail(e, CLIME_ERR_INTERNAL, "reading %s breaks off after %lld elements", path, (long long)at);
             break;
         }
         m->ops->copy_in(m->dev, x + at, piece, n * sizeof *piece);
         for (size_t i = 0; to_bf16 && i < n; i++) half[i] = clime_bf16_of(piece[i]);
         if (to_bf16) m->ops->copy_in(m->dev, clime_model_at(m, at), half, n * sizeof *half);
     }
-    if (!err && fgetc(f) != EOF)
-        err = clime_fail(e, CLIME_ERR_INPUT, "%s is longer than its %lld elements", path, (long long)m->layout.n);
     if (f) fclose(f);
     free(piece);
     free(half);
@@ -134,11 +133,28 @@ static enum clime_err read_state(struct clime_learner *l, const char *path, int6
     return err;
 }
 
+/* Every array is there in full: what can be wrong with a folder is found before the learner is touched. */
+static enum clime_err check_sizes(const struct clime_learner *l, const char *dir, struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; !err && i < 3; i++) {
+        struct stat st;
+        char *path = xasprintf("%s/%s", dir, array_names[i]);
+        if (stat(path, &st))
+            err = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", path, strerror(errno));
+        else if (st.st_size != (off_t)(l->model->layout.n * (int64_t)sizeof(float)))
+            err = clime_fail(e, CLIME_ERR_INPUT, "%s has %lld bytes instead of %lld", path, (long long)st.st_size,
+                             (long long)l->model->layout.n * (long long)sizeof(float));
+        free(path);
+    }
+    return err;
+}
+
 enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, struct clime_error *e) {
     char *path = xasprintf("%s/state.json", dir);
     int64_t step = 0;
     enum clime_err err = read_state(l, path, &step, e);
     free(path);
+    if (!err) err = check_sizes(l, dir, e);
     for (int i = 0; !err && i < 3; i++) {
         path = xasprintf("%s/%s", dir, array_names[i]);
         err = read_array(l, path, i, e);

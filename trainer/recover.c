@@ -29,12 +29,14 @@ static enum clime_err load_checkpoint(struct clime_rl *rl, struct clime_error *e
         enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), before, &step, &path, e);
         if (rc || step < 0) return rc;
         rc = clime_learner_load(rl->learner, path, &why);
-        if (rc)
+        if (rc == CLIME_ERR_INTERNAL)
+            *e = why;
+        else if (rc)
             clime_event(rl->ledger, rl->run.incarnation, "recover", "checkpoint %s cannot be used: %s", path, why.msg);
         else
             rl->step = step;
         free(path);
-        if (!rc) return CLIME_OK;
+        if (!rc || rc == CLIME_ERR_INTERNAL) return rc;
         before = step;
     }
 }

@@ -337,8 +337,9 @@ static void derive_learner(struct clime_rl_options *o, const struct given *g) {
 
 /* ---- what decides the weights ---- */
 
-/* Options that do not: where things are, how many servers, how long, how shown. */
-static bool decides(const char *name) {
+/* Options that do not: where things are, how many servers, how long, how shown. The length of the run does where the
+ * learning rate falls towards its end. */
+static bool decides(const struct clime_rl_options *o, const char *name) {
     static const char *const not [] = {"run",
                                        "save",
                                        "save-interval",
@@ -357,7 +358,9 @@ static bool decides(const char *name) {
                                        "skip-eval-before-train",
                                        "n-samples-per-eval-prompt",
                                        "balance-data"};
+    bool falls = o->lr_decay_style != CLIME_LR_CONSTANT && !o->lr_decay_iters;
     if (!strncmp(name, "eval-", 5)) return false;
+    if (falls && (!strcmp(name, "num-rollout") || !strcmp(name, "num-epoch"))) return true;
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
         if (!strcmp(name, not [i])) return false;
     return true;
@@ -393,14 +396,14 @@ static void write_value(struct clime_jw *w, const struct clime_opt *r) {
     }
 }
 
-static char *deciding_options(const struct clime_opt *t, int n) {
+static char *deciding_options(const struct clime_rl_options *o, const struct clime_opt *t, int n) {
     struct clime_buf b;
     struct clime_jw w;
     clime_buf_init(&b, 1 << 20);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
     for (int i = 0; i < n; i++) {
-        if (t[i].type == CLIME_OPT_SECTION || !decides(t[i].name)) continue;
+        if (t[i].type == CLIME_OPT_SECTION || !decides(o, t[i].name)) continue;
         clime_jw_key(&w, t[i].name);
         write_value(&w, &t[i]);
     }
@@ -424,7 +427,7 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     if (!g.max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
     if ((rc = derive_eval(o, &g, e))) goto done;
     derive_learner(o, &g);
-    o->options_json = deciding_options(table, n_core);
+    o->options_json = deciding_options(o, table, n_core);
 done:
     free(table);
     return rc;

@@ -255,15 +255,13 @@ def test_broken_ledgers(d, done_run, tmp_path):
 
 
 def test_broken_checkpoint(d, done_run, tmp_path):
-    """A checkpoint whose file was cut is not trained on."""
+    """A checkpoint whose file was cut is not exported."""
     newest = sorted(p for p in (done_run / "checkpoints").iterdir() if p.is_dir())[-1]
-    for victim in sorted(p.name for p in newest.iterdir() if p.stat().st_size > 100):
+    for victim in ("state.json", "master.f32"):
         broken = tmp_path / victim
         shutil.copytree(newest, broken)
         os.truncate(broken / victim, (broken / victim).stat().st_size // 2)
-        if victim.startswith("model") or victim.endswith((".bin", ".json", ".safetensors")):
-            got, _, err = run("clime-train", "export", broken, tmp_path / "out", "--hf-checkpoint", d / "init")
-            assert got in (0, 1) and (got == 0 or victim in err or str(broken) in err), (victim, err)
+        fails(["export", broken, tmp_path / "out", "--hf-checkpoint", d / "init"], victim)
 
 
 # ---- routers and rewards ---------------------------------------------------------------------------------------------

@@ -144,6 +144,20 @@ def test_resume_of_a_finished_run_changes_nothing(model, undisturbed):
     assert metrics(model / "undisturbed") == before
 
 
+def test_damaged_checkpoints_are_passed_over(model, undisturbed):
+    """With every checkpoint cut short the run is repeated from the initial weights, untouched by the bad ones."""
+    run_dir, log = model / "damaged", model / "damaged.log"
+    words = command(model, run_dir)
+    assert run_whole(words, log) == undisturbed[0]
+    moments = list((run_dir / "checkpoints").glob("*/moment2.f32"))
+    assert len(moments) >= 2
+    for path in moments:
+        os.truncate(path, path.stat().st_size - 4)
+    assert run_whole(words, log) == undisturbed[0]
+    assert "16 steps run again, all bits as recorded" in open(log).read()
+    check_record(run_dir)
+
+
 def last_sign(run_dir, log):
     """When the run last wrote anything: to its ledger, its metrics or the screen."""
     times = [os.stat(log).st_mtime]
@@ -276,6 +290,14 @@ def fails(words, log):
 def test_other_options_on_the_same_run(model, undisturbed):
     words = command(model, model / "undisturbed", lr=1e-3)
     assert "--lr differs from what this run was begun with" in fails(words, model / "differs.log")
+
+
+def test_the_length_of_a_run_decides_where_the_rate_falls(model):
+    falling = {"lr_decay_style": "linear", "min_lr": 1e-4, "num_rollout": 1}
+    log = model / "falling.log"
+    assert run_whole(command(model, model / "falling", **falling), log)
+    falling["num_rollout"] = 2
+    assert "--num-rollout differs" in fails(command(model, model / "falling", **falling), log)
 
 
 def test_two_trainers_on_one_run(model, undisturbed):
