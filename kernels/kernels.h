@@ -32,7 +32,8 @@ static inline size_t clime_dtype_bytes(enum clime_dtype t) {
 
 #define CLIME_PAGE 64 /* positions in a KV page = keys in one online-softmax block */
 
-struct clime_dev; /* each table's own context; begins with struct clime_dev_head */
+struct clime_dev;   /* each table's own context; begins with struct clime_dev_head */
+struct clime_graph; /* recorded work */
 struct clime_ops;
 
 struct clime_dev_head {
@@ -46,7 +47,8 @@ struct clime_dev_options {
     int n_threads;      /* CPU: 0 = all cores this process may use */
     const char *isa;    /* CPU: NULL = best; "generic", "avx2", "avx512" (tests) */
     int gpu;            /* CUDA: device index */
-    bool deterministic; /* CUDA: refuse a device whose GEMMs fail the row-invariance check; true but for the bench */
+    bool deterministic; /* CUDA: products as the contract has them. false: as the library likes best, which depends on
+                         * the number of rows; only to measure what the contract costs */
 };
 
 /* Rotary table, fp32, made on the host once and uploaded: cos, sin [max_pos, rot/2]. */
@@ -68,7 +70,9 @@ struct clime_heads {
  *   packed: page_table == NULL; k, v are [T, HK, Dh] rows of this batch; every sequence starts at position 0.
  *   paged:  k, v are pools [n_pages, HK, CLIME_PAGE, Dh]; block b of sequence s is page page_table[s*max_pages + b].
  * A row at position p attends to positions 0..p. Arrays are device memory. h_ copies are host memory with the same
- * values, for planning tiles without a transfer. */
+ * values, for planning tiles without a transfer. A paged batch of one row a sequence may leave them out (h_q_start ==
+ * NULL): then the plan follows max_len, which no sequence passes, and the same work serves other lengths when it is
+ * replayed (CUDA only). */
 struct clime_attn {
     int n_seq;
     const int32_t *q_start, *h_q_start; /* [n_seq + 1] first row of each sequence */
@@ -145,6 +149,16 @@ struct clime_ops {
      * in the device's memory), and taking it beforehand, so that no step allocates. */
     size_t (*scratch_bytes)(const struct clime_scratch_shape *s);
     enum clime_err (*reserve_scratch)(struct clime_dev *d, size_t bytes, struct clime_error *e);
+
+    /* ---- recorded work -------------------------------------------------------------------------------------- */
+    /* Between graph_begin and graph_end, operations that touch device memory alone (products, rows, attention without
+     * h_ arrays, head_stats) are recorded instead of queued; the same calls must have run once before. graph_launch
+     * queues them all with the addresses and sizes they were recorded with. NULL where the device gains nothing by
+     * it. graph_end: CLIME_ERR_LIMIT when memory for it lacks; then nothing was recorded and nothing is lost. */
+    void (*graph_begin)(struct clime_dev *d);
+    enum clime_err (*graph_end)(struct clime_dev *d, struct clime_graph **out, struct clime_error *e);
+    void (*graph_launch)(struct clime_dev *d, struct clime_graph *g);
+    void (*graph_free)(struct clime_dev *d, struct clime_graph *g);
 
     /* ---- matrix products ---------------------------------------------------------------------------------- */
     /* A device may want weights in its own order as well. 0 = it does not, and `packed` is ignored everywhere. */

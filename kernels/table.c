@@ -7,15 +7,7 @@
 
 #ifdef CLIME_CUDA
 extern const struct clime_ops clime_cuda_ops;
-
-/* A device answers when a context opens on GPU 0; the error says why it does not. */
-static enum clime_err cuda_answers(struct clime_error *e) {
-    struct clime_dev_options o = {.dt = CLIME_BF16};
-    struct clime_dev *d = NULL;
-    enum clime_err err = clime_cuda_ops.open(&o, &d, e);
-    if (!err) clime_cuda_ops.close(d);
-    return err;
-}
+enum clime_err clime_cuda_probe(int gpu, struct clime_error *e);
 #endif
 
 enum clime_err clime_ops_choose(const char *device, const struct clime_ops **out, struct clime_error *e) {
@@ -26,9 +18,8 @@ enum clime_err clime_ops_choose(const char *device, const struct clime_ops **out
         return clime_fail(e, CLIME_ERR_INPUT, "unknown device \"%s\" (auto, cpu or cuda)", device);
     }
 #ifdef CLIME_CUDA
-    enum clime_err err = cuda_answers(e);
-    if (!err) *out = &clime_cuda_ops;
-    return automatic ? CLIME_OK : err;
+    if (!automatic || clime_cuda_probe(0, e) == CLIME_OK) *out = &clime_cuda_ops; /* named: open says what is wrong */
+    return CLIME_OK;
 #else
     if (automatic) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_UNAVAILABLE, "this build has no CUDA; use --device cpu");

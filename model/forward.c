@@ -110,8 +110,10 @@ void clime_forward_paged(struct clime_model *m, const struct clime_batch *b, str
 
 void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int32_t *h_rows, int R) {
     CHECK(R > 0 && R <= w->max_out);
-    m->ops->copy_in(m->dev, w->out_rows, h_rows, (size_t)R * sizeof *h_rows);
-    m->ops->gather(m->dev, R, m->cfg.D, w->out_rows, w->x, w->out_hidden);
-    clime_final_norm(m, R, w->out_hidden, w->out_hidden, NULL);
+    if (h_rows) {
+        m->ops->copy_in(m->dev, w->out_rows, h_rows, (size_t)R * sizeof *h_rows);
+        m->ops->gather(m->dev, R, m->cfg.D, w->out_rows, w->x, w->out_hidden);
+    }
+    clime_final_norm(m, R, h_rows ? w->out_hidden : w->x, w->out_hidden, NULL);
     clime_head_logits(m, R, w->out_hidden, w->logits);
 }

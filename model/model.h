@@ -96,7 +96,7 @@ void clime_work_close(struct clime_model *m, struct clime_work *w);
 /* Runs all layers over a paged batch; leaves the last residual stream in w->x. */
 void clime_forward_paged(struct clime_model *m, const struct clime_batch *b, struct clime_work *w);
 
-/* logits[R,V] of the rows h_rows[R] (host) of w->x: gather, final norm, head. R <= max_out. */
+/* logits[R,V] of the rows h_rows[R] (host; NULL = the first R) of w->x: gather, final norm, head. R <= max_out. */
 void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int32_t *h_rows, int R);
 
 #endif

@@ -305,7 +305,7 @@ enum clime_err clime_engine_open(const struct clime_engine_options *o, struct cl
     struct clime_engine *g = xcalloc(1, sizeof *g);
     g->opts = *o;
     g->model = m;
-    enum clime_err err = clime_runner_open(m, &o->sched, o->max_len, &g->runner, e);
+    enum clime_err err = clime_runner_open(m, &o->sched, o->max_len, o->graph_bs, o->n_graph_bs, &g->runner, e);
     if (err) {
         free(g);
         return err;

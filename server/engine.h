@@ -21,7 +21,9 @@ struct clime_engine_options {
     const char *weight_version; /* label of the weights loaded at start; copied */
     const int32_t *eos;         /* [n_eos] ids that end a sequence; borrowed */
     int n_eos;
-    bool debug_checks; /* recount all invariants after every step */
+    bool debug_checks;   /* recount all invariants after every step */
+    const int *graph_bs; /* [n_graph_bs] batch sizes of recorded decode steps; borrowed until open returns */
+    int n_graph_bs;
 };
 
 /* The engine borrows the model and alone uses it until close. */

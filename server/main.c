@@ -13,6 +13,7 @@
 #include "server/registration.h"
 #include "server/server.h"
 #include "server/server_metrics.h"
+#include "server/step_graphs.h"
 #include "server/weight_update.h"
 
 #define CPU_KV_BYTES ((size_t)4 << 30) /* most that KV takes on the CPU by itself: the memory is shared with others */
@@ -60,8 +61,27 @@ static int choose_pages(const struct clime_server *s, int context) {
     return n < 1 ? 1 : (int)n;
 }
 
+static enum clime_err choose_graph_bs(const struct clime_server_options *o, int out[CLIME_GRAPH_MAX_SIZES], int *n,
+                                      struct clime_error *e) {
+    *n = 0;
+    if (o->disable_cuda_graph) return CLIME_OK;
+    if (o->cuda_graph_bs.n == 0) *n = clime_step_graphs_default((int)o->max_running_requests, out);
+    for (int i = 0; i < o->cuda_graph_bs.n; i++) {
+        char *end;
+        long v = strtol(o->cuda_graph_bs.items[i], &end, 10);
+        if (*end || v < 1 || v > CLIME_GRAPH_MAX_ROWS || *n == CLIME_GRAPH_MAX_SIZES)
+            return clime_fail(e, CLIME_ERR_INPUT, "--cuda-graph-bs %.40s: at most %d numbers from 1 to %d",
+                              o->cuda_graph_bs.items[i], CLIME_GRAPH_MAX_SIZES, CLIME_GRAPH_MAX_ROWS);
+        out[(*n)++] = (int)v;
+    }
+    return CLIME_OK;
+}
+
 static enum clime_err open_engine(struct clime_server *s, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
+    int graph_bs[CLIME_GRAPH_MAX_SIZES], n_graph_bs;
+    enum clime_err err = choose_graph_bs(o, graph_bs, &n_graph_bs, e);
+    if (err) return err;
     int context = o->context_length > 0 ? (int)o->context_length : s->model->cfg.max_pos;
     int n_pages = choose_pages(s, context);
     int64_t chunk = o->chunked_prefill_size < o->max_prefill_tokens ? o->chunked_prefill_size : o->max_prefill_tokens;
@@ -80,7 +100,9 @@ static enum clime_err open_engine(struct clime_server *s, struct clime_error *e)
                                      .weight_version = o->weight_version,
                                      .eos = s->eos,
                                      .n_eos = s->n_eos,
-                                     .debug_checks = o->debug_checks};
+                                     .debug_checks = o->debug_checks,
+                                     .graph_bs = graph_bs,
+                                     .n_graph_bs = n_graph_bs};
     return clime_engine_open(&g, s->model, &s->engine, e);
 }
 

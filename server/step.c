@@ -1,10 +1,13 @@
 /* One step on the model: page copies, forward over all rows, then the head in blocks of max_out rows.
  *
- * Called by the engine, engine thread; owns the KV memory, the scratch and the batch arrays.
+ * Called by the engine, engine thread; owns the KV memory, the scratch, the batch arrays and the recorded steps.
  * Invariant: results depend on a row's sequence alone, never on the other rows of the plan or on where the blocks of
  * head rows are cut (DESIGN.md 4.1); every log-probability comes from clime_ops.head_stats and its lse.
  * Log-probabilities of chosen ids are z - lse in fp32 on the host: the same two roundings as head_stats', so equal
  * bits, without a pass over the vocabulary for each id.
+ *
+ * A step of which every item decodes one token is padded to one of a few sizes and, where the device records work,
+ * replayed (server/step_graphs.h). Padding rows are sequences of one token on a page of their own that nobody reads.
  */
 #include "server/step.h"
 
@@ -12,29 +15,50 @@
 #include <string.h>
 
 #include "server/logit_edits.h"
+#include "server/step_graphs.h"
 
-#define HEAD_ROWS 256 /* logits of 256 rows of a vocabulary of 152k are 156 MB */
+#define HEAD_ROWS CLIME_GRAPH_MAX_ROWS /* logits of 256 rows of a vocabulary of 152k are 156 MB */
 
 struct clime_runner {
     struct clime_model *m;
     struct clime_kv kv;
     struct clime_work work;
-    struct clime_plan dev_plan;
+    struct clime_step_graphs graphs;
     int max_rows, max_seqs, max_pages;
-    /* host arrays and their device copies */
-    int32_t *h_ids, *h_pos, *h_slot, *d_ids, *d_pos, *d_slot; /* [max_rows] */
-    int32_t *h_q_start, *d_q_start;                           /* [max_seqs + 1] */
-    int32_t *h_pos0, *d_pos0;                                 /* [max_seqs] */
-    int32_t *h_table, *d_table;                               /* [max_seqs * max_pages] */
+    int pad_page; /* the page of padding rows */
+    /* a step's arrays, carved from one buffer by carve: one transfer */
+    int32_t *h_arrays, *d_arrays;
     /* one block of head rows, host */
     int32_t *h_rows, *h_targets;
-    float *h_inv_temp, *h_lse, *h_logp; /* [max_out] */
+    float *h_inv_temp, *h_logp; /* [max_out] */
     struct clime_sampling *sampling;
     struct clime_drawn *drawn;
 };
 
+/* The arrays of a step of T rows in n_seq sequences, page tables of `stride` entries, one behind the other. */
+struct arrays {
+    int32_t *ids, *pos, *slot; /* [T] */
+    int32_t *q_start;          /* [n_seq + 1] */
+    int32_t *pos0;             /* [n_seq] */
+    float *inv_temp;           /* [n_seq] of a decode step */
+    int32_t *table;            /* [n_seq, stride] */
+};
+
+static size_t n_words(int T, int n_seq, int stride) {
+    return 3 * (size_t)T + 3 * (size_t)n_seq + 1 + (size_t)n_seq * (size_t)stride;
+}
+
+static struct arrays carve(int32_t *base, int T, int n_seq) {
+    struct arrays a = {.ids = base, .pos = base + T, .slot = base + 2 * T, .q_start = base + 3 * T};
+    a.pos0 = a.q_start + n_seq + 1;
+    a.inv_temp = (float *)(a.pos0 + n_seq);
+    a.table = a.pos0 + 2 * n_seq;
+    return a;
+}
+
 enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched_options *o, int max_len,
-                                 struct clime_runner **out, struct clime_error *e) {
+                                 const int *graph_bs, int n_graph_bs, struct clime_runner **out,
+                                 struct clime_error *e) {
     struct clime_runner *r = xcalloc(1, sizeof *r);
     int max_out = o->max_running < HEAD_ROWS ? o->max_running : HEAD_ROWS;
     enum clime_err err;
@@ -42,28 +66,17 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
     r->max_rows = o->chunk + o->max_running;
     r->max_seqs = o->max_running;
     r->max_pages = clime_pages_for(max_len);
-    if ((err = clime_kv_open(m, o->n_pages, &r->kv, e)) ||
-        (err = clime_work_open(m, r->max_rows, max_out, &r->work, e)))
+    r->pad_page = o->n_pages;
+    clime_step_graphs_init(&r->graphs, m, graph_bs, n_graph_bs, max_out, r->max_pages);
+    size_t bytes = n_words(r->max_rows, r->max_seqs, r->max_pages) * sizeof(int32_t);
+    if ((err = clime_kv_open(m, o->n_pages + 1, &r->kv, e)) ||
+        (err = clime_work_open(m, r->max_rows, max_out, &r->work, e)) ||
+        (err = m->ops->alloc(m->dev, bytes, "batch", (void **)&r->d_arrays, e)))
         goto fail;
-    size_t rows = (size_t)r->max_rows * 4, seqs = ((size_t)r->max_seqs + 1) * 4;
-    size_t table = (size_t)r->max_seqs * (size_t)r->max_pages * 4;
-    clime_plan_add(&r->dev_plan, "ids", rows, (void **)&r->d_ids);
-    clime_plan_add(&r->dev_plan, "pos", rows, (void **)&r->d_pos);
-    clime_plan_add(&r->dev_plan, "slot", rows, (void **)&r->d_slot);
-    clime_plan_add(&r->dev_plan, "q_start", seqs, (void **)&r->d_q_start);
-    clime_plan_add(&r->dev_plan, "pos0", seqs, (void **)&r->d_pos0);
-    clime_plan_add(&r->dev_plan, "page_table", table, (void **)&r->d_table);
-    if ((err = clime_plan_commit(&r->dev_plan, m->dev, "batch", e))) goto fail;
-    r->h_ids = xmalloc(rows);
-    r->h_pos = xmalloc(rows);
-    r->h_slot = xmalloc(rows);
-    r->h_q_start = xmalloc(seqs);
-    r->h_pos0 = xmalloc(seqs);
-    r->h_table = xmalloc(table);
+    r->h_arrays = xmalloc(bytes);
     r->h_rows = xcalloc((size_t)max_out, sizeof *r->h_rows);
     r->h_targets = xcalloc((size_t)max_out, sizeof *r->h_targets);
     r->h_inv_temp = xcalloc((size_t)max_out, sizeof *r->h_inv_temp);
-    r->h_lse = xcalloc((size_t)max_out, sizeof *r->h_lse);
     r->h_logp = xcalloc((size_t)max_out, sizeof *r->h_logp);
     r->sampling = xcalloc((size_t)max_out, sizeof *r->sampling);
     r->drawn = xcalloc((size_t)max_out, sizeof *r->drawn);
@@ -76,61 +89,81 @@ fail:
 
 void clime_runner_close(struct clime_runner *r) {
     if (!r) return;
-    if (r->dev_plan.base) clime_plan_free(&r->dev_plan, r->m->dev);
+    clime_step_graphs_free(&r->graphs);
+    if (r->d_arrays) r->m->ops->free(r->m->dev, r->d_arrays);
     if (r->work.max_rows) clime_work_close(r->m, &r->work);
     if (r->kv.base) clime_kv_close(r->m, &r->kv);
-    void *host[] = {r->h_ids,     r->h_pos,      r->h_slot, r->h_q_start, r->h_pos0,   r->h_table, r->h_rows,
-                    r->h_targets, r->h_inv_temp, r->h_lse,  r->h_logp,    r->sampling, r->drawn};
+    void *host[] = {r->h_arrays, r->h_rows, r->h_targets, r->h_inv_temp, r->h_logp, r->sampling, r->drawn};
     for (size_t i = 0; i < CLIME_COUNT(host); i++) free(host[i]);
     free(r);
 }
 
 /* ---- the rows ---------------------------------------------------------------------------------------------- */
 
-static void run_forward(struct clime_runner *r, const struct clime_step_plan *plan) {
-    struct clime_model *m = r->m;
-    const struct clime_ops *ops = m->ops;
-    int t = 0, max_len = 0, stride = 1;
-    for (int i = 0; i < plan->n_items; i++)
-        if (plan->items[i].seq->n_pages > stride) stride = plan->items[i].seq->n_pages;
-    CHECK(plan->T <= r->max_rows && plan->n_items <= r->max_seqs && stride <= r->max_pages);
+/* Fills the host arrays: the plan's items, then sequences of padding up to n_seq. Returns the longest sequence. */
+static int fill_arrays(struct clime_runner *r, const struct clime_step_plan *plan, struct arrays *h, int n_seq,
+                       int stride) {
+    int t = 0, max_len = 1;
     for (int i = 0; i < plan->n_items; i++) {
         const struct clime_seq *q = plan->items[i].seq;
         int end = q->n_kv + plan->items[i].n_rows;
-        r->h_q_start[i] = t;
-        r->h_pos0[i] = q->n_kv;
+        h->q_start[i] = t;
+        h->pos0[i] = q->n_kv;
         for (int p = q->n_kv; p < end; p++, t++) {
-            r->h_ids[t] = q->ids[p];
-            r->h_pos[t] = p;
-            r->h_slot[t] = q->pages[p / CLIME_PAGE] * CLIME_PAGE + p % CLIME_PAGE;
+            h->ids[t] = q->ids[p];
+            h->pos[t] = p;
+            h->slot[t] = q->pages[p / CLIME_PAGE] * CLIME_PAGE + p % CLIME_PAGE;
         }
-        memcpy(r->h_table + (size_t)i * (size_t)stride, q->pages, (size_t)q->n_pages * sizeof *q->pages);
-        memset(r->h_table + (size_t)i * (size_t)stride + q->n_pages, 0,
-               (size_t)(stride - q->n_pages) * sizeof *q->pages);
+        size_t at = (size_t)i * (size_t)stride;
+        memcpy(h->table + at, q->pages, (size_t)q->n_pages * sizeof *q->pages);
+        memset(h->table + at + q->n_pages, 0, (size_t)(stride - q->n_pages) * sizeof *q->pages);
         if (end > max_len) max_len = end;
     }
-    r->h_q_start[plan->n_items] = t;
-    size_t rows = (size_t)t * 4, seqs = (size_t)plan->n_items * 4;
-    ops->copy_in(m->dev, r->d_ids, r->h_ids, rows);
-    ops->copy_in(m->dev, r->d_pos, r->h_pos, rows);
-    ops->copy_in(m->dev, r->d_slot, r->h_slot, rows);
-    ops->copy_in(m->dev, r->d_q_start, r->h_q_start, seqs + 4);
-    ops->copy_in(m->dev, r->d_pos0, r->h_pos0, seqs);
-    ops->copy_in(m->dev, r->d_table, r->h_table, seqs * (size_t)stride);
-    for (int i = 0; i < plan->n_copies; i++) clime_kv_copy_page(m, &r->kv, plan->copies[i].from, plan->copies[i].to);
-    struct clime_batch b = {.T = t,
-                            .ids = r->d_ids,
-                            .pos = r->d_pos,
-                            .slot = r->d_slot,
-                            .attn = {.n_seq = plan->n_items,
-                                     .q_start = r->d_q_start,
-                                     .h_q_start = r->h_q_start,
-                                     .pos0 = r->d_pos0,
-                                     .h_pos0 = r->h_pos0,
-                                     .page_table = r->d_table,
-                                     .max_pages = stride,
-                                     .max_len = max_len},
-                            .kv = &r->kv};
+    for (int i = plan->n_items; i < n_seq; i++, t++) {
+        h->q_start[i] = t;
+        h->ids[t] = h->pos[t] = h->pos0[i] = 0;
+        h->slot[t] = r->pad_page * CLIME_PAGE;
+        h->inv_temp[i] = 1;
+        for (int k = 0; k < stride; k++) h->table[(size_t)i * (size_t)stride + (size_t)k] = r->pad_page;
+    }
+    h->q_start[n_seq] = t;
+    return max_len;
+}
+
+static int pages_of(const struct clime_step_plan *plan) { /* of the item that has most */
+    int n = 1;
+    for (int i = 0; i < plan->n_items; i++)
+        if (plan->items[i].seq->n_pages > n) n = plan->items[i].seq->n_pages;
+    return n;
+}
+
+static void copy_pages(struct clime_runner *r, const struct clime_step_plan *plan) {
+    for (int i = 0; i < plan->n_copies; i++) clime_kv_copy_page(r->m, &r->kv, plan->copies[i].from, plan->copies[i].to);
+}
+
+static struct clime_batch batch_of(struct clime_runner *r, const struct arrays *d, int T, int n_seq, int stride) {
+    return (struct clime_batch){
+        .T = T,
+        .ids = d->ids,
+        .pos = d->pos,
+        .slot = d->slot,
+        .attn = {.n_seq = n_seq, .q_start = d->q_start, .pos0 = d->pos0, .page_table = d->table, .max_pages = stride},
+        .kv = &r->kv};
+}
+
+static void run_forward(struct clime_runner *r, const struct clime_step_plan *plan) {
+    struct clime_model *m = r->m;
+    int stride = pages_of(plan);
+    CHECK(plan->T <= r->max_rows && plan->n_items <= r->max_seqs && stride <= r->max_pages);
+    struct arrays h = carve(r->h_arrays, plan->T, plan->n_items), d = carve(r->d_arrays, plan->T, plan->n_items);
+    int max_len = fill_arrays(r, plan, &h, plan->n_items, stride);
+    CHECK(h.q_start[plan->n_items] == plan->T);
+    m->ops->copy_in(m->dev, r->d_arrays, r->h_arrays, n_words(plan->T, plan->n_items, stride) * sizeof *r->h_arrays);
+    copy_pages(r, plan);
+    struct clime_batch b = batch_of(r, &d, plan->T, plan->n_items, stride);
+    b.attn.h_q_start = h.q_start;
+    b.attn.h_pos0 = h.pos0;
+    b.attn.max_len = max_len;
     clime_forward_paged(m, &b, &r->work);
 }
 
@@ -146,7 +179,6 @@ static void run_head(struct clime_runner *r, int n, bool targets) {
     if (targets) ops->copy_in(dev, w->targets, r->h_targets, (size_t)n * 4);
     ops->head_stats(dev, n, r->m->cfg.V, w->logits, w->inv_temp, targets ? w->targets : NULL, w->lse,
                     targets ? w->logp : NULL, NULL);
-    ops->copy_out(dev, r->h_lse, w->lse, (size_t)n * 4);
     if (targets) ops->copy_out(dev, r->h_logp, w->logp, (size_t)n * 4);
 }
 
@@ -171,11 +203,12 @@ static struct clime_lp_extra *extra_of(struct clime_runner *r, int i, const stru
             x->at[k].logp = logp[k];
         }
     }
+    float lse = 0, logit;
+    if (lp->n_ids > 0) ops->copy_out(dev, &lse, r->work.lse + i, sizeof lse);
     for (int k = 0; k < lp->n_ids; k++) {
-        float logit;
         ops->copy_out(dev, &logit, row + lp->ids[k], sizeof logit);
         x->at[n_top + k].id = lp->ids[k];
-        x->at[n_top + k].logp = logit * r->h_inv_temp[i] - r->h_lse[i];
+        x->at[n_top + k].logp = logit * r->h_inv_temp[i] - lse;
     }
     free(ids);
     free(logp);
@@ -196,33 +229,92 @@ static struct clime_sampling sampling_of(struct clime_seq *q) {
     return s;
 }
 
-static enum clime_err draw(struct clime_runner *r, const struct clime_step_plan *plan,
-                           struct clime_step_result *results, struct clime_error *e) {
+static bool draws(const struct clime_step_item *item) {
+    return item->sample && item->seq->n_total < item->seq->max_total;
+}
+
+/* Draws from the n rows of logits; which item each belongs to is items[]. */
+static enum clime_err draw_rows(struct clime_runner *r, const struct clime_step_plan *plan, const int *items, int n,
+                                struct clime_step_result *results, struct clime_error *e) {
     const struct clime_ops *ops = r->m->ops;
-    enum clime_err err = CLIME_OK;
-    for (int next = 0; next < plan->n_items && !err;) {
-        int n = 0, first = next;
-        for (; next < plan->n_items && n < r->work.max_out; next++) {
-            struct clime_seq *q = plan->items[next].seq;
-            if (!plan->items[next].sample || q->n_total >= q->max_total) continue;
-            r->h_rows[n] = r->h_q_start[next + 1] - 1;
-            r->sampling[n] = sampling_of(q);
-            r->h_inv_temp[n] = r->sampling[n].inv_temp;
-            results[next].drew = true;
-            n++;
-        }
-        if (n == 0) break;
-        run_head(r, n, false);
-        ops->sample(r->m->dev, n, r->m->cfg.V, r->work.logits, r->work.lse, r->sampling, r->drawn);
-        err = ops->sync(r->m->dev, e);
-        for (int i = first, k = 0; i < next && !err; i++) {
-            if (!results[i].drew) continue;
-            results[i].drawn = r->drawn[k];
-            results[i].extra = extra_of(r, k++, plan->items[i].seq->out->logp, e, &err);
-        }
+    ops->sample(r->m->dev, n, r->m->cfg.V, r->work.logits, r->work.lse, r->sampling, r->drawn);
+    enum clime_err err = ops->sync(r->m->dev, e);
+    for (int k = 0; k < n && !err; k++) {
+        struct clime_step_result *out = &results[items[k]];
+        out->drew = true;
+        out->drawn = r->drawn[k];
+        out->extra = extra_of(r, k, plan->items[items[k]].seq->out->logp, e, &err);
     }
     return err;
 }
+
+static enum clime_err draw(struct clime_runner *r, const struct clime_step_plan *plan,
+                           struct clime_step_result *results, struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    int items[HEAD_ROWS], n = 0, t = 0;
+    for (int i = 0; i < plan->n_items && !err; i++) {
+        t += plan->items[i].n_rows;
+        if (draws(&plan->items[i])) {
+            r->h_rows[n] = t - 1;
+            r->sampling[n] = sampling_of(plan->items[i].seq);
+            r->h_inv_temp[n] = r->sampling[n].inv_temp;
+            items[n++] = i;
+        }
+        if (n == 0 || (n < r->work.max_out && i + 1 < plan->n_items)) continue;
+        run_head(r, n, false);
+        err = draw_rows(r, plan, items, n, results, e);
+        n = 0;
+    }
+    return err;
+}
+
+/* ---- a step that only decodes ------------------------------------------------------------------------------ */
+
+/* Every item draws after one row and owes no log-probability of its prompt. */
+static bool only_decodes(const struct clime_step_plan *plan) {
+    for (int i = 0; i < plan->n_items; i++) {
+        const struct clime_step_item *item = &plan->items[i];
+        if (item->n_rows != 1 || !draws(item) || item->seq->prompt_logp_next < item->seq->n_prompt) return false;
+    }
+    return true;
+}
+
+struct decode {
+    struct clime_runner *r;
+    struct clime_batch b;
+    const float *inv_temp; /* [T] device */
+};
+
+/* The work that is recorded: everything between the arrays' arrival and the draw. */
+static void queue_decode(void *arg) {
+    struct decode *x = arg;
+    struct clime_model *m = x->r->m;
+    struct clime_work *w = &x->r->work;
+    clime_forward_paged(m, &x->b, w);
+    clime_forward_logits(m, w, NULL, x->b.T);
+    m->ops->head_stats(m->dev, x->b.T, m->cfg.V, w->logits, x->inv_temp, NULL, w->lse, NULL, NULL);
+}
+
+static enum clime_err decode(struct clime_runner *r, const struct clime_step_plan *plan, struct clime_step_size size,
+                             struct clime_step_result *results, struct clime_error *e) {
+    int items[HEAD_ROWS], B = size.rows, stride = size.pages;
+    CHECK(B <= r->work.max_out && B <= r->max_rows && stride <= r->max_pages);
+    struct arrays h = carve(r->h_arrays, B, B), d = carve(r->d_arrays, B, B);
+    for (int i = 0; i < plan->n_items; i++) {
+        r->sampling[i] = sampling_of(plan->items[i].seq);
+        h.inv_temp[i] = r->h_inv_temp[i] = r->sampling[i].inv_temp;
+        items[i] = i;
+    }
+    fill_arrays(r, plan, &h, B, stride);
+    r->m->ops->copy_in(r->m->dev, r->d_arrays, r->h_arrays, n_words(B, B, stride) * sizeof *r->h_arrays);
+    copy_pages(r, plan);
+    struct decode x = {.r = r, .b = batch_of(r, &d, B, B, stride), .inv_temp = d.inv_temp};
+    x.b.attn.max_len = stride * CLIME_PAGE;
+    clime_step_graphs_run(&r->graphs, size, queue_decode, &x);
+    return draw_rows(r, plan, items, plan->n_items, results, e);
+}
+
+/* ---- prompts ----------------------------------------------------------------------------------------------- */
 
 /* Row p's logits score token p + 1. */
 static enum clime_err score_prompt(struct clime_runner *r, const struct clime_step_item *item, int row0,
@@ -255,10 +347,13 @@ static enum clime_err score_prompt(struct clime_runner *r, const struct clime_st
 
 enum clime_err clime_runner_step(struct clime_runner *r, const struct clime_step_plan *plan,
                                  struct clime_step_result *results, struct clime_error *e) {
+    struct clime_step_size size;
     memset(results, 0, (size_t)plan->n_items * sizeof *results);
+    if (only_decodes(plan) && clime_step_graphs_size(&r->graphs, plan->n_items, pages_of(plan), &size))
+        return decode(r, plan, size, results, e);
     run_forward(r, plan);
     enum clime_err err = draw(r, plan, results, e);
-    for (int i = 0; i < plan->n_items && !err; i++)
-        err = score_prompt(r, &plan->items[i], r->h_q_start[i], &results[i].prompt, e);
+    for (int i = 0, t = 0; i < plan->n_items && !err; t += plan->items[i++].n_rows)
+        err = score_prompt(r, &plan->items[i], t, &results[i].prompt, e);
     return err ? err : r->m->ops->sync(r->m->dev, e);
 }

@@ -25,9 +25,10 @@ struct clime_step_result { /* of one plan item */
 
 struct clime_runner; /* the step's arrays; borrows the model */
 
-/* max_len: the longest sequence in tokens. Errors: CLIME_ERR_LIMIT when memory is exhausted. */
+/* max_len: the longest sequence in tokens. graph_bs[n_graph_bs]: sizes that decode steps are padded to and replayed at
+ * where the device records work (0 of them: never). Errors: CLIME_ERR_LIMIT when memory is exhausted. */
 enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched_options *o, int max_len,
-                                 struct clime_runner **out, struct clime_error *e);
+                                 const int *graph_bs, int n_graph_bs, struct clime_runner **out, struct clime_error *e);
 void clime_runner_close(struct clime_runner *r);
 
 /* Fills results[plan->n_items]; the caller frees the lists in it. CLIME_ERR_DEVICE: the device is dead. */

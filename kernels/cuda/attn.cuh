@@ -102,6 +102,7 @@ static __device__ __forceinline__ void attn_find_tile(const attn_args &a, int ti
 
 static inline int attn_n_tiles(const struct clime_attn *a, int rows, int heads) {
     int n = 0;
+    if (!a->h_q_start) return a->n_seq * ((heads + rows - 1) / rows); /* one row a sequence */
     for (int s = 0; s < a->n_seq; s++) n += ((a->h_q_start[s + 1] - a->h_q_start[s]) * heads + rows - 1) / rows;
     return n;
 }

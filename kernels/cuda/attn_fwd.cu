@@ -281,7 +281,11 @@ CUDA_OP void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, i
         return;
     }
     int rows = 0, keys = 0, group = h->H / h->HK; /* of the sequence that has most */
-    for (int s = 0; s < a->n_seq; s++) {
+    if (!a->h_q_start) {                          /* one row a sequence */
+        rows = group;
+        keys = a->max_len;
+    }
+    for (int s = 0; a->h_q_start && s < a->n_seq; s++) {
         int len = a->h_q_start[s + 1] - a->h_q_start[s], upto = (a->pos0 ? a->h_pos0[s] : 0) + len;
         rows = len * group > rows ? len * group : rows;
         keys = upto > keys ? upto : keys;

@@ -28,6 +28,9 @@ struct clime_dev {
     struct clime_error failure; /* the first device failure, code CLIME_OK = none */
     void *scratch;              /* grows; for partial sums and splits of one operation */
     size_t scratch_bytes;
+    void *outgrown[64]; /* scratch that a graph may hold the address of: kept until close */
+    int n_outgrown, n_graphs;
+    bool recording;          /* between graph_begin and graph_end */
     char *h_stage;           /* pinned ring that small copies to the device go through */
     size_t staged;           /* bytes of it in use since the stream was last idle */
     void *h_drawn, *d_drawn; /* results of sample and top_logp until the next sync */

@@ -18,12 +18,23 @@ bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what) {
     return false;
 }
 
-void *clime_cuda_scratch(struct clime_dev *d, size_t bytes) {
-    if (bytes <= d->scratch_bytes) return d->scratch;
+/* A graph may hold its address: then it is kept. */
+static void drop_scratch(struct clime_dev *d) {
+    CHECK(!d->recording); /* what is recorded has run before */
     CU(d, cudaStreamSynchronize(d->stream));
-    cudaFree(d->scratch);
+    CHECK(d->n_outgrown < (int)CLIME_COUNT(d->outgrown));
+    if (d->n_graphs > 0)
+        d->outgrown[d->n_outgrown++] = d->scratch;
+    else
+        cudaFree(d->scratch);
     d->scratch = NULL;
     d->scratch_bytes = 0;
+}
+
+void *clime_cuda_scratch(struct clime_dev *d, size_t bytes) {
+    if (bytes <= d->scratch_bytes) return d->scratch;
+    if (d->n_graphs > 0 && bytes < 2 * d->scratch_bytes) bytes = 2 * d->scratch_bytes; /* few are kept */
+    drop_scratch(d);
     if (!CU(d, cudaMalloc(&d->scratch, bytes))) return NULL;
     d->scratch_bytes = bytes;
     return d->scratch;
@@ -46,9 +57,7 @@ size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s) {
 
 enum clime_err clime_cuda_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e) {
     if (bytes <= d->scratch_bytes) return CLIME_OK;
-    CU(d, cudaStreamSynchronize(d->stream));
-    cudaFree(d->scratch);
-    d->scratch_bytes = 0;
+    drop_scratch(d);
     enum clime_err rc = clime_cuda_alloc(d, bytes, "scratch", &d->scratch, e);
     if (!rc)
         d->scratch_bytes = bytes;
@@ -57,22 +66,36 @@ enum clime_err clime_cuda_reserve_scratch(struct clime_dev *d, size_t bytes, str
     return rc;
 }
 
-enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e) {
+/* prop.name and multiProcessorCount of a GPU that will do. */
+static enum clime_err find_gpu(int gpu, cudaDeviceProp *prop, struct clime_error *e) {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || n == 0)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "no GPU answers: %s",
                           rc == cudaSuccess ? "none is installed" : cudaGetErrorString(rc));
-    if (o->gpu < 0 || o->gpu >= n)
-        return clime_fail(e, CLIME_ERR_INPUT, "GPU %d does not exist; there are %d", o->gpu, n);
+    if (gpu < 0 || gpu >= n) return clime_fail(e, CLIME_ERR_INPUT, "GPU %d does not exist; there are %d", gpu, n);
+    if ((rc = cudaGetDeviceProperties(prop, gpu)) != cudaSuccess)
+        return clime_fail(e, CLIME_ERR_DEVICE, "GPU %d does not answer: %s", gpu, cudaGetErrorString(rc));
+    if (prop->major < 9)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "GPU %d is %s (sm_%d%d); clime's kernels need sm_90 or newer", gpu,
+                          prop->name, prop->major, prop->minor);
+    return CLIME_OK;
+}
+
+enum clime_err clime_cuda_probe(int gpu, struct clime_error *e) {
+    cudaDeviceProp prop;
+    return find_gpu(gpu, &prop, e);
+}
+
+enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e) {
+    cudaDeviceProp prop;
+    enum clime_err err = find_gpu(o->gpu, &prop, e);
+    if (err) return err;
     if (o->dt != CLIME_BF16)
         return clime_fail(e, CLIME_ERR_INPUT, "the CUDA table computes in bf16; give --dtype bf16");
-    cudaDeviceProp prop;
-    if ((rc = cudaSetDevice(o->gpu)) != cudaSuccess || (rc = cudaGetDeviceProperties(&prop, o->gpu)) != cudaSuccess)
+    cudaError_t rc = cudaSetDevice(o->gpu);
+    if (rc != cudaSuccess)
         return clime_fail(e, CLIME_ERR_DEVICE, "GPU %d does not open: %s", o->gpu, cudaGetErrorString(rc));
-    if (prop.major < 9)
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "GPU %d is %s (sm_%d%d); clime's kernels need sm_90 or newer",
-                          o->gpu, prop.name, prop.major, prop.minor);
 
     struct clime_dev *d = (struct clime_dev *)xcalloc(1, sizeof *d);
     d->head.ops = &clime_cuda_ops;
@@ -98,6 +121,7 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
 void clime_cuda_close(struct clime_dev *d) {
     if (!d) return;
     clime_lt_close(d);
+    for (int i = 0; i < d->n_outgrown; i++) cudaFree(d->outgrown[i]);
     cudaFree(d->scratch);
     cudaFree(d->d_drawn);
     cudaFreeHost(d->h_drawn);

@@ -25,7 +25,7 @@ CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, i
     bool f32 = out == CLIME_F32;
     if (T == 0) return;
     if (aligned(N, K, x, w)) {
-        if (clime_cuda_gemm_small(d, T, N, K, x, w, y, f32)) return;
+        if (d->deterministic && clime_cuda_gemm_small(d, T, N, K, x, w, y, f32)) return;
         if (clime_lt_matmul(d, f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, T, N, K, x, w, y)) return;
     }
     struct clime_product p = clime_product_of(f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, T, N, K, x, w, y);

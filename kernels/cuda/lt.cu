@@ -291,8 +291,8 @@ bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N,
                      void *y) {
     struct clime_lt *lt = d->lt;
     if (!lt || d->failure.code != CLIME_OK) return false;
-    int rows =
-        kind == CLIME_LT_FORWARD && K > 2 * N ? 256 : 16; /* deep and narrow: below 256 the heuristic errs, 10 x */
+    bool deep = kind == CLIME_LT_FORWARD && K > 2 * N && d->deterministic;
+    int rows = deep ? 256 : 16; /* deep and narrow: below 256 the heuristic's split-free choice errs, 10 x */
     while (rows < T) rows *= 2;
     struct shape *s = lt->shapes, *end = s + lt->n_shapes;
     while (s < end && !(s->kind == kind && s->rows == rows && s->N == N && s->K == K)) s++;

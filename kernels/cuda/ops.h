@@ -10,6 +10,8 @@ extern "C" {
 
 extern const struct clime_ops clime_cuda_ops;
 
+/* Whether the table can run on this GPU; no context is made. */
+enum clime_err clime_cuda_probe(int gpu, struct clime_error *e);
 enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_dev **out, struct clime_error *e);
 void clime_cuda_close(struct clime_dev *d);
 enum clime_err clime_cuda_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out, struct clime_error *e);
@@ -22,6 +24,10 @@ enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e);
 void clime_cuda_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
 size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s);
 enum clime_err clime_cuda_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e);
+void clime_cuda_graph_begin(struct clime_dev *d);
+enum clime_err clime_cuda_graph_end(struct clime_dev *d, struct clime_graph **out, struct clime_error *e);
+void clime_cuda_graph_launch(struct clime_dev *d, struct clime_graph *g);
+void clime_cuda_graph_free(struct clime_dev *d, struct clime_graph *g);
 size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
 void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed);
 void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,

@@ -8,6 +8,7 @@
 #include "model/backward.h"
 #include "model/layer.h"
 #include "model/rope.h"
+#include "server/step.h"
 
 static const struct clime_ops *ops;
 static struct clime_dev *dev;
@@ -30,10 +31,11 @@ static void wait(void) {
 /* Seconds a turn of `body` over `turns`, after one warm-up. */
 #define TIME(out, turns, ...)                                                                                          \
     do {                                                                                                               \
+        int turn_ = 0;                                                                                                 \
         __VA_ARGS__;                                                                                                   \
         wait();                                                                                                        \
         double start_ = now();                                                                                         \
-        for (int turn_ = 0; turn_ < (turns); turn_++) {                                                                \
+        for (; turn_ < (turns); turn_++) {                                                                             \
             __VA_ARGS__;                                                                                               \
         }                                                                                                              \
         wait();                                                                                                        \
@@ -217,19 +219,89 @@ static void make_step(struct step *s, int n_seq, int rows, int before, struct cl
 }
 
 static void one_step(struct clime_model *m, struct step *s, struct clime_work *w) {
-    static struct clime_drawn out[256];
-    static struct clime_sampling how[256];
-    for (int i = 0; i < s->n_seq; i++)
-        how[i] = (struct clime_sampling){.seed = 1, .position = s->h_pos0[i], .inv_temp = 1, .top_p = 1};
     clime_forward_paged(m, &s->b, w);
     clime_forward_logits(m, w, s->h_rows, s->n_seq);
-    ops->head_stats(dev, s->n_seq, m->cfg.V, w->logits, w->inv_temp, NULL, w->lse, NULL, NULL);
-    ops->sample(dev, s->n_seq, m->cfg.V, w->logits, w->lse, how, out);
     wait();
 }
 
+enum { MAX_BATCH = 256, CONTEXT = 1024, SEQ_PAGES = CONTEXT / CLIME_PAGE };
+
+/* Decode steps as the server runs them: scheduler's plan in, drawn tokens out. The keys of one real prompt lie in the
+ * pages of every sequence. Recorded steps, each launch by itself, and recorded without the contract on products. */
+static void bench_decode(struct clime_model *m, bool graphs, const char *name) {
+    static const int BATCH[] = {1, 64, MAX_BATCH};
+    struct clime_sched_options so = {.max_running = MAX_BATCH, .chunk = CONTEXT, .n_pages = MAX_BATCH * SEQ_PAGES};
+    struct clime_runner *r;
+    struct clime_error e;
+    if (clime_runner_open(m, &so, 4 * CONTEXT, BATCH, graphs ? (int)CLIME_COUNT(BATCH) : 0, &r, &e)) {
+        printf("%s\n", e.msg);
+        exit(1);
+    }
+    static struct clime_seq seqs[MAX_BATCH];
+    static struct clime_output outs[MAX_BATCH];
+    static struct clime_step_item items[MAX_BATCH];
+    static struct clime_step_result results[MAX_BATCH];
+    static struct clime_page_copy copies[MAX_BATCH * SEQ_PAGES];
+    static int32_t ids[CONTEXT], pages[MAX_BATCH][SEQ_PAGES];
+    struct clime_sampling_params params = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
+    struct clime_logp_options logp = {.start = -1};
+    for (int i = 0; i < CONTEXT; i++) ids[i] = (i * 7 + i / 5) % m->cfg.V;
+    for (int i = 0; i < MAX_BATCH; i++) {
+        outs[i] = (struct clime_output){.params = &params, .logp = &logp, .seed = (uint64_t)i};
+        seqs[i] = (struct clime_seq){.out = &outs[i],
+                                     .ids = ids,
+                                     .n_prompt = 1,
+                                     .prompt_logp_next = 1,
+                                     .n_total = CONTEXT,
+                                     .max_total = 2 * CONTEXT,
+                                     .n_kv = CONTEXT - 1,
+                                     .pages = pages[i],
+                                     .n_pages = SEQ_PAGES};
+        for (int p = 0; p < SEQ_PAGES; p++) {
+            pages[i][p] = (int)((long)(i * SEQ_PAGES + p) * 1361 % so.n_pages);
+            copies[i * SEQ_PAGES + p] = (struct clime_page_copy){pages[0][p], pages[i][p]};
+        }
+    }
+    struct clime_step_plan plan = {.items = items, .n_items = 1, .copies = copies};
+    seqs[0].n_kv = 0;
+    items[0] = (struct clime_step_item){&seqs[0], CONTEXT, true};
+    plan.T = CONTEXT;
+    if (clime_runner_step(r, &plan, results, &e)) exit(1);
+    seqs[0].n_kv = CONTEXT - 1;
+    double weights = 2.0 * (double)m->layout.n, per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
+    for (size_t k = 0; k < CLIME_COUNT(BATCH); k++) {
+        double t;
+        plan.T = plan.n_items = BATCH[k];
+        plan.n_copies = BATCH[k] * SEQ_PAGES;
+        for (int i = 0; i < BATCH[k]; i++) items[i] = (struct clime_step_item){&seqs[i], 1, true};
+        if (clime_runner_step(r, &plan, results, &e)) exit(1);
+        plan.n_copies = 0;
+        if (clime_runner_step(r, &plan, results, &e)) exit(1);
+        TIME(t, 20, if (clime_runner_step(r, &plan, results, &e)) exit(1));
+        double floor = (weights + per_key * CONTEXT * BATCH[k]) / copy_rate;
+        printf("decode, %s, batch %d, context %d: %.3f ms a step, %.0f tok/s, %.0f%% of the bytes' limit%s\n", name,
+               BATCH[k], CONTEXT, t * 1e3, BATCH[k] / t, 100 * floor / t, results[0].drawn.bad ? ", BAD LOGITS" : "");
+    }
+    clime_runner_close(r);
+}
+
+/* The same without the contract on products: what it costs. */
+static void bench_decode_free(struct clime_model *m) {
+    struct clime_dev_options o = {.dt = CLIME_BF16};
+    struct clime_dev *own = m->dev;
+    struct clime_error e;
+    if (ops->open(&o, &m->dev, &e)) {
+        printf("%s\n", e.msg);
+        exit(1);
+    }
+    dev = m->dev;
+    bench_decode(m, true, "no contract");
+    ops->close(m->dev);
+    dev = m->dev = own;
+}
+
 static void bench_serving(struct clime_model *m) {
-    enum { PAGES = 256 * 17 + 64 };
+    enum { PAGES = MAX_BATCH * 17 + 64 };
     struct clime_kv kv;
     struct clime_work w;
     struct clime_error e;
@@ -241,23 +313,22 @@ static void bench_serving(struct clime_model *m) {
     float one[256];
     for (int i = 0; i < 256; i++) one[i] = 1;
     ops->copy_in(dev, w.inv_temp, one, sizeof one);
-    double weights = 2.0 * (double)m->layout.n, per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
+    double per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
     static const int BATCH[] = {1, 64, 256};
     for (size_t i = 0; i < CLIME_COUNT(BATCH); i++) {
         struct step s;
-        double t, attn, head, draw;
+        double attn, head, draw;
         make_step(&s, BATCH[i], 1, 1023, &kv);
-        TIME(t, 10, one_step(m, &s, &w));
-        TIME(attn, 20,
-             ops->attn(dev, &m->heads, s.T, &s.b.attn, w.q, clime_kv_pool(m, &kv, 0, 0), clime_kv_pool(m, &kv, 0, 1),
-                       w.att, NULL));
+        one_step(m, &s, &w);
+        TIME(attn, 40,
+             ops->attn(dev, &m->heads, s.T, &s.b.attn, w.q, clime_kv_pool(m, &kv, turn_ % m->cfg.L, 0),
+                       clime_kv_pool(m, &kv, turn_ % m->cfg.L, 1), w.att, NULL));
         TIME(head, 5, clime_forward_logits(m, &w, s.h_rows, s.n_seq));
         TIME(draw, 5, ops->head_stats(dev, s.n_seq, m->cfg.V, w.logits, w.inv_temp, NULL, w.lse, NULL, NULL));
-        double floor = (weights + per_key * 1024 * BATCH[i]) / copy_rate;
-        printf("decode, batch %d, context 1024: %.2f ms a step, %.0f tok/s, %.0f%% of the bytes' limit "
-               "(attention %.1f us a layer, %.0f%% of its bytes' limit; logits %.0f us, statistics %.0f us)\n",
-               BATCH[i], t * 1e3, BATCH[i] / t, 100 * floor / t, attn * 1e6,
-               100 * per_key / m->cfg.L * 1024 * BATCH[i] / copy_rate / attn, head * 1e6, draw * 1e6);
+        printf("batch %d, context 1024: attention %.1f us a layer, %.0f%% of its bytes' limit; logits %.0f us, "
+               "statistics %.0f us\n",
+               BATCH[i], attn * 1e6, 100 * per_key / m->cfg.L * 1024 * BATCH[i] / copy_rate / attn, head * 1e6,
+               draw * 1e6);
     }
     struct step s;
     double t, attn;
@@ -334,9 +405,10 @@ static void bench_optimizer(void) {
     for (int i = 0; i < 5; i++) ops->free(dev, all[i]);
 }
 
-/* No argument: everything. "training": only that, for a profiler. */
+/* No argument: everything. "training", "decode": only that. */
 int main(int argc, char **argv) {
-    bool all = argc < 2 || strcmp(argv[1], "training") != 0;
+    const char *only = argc > 1 ? argv[1] : "";
+    bool training = strcmp(only, "decode") != 0, decode = strcmp(only, "training") != 0, all = training && decode;
     struct side s;
     clime_log_open("bench", CLIME_LOG_INFO);
     side_open(&s, "cuda");
@@ -346,12 +418,17 @@ int main(int argc, char **argv) {
     printf("%s\n", clime_dev_info(dev)->name);
     bench_ceilings();
     struct clime_model *m = make_model();
-    if (all) {
-        bench_optimizer();
+    if (all) bench_optimizer();
+    if (decode) {
         bench_products(m);
+        bench_decode(m, true, "recorded");
+        bench_decode(m, false, "launched");
+        bench_decode_free(m);
         bench_serving(m);
     }
-    bench_training(m, 4, 2048);
-    bench_training(m, 1, 8192);
+    if (training) {
+        bench_training(m, 4, 2048);
+        bench_training(m, 1, 8192);
+    }
     return 0;
 }

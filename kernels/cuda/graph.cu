@@ -1,0 +1,53 @@
+/* Recorded work: a CUDA graph of what the operations queue. Called by the context's owner (server/decode_graphs.c).
+ *
+ * Recording takes the stream's launches by capture. A graph holds addresses: of the caller's arrays, and of the
+ * context's scratch, which is therefore not freed while graphs are alive (device.cu). */
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+
+struct clime_graph {
+    cudaGraphExec_t exec;
+};
+
+CUDA_OP void clime_cuda_graph_begin(struct clime_dev *d) {
+    CHECK(!d->recording);
+    CU(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
+    d->recording = true;
+}
+
+CUDA_OP enum clime_err clime_cuda_graph_end(struct clime_dev *d, struct clime_graph **out, struct clime_error *e) {
+    CHECK(d->recording);
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    d->recording = false;
+    *out = NULL;
+    CU(d, cudaStreamEndCapture(d->stream, &graph));
+    if (d->failure.code != CLIME_OK) {
+        if (e) *e = d->failure;
+        return CLIME_ERR_DEVICE;
+    }
+    cudaError_t rc = cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    if (rc != cudaSuccess) {
+        cudaGetLastError();
+        return clime_fail(e, CLIME_ERR_LIMIT, "a CUDA graph does not fit: %s", cudaGetErrorString(rc));
+    }
+    *out = (struct clime_graph *)xcalloc(1, sizeof **out);
+    (*out)->exec = exec;
+    d->n_graphs++;
+    return CLIME_OK;
+}
+
+CUDA_OP void clime_cuda_graph_launch(struct clime_dev *d, struct clime_graph *g) {
+    CU(d, cudaGraphLaunch(g->exec, d->stream));
+}
+
+CUDA_OP void clime_cuda_graph_free(struct clime_dev *d, struct clime_graph *g) {
+    if (!g) return;
+    CU(d, cudaStreamSynchronize(d->stream));
+    CU(d, cudaGraphExecDestroy(g->exec));
+    d->n_graphs--;
+    free(g);
+}
