@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "trainer/algorithm/correction.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/folder.h"
 #include "trainer/learner_int.h"
@@ -89,7 +90,7 @@ static struct clime_train_options ref_options(const struct clime_learner_options
 
 static void make_plan(const struct clime_learner *l, struct clime_memory_plan *p) {
     struct clime_train_options t = train_options(&l->opts), r = ref_options(&l->opts);
-    clime_memory_plan_make(l->model, &t, clime_loss_needs_ref(&l->opts) ? &r : NULL, p);
+    clime_memory_plan_make(l->model, &t, clime_needs_ref(&l->opts) ? &r : NULL, p);
 }
 
 enum clime_err clime_learner_prepare(const struct clime_learner_options *o, struct clime_learner **out,
@@ -115,7 +116,7 @@ static enum clime_err obey_plan(struct clime_learner *l, struct clime_error *e) 
     clime_memory_plan_line(&p, &line);
     LOG_INFO("memory: %s (recompute %s)", line.data, clime_recompute_name(p.recompute));
     clime_buf_free(&line);
-    return clime_memory_plan_check(l->model, &t, clime_loss_needs_ref(&l->opts) ? &r : NULL, &p, e);
+    return clime_memory_plan_check(l->model, &t, clime_needs_ref(&l->opts) ? &r : NULL, &p, e);
 }
 
 static enum clime_err load_reference(struct clime_learner *l, struct clime_error *e) {
@@ -134,7 +135,7 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
     if (!err) err = clime_train_open(l->model, &t, &l->train, e);
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, e);
-    if (!err && clime_loss_needs_ref(&l->opts)) err = load_reference(l, e);
+    if (!err && clime_needs_ref(&l->opts)) err = load_reference(l, e);
     return err;
 }
 
@@ -175,18 +176,6 @@ void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out
 
 /* ---- one step ---- */
 
-static enum clime_err fill_reference(struct clime_learner *l, const struct clime_sample *const *samples,
-                                     const struct clime_packing *p, struct clime_stream *s, struct micro *mb,
-                                     struct clime_error *e) {
-    for (int i = 0; i < p->n_micro; i++) {
-        micro_fill(mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
-        enum clime_err err = clime_train_forward(l->ref_train, &mb->b, false, mb->logp, NULL, e);
-        if (err) return err;
-        for (int k = 0; k < mb->b.n_loss; k++) s->ref[mb->index[k]] = mb->logp[k];
-    }
-    return CLIME_OK;
-}
-
 static enum clime_err check_samples(const struct clime_learner *l, const struct clime_sample *const *samples, int n,
                                     struct clime_error *e) {
     for (int i = 0; i < n; i++) {
@@ -205,7 +194,24 @@ static enum clime_err check_samples(const struct clime_learner *l, const struct 
     return CLIME_OK;
 }
 
-static void fill_stats(const struct clime_loss_sums *sums, struct clime_step_stats *out) {
+enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
+                                   const struct clime_sample *const *samples, const struct clime_packing *p,
+                                   const struct clime_stream *s, float *out, struct clime_error *e) {
+    struct micro mb = {0};
+    enum clime_err err = check_samples(l, samples, s->n_samples, e);
+    if (err) return err;
+    micro_alloc(&mb, l->max_rows, l->max_rows);
+    for (int i = 0; i < p->n_micro && !err; i++) {
+        micro_fill(&mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
+        err = clime_train_forward(t, &mb.b, false, mb.logp, NULL, e);
+        for (int k = 0; !err && k < mb.b.n_loss; k++) out[mb.index[k]] = mb.logp[k];
+    }
+    micro_free(&mb);
+    return err;
+}
+
+static void fill_stats(const struct clime_loss_sums *sums, const struct clime_correction_stats *c, int n_samples,
+                       struct clime_step_stats *out) {
     double n = sums->n > 0 ? sums->n : 1;
     out->loss = sums->loss;
     out->pg_loss = sums->pg;
@@ -214,47 +220,65 @@ static void fill_stats(const struct clime_loss_sums *sums, struct clime_step_sta
     out->entropy = sums->entropy / n;
     out->clipfrac = sums->clipped / n;
     out->ppo_kl = sums->ppo_kl / n;
+    out->ois = sums->ois / n;
+    out->opsm_clipfrac = sums->opsm / n;
+    out->tis = c->rho / n;
+    out->tis_abs = c->rho_abs / n;
+    out->tis_clipfrac = c->changed / n;
+    out->rs_masked = c->rejected / n;
+    out->rs_veto = c->veto / n_samples;
     out->gap_max = sums->gap_max;
     out->gap_tokens = sums->gap_tokens;
     out->trained_tokens = (int64_t)sums->n;
 }
 
-enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_sample *const *samples,
-                                  const float *advantage, int n, const struct clime_packing *p, int64_t current_version,
-                                  int64_t global_batch, struct clime_step_stats *out, struct clime_error *e) {
-    CHECK(global_batch > 0 && (advantage || l->opts.sft));
-    *out = (struct clime_step_stats){.n_micro = p->n_micro};
-    enum clime_err err = check_samples(l, samples, n, e);
+/* Forward, loss and backward of one micro-batch. */
+static enum clime_err run_micro(struct clime_learner *l, const struct clime_step_input *in, int i,
+                                const struct clime_stream *s, struct micro *mb, struct clime_loss_sums *sums,
+                                struct clime_step_stats *out, struct clime_error *e) {
+    const struct clime_packing *p = in->packing;
+    const int32_t *which = p->sample + p->first[i];
+    int n = p->first[i + 1] - p->first[i];
+    float *entropy = l->opts.sft ? NULL : mb->entropy;
+    float *g_entropy = clime_loss_needs_entropy(&l->opts) ? mb->g_entropy : NULL;
+    micro_fill(mb, in->samples, s, which, n);
+    out->tokens += mb->b.T;
+    int64_t t0 = clime_now_us();
+    enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);
+    if (err) return err;
+    int64_t t1 = clime_now_us();
+    clime_loss_samples(&l->opts, s, which, n, mb->logp, entropy, in->version, mb->g_logp, g_entropy, sums);
+    err = clime_train_backward(l->train, &mb->b, mb->g_logp, g_entropy, e);
+    out->forward_us += t1 - t0;
+    out->backward_us += clime_now_us() - t1;
+    return err;
+}
+
+enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
+                                  struct clime_step_stats *out, struct clime_error *e) {
+    CHECK(in->global_batch > 0 && (in->estimate || l->opts.sft));
+    *out = (struct clime_step_stats){.n_micro = in->packing->n_micro};
+    enum clime_err err = check_samples(l, in->samples, in->n, e);
     if (err) return err;
 
     struct clime_stream s;
     struct micro mb = {0};
     struct clime_loss_sums sums = {0};
-    clime_stream_init(&s, samples, n);
-    clime_loss_weights(&l->opts, advantage, global_batch, &s);
+    struct clime_correction_stats corrected = {0};
+    clime_stream_init(&s, in->samples, in->estimate, in->n, l->opts.mask_offpolicy ? in->rollout_version : INT64_MIN);
+    clime_loss_weights(&l->opts, in->global_batch, &s);
+    if (clime_loss_needs_old(&l->opts)) clime_correct(&l->opts, &s, &corrected);
     micro_alloc(&mb, l->max_rows, l->max_rows);
 
     int64_t t0 = clime_now_us();
-    if (clime_loss_needs_ref(&l->opts)) err = fill_reference(l, samples, p, &s, &mb, e);
+    if (clime_loss_needs_ref(&l->opts))
+        err = clime_learner_score(l, l->ref_train, in->samples, in->packing, &s, s.ref, e);
     if (err) goto done;
     out->ref_us = clime_now_us() - t0;
 
     clime_train_zero_grads(l->train);
-    bool entropy_grad = clime_loss_needs_entropy(&l->opts);
-    for (int i = 0; i < p->n_micro; i++) {
-        micro_fill(&mb, samples, &s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
-        out->tokens += mb.b.T;
-        int64_t t1 = clime_now_us();
-        err = clime_train_forward(l->train, &mb.b, true, mb.logp, l->opts.sft ? NULL : mb.entropy, e);
-        if (err) goto done;
-        int64_t t2 = clime_now_us();
-        clime_loss_tokens(&l->opts, &s, mb.index, mb.b.n_loss, mb.logp, l->opts.sft ? NULL : mb.entropy,
-                          current_version, mb.g_logp, entropy_grad ? mb.g_entropy : NULL, &sums);
-        err = clime_train_backward(l->train, &mb.b, mb.g_logp, entropy_grad ? mb.g_entropy : NULL, e);
-        if (err) goto done;
-        out->forward_us += t2 - t1;
-        out->backward_us += clime_now_us() - t2;
-    }
+    for (int i = 0; i < in->packing->n_micro; i++)
+        if ((err = run_micro(l, in, i, &s, &mb, &sums, out, e))) goto done;
 
     t0 = clime_now_us();
     out->skipped = !clime_optimizer_step(&l->optimizer, l->model, &l->opts, clime_train_grads(l->train),
@@ -264,7 +288,7 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_sa
     out->optimizer_us = clime_now_us() - t0;
     out->step = l->optimizer.step;
     l->h_weights_valid = false;
-    fill_stats(&sums, out);
+    fill_stats(&sums, &corrected, in->n, out);
 done:
     micro_free(&mb);
     clime_stream_free(&s);

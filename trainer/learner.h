@@ -1,11 +1,13 @@
 /* The learning half of the trainer: model, reference model, optimizer, one step, checkpoints. No network, no ledger.
  *
  * The loop (trainer/rl.c, trainer/sft.c) owns one learner on the main thread and asks:
- *   packing = clime_pack_make(samples)        recorded in the ledger before the step (trainer/pack.h)
+ *   clime_learner_estimate(samples)           -> advantages, once a rollout, recorded in the ledger before its steps
+ *   packing = clime_pack_make(samples)        recorded too (trainer/pack.h)
  *   clime_learner_step(samples, packing)      -> statistics
  *   clime_learner_weights / _sha256           -> what is pushed to the servers
  *   clime_learner_save / _load                -> checkpoints that resume exactly
- * A step is a function of (weights, moments, samples, packing, options) alone: the same bits in every run.
+ * A step is a function of (weights, moments, reference, samples, estimates, packing, options) alone: the same bits in
+ * every run.
  */
 #ifndef CLIME_TRAINER_LEARNER_H
 #define CLIME_TRAINER_LEARNER_H
@@ -16,20 +18,45 @@
 #include "trainer/sample.h"
 
 enum clime_kl_type { CLIME_KL_K1, CLIME_KL_K2, CLIME_KL_K3, CLIME_KL_LOW_VAR }; /* K3 = LOW_VAR without its clamp */
+enum clime_is_mode { CLIME_IS_TRUNCATE, CLIME_IS_ICEPOP, CLIME_IS_MASK };
+enum clime_is_level { CLIME_IS_TOKEN, CLIME_IS_SEQUENCE, CLIME_IS_GEOMETRIC };
 enum clime_schedule { CLIME_LR_CONSTANT, CLIME_LR_LINEAR, CLIME_LR_COSINE };
+
+struct clime_estimator; /* trainer/algorithm/estimator.h */
+
+/* Corrections by rho = exp(old - behave), the trainer's number against the server's (trainer/algorithm/correction.h).
+ */
+struct clime_correction_options {
+    bool use_tis, metrics; /* metrics: measured, not applied (--get-mismatch-metrics) */
+    enum clime_is_mode tis_mode;
+    enum clime_is_level tis_level, rs_level;
+    double tis_low, tis_high; /* bounds of rho */
+    bool tis_batch_normalize;
+    bool use_rs; /* rejection: outside the bounds a token or sequence leaves every term */
+    double rs_low, rs_high;
+    double veto; /* one token with rho below it rejects its sample; 0 = off */
+};
 
 struct clime_learner_options { /* names are slime's options */
     const char *hf_checkpoint; /* weights at the start, config */
     const char *ref_load;      /* reference model; NULL = none needed */
     struct clime_model_options model;
-    /* loss */
-    double eps_clip, eps_clip_high; /* 0.2, = eps_clip */
-    bool use_kl_loss;
-    double kl_loss_coef;
-    enum clime_kl_type kl_loss_type;
-    double entropy_coef;
-    bool calculate_per_token_loss; /* token mean instead of sample mean */
+    /* advantages */
+    const struct clime_estimator *estimator; /* NULL with sft */
+    double kl_coef, gamma;                   /* KL in the reward; discount */
+    bool normalize_advantages;
     bool disable_rewards_normalization, disable_grpo_std_normalization;
+    /* loss */
+    double eps_clip, eps_clip_high, eps_clip_c; /* 0.2, = eps_clip, dual clip's bound (0 = off) */
+    bool use_kl_loss, use_unbiased_kl;
+    double kl_loss_coef;
+    enum clime_kl_type kl_loss_type; /* of both KL terms */
+    double entropy_coef;
+    bool calculate_per_token_loss; /* token mean instead of member mean */
+    int64_t loss_token_divisor;    /* a constant in place of a member's tokens; 0 = off */
+    struct clime_correction_options correction;
+    bool use_opsm, mask_offpolicy;
+    double opsm_delta;
     bool sft; /* cross-entropy on the mask instead of the policy loss */
     /* optimizer */
     double lr, min_lr, adam_beta1, adam_beta2, adam_eps, weight_decay, clip_grad; /* clip_grad 0 = off */
@@ -46,6 +73,10 @@ struct clime_step_stats {
     double loss, pg_loss, kl_loss, entropy, ce_loss; /* weighted as in the loss; entropy and kl are token means */
     double clipfrac, ppo_kl;                         /* token means; ppo_kl = mean(behave - logp) */
     double grad_norm, lr;
+    double ois;                        /* token mean of exp(logp - old) */
+    double tis, tis_abs, tis_clipfrac; /* token means of rho, |rho - 1|, share that was changed */
+    double rs_masked, rs_veto;         /* shares of tokens rejected, of samples vetoed */
+    double opsm_clipfrac;              /* share of tokens masked */
     double gap_max;     /* max |logp - behave| over the gap's tokens: train_rollout_logprob_abs_diff; exactly 0 */
     int64_t gap_tokens; /* 0 = no gap to report */
     int64_t tokens, trained_tokens, n_micro;
@@ -67,16 +98,31 @@ void clime_learner_close(struct clime_learner *l); /* NULL is fine */
 /* Model and memory plan, a part a line. After prepare. */
 void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out);
 
-/* One optimizer step over samples (in order) packed as recorded. current_version: tokens of this version enter the gap.
- * advantage[i] belongs to samples[i] (NULL with sft); global_batch = the divisor of the per-sample mean. */
-enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_sample *const *samples,
-                                  const float *advantage, int n, const struct clime_packing *p, int64_t current_version,
-                                  int64_t global_batch, struct clime_step_stats *out, struct clime_error *e);
+struct clime_estimate_stats { /* token means over the rollout */
+    double advantage, log_probs, ref_log_probs, kl;
+    bool has_old, has_ref; /* whether the trainer's and the reference's numbers were made */
+};
 
-/* Rewards -> advantages, per group by group number, over all samples of a rollout (a group may lie across steps, so
- * this comes before the split). advantage[i] belongs to samples[i]. */
-enum clime_err clime_advantages(const struct clime_learner_options *o, const struct clime_sample *const *samples, int n,
-                                float *advantage, struct clime_error *e);
+/* Rewards -> advantages, over all samples of a rollout (a group may lie across steps, so this comes before the split),
+ * with the forward passes that the options need, packed by p. version: of the current weights, with which training on
+ * the rollout begins. *out: [n] estimates, freed with clime_estimates_free. */
+enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clime_sample *const *samples, int n,
+                                      const struct clime_packing *p, int64_t version, struct clime_estimate **out,
+                                      struct clime_estimate_stats *stats, struct clime_error *e);
+
+struct clime_step_input {
+    const struct clime_sample *const *samples; /* [n] in order */
+    const struct clime_estimate *estimate;     /* [n]; NULL with sft */
+    int n;
+    const struct clime_packing *packing; /* as recorded */
+    int64_t version;                     /* of the current weights: its tokens enter the gap */
+    int64_t rollout_version;             /* with which training on the rollout began */
+    int64_t global_batch;                /* divisor of the mean over members */
+};
+
+/* One optimizer step. */
+enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
+                                  struct clime_step_stats *out, struct clime_error *e);
 
 /* The current weights in the layout's order and the model's type, in host memory [layout.n], valid until the next
  * step; and their SHA-256 (hex). */

@@ -1,7 +1,8 @@
-/* The learner's own structure, shared by trainer/learner.c and trainer/checkpoint.c only. */
+/* The learner's own structure, shared by trainer/learner.c, estimate.c and checkpoint.c only. */
 #ifndef CLIME_TRAINER_LEARNER_INT_H
 #define CLIME_TRAINER_LEARNER_INT_H
 
+#include "trainer/algorithm/stream.h"
 #include "trainer/learner.h"
 #include "trainer/optimizer.h"
 
@@ -16,5 +17,10 @@ struct clime_learner {
     void *h_weights; /* host copy of the weights, NULL until asked for */
     bool h_weights_valid;
 };
+
+/* Log-probabilities of the stream's tokens under the weights of t, by forward passes packed by p, into out[s->n]. */
+enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
+                                   const struct clime_sample *const *samples, const struct clime_packing *p,
+                                   const struct clime_stream *s, float *out, struct clime_error *e);
 
 #endif

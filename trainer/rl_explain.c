@@ -1,37 +1,88 @@
 /* --explain: what a run would do, in words and figures, before it does it. Called by clime_rl_main; pure text. */
 #include <inttypes.h>
 
+#include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/rl_run.h"
 
-static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out) {
-    static const char *const kl[] = {"d", "d^2 / 2", "exp(-d) - 1 + d", "clamp(exp(-d) - 1 + d, -10, 10)"};
-    const struct clime_learner_options *l = &o->learner;
-    clime_buf_adds(out, "loss\n");
+static const char *const kl_names[] = {"d", "d^2 / 2", "(exp(-d) - 1 + d)", "clamp(exp(-d) - 1 + d, -10, 10)"};
+
+static void explain_advantage(const struct clime_learner_options *l, struct clime_buf *out) {
+    const struct clime_estimator *est = l->estimator;
+    clime_buf_printf(out, "advantage (%s)\n", est->name);
     if (l->disable_rewards_normalization)
         clime_buf_adds(out, "  A = reward\n");
-    else if (l->disable_grpo_std_normalization)
+    else if (est->takes_std && l->disable_grpo_std_normalization)
         clime_buf_adds(out, "  A = reward - mean(group)\n");
     else
-        clime_buf_adds(out, "  A = (reward - mean(group)) / (std(group) + 1e-6), std with n - 1\n");
-    clime_buf_printf(out,
-                     "  r = exp(logp - logp_server), logp = log softmax(logits / %g)\n"
-                     "  pg = max(-r A, -clip(r, 1 - %g, 1 + %g) A)\n",
-                     o->sampling.temperature, l->eps_clip, l->eps_clip_high);
+        clime_buf_printf(out, "  %s\n", est->advantage);
+    if (est->takes_gamma) clime_buf_printf(out, "  gamma = %g, by place in the response\n", l->gamma);
+    if (est->takes_raw || est->needs_peers)
+        clime_buf_adds(out, "  a group is what shares a group number; a member of several samples counts once\n");
+    if (l->kl_coef != 0)
+        clime_buf_printf(out, "  KL in the reward: %g * %s of old against %s, %s\n", l->kl_coef,
+                         kl_names[l->kl_loss_type], l->ref_load,
+                         est->kl_per_token ? "token by token" : "summed over the sample, off its reward");
+    if (l->normalize_advantages)
+        clime_buf_adds(out, "  then (A - mean) / sqrt(var + 1e-8) over the trained tokens of the rollout\n");
+}
+
+static void explain_corrections(const struct clime_learner_options *l, struct clime_buf *out) {
+    static const char *const level[] = {"of the token", "product over the sample", "geometric mean over the sample"};
+    static const char *const mode[] = {"clamped to", "0 outside", "and no term outside"};
+    const struct clime_correction_options *c = &l->correction;
+    if (!clime_loss_needs_old(l) && !l->use_opsm && !l->mask_offpolicy) return;
+    clime_buf_adds(out, "corrections\n");
+    if (clime_loss_needs_old(l))
+        clime_buf_adds(out,
+                       "  rho = exp(old - logp_server), old = the trainer's logp when training on the rollout begins;\n"
+                       "  exactly 1 for tokens of that version (the gap is 0): it is older tokens that it changes\n");
+    if (c->use_tis)
+        clime_buf_printf(out, "  pg times rho (%s), %s [%g, %g]%s\n", level[c->tis_level], mode[c->tis_mode],
+                         c->tis_low, c->tis_high, c->tis_batch_normalize ? ", divided by the mean over the step" : "");
+    if (c->use_rs)
+        clime_buf_printf(out, "  no term where rho (%s) is outside [%g, %g]\n", level[c->rs_level], c->rs_low,
+                         c->rs_high);
+    if (c->veto > 0) clime_buf_printf(out, "  no term in a sample of which one token's rho is below %g\n", c->veto);
+    if (l->use_opsm)
+        clime_buf_printf(out, "  pg = 0 where A < 0 and the sample's mean of old - logp is over %g\n", l->opsm_delta);
+    if (l->mask_offpolicy) clime_buf_adds(out, "  tokens of older versions are not trained on and not counted\n");
+}
+
+static void explain_denominators(const struct clime_rl_options *o, struct clime_buf *out) {
+    const struct clime_learner_options *l = &o->learner;
+    clime_buf_adds(out, "denominators\n");
+    if (l->calculate_per_token_loss)
+        clime_buf_adds(out, "  the sum over the tokens of a step, divided by the number of its trained tokens\n");
+    else if (l->loss_token_divisor)
+        clime_buf_printf(
+            out, "  the sum over the tokens of a step, divided by %" PRId64 " * the global batch of %" PRId64 "\n",
+            l->loss_token_divisor, o->global_batch_size);
+    else
+        clime_buf_printf(out,
+                         "  each member: the sum over its tokens, divided by the number of its trained tokens;\n"
+                         "  a step: the sum over its members, divided by the global batch of %" PRId64 "\n",
+                         o->global_batch_size);
+    clime_buf_adds(out, "  fixed before the step: packing and micro-batches change the result by rounding only\n");
+}
+
+static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out) {
+    const struct clime_learner_options *l = &o->learner;
+    explain_advantage(l, out);
+    clime_buf_printf(out, "loss\n  logp = log softmax(logits / %g); old = %s\n  %s;  eps = %g, eps_high = %g\n",
+                     o->sampling.temperature,
+                     clime_loss_needs_old(l) ? "the trainer's when training on the rollout begins" : "the server's",
+                     l->estimator->policy_text, l->eps_clip, l->eps_clip_high);
+    if (l->eps_clip_c > 0) clime_buf_printf(out, "  where A < 0: pg = min(pg, -%g A) (dual clip)\n", l->eps_clip_c);
     if (l->use_kl_loss)
-        clime_buf_printf(out, "  kl = %s with d = logp - logp_reference (%s)\n", kl[l->kl_loss_type], l->ref_load);
+        clime_buf_printf(out, "  kl = %s%s with d = logp - logp_reference (%s)\n",
+                         l->use_unbiased_kl ? "exp(logp - old) * " : "", kl_names[l->kl_loss_type], l->ref_load);
     clime_buf_adds(out, "  loss = pg");
     if (l->use_kl_loss) clime_buf_printf(out, " + %g kl", l->kl_loss_coef);
     if (l->entropy_coef != 0) clime_buf_printf(out, " - %g entropy", l->entropy_coef);
-    clime_buf_adds(out, "\ndenominators\n");
-    if (l->calculate_per_token_loss)
-        clime_buf_adds(out, "  the sum over the tokens of a step, divided by the number of its trained tokens\n");
-    else
-        clime_buf_printf(out,
-                         "  each sample: the sum over its tokens, divided by the number of its trained tokens;\n"
-                         "  a step: the sum over its samples, divided by the global batch of %" PRId64 "\n",
-                         o->global_batch_size);
-    clime_buf_adds(out, "  fixed before the step: packing and micro-batches change the result by rounding only\n");
+    clime_buf_adds(out, "\n");
+    explain_corrections(l, out);
+    explain_denominators(o, out);
 }
 
 static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
@@ -52,6 +103,34 @@ static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
                      l->adam_beta2, l->adam_eps, l->weight_decay, l->clip_grad);
 }
 
+/* Options of this table that have no effect beside others. */
+static void explain_inert_loss(const struct clime_rl_options *o, struct clime_buf *out) {
+    const struct clime_learner_options *l = &o->learner;
+    const struct clime_correction_options *c = &l->correction;
+    const struct {
+        bool inert;
+        const char *text;
+    } rows[] = {
+        {o->pack.balance, "--balance-data: the trainer is one rank"},
+        {l->use_kl_loss && !clime_loss_needs_ref(l),
+         "--use-kl-loss: its coefficient is 0, so the reference model is not run"},
+        {l->use_unbiased_kl && !clime_loss_needs_ref(l), "--use-unbiased-kl: there is no KL term in the loss"},
+        {l->disable_grpo_std_normalization && !l->estimator->takes_std,
+         "--disable-grpo-std-normalization: the estimator divides by no deviation"},
+        {o->use_rollout_logprobs, "--use-rollout-logprobs: it is so in any case"},
+        {c->metrics && (c->use_tis || c->use_rs), "--get-mismatch-metrics: rho is measured where it is used"},
+        {c->tis_batch_normalize && !c->use_tis, "--tis-batch-normalize: --use-tis is off"},
+        {(c->tis_mode || c->tis_level) && !c->use_tis, "--tis-mode, --tis-level: --use-tis is off"},
+        {c->rs_level && !c->use_rs, "--rs-level: --use-rs is off"},
+        {c->use_tis || c->use_rs || c->veto > 0, "--use-tis, --use-rs, --rs-veto-threshold: groups of one rollout have "
+                                                 "one version, so rho is 1 in every token"},
+        {l->mask_offpolicy, "--mask-offpolicy-in-partial-rollout: groups of one rollout have one version"},
+        {o->over_sampling_batch_size != 0, "--over-sampling-batch-size: it is the rollout batch size"},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(rows); i++)
+        if (rows[i].inert) clime_buf_printf(out, "  %s\n", rows[i].text);
+}
+
 void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
     explain_run(rl, out);
     explain_loss(&rl->o, out);
@@ -60,10 +139,6 @@ void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
     clime_buf_adds(out, "options without effect\n");
     size_t before = out->len;
     clime_rl_inert_explain(&rl->o, out);
-    if (rl->o.pack.balance) clime_buf_adds(out, "  --balance-data: the trainer is one rank\n");
-    if (rl->o.learner.use_kl_loss && !clime_loss_needs_ref(&rl->o.learner))
-        clime_buf_adds(out, "  --use-kl-loss: its coefficient is 0, so the reference model is not run\n");
-    if (rl->o.over_sampling_batch_size)
-        clime_buf_adds(out, "  --over-sampling-batch-size: it is the rollout batch size\n");
+    explain_inert_loss(&rl->o, out);
     if (out->len == before) clime_buf_adds(out, "  none\n");
 }

@@ -14,8 +14,11 @@
 #include <string.h>
 
 #include "common/json/write.h"
+#include "trainer/algorithm/estimator.h"
+#include "trainer/algorithm/loss.h"
 
-#define MAX_ROWS (CLIME_MAX_INERT + 120)
+#define MAX_ROWS (CLIME_MAX_INERT + 160)
+#define ICEPOP "slime.backends.megatron_utils.loss.icepop_function"
 
 static const char eval_usage[] =
     "clime-train eval --run DIR --hf-checkpoint DIR --eval-prompt-data NAME FILE --eval-max-response-len N [options]\n"
@@ -23,11 +26,12 @@ static const char eval_usage[] =
 
 static const char rl_usage[] =
     "clime-train rl --run DIR --hf-checkpoint DIR --prompt-data FILE --rollout-batch-size N ... [options]\n"
-    "Trains a policy by reinforcement learning (GRPO). The same command on the same run folder resumes.\n"
+    "Trains a policy by reinforcement learning (docs/algorithms.md). The same command on the same run folder resumes.\n"
     "Options named --server-X (or --sglang-X, --vllm-X) go to the servers, --router-X to the router, that it starts.\n";
 
 struct given { /* options whose absence means "as another option" */
-    bool eps_clip_high, eval_temperature, eval_top_p, eval_top_k, eval_len, eval_ctx, eval_min, eval_prompt_len;
+    bool eps_clip_high, eps_clip_c, eval_temperature, eval_top_p, eval_top_k, eval_len, eval_ctx, eval_min,
+        eval_prompt_len;
     bool lr_decay, max_prompt, save_interval;
 };
 
@@ -125,20 +129,63 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"eval-min-new-tokens", I, &o->eval_sampling.min_new_tokens, NULL, "N", "no stop before this many tokens", 0,
          -1, NULL, &g->eval_min},
 
-        {"Algorithm and optimizer", H, NULL, NULL, NULL, NULL},
-        {"eps-clip", D, &l->eps_clip, "0.2", "E", "lower clip of the ratio", 0, -1},
-        {"eps-clip-high", D, &l->eps_clip_high, NULL, "E", "upper clip; default --eps-clip", 0, -1, NULL,
-         &g->eps_clip_high},
-        {"use-kl-loss", B, &l->use_kl_loss, NULL, NULL, "add a KL term against the reference model"},
-        {"kl-loss-coef", D, &l->kl_loss_coef, "0", "C", "its coefficient", 0, -1},
-        {"kl-loss-type", C, &o->kl_loss_type, "k1", "k1|k2|k3|low_var_kl", "its estimator"},
-        {"entropy-coef", D, &l->entropy_coef, "0", "C", "entropy bonus", 0, -1},
-        {"calculate-per-token-loss", B, &l->calculate_per_token_loss, NULL, NULL,
-         "mean over tokens instead of over samples"},
+        {"Advantages", H, NULL, NULL, NULL, NULL},
+        {"advantage-estimator", S, &o->advantage_estimator, "grpo", "NAME",
+         "grpo, gspo, cispo, reinforce_plus_plus, reinforce_plus_plus_baseline or rloo (docs/algorithms.md)"},
         {"disable-rewards-normalization", B, &l->disable_rewards_normalization, NULL, NULL,
          "the reward itself is the advantage"},
         {"disable-grpo-std-normalization", B, &l->disable_grpo_std_normalization, NULL, NULL,
          "subtract the group's mean only"},
+        {"normalize-advantages", B, &l->normalize_advantages, NULL, NULL,
+         "whiten over the trained tokens of a rollout; the two reinforce_plus_plus need it"},
+        {"kl-coef", D, &l->kl_coef, "0", "C", "KL against the reference model, taken off the reward", 0, -1},
+        {"gamma", D, &l->gamma, "1", "G", "discount from token to token (reinforce_plus_plus)", 0, 1},
+
+        {"Loss", H, NULL, NULL, NULL, NULL},
+        {"eps-clip", D, &l->eps_clip, "0.2", "E", "lower clip of the ratio; 1 or more = none", 0, -1},
+        {"eps-clip-high", D, &l->eps_clip_high, NULL, "E", "upper clip; default --eps-clip", 0, -1, NULL,
+         &g->eps_clip_high},
+        {"eps-clip-c", D, &l->eps_clip_c, NULL, "C",
+         "dual clip: for A < 0 no loss above -C A; more than 1; default off", 0, -1, NULL, &g->eps_clip_c},
+        {"use-kl-loss", B, &l->use_kl_loss, NULL, NULL, "add a KL term against the reference model"},
+        {"kl-loss-coef", D, &l->kl_loss_coef, "0", "C", "its coefficient", 0, -1},
+        {"kl-loss-type", C, &o->kl_loss_type, "k1", "k1|k2|k3|low_var_kl", "its estimator, also that of --kl-coef"},
+        {"use-unbiased-kl", B, &l->use_unbiased_kl, NULL, NULL, "the KL term times the ratio (DeepSeek-V3.2)"},
+        {"entropy-coef", D, &l->entropy_coef, "0", "C", "entropy bonus", 0, -1},
+        {"calculate-per-token-loss", B, &l->calculate_per_token_loss, NULL, NULL,
+         "mean over tokens instead of over samples"},
+        {"loss-token-divisor", I, &l->loss_token_divisor, NULL, "N",
+         "divide a sample's sum by N instead of its tokens (Dr. GRPO)", 0, 1 << 24},
+
+        {"Off-policy corrections", H, NULL, NULL, NULL, NULL},
+        {"use-rollout-logprobs", B, &o->use_rollout_logprobs, NULL, NULL,
+         "the server's log-probabilities are the old policy's: so it is, unless a correction compares them"},
+        {"use-tis", B, &l->correction.use_tis, NULL, NULL,
+         "weight tokens by rho = exp(logp of the trainer - logp of the server), which is 1 but for older versions"},
+        {"tis-clip", D, &l->correction.tis_high, "2", "C", "upper bound of rho", 0, -1},
+        {"tis-clip-low", D, &l->correction.tis_low, "0", "C", "lower bound of rho", 0, -1},
+        {"tis-mode", C, &o->tis_mode, "truncate", "truncate|icepop|mask",
+         "outside the bounds rho is clamped, becomes 0, or the token leaves every term"},
+        {"tis-level", C, &o->tis_level, "token", "token|sequence|geometric",
+         "rho of a token, the product over its sample, or the geometric mean"},
+        {"tis-batch-normalize", B, &l->correction.tis_batch_normalize, NULL, NULL,
+         "divide the weights by their mean over the step"},
+        {"custom-tis-function-path", S, &o->custom_tis, NULL, "PATH",
+         "only slime's icepop_function, which is --tis-mode icepop"},
+        {"use-rs", B, &l->correction.use_rs, NULL, NULL, "reject tokens or samples whose rho is outside bounds"},
+        {"rs-level", C, &o->rs_level, "token", "token|sequence|geometric", "as --tis-level"},
+        {"rs-lower-bound", D, &l->correction.rs_low, "0.5", "C", "reject below", 0, -1},
+        {"rs-upper-bound", D, &l->correction.rs_high, "2", "C", "reject above", 0, -1},
+        {"rs-veto-threshold", D, &l->correction.veto, "0", "C",
+         "reject a sample of which one token's rho is below; 0 = off", 0, 1},
+        {"get-mismatch-metrics", B, &l->correction.metrics, NULL, NULL, "measure rho without using it"},
+        {"use-opsm", B, &l->use_opsm, NULL, NULL,
+         "mask tokens with A < 0 of samples whose mean of old - logp is over --opsm-delta"},
+        {"opsm-delta", D, &l->opsm_delta, "1e-4", "D", "bound of off-policy sequence masking", 0, -1},
+        {"mask-offpolicy-in-partial-rollout", B, &l->mask_offpolicy, NULL, NULL,
+         "do not train on tokens that older weights sampled"},
+
+        {"Optimizer", H, NULL, NULL, NULL, NULL},
         {"lr", D, &l->lr, "1e-6", "LR", "learning rate", 0, -1},
         {"min-lr", D, &l->min_lr, "0", "LR", "end of the decay", 0, -1},
         {"lr-decay-style", C, &o->lr_decay_style, "constant", "constant|linear|cosine", "schedule after the warm-up"},
@@ -318,8 +365,49 @@ static enum clime_err derive_eval(struct clime_rl_options *o, const struct given
     return v->top_p > 0 ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "--eval-top-p must be above 0");
 }
 
+/* Combinations that have no meaning, or a meaning other than what was surely meant. */
+static enum clime_err check_algorithm(struct clime_rl_options *o, const struct given *g, struct clime_error *e) {
+    struct clime_learner_options *l = &o->learner;
+    const struct clime_correction_options *c = &l->correction;
+    const struct clime_estimator *est = l->estimator = clime_estimator_find(o->advantage_estimator, e);
+    if (!est) return e->code;
+    const struct {
+        bool wrong;
+        const char *why;
+    } rules[] = {
+        {est->must_whiten && !l->normalize_advantages, "needs --normalize-advantages, which is part of it"},
+        {est->needs_peers && o->n_samples_per_prompt < 2, "compares a sample with others: --n-samples-per-prompt 2"},
+        {l->gamma != 1 && !est->takes_gamma, "has one advantage for a whole sample: --gamma has no meaning for it"},
+        {l->disable_rewards_normalization && !est->takes_raw,
+         "subtracts no group mean that --disable-rewards-normalization could leave out"},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(rules); i++)
+        if (rules[i].wrong)
+            return clime_fail(e, CLIME_ERR_INPUT, "--advantage-estimator %s %s", est->name, rules[i].why);
+    if (g->eps_clip_c && !(l->eps_clip_c > 1)) return clime_fail(e, CLIME_ERR_INPUT, "--eps-clip-c must be above 1");
+    if (l->kl_coef != 0 && l->use_kl_loss && l->kl_loss_coef != 0)
+        return clime_fail(e, CLIME_ERR_INPUT, "KL is in the reward (--kl-coef) or in the loss (--kl-loss-coef)");
+    if (l->calculate_per_token_loss && l->loss_token_divisor)
+        return clime_fail(e, CLIME_ERR_INPUT, "give one of --calculate-per-token-loss and --loss-token-divisor");
+    if (o->custom_tis && strcmp(o->custom_tis, ICEPOP) != 0)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--custom-tis-function-path %s cannot be honoured: Python cannot be called; see --tis-mode, "
+                          "--tis-level, --use-rs and --rs-veto-threshold",
+                          o->custom_tis);
+    if (o->use_rollout_logprobs && clime_loss_needs_old(l))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--use-rollout-logprobs: --use-tis, --use-rs, --rs-veto-threshold and --get-mismatch-metrics "
+                          "compare them with the trainer's, which are then the old ones");
+    if (!(c->tis_low < c->tis_high) || !(c->rs_low < c->rs_high))
+        return clime_fail(e, CLIME_ERR_INPUT, "the lower bound of --use-tis and --use-rs must be below the upper one");
+    return CLIME_OK;
+}
+
 static void derive_learner(struct clime_rl_options *o, const struct given *g) {
     struct clime_learner_options *l = &o->learner;
+    l->correction.tis_mode = (enum clime_is_mode)(o->custom_tis ? CLIME_IS_ICEPOP : o->tis_mode);
+    l->correction.tis_level = (enum clime_is_level)o->tis_level;
+    l->correction.rs_level = (enum clime_is_level)o->rs_level;
     if (!g->eps_clip_high) l->eps_clip_high = l->eps_clip;
     l->kl_loss_type = (enum clime_kl_type)o->kl_loss_type;
     l->schedule = (enum clime_schedule)o->lr_decay_style;
@@ -423,6 +511,7 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
         goto done;
     rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
     if (!rc && !o->evaluate) rc = derive_batch(o, e);
+    if (!rc && !o->evaluate) rc = check_algorithm(o, &g, e);
     if (rc) goto done;
     if (!g.max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
     if ((rc = derive_eval(o, &g, e))) goto done;

@@ -60,7 +60,9 @@ struct clime_rl_options {
     int64_t eval_max_prompt_len;
     /* algorithm and optimizer */
     struct clime_learner_options learner;
-    int kl_loss_type, lr_decay_style, recompute_granularity;
+    const char *advantage_estimator, *custom_tis;
+    bool use_rollout_logprobs;
+    int kl_loss_type, tis_mode, tis_level, rs_level, lr_decay_style, recompute_granularity;
     int64_t lr_warmup_iters, lr_decay_iters;
     /* performance */
     struct clime_pack_options pack;

@@ -24,42 +24,58 @@
 
 /* ---- choosing ---- */
 
-static void make_plan(struct clime_rl *rl, const struct clime_rollout *r, const float *advantage, int i,
+static void make_packing(struct clime_rl *rl, struct clime_sample *const *samples, int n, struct clime_packing *p) {
+    int32_t *lengths = xcalloc((size_t)n, sizeof *lengths);
+    for (int k = 0; k < n; k++) lengths[k] = samples[k]->n_prompt + samples[k]->n_response;
+    clime_pack_make(lengths, n, &rl->o.pack, p);
+    free(lengths);
+}
+
+/* Step i of the rollout; takes over its part of the estimates. */
+static void make_plan(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_estimate *estimate, int i,
                       struct clime_step_plan *p) {
     int n = (int)rl->o.global_batch_size;
-    int32_t *lengths = xcalloc((size_t)n, sizeof *lengths);
     *p = (struct clime_step_plan){.step = rl->step + i + 1,
                                   .rollout = r->id,
                                   .global_batch = n,
                                   .samples = r->samples + (ptrdiff_t)i * n,
-                                  .advantage = xcalloc((size_t)n, sizeof *p->advantage),
+                                  .estimate = xcalloc((size_t)n, sizeof *p->estimate),
                                   .n = n};
-    memcpy(p->advantage, advantage + (ptrdiff_t)i * n, (size_t)n * sizeof *advantage);
-    for (int k = 0; k < n; k++) lengths[k] = p->samples[k]->n_prompt + p->samples[k]->n_response;
-    clime_pack_make(lengths, n, &rl->o.pack, &p->packing);
-    free(lengths);
+    memcpy(p->estimate, estimate + (ptrdiff_t)i * n, (size_t)n * sizeof *estimate);
+    make_packing(rl, p->samples, n, &p->packing);
+}
+
+static enum clime_err estimate_rollout(struct clime_rl *rl, const struct clime_rollout *r,
+                                       struct clime_estimate **estimate, struct clime_estimate_stats *stats,
+                                       struct clime_error *e) {
+    struct clime_packing p;
+    make_packing(rl, r->samples, r->n, &p);
+    enum clime_err rc = clime_learner_estimate(rl->learner, (const struct clime_sample *const *)r->samples, r->n, &p,
+                                               r->version, estimate, stats, e);
+    clime_pack_free(&p);
+    return rc;
 }
 
 enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
                                struct clime_error *e) {
     int n_steps = (int)rl->o.num_steps_per_rollout;
-    const struct clime_sample *const *samples = (const struct clime_sample *const *)r->samples;
-    float *advantage = xcalloc((size_t)r->n + 1, sizeof *advantage);
+    struct clime_estimate *estimate = NULL;
+    struct clime_estimate_stats stats;
     struct clime_metrics_line m;
     CHECK(r->n == n_steps * rl->o.global_batch_size && r->version == rl->step);
     *plans = xcalloc((size_t)n_steps, sizeof **plans);
     clime_metrics_line_begin(&m, "rollout", r->id, rl->step + 1);
-    enum clime_err rc = clime_advantages(&rl->o.learner, samples, r->n, advantage, e);
+    enum clime_err rc = estimate_rollout(rl, r, &estimate, &stats, e);
     if (!rc) {
-        for (int i = 0; i < n_steps; i++) make_plan(rl, r, advantage, i, &(*plans)[i]);
+        for (int i = 0; i < n_steps; i++) make_plan(rl, r, estimate, i, &(*plans)[i]);
         clime_metrics_line_int(&m, "rollout/step", r->id);
-        clime_rollout_stats_add(&m, r, advantage);
+        clime_rollout_stats_add(&m, r, &stats);
         const char *line = clime_metrics_line_end(&m);
         rc = clime_steps_choose(rl->ledger, *plans, n_steps, line, e);
         if (!rc) clime_metrics_log_append(rl->log, line);
     }
     clime_metrics_line_free(&m);
-    free(advantage);
+    free(estimate); /* the plans own what was in it */
     if (rc) clime_rl_plans_free(*plans, n_steps);
     return rc;
 }
@@ -80,6 +96,15 @@ static void add_train_metrics(struct clime_metrics_line *m, const struct clime_r
     clime_metrics_line_add(m, "train/entropy_loss", s->entropy);
     clime_metrics_line_add(m, "train/pg_clipfrac", s->clipfrac);
     clime_metrics_line_add(m, "train/ppo_kl", s->ppo_kl);
+    if (clime_loss_needs_old(&rl->o.learner)) {
+        clime_metrics_line_add(m, "train/ois", s->ois);
+        clime_metrics_line_add(m, "train/tis", s->tis);
+        clime_metrics_line_add(m, "train/tis_abs", s->tis_abs);
+        clime_metrics_line_add(m, "train/tis_clipfrac", s->tis_clipfrac);
+        clime_metrics_line_add(m, "train/rs_masked_fraction", s->rs_masked);
+        clime_metrics_line_add(m, "train/rs_veto_fraction", s->rs_veto);
+    }
+    if (rl->o.learner.use_opsm) clime_metrics_line_add(m, "train/opsm_clipfrac", s->opsm_clipfrac);
     if (s->gap_tokens) clime_metrics_line_add(m, "train/train_rollout_logprob_abs_diff", s->gap_max);
     clime_metrics_line_int(m, "train/logprob_gap_tokens", s->gap_tokens);
     clime_metrics_line_add(m, "train/grad_norm", s->grad_norm);
@@ -141,8 +166,14 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
                                    const struct clime_step_result *recorded, struct clime_step_stats *stats,
                                    struct clime_error *e) {
     CHECK(p->step == rl->step + 1);
-    enum clime_err rc = clime_learner_step(rl->learner, (const struct clime_sample *const *)p->samples, p->advantage,
-                                           p->n, &p->packing, rl->step, p->global_batch, stats, e);
+    const struct clime_step_input in = {.samples = (const struct clime_sample *const *)p->samples,
+                                        .estimate = p->estimate,
+                                        .n = p->n,
+                                        .packing = &p->packing,
+                                        .version = rl->step,
+                                        .rollout_version = rl->step - rl->step % rl->o.num_steps_per_rollout,
+                                        .global_batch = p->global_batch};
+    enum clime_err rc = clime_learner_step(rl->learner, &in, stats, e);
     if (rc) return rc;
     CHECK(stats->step == p->step);
     rl->step = p->step;

@@ -28,6 +28,14 @@ void clime_sample_free(struct clime_sample *s) {
     free(s);
 }
 
+void clime_estimates_free(struct clime_estimate *e, int n) {
+    for (int i = 0; e && i < n; i++) {
+        free(e[i].adv);
+        free(e[i].old);
+    }
+    free(e);
+}
+
 int clime_sample_order(const struct clime_sample *a, const struct clime_sample *b) {
     if (a->rollout != b->rollout) return a->rollout < b->rollout ? -1 : 1;
     if (a->group != b->group) return a->group < b->group ? -1 : 1;

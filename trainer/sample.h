@@ -52,6 +52,16 @@ struct clime_sample {
     int32_t cached_tokens;
 };
 
+/* What the algorithm said about a sample before its step. Recorded with the step, so that a step that runs again needs
+ * neither the code nor the weights that made it. */
+struct clime_estimate {
+    float advantage; /* mean over its trained tokens; each token's own when adv is NULL */
+    float *adv;      /* [n_response] or NULL, owned */
+    float *old;      /* [n_response] the trainer's log-probabilities when training on the rollout began; NULL = the
+                        server's are taken; owned */
+};
+void clime_estimates_free(struct clime_estimate *e, int n); /* and the array; NULL is fine */
+
 struct clime_sample *clime_sample_new(void);
 void clime_sample_free(struct clime_sample *s);                                     /* NULL is fine */
 int clime_sample_order(const struct clime_sample *a, const struct clime_sample *b); /* by (rollout, group, member) */

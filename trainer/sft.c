@@ -195,7 +195,9 @@ static enum clime_err run_step(struct clime_learner *l, const struct sft_options
     struct clime_pack_options po = {.max_tokens = (int)o->max_tokens, .dynamic = true};
     struct clime_packing packing;
     clime_pack_make(lengths, n, &po, &packing);
-    enum clime_err err = clime_learner_step(l, batch, NULL, n, &packing, -1, n, stats, e);
+    const struct clime_step_input in = {
+        .samples = batch, .n = n, .packing = &packing, .version = -1, .global_batch = n};
+    enum clime_err err = clime_learner_step(l, &in, stats, e);
     clime_pack_free(&packing);
     free(lengths);
     return err;

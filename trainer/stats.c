@@ -71,14 +71,14 @@ static void add_zero_std(struct clime_metrics_line *m, struct clime_sample *cons
     }
 }
 
-void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rollout *r, const float *advantage) {
+void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rollout *r,
+                             const struct clime_estimate_stats *estimate) {
     struct clime_length_stats len;
-    double adv = 0, logp = 0;
+    double logp = 0;
     int64_t tokens = 0, cached = 0, prompt = 0;
     int truncated = 0;
     for (int i = 0; i < r->n; i++) {
         const struct clime_sample *s = r->samples[i];
-        adv += (double)advantage[i];
         for (int k = 0; k < s->n_response; k++) logp += (double)s->logp[k];
         tokens += s->n_response;
         cached += s->cached_tokens;
@@ -86,7 +86,12 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_ro
         truncated += s->status == CLIME_SAMPLE_TRUNCATED;
     }
     clime_metrics_line_add(m, "rollout/raw_reward", clime_mean_reward(r->samples, r->n));
-    clime_metrics_line_add(m, "rollout/advantages", adv / r->n);
+    clime_metrics_line_add(m, "rollout/advantages", estimate->advantage);
+    if (estimate->has_old) clime_metrics_line_add(m, "rollout/log_probs", estimate->log_probs);
+    if (estimate->has_ref) {
+        clime_metrics_line_add(m, "rollout/ref_log_probs", estimate->ref_log_probs);
+        clime_metrics_line_add(m, "rollout/kl", estimate->kl);
+    }
     clime_metrics_line_add(m, "rollout/rollout_log_probs", logp / (double)tokens);
     clime_metrics_line_add(m, "rollout/truncated_ratio", (double)truncated / r->n);
     clime_metrics_line_add(m, "rollout/prefix_cache_hit_rate", (double)cached / (double)prompt);

@@ -1,8 +1,9 @@
-"""Writes loss.json: GRPO advantages, the clipped policy loss with KL and entropy, and learning rates, from PyTorch.
+"""Writes loss.json: advantages of every estimator, and every loss, KL and correction with its derivatives, from PyTorch.
 
 Run again with any Python that has torch:  python3 tests/golden/make_loss_goldens.py
-An independent implementation of the published formulas (DeepSeekMath eq. 4; Schulman et al. 2017 eq. 7 with DAPO's
-separate bounds; Schulman's k1, k2, k3), with autograd for the derivatives, in float64.
+An independent implementation of the published formulas (docs/algorithms.md names the papers), on padded tensors with
+masks, with autograd for the derivatives, in float64. Inputs are rounded to float32 first, so that a comparison with a
+bound falls the same way on both sides.
 """
 import json
 import math
@@ -11,80 +12,263 @@ import random
 
 import torch
 
-torch.manual_seed(7)
 random.seed(7)
+D = torch.float64
 
 
-def advantages(groups, rewards, divide):
-    out = [0.0] * len(rewards)
-    for g in set(groups):
-        at = [i for i, x in enumerate(groups) if x == g]
-        r = torch.tensor([rewards[i] for i in at], dtype=torch.float64)
-        a = r - r.mean()
-        if divide and len(at) > 1:
-            a = a / (r.std() + 1e-6)
-        for i, v in zip(at, a.tolist()):
-            out[i] = v
-    return out
+def f32(x):
+    return torch.tensor(x, dtype=torch.float32).to(D)
 
 
-def kl_of(kind, logp, ref):
-    d = logp - ref
-    if kind == "k1":
-        return d
-    if kind == "k2":
-        return d * d / 2
-    k3 = torch.exp(-d) - 1 + d
-    return torch.clamp(k3, -10, 10) if kind == "low_var_kl" else k3
+# ---- samples: ragged groups, in no order of groups; member 1 of group 5 fanned out into three samples; one sample is
+# fully masked; masks with holes; tokens of older versions, where old and behave differ ----
+
+SHAPE = [  # group, member, tokens of the response, reward
+    (3, 0, 6, 1.0), (5, 1, 4, 0.0), (3, 1, 1, 0.0), (9, 0, 5, 2.5), (5, 0, 7, 1.0), (3, 2, 4, 1.0),
+    (5, 1, 3, 1.0), (5, 2, 5, -1.0), (5, 1, 2, 0.5), (7, 0, 3, 0.25), (7, 1, 6, 0.75),
+]  # fmt: skip
+MASKED = 5  # index of the sample without a trained token
+VERSION = 8  # of the weights that training on the rollout begins with
 
 
-def loss_case(kl_type, per_token, kl_coef, ent_coef, lo, hi):
-    lengths = [3, 1, 5, 0, 4]  # the fourth sample is fully masked
-    f = lambda n, s=1.0: [random.gauss(0, s) for _ in range(n)]
-    n = sum(lengths)
-    adv = f(len(lengths))
-    behave = [-abs(x) - 0.1 for x in f(n)]
-    logp = [b + x for b, x in zip(behave, f(n, 0.4))]
-    ref = [b + x for b, x in zip(behave, f(n, 0.8))]
-    entropy = [abs(x) for x in f(n)]
-    lp = torch.tensor(logp, dtype=torch.float64, requires_grad=True)
-    en = torch.tensor(entropy, dtype=torch.float64, requires_grad=True)
-    a = torch.cat([torch.full((k,), v, dtype=torch.float64) for k, v in zip(lengths, adv)])
-    ratio = torch.exp(lp - torch.tensor(behave, dtype=torch.float64))
-    pg = torch.max(-ratio * a, -torch.clamp(ratio, 1 - lo, 1 + hi) * a)
-    tok = pg + kl_coef * kl_of(kl_type, lp, torch.tensor(ref, dtype=torch.float64)) - ent_coef * en
-    global_batch = 8
-    if per_token:
-        loss = tok.sum() / sum(max(k, 1) for k in lengths)
-    else:
-        loss = sum(t.mean() for t in torch.split(tok, lengths) if len(t)) / global_batch
-    loss.backward()
-    return dict(kl_type=kl_type, per_token=per_token, kl_coef=kl_coef, ent_coef=ent_coef, eps_clip=lo,
-                eps_clip_high=hi, global_batch=global_batch, lengths=lengths, adv=adv, behave=behave, logp=logp,
-                ref=ref, entropy=entropy, loss=loss.item(), g_logp=lp.grad.tolist(), g_entropy=en.grad.tolist())
-
-
-def adam_case():
-    p = torch.nn.Parameter(torch.linspace(-1, 1, 5, dtype=torch.float64))
-    opt = torch.optim.AdamW([p], lr=0.01, betas=(0.9, 0.98), eps=1e-8, weight_decay=0.1)
+def make_samples():
     out = []
-    for step in range(4):
-        p.grad = torch.sin(torch.arange(5, dtype=torch.float64) + step)
-        opt.step()
-        out.append(p.tolist())
+    for i, (group, member, n, reward) in enumerate(SHAPE):
+        mask = [0 if i == MASKED or (k % 3 == 1 and n > 3) else 1 for k in range(n)]
+        versions = [VERSION if k >= n // 2 or i % 2 else VERSION - 2 for k in range(n)]
+        behave = [-abs(random.gauss(0, 1)) - 0.05 for _ in range(n)]
+        old = [b if v == VERSION else b + random.gauss(0, 0.5) for b, v in zip(behave, versions)]
+        out.append(dict(group=group, member=member, n=n, reward=reward, mask=mask, versions=versions,
+                        behave=f32(behave).tolist(), old=f32(old).tolist(),
+                        logp=f32([o + random.gauss(0, 0.3) for o in old]).tolist(),
+                        ref=f32([o + random.gauss(0, 0.8) for o in old]).tolist(),
+                        entropy=f32([abs(random.gauss(0, 1)) for _ in range(n)]).tolist(),
+                        adv=f32([random.gauss(0, 1)] * n).tolist()))  # fmt: skip
+    old_token = out[4]["versions"].index(VERSION - 2)
+    out[4]["old"][old_token] = f32(out[4]["behave"][old_token] - 9.5).item()  # below any veto
     return out
 
 
-groups = [3, 3, 5, 3, 9, 5, 5, 5, 5]
-rewards = [0, 1, 0, 1, 2.5, 1, 0, 0, -1]
-cases = [
-    loss_case("k1", False, 0.0, 0.0, 0.2, 0.28),
-    loss_case("k1", False, 0.3, 0.0, 0.2, 0.2),
-    loss_case("k2", True, 0.1, 0.05, 0.2, 0.28),
-    loss_case("k3", False, 0.1, 0.01, 0.1, 0.3),
-    loss_case("low_var_kl", True, 0.001, 0.0, 0.2, 0.28),
+SAMPLES = make_samples()
+LONGEST = max(s["n"] for s in SAMPLES)
+
+
+def padded(key):
+    return torch.stack([torch.cat([torch.tensor(s[key], dtype=D), torch.zeros(LONGEST - s["n"], dtype=D)])
+                        for s in SAMPLES])  # fmt: skip
+
+
+def flat(x, mask):
+    return [x[i, k].item() for i in range(len(SAMPLES)) for k in range(LONGEST) if mask[i, k]]
+
+
+MASK = padded("mask")
+
+
+def kl_term(kind, logp, ref, ratio=None):
+    """Schulman's k1, k2, k3; low_var_kl is k3, clamped last; ratio: the unbiased form of DeepSeek-V3.2."""
+    x = ref - logp  # log of the other's probability over ours
+    kl = {"k1": -x, "k2": x.square() / 2}.get(kind)
+    if kl is None:
+        kl = torch.expm1(x) - x
+    if ratio is not None:
+        kl = ratio * kl
+    return kl.clamp(-10, 10) if kind == "low_var_kl" else kl
+
+
+# ---- advantages ----
+
+
+def advantages(estimator, gamma=1.0, kl_coef=0.0, kl_type="k1", no_std=False, raw=False, whiten=False):
+    case = dict(estimator=estimator, gamma=gamma, kl_coef=kl_coef, kl_type=kl_type, no_std=no_std, raw=raw, whiten=whiten)
+    reward = torch.tensor([s["reward"] for s in SAMPLES], dtype=D)
+    kl = kl_term(kl_type, padded("old"), padded("ref")) * MASK
+    per_token = estimator.startswith("reinforce")
+    if not per_token:
+        reward = reward - kl_coef * kl.sum(1)  # the return of the whole sample
+    # of each group the rewards of its members; a member's is the mean over what it fanned out into
+    members = {}
+    for s, r in zip(SAMPLES, reward.tolist()):
+        members.setdefault(s["group"], {}).setdefault(s["member"], []).append(r)
+    members = {g: {m: sum(r) / len(r) for m, r in ms.items()} for g, ms in members.items()}
+    adv = torch.zeros_like(MASK)
+    for i, s in enumerate(SAMPLES):
+        group = torch.tensor(list(members[s["group"]].values()), dtype=D)
+        r = reward[i]
+        if estimator in ("grpo", "gspo", "cispo"):
+            a = r if raw else r - group.mean()
+            if not raw and not no_std and len(group) > 1:
+                a = a / (group.std() + 1e-6)
+            adv[i] = a
+        elif estimator == "rloo":
+            others = [x for m, x in members[s["group"]].items() if m != s["member"]]
+            adv[i] = r - sum(others) / len(others) if others else 0.0
+        elif estimator == "reinforce_plus_plus_baseline":
+            adv[i] = (r if raw else r - group.mean()) - kl_coef * kl[i]
+        else:
+            assert estimator == "reinforce_plus_plus"
+            token_reward = -kl_coef * kl[i]
+            trained = MASK[i].nonzero().flatten()
+            if len(trained):
+                token_reward[trained[-1]] += r
+            for t in range(LONGEST):
+                adv[i, t] = sum(gamma ** (u - t) * token_reward[u] for u in range(t, LONGEST))
+    if whiten:
+        values = adv[MASK.bool()]
+        adv = (adv - values.mean()) * torch.rsqrt(values.var(unbiased=True) + 1e-8)
+    return dict(case, adv=flat(adv, MASK))
+
+
+# ---- loss ----
+
+
+def surrogate(ratio, adv, lo, hi, c):
+    loss = torch.maximum(-adv * ratio, -adv * torch.clamp(ratio, 1.0 - lo, 1.0 + hi))
+    return loss if c is None else torch.where(adv < 0, torch.minimum(-adv * c, loss), loss)
+
+
+def at_level(level, log_rho, mask):
+    """The ratio of each token at its level, with the logarithm bounded by 20."""
+    total = (log_rho * mask).sum(1, keepdim=True)
+    count = mask.sum(1, keepdim=True).clamp(min=1)
+    x = {"token": log_rho, "sequence": total.expand_as(log_rho), "geometric": (total / count).expand_as(log_rho)}[level]
+    return torch.exp(x.clamp(-20, 20))
+
+
+def loss(estimator="grpo", eps_clip=0.2, eps_clip_high=0.28, eps_clip_c=None, kl_coef=0.0, kl_type="k1", unbiased=False,
+         ent_coef=0.0, reduction="member", divisor=0, global_batch=8, tis=False, tis_mode="truncate", tis_level="token",
+         tis_low=0.0, tis_high=2.0, tis_normalize=False, rs=False, rs_level="token", rs_low=0.5, rs_high=2.0, veto=0.0,
+         opsm=False, opsm_delta=1e-4, mask_offpolicy=False):  # fmt: skip
+    case = dict(locals())
+    mask = MASK
+    if mask_offpolicy:
+        mask = mask * (padded("versions") >= VERSION)
+    adv, behave, old, ref = padded("adv"), padded("behave"), padded("old"), padded("ref")
+    corrected = tis or rs or veto > 0
+    if not corrected:
+        old = behave
+    lp = padded("logp").requires_grad_()
+    en = padded("entropy").requires_grad_()
+    log_ratio = lp - old
+    count = mask.sum(1).clamp(min=1)
+
+    if estimator == "gspo":
+        s = torch.exp((log_ratio * mask).sum(1) / count)
+        pg = surrogate(s[:, None].expand_as(lp), adv, eps_clip, eps_clip_high, eps_clip_c)
+    elif estimator == "cispo":
+        pg = -torch.clamp(torch.exp(log_ratio), 1 - eps_clip, 1 + eps_clip_high).detach() * adv * lp
+    else:
+        pg = surrogate(torch.exp(log_ratio), adv, eps_clip, eps_clip_high, eps_clip_c)
+
+    keep = mask.clone()  # tokens that are in the numerators
+    pg_weight = torch.ones_like(mask)
+    log_rho = old - behave
+    if tis:
+        rho = at_level(tis_level, log_rho, mask)
+        inside = (rho >= tis_low) & (rho <= tis_high)
+        pg_weight = {"truncate": rho.clamp(tis_low, tis_high), "icepop": rho * inside, "mask": rho}[tis_mode]
+        if tis_mode == "mask":
+            keep = keep * inside
+        if tis_normalize:
+            pg_weight = pg_weight / ((pg_weight * mask).sum() / mask.sum())
+    if rs:
+        rho = at_level(rs_level, log_rho, mask)
+        keep = keep * ((rho >= rs_low) & (rho <= rs_high))
+    if veto > 0:
+        bad = ((log_rho < math.log(veto)) & mask.bool()).any(1)
+        keep = keep * (~bad)[:, None]
+    if opsm:
+        seq_kl = (-(log_ratio.detach()) * mask).sum(1) / count
+        pg_weight = pg_weight * ~((adv < 0) & (seq_kl > opsm_delta)[:, None])
+
+    token = pg * pg_weight - ent_coef * en
+    if kl_coef:
+        token = token + kl_coef * kl_term(kl_type, lp, ref, torch.exp(log_ratio) if unbiased else None)
+    sums = (token * keep).sum(1)
+    if reduction == "token":
+        total = sums.sum() / mask.sum(1).clamp(min=1).sum()
+    elif reduction == "constant":
+        total = sums.sum() / (divisor * global_batch)
+    else:  # the mean over the trained tokens of a member, all that it fanned out into, then over the global batch
+        tokens = {}
+        for i, s in enumerate(SAMPLES):
+            key = (s["group"], s["member"])
+            tokens[key] = tokens.get(key, 0) + mask[i].sum().item()
+        total = sum(sums[i] / max(tokens[(s["group"], s["member"])], 1) for i, s in enumerate(SAMPLES)) / global_batch
+    total.backward()
+    case["eps_clip_c"] = eps_clip_c or 0.0
+    return dict(case, corrected=corrected, loss=total.item(), rejected=(mask.sum() - keep.sum()).item(),
+                g_logp=flat(lp.grad, mask), g_entropy=flat(en.grad, mask))  # fmt: skip
+
+
+ADVANTAGES = [
+    advantages("grpo"),
+    advantages("grpo", no_std=True),
+    advantages("grpo", raw=True),
+    advantages("grpo", kl_coef=0.1, kl_type="k3"),
+    advantages("grpo", whiten=True),
+    advantages("gspo"),
+    advantages("cispo", no_std=True, kl_coef=0.02, kl_type="low_var_kl"),
+    advantages("rloo"),
+    advantages("rloo", kl_coef=0.05, kl_type="k1"),
+    advantages("reinforce_plus_plus"),
+    advantages("reinforce_plus_plus", gamma=0.9, kl_coef=0.1, kl_type="k2"),
+    advantages("reinforce_plus_plus", gamma=0.95, kl_coef=0.05, kl_type="low_var_kl", whiten=True),
+    advantages("reinforce_plus_plus_baseline", kl_coef=0.1, kl_type="k1"),
+    advantages("reinforce_plus_plus_baseline", kl_coef=0.1, kl_type="k3", whiten=True),
+    advantages("reinforce_plus_plus_baseline", raw=True, whiten=True),
 ]
-doc = dict(groups=groups, rewards=rewards, grpo=advantages(groups, rewards, True),
-           centred=advantages(groups, rewards, False), cases=cases, adamw=adam_case())
+KL = dict(kl_coef=0.3)
+TIS = dict(tis=True, kl_coef=0.1, kl_type="k3", ent_coef=0.02)
+LOSSES = [
+    loss(),
+    loss(eps_clip=0.1, eps_clip_high=0.1),
+    loss(eps_clip_c=1.1, eps_clip=0.05, eps_clip_high=0.05),
+    loss("gspo", eps_clip=0.05, eps_clip_high=0.08, ent_coef=0.01),
+    loss("gspo", eps_clip=0.01, eps_clip_high=0.01, eps_clip_c=1.05, reduction="token"),
+    loss("cispo"),
+    loss("cispo", eps_clip=1.0, eps_clip_high=0.1, reduction="token", **KL),
+    loss("rloo", reduction="constant", divisor=16),
+    loss(reduction="token", ent_coef=0.05, **KL),
+    loss(kl_type="k1", **KL),
+    loss(kl_type="k2", reduction="constant", divisor=7, **KL),
+    loss(kl_type="k3", **KL),
+    loss(kl_type="low_var_kl", ent_coef=0.01, **KL),
+    loss(kl_type="k1", unbiased=True, **KL),
+    loss(kl_type="k2", unbiased=True, **KL),
+    loss(kl_type="k3", unbiased=True, reduction="token", **KL),
+    loss(kl_type="low_var_kl", unbiased=True, **KL),
+    loss(**TIS),
+    loss(tis_low=0.8, tis_high=1.2, **TIS),
+    loss(tis_mode="icepop", tis_low=0.7, tis_high=1.3, **TIS),
+    loss(tis_mode="mask", tis_low=0.7, tis_high=1.3, **TIS),
+    loss(tis_level="sequence", tis_high=3.0, **TIS),
+    loss(tis_level="geometric", tis_low=0.9, tis_high=1.1, reduction="token", **TIS),
+    loss(tis_mode="mask", tis_level="geometric", tis_low=0.9, tis_high=1.1, **TIS),
+    loss("cispo", tis_normalize=True, **TIS),
+    loss("gspo", tis_level="sequence", tis_low=0.2, tis_high=4.0, eps_clip=0.1, eps_clip_high=0.1, **TIS),
+    loss(rs=True, rs_low=0.7, rs_high=1.4, kl_coef=0.1, ent_coef=0.01),
+    loss(rs=True, rs_level="sequence", rs_low=0.5, rs_high=2.0, **TIS),
+    loss(rs=True, rs_level="geometric", rs_low=0.9, rs_high=1.1, reduction="constant", divisor=5),
+    loss(veto=1e-4, kl_coef=0.2),
+    loss(veto=1e-3, rs=True, tis_normalize=True, **TIS),
+    loss(opsm=True),
+    loss(opsm=True, opsm_delta=0.1, ent_coef=0.01, **KL),
+    loss("gspo", opsm=True, opsm_delta=0.05, **TIS),
+    loss(mask_offpolicy=True),
+    loss("gspo", mask_offpolicy=True, reduction="token", **TIS),
+]
+doc = dict(version=VERSION, samples=SAMPLES, advantages=ADVANTAGES, losses=LOSSES)
+
+
+def short(x):
+    """Nine significant digits: what float32 needs."""
+    if isinstance(x, dict):
+        return {k: short(v) for k, v in x.items()}
+    if isinstance(x, list):
+        return [short(v) for v in x]
+    return float(f"{x:.9g}") if isinstance(x, float) else x
+
+
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "loss.json"), "w") as f:
-    json.dump(doc, f, indent=0)
+    json.dump(short(doc), f, indent=0)

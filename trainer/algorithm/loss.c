@@ -1,34 +1,49 @@
-/* Clipped policy loss, KL, entropy and cross-entropy, token by token. Called by the learner between the forward and
- * the backward of a micro-batch; main thread. All arithmetic in double: the sums are small beside the forward, and one
+/* Policy, KL, entropy and cross-entropy terms, sample by sample. Called by the learner between the forward and the
+ * backward of a micro-batch; main thread. All arithmetic in double: the sums are small beside the forward, and one
  * precision for values and derivatives keeps the comparison with PyTorch simple. */
 #include "trainer/algorithm/loss.h"
 
 #include <math.h>
+#include <stdlib.h>
+
+#include "trainer/algorithm/estimator.h"
+#include "trainer/algorithm/kl.h"
 
 bool clime_loss_needs_ref(const struct clime_learner_options *o) {
     return !o->sft && o->use_kl_loss && o->kl_loss_coef != 0;
+}
+
+bool clime_reward_needs_ref(const struct clime_learner_options *o) {
+    return !o->sft && o->kl_coef != 0;
+}
+
+bool clime_needs_ref(const struct clime_learner_options *o) {
+    return clime_loss_needs_ref(o) || clime_reward_needs_ref(o);
+}
+
+bool clime_loss_needs_old(const struct clime_learner_options *o) {
+    const struct clime_correction_options *c = &o->correction;
+    return !o->sft && (c->use_tis || c->use_rs || c->veto > 0 || c->metrics);
 }
 
 bool clime_loss_needs_entropy(const struct clime_learner_options *o) {
     return !o->sft && o->entropy_coef != 0;
 }
 
-void clime_loss_weights(const struct clime_learner_options *o, const float *advantage, int64_t global_batch,
-                        struct clime_stream *s) {
+void clime_loss_weights(const struct clime_learner_options *o, int64_t global_batch, struct clime_stream *s) {
     int64_t step_tokens = 0;
     for (int i = 0; i < s->n_samples; i++) {
         int64_t n = s->first[i + 1] - s->first[i];
         step_tokens += n > 0 ? n : 1;
     }
     for (int i = 0; i < s->n_samples; i++) {
-        int64_t n = s->first[i + 1] - s->first[i];
-        double w = o->calculate_per_token_loss ? 1.0 / (double)step_tokens : 1.0 / ((double)n * (double)global_batch);
+        double per_member = (double)(o->loss_token_divisor ? o->loss_token_divisor : s->shared[i]);
+        double w = 1.0 / (o->calculate_per_token_loss ? (double)step_tokens : per_member * (double)global_batch);
         for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) {
             if (o->sft) {
                 s->w_ce[k] = (float)w;
                 continue;
             }
-            s->adv[k] = advantage[i];
             s->w_pg[k] = (float)w;
             s->w_kl[k] = clime_loss_needs_ref(o) ? (float)(o->kl_loss_coef * w) : 0;
             s->w_ent[k] = (float)(o->entropy_coef * w);
@@ -36,77 +51,107 @@ void clime_loss_weights(const struct clime_learner_options *o, const float *adva
     }
 }
 
-double clime_kl_value(enum clime_kl_type type, double logp, double ref, double *grad) {
-    double d = logp - ref;
-    switch (type) {
-    case CLIME_KL_K1:
-        *grad = 1;
-        return d;
-    case CLIME_KL_K2:
-        *grad = d;
-        return 0.5 * d * d;
-    case CLIME_KL_K3:
-        *grad = 1 - exp(-d);
-        return exp(-d) - 1 + d;
-    case CLIME_KL_LOW_VAR: {
-        double v = exp(-d) - 1 + d;
-        *grad = v > 10 || v < -10 ? 0 : 1 - exp(-d);
-        return v > 10 ? 10 : v < -10 ? -10 : v;
+/* Off-policy sequence masking (DeepSeek-V3.2, 2025): tokens with A < 0 of a sample whose mean of old - logp is over
+ * delta. */
+static void mask_offpolicy_sample(const struct clime_learner_options *o, const struct clime_policy_tokens *t, double *w,
+                                  struct clime_loss_sums *sums) {
+    double kl = 0;
+    for (int k = 0; k < t->n; k++) kl += (double)t->old[k] - (double)t->logp[k];
+    if (kl / t->n <= o->opsm_delta) return;
+    for (int k = 0; k < t->n; k++) {
+        if (!(t->adv[k] < 0)) continue;
+        w[k] = 0;
+        sums->opsm += 1;
     }
-    }
-    CHECK(!"kl type");
-    return 0;
 }
 
-/* PPO's clipped surrogate (Schulman et al. 2017, eq. 7) with separate bounds (DAPO's clip-higher):
- * max(-r A, -clip(r, 1 - lo, 1 + hi) A), r = exp(logp - behave). */
-static double clipped_surrogate(double r, double adv, double lo, double hi, double *grad, bool *clipped) {
-    double bounded = r < 1 - lo ? 1 - lo : r > 1 + hi ? 1 + hi : r;
-    double plain = -r * adv, cut = -bounded * adv;
-    *clipped = cut > plain;
-    *grad = *clipped ? 0 : -r * adv; /* d r / d logp = r */
-    return *clipped ? cut : plain;
+/* Adds the KL term of stream entry k and its derivative, and what is only counted. */
+static void add_token(const struct clime_learner_options *o, const struct clime_stream *s, int64_t k, double logp,
+                      int64_t version, double *g, struct clime_loss_sums *sums) {
+    double old = (double)s->old[k], w = (double)s->w_kl[k];
+    sums->ppo_kl += old - logp;
+    sums->ois += exp(logp - old);
+    if (w != 0) {
+        double dkl, ref = (double)s->ref[k];
+        double kl = o->use_unbiased_kl ? clime_kl_unbiased(o->kl_loss_type, logp, ref, old, &dkl)
+                                       : clime_kl_value(o->kl_loss_type, logp, ref, &dkl);
+        *g += w * dkl;
+        sums->kl += w * kl;
+        sums->kl_token += kl;
+        sums->loss += w * kl;
+    }
+    if (s->version[k] >= 0 && s->version[k] == version) {
+        double gap = fabs(logp - (double)s->behave[k]);
+        sums->gap_tokens++;
+        if (!(gap <= sums->gap_max)) sums->gap_max = gap; /* a NaN shows */
+    }
 }
 
-void clime_loss_tokens(const struct clime_learner_options *o, const struct clime_stream *s, const int64_t *index, int n,
-                       const float *logp, const float *entropy, int64_t current_version, float *g_logp,
-                       float *g_entropy, struct clime_loss_sums *sums) {
+/* The policy terms of one sample, whose tokens are t and begin at stream entry `at`. */
+static void add_policy(const struct clime_learner_options *o, const struct clime_stream *s, int64_t at,
+                       struct clime_policy_tokens *t, double *w, struct clime_loss_sums *sums) {
+    for (int k = 0; k < t->n; k++) w[k] = (double)s->w_pg[at + k];
+    if (o->use_opsm) mask_offpolicy_sample(o, t, w, sums);
+    o->estimator->policy(o, t);
+    for (int k = 0; k < t->n; k++) {
+        sums->pg += w[k] * t->pg[k];
+        sums->loss += w[k] * t->pg[k];
+        sums->clipped += t->clipped[k];
+    }
+}
+
+static void add_cross_entropy(const struct clime_stream *s, int64_t at, int n, const float *logp, float *g_logp,
+                              struct clime_loss_sums *sums) {
+    for (int k = 0; k < n; k++) {
+        double ce = -(double)s->w_ce[at + k] * (double)logp[k];
+        sums->ce += ce;
+        sums->loss += ce;
+        g_logp[k] = -s->w_ce[at + k];
+    }
+}
+
+static int longest(const struct clime_stream *s, const int32_t *which, int n) {
+    int64_t most = 0;
     for (int i = 0; i < n; i++) {
-        int64_t k = index[i];
-        double lp = logp[i], g = 0;
-        sums->n += 1;
-        if (entropy) sums->entropy += entropy[i];
-        if (o->sft) {
-            double ce = -s->w_ce[k] * lp;
-            sums->ce += ce;
-            sums->loss += ce;
-            g_logp[i] = -s->w_ce[k];
-            continue;
-        }
-        bool clipped;
-        double ratio = exp(lp - s->behave[k]), dpg;
-        double pg = clipped_surrogate(ratio, s->adv[k], o->eps_clip, o->eps_clip_high, &dpg, &clipped);
-        g = s->w_pg[k] * dpg;
-        sums->pg += s->w_pg[k] * pg;
-        sums->loss += s->w_pg[k] * pg;
-        sums->clipped += clipped;
-        sums->ppo_kl += s->behave[k] - lp;
-        if (s->w_kl[k] != 0) {
-            double dkl, kl = clime_kl_value(o->kl_loss_type, lp, s->ref[k], &dkl);
-            g += s->w_kl[k] * dkl;
-            sums->kl += s->w_kl[k] * kl;
-            sums->kl_token += kl;
-            sums->loss += s->w_kl[k] * kl;
-        }
-        if (entropy) {
-            sums->loss -= s->w_ent[k] * entropy[i];
-            if (g_entropy) g_entropy[i] = -s->w_ent[k];
-        }
-        g_logp[i] = (float)g;
-        if (s->version[k] >= 0 && s->version[k] == current_version) {
-            double gap = fabs(lp - s->behave[k]);
-            sums->gap_tokens++;
-            if (!(gap <= sums->gap_max)) sums->gap_max = gap; /* a NaN shows */
-        }
+        int64_t len = s->first[which[i] + 1] - s->first[which[i]];
+        if (len > most) most = len;
     }
+    return (int)most;
+}
+
+void clime_loss_samples(const struct clime_learner_options *o, const struct clime_stream *s, const int32_t *which,
+                        int n, const float *logp, const float *entropy, int64_t version, float *g_logp,
+                        float *g_entropy, struct clime_loss_sums *sums) {
+    size_t most = (size_t)longest(s, which, n) + 1;
+    double *w = xcalloc(3 * most, sizeof *w);
+    uint8_t *clipped = xcalloc(most, 1);
+    for (int64_t i = 0, done = 0; i < n; i++) {
+        int64_t at = s->first[which[i]];
+        int len = (int)(s->first[which[i] + 1] - at);
+        struct clime_policy_tokens t = {.n = len,
+                                        .logp = logp + done,
+                                        .old = s->old + at,
+                                        .adv = s->adv + at,
+                                        .w = w,
+                                        .pg = w + most,
+                                        .g = w + 2 * most,
+                                        .clipped = clipped};
+        sums->n += len;
+        if (len == 0) continue;
+        if (o->sft)
+            add_cross_entropy(s, at, len, t.logp, g_logp + done, sums);
+        else
+            add_policy(o, s, at, &t, w, sums);
+        for (int k = 0; k < len; k++) {
+            if (entropy) sums->entropy += (double)entropy[done + k];
+            if (o->sft) continue;
+            add_token(o, s, at + k, (double)t.logp[k], version, &t.g[k], sums);
+            if (entropy) sums->loss -= (double)s->w_ent[at + k] * (double)entropy[done + k];
+            if (g_entropy) g_entropy[done + k] = -s->w_ent[at + k];
+            g_logp[done + k] = (float)t.g[k];
+        }
+        done += len;
+    }
+    free(w);
+    free(clipped);
 }

@@ -6,9 +6,9 @@
  *
  *   loss = sum_i  w_pg[i] * pg_i  +  w_kl[i] * kl_i  -  w_ent[i] * H_i  -  w_ce[i] * logp_i
  *
- * with pg_i the clipped surrogate of DESIGN's policy loss at (logp_i, behave[i], adv[i]) and kl_i of the chosen type at
- * (logp_i, ref[i]). Token i belongs to sample sample[i]; tokens of a sample are consecutive and in order; samples are
- * in the order given. Tokens with mask 0 have no entry.
+ * with pg_i the policy term of the estimator at (logp, old, adv) and kl_i of the chosen type at (logp_i, ref[i]).
+ * Tokens of a sample are consecutive and in order; samples are in the order given. Tokens that are not trained on
+ * (mask 0, or of an older version under --mask-offpolicy-in-partial-rollout) have no entry.
  */
 #ifndef CLIME_TRAINER_ALGORITHM_STREAM_H
 #define CLIME_TRAINER_ALGORITHM_STREAM_H
@@ -17,18 +17,31 @@
 #include "trainer/sample.h"
 
 struct clime_stream {
-    int64_t n; /* trained tokens of the step */
+    int64_t n; /* trained tokens */
     int32_t n_samples;
-    int64_t *first; /* [n_samples + 1] first entry of each sample */
-    int32_t *row;   /* [n] position in its sample's ids whose output predicts the token (the token is ids[row + 1]) */
-    float *adv;     /* [n] */
-    float *behave;  /* [n] log-probability under the policy that sampled it (the server's number) */
-    float *ref;     /* [n] under the reference model; filled only where a KL term needs it */
+    int64_t *first;  /* [n_samples + 1] first entry of each sample */
+    int64_t *shared; /* [n_samples] trained tokens of the sample's member, all its samples together */
+    int32_t *row;    /* [n] position in its sample's ids whose output predicts the token (the token is ids[row + 1]) */
+    float *adv;      /* [n] */
+    float *behave;   /* [n] log-probability under the policy that sampled it (the server's number) */
+    float *old;      /* [n] under the policy that the ratio is taken against: behave, or the trainer's own number at the
+                        start of the rollout's training where a correction compares the two */
+    float *ref;      /* [n] under the reference model; filled only where a KL term needs it */
     float *w_pg, *w_kl, *w_ent, *w_ce; /* [n] */
     int64_t *version; /* [n] weight version that sampled the token; -1 = leave out of the gap (kept KV) */
 };
 
-void clime_stream_init(struct clime_stream *s, const struct clime_sample *const *samples, int n_samples);
+/* estimate: advantage and old log-probabilities of each sample, NULL = none yet (adv is 0, old is behave).
+ * oldest: tokens of a version before it get no entry; INT64_MIN = all are trained on. */
+void clime_stream_init(struct clime_stream *s, const struct clime_sample *const *samples,
+                       const struct clime_estimate *estimate, int n_samples, int64_t oldest);
 void clime_stream_free(struct clime_stream *s);
+
+/* The samples by (group, member), stable: samples that share both are what one member fanned out into. Caller frees. */
+struct clime_member_key {
+    int64_t group;
+    int32_t member, index; /* of the sample */
+};
+struct clime_member_key *clime_members_sorted(const struct clime_sample *const *samples, int n);
 
 #endif

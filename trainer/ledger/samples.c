@@ -230,34 +230,52 @@ void clime_samples_free(struct clime_sample **samples, int n) {
     free(samples);
 }
 
-/* Collects the rows of q, whose columns are COLUMNS and then, when advantage is not NULL, the advantage. */
-static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, float **advantage, int *n,
-                              struct clime_error *e) {
+static enum clime_err read_floats(struct clime_stmt *q, const struct clime_sample *s, float **out,
+                                  struct clime_error *e) {
+    size_t bytes = 0;
+    *out = clime_db_dup_blob(q, &bytes);
+    if (!*out || bytes == (size_t)s->n_response * sizeof **out) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "ledger: sample %lld: its estimates do not have the stated length",
+                      (long long)s->row_id);
+}
+
+static enum clime_err read_estimate(struct clime_stmt *q, const struct clime_sample *s, struct clime_estimate *out,
+                                    struct clime_error *e) {
+    *out = (struct clime_estimate){.advantage = (float)clime_db_get_real(q)};
+    enum clime_err rc = read_floats(q, s, &out->adv, e);
+    return rc ? rc : read_floats(q, s, &out->old, e);
+}
+
+/* Collects the rows of q, whose columns are COLUMNS and then, when estimate is not NULL, those of the estimate. */
+static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, struct clime_estimate **estimate,
+                              int *n, struct clime_error *e) {
     struct clime_sample **list = NULL;
-    float *adv = NULL;
+    struct clime_estimate *est = NULL;
     int len = 0, size = 0;
     enum clime_err rc = CLIME_OK;
     while (!rc && clime_db_row(q)) {
         if (len == size) {
             size = size ? 2 * size : 64;
             list = xrealloc(list, (size_t)size * sizeof *list);
-            adv = xrealloc(adv, (size_t)size * sizeof *adv);
+            est = xrealloc(est, (size_t)size * sizeof *est);
         }
+        est[len] = (struct clime_estimate){0};
         rc = read_sample(q, &list[len], e);
-        if (advantage) adv[len] = (float)clime_db_get_real(q);
+        if (!rc && estimate) rc = read_estimate(q, list[len], &est[len], e);
         len++;
     }
     enum clime_err rc_done = clime_db_done(q, rc ? NULL : e);
     if (!rc) rc = rc_done;
+    if (rc || !estimate) {
+        clime_estimates_free(est, len);
+        est = NULL;
+    }
     if (rc) {
         clime_samples_free(list, len);
         list = NULL;
         len = 0;
     }
-    if (advantage && !rc)
-        *advantage = adv;
-    else
-        free(adv);
+    if (estimate) *estimate = est;
     *out = list;
     *n = len;
     return rc;
@@ -272,12 +290,12 @@ enum clime_err clime_samples_of_rollout(struct clime_db *db, int64_t rollout, st
     return collect(q, out, NULL, n, e);
 }
 
-enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out, float **advantage,
-                                     int *n, struct clime_error *e) {
-    *advantage = NULL;
+enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out,
+                                     struct clime_estimate **estimate, int *n, struct clime_error *e) {
     struct clime_stmt *q =
-        clime_db_stmt(db, "SELECT " COLUMNS ", t.advantage FROM step_samples t JOIN samples s ON s.id = t.sample_id"
-                          " JOIN groups g ON g.id = s.group_id WHERE t.step = ? ORDER BY t.position");
+        clime_db_stmt(db, "SELECT " COLUMNS ", t.advantage, t.advantages, t.old_logp FROM step_samples t"
+                          " JOIN samples s ON s.id = t.sample_id JOIN groups g ON g.id = s.group_id WHERE t.step = ? "
+                          "ORDER BY t.position");
     clime_db_int(q, step);
-    return collect(q, out, advantage, n, e);
+    return collect(q, out, estimate, n, e);
 }

@@ -31,9 +31,9 @@ enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *
 enum clime_err clime_samples_of_rollout(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
                                         struct clime_error *e);
 
-/* Samples of a step in their order of training, with the advantage each was given. The caller frees all. */
-enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out, float **advantage,
-                                     int *n, struct clime_error *e);
+/* Samples of a step in their order of training, with the estimate of each. The caller frees all. */
+enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out,
+                                     struct clime_estimate **estimate, int *n, struct clime_error *e);
 
 void clime_samples_free(struct clime_sample **samples, int n);
 

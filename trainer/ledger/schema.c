@@ -137,6 +137,10 @@ static const char *const migrations[] = {
     " detail TEXT NOT NULL);"
 
     "PRAGMA user_version = 1;",
+
+    "ALTER TABLE step_samples ADD COLUMN advantages BLOB;" /* f32[n_response]; NULL: advantage for every token */
+    "ALTER TABLE step_samples ADD COLUMN old_logp BLOB;"   /* f32[n_response]; NULL: the server's numbers were taken */
+    "PRAGMA user_version = 2;",
 };
 
 int clime_schema_version(void) {

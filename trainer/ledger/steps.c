@@ -2,8 +2,8 @@
  * runs again. Main thread.
  *
  * Invariant: a sample belongs to one step for ever (UNIQUE in the schema), and a step once chosen never changes: it may
- * only run again. The advantage is recorded too, although it follows from the rewards: a re-run must not depend on the
- * code that made it.
+ * only run again. The estimates are recorded too, although they follow from rewards and weights: a re-run must not
+ * depend on the code that made them, nor on weights that are gone.
  */
 #include "trainer/ledger/steps.h"
 
@@ -20,6 +20,13 @@ struct choose {
     const char *metrics_line;
 };
 
+static void put_floats(struct clime_stmt *q, const float *x, size_t bytes) {
+    if (x)
+        clime_db_blob(q, x, bytes);
+    else
+        clime_db_null(q);
+}
+
 static enum clime_err choose_one(struct clime_db *db, const struct clime_step_plan *p, struct clime_error *e) {
     const struct clime_packing *k = &p->packing;
     struct clime_stmt *q =
@@ -33,11 +40,16 @@ static enum clime_err choose_one(struct clime_db *db, const struct clime_step_pl
     clime_db_int(q, clime_wall_us());
     enum clime_err rc = clime_db_run(q, NULL, e);
     for (int i = 0; i < p->n && !rc; i++) {
-        q = clime_db_stmt(db, "INSERT INTO step_samples(step, position, sample_id, advantage) VALUES(?, ?, ?, ?)");
+        const struct clime_estimate *s = &p->estimate[i];
+        size_t bytes = (size_t)p->samples[i]->n_response * sizeof(float);
+        q = clime_db_stmt(db, "INSERT INTO step_samples(step, position, sample_id, advantage, advantages, old_logp)"
+                              " VALUES(?, ?, ?, ?, ?, ?)");
         clime_db_int(q, p->step);
         clime_db_int(q, i);
         clime_db_int(q, p->samples[i]->row_id);
-        clime_db_real(q, (double)p->advantage[i]);
+        clime_db_real(q, (double)s->advantage);
+        put_floats(q, s->adv, bytes);
+        put_floats(q, s->old, bytes);
         rc = clime_db_run(q, NULL, e);
     }
     return rc;
@@ -129,7 +141,7 @@ enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_s
     }
     enum clime_err rc = clime_db_done(q, e);
     if (!rc && !found) rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "ledger: no step %lld", (long long)step);
-    if (!rc) rc = clime_samples_of_step(db, step, &plan->samples, &plan->advantage, &plan->n, e);
+    if (!rc) rc = clime_samples_of_step(db, step, &plan->samples, &plan->estimate, &plan->n, e);
     n_first /= sizeof *plan->packing.first;
     n_sample /= sizeof *plan->packing.sample;
     if (!rc && !packing_is_sound(&plan->packing, n_first, n_sample, plan->n))
@@ -147,7 +159,7 @@ enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_s
 void clime_step_plan_free(struct clime_step_plan *p) {
     free(p->packing.first);
     free(p->packing.sample);
-    free(p->advantage);
+    clime_estimates_free(p->estimate, p->n);
     p->packing = (struct clime_packing){0};
-    p->advantage = NULL;
+    p->estimate = NULL;
 }

@@ -10,8 +10,8 @@ struct clime_step_plan {
     int64_t step; /* optimizer steps done when this one is done: the first is 1 */
     int64_t rollout;
     int64_t global_batch;
-    struct clime_sample **samples; /* [n] in order of training */
-    float *advantage;              /* [n] */
+    struct clime_sample **samples;   /* [n] in order of training */
+    struct clime_estimate *estimate; /* [n] owned */
     int n;
     struct clime_packing packing;
 };
@@ -36,6 +36,6 @@ enum clime_err clime_steps_last(struct clime_db *db, int64_t *step, struct clime
  * and clime_samples_free(samples, n). */
 enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_step_plan *plan,
                                struct clime_step_result *result, struct clime_error *e);
-void clime_step_plan_free(struct clime_step_plan *p); /* packing, advantage and the array; not the samples */
+void clime_step_plan_free(struct clime_step_plan *p); /* packing and estimates; not the samples */
 
 #endif

@@ -141,8 +141,15 @@ static enum clime_err choose_rollout(struct fixture *f, int64_t rollout, struct 
     enum clime_err rc = clime_samples_of_rollout(clime_ledger_reader(f->ledger), rollout, &p.samples, &p.n, e);
     if (rc) return rc;
     p.global_batch = p.n;
-    p.advantage = xcalloc((size_t)p.n, sizeof *p.advantage);
-    for (int i = 0; i < p.n; i++) p.advantage[i] = 0.1f * (float)i;
+    p.estimate = xcalloc((size_t)p.n, sizeof *p.estimate);
+    for (int i = 0; i < p.n; i++) {
+        p.estimate[i].advantage = 0.1f * (float)i;
+        if (i != 3) continue;
+        p.estimate[i].adv = xcalloc((size_t)p.samples[i]->n_response, sizeof(float));
+        p.estimate[i].old = xcalloc((size_t)p.samples[i]->n_response, sizeof(float));
+        p.estimate[i].adv[1] = 0.7f;
+        p.estimate[i].old[1] = -1e-30f;
+    }
     int32_t *lengths = xcalloc((size_t)p.n, sizeof *lengths);
     for (int i = 0; i < p.n; i++) lengths[i] = p.samples[i]->n_prompt + p.samples[i]->n_response;
     struct clime_pack_options o = {.max_tokens = 12, .dynamic = true};
@@ -225,7 +232,10 @@ static void test_sample_belongs_to_one_step(void **state) {
     assert_int_equal(clime_step_load(db, 1, &p, &r, &e), CLIME_OK);
     assert_int_equal(p.n, 2 * MEMBERS);
     assert_int_equal(p.packing.n_micro, 4); /* samples of 5 tokens, cap 12 */
-    assert_true(p.advantage[3] == 0.1f * 3.0f);
+    assert_true(p.estimate[3].advantage == 0.1f * 3.0f);
+    assert_true(p.estimate[3].adv[1] == 0.7f && p.estimate[3].old[1] == -1e-30f);
+    assert_null(p.estimate[2].adv);
+    assert_null(p.estimate[2].old);
     assert_false(r.done);
     clime_samples_free(p.samples, p.n);
     clime_step_plan_free(&p);

@@ -11,25 +11,14 @@
 #include <cmocka.h>
 
 #include "common/json/tree.h"
+#include "trainer/algorithm/correction.h"
+#include "trainer/algorithm/estimator.h"
+#include "trainer/algorithm/kl.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/learner.h"
 #include "trainer/optimizer.h"
 
 static struct cJSON *golden;
-
-static int read_golden(void **state) {
-    (void)state;
-    struct clime_error e;
-    if (!clime_tree_read_file("tests/golden/loss.json", 1 << 22, &golden, &e)) return 0;
-    print_error("%s\n", e.msg);
-    return -1;
-}
-
-static int free_golden(void **state) {
-    (void)state;
-    clime_tree_free(golden);
-    return 0;
-}
 
 static int read_floats(const struct cJSON *array, float *out, int max) {
     int n = 0;
@@ -43,109 +32,225 @@ static void assert_close(double got, double want, double tolerance) {
     fail_msg("got %.9g, want %.9g", got, want);
 }
 
+/* ---- the samples of the goldens ---- */
+
+enum { MAX_TOKENS = 64, MAX_SAMPLES = 16, MAX_LEN = 8, PROMPT = 2 };
+
+static struct fixture {
+    int n;
+    struct clime_sample sample[MAX_SAMPLES];
+    const struct clime_sample *p[MAX_SAMPLES];
+    struct clime_estimate estimate[MAX_SAMPLES], server[MAX_SAMPLES]; /* server: without old */
+    double reward[MAX_SAMPLES];
+    uint8_t mask[MAX_SAMPLES][MAX_LEN];
+    struct clime_version_run runs[MAX_SAMPLES][MAX_LEN];
+    float behave[MAX_SAMPLES][MAX_LEN], old[MAX_SAMPLES][MAX_LEN], adv[MAX_SAMPLES][MAX_LEN];
+    float logp[MAX_SAMPLES][MAX_LEN], ref[MAX_SAMPLES][MAX_LEN], entropy[MAX_SAMPLES][MAX_LEN];
+} f;
+
+static double num(const struct cJSON *c, const char *key) {
+    double v = clime_tree_num(clime_tree_get(c, key), NAN);
+    if (isnan(v)) fail_msg("no number %s", key);
+    return v;
+}
+
+static bool flag(const struct cJSON *c, const char *key) {
+    return clime_tree_bool(clime_tree_get(c, key), false);
+}
+
+static int choice(const struct cJSON *c, const char *key, const char *const *names, int n) {
+    const char *name = clime_tree_str(clime_tree_get(c, key), "");
+    for (int i = 0; i < n; i++)
+        if (!strcmp(names[i], name)) return i;
+    fail_msg("%s: %s", key, name);
+    return 0;
+}
+
+static enum clime_kl_type kl_type_of(const struct cJSON *c) {
+    static const char *const names[] = {"k1", "k2", "k3", "low_var_kl"};
+    return (enum clime_kl_type)choice(c, "kl_type", names, 4);
+}
+
+static void read_sample(const struct cJSON *c, int i) {
+    float mask[MAX_LEN], versions[MAX_LEN];
+    struct clime_sample *s = &f.sample[i];
+    *s = (struct clime_sample){.n_prompt = PROMPT,
+                               .group = (int64_t)num(c, "group"),
+                               .member = (int32_t)num(c, "member"),
+                               .n_response = (int32_t)num(c, "n"),
+                               .mask = f.mask[i],
+                               .logp = f.behave[i],
+                               .versions = f.runs[i]};
+    f.reward[i] = num(c, "reward");
+    assert_int_equal(read_floats(clime_tree_get(c, "mask"), mask, MAX_LEN), s->n_response);
+    read_floats(clime_tree_get(c, "versions"), versions, MAX_LEN);
+    for (int k = 0; k < s->n_response; k++) {
+        f.mask[i][k] = mask[k] != 0;
+        f.runs[i][s->n_versions++] = (struct clime_version_run){(int64_t)versions[k], 1};
+    }
+    const struct {
+        const char *key;
+        float *out;
+    } arrays[] = {{"behave", f.behave[i]}, {"old", f.old[i]}, {"adv", f.adv[i]},
+                  {"logp", f.logp[i]},     {"ref", f.ref[i]}, {"entropy", f.entropy[i]}};
+    for (size_t a = 0; a < CLIME_COUNT(arrays); a++)
+        assert_int_equal(read_floats(clime_tree_get(c, arrays[a].key), arrays[a].out, MAX_LEN), s->n_response);
+    f.estimate[i] = (struct clime_estimate){.adv = f.adv[i], .old = f.old[i]};
+    f.server[i] = (struct clime_estimate){.adv = f.adv[i]};
+    f.p[i] = s;
+}
+
+static int read_golden(void **state) {
+    (void)state;
+    struct clime_error e;
+    if (clime_tree_read_file("tests/golden/loss.json", 1 << 22, &golden, &e)) {
+        print_error("%s\n", e.msg);
+        return -1;
+    }
+    const struct cJSON *c = clime_tree_first(clime_tree_get(golden, "samples"));
+    for (; c; c = clime_tree_next(c)) read_sample(c, f.n++);
+    return 0;
+}
+
+static int free_golden(void **state) {
+    (void)state;
+    clime_tree_free(golden);
+    return 0;
+}
+
+/* x[sample][place] of the stream's tokens. */
+static void gather(const struct clime_stream *s, float (*x)[MAX_LEN], float *out) {
+    for (int i = 0; i < s->n_samples; i++)
+        for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) out[k] = x[i][s->row[k] + 1 - PROMPT];
+}
+
 /* ---- advantages ---- */
 
-static void check_advantages(const char *key, bool no_std) {
-    enum { MAX = 16 };
-    float group[MAX], reward[MAX], want[MAX], got[MAX];
-    int n = read_floats(clime_tree_get(golden, "groups"), group, MAX);
-    assert_int_equal(read_floats(clime_tree_get(golden, "rewards"), reward, MAX), n);
-    assert_int_equal(read_floats(clime_tree_get(golden, key), want, MAX), n);
-    struct clime_sample s[MAX] = {0};
-    const struct clime_sample *p[MAX];
-    for (int i = 0; i < n; i++) {
-        s[i].group = (int64_t)group[i];
-        s[i].reward = reward[i];
-        s[i].has_reward = true;
-        p[i] = &s[i];
+static void check_advantages(const struct cJSON *c) {
+    struct clime_error e = {0};
+    const char *name = clime_tree_str(clime_tree_get(c, "estimator"), "");
+    struct clime_learner_options o = {.estimator = clime_estimator_find(name, &e),
+                                      .gamma = num(c, "gamma"),
+                                      .kl_coef = num(c, "kl_coef"),
+                                      .kl_loss_type = kl_type_of(c),
+                                      .disable_grpo_std_normalization = flag(c, "no_std"),
+                                      .disable_rewards_normalization = flag(c, "raw")};
+    struct clime_stream s;
+    float want[MAX_TOKENS], old[MAX_TOKENS], ref[MAX_TOKENS], kl[MAX_TOKENS];
+    assert_non_null(o.estimator);
+    clime_stream_init(&s, f.p, NULL, f.n, INT64_MIN);
+    assert_int_equal(read_floats(clime_tree_get(c, "adv"), want, MAX_TOKENS), s.n);
+    gather(&s, f.old, old);
+    gather(&s, f.ref, ref);
+    for (int64_t k = 0; k < s.n; k++) {
+        double unused;
+        kl[k] = (float)clime_kl_value(o.kl_loss_type, (double)old[k], (double)ref[k], &unused);
     }
-    struct clime_learner_options o = {.disable_grpo_std_normalization = no_std};
-    struct clime_error e;
-    assert_int_equal(clime_advantages(&o, p, n, got, &e), CLIME_OK);
-    for (int i = 0; i < n; i++) assert_close(got[i], want[i], 1e-5);
-    s[2].has_reward = false; /* a failure is no reward 0 */
-    assert_int_equal(clime_advantages(&o, p, n, got, &e), CLIME_ERR_INTERNAL);
+    assert_int_equal(clime_estimate_advantages(&o, f.p, f.reward, o.kl_coef != 0 ? kl : NULL, &s, &e), CLIME_OK);
+    if (flag(c, "whiten")) clime_whiten(s.adv, s.n);
+    for (int64_t k = 0; k < s.n; k++) assert_close((double)s.adv[k], (double)want[k], 1e-5);
+    f.reward[2] = INFINITY; /* a failure is no reward */
+    assert_int_equal(clime_estimate_advantages(&o, f.p, f.reward, NULL, &s, &e), CLIME_ERR_INTERNAL);
+    f.reward[2] = 0;
+    clime_stream_free(&s);
 }
 
-static void test_grpo(void **state) {
+static void test_advantages(void **state) {
     (void)state;
-    check_advantages("grpo", false);
+    int n = 0;
+    const struct cJSON *c = clime_tree_first(clime_tree_get(golden, "advantages"));
+    for (; c; c = clime_tree_next(c), n++) check_advantages(c);
+    assert_int_equal(n, 15);
 }
 
-static void test_grpo_without_deviation(void **state) {
+static void test_unknown_estimators(void **state) {
     (void)state;
-    check_advantages("centred", true);
+    struct clime_error e = {0};
+    assert_null(clime_estimator_find("ppo", &e));
+    assert_non_null(strstr(e.msg, "critic"));
+    assert_null(clime_estimator_find("grop", &e));
+    assert_non_null(strstr(e.msg, "reinforce_plus_plus_baseline, rloo"));
 }
 
 /* ---- loss ---- */
 
-enum { MAX_TOKENS = 32, MAX_SAMPLES = 8 };
-
-static enum clime_kl_type kl_type_of(const char *name) {
-    static const char *const names[] = {"k1", "k2", "k3", "low_var_kl"};
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(names[i], name)) return (enum clime_kl_type)i;
-    fail_msg("kl type %s", name);
-    return CLIME_KL_K1;
+static struct clime_learner_options loss_options(const struct cJSON *c) {
+    static const char *const modes[] = {"truncate", "icepop", "mask"};
+    static const char *const levels[] = {"token", "sequence", "geometric"};
+    static const char *const reductions[] = {"member", "token", "constant"};
+    struct clime_error e = {0};
+    struct clime_learner_options o = {
+        .estimator = clime_estimator_find(clime_tree_str(clime_tree_get(c, "estimator"), ""), &e),
+        .eps_clip = num(c, "eps_clip"),
+        .eps_clip_high = num(c, "eps_clip_high"),
+        .eps_clip_c = num(c, "eps_clip_c"),
+        .use_kl_loss = true,
+        .kl_loss_coef = num(c, "kl_coef"),
+        .kl_loss_type = kl_type_of(c),
+        .use_unbiased_kl = flag(c, "unbiased"),
+        .entropy_coef = num(c, "ent_coef"),
+        .use_opsm = flag(c, "opsm"),
+        .opsm_delta = num(c, "opsm_delta"),
+        .mask_offpolicy = flag(c, "mask_offpolicy"),
+        .correction = {.use_tis = flag(c, "tis"),
+                       .tis_mode = (enum clime_is_mode)choice(c, "tis_mode", modes, 3),
+                       .tis_level = (enum clime_is_level)choice(c, "tis_level", levels, 3),
+                       .tis_low = num(c, "tis_low"),
+                       .tis_high = num(c, "tis_high"),
+                       .tis_batch_normalize = flag(c, "tis_normalize"),
+                       .use_rs = flag(c, "rs"),
+                       .rs_level = (enum clime_is_level)choice(c, "rs_level", levels, 3),
+                       .rs_low = num(c, "rs_low"),
+                       .rs_high = num(c, "rs_high"),
+                       .veto = num(c, "veto")},
+    };
+    int reduction = choice(c, "reduction", reductions, 3);
+    o.calculate_per_token_loss = reduction == 1;
+    if (reduction == 2) o.loss_token_divisor = (int64_t)num(c, "divisor");
+    assert_non_null(o.estimator);
+    assert_true(clime_loss_needs_old(&o) == flag(c, "corrected"));
+    return o;
 }
 
-static void check_case(const struct cJSON *c, int split) {
-    float len[MAX_SAMPLES], adv[MAX_SAMPLES], behave[MAX_TOKENS], logp[MAX_TOKENS], ref[MAX_TOKENS];
-    float entropy[MAX_TOKENS], want_logp[MAX_TOKENS], want_ent[MAX_TOKENS], got_logp[MAX_TOKENS], got_ent[MAX_TOKENS];
-    int n_samples = read_floats(clime_tree_get(c, "lengths"), len, MAX_SAMPLES);
-    read_floats(clime_tree_get(c, "adv"), adv, MAX_SAMPLES);
-    int n = read_floats(clime_tree_get(c, "behave"), behave, MAX_TOKENS);
-    read_floats(clime_tree_get(c, "logp"), logp, MAX_TOKENS);
-    read_floats(clime_tree_get(c, "ref"), ref, MAX_TOKENS);
-    read_floats(clime_tree_get(c, "entropy"), entropy, MAX_TOKENS);
-    read_floats(clime_tree_get(c, "g_logp"), want_logp, MAX_TOKENS);
-    read_floats(clime_tree_get(c, "g_entropy"), want_ent, MAX_TOKENS);
-
-    struct clime_learner_options o = {
-        .eps_clip = clime_tree_num(clime_tree_get(c, "eps_clip"), 0),
-        .eps_clip_high = clime_tree_num(clime_tree_get(c, "eps_clip_high"), 0),
-        .kl_loss_coef = clime_tree_num(clime_tree_get(c, "kl_coef"), 0),
-        .entropy_coef = clime_tree_num(clime_tree_get(c, "ent_coef"), 0),
-        .kl_loss_type = kl_type_of(clime_tree_str(clime_tree_get(c, "kl_type"), "")),
-        .calculate_per_token_loss = clime_tree_bool(clime_tree_get(c, "per_token"), false),
-        .use_kl_loss = true,
-    };
-    /* The samples: a prompt of 2 tokens; between the trained tokens stands one with mask 0. */
-    struct clime_sample samples[MAX_SAMPLES] = {0};
-    const struct clime_sample *p[MAX_SAMPLES];
-    uint8_t mask[MAX_SAMPLES][2 * MAX_TOKENS] = {{0}};
-    float sample_logp[MAX_SAMPLES][2 * MAX_TOKENS] = {{0}};
-    int at = 0;
-    for (int i = 0; i < n_samples; i++) {
-        samples[i] = (struct clime_sample){.n_prompt = 2, .n_response = 2 * (int)len[i] + 1};
-        for (int k = 0; k < (int)len[i]; k++) {
-            mask[i][2 * k + 1] = 1;
-            sample_logp[i][2 * k + 1] = behave[at++];
-        }
-        samples[i].mask = mask[i];
-        samples[i].logp = sample_logp[i];
-        p[i] = &samples[i];
-    }
+/* The case with its samples in micro-batches of `split`, taken from the front or from the back. */
+static void check_loss(const struct cJSON *c, int split, bool backwards) {
+    struct clime_learner_options o = loss_options(c);
     struct clime_stream s;
-    clime_stream_init(&s, p, n_samples);
-    assert_int_equal(s.n, n);
-    assert_int_equal(s.row[0], 2 - 1 + 1); /* the token at response place 1 is predicted by the row before it */
-    clime_loss_weights(&o, adv, (int64_t)clime_tree_num(clime_tree_get(c, "global_batch"), 0), &s);
-    memcpy(s.ref, ref, (size_t)n * sizeof *ref);
-
+    struct clime_correction_stats corrected = {0};
     struct clime_loss_sums sums = {0};
-    int64_t index[MAX_TOKENS];
-    for (int i = 0; i < n; i++) index[i] = i;
-    for (int first = 0; first < n; first += split) { /* micro-batches add up */
-        int m = n - first < split ? n - first : split;
-        clime_loss_tokens(&o, &s, index + first, m, logp + first, entropy + first, -1, got_logp + first,
-                          got_ent + first, &sums);
+    float logp[MAX_TOKENS], entropy[MAX_TOKENS], want[MAX_TOKENS], want_ent[MAX_TOKENS];
+    clime_stream_init(&s, f.p, clime_loss_needs_old(&o) ? f.estimate : f.server, f.n,
+                      o.mask_offpolicy ? (int64_t)num(golden, "version") : INT64_MIN);
+    gather(&s, f.logp, logp);
+    gather(&s, f.ref, s.ref);
+    gather(&s, f.entropy, entropy);
+    assert_int_equal(read_floats(clime_tree_get(c, "g_logp"), want, MAX_TOKENS), s.n);
+    assert_int_equal(read_floats(clime_tree_get(c, "g_entropy"), want_ent, MAX_TOKENS), s.n);
+    clime_loss_weights(&o, (int64_t)num(c, "global_batch"), &s);
+    if (clime_loss_needs_old(&o)) clime_correct(&o, &s, &corrected);
+    assert_true(corrected.rejected == num(c, "rejected"));
+
+    for (int first = 0; first < f.n; first += split) { /* micro-batches add up */
+        int32_t which[MAX_SAMPLES];
+        float lp[MAX_TOKENS], en[MAX_TOKENS], g[MAX_TOKENS], g_en[MAX_TOKENS];
+        int n = f.n - first < split ? f.n - first : split, m = 0;
+        for (int i = 0; i < n; i++) {
+            which[i] = backwards ? f.n - 1 - first - i : first + i;
+            for (int64_t k = s.first[which[i]]; k < s.first[which[i] + 1]; k++, m++) {
+                lp[m] = logp[k];
+                en[m] = entropy[k];
+            }
+        }
+        clime_loss_samples(&o, &s, which, n, lp, en, -1, g, g_en, &sums);
+        m = 0;
+        for (int i = 0; i < n; i++)
+            for (int64_t k = s.first[which[i]]; k < s.first[which[i] + 1]; k++, m++) {
+                assert_close((double)g[m], (double)want[k], 1e-5);
+                assert_close((double)g_en[m], (double)want_ent[k], 1e-5);
+            }
     }
-    assert_close(sums.loss, clime_tree_num(clime_tree_get(c, "loss"), NAN), 1e-5);
-    for (int i = 0; i < n; i++) {
-        assert_close(got_logp[i], want_logp[i], 1e-5);
-        assert_close(got_ent[i], want_ent[i], 1e-5);
-    }
+    assert_close(sums.loss, num(c, "loss"), 1e-5);
+    assert_true(sums.n == (double)s.n);
     assert_int_equal(sums.gap_tokens, 0);
     clime_stream_free(&s);
 }
@@ -153,13 +258,37 @@ static void check_case(const struct cJSON *c, int split) {
 static void test_loss(void **state) {
     (void)state;
     int n = 0;
-    const struct cJSON *c = clime_tree_first(clime_tree_get(golden, "cases"));
-    for (; c; c = clime_tree_next(c), n++) {
-        check_case(c, MAX_TOKENS);
-        check_case(c, 3);
-        check_case(c, 1);
-    }
-    assert_int_equal(n, 5);
+    const struct cJSON *c = clime_tree_first(clime_tree_get(golden, "losses"));
+    for (; c; c = clime_tree_next(c), n++)
+        for (int split = 1; split <= MAX_SAMPLES; split = split == 1 ? 3 : split + 13) {
+            check_loss(c, split, false);
+            check_loss(c, split, true);
+        }
+    assert_int_equal(n, 36);
+}
+
+/* Where trainer and server agree on every bit, a correction changes no bit. */
+static void test_corrections_without_a_gap(void **state) {
+    (void)state;
+    struct clime_learner_options o = {
+        .use_kl_loss = true,
+        .kl_loss_coef = 0.1,
+        .entropy_coef = 0.1,
+        .correction = {.use_tis = true, .tis_high = 2, .use_rs = true, .rs_low = 0.5, .rs_high = 2, .veto = 0.5}};
+    struct clime_stream a, b;
+    struct clime_correction_stats stats = {0};
+    clime_stream_init(&a, f.p, f.server, f.n, INT64_MIN);
+    clime_stream_init(&b, f.p, f.server, f.n, INT64_MIN);
+    clime_loss_weights(&o, 8, &a);
+    clime_loss_weights(&o, 8, &b);
+    clime_correct(&o, &b, &stats);
+    size_t bytes = (size_t)a.n * sizeof(float);
+    assert_memory_equal(a.w_pg, b.w_pg, bytes);
+    assert_memory_equal(a.w_kl, b.w_kl, bytes);
+    assert_memory_equal(a.w_ent, b.w_ent, bytes);
+    assert_true(stats.rho == (double)a.n && stats.rho_abs == 0 && stats.changed + stats.rejected + stats.veto == 0);
+    clime_stream_free(&a);
+    clime_stream_free(&b);
 }
 
 static void test_gap_counts_the_current_version_only(void **state) {
@@ -173,14 +302,16 @@ static void test_gap_counts_the_current_version_only(void **state) {
     b.mixed_kv = true;
     const struct clime_sample *p[2] = {&a, &b};
     struct clime_stream s;
-    clime_stream_init(&s, p, 2);
-    float adv[2] = {1, 1};
-    struct clime_learner_options o = {.eps_clip = 0.2, .eps_clip_high = 0.2};
-    clime_loss_weights(&o, adv, 2, &s);
+    struct clime_estimate est[2] = {{.advantage = 1}, {.advantage = 1}};
+    clime_stream_init(&s, p, est, 2, INT64_MIN);
+    struct clime_error e;
+    struct clime_learner_options o = {
+        .eps_clip = 0.2, .eps_clip_high = 0.2, .estimator = clime_estimator_find("grpo", &e)};
+    clime_loss_weights(&o, 2, &s);
     struct clime_loss_sums sums = {0};
-    int64_t first[4] = {0, 1, 2, 3}, second[4] = {4, 5, 6, 7};
-    clime_loss_tokens(&o, &s, first, 4, now, NULL, 6, g, NULL, &sums);
-    clime_loss_tokens(&o, &s, second, 4, now, NULL, 6, g, NULL, &sums);
+    int32_t which[2] = {0, 1};
+    clime_loss_samples(&o, &s, which, 1, now, NULL, 6, g, NULL, &sums);
+    clime_loss_samples(&o, &s, which + 1, 1, now, NULL, 6, g, NULL, &sums);
     assert_int_equal(sums.gap_tokens, 2);
     assert_true(sums.gap_max == 0.5);
     clime_stream_free(&s);
@@ -226,9 +357,13 @@ static void test_schedules(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grpo),      cmocka_unit_test(test_grpo_without_deviation),
-        cmocka_unit_test(test_loss),      cmocka_unit_test(test_gap_counts_the_current_version_only),
-        cmocka_unit_test(test_first_fit), cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_advantages),
+        cmocka_unit_test(test_unknown_estimators),
+        cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_corrections_without_a_gap),
+        cmocka_unit_test(test_gap_counts_the_current_version_only),
+        cmocka_unit_test(test_first_fit),
+        cmocka_unit_test(test_schedules),
     };
     return cmocka_run_group_tests(tests, read_golden, free_golden);
 }

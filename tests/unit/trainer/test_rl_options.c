@@ -105,8 +105,23 @@ static void test_inert_and_refused(void **state) {
         {"--num-layers 36 --swiglu --norm-epsilon 1e-6 --optimizer adam --hidden-dropout 0.0", NULL},
         {"--over-sampling-batch-size 8 --update-weights-interval 1 --balance-data", NULL},
         {"--tensor-model-parallel-size 2", "--tensor-model-parallel-size 2 cannot be honoured"},
-        {"--kl-coef 0.1", "--kl-coef 0.1 cannot be honoured: KL in the reward"},
-        {"--advantage-estimator gspo", "estimator"},
+        {"--advantage-estimator gspo --kl-coef 0.1 --eps-clip-c 3 --use-tis --tis-clip-low 0.5 --opsm-delta 1", NULL},
+        {"--advantage-estimator reinforce_plus_plus --normalize-advantages --gamma 0.9", NULL},
+        {"--use-tis --custom-tis-function-path slime.backends.megatron_utils.loss.icepop_function", NULL},
+        {"--use-rollout-logprobs --use-opsm", NULL},
+        {"--advantage-estimator ppo", "ppo cannot be honoured: it needs a critic"},
+        {"--advantage-estimator gpro", "gpro is unknown: there are grpo"},
+        {"--advantage-estimator reinforce_plus_plus", "needs --normalize-advantages"},
+        {"--advantage-estimator rloo", "compares a sample with others"},
+        {"--gamma 0.9", "--gamma has no meaning"},
+        {"--advantage-estimator rloo --n-samples-per-prompt 2 --disable-rewards-normalization",
+         "subtracts no group mean"},
+        {"--eps-clip-c 1", "--eps-clip-c must be above 1"},
+        {"--kl-coef 0.1 --use-kl-loss --kl-loss-coef 0.1", "in the reward (--kl-coef) or in the loss"},
+        {"--calculate-per-token-loss --loss-token-divisor 5", "one of --calculate-per-token-loss"},
+        {"--use-tis --custom-tis-function-path mis.compute", "mis.compute cannot be honoured"},
+        {"--use-tis --tis-clip 0.5 --tis-clip-low 0.5", "lower bound"},
+        {"--use-tis --use-rollout-logprobs", "--use-rollout-logprobs: --use-tis"},
         {"--partial-rollout", "--partial-rollout cannot be honoured"},
         {"--over-sampling-batch-size 64", "--over-sampling-batch-size 64 cannot be honoured"},
         {"--custom-rm-path x.py", "Python"},
@@ -136,9 +151,9 @@ static void test_inert_options_are_explained(void **state) {
     struct clime_buf b;
     (void)state;
     clime_buf_init(&b, 65536);
-    assert_int_equal(parse(BASE "--num-rollout 1 --kl-coef 0.00 --swiglu", &o, &e), CLIME_OK);
+    assert_int_equal(parse(BASE "--num-rollout 1 --lambd 1.00 --swiglu", &o, &e), CLIME_OK);
     clime_rl_inert_explain(&o, &b);
-    assert_non_null(strstr(b.data, "--kl-coef 0.00: "));
+    assert_non_null(strstr(b.data, "--lambd 1.00: "));
     assert_non_null(strstr(b.data, "--swiglu: the model's shape"));
     assert_null(strstr(b.data, "--seed"));
     clime_buf_free(&b);
@@ -151,10 +166,13 @@ static void test_deciding_options(void **state) {
     (void)state;
     assert_int_equal(parse(BASE "--num-rollout 1", &a, &e), CLIME_OK);
     assert_int_equal(parse(BASE "--num-rollout 9 --num-servers 4 --threads 2 --save-interval 3", &b, &e), CLIME_OK);
-    assert_int_equal(parse(BASE "--num-rollout 1 --lr 0.25", &c, &e), CLIME_OK);
+    assert_int_equal(parse(BASE "--num-rollout 1 --lr 0.25 --use-tis --advantage-estimator cispo", &c, &e), CLIME_OK);
     assert_string_equal(a.options_json, b.options_json);
     assert_string_not_equal(a.options_json, c.options_json);
     assert_non_null(strstr(c.options_json, "\"lr\":0.25"));
+    assert_non_null(strstr(c.options_json, "\"advantage-estimator\":\"cispo\""));
+    assert_non_null(strstr(c.options_json, "\"use-tis\":true"));
+    assert_non_null(strstr(c.options_json, "\"tis-clip\":2"));
     clime_rl_options_free(&a);
     clime_rl_options_free(&b);
     clime_rl_options_free(&c);

@@ -1,0 +1,79 @@
+/* Estimators: from rewards to advantages, and the policy term that goes with them. One row and one small file each.
+ *
+ * A row's functions are pure; the learner calls `advantages` once a rollout and `policy` for each sample of each
+ * micro-batch. Both see only trained tokens. docs/algorithms.md has every formula with its source.
+ */
+#ifndef CLIME_TRAINER_ALGORITHM_ESTIMATOR_H
+#define CLIME_TRAINER_ALGORITHM_ESTIMATOR_H
+
+#include "trainer/algorithm/stream.h"
+#include "trainer/learner.h"
+
+/* What a sample is compared with: its group, by group number, wherever its members stand and however many there are. A
+ * member that fanned out into several samples counts once, with the mean of their rewards. */
+struct clime_peers {
+    double mean, std; /* of the group's members; std with n - 1, 0 for one member */
+    double own;       /* the sample's member's reward */
+    int n;            /* members */
+};
+
+struct clime_estimator_input {
+    const struct clime_learner_options *o;
+    const struct clime_stream *s;
+    const double *reward;            /* [n_samples] less kl_coef times the sample's KL, unless kl_per_token */
+    const struct clime_peers *peers; /* [n_samples] */
+    const float *kl;                 /* [s->n] per token, old against reference; NULL without --kl-coef */
+};
+
+/* Policy terms of one sample's n tokens, to be minimised. w[t]: the token's weight in the loss. Sets pg[t] (not
+ * weighted), g[t] = d(sum_u w[u] pg[u]) / d logp[t], and clipped[t]. */
+struct clime_policy_tokens {
+    int n;
+    const float *logp, *old, *adv;
+    const double *w;
+    double *pg, *g;
+    uint8_t *clipped;
+};
+typedef void clime_policy_fn(const struct clime_learner_options *o, const struct clime_policy_tokens *t);
+
+struct clime_estimator {
+    const char *name;      /* --advantage-estimator */
+    const char *advantage; /* formula, for --explain */
+    const char *policy_text;
+    void (*advantages)(const struct clime_estimator_input *in, float *adv /* [s->n] */);
+    clime_policy_fn *policy;
+    bool must_whiten;  /* --normalize-advantages is part of it */
+    bool needs_peers;  /* groups of one have no baseline */
+    bool kl_per_token; /* takes the KL of the reward token by token; else it comes off the sample's reward */
+    bool takes_gamma;  /* discounts within a sample */
+    bool takes_std;    /* divides by the deviation, unless --disable-grpo-std-normalization */
+    bool takes_raw;    /* subtracts a mean, unless --disable-rewards-normalization */
+};
+
+extern const struct clime_estimator clime_estimator_grpo, clime_estimator_gspo, clime_estimator_cispo,
+    clime_estimator_reinforce_plus_plus, clime_estimator_reinforce_plus_plus_baseline, clime_estimator_rloo;
+
+/* By name; NULL with *e set (CLIME_ERR_INPUT), which names those there are. */
+const struct clime_estimator *clime_estimator_find(const char *name, struct clime_error *e);
+
+/* Fills s->adv: peers by group, then the estimator's row. reward[n_samples]; kl as in the input.
+ * CLIME_ERR_INTERNAL for a reward that is not finite. */
+enum clime_err clime_estimate_advantages(const struct clime_learner_options *o,
+                                         const struct clime_sample *const *samples, const double *reward,
+                                         const float *kl, struct clime_stream *s, struct clime_error *e);
+
+/* --normalize-advantages: (A - mean) / sqrt(var + 1e-8) over the trained tokens of a rollout, var with n - 1. */
+void clime_whiten(float *adv, int64_t n);
+
+/* ---- parts that several rows share ---- */
+
+/* Each token gets its sample's reward, centred and divided as GRPO does. */
+void clime_advantages_grpo(const struct clime_estimator_input *in, float *adv);
+
+/* PPO's clipped surrogate with the separate bounds of DAPO and dual clip (docs/algorithms.md), token by token. */
+clime_policy_fn clime_policy_clip;
+
+/* Value of the clipped surrogate at the ratio r; *grad = its derivative by log r. */
+double clime_clip(const struct clime_learner_options *o, double r, double adv, double *grad, uint8_t *clipped);
+
+#endif
