@@ -25,7 +25,7 @@ struct attn_args {
 
 static inline attn_args attn_args_of(const struct clime_heads *h, const struct clime_attn *a, const void *q,
                                      const void *k, const void *v, void *out, float *lse) {
-    CHECK(h->H % h->HK == 0);
+    CHECK(h->H % h->HK == 0 && h->scale > 0); /* the largest score is the largest q.k */
     attn_args r = {a->n_seq, h->H, h->HK, h->Dh, h->scale, h->scale * 1.4426950408889634f};
     r.q_start = a->q_start;
     r.pos0 = a->pos0;
@@ -50,6 +50,13 @@ static __device__ __forceinline__ size_t attn_block_at(const attn_args &a, int s
     return ((size_t)(a.q_start[seq] + b * CLIME_PAGE) * a.HK + head) * a.Dh;
 }
 
+/* 2^x, one instruction: relative error 2^-22, 0 below 2^-126. */
+static __device__ __forceinline__ float attn_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* A running softmax with unnormalised output: weights of e^(z - m) in base 2, their sum l. */
 struct attn_weights {
     float m, l, keep, add; /* the merged maximum and sum; factors of the old and the new output */
@@ -58,8 +65,8 @@ struct attn_weights {
 static __device__ __forceinline__ attn_weights attn_merge(float m, float l, float m_new, float l_new) {
     attn_weights w;
     w.m = fmaxf(m, m_new);
-    w.keep = exp2f(m - w.m);
-    w.add = exp2f(m_new - w.m);
+    w.keep = attn_exp2(m - w.m);
+    w.add = attn_exp2(m_new - w.m);
     w.l = __fmaf_rn(l_new, w.add, l * w.keep);
     return w;
 }
@@ -68,8 +75,9 @@ static __device__ __forceinline__ float attn_merge_value(const attn_weights &w, 
     return __fmaf_rn(o_new, w.add, o * w.keep);
 }
 
-static __device__ __forceinline__ bf16 attn_value(float o, float l) {
-    return b_of(o * (1.0f / l));
+/* + 0: a zero is +0, whether its chain began with 0 + or not. */
+static __device__ __forceinline__ float attn_value(float o, float l) {
+    return o * (1.0f / l) + 0.0f;
 }
 static __device__ __forceinline__ float attn_lse(float m, float l) {
     return (m + log2f(l)) * LN2;
@@ -107,7 +115,11 @@ static inline int attn_n_tiles(const struct clime_attn *a, int rows, int heads) 
     return n;
 }
 
-/* attn_plain.cu: any head size up to 256; attn_bwd.cu: 64 and 128 */
+/* attn_fwd_wgmma.cu: prefill and training, head sizes 64 and 128 */
+void clime_cuda_attn_tiles_open(struct clime_dev *d);
+void clime_cuda_attn_tiles(struct clime_dev *d, const attn_args &a, const struct clime_attn *batch, int T);
+
+/* attn_plain.cu: any head size up to 256 */
 void clime_cuda_attn_plain(struct clime_dev *d, const attn_args &a, int T);
 void clime_cuda_attn_bwd_plain(struct clime_dev *d, const attn_args &a, int T, const bf16 *dout, bf16 *dq, bf16 *dk,
                                bf16 *dv);

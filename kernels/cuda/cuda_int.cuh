@@ -31,6 +31,7 @@ struct clime_dev {
     void *outgrown[64]; /* scratch that a graph may hold the address of: kept until close */
     int n_outgrown, n_graphs;
     bool recording;          /* between graph_begin and graph_end */
+    int *ticket;             /* the next tile of attn_fwd_wgmma.cu; 0 between launches */
     char *h_stage;           /* pinned ring that small copies to the device go through */
     size_t staged;           /* bytes of it in use since the stream was last idle */
     void *h_drawn, *d_drawn; /* results of sample and top_logp until the next sync */

@@ -123,6 +123,7 @@ void clime_cuda_close(struct clime_dev *d) {
     clime_lt_close(d);
     for (int i = 0; i < d->n_outgrown; i++) cudaFree(d->outgrown[i]);
     cudaFree(d->scratch);
+    cudaFree(d->ticket);
     cudaFree(d->d_drawn);
     cudaFreeHost(d->h_drawn);
     cudaFreeHost(d->h_stage);

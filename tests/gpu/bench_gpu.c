@@ -52,17 +52,19 @@ static void *room(size_t bytes) {
     return p;
 }
 
-/* bf16 noise of standard deviation about 0.02, one block made on the host and repeated. */
-static void fill(void *p, size_t bytes) {
+/* bf16 noise, uniform below `most`, one block made on the host and repeated. */
+static void fill_below(void *p, size_t bytes, float most) {
     static uint16_t *block;
+    static float made;
     enum { N = 8 << 20 };
-    if (!block) {
-        block = xmalloc(N * 2);
+    if (!block) block = xmalloc(N * 2);
+    if (made != most) {
         uint64_t h = 1;
         for (size_t i = 0; i < N; i++) {
             h = h * 6364136223846793005u + 1442695040888963407u;
-            block[i] = bf16_of(((float)(int32_t)(h >> 32)) * 0x1p-31f * 0.035f);
+            block[i] = bf16_of(((float)(int32_t)(h >> 32)) * 0x1p-31f * most);
         }
+        made = most;
     }
     for (size_t at = 0; at < bytes; at += N * 2) {
         size_t n = bytes - at < N * 2 ? bytes - at : N * 2;
@@ -71,6 +73,10 @@ static void fill(void *p, size_t bytes) {
         else
             ops->copy(dev, (char *)p + at, p, n);
     }
+}
+
+static void fill(void *p, size_t bytes) {
+    fill_below(p, bytes, 0.035f);
 }
 
 static struct clime_model *make_model(void) {
@@ -348,6 +354,47 @@ static void bench_serving(struct clime_model *m) {
     clime_kv_close(m, &kv);
 }
 
+/* ---- attention alone ---- */
+
+/* n_seq sequences of `rows` rows each, packed, or paged after `before` positions. */
+static void bench_attention_of(struct clime_heads h, int n_seq, int rows, int before) {
+    int T = n_seq * rows, keys = before + rows, pages = (keys + CLIME_PAGE - 1) / CLIME_PAGE;
+    size_t Q = (size_t)T * (size_t)(h.H * h.Dh) * 2, KV = (size_t)(n_seq * pages * CLIME_PAGE) * (size_t)(h.HK * h.Dh);
+    int32_t start[65], pos0[64], *table = xmalloc((size_t)(n_seq * pages) * 4);
+    for (int i = 0; i <= n_seq; i++) start[i] = i * rows;
+    for (int i = 0; i < n_seq; i++) pos0[i] = before;
+    for (int i = 0; i < n_seq * pages; i++) table[i] = (int32_t)((long)i * 7919 % (n_seq * pages));
+    void *q = room(Q), *k = room(KV * 2), *v = room(KV * 2), *out = room(Q), *lse = room((size_t)(T * h.H) * 4);
+    void *d_start = room(sizeof start), *d_pos0 = room(sizeof pos0), *d_table = room((size_t)(n_seq * pages) * 4);
+    ops->copy_in(dev, d_start, start, sizeof start);
+    ops->copy_in(dev, d_pos0, pos0, sizeof pos0);
+    ops->copy_in(dev, d_table, table, (size_t)(n_seq * pages) * 4);
+    fill_below(q, Q, 1.7f);
+    fill_below(k, KV * 2, 1.7f);
+    fill_below(v, KV * 2, 1.7f);
+    struct clime_attn a = {.n_seq = n_seq, .q_start = d_start, .h_q_start = start, .max_len = keys};
+    if (before > 0) a.pos0 = d_pos0, a.h_pos0 = pos0, a.page_table = d_table, a.max_pages = pages;
+    double s;
+    TIME(s, 10, ops->attn(dev, &h, T, &a, q, k, v, out, before > 0 ? NULL : lse));
+    double pairs = (double)n_seq * rows * (before + rows / 2.0);
+    printf("attention forward, head size %d, %d x %d rows after %d: %.0f us, %.0f TFLOP/s\n", h.Dh, n_seq, rows, before,
+           s * 1e6, 4 * pairs * h.H * h.Dh / s * 1e-12);
+    void *all[] = {q, k, v, out, lse, d_start, d_pos0, d_table};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) ops->free(dev, all[i]);
+    free(table);
+}
+
+static void bench_attention(void) {
+    static const struct clime_heads HEADS[] = {{32, 8, 128, 0.0884f}, {32, 8, 64, 0.125f}};
+    for (size_t i = 0; i < CLIME_COUNT(HEADS); i++) {
+        bench_attention_of(HEADS[i], 1, 8192, 0);
+        bench_attention_of(HEADS[i], 4, 2048, 0);
+        bench_attention_of(HEADS[i], 16, 512, 0);
+        bench_attention_of(HEADS[i], 1, 2048, 8192 - 2048);
+        bench_attention_of(HEADS[i], 1, 32768, 0);
+    }
+}
+
 /* ---- training ---- */
 
 static void bench_training(struct clime_model *m, int n_seq, int len) {
@@ -405,10 +452,10 @@ static void bench_optimizer(void) {
     for (int i = 0; i < 5; i++) ops->free(dev, all[i]);
 }
 
-/* No argument: everything. "training", "decode": only that. */
+/* No argument: everything. "attention", "training", "decode": only that. */
 int main(int argc, char **argv) {
     const char *only = argc > 1 ? argv[1] : "";
-    bool training = strcmp(only, "decode") != 0, decode = strcmp(only, "training") != 0, all = training && decode;
+    bool all = !*only, training = all || strcmp(only, "training") == 0, decode = all || strcmp(only, "decode") == 0;
     struct side s;
     clime_log_open("bench", CLIME_LOG_INFO);
     side_open(&s, "cuda");
@@ -416,6 +463,8 @@ int main(int argc, char **argv) {
     dev = s.dev;
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("%s\n", clime_dev_info(dev)->name);
+    if (all || strcmp(only, "attention") == 0) bench_attention();
+    if (strcmp(only, "attention") == 0) return 0;
     bench_ceilings();
     struct clime_model *m = make_model();
     if (all) bench_optimizer();

@@ -57,8 +57,8 @@ static void *to_pool(struct gpu_test *t, const struct clime_heads *h, const void
 }
 
 static void test_attention(struct gpu_test *t) {
-    static const struct clime_heads CASES[] = {
-        {8, 2, 128, 0.0884f}, {8, 8, 64, 0.125f}, {16, 1, 128, 0.0884f}, {6, 2, 40, 0.158f}};
+    static const struct clime_heads CASES[] = {{8, 2, 128, 0.0884f}, {8, 8, 64, 0.125f},    {16, 1, 128, 0.0884f},
+                                               {14, 2, 64, 0.125f},  {20, 1, 128, 0.0884f}, {6, 2, 40, 0.158f}};
     static const int CUTS[] = {0, 1, 3, 67, 68, 511, 513, 900, 1024, 1025, LEN};
     static const int AT_POS[] = {0, 1, 63, 64, 200, 511, 512, 513, 1023, 1024, LEN - 1};
     const struct clime_ops *ops = t->gpu.ops;
@@ -128,6 +128,41 @@ static void test_attention(struct gpu_test *t) {
 }
 
 /* Sums over rows have no race to show: two runs, the same bits. */
+/* A pack of more sequences than a warp has lanes, of all lengths, each against itself alone. */
+static void test_pack(struct gpu_test *t) {
+    enum { N = 77 };
+    static const struct clime_heads CASES[] = {{4, 2, 128, 0.0884f}, {7, 1, 64, 0.125f}};
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    int32_t start[N + 1] = {0};
+    for (int i = 0; i < N; i++) start[i + 1] = start[i] + (i % 11 == 5 ? 600 + i : i % 7 == 3 ? 64 : 1 + i * 37 % 150);
+    size_t T = (size_t)start[N];
+    for (size_t c = 0; c < CLIME_COUNT(CASES); c++) {
+        struct clime_heads h = CASES[c];
+        size_t Q = (size_t)(h.H * h.Dh), KV = (size_t)(h.HK * h.Dh), H = (size_t)h.H;
+        struct both q = both_random(t, T * Q, CLIME_BF16, 1.5), k = both_random(t, T * KV, CLIME_BF16, 1.5),
+                    v = both_random(t, T * KV, CLIME_BF16, 1), out = both_room(t, T * Q, CLIME_BF16),
+                    lse = both_room(t, T * H, CLIME_F32), alone = both_room(t, T * Q, CLIME_BF16),
+                    lse2 = both_room(t, T * H, CLIME_F32), d_start = both_ints(t, start, N + 1);
+        printf("pack of %d, H %d HK %d Dh %d\n", N, h.H, h.HK, h.Dh);
+        struct clime_attn a = {.n_seq = N, .q_start = d_start.gpu, .h_q_start = start, .max_len = 700};
+        ops->attn(d, &h, (int)T, &a, q.gpu, k.gpu, v.gpu, out.gpu, lse.gpu);
+        for (int i = 0; i < N; i++) {
+            size_t from = (size_t)start[i];
+            int32_t one[2] = {0, start[i + 1] - start[i]};
+            struct both d_one = both_ints(t, one, 2);
+            struct clime_attn b = {.n_seq = 1, .q_start = d_one.gpu, .h_q_start = one, .max_len = one[1]};
+            ops->attn(d, &h, one[1], &b, (char *)q.gpu + from * Q * 2, (char *)k.gpu + from * KV * 2,
+                      (char *)v.gpu + from * KV * 2, (char *)alone.gpu + from * Q * 2, (float *)lse2.gpu + from * H);
+            both_free(t, &d_one);
+        }
+        same_bits(t, "attn, pack", out.gpu, alone.gpu, T * Q * 2);
+        same_bits(t, "attn, pack, lse", lse.gpu, lse2.gpu, T * H * 4);
+        struct both *all[] = {&q, &k, &v, &out, &lse, &alone, &lse2, &d_start};
+        for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+    }
+}
+
 static void test_again(struct gpu_test *t) {
     enum { T = 700, N = 512, K = 768, V = 50 };
     const struct clime_ops *ops = t->gpu.ops;
@@ -172,6 +207,7 @@ int main(void) {
     struct gpu_test t;
     gpu_test_open(&t);
     test_attention(&t);
+    test_pack(&t);
     test_again(&t);
     test_product_rows(&t);
     return gpu_test_close(&t);

@@ -123,8 +123,8 @@ static void test_rope(struct gpu_test *t) {
 }
 
 static void test_attention(struct gpu_test *t) {
-    static const struct clime_heads CASES[] = {
-        {4, 2, 64, 0.125f}, {8, 2, 128, 0.0884f}, {4, 4, 128, 0.0884f}, {6, 2, 40, 0.16f}, {2, 1, 256, 0.0625f}};
+    static const struct clime_heads CASES[] = {{4, 2, 64, 0.125f}, {8, 2, 128, 0.0884f}, {4, 4, 128, 0.0884f},
+                                               {7, 1, 64, 0.125f}, {6, 2, 40, 0.16f},    {2, 1, 256, 0.0625f}};
     static const int32_t START[] = {0, 1, 6, 76, 140, 339, 1100};
     enum { N_SEQ = 6, T = 1100 };
     for (size_t c = 0; c < CLIME_COUNT(CASES); c++) {

@@ -1,0 +1,388 @@
+/* Causal attention of prefill and training on wgmma, head sizes 64 and 128. Launched by attn_fwd.cu.
+ *
+ * Blocks of threads stay and take tile after tile, the longest first. A tile is 64 rows of (position, query head of one
+ * KV head) for each of two warpgroups; a third one's first warp fetches blocks of 64 keys and values by tensor copies
+ * into a ring. A warpgroup asks for the scores of the next block before it weighs the last one's values, so that its
+ * softmax runs beside both its own product and the other group's (Shah et al. 2024). Queries, the output of the split
+ * under way and the merged output of the splits before it live in registers.
+ *
+ * What is computed is attn_rows.cuh's and attn.cuh's: bit for bit what decode computes. */
+#include "kernels/cuda/attn_rows.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+enum { CONSUMERS = 2, ROWS = CONSUMERS * 64, THREADS = (CONSUMERS + 1) * 128, PANEL = CLIME_PAGE * 128 };
+
+/* A tile, from the warp that fetches to those that multiply. */
+struct tile_info {
+    attn_span rows;
+    int first, n_blocks; /* its first row in the span; blocks of keys that any row sees, 0: there are no more tiles */
+};
+
+template <int DH> struct fwd_shared {
+    static constexpr int STAGES = DH == 128 ? 6 : 10;
+    struct {
+        char k[DH / 64][PANEL], v[DH / 64][PANEL];
+    } ring[STAGES];
+    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
+    uint64_t v_tail;
+    uint64_t tile_full[2], tile_empty[2];
+    tile_info tile[2];
+};
+
+/* A place in a ring: which stage, and the parity of the phase that fills it. */
+template <int STAGES> struct ring_at {
+    int stage, parity;
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+};
+
+/* ---- the warp that fetches ---- */
+
+/* Of a sequence's tiles, how many end before position p. */
+static __device__ __forceinline__ int tiles_before(const attn_span &s, int p) {
+    int n_tiles = (s.n + ROWS - 1) / ROWS;
+    if (p <= s.pos0) return 0;
+    if (p > s.pos0 + (s.n - 1) / s.group) return n_tiles;
+    return min((p - s.pos0) * s.group / ROWS, n_tiles - 1);
+}
+
+/* The sum over sequences of their tiles that end at position p or later. Every lane gets it. */
+static __device__ __forceinline__ int tiles_from(const attn_args &a, int head, int p) {
+    int n = 0;
+    for (int s = threadIdx.x & 31; s < a.n_seq; s += 32) {
+        attn_span rows = attn_rows_of(a, s, head);
+        n += (rows.n + ROWS - 1) / ROWS - tiles_before(rows, p);
+    }
+    return __reduce_add_sync(0xffffffffu, n);
+}
+
+/* The rank-th tile of a KV head, those that end latest first. One warp; every lane gets it. */
+static __device__ __forceinline__ tile_info find_tile(const attn_args &a, int head, int rank, int max_len, int *seq) {
+    int low = 0, high = max_len; /* the last position p that more than `rank` tiles reach: low <= p < high */
+    while (high - low > 1) {
+        int mid = (low + high) / 2;
+        if (tiles_from(a, head, mid) > rank)
+            low = mid;
+        else
+            high = mid;
+    }
+    int left = rank - tiles_from(a, head, low + 1), lane = threadIdx.x & 31;
+    for (int base = 0;; base += 32) { /* among those that end at this very position, by sequence */
+        int s = base + lane, n = 0, upto;
+        attn_span rows = {};
+        if (s < a.n_seq) {
+            rows = attn_rows_of(a, s, head);
+            n = tiles_before(rows, low + 1) - tiles_before(rows, low);
+        }
+        upto = n;
+#pragma unroll
+        for (int k = 1; k < 32; k *= 2) {
+            int other = __shfl_up_sync(0xffffffffu, upto, k);
+            if (lane >= k) upto += other;
+        }
+        unsigned over = __ballot_sync(0xffffffffu, upto > left);
+        if (over) {
+            int found = __ffs(over) - 1;
+            *seq = base + found;
+            rows = attn_rows_of(a, *seq, head);
+            int first = (tiles_before(rows, low) + left - __shfl_sync(0xffffffffu, upto - n, found)) * ROWS;
+            return {rows, first, low / CLIME_PAGE + 1};
+        }
+        left -= __shfl_sync(0xffffffffu, upto, 31);
+    }
+}
+
+/* Values past the end of a sequence are not its own, and 0 x NaN is NaN: they become zeros before anyone reads. */
+template <int DH> static __device__ __forceinline__ void clear_values(char (&v)[DH / 64][PANEL], int from) {
+    for (int e = from * 8 + (threadIdx.x & 31); e < CLIME_PAGE * 8; e += 32)
+#pragma unroll
+        for (int c = 0; c < DH / 64; c++) *(uint4 *)(v[c] + e * 16) = make_uint4(0, 0, 0, 0);
+    fence_async();
+    __syncwarp();
+}
+
+template <int DH>
+static __device__ void fetch(const attn_args &a, const CUtensorMap &k_map, const CUtensorMap &v_map, int n_items,
+                             int max_len, int *ticket, fwd_shared<DH> &s) {
+    int lane = threadIdx.x & 31, tail_parity = 0;
+    ring_at<fwd_shared<DH>::STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
+    ring_at<2> tile_at = {0, 1};
+    for (;;) {
+        int item = 0, seq = 0;
+        if (lane == 0) {
+            item = atomicAdd(ticket, 1);
+            if (item == n_items + (int)gridDim.x - 1) *ticket = 0; /* the last of all: for the next launch */
+        }
+        item = __shfl_sync(0xffffffffu, item, 0);
+        tile_info t = {};
+        if (item < n_items) t = find_tile(a, item % a.HK, item / a.HK, max_len, &seq);
+        barrier_wait(&s.tile_empty[tile_at.stage], tile_at.parity);
+        if (lane == 0) {
+            s.tile[tile_at.stage] = t;
+            barrier_arrive(&s.tile_full[tile_at.stage]);
+        }
+        tile_at.next();
+        if (t.n_blocks == 0) return;
+
+        int n_keys = t.rows.pos0 + t.rows.n / t.rows.group, page = 0;
+        for (int b = 0; b < t.n_blocks; b++) {
+            if (a.page_table && b % 32 == 0 && b + lane < t.n_blocks)
+                page = a.page_table[(size_t)seq * a.max_pages + b + lane];
+            int row = t.rows.row0 + b * CLIME_PAGE, column = t.rows.head * DH;
+            if (a.page_table) {
+                row = (__shfl_sync(0xffffffffu, page, b % 32) * a.HK + t.rows.head) * CLIME_PAGE;
+                column = 0;
+            }
+            auto &stage = s.ring[at.stage];
+            bool tail = (b + 1) * CLIME_PAGE > n_keys;
+            barrier_wait(&s.k_empty[at.stage], at.parity);
+            if (lane == 0) {
+                barrier_expect(&s.k_full[at.stage], sizeof stage.k);
+#pragma unroll
+                for (int c = 0; c < DH / 64; c++)
+                    tensor_copy(stage.k[c], &k_map, column + c * 64, row, &s.k_full[at.stage]);
+            }
+            barrier_wait(&s.v_empty[at.stage], at.parity);
+            if (lane == 0) {
+                uint64_t *full = tail ? &s.v_tail : &s.v_full[at.stage];
+                barrier_expect(full, sizeof stage.v);
+#pragma unroll
+                for (int c = 0; c < DH / 64; c++) tensor_copy(stage.v[c], &v_map, column + c * 64, row, full);
+            }
+            if (tail) {
+                barrier_wait(&s.v_tail, tail_parity);
+                tail_parity ^= 1;
+                clear_values<DH>(stage.v, n_keys - b * CLIME_PAGE);
+                if (lane == 0) barrier_arrive(&s.v_full[at.stage]);
+            }
+            at.next();
+        }
+    }
+}
+
+/* ---- the warpgroups that multiply ---- */
+
+/* Tells the compiler that all lanes have the same value: wgmma in what it thinks may diverge is serialized. */
+static __device__ __forceinline__ int uniform(int x) {
+    return __shfl_sync(0xffffffffu, x, 0);
+}
+
+/* Each of a warpgroup's warps says that it has read a stage. */
+static __device__ __forceinline__ void release(uint64_t *empty) {
+    if ((threadIdx.x & 31) == 0) barrier_arrive(empty);
+}
+
+template <int DH>
+static __device__ __forceinline__ void issue_scores(float (&z)[CLIME_PAGE / 8][4], const uint32_t (&q)[DH / 16][4],
+                                                    char (&k)[DH / 64][PANEL]) {
+    uint64_t tile = wgmma_tile(k, PANEL);
+#pragma unroll
+    for (int kk = 0; kk < DH / 16; kk++) wgmma_rs<0>(z, q[kk], wgmma_columns(tile, kk, PANEL), kk > 0);
+    wgmma_commit();
+}
+
+/* o = add * o + P V */
+template <int DH>
+static __device__ __forceinline__ void issue_values(float (&o)[DH / 8][4], const uint32_t (&p)[CLIME_PAGE / 16][4],
+                                                    char (&v)[DH / 64][PANEL], int add) {
+    uint64_t tile = wgmma_tile(v, PANEL);
+#pragma unroll
+    for (int kk = 0; kk < CLIME_PAGE / 16; kk++) wgmma_rs<1>(o, p[kk], wgmma_rows(tile, kk), kk > 0 ? 1 : add);
+    wgmma_commit();
+}
+
+/* What is known of all splits that have ended. */
+template <int DH> struct merged_rows { float o[DH / 8][4], m[2], l[2]; };
+
+/* A split has ended: its maximum and sum join the others, and a fresh softmax begins. The outputs follow by w. */
+template <int DH>
+static __device__ __forceinline__ void end_split(merged_rows<DH> &all, float (&m)[2], float (&l)[2],
+                                                 attn_weights (&w)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        w[h] = attn_merge(all.m[h], all.l[h], m[h], attn_quad_sum(l[h]));
+        all.m[h] = w[h].m;
+        all.l[h] = w[h].l;
+        m[h] = -INFINITY;
+        l[h] = 0;
+    }
+}
+
+template <int DH>
+static __device__ __forceinline__ void merge(merged_rows<DH> &all, const attn_weights (&w)[2],
+                                             const float (&o)[DH / 8][4]) {
+#pragma unroll
+    for (int n = 0; n < DH / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) all.o[n][e] = attn_merge_value(w[e / 2], all.o[n][e], o[n][e]);
+}
+
+template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared<DH> &s) {
+    int group_of_warps = uniform(threadIdx.x / 128 - 1), warp = threadIdx.x / 32 % 4, lane = threadIdx.x & 31;
+    ring_at<fwd_shared<DH>::STAGES> at = {0, 0};
+    ring_at<2> tile_at = {0, 0};
+    for (;;) {
+        barrier_wait(&s.tile_full[tile_at.stage], tile_at.parity);
+        tile_info t = s.tile[tile_at.stage];
+        __syncwarp();
+        release(&s.tile_empty[tile_at.stage]);
+        tile_at.next();
+        if (uniform(t.n_blocks) == 0) return;
+        int n_all = uniform(t.n_blocks), first = t.first + group_of_warps * 64; /* of the warpgroup's rows */
+        int n_blocks = 0, min_pos = t.rows.pos0 + first / t.rows.group;
+        if (first < t.rows.n)
+            n_blocks = (t.rows.pos0 + (min(first + 64, t.rows.n) - 1) / t.rows.group) / CLIME_PAGE + 1;
+        n_blocks = uniform(n_blocks);
+        min_pos = uniform(min_pos);
+
+        if (n_blocks > 0) {
+            uint32_t q[DH / 16][4], p[CLIME_PAGE / 16][4];
+            int pos[2];
+            attn_load_rows<DH>(a, t.rows, first + warp * 16, q, pos);
+            float z[CLIME_PAGE / 8][4], o[DH / 8][4] = {}, factor[2];
+            merged_rows<DH> all = {{}, {-INFINITY, -INFINITY}, {}};
+            float m[2] = {-INFINITY, -INFINITY}, l[2] = {};
+            attn_weights w[2];
+
+            barrier_wait(&s.k_full[at.stage], at.parity);
+            wgmma_fence();
+            issue_scores<DH>(z, q, s.ring[at.stage].k);
+            wgmma_wait<0>();
+            wgmma_hold(z);
+            release(&s.k_empty[at.stage]);
+            if (CLIME_PAGE > min_pos + 1) attn_mask(z, 0, pos);
+            attn_softmax(z, a.scale2, m, l, factor);
+            attn_pack(p, z);
+            barrier_wait(&s.v_full[at.stage], at.parity);
+            for (int b = 1; b < n_blocks; b++) {
+                ring_at<fwd_shared<DH>::STAGES> before = at;
+                at.next();
+                bool fresh = b % ATTN_SPLIT_BLOCKS == 0;
+                barrier_wait(&s.k_full[at.stage], at.parity);
+                wgmma_hold(o);
+                wgmma_fence();
+                issue_scores<DH>(z, q, s.ring[at.stage].k);
+                wgmma_fence();
+                issue_values<DH>(o, p, s.ring[before.stage].v, (b - 1) % ATTN_SPLIT_BLOCKS != 0);
+                wgmma_wait<1>();
+                wgmma_hold(z);
+                release(&s.k_empty[at.stage]);
+                if (fresh) end_split(all, m, l, w);
+                if ((b + 1) * CLIME_PAGE > min_pos + 1) attn_mask(z, b * CLIME_PAGE, pos);
+                attn_softmax(z, a.scale2, m, l, factor);
+                /* All of this ran beside the product of the values before. The branch of the barrier keeps it so: ptxas
+                 * moves a wait for wgmma up to the beginning of its basic block. */
+                wgmma_hold(z);
+                barrier_wait(&s.v_full[at.stage], at.parity);
+                wgmma_wait<0>();
+                wgmma_hold(o);
+                release(&s.v_empty[before.stage]);
+                if (fresh) {
+                    merge(all, w, o);
+                } else {
+#pragma unroll
+                    for (int n = 0; n < DH / 8; n++)
+#pragma unroll
+                        for (int e = 0; e < 4; e++) o[n][e] *= factor[e / 2];
+                }
+                attn_pack(p, z);
+            }
+            wgmma_hold(o);
+            wgmma_fence();
+            issue_values<DH>(o, p, s.ring[at.stage].v, (n_blocks - 1) % ATTN_SPLIT_BLOCKS != 0);
+            end_split(all, m, l, w);
+            wgmma_wait<0>();
+            wgmma_hold(o);
+            release(&s.v_empty[at.stage]);
+            at.next();
+            merge(all, w, o);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                if (pos[h] < 0) continue;
+                size_t row = attn_row(a, t.rows, first + warp * 16 + lane / 4 + h * 8);
+                bf16 *out = a.out + row * DH + lane % 4 * 2;
+#pragma unroll
+                for (int n = 0; n < DH / 8; n++)
+                    *(uint32_t *)(out + n * 8) =
+                        pack2(attn_value(all.o[n][h * 2], all.l[h]), attn_value(all.o[n][h * 2 + 1], all.l[h]));
+                if (a.lse && lane % 4 == 0) a.lse[row] = attn_lse(all.m[h], all.l[h]);
+            }
+        }
+        for (int b = n_blocks; b < n_all; b++, at.next()) { /* blocks that only the other group's rows see */
+            barrier_wait(&s.k_full[at.stage], at.parity);
+            release(&s.k_empty[at.stage]);
+            barrier_wait(&s.v_full[at.stage], at.parity);
+            release(&s.v_empty[at.stage]);
+        }
+    }
+}
+
+template <int DH>
+__global__ void __launch_bounds__(THREADS, 1)
+    fwd_kernel(const attn_args a, const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map,
+               int n_items, int max_len, int *ticket) {
+    extern __shared__ __align__(1024) char smem[];
+    fwd_shared<DH> &s = *(fwd_shared<DH> *)smem;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < fwd_shared<DH>::STAGES; i++) {
+            barrier_init(&s.k_full[i], 1);
+            barrier_init(&s.v_full[i], 1);
+            barrier_init(&s.k_empty[i], CONSUMERS * 4);
+            barrier_init(&s.v_empty[i], CONSUMERS * 4);
+        }
+        for (int i = 0; i < 2; i++) {
+            barrier_init(&s.tile_full[i], 1);
+            barrier_init(&s.tile_empty[i], CONSUMERS * 4);
+        }
+        barrier_init(&s.v_tail, 1);
+        barrier_init_done();
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        registers_down<40>();
+        if (threadIdx.x < 32) fetch<DH>(a, k_map, v_map, n_items, max_len, ticket, s);
+    } else {
+        registers_up<232>();
+        multiply<DH>(a, s);
+    }
+}
+
+/* ---- launch ---- */
+
+template <int DH> static void set_attributes(struct clime_dev *d) {
+    CU(d, cudaFuncSetAttribute(fwd_kernel<DH>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(fwd_shared<DH>)));
+}
+
+void clime_cuda_attn_tiles_open(struct clime_dev *d) {
+    set_attributes<64>(d);
+    set_attributes<128>(d);
+    CU(d, cudaMalloc(&d->ticket, sizeof *d->ticket));
+    CU(d, cudaMemset(d->ticket, 0, sizeof *d->ticket));
+}
+
+template <int DH> static void launch(struct clime_dev *d, const attn_args &a, const struct clime_attn *batch, int T) {
+    /* keys and values as matrices: a row a key and KV head of a page, of as many pages as there may be; a row a key */
+    uint64_t rows = batch->page_table ? (uint64_t)1 << 31 : (uint64_t)T,
+             columns = batch->page_table ? DH : (uint64_t)a.HK * DH;
+    CUtensorMap k_map, v_map;
+    if (!clime_cuda_tensor_map(d, &k_map, a.k, rows, columns, columns, CLIME_PAGE) ||
+        !clime_cuda_tensor_map(d, &v_map, a.v, rows, columns, columns, CLIME_PAGE))
+        return;
+    int n_items = attn_n_tiles(batch, ROWS, a.H / a.HK) * a.HK, max_len = batch->h_q_start ? 0 : batch->max_len;
+    for (int s = 0; batch->h_q_start && s < batch->n_seq; s++) {
+        int len = batch->h_q_start[s + 1] - batch->h_q_start[s] + (batch->pos0 ? batch->h_pos0[s] : 0);
+        max_len = len > max_len ? len : max_len;
+    }
+    int n_blocks = n_items < d->n_sm ? n_items : d->n_sm;
+    fwd_kernel<DH>
+        <<<n_blocks, THREADS, sizeof(fwd_shared<DH>), d->stream>>>(a, k_map, v_map, n_items, max_len, d->ticket);
+    LAUNCHED(d);
+}
+
+void clime_cuda_attn_tiles(struct clime_dev *d, const attn_args &a, const struct clime_attn *batch, int T) {
+    if (a.Dh == 64)
+        launch<64>(d, a, batch, T);
+    else
+        launch<128>(d, a, batch, T);
+}

@@ -1,0 +1,93 @@
+/* What decode and prefill do alike with a warp's 16 rows of (position, query head of one KV head): load them as
+ * fragments of mma's A, turn one block's scores into weights. A lane holds parts of rows lane / 4 (index 0) and
+ * lane / 4 + 8 (index 1), in wgmma's accumulators as in mma.sync's. This is where attention's bits are defined; who
+ * multiplies, and in which tile a row lies, does not show. */
+#ifndef CLIME_KERNELS_CUDA_ATTN_ROWS_CUH
+#define CLIME_KERNELS_CUDA_ATTN_ROWS_CUH
+
+#include "kernels/cuda/attn.cuh"
+
+/* Rows of a sequence, position major, the group's query heads minor: where they start in the batch. */
+struct attn_span {
+    int head, group;   /* KV head; query heads a KV head */
+    int row0, n, pos0; /* the sequence's first row of the batch, its rows times group, its first position */
+};
+
+static __device__ __forceinline__ attn_span attn_rows_of(const attn_args &a, int seq, int head) {
+    int group = a.H / a.HK, row0 = a.q_start[seq];
+    return {head, group, row0, (a.q_start[seq + 1] - row0) * group, a.pos0 ? a.pos0[seq] : 0};
+}
+
+static __device__ __forceinline__ size_t attn_row(const attn_args &a, const attn_span &s, int row) {
+    return (size_t)(s.row0 + row / s.group) * a.H + s.head * s.group + row % s.group;
+}
+
+/* Rows first .. + 15 of the span; pos is -1 for rows past its end. */
+template <int DH>
+static __device__ __forceinline__ void attn_load_rows(const attn_args &a, const attn_span &s, int first,
+                                                      uint32_t (&q)[DH / 16][4], int (&pos)[2]) {
+    int lane = threadIdx.x & 31;
+    const bf16 *from[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = first + lane / 4 + h * 8;
+        pos[h] = row < s.n ? s.pos0 + row / s.group : -1;
+        from[h] = a.q + attn_row(a, s, row < s.n ? row : 0) * DH + lane % 4 * 2;
+    }
+#pragma unroll
+    for (int kk = 0; kk < DH / 16; kk++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) q[kk][e] = *(const uint32_t *)(from[e % 2] + kk * 16 + e / 2 * 8);
+}
+
+/* Keys that a row may not see. Nothing changes in a block that ends before the row's position. */
+static __device__ __forceinline__ void attn_mask(float (&s)[CLIME_PAGE / 8][4], int key0, const int (&pos)[2]) {
+    int first = key0 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < CLIME_PAGE / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (first + n * 8 + e % 2 > pos[e / 2]) s[n][e] = -INFINITY;
+}
+
+/* Scores of a block become weights 2^(z - m), z = score * scale2. m: the rows' running maximum of z, the same in a
+ * quad; l: each lane's sum of its own weights (attn_quad_sum ends a split); factor: what earlier output shrinks by. */
+static __device__ __forceinline__ void attn_softmax(float (&s)[CLIME_PAGE / 8][4], float scale2, float (&m)[2],
+                                                    float (&l)[2], float (&factor)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float top = fmaxf(s[0][h * 2], s[0][h * 2 + 1]);
+#pragma unroll
+        for (int n = 1; n < CLIME_PAGE / 8; n++) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+        float most = fmaxf(m[h], top * scale2), zero = most == -INFINITY ? 0.0f : most, sum[2] = {};
+        factor[h] = attn_exp2(m[h] - zero);
+        m[h] = most;
+#pragma unroll
+        for (int n = 0; n < CLIME_PAGE / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float p = attn_exp2(__fmaf_rn(s[n][h * 2 + e], scale2, -zero));
+                s[n][h * 2 + e] = p;
+                sum[e] += p;
+            }
+        l[h] = __fmaf_rn(l[h], factor[h], sum[0] + sum[1]);
+    }
+}
+
+static __device__ __forceinline__ float attn_quad_sum(float l) {
+    l += __shfl_xor_sync(0xffffffffu, l, 1);
+    return l + __shfl_xor_sync(0xffffffffu, l, 2);
+}
+
+/* Weights as A fragments of P V, rounded to bf16. */
+static __device__ __forceinline__ void attn_pack(uint32_t (&p)[CLIME_PAGE / 16][4],
+                                                 const float (&s)[CLIME_PAGE / 8][4]) {
+#pragma unroll
+    for (int kk = 0; kk < CLIME_PAGE / 16; kk++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) p[kk][e] = pack2(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
+}
+
+#endif
