@@ -30,7 +30,8 @@ static inline size_t clime_dtype_bytes(enum clime_dtype t) {
     return t == CLIME_F32 ? 4 : 2;
 }
 
-#define CLIME_PAGE 64 /* positions in a KV page = keys in one online-softmax block */
+#define CLIME_SHARE_BYTES 64 /* of a handle of shared memory */
+#define CLIME_PAGE 64        /* positions in a KV page = keys in one online-softmax block */
 
 struct clime_dev;   /* each table's own context; begins with struct clime_dev_head */
 struct clime_graph; /* recorded work */
@@ -40,6 +41,7 @@ struct clime_dev_head {
     const struct clime_ops *ops;
     enum clime_dtype dt;
     char name[64]; /* kind of device and instruction set, recorded with every sample: bits hold within one name */
+    char unit[64]; /* which of the host's devices it is: the GPU's UUID, "cpu" */
 };
 
 struct clime_dev_options {
@@ -159,6 +161,23 @@ struct clime_ops {
     enum clime_err (*graph_end)(struct clime_dev *d, struct clime_graph **out, struct clime_error *e);
     void (*graph_launch)(struct clime_dev *d, struct clime_graph *g);
     void (*graph_free)(struct clime_dev *d, struct clime_graph *g);
+    /* ---- memory that processes of one host share ------------------------------------------------------------ */
+    /* As alloc, for memory that share_export may be asked for; free frees it. */
+    enum clime_err (*alloc_shared)(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                   struct clime_error *e);
+    /* The handle by which other processes map the whole of p (from alloc_shared). Valid while p is. */
+    enum clime_err (*share_export)(struct clime_dev *d, const void *p, uint8_t handle[CLIME_SHARE_BYTES],
+                                   struct clime_error *e);
+    /* Maps what another process exported, at least bytes of it; it is only read. *same_unit: the memory is this very
+     * device's own. CLIME_ERR_INPUT when the handle names nothing of that size that this device can reach. */
+    enum clime_err (*share_open)(struct clime_dev *d, const uint8_t handle[CLIME_SHARE_BYTES], size_t bytes,
+                                 bool *same_unit, void **out, struct clime_error *e);
+    void (*share_close)(struct clime_dev *d, void *p);
+    /* Sum over 8-byte words (the last padded with zeros) of a mixture of word and index; waits. The same on every
+     * device: both sides of a copy compare it. */
+    uint64_t (*checksum)(struct clime_dev *d, size_t bytes, const void *p);
+    /* The calling thread takes the context over from the one that opened it. */
+    void (*bind)(struct clime_dev *d);
 
     /* ---- matrix products ---------------------------------------------------------------------------------- */
     /* A device may want weights in its own order as well. 0 = it does not, and `packed` is ignored everywhere. */
@@ -252,6 +271,17 @@ struct clime_ops {
 };
 
 extern const struct clime_ops clime_cpu_ops;
+
+/* One term of ops->checksum. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline uint64_t
+    clime_checksum_term(uint64_t word, uint64_t index) {
+    uint64_t x = word ^ (index + 1) * 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
+    return x ^ x >> 32;
+}
 
 /* The table for "cpu", "cuda" or "auto" (cuda where built in and a device answers). kernels/table.c. */
 enum clime_err clime_ops_choose(const char *device, const struct clime_ops **out, struct clime_error *e);

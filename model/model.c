@@ -1,7 +1,8 @@
 /* A model on a device: open, close, replace and read the weights.
  *
  * Called by the engine thread (server) and the main thread (trainer), each owning its model; nothing here is shared.
- * Owns the device context and one allocation: weights, rotary table, and the device's packed copies of the matrices.
+ * Owns the device context and two allocations: the weights, alone because they may be shared with other processes or
+ * belong to one, and the rotary table with the device's packed copies of the matrices.
  * The invariant: packed copies hold the same values as `flat` whenever a forward pass runs, so whoever changes `flat`
  * calls clime_model_repack before the next.
  *
@@ -68,13 +69,74 @@ void clime_model_repack(struct clime_model *m) {
     if (m->packed_head) m->ops->pack(m->dev, m->cfg.V, m->cfg.D, clime_model_at(m, m->layout.head), m->packed_head);
 }
 
-void clime_model_set(struct clime_model *m, const void *h_flat) {
-    m->ops->copy_in(m->dev, m->flat, h_flat, (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m)));
+size_t clime_model_bytes(const struct clime_model *m) {
+    return (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m));
+}
+
+size_t clime_model_memory(const struct clime_model *m) {
+    return clime_model_bytes(m) + clime_plan_bytes(&m->plan);
+}
+
+static void drop_weights(struct clime_model *m) {
+    if (!m->flat) return;
+    if (m->foreign)
+        m->ops->share_close(m->dev, m->flat);
+    else
+        m->ops->free(m->dev, m->flat);
+    m->flat = NULL;
+    m->foreign = false;
+}
+
+/* Memory of the model's own, as it is or fresh. */
+static enum clime_err own_weights(struct clime_model *m, struct clime_error *e) {
+    void *p;
+    if (m->flat && !m->foreign) return CLIME_OK;
+    enum clime_err rc =
+        (m->shared ? m->ops->alloc_shared : m->ops->alloc)(m->dev, clime_model_bytes(m), "weights", &p, e);
+    if (rc) return rc;
+    drop_weights(m);
+    m->flat = p;
+    return CLIME_OK;
+}
+
+enum clime_err clime_model_set(struct clime_model *m, const void *h_flat, struct clime_error *e) {
+    enum clime_err rc = own_weights(m, e);
+    if (rc) return rc;
+    m->ops->copy_in(m->dev, m->flat, h_flat, clime_model_bytes(m));
     clime_model_repack(m);
+    return CLIME_OK;
+}
+
+enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struct clime_error *e) {
+    enum clime_err rc = own_weights(m, e);
+    if (rc) return rc;
+    m->ops->copy(m->dev, m->flat, d_flat, clime_model_bytes(m));
+    clime_model_repack(m);
+    return CLIME_OK;
+}
+
+enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES], struct clime_error *e) {
+    if (!m->foreign || memcmp(m->handle, handle, sizeof m->handle) != 0) {
+        bool same_unit;
+        void *p;
+        enum clime_err rc = m->ops->share_open(m->dev, handle, clime_model_bytes(m), &same_unit, &p, e);
+        if (rc) return rc;
+        if (!same_unit) {
+            m->ops->share_close(m->dev, p);
+            return clime_fail(e, CLIME_ERR_INPUT, "the handle's memory lies on another device than %s",
+                              clime_dev_info(m->dev)->unit);
+        }
+        drop_weights(m);
+        m->flat = p;
+        m->foreign = true;
+        memcpy(m->handle, handle, sizeof m->handle);
+    }
+    clime_model_repack(m);
+    return CLIME_OK;
 }
 
 void clime_model_get(struct clime_model *m, void *h_flat) {
-    m->ops->copy_out(m->dev, h_flat, m->flat, (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m)));
+    m->ops->copy_out(m->dev, h_flat, m->flat, clime_model_bytes(m));
 }
 
 /* ---- open ---------------------------------------------------------------------------------------------------- */
@@ -103,7 +165,6 @@ static void plan_memory(struct clime_model *m, int max_pos) {
     size_t table = (size_t)max_pos * (size_t)(c->rope_rot / 2) * sizeof(float);
     m->rope = (struct clime_rope){.max_pos = max_pos, .rot = c->rope_rot, .interleaved = c->rope_interleaved};
     struct clime_plan *p = &m->plan;
-    clime_plan_add(p, "weights", (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m)), &m->flat);
     clime_plan_add(p, "rope cos", table, (void **)(uintptr_t)&m->rope.cos); /* [max_pos, rot/2] */
     clime_plan_add(p, "rope sin", table, (void **)(uintptr_t)&m->rope.sin);
     clime_plan_add(p, "packed weights", carve_packed(m, NULL), &m->packed_base);
@@ -142,6 +203,8 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     if ((rc = clime_ops_choose(o->device ? o->device : "auto", &m->ops, e))) goto done;
     if ((rc = choose_dtype(o->dtype, c, m->ops, &dev.dt, e))) goto done;
     if ((rc = m->ops->open(&dev, &m->dev, e))) goto done;
+    m->no_weights = o->no_weights;
+    m->shared = o->shared;
     clime_layout_make(c, &m->layout);
     m->packed = xcalloc((size_t)c->L, sizeof *m->packed);
     m->heads = (struct clime_heads){c->H, c->HK, c->Dh, 1.0f / sqrtf((float)c->Dh)};
@@ -158,14 +221,18 @@ enum clime_err clime_model_load(struct clime_model *m, const char *dir, struct c
     const struct clime_config *c = &m->cfg;
     enum clime_dtype dt = clime_model_dt(m);
     enum clime_err rc;
-    if ((rc = clime_plan_commit(&m->plan, m->dev, "weights", e))) return rc;
+    if ((rc = clime_plan_commit(&m->plan, m->dev, "rotary table and packed weights", e))) return rc;
     carve_packed(m, m->packed_base);
     upload_rope(m);
-    if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dt, put_device, m, e))) return rc;
-    clime_model_repack(m);
+    if (!m->no_weights) {
+        if ((rc = own_weights(m, e))) return rc;
+        if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dt, put_device, m, e))) return rc;
+        clime_model_repack(m);
+    }
     if ((rc = m->ops->sync(m->dev, e))) return rc;
-    LOG_INFO("model: %s, %.1f M parameters, %s on %s", c->architecture, (double)clime_config_params(c) / 1e6,
-             dt == CLIME_BF16 ? "bf16" : "fp32", clime_dev_info(m->dev)->name);
+    LOG_INFO("model: %s, %.1f M parameters, %s on %s%s", c->architecture, (double)clime_config_params(c) / 1e6,
+             dt == CLIME_BF16 ? "bf16" : "fp32", clime_dev_info(m->dev)->name,
+             m->no_weights ? ", weights to come" : "");
     return CLIME_OK;
 }
 
@@ -182,6 +249,7 @@ enum clime_err clime_model_open(const char *dir, const struct clime_model_option
 void clime_model_close(struct clime_model *m) {
     if (!m) return;
     if (m->dev) {
+        drop_weights(m);
         clime_plan_free(&m->plan, m->dev);
         m->ops->close(m->dev);
     }

@@ -20,8 +20,11 @@ struct clime_model {
     struct clime_config cfg;
     struct clime_layout layout;
     const struct clime_ops *ops;
-    struct clime_dev *dev; /* dt inside; owned */
-    void *flat;            /* device: layout.n elements of dt */
+    struct clime_dev *dev;   /* dt inside; owned */
+    void *flat;              /* device: layout.n elements of dt; NULL while the model has no weights */
+    bool no_weights, shared; /* as in the options */
+    bool foreign;            /* flat is another process's memory, mapped from the handle: never written here */
+    uint8_t handle[CLIME_SHARE_BYTES];
     struct clime_rope rope;
     struct clime_heads heads;
     /* device order of each matrix where the device wants one, else NULL; rebuilt by clime_model_repack */
@@ -38,6 +41,8 @@ struct clime_model_options {
     const char *dtype;            /* "auto" (the checkpoint's), "bf16", "f32" */
     struct clime_dev_options dev; /* dt is set by open */
     int max_pos;                  /* length of the rotary table; 0 = the config's max_pos */
+    bool no_weights;              /* open without any; they come by clime_model_set, _copy or _map */
+    bool shared;                  /* the weights may be exported to other processes */
 };
 
 /* In two steps, for who must know what fits before anything is allocated: prepare reads DIR's configuration, opens the
@@ -50,8 +55,19 @@ enum clime_err clime_model_open(const char *dir, const struct clime_model_option
                                 struct clime_error *e);
 void clime_model_close(struct clime_model *m); /* NULL is fine */
 
-/* Replaces all weights from host memory of the same layout and type, then repacks. Only between steps. */
-void clime_model_set(struct clime_model *m, const void *h_flat);
+size_t clime_model_bytes(const struct clime_model *m);  /* of the weights */
+size_t clime_model_memory(const struct clime_model *m); /* of all that a model with weights of its own allocates */
+
+/* Replacing all weights, only between steps; then the matrices are packed again. */
+/* From memory of the same layout and type, of the host or the device. Foreign weights are left for memory of the
+ * model's own first: CLIME_ERR_LIMIT when there is none, and nothing has changed. */
+enum clime_err clime_model_set(struct clime_model *m, const void *h_flat, struct clime_error *e);
+enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struct clime_error *e);
+/* From now on the weights are those that another process exported, in place; memory of the model's own is freed. The
+ * owner may rewrite them while this model does not compute; then map is called again. CLIME_ERR_INPUT as
+ * ops->share_open or when they lie on another device; nothing has changed then. */
+enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES], struct clime_error *e);
+
 void clime_model_get(struct clime_model *m, void *h_flat); /* waits */
 void clime_model_repack(struct clime_model *m);            /* after flat changed in place (optimizer) */
 

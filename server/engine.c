@@ -118,14 +118,36 @@ static void take_job(struct clime_engine *g, struct clime_job *j) {
 }
 
 static bool has_work(const struct clime_engine *g) {
-    return !g->paused && g->sched.n_running + g->sched.n_waiting > 0;
+    return !g->paused && atomic_load(&g->weights) == CLIME_WEIGHTS_READY && g->sched.n_running + g->sched.n_waiting > 0;
+}
+
+/* Requests are not held for ever for an owner of the weights who may be gone. */
+static bool owner_is_late(const struct clime_engine *g) {
+    return g->writing_until_us && clime_now_us() >= g->writing_until_us;
+}
+
+static void end_held(struct clime_engine *g) {
+    LOG_ERROR("the owner of the weights did not finish in time: the server waits for a full update");
+    clime_engine_end_all(g, (struct clime_finish){.type = CLIME_FINISH_ABORT,
+                                                  .message = "the weights were not completed in time",
+                                                  .status = 503});
+    g->writing_until_us = 0;
+}
+
+static void wait_for_work(struct clime_engine *g) {
+    if (!g->writing_until_us) {
+        pthread_cond_wait(&g->wake, &g->lock);
+        return;
+    }
+    struct timespec at = {.tv_sec = g->writing_until_us / 1000000, .tv_nsec = g->writing_until_us % 1000000 * 1000};
+    pthread_cond_timedwait(&g->wake, &g->lock, &at);
 }
 
 /* Empties the inbox; sleeps first while there is nothing to do. False when the engine is to stop. */
 static bool take_inbox(struct clime_engine *g) {
     pthread_mutex_lock(&g->lock);
-    while (!g->first_job && !g->first_command && !g->sweep && !g->stop && !has_work(g))
-        pthread_cond_wait(&g->wake, &g->lock);
+    while (!g->first_job && !g->first_command && !g->sweep && !g->stop && !has_work(g) && !owner_is_late(g))
+        wait_for_work(g);
     struct clime_job *job = g->first_job;
     struct clime_command *command = g->first_command;
     bool sweep = g->sweep, stop = g->stop;
@@ -139,6 +161,7 @@ static bool take_inbox(struct clime_engine *g) {
         take_job(g, job);
     }
     if (sweep) clime_engine_do_sweep(g);
+    if (owner_is_late(g)) end_held(g);
     for (struct clime_command *next; command; command = next) {
         next = command->next;
         command->run(g, command);
@@ -282,6 +305,7 @@ static void step(struct clime_engine *g) {
 
 static void *engine_main(void *arg) {
     struct clime_engine *g = arg;
+    g->model->ops->bind(g->model->dev);
     while (take_inbox(g)) {
         if (has_work(g)) step(g);
         if (has_work(g)) continue;
@@ -314,13 +338,14 @@ enum clime_err clime_engine_open(const struct clime_engine_options *o, struct cl
     clime_step_plan_init(&g->plan, o->sched.max_running);
     g->results = xcalloc((size_t)o->sched.max_running, sizeof *g->results);
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->wake, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&g->wake, &attr);
     pthread_cond_init(&g->done, &attr);
     pthread_condattr_destroy(&attr);
     clime_engine_set_label(g, o->weight_version, g->sched.version);
+    atomic_init(&g->weights, m->flat ? CLIME_WEIGHTS_READY : CLIME_WEIGHTS_ABSENT);
     g->loads.n_total_tokens = o->sched.n_pages * CLIME_PAGE;
     g->loads.max_running = o->sched.max_running;
     g->window_us = clime_now_us();

@@ -34,7 +34,8 @@ void clime_engine_close(struct clime_engine *g);
 
 /* ---- jobs ---- */
 
-/* Room for n outputs: CLIME_ERR_BUSY when the queue is full, CLIME_ERR_UNAVAILABLE when draining or dead. What was
+/* Room for n outputs: CLIME_ERR_BUSY when the queue is full, CLIME_ERR_UNAVAILABLE when draining, dead or without
+ * weights. What was
  * reserved is given back with clime_engine_release, once the reply has been sent (or the job was not submitted). */
 enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_error *e);
 void clime_engine_release(struct clime_engine *g, int n);
@@ -53,9 +54,25 @@ void clime_engine_pause(struct clime_engine *g, enum clime_pause mode);
 void clime_engine_resume(struct clime_engine *g);
 enum clime_err clime_engine_flush(struct clime_engine *g, struct clime_error *e); /* CLIME_ERR_BUSY unless idle */
 
-/* Replaces the weights by h_flat (the model's layout and type) at a step boundary. n_inflight: sequences it met. */
-enum clime_err clime_engine_update(struct clime_engine *g, const void *h_flat, const char *label,
+/* Where a full set of weights comes from, in the model's layout and type. */
+struct clime_weight_source {
+    enum { CLIME_FROM_HOST, CLIME_FROM_DEVICE, CLIME_FROM_OWNER } kind;
+    const void *flat; /* host or device memory, copied */
+    const uint8_t
+        *handle; /* FROM_OWNER: [CLIME_SHARE_BYTES] of memory that stays another process's (clime_model_map) */
+};
+
+/* Replaces the weights at a step boundary. n_inflight: sequences it met. */
+enum clime_err clime_engine_update(struct clime_engine *g, const struct clime_weight_source *from, const char *label,
                                    enum clime_inflight inflight, int *n_inflight, struct clime_error *e);
+
+/* The owner of mapped weights is about to rewrite them: when this returns no step runs, and none will until the next
+ * update. New requests are refused meanwhile; those held are ended after limit_us, for the owner may be gone.
+ * CLIME_ERR_INPUT when the weights are the model's own. */
+enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, struct clime_error *e);
+
+/* What reserve says of the weights: CLIME_ERR_UNAVAILABLE while there is no full set. */
+enum clime_err clime_engine_has_weights(struct clime_engine *g, struct clime_error *e);
 
 /* True when the engine thread answers within the time, or has finished a step within it. */
 bool clime_engine_alive(struct clime_engine *g, int64_t timeout_us);

@@ -33,9 +33,23 @@ void clime_engine_run_command(struct clime_engine *g, struct clime_command *c) {
 
 /* ---- jobs -------------------------------------------------------------------------------------------------- */
 
+enum clime_err clime_engine_has_weights(struct clime_engine *g, struct clime_error *e) {
+    switch (atomic_load(&g->weights)) {
+    case CLIME_WEIGHTS_ABSENT:
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server has no weights; it waits for a full update");
+    case CLIME_WEIGHTS_WRITING:
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "the weights are being rewritten; the server waits for their "
+                          "owner, or for another full update");
+    default:
+        return CLIME_OK;
+    }
+}
+
 enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_error *e) {
     if (atomic_load(&g->dead)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the engine is dead: the device failed");
     if (atomic_load(&g->draining)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server is shutting down");
+    if (clime_engine_has_weights(g, e)) return e ? e->code : CLIME_ERR_UNAVAILABLE;
     long long was = atomic_fetch_add(&g->in_flight, n);
     if (g->opts.max_queued >= 0 && was + n > g->opts.max_queued + g->opts.sched.max_running) {
         atomic_fetch_sub(&g->in_flight, n);
@@ -135,29 +149,60 @@ void clime_engine_set_label(struct clime_engine *g, const char *name, uint64_t n
     atomic_store(&g->version, l);
 }
 
-static void do_update(struct clime_engine *g, struct clime_command *c) {
-    if (atomic_load(&g->dead)) {
-        c->err = clime_fail(c->error, CLIME_ERR_DEVICE, "the engine is dead: the device failed");
-        return;
+static enum clime_err take_weights(struct clime_model *m, const struct clime_weight_source *from,
+                                   struct clime_error *e) {
+    switch (from->kind) {
+    case CLIME_FROM_HOST:
+        return clime_model_set(m, from->flat, e);
+    case CLIME_FROM_DEVICE:
+        return clime_model_copy(m, from->flat, e);
+    default:
+        return clime_model_map(m, from->handle, e);
     }
-    c->n_inflight = g->sched.n_running + g->sched.n_waiting;
-    if (c->inflight == CLIME_INFLIGHT_ABORT) clime_engine_end_all(g, aborted);
-    clime_model_set(g->model, c->h_flat);
-    c->err = g->model->ops->sync(g->model->dev, c->error);
-    if (clime_engine_is_dead(g, c->err, c->error)) return;
-    clime_sched_new_version(&g->sched, c->inflight == CLIME_INFLIGHT_KEEP);
-    clime_engine_set_label(g, c->label, g->sched.version);
 }
 
-enum clime_err clime_engine_update(struct clime_engine *g, const void *h_flat, const char *label,
+static enum clime_err refuse_dead(struct clime_engine *g, struct clime_error *e) {
+    return atomic_load(&g->dead) ? clime_fail(e, CLIME_ERR_DEVICE, "the engine is dead: the device failed") : CLIME_OK;
+}
+
+static void do_update(struct clime_engine *g, struct clime_command *c) {
+    if ((c->err = refuse_dead(g, c->error))) return;
+    c->n_inflight = g->sched.n_running + g->sched.n_waiting;
+    if ((c->err = take_weights(g->model, c->from, c->error))) return;
+    c->err = g->model->ops->sync(g->model->dev, c->error);
+    if (clime_engine_is_dead(g, c->err, c->error)) return;
+    if (c->inflight == CLIME_INFLIGHT_ABORT) clime_engine_end_all(g, aborted);
+    clime_sched_new_version(&g->sched, c->inflight == CLIME_INFLIGHT_KEEP);
+    clime_engine_set_label(g, c->label, g->sched.version);
+    g->writing_until_us = 0;
+    atomic_store(&g->weights, CLIME_WEIGHTS_READY);
+}
+
+enum clime_err clime_engine_update(struct clime_engine *g, const struct clime_weight_source *from, const char *label,
                                    enum clime_inflight inflight, int *n_inflight, struct clime_error *e) {
-    struct clime_command c = {.run = do_update, .h_flat = h_flat, .label = label, .inflight = inflight, .error = e};
+    struct clime_command c = {.run = do_update, .from = from, .label = label, .inflight = inflight, .error = e};
     int64_t t0 = clime_now_us();
     clime_engine_run_command(g, &c);
     if (n_inflight) *n_inflight = c.n_inflight;
     if (!c.err)
         LOG_INFO("weights are version \"%s\": %d sequences in flight, %.1f ms", label, c.n_inflight,
                  (double)(clime_now_us() - t0) / 1000);
+    return c.err;
+}
+
+static void do_writing(struct clime_engine *g, struct clime_command *c) {
+    if ((c->err = refuse_dead(g, c->error))) return;
+    if (!g->model->foreign) {
+        c->err = clime_fail(c->error, CLIME_ERR_INPUT, "the weights are this server's own; nobody else writes them");
+        return;
+    }
+    g->writing_until_us = clime_now_us() + c->limit_us;
+    atomic_store(&g->weights, CLIME_WEIGHTS_WRITING);
+}
+
+enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, struct clime_error *e) {
+    struct clime_command c = {.run = do_writing, .limit_us = limit_us, .error = e};
+    clime_engine_run_command(g, &c);
     return c.err;
 }
 

@@ -5,6 +5,8 @@
 #include "server/engine.h"
 #include "server/step.h"
 
+enum clime_weights_state { CLIME_WEIGHTS_READY, CLIME_WEIGHTS_ABSENT, CLIME_WEIGHTS_WRITING };
+
 /* A control call: on its caller's stack, run by the engine thread between two steps. */
 struct clime_command {
     void (*run)(struct clime_engine *g, struct clime_command *c);
@@ -13,8 +15,9 @@ struct clime_command {
     /* arguments and results */
     enum clime_pause pause;
     enum clime_inflight inflight;
-    const void *h_flat;
+    const struct clime_weight_source *from;
     const char *label;
+    int64_t limit_us;
     int n_inflight;
     enum clime_err err;
     struct clime_error *error;
@@ -35,6 +38,7 @@ struct clime_engine {
     int n_events, events_size;
     int64_t next_id;
     bool paused;
+    int64_t writing_until_us; /* end of patience with the owner of the weights; 0 = no request is held for it */
     const char *dead_message;
     int64_t window_us, window_tokens; /* of the throughput being measured */
 
@@ -50,6 +54,7 @@ struct clime_engine {
     /* any thread */
     atomic_llong in_flight;
     atomic_bool draining, dead;
+    atomic_int weights; /* enum clime_weights_state, set by the engine thread */
     _Atomic(const struct clime_weight_label *) version;
     atomic_llong last_step_us;
 };

@@ -27,7 +27,8 @@ static enum clime_err open_model(struct clime_server *s, struct clime_error *e) 
         .device = clime_device_names[o->device],
         .dtype = clime_dtype_names[o->dtype],
         .dev = {.n_threads = (int)o->threads, .isa = o->isa, .gpu = (int)o->gpu, .deterministic = o->deterministic},
-        .max_pos = (int)o->context_length};
+        .max_pos = (int)o->context_length,
+        .no_weights = o->load_format != 0};
     enum clime_err err = clime_tokenizer_load(o->model_path, &s->tokenizer, e);
     if (!err) err = clime_model_open(o->model_path, &m, &s->model, e);
     clime_sampling_defaults(&s->openai_defaults);

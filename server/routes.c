@@ -38,6 +38,7 @@ const struct clime_http_route clime_server_routes[] = {
      .handler = clime_handle_put_weights,
      .stream_body = true},
     {.methods = "POST", .path = "/update_weights_from_disk", .auth = ADMIN, .handler = clime_handle_update_from_disk},
+    {.methods = "POST", .path = "/update_weights_from_ipc", .auth = ADMIN, .handler = clime_handle_update_from_ipc},
     {0}};
 
 /* Of the health port, with threads of its own. */

@@ -79,5 +79,6 @@ void clime_handle_flush(struct clime_http_request *rq, void *context);
 
 void clime_handle_put_weights(struct clime_http_request *rq, void *context);
 void clime_handle_update_from_disk(struct clime_http_request *rq, void *context);
+void clime_handle_update_from_ipc(struct clime_http_request *rq, void *context);
 
 #endif

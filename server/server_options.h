@@ -10,6 +10,7 @@ struct clime_server_options {
     /* model */
     const char *model_path, *served_model_name, *weight_version, *chat_template;
     int64_t context_length;
+    int load_format; /* choice auto|none */
     /* device */
     int device; /* choice auto|cpu|cuda */
     int dtype;  /* choice auto|bfloat16|float32 */

@@ -1,7 +1,8 @@
 /* The recordings of decode steps. Called by server/step.c, engine thread; owns the graphs.
  *
- * Invariant: a recording is replayed only for the size it was made at, and every address in it (weights, KV, scratch,
- * the runner's arrays) stays what it was while the runner lives; a weight update copies into the same place.
+ * Invariant: a recording is replayed only for the size it was made at, and every address in it (KV, scratch, the
+ * runner's arrays) stays what it was while the runner lives; a weight update copies into the same place, and where the
+ * weights have moved (to or from memory shared with their owner) the recordings are dropped.
  * Recording is left to a size's second step, because a start that recorded all of them would take seconds, and most
  * sizes never come.
  */
@@ -31,10 +32,16 @@ void clime_step_graphs_init(struct clime_step_graphs *g, struct clime_model *m, 
     qsort(g->rows, (size_t)g->n_rows, sizeof g->rows[0], ascending);
 }
 
-void clime_step_graphs_free(struct clime_step_graphs *g) {
+static void drop_recordings(struct clime_step_graphs *g) {
     for (int i = 0; i < g->n_rows; i++)
-        for (int k = 0; k < CLIME_GRAPH_MAX_LENGTHS; k++)
+        for (int k = 0; k < CLIME_GRAPH_MAX_LENGTHS; k++) {
             if (g->at[i][k].graph) g->m->ops->graph_free(g->m->dev, g->at[i][k].graph);
+            g->at[i][k].graph = NULL;
+        }
+}
+
+void clime_step_graphs_free(struct clime_step_graphs *g) {
+    drop_recordings(g);
     g->n_rows = 0;
 }
 
@@ -62,6 +69,8 @@ void clime_step_graphs_run(struct clime_step_graphs *g, struct clime_step_size s
     struct clime_step_graph *s = find(g, size);
     const struct clime_ops *ops = g->m->ops;
     struct clime_error e = {0};
+    if (g->weights != g->m->flat) drop_recordings(g);
+    g->weights = g->m->flat;
     if (s->seen && !s->graph && !s->failed) {
         ops->graph_begin(g->m->dev);
         queue(arg);

@@ -21,6 +21,7 @@ struct clime_step_graphs {
     struct clime_model *m;
     int rows[CLIME_GRAPH_MAX_SIZES]; /* ascending */
     int n_rows, max_pages;
+    const void *weights; /* where they lay when the recordings were made */
     struct clime_step_graph {
         struct clime_graph *graph;
         bool seen, failed;

@@ -18,28 +18,45 @@
 #define PIECE_BYTES ((size_t)256 << 10)
 
 void clime_weight_update_init(struct clime_weight_update *u) {
+    *u = (struct clime_weight_update){0};
     pthread_mutex_init(&u->lock, NULL);
-    u->last_sha[0] = '\0';
 }
 
 void clime_weight_update_free(struct clime_weight_update *u) {
+    if (u->dev) u->ops->close(u->dev);
     pthread_mutex_destroy(&u->lock);
 }
 
-static enum clime_err lock_update(struct clime_weight_update *u, struct clime_error *e) {
+enum clime_err clime_update_device(struct clime_server *s, struct clime_dev **out, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    struct clime_dev_options o = {
+        .dt = clime_dev_info(s->model->dev)->dt, .n_threads = 1, .isa = s->opts.isa, .gpu = (int)s->opts.gpu};
+    enum clime_err err = u->dev ? CLIME_OK : s->model->ops->open(&o, &u->dev, e);
+    if (err) return err;
+    u->ops = s->model->ops;
+    u->ops->bind(u->dev);
+    *out = u->dev;
+    return CLIME_OK;
+}
+
+enum clime_err clime_update_lock(struct clime_weight_update *u, struct clime_error *e) {
     if (pthread_mutex_trylock(&u->lock) == 0) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_BUSY, "another weight update is going on");
 }
 
+void clime_update_unlock(struct clime_weight_update *u) {
+    pthread_mutex_unlock(&u->lock);
+}
+
 static void *new_staging(const struct clime_server *s, struct clime_error *e) {
-    size_t bytes = (size_t)s->model->layout.n * clime_dtype_bytes(clime_dev_info(s->model->dev)->dt);
+    size_t bytes = clime_model_bytes(s->model);
     void *p = NULL;
     if (posix_memalign(&p, 64, bytes) == 0) return p;
     clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of staging", bytes);
     return NULL;
 }
 
-static enum clime_err check_label(struct clime_str label, struct clime_error *e) {
+enum clime_err clime_update_label(struct clime_str label, struct clime_error *e) {
     if (label.len == 0 || label.len > CLIME_MAX_LABEL)
         return clime_fail(e, CLIME_ERR_INPUT, "a weight version has 1 to %d bytes", CLIME_MAX_LABEL);
     for (size_t i = 0; i < label.len; i++)
@@ -47,7 +64,7 @@ static enum clime_err check_label(struct clime_str label, struct clime_error *e)
     return CLIME_OK;
 }
 
-static void reply_done(struct clime_http_request *rq, const char *message, const char *version, int n_inflight) {
+void clime_update_reply(struct clime_http_request *rq, const char *message, const char *version, int n_inflight) {
     struct clime_buf body;
     struct clime_jw w;
     clime_buf_init(&body, 8192);
@@ -124,7 +141,8 @@ static enum clime_err put_weights(struct clime_server *s, struct clime_http_requ
     enum clime_err err = read_body(s, rq, staging, hex, e);
     if (!err && strcmp(hex, sha) != 0)
         err = clime_fail(e, CLIME_ERR_INPUT, "the body's SHA-256 is %s, the header says %s", hex, sha);
-    if (!err) err = clime_engine_update(s->engine, staging, label, inflight, n_inflight, e);
+    struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = staging};
+    if (!err) err = clime_engine_update(s->engine, &from, label, inflight, n_inflight, e);
     free(staging);
     return err;
 }
@@ -137,8 +155,8 @@ void clime_handle_put_weights(struct clime_http_request *rq, void *context) {
     char sha[65], label[CLIME_MAX_LABEL + 1];
     int n_inflight = 0;
     int64_t t0 = clime_now_us();
-    if (check_label(param, &e) || read_sha(rq, sha, &e) || read_inflight(rq, &inflight, &e) ||
-        lock_update(s->update, &e)) {
+    if (clime_update_label(param, &e) || read_sha(rq, sha, &e) || read_inflight(rq, &inflight, &e) ||
+        clime_update_lock(s->update, &e)) {
         clime_http_reply_err(rq, &e);
         return;
     }
@@ -146,14 +164,14 @@ void clime_handle_put_weights(struct clime_http_request *rq, void *context) {
     bool held = strcmp(s->update->last_sha, sha) == 0 && strcmp(clime_engine_version(s->engine)->name, label) == 0;
     enum clime_err err = held ? CLIME_OK : put_weights(s, rq, label, sha, inflight, &n_inflight, &e);
     if (!err) memcpy(s->update->last_sha, sha, sizeof sha);
-    pthread_mutex_unlock(&s->update->lock);
+    clime_update_unlock(s->update);
     if (err) {
         LOG_WARN("weights \"%s\" refused: %s", label, e.msg);
         clime_http_reply_err(rq, &e);
         return;
     }
     if (!held) clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
-    reply_done(rq, held ? "This version is already in force." : "Weights updated.", label, n_inflight);
+    clime_update_reply(rq, held ? "This version is already in force." : "Weights updated.", label, n_inflight);
 }
 
 /* ---- from a folder ----------------------------------------------------------------------------------------- */
@@ -185,7 +203,7 @@ static enum clime_err parse_disk(struct clime_http_request *rq, struct disk_requ
     }
     if (!clime_json_end(&j)) return e->code;
     if (path.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "model_path is missing");
-    if (label.len > 0 && check_label(label, e)) return e->code;
+    if (label.len > 0 && clime_update_label(label, e)) return e->code;
     d->model_path = clime_arena_strdup(a, path);
     if (!d->model_path || strlen(d->model_path) != path.len)
         return clime_fail(e, CLIME_ERR_INPUT, "model_path is not a path");
@@ -197,14 +215,14 @@ static enum clime_err update_from_disk(struct clime_server *s, const struct disk
                                        struct clime_error *e) {
     struct clime_model *m = s->model;
     const char *label = d->label[0] ? d->label : clime_engine_version(s->engine)->name;
-    enum clime_inflight inflight = d->abort_all     ? CLIME_INFLIGHT_ABORT
-                                   : d->flush_cache ? CLIME_INFLIGHT_RECOMPUTE
-                                                    : CLIME_INFLIGHT_KEEP;
     void *staging = new_staging(s, e);
     if (!staging) return e->code;
     enum clime_err err =
         clime_weights_import(d->model_path, &m->cfg, &m->layout, clime_dev_info(m->dev)->dt, staging, e);
-    if (!err) err = clime_engine_update(s->engine, staging, label, inflight, n_inflight, e);
+    struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = staging};
+    if (!err)
+        err = clime_engine_update(s->engine, &from, label, clime_update_inflight(d->abort_all, d->flush_cache),
+                                  n_inflight, e);
     if (!err) s->update->last_sha[0] = '\0';
     free(staging);
     return err;
@@ -219,9 +237,9 @@ void clime_handle_update_from_disk(struct clime_http_request *rq, void *context)
     int64_t t0 = clime_now_us();
     clime_arena_init(&a, (size_t)1 << 20);
     enum clime_err err = parse_disk(rq, &d, &a, &e);
-    if (!err && !(err = lock_update(s->update, &e))) {
+    if (!err && !(err = clime_update_lock(s->update, &e))) {
         err = update_from_disk(s, &d, &n_inflight, &e);
-        pthread_mutex_unlock(&s->update->lock);
+        clime_update_unlock(s->update);
     }
     if (err) {
         LOG_WARN("update from disk refused: %s", e.msg);
@@ -234,7 +252,7 @@ void clime_handle_update_from_disk(struct clime_http_request *rq, void *context)
                      d.label);
         else
             snprintf(message, sizeof message, "Succeeded to update model weights.");
-        reply_done(rq, message, clime_engine_version(s->engine)->name, n_inflight);
+        clime_update_reply(rq, message, clime_engine_version(s->engine)->name, n_inflight);
     }
     clime_arena_free(&a);
 }

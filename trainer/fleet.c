@@ -41,6 +41,7 @@ struct server {
     char url[CLIME_FLEET_URL]; /* "" = not up */
     struct clime_child *child; /* NULL = external */
     int64_t pushed;            /* version it serves, -1 = unknown */
+    enum clime_way way;        /* how it gets weights */
     bool admitted;
     struct clime_error last; /* why it is not further */
 };
@@ -147,11 +148,19 @@ static void lost(struct clime_fleet *f, struct server *s) {
     s->pushed = -1;
 }
 
+/* What the push needs for this server's way. */
+static enum clime_err prepare(struct clime_fleet *f, const struct server *s, struct clime_error *e) {
+    if (s->way != CLIME_BY_HTTP) return clime_push_export(&f->push, e);
+    clime_push_body(&f->push);
+    return CLIME_OK;
+}
+
 /* Takes the server as far as it goes without waiting: push when it lacks the version, then admit. */
 static void advance(struct clime_fleet *f, struct server *s) {
     if (!s->url[0] || !f->has_push) return;
     if (s->pushed != f->push.version) {
-        if (!f->o.serve_folder && clime_push_weights(f->http, s->url, &f->push, &s->last)) {
+        if (!f->o.serve_folder &&
+            (prepare(f, s, &s->last) || clime_push_weights(f->http, s->url, &f->push, s->way, &s->last))) {
             LOG_WARN("%s", s->last.msg);
             lost(f, s);
             if (s->child) clime_child_kill(s->child); /* a fresh one is simpler than a doubtful one */
@@ -290,14 +299,17 @@ static int n_ready(const struct clime_fleet *f) {
 static void push_to_all(struct clime_fleet *f) {
     const char *urls[MAX_SERVERS] = {NULL};
     struct server *to[MAX_SERVERS];
+    enum clime_way ways[MAX_SERVERS] = {CLIME_BY_HTTP};
     struct clime_error err[MAX_SERVERS];
     int n = 0;
-    for (int i = 0; i < f->n_servers; i++)
-        if (f->servers[i].url[0] && f->servers[i].pushed != f->push.version) {
-            to[n] = &f->servers[i];
-            urls[n++] = f->servers[i].url;
-        }
-    clime_push_all(urls, n, &f->push, err);
+    for (int i = 0; i < f->n_servers; i++) {
+        struct server *s = &f->servers[i];
+        if (!s->url[0] || s->pushed == f->push.version || prepare(f, s, &s->last)) continue;
+        to[n] = s;
+        ways[n] = s->way;
+        urls[n++] = s->url;
+    }
+    clime_push_all(urls, ways, n, &f->push, err);
     for (int i = 0; i < n; i++)
         if (err[i].code)
             LOG_WARN("%s", err[i].msg);
@@ -324,6 +336,18 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
     if (f->o.router_url && (rc = poll_external(f, true, e))) return rc;
     push_to_all(f);
     return clime_fleet_wait(f, e);
+}
+
+void clime_fleet_writing(struct clime_fleet *f) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct server *s = &f->servers[i];
+        if (s->way != CLIME_BY_SHARE || s->pushed < 0) continue;
+        s->pushed = -1;
+        if (!clime_push_writing(f->http, s->url, &s->last)) continue;
+        LOG_WARN("%s", s->last.msg);
+        lost(f, s);
+        clime_child_kill(s->child); /* it must not compute with half of an update */
+    }
 }
 
 enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
@@ -406,7 +430,8 @@ static void make_server(struct clime_fleet *f, int i, const char *program) {
     const char *own[] = {"--model-path",     f->o.hf_checkpoint,
                          "--device",         f->o.device,
                          "--dtype",          dtype,
-                         "--weight-version", f->o.serve_folder ? "0" : "initial"};
+                         "--weight-version", f->o.serve_folder ? "0" : "initial",
+                         "--load-format",    f->o.share ? "none" : "auto"};
     int n_own = (int)CLIME_COUNT(own), n = n_own + more->n;
     const char **args = xcalloc((size_t)n, sizeof *args);
     char name[32];
@@ -414,7 +439,8 @@ static void make_server(struct clime_fleet *f, int i, const char *program) {
     for (int k = 0; k < more->n; k++) args[n_own + k] = more->items[k];
     snprintf(name, sizeof name, "server-%d", i);
     clime_child_init(&f->children[i], name, program, f->o.run_dir, f->pipe_read, args, n);
-    f->servers[i] = (struct server){.child = &f->children[i], .pushed = -1};
+    f->servers[i] =
+        (struct server){.child = &f->children[i], .pushed = -1, .way = f->o.share ? CLIME_BY_SHARE : CLIME_BY_HTTP};
     free(args);
 }
 
@@ -438,6 +464,8 @@ static enum clime_err open_children(struct clime_fleet *f, struct clime_error *e
     f->pipe_write = fds[1];
     clime_child_init(&f->router, "router", router, f->o.run_dir, f->pipe_read,
                      (const char *const *)f->o.router_args->items, f->o.router_args->n);
+    if (!f->o.serve_folder)
+        LOG_INFO("weights go to the servers %s", clime_way_names[f->o.share ? CLIME_BY_SHARE : CLIME_BY_HTTP]);
     f->n_children = f->n_servers = f->o.num_servers;
     f->children = xcalloc((size_t)f->n_children, sizeof *f->children);
     for (int i = 0; i < f->n_children; i++) make_server(f, i, server);

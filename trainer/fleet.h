@@ -25,6 +25,7 @@ struct clime_fleet_options {
     const char *device, *dtype; /* as the trainer's own */
     int num_servers;
     const char *router_url; /* NULL = start a router and num_servers servers */
+    bool share;             /* the servers compute with the trainer's own weights, on its device (--colocate) */
     bool serve_folder;      /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
     const struct clime_opt_list *server_args, *router_args;
     struct clime_ledger *ledger; /* for events */
@@ -38,10 +39,14 @@ void clime_fleet_close(struct clime_fleet *f); /* NULL is fine; children are sto
 /* The router's URL now, "" and false while there is none. Any thread. */
 bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size);
 
-/* From now on the weights of *p are the current ones (copied; p->flat must stay valid until the next publish). Pushes
- * them to every server and returns when all of them serve the version and are admitted. CLIME_ERR_TIMEOUT names what
- * it waited for. */
+/* From now on the weights of *p are the current ones (copied; what it borrows must stay valid until the next publish,
+ * and the weights unchanged until clime_fleet_writing or the next publish). Pushes them to every server and returns
+ * when all of them serve the version and are admitted. CLIME_ERR_TIMEOUT names what it waited for. */
 enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e);
+
+/* The current weights are about to be rewritten: no server that shares them computes any more when this returns, and
+ * none will before the next publish. */
+void clime_fleet_writing(struct clime_fleet *f);
 
 /* Waits until every server serves the current version and is admitted; publish ends with it. */
 enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e);

@@ -37,9 +37,9 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_trai
     clime_optimizer_bytes(m, &o);
     if (ref) {
         clime_train_sizes(m, ref, &r);
-        out->part[CLIME_MEM_REFERENCE] = clime_plan_bytes(&m->plan) + r.activations + r.head + r.scratch;
+        out->part[CLIME_MEM_REFERENCE] = clime_model_memory(m) + r.activations + r.head + r.scratch;
     }
-    out->part[CLIME_MEM_WEIGHTS] = clime_plan_bytes(&m->plan);
+    out->part[CLIME_MEM_WEIGHTS] = clime_model_memory(m);
     out->part[CLIME_MEM_MASTER] = o.master;
     out->part[CLIME_MEM_MOMENTS] = o.moments;
     out->part[CLIME_MEM_GRADIENTS] = s.gradients;

@@ -53,6 +53,7 @@ static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, 
     int64_t t0 = clime_now_us();
     enum clime_err rc = clime_rl_choose(rl, r, &plans, e);
     if (rc) return rc;
+    clime_rl_writing(rl);
     for (int i = 0; i < n && !rc; i++) {
         const struct clime_step_result fresh = {0};
         clime_progress_live(&rl->progress, "rollout %" PRId64 ": training, step %d of %d", r->id, i + 1, n);
@@ -61,7 +62,7 @@ static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, 
     clime_rl_plans_free(plans, n);
     rl->rollouts_done++;
     rl->time.train_us = clime_now_us() - t0;
-    return rc ? rc : clime_rl_record_version(rl, e);
+    return rc;
 }
 
 static bool checkpoint_due(const struct clime_rl *rl) {
@@ -104,7 +105,9 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
     int64_t t0 = clime_now_us();
     enum clime_err rc = generate(rl, &r, e);
     if (rc) return rc;
-    if ((rc = train(rl, &r, &last, e)) || (rc = clime_rl_publish(rl, e))) goto done;
+    /* The hash of the new weights takes longer than handing them over: it comes after. */
+    if ((rc = train(rl, &r, &last, e)) || (rc = clime_rl_publish(rl, e)) || (rc = clime_rl_record_version(rl, e)))
+        goto done;
     rl->time.save_us = 0;
     if (checkpoint_due(rl) && (rc = clime_rl_checkpoint(rl, e))) goto done;
     rc = account(rl, &r, &last, t0, e);

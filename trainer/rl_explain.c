@@ -95,7 +95,8 @@ static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
                      rl->num_rollout, o->rollout_batch_size, o->n_samples_per_prompt, o->num_steps_per_rollout,
                      o->global_batch_size, rl->data.n, rl->data.n,
                      o->rollout_shuffle ? "shuffled by seed and epoch" : "in the file's order");
-    clime_buf_printf(out, "  initial weights %s\n", rl->initial_dir);
+    clime_buf_printf(out, "  initial weights %s\n  weights go to the servers %s\n", rl->initial_dir,
+                     clime_way_names[o->colocate ? CLIME_BY_SHARE : CLIME_BY_HTTP]);
     clime_buf_printf(out,
                      "  AdamW lr %g (%s, warm-up %" PRId64 ", to %g after %" PRId64
                      " steps), betas %g %g, eps %g, decay %g, clip %g\n",

@@ -34,7 +34,6 @@ static const struct inert rows[] = {
     {"rollout-num-gpus-per-engine", false, "1", "a server uses one device"},
     {"rollout-num-gpus", false, "", "say how many servers to start with --num-servers"},
     {"num-gpus-per-node", false, NULL, "servers are counted with --num-servers"},
-    {"colocate", true, NULL, "servers and trainer share this machine in any case"},
     {"offload", true, NULL, "trainer and servers stay in memory side by side"},
     {"offload-train", true, NULL, "trainer and servers stay in memory side by side"},
     {"offload-rollout", true, NULL, "trainer and servers stay in memory side by side"},

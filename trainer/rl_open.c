@@ -116,6 +116,7 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     int longest = longest_sample(rl);
     l->hf_checkpoint = rl->initial_dir;
     l->model.dev.deterministic = true;
+    l->model.shared = rl->o.colocate;
     l->max_seq_len = longest;
     if (rl->o.pack.dynamic)
         l->max_tokens_per_gpu = (int)rl->o.max_tokens_per_gpu;
@@ -130,11 +131,11 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     return clime_learner_prepare(l, &rl->learner, e);
 }
 
-/* On a device with memory of its own the plan must see what the servers have taken: they come first there. Elsewhere
- * both load at the same time. */
+/* On a device with memory of its own the plan must see what the servers have taken: where there are any yet, they come
+ * first. Elsewhere both load at the same time. */
 static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = prepare_learner(rl, e);
-    if (!rc && clime_learner_model(rl->learner)->ops->own_memory) rc = clime_fleet_wait_up(rl->fleet, e);
+    if (!rc && rl->fleet && clime_learner_model(rl->learner)->ops->own_memory) rc = clime_fleet_wait_up(rl->fleet, e);
     return rc ? rc : clime_learner_start(rl->learner, e);
 }
 
@@ -183,6 +184,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .dtype = rl->o.dtype,
                                     .num_servers = (int)rl->o.num_servers,
                                     .router_url = rl->o.router_url,
+                                    .share = rl->o.colocate && !rl->o.evaluate,
                                     .serve_folder = rl->o.evaluate,
                                     .server_args = &rl->o.server_args,
                                     .router_args = &rl->o.router_args,
@@ -207,11 +209,11 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
     if ((rc = check_rewards(&rl->o, e)) || (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e))) return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
-    if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
-        (rc = open_fleet(rl, e)))
-        return rc;
+    if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e))) return rc;
+    bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
+    if ((learner_first && (rc = open_learner(rl, e))) || (rc = open_fleet(rl, e))) return rc;
     abort_predecessors_requests(rl);
-    return rl->o.evaluate ? CLIME_OK : open_learner(rl, e);
+    return rl->o.evaluate || learner_first ? CLIME_OK : open_learner(rl, e);
 }
 
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) {

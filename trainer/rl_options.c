@@ -216,6 +216,8 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"Servers", H, NULL, NULL, NULL, NULL},
         {"num-servers", I, &o->num_servers, "1", "N", "servers to start on this machine", 1, 256},
         {"router-url", S, &o->router_url, NULL, "URL", "use this router and its workers instead of starting any"},
+        {"colocate", B, &o->colocate, NULL, NULL,
+         "servers on the trainer's own device compute with its weights in place, without a copy"},
         {"server-concurrency", I, &o->server_concurrency, "64", "N", "requests in flight for each server", 1, 4096,
          "sglang-server-concurrency"},
     };
@@ -309,6 +311,9 @@ static enum clime_err check_required(const struct clime_rl_options *o, struct cl
         return clime_fail(e, CLIME_ERR_INPUT, "--use-dynamic-batch-size needs --max-tokens-per-gpu");
     if (o->eval_interval && !o->eval_prompt_data.n)
         return clime_fail(e, CLIME_ERR_INPUT, "--eval-interval needs --eval-prompt-data");
+    if (o->router_url && o->colocate)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--colocate is for servers that the trainer starts beside itself, --router-url names others");
     if (o->router_url && (o->server_args.n || o->router_args.n))
         return clime_fail(e, CLIME_ERR_INPUT, "%s is for servers that the trainer starts, --router-url names others",
                           o->server_args.n ? o->server_args.items[0] : o->router_args.items[0]);
@@ -437,6 +442,7 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "num-epoch",
                                        "num-servers",
                                        "router-url",
+                                       "colocate",
                                        "server-concurrency",
                                        "threads",
                                        "rollout-request-timeout",

@@ -63,6 +63,9 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
 /* Records the hash of the current weights (which must equal an earlier record). */
 enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e);
 
+/* Before the steps of a rollout: servers that share the weights stop computing. */
+void clime_rl_writing(struct clime_rl *rl);
+
 /* Gives the fleet the current weights, unless it has them. */
 enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
 

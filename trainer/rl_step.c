@@ -190,18 +190,29 @@ enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *
     return clime_version_put(rl->ledger, rl->step, sha, e);
 }
 
+static const void *host_weights(void *arg) {
+    return clime_learner_weights(arg);
+}
+
 enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
     if (rl->published == rl->step) return CLIME_OK;
-    const struct clime_model *m = clime_learner_model(rl->learner);
-    struct clime_push push;
+    struct clime_push push = {.version = rl->step,
+                              .model = clime_learner_model(rl->learner),
+                              .timeout_us = PUSH_TIMEOUT_US,
+                              .host = host_weights,
+                              .arg = rl->learner};
     int64_t t0 = clime_now_us();
     clime_progress_live(&rl->progress, "weights of step %" PRId64 " go to the servers", rl->step);
-    clime_push_make(&m->layout, clime_dev_info(m->dev)->dt, clime_learner_weights(rl->learner), rl->step,
-                    PUSH_TIMEOUT_US, &push);
     enum clime_err rc = clime_fleet_publish(rl->fleet, &push, e);
-    rl->time.update_us = clime_now_us() - t0;
+    rl->time.update_us += clime_now_us() - t0;
     if (!rc) rl->published = rl->step;
     return rc;
+}
+
+void clime_rl_writing(struct clime_rl *rl) {
+    int64_t t0 = clime_now_us();
+    clime_fleet_writing(rl->fleet);
+    rl->time.update_us = clime_now_us() - t0;
 }
 
 /* path with every "{rollout_id}" replaced. */

@@ -1,6 +1,6 @@
-/* Pushing weights over HTTP. Called by the fleet on the main thread; push_all starts one short-lived thread a server.
+/* Pushing weights. Called by the fleet on the main thread; push_all starts one short-lived thread a server.
  *
- * Owns nothing: the flat buffer is the learner's host copy. Invariant: a push has succeeded only when the server itself
+ * Owns nothing: the buffers are the learner's. Invariant: a push has succeeded only when the server itself
  * has said the new version's label; an answer of 200 is not enough.
  */
 #include "trainer/sync.h"
@@ -18,9 +18,17 @@
 #define CONTROL_TIMEOUT_US 10000000
 #define PIECE ((size_t)1 << 20)
 
-void clime_push_make(const struct clime_layout *layout, enum clime_dtype dt, const void *flat, int64_t version,
-                     int64_t timeout_us, struct clime_push *p) {
-    struct clime_weights_writer *w = clime_weights_writer_new(layout, dt, flat);
+const char *const clime_way_names[] = {
+    [CLIME_BY_HTTP] = "over HTTP", [CLIME_BY_SHARE] = "in place: the trainer's own memory, nothing is copied"};
+
+static enum clime_dtype dtype_of(const struct clime_push *p) {
+    return clime_dev_info(p->model->dev)->dt;
+}
+
+void clime_push_body(struct clime_push *p) {
+    if (p->flat) return;
+    p->flat = p->host(p->arg);
+    struct clime_weights_writer *w = clime_weights_writer_new(&p->model->layout, dtype_of(p), p->flat);
     struct clime_sha256 sha;
     uint8_t digest[32];
     char *piece = xmalloc(PIECE);
@@ -28,10 +36,16 @@ void clime_push_make(const struct clime_layout *layout, enum clime_dtype dt, con
     clime_sha256_init(&sha);
     while ((n = clime_weights_writer_read(w, piece, PIECE)) > 0) clime_sha256_add(&sha, piece, (size_t)n);
     clime_sha256_done(&sha, digest);
-    *p = (struct clime_push){.version = version, .layout = layout, .dt = dt, .flat = flat, .timeout_us = timeout_us};
     clime_sha256_hex(digest, p->body_sha256);
     free(piece);
     clime_weights_writer_free(w);
+}
+
+enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e) {
+    if (p->exported) return CLIME_OK;
+    enum clime_err rc = p->model->ops->share_export(p->model->dev, p->model->flat, p->handle, e);
+    p->exported = rc == CLIME_OK;
+    return rc;
 }
 
 static int64_t read_weights(void *arg, void *out, size_t size) {
@@ -71,13 +85,12 @@ enum clime_err clime_weight_version(struct clime_http_client *c, const char *url
     return rc;
 }
 
-enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, const struct clime_push *p,
-                                  struct clime_error *e) {
-    char sha[96], label[64], want[24];
+static enum clime_err push_body(struct clime_http_client *c, const char *url, const struct clime_push *p,
+                                struct clime_error *e) {
+    char sha[96];
     char *full = xasprintf("%s/weights/%" PRId64, url, p->version);
-    struct clime_weights_writer *w = clime_weights_writer_new(p->layout, p->dt, p->flat);
+    struct clime_weights_writer *w = clime_weights_writer_new(&p->model->layout, dtype_of(p), p->flat);
     snprintf(sha, sizeof sha, "%s: %s", "X-Clime-SHA256", p->body_sha256);
-    snprintf(want, sizeof want, "%" PRId64, p->version);
     const char *headers[] = {sha, NULL};
     struct clime_http_call call = {.method = "PUT",
                                    .url = full,
@@ -95,17 +108,64 @@ enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, 
     else if (r.status != 200)
         rc = clime_fail(e, CLIME_ERR_INTERNAL, "PUT %s answers %d: %.300s", full, r.status,
                         r.reply.len ? r.reply.data : "");
-    else if (!(rc = clime_weight_version(c, url, label, e)) && strcmp(label, want))
-        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %s", url, label, want);
     clime_buf_free(&r.reply);
     clime_weights_writer_free(w);
     free(full);
     return rc;
 }
 
+static enum clime_err post_ipc(struct clime_http_client *c, const char *url, struct clime_buf *body, int64_t timeout_us,
+                               struct clime_error *e) {
+    char *full = xasprintf("%s/update_weights_from_ipc", url);
+    struct clime_http_call call = {
+        .method = "POST", .url = full, .body = clime_buf_str(body), .timeout_us = timeout_us, .max_reply = MAX_REPLY};
+    struct clime_http_result r = {0};
+    enum clime_err rc = clime_http_client_call(c, &call, &r, e);
+    if (rc)
+        clime_error_prefix(e, "handing weights over");
+    else if (r.status != 200)
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "POST %s answers %d: %.300s", full, r.status,
+                        r.reply.len ? r.reply.data : "");
+    clime_buf_free(&r.reply);
+    clime_buf_free(body);
+    free(full);
+    return rc;
+}
+
+static enum clime_err push_handle(struct clime_http_client *c, const char *url, const struct clime_push *p,
+                                  struct clime_error *e) {
+    struct clime_buf body;
+    clime_buf_init(&body, 4096);
+    clime_buf_printf(&body, "{\"mode\":\"share\",\"weight_version\":\"%" PRId64 "\",\"dtype\":\"%s\",", p->version,
+                     dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
+    clime_buf_printf(&body, "\"layout\":\"%016" PRIx64 "\",\"handle\":\"", p->model->layout.hash);
+    for (int i = 0; i < CLIME_SHARE_BYTES; i++) clime_buf_printf(&body, "%02x", p->handle[i]);
+    clime_buf_adds(&body, "\"}");
+    return post_ipc(c, url, &body, p->timeout_us, e);
+}
+
+enum clime_err clime_push_writing(struct clime_http_client *c, const char *url, struct clime_error *e) {
+    struct clime_buf body;
+    clime_buf_init(&body, 256);
+    clime_buf_adds(&body, "{\"mode\":\"writing\"}");
+    return post_ipc(c, url, &body, CONTROL_TIMEOUT_US, e);
+}
+
+enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, const struct clime_push *p,
+                                  enum clime_way way, struct clime_error *e) {
+    char label[64], want[24];
+    snprintf(want, sizeof want, "%" PRId64, p->version);
+    CHECK(way == CLIME_BY_HTTP ? p->flat != NULL : p->exported);
+    enum clime_err rc = way == CLIME_BY_HTTP ? push_body(c, url, p, e) : push_handle(c, url, p, e);
+    if (!rc && !(rc = clime_weight_version(c, url, label, e)) && strcmp(label, want))
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %s", url, label, want);
+    return rc;
+}
+
 struct one_push {
     const char *url;
     const struct clime_push *push;
+    enum clime_way way;
     struct clime_error *err;
     pthread_t thread;
     bool started;
@@ -114,16 +174,17 @@ struct one_push {
 static void *push_one(void *arg) {
     struct one_push *o = arg;
     struct clime_http_client *c = clime_http_client_new();
-    clime_push_weights(c, o->url, o->push, o->err);
+    clime_push_weights(c, o->url, o->push, o->way, o->err);
     clime_http_client_free(c);
     return NULL;
 }
 
-void clime_push_all(const char *const *urls, int n, const struct clime_push *p, struct clime_error *err) {
+void clime_push_all(const char *const *urls, const enum clime_way *ways, int n, const struct clime_push *p,
+                    struct clime_error *err) {
     struct one_push *all = xcalloc((size_t)n + 1, sizeof *all);
     for (int i = 0; i < n; i++) {
         err[i].code = CLIME_OK;
-        all[i] = (struct one_push){.url = urls[i], .push = p, .err = &err[i]};
+        all[i] = (struct one_push){.url = urls[i], .push = p, .way = ways[i], .err = &err[i]};
         all[i].started = !pthread_create(&all[i].thread, NULL, push_one, &all[i]);
         if (!all[i].started) push_one(&all[i]); /* no thread to be had: in turn */
     }

@@ -29,8 +29,9 @@ struct clime_dev {
     const struct clime_ops *isa; /* the operations compiled for the chosen instruction set */
     struct clime_pool *pool;
     int n_threads;
-    struct clime_cpu_room shared; /* one operation at a time, touched by all its tiles */
-    struct clime_cpu_room *slot;  /* [n_threads] one tile at a time */
+    struct clime_cpu_room shared;   /* one operation at a time, touched by all its tiles */
+    struct clime_cpu_room *slot;    /* [n_threads] one tile at a time */
+    struct clime_cpu_share *shares; /* cpu_share.c: what this context shares and maps */
 };
 
 /* Operations of each build; their context and memory entries are empty. */

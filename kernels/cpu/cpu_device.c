@@ -71,6 +71,7 @@ enum clime_err clime_cpu_open(const struct clime_dev_options *o, struct clime_de
     d->head.ops = &clime_cpu_ops;
     d->head.dt = o->dt;
     snprintf(d->head.name, sizeof d->head.name, "%s", isa->title);
+    snprintf(d->head.unit, sizeof d->head.unit, "cpu");
     d->isa = isa->ops;
     d->pool = clime_pool_new(o->n_threads);
     d->n_threads = clime_pool_threads(d->pool);
@@ -131,8 +132,7 @@ enum clime_err clime_cpu_alloc(struct clime_dev *d, size_t bytes, const char *wh
 }
 
 void clime_cpu_free(struct clime_dev *d, void *p) {
-    (void)d;
-    free(p);
+    if (!clime_cpu_share_free(d, p)) free(p);
 }
 
 void clime_cpu_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes) {

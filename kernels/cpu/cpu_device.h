@@ -15,4 +15,16 @@ void clime_cpu_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_byt
 size_t clime_cpu_scratch_bytes(const struct clime_scratch_shape *s);
 enum clime_err clime_cpu_reserve_scratch(struct clime_dev *d, size_t bytes, struct clime_error *e);
 
+/* cpu_share.c */
+enum clime_err clime_cpu_alloc_shared(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                      struct clime_error *e);
+enum clime_err clime_cpu_share_export(struct clime_dev *d, const void *p, uint8_t handle[CLIME_SHARE_BYTES],
+                                      struct clime_error *e);
+enum clime_err clime_cpu_share_open(struct clime_dev *d, const uint8_t handle[CLIME_SHARE_BYTES], size_t bytes,
+                                    bool *same_unit, void **out, struct clime_error *e);
+void clime_cpu_share_close(struct clime_dev *d, void *p);
+bool clime_cpu_share_free(struct clime_dev *d, void *p); /* false: p is no shared memory of this context */
+uint64_t clime_cpu_checksum(struct clime_dev *d, size_t bytes, const void *p);
+void clime_cpu_bind(struct clime_dev *d);
+
 #endif

@@ -23,7 +23,7 @@ struct clime_dev {
     struct clime_dev_head head; /* must be first */
     cudaStream_t stream;
     struct clime_lt *lt;
-    int n_sm;
+    int gpu, n_sm;
     bool deterministic;
     struct clime_error failure; /* the first device failure, code CLIME_OK = none */
     void *scratch;              /* grows; for partial sums and splits of one operation */
@@ -46,6 +46,9 @@ bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what);
 
 /* At least bytes of device scratch, valid until the next operation asks; NULL after a failure. */
 void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
+
+/* share.cu: the UUID as the driver's tools write it. */
+void clime_cuda_unit(const cudaDeviceProp *prop, char out[64]);
 
 /* sample.cu: copies waiting results to their host places; called by sync after the stream is idle. */
 void clime_cuda_deliver(struct clime_dev *d);

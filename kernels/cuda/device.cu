@@ -101,6 +101,8 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     d->head.ops = &clime_cuda_ops;
     d->head.dt = o->dt;
     snprintf(d->head.name, sizeof d->head.name, "cuda %.56s", prop.name);
+    clime_cuda_unit(&prop, d->head.unit);
+    d->gpu = o->gpu;
     d->n_sm = prop.multiProcessorCount;
     d->deterministic = o->deterministic;
     CU(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));

@@ -28,6 +28,15 @@ void clime_cuda_graph_begin(struct clime_dev *d);
 enum clime_err clime_cuda_graph_end(struct clime_dev *d, struct clime_graph **out, struct clime_error *e);
 void clime_cuda_graph_launch(struct clime_dev *d, struct clime_graph *g);
 void clime_cuda_graph_free(struct clime_dev *d, struct clime_graph *g);
+enum clime_err clime_cuda_alloc_shared(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                       struct clime_error *e);
+enum clime_err clime_cuda_share_export(struct clime_dev *d, const void *p, uint8_t handle[CLIME_SHARE_BYTES],
+                                       struct clime_error *e);
+enum clime_err clime_cuda_share_open(struct clime_dev *d, const uint8_t handle[CLIME_SHARE_BYTES], size_t bytes,
+                                     bool *same_unit, void **out, struct clime_error *e);
+void clime_cuda_share_close(struct clime_dev *d, void *p);
+uint64_t clime_cuda_checksum(struct clime_dev *d, size_t bytes, const void *p);
+void clime_cuda_bind(struct clime_dev *d);
 size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
 void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed);
 void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,

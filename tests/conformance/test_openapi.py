@@ -128,6 +128,9 @@ def test_server_replies(tmp_path):
             ("/update_weights_from_disk", {"model_path": str(tmp_path)}),
             ("/update_weights_from_disk", {"model_path": "/nonexistent"}),
             ("/update_weights_from_disk", {}),
+            ("/update_weights_from_ipc", {}),
+            ("/update_weights_from_ipc", {"mode": "writing"}),
+            ("/update_weights_from_ipc", {"mode": "share", "handle": "00"}),
         ]:
             check_reply(spec, path, "post", s.post(path, body))
         for path in ("/health", "/health_generate", "/metrics", "/model_info", "/get_model_info", "/server_info",

@@ -125,6 +125,7 @@ def undisturbed(model):
         ("other_limits", ["--server-max-running-requests", "3", "--server-chunked-prefill-size", "7"]),
         ("no_cache", ["--server-disable-radix-cache", "--server-concurrency", "2"]),
         ("two_threads", ["--threads", "1", "--sglang-threads", "2"]),
+        ("colocated", ["--colocate", "--num-servers", "2"]),
     ],
 )
 def test_same_weights(model, undisturbed, name, more):
@@ -184,11 +185,11 @@ def wait_watching(p, run_dir, log, seconds):
                 return None, longest
 
 
-def kill_now_and_then(victim, model, name, seconds, n_kills, rng):
+def kill_now_and_then(victim, more, model, name, seconds, n_kills, rng):
     """Runs the command until it ends, with up to n_kills kills of the victim; returns how many there were and the
     longest silence, in seconds."""
     run_dir, log = model / name, model / f"{name}.log"
-    words = command(model, run_dir, "--num-servers", "2" if victim == "clime-server" else "1")
+    words = command(model, run_dir, "--num-servers", "2" if victim == "clime-server" else "1", *more)
     p = start(words, log)
     killed, longest, begun = 0, 0.0, time.monotonic()
     while True:
@@ -213,15 +214,19 @@ def kill_now_and_then(victim, model, name, seconds, n_kills, rng):
     return killed, longest
 
 
-@pytest.mark.parametrize("victim", ["clime-train", "clime-server", "clime-router"])
-def test_kill(model, undisturbed, victim):
+@pytest.mark.parametrize(
+    "victim, more",
+    [("clime-train", []), ("clime-server", []), ("clime-router", []),
+     ("clime-train", ["--colocate"]), ("clime-server", ["--colocate"])],
+)  # fmt: skip
+def test_kill(model, undisturbed, victim, more):
     sha, seconds = undisturbed
     rng = random.Random(f"kill {victim}")
     killed = n_run = 0
     longest = 0.0
     while killed < KILLS:
-        name = f"{victim}-{n_run}"
-        kills, silence = kill_now_and_then(victim, model, name, seconds, min(5, KILLS - killed), rng)
+        name = f"{victim}{''.join(more)}-{n_run}"
+        kills, silence = kill_now_and_then(victim, more, model, name, seconds, min(5, KILLS - killed), rng)
         killed, longest = killed + kills, max(longest, silence)
         assert final_sha(model / f"{name}.log") == sha
         check_record(model / name)

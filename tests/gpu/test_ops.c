@@ -234,6 +234,20 @@ static void test_optimizer(struct gpu_test *t) {
     for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
 }
 
+/* A buffer's checksum is the CPU's, whatever its length; one changed bit changes it. (Sharing itself needs two
+ * processes: tests/gpu/handover.py.) */
+static void test_checksum(struct gpu_test *t) {
+    printf("checksum\n");
+    for (size_t n = 1; n < 40000; n = n * 5 + 3) {
+        struct both x = both_random(t, n, CLIME_BF16, 1);
+        uint64_t c = t->cpu.ops->checksum(t->cpu.dev, n * 2, x.cpu), u = t->gpu.ops->checksum(t->gpu.dev, n * 2, x.gpu);
+        check(t, c == u, "checksum", "");
+        ((uint16_t *)x.cpu)[n / 2] ^= 1;
+        check(t, t->cpu.ops->checksum(t->cpu.dev, n * 2, x.cpu) != u, "checksum of another buffer", "");
+        both_free(t, &x);
+    }
+}
+
 int main(void) {
     struct gpu_test t;
     gpu_test_open(&t);
@@ -243,5 +257,6 @@ int main(void) {
     test_attention(&t);
     test_head(&t);
     test_optimizer(&t);
+    test_checksum(&t);
     return gpu_test_close(&t);
 }

@@ -219,11 +219,13 @@ static void test_update_and_back(void **state) {
     const struct clime_layout *l = &model->layout;
     size_t bytes = (size_t)l->n * clime_dtype_bytes(CLIME_BF16);
     char *old = xmalloc(bytes), *other = xcalloc(1, bytes);
+    struct clime_weight_source from_old = {.kind = CLIME_FROM_HOST, .flat = old};
+    struct clime_weight_source from_other = {.kind = CLIME_FROM_DEVICE, .flat = other};
     int met;
     clime_model_get(model, old);
     clime_weights_init(l, CLIME_BF16, other, 0.3f, 12);
     run_together(g, false);
-    assert_int_equal(clime_engine_update(g, other, "v1", CLIME_INFLIGHT_RECOMPUTE, &met, &e), CLIME_OK);
+    assert_int_equal(clime_engine_update(g, &from_other, "v1", CLIME_INFLIGHT_RECOMPUTE, &met, &e), CLIME_OK);
     assert_int_equal(met, 0);
     assert_string_equal(clime_engine_version(g)->name, "v1");
     struct request r;
@@ -234,7 +236,7 @@ static void test_update_and_back(void **state) {
     assert_string_equal(r.job->outs[0].runs[0].label->name, "v1");
     assert_true(r.job->outs[0].out_logp[0] != reference[1].job->outs[0].out_logp[0]);
     clime_job_free(r.job);
-    assert_int_equal(clime_engine_update(g, old, "v0", CLIME_INFLIGHT_RECOMPUTE, &met, &e), CLIME_OK);
+    assert_int_equal(clime_engine_update(g, &from_old, "v0", CLIME_INFLIGHT_RECOMPUTE, &met, &e), CLIME_OK);
     run_together(g, false);
     clime_engine_close(g);
     free(old);

@@ -1,0 +1,114 @@
+/* Memory shared with other processes of the host by CUDA IPC, and the checksum that both sides of a copy compare.
+ *
+ * Called by the context's owner thread. Owns nothing: allocations are the caller's, mappings too.
+ * Allocations are rounded up to 2 MiB, because smaller ones share a block with others, which would go out with them.
+ * A mapping reads the exporter's memory itself: whoever exports must not free or rewrite it while others compute with
+ * it, which is what the handover's protocol arranges (docs/protocol.md).
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+
+enum { BLOCK = 2 << 20, THREADS = 256 };
+
+void clime_cuda_unit(const cudaDeviceProp *prop, char out[64]) {
+    const unsigned char *u = (const unsigned char *)prop->uuid.bytes;
+    int n = snprintf(out, 64, "GPU-");
+    for (int i = 0; i < 16; i++)
+        n += snprintf(out + n, 64 - (size_t)n, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", u[i]);
+}
+
+void clime_cuda_bind(struct clime_dev *d) {
+    CU(d, cudaSetDevice(d->gpu));
+}
+
+enum clime_err clime_cuda_alloc_shared(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                       struct clime_error *e) {
+    return clime_cuda_alloc(d, (bytes + BLOCK - 1) / BLOCK * BLOCK, what, out, e);
+}
+
+enum clime_err clime_cuda_share_export(struct clime_dev *d, const void *p, uint8_t handle[CLIME_SHARE_BYTES],
+                                       struct clime_error *e) {
+    static_assert(sizeof(cudaIpcMemHandle_t) == CLIME_SHARE_BYTES, "the handle's size is CUDA's");
+    (void)d;
+    cudaError_t rc = cudaIpcGetMemHandle((cudaIpcMemHandle_t *)handle, (void *)p);
+    if (rc == cudaSuccess) return CLIME_OK;
+    cudaGetLastError(); /* no device failure: the memory stays usable here */
+    return clime_fail(e, CLIME_ERR_UNAVAILABLE, "CUDA IPC exports no memory here: %s", cudaGetErrorString(rc));
+}
+
+/* The handle says nothing about sizes; the driver knows what was mapped (SIZE_MAX where it does not say). */
+static size_t mapped_bytes(const void *p) {
+    typedef int (*get_range)(unsigned long long *base, size_t *size, unsigned long long at);
+    void *fn = NULL;
+    cudaDriverEntryPointQueryResult found;
+    unsigned long long base = 0;
+    size_t size = 0;
+    if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &fn, 12000, cudaEnableDefault, &found) !=
+            cudaSuccess ||
+        found != cudaDriverEntryPointSuccess || ((get_range)fn)(&base, &size, (unsigned long long)p) != 0)
+        return SIZE_MAX;
+    return size - (size_t)((unsigned long long)p - base);
+}
+
+enum clime_err clime_cuda_share_open(struct clime_dev *d, const uint8_t handle[CLIME_SHARE_BYTES], size_t bytes,
+                                     bool *same_unit, void **out, struct clime_error *e) {
+    cudaIpcMemHandle_t h;
+    memcpy(&h, handle, sizeof h);
+    *out = NULL;
+    cudaError_t rc = cudaIpcOpenMemHandle(out, h, cudaIpcMemLazyEnablePeerAccess);
+    cudaPointerAttributes at;
+    if (rc == cudaSuccess && (rc = cudaPointerGetAttributes(&at, *out)) != cudaSuccess) clime_cuda_share_close(d, *out);
+    if (rc != cudaSuccess) {
+        *out = NULL;
+        cudaGetLastError();
+        return clime_fail(e, CLIME_ERR_INPUT, "the handle does not map: %s", cudaGetErrorString(rc));
+    }
+    size_t there = mapped_bytes(*out);
+    if (there < bytes) {
+        clime_cuda_share_close(d, *out);
+        *out = NULL;
+        return clime_fail(e, CLIME_ERR_INPUT, "the handle maps %zu bytes of %zu", there, bytes);
+    }
+    *same_unit = at.device == d->gpu;
+    return CLIME_OK;
+}
+
+void clime_cuda_share_close(struct clime_dev *d, void *p) {
+    CU(d, cudaStreamSynchronize(d->stream));
+    CU(d, cudaIpcCloseMemHandle(p));
+}
+
+/* Integer sums do not depend on their order, so atomics are exact here. 16 bytes read a thread and turn. */
+static __global__ void checksum_kernel(const uint4 *x, size_t n_pairs, size_t bytes, unsigned long long *out) {
+    uint64_t sum = 0;
+    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n_pairs; i += (size_t)gridDim.x * THREADS) {
+        uint4 v = x[i];
+        sum += clime_checksum_term((uint64_t)v.y << 32 | v.x, 2 * i) +
+               clime_checksum_term((uint64_t)v.w << 32 | v.z, 2 * i + 1);
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        for (size_t at = n_pairs * 16; at < bytes; at += 8) {
+            uint64_t word = 0;
+            for (size_t k = 0; k < 8 && at + k < bytes; k++) word |= (uint64_t)((const uint8_t *)x)[at + k] << 8 * k;
+            sum += clime_checksum_term(word, at / 8);
+        }
+    for (int m = 16; m > 0; m >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+    if ((threadIdx.x & 31) == 0) atomicAdd(out, (unsigned long long)sum);
+}
+
+uint64_t clime_cuda_checksum(struct clime_dev *d, size_t bytes, const void *p) {
+    unsigned long long *sum = (unsigned long long *)clime_cuda_scratch(d, sizeof *sum), out = 0;
+    if (!sum) return 0;
+    size_t pairs = bytes / 16, blocks = (pairs + THREADS - 1) / THREADS, most = (size_t)d->n_sm * 8;
+    CU(d, cudaMemsetAsync(sum, 0, sizeof *sum, d->stream));
+    checksum_kernel<<<(unsigned)(blocks < 1      ? 1
+                                 : blocks < most ? blocks
+                                                 : most),
+                      THREADS, 0, d->stream>>>((const uint4 *)p, pairs, bytes, sum);
+    LAUNCHED(d);
+    clime_cuda_copy_out(d, &out, sum, sizeof out);
+    return out;
+}

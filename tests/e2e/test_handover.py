@@ -1,0 +1,189 @@
+"""Weights from another process's memory (/update_weights_from_ipc): this test is the owner of a memfd that a server on
+the CPU maps or copies. The protocol is that of a GPU, where tests/gpu/handover.py runs it with the real trainer.
+"""
+
+import mmap
+import os
+import re
+import struct
+import threading
+import time
+
+import pytest
+from programs import SLOW, server, tiny_model
+
+MASK = (1 << 64) - 1
+
+
+def checksum(data):
+    """The sum of kernels.h's clime_checksum_term over 8-byte words."""
+    data += bytes(-len(data) % 8)
+    total = 0
+    for i, (word,) in enumerate(struct.iter_unpack("<Q", data)):
+        x = word ^ (i + 1) * 0x9E3779B97F4A7C15 & MASK
+        x = (x ^ x >> 32) * 0xD6E8FEB86659FD93 & MASK
+        total = total + (x ^ x >> 32) & MASK
+    return f"{total:016x}"
+
+
+class Owner:
+    """A buffer of bf16 weights, all of one value, as a trainer would export it."""
+
+    def __init__(self, size):
+        self.fd = os.memfd_create("weights")
+        os.ftruncate(self.fd, size)
+        self.map = mmap.mmap(self.fd, size)
+
+    def fill(self, bf16):
+        self.map[:] = struct.pack("<H", bf16) * (len(self.map) // 2)
+
+    def handle(self, size=None, magic=0x314D454D454D4C43):
+        return struct.pack("<QQqq", magic, size or len(self.map), os.getpid(), self.fd).ljust(64, b"\0").hex()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("handover") / "m")
+
+
+def ipc(s, status=200, **body):
+    return s.json("/update_weights_from_ipc", body, status)
+
+
+def generate(s, status=200, n=4, **more):
+    body = {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": n, "temperature": 0, "ignore_eos": True}, **more}
+    return s.json("/generate", body, status)
+
+
+def version(s):
+    return s.get("/get_weight_version").json()["weight_version"]
+
+
+@pytest.fixture
+def pair(model):
+    """A server without weights, an owner of the right size, and the fields that every handover carries."""
+    with server("--load-format", "none", "--device", "cpu", "--dtype", "bfloat16", model=model) as s:
+        says = ipc(s, 400, mode="share", weight_version="1", layout="0" * 16, dtype="bf16")["message"]
+        same = {"layout": re.search(r"this one's is (\w{16})", says).group(1), "dtype": "bf16"}
+        small = Owner(64)
+        says = ipc(s, 400, mode="share", weight_version="1", handle=small.handle(), **same)["message"]
+        yield s, Owner(int(re.search(r"of (\d+)$", says).group(1))), same
+
+
+def test_without_weights(model, pair):
+    s, _, _ = pair
+    assert s.get("/health").status_code == 200 and s.get("/health_generate").status_code == 503
+    assert "waits for a full update" in generate(s, 503)["message"]
+    assert "own" in ipc(s, 400, mode="writing")["message"]
+    s.json("/update_weights_from_disk", {"model_path": str(model), "weight_version": "disk"})
+    assert generate(s)["meta_info"]["weight_version"] == "disk"
+
+
+def test_shared_in_place(model, pair):
+    s, owner, same = pair
+    owner.fill(0x3C00)
+    share = {"mode": "share", "handle": owner.handle(), **same}
+    assert ipc(s, weight_version="1", **share)["weight_version"] == "1"
+    before = generate(s, return_logprob=True)
+    assert before["meta_info"]["weight_version"] == "1"
+    ipc(s, mode="writing")
+    assert "being rewritten" in generate(s, 503)["message"]
+    owner.fill(0x3C00)
+    ipc(s, weight_version="2", **share)
+    again = generate(s, return_logprob=True)
+    assert again["meta_info"]["weight_version"] == "2"
+    logp = lambda r: r["meta_info"]["output_token_logprobs"]
+    assert logp(again) == logp(before)
+    # another full update ends the sharing: the owner's memory is not written, and its rewriting changes nothing
+    ipc(s, mode="writing")
+    s.json("/update_weights_from_disk", {"model_path": str(model), "weight_version": "disk"})
+    assert bytes(owner.map) == struct.pack("<H", 0x3C00) * (len(owner.map) // 2)
+    disk = generate(s, return_logprob=True)
+    owner.fill(0x7FC0)  # NaN
+    assert logp(generate(s, return_logprob=True)) == logp(disk) != logp(before)
+    assert "own" in ipc(s, 400, mode="writing")["message"]
+
+
+def test_held_requests_go_on_or_end(pair):
+    s, owner, same = pair
+    owner.fill(0x3C00)
+    share = {"mode": "share", "handle": owner.handle(), **same}
+    ipc(s, weight_version="1", **share)
+    replies = []
+
+    def long_request():
+        replies.append(s.post("/generate", {"input_ids": [5], "sampling_params": {"max_new_tokens": 250, "ignore_eos": True}}))
+
+    def begin(**more):
+        thread = threading.Thread(target=long_request)
+        thread.start()
+        while s.get("/v1/loads").json()["loads"][0]["num_running_reqs"] == 0:
+            time.sleep(0.0005)
+        ipc(s, mode="writing", **more)
+        return thread
+
+    thread = begin()
+    time.sleep(0.1)
+    held = not replies  # the request may have come to its end before the call
+    ipc(s, weight_version="2", **share)
+    thread.join(30 * SLOW)
+    reply = replies.pop()
+    assert reply.status_code == 200 and reply.json()["meta_info"]["completion_tokens"] == 250
+    if held:
+        assert [v for v, _ in reply.json()["meta_info"]["token_versions"]] == ["1", "2"]
+    thread = begin(timeout=0.2)  # an owner that does not come back
+    thread.join(30 * SLOW)
+    assert replies.pop().status_code in ((503,) if held else (200, 503))
+    generate(s, 503)
+    ipc(s, weight_version="3", **share)
+    assert generate(s)["meta_info"]["weight_version"] == "3"
+
+
+def test_copied(pair):
+    s, owner, same = pair
+    owner.fill(0x3C00)
+    copy = {"mode": "copy", "handle": owner.handle(), **same}
+    good = checksum(bytes(owner.map))
+    ipc(s, weight_version="1", checksum=good, **copy)
+    before = generate(s, return_logprob=True)["meta_info"]
+    owner.fill(0x7FC0)  # what the owner does later does not matter
+    assert generate(s, return_logprob=True)["meta_info"]["output_token_logprobs"] == before["output_token_logprobs"]
+    assert "checksum is" in ipc(s, 400, weight_version="2", checksum=good, **copy)["message"]
+    assert version(s) == "1" and generate(s)["meta_info"]["weight_version"] == "1"
+
+
+def test_refusals_change_nothing(pair):
+    s, owner, same = pair
+    owner.fill(0x3C00)
+    share = {"mode": "share", "weight_version": "1", "handle": owner.handle(), **same}
+    ipc(s, **share)
+    for change, says in [
+        ({"mode": "borrow"}, "mode must be"),
+        ({"mode": None}, "mode must be"),
+        ({"mode": 7}, "string"),
+        ({"handle": None}, "handle must be 128"),
+        ({"handle": "zz" * 64}, "handle must be 128"),
+        ({"handle": owner.handle()[:-2]}, "handle must be 128"),
+        ({"handle": owner.handle(magic=1)}, "handle"),
+        ({"handle": owner.handle(size=len(owner.map) * 2)}, "does not map"),
+        ({"handle": owner.handle(size=64)}, "maps 64 bytes"),
+        ({"layout": None}, "layout must be 16"),
+        ({"layout": "0" * 16}, "another model's"),
+        ({"dtype": "f32"}, "dtype must be"),
+        ({"weight_version": ""}, "weight version"),
+        ({"mode": "copy"}, "checksum must be 16"),
+        ({"mode": "copy", "checksum": "0" * 16}, "checksum is"),
+        ({"mode": "writing", "timeout": -1}, "timeout"),
+        ({"zmq_handles": {"GPU-1": "ipc:///tmp/x"}}, "zmq_handles"),
+    ]:
+        assert says in ipc(s, 400, **share | {"weight_version": "2"} | change)["message"], change
+    no_memory = struct.pack("<QQqq", 0x314D454D454D4C43, 1 << 20, os.getpid(), 0).ljust(64, b"\0").hex()
+    assert "does not map" in ipc(s, 400, **share | {"handle": no_memory})["message"]
+    assert version(s) == "1" and generate(s)["meta_info"]["weight_version"] == "1"
+
+
+def test_needs_the_admin_key(model):
+    with server("--admin-api-key", "boss", "--api-key", "user", model=model) as s:
+        for key, status in [("user", 401), ("boss", 400)]:
+            reply = s.post("/update_weights_from_ipc", {}, headers={"Authorization": f"Bearer {key}"})
+            assert reply.status_code == status
