@@ -7,6 +7,7 @@
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/kl.h"
 #include "trainer/algorithm/loss.h"
+#include "trainer/hooks.h"
 #include "trainer/learner_int.h"
 
 /* The forward passes that the options need; kl of each token, old against reference, where it is in the reward. */
@@ -21,6 +22,13 @@ static enum clime_err run_forwards(struct clime_learner *l, const struct clime_s
     for (int64_t k = 0; k < s->n && !err; k++)
         kl[k] = (float)clime_kl_value(l->opts.kl_loss_type, (double)s->old[k], (double)s->ref[k], &unused);
     return err;
+}
+
+static enum clime_err fill_advantages(const struct clime_learner_options *o, const double *reward, const float *kl,
+                                      struct clime_stream *s, struct clime_error *e) {
+    if (!o->custom_advantages) return clime_estimate_advantages(o, s->samples, reward, kl, s, e);
+    const struct clime_hook_rollout r = {.reward = reward, .kl = kl, .kl_coef = o->kl_coef, .gamma = o->gamma};
+    return clime_hook_advantages(o->custom_advantages, &r, s, e);
 }
 
 static void fill_stats(const struct clime_stream *s, const float *kl, bool has_old,
@@ -75,8 +83,9 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
             err = clime_fail(e, CLIME_ERR_INTERNAL, "sample %lld/%lld/%d has no reward to train on",
                              (long long)samples[i]->rollout, (long long)samples[i]->group, samples[i]->member);
     }
+    if (!err && o->custom_rewards) err = clime_hook_rewards(o->custom_rewards, &s, reward, e);
     if (!err) err = run_forwards(l, samples, p, &s, kl, e);
-    if (!err) err = clime_estimate_advantages(o, samples, reward, kl, &s, e);
+    if (!err) err = fill_advantages(o, reward, kl, &s, e);
     if (err) goto done;
     if (o->normalize_advantages) clime_whiten(s.adv, s.n);
     fill_stats(&s, kl, has_old, stats);

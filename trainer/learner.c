@@ -247,8 +247,8 @@ static enum clime_err run_micro(struct clime_learner *l, const struct clime_step
     enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);
     if (err) return err;
     int64_t t1 = clime_now_us();
-    clime_loss_samples(&l->opts, s, which, n, mb->logp, entropy, in->version, mb->g_logp, g_entropy, sums);
-    err = clime_train_backward(l->train, &mb->b, mb->g_logp, g_entropy, e);
+    err = clime_loss_samples(&l->opts, s, which, n, mb->logp, entropy, in->version, mb->g_logp, g_entropy, sums, e);
+    if (!err) err = clime_train_backward(l->train, &mb->b, mb->g_logp, g_entropy, e);
     out->forward_us += t1 - t0;
     out->backward_us += clime_now_us() - t1;
     return err;

@@ -23,6 +23,7 @@ enum clime_is_level { CLIME_IS_TOKEN, CLIME_IS_SEQUENCE, CLIME_IS_GEOMETRIC };
 enum clime_schedule { CLIME_LR_CONSTANT, CLIME_LR_LINEAR, CLIME_LR_COSINE };
 
 struct clime_estimator; /* trainer/algorithm/estimator.h */
+struct clime_hook;      /* trainer/hooks.h */
 
 /* Corrections by rho = exp(old - behave), the trainer's number against the server's (trainer/algorithm/correction.h).
  */
@@ -46,6 +47,7 @@ struct clime_learner_options { /* names are slime's options */
     double kl_coef, gamma;                   /* KL in the reward; discount */
     bool normalize_advantages;
     bool disable_rewards_normalization, disable_grpo_std_normalization;
+    const struct clime_hook *custom_rewards, *custom_advantages, *custom_loss; /* borrowed; NULL = none */
     /* loss */
     double eps_clip, eps_clip_high, eps_clip_c; /* 0.2, = eps_clip, dual clip's bound (0 = off) */
     bool use_kl_loss, use_unbiased_kl;

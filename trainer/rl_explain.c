@@ -3,21 +3,29 @@
 
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
+#include "trainer/hooks.h"
 #include "trainer/rl_run.h"
 
 static const char *const kl_names[] = {"d", "d^2 / 2", "(exp(-d) - 1 + d)", "clamp(exp(-d) - 1 + d, -10, 10)"};
 
 static void explain_advantage(const struct clime_learner_options *l, struct clime_buf *out) {
     const struct clime_estimator *est = l->estimator;
-    clime_buf_printf(out, "advantage (%s)\n", est->name);
-    if (l->disable_rewards_normalization)
+    clime_buf_printf(out, "advantage (%s)\n", l->custom_advantages ? "custom" : est->name);
+    if (l->custom_rewards)
+        clime_buf_printf(out, "  reward: by `rewards` of %s (%s)\n", l->custom_rewards->path,
+                         l->custom_rewards->plugin.name);
+    if (l->custom_advantages)
+        clime_buf_printf(out, "  A: by `advantages` of %s (%s)\n", l->custom_advantages->path,
+                         l->custom_advantages->plugin.name);
+    else if (est->takes_raw && l->disable_rewards_normalization)
         clime_buf_adds(out, "  A = reward\n");
     else if (est->takes_std && l->disable_grpo_std_normalization)
         clime_buf_adds(out, "  A = reward - mean(group)\n");
     else
         clime_buf_printf(out, "  %s\n", est->advantage);
-    if (est->takes_gamma) clime_buf_printf(out, "  gamma = %g, by place in the response\n", l->gamma);
-    if (est->takes_raw || est->needs_peers)
+    if (est->takes_gamma && !l->custom_advantages)
+        clime_buf_printf(out, "  gamma = %g, by place in the response\n", l->gamma);
+    if ((est->takes_raw || est->needs_peers) && !l->custom_advantages && !l->disable_rewards_normalization)
         clime_buf_adds(out, "  a group is what shares a group number; a member of several samples counts once\n");
     if (l->kl_coef != 0)
         clime_buf_printf(out, "  KL in the reward: %g * %s of old against %s, %s\n", l->kl_coef,
@@ -69,11 +77,15 @@ static void explain_denominators(const struct clime_rl_options *o, struct clime_
 static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out) {
     const struct clime_learner_options *l = &o->learner;
     explain_advantage(l, out);
-    clime_buf_printf(out, "loss\n  logp = log softmax(logits / %g); old = %s\n  %s;  eps = %g, eps_high = %g\n",
-                     o->sampling.temperature,
-                     clime_loss_needs_old(l) ? "the trainer's when training on the rollout begins" : "the server's",
-                     l->estimator->policy_text, l->eps_clip, l->eps_clip_high);
-    if (l->eps_clip_c > 0) clime_buf_printf(out, "  where A < 0: pg = min(pg, -%g A) (dual clip)\n", l->eps_clip_c);
+    clime_buf_printf(out, "loss\n  logp = log softmax(logits / %g); old = %s\n", o->sampling.temperature,
+                     clime_loss_needs_old(l) ? "the trainer's when training on the rollout begins" : "the server's");
+    if (l->custom_loss)
+        clime_buf_printf(out, "  pg: by `loss` of %s (%s)\n", l->custom_loss->path, l->custom_loss->plugin.name);
+    else
+        clime_buf_printf(out, "  %s;  eps = %g, eps_high = %g\n", l->estimator->policy_text, l->eps_clip,
+                         l->eps_clip_high);
+    if (l->eps_clip_c > 0 && !l->custom_loss)
+        clime_buf_printf(out, "  where A < 0: pg = min(pg, -%g A) (dual clip)\n", l->eps_clip_c);
     if (l->use_kl_loss)
         clime_buf_printf(out, "  kl = %s%s with d = logp - logp_reference (%s)\n",
                          l->use_unbiased_kl ? "exp(logp - old) * " : "", kl_names[l->kl_loss_type], l->ref_load);
@@ -118,6 +130,8 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
         {l->use_unbiased_kl && !clime_loss_needs_ref(l), "--use-unbiased-kl: there is no KL term in the loss"},
         {l->disable_grpo_std_normalization && !l->estimator->takes_std,
          "--disable-grpo-std-normalization: the estimator divides by no deviation"},
+        {l->custom_advantages != NULL, "--advantage-estimator: its advantages are not used, its policy term is"},
+        {l->custom_loss != NULL, "the estimator's policy term, --eps-clip-c: the loss is a custom one"},
         {o->use_rollout_logprobs, "--use-rollout-logprobs: it is so in any case"},
         {c->metrics && (c->use_tis || c->use_rs), "--get-mismatch-metrics: rho is measured where it is used"},
         {c->tis_batch_normalize && !c->use_tis, "--tis-batch-normalize: --use-tis is off"},

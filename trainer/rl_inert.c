@@ -18,7 +18,9 @@ struct inert {
 
 #define SHAPE "the model's shape is read from config.json"
 #define ONE_RANK "the trainer is one rank"
-#define HOOK "Python hooks cannot be called; rewards can be a command or a URL (--rm-type command, remote_rm)"
+#define HOOK                                                                                                           \
+    "Python hooks cannot be called; rewards can be a command or a URL (--rm-type command, remote_rm), and "            \
+    "trainer/plugin.h says what a shared library can be"
 #define LATER "not implemented"
 
 static const struct inert rows[] = {
@@ -70,7 +72,6 @@ static const struct inert rows[] = {
     {"update-weight-buffer-size", false, NULL, "weights are streamed, there is no bucket"},
     {"update-weights-interval", false, "1", "asynchronous training is not implemented"},
     /* algorithms */
-    {"loss-type", false, "policy_loss", "for supervised training use clime-train sft"},
     {"lambd", false, "1", "there is no value function"},
     {"value-clip", false, NULL, "there is no value function"},
     {"use-rollout-entropy", true, NULL, "entropy is measured in the step"},
@@ -93,10 +94,8 @@ static const struct inert rows[] = {
     {"data-source-path", false, "", HOOK},
     {"custom-generate-function-path", false, "", HOOK},
     {"custom-rm-path", false, "", HOOK},
-    {"custom-reward-post-process-path", false, "", HOOK},
-    {"custom-loss-function-path", false, "", HOOK},
-    {"custom-advantage-function-path", false, "", HOOK},
-    {"custom-pg-loss-reducer-function-path", false, "", HOOK},
+    {"custom-pg-loss-reducer-function-path", false, "",
+     "a constant divisor is --loss-token-divisor, another loss --custom-loss-function-path"},
     {"rollout-sample-hook-path", false, "", HOOK},
     {"rollout-sample-filter-path", false, "", HOOK},
     {"rollout-all-samples-process-path", false, "", HOOK},

@@ -162,6 +162,29 @@ static enum clime_err compare_options(const char *recorded, const char *now, str
     return rc;
 }
 
+/* The user's libraries decide the weights: their contents are recorded with the options. */
+static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_rl_options *o = &rl->o;
+    const struct {
+        const char *path, *name;
+        const struct clime_hook **use;
+    } rows[] = {
+        [CLIME_HOOK_REWARDS] = {o->custom_rewards, "custom-reward-post-process-sha256", &o->learner.custom_rewards},
+        [CLIME_HOOK_ADVANTAGES] = {o->custom_advantages, "custom-advantage-function-sha256",
+                                   &o->learner.custom_advantages},
+        [CLIME_HOOK_LOSS] = {o->custom_loss, "custom-loss-function-sha256", &o->learner.custom_loss},
+    };
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < (int)CLIME_COUNT(rows) && !rc; i++) {
+        if (!rows[i].path) continue;
+        rc = clime_hook_open(rows[i].path, (enum clime_hook_kind)i, &rl->hooks[i], e);
+        if (rc) break;
+        *rows[i].use = rl->hooks[i];
+        clime_rl_options_decide(o, rows[i].name, rl->hooks[i]->sha256);
+    }
+    return rc;
+}
+
 static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
     char name[32];
     const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
@@ -208,6 +231,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
     if ((rc = check_rewards(&rl->o, e)) || (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e))) return rc;
+    if (!rl->o.evaluate && (rc = open_hooks(rl, e))) return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e))) return rc;
     bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
@@ -234,6 +258,7 @@ void clime_rl_close(struct clime_rl *rl) {
     clime_client_close(rl->client);
     clime_fleet_close(rl->fleet);
     clime_learner_close(rl->learner);
+    for (size_t i = 0; i < CLIME_COUNT(rl->hooks); i++) clime_hook_close(rl->hooks[i]);
     clime_metrics_log_close(rl->log);
     clime_eval_free(&rl->eval);
     clime_dataset_free(&rl->data);

@@ -141,7 +141,16 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"kl-coef", D, &l->kl_coef, "0", "C", "KL against the reference model, taken off the reward", 0, -1},
         {"gamma", D, &l->gamma, "1", "G", "discount from token to token (reinforce_plus_plus)", 0, 1},
 
+        {"custom-advantage-function-path", S, &o->custom_advantages, NULL, "FILE",
+         "a shared library (trainer/plugin.h) whose `advantages` takes the estimator's place"},
+        {"custom-reward-post-process-path", S, &o->custom_rewards, NULL, "FILE",
+         "a shared library whose `rewards` takes the place of centring and dividing within groups"},
+
         {"Loss", H, NULL, NULL, NULL, NULL},
+        {"loss-type", C, &o->loss_type, "policy_loss", "policy_loss|custom_loss",
+         "custom_loss: the policy term of --custom-loss-function-path; for supervised training use clime-train sft"},
+        {"custom-loss-function-path", S, &o->custom_loss, NULL, "FILE",
+         "a shared library whose `loss` takes the place of the estimator's policy term"},
         {"eps-clip", D, &l->eps_clip, "0.2", "E", "lower clip of the ratio; 1 or more = none", 0, -1},
         {"eps-clip-high", D, &l->eps_clip_high, NULL, "E", "upper clip; default --eps-clip", 0, -1, NULL,
          &g->eps_clip_high},
@@ -389,6 +398,16 @@ static enum clime_err check_algorithm(struct clime_rl_options *o, const struct g
     for (size_t i = 0; i < CLIME_COUNT(rules); i++)
         if (rules[i].wrong)
             return clime_fail(e, CLIME_ERR_INPUT, "--advantage-estimator %s %s", est->name, rules[i].why);
+    if (o->custom_rewards) { /* it has done what the estimator would do within a group */
+        if (est->needs_peers && !o->custom_advantages)
+            return clime_fail(e, CLIME_ERR_INPUT,
+                              "--custom-reward-post-process-path takes the place of what --advantage-estimator %s does "
+                              "with a group",
+                              est->name);
+        l->disable_rewards_normalization = true;
+    }
+    if ((o->loss_type != 0) != (o->custom_loss != NULL))
+        return clime_fail(e, CLIME_ERR_INPUT, "--loss-type custom_loss and --custom-loss-function-path go together");
     if (g->eps_clip_c && !(l->eps_clip_c > 1)) return clime_fail(e, CLIME_ERR_INPUT, "--eps-clip-c must be above 1");
     if (l->kl_coef != 0 && l->use_kl_loss && l->kl_loss_coef != 0)
         return clime_fail(e, CLIME_ERR_INPUT, "KL is in the reward (--kl-coef) or in the loss (--kl-loss-coef)");
@@ -526,6 +545,22 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
 done:
     free(table);
     return rc;
+}
+
+void clime_rl_options_decide(struct clime_rl_options *o, const char *name, const char *value) {
+    struct clime_buf b;
+    struct clime_jw w;
+    clime_buf_init(&b, 1 << 20);
+    clime_jw_init(&w, &b);
+    clime_jw_object(&w);
+    clime_jw_key(&w, name);
+    clime_jw_strz(&w, value);
+    clime_jw_close(&w);
+    size_t len = strlen(o->options_json);
+    char *joined = xasprintf("%.*s,%s", (int)(len - 1), o->options_json, b.data + 1); /* {a} and {b} to {a,b} */
+    free(o->options_json);
+    o->options_json = joined;
+    clime_buf_free(&b);
 }
 
 static void list_free(struct clime_opt_list *l, bool words) {

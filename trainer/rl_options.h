@@ -60,7 +60,8 @@ struct clime_rl_options {
     int64_t eval_max_prompt_len;
     /* algorithm and optimizer */
     struct clime_learner_options learner;
-    const char *advantage_estimator, *custom_tis;
+    const char *advantage_estimator, *custom_tis, *custom_rewards, *custom_advantages, *custom_loss;
+    int loss_type;
     bool use_rollout_logprobs;
     int kl_loss_type, tis_mode, tis_level, rs_level, lr_decay_style, recompute_granularity;
     int64_t lr_warmup_iters, lr_decay_iters;
@@ -83,6 +84,9 @@ struct clime_rl_options {
  * --help and exits when asked. CLIME_ERR_INPUT with the option's name. */
 enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_options *o, struct clime_error *e);
 void clime_rl_options_free(struct clime_rl_options *o);
+
+/* Adds a member to options_json: what else decides the weights. */
+void clime_rl_options_decide(struct clime_rl_options *o, const char *name, const char *value);
 
 /* The help as a table for README and docs. */
 void clime_rl_options_describe(struct clime_buf *out);

@@ -13,6 +13,7 @@
 #define CLIME_TRAINER_RL_RUN_H
 
 #include "trainer/eval.h"
+#include "trainer/hooks.h"
 #include "trainer/ledger/steps.h"
 #include "trainer/rollout.h"
 
@@ -31,6 +32,7 @@ struct clime_rl {
     struct clime_tokenizer *tokenizer;
     struct clime_dataset data;
     struct clime_eval eval;
+    struct clime_hook *hooks[3]; /* by enum clime_hook_kind; NULL = none */
     struct clime_learner *learner;
     struct clime_fleet *fleet;
     struct clime_client *client; /* NULL until the fleet was first published to */

@@ -5,9 +5,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/kl.h"
+#include "trainer/hooks.h"
 
 bool clime_loss_needs_ref(const struct clime_learner_options *o) {
     return !o->sft && o->use_kl_loss && o->kl_loss_coef != 0;
@@ -87,17 +89,32 @@ static void add_token(const struct clime_learner_options *o, const struct clime_
     }
 }
 
-/* The policy terms of one sample, whose tokens are t and begin at stream entry `at`. */
-static void add_policy(const struct clime_learner_options *o, const struct clime_stream *s, int64_t at,
-                       struct clime_policy_tokens *t, double *w, struct clime_loss_sums *sums) {
+/* The policy terms of sample i, whose tokens are t. */
+static enum clime_err add_policy(const struct clime_learner_options *o, const struct clime_stream *s, int i,
+                                 const float *entropy, struct clime_policy_tokens *t, double *w,
+                                 struct clime_loss_sums *sums, struct clime_error *e) {
+    int64_t at = s->first[i];
+    enum clime_err rc = CLIME_OK;
     for (int k = 0; k < t->n; k++) w[k] = (double)s->w_pg[at + k];
     if (o->use_opsm) mask_offpolicy_sample(o, t, w, sums);
-    o->estimator->policy(o, t);
-    for (int k = 0; k < t->n; k++) {
+    if (o->custom_loss) {
+        struct clime_plugin_loss l = {.n = t->n,
+                                      .logp = t->logp,
+                                      .entropy = entropy,
+                                      .w = w,
+                                      .eps_clip = o->eps_clip,
+                                      .eps_clip_high = o->eps_clip_high};
+        memset(t->clipped, 0, (size_t)t->n);
+        rc = clime_hook_loss(o->custom_loss, s, i, clime_loss_needs_ref(o), &l, t->pg, t->g, e);
+    } else {
+        o->estimator->policy(o, t);
+    }
+    for (int k = 0; k < t->n && !rc; k++) {
         sums->pg += w[k] * t->pg[k];
         sums->loss += w[k] * t->pg[k];
         sums->clipped += t->clipped[k];
     }
+    return rc;
 }
 
 static void add_cross_entropy(const struct clime_stream *s, int64_t at, int n, const float *logp, float *g_logp,
@@ -119,13 +136,15 @@ static int longest(const struct clime_stream *s, const int32_t *which, int n) {
     return (int)most;
 }
 
-void clime_loss_samples(const struct clime_learner_options *o, const struct clime_stream *s, const int32_t *which,
-                        int n, const float *logp, const float *entropy, int64_t version, float *g_logp,
-                        float *g_entropy, struct clime_loss_sums *sums) {
+enum clime_err clime_loss_samples(const struct clime_learner_options *o, const struct clime_stream *s,
+                                  const int32_t *which, int n, const float *logp, const float *entropy, int64_t version,
+                                  float *g_logp, float *g_entropy, struct clime_loss_sums *sums,
+                                  struct clime_error *e) {
     size_t most = (size_t)longest(s, which, n) + 1;
     double *w = xcalloc(3 * most, sizeof *w);
     uint8_t *clipped = xcalloc(most, 1);
-    for (int64_t i = 0, done = 0; i < n; i++) {
+    enum clime_err rc = CLIME_OK;
+    for (int64_t i = 0, done = 0; i < n && !rc; i++) {
         int64_t at = s->first[which[i]];
         int len = (int)(s->first[which[i] + 1] - at);
         struct clime_policy_tokens t = {.n = len,
@@ -141,7 +160,7 @@ void clime_loss_samples(const struct clime_learner_options *o, const struct clim
         if (o->sft)
             add_cross_entropy(s, at, len, t.logp, g_logp + done, sums);
         else
-            add_policy(o, s, at, &t, w, sums);
+            rc = add_policy(o, s, which[i], entropy ? entropy + done : NULL, &t, w, sums, e);
         for (int k = 0; k < len; k++) {
             if (entropy) sums->entropy += (double)entropy[done + k];
             if (o->sft) continue;
@@ -154,4 +173,5 @@ void clime_loss_samples(const struct clime_learner_options *o, const struct clim
     }
     free(w);
     free(clipped);
+    return rc;
 }

@@ -66,6 +66,7 @@ static void share_members(struct clime_stream *s, const struct clime_sample *con
 void clime_stream_init(struct clime_stream *s, const struct clime_sample *const *samples,
                        const struct clime_estimate *estimate, int n_samples, int64_t oldest) {
     s->n_samples = n_samples;
+    s->samples = samples;
     s->first = xcalloc((size_t)n_samples + 1, sizeof *s->first);
     s->shared = xcalloc((size_t)n_samples + 1, sizeof *s->shared);
     for (int i = 0; i < n_samples; i++) s->first[i + 1] = s->first[i] + fill_sample(samples[i], NULL, oldest, NULL, 0);

@@ -19,7 +19,8 @@
 struct clime_stream {
     int64_t n; /* trained tokens */
     int32_t n_samples;
-    int64_t *first;  /* [n_samples + 1] first entry of each sample */
+    const struct clime_sample *const *samples; /* [n_samples] borrowed */
+    int64_t *first;                            /* [n_samples + 1] first entry of each sample */
     int64_t *shared; /* [n_samples] trained tokens of the sample's member, all its samples together */
     int32_t *row;    /* [n] position in its sample's ids whose output predicts the token (the token is ids[row + 1]) */
     float *adv;      /* [n] */

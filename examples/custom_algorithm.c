@@ -1,0 +1,59 @@
+/* An algorithm of one's own for clime-train rl, as a shared library:
+ *
+ *   cc -shared -fPIC -O2 -ffp-contract=off -I . -o custom_algorithm.so examples/custom_algorithm.c
+ *   clime-train rl --custom-reward-post-process-path custom_algorithm.so
+ *   clime-train rl --custom-advantage-function-path custom_algorithm.so
+ *   clime-train rl --loss-type custom_loss --custom-loss-function-path custom_algorithm.so
+ *
+ * Each option uses one of the three functions below; they may be used together or alone. trainer/plugin.h says what
+ * they are given and what they must set. */
+#include "trainer/plugin.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* Rewards: an answer that ran into the length limit loses half a point; then the mean of the group is subtracted. */
+static int rewards(const struct clime_plugin_rollout *r, double *reward, char *error, size_t error_bytes) {
+    (void)error, (void)error_bytes;
+    for (int i = 0; i < r->n_samples; i++) reward[i] = r->reward[i] - (r->samples[i]->truncated ? 0.5 : 0);
+    for (int i = 0, end; i < r->n_samples; i = end) { /* samples come sorted by group */
+        double sum = 0;
+        for (end = i; end < r->n_samples && r->samples[end]->group == r->samples[i]->group; end++) sum += reward[end];
+        for (int k = i; k < end; k++) reward[k] -= sum / (end - i);
+    }
+    return 0;
+}
+
+/* Advantages: the reward less the mean of the others in its group, for every token. */
+static int advantages(const struct clime_plugin_rollout *r, float *adv, char *error, size_t error_bytes) {
+    for (int i = 0, end; i < r->n_samples; i = end) {
+        double sum = 0;
+        for (end = i; end < r->n_samples && r->samples[end]->group == r->samples[i]->group; end++)
+            sum += r->reward[end];
+        if (end - i < 2) {
+            snprintf(error, error_bytes, "group %lld has one member", (long long)r->samples[i]->group);
+            return 1;
+        }
+        for (int k = i; k < end; k++)
+            for (int64_t t = r->first[k]; t < r->first[k + 1]; t++)
+                adv[t] = (float)(r->reward[k] - (sum - r->reward[k]) / (end - i - 1));
+    }
+    return 0;
+}
+
+/* Loss: SAPO (2511.20347), a soft gate in place of the clip: pg = -(4 / tau) sigmoid(tau (ratio - 1)) A, with
+ * tau = 1 where A > 0, else 1.05. */
+static int loss(const struct clime_plugin_loss *l, double *pg, double *g, char *error, size_t error_bytes) {
+    (void)error, (void)error_bytes;
+    for (int k = 0; k < l->n; k++) {
+        double a = (double)l->adv[k], tau = a > 0 ? 1 : 1.05;
+        double ratio = exp((double)l->logp[k] - (double)l->old[k]);
+        double gate = 1 / (1 + exp(-tau * (ratio - 1)));
+        pg[k] = -(4 / tau) * gate * a;
+        g[k] = l->w[k] * -(4 * gate * (1 - gate)) * ratio * a; /* d ratio / d logp = ratio */
+    }
+    return 0;
+}
+
+const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .name = "custom_algorithm", .rewards = rewards,
+                                          .advantages = advantages, .loss = loss};

@@ -1,0 +1,122 @@
+"""Shared libraries in the trainer: examples/custom_algorithm.c is compiled and trains; bad libraries are refused."""
+
+import os
+import sqlite3
+import subprocess
+
+import pytest
+from programs import ROOT
+from test_rl import LIMIT, TRAIN, command, final_sha, model, run_whole  # noqa: F401  (model is a fixture)
+
+EXAMPLE = ROOT / "examples" / "custom_algorithm.c"
+
+
+def compile_library(source, out):
+    subprocess.run([os.environ.get("CC", "gcc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-O2",
+                    "-ffp-contract=off", "-I", str(ROOT), "-o", str(out), str(source), "-lm"], check=True)  # fmt: skip
+    return str(out)
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    return compile_library(EXAMPLE, tmp_path_factory.mktemp("plugin") / "example.so")
+
+
+def train(model, name, *more, **change):  # noqa: F811
+    """Trains four rollouts; returns the SHA-256 of the weights and rows (advantage, reward, truncated, group)."""
+    words = command(model, model / name, *more, num_rollout=4, **change)
+    sha = run_whole(words, model / f"{name}.log")
+    db = sqlite3.connect(model / name / "ledger.db")
+    rows = db.execute(
+        "SELECT t.advantage, s.reward, s.status = 'truncated', s.group_id FROM step_samples t "
+        "JOIN samples s ON s.id = t.sample_id ORDER BY t.step, t.position").fetchall()  # fmt: skip
+    db.close()
+    return sha, rows
+
+
+def custom_loss(example):
+    return ["--loss-type", "custom_loss", "--custom-loss-function-path", example]
+
+
+def test_advantages_are_the_estimators(model, example):  # noqa: F811
+    """The example's advantages are RLOO's; its loss has PPO's gradient where the ratio is 1, so with one step for a
+    rollout the weights are the same bits, and with two they are not."""
+    rloo = train(model, "rloo", "--advantage-estimator", "rloo", num_steps_per_rollout=1)
+    mine = ["--custom-advantage-function-path", example]
+    assert train(model, "rloo-mine", *mine, num_steps_per_rollout=1) == rloo
+    assert train(model, "rloo-loss", *mine, *custom_loss(example), num_steps_per_rollout=1) == rloo
+    two = train(model, "rloo-two", "--advantage-estimator", "rloo")
+    assert train(model, "rloo-two-mine", *mine) == two
+    assert train(model, "rloo-two-loss", *mine, *custom_loss(example))[0] != two[0]
+
+
+def test_rewards_take_the_place_of_normalisation(model, example):  # noqa: F811
+    _, rows = train(model, "rewards", "--custom-reward-post-process-path", example)
+    groups = {}
+    for advantage, reward, truncated, group in rows:
+        groups.setdefault(group, []).append((advantage, reward - 0.5 * truncated))
+    assert any(truncated for _, _, truncated, _ in rows)
+    for members in groups.values():
+        mean = sum(r for _, r in members) / len(members)
+        assert all(abs(a - (r - mean)) < 1e-6 for a, r in members)
+
+
+def test_resume_wants_the_same_library(model, example, tmp_path):  # noqa: F811
+    words = ["--custom-advantage-function-path", str(tmp_path / "mine.so")]
+    (tmp_path / "mine.so").write_bytes(open(example, "rb").read())
+    sha, _ = train(model, "library", *words)
+    changed = tmp_path / "changed.c"
+    changed.write_text(EXAMPLE.read_text().replace("r->reward[k] - (sum", "2 * r->reward[k] - (sum"))
+    compile_library(changed, tmp_path / "mine.so")
+    p = subprocess.run(command(model, model / "library", *words, num_rollout=4), capture_output=True, timeout=LIMIT,
+                       text=True)  # fmt: skip
+    assert p.returncode == 1
+    assert "custom-advantage-function-sha256 differs" in p.stdout + p.stderr
+    assert final_sha(model / "library.log") == sha
+
+
+HEAD = '#include "trainer/plugin.h"\n'
+BAD = {
+    "no library": (None, "is no shared library"),
+    "nothing exported": ("int x;", "exports no"),
+    "another ABI": (HEAD + "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .abi = 99};", "plugin ABI 99"),
+    "a newer struct": (
+        HEAD + "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .loss_bytes = 4000};",
+        "its struct clime_plugin_loss has 4000 bytes",
+    ),
+    "an older struct without the member": (
+        HEAD + "static int f(const struct clime_plugin_rollout *r, float *a, char *e, size_t n) "
+        "{ (void)r, (void)a, (void)e, (void)n; return 0; }\n"
+        "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, "
+        ".bytes = offsetof(struct clime_plugin, advantages), .advantages = f};",
+        "has no `advantages`",
+    ),
+    "no member": (HEAD + "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD};", "has no `advantages`"),
+    "it fails": (
+        HEAD + "#include <stdio.h>\nstatic int f(const struct clime_plugin_rollout *r, float *a, char *e, size_t n) "
+        '{ (void)a; snprintf(e, n, "no luck with %d samples", r->n_samples); return 1; }\n'
+        "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .advantages = f};",
+        "no luck with 24 samples",
+    ),
+    "not finite": (
+        HEAD + "static int f(const struct clime_plugin_rollout *r, float *a, char *e, size_t n) "
+        "{ (void)e, (void)n; a[r->n_tokens - 1] = 1.0f / 0.0f; return 0; }\n"
+        "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .advantages = f};",
+        "an advantage is not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_libraries(model, tmp_path, name):  # noqa: F811
+    source, says = BAD[name]
+    library = tmp_path / "bad.so"
+    library.write_text("not ELF")
+    if source:
+        (tmp_path / "bad.c").write_text(source)
+        subprocess.run(["gcc", "-w", "-shared", "-fPIC", "-I", str(ROOT), "-o", str(library), str(tmp_path / "bad.c")],
+                       check=True)  # fmt: skip
+    words = command(model, tmp_path / "run", "--custom-advantage-function-path", str(library))
+    p = subprocess.run(words, capture_output=True, timeout=LIMIT, text=True)
+    assert p.returncode == 1
+    assert says in p.stdout + p.stderr

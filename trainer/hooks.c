@@ -1,0 +1,210 @@
+/* Loading and calling the user's shared libraries. Main thread. See hooks.h.
+ *
+ * Invariant: nothing past the size that a library states is read from it, and its own reads past what it knows cannot
+ * happen, because it is given pointers to structs and never arrays of them. */
+#include "trainer/hooks.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+
+#define REASON_BYTES 400
+
+static enum clime_err hash_file(const char *path, char hex[65], struct clime_error *e) {
+    struct clime_sha256 h;
+    uint8_t piece[65536], digest[32];
+    FILE *f = fopen(path, "rb");
+    if (!f) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", path, strerror(errno));
+    clime_sha256_init(&h);
+    for (size_t n; (n = fread(piece, 1, sizeof piece, f)) > 0;) clime_sha256_add(&h, piece, n);
+    bool failed = ferror(f) != 0;
+    fclose(f);
+    if (failed) return clime_fail(e, CLIME_ERR_IO, "cannot read %s", path);
+    clime_sha256_done(&h, digest);
+    clime_sha256_hex(digest, hex);
+    return CLIME_OK;
+}
+
+static enum clime_err check_sizes(const struct clime_plugin *p, const char *path, struct clime_error *e) {
+    const struct {
+        const char *name;
+        size_t theirs, ours;
+    } rows[] = {
+        {"clime_plugin", p->bytes, sizeof(struct clime_plugin)},
+        {"clime_plugin_sample", p->sample_bytes, sizeof(struct clime_plugin_sample)},
+        {"clime_plugin_rollout", p->rollout_bytes, sizeof(struct clime_plugin_rollout)},
+        {"clime_plugin_loss", p->loss_bytes, sizeof(struct clime_plugin_loss)},
+    };
+    if (p->abi != CLIME_PLUGIN_ABI)
+        return clime_fail(e, CLIME_ERR_INPUT, "%s was made for plugin ABI %u, this program has %d", path, p->abi,
+                          CLIME_PLUGIN_ABI);
+    for (size_t i = 0; i < CLIME_COUNT(rows); i++)
+        if (rows[i].theirs > rows[i].ours)
+            return clime_fail(e, CLIME_ERR_INPUT,
+                              "%s was compiled with a newer trainer/plugin.h: its struct %s has %zu bytes, here it has "
+                              "%zu",
+                              path, rows[i].name, rows[i].theirs, rows[i].ours);
+    return CLIME_OK;
+}
+
+static bool has(const struct clime_plugin *p, enum clime_hook_kind kind) {
+    return kind == CLIME_HOOK_REWARDS      ? p->rewards != NULL
+           : kind == CLIME_HOOK_ADVANTAGES ? p->advantages != NULL
+                                           : p->loss != NULL;
+}
+
+static enum clime_err load(struct clime_hook *h, enum clime_hook_kind kind, struct clime_error *e) {
+    static const char *const member[] = {"rewards", "advantages", "loss"};
+    char *real = realpath(h->path, NULL); /* a name without a slash would be looked for in the system's folders */
+    if (!real) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", h->path, strerror(errno));
+    enum clime_err rc = hash_file(real, h->sha256, e);
+    if (!rc && !(h->handle = dlopen(real, RTLD_NOW | RTLD_LOCAL)))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s is no shared library: %s", h->path, dlerror());
+    free(real);
+    if (rc) return rc;
+    const struct clime_plugin *p = dlsym(h->handle, "clime_plugin");
+    if (!p)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "%s exports no `const struct clime_plugin clime_plugin`; see "
+                          "trainer/plugin.h",
+                          h->path);
+    if ((rc = check_sizes(p, h->path, e))) return rc;
+    memcpy(&h->plugin, p, p->bytes);
+    if (!has(&h->plugin, kind))
+        return clime_fail(e, CLIME_ERR_INPUT, "the clime_plugin of %s has no `%s`", h->path, member[kind]);
+    return CLIME_OK;
+}
+
+enum clime_err clime_hook_open(const char *path, enum clime_hook_kind kind, struct clime_hook **out,
+                               struct clime_error *e) {
+    struct clime_hook *h = xcalloc(1, sizeof *h);
+    h->path = xstrdup(path);
+    enum clime_err rc = load(h, kind, e);
+    if (rc)
+        clime_hook_close(h);
+    else
+        *out = h;
+    return rc;
+}
+
+void clime_hook_close(struct clime_hook *h) {
+    if (!h) return;
+    if (h->handle) dlclose(h->handle);
+    free(h->path);
+    free(h);
+}
+
+/* ---- what the functions see ---- */
+
+static struct clime_plugin_sample view_of(const struct clime_sample *s) {
+    return (struct clime_plugin_sample){.rollout = s->rollout,
+                                        .group = s->group,
+                                        .member = s->member,
+                                        .n_prompt = s->n_prompt,
+                                        .n_response = s->n_response,
+                                        .ids = s->ids,
+                                        .mask = s->mask,
+                                        .logp = s->logp,
+                                        .response = s->response,
+                                        .label = s->label,
+                                        .metadata = s->metadata,
+                                        .reward_json = s->reward_json,
+                                        .reward = s->reward,
+                                        .truncated = s->status == CLIME_SAMPLE_TRUNCATED};
+}
+
+struct rollout_view {
+    struct clime_plugin_sample *samples;
+    const struct clime_plugin_sample **pointers;
+    int32_t *place;
+    struct clime_plugin_rollout r;
+};
+
+static void places(const struct clime_stream *s, int i, int32_t *out) {
+    for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) *out++ = s->row[k] + 1 - s->samples[i]->n_prompt;
+}
+
+static void view_open(const struct clime_stream *s, struct rollout_view *v) {
+    size_t n = (size_t)s->n_samples + 1;
+    v->samples = xcalloc(n, sizeof *v->samples);
+    v->pointers = xcalloc(n, sizeof *v->pointers);
+    v->place = xcalloc((size_t)s->n + 1, sizeof *v->place);
+    for (int i = 0; i < s->n_samples; i++) {
+        v->samples[i] = view_of(s->samples[i]);
+        v->pointers[i] = &v->samples[i];
+        places(s, i, v->place + s->first[i]);
+    }
+    v->r = (struct clime_plugin_rollout){
+        .n_samples = s->n_samples, .samples = v->pointers, .n_tokens = s->n, .first = s->first, .place = v->place};
+}
+
+static void view_close(struct rollout_view *v) {
+    free(v->samples);
+    free(v->pointers);
+    free(v->place);
+}
+
+static enum clime_err failed(const struct clime_hook *h, const char *what, const char *reason, struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_INTERNAL, "`%s` of %s: %s", what, h->path,
+                      reason[0] ? reason : "failed without a word");
+}
+
+/* ---- calls ---- */
+
+enum clime_err clime_hook_rewards(const struct clime_hook *h, const struct clime_stream *s, double *reward,
+                                  struct clime_error *e) {
+    struct rollout_view v;
+    char reason[REASON_BYTES] = "";
+    double *out = xcalloc((size_t)s->n_samples + 1, sizeof *out);
+    view_open(s, &v);
+    v.r.reward = reward;
+    memcpy(out, reward, (size_t)s->n_samples * sizeof *out);
+    int rc = h->plugin.rewards(&v.r, out, reason, sizeof reason - 1);
+    memcpy(reward, out, (size_t)s->n_samples * sizeof *out);
+    view_close(&v);
+    free(out);
+    return rc ? failed(h, "rewards", reason, e) : CLIME_OK;
+}
+
+enum clime_err clime_hook_advantages(const struct clime_hook *h, const struct clime_hook_rollout *r,
+                                     struct clime_stream *s, struct clime_error *e) {
+    struct rollout_view v;
+    char reason[REASON_BYTES] = "";
+    view_open(s, &v);
+    v.r.reward = r->reward;
+    v.r.old = s->old;
+    v.r.ref = r->kl ? s->ref : NULL;
+    v.r.kl = r->kl;
+    v.r.kl_coef = r->kl_coef;
+    v.r.gamma = r->gamma;
+    int rc = h->plugin.advantages(&v.r, s->adv, reason, sizeof reason - 1);
+    view_close(&v);
+    if (rc) return failed(h, "advantages", reason, e);
+    for (int64_t k = 0; k < s->n; k++)
+        if (!isfinite(s->adv[k])) return failed(h, "advantages", "an advantage is not finite", e);
+    return CLIME_OK;
+}
+
+enum clime_err clime_hook_loss(const struct clime_hook *h, const struct clime_stream *s, int i, bool has_ref,
+                               const struct clime_plugin_loss *t, double *pg, double *g, struct clime_error *e) {
+    char reason[REASON_BYTES] = "";
+    struct clime_plugin_sample sample = view_of(s->samples[i]);
+    struct clime_plugin_loss l = *t;
+    int32_t *place = xcalloc((size_t)t->n + 1, sizeof *place);
+    int64_t at = s->first[i];
+    places(s, i, place);
+    l.sample = &sample;
+    l.place = place;
+    l.old = s->old + at;
+    l.behave = s->behave + at;
+    l.ref = has_ref ? s->ref + at : NULL;
+    l.adv = s->adv + at;
+    int rc = h->plugin.loss(&l, pg, g, reason, sizeof reason - 1);
+    free(place);
+    return rc ? failed(h, "loss", reason, e) : CLIME_OK;
+}

@@ -1,0 +1,45 @@
+/* Shared libraries of the user (trainer/plugin.h): loading, checking, calling. The only user of dlopen.
+ *
+ * Opened by the loop before the learner, closed after it; called by the learner on the main thread. A failing function
+ * ends the run with its words: its result would decide the weights.
+ */
+#ifndef CLIME_TRAINER_HOOKS_H
+#define CLIME_TRAINER_HOOKS_H
+
+#include "common/err.h"
+#include "trainer/algorithm/stream.h"
+#include "trainer/plugin.h"
+
+enum clime_hook_kind { CLIME_HOOK_REWARDS, CLIME_HOOK_ADVANTAGES, CLIME_HOOK_LOSS };
+
+struct clime_hook {
+    void *handle;
+    struct clime_plugin plugin; /* members that the library does not know are NULL */
+    char *path;
+    char sha256[65]; /* of the file */
+};
+
+/* Loads path, whose member of this kind must be there. CLIME_ERR_INPUT with the reason: no library, another ABI. */
+enum clime_err clime_hook_open(const char *path, enum clime_hook_kind kind, struct clime_hook **out,
+                               struct clime_error *e);
+void clime_hook_close(struct clime_hook *h); /* NULL is fine */
+
+struct clime_hook_rollout { /* what a rollout's functions see beside the stream */
+    const double *reward;   /* [n_samples] */
+    const float *kl;        /* [n] or NULL */
+    double kl_coef, gamma;
+};
+
+/* Sets reward[n_samples] (in: the samples' own). */
+enum clime_err clime_hook_rewards(const struct clime_hook *h, const struct clime_stream *s, double *reward,
+                                  struct clime_error *e);
+
+/* Sets s->adv. CLIME_ERR_INTERNAL when one is not finite. */
+enum clime_err clime_hook_advantages(const struct clime_hook *h, const struct clime_hook_rollout *r,
+                                     struct clime_stream *s, struct clime_error *e);
+
+/* The policy term of sample i of the stream, arrays as in trainer/plugin.h. */
+enum clime_err clime_hook_loss(const struct clime_hook *h, const struct clime_stream *s, int i, bool has_ref,
+                               const struct clime_plugin_loss *t, double *pg, double *g, struct clime_error *e);
+
+#endif
