@@ -16,7 +16,7 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/rng.h"
-#include "model/template.h"
+#include "trainer/render.h"
 
 #define MAX_LINE ((size_t)64 << 20)
 #define MAX_PROMPT ((size_t)16 << 20)
@@ -74,10 +74,9 @@ struct loader {
     const struct clime_data_options *o;
     const struct clime_tokenizer *tok;
     struct clime_tok_scratch *scratch;
-    struct clime_template *template; /* NULL without --apply-chat-template */
-    struct clime_str kwargs;
+    struct clime_renderer renderer; /* with --apply-chat-template */
     const char *path;
-    int64_t line;
+    struct clime_dataset *out;
 };
 
 /* A line's members that matter, as raw JSON; ptr NULL = absent. */
@@ -85,7 +84,7 @@ struct fields {
     struct clime_str input, label, metadata, tools;
 };
 
-static enum clime_err read_fields(const struct loader *l, struct clime_str text, struct clime_arena *a,
+static enum clime_err read_fields(const struct loader *l, int64_t line, struct clime_str text, struct clime_arena *a,
                                   struct fields *f, struct clime_error *e) {
     struct clime_json j;
     struct clime_error je = {0};
@@ -101,17 +100,17 @@ static enum clime_err read_fields(const struct loader *l, struct clime_str text,
         if (o->metadata_key && clime_str_is(key, o->metadata_key)) f->metadata = raw;
         if (o->tool_key && clime_str_is(key, o->tool_key)) f->tools = raw;
     }
-    if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: %s", l->path, (long long)l->line, je.msg);
+    if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: %s", l->path, (long long)line, je.msg);
     if (!f->input.ptr)
-        return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: no \"%s\" (--input-key)", l->path, (long long)l->line,
+        return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: no \"%s\" (--input-key)", l->path, (long long)line,
                           o->input_key);
     if (o->label_key && !f->label.ptr)
-        return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: no \"%s\" (--label-key)", l->path, (long long)l->line,
+        return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: no \"%s\" (--label-key)", l->path, (long long)line,
                           o->label_key);
     if (f->metadata.ptr && clime_str_is(f->metadata, "null")) f->metadata.ptr = NULL;
     if (f->tools.ptr && clime_str_is(f->tools, "null")) f->tools.ptr = NULL;
     if (f->metadata.ptr && f->metadata.ptr[0] != '{')
-        return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: \"%s\" is not an object", l->path, (long long)l->line,
+        return clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: \"%s\" is not an object", l->path, (long long)line,
                           o->metadata_key);
     return CLIME_OK;
 }
@@ -131,43 +130,29 @@ static bool is_empty_list(struct clime_str raw) {
     return clime_json_peek(&j) == CLIME_JSON_ARRAY && clime_json_array(&j) && !clime_json_item(&j);
 }
 
-/* The variables of the chat template: messages (a string is one user message), tools, add_generation_prompt. */
-static void write_variables(const struct fields *f, struct clime_arena *a, struct clime_buf *out) {
+/* A string is one user message. */
+static void write_messages(struct clime_str input, struct clime_arena *a, struct clime_buf *out) {
     struct clime_jw w;
-    struct clime_str text, tools;
+    struct clime_str text;
     clime_jw_init(&w, out);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "messages");
-    if (string_value(f->input, a, &text)) {
-        clime_jw_array(&w);
-        clime_jw_object(&w);
-        clime_jw_key(&w, "role");
-        clime_jw_strz(&w, "user");
-        clime_jw_key(&w, "content");
-        clime_jw_str(&w, text);
-        clime_jw_close(&w);
-        clime_jw_close(&w);
-    } else {
-        clime_jw_raw(&w, f->input);
+    if (!string_value(input, a, &text)) {
+        clime_jw_raw(&w, input);
+        return;
     }
-    clime_jw_key(&w, "tools");
-    if (!f->tools.ptr)
-        clime_jw_null(&w);
-    else if (string_value(f->tools, a, &tools))
-        clime_jw_raw(&w, tools); /* a list written as a string */
-    else
-        clime_jw_raw(&w, f->tools);
-    clime_jw_key(&w, "documents");
-    clime_jw_null(&w);
-    clime_jw_key(&w, "add_generation_prompt");
-    clime_jw_bool(&w, true);
+    clime_jw_array(&w);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "role");
+    clime_jw_strz(&w, "user");
+    clime_jw_key(&w, "content");
+    clime_jw_str(&w, text);
+    clime_jw_close(&w);
     clime_jw_close(&w);
 }
 
 static enum clime_err render(const struct loader *l, const struct fields *f, struct clime_arena *a,
                              struct clime_buf *out, struct clime_error *e) {
-    struct clime_str text;
-    if (!l->template) {
+    struct clime_str text, tools = f->tools;
+    if (!l->o->apply_chat_template) {
         if (!string_value(f->input, a, &text))
             return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" is no string: a list of messages needs --apply-chat-template",
                               l->o->input_key);
@@ -175,16 +160,12 @@ static enum clime_err render(const struct loader *l, const struct fields *f, str
         return CLIME_OK;
     }
     if (is_empty_list(f->input)) return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" has no message", l->o->input_key);
-    struct clime_buf vars;
-    clime_buf_init(&vars, MAX_LINE);
-    write_variables(f, a, &vars);
-    struct clime_str inputs[2] = {clime_buf_str(&vars), l->kwargs};
-    struct clime_template_input in = {.vars = inputs,
-                                      .n_vars = l->kwargs.ptr ? 2 : 1,
-                                      .bos_token = clime_tokenizer_special_text(l->tok, "bos_token"),
-                                      .eos_token = clime_tokenizer_special_text(l->tok, "eos_token")};
-    enum clime_err rc = clime_template_render(l->template, &in, out, NULL, e);
-    clime_buf_free(&vars);
+    struct clime_buf messages;
+    clime_buf_init(&messages, MAX_LINE);
+    write_messages(f->input, a, &messages);
+    if (tools.ptr) string_value(f->tools, a, &tools); /* a list written as a string */
+    enum clime_err rc = clime_renderer_run(&l->renderer, clime_buf_str(&messages), tools, true, out, NULL, e);
+    clime_buf_free(&messages);
     return rc;
 }
 
@@ -214,45 +195,58 @@ static char *make_metadata(const struct fields *f, struct clime_arena *a) {
     return clime_buf_take(&b);
 }
 
-/* Makes the prompt of one line. */
-static enum clime_err make_prompt(const struct loader *l, struct clime_str line, struct clime_prompt *p,
-                                  struct clime_error *e) {
+static void prompt_free(struct clime_prompt *p) {
+    free(p->text);
+    free(p->ids);
+    free(p->label);
+    free(p->metadata);
+}
+
+/* Adds the prompt of one line to the dataset. */
+static enum clime_err add_prompt(void *arg, int64_t line, struct clime_str json, struct clime_error *e) {
+    struct loader *l = arg;
+    struct clime_dataset *d = l->out;
     struct fields f;
     struct clime_arena a;
     struct clime_buf text;
     struct clime_ids ids = {0};
     clime_arena_init(&a, MAX_LINE);
     clime_buf_init(&text, MAX_PROMPT);
-    enum clime_err rc = read_fields(l, line, &a, &f, e);
+    enum clime_err rc = read_fields(l, line, json, &a, &f, e);
     if (rc) goto done;
     if ((rc = render(l, &f, &a, &text, e)) ||
         (rc = clime_tokenizer_encode(l->tok, l->scratch, clime_buf_str(&text), 0, MAX_PROMPT, &ids, e))) {
-        clime_error_prefix(e, "%s:%lld", l->path, (long long)l->line);
+        clime_error_prefix(e, "%s:%lld", l->path, (long long)line);
         goto done;
     }
     if (ids.len == 0) {
-        rc = clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: the prompt is empty", l->path, (long long)l->line);
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s:%lld: the prompt is empty", l->path, (long long)line);
         goto done;
     }
-    p->line = l->line;
-    p->n_ids = (int32_t)ids.len;
-    p->ids = ids.data;
+    if (l->o->max_prompt_len && ids.len > (size_t)l->o->max_prompt_len) {
+        d->n_too_long++;
+        goto done;
+    }
+    if (d->n == d->size) {
+        if (d->n == INT32_MAX / 2) {
+            rc = clime_fail(e, CLIME_ERR_LIMIT, "%s has more than 2^30 prompts", l->path);
+            goto done;
+        }
+        d->size = d->size ? 2 * d->size : 256;
+        d->prompts = xrealloc(d->prompts, (size_t)d->size * sizeof *d->prompts);
+    }
+    d->prompts[d->n++] = (struct clime_prompt){.line = line,
+                                               .n_ids = (int32_t)ids.len,
+                                               .ids = ids.data,
+                                               .text = clime_buf_take(&text),
+                                               .label = f.label.ptr ? xstrndup(f.label.ptr, f.label.len) : NULL,
+                                               .metadata = make_metadata(&f, &a)};
     ids = (struct clime_ids){0};
-    p->text = clime_buf_take(&text);
-    p->label = f.label.ptr ? xstrndup(f.label.ptr, f.label.len) : NULL;
-    p->metadata = make_metadata(&f, &a);
 done:
     clime_ids_free(&ids);
     clime_buf_free(&text);
     clime_arena_free(&a);
     return rc;
-}
-
-static void prompt_free(struct clime_prompt *p) {
-    free(p->text);
-    free(p->ids);
-    free(p->label);
-    free(p->metadata);
 }
 
 /* ---- the file ---- */
@@ -270,79 +264,64 @@ static enum clime_err count_lines(FILE *f, const char *path, int64_t *n, struct 
     return CLIME_OK;
 }
 
-static enum clime_err read_file(struct loader *l, FILE *f, const char *slice, struct clime_dataset *d,
+static enum clime_err read_file(FILE *f, const char *path, const char *slice, clime_data_line_fn *fn, void *arg,
                                 struct clime_error *e) {
-    int64_t n_lines, first, last, row = 0;
-    enum clime_err rc = count_lines(f, l->path, &n_lines, e);
+    int64_t n_lines, first, last, row = 0, number = 0;
+    enum clime_err rc = count_lines(f, path, &n_lines, e);
     if (!rc) rc = clime_data_slice(slice, n_lines, &first, &last, e);
-    if (!rc && last - first > INT32_MAX) rc = clime_fail(e, CLIME_ERR_LIMIT, "%s has more than 2^31 prompts", l->path);
     if (rc) return rc;
     char *line = NULL;
     size_t size = 0;
     ssize_t len;
-    d->prompts = xcalloc((size_t)(last > first ? last - first : 1), sizeof *d->prompts);
     while (!rc && row < last && (len = getline(&line, &size, f)) >= 0) {
-        l->line++;
-        if (!line[strspn(line, " \t\r\n")]) continue;
-        if (row++ < first) continue;
-        if ((size_t)len > MAX_LINE) {
-            rc = clime_fail(e, CLIME_ERR_LIMIT, "%s:%lld: the line is over %zu MiB", l->path, (long long)l->line,
+        number++;
+        if (!line[strspn(line, " \t\r\n")] || row++ < first) continue;
+        if ((size_t)len > MAX_LINE)
+            rc = clime_fail(e, CLIME_ERR_LIMIT, "%s:%lld: the line is over %zu MiB", path, (long long)number,
                             MAX_LINE >> 20);
-            break;
-        }
-        struct clime_prompt p = {0};
-        rc = make_prompt(l, (struct clime_str){line, (size_t)len}, &p, e);
-        if (rc) break;
-        if (l->o->max_prompt_len && p.n_ids > l->o->max_prompt_len) {
-            d->n_too_long++;
-            prompt_free(&p);
-        } else {
-            d->prompts[d->n++] = p;
-        }
+        else
+            rc = fn(arg, number, (struct clime_str){line, (size_t)len}, e);
     }
     free(line);
     return rc;
 }
 
-static enum clime_err open_template(struct loader *l, struct clime_error *e) {
-    const char *source = clime_tokenizer_chat_template(l->tok, NULL);
-    if (!source)
-        return clime_fail(e, CLIME_ERR_INPUT, "--apply-chat-template: the checkpoint's tokenizer has no chat template");
-    enum clime_err rc = clime_template_compile(clime_str_of(source), &l->template, e);
-    if (rc) clime_error_prefix(e, "chat template");
-    l->kwargs = clime_str_of(l->o->apply_chat_template_kwargs);
+enum clime_err clime_data_lines(const char *source, clime_data_line_fn *fn, void *arg, struct clime_error *e) {
+    char *path = NULL, slice[64];
+    FILE *f = NULL;
+    enum clime_err rc = clime_data_source_parse(source, &path, slice, e);
+    if (rc) return rc;
+    size_t n = strlen(path);
+    if (n > 8 && !strcmp(path + n - 8, ".parquet"))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s: Parquet is not read; convert it to JSON lines", path);
+    else if (!(f = fopen(path, "r")))
+        rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot open the prompt data %s", path);
+    else
+        rc = read_file(f, path, slice, fn, arg, e);
+    if (f) fclose(f);
+    free(path);
     return rc;
 }
 
 enum clime_err clime_dataset_load(const struct clime_data_options *o, const struct clime_tokenizer *t,
                                   struct clime_dataset *out, struct clime_error *e) {
-    struct loader l = {.o = o, .tok = t};
     struct clime_dataset d = {.shuffle = o->shuffle, .seed = o->seed, .epoch_of_order = -1};
+    struct loader l = {.o = o, .tok = t, .out = &d};
     char *path = NULL, slice[64];
-    FILE *f = NULL;
     *out = (struct clime_dataset){0};
     enum clime_err rc = clime_data_source_parse(o->prompt_data, &path, slice, e);
     if (rc) return rc;
     l.path = path;
-    size_t n = strlen(path);
-    if (n > 8 && !strcmp(path + n - 8, ".parquet")) {
-        rc = clime_fail(e, CLIME_ERR_INPUT, "%s: Parquet is not read; convert it to JSON lines", path);
+    if (o->apply_chat_template && (rc = clime_renderer_open(t, o->apply_chat_template_kwargs, &l.renderer, e)))
         goto done;
-    }
-    if (!(f = fopen(path, "r"))) {
-        rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot open the prompt data %s", path);
-        goto done;
-    }
-    if (o->apply_chat_template && (rc = open_template(&l, e))) goto done;
     l.scratch = clime_tok_scratch_new(t);
-    if ((rc = read_file(&l, f, slice, &d, e))) goto done;
+    if ((rc = clime_data_lines(o->prompt_data, add_prompt, &l, e))) goto done;
     if (d.n == 0)
         rc = clime_fail(e, CLIME_ERR_INPUT, "%s holds no prompt%s", o->prompt_data,
                         d.n_too_long ? " that is short enough" : "");
     d.order = xcalloc((size_t)(d.n ? d.n : 1), sizeof *d.order);
 done:
-    if (f) fclose(f);
-    clime_template_free(l.template);
+    clime_renderer_close(&l.renderer);
     clime_tok_scratch_free(l.scratch);
     free(path);
     if (rc)

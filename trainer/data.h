@@ -36,7 +36,7 @@ struct clime_prompt {
 
 struct clime_dataset {
     struct clime_prompt *prompts; /* [n] in the file's order */
-    int n;
+    int n, size;
     int n_too_long; /* left out */
     bool shuffle;
     uint64_t seed;
@@ -52,6 +52,11 @@ void clime_dataset_free(struct clime_dataset *d);
 
 /* The prompt of a group, and the epoch it belongs to (may be NULL). Valid until the dataset is freed. */
 const struct clime_prompt *clime_dataset_at(struct clime_dataset *d, int64_t group, int64_t *epoch);
+
+/* Calls fn for each line of a source that holds more than white space, in order, with its number in the file from 1;
+ * stops at the first error, which fn returns. Errors of its own as clime_dataset_load's. */
+typedef enum clime_err clime_data_line_fn(void *arg, int64_t line, struct clime_str json, struct clime_error *e);
+enum clime_err clime_data_lines(const char *source, clime_data_line_fn *fn, void *arg, struct clime_error *e);
 
 /* "path@[a:b]" -> path (the caller frees it) and the slice over n lines, known after reading: first <= i < last. */
 enum clime_err clime_data_source_parse(const char *source, char **path, char slice[64], struct clime_error *e);

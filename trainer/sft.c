@@ -1,32 +1,31 @@
-/* clime-train sft: prompt and response to cross-entropy steps. Runs alone on the main thread.
+/* clime-train sft: samples (trainer/sft_data.h) to cross-entropy steps. Runs alone on the main thread.
  *
- * A line's prompt is rendered and tokenised as rl does it (trainer/data.h); the response is tokenised on its own and
- * the end-of-turn token follows, so the ids at the border are the ones that sampling would see. Samples go through the
- * learner's ordinary step with cross-entropy weights instead of a policy loss. */
+ * Samples go through the learner's ordinary step with cross-entropy weights instead of a policy loss. The order is a
+ * function of the seed, so a run can be repeated; there are no checkpoints in between. */
 #include "trainer/sft.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
-#include "common/json/scan.h"
 #include "common/log.h"
 #include "common/options.h"
 #include "common/rng.h"
-#include "trainer/data.h"
 #include "trainer/learner.h"
+#include "trainer/metrics_log.h"
+#include "trainer/sft_data.h"
 
-#define MAX_RESPONSE_BYTES ((size_t)1 << 24)
 #define LOG_EVERY_US 2000000
 #define LOSS_WINDOW 16
 
 struct sft_options {
     struct clime_learner_options learner;
-    struct clime_data_options data;
-    const char *save_hf, *device, *dtype;
-    int64_t num_epoch, global_batch_size, seed, threads, max_tokens, max_len, warmup, decay;
+    struct clime_sft_data_options set;
+    const char *save_hf, *metrics, *device, *dtype;
+    int64_t num_epoch, global_batch_size, seed, threads, max_tokens, max_len, warmup, decay, print_samples;
     double target_loss;
     int schedule, recompute;
     bool no_shuffle;
@@ -37,14 +36,23 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     const struct clime_opt table[] = {
         {"data", CLIME_OPT_SECTION, .help = "model and data"},
         {"hf-checkpoint", CLIME_OPT_STRING, &l->hf_checkpoint, NULL, "DIR", "model to start from"},
-        {"prompt-data", CLIME_OPT_STRING, &o->data.prompt_data, NULL, "FILE", "JSONL, or FILE@[a:b] for a slice"},
-        {"input-key", CLIME_OPT_STRING, &o->data.input_key, "prompt", "KEY",
+        {"prompt-data", CLIME_OPT_STRING, &o->set.data.prompt_data, NULL, "FILE", "JSONL, or FILE@[a:b] for a slice"},
+        {"input-key", CLIME_OPT_STRING, &o->set.data.input_key, "prompt", "KEY",
          "member with the prompt (text or messages)"},
-        {"label-key", CLIME_OPT_STRING, &o->data.label_key, "response", "KEY", "member with the response"},
-        {"apply-chat-template", CLIME_OPT_BOOL, &o->data.apply_chat_template, NULL, NULL, "render prompts as messages"},
+        {"label-key", CLIME_OPT_STRING, &o->set.data.label_key, "response", "KEY", "member with the response"},
+        {"apply-chat-template", CLIME_OPT_BOOL, &o->set.data.apply_chat_template, NULL, NULL,
+         "render prompts as messages"},
+        {"messages-key", CLIME_OPT_STRING, &o->set.messages_key, NULL, "KEY",
+         "member with a whole conversation: every assistant message is trained; instead of prompt and response"},
+        {"tool-key", CLIME_OPT_STRING, &o->set.data.tool_key, "tools", "KEY", "tools for the chat template"},
+        {"apply-chat-template-kwargs", CLIME_OPT_STRING, &o->set.data.apply_chat_template_kwargs, NULL, "JSON",
+         "more variables for the chat template"},
         {"no-shuffle", CLIME_OPT_BOOL, &o->no_shuffle, NULL, NULL, "keep the file's order in every epoch"},
         {"seed", CLIME_OPT_INT, &o->seed, "1234", "N", "seed of the order", 0, 9e15},
         {"save-hf", CLIME_OPT_STRING, &o->save_hf, NULL, "DIR", "where the trained model goes"},
+        {"metrics", CLIME_OPT_STRING, &o->metrics, NULL, "FILE", "write a JSON object a step: loss, grad_norm, lr"},
+        {"print-samples", CLIME_OPT_INT, &o->print_samples, "0", "N",
+         "print the first N samples as JSON lines (ids, and mask: 1 = trained) and stop", 0, 1e9},
         {"training", CLIME_OPT_SECTION, .help = "training"},
         {"num-epoch", CLIME_OPT_INT, &o->num_epoch, "1", "N", "passes over the data", 1, 1e6},
         {"target-loss", CLIME_OPT_DOUBLE, &o->target_loss, "0", "X",
@@ -78,7 +86,7 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
                             "Supervised fine-tuning, loss on the response.",
                             e);
     if (err) return err;
-    if (!l->hf_checkpoint || !o->data.prompt_data || !o->save_hf)
+    if (!l->hf_checkpoint || !o->set.data.prompt_data || !(o->save_hf || o->print_samples))
         return clime_fail(e, CLIME_ERR_INPUT, "sft needs --hf-checkpoint, --prompt-data and --save-hf");
     l->sft = true;
     l->schedule = (enum clime_schedule)o->schedule;
@@ -87,89 +95,33 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     l->recompute = (enum clime_recompute)o->recompute;
     l->model = (struct clime_model_options){
         .device = o->device, .dtype = o->dtype, .dev = {.n_threads = (int)o->threads, .deterministic = true}};
-    o->data.shuffle = !o->no_shuffle;
-    o->data.seed = (uint64_t)o->seed;
+    o->set.data.shuffle = !o->no_shuffle;
+    o->set.data.seed = (uint64_t)o->seed;
     return CLIME_OK;
 }
 
-/* One sample from one line; NULL with *e set when the response is no text. */
-static struct clime_sample *make_sample(const struct clime_prompt *p, const struct clime_tokenizer *tok,
-                                        struct clime_tok_scratch *scratch, struct clime_error *e) {
-    struct clime_arena arena;
-    struct clime_json j;
-    struct clime_str text;
-    struct clime_ids ids = {0};
-    struct clime_sample *s = NULL;
-    clime_arena_init(&arena, MAX_RESPONSE_BYTES);
-    clime_json_init(&j, p->label ? p->label : "null", p->label ? strlen(p->label) : 4, &arena, e);
-    if (!clime_json_string(&j, &text)) {
-        clime_error_prefix(e, "line %lld: the response must be a string", (long long)p->line);
-        goto done;
+static void print_samples(const struct clime_sft_set *set, int64_t n) {
+    struct clime_buf line;
+    clime_buf_init(&line, 1 << 30);
+    for (int i = 0; i < set->n && i < n; i++) {
+        const struct clime_sample *s = set->samples[i];
+        struct clime_jw w;
+        clime_buf_clear(&line);
+        clime_jw_init(&w, &line);
+        clime_jw_object(&w);
+        clime_jw_key(&w, "ids");
+        clime_jw_array(&w);
+        for (int k = 0; k < s->n_prompt + s->n_response; k++) clime_jw_int(&w, s->ids[k]);
+        clime_jw_close(&w);
+        clime_jw_key(&w, "mask");
+        clime_jw_array(&w);
+        for (int k = 0; k < s->n_prompt; k++) clime_jw_int(&w, 0);
+        for (int k = 0; k < s->n_response; k++) clime_jw_int(&w, s->mask[k]);
+        clime_jw_close(&w);
+        clime_jw_close(&w);
+        puts(clime_buf_str(&line).ptr);
     }
-    clime_ids_append(&ids, p->ids, (size_t)p->n_ids);
-    if (clime_tokenizer_encode(tok, scratch, text, CLIME_ENCODE_PLAIN, MAX_RESPONSE_BYTES, &ids, e)) goto done;
-    size_t n_eos;
-    const int32_t *eos = clime_tokenizer_eos(tok, &n_eos);
-    if (n_eos) clime_ids_push(&ids, eos[0]);
-
-    s = clime_sample_new();
-    s->n_prompt = p->n_ids;
-    s->n_response = (int32_t)ids.len - p->n_ids;
-    s->temperature = 1;
-    s->ids = ids.data;
-    ids = (struct clime_ids){0};
-    s->mask = xmalloc((size_t)s->n_response + 1);
-    memset(s->mask, 1, (size_t)s->n_response);
-done:
-    clime_ids_free(&ids);
-    clime_arena_free(&arena);
-    return s;
-}
-
-struct sft_set {
-    struct clime_sample **samples; /* [n], by the dataset's own numbering */
-    int n, n_too_long;
-    int longest; /* tokens */
-};
-
-static void set_free(struct sft_set *set) {
-    for (int i = 0; i < set->n; i++) clime_sample_free(set->samples[i]);
-    free(set->samples);
-}
-
-static enum clime_err set_load(const struct sft_options *o, int max_len, struct sft_set *set, struct clime_error *e) {
-    struct clime_tokenizer *tok = NULL;
-    struct clime_tok_scratch *scratch = NULL;
-    struct clime_dataset data = {0};
-    struct clime_data_options in_order = o->data;
-    in_order.shuffle = false;
-    enum clime_err err = clime_tokenizer_load(o->learner.hf_checkpoint, &tok, e);
-    if (!err) err = clime_dataset_load(&in_order, tok, &data, e);
-    if (err) goto done;
-    scratch = clime_tok_scratch_new(tok);
-    set->samples = xcalloc((size_t)data.n + 1, sizeof(struct clime_sample *));
-    for (int i = 0; i < data.n; i++) {
-        struct clime_sample *s = make_sample(&data.prompts[i], tok, scratch, e);
-        if (!s) {
-            err = e->code;
-            goto done;
-        }
-        int len = s->n_prompt + s->n_response;
-        if (len > max_len) {
-            clime_sample_free(s);
-            set->n_too_long++;
-            continue;
-        }
-        if (len > set->longest) set->longest = len;
-        s->group = i;
-        set->samples[set->n++] = s;
-    }
-    if (set->n == 0) err = clime_fail(e, CLIME_ERR_INPUT, "%s leaves no sample to train on", o->data.prompt_data);
-done:
-    clime_dataset_free(&data);
-    clime_tok_scratch_free(scratch);
-    clime_tokenizer_free(tok);
-    return err;
+    clime_buf_free(&line);
 }
 
 /* Fisher-Yates by (seed, epoch). */
@@ -178,7 +130,7 @@ static void epoch_order(const struct sft_options *o, int64_t epoch, int32_t *ord
     struct clime_rng rng;
     clime_rng_init(&rng, clime_hash64(key, 2));
     for (int i = 0; i < n; i++) order[i] = i;
-    for (int i = n - 1; o->data.shuffle && i > 0; i--) {
+    for (int i = n - 1; o->set.data.shuffle && i > 0; i--) {
         int k = (int)clime_rng_below(&rng, (uint64_t)i + 1);
         int32_t keep = order[i];
         order[i] = order[k];
@@ -216,7 +168,19 @@ static bool reached(struct recent_loss *r, double loss, double target) {
     return r->n >= LOSS_WINDOW && sum / LOSS_WINDOW <= target;
 }
 
-static enum clime_err train(struct clime_learner *l, const struct sft_options *o, const struct sft_set *set,
+/* One line of --metrics, under slime's names. */
+static void write_metrics(FILE *f, int64_t step, const struct clime_step_stats *s) {
+    struct clime_metrics_line m;
+    clime_metrics_line_begin(&m, "train", step, step);
+    clime_metrics_line_add(&m, "train/loss", s->loss);
+    clime_metrics_line_add(&m, "train/grad_norm", s->grad_norm);
+    clime_metrics_line_add(&m, "train/lr-pg_0", s->lr);
+    clime_metrics_line_int(&m, "train/tokens", s->trained_tokens);
+    fprintf(f, "%s\n", clime_metrics_line_end(&m));
+    clime_metrics_line_free(&m);
+}
+
+static enum clime_err train(struct clime_learner *l, const struct sft_options *o, const struct clime_sft_set *set,
                             struct clime_error *e) {
     int batch_size = o->global_batch_size < set->n ? (int)o->global_batch_size : set->n;
     int64_t steps_per_epoch = set->n / batch_size; /* a tail that fills no batch comes in another epoch's order */
@@ -227,13 +191,16 @@ static enum clime_err train(struct clime_learner *l, const struct sft_options *o
     struct recent_loss recent = {0};
     bool done = false;
     enum clime_err err = CLIME_OK;
-    for (int64_t step = 0; step < total && !done; step++) {
+    FILE *metrics = o->metrics ? fopen(o->metrics, "w") : NULL;
+    if (o->metrics && !metrics) err = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", o->metrics, strerror(errno));
+    for (int64_t step = 0; step < total && !done && !err; step++) {
         int64_t at = step % steps_per_epoch;
         if (at == 0) epoch_order(o, step / steps_per_epoch, order, set->n);
         for (int i = 0; i < batch_size; i++) batch[i] = set->samples[order[at * batch_size + i]];
         err = run_step(l, o, batch, batch_size, &stats, e);
         if (err) break;
         tokens += stats.tokens;
+        if (metrics) write_metrics(metrics, step + 1, &stats);
         done = step + 1 == total || (o->target_loss > 0 && reached(&recent, stats.loss, o->target_loss));
         int64_t now = clime_now_us();
         if (now - told < LOG_EVERY_US && !done) continue;
@@ -242,6 +209,8 @@ static enum clime_err train(struct clime_learner *l, const struct sft_options *o
                (long long)total, stats.loss, stats.grad_norm, stats.lr, (double)tokens * 1e6 / (double)(now - t0));
         fflush(stdout);
     }
+    if (metrics && fclose(metrics) && !err)
+        err = clime_fail(e, CLIME_ERR_IO, "writing %s: %s", o->metrics, strerror(errno));
     free(batch);
     free(order);
     return err;
@@ -251,14 +220,20 @@ int clime_sft_main(int argc, char **argv) {
     struct clime_error e = {0};
     struct sft_options o = {0};
     struct clime_config cfg;
-    struct sft_set set = {0};
+    struct clime_sft_set set = {0};
     struct clime_learner *l = NULL;
     enum clime_err err = parse(argc, argv, &o, &e);
     if (!err) err = clime_config_load(o.learner.hf_checkpoint, &cfg, &e);
     if (err) goto done;
-    err = set_load(&o, o.max_len && o.max_len < cfg.max_pos ? (int)o.max_len : cfg.max_pos, &set, &e);
+    int max_len = o.max_len && o.max_len < cfg.max_pos ? (int)o.max_len : cfg.max_pos;
+    err = clime_sft_set_load(&o.set, o.learner.hf_checkpoint, max_len, &set, &e);
     if (err) goto done;
+    if (set.n_untrained) LOG_WARN("%d conversations have no token to train on and are left out", set.n_untrained);
     if (set.n_too_long) LOG_WARN("%d samples are longer than the limit and left out", set.n_too_long);
+    if (o.print_samples) {
+        print_samples(&set, o.print_samples);
+        goto done;
+    }
     int batch = o.global_batch_size < set.n ? (int)o.global_batch_size : set.n;
     o.learner.max_seq_len = set.longest;
     o.learner.lr_decay_iters = o.decay ? o.decay : set.n / batch * o.num_epoch;
@@ -269,6 +244,6 @@ int clime_sft_main(int argc, char **argv) {
 done:
     if (err) LOG_ERROR("sft: %s", e.msg);
     clime_learner_close(l);
-    set_free(&set);
+    clime_sft_set_free(&set);
     return err ? 1 : 0;
 }

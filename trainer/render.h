@@ -1,0 +1,29 @@
+/* Messages to text by the checkpoint's own chat template: what rl's prompts and sft's conversations have in common.
+ *
+ * A renderer is opened once for a file of data and used by one thread. */
+#ifndef CLIME_TRAINER_RENDER_H
+#define CLIME_TRAINER_RENDER_H
+
+#include "model/template.h"
+#include "model/tokenizer.h"
+
+#define CLIME_RENDER_MAX ((size_t)64 << 20) /* bytes of a rendered text */
+
+struct clime_renderer {
+    const struct clime_tokenizer *tok; /* borrowed */
+    struct clime_template *template;
+    struct clime_str kwargs; /* more variables, a JSON object; borrowed */
+};
+
+/* CLIME_ERR_INPUT: no chat template, or one that does not compile. */
+enum clime_err clime_renderer_open(const struct clime_tokenizer *tok, const char *kwargs, struct clime_renderer *r,
+                                   struct clime_error *e);
+void clime_renderer_close(struct clime_renderer *r); /* zero-initialised is fine */
+
+/* Appends the text of messages, a JSON array. tools: a JSON array, or ptr NULL for none. spans: of the template's
+ * {% generation %} blocks, or NULL. Errors: the template's. */
+enum clime_err clime_renderer_run(const struct clime_renderer *r, struct clime_str messages, struct clime_str tools,
+                                  bool add_generation_prompt, struct clime_buf *out, struct clime_spans *spans,
+                                  struct clime_error *e);
+
+#endif
