@@ -143,6 +143,15 @@ struct clime_ops {
     void (*copy_out)(struct clime_dev *d, void *h_dst, const void *src, size_t bytes); /* waits: h_dst is filled */
     void (*copy)(struct clime_dev *d, void *dst, const void *src, size_t bytes);
     void (*zero)(struct clime_dev *d, void *p, size_t bytes);
+    /* Host memory that the device reads and writes by itself, and copies of it that run while the host goes on.
+     * copy_out_start fills h_dst by the time copy_wait of its mark (0 or 1) returns; h_src of copy_in_start is free
+     * when a copy_out_start that came after it was waited for, or at sync. */
+    enum clime_err (*host_alloc)(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                 struct clime_error *e);
+    void (*host_free)(struct clime_dev *d, void *p);
+    void (*copy_out_start)(struct clime_dev *d, void *h_dst, const void *src, size_t bytes, int mark);
+    void (*copy_wait)(struct clime_dev *d, int mark);
+    void (*copy_in_start)(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);
     /* Waits for all queued work; reports the first device failure since the last sync (then the context is dead). */
     enum clime_err (*sync)(struct clime_dev *d, struct clime_error *e);
     /* Free and total bytes of the device's memory (CPU: of the machine). */

@@ -26,14 +26,15 @@ static float *array_of(struct clime_learner *l, int i) {
 }
 
 static enum clime_err write_array(struct clime_learner *l, const char *path, const float *x, struct clime_error *e) {
-    struct clime_model *m = l->model;
+    const struct clime_optimizer *o = &l->optimizer;
+    int64_t len = l->model->layout.n;
     struct clime_atomic_file f;
     enum clime_err err = clime_atomic_open(&f, path, e);
     if (err) return err;
     float *piece = xmalloc((size_t)PIECE * sizeof *piece);
-    for (int64_t at = 0; !err && at < m->layout.n; at += PIECE) {
-        size_t n = (size_t)(m->layout.n - at < PIECE ? m->layout.n - at : PIECE);
-        m->ops->copy_out(m->dev, piece, x + at, n * sizeof *piece);
+    for (int64_t at = 0; !err && at < len; at += PIECE) {
+        size_t n = (size_t)(len - at < PIECE ? len - at : PIECE);
+        o->ops->copy_out(o->dev, piece, x + at, n * sizeof *piece);
         err = clime_atomic_write(&f, piece, n * sizeof *piece, e);
     }
     free(piece);
@@ -89,6 +90,7 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
 /* Reads one array; the master weights also become the model's weights. */
 static enum clime_err read_array(struct clime_learner *l, const char *path, int which, struct clime_error *e) {
     struct clime_model *m = l->model;
+    const struct clime_optimizer *o = &l->optimizer;
     bool to_bf16 = which == 0 && clime_dev_info(m->dev)->dt == CLIME_BF16;
     float *piece = xmalloc((size_t)PIECE * sizeof *piece), *x = array_of(l, which);
     uint16_t *half = xmalloc((size_t)PIECE * sizeof *half);
@@ -101,7 +103,7 @@ static enum clime_err read_array(struct clime_learner *l, const char *path, int 
             err = clime_fail(e, CLIME_ERR_INTERNAL, "reading %s breaks off after %lld elements", path, (long long)at);
             break;
         }
-        m->ops->copy_in(m->dev, x + at, piece, n * sizeof *piece);
+        o->ops->copy_in(o->dev, x + at, piece, n * sizeof *piece);
         for (size_t i = 0; to_bf16 && i < n; i++) half[i] = clime_bf16_of(piece[i]);
         if (to_bf16) m->ops->copy_in(m->dev, clime_model_at(m, at), half, n * sizeof *half);
     }

@@ -88,9 +88,13 @@ static struct clime_train_options ref_options(const struct clime_learner_options
     return t;
 }
 
+static bool offload(const struct clime_learner *l) {
+    return l->opts.optimizer_cpu_offload && l->model->ops->own_memory;
+}
+
 static void make_plan(const struct clime_learner *l, struct clime_memory_plan *p) {
     struct clime_train_options t = train_options(&l->opts), r = ref_options(&l->opts);
-    clime_memory_plan_make(l->model, &t, clime_needs_ref(&l->opts) ? &r : NULL, p);
+    clime_memory_plan_make(l->model, &t, clime_needs_ref(&l->opts) ? &r : NULL, offload(l), p);
 }
 
 enum clime_err clime_learner_prepare(const struct clime_learner_options *o, struct clime_learner **out,
@@ -116,7 +120,7 @@ static enum clime_err obey_plan(struct clime_learner *l, struct clime_error *e) 
     clime_memory_plan_line(&p, &line);
     LOG_INFO("memory: %s (recompute %s)", line.data, clime_recompute_name(p.recompute));
     clime_buf_free(&line);
-    return clime_memory_plan_check(l->model, &t, clime_needs_ref(&l->opts) ? &r : NULL, &p, e);
+    return clime_memory_plan_check(l->model, &t, clime_needs_ref(&l->opts) ? &r : NULL, offload(l), &p, e);
 }
 
 static enum clime_err load_reference(struct clime_learner *l, struct clime_error *e) {
@@ -134,7 +138,7 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     enum clime_err err = obey_plan(l, e);
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
     if (!err) err = clime_train_open(l->model, &t, &l->train, e);
-    if (!err) err = clime_optimizer_open(&l->optimizer, l->model, e);
+    if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, e);
     if (!err && clime_needs_ref(&l->opts)) err = load_reference(l, e);
     return err;
 }

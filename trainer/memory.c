@@ -26,7 +26,7 @@ const char *clime_recompute_name(enum clime_recompute r) {
 }
 
 void clime_memory_plan_make(const struct clime_model *m, const struct clime_train_options *t,
-                            const struct clime_train_options *ref, struct clime_memory_plan *out) {
+                            const struct clime_train_options *ref, bool offload, struct clime_memory_plan *out) {
     struct clime_train_sizes s, r = {0};
     struct clime_optimizer_bytes o;
     *out = (struct clime_memory_plan){
@@ -34,7 +34,7 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_trai
     snprintf(out->device, sizeof out->device, "%s", clime_dev_info(m->dev)->name);
     m->ops->memory(m->dev, &out->free_bytes, &out->total_bytes);
     clime_train_sizes(m, t, &s);
-    clime_optimizer_bytes(m, &o);
+    clime_optimizer_bytes(m, offload, &o);
     if (ref) {
         clime_train_sizes(m, ref, &r);
         out->part[CLIME_MEM_REFERENCE] = clime_model_memory(m) + r.activations + r.head + r.scratch;
@@ -47,6 +47,7 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_trai
     out->part[CLIME_MEM_HEAD] = s.head;
     out->part[CLIME_MEM_SCRATCH] = s.scratch;
     out->part[CLIME_MEM_CODE] = m->ops->code_bytes;
+    out->host = o.host;
     for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];
 }
 
@@ -54,31 +55,37 @@ static bool fits(const struct clime_memory_plan *p) {
     return !p->own_memory || p->need <= p->free_bytes;
 }
 
-/* Names the first level of recomputing that makes the plan fit. */
-static void add_way(const struct clime_model *m, const struct clime_train_options *t,
-                    const struct clime_train_options *ref, struct clime_buf *out) {
-    for (int level = (int)t->recompute + 1; level <= CLIME_RECOMPUTE_FULL; level++) {
-        struct clime_train_options other = *t;
-        struct clime_memory_plan p;
-        other.recompute = (enum clime_recompute)level;
-        clime_memory_plan_make(m, &other, ref, &p);
-        if (!fits(&p)) continue;
-        clime_buf_printf(out, "It fits with --recompute-granularity %s (%.2f GiB). ",
-                         clime_recompute_name(other.recompute), gib(p.need));
-        return;
+/* Names the cheapest level of recomputing that makes the plan fit, with the states where they are and on the host. */
+static void add_ways(const struct clime_model *m, const struct clime_train_options *t,
+                     const struct clime_train_options *ref, bool offload, struct clime_buf *out) {
+    int n = 0;
+    for (int host = offload; host <= 1; host++) {
+        for (int level = (int)t->recompute; level <= CLIME_RECOMPUTE_FULL; level++) {
+            struct clime_train_options other = *t;
+            struct clime_memory_plan p;
+            other.recompute = (enum clime_recompute)level;
+            clime_memory_plan_make(m, &other, ref, host, &p);
+            if (!fits(&p)) continue;
+            clime_buf_adds(out, n++ ? ", or with" : "It fits with");
+            if (host && !offload) clime_buf_adds(out, " --optimizer-cpu-offload");
+            if (other.recompute != t->recompute)
+                clime_buf_printf(out, " --recompute-granularity %s", clime_recompute_name(other.recompute));
+            clime_buf_printf(out, " (%.2f GiB)", gib(p.need));
+            break;
+        }
     }
-    clime_buf_adds(out, "No level of recomputing is enough. ");
+    clime_buf_adds(out, n ? ". " : "Neither recomputing nor --optimizer-cpu-offload is enough. ");
 }
 
 enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct clime_train_options *t,
-                                       const struct clime_train_options *ref, const struct clime_memory_plan *p,
-                                       struct clime_error *e) {
+                                       const struct clime_train_options *ref, bool offload,
+                                       const struct clime_memory_plan *p, struct clime_error *e) {
     if (fits(p)) return CLIME_OK;
     struct clime_buf text;
     clime_buf_init(&text, 4096);
     clime_memory_plan_line(p, &text);
     clime_buf_adds(&text, ", which is too little. ");
-    add_way(m, t, ref, &text);
+    add_ways(m, t, ref, offload, &text);
     clime_buf_adds(&text, "A smaller --max-tokens-per-gpu takes less for activations; servers on the same device take "
                           "less with --server-mem-fraction");
     enum clime_err rc = clime_fail(e, CLIME_ERR_LIMIT, "training does not fit: %s", text.data);
@@ -93,6 +100,7 @@ void clime_memory_plan_line(const struct clime_memory_plan *p, struct clime_buf 
         clime_buf_printf(out, "%s%s %.2f", first ? "" : " + ", names[i], gib(p->part[i]));
         first = false;
     }
+    if (p->host) clime_buf_printf(out, " (and %.2f of the host's)", gib(p->host));
     clime_buf_printf(out, " = %.2f GiB; %s has %.2f of %.2f GiB free", gib(p->need), p->device, gib(p->free_bytes),
                      gib(p->total_bytes));
 }
@@ -104,4 +112,5 @@ void clime_memory_plan_table(const struct clime_memory_plan *p, struct clime_buf
         if (p->part[i]) clime_buf_printf(out, "  %-16s %9.3f GiB\n", names[i], gib(p->part[i]));
     clime_buf_printf(out, "  %-16s %9.3f GiB of %.2f free, %.2f in all, on %s%s\n", "sum", gib(p->need),
                      gib(p->free_bytes), gib(p->total_bytes), p->device, fits(p) ? "" : ": DOES NOT FIT");
+    if (p->host) clime_buf_printf(out, "  %-16s %9.3f GiB: master weights and moments\n", "on the host", gib(p->host));
 }

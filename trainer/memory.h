@@ -29,6 +29,7 @@ enum clime_memory_part {
 struct clime_memory_plan {
     size_t part[CLIME_MEM_N]; /* bytes on the device */
     size_t need;              /* their sum */
+    size_t host;              /* bytes of host memory beside it: optimizer states with offload */
     size_t free_bytes, total_bytes;
     bool own_memory; /* as in struct clime_ops: `need` above free_bytes is an error */
     enum clime_recompute recompute;
@@ -36,13 +37,14 @@ struct clime_memory_plan {
     char device[64];
 };
 
-/* m: prepared, and on the device where it will be. t: of the policy; ref: of the reference model, NULL = none. */
+/* m: prepared, and on the device where it will be. t: of the policy; ref: of the reference model, NULL = none;
+ * offload: of the optimizer's states. */
 void clime_memory_plan_make(const struct clime_model *m, const struct clime_train_options *t,
-                            const struct clime_train_options *ref, struct clime_memory_plan *out);
+                            const struct clime_train_options *ref, bool offload, struct clime_memory_plan *out);
 
 enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct clime_train_options *t,
-                                       const struct clime_train_options *ref, const struct clime_memory_plan *p,
-                                       struct clime_error *e);
+                                       const struct clime_train_options *ref, bool offload,
+                                       const struct clime_memory_plan *p, struct clime_error *e);
 
 /* "weights 7.5 + master weights 15.0 + ... = 102.0 GiB of 131.2 free ..." */
 void clime_memory_plan_line(const struct clime_memory_plan *p, struct clime_buf *out);

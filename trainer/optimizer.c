@@ -9,6 +9,13 @@
 
 #include "model/convert.h"
 
+/* Elements of an offloaded piece: 32 MiB of gradients reach the full rate of the bus; small models are cut in eight, so
+ * that copies and computing overlap there too. */
+static int64_t piece_len(const struct clime_model *m) {
+    const int64_t most = (int64_t)8 << 20;
+    return m->layout.n / 8 < most ? m->layout.n / 8 + 1 : most;
+}
+
 static enum clime_dtype dtype_of(const struct clime_model *m) {
     return clime_dev_info(m->dev)->dt;
 }
@@ -22,37 +29,65 @@ static void fill_master(struct clime_optimizer *o, struct clime_model *m) {
         size_t n = (size_t)(m->layout.n - at < PIECE ? m->layout.n - at : PIECE);
         m->ops->copy_out(m->dev, half, clime_model_at(m, at), n * sizeof *half);
         for (size_t i = 0; i < n; i++) full[i] = clime_bf16_float(half[i]);
-        m->ops->copy_in(m->dev, o->master + at, full, n * sizeof *full);
+        o->ops->copy_in(o->dev, o->master + at, full, n * sizeof *full);
     }
     free(half);
     free(full);
 }
 
-void clime_optimizer_bytes(const struct clime_model *m, struct clime_optimizer_bytes *out) {
+void clime_optimizer_bytes(const struct clime_model *m, bool offload, struct clime_optimizer_bytes *out) {
     size_t bytes = (size_t)m->layout.n * sizeof(float);
-    *out = (struct clime_optimizer_bytes){.master = dtype_of(m) == CLIME_F32 ? 0 : bytes, .moments = 2 * bytes};
+    if (offload)
+        *out = (struct clime_optimizer_bytes){.host = 3 * bytes + 2 * (size_t)piece_len(m) * (sizeof(float) + 2)};
+    else
+        *out = (struct clime_optimizer_bytes){.master = dtype_of(m) == CLIME_F32 ? 0 : bytes, .moments = 2 * bytes};
 }
 
-enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, struct clime_error *e) {
-    *o = (struct clime_optimizer){0};
+static enum clime_err open_offload(struct clime_optimizer *o, struct clime_model *m, int n_threads,
+                                   struct clime_error *e) {
+    struct clime_dev_options host = {.dt = CLIME_BF16, .n_threads = n_threads};
+    size_t n = (size_t)piece_len(m);
+    CHECK(dtype_of(m) == CLIME_BF16);
+    o->ops = &clime_cpu_ops;
+    enum clime_err err = o->ops->open(&host, &o->dev, e);
+    for (int i = 0; i < 2 && !err; i++) {
+        err = m->ops->host_alloc(m->dev, n * sizeof(float), "gradients on the host", (void **)&o->piece[i].grad, e);
+        if (!err)
+            err = m->ops->host_alloc(m->dev, n * sizeof(uint16_t), "parameters on the host",
+                                     (void **)&o->piece[i].params, e);
+    }
+    return err;
+}
+
+enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, bool offload, int n_threads,
+                                    struct clime_error *e) {
+    *o = (struct clime_optimizer){.ops = m->ops, .dev = m->dev, .offload = offload};
     size_t bytes = (size_t)m->layout.n * sizeof(float);
     bool own_master = dtype_of(m) != CLIME_F32;
+    enum clime_err err = offload ? open_offload(o, m, n_threads, e) : CLIME_OK;
+    if (err) return err;
     if (own_master) clime_plan_add(&o->plan, "master weights", bytes, (void **)&o->master);
     clime_plan_add(&o->plan, "first moments", bytes, (void **)&o->m);
     clime_plan_add(&o->plan, "second moments", bytes, (void **)&o->v);
-    enum clime_err err = clime_plan_commit(&o->plan, m->dev, "optimizer", e);
+    err = clime_plan_commit(&o->plan, o->dev, "optimizer", e);
     if (err) return err;
     if (own_master)
         fill_master(o, m);
     else
         o->master = m->flat;
-    m->ops->zero(m->dev, o->m, bytes);
-    m->ops->zero(m->dev, o->v, bytes);
+    o->ops->zero(o->dev, o->m, bytes);
+    o->ops->zero(o->dev, o->v, bytes);
     return CLIME_OK;
 }
 
 void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m) {
-    clime_plan_free(&o->plan, m->dev);
+    if (o->dev) clime_plan_free(&o->plan, o->dev);
+    if (!o->offload) return;
+    for (int i = 0; i < 2; i++) {
+        if (o->piece[i].grad) m->ops->host_free(m->dev, o->piece[i].grad);
+        if (o->piece[i].params) m->ops->host_free(m->dev, o->piece[i].params);
+    }
+    o->ops->close(o->dev);
 }
 
 double clime_lr_at(const struct clime_learner_options *o, int64_t step) {
@@ -65,11 +100,76 @@ double clime_lr_at(const struct clime_learner_options *o, int64_t step) {
     return o->min_lr + (o->lr - o->min_lr) * share;
 }
 
+/* Elements that follow each other and are updated by one call: neighbouring slices with the same decay. */
+struct run {
+    int64_t at, n;
+    bool decay;
+};
+
+/* The run that begins with slice i; returns the slice after it. */
+static int next_run(const struct clime_layout *lay, int i, struct run *out) {
+    const struct clime_slice *s = &lay->slices[i];
+    *out = (struct run){s->offset, s->n, s->decay};
+    while (++i < lay->n_slices && lay->slices[i].decay == s->decay && lay->slices[i].offset == out->at + out->n)
+        out->n += lay->slices[i].n;
+    return i;
+}
+
+/* Runs cut into what one piece of the offload holds. */
+struct pieces {
+    const struct clime_layout *lay;
+    int64_t most; /* elements */
+    int next;     /* slice */
+    struct run rest;
+};
+
+static bool next_piece(struct pieces *p, struct run *out) {
+    if (p->rest.n == 0) {
+        if (p->next == p->lay->n_slices) return false;
+        p->next = next_run(p->lay, p->next, &p->rest);
+    }
+    *out = p->rest;
+    if (out->n > p->most) out->n = p->most;
+    p->rest.at += out->n;
+    p->rest.n -= out->n;
+    return true;
+}
+
+/* The next piece's gradients come down while this one is updated and its parameters go up. */
+static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a, float decay,
+                           const float *grads) {
+    struct pieces p = {.lay = &m->layout, .most = piece_len(m)};
+    struct run now, next;
+    bool more = next_piece(&p, &now);
+    if (more) m->ops->copy_out_start(m->dev, o->piece[0].grad, grads + now.at, (size_t)now.n * sizeof *grads, 0);
+    for (int i = 0; more; i = !i, now = next) {
+        more = next_piece(&p, &next);
+        if (more)
+            m->ops->copy_out_start(m->dev, o->piece[!i].grad, grads + next.at, (size_t)next.n * sizeof *grads, !i);
+        /* what this piece's parameters held went up before its gradients came down */
+        m->ops->copy_wait(m->dev, i);
+        a->weight_decay = now.decay ? decay : 0;
+        o->ops->adamw(o->dev, (size_t)now.n, a, o->piece[i].grad, o->master + now.at, o->m + now.at, o->v + now.at,
+                      o->piece[i].params);
+        m->ops->copy_in_start(m->dev, clime_model_at(m, now.at), o->piece[i].params, (size_t)now.n * sizeof(uint16_t));
+    }
+}
+
+static void step_in_place(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a, float decay,
+                          const float *grads) {
+    struct run r;
+    for (int i = 0; i < m->layout.n_slices;) {
+        i = next_run(&m->layout, i, &r);
+        a->weight_decay = r.decay ? decay : 0;
+        o->ops->adamw(o->dev, (size_t)r.n, a, grads + r.at, o->master + r.at, o->m + r.at, o->v + r.at,
+                      clime_model_at(m, r.at));
+    }
+}
+
 bool clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m, const struct clime_learner_options *opts,
                           const float *grads, double *grad_norm, double *lr) {
-    const struct clime_layout *lay = &m->layout;
     *lr = clime_lr_at(opts, o->step);
-    *grad_norm = sqrt(m->ops->sumsq(m->dev, (size_t)lay->n, grads));
+    *grad_norm = sqrt(m->ops->sumsq(m->dev, (size_t)m->layout.n, grads));
     if (!isfinite(*grad_norm)) return false;
 
     o->step++;
@@ -84,18 +184,10 @@ bool clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m, cons
     };
     if (opts->clip_grad > 0 && *grad_norm > opts->clip_grad)
         a.grad_scale = (float)(opts->clip_grad / (*grad_norm + 1e-6));
-
-    for (int i = 0; i < lay->n_slices;) { /* one call for a run of neighbouring slices with the same decay */
-        const struct clime_slice *s = &lay->slices[i];
-        int64_t end = s->offset + s->n;
-        int k = i + 1;
-        while (k < lay->n_slices && lay->slices[k].decay == s->decay && lay->slices[k].offset == end)
-            end += lay->slices[k++].n;
-        a.weight_decay = s->decay ? (float)opts->weight_decay : 0;
-        m->ops->adamw(m->dev, (size_t)(end - s->offset), &a, grads + s->offset, o->master + s->offset, o->m + s->offset,
-                      o->v + s->offset, clime_model_at(m, s->offset));
-        i = k;
-    }
+    if (o->offload)
+        step_offloaded(o, m, &a, (float)opts->weight_decay, grads);
+    else
+        step_in_place(o, m, &a, (float)opts->weight_decay, grads);
     clime_model_repack(m);
     return true;
 }

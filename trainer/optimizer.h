@@ -1,6 +1,8 @@
-/* AdamW over the flat buffer: fp32 master weights and moments on the device, learning-rate schedule, clipping.
+/* AdamW over the flat buffer: fp32 master weights and moments, learning-rate schedule, clipping.
  *
- * Owned by the learner; main thread. When the model is fp32 the master weights are the model's own buffer.
+ * Owned by the learner; main thread. When the model is fp32 the master weights are the model's own buffer. The states
+ * lie on the model's device, or with offload in host memory (a bf16 model on a device with memory of its own): then the
+ * CPU's AdamW runs over them, to the same bits, while gradients come down and parameters go up piece by piece.
  * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default (DESIGN.md 4.4).
  */
 #ifndef CLIME_TRAINER_OPTIMIZER_H
@@ -10,19 +12,27 @@
 #include "trainer/learner.h"
 
 struct clime_optimizer {
-    float *master, *m, *v; /* device, [layout.n] each */
-    int64_t step;          /* updates done */
+    const struct clime_ops *ops; /* of the device where the states lie */
+    struct clime_dev *dev;       /* the model's, or with offload a CPU context of our own */
+    float *master, *m, *v;       /* there, [layout.n] each */
+    int64_t step;                /* updates done */
     struct clime_plan plan;
+    bool offload;
+    struct { /* offload: memory that the model's device copies from and to; one is filled while the other is used */
+        float *grad;
+        uint16_t *params;
+    } piece[2];
 };
 
-/* What clime_optimizer_open takes of the device. */
+/* What clime_optimizer_open takes of the device and of host memory beside it. */
 struct clime_optimizer_bytes {
-    size_t master, moments;
+    size_t master, moments, host;
 };
-void clime_optimizer_bytes(const struct clime_model *m, struct clime_optimizer_bytes *out);
+void clime_optimizer_bytes(const struct clime_model *m, bool offload, struct clime_optimizer_bytes *out);
 
-/* Plans memory; master = the model's weights, moments zero. */
-enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, struct clime_error *e);
+/* Takes the memory; master = the model's weights, moments zero. n_threads: of the CPU context, with offload. */
+enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, bool offload, int n_threads,
+                                    struct clime_error *e);
 void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m);
 
 /* Learning rate of update number step (0-based). Warm-up: lr * (step + 1) / warmup, as Megatron counts; then constant,

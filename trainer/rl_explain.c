@@ -155,5 +155,7 @@ void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
     size_t before = out->len;
     clime_rl_inert_explain(&rl->o, out);
     explain_inert_loss(&rl->o, out);
+    if (rl->o.learner.optimizer_cpu_offload && !clime_learner_model(rl->learner)->ops->own_memory)
+        clime_buf_adds(out, "  --optimizer-cpu-offload: the device's memory is the host's\n");
     if (out->len == before) clime_buf_adds(out, "  none\n");
 }

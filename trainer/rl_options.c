@@ -218,6 +218,8 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
          "to save memory, compute again in the backward pass: selective = norms, rotation and SwiGLU, while the "
          "outputs "
          "of products and attention are kept; full = whole layers. The bits of the gradients are the same"},
+        {"optimizer-cpu-offload", B, &l->optimizer_cpu_offload, NULL, NULL,
+         "on a GPU: master weights and moments in host memory, updated by the CPU to the same bits"},
         {"device", S, &o->device, "auto", "NAME", "auto, cpu or cuda; also for the servers"},
         {"dtype", S, &o->dtype, "auto", "TYPE", "auto (the checkpoint's), bf16 or f32; also for the servers"},
         {"threads", I, &o->threads, "0", "N", "threads of the trainer's kernels; 0 = the cores there are", 0, -1},
@@ -464,6 +466,7 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "colocate",
                                        "server-concurrency",
                                        "threads",
+                                       "optimizer-cpu-offload",
                                        "rollout-request-timeout",
                                        "rm-timeout",
                                        "rm-command",

@@ -75,6 +75,8 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
          "longer samples are left out and counted; 0 = the model's limit", 0, 1 << 24},
         {"recompute-granularity", CLIME_OPT_CHOICE, &o->recompute, "none", "none|selective|full",
          "to save memory, compute again in the backward pass: norms, rotation and SwiGLU, or whole layers"},
+        {"optimizer-cpu-offload", CLIME_OPT_BOOL, &l->optimizer_cpu_offload, NULL, NULL,
+         "on a GPU: master weights and moments in host memory, updated by the CPU to the same bits"},
         {"device", CLIME_OPT_SECTION, .help = "device"},
         {"device", CLIME_OPT_STRING, &o->device, "auto", "NAME", "auto, cpu or cuda"},
         {"dtype", CLIME_OPT_STRING, &o->dtype, "auto", "TYPE", "auto (the checkpoint's), bf16 or f32"},

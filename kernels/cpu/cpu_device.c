@@ -140,6 +140,16 @@ void clime_cpu_copy(struct clime_dev *d, void *dst, const void *src, size_t byte
     if (bytes) memcpy(dst, src, bytes);
 }
 
+void clime_cpu_copy_start(struct clime_dev *d, void *dst, const void *src, size_t bytes, int mark) {
+    (void)mark; /* done when it returns */
+    clime_cpu_copy(d, dst, src, bytes);
+}
+
+void clime_cpu_copy_wait(struct clime_dev *d, int mark) {
+    (void)d;
+    (void)mark;
+}
+
 void clime_cpu_zero(struct clime_dev *d, void *p, size_t bytes) {
     (void)d;
     if (bytes) memset(p, 0, bytes);

@@ -22,6 +22,7 @@ struct clime_lt; /* cuBLASLt: handle, cached algorithms (lt.cu) */
 struct clime_dev {
     struct clime_dev_head head; /* must be first */
     cudaStream_t stream;
+    cudaEvent_t copied[2]; /* the marks of copy_out_start */
     struct clime_lt *lt;
     int gpu, n_sm;
     bool deterministic;

@@ -106,6 +106,7 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     d->n_sm = prop.multiProcessorCount;
     d->deterministic = o->deterministic;
     CU(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
+    for (cudaEvent_t &mark : d->copied) CU(d, cudaEventCreateWithFlags(&mark, cudaEventDisableTiming));
     CU(d, cudaMallocHost((void **)&d->h_stage, STAGE_BYTES));
     clime_cuda_gemm_small_open(d);
     clime_cuda_attn_open(d);
@@ -130,6 +131,8 @@ void clime_cuda_close(struct clime_dev *d) {
     cudaFreeHost(d->h_drawn);
     cudaFreeHost(d->h_stage);
     free(d->pending);
+    for (cudaEvent_t mark : d->copied)
+        if (mark) cudaEventDestroy(mark);
     if (d->stream) cudaStreamDestroy(d->stream);
     free(d);
 }
@@ -170,6 +173,34 @@ void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_
 void clime_cuda_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes) {
     CU(d, cudaMemcpyAsync(h_dst, src, bytes, cudaMemcpyDeviceToHost, d->stream));
     CU(d, cudaStreamSynchronize(d->stream));
+}
+
+enum clime_err clime_cuda_host_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                     struct clime_error *e) {
+    (void)d;
+    if (cudaMallocHost(out, bytes ? bytes : 1) == cudaSuccess) return CLIME_OK;
+    cudaGetLastError(); /* no device failure */
+    *out = NULL;
+    return clime_fail(e, CLIME_ERR_LIMIT, "%s: %.2f GiB of page-locked host memory are not to be had", what,
+                      (double)bytes / (1 << 30));
+}
+
+void clime_cuda_host_free(struct clime_dev *d, void *p) {
+    CU(d, cudaStreamSynchronize(d->stream));
+    cudaFreeHost(p);
+}
+
+void clime_cuda_copy_out_start(struct clime_dev *d, void *h_dst, const void *src, size_t bytes, int mark) {
+    CU(d, cudaMemcpyAsync(h_dst, src, bytes, cudaMemcpyDeviceToHost, d->stream));
+    CU(d, cudaEventRecord(d->copied[mark], d->stream));
+}
+
+void clime_cuda_copy_wait(struct clime_dev *d, int mark) {
+    CU(d, cudaEventSynchronize(d->copied[mark]));
+}
+
+void clime_cuda_copy_in_start(struct clime_dev *d, void *dst, const void *h_src, size_t bytes) {
+    CU(d, cudaMemcpyAsync(dst, h_src, bytes, cudaMemcpyHostToDevice, d->stream));
 }
 
 void clime_cuda_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes) {

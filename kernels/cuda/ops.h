@@ -20,6 +20,12 @@ void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_
 void clime_cuda_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes);
 void clime_cuda_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes);
 void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes);
+enum clime_err clime_cuda_host_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                     struct clime_error *e);
+void clime_cuda_host_free(struct clime_dev *d, void *p);
+void clime_cuda_copy_out_start(struct clime_dev *d, void *h_dst, const void *src, size_t bytes, int mark);
+void clime_cuda_copy_wait(struct clime_dev *d, int mark);
+void clime_cuda_copy_in_start(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);
 enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e);
 void clime_cuda_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
 size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s);

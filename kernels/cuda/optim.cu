@@ -6,7 +6,8 @@
 
 enum { THREADS = 256, SUM_BLOCK = 65536 };
 
-/* One element: 4 floats read, 3 written, one bf16 written: 30 bytes. */
+/* One element: 4 floats read, 3 written, one bf16 written: 30 bytes. Operation for operation the CPU's
+ * (kernels/cpu/optim.c), so that states may lie on either side: the same bits. */
 __global__ void adamw_kernel(size_t n, struct clime_adamw o, const float *grad, float *master, float *m, float *v,
                              bf16 *params) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -14,7 +15,7 @@ __global__ void adamw_kernel(size_t n, struct clime_adamw o, const float *grad, 
     float g = grad[i] * o.grad_scale;
     float p = master[i] * (1.0f - o.lr * o.weight_decay);
     float m1 = o.beta1 * m[i] + (1.0f - o.beta1) * g;
-    float v1 = o.beta2 * v[i] + (1.0f - o.beta2) * g * g;
+    float v1 = o.beta2 * v[i] + g * g * (1.0f - o.beta2);
     p -= o.lr * (m1 / o.correct1) / (sqrtf(v1 / o.correct2) + o.eps);
     m[i] = m1;
     v[i] = v1;
