@@ -1,11 +1,10 @@
-/* Tiles of the tensor-core attention kernels, forward and backward: a block of keys and values in shared memory, and
- * the numbering of a tile's rows. Included by attn_fwd.cu and attn_bwd.cu. */
+/* A block of keys and values in shared memory for decode's mma.sync. Included by attn_fwd.cu. */
 #ifndef CLIME_KERNELS_CUDA_ATTN_TILE_CUH
 #define CLIME_KERNELS_CUDA_ATTN_TILE_CUH
 
 #include "kernels/cuda/attn.cuh"
 
-enum { BLOCK = CLIME_PAGE, TILE_WARPS = 4 };
+enum { BLOCK = CLIME_PAGE };
 
 template <int DH> struct kv_stage {
     bf16 k[BLOCK][DH + 8], v[BLOCK][DH + 8]; /* 16 bytes of padding: ldmatrix without bank conflicts */
@@ -25,12 +24,6 @@ static __device__ __forceinline__ void fetch_block(const attn_args &a, int seq, 
         cp_async16(&s->k[key][c], a.k + from, in);
         cp_async16(&s->v[key][c], a.v + from, in);
     }
-}
-
-/* Row index of a sequence's rows (position major, the group's query heads minor) -> row of q and out. */
-static __device__ __forceinline__ size_t row_of(const attn_args &a, int seq, int head, int row) {
-    int group = a.H / a.HK;
-    return (size_t)(a.q_start[seq] + row / group) * a.H + head * group + row % group;
 }
 
 #endif

@@ -177,11 +177,6 @@ static __device__ __forceinline__ void cp_async16(void *smem, const void *global
     int bytes = valid ? 16 : 0; /* the rest is filled with zeros */
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(at), "l"(global), "r"(bytes));
 }
-static __device__ __forceinline__ void cp_async4(void *smem, const void *global, bool valid) {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
-    int bytes = valid ? 4 : 0;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(at), "l"(global), "r"(bytes));
-}
 static __device__ __forceinline__ void cp_async_commit() {
     asm volatile("cp.async.commit_group;\n");
 }

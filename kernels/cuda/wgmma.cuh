@@ -141,6 +141,8 @@ template <int N> static __device__ __forceinline__ void wgmma_hold(float (&d)[N]
     "%61, %62, %63}"
 #define WGMMA_OUT(d, n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define WGMMA_OUT4(d, n) WGMMA_OUT(d, n), WGMMA_OUT(d, n + 1), WGMMA_OUT(d, n + 2), WGMMA_OUT(d, n + 3)
+#define WGMMA_NEW(d, n) "=f"(d[n][0]), "=f"(d[n][1]), "=f"(d[n][2]), "=f"(d[n][3])
+#define WGMMA_NEW4(d, n) WGMMA_NEW(d, n), WGMMA_NEW(d, n + 1), WGMMA_NEW(d, n + 2), WGMMA_NEW(d, n + 3)
 /* clang-format on */
 
 /* d = add * d + A B, one step of 16. ss: A and B tiles in shared memory; rs: A fragments in registers. TRANS_A,
@@ -160,6 +162,23 @@ static __device__ __forceinline__ void wgmma_ss(float (&d)[16][4], uint64_t a, u
                  ", %64, %65, p, 1, 1, %67, %68;\n}\n"
                  : WGMMA_OUT4(d, 0), WGMMA_OUT4(d, 4), WGMMA_OUT4(d, 8), WGMMA_OUT4(d, 12)
                  : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(TRANS_B));
+}
+
+/* d = A B, the step of 16 that begins a sum. Nothing is read from d: with add = 0 instead, d would have to live from
+ * its definition on, and where other products are under way then, ptxas gives up and makes each one wait for the last.
+ */
+template <int TRANS_A, int TRANS_B>
+static __device__ __forceinline__ void wgmma_ss_first(float (&d)[8][4], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WGMMA_D32 ", %32, %33, 0, 1, 1, %34, %35;\n"
+                 : WGMMA_NEW4(d, 0), WGMMA_NEW4(d, 4)
+                 : "l"(a), "l"(b), "n"(TRANS_A), "n"(TRANS_B));
+}
+
+template <int TRANS_A, int TRANS_B>
+static __device__ __forceinline__ void wgmma_ss_first(float (&d)[16][4], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " WGMMA_D64 ", %64, %65, 0, 1, 1, %66, %67;\n"
+                 : WGMMA_NEW4(d, 0), WGMMA_NEW4(d, 4), WGMMA_NEW4(d, 8), WGMMA_NEW4(d, 12)
+                 : "l"(a), "l"(b), "n"(TRANS_A), "n"(TRANS_B));
 }
 
 template <int TRANS_B>

@@ -356,7 +356,8 @@ static void bench_serving(struct clime_model *m) {
 
 /* ---- attention alone ---- */
 
-/* n_seq sequences of `rows` rows each, packed, or paged after `before` positions. */
+/* n_seq sequences of `rows` rows each: packed, forward and backward; or paged after `before` positions. The backward
+ * multiplies 7 times, the forward 2: its two passes both compute the scores and the gradients of their weights. */
 static void bench_attention_of(struct clime_heads h, int n_seq, int rows, int before) {
     int T = n_seq * rows, keys = before + rows, pages = (keys + CLIME_PAGE - 1) / CLIME_PAGE;
     size_t Q = (size_t)T * (size_t)(h.H * h.Dh) * 2, KV = (size_t)(n_seq * pages * CLIME_PAGE) * (size_t)(h.HK * h.Dh);
@@ -374,11 +375,18 @@ static void bench_attention_of(struct clime_heads h, int n_seq, int rows, int be
     fill_below(v, KV * 2, 1.7f);
     struct clime_attn a = {.n_seq = n_seq, .q_start = d_start, .h_q_start = start, .max_len = keys};
     if (before > 0) a.pos0 = d_pos0, a.h_pos0 = pos0, a.page_table = d_table, a.max_pages = pages;
-    double s;
-    TIME(s, 10, ops->attn(dev, &h, T, &a, q, k, v, out, before > 0 ? NULL : lse));
-    double pairs = (double)n_seq * rows * (before + rows / 2.0);
-    printf("attention forward, head size %d, %d x %d rows after %d: %.0f us, %.0f TFLOP/s\n", h.Dh, n_seq, rows, before,
-           s * 1e6, 4 * pairs * h.H * h.Dh / s * 1e-12);
+    double forward, backward, product = 2.0 * n_seq * rows * (before + rows / 2.0) * h.H * h.Dh;
+    TIME(forward, 10, ops->attn(dev, &h, T, &a, q, k, v, out, before > 0 ? NULL : lse));
+    printf("attention, head size %d, %d x %d rows after %d: forward %.0f us, %.0f TFLOP/s", h.Dh, n_seq, rows, before,
+           forward * 1e6, 2 * product / forward * 1e-12);
+    if (before == 0) {
+        void *dout = room(Q), *dq = room(Q), *dk = room(KV * 2), *dv = room(KV * 2), *more[] = {dout, dq, dk, dv};
+        fill_below(dout, Q, 1.7f);
+        TIME(backward, 10, ops->attn_bwd(dev, &h, T, &a, q, k, v, out, lse, dout, dq, dk, dv));
+        printf("; backward %.0f us, %.0f TFLOP/s", backward * 1e6, 7 * product / backward * 1e-12);
+        for (size_t i = 0; i < CLIME_COUNT(more); i++) ops->free(dev, more[i]);
+    }
+    printf("\n");
     void *all[] = {q, k, v, out, lse, d_start, d_pos0, d_table};
     for (size_t i = 0; i < CLIME_COUNT(all); i++) ops->free(dev, all[i]);
     free(table);
