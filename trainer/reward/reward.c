@@ -17,6 +17,7 @@
 static const struct clime_reward_type TYPES[] = {
     {"exact", "1 when response and label are the same text, white space at both ends aside", clime_grade_exact},
     {"math", "1 when the last \\boxed{} equals the label: MATH normalisation or the algebra rule", clime_grade_math},
+    {"math_verify", "1 when the answer found in the response equals the label as mathematics", clime_grade_math_verify},
     {"deepscaler", "math on the text after </think> or ###Response; 0 without either", clime_grade_deepscaler},
     {"dapo", "object {score: 1|-1, acc, pred} from the last \"Answer:\" line; integer labels", clime_grade_dapo},
     {"dapo_strict", "the same from the last \\boxed{} of the last 100 characters", clime_grade_dapo_strict},
