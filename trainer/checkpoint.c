@@ -1,6 +1,7 @@
 /* Checkpoints that resume exactly. Called by the loop through clime_learner_save and _load; main thread.
  *
- * Layout of a folder: master.f32, moment1.f32, moment2.f32 (layout.n little-endian floats each) and state.json. The
+ * Layout of a folder: master.f32, moment1.f32, moment2.f32 (layout.n little-endian floats each), reference.bin where
+ * the reference model was refreshed (its weights in the model's type), and state.json. The
  * model's own weights are not stored: they are the master weights rounded once, to nearest even, as the optimizer
  * rounds them. Exactness: a run that stops and resumes gives the bits of one that did not. */
 #include <errno.h>
@@ -21,21 +22,27 @@
 
 static const char *const array_names[3] = {"master.f32", "moment1.f32", "moment2.f32"};
 
+static const char reference_name[] = "reference.bin"; /* only where the reference was refreshed; the model's type */
+
+static size_t reference_size(const struct clime_learner *l) {
+    return clime_dtype_bytes(clime_dev_info(l->model->dev)->dt);
+}
+
 static float *array_of(struct clime_learner *l, int i) {
     return i == 0 ? l->optimizer.master : i == 1 ? l->optimizer.m : l->optimizer.v;
 }
 
-static enum clime_err write_array(struct clime_learner *l, const char *path, const float *x, struct clime_error *e) {
-    const struct clime_optimizer *o = &l->optimizer;
-    int64_t len = l->model->layout.n;
+/* n_all elements of `size` bytes at x, on the device dev. */
+static enum clime_err write_array(const struct clime_ops *ops, struct clime_dev *dev, const char *path, const void *x,
+                                  int64_t n_all, size_t size, struct clime_error *e) {
     struct clime_atomic_file f;
     enum clime_err err = clime_atomic_open(&f, path, e);
     if (err) return err;
-    float *piece = xmalloc((size_t)PIECE * sizeof *piece);
-    for (int64_t at = 0; !err && at < len; at += PIECE) {
-        size_t n = (size_t)(len - at < PIECE ? len - at : PIECE);
-        o->ops->copy_out(o->dev, piece, x + at, n * sizeof *piece);
-        err = clime_atomic_write(&f, piece, n * sizeof *piece, e);
+    void *piece = xmalloc((size_t)PIECE * size);
+    for (int64_t at = 0; !err && at < n_all; at += PIECE) {
+        size_t n = (size_t)(n_all - at < PIECE ? n_all - at : PIECE);
+        ops->copy_out(dev, piece, (const char *)x + (size_t)at * size, n * size);
+        err = clime_atomic_write(&f, piece, n * size, e);
     }
     free(piece);
     return clime_atomic_close(&f, err, e);
@@ -53,6 +60,8 @@ static enum clime_err write_state(struct clime_learner *l, const char *path, str
     clime_jw_int(&w, FORMAT);
     clime_jw_key(&w, "step");
     clime_jw_int(&w, l->optimizer.step);
+    clime_jw_key(&w, "reference_step");
+    clime_jw_int(&w, l->ref_step);
     clime_jw_key(&w, "elements");
     clime_jw_int(&w, l->model->layout.n);
     clime_jw_key(&w, "layout");
@@ -74,7 +83,14 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
     if (!err) err = clime_make_dirs(tmp, e);
     for (int i = 0; !err && i < 3; i++) {
         char *path = xasprintf("%s/%s", tmp, array_names[i]);
-        err = write_array(l, path, array_of(l, i), e);
+        err =
+            write_array(l->optimizer.ops, l->optimizer.dev, path, array_of(l, i), l->model->layout.n, sizeof(float), e);
+        free(path);
+    }
+    if (!err && l->ref_step > 0) {
+        char *path = xasprintf("%s/%s", tmp, reference_name);
+        err = write_array(l->ref_model->ops, l->ref_model->dev, path, l->ref_model->flat, l->model->layout.n,
+                          reference_size(l), e);
         free(path);
     }
     if (!err) {
@@ -113,15 +129,34 @@ static enum clime_err read_array(struct clime_learner *l, const char *path, int 
     return err;
 }
 
-static enum clime_err read_state(struct clime_learner *l, const char *path, int64_t *step, struct clime_error *e) {
+static enum clime_err read_reference(struct clime_learner *l, const char *path, struct clime_error *e) {
+    size_t bytes = (size_t)l->model->layout.n * reference_size(l);
+    void *all = xaligned(64, bytes);
+    enum clime_err err = CLIME_OK;
+    FILE *f = fopen(path, "rb");
+    if (!f || fread(all, 1, bytes, f) != bytes)
+        err = clime_fail(e, CLIME_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
+    else
+        err = clime_model_set(l->ref_model, all, e);
+    if (f) fclose(f);
+    free(all);
+    return err;
+}
+
+struct state {
+    int64_t step, ref_step;
+};
+
+static enum clime_err read_state(struct clime_learner *l, const char *path, struct state *s, struct clime_error *e) {
     struct cJSON *root = NULL;
     enum clime_err err = clime_tree_read_file(path, 1 << 16, &root, e);
     if (err) return err;
     char hash[24];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->model->layout.hash);
     const char *device = clime_tree_str(clime_tree_get(root, "device"), "");
-    *step = (int64_t)clime_tree_num(clime_tree_get(root, "step"), -1);
-    if (clime_tree_num(clime_tree_get(root, "format"), 0) != FORMAT || *step < 0)
+    s->step = (int64_t)clime_tree_num(clime_tree_get(root, "step"), -1);
+    s->ref_step = l->ref_model ? (int64_t)clime_tree_num(clime_tree_get(root, "reference_step"), 0) : 0;
+    if (clime_tree_num(clime_tree_get(root, "format"), 0) != FORMAT || s->step < 0)
         err = clime_fail(e, CLIME_ERR_INPUT, "%s is no checkpoint of format %d", path, FORMAT);
     else if (strcmp(clime_tree_str(clime_tree_get(root, "layout"), ""), hash) != 0)
         err = clime_fail(e, CLIME_ERR_INPUT, "%s belongs to a model of another shape", path);
@@ -135,35 +170,41 @@ static enum clime_err read_state(struct clime_learner *l, const char *path, int6
     return err;
 }
 
-/* Every array is there in full: what can be wrong with a folder is found before the learner is touched. */
-static enum clime_err check_sizes(const struct clime_learner *l, const char *dir, struct clime_error *e) {
+static enum clime_err check_size(const struct clime_learner *l, const char *dir, const char *name, size_t size,
+                                 struct clime_error *e) {
+    struct stat st;
+    long long want = (long long)l->model->layout.n * (long long)size;
+    char *path = xasprintf("%s/%s", dir, name);
     enum clime_err err = CLIME_OK;
-    for (int i = 0; !err && i < 3; i++) {
-        struct stat st;
-        char *path = xasprintf("%s/%s", dir, array_names[i]);
-        if (stat(path, &st))
-            err = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", path, strerror(errno));
-        else if (st.st_size != (off_t)(l->model->layout.n * (int64_t)sizeof(float)))
-            err = clime_fail(e, CLIME_ERR_INPUT, "%s has %lld bytes instead of %lld", path, (long long)st.st_size,
-                             (long long)l->model->layout.n * (long long)sizeof(float));
-        free(path);
-    }
+    if (stat(path, &st))
+        err = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", path, strerror(errno));
+    else if (st.st_size != want)
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s has %lld bytes instead of %lld", path, (long long)st.st_size, want);
+    free(path);
     return err;
 }
 
 enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, struct clime_error *e) {
     char *path = xasprintf("%s/state.json", dir);
-    int64_t step = 0;
-    enum clime_err err = read_state(l, path, &step, e);
+    struct state state = {0};
+    enum clime_err err = read_state(l, path, &state, e);
     free(path);
-    if (!err) err = check_sizes(l, dir, e);
+    /* every array is there in full: what can be wrong with a folder is found before the learner is touched */
+    for (int i = 0; !err && i < 3; i++) err = check_size(l, dir, array_names[i], sizeof(float), e);
+    if (!err && state.ref_step > 0) err = check_size(l, dir, reference_name, reference_size(l), e);
     for (int i = 0; !err && i < 3; i++) {
         path = xasprintf("%s/%s", dir, array_names[i]);
         err = read_array(l, path, i, e);
         free(path);
     }
+    if (!err && state.ref_step > 0) {
+        path = xasprintf("%s/%s", dir, reference_name);
+        err = read_reference(l, path, e);
+        free(path);
+    }
     if (err) return err;
-    l->optimizer.step = step;
+    l->optimizer.step = state.step;
+    l->ref_step = state.ref_step;
     l->h_weights_valid = false;
     clime_model_repack(l->model);
     return l->model->ops->sync(l->model->dev, e);

@@ -309,6 +309,12 @@ const void *clime_learner_weights(struct clime_learner *l) {
     return l->h_weights;
 }
 
+enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e) {
+    CHECK(l->ref_model);
+    l->ref_step = l->optimizer.step;
+    return clime_model_set(l->ref_model, clime_learner_weights(l), e);
+}
+
 void clime_learner_sha256(struct clime_learner *l, char hex[65]) {
     clime_weights_sha256(&l->model->layout, clime_dev_info(l->model->dev)->dt, clime_learner_weights(l), hex);
 }

@@ -133,9 +133,13 @@ const void *clime_learner_weights(struct clime_learner *l);
 void clime_learner_sha256(struct clime_learner *l, char hex[65]);
 const struct clime_model *clime_learner_model(const struct clime_learner *l);
 
-/* Checkpoint folder: master weights, moments, step counter, layout hash, device (trainer/checkpoint.c). Written to
- * DIR.tmp, synced, renamed. load refuses a folder of another layout, device kind or with a file of another size and
- * leaves the learner as it was; after CLIME_ERR_INTERNAL (reading broke off) the learner is of no more use. */
+/* The reference model becomes the current policy (--ref-update-interval). Only where there is one. */
+enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e);
+
+/* Checkpoint folder: master weights, moments, a reference that was refreshed, step counter, layout hash, device
+ * (trainer/checkpoint.c). Written to DIR.tmp, synced, renamed. load refuses a folder of another layout, device kind or
+ * with a file of another size and leaves the learner as it was; after CLIME_ERR_INTERNAL (reading broke off) the
+ * learner is of no more use. */
 enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, struct clime_error *e);
 enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, struct clime_error *e);
 

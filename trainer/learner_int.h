@@ -13,8 +13,9 @@ struct clime_learner {
     struct clime_optimizer optimizer;
     struct clime_model *ref_model; /* NULL when no KL term needs it */
     struct clime_train *ref_train;
-    size_t max_rows; /* of a micro-batch */
-    void *h_weights; /* host copy of the weights, NULL until asked for */
+    int64_t ref_step; /* optimizer steps of the weights in the reference model; 0 = as it was loaded */
+    size_t max_rows;  /* of a micro-batch */
+    void *h_weights;  /* host copy of the weights, NULL until asked for */
     bool h_weights_valid;
 };
 

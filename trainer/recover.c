@@ -63,7 +63,9 @@ static enum clime_err run_again(struct clime_rl *rl, int64_t step, struct clime_
     clime_step_plan_free(&p);
     if (rc || step % k) return rc;
     rl->rollouts_done = step / k;
-    if ((rc = clime_rl_record_version(rl, e)) || (rc = log_again(rl, "perf", step, e))) return rc;
+    if ((rc = clime_rl_refresh_reference(rl, e)) || (rc = clime_rl_record_version(rl, e)) ||
+        (rc = log_again(rl, "perf", step, e)))
+        return rc;
     return log_again(rl, "eval", step, e);
 }
 

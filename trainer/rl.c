@@ -61,6 +61,7 @@ static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, 
     }
     clime_rl_plans_free(plans, n);
     rl->rollouts_done++;
+    if (!rc) rc = clime_rl_refresh_reference(rl, e);
     rl->time.train_us = clime_now_us() - t0;
     return rc;
 }

@@ -89,6 +89,9 @@ static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out
     if (l->use_kl_loss)
         clime_buf_printf(out, "  kl = %s%s with d = logp - logp_reference (%s)\n",
                          l->use_unbiased_kl ? "exp(logp - old) * " : "", kl_names[l->kl_loss_type], l->ref_load);
+    if (o->ref_update_interval && clime_needs_ref(l))
+        clime_buf_printf(out, "  the reference becomes the policy every %" PRId64 " rollouts\n",
+                         o->ref_update_interval);
     clime_buf_adds(out, "  loss = pg");
     if (l->use_kl_loss) clime_buf_printf(out, " + %g kl", l->kl_loss_coef);
     if (l->entropy_coef != 0) clime_buf_printf(out, " - %g entropy", l->entropy_coef);
@@ -130,6 +133,7 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
         {l->use_unbiased_kl && !clime_loss_needs_ref(l), "--use-unbiased-kl: there is no KL term in the loss"},
         {l->disable_grpo_std_normalization && !l->estimator->takes_std,
          "--disable-grpo-std-normalization: the estimator divides by no deviation"},
+        {o->ref_update_interval && !clime_needs_ref(l), "--ref-update-interval: no KL term needs a reference model"},
         {l->custom_advantages != NULL, "--advantage-estimator: its advantages are not used, its policy term is"},
         {l->custom_loss != NULL, "the estimator's policy term, --eps-clip-c: the loss is a custom one"},
         {o->use_rollout_logprobs, "--use-rollout-logprobs: it is so in any case"},

@@ -79,7 +79,6 @@ static const struct inert rows[] = {
     {"use-routing-replay", true, "", "no mixture of experts"},
     {"use-rollout-routing-replay", true, "", "no mixture of experts"},
     {"keep-old-actor", true, "", LATER},
-    {"ref-update-interval", false, "", LATER},
     {"reset-optimizer-states", true, "", LATER},
     {"use-stateless-adam", true, "", LATER},
     {"enable-mtp-training", true, "", LATER},

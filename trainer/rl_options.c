@@ -159,6 +159,8 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"use-kl-loss", B, &l->use_kl_loss, NULL, NULL, "add a KL term against the reference model"},
         {"kl-loss-coef", D, &l->kl_loss_coef, "0", "C", "its coefficient", 0, -1},
         {"kl-loss-type", C, &o->kl_loss_type, "k1", "k1|k2|k3|low_var_kl", "its estimator, also that of --kl-coef"},
+        {"ref-update-interval", I, &o->ref_update_interval, NULL, "N",
+         "every N rollouts the reference model becomes the policy; default never", 1, 0},
         {"use-unbiased-kl", B, &l->use_unbiased_kl, NULL, NULL, "the KL term times the ratio (DeepSeek-V3.2)"},
         {"entropy-coef", D, &l->entropy_coef, "0", "C", "entropy bonus", 0, -1},
         {"calculate-per-token-loss", B, &l->calculate_per_token_loss, NULL, NULL,

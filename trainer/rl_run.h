@@ -68,6 +68,9 @@ enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *
 /* Before the steps of a rollout: servers that share the weights stop computing. */
 void clime_rl_writing(struct clime_rl *rl);
 
+/* After a rollout's last step: the reference becomes the policy where that is due (--ref-update-interval). */
+enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_error *e);
+
 /* Gives the fleet the current weights, unless it has them. */
 enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
 

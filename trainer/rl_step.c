@@ -194,6 +194,12 @@ static const void *host_weights(void *arg) {
     return clime_learner_weights(arg);
 }
 
+enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_error *e) {
+    int64_t every = rl->o.ref_update_interval;
+    bool due = every > 0 && rl->rollouts_done % every == 0 && clime_needs_ref(&rl->o.learner);
+    return due ? clime_learner_refresh_reference(rl->learner, e) : CLIME_OK;
+}
+
 enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
     if (rl->published == rl->step) return CLIME_OK;
     struct clime_push push = {.version = rl->step,

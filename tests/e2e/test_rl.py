@@ -5,6 +5,7 @@ one: with two servers, with other server limits, and after `kill -9` of trainer,
 moments with a restart of the same command. CLIME_KILLS (default 20) is the number of kills of each kind.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -233,6 +234,41 @@ def test_kill(model, undisturbed, victim, more):
         n_run += 1
         assert n_run < 4 * KILLS, "the victim was never there"
     print(f"{killed} kills of {victim}: the longest silence of a run was {longest:.1f} s")
+
+
+# Each needs something that an undisturbed resume would not show: numbers of weights that are gone (old, KL in the reward,
+# a reference that was refreshed between two checkpoints).
+VARIANTS = {
+    "reinforce_plus_plus": ["--normalize-advantages", "--gamma", "0.99", "--kl-coef", "0.1", "--kl-loss-type", "k3",
+                            "--ref-update-interval", "2", "--use-tis", "--use-rs"],
+    "gspo": ["--use-kl-loss", "--kl-loss-coef", "0.1", "--use-unbiased-kl", "--ref-update-interval", "1",
+             "--get-mismatch-metrics", "--use-opsm"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_kill_with_an_algorithm(model, undisturbed, name):
+    more = ["--advantage-estimator", name, *VARIANTS[name]]
+    sha = run_whole(command(model, model / name, *more), model / f"{name}.log")
+    assert sha != undisturbed[0]
+    check_record(model / name)
+    lines = [m for m in metrics(model / name) if m["kind"] == "train"]
+    assert all(m["train/tis"] == 1 and m["train/tis_abs"] == 0 and m["train/rs_masked_fraction"] == 0 for m in lines)
+    if name == "gspo":  # against the policy of a rollout before, which the second step has left
+        kl = [m["train/kl_loss"] for m in lines]
+        assert kl[0] == kl[2] == kl[4] == 0 and kl[1] != 0 and kl[3] != 0
+    rng = random.Random(name)
+    for i in range(max(1, KILLS // 10)):
+        folder = f"{name}-killed-{i}"
+        words = command(model, model / folder, *more)
+        for _ in range(3):
+            p = start(words, model / f"{folder}.log")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                p.wait(timeout=rng.uniform(0.3, max(0.5, undisturbed[1])))
+            p.kill()
+            p.wait()
+        assert run_whole(words, model / f"{folder}.log") == sha
+        check_record(model / folder)
 
 
 def test_children_end_with_the_trainer(model):
