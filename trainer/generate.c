@@ -32,7 +32,7 @@ static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
     clime_jw_key(w, "top_k");
     clime_jw_int(w, s->top_k);
     clime_jw_key(w, "max_new_tokens");
-    clime_jw_int(w, clime_generate_room(s, r->sample->n_prompt));
+    clime_jw_int(w, clime_generate_room(s, r->sample->n_prompt) - r->sample->n_response);
     if (s->min_new_tokens) {
         clime_jw_key(w, "min_new_tokens");
         clime_jw_int(w, s->min_new_tokens);
@@ -70,7 +70,7 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
     clime_jw_strz(&w, rid);
     clime_jw_key(&w, "input_ids");
     clime_jw_array(&w);
-    for (int i = 0; i < r->sample->n_prompt; i++) clime_jw_int(&w, r->sample->ids[i]);
+    for (int i = 0; i < r->sample->n_prompt + r->sample->n_response; i++) clime_jw_int(&w, r->sample->ids[i]);
     clime_jw_close(&w);
     clime_jw_key(&w, "sampling_params");
     write_sampling(&w, r);
@@ -149,34 +149,40 @@ static void read_meta(struct clime_json *j, struct reply *p) {
     }
 }
 
-static void fill_sample(struct clime_request *r, const struct reply *p) {
+/* Appends the tokens of the reply to those that the sample holds from an earlier rollout, if any. */
+static void add_tokens(struct clime_sample *s, const struct reply *p, int64_t version) {
+    size_t n = (size_t)p->n, old = (size_t)s->n_response, np = (size_t)s->n_prompt;
+    s->ids = xrealloc(s->ids, (np + old + n) * sizeof *s->ids);
+    memcpy(s->ids + np + old, p->ids, n * sizeof *s->ids);
+    s->logp = xrealloc(s->logp, (old + n) * sizeof *s->logp);
+    memcpy(s->logp + old, p->logp, n * sizeof *s->logp);
+    s->mask = xrealloc(s->mask, old + n);
+    memset(s->mask + old, 1, n);
+    s->n_response += (int32_t)n;
+    if (s->n_versions > 0 && s->versions[s->n_versions - 1].version == version) {
+        s->versions[s->n_versions - 1].n += (int32_t)n;
+        return;
+    }
+    s->versions = xrealloc(s->versions, (size_t)(s->n_versions + 1) * sizeof *s->versions);
+    s->versions[s->n_versions++] = (struct clime_version_run){version, (int32_t)n};
+}
+
+static void fill_sample(struct clime_request *r, const struct reply *p, enum clime_sample_status status) {
     struct clime_sample *s = r->sample;
-    size_t n = (size_t)p->n, np = (size_t)s->n_prompt;
-    s->ids = xrealloc(s->ids, (np + n) * sizeof *s->ids);
-    memcpy(s->ids + np, p->ids, n * sizeof *s->ids);
-    free(s->logp);
-    free(s->mask);
-    free(s->versions);
+    if (p->n) add_tokens(s, p, r->version);
+    s->status = status;
     free(s->finish);
-    s->logp = xmalloc(n * sizeof *s->logp);
-    memcpy(s->logp, p->logp, n * sizeof *s->logp);
-    s->mask = xmalloc(n);
-    memset(s->mask, 1, n);
-    s->versions = xmalloc(sizeof *s->versions);
-    s->versions[0] = (struct clime_version_run){r->version, (int32_t)n};
-    s->n_versions = 1;
-    s->n_response = (int32_t)n;
-    s->status = strcmp(p->finish_type, "stop") ? CLIME_SAMPLE_TRUNCATED : CLIME_SAMPLE_COMPLETED;
     s->finish = xstrndup(p->finish.ptr, p->finish.len);
     s->cached_tokens = (int32_t)p->cached_tokens;
-    s->mixed_kv = false;
     s->temperature = r->sampling->temperature < 1e-6 ? 1.0f : (float)r->sampling->temperature;
 }
 
 static enum clime_generate_outcome judge(struct clime_request *r, const struct reply *p, struct clime_error *e) {
     char want[24];
+    bool aborted = !strcmp(p->finish_type, "abort");
+    int64_t room = clime_generate_room(r->sampling, r->sample->n_prompt) - r->sample->n_response;
     snprintf(want, sizeof want, "%" PRId64, r->version);
-    if (!strcmp(p->finish_type, "abort")) {
+    if (aborted && !clime_request_stopped(r)) {
         clime_fail(e, CLIME_ERR_ABORTED, "the server aborted it: " CLIME_STR_FMT, CLIME_STR_ARG(p->finish));
         return CLIME_GENERATE_ABORTED;
     }
@@ -185,15 +191,18 @@ static enum clime_generate_outcome judge(struct clime_request *r, const struct r
                    CLIME_STR_ARG(p->version), want);
         return CLIME_GENERATE_STALE;
     }
-    if (strcmp(p->finish_type, "stop") && strcmp(p->finish_type, "length")) {
+    if (!aborted && strcmp(p->finish_type, "stop") && strcmp(p->finish_type, "length")) {
         clime_fail(e, CLIME_ERR_INTERNAL, "unknown finish_reason \"%s\"", p->finish_type);
         return CLIME_GENERATE_BROKEN;
     }
-    if (p->n == 0 || p->n != p->completion_tokens || p->n > clime_generate_room(r->sampling, r->sample->n_prompt)) {
+    if ((p->n == 0 && !aborted) || p->n != p->completion_tokens || p->n > room) {
         clime_fail(e, CLIME_ERR_INTERNAL, "%d log-probabilities for %" PRId64 " tokens", p->n, p->completion_tokens);
         return CLIME_GENERATE_BROKEN;
     }
-    fill_sample(r, p);
+    fill_sample(r, p,
+                aborted                          ? CLIME_SAMPLE_ABORTED
+                : strcmp(p->finish_type, "stop") ? CLIME_SAMPLE_TRUNCATED
+                                                 : CLIME_SAMPLE_COMPLETED);
     return CLIME_GENERATE_DONE;
 }
 

@@ -22,8 +22,9 @@ static void print_summary(const char *run, const struct clime_summary *s) {
     printf("run        %s (%s), seed %" PRId64 "\n", run, s->name, s->seed);
     printf("begun      %s, %.1f minutes to the last event, %" PRId64 " start%s of the trainer\n", begun,
            (double)(s->last_us - s->created_us) / 60e6, s->incarnations, s->incarnations == 1 ? "" : "s");
-    printf("rollouts   %" PRId64 "; %" PRId64 " groups, %" PRId64 " of them dropped\n", s->rollouts, s->groups,
-           s->dropped);
+    printf("rollouts   %" PRId64 "; %" PRId64 " groups, of them %" PRId64 " failed, %" PRId64
+           " dropped by the filter, %" PRId64 " not needed\n",
+           s->rollouts, s->groups, s->failed, s->filtered, s->surplus);
     printf("samples    %" PRId64 " completed, %" PRId64 " truncated, %" PRId64 " failed, %" PRId64 " pending; %" PRId64
            " tokens\n",
            s->n_completed, s->n_truncated, s->n_failed, s->n_pending, s->tokens);

@@ -1,5 +1,6 @@
 /* --explain: what a run would do, in words and figures, before it does it. Called by clime_rl_main; pure text. */
 #include <inttypes.h>
+#include <string.h>
 
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
@@ -141,10 +142,13 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
         {c->tis_batch_normalize && !c->use_tis, "--tis-batch-normalize: --use-tis is off"},
         {(c->tis_mode || c->tis_level) && !c->use_tis, "--tis-mode, --tis-level: --use-tis is off"},
         {c->rs_level && !c->use_rs, "--rs-level: --use-rs is off"},
-        {c->use_tis || c->use_rs || c->veto > 0, "--use-tis, --use-rs, --rs-veto-threshold: groups of one rollout have "
-                                                 "one version, so rho is 1 in every token"},
-        {l->mask_offpolicy, "--mask-offpolicy-in-partial-rollout: groups of one rollout have one version"},
-        {o->over_sampling_batch_size != 0, "--over-sampling-batch-size: it is the rollout batch size"},
+        {(c->use_tis || c->use_rs || c->veto > 0) && !o->partial_rollout,
+         "--use-tis, --use-rs, --rs-veto-threshold: groups of one rollout have "
+         "one version, so rho is 1 in every token"},
+        {l->mask_offpolicy && !o->partial_rollout,
+         "--mask-offpolicy-in-partial-rollout: groups of one rollout have one version"},
+        {strcmp(o->buffer_filter, "pop_first") && !o->partial_rollout,
+         "--buffer-filter-path: no groups are left over without --partial-rollout"},
     };
     for (size_t i = 0; i < CLIME_COUNT(rows); i++)
         if (rows[i].inert) clime_buf_printf(out, "  %s\n", rows[i].text);

@@ -86,8 +86,6 @@ static const struct inert rows[] = {
     {"only-train-params-name-list", false, "", LATER},
     {"freeze-params-name-list", false, "", LATER},
     /* rollout */
-    {"partial-rollout", true, "", LATER},
-    {"dynamic-sampling-filter-path", false, "", LATER},
     {"rollout-function-path", false, "", HOOK},
     {"data-source-path", false, "", HOOK},
     {"custom-generate-function-path", false, "", HOOK},
@@ -98,7 +96,6 @@ static const struct inert rows[] = {
     {"rollout-sample-filter-path", false, "", HOOK},
     {"rollout-all-samples-process-path", false, "", HOOK},
     {"rollout-data-postprocess-path", false, "", HOOK},
-    {"buffer-filter-path", false, "", HOOK},
     {"eval-function-path", false, "", HOOK},
     {"custom-config-path", false, "", "options are given on the command line"},
     {"custom-model-provider-path", false, "", HOOK},

@@ -16,6 +16,8 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/json/tree.h"
+#include "trainer/buffer.h"
+#include "trainer/filter.h"
 #include "trainer/folder.h"
 #include "trainer/generate.h"
 #include "trainer/ledger/events.h"
@@ -45,6 +47,12 @@ static enum clime_err check_rewards(const struct clime_rl_options *o, struct cli
     for (size_t i = 0; i < CLIME_COUNT(types); i++)
         if (types[i] && !clime_reward_find(types[i], &boxed, e)) return e->code;
     return CLIME_OK;
+}
+
+static enum clime_err check_filters(const struct clime_rl_options *o, struct clime_error *e) {
+    struct clime_buffer none;
+    if (o->dynamic_sampling_filter && !clime_filter_find(o->dynamic_sampling_filter, e)) return e->code;
+    return o->evaluate ? CLIME_OK : clime_buffer_load(NULL, o->buffer_filter, 1, &none, e);
 }
 
 static bool has_config(const char *dir) {
@@ -230,7 +238,9 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     clime_http_client_global_init();
     rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
-    if ((rc = check_rewards(&rl->o, e)) || (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e))) return rc;
+    if ((rc = check_rewards(&rl->o, e)) || (rc = check_filters(&rl->o, e)) || (rc = choose_initial(rl, e)) ||
+        (rc = load_prompts(rl, e)))
+        return rc;
     if (!rl->o.evaluate && (rc = open_hooks(rl, e))) return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e))) return rc;

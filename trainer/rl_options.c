@@ -79,9 +79,21 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"num-steps-per-rollout", I, &o->num_steps_per_rollout, NULL, "N", "instead: optimizer steps in a rollout", 0,
          -1},
         {"over-sampling-batch-size", I, &o->over_sampling_batch_size, NULL, "N",
-         "prompts submitted at a time; only the rollout batch size itself", 0, -1},
-        {"accept-order", C, &o->accept_order, "prompt", "prompt|arrival",
-         "which groups make a rollout; synchronous rollouts take all, so both are the same"},
+         "prompts submitted at a time, at least the rollout batch size; what is left when the rollout is full is "
+         "stopped. "
+         "Default: with a filter the rollout batch size, else only what is missing",
+         0, -1},
+        {"dynamic-sampling-filter-path", S, &o->dynamic_sampling_filter, NULL, "NAME",
+         "drop groups: check_reward_nonzero_std or check_reward_nonzero_std_with_fallback (of a dotted path the last "
+         "part counts)"},
+        {"accept-order", C, &o->accept_order, "arrival", "arrival|prompt",
+         "which groups make a rollout where more are submitted than it needs: the first to be complete (the choice is "
+         "recorded), or the first of the dataset (the same in every run of the seed)"},
+        {"partial-rollout", B, &o->partial_rollout, NULL, NULL,
+         "groups that are left over stay in the ledger and are continued in the next rollout"},
+        {"buffer-filter-path", S, &o->buffer_filter, "pop_first", "NAME",
+         "which of the groups left over come first: pop_first (the oldest) or pop_most_complete", 0, 0,
+         "buffer-filter"},
         {"rollout-seed", I, &o->rollout_seed, "42", "N", "seed of the run: shuffling and sampling", 0, -1},
         {"rollout-temperature", D, &o->sampling.temperature, "1", "T", "must be above 0", 0, -1},
         {"rollout-top-p", D, &o->sampling.top_p, "1", "P", "nucleus sampling", 0, 1},
@@ -304,6 +316,20 @@ static enum clime_err require(const char *name, bool there, struct clime_error *
     return there ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "--%s is required", name);
 }
 
+static enum clime_err check_sampling(const struct clime_rl_options *o, struct clime_error *e) {
+    if (o->over_sampling_batch_size && o->over_sampling_batch_size < o->rollout_batch_size)
+        return clime_fail(e, CLIME_ERR_INPUT, "--over-sampling-batch-size %lld is below --rollout-batch-size %lld",
+                          (long long)o->over_sampling_batch_size, (long long)o->rollout_batch_size);
+    if (o->partial_rollout && o->accept_order == CLIME_ACCEPT_PROMPT)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--accept-order prompt cannot be honoured with --partial-rollout: timing decides where a "
+                          "sample is cut, so the seed alone does not give the run (its record does)");
+    if (o->dynamic_sampling_filter && o->n_samples_per_prompt == 1)
+        return clime_fail(e, CLIME_ERR_INPUT, "--dynamic-sampling-filter-path %s: one sample a prompt has no deviation",
+                          o->dynamic_sampling_filter);
+    return CLIME_OK;
+}
+
 static enum clime_err check_required(const struct clime_rl_options *o, struct clime_error *e) {
     enum clime_err rc;
     if ((rc = require("run", o->run, e)) || (rc = require("hf-checkpoint", o->hf_checkpoint, e)) ||
@@ -315,11 +341,7 @@ static enum clime_err check_required(const struct clime_rl_options *o, struct cl
         return clime_fail(e, CLIME_ERR_INPUT, "give one of --num-rollout and --num-epoch");
     if (!(o->sampling.temperature > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-temperature must be above 0");
     if (!(o->sampling.top_p > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-top-p must be above 0");
-    if (o->over_sampling_batch_size && o->over_sampling_batch_size != o->rollout_batch_size)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--over-sampling-batch-size %lld cannot be honoured: every group of a synchronous rollout is "
-                          "used, so it can only be the rollout batch size",
-                          (long long)o->over_sampling_batch_size);
+    if ((rc = check_sampling(o, e))) return rc;
     if (o->pack.dynamic && !o->max_tokens_per_gpu)
         return clime_fail(e, CLIME_ERR_INPUT, "--use-dynamic-batch-size needs --max-tokens-per-gpu");
     if (o->eval_interval && !o->eval_prompt_data.n)
@@ -546,6 +568,8 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     if (!g.max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
     if ((rc = derive_eval(o, &g, e))) goto done;
     derive_learner(o, &g);
+    if (!o->over_sampling_batch_size)
+        o->over_sampling_batch_size = o->dynamic_sampling_filter ? o->rollout_batch_size : 1;
     o->options_json = deciding_options(o, table, n_core);
 done:
     free(table);

@@ -32,6 +32,8 @@ struct clime_sampling_options { /* of one request */
     bool skip_special_tokens; /* in the text that is graded and stored */
 };
 
+enum clime_accept_order { CLIME_ACCEPT_ARRIVAL, CLIME_ACCEPT_PROMPT };
+
 struct clime_rl_options {
     bool evaluate; /* clime-train eval */
     /* run folder, model, checkpoints */
@@ -45,7 +47,9 @@ struct clime_rl_options {
     /* rollout */
     int64_t num_rollout, num_epoch, rollout_batch_size, n_samples_per_prompt, rollout_seed;
     int64_t global_batch_size, num_steps_per_rollout, over_sampling_batch_size;
-    int accept_order;
+    int accept_order;                                    /* enum clime_accept_order */
+    const char *dynamic_sampling_filter, *buffer_filter; /* names; the first may be NULL */
+    bool partial_rollout;
     struct clime_sampling_options sampling;
     double rollout_request_timeout; /* seconds for one sample, all its tries together */
     /* reward */

@@ -69,9 +69,9 @@ enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *
     if (!rc) {
         for (int i = 0; i < n_steps; i++) make_plan(rl, r, estimate, i, &(*plans)[i]);
         clime_metrics_line_int(&m, "rollout/step", r->id);
-        clime_rollout_stats_add(&m, r, &stats);
+        clime_rollout_stats_add(&m, &rl->o, r, &stats);
         const char *line = clime_metrics_line_end(&m);
-        rc = clime_steps_choose(rl->ledger, *plans, n_steps, line, e);
+        rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout, line, e);
         if (!rc) clime_metrics_log_append(rl->log, line);
     }
     clime_metrics_line_free(&m);

@@ -17,23 +17,29 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "trainer/buffer.h"
+#include "trainer/choose.h"
+#include "trainer/filter.h"
 #include "trainer/ledger/events.h"
-#include "trainer/ledger/groups.h"
 #include "trainer/ledger/samples.h"
 
-#define BATCH 256      /* results stored in one transaction */
-#define TICK_US 100000 /* how often the fleet and the leases are looked after */
+#define BATCH 256              /* results stored in one transaction */
+#define TICK_US 100000         /* how often the fleet and the leases are looked after */
+#define ABORT_AGAIN_US 1000000 /* a request that was on its way when the servers were told does not know it yet */
 #define LEASE_SLACK_US 10000000
+#define MOST_FILTERED 100 /* a filter that drops so many times the groups of a rollout finds nothing to train on */
 
 struct slot {
     struct clime_sample *sample; /* while it is in flight only the worker may look inside */
     bool counted;                /* finished and stored */
+    bool failed;
 };
 
 struct work { /* a sample under a lease */
     struct clime_request request;
     struct clime_lease lease; /* lease.sample is the sample */
     int slot;
+    int32_t n_had;    /* response tokens before the request */
     int64_t until_us; /* clime_now_us scale */
     bool abandoned;   /* its lease ran out and another work has the slot; it frees its own sample */
     bool back;
@@ -42,15 +48,18 @@ struct work { /* a sample under a lease */
 struct rollout {
     const struct clime_rollout_context *c;
     struct clime_rollout *out;
+    struct clime_chooser chooser; /* group g has the slots from g * members on */
+    clime_filter_fn *filter;      /* NULL = none */
+    struct clime_buffer buffer;
     struct slot *slots; /* [n_slots] group by group, dropped ones too; owned with their samples */
-    bool *dropped;      /* [n_slots / members] */
     int n_slots, members;
-    int n_good;          /* groups that are not dropped */
     int next;            /* slots[next..] have not been submitted */
     struct work **works; /* [n_works], owned */
     int n_works, n_flight, window;
-    int n_counted; /* in good groups */
+    int n_counted; /* in groups that are not dropped */
     double reward_sum;
+    int n_failed, n_filtered; /* groups dropped */
+    atomic_bool stop;         /* the rollout is full: what is in flight comes back as it is */
     int64_t t0;
 };
 
@@ -59,27 +68,78 @@ static uint64_t seed_of(uint64_t run_seed, int64_t rollout, int64_t group, int64
     return clime_hash64(words, 4);
 }
 
-static bool finished(const struct clime_sample *s, int64_t version) {
-    return (s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED) && s->has_reward &&
-           s->n_versions == 1 && s->versions[0].version == version;
-}
-
 /* ---- groups ---- */
 
-static void add_samples(struct rollout *r, struct clime_sample **samples, int n) {
-    int n_groups = (r->n_slots + n) / r->members;
-    r->slots = xrealloc(r->slots, (size_t)(r->n_slots + n + 1) * sizeof *r->slots);
-    r->dropped = xrealloc(r->dropped, (size_t)(n_groups + 1) * sizeof *r->dropped);
-    for (int i = 0; i < n; i++) r->slots[r->n_slots + i] = (struct slot){.sample = samples[i]};
-    for (int g = r->n_slots / r->members; g < n_groups; g++) r->dropped[g] = false;
-    r->n_slots += n;
-    r->n_good += n / r->members;
+static bool dropped(const struct rollout *r, int g) {
+    return r->chooser.groups[g].decision == CLIME_DROPPED;
 }
 
 static void count(struct rollout *r, struct slot *s) {
     s->counted = true;
     r->n_counted++;
     r->reward_sum += s->sample->reward;
+}
+
+static bool all_old(const struct rollout *r, int g) {
+    for (int i = g * r->members; i < (g + 1) * r->members; i++) {
+        const struct clime_sample *s = r->slots[i].sample;
+        if (s->n_versions && s->versions[s->n_versions - 1].version == r->out->version) return false;
+    }
+    return true;
+}
+
+/* Tells the chooser about group g when all its members are finished. */
+static void finish_group(struct rollout *r, int g) {
+    struct clime_verdict v = {.keep = true};
+    struct clime_sample **members = xcalloc((size_t)r->members, sizeof *members);
+    bool complete = !r->chooser.groups[g].ended;
+    for (int m = 0; m < r->members; m++) {
+        complete = complete && r->slots[g * r->members + m].counted;
+        members[m] = r->slots[g * r->members + m].sample;
+    }
+    if (complete && r->c->o->learner.mask_offpolicy && all_old(r, g))
+        v = (struct clime_verdict){.reason = "offpolicy"}; /* no token would be trained on */
+    else if (complete && r->filter)
+        r->filter(members, r->members, &v);
+    if (complete) clime_chooser_finish(&r->chooser, g, &v);
+    free(members);
+}
+
+static void fail_group(struct rollout *r, int slot) {
+    int g = slot / r->members;
+    r->slots[slot].failed = true;
+    if (!r->chooser.groups[g].ended) clime_chooser_fail(&r->chooser, g);
+}
+
+/* Takes over what the ledger holds of group g: finished samples stay; with --partial-rollout so do the tokens of the
+ * others, else those are sampled anew. */
+static enum clime_err admit(struct rollout *r, int g, struct clime_error *e) {
+    bool partial = r->c->o->partial_rollout;
+    enum clime_err rc = CLIME_OK;
+    for (int i = g * r->members; i < (g + 1) * r->members && !rc; i++) {
+        struct clime_sample *s = r->slots[i].sample;
+        bool current = s->n_versions == 1 && s->versions[0].version == r->out->version;
+        if (clime_sample_finished(s) && (partial || current)) {
+            count(r, &r->slots[i]);
+        } else if (s->status == CLIME_SAMPLE_FAILED) {
+            fail_group(r, i);
+        } else if (s->n_response > 0 && !partial) {
+            rc = clime_samples_reset(r->c->ledger, &s, 1, e);
+            clime_sample_restart(s);
+        }
+    }
+    finish_group(r, g);
+    return rc;
+}
+
+static enum clime_err add_groups(struct rollout *r, struct clime_sample **samples, int n, struct clime_error *e) {
+    int first = r->chooser.n;
+    enum clime_err rc = CLIME_OK;
+    r->slots = xrealloc(r->slots, (size_t)(r->n_slots + n * r->members + 1) * sizeof *r->slots);
+    for (int i = 0; i < n * r->members; i++) r->slots[r->n_slots++] = (struct slot){.sample = samples[i]};
+    clime_chooser_add(&r->chooser, n);
+    for (int g = first; g < first + n && !rc; g++) rc = admit(r, g, e);
+    return rc;
 }
 
 static struct clime_sample *make_member(const struct rollout *r, int64_t group, int member,
@@ -121,57 +181,78 @@ static enum clime_err open_groups(struct rollout *r, int n, struct clime_error *
     if (rc)
         for (int i = 0; i < n * r->members; i++) clime_sample_free(members[i]);
     else
-        add_samples(r, members, n * r->members);
+        rc = add_groups(r, members, n, e);
     free(members);
     free(groups);
     return rc;
 }
 
-/* Drops group g and opens another in its stead. */
-static enum clime_err drop_group(struct rollout *r, int g, const char *reason, struct clime_error *e) {
-    int64_t id = r->slots[g * r->members].sample->group;
-    r->dropped[g] = true;
-    r->n_good--;
-    r->out->n_dropped++;
-    for (int i = g * r->members; i < (g + 1) * r->members; i++)
+/* Adds n groups: from the buffer while it has some, then from the dataset. */
+static enum clime_err more_groups(struct rollout *r, int n, struct clime_error *e) {
+    struct clime_sample **samples;
+    int taken = clime_buffer_take(&r->buffer, n, &samples);
+    enum clime_err rc = taken ? add_groups(r, samples, taken, e) : CLIME_OK;
+    return rc ? rc : open_groups(r, n - taken, e);
+}
+
+/* Records that group g is not used. Too many of them end the run: it would go on for ever. */
+static enum clime_err drop_group(struct rollout *r, int g, struct clime_error *e) {
+    const struct clime_chosen *d = &r->chooser.groups[g];
+    const char *reason = d->verdict.reason;
+    int64_t id = r->slots[g * r->members].sample->group, limit = r->c->o->rollout_batch_size;
+    for (int i = g * r->members; i < (g + 1) * r->members; i++) {
+        if (d->failed && r->slots[i].failed) reason = r->slots[i].sample->error;
         if (r->slots[i].counted) {
             r->n_counted--;
             r->reward_sum -= r->slots[i].sample->reward;
         }
-    clime_event(r->c->ledger, r->c->run->incarnation, "drop", "group %" PRId64 ": %s", id, reason);
-    enum clime_err rc = clime_group_close(r->c->ledger, id, CLIME_GROUP_DROPPED, reason, e);
+    }
+    if (d->failed) clime_event(r->c->ledger, r->c->run->incarnation, "drop", "group %" PRId64 ": %s", id, reason);
+    enum clime_err rc =
+        clime_group_drop(r->c->ledger, id, r->out->id, d->failed ? CLIME_DROP_FAILED : CLIME_DROP_FILTER, reason, e);
     if (rc) return rc;
-    if (r->out->n_dropped > r->c->o->rollout_batch_size)
+    if (d->failed && ++r->n_failed > limit)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%d groups of rollout %" PRId64 " failed, the last one: %.400s",
-                          r->out->n_dropped, r->out->id, reason);
-    return open_groups(r, 1, e);
+                          r->n_failed, r->out->id, reason);
+    if (!d->failed && ++r->n_filtered > MOST_FILTERED * limit)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "the filter dropped %d groups of rollout %" PRId64
+                          ", the last one for %s: there is nothing to "
+                          "learn from these prompts",
+                          r->n_filtered, r->out->id, reason);
+    return CLIME_OK;
 }
 
-/* What the ledger holds of this rollout: finished samples stay, the rest is pending again. */
+/* Decides what can be decided and adds groups where too few are left. */
+static enum clime_err settle(struct rollout *r, struct clime_error *e) {
+    for (;;) {
+        enum clime_err rc = CLIME_OK;
+        for (int g; !rc && (g = clime_chooser_decide(&r->chooser)) >= 0;)
+            if (dropped(r, g)) rc = drop_group(r, g, e);
+        int n = rc ? 0 : clime_chooser_missing(&r->chooser);
+        if (n) rc = more_groups(r, n, e);
+        if (rc || n == 0) return rc;
+    }
+}
+
+/* What the ledger holds of this rollout and, with --partial-rollout, of those before it. */
 static enum clime_err resume(struct rollout *r, struct clime_error *e) {
     struct clime_db *db = clime_ledger_reader(r->c->ledger);
+    const struct clime_rl_options *o = r->c->o;
+    struct clime_drop_count *drops;
     struct clime_sample **samples;
     int n;
-    enum clime_err rc = clime_groups_dropped(db, r->out->id, &r->out->n_dropped, e);
-    if (!rc) rc = clime_samples_of_rollout(db, r->out->id, &samples, &n, e);
-    if (rc) return rc;
-    CHECK(n % r->members == 0);
-    add_samples(r, samples, n);
-    free(samples);
-    for (int i = 0; i < n && !rc; i++) {
-        struct clime_sample *s = r->slots[i].sample;
-        if (finished(s, r->out->version)) {
-            count(r, &r->slots[i]);
-            r->out->n_kept++;
-        } else if (s->status != CLIME_SAMPLE_PENDING && s->status != CLIME_SAMPLE_FAILED) {
-            rc = clime_samples_reset(r->c->ledger, &s, 1, e);
-            s->status = CLIME_SAMPLE_PENDING;
-        }
+    enum clime_err rc = clime_groups_dropped(db, r->out->id, &drops, &n, e);
+    for (int i = 0; i < n; i++) {
+        if (drops[i].cause == CLIME_DROP_FAILED) r->n_failed += drops[i].n;
+        if (drops[i].cause == CLIME_DROP_FILTER) r->n_filtered += drops[i].n;
     }
-    for (int i = 0; i < n && !rc; i++)
-        if (r->slots[i].sample->status == CLIME_SAMPLE_FAILED && !r->dropped[i / r->members])
-            rc = drop_group(r, i / r->members, r->slots[i].sample->error, e);
-    return rc;
+    free(drops);
+    if (!rc) rc = clime_buffer_load(db, o->partial_rollout ? o->buffer_filter : "pop_first", r->members, &r->buffer, e);
+    if (rc || o->partial_rollout) return rc;
+    /* all of them were submitted before, in this order: what comes of them must not depend on the crash */
+    n = clime_buffer_take(&r->buffer, r->buffer.n, &samples);
+    return add_groups(r, samples, n, e);
 }
 
 /* ---- samples in flight ---- */
@@ -193,6 +274,7 @@ static enum clime_err submit(struct rollout *r, const int *slots, int n, struct 
         struct work *w = r->works[r->n_works++] = xcalloc(1, sizeof *w);
         w->lease = leases[i];
         w->slot = slots[i];
+        w->n_had = s->n_response;
         w->until_us = now + lease_us;
         w->request = (struct clime_request){.sample = s,
                                             .sampling = &o->sampling,
@@ -201,6 +283,7 @@ static enum clime_err submit(struct rollout *r, const int *slots, int n, struct 
                                             .prompt = clime_dataset_at(r->c->data, s->group, NULL)->text,
                                             .version = r->out->version,
                                             .deadline_us = now + request_us,
+                                            .stop = &r->stop,
                                             .owner = w};
         snprintf(w->request.rid, sizeof w->request.rid, "%s/%" PRId64 "/%" PRId64 "/%d/%" PRId64, r->c->run->name,
                  s->rollout, s->group, s->member, w->lease.attempt);
@@ -217,7 +300,7 @@ static enum clime_err submit_more(struct rollout *r, struct clime_error *e) {
     while (!rc && r->next < r->n_slots && r->n_flight < r->window) {
         int n = 0;
         for (; r->next < r->n_slots && r->n_flight + n < r->window && n < BATCH; r->next++)
-            if (!r->slots[r->next].counted && !r->dropped[r->next / r->members]) slots[n++] = r->next;
+            if (!r->slots[r->next].counted && !r->chooser.groups[r->next / r->members].ended) slots[n++] = r->next;
         if (n) rc = submit(r, slots, n, e);
     }
     return rc;
@@ -229,11 +312,10 @@ static enum clime_err renew_expired(struct rollout *r, struct clime_error *e) {
     int64_t now = clime_now_us();
     for (int i = 0, n = r->n_works; i < n && !rc; i++) {
         struct work *w = r->works[i];
+        struct clime_sample *fresh;
         if (w->back || w->abandoned || now < w->until_us) continue;
-        const struct clime_sample *old = w->lease.sample; /* identity and prompt are never written by a worker */
-        const struct clime_prompt *p = clime_dataset_at(r->c->data, old->group, NULL);
-        struct clime_sample *fresh = make_member(r, old->group, old->member, p);
-        fresh->row_id = old->row_id;
+        rc = clime_sample_load(clime_ledger_reader(r->c->ledger), w->lease.sample->row_id, &fresh, e);
+        if (rc) break;
         r->slots[w->slot].sample = fresh;
         w->abandoned = true;
         clime_event(r->c->ledger, r->c->run->incarnation, "lease", "%s expired and is taken again", w->request.rid);
@@ -242,7 +324,7 @@ static enum clime_err renew_expired(struct rollout *r, struct clime_error *e) {
     return rc;
 }
 
-/* Stores what came back; counts it; drops the groups of failed samples. */
+/* Stores what came back and counts it. */
 static enum clime_err collect(struct rollout *r, struct clime_request **back, int n, struct clime_error *e) {
     struct clime_lease leases[BATCH];
     for (int i = 0; i < n; i++) {
@@ -256,13 +338,16 @@ static enum clime_err collect(struct rollout *r, struct clime_request **back, in
     enum clime_err rc = clime_leases_finish(r->c->ledger, leases, n, r->c->run->incarnation, e);
     for (int i = 0; i < n && !rc; i++) {
         struct clime_sample *s = leases[i].sample;
-        int slot = ((struct work *)back[i]->owner)->slot;
-        if (leases[i].lost || r->dropped[slot / r->members]) continue;
-        r->out->n_tokens += s->n_response;
-        if (s->status == CLIME_SAMPLE_FAILED)
-            rc = drop_group(r, slot / r->members, s->error, e);
-        else
+        const struct work *w = back[i]->owner;
+        int slot = w->slot;
+        if (leases[i].lost || dropped(r, slot / r->members)) continue;
+        r->out->n_tokens += s->n_response > w->n_had ? s->n_response - w->n_had : 0;
+        if (s->status == CLIME_SAMPLE_FAILED) {
+            fail_group(r, slot);
+        } else if (s->status != CLIME_SAMPLE_ABORTED) {
             count(r, &r->slots[slot]);
+            finish_group(r, slot / r->members);
+        }
     }
     return rc;
 }
@@ -278,71 +363,96 @@ static void show(struct rollout *r) {
 static enum clime_err run(struct rollout *r, struct clime_error *e) {
     struct clime_request *back[BATCH];
     int64_t tick = clime_now_us() + TICK_US;
-    enum clime_err rc = submit_more(r, e);
-    while (!rc && r->n_counted < r->n_good * r->members) {
+    enum clime_err rc;
+    while (!(rc = settle(r, e)) && !clime_chooser_full(&r->chooser)) {
+        if ((rc = submit_more(r, e))) break;
         int n = clime_client_next(r->c->client, back, BATCH, tick);
         if (n && (rc = collect(r, back, n, e))) break;
         if (clime_now_us() >= tick) {
             if ((rc = clime_fleet_poll(r->c->fleet, e)) || (rc = renew_expired(r, e))) break;
             tick = clime_now_us() + TICK_US;
         }
-        rc = submit_more(r, e);
         show(r);
     }
     return rc;
 }
 
-/* Requests of dropped groups and abandoned leases may still be out: no memory is freed under a worker's hands. */
-static void drain(struct rollout *r) {
+/* The rollout is full: stops what is still in flight and stores how far it came. */
+static enum clime_err stop(struct rollout *r, struct clime_error *e) {
     struct clime_request *back[BATCH];
-    struct clime_error e;
-    while (r->n_flight > 0) {
+    char prefix[40];
+    int64_t again = 0;
+    enum clime_err rc = CLIME_OK;
+    atomic_store(&r->stop, true);
+    snprintf(prefix, sizeof prefix, "%s/", r->c->run->name);
+    while (!rc && r->n_flight > 0) {
+        if (clime_now_us() >= again) {
+            clime_fleet_abort(r->c->fleet, prefix);
+            again = clime_now_us() + ABORT_AGAIN_US;
+        }
         int n = clime_client_next(r->c->client, back, BATCH, clime_now_us() + TICK_US);
-        for (int i = 0; i < n; i++) ((struct work *)back[i]->owner)->back = true;
-        r->n_flight -= n;
-        if (clime_fleet_poll(r->c->fleet, &e)) LOG_WARN("%s", e.msg);
+        if (n) rc = collect(r, back, n, e);
+        if (!rc && clime_fleet_poll(r->c->fleet, e)) LOG_WARN("%s", e->msg);
+        clime_progress_live(r->c->progress, "rollout %" PRId64 ": waiting for %d requests that were stopped",
+                            r->out->id, r->n_flight);
     }
+    return rc;
 }
+
+/* ---- the result ---- */
 
 static int by_order(const void *a, const void *b) {
     return clime_sample_order(*(struct clime_sample *const *)a, *(struct clime_sample *const *)b);
 }
 
+/* Moves the samples of the accepted groups to out; frees the others. */
+static void give(struct rollout *r, bool good) {
+    struct clime_rollout *out = r->out;
+    out->samples = xcalloc((size_t)r->n_slots + 1, sizeof *out->samples);
+    for (int i = 0; i < r->n_slots; i++) {
+        struct clime_sample *s = r->slots[i].sample;
+        if (!good || r->chooser.groups[i / r->members].decision != CLIME_ACCEPTED) {
+            clime_sample_free(s);
+            continue;
+        }
+        out->samples[out->n++] = s;
+    }
+    qsort(out->samples, (size_t)out->n, sizeof *out->samples, by_order);
+    out->n_left = r->chooser.n - r->chooser.n_accepted - r->chooser.n_dropped + r->buffer.n - r->buffer.next;
+    out->time_us = clime_now_us() - r->t0;
+}
+
 enum clime_err clime_rollout_generate(const struct clime_rollout_context *c, int64_t id, int64_t version,
                                       struct clime_rollout *out, struct clime_error *e) {
+    const struct clime_rl_options *o = c->o;
     *out = (struct clime_rollout){.id = id, .version = version};
-    struct rollout r = {.c = c,
-                        .out = out,
-                        .members = (int)c->o->n_samples_per_prompt,
-                        .window = 2 * c->n_threads,
-                        .t0 = clime_now_us()};
-    enum clime_err rc = resume(&r, e);
-    if (!rc) rc = open_groups(&r, (int)c->o->rollout_batch_size - r.n_good, e);
+    struct rollout r = {
+        .c = c, .out = out, .members = (int)o->n_samples_per_prompt, .window = 2 * c->n_threads, .t0 = clime_now_us()};
+    atomic_init(&r.stop, false);
+    clime_chooser_init(&r.chooser, (int)o->rollout_batch_size, (int)o->over_sampling_batch_size,
+                       o->accept_order == CLIME_ACCEPT_PROMPT);
+    enum clime_err rc = CLIME_OK;
+    if (o->dynamic_sampling_filter && !(r.filter = clime_filter_find(o->dynamic_sampling_filter, e))) rc = e->code;
+    if (!rc) rc = resume(&r, e);
     if (!rc) rc = run(&r, e);
-    if (!rc)
-        drain(&r);
-    else
-        clime_client_stop(c->client);
-    out->samples = xcalloc((size_t)r.n_slots + 1, sizeof *out->samples);
-    for (int i = 0; i < r.n_slots; i++)
-        if (rc || r.dropped[i / r.members])
-            clime_sample_free(r.slots[i].sample);
-        else
-            out->samples[out->n++] = r.slots[i].sample;
-    qsort(out->samples, (size_t)out->n, sizeof *out->samples, by_order);
-    out->time_us = clime_now_us() - r.t0;
+    if (!rc) rc = stop(&r, e);
+    if (rc) clime_client_stop(c->client);
+    give(&r, rc == CLIME_OK);
+    if (!rc) rc = clime_groups_dropped(clime_ledger_reader(c->ledger), id, &out->drops, &out->n_drops, e);
     for (int i = 0; i < r.n_works; i++) {
         if (r.works[i]->abandoned) clime_sample_free(r.works[i]->lease.sample);
         free(r.works[i]);
     }
     free(r.works);
     free(r.slots);
-    free(r.dropped);
+    clime_buffer_free(&r.buffer);
+    clime_chooser_free(&r.chooser);
     if (rc) clime_rollout_free(out);
     return rc;
 }
 
 void clime_rollout_free(struct clime_rollout *r) {
     clime_samples_free(r->samples, r->n);
+    free(r->drops);
     *r = (struct clime_rollout){0};
 }

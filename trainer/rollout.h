@@ -1,14 +1,20 @@
 /* One rollout: the groups that make it, generated, scored and stored. Main thread.
  *
- * Groups are taken in dataset order. A group is complete when all its members are finished; a group with a failed
- * member is dropped and counted (failure is a state, never reward 0) and the next prompt of the dataset takes its
- * place. What the ledger holds of the rollout already (after a restart) is kept; the rest is generated.
+ * Groups are submitted in dataset order, as many as trainer/choose.h says. A group is complete when all its members are
+ * finished. A group with a failed member is dropped and counted (failure is a state, never reward 0), and so is one
+ * that the filter does not want; others take their place. The rollout is full with --rollout-batch-size groups: then
+ * what is in flight is aborted. What the ledger holds of the rollout already (after a restart) is kept; the rest is
+ * generated.
+ *
+ * With --partial-rollout the groups that are left over stay open, with the tokens they have, and come first in the next
+ * rollout; without it they are surplus.
  */
 #ifndef CLIME_TRAINER_ROLLOUT_H
 #define CLIME_TRAINER_ROLLOUT_H
 
 #include "trainer/data.h"
 #include "trainer/fleet.h"
+#include "trainer/ledger/groups.h"
 #include "trainer/ledger/runs.h"
 #include "trainer/progress.h"
 #include "trainer/rollout_client.h"
@@ -26,10 +32,11 @@ struct clime_rollout_context { /* all borrowed */
 
 struct clime_rollout {
     int64_t id, version;
-    struct clime_sample **samples; /* [n] complete groups in order of (group, member); owned */
+    struct clime_sample **samples; /* [n] of the accepted groups in order of (rollout, group, member); owned */
     int n;
-    int n_dropped;    /* groups, of this rollout in all */
-    int n_kept;       /* samples that the ledger held already */
+    struct clime_drop_count *drops; /* [n_drops] owned */
+    int n_drops;
+    int n_left;       /* groups that were not needed */
     int64_t n_stale;  /* answers of another version that were refused */
     int64_t n_tries;  /* requests sent */
     int64_t n_tokens; /* generated now */
@@ -37,7 +44,8 @@ struct clime_rollout {
 };
 
 /* Generates rollout `id` with the weights `version`, which the fleet serves. CLIME_ERR_UNAVAILABLE when more groups
- * failed than the rollout has, with the last reason; errors of fleet and ledger. */
+ * failed than the rollout has, with the last reason, or its filter goes on dropping them; errors of fleet and ledger.
+ */
 enum clime_err clime_rollout_generate(const struct clime_rollout_context *c, int64_t id, int64_t version,
                                       struct clime_rollout *out, struct clime_error *e);
 void clime_rollout_free(struct clime_rollout *r);

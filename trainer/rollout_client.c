@@ -96,26 +96,51 @@ static bool try_once(struct clime_client *c, struct clime_http_client *http, str
     return finished;
 }
 
+/* True when the text of the response ends inside a stop string, or inside a character: what comes next may complete it,
+ * and the server that continues looks for stop strings in new text only. */
+static bool ends_inside_stop(const struct clime_client *c, const struct clime_request *r) {
+    const struct clime_sample *s = r->sample;
+    const struct clime_opt_list *stop = &r->sampling->stop;
+    struct clime_buf text;
+    bool inside = false;
+    clime_buf_init(&text, CLIME_REWARD_MAX_TEXT);
+    clime_tokenizer_decode(c->o.tokenizer, s->ids + s->n_prompt, (size_t)s->n_response,
+                           r->sampling->skip_special_tokens, &text);
+    inside = text.len >= 3 && !memcmp(text.data + text.len - 3, "\xef\xbf\xbd", 3);
+    for (int i = 0; i < stop->n && !inside; i++)
+        for (size_t n = strlen(stop->items[i]) - 1; n > 0 && !inside; n--)
+            inside = text.len >= n && !memcmp(text.data + text.len - n, stop->items[i], n);
+    clime_buf_free(&text);
+    return inside;
+}
+
 static void generate(struct clime_client *c, struct clime_http_client *http, struct clime_request *r) {
     struct clime_sample *s = r->sample;
     struct clime_error e = {0};
-    int64_t t0 = clime_now_us(), pause = FIRST_PAUSE_US;
+    int64_t t0 = clime_now_us(), pause = FIRST_PAUSE_US, room = clime_generate_room(r->sampling, s->n_prompt);
     s->status = CLIME_SAMPLE_PENDING;
     s->t_submit_us = clime_wall_us();
-    if (clime_generate_room(r->sampling, s->n_prompt) == 0) {
+    if (room == 0) {
         clime_fail(&e, CLIME_ERR_LIMIT, "the prompt of %d tokens fills the context", s->n_prompt);
         sample_failed(s, &e);
-        return;
+    } else if (room == s->n_response) { /* it was aborted at its last token */
+        s->status = CLIME_SAMPLE_TRUNCATED;
     }
-    while (!try_once(c, http, r, &e)) {
-        if (stopping(c) || clime_now_us() + pause >= r->deadline_us) {
-            sample_failed(s, &e);
-            break;
+    while (s->status == CLIME_SAMPLE_PENDING) {
+        if (clime_request_stopped(r)) {
+            s->status = CLIME_SAMPLE_ABORTED;
+        } else if (!try_once(c, http, r, &e) && !clime_request_stopped(r)) {
+            if (stopping(c) || clime_now_us() + pause >= r->deadline_us) {
+                sample_failed(s, &e);
+                break;
+            }
+            LOG_DEBUG("%s: %s; trying again", r->rid, e.msg);
+            clime_sleep_us(pause);
+            pause = 2 * pause < MAX_PAUSE_US ? 2 * pause : MAX_PAUSE_US;
         }
-        LOG_DEBUG("%s: %s; trying again", r->rid, e.msg);
-        clime_sleep_us(pause);
-        pause = 2 * pause < MAX_PAUSE_US ? 2 * pause : MAX_PAUSE_US;
     }
+    while (s->status == CLIME_SAMPLE_ABORTED && s->n_response > 0 && r->sampling->stop.n > 0 && ends_inside_stop(c, r))
+        clime_sample_drop_token(s);
     s->t_done_us = clime_wall_us();
     r->generate_us = clime_now_us() - t0;
 }
@@ -184,7 +209,7 @@ static void *submitter_main(void *arg) {
         const struct clime_sample *s = r->sample;
         struct clime_error e = {0};
         if (stopping(c)) continue;
-        if (s->status != CLIME_SAMPLE_FAILED) {
+        if (s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED) {
             struct clime_reward_request q = {.type = r->rm_type,
                                              .prompt = clime_str_of(r->prompt),
                                              .response = clime_str_of(s->response),

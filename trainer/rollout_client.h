@@ -1,9 +1,13 @@
 /* The trainer's side of /generate: threads that turn a request into a finished sample.
  *
  * A request is generation and then reward. The owner (rollout or eval, on the main thread) fills one, submits it, and
- * gets it back from clime_client_next with the sample COMPLETED, TRUNCATED or FAILED; nothing else comes back, and
- * everything comes back in the end: generation before the request's deadline, the reward before its own. Between submit
- * and next the request and its sample belong to the client.
+ * gets it back from clime_client_next with the sample COMPLETED, TRUNCATED or FAILED, or ABORTED after the owner set
+ * the request's stop flag; everything comes back in the end: generation before the request's deadline, the reward
+ * before its own. Between submit and next the request and its sample belong to the client.
+ *
+ * A sample that holds response tokens (aborted in an earlier rollout) is continued: prompt and tokens are the input,
+ * what comes back is added. An aborted one keeps the tokens that it got; one that was sampled to its end is scored all
+ * the same.
  *
  * A try that breaks (server gone, router gone, 429, 503, an abort that nobody asked for, another weight version) is
  * repeated with the same seed and a new rid until the deadline: by the contract on numerics the result is the same. An
@@ -11,6 +15,8 @@
  */
 #ifndef CLIME_TRAINER_ROLLOUT_CLIENT_H
 #define CLIME_TRAINER_ROLLOUT_CLIENT_H
+
+#include <stdatomic.h>
 
 #include "model/tokenizer.h"
 #include "trainer/rl_options.h"
@@ -20,18 +26,23 @@ struct clime_client;
 struct clime_fleet;
 
 struct clime_request {
-    struct clime_sample *sample; /* in: ids[n_prompt], seed, label, metadata; out: everything else */
+    struct clime_sample *sample; /* in: ids, seed, label, metadata, tokens to continue; out: everything else */
     const struct clime_sampling_options *sampling;
     const char *rm_type, *reward_key; /* may be NULL */
     const char *prompt;               /* text, for rewards outside this process */
     char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
     int64_t version;                  /* of the weights; an answer of another one is refused */
     int64_t deadline_us;              /* clime_now_us scale */
+    const atomic_bool *stop;          /* set by the owner: come back ABORTED instead of trying again; may be NULL */
     void *owner;                      /* for the owner's use */
     /* out */
     int n_tries, n_stale; /* requests sent; answers refused for their version */
     int64_t generate_us;
 };
+
+static inline bool clime_request_stopped(const struct clime_request *r) {
+    return r->stop && atomic_load(r->stop);
+}
 
 struct clime_client_options {
     const struct clime_fleet *fleet; /* asked for the router's URL before every try */

@@ -12,19 +12,47 @@ struct clime_sample *clime_sample_new(void) {
     return s;
 }
 
-void clime_sample_free(struct clime_sample *s) {
-    if (!s) return;
-    free(s->ids);
+static void free_result(struct clime_sample *s) {
     free(s->logp);
     free(s->mask);
     free(s->versions);
     free(s->response);
-    free(s->label);
-    free(s->metadata);
     free(s->finish);
     free(s->reward_json);
     free(s->error);
     free(s->device);
+}
+
+void clime_sample_restart(struct clime_sample *s) {
+    free_result(s);
+    *s = (struct clime_sample){.row_id = s->row_id,
+                               .rollout = s->rollout,
+                               .group = s->group,
+                               .member = s->member,
+                               .seed = s->seed,
+                               .n_prompt = s->n_prompt,
+                               .ids = s->ids,
+                               .temperature = 1.0f,
+                               .label = s->label,
+                               .metadata = s->metadata};
+}
+
+bool clime_sample_finished(const struct clime_sample *s) {
+    return (s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED) && s->has_reward;
+}
+
+void clime_sample_drop_token(struct clime_sample *s) {
+    CHECK(s->n_response > 0 && s->n_versions > 0);
+    s->n_response--;
+    if (--s->versions[s->n_versions - 1].n == 0) s->n_versions--;
+}
+
+void clime_sample_free(struct clime_sample *s) {
+    if (!s) return;
+    free_result(s);
+    free(s->ids);
+    free(s->label);
+    free(s->metadata);
     free(s);
 }
 

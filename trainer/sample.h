@@ -63,7 +63,10 @@ struct clime_estimate {
 void clime_estimates_free(struct clime_estimate *e, int n); /* and the array; NULL is fine */
 
 struct clime_sample *clime_sample_new(void);
-void clime_sample_free(struct clime_sample *s);                                     /* NULL is fine */
+void clime_sample_restart(struct clime_sample *s); /* pending again: forgets everything but prompt and identity */
+bool clime_sample_finished(const struct clime_sample *s); /* sampled to its end and rewarded */
+void clime_sample_drop_token(struct clime_sample *s);     /* forgets the last response token */
+void clime_sample_free(struct clime_sample *s);           /* NULL is fine */
 int clime_sample_order(const struct clime_sample *a, const struct clime_sample *b); /* by (rollout, group, member) */
 
 #endif

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "trainer/repetition.h"
+
 static int by_value(const void *a, const void *b) {
     int x = *(const int *)a, y = *(const int *)b;
     return (x > y) - (x < y);
@@ -71,14 +73,55 @@ static void add_zero_std(struct clime_metrics_line *m, struct clime_sample *cons
     }
 }
 
-void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rollout *r,
-                             const struct clime_estimate_stats *estimate) {
+/* Groups that were not used, by reason; the names of filters' reasons are slime's. */
+static void add_drops(struct clime_metrics_line *m, const struct clime_rl_options *o, const struct clime_rollout *r) {
+    char key[128];
+    int failed = 0;
+    for (int i = 0; i < r->n_drops; i++) {
+        if (r->drops[i].cause == CLIME_DROP_FAILED) failed += r->drops[i].n;
+        if (r->drops[i].cause != CLIME_DROP_FILTER) continue;
+        snprintf(key, sizeof key, "rollout/dynamic_filter/drop_%s", r->drops[i].reason);
+        clime_metrics_line_int(m, key, r->drops[i].n);
+    }
+    clime_metrics_line_int(m, "rollout/dropped_groups", failed);
+    clime_metrics_line_int(m, o->partial_rollout ? "rollout/open_groups" : "rollout/surplus_groups", r->n_left);
+}
+
+/* How far the trained tokens' versions lie behind the weights that are trained, in steps. */
+static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_options *o,
+                          const struct clime_rollout *r) {
+    int64_t sum = 0, most = 0, tokens = 0, old = 0;
+    int mixed = 0, carried = 0;
+    for (int i = 0; i < r->n; i++) {
+        const struct clime_sample *s = r->samples[i];
+        mixed += s->n_versions > 1;
+        carried += s->rollout != r->id;
+        for (int k = 0, at = 0; k < s->n_versions; at += s->versions[k++].n) {
+            int64_t behind = r->version - s->versions[k].version, n = 0;
+            if (behind > 0 && o->learner.mask_offpolicy) continue; /* not trained on */
+            for (int j = 0; j < s->versions[k].n; j++) n += s->mask[at + j] != 0;
+            tokens += n;
+            sum += n * behind;
+            old += behind > 0 ? n : 0;
+            if (n && behind > most) most = behind;
+        }
+    }
+    clime_metrics_line_add(m, "rollout/staleness/mean", (double)sum / (double)(tokens > 0 ? tokens : 1));
+    clime_metrics_line_int(m, "rollout/staleness/max", most);
+    clime_metrics_line_add(m, "rollout/staleness/offpolicy_frac", (double)old / (double)(tokens > 0 ? tokens : 1));
+    clime_metrics_line_int(m, "rollout/partial_samples", mixed);
+    clime_metrics_line_int(m, "rollout/carried_samples", carried);
+}
+
+void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl_options *o,
+                             const struct clime_rollout *r, const struct clime_estimate_stats *estimate) {
     struct clime_length_stats len;
     double logp = 0;
     int64_t tokens = 0, cached = 0, prompt = 0;
-    int truncated = 0;
+    int truncated = 0, repeats = 0;
     for (int i = 0; i < r->n; i++) {
         const struct clime_sample *s = r->samples[i];
+        repeats += clime_has_repetition(s->response);
         for (int k = 0; k < s->n_response; k++) logp += (double)s->logp[k];
         tokens += s->n_response;
         cached += s->cached_tokens;
@@ -96,9 +139,11 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_ro
     clime_metrics_line_add(m, "rollout/truncated_ratio", (double)truncated / r->n);
     clime_metrics_line_add(m, "rollout/prefix_cache_hit_rate", (double)cached / (double)prompt);
     clime_metrics_line_add(m, "rollout/avg_cached_tokens_per_sample", (double)cached / r->n);
-    clime_metrics_line_int(m, "rollout/dropped_groups", r->n_dropped);
+    clime_metrics_line_add(m, "rollout/repetition_frac", (double)repeats / r->n);
+    add_drops(m, o, r);
     clime_metrics_line_int(m, "rollout/stale_refused", r->n_stale);
     clime_length_stats(r->samples, r->n, &len);
     clime_length_stats_add(m, "rollout/", &len);
     add_zero_std(m, r->samples, r->n);
+    if (o->partial_rollout) add_staleness(m, o, r);
 }

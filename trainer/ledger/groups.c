@@ -2,9 +2,13 @@
  * A group and its members come into being in one transaction, so that a restart never meets half a group. */
 #include "trainer/ledger/groups.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "common/clock.h"
 
-static const char *const state_names[] = {"open", "done", "dropped"};
+static const char *const cause_names[] = {"failed", "filter", "surplus"};
 
 static enum clime_err insert_member(struct clime_db *db, const struct clime_group *g, struct clime_sample *s,
                                     struct clime_error *e) {
@@ -57,25 +61,42 @@ enum clime_err clime_groups_open(struct clime_ledger *l, const struct clime_grou
     return clime_ledger_write(l, open_groups, &o, false, e);
 }
 
-struct close_group {
-    int64_t id;
-    enum clime_group_state state;
+struct drop_group {
+    int64_t id, rollout;
+    enum clime_drop_cause cause;
     const char *reason;
 };
 
-static enum clime_err close_group(struct clime_db *db, void *arg, struct clime_error *e) {
-    struct close_group *c = arg;
-    struct clime_stmt *q = clime_db_stmt(db, "UPDATE groups SET state = ?, reason = ? WHERE id = ?");
-    clime_db_text(q, state_names[c->state]);
-    clime_db_text(q, c->reason);
-    clime_db_int(q, c->id);
+static enum clime_err drop_group(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct drop_group *d = arg;
+    struct clime_stmt *q = clime_db_stmt(
+        db, "UPDATE groups SET state = 'dropped', ended_in = ?, cause = ?, reason = ? WHERE id = ? AND state = 'open'");
+    clime_db_int(q, d->rollout);
+    clime_db_text(q, cause_names[d->cause]);
+    clime_db_text(q, d->reason);
+    clime_db_int(q, d->id);
     return clime_db_run(q, NULL, e);
 }
 
-enum clime_err clime_group_close(struct clime_ledger *l, int64_t id, enum clime_group_state state, const char *reason,
-                                 struct clime_error *e) {
-    struct close_group c = {id, state, reason};
-    return clime_ledger_write(l, close_group, &c, false, e);
+enum clime_err clime_group_drop(struct clime_ledger *l, int64_t id, int64_t rollout, enum clime_drop_cause cause,
+                                const char *reason, struct clime_error *e) {
+    struct drop_group d = {id, rollout, cause, reason};
+    return clime_ledger_write(l, drop_group, &d, false, e);
+}
+
+enum clime_err clime_groups_end(struct clime_db *db, int64_t rollout, int64_t first, int64_t last, bool keep_open,
+                                struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(
+        db, "UPDATE groups SET state = 'done', ended_in = ? WHERE id IN (SELECT s.group_id FROM step_samples t"
+            " JOIN samples s ON s.id = t.sample_id WHERE t.step BETWEEN ? AND ?)");
+    clime_db_int(q, rollout);
+    clime_db_int(q, first);
+    clime_db_int(q, last);
+    enum clime_err rc = clime_db_run(q, NULL, e);
+    if (rc || keep_open) return rc;
+    q = clime_db_stmt(db, "UPDATE groups SET state = 'dropped', ended_in = ?, cause = 'surplus' WHERE state = 'open'");
+    clime_db_int(q, rollout);
+    return clime_db_run(q, NULL, e);
 }
 
 enum clime_err clime_groups_next(struct clime_db *db, int64_t *next, struct clime_error *e) {
@@ -84,9 +105,27 @@ enum clime_err clime_groups_next(struct clime_db *db, int64_t *next, struct clim
     return clime_db_done(q, e);
 }
 
-enum clime_err clime_groups_dropped(struct clime_db *db, int64_t rollout, int *n, struct clime_error *e) {
-    struct clime_stmt *q = clime_db_stmt(db, "SELECT count(*) FROM groups WHERE rollout = ? AND state = 'dropped'");
+static enum clime_drop_cause cause_of(const char *name) {
+    for (size_t i = 0; i < CLIME_COUNT(cause_names); i++)
+        if (name && !strcmp(name, cause_names[i])) return (enum clime_drop_cause)i;
+    return CLIME_DROP_FAILED;
+}
+
+enum clime_err clime_groups_dropped(struct clime_db *db, int64_t rollout, struct clime_drop_count **out, int *n,
+                                    struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT cause, CASE cause WHEN 'filter' THEN reason ELSE '' END AS why, count(*) FROM groups"
+                          " WHERE ended_in = ? AND state = 'dropped' GROUP BY 1, 2 ORDER BY 1, 2");
     clime_db_int(q, rollout);
-    *n = clime_db_row(q) ? (int)clime_db_get_int(q) : 0;
+    *out = NULL;
+    *n = 0;
+    while (clime_db_row(q)) {
+        *out = xrealloc(*out, (size_t)(*n + 1) * sizeof **out);
+        struct clime_drop_count *c = &(*out)[(*n)++];
+        c->cause = cause_of(clime_db_get_text(q));
+        const char *reason = clime_db_get_text(q);
+        snprintf(c->reason, sizeof c->reason, "%s", reason ? reason : "");
+        c->n = (int)clime_db_get_int(q);
+    }
     return clime_db_done(q, e);
 }

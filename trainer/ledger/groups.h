@@ -5,11 +5,15 @@
 #include "trainer/ledger/ledger.h"
 #include "trainer/sample.h"
 
-enum clime_group_state { CLIME_GROUP_OPEN, CLIME_GROUP_DONE, CLIME_GROUP_DROPPED };
+enum clime_drop_cause {
+    CLIME_DROP_FAILED, /* a member failed; the reason is its error */
+    CLIME_DROP_FILTER, /* the filter's reason */
+    CLIME_DROP_SURPLUS /* the rollout was full without it */
+};
 
 struct clime_group {
-    int64_t id; /* the prompt's number in the run */
-    int64_t rollout;
+    int64_t id;                            /* the prompt's number in the run */
+    int64_t rollout;                       /* that opens it */
     int64_t epoch, line;                   /* where the prompt comes from */
     const char *prompt, *label, *metadata; /* borrowed; label and metadata may be NULL */
     struct clime_sample **members;         /* [n], borrowed: pending samples with their prompt ids */
@@ -20,12 +24,25 @@ struct clime_group {
 enum clime_err clime_groups_open(struct clime_ledger *l, const struct clime_group *groups, int n,
                                  struct clime_error *e);
 
-/* Ends a group: DONE when all members are finished, DROPPED with the reason when one failed. */
-enum clime_err clime_group_close(struct clime_ledger *l, int64_t id, enum clime_group_state state, const char *reason,
-                                 struct clime_error *e);
+/* Ends a group that `rollout` does not use. */
+enum clime_err clime_group_drop(struct clime_ledger *l, int64_t id, int64_t rollout, enum clime_drop_cause cause,
+                                const char *reason, struct clime_error *e);
 
-/* The number that the next group gets; and of this rollout, how many groups were dropped. */
+/* Inside the transaction that chooses the steps of a rollout: the groups of the samples of steps first..last are done;
+ * unless keep_open every other open group is surplus. */
+enum clime_err clime_groups_end(struct clime_db *db, int64_t rollout, int64_t first, int64_t last, bool keep_open,
+                                struct clime_error *e);
+
+/* The number that the next group gets. */
 enum clime_err clime_groups_next(struct clime_db *db, int64_t *next, struct clime_error *e);
-enum clime_err clime_groups_dropped(struct clime_db *db, int64_t rollout, int *n, struct clime_error *e);
+
+/* The groups that the rollout dropped so far, by cause; those of a filter by reason. The caller frees the list. */
+struct clime_drop_count {
+    enum clime_drop_cause cause;
+    char reason[64]; /* of a filter, else "" */
+    int n;
+};
+enum clime_err clime_groups_dropped(struct clime_db *db, int64_t rollout, struct clime_drop_count **out, int *n,
+                                    struct clime_error *e);
 
 #endif

@@ -39,9 +39,9 @@ static enum clime_err take(struct clime_db *db, void *arg, struct clime_error *e
     struct leases *t = arg;
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < t->n && !rc; i++) {
-        struct clime_stmt *q =
-            clime_db_stmt(db, "UPDATE samples SET attempt = attempt + 1, lease_incarnation = ?, lease_until_us = ?"
-                              " WHERE id = ? AND status = 'pending' RETURNING attempt");
+        struct clime_stmt *q = clime_db_stmt(
+            db, "UPDATE samples SET status = 'pending', attempt = attempt + 1, lease_incarnation = ?,"
+                " lease_until_us = ? WHERE id = ? AND status IN ('pending', 'aborted') RETURNING attempt");
         clime_db_int(q, t->incarnation);
         clime_db_int(q, t->until_us);
         clime_db_int(q, t->leases[i].sample->row_id);
@@ -281,13 +281,26 @@ static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, 
     return rc;
 }
 
-enum clime_err clime_samples_of_rollout(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
-                                        struct clime_error *e) {
-    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM samples s JOIN groups g ON g.id = s.group_id"
-                                             " WHERE s.rollout = ? AND g.state <> 'dropped'"
-                                             " ORDER BY s.group_id, s.member");
-    clime_db_int(q, rollout);
+enum clime_err clime_samples_open(struct clime_db *db, struct clime_sample ***out, int *n, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM groups g JOIN samples s ON s.group_id = g.id"
+                                             " WHERE g.state = 'open' ORDER BY s.group_id, s.member");
     return collect(q, out, NULL, n, e);
+}
+
+enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct clime_sample **out,
+                                 struct clime_error *e) {
+    struct clime_sample **list;
+    int n;
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM samples s JOIN groups g ON g.id = s.group_id"
+                                             " WHERE s.id = ?");
+    clime_db_int(q, row_id);
+    *out = NULL;
+    enum clime_err rc = collect(q, &list, NULL, &n, e);
+    if (rc) return rc;
+    CHECK(n == 1); /* its group holds it for ever */
+    *out = list[0];
+    free(list);
+    return CLIME_OK;
 }
 
 enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out,

@@ -14,7 +14,8 @@ struct clime_lease {
     bool lost;       /* set by finish: another lease was taken since, the result was not stored */
 };
 
-/* Takes a lease on each pending sample (any earlier one on it is void from now on); fills attempt. */
+/* Takes a lease on each pending or aborted sample, which is pending then; any earlier lease on it is void from now on;
+ * fills attempt. The tokens of an aborted one stay stored: a crash loses what comes after them and no more. */
 enum clime_err clime_leases_take(struct clime_ledger *l, struct clime_lease *leases, int n, int64_t incarnation,
                                  int64_t until_us, struct clime_error *e);
 
@@ -22,14 +23,16 @@ enum clime_err clime_leases_take(struct clime_ledger *l, struct clime_lease *lea
 enum clime_err clime_leases_finish(struct clime_ledger *l, struct clime_lease *leases, int n, int64_t incarnation,
                                    struct clime_error *e);
 
-/* Puts finished samples that no step holds back to pending (another version sampled them). */
+/* Puts samples that no step holds back to pending, without their tokens (another version sampled them). */
 enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *const *samples, int n,
                                    struct clime_error *e);
 
-/* Samples of a rollout's groups that are not dropped, in order of (group, member), with label and metadata of their
- * group. The caller frees each and the array. */
-enum clime_err clime_samples_of_rollout(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
-                                        struct clime_error *e);
+/* All samples of the open groups, in order of (group, member), with label and metadata of their group. The caller frees
+ * each and the array. */
+enum clime_err clime_samples_open(struct clime_db *db, struct clime_sample ***out, int *n, struct clime_error *e);
+
+/* One sample as it is stored. */
+enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct clime_sample **out, struct clime_error *e);
 
 /* Samples of a step in their order of training, with the estimate of each. The caller frees all. */
 enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out,

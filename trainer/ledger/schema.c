@@ -141,6 +141,15 @@ static const char *const migrations[] = {
     "ALTER TABLE step_samples ADD COLUMN advantages BLOB;" /* f32[n_response]; NULL: advantage for every token */
     "ALTER TABLE step_samples ADD COLUMN old_logp BLOB;"   /* f32[n_response]; NULL: the server's numbers were taken */
     "PRAGMA user_version = 2;",
+
+    /* Groups that outlive the rollout that opened them (partial rollouts), and drops by reason. */
+    "ALTER TABLE groups ADD COLUMN ended_in INTEGER;" /* the rollout that used or dropped it; NULL: open */
+    "ALTER TABLE groups ADD COLUMN cause TEXT;"       /* dropped: failed, filter, surplus */
+    "UPDATE groups SET ended_in = rollout WHERE state <> 'open';"
+    "UPDATE groups SET cause = 'failed' WHERE state = 'dropped';"
+    "CREATE INDEX groups_open ON groups(id) WHERE state = 'open';"
+    "CREATE INDEX groups_by_end ON groups(ended_in);"
+    "PRAGMA user_version = 3;",
 };
 
 int clime_schema_version(void) {

@@ -11,12 +11,14 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "trainer/ledger/groups.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/samples.h"
 
 struct choose {
     const struct clime_step_plan *plans;
     int n;
+    bool keep_open;
     const char *metrics_line;
 };
 
@@ -61,15 +63,13 @@ static enum clime_err choose(struct clime_db *db, void *arg, struct clime_error 
     for (int i = 0; i < c->n && !rc; i++) rc = choose_one(db, &c->plans[i], e);
     if (!rc) rc = clime_metrics_insert(db, "rollout", c->plans[0].step, c->metrics_line, e);
     if (rc) return rc;
-    struct clime_stmt *q = clime_db_stmt(db, "UPDATE groups SET state = 'done' WHERE rollout = ? AND state = 'open'");
-    clime_db_int(q, c->plans[0].rollout);
-    return clime_db_run(q, NULL, e);
+    return clime_groups_end(db, c->plans[0].rollout, c->plans[0].step, c->plans[c->n - 1].step, c->keep_open, e);
 }
 
 enum clime_err clime_steps_choose(struct clime_ledger *l, const struct clime_step_plan *plans, int n_plans,
-                                  const char *metrics_line, struct clime_error *e) {
+                                  bool keep_open, const char *metrics_line, struct clime_error *e) {
     CHECK(n_plans > 0);
-    struct choose c = {plans, n_plans, metrics_line};
+    struct choose c = {plans, n_plans, keep_open, metrics_line};
     return clime_ledger_write(l, choose, &c, true, e);
 }
 

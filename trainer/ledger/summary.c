@@ -8,7 +8,9 @@ static enum clime_err read_run(struct clime_db *db, struct clime_summary *s, str
     struct clime_stmt *q =
         clime_db_stmt(db, "SELECT name, seed, created_us, (SELECT count(*) FROM incarnations),"
                           " (SELECT count(DISTINCT rollout) FROM steps WHERE done_us IS NOT NULL),"
-                          " (SELECT count(*) FROM groups), (SELECT count(*) FROM groups WHERE state = 'dropped'),"
+                          " (SELECT count(*) FROM groups), (SELECT count(*) FROM groups WHERE cause = 'failed'),"
+                          " (SELECT count(*) FROM groups WHERE cause = 'filter'),"
+                          " (SELECT count(*) FROM groups WHERE cause = 'surplus'),"
                           " (SELECT count(*) FROM steps), (SELECT count(*) FROM steps WHERE done_us IS NOT NULL),"
                           " (SELECT max(json_extract(stats, '$.train/train_rollout_logprob_abs_diff')) FROM steps),"
                           " (SELECT ifnull(sum(json_extract(stats, '$.train/logprob_gap_tokens')), 0) FROM steps),"
@@ -20,7 +22,9 @@ static enum clime_err read_run(struct clime_db *db, struct clime_summary *s, str
         s->incarnations = clime_db_get_int(q);
         s->rollouts = clime_db_get_int(q);
         s->groups = clime_db_get_int(q);
-        s->dropped = clime_db_get_int(q);
+        s->failed = clime_db_get_int(q);
+        s->filtered = clime_db_get_int(q);
+        s->surplus = clime_db_get_int(q);
         s->steps = clime_db_get_int(q);
         s->steps_done = clime_db_get_int(q);
         s->gap = clime_db_get_real(q);

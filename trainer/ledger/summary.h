@@ -7,7 +7,8 @@
 struct clime_summary {
     char name[32];
     int64_t seed, created_us, incarnations;
-    int64_t rollouts, groups, dropped, steps, steps_done;
+    int64_t rollouts, groups, steps, steps_done;
+    int64_t failed, filtered, surplus;                     /* groups that were not used, and why */
     int64_t n_pending, n_completed, n_truncated, n_failed; /* samples */
     int64_t tokens;                                        /* of responses */
     double gap;         /* greatest log-probability gap of any step; NaN = none measured */

@@ -109,6 +109,50 @@ static void test_good_reply(void **state) {
     clime_sample_free(r.sample);
 }
 
+/* An aborted sample keeps what it got and goes on from there, under other weights. */
+static void test_aborted_and_continued(void **state) {
+    struct clime_request r = request();
+    struct clime_error e = {0};
+    atomic_bool stop;
+    struct clime_buf b;
+    (void)state;
+    const char *cut = META("{\"type\":\"abort\"}", "12", "2", "[-1,5,null],[-2,6,null]");
+    atomic_init(&stop, false);
+    r.stop = &stop;
+    assert_int_equal(clime_generate_read(&r, clime_str_of(cut), &e), CLIME_GENERATE_ABORTED); /* nobody asked for it */
+    assert_int_equal(r.sample->n_response, 0);
+    atomic_store(&stop, true);
+    assert_int_equal(clime_generate_read(&r, clime_str_of(cut), &e), CLIME_GENERATE_DONE);
+    assert_int_equal(r.sample->status, CLIME_SAMPLE_ABORTED);
+    assert_int_equal(r.sample->n_response, 2);
+
+    r.version = 14;
+    clime_buf_init(&b, 4096);
+    clime_generate_body(&r, &b);
+    assert_non_null(strstr(b.data, "\"input_ids\":[0,0,7,5,6]"));
+    assert_non_null(strstr(b.data, "\"max_new_tokens\":5")); /* of 7 */
+    clime_buf_free(&b);
+    const char *many = META(STOP, "14", "6", "[-1,5],[-1,5],[-1,5],[-1,5],[-1,5],[-1,5]");
+    assert_int_equal(clime_generate_read(&r, clime_str_of(many), &e), CLIME_GENERATE_BROKEN);
+    assert_int_equal(clime_generate_read(&r, clime_str_of(META("{\"type\":\"abort\"}", "14", "0", "")), &e),
+                     CLIME_GENERATE_DONE); /* cut before its first token */
+    assert_int_equal(r.sample->n_versions, 1);
+    assert_int_equal(clime_generate_read(&r, clime_str_of(META(STOP, "14", "2", "[-3,8],[-4,9]")), &e),
+                     CLIME_GENERATE_DONE);
+    const struct clime_sample *s = r.sample;
+    assert_int_equal(s->status, CLIME_SAMPLE_COMPLETED);
+    assert_int_equal(s->n_response, 4);
+    const int32_t ids[] = {0, 0, 7, 5, 6, 8, 9};
+    assert_memory_equal(s->ids, ids, sizeof ids);
+    assert_true(s->logp[0] == -1 && s->logp[3] == -4);
+    assert_int_equal(s->n_versions, 2);
+    assert_true(s->versions[0].version == 12 && s->versions[0].n == 2);
+    assert_true(s->versions[1].version == 14 && s->versions[1].n == 2);
+    for (int k = 0; k < 3; k++) clime_sample_drop_token(r.sample);
+    assert_true(s->n_response == 1 && s->n_versions == 1 && s->versions[0].n == 1);
+    clime_sample_free(r.sample);
+}
+
 /* Values of the estimator by counting all subsets. */
 static void test_pass_at_k(void **state) {
     (void)state;
@@ -127,6 +171,7 @@ static void test_pass_at_k(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_body), cmocka_unit_test(test_replies),
-                                       cmocka_unit_test(test_good_reply), cmocka_unit_test(test_pass_at_k)};
+                                       cmocka_unit_test(test_good_reply), cmocka_unit_test(test_aborted_and_continued),
+                                       cmocka_unit_test(test_pass_at_k)};
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }

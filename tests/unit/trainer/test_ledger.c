@@ -14,6 +14,7 @@
 
 #include "common/clock.h"
 #include "common/rng.h"
+#include "trainer/buffer.h"
 #include "trainer/ledger/evals.h"
 #include "trainer/ledger/groups.h"
 #include "trainer/ledger/metrics.h"
@@ -120,7 +121,7 @@ static int finish_rollout(struct fixture *f, int64_t rollout) {
     struct clime_sample **s;
     struct clime_error e = {0};
     int n, pending = 0;
-    assert_int_equal(clime_samples_of_rollout(clime_ledger_reader(f->ledger), rollout, &s, &n, &e), CLIME_OK);
+    assert_int_equal(clime_samples_open(clime_ledger_reader(f->ledger), &s, &n, &e), CLIME_OK);
     for (int i = 0; i < n; i++) {
         if (s[i]->status != CLIME_SAMPLE_PENDING) continue;
         struct clime_lease l = {.sample = s[i]};
@@ -138,7 +139,7 @@ static int finish_rollout(struct fixture *f, int64_t rollout) {
 /* Chooses every sample of the rollout for step rollout + 1. */
 static enum clime_err choose_rollout(struct fixture *f, int64_t rollout, struct clime_error *e) {
     struct clime_step_plan p = {.step = rollout + 1, .rollout = rollout};
-    enum clime_err rc = clime_samples_of_rollout(clime_ledger_reader(f->ledger), rollout, &p.samples, &p.n, e);
+    enum clime_err rc = clime_samples_open(clime_ledger_reader(f->ledger), &p.samples, &p.n, e);
     if (rc) return rc;
     p.global_batch = p.n;
     p.estimate = xcalloc((size_t)p.n, sizeof *p.estimate);
@@ -154,7 +155,7 @@ static enum clime_err choose_rollout(struct fixture *f, int64_t rollout, struct 
     for (int i = 0; i < p.n; i++) lengths[i] = p.samples[i]->n_prompt + p.samples[i]->n_response;
     struct clime_pack_options o = {.max_tokens = 12, .dynamic = true};
     clime_pack_make(lengths, p.n, &o, &p.packing);
-    rc = clime_steps_choose(f->ledger, &p, 1, "{\"rollout/step\":1}", e);
+    rc = clime_steps_choose(f->ledger, &p, 1, false, "{\"rollout/step\":1}", e);
     free(lengths);
     clime_samples_free(p.samples, p.n);
     clime_step_plan_free(&p);
@@ -170,7 +171,7 @@ static void test_sample_round_trip(void **state) {
     assert_int_equal(f->run.incarnation, 1);
     open_group(f, 0, 0);
     assert_int_equal(finish_rollout(f, 0), MEMBERS);
-    assert_int_equal(clime_samples_of_rollout(clime_ledger_reader(f->ledger), 0, &s, &n, &e), CLIME_OK);
+    assert_int_equal(clime_samples_open(clime_ledger_reader(f->ledger), &s, &n, &e), CLIME_OK);
     assert_int_equal(n, MEMBERS);
     for (int m = 0; m < n; m++) {
         assert_int_equal(s[m]->member, m);
@@ -195,7 +196,7 @@ static void test_lease_is_lost_to_a_newer_one(void **state) {
     int n;
     start(f);
     open_group(f, 0, 0);
-    assert_int_equal(clime_samples_of_rollout(clime_ledger_reader(f->ledger), 0, &s, &n, &e), CLIME_OK);
+    assert_int_equal(clime_samples_open(clime_ledger_reader(f->ledger), &s, &n, &e), CLIME_OK);
     struct clime_lease old = {.sample = s[0]}, new = {.sample = s[0]};
     assert_int_equal(clime_leases_take(f->ledger, &old, 1, 1, 0, &e), CLIME_OK);
     assert_int_equal(clime_leases_take(f->ledger, &new, 1, 1, 0, &e), CLIME_OK);
@@ -225,7 +226,6 @@ static void test_sample_belongs_to_one_step(void **state) {
     open_group(f, 0, 1);
     finish_rollout(f, 0);
     assert_int_equal(choose_rollout(f, 0, &e), CLIME_OK);
-    assert_int_equal(choose_rollout(f, 0, &e), CLIME_ERR_INTERNAL); /* the same samples again */
     struct clime_db *db = clime_ledger_reader(f->ledger);
     assert_int_equal(clime_steps_last(db, &last, &e), CLIME_OK);
     assert_int_equal(last, 1);
@@ -237,6 +237,8 @@ static void test_sample_belongs_to_one_step(void **state) {
     assert_null(p.estimate[2].adv);
     assert_null(p.estimate[2].old);
     assert_false(r.done);
+    p.step = 2;
+    assert_int_equal(clime_steps_choose(f->ledger, &p, 1, false, "{}", &e), CLIME_ERR_INTERNAL); /* the same samples */
     clime_samples_free(p.samples, p.n);
     clime_step_plan_free(&p);
 
@@ -249,6 +251,135 @@ static void test_sample_belongs_to_one_step(void **state) {
     assert_string_equal(line, "{\"train/loss\":0.1}");
     free(line);
     assert_int_equal(clime_step_load(db, 2, &p, &r, &e), CLIME_ERR_NOT_FOUND);
+    stop(f);
+}
+
+/* One cell of the ledger as a number. */
+static int64_t number(struct fixture *f, const char *sql) {
+    struct clime_error e = {0};
+    struct clime_stmt *q = clime_db_stmt(clime_ledger_reader(f->ledger), sql);
+    int64_t n = clime_db_row(q) ? clime_db_get_int(q) : -1;
+    assert_int_equal(clime_db_done(q, &e), CLIME_OK);
+    return n;
+}
+
+/* An aborted sample keeps its tokens when it is leased again. */
+static void test_aborted_sample_is_continued(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct clime_sample **s, *again;
+    int n;
+    start(f);
+    open_group(f, 0, 0);
+    assert_int_equal(clime_samples_open(clime_ledger_reader(f->ledger), &s, &n, &e), CLIME_OK);
+    struct clime_lease l = {.sample = s[0]};
+    assert_int_equal(clime_leases_take(f->ledger, &l, 1, 1, 0, &e), CLIME_OK);
+    fill(s[0], 0);
+    s[0]->status = CLIME_SAMPLE_ABORTED;
+    s[0]->has_reward = false;
+    assert_int_equal(clime_leases_finish(f->ledger, &l, 1, 1, &e), CLIME_OK);
+    assert_int_equal(clime_leases_take(f->ledger, &l, 1, 1, 0, &e), CLIME_OK);
+    assert_int_equal(l.attempt, 2);
+    assert_int_equal(clime_sample_load(clime_ledger_reader(f->ledger), s[0]->row_id, &again, &e), CLIME_OK);
+    assert_int_equal(again->status, CLIME_SAMPLE_PENDING); /* in flight */
+    assert_int_equal(again->n_response, 2);
+    assert_true(again->ids[4] == 7 && again->logp[1] == -1e-30f && again->versions[0].n == 2);
+    assert_false(clime_sample_finished(again));
+    clime_sample_restart(again);
+    assert_true(again->n_response == 0 && again->n_prompt == 3 && again->ids[2] == 0 && !again->logp);
+    clime_sample_free(again);
+    clime_samples_free(s, n);
+
+    stop(f);
+}
+
+/* Groups that were left over come back in the order of the buffer's filter; each sample is taken once. */
+static void test_buffer_order(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct clime_sample **s;
+    struct clime_buffer b;
+    struct clime_db *db;
+    int n;
+    static const struct {
+        const char *order;
+        int64_t want[4];
+    } cases[] = {{"pop_first", {0, 1, 2, 3}}, {"slime.buffer.pop_most_complete", {2, 3, 0, 1}}};
+    start(f);
+    db = clime_ledger_reader(f->ledger);
+    for (int id = 0; id < 4; id++) open_group(f, id / 2, id);
+    assert_int_equal(clime_samples_open(db, &s, &n, &e), CLIME_OK);
+    for (int i = 0; i < n; i++) { /* group 2: all finished; group 3: one finished, one cut; 0 and 1: nothing yet */
+        bool finished = s[i]->group == 2 || (s[i]->group == 3 && s[i]->member == 0);
+        if (!finished && !(s[i]->group == 3 && s[i]->member == 1)) continue;
+        struct clime_lease l = {.sample = s[i]};
+        assert_int_equal(clime_leases_take(f->ledger, &l, 1, 1, 0, &e), CLIME_OK);
+        fill(s[i], 0);
+        if (!finished) s[i]->status = CLIME_SAMPLE_ABORTED;
+        s[i]->has_reward = finished;
+        assert_int_equal(clime_leases_finish(f->ledger, &l, 1, 1, &e), CLIME_OK);
+    }
+    clime_samples_free(s, n);
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        assert_int_equal(clime_buffer_load(db, cases[i].order, MEMBERS, &b, &e), CLIME_OK);
+        assert_int_equal(b.n, 4);
+        assert_int_equal(clime_buffer_take(&b, 3, &s), 3);
+        for (int k = 0; k < 3 * MEMBERS; k++) {
+            assert_int_equal(s[k]->group, cases[i].want[k / MEMBERS]);
+            assert_int_equal(s[k]->member, k % MEMBERS);
+            clime_sample_free(s[k]);
+        }
+        if (i == 0) { /* the last one is freed with the buffer */
+            clime_buffer_free(&b);
+            continue;
+        }
+        assert_int_equal(clime_buffer_take(&b, 9, &s), 1);
+        assert_int_equal(s[0]->group, cases[i].want[3]);
+        for (int k = 0; k < MEMBERS; k++) clime_sample_free(s[k]);
+        assert_int_equal(clime_buffer_take(&b, 1, &s), 0);
+        clime_buffer_free(&b);
+    }
+    assert_int_equal(clime_buffer_load(NULL, "pop_any", MEMBERS, &b, &e), CLIME_ERR_INPUT);
+    stop(f);
+}
+
+/* What becomes of the groups that a rollout does not use, and how they are counted. */
+static void test_groups_end(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct clime_step_plan p = {.step = 1, .rollout = 3, .n = MEMBERS};
+    struct clime_drop_count *drops;
+    int n;
+    start(f);
+    for (int id = 0; id < 6; id++) open_group(f, 2, id);
+    finish_rollout(f, 2);
+    assert_int_equal(clime_group_drop(f->ledger, 1, 3, CLIME_DROP_FILTER, "zero_std_1.0", &e), CLIME_OK);
+    assert_int_equal(clime_group_drop(f->ledger, 2, 3, CLIME_DROP_FILTER, "zero_std_1.0", &e), CLIME_OK);
+    assert_int_equal(clime_group_drop(f->ledger, 3, 3, CLIME_DROP_FAILED, "INPUT: no", &e), CLIME_OK);
+    assert_int_equal(clime_samples_open(clime_ledger_reader(f->ledger), &p.samples, &n, &e), CLIME_OK);
+    assert_int_equal(n, 3 * MEMBERS);
+    p.estimate = xcalloc(MEMBERS, sizeof *p.estimate);
+    const int32_t lengths[MEMBERS] = {5, 5, 5, 5};
+    clime_pack_make(lengths, MEMBERS, &(struct clime_pack_options){.max_tokens = 12, .dynamic = true}, &p.packing);
+    assert_int_equal(clime_steps_choose(f->ledger, &p, 1, true, "{}", &e), CLIME_OK); /* group 0 */
+    assert_int_equal(number(f, "SELECT count(*) FROM groups WHERE id = 0 AND state = 'done' AND ended_in = 3"), 1);
+    assert_int_equal(number(f, "SELECT count(*) FROM groups WHERE state = 'open' AND ended_in IS NULL"), 2);
+    clime_step_plan_free(&p);
+    p.step = 2;
+    p.samples += MEMBERS;
+    p.estimate = xcalloc(MEMBERS, sizeof *p.estimate);
+    clime_pack_make(lengths, MEMBERS, &(struct clime_pack_options){.max_tokens = 12, .dynamic = true}, &p.packing);
+    assert_int_equal(clime_steps_choose(f->ledger, &p, 1, false, "{}", &e), CLIME_OK); /* group 4 */
+    assert_int_equal(number(f, "SELECT count(*) FROM groups WHERE id = 5 AND cause = 'surplus'"), 1);
+    assert_int_equal(clime_groups_dropped(clime_ledger_reader(f->ledger), 3, &drops, &n, &e), CLIME_OK);
+    assert_int_equal(n, 3);
+    assert_true(drops[0].cause == CLIME_DROP_FAILED && drops[0].n == 1 && !drops[0].reason[0]);
+    assert_true(drops[1].cause == CLIME_DROP_FILTER && drops[1].n == 2);
+    assert_string_equal(drops[1].reason, "zero_std_1.0");
+    assert_true(drops[2].cause == CLIME_DROP_SURPLUS && drops[2].n == 1);
+    free(drops);
+    clime_samples_free(p.samples - MEMBERS, 3 * MEMBERS);
+    clime_step_plan_free(&p);
     stop(f);
 }
 
@@ -376,6 +507,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_sample_round_trip, setup, teardown),
         cmocka_unit_test_setup_teardown(test_lease_is_lost_to_a_newer_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_sample_belongs_to_one_step, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_aborted_sample_is_continued, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_buffer_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_groups_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_write_undoes_itself, setup, teardown),
         cmocka_unit_test_setup_teardown(test_version_must_repeat_itself, setup, teardown),
         cmocka_unit_test_setup_teardown(test_opening_what_is_no_ledger, setup, teardown),

@@ -104,6 +104,13 @@ static void test_inert_and_refused(void **state) {
         {"--tensor-model-parallel-size 1 --sequence-parallel --kl-coef 0.00 --attention-backend flash", NULL},
         {"--num-layers 36 --swiglu --norm-epsilon 1e-6 --optimizer adam --hidden-dropout 0.0", NULL},
         {"--over-sampling-batch-size 8 --update-weights-interval 1 --balance-data", NULL},
+        {"--over-sampling-batch-size 64 --dynamic-sampling-filter-path a.check_reward_nonzero_std "
+         "--n-samples-per-prompt 2 "
+         "--global-batch-size 16",
+         NULL},
+        {"--partial-rollout --mask-offpolicy-in-partial-rollout --buffer-filter pop_first", NULL},
+        {"--partial-rollout --accept-order prompt", "timing decides"},
+        {"--dynamic-sampling-filter-path check_reward_nonzero_std", "no deviation"},
         {"--tensor-model-parallel-size 2", "--tensor-model-parallel-size 2 cannot be honoured"},
         {"--advantage-estimator gspo --kl-coef 0.1 --eps-clip-c 3 --use-tis --tis-clip-low 0.5 --opsm-delta 1", NULL},
         {"--advantage-estimator reinforce_plus_plus --normalize-advantages --gamma 0.9", NULL},
@@ -122,8 +129,7 @@ static void test_inert_and_refused(void **state) {
         {"--use-tis --custom-tis-function-path mis.compute", "mis.compute cannot be honoured"},
         {"--use-tis --tis-clip 0.5 --tis-clip-low 0.5", "lower bound"},
         {"--use-tis --use-rollout-logprobs", "--use-rollout-logprobs: --use-tis"},
-        {"--partial-rollout", "--partial-rollout cannot be honoured"},
-        {"--over-sampling-batch-size 64", "--over-sampling-batch-size 64 cannot be honoured"},
+        {"--over-sampling-batch-size 4", "below --rollout-batch-size 8"},
         {"--custom-rm-path x.py", "Python"},
         {"--optimizer sgd", "--optimizer sgd"},
         {"--rollout-temperature 0", "--rollout-temperature must be above 0"},

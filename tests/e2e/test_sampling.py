@@ -1,0 +1,228 @@
+"""Over-sampling, filters and partial rollouts through the real programs.
+
+What the seed decides (--accept-order prompt) must come out the same whatever happens to the programs; what timing
+decides must be in the record, and nothing of it may be lost or trained twice by `kill -9`.
+"""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+
+import pytest
+from test_rl import KILLS, LIMIT, children, command, fails, metrics, model, run_whole, start, wait_watching  # noqa: F401
+
+FILTER = ["--dynamic-sampling-filter-path", "check_reward_nonzero_std"]
+PROMPT = ["--over-sampling-batch-size", "9", *FILTER, "--accept-order", "prompt"]
+# few requests at a time, so that a full rollout finds others half done
+PARTIAL = ["--over-sampling-batch-size", "12", "--partial-rollout", "--server-max-running-requests", "5"]
+
+
+def rollouts(run_dir):
+    return [m for m in metrics(run_dir) if m["kind"] == "rollout"]
+
+
+def query(run_dir, sql):
+    db = sqlite3.connect(run_dir / "ledger.db")
+    try:
+        return db.execute(sql).fetchall()
+    finally:
+        db.close()
+
+
+def check_ledger(run_dir, members=4, rollouts=8, per_rollout=6):
+    """What holds at the end of every run, however its groups were chosen."""
+    assert query(run_dir, "SELECT count(*) FROM steps WHERE done_us IS NULL") == [(0,)]
+    assert query(run_dir, "SELECT count(*), count(DISTINCT sample_id) FROM step_samples") == [
+        (rollouts * per_rollout * members,) * 2
+    ]
+    # whole groups are trained, each in one rollout, and they are those that are done
+    trained = query(
+        run_dir,
+        "SELECT s.group_id, count(*), count(DISTINCT t2.rollout), min(g.state), min(g.ended_in = t2.rollout)"
+        " FROM step_samples t JOIN samples s ON s.id = t.sample_id JOIN groups g ON g.id = s.group_id"
+        " JOIN steps t2 ON t2.step = t.step GROUP BY s.group_id",
+    )
+    assert len(trained) == rollouts * per_rollout
+    assert {row[1:] for row in trained} == {(members, 1, "done", 1)}
+    assert query(run_dir, "SELECT count(*) FROM groups WHERE state = 'done'") == [(len(trained),)]
+    assert query(run_dir, "SELECT count(*) FROM groups WHERE (state = 'dropped') <> (cause IS NOT NULL)") == [(0,)]
+    assert query(run_dir, "SELECT count(*) FROM samples WHERE lease_incarnation IS NOT NULL") == [(0,)]
+    for n_prompt, n, ids, logp, mask, versions in query(
+        run_dir,
+        "SELECT n_prompt, n_response, ids, logp, mask, versions FROM samples WHERE n_response > 0",
+    ):
+        assert len(ids) == 4 * (n_prompt + n) and len(logp) == 4 * n and len(mask) == n
+        runs = json.loads(versions)
+        assert sum(k for _, k in runs) == n and all(k > 0 for _, k in runs)
+        assert [v for v, _ in runs] == sorted({v for v, _ in runs})
+    # the gap, over all tokens that the trained weights sampled, is 0
+    steps = [m for m in metrics(run_dir) if m["kind"] == "train"]
+    assert [m["step"] for m in steps] == list(range(1, 2 * rollouts + 1))
+    assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps if m["train/logprob_gap_tokens"])
+
+
+@pytest.fixture(scope="module")
+def prompt_sha(model):
+    sha = run_whole(command(model, model / "prompt", *PROMPT), model / "prompt.log")
+    check_ledger(model / "prompt")
+    return sha
+
+
+def test_filter_drops_groups_without_deviation(model, prompt_sha):
+    run_dir = model / "prompt"
+    dropped = query(run_dir, "SELECT id, reason FROM groups WHERE cause = 'filter'")
+    assert dropped
+    for group, reason in dropped:
+        (values,) = query(run_dir, f"SELECT min(reward), max(reward) FROM samples WHERE group_id = {group}")
+        assert values[0] == values[1] and reason == f"zero_std_{values[0]:.1f}"
+    assert query(run_dir, "SELECT count(*) FROM (SELECT 1 FROM samples JOIN groups g ON g.id = group_id"
+                          " WHERE g.state = 'done' GROUP BY group_id HAVING min(reward) = max(reward))") == [(0,)]  # fmt: skip
+    lines = rollouts(run_dir)
+    counted = {}
+    for m in lines:
+        for k, v in m.items():
+            if k.startswith("rollout/dynamic_filter/drop_"):
+                counted[k[len("rollout/dynamic_filter/drop_"):]] = counted.get(k[len("rollout/dynamic_filter/drop_"):], 0) + v
+        assert not any(k.startswith("rollout/zero_std/") for k in m)
+    assert counted == {r: sum(1 for _, q in dropped if q == r) for _, r in dropped}
+    surplus = query(run_dir, "SELECT count(*) FROM groups WHERE cause = 'surplus'")[0][0]
+    assert surplus == sum(m["rollout/surplus_groups"] for m in lines) > 0
+
+
+@pytest.mark.parametrize(
+    "name, more",
+    [("two_servers", ["--num-servers", "2"]), ("few_at_a_time", ["--server-max-running-requests", "3"]),
+     ("one_by_one", ["--server-concurrency", "1"])],
+)  # fmt: skip
+def test_prompt_order_gives_the_same_weights(model, prompt_sha, name, more):
+    assert run_whole(command(model, model / name, *PROMPT, *more), model / f"{name}.log") == prompt_sha
+    check_ledger(model / name)
+
+
+def kill_now_and_then(words, run_dir, log, n_kills, rng, after_kill, victim="clime-train", longest=0.5):
+    """Runs the command to its end with n_kills kills at random moments; after_kill(run_dir) looks at what they left."""
+    p, killed = start(words, log), 0
+    while True:
+        code, _ = wait_watching(p, run_dir, log, rng.uniform(0.02, longest) if killed < n_kills else 2 * LIMIT)
+        if code is not None:
+            assert code == 0, open(log).read()[-2000:]
+            return killed
+        assert killed < n_kills, f"no end within {2 * LIMIT} s:\n" + open(log).read()[-2000:]
+        if victim == "clime-train":
+            p.kill()
+            p.wait()
+            after_kill(run_dir)
+            p = start(words, log)
+            killed += 1
+            continue
+        victims = [pid for pid, comm in children(p.pid).items() if comm == victim]
+        if victims:
+            os.kill(rng.choice(sorted(victims)), signal.SIGKILL)
+            killed += 1
+
+
+def test_prompt_order_survives_kills(model, prompt_sha):
+    rng = random.Random("prompt order")
+    killed = n = 0
+    while killed < KILLS // 2:
+        words = command(model, model / f"prompt-{n}", *PROMPT)
+        log = model / f"prompt-{n}.log"
+        killed += kill_now_and_then(words, model / f"prompt-{n}", log, 5, rng, lambda d: None)
+        assert prompt_sha in open(log).read().splitlines()[-2]
+        check_ledger(model / f"prompt-{n}")
+        n += 1
+
+
+def test_arrival_order(model):
+    sha = run_whole(command(model, model / "arrival", *PARTIAL[:2], *FILTER), model / "arrival.log")
+    check_ledger(model / "arrival")
+    assert query(model / "arrival", "SELECT count(*) FROM groups WHERE state = 'open'") == [(0,)]
+    assert run_whole(command(model, model / "arrival", *PARTIAL[:2], *FILTER), model / "arrival-again.log") == sha
+
+
+def test_partial_rollout(model):
+    run_dir = model / "partial"
+    run_whole(command(model, run_dir, *PARTIAL), model / "partial.log")
+    check_ledger(run_dir)
+    lines = rollouts(run_dir)
+    assert sum(m["rollout/carried_samples"] for m in lines) > 0 and sum(m["rollout/partial_samples"] for m in lines) > 0
+    assert max(m["rollout/staleness/max"] for m in lines) > 0
+    assert all(m["rollout/open_groups"] > 0 for m in lines)
+    # what was continued was compared too: tokens of the current version behind those of an older one
+    mixed = query(run_dir, "SELECT s.versions, t2.step FROM step_samples t JOIN samples s ON s.id = t.sample_id"
+                           " JOIN steps t2 ON t2.step = t.step WHERE json_array_length(s.versions) > 1 AND t2.step % 2 = 1")  # noqa: E501  # fmt: skip
+    assert any(json.loads(v)[-1][0] == step - 1 for v, step in mixed)
+
+
+def test_partial_rollout_masks_old_tokens(model):
+    run_dir = model / "masked"
+    more = ["--mask-offpolicy-in-partial-rollout", "--buffer-filter", "pop_most_complete"]
+    run_whole(command(model, run_dir, *PARTIAL, *more), model / "masked.log")
+    check_ledger(run_dir)
+    rows = query(run_dir, "SELECT t.step, s.versions FROM step_samples t JOIN samples s ON s.id = t.sample_id")
+    for m in metrics(run_dir):
+        if m["kind"] == "train":
+            version = (m["step"] - 1) // 2 * 2  # with which training on the rollout began
+            runs = [run for step, versions in rows if step == m["step"] for run in json.loads(versions)]
+            assert m["train/trained_tokens"] == sum(n for v, n in runs if v == version)
+    assert any(len(json.loads(versions)) > 1 for _, versions in rows)
+    assert all(m["rollout/staleness/max"] == 0 for m in rollouts(run_dir))
+
+
+class Witness:
+    """What the ledger held at each kill: it must be there at the end, unchanged."""
+
+    def __init__(self):
+        self.steps, self.versions, self.tokens = {}, {}, {}
+
+    def look(self, run_dir):
+        if not (run_dir / "ledger.db").exists():
+            return
+        try:
+            steps = query(run_dir, "SELECT t.step, t.position, t.sample_id, t.advantage, k.loss, k.grad_norm FROM"
+                                   " step_samples t JOIN steps k ON k.step = t.step")  # fmt: skip
+            for step, position, *row in steps:
+                was = self.steps.setdefault((step, position), row)
+                assert was[:2] == row[:2] and (was[2] is None or was == row)
+                self.steps[step, position] = row
+            self.versions.update(query(run_dir, "SELECT version, sha256 FROM versions"))
+            for sample, ids, logp, status in query(run_dir, "SELECT id, ids, logp, status FROM samples WHERE n_response > 0"):
+                was = self.tokens.get(sample)
+                if was:
+                    assert ids[: len(was[0])] == was[0] and logp[: len(was[1])] == was[1]
+                self.tokens[sample] = (ids, logp)
+        except sqlite3.OperationalError as e:
+            assert "no such table" in str(e)  # killed before the schema was there
+
+    def confirm(self, run_dir):
+        steps, versions = dict(self.steps), dict(self.versions)
+        self.look(run_dir)
+        for key, row in steps.items():
+            assert self.steps[key][:2] == row[:2] and (row[2] is None or self.steps[key] == row)
+        assert all(self.versions[v] == sha for v, sha in versions.items())
+
+
+@pytest.mark.parametrize("victim", ["clime-train", "clime-server"])
+def test_partial_rollout_survives_kills(model, victim):
+    rng = random.Random(f"partial {victim}")
+    killed = n = 0
+    while killed < KILLS // 2:
+        name = f"partial-{victim}-{n}"
+        witness = Witness()
+        words = command(model, model / name, *PARTIAL, "--num-servers", "2" if victim == "clime-server" else "1")
+        killed += kill_now_and_then(words, model / name, model / f"{name}.log", 5, rng, witness.look, victim)
+        witness.confirm(model / name)
+        check_ledger(model / name)
+        n += 1
+
+
+def test_a_filter_that_keeps_nothing_ends_the_run_with_its_name(model):
+    """The reward is always 0: every group is dropped, and the run says so instead of going on for ever."""
+    body = 'while IFS= read -r line; do id=${line#*\\"id\\":}; id=${id%%,*}; printf \'{"id":%s,"reward":0}\\n\' $id; done'
+    words = command(model, model / "nothing", *FILTER, "--rm-command", body, rm_type="command", rollout_batch_size=2,
+                    rollout_max_response_len=4)  # fmt: skip
+    log = fails(words, model / "nothing.log")
+    assert "the filter dropped 201 groups of rollout 0, the last one for zero_std_0.0" in log
+    assert query(model / "nothing", "SELECT count(*) FROM steps") == [(0,)]

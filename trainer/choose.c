@@ -1,0 +1,68 @@
+/* Counting the groups of a rollout. Called by the rollout on its thread.
+ * Owns the list of groups. Invariant: n_accepted <= target, and a decision never changes. */
+#include "trainer/choose.h"
+
+#include <stdlib.h>
+
+#include "common/err.h"
+
+void clime_chooser_init(struct clime_chooser *c, int target, int batch, bool in_order) {
+    CHECK(target > 0 && batch > 0);
+    *c = (struct clime_chooser){.target = target, .batch = batch, .in_order = in_order};
+}
+
+void clime_chooser_free(struct clime_chooser *c) {
+    free(c->groups);
+    free(c->ended);
+    *c = (struct clime_chooser){0};
+}
+
+bool clime_chooser_full(const struct clime_chooser *c) {
+    return c->n_accepted == c->target;
+}
+
+int clime_chooser_missing(const struct clime_chooser *c) {
+    int missing = c->target - (c->n - c->n_dropped);
+    return missing <= 0 ? 0 : (missing + c->batch - 1) / c->batch * c->batch;
+}
+
+void clime_chooser_add(struct clime_chooser *c, int n) {
+    c->groups = xrealloc(c->groups, (size_t)(c->n + n) * sizeof *c->groups);
+    c->ended = xrealloc(c->ended, (size_t)(c->n + n) * sizeof *c->ended);
+    for (int i = 0; i < n; i++) c->groups[c->n++] = (struct clime_chosen){0};
+}
+
+static void end(struct clime_chooser *c, int group) {
+    CHECK(group >= 0 && group < c->n && !c->groups[group].ended);
+    c->groups[group].ended = true;
+    c->ended[c->n_ended++] = group;
+}
+
+void clime_chooser_finish(struct clime_chooser *c, int group, const struct clime_verdict *v) {
+    end(c, group);
+    c->groups[group].verdict = *v;
+}
+
+void clime_chooser_fail(struct clime_chooser *c, int group) {
+    end(c, group);
+    c->groups[group].failed = true;
+}
+
+static int next_to_decide(struct clime_chooser *c) {
+    if (c->in_order) return c->next < c->n && c->groups[c->next].ended ? c->next++ : -1;
+    return c->taken < c->n_ended ? c->ended[c->taken++] : -1;
+}
+
+int clime_chooser_decide(struct clime_chooser *c) {
+    int i = clime_chooser_full(c) ? -1 : next_to_decide(c);
+    if (i < 0) return -1;
+    struct clime_chosen *g = &c->groups[i];
+    bool insufficient = c->n - c->n_dropped - 1 < c->target;
+    bool accept = !g->failed && (g->verdict.keep || (g->verdict.keep_when_insufficient && insufficient));
+    g->decision = accept ? CLIME_ACCEPTED : CLIME_DROPPED;
+    if (accept)
+        c->n_accepted++;
+    else
+        c->n_dropped++;
+    return i;
+}

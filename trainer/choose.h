@@ -1,0 +1,57 @@
+/* Which groups make a rollout, and how many more have to be submitted: counting and nothing else. No samples, no
+ * ledger, no clock; one thread.
+ *
+ * Nouns
+ *   group     a number 0, 1, ... in the order of submission.
+ *   end       what became of a group: finished (with the filter's verdict) or failed.
+ *   decision  accepted or dropped. Made when a group has ended; with `in_order` only after all groups before it, so
+ * that the decisions do not depend on which group ended first. When `target` groups are accepted the rollout is full:
+ * nothing more is decided, whatever has ended.
+ *
+ * How many groups are submitted does not depend on timing either: whenever fewer than `target` are left that are not
+ * dropped, batches of `batch` are added until there are enough. A group is submitted in the end exactly when the drops
+ * among those before it made it necessary.
+ */
+#ifndef CLIME_TRAINER_CHOOSE_H
+#define CLIME_TRAINER_CHOOSE_H
+
+#include <stdbool.h>
+
+struct clime_verdict { /* of a filter over a finished group */
+    bool keep;
+    bool keep_when_insufficient; /* accept it after all where dropping it would make another batch necessary */
+    char reason[64];             /* why not; part of a metric's name */
+};
+
+enum clime_decision { CLIME_UNDECIDED, CLIME_ACCEPTED, CLIME_DROPPED };
+
+struct clime_chosen {
+    bool ended, failed;
+    struct clime_verdict verdict;
+    enum clime_decision decision;
+};
+
+struct clime_chooser {
+    int target, batch; /* groups; > 0 */
+    bool in_order;
+    struct clime_chosen *groups; /* [n], owned */
+    int n, n_accepted, n_dropped;
+    int next;            /* in_order: the first group that is not decided */
+    int *ended, n_ended; /* else: groups in the order in which they ended; ended[taken..] are not decided; owned */
+    int taken;
+};
+
+void clime_chooser_init(struct clime_chooser *c, int target, int batch, bool in_order);
+void clime_chooser_free(struct clime_chooser *c);
+
+bool clime_chooser_full(const struct clime_chooser *c);
+int clime_chooser_missing(const struct clime_chooser *c); /* groups to submit now; 0 when there are enough */
+void clime_chooser_add(struct clime_chooser *c, int n);   /* n more were submitted */
+
+void clime_chooser_finish(struct clime_chooser *c, int group, const struct clime_verdict *v);
+void clime_chooser_fail(struct clime_chooser *c, int group);
+
+/* Decides the next group that can be decided: its number, or -1. Its decision is in groups[]. */
+int clime_chooser_decide(struct clime_chooser *c);
+
+#endif

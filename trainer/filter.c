@@ -1,0 +1,43 @@
+/* The built-in filters. Called by the rollout when a group is complete; any thread. */
+#include "trainer/filter.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* slime's rule: the unbiased deviation of the rewards is above 1e-6. */
+static bool rewards_differ(struct clime_sample *const *s, int n) {
+    double mean = 0, var = 0;
+    for (int i = 0; i < n; i++) mean += s[i]->reward / n;
+    for (int i = 0; i < n; i++) var += (s[i]->reward - mean) * (s[i]->reward - mean);
+    return n > 1 && sqrt(var / (n - 1)) > 1e-6;
+}
+
+static void nonzero_std(struct clime_sample *const *members, int n, struct clime_verdict *out) {
+    *out = (struct clime_verdict){.keep = rewards_differ(members, n)};
+    if (!out->keep) snprintf(out->reason, sizeof out->reason, "zero_std_%.1f", members[0]->reward);
+}
+
+static void nonzero_std_with_fallback(struct clime_sample *const *members, int n, struct clime_verdict *out) {
+    nonzero_std(members, n, out);
+    out->keep_when_insufficient = true;
+}
+
+static const struct {
+    const char *name;
+    clime_filter_fn *fn;
+} filters[] = {
+    {"check_reward_nonzero_std", nonzero_std},
+    {"check_reward_nonzero_std_with_fallback", nonzero_std_with_fallback},
+};
+
+clime_filter_fn *clime_filter_find(const char *path, struct clime_error *e) {
+    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
+    for (size_t i = 0; i < CLIME_COUNT(filters); i++)
+        if (!strcmp(filters[i].name, name)) return filters[i].fn;
+    clime_fail(e, CLIME_ERR_INPUT,
+               "--dynamic-sampling-filter-path %s: there is no such filter; there are check_reward_nonzero_std and "
+               "check_reward_nonzero_std_with_fallback",
+               path);
+    return NULL;
+}
