@@ -261,7 +261,7 @@ static void command(struct lexer *l, bool space) {
     size_t n = 1;
     struct clime_str arg;
     while (is_letter(at(l, n))) n++;
-    if (n == 1) n = 2;
+    if (n == 1 && l->at + 1 < l->s.len) n = 2;
     struct clime_str name = clime_rtext_slice(l->s, l->at + 1, l->at + n), full = {l->s.ptr + l->at, n};
     full.len = name.len + 1;
     l->at += 1 + name.len;

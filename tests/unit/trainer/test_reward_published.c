@@ -214,11 +214,67 @@ static void test_responses(void **state) {
     assert_int_equal(n_rule, 14); /* "900,000,000" and "3,250" against their digits */
 }
 
+/* OpenAI's labels of its models' solutions, whose answers stand behind "A:" instead of "####". */
+static void gsm8k_row(const struct cJSON *r) {
+    const char *solution = text_of(r, "solution"), *mark = strstr(solution, "\nA:");
+    for (const char *next = mark; next; next = strstr(next + 1, "\nA:")) mark = next;
+    bool strict = clime_tree_num(clime_tree_get(r, "verl_gsm8k_strict"), 0) == 1;
+    bool label = clime_tree_bool(clime_tree_get(r, "is_correct"), false);
+    if (!mark) {
+        assert_true(grade_text("gsm8k", solution, text_of(r, "ground_truth"), NULL) == 0);
+        n_checked++;
+        return;
+    }
+    char *marked = xasprintf("%.*s\n####%s", (int)(mark - solution), solution, mark + 3);
+    double got = grade_text("gsm8k", marked, text_of(r, "ground_truth"), NULL);
+    assert_int_equal(got == 1, label);
+    n_rule += label != strict; /* verl keeps the label's comma */
+    n_checked++;
+    free(marked);
+}
+
+static void test_gsm8k(void **state) {
+    (void)state;
+    n_checked = n_rule = 0;
+    int n = each_row("gsm8k_openai_model_solutions.jsonl", gsm8k_row);
+    assert_int_equal(n_checked, n);
+    assert_int_equal(n_rule, 5);
+}
+
+static void countdown_row(const struct cJSON *r) {
+    struct clime_buf b;
+    struct clime_jw w;
+    struct clime_reward out;
+    clime_buf_init(&b, 1 << 12);
+    clime_jw_init(&w, &b);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "target");
+    clime_jw_double(&w, clime_tree_num(clime_tree_get(r, "target"), 0));
+    clime_jw_key(&w, "numbers");
+    clime_jw_array(&w);
+    for (const struct cJSON *x = clime_tree_first(clime_tree_get(r, "numbers")); x; x = clime_tree_next(x))
+        clime_jw_double(&w, clime_tree_num(x, 0));
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    assert_int_equal(grade_json("countdown", text_of(r, "solution"), b.data, "", NULL, &out), CLIME_OK);
+    assert_true(out.value == clime_tree_num(clime_tree_get(r, "score"), -1));
+    clime_reward_free(&out);
+    clime_buf_free(&b);
+    n_checked++;
+}
+
+static void test_countdown(void **state) {
+    (void)state;
+    n_checked = 0;
+    int n = each_row("countdown_areal.jsonl", countdown_row);
+    assert_int_equal(n_checked, n);
+    assert_true(n_checked > 1000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slime),
-        cmocka_unit_test(test_normalisations),
-        cmocka_unit_test(test_responses),
+        cmocka_unit_test(test_slime), cmocka_unit_test(test_normalisations), cmocka_unit_test(test_responses),
+        cmocka_unit_test(test_gsm8k), cmocka_unit_test(test_countdown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
