@@ -91,8 +91,8 @@ static void drop_weights(struct clime_model *m) {
 static enum clime_err own_weights(struct clime_model *m, struct clime_error *e) {
     void *p;
     if (m->flat && !m->foreign) return CLIME_OK;
-    enum clime_err rc =
-        (m->shared ? m->ops->alloc_shared : m->ops->alloc)(m->dev, clime_model_bytes(m), "weights", &p, e);
+    enum clime_err rc = (m->shared || m->ops->own_memory ? m->ops->alloc_shared : m->ops->alloc)(
+        m->dev, clime_model_bytes(m), "weights", &p, e);
     if (rc) return rc;
     drop_weights(m);
     m->flat = p;

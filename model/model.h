@@ -42,7 +42,7 @@ struct clime_model_options {
     struct clime_dev_options dev; /* dt is set by open */
     int max_pos;                  /* length of the rotary table; 0 = the config's max_pos */
     bool no_weights;              /* open without any; they come by clime_model_set, _copy or _map */
-    bool shared;                  /* the weights may be exported to other processes */
+    bool shared;                  /* the weights may be exported; always so on a device with memory of its own */
 };
 
 /* In two steps, for who must know what fits before anything is allocated: prepare reads DIR's configuration, opens the

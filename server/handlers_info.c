@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/host.h"
 #include "server/generation.h"
 #include "server/server_metrics.h"
 
@@ -156,6 +157,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_loads l;
     struct clime_buf body;
+    char host[64];
     struct clime_jw w;
     clime_engine_loads(s->engine, &l);
     begin(&w, &body);
@@ -166,6 +168,9 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     put_str(&w, "host", s->opts.host);
     put_str(&w, "device", clime_dev_info(s->model->dev)->ops->name);
     put_str(&w, "device_name", clime_dev_info(s->model->dev)->name);
+    put_str(&w, "device_unit", clime_dev_info(s->model->dev)->unit);
+    clime_host_id(host, sizeof host);
+    put_str(&w, "host_id", host);
     put_str(&w, "dtype", clime_dev_info(s->model->dev)->dt == CLIME_F32 ? "float32" : "bfloat16");
     put_str(&w, "weight_version", clime_engine_version(s->engine)->name);
     put_int(&w, "tp_size", 1);

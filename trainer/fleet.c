@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/host.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
@@ -42,6 +43,7 @@ struct server {
     struct clime_child *child; /* NULL = external */
     int64_t pushed;            /* version it serves, -1 = unknown */
     enum clime_way way;        /* how it gets weights */
+    bool way_known;            /* it was asked where it is */
     bool admitted;
     struct clime_error last; /* why it is not further */
 };
@@ -118,26 +120,47 @@ static void dismiss(struct clime_fleet *f, const char *server_url) {
     if (call(f, "POST", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
 }
 
-static void learn_device(struct clime_fleet *f, const char *server_url) {
+struct server_info { /* what /server_info says of where a server runs */
+    char device_name[64], device_unit[64], host_id[64];
+};
+
+static enum clime_err ask_info(struct clime_fleet *f, const char *server_url, struct server_info *out,
+                               struct clime_error *e) {
     char url[CLIME_FLEET_URL + 16];
     struct clime_buf reply = {0};
-    struct clime_error e, je = {0};
+    struct clime_error je = {0};
+    const struct {
+        const char *name;
+        char *at;
+    } fields[] = {{"device_name", out->device_name}, {"device_unit", out->device_unit}, {"host_id", out->host_id}};
+    *out = (struct server_info){0};
     snprintf(url, sizeof url, "%s/server_info", server_url);
-    if (call(f, "GET", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, &reply, &e)) return;
+    enum clime_err rc = call(f, "GET", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, &reply, e);
+    if (rc) return rc;
     struct clime_arena a;
     struct clime_json j;
-    struct clime_str key, v = {0};
+    struct clime_str key, v;
     clime_arena_init(&a, MAX_REPLY);
     clime_json_init(&j, reply.data, reply.len, &a, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "device_name") && clime_json_peek(&j) == CLIME_JSON_STRING)
-            clime_json_string(&j, &v);
-        else
+        char *at = NULL;
+        for (size_t i = 0; i < CLIME_COUNT(fields); i++)
+            if (clime_str_is(key, fields[i].name)) at = fields[i].at;
+        if (!at || clime_json_peek(&j) != CLIME_JSON_STRING)
             clime_json_skip(&j, NULL);
+        else if (clime_json_string(&j, &v))
+            snprintf(at, 64, CLIME_STR_FMT, CLIME_STR_ARG(v));
     }
-    if (clime_json_end(&j)) snprintf(f->device, sizeof f->device, CLIME_STR_FMT, CLIME_STR_ARG(v));
+    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", url, je.msg);
     clime_arena_free(&a);
     clime_buf_free(&reply);
+    return rc;
+}
+
+static void learn_device(struct clime_fleet *f, const char *server_url) {
+    struct server_info info;
+    struct clime_error e;
+    if (!ask_info(f, server_url, &info, &e)) snprintf(f->device, sizeof f->device, "%s", info.device_name);
 }
 
 /* ---- one server's way ---- */
@@ -148,19 +171,55 @@ static void lost(struct clime_fleet *f, struct server *s) {
     s->pushed = -1;
 }
 
-/* What the push needs for this server's way. */
-static enum clime_err prepare(struct clime_fleet *f, const struct server *s, struct clime_error *e) {
-    if (s->way != CLIME_BY_HTTP) return clime_push_export(&f->push, e);
-    clime_push_body(&f->push);
+/* Where the way was chosen and not asked for, a copy that fails goes over HTTP, from now on. */
+static bool can_fall_back(const struct clime_fleet *f, struct server *s, const struct clime_error *e) {
+    if (f->o.transport != CLIME_TRANSPORT_AUTO || s->way != CLIME_BY_IPC) return false;
+    LOG_WARN("weights go to %s over HTTP from now on: %s", s->child ? s->child->name : s->url, e->msg);
+    s->way = CLIME_BY_HTTP;
+    return true;
+}
+
+/* By which way the server gets weights, decided when it is first seen. */
+static enum clime_err choose_way(struct clime_fleet *f, struct server *s, struct clime_error *e) {
+    struct server_info info = {0};
+    char host[64];
+    if (s->way_known) return CLIME_OK;
+    if (!f->o.share && f->o.transport == CLIME_TRANSPORT_IPC) s->way = CLIME_BY_IPC;
+    if (!f->o.share && f->o.transport == CLIME_TRANSPORT_AUTO && f->push.model->ops->own_memory) {
+        enum clime_err rc = ask_info(f, s->url, &info, e);
+        if (rc) return rc;
+        clime_host_id(host, sizeof host);
+        if (!strncmp(info.device_unit, "GPU-", 4) && host[0] && !strcmp(host, info.host_id)) s->way = CLIME_BY_IPC;
+    }
+    s->way_known = true;
+    LOG_INFO("weights go to %s %s", s->child ? s->child->name : s->url, clime_way_names[s->way]);
     return CLIME_OK;
+}
+
+/* Chooses the way, and makes what the push needs for it. */
+static enum clime_err prepare(struct clime_fleet *f, struct server *s, struct clime_error *e) {
+    enum clime_err rc = choose_way(f, s, e);
+    if (!rc && s->way != CLIME_BY_HTTP && (rc = clime_push_export(&f->push, s->way, e)) && !can_fall_back(f, s, e))
+        return rc;
+    if (s->way == CLIME_BY_HTTP) clime_push_body(&f->push);
+    return CLIME_OK;
+}
+
+/* Both for a server alone; those of a publish are pushed to at the same time. */
+static enum clime_err push_one(struct clime_fleet *f, struct server *s) {
+    enum clime_err rc = prepare(f, s, &s->last);
+    if (rc) return rc;
+    rc = clime_push_weights(f->http, s->url, &f->push, s->way, &s->last);
+    if (!rc || !can_fall_back(f, s, &s->last)) return rc;
+    clime_push_body(&f->push);
+    return clime_push_weights(f->http, s->url, &f->push, s->way, &s->last);
 }
 
 /* Takes the server as far as it goes without waiting: push when it lacks the version, then admit. */
 static void advance(struct clime_fleet *f, struct server *s) {
     if (!s->url[0] || !f->has_push) return;
     if (s->pushed != f->push.version) {
-        if (!f->o.serve_folder &&
-            (prepare(f, s, &s->last) || clime_push_weights(f->http, s->url, &f->push, s->way, &s->last))) {
+        if (!f->o.serve_folder && push_one(f, s)) {
             LOG_WARN("%s", s->last.msg);
             lost(f, s);
             if (s->child) clime_child_kill(s->child); /* a fresh one is simpler than a doubtful one */
@@ -464,8 +523,6 @@ static enum clime_err open_children(struct clime_fleet *f, struct clime_error *e
     f->pipe_write = fds[1];
     clime_child_init(&f->router, "router", router, f->o.run_dir, f->pipe_read,
                      (const char *const *)f->o.router_args->items, f->o.router_args->n);
-    if (!f->o.serve_folder)
-        LOG_INFO("weights go to the servers %s", clime_way_names[f->o.share ? CLIME_BY_SHARE : CLIME_BY_HTTP]);
     f->n_children = f->n_servers = f->o.num_servers;
     f->children = xcalloc((size_t)f->n_children, sizeof *f->children);
     for (int i = 0; i < f->n_children; i++) make_server(f, i, server);

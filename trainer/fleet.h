@@ -19,6 +19,10 @@
 
 struct clime_fleet;
 
+/* How weights travel to servers that have memory of their own. auto: by a copy on the device to those on a GPU of this
+ * host, over HTTP to all others. */
+enum clime_transport { CLIME_TRANSPORT_AUTO, CLIME_TRANSPORT_HTTP, CLIME_TRANSPORT_IPC };
+
 struct clime_fleet_options {
     const char *run_dir;        /* ports/ and logs/ are made in it */
     const char *hf_checkpoint;  /* config and tokenizer of the servers */
@@ -26,7 +30,8 @@ struct clime_fleet_options {
     int num_servers;
     const char *router_url; /* NULL = start a router and num_servers servers */
     bool share;             /* the servers compute with the trainer's own weights, on its device (--colocate) */
-    bool serve_folder;      /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
+    enum clime_transport transport;
+    bool serve_folder; /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
     const struct clime_opt_list *server_args, *router_args;
     struct clime_ledger *ledger; /* for events */
     int64_t incarnation;

@@ -67,7 +67,6 @@ static const struct inert rows[] = {
     {"ref-ckpt-step", false, "", "--ref-load names a folder"},
     /* weight updates */
     {"update-weight-mode", false, "full", "deltas are not implemented"},
-    {"update-weight-transport", false, NULL, "weights are streamed over HTTP to every server"},
     {"update-weight-buffer-size", false, NULL, "weights are streamed, there is no bucket"},
     {"update-weights-interval", false, "1", "asynchronous training is not implemented"},
     /* algorithms */

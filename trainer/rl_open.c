@@ -124,7 +124,7 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     int longest = longest_sample(rl);
     l->hf_checkpoint = rl->initial_dir;
     l->model.dev.deterministic = true;
-    l->model.shared = rl->o.colocate;
+    l->model.shared = rl->o.colocate || rl->o.transport == CLIME_TRANSPORT_IPC;
     l->max_seq_len = longest;
     if (rl->o.pack.dynamic)
         l->max_tokens_per_gpu = (int)rl->o.max_tokens_per_gpu;
@@ -216,6 +216,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .num_servers = (int)rl->o.num_servers,
                                     .router_url = rl->o.router_url,
                                     .share = rl->o.colocate && !rl->o.evaluate,
+                                    .transport = (enum clime_transport)rl->o.transport,
                                     .serve_folder = rl->o.evaluate,
                                     .server_args = &rl->o.server_args,
                                     .router_args = &rl->o.router_args,

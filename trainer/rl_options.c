@@ -243,6 +243,8 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"router-url", S, &o->router_url, NULL, "URL", "use this router and its workers instead of starting any"},
         {"colocate", B, &o->colocate, NULL, NULL,
          "servers on the trainer's own device compute with its weights in place, without a copy"},
+        {"update-weight-transport", C, &o->transport, "auto", "auto|http|ipc",
+         "how weights travel to other servers; auto: copied on the device on a GPU of this host, else over HTTP"},
         {"server-concurrency", I, &o->server_concurrency, "64", "N", "requests in flight for each server", 1, 4096,
          "sglang-server-concurrency"},
     };
@@ -488,6 +490,7 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "num-servers",
                                        "router-url",
                                        "colocate",
+                                       "update-weight-transport",
                                        "server-concurrency",
                                        "threads",
                                        "optimizer-cpu-offload",

@@ -78,6 +78,7 @@ struct clime_rl_options {
     int64_t num_servers, server_concurrency;
     const char *router_url;
     bool colocate;
+    int transport;                                  /* enum clime_transport */
     struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
 
     const char *inert_values[CLIME_MAX_INERT]; /* by row of rl_inert.c; NULL = not given */

@@ -19,7 +19,10 @@
 #define PIECE ((size_t)1 << 20)
 
 const char *const clime_way_names[] = {
-    [CLIME_BY_HTTP] = "over HTTP", [CLIME_BY_SHARE] = "in place: the trainer's own memory, nothing is copied"};
+    [CLIME_BY_HTTP] = "over HTTP",
+    [CLIME_BY_IPC] = "by a copy from the trainer's device memory",
+    [CLIME_BY_SHARE] = "in place: the trainer's own memory, nothing is copied",
+};
 
 static enum clime_dtype dtype_of(const struct clime_push *p) {
     return clime_dev_info(p->model->dev)->dt;
@@ -41,10 +44,12 @@ void clime_push_body(struct clime_push *p) {
     clime_weights_writer_free(w);
 }
 
-enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e) {
-    if (p->exported) return CLIME_OK;
-    enum clime_err rc = p->model->ops->share_export(p->model->dev, p->model->flat, p->handle, e);
+enum clime_err clime_push_export(struct clime_push *p, enum clime_way way, struct clime_error *e) {
+    const struct clime_model *m = p->model;
+    enum clime_err rc = p->exported ? CLIME_OK : m->ops->share_export(m->dev, m->flat, p->handle, e);
     p->exported = rc == CLIME_OK;
+    if (!rc && way == CLIME_BY_IPC && !p->checksum)
+        p->checksum = m->ops->checksum(m->dev, clime_model_bytes(m), m->flat);
     return rc;
 }
 
@@ -133,11 +138,12 @@ static enum clime_err post_ipc(struct clime_http_client *c, const char *url, str
 }
 
 static enum clime_err push_handle(struct clime_http_client *c, const char *url, const struct clime_push *p,
-                                  struct clime_error *e) {
+                                  enum clime_way way, struct clime_error *e) {
     struct clime_buf body;
     clime_buf_init(&body, 4096);
-    clime_buf_printf(&body, "{\"mode\":\"share\",\"weight_version\":\"%" PRId64 "\",\"dtype\":\"%s\",", p->version,
-                     dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
+    clime_buf_printf(&body, "{\"mode\":\"%s\",\"weight_version\":\"%" PRId64 "\",\"dtype\":\"%s\",",
+                     way == CLIME_BY_SHARE ? "share" : "copy", p->version, dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
+    if (way == CLIME_BY_IPC) clime_buf_printf(&body, "\"checksum\":\"%016" PRIx64 "\",", p->checksum);
     clime_buf_printf(&body, "\"layout\":\"%016" PRIx64 "\",\"handle\":\"", p->model->layout.hash);
     for (int i = 0; i < CLIME_SHARE_BYTES; i++) clime_buf_printf(&body, "%02x", p->handle[i]);
     clime_buf_adds(&body, "\"}");
@@ -156,7 +162,7 @@ enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, 
     char label[64], want[24];
     snprintf(want, sizeof want, "%" PRId64, p->version);
     CHECK(way == CLIME_BY_HTTP ? p->flat != NULL : p->exported);
-    enum clime_err rc = way == CLIME_BY_HTTP ? push_body(c, url, p, e) : push_handle(c, url, p, e);
+    enum clime_err rc = way == CLIME_BY_HTTP ? push_body(c, url, p, e) : push_handle(c, url, p, way, e);
     if (!rc && !(rc = clime_weight_version(c, url, label, e)) && strcmp(label, want))
         rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %s", url, label, want);
     return rc;

@@ -1,8 +1,9 @@
 /* Weights to a server, by one of the ways of enum clime_way. The label of a version is its number as text.
  *
  *   HTTP   PUT /weights/{version}: a safetensors body streamed from a host copy; the server checks its SHA-256
- *   SHARE  POST /update_weights_from_ipc: the server computes with the trainer's own memory; nothing is copied. Before
- *          the trainer rewrites it, clime_push_writing has the server's word that no step runs
+ *   IPC    POST /update_weights_from_ipc: the server, on a device of this host, copies from the trainer's own memory
+ * and compares the checksum SHARE  POST /update_weights_from_ipc: the server computes with the trainer's own memory;
+ * nothing is copied. Before the trainer rewrites it, clime_push_writing has the server's word that no step runs
  */
 #ifndef CLIME_TRAINER_SYNC_H
 #define CLIME_TRAINER_SYNC_H
@@ -10,7 +11,7 @@
 #include "common/http/client.h"
 #include "model/model.h"
 
-enum clime_way { CLIME_BY_HTTP, CLIME_BY_SHARE };
+enum clime_way { CLIME_BY_HTTP, CLIME_BY_IPC, CLIME_BY_SHARE };
 extern const char *const clime_way_names[]; /* for the log */
 
 struct clime_push {
@@ -22,16 +23,18 @@ struct clime_push {
     /* HTTP: filled by clime_push_body */
     const void *flat; /* host memory, layout.n elements; NULL = not asked for yet */
     char body_sha256[65];
-    /* SHARE: filled by clime_push_export */
+    /* IPC, SHARE: filled by clime_push_export */
     bool exported;
     uint8_t handle[CLIME_SHARE_BYTES];
+    uint64_t checksum; /* IPC; 0 = not asked for yet */
 };
 
 /* What HTTP needs: the host copy, and its hash by one pass over it. Does nothing the second time. Main thread. */
 void clime_push_body(struct clime_push *p);
 
-/* What SHARE needs: the handle of the model's weights (struct clime_model_options.shared). Main thread. */
-enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e);
+/* What IPC and SHARE need: the handle of the model's weights (struct clime_model_options.shared), for IPC their
+ * checksum too. Main thread. */
+enum clime_err clime_push_export(struct clime_push *p, enum clime_way way, struct clime_error *e);
 
 /* Pushes to one server ("http://host:port") and asks it which version it serves now. Any thread, its own client.
  * CLIME_ERR_INTERNAL when the server answers with another version, or refuses (the message holds its words). */

@@ -127,6 +127,7 @@ def undisturbed(model):
         ("no_cache", ["--server-disable-radix-cache", "--server-concurrency", "2"]),
         ("two_threads", ["--threads", "1", "--sglang-threads", "2"]),
         ("colocated", ["--colocate", "--num-servers", "2"]),
+        ("copied", ["--update-weight-transport", "ipc", "--num-servers", "2"]),
     ],
 )
 def test_same_weights(model, undisturbed, name, more):

@@ -56,7 +56,7 @@ static struct clime_learner *prepare(const char *name, const char *dtype, enum c
     if (clime_learner_prepare(&o, &l, &e)) fail_msg("%s", e.msg);
     own = clime_cpu_ops;
     own.own_memory = true;
-    own.alloc = counting_alloc;
+    own.alloc = own.alloc_shared = counting_alloc;
     own.memory = claimed_memory;
     l->model->ops = &own;
     ((struct clime_dev_head *)(void *)l->model->dev)->ops = &own;

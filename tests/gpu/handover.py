@@ -1,0 +1,125 @@
+"""Weights from trainer to server on one GPU, through the real programs: in place (--colocate), copied on the device, and
+over HTTP give the same weights and no gap; then the time of a hand-over for a larger model.
+
+    python3 tests/gpu/handover.py [BUILD] [hidden layers intermediate]    (default: build, and no larger model)
+
+Needs a GPU and nothing but Python's standard library. Exit status 1 when something is wrong.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build")
+LARGE = [int(x) for x in sys.argv[2:5]]
+WAYS = {"in place": ["--colocate"], "copy": ["--update-weight-transport", "ipc"],
+        "auto": [], "http": ["--update-weight-transport", "http"]}  # fmt: skip
+failures = []
+
+
+def check(good, what):
+    print(("ok      " if good else "FAILED  ") + what, flush=True)
+    if not good:
+        failures.append(what)
+
+
+def train(*words, **kw):
+    return subprocess.run([BUILD / "clime-train", *map(str, words)], check=True, capture_output=True, text=True, **kw)
+
+
+def init(folder, hidden, layers, intermediate, heads=8, kv=4, head_dim=64, vocab=()):
+    train("init", folder, "--family", "qwen3", "--hidden-size", hidden, "--intermediate-size", intermediate,
+          "--num-hidden-layers", layers, "--num-attention-heads", heads, "--num-key-value-heads", kv,
+          "--head-dim", head_dim, "--max-position-embeddings", 1024, *vocab)  # fmt: skip
+
+
+def rl(root, model, name, more, rollouts, size=(16, 4, 96)):
+    prompts, samples, length = size
+    run = root / name.replace(" ", "_")
+    words = [BUILD / "clime-train", "rl", "--run", run, "--hf-checkpoint", model, "--prompt-data", root / "task" / "train.jsonl",
+             "--input-key", "prompt", "--label-key", "label", "--rm-type", "random", "--num-rollout", rollouts,
+             "--rollout-batch-size", prompts, "--n-samples-per-prompt", samples, "--rollout-max-response-len", length,
+             "--lr", "1e-5", "--use-dynamic-batch-size", "--max-tokens-per-gpu", 4096, "--apply-chat-template",
+             "--save-interval", 1000, "--device", "cuda", "--dtype", "bf16", "--server-max-total-tokens", 65536, *more]  # fmt: skip
+    return run, [str(w) for w in words]
+
+
+def perf(run):
+    lines = [json.loads(line) for line in open(run / "metrics.jsonl")]
+    steps = [m for m in lines if m["kind"] == "train"]
+    gap = [m.get("train/train_rollout_logprob_abs_diff") for m in steps]
+    tokens = sum(m["train/logprob_gap_tokens"] for m in steps)
+    return gap, tokens, [m["perf/update_weights_time"] * 1e3 for m in lines if m["kind"] == "perf"]
+
+
+def small(root):
+    init(root / "small", 512, 4, 1024)
+    shas = {}
+    for name, more in WAYS.items():
+        run, words = rl(root, root / "small", f"small {name}", more, 4)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        sha = re.search(r"^done .*sha256 (\w{64})$", done.stdout, re.M)
+        if done.returncode or not sha:
+            check(False, f"{name}: {done.stdout[-1500:]} {done.stderr[-1500:]}")
+            continue
+        shas[name] = sha.group(1)
+        gap, tokens, ms = perf(run)
+        check(tokens > 0 and all(g == 0 for g in gap), f"{name}: gap {gap} over {tokens} tokens")
+        said = re.findall(r"weights go to .*", done.stdout + done.stderr)
+        print(f"        {said}; update {' '.join(f'{x:.1f}' for x in ms)} ms", flush=True)
+    check(len(set(shas.values())) == 1 and len(shas) == len(WAYS), f"one SHA-256 of the weights: {shas}")
+
+
+def large(root):
+    hidden, layers, intermediate = LARGE
+    t0 = time.time()
+    init(root / "large", hidden, layers, intermediate, heads=32, kv=8, head_dim=128, vocab=("--vocab-size", 151936))
+    print(f"large model made in {time.time() - t0:.1f} s", flush=True)
+    for name in ("in place", "copy"):
+        run, words = rl(root, root / "large", f"large {name}", WAYS[name], 1000, (8, 4, 64))
+        log = root / f"large {name}.log"
+        with open(log, "w") as out:
+            p = subprocess.Popen(words, stdout=out, stderr=out)
+        deadline = time.time() + 100
+        while p.poll() is None and time.time() < deadline and log.read_text().count("\nrollout  ") < 4:
+            time.sleep(0.2)
+        p.send_signal(signal.SIGKILL)  # the end of a run would write 12 bytes a parameter
+        p.wait()
+        text = log.read_text()
+        if text.count("\nrollout  ") < 4:
+            check(False, f"{name}: {text[-2000:]}")
+            continue
+        gap, tokens, ms = perf(run)
+        check(tokens > 0 and all(g == 0 for g in gap), f"large, {name}: gap {gap} over {tokens} tokens")
+        print("        " + re.findall(r"memory: .*", text)[-1])
+        print("        trainer, ms a hand-over: " + " ".join(f"{x:.2f}" for x in ms))
+        server = (run / "logs" / "server-0.log").read_text()
+        print("        server, ms in the engine: " + " ".join(re.findall(r"in flight, ([\d.]+) ms", server)))
+        for line in re.findall(r"^rollout  .*", text, re.M):
+            print("        " + line, flush=True)
+        time.sleep(2)  # the children see their parent gone
+
+
+def main():
+    root = pathlib.Path(tempfile.mkdtemp(prefix="handover-"))
+    try:
+        train("task", root / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
+        small(root)
+        if LARGE and not failures:
+            large(root)
+    finally:
+        for log in sorted(root.glob("*/logs/server-0.log")) if failures else []:
+            print(f"== {log}\n{log.read_text()[-1500:]}")
+        shutil.rmtree(root, ignore_errors=True)
+    print(f"{len(failures)} failed")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
