@@ -7,6 +7,8 @@
 #ifndef CLIME_KERNELS_CUDA_ATTN_CUH
 #define CLIME_KERNELS_CUDA_ATTN_CUH
 
+#include <float.h>
+
 #include "kernels/cuda/cuda_int.cuh"
 
 enum { ATTN_SPLIT = 256, ATTN_SPLIT_BLOCKS = ATTN_SPLIT / CLIME_PAGE };
@@ -57,14 +59,23 @@ static __device__ __forceinline__ float attn_exp2(float x) {
     return y;
 }
 
-/* A running softmax with unnormalised output: weights of e^(z - m) in base 2, their sum l. */
+/* A running softmax holds a reference m instead of the exact maximum: it grows only to a score that passes it by more
+ * than ATTN_SLACK (powers of 2), so that output seldom has to shrink. Weights are then below 2^ATTN_SLACK. */
+#define ATTN_LOWEST -FLT_MAX /* m of no keys; not -inf, which would make NaN of m - m */
+#define ATTN_SLACK 8.0f
+
+static __device__ __forceinline__ float attn_reference(float m, float z) {
+    return z > m + ATTN_SLACK ? z : m;
+}
+
+/* Two partial softmaxes become one; l: their sums of weights. */
 struct attn_weights {
-    float m, l, keep, add; /* the merged maximum and sum; factors of the old and the new output */
+    float m, l, keep, add; /* the merged reference and sum; factors of the old and the new output */
 };
 
 static __device__ __forceinline__ attn_weights attn_merge(float m, float l, float m_new, float l_new) {
     attn_weights w;
-    w.m = fmaxf(m, m_new);
+    w.m = attn_reference(m, m_new);
     w.keep = attn_exp2(m - w.m);
     w.add = attn_exp2(m_new - w.m);
     w.l = __fmaf_rn(l_new, w.add, l * w.keep);
@@ -75,9 +86,9 @@ static __device__ __forceinline__ float attn_merge_value(const attn_weights &w, 
     return __fmaf_rn(o_new, w.add, o * w.keep);
 }
 
-/* + 0: a zero is +0, whether its chain began with 0 + or not. */
-static __device__ __forceinline__ float attn_value(float o, float l) {
-    return o * (1.0f / l) + 0.0f;
+/* o times 1 / l. + 0: a zero is +0, whether its chain began with 0 + or not. */
+static __device__ __forceinline__ float attn_value(float o, float scale) {
+    return o * scale + 0.0f;
 }
 static __device__ __forceinline__ float attn_lse(float m, float l) {
     return (m + log2f(l)) * LN2;

@@ -17,6 +17,24 @@ template <int DH> struct warp_rows {
     float o[DH / 8][4], m[2], l[2];
 };
 
+/* Rows first .. + 15 of the span; pos is -1 for rows past its end. */
+template <int DH>
+static __device__ __forceinline__ void load_rows(const attn_args &a, const attn_span &s, int first,
+                                                 uint32_t (&q)[DH / 16][4], int (&pos)[2]) {
+    int lane = threadIdx.x & 31;
+    const bf16 *from[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = first + lane / 4 + h * 8;
+        pos[h] = row < s.n ? s.pos0 + row / s.group : -1;
+        from[h] = a.q + attn_row(a, s, row < s.n ? row : 0) * DH + lane % 4 * 2;
+    }
+#pragma unroll
+    for (int kk = 0; kk < DH / 16; kk++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) q[kk][e] = *(const uint32_t *)(from[e % 2] + kk * 16 + e / 2 * 8);
+}
+
 /* One block of keys from shared memory into the warp's running softmax. */
 template <int DH>
 static __device__ __forceinline__ void add_block(const attn_args &a, kv_stage<DH> *kv, int key0, warp_rows<DH> &r) {
@@ -33,11 +51,12 @@ static __device__ __forceinline__ void add_block(const attn_args &a, kv_stage<DH
         }
     }
     attn_mask(s, key0, r.pos);
-    attn_softmax(s, a.scale2, r.m, r.l, factor);
+    if (attn_softmax(s, a.scale2, r.m, r.l, factor)) {
 #pragma unroll
-    for (int n = 0; n < DH / 8; n++)
+        for (int n = 0; n < DH / 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) r.o[n][e] *= factor[e / 2];
+            for (int e = 0; e < 4; e++) r.o[n][e] *= factor[e / 2];
+    }
     uint32_t p[BLOCK / 16][4];
     attn_pack(p, s);
 #pragma unroll
@@ -60,7 +79,7 @@ static __device__ __forceinline__ void add_split(const attn_args &a, int seq, in
     for (int n = 0; n < DH / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) r.o[n][e] = 0;
-    r.m[0] = r.m[1] = -INFINITY;
+    r.m[0] = r.m[1] = ATTN_LOWEST;
     r.l[0] = r.l[1] = 0;
     for (int s = 0; s < STAGES - 1; s++) {
         if (first + s < last) fetch_block<DH, 32>(a, seq, head, first + s, n_keys, &ring[s]);
@@ -86,7 +105,7 @@ template <int DH> __global__ void __launch_bounds__(32) split_kernel(attn_args a
     int n_keys = rows.pos0 + rows.n / rows.group, first = split * ATTN_SPLIT_BLOCKS;
     if (first * BLOCK >= n_keys) return;
     warp_rows<DH> r;
-    attn_load_rows<DH>(a, rows, 0, r.q, r.pos);
+    load_rows<DH>(a, rows, 0, r.q, r.pos);
     int last = min(first + ATTN_SPLIT_BLOCKS, (n_keys + BLOCK - 1) / BLOCK);
     add_split<DH>(a, seq, head, first, last, n_keys, (kv_stage<DH> *)smem, r);
 #pragma unroll
@@ -115,7 +134,7 @@ __global__ void merge_kernel(attn_args a, int n_splits, const float *o, const fl
         m = w.m;
         l = w.l;
     }
-    a.out[row * a.Dh + i] = b_of(attn_value(sum, l));
+    a.out[row * a.Dh + i] = b_of(attn_value(sum, 1.0f / l));
     if (a.lse && i == 0) a.lse[row] = attn_lse(m, l);
 }
 

@@ -1,32 +1,33 @@
 /* Causal attention of prefill and training on wgmma, head sizes 64 and 128. Launched by attn_fwd.cu.
  *
  * Blocks of threads stay and take tile after tile, the longest first. A tile is 64 rows of (position, query head of one
- * KV head) for each of two warpgroups; a third one's first warp fetches blocks of 64 keys and values by tensor copies
- * into a ring. A warpgroup asks for the scores of the next block before it weighs the last one's values, so that its
- * softmax runs beside both its own product and the other group's (Shah et al. 2024). Queries, the output of the split
- * under way and the merged output of the splits before it live in registers.
+ * KV head) for each of two warpgroups that multiply. Of a third one, a warp looks for tiles and brings their queries,
+ * another brings blocks of 64 keys and values into a ring, so that both run ahead. A warpgroup asks for the scores of
+ * the next block before it weighs the last one's values, so that its softmax runs beside both its own product and the
+ * other group's (Shah et al. 2024). Queries, the output of the split under way and the merged output of the splits
+ * before it live in registers; they decide how fast this is, see docs/performance.md before adding any.
  *
  * What is computed is attn_rows.cuh's and attn.cuh's: bit for bit what decode computes. */
 #include "kernels/cuda/attn_rows.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-enum { CONSUMERS = 2, ROWS = CONSUMERS * 64, THREADS = (CONSUMERS + 1) * 128, PANEL = CLIME_PAGE * 128 };
+enum { CONSUMERS = 2, ROWS = CONSUMERS * 64, THREADS = (CONSUMERS + 1) * 128, PANEL = CLIME_PAGE * 128, TILES = 4 };
 
-/* A tile, from the warp that fetches to those that multiply. */
+/* A tile, from the warp that finds it to those that work on it. */
 struct tile_info {
     attn_span rows;
-    int first, n_blocks; /* its first row in the span; blocks of keys that any row sees, 0: there are no more tiles */
+    int seq, first, n_blocks; /* its first row in the span; blocks of keys that any row sees, 0: there are no more */
 };
 
 template <int DH> struct fwd_shared {
-    static constexpr int STAGES = DH == 128 ? 6 : 10;
+    static constexpr int STAGES = 512 / DH;
     struct {
         char k[DH / 64][PANEL], v[DH / 64][PANEL];
     } ring[STAGES];
-    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES];
-    uint64_t v_tail;
-    uint64_t tile_full[2], tile_empty[2];
-    tile_info tile[2];
+    bf16 q[ROWS][DH + 8], out[ROWS][DH + 8]; /* 16 bytes of padding: ldmatrix without bank conflicts */
+    uint64_t k_full[STAGES], k_empty[STAGES], v_full[STAGES], v_empty[STAGES], v_tail;
+    uint64_t tile_full[TILES], tile_empty[TILES], q_full, q_empty;
+    tile_info tile[TILES];
 };
 
 /* A place in a ring: which stage, and the parity of the phase that fills it. */
@@ -37,7 +38,7 @@ template <int STAGES> struct ring_at {
     }
 };
 
-/* ---- the warp that fetches ---- */
+/* ---- the warp that finds tiles ---- */
 
 /* Of a sequence's tiles, how many end before position p. */
 static __device__ __forceinline__ int tiles_before(const attn_span &s, int p) {
@@ -58,7 +59,7 @@ static __device__ __forceinline__ int tiles_from(const attn_args &a, int head, i
 }
 
 /* The rank-th tile of a KV head, those that end latest first. One warp; every lane gets it. */
-static __device__ __forceinline__ tile_info find_tile(const attn_args &a, int head, int rank, int max_len, int *seq) {
+static __device__ tile_info find_tile(const attn_args &a, int head, int rank, int max_len) {
     int low = 0, high = max_len; /* the last position p that more than `rank` tiles reach: low <= p < high */
     while (high - low > 1) {
         int mid = (low + high) / 2;
@@ -84,14 +85,45 @@ static __device__ __forceinline__ tile_info find_tile(const attn_args &a, int he
         unsigned over = __ballot_sync(0xffffffffu, upto > left);
         if (over) {
             int found = __ffs(over) - 1;
-            *seq = base + found;
-            rows = attn_rows_of(a, *seq, head);
+            rows = attn_rows_of(a, base + found, head);
             int first = (tiles_before(rows, low) + left - __shfl_sync(0xffffffffu, upto - n, found)) * ROWS;
-            return {rows, first, low / CLIME_PAGE + 1};
+            return {rows, base + found, first, low / CLIME_PAGE + 1};
         }
         left -= __shfl_sync(0xffffffffu, upto, 31);
     }
 }
+
+template <int DH>
+static __device__ void find_tiles(const attn_args &a, int n_items, int max_len, int *ticket, fwd_shared<DH> &s) {
+    int lane = threadIdx.x & 31, q_parity = 1; /* parities: of the phases that empty */
+    ring_at<TILES> at = {0, 1};
+    for (;;) {
+        int item = 0;
+        if (lane == 0) {
+            item = atomicAdd(ticket, 1);
+            if (item == n_items + (int)gridDim.x - 1) *ticket = 0; /* the last of all: for the next launch */
+        }
+        item = __shfl_sync(0xffffffffu, item, 0);
+        tile_info t = {};
+        if (item < n_items) t = find_tile(a, item % a.HK, item / a.HK, max_len);
+        barrier_wait(&s.tile_empty[at.stage], at.parity);
+        if (lane == 0) {
+            s.tile[at.stage] = t;
+            barrier_arrive(&s.tile_full[at.stage]);
+        }
+        at.next();
+        if (t.n_blocks == 0) return;
+        barrier_wait(&s.q_empty, q_parity);
+        q_parity ^= 1;
+        int n = min(ROWS, t.rows.n - t.first);
+        if (lane == 0) barrier_expect(&s.q_full, n * DH * (int)sizeof(bf16));
+        __syncwarp();
+        for (int r = lane; r < n; r += 32)
+            bulk_copy(s.q[r], a.q + attn_row(a, t.rows, t.first + r) * DH, DH * sizeof(bf16), &s.q_full);
+    }
+}
+
+/* ---- the warp that brings keys and values ---- */
 
 /* Values past the end of a sequence are not its own, and 0 x NaN is NaN: they become zeros before anyone reads. */
 template <int DH> static __device__ __forceinline__ void clear_values(char (&v)[DH / 64][PANEL], int from) {
@@ -103,32 +135,19 @@ template <int DH> static __device__ __forceinline__ void clear_values(char (&v)[
 }
 
 template <int DH>
-static __device__ void fetch(const attn_args &a, const CUtensorMap &k_map, const CUtensorMap &v_map, int n_items,
-                             int max_len, int *ticket, fwd_shared<DH> &s) {
+static __device__ void fetch(const attn_args &a, const CUtensorMap &k_map, const CUtensorMap &v_map,
+                             fwd_shared<DH> &s) {
     int lane = threadIdx.x & 31, tail_parity = 0;
     ring_at<fwd_shared<DH>::STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
-    ring_at<2> tile_at = {0, 1};
-    for (;;) {
-        int item = 0, seq = 0;
-        if (lane == 0) {
-            item = atomicAdd(ticket, 1);
-            if (item == n_items + (int)gridDim.x - 1) *ticket = 0; /* the last of all: for the next launch */
-        }
-        item = __shfl_sync(0xffffffffu, item, 0);
-        tile_info t = {};
-        if (item < n_items) t = find_tile(a, item % a.HK, item / a.HK, max_len, &seq);
-        barrier_wait(&s.tile_empty[tile_at.stage], tile_at.parity);
-        if (lane == 0) {
-            s.tile[tile_at.stage] = t;
-            barrier_arrive(&s.tile_full[tile_at.stage]);
-        }
-        tile_at.next();
+    ring_at<TILES> tile_at = {0, 0};
+    for (;; tile_at.next()) {
+        barrier_wait(&s.tile_full[tile_at.stage], tile_at.parity);
+        tile_info t = s.tile[tile_at.stage];
         if (t.n_blocks == 0) return;
-
         int n_keys = t.rows.pos0 + t.rows.n / t.rows.group, page = 0;
         for (int b = 0; b < t.n_blocks; b++) {
             if (a.page_table && b % 32 == 0 && b + lane < t.n_blocks)
-                page = a.page_table[(size_t)seq * a.max_pages + b + lane];
+                page = a.page_table[(size_t)t.seq * a.max_pages + b + lane];
             int row = t.rows.row0 + b * CLIME_PAGE, column = t.rows.head * DH;
             if (a.page_table) {
                 row = (__shfl_sync(0xffffffffu, page, b % 32) * a.HK + t.rows.head) * CLIME_PAGE;
@@ -158,6 +177,8 @@ static __device__ void fetch(const attn_args &a, const CUtensorMap &k_map, const
             }
             at.next();
         }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&s.tile_empty[tile_at.stage]);
     }
 }
 
@@ -195,54 +216,99 @@ static __device__ __forceinline__ void issue_values(float (&o)[DH / 8][4], const
 /* What is known of all splits that have ended. */
 template <int DH> struct merged_rows { float o[DH / 8][4], m[2], l[2]; };
 
-/* A split has ended: its maximum and sum join the others, and a fresh softmax begins. The outputs follow by w. */
+/* A split has ended: its reference and sum join the others, and a fresh softmax begins. The outputs follow by w.
+ * Returns whether any row's earlier output shrinks. */
 template <int DH>
-static __device__ __forceinline__ void end_split(merged_rows<DH> &all, float (&m)[2], float (&l)[2],
+static __device__ __forceinline__ bool end_split(merged_rows<DH> &all, float (&m)[2], float (&l)[2],
                                                  attn_weights (&w)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         w[h] = attn_merge(all.m[h], all.l[h], m[h], attn_quad_sum(l[h]));
         all.m[h] = w[h].m;
         all.l[h] = w[h].l;
-        m[h] = -INFINITY;
+        m[h] = ATTN_LOWEST;
         l[h] = 0;
     }
+    return __any_sync(0xffffffffu, w[0].keep != 1 || w[1].keep != 1);
 }
 
+/* attn_merge_value of all outputs. */
 template <int DH>
-static __device__ __forceinline__ void merge(merged_rows<DH> &all, const attn_weights (&w)[2],
+static __device__ __forceinline__ void merge(merged_rows<DH> &all, const attn_weights (&w)[2], bool shrinks,
                                              const float (&o)[DH / 8][4]) {
+    if (shrinks) {
+#pragma unroll
+        for (int n = 0; n < DH / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) all.o[n][e] *= w[e / 2].keep;
+    }
 #pragma unroll
     for (int n = 0; n < DH / 8; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) all.o[n][e] = attn_merge_value(w[e / 2], all.o[n][e], o[n][e]);
+        for (int e = 0; e < 4; e++) all.o[n][e] = __fmaf_rn(o[n][e], w[e / 2].add, all.o[n][e]);
+}
+
+/* The warp's rows, first .. of the span, to memory: through shared memory, so that a row is one copy. */
+template <int DH>
+static __device__ __forceinline__ void store(const attn_args &a, const attn_span &rows, int first,
+                                             const merged_rows<DH> &all, bf16 (*at)[DH + 8]) {
+    int lane = threadIdx.x & 31;
+    float scale[2] = {1.0f / all.l[0], 1.0f / all.l[1]};
+    bulk_store_wait_read(); /* the tile before has left */
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < DH / 8; n += 2) {
+        uint32_t r[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            r[e] = pack2(attn_value(all.o[n + e / 2][e % 2 * 2], scale[e % 2]),
+                         attn_value(all.o[n + e / 2][e % 2 * 2 + 1], scale[e % 2]));
+        stmatrix_x4(&at[lane % 16][n * 8 + lane / 16 * 8], r);
+    }
+    fence_async();
+    __syncwarp();
+    if (lane < 16 && first + lane < rows.n)
+        bulk_store(a.out + attn_row(a, rows, first + lane) * DH, at[lane], DH * sizeof(bf16));
+    bulk_store_commit();
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = first + lane / 4 + h * 8;
+        if (a.lse && lane % 4 == 0 && row < rows.n) a.lse[attn_row(a, rows, row)] = attn_lse(all.m[h], all.l[h]);
+    }
 }
 
 template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared<DH> &s) {
-    int group_of_warps = uniform(threadIdx.x / 128 - 1), warp = threadIdx.x / 32 % 4, lane = threadIdx.x & 31;
+    int group_of_warps = uniform(threadIdx.x / 128 - 1), lane = threadIdx.x & 31;
+    int warp = uniform(threadIdx.x / 32 - 4), q_parity = 0;
     ring_at<fwd_shared<DH>::STAGES> at = {0, 0};
-    ring_at<2> tile_at = {0, 0};
-    for (;;) {
+    ring_at<TILES> tile_at = {0, 0};
+    for (;; tile_at.next()) {
         barrier_wait(&s.tile_full[tile_at.stage], tile_at.parity);
-        tile_info t = s.tile[tile_at.stage];
+        const tile_info &t = s.tile[tile_at.stage];
+        int n_all = uniform(t.n_blocks), n_blocks = 0, min_pos = 0;
+        if (n_all == 0) break;
+        uint32_t q[DH / 16][4], p[CLIME_PAGE / 16][4];
+        int pos[2];
+        {
+            attn_span rows = t.rows;
+            int first = t.first + group_of_warps * 64; /* of the warpgroup's rows */
+            min_pos = uniform(rows.pos0 + first / rows.group);
+            if (first < rows.n) n_blocks = (rows.pos0 + (min(first + 64, rows.n) - 1) / rows.group) / CLIME_PAGE + 1;
+            n_blocks = uniform(n_blocks);
+#pragma unroll
+            for (int h = 0; h < 2; h++) pos[h] = rows.pos0 + (t.first + warp * 16 + lane / 4 + h * 8) / rows.group;
+        }
+        barrier_wait(&s.q_full, q_parity);
+        q_parity ^= 1;
+#pragma unroll
+        for (int kk = 0; kk < DH / 16; kk++) ldmatrix_x4(q[kk], &s.q[warp * 16 + lane % 16][kk * 16 + lane / 16 * 8]);
         __syncwarp();
-        release(&s.tile_empty[tile_at.stage]);
-        tile_at.next();
-        if (uniform(t.n_blocks) == 0) return;
-        int n_all = uniform(t.n_blocks), first = t.first + group_of_warps * 64; /* of the warpgroup's rows */
-        int n_blocks = 0, min_pos = t.rows.pos0 + first / t.rows.group;
-        if (first < t.rows.n)
-            n_blocks = (t.rows.pos0 + (min(first + 64, t.rows.n) - 1) / t.rows.group) / CLIME_PAGE + 1;
-        n_blocks = uniform(n_blocks);
-        min_pos = uniform(min_pos);
+        release(&s.q_empty);
 
         if (n_blocks > 0) {
-            uint32_t q[DH / 16][4], p[CLIME_PAGE / 16][4];
-            int pos[2];
-            attn_load_rows<DH>(a, t.rows, first + warp * 16, q, pos);
             float z[CLIME_PAGE / 8][4], o[DH / 8][4] = {}, factor[2];
-            merged_rows<DH> all = {{}, {-INFINITY, -INFINITY}, {}};
-            float m[2] = {-INFINITY, -INFINITY}, l[2] = {};
+            merged_rows<DH> all = {{}, {ATTN_LOWEST, ATTN_LOWEST}, {}};
+            float m[2] = {ATTN_LOWEST, ATTN_LOWEST}, l[2] = {};
             attn_weights w[2];
 
             barrier_wait(&s.k_full[at.stage], at.parity);
@@ -258,7 +324,7 @@ template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared
             for (int b = 1; b < n_blocks; b++) {
                 ring_at<fwd_shared<DH>::STAGES> before = at;
                 at.next();
-                bool fresh = b % ATTN_SPLIT_BLOCKS == 0;
+                bool fresh = b % ATTN_SPLIT_BLOCKS == 0, shrinks = false;
                 barrier_wait(&s.k_full[at.stage], at.parity);
                 wgmma_hold(o);
                 wgmma_fence();
@@ -268,9 +334,9 @@ template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared
                 wgmma_wait<1>();
                 wgmma_hold(z);
                 release(&s.k_empty[at.stage]);
-                if (fresh) end_split(all, m, l, w);
+                if (fresh) shrinks = end_split(all, m, l, w);
                 if ((b + 1) * CLIME_PAGE > min_pos + 1) attn_mask(z, b * CLIME_PAGE, pos);
-                attn_softmax(z, a.scale2, m, l, factor);
+                bool grew = attn_softmax(z, a.scale2, m, l, factor);
                 /* All of this ran beside the product of the values before. The branch of the barrier keeps it so: ptxas
                  * moves a wait for wgmma up to the beginning of its basic block. */
                 wgmma_hold(z);
@@ -279,8 +345,8 @@ template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared
                 wgmma_hold(o);
                 release(&s.v_empty[before.stage]);
                 if (fresh) {
-                    merge(all, w, o);
-                } else {
+                    merge(all, w, shrinks, o);
+                } else if (grew) {
 #pragma unroll
                     for (int n = 0; n < DH / 8; n++)
 #pragma unroll
@@ -291,24 +357,16 @@ template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared
             wgmma_hold(o);
             wgmma_fence();
             issue_values<DH>(o, p, s.ring[at.stage].v, (n_blocks - 1) % ATTN_SPLIT_BLOCKS != 0);
-            end_split(all, m, l, w);
+            bool shrinks = end_split(all, m, l, w);
             wgmma_wait<0>();
             wgmma_hold(o);
             release(&s.v_empty[at.stage]);
             at.next();
-            merge(all, w, o);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                if (pos[h] < 0) continue;
-                size_t row = attn_row(a, t.rows, first + warp * 16 + lane / 4 + h * 8);
-                bf16 *out = a.out + row * DH + lane % 4 * 2;
-#pragma unroll
-                for (int n = 0; n < DH / 8; n++)
-                    *(uint32_t *)(out + n * 8) =
-                        pack2(attn_value(all.o[n][h * 2], all.l[h]), attn_value(all.o[n][h * 2 + 1], all.l[h]));
-                if (a.lse && lane % 4 == 0) a.lse[row] = attn_lse(all.m[h], all.l[h]);
-            }
+            merge(all, w, shrinks, o);
+            store<DH>(a, t.rows, t.first + warp * 16, all, &s.out[warp * 16]);
         }
+        __syncwarp();
+        release(&s.tile_empty[tile_at.stage]);
         for (int b = n_blocks; b < n_all; b++, at.next()) { /* blocks that only the other group's rows see */
             barrier_wait(&s.k_full[at.stage], at.parity);
             release(&s.k_empty[at.stage]);
@@ -316,6 +374,7 @@ template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared
             release(&s.v_empty[at.stage]);
         }
     }
+    bulk_store_wait_read();
 }
 
 template <int DH>
@@ -331,19 +390,24 @@ __global__ void __launch_bounds__(THREADS, 1)
             barrier_init(&s.k_empty[i], CONSUMERS * 4);
             barrier_init(&s.v_empty[i], CONSUMERS * 4);
         }
-        for (int i = 0; i < 2; i++) {
+        for (int i = 0; i < TILES; i++) {
             barrier_init(&s.tile_full[i], 1);
-            barrier_init(&s.tile_empty[i], CONSUMERS * 4);
+            barrier_init(&s.tile_empty[i], CONSUMERS * 4 + 1);
         }
         barrier_init(&s.v_tail, 1);
+        barrier_init(&s.q_full, 1);
+        barrier_init(&s.q_empty, CONSUMERS * 4);
         barrier_init_done();
     }
     __syncthreads();
     if (threadIdx.x < 128) {
-        registers_down<40>();
-        if (threadIdx.x < 32) fetch<DH>(a, k_map, v_map, n_items, max_len, ticket, s);
+        registers_down<24>();
+        if (threadIdx.x < 32)
+            find_tiles<DH>(a, n_items, max_len, ticket, s);
+        else if (threadIdx.x < 64)
+            fetch<DH>(a, k_map, v_map, s);
     } else {
-        registers_up<232>();
+        registers_up<240>();
         multiply<DH>(a, s);
     }
 }

@@ -62,7 +62,7 @@ __global__ void plain_fwd_kernel(attn_args a, int T) {
     }
 #pragma unroll
     for (int c = 0; c < LANE_DIMS; c++)
-        if (c * 32 + lane < a.Dh) a.out[(size_t)row * a.Dh + c * 32 + lane] = b_of(attn_value(o[c], l));
+        if (c * 32 + lane < a.Dh) a.out[(size_t)row * a.Dh + c * 32 + lane] = b_of(attn_value(o[c], 1.0f / l));
     if (a.lse && lane == 0) a.lse[row] = attn_lse(m, l);
 }
 

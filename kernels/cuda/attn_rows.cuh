@@ -1,5 +1,5 @@
-/* What decode and prefill do alike with a warp's 16 rows of (position, query head of one KV head): load them as
- * fragments of mma's A, turn one block's scores into weights. A lane holds parts of rows lane / 4 (index 0) and
+/* What decode and prefill do alike with a warp's 16 rows of (position, query head of one KV head): find them, turn one
+ * block's scores into weights. A lane holds parts of rows lane / 4 (index 0) and
  * lane / 4 + 8 (index 1), in wgmma's accumulators as in mma.sync's. This is where attention's bits are defined; who
  * multiplies, and in which tile a row lies, does not show. */
 #ifndef CLIME_KERNELS_CUDA_ATTN_ROWS_CUH
@@ -22,24 +22,6 @@ static __device__ __forceinline__ size_t attn_row(const attn_args &a, const attn
     return (size_t)(s.row0 + row / s.group) * a.H + s.head * s.group + row % s.group;
 }
 
-/* Rows first .. + 15 of the span; pos is -1 for rows past its end. */
-template <int DH>
-static __device__ __forceinline__ void attn_load_rows(const attn_args &a, const attn_span &s, int first,
-                                                      uint32_t (&q)[DH / 16][4], int (&pos)[2]) {
-    int lane = threadIdx.x & 31;
-    const bf16 *from[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        int row = first + lane / 4 + h * 8;
-        pos[h] = row < s.n ? s.pos0 + row / s.group : -1;
-        from[h] = a.q + attn_row(a, s, row < s.n ? row : 0) * DH + lane % 4 * 2;
-    }
-#pragma unroll
-    for (int kk = 0; kk < DH / 16; kk++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) q[kk][e] = *(const uint32_t *)(from[e % 2] + kk * 16 + e / 2 * 8);
-}
-
 /* Keys that a row may not see. Nothing changes in a block that ends before the row's position. */
 static __device__ __forceinline__ void attn_mask(float (&s)[CLIME_PAGE / 8][4], int key0, const int (&pos)[2]) {
     int first = key0 + threadIdx.x % 4 * 2;
@@ -50,30 +32,45 @@ static __device__ __forceinline__ void attn_mask(float (&s)[CLIME_PAGE / 8][4], 
             if (first + n * 8 + e % 2 > pos[e / 2]) s[n][e] = -INFINITY;
 }
 
-/* Scores of a block become weights 2^(z - m), z = score * scale2. m: the rows' running maximum of z, the same in a
- * quad; l: each lane's sum of its own weights (attn_quad_sum ends a split); factor: what earlier output shrinks by. */
-static __device__ __forceinline__ void attn_softmax(float (&s)[CLIME_PAGE / 8][4], float scale2, float (&m)[2],
+/* Scores of a block become weights 2^(z - m), z = score * scale2. m: the rows' references, the same in a quad; l: each
+ * lane's sum of its own weights (attn_quad_sum ends a split). Returns whether any row of the warp has a new reference;
+ * then factor[] is what its earlier output shrinks by, 1 where it has none. */
+static __device__ __forceinline__ bool attn_softmax(float (&s)[CLIME_PAGE / 8][4], float scale2, float (&m)[2],
                                                     float (&l)[2], float (&factor)[2]) {
+    float top[4], sum[4];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float top = fmaxf(s[0][h * 2], s[0][h * 2 + 1]);
+    for (int e = 0; e < 4; e++) top[e] = s[0][e];
 #pragma unroll
-        for (int n = 1; n < CLIME_PAGE / 8; n++) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-        float most = fmaxf(m[h], top * scale2), zero = most == -INFINITY ? 0.0f : most, sum[2] = {};
-        factor[h] = attn_exp2(m[h] - zero);
-        m[h] = most;
+    for (int n = 1; n < CLIME_PAGE / 8; n++)
 #pragma unroll
-        for (int n = 0; n < CLIME_PAGE / 8; n++)
+        for (int e = 0; e < 4; e++) top[e] = fmaxf(top[e], s[n][e]);
+    top[0] = fmaxf(top[0], top[1]);
+    top[1] = fmaxf(top[2], top[3]);
+    bool more = top[0] * scale2 > m[0] + ATTN_SLACK || top[1] * scale2 > m[1] + ATTN_SLACK;
+    bool any = __any_sync(0xffffffffu, more);
+    if (any) {
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float p = attn_exp2(__fmaf_rn(s[n][h * 2 + e], scale2, -zero));
-                s[n][h * 2 + e] = p;
-                sum[e] += p;
-            }
-        l[h] = __fmaf_rn(l[h], factor[h], sum[0] + sum[1]);
+        for (int x = 1; x < 4; x *= 2)
+#pragma unroll
+            for (int h = 0; h < 2; h++) top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], x));
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float before = m[h];
+            m[h] = attn_reference(before, top[h] * scale2);
+            factor[h] = attn_exp2(before - m[h]);
+            l[h] *= factor[h];
+        }
     }
+#pragma unroll
+    for (int n = 0; n < CLIME_PAGE / 8; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[n][e] = attn_exp2(__fmaf_rn(s[n][e], scale2, -m[e / 2]));
+            sum[e] = n == 0 ? s[n][e] : sum[e] + s[n][e];
+        }
+    l[0] += sum[0] + sum[1];
+    l[1] += sum[2] + sum[3];
+    return any;
 }
 
 static __device__ __forceinline__ float attn_quad_sum(float l) {

@@ -172,6 +172,14 @@ static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], const vo
                  : "r"(at));
 }
 
+/* The other way: lane i gives the address of row i % 8 of matrix i / 8. */
+static __device__ __forceinline__ void stmatrix_x4(void *smem, const uint32_t r[4]) {
+    uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};\n" ::"r"(at), "r"(r[0]), "r"(r[1]),
+                 "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
 static __device__ __forceinline__ void cp_async16(void *smem, const void *global, bool valid) {
     uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
     int bytes = valid ? 16 : 0; /* the rest is filled with zeros */

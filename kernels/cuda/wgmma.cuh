@@ -74,6 +74,20 @@ static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *
                  : "memory");
 }
 
+/* The way back, per thread: copies to global memory, in groups; wait until all of the thread's have read what they copy
+ * (it may be overwritten, or the block may end). What threads wrote needs fence_async() before. */
+static __device__ __forceinline__ void bulk_store(void *to, const void *from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(shared_address(from)),
+                 "r"(bytes)
+                 : "memory");
+}
+static __device__ __forceinline__ void bulk_store_commit() {
+    asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+static __device__ __forceinline__ void bulk_store_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+}
+
 static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
 }
@@ -199,7 +213,8 @@ static __device__ __forceinline__ void wgmma_rs(float (&d)[16][4], const uint32_
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TRANS_B));
 }
 
-/* Registers a thread of the calling warpgroup may use from here on: a multiple of 8, 24 to 240. */
+/* Registers a thread of the calling warpgroup may use from here on: a multiple of 8, 24 to 240. All warpgroups together
+ * may have what the block was launched with (168 a thread for 384 threads); with more, registers_up waits for ever. */
 template <int N> static __device__ __forceinline__ void registers_up() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
 }
