@@ -5,7 +5,9 @@
  *   clime-train rl --custom-advantage-function-path custom_algorithm.so
  *   clime-train rl --loss-type custom_loss --custom-loss-function-path custom_algorithm.so
  *
- * Each option uses one of the three functions below; they may be used together or alone. trainer/plugin.h says what
+ *   clime-train rl --dynamic-sampling-filter-path ./custom_algorithm.so
+ *
+ * Each option uses one of the functions below; they may be used together or alone. trainer/plugin.h says what
  * they are given and what they must set. */
 #include "trainer/plugin.h"
 
@@ -55,5 +57,17 @@ static int loss(const struct clime_plugin_loss *l, double *pg, double *g, char *
     return 0;
 }
 
-const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .name = "custom_algorithm", .rewards = rewards,
-                                          .advantages = advantages, .loss = loss};
+/* Filter: a group is worth training on when some answer is right and some answer is wrong. */
+static int filter(const struct clime_plugin_sample *const *samples, int32_t n, struct clime_plugin_verdict *v,
+                  char *error, size_t error_bytes) {
+    int right = 0;
+    (void)error, (void)error_bytes;
+    for (int i = 0; i < n; i++) right += samples[i]->reward > 0.5;
+    v->keep = right > 0 && right < n;
+    snprintf(v->reason, sizeof v->reason, right ? "all_right" : "all_wrong");
+    return 0;
+}
+
+const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD,  .name = "custom_algorithm",
+                                          .rewards = rewards, .advantages = advantages,
+                                          .loss = loss,       .filter = filter};

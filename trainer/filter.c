@@ -31,13 +31,18 @@ static const struct {
     {"check_reward_nonzero_std_with_fallback", nonzero_std_with_fallback},
 };
 
+bool clime_filter_is_library(const char *path) {
+    size_t n = path ? strlen(path) : 0;
+    return n > 0 && (strchr(path, '/') || (n > 3 && !strcmp(path + n - 3, ".so")));
+}
+
 clime_filter_fn *clime_filter_find(const char *path, struct clime_error *e) {
     const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
     for (size_t i = 0; i < CLIME_COUNT(filters); i++)
         if (!strcmp(filters[i].name, name)) return filters[i].fn;
     clime_fail(e, CLIME_ERR_INPUT,
-               "--dynamic-sampling-filter-path %s: there is no such filter; there are check_reward_nonzero_std and "
-               "check_reward_nonzero_std_with_fallback",
+               "--dynamic-sampling-filter-path %s: there is no such filter; there are check_reward_nonzero_std, "
+               "check_reward_nonzero_std_with_fallback and shared libraries",
                path);
     return NULL;
 }

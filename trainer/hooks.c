@@ -55,11 +55,12 @@ static enum clime_err check_sizes(const struct clime_plugin *p, const char *path
 static bool has(const struct clime_plugin *p, enum clime_hook_kind kind) {
     return kind == CLIME_HOOK_REWARDS      ? p->rewards != NULL
            : kind == CLIME_HOOK_ADVANTAGES ? p->advantages != NULL
-                                           : p->loss != NULL;
+           : kind == CLIME_HOOK_LOSS       ? p->loss != NULL
+                                           : p->filter != NULL;
 }
 
 static enum clime_err load(struct clime_hook *h, enum clime_hook_kind kind, struct clime_error *e) {
-    static const char *const member[] = {"rewards", "advantages", "loss"};
+    static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss", "filter"};
     char *real = realpath(h->path, NULL); /* a name without a slash would be looked for in the system's folders */
     if (!real) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", h->path, strerror(errno));
     enum clime_err rc = hash_file(real, h->sha256, e);
@@ -207,4 +208,22 @@ enum clime_err clime_hook_loss(const struct clime_hook *h, const struct clime_st
     int rc = h->plugin.loss(&l, pg, g, reason, sizeof reason - 1);
     free(place);
     return rc ? failed(h, "loss", reason, e) : CLIME_OK;
+}
+
+enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample *const *members, int n,
+                                 struct clime_verdict *out, struct clime_error *e) {
+    char reason[REASON_BYTES] = "";
+    struct clime_plugin_verdict v = {0};
+    struct clime_plugin_sample *samples = xcalloc((size_t)n, sizeof *samples);
+    const struct clime_plugin_sample **pointers = xcalloc((size_t)n, sizeof *pointers);
+    for (int i = 0; i < n; i++) {
+        samples[i] = view_of(members[i]);
+        pointers[i] = &samples[i];
+    }
+    int rc = h->plugin.filter(pointers, n, &v, reason, sizeof reason - 1);
+    free(samples);
+    free(pointers);
+    *out = (struct clime_verdict){.keep = v.keep != 0, .keep_when_insufficient = v.keep_when_insufficient != 0};
+    snprintf(out->reason, sizeof out->reason, "%.*s", (int)sizeof v.reason - 1, v.reason[0] ? v.reason : "unnamed");
+    return rc ? failed(h, "filter", reason, e) : CLIME_OK;
 }

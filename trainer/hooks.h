@@ -8,9 +8,10 @@
 
 #include "common/err.h"
 #include "trainer/algorithm/stream.h"
+#include "trainer/choose.h"
 #include "trainer/plugin.h"
 
-enum clime_hook_kind { CLIME_HOOK_REWARDS, CLIME_HOOK_ADVANTAGES, CLIME_HOOK_LOSS };
+enum clime_hook_kind { CLIME_HOOK_REWARDS, CLIME_HOOK_ADVANTAGES, CLIME_HOOK_LOSS, CLIME_HOOK_FILTER, CLIME_HOOKS };
 
 struct clime_hook {
     void *handle;
@@ -41,5 +42,9 @@ enum clime_err clime_hook_advantages(const struct clime_hook *h, const struct cl
 /* The policy term of sample i of the stream, arrays as in trainer/plugin.h. */
 enum clime_err clime_hook_loss(const struct clime_hook *h, const struct clime_stream *s, int i, bool has_ref,
                                const struct clime_plugin_loss *t, double *pg, double *g, struct clime_error *e);
+
+/* The verdict over a finished group of n samples. */
+enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample *const *members, int n,
+                                 struct clime_verdict *out, struct clime_error *e);
 
 #endif

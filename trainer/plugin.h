@@ -67,6 +67,13 @@ struct clime_plugin_loss {
     double eps_clip, eps_clip_high;
 };
 
+/* What a filter says of a group; all zero when it is called. */
+struct clime_plugin_verdict {
+    int32_t keep;                   /* 1 = train on it */
+    int32_t keep_when_insufficient; /* 1 = train on it all the same where dropping it would mean to sample more */
+    char reason[64];                /* why not: one word, counted in rollout/dynamic_filter/drop_REASON */
+};
+
 struct clime_plugin {
     uint32_t abi, bytes, sample_bytes, rollout_bytes, loss_bytes; /* CLIME_PLUGIN_HEAD */
     const char *name;
@@ -83,6 +90,10 @@ struct clime_plugin {
      * not weighted, and g[n], the derivative of sum_u w[u] pg[u] by logp. KL and entropy terms are added as the options
      * say. A term may depend on all tokens of its sample, not on other samples: packing must not change results. */
     int (*loss)(const struct clime_plugin_loss *l, double *pg, double *g, char *error, size_t error_bytes);
+
+    /* --dynamic-sampling-filter-path: is this finished group of n samples worth training on? */
+    int (*filter)(const struct clime_plugin_sample *const *samples, int32_t n, struct clime_plugin_verdict *v,
+                  char *error, size_t error_bytes);
 };
 
 #define CLIME_PLUGIN_HEAD                                                                                              \

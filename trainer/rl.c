@@ -136,8 +136,19 @@ static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
     return CLIME_OK;
 }
 
+/* --replay: every step of the record, which recovery runs and compares; nothing is generated. */
+static enum clime_err replay(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc = clime_rl_recover(rl, e);
+    if (rc) return rc;
+    if (rl->step == 0) return clime_fail(e, CLIME_ERR_INPUT, "--replay %s: it has no step", rl->o.replay);
+    rl->num_rollout = rl->rollouts_done;
+    clime_progress_line(&rl->progress, "replayed %s: every loss, gradient norm and SHA-256 as recorded", rl->o.replay);
+    return finish(rl, e);
+}
+
 static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc;
+    if (rl->o.replay) return replay(rl, e);
     if ((rc = clime_rl_recover(rl, e)) || (rc = clime_rl_publish(rl, e)) || (rc = clime_rl_open_client(rl, e)))
         return rc;
     for (;;) {

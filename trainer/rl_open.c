@@ -20,6 +20,7 @@
 #include "trainer/filter.h"
 #include "trainer/folder.h"
 #include "trainer/generate.h"
+#include "trainer/ledger/copy.h"
 #include "trainer/ledger/events.h"
 #include "trainer/reward/reward.h"
 #include "trainer/rl_run.h"
@@ -51,7 +52,9 @@ static enum clime_err check_rewards(const struct clime_rl_options *o, struct cli
 
 static enum clime_err check_filters(const struct clime_rl_options *o, struct clime_error *e) {
     struct clime_buffer none;
-    if (o->dynamic_sampling_filter && !clime_filter_find(o->dynamic_sampling_filter, e)) return e->code;
+    if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
+        !clime_filter_find(o->dynamic_sampling_filter, e))
+        return e->code;
     return o->evaluate ? CLIME_OK : clime_buffer_load(NULL, o->buffer_filter, 1, &none, e);
 }
 
@@ -181,6 +184,8 @@ static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
         [CLIME_HOOK_ADVANTAGES] = {o->custom_advantages, "custom-advantage-function-sha256",
                                    &o->learner.custom_advantages},
         [CLIME_HOOK_LOSS] = {o->custom_loss, "custom-loss-function-sha256", &o->learner.custom_loss},
+        [CLIME_HOOK_FILTER] = {clime_filter_is_library(o->dynamic_sampling_filter) ? o->dynamic_sampling_filter : NULL,
+                               "dynamic-sampling-filter-sha256", &o->filter_hook},
     };
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < (int)CLIME_COUNT(rows) && !rc; i++) {
@@ -193,12 +198,22 @@ static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
     return rc;
 }
 
+/* --replay: the record of the other run becomes this one's, once; recovery does the rest. */
+static enum clime_err copy_record(const char *from, const char *to, const char *name, struct clime_error *e) {
+    char *path = xasprintf("%s/ledger.db", from);
+    enum clime_err rc = access(to, F_OK) ? clime_ledger_copy(path, to, name, e) : CLIME_OK;
+    if (rc) clime_error_prefix(e, "--replay");
+    free(path);
+    return rc;
+}
+
 static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
     char name[32];
     const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
     char *path = xasprintf("%s/ledger.db", rl->o.run);
     snprintf(name, sizeof name, "%012" PRIx64, clime_hash64(words, 2) >> 16);
-    enum clime_err rc = clime_ledger_open(path, &rl->ledger, e);
+    enum clime_err rc = rl->o.replay ? copy_record(rl->o.replay, path, name, e) : CLIME_OK;
+    if (!rc) rc = clime_ledger_open(path, &rl->ledger, e);
     if (!rc) rc = clime_run_begin(rl->ledger, name, (uint64_t)rl->o.rollout_seed, rl->o.options_json, &rl->run, e);
     if (!rc) rc = compare_options(rl->run.options, rl->o.options_json, e);
     if (!rc)
@@ -245,6 +260,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     if (!rl->o.evaluate && (rc = open_hooks(rl, e))) return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e))) return rc;
+    if (rl->o.replay) return open_learner(rl, e);
     bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
     if ((learner_first && (rc = open_learner(rl, e))) || (rc = open_fleet(rl, e))) return rc;
     abort_predecessors_requests(rl);

@@ -16,6 +16,7 @@
 #include "common/json/write.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
+#include "trainer/filter.h"
 
 #define MAX_ROWS (CLIME_MAX_INERT + 160)
 #define ICEPOP "slime.backends.megatron_utils.loss.icepop_function"
@@ -53,6 +54,10 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"save-hf", S, &o->save_hf, NULL, "DIR",
          "Hugging Face folder at every checkpoint, {rollout_id} replaced; default: only at the end, hf/ of the run "
          "folder"},
+        {"replay", S, &o->replay, NULL, "RUN",
+         "train on the stored samples of another run folder, step by step as recorded, generating nothing; with the "
+         "options "
+         "of that run and a run folder of its own. Every loss, gradient norm and SHA-256 must be the same"},
         {"explain", B, &o->explain, NULL, NULL,
          "print the loss, its denominators, inert options and the memory plan, and stop"},
 
@@ -85,7 +90,7 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
          0, -1},
         {"dynamic-sampling-filter-path", S, &o->dynamic_sampling_filter, NULL, "NAME",
          "drop groups: check_reward_nonzero_std or check_reward_nonzero_std_with_fallback (of a dotted path the last "
-         "part counts)"},
+         "part counts), or a shared library (trainer/plugin.h) with a `filter`"},
         {"accept-order", C, &o->accept_order, "arrival", "arrival|prompt",
          "which groups make a rollout where more are submitted than it needs: the first to be complete (the choice is "
          "recorded), or the first of the dataset (the same in every run of the seed)"},
@@ -326,7 +331,8 @@ static enum clime_err check_sampling(const struct clime_rl_options *o, struct cl
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--accept-order prompt cannot be honoured with --partial-rollout: timing decides where a "
                           "sample is cut, so the seed alone does not give the run (its record does)");
-    if (o->dynamic_sampling_filter && o->n_samples_per_prompt == 1)
+    if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
+        o->n_samples_per_prompt == 1)
         return clime_fail(e, CLIME_ERR_INPUT, "--dynamic-sampling-filter-path %s: one sample a prompt has no deviation",
                           o->dynamic_sampling_filter);
     return CLIME_OK;
@@ -344,6 +350,9 @@ static enum clime_err check_required(const struct clime_rl_options *o, struct cl
     if (!(o->sampling.temperature > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-temperature must be above 0");
     if (!(o->sampling.top_p > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-top-p must be above 0");
     if ((rc = check_sampling(o, e))) return rc;
+    if (o->replay && !strcmp(o->replay, o->run))
+        return clime_fail(e, CLIME_ERR_INPUT, "--replay %s is the run folder itself: --run must name another",
+                          o->replay);
     if (o->pack.dynamic && !o->max_tokens_per_gpu)
         return clime_fail(e, CLIME_ERR_INPUT, "--use-dynamic-batch-size needs --max-tokens-per-gpu");
     if (o->eval_interval && !o->eval_prompt_data.n)
@@ -484,6 +493,7 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "save",
                                        "save-interval",
                                        "save-hf",
+                                       "replay",
                                        "explain",
                                        "num-rollout",
                                        "num-epoch",

@@ -40,6 +40,7 @@ struct clime_rl_options {
     const char *run, *hf_checkpoint, *ref_load, *load, *save, *save_hf;
     int64_t save_interval;
     bool explain;
+    const char *replay; /* another run's folder */
     /* data */
     const char *prompt_data, *input_key, *label_key, *metadata_key, *tool_key, *apply_chat_template_kwargs;
     bool apply_chat_template, rollout_shuffle;
@@ -48,7 +49,8 @@ struct clime_rl_options {
     int64_t num_rollout, num_epoch, rollout_batch_size, n_samples_per_prompt, rollout_seed;
     int64_t global_batch_size, num_steps_per_rollout, over_sampling_batch_size;
     int accept_order;                                    /* enum clime_accept_order */
-    const char *dynamic_sampling_filter, *buffer_filter; /* names; the first may be NULL */
+    const char *dynamic_sampling_filter, *buffer_filter; /* names; the first may be NULL, or a library's path */
+    const struct clime_hook *filter_hook;                /* that library, opened by the loop */
     bool partial_rollout;
     struct clime_sampling_options sampling;
     double rollout_request_timeout; /* seconds for one sample, all its tries together */

@@ -32,7 +32,7 @@ struct clime_rl {
     struct clime_tokenizer *tokenizer;
     struct clime_dataset data;
     struct clime_eval eval;
-    struct clime_hook *hooks[3]; /* by enum clime_hook_kind; NULL = none */
+    struct clime_hook *hooks[CLIME_HOOKS]; /* by enum clime_hook_kind; NULL = none */
     struct clime_learner *learner;
     struct clime_fleet *fleet;
     struct clime_client *client; /* NULL until the fleet was first published to */

@@ -20,6 +20,7 @@
 #include "trainer/buffer.h"
 #include "trainer/choose.h"
 #include "trainer/filter.h"
+#include "trainer/hooks.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/samples.h"
 
@@ -89,8 +90,10 @@ static bool all_old(const struct rollout *r, int g) {
 }
 
 /* Tells the chooser about group g when all its members are finished. */
-static void finish_group(struct rollout *r, int g) {
+static enum clime_err finish_group(struct rollout *r, int g, struct clime_error *e) {
+    const struct clime_hook *hook = r->c->o->filter_hook;
     struct clime_verdict v = {.keep = true};
+    enum clime_err rc = CLIME_OK;
     struct clime_sample **members = xcalloc((size_t)r->members, sizeof *members);
     bool complete = !r->chooser.groups[g].ended;
     for (int m = 0; m < r->members; m++) {
@@ -99,10 +102,13 @@ static void finish_group(struct rollout *r, int g) {
     }
     if (complete && r->c->o->learner.mask_offpolicy && all_old(r, g))
         v = (struct clime_verdict){.reason = "offpolicy"}; /* no token would be trained on */
+    else if (complete && hook)
+        rc = clime_hook_filter(hook, members, r->members, &v, e);
     else if (complete && r->filter)
         r->filter(members, r->members, &v);
     if (complete) clime_chooser_finish(&r->chooser, g, &v);
     free(members);
+    return rc;
 }
 
 static void fail_group(struct rollout *r, int slot) {
@@ -128,8 +134,7 @@ static enum clime_err admit(struct rollout *r, int g, struct clime_error *e) {
             clime_sample_restart(s);
         }
     }
-    finish_group(r, g);
-    return rc;
+    return rc ? rc : finish_group(r, g, e);
 }
 
 static enum clime_err add_groups(struct rollout *r, struct clime_sample **samples, int n, struct clime_error *e) {
@@ -346,7 +351,7 @@ static enum clime_err collect(struct rollout *r, struct clime_request **back, in
             fail_group(r, slot);
         } else if (s->status != CLIME_SAMPLE_ABORTED) {
             count(r, &r->slots[slot]);
-            finish_group(r, slot / r->members);
+            rc = finish_group(r, slot / r->members, e);
         }
     }
     return rc;
@@ -432,7 +437,8 @@ enum clime_err clime_rollout_generate(const struct clime_rollout_context *c, int
     clime_chooser_init(&r.chooser, (int)o->rollout_batch_size, (int)o->over_sampling_batch_size,
                        o->accept_order == CLIME_ACCEPT_PROMPT);
     enum clime_err rc = CLIME_OK;
-    if (o->dynamic_sampling_filter && !(r.filter = clime_filter_find(o->dynamic_sampling_filter, e))) rc = e->code;
+    if (o->dynamic_sampling_filter && !o->filter_hook && !(r.filter = clime_filter_find(o->dynamic_sampling_filter, e)))
+        rc = e->code;
     if (!rc) rc = resume(&r, e);
     if (!rc) rc = run(&r, e);
     if (!rc) rc = stop(&r, e);

@@ -34,6 +34,15 @@ def train(model, name, *more, **change):  # noqa: F811
     return sha, rows
 
 
+def test_a_filter(model, example):  # noqa: F811
+    """With rewards of 0 and 1 the example's filter keeps what the built-in one keeps."""
+    more = ["--accept-order", "prompt", "--dynamic-sampling-filter-path"]
+    assert train(model, "filter-mine", *more, example) == train(model, "filter", *more, "check_reward_nonzero_std")
+    db = sqlite3.connect(model / "filter-mine" / "ledger.db")
+    reasons = {r for (r,) in db.execute("SELECT reason FROM groups WHERE cause = 'filter'")}
+    assert reasons and reasons <= {"all_right", "all_wrong"}
+
+
 def custom_loss(example):
     return ["--loss-type", "custom_loss", "--custom-loss-function-path", example]
 

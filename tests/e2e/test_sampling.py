@@ -171,6 +171,43 @@ def test_partial_rollout_masks_old_tokens(model):
     assert all(m["rollout/staleness/max"] == 0 for m in rollouts(run_dir))
 
 
+@pytest.mark.parametrize("name, options", [("arrival", [*PARTIAL[:2], *FILTER]), ("partial", PARTIAL)])
+def test_replay_gives_the_same_weights(model, name, options):
+    """The record alone makes the weights again, bit for bit; a kill in between changes nothing."""
+    source, run_dir, log = model / name, model / f"{name}-replay", model / f"{name}-replay.log"
+    sha = open(model / f"{name}.log").read().splitlines()[-2].split()[-1]
+    words = command(model, run_dir, *options, "--replay", source)
+    words = list(map(str, words))
+    p = start(words, log)
+    wait_watching(p, run_dir, log, 0.1)
+    p.kill()
+    p.wait()
+    assert run_whole(words, log) == sha
+    assert "every loss, gradient norm and SHA-256 as recorded" in open(log).read()
+    assert metrics(run_dir) == metrics(source)
+    assert not (run_dir / "logs").exists()  # no server was started
+
+
+def test_replay_compares(model):
+    bad = model / "bad-replay"
+    os.makedirs(bad)
+    db = sqlite3.connect(model / "partial" / "ledger.db")
+    db.execute(f"VACUUM INTO '{bad / 'ledger.db'}'")
+    db.close()
+    db = sqlite3.connect(bad / "ledger.db")
+    db.execute("UPDATE step_samples SET advantage = advantage + 0.01 WHERE step = 3 AND position = 0")
+    db.commit()
+    db.close()
+    words = command(model, model / "bad-1", *PARTIAL, "--replay", bad)
+    assert "step 3 ran again with loss" in fails(list(map(str, words)), model / "bad-1.log")
+    words = command(model, model / "bad-2", *PARTIAL, "--replay", bad, lr=1e-3)
+    assert "--lr differs" in fails(list(map(str, words)), model / "bad-2.log")
+    words = command(model, model / "bad-3", *PARTIAL, "--replay", model / "nowhere")
+    assert "--replay: no ledger at" in fails(list(map(str, words)), model / "bad-3.log")
+    words = command(model, bad, *PARTIAL, "--replay", bad)
+    assert "is the run folder itself" in fails(list(map(str, words)), model / "bad-4.log")
+
+
 class Witness:
     """What the ledger held at each kill: it must be there at the end, unchanged."""
 
