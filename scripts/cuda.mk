@@ -37,7 +37,7 @@ cuda-check: ## what the build found of CUDA
 	@echo "built in:   $(if $(CUDA_SRC),yes for sm_$(CUDA_ARCHS),no)"
 
 # tests/gpu: plain programs without a test framework, for a machine with a GPU and little else.
-GPU_TESTS = $(patsubst tests/gpu/%.c,$(O)/gpu/%,$(wildcard tests/gpu/test_*.c tests/gpu/bench_*.c))
+GPU_TESTS = $(patsubst tests/gpu/%.c,$(O)/gpu/%,$(wildcard tests/gpu/test_*.c tests/gpu/bench_*.c tests/gpu/dump_*.c))
 $(O)/gpu/%: tests/gpu/%.c $(O)/libserver.a $(O)/libmodel.a $(O)/libkernels.a $(O)/libcommon.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) $(GPU_LDLIBS)
