@@ -258,6 +258,9 @@ def test_kill_with_an_algorithm(model, undisturbed, name):
     if name == "gspo":  # against the policy of a rollout before, which the second step has left
         kl = [m["train/kl_loss"] for m in lines]
         assert kl[0] == kl[2] == kl[4] == 0 and kl[1] != 0 and kl[3] != 0
+    longer = model / f"{name}-longer"  # its first part ends with a checkpoint between two refreshes of the reference
+    run_whole(command(model, longer, *more, num_rollout=5), model / "shorter.log")
+    assert run_whole(command(model, longer, *more), model / "longer.log") == sha
     rng = random.Random(name)
     for i in range(max(1, KILLS // 10)):
         folder = f"{name}-killed-{i}"
