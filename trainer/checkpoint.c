@@ -59,6 +59,8 @@ static enum clime_err write_state(struct clime_learner *l, const char *path, str
     clime_jw_key(&w, "format");
     clime_jw_int(&w, FORMAT);
     clime_jw_key(&w, "step");
+    clime_jw_int(&w, l->step);
+    clime_jw_key(&w, "updates");
     clime_jw_int(&w, l->optimizer.step);
     clime_jw_key(&w, "reference_step");
     clime_jw_int(&w, l->ref_step);
@@ -144,7 +146,7 @@ static enum clime_err read_reference(struct clime_learner *l, const char *path, 
 }
 
 struct state {
-    int64_t step, ref_step;
+    int64_t step, updates, ref_step;
 };
 
 static enum clime_err read_state(struct clime_learner *l, const char *path, struct state *s, struct clime_error *e) {
@@ -155,6 +157,7 @@ static enum clime_err read_state(struct clime_learner *l, const char *path, stru
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->model->layout.hash);
     const char *device = clime_tree_str(clime_tree_get(root, "device"), "");
     s->step = (int64_t)clime_tree_num(clime_tree_get(root, "step"), -1);
+    s->updates = (int64_t)clime_tree_num(clime_tree_get(root, "updates"), (double)s->step);
     s->ref_step = l->ref_model ? (int64_t)clime_tree_num(clime_tree_get(root, "reference_step"), 0) : 0;
     if (clime_tree_num(clime_tree_get(root, "format"), 0) != FORMAT || s->step < 0)
         err = clime_fail(e, CLIME_ERR_INPUT, "%s is no checkpoint of format %d", path, FORMAT);
@@ -203,7 +206,8 @@ enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, stru
         free(path);
     }
     if (err) return err;
-    l->optimizer.step = state.step;
+    l->step = state.step;
+    l->optimizer.step = state.updates;
     l->ref_step = state.ref_step;
     l->h_weights_valid = false;
     clime_model_repack(l->model);

@@ -290,7 +290,7 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_st
     err = l->model->ops->sync(l->model->dev, e);
     if (err) goto done;
     out->optimizer_us = clime_now_us() - t0;
-    out->step = l->optimizer.step;
+    out->step = ++l->step;
     l->h_weights_valid = false;
     fill_stats(&sums, &corrected, in->n, out);
 done:
@@ -311,7 +311,7 @@ const void *clime_learner_weights(struct clime_learner *l) {
 
 enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e) {
     CHECK(l->ref_model);
-    l->ref_step = l->optimizer.step;
+    l->ref_step = l->step;
     return clime_model_set(l->ref_model, clime_learner_weights(l), e);
 }
 

@@ -11,6 +11,7 @@ struct clime_learner {
     struct clime_model *model;
     struct clime_train *train;
     struct clime_optimizer optimizer;
+    int64_t step;                  /* steps done, those included that made no update; versions count these */
     struct clime_model *ref_model; /* NULL when no KL term needs it */
     struct clime_train *ref_train;
     int64_t ref_step; /* optimizer steps of the weights in the reference model; 0 = as it was loaded */

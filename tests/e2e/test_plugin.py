@@ -1,5 +1,6 @@
 """Shared libraries in the trainer: examples/custom_algorithm.c is compiled and trains; bad libraries are refused."""
 
+import json
 import os
 import sqlite3
 import subprocess
@@ -82,6 +83,31 @@ def test_resume_wants_the_same_library(model, example, tmp_path):  # noqa: F811
     assert p.returncode == 1
     assert "custom-advantage-function-sha256 differs" in p.stdout + p.stderr
     assert final_sha(model / "library.log") == sha
+
+
+NAN_LOSS = '''#include "trainer/plugin.h"
+static int f(const struct clime_plugin_loss *l, double *pg, double *g, char *e, size_t n) {
+    (void)e, (void)n;
+    for (int k = 0; k < l->n; k++) pg[k] = 0, g[k] = l->sample->rollout == 1 ? 0.0 / 0.0 : -l->w[k] * (double)l->adv[k];
+    return 0;
+}
+const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .loss = f};
+'''
+
+
+def test_a_gradient_that_is_not_finite_is_no_update(model, tmp_path):  # noqa: F811
+    """The steps of rollout 1 are skipped and counted, the run goes on, and resumes over them to the same weights."""
+    (tmp_path / "nan.c").write_text(NAN_LOSS)
+    words = custom_loss(compile_library(tmp_path / "nan.c", tmp_path / "nan.so"))
+    sha, _ = train(model, "nan", *words)
+    lines = [json.loads(line) for line in open(model / "nan" / "metrics.jsonl")]
+    assert [m["train/skipped"] for m in lines if m["kind"] == "train"] == [0, 0, 1, 1, 0, 0, 0, 0]
+    run_whole(command(model, model / "nan-again", *words, num_rollout=2), model / "nan-first.log")
+    db = sqlite3.connect(model / "nan-again" / "ledger.db")
+    version = dict(db.execute("SELECT version, sha256 FROM versions").fetchall())
+    db.close()
+    assert version[4] == version[2] != version[0]
+    assert train(model, "nan-again", *words)[0] == sha
 
 
 HEAD = '#include "trainer/plugin.h"\n'
