@@ -17,7 +17,8 @@ static int by_name(const void *a, const void *b) {
     return strcmp((*(const struct clime_slice *const *)a)->name, (*(const struct clime_slice *const *)b)->name);
 }
 
-void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]) {
+void clime_weights_sha256_pieces(const struct clime_layout *l, enum clime_dtype dt, int64_t most,
+                                 const void *(*read)(void *arg, int64_t offset, int64_t n), void *arg, char hex[65]) {
     const struct clime_slice **order = xmalloc((size_t)l->n_slices * sizeof *order);
     for (int i = 0; i < l->n_slices; i++) order[i] = &l->slices[i];
     qsort(order, (size_t)l->n_slices, sizeof *order, by_name);
@@ -32,12 +33,31 @@ void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, con
             uint64_t dim = (uint64_t)s->dim[d]; /* little-endian hosts only, as everywhere in the flat buffer */
             clime_sha256_add(&sha, &dim, 8);
         }
-        clime_sha256_add(&sha, clime_weights_at(flat, dt, s->offset), (size_t)s->n * clime_dtype_bytes(dt));
+        for (int64_t at = 0; at < s->n; at += most) {
+            int64_t n = s->n - at < most ? s->n - at : most;
+            clime_sha256_add(&sha, read(arg, s->offset + at, n), (size_t)n * clime_dtype_bytes(dt));
+        }
     }
     uint8_t digest[32];
     clime_sha256_done(&sha, digest);
     clime_sha256_hex(digest, hex);
     free(order);
+}
+
+struct host_weights {
+    const void *flat;
+    enum clime_dtype dt;
+};
+
+static const void *read_host(void *arg, int64_t offset, int64_t n) {
+    const struct host_weights *h = arg;
+    (void)n;
+    return clime_weights_at(h->flat, h->dt, offset);
+}
+
+void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]) {
+    struct host_weights h = {flat, dt};
+    clime_weights_sha256_pieces(l, dt, INT64_MAX, read_host, &h, hex);
 }
 
 static void store(void *flat, enum clime_dtype dt, int64_t at, float v) {

@@ -71,6 +71,11 @@ void clime_weights_writer_free(struct clime_weights_writer *w);
 /* "SHA-256 of the weights": for each tensor in name order: name NUL, type name NUL, each dimension as u64, bytes. */
 void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]);
 
+/* The same of weights that are not in host memory: read gives n <= most elements from offset on, until its next call.
+ */
+void clime_weights_sha256_pieces(const struct clime_layout *l, enum clime_dtype dt, int64_t most,
+                                 const void *(*read)(void *arg, int64_t offset, int64_t n), void *arg, char hex[65]);
+
 /* Random initial weights: normal(0, std) for matrices, ones for norms, zeros for biases; by seed, tensor by tensor. */
 void clime_weights_init(const struct clime_layout *l, enum clime_dtype dt, void *flat, float std, uint64_t seed);
 

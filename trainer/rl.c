@@ -53,6 +53,10 @@ static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, 
     int64_t t0 = clime_now_us();
     enum clime_err rc = clime_rl_choose(rl, r, &plans, e);
     if (rc) return rc;
+    if ((rc = clime_rl_record_end(rl, e))) {
+        clime_rl_plans_free(plans, n);
+        return rc;
+    }
     clime_rl_writing(rl);
     for (int i = 0; i < n && !rc; i++) {
         const struct clime_step_result fresh = {0};
@@ -106,9 +110,8 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
     int64_t t0 = clime_now_us();
     enum clime_err rc = generate(rl, &r, e);
     if (rc) return rc;
-    /* The hash of the new weights takes longer than handing them over: it comes after. */
-    if ((rc = train(rl, &r, &last, e)) || (rc = clime_rl_publish(rl, e)) || (rc = clime_rl_record_version(rl, e)))
-        goto done;
+    if ((rc = train(rl, &r, &last, e)) || (rc = clime_rl_publish(rl, e))) goto done;
+    clime_rl_record_begin(rl); /* ends before the next training: the servers generate meanwhile */
     rl->time.save_us = 0;
     if (checkpoint_due(rl) && (rc = clime_rl_checkpoint(rl, e))) goto done;
     rc = account(rl, &r, &last, t0, e);
@@ -127,8 +130,9 @@ static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
     if (!rc && saved < rl->step) rc = clime_rl_checkpoint(rl, e);
     if (!rc && rl->num_rollout > 0 && !rl->o.save_hf) rc = clime_learner_export(rl->learner, rl->hf_dir, e);
     if (rc) return rc;
-    char sha[65];
-    clime_learner_sha256(rl->learner, sha);
+    rc = rl->fingerprint.running ? clime_rl_record_end(rl, e) : clime_rl_record_version(rl, e);
+    if (rc) return rc;
+    const char *sha = rl->fingerprint.hex;
     clime_event(rl->ledger, rl->run.incarnation, "end", "step %" PRId64 ", weights sha256 %s", rl->step, sha);
     clime_progress_line(&rl->progress, "done     %" PRId64 " rollouts, %" PRId64 " steps, weights sha256 %s",
                         rl->rollouts_done, rl->step, sha);

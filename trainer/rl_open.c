@@ -284,6 +284,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
 void clime_rl_close(struct clime_rl *rl) {
     clime_client_close(rl->client);
     clime_fleet_close(rl->fleet);
+    clime_fingerprint_close(&rl->fingerprint);
     clime_learner_close(rl->learner);
     for (size_t i = 0; i < CLIME_COUNT(rl->hooks); i++) clime_hook_close(rl->hooks[i]);
     clime_metrics_log_close(rl->log);

@@ -13,6 +13,7 @@
 #define CLIME_TRAINER_RL_RUN_H
 
 #include "trainer/eval.h"
+#include "trainer/fingerprint.h"
 #include "trainer/hooks.h"
 #include "trainer/ledger/steps.h"
 #include "trainer/rollout.h"
@@ -34,6 +35,7 @@ struct clime_rl {
     struct clime_eval eval;
     struct clime_hook *hooks[CLIME_HOOKS]; /* by enum clime_hook_kind; NULL = none */
     struct clime_learner *learner;
+    struct clime_fingerprint fingerprint; /* running: of the weights of `step`, which are not recorded yet */
     struct clime_fleet *fleet;
     struct clime_client *client; /* NULL until the fleet was first published to */
     int n_threads;
@@ -62,8 +64,11 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
                                    const struct clime_step_result *recorded, struct clime_step_stats *stats,
                                    struct clime_error *e);
 
-/* Records the hash of the current weights (which must equal an earlier record). */
+/* Records the hash of the current weights (which must equal an earlier record). begin computes it beside what follows;
+ * end, before the weights change again, records it. */
 enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e);
+void clime_rl_record_begin(struct clime_rl *rl);
+enum clime_err clime_rl_record_end(struct clime_rl *rl, struct clime_error *e); /* does nothing without a begin */
 
 /* Before the steps of a rollout: servers that share the weights stop computing. */
 void clime_rl_writing(struct clime_rl *rl);

@@ -184,10 +184,19 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
 
 /* ---- weights ---- */
 
+void clime_rl_record_begin(struct clime_rl *rl) {
+    clime_fingerprint_begin(&rl->fingerprint, clime_learner_model(rl->learner), &rl->o.learner.model.dev);
+}
+
+enum clime_err clime_rl_record_end(struct clime_rl *rl, struct clime_error *e) {
+    if (!rl->fingerprint.running) return CLIME_OK;
+    enum clime_err rc = clime_fingerprint_end(&rl->fingerprint, e);
+    return rc ? rc : clime_version_put(rl->ledger, rl->step, rl->fingerprint.hex, e);
+}
+
 enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e) {
-    char sha[65];
-    clime_learner_sha256(rl->learner, sha);
-    return clime_version_put(rl->ledger, rl->step, sha, e);
+    clime_rl_record_begin(rl);
+    return clime_rl_record_end(rl, e);
 }
 
 static const void *host_weights(void *arg) {

@@ -1,0 +1,60 @@
+/* The thread behind trainer/fingerprint.h. It has a device context of its own, since a context belongs to one thread;
+ * weights come to the host in pieces, so no second copy of them is held.
+ */
+#include "trainer/fingerprint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE ((int64_t)8 << 20) /* elements */
+
+struct reader {
+    const struct clime_model *m;
+    struct clime_dev *dev;
+    void *piece;
+};
+
+static const void *read_piece(void *arg, int64_t offset, int64_t n) {
+    struct reader *r = arg;
+    r->m->ops->copy_out(r->dev, r->piece, clime_model_at(r->m, offset),
+                        (size_t)n * clime_dtype_bytes(clime_dev_info(r->dev)->dt));
+    return r->piece;
+}
+
+static void *hash_weights(void *arg) {
+    struct clime_fingerprint *f = arg;
+    const struct clime_model *m = f->model;
+    enum clime_dtype dt = clime_dev_info(f->dev)->dt;
+    struct reader r = {.m = m, .dev = f->dev, .piece = xmalloc((size_t)PIECE * clime_dtype_bytes(dt))};
+    m->ops->bind(f->dev);
+    clime_weights_sha256_pieces(&m->layout, dt, PIECE, read_piece, &r, f->hex);
+    f->err = m->ops->sync(f->dev, &f->error);
+    free(r.piece);
+    return NULL;
+}
+
+void clime_fingerprint_begin(struct clime_fingerprint *f, const struct clime_model *m,
+                             const struct clime_dev_options *dev) {
+    struct clime_dev_options o = *dev;
+    CHECK(!f->running && (!f->model || f->model == m));
+    f->model = m;
+    f->running = true;
+    o.dt = clime_dev_info(m->dev)->dt;
+    o.n_threads = 1;
+    f->err = f->dev ? CLIME_OK : m->ops->open(&o, &f->dev, &f->error);
+    if (!f->err) CHECK(pthread_create(&f->thread, NULL, hash_weights, f) == 0);
+}
+
+enum clime_err clime_fingerprint_end(struct clime_fingerprint *f, struct clime_error *e) {
+    CHECK(f->running);
+    if (f->dev) pthread_join(f->thread, NULL);
+    f->running = false;
+    if (f->err && e) *e = f->error;
+    return f->err;
+}
+
+void clime_fingerprint_close(struct clime_fingerprint *f) {
+    if (f->running) clime_fingerprint_end(f, NULL);
+    if (f->dev) f->model->ops->close(f->dev);
+    *f = (struct clime_fingerprint){0};
+}
