@@ -48,6 +48,10 @@ static void write_result(struct clime_buf *line, const struct clime_reward *rewa
             clime_jw_raw(&w, clime_str_of(reward->object));
         else
             clime_jw_double(&w, reward->value);
+        if (reward->is_sum) {
+            clime_jw_key(&w, "sum");
+            clime_jw_raw(&w, clime_str_of(reward->object));
+        }
     }
     clime_jw_close(&w);
     clime_buf_addc(line, '\n');
@@ -177,7 +181,7 @@ int clime_grade_main(int argc, char **argv) {
     clime_buf_adds(&usage, "clime-train grade --rm-type TYPE [options]\n"
                            "Reads {\"response\", \"label\", \"prompt\"?, \"metadata\"?} a line, writes {\"reward\"} or "
                            "{\"error\"} a line, in order.\n\nTypes (with the prefix boxed_: on the content of the last "
-                           "\\boxed{}):\n");
+                           "\\boxed{}; a:0.8,b:0.2 is a weighted sum):\n");
     clime_reward_describe(&usage);
     enum clime_err err = clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, NULL, 0, usage.data, &e);
     if (!err) {

@@ -44,9 +44,8 @@ static enum clime_err lock_run(struct clime_rl *rl, struct clime_error *e) {
 
 static enum clime_err check_rewards(const struct clime_rl_options *o, struct clime_error *e) {
     const char *const types[] = {o->rm_type, o->eval_prompt_data.n ? o->eval_rm_type : NULL};
-    bool boxed;
     for (size_t i = 0; i < CLIME_COUNT(types); i++)
-        if (types[i] && !clime_reward_find(types[i], &boxed, e)) return e->code;
+        if (types[i] && clime_reward_check(types[i], e)) return e->code;
     return CLIME_OK;
 }
 

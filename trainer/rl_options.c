@@ -115,7 +115,7 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
 
         {"Reward", H, NULL, NULL, NULL, NULL},
         {"rm-type", S, &o->rm_type, NULL, "TYPE",
-         "reward function (clime-train grade --help lists them); metadata's rm_type wins"},
+         "reward function (clime-train grade --help lists them), or a sum a:0.8,b:0.2; metadata's rm_type wins"},
         {"rm-command", S, &o->rm_command, NULL, "COMMAND", "for rm-type command: reads and writes JSON lines"},
         {"rm-url", S, &o->rm_url, NULL, "URL", "for rm-type remote_rm"},
         {"rm-timeout", D, &o->rm_timeout, "30", "SECONDS", "deadline of one reward", 0.001, 0},

@@ -162,7 +162,7 @@ static void score(struct clime_request *r, struct clime_reward *given) {
     struct clime_sample *s = r->sample;
     struct clime_reward picked = {0};
     const struct clime_reward *v = given;
-    if (!given->error.code && given->object && r->reward_key) {
+    if (!given->error.code && given->object && r->reward_key && !given->is_sum) {
         clime_reward_from_json(clime_str_of(given->object), r->reward_key, &picked);
         v = &picked;
     }

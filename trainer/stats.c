@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/json/tree.h"
 #include "trainer/repetition.h"
+#include "trainer/reward/mixture.h"
 
 static int by_value(const void *a, const void *b) {
     int x = *(const int *)a, y = *(const int *)b;
@@ -73,6 +75,41 @@ static void add_zero_std(struct clime_metrics_line *m, struct clime_sample *cons
     }
 }
 
+/* The parts of weighted sums: rollout/reward/PART, the mean over the samples that have it. */
+static void add_parts(struct clime_metrics_line *m, const struct clime_rollout *r) {
+    struct {
+        char name[80];
+        double sum;
+        int n;
+    } parts[CLIME_MIXTURE_PARTS];
+    char key[120];
+    int n_parts = 0;
+    for (int i = 0; i < r->n; i++) {
+        const char *json = r->samples[i]->reward_json;
+        struct cJSON *tree = NULL;
+        struct clime_error e = {0};
+        if (!json || !strstr(json, "\"parts\"") || clime_tree_parse(json, strlen(json), &tree, &e)) continue;
+        const struct cJSON *list = clime_tree_get(tree, "parts");
+        bool is_sum = list && clime_tree_kind(list) == CLIME_JSON_OBJECT;
+        for (const struct cJSON *p = is_sum ? clime_tree_first(list) : NULL; p; p = clime_tree_next(p)) {
+            int k = 0;
+            while (k < n_parts && strcmp(parts[k].name, clime_tree_key(p)) != 0) k++;
+            if (k == CLIME_MIXTURE_PARTS || strlen(clime_tree_key(p)) >= sizeof parts[k].name) continue;
+            if (k == n_parts) {
+                memset(&parts[n_parts++], 0, sizeof parts[0]);
+                memcpy(parts[k].name, clime_tree_key(p), strlen(clime_tree_key(p)));
+            }
+            parts[k].sum += clime_tree_num(p, 0);
+            parts[k].n++;
+        }
+        clime_tree_free(tree);
+    }
+    for (int k = 0; k < n_parts; k++) {
+        snprintf(key, sizeof key, "rollout/reward/%.79s", parts[k].name);
+        clime_metrics_line_add(m, key, parts[k].sum / parts[k].n);
+    }
+}
+
 /* Groups that were not used, by reason; the names of filters' reasons are slime's. */
 static void add_drops(struct clime_metrics_line *m, const struct clime_rl_options *o, const struct clime_rollout *r) {
     char key[128];
@@ -129,6 +166,7 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
         truncated += s->status == CLIME_SAMPLE_TRUNCATED;
     }
     clime_metrics_line_add(m, "rollout/raw_reward", clime_mean_reward(r->samples, r->n));
+    add_parts(m, r);
     clime_metrics_line_add(m, "rollout/advantages", estimate->advantage);
     if (estimate->has_old) clime_metrics_line_add(m, "rollout/log_probs", estimate->log_probs);
     if (estimate->has_ref) {

@@ -391,6 +391,20 @@ def test_failed_groups_are_dropped_and_replaced(model):
     assert sum(m["rollout/dropped_groups"] for m in metrics(model / "dropped") if m["kind"] == "rollout") == len(groups) - 20
 
 
+def test_weighted_sum(model):
+    """Each part of a sum is in the ledger and in the metrics, and the sum is the reward."""
+    words = command(model, model / "sum", rm_type="random:0.5,exact:0.25,format:4", num_rollout=1)
+    run_whole(words, model / "sum.log")
+    rows = sqlite3.connect(model / "sum" / "ledger.db").execute("SELECT reward, reward_json FROM samples").fetchall()
+    parts = [json.loads(text)["parts"] for _, text in rows]
+    for (reward, _), p in zip(rows, parts):
+        assert reward == 0.5 * p["random"] + 0.25 * p["exact"] + 4 * p["format"]
+    line = next(m for m in metrics(model / "sum") if m["kind"] == "rollout")
+    for name in ("random", "exact", "format"):
+        assert line[f"rollout/reward/{name}"] == pytest.approx(sum(p[name] for p in parts) / len(parts))
+    assert 0 < line["rollout/reward/random"] < 1
+
+
 def test_bad_input_is_named(model):
     for change, says in [
         ({"prompt_data": "/nowhere.jsonl"}, "cannot open the prompt data /nowhere.jsonl"),
@@ -398,6 +412,7 @@ def test_bad_input_is_named(model):
         ({"input_key": "question"}, '"question" (--input-key)'),
         ({"router_url": "http://127.0.0.1:9"}, "--router-url"),
         ({"rm_type": "wishful"}, "wishful"),
+        ({"rm_type": "math:1,wishful:1"}, "wishful"),
         ({"server_no_such_option": "1"}, "no-such-option"),
     ]:
         assert says in fails(command(model, model / "bad", **change), model / "bad.log"), says

@@ -26,6 +26,7 @@ enum clime_err clime_grade_deepscaler(const struct clime_grader_input *in, struc
 enum clime_err clime_grade_dapo(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_dapo_strict(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_f1(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_format(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_gsm8k(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_countdown(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_gpqa(const struct clime_grader_input *in, struct clime_reward *out);

@@ -12,6 +12,7 @@
 #include "common/json/write.h"
 #include "trainer/reward/answer.h"
 #include "trainer/reward/graders.h"
+#include "trainer/reward/mixture.h"
 #include "trainer/reward/text.h"
 
 static const struct clime_reward_type TYPES[] = {
@@ -23,6 +24,7 @@ static const struct clime_reward_type TYPES[] = {
     {"dapo_strict", "the same from the last \\boxed{} of the last 100 characters", clime_grade_dapo_strict},
     {"f1", "SQuAD's word overlap with the label, 0 to 1", clime_grade_f1},
     {"gpqa", "1 when the chosen letter, or failing one the text, is the right choice", clime_grade_gpqa},
+    {"format", "1 when the response is a <think> block and an <answer> block", clime_grade_format},
     {"gsm8k", "1 when the number behind the last #### is the label", clime_grade_gsm8k},
     {"countdown", "1 when <answer> reaches the target with every number once, 0.1 when it does not",
      clime_grade_countdown},
@@ -58,14 +60,22 @@ void clime_reward_free(struct clime_reward *r) {
     memset(r, 0, sizeof *r);
 }
 
-enum clime_err clime_reward_type_of(const struct clime_reward_request *q, char out[64], struct clime_error *e) {
+enum clime_err clime_reward_check(const char *name, struct clime_error *e) {
+    struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
+    bool boxed;
+    int n = clime_mixture_read(name, parts, e);
+    return n > 0 || (n == 0 && clime_reward_find(name, &boxed, e)) ? CLIME_OK : e->code;
+}
+
+enum clime_err clime_reward_type_of(const struct clime_reward_request *q, char out[CLIME_REWARD_NAME],
+                                    struct clime_error *e) {
     struct clime_str type = clime_str_of(q->type ? q->type : "");
     struct clime_arena arena;
     struct clime_json j;
     struct clime_str key;
     enum clime_err rc = CLIME_OK;
     clime_arena_init(&arena, CLIME_REWARD_MAX_TEXT);
-    if (q->metadata.len) {
+    if (q->metadata.len && !q->type_is_final) {
         struct clime_error local = {0};
         clime_json_init(&j, q->metadata.ptr, q->metadata.len, &arena, &local);
         if (clime_json_peek(&j) == CLIME_JSON_OBJECT) { /* as in slime, metadata of another kind names no type */
@@ -85,10 +95,10 @@ enum clime_err clime_reward_type_of(const struct clime_reward_request *q, char o
         }
     }
     type = clime_rtext_strip(type);
-    if (type.len > 63)
+    if (type.len >= CLIME_REWARD_NAME)
         rc = clime_fail(e, CLIME_ERR_INPUT, "unknown reward type \"%.64s\"", type.ptr);
     else
-        snprintf(out, 64, CLIME_STR_FMT, CLIME_STR_ARG(type));
+        snprintf(out, CLIME_REWARD_NAME, CLIME_STR_FMT, CLIME_STR_ARG(type));
 done:
     clime_arena_free(&arena);
     return rc;
@@ -199,27 +209,19 @@ enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_
     return e->code;
 }
 
-enum clime_err clime_reward_grade(const struct clime_reward_request *q, const char *reward_key,
-                                  struct clime_reward *out) {
+/* Grades with one built-in type. */
+static enum clime_err grade_one(void *arg, const struct clime_reward_request *q, const char *reward_key,
+                                struct clime_reward *out) {
     struct clime_grader_input in = {.response = q->response, .metadata = q->metadata, .seed = q->seed};
     struct clime_arena arena;
-    char name[64];
     bool boxed;
-    memset(out, 0, sizeof *out);
+    (void)arg;
+    const struct clime_reward_type *type = clime_reward_find(q->type, &boxed, &out->error);
+    if (!type) return out->error.code;
+    if (!type->grade)
+        return clime_fail(&out->error, CLIME_ERR_INPUT, "reward type \"%s\" is served outside this process", q->type);
     clime_arena_init(&arena, 2 * CLIME_REWARD_MAX_TEXT);
     if (!in.response.ptr) in.response = clime_str_of("");
-    if (q->response.len > CLIME_REWARD_MAX_TEXT || q->label.len > CLIME_REWARD_MAX_TEXT ||
-        q->metadata.len > CLIME_REWARD_MAX_TEXT) {
-        clime_fail(&out->error, CLIME_ERR_LIMIT, "response, label or metadata over %zu bytes", CLIME_REWARD_MAX_TEXT);
-        goto done;
-    }
-    if (clime_reward_type_of(q, name, &out->error)) goto done;
-    const struct clime_reward_type *type = clime_reward_find(name, &boxed, &out->error);
-    if (!type) goto done;
-    if (!type->grade) {
-        clime_fail(&out->error, CLIME_ERR_INPUT, "reward type \"%s\" is served outside this process", name);
-        goto done;
-    }
     if (read_label(q, &arena, &in, &out->error)) goto done;
     if (boxed && !clime_answer_boxed(in.response, &in.response)) in.response = clime_str_of("");
     if (type->grade(&in, out)) {
@@ -235,4 +237,21 @@ enum clime_err clime_reward_grade(const struct clime_reward_request *q, const ch
 done:
     clime_arena_free(&arena);
     return out->error.code;
+}
+
+enum clime_err clime_reward_grade(const struct clime_reward_request *q, const char *reward_key,
+                                  struct clime_reward *out) {
+    struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
+    struct clime_reward_request named = *q;
+    char name[CLIME_REWARD_NAME];
+    memset(out, 0, sizeof *out);
+    if (q->response.len > CLIME_REWARD_MAX_TEXT || q->label.len > CLIME_REWARD_MAX_TEXT ||
+        q->metadata.len > CLIME_REWARD_MAX_TEXT)
+        return clime_fail(&out->error, CLIME_ERR_LIMIT, "response, label or metadata over %zu bytes",
+                          CLIME_REWARD_MAX_TEXT);
+    if (clime_reward_type_of(q, name, &out->error)) return out->error.code;
+    int n = clime_mixture_read(name, parts, &out->error);
+    named.type = name;
+    if (n < 0) return out->error.code;
+    return n ? clime_mixture_grade(parts, n, &named, grade_one, NULL, out) : grade_one(NULL, &named, reward_key, out);
 }

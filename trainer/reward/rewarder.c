@@ -18,6 +18,7 @@
 #include "common/clock.h"
 #include "trainer/reward/answer.h"
 #include "trainer/reward/command.h"
+#include "trainer/reward/mixture.h"
 #include "trainer/reward/remote.h"
 
 #define MAX_WORKERS 256
@@ -26,7 +27,7 @@ struct job {
     struct job *next;
     void *tag;
     struct clime_reward_request q; /* slices of bytes */
-    char type[64];
+    char type[CLIME_REWARD_NAME];
     struct clime_reward reward;
     bool done;
     char bytes[]; /* prompt, response, label, metadata */
@@ -45,43 +46,58 @@ struct clime_rewarder {
     bool finished, stopping;
 };
 
-static void outside_call(struct clime_rewarder *r, const char *base, const struct clime_reward_request *q,
-                         struct clime_command **command, struct clime_remote **remote, struct clime_reward *out) {
-    int64_t deadline_us = clime_now_us() + r->o.timeout_us;
+/* What a worker thread owns, made when first needed. */
+struct outside {
+    struct clime_rewarder *r;
+    struct clime_command *command;
+    struct clime_remote *remote;
+};
+
+static enum clime_err outside_call(struct outside *o, const char *base, const struct clime_reward_request *q,
+                                   const char *key, struct clime_reward *out) {
+    const struct clime_rewarder_options *ro = &o->r->o;
+    int64_t deadline_us = clime_now_us() + ro->timeout_us;
     bool is_command = strcmp(base, "command") == 0;
-    if (is_command && !r->o.command) {
-        clime_fail(&out->error, CLIME_ERR_INPUT, "reward type command needs --rm-command");
-    } else if (!is_command && !r->o.url) {
-        clime_fail(&out->error, CLIME_ERR_INPUT, "reward type %s needs --rm-url", base);
-    } else if (is_command) {
-        if (!*command) *command = clime_command_new(r->o.command, r->stop[0]);
-        clime_command_grade(*command, q, r->o.reward_key, deadline_us, out);
-    } else {
-        if (!*remote) *remote = clime_remote_new(r->o.url, r->stop[0]);
-        clime_remote_grade(*remote, q, r->o.reward_key, deadline_us, out);
+    if (is_command && !ro->command)
+        return clime_fail(&out->error, CLIME_ERR_INPUT, "reward type command needs --rm-command");
+    if (!is_command && !ro->url) return clime_fail(&out->error, CLIME_ERR_INPUT, "reward type %s needs --rm-url", base);
+    if (is_command) {
+        if (!o->command) o->command = clime_command_new(ro->command, o->r->stop[0]);
+        return clime_command_grade(o->command, q, key, deadline_us, out);
     }
+    if (!o->remote) o->remote = clime_remote_new(ro->url, o->r->stop[0]);
+    return clime_remote_grade(o->remote, q, key, deadline_us, out);
 }
 
-static void grade(struct clime_rewarder *r, struct job *j, struct clime_command **command,
-                  struct clime_remote **remote) {
-    char name[64];
+/* Grades with one type, wherever it is served. */
+static enum clime_err grade_one(void *arg, const struct clime_reward_request *q, const char *key,
+                                struct clime_reward *out) {
     bool boxed;
-    const struct clime_reward_type *type;
-    if (clime_reward_type_of(&j->q, name, &j->reward.error)) return;
-    if (!(type = clime_reward_find(name, &boxed, &j->reward.error))) return;
-    if (type->grade) {
-        clime_reward_grade(&j->q, r->o.reward_key, &j->reward);
-        return;
-    }
+    const struct clime_reward_type *type = clime_reward_find(q->type, &boxed, &out->error);
+    if (!type) return out->error.code;
+    if (type->grade) return clime_reward_grade(q, key, out);
+    struct clime_reward_request inner = *q;
+    if (boxed && !clime_answer_boxed(q->response, &inner.response)) inner.response = clime_str_of("");
+    return outside_call(arg, type->name, &inner, key, out);
+}
+
+static void grade(struct outside *o, struct job *j) {
+    struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
     struct clime_reward_request q = j->q;
-    if (boxed && !clime_answer_boxed(j->q.response, &q.response)) q.response = clime_str_of("");
-    outside_call(r, type->name, &q, command, remote, &j->reward);
+    char name[CLIME_REWARD_NAME];
+    if (clime_reward_type_of(&j->q, name, &j->reward.error)) return;
+    int n = clime_mixture_read(name, parts, &j->reward.error);
+    q.type = name;
+    q.type_is_final = true;
+    if (n > 0)
+        clime_mixture_grade(parts, n, &q, grade_one, o, &j->reward);
+    else if (n == 0)
+        grade_one(o, &q, o->r->o.reward_key, &j->reward);
 }
 
 static void *worker(void *arg) {
     struct clime_rewarder *r = arg;
-    struct clime_command *command = NULL;
-    struct clime_remote *remote = NULL;
+    struct outside outside = {.r = r};
     pthread_mutex_lock(&r->lock);
     while (!r->stopping) {
         struct job *j = r->untaken;
@@ -92,15 +108,15 @@ static void *worker(void *arg) {
         r->untaken = j->next;
         if (!j->done) {
             pthread_mutex_unlock(&r->lock);
-            grade(r, j, &command, &remote);
+            grade(&outside, j);
             pthread_mutex_lock(&r->lock);
             j->done = true;
         }
         if (j == r->head) pthread_cond_signal(&r->result);
     }
     pthread_mutex_unlock(&r->lock);
-    clime_command_free(command);
-    clime_remote_free(remote);
+    clime_command_free(outside.command);
+    clime_remote_free(outside.remote);
     return NULL;
 }
 
@@ -110,12 +126,19 @@ enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct
     CHECK(o->timeout_us > 0);
     const char *name = o->type ? o->type : o->command ? "command" : o->url ? "url" : NULL;
     if (name) {
-        const struct clime_reward_type *type = clime_reward_find(name, &boxed, e);
-        if (!type) return e->code;
-        bool is_command = strcmp(type->name, "command") == 0;
-        is_url = !type->grade && !is_command;
-        if (is_command && !o->command) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-command", name);
-        if (is_url && !o->url) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-url", name);
+        struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
+        int n = clime_mixture_read(name, parts, e);
+        if (n < 0) return e->code;
+        for (int i = 0; i < (n ? n : 1); i++) {
+            const char *part = n ? parts[i].type : name;
+            const struct clime_reward_type *type = clime_reward_find(part, &boxed, e);
+            if (!type) return e->code;
+            bool is_command = strcmp(type->name, "command") == 0;
+            is_url |= !type->grade && !is_command;
+            if (is_command && !o->command)
+                return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-command", name);
+            if (is_url && !o->url) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-url", name);
+        }
     }
     struct clime_rewarder *r = xcalloc(1, sizeof *r);
     pthread_condattr_t attr;

@@ -83,6 +83,24 @@ static void test_command(void **state) {
     }
 }
 
+/* A weighted sum over a built-in type and a command. */
+static void test_sum(void **state) {
+    (void)state;
+    struct clime_rewarder_options o = {.type = "command.a:2,exact:4", .command = CHILD, .timeout_us = 1500000};
+    struct clime_error e = {0};
+    struct clime_rewarder *r = open_rewarder(&o);
+    submit(r, "do-object", 1);
+    submit(r, "do-die", 2);
+    submit(r, "do-object", 3);
+    take(r, 1, CLIME_OK, 4);
+    take(r, 2, CLIME_ERR_UNAVAILABLE, 0);
+    take(r, 3, CLIME_OK, 4);
+    clime_rewarder_free(r);
+    o.type = "exact:1,url:1";
+    assert_int_equal(clime_rewarder_new(&o, &r, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "--rm-url"));
+}
+
 static void test_command_that_cannot_run(void **state) {
     (void)state;
     struct clime_rewarder_options o = {.type = "boxed_command", .command = "exit 7", .timeout_us = 3000000};
@@ -236,9 +254,13 @@ static void test_url(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_command),        cmocka_unit_test(test_command_that_cannot_run),
-        cmocka_unit_test(test_free_in_flight), cmocka_unit_test(test_order_of_built_ins),
-        cmocka_unit_test(test_options),        cmocka_unit_test(test_url),
+        cmocka_unit_test(test_command),
+        cmocka_unit_test(test_sum),
+        cmocka_unit_test(test_command_that_cannot_run),
+        cmocka_unit_test(test_free_in_flight),
+        cmocka_unit_test(test_order_of_built_ins),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_url),
     };
     clime_http_client_global_init();
     return cmocka_run_group_tests(tests, NULL, NULL);

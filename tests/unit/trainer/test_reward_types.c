@@ -49,6 +49,15 @@ static void test_values(void **state) {
         {"countdown", "<answer>1/0</answer>", "12", "{\"numbers\":[1,0]}", NULL, 0.1},
         {"countdown", "<answer>8/3*3/8</answer>", "1", "{\"numbers\":[8,3,3,8]}", NULL, 1},
         {"countdown", "12", "12", "{\"numbers\":[12]}", NULL, 0},
+        {"format", "<think>a</think>\n<answer>b</answer>\n", "1", "", NULL, 1},
+        {"format", "a</think><answer>b</answer>", "1", "", NULL, 1},
+        {"format", "<think>a</think><answer>b</answer> c", "1", "", NULL, 0},
+        {"format", "<think>a<think></think><answer>b</answer>", "1", "", NULL, 0},
+        {"format", "<answer>b</answer>", "1", "", NULL, 0},
+        {"math:0.75, format:0.25", "</think><answer>\\boxed{4}</answer>", "\"5\"", "", NULL, 0.25},
+        {"math:0.5,dapo.score:0.5", "\\boxed{4}\nAnswer: 4", "4", "", NULL, 1},
+        {"math:-1,boxed_exact:3", "\\boxed{4}", "4", "", NULL, 2},
+        {"exact", "\\boxed{4}", "4", "{\"rm_type\":\"math:0.5\"}", NULL, 0.5},
         {"boxed_exact", "so \\boxed{7}", "\"7\"", "", NULL, 1},
         {"boxed_exact", "so 7", "\"7\"", "", NULL, 0},
         {"boxed_f1", "\\boxed{fox}", "\"fox\"", "", NULL, 1},
@@ -84,6 +93,12 @@ static void test_errors(void **state) {
         {"gsm8k", "\"many\"", "", NULL, "gsm8k needs a label that is a number"},
         {"countdown", "12", "", NULL, "countdown needs"},
         {"countdown", "{\"target\":1}", "", NULL, "countdown needs"},
+        {"math,format:1", "1", "", NULL, "reward part \"math\" has no weight"},
+        {"math:1,format:x", "1", "", NULL, "reward part \"format:x\" has no weight"},
+        {"math:1,math:2", "1", "", NULL, "there twice"},
+        {"math:1,nope:1", "1", "", NULL, "unknown reward type \"nope\""},
+        {"math:1,dapo:1", "1", "", NULL, "dapo: it is an object: name its member"},
+        {"math:1,dapo:1", "\"x\"", "", NULL, "dapo: dapo needs a label"},
         {"exact", "{bad}", "", NULL, "label"},
         {"command", "1", "", NULL, "outside this process"},
     };
@@ -111,6 +126,16 @@ static void test_object_without_key(void **state) {
     clime_reward_free(&out);
 }
 
+/* A weighted sum says what its parts were. */
+static void test_sum(void **state) {
+    (void)state;
+    struct clime_reward out;
+    assert_int_equal(grade_json("math:0.5,format:0.25", "\\boxed{4}", "4", "", NULL, &out), CLIME_OK);
+    assert_true(out.value == 0.5 && out.is_sum);
+    assert_string_equal(out.object, "{\"reward\":0.5,\"parts\":{\"math\":1.0,\"format\":0.0}}");
+    clime_reward_free(&out);
+}
+
 static void test_random(void **state) {
     (void)state;
     int ones = 0;
@@ -127,10 +152,8 @@ static void test_random(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_object_without_key),
-        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_values), cmocka_unit_test(test_errors), cmocka_unit_test(test_object_without_key),
+        cmocka_unit_test(test_sum),    cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,30 @@
+/* Weighted sums of reward types: "math:0.8,format:0.2", "dapo.score:0.5,gsm8k:0.5".
+ *
+ * A part is a type, with the prefix boxed_ where wanted, ".member" where its reward is an object, and ":weight". Every
+ * part is graded; the sum is the reward, and {"reward": sum, "parts": {"math": 1, ...}} the object beside it. A part
+ * that fails fails the whole: failure is a state, never a smaller sum. Pure; any thread.
+ */
+#ifndef CLIME_TRAINER_REWARD_MIXTURE_H
+#define CLIME_TRAINER_REWARD_MIXTURE_H
+
+#include "trainer/reward/reward.h"
+
+#define CLIME_MIXTURE_PARTS 16
+
+struct clime_mixture_part {
+    char name[80];          /* as written, the weight aside: what the part is called in the object and in metrics */
+    char type[64], key[64]; /* key is "" when none is named */
+    double weight;
+};
+
+/* Reads a type's name: how many parts, 0 when it is a plain name (it has no colon), -1 with an error when a weight, a
+ * name or a type is wrong. */
+int clime_mixture_read(const char *name, struct clime_mixture_part out[CLIME_MIXTURE_PARTS], struct clime_error *e);
+
+/* Grades q with a type that is no sum; key may be NULL. */
+typedef enum clime_err clime_grade_one(void *arg, const struct clime_reward_request *q, const char *key,
+                                       struct clime_reward *out);
+enum clime_err clime_mixture_grade(const struct clime_mixture_part *parts, int n, const struct clime_reward_request *q,
+                                   clime_grade_one *one, void *arg, struct clime_reward *out);
+
+#endif
