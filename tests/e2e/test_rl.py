@@ -10,6 +10,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sqlite3
 import struct
@@ -273,6 +274,19 @@ def test_kill_with_an_algorithm(model, undisturbed, name):
             p.wait()
         assert run_whole(words, model / f"{folder}.log") == sha
         check_record(model / folder)
+
+
+def test_port_of_a_predecessors_server(model, undisturbed, tmp_path):
+    """A server that a killed trainer was starting may still write its port over the file that ours is to write."""
+    for name in ("clime-train", "clime-router"):
+        shutil.copy(os.path.join(BUILD, name), tmp_path / name)
+    late = tmp_path / "clime-server"  # nobody's port first, the server half a second later
+    late.write_text('#!/bin/sh\nwords="$*"\nwhile [ "$1" != --port-file ]; do shift; done\necho 1 >"$2"\nsleep 0.5\n'
+                    f"exec {os.path.abspath(BUILD)}/clime-server $words\n")  # fmt: skip
+    late.chmod(0o755)
+    words = command(model, model / "stale_port")
+    words[0] = str(tmp_path / "clime-train")
+    assert run_whole(words, model / "stale_port.log") == undisturbed[0]
 
 
 def test_children_end_with_the_trainer(model):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Logits and every gradient of the trainer against torch, on random models of every family and sequences of 1 to 8192.
 
-    tests/gpu/against_torch.py [--device cuda|cpu] [--lengths 1,7,64,257,2048,8192] [--small] [--only NAME]
+    tests/gpu/against_torch.py [--device cuda|cpu] [--lengths 1,7,64,257,2048,8192] [--small] [--only NAME,...]
 
 Three computations of the same loss (sum g_logp * logp + g_ent * entropy over all rows, at two temperatures), from the
 same bf16 weights: float64 with transformers and plain attention (its norms round to fp32 inside), torch's own bf16 run,
@@ -179,7 +179,7 @@ def compare(name, config, args, work):
     model.save_pretrained(work / "model")
     batches = []
     for length in args.lengths:
-        for i in range(max(1, min(16, 512 // length))):
+        for i in range(max(4, min(32, 256 // length))):
             folder = work / f"{length}_{i}"
             batches.append((length, folder, random_batch(config, length, 1000 * length + i, device)))
             write_batch(batches[-1][2], folder)
@@ -216,7 +216,7 @@ def main():
     rows, t0 = [], time.time()
     room = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     for name, config in configs(args.small).items():
-        if args.only and args.only not in name:
+        if args.only and name not in args.only.split(","):
             continue
         with tempfile.TemporaryDirectory(dir=room) as work:
             rows += compare(name, config, args, Path(work))
