@@ -7,6 +7,7 @@
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/kl.h"
 #include "trainer/algorithm/loss.h"
+#include "trainer/algorithm/opd.h"
 #include "trainer/hooks.h"
 #include "trainer/learner_int.h"
 
@@ -34,7 +35,8 @@ static enum clime_err fill_advantages(const struct clime_learner_options *o, con
 static void fill_stats(const struct clime_stream *s, const float *kl, bool has_old,
                        struct clime_estimate_stats *stats) {
     double n = s->n > 0 ? (double)s->n : 1;
-    *stats = (struct clime_estimate_stats){.has_old = has_old, .has_ref = kl != NULL};
+    stats->has_old = has_old;
+    stats->has_ref = kl != NULL;
     for (int64_t k = 0; k < s->n; k++) {
         stats->advantage += (double)s->adv[k] / n;
         stats->log_probs += (double)s->old[k] / n;
@@ -85,7 +87,9 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
     }
     if (!err && o->custom_rewards) err = clime_hook_rewards(o->custom_rewards, &s, reward, e);
     if (!err) err = run_forwards(l, samples, p, &s, kl, e);
+    *stats = (struct clime_estimate_stats){0};
     if (!err) err = fill_advantages(o, reward, kl, &s, e);
+    if (!err && o->use_opd) err = clime_opd_advantages(&s, o->opd_kl_coef, &stats->opd_reverse_kl, e);
     if (err) goto done;
     if (o->normalize_advantages) clime_whiten(s.adv, s.n);
     fill_stats(&s, kl, has_old, stats);

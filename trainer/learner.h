@@ -45,7 +45,8 @@ struct clime_learner_options { /* names are slime's options */
     /* advantages */
     const struct clime_estimator *estimator; /* NULL with sft */
     double kl_coef, gamma;                   /* KL in the reward; discount */
-    bool normalize_advantages;
+    bool use_opd, normalize_advantages;
+    double opd_kl_coef; /* of the teacher's term of the advantage */
     bool disable_rewards_normalization, disable_grpo_std_normalization;
     const struct clime_hook *custom_rewards, *custom_advantages, *custom_loss; /* borrowed; NULL = none */
     /* loss */
@@ -103,6 +104,7 @@ void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out
 
 struct clime_estimate_stats { /* token means over the rollout */
     double advantage, log_probs, ref_log_probs, kl;
+    double opd_reverse_kl; /* old against the teacher */
     bool has_old, has_ref; /* whether the trainer's and the reference's numbers were made */
 };
 

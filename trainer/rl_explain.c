@@ -32,6 +32,7 @@ static void explain_advantage(const struct clime_learner_options *l, struct clim
         clime_buf_printf(out, "  KL in the reward: %g * %s of old against %s, %s\n", l->kl_coef,
                          kl_names[l->kl_loss_type], l->ref_load,
                          est->kl_per_token ? "token by token" : "summed over the sample, off its reward");
+    if (l->use_opd) clime_buf_printf(out, "  then A -= %g * (old - the teacher's logp)\n", l->opd_kl_coef);
     if (l->normalize_advantages)
         clime_buf_adds(out, "  then (A - mean) / sqrt(var + 1e-8) over the trained tokens of the rollout\n");
 }

@@ -276,6 +276,9 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
                                      .rm_type = rl->o.rm_type,
                                      .rm_command = rl->o.rm_command,
                                      .rm_url = rl->o.rm_url,
+                                     .teacher_url = rl->o.learner.use_opd ? rl->o.opd_teacher_url : NULL,
+                                     .teacher_threads = (int)rl->o.opd_teacher_concurrency,
+                                     .teacher_timeout_us = (int64_t)(rl->o.opd_teacher_timeout * 1e6),
                                      .device = clime_fleet_device(rl->fleet)};
     return clime_client_open(&o, &rl->client, e);
 }

@@ -163,6 +163,18 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"custom-reward-post-process-path", S, &o->custom_rewards, NULL, "FILE",
          "a shared library whose `rewards` takes the place of centring and dividing within groups"},
 
+        {"On-policy distillation", H, NULL, NULL, NULL, NULL},
+        {"use-opd", B, &l->use_opd, NULL, NULL,
+         "a teacher's log-probabilities of the sampled tokens enter the advantage, on top of any estimator: A -= "
+         "opd-kl-coef (logp - teacher's logp). Without --rm-type the reward is 0 and the teacher alone decides"},
+        {"opd-kl-coef", D, &l->opd_kl_coef, "1", "C", "its coefficient", 0, -1},
+        {"opd-teacher-url", S, &o->opd_teacher_url, NULL, "URL",
+         "a server with /generate whose model has the same tokenizer: clime-server, SGLang, a router"},
+        {"opd-teacher-timeout", D, &o->opd_teacher_timeout, "300", "SECONDS",
+         "for one sample, all tries together; past it the sample has failed", 0.001, 0},
+        {"opd-teacher-concurrency", I, &o->opd_teacher_concurrency, "32", "N", "requests in flight to the teacher", 1,
+         1024},
+
         {"Loss", H, NULL, NULL, NULL, NULL},
         {"loss-type", C, &o->loss_type, "policy_loss", "policy_loss|custom_loss",
          "custom_loss: the policy term of --custom-loss-function-path; for supervised training use clime-train sft"},
@@ -455,6 +467,8 @@ static enum clime_err check_algorithm(struct clime_rl_options *o, const struct g
                           "--custom-tis-function-path %s cannot be honoured: Python cannot be called; see --tis-mode, "
                           "--tis-level, --use-rs and --rs-veto-threshold",
                           o->custom_tis);
+    if (l->use_opd != (o->opd_teacher_url != NULL))
+        return clime_fail(e, CLIME_ERR_INPUT, "--use-opd and --opd-teacher-url go together");
     if (o->use_rollout_logprobs && clime_loss_needs_old(l))
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--use-rollout-logprobs: --use-tis, --use-rs, --rs-veto-threshold and --get-mismatch-metrics "
@@ -508,6 +522,9 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "rm-timeout",
                                        "rm-command",
                                        "rm-url",
+                                       "opd-teacher-url",
+                                       "opd-teacher-timeout",
+                                       "opd-teacher-concurrency",
                                        "skip-eval-before-train",
                                        "n-samples-per-eval-prompt",
                                        "balance-data"};
@@ -581,6 +598,7 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     if (!g.max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
     if ((rc = derive_eval(o, &g, e))) goto done;
     derive_learner(o, &g);
+    if (o->learner.use_opd && !o->rm_type) o->rm_type = "none";
     if (!o->over_sampling_batch_size)
         o->over_sampling_batch_size = o->dynamic_sampling_filter ? o->rollout_batch_size : 1;
     o->options_json = deciding_options(o, table, n_core);

@@ -70,6 +70,9 @@ struct clime_rl_options {
     const char *advantage_estimator, *custom_tis, *custom_rewards, *custom_advantages, *custom_loss;
     int loss_type;
     bool use_rollout_logprobs;
+    const char *opd_teacher_url;
+    int64_t opd_teacher_concurrency; /* requests in flight */
+    double opd_teacher_timeout;      /* seconds for one sample, all tries together */
     int kl_loss_type, tis_mode, tis_level, rs_level, lr_decay_style, recompute_granularity;
     int64_t lr_warmup_iters, lr_decay_iters;
     /* performance */

@@ -2,6 +2,8 @@
  *
  *   main -> todo -> n generators (HTTP) -> generated -> submitter -> rewarder's workers -> taker -> done -> main
  *
+ * with the teacher's threads between generators and `generated` where a request asks for them (teacher.h).
+ *
  * A generator owns one HTTP client (a kept-alive connection to the router) and is never held up by a reward. The
  * rewarder wants one thread to submit and one to take; those two do nothing else.
  *
@@ -23,6 +25,7 @@
 #include "trainer/fleet.h"
 #include "trainer/generate.h"
 #include "trainer/reward/rewarder.h"
+#include "trainer/teacher.h"
 
 #define MAX_REPLY ((size_t)256 << 20)
 #define MAX_BODY ((size_t)64 << 20)
@@ -33,6 +36,7 @@
 struct clime_client {
     struct clime_client_options o;
     struct clime_queue *todo, *generated, *done;
+    struct clime_teacher *teacher; /* NULL = none */
     struct clime_rewarder *rewarder;
     pthread_t *generators, submitter, taker;
     int n_generators;
@@ -42,13 +46,6 @@ struct clime_client {
 
 static bool stopping(void *arg) {
     return atomic_load(&((struct clime_client *)arg)->stop);
-}
-
-static void sample_failed(struct clime_sample *s, const struct clime_error *e) {
-    s->status = CLIME_SAMPLE_FAILED;
-    s->has_reward = false;
-    free(s->error);
-    s->error = xasprintf("%s: %s", clime_err_name(e->code), e->msg);
 }
 
 /* ---- generation ---- */
@@ -84,13 +81,13 @@ static bool try_once(struct clime_client *c, struct clime_http_client *http, str
         enum clime_generate_outcome out = clime_generate_read(r, clime_buf_str(&res.reply), e);
         if (out == CLIME_GENERATE_STALE) r->n_stale++;
         finished = out == CLIME_GENERATE_DONE || out == CLIME_GENERATE_BROKEN;
-        if (out == CLIME_GENERATE_BROKEN) sample_failed(r->sample, e);
+        if (out == CLIME_GENERATE_BROKEN) clime_sample_fail(r->sample, e);
     } else {
         finished = res.status >= 400 && res.status < 500 && res.status != 408 && res.status != 429;
         clime_fail(e, finished ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "/generate answers %d: %.300s", res.status,
                    res.reply.len ? res.reply.data : "");
     }
-    if (finished && r->sample->status == CLIME_SAMPLE_PENDING) sample_failed(r->sample, e);
+    if (finished && r->sample->status == CLIME_SAMPLE_PENDING) clime_sample_fail(r->sample, e);
     clime_buf_free(&body);
     clime_buf_free(&res.reply);
     return finished;
@@ -122,7 +119,7 @@ static void generate(struct clime_client *c, struct clime_http_client *http, str
     s->t_submit_us = clime_wall_us();
     if (room == 0) {
         clime_fail(&e, CLIME_ERR_LIMIT, "the prompt of %d tokens fills the context", s->n_prompt);
-        sample_failed(s, &e);
+        clime_sample_fail(s, &e);
     } else if (room == s->n_response) { /* it was aborted at its last token */
         s->status = CLIME_SAMPLE_TRUNCATED;
     }
@@ -131,7 +128,7 @@ static void generate(struct clime_client *c, struct clime_http_client *http, str
             s->status = CLIME_SAMPLE_ABORTED;
         } else if (!try_once(c, http, r, &e) && !clime_request_stopped(r)) {
             if (stopping(c) || clime_now_us() + pause >= r->deadline_us) {
-                sample_failed(s, &e);
+                clime_sample_fail(s, &e);
                 break;
             }
             LOG_DEBUG("%s: %s; trying again", r->rid, e.msg);
@@ -172,7 +169,7 @@ static void score(struct clime_request *r, struct clime_reward *given) {
                    given->object ? "it is an object: --reward-key must name its member" : "it is not finite");
     if (e.code) {
         clime_error_prefix(&e, "reward");
-        sample_failed(s, &e);
+        clime_sample_fail(s, &e);
     } else {
         s->reward = v->value;
         s->has_reward = true;
@@ -183,6 +180,10 @@ static void score(struct clime_request *r, struct clime_reward *given) {
 }
 
 /* ---- threads ---- */
+
+static bool sampled_to_its_end(const struct clime_sample *s) {
+    return s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED;
+}
 
 static void *generator_main(void *arg) {
     struct clime_client *c = arg;
@@ -195,7 +196,10 @@ static void *generator_main(void *arg) {
         if (r->sample->status != CLIME_SAMPLE_FAILED) decode(c, r);
         free(r->sample->device);
         r->sample->device = c->o.device ? xstrdup(c->o.device) : NULL;
-        CHECK(clime_queue_push(c->generated, r));
+        if (r->teach && sampled_to_its_end(r->sample))
+            clime_teacher_submit(c->teacher, r);
+        else
+            CHECK(clime_queue_push(c->generated, r));
     }
     clime_http_client_free(http);
     return NULL;
@@ -209,7 +213,7 @@ static void *submitter_main(void *arg) {
         const struct clime_sample *s = r->sample;
         struct clime_error e = {0};
         if (stopping(c)) continue;
-        if (s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED) {
+        if (sampled_to_its_end(s)) {
             struct clime_reward_request q = {.type = r->rm_type,
                                              .prompt = clime_str_of(r->prompt),
                                              .response = clime_str_of(s->response),
@@ -219,7 +223,7 @@ static void *submitter_main(void *arg) {
                                              .seed = s->seed};
             if (!clime_rewarder_submit(c->rewarder, &q, r, &e)) continue;
             clime_error_prefix(&e, "reward");
-            sample_failed(r->sample, &e);
+            clime_sample_fail(r->sample, &e);
         }
         CHECK(clime_queue_push(c->done, r));
     }
@@ -254,7 +258,12 @@ enum clime_err clime_client_open(const struct clime_client_options *o, struct cl
     c->generated = clime_queue_new(CLIME_CLIENT_MAX);
     c->done = clime_queue_new(CLIME_CLIENT_MAX);
     c->generators = xcalloc((size_t)o->n_threads, sizeof *c->generators);
+    struct clime_teacher_options to = {.url = o->teacher_url,
+                                       .n_threads = o->teacher_threads,
+                                       .timeout_us = o->teacher_timeout_us,
+                                       .out = c->generated};
     enum clime_err rc = clime_rewarder_new(&ro, &c->rewarder, e);
+    if (!rc && o->teacher_url) rc = clime_teacher_open(&to, &c->teacher, e);
     if (!rc) {
         c->has_submitter = !pthread_create(&c->submitter, NULL, submitter_main, c);
         c->has_taker = !pthread_create(&c->taker, NULL, taker_main, c);
@@ -275,6 +284,8 @@ void clime_client_stop(struct clime_client *c) {
     atomic_store(&c->stop, true);
     clime_queue_close(c->todo);
     for (int i = 0; i < c->n_generators; i++) pthread_join(c->generators[i], NULL);
+    clime_teacher_close(c->teacher);
+    c->teacher = NULL;
     clime_queue_close(c->generated);
     if (c->has_submitter) pthread_join(c->submitter, NULL);
     if (c->has_taker) pthread_join(c->taker, NULL);

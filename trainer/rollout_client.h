@@ -34,6 +34,7 @@ struct clime_request {
     int64_t version;                  /* of the weights; an answer of another one is refused */
     int64_t deadline_us;              /* clime_now_us scale */
     const atomic_bool *stop;          /* set by the owner: come back ABORTED instead of trying again; may be NULL */
+    bool teach;                       /* the teacher scores it before the reward is asked for */
     void *owner;                      /* for the owner's use */
     /* out */
     int n_tries, n_stale; /* requests sent; answers refused for their version */
@@ -50,6 +51,9 @@ struct clime_client_options {
     int n_threads;
     int64_t reward_timeout_us;
     const char *rm_type, *rm_command, *rm_url; /* may be NULL */
+    const char *teacher_url;                   /* NULL = no request asks for it */
+    int teacher_threads;
+    int64_t teacher_timeout_us;
     const char *device; /* kind of device of the servers, recorded with each sample; may be NULL */
 };
 

@@ -14,6 +14,7 @@ struct clime_sample *clime_sample_new(void) {
 
 static void free_result(struct clime_sample *s) {
     free(s->logp);
+    free(s->teacher_logp);
     free(s->mask);
     free(s->versions);
     free(s->response);
@@ -39,6 +40,13 @@ void clime_sample_restart(struct clime_sample *s) {
 
 bool clime_sample_finished(const struct clime_sample *s) {
     return (s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED) && s->has_reward;
+}
+
+void clime_sample_fail(struct clime_sample *s, const struct clime_error *why) {
+    s->status = CLIME_SAMPLE_FAILED;
+    s->has_reward = false;
+    free(s->error);
+    s->error = xasprintf("%s: %s", clime_err_name(why->code), why->msg);
 }
 
 void clime_sample_drop_token(struct clime_sample *s) {

@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct clime_error;
+
 enum clime_sample_status {
     CLIME_SAMPLE_PENDING,   /* not generated yet */
     CLIME_SAMPLE_COMPLETED, /* finish reason stop */
@@ -33,6 +35,7 @@ struct clime_sample {
     int32_t n_prompt, n_response;
     int32_t *ids;                       /* [n_prompt + n_response], owned */
     float *logp;                        /* [n_response] the server's number for each response token, owned */
+    float *teacher_logp;                /* [n_response] a teacher's number for each (--use-opd); NULL = none; owned */
     uint8_t *mask;                      /* [n_response] 1 = the policy sampled it and it is trained on, owned */
     struct clime_version_run *versions; /* cover n_response tokens, owned */
     int32_t n_versions;
@@ -64,9 +67,10 @@ void clime_estimates_free(struct clime_estimate *e, int n); /* and the array; NU
 
 struct clime_sample *clime_sample_new(void);
 void clime_sample_restart(struct clime_sample *s); /* pending again: forgets everything but prompt and identity */
-bool clime_sample_finished(const struct clime_sample *s); /* sampled to its end and rewarded */
-void clime_sample_drop_token(struct clime_sample *s);     /* forgets the last response token */
-void clime_sample_free(struct clime_sample *s);           /* NULL is fine */
+bool clime_sample_finished(const struct clime_sample *s);                      /* sampled to its end and rewarded */
+void clime_sample_fail(struct clime_sample *s, const struct clime_error *why); /* FAILED, without a reward */
+void clime_sample_drop_token(struct clime_sample *s);                          /* forgets the last response token */
+void clime_sample_free(struct clime_sample *s);                                /* NULL is fine */
 int clime_sample_order(const struct clime_sample *a, const struct clime_sample *b); /* by (rollout, group, member) */
 
 #endif

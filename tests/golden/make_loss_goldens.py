@@ -45,6 +45,9 @@ def make_samples():
                         entropy=f32([abs(random.gauss(0, 1)) for _ in range(n)]).tolist(),
                         adv=f32([random.gauss(0, 1)] * n).tolist()))  # fmt: skip
     old_token = out[4]["versions"].index(VERSION - 2)
+    for i, s in enumerate(out):
+        rng = random.Random(100 + i)  # apart, so that the other numbers stay what they were
+        s["teacher"] = f32([o + rng.gauss(0, 0.8) for o in s["old"]]).tolist()
     out[4]["old"][old_token] = f32(out[4]["behave"][old_token] - 9.5).item()  # below any veto
     return out
 
@@ -79,8 +82,9 @@ def kl_term(kind, logp, ref, ratio=None):
 # ---- advantages ----
 
 
-def advantages(estimator, gamma=1.0, kl_coef=0.0, kl_type="k1", no_std=False, raw=False, whiten=False):
-    case = dict(estimator=estimator, gamma=gamma, kl_coef=kl_coef, kl_type=kl_type, no_std=no_std, raw=raw, whiten=whiten)
+def advantages(estimator, gamma=1.0, kl_coef=0.0, kl_type="k1", no_std=False, raw=False, whiten=False, opd_coef=0.0):
+    case = dict(estimator=estimator, gamma=gamma, kl_coef=kl_coef, kl_type=kl_type, no_std=no_std, raw=raw, whiten=whiten,
+                opd_coef=opd_coef)  # fmt: skip
     reward = torch.tensor([s["reward"] for s in SAMPLES], dtype=D)
     kl = kl_term(kl_type, padded("old"), padded("ref")) * MASK
     per_token = estimator.startswith("reinforce")
@@ -113,6 +117,9 @@ def advantages(estimator, gamma=1.0, kl_coef=0.0, kl_type="k1", no_std=False, ra
                 token_reward[trained[-1]] += r
             for t in range(LONGEST):
                 adv[i, t] = sum(gamma ** (u - t) * token_reward[u] for u in range(t, LONGEST))
+    # on-policy distillation: off each token's advantage its log-ratio of policy to teacher (Thinking Machines 2025)
+    if opd_coef:
+        adv = adv - opd_coef * torch.log(torch.exp(padded("old")) / torch.exp(padded("teacher")))
     if whiten:
         values = adv[MASK.bool()]
         adv = (adv - values.mean()) * torch.rsqrt(values.var(unbiased=True) + 1e-8)
@@ -217,6 +224,8 @@ ADVANTAGES = [
     advantages("reinforce_plus_plus_baseline", kl_coef=0.1, kl_type="k1"),
     advantages("reinforce_plus_plus_baseline", kl_coef=0.1, kl_type="k3", whiten=True),
     advantages("reinforce_plus_plus_baseline", raw=True, whiten=True),
+    advantages("grpo", opd_coef=1.0),
+    advantages("reinforce_plus_plus", gamma=0.9, kl_coef=0.1, kl_type="k3", opd_coef=0.3, whiten=True),
 ]
 KL = dict(kl_coef=0.3)
 TIS = dict(tis=True, kl_coef=0.1, kl_type="k3", ent_coef=0.02)

@@ -83,13 +83,18 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
     write_versions(s, &versions);
     struct clime_stmt *q = clime_db_stmt(
         db, "UPDATE samples SET status = ?, lease_incarnation = NULL, lease_until_us = NULL, n_response = ?, ids = ?,"
-            " logp = ?, mask = ?, versions = ?, mixed_kv = ?, temperature = ?, response = ?, finish = ?, reward = ?,"
+            " logp = ?, teacher_logp = ?, mask = ?, versions = ?, mixed_kv = ?, temperature = ?, response = ?, finish "
+            "= ?, reward = ?,"
             " reward_json = ?, error = ?, device = ?, submit_us = ?, done_us = ?, cached_tokens = ?"
             " WHERE id = ? AND lease_incarnation = ? AND attempt = ?");
     clime_db_text(q, clime_sample_status_name(s->status));
     clime_db_int(q, s->n_response);
     clime_db_blob(q, s->ids, ((size_t)s->n_prompt + n) * sizeof *s->ids);
     clime_db_blob(q, s->logp, n * sizeof *s->logp);
+    if (s->teacher_logp)
+        clime_db_blob(q, s->teacher_logp, n * sizeof *s->teacher_logp);
+    else
+        clime_db_null(q);
     clime_db_blob(q, s->mask, n);
     clime_db_text(q, versions.data);
     clime_db_int(q, s->mixed_kv);
@@ -140,7 +145,8 @@ static enum clime_err reset(struct clime_db *db, void *arg, struct clime_error *
     for (int i = 0; i < r->n && !rc; i++) {
         const struct clime_sample *s = r->samples[i];
         struct clime_stmt *q = clime_db_stmt(
-            db, "UPDATE samples SET status = 'pending', n_response = 0, ids = ?, logp = NULL, mask = NULL,"
+            db, "UPDATE samples SET status = 'pending', n_response = 0, ids = ?, logp = NULL, teacher_logp = NULL, "
+                "mask = NULL,"
                 " versions = NULL, response = NULL, finish = NULL, reward = NULL, reward_json = NULL, error = NULL,"
                 " lease_incarnation = NULL, lease_until_us = NULL"
                 " WHERE id = ? AND id NOT IN (SELECT sample_id FROM step_samples)");
@@ -161,8 +167,10 @@ enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *
 
 /* The column list that read_sample expects, from samples s and groups g. */
 #define COLUMNS                                                                                                        \
-    "s.id, s.rollout, s.group_id, s.member, s.seed, s.status, s.n_prompt, s.n_response, s.ids, s.logp, s.mask,"        \
-    " s.versions, s.mixed_kv, s.temperature, s.response, g.label, g.metadata, s.finish, s.reward, s.reward_json,"      \
+    "s.id, s.rollout, s.group_id, s.member, s.seed, s.status, s.n_prompt, s.n_response, s.ids, s.logp, "               \
+    "s.teacher_logp,"                                                                                                  \
+    " s.mask, s.versions, s.mixed_kv, s.temperature, s.response, g.label, g.metadata, s.finish, s.reward, "            \
+    "s.reward_json,"                                                                                                   \
     " s.error, s.device, s.submit_us, s.done_us, s.cached_tokens"
 
 static enum clime_err read_versions(const char *text, struct clime_sample *s, struct clime_error *e) {
@@ -189,7 +197,7 @@ static enum clime_err read_versions(const char *text, struct clime_sample *s, st
 
 static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **out, struct clime_error *e) {
     struct clime_sample *s = clime_sample_new();
-    size_t n_ids, n_logp, n_mask;
+    size_t n_ids, n_logp, n_teacher, n_mask;
     *out = s;
     s->row_id = clime_db_get_int(q);
     s->rollout = clime_db_get_int(q);
@@ -201,6 +209,7 @@ static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **ou
     s->n_response = (int32_t)clime_db_get_int(q);
     s->ids = clime_db_dup_blob(q, &n_ids);
     s->logp = clime_db_dup_blob(q, &n_logp);
+    s->teacher_logp = clime_db_dup_blob(q, &n_teacher);
     s->mask = clime_db_dup_blob(q, &n_mask);
     enum clime_err rc = read_versions(clime_db_get_text(q), s, e);
     s->mixed_kv = clime_db_get_int(q) != 0;
@@ -219,7 +228,7 @@ static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **ou
     s->cached_tokens = (int32_t)clime_db_get_int(q);
     size_t n = (size_t)s->n_response;
     if (!rc && (s->n_prompt < 0 || s->n_response < 0 || n_ids != ((size_t)s->n_prompt + n) * sizeof *s->ids ||
-                n_logp != n * sizeof *s->logp || n_mask != n))
+                n_logp != n * sizeof *s->logp || n_mask != n || (s->teacher_logp && n_teacher != n_logp)))
         rc = clime_fail(e, CLIME_ERR_INPUT, "ledger: sample %lld: its blobs do not have the stated lengths",
                         (long long)s->row_id);
     return rc;

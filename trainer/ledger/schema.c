@@ -150,6 +150,9 @@ static const char *const migrations[] = {
     "CREATE INDEX groups_open ON groups(id) WHERE state = 'open';"
     "CREATE INDEX groups_by_end ON groups(ended_in);"
     "PRAGMA user_version = 3;",
+
+    "ALTER TABLE samples ADD COLUMN teacher_logp BLOB;" /* f32[n_response]; NULL: no teacher was asked */
+    "PRAGMA user_version = 4;",
 };
 
 int clime_schema_version(void) {

@@ -1,4 +1,4 @@
-/* The two rewards without a grammar: exact and random. Any thread; no state.
+/* The rewards without a grammar: exact, random and none. Any thread; no state.
  *
  * random is a function of the sample's seed and of nothing else, so a run with it is reproducible too.
  */
@@ -15,5 +15,11 @@ enum clime_err clime_grade_exact(const struct clime_grader_input *in, struct cli
 
 enum clime_err clime_grade_random(const struct clime_grader_input *in, struct clime_reward *out) {
     out->value = clime_rng_uniform(in->seed, 0, RANDOM_STREAM) < 0.5f ? 0 : 1;
+    return CLIME_OK;
+}
+
+enum clime_err clime_grade_none(const struct clime_grader_input *in, struct clime_reward *out) {
+    (void)in;
+    out->value = 0;
     return CLIME_OK;
 }

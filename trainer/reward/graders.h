@@ -20,6 +20,7 @@ struct clime_grader_input {
 
 enum clime_err clime_grade_exact(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_random(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_none(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_math(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_math_verify(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_deepscaler(const struct clime_grader_input *in, struct clime_reward *out);

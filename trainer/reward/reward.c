@@ -29,6 +29,7 @@ static const struct clime_reward_type TYPES[] = {
     {"countdown", "1 when <answer> reaches the target with every number once, 0.1 when it does not",
      clime_grade_countdown},
     {"random", "0 or 1, by the sample's seed", clime_grade_random},
+    {"none", "0 for every response: with --use-opd the teacher alone decides", clime_grade_none},
     {"command", "JSON lines to and from a child process (--rm-command)", NULL},
     {"url", "POST {prompt, response, label} to --rm-url", NULL},
     {"remote_rm", "slime's name for url", NULL},

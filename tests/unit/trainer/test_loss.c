@@ -15,6 +15,7 @@
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/kl.h"
 #include "trainer/algorithm/loss.h"
+#include "trainer/algorithm/opd.h"
 #include "trainer/learner.h"
 #include "trainer/optimizer.h"
 
@@ -46,6 +47,7 @@ static struct fixture {
     struct clime_version_run runs[MAX_SAMPLES][MAX_LEN];
     float behave[MAX_SAMPLES][MAX_LEN], old[MAX_SAMPLES][MAX_LEN], adv[MAX_SAMPLES][MAX_LEN];
     float logp[MAX_SAMPLES][MAX_LEN], ref[MAX_SAMPLES][MAX_LEN], entropy[MAX_SAMPLES][MAX_LEN];
+    float teacher[MAX_SAMPLES][MAX_LEN];
 } f;
 
 static double num(const struct cJSON *c, const char *key) {
@@ -80,6 +82,7 @@ static void read_sample(const struct cJSON *c, int i) {
                                .n_response = (int32_t)num(c, "n"),
                                .mask = f.mask[i],
                                .logp = f.behave[i],
+                               .teacher_logp = f.teacher[i],
                                .versions = f.runs[i]};
     f.reward[i] = num(c, "reward");
     assert_int_equal(read_floats(clime_tree_get(c, "mask"), mask, MAX_LEN), s->n_response);
@@ -91,8 +94,8 @@ static void read_sample(const struct cJSON *c, int i) {
     const struct {
         const char *key;
         float *out;
-    } arrays[] = {{"behave", f.behave[i]}, {"old", f.old[i]}, {"adv", f.adv[i]},
-                  {"logp", f.logp[i]},     {"ref", f.ref[i]}, {"entropy", f.entropy[i]}};
+    } arrays[] = {{"behave", f.behave[i]}, {"old", f.old[i]},         {"adv", f.adv[i]},        {"logp", f.logp[i]},
+                  {"ref", f.ref[i]},       {"entropy", f.entropy[i]}, {"teacher", f.teacher[i]}};
     for (size_t a = 0; a < CLIME_COUNT(arrays); a++)
         assert_int_equal(read_floats(clime_tree_get(c, arrays[a].key), arrays[a].out, MAX_LEN), s->n_response);
     f.estimate[i] = (struct clime_estimate){.adv = f.adv[i], .old = f.old[i]};
@@ -147,6 +150,10 @@ static void check_advantages(const struct cJSON *c) {
         kl[k] = (float)clime_kl_value(o.kl_loss_type, (double)old[k], (double)ref[k], &unused);
     }
     assert_int_equal(clime_estimate_advantages(&o, f.p, f.reward, o.kl_coef != 0 ? kl : NULL, &s, &e), CLIME_OK);
+    memcpy(s.old, old, (size_t)s.n * sizeof *old);
+    double reverse_kl;
+    if (num(c, "opd_coef") != 0)
+        assert_int_equal(clime_opd_advantages(&s, num(c, "opd_coef"), &reverse_kl, &e), CLIME_OK);
     if (flag(c, "whiten")) clime_whiten(s.adv, s.n);
     for (int64_t k = 0; k < s.n; k++) assert_close((double)s.adv[k], (double)want[k], 1e-5);
     f.reward[2] = INFINITY; /* a failure is no reward */
@@ -160,7 +167,20 @@ static void test_advantages(void **state) {
     int n = 0;
     const struct cJSON *c = clime_tree_first(clime_tree_get(golden, "advantages"));
     for (; c; c = clime_tree_next(c), n++) check_advantages(c);
-    assert_int_equal(n, 15);
+    assert_int_equal(n, 17);
+}
+
+static void test_no_teacher(void **state) {
+    struct clime_error e = {0};
+    struct clime_stream s;
+    double reverse_kl;
+    (void)state;
+    clime_stream_init(&s, f.p, NULL, f.n, INT64_MIN);
+    f.sample[1].teacher_logp = NULL; /* is no advantage of 0 */
+    assert_int_equal(clime_opd_advantages(&s, 1, &reverse_kl, &e), CLIME_ERR_INTERNAL);
+    assert_non_null(strstr(e.msg, "teacher"));
+    f.sample[1].teacher_logp = f.teacher[1];
+    clime_stream_free(&s);
 }
 
 static void test_unknown_estimators(void **state) {
@@ -358,6 +378,7 @@ static void test_schedules(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_advantages),
+        cmocka_unit_test(test_no_teacher),
         cmocka_unit_test(test_unknown_estimators),
         cmocka_unit_test(test_loss),
         cmocka_unit_test(test_corrections_without_a_gap),
