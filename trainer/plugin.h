@@ -8,8 +8,9 @@
  *   const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .name = "mine", .advantages = my_advantages};
  *
  * and each option that names the library uses the member that belongs to it. The functions are called on the trainer's
- * main thread, one at a time. To keep what clime promises (the same bits in every run, and again after a crash) they
- * must depend on nothing but their arguments. What they are given is borrowed for the length of the call.
+ * main thread, one at a time; with --async `filter` on another one, while the others may run. To keep what clime
+ * promises (the same bits in every run, and again after a crash) they must depend on nothing but their arguments. What
+ * they are given is borrowed for the length of the call.
  *
  * A function returns 0, or anything else after writing the reason into `error`: the run stops and says it.
  *

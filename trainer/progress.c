@@ -25,6 +25,7 @@ static int columns(void) {
 void clime_progress_live(struct clime_progress *p, const char *fmt, ...) {
     char text[256];
     int64_t now = clime_now_us();
+    if (p->quiet) return;
     if (p->terminal ? now < p->next_us : now - p->last_plain_us < PLAIN_PAUSE_US) return;
     va_list ap;
     va_start(ap, fmt);
@@ -44,6 +45,7 @@ void clime_progress_live(struct clime_progress *p, const char *fmt, ...) {
 }
 
 void clime_progress_line(struct clime_progress *p, const char *fmt, ...) {
+    if (p->quiet) return;
     if (p->width) printf("\r%*s\r", p->width, "");
     p->width = 0;
     p->last_plain_us = clime_now_us();

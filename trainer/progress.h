@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 struct clime_progress {
+    bool quiet; /* show nothing */
     bool terminal;
     int width;             /* columns of the live line on the screen now */
     int64_t next_us;       /* when the live line may change again */

@@ -18,9 +18,9 @@
 #include "trainer/ledger/versions.h"
 #include "trainer/rl_run.h"
 
-/* Loads the newest checkpoint that loads; damaged ones are named and passed over. rl->step = its step, or 0. */
-static enum clime_err load_checkpoint(struct clime_rl *rl, struct clime_error *e) {
-    int64_t before = INT64_MAX;
+/* Loads the newest checkpoint of a step < before that loads; damaged ones are named and passed over. rl->step = its
+ * step, or 0. */
+static enum clime_err load_checkpoint(struct clime_rl *rl, int64_t before, struct clime_error *e) {
     rl->step = 0;
     for (;;) {
         int64_t step;
@@ -73,7 +73,8 @@ enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
     int64_t last, k = rl->o.num_steps_per_rollout;
     char *path = xasprintf("%s/metrics.jsonl", rl->o.run);
     enum clime_err rc = clime_steps_last(clime_ledger_reader(rl->ledger), &last, e);
-    if (!rc) rc = load_checkpoint(rl, e);
+    int64_t serve = rl->fleet && last / k < rl->num_rollout ? clime_rl_version_of(rl, last / k) : last;
+    if (!rc) rc = load_checkpoint(rl, serve < last ? serve + 1 : INT64_MAX, e);
     if (!rc && rl->step > last)
         rc = clime_fail(e, CLIME_ERR_INPUT,
                         "there is a checkpoint of step %" PRId64 ", but the ledger ends at %" PRId64, rl->step, last);
@@ -87,9 +88,11 @@ enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
                     "from %s of step %" PRId64 "; %" PRId64 " recorded steps run again",
                     rl->step ? "the checkpoint" : "the initial weights", rl->step, last - rl->step);
     int64_t from = rl->step;
+    if (rl->fleet && rl->step == serve) rc = clime_rl_publish(rl, e);
     while (rl->step < last && !rc) {
         clime_progress_live(&rl->progress, "recovering: step %" PRId64 " of %" PRId64, rl->step + 1, last);
         rc = run_again(rl, rl->step + 1, e);
+        if (!rc && rl->fleet && rl->step == serve) rc = clime_rl_publish(rl, e);
     }
     if (!rc && last > 0)
         clime_progress_line(&rl->progress,

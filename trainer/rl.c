@@ -19,8 +19,7 @@
 #include "trainer/rl_run.h"
 #include "trainer/stats.h"
 
-/* Evaluates the current weights when it is time for that and it was not done before. */
-static enum clime_err evaluate_if_due(struct clime_rl *rl, struct clime_error *e) {
+enum clime_err clime_rl_evaluate_if_due(struct clime_rl *rl, struct clime_error *e) {
     int64_t done = rl->rollouts_done, every = rl->o.eval_interval;
     bool due = every > 0 && (done == rl->num_rollout || done % every == 0);
     if (done == 0 && rl->o.skip_eval_before_train && rl->num_rollout > 0) due = false;
@@ -33,39 +32,45 @@ static enum clime_err evaluate_if_due(struct clime_rl *rl, struct clime_error *e
     return clime_rl_evaluate(rl, e);
 }
 
-static enum clime_err generate(struct clime_rl *rl, struct clime_rollout *r, struct clime_error *e) {
-    struct clime_rollout_context c = {.o = &rl->o,
-                                      .run = &rl->run,
-                                      .ledger = rl->ledger,
-                                      .fleet = rl->fleet,
-                                      .client = rl->client,
-                                      .n_threads = rl->n_threads,
-                                      .data = &rl->data,
-                                      .progress = &rl->progress};
-    return clime_rollout_generate(&c, rl->rollouts_done, rl->step, r, e);
+struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl) {
+    return (struct clime_rollout_context){.o = &rl->o,
+                                          .run = &rl->run,
+                                          .ledger = rl->ledger,
+                                          .db = clime_ledger_reader(rl->ledger),
+                                          .fleet = rl->fleet,
+                                          .client = rl->client,
+                                          .n_threads = rl->n_threads,
+                                          .data = &rl->data,
+                                          .progress = &rl->progress};
+}
+
+enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
+                                  struct clime_step_stats *last, struct clime_error *e) {
+    int n = (int)rl->o.num_steps_per_rollout;
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < n && !rc; i++) {
+        const struct clime_step_result fresh = {0};
+        clime_progress_live(&rl->progress, "rollout %" PRId64 ": training, step %d of %d", plans[i].rollout, i + 1, n);
+        rc = clime_rl_train_step(rl, &plans[i], &fresh, last, e);
+    }
+    rl->rollouts_done++;
+    return rc ? rc : clime_rl_refresh_reference(rl, e);
 }
 
 /* Chooses the rollout's steps and runs them. last: figures of the last one. */
 static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
                             struct clime_error *e) {
-    int n = (int)rl->o.num_steps_per_rollout;
     struct clime_step_plan *plans;
     int64_t t0 = clime_now_us();
     enum clime_err rc = clime_rl_choose(rl, r, &plans, e);
     if (rc) return rc;
     if ((rc = clime_rl_record_end(rl, e))) {
-        clime_rl_plans_free(plans, n);
+        clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);
         return rc;
     }
     clime_rl_writing(rl);
-    for (int i = 0; i < n && !rc; i++) {
-        const struct clime_step_result fresh = {0};
-        clime_progress_live(&rl->progress, "rollout %" PRId64 ": training, step %d of %d", r->id, i + 1, n);
-        rc = clime_rl_train_step(rl, &plans[i], &fresh, last, e);
-    }
-    clime_rl_plans_free(plans, n);
-    rl->rollouts_done++;
-    if (!rc) rc = clime_rl_refresh_reference(rl, e);
+    rc = clime_rl_run_steps(rl, plans, last, e);
+    clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);
     rl->time.train_us = clime_now_us() - t0;
     return rc;
 }
@@ -74,18 +79,16 @@ static bool checkpoint_due(const struct clime_rl *rl) {
     return rl->rollouts_done == rl->num_rollout || rl->rollouts_done % rl->o.save_interval == 0;
 }
 
-/* Times of the rollout; a line of metrics, one on the screen. */
-static enum clime_err account(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_step_stats *s,
-                              int64_t t0, struct clime_error *e) {
+static enum clime_err write_times(struct clime_rl *rl, const struct clime_rollout *r, double total,
+                                  struct clime_error *e) {
     struct clime_metrics_line m;
-    double total = (double)(clime_now_us() - t0) / 1e6, gen = (double)r->time_us / 1e6;
+    double gen = (double)r->time_us / 1e6;
     clime_metrics_line_begin(&m, "perf", r->id, rl->step);
     clime_metrics_line_add(&m, "perf/rollout_time", gen);
-    clime_metrics_line_add(&m, "perf/tokens_per_gpu_per_sec",
-                           gen > 0 ? (double)r->n_tokens / gen / clime_fleet_size(rl->fleet) : 0);
+    clime_metrics_line_add(&m, "perf/tokens_per_gpu_per_sec", gen > 0 ? (double)r->n_tokens / gen / r->n_servers : 0);
     clime_metrics_line_int(&m, "perf/request_tries", r->n_tries);
     clime_metrics_line_add(&m, "perf/train_time", (double)rl->time.train_us / 1e6);
-    clime_metrics_line_add(&m, "perf/train_wait_time", gen + (double)rl->time.update_us / 1e6);
+    clime_metrics_line_add(&m, "perf/train_wait_time", (double)(rl->time.wait_us + rl->time.update_us) / 1e6);
     clime_metrics_line_add(&m, "perf/update_weights_time", (double)rl->time.update_us / 1e6);
     clime_metrics_line_add(&m, "perf/save_model_time", (double)rl->time.save_us / 1e6);
     clime_metrics_line_add(&m, "perf/step_time", total);
@@ -93,29 +96,40 @@ static enum clime_err account(struct clime_rl *rl, const struct clime_rollout *r
     enum clime_err rc = clime_metrics_put(rl->ledger, "perf", rl->step, line, e);
     if (!rc) clime_metrics_log_append(rl->log, line);
     clime_metrics_line_free(&m);
+    return rc;
+}
+
+enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_step_stats *s,
+                                int64_t t0, struct clime_error *e) {
+    rl->time.save_us = 0;
+    enum clime_err rc = checkpoint_due(rl) ? clime_rl_checkpoint(rl, e) : CLIME_OK;
+    if (rc) return rc;
+    double total = (double)(clime_now_us() - t0) / 1e6;
+    rc = write_times(rl, r, total, e);
     struct clime_length_stats len;
     clime_length_stats(r->samples, r->n, &len);
     clime_progress_line(&rl->progress,
                         "rollout  %-5" PRId64 " reward %.4f  length %.1f  loss %+.5f  grad %.3f  gap %g over %" PRId64
                         " tokens  (%.1f s: rollout %.1f, train %.1f, weights %.2f)%s",
                         r->id, clime_mean_reward(r->samples, r->n), len.mean, s->loss, s->grad_norm, s->gap_max,
-                        s->gap_tokens, total, gen, (double)rl->time.train_us / 1e6, (double)rl->time.update_us / 1e6,
+                        s->gap_tokens, total, (double)r->time_us / 1e6, (double)rl->time.train_us / 1e6,
+                        (double)rl->time.update_us / 1e6,
                         s->skipped ? "  STEP SKIPPED: the gradient was not finite" : "");
     return rc;
 }
 
 static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_rollout_context c = clime_rl_rollout_context(rl);
     struct clime_rollout r = {0};
     struct clime_step_stats last = {0};
     int64_t t0 = clime_now_us();
-    enum clime_err rc = generate(rl, &r, e);
+    enum clime_err rc = clime_rollout_generate(&c, rl->rollouts_done, rl->published, &r, e);
     if (rc) return rc;
-    if ((rc = train(rl, &r, &last, e)) || (rc = clime_rl_publish(rl, e))) goto done;
-    clime_rl_record_begin(rl); /* ends before the next training: the servers generate meanwhile */
-    rl->time.save_us = 0;
-    if (checkpoint_due(rl) && (rc = clime_rl_checkpoint(rl, e))) goto done;
-    rc = account(rl, &r, &last, t0, e);
-done:
+    rl->time.wait_us = r.time_us;
+    if (!(rc = train(rl, &r, &last, e)) && !(rc = clime_rl_publish(rl, e))) {
+        clime_rl_record_begin(rl); /* ends before the next training: the servers generate meanwhile */
+        rc = clime_rl_account(rl, &r, &last, t0, e);
+    }
     clime_rollout_free(&r);
     return rc;
 }
@@ -153,13 +167,13 @@ static enum clime_err replay(struct clime_rl *rl, struct clime_error *e) {
 static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc;
     if (rl->o.replay) return replay(rl, e);
-    if ((rc = clime_rl_recover(rl, e)) || (rc = clime_rl_publish(rl, e)) || (rc = clime_rl_open_client(rl, e)))
-        return rc;
-    for (;;) {
-        if ((rc = evaluate_if_due(rl, e))) return rc;
-        if (rl->rollouts_done >= rl->num_rollout) return finish(rl, e);
-        if ((rc = one_rollout(rl, e))) return rc;
+    if ((rc = clime_rl_recover(rl, e)) || (rc = clime_rl_open_client(rl, e))) return rc;
+    while (rl->rollouts_done < rl->num_rollout) {
+        if (!rl->o.async && (rc = clime_rl_evaluate_if_due(rl, e))) return rc;
+        if ((rc = rl->o.async ? clime_rl_async_rollout(rl, e) : one_rollout(rl, e))) return rc;
     }
+    if ((rc = clime_rl_publish(rl, e)) || (rc = clime_rl_evaluate_if_due(rl, e))) return rc;
+    return finish(rl, e);
 }
 
 static void explain(const struct clime_rl *rl) {

@@ -102,6 +102,29 @@ static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out
     explain_denominators(o, out);
 }
 
+/* Which groups make a rollout, and which weights sample it. */
+static void explain_sampling(const struct clime_rl_options *o, struct clime_buf *out) {
+    bool more = o->over_sampling_batch_size > 1;
+    clime_buf_adds(out, "rollouts\n");
+    if (more)
+        clime_buf_printf(
+            out, "  groups are submitted %" PRId64 " at a time; those that make the rollout are the first %s\n",
+            o->over_sampling_batch_size, o->accept_order == CLIME_ACCEPT_PROMPT ? "of the dataset" : "to be complete");
+    if (o->dynamic_sampling_filter) clime_buf_printf(out, "  filter %s\n", o->dynamic_sampling_filter);
+    if (o->partial_rollout)
+        clime_buf_printf(out, "  what is left over is continued in the next rollout, %s\n", o->buffer_filter);
+    if (o->async)
+        clime_buf_printf(
+            out, "  the next one is generated while the steps run; weights are pushed every %" PRId64 " rollout(s)%s\n",
+            o->update_weights_interval, o->fully_async ? ", samples in flight go on with them" : "");
+    if (o->max_staleness >= 0)
+        clime_buf_printf(out, "  no trained token is more than %" PRId64 " steps behind\n", o->max_staleness);
+    bool timing = o->partial_rollout || (more && o->accept_order == CLIME_ACCEPT_ARRIVAL);
+    clime_buf_printf(out, "  the weights are a function of %s\n",
+                     timing ? "the seed and the recorded choices: timing has a part (--replay repeats it)"
+                            : "the seed");
+}
+
 static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
     static const char *const schedule[] = {"constant", "linear", "cosine"};
     const struct clime_rl_options *o = &rl->o;
@@ -115,7 +138,8 @@ static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
     static const char *const transport[] = {"on the device where it can be, else over HTTP", "over HTTP",
                                             "by a copy from the trainer's memory"};
     clime_buf_printf(out, "  initial weights %s\n  weights go to the servers %s\n", rl->initial_dir,
-                     o->colocate ? clime_way_names[CLIME_BY_SHARE] : transport[o->transport]);
+                     o->colocate ? clime_way_names[CLIME_BY_SHARE]
+                                 : transport[o->async ? CLIME_TRANSPORT_HTTP : o->transport]);
     clime_buf_printf(out,
                      "  AdamW lr %g (%s, warm-up %" PRId64 ", to %g after %" PRId64
                      " steps), betas %g %g, eps %g, decay %g, clip %g\n",
@@ -145,7 +169,7 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
         {c->tis_batch_normalize && !c->use_tis, "--tis-batch-normalize: --use-tis is off"},
         {(c->tis_mode || c->tis_level) && !c->use_tis, "--tis-mode, --tis-level: --use-tis is off"},
         {c->rs_level && !c->use_rs, "--rs-level: --use-rs is off"},
-        {(c->use_tis || c->use_rs || c->veto > 0) && !o->partial_rollout,
+        {(c->use_tis || c->use_rs || c->veto > 0) && !o->partial_rollout && !o->async,
          "--use-tis, --use-rs, --rs-veto-threshold: groups of one rollout have "
          "one version, so rho is 1 in every token"},
         {l->mask_offpolicy && !o->partial_rollout,
@@ -159,6 +183,7 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
 
 void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
     explain_run(rl, out);
+    explain_sampling(&rl->o, out);
     explain_loss(&rl->o, out);
     clime_buf_adds(out, "memory plan\n");
     clime_learner_describe(rl->learner, out);

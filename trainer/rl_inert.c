@@ -68,7 +68,6 @@ static const struct inert rows[] = {
     /* weight updates */
     {"update-weight-mode", false, "full", "deltas are not implemented"},
     {"update-weight-buffer-size", false, NULL, "weights are streamed, there is no bucket"},
-    {"update-weights-interval", false, "1", "asynchronous training is not implemented"},
     /* algorithms */
     {"lambd", false, "1", "there is no value function"},
     {"value-clip", false, NULL, "there is no value function"},

@@ -230,7 +230,8 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .num_servers = (int)rl->o.num_servers,
                                     .router_url = rl->o.router_url,
                                     .share = rl->o.colocate && !rl->o.evaluate,
-                                    .transport = (enum clime_transport)rl->o.transport,
+                                    .transport =
+                                        rl->o.async ? CLIME_TRANSPORT_HTTP : (enum clime_transport)rl->o.transport,
                                     .serve_folder = rl->o.evaluate,
                                     .server_args = &rl->o.server_args,
                                     .router_args = &rl->o.router_args,
@@ -284,6 +285,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
 }
 
 void clime_rl_close(struct clime_rl *rl) {
+    clime_generation_close(&rl->generation);
     clime_client_close(rl->client);
     clime_fleet_close(rl->fleet);
     clime_fingerprint_close(&rl->fingerprint);
@@ -297,6 +299,7 @@ void clime_rl_close(struct clime_rl *rl) {
     clime_ledger_close(rl->ledger);
     free(rl->checkpoint_dir);
     free(rl->hf_dir);
+    free(rl->kept);
     clime_rl_options_free(&rl->o);
     if (rl->lock_fd >= 0) close(rl->lock_fd);
 }

@@ -16,7 +16,6 @@
 #include "common/json/write.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
-#include "trainer/filter.h"
 
 #define MAX_ROWS (CLIME_MAX_INERT + 160)
 #define ICEPOP "slime.backends.megatron_utils.loss.icepop_function"
@@ -99,6 +98,18 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"buffer-filter-path", S, &o->buffer_filter, "pop_first", "NAME",
          "which of the groups left over come first: pop_first (the oldest) or pop_most_complete", 0, 0,
          "buffer-filter"},
+        {"async", B, &o->async, NULL, NULL,
+         "generate the next rollout while the steps of this one run; weights are pushed between two rollouts"},
+        {"fully-async", B, &o->fully_async, NULL, NULL,
+         "with --async and --partial-rollout, which it implies: push weights as soon as they are there; samples in "
+         "flight "
+         "go on with them"},
+        {"update-weights-interval", I, &o->update_weights_interval, "1", "N", "with --async: push every N rollouts", 1,
+         0},
+        {"max-staleness", I, &o->max_staleness, "-1", "N",
+         "optimizer steps between the weights that sampled a token and those that the rollout's first step changes, at "
+         "most; samples that are older are sampled anew. -1 = no bound",
+         -1, -2},
         {"rollout-seed", I, &o->rollout_seed, "42", "N", "seed of the run: shuffling and sampling", 0, -1},
         {"rollout-temperature", D, &o->sampling.temperature, "1", "T", "must be above 0", 0, -1},
         {"rollout-top-p", D, &o->sampling.top_p, "1", "P", "nucleus sampling", 0, 1},
@@ -335,22 +346,7 @@ static enum clime_err require(const char *name, bool there, struct clime_error *
     return there ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "--%s is required", name);
 }
 
-static enum clime_err check_sampling(const struct clime_rl_options *o, struct clime_error *e) {
-    if (o->over_sampling_batch_size && o->over_sampling_batch_size < o->rollout_batch_size)
-        return clime_fail(e, CLIME_ERR_INPUT, "--over-sampling-batch-size %lld is below --rollout-batch-size %lld",
-                          (long long)o->over_sampling_batch_size, (long long)o->rollout_batch_size);
-    if (o->partial_rollout && o->accept_order == CLIME_ACCEPT_PROMPT)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--accept-order prompt cannot be honoured with --partial-rollout: timing decides where a "
-                          "sample is cut, so the seed alone does not give the run (its record does)");
-    if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
-        o->n_samples_per_prompt == 1)
-        return clime_fail(e, CLIME_ERR_INPUT, "--dynamic-sampling-filter-path %s: one sample a prompt has no deviation",
-                          o->dynamic_sampling_filter);
-    return CLIME_OK;
-}
-
-static enum clime_err check_required(const struct clime_rl_options *o, struct clime_error *e) {
+static enum clime_err check_required(struct clime_rl_options *o, struct clime_error *e) {
     enum clime_err rc;
     if ((rc = require("run", o->run, e)) || (rc = require("hf-checkpoint", o->hf_checkpoint, e)) ||
         (rc = require("prompt-data", o->prompt_data, e)) ||
@@ -361,7 +357,7 @@ static enum clime_err check_required(const struct clime_rl_options *o, struct cl
         return clime_fail(e, CLIME_ERR_INPUT, "give one of --num-rollout and --num-epoch");
     if (!(o->sampling.temperature > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-temperature must be above 0");
     if (!(o->sampling.top_p > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-top-p must be above 0");
-    if ((rc = check_sampling(o, e))) return rc;
+    if ((rc = clime_rl_check_sampling(o, e))) return rc;
     if (o->replay && !strcmp(o->replay, o->run))
         return clime_fail(e, CLIME_ERR_INPUT, "--replay %s is the run folder itself: --run must name another",
                           o->replay);
@@ -593,6 +589,7 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
         goto done;
     rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
     if (!rc && !o->evaluate) rc = derive_batch(o, e);
+    if (!rc && !o->evaluate) rc = clime_rl_check_staleness(o, e);
     if (!rc && !o->evaluate) rc = check_algorithm(o, &g, e);
     if (rc) goto done;
     if (!g.max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;

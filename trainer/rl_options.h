@@ -51,7 +51,9 @@ struct clime_rl_options {
     int accept_order;                                    /* enum clime_accept_order */
     const char *dynamic_sampling_filter, *buffer_filter; /* names; the first may be NULL, or a library's path */
     const struct clime_hook *filter_hook;                /* that library, opened by the loop */
-    bool partial_rollout;
+    bool partial_rollout, async, fully_async;
+    int64_t max_staleness;           /* optimizer steps; -1 = no bound */
+    int64_t update_weights_interval; /* rollouts */
     struct clime_sampling_options sampling;
     double rollout_request_timeout; /* seconds for one sample, all its tries together */
     /* reward */
@@ -101,6 +103,11 @@ void clime_rl_options_decide(struct clime_rl_options *o, const char *name, const
 
 /* The help as a table for README and docs. */
 void clime_rl_options_describe(struct clime_buf *out);
+
+/* trainer/rl_check.c, for the parser: sampling and --async (sets what --fully-async implies); and, once the steps of a
+ * rollout are known, --max-staleness. */
+enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e);
+enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct clime_error *e);
 
 /* trainer/rl_inert.c: rows for the parser's table (at most CLIME_MAX_INERT, the number is returned), the check of what
  * was given, and the list of the inert ones for --explain. */

@@ -1,6 +1,7 @@
 /* A reinforcement-learning run: everything that clime-train rl holds open, shared by the files of the loop.
  *
  *   rl.c          main and the loop, phase by phase
+ *   rl_async.c    the loop of --async
  *   rl_open.c     opening and closing, the run folder and its lock
  *   rl_step.c     from a rollout to steps, one step, weights to the fleet, checkpoints
  *   recover.c     bringing the weights to where the ledger says the run was
@@ -14,6 +15,7 @@
 
 #include "trainer/eval.h"
 #include "trainer/fingerprint.h"
+#include "trainer/generation.h"
 #include "trainer/hooks.h"
 #include "trainer/ledger/steps.h"
 #include "trainer/rollout.h"
@@ -28,6 +30,7 @@ struct clime_rl {
     int64_t rollouts_done;   /* trained on */
     int64_t step;            /* optimizer steps done = the version of the learner's weights */
     int64_t published;       /* version the fleet serves, -1 = none */
+    void *kept; /* --async: those weights, in host memory; a server that restarts during a step gets them */
 
     struct clime_ledger *ledger;
     struct clime_tokenizer *tokenizer;
@@ -37,12 +40,13 @@ struct clime_rl {
     struct clime_learner *learner;
     struct clime_fingerprint fingerprint; /* running: of the weights of `step`, which are not recorded yet */
     struct clime_fleet *fleet;
-    struct clime_client *client; /* NULL until the fleet was first published to */
+    struct clime_client *client;        /* NULL until the fleet was first published to */
+    struct clime_generation generation; /* --async: the next rollout */
     int n_threads;
     struct clime_metrics_log *log;
     struct clime_progress progress;
     struct {
-        int64_t train_us, update_us, save_us; /* of the current rollout */
+        int64_t wait_us, train_us, update_us, save_us; /* of the current rollout */
     } time;
 };
 
@@ -50,6 +54,22 @@ struct clime_rl {
 enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e);        /* rl->o is parsed; the rest is zero */
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e); /* after the first publish */
 void clime_rl_close(struct clime_rl *rl);
+
+/* rl.c */
+struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl);
+enum clime_err clime_rl_evaluate_if_due(struct clime_rl *rl, struct clime_error *e); /* once for each step */
+/* Runs the n chosen steps of a rollout; last: figures of the last one. */
+enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
+                                  struct clime_step_stats *last, struct clime_error *e);
+/* A checkpoint where one is due, then the rollout's times: a line of metrics, one on the screen. */
+enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_step_stats *s,
+                                int64_t t0, struct clime_error *e);
+
+/* rl_async.c */
+/* The version that samples rollout q: the current one, or with --async one that is older by a rollout and what
+ * --update-weights-interval adds; a function of q, so that a restart samples with the same. */
+int64_t clime_rl_version_of(const struct clime_rl *rl, int64_t rollout);
+enum clime_err clime_rl_async_rollout(struct clime_rl *rl, struct clime_error *e); /* the next one: taken, trained on */
 
 /* rl_step.c */
 /* Advantages over the whole rollout, the split into steps, their packing; recorded in one durable transaction. *plans
@@ -88,7 +108,8 @@ enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e);
 
 /* recover.c */
 /* Loads the newest checkpoint and runs the recorded steps after it again. After it rl->step and rl->rollouts_done are
- * where the record ends, and metrics.jsonl holds what happened up to there. */
+ * where the record ends, metrics.jsonl holds what happened up to there, and the fleet, where there is one, serves the
+ * version that samples the next rollout. */
 enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e);
 
 /* rl_explain.c */

@@ -51,7 +51,7 @@ static enum clime_err estimate_rollout(struct clime_rl *rl, const struct clime_r
     struct clime_packing p;
     make_packing(rl, r->samples, r->n, &p);
     enum clime_err rc = clime_learner_estimate(rl->learner, (const struct clime_sample *const *)r->samples, r->n, &p,
-                                               r->version, estimate, stats, e);
+                                               rl->step, estimate, stats, e);
     clime_pack_free(&p);
     return rc;
 }
@@ -62,14 +62,14 @@ enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *
     struct clime_estimate *estimate = NULL;
     struct clime_estimate_stats stats;
     struct clime_metrics_line m;
-    CHECK(r->n == n_steps * rl->o.global_batch_size && r->version == rl->step);
+    CHECK(r->n == n_steps * rl->o.global_batch_size && r->id * n_steps == rl->step && r->version <= rl->step);
     *plans = xcalloc((size_t)n_steps, sizeof **plans);
     clime_metrics_line_begin(&m, "rollout", r->id, rl->step + 1);
     enum clime_err rc = estimate_rollout(rl, r, &estimate, &stats, e);
     if (!rc) {
         for (int i = 0; i < n_steps; i++) make_plan(rl, r, estimate, i, &(*plans)[i]);
         clime_metrics_line_int(&m, "rollout/step", r->id);
-        clime_rollout_stats_add(&m, &rl->o, r, &stats);
+        clime_rollout_stats_add(&m, &rl->o, r, rl->step, &stats);
         const char *line = clime_metrics_line_end(&m);
         rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout, line, e);
         if (!rc) clime_metrics_log_append(rl->log, line);
@@ -203,6 +203,10 @@ static const void *host_weights(void *arg) {
     return clime_learner_weights(arg);
 }
 
+static const void *kept_weights(void *arg) {
+    return arg;
+}
+
 enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_error *e) {
     int64_t every = rl->o.ref_update_interval;
     bool due = every > 0 && rl->rollouts_done % every == 0 && clime_needs_ref(&rl->o.learner);
@@ -217,6 +221,12 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
                               .host = host_weights,
                               .arg = rl->learner};
     int64_t t0 = clime_now_us();
+    if (rl->o.async) {
+        rl->kept = xrealloc(rl->kept, clime_model_bytes(push.model));
+        memcpy(rl->kept, clime_learner_weights(rl->learner), clime_model_bytes(push.model));
+        push.host = kept_weights;
+        push.arg = rl->kept;
+    }
     clime_progress_live(&rl->progress, "weights of step %" PRId64 " go to the servers", rl->step);
     enum clime_err rc = clime_fleet_publish(rl->fleet, &push, e);
     rl->time.update_us += clime_now_us() - t0;

@@ -1,4 +1,5 @@
-/* Generating one rollout. Called by the loop (rl.c) on the main thread; client threads do the waiting.
+/* Generating one rollout. Called by the loop (rl.c) on the main thread, or by trainer/generation.c on its own; client
+ * threads do the waiting.
  *
  * Owns the rollout's samples and one `work` for each sample in flight. The ledger is written first and memory follows:
  * groups and pending samples before anything is sent, a lease before a request, the result before it is counted. So the
@@ -117,19 +118,27 @@ static void fail_group(struct rollout *r, int slot) {
     if (!r->chooser.groups[g].ended) clime_chooser_fail(&r->chooser, g);
 }
 
+/* Some token is older than --max-staleness allows when the rollout is trained on. */
+static bool too_old(const struct rollout *r, const struct clime_sample *s) {
+    int64_t limit = r->c->o->max_staleness, trained_at = r->out->id * r->c->o->num_steps_per_rollout;
+    return limit >= 0 && s->n_versions && trained_at - s->versions[0].version > limit;
+}
+
 /* Takes over what the ledger holds of group g: finished samples stay; with --partial-rollout so do the tokens of the
- * others, else those are sampled anew. */
+ * others, else those are sampled anew, and so is what is too old. */
 static enum clime_err admit(struct rollout *r, int g, struct clime_error *e) {
     bool partial = r->c->o->partial_rollout;
     enum clime_err rc = CLIME_OK;
     for (int i = g * r->members; i < (g + 1) * r->members && !rc; i++) {
         struct clime_sample *s = r->slots[i].sample;
         bool current = s->n_versions == 1 && s->versions[0].version == r->out->version;
-        if (clime_sample_finished(s) && (partial || current)) {
-            count(r, &r->slots[i]);
-        } else if (s->status == CLIME_SAMPLE_FAILED) {
+        bool old = partial ? too_old(r, s) : !current;
+        if (s->status == CLIME_SAMPLE_FAILED) {
             fail_group(r, i);
-        } else if (s->n_response > 0 && !partial) {
+        } else if (clime_sample_finished(s) && !old) {
+            count(r, &r->slots[i]);
+        } else if (s->n_response > 0 && (old || !partial)) {
+            r->out->n_reset += partial;
             rc = clime_samples_reset(r->c->ledger, &s, 1, e);
             clime_sample_restart(s);
         }
@@ -165,7 +174,7 @@ static struct clime_sample *make_member(const struct rollout *r, int64_t group, 
 /* Opens the next n groups of the dataset. */
 static enum clime_err open_groups(struct rollout *r, int n, struct clime_error *e) {
     int64_t next;
-    enum clime_err rc = clime_groups_next(clime_ledger_reader(r->c->ledger), &next, e);
+    enum clime_err rc = clime_groups_next(r->c->db, &next, e);
     if (rc || n == 0) return rc;
     struct clime_group *groups = xcalloc((size_t)n, sizeof *groups);
     struct clime_sample **members = xcalloc((size_t)n * (size_t)r->members, sizeof *members);
@@ -242,7 +251,7 @@ static enum clime_err settle(struct rollout *r, struct clime_error *e) {
 
 /* What the ledger holds of this rollout and, with --partial-rollout, of those before it. */
 static enum clime_err resume(struct rollout *r, struct clime_error *e) {
-    struct clime_db *db = clime_ledger_reader(r->c->ledger);
+    struct clime_db *db = r->c->db;
     const struct clime_rl_options *o = r->c->o;
     struct clime_drop_count *drops;
     struct clime_sample **samples;
@@ -322,7 +331,7 @@ static enum clime_err renew_expired(struct rollout *r, struct clime_error *e) {
         struct work *w = r->works[i];
         struct clime_sample *fresh;
         if (w->back || w->abandoned || now < w->until_us) continue;
-        rc = clime_sample_load(clime_ledger_reader(r->c->ledger), w->lease.sample->row_id, &fresh, e);
+        rc = clime_sample_load(r->c->db, w->lease.sample->row_id, &fresh, e);
         if (rc) break;
         r->slots[w->slot].sample = fresh;
         w->abandoned = true;
@@ -368,11 +377,23 @@ static void show(struct rollout *r) {
                         r->n_counted ? r->reward_sum / r->n_counted : 0.0);
 }
 
+static enum clime_rollout_order order(const struct rollout *r) {
+    return r->c->order ? (enum clime_rollout_order)atomic_load(r->c->order) : CLIME_ROLLOUT_GO;
+}
+
+static enum clime_err cancelled(const struct rollout *r, struct clime_error *e) {
+    if (order(r) != CLIME_ROLLOUT_CANCEL) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_ABORTED, "rollout %" PRId64 " was given up", r->out->id);
+}
+
 static enum clime_err run(struct rollout *r, struct clime_error *e) {
     struct clime_request *back[BATCH];
     int64_t tick = clime_now_us() + TICK_US;
     enum clime_err rc;
     while (!(rc = settle(r, e)) && !clime_chooser_full(&r->chooser)) {
+        if ((rc = cancelled(r, e))) break;
+        r->out->paused = order(r) == CLIME_ROLLOUT_PAUSE;
+        if (r->out->paused) break;
         if ((rc = submit_more(r, e))) break;
         int n = clime_client_next(r->c->client, back, BATCH, tick);
         if (n && (rc = collect(r, back, n, e))) break;
@@ -385,7 +406,7 @@ static enum clime_err run(struct rollout *r, struct clime_error *e) {
     return rc;
 }
 
-/* The rollout is full: stops what is still in flight and stores how far it came. */
+/* The rollout is full, or paused: stops what is still in flight and stores how far it came. */
 static enum clime_err stop(struct rollout *r, struct clime_error *e) {
     struct clime_request *back[BATCH];
     char prefix[40];
@@ -393,7 +414,7 @@ static enum clime_err stop(struct rollout *r, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
     atomic_store(&r->stop, true);
     snprintf(prefix, sizeof prefix, "%s/", r->c->run->name);
-    while (!rc && r->n_flight > 0) {
+    while (!rc && r->n_flight > 0 && !(rc = cancelled(r, e))) {
         if (clime_now_us() >= again) {
             clime_fleet_abort(r->c->fleet, prefix);
             again = clime_now_us() + ABORT_AGAIN_US;
@@ -427,6 +448,7 @@ static void give(struct rollout *r, bool good) {
     }
     qsort(out->samples, (size_t)out->n, sizeof *out->samples, by_order);
     out->n_left = r->chooser.n - r->chooser.n_accepted - r->chooser.n_dropped + r->buffer.n - r->buffer.next;
+    out->n_servers = clime_fleet_size(r->c->fleet);
     out->time_us = clime_now_us() - r->t0;
 }
 
@@ -446,8 +468,8 @@ enum clime_err clime_rollout_generate(const struct clime_rollout_context *c, int
     if (!rc) rc = run(&r, e);
     if (!rc) rc = stop(&r, e);
     if (rc) clime_client_stop(c->client);
-    give(&r, rc == CLIME_OK);
-    if (!rc) rc = clime_groups_dropped(clime_ledger_reader(c->ledger), id, &out->drops, &out->n_drops, e);
+    give(&r, rc == CLIME_OK && !out->paused);
+    if (!rc) rc = clime_groups_dropped(c->db, id, &out->drops, &out->n_drops, e);
     for (int i = 0; i < r.n_works; i++) {
         if (r.works[i]->abandoned) clime_sample_free(r.works[i]->lease.sample);
         free(r.works[i]);

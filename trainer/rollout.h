@@ -1,4 +1,5 @@
-/* One rollout: the groups that make it, generated, scored and stored. Main thread.
+/* One rollout: the groups that make it, generated, scored and stored. On the thread that asks for it: the main thread,
+ * or with --async one beside it, which then has client, fleet and dataset to itself.
  *
  * Groups are submitted in dataset order, as many as trainer/choose.h says. A group is complete when all its members are
  * finished. A group with a failed member is dropped and counted (failure is a state, never reward 0), and so is one
@@ -12,6 +13,8 @@
 #ifndef CLIME_TRAINER_ROLLOUT_H
 #define CLIME_TRAINER_ROLLOUT_H
 
+#include <stdatomic.h>
+
 #include "trainer/data.h"
 #include "trainer/fleet.h"
 #include "trainer/ledger/groups.h"
@@ -19,10 +22,18 @@
 #include "trainer/progress.h"
 #include "trainer/rollout_client.h"
 
+enum clime_rollout_order { /* of the thread that wants the rollout */
+                           CLIME_ROLLOUT_GO,
+                           CLIME_ROLLOUT_PAUSE,  /* stop what is in flight, store it and return */
+                           CLIME_ROLLOUT_CANCEL, /* return with an error */
+};
+
 struct clime_rollout_context { /* all borrowed */
     const struct clime_rl_options *o;
     const struct clime_run *run;
     struct clime_ledger *ledger;
+    struct clime_db *db;     /* the calling thread's reading connection */
+    const atomic_int *order; /* enum clime_rollout_order; NULL = go */
     struct clime_fleet *fleet;
     struct clime_client *client;
     int n_threads; /* of the client */
@@ -31,7 +42,8 @@ struct clime_rollout_context { /* all borrowed */
 };
 
 struct clime_rollout {
-    int64_t id, version;
+    int64_t id, version;           /* version: of the weights that sampled, the newest where there are several */
+    bool paused;                   /* it is not complete; there are no samples */
     struct clime_sample **samples; /* [n] of the accepted groups in order of (rollout, group, member); owned */
     int n;
     struct clime_drop_count *drops; /* [n_drops] owned */
@@ -40,6 +52,8 @@ struct clime_rollout {
     int64_t n_stale;  /* answers of another version that were refused */
     int64_t n_tries;  /* requests sent */
     int64_t n_tokens; /* generated now */
+    int64_t n_reset;  /* samples begun anew because their tokens were over --max-staleness */
+    int n_servers;
     int64_t time_us;
 };
 

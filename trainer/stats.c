@@ -125,8 +125,8 @@ static void add_drops(struct clime_metrics_line *m, const struct clime_rl_option
 }
 
 /* How far the trained tokens' versions lie behind the weights that are trained, in steps. */
-static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_options *o,
-                          const struct clime_rollout *r) {
+static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_options *o, const struct clime_rollout *r,
+                          int64_t version) {
     int64_t sum = 0, most = 0, tokens = 0, old = 0;
     int mixed = 0, carried = 0;
     for (int i = 0; i < r->n; i++) {
@@ -134,7 +134,7 @@ static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_op
         mixed += s->n_versions > 1;
         carried += s->rollout != r->id;
         for (int k = 0, at = 0; k < s->n_versions; at += s->versions[k++].n) {
-            int64_t behind = r->version - s->versions[k].version, n = 0;
+            int64_t behind = version - s->versions[k].version, n = 0;
             if (behind > 0 && o->learner.mask_offpolicy) continue; /* not trained on */
             for (int j = 0; j < s->versions[k].n; j++) n += s->mask[at + j] != 0;
             tokens += n;
@@ -148,10 +148,12 @@ static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_op
     clime_metrics_line_add(m, "rollout/staleness/offpolicy_frac", (double)old / (double)(tokens > 0 ? tokens : 1));
     clime_metrics_line_int(m, "rollout/partial_samples", mixed);
     clime_metrics_line_int(m, "rollout/carried_samples", carried);
+    if (o->max_staleness >= 0) clime_metrics_line_int(m, "rollout/staleness/reset_samples", r->n_reset);
 }
 
 void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl_options *o,
-                             const struct clime_rollout *r, const struct clime_estimate_stats *estimate) {
+                             const struct clime_rollout *r, int64_t version,
+                             const struct clime_estimate_stats *estimate) {
     struct clime_length_stats len;
     double logp = 0;
     int64_t tokens = 0, cached = 0, prompt = 0;
@@ -184,5 +186,5 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
     clime_length_stats(r->samples, r->n, &len);
     clime_length_stats_add(m, "rollout/", &len);
     add_zero_std(m, r->samples, r->n);
-    if (o->partial_rollout) add_staleness(m, o, r);
+    if (o->partial_rollout || o->async) add_staleness(m, o, r, version);
 }

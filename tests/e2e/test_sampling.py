@@ -263,3 +263,96 @@ def test_a_filter_that_keeps_nothing_ends_the_run_with_its_name(model):
     log = fails(words, model / "nothing.log")
     assert "the filter dropped 201 groups of rollout 0, the last one for zero_std_0.0" in log
     assert query(model / "nothing", "SELECT count(*) FROM steps") == [(0,)]
+
+
+ASYNC = ["--async"]
+FULL = ["--fully-async", "--over-sampling-batch-size", "8", "--max-staleness", "4", "--server-max-running-requests", "5"]
+
+
+def staleness(run_dir):
+    """(step of training, oldest version) of every trained sample; a rollout's steps count from its first one."""
+    rows = query(run_dir, "SELECT (t.step - 1) / 2 * 2, s.versions FROM step_samples t JOIN samples s ON s.id = t.sample_id")
+    return [step - min(v for v, _ in json.loads(versions)) for step, versions in rows]
+
+
+@pytest.fixture(scope="module")
+def async_sha(model):
+    sha = run_whole(command(model, model / "async", *ASYNC), model / "async.log")
+    check_ledger(model / "async")
+    return sha
+
+
+def test_async_is_one_rollout_behind(model, async_sha):
+    behind = staleness(model / "async")
+    assert set(behind[:24]) == {0} and set(behind[24:]) == {2}
+    lines = rollouts(model / "async")
+    assert [m["rollout/staleness/max"] for m in lines] == [0] + [2] * 7
+    assert [m["eval/step"] for m in metrics(model / "async") if m["kind"] == "eval"] == [0, 8, 16]
+    words = command(model, model / "async-2", *ASYNC, "--update-weights-interval", "2", "--max-staleness", "4")
+    run_whole(words, model / "async-2.log")
+    check_ledger(model / "async-2")
+    assert [m["rollout/staleness/max"] for m in rollouts(model / "async-2")] == [0, 2, 4, 2, 4, 2, 4, 2]
+
+
+@pytest.mark.parametrize(
+    "name, more",
+    [("two_servers", ["--num-servers", "2"]), ("few_at_a_time", ["--server-max-running-requests", "3"])],
+)
+def test_async_gives_the_same_weights(model, async_sha, name, more):
+    assert run_whole(command(model, model / f"async-{name}", *ASYNC, *more), model / f"async-{name}.log") == async_sha
+    check_ledger(model / f"async-{name}")
+
+
+@pytest.mark.parametrize("victim", ["clime-train", "clime-server"])
+def test_async_survives_kills(model, async_sha, victim):
+    rng = random.Random(f"async {victim}")
+    killed = n = 0
+    while killed < KILLS // 2:
+        name = f"async-{victim}-{n}"
+        witness = Witness()
+        words = command(model, model / name, *ASYNC, "--num-servers", "2" if victim == "clime-server" else "1")
+        killed += kill_now_and_then(words, model / name, model / f"{name}.log", 5, rng, witness.look, victim)
+        assert async_sha in open(model / f"{name}.log").read().splitlines()[-2]
+        witness.confirm(model / name)
+        check_ledger(model / name)
+        n += 1
+
+
+@pytest.mark.parametrize("victim", ["clime-train", "clime-server"])
+def test_fully_async_survives_kills(model, victim):
+    """Nothing lost, nothing trained twice, no token older than the bound; and the record gives the same weights."""
+    rng = random.Random(f"fully async {victim}")
+    killed = n = 0
+    while killed < KILLS // 2:
+        name = f"full-{victim}-{n}"
+        words = command(model, model / name, *FULL, "--num-servers", "2" if victim == "clime-server" else "1")
+        killed += kill_now_and_then(words, model / name, model / f"{name}.log", 5, rng, lambda d: None, victim)
+        check_ledger(model / name)
+        behind = staleness(model / name)
+        assert max(behind) <= 4 and max(m["rollout/staleness/max"] for m in rollouts(model / name)) == max(behind)
+        n += 1
+    sha = open(model / f"{name}.log").read().splitlines()[-2].split()[-1]
+    words = list(map(str, command(model, model / f"{name}-replay", *FULL, "--replay", model / name)))
+    assert run_whole(words, model / f"{name}-replay.log") == sha
+
+
+def test_staleness_bound_samples_anew(model):
+    """With a bound of 0 a partial rollout carries over prompts, but no tokens."""
+    run_dir = model / "bound"
+    run_whole(command(model, run_dir, *PARTIAL, "--max-staleness", "0"), model / "bound.log")
+    check_ledger(run_dir)
+    assert set(staleness(run_dir)) == {0}
+    assert sum(m["rollout/staleness/reset_samples"] for m in rollouts(run_dir)) > 0
+    assert sum(m["rollout/carried_samples"] for m in rollouts(run_dir)) > 0
+
+
+def test_async_refuses_what_it_cannot_do(model):
+    for more, says in [
+        (["--async", "--colocate"], "--async cannot be honoured with --colocate"),
+        (["--update-weights-interval", "2"], "needs --async"),
+        (["--async", "--max-staleness", "1"], "--max-staleness 1 is below the 2 steps"),
+        (["--async", "--update-weights-interval", "3"], "must be a multiple of"),
+        (["--async", "--mask-offpolicy-in-partial-rollout"], "none would be left"),
+    ]:
+        assert says in fails(command(model, model / "refused", *more), model / "refused.log"), says
+        os.remove(model / "refused.log")

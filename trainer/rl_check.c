@@ -1,0 +1,70 @@
+/* Which options of sampling and asynchronous training go together. Called by the parser of rl, pure.
+ * Invariant: what cannot be honoured is refused with the reason, before anything is opened. */
+#include "trainer/filter.h"
+#include "trainer/fleet.h"
+#include "trainer/rl_options.h"
+
+static enum clime_err check_sampling(const struct clime_rl_options *o, struct clime_error *e) {
+    if (o->over_sampling_batch_size && o->over_sampling_batch_size < o->rollout_batch_size)
+        return clime_fail(e, CLIME_ERR_INPUT, "--over-sampling-batch-size %lld is below --rollout-batch-size %lld",
+                          (long long)o->over_sampling_batch_size, (long long)o->rollout_batch_size);
+    if (o->partial_rollout && o->accept_order == CLIME_ACCEPT_PROMPT)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--accept-order prompt cannot be honoured with --partial-rollout: timing decides where a "
+                          "sample is cut, so the seed alone does not give the run (its record does)");
+    if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
+        o->n_samples_per_prompt == 1)
+        return clime_fail(e, CLIME_ERR_INPUT, "--dynamic-sampling-filter-path %s: one sample a prompt has no deviation",
+                          o->dynamic_sampling_filter);
+    return CLIME_OK;
+}
+
+/* Before the other checks: --fully-async is the two others with more. */
+static enum clime_err check_async(struct clime_rl_options *o, struct clime_error *e) {
+    int64_t every = o->update_weights_interval;
+    if (o->fully_async) o->async = o->partial_rollout = true;
+    if (!o->async && every != 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--update-weights-interval %lld needs --async: a synchronous rollout is "
+                          "sampled by the weights that it trains",
+                          (long long)every);
+    if (!o->async) return CLIME_OK;
+    if (o->colocate)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--async cannot be honoured with --colocate: the servers compute with the weights that the steps "
+            "rewrite, so they cannot generate meanwhile");
+    if (o->transport == CLIME_TRANSPORT_IPC)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--update-weight-transport ipc cannot be honoured with --async: a server that restarts during a "
+            "step gets the weights from a copy in host memory, over HTTP");
+    if (o->learner.mask_offpolicy)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--mask-offpolicy-in-partial-rollout cannot be honoured with --async: every token is of older "
+            "weights, so none would be left");
+    if (o->eval_interval % every)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--eval-interval %lld must be a multiple of --update-weights-interval %lld: only pushed weights "
+            "can be evaluated",
+            (long long)o->eval_interval, (long long)every);
+    return CLIME_OK;
+}
+
+/* The least that the options allow a token to be behind. */
+enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct clime_error *e) {
+    int64_t least = o->async ? o->update_weights_interval * o->num_steps_per_rollout : 0;
+    if (o->max_staleness < 0 || o->max_staleness >= least) return CLIME_OK;
+    return clime_fail(
+        e, CLIME_ERR_INPUT,
+        "--max-staleness %lld is below the %lld steps that lie between a push of --async and its rollout's "
+        "first step",
+        (long long)o->max_staleness, (long long)least);
+}
+
+enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e) {
+    enum clime_err rc = check_async(o, e);
+    return rc ? rc : check_sampling(o, e);
+}
