@@ -20,6 +20,7 @@
 #include "common/json/write.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "trainer/hooks.h"
 #include "trainer/reward/rewarder.h"
 
 #define MAX_LINE (4 * CLIME_REWARD_MAX_TEXT)
@@ -27,7 +28,7 @@
 #define WINDOW 4096 /* lines read ahead of the results */
 
 struct grade_options {
-    const char *type, *reward_key, *command, *url;
+    const char *type, *reward_key, *command, *url, *library;
     double timeout;
     int64_t n_workers, seed;
 };
@@ -163,6 +164,7 @@ int clime_grade_main(int argc, char **argv) {
     struct clime_error e = {0};
     struct grade_options o = {0};
     struct clime_rewarder *r = NULL;
+    struct clime_hook *library = NULL;
     struct clime_buf usage;
     pthread_t writer;
     void *broken = NULL;
@@ -174,6 +176,8 @@ int clime_grade_main(int argc, char **argv) {
          86400},
         {"rm-command", CLIME_OPT_STRING, &o.command, NULL, "CMD", "for rm-type command, run by sh"},
         {"rm-url", CLIME_OPT_STRING, &o.url, NULL, "URL", "for rm-type url"},
+        {"custom-rm-path", CLIME_OPT_STRING, &o.library, NULL, "FILE",
+         "a shared library (trainer/plugin.h) whose `reward` grades every line"},
         {"num-workers", CLIME_OPT_INT, &o.n_workers, "0", "N", "calls at a time; 0 = 64 for a URL, else 2", 0, 256},
         {"rollout-seed", CLIME_OPT_INT, &o.seed, "42", "N", "seed of rm-type random", 0, 9e15},
     };
@@ -184,9 +188,11 @@ int clime_grade_main(int argc, char **argv) {
                            "\\boxed{}; a:0.8,b:0.2 is a weighted sum):\n");
     clime_reward_describe(&usage);
     enum clime_err err = clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, NULL, 0, usage.data, &e);
+    if (!err && o.library) err = clime_hook_open(o.library, CLIME_HOOK_REWARD, &library, &e);
     if (!err) {
         struct clime_rewarder_options ro = {.type = o.type, .reward_key = o.reward_key, .command = o.command};
         ro.url = o.url;
+        ro.library = library;
         ro.timeout_us = (int64_t)(o.timeout * 1e6);
         ro.n_workers = (int)o.n_workers;
         ro.max_pending = WINDOW;
@@ -202,6 +208,7 @@ int clime_grade_main(int argc, char **argv) {
     if (broken && !err) err = clime_fail(&e, CLIME_ERR_IO, "standard output is closed");
     if (err) LOG_ERROR("grade: %s", e.msg);
     clime_rewarder_free(r);
+    clime_hook_close(library);
     clime_buf_free(&usage);
     return err ? 1 : 0;
 }

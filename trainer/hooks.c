@@ -11,7 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/arena.h"
+#include "common/clock.h"
 #include "common/hash.h"
+#include "trainer/reward/reward.h"
 
 #define REASON_BYTES 400
 
@@ -39,6 +42,9 @@ static enum clime_err check_sizes(const struct clime_plugin *p, const char *path
         {"clime_plugin_sample", p->sample_bytes, sizeof(struct clime_plugin_sample)},
         {"clime_plugin_rollout", p->rollout_bytes, sizeof(struct clime_plugin_rollout)},
         {"clime_plugin_loss", p->loss_bytes, sizeof(struct clime_plugin_loss)},
+        {"clime_plugin_question",
+         p->bytes >= offsetof(struct clime_plugin, question_bytes) + sizeof p->question_bytes ? p->question_bytes : 0,
+         sizeof(struct clime_plugin_question)},
     };
     if (p->abi != CLIME_PLUGIN_ABI)
         return clime_fail(e, CLIME_ERR_INPUT, "%s was made for plugin ABI %u, this program has %d", path, p->abi,
@@ -56,11 +62,12 @@ static bool has(const struct clime_plugin *p, enum clime_hook_kind kind) {
     return kind == CLIME_HOOK_REWARDS      ? p->rewards != NULL
            : kind == CLIME_HOOK_ADVANTAGES ? p->advantages != NULL
            : kind == CLIME_HOOK_LOSS       ? p->loss != NULL
-                                           : p->filter != NULL;
+           : kind == CLIME_HOOK_FILTER     ? p->filter != NULL
+                                           : p->reward != NULL;
 }
 
 static enum clime_err load(struct clime_hook *h, enum clime_hook_kind kind, struct clime_error *e) {
-    static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss", "filter"};
+    static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss", "filter", "reward"};
     char *real = realpath(h->path, NULL); /* a name without a slash would be looked for in the system's folders */
     if (!real) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", h->path, strerror(errno));
     enum clime_err rc = hash_file(real, h->sha256, e);
@@ -226,4 +233,44 @@ enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample
     *out = (struct clime_verdict){.keep = v.keep != 0, .keep_when_insufficient = v.keep_when_insufficient != 0};
     snprintf(out->reason, sizeof out->reason, "%.*s", (int)sizeof v.reason - 1, v.reason[0] ? v.reason : "unnamed");
     return rc ? failed(h, "filter", reason, e) : CLIME_OK;
+}
+
+static char *text_of(struct clime_arena *a, struct clime_str s) {
+    return clime_arena_strdup(a, s.ptr ? s : clime_str_of(""));
+}
+
+enum clime_err clime_hook_reward(const struct clime_hook *h, const struct clime_reward_request *q, int n,
+                                 int64_t deadline_us, struct clime_reward *out) {
+    char reason[REASON_BYTES] = "";
+    struct clime_arena arena;
+    struct clime_error *e = &out[0].error;
+    struct clime_plugin_question *question = xcalloc((size_t)n, sizeof *question);
+    const struct clime_plugin_question **pointers = xcalloc((size_t)n, sizeof *pointers);
+    double *reward = xcalloc((size_t)n, sizeof *reward);
+    bool complete = true;
+    clime_arena_init(&arena, SIZE_MAX);
+    for (int i = 0; i < n; i++) {
+        question[i] = (struct clime_plugin_question){.prompt = text_of(&arena, q[i].prompt),
+                                                     .response = text_of(&arena, q[i].response),
+                                                     .label = text_of(&arena, q[i].label),
+                                                     .metadata = text_of(&arena, q[i].metadata),
+                                                     .seed = q[i].seed};
+        pointers[i] = &question[i];
+        complete &= question[i].prompt && question[i].response && question[i].label && question[i].metadata;
+        reward[i] = NAN;
+    }
+    CHECK(complete); /* the arena has no cap */
+    if (h->plugin.reward(pointers, n, reward, reason, sizeof reason - 1))
+        clime_fail(e, CLIME_ERR_INPUT, "`reward` of %s: %s", h->path, reason[0] ? reason : "failed without a word");
+    else if (clime_now_us() > deadline_us)
+        clime_fail(e, CLIME_ERR_TIMEOUT, "`reward` of %s: took longer than --rm-timeout", h->path);
+    for (int i = 0; i < n && !e->code; i++) {
+        out[i].value = reward[i];
+        if (!isfinite(reward[i])) clime_fail(e, CLIME_ERR_INPUT, "`reward` of %s: it is not finite", h->path);
+    }
+    clime_arena_free(&arena);
+    free(question);
+    free(pointers);
+    free(reward);
+    return e->code;
 }

@@ -1,6 +1,7 @@
 /* Shared libraries of the user (trainer/plugin.h): loading, checking, calling. The only user of dlopen.
  *
- * Opened by the loop before the learner, closed after it; called by the learner on the main thread. A failing function
+ * Opened by the loop before the learner, closed after it; called by the learner on the main thread, `reward` by the
+ * rewarder's workers. A failing function
  * ends the run with its words: its result would decide the weights.
  */
 #ifndef CLIME_TRAINER_HOOKS_H
@@ -11,7 +12,14 @@
 #include "trainer/choose.h"
 #include "trainer/plugin.h"
 
-enum clime_hook_kind { CLIME_HOOK_REWARDS, CLIME_HOOK_ADVANTAGES, CLIME_HOOK_LOSS, CLIME_HOOK_FILTER, CLIME_HOOKS };
+enum clime_hook_kind {
+    CLIME_HOOK_REWARDS,
+    CLIME_HOOK_ADVANTAGES,
+    CLIME_HOOK_LOSS,
+    CLIME_HOOK_FILTER,
+    CLIME_HOOK_REWARD,
+    CLIME_HOOKS
+};
 
 struct clime_hook {
     void *handle;
@@ -30,6 +38,12 @@ struct clime_hook_rollout { /* what a rollout's functions see beside the stream 
     const float *kl;        /* [n] or NULL */
     double kl_coef, gamma;
 };
+
+/* Rewards n answers (deadline_us on clime_now_us's scale): out[0].error says why not. Any thread. */
+struct clime_reward_request;
+struct clime_reward;
+enum clime_err clime_hook_reward(const struct clime_hook *h, const struct clime_reward_request *q, int n,
+                                 int64_t deadline_us, struct clime_reward *out);
 
 /* Sets reward[n_samples] (in: the samples' own). */
 enum clime_err clime_hook_rewards(const struct clime_hook *h, const struct clime_stream *s, double *reward,

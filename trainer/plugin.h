@@ -8,9 +8,9 @@
  *   const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .name = "mine", .advantages = my_advantages};
  *
  * and each option that names the library uses the member that belongs to it. The functions are called on the trainer's
- * main thread, one at a time; with --async `filter` on another one, while the others may run. To keep what clime
- * promises (the same bits in every run, and again after a crash) they must depend on nothing but their arguments. What
- * they are given is borrowed for the length of the call.
+ * main thread, one at a time; with --async `filter` on another one, while the others may run; `reward` on threads of
+ * its own. To keep what clime promises (the same bits in every run, and again after a crash) they must depend on
+ * nothing but their arguments. What they are given is borrowed for the length of the call.
  *
  * A function returns 0, or anything else after writing the reason into `error`: the run stops and says it.
  *
@@ -75,6 +75,12 @@ struct clime_plugin_verdict {
     char reason[64];                /* why not: one word, counted in rollout/dynamic_filter/drop_REASON */
 };
 
+/* One answer to be rewarded: text as clime-train grade's "command" type sees it, JSON for label and metadata. */
+struct clime_plugin_question {
+    const char *prompt, *response, *label, *metadata; /* "" where there is none */
+    uint64_t seed;                                    /* of the sample */
+};
+
 struct clime_plugin {
     uint32_t abi, bytes, sample_bytes, rollout_bytes, loss_bytes; /* CLIME_PLUGIN_HEAD */
     const char *name;
@@ -95,11 +101,19 @@ struct clime_plugin {
     /* --dynamic-sampling-filter-path: is this finished group of n samples worth training on? */
     int (*filter)(const struct clime_plugin_sample *const *samples, int32_t n, struct clime_plugin_verdict *v,
                   char *error, size_t error_bytes);
+
+    /* --custom-rm-path: sets reward[n] for n answers: one, or with --group-rm all answers of one group. Called on the
+     * reward threads, several at a time. --rm-timeout is looked at when it returns: it cannot be stopped. A failure is
+     * a state of these samples (their group is dropped and counted), not the end of the run. */
+    int (*reward)(const struct clime_plugin_question *const *q, int32_t n, double *reward, char *error,
+                  size_t error_bytes);
+    uint32_t question_bytes; /* CLIME_PLUGIN_HEAD */
 };
 
 #define CLIME_PLUGIN_HEAD                                                                                              \
     .abi = CLIME_PLUGIN_ABI, .bytes = sizeof(struct clime_plugin), .sample_bytes = sizeof(struct clime_plugin_sample), \
-    .rollout_bytes = sizeof(struct clime_plugin_rollout), .loss_bytes = sizeof(struct clime_plugin_loss)
+    .rollout_bytes = sizeof(struct clime_plugin_rollout), .loss_bytes = sizeof(struct clime_plugin_loss),              \
+    .question_bytes = sizeof(struct clime_plugin_question)
 
 extern const struct clime_plugin clime_plugin; /* yours */
 

@@ -19,6 +19,7 @@
 #include "trainer/buffer.h"
 #include "trainer/filter.h"
 #include "trainer/folder.h"
+#include "trainer/gather.h"
 #include "trainer/generate.h"
 #include "trainer/ledger/copy.h"
 #include "trainer/ledger/events.h"
@@ -46,6 +47,10 @@ static enum clime_err check_rewards(const struct clime_rl_options *o, struct cli
     const char *const types[] = {o->rm_type, o->eval_prompt_data.n ? o->eval_rm_type : NULL};
     for (size_t i = 0; i < CLIME_COUNT(types); i++)
         if (types[i] && clime_reward_check(types[i], e)) return e->code;
+    if (o->group_rm && o->rm_type && strchr(o->rm_type, ':'))
+        return clime_fail(e, CLIME_ERR_INPUT, "--group-rm goes with one type, not with the sum %s", o->rm_type);
+    if (o->group_rm && o->n_samples_per_prompt > CLIME_GATHER_MOST)
+        return clime_fail(e, CLIME_ERR_INPUT, "--group-rm takes groups of at most %d", CLIME_GATHER_MOST);
     return CLIME_OK;
 }
 
@@ -185,10 +190,11 @@ static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
         [CLIME_HOOK_LOSS] = {o->custom_loss, "custom-loss-function-sha256", &o->learner.custom_loss},
         [CLIME_HOOK_FILTER] = {clime_filter_is_library(o->dynamic_sampling_filter) ? o->dynamic_sampling_filter : NULL,
                                "dynamic-sampling-filter-sha256", &o->filter_hook},
+        [CLIME_HOOK_REWARD] = {o->custom_rm, "custom-rm-sha256", &o->reward_hook},
     };
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < (int)CLIME_COUNT(rows) && !rc; i++) {
-        if (!rows[i].path) continue;
+        if (!rows[i].path || (o->evaluate && i != CLIME_HOOK_REWARD)) continue;
         rc = clime_hook_open(rows[i].path, (enum clime_hook_kind)i, &rl->hooks[i], e);
         if (rc) break;
         *rows[i].use = rl->hooks[i];
@@ -257,7 +263,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     if ((rc = check_rewards(&rl->o, e)) || (rc = check_filters(&rl->o, e)) || (rc = choose_initial(rl, e)) ||
         (rc = load_prompts(rl, e)))
         return rc;
-    if (!rl->o.evaluate && (rc = open_hooks(rl, e))) return rc;
+    if ((rc = open_hooks(rl, e))) return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e))) return rc;
     if (rl->o.replay) return open_learner(rl, e);
@@ -280,6 +286,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
                                      .teacher_url = rl->o.learner.use_opd ? rl->o.opd_teacher_url : NULL,
                                      .teacher_threads = (int)rl->o.opd_teacher_concurrency,
                                      .teacher_timeout_us = (int64_t)(rl->o.opd_teacher_timeout * 1e6),
+                                     .library = rl->o.reward_hook,
                                      .device = clime_fleet_device(rl->fleet)};
     return clime_client_open(&o, &rl->client, e);
 }

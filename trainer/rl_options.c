@@ -129,6 +129,12 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
          "reward function (clime-train grade --help lists them), or a sum a:0.8,b:0.2; metadata's rm_type wins"},
         {"rm-command", S, &o->rm_command, NULL, "COMMAND", "for rm-type command: reads and writes JSON lines"},
         {"rm-url", S, &o->rm_url, NULL, "URL", "for rm-type remote_rm"},
+        {"custom-rm-path", S, &o->custom_rm, NULL, "FILE",
+         "a shared library (trainer/plugin.h) whose `reward` rewards every sample, whatever --rm-type and metadata "
+         "say; "
+         "with --rm-type custom:0.5,... as that part of a sum"},
+        {"group-rm", B, &o->group_rm, NULL, NULL,
+         "a command, URL or library gets all answers of a group at once; other types grade one by one"},
         {"rm-timeout", D, &o->rm_timeout, "30", "SECONDS", "deadline of one reward", 0.001, 0},
         {"reward-key", S, &o->reward_key, NULL, "KEY", "member of a reward that is an object"},
 

@@ -58,6 +58,9 @@ struct clime_rl_options {
     double rollout_request_timeout; /* seconds for one sample, all its tries together */
     /* reward */
     const char *rm_type, *rm_url, *rm_command, *reward_key;
+    const char *custom_rm;
+    const struct clime_hook *reward_hook; /* that library, opened by the loop */
+    bool group_rm;
     double rm_timeout; /* seconds */
     /* evaluation */
     int64_t eval_interval, n_samples_per_eval_prompt;

@@ -128,9 +128,16 @@ static bool too_old(const struct rollout *r, const struct clime_sample *s) {
  * others, else those are sampled anew, and so is what is too old. */
 static enum clime_err admit(struct rollout *r, int g, struct clime_error *e) {
     bool partial = r->c->o->partial_rollout;
+    bool whole = true; /* rewarded together, or again together */
     enum clime_err rc = CLIME_OK;
+    for (int i = g * r->members; i < (g + 1) * r->members; i++)
+        whole = whole && clime_sample_finished(r->slots[i].sample);
     for (int i = g * r->members; i < (g + 1) * r->members && !rc; i++) {
         struct clime_sample *s = r->slots[i].sample;
+        if (r->c->o->group_rm && !whole && clime_sample_finished(s)) {
+            rc = clime_samples_reset(r->c->ledger, &s, 1, e);
+            clime_sample_restart(s);
+        }
         bool current = s->n_versions == 1 && s->versions[0].version == r->out->version;
         bool old = partial ? too_old(r, s) : !current;
         if (s->status == CLIME_SAMPLE_FAILED) {
@@ -297,6 +304,7 @@ static enum clime_err submit(struct rollout *r, const int *slots, int n, struct 
                                             .rm_type = o->rm_type,
                                             .reward_key = o->reward_key,
                                             .prompt = clime_dataset_at(r->c->data, s->group, NULL)->text,
+                                            .group_size = o->group_rm ? r->members : 0,
                                             .version = r->out->version,
                                             .deadline_us = now + request_us,
                                             .stop = &r->stop,
@@ -458,6 +466,7 @@ enum clime_err clime_rollout_generate(const struct clime_rollout_context *c, int
     *out = (struct clime_rollout){.id = id, .version = version};
     struct rollout r = {
         .c = c, .out = out, .members = (int)o->n_samples_per_prompt, .window = 2 * c->n_threads, .t0 = clime_now_us()};
+    if (c->o->group_rm && r.window < r.members) r.window = r.members; /* they wait for each other */
     atomic_init(&r.stop, false);
     clime_chooser_init(&r.chooser, (int)o->rollout_batch_size, (int)o->over_sampling_batch_size,
                        o->accept_order == CLIME_ACCEPT_PROMPT);

@@ -23,6 +23,7 @@
 #include "common/log.h"
 #include "common/queue.h"
 #include "trainer/fleet.h"
+#include "trainer/gather.h"
 #include "trainer/generate.h"
 #include "trainer/reward/rewarder.h"
 #include "trainer/teacher.h"
@@ -205,28 +206,81 @@ static void *generator_main(void *arg) {
     return NULL;
 }
 
+static struct clime_reward_request question_of(const struct clime_request *r) {
+    const struct clime_sample *s = r->sample;
+    return (struct clime_reward_request){.type = r->rm_type,
+                                         .prompt = clime_str_of(r->prompt),
+                                         .response = clime_str_of(s->response),
+                                         .label = clime_str_of(s->label),
+                                         .metadata = clime_str_of(s->metadata),
+                                         .label_is_json = true,
+                                         .seed = s->seed};
+}
+
+static void submit_one(struct clime_client *c, struct clime_request *r) {
+    struct clime_error e = {0};
+    if (sampled_to_its_end(r->sample)) {
+        struct clime_reward_request q = question_of(r);
+        if (!clime_rewarder_submit(c->rewarder, &q, r, &e)) return;
+        clime_error_prefix(&e, "reward");
+        clime_sample_fail(r->sample, &e);
+    }
+    CHECK(clime_queue_push(c->done, r));
+}
+
+static void submit_group(struct clime_client *c, struct clime_request **r, int n) {
+    struct clime_error e = {0};
+    struct clime_reward_request *q = xcalloc((size_t)n, sizeof *q);
+    for (int i = 0; i < n; i++) q[i] = question_of(r[i]);
+    if (clime_rewarder_submit_group(c->rewarder, q, (void *const *)r, n, &e)) {
+        clime_error_prefix(&e, "reward");
+        for (int i = 0; i < n; i++) {
+            clime_sample_fail(r[i]->sample, &e);
+            CHECK(clime_queue_push(c->done, r[i]));
+        }
+    }
+    free(q);
+}
+
+/* Back to the owner without a reward. A finished answer loses its last token, which is sampled again when it goes on.
+ */
+static void send_back(struct clime_client *c, struct clime_request **r, int n) {
+    for (int i = 0; i < n; i++) {
+        struct clime_sample *s = r[i]->sample;
+        if (sampled_to_its_end(s)) {
+            s->status = CLIME_SAMPLE_ABORTED;
+            do clime_sample_drop_token(s);
+            while (s->n_response > 0 && r[i]->sampling->stop.n > 0 && ends_inside_stop(c, r[i]));
+            decode(c, r[i]);
+        }
+        CHECK(clime_queue_push(c->done, r[i]));
+    }
+}
+
 static void *submitter_main(void *arg) {
     struct clime_client *c = arg;
-    void *item;
-    while (clime_queue_pop(c->generated, &item, 1, -1) == 1) {
-        struct clime_request *r = item;
-        const struct clime_sample *s = r->sample;
-        struct clime_error e = {0};
-        if (stopping(c)) continue;
-        if (sampled_to_its_end(s)) {
-            struct clime_reward_request q = {.type = r->rm_type,
-                                             .prompt = clime_str_of(r->prompt),
-                                             .response = clime_str_of(s->response),
-                                             .label = clime_str_of(s->label),
-                                             .metadata = clime_str_of(s->metadata),
-                                             .label_is_json = true,
-                                             .seed = s->seed};
-            if (!clime_rewarder_submit(c->rewarder, &q, r, &e)) continue;
-            clime_error_prefix(&e, "reward");
-            clime_sample_fail(r->sample, &e);
+    struct clime_gather *gather = clime_gather_new();
+    struct clime_request **out = xcalloc(CLIME_GATHER_MOST, sizeof *out);
+    int n;
+    while (!stopping(c)) {
+        void *item;
+        bool complete;
+        if (clime_queue_pop(c->generated, &item, 1, clime_now_us() + STOP_CHECK_US) == 1) {
+            struct clime_request *r = item;
+            if (r->group_size == 0) {
+                submit_one(c, r);
+                continue;
+            }
+            n = clime_gather_add(gather, r, out, &complete);
+            if (complete)
+                submit_group(c, out, n);
+            else
+                send_back(c, out, n);
         }
-        CHECK(clime_queue_push(c->done, r));
+        while ((n = clime_gather_stopped(gather, out)) > 0) send_back(c, out, n);
     }
+    clime_gather_free(gather);
+    free(out);
     return NULL;
 }
 
@@ -249,6 +303,7 @@ enum clime_err clime_client_open(const struct clime_client_options *o, struct cl
     struct clime_rewarder_options ro = {.type = o->rm_type,
                                         .command = o->rm_command,
                                         .url = o->rm_url,
+                                        .library = o->library,
                                         .timeout_us = o->reward_timeout_us,
                                         .max_pending = CLIME_CLIENT_MAX};
     *out = NULL;

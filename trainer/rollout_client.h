@@ -9,6 +9,10 @@
  * what comes back is added. An aborted one keeps the tokens that it got; one that was sampled to its end is scored all
  * the same.
  *
+ * With group_size the reward is asked for when all members of the group are generated. When one of them comes back
+ * without an answer, or the rollout is stopped, those that waited for it come back ABORTED, one token short, so that
+ * continuing them ends where they had ended.
+ *
  * A try that breaks (server gone, router gone, 429, 503, an abort that nobody asked for, another weight version) is
  * repeated with the same seed and a new rid until the deadline: by the contract on numerics the result is the same. An
  * answer of 4xx is final.
@@ -24,12 +28,14 @@
 
 struct clime_client;
 struct clime_fleet;
+struct clime_hook;
 
 struct clime_request {
     struct clime_sample *sample; /* in: ids, seed, label, metadata, tokens to continue; out: everything else */
     const struct clime_sampling_options *sampling;
     const char *rm_type, *reward_key; /* may be NULL */
     const char *prompt;               /* text, for rewards outside this process */
+    int group_size;                   /* > 0: rewarded together with the group's other members, that many in all */
     char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
     int64_t version;                  /* of the weights; an answer of another one is refused */
     int64_t deadline_us;              /* clime_now_us scale */
@@ -54,7 +60,8 @@ struct clime_client_options {
     const char *teacher_url;                   /* NULL = no request asks for it */
     int teacher_threads;
     int64_t teacher_timeout_us;
-    const char *device; /* kind of device of the servers, recorded with each sample; may be NULL */
+    const struct clime_hook *library; /* --custom-rm-path or NULL */
+    const char *device;               /* kind of device of the servers, recorded with each sample; may be NULL */
 };
 
 enum clime_err clime_client_open(const struct clime_client_options *o, struct clime_client **out,

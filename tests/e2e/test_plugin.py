@@ -1,5 +1,6 @@
 """Shared libraries in the trainer: examples/custom_algorithm.c is compiled and trains; bad libraries are refused."""
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -7,7 +8,7 @@ import subprocess
 
 import pytest
 from programs import ROOT
-from test_rl import LIMIT, TRAIN, command, final_sha, model, run_whole  # noqa: F401  (model is a fixture)
+from test_rl import LIMIT, TRAIN, command, final_sha, model, run_whole, start  # noqa: F401  (model is a fixture)
 
 EXAMPLE = ROOT / "examples" / "custom_algorithm.c"
 
@@ -42,6 +43,65 @@ def test_a_filter(model, example):  # noqa: F811
     db = sqlite3.connect(model / "filter-mine" / "ledger.db")
     reasons = {r for (r,) in db.execute("SELECT reason FROM groups WHERE cause = 'filter'")}
     assert reasons and reasons <= {"all_right", "all_wrong"}
+
+
+REWARD = ROOT / "examples" / "custom_reward.c"
+
+
+def check_ranks(folder):
+    """Every answer's reward is its rank within its group, as the example computes it."""
+    db = sqlite3.connect(folder / "ledger.db")
+    rows = db.execute("SELECT group_id, response, reward FROM samples WHERE reward IS NOT NULL").fetchall()
+    groups = {}
+    for group, response, reward in rows:
+        groups.setdefault(group, []).append((len(response.encode()), reward))
+    for members in groups.values():
+        assert len(members) == 4
+        for length, reward in members:
+            assert reward == pytest.approx(sum(other > length for other, _ in members) / 3)
+    assert len({reward for _, _, reward in rows}) > 2
+
+
+def test_rewards_of_groups(model, tmp_path):  # noqa: F811
+    """--group-rm: the library sees whole groups; a run that is killed gets the same rewards and weights; with the
+    surplus of partial rollouts no group is rewarded in pieces."""
+    more = ["--group-rm", "--custom-rm-path", compile_library(REWARD, tmp_path / "reward.so")]
+    sha, _ = train(model, "groups", *more)
+    check_ranks(model / "groups")
+    for seconds in (0.7, 1.1, 1.5):
+        p = start(command(model, model / "groups-killed", *more, num_rollout=4), model / "groups-killed.log")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            p.wait(timeout=seconds)
+        p.kill()
+        p.wait()
+    assert train(model, "groups-killed", *more)[0] == sha
+    check_ranks(model / "groups-killed")
+    train(model, "groups-partial", *more, "--partial-rollout", over_sampling_batch_size=9)
+    check_ranks(model / "groups-partial")
+
+
+def test_a_reward_alone_and_in_a_sum(tmp_path):
+    library = compile_library(REWARD, tmp_path / "reward.so")
+    lines = "".join(json.dumps({"response": "x" * n, "label": "x" * 100, "metadata": {"rm_type": kind}}) + "\n"
+                    for n, kind in [(100, "exact"), (300, "exact:1,custom:4")])  # fmt: skip
+    done = subprocess.run([TRAIN, "grade", "--custom-rm-path", library], input=lines, capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    assert [json.loads(line)["reward"] for line in done.stdout.splitlines()] == [0.5, 1]  # it wins over metadata
+    none = subprocess.run([TRAIN, "grade", "--rm-type", "custom"], capture_output=True, text=True)
+    assert none.returncode and "--custom-rm-path" in none.stderr
+
+
+def test_a_reward_that_fails_is_a_state(tmp_path):
+    (tmp_path / "bad.c").write_text(
+        '#include "trainer/plugin.h"\n#include <stdio.h>\n'
+        "static int f(const struct clime_plugin_question *const *q, int32_t n, double *r, char *e, size_t b) {\n"
+        '    r[0] = 0.0 / (q[0]->response[0] - 48); snprintf(e, b, "no taste"); return n != 1 || q[0]->response[0] == 49; }\n'
+        "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .reward = f};\n")  # fmt: skip
+    library = compile_library(tmp_path / "bad.c", tmp_path / "bad.so")
+    done = subprocess.run([TRAIN, "grade", "--custom-rm-path", library], capture_output=True, text=True, check=True,
+                          input="".join(json.dumps({"response": r}) + "\n" for r in "012"))  # fmt: skip
+    out = [json.loads(line) for line in done.stdout.splitlines()]
+    assert "not finite" in out[0]["error"] and "no taste" in out[1]["error"] and out[2] == {"reward": 0}
 
 
 def custom_loss(example):

@@ -405,6 +405,20 @@ def test_failed_groups_are_dropped_and_replaced(model):
     assert sum(m["rollout/dropped_groups"] for m in metrics(model / "dropped") if m["kind"] == "rollout") == len(groups) - 20
 
 
+def test_group_rewards_from_a_command(model):
+    """The command gets a line for each group, with all its answers, and rewards them in the order of members."""
+    body = ('case $line in *\\"group\\":\\[*) printf \'{"id":%s,"rewards":[0,1,2,3]}\\n\' $id;; '
+            '*) exit 1;; esac;')  # fmt: skip
+    words = command(model, model / "grouped", "--group-rm", "--rm-command", reward_command(body), rm_type="command",
+                    num_rollout=2, server_concurrency=1)  # fmt: skip
+    run_whole(words, model / "grouped.log")
+    db = sqlite3.connect(model / "grouped" / "ledger.db")
+    rows = db.execute("SELECT member, reward FROM samples").fetchall()
+    assert len(rows) == 48 and all(member == reward for member, reward in rows)
+    assert "one type" in fails(command(model, model / "grouped-sum", "--group-rm", rm_type="math:1,exact:1"),
+                               model / "grouped-sum.log")  # fmt: skip
+
+
 def test_weighted_sum(model):
     """Each part of a sum is in the ledger and in the metrics, and the sum is the reward."""
     words = command(model, model / "sum", rm_type="random:0.5,exact:0.25,format:4", num_rollout=1)

@@ -123,15 +123,32 @@ static enum clime_err ensure_child(struct clime_command *c, struct clime_error *
     return c->pid ? CLIME_OK : start_child(c, e);
 }
 
-static void write_question(struct clime_command *c, const struct clime_reward_request *q, struct clime_buf *out) {
+static void write_members(struct clime_jw *w, const struct clime_reward_request *q) {
+    clime_reward_write_request(w, q);
+    clime_jw_key(w, "metadata");
+    clime_jw_raw(w, q->metadata.len ? q->metadata : clime_str_of("{}"));
+}
+
+/* n = 0: q alone, else a group of n. */
+static void write_question(struct clime_command *c, const struct clime_reward_request *q, int n,
+                           struct clime_buf *out) {
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
     clime_jw_key(&w, "id");
     clime_jw_int(&w, ++c->id);
-    clime_reward_write_request(&w, q);
-    clime_jw_key(&w, "metadata");
-    clime_jw_raw(&w, q->metadata.len ? q->metadata : clime_str_of("{}"));
+    if (n == 0) {
+        write_members(&w, q);
+    } else {
+        clime_jw_key(&w, "group");
+        clime_jw_array(&w);
+        for (int i = 0; i < n; i++) {
+            clime_jw_object(&w);
+            write_members(&w, &q[i]);
+            clime_jw_close(&w);
+        }
+        clime_jw_close(&w);
+    }
     clime_jw_close(&w);
     /* JSON given by the caller may hold line breaks; they can only be white space there */
     for (size_t i = 0; i < out->len; i++)
@@ -198,9 +215,10 @@ static enum clime_err exchange(struct clime_command *c, struct clime_str questio
     }
 }
 
-/* {"id", "reward"} or {"id", "error"}. *broken: the protocol was, and the child must go. */
-static enum clime_err read_answer(struct clime_command *c, const char *reward_key, struct clime_reward *out,
+/* {"id", "reward"} ("rewards" of a group of n) or {"id", "error"}. *broken: the protocol was, and the child must go. */
+static enum clime_err read_answer(struct clime_command *c, int n, const char *reward_key, struct clime_reward *out,
                                   bool *broken) {
+    const char *name = n ? "rewards" : "reward";
     struct clime_arena arena;
     struct clime_json j;
     struct clime_error bad = {0};
@@ -213,7 +231,7 @@ static enum clime_err read_answer(struct clime_command *c, const char *reward_ke
             clime_json_int(&j, INT64_MIN, INT64_MAX, &id);
         else if (clime_str_is(key, "error") && clime_json_peek(&j) == CLIME_JSON_STRING)
             clime_json_string(&j, &complaint);
-        else if (clime_str_is(key, "reward"))
+        else if (clime_str_is(key, name))
             clime_json_skip(&j, &reward);
         else
             clime_json_skip(&j, NULL);
@@ -229,32 +247,46 @@ static enum clime_err read_answer(struct clime_command *c, const char *reward_ke
         clime_fail(&out->error, CLIME_ERR_INPUT, "reward command: %.*s",
                    (int)(complaint.len < 400 ? complaint.len : 400), complaint.ptr);
     } else if (!reward.ptr) {
-        clime_fail(&out->error, CLIME_ERR_INTERNAL, "reward command: its answer has no \"reward\"");
+        clime_fail(&out->error, CLIME_ERR_INTERNAL, "reward command: its answer has no \"%s\"", name);
     } else {
         *broken = false;
-        if (clime_reward_from_json(reward, reward_key, out)) clime_error_prefix(&out->error, "reward command");
+        if (n)
+            clime_reward_list_from_json(reward, reward_key, n, out);
+        else
+            clime_reward_from_json(reward, reward_key, out);
+        if (out->error.code) clime_error_prefix(&out->error, "reward command");
     }
     clime_arena_free(&arena);
     return out->error.code;
 }
 
-enum clime_err clime_command_grade(struct clime_command *c, const struct clime_reward_request *q,
-                                   const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
+static enum clime_err ask(struct clime_command *c, const struct clime_reward_request *q, int n, const char *reward_key,
+                          int64_t deadline_us, struct clime_reward *out) {
     struct clime_buf question;
     bool broken = true;
-    memset(out, 0, sizeof *out);
-    clime_buf_init(&question, 8 * CLIME_REWARD_MAX_TEXT);
+    memset(out, 0, sizeof *out * (size_t)(n ? n : 1));
+    clime_buf_init(&question, 8 * CLIME_REWARD_MAX_TEXT * (size_t)(n ? n : 1));
     if (ensure_child(c, &out->error)) goto done;
-    write_question(c, q, &question);
+    write_question(c, q, n, &question);
     if (question.full) {
         clime_fail(&out->error, CLIME_ERR_LIMIT, "reward command: the question is too long");
         broken = false;
         goto done;
     }
     clime_buf_clear(&c->in);
-    if (!exchange(c, clime_buf_str(&question), deadline_us, &out->error)) read_answer(c, reward_key, out, &broken);
+    if (!exchange(c, clime_buf_str(&question), deadline_us, &out->error)) read_answer(c, n, reward_key, out, &broken);
 done:
     if (out->error.code && broken) kill_child(c);
     clime_buf_free(&question);
     return out->error.code;
+}
+
+enum clime_err clime_command_grade(struct clime_command *c, const struct clime_reward_request *q,
+                                   const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
+    return ask(c, q, 0, reward_key, deadline_us, out);
+}
+
+enum clime_err clime_command_grade_group(struct clime_command *c, const struct clime_reward_request *q, int n,
+                                         const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
+    return ask(c, q, n, reward_key, deadline_us, out);
 }

@@ -18,6 +18,11 @@ struct clime_command;
 struct clime_command *clime_command_new(const char *line, int stop_fd);
 void clime_command_free(struct clime_command *c); /* closes its input, waits a moment, kills */
 
+/* A group's question: {"id": 7, "group": [{"prompt", "response", "label", "metadata"}, ...]}, and its answer
+ * {"id": 7, "rewards": [1.0, ...]}; q and out are of n. */
+enum clime_err clime_command_grade_group(struct clime_command *c, const struct clime_reward_request *q, int n,
+                                         const char *reward_key, int64_t deadline_us, struct clime_reward *out);
+
 /* One question and its answer. deadline_us on clime_now_us's scale. On error the child is gone: TIMEOUT (deadline),
  * UNAVAILABLE (it could not be started or died), INTERNAL (it broke the protocol), ABORTED (stop), INPUT (its own
  * "error", the child lives on). Returns out->error.code. */

@@ -46,20 +46,22 @@ static bool is_cancelled(void *arg) {
     return stopped(arg, 0);
 }
 
-static enum clime_err try_once(struct clime_remote *r, struct clime_str body, const char *reward_key,
+static enum clime_err try_once(struct clime_remote *r, struct clime_str body, int n, const char *reward_key,
                                int64_t deadline_us, struct clime_reward *out) {
     struct clime_http_result result = {0};
     struct clime_http_call call = {.method = "POST", .url = r->url, .body = body, .max_reply = MAX_REPLY};
     call.timeout_us = deadline_us - clime_now_us();
     call.cancel = is_cancelled;
     call.arg = r;
-    memset(out, 0, sizeof *out);
+    memset(out, 0, sizeof *out * (size_t)(n ? n : 1));
     if (call.timeout_us <= 0) return clime_fail(&out->error, CLIME_ERR_TIMEOUT, "no time left");
     if (clime_http_client_call(r->client, &call, &result, &out->error)) goto done;
     struct clime_str reply = clime_buf_str(&result.reply);
     if (result.status >= 400 || result.status < 200)
         clime_fail(&out->error, CLIME_ERR_UNAVAILABLE, "status %d: %.*s", result.status,
                    (int)(reply.len < 200 ? reply.len : 200), reply.ptr);
+    else if (n)
+        clime_reward_list_from_json(reply, reward_key, n, out);
     else
         clime_reward_from_json(reply, reward_key, out);
 done:
@@ -67,21 +69,26 @@ done:
     return out->error.code;
 }
 
-enum clime_err clime_remote_grade(struct clime_remote *r, const struct clime_reward_request *q, const char *reward_key,
-                                  int64_t deadline_us, struct clime_reward *out) {
+/* n = 0: q alone, else a group of n. */
+static enum clime_err ask(struct clime_remote *r, const struct clime_reward_request *q, int n, const char *reward_key,
+                          int64_t deadline_us, struct clime_reward *out) {
     int64_t start_us = clime_now_us();
     struct clime_buf body;
     struct clime_jw w;
     enum clime_err rc = CLIME_OK;
-    clime_buf_init(&body, 8 * CLIME_REWARD_MAX_TEXT);
+    clime_buf_init(&body, 8 * CLIME_REWARD_MAX_TEXT * (size_t)(n ? n : 1));
     clime_jw_init(&w, &body);
-    clime_jw_object(&w);
-    clime_reward_write_request(&w, q);
-    clime_jw_close(&w);
-    memset(out, 0, sizeof *out);
+    if (n) clime_jw_array(&w);
+    for (int i = 0; i < (n ? n : 1); i++) {
+        clime_jw_object(&w);
+        clime_reward_write_request(&w, &q[i]);
+        clime_jw_close(&w);
+    }
+    if (n) clime_jw_close(&w);
+    memset(out, 0, sizeof *out * (size_t)(n ? n : 1));
     if (body.full) rc = clime_fail(&out->error, CLIME_ERR_LIMIT, "reward url: the question is too long");
     for (int k = 0; !body.full; k++) {
-        rc = try_once(r, clime_buf_str(&body), reward_key, deadline_us, out);
+        rc = try_once(r, clime_buf_str(&body), n, reward_key, deadline_us, out);
         if (!rc) break;
         struct clime_error last = out->error;
         int64_t pause_us = (int64_t)(1e6 * (k < 5 ? (double)(1 << k) : 30.0) + 1e6 * clime_rng_double(&r->rng));
@@ -101,4 +108,14 @@ enum clime_err clime_remote_grade(struct clime_remote *r, const struct clime_rew
     }
     clime_buf_free(&body);
     return rc;
+}
+
+enum clime_err clime_remote_grade(struct clime_remote *r, const struct clime_reward_request *q, const char *reward_key,
+                                  int64_t deadline_us, struct clime_reward *out) {
+    return ask(r, q, 0, reward_key, deadline_us, out);
+}
+
+enum clime_err clime_remote_grade_group(struct clime_remote *r, const struct clime_reward_request *q, int n,
+                                        const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
+    return ask(r, q, n, reward_key, deadline_us, out);
 }

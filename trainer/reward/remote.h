@@ -14,6 +14,10 @@ struct clime_remote;
 struct clime_remote *clime_remote_new(const char *url, int stop_fd);
 void clime_remote_free(struct clime_remote *r);
 
+/* A group: POST [{"prompt", "response", "label"}, ...], which answers a JSON array of n rewards; q and out are of n. */
+enum clime_err clime_remote_grade_group(struct clime_remote *r, const struct clime_reward_request *q, int n,
+                                        const char *reward_key, int64_t deadline_us, struct clime_reward *out);
+
 /* TIMEOUT when the deadline passed, UNAVAILABLE after the last try, ABORTED on stop; the message tells the last
  * failure. Returns out->error.code. */
 enum clime_err clime_remote_grade(struct clime_remote *r, const struct clime_reward_request *q, const char *reward_key,

@@ -31,6 +31,7 @@ static const struct clime_reward_type TYPES[] = {
     {"random", "0 or 1, by the sample's seed", clime_grade_random},
     {"none", "0 for every response: with --use-opd the teacher alone decides", clime_grade_none},
     {"command", "JSON lines to and from a child process (--rm-command)", NULL},
+    {"custom", "a function of a shared library (--custom-rm-path, trainer/plugin.h)", NULL},
     {"url", "POST {prompt, response, label} to --rm-url", NULL},
     {"remote_rm", "slime's name for url", NULL},
 };
@@ -208,6 +209,26 @@ enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_
     if (!e->code && kind == CLIME_JSON_OBJECT) out->object = xstrndup(json.ptr, json.len);
     clime_arena_free(&arena);
     return e->code;
+}
+
+enum clime_err clime_reward_list_from_json(struct clime_str json, const char *reward_key, int n,
+                                           struct clime_reward *out) {
+    struct clime_arena arena;
+    struct clime_json j;
+    struct clime_error e = {0};
+    int k = 0;
+    clime_arena_init(&arena, 2 * CLIME_REWARD_MAX_TEXT);
+    clime_json_init(&j, json.ptr, json.len, &arena, &e);
+    for (clime_json_array(&j); !e.code && clime_json_item(&j); k++) {
+        struct clime_str one;
+        if (!clime_json_skip(&j, &one) || k >= n) continue;
+        if (clime_reward_from_json(one, reward_key, &out[k])) e = out[k].error;
+    }
+    if (!e.code && clime_json_end(&j) && k != n) clime_fail(&e, CLIME_ERR_INPUT, "%d rewards for a group of %d", k, n);
+    for (int i = 0; i < n && e.code; i++) clime_reward_free(&out[i]);
+    out[0].error = e;
+    clime_arena_free(&arena);
+    return e.code;
 }
 
 /* Grades with one built-in type. */

@@ -75,5 +75,9 @@ void clime_reward_write_request(struct clime_jw *w, const struct clime_reward_re
 
 /* Makes the reward of a JSON value that a command or URL gave: a number, or an object with reward_key picked. */
 enum clime_err clime_reward_from_json(struct clime_str json, const char *reward_key, struct clime_reward *out);
+/* The same for a JSON array of exactly n rewards, for a group. On error out[0].error says why; none of the others is
+ * set. */
+enum clime_err clime_reward_list_from_json(struct clime_str json, const char *reward_key, int n,
+                                           struct clime_reward *out);
 
 #endif

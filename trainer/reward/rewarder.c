@@ -1,9 +1,10 @@
 /* The dispatcher; see rewarder.h. Called by the trainer's rollout (off its main loop), evaluation and clime-train
  * grade.
  *
- * Owns the jobs: a list in the order of submission, guarded by one mutex. Workers take the first that is not taken;
- * the head is delivered once it is done. The list is never searched: `untaken` points at the next one to take.
- * Waits inside a call (a child, a socket, a pause between tries) all watch the stop pipe, so that free() is prompt.
+ * Owns the jobs, each of one answer or of a group: a list in the order of submission, guarded by one mutex. Workers
+ * take the first that is not taken; the head is delivered once it is done. The list is never searched: `untaken` points
+ * at the next one to take. Waits inside a call (a child, a socket, a pause between tries) all watch the stop pipe, so
+ * that free() is prompt.
  */
 #include "trainer/reward/rewarder.h"
 
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "trainer/hooks.h"
 #include "trainer/reward/answer.h"
 #include "trainer/reward/command.h"
 #include "trainer/reward/mixture.h"
@@ -25,12 +27,13 @@
 
 struct job {
     struct job *next;
-    void *tag;
-    struct clime_reward_request q; /* slices of bytes */
+    int n, given;                   /* answers; those taken. given < n */
+    void **tag;                     /* [n] */
+    struct clime_reward_request *q; /* [n] slices of bytes */
+    struct clime_reward *reward;    /* [n] */
+    char *bytes;                    /* prompts, responses, labels, metadata */
     char type[CLIME_REWARD_NAME];
-    struct clime_reward reward;
-    bool done;
-    char bytes[]; /* prompt, response, label, metadata */
+    bool is_group, done;
 };
 
 struct clime_rewarder {
@@ -53,20 +56,33 @@ struct outside {
     struct clime_remote *remote;
 };
 
-static enum clime_err outside_call(struct outside *o, const char *base, const struct clime_reward_request *q,
+/* Grades n answers with a type that lives outside; n = 0: one that is no group. out[0].error says why not. */
+static enum clime_err outside_call(struct outside *o, const char *base, const struct clime_reward_request *q, int n,
                                    const char *key, struct clime_reward *out) {
     const struct clime_rewarder_options *ro = &o->r->o;
     int64_t deadline_us = clime_now_us() + ro->timeout_us;
-    bool is_command = strcmp(base, "command") == 0;
-    if (is_command && !ro->command)
-        return clime_fail(&out->error, CLIME_ERR_INPUT, "reward type command needs --rm-command");
-    if (!is_command && !ro->url) return clime_fail(&out->error, CLIME_ERR_INPUT, "reward type %s needs --rm-url", base);
+    bool is_command = strcmp(base, "command") == 0, is_custom = strcmp(base, "custom") == 0;
+    struct clime_error *e = &out[0].error;
+    if (is_custom && !ro->library) return clime_fail(e, CLIME_ERR_INPUT, "reward type custom needs --custom-rm-path");
+    if (is_command && !ro->command) return clime_fail(e, CLIME_ERR_INPUT, "reward type command needs --rm-command");
+    if (!is_custom && !is_command && !ro->url)
+        return clime_fail(e, CLIME_ERR_INPUT, "reward type %s needs --rm-url", base);
+    if (is_custom) return clime_hook_reward(ro->library, q, n ? n : 1, deadline_us, out);
     if (is_command) {
         if (!o->command) o->command = clime_command_new(ro->command, o->r->stop[0]);
-        return clime_command_grade(o->command, q, key, deadline_us, out);
+        return n ? clime_command_grade_group(o->command, q, n, key, deadline_us, out)
+                 : clime_command_grade(o->command, q, key, deadline_us, out);
     }
     if (!o->remote) o->remote = clime_remote_new(ro->url, o->r->stop[0]);
-    return clime_remote_grade(o->remote, q, key, deadline_us, out);
+    return n ? clime_remote_grade_group(o->remote, q, n, key, deadline_us, out)
+             : clime_remote_grade(o->remote, q, key, deadline_us, out);
+}
+
+/* The answer that a type sees: with the prefix boxed_ the content of its last box. */
+static struct clime_reward_request seen(const struct clime_reward_request *q, bool boxed) {
+    struct clime_reward_request inner = *q;
+    if (boxed && !clime_answer_boxed(q->response, &inner.response)) inner.response = clime_str_of("");
+    return inner;
 }
 
 /* Grades with one type, wherever it is served. */
@@ -76,23 +92,56 @@ static enum clime_err grade_one(void *arg, const struct clime_reward_request *q,
     const struct clime_reward_type *type = clime_reward_find(q->type, &boxed, &out->error);
     if (!type) return out->error.code;
     if (type->grade) return clime_reward_grade(q, key, out);
-    struct clime_reward_request inner = *q;
-    if (boxed && !clime_answer_boxed(q->response, &inner.response)) inner.response = clime_str_of("");
-    return outside_call(arg, type->name, &inner, key, out);
+    struct clime_reward_request inner = seen(q, boxed);
+    return outside_call(arg, type->name, &inner, 0, key, out);
+}
+
+static void grade_group(struct outside *o, struct job *j, const struct clime_reward_type *type, bool boxed) {
+    struct clime_reward_request *q = xcalloc((size_t)j->n, sizeof *q);
+    for (int i = 0; i < j->n; i++) q[i] = seen(&j->q[i], boxed);
+    outside_call(o, type->name, q, j->n, o->r->o.reward_key, j->reward);
+    for (int i = 1; i < j->n && j->reward[0].error.code; i++) {
+        clime_reward_free(&j->reward[i]);
+        j->reward[i].error = j->reward[0].error;
+    }
+    free(q);
+}
+
+static bool has_custom(const struct clime_mixture_part *parts, int n) {
+    for (int i = 0; i < n; i++)
+        if (strcmp(parts[i].type, "custom") == 0 || strcmp(parts[i].type, "boxed_custom") == 0) return true;
+    return false;
 }
 
 static void grade(struct outside *o, struct job *j) {
     struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
-    struct clime_reward_request q = j->q;
+    const struct clime_reward_type *type = NULL;
     char name[CLIME_REWARD_NAME];
-    if (clime_reward_type_of(&j->q, name, &j->reward.error)) return;
-    int n = clime_mixture_read(name, parts, &j->reward.error);
-    q.type = name;
-    q.type_is_final = true;
-    if (n > 0)
-        clime_mixture_grade(parts, n, &q, grade_one, o, &j->reward);
-    else if (n == 0)
-        grade_one(o, &q, o->r->o.reward_key, &j->reward);
+    struct clime_error e = {0};
+    bool boxed = false;
+    int n = 0;
+    if (!clime_reward_type_of(&j->q[0], name, &e)) n = clime_mixture_read(name, parts, &e);
+    if (o->r->o.library && n >= 0 && !has_custom(parts, n) && strcmp(name, "boxed_custom") != 0) {
+        memcpy(name, "custom", sizeof "custom");
+        n = 0;
+    }
+    if (!e.code && n == 0) type = clime_reward_find(name, &boxed, &e);
+    for (int i = 0; i < j->n; i++) {
+        j->q[i].type = name;
+        j->q[i].type_is_final = true;
+        j->reward[i].error = e;
+    }
+    if (e.code) return;
+    if (j->is_group && type && !type->grade) {
+        grade_group(o, j, type, boxed);
+        return;
+    }
+    for (int i = 0; i < j->n; i++) {
+        if (n > 0)
+            clime_mixture_grade(parts, n, &j->q[i], grade_one, o, &j->reward[i]);
+        else
+            grade_one(o, &j->q[i], o->r->o.reward_key, &j->reward[i]);
+    }
 }
 
 static void *worker(void *arg) {
@@ -124,7 +173,7 @@ enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct
                                   struct clime_error *e) {
     bool boxed, is_url = false;
     CHECK(o->timeout_us > 0);
-    const char *name = o->type ? o->type : o->command ? "command" : o->url ? "url" : NULL;
+    const char *name = o->type ? o->type : o->library ? "custom" : o->command ? "command" : o->url ? "url" : NULL;
     if (name) {
         struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
         int n = clime_mixture_read(name, parts, e);
@@ -133,8 +182,10 @@ enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct
             const char *part = n ? parts[i].type : name;
             const struct clime_reward_type *type = clime_reward_find(part, &boxed, e);
             if (!type) return e->code;
-            bool is_command = strcmp(type->name, "command") == 0;
-            is_url |= !type->grade && !is_command;
+            bool is_command = strcmp(type->name, "command") == 0, is_custom = strcmp(type->name, "custom") == 0;
+            is_url |= !type->grade && !is_command && !is_custom;
+            if (is_custom && !o->library)
+                return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --custom-rm-path", name);
             if (is_command && !o->command)
                 return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-command", name);
             if (is_url && !o->url) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-url", name);
@@ -169,8 +220,22 @@ enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct
     return CLIME_OK;
 }
 
+static struct job *new_job(int n, size_t bytes) {
+    struct job *j = xcalloc(1, sizeof *j);
+    j->n = n;
+    j->tag = xcalloc((size_t)n, sizeof *j->tag);
+    j->q = xcalloc((size_t)n, sizeof *j->q);
+    j->reward = xcalloc((size_t)n, sizeof *j->reward);
+    j->bytes = xmalloc(bytes + 1);
+    return j;
+}
+
 static void free_job(struct job *j) {
-    clime_reward_free(&j->reward);
+    for (int i = j->given; i < j->n; i++) clime_reward_free(&j->reward[i]);
+    free(j->tag);
+    free(j->q);
+    free(j->reward);
+    free(j->bytes);
     free(j);
 }
 
@@ -205,7 +270,7 @@ static struct clime_str copy(char **at, struct clime_str s) {
 static enum clime_err append(struct clime_rewarder *r, struct job *j, struct clime_error *e) {
     pthread_mutex_lock(&r->lock);
     CHECK(!r->finished);
-    bool full = r->n_pending >= r->o.max_pending;
+    bool full = r->n_pending + j->n > r->o.max_pending && r->n_pending > 0;
     if (!full) {
         if (r->tail)
             r->tail->next = j;
@@ -213,7 +278,7 @@ static enum clime_err append(struct clime_rewarder *r, struct job *j, struct cli
             r->head = j;
         r->tail = j;
         if (!r->untaken) r->untaken = j;
-        r->n_pending++;
+        r->n_pending += j->n;
         pthread_cond_signal(&r->work);
     }
     pthread_mutex_unlock(&r->lock);
@@ -222,28 +287,44 @@ static enum clime_err append(struct clime_rewarder *r, struct job *j, struct cli
     return clime_fail(e, CLIME_ERR_BUSY, "rewarder: %d rewards are pending", r->o.max_pending);
 }
 
+static struct job *copy_job(const struct clime_rewarder *r, const struct clime_reward_request *q, void *const *tags,
+                            int n) {
+    size_t bytes = 0;
+    for (int i = 0; i < n; i++) bytes += q[i].prompt.len + q[i].response.len + q[i].label.len + q[i].metadata.len;
+    struct job *j = new_job(n, bytes);
+    char *at = j->bytes;
+    const char *type = q[0].type ? q[0].type : r->o.type;
+    size_t len = type ? strlen(type) : 0;
+    memcpy(j->type, type ? type : "", len < sizeof j->type ? len : sizeof j->type - 1);
+    for (int i = 0; i < n; i++) {
+        j->tag[i] = tags[i];
+        j->q[i] = q[i];
+        j->q[i].prompt = copy(&at, q[i].prompt);
+        j->q[i].response = copy(&at, q[i].response);
+        j->q[i].label = copy(&at, q[i].label);
+        j->q[i].metadata = copy(&at, q[i].metadata);
+        j->q[i].type = j->type;
+    }
+    return j;
+}
+
 enum clime_err clime_rewarder_submit(struct clime_rewarder *r, const struct clime_reward_request *q, void *tag,
                                      struct clime_error *e) {
-    struct job *j = xcalloc(1, sizeof *j + q->prompt.len + q->response.len + q->label.len + q->metadata.len);
-    char *at = j->bytes;
-    const char *type = q->type ? q->type : r->o.type;
-    j->tag = tag;
-    j->q = *q;
-    j->q.prompt = copy(&at, q->prompt);
-    j->q.response = copy(&at, q->response);
-    j->q.label = copy(&at, q->label);
-    j->q.metadata = copy(&at, q->metadata);
-    size_t n = type ? strlen(type) : 0;
-    memcpy(j->type, type ? type : "", n < sizeof j->type ? n : sizeof j->type - 1);
-    j->q.type = j->type;
+    return append(r, copy_job(r, q, &tag, 1), e);
+}
+
+enum clime_err clime_rewarder_submit_group(struct clime_rewarder *r, const struct clime_reward_request *q,
+                                           void *const *tags, int n, struct clime_error *e) {
+    struct job *j = copy_job(r, q, tags, n);
+    j->is_group = true;
     return append(r, j, e);
 }
 
 enum clime_err clime_rewarder_submit_error(struct clime_rewarder *r, const struct clime_error *why, void *tag,
                                            struct clime_error *e) {
-    struct job *j = xcalloc(1, sizeof *j);
-    j->tag = tag;
-    j->reward.error = *why;
+    struct job *j = new_job(1, 0);
+    j->tag[0] = tag;
+    j->reward[0].error = *why;
     j->done = true;
     return append(r, j, e);
 }
@@ -272,18 +353,19 @@ bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **t
     }
     struct job *j = done_head(r);
     if (j) {
-        r->head = j->next;
-        if (!r->head) r->tail = NULL;
+        *tag = j->tag[j->given];
+        *out = j->reward[j->given++];
         r->n_pending--;
         pthread_cond_signal(&r->space);
     }
+    bool last = j && j->given == j->n;
+    if (last) {
+        r->head = j->next;
+        if (!r->head) r->tail = NULL;
+    }
     pthread_mutex_unlock(&r->lock);
-    if (!j) return false;
-    *tag = j->tag;
-    *out = j->reward;
-    memset(&j->reward, 0, sizeof j->reward);
-    free_job(j);
-    return true;
+    if (last) free_job(j);
+    return j != NULL;
 }
 
 void clime_rewarder_finish(struct clime_rewarder *r) {

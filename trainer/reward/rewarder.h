@@ -11,15 +11,19 @@
 #include "trainer/reward/reward.h"
 
 struct clime_rewarder;
+struct clime_hook;
 
 struct clime_rewarder_options { /* strings must stay valid */
     const char *type;       /* --rm-type; NULL = command or url if one is given, else each request's metadata says */
     const char *reward_key; /* --reward-key or NULL */
     const char *command;    /* --rm-command or NULL */
     const char *url;        /* --rm-url or NULL */
-    int64_t timeout_us;     /* --rm-timeout: for one call, all its tries together; > 0 */
-    int n_workers;          /* 0 = 64 for a URL, else 2 */
-    int max_pending;        /* submitted and not taken; 0 = 65536 */
+    /* --custom-rm-path or NULL: type "custom". As in slime it is the type of every sample, whatever --rm-type and
+     * metadata say; a weighted sum that has it as a part is the exception. */
+    const struct clime_hook *library;
+    int64_t timeout_us; /* --rm-timeout: for one call, all its tries together; > 0 */
+    int n_workers;      /* 0 = 64 for a URL, else 2 */
+    int max_pending;    /* submitted and not taken; 0 = 65536 */
 };
 
 /* CLIME_ERR_INPUT: the type is unknown, or has no command or URL; clime_http_client_global_init has been called. */
@@ -31,6 +35,11 @@ void clime_rewarder_free(struct clime_rewarder *r);
 /* Copies q (its type NULL: the rewarder's). tag comes back with the result. CLIME_ERR_BUSY at max_pending. */
 enum clime_err clime_rewarder_submit(struct clime_rewarder *r, const struct clime_reward_request *q, void *tag,
                                      struct clime_error *e);
+/* One place in the order for a group of n answers to one prompt, graded together where the type is a command, URL or
+ * library, else one by one; n results with their tags come one after the other. When the call fails all have its error.
+ */
+enum clime_err clime_rewarder_submit_group(struct clime_rewarder *r, const struct clime_reward_request *q,
+                                           void *const *tags, int n, struct clime_error *e);
 /* Takes a place in the order with an error that is known already. */
 enum clime_err clime_rewarder_submit_error(struct clime_rewarder *r, const struct clime_error *why, void *tag,
                                            struct clime_error *e);

@@ -42,6 +42,15 @@ static void submit(struct clime_rewarder *r, const char *response, intptr_t tag)
     assert_int_equal(clime_rewarder_submit(r, &q, (void *)tag, &e), CLIME_OK);
 }
 
+/* A group of two with tags tag and tag + 1. */
+static void submit_group(struct clime_rewarder *r, const char *a, const char *b, intptr_t tag) {
+    struct clime_reward_request q[2] = {{.response = clime_str_of(a)}, {.response = clime_str_of(b)}};
+    void *const tags[2] = {(void *)tag, (void *)(tag + 1)};
+    struct clime_error e = {0};
+    q[0].label = q[1].label = clime_str_of("fine");
+    assert_int_equal(clime_rewarder_submit_group(r, q, tags, 2, &e), CLIME_OK);
+}
+
 static void take(struct clime_rewarder *r, intptr_t want_tag, enum clime_err want, double value) {
     struct clime_reward out;
     void *tag = NULL;
@@ -81,6 +90,42 @@ static void test_command(void **state) {
         for (size_t i = 0; i < CLIME_COUNT(cases); i++) take(r, (intptr_t)i, cases[i].err, cases[i].value);
         clime_rewarder_free(r);
     }
+}
+
+/* Groups: one line for both answers; a failure is that of both; the places in the order stay. */
+static void test_groups(void **state) {
+    (void)state;
+    static const char child[] = "while IFS= read -r l; do id=${l#*\\\"id\\\":}; id=${id%%,*};"
+                                " case $l in"
+                                " *do-hang*) sleep 60;;"
+                                " *do-one*) echo \"{\\\"id\\\":$id,\\\"rewards\\\":[1]}\";;"
+                                " *do-number*) echo \"{\\\"id\\\":$id,\\\"reward\\\":1}\";;"
+                                " *group*second*) echo \"{\\\"id\\\":$id,\\\"rewards\\\":[0.5,{\\\"a\\\":2}]}\";;"
+                                " *) echo \"{\\\"id\\\":$id,\\\"reward\\\":3}\";;"
+                                " esac; done";
+    struct clime_rewarder_options o = {.command = child, .reward_key = "a", .timeout_us = 1500000, .n_workers = 2};
+    struct clime_rewarder *r = open_rewarder(&o);
+    submit_group(r, "first", "second", 0);
+    submit_group(r, "do-hang", "second", 2);
+    submit_group(r, "do-one", "second", 4);
+    submit_group(r, "do-number", "second", 6);
+    submit(r, "alone", 8);
+    submit_group(r, "first", "second", 9);
+    take(r, 0, CLIME_OK, 0.5);
+    take(r, 1, CLIME_OK, 2);
+    for (intptr_t i = 2; i < 8; i++) {
+        static const enum clime_err want[] = {CLIME_ERR_TIMEOUT, CLIME_ERR_INPUT, CLIME_ERR_INTERNAL};
+        take(r, i, want[i / 2 - 1], 0);
+    }
+    take(r, 8, CLIME_OK, 3);
+    take(r, 9, CLIME_OK, 0.5);
+    clime_rewarder_free(r); /* with one of a group not taken */
+    o = (struct clime_rewarder_options){.type = "exact", .timeout_us = 1500000};
+    r = open_rewarder(&o); /* a type without groups grades one by one */
+    submit_group(r, "fine", "not fine", 1);
+    take(r, 1, CLIME_OK, 1);
+    take(r, 2, CLIME_OK, 0);
+    clime_rewarder_free(r);
 }
 
 /* A weighted sum over a built-in type and a command. */
@@ -199,6 +244,17 @@ static void answer(struct clime_http_request *rq, void *context) {
     struct cJSON *t = NULL;
     struct clime_error e = {0};
     assert_int_equal(clime_tree_parse(body.ptr, body.len, &t, &e), CLIME_OK);
+    if (clime_tree_kind(t) == CLIME_JSON_ARRAY) { /* a group: the lengths of its responses */
+        struct clime_buf b;
+        clime_buf_init(&b, 1 << 10);
+        for (const struct cJSON *one = clime_tree_first(t); one; one = clime_tree_next(one))
+            clime_buf_printf(&b, "%c%zu", b.len ? ',' : '[', strlen(text_of(one, "response")));
+        clime_buf_addc(&b, ']');
+        clime_http_reply_json(rq, 200, clime_buf_str(&b));
+        clime_buf_free(&b);
+        clime_tree_free(t);
+        return;
+    }
     const char *response = text_of(t, "response");
     int call = atomic_fetch_add(&n_calls, 1) + 1;
     if (strcmp(response, "fail once") == 0 && call == 1)
@@ -232,6 +288,9 @@ static void test_url(void **state) {
     assert_int_equal(atomic_load(&n_calls), 2);
     submit(r, "object", 2);
     take(r, 2, CLIME_OK, 3);
+    submit_group(r, "four", "seventeen letters", 3);
+    take(r, 3, CLIME_OK, 4);
+    take(r, 4, CLIME_OK, 17);
     clime_rewarder_free(r);
     o.timeout_us = 500000; /* less than the first pause: one try */
     o.n_workers = 4;
@@ -255,6 +314,7 @@ static void test_url(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command),
+        cmocka_unit_test(test_groups),
         cmocka_unit_test(test_sum),
         cmocka_unit_test(test_command_that_cannot_run),
         cmocka_unit_test(test_free_in_flight),

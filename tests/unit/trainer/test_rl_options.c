@@ -136,7 +136,7 @@ static void test_inert_and_refused(void **state) {
         {"--use-tis --tis-clip 0.5 --tis-clip-low 0.5", "lower bound"},
         {"--use-tis --use-rollout-logprobs", "--use-rollout-logprobs: --use-tis"},
         {"--over-sampling-batch-size 4", "below --rollout-batch-size 8"},
-        {"--custom-rm-path x.py", "Python"},
+        {"--custom-generate-function-path x.py", "Python"},
         {"--optimizer sgd", "--optimizer sgd"},
         {"--rollout-temperature 0", "--rollout-temperature must be above 0"},
         {"--use-dynamic-batch-size", "--max-tokens-per-gpu"},
