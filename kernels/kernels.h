@@ -170,6 +170,7 @@ struct clime_ops {
     enum clime_err (*graph_end)(struct clime_dev *d, struct clime_graph **out, struct clime_error *e);
     void (*graph_launch)(struct clime_dev *d, struct clime_graph *g);
     void (*graph_free)(struct clime_dev *d, struct clime_graph *g);
+
     /* ---- memory that processes of one host share ------------------------------------------------------------ */
     /* As alloc, for memory that share_export may be asked for; free frees it. */
     enum clime_err (*alloc_shared)(struct clime_dev *d, size_t bytes, const char *what, void **out,
@@ -187,6 +188,14 @@ struct clime_ops {
     uint64_t (*checksum)(struct clime_dev *d, size_t bytes, const void *p);
     /* The calling thread takes the context over from the one that opened it. */
     void (*bind)(struct clime_dev *d);
+
+    /* ---- memory that can be given back while its address stays (recorded work goes on to be valid) ----------- */
+    /* As alloc; free frees it, given back or not. */
+    enum clime_err (*alloc_fixed)(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                  struct clime_error *e);
+    void (*give_back)(struct clime_dev *d, void *p); /* waits; the bytes are free for others, p must not be touched */
+    /* Other bytes at the same address, not zeroed. CLIME_ERR_LIMIT: there are none, nothing has changed. */
+    enum clime_err (*take_back)(struct clime_dev *d, void *p, struct clime_error *e);
 
     /* ---- matrix products ---------------------------------------------------------------------------------- */
     /* A device may want weights in its own order as well. 0 = it does not, and `packed` is ignored everywhere. */

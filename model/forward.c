@@ -9,6 +9,8 @@
  * layer. The sum is rounded to the context's type before the norm reads it, so a recomputed layer, which starts
  * from the stored sum, sees the same bits.
  */
+#include <stdlib.h>
+
 #include "model/layer.h"
 
 void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch *b, const struct clime_layer_act *a,
@@ -53,8 +55,7 @@ void clime_head_logits(struct clime_model *m, int R, const void *y, float *logit
 
 /* ---- the server's side --------------------------------------------------------------------------------------- */
 
-enum clime_err clime_work_open(struct clime_model *m, int max_rows, int max_out, struct clime_work *w,
-                               struct clime_error *e) {
+static void plan_work(const struct clime_model *m, int max_rows, int max_out, struct clime_work *w) {
     const struct clime_config *c = &m->cfg;
     size_t T = (size_t)max_rows, R = (size_t)max_out, dt = clime_dtype_bytes(clime_model_dt(m));
     size_t D = (size_t)c->D, F = (size_t)c->F, Q = (size_t)c->H * (size_t)c->Dh, KV = (size_t)c->HK * (size_t)c->Dh;
@@ -76,7 +77,20 @@ enum clime_err clime_work_open(struct clime_model *m, int max_rows, int max_out,
     clime_plan_add(p, "entropy", R * 4, (void **)&w->entropy);
     clime_plan_add(p, "targets", R * 4, (void **)&w->targets);
     clime_plan_add(p, "out_rows", R * 4, (void **)&w->out_rows);
-    return clime_plan_commit(p, m->dev, "forward scratch", e);
+}
+
+size_t clime_work_bytes(const struct clime_model *m, int max_rows, int max_out) {
+    struct clime_work *w = xmalloc(sizeof *w);
+    plan_work(m, max_rows, max_out, w);
+    size_t n = clime_plan_bytes(&w->plan);
+    free(w);
+    return n;
+}
+
+enum clime_err clime_work_open(struct clime_model *m, int max_rows, int max_out, struct clime_work *w,
+                               struct clime_error *e) {
+    plan_work(m, max_rows, max_out, w);
+    return clime_plan_commit(&w->plan, m->dev, "forward scratch", e);
 }
 
 void clime_work_close(struct clime_model *m, struct clime_work *w) {

@@ -17,12 +17,23 @@ size_t clime_kv_page_bytes(const struct clime_model *m) {
 enum clime_err clime_kv_open(struct clime_model *m, int n_pages, struct clime_kv *out, struct clime_error *e) {
     CHECK(n_pages > 0);
     *out = (struct clime_kv){.n_pages = n_pages};
-    return m->ops->alloc(m->dev, (size_t)n_pages * clime_kv_page_bytes(m), "KV pages", &out->base, e);
+    return m->ops->alloc_fixed(m->dev, (size_t)n_pages * clime_kv_page_bytes(m), "KV pages", &out->base, e);
 }
 
 void clime_kv_close(struct clime_model *m, struct clime_kv *kv) {
     if (kv->base) m->ops->free(m->dev, kv->base);
     kv->base = NULL;
+}
+
+void clime_kv_release(struct clime_model *m, struct clime_kv *kv) {
+    if (!kv->released) m->ops->give_back(m->dev, kv->base);
+    kv->released = true;
+}
+
+enum clime_err clime_kv_take_back(struct clime_model *m, struct clime_kv *kv, struct clime_error *e) {
+    enum clime_err rc = kv->released ? m->ops->take_back(m->dev, kv->base, e) : CLIME_OK;
+    if (!rc) kv->released = false;
+    return rc;
 }
 
 void *clime_kv_pool(const struct clime_model *m, const struct clime_kv *kv, int l, int is_v) {

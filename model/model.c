@@ -84,15 +84,30 @@ static void drop_weights(struct clime_model *m) {
     else
         m->ops->free(m->dev, m->flat);
     m->flat = NULL;
-    m->foreign = false;
+    m->foreign = m->released = false;
+}
+
+size_t clime_model_release(struct clime_model *m) {
+    if (!m->flat || m->foreign || m->released || !m->releasable) return 0;
+    m->ops->give_back(m->dev, m->flat);
+    m->released = true;
+    return clime_model_bytes(m);
+}
+
+enum clime_err clime_model_take_back(struct clime_model *m, struct clime_error *e) {
+    enum clime_err rc = m->released ? m->ops->take_back(m->dev, m->flat, e) : CLIME_OK;
+    if (!rc) m->released = false;
+    return rc;
 }
 
 /* Memory of the model's own, as it is or fresh. */
 static enum clime_err own_weights(struct clime_model *m, struct clime_error *e) {
     void *p;
-    if (m->flat && !m->foreign) return CLIME_OK;
-    enum clime_err rc = (m->shared || m->ops->own_memory ? m->ops->alloc_shared : m->ops->alloc)(
-        m->dev, clime_model_bytes(m), "weights", &p, e);
+    if (m->flat && !m->foreign) return clime_model_take_back(m, e);
+    const struct clime_ops *ops = m->ops;
+    enum clime_err rc = (m->releasable                  ? ops->alloc_fixed
+                         : m->shared || ops->own_memory ? ops->alloc_shared
+                                                        : ops->alloc)(m->dev, clime_model_bytes(m), "weights", &p, e);
     if (rc) return rc;
     drop_weights(m);
     m->flat = p;
@@ -205,6 +220,7 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     if ((rc = m->ops->open(&dev, &m->dev, e))) goto done;
     m->no_weights = o->no_weights;
     m->shared = o->shared;
+    m->releasable = o->releasable;
     clime_layout_make(c, &m->layout);
     m->packed = xcalloc((size_t)c->L, sizeof *m->packed);
     m->heads = (struct clime_heads){c->H, c->HK, c->Dh, 1.0f / sqrtf((float)c->Dh)};

@@ -20,10 +20,11 @@ struct clime_model {
     struct clime_config cfg;
     struct clime_layout layout;
     const struct clime_ops *ops;
-    struct clime_dev *dev;   /* dt inside; owned */
-    void *flat;              /* device: layout.n elements of dt; NULL while the model has no weights */
-    bool no_weights, shared; /* as in the options */
-    bool foreign;            /* flat is another process's memory, mapped from the handle: never written here */
+    struct clime_dev *dev;               /* dt inside; owned */
+    void *flat;                          /* device: layout.n elements of dt; NULL while the model has no weights */
+    bool no_weights, shared, releasable; /* as in the options */
+    bool released;                       /* the bytes of flat are given back */
+    bool foreign; /* flat is another process's memory, mapped from the handle: never written here */
     uint8_t handle[CLIME_SHARE_BYTES];
     struct clime_rope rope;
     struct clime_heads heads;
@@ -43,6 +44,7 @@ struct clime_model_options {
     int max_pos;                  /* length of the rotary table; 0 = the config's max_pos */
     bool no_weights;              /* open without any; they come by clime_model_set, _copy or _map */
     bool shared;                  /* the weights may be exported; always so on a device with memory of its own */
+    bool releasable;              /* the weights may be given back, their address stays; then never exported */
 };
 
 /* In two steps, for who must know what fits before anything is allocated: prepare reads DIR's configuration, opens the
@@ -68,6 +70,12 @@ enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struc
  * ops->share_open or when they lie on another device; nothing has changed then. */
 enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES], struct clime_error *e);
 
+/* Gives the bytes of the model's own weights back to the device (releasable); the next set or copy takes some again, or
+ * clime_model_take_back does now: CLIME_ERR_LIMIT when there are none. release returns the number of bytes: 0 when
+ * there are none of its own. */
+size_t clime_model_release(struct clime_model *m);
+enum clime_err clime_model_take_back(struct clime_model *m, struct clime_error *e);
+
 void clime_model_get(struct clime_model *m, void *h_flat); /* waits */
 void clime_model_repack(struct clime_model *m);            /* after flat changed in place (optimizer) */
 
@@ -78,11 +86,14 @@ static inline void *clime_model_at(const struct clime_model *m, int64_t offset) 
 /* ---- paged memory of a server ------------------------------------------------------------------------------ */
 struct clime_kv {
     int n_pages;
-    void *base; /* [L][k|v][n_pages][HK][CLIME_PAGE][Dh] */
+    void *base;    /* [L][k|v][n_pages][HK][CLIME_PAGE][Dh], at a fixed address */
+    bool released; /* its bytes are given back */
 };
 size_t clime_kv_page_bytes(const struct clime_model *m); /* of one page over all layers, k and v */
 enum clime_err clime_kv_open(struct clime_model *m, int n_pages, struct clime_kv *out, struct clime_error *e);
 void clime_kv_close(struct clime_model *m, struct clime_kv *kv);
+void clime_kv_release(struct clime_model *m, struct clime_kv *kv); /* nothing of what it held will come back */
+enum clime_err clime_kv_take_back(struct clime_model *m, struct clime_kv *kv, struct clime_error *e);
 void clime_kv_copy_page(struct clime_model *m, struct clime_kv *kv, int from, int to); /* all layers */
 
 /* ---- forward ------------------------------------------------------------------------------------------------- */
@@ -105,6 +116,7 @@ struct clime_work {
     int32_t *targets, *out_rows;                 /* [max_out] device */
     struct clime_plan plan;
 };
+size_t clime_work_bytes(const struct clime_model *m, int max_rows, int max_out);
 enum clime_err clime_work_open(struct clime_model *m, int max_rows, int max_out, struct clime_work *w,
                                struct clime_error *e);
 void clime_work_close(struct clime_model *m, struct clime_work *w);

@@ -118,7 +118,8 @@ static void take_job(struct clime_engine *g, struct clime_job *j) {
 }
 
 static bool has_work(const struct clime_engine *g) {
-    return !g->paused && atomic_load(&g->weights) == CLIME_WEIGHTS_READY && g->sched.n_running + g->sched.n_waiting > 0;
+    return !g->paused && atomic_load(&g->weights) == CLIME_WEIGHTS_READY && !atomic_load(&g->no_kv) &&
+           g->sched.n_running + g->sched.n_waiting > 0;
 }
 
 /* Requests are not held for ever for an owner of the weights who may be gone. */

@@ -35,7 +35,7 @@ void clime_engine_close(struct clime_engine *g);
 /* ---- jobs ---- */
 
 /* Room for n outputs: CLIME_ERR_BUSY when the queue is full, CLIME_ERR_UNAVAILABLE when draining, dead or without
- * weights. What was
+ * weights or KV memory. What was
  * reserved is given back with clime_engine_release, once the reply has been sent (or the job was not submitted). */
 enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_error *e);
 void clime_engine_release(struct clime_engine *g, int n);
@@ -71,8 +71,22 @@ enum clime_err clime_engine_update(struct clime_engine *g, const struct clime_we
  * CLIME_ERR_INPUT when the weights are the model's own. */
 enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, struct clime_error *e);
 
-/* What reserve says of the weights: CLIME_ERR_UNAVAILABLE while there is no full set. */
-enum clime_err clime_engine_has_weights(struct clime_engine *g, struct clime_error *e);
+/* CLIME_ERR_UNAVAILABLE, saying why, while generation lacks something: a full set of weights, or KV memory. */
+enum clime_err clime_engine_complete(struct clime_engine *g, struct clime_error *e);
+
+/* Device memory that may be lent to others while no request is in flight (CLIME_ERR_BUSY otherwise). KV loses what it
+ * held, the prefix cache with it. Weights come back by the next full update; taking their memory back does not bring
+ * them. */
+enum clime_memory_tag { CLIME_MEMORY_KV = 1, CLIME_MEMORY_WEIGHTS = 2 };
+struct clime_memory_change {
+    size_t kv, weights;             /* bytes given back or taken */
+    size_t free_before, free_after; /* of the device */
+};
+enum clime_err clime_engine_give_back(struct clime_engine *g, unsigned tags, struct clime_memory_change *out,
+                                      struct clime_error *e);
+/* CLIME_ERR_LIMIT: the memory is not there; what came back before stays. */
+enum clime_err clime_engine_take_back(struct clime_engine *g, unsigned tags, struct clime_memory_change *out,
+                                      struct clime_error *e);
 
 /* True when the engine thread answers within the time, or has finished a step within it. */
 bool clime_engine_alive(struct clime_engine *g, int64_t timeout_us);

@@ -33,23 +33,24 @@ void clime_engine_run_command(struct clime_engine *g, struct clime_command *c) {
 
 /* ---- jobs -------------------------------------------------------------------------------------------------- */
 
-enum clime_err clime_engine_has_weights(struct clime_engine *g, struct clime_error *e) {
-    switch (atomic_load(&g->weights)) {
-    case CLIME_WEIGHTS_ABSENT:
+enum clime_err clime_engine_complete(struct clime_engine *g, struct clime_error *e) {
+    int state = atomic_load(&g->weights);
+    if (state == CLIME_WEIGHTS_ABSENT)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server has no weights; it waits for a full update");
-    case CLIME_WEIGHTS_WRITING:
+    if (state == CLIME_WEIGHTS_WRITING)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE,
                           "the weights are being rewritten; the server waits for their "
                           "owner, or for another full update");
-    default:
-        return CLIME_OK;
-    }
+    if (atomic_load(&g->no_kv))
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "the KV memory is released; /resume_memory_occupation brings it back");
+    return CLIME_OK;
 }
 
 enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_error *e) {
     if (atomic_load(&g->dead)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the engine is dead: the device failed");
     if (atomic_load(&g->draining)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server is shutting down");
-    if (clime_engine_has_weights(g, e)) return e ? e->code : CLIME_ERR_UNAVAILABLE;
+    if (clime_engine_complete(g, e)) return e ? e->code : CLIME_ERR_UNAVAILABLE;
     long long was = atomic_fetch_add(&g->in_flight, n);
     if (g->opts.max_queued >= 0 && was + n > g->opts.max_queued + g->opts.sched.max_running) {
         atomic_fetch_sub(&g->in_flight, n);
@@ -204,6 +205,70 @@ enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, st
     struct clime_command c = {.run = do_writing, .limit_us = limit_us, .error = e};
     clime_engine_run_command(g, &c);
     return c.err;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+static size_t free_memory(struct clime_engine *g) {
+    size_t free_bytes, total;
+    g->model->ops->memory(g->model->dev, &free_bytes, &total);
+    return free_bytes;
+}
+
+static void do_give_back(struct clime_engine *g, struct clime_command *c) {
+    struct clime_memory_change *out = c->change;
+    if ((c->err = refuse_dead(g, c->error))) return;
+    if (g->sched.n_running + g->sched.n_waiting > 0) {
+        c->err = clime_fail(c->error, CLIME_ERR_BUSY, "%d requests are in flight: end or abort them first",
+                            g->sched.n_running + g->sched.n_waiting);
+        return;
+    }
+    out->free_before = free_memory(g);
+    if (c->tags & CLIME_MEMORY_KV) {
+        clime_sched_flush(&g->sched);
+        out->kv = clime_runner_release_kv(g->runner);
+        atomic_store(&g->no_kv, true);
+    }
+    if (c->tags & CLIME_MEMORY_WEIGHTS) {
+        out->weights = clime_model_release(g->model);
+        if (out->weights > 0) atomic_store(&g->weights, CLIME_WEIGHTS_ABSENT);
+    }
+    c->err = g->model->ops->sync(g->model->dev, c->error);
+    out->free_after = free_memory(g);
+    clime_engine_is_dead(g, c->err, c->error);
+}
+
+static void do_take_back(struct clime_engine *g, struct clime_command *c) {
+    struct clime_memory_change *out = c->change;
+    if ((c->err = refuse_dead(g, c->error))) return;
+    out->free_before = free_memory(g);
+    if (c->tags & CLIME_MEMORY_WEIGHTS) {
+        out->weights = g->model->released ? clime_model_bytes(g->model) : 0;
+        if ((c->err = clime_model_take_back(g->model, c->error))) return;
+    }
+    if ((c->tags & CLIME_MEMORY_KV) && atomic_load(&g->no_kv)) {
+        if ((c->err = clime_runner_take_back_kv(g->runner, &out->kv, c->error))) return;
+        atomic_store(&g->no_kv, false);
+    }
+    out->free_after = free_memory(g);
+}
+
+static enum clime_err change_memory(struct clime_engine *g, void (*run)(struct clime_engine *, struct clime_command *),
+                                    unsigned tags, struct clime_memory_change *out, struct clime_error *e) {
+    struct clime_command c = {.run = run, .tags = tags, .change = out, .error = e};
+    *out = (struct clime_memory_change){0};
+    clime_engine_run_command(g, &c);
+    return c.err;
+}
+
+enum clime_err clime_engine_give_back(struct clime_engine *g, unsigned tags, struct clime_memory_change *out,
+                                      struct clime_error *e) {
+    return change_memory(g, do_give_back, tags, out, e);
+}
+
+enum clime_err clime_engine_take_back(struct clime_engine *g, unsigned tags, struct clime_memory_change *out,
+                                      struct clime_error *e) {
+    return change_memory(g, do_take_back, tags, out, e);
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------- */

@@ -18,6 +18,8 @@ struct clime_command {
     const struct clime_weight_source *from;
     const char *label;
     int64_t limit_us;
+    unsigned tags;
+    struct clime_memory_change *change;
     int n_inflight;
     enum clime_err err;
     struct clime_error *error;
@@ -55,6 +57,7 @@ struct clime_engine {
     atomic_llong in_flight;
     atomic_bool draining, dead;
     atomic_int weights; /* enum clime_weights_state, set by the engine thread */
+    atomic_bool no_kv;  /* KV memory is given back; set by the engine thread */
     _Atomic(const struct clime_weight_label *) version;
     atomic_llong last_step_us;
 };

@@ -1,9 +1,10 @@
-/* Abort, pause, continue, flush. HTTP workers; each waits until the engine has done it (server/engine.h). Replies have
- * SGLang's texts, since its clients compare them.
+/* Abort, pause, continue, flush, and device memory lent and taken back. HTTP workers; each waits until the engine has
+ * done it (server/engine.h). Replies have SGLang's texts, since its clients compare them.
  */
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/log.h"
 #include "server/server.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
@@ -119,4 +120,66 @@ void clime_handle_flush(struct clime_http_request *rq, void *context) {
         clime_http_reply(rq, 400, "text/plain", NULL, clime_str_of(e.msg));
     else
         clime_http_reply(rq, 200, "text/plain", NULL, clime_str_of("Cache flushed."));
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+/* {"tags": null | [] | [names]}: none means all, as in SGLang. Recorded graphs stay valid, so their tag moves nothing.
+ */
+static enum clime_err read_tags(struct clime_http_request *rq, unsigned *tags, struct clime_error *e) {
+    struct clime_json j;
+    struct clime_arena a;
+    struct clime_str key, name;
+    *tags = 0;
+    bool named = false;
+    if (open_body(rq, &j, &a, e)) {
+        while (clime_json_key(&j, &key)) {
+            if (!clime_str_is(key, "tags") || clime_json_peek(&j) == CLIME_JSON_NULL) {
+                clime_json_skip(&j, NULL);
+                continue;
+            }
+            for (clime_json_array(&j); clime_json_item(&j) && clime_json_string(&j, &name); named = true) {
+                if (clime_str_is(name, "kv_cache"))
+                    *tags |= CLIME_MEMORY_KV;
+                else if (clime_str_is(name, "weights"))
+                    *tags |= CLIME_MEMORY_WEIGHTS;
+                else if (!clime_str_is(name, "cuda_graph"))
+                    clime_json_bad(&j, "tags are kv_cache, weights and cuda_graph");
+            }
+        }
+        clime_json_end(&j);
+    }
+    clime_arena_free(&a);
+    if (!named) *tags = CLIME_MEMORY_KV | CLIME_MEMORY_WEIGHTS;
+    return e->code;
+}
+
+static void change_memory(struct clime_http_request *rq, struct clime_server *s,
+                          enum clime_err (*change)(struct clime_engine *, unsigned, struct clime_memory_change *,
+                                                   struct clime_error *),
+                          const char *done) {
+    struct clime_memory_change c;
+    struct clime_error e = {0};
+    unsigned tags;
+    struct clime_buf body;
+    if (read_tags(rq, &tags, &e) || change(s->engine, tags, &c, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    LOG_INFO("%s: KV %.2f GiB, weights %.2f GiB; %.2f GiB are free, %.2f were", done, (double)c.kv / (1 << 30),
+             (double)c.weights / (1 << 30), (double)c.free_after / (1 << 30), (double)c.free_before / (1 << 30));
+    clime_buf_init(&body, 512);
+    clime_buf_printf(&body,
+                     "{\"success\":true,\"message\":\"%s\",\"kv_cache_bytes\":%zu,\"weights_bytes\":%zu,"
+                     "\"free_bytes_before\":%zu,\"free_bytes_after\":%zu}",
+                     done, c.kv, c.weights, c.free_before, c.free_after);
+    clime_reply_buf(rq, 200, &body);
+}
+
+void clime_handle_release_memory(struct clime_http_request *rq, void *context) {
+    change_memory(rq, context, clime_engine_give_back, "Memory released");
+}
+
+void clime_handle_resume_memory(struct clime_http_request *rq, void *context) {
+    change_memory(rq, context, clime_engine_take_back, "Memory taken back");
 }

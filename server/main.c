@@ -10,16 +10,50 @@
 #include "common/http/client.h"
 #include "common/log.h"
 #include "common/process.h"
+#include "server/memory_plan.h"
 #include "server/registration.h"
 #include "server/server.h"
 #include "server/server_metrics.h"
 #include "server/step_graphs.h"
 #include "server/weight_update.h"
 
-#define CPU_KV_BYTES ((size_t)4 << 30) /* most that KV takes on the CPU by itself: the memory is shared with others */
-#define ABORT_WAIT_US 10000000         /* for replies to be written after the last requests were aborted */
+#define ABORT_WAIT_US 10000000 /* for replies to be written after the last requests were aborted */
 
 /* ---- start ------------------------------------------------------------------------------------------------- */
+
+static struct clime_sched_options sched_options(const struct clime_server *s) {
+    const struct clime_server_options *o = &s->opts;
+    int64_t chunk = o->chunked_prefill_size < o->max_prefill_tokens ? o->chunked_prefill_size : o->max_prefill_tokens;
+    return (struct clime_sched_options){.max_running = (int)o->max_running_requests,
+                                        .chunk = (int)chunk,
+                                        .n_pages = s->max_total_tokens / CLIME_PAGE,
+                                        .cache = !o->disable_radix_cache};
+}
+
+/* Before anything large is allocated; sets what follows from the size of KV. */
+static enum clime_err plan_memory(struct clime_server *s, struct clime_error *e) {
+    const struct clime_server_options *o = &s->opts;
+    int context = o->context_length > 0 ? (int)o->context_length : s->model->cfg.max_pos;
+    struct clime_sched_options sched = sched_options(s);
+    struct clime_memory_want want = {.fraction = o->mem_fraction,
+                                     .max_total_tokens = o->max_total_tokens,
+                                     .context = context,
+                                     .own_weights = o->load_format == 0};
+    struct clime_server_memory plan;
+    struct clime_buf text;
+    enum clime_err err = clime_server_memory_make(s->model, &sched, &want, &plan, e);
+    if (err) return err;
+    clime_buf_init(&text, 1024);
+    clime_server_memory_line(&plan, &text);
+    LOG_INFO("memory: %s", text.data);
+    clime_buf_free(&text);
+    s->max_total_tokens = plan.n_pages * CLIME_PAGE;
+    s->max_len = context < s->max_total_tokens ? context : s->max_total_tokens;
+    if (s->max_len < context)
+        LOG_WARN("KV memory holds %d tokens, less than the context of %d: longer requests are refused", s->max_len,
+                 context);
+    return CLIME_OK;
+}
 
 static enum clime_err open_model(struct clime_server *s, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
@@ -28,9 +62,12 @@ static enum clime_err open_model(struct clime_server *s, struct clime_error *e) 
         .dtype = clime_dtype_names[o->dtype],
         .dev = {.n_threads = (int)o->threads, .isa = o->isa, .gpu = (int)o->gpu, .deterministic = o->deterministic},
         .max_pos = (int)o->context_length,
-        .no_weights = o->load_format != 0};
+        .no_weights = o->load_format != 0,
+        .releasable = true};
     enum clime_err err = clime_tokenizer_load(o->model_path, &s->tokenizer, e);
-    if (!err) err = clime_model_open(o->model_path, &m, &s->model, e);
+    if (!err) err = clime_model_prepare(o->model_path, &m, &s->model, e);
+    if (!err) err = plan_memory(s, e);
+    if (!err) err = clime_model_load(s->model, o->model_path, e);
     clime_sampling_defaults(&s->openai_defaults);
     if (!err) err = clime_sampling_model_defaults(o->model_path, &s->openai_defaults, e);
     if (err) return err;
@@ -45,21 +82,6 @@ static enum clime_err open_model(struct clime_server *s, struct clime_error *e) 
         if (!seen) s->eos[s->n_eos++] = id;
     }
     return CLIME_OK;
-}
-
-/* As many pages as memory allows, and no more than twice what max_running full sequences could use: the second half is
- * for the prefix cache. */
-static int choose_pages(const struct clime_server *s, int context) {
-    const struct clime_server_options *o = &s->opts;
-    const struct clime_ops *ops = s->model->ops;
-    size_t free_bytes, total_bytes, page = clime_kv_page_bytes(s->model);
-    if (o->max_total_tokens > 0) return (int)((o->max_total_tokens + CLIME_PAGE - 1) / CLIME_PAGE);
-    ops->memory(s->model->dev, &free_bytes, &total_bytes);
-    size_t budget = (size_t)((double)free_bytes * o->mem_fraction);
-    if (ops == &clime_cpu_ops && budget > CPU_KV_BYTES) budget = CPU_KV_BYTES;
-    int64_t fit = (int64_t)(budget / page), useful = 2 * o->max_running_requests * clime_pages_for(context);
-    int64_t n = fit < useful ? fit : useful;
-    return n < 1 ? 1 : (int)n;
 }
 
 static enum clime_err choose_graph_bs(const struct clime_server_options *o, int out[CLIME_GRAPH_MAX_SIZES], int *n,
@@ -83,18 +105,7 @@ static enum clime_err open_engine(struct clime_server *s, struct clime_error *e)
     int graph_bs[CLIME_GRAPH_MAX_SIZES], n_graph_bs;
     enum clime_err err = choose_graph_bs(o, graph_bs, &n_graph_bs, e);
     if (err) return err;
-    int context = o->context_length > 0 ? (int)o->context_length : s->model->cfg.max_pos;
-    int n_pages = choose_pages(s, context);
-    int64_t chunk = o->chunked_prefill_size < o->max_prefill_tokens ? o->chunked_prefill_size : o->max_prefill_tokens;
-    s->max_total_tokens = n_pages * CLIME_PAGE;
-    s->max_len = context < s->max_total_tokens ? context : s->max_total_tokens;
-    if (s->max_len < context)
-        LOG_WARN("KV memory holds %d tokens, less than the context of %d: longer requests are refused", s->max_len,
-                 context);
-    struct clime_engine_options g = {.sched = {.max_running = (int)o->max_running_requests,
-                                               .chunk = (int)chunk,
-                                               .n_pages = n_pages,
-                                               .cache = !o->disable_radix_cache},
+    struct clime_engine_options g = {.sched = sched_options(s),
                                      .max_len = s->max_len,
                                      .max_queued = o->max_queued_requests,
                                      .emitter_threads = (int)o->emitter_threads,

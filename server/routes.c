@@ -32,6 +32,8 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST", .path = "/pause_generation", .auth = ADMIN, .handler = clime_handle_pause},
     {.methods = "POST", .path = "/continue_generation", .auth = ADMIN, .handler = clime_handle_continue},
     {.methods = "GET|POST", .path = "/flush_cache", .auth = ADMIN, .handler = clime_handle_flush},
+    {.methods = "POST", .path = "/release_memory_occupation", .auth = ADMIN, .handler = clime_handle_release_memory},
+    {.methods = "POST", .path = "/resume_memory_occupation", .auth = ADMIN, .handler = clime_handle_resume_memory},
     {.methods = "PUT",
      .path = "/weights/{version}",
      .auth = ADMIN,

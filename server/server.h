@@ -77,6 +77,9 @@ void clime_handle_pause(struct clime_http_request *rq, void *context);
 void clime_handle_continue(struct clime_http_request *rq, void *context);
 void clime_handle_flush(struct clime_http_request *rq, void *context);
 
+void clime_handle_release_memory(struct clime_http_request *rq, void *context);
+void clime_handle_resume_memory(struct clime_http_request *rq, void *context);
+
 void clime_handle_put_weights(struct clime_http_request *rq, void *context);
 void clime_handle_update_from_disk(struct clime_http_request *rq, void *context);
 void clime_handle_update_from_ipc(struct clime_http_request *rq, void *context);

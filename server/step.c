@@ -56,11 +56,36 @@ static struct arrays carve(int32_t *base, int T, int n_seq) {
     return a;
 }
 
+static int max_out_of(const struct clime_sched_options *o) {
+    return o->max_running < HEAD_ROWS ? o->max_running : HEAD_ROWS;
+}
+
+size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_options *o, int max_len) {
+    int rows = o->chunk + o->max_running;
+    return clime_work_bytes(m, rows, max_out_of(o)) +
+           n_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t);
+}
+
+static size_t kv_bytes(const struct clime_runner *r) {
+    return (size_t)r->kv.n_pages * clime_kv_page_bytes(r->m);
+}
+
+size_t clime_runner_release_kv(struct clime_runner *r) {
+    size_t bytes = r->kv.released ? 0 : kv_bytes(r);
+    clime_kv_release(r->m, &r->kv);
+    return bytes;
+}
+
+enum clime_err clime_runner_take_back_kv(struct clime_runner *r, size_t *bytes, struct clime_error *e) {
+    *bytes = r->kv.released ? kv_bytes(r) : 0;
+    return clime_kv_take_back(r->m, &r->kv, e);
+}
+
 enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched_options *o, int max_len,
                                  const int *graph_bs, int n_graph_bs, struct clime_runner **out,
                                  struct clime_error *e) {
     struct clime_runner *r = xcalloc(1, sizeof *r);
-    int max_out = o->max_running < HEAD_ROWS ? o->max_running : HEAD_ROWS;
+    int max_out = max_out_of(o);
     enum clime_err err;
     r->m = m;
     r->max_rows = o->chunk + o->max_running;

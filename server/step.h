@@ -35,4 +35,11 @@ void clime_runner_close(struct clime_runner *r);
 enum clime_err clime_runner_step(struct clime_runner *r, const struct clime_step_plan *plan,
                                  struct clime_step_result *results, struct clime_error *e);
 
+/* Gives the KV memory back and takes some again at the same address; what it held is lost. No step between the two. */
+size_t clime_runner_release_kv(struct clime_runner *r); /* returns its bytes, 0 = it was not there */
+enum clime_err clime_runner_take_back_kv(struct clime_runner *r, size_t *bytes, struct clime_error *e);
+
+/* Device memory that a runner takes beside KV: scratch and a step's arrays. */
+size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_options *o, int max_len);
+
 #endif

@@ -409,6 +409,34 @@ void clime_fleet_writing(struct clime_fleet *f) {
     }
 }
 
+static enum clime_err move_kv(struct clime_fleet *f, const struct server *s, const char *path, struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 32];
+    snprintf(url, sizeof url, "%s/%s", s->url, path);
+    return call(f, "POST", url, clime_str_of("{\"tags\":[\"kv_cache\"]}"), CONTROL_TIMEOUT_US, NULL, e);
+}
+
+void clime_fleet_offload(struct clime_fleet *f) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct server *s = &f->servers[i];
+        if (!s->url[0] || !move_kv(f, s, "release_memory_occupation", &s->last)) continue;
+        LOG_WARN("%s", s->last.msg);
+        lost(f, s);
+        if (s->child) clime_child_kill(s->child);
+    }
+}
+
+enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct server *s = &f->servers[i];
+        if (!s->url[0] || !move_kv(f, s, "resume_memory_occupation", &s->last)) continue;
+        if (!s->child) return clime_fail(e, s->last.code, "%s", s->last.msg);
+        LOG_WARN("%s", s->last.msg);
+        lost(f, s);
+        clime_child_kill(s->child); /* a fresh one plans its memory anew, and says so when there is none */
+    }
+    return clime_fleet_wait(f, e);
+}
+
 enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
     int64_t limit = clime_now_us() + READY_LIMIT_US;
     for (;;) {
@@ -486,11 +514,18 @@ static enum clime_err program_path(const char *name, char **out, struct clime_er
 static void make_server(struct clime_fleet *f, int i, const char *program) {
     const struct clime_opt_list *more = f->o.server_args;
     const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
-    const char *own[] = {"--model-path",     f->o.hf_checkpoint,
-                         "--device",         f->o.device,
-                         "--dtype",          dtype,
-                         "--weight-version", f->o.serve_folder ? "0" : "initial",
-                         "--load-format",    f->o.share ? "none" : "auto"};
+    const char *own[] = {"--model-path",
+                         f->o.hf_checkpoint,
+                         "--device",
+                         f->o.device,
+                         "--dtype",
+                         dtype,
+                         "--weight-version",
+                         f->o.serve_folder ? "0" : "initial",
+                         "--load-format",
+                         f->o.share ? "none" : "auto",
+                         "--mem-fraction-static",
+                         f->o.share ? "0.85" : "0.5"};
     int n_own = (int)CLIME_COUNT(own), n = n_own + more->n;
     const char **args = xcalloc((size_t)n, sizeof *args);
     char name[32];

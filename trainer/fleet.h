@@ -53,6 +53,11 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
  * none will before the next publish. */
 void clime_fleet_writing(struct clime_fleet *f);
 
+/* Asks every server for its KV memory until clime_fleet_onload gives it back. A server that does not do its part is
+ * started again; CLIME_ERR_LIMIT when the memory is not there any more. */
+void clime_fleet_offload(struct clime_fleet *f);
+enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e);
+
 /* Waits until every server serves the current version and is admitted; publish ends with it. */
 enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e);
 

@@ -87,7 +87,7 @@ enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct
     clime_buf_adds(&text, ", which is too little. ");
     add_ways(m, t, ref, offload, &text);
     clime_buf_adds(&text, "A smaller --max-tokens-per-gpu takes less for activations; servers on the same device take "
-                          "less with --server-mem-fraction");
+                          "less with --server-mem-fraction-static");
     enum clime_err rc = clime_fail(e, CLIME_ERR_LIMIT, "training does not fit: %s", text.data);
     clime_buf_free(&text);
     return rc;

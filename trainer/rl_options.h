@@ -87,7 +87,7 @@ struct clime_rl_options {
     /* servers */
     int64_t num_servers, server_concurrency;
     const char *router_url;
-    bool colocate;
+    bool colocate, offload_rollout;
     int transport;                                  /* enum clime_transport */
     struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
 

@@ -29,6 +29,7 @@ struct clime_rl {
     int64_t num_rollout;     /* of the whole run */
     int64_t rollouts_done;   /* trained on */
     int64_t step;            /* optimizer steps done = the version of the learner's weights */
+    bool offloaded;          /* the servers' KV memory is released, until the next publish */
     int64_t published;       /* version the fleet serves, -1 = none */
     void *kept; /* --async: those weights, in host memory; a server that restarts during a step gets them */
 
@@ -90,7 +91,8 @@ enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *
 void clime_rl_record_begin(struct clime_rl *rl);
 enum clime_err clime_rl_record_end(struct clime_rl *rl, struct clime_error *e); /* does nothing without a begin */
 
-/* Before the steps of a rollout: servers that share the weights stop computing. */
+/* Before the steps of a rollout: servers that share the weights stop computing, and with --offload-rollout all give
+ * their KV memory back. */
 void clime_rl_writing(struct clime_rl *rl);
 
 /* After a rollout's last step: the reference becomes the policy where that is due (--ref-update-interval). */

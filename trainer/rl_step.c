@@ -230,7 +230,9 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
     clime_progress_live(&rl->progress, "weights of step %" PRId64 " go to the servers", rl->step);
     enum clime_err rc = clime_fleet_publish(rl->fleet, &push, e);
     rl->time.update_us += clime_now_us() - t0;
+    if (!rc && rl->offloaded) rc = clime_fleet_onload(rl->fleet, e);
     if (!rc) rl->published = rl->step;
+    if (!rc) rl->offloaded = false;
     return rc;
 }
 
@@ -238,6 +240,8 @@ void clime_rl_writing(struct clime_rl *rl) {
     int64_t t0 = clime_now_us();
     clime_fleet_writing(rl->fleet);
     rl->time.update_us = clime_now_us() - t0;
+    rl->offloaded = rl->o.offload_rollout;
+    if (rl->offloaded) clime_fleet_offload(rl->fleet);
 }
 
 /* path with every "{rollout_id}" replaced. */

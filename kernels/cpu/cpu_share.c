@@ -1,4 +1,5 @@
-/* Memory shared with other processes of the host, for the CPU table: anonymous files (memfd), mapped by both sides.
+/* Memory shared with other processes of the host, for the CPU table: anonymous files (memfd), mapped by both sides; and
+ * memory that is given back while its address stays.
  *
  * Called by the context's owner thread; owns the list of shared allocations and mappings until they are freed.
  * A handle is (magic, process, descriptor, bytes); the other side opens the descriptor under /proc, which the kernel
@@ -103,6 +104,43 @@ bool clime_cpu_share_free(struct clime_dev *d, void *p) {
 
 void clime_cpu_share_close(struct clime_dev *d, void *p) {
     CHECK(clime_cpu_share_free(d, p));
+}
+
+/* The kernel gives pages at their first touch and takes them with MADV_DONTNEED; what is given back is made
+ * inaccessible, so that a use of it shows. */
+enum clime_err clime_cpu_alloc_fixed(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                     struct clime_error *e) {
+    size_t available, total;
+    clime_cpu_memory(d, &available, &total);
+    void *p = bytes > total
+                  ? MAP_FAILED
+                  : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *out = NULL;
+    if (p == MAP_FAILED)
+        return clime_fail(e, CLIME_ERR_LIMIT, "%s needs %zu bytes; this machine has %zu, %zu of them free", what, bytes,
+                          total, available);
+    (void)madvise(p, bytes, MADV_HUGEPAGE);
+    remember(d, p, bytes, -1);
+    *out = p;
+    return CLIME_OK;
+}
+
+static size_t bytes_of(const struct clime_dev *d, const void *p) {
+    struct clime_cpu_share *s = d->shares;
+    while (s && s->p != p) s = s->next;
+    CHECK(s);
+    return s->bytes;
+}
+
+void clime_cpu_give_back(struct clime_dev *d, void *p) {
+    size_t bytes = bytes_of(d, p);
+    CHECK(madvise(p, bytes, MADV_DONTNEED) == 0 && mprotect(p, bytes, PROT_NONE) == 0);
+}
+
+enum clime_err clime_cpu_take_back(struct clime_dev *d, void *p, struct clime_error *e) {
+    (void)e;
+    CHECK(mprotect(p, bytes_of(d, p), PROT_READ | PROT_WRITE) == 0);
+    return CLIME_OK;
 }
 
 uint64_t clime_cpu_checksum(struct clime_dev *d, size_t bytes, const void *p) {

@@ -37,6 +37,7 @@ struct clime_dev {
     size_t staged;           /* bytes of it in use since the stream was last idle */
     void *h_drawn, *d_drawn; /* results of sample and top_logp until the next sync */
     size_t drawn_bytes;
+    struct clime_cuda_fixed *fixed;     /* memory at fixed addresses (fixed.cu) */
     struct clime_cuda_pending *pending; /* host destinations to fill at sync (sample.cu) */
 };
 
@@ -50,6 +51,9 @@ void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
 
 /* share.cu: the UUID as the driver's tools write it. */
 void clime_cuda_unit(const cudaDeviceProp *prop, char out[64]);
+
+/* fixed.cu: frees p when it is memory of a fixed address; false: it is none. */
+bool clime_cuda_free_fixed(struct clime_dev *d, void *p);
 
 /* sample.cu: copies waiting results to their host places; called by sync after the stream is idle. */
 void clime_cuda_deliver(struct clime_dev *d);

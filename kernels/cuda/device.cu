@@ -151,7 +151,7 @@ enum clime_err clime_cuda_alloc(struct clime_dev *d, size_t bytes, const char *w
 
 void clime_cuda_free(struct clime_dev *d, void *p) {
     CU(d, cudaStreamSynchronize(d->stream));
-    CU(d, cudaFree(p));
+    if (!clime_cuda_free_fixed(d, p)) CU(d, cudaFree(p));
 }
 
 /* A step of a server copies some ten small arrays: through pinned memory they cost no wait. */

@@ -43,6 +43,10 @@ enum clime_err clime_cuda_share_open(struct clime_dev *d, const uint8_t handle[C
 void clime_cuda_share_close(struct clime_dev *d, void *p);
 uint64_t clime_cuda_checksum(struct clime_dev *d, size_t bytes, const void *p);
 void clime_cuda_bind(struct clime_dev *d);
+enum clime_err clime_cuda_alloc_fixed(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                      struct clime_error *e);
+void clime_cuda_give_back(struct clime_dev *d, void *p);
+enum clime_err clime_cuda_take_back(struct clime_dev *d, void *p, struct clime_error *e);
 size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
 void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed);
 void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,

@@ -1,5 +1,6 @@
-"""Weights from another process's memory (/update_weights_from_ipc): this test is the owner of a memfd that a server on
-the CPU maps or copies. The protocol is that of a GPU, where tests/gpu/handover.py runs it with the real trainer.
+"""Weights from another process's memory (/update_weights_from_ipc), where this test is the owner of a memfd that a server
+on the CPU maps or copies; and memory that a server lends. The protocol is that of a GPU, where tests/gpu/handover.py runs
+it with the real trainer.
 """
 
 import mmap
@@ -191,3 +192,72 @@ def test_needs_the_admin_key(model):
         for key, status in [("user", 401), ("boss", 400)]:
             reply = s.post("/update_weights_from_ipc", {}, headers={"Authorization": f"Bearer {key}"})
             assert reply.status_code == status
+
+
+def resident(s):
+    """Bytes of the server's anonymous memory."""
+    text = open(f"/proc/{s.process.pid}/status").read()
+    return int(re.search(r"RssAnon:\s+(\d+) kB", text).group(1)) * 1024
+
+
+def test_release_and_resume(model):
+    with server("--max-total-tokens", "65536", "--device", "cpu", model=model) as s:
+        prompt = {"input_ids": list(range(5, 205)), "return_logprob": True,
+                  "sampling_params": {"max_new_tokens": 20, "temperature": 0, "ignore_eos": True}}  # fmt: skip
+        before = s.json("/generate", prompt)["meta_info"]
+        for _ in range(2):
+            held = resident(s)
+            kv = s.json("/release_memory_occupation", {"tags": ["kv_cache"]})
+            assert kv["kv_cache_bytes"] > 8 << 20 and kv["weights_bytes"] == 0
+            assert resident(s) < held
+            assert "KV memory is released" in generate(s, 503)["message"]
+            assert s.json("/release_memory_occupation", {"tags": ["kv_cache"]})["kv_cache_bytes"] == 0
+            again = s.json("/resume_memory_occupation", {"tags": ["kv_cache"]})
+            assert again["kv_cache_bytes"] == kv["kv_cache_bytes"]
+            after = s.json("/generate", prompt)["meta_info"]
+            assert after["output_token_logprobs"] == before["output_token_logprobs"] and after["cached_tokens"] == 0
+        gone = s.json("/release_memory_occupation", {"tags": ["weights", "cuda_graph"]})
+        assert gone["weights_bytes"] > 0 and gone["kv_cache_bytes"] == 0
+        assert "waits for a full update" in generate(s, 503)["message"]
+        back = s.json("/resume_memory_occupation", {"tags": ["weights"]})
+        assert back["weights_bytes"] == gone["weights_bytes"]
+        assert "waits for a full update" in generate(s, 503)["message"]  # memory, but not the weights in it
+        s.json("/update_weights_from_disk", {"model_path": str(model)})
+        after = s.json("/generate", prompt)["meta_info"]
+        assert after["output_token_logprobs"] == before["output_token_logprobs"]
+        # all at once, and an update that takes the memory of the weights itself
+        gone = s.json("/release_memory_occupation", {})
+        assert gone["weights_bytes"] > 0 and gone["kv_cache_bytes"] > 0
+        s.json("/update_weights_from_disk", {"model_path": str(model)})
+        generate(s, 503)
+        assert s.json("/resume_memory_occupation", {"tags": []})["kv_cache_bytes"] == gone["kv_cache_bytes"]
+        after = s.json("/generate", prompt)["meta_info"]
+        assert after["output_token_logprobs"] == before["output_token_logprobs"]
+        for body in ({"tags": ["everything"]}, {"tags": "kv_cache"}, {"tags": [5]}):
+            s.json("/release_memory_occupation", body, 400)
+
+
+def test_release_waits_for_nobody(model):
+    with server("--device", "cpu", model=model) as s:
+        s.post("/pause_generation", {"mode": "retract"})
+        replies = []
+        thread = threading.Thread(target=lambda: replies.append(s.post("/generate", {"input_ids": [5]})))
+        thread.start()
+        deadline = time.monotonic() + 30 * SLOW
+        while s.get("/v1/loads").json()["loads"][0]["num_waiting_uncached_tokens"] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        assert "in flight" in s.json("/release_memory_occupation", {}, 429)["message"]
+        s.post("/continue_generation")
+        thread.join(30 * SLOW)
+        assert replies[0].status_code == 200
+        s.json("/release_memory_occupation", {})
+        assert s.json("/resume_memory_occupation", {})["success"]
+
+
+def test_shared_weights_are_not_the_servers_to_release(pair):
+    s, owner, same = pair
+    owner.fill(0x3C00)
+    ipc(s, mode="share", weight_version="1", handle=owner.handle(), **same)
+    assert s.json("/release_memory_occupation", {"tags": ["weights"]})["weights_bytes"] == 0
+    assert generate(s)["meta_info"]["weight_version"] == "1"

@@ -128,6 +128,7 @@ def undisturbed(model):
         ("no_cache", ["--server-disable-radix-cache", "--server-concurrency", "2"]),
         ("two_threads", ["--threads", "1", "--sglang-threads", "2"]),
         ("colocated", ["--colocate", "--num-servers", "2"]),
+        ("offloaded", ["--colocate", "--offload-rollout"]),
         ("copied", ["--update-weight-transport", "ipc", "--num-servers", "2"]),
     ],
 )

@@ -1,5 +1,6 @@
 """Weights from trainer to server on one GPU, through the real programs: in place (--colocate), copied on the device, and
-over HTTP give the same weights and no gap; then the time of a hand-over for a larger model.
+over HTTP give the same weights and no gap; memory that a server lends and takes back; then the time of a hand-over for a
+larger model.
 
     python3 tests/gpu/handover.py [BUILD] [hidden layers intermediate]    (default: build, and no larger model)
 
@@ -15,11 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build")
 LARGE = [int(x) for x in sys.argv[2:5]]
-WAYS = {"in place": ["--colocate"], "copy": ["--update-weight-transport", "ipc"],
-        "auto": [], "http": ["--update-weight-transport", "http"]}  # fmt: skip
+WAYS = {"in place": ["--colocate"], "offloaded": ["--colocate", "--offload-rollout"],
+        "copy": ["--update-weight-transport", "ipc"],
+"auto": [], "http": ["--update-weight-transport", "http"]}  # fmt: skip
 failures = []
 
 
@@ -76,6 +80,64 @@ def small(root):
     check(len(set(shas.values())) == 1 and len(shas) == len(WAYS), f"one SHA-256 of the weights: {shas}")
 
 
+class Server:
+    def __init__(self, root, model, *more):
+        self.log = root / "server.log"
+        port_file = root / "port"
+        port_file.unlink(missing_ok=True)
+        with open(self.log, "w") as out:
+            self.process = subprocess.Popen([BUILD / "clime-server", "--model-path", model, "--device", "cuda", "--port", "0",
+                                             "--port-file", port_file, *more], stdout=out, stderr=out)  # fmt: skip
+        while not port_file.exists():
+            assert self.process.poll() is None, self.log.read_text()
+            time.sleep(0.02)
+        self.url = f"http://127.0.0.1:{port_file.read_text().strip()}"
+
+    def post(self, path, body):
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return reply.status, json.load(reply)
+        except urllib.error.HTTPError as e:
+            return e.code, json.load(e)
+
+    def logp(self):
+        """Four sequences, decoded in one batch: log-probabilities of their tokens, or the status."""
+        body = {"input_ids": [[5 + i] * (70 + i) for i in range(4)], "return_logprob": True,
+                "sampling_params": {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True}}  # fmt: skip
+        status, reply = self.post("/generate", body)
+        return [r["meta_info"]["output_token_logprobs"] for r in reply] if status == 200 else status
+
+    def stop(self):
+        self.process.terminate()
+        check(self.process.wait(30) == 0, "server ends well")
+
+
+def memory(root):
+    s = Server(root, root / "small", "--max-total-tokens", "1048576")
+    print("        " + re.search(r"memory: .*", s.log.read_text()).group(0))
+    before = [s.logp() for _ in range(3)]  # by the third time decode steps are replayed
+    check(before[0] == before[1] == before[2] != 503, "the same bits when recorded")
+    for tags in (["kv_cache"], ["kv_cache", "weights"]):
+        status, r = s.post("/release_memory_occupation", {"tags": tags})
+        given = r["free_bytes_after"] - r["free_bytes_before"]
+        check(status == 200 and abs(given - r["kv_cache_bytes"] - r["weights_bytes"]) < 8 << 20 and given > 1 << 30,
+              f"released {tags}: {r}")  # fmt: skip
+        check(s.logp() == 503, "503 meanwhile")
+        t0 = time.time()
+        status, r = s.post("/resume_memory_occupation", {"tags": tags})
+        check(status == 200 and r["free_bytes_before"] - r["free_bytes_after"] == given, f"taken back: {r}")
+        print(f"        in {(time.time() - t0) * 1e3:.1f} ms")
+        if "weights" in tags:
+            check(s.logp() == 503, "no weights yet")
+            check(s.post("/update_weights_from_disk", {"model_path": str(root / "small")})[0] == 200, "a full update")
+        check(all(s.logp() == before[0] for _ in range(3)), f"the same bits after {tags}")
+    s.stop()
+    p = subprocess.run([BUILD / "clime-server", "--model-path", root / "small", "--device", "cuda", "--port", "0",
+                        "--max-total-tokens", "900000000"], capture_output=True, text=True, timeout=60)  # fmt: skip
+    check(p.returncode == 1 and "does not fit" in p.stderr, "too much KV: " + p.stderr.strip()[-400:])
+
+
 def large(root):
     hidden, layers, intermediate = LARGE
     t0 = time.time()
@@ -111,6 +173,7 @@ def main():
     try:
         train("task", root / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
         small(root)
+        memory(root)
         if LARGE and not failures:
             large(root)
     finally:
