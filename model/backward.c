@@ -8,14 +8,27 @@
  * swiglu_bwd writes its result over the saved gate|up and fp32's dlogits over the logits: both are read there for the
  * last time, and they are the two largest activations.
  */
+#include <stdlib.h>
+
+#include "model/convert.h"
 #include "model/train.h"
 
 static float *grad(const struct clime_train *t, int64_t offset) {
     return offset < 0 ? NULL : t->grads + offset;
 }
 
-/* d(final norm's input) of the loss rows, spread over all rows into t->dres. */
-static void head_backward(struct clime_train *t, int T, int R, bool entropy) {
+/* t->dhead: gradient of the final norm's output on the loss rows. That of its input, spread over all rows, to t->dres.
+ */
+static void norm_backward(struct clime_train *t, int T, int R) {
+    struct clime_model *m = t->m;
+    int D = m->cfg.D;
+    m->ops->rmsnorm_bwd(m->dev, R, D, t->dhead, t->head_x, clime_weight(m, m->layout.norm), t->head_rstd, NULL,
+                        t->dhead, grad(t, m->layout.norm));       /* dhead = , dnorm.weight += */
+    m->ops->scatter(m->dev, T, R, D, t->rows, t->dhead, t->dres); /* dres = */
+}
+
+/* The head's weight, and the gradient of what it reads, to t->dhead. */
+static void head_backward(struct clime_train *t, int R, bool entropy) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
     const struct clime_layout *w = &m->layout;
@@ -33,9 +46,6 @@ static void head_backward(struct clime_train *t, int T, int R, bool entropy) {
         ops->gemm_dx(d, n, V, D, t->dlogits, clime_weight(m, w->head),
                      (char *)t->dhead + (size_t)r * row_bytes); /* = */
     }
-    ops->rmsnorm_bwd(d, R, D, t->dhead, t->head_x, clime_weight(m, w->norm), t->head_rstd, NULL, t->dhead,
-                     grad(t, w->norm));                   /* dhead = , dnorm.weight += */
-    ops->scatter(d, T, R, D, t->rows, t->dhead, t->dres); /* dres = */
 }
 
 /* t->dres: gradient of the layer's output on entry, of its input on return. */
@@ -100,16 +110,11 @@ static void rows_again(struct clime_train *t, int l, const struct clime_batch *b
     ops->swiglu(d, b->T, c->F, a.gu, a.h);
 }
 
-enum clime_err clime_train_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_logp,
-                                    const float *g_entropy, struct clime_error *e) {
+/* From t->dhead to the embedding. */
+static enum clime_err body_backward(struct clime_train *t, const struct clime_packed_batch *b, struct clime_error *e) {
     struct clime_model *m = t->m;
-    CHECK(t->saved);
-    t->saved = false;
-    if (b->n_loss == 0) return CLIME_OK;
-    m->ops->copy_in(m->dev, t->g_logp, g_logp, (size_t)b->n_loss * 4);
-    if (g_entropy) m->ops->copy_in(m->dev, t->g_ent, g_entropy, (size_t)b->n_loss * 4);
     struct clime_batch batch = clime_train_batch(t, b);
-    head_backward(t, b->T, b->n_loss, g_entropy != NULL);
+    norm_backward(t, b->T, b->n_loss);
     for (int l = m->cfg.L - 1; l >= 0; l--) {
         if (t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) rows_again(t, l, &batch);
         if (t->o.recompute == CLIME_RECOMPUTE_FULL) {
@@ -120,4 +125,30 @@ enum clime_err clime_train_backward(struct clime_train *t, const struct clime_pa
     }
     m->ops->embed_bwd(m->dev, b->T, m->cfg.D, m->cfg.V, t->ids, t->dres, grad(t, m->layout.embed)); /* += */
     return m->ops->sync(m->dev, e);
+}
+
+enum clime_err clime_train_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_logp,
+                                    const float *g_entropy, struct clime_error *e) {
+    struct clime_model *m = t->m;
+    CHECK(t->saved);
+    t->saved = false;
+    if (b->n_loss == 0) return CLIME_OK;
+    m->ops->copy_in(m->dev, t->g_logp, g_logp, (size_t)b->n_loss * 4);
+    if (g_entropy) m->ops->copy_in(m->dev, t->g_ent, g_entropy, (size_t)b->n_loss * 4);
+    head_backward(t, b->n_loss, g_entropy != NULL);
+    return body_backward(t, b, e);
+}
+
+enum clime_err clime_train_hidden_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_y,
+                                           struct clime_error *e) {
+    CHECK(t->saved);
+    t->saved = false;
+    if (b->n_loss == 0) return CLIME_OK;
+    size_t n = (size_t)b->n_loss * (size_t)t->m->cfg.D;
+    bool half = clime_model_dt(t->m) == CLIME_BF16;
+    uint16_t *rows = half ? xmalloc(n * sizeof *rows) : NULL;
+    for (size_t i = 0; half && i < n; i++) rows[i] = clime_bf16_of(g_y[i]);
+    t->m->ops->copy_in(t->m->dev, t->dhead, half ? (const void *)rows : g_y, n * (half ? sizeof *rows : sizeof *g_y));
+    free(rows); /* copy_in has read it */
+    return body_backward(t, b, e);
 }

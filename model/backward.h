@@ -64,4 +64,13 @@ enum clime_err clime_train_forward(struct clime_train *t, const struct clime_pac
 enum clime_err clime_train_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_logp,
                                     const float *g_entropy, struct clime_error *e);
 
+/* For a head that is not the model's, such as a value: the forward pass ends at the final norm, whose output for the
+ * loss rows goes to the host as y[n_loss][D]; target and inv_temp play no part. */
+enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *y,
+                                  struct clime_error *e);
+
+/* Its backward pass: adds to the gradients those of sum(g_y * y); g_y[n_loss][D], rounded to the model's type. */
+enum clime_err clime_train_hidden_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_y,
+                                           struct clime_error *e);
+
 #endif

@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/convert.h"
+
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
 /* What a buffer is kept for: by every level, by NONE and SELECTIVE (outputs of products and attention, which cost most
@@ -278,13 +280,19 @@ static void run_layers(struct clime_train *t, const struct clime_batch *b) {
     m->ops->add(m->dev, b->T, m->cfg.D, a.x2, a.down_norm, t->dres);
 }
 
+/* The R loss rows after the final norm, in t->head_y. */
+static void run_norm(struct clime_train *t, int R) {
+    struct clime_model *m = t->m;
+    m->ops->gather(m->dev, R, m->cfg.D, t->rows, t->dres, t->head_x);
+    clime_final_norm(m, R, t->head_x, t->head_y, t->head_rstd);
+}
+
 /* Log-probabilities of the R loss rows, chunk by chunk. The last chunk's logits stay. */
 static void run_head(struct clime_train *t, int R, bool entropy) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
     int D = m->cfg.D, V = m->cfg.V;
-    ops->gather(m->dev, R, D, t->rows, t->dres, t->head_x);
-    clime_final_norm(m, R, t->head_x, t->head_y, t->head_rstd);
+    run_norm(t, R);
     size_t row_bytes = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
     for (int r = 0; r < R; r += t->o.head_chunk) {
         int n = R - r < t->o.head_chunk ? R - r : t->o.head_chunk;
@@ -309,6 +317,29 @@ enum clime_err clime_train_forward(struct clime_train *t, const struct clime_pac
         if (entropy) t->m->ops->copy_out(t->m->dev, entropy, t->entropy, (size_t)b->n_loss * 4);
     }
     rc = t->m->ops->sync(t->m->dev, e);
+    t->saved = save && rc == CLIME_OK;
+    return rc;
+}
+
+enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *y,
+                                  struct clime_error *e) {
+    CHECK(!(save && t->o.forward_only));
+    t->saved = false;
+    enum clime_err rc = check_batch(t, b, e);
+    if (rc) return rc;
+    size_t n = (size_t)b->n_loss * (size_t)t->m->cfg.D;
+    bool half = clime_model_dt(t->m) == CLIME_BF16;
+    uint16_t *rows = half ? xmalloc(n * sizeof *rows + 1) : NULL;
+    upload(t, b);
+    struct clime_batch batch = clime_train_batch(t, b);
+    if (n) {
+        run_layers(t, &batch);
+        run_norm(t, b->n_loss);
+        t->m->ops->copy_out(t->m->dev, half ? (void *)rows : y, t->head_y, n * (half ? sizeof *rows : sizeof *y));
+    }
+    rc = t->m->ops->sync(t->m->dev, e);
+    for (size_t i = 0; half && i < n; i++) y[i] = clime_bf16_float(rows[i]);
+    free(rows);
     t->saved = save && rc == CLIME_OK;
     return rc;
 }

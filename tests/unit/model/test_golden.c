@@ -372,9 +372,70 @@ static void test_bad_batches(void **state) {
     close_case(&g);
 }
 
+/* ---- a head of the caller's ------------------------------------------------------------------------------------- */
+
+/* d(sum g_logp * logp) / dy for one row, by the definition of a softmax over W y. */
+static void softmax_grad(const struct golden *g, const float *w, const float *y, int row, float *g_y) {
+    int D = g->m->cfg.D, V = g->m->cfg.V;
+    double *p = xcalloc((size_t)V, sizeof *p), sum = 0, most = -INFINITY, it = (double)g->b.inv_temp[row];
+    for (int v = 0; v < V; v++) {
+        for (int d = 0; d < D; d++) p[v] += (double)w[(size_t)v * (size_t)D + (size_t)d] * (double)y[d];
+        p[v] *= it;
+        if (p[v] > most) most = p[v];
+    }
+    for (int v = 0; v < V; v++) sum += exp(p[v] - most);
+    for (int d = 0; d < D; d++) {
+        double grad = 0;
+        for (int v = 0; v < V; v++)
+            grad += ((v == g->b.target[row]) - exp(p[v] - most) / sum) * (double)w[(size_t)v * (size_t)D + (size_t)d];
+        g_y[d] = (float)(grad * it * (double)g->g_logp[row]);
+    }
+    free(p);
+}
+
+/* The model's own head, computed outside: the gradients of all other weights must be those of the way inside. */
+static void test_hidden(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct golden g;
+        struct clime_error e = {0};
+        if (!open_case(&g, cases[i], "f32", NULL)) continue;
+        struct clime_train *t = open_train(&g, i % 2 ? CLIME_RECOMPUTE_FULL : CLIME_RECOMPUTE_NONE, 0);
+        const struct clime_layout *lay = &g.m->layout;
+        size_t N = (size_t)lay->n, R = (size_t)g.b.n_loss, D = (size_t)g.m->cfg.D;
+        float *logp = xmalloc(R * 4), *inside = xmalloc(N * 4), *outside = xmalloc(N * 4), *w = xmalloc(N * 4);
+        float *y = xmalloc(R * D * 4), *g_y = xmalloc(R * D * 4);
+        if (clime_train_forward(t, &g.b, true, logp, NULL, &e)) fail_msg("%s", e.msg);
+        assert_int_equal(clime_train_backward(t, &g.b, g.g_logp, NULL, &e), CLIME_OK);
+        g.m->ops->copy_out(g.m->dev, inside, clime_train_grads(t), N * 4);
+
+        clime_model_get(g.m, w);
+        clime_train_zero_grads(t);
+        if (clime_train_hidden(t, &g.b, true, y, &e)) fail_msg("%s", e.msg);
+        for (size_t r = 0; r < R; r++) softmax_grad(&g, w + lay->head, y + r * D, (int)r, g_y + r * D);
+        assert_int_equal(clime_train_hidden_backward(t, &g.b, g_y, &e), CLIME_OK);
+        g.m->ops->copy_out(g.m->dev, outside, clime_train_grads(t), N * 4);
+        for (int k = 0; k < lay->n_slices; k++) {
+            const struct clime_slice *s = &lay->slices[k];
+            if (s->offset == lay->head) continue; /* with a tied embedding its gradient would hold the head's */
+            double d = distance(outside + s->offset, inside + s->offset, s->n);
+            if (!(d <= FP32_LIMIT)) fail_msg("%s: slice %d: %g", g.name, k, d);
+        }
+        free(logp);
+        free(inside);
+        free(outside);
+        free(w);
+        free(y);
+        free(g_y);
+        clime_train_close(t);
+        close_case(&g);
+    }
+}
+
 int main(void) {
     clime_log_open("test", CLIME_LOG_WARN);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32), cmocka_unit_test(test_bf16),
-                                       cmocka_unit_test(test_ways), cmocka_unit_test(test_bad_batches)};
+                                       cmocka_unit_test(test_ways), cmocka_unit_test(test_hidden),
+                                       cmocka_unit_test(test_bad_batches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
