@@ -1,9 +1,9 @@
 /* Checkpoints that resume exactly. Called by the loop through clime_learner_save and _load; main thread.
  *
  * Layout of a folder: master.f32, moment1.f32, moment2.f32 (layout.n little-endian floats each), reference.bin where
- * the reference model was refreshed (its weights in the model's type), and state.json. The
- * model's own weights are not stored: they are the master weights rounded once, to nearest even, as the optimizer
- * rounds them. Exactness: a run that stops and resumes gives the bits of one that did not. */
+ * the reference model was refreshed (its weights in the model's type), critic_* where there is a critic, and
+ * state.json. The model's own weights are not stored: they are the master weights rounded once, to nearest even, as the
+ * optimizer rounds them. Exactness: a run that stops and resumes gives the bits of one that did not. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,12 +24,19 @@ static const char *const array_names[3] = {"master.f32", "moment1.f32", "moment2
 
 static const char reference_name[] = "reference.bin"; /* only where the reference was refreshed; the model's type */
 
+/* of the critic, where there is one: its arrays, and weights and moments of its head (3 * D floats) */
+static const char critic_prefix[] = "critic_", critic_head_name[] = "critic_head.f32";
+
+static size_t critic_head_bytes(const struct clime_learner *l) {
+    return 3 * (size_t)l->model->cfg.D * sizeof(float);
+}
+
 static size_t reference_size(const struct clime_learner *l) {
     return clime_dtype_bytes(clime_dev_info(l->model->dev)->dt);
 }
 
-static float *array_of(struct clime_learner *l, int i) {
-    return i == 0 ? l->optimizer.master : i == 1 ? l->optimizer.m : l->optimizer.v;
+static float *array_of(const struct clime_optimizer *o, int i) {
+    return i == 0 ? o->master : i == 1 ? o->m : o->v;
 }
 
 /* n_all elements of `size` bytes at x, on the device dev. */
@@ -62,6 +69,10 @@ static enum clime_err write_state(struct clime_learner *l, const char *path, str
     clime_jw_int(&w, l->step);
     clime_jw_key(&w, "updates");
     clime_jw_int(&w, l->optimizer.step);
+    if (l->critic) {
+        clime_jw_key(&w, "critic_updates");
+        clime_jw_int(&w, l->critic->optimizer.step);
+    }
     clime_jw_key(&w, "reference_step");
     clime_jw_int(&w, l->ref_step);
     clime_jw_key(&w, "elements");
@@ -79,22 +90,41 @@ static enum clime_err write_state(struct clime_learner *l, const char *path, str
     return err;
 }
 
+/* master, moment1, moment2 of an optimizer. */
+static enum clime_err write_optimizer(const struct clime_optimizer *o, const char *dir, const char *prefix, int64_t n,
+                                      struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; !err && i < 3; i++) {
+        char *path = xasprintf("%s/%s%s", dir, prefix, array_names[i]);
+        err = write_array(o->ops, o->dev, path, array_of(o, i), n, sizeof(float), e);
+        free(path);
+    }
+    return err;
+}
+
+static enum clime_err write_reference(struct clime_learner *l, const char *dir, struct clime_error *e) {
+    char *path = xasprintf("%s/%s", dir, reference_name);
+    enum clime_err err = write_array(l->ref_model->ops, l->ref_model->dev, path, l->ref_model->flat, l->model->layout.n,
+                                     reference_size(l), e);
+    free(path);
+    return err;
+}
+
+static enum clime_err write_critic(struct clime_learner *l, const char *dir, struct clime_error *e) {
+    enum clime_err err = write_optimizer(&l->critic->optimizer, dir, critic_prefix, l->model->layout.n, e);
+    char *path = xasprintf("%s/%s", dir, critic_head_name);
+    if (!err) err = clime_atomic_save(path, (const char *)l->critic->head, critic_head_bytes(l), e);
+    free(path);
+    return err;
+}
+
 enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, struct clime_error *e) {
     char *tmp = xasprintf("%s.tmp", dir);
     enum clime_err err = clime_folder_remove(tmp, e);
     if (!err) err = clime_make_dirs(tmp, e);
-    for (int i = 0; !err && i < 3; i++) {
-        char *path = xasprintf("%s/%s", tmp, array_names[i]);
-        err =
-            write_array(l->optimizer.ops, l->optimizer.dev, path, array_of(l, i), l->model->layout.n, sizeof(float), e);
-        free(path);
-    }
-    if (!err && l->ref_step > 0) {
-        char *path = xasprintf("%s/%s", tmp, reference_name);
-        err = write_array(l->ref_model->ops, l->ref_model->dev, path, l->ref_model->flat, l->model->layout.n,
-                          reference_size(l), e);
-        free(path);
-    }
+    if (!err) err = write_optimizer(&l->optimizer, tmp, "", l->model->layout.n, e);
+    if (!err && l->ref_step > 0) err = write_reference(l, tmp, e);
+    if (!err && l->critic) err = write_critic(l, tmp, e);
     if (!err) {
         char *path = xasprintf("%s/state.json", tmp);
         err = write_state(l, path, e);
@@ -106,11 +136,10 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
 }
 
 /* Reads one array; the master weights also become the model's weights. */
-static enum clime_err read_array(struct clime_learner *l, const char *path, int which, struct clime_error *e) {
-    struct clime_model *m = l->model;
-    const struct clime_optimizer *o = &l->optimizer;
+static enum clime_err read_array(struct clime_model *m, const struct clime_optimizer *o, const char *path, int which,
+                                 struct clime_error *e) {
     bool to_bf16 = which == 0 && clime_dev_info(m->dev)->dt == CLIME_BF16;
-    float *piece = xmalloc((size_t)PIECE * sizeof *piece), *x = array_of(l, which);
+    float *piece = xmalloc((size_t)PIECE * sizeof *piece), *x = array_of(o, which);
     uint16_t *half = xmalloc((size_t)PIECE * sizeof *half);
     enum clime_err err = CLIME_OK;
     FILE *f = fopen(path, "rb");
@@ -131,22 +160,48 @@ static enum clime_err read_array(struct clime_learner *l, const char *path, int 
     return err;
 }
 
-static enum clime_err read_reference(struct clime_learner *l, const char *path, struct clime_error *e) {
-    size_t bytes = (size_t)l->model->layout.n * reference_size(l);
-    void *all = xaligned(64, bytes);
+static enum clime_err read_optimizer(struct clime_model *m, struct clime_optimizer *o, const char *dir,
+                                     const char *prefix, struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; !err && i < 3; i++) {
+        char *path = xasprintf("%s/%s%s", dir, prefix, array_names[i]);
+        err = read_array(m, o, path, i, e);
+        free(path);
+    }
+    return err;
+}
+
+static enum clime_err read_whole(const char *dir, const char *name, void *out, size_t bytes, struct clime_error *e) {
+    char *path = xasprintf("%s/%s", dir, name);
     enum clime_err err = CLIME_OK;
     FILE *f = fopen(path, "rb");
-    if (!f || fread(all, 1, bytes, f) != bytes)
+    if (!f || fread(out, 1, bytes, f) != bytes)
         err = clime_fail(e, CLIME_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
-    else
-        err = clime_model_set(l->ref_model, all, e);
     if (f) fclose(f);
+    free(path);
+    return err;
+}
+
+static enum clime_err read_reference(struct clime_learner *l, const char *dir, struct clime_error *e) {
+    size_t bytes = (size_t)l->model->layout.n * reference_size(l);
+    void *all = xaligned(64, bytes);
+    enum clime_err err = read_whole(dir, reference_name, all, bytes, e);
+    if (!err) err = clime_model_set(l->ref_model, all, e);
     free(all);
     return err;
 }
 
+static enum clime_err read_critic(struct clime_learner *l, const char *dir, struct clime_error *e) {
+    struct clime_critic *c = l->critic;
+    enum clime_err err = read_optimizer(c->model, &c->optimizer, dir, critic_prefix, e);
+    if (!err) err = read_whole(dir, critic_head_name, c->head, critic_head_bytes(l), e);
+    if (err) return err;
+    clime_model_repack(c->model);
+    return c->model->ops->sync(c->model->dev, e);
+}
+
 struct state {
-    int64_t step, updates, ref_step;
+    int64_t step, updates, critic_updates, ref_step;
 };
 
 static enum clime_err read_state(struct clime_learner *l, const char *path, struct state *s, struct clime_error *e) {
@@ -158,6 +213,7 @@ static enum clime_err read_state(struct clime_learner *l, const char *path, stru
     const char *device = clime_tree_str(clime_tree_get(root, "device"), "");
     s->step = (int64_t)clime_tree_num(clime_tree_get(root, "step"), -1);
     s->updates = (int64_t)clime_tree_num(clime_tree_get(root, "updates"), (double)s->step);
+    s->critic_updates = (int64_t)clime_tree_num(clime_tree_get(root, "critic_updates"), 0);
     s->ref_step = l->ref_model ? (int64_t)clime_tree_num(clime_tree_get(root, "reference_step"), 0) : 0;
     if (clime_tree_num(clime_tree_get(root, "format"), 0) != FORMAT || s->step < 0)
         err = clime_fail(e, CLIME_ERR_INPUT, "%s is no checkpoint of format %d", path, FORMAT);
@@ -173,17 +229,30 @@ static enum clime_err read_state(struct clime_learner *l, const char *path, stru
     return err;
 }
 
-static enum clime_err check_size(const struct clime_learner *l, const char *dir, const char *name, size_t size,
+static enum clime_err check_size(const char *dir, const char *prefix, const char *name, size_t want,
                                  struct clime_error *e) {
     struct stat st;
-    long long want = (long long)l->model->layout.n * (long long)size;
-    char *path = xasprintf("%s/%s", dir, name);
+    char *path = xasprintf("%s/%s%s", dir, prefix, name);
     enum clime_err err = CLIME_OK;
     if (stat(path, &st))
         err = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", path, strerror(errno));
-    else if (st.st_size != want)
-        err = clime_fail(e, CLIME_ERR_INPUT, "%s has %lld bytes instead of %lld", path, (long long)st.st_size, want);
+    else if (st.st_size != (off_t)want)
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s has %lld bytes instead of %zu", path, (long long)st.st_size, want);
     free(path);
+    return err;
+}
+
+/* Every array is there in full: what can be wrong with a folder is found before the learner is touched. */
+static enum clime_err check_sizes(const struct clime_learner *l, const char *dir, const struct state *s,
+                                  struct clime_error *e) {
+    size_t n = (size_t)l->model->layout.n;
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; !err && i < 3; i++) {
+        err = check_size(dir, "", array_names[i], n * sizeof(float), e);
+        if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], n * sizeof(float), e);
+    }
+    if (!err && l->critic) err = check_size(dir, "", critic_head_name, critic_head_bytes(l), e);
+    if (!err && s->ref_step > 0) err = check_size(dir, "", reference_name, n * reference_size(l), e);
     return err;
 }
 
@@ -192,23 +261,15 @@ enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, stru
     struct state state = {0};
     enum clime_err err = read_state(l, path, &state, e);
     free(path);
-    /* every array is there in full: what can be wrong with a folder is found before the learner is touched */
-    for (int i = 0; !err && i < 3; i++) err = check_size(l, dir, array_names[i], sizeof(float), e);
-    if (!err && state.ref_step > 0) err = check_size(l, dir, reference_name, reference_size(l), e);
-    for (int i = 0; !err && i < 3; i++) {
-        path = xasprintf("%s/%s", dir, array_names[i]);
-        err = read_array(l, path, i, e);
-        free(path);
-    }
-    if (!err && state.ref_step > 0) {
-        path = xasprintf("%s/%s", dir, reference_name);
-        err = read_reference(l, path, e);
-        free(path);
-    }
+    if (!err) err = check_sizes(l, dir, &state, e);
+    if (!err) err = read_optimizer(l->model, &l->optimizer, dir, "", e);
+    if (!err && state.ref_step > 0) err = read_reference(l, dir, e);
+    if (!err && l->critic) err = read_critic(l, dir, e);
     if (err) return err;
     l->step = state.step;
     l->optimizer.step = state.updates;
     l->ref_step = state.ref_step;
+    if (l->critic) l->critic->optimizer.step = state.critic_updates;
     l->h_weights_valid = false;
     clime_model_repack(l->model);
     return l->model->ops->sync(l->model->dev, e);

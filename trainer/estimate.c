@@ -17,6 +17,7 @@ static enum clime_err run_forwards(struct clime_learner *l, const struct clime_s
                                    struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     if (clime_loss_needs_old(&l->opts)) err = clime_learner_score(l, l->train, samples, p, s, s->old, e);
+    if (!err && l->critic) err = clime_critic_values(l->critic, p, s, s->value, e);
     if (err || !kl) return err;
     err = clime_learner_score(l, l->ref_train, samples, p, s, s->ref, e);
     double unused;
@@ -32,15 +33,18 @@ static enum clime_err fill_advantages(const struct clime_learner_options *o, con
     return clime_hook_advantages(o->custom_advantages, &r, s, e);
 }
 
-static void fill_stats(const struct clime_stream *s, const float *kl, bool has_old,
+static void fill_stats(const struct clime_stream *s, const float *kl, bool has_old, bool has_values,
                        struct clime_estimate_stats *stats) {
     double n = s->n > 0 ? (double)s->n : 1;
     stats->has_old = has_old;
     stats->has_ref = kl != NULL;
+    stats->has_values = has_values;
     for (int64_t k = 0; k < s->n; k++) {
         stats->advantage += (double)s->adv[k] / n;
         stats->log_probs += (double)s->old[k] / n;
         stats->ref_log_probs += (double)s->ref[k] / n;
+        stats->values += (double)s->value[k] / n;
+        stats->returns += (double)s->ret[k] / n;
         if (kl) stats->kl += (double)kl[k] / n;
     }
 }
@@ -54,7 +58,7 @@ static float *by_response(const struct clime_stream *s, const struct clime_sampl
 
 /* Sample i of the stream as it is recorded: one advantage where all its tokens have the same. */
 static struct clime_estimate make_estimate(const struct clime_stream *s, const struct clime_sample *sm, int i,
-                                           bool has_old) {
+                                           bool has_old, bool has_values) {
     struct clime_estimate out = {0};
     int64_t from = s->first[i], n = s->first[i + 1] - from;
     double sum = 0;
@@ -66,6 +70,8 @@ static struct clime_estimate make_estimate(const struct clime_stream *s, const s
     out.advantage = n == 0 ? 0 : same ? s->adv[from] : (float)(sum / (double)n);
     if (!same) out.adv = by_response(s, sm, i, s->adv);
     if (has_old) out.old = by_response(s, sm, i, s->old);
+    if (has_values) out.value = by_response(s, sm, i, s->value);
+    if (has_values) out.ret = by_response(s, sm, i, s->ret);
     return out;
 }
 
@@ -74,7 +80,7 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
                                       struct clime_estimate_stats *stats, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     struct clime_stream s;
-    bool has_old = clime_loss_needs_old(o);
+    bool has_old = clime_loss_needs_old(o), has_values = l->critic != NULL;
     clime_stream_init(&s, samples, NULL, n, o->mask_offpolicy ? version : INT64_MIN);
     float *kl = clime_reward_needs_ref(o) ? xcalloc((size_t)s.n + 1, sizeof *kl) : NULL;
     double *reward = xcalloc((size_t)n + 1, sizeof *reward);
@@ -89,12 +95,13 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
     if (!err) err = run_forwards(l, samples, p, &s, kl, e);
     *stats = (struct clime_estimate_stats){0};
     if (!err) err = fill_advantages(o, reward, kl, &s, e);
+    for (int64_t k = 0; !err && has_values && k < s.n; k++) s.ret[k] = s.adv[k] + s.value[k];
     if (!err && o->use_opd) err = clime_opd_advantages(&s, o->opd_kl_coef, &stats->opd_reverse_kl, e);
     if (err) goto done;
     if (o->normalize_advantages) clime_whiten(s.adv, s.n);
-    fill_stats(&s, kl, has_old, stats);
+    fill_stats(&s, kl, has_old, has_values, stats);
     *out = xcalloc((size_t)n + 1, sizeof **out);
-    for (int i = 0; i < n; i++) (*out)[i] = make_estimate(&s, samples[i], i, has_old);
+    for (int i = 0; i < n; i++) (*out)[i] = make_estimate(&s, samples[i], i, has_old, has_values);
 done:
     free(reward);
     free(kl);

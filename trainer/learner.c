@@ -11,68 +11,12 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "trainer/algorithm/correction.h"
+#include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/folder.h"
 #include "trainer/learner_int.h"
 #include "trainer/memory.h"
-
-/* Rows and loss entries of one micro-batch in host memory, reused from step to step. */
-struct micro {
-    int32_t *ids, *start, *row, *target;
-    float *inv_temp, *logp, *entropy, *g_logp, *g_entropy;
-    int64_t *index; /* stream entry of each loss row */
-    struct clime_packed_batch b;
-};
-
-static void micro_alloc(struct micro *mb, size_t rows, size_t seqs) {
-    mb->ids = xcalloc(rows, sizeof *mb->ids);
-    mb->start = xcalloc(seqs + 1, sizeof *mb->start);
-    mb->row = xcalloc(rows, sizeof *mb->row);
-    mb->target = xcalloc(rows, sizeof *mb->target);
-    float **floats[] = {&mb->inv_temp, &mb->logp, &mb->entropy, &mb->g_logp, &mb->g_entropy};
-    for (size_t i = 0; i < CLIME_COUNT(floats); i++) *floats[i] = xcalloc(rows, sizeof(float));
-    mb->index = xcalloc(rows, sizeof *mb->index);
-}
-
-static void micro_free(struct micro *mb) {
-    free(mb->ids);
-    free(mb->start);
-    free(mb->row);
-    free(mb->target);
-    free(mb->inv_temp);
-    free(mb->logp);
-    free(mb->entropy);
-    free(mb->g_logp);
-    free(mb->g_entropy);
-    free(mb->index);
-}
-
-static void micro_fill(struct micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
-                       const int32_t *which, int n) {
-    int T = 0, n_loss = 0;
-    for (int i = 0; i < n; i++) {
-        const struct clime_sample *sm = samples[which[i]];
-        int len = sm->n_prompt + sm->n_response;
-        mb->start[i] = T;
-        memcpy(mb->ids + T, sm->ids, (size_t)len * sizeof *mb->ids);
-        for (int64_t k = s->first[which[i]]; k < s->first[which[i] + 1]; k++, n_loss++) {
-            mb->index[n_loss] = k;
-            mb->row[n_loss] = T + s->row[k];
-            mb->target[n_loss] = sm->ids[s->row[k] + 1];
-            mb->inv_temp[n_loss] = 1.0f / sm->temperature;
-        }
-        T += len;
-    }
-    mb->start[n] = T;
-    mb->b = (struct clime_packed_batch){.T = T,
-                                        .n_seq = n,
-                                        .ids = mb->ids,
-                                        .start = mb->start,
-                                        .n_loss = n_loss,
-                                        .row = mb->row,
-                                        .target = mb->target,
-                                        .inv_temp = mb->inv_temp};
-}
+#include "trainer/micro.h"
 
 /* ---- open and close ---- */
 
@@ -92,9 +36,18 @@ static bool offload(const struct clime_learner *l) {
     return l->opts.optimizer_cpu_offload && l->model->ops->own_memory;
 }
 
-static void make_plan(const struct clime_learner *l, struct clime_memory_plan *p) {
-    struct clime_train_options t = train_options(&l->opts), r = ref_options(&l->opts);
-    clime_memory_plan_make(l->model, &t, clime_needs_ref(&l->opts) ? &r : NULL, offload(l), p);
+static bool needs_critic(const struct clime_learner_options *o) {
+    return o->estimator && o->estimator->needs_critic;
+}
+
+static struct clime_memory_users memory_users(const struct clime_learner *l) {
+    const struct clime_learner_options *o = &l->opts;
+    return (struct clime_memory_users){.policy = train_options(o),
+                                       .reference = ref_options(o),
+                                       .critic = clime_critic_train_options(o),
+                                       .has_reference = clime_needs_ref(o),
+                                       .has_critic = needs_critic(o),
+                                       .offload = offload(l)};
 }
 
 enum clime_err clime_learner_prepare(const struct clime_learner_options *o, struct clime_learner **out,
@@ -112,15 +65,15 @@ enum clime_err clime_learner_prepare(const struct clime_learner_options *o, stru
 }
 
 static enum clime_err obey_plan(struct clime_learner *l, struct clime_error *e) {
-    struct clime_train_options t = train_options(&l->opts), r = ref_options(&l->opts);
+    struct clime_memory_users users = memory_users(l);
     struct clime_memory_plan p;
     struct clime_buf line;
-    make_plan(l, &p);
+    clime_memory_plan_make(l->model, &users, &p);
     clime_buf_init(&line, 4096);
     clime_memory_plan_line(&p, &line);
     LOG_INFO("memory: %s (recompute %s)", line.data, clime_recompute_name(p.recompute));
     clime_buf_free(&line);
-    return clime_memory_plan_check(l->model, &t, clime_needs_ref(&l->opts) ? &r : NULL, offload(l), &p, e);
+    return clime_memory_plan_check(l->model, &users, &p, e);
 }
 
 static enum clime_err load_reference(struct clime_learner *l, struct clime_error *e) {
@@ -140,6 +93,7 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     if (!err) err = clime_train_open(l->model, &t, &l->train, e);
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, e);
     if (!err && clime_needs_ref(&l->opts)) err = load_reference(l, e);
+    if (!err && needs_critic(&l->opts)) err = clime_critic_open(&l->opts, l->model, offload(l), &l->critic, e);
     return err;
 }
 
@@ -155,6 +109,7 @@ enum clime_err clime_learner_open(const struct clime_learner_options *o, struct 
 
 void clime_learner_close(struct clime_learner *l) {
     if (!l) return;
+    clime_critic_close(l->critic);
     clime_train_close(l->ref_train);
     clime_model_close(l->ref_model);
     if (l->model) clime_optimizer_close(&l->optimizer, l->model);
@@ -170,8 +125,9 @@ const struct clime_model *clime_learner_model(const struct clime_learner *l) {
 
 void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out) {
     const struct clime_config *c = &l->model->cfg;
+    struct clime_memory_users users = memory_users(l);
     struct clime_memory_plan p;
-    make_plan(l, &p);
+    clime_memory_plan_make(l->model, &users, &p);
     clime_buf_printf(
         out, "  %s, %.2f M parameters, %d layers, %s on %s\n", c->architecture, (double)clime_config_params(c) / 1e6,
         c->L, clime_dev_info(l->model->dev)->dt == CLIME_F32 ? "fp32" : "bf16", clime_dev_info(l->model->dev)->name);
@@ -201,16 +157,16 @@ static enum clime_err check_samples(const struct clime_learner *l, const struct 
 enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
                                    const struct clime_sample *const *samples, const struct clime_packing *p,
                                    const struct clime_stream *s, float *out, struct clime_error *e) {
-    struct micro mb = {0};
+    struct clime_micro mb = {0};
     enum clime_err err = check_samples(l, samples, s->n_samples, e);
     if (err) return err;
-    micro_alloc(&mb, l->max_rows, l->max_rows);
+    clime_micro_alloc(&mb, l->max_rows);
     for (int i = 0; i < p->n_micro && !err; i++) {
-        micro_fill(&mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
+        clime_micro_fill(&mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
         err = clime_train_forward(t, &mb.b, false, mb.logp, NULL, e);
         for (int k = 0; !err && k < mb.b.n_loss; k++) out[mb.index[k]] = mb.logp[k];
     }
-    micro_free(&mb);
+    clime_micro_free(&mb);
     return err;
 }
 
@@ -238,14 +194,14 @@ static void fill_stats(const struct clime_loss_sums *sums, const struct clime_co
 
 /* Forward, loss and backward of one micro-batch. */
 static enum clime_err run_micro(struct clime_learner *l, const struct clime_step_input *in, int i,
-                                const struct clime_stream *s, struct micro *mb, struct clime_loss_sums *sums,
+                                const struct clime_stream *s, struct clime_micro *mb, struct clime_loss_sums *sums,
                                 struct clime_step_stats *out, struct clime_error *e) {
     const struct clime_packing *p = in->packing;
     const int32_t *which = p->sample + p->first[i];
     int n = p->first[i + 1] - p->first[i];
     float *entropy = l->opts.sft ? NULL : mb->entropy;
     float *g_entropy = clime_loss_needs_entropy(&l->opts) ? mb->g_entropy : NULL;
-    micro_fill(mb, in->samples, s, which, n);
+    clime_micro_fill(mb, in->samples, s, which, n);
     out->tokens += mb->b.T;
     int64_t t0 = clime_now_us();
     enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);
@@ -258,31 +214,25 @@ static enum clime_err run_micro(struct clime_learner *l, const struct clime_step
     return err;
 }
 
-enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
+/* Gradients over all micro-batches and the update of the policy. */
+static enum clime_err step_policy(struct clime_learner *l, const struct clime_step_input *in, struct clime_stream *s,
                                   struct clime_step_stats *out, struct clime_error *e) {
-    CHECK(in->global_batch > 0 && (in->estimate || l->opts.sft));
-    *out = (struct clime_step_stats){.n_micro = in->packing->n_micro};
-    enum clime_err err = check_samples(l, in->samples, in->n, e);
-    if (err) return err;
-
-    struct clime_stream s;
-    struct micro mb = {0};
+    struct clime_micro mb = {0};
     struct clime_loss_sums sums = {0};
     struct clime_correction_stats corrected = {0};
-    clime_stream_init(&s, in->samples, in->estimate, in->n, l->opts.mask_offpolicy ? in->rollout_version : INT64_MIN);
-    clime_loss_weights(&l->opts, in->global_batch, &s);
-    if (clime_loss_needs_old(&l->opts)) clime_correct(&l->opts, &s, &corrected);
-    micro_alloc(&mb, l->max_rows, l->max_rows);
+    enum clime_err err = CLIME_OK;
+    if (clime_loss_needs_old(&l->opts)) clime_correct(&l->opts, s, &corrected);
+    clime_micro_alloc(&mb, l->max_rows);
 
     int64_t t0 = clime_now_us();
     if (clime_loss_needs_ref(&l->opts))
-        err = clime_learner_score(l, l->ref_train, in->samples, in->packing, &s, s.ref, e);
+        err = clime_learner_score(l, l->ref_train, in->samples, in->packing, s, s->ref, e);
     if (err) goto done;
     out->ref_us = clime_now_us() - t0;
 
     clime_train_zero_grads(l->train);
     for (int i = 0; i < in->packing->n_micro; i++)
-        if ((err = run_micro(l, in, i, &s, &mb, &sums, out, e))) goto done;
+        if ((err = run_micro(l, in, i, s, &mb, &sums, out, e))) goto done;
 
     t0 = clime_now_us();
     out->skipped = !clime_optimizer_step(&l->optimizer, l->model, &l->opts, clime_train_grads(l->train),
@@ -290,11 +240,32 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_st
     err = l->model->ops->sync(l->model->dev, e);
     if (err) goto done;
     out->optimizer_us = clime_now_us() - t0;
-    out->step = ++l->step;
     l->h_weights_valid = false;
     fill_stats(&sums, &corrected, in->n, out);
 done:
-    micro_free(&mb);
+    clime_micro_free(&mb);
+    return err;
+}
+
+enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
+                                  struct clime_step_stats *out, struct clime_error *e) {
+    CHECK(in->global_batch > 0 && (in->estimate || l->opts.sft) && (l->critic || !in->critic_only));
+    *out = (struct clime_step_stats){.n_micro = in->packing->n_micro};
+    enum clime_err err = check_samples(l, in->samples, in->n, e);
+    if (err) return err;
+
+    struct clime_stream s;
+    clime_stream_init(&s, in->samples, in->estimate, in->n, l->opts.mask_offpolicy ? in->rollout_version : INT64_MIN);
+    clime_loss_weights(&l->opts, in->global_batch, &s);
+    if (l->critic) err = clime_critic_step(l->critic, in->packing, &s, out, e);
+    if (!err && !in->critic_only) err = step_policy(l, in, &s, out, e);
+    if (!err && in->critic_only) { /* what recovery compares is then the critic's */
+        out->loss = out->value_loss;
+        out->grad_norm = out->critic_norm;
+        out->trained_tokens = s.n;
+        out->critic_only = true;
+    }
+    if (!err) out->step = ++l->step;
     clime_stream_free(&s);
     return err;
 }

@@ -44,7 +44,7 @@ struct clime_learner_options { /* names are slime's options */
     struct clime_model_options model;
     /* advantages */
     const struct clime_estimator *estimator; /* NULL with sft */
-    double kl_coef, gamma;                   /* KL in the reward; discount */
+    double kl_coef, gamma, lambd;            /* KL in the reward; discount; GAE */
     bool use_opd, normalize_advantages;
     double opd_kl_coef; /* of the teacher's term of the advantage */
     bool disable_rewards_normalization, disable_grpo_std_normalization;
@@ -60,6 +60,9 @@ struct clime_learner_options { /* names are slime's options */
     struct clime_correction_options correction;
     bool use_opsm, mask_offpolicy;
     double opsm_delta;
+    /* critic (an estimator that needs one) */
+    const char *critic_load; /* Hugging Face folder; NULL = hf_checkpoint */
+    double critic_lr, value_clip;
     bool sft; /* cross-entropy on the mask instead of the policy loss */
     /* optimizer */
     double lr, min_lr, adam_beta1, adam_beta2, adam_eps, weight_decay, clip_grad; /* clip_grad 0 = off */
@@ -77,10 +80,13 @@ struct clime_step_stats {
     double loss, pg_loss, kl_loss, entropy, ce_loss; /* weighted as in the loss; entropy and kl are token means */
     double clipfrac, ppo_kl;                         /* token means; ppo_kl = mean(behave - logp) */
     double grad_norm, lr;
-    double ois;                        /* token mean of exp(logp - old) */
-    double tis, tis_abs, tis_clipfrac; /* token means of rho, |rho - 1|, share that was changed */
-    double rs_masked, rs_veto;         /* shares of tokens rejected, of samples vetoed */
-    double opsm_clipfrac;              /* share of tokens masked */
+    double ois;                                     /* token mean of exp(logp - old) */
+    double tis, tis_abs, tis_clipfrac;              /* token means of rho, |rho - 1|, share that was changed */
+    double rs_masked, rs_veto;                      /* shares of tokens rejected, of samples vetoed */
+    double opsm_clipfrac;                           /* share of tokens masked */
+    double value_loss, value_clipfrac, critic_norm; /* of the critic; value_loss as in its loss */
+    int64_t critic_us;
+    bool critic_only, critic_skipped;
     double gap_max;     /* max |logp - behave| over the gap's tokens: train_rollout_logprob_abs_diff; exactly 0 */
     int64_t gap_tokens; /* 0 = no gap to report */
     int64_t tokens, trained_tokens, n_micro;
@@ -103,9 +109,9 @@ void clime_learner_close(struct clime_learner *l); /* NULL is fine */
 void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out);
 
 struct clime_estimate_stats { /* token means over the rollout */
-    double advantage, log_probs, ref_log_probs, kl;
-    double opd_reverse_kl; /* old against the teacher */
-    bool has_old, has_ref; /* whether the trainer's and the reference's numbers were made */
+    double advantage, log_probs, ref_log_probs, kl, values, returns;
+    double opd_reverse_kl;             /* old against the teacher */
+    bool has_old, has_ref, has_values; /* whether the trainer's, the reference's and the critic's numbers were made */
 };
 
 /* Rewards -> advantages, over all samples of a rollout (a group may lie across steps, so this comes before the split),
@@ -123,6 +129,7 @@ struct clime_step_input {
     int64_t version;                     /* of the current weights: its tokens enter the gap */
     int64_t rollout_version;             /* with which training on the rollout began */
     int64_t global_batch;                /* divisor of the mean over members */
+    bool critic_only;                    /* the policy stays as it is */
 };
 
 /* One optimizer step. */

@@ -3,6 +3,7 @@
 #define CLIME_TRAINER_LEARNER_INT_H
 
 #include "trainer/algorithm/stream.h"
+#include "trainer/critic.h"
 #include "trainer/learner.h"
 #include "trainer/optimizer.h"
 
@@ -14,9 +15,10 @@ struct clime_learner {
     int64_t step;                  /* steps done, those included that made no update; versions count these */
     struct clime_model *ref_model; /* NULL when no KL term needs it */
     struct clime_train *ref_train;
-    int64_t ref_step; /* optimizer steps of the weights in the reference model; 0 = as it was loaded */
-    size_t max_rows;  /* of a micro-batch */
-    void *h_weights;  /* host copy of the weights, NULL until asked for */
+    struct clime_critic *critic; /* NULL when the estimator needs none */
+    int64_t ref_step;            /* optimizer steps of the weights in the reference model; 0 = as it was loaded */
+    size_t max_rows;             /* of a micro-batch */
+    void *h_weights;             /* host copy of the weights, NULL until asked for */
     bool h_weights_valid;
 };
 

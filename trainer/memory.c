@@ -13,7 +13,8 @@
 static const char *const names[CLIME_MEM_N] = {
     [CLIME_MEM_WEIGHTS] = "weights",     [CLIME_MEM_MASTER] = "master weights",     [CLIME_MEM_MOMENTS] = "moments",
     [CLIME_MEM_GRADIENTS] = "gradients", [CLIME_MEM_ACTIVATIONS] = "activations",   [CLIME_MEM_HEAD] = "head",
-    [CLIME_MEM_SCRATCH] = "scratch",     [CLIME_MEM_REFERENCE] = "reference model", [CLIME_MEM_CODE] = "kernels' code",
+    [CLIME_MEM_SCRATCH] = "scratch",     [CLIME_MEM_REFERENCE] = "reference model", [CLIME_MEM_CRITIC] = "critic",
+    [CLIME_MEM_CODE] = "kernels' code",
 };
 
 static double gib(size_t bytes) {
@@ -25,19 +26,24 @@ const char *clime_recompute_name(enum clime_recompute r) {
     return of[r];
 }
 
-void clime_memory_plan_make(const struct clime_model *m, const struct clime_train_options *t,
-                            const struct clime_train_options *ref, bool offload, struct clime_memory_plan *out) {
-    struct clime_train_sizes s, r = {0};
+void clime_memory_plan_make(const struct clime_model *m, const struct clime_memory_users *u,
+                            struct clime_memory_plan *out) {
+    struct clime_train_sizes s, r;
     struct clime_optimizer_bytes o;
     *out = (struct clime_memory_plan){
-        .own_memory = m->ops->own_memory, .recompute = t->recompute, .max_rows = t->max_rows};
+        .own_memory = m->ops->own_memory, .recompute = u->policy.recompute, .max_rows = u->policy.max_rows};
     snprintf(out->device, sizeof out->device, "%s", clime_dev_info(m->dev)->name);
     m->ops->memory(m->dev, &out->free_bytes, &out->total_bytes);
-    clime_train_sizes(m, t, &s);
-    clime_optimizer_bytes(m, offload, &o);
-    if (ref) {
-        clime_train_sizes(m, ref, &r);
+    clime_train_sizes(m, &u->policy, &s);
+    clime_optimizer_bytes(m, u->offload, &o);
+    if (u->has_reference) {
+        clime_train_sizes(m, &u->reference, &r);
         out->part[CLIME_MEM_REFERENCE] = clime_model_memory(m) + r.activations + r.head + r.scratch;
+    }
+    if (u->has_critic) {
+        clime_train_sizes(m, &u->critic, &r);
+        out->part[CLIME_MEM_CRITIC] =
+            clime_model_memory(m) + o.master + o.moments + r.gradients + r.activations + r.head + r.scratch;
     }
     out->part[CLIME_MEM_WEIGHTS] = clime_model_memory(m);
     out->part[CLIME_MEM_MASTER] = o.master;
@@ -47,7 +53,7 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_trai
     out->part[CLIME_MEM_HEAD] = s.head;
     out->part[CLIME_MEM_SCRATCH] = s.scratch;
     out->part[CLIME_MEM_CODE] = m->ops->code_bytes;
-    out->host = o.host;
+    out->host = o.host * (u->has_critic ? 2 : 1);
     for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];
 }
 
@@ -56,20 +62,20 @@ static bool fits(const struct clime_memory_plan *p) {
 }
 
 /* Names the cheapest level of recomputing that makes the plan fit, with the states where they are and on the host. */
-static void add_ways(const struct clime_model *m, const struct clime_train_options *t,
-                     const struct clime_train_options *ref, bool offload, struct clime_buf *out) {
+static void add_ways(const struct clime_model *m, const struct clime_memory_users *u, struct clime_buf *out) {
     int n = 0;
-    for (int host = offload; host <= 1; host++) {
-        for (int level = (int)t->recompute; level <= CLIME_RECOMPUTE_FULL; level++) {
-            struct clime_train_options other = *t;
+    for (int host = u->offload; host <= 1; host++) {
+        for (int level = (int)u->policy.recompute; level <= CLIME_RECOMPUTE_FULL; level++) {
+            struct clime_memory_users other = *u;
             struct clime_memory_plan p;
-            other.recompute = (enum clime_recompute)level;
-            clime_memory_plan_make(m, &other, ref, host, &p);
+            other.offload = host;
+            other.policy.recompute = other.critic.recompute = (enum clime_recompute)level;
+            clime_memory_plan_make(m, &other, &p);
             if (!fits(&p)) continue;
             clime_buf_adds(out, n++ ? ", or with" : "It fits with");
-            if (host && !offload) clime_buf_adds(out, " --optimizer-cpu-offload");
-            if (other.recompute != t->recompute)
-                clime_buf_printf(out, " --recompute-granularity %s", clime_recompute_name(other.recompute));
+            if (host && !u->offload) clime_buf_adds(out, " --optimizer-cpu-offload");
+            if (other.policy.recompute != u->policy.recompute)
+                clime_buf_printf(out, " --recompute-granularity %s", clime_recompute_name(other.policy.recompute));
             clime_buf_printf(out, " (%.2f GiB)", gib(p.need));
             break;
         }
@@ -77,15 +83,14 @@ static void add_ways(const struct clime_model *m, const struct clime_train_optio
     clime_buf_adds(out, n ? ". " : "Neither recomputing nor --optimizer-cpu-offload is enough. ");
 }
 
-enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct clime_train_options *t,
-                                       const struct clime_train_options *ref, bool offload,
+enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct clime_memory_users *u,
                                        const struct clime_memory_plan *p, struct clime_error *e) {
     if (fits(p)) return CLIME_OK;
     struct clime_buf text;
     clime_buf_init(&text, 4096);
     clime_memory_plan_line(p, &text);
     clime_buf_adds(&text, ", which is too little. ");
-    add_ways(m, t, ref, offload, &text);
+    add_ways(m, u, &text);
     clime_buf_adds(&text, "A smaller --max-tokens-per-gpu takes less for activations; servers on the same device take "
                           "less with --server-mem-fraction-static");
     enum clime_err rc = clime_fail(e, CLIME_ERR_LIMIT, "training does not fit: %s", text.data);

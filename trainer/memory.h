@@ -22,6 +22,7 @@ enum clime_memory_part {
     CLIME_MEM_HEAD,
     CLIME_MEM_SCRATCH,
     CLIME_MEM_REFERENCE, /* weights and scoring buffers of the reference model */
+    CLIME_MEM_CRITIC,    /* all of the critic's, its optimizer's states on the device included */
     CLIME_MEM_CODE,
     CLIME_MEM_N
 };
@@ -37,13 +38,18 @@ struct clime_memory_plan {
     char device[64];
 };
 
-/* m: prepared, and on the device where it will be. t: of the policy; ref: of the reference model, NULL = none;
- * offload: of the optimizer's states. */
-void clime_memory_plan_make(const struct clime_model *m, const struct clime_train_options *t,
-                            const struct clime_train_options *ref, bool offload, struct clime_memory_plan *out);
+/* Who takes memory, and how. */
+struct clime_memory_users {
+    struct clime_train_options policy, reference, critic;
+    bool has_reference, has_critic;
+    bool offload; /* optimizer states in host memory */
+};
 
-enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct clime_train_options *t,
-                                       const struct clime_train_options *ref, bool offload,
+/* m: prepared, and on the device where it will be; reference and critic have its shape. */
+void clime_memory_plan_make(const struct clime_model *m, const struct clime_memory_users *u,
+                            struct clime_memory_plan *out);
+
+enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct clime_memory_users *u,
                                        const struct clime_memory_plan *p, struct clime_error *e);
 
 /* "weights 7.5 + master weights 15.0 + ... = 102.0 GiB of 131.2 free ..." */

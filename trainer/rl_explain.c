@@ -9,7 +9,8 @@
 
 static const char *const kl_names[] = {"d", "d^2 / 2", "(exp(-d) - 1 + d)", "clamp(exp(-d) - 1 + d, -10, 10)"};
 
-static void explain_advantage(const struct clime_learner_options *l, struct clime_buf *out) {
+static void explain_advantage(const struct clime_rl_options *o, struct clime_buf *out) {
+    const struct clime_learner_options *l = &o->learner;
     const struct clime_estimator *est = l->estimator;
     clime_buf_printf(out, "advantage (%s)\n", l->custom_advantages ? "custom" : est->name);
     if (l->custom_rewards)
@@ -25,7 +26,15 @@ static void explain_advantage(const struct clime_learner_options *l, struct clim
     else
         clime_buf_printf(out, "  %s\n", est->advantage);
     if (est->takes_gamma && !l->custom_advantages)
-        clime_buf_printf(out, "  gamma = %g, by place in the response\n", l->gamma);
+        clime_buf_printf(out, "  gamma = %g%s", l->gamma, est->needs_critic ? "" : ", by place in the response\n");
+    if (est->needs_critic)
+        clime_buf_printf(
+            out,
+            ", lambd = %g; V by a critic (%s, lr %g), loss max((clip(V, V_old +- %g) - R)^2, (V - R)^2), R = "
+            "A + V_old\n",
+            l->lambd, l->critic_load ? l->critic_load : l->hf_checkpoint, l->critic_lr, l->value_clip);
+    if (o->num_critic_only_steps)
+        clime_buf_printf(out, "  the first %" PRId64 " rollouts train only the critic\n", o->num_critic_only_steps);
     if ((est->takes_raw || est->needs_peers) && !l->custom_advantages && !l->disable_rewards_normalization)
         clime_buf_adds(out, "  a group is what shares a group number; a member of several samples counts once\n");
     if (l->kl_coef != 0)
@@ -78,7 +87,7 @@ static void explain_denominators(const struct clime_rl_options *o, struct clime_
 
 static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out) {
     const struct clime_learner_options *l = &o->learner;
-    explain_advantage(l, out);
+    explain_advantage(o, out);
     clime_buf_printf(out, "loss\n  logp = log softmax(logits / %g); old = %s\n", o->sampling.temperature,
                      clime_loss_needs_old(l) ? "the trainer's when training on the rollout begins" : "the server's");
     if (l->custom_loss)

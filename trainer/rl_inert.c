@@ -68,8 +68,6 @@ static const struct inert rows[] = {
     {"update-weight-mode", false, "full", "deltas are not implemented"},
     {"update-weight-buffer-size", false, NULL, "weights are streamed, there is no bucket"},
     /* algorithms */
-    {"lambd", false, "1", "there is no value function"},
-    {"value-clip", false, NULL, "there is no value function"},
     {"use-rollout-entropy", true, NULL, "entropy is measured in the step"},
     {"opd-type", false, "sglang|vllm", "the teacher is a server: --opd-teacher-url"},
     {"opd-teacher-load", false, "", "the teacher is a server: start one on that folder and give --opd-teacher-url"},

@@ -30,7 +30,7 @@ static const char rl_usage[] =
     "Options named --server-X (or --sglang-X, --vllm-X) go to the servers, --router-X to the router, that it starts.\n";
 
 struct given { /* options whose absence means "as another option" */
-    bool eps_clip_high, eps_clip_c, eval_temperature, eval_top_p, eval_top_k, eval_len, eval_ctx, eval_min,
+    bool eps_clip_high, eps_clip_c, critic_lr, eval_temperature, eval_top_p, eval_top_k, eval_len, eval_ctx, eval_min,
         eval_prompt_len;
     bool lr_decay, max_prompt, save_interval;
 };
@@ -165,7 +165,7 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
 
         {"Advantages", H, NULL, NULL, NULL, NULL},
         {"advantage-estimator", S, &o->advantage_estimator, "grpo", "NAME",
-         "grpo, gspo, cispo, reinforce_plus_plus, reinforce_plus_plus_baseline or rloo (docs/algorithms.md)"},
+         "grpo, gspo, cispo, ppo, reinforce_plus_plus, reinforce_plus_plus_baseline or rloo (docs/algorithms.md)"},
         {"disable-rewards-normalization", B, &l->disable_rewards_normalization, NULL, NULL,
          "the reward itself is the advantage"},
         {"disable-grpo-std-normalization", B, &l->disable_grpo_std_normalization, NULL, NULL,
@@ -173,7 +173,8 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"normalize-advantages", B, &l->normalize_advantages, NULL, NULL,
          "whiten over the trained tokens of a rollout; the two reinforce_plus_plus need it"},
         {"kl-coef", D, &l->kl_coef, "0", "C", "KL against the reference model, taken off the reward", 0, -1},
-        {"gamma", D, &l->gamma, "1", "G", "discount from token to token (reinforce_plus_plus)", 0, 1},
+        {"gamma", D, &l->gamma, "1", "G", "discount from token to token (ppo, reinforce_plus_plus)", 0, 1},
+        {"lambd", D, &l->lambd, "1", "L", "generalised advantage estimation (ppo)", 0, 1},
 
         {"custom-advantage-function-path", S, &o->custom_advantages, NULL, "FILE",
          "a shared library (trainer/plugin.h) whose `advantages` takes the estimator's place"},
@@ -191,6 +192,14 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
          "for one sample, all tries together; past it the sample has failed", 0.001, 0},
         {"opd-teacher-concurrency", I, &o->opd_teacher_concurrency, "32", "N", "requests in flight to the teacher", 1,
          1024},
+
+        {"Critic of ppo", H, NULL, NULL, NULL, NULL},
+        {"critic-load", S, &l->critic_load, NULL, "DIR",
+         "Hugging Face folder of its body, of the policy's shape; default the policy's initial weights"},
+        {"critic-lr", D, &l->critic_lr, NULL, "LR", "its learning rate; default --lr", 0, -1, NULL, &g->critic_lr},
+        {"value-clip", D, &l->value_clip, "0.2", "E", "its values move this far from the old ones at most", 0, -1},
+        {"num-critic-only-steps", I, &o->num_critic_only_steps, "0", "N",
+         "rollouts at the start that train only the critic", 0, -1},
 
         {"Loss", H, NULL, NULL, NULL, NULL},
         {"loss-type", C, &o->loss_type, "policy_loss", "policy_loss|custom_loss",
@@ -445,6 +454,10 @@ static enum clime_err check_algorithm(struct clime_rl_options *o, const struct g
         {est->must_whiten && !l->normalize_advantages, "needs --normalize-advantages, which is part of it"},
         {est->needs_peers && o->n_samples_per_prompt < 2, "compares a sample with others: --n-samples-per-prompt 2"},
         {l->gamma != 1 && !est->takes_gamma, "has one advantage for a whole sample: --gamma has no meaning for it"},
+        {l->lambd != 1 && !est->needs_critic, "has no critic: --lambd has no meaning for it"},
+        {o->num_critic_only_steps && !est->needs_critic,
+         "has no critic: --num-critic-only-steps has no meaning for it"},
+        {l->critic_load && !est->needs_critic, "has no critic: --critic-load has no meaning for it"},
         {l->disable_rewards_normalization && !est->takes_raw,
          "subtracts no group mean that --disable-rewards-normalization could leave out"},
     };
@@ -484,6 +497,7 @@ static enum clime_err check_algorithm(struct clime_rl_options *o, const struct g
 
 static void derive_learner(struct clime_rl_options *o, const struct given *g) {
     struct clime_learner_options *l = &o->learner;
+    if (!g->critic_lr) l->critic_lr = l->lr;
     l->correction.tis_mode = (enum clime_is_mode)(o->custom_tis ? CLIME_IS_ICEPOP : o->tis_mode);
     l->correction.tis_level = (enum clime_is_level)o->tis_level;
     l->correction.rs_level = (enum clime_is_level)o->rs_level;

@@ -71,7 +71,8 @@ struct clime_rl_options {
     int64_t eval_max_prompt_len;
     /* algorithm and optimizer */
     struct clime_learner_options learner;
-    int64_t ref_update_interval; /* rollouts; 0 = never */
+    int64_t ref_update_interval;   /* rollouts; 0 = never */
+    int64_t num_critic_only_steps; /* rollouts */
     const char *advantage_estimator, *custom_tis, *custom_rewards, *custom_advantages, *custom_loss;
     int loss_type;
     bool use_rollout_logprobs;

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/folder.h"
 #include "trainer/ledger/events.h"
@@ -87,16 +88,15 @@ void clime_rl_plans_free(struct clime_step_plan *plans, int n) {
 
 /* ---- one step ---- */
 
-static void add_train_metrics(struct clime_metrics_line *m, const struct clime_rl *rl,
-                              const struct clime_step_stats *s) {
-    clime_metrics_line_int(m, "train/step", s->step);
+static void add_policy_metrics(struct clime_metrics_line *m, const struct clime_learner_options *l,
+                               const struct clime_step_stats *s) {
     clime_metrics_line_add(m, "train/loss", s->loss);
     clime_metrics_line_add(m, "train/pg_loss", s->pg_loss);
-    if (clime_loss_needs_ref(&rl->o.learner)) clime_metrics_line_add(m, "train/kl_loss", s->kl_loss);
+    if (clime_loss_needs_ref(l)) clime_metrics_line_add(m, "train/kl_loss", s->kl_loss);
     clime_metrics_line_add(m, "train/entropy_loss", s->entropy);
     clime_metrics_line_add(m, "train/pg_clipfrac", s->clipfrac);
     clime_metrics_line_add(m, "train/ppo_kl", s->ppo_kl);
-    if (clime_loss_needs_old(&rl->o.learner)) {
+    if (clime_loss_needs_old(l)) {
         clime_metrics_line_add(m, "train/ois", s->ois);
         clime_metrics_line_add(m, "train/tis", s->tis);
         clime_metrics_line_add(m, "train/tis_abs", s->tis_abs);
@@ -104,16 +104,28 @@ static void add_train_metrics(struct clime_metrics_line *m, const struct clime_r
         clime_metrics_line_add(m, "train/rs_masked_fraction", s->rs_masked);
         clime_metrics_line_add(m, "train/rs_veto_fraction", s->rs_veto);
     }
-    if (rl->o.learner.use_opsm) clime_metrics_line_add(m, "train/opsm_clipfrac", s->opsm_clipfrac);
+    if (l->use_opsm) clime_metrics_line_add(m, "train/opsm_clipfrac", s->opsm_clipfrac);
     if (s->gap_tokens) clime_metrics_line_add(m, "train/train_rollout_logprob_abs_diff", s->gap_max);
     clime_metrics_line_int(m, "train/logprob_gap_tokens", s->gap_tokens);
     clime_metrics_line_add(m, "train/grad_norm", s->grad_norm);
     clime_metrics_line_add(m, "train/lr-pg_0", s->lr);
+    clime_metrics_line_int(m, "train/skipped", s->skipped);
+}
+
+static void add_train_metrics(struct clime_metrics_line *m, const struct clime_rl *rl,
+                              const struct clime_step_stats *s) {
+    clime_metrics_line_int(m, "train/step", s->step);
+    if (!s->critic_only) add_policy_metrics(m, &rl->o.learner, s);
+    if (rl->o.learner.estimator->needs_critic) {
+        clime_metrics_line_add(m, "train/value_loss", s->value_loss);
+        clime_metrics_line_add(m, "train/value_clipfrac", s->value_clipfrac);
+        clime_metrics_line_add(m, "train/critic-grad_norm", s->critic_norm);
+        clime_metrics_line_int(m, "train/critic-skipped", s->critic_skipped);
+    }
     clime_metrics_line_int(m, "train/global_batch_size", rl->o.global_batch_size);
     clime_metrics_line_int(m, "train/tokens", s->tokens);
     clime_metrics_line_int(m, "train/trained_tokens", s->trained_tokens);
     clime_metrics_line_int(m, "train/micro_batches", s->n_micro);
-    clime_metrics_line_int(m, "train/skipped", s->skipped);
 }
 
 static void add_train_times(struct clime_metrics_line *m, const struct clime_step_stats *s) {
@@ -122,6 +134,7 @@ static void add_train_times(struct clime_metrics_line *m, const struct clime_ste
     clime_metrics_line_add(m, "perf/forward_time", (double)s->forward_us / 1e6);
     clime_metrics_line_add(m, "perf/backward_time", (double)s->backward_us / 1e6);
     clime_metrics_line_add(m, "perf/ref_log_probs_time", (double)s->ref_us / 1e6);
+    if (s->critic_us) clime_metrics_line_add(m, "perf/critic_train_time", (double)s->critic_us / 1e6);
     clime_metrics_line_add(m, "perf/optimizer_time", (double)s->optimizer_us / 1e6);
     clime_metrics_line_add(m, "perf/actor_train_tok_per_s", us > 0 ? (double)s->tokens * 1e6 / (double)us : 0);
 }
@@ -172,12 +185,13 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
                                         .packing = &p->packing,
                                         .version = rl->step,
                                         .rollout_version = rl->step - rl->step % rl->o.num_steps_per_rollout,
-                                        .global_batch = p->global_batch};
+                                        .global_batch = p->global_batch,
+                                        .critic_only = p->rollout < rl->o.num_critic_only_steps};
     enum clime_err rc = clime_learner_step(rl->learner, &in, stats, e);
     if (rc) return rc;
     CHECK(stats->step == p->step);
     rl->step = p->step;
-    if (stats->skipped)
+    if (stats->skipped || stats->critic_skipped)
         clime_event(rl->ledger, rl->run.incarnation, "skip", "step %" PRId64 ": the gradient was not finite", p->step);
     return recorded->done ? compare_step(rl, p, recorded, stats, e) : record_step(rl, p, stats, e);
 }

@@ -68,6 +68,8 @@ void clime_estimates_free(struct clime_estimate *e, int n) {
     for (int i = 0; e && i < n; i++) {
         free(e[i].adv);
         free(e[i].old);
+        free(e[i].value);
+        free(e[i].ret);
     }
     free(e);
 }

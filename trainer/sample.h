@@ -58,10 +58,11 @@ struct clime_sample {
 /* What the algorithm said about a sample before its step. Recorded with the step, so that a step that runs again needs
  * neither the code nor the weights that made it. */
 struct clime_estimate {
-    float advantage; /* mean over its trained tokens; each token's own when adv is NULL */
-    float *adv;      /* [n_response] or NULL, owned */
-    float *old;      /* [n_response] the trainer's log-probabilities when training on the rollout began; NULL = the
-                        server's are taken; owned */
+    float advantage;    /* mean over its trained tokens; each token's own when adv is NULL */
+    float *adv;         /* [n_response] or NULL, owned */
+    float *old;         /* [n_response] the trainer's log-probabilities when training on the rollout began; NULL = the
+                           server's are taken; owned */
+    float *value, *ret; /* [n_response] the critic's values then, and what they are trained towards; NULL = no critic */
 };
 void clime_estimates_free(struct clime_estimate *e, int n); /* and the array; NULL is fine */
 

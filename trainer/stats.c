@@ -172,6 +172,10 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
     clime_metrics_line_add(m, "rollout/advantages", estimate->advantage);
     if (estimate->has_old) clime_metrics_line_add(m, "rollout/log_probs", estimate->log_probs);
     if (o->learner.use_opd) clime_metrics_line_add(m, "rollout/opd_reverse_kl", estimate->opd_reverse_kl);
+    if (estimate->has_values) {
+        clime_metrics_line_add(m, "rollout/values", estimate->values);
+        clime_metrics_line_add(m, "rollout/returns", estimate->returns);
+    }
     if (estimate->has_ref) {
         clime_metrics_line_add(m, "rollout/ref_log_probs", estimate->ref_log_probs);
         clime_metrics_line_add(m, "rollout/kl", estimate->kl);

@@ -95,8 +95,8 @@ def check_record(run_dir):
     lines = metrics(run_dir)
     steps = [m for m in lines if m["kind"] == "train"]
     assert [m["step"] for m in steps] == list(range(1, 17))
-    assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps if m["train/logprob_gap_tokens"])
-    assert all(m["train/logprob_gap_tokens"] > 0 for m in steps if m["step"] % 2 == 1)
+    assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps if m.get("train/logprob_gap_tokens"))
+    assert all(m["train/logprob_gap_tokens"] > 0 for m in steps if m["step"] % 2 == 1 and "train/pg_loss" in m)
     assert [m["eval/step"] for m in lines if m["kind"] == "eval"] == [0, 8, 16]
     db = sqlite3.connect(run_dir / "ledger.db")
     one = lambda sql: db.execute(sql).fetchone()[0]
@@ -244,6 +244,8 @@ def test_kill(model, undisturbed, victim, more):
 VARIANTS = {
     "reinforce_plus_plus": ["--normalize-advantages", "--gamma", "0.99", "--kl-coef", "0.1", "--kl-loss-type", "k3",
                             "--ref-update-interval", "2", "--use-tis", "--use-rs"],
+    "ppo": ["--gamma", "0.99", "--lambd", "0.9", "--num-critic-only-steps", "2", "--critic-lr", "1e-3", "--use-tis",
+            "--kl-coef", "0.05"],
     "gspo": ["--use-kl-loss", "--kl-loss-coef", "0.1", "--use-unbiased-kl", "--ref-update-interval", "1",
              "--get-mismatch-metrics", "--use-opsm"],
 }  # fmt: skip
@@ -255,8 +257,17 @@ def test_kill_with_an_algorithm(model, undisturbed, name):
     sha = run_whole(command(model, model / name, *more), model / f"{name}.log")
     assert sha != undisturbed[0]
     check_record(model / name)
-    lines = [m for m in metrics(model / name) if m["kind"] == "train"]
+    steps = [m for m in metrics(model / name) if m["kind"] == "train"]
+    lines = [m for m in steps if "train/pg_loss" in m]
     assert all(m["train/tis"] == 1 and m["train/tis_abs"] == 0 and m["train/rs_masked_fraction"] == 0 for m in lines)
+    if name == "ppo":  # the critic alone for two rollouts: the weights stay
+        db = sqlite3.connect(model / name / "ledger.db")
+        sha_of = dict(db.execute("SELECT version, sha256 FROM versions").fetchall())
+        db.close()
+        assert len(steps) - len(lines) == 4 and sha_of[0] == sha_of[4] != sha_of[6]
+        assert steps[0]["train/value_loss"] > 0 and all(m["train/critic-grad_norm"] > 0 for m in steps)
+    else:
+        assert lines == steps
     if name == "gspo":  # against the policy of a rollout before, which the second step has left
         kl = [m["train/kl_loss"] for m in lines]
         assert kl[0] == kl[2] == kl[4] == 0 and kl[1] != 0 and kl[3] != 0

@@ -44,6 +44,10 @@ def make_samples():
                         ref=f32([o + random.gauss(0, 0.8) for o in old]).tolist(),
                         entropy=f32([abs(random.gauss(0, 1)) for _ in range(n)]).tolist(),
                         adv=f32([random.gauss(0, 1)] * n).tolist()))  # fmt: skip
+    for s in out:
+        s["value"] = f32([random.gauss(0, 1) for _ in range(s["n"])]).tolist()
+        s["new_value"] = f32([v + random.gauss(0, 0.3) for v in s["value"]]).tolist()
+        s["ret"] = f32([random.gauss(0, 1) for _ in range(s["n"])]).tolist()
     old_token = out[4]["versions"].index(VERSION - 2)
     for i, s in enumerate(out):
         rng = random.Random(100 + i)  # apart, so that the other numbers stay what they were
@@ -82,12 +86,23 @@ def kl_term(kind, logp, ref, ratio=None):
 # ---- advantages ----
 
 
-def advantages(estimator, gamma=1.0, kl_coef=0.0, kl_type="k1", no_std=False, raw=False, whiten=False, opd_coef=0.0):
-    case = dict(estimator=estimator, gamma=gamma, kl_coef=kl_coef, kl_type=kl_type, no_std=no_std, raw=raw, whiten=whiten,
-                opd_coef=opd_coef)  # fmt: skip
+def gae(reward, kl, value, gamma, lambd, kl_coef):
+    """Over the trained tokens alone: kl and value are theirs; A_t is the sum of (gamma lambd)^l delta_{t+l}."""
+    n = len(value)
+    r = -kl_coef * kl
+    if n:
+        r[-1] += reward
+    delta = r + gamma * torch.cat([value[1:], torch.zeros(1, dtype=D)])[:n] - value
+    return torch.stack([sum((gamma * lambd) ** l * delta[t + l] for l in range(n - t)) for t in range(n)]) if n else value
+
+
+def advantages(estimator, gamma=1.0, lambd=1.0, kl_coef=0.0, kl_type="k1", no_std=False, raw=False, whiten=False,
+               opd_coef=0.0):  # fmt: skip
+    case = dict(estimator=estimator, gamma=gamma, lambd=lambd, kl_coef=kl_coef, kl_type=kl_type, no_std=no_std, raw=raw,
+                whiten=whiten, opd_coef=opd_coef)  # fmt: skip
     reward = torch.tensor([s["reward"] for s in SAMPLES], dtype=D)
     kl = kl_term(kl_type, padded("old"), padded("ref")) * MASK
-    per_token = estimator.startswith("reinforce")
+    per_token = estimator == "ppo" or estimator.startswith("reinforce")
     if not per_token:
         reward = reward - kl_coef * kl.sum(1)  # the return of the whole sample
     # of each group the rewards of its members; a member's is the mean over what it fanned out into
@@ -107,6 +122,9 @@ def advantages(estimator, gamma=1.0, kl_coef=0.0, kl_type="k1", no_std=False, ra
         elif estimator == "rloo":
             others = [x for m, x in members[s["group"]].items() if m != s["member"]]
             adv[i] = r - sum(others) / len(others) if others else 0.0
+        elif estimator == "ppo":
+            trained = MASK[i].bool()
+            adv[i, trained] = gae(r, kl[i, trained], padded("value")[i, trained], gamma, lambd, kl_coef)
         elif estimator == "reinforce_plus_plus_baseline":
             adv[i] = (r if raw else r - group.mean()) - kl_coef * kl[i]
         else:
@@ -208,6 +226,21 @@ def loss(estimator="grpo", eps_clip=0.2, eps_clip_high=0.28, eps_clip_c=None, kl
                 g_logp=flat(lp.grad, mask), g_entropy=flat(en.grad, mask))  # fmt: skip
 
 
+def value_loss(clip):
+    """The mean over members as in the policy's loss, of the worse of the two squared errors."""
+    v = padded("new_value").requires_grad_()
+    old, ret = padded("value"), padded("ret")
+    near = old + (v - old).clamp(-clip, clip)
+    token = torch.stack([(near - ret).square(), (v - ret).square()]).amax(0) * MASK
+    members = {}
+    for i, s in enumerate(SAMPLES):
+        members.setdefault((s["group"], s["member"]), []).append(i)
+    total = sum(token[m].sum() / MASK[m].sum().clamp(min=1) for m in members.values()) / 8
+    total.backward()
+    clipped = (((v - old).abs() > clip) * MASK).sum()
+    return dict(value_clip=clip, global_batch=8, loss=total.item(), clipped=clipped.item(), g=flat(v.grad, MASK))
+
+
 ADVANTAGES = [
     advantages("grpo"),
     advantages("grpo", no_std=True),
@@ -218,6 +251,9 @@ ADVANTAGES = [
     advantages("cispo", no_std=True, kl_coef=0.02, kl_type="low_var_kl"),
     advantages("rloo"),
     advantages("rloo", kl_coef=0.05, kl_type="k1"),
+    advantages("ppo"),
+    advantages("ppo", gamma=0.99, lambd=0.95, kl_coef=0.1, kl_type="k2"),
+    advantages("ppo", gamma=0.9, lambd=0.0, whiten=True),
     advantages("reinforce_plus_plus"),
     advantages("reinforce_plus_plus", gamma=0.9, kl_coef=0.1, kl_type="k2"),
     advantages("reinforce_plus_plus", gamma=0.95, kl_coef=0.05, kl_type="low_var_kl", whiten=True),
@@ -267,7 +303,7 @@ LOSSES = [
     loss(mask_offpolicy=True),
     loss("gspo", mask_offpolicy=True, reduction="token", **TIS),
 ]
-doc = dict(version=VERSION, samples=SAMPLES, advantages=ADVANTAGES, losses=LOSSES)
+doc = dict(version=VERSION, samples=SAMPLES, advantages=ADVANTAGES, losses=LOSSES, values=[value_loss(0.2), value_loss(0.05), value_loss(10.0)])
 
 
 def short(x):

@@ -15,6 +15,7 @@ static const struct clime_estimator *const table[] = {
     &clime_estimator_grpo,
     &clime_estimator_gspo,
     &clime_estimator_cispo,
+    &clime_estimator_ppo,
     &clime_estimator_reinforce_plus_plus,
     &clime_estimator_reinforce_plus_plus_baseline,
     &clime_estimator_rloo,
@@ -23,11 +24,6 @@ static const struct clime_estimator *const table[] = {
 const struct clime_estimator *clime_estimator_find(const char *name, struct clime_error *e) {
     for (size_t i = 0; i < CLIME_COUNT(table); i++)
         if (!strcmp(table[i]->name, name)) return table[i];
-    if (!strcmp(name, "ppo")) {
-        clime_fail(e, CLIME_ERR_INPUT,
-                   "--advantage-estimator ppo cannot be honoured: it needs a critic, and there is no value model");
-        return NULL;
-    }
     struct clime_buf b;
     clime_buf_init(&b, 4096);
     for (size_t i = 0; i < CLIME_COUNT(table); i++) clime_buf_printf(&b, "%s%s", i ? ", " : "", table[i]->name);

@@ -46,12 +46,14 @@ struct clime_estimator {
     bool needs_peers;  /* groups of one have no baseline */
     bool kl_per_token; /* takes the KL of the reward token by token; else it comes off the sample's reward */
     bool takes_gamma;  /* discounts within a sample */
+    bool needs_critic; /* reads s->value; --lambd, --value-clip and the --critic-* options are its */
     bool takes_std;    /* divides by the deviation, unless --disable-grpo-std-normalization */
     bool takes_raw;    /* subtracts a mean, unless --disable-rewards-normalization */
 };
 
 extern const struct clime_estimator clime_estimator_grpo, clime_estimator_gspo, clime_estimator_cispo,
-    clime_estimator_reinforce_plus_plus, clime_estimator_reinforce_plus_plus_baseline, clime_estimator_rloo;
+    clime_estimator_ppo, clime_estimator_reinforce_plus_plus, clime_estimator_reinforce_plus_plus_baseline,
+    clime_estimator_rloo;
 
 /* By name; NULL with *e set (CLIME_ERR_INPUT), which names those there are. */
 const struct clime_estimator *clime_estimator_find(const char *name, struct clime_error *e);
@@ -75,5 +77,10 @@ clime_policy_fn clime_policy_clip;
 
 /* Value of the clipped surrogate at the ratio r; *grad = its derivative by log r. */
 double clime_clip(const struct clime_learner_options *o, double r, double adv, double *grad, uint8_t *clipped);
+
+/* The critic's loss for n tokens (docs/algorithms.md): adds the sum of w times max((clip(v) - ret)^2, (v - ret)^2),
+ * clip keeping v within value_clip of the old value, to *loss; g[t] = its derivative by v[t]; counts the clipped. */
+void clime_value_loss(double value_clip, int n, const float *v, const float *old, const float *ret, const float *w,
+                      float *g, double *loss, double *clipped);
 
 #endif

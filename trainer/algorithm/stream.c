@@ -45,6 +45,8 @@ static int64_t fill_sample(const struct clime_sample *sm, const struct clime_est
             s->behave[k] = sm->logp ? sm->logp[j] : 0;
             s->old[k] = est && est->old ? est->old[j] : s->behave[k];
             s->adv[k] = !est ? 0 : est->adv ? est->adv[j] : est->advantage;
+            s->value[k] = est && est->value ? est->value[j] : 0;
+            s->ret[k] = est && est->ret ? est->ret[j] : 0;
             s->version[k] = sm->mixed_kv ? -1 : version;
         }
         n++;
@@ -75,7 +77,8 @@ void clime_stream_init(struct clime_stream *s, const struct clime_sample *const 
     size_t n = (size_t)s->n + 1; /* never zero-sized */
     s->row = xcalloc(n, sizeof *s->row);
     s->version = xcalloc(n, sizeof *s->version);
-    float **arrays[] = {&s->adv, &s->behave, &s->old, &s->ref, &s->w_pg, &s->w_kl, &s->w_ent, &s->w_ce};
+    float **arrays[] = {&s->adv, &s->behave, &s->old,  &s->ref,   &s->value,
+                        &s->ret, &s->w_pg,   &s->w_kl, &s->w_ent, &s->w_ce};
     for (size_t a = 0; a < CLIME_COUNT(arrays); a++) *arrays[a] = xcalloc(n, sizeof(float));
     for (int i = 0; i < n_samples; i++) fill_sample(samples[i], estimate ? &estimate[i] : NULL, oldest, s, s->first[i]);
     share_members(s, samples);
@@ -86,7 +89,7 @@ void clime_stream_free(struct clime_stream *s) {
     free(s->shared);
     free(s->row);
     free(s->version);
-    float *const arrays[] = {s->adv, s->behave, s->old, s->ref, s->w_pg, s->w_kl, s->w_ent, s->w_ce};
+    float *const arrays[] = {s->adv, s->behave, s->old, s->ref, s->value, s->ret, s->w_pg, s->w_kl, s->w_ent, s->w_ce};
     for (size_t a = 0; a < CLIME_COUNT(arrays); a++) free(arrays[a]);
     *s = (struct clime_stream){0};
 }

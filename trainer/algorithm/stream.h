@@ -28,6 +28,7 @@ struct clime_stream {
     float *old;      /* [n] under the policy that the ratio is taken against: behave, or the trainer's own number at the
                         start of the rollout's training where a correction compares the two */
     float *ref;      /* [n] under the reference model; filled only where a KL term needs it */
+    float *value, *ret;                /* [n] the critic's values before the rollout's training, and its targets */
     float *w_pg, *w_kl, *w_ent, *w_ce; /* [n] */
     int64_t *version; /* [n] weight version that sampled the token; -1 = leave out of the gap (kept KV) */
 };

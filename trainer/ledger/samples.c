@@ -251,8 +251,10 @@ static enum clime_err read_floats(struct clime_stmt *q, const struct clime_sampl
 static enum clime_err read_estimate(struct clime_stmt *q, const struct clime_sample *s, struct clime_estimate *out,
                                     struct clime_error *e) {
     *out = (struct clime_estimate){.advantage = (float)clime_db_get_real(q)};
-    enum clime_err rc = read_floats(q, s, &out->adv, e);
-    return rc ? rc : read_floats(q, s, &out->old, e);
+    float **const arrays[] = {&out->adv, &out->old, &out->value, &out->ret};
+    enum clime_err rc = CLIME_OK;
+    for (size_t i = 0; i < CLIME_COUNT(arrays) && !rc; i++) rc = read_floats(q, s, arrays[i], e);
+    return rc;
 }
 
 /* Collects the rows of q, whose columns are COLUMNS and then, when estimate is not NULL, those of the estimate. */
@@ -314,10 +316,10 @@ enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct cli
 
 enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out,
                                      struct clime_estimate **estimate, int *n, struct clime_error *e) {
-    struct clime_stmt *q =
-        clime_db_stmt(db, "SELECT " COLUMNS ", t.advantage, t.advantages, t.old_logp FROM step_samples t"
-                          " JOIN samples s ON s.id = t.sample_id JOIN groups g ON g.id = s.group_id WHERE t.step = ? "
-                          "ORDER BY t.position");
+    struct clime_stmt *q = clime_db_stmt(
+        db, "SELECT " COLUMNS ", t.advantage, t.advantages, t.old_logp, t.old_values, t.returns FROM step_samples t"
+            " JOIN samples s ON s.id = t.sample_id JOIN groups g ON g.id = s.group_id WHERE t.step = ? "
+            "ORDER BY t.position");
     clime_db_int(q, step);
     return collect(q, out, estimate, n, e);
 }

@@ -153,6 +153,10 @@ static const char *const migrations[] = {
 
     "ALTER TABLE samples ADD COLUMN teacher_logp BLOB;" /* f32[n_response]; NULL: no teacher was asked */
     "PRAGMA user_version = 4;",
+
+    "ALTER TABLE step_samples ADD COLUMN old_values BLOB;" /* f32[n_response] of the critic; NULL: there is none */
+    "ALTER TABLE step_samples ADD COLUMN returns BLOB;"    /* f32[n_response] what it is trained towards */
+    "PRAGMA user_version = 5;",
 };
 
 int clime_schema_version(void) {

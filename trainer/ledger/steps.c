@@ -44,14 +44,16 @@ static enum clime_err choose_one(struct clime_db *db, const struct clime_step_pl
     for (int i = 0; i < p->n && !rc; i++) {
         const struct clime_estimate *s = &p->estimate[i];
         size_t bytes = (size_t)p->samples[i]->n_response * sizeof(float);
-        q = clime_db_stmt(db, "INSERT INTO step_samples(step, position, sample_id, advantage, advantages, old_logp)"
-                              " VALUES(?, ?, ?, ?, ?, ?)");
+        q = clime_db_stmt(db, "INSERT INTO step_samples(step, position, sample_id, advantage, advantages, old_logp,"
+                              " old_values, returns) VALUES(?, ?, ?, ?, ?, ?, ?, ?)");
         clime_db_int(q, p->step);
         clime_db_int(q, i);
         clime_db_int(q, p->samples[i]->row_id);
         clime_db_real(q, (double)s->advantage);
         put_floats(q, s->adv, bytes);
         put_floats(q, s->old, bytes);
+        put_floats(q, s->value, bytes);
+        put_floats(q, s->ret, bytes);
         rc = clime_db_run(q, NULL, e);
     }
     return rc;

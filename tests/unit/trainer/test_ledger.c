@@ -150,6 +150,8 @@ static enum clime_err choose_rollout(struct fixture *f, int64_t rollout, struct 
         p.estimate[i].old = xcalloc((size_t)p.samples[i]->n_response, sizeof(float));
         p.estimate[i].adv[1] = 0.7f;
         p.estimate[i].old[1] = -1e-30f;
+        p.estimate[i].ret = xcalloc((size_t)p.samples[i]->n_response, sizeof(float));
+        p.estimate[i].ret[0] = 2.5f;
     }
     int32_t *lengths = xcalloc((size_t)p.n, sizeof *lengths);
     for (int i = 0; i < p.n; i++) lengths[i] = p.samples[i]->n_prompt + p.samples[i]->n_response;
@@ -234,6 +236,7 @@ static void test_sample_belongs_to_one_step(void **state) {
     assert_int_equal(p.packing.n_micro, 4); /* samples of 5 tokens, cap 12 */
     assert_true(p.estimate[3].advantage == 0.1f * 3.0f);
     assert_true(p.estimate[3].adv[1] == 0.7f && p.estimate[3].old[1] == -1e-30f);
+    assert_true(p.estimate[3].ret[0] == 2.5f && p.estimate[3].value == NULL);
     assert_null(p.estimate[2].adv);
     assert_null(p.estimate[2].old);
     assert_false(r.done);

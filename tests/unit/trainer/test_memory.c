@@ -70,8 +70,9 @@ static void start(struct clime_learner *l) {
 }
 
 static void make(struct clime_learner *l, struct clime_memory_plan *p) {
-    struct clime_train_options t = {.max_rows = 300, .max_seqs = 300, .recompute = l->opts.recompute};
-    clime_memory_plan_make(l->model, &t, NULL, l->opts.optimizer_cpu_offload, p);
+    struct clime_memory_users u = {.policy = {.max_rows = 300, .max_seqs = 300, .recompute = l->opts.recompute},
+                                   .offload = l->opts.optimizer_cpu_offload};
+    clime_memory_plan_make(l->model, &u, p);
 }
 
 static void says_what_is_taken(void **state) {
