@@ -60,7 +60,6 @@ static const struct inert rows[] = {
     {"log-probs-chunk-size", false, NULL, "logits are made in chunks that the memory plan chooses"},
     {"log-probs-max-tokens-per-gpu", false, NULL, "no extra forward computes log-probabilities"},
     {"data-pad-size-multiplier", false, NULL, "packed rows are not padded"},
-    {"no-save-optim", true, "", "checkpoints hold the moments, so that a run resumes exactly"},
     {"async-save", true, "", LATER ": a checkpoint is complete before the next step"},
     {"start-rollout-id", false, "", "a run resumes by itself from its run folder"},
     {"ref-ckpt-step", false, "", "--ref-load names a folder"},

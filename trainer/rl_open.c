@@ -255,7 +255,7 @@ static void abort_predecessors_requests(struct clime_rl *rl) {
 
 enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc;
-    rl->published = -1;
+    rl->published = rl->exported = -1;
     clime_progress_begin(&rl->progress);
     clime_http_client_global_init();
     rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);

@@ -53,6 +53,10 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"save-hf", S, &o->save_hf, NULL, "DIR",
          "Hugging Face folder at every checkpoint, {rollout_id} replaced; default: only at the end, hf/ of the run "
          "folder"},
+        {"no-save-optim", B, &o->no_save_optim, NULL, NULL,
+         "write no checkpoints, which hold the optimizer's state, only Hugging Face folders; a restart runs every step "
+         "of "
+         "the record again from the initial weights, to the same bits"},
         {"replay", S, &o->replay, NULL, "RUN",
          "train on the stored samples of another run folder, step by step as recorded, generating nothing; with the "
          "options "
@@ -524,6 +528,7 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
     static const char *const not [] = {"run",
                                        "save",
                                        "save-interval",
+                                       "no-save-optim",
                                        "save-hf",
                                        "replay",
                                        "explain",

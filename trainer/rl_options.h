@@ -39,6 +39,7 @@ struct clime_rl_options {
     /* run folder, model, checkpoints */
     const char *run, *hf_checkpoint, *ref_load, *load, *save, *save_hf;
     int64_t save_interval;
+    bool no_save_optim;
     bool explain;
     const char *replay; /* another run's folder */
     /* data */

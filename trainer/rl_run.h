@@ -31,7 +31,8 @@ struct clime_rl {
     int64_t step;            /* optimizer steps done = the version of the learner's weights */
     bool offloaded;          /* the servers' KV memory is released, until the next publish */
     int64_t published;       /* version the fleet serves, -1 = none */
-    void *kept; /* --async: those weights, in host memory; a server that restarts during a step gets them */
+    void *kept;       /* --async: those weights, in host memory; a server that restarts during a step gets them */
+    int64_t exported; /* version that --save-hf was written of last, -1 = none */
 
     struct clime_ledger *ledger;
     struct clime_tokenizer *tokenizer;
@@ -101,7 +102,8 @@ enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_erro
 /* Gives the fleet the current weights, unless it has them. */
 enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
 
-/* Writes a checkpoint of the current step, with --save-hf also a Hugging Face folder, and then its row. */
+/* Writes a checkpoint of the current step, with --save-hf also a Hugging Face folder, and then its row; with
+ * --no-save-optim only the folder. */
 enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);
 
 /* rl_step.c */

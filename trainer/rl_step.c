@@ -275,13 +275,14 @@ enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e) {
     int64_t t0 = clime_now_us();
     char *dir = xasprintf("%s/step_%08" PRId64, rl->checkpoint_dir, rl->step);
     clime_progress_live(&rl->progress, "checkpoint of step %" PRId64, rl->step);
-    enum clime_err rc = clime_learner_save(rl->learner, dir, e);
-    if (!rc && rl->o.save_hf) {
+    enum clime_err rc = rl->o.no_save_optim ? CLIME_OK : clime_learner_save(rl->learner, dir, e);
+    if (!rc && rl->o.save_hf && rl->exported != rl->step) {
         char *hf = with_rollout(rl->o.save_hf, rl->rollouts_done - 1);
         rc = clime_learner_export(rl->learner, hf, e);
         free(hf);
+        rl->exported = rl->step;
     }
-    if (!rc) rc = clime_checkpoint_put(rl->ledger, rl->step, dir, e);
+    if (!rc && !rl->o.no_save_optim) rc = clime_checkpoint_put(rl->ledger, rl->step, dir, e);
     free(dir);
     rl->time.save_us = clime_now_us() - t0;
     return rc;

@@ -163,6 +163,22 @@ def test_damaged_checkpoints_are_passed_over(model, undisturbed):
     check_record(run_dir)
 
 
+def test_no_save_optim(model, undisturbed):
+    """No checkpoints: killed late, the run goes back to its initial weights and comes to the same ones."""
+    words = command(model, model / "bare", "--no-save-optim", "--save-hf", str(model / "bare-hf-{rollout_id}"))
+    p = start(words, model / "bare.log")
+    deadline = time.monotonic() + LIMIT
+    while not (model / "bare-hf-5" / "config.json").exists():  # the second of three
+        assert p.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    p.kill()
+    p.wait()
+    assert run_whole(words, model / "bare.log") == undisturbed[0]
+    assert not list((model / "bare" / "checkpoints").iterdir()) and (model / "bare-hf-7" / "config.json").exists()
+    db = sqlite3.connect(model / "bare" / "ledger.db")
+    assert "from the initial weights" in db.execute("SELECT detail FROM events WHERE kind = 'recover'").fetchone()[0]
+
+
 def last_sign(run_dir, log):
     """When the run last wrote anything: to its ledger, its metrics or the screen."""
     times = [os.stat(log).st_mtime]
