@@ -68,7 +68,7 @@ static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, 
         clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);
         return rc;
     }
-    clime_rl_writing(rl);
+    if (rl->fleet) clime_rl_writing(rl);
     rc = clime_rl_run_steps(rl, plans, last, e);
     clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);
     rl->time.train_us = clime_now_us() - t0;
@@ -123,7 +123,8 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
     struct clime_rollout r = {0};
     struct clime_step_stats last = {0};
     int64_t t0 = clime_now_us();
-    enum clime_err rc = clime_rollout_generate(&c, rl->rollouts_done, rl->published, &r, e);
+    enum clime_err rc = rl->o.load_rollouts ? clime_rl_load_rollout(rl, &r, e)
+                                            : clime_rollout_generate(&c, rl->rollouts_done, rl->published, &r, e);
     if (rc) return rc;
     rl->time.wait_us = r.time_us;
     if (!(rc = train(rl, &r, &last, e)) && !(rc = clime_rl_publish(rl, e))) {
@@ -167,7 +168,8 @@ static enum clime_err replay(struct clime_rl *rl, struct clime_error *e) {
 static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc;
     if (rl->o.replay) return replay(rl, e);
-    if ((rc = clime_rl_recover(rl, e)) || (rc = clime_rl_open_client(rl, e))) return rc;
+    if (rl->o.rollout_only) return clime_rl_rollouts_only(rl, e);
+    if ((rc = clime_rl_recover(rl, e)) || (rl->fleet && (rc = clime_rl_open_client(rl, e)))) return rc;
     while (rl->rollouts_done < rl->num_rollout) {
         if (!rl->o.async && (rc = clime_rl_evaluate_if_due(rl, e))) return rc;
         if ((rc = rl->o.async ? clime_rl_async_rollout(rl, e) : one_rollout(rl, e))) return rc;

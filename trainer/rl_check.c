@@ -1,5 +1,7 @@
 /* Which options of sampling and asynchronous training go together. Called by the parser of rl, pure.
  * Invariant: what cannot be honoured is refused with the reason, before anything is opened. */
+#include <string.h>
+
 #include "trainer/filter.h"
 #include "trainer/fleet.h"
 #include "trainer/rl_options.h"
@@ -64,7 +66,35 @@ enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct
         (long long)o->max_staleness, (long long)least);
 }
 
+/* Half a run has nothing to do for the other half's options. */
+static enum clime_err check_halves(const struct clime_rl_options *o, struct clime_error *e) {
+    if (o->train_only && !o->load_rollouts)
+        return clime_fail(e, CLIME_ERR_INPUT, "--debug-train-only needs --load-debug-rollout-data");
+    if (o->load_rollouts && (o->rollout_only || o->replay || o->async || o->partial_rollout || o->colocate))
+        return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data generates nothing: not with %s",
+                          o->rollout_only      ? "--debug-rollout-only"
+                          : o->replay          ? "--replay"
+                          : o->async           ? "--async"
+                          : o->partial_rollout ? "--partial-rollout"
+                                               : "--colocate");
+    if (o->load_rollouts && !strcmp(o->load_rollouts, o->run))
+        return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data %s is the run folder itself", o->run);
+    if (o->load_rollouts && o->eval_interval)
+        return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data starts no server: not with --eval-interval");
+    if (o->load_rollouts && o->learner.mask_offpolicy)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--load-debug-rollout-data: the tokens are of no known version, "
+                          "--mask-offpolicy-in-partial-rollout would leave none");
+    if (o->rollout_only && (o->replay || o->async || o->colocate))
+        return clime_fail(e, CLIME_ERR_INPUT, "--debug-rollout-only trains nothing: not with %s",
+                          o->replay  ? "--replay"
+                          : o->async ? "--async"
+                                     : "--colocate");
+    return CLIME_OK;
+}
+
 enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e) {
     enum clime_err rc = check_async(o, e);
+    if (!rc) rc = check_halves(o, e);
     return rc ? rc : check_sampling(o, e);
 }

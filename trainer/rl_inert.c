@@ -108,8 +108,8 @@ static const struct inert rows[] = {
     /* logging */
     {"use-wandb", true, "", "metrics go to metrics.jsonl in the run folder"},
     {"use-tensorboard", true, "", "metrics go to metrics.jsonl in the run folder"},
-    {"debug-rollout-only", true, "", LATER},
-    {"debug-train-only", true, "", LATER},
+    {"save-debug-rollout-data", false, "",
+     "the run folder's ledger holds every rollout: give the folder to --load-debug-rollout-data"},
     {"ci-test", true, NULL, "the gap is measured in every step"},
     /* model shape, repeated in slime's scripts */
     {"swiglu", true, NULL, SHAPE},

@@ -23,6 +23,7 @@
 #include "trainer/generate.h"
 #include "trainer/ledger/copy.h"
 #include "trainer/ledger/events.h"
+#include "trainer/ledger/import.h"
 #include "trainer/reward/reward.h"
 #include "trainer/rl_run.h"
 
@@ -212,12 +213,22 @@ static enum clime_err copy_record(const char *from, const char *to, const char *
     return rc;
 }
 
+static enum clime_err import_rollouts(const char *from, const char *to, struct clime_error *e) {
+    char *path = xasprintf("%s/ledger.db", from);
+    enum clime_err rc = clime_ledger_import(to, path, e);
+    if (rc) clime_error_prefix(e, "--load-debug-rollout-data");
+    free(path);
+    return rc;
+}
+
 static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
     char name[32];
     const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
     char *path = xasprintf("%s/ledger.db", rl->o.run);
     snprintf(name, sizeof name, "%012" PRIx64, clime_hash64(words, 2) >> 16);
-    enum clime_err rc = rl->o.replay ? copy_record(rl->o.replay, path, name, e) : CLIME_OK;
+    enum clime_err rc = rl->o.replay          ? copy_record(rl->o.replay, path, name, e)
+                        : rl->o.load_rollouts ? import_rollouts(rl->o.load_rollouts, path, e)
+                                              : CLIME_OK;
     if (!rc) rc = clime_ledger_open(path, &rl->ledger, e);
     if (!rc) rc = clime_run_begin(rl->ledger, name, (uint64_t)rl->o.rollout_seed, rl->o.options_json, &rl->run, e);
     if (!rc) rc = compare_options(rl->run.options, rl->o.options_json, e);
@@ -238,7 +249,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .share = rl->o.colocate && !rl->o.evaluate,
                                     .transport =
                                         rl->o.async ? CLIME_TRANSPORT_HTTP : (enum clime_transport)rl->o.transport,
-                                    .serve_folder = rl->o.evaluate,
+                                    .serve_folder = rl->o.evaluate || rl->o.rollout_only,
                                     .server_args = &rl->o.server_args,
                                     .router_args = &rl->o.router_args,
                                     .ledger = rl->ledger,
@@ -266,11 +277,11 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     if ((rc = open_hooks(rl, e))) return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e))) return rc;
-    if (rl->o.replay) return open_learner(rl, e);
+    if (rl->o.replay || rl->o.load_rollouts) return open_learner(rl, e);
     bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
     if ((learner_first && (rc = open_learner(rl, e))) || (rc = open_fleet(rl, e))) return rc;
     abort_predecessors_requests(rl);
-    return rl->o.evaluate || learner_first ? CLIME_OK : open_learner(rl, e);
+    return rl->o.evaluate || rl->o.rollout_only || learner_first ? CLIME_OK : open_learner(rl, e);
 }
 
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) {

@@ -61,6 +61,13 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
          "train on the stored samples of another run folder, step by step as recorded, generating nothing; with the "
          "options "
          "of that run and a run folder of its own. Every loss, gradient norm and SHA-256 must be the same"},
+        {"debug-rollout-only", B, &o->rollout_only, NULL, NULL,
+         "rollouts of --hf-checkpoint's weights, scored and stored; nothing is trained and no learner is opened", 0, 0,
+         "rollout-only"},
+        {"load-debug-rollout-data", S, &o->load_rollouts, NULL, "RUN",
+         "train on the rollouts of another run folder, one after the other, with the options of this one; no server is "
+         "started. Their tokens count as of no known version"},
+        {"debug-train-only", B, &o->train_only, NULL, NULL, "the same; needs --load-debug-rollout-data"},
         {"explain", B, &o->explain, NULL, NULL,
          "print the loss, its denominators, inert options and the memory plan, and stop"},
 
@@ -531,6 +538,8 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "no-save-optim",
                                        "save-hf",
                                        "replay",
+                                       "load-debug-rollout-data",
+                                       "debug-train-only",
                                        "explain",
                                        "num-rollout",
                                        "num-epoch",

@@ -41,7 +41,8 @@ struct clime_rl_options {
     int64_t save_interval;
     bool no_save_optim;
     bool explain;
-    const char *replay; /* another run's folder */
+    const char *replay, *load_rollouts; /* another run's folder */
+    bool rollout_only, train_only;
     /* data */
     const char *prompt_data, *input_key, *label_key, *metadata_key, *tool_key, *apply_chat_template_kwargs;
     bool apply_chat_template, rollout_shuffle;

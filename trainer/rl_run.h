@@ -2,6 +2,7 @@
  *
  *   rl.c          main and the loop, phase by phase
  *   rl_async.c    the loop of --async
+ *   rl_debug.c    half a run: rollouts without training, training without rollouts
  *   rl_open.c     opening and closing, the run folder and its lock
  *   rl_step.c     from a rollout to steps, one step, weights to the fleet, checkpoints
  *   recover.c     bringing the weights to where the ledger says the run was
@@ -72,6 +73,12 @@ enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout 
  * --update-weights-interval adds; a function of q, so that a restart samples with the same. */
 int64_t clime_rl_version_of(const struct clime_rl *rl, int64_t rollout);
 enum clime_err clime_rl_async_rollout(struct clime_rl *rl, struct clime_error *e); /* the next one: taken, trained on */
+
+/* rl_debug.c */
+enum clime_err clime_rl_rollouts_only(struct clime_rl *rl,
+                                      struct clime_error *e); /* the whole of --debug-rollout-only */
+/* The next rollout of --load-debug-rollout-data. */
+enum clime_err clime_rl_load_rollout(struct clime_rl *rl, struct clime_rollout *r, struct clime_error *e);
 
 /* rl_step.c */
 /* Advantages over the whole rollout, the split into steps, their packing; recorded in one durable transaction. *plans

@@ -72,7 +72,7 @@ enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *
         clime_metrics_line_int(&m, "rollout/step", r->id);
         clime_rollout_stats_add(&m, &rl->o, r, rl->step, &stats);
         const char *line = clime_metrics_line_end(&m);
-        rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout, line, e);
+        rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout || rl->o.load_rollouts, line, e);
         if (!rc) clime_metrics_log_append(rl->log, line);
     }
     clime_metrics_line_free(&m);
@@ -228,7 +228,7 @@ enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_erro
 }
 
 enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
-    if (rl->published == rl->step) return CLIME_OK;
+    if (rl->published == rl->step || !rl->fleet) return CLIME_OK;
     struct clime_push push = {.version = rl->step,
                               .model = clime_learner_model(rl->learner),
                               .timeout_us = PUSH_TIMEOUT_US,

@@ -151,6 +151,22 @@ static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_op
     if (o->max_staleness >= 0) clime_metrics_line_int(m, "rollout/staleness/reset_samples", r->n_reset);
 }
 
+/* What the learner made of the samples. */
+static void add_estimate(struct clime_metrics_line *m, const struct clime_rl_options *o,
+                         const struct clime_estimate_stats *estimate) {
+    clime_metrics_line_add(m, "rollout/advantages", estimate->advantage);
+    if (estimate->has_old) clime_metrics_line_add(m, "rollout/log_probs", estimate->log_probs);
+    if (o->learner.use_opd) clime_metrics_line_add(m, "rollout/opd_reverse_kl", estimate->opd_reverse_kl);
+    if (estimate->has_values) {
+        clime_metrics_line_add(m, "rollout/values", estimate->values);
+        clime_metrics_line_add(m, "rollout/returns", estimate->returns);
+    }
+    if (estimate->has_ref) {
+        clime_metrics_line_add(m, "rollout/ref_log_probs", estimate->ref_log_probs);
+        clime_metrics_line_add(m, "rollout/kl", estimate->kl);
+    }
+}
+
 void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl_options *o,
                              const struct clime_rollout *r, int64_t version,
                              const struct clime_estimate_stats *estimate) {
@@ -169,17 +185,7 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
     }
     clime_metrics_line_add(m, "rollout/raw_reward", clime_mean_reward(r->samples, r->n));
     add_parts(m, r);
-    clime_metrics_line_add(m, "rollout/advantages", estimate->advantage);
-    if (estimate->has_old) clime_metrics_line_add(m, "rollout/log_probs", estimate->log_probs);
-    if (o->learner.use_opd) clime_metrics_line_add(m, "rollout/opd_reverse_kl", estimate->opd_reverse_kl);
-    if (estimate->has_values) {
-        clime_metrics_line_add(m, "rollout/values", estimate->values);
-        clime_metrics_line_add(m, "rollout/returns", estimate->returns);
-    }
-    if (estimate->has_ref) {
-        clime_metrics_line_add(m, "rollout/ref_log_probs", estimate->ref_log_probs);
-        clime_metrics_line_add(m, "rollout/kl", estimate->kl);
-    }
+    if (estimate) add_estimate(m, o, estimate);
     clime_metrics_line_add(m, "rollout/rollout_log_probs", logp / (double)tokens);
     clime_metrics_line_add(m, "rollout/truncated_ratio", (double)truncated / r->n);
     clime_metrics_line_add(m, "rollout/prefix_cache_hit_rate", (double)cached / (double)prompt);

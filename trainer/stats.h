@@ -17,7 +17,7 @@ void clime_length_stats_add(struct clime_metrics_line *m, const char *prefix, co
 /* Adds the figures of a finished rollout: raw_reward, the parts of a weighted sum, advantages, response_len,
  * truncated_ratio, repetition_frac, zero_std/count_R (groups whose rewards are all R), log-probabilities (those of
  * trainer and reference where they were made, and the KL in the reward), prefix cache, dropped groups by reason, and
- * where samples may be older than the weights (`version` is trained on), how old. */
+ * where samples may be older than the weights (`version` is trained on), how old. estimate NULL: nothing is trained. */
 void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl_options *o,
                              const struct clime_rollout *r, int64_t version,
                              const struct clime_estimate_stats *estimate);

@@ -356,3 +356,39 @@ def test_async_refuses_what_it_cannot_do(model):
     ]:
         assert says in fails(command(model, model / "refused", *more), model / "refused.log"), says
         os.remove(model / "refused.log")
+
+
+def test_rollouts_only_then_training_only(model):
+    """Rollouts without training, cut off and resumed; then training on them: with one rollout it is the usual run."""
+    source, log = model / "rollouts", model / "rollouts.log"
+    words = command(model, source, "--debug-rollout-only", num_rollout=3)
+    p = start(words, log)
+    wait_watching(p, source, log, 0.15)
+    p.kill()
+    p.wait()
+    p = start(words, log)
+    assert p.wait(timeout=LIMIT) == 0, open(log).read()[-2000:]
+    assert [m["rollout"] for m in rollouts(source)] == [0, 1, 2]
+    assert query(source, "SELECT count(*) FROM steps") == [(0,)] and not (source / "hf").exists()
+    assert query(source, "SELECT ended_in, count(*) FROM groups WHERE state = 'done' GROUP BY 1") == [(0, 6), (1, 6), (2, 6)]
+    assert query(source, "SELECT DISTINCT versions LIKE '[[0,%' FROM samples") == [(1,)]
+
+    one = run_whole(command(model, model / "one", num_rollout=1), model / "one.log")
+    load = ["--debug-train-only", "--load-debug-rollout-data", str(source)]
+    words = command(model, model / "trained", *load, num_rollout=1, eval_interval=0)
+    assert run_whole(words, model / "trained.log") == one
+    words = command(model, model / "trained", *load, num_rollout=3, eval_interval=0)
+    log = model / "trained-3.log"
+    p = start(words, log)
+    wait_watching(p, model / "trained", log, 0.1)
+    p.kill()
+    p.wait()
+    sha = run_whole(words, log)
+    assert sha != one and not (model / "trained" / "logs").exists()
+    check_ledger(model / "trained", rollouts=3)
+    words = command(model, model / "trained-again", *load, num_rollout=3, eval_interval=0)
+    assert run_whole(words, model / "trained-again.log") == sha
+    words = command(model, model / "trained", *load, num_rollout=4, eval_interval=0)
+    assert "rollout 3 has 0 samples there, here a rollout has 24" in fails(words, model / "trained-4.log")
+    words = command(model, model / "halves", "--debug-train-only")
+    assert "needs --load-debug-rollout-data" in fails(words, model / "halves.log")

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "trainer/ledger/metrics.h"
 
 static const char *const cause_names[] = {"failed", "filter", "surplus"};
 
@@ -84,6 +85,13 @@ enum clime_err clime_group_drop(struct clime_ledger *l, int64_t id, int64_t roll
     return clime_ledger_write(l, drop_group, &d, false, e);
 }
 
+static enum clime_err close_others(struct clime_db *db, int64_t rollout, struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "UPDATE groups SET state = 'dropped', ended_in = ?, cause = 'surplus' WHERE state = 'open'");
+    clime_db_int(q, rollout);
+    return clime_db_run(q, NULL, e);
+}
+
 enum clime_err clime_groups_end(struct clime_db *db, int64_t rollout, int64_t first, int64_t last, bool keep_open,
                                 struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(
@@ -93,10 +101,34 @@ enum clime_err clime_groups_end(struct clime_db *db, int64_t rollout, int64_t fi
     clime_db_int(q, first);
     clime_db_int(q, last);
     enum clime_err rc = clime_db_run(q, NULL, e);
-    if (rc || keep_open) return rc;
-    q = clime_db_stmt(db, "UPDATE groups SET state = 'dropped', ended_in = ?, cause = 'surplus' WHERE state = 'open'");
-    clime_db_int(q, rollout);
-    return clime_db_run(q, NULL, e);
+    return rc || keep_open ? rc : close_others(db, rollout, e);
+}
+
+struct use {
+    int64_t rollout;
+    struct clime_sample *const *samples;
+    int n;
+    bool keep_open;
+    const char *line;
+};
+
+static enum clime_err use(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct use *u = arg;
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < u->n && !rc; i++) {
+        struct clime_stmt *q = clime_db_stmt(db, "UPDATE groups SET state = 'done', ended_in = ? WHERE id = ?");
+        clime_db_int(q, u->rollout);
+        clime_db_int(q, u->samples[i]->group);
+        rc = clime_db_run(q, NULL, e);
+    }
+    if (!rc && !u->keep_open) rc = close_others(db, u->rollout, e);
+    return rc ? rc : clime_metrics_insert(db, "rollout", u->rollout + 1, u->line, e);
+}
+
+enum clime_err clime_groups_use(struct clime_ledger *l, int64_t rollout, struct clime_sample *const *samples, int n,
+                                bool keep_open, const char *metrics_line, struct clime_error *e) {
+    struct use u = {rollout, samples, n, keep_open, metrics_line};
+    return clime_ledger_write(l, use, &u, true, e);
 }
 
 enum clime_err clime_groups_next(struct clime_db *db, int64_t *next, struct clime_error *e) {
@@ -127,5 +159,11 @@ enum clime_err clime_groups_dropped(struct clime_db *db, int64_t rollout, struct
         snprintf(c->reason, sizeof c->reason, "%s", reason ? reason : "");
         c->n = (int)clime_db_get_int(q);
     }
+    return clime_db_done(q, e);
+}
+
+enum clime_err clime_groups_rollouts(struct clime_db *db, int64_t *n, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT ifnull(max(ended_in) + 1, 0) FROM groups WHERE state = 'done'");
+    *n = clime_db_row(q) ? clime_db_get_int(q) : 0;
     return clime_db_done(q, e);
 }

@@ -33,6 +33,14 @@ enum clime_err clime_group_drop(struct clime_ledger *l, int64_t id, int64_t roll
 enum clime_err clime_groups_end(struct clime_db *db, int64_t rollout, int64_t first, int64_t last, bool keep_open,
                                 struct clime_error *e);
 
+/* A rollout that no step uses (--debug-rollout-only): the groups of its samples are done, the others as above; and its
+ * line of metrics, under step rollout + 1. One transaction. */
+enum clime_err clime_groups_use(struct clime_ledger *l, int64_t rollout, struct clime_sample *const *samples, int n,
+                                bool keep_open, const char *metrics_line, struct clime_error *e);
+
+/* How many rollouts have used groups. */
+enum clime_err clime_groups_rollouts(struct clime_db *db, int64_t *n, struct clime_error *e);
+
 /* The number that the next group gets. */
 enum clime_err clime_groups_next(struct clime_db *db, int64_t *next, struct clime_error *e);
 

@@ -298,6 +298,14 @@ enum clime_err clime_samples_open(struct clime_db *db, struct clime_sample ***ou
     return collect(q, out, NULL, n, e);
 }
 
+enum clime_err clime_samples_open_in(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
+                                     struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM groups g JOIN samples s ON s.group_id = g.id"
+                                             " WHERE g.state = 'open' AND g.rollout = ? ORDER BY s.group_id, s.member");
+    clime_db_int(q, rollout);
+    return collect(q, out, NULL, n, e);
+}
+
 enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct clime_sample **out,
                                  struct clime_error *e) {
     struct clime_sample **list;

@@ -31,6 +31,10 @@ enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *
  * each and the array. */
 enum clime_err clime_samples_open(struct clime_db *db, struct clime_sample ***out, int *n, struct clime_error *e);
 
+/* The same of the groups that `rollout` opened. */
+enum clime_err clime_samples_open_in(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
+                                     struct clime_error *e);
+
 /* One sample as it is stored. */
 enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct clime_sample **out, struct clime_error *e);
 

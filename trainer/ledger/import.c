@@ -1,0 +1,43 @@
+/* Importing rollouts. Called before the ledger is opened, main thread.
+ * The versions are forgotten: a version is a number of steps of its own run, and here it would be taken for ours. */
+#include "trainer/ledger/import.h"
+
+static const char groups_sql[] =
+    "INSERT INTO groups(id, rollout, epoch, line, prompt, label, metadata, state, opened_us)"
+    " SELECT id, ended_in, epoch, line, prompt, label, metadata, 'open', opened_us FROM source.groups"
+    " WHERE state = 'done' AND NOT EXISTS (SELECT 1 FROM main.groups) ORDER BY id";
+
+static const char samples_sql[] =
+    "INSERT INTO samples(rollout, group_id, member, seed, status, n_prompt, n_response, ids, logp, teacher_logp, mask,"
+    " versions, mixed_kv, temperature, response, finish, reward, reward_json, device, submit_us, done_us, "
+    "cached_tokens)"
+    " SELECT g.ended_in, s.group_id, s.member, s.seed, s.status, s.n_prompt, s.n_response, s.ids, s.logp, "
+    "s.teacher_logp,"
+    " s.mask, json_array(json_array(-1, s.n_response)), s.mixed_kv, s.temperature, s.response, s.finish, s.reward,"
+    " s.reward_json, s.device, s.submit_us, s.done_us, s.cached_tokens"
+    " FROM source.samples s JOIN source.groups g ON g.id = s.group_id"
+    " WHERE g.state = 'done' AND NOT EXISTS (SELECT 1 FROM main.samples) ORDER BY s.group_id, s.member";
+
+static enum clime_err copy_rows(struct clime_db *db, struct clime_error *e) {
+    enum clime_err rc = clime_db_begin(db, true, e);
+    if (rc) return rc;
+    rc = clime_db_run(clime_db_stmt(db, groups_sql), NULL, e);
+    if (!rc) rc = clime_db_run(clime_db_stmt(db, samples_sql), NULL, e);
+    if (!rc) rc = clime_db_commit(db, e);
+    if (rc) clime_db_rollback(db);
+    return rc;
+}
+
+enum clime_err clime_ledger_import(const char *to, const char *from, struct clime_error *e) {
+    struct clime_db *db;
+    enum clime_err rc = clime_db_open(from, CLIME_DB_READ, &db, e); /* is it one, and of this schema? */
+    if (rc) return rc;
+    clime_db_close(db);
+    if ((rc = clime_db_open(to, CLIME_DB_WRITE, &db, e))) return rc;
+    struct clime_stmt *q = clime_db_stmt(db, "ATTACH ? AS source");
+    clime_db_text(q, from);
+    rc = clime_db_run(q, NULL, e);
+    if (!rc) rc = copy_rows(db, e);
+    clime_db_close(db);
+    return rc;
+}
