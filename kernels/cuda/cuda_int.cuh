@@ -31,11 +31,11 @@ struct clime_dev {
     size_t scratch_bytes;
     void *outgrown[64]; /* scratch that a graph may hold the address of: kept until close */
     int n_outgrown, n_graphs;
-    bool recording;          /* between graph_begin and graph_end */
-    int *ticket;             /* the next tile of attn_fwd_wgmma.cu; 0 between launches */
-    char *h_stage;           /* pinned ring that small copies to the device go through */
-    size_t staged;           /* bytes of it in use since the stream was last idle */
-    void *h_drawn, *d_drawn; /* results of sample and top_logp until the next sync */
+    bool recording; /* between graph_begin and graph_end */
+    int *ticket;    /* the next tile of attn_fwd_wgmma.cu; 0 between launches */
+    char *h_stage;  /* pinned ring that small copies to the device go through */
+    size_t staged;  /* bytes of it in use since the stream was last idle */
+    void *h_drawn;  /* pinned: results of sample and top_logp until the next sync */
     size_t drawn_bytes;
     struct clime_cuda_fixed *fixed;     /* memory at fixed addresses (fixed.cu) */
     struct clime_cuda_pending *pending; /* host destinations to fill at sync (sample.cu) */
@@ -54,6 +54,8 @@ void clime_cuda_unit(const cudaDeviceProp *prop, char out[64]);
 
 /* fixed.cu: frees p when it is memory of a fixed address; false: it is none. */
 bool clime_cuda_free_fixed(struct clime_dev *d, void *p);
+/* A copy in pinned memory, which kernels of this context can read; it lives until the next sync. */
+const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t bytes);
 
 /* sample.cu: copies waiting results to their host places; called by sync after the stream is idle. */
 void clime_cuda_deliver(struct clime_dev *d);
@@ -106,6 +108,41 @@ void clime_lt_close(struct clime_dev *d);
 /* False when cuBLASLt has no split-free algorithm with the canonical bits for this shape: use the plain kernel. */
 bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *a, const void *b,
                      void *y);
+
+/* ---- launches of a decode step ----
+ *
+ * A step is a long row of short kernels. Inside a recording each may start while the one before it still runs
+ * (programmatic dependent launch): it calls wait_for_last() before it touches what others write, or writes what others
+ * read, and start_next() as early as it likes. Every kernel launched this way must call wait_for_last, for the one
+ * after it trusts that all that went before has ended. Outside of a recording both do nothing. */
+
+static __device__ __forceinline__ void wait_for_last() {
+    asm volatile("griddepcontrol.wait;\n" ::: "memory");
+}
+static __device__ __forceinline__ void start_next() {
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+}
+
+template <class... P, class... A>
+static inline void launch_cluster(struct clime_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
+                                  int cluster, A... args) {
+    cudaLaunchAttribute with[2];
+    cudaLaunchConfig_t c = {grid, block, smem, d->stream, with, 0};
+    if (cluster > 1) {
+        with[c.numAttrs].id = cudaLaunchAttributeClusterDimension;
+        with[c.numAttrs++].val.clusterDim = {(unsigned)cluster, 1, 1};
+    }
+    if (d->recording) {
+        with[c.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        with[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    CU(d, cudaLaunchKernelEx(&c, kernel, P(args)...));
+}
+
+template <class... P, class... A>
+static inline void launch(struct clime_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args) {
+    launch_cluster(d, kernel, grid, block, smem, 1, args...);
+}
 
 /* one table entry per line of kernels.h; the files that hold them */
 #define CUDA_OP extern "C"
@@ -162,11 +199,15 @@ static __device__ __forceinline__ uint32_t pack2(float lo, float hi) {
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
-static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *smem) {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared(smem);
+/* at: an address in shared memory */
+static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at));
+}
+
+static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *smem) {
+    ldmatrix_x4(r, (uint32_t)__cvta_generic_to_shared(smem));
 }
 
 static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], const void *smem) {

@@ -127,7 +127,6 @@ void clime_cuda_close(struct clime_dev *d) {
     for (int i = 0; i < d->n_outgrown; i++) cudaFree(d->outgrown[i]);
     cudaFree(d->scratch);
     cudaFree(d->ticket);
-    cudaFree(d->d_drawn);
     cudaFreeHost(d->h_drawn);
     cudaFreeHost(d->h_stage);
     free(d->pending);
@@ -154,20 +153,27 @@ void clime_cuda_free(struct clime_dev *d, void *p) {
     if (!clime_cuda_free_fixed(d, p)) CU(d, cudaFree(p));
 }
 
-/* A step of a server copies some ten small arrays: through pinned memory they cost no wait. */
+const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t bytes) {
+    CHECK(bytes <= STAGE_BYTES);
+    if (d->staged + bytes > STAGE_BYTES) {
+        if (!CU(d, cudaStreamSynchronize(d->stream))) return NULL;
+        d->staged = 0;
+    }
+    char *at = d->h_stage + d->staged;
+    memcpy(at, h_src, bytes);
+    d->staged += (bytes + 63) / 64 * 64;
+    return at;
+}
+
+/* A step of a server copies a few small arrays: through pinned memory they cost no wait. */
 void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_t bytes) {
     if (bytes > STAGE_BYTES / 8) {
         CU(d, cudaMemcpyAsync(dst, h_src, bytes, cudaMemcpyHostToDevice, d->stream));
         CU(d, cudaStreamSynchronize(d->stream));
         return;
     }
-    if (d->staged + bytes > STAGE_BYTES) {
-        if (!CU(d, cudaStreamSynchronize(d->stream))) return;
-        d->staged = 0;
-    }
-    memcpy(d->h_stage + d->staged, h_src, bytes);
-    CU(d, cudaMemcpyAsync(dst, d->h_stage + d->staged, bytes, cudaMemcpyHostToDevice, d->stream));
-    d->staged += (bytes + 63) / 64 * 64;
+    const void *at = clime_cuda_stage(d, h_src, bytes);
+    if (at) CU(d, cudaMemcpyAsync(dst, at, bytes, cudaMemcpyHostToDevice, d->stream));
 }
 
 void clime_cuda_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes) {

@@ -1,120 +1,242 @@
-/* y[T,N] = x[T,K] w[N,K]^T for few rows: streams the weights once, near the memory's speed. Launched by gemm.cu.
+/* y[T,N] = x[T,K] w[N,K]^T for at most 64 rows: streams the weights once, near the memory's speed. Launched by gemm.cu.
  *
- * The canonical chain (docs/numerics.md) forbids splitting K, so at narrow N there are few chains and each block must
- * keep many bytes in flight. A producer warp fills a ring of chunks of K with bulk copies; the other warps run the
- * chains and do nothing else, since a chain's own latency (25 cycles for 16 of K) is what they have no time beside. The
- * weights are the B operand, 8 rows a chain, so that N = 2560 still gives 320 chains for 132 multiprocessors. Bytes: (N
- * K + T K) 2 read, T N 2 or 4 written. */
+ * The canonical chain (docs/numerics.md) forbids splitting K, so at narrow N there are few chains, each of K/16 steps
+ * that wait for one another: 25 cycles a step with mma.sync, 71 with wgmma, which rules wgmma out. A block has as few
+ * rows of w (the B operand, 8 a chain) as give each multiprocessor one block, and keeps many bytes in flight: four
+ * producer threads fill a ring of stages with tensor copies (one alone takes up to 800 cycles a stage), the other warps
+ * run the chains. Weights do not depend on the kernel before, so inside a recording the ring is full of them when that
+ * ends (launch() in cuda_int.cuh). From 17 rows on x weighs as much as the weights of a block: four blocks of a cluster
+ * fetch a quarter each and send it to all. Bytes: (N K + T K) 2 read, T N 2 or 4 written. */
 #include "kernels/cuda/wgmma.cuh"
 
-enum { GROUP = 128, MAX_STAGES = 16, SMEM = 220 << 10 };
+enum { PANEL = 64, ROWS = 64, MAX_STAGES = 24, CLUSTER = 4, PRODUCERS = 4 };
+enum { SMEM = 227 << 10, STATIC = 1024, ALIGN = 1024, RING = SMEM - STATIC - ALIGN };
+enum { HALF_RING = 104 << 10 }; /* leaves room for a block of the next kernel */
 
-/* A block: 8 NT rows of w, a warp each 8, and all rows of x (at most 16). KC: elements of a bulk copy; issuing one
- * costs a thread some 50 cycles, so they are long. */
-template <int NT, int KC>
-__global__ void __launch_bounds__((NT + 1) * 32)
-    small_kernel(int T, int N, int K, int n_stages, const bf16 *x, const bf16 *w, void *y, bool f32) {
-    constexpr int R = 8 * NT, LD = KC + 8;
-    extern __shared__ __align__(128) bf16 ring[]; /* [n_stages][R + T][LD] */
+/* ---- blocks of a cluster ---- */
+
+static __device__ __forceinline__ int cluster_rank() {
+    int r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(r));
+    return r;
+}
+
+static __device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+
+/* Arrives at the same barrier of block `rank`. */
+static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, int rank) {
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(shared_address(b)),
+                 "r"(rank)
+                 : "memory");
+}
+
+/* tensor_copy to the same place in every block of the cluster, counted by the barrier of each. */
+static __device__ __forceinline__ void tensor_copy_to_all(void *to, const CUtensorMap *map, int column, int row,
+                                                          uint64_t *b) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+                 "[%1, {%3, %4}], [%2], %5;\n" ::"r"(shared_address(to)),
+                 "l"(map), "r"(shared_address(b)), "r"(column), "r"(row), "h"((uint16_t)((1 << CLUSTER) - 1))
+                 : "memory");
+}
+
+/* ---- the kernel ---- */
+
+/* What a warp multiplies of one panel (64 of K): 16 rows of x, 8 NT rows of w. */
+template <int NT> struct panel_fragments { uint32_t x[PANEL / 16][4], w[NT][PANEL / 32][4]; };
+
+/* A block: WARPS times 8 NT rows of w; MT times 16 rows of x; one warp for each pair of them, and the producers.
+ * Without clusters just T rows of x are copied (zeros for missing rows cost more than rows); what the others hold comes
+ * only to results that are not stored. */
+template <int NT, int WARPS, int MT, int PANELS, int C>
+__global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
+    small_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map, int T, int N,
+                 int n_chunks, int n_stages, void *y, bool f32) {
+    constexpr int NB = 8 * NT * WARPS, X_PANEL = 16 * MT * PANEL * 2, W_PANEL = NB * PANEL * 2, CONSUMERS = WARPS * MT;
+    constexpr int STAGE = PANELS * (X_PANEL + W_PANEL);
+    int bytes = STAGE - (C > 1 ? 0 : (16 - T) * PANEL * 2 * PANELS); /* that arrive */
+    extern __shared__ char smem[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n0 = blockIdx.x * R, stage_size = (R + T) * LD;
+    char *ring = (char *)(((uintptr_t)smem + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n0 = blockIdx.x * NB;
+    start_next();
+    if (threadIdx.x == CONSUMERS * 32) {
+        tensor_map_prefetch(&w_map);
+        tensor_map_prefetch(&x_map);
+    }
     if (threadIdx.x == 0) {
         for (int s = 0; s < n_stages; s++) {
             barrier_init(&full[s], 1);
-            barrier_init(&empty[s], NT);
+            barrier_init(&empty[s], C * CONSUMERS);
         }
         barrier_init_done();
     }
-    __syncthreads();
+    if (C > 1)
+        cluster_sync();
+    else
+        __syncthreads();
 
-    if (warp == NT) { /* the producer */
-        int n_w = min(R, N - n0), n_rows = n_w + T;
-        for (int k0 = 0, s = 0, turn = 0; k0 < K; k0 += KC) {
-            int bytes = min(KC, K - k0) * 2;
-            if (turn > 0) barrier_wait(&empty[s], (turn - 1) & 1);
-            if (lane == 0) barrier_expect(&full[s], bytes * n_rows);
-            __syncwarp();
-            for (int i = lane; i < n_rows; i += 32) {
-                bool is_w = i < n_w;
-                const bf16 *from = is_w ? w + (size_t)(n0 + i) * K : x + (size_t)(i - n_w) * K;
-                bulk_copy(ring + (size_t)s * stage_size + (is_w ? i : R + i - n_w) * LD, from + k0, bytes, &full[s]);
+    if (warp >= CONSUMERS) {
+        if (lane == 0) {
+            constexpr int SLICE = 16 * MT / C;
+            int first = C > 1 ? cluster_rank() * SLICE : 0;
+            auto fetch_w = [&](int chunk, int s) {
+                char *to = ring + s * STAGE + PANELS * X_PANEL;
+                barrier_expect(&full[s], bytes);
+#pragma unroll
+                for (int p = 0; p < PANELS; p++)
+                    tensor_copy(to + p * W_PANEL, &w_map, (chunk * PANELS + p) * PANEL, n0, &full[s]);
+            };
+            auto fetch_x = [&](int chunk, int s) {
+                char *to = ring + s * STAGE + first * PANEL * 2;
+#pragma unroll
+                for (int p = 0; p < PANELS; p++)
+                    if (C > 1)
+                        tensor_copy_to_all(to + p * X_PANEL, &x_map, (chunk * PANELS + p) * PANEL, first, &full[s]);
+                    else
+                        tensor_copy(to + p * X_PANEL, &x_map, (chunk * PANELS + p) * PANEL, first, &full[s]);
+            };
+            int own = warp - CONSUMERS, ahead = min(n_stages, n_chunks); /* every PRODUCERS-th chunk, from `own` on */
+            for (int i = own; i < ahead; i += PRODUCERS) fetch_w(i, i);
+            wait_for_last();
+            int i = own;
+            for (; i < ahead; i += PRODUCERS) fetch_x(i, i);
+            for (int s = i, turn = 0; i < n_chunks; i += PRODUCERS, s += PRODUCERS) {
+                for (; s >= n_stages; turn++) s -= n_stages;
+                barrier_wait(&empty[s], (turn - 1) & 1);
+                fetch_w(i, s);
+                fetch_x(i, s);
             }
+        }
+    } else {
+        int part = warp % WARPS, tile = warp / WARPS;
+        uint32_t x_at[PANEL / 16], w_at[PANEL / 32];
+#pragma unroll
+        for (int k = 0; k < PANEL / 16; k++) x_at[k] = swizzled(tile * 16 + lane % 16, k * 2 + lane / 16);
+#pragma unroll
+        for (int k = 0; k < PANEL / 32; k++)
+            w_at[k] = PANELS * X_PANEL + swizzled(part * 8 * NT + lane % 8, k * 4 + lane / 8);
+        float c[NT][4] = {};
+        panel_fragments<NT> f[2]; /* one is loaded while the other is multiplied */
+        /* Step k of panel p of the stage at this address. */
+        auto load = [&](panel_fragments<NT> &to, uint32_t stage, int p, int k) {
+            ldmatrix_x4(to.x[k], stage + x_at[k] + p * X_PANEL);
+#pragma unroll
+            for (int n = 0; n < NT && k % 2 == 0; n++)
+                ldmatrix_x4(to.w[n][k / 2], stage + w_at[k / 2] + p * W_PANEL + n * 8 * 128);
+        };
+        uint32_t at = shared_address(ring), stage = at;
+        barrier_wait(&full[0], 0);
+#pragma unroll
+        for (int k = 0; k < PANEL / 16; k++) load(f[0], stage, 0, k);
+        for (int i = 0, s = 0, turn = 0; i < n_chunks; i++) {
+            uint64_t *done = &empty[s];
             if (++s == n_stages) s = 0, turn++;
-        }
-        return;
-    }
-
-    int x_row = R + min(lane % 16, T - 1); /* rows from T on repeat the last: their results are not stored */
-    int a_at = x_row * LD + lane / 16 * 8, b_at = (warp * 8 + lane % 8) * LD + lane / 8 * 8;
-    float c[4] = {};
-    uint32_t a[2][GROUP / 16][4], b[2][GROUP / 32][4]; /* a group is loaded while the one before it is computed */
-    auto load = [&](int buffer, const bf16 *from) {
+            bool more = i + 1 < n_chunks;
 #pragma unroll
-        for (int k = 0; k < GROUP / 16; k++) ldmatrix_x4(a[buffer][k], from + a_at + k * 16);
+            for (int p = 0; p < PANELS; p++) {
+                if (p == PANELS - 1) { /* on to the next stage */
+                    stage = at + s * STAGE;
+                    if (more) barrier_wait(&full[s], turn & 1);
+                }
 #pragma unroll
-        for (int k = 0; k < GROUP / 32; k++) ldmatrix_x4(b[buffer][k], from + b_at + k * 32);
-    };
-    auto multiply = [&](int buffer) {
+                for (int k = 0; k < PANEL / 16; k++) { /* a chain's step waits for its last: time to load in between */
 #pragma unroll
-        for (int k = 0; k < GROUP / 16; k++) mma_16816(c, a[buffer][k], &b[buffer][k / 2][k % 2 * 2]);
-    };
-    barrier_wait(&full[0], 0);
-    load(0, ring);
-    for (int k0 = 0, s = 0, turn = 0; k0 < K; k0 += KC) {
-        const bf16 *stage = ring + (size_t)s * stage_size;
-        uint64_t *done = &empty[s];
-        if (++s == n_stages) s = 0, turn++;
-        int n = min(KC, K - k0);
-        for (int k = 0; k < n; k += 2 * GROUP) {
-            bool second = k + GROUP < n;
-            if (second) load(1, stage + k + GROUP);
-            multiply(0);
-            if (k + 2 * GROUP < n) {
-                load(0, stage + k + 2 * GROUP);
-            } else if (k0 + KC < K) {
-                barrier_wait(&full[s], turn & 1);
-                load(0, ring + (size_t)s * stage_size);
+                    for (int n = 0; n < NT; n++) mma_16816(c[n], f[p % 2].x[k], &f[p % 2].w[n][k / 2][k % 2 * 2]);
+                    if (p + 1 < PANELS)
+                        load(f[(p + 1) % 2], stage, p + 1, k);
+                    else if (more)
+                        load(f[0], stage, 0, k);
+                }
             }
-            if (second) multiply(1);
+            __syncwarp();
+            if (lane == 0) {
+                if (C > 1)
+                    for (int r = 0; r < C; r++) barrier_arrive_at(done, r);
+                else
+                    barrier_arrive(done);
+            }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(done);
-    }
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        int t = lane / 4 + e / 2 * 8, n = n0 + warp * 8 + lane % 4 * 2 + e % 2;
-        if (t >= T || n >= N) continue;
-        if (f32)
-            ((float *)y)[(size_t)t * N + n] = c[e];
-        else
-            ((bf16 *)y)[(size_t)t * N + n] = b_of(c[e]);
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int t = tile * 16 + lane / 4 + h * 8, column = n0 + (part * NT + n) * 8 + lane % 4 * 2;
+                if (t >= T || column >= N) continue;
+                size_t to = (size_t)t * N + column;
+                if (f32)
+                    *(float2 *)((float *)y + to) = make_float2(c[n][h * 2], c[n][h * 2 + 1]);
+                else
+                    *(uint32_t *)((bf16 *)y + to) = pack2(c[n][h * 2], c[n][h * 2 + 1]);
+            }
+    }
+    if (C > 1) { /* others may still write here */
+        __syncwarp();
+        cluster_sync();
     }
 }
 
-template <int NT, int KC>
-static void launch(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32) {
-    constexpr int R = 8 * NT, LD = KC + 8, THREADS = (NT + 1) * 32;
-    int n_blocks = (N + R - 1) / R, each = (n_blocks + d->n_sm - 1) / d->n_sm; /* blocks for a multiprocessor */
-    int stage = (R + T) * LD * (int)sizeof(bf16), n_stages = SMEM / (each < 4 ? each : 4) / stage;
-    int chunks = (K + KC - 1) / KC;
-    n_stages = n_stages > MAX_STAGES ? MAX_STAGES : n_stages < 2 ? 2 : n_stages;
-    if (n_stages > chunks) n_stages = chunks;
-    small_kernel<NT, KC><<<n_blocks, THREADS, n_stages * stage, d->stream>>>(T, N, K, n_stages, (const bf16 *)x,
-                                                                             (const bf16 *)w, y, f32);
-    LAUNCHED(d);
-}
+/* ---- the choice ---- */
+
+typedef void (*small_function)(const CUtensorMap, const CUtensorMap, int, int, int, int, void *, bool);
+
+/* Rows of w a block may have, ascending, and its kernels for up to 16, 32 and 64 rows of x. */
+struct small_size {
+    int rows;
+    struct {
+        small_function kernel;
+        int threads, panels;
+    } of[3];
+};
+
+#define KERNEL(nt, warps, mt, panels, c)                                                                               \
+    { small_kernel<nt, warps, mt, panels, c>, (warps * mt + PRODUCERS) * 32, panels }
+#define FEW(nt, warps)                                                                                                 \
+    {                                                                                                                  \
+        8 * nt *warps, {                                                                                               \
+            KERNEL(nt, warps, 1, 2, 1)                                                                                 \
+        }                                                                                                              \
+    }
+#define ALL(nt, warps, panels, nt4, warps4)                                                                            \
+    {                                                                                                                  \
+        8 * nt *warps, {                                                                                               \
+            KERNEL(nt, warps, 1, panels, 1), KERNEL(nt4, warps4, 2, 4, CLUSTER), KERNEL(nt4, warps4, 4, 4, CLUSTER)    \
+        }                                                                                                              \
+    }
+static const small_size SIZES[] = {ALL(1, 1, 4, 1, 1), ALL(1, 2, 4, 2, 1), ALL(1, 3, 4, 3, 1), ALL(1, 4, 4, 4, 1),
+                                   ALL(2, 3, 2, 3, 2), ALL(2, 4, 2, 4, 2), FEW(3, 4),          FEW(4, 4),
+                                   FEW(4, 5),          FEW(4, 6),          FEW(4, 8)};
 
 void clime_cuda_gemm_small_open(struct clime_dev *d) {
-    CU(d, cudaFuncSetAttribute(small_kernel<1, 1024>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM));
-    CU(d, cudaFuncSetAttribute(small_kernel<4, 512>, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM));
+    for (const small_size &size : SIZES)
+        for (auto &of : size.of)
+            if (of.kernel)
+                CU(d, cudaFuncSetAttribute(of.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM - STATIC));
 }
 
 bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32) {
-    bool deep = K > 2 * N; /* else, and with more rows, the library's kernels are as fast or faster */
-    if (K % GROUP != 0 || T > 4 || !deep) return false;
-    if (N <= d->n_sm * 64)
-        launch<1, 1024>(d, T, N, K, x, w, y, f32);
-    else
-        launch<4, 512>(d, T, N, K, x, w, y, f32); /* blocks of 32 rows fill the device */
+    if (T > ROWS || K % PANEL != 0) return false;
+    if (T > 16 && K <= N) return false; /* the library is faster there (docs/performance.md) */
+    int which = T <= 16 ? 0 : T <= 32 ? 1 : 2, cluster = which > 0 ? CLUSTER : 1, x_rows = 16 << which;
+    int slots = which > 0 ? d->n_sm / 8 * 8 : d->n_sm; /* clusters leave some multiprocessors out */
+    const small_size *size = SIZES, *end = SIZES + CLIME_COUNT(SIZES);
+    while (size < end && (N + size->rows - 1) / size->rows > slots) size++; /* all blocks run together */
+    if (size == end || !size->of[which].kernel) return false;
+
+    int panels = size->of[which].panels, stage = panels * (x_rows + size->rows) * PANEL * 2;
+    int n_chunks = (K + PANEL * panels - 1) / (PANEL * panels), ring = RING;
+    if (which == 0 && stage <= HALF_RING / 4) ring = HALF_RING;
+    int n_stages = ring / stage;
+    if (n_stages > MAX_STAGES) n_stages = MAX_STAGES;
+    if (n_stages > n_chunks) n_stages = n_chunks;
+    CUtensorMap x_map, w_map;
+    if (!clime_cuda_tensor_map(d, &x_map, (const bf16 *)x, T, K, K, which > 0 ? x_rows / CLUSTER : T) ||
+        !clime_cuda_tensor_map(d, &w_map, (const bf16 *)w, N, K, K, size->rows))
+        return true; /* the failure is kept */
+    int n_blocks = ((N + size->rows - 1) / size->rows + cluster - 1) / cluster * cluster;
+    launch_cluster(d, size->of[which].kernel, n_blocks, size->of[which].threads, n_stages * stage + ALIGN, cluster,
+                   x_map, w_map, T, N, n_chunks, n_stages, y, f32);
     return true;
 }

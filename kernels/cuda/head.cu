@@ -15,6 +15,8 @@ struct partial {
 
 __global__ void head_split_kernel(int V, int n_splits, const float *logits, const float *inv_temp, partial *out) {
     __shared__ float shared[32];
+    start_next();
+    wait_for_last();
     const float *x = logits + (size_t)blockIdx.y * V;
     int first = blockIdx.x * SPLIT, end = min(first + SPLIT, V);
     float scale = inv_temp[blockIdx.y], top = -INFINITY, sum = 0, tilt = 0;
@@ -34,6 +36,8 @@ __global__ void head_split_kernel(int V, int n_splits, const float *logits, cons
 __global__ void head_merge_kernel(int R, int V, int n_splits, const float *logits, const float *inv_temp,
                                   const int32_t *targets, const partial *in, float *lse, float *logp, float *entropy) {
     int r = blockIdx.x * blockDim.x + threadIdx.x;
+    start_next();
+    wait_for_last();
     if (r >= R) return;
     const partial *p = in + (size_t)r * n_splits;
     float top = -INFINITY, sum = 0, tilt = 0;
@@ -57,11 +61,9 @@ CUDA_OP void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const floa
     partial *p = (partial *)clime_cuda_scratch(d, (size_t)R * n_splits * sizeof(partial));
     if (!p) return;
     dim3 grid(n_splits, R);
-    head_split_kernel<<<grid, THREADS, 0, d->stream>>>(V, n_splits, logits, inv_temp, p);
-    LAUNCHED(d);
-    head_merge_kernel<<<(R + 31) / 32, 32, 0, d->stream>>>(R, V, n_splits, logits, inv_temp, targets, p, lse, logp,
-                                                           entropy);
-    LAUNCHED(d);
+    launch(d, head_split_kernel, grid, THREADS, 0, V, n_splits, logits, inv_temp, p);
+    launch(d, head_merge_kernel, (R + 31) / 32, 32, 0, R, V, n_splits, logits, inv_temp, targets, p, lse, logp,
+           entropy);
 }
 
 /* One block a row, ids ascending in steps of the block: what a step writes (2 bytes an id at most) lies at or before

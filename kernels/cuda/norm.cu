@@ -24,41 +24,67 @@ static bool wide(int n) {
     return n % 8 == 0;
 }
 
-template <int V>
+/* A thread keeps its N accesses of V values in registers; as many threads as a row then needs. */
+template <int V, int N>
 __global__ void add_rmsnorm_kernel(int D, float eps, const bf16 *x, const bf16 *delta, const bf16 *w, bf16 *sum,
                                    bf16 *y, float *rstd) {
     __shared__ float shared[32];
     size_t row = (size_t)blockIdx.x * D;
+    lanes<V> v[N] = {}, scale[N];
     float square = 0;
-    for (int i = threadIdx.x * V; i < D; i += THREADS * V) {
-        lanes<V> v = load<V>(x + row + i);
+    start_next();
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        int i = (n * blockDim.x + threadIdx.x) * V;
+        if (i < D) scale[n] = load<V>(w + i);
+    }
+    wait_for_last();
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        int i = (n * blockDim.x + threadIdx.x) * V;
+        if (i >= D) break;
+        v[n] = load<V>(x + row + i);
         if (delta) { /* the residual stream is rounded before it is normalised, as it is stored */
             lanes<V> add = load<V>(delta + row + i);
 #pragma unroll
-            for (int k = 0; k < V; k++) v.x[k] = b_of(f_of(v.x[k]) + f_of(add.x[k]));
-            store<V>(sum + row + i, v);
+            for (int k = 0; k < V; k++) v[n].x[k] = b_of(f_of(v[n].x[k]) + f_of(add.x[k]));
+            store<V>(sum + row + i, v[n]);
         }
 #pragma unroll
-        for (int k = 0; k < V; k++) square = __fmaf_rn(f_of(v.x[k]), f_of(v.x[k]), square);
+        for (int k = 0; k < V; k++) square = __fmaf_rn(f_of(v[n].x[k]), f_of(v[n].x[k]), square);
     }
     float r = rsqrtf(block_sum(square, shared) / D + eps);
-    const bf16 *from = delta ? sum : x;
-    for (int i = threadIdx.x * V; i < D; i += THREADS * V) {
-        lanes<V> v = load<V>(from + row + i), scale = load<V>(w + i);
 #pragma unroll
-        for (int k = 0; k < V; k++) v.x[k] = b_of(f_of(v.x[k]) * r * f_of(scale.x[k]));
-        store<V>(y + row + i, v);
+    for (int n = 0; n < N; n++) {
+        int i = (n * blockDim.x + threadIdx.x) * V;
+        if (i >= D) break;
+#pragma unroll
+        for (int k = 0; k < V; k++) v[n].x[k] = b_of(f_of(v[n].x[k]) * r * f_of(scale[n].x[k]));
+        store<V>(y + row + i, v[n]);
     }
     if (rstd && threadIdx.x == 0) rstd[blockIdx.x] = r;
+}
+
+template <int V>
+static void add_rmsnorm_of(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta,
+                           const void *w, void *sum, void *y, float *rstd) {
+    int n = (D + V - 1) / V, each = (n + 1023) / 1024, threads = ((n + each - 1) / each + 31) / 32 * 32;
+    CHECK(each <= (V == 1 ? 16 : 4));
+    auto kernel = each == 1   ? add_rmsnorm_kernel<V, 1>
+                  : each == 2 ? add_rmsnorm_kernel<V, 2>
+                              : add_rmsnorm_kernel < V,
+         V == 1 ? 16 : 4 > ;
+    launch(d, kernel, T, threads, 0, D, eps, (const bf16 *)x, (const bf16 *)delta, (const bf16 *)w, (bf16 *)sum,
+           (bf16 *)y, rstd);
 }
 
 static void add_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta, const void *w,
                         void *sum, void *y, float *rstd) {
     if (T == 0) return;
-    auto kernel = wide(D) ? add_rmsnorm_kernel<8> : add_rmsnorm_kernel<1>;
-    kernel<<<T, THREADS, 0, d->stream>>>(D, eps, (const bf16 *)x, (const bf16 *)delta, (const bf16 *)w, (bf16 *)sum,
-                                         (bf16 *)y, rstd);
-    LAUNCHED(d);
+    if (wide(D))
+        add_rmsnorm_of<8>(d, T, D, eps, x, delta, w, sum, y, rstd);
+    else
+        add_rmsnorm_of<1>(d, T, D, eps, x, delta, w, sum, y, rstd);
 }
 
 CUDA_OP void clime_cuda_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *w, void *y,
@@ -73,6 +99,8 @@ CUDA_OP void clime_cuda_add_rmsnorm(struct clime_dev *d, int T, int D, float eps
 
 __global__ void add_kernel(size_t n, const bf16 *a, const bf16 *b, bf16 *y) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    start_next();
+    wait_for_last();
     if (i < n) y[i] = b_of(f_of(a[i]) + f_of(b[i]));
 }
 
@@ -83,25 +111,27 @@ static int blocks_for(size_t n) {
 CUDA_OP void clime_cuda_add(struct clime_dev *d, int T, int D, const void *a, const void *b, void *y) {
     size_t n = (size_t)T * D;
     if (n == 0) return;
-    add_kernel<<<blocks_for(n), THREADS, 0, d->stream>>>(n, (const bf16 *)a, (const bf16 *)b, (bf16 *)y);
-    LAUNCHED(d);
+    launch(d, add_kernel, blocks_for(n), THREADS, 0, n, (const bf16 *)a, (const bf16 *)b, (bf16 *)y);
 }
 
 __global__ void bias_kernel(size_t n, int N, bf16 *y, const bf16 *b) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    start_next();
+    wait_for_last();
     if (i < n) y[i] = b_of(f_of(y[i]) + f_of(b[i % N]));
 }
 
 CUDA_OP void clime_cuda_bias(struct clime_dev *d, int T, int N, void *y, const void *b) {
     size_t n = (size_t)T * N;
     if (n == 0) return;
-    bias_kernel<<<blocks_for(n), THREADS, 0, d->stream>>>(n, N, (bf16 *)y, (const bf16 *)b);
-    LAUNCHED(d);
+    launch(d, bias_kernel, blocks_for(n), THREADS, 0, n, N, (bf16 *)y, (const bf16 *)b);
 }
 
 /* Grid: rows, then pieces of a row. */
 template <int V> __global__ void swiglu_kernel(int F, const bf16 *gu, bf16 *h) {
     int i = (blockIdx.y * THREADS + threadIdx.x) * V;
+    start_next();
+    wait_for_last();
     if (i >= F) return;
     size_t row = (size_t)blockIdx.x * F;
     lanes<V> gate = load<V>(gu + 2 * row + i), up = load<V>(gu + 2 * row + F + i), out;
@@ -120,8 +150,7 @@ static dim3 row_grid(int T, int n) {
 CUDA_OP void clime_cuda_swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h) {
     if (T == 0) return;
     auto kernel = wide(F) ? swiglu_kernel<8> : swiglu_kernel<1>;
-    kernel<<<row_grid(T, F), THREADS, 0, d->stream>>>(F, (const bf16 *)gu, (bf16 *)h);
-    LAUNCHED(d);
+    launch(d, kernel, row_grid(T, F), THREADS, 0, F, (const bf16 *)gu, (bf16 *)h);
 }
 
 template <int V> __global__ void swiglu_bwd_kernel(int F, const bf16 *gu, const bf16 *dh, bf16 *dgu) {

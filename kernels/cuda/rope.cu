@@ -1,11 +1,13 @@
 /* q/k norm, rotary embedding and the write of K and V, and back. Launched by the context's owner.
  *
- * One warp a (row, head): its Dh values lie in shared memory, so any head size and either pairing of dimensions is one
- * code path. All arithmetic in fp32, one rounding at the end. */
+ * Heads of 64 or 128 that rotate whole, (i, i + Dh/2), have kernels of their own: a lane holds 8 values of each half of
+ * a head in registers, Dh/16 lanes are a head, 16 bytes an access. For the rest one warp is a (row, head), its Dh
+ * values in shared memory, so any head size and either pairing of dimensions is one code path. Which of the two runs
+ * follows from the model's shape alone. All arithmetic in fp32, one rounding at the end. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { WARPS = 8, MAX_DH = 256, BWD_ROWS = 8 };
+enum { WARPS = 8, THREADS = WARPS * 32, MAX_DH = 256, BWD_ROWS = 8, BWD_WHOLE_ROWS = 16 };
 
 struct qkv_shape {
     int H, HK, Dh;
@@ -35,6 +37,8 @@ __global__ void qkv_rope_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 
                                 const int32_t *pos, const int32_t *slot, bf16 *q, bf16 *k, bf16 *v) {
     __shared__ float values[WARPS][MAX_DH];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = blockIdx.x;
+    start_next();
+    wait_for_last();
     int n_heads = s.H + 2 * s.HK;
     float *x = values[warp];
     for (int h = warp; h < n_heads; h += WARPS) {
@@ -69,14 +73,114 @@ __global__ void qkv_rope_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 
     }
 }
 
+/* ---- whole heads of 64 or 128 ---- */
+
+struct __align__(16) eight {
+    bf16 x[8];
+};
+
+/* Both halves of a head, 8 values each: dimensions at .. and at + Dh/2 .. */
+struct halves {
+    float a[8], b[8];
+};
+
+template <int DH> static __device__ __forceinline__ halves load_halves(const bf16 *head, int at) {
+    eight a = *(const eight *)(head + at), b = *(const eight *)(head + DH / 2 + at);
+    halves r;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        r.a[i] = f_of(a.x[i]);
+        r.b[i] = f_of(b.x[i]);
+    }
+    return r;
+}
+
+template <int DH> static __device__ __forceinline__ void store_halves(bf16 *head, int at, const halves &r) {
+    eight a, b;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        a.x[i] = b_of(r.a[i]);
+        b.x[i] = b_of(r.b[i]);
+    }
+    *(eight *)(head + at) = a;
+    *(eight *)(head + DH / 2 + at) = b;
+}
+
+/* Sum over the lanes of a head. */
+template <int DH> static __device__ __forceinline__ float head_sum(float v) {
+#pragma unroll
+    for (int m = 1; m < DH / 16; m *= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
+    return v;
+}
+
+template <int DH> static __device__ __forceinline__ float halves_rstd(const halves &r, float eps) {
+    float square = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) square = __fmaf_rn(r.b[i], r.b[i], __fmaf_rn(r.a[i], r.a[i], square));
+    return rsqrtf(head_sum<DH>(square) / DH + eps);
+}
+
+static __device__ __forceinline__ void load8(const float *from, float (&x)[8]) {
+    float4 low = *(const float4 *)from, high = *(const float4 *)(from + 4);
+    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+template <int DH>
+__global__ void qkv_rope_whole_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 *q_norm, const bf16 *k_norm,
+                                      const int32_t *pos, const int32_t *slot, bf16 *q, bf16 *k, bf16 *v) {
+    constexpr int LANES = DH / 16;
+    int n_heads = s.H + 2 * s.HK, item = (blockIdx.x * THREADS + threadIdx.x) / LANES, at = threadIdx.x % LANES * 8;
+    start_next();
+    wait_for_last();
+    bool in = item < T * n_heads; /* the others go along, for the sums */
+    if (!in) item = 0;
+    int t = item / n_heads, h = item % n_heads;
+    bool is_q = h < s.H, is_v = h >= s.H + s.HK;
+    halves x = load_halves<DH>(qkv + (size_t)item * DH, at);
+    float r = halves_rstd<DH>(x, s.eps);
+    const bf16 *w = is_v ? NULL : is_q ? q_norm : k_norm;
+    if (w) {
+        halves scale = load_halves<DH>(w, at);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            x.a[i] = x.a[i] * r * scale.a[i];
+            x.b[i] = x.b[i] * r * scale.b[i];
+        }
+    }
+    if (!is_v) {
+        float c[8], n[8];
+        load8(s.cos + (size_t)pos[t] * (DH / 2) + at, c);
+        load8(s.sin + (size_t)pos[t] * (DH / 2) + at, n);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float a = x.a[i], b = x.b[i];
+            x.a[i] = a * c[i] - b * n[i];
+            x.b[i] = b * c[i] + a * n[i];
+        }
+    }
+    if (!in) return;
+    int kv = is_q ? 0 : (h - s.H) % s.HK;
+    size_t to = slot ? (((size_t)(slot[t] / CLIME_PAGE) * s.HK + kv) * CLIME_PAGE + slot[t] % CLIME_PAGE) * DH
+                     : ((size_t)t * s.HK + kv) * DH;
+    store_halves<DH>(is_q ? q + ((size_t)t * s.H + h) * DH : (is_v ? v : k) + to, at, x);
+}
+
+/* The head size whose own kernels fit, or 0. Where the norms' weights lie follows from the shape too. */
+static int whole_head(const struct clime_heads *h, const struct clime_rope *r, const void *q_norm, const void *k_norm) {
+    bool aligned = ((uintptr_t)q_norm | (uintptr_t)k_norm) % 16 == 0;
+    return (h->Dh == 64 || h->Dh == 128) && r->rot == h->Dh && !r->interleaved && aligned ? h->Dh : 0;
+}
+
 CUDA_OP void clime_cuda_qkv_rope(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope,
                                  float eps, const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos,
                                  const int32_t *slot, void *q, void *k, void *v) {
     CHECK(h->Dh <= MAX_DH);
     if (T == 0) return;
-    qkv_rope_kernel<<<T, WARPS * 32, 0, d->stream>>>(T, shape_of(h, rope, eps), (const bf16 *)qkv, (const bf16 *)q_norm,
-                                                     (const bf16 *)k_norm, pos, slot, (bf16 *)q, (bf16 *)k, (bf16 *)v);
-    LAUNCHED(d);
+    int whole = whole_head(h, rope, q_norm, k_norm), lanes = T * (h->H + 2 * h->HK) * (whole / 16);
+    auto kernel = whole == 64 ? qkv_rope_whole_kernel<64> : whole == 128 ? qkv_rope_whole_kernel<128> : qkv_rope_kernel;
+    launch(d, kernel, whole ? (lanes + THREADS - 1) / THREADS : T, THREADS, 0, T, shape_of(h, rope, eps),
+           (const bf16 *)qkv, (const bf16 *)q_norm, (const bf16 *)k_norm, pos, slot, (bf16 *)q, (bf16 *)k, (bf16 *)v);
 }
 
 /* A block takes BWD_ROWS rows; each warp its heads of all of them, so its sums of the norms' gradients stay in
@@ -153,12 +257,92 @@ __global__ void qkv_rope_bwd_kernel(int T, qkv_shape s, const bf16 *qkv, const b
     }
 }
 
-/* out[Dh] += column `which` of partial[blocks][2][Dh], blocks in order. */
-__global__ void norm_partials_kernel(int n_blocks, int Dh, int which, const float *partial, float *out) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= Dh) return;
+/* The same for whole heads. A block takes BWD_WHOLE_ROWS rows, the lanes of a head one (row, head) after another; their
+ * sums of the norms' gradients meet in partial[block][2][DH], warps in order. */
+template <int DH>
+__global__ void __launch_bounds__(THREADS)
+    qkv_rope_bwd_whole_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 *q_norm, const bf16 *k_norm,
+                              const int32_t *pos, const bf16 *dq, const bf16 *dk, const bf16 *dv, bf16 *dqkv,
+                              float *partial) {
+    constexpr int LANES = DH / 16, GROUPS = THREADS / LANES;
+    __shared__ float sums[WARPS][2][DH];
+    int n_heads = s.H + 2 * s.HK, group = threadIdx.x / LANES, at = threadIdx.x % LANES * 8;
+    int first = blockIdx.x * BWD_WHOLE_ROWS, n_rows = min(BWD_WHOLE_ROWS, T - first);
+    halves wq = {}, wk = {}, sum_q = {}, sum_k = {};
+    if (q_norm) wq = load_halves<DH>(q_norm, at);
+    if (k_norm) wk = load_halves<DH>(k_norm, at);
+    for (int base = 0; base < n_rows * n_heads; base += GROUPS) { /* whole warps go round together, for the sums */
+        bool in = base + group < n_rows * n_heads;
+        int item = in ? base + group : 0, t = first + item / n_heads, h = item % n_heads;
+        bool is_q = h < s.H, is_v = h >= s.H + s.HK;
+        int kv = is_q ? 0 : (h - s.H) % s.HK;
+        const bf16 *from = is_q ? dq + ((size_t)t * s.H + h) * DH : (is_v ? dv : dk) + ((size_t)t * s.HK + kv) * DH;
+        size_t row = ((size_t)t * n_heads + h) * DH;
+        halves g = load_halves<DH>(from, at), x = load_halves<DH>(qkv + row, at);
+        if (!is_v) { /* the transposed rotation */
+            float c[8], n[8];
+            load8(s.cos + (size_t)pos[t] * (DH / 2) + at, c);
+            load8(s.sin + (size_t)pos[t] * (DH / 2) + at, n);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                float a = g.a[i], b = g.b[i];
+                g.a[i] = a * c[i] + b * n[i];
+                g.b[i] = b * c[i] - a * n[i];
+            }
+        }
+        float r = halves_rstd<DH>(x, s.eps), dot = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float wa = is_q ? wq.a[i] : wk.a[i], wb = is_q ? wq.b[i] : wk.b[i];
+            dot += g.a[i] * wa * x.a[i] * r + g.b[i] * wb * x.b[i] * r;
+        }
+        float mean = head_sum<DH>(dot) / DH;
+        if (!is_v && (is_q ? q_norm : k_norm)) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                float wa = is_q ? wq.a[i] : wk.a[i], wb = is_q ? wq.b[i] : wk.b[i];
+                float xa = x.a[i] * r, xb = x.b[i] * r, add_a = in ? g.a[i] * xa : 0, add_b = in ? g.b[i] * xb : 0;
+                sum_q.a[i] += is_q ? add_a : 0;
+                sum_q.b[i] += is_q ? add_b : 0;
+                sum_k.a[i] += is_q ? 0 : add_a;
+                sum_k.b[i] += is_q ? 0 : add_b;
+                g.a[i] = r * (g.a[i] * wa - xa * mean);
+                g.b[i] = r * (g.b[i] * wb - xb * mean);
+            }
+        }
+        if (in) store_halves<DH>(dqkv + row, at, g);
+    }
+    if (!partial) return;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float v[4] = {sum_q.a[i], sum_q.b[i], sum_k.a[i], sum_k.b[i]};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            for (int m = LANES; m < 32; m *= 2) v[e] += __shfl_xor_sync(0xffffffffu, v[e], m);
+            if (lane < LANES) sums[warp][e / 2][e % 2 * (DH / 2) + at + i] = v[e];
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * DH; i += THREADS) {
+        float sum = 0;
+        for (int k = 0; k < WARPS; k++) sum += sums[k][i / DH][i % DH];
+        partial[(size_t)blockIdx.x * 2 * DH + i] = sum;
+    }
+}
+
+/* out[Dh] += column `which` of partial[n][2][Dh]: 32 columns a block, a warp each 32nd of the rows in order, then the
+ * warps in order. */
+__global__ void norm_partials_kernel(int n, int Dh, int which, const float *partial, float *out) {
+    __shared__ float sums[32][33];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = blockIdx.x * 32 + lane, each = (n + 31) / 32;
     float sum = 0;
-    for (int b = 0; b < n_blocks; b++) sum += partial[((size_t)b * 2 + which) * Dh + i];
+    if (i < Dh)
+        for (int b = warp * each; b < min(n, (warp + 1) * each); b++) sum += partial[((size_t)b * 2 + which) * Dh + i];
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || i >= Dh) return;
+    for (int k = 1; k < 32; k++) sum += sums[k][lane];
     out[i] += sum;
 }
 
@@ -168,20 +352,24 @@ CUDA_OP void clime_cuda_qkv_rope_bwd(struct clime_dev *d, int T, const struct cl
                                      const void *dv, void *dqkv, float *dq_norm, float *dk_norm) {
     CHECK(h->Dh <= MAX_DH);
     if (T == 0) return;
-    int n_blocks = (T + BWD_ROWS - 1) / BWD_ROWS;
+    int whole = whole_head(h, rope, q_norm, k_norm), each = whole ? BWD_WHOLE_ROWS : BWD_ROWS,
+        n_blocks = (T + each - 1) / each;
+    auto kernel = whole == 64    ? qkv_rope_bwd_whole_kernel<64>
+                  : whole == 128 ? qkv_rope_bwd_whole_kernel<128>
+                                 : qkv_rope_bwd_kernel;
     float *partial = NULL;
     if (dq_norm || dk_norm) {
         partial = (float *)clime_cuda_scratch(d, (size_t)n_blocks * 2 * h->Dh * sizeof(float));
         if (!partial) return;
     }
-    qkv_rope_bwd_kernel<<<n_blocks, WARPS * 32, 0, d->stream>>>(
-        T, shape_of(h, rope, eps), (const bf16 *)qkv, (const bf16 *)q_norm, (const bf16 *)k_norm, pos, (const bf16 *)dq,
-        (const bf16 *)dk, (const bf16 *)dv, (bf16 *)dqkv, partial);
+    kernel<<<n_blocks, THREADS, 0, d->stream>>>(T, shape_of(h, rope, eps), (const bf16 *)qkv, (const bf16 *)q_norm,
+                                                (const bf16 *)k_norm, pos, (const bf16 *)dq, (const bf16 *)dk,
+                                                (const bf16 *)dv, (bf16 *)dqkv, partial);
     LAUNCHED(d);
     float *outs[2] = {dq_norm, dk_norm};
     for (int which = 0; which < 2; which++) {
         if (!outs[which]) continue;
-        norm_partials_kernel<<<(h->Dh + 31) / 32, 32, 0, d->stream>>>(n_blocks, h->Dh, which, partial, outs[which]);
+        norm_partials_kernel<<<(h->Dh + 31) / 32, 1024, 0, d->stream>>>(n_blocks, h->Dh, which, partial, outs[which]);
         LAUNCHED(d);
     }
 }

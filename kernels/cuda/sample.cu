@@ -2,7 +2,8 @@
  *
  * One block a row. Truncation finds a threshold on the order-preserving integer form of the logits by radix descent,
  * with counts (top-k) and with probabilities as 64-bit fixed point (top-p): integer atomics give the same sum in any
- * order. Results land in pinned memory and are copied to the caller's place by the next sync. */
+ * order. Parameters are read from pinned memory and results written there, where a copy would cost a turn of its own;
+ * sync hands the results to the caller's place. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,7 @@ void clime_cuda_deliver(struct clime_dev *d) {
     d->pending->used = 0;
 }
 
-/* Device address of n bytes for results, valid until the next sync; NULL after a failure. Room for two more waits. */
+/* Pinned memory of n bytes for results, valid until the next sync; NULL after a failure. Room for two more waits. */
 static char *result_room(struct clime_dev *d, size_t n) {
     if (!d->pending) d->pending = (struct clime_cuda_pending *)xcalloc(1, sizeof *d->pending);
     struct clime_cuda_pending *p = d->pending;
@@ -47,23 +48,20 @@ static char *result_room(struct clime_dev *d, size_t n) {
         clime_cuda_deliver(d);
     }
     if (n > d->drawn_bytes) {
-        cudaFree(d->d_drawn);
         cudaFreeHost(d->h_drawn);
-        d->d_drawn = d->h_drawn = NULL;
+        d->h_drawn = NULL;
         d->drawn_bytes = 0;
         size_t size = n < 65536 ? 65536 : 2 * n;
-        if (!CU(d, cudaMalloc(&d->d_drawn, size)) || !CU(d, cudaMallocHost(&d->h_drawn, size))) return NULL;
+        if (!CU(d, cudaMallocHost(&d->h_drawn, size))) return NULL;
         d->drawn_bytes = size;
     }
     p->used += n;
-    return (char *)d->d_drawn + p->used - n;
+    return (char *)d->h_drawn + p->used - n;
 }
 
-/* Sends n bytes at `at`, inside a room, to `to` by the next sync. */
+/* n bytes at `at`, inside a room, go to `to` at the next sync. */
 static void result_to(struct clime_dev *d, void *to, const void *at, size_t n) {
-    size_t from = (size_t)((const char *)at - (const char *)d->d_drawn);
-    CU(d, cudaMemcpyAsync((char *)d->h_drawn + from, at, n, cudaMemcpyDeviceToHost, d->stream));
-    d->pending->w[d->pending->n++] = {to, from, n};
+    d->pending->w[d->pending->n++] = {to, (size_t)((const char *)at - (const char *)d->h_drawn), n};
 }
 
 /* ---- device helpers ---- */
@@ -146,153 +144,194 @@ static __device__ uint32_t radix_threshold(const float *x, int V, uint32_t floor
     return prefix;
 }
 
-__global__ void sample_kernel(int V, const float *logits, const float *plain, const float *lse,
-                              const row_params *params, struct clime_drawn *out) {
-    __shared__ float shared[32];
+/* Largest of the block; every thread gets it. */
+static __device__ unsigned long long block_max64(unsigned long long v, unsigned long long *shared) {
+    for (int m = 16; m > 0; m >>= 1) {
+        unsigned long long other = __shfl_xor_sync(0xffffffffu, v, m);
+        v = other > v ? other : v;
+    }
+    if ((threadIdx.x & 31) == 0) shared[threadIdx.x >> 5] = v;
+    __syncthreads();
+    for (int k = 0; k < THREADS / 32; k++) v = shared[k] > v ? shared[k] : v;
+    __syncthreads();
+    return v;
+}
+
+/* What a row keeps: ids whose key is above `limit` and the first n_equal of those that have that very key. An id's
+ * weight is e^(x scale - shift) when it is kept and not below min_z. */
+struct kept {
+    const float *x;
+    int V;
+    float scale, shift, min_z; /* min_z: of x scale - shift */
+    uint32_t limit;
+    unsigned long long n_equal;
+};
+
+/* equal_before: ids of `limit` before the split that begins at `first`. Few rows have any, so a plain count will do. */
+static __device__ __forceinline__ float weight_of(const kept &q, int i, int first, int equal_before) {
+    if (i >= q.V) return 0;
+    float v = q.x[i], z = v * q.scale - q.shift;
+    uint32_t key = key_of(v);
+    bool in = key > q.limit;
+    if (q.n_equal > 0 && key == q.limit) {
+        int rank = equal_before;
+        for (int k = first; k < i; k++) rank += key_of(q.x[k]) == q.limit;
+        in = (unsigned long long)rank < q.n_equal;
+    }
+    return in && z >= q.min_z ? expf(z) : 0.0f;
+}
+
+__global__ void __launch_bounds__(THREADS)
+    sample_kernel(int V, const float *logits, const float *plain, const float *lse, const row_params *params,
+                  struct clime_drawn *out) {
     __shared__ unsigned long long histogram[RADIX], state[2];
-    __shared__ float split_sum[1024], values[THREADS];
-    __shared__ int split_kept[1024];
-    __shared__ int best_id;
-    int r = blockIdx.x;
+    __shared__ float split_sum[1024], values[THREADS], before_at;
+    __shared__ int equal_before[1024], split_at;
+    int r = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const row_params p = params[r];
     const float *x = logits + (size_t)r * V;
     struct clime_drawn drawn = {0, 0, 0, false};
-
-    /* the largest logit, the lowest id among equals; a NaN anywhere spoils the row */
-    float top = -INFINITY;
-    int nan = 0;
-    for (int i = threadIdx.x; i < V; i += THREADS) {
-        nan |= x[i] != x[i];
-        top = fmaxf(top, x[i]);
-    }
-    top = block_max(top, shared);
-    if (__syncthreads_or(nan) || top == -INFINITY || top == INFINITY || !isfinite(lse[r])) {
+    bool cuts = p.n_edits > 0 || (p.top_k > 0 && p.top_k < V) || p.top_p < 1.0f || p.min_p > 0;
+    kept q = {x, V, p.inv_temp, lse[r], -INFINITY, key_of(-INFINITY), 0}; /* n_equal 0: all above -inf is kept */
+    if (!isfinite(lse[r])) {                                              /* a NaN anywhere, or nothing finite */
         drawn.bad = true;
         if (threadIdx.x == 0) out[r] = drawn;
         return;
     }
-    if (threadIdx.x == 0) best_id = V;
-    __syncthreads();
-    for (int i = threadIdx.x; i < V; i += THREADS)
-        if (x[i] == top) atomicMin(&best_id, i);
-    __syncthreads();
-    if (p.greedy) {
-        if (threadIdx.x == 0) {
-            drawn.id = best_id;
-            drawn.logp = plain[(size_t)r * V + best_id] * p.inv_temp - lse[r];
-            out[r] = drawn;
+    if (cuts || p.greedy) {
+        /* the largest logit, the lowest id among equals */
+        unsigned long long best = 0;
+        int nan = 0;
+#pragma unroll 8
+        for (int i = threadIdx.x; i < V; i += THREADS) {
+            unsigned long long c = (unsigned long long)key_of(x[i]) << 32 | (0xffffffffu - (uint32_t)i);
+            nan |= x[i] != x[i];
+            best = c > best ? c : best;
         }
-        return;
+        nan = __syncthreads_or(nan);
+        best = block_max64(best, histogram);
+        float top = value_of((uint32_t)(best >> 32));
+        if (nan || !isfinite(top)) { /* edits can do that */
+            drawn.bad = true;
+            if (threadIdx.x == 0) out[r] = drawn;
+            return;
+        }
+        if (p.greedy) {
+            drawn.id = (int)(0xffffffffu - (uint32_t)best);
+            drawn.logp = plain[(size_t)r * V + drawn.id] * p.inv_temp - lse[r];
+            if (threadIdx.x == 0) out[r] = drawn;
+            return;
+        }
+        q.shift = top * p.inv_temp;
+        if (p.min_p > 0) q.min_z = logf(p.min_p);
+        if (p.top_k > 0 && p.top_k < V) {
+            unsigned long long above;
+            q.limit = radix_threshold(x, V, 0, false, 0, 0, (unsigned long long)p.top_k, &above, histogram, state);
+            q.n_equal = (unsigned long long)p.top_k - above;
+        }
+        if (p.top_p < 1.0f) {
+            /* mass of what top-k kept: ties beyond n_equal left out */
+            unsigned long long mass = 0, equal_mass = mass_of(value_of(q.limit), top, p.inv_temp);
+            for (int i = threadIdx.x; i < V; i += THREADS)
+                if (key_of(x[i]) > q.limit) mass += mass_of(x[i], top, p.inv_temp);
+            if (threadIdx.x == 0) state[0] = 0;
+            __syncthreads();
+            atomicAdd(&state[0], mass);
+            __syncthreads();
+            unsigned long long total = state[0] + q.n_equal * equal_mass, above;
+            __syncthreads();
+            unsigned long long want = (unsigned long long)((double)p.top_p * (double)total);
+            if (want < 1) want = 1;
+            uint32_t t = radix_threshold(x, V, 0, true, p.inv_temp, top, want, &above, histogram, state);
+            if (t > q.limit) {
+                unsigned long long each = mass_of(value_of(t), top, p.inv_temp);
+                q.n_equal = each ? (want - above + each - 1) / each : 1;
+                if (q.n_equal < 1) q.n_equal = 1;
+                q.limit = t;
+            } else if (t == q.limit && q.n_equal) {
+                unsigned long long need = equal_mass ? (want - above + equal_mass - 1) / equal_mass : 1;
+                if (need < q.n_equal) q.n_equal = need < 1 ? 1 : need;
+            }
+        }
     }
 
-    /* kept: keys above `limit`, and the first n_equal ids with that very key */
-    uint32_t limit = key_of(-INFINITY);
-    unsigned long long n_equal = 0; /* 0 with limit -inf: nothing at the limit is kept, all above it is */
-    if (p.top_k > 0 && p.top_k < V) {
-        unsigned long long above;
-        limit = radix_threshold(x, V, 0, false, 0, 0, (unsigned long long)p.top_k, &above, histogram, state);
-        n_equal = (unsigned long long)p.top_k - above;
-    }
-    if (p.top_p < 1.0f) {
-        /* mass of what top-k kept: ties beyond n_equal left out */
-        unsigned long long mass = 0, equal_mass = mass_of(value_of(limit), top, p.inv_temp);
-        for (int i = threadIdx.x; i < V; i += THREADS)
-            if (key_of(x[i]) > limit) mass += mass_of(x[i], top, p.inv_temp);
-        if (threadIdx.x == 0) state[0] = 0;
-        __syncthreads();
-        atomicAdd(&state[0], mass);
-        __syncthreads();
-        unsigned long long total = state[0] + n_equal * equal_mass, above;
-        __syncthreads();
-        unsigned long long want = (unsigned long long)((double)p.top_p * (double)total);
-        if (want < 1) want = 1;
-        uint32_t t = radix_threshold(x, V, 0, true, p.inv_temp, top, want, &above, histogram, state);
-        if (t > limit) {
-            unsigned long long each = mass_of(value_of(t), top, p.inv_temp);
-            n_equal = each ? (want - above + each - 1) / each : 1;
-            if (n_equal < 1) n_equal = 1;
-            limit = t;
-        } else if (t == limit && n_equal) {
-            unsigned long long need = equal_mass ? (want - above + equal_mass - 1) / equal_mass : 1;
-            if (need < n_equal) n_equal = need < 1 ? 1 : need;
-        }
-    }
-    float min_z = p.min_p > 0 ? logf(p.min_p) : -INFINITY; /* of z - max z */
-
-    /* inverse CDF in id order: sums of splits of THREADS ids, then the split that holds the target */
+    /* inverse CDF in id order: the sums of splits of THREADS ids, a warp each; then the split that holds the target */
     int n_splits = (V + THREADS - 1) / THREADS;
-    int equal_before = 0;
+    for (int s = warp; s < n_splits && q.n_equal > 0; s += THREADS / 32) {
+        int n = 0;
+        for (int i = s * THREADS + lane; i < V && i < (s + 1) * THREADS; i += 32) n += key_of(x[i]) == q.limit;
+        n = __reduce_add_sync(0xffffffffu, n);
+        if (lane == 0) equal_before[s] = n;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && q.n_equal > 0) {
+        int sum = 0;
+        for (int s = 0; s < n_splits; s++) {
+            int n = equal_before[s];
+            equal_before[s] = sum;
+            sum += n;
+        }
+    }
+    __syncthreads();
+    for (int s = warp; s < n_splits; s += THREADS / 32) {
+        float sum = 0;
+#pragma unroll 16
+        for (int k = 0; k < THREADS / 32; k++) {
+            int first = s * THREADS;
+            sum += weight_of(q, first + k * 32 + lane, first, equal_before[s]);
+        }
+        sum = warp_sum(sum);
+        if (lane == 0) split_sum[s] = sum;
+    }
+    __syncthreads();
     float total = 0;
-    for (int s = 0; s < n_splits; s++) {
-        int i = s * THREADS + threadIdx.x;
-        uint32_t key = i < V ? key_of(x[i]) : 0;
-        int equal = i < V && key == limit && n_equal > 0;
-        int n_here = __syncthreads_count(equal);
-        float w = 0;
-        if (i < V && key >= limit && (x[i] - top) * p.inv_temp >= min_z) {
-            bool kept = key > limit;
-            if (equal) { /* rank among the equals: few rows have any, so a plain count will do */
-                int rank = equal_before;
-                for (int k = s * THREADS; k < i; k++) rank += key_of(x[k]) == limit;
-                kept = (unsigned long long)rank < n_equal;
-            }
-            if (kept) w = expf((x[i] - top) * p.inv_temp);
-        }
-        float sum = block_sum(w, shared);
-        if (threadIdx.x == 0) {
-            split_sum[s] = sum;
-            split_kept[s] = equal_before;
-        }
-        equal_before += n_here;
-        total += sum;
-    }
-    __syncthreads();
-    float target = uniform_of(p.seed, (uint64_t)p.position) * total, before = 0;
-    int at = -1, last = 0;
-    for (int s = 0; s < n_splits; s++) {
-        if (split_sum[s] == 0) continue;
-        last = s;
-        if (before + split_sum[s] > target) {
-            at = s;
-            break;
-        }
-        before += split_sum[s];
-    }
-    if (at < 0) { /* rounding at the very end */
-        at = last;
-        before -= split_sum[last];
-    }
-    {
-        int i = at * THREADS + threadIdx.x;
-        float w = 0;
-        if (i < V) {
-            uint32_t key = key_of(x[i]);
-            bool kept = key > limit;
-            if (key == limit && n_equal > 0) {
-                int rank = split_kept[at];
-                for (int k = at * THREADS; k < i; k++) rank += key_of(x[k]) == limit;
-                kept = (unsigned long long)rank < n_equal;
-            }
-            if (kept && (x[i] - top) * p.inv_temp >= min_z) w = expf((x[i] - top) * p.inv_temp);
-        }
-        values[threadIdx.x] = w;
-    }
-    __syncthreads();
+    for (int s = 0; s < n_splits; s++) total += split_sum[s];
+    float target = uniform_of(p.seed, (uint64_t)p.position) * total;
     if (threadIdx.x == 0) {
-        int id = -1;
-        float sum = before;
-        for (int k = 0; k < THREADS; k++) {
-            if (values[k] == 0) continue;
-            sum += values[k];
-            id = at * THREADS + k;
-            if (sum > target) break;
+        float before = 0;
+        int at = -1, last = 0;
+        for (int s = 0; s < n_splits; s++) {
+            if (split_sum[s] == 0) continue;
+            last = s;
+            if (before + split_sum[s] > target) {
+                at = s;
+                break;
+            }
+            before += split_sum[s];
         }
-        drawn.id = id < 0 ? best_id : id;
-        drawn.logp = plain[(size_t)r * V + drawn.id] * p.inv_temp - lse[r];
-        bool plain_draw = p.n_edits == 0 && !(p.top_k > 0 && p.top_k < V) && p.top_p >= 1.0f && p.min_p <= 0;
-        drawn.logp_cut = plain_draw ? drawn.logp : (x[drawn.id] - top) * p.inv_temp - logf(total);
-        out[r] = drawn;
+        if (at < 0) { /* rounding at the very end */
+            at = last;
+            before -= split_sum[last];
+        }
+        split_at = at;
+        before_at = before;
     }
+    __syncthreads();
+    int first = split_at * THREADS;
+    values[threadIdx.x] = weight_of(q, first + threadIdx.x, first, equal_before[split_at]);
+    __syncthreads();
+    if (warp > 0) return;
+    /* a lane has 32 ids: the lane that holds the target, then the id */
+    float mine = 0, before = 0, run = before_at;
+    for (int k = 0; k < 32; k++) mine += values[lane * 32 + k];
+    for (int k = 0; k < 32; k++) {
+        if (lane == k) before = run;
+        run += __shfl_sync(0xffffffffu, mine, k);
+    }
+    unsigned over = __ballot_sync(0xffffffffu, mine > 0 && before + mine > target),
+             any = __ballot_sync(0xffffffffu, mine > 0);
+    int holder = over ? __ffs(over) - 1 : any ? 31 - __clz(any) : 0; /* none: rounding again */
+    if (lane != holder) return;
+    for (int k = 0; k < 32; k++) {
+        float w = values[lane * 32 + k];
+        if (w == 0) continue;
+        before += w;
+        drawn.id = first + lane * 32 + k;
+        if (before > target) break;
+    }
+    drawn.logp = plain[(size_t)r * V + drawn.id] * p.inv_temp - lse[r];
+    drawn.logp_cut = cuts ? x[drawn.id] * q.scale - q.shift - logf(total) : drawn.logp;
+    out[r] = drawn;
 }
 
 CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
@@ -302,10 +341,10 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     size_t n_edits = 0;
     for (int r = 0; r < R; r++) n_edits += (size_t)p[r].n_edits;
     size_t params_bytes = (size_t)R * sizeof(row_params), edit_bytes = n_edits * sizeof(struct clime_logit_edit);
-    size_t row_bytes = n_edits ? (size_t)R * V * sizeof(float) : 0;
-    char *scratch = (char *)clime_cuda_scratch(d, params_bytes + edit_bytes + row_bytes + 64);
+    size_t row_bytes = ((size_t)R * V * sizeof(float) + 15) / 16 * 16;
+    char *scratch = n_edits ? (char *)clime_cuda_scratch(d, row_bytes + params_bytes + edit_bytes) : NULL;
     struct clime_drawn *room = (struct clime_drawn *)result_room(d, (size_t)R * sizeof *out);
-    if (!scratch || !room) return;
+    if ((n_edits && !scratch) || !room) return;
 
     char *host = (char *)xmalloc(params_bytes + edit_bytes);
     row_params *hp = (row_params *)host;
@@ -317,17 +356,20 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
         if (p[r].n_edits) memcpy(he + at, p[r].edits, (size_t)p[r].n_edits * sizeof *he);
         at += p[r].n_edits;
     }
-    clime_cuda_copy_in(d, scratch, host, params_bytes + edit_bytes);
-    free(host);
-    const row_params *dp = (const row_params *)scratch;
+    const row_params *dp = (const row_params *)(scratch + row_bytes);
     const float *edited = logits;
-    if (n_edits) {
-        float *copy = (float *)(scratch + (params_bytes + edit_bytes + 15) / 16 * 16);
-        clime_cuda_copy(d, copy, logits, row_bytes);
-        edit_kernel<<<R, 256, 0, d->stream>>>(V, dp, (const struct clime_logit_edit *)(scratch + params_bytes), copy);
+    if (n_edits) { /* there may be many: not from pinned memory */
+        float *copy = (float *)scratch;
+        clime_cuda_copy_in(d, scratch + row_bytes, host, params_bytes + edit_bytes);
+        clime_cuda_copy(d, copy, logits, (size_t)R * V * sizeof(float));
+        edit_kernel<<<R, 256, 0, d->stream>>>(V, dp, (const struct clime_logit_edit *)(dp + R), copy);
         LAUNCHED(d);
         edited = copy;
+    } else {
+        dp = (const row_params *)clime_cuda_stage(d, host, params_bytes);
     }
+    free(host);
+    if (!dp) return;
     sample_kernel<<<R, THREADS, 0, d->stream>>>(V, edited, logits, lse, dp, room);
     LAUNCHED(d);
     result_to(d, out, room, (size_t)R * sizeof *out);
