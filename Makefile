@@ -14,7 +14,7 @@ KERNELS  = $(call src,kernels kernels/cpu)
 MODEL    = $(call src,model)
 SERVER   = $(call src,server)
 ROUTER   = $(call src,router)
-TRAINER  = $(call src,trainer trainer/reward trainer/algorithm trainer/ledger)
+TRAINER  = $(call src,trainer trainer/reward trainer/algorithm trainer/ledger trainer/env)
 ifneq ($(shell uname -m),x86_64)
 KERNELS := $(filter-out %_avx2.c %_avx512.c,$(KERNELS))
 endif

@@ -11,7 +11,6 @@
 #include "common/json/scan.h"
 
 struct message {
-    struct clime_str raw;
     bool assistant, trained;
 };
 
@@ -27,6 +26,7 @@ struct reader {
     struct clime_str tools;
     struct clime_arena arena;
     struct message *messages; /* [n] */
+    struct clime_str *raw;    /* [n] their JSON */
     int n;
     struct clime_conversation_samples *out;
 };
@@ -53,13 +53,14 @@ static enum clime_err read_messages(struct reader *d, struct clime_str text, str
         }
         if (!clime_json_end(&m) || !role.ptr)
             return clime_fail(e, CLIME_ERR_INPUT, "message %d: %s", d->n, je.code ? je.msg : "no \"role\"");
-        x.raw = raw;
         x.assistant = clime_str_is(role, "assistant");
         x.trained = x.assistant && keep;
         if (d->n == size) {
             size = size ? 2 * size : 16;
             d->messages = xrealloc(d->messages, (size_t)size * sizeof *d->messages);
+            d->raw = xrealloc(d->raw, (size_t)size * sizeof *d->raw);
         }
+        d->raw[d->n] = raw;
         d->messages[d->n++] = x;
     }
     if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "the messages: %s", je.msg);
@@ -69,17 +70,7 @@ static enum clime_err read_messages(struct reader *d, struct clime_str text, str
 /* Appends the text of the first n messages. */
 static enum clime_err render(struct reader *d, int n, bool prompt, struct clime_buf *out, struct clime_spans *spans,
                              struct clime_error *e) {
-    struct clime_buf list;
-    clime_buf_init(&list, CLIME_RENDER_MAX);
-    clime_buf_addc(&list, '[');
-    for (int i = 0; i < n; i++) {
-        if (i) clime_buf_addc(&list, ',');
-        clime_buf_add(&list, d->messages[i].raw.ptr, d->messages[i].raw.len);
-    }
-    clime_buf_addc(&list, ']');
-    enum clime_err rc = clime_renderer_run(d->r, clime_buf_str(&list), d->tools, prompt, out, spans, e);
-    clime_buf_free(&list);
-    return rc;
+    return clime_renderer_run_list(d->r, d->raw, n, d->tools, prompt, out, spans, e);
 }
 
 /* ---- the sample being made ---- */
@@ -198,14 +189,6 @@ done:
 
 /* ---- templates that do not ---- */
 
-static bool is_eos(const struct reader *d, int32_t id) {
-    size_t n;
-    const int32_t *eos = clime_tokenizer_eos(d->r->tok, &n);
-    for (size_t i = 0; i < n; i++)
-        if (eos[i] == id) return true;
-    return false;
-}
-
 /* Adds an assistant message's tokens: trained up to the last end-of-turn token, context after it. *open: there was
  * none, so whatever token begins the next turn ends this one (GLM-4's <|user|>). */
 static enum clime_err add_answer(struct reader *d, struct draft *s, struct clime_str text, bool trained, bool *open,
@@ -214,7 +197,7 @@ static enum clime_err add_answer(struct reader *d, struct draft *s, struct clime
     enum clime_err rc = draft_add(d, s, text, trained, e);
     if (rc) return rc;
     size_t end = s->ids.len;
-    while (end > from && !is_eos(d, s->ids.data[end - 1])) end--;
+    while (end > from && !clime_renderer_ends_turn(d->r, s->ids.data[end - 1])) end--;
     *open = end == from;
     if (!*open) memset(s->mask.data + end, 0, s->ids.len - end);
     return CLIME_OK;
@@ -259,7 +242,8 @@ static enum clime_err read_incrementally(struct reader *d, struct clime_error *e
         size_t from = s.ids.len;
         rc = draft_add(d, &s, (struct clime_str){before.data + seen.len, before.len - seen.len}, 0, e);
         if (rc) break;
-        if (goes_on && open && from < s.ids.len && is_eos(d, s.ids.data[from])) s.mask.data[from] = trained;
+        if (goes_on && open && from < s.ids.len && clime_renderer_ends_turn(d->r, s.ids.data[from]))
+            s.mask.data[from] = trained;
         trained = d->messages[i].trained;
         rc = add_answer(d, &s, (struct clime_str){after.data + before.len, after.len - before.len}, trained, &open, e);
         clime_buf_clear(&seen);
@@ -285,6 +269,7 @@ enum clime_err clime_conversation_read(const struct clime_renderer *r, struct cl
     enum clime_err rc = read_messages(&d, messages, e);
     if (!rc) rc = clime_template_has_generation(r->template) ? read_marked(&d, e) : read_incrementally(&d, e);
     free(d.messages);
+    free(d.raw);
     clime_arena_free(&d.arena);
     return rc;
 }

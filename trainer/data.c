@@ -197,6 +197,7 @@ static char *make_metadata(const struct fields *f, struct clime_arena *a) {
 
 static void prompt_free(struct clime_prompt *p) {
     free(p->text);
+    free(p->input);
     free(p->ids);
     free(p->label);
     free(p->metadata);
@@ -239,6 +240,7 @@ static enum clime_err add_prompt(void *arg, int64_t line, struct clime_str json,
                                                .n_ids = (int32_t)ids.len,
                                                .ids = ids.data,
                                                .text = clime_buf_take(&text),
+                                               .input = xstrndup(f.input.ptr, f.input.len),
                                                .label = f.label.ptr ? xstrndup(f.label.ptr, f.label.len) : NULL,
                                                .metadata = make_metadata(&f, &a)};
     ids = (struct clime_ids){0};

@@ -29,6 +29,7 @@ struct clime_data_options {                                      /* names are sl
 struct clime_prompt {
     int64_t line;           /* of the file, from 1 */
     char *text;             /* after the chat template */
+    char *input;            /* the line's own value under the input key, JSON */
     int32_t *ids;           /* [n_ids] */
     int32_t n_ids;          /* > 0 */
     char *label, *metadata; /* JSON value, JSON object; NULL = none */

@@ -107,6 +107,7 @@ static void make_sample(struct job *j, const struct clime_eval_context *c, int s
                                 .rm_type = o->eval_rm_type,
                                 .reward_key = o->eval_reward_key,
                                 .prompt = p->text,
+                                .input = p->input,
                                 .version = step};
     snprintf(r->rid, sizeof r->rid, "%s/eval-%" PRId64 "/%d.%d/%d/%" PRId64, c->run->name, step, set, prompt, member,
              c->run->incarnation);

@@ -48,3 +48,27 @@ enum clime_err clime_renderer_run(const struct clime_renderer *r, struct clime_s
     clime_buf_free(&vars);
     return rc;
 }
+
+enum clime_err clime_renderer_run_list(const struct clime_renderer *r, const struct clime_str *messages, int n,
+                                       struct clime_str tools, bool add_generation_prompt, struct clime_buf *out,
+                                       struct clime_spans *spans, struct clime_error *e) {
+    struct clime_buf list;
+    clime_buf_init(&list, CLIME_RENDER_MAX);
+    clime_buf_addc(&list, '[');
+    for (int i = 0; i < n; i++) {
+        if (i) clime_buf_addc(&list, ',');
+        clime_buf_add(&list, messages[i].ptr, messages[i].len);
+    }
+    clime_buf_addc(&list, ']');
+    enum clime_err rc = clime_renderer_run(r, clime_buf_str(&list), tools, add_generation_prompt, out, spans, e);
+    clime_buf_free(&list);
+    return rc;
+}
+
+bool clime_renderer_ends_turn(const struct clime_renderer *r, int32_t id) {
+    size_t n;
+    const int32_t *eos = clime_tokenizer_eos(r->tok, &n);
+    for (size_t i = 0; i < n; i++)
+        if (eos[i] == id) return true;
+    return false;
+}

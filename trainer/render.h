@@ -26,4 +26,12 @@ enum clime_err clime_renderer_run(const struct clime_renderer *r, struct clime_s
                                   bool add_generation_prompt, struct clime_buf *out, struct clime_spans *spans,
                                   struct clime_error *e);
 
+/* The same for messages as raw JSON values, the first n of a list. */
+enum clime_err clime_renderer_run_list(const struct clime_renderer *r, const struct clime_str *messages, int n,
+                                       struct clime_str tools, bool add_generation_prompt, struct clime_buf *out,
+                                       struct clime_spans *spans, struct clime_error *e);
+
+/* Whether the token ends a turn: one of the tokenizer's eos ids. */
+bool clime_renderer_ends_turn(const struct clime_renderer *r, int32_t id);
+
 #endif

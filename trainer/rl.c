@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "trainer/env/environments.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
@@ -194,12 +195,24 @@ static void describe_options(void) {
     clime_buf_free(&text);
 }
 
+static void print_routes(void) {
+    struct clime_buf text;
+    clime_buf_init(&text, 1 << 20);
+    clime_http_routes_json(clime_environment_routes, &text);
+    puts(text.data);
+    clime_buf_free(&text);
+}
+
 int clime_rl_main(int argc, char **argv) {
     static struct clime_rl rl; /* zero: everything closed */
     struct clime_error e = {0};
     rl.lock_fd = -1;
     if (argc == 2 && !strcmp(argv[1], "--help-markdown")) { /* for README and docs */
         describe_options();
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "--print-routes")) { /* for the test of openapi/trainer.yaml */
+        print_routes();
         return 0;
     }
     enum clime_err rc = clime_rl_options_parse(argc, argv, &rl.o, &e);

@@ -55,6 +55,19 @@ static enum clime_err check_async(struct clime_rl_options *o, struct clime_error
     return CLIME_OK;
 }
 
+static enum clime_err check_environment(const struct clime_rl_options *o, struct clime_error *e) {
+    if (!o->environment) return CLIME_OK;
+    if (!o->sampling.max_context_len)
+        return clime_fail(e, CLIME_ERR_INPUT, "--environment needs --rollout-max-context-len: the longest session");
+    if (o->group_rm)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--group-rm cannot be honoured with --environment: each session is rewarded by itself");
+    if (o->fully_async)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--fully-async cannot be honoured with --environment: a session's turns are of one version");
+    return CLIME_OK;
+}
+
 /* The least that the options allow a token to be behind. */
 enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct clime_error *e) {
     int64_t least = o->async ? o->update_weights_interval * o->num_steps_per_rollout : 0;
@@ -96,5 +109,6 @@ static enum clime_err check_halves(const struct clime_rl_options *o, struct clim
 enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e) {
     enum clime_err rc = check_async(o, e);
     if (!rc) rc = check_halves(o, e);
+    if (!rc) rc = check_environment(o, e);
     return rc ? rc : check_sampling(o, e);
 }

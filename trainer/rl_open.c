@@ -17,6 +17,7 @@
 #include "common/hash.h"
 #include "common/json/tree.h"
 #include "trainer/buffer.h"
+#include "trainer/env/environments.h"
 #include "trainer/filter.h"
 #include "trainer/folder.h"
 #include "trainer/gather.h"
@@ -120,6 +121,7 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
 /* Lengths that the memory plan and the servers need to hold. */
 static int longest_sample(const struct clime_rl *rl) {
     int most = 0;
+    if (rl->o.environment) return (int)rl->o.sampling.max_context_len; /* what a session may say is not known yet */
     for (int i = 0; i < rl->data.n; i++) {
         int n = rl->data.prompts[i].n_ids, len = n + (int)clime_generate_room(&rl->o.sampling, n);
         if (len > most) most = len;
@@ -284,11 +286,30 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     return rl->o.evaluate || rl->o.rollout_only || learner_first ? CLIME_OK : open_learner(rl, e);
 }
 
+static enum clime_err open_environments(struct clime_rl *rl, struct clime_error *e) {
+    const struct clime_rl_options *r = &rl->o;
+    struct clime_environments_options o = {.host = r->environment_host,
+                                           .port = (int)r->environment_port,
+                                           .api_key = r->environment_api_key,
+                                           .tok = rl->tokenizer,
+                                           .chat_template_kwargs = r->apply_chat_template_kwargs,
+                                           .lease_us = (int64_t)(r->environment_lease_timeout * 1e6),
+                                           .max_turns = (int)r->environment_max_turns,
+                                           .max_attempts = (int)r->environment_attempts,
+                                           .command = r->environment_command,
+                                           .n_commands = (int)r->num_environments,
+                                           .run_dir = r->run};
+    return clime_environments_open(&o, &rl->environments, e);
+}
+
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) {
     int64_t n = rl->o.server_concurrency * clime_fleet_size(rl->fleet);
     rl->n_threads = (int)(n < MAX_CLIENT_THREADS ? n : MAX_CLIENT_THREADS);
+    enum clime_err rc = rl->o.environment ? open_environments(rl, e) : CLIME_OK;
+    if (rc) return rc;
     struct clime_client_options o = {.fleet = rl->fleet,
                                      .tokenizer = rl->tokenizer,
+                                     .environments = rl->environments,
                                      .n_threads = rl->n_threads,
                                      .reward_timeout_us = (int64_t)(rl->o.rm_timeout * 1e6),
                                      .rm_type = rl->o.rm_type,
@@ -305,6 +326,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
 void clime_rl_close(struct clime_rl *rl) {
     clime_generation_close(&rl->generation);
     clime_client_close(rl->client);
+    clime_environments_close(rl->environments);
     clime_fleet_close(rl->fleet);
     clime_fingerprint_close(&rl->fingerprint);
     clime_learner_close(rl->learner);

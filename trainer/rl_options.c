@@ -132,6 +132,21 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"rollout-stop-token-ids", L, &o->sampling.stop_token_ids, NULL, "ID", "stop tokens beside the model's own"},
         {"rollout-skip-special-tokens", B, &o->sampling.skip_special_tokens, NULL, NULL,
          "leave special tokens out of the text that is graded and stored"},
+        {"environment", B, &o->environment, NULL, NULL,
+         "samples are made by environments, programs that lease tasks at the trainer's HTTP interface and talk to the "
+         "policy through it (openapi/trainer.yaml)"},
+        {"environment-command", S, &o->environment_command, NULL, "COMMAND",
+         "start this shell command as an environment, with CLIME_URL in its environment; implies --environment"},
+        {"num-environments", I, &o->num_environments, "1", "N", "copies of the command", 1, 4096},
+        {"environment-host", S, &o->environment_host, "127.0.0.1", "HOST", "address of the interface"},
+        {"environment-port", I, &o->environment_port, "0", "PORT",
+         "port of the interface; 0 = any (RUN/ports/environments has it)", 0, 65535},
+        {"environment-api-key", S, &o->environment_api_key, NULL, "KEY", "what environments must send as a bearer"},
+        {"environment-lease-timeout", D, &o->environment_lease_timeout, "300", "SECONDS",
+         "a task whose session is not heard of for so long is given to another environment", 1, 0},
+        {"environment-max-turns", I, &o->environment_max_turns, "0", "N", "turns of a session; 0 = no limit", 0, 1e6},
+        {"environment-attempts", I, &o->environment_attempts, "3", "N", "leases of a task before its sample has failed",
+         1, 1e6},
         {"rollout-request-timeout", D, &o->rollout_request_timeout, "1800", "SECONDS",
          "for one sample, all tries together; past it the sample has failed", 1, 0},
 
@@ -552,6 +567,13 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "threads",
                                        "optimizer-cpu-offload",
                                        "rollout-request-timeout",
+                                       "environment-command",
+                                       "environment-host",
+                                       "environment-port",
+                                       "environment-api-key",
+                                       "environment-lease-timeout",
+                                       "environment-attempts",
+                                       "num-environments",
                                        "rm-timeout",
                                        "rm-command",
                                        "rm-url",
@@ -624,6 +646,7 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     if ((rc = clime_options_parse(table, n, argc, argv, NULL, 0, o->evaluate ? eval_usage : rl_usage, e)) ||
         (rc = clime_rl_inert_check(o, e)))
         goto done;
+    if (o->environment_command) o->environment = true;
     rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
     if (!rc && !o->evaluate) rc = derive_batch(o, e);
     if (!rc && !o->evaluate) rc = clime_rl_check_staleness(o, e);

@@ -43,8 +43,9 @@ struct clime_rl {
     struct clime_learner *learner;
     struct clime_fingerprint fingerprint; /* running: of the weights of `step`, which are not recorded yet */
     struct clime_fleet *fleet;
-    struct clime_client *client;        /* NULL until the fleet was first published to */
-    struct clime_generation generation; /* --async: the next rollout */
+    struct clime_environments *environments; /* NULL = none */
+    struct clime_client *client;             /* NULL until the fleet was first published to */
+    struct clime_generation generation;      /* --async: the next rollout */
     int n_threads;
     struct clime_metrics_log *log;
     struct clime_progress progress;

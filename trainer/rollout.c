@@ -305,6 +305,7 @@ static enum clime_err submit(struct rollout *r, const int *slots, int n, struct 
                                             .reward_key = o->reward_key,
                                             .prompt = clime_dataset_at(r->c->data, s->group, NULL)->text,
                                             .group_size = o->group_rm ? r->members : 0,
+                                            .input = clime_dataset_at(r->c->data, s->group, NULL)->input,
                                             .version = r->out->version,
                                             .deadline_us = now + request_us,
                                             .stop = &r->stop,

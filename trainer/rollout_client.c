@@ -22,6 +22,7 @@
 #include "common/http/client.h"
 #include "common/log.h"
 #include "common/queue.h"
+#include "trainer/env/environments.h"
 #include "trainer/fleet.h"
 #include "trainer/gather.h"
 #include "trainer/generate.h"
@@ -180,6 +181,35 @@ static void score(struct clime_request *r, struct clime_reward *given) {
     clime_reward_free(&picked);
 }
 
+/* ---- environments ---- */
+
+struct turn_maker {
+    struct clime_client *c;
+    struct clime_http_client *http;
+};
+
+static void make_turn(void *arg, struct clime_request *turn) {
+    const struct turn_maker *m = arg;
+    generate(m->c, m->http, turn);
+}
+
+static bool maker_stopping(void *arg) {
+    return stopping(((const struct turn_maker *)arg)->c);
+}
+
+static void let_environment(struct clime_client *c, struct clime_http_client *http, struct clime_request *r) {
+    struct turn_maker maker = {c, http};
+    struct clime_reward reward = {0};
+    int64_t t0 = clime_now_us();
+    r->sample->status = CLIME_SAMPLE_PENDING;
+    r->sample->t_submit_us = clime_wall_us();
+    r->scored = clime_environments_run(c->o.environments, r, make_turn, maker_stopping, &maker, &reward);
+    r->sample->t_done_us = clime_wall_us();
+    r->generate_us = clime_now_us() - t0;
+    if (r->scored) score(r, &reward);
+    clime_reward_free(&reward);
+}
+
 /* ---- threads ---- */
 
 static bool sampled_to_its_end(const struct clime_sample *s) {
@@ -193,7 +223,10 @@ static void *generator_main(void *arg) {
     while (clime_queue_pop(c->todo, &item, 1, -1) == 1) {
         struct clime_request *r = item;
         if (stopping(c)) continue;
-        generate(c, http, r);
+        if (c->o.environments)
+            let_environment(c, http, r);
+        else
+            generate(c, http, r);
         if (r->sample->status != CLIME_SAMPLE_FAILED) decode(c, r);
         free(r->sample->device);
         r->sample->device = c->o.device ? xstrdup(c->o.device) : NULL;
@@ -219,7 +252,7 @@ static struct clime_reward_request question_of(const struct clime_request *r) {
 
 static void submit_one(struct clime_client *c, struct clime_request *r) {
     struct clime_error e = {0};
-    if (sampled_to_its_end(r->sample)) {
+    if (sampled_to_its_end(r->sample) && !r->scored) {
         struct clime_reward_request q = question_of(r);
         if (!clime_rewarder_submit(c->rewarder, &q, r, &e)) return;
         clime_error_prefix(&e, "reward");

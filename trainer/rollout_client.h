@@ -27,6 +27,7 @@
 #include "trainer/sample.h"
 
 struct clime_client;
+struct clime_environments;
 struct clime_fleet;
 struct clime_hook;
 
@@ -36,6 +37,7 @@ struct clime_request {
     const char *rm_type, *reward_key; /* may be NULL */
     const char *prompt;               /* text, for rewards outside this process */
     int group_size;                   /* > 0: rewarded together with the group's other members, that many in all */
+    const char *input;                /* what the dataset has under the input key, JSON; for environments */
     char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
     int64_t version;                  /* of the weights; an answer of another one is refused */
     int64_t deadline_us;              /* clime_now_us scale */
@@ -43,6 +45,7 @@ struct clime_request {
     bool teach;                       /* the teacher scores it before the reward is asked for */
     void *owner;                      /* for the owner's use */
     /* out */
+    bool scored;          /* an environment gave the reward */
     int n_tries, n_stale; /* requests sent; answers refused for their version */
     int64_t generate_us;
 };
@@ -60,8 +63,9 @@ struct clime_client_options {
     const char *teacher_url;                   /* NULL = no request asks for it */
     int teacher_threads;
     int64_t teacher_timeout_us;
-    const struct clime_hook *library; /* --custom-rm-path or NULL */
-    const char *device;               /* kind of device of the servers, recorded with each sample; may be NULL */
+    const struct clime_hook *library;        /* --custom-rm-path or NULL */
+    const char *device;                      /* kind of device of the servers, recorded with each sample; may be NULL */
+    struct clime_environments *environments; /* who makes the samples; NULL = one call of /generate each */
 };
 
 enum clime_err clime_client_open(const struct clime_client_options *o, struct clime_client **out,

@@ -157,9 +157,13 @@ static bool path_matches(const char *pattern, struct clime_str path, struct clim
     size_t fixed = strcspn(pattern, "{");
     *param = (struct clime_str){"", 0};
     if (!pattern[fixed]) return clime_str_is(path, pattern);
-    if (path.len <= fixed || memcmp(path.ptr, pattern, fixed) != 0) return false;
-    *param = (struct clime_str){path.ptr + fixed, path.len - fixed};
-    return true;
+    const char *suffix = strchr(pattern + fixed, '}') + 1;
+    size_t tail = strlen(suffix);
+    if (path.len <= fixed + tail || memcmp(path.ptr, pattern, fixed) != 0 ||
+        memcmp(path.ptr + path.len - tail, suffix, tail) != 0)
+        return false;
+    *param = (struct clime_str){path.ptr + fixed, path.len - fixed - tail};
+    return !tail || !memchr(param->ptr, '/', param->len);
 }
 
 /* Exact paths go before patterns. Several rows may share a path with different methods. */

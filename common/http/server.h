@@ -29,7 +29,8 @@ enum clime_http_auth {
 
 struct clime_http_route {
     const char *methods; /* "GET", "POST", "GET|POST"; HEAD is served for GET */
-    const char *path;    /* exact, or with one trailing "{name}" that matches the rest: "/workers/{id}" */
+    const char *path;    /* exact, or with one "{name}": at the end it matches the rest ("/workers/{id}"), before
+                          * more ("/sessions/{id}/generate") what has no slash */
     enum clime_http_auth auth;
     void (*handler)(struct clime_http_request *rq, void *context);
     bool stream_body; /* the handler reads the body itself with clime_http_body_read, and limits its size */

@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from programs import BUILD, ROOT, chat_model, need_stories, program, server  # noqa: E402
 
 SPECS = {p.stem: p for p in sorted((ROOT / "openapi").glob("*.yaml"))}
-PROGRAM = {"server": "clime-server", "router": "clime-router"}
+PROGRAM = {"server": ["clime-server"], "router": ["clime-router"], "trainer": ["clime-train", "rl"]}
 METHODS = {"get", "post", "put", "delete", "patch"}
 
 
@@ -22,7 +22,8 @@ def load(name):
 
 @pytest.mark.parametrize("name", sorted(set(SPECS) & set(PROGRAM)))
 def test_routes_are_the_specs(name):
-    out = subprocess.run([BUILD / PROGRAM[name], "--print-routes"], capture_output=True, check=True, timeout=20).stdout
+    first, *rest = PROGRAM[name]
+    out = subprocess.run([BUILD / first, *rest, "--print-routes"], capture_output=True, check=True, timeout=20).stdout
     real = {(m.lower(), r["path"]): r["auth"] for r in json.loads(out) for m in r["methods"]}
     said = {}
     for path, item in load(name)["paths"].items():

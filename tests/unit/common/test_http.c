@@ -112,6 +112,7 @@ static const struct clime_http_route routes[] = {
     {"POST", "/items", CLIME_HTTP_OPEN, echo, false},
     {"GET|DELETE", "/items/{id}", CLIME_HTTP_OPEN, describe, false},
     {"GET", "/items/fixed", CLIME_HTTP_OPEN, busy, false},
+    {"GET", "/shelves/{id}/top", CLIME_HTTP_OPEN, describe, false},
     {"POST|PUT", "/count", CLIME_HTTP_OPEN, count, true},
     {"GET", "/silent", CLIME_HTTP_OPEN, silent, false},
     {"GET", "/slow", CLIME_HTTP_OPEN, slow, false},
@@ -186,6 +187,10 @@ static void test_routes(void **state) {
         "\"code\":404,\"error\":{\"object\":\"error\",\"message\":\"no such path: /nowhere\","
         "\"type\":\"NotFoundError\",\"param\":null,\"code\":404}}");
     expect_reply(a_call("GET", "/items/"), 404, NULL);
+    expect_reply(a_call("GET", "/shelves/9/top"), 201, "GET /shelves/9/top [9] q=none extra=none");
+    expect_reply(a_call("GET", "/shelves//top"), 404, NULL);
+    expect_reply(a_call("GET", "/shelves/9/8/top"), 404, NULL);
+    expect_reply(a_call("GET", "/shelves/9/top/"), 404, NULL);
     expect_reply(a_call("GET", "/items/fixed"), 429, NULL); /* an exact path goes before a pattern */
     expect_reply(a_call("GET", "/silent"), 500, NULL);
 }

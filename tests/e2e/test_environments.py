@@ -1,0 +1,384 @@
+"""Environments: tasks leased over HTTP, sessions token-exact, rewards posted; through the real programs."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+import yaml
+from programs import BUILD, LIMIT, ROOT
+
+TRAIN = os.path.abspath(BUILD / "clime-train")
+SPEC = yaml.safe_load((ROOT / "openapi" / "trainer.yaml").read_text())
+PYTHON_CALCULATOR = f"{sys.executable} {ROOT}/examples/environments/calculator.py"
+
+
+@pytest.fixture(scope="module")
+def d(tmp_path_factory):
+    """A small model that has seen how the calculator is used, and questions."""
+    d = tmp_path_factory.mktemp("env")
+    rng = random.Random(1)
+    pairs = [(a, b) for a in range(20) for b in range(20)]
+    rng.shuffle(pairs)
+    turns = lambda a, b: [("user", f"{a}+{b}"), ("assistant", f"={a}+{b}"), ("tool", a + b), ("assistant", a + b)]
+    with open(d / "warm.jsonl", "w") as f:
+        for a, b in pairs[:200]:
+            f.write(json.dumps({"messages": [{"role": r, "content": str(c)} for r, c in turns(a, b)]}) + "\n")
+    with open(d / "train.jsonl", "w") as f:
+        for a, b in pairs[200:]:
+            f.write(json.dumps({"prompt": f"{a}+{b}", "label": str(a + b), "metadata": {"a": a}}) + "\n")
+    run = lambda *a: subprocess.run([TRAIN, *map(str, a)], check=True, capture_output=True, timeout=LIMIT)
+    run("init", d / "init", "--family", "qwen3", "--hidden-size", 128, "--intermediate-size", 512, "--num-hidden-layers",
+        2, "--num-attention-heads", 4, "--num-key-value-heads", 2, "--head-dim", 64, "--max-position-embeddings", 256,
+        "--init-std", 0.05)  # fmt: skip
+    run("sft", "--hf-checkpoint", d / "init", "--prompt-data", d / "warm.jsonl", "--messages-key", "messages",
+        "--num-epoch", 60, "--global-batch-size", 16, "--lr", 3e-3, "--target-loss", 0.3, "--save-hf", d / "warm")  # fmt: skip
+    return d
+
+
+def words(d, name, *more, model="warm", **change):
+    options = {"run": d / name, "hf-checkpoint": d / model, "prompt-data": d / "train.jsonl", "input-key": "prompt",
+               "label-key": "label", "num-rollout": 2, "rollout-batch-size": 3, "n-samples-per-prompt": 2,
+               "rollout-max-response-len": 48, "rollout-max-context-len": 96, "lr": 1e-3, "max-tokens-per-gpu": 2048,
+               **{k.replace("_", "-"): v for k, v in change.items()}}  # fmt: skip
+    out = [TRAIN, "rl", "--apply-chat-template", "--rollout-shuffle", "--use-dynamic-batch-size"]
+    for k, v in options.items():
+        out += [f"--{k}", str(v)]
+    return out + list(more)
+
+
+class Run:
+    """A trainer whose tasks the test plays itself."""
+
+    def __init__(self, d, name, *more, **change):
+        self.dir, self.log = d / name, d / f"{name}.log"
+        command = words(d, name, "--environment", *more, **change)
+        self.process = subprocess.Popen(command, stdout=open(self.log, "a"), stderr=subprocess.STDOUT)
+        port, deadline = self.dir / "ports" / "environments", time.monotonic() + LIMIT
+        while not port.exists() or not port.read_text().endswith("\n"):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{int(port.read_text())}", timeout=LIMIT)
+
+    def lease(self, wait_s=20):
+        reply = self.http.post("/tasks/lease", json={"wait_s": wait_s})
+        if reply.status_code == 200:
+            self.check(reply, "/tasks/lease")
+            return reply.json()
+        assert reply.status_code in (204, 503), reply.text
+        return None
+
+    def chat(self, task, messages, status=200, **more):
+        reply = self.http.post(f"{task['session']}/v1/chat/completions", json={"messages": messages, **more})
+        assert reply.status_code == status, reply.text
+        self.check(reply, "/sessions/{id}/v1/chat/completions")
+        return reply.json()["choices"][0]["message"]["content"] if status == 200 else reply.json()["message"]
+
+    def generate(self, task, status=200, **body):
+        reply = self.http.post(f"{task['session']}/generate", json=body)
+        assert reply.status_code == status, reply.text
+        self.check(reply, "/sessions/{id}/generate")
+        return reply.json() if status == 200 else reply.json()["message"]
+
+    def end(self, task, status=200, **result):
+        reply = self.http.post(f"/tasks/{task['task']}", json=result)
+        assert reply.status_code == status, reply.text
+        return reply
+
+    def check(self, reply, path):
+        """The members that the spec requires are there."""
+        answer = SPEC["paths"][path]["post"]["responses"][str(reply.status_code)]
+        answer = answer if "$ref" not in answer else SPEC["components"]["responses"]["Error"]
+        schema = answer["content"]["application/json"]["schema"]
+        name = schema["$ref"].rsplit("/", 1)[1]
+        assert set(SPEC["components"]["schemas"][name]["required"]) <= set(reply.json())
+
+    def play_out(self, play):
+        """Plays every task until the trainer ends; its exit status must be 0."""
+        while self.process.poll() is None:
+            try:
+                task = self.lease(1)
+                if task:
+                    play(task)
+            except httpx.TransportError:
+                break
+        assert self.process.wait(LIMIT) == 0, self.log.read_text()[-3000:]
+        return self
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+    def samples(self, columns="ids, n_prompt, n_response, logp, mask, status, reward, error"):
+        db = sqlite3.connect(self.dir / "ledger.db")
+        rows = db.execute(f"SELECT {columns} FROM samples ORDER BY id").fetchall()
+        db.close()
+        return rows
+
+    def gaps(self):
+        lines = [json.loads(x) for x in open(self.dir / "metrics.jsonl")]
+        steps = [m for m in lines if m["kind"] == "train"]
+        assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps)
+        return [m["train/logprob_gap_tokens"] for m in steps]
+
+
+def ids_of(blob):
+    return list(struct.unpack(f"<{len(blob) // 4}I", blob))
+
+
+def floats_of(blob):
+    return list(struct.unpack(f"<{len(blob) // 4}f", blob))
+
+
+def f32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def test_every_token_is_the_sampled_one(d):
+    """Three turns by ids and text: what the ledger holds is what was answered, token by token."""
+    played, first = {}, {}
+    run = Run(d, "exact")
+
+    def play(task):
+        ids, mask, logp = list(task["input_ids"]), [], []
+        first[task["rid"]] = len(ids)
+        for turn in range(3):
+            body = {"input_ids": ids} if turn % 2 else ({"text": "<|tool|>7<|end|><|assistant|>"} if turn else {})
+            if turn % 2:
+                ids += [50, 51]
+                mask += [0, 0]
+                logp += [0.0, 0.0]
+                body = {"input_ids": ids}
+            got = run.generate(task, sampling_params={"max_new_tokens": 5}, **body)
+            if turn and not turn % 2:
+                glue = got["meta_info"]["prompt_tokens"] - len(ids)
+                assert glue > 0
+                ids += [None] * glue
+                mask += [0] * glue
+                logp += [0.0] * glue
+            assert got["meta_info"]["prompt_tokens"] == len(ids)
+            ids += got["output_ids"]
+            mask += [1] * len(got["output_ids"])
+            logp += [f32(x[0]) for x in got["meta_info"]["output_token_logprobs"]]
+            assert [x[1] for x in got["meta_info"]["output_token_logprobs"]] == got["output_ids"]
+        played[task["rid"]] = ids, mask, logp
+        run.end(task, reward=len(played) % 2)
+
+    run.play_out(play)
+    assert len(played) == 12 and sum(run.gaps()) == sum(sum(m) for _, m, _ in played.values())
+    stored = run.samples()
+    assert len(stored) == 12
+    left = list(played.items())
+    for ids, n_prompt, n_response, logp, mask, status, reward, error in stored:
+        ids, mask = ids_of(ids), list(mask)
+        match = [rid for rid, (i, m, l) in left if len(i) == len(ids) and m == mask and l == floats_of(logp)
+                 and all(a is None or a == b for a, b in zip(i, ids))]  # fmt: skip
+        assert match, (status, error)  # two members of a group may have said the same
+        assert n_prompt == first[match[0]] and n_prompt + n_response == len(ids) and reward in (0, 1)
+        left = [x for x in left if x[0] != match[0]]
+
+
+def test_a_history_goes_on_or_branches(d):
+    """Repeated history: the same tokens. Edited, cut, reordered, with other tools: a branch, and the rest untouched."""
+    run = Run(d, "branches", num_rollout=1)
+    try:
+        task = run.lease()
+        assert task["input"] == task["prompt"].replace("<|user|>", "").replace("<|end|><|assistant|>", "")
+        assert task["metadata"]["a"] >= 10 and task["label"].isdigit()
+        m = [{"role": "user", "content": task["input"]}]
+        a1 = run.chat(task, m, max_tokens=6)
+        m1 = m + [{"role": "assistant", "content": a1, "refusal": None}, {"content": "5", "role": "tool"}]
+        a2 = run.chat(task, m1, max_tokens=6)
+        for messages in (
+            m + [{"role": "assistant", "content": a1 + "!"}, {"role": "tool", "content": "5"}],  # edited
+            m1[2:],  # cut
+            [m1[2], m1[1], m1[0]],  # reordered
+            m + [{"role": "assistant", "content": "never said"}] + m1,  # inserted
+        ):
+            run.chat(task, messages, max_tokens=4)
+        m2 = m1 + [{"role": "assistant", "content": a2}, {"role": "tool", "content": "6"}]
+        whole = run.http.post(f"{task['session']}/v1/chat/completions", json={"messages": m2, "max_tokens": 4}).json()
+        run.end(task, reward=1)
+        run.end(task, status=404, reward=1)
+        deadline = time.monotonic() + LIMIT
+        while not (rows := [r for r in run.samples() if r[6] is not None]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        ids, n_prompt, n_response, logp, mask = rows[0][:5]
+        assert n_prompt + n_response == whole["usage"]["total_tokens"]
+        assert ids_of(ids)[:n_prompt] == task["input_ids"]
+        runs = "".join(str(b) for b in mask)
+        assert runs.startswith("1") and runs.endswith("1") and runs.count("01") == 2  # three answers, glue between them
+    finally:
+        run.stop()
+
+
+def test_limits_and_bad_requests(d):
+    run = Run(d, "limits", "--environment-max-turns", "3", "--environment-api-key", "secret", num_rollout=1)
+    try:
+        assert run.http.post("/tasks/lease", json={}).status_code == 401
+        assert run.http.get("/health").status_code == 200
+        run.http.headers["Authorization"] = "Bearer secret"
+        assert run.http.post("/tasks/lease", json={"wait_s": 61}).status_code == 400
+        assert run.http.post("/tasks/lease", content=b"{").status_code == 400
+        task = run.lease()
+        assert "wait" not in task and task["max_turns"] == 3
+        for body, says in [({"messages": []}, "messages"), ({"messages": "x"}, ""), ({}, "messages: missing"),
+                           ({"messages": [{"role": 1}]}, ""), ({"messages": [{"role": "user", "content": "x"}], "n": 2}, "one answer"),
+                           ({"messages": [{"role": "user", "content": "x"}], "stop": [""]}, "stop")]:  # fmt: skip
+            reply = run.http.post(f"{task['session']}/v1/chat/completions", json=body)
+            assert reply.status_code == 400 and says in reply.json()["message"], reply.text
+        for body, says in [({"input_ids": [1, 99999]}, "vocabulary"), ({"input_ids": []}, "empty"), ({"text": "a", "input_ids": [1]}, "one of"),
+                           ({"input_ids": [-1]}, ""), ({"stream": True}, "whole"), ({"sampling_params": {"max_new_tokens": 0}}, "")]:  # fmt: skip
+            assert says in run.generate(task, status=400, **body)
+        assert "limit leaves none" in run.generate(task, status=413, input_ids=[65] * 96)
+        for result in ({}, {"reward": 1, "error": "x"}, {"reward": "1"}, {"renew": False}):
+            run.end(task, status=400, **result)
+        run.end(task, renew=True)
+        unknown = {"session": "/sessions/0123", "task": "0123"}
+        assert "no such lease" in run.generate(unknown, status=404)
+        run.end(unknown, status=404, reward=1)
+        events = run.http.post(f"{task['session']}/v1/chat/completions",
+                               json={"messages": [{"role": "user", "content": "x"}], "stream": True, "max_tokens": 3}).text  # fmt: skip
+        chunks = [x[6:] for x in events.split("\n\n") if x]
+        assert len(chunks) == 3 and chunks[-1] == "[DONE]" and json.loads(chunks[0])["choices"][0]["delta"]["role"] == "assistant"
+        for _ in range(2):
+            run.generate(task, sampling_params={"max_new_tokens": 1})
+        assert "has had its 3 turns" in run.generate(task, status=413)
+        run.end(task, error="the tool broke")
+        deadline = time.monotonic() + LIMIT
+        while not (rows := [r for r in run.samples() if r[7]]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert "environment: the tool broke" in rows[0][7] and rows[0][6] is None  # a state, never reward 0
+    finally:
+        run.stop()
+
+
+def test_a_lost_environment_loses_its_lease(d):
+    run = Run(d, "lost", "--environment-lease-timeout", "1", num_rollout=1, rollout_batch_size=1)
+    lost = run.lease()
+    run.generate(lost, sampling_params={"max_new_tokens": 2})
+    seen = [lost["task"]]
+
+    def play(task):
+        if task["rid"] == lost["rid"]:
+            assert task["task"] != lost["task"]
+            assert "no such lease" in run.generate(lost, status=404)
+            run.end(lost, status=404, reward=0)
+        seen.append(task["task"])
+        run.generate(task, sampling_params={"max_new_tokens": 3})
+        run.end(task, reward=1)
+
+    run.play_out(play)
+    assert len(set(seen)) == len(seen) == 3
+    assert [r[2] <= 3 for r in run.samples()] == [True, True]  # nothing of the lost session is left
+
+
+@pytest.mark.parametrize("what", ["never taken", "never ended"])
+def test_a_task_that_nobody_ends_fails_by_name(d, what):
+    more = ["--environment-lease-timeout", "1", "--environment-attempts", "1", "--rollout-request-timeout", "2"]
+    run = Run(d, what.replace(" ", "-"), *more, num_rollout=1, rollout_batch_size=1)
+    while what == "never ended" and run.process.poll() is None:
+        try:
+            run.lease(1)
+        except httpx.TransportError:
+            break
+    assert run.process.wait(LIMIT) == 1
+    log = run.log.read_text()
+    assert ("no environment took the task" if what == "never taken" else "every lease expired") in log
+
+
+def test_options_are_checked(d):
+    command = words(d, "x", "--environment")
+    at = command.index("--rollout-max-context-len")
+    p = subprocess.run(command[:at] + command[at + 2 :], capture_output=True, text=True, timeout=LIMIT)
+    assert p.returncode == 1 and "--environment needs --rollout-max-context-len" in p.stderr
+
+
+def calculator_run(d, name, command, rollouts, **change):
+    more = ["--environment-command", command, "--num-environments", "4"]
+    options = {"num_rollout": rollouts, "rollout_batch_size": 8, "n_samples_per_prompt": 8, "lr_decay_style": "linear",
+               "min_lr": 5e-5, "adam_beta2": 0.98, **change}  # fmt: skip
+    with open(d / f"{name}.log", "a") as log:
+        p = subprocess.Popen(words(d, name, *more, **options), stdout=log, stderr=log)
+    return p
+
+
+def final(d, name):
+    log = (d / f"{name}.log").read_text()
+    rewards = [float(x.split()[3]) for x in log.splitlines() if x.startswith("rollout ")]
+    shas = [x.rsplit(" ", 1)[1] for x in log.splitlines() if x.startswith("done ")]
+    return rewards, shas[-1] if shas else None
+
+
+def check_calculator(d, name, rollouts):
+    rewards, sha = final(d, name)
+    assert len(rewards) == rollouts and sha
+    assert sum(rewards[-5:]) / 5 >= 0.8 > sum(rewards[:5]) / 5 + 0.1, rewards
+    lines = [json.loads(x) for x in open(d / name / "metrics.jsonl")]
+    steps = [m for m in lines if m["kind"] == "train"]
+    assert all(m["train/train_rollout_logprob_abs_diff"] == 0 and m["train/logprob_gap_tokens"] > 0 for m in steps)
+    db = sqlite3.connect(d / name / "ledger.db")
+    masks = [m for (m,) in db.execute("SELECT mask FROM samples WHERE reward = 1 ORDER BY id DESC LIMIT 50")]
+    assert sum(b"\x00" in m for m in masks) > 25  # the tool was used: context lies between the answers
+    return sha
+
+
+@pytest.fixture(scope="module")
+def python_sha(d):
+    p = calculator_run(d, "python", PYTHON_CALCULATOR, 80)
+    assert p.wait(4 * LIMIT) == 0, (d / "python.log").read_text()[-3000:]
+    return check_calculator(d, "python", 80)
+
+
+def test_the_calculator_in_python_trains(d, python_sha):
+    assert len(python_sha) == 64
+
+
+def test_the_calculator_in_c_trains_to_the_same_weights(d, python_sha):
+    """Another language, ids and text instead of messages: the same tokens, so the same weights."""
+    subprocess.run(["cc", "-O1", "-o", d / "calculator", ROOT / "examples/environments/calculator.c", "-lcurl", "-lcjson"],
+                   check=True, timeout=LIMIT)  # fmt: skip
+    p = calculator_run(d, "c", str(d / "calculator"), 80)
+    assert p.wait(4 * LIMIT) == 0, (d / "c.log").read_text()[-3000:]
+    assert check_calculator(d, "c", 80) == python_sha
+
+
+def test_kills_change_nothing(d):
+    """Trainer and environments are killed at random moments; the run ends with the same weights."""
+    subprocess.run(["cc", "-O1", "-o", d / "calculator", ROOT / "examples/environments/calculator.c", "-lcurl", "-lcjson"],
+                   check=True, timeout=LIMIT)  # fmt: skip
+    assert calculator_run(d, "calm", str(d / "calculator"), 4).wait(LIMIT) == 0
+    rng = random.Random(5)
+    p = calculator_run(d, "killed", str(d / "calculator"), 4)
+    for kill in range(6):
+        try:
+            p.wait(rng.uniform(0.1, 0.8))
+            break
+        except subprocess.TimeoutExpired:
+            pass
+        if kill % 2:
+            p.kill()
+            p.wait()
+            p = calculator_run(d, "killed", str(d / "calculator"), 4)
+        else:
+            kill_copies(d)
+    assert p.wait(2 * LIMIT) == 0, (d / "killed.log").read_text()[-3000:]
+    assert final(d, "killed")[1] == final(d, "calm")[1]
+
+
+def kill_copies(d):
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if open(f"/proc/{entry}/cmdline", "rb").read().startswith(os.fsencode(d / "calculator")):
+                os.kill(int(entry), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            pass

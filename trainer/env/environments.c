@@ -1,0 +1,298 @@
+/* The table of tasks: offered by client threads, leased by environments, served turn by turn, ended by a result.
+ * See environments.h for the threads. Owns tasks while run is under way.
+ *
+ * Invariant: a call that was accepted is answered: by its owner, or when the owner leaves, whatever the reason. */
+#include "trainer/env/environments.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/atomic_file.h"
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "trainer/env/env_int.h"
+#include "trainer/folder.h"
+
+#define CHECK_US 200000 /* how often an idle owner looks at deadlines and stop flags */
+#define HTTP_THREADS 64
+#define MAX_BODY ((size_t)64 << 20)
+
+/* ---- waiting ---- */
+
+static void wait_until(pthread_cond_t *c, pthread_mutex_t *m, int64_t us) {
+    struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    pthread_cond_timedwait(c, m, &t);
+}
+
+static void cond_init(pthread_cond_t *c) { /* on the monotonic clock */
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+/* ---- the owner's side ---- */
+
+static void session_reset(struct clime_task *t) {
+    clime_session_free(t->session);
+    t->session = clime_session_new();
+    t->last_turn = -1;
+}
+
+/* The caller wakes and returns; the task may be gone by then, so it waits for a condition of the table. */
+static void call_done(struct clime_environments *v, struct clime_task *t) {
+    t->call->done = true;
+    t->call = NULL;
+    pthread_cond_broadcast(&v->answered);
+}
+
+static void sample_failed(struct clime_sample *s, enum clime_err code, const char *who, const char *what) {
+    struct clime_error e;
+    clime_fail(&e, code, "%s%.400s", who, what);
+    clime_sample_fail(s, &e);
+}
+
+/* The result of the environment to the sample. */
+static bool take_result(struct clime_task *t, struct clime_reward *reward) {
+    struct clime_sample *s = t->r->sample;
+    if (t->result.error) {
+        sample_failed(s, CLIME_ERR_INTERNAL, "environment: ", t->result.error);
+        return false;
+    }
+    if (t->last_turn < 0) {
+        sample_failed(s, CLIME_ERR_INPUT, "environment: ", "it posted a result without a turn of the policy");
+        return false;
+    }
+    clime_session_fill(t->session, t->last_turn, s);
+    if (!t->result.has_reward) return false;
+    *reward = t->result.reward;
+    t->result.reward.object = NULL;
+    return true;
+}
+
+/* Whether the task is at its end without a result. */
+static bool given_up(struct clime_environments *v, struct clime_task *t, bool stopping) {
+    struct clime_sample *s = t->r->sample;
+    int64_t now = clime_now_us();
+    if (stopping || clime_request_stopped(t->r)) {
+        s->status = CLIME_SAMPLE_ABORTED;
+        return true;
+    }
+    if (now >= t->r->deadline_us) {
+        sample_failed(s, CLIME_ERR_TIMEOUT, "no environment ",
+                      t->attempts ? "ended the task before its deadline" : "took the task before its deadline");
+        return true;
+    }
+    if (t->state == CLIME_TASK_LEASED && !t->call && now >= t->lease_until_us) {
+        LOG_WARN("environment: the lease %s of %s has expired", t->id, t->r->rid);
+        if (t->attempts >= v->o.max_attempts) {
+            sample_failed(s, CLIME_ERR_TIMEOUT, "environment: ", "every lease expired without a result");
+            return true;
+        }
+        session_reset(t);
+        t->state = CLIME_TASK_WAITING;
+        t->id[0] = 0;
+        pthread_cond_broadcast(&v->offered);
+    }
+    return false;
+}
+
+bool clime_environments_run(struct clime_environments *v, struct clime_request *r, clime_turn_fn *turn,
+                            bool (*stopping)(void *arg), void *arg, struct clime_reward *reward) {
+    bool scored = false;
+    struct clime_task t = {.r = r, .last_turn = -1, .session = clime_session_new()};
+    struct clime_task **at;
+    t.scratch = clime_tok_scratch_new(v->o.tok);
+    cond_init(&t.changed);
+    pthread_mutex_lock(&v->lock);
+    for (at = &v->tasks; *at;) at = &(*at)->next;
+    *at = &t;
+    pthread_cond_broadcast(&v->offered);
+    while (!t.has_result && !given_up(v, &t, stopping(arg))) {
+        if (!t.call) {
+            wait_until(&t.changed, &v->lock, clime_now_us() + CHECK_US);
+            continue;
+        }
+        pthread_mutex_unlock(&v->lock);
+        clime_env_turn(v, &t, t.call, turn, arg);
+        pthread_mutex_lock(&v->lock);
+        t.lease_until_us = clime_now_us() + v->o.lease_us;
+        call_done(v, &t);
+    }
+    if (t.call) {
+        clime_fail(&t.call->error, CLIME_ERR_UNAVAILABLE, "the task is over");
+        call_done(v, &t);
+    }
+    for (at = &v->tasks; *at != &t;) at = &(*at)->next;
+    *at = t.next;
+    pthread_mutex_unlock(&v->lock);
+    if (t.has_result) scored = take_result(&t, reward);
+    clime_session_free(t.session);
+    clime_tok_scratch_free(t.scratch);
+    pthread_cond_destroy(&t.changed);
+    clime_env_result_free(&t.result);
+    return scored;
+}
+
+/* ---- the environments' side ---- */
+
+void clime_env_result_free(struct clime_env_result *r) {
+    clime_reward_free(&r->reward);
+    free(r->error);
+    r->error = NULL;
+}
+
+static void give_lease(struct clime_environments *v, struct clime_task *t) {
+    const uint64_t words[3] = {v->secret, v->next_lease++, (uint64_t)clime_wall_us()};
+    snprintf(t->id, sizeof t->id, "%016" PRIx64 "%016" PRIx64, clime_hash64(words, 3), clime_hash64(words, 2));
+    t->state = CLIME_TASK_LEASED;
+    t->attempts++;
+    t->lease_until_us = clime_now_us() + v->o.lease_us;
+}
+
+bool clime_env_lease(struct clime_environments *v, int64_t until_us, const struct clime_http_request *rq,
+                     void (*write)(const struct clime_environments *v, const struct clime_task *t,
+                                   struct clime_buf *out),
+                     struct clime_buf *out) {
+    bool given = false;
+    pthread_mutex_lock(&v->lock);
+    for (;;) {
+        struct clime_task *t = v->tasks;
+        while (t && t->state != CLIME_TASK_WAITING) t = t->next;
+        if (t) {
+            give_lease(v, t);
+            write(v, t, out);
+            given = true;
+            break;
+        }
+        int64_t now = clime_now_us();
+        if (now >= until_us || clime_http_stopping(rq)) break;
+        wait_until(&v->offered, &v->lock, now + CHECK_US < until_us ? now + CHECK_US : until_us);
+    }
+    pthread_mutex_unlock(&v->lock);
+    return given;
+}
+
+/* The leased task of this id; NULL with *e set when there is none. */
+static struct clime_task *find_locked(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
+    for (struct clime_task *t = v->tasks; t; t = t->next)
+        if (t->state == CLIME_TASK_LEASED && clime_str_is(id, t->id)) return t;
+    clime_fail(e, CLIME_ERR_NOT_FOUND, "no such lease: it has expired, its task is over, or it was never given");
+    return NULL;
+}
+
+enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id, struct clime_env_call *call,
+                              struct clime_error *e) {
+    pthread_mutex_lock(&v->lock);
+    struct clime_task *t = find_locked(v, id, e);
+    if (t && t->call) {
+        clime_fail(e, CLIME_ERR_INPUT, "the session has a call under way: its turns come one after another");
+        t = NULL;
+    }
+    if (t && t->has_result) {
+        clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
+        t = NULL;
+    }
+    if (t) {
+        t->call = call;
+        pthread_cond_broadcast(&t->changed);
+        while (!call->done) pthread_cond_wait(&v->answered, &v->lock);
+        *e = call->error;
+    }
+    pthread_mutex_unlock(&v->lock);
+    return e->code;
+}
+
+enum clime_err clime_env_result(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
+                                struct clime_error *e) {
+    pthread_mutex_lock(&v->lock);
+    struct clime_task *t = find_locked(v, id, e);
+    if (t && (t->call || t->has_result)) {
+        clime_fail(e, CLIME_ERR_INPUT, t->call ? "the session has a call under way" : "the task has a result already");
+        t = NULL;
+    }
+    if (t) {
+        t->has_result = true;
+        t->result = *r;
+        *r = (struct clime_env_result){0};
+        pthread_cond_broadcast(&t->changed);
+    }
+    pthread_mutex_unlock(&v->lock);
+    return e->code;
+}
+
+enum clime_err clime_env_renew(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
+    pthread_mutex_lock(&v->lock);
+    struct clime_task *t = find_locked(v, id, e);
+    if (t) t->lease_until_us = clime_now_us() + v->o.lease_us;
+    pthread_mutex_unlock(&v->lock);
+    return e->code;
+}
+
+/* ---- open and close ---- */
+
+static enum clime_err write_port(const char *run_dir, int port, struct clime_error *e) {
+    char text[16];
+    char *dir = xasprintf("%s/ports", run_dir), *path = xasprintf("%s/environments", dir);
+    int n = snprintf(text, sizeof text, "%d\n", port);
+    enum clime_err rc = clime_make_dirs(dir, e);
+    if (!rc) rc = clime_atomic_save(path, text, (size_t)n, e);
+    free(dir);
+    free(path);
+    return rc;
+}
+
+enum clime_err clime_environments_open(const struct clime_environments_options *o, struct clime_environments **out,
+                                       struct clime_error *e) {
+    struct clime_environments *v = xcalloc(1, sizeof *v);
+    const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
+    struct clime_http_options http = {.host = o->host,
+                                      .port = o->port,
+                                      .n_threads = HTTP_THREADS,
+                                      .max_body = MAX_BODY,
+                                      .api_key = o->api_key,
+                                      .routes = clime_environment_routes,
+                                      .context = v};
+    char url[64];
+    enum clime_err rc = CLIME_OK;
+    *out = NULL;
+    v->o = *o;
+    v->secret = clime_hash64(words, 2);
+    pthread_mutex_init(&v->lock, NULL);
+    cond_init(&v->offered);
+    cond_init(&v->answered);
+    v->renderer.tok = o->tok;
+    v->has_template = clime_tokenizer_chat_template(o->tok, NULL) != NULL;
+    if (v->has_template) rc = clime_renderer_open(o->tok, o->chat_template_kwargs, &v->renderer, e);
+    if (!rc) rc = clime_http_server_start(&http, &v->http, e);
+    if (!rc) rc = write_port(o->run_dir, clime_http_server_port(v->http), e);
+    if (!rc) {
+        snprintf(url, sizeof url, "http://%s:%d", strcmp(o->host, "0.0.0.0") ? o->host : "127.0.0.1",
+                 clime_http_server_port(v->http));
+        LOG_INFO("environments: tasks are leased at %s", url);
+        if (o->command)
+            rc = clime_env_commands_start(o->command, o->n_commands, url, o->api_key, o->run_dir, &v->commands, e);
+    }
+    if (rc)
+        clime_environments_close(v);
+    else
+        *out = v;
+    return rc;
+}
+
+void clime_environments_close(struct clime_environments *v) {
+    if (!v) return;
+    CHECK(!v->tasks);
+    clime_env_commands_stop(v->commands);
+    clime_http_server_stop(v->http);
+    clime_renderer_close(&v->renderer);
+    pthread_cond_destroy(&v->offered);
+    pthread_cond_destroy(&v->answered);
+    pthread_mutex_destroy(&v->lock);
+    free(v);
+}

@@ -1,0 +1,53 @@
+/* Environments: programs in any language that act on tasks with the policy, over the trainer's HTTP interface
+ * (openapi/trainer.yaml).
+ *
+ * Nouns
+ *   task     one sample of the run that an environment is to make: it leases it, talks to the policy through the
+ *            task's session, and posts a reward (or an error).
+ *   lease    a task in an environment's hands, for as long as it is heard of: without a call of the session for the
+ *            lease time the task is given to another, from its beginning, and the old lease is void.
+ *   session  the turns of a task, token-exact (trainer/env/session.h).
+ *
+ * Threads: a client thread (trainer/rollout_client.h) calls run and owns the task and its session until it returns;
+ * HTTP workers only hand it turns and wait. One mutex guards the table of tasks; no turn is computed under it.
+ */
+#ifndef CLIME_TRAINER_ENV_ENVIRONMENTS_H
+#define CLIME_TRAINER_ENV_ENVIRONMENTS_H
+
+#include "common/http/server.h"
+#include "trainer/render.h"
+#include "trainer/reward/reward.h"
+#include "trainer/rollout_client.h"
+
+struct clime_environments_options {
+    const char *host;
+    int port;                          /* 0 = any */
+    const char *api_key;               /* NULL = none */
+    const struct clime_tokenizer *tok; /* borrowed */
+    const char *chat_template_kwargs;  /* JSON object or NULL; borrowed */
+    int64_t lease_us;
+    int max_turns, max_attempts; /* turns of a session, 0 = no limit; leases of a task before it fails */
+    const char *command;         /* program to start, or NULL: environments come by themselves */
+    int n_commands;              /* copies of it */
+    const char *run_dir;         /* ports/environments gets the port; logs/ the output of the copies */
+};
+
+struct clime_environments;
+
+/* CLIME_ERR_INPUT: the port is taken or the template is broken. */
+enum clime_err clime_environments_open(const struct clime_environments_options *o, struct clime_environments **out,
+                                       struct clime_error *e);
+void clime_environments_close(struct clime_environments *v); /* no run may be under way; NULL is fine */
+
+/* Offers the request as a task and serves its session: r->sample comes back COMPLETED or TRUNCATED (its last turn's
+ * tokens and all before it), FAILED, or ABORTED when r was stopped. Returns true when the environment gave a reward
+ * too, then in *reward. turn generates one turn: it is given a request whose sample holds the prompt, and fills it as
+ * for a request of its own. stopping: asked a few times a second. Called by client threads. */
+typedef void clime_turn_fn(void *arg, struct clime_request *turn);
+bool clime_environments_run(struct clime_environments *v, struct clime_request *r, clime_turn_fn *turn,
+                            bool (*stopping)(void *arg), void *arg, struct clime_reward *reward);
+
+/* The routes, for --print-routes and the tests. */
+extern const struct clime_http_route clime_environment_routes[];
+
+#endif

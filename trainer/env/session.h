@@ -1,0 +1,46 @@
+/* The exact tokens of one session: a tree of turns.
+ *
+ * Nouns
+ *   turn     tokens that the policy did not sample (prompt, tool output, template glue), then tokens that it did.
+ *   path     the tokens of a turn and of all turns before it: what the policy had seen and said.
+ *   branch   a turn that does not go on from the newest one: a client that edits, cuts or reorders its history gets a
+ *            new branch and changes nothing that is there.
+ * A turn's log-probabilities and versions stay with its tokens; text is never tokenised again to recover them.
+ * One thread at a time; no locking.
+ */
+#ifndef CLIME_TRAINER_ENV_SESSION_H
+#define CLIME_TRAINER_ENV_SESSION_H
+
+#include "trainer/sample.h"
+
+#define CLIME_SESSION_KEY 32 /* bytes of a history's digest */
+
+struct clime_session;
+
+struct clime_session *clime_session_new(void);
+void clime_session_free(struct clime_session *s); /* NULL is fine */
+int clime_session_turns(const struct clime_session *s);
+int clime_session_branches(const struct clime_session *s); /* turns that went on from another than the newest */
+
+/* The turn whose path is the longest that ids begin with; -1 = none. */
+int clime_session_find_ids(const struct clime_session *s, const int32_t *ids, int n);
+/* The turn whose history (below) has this digest; -1 = none. */
+int clime_session_find_key(const struct clime_session *s, const uint8_t key[CLIME_SESSION_KEY]);
+
+/* The path of a turn; -1 has an empty one. Returns how many; ids may be NULL. */
+int clime_session_path(const struct clime_session *s, int turn, int32_t *ids);
+
+/* How many tokens of a turn's path are the prompt: those before the first that was sampled. */
+int clime_session_prompt(const struct clime_session *s, int turn);
+
+/* Adds a turn after `parent` (-1 = a root). in: a sample whose prompt is the path of the parent and then the new
+ * tokens, and whose response was sampled; it is copied. Returns the turn's number. */
+int clime_session_add(struct clime_session *s, int parent, const struct clime_sample *in);
+/* The digest of the messages that end with the turn's answer: what a client repeats when it goes on from here. */
+void clime_session_set_key(struct clime_session *s, int turn, const uint8_t key[CLIME_SESSION_KEY]);
+
+/* Makes the path of a turn the tokens of out: the first turn's own tokens are the prompt, the rest the response, with
+ * mask 0 (and log-probability 0) where the policy did not sample. Status and finish are those of the turn. */
+void clime_session_fill(const struct clime_session *s, int turn, struct clime_sample *out);
+
+#endif
