@@ -30,6 +30,7 @@ enum clime_err clime_grade_f1(const struct clime_grader_input *in, struct clime_
 enum clime_err clime_grade_format(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_gsm8k(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_countdown(const struct clime_grader_input *in, struct clime_reward *out);
+enum clime_err clime_grade_instructions(const struct clime_grader_input *in, struct clime_reward *out);
 enum clime_err clime_grade_gpqa(const struct clime_grader_input *in, struct clime_reward *out);
 
 #endif

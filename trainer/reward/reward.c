@@ -28,6 +28,8 @@ static const struct clime_reward_type TYPES[] = {
     {"gsm8k", "1 when the number behind the last #### is the label", clime_grade_gsm8k},
     {"countdown", "1 when <answer> reaches the target with every number once, 0.1 when it does not",
      clime_grade_countdown},
+    {"ifeval", "1 when all instructions of metadata.instruction_id_list are followed", clime_grade_instructions},
+    {"ifbench", "the same: both know the instructions of IFEval and of IFBench", clime_grade_instructions},
     {"random", "0 or 1, by the sample's seed", clime_grade_random},
     {"none", "0 for every response: with --use-opd the teacher alone decides", clime_grade_none},
     {"command", "JSON lines to and from a child process (--rm-command)", NULL},
