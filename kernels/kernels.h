@@ -65,6 +65,11 @@ struct clime_rope {
 struct clime_heads {
     int H, HK, Dh;
     float scale; /* of q.k, usually 1/sqrt(Dh) */
+    /* All keys share a component (a bias). A score's gradient is P (dP - delta), and what is wrong with delta then goes
+     * the same way from every row and adds up in the gradients of q, k and their biases. dout . out, as delta is
+     * usually taken, is wrong by the rounding of out; with this set a bf16 backward sums P dP itself, two products
+     * more. */
+    bool common_keys;
 };
 
 /* Which rows attend to which keys. The rows of a sequence are consecutive in the batch and consecutive in position.

@@ -76,6 +76,45 @@ VEC_INLINE void attn_bwd_row(float *p, float *ds, int valid, int nk, float scale
     }
 }
 
+/* delta[g][t] = the sum of P dP over the keys, blocks ascending (struct clime_heads, common_keys). */
+VEC_INLINE void attn_exact_delta(const struct attn_bwd_job *j, int seq, int head, const struct attn_bwd_room *m,
+                                 const bool bf16) {
+    const struct clime_heads *h = j->h;
+    const int G = h->H / h->HK, Dh = h->Dh, row0 = j->a->h_q_start[seq], len = j->a->h_q_start[seq + 1] - row0;
+    const int KW = gemm_words(Dh, bf16);
+    const size_t size = bf16 ? 2 : 4, ld_q = (size_t)h->H * (size_t)Dh, ld_k = (size_t)h->HK * (size_t)Dh;
+    memset(m->delta, 0, (size_t)G * (size_t)len * sizeof *m->delta);
+    for (int key0 = 0; key0 < len; key0 += CLIME_PAGE) {
+        int nk = len - key0 < CLIME_PAGE ? len - key0 : CLIME_PAGE;
+        size_t kv = (size_t)(row0 + key0) * ld_k + (size_t)head * (size_t)Dh;
+        struct gemm_operand keys = {(const char *)j->k + kv * size, nk, Dh, false, ld_k};
+        struct gemm_operand values = {(const char *)j->v + kv * size, nk, Dh, false, ld_k};
+        gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m->kt);
+        gemm_streams(&values, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m->vt);
+        for (int g = 0; g < G; g++) {
+            for (int t0 = key0; t0 < len; t0 += BWD_ROWS) {
+                int rows = len - t0 < BWD_ROWS ? len - t0 : BWD_ROWS;
+                size_t at = (size_t)(row0 + t0) * ld_q + (size_t)(head * G + g) * (size_t)Dh;
+                const char *qs[BWD_ROWS], *dos[BWD_ROWS];
+                for (int r = 0; r < rows; r++) {
+                    qs[r] = (const char *)j->q + (at + (size_t)r * ld_q) * size;
+                    dos[r] = (const char *)j->dout + (at + (size_t)r * ld_q) * size;
+                }
+                score_rows(bf16, qs, rows, KW, m->kt, nk, NULL, m->p);
+                score_rows(bf16, dos, rows, KW, m->vt, nk, NULL, m->ds);
+                for (int r = 0; r < rows; r++) {
+                    float *p = m->p + r * CLIME_PAGE, *ds = m->ds + r * CLIME_PAGE;
+                    size_t row = (size_t)(row0 + t0 + r) * (size_t)h->H + (size_t)(head * G + g);
+                    attn_bwd_row(p, ds, t0 + r + 1 - key0, nk, h->scale, j->lse[row], 0); /* ds = P dP scale */
+                    vf sum = {0};
+                    for (int k = 0; k < nk; k += VW) sum += vf_load(ds + k);
+                    m->delta[(size_t)g * (size_t)len + (size_t)(t0 + r)] += vf_sum(sum) / h->scale;
+                }
+            }
+        }
+    }
+}
+
 VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, const bool bf16) {
     const struct clime_heads *h = j->h;
     const int seq = i / h->HK, head = i % h->HK, G = h->H / h->HK, Dh = h->Dh, pad = attn_pad(Dh);
@@ -97,6 +136,7 @@ VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, con
             m.delta[(size_t)g * (size_t)len + (size_t)t] = vf_sum(sum);
         }
     }
+    if (bf16 && h->common_keys) attn_exact_delta(j, seq, head, &m, bf16);
 
     for (int key0 = 0; key0 < len; key0 += CLIME_PAGE) {
         int nk = len - key0 < CLIME_PAGE ? len - key0 : CLIME_PAGE;

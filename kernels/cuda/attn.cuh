@@ -132,7 +132,7 @@ void clime_cuda_attn_tiles(struct clime_dev *d, const attn_args &a, const struct
 
 /* attn_plain.cu: any head size up to 256 */
 void clime_cuda_attn_plain(struct clime_dev *d, const attn_args &a, int T);
-void clime_cuda_attn_bwd_plain(struct clime_dev *d, const attn_args &a, int T, const bf16 *dout, bf16 *dq, bf16 *dk,
-                               bf16 *dv);
+void clime_cuda_attn_bwd_plain(struct clime_dev *d, const attn_args &a, int T, bool common_keys, const bf16 *dout,
+                               bf16 *dq, bf16 *dk, bf16 *dv);
 
 #endif

@@ -49,7 +49,7 @@ CUDA_OP void clime_cuda_attn_bwd(struct clime_dev *d, const struct clime_heads *
     if (T == 0) return;
     attn_args args = attn_args_of(h, a, q, k, v, (void *)out, (float *)lse);
     if (h->Dh != 64 && h->Dh != 128) {
-        clime_cuda_attn_bwd_plain(d, args, T, (const bf16 *)dout, (bf16 *)dq, (bf16 *)dk, (bf16 *)dv);
+        clime_cuda_attn_bwd_plain(d, args, T, h->common_keys, (const bf16 *)dout, (bf16 *)dq, (bf16 *)dk, (bf16 *)dv);
         return;
     }
     bwd_args g = {NULL, bwd_stats_at(T, a->n_seq), (bf16 *)dq, (bf16 *)dk, (bf16 *)dv};
@@ -70,6 +70,7 @@ CUDA_OP void clime_cuda_attn_bwd(struct clime_dev *d, const struct clime_heads *
         stats_kernel<128><<<blocks, STATS_THREADS, 0, d->stream>>>(args, g, (const bf16 *)dout);
     LAUNCHED(d);
     int n_tiles = attn_n_tiles(a, BWD_KEYS, 1);
+    if (h->common_keys) clime_cuda_attn_delta(d, args, g, m, n_tiles);
     clime_cuda_attn_dkv(d, args, g, m, n_tiles);
     clime_cuda_attn_dq(d, args, g, m, n_tiles);
 }

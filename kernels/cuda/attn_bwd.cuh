@@ -13,8 +13,9 @@ enum {
     BWD_CONSUMERS = BWD_THREADS - 128,
 };
 
-/* Of a row and a query head: its log-sum-exp in base 2, and sum of dout * out over the head. In blocks of BWD_ROWS rows
- * counted from the start of each sequence, so that a block of a tile is one aligned copy. */
+/* Of a row and a query head: its log-sum-exp in base 2, and delta, the sum of dout * out over the head, which is that
+ * of P dP over the keys but for the rounding of out. In blocks of BWD_ROWS rows counted from the start of each
+ * sequence, so that a block of a tile is one aligned copy. */
 struct bwd_stats {
     float lse2[BWD_ROWS], delta[BWD_ROWS];
 };
@@ -56,5 +57,7 @@ void clime_cuda_attn_dkv_open(struct clime_dev *d);
 void clime_cuda_attn_dq_open(struct clime_dev *d);
 void clime_cuda_attn_dkv(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles);
 void clime_cuda_attn_dq(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles);
+/* stats.delta = the sum of P dP itself. */
+void clime_cuda_attn_delta(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles);
 
 #endif

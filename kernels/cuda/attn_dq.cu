@@ -1,4 +1,5 @@
-/* dQ of causal attention: a block of threads a tile of 128 rows of one query head. Launched by attn_bwd.cu.
+/* dQ of causal attention: a block of threads a tile of 128 rows of one query head. Launched by attn_bwd.cu. The same
+ * kernel without its last product makes delta = sum of P dP over the keys (struct clime_heads, common_keys).
  *
  * One warp copies, two warpgroups multiply, 64 rows each. Steps of 128 keys, ascending: S = Q K^T and dP = dO V^T, and
  * dS comes out as the A fragments, in registers, of dQ += dS K. The tensor cores have dP while the threads take
@@ -60,6 +61,16 @@ static __device__ __forceinline__ void weights(float (&s)[16][4], const float (&
         }
 }
 
+/* sum += P dP over the keys of a step, for the thread's two rows. */
+template <bool MASKED>
+static __device__ __forceinline__ void add_delta(float (&sum)[2], const float (&dp)[16][4], const float (&p)[16][4]) {
+#pragma unroll
+    for (int n = 0; n < 16; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (!MASKED || p[n][e] != 0.0f) sum[e / 2] = __fmaf_rn(p[n][e], dp[n][e], sum[e / 2]);
+}
+
 /* f = the fragments of dS without its factor scale, which is taken into dQ at the end. */
 template <bool MASKED>
 static __device__ __forceinline__ void score_grads(uint32_t (&f)[8][4], float (&dp)[16][4], const float (&p)[16][4],
@@ -75,13 +86,13 @@ static __device__ __forceinline__ void score_grads(uint32_t (&f)[8][4], float (&
     for (int kk = 0; kk < 8; kk++) bwd_fragment(f[kk], dp[2 * kk], dp[2 * kk + 1]);
 }
 
-template <int DH>
+template <int DH, bool DELTA>
 static __device__ __forceinline__ void multiply_all(const attn_args &a, const bwd_args &g, const dq_place &w,
                                                     dq_smem<DH> &s) {
     constexpr int ROW_PANEL = sizeof s.q[0], KV_PANEL = sizeof s.k[0][0];
     int lane = threadIdx.x & 31, half = threadIdx.x / 128 - 1;
     int row = half * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4, pos = w.tile * ROWS + row;
-    const bwd_stats &stats = g.stats[(size_t)w.head * g.n_blocks + w.stats_at + w.tile * (ROWS / BWD_ROWS) + half];
+    bwd_stats &stats = g.stats[(size_t)w.head * g.n_blocks + w.stats_at + w.tile * (ROWS / BWD_ROWS) + half];
     float lse2[2], delta[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -89,7 +100,7 @@ static __device__ __forceinline__ void multiply_all(const attn_args &a, const bw
         delta[h] = stats.delta[row % BWD_ROWS + h * 8];
     }
     uint64_t q = wgmma_tile(s.q[0][half * 64], ROW_PANEL), dout = wgmma_tile(s.dout[0][half * 64], ROW_PANEL);
-    float dq[DH / 8][4] = {};
+    float dq[DH / 8][4] = {}, sum[2] = {};
     barrier_wait(&s.rows_full, 0);
     int i = 0;
     do { /* at least once: after a loop that may not run, ptxas would put every product's wait right behind it */
@@ -110,7 +121,7 @@ static __device__ __forceinline__ void multiply_all(const attn_args &a, const bw
             wgmma_ss<0, 0>(p, wgmma_columns(q, kk, ROW_PANEL), wgmma_columns(k, kk, KV_PANEL), 1);
         wgmma_commit();
         wgmma_wait<1>(); /* dQ of the step before: its fragments are free */
-        if (i > 0 && lane == 0) barrier_arrive(&s.k_empty[st ^ 1]);
+        if (!DELTA && i > 0 && lane == 0) barrier_arrive(&s.k_empty[st ^ 1]);
         barrier_wait(&s.v_full[st], phase);
         wgmma_fence();
         wgmma_ss_first<0, 0>(dp, dout, v);
@@ -120,6 +131,7 @@ static __device__ __forceinline__ void multiply_all(const attn_args &a, const bw
         wgmma_commit();
         wgmma_wait<1>(); /* S */
         wgmma_hold(p);
+        if (DELTA && lane == 0) barrier_arrive(&s.k_empty[st]);
         if (last)
             weights<true>(p, lse2, a.scale2, pos, first);
         else
@@ -127,16 +139,33 @@ static __device__ __forceinline__ void multiply_all(const attn_args &a, const bw
         wgmma_wait<0>(); /* dP */
         wgmma_hold(dp);
         if (lane == 0) barrier_arrive(&s.v_empty[st]);
-        uint32_t f[8][4];
-        if (last)
-            score_grads<true>(f, dp, p, delta);
-        else
-            score_grads<false>(f, dp, p, delta);
-        wgmma_fence();
+        if constexpr (DELTA) {
+            if (last)
+                add_delta<true>(sum, dp, p);
+            else
+                add_delta<false>(sum, dp, p);
+        } else {
+            uint32_t f[8][4];
+            if (last)
+                score_grads<true>(f, dp, p, delta);
+            else
+                score_grads<false>(f, dp, p, delta);
+            wgmma_fence();
 #pragma unroll
-        for (int kk = 0; kk < 8; kk++) wgmma_rs<1>(dq, f[kk], wgmma_rows(k, kk), 1);
-        wgmma_commit();
+            for (int kk = 0; kk < 8; kk++) wgmma_rs<1>(dq, f[kk], wgmma_rows(k, kk), 1);
+            wgmma_commit();
+        }
     } while (++i < w.n_blocks);
+    if constexpr (DELTA) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float d = sum[h];
+            d += __shfl_xor_sync(0xffffffffu, d, 1);
+            d += __shfl_xor_sync(0xffffffffu, d, 2);
+            if (lane % 4 == 0 && pos + h * 8 < w.len) stats.delta[row % BWD_ROWS + h * 8] = d; /* past the end: 0 */
+        }
+        return;
+    }
     wgmma_wait<0>();
     wgmma_hold(dq);
 #pragma unroll
@@ -149,7 +178,7 @@ static __device__ __forceinline__ void multiply_all(const attn_args &a, const bw
     }
 }
 
-template <int DH>
+template <int DH, bool DELTA>
 __global__ void __launch_bounds__(BWD_THREADS, 1)
     dq_kernel(attn_args a, bwd_args g, const __grid_constant__ bwd_maps m) {
     extern __shared__ __align__(1024) char smem[];
@@ -179,12 +208,13 @@ __global__ void __launch_bounds__(BWD_THREADS, 1)
         if (threadIdx.x == 0) copy_all<DH>(m, w, s);
     } else {
         registers_up<240>();
-        multiply_all<DH>(a, g, w, s);
+        multiply_all<DH, DELTA>(a, g, w, s);
     }
 }
 
 template <int DH> static void set_attributes(struct clime_dev *d) {
-    CU(d, cudaFuncSetAttribute(dq_kernel<DH>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(dq_smem<DH>)));
+    CU(d, cudaFuncSetAttribute(dq_kernel<DH, false>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(dq_smem<DH>)));
+    CU(d, cudaFuncSetAttribute(dq_kernel<DH, true>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(dq_smem<DH>)));
 }
 
 void clime_cuda_attn_dq_open(struct clime_dev *d) {
@@ -192,11 +222,20 @@ void clime_cuda_attn_dq_open(struct clime_dev *d) {
     set_attributes<128>(d);
 }
 
-void clime_cuda_attn_dq(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles) {
+template <bool DELTA>
+static void launch(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles) {
     dim3 grid(a.H, n_tiles);
     if (a.Dh == 64)
-        dq_kernel<64><<<grid, BWD_THREADS, sizeof(dq_smem<64>), d->stream>>>(a, g, m);
+        dq_kernel<64, DELTA><<<grid, BWD_THREADS, sizeof(dq_smem<64>), d->stream>>>(a, g, m);
     else
-        dq_kernel<128><<<grid, BWD_THREADS, sizeof(dq_smem<128>), d->stream>>>(a, g, m);
+        dq_kernel<128, DELTA><<<grid, BWD_THREADS, sizeof(dq_smem<128>), d->stream>>>(a, g, m);
     LAUNCHED(d);
+}
+
+void clime_cuda_attn_dq(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles) {
+    launch<false>(d, a, g, m, n_tiles);
+}
+
+void clime_cuda_attn_delta(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles) {
+    launch<true>(d, a, g, m, n_tiles);
 }

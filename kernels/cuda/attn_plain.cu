@@ -108,12 +108,20 @@ static __device__ __forceinline__ void store_row(const lane_row &r, int Dh, bf16
     }
 }
 
-__global__ void plain_dq_kernel(attn_args a, int T, const bf16 *dout, float *delta, bf16 *dq) {
+__global__ void plain_dq_kernel(attn_args a, int T, bool common_keys, const bf16 *dout, float *delta, bf16 *dq) {
     int row = blockIdx.x * WARPS + (threadIdx.x >> 5);
     if (row >= T * a.H) return;
     int t = row / a.H, head = row % a.H / (a.H / a.HK), seq = seq_of(a, t);
     lane_row q = load_row(a.q + (size_t)row * a.Dh, a.Dh), g = load_row(dout + (size_t)row * a.Dh, a.Dh), sum = {};
     float dl = dot_of(g, load_row(a.out + (size_t)row * a.Dh, a.Dh)), lse = a.lse[row];
+    if (common_keys) {
+        dl = 0;
+        for (int key = a.q_start[seq]; key <= t; key++) {
+            size_t at = ((size_t)key * a.HK + head) * a.Dh;
+            float p = expf(dot_of(q, load_row(a.k + at, a.Dh)) * a.scale - lse);
+            dl = __fmaf_rn(p, dot_of(g, load_row(a.v + at, a.Dh)), dl);
+        }
+    }
     for (int key = a.q_start[seq]; key <= t; key++) {
         size_t at = ((size_t)key * a.HK + head) * a.Dh;
         lane_row k = load_row(a.k + at, a.Dh);
@@ -143,12 +151,12 @@ __global__ void plain_dkv_kernel(attn_args a, int T, const bf16 *dout, const flo
     store_row(sum_v, a.Dh, dv + (size_t)item * a.Dh);
 }
 
-void clime_cuda_attn_bwd_plain(struct clime_dev *d, const attn_args &a, int T, const bf16 *dout, bf16 *dq, bf16 *dk,
-                               bf16 *dv) {
+void clime_cuda_attn_bwd_plain(struct clime_dev *d, const attn_args &a, int T, bool common_keys, const bf16 *dout,
+                               bf16 *dq, bf16 *dk, bf16 *dv) {
     CHECK(a.Dh <= MAX_DH);
     float *delta = (float *)clime_cuda_scratch(d, (size_t)T * a.H * sizeof(float));
     if (!delta) return;
-    plain_dq_kernel<<<(T * a.H + WARPS - 1) / WARPS, WARPS * 32, 0, d->stream>>>(a, T, dout, delta, dq);
+    plain_dq_kernel<<<(T * a.H + WARPS - 1) / WARPS, WARPS * 32, 0, d->stream>>>(a, T, common_keys, dout, delta, dq);
     LAUNCHED(d);
     plain_dkv_kernel<<<(T * a.HK + WARPS - 1) / WARPS, WARPS * 32, 0, d->stream>>>(a, T, dout, delta, dk, dv);
     LAUNCHED(d);

@@ -179,7 +179,7 @@ def compare(name, config, args, work):
     model.save_pretrained(work / "model")
     batches = []
     for length in args.lengths:
-        for i in range(max(4, min(32, 256 // length))):
+        for i in range(max(2, min(32, 512 // length))):
             folder = work / f"{length}_{i}"
             batches.append((length, folder, random_batch(config, length, 1000 * length + i, device)))
             write_batch(batches[-1][2], folder)

@@ -181,7 +181,8 @@ static void test_attention_of(struct gpu_test *t, struct clime_heads heads, cons
                           .dv = both_room(t, KV, CLIME_BF16)};
     attention_backward(t, &x, false, true);
     attention_backward(t, &x, true, true);
-    printf("attention H %d HK %d Dh %d, %d rows in %d sequences\n", heads.H, heads.HK, heads.Dh, p->T, p->n_seq);
+    printf("attention H %d HK %d Dh %d%s, %d rows in %d sequences\n", heads.H, heads.HK, heads.Dh,
+           heads.common_keys ? " common keys" : "", p->T, p->n_seq);
     near_norm(t, "attn", &x.out, BF16_NEAR);
     near_norm(t, "attn lse", &x.lse, F32_NEAR);
     near_norm(t, "attn_bwd dq", &x.dq, 2 * BF16_NEAR);
@@ -217,9 +218,11 @@ static void test_attention(struct gpu_test *t) {
     int lengths[60];
     for (int i = 0; i < 60; i++) lengths[i] = 1 + (int)clime_rng_below(&t->rng, 40);
     struct pack many = make_pack(lengths, 60);
-    for (size_t c = 0; c < CLIME_COUNT(CASES); c++) {
-        test_attention_of(t, CASES[c], &few);
-        test_attention_of(t, CASES[c], &many);
+    for (size_t c = 0; c < 2 * CLIME_COUNT(CASES); c++) {
+        struct clime_heads heads = CASES[c / 2];
+        heads.common_keys = c % 2;
+        test_attention_of(t, heads, &few);
+        test_attention_of(t, heads, &many);
     }
 }
 
