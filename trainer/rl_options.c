@@ -423,6 +423,8 @@ static enum clime_err check_evaluation(const struct clime_rl_options *o, struct 
         (rc = require("eval-prompt-data", o->eval_prompt_data.n > 0, e)) ||
         (rc = require("eval-max-response-len", o->eval_sampling.max_response_len > 0, e)))
         return rc;
+    if (o->explain)
+        return clime_fail(e, CLIME_ERR_INPUT, "--explain says what a training run would do: clime-train rl --explain");
     if (o->router_url)
         return clime_fail(e, CLIME_ERR_INPUT, "--router-url: eval starts servers of its own with the folder's weights");
     return CLIME_OK;

@@ -35,6 +35,8 @@ static void claimed_memory(struct clime_dev *d, size_t *free_bytes, size_t *tota
 static struct clime_learner *prepare(const char *name, const char *dtype, enum clime_recompute recompute, bool kl,
                                      bool offload) {
     static struct clime_ops own;
+    static char *kept[64];
+    static int n_kept;
     struct clime_learner *l;
     struct clime_error e;
     char *dir = xasprintf("%s/%s", getenv("CLIME_GOLDEN") ? getenv("CLIME_GOLDEN") : "tests/golden", name);
@@ -61,7 +63,9 @@ static struct clime_learner *prepare(const char *name, const char *dtype, enum c
     l->model->ops = &own;
     ((struct clime_dev_head *)(void *)l->model->dev)->ops = &own;
     taken = 0;
-    return l; /* dir lives as long as the program */
+    CHECK(n_kept < (int)CLIME_COUNT(kept));
+    kept[n_kept++] = dir; /* lives as long as the program */
+    return l;
 }
 
 static void start(struct clime_learner *l) {

@@ -160,6 +160,20 @@ static void test_inert_and_refused(void **state) {
     }
 }
 
+static void test_eval_explains_nothing(void **state) {
+    char text[] = "eval\0--run\0r\0--hf-checkpoint\0m\0--eval-prompt-data\0p\0--eval-max-response-len\0"
+                  "8\0--explain";
+    char *argv[11] = {0};
+    int argc = 0;
+    (void)state;
+    for (char *at = text; argc < 10; at += strlen(at) + 1) argv[argc++] = at;
+    struct clime_rl_options o = {.evaluate = true};
+    struct clime_error e = {0};
+    assert_int_equal(clime_rl_options_parse(argc, argv, &o, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "--explain"));
+    clime_rl_options_free(&o);
+}
+
 static void test_inert_options_are_explained(void **state) {
     struct clime_rl_options o;
     struct clime_error e;
@@ -199,6 +213,7 @@ int main(void) {
         cmocka_unit_test(test_defaults_follow_others),
         cmocka_unit_test(test_words_for_servers_and_router),
         cmocka_unit_test(test_inert_and_refused),
+        cmocka_unit_test(test_eval_explains_nothing),
         cmocka_unit_test(test_inert_options_are_explained),
         cmocka_unit_test(test_deciding_options),
     };
