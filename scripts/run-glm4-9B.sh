@@ -77,7 +77,7 @@ OPTIMIZER_ARGS=(
 )
 SERVER_ARGS=(
     --colocate
-    --server-mem-fraction 0.7
+    --server-mem-fraction-static 0.7
     --server-concurrency 256
     --server-max-running-requests 256
 )

@@ -21,7 +21,7 @@
 #include "trainer/learner.h"
 #include "trainer/pack.h"
 
-#define CLIME_MAX_INERT 160
+#define CLIME_MAX_INERT 256
 
 struct clime_sampling_options { /* of one request */
     double temperature, top_p;
