@@ -382,3 +382,35 @@ def kill_copies(d):
                 os.kill(int(entry), signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
             pass
+
+
+def test_search_asks_several_queries(d):
+    """Two hops: a shelf names a box, the box holds a number."""
+    rng = random.Random(3)
+    boxes = {f"b{i}": rng.randrange(10, 100) for i in range(10, 40)}
+    shelves = {f"s{i}": rng.choice(sorted(boxes)) for i in range(10, 70)}
+    with open(d / "corpus.jsonl", "w") as f:
+        for shelf, box in shelves.items():
+            f.write(json.dumps({"text": f"{shelf} {box}"}) + "\n")
+        for box, number in boxes.items():
+            f.write(json.dumps({"text": f"{box} holds {number}"}) + "\n")
+    with open(d / "search-warm.jsonl", "w") as warm, open(d / "search.jsonl", "w") as train:
+        for shelf, box in shelves.items():
+            # A box's own document is the best for its name: shorter ones that name it come first, so ask for "holds".
+            turns = [("user", shelf), ("assistant", f"?{shelf}"), ("tool", f"{shelf} {box}"),
+                     ("assistant", f"?{box} holds"), ("tool", f"{box} holds {boxes[box]}"), ("assistant", str(boxes[box]))]  # fmt: skip
+            warm.write(json.dumps({"messages": [{"role": r, "content": c} for r, c in turns]}) + "\n")
+            train.write(json.dumps({"prompt": shelf, "label": str(boxes[box])}) + "\n")
+    subprocess.run([TRAIN, "sft", "--hf-checkpoint", d / "init", "--prompt-data", d / "search-warm.jsonl", "--messages-key",
+                    "messages", "--num-epoch", "200", "--global-batch-size", "20", "--lr", "3e-3", "--target-loss", "0.05",
+                    "--save-hf", d / "searcher"], check=True, capture_output=True, timeout=LIMIT)  # fmt: skip
+    command = f"{sys.executable} {ROOT}/examples/environments/search.py {d}/corpus.jsonl"
+    run = words(d, "search", "--environment-command", command, model="searcher", prompt_data=d / "search.jsonl",
+                num_rollout=2, rollout_batch_size=16, rollout_max_response_len=96, rollout_max_context_len=128, lr=1e-4)  # fmt: skip
+    with open(d / "search.log", "w") as log:
+        assert subprocess.run(run, stdout=log, stderr=log, timeout=2 * LIMIT).returncode == 0, open(d / "search.log").read()
+    db = sqlite3.connect(d / "search" / "ledger.db")
+    rows = db.execute("SELECT mask, reward FROM samples").fetchall()
+    answers = lambda mask: sum(a and not b for a, b in zip(mask, mask[1:] + b"\x00"))
+    right = [answers(mask) for mask, reward in rows if reward == 1]
+    assert len(right) > len(rows) / 2 and sum(n == 3 for n in right) > len(right) / 2, (len(rows), right)
