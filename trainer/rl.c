@@ -163,6 +163,9 @@ static enum clime_err replay(struct clime_rl *rl, struct clime_error *e) {
     if (rl->step == 0) return clime_fail(e, CLIME_ERR_INPUT, "--replay %s: it has no step", rl->o.replay);
     rl->num_rollout = rl->rollouts_done;
     clime_progress_line(&rl->progress, "replayed %s: every loss, gradient norm and SHA-256 as recorded", rl->o.replay);
+    if (rl->o.replay_generate)
+        clime_progress_line(&rl->progress, "         %" PRId64 " tokens generated again, all as recorded",
+                            rl->regenerated);
     return finish(rl, e);
 }
 

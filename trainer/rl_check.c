@@ -81,6 +81,11 @@ enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct
 
 /* Half a run has nothing to do for the other half's options. */
 static enum clime_err check_halves(const struct clime_rl_options *o, struct clime_error *e) {
+    if (o->replay_generate && !o->replay) return clime_fail(e, CLIME_ERR_INPUT, "--replay-generate needs --replay");
+    if (o->replay_generate && o->environment)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--replay-generate cannot be honoured with --environment: what it would say is not in the record");
     if (o->train_only && !o->load_rollouts)
         return clime_fail(e, CLIME_ERR_INPUT, "--debug-train-only needs --load-debug-rollout-data");
     if (o->load_rollouts && (o->rollout_only || o->replay || o->async || o->partial_rollout || o->colocate))

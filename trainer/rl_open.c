@@ -279,7 +279,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     if ((rc = open_hooks(rl, e))) return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e))) return rc;
-    if (rl->o.replay || rl->o.load_rollouts) return open_learner(rl, e);
+    if ((rl->o.replay && !rl->o.replay_generate) || rl->o.load_rollouts) return open_learner(rl, e);
     bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
     if ((learner_first && (rc = open_learner(rl, e))) || (rc = open_fleet(rl, e))) return rc;
     abort_predecessors_requests(rl);

@@ -61,6 +61,9 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
          "train on the stored samples of another run folder, step by step as recorded, generating nothing; with the "
          "options "
          "of that run and a run folder of its own. Every loss, gradient norm and SHA-256 must be the same"},
+        {"replay-generate", B, &o->replay_generate, NULL, NULL,
+         "with --replay: also generate the samples again, up to where other weights went on with them; ids and "
+         "log-probabilities must be the recorded bits"},
         {"debug-rollout-only", B, &o->rollout_only, NULL, NULL,
          "rollouts of --hf-checkpoint's weights, scored and stored; nothing is trained and no learner is opened", 0, 0,
          "rollout-only"},
@@ -555,6 +558,7 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "no-save-optim",
                                        "save-hf",
                                        "replay",
+                                       "replay-generate",
                                        "load-debug-rollout-data",
                                        "debug-train-only",
                                        "explain",

@@ -42,7 +42,7 @@ struct clime_rl_options {
     bool no_save_optim;
     bool explain;
     const char *replay, *load_rollouts; /* another run's folder */
-    bool rollout_only, train_only;
+    bool rollout_only, train_only, replay_generate;
     /* data */
     const char *prompt_data, *input_key, *label_key, *metadata_key, *tool_key, *apply_chat_template_kwargs;
     bool apply_chat_template, rollout_shuffle;

@@ -6,6 +6,7 @@
  *   rl_open.c     opening and closing, the run folder and its lock
  *   rl_step.c     from a rollout to steps, one step, weights to the fleet, checkpoints
  *   recover.c     bringing the weights to where the ledger says the run was
+ *   regenerate.c  --replay-generate
  *   rl_explain.c  --explain
  *   evaluate.c    clime-train eval, which opens the same things but a learner
  *
@@ -31,6 +32,7 @@ struct clime_rl {
     int64_t rollouts_done;   /* trained on */
     int64_t step;            /* optimizer steps done = the version of the learner's weights */
     bool offloaded;          /* the servers' KV memory is released, until the next publish */
+    int64_t regenerated;     /* tokens, by --replay-generate */
     int64_t published;       /* version the fleet serves, -1 = none */
     void *kept;       /* --async: those weights, in host memory; a server that restarts during a step gets them */
     int64_t exported; /* version that --save-hf was written of last, -1 = none */
@@ -80,6 +82,10 @@ enum clime_err clime_rl_rollouts_only(struct clime_rl *rl,
                                       struct clime_error *e); /* the whole of --debug-rollout-only */
 /* The next rollout of --load-debug-rollout-data. */
 enum clime_err clime_rl_load_rollout(struct clime_rl *rl, struct clime_rollout *r, struct clime_error *e);
+
+/* regenerate.c */
+/* --replay-generate, for the current version: what it began is sampled again and compared. */
+enum clime_err clime_rl_regenerate(struct clime_rl *rl, struct clime_error *e);
 
 /* rl_step.c */
 /* Advantages over the whole rollout, the split into steps, their packing; recorded in one durable transaction. *plans

@@ -45,7 +45,7 @@ struct clime_request {
     bool teach;                       /* the teacher scores it before the reward is asked for */
     void *owner;                      /* for the owner's use */
     /* out */
-    bool scored;          /* an environment gave the reward */
+    bool scored;          /* an environment gave the reward; in: true = none is wanted */
     int n_tries, n_stale; /* requests sent; answers refused for their version */
     int64_t generate_us;
 };

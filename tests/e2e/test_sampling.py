@@ -17,6 +17,8 @@ FILTER = ["--dynamic-sampling-filter-path", "check_reward_nonzero_std"]
 PROMPT = ["--over-sampling-batch-size", "9", *FILTER, "--accept-order", "prompt"]
 # few requests at a time, so that a full rollout finds others half done
 PARTIAL = ["--over-sampling-batch-size", "12", "--partial-rollout", "--server-max-running-requests", "5"]
+ASYNC = ["--async"]
+FULL = ["--fully-async", "--over-sampling-batch-size", "8", "--max-staleness", "4", "--server-max-running-requests", "5"]
 
 
 def rollouts(run_dir):
@@ -188,6 +190,33 @@ def test_replay_gives_the_same_weights(model, name, options):
     assert not (run_dir / "logs").exists()  # no server was started
 
 
+@pytest.mark.parametrize("name, options", [("prompt", PROMPT), ("partial", PARTIAL), ("async", ASYNC)])
+def test_replay_generates_the_same_tokens(model, async_sha, prompt_sha, name, options):
+    """What servers sampled, others sample again, bit for bit, by the weights that the record alone makes."""
+    run_dir, log = model / f"{name}-generate", model / f"{name}-generate.log"
+    words = command(model, run_dir, *options, "--replay", str(model / name), "--replay-generate", "--num-servers", "2")
+    run_whole(words, log)
+    runs = query(model / name, "SELECT s.versions FROM step_samples t JOIN samples s ON s.id = t.sample_id")
+    first = sum(json.loads(versions)[0][1] for (versions,) in runs)
+    assert f"{first} tokens generated again, all as recorded" in open(log).read()
+
+
+def test_replay_generate_compares(model):
+    bad = model / "bad-generate"
+    os.makedirs(bad)
+    db = sqlite3.connect(model / "partial" / "ledger.db")
+    db.execute(f"VACUUM INTO '{bad / 'ledger.db'}'")
+    db.close()
+    db = sqlite3.connect(bad / "ledger.db")
+    (sample, logp), = db.execute("SELECT s.id, s.logp FROM step_samples t JOIN samples s ON s.id = t.sample_id"
+                                 " WHERE t.step = 1 AND t.position = 3").fetchall()  # fmt: skip
+    db.execute("UPDATE samples SET logp = ? WHERE id = ?", (bytes([logp[0] ^ 1]) + logp[1:], sample))
+    db.commit()
+    db.close()
+    words = command(model, model / "bad-generate-1", *PARTIAL, "--replay", str(bad), "--replay-generate")
+    assert "--replay-generate: token 0 of sample" in fails(words, model / "bad-generate-1.log")
+
+
 def test_replay_compares(model):
     bad = model / "bad-replay"
     os.makedirs(bad)
@@ -263,10 +292,6 @@ def test_a_filter_that_keeps_nothing_ends_the_run_with_its_name(model):
     log = fails(words, model / "nothing.log")
     assert "the filter dropped 201 groups of rollout 0, the last one for zero_std_0.0" in log
     assert query(model / "nothing", "SELECT count(*) FROM steps") == [(0,)]
-
-
-ASYNC = ["--async"]
-FULL = ["--fully-async", "--over-sampling-batch-size", "8", "--max-staleness", "4", "--server-max-running-requests", "5"]
 
 
 def staleness(run_dir):

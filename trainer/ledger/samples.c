@@ -306,6 +306,16 @@ enum clime_err clime_samples_open_in(struct clime_db *db, int64_t rollout, struc
     return collect(q, out, NULL, n, e);
 }
 
+enum clime_err clime_samples_begun_by(struct clime_db *db, int64_t version, struct clime_sample ***out, int *n,
+                                      struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT " COLUMNS " FROM step_samples t JOIN samples s ON s.id = t.sample_id"
+                          " JOIN groups g ON g.id = s.group_id"
+                          " WHERE json_extract(s.versions, '$[0][0]') = ? ORDER BY s.id");
+    clime_db_int(q, version);
+    return collect(q, out, NULL, n, e);
+}
+
 enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct clime_sample **out,
                                  struct clime_error *e) {
     struct clime_sample **list;

@@ -35,6 +35,10 @@ enum clime_err clime_samples_open(struct clime_db *db, struct clime_sample ***ou
 enum clime_err clime_samples_open_in(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
                                      struct clime_error *e);
 
+/* Samples of steps whose first token is of this version, by row. The caller frees each and the array. */
+enum clime_err clime_samples_begun_by(struct clime_db *db, int64_t version, struct clime_sample ***out, int *n,
+                                      struct clime_error *e);
+
 /* One sample as it is stored. */
 enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct clime_sample **out, struct clime_error *e);
 
