@@ -1,17 +1,17 @@
 /* Causal attention of prefill and training on wgmma, head sizes 64 and 128. Launched by attn_fwd.cu.
  *
  * Blocks of threads stay and take tile after tile, the longest first. A tile is 64 rows of (position, query head of one
- * KV head) for each of two warpgroups that multiply. Of a third one, a warp looks for tiles and brings their queries,
- * another brings blocks of 64 keys and values into a ring, so that both run ahead. A warpgroup asks for the scores of
- * the next block before it weighs the last one's values, so that its softmax runs beside both its own product and the
- * other group's (Shah et al. 2024). Queries, the output of the split under way and the merged output of the splits
- * before it live in registers; they decide how fast this is, see docs/performance.md before adding any.
+ * KV head) for each of two or three warpgroups that multiply. Of one more warpgroup, a warp looks for tiles, one brings
+ * blocks of 64 keys and values into a ring and two bring queries, so that all of these run ahead. Who multiplies asks
+ * for the scores of the next block before it weighs the last one's values, so that its softmax runs beside its own
+ * product and the other groups' (Shah et al. 2024). Queries, the output of the split under way and the merged output of
+ * the splits before it live in registers; they decide how fast this is, see docs/performance.md before adding any.
  *
  * What is computed is attn_rows.cuh's and attn.cuh's: bit for bit what decode computes. */
 #include "kernels/cuda/attn_rows.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-enum { CONSUMERS = 2, ROWS = CONSUMERS * 64, THREADS = (CONSUMERS + 1) * 128, PANEL = CLIME_PAGE * 128, TILES = 4 };
+enum { PANEL = CLIME_PAGE * 128, TILES = 2, QUERY_WARPS = 2 };
 
 /* A tile, from the warp that finds it to those that work on it. */
 struct tile_info {
@@ -20,7 +20,9 @@ struct tile_info {
 };
 
 template <int DH> struct fwd_shared {
-    static constexpr int STAGES = 512 / DH;
+    static constexpr int CONSUMERS = DH == 128 ? 2 : 3, ROWS = CONSUMERS * 64, STAGES = 512 / DH;
+    static constexpr int THREADS = (CONSUMERS + 1) * 128,
+                         REGISTERS = DH == 128 ? 240 : 160; /* of those that multiply */
     struct {
         char k[DH / 64][PANEL], v[DH / 64][PANEL];
     } ring[STAGES];
@@ -40,43 +42,50 @@ template <int STAGES> struct ring_at {
 
 /* ---- the warp that finds tiles ---- */
 
-/* Of a sequence's tiles, how many end before position p. */
-static __device__ __forceinline__ int tiles_before(const attn_span &s, int p) {
-    int n_tiles = (s.n + ROWS - 1) / ROWS;
-    if (p <= s.pos0) return 0;
-    if (p > s.pos0 + (s.n - 1) / s.group) return n_tiles;
-    return min((p - s.pos0) * s.group / ROWS, n_tiles - 1);
+/* A sequence's rows, numbered by position times heads of the group, so that those of all sequences compare. */
+struct finder_rows {
+    int begin, n;
+};
+
+static __device__ __forceinline__ finder_rows finder_rows_of(const attn_args &a, int group, int seq) {
+    if (seq >= a.n_seq) return {0, 0};
+    return {a.pos0 ? a.pos0[seq] * group : 0, (a.q_start[seq + 1] - a.q_start[seq]) * group};
 }
 
-/* The sum over sequences of their tiles that end at position p or later. Every lane gets it. */
-static __device__ __forceinline__ int tiles_from(const attn_args &a, int head, int p) {
-    int n = 0;
-    for (int s = threadIdx.x & 31; s < a.n_seq; s += 32) {
-        attn_span rows = attn_rows_of(a, s, head);
-        n += (rows.n + ROWS - 1) / ROWS - tiles_before(rows, p);
+/* How many of its tiles end at row x or before. */
+template <int ROWS> static __device__ __forceinline__ int tiles_before(const finder_rows &r, int x) {
+    return x >= r.begin + r.n ? (r.n + ROWS - 1) / ROWS : max(0, (x - r.begin) / ROWS);
+}
+
+/* How many of all sequences' tiles end after row x. mine: of sequence `lane`. Every lane gets it. */
+template <int ROWS>
+static __device__ __forceinline__ int tiles_after(const attn_args &a, int group, const finder_rows &mine, int x) {
+    int n = (mine.n + ROWS - 1) / ROWS - tiles_before<ROWS>(mine, x);
+#pragma unroll 1
+    for (int s = (threadIdx.x & 31) + 32; s < a.n_seq; s += 32) {
+        finder_rows r = finder_rows_of(a, group, s);
+        n += (r.n + ROWS - 1) / ROWS - tiles_before<ROWS>(r, x);
     }
     return __reduce_add_sync(0xffffffffu, n);
 }
 
 /* The rank-th tile of a KV head, those that end latest first. One warp; every lane gets it. */
-static __device__ tile_info find_tile(const attn_args &a, int head, int rank, int max_len) {
-    int low = 0, high = max_len; /* the last position p that more than `rank` tiles reach: low <= p < high */
+template <int ROWS>
+static __device__ tile_info find_tile(const attn_args &a, int head, int rank, int max_len, const finder_rows &mine) {
+    int group = a.H / a.HK, lane = threadIdx.x & 31;
+    int low = 0, high = (max_len * group + ROWS - 1) / ROWS; /* more than `rank` tiles end after low * ROWS */
     while (high - low > 1) {
         int mid = (low + high) / 2;
-        if (tiles_from(a, head, mid) > rank)
+        if (tiles_after<ROWS>(a, group, mine, mid * ROWS) > rank)
             low = mid;
         else
             high = mid;
     }
-    int left = rank - tiles_from(a, head, low + 1), lane = threadIdx.x & 31;
-    for (int base = 0;; base += 32) { /* among those that end at this very position, by sequence */
-        int s = base + lane, n = 0, upto;
-        attn_span rows = {};
-        if (s < a.n_seq) {
-            rows = attn_rows_of(a, s, head);
-            n = tiles_before(rows, low + 1) - tiles_before(rows, low);
-        }
-        upto = n;
+    /* By sequence among those that end in the ROWS rows after low * ROWS. */
+    int left = rank - tiles_after<ROWS>(a, group, mine, (low + 1) * ROWS);
+    for (int base = 0;; base += 32) {
+        finder_rows r = base == 0 ? mine : finder_rows_of(a, group, base + lane);
+        int before = tiles_before<ROWS>(r, low * ROWS), n = tiles_before<ROWS>(r, (low + 1) * ROWS) - before, upto = n;
 #pragma unroll
         for (int k = 1; k < 32; k *= 2) {
             int other = __shfl_up_sync(0xffffffffu, upto, k);
@@ -84,10 +93,10 @@ static __device__ tile_info find_tile(const attn_args &a, int head, int rank, in
         }
         unsigned over = __ballot_sync(0xffffffffu, upto > left);
         if (over) {
-            int found = __ffs(over) - 1;
-            rows = attn_rows_of(a, base + found, head);
-            int first = (tiles_before(rows, low) + left - __shfl_sync(0xffffffffu, upto - n, found)) * ROWS;
-            return {rows, base + found, first, low / CLIME_PAGE + 1};
+            int found = __ffs(over) - 1, first = __shfl_sync(0xffffffffu, before + left - (upto - n), found) * ROWS;
+            attn_span rows = attn_rows_of(a, base + found, head);
+            int last = rows.pos0 + (min(first + ROWS, rows.n) - 1) / group;
+            return {rows, base + found, first, last / CLIME_PAGE + 1};
         }
         left -= __shfl_sync(0xffffffffu, upto, 31);
     }
@@ -95,31 +104,52 @@ static __device__ tile_info find_tile(const attn_args &a, int head, int rank, in
 
 template <int DH>
 static __device__ void find_tiles(const attn_args &a, int n_items, int max_len, int *ticket, fwd_shared<DH> &s) {
-    int lane = threadIdx.x & 31, q_parity = 1; /* parities: of the phases that empty */
-    ring_at<TILES> at = {0, 1};
-    for (;;) {
-        int item = 0;
-        if (lane == 0) {
-            item = atomicAdd(ticket, 1);
-            if (item == n_items + (int)gridDim.x - 1) *ticket = 0; /* the last of all: for the next launch */
-        }
-        item = __shfl_sync(0xffffffffu, item, 0);
+    constexpr int ROWS = fwd_shared<DH>::ROWS;
+    int lane = threadIdx.x & 31;
+    ring_at<TILES> at = {0, 1}; /* parity: of the phase that empties */
+    finder_rows mine = finder_rows_of(a, a.H / a.HK, lane);
+    for (int item = blockIdx.x;; at.next()) {
+        int drawn = 0;
         tile_info t = {};
-        if (item < n_items) t = find_tile(a, item % a.HK, item / a.HK, max_len);
+        if (item < n_items) {
+            if (lane == 0) drawn = atomicAdd(ticket, 1);
+            t = find_tile<ROWS>(a, item % a.HK, item / a.HK, max_len, mine);
+            if (drawn == n_items - 1) *ticket = 0; /* the last of all blocks: for the next launch */
+        }
         barrier_wait(&s.tile_empty[at.stage], at.parity);
         if (lane == 0) {
             s.tile[at.stage] = t;
             barrier_arrive(&s.tile_full[at.stage]);
         }
-        at.next();
+        if (t.n_blocks == 0) return;
+        item = gridDim.x + __shfl_sync(0xffffffffu, drawn, 0);
+    }
+}
+
+/* ---- the warps that bring queries ---- */
+
+/* which: of QUERY_WARPS. (A bulk copy a row would take a warp some 50 cycles each.) */
+template <int DH> static __device__ void fetch_queries(const attn_args &a, int which, fwd_shared<DH> &s) {
+    constexpr int VECS = DH / 8;
+    int lane = threadIdx.x & 31, q_parity = 1; /* of the phase that empties */
+    ring_at<TILES> at = {0, 0};
+    for (;; at.next(), q_parity ^= 1) {
+        barrier_wait(&s.tile_full[at.stage], at.parity);
+        tile_info t = s.tile[at.stage];
         if (t.n_blocks == 0) return;
         barrier_wait(&s.q_empty, q_parity);
-        q_parity ^= 1;
-        int n = min(ROWS, t.rows.n - t.first);
-        if (lane == 0) barrier_expect(&s.q_full, n * DH * (int)sizeof(bf16));
+#pragma unroll 1
+        for (int base = which * 32; base < fwd_shared<DH>::ROWS; base += 32 * QUERY_WARPS) {
+            int row = t.first + base + lane < t.rows.n ? (int)attn_row(a, t.rows, t.first + base + lane) : -1;
+#pragma unroll 4
+            for (int e = lane; e < 32 * VECS; e += 32) {
+                int from = __shfl_sync(0xffffffffu, row, e / VECS), c = e % VECS * 8;
+                if (from >= 0) cp_async16(&s.q[base + e / VECS][c], a.q + (size_t)from * DH + c, true);
+            }
+        }
+        barrier_arrive_copies(&s.q_full);
         __syncwarp();
-        for (int r = lane; r < n; r += 32)
-            bulk_copy(s.q[r], a.q + attn_row(a, t.rows, t.first + r) * DH, DH * sizeof(bf16), &s.q_full);
+        if (lane == 0) barrier_arrive(&s.tile_empty[at.stage]);
     }
 }
 
@@ -248,14 +278,14 @@ static __device__ __forceinline__ void merge(merged_rows<DH> &all, const attn_we
         for (int e = 0; e < 4; e++) all.o[n][e] = __fmaf_rn(o[n][e], w[e / 2].add, all.o[n][e]);
 }
 
-/* The warp's rows, first .. of the span, to memory: through shared memory, so that a row is one copy. */
+/* The warp's rows, first .. of the span, to memory: through shared memory, so that a row leaves in whole sectors. */
 template <int DH>
 static __device__ __forceinline__ void store(const attn_args &a, const attn_span &rows, int first,
                                              const merged_rows<DH> &all, bf16 (*at)[DH + 8]) {
-    int lane = threadIdx.x & 31;
+    constexpr int VECS = DH / 8;
+    int lane = threadIdx.x & 31, row = -1;
+    if (first + lane % 16 < rows.n) row = (int)attn_row(a, rows, first + lane % 16);
     float scale[2] = {1.0f / all.l[0], 1.0f / all.l[1]};
-    bulk_store_wait_read(); /* the tile before has left */
-    __syncwarp();
 #pragma unroll
     for (int n = 0; n < DH / 8; n += 2) {
         uint32_t r[4];
@@ -265,16 +295,19 @@ static __device__ __forceinline__ void store(const attn_args &a, const attn_span
                          attn_value(all.o[n + e / 2][e % 2 * 2 + 1], scale[e % 2]));
         stmatrix_x4(&at[lane % 16][n * 8 + lane / 16 * 8], r);
     }
-    fence_async();
     __syncwarp();
-    if (lane < 16 && first + lane < rows.n)
-        bulk_store(a.out + attn_row(a, rows, first + lane) * DH, at[lane], DH * sizeof(bf16));
-    bulk_store_commit();
+#pragma unroll
+    for (int e = lane; e < 16 * VECS; e += 32) {
+        int to = __shfl_sync(0xffffffffu, row, e / VECS), c = e % VECS * 8;
+        uint4 v = *(const uint4 *)&at[e / VECS][c];
+        if (to >= 0) *(uint4 *)(a.out + (size_t)to * DH + c) = v;
+    }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        int row = first + lane / 4 + h * 8;
-        if (a.lse && lane % 4 == 0 && row < rows.n) a.lse[attn_row(a, rows, row)] = attn_lse(all.m[h], all.l[h]);
+        int at_row = __shfl_sync(0xffffffffu, row, lane / 4 + h * 8);
+        if (a.lse && lane % 4 == 0 && at_row >= 0) a.lse[at_row] = attn_lse(all.m[h], all.l[h]);
     }
+    __syncwarp();
 }
 
 template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared<DH> &s) {
@@ -367,21 +400,21 @@ template <int DH> static __device__ void multiply(const attn_args &a, fwd_shared
         }
         __syncwarp();
         release(&s.tile_empty[tile_at.stage]);
-        for (int b = n_blocks; b < n_all; b++, at.next()) { /* blocks that only the other group's rows see */
+        for (int b = n_blocks; b < n_all; b++, at.next()) { /* blocks that only another group's rows see */
             barrier_wait(&s.k_full[at.stage], at.parity);
             release(&s.k_empty[at.stage]);
             barrier_wait(&s.v_full[at.stage], at.parity);
             release(&s.v_empty[at.stage]);
         }
     }
-    bulk_store_wait_read();
 }
 
 template <int DH>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(fwd_shared<DH>::THREADS, 1)
     fwd_kernel(const attn_args a, const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map,
                int n_items, int max_len, int *ticket) {
     extern __shared__ __align__(1024) char smem[];
+    constexpr int CONSUMERS = fwd_shared<DH>::CONSUMERS;
     fwd_shared<DH> &s = *(fwd_shared<DH> *)smem;
     if (threadIdx.x == 0) {
         for (int i = 0; i < fwd_shared<DH>::STAGES; i++) {
@@ -392,22 +425,25 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         for (int i = 0; i < TILES; i++) {
             barrier_init(&s.tile_full[i], 1);
-            barrier_init(&s.tile_empty[i], CONSUMERS * 4 + 1);
+            barrier_init(&s.tile_empty[i], CONSUMERS * 4 + 1 + QUERY_WARPS);
         }
         barrier_init(&s.v_tail, 1);
-        barrier_init(&s.q_full, 1);
+        barrier_init(&s.q_full, QUERY_WARPS * 32);
         barrier_init(&s.q_empty, CONSUMERS * 4);
         barrier_init_done();
     }
     __syncthreads();
     if (threadIdx.x < 128) {
         registers_down<24>();
-        if (threadIdx.x < 32)
+        int warp = threadIdx.x / 32;
+        if (warp == 0)
             find_tiles<DH>(a, n_items, max_len, ticket, s);
-        else if (threadIdx.x < 64)
+        else if (warp == 1)
             fetch<DH>(a, k_map, v_map, s);
+        else
+            fetch_queries<DH>(a, warp - 2, s);
     } else {
-        registers_up<240>();
+        registers_up<fwd_shared<DH>::REGISTERS>();
         multiply<DH>(a, s);
     }
 }
@@ -422,7 +458,7 @@ void clime_cuda_attn_tiles_open(struct clime_dev *d) {
     set_attributes<64>(d);
     set_attributes<128>(d);
     CU(d, cudaMalloc(&d->ticket, sizeof *d->ticket));
-    CU(d, cudaMemset(d->ticket, 0, sizeof *d->ticket));
+    CU(d, cudaMemsetAsync(d->ticket, 0, sizeof *d->ticket, d->stream));
 }
 
 template <int DH> static void launch(struct clime_dev *d, const attn_args &a, const struct clime_attn *batch, int T) {
@@ -433,14 +469,15 @@ template <int DH> static void launch(struct clime_dev *d, const attn_args &a, co
     if (!clime_cuda_tensor_map(d, &k_map, a.k, rows, columns, columns, CLIME_PAGE) ||
         !clime_cuda_tensor_map(d, &v_map, a.v, rows, columns, columns, CLIME_PAGE))
         return;
-    int n_items = attn_n_tiles(batch, ROWS, a.H / a.HK) * a.HK, max_len = batch->h_q_start ? 0 : batch->max_len;
+    int n_items = attn_n_tiles(batch, fwd_shared<DH>::ROWS, a.H / a.HK) * a.HK,
+        max_len = batch->h_q_start ? 0 : batch->max_len;
     for (int s = 0; batch->h_q_start && s < batch->n_seq; s++) {
         int len = batch->h_q_start[s + 1] - batch->h_q_start[s] + (batch->pos0 ? batch->h_pos0[s] : 0);
         max_len = len > max_len ? len : max_len;
     }
     int n_blocks = n_items < d->n_sm ? n_items : d->n_sm;
-    fwd_kernel<DH>
-        <<<n_blocks, THREADS, sizeof(fwd_shared<DH>), d->stream>>>(a, k_map, v_map, n_items, max_len, d->ticket);
+    fwd_kernel<DH><<<n_blocks, fwd_shared<DH>::THREADS, sizeof(fwd_shared<DH>), d->stream>>>(a, k_map, v_map, n_items,
+                                                                                             max_len, d->ticket);
     LAUNCHED(d);
 }
 

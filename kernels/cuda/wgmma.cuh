@@ -50,6 +50,11 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
                  : "memory");
 }
 
+/* Arrives when the thread's cp_async16 and cp_async4 so far have. */
+static __device__ __forceinline__ void barrier_arrive_copies(uint64_t *b) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(shared_address(b)) : "memory");
+}
+
 /* A barrier of some warps of the block; id 1 to 15 (0 is __syncthreads), threads a multiple of 32. */
 static __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
@@ -72,20 +77,6 @@ static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *
                  "[%2];\n" ::"r"(shared_address(to)),
                  "l"(map), "r"(shared_address(b)), "r"(column), "r"(row)
                  : "memory");
-}
-
-/* The way back, per thread: copies to global memory, in groups; wait until all of the thread's have read what they copy
- * (it may be overwritten, or the block may end). What threads wrote needs fence_async() before. */
-static __device__ __forceinline__ void bulk_store(void *to, const void *from, int bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(to), "r"(shared_address(from)),
-                 "r"(bytes)
-                 : "memory");
-}
-static __device__ __forceinline__ void bulk_store_commit() {
-    asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
-}
-static __device__ __forceinline__ void bulk_store_wait_read() {
-    asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
 }
 
 static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map) {

@@ -203,12 +203,16 @@ static void test_again(struct gpu_test *t) {
     same_bits(t, "attn_bwd dv", dv[0].gpu, dv[1].gpu, T * KV * 2);
 }
 
-int main(void) {
+/* No argument: all of them. One: that one, for a tool that makes the rest slow or does not survive it. */
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(struct gpu_test *t);
+    } TESTS[] = {
+        {"attention", test_attention}, {"pack", test_pack}, {"again", test_again}, {"products", test_product_rows}};
     struct gpu_test t;
     gpu_test_open(&t);
-    test_attention(&t);
-    test_pack(&t);
-    test_again(&t);
-    test_product_rows(&t);
+    for (size_t i = 0; i < CLIME_COUNT(TESTS); i++)
+        if (argc < 2 || strcmp(argv[1], TESTS[i].name) == 0) TESTS[i].run(&t);
     return gpu_test_close(&t);
 }
