@@ -30,8 +30,9 @@ static inline size_t clime_dtype_bytes(enum clime_dtype t) {
     return t == CLIME_F32 ? 4 : 2;
 }
 
-#define CLIME_SHARE_BYTES 64 /* of a handle of shared memory */
-#define CLIME_PAGE 64        /* positions in a KV page = keys in one online-softmax block */
+#define CLIME_SHARE_BYTES 64    /* of a handle of shared memory */
+#define CLIME_COMM_ID_BYTES 128 /* of a group's id */
+#define CLIME_PAGE 64           /* positions in a KV page = keys in one online-softmax block */
 
 struct clime_dev;   /* each table's own context; begins with struct clime_dev_head */
 struct clime_graph; /* recorded work */
@@ -129,6 +130,19 @@ struct clime_scratch_shape {
     size_t n; /* weights */
 };
 
+struct clime_comm; /* one process's end of a group; each table's own */
+
+struct clime_comm_part {
+    void *at;
+    size_t bytes;
+};
+
+struct clime_comm_wait { /* how long a group waits for its others */
+    int64_t limit_us;
+    bool (*cancelled)(void *arg); /* NULL = never; asked often */
+    void *arg;
+};
+
 struct clime_ops {
     const char *name;  /* "cpu", "cuda" */
     bool f32;          /* a context may have dt CLIME_F32; every table has CLIME_BF16 */
@@ -201,6 +215,20 @@ struct clime_ops {
     void (*give_back)(struct clime_dev *d, void *p); /* waits; the bytes are free for others, p must not be touched */
     /* Other bytes at the same address, not zeroed. CLIME_ERR_LIMIT: there are none, nothing has changed. */
     enum clime_err (*take_back)(struct clime_dev *d, void *p, struct clime_error *e);
+
+    /* ---- groups of processes that own a device each --------------------------------------------------------- */
+    /* Every wait in them ends: with CLIME_ERR_TIMEOUT at the limit, with CLIME_ERR_ABORTED when cancelled, with
+     * CLIME_ERR_UNAVAILABLE when a peer is lost. After an error only comm_close may follow. */
+    const char *comm_backend; /* "nccl"; "socket" between CPUs */
+    /* Made by rank 0, given to all. CLIME_ERR_UNAVAILABLE: the library is not there. */
+    enum clime_err (*comm_id)(struct clime_dev *d, uint8_t id[CLIME_COMM_ID_BYTES], struct clime_error *e);
+    /* Returns when all `world` ranks have called it. d gives the device; the group has a queue of its own. */
+    enum clime_err (*comm_open)(struct clime_dev *d, const uint8_t id[CLIME_COMM_ID_BYTES], int rank, int world,
+                                const struct clime_comm_wait *wait, struct clime_comm **out, struct clime_error *e);
+    /* From rank 0's parts to all others' of the same sizes, one transfer each; done when it returns. */
+    enum clime_err (*comm_broadcast)(struct clime_comm *c, const struct clime_comm_part *parts, int n,
+                                     const struct clime_comm_wait *wait, struct clime_error *e);
+    void (*comm_close)(struct clime_comm *c); /* does not wait for the others; NULL is fine */
 
     /* ---- matrix products ---------------------------------------------------------------------------------- */
     /* A device may want weights in its own order as well. 0 = it does not, and `packed` is ignored everywhere. */

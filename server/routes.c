@@ -41,6 +41,12 @@ const struct clime_http_route clime_server_routes[] = {
      .stream_body = true},
     {.methods = "POST", .path = "/update_weights_from_disk", .auth = ADMIN, .handler = clime_handle_update_from_disk},
     {.methods = "POST", .path = "/update_weights_from_ipc", .auth = ADMIN, .handler = clime_handle_update_from_ipc},
+    {.methods = "POST", .path = "/init_weights_update_group", .auth = ADMIN, .handler = clime_handle_init_group},
+    {.methods = "POST", .path = "/destroy_weights_update_group", .auth = ADMIN, .handler = clime_handle_destroy_group},
+    {.methods = "POST",
+     .path = "/update_weights_from_distributed",
+     .auth = ADMIN,
+     .handler = clime_handle_update_from_distributed},
     {0}};
 
 /* Of the health port, with threads of its own. */

@@ -27,7 +27,8 @@ struct ipc_request {
 
 /* ---- the body ---------------------------------------------------------------------------------------------- */
 
-static enum clime_err from_hex(const char *name, struct clime_str text, uint8_t *out, size_t n, struct clime_error *e) {
+enum clime_err clime_update_hex(const char *name, struct clime_str text, uint8_t *out, size_t n,
+                                struct clime_error *e) {
     bool good = text.len == 2 * n;
     for (size_t i = 0; good && i < n; i++) {
         unsigned byte = 0;
@@ -42,9 +43,9 @@ static enum clime_err from_hex(const char *name, struct clime_str text, uint8_t 
     return good ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "%s must be %zu lower-case hex digits", name, 2 * n);
 }
 
-static enum clime_err hex_number(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e) {
+enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e) {
     uint8_t b[8];
-    enum clime_err err = from_hex(name, text, b, sizeof b, e);
+    enum clime_err err = clime_update_hex(name, text, b, sizeof b, e);
     if (err) return err;
     for (int i = *out = 0; i < 8; i++) *out = *out << 8 | b[i];
     return CLIME_OK;
@@ -54,7 +55,7 @@ static enum clime_err check_model(const struct clime_model *m, struct clime_str 
                                   struct clime_error *e) {
     uint64_t hash;
     const char *own = clime_dev_info(m->dev)->dt == CLIME_BF16 ? "bf16" : "f32";
-    if (hex_number("layout", layout, &hash, e)) return e->code;
+    if (clime_update_hex64("layout", layout, &hash, e)) return e->code;
     if (hash != m->layout.hash)
         return clime_fail(e, CLIME_ERR_INPUT, "layout " CLIME_STR_FMT " is another model's; this one's is %016llx",
                           CLIME_STR_ARG(layout), (unsigned long long)m->layout.hash);
@@ -113,10 +114,10 @@ static enum clime_err parse(struct clime_server *s, struct clime_http_request *r
         return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 86400 seconds");
     if (r->mode == MODE_WRITING) return CLIME_OK;
     if ((err = clime_update_label(w.label, e)) || (err = check_model(s->model, w.layout, w.dtype, e)) ||
-        (err = from_hex("handle", w.handle, r->handle, sizeof r->handle, e)))
+        (err = clime_update_hex("handle", w.handle, r->handle, sizeof r->handle, e)))
         return err;
     snprintf(r->label, sizeof r->label, CLIME_STR_FMT, CLIME_STR_ARG(w.label));
-    return r->mode == MODE_COPY ? hex_number("checksum", w.checksum, &r->checksum, e) : CLIME_OK;
+    return r->mode == MODE_COPY ? clime_update_hex64("checksum", w.checksum, &r->checksum, e) : CLIME_OK;
 }
 
 /* ---- the three modes --------------------------------------------------------------------------------------- */

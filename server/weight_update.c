@@ -23,7 +23,10 @@ void clime_weight_update_init(struct clime_weight_update *u) {
 }
 
 void clime_weight_update_free(struct clime_weight_update *u) {
-    if (u->dev) u->ops->close(u->dev);
+    if (u->dev) {
+        clime_update_groups_close(u);
+        u->ops->close(u->dev);
+    }
     pthread_mutex_destroy(&u->lock);
 }
 

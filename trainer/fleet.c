@@ -24,6 +24,7 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
+#include "trainer/broadcast.h"
 #include "trainer/child.h"
 #include "trainer/folder.h"
 #include "trainer/ledger/events.h"
@@ -44,6 +45,7 @@ struct server {
     int64_t pushed;            /* version it serves, -1 = unknown */
     enum clime_way way;        /* how it gets weights */
     bool way_known;            /* it was asked where it is */
+    struct clime_broadcast group;
     bool admitted;
     struct clime_error last; /* why it is not further */
 };
@@ -169,50 +171,59 @@ static void lost(struct clime_fleet *f, struct server *s) {
     if (s->admitted) dismiss(f, s->url);
     s->admitted = false;
     s->pushed = -1;
+    clime_broadcast_close(&s->group);
 }
 
-/* Where the way was chosen and not asked for, a copy that fails goes over HTTP, from now on. */
+/* Where the way was chosen and not asked for, one that fails gives way to the next simpler, from now on. */
 static bool can_fall_back(const struct clime_fleet *f, struct server *s, const struct clime_error *e) {
-    if (f->o.transport != CLIME_TRANSPORT_AUTO || s->way != CLIME_BY_IPC) return false;
-    LOG_WARN("weights go to %s over HTTP from now on: %s", s->child ? s->child->name : s->url, e->msg);
-    s->way = CLIME_BY_HTTP;
+    if (f->o.transport != CLIME_TRANSPORT_AUTO || (s->way != CLIME_BY_IPC && s->way != CLIME_BY_NCCL)) return false;
+    s->way = s->way == CLIME_BY_NCCL ? CLIME_BY_IPC : CLIME_BY_HTTP;
+    LOG_WARN("%s: weights go to %s %s from now on", e->msg, s->child ? s->child->name : s->url,
+             clime_way_names[s->way]);
     return true;
 }
 
 /* By which way the server gets weights, decided when it is first seen. */
 static enum clime_err choose_way(struct clime_fleet *f, struct server *s, struct clime_error *e) {
+    static const enum clime_way asked[] = {[CLIME_TRANSPORT_AUTO] = CLIME_BY_HTTP,
+                                           [CLIME_TRANSPORT_HTTP] = CLIME_BY_HTTP,
+                                           [CLIME_TRANSPORT_IPC] = CLIME_BY_IPC,
+                                           [CLIME_TRANSPORT_NCCL] = CLIME_BY_NCCL};
+    const struct clime_model *m = f->push.model;
     struct server_info info = {0};
     char host[64];
     if (s->way_known) return CLIME_OK;
-    if (!f->o.share && f->o.transport == CLIME_TRANSPORT_IPC) s->way = CLIME_BY_IPC;
-    if (!f->o.share && f->o.transport == CLIME_TRANSPORT_AUTO && f->push.model->ops->own_memory) {
+    if (!f->o.share) s->way = asked[f->o.transport];
+    if (!f->o.share && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
         enum clime_err rc = ask_info(f, s->url, &info, e);
         if (rc) return rc;
         clime_host_id(host, sizeof host);
-        if (!strncmp(info.device_unit, "GPU-", 4) && host[0] && !strcmp(host, info.host_id)) s->way = CLIME_BY_IPC;
+        if (!strncmp(info.device_unit, "GPU-", 4) && host[0] && !strcmp(host, info.host_id))
+            s->way = strcmp(info.device_unit, clime_dev_info(m->dev)->unit) ? CLIME_BY_NCCL : CLIME_BY_IPC;
     }
     s->way_known = true;
     LOG_INFO("weights go to %s %s", s->child ? s->child->name : s->url, clime_way_names[s->way]);
     return CLIME_OK;
 }
 
-/* Chooses the way, and makes what the push needs for it. */
-static enum clime_err prepare(struct clime_fleet *f, struct server *s, struct clime_error *e) {
-    enum clime_err rc = choose_way(f, s, e);
-    if (!rc && s->way != CLIME_BY_HTTP && (rc = clime_push_export(&f->push, s->way, e)) && !can_fall_back(f, s, e))
-        return rc;
+/* Makes what the push needs for the server's way. */
+static enum clime_err prepare(struct clime_fleet *f, const struct server *s, struct clime_error *e) {
     if (s->way == CLIME_BY_HTTP) clime_push_body(&f->push);
-    return CLIME_OK;
+    if (s->way == CLIME_BY_IPC || s->way == CLIME_BY_NCCL) clime_push_checksum(&f->push);
+    return s->way == CLIME_BY_IPC || s->way == CLIME_BY_SHARE ? clime_push_export(&f->push, e) : CLIME_OK;
 }
 
-/* Both for a server alone; those of a publish are pushed to at the same time. */
 static enum clime_err push_one(struct clime_fleet *f, struct server *s) {
-    enum clime_err rc = prepare(f, s, &s->last);
+    enum clime_err rc = choose_way(f, s, &s->last);
     if (rc) return rc;
-    rc = clime_push_weights(f->http, s->url, &f->push, s->way, &s->last);
-    if (!rc || !can_fall_back(f, s, &s->last)) return rc;
-    clime_push_body(&f->push);
-    return clime_push_weights(f->http, s->url, &f->push, s->way, &s->last);
+    do {
+        rc = prepare(f, s, &s->last);
+        if (!rc && s->way == CLIME_BY_NCCL)
+            rc = clime_broadcast_push(&s->group, s->url, &f->push, &s->last);
+        else if (!rc)
+            rc = clime_push_weights(f->http, s->url, &f->push, s->way, &s->last);
+    } while (rc && can_fall_back(f, s, &s->last));
+    return rc;
 }
 
 /* Takes the server as far as it goes without waiting: push when it lacks the version, then admit. */
@@ -363,7 +374,8 @@ static void push_to_all(struct clime_fleet *f) {
     int n = 0;
     for (int i = 0; i < f->n_servers; i++) {
         struct server *s = &f->servers[i];
-        if (!s->url[0] || s->pushed == f->push.version || prepare(f, s, &s->last)) continue;
+        if (!s->url[0] || s->pushed == f->push.version || choose_way(f, s, &s->last)) continue;
+        if (s->way == CLIME_BY_NCCL || prepare(f, s, &s->last)) continue; /* the main thread's, one after another */
         to[n] = s;
         ways[n] = s->way;
         urls[n++] = s->url;
@@ -597,6 +609,7 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
 void clime_fleet_close(struct clime_fleet *f) {
     if (!f) return;
     if (f->pipe_write >= 0) close(f->pipe_write); /* every child sees its parent gone and ends */
+    for (int i = 0; i < f->n_servers; i++) clime_broadcast_close(&f->servers[i].group);
     for (int i = 0; i < f->n_children; i++) {
         clime_child_stop(&f->children[i]);
         clime_child_free(&f->children[i]);

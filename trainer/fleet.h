@@ -19,9 +19,9 @@
 
 struct clime_fleet;
 
-/* How weights travel to servers that have memory of their own. auto: by a copy on the device to those on a GPU of this
- * host, over HTTP to all others. */
-enum clime_transport { CLIME_TRANSPORT_AUTO, CLIME_TRANSPORT_HTTP, CLIME_TRANSPORT_IPC };
+/* How weights travel to servers that have memory of their own. auto: by a copy on the device to those on the trainer's
+ * own GPU, by broadcast to those on another GPU of this host, over HTTP to all others. */
+enum clime_transport { CLIME_TRANSPORT_AUTO, CLIME_TRANSPORT_HTTP, CLIME_TRANSPORT_IPC, CLIME_TRANSPORT_NCCL };
 
 struct clime_fleet_options {
     const char *run_dir;        /* ports/ and logs/ are made in it */

@@ -83,7 +83,7 @@ static const struct inert rows[] = {
     {"ref-ckpt-step", false, "", "--ref-load names a folder"},
     /* weight updates */
     {"update-weight-mode", false, "full", "every update is a full one"},
-    {"update-weight-buffer-size", false, NULL, "weights are streamed, there is no bucket"},
+    {"update-weight-buffer-size", false, NULL, "weights are sent from where they lie, there is no bucket"},
     {"update-weight-disk-dir", false, "", NO_DISK},
     {"update-weight-disk-keep-files", true, "", NO_DISK},
     {"update-weight-local-checkpoint-dir", false, "", NO_DISK},
@@ -162,7 +162,7 @@ static const struct inert rows[] = {
     {"vllm-router-port", false, "", "name an external router with --router-url"},
     {"router-request-timeout-secs", false, "", "use --rollout-request-timeout"},
     {"vllm-weight-transfer-timeout-sec", false, NULL, "every transfer has a limit of its own"},
-    {"vllm-weight-sync-packed", true, NULL, "weights are streamed, there is no bucket"},
+    {"vllm-weight-sync-packed", true, NULL, "weights are sent from where they lie, there is no bucket"},
     {"sglang-config", false, "", "servers are alike: --server-* options"},
     {"vllm-config", false, "", "servers are alike: --server-* options"},
     {"prefill-num-servers", false, "", "prefill and decode run on the same servers"},

@@ -317,8 +317,10 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
          "servers on the trainer's own device compute with its weights in place, without a copy"},
         {"offload-rollout", B, &o->offload_rollout, NULL, NULL,
          "servers give their KV memory back while the trainer trains"},
-        {"update-weight-transport", C, &o->transport, "auto", "auto|http|ipc",
-         "how weights travel to other servers; auto: copied on the device on a GPU of this host, else over HTTP"},
+        {"update-weight-transport", C, &o->transport, "auto", "auto|http|ipc|nccl",
+         "how weights travel to other servers; auto: copied on the device on the trainer's GPU, nccl on another GPU of "
+         "this "
+         "host, else http"},
         {"server-concurrency", I, &o->server_concurrency, "64", "N", "requests in flight for each server", 1, 4096,
          "sglang-server-concurrency"},
     };

@@ -21,6 +21,7 @@
 const char *const clime_way_names[] = {
     [CLIME_BY_HTTP] = "over HTTP",
     [CLIME_BY_IPC] = "by a copy from the trainer's device memory",
+    [CLIME_BY_NCCL] = "by broadcast in a group of the two",
     [CLIME_BY_SHARE] = "in place: the trainer's own memory, nothing is copied",
 };
 
@@ -44,13 +45,16 @@ void clime_push_body(struct clime_push *p) {
     clime_weights_writer_free(w);
 }
 
-enum clime_err clime_push_export(struct clime_push *p, enum clime_way way, struct clime_error *e) {
+enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e) {
     const struct clime_model *m = p->model;
     enum clime_err rc = p->exported ? CLIME_OK : m->ops->share_export(m->dev, m->flat, p->handle, e);
     p->exported = rc == CLIME_OK;
-    if (!rc && way == CLIME_BY_IPC && !p->checksum)
-        p->checksum = m->ops->checksum(m->dev, clime_model_bytes(m), m->flat);
     return rc;
+}
+
+void clime_push_checksum(struct clime_push *p) {
+    const struct clime_model *m = p->model;
+    if (!p->checksum) p->checksum = m->ops->checksum(m->dev, clime_model_bytes(m), m->flat);
 }
 
 static int64_t read_weights(void *arg, void *out, size_t size) {
@@ -161,7 +165,7 @@ enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, 
                                   enum clime_way way, struct clime_error *e) {
     char label[64], want[24];
     snprintf(want, sizeof want, "%" PRId64, p->version);
-    CHECK(way == CLIME_BY_HTTP ? p->flat != NULL : p->exported);
+    CHECK(way != CLIME_BY_NCCL && (way == CLIME_BY_HTTP ? p->flat != NULL : p->exported));
     enum clime_err rc = way == CLIME_BY_HTTP ? push_body(c, url, p, e) : push_handle(c, url, p, way, e);
     if (!rc && !(rc = clime_weight_version(c, url, label, e)) && strcmp(label, want))
         rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %s", url, label, want);

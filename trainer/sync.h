@@ -11,7 +11,7 @@
 #include "common/http/client.h"
 #include "model/model.h"
 
-enum clime_way { CLIME_BY_HTTP, CLIME_BY_IPC, CLIME_BY_SHARE };
+enum clime_way { CLIME_BY_HTTP, CLIME_BY_IPC, CLIME_BY_NCCL, CLIME_BY_SHARE };
 extern const char *const clime_way_names[]; /* for the log */
 
 struct clime_push {
@@ -26,18 +26,18 @@ struct clime_push {
     /* IPC, SHARE: filled by clime_push_export */
     bool exported;
     uint8_t handle[CLIME_SHARE_BYTES];
-    uint64_t checksum; /* IPC; 0 = not asked for yet */
+    uint64_t checksum; /* IPC, NCCL: filled by clime_push_checksum; 0 = not asked for yet */
 };
 
 /* What HTTP needs: the host copy, and its hash by one pass over it. Does nothing the second time. Main thread. */
 void clime_push_body(struct clime_push *p);
 
-/* What IPC and SHARE need: the handle of the model's weights (struct clime_model_options.shared), for IPC their
- * checksum too. Main thread. */
-enum clime_err clime_push_export(struct clime_push *p, enum clime_way way, struct clime_error *e);
+/* What IPC and SHARE need: the handle of the model's weights (struct clime_model_options.shared). Main thread. */
+enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e);
+void clime_push_checksum(struct clime_push *p);
 
-/* Pushes to one server ("http://host:port") and asks it which version it serves now. Any thread, its own client.
- * CLIME_ERR_INTERNAL when the server answers with another version, or refuses (the message holds its words). */
+/* Pushes to one server ("http://host:port"), not by NCCL, and asks it which version it serves now. Any thread, its own
+ * client. CLIME_ERR_INTERNAL when the server answers with another version, or refuses (the message holds its words). */
 enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, const struct clime_push *p,
                                   enum clime_way way, struct clime_error *e);
 

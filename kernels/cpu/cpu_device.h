@@ -32,5 +32,11 @@ enum clime_err clime_cpu_alloc_fixed(struct clime_dev *d, size_t bytes, const ch
                                      struct clime_error *e);
 void clime_cpu_give_back(struct clime_dev *d, void *p);
 enum clime_err clime_cpu_take_back(struct clime_dev *d, void *p, struct clime_error *e);
+enum clime_err clime_cpu_comm_id(struct clime_dev *d, uint8_t id[CLIME_COMM_ID_BYTES], struct clime_error *e);
+enum clime_err clime_cpu_comm_open(struct clime_dev *d, const uint8_t id[CLIME_COMM_ID_BYTES], int rank, int world,
+                                   const struct clime_comm_wait *wait, struct clime_comm **out, struct clime_error *e);
+enum clime_err clime_cpu_comm_broadcast(struct clime_comm *c, const struct clime_comm_part *parts, int n,
+                                        const struct clime_comm_wait *wait, struct clime_error *e);
+void clime_cpu_comm_close(struct clime_comm *c);
 
 #endif

@@ -47,6 +47,12 @@ enum clime_err clime_cuda_alloc_fixed(struct clime_dev *d, size_t bytes, const c
                                       struct clime_error *e);
 void clime_cuda_give_back(struct clime_dev *d, void *p);
 enum clime_err clime_cuda_take_back(struct clime_dev *d, void *p, struct clime_error *e);
+enum clime_err clime_cuda_comm_id(struct clime_dev *d, uint8_t id[CLIME_COMM_ID_BYTES], struct clime_error *e);
+enum clime_err clime_cuda_comm_open(struct clime_dev *d, const uint8_t id[CLIME_COMM_ID_BYTES], int rank, int world,
+                                    const struct clime_comm_wait *wait, struct clime_comm **out, struct clime_error *e);
+enum clime_err clime_cuda_comm_broadcast(struct clime_comm *c, const struct clime_comm_part *parts, int n,
+                                         const struct clime_comm_wait *wait, struct clime_error *e);
+void clime_cuda_comm_close(struct clime_comm *c);
 size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
 void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed);
 void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,

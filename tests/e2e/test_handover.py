@@ -1,11 +1,13 @@
 """Weights from another process's memory (/update_weights_from_ipc), where this test is the owner of a memfd that a server
-on the CPU maps or copies; and memory that a server lends. The protocol is that of a GPU, where tests/gpu/handover.py runs
+on the CPU maps or copies; from rank 0 of a group over sockets, which is this test too; and memory that a server lends. The protocol is that of a GPU, where tests/gpu/handover.py runs
 it with the real trainer.
 """
 
+import json
 import mmap
 import os
 import re
+import socket
 import struct
 import threading
 import time
@@ -192,6 +194,142 @@ def test_needs_the_admin_key(model):
         for key, status in [("user", 401), ("boss", 400)]:
             reply = s.post("/update_weights_from_ipc", {}, headers={"Authorization": f"Bearer {key}"})
             assert reply.status_code == status
+
+
+class Sender:
+    """Rank 0 of a group over sockets (kernels/cpu/cpu_comm.c)."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(30 * SLOW)
+        self.secret = 0x1234567890ABCDEF
+
+    def id(self, secret=None):
+        port = socket.htons(self.listener.getsockname()[1])
+        return struct.pack("<QiHH", secret or self.secret, 0, port, socket.AF_INET).ljust(128, b"\0").hex()
+
+    def accept(self):
+        self.peer, _ = self.listener.accept()
+        hello = b""
+        while len(hello) < 16:
+            hello += self.peer.recv(16 - len(hello))
+        assert struct.unpack("<Qq", hello) == (self.secret, 1)
+        self.peer.sendall(b"\1")
+
+    def close(self):
+        self.peer.close()
+
+
+def beside(work, call):
+    """What the call returns, made in a thread while work runs."""
+    result = []
+    thread = threading.Thread(target=lambda: result.append(call()))
+    thread.start()
+    work()
+    thread.join(60 * SLOW)
+    return result[0]
+
+
+def tensors(folder):
+    """(name, shape, bytes) of a safetensors folder, by name."""
+    data = (folder / "model.safetensors").read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + n])
+    header.pop("__metadata__", None)
+    return [(k, v["shape"], data[8 + n + v["data_offsets"][0] : 8 + n + v["data_offsets"][1]]) for k, v in sorted(header.items())]
+
+
+GROUP = {"group_name": "g", "backend": "socket", "rank_offset": 1, "world_size": 2, "master_address": "x", "master_port": 1}
+
+
+@pytest.fixture
+def group(pair, model):
+    """A server in a group whose rank 0 is this test, and the model's tensors."""
+    s, _, _ = pair
+    sender = Sender()
+    reply = beside(sender.accept, lambda: s.json("/init_weights_update_group", GROUP | {"nccl_id": sender.id()}))
+    assert reply["success"]
+    yield s, sender, tensors(model)
+
+
+def lists(some, **more):
+    return {"names": [t[0] for t in some], "dtypes": ["bfloat16"] * len(some), "shapes": [t[1] for t in some],
+            "group_name": "g", **more}  # fmt: skip
+
+
+def test_broadcast_in_parts(group, model):
+    s, sender, all_of = group
+    send = lambda some: sender.peer.sendall(b"".join(t[2] for t in some))
+    half = len(all_of) // 2
+    update = lambda some, **more: s.json("/update_weights_from_distributed", lists(some, **more))
+    reply = beside(lambda: send(all_of[:half]), lambda: update(all_of[:half]))
+    assert f"{half} of {len(all_of)} tensors" in reply["message"]
+    generate(s, 503)
+    reply = beside(lambda: send(all_of[half:]), lambda: update(all_of[half:], weight_version="7"))
+    assert reply["weight_version"] == "7"
+    got = generate(s, return_logprob=True)["meta_info"]
+    assert got["weight_version"] == "7"
+    s.json("/update_weights_from_disk", {"model_path": str(model), "weight_version": "disk"})
+    assert generate(s, return_logprob=True)["meta_info"]["output_token_logprobs"] == got["output_token_logprobs"]
+    assert s.json("/destroy_weights_update_group", {"group_name": "g"})["success"]
+    assert sender.peer.recv(1) == b""
+    assert "no group" in s.json("/destroy_weights_update_group", {"group_name": "g"}, 400)["message"]
+    assert "no group" in s.json("/update_weights_from_distributed", lists(all_of), 400)["message"]
+
+
+def test_lost_sender(group, model):
+    s, sender, all_of = group
+    s.json("/update_weights_from_disk", {"model_path": str(model), "weight_version": "disk"})
+    call = lambda **more: s.post("/update_weights_from_distributed", lists(all_of, weight_version="8", **more))
+    late = call(timeout=0.3)
+    assert late.status_code == 504 and "time limit" in late.json()["message"]
+    assert version(s) == "disk" and generate(s)["meta_info"]["weight_version"] == "disk"
+    again = Sender()
+    s_init = lambda: s.json("/init_weights_update_group", GROUP | {"nccl_id": again.id()})  # the old one was closed
+    beside(again.accept, s_init)
+    gone = beside(lambda: (again.peer.sendall(b"abc"), again.close()), call)
+    assert gone.status_code == 503 and "a peer is gone" in gone.json()["message"]
+    assert version(s) == "disk" and generate(s)["meta_info"]["weight_version"] == "disk"
+
+
+def test_refused_broadcasts(group, model):
+    s, sender, all_of = group
+    post = lambda body, status=400: s.json("/update_weights_from_distributed", body, status)["message"]
+    one = all_of[:1]
+    for change, says in [
+        ({"names": ["nonsense"]}, "none of the model's"),
+        ({"names": None}, "are required"),
+        ({"names": []}, "differ in length"),
+        ({"names": [5]}, "string"),
+        ({"names": "x"}, "array"),
+        ({"dtypes": ["float16"]}, "dtype must be bfloat16"),
+        ({"dtypes": []}, "differ in length"),
+        ({"shapes": [[1, 2, 3]]}, "another shape"),
+        ({"shapes": [[-1]]}, "shape"),
+        ({"load_format": "torch"}, "load_format"),
+        ({"timeout": 0}, "timeout"),
+        ({"group_name": "other"}, "no group"),
+        ({"group_name": ""}, "group_name"),
+        ({"weight_version": "\n"}, "weight version"),
+        ({"names": [one[0][0]] * 2, "dtypes": ["bfloat16"] * 2, "shapes": [one[0][1]] * 2}, "came twice"),
+    ]:
+        message = post(lists(one) | change)
+        assert says in message or says == "shape", (change, message)
+    assert "checksum" in beside(
+        lambda: sender.peer.sendall(b"".join(t[2] for t in all_of)),
+        lambda: post(lists(all_of, checksum="0" * 16)))  # fmt: skip
+    generate(s, 503)
+    init = lambda status, **change: s.json("/init_weights_update_group", GROUP | {"nccl_id": Sender().id()} | change, status)["message"]
+    assert "already" in init(400)
+    assert "backend" in init(501, backend="nccl", group_name="h")
+    assert "nccl_id" in init(501, nccl_id=None, group_name="h")
+    assert "nccl_id must be" in init(400, nccl_id="12", group_name="h")
+    assert "sockets" in init(400, nccl_id="0" * 256, group_name="h")
+    assert "rank_offset" in init(400, rank_offset=2, group_name="h")
+    init(400, rank_offset=0, group_name="h")
+    init(400, world_size=1, group_name="h")
+    quiet = Sender()  # its port takes connections, nobody says go
+    assert "time limit" in init(504, timeout=0.2, group_name="h", nccl_id=quiet.id())
 
 
 def resident(s):

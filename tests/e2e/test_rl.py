@@ -129,6 +129,7 @@ def undisturbed(model):
         ("two_threads", ["--threads", "1", "--sglang-threads", "2"]),
         ("colocated", ["--colocate", "--num-servers", "2"]),
         ("offloaded", ["--colocate", "--offload-rollout"]),
+        ("broadcast", ["--update-weight-transport", "nccl", "--num-servers", "2"]),
         ("copied", ["--update-weight-transport", "ipc", "--num-servers", "2"]),
     ],
 )
@@ -237,7 +238,8 @@ def kill_now_and_then(victim, more, model, name, seconds, n_kills, rng):
 @pytest.mark.parametrize(
     "victim, more",
     [("clime-train", []), ("clime-server", []), ("clime-router", []),
-     ("clime-train", ["--colocate"]), ("clime-server", ["--colocate"])],
+     ("clime-train", ["--colocate"]), ("clime-server", ["--colocate"]),
+     ("clime-server", ["--update-weight-transport", "nccl"])],
 )  # fmt: skip
 def test_kill(model, undisturbed, victim, more):
     sha, seconds = undisturbed
