@@ -8,12 +8,13 @@ import http.server
 import sqlite3
 import struct
 import threading
+import time
 import urllib.error
 import urllib.request
 
 import pytest
 from programs import run, server
-from test_rl import command, fails, metrics, model, run_whole  # noqa: F401
+from test_rl import LIMIT, command, fails, final_sha, metrics, model, run_whole, start  # noqa: F401
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,26 @@ def test_policy_comes_nearer_to_the_teacher(model, student):  # noqa: F811
     # the teacher is gone: the record gives the same weights
     replay = words(model, "opd-replay", "http://127.0.0.1:9", "--opd-kl-coef", "0.5", "--replay", str(model / "opd"))
     assert run_whole(replay, model / "opd-replay.log") == sha
+
+
+def test_killed_runs_end_the_same(model, student):  # noqa: F811
+    """Killed in the middle and started again; and with groups left over from rollout to rollout, replayed."""
+    with teacher(model) as t:
+        kill = words(model, "opd-kill", t.url, "--opd-kl-coef", "0.5")
+        p = start(kill, model / "opd-kill.log")
+        deadline = time.monotonic() + LIMIT
+        while "\nrollout  3 " not in "\n" + open(model / "opd-kill.log").read():
+            assert p.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        p.kill()
+        p.wait()
+        assert run_whole(kill, model / "opd-kill.log") == final_sha(model / "opd.log")
+        partial = ["--partial-rollout", "--over-sampling-batch-size", "12", "--server-max-running-requests", "5"]
+        sha = run_whole(words(model, "opd-partial", t.url, *partial), model / "opd-partial.log")
+    carried = [m["rollout/open_groups"] for m in metrics(model / "opd-partial") if m["kind"] == "rollout"]
+    assert any(carried), carried
+    replay = words(model, "opd-partial-2", "http://127.0.0.1:9", *partial, "--replay", str(model / "opd-partial"))
+    assert run_whole(replay, model / "opd-partial-2.log") == sha
 
 
 class Faulty:
