@@ -21,9 +21,13 @@ bool clime_chooser_full(const struct clime_chooser *c) {
     return c->n_accepted == c->target;
 }
 
+static int in_batches(const struct clime_chooser *c, int n) {
+    return (n + c->batch - 1) / c->batch * c->batch;
+}
+
 int clime_chooser_missing(const struct clime_chooser *c) {
     int missing = c->target - (c->n - c->n_dropped);
-    return missing <= 0 ? 0 : (missing + c->batch - 1) / c->batch * c->batch;
+    return missing <= 0 ? 0 : in_batches(c, missing);
 }
 
 void clime_chooser_add(struct clime_chooser *c, int n) {
@@ -53,12 +57,19 @@ static int next_to_decide(struct clime_chooser *c) {
     return c->taken < c->n_ended ? c->ended[c->taken++] : -1;
 }
 
+/* Would dropping group g make another batch necessary? In order, the groups dropped before it say how many were
+ * submitted when its turn came; those that a later drop added do not count, whether they are there already or not. */
+static bool insufficient(const struct clime_chooser *c, const struct clime_chosen *g) {
+    int n_dropped = c->n_dropped + (c->in_order ? g->skipped : 0);
+    int n = c->in_order ? in_batches(c, c->target + n_dropped) : c->n;
+    return n - n_dropped - 1 < c->target;
+}
+
 int clime_chooser_decide(struct clime_chooser *c) {
     int i = clime_chooser_full(c) ? -1 : next_to_decide(c);
     if (i < 0) return -1;
     struct clime_chosen *g = &c->groups[i];
-    bool insufficient = c->n - c->n_dropped - 1 < c->target;
-    bool accept = !g->failed && (g->verdict.keep || (g->verdict.keep_when_insufficient && insufficient));
+    bool accept = !g->failed && (g->verdict.keep || (g->verdict.keep_when_insufficient && insufficient(c, g)));
     g->decision = accept ? CLIME_ACCEPTED : CLIME_DROPPED;
     if (accept)
         c->n_accepted++;

@@ -8,6 +8,9 @@
  * that the decisions do not depend on which group ended first. When `target` groups are accepted the rollout is full:
  * nothing more is decided, whatever has ended.
  *
+ * After a crash the groups that were dropped before it are not added again; with in_order the others are decided as
+ * they would have been.
+ *
  * How many groups are submitted does not depend on timing either: whenever fewer than `target` are left that are not
  * dropped, batches of `batch` are added until there are enough. A group is submitted in the end exactly when the drops
  * among those before it made it necessary.
@@ -26,6 +29,8 @@ struct clime_verdict { /* of a filter over a finished group */
 enum clime_decision { CLIME_UNDECIDED, CLIME_ACCEPTED, CLIME_DROPPED };
 
 struct clime_chosen {
+    int skipped; /* groups before it that were dropped by an earlier incarnation and were not added; set by the caller
+                  */
     bool ended, failed;
     struct clime_verdict verdict;
     enum clime_decision decision;

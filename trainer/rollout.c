@@ -58,7 +58,8 @@ struct rollout {
     int next;            /* slots[next..] have not been submitted */
     struct work **works; /* [n_works], owned */
     int n_works, n_flight, window;
-    int n_counted; /* in groups that are not dropped */
+    int64_t first_group; /* that the rollout opened; -1 = none yet */
+    int n_counted;       /* in groups that are not dropped */
     double reward_sum;
     int n_failed, n_filtered; /* groups dropped */
     atomic_bool stop;         /* the rollout is full: what is in flight comes back as it is */
@@ -159,6 +160,8 @@ static enum clime_err add_groups(struct rollout *r, struct clime_sample **sample
     r->slots = xrealloc(r->slots, (size_t)(r->n_slots + n * r->members + 1) * sizeof *r->slots);
     for (int i = 0; i < n * r->members; i++) r->slots[r->n_slots++] = (struct slot){.sample = samples[i]};
     clime_chooser_add(&r->chooser, n);
+    for (int g = first; g < first + n; g++) /* the numbers of a rollout's groups have no gaps but for dropped ones */
+        r->chooser.groups[g].skipped = (int)(samples[(g - first) * r->members]->group - r->first_group) - g;
     for (int g = first; g < first + n && !rc; g++) rc = admit(r, g, e);
     return rc;
 }
@@ -185,6 +188,7 @@ static enum clime_err open_groups(struct rollout *r, int n, struct clime_error *
     if (rc || n == 0) return rc;
     struct clime_group *groups = xcalloc((size_t)n, sizeof *groups);
     struct clime_sample **members = xcalloc((size_t)n * (size_t)r->members, sizeof *members);
+    if (r->first_group < 0) r->first_group = next;
     for (int i = 0; i < n; i++) {
         struct clime_group *g = &groups[i];
         const struct clime_prompt *p = clime_dataset_at(r->c->data, next + i, &g->epoch);
@@ -264,6 +268,7 @@ static enum clime_err resume(struct rollout *r, struct clime_error *e) {
     struct clime_sample **samples;
     int n;
     enum clime_err rc = clime_groups_dropped(db, r->out->id, &drops, &n, e);
+    if (!rc) rc = clime_groups_first(db, r->out->id, &r->first_group, e);
     for (int i = 0; i < n; i++) {
         if (drops[i].cause == CLIME_DROP_FAILED) r->n_failed += drops[i].n;
         if (drops[i].cause == CLIME_DROP_FILTER) r->n_filtered += drops[i].n;

@@ -417,3 +417,20 @@ def test_rollouts_only_then_training_only(model):
     assert "rollout 3 has 0 samples there, here a rollout has 24" in fails(words, model / "trained-4.log")
     words = command(model, model / "halves", "--debug-train-only")
     assert "needs --load-debug-rollout-data" in fails(words, model / "halves.log")
+
+
+def test_partial_rollout_never_cuts_inside_a_stop_string(model):
+    """A server that continues looks for stop strings in new text only: what was kept must not end in half of one."""
+    firsts = "0123456789ABCDEFGHIJKLMNOPQRSTUV"
+    stops = [c + "a" for c in firsts]
+    words = command(model, model / "stops", "--partial-rollout", "--rollout-stop", *stops, over_sampling_batch_size=24,
+                    server_max_running_requests=12, rollout_max_response_len=200)  # fmt: skip
+    run_whole(words, model / "stops.log")
+    check_ledger(model / "stops")
+    rows = query(model / "stops", "SELECT status, response, ids, n_prompt, versions FROM samples WHERE n_response > 0")
+    rows = [(s, t, v) for s, t, ids, n, v in rows if b"\0\0\0\0" not in ids[4 * n :]]  # SQLite's text ends at a NUL
+    assert any(s == "completed" and t[-2:] in stops for s, t, _ in rows)
+    assert any(s == "aborted" for s, _, _ in rows) and any(len(json.loads(v)) > 1 for _, _, v in rows)
+    for status, text, _ in rows:
+        assert not any(stop in text[:-1] for stop in stops)
+        assert status != "aborted" or text[-1:] not in firsts

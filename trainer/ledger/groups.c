@@ -131,6 +131,13 @@ enum clime_err clime_groups_use(struct clime_ledger *l, int64_t rollout, struct 
     return clime_ledger_write(l, use, &u, true, e);
 }
 
+enum clime_err clime_groups_first(struct clime_db *db, int64_t rollout, int64_t *first, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT ifnull(min(id), -1) FROM groups WHERE rollout = ?");
+    clime_db_int(q, rollout);
+    *first = clime_db_row(q) ? clime_db_get_int(q) : -1;
+    return clime_db_done(q, e);
+}
+
 enum clime_err clime_groups_next(struct clime_db *db, int64_t *next, struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(db, "SELECT ifnull(max(id) + 1, 0) FROM groups");
     *next = clime_db_row(q) ? clime_db_get_int(q) : 0;

@@ -41,6 +41,9 @@ enum clime_err clime_groups_use(struct clime_ledger *l, int64_t rollout, struct 
 /* How many rollouts have used groups. */
 enum clime_err clime_groups_rollouts(struct clime_db *db, int64_t *n, struct clime_error *e);
 
+/* The first group that the rollout opened, -1 when there is none. */
+enum clime_err clime_groups_first(struct clime_db *db, int64_t rollout, int64_t *first, struct clime_error *e);
+
 /* The number that the next group gets. */
 enum clime_err clime_groups_next(struct clime_db *db, int64_t *next, struct clime_error *e);
 

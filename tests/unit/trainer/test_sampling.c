@@ -58,7 +58,7 @@ static int play(const struct world *w, int batch, bool in_order, struct clime_rn
 static void make_world(struct world *w, struct clime_rng *rng, bool fallback) {
     for (int i = 0; i < MOST; i++) {
         w->verdict[i] = (struct clime_verdict){.keep = clime_rng_below(rng, 3) > 0, .keep_when_insufficient = fallback};
-        w->fails[i] = !fallback && clime_rng_below(rng, 10) == 0;
+        w->fails[i] = clime_rng_below(rng, 10) == 0;
     }
 }
 
@@ -85,6 +85,59 @@ static void test_order_of_arrival(void **state) {
         }
         play(&w, batch, false, &rng, again);
         for (int k = 0; k < TARGET; k++) assert_true(!w.fails[again[k]] && (fallback || w.verdict[again[k]].keep));
+    }
+}
+
+/* A rollout in order that is cut off after some decisions: what was dropped is gone, the rest is there again, ended or
+ * not. It comes to the same groups, and submits as many. */
+static void test_crash(void **state) {
+    struct clime_rng rng;
+    (void)state;
+    clime_rng_init(&rng, 12);
+    for (int round = 0; round < 500; round++) {
+        struct world w;
+        struct clime_chooser c;
+        int want[TARGET], got[TARGET], id[MOST], n = 0, batch = 1 + (int)clime_rng_below(&rng, 12), g;
+        make_world(&w, &rng, round % 2);
+        int total = play(&w, batch, true, &rng, want), crash = (int)clime_rng_below(&rng, (uint64_t)total);
+        bool dropped[MOST] = {false};
+        clime_chooser_init(&c, TARGET, batch, true); /* before the crash */
+        for (int left = crash; left > 0 && !clime_chooser_full(&c); left--) {
+            int missing = clime_chooser_missing(&c);
+            if (missing) clime_chooser_add(&c, missing);
+            for (g = 0; c.groups[g].ended;) g++;
+            if (w.fails[g])
+                clime_chooser_fail(&c, g);
+            else
+                clime_chooser_finish(&c, g, &w.verdict[g]);
+            while ((g = clime_chooser_decide(&c)) >= 0) dropped[g] = c.groups[g].decision == CLIME_DROPPED;
+        }
+        int submitted = c.n;
+        clime_chooser_free(&c);
+        clime_chooser_init(&c, TARGET, batch, true); /* after it; id[] are the groups by place */
+        for (int i = 0; i < submitted; i++)
+            if (!dropped[i]) id[n++] = i;
+        clime_chooser_add(&c, n);
+        for (int i = 0; i < n; i++) c.groups[i].skipped = id[i] - i;
+        while (!clime_chooser_full(&c)) {
+            for (int i = 0, missing = clime_chooser_missing(&c); i < missing; i++) {
+                clime_chooser_add(&c, 1);
+                c.groups[n].skipped = submitted - n;
+                id[n++] = submitted++;
+            }
+            for (g = 0; c.groups[g].ended;) g++;
+            if (w.fails[id[g]])
+                clime_chooser_fail(&c, g);
+            else
+                clime_chooser_finish(&c, g, &w.verdict[id[g]]);
+            while (clime_chooser_decide(&c) >= 0) continue;
+        }
+        int k = 0;
+        for (int i = 0; i < c.n; i++)
+            if (c.groups[i].decision == CLIME_ACCEPTED) got[k++] = id[i];
+        assert_memory_equal(got, want, sizeof want);
+        assert_int_equal(submitted, total);
+        clime_chooser_free(&c);
     }
 }
 
@@ -180,7 +233,8 @@ static void test_repetition(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order_of_arrival), cmocka_unit_test(test_fallback),
-                                       cmocka_unit_test(test_filters), cmocka_unit_test(test_repetition)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order_of_arrival), cmocka_unit_test(test_crash),
+                                       cmocka_unit_test(test_fallback), cmocka_unit_test(test_filters),
+                                       cmocka_unit_test(test_repetition)};
     return cmocka_run_group_tests_name("sampling", tests, NULL, NULL);
 }
