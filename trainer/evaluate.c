@@ -12,7 +12,7 @@ static enum clime_err evaluate(struct clime_rl *rl, struct clime_error *e) {
     char *path = xasprintf("%s/metrics.jsonl", rl->o.run), *line = NULL;
     enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "eval", 0, &line, e);
     if (!rc && line) rc = clime_fail(e, CLIME_ERR_INPUT, "%s holds an evaluation already", rl->o.run);
-    if (!rc) rc = clime_metrics_log_open(path, clime_ledger_reader(rl->ledger), 0, &rl->log, e);
+    if (!rc) rc = clime_metrics_log_open(path, rl->tensorboard_dir, clime_ledger_reader(rl->ledger), 0, &rl->log, e);
     if (!rc) rc = clime_fleet_wait(rl->fleet, e);
     if (!rc) rc = clime_rl_open_client(rl, e);
     if (!rc) rc = clime_rl_evaluate(rl, e);

@@ -15,6 +15,7 @@
 
 #include "common/log.h"
 #include "trainer/ledger/metrics.h"
+#include "trainer/tensorboard.h"
 
 #define MAX_LINE ((size_t)1 << 20)
 
@@ -52,6 +53,7 @@ void clime_metrics_line_free(struct clime_metrics_line *m) {
 struct clime_metrics_log {
     int fd;
     char *path;
+    struct clime_tensorboard *tensorboard; /* NULL = none */
 };
 
 struct rewrite {
@@ -64,7 +66,7 @@ static void write_line(void *arg, const char *line) {
     r->bad = r->bad || fprintf(r->f, "%s\n", line) < 0;
 }
 
-enum clime_err clime_metrics_log_open(const char *path, struct clime_db *db, int64_t last,
+enum clime_err clime_metrics_log_open(const char *path, const char *tensorboard, struct clime_db *db, int64_t last,
                                       struct clime_metrics_log **out, struct clime_error *e) {
     char *tmp = xasprintf("%s.tmp", path);
     struct rewrite r = {.f = fopen(tmp, "we")};
@@ -84,6 +86,10 @@ enum clime_err clime_metrics_log_open(const char *path, struct clime_db *db, int
     *out = xcalloc(1, sizeof **out);
     (*out)->fd = fd;
     (*out)->path = xstrdup(path);
+    if (tensorboard && (rc = clime_tensorboard_open(tensorboard, db, last, &(*out)->tensorboard, e))) {
+        clime_metrics_log_close(*out);
+        *out = NULL;
+    }
 done:
     free(tmp);
     return rc;
@@ -91,6 +97,7 @@ done:
 
 void clime_metrics_log_close(struct clime_metrics_log *l) {
     if (!l) return;
+    clime_tensorboard_close(l->tensorboard);
     close(l->fd);
     free(l->path);
     free(l);
@@ -101,4 +108,5 @@ void clime_metrics_log_append(struct clime_metrics_log *l, const char *line) {
     size_t n = strlen(text);
     if (write(l->fd, text, n) != (ssize_t)n) LOG_WARN("%s: a line was not written: %s", l->path, strerror(errno));
     free(text);
+    if (l->tensorboard) clime_tensorboard_append(l->tensorboard, line);
 }

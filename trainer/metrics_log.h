@@ -23,8 +23,9 @@ void clime_metrics_line_free(struct clime_metrics_line *m);
 
 struct clime_metrics_log; /* the file */
 
-/* Opens path; what it holds is replaced by the ledger's lines of step <= last. Appends follow. */
-enum clime_err clime_metrics_log_open(const char *path, struct clime_db *db, int64_t last,
+/* Opens path; what it holds is replaced by the ledger's lines of step <= last. Appends follow. tensorboard: a folder
+ * for an event file that gets the same lines (tensorboard.h), NULL = none. */
+enum clime_err clime_metrics_log_open(const char *path, const char *tensorboard, struct clime_db *db, int64_t last,
                                       struct clime_metrics_log **out, struct clime_error *e);
 void clime_metrics_log_close(struct clime_metrics_log *l); /* NULL is fine */
 

@@ -78,7 +78,8 @@ enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
     if (!rc && rl->step > last)
         rc = clime_fail(e, CLIME_ERR_INPUT,
                         "there is a checkpoint of step %" PRId64 ", but the ledger ends at %" PRId64, rl->step, last);
-    if (!rc) rc = clime_metrics_log_open(path, clime_ledger_reader(rl->ledger), rl->step, &rl->log, e);
+    if (!rc)
+        rc = clime_metrics_log_open(path, rl->tensorboard_dir, clime_ledger_reader(rl->ledger), rl->step, &rl->log, e);
     free(path);
     if (rc) return rc;
     rl->rollouts_done = rl->step / k;

@@ -38,7 +38,7 @@ enum clime_err clime_rl_rollouts_only(struct clime_rl *rl, struct clime_error *e
     char *path = xasprintf("%s/metrics.jsonl", rl->o.run);
     struct clime_db *db = clime_ledger_reader(rl->ledger);
     enum clime_err rc = clime_groups_rollouts(db, &rl->rollouts_done, e);
-    if (!rc) rc = clime_metrics_log_open(path, db, INT64_MAX, &rl->log, e);
+    if (!rc) rc = clime_metrics_log_open(path, rl->tensorboard_dir, db, INT64_MAX, &rl->log, e);
     if (!rc) rc = clime_fleet_wait(rl->fleet, e);
     if (!rc) rc = clime_rl_open_client(rl, e);
     if (!rc) rc = clime_rl_evaluate_if_due(rl, e);

@@ -266,6 +266,15 @@ static void abort_predecessors_requests(struct clime_rl *rl) {
     clime_fleet_abort(rl->fleet, prefix);
 }
 
+/* --tb-dir, else slime's variable, else the run folder; below it project and experiment, where they are named. */
+static char *tensorboard_dir(const struct clime_rl_options *o) {
+    const char *base = o->tb_dir ? o->tb_dir : getenv("TENSORBOARD_DIR");
+    const char *project = o->tb_project_name, *experiment = o->tb_experiment_name;
+    if (!o->use_tensorboard) return NULL;
+    return xasprintf("%s%s%s%s%s%s", base ? base : o->run, base ? "" : "/tensorboard", project ? "/" : "",
+                     project ? project : "", experiment ? "/" : "", experiment ? experiment : "");
+}
+
 enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc;
     rl->published = rl->exported = -1;
@@ -273,6 +282,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     clime_http_client_global_init();
     rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
+    rl->tensorboard_dir = tensorboard_dir(&rl->o);
     if ((rc = check_rewards(&rl->o, e)) || (rc = check_filters(&rl->o, e)) || (rc = choose_initial(rl, e)) ||
         (rc = load_prompts(rl, e)))
         return rc;
@@ -339,6 +349,7 @@ void clime_rl_close(struct clime_rl *rl) {
     clime_ledger_close(rl->ledger);
     free(rl->checkpoint_dir);
     free(rl->hf_dir);
+    free(rl->tensorboard_dir);
     free(rl->kept);
     clime_rl_options_free(&rl->o);
     if (rl->lock_fd >= 0) close(rl->lock_fd);

@@ -73,6 +73,11 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"debug-train-only", B, &o->train_only, NULL, NULL, "the same; needs --load-debug-rollout-data"},
         {"explain", B, &o->explain, NULL, NULL,
          "print the loss, its denominators, inert options and the memory plan, and stop"},
+        {"use-tensorboard", B, &o->use_tensorboard, NULL, NULL, "write the metrics to a TensorBoard event file too"},
+        {"tb-dir", S, &o->tb_dir, NULL, "DIR",
+         "its folder; default: $TENSORBOARD_DIR, else tensorboard/ in the run folder"},
+        {"tb-project-name", S, &o->tb_project_name, NULL, "NAME", "a folder below it"},
+        {"tb-experiment-name", S, &o->tb_experiment_name, NULL, "NAME", "a folder below that"},
 
         {"Prompts", H, NULL, NULL, NULL, NULL},
         {"prompt-data", S, &o->prompt_data, NULL, "FILE", "JSON lines; FILE@[a:b] takes a slice"},
@@ -590,7 +595,11 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "opd-teacher-concurrency",
                                        "skip-eval-before-train",
                                        "n-samples-per-eval-prompt",
-                                       "balance-data"};
+                                       "balance-data",
+                                       "use-tensorboard",
+                                       "tb-dir",
+                                       "tb-project-name",
+                                       "tb-experiment-name"};
     bool falls = o->lr_decay_style != CLIME_LR_CONSTANT && !o->lr_decay_iters;
     if (!strncmp(name, "eval-", 5)) return false;
     if (falls && (!strcmp(name, "num-rollout") || !strcmp(name, "num-epoch"))) return true;

@@ -68,6 +68,8 @@ struct clime_rl_options {
     const char *custom_rm;
     const struct clime_hook *reward_hook; /* that library, opened by the loop */
     bool group_rm;
+    bool use_tensorboard;
+    const char *tb_dir, *tb_project_name, *tb_experiment_name; /* may be NULL */
     double rm_timeout; /* seconds */
     /* evaluation */
     int64_t eval_interval, n_samples_per_eval_prompt;

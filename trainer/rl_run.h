@@ -27,6 +27,7 @@ struct clime_rl {
     struct clime_run run;
     int lock_fd; /* of the run folder's lock; -1 = none */
     char *checkpoint_dir, *hf_dir;
+    char *tensorboard_dir;   /* NULL = no event file */
     const char *initial_dir; /* Hugging Face folder of version 0 */
     int64_t num_rollout;     /* of the whole run */
     int64_t rollouts_done;   /* trained on */
