@@ -70,7 +70,7 @@ struct clime_rl_options {
     bool group_rm;
     bool use_tensorboard;
     const char *tb_dir, *tb_project_name, *tb_experiment_name; /* may be NULL */
-    double rm_timeout; /* seconds */
+    double rm_timeout;                                         /* seconds */
     /* evaluation */
     int64_t eval_interval, n_samples_per_eval_prompt;
     struct clime_opt_list eval_prompt_data;
