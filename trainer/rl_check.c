@@ -1,10 +1,14 @@
-/* Which options of sampling and asynchronous training go together. Called by the parser of rl, pure.
+/* Which options of sampling, asynchronous training and algorithms go together. Called by the parser of rl, pure.
  * Invariant: what cannot be honoured is refused with the reason, before anything is opened. */
 #include <string.h>
 
+#include "trainer/algorithm/estimator.h"
+#include "trainer/algorithm/loss.h"
 #include "trainer/filter.h"
 #include "trainer/fleet.h"
 #include "trainer/rl_options.h"
+
+#define ICEPOP "slime.backends.megatron_utils.loss.icepop_function"
 
 static enum clime_err check_sampling(const struct clime_rl_options *o, struct clime_error *e) {
     if (o->over_sampling_batch_size && o->over_sampling_batch_size < o->rollout_batch_size)
@@ -116,4 +120,58 @@ enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_
     if (!rc) rc = check_halves(o, e);
     if (!rc) rc = check_environment(o, e);
     return rc ? rc : check_sampling(o, e);
+}
+
+/* Combinations that have no meaning, or a meaning other than what was surely meant. */
+enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_clip_c_given, struct clime_error *e) {
+    struct clime_learner_options *l = &o->learner;
+    const struct clime_correction_options *c = &l->correction;
+    const struct clime_estimator *est = l->estimator = clime_estimator_find(o->advantage_estimator, e);
+    if (!est) return e->code;
+    const struct {
+        bool wrong;
+        const char *why;
+    } rules[] = {
+        {est->must_whiten && !l->normalize_advantages, "needs --normalize-advantages, which is part of it"},
+        {est->needs_peers && o->n_samples_per_prompt < 2, "compares a sample with others: --n-samples-per-prompt 2"},
+        {l->gamma != 1 && !est->takes_gamma, "has one advantage for a whole sample: --gamma has no meaning for it"},
+        {l->lambd != 1 && !est->needs_critic, "has no critic: --lambd has no meaning for it"},
+        {o->num_critic_only_steps && !est->needs_critic,
+         "has no critic: --num-critic-only-steps has no meaning for it"},
+        {l->critic_load && !est->needs_critic, "has no critic: --critic-load has no meaning for it"},
+        {l->disable_rewards_normalization && !est->takes_raw,
+         "subtracts no group mean that --disable-rewards-normalization could leave out"},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(rules); i++)
+        if (rules[i].wrong)
+            return clime_fail(e, CLIME_ERR_INPUT, "--advantage-estimator %s %s", est->name, rules[i].why);
+    if (o->custom_rewards) { /* it has done what the estimator would do within a group */
+        if (est->needs_peers && !o->custom_advantages)
+            return clime_fail(e, CLIME_ERR_INPUT,
+                              "--custom-reward-post-process-path takes the place of what --advantage-estimator %s does "
+                              "with a group",
+                              est->name);
+        l->disable_rewards_normalization = true;
+    }
+    if ((o->loss_type != 0) != (o->custom_loss != NULL))
+        return clime_fail(e, CLIME_ERR_INPUT, "--loss-type custom_loss and --custom-loss-function-path go together");
+    if (eps_clip_c_given && !(l->eps_clip_c > 1)) return clime_fail(e, CLIME_ERR_INPUT, "--eps-clip-c must be above 1");
+    if (l->kl_coef != 0 && l->use_kl_loss && l->kl_loss_coef != 0)
+        return clime_fail(e, CLIME_ERR_INPUT, "KL is in the reward (--kl-coef) or in the loss (--kl-loss-coef)");
+    if (l->calculate_per_token_loss && l->loss_token_divisor)
+        return clime_fail(e, CLIME_ERR_INPUT, "give one of --calculate-per-token-loss and --loss-token-divisor");
+    if (o->custom_tis && strcmp(o->custom_tis, ICEPOP) != 0)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--custom-tis-function-path %s cannot be honoured: Python cannot be called; see --tis-mode, "
+                          "--tis-level, --use-rs and --rs-veto-threshold",
+                          o->custom_tis);
+    if (l->use_opd != (o->opd_teacher_url != NULL))
+        return clime_fail(e, CLIME_ERR_INPUT, "--use-opd and --opd-teacher-url go together");
+    if (o->use_rollout_logprobs && clime_loss_needs_old(l))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--use-rollout-logprobs: --use-tis, --use-rs, --rs-veto-threshold and --get-mismatch-metrics "
+                          "compare them with the trainer's, which are then the old ones");
+    if (!(c->tis_low < c->tis_high) || !(c->rs_low < c->rs_high))
+        return clime_fail(e, CLIME_ERR_INPUT, "the lower bound of --use-tis and --use-rs must be below the upper one");
+    return CLIME_OK;
 }

@@ -14,11 +14,8 @@
 #include <string.h>
 
 #include "common/json/write.h"
-#include "trainer/algorithm/estimator.h"
-#include "trainer/algorithm/loss.h"
 
 #define MAX_ROWS (CLIME_MAX_INERT + 160)
-#define ICEPOP "slime.backends.megatron_utils.loss.icepop_function"
 
 static const char eval_usage[] =
     "clime-train eval --run DIR --hf-checkpoint DIR --eval-prompt-data NAME FILE --eval-max-response-len N [options]\n"
@@ -479,60 +476,6 @@ static enum clime_err derive_eval(struct clime_rl_options *o, const struct given
     return v->top_p > 0 ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "--eval-top-p must be above 0");
 }
 
-/* Combinations that have no meaning, or a meaning other than what was surely meant. */
-static enum clime_err check_algorithm(struct clime_rl_options *o, const struct given *g, struct clime_error *e) {
-    struct clime_learner_options *l = &o->learner;
-    const struct clime_correction_options *c = &l->correction;
-    const struct clime_estimator *est = l->estimator = clime_estimator_find(o->advantage_estimator, e);
-    if (!est) return e->code;
-    const struct {
-        bool wrong;
-        const char *why;
-    } rules[] = {
-        {est->must_whiten && !l->normalize_advantages, "needs --normalize-advantages, which is part of it"},
-        {est->needs_peers && o->n_samples_per_prompt < 2, "compares a sample with others: --n-samples-per-prompt 2"},
-        {l->gamma != 1 && !est->takes_gamma, "has one advantage for a whole sample: --gamma has no meaning for it"},
-        {l->lambd != 1 && !est->needs_critic, "has no critic: --lambd has no meaning for it"},
-        {o->num_critic_only_steps && !est->needs_critic,
-         "has no critic: --num-critic-only-steps has no meaning for it"},
-        {l->critic_load && !est->needs_critic, "has no critic: --critic-load has no meaning for it"},
-        {l->disable_rewards_normalization && !est->takes_raw,
-         "subtracts no group mean that --disable-rewards-normalization could leave out"},
-    };
-    for (size_t i = 0; i < CLIME_COUNT(rules); i++)
-        if (rules[i].wrong)
-            return clime_fail(e, CLIME_ERR_INPUT, "--advantage-estimator %s %s", est->name, rules[i].why);
-    if (o->custom_rewards) { /* it has done what the estimator would do within a group */
-        if (est->needs_peers && !o->custom_advantages)
-            return clime_fail(e, CLIME_ERR_INPUT,
-                              "--custom-reward-post-process-path takes the place of what --advantage-estimator %s does "
-                              "with a group",
-                              est->name);
-        l->disable_rewards_normalization = true;
-    }
-    if ((o->loss_type != 0) != (o->custom_loss != NULL))
-        return clime_fail(e, CLIME_ERR_INPUT, "--loss-type custom_loss and --custom-loss-function-path go together");
-    if (g->eps_clip_c && !(l->eps_clip_c > 1)) return clime_fail(e, CLIME_ERR_INPUT, "--eps-clip-c must be above 1");
-    if (l->kl_coef != 0 && l->use_kl_loss && l->kl_loss_coef != 0)
-        return clime_fail(e, CLIME_ERR_INPUT, "KL is in the reward (--kl-coef) or in the loss (--kl-loss-coef)");
-    if (l->calculate_per_token_loss && l->loss_token_divisor)
-        return clime_fail(e, CLIME_ERR_INPUT, "give one of --calculate-per-token-loss and --loss-token-divisor");
-    if (o->custom_tis && strcmp(o->custom_tis, ICEPOP) != 0)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--custom-tis-function-path %s cannot be honoured: Python cannot be called; see --tis-mode, "
-                          "--tis-level, --use-rs and --rs-veto-threshold",
-                          o->custom_tis);
-    if (l->use_opd != (o->opd_teacher_url != NULL))
-        return clime_fail(e, CLIME_ERR_INPUT, "--use-opd and --opd-teacher-url go together");
-    if (o->use_rollout_logprobs && clime_loss_needs_old(l))
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--use-rollout-logprobs: --use-tis, --use-rs, --rs-veto-threshold and --get-mismatch-metrics "
-                          "compare them with the trainer's, which are then the old ones");
-    if (!(c->tis_low < c->tis_high) || !(c->rs_low < c->rs_high))
-        return clime_fail(e, CLIME_ERR_INPUT, "the lower bound of --use-tis and --use-rs must be below the upper one");
-    return CLIME_OK;
-}
-
 static void derive_learner(struct clime_rl_options *o, const struct given *g) {
     struct clime_learner_options *l = &o->learner;
     if (!g->critic_lr) l->critic_lr = l->lr;
@@ -667,7 +610,7 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
     if (!rc && !o->evaluate) rc = derive_batch(o, e);
     if (!rc && !o->evaluate) rc = clime_rl_check_staleness(o, e);
-    if (!rc && !o->evaluate) rc = check_algorithm(o, &g, e);
+    if (!rc && !o->evaluate) rc = clime_rl_check_algorithm(o, g.eps_clip_c, e);
     if (rc) goto done;
     if (!g.max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
     if ((rc = derive_eval(o, &g, e))) goto done;
