@@ -65,7 +65,7 @@ static enum clime_err check_model(const struct clime_model *m, struct clime_str 
 }
 
 struct ipc_words { /* slices of the body */
-    struct clime_str mode, handle, layout, dtype, checksum, label;
+    struct clime_str mode, handle, layout, dtype, checksum, label, unit;
 };
 
 static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct ipc_request *r,
@@ -75,8 +75,9 @@ static enum clime_err read_body(struct clime_http_request *rq, struct clime_aren
     const struct {
         const char *name;
         struct clime_str *at;
-    } words[] = {{"mode", &w->mode},   {"handle", &w->handle},     {"layout", &w->layout},
-                 {"dtype", &w->dtype}, {"checksum", &w->checksum}, {"weight_version", &w->label}};
+    } words[] = {{"mode", &w->mode},       {"handle", &w->handle},     {"layout", &w->layout},
+                 {"dtype", &w->dtype},     {"checksum", &w->checksum}, {"weight_version", &w->label},
+                 {"device_unit", &w->unit}};
     clime_json_init(&j, body.ptr, body.len, a, e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         struct clime_str *word = NULL;
@@ -116,6 +117,10 @@ static enum clime_err parse(struct clime_server *s, struct clime_http_request *r
     if ((err = clime_update_label(w.label, e)) || (err = check_model(s->model, w.layout, w.dtype, e)) ||
         (err = clime_update_hex("handle", w.handle, r->handle, sizeof r->handle, e)))
         return err;
+    const char *own = clime_dev_info(s->model->dev)->unit;
+    if (r->mode == MODE_SHARE && w.unit.len > 0 && !clime_str_is(w.unit, own))
+        return clime_fail(e, CLIME_ERR_INPUT, "the weights lie on " CLIME_STR_FMT ", this server computes on %s",
+                          CLIME_STR_ARG(w.unit), own);
     snprintf(r->label, sizeof r->label, CLIME_STR_FMT, CLIME_STR_ARG(w.label));
     return r->mode == MODE_COPY ? clime_update_hex64("checksum", w.checksum, &r->checksum, e) : CLIME_OK;
 }

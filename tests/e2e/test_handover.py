@@ -178,6 +178,7 @@ def test_refusals_change_nothing(pair):
         ({"layout": "0" * 16}, "another model's"),
         ({"dtype": "f32"}, "dtype must be"),
         ({"weight_version": ""}, "weight version"),
+        ({"device_unit": "GPU-1"}, "this server computes on cpu"),
         ({"mode": "copy"}, "checksum must be 16"),
         ({"mode": "copy", "checksum": "0" * 16}, "checksum is"),
         ({"mode": "writing", "timeout": -1}, "timeout"),
