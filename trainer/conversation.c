@@ -226,7 +226,7 @@ static enum clime_err read_incrementally(struct reader *d, struct clime_error *e
         clime_buf_clear(&before);
         clime_buf_clear(&after);
         if ((rc = render(d, i, true, &before, NULL, e)) || (rc = render(d, i + 1, false, &after, NULL, e))) break;
-        if (after.len < before.len || memcmp(after.data, before.data, before.len)) {
+        if (after.len < before.len || (before.len && memcmp(after.data, before.data, before.len))) {
             rc = clime_fail(e, CLIME_ERR_INPUT,
                             "message %d: the chat template renders the prompt otherwise once the answer follows; a "
                             "template with {%% generation %%} can mark it",

@@ -146,7 +146,7 @@ static enum clime_err encode(struct reader *d, const struct clime_buf *text, siz
 }
 
 static bool begins(const struct clime_buf *text, const struct clime_buf *head) {
-    return text->len >= head->len && !memcmp(text->data, head->data, head->len);
+    return !head->len || (text->len >= head->len && !memcmp(text->data, head->data, head->len));
 }
 
 /* The tokens that follow turn `parent`, whose history is the first k messages, up to the next answer. *fits is false

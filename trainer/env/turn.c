@@ -132,7 +132,7 @@ static enum clime_err place(struct clime_environments *v, struct clime_task *t, 
                 return clime_fail(e, CLIME_ERR_INPUT, "input_ids: %d is not in the vocabulary", a->ids.data[i]);
         *parent = clime_session_find_ids(t->session, a->ids.data, (int)a->ids.len);
         int n = clime_session_path(t->session, *parent, NULL);
-        clime_ids_append(given, a->ids.data + n, a->ids.len - (size_t)n);
+        if (a->ids.len > (size_t)n) clime_ids_append(given, a->ids.data + n, a->ids.len - (size_t)n);
         return CLIME_OK;
     }
     *parent = t->last_turn;
@@ -292,7 +292,7 @@ static enum clime_err generate(struct clime_task *t, const struct ask *a, int pa
         return clime_fail(e, CLIME_ERR_LIMIT, "the session holds %d tokens: its limit leaves none to sample", n);
     if (sampling.stop.n + a->n_stop > (int)CLIME_COUNT(stop))
         return clime_fail(e, CLIME_ERR_LIMIT, "stop: more than %d strings", (int)CLIME_COUNT(stop));
-    memcpy(stop, sampling.stop.items, (size_t)sampling.stop.n * sizeof *stop);
+    if (sampling.stop.n) memcpy(stop, sampling.stop.items, (size_t)sampling.stop.n * sizeof *stop);
     memcpy(stop + sampling.stop.n, a->stop, (size_t)a->n_stop * sizeof *stop);
     sampling.stop = (struct clime_opt_list){.items = stop, .n = sampling.stop.n + a->n_stop};
     sampling.max_response_len = a->max_new > 0 && a->max_new < room ? a->max_new : room;
@@ -301,7 +301,7 @@ static enum clime_err generate(struct clime_task *t, const struct ask *a, int pa
     struct clime_sample *s = turn->sample;
     s->ids = xmalloc((size_t)n * sizeof *s->ids);
     clime_session_path(t->session, parent, s->ids);
-    memcpy(s->ids + begin, given->data, given->len * sizeof *s->ids);
+    if (given->len) memcpy(s->ids + begin, given->data, given->len * sizeof *s->ids);
     s->n_prompt = n;
     s->seed = clime_hash64(seed, 2);
     turn->sampling = &sampling;
