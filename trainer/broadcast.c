@@ -23,6 +23,7 @@
 
 struct post {
     char *url;
+    const char *api_key;
     struct clime_buf body;
     pthread_t thread;
     atomic_bool failed;
@@ -36,6 +37,7 @@ static void *run_post(void *arg) {
     struct clime_http_call call = {.method = "POST",
                                    .url = p->url,
                                    .body = clime_buf_str(&p->body),
+                                   .bearer = p->api_key,
                                    .timeout_us = (int64_t)2 * LIMIT_S * 1000000,
                                    .max_reply = MAX_REPLY};
     struct clime_http_result r = {0};
@@ -54,7 +56,9 @@ static bool post_failed(void *arg) {
     return atomic_load(&p->failed);
 }
 
-static struct clime_comm_wait begin_post(struct post *p, const char *url, const char *path) {
+static struct clime_comm_wait begin_post(struct post *p, const struct clime_push *push, const char *url,
+                                         const char *path) {
+    p->api_key = push->api_key;
     p->url = xasprintf("%s/%s", url, path);
     atomic_init(&p->failed, false);
     CHECK(pthread_create(&p->thread, NULL, run_post, p) == 0);
@@ -88,7 +92,7 @@ static enum clime_err make_group(struct clime_broadcast *b, const char *url, con
                      b->name, b->ops->comm_backend, LIMIT_S);
     for (int i = 0; i < CLIME_COMM_ID_BYTES; i++) clime_buf_printf(&post.body, "%02x", id[i]);
     clime_buf_adds(&post.body, "\"}");
-    struct clime_comm_wait wait = begin_post(&post, url, "init_weights_update_group");
+    struct clime_comm_wait wait = begin_post(&post, p, url, "init_weights_update_group");
     return end_post(&post, b->ops->comm_open(p->model->dev, id, 0, 2, &wait, &b->comm, e), e);
 }
 
@@ -149,7 +153,7 @@ static enum clime_err send_weights(struct clime_broadcast *b, const char *url, c
     clime_buf_adds(&post.body, "}");
     int n = make_parts(p, bucket, parts);
     int64_t t0 = clime_now_us();
-    struct clime_comm_wait wait = begin_post(&post, url, "update_weights_from_distributed");
+    struct clime_comm_wait wait = begin_post(&post, p, url, "update_weights_from_distributed");
     enum clime_err rc = b->ops->comm_broadcast(b->comm, parts, n, &wait, e);
     int64_t us = clime_now_us() - t0;
     rc = end_post(&post, rc, e);

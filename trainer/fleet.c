@@ -24,47 +24,12 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
-#include "trainer/broadcast.h"
-#include "trainer/child.h"
-#include "trainer/folder.h"
-#include "trainer/ledger/events.h"
+#include "trainer/fleet_int.h"
 
-#define MAX_SERVERS 256
-#define CONTROL_TIMEOUT_US 10000000
 #define ABORT_TIMEOUT_US 3000000
-#define READY_LIMIT_US 60000000 /* beside the time that pushes take */
 #define START_LIMIT_US                                                                                                 \
     600000000 /* a server that reads its weights from a slow disk; one that dies is reported before */
 #define POLL_PAUSE_US 20000
-#define EXTERNAL_POLL_US 2000000
-#define MAX_REPLY ((size_t)4 << 20)
-
-struct server {
-    char url[CLIME_FLEET_URL]; /* "" = not up */
-    struct clime_child *child; /* NULL = external */
-    int64_t pushed;            /* version it serves, -1 = unknown */
-    enum clime_way way;        /* how it gets weights */
-    bool way_known;            /* it was asked where it is */
-    struct clime_broadcast group;
-    bool admitted;
-    struct clime_error last; /* why it is not further */
-};
-
-struct clime_fleet {
-    struct clime_fleet_options o;
-    struct clime_child router, *children; /* children[n_children] */
-    int n_children;
-    int pipe_read, pipe_write; /* the children's --parent-fd */
-    struct server servers[MAX_SERVERS];
-    int n_servers;
-    struct clime_push push;
-    bool has_push;
-    struct clime_http_client *http;
-    int64_t next_external_us, external_seen_us; /* when to ask the external router again; when it last answered */
-    char device[64];
-    pthread_mutex_t *lock; /* of url; behind a pointer so that clime_fleet_url may take a const fleet */
-    char url[CLIME_FLEET_URL];
-};
 
 bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
     pthread_mutex_lock(f->lock);
@@ -73,7 +38,7 @@ bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
     return out[0] != 0;
 }
 
-static void set_url(struct clime_fleet *f, const char *url) {
+void clime_fleet_set_url(struct clime_fleet *f, const char *url) {
     pthread_mutex_lock(f->lock);
     snprintf(f->url, sizeof f->url, "%s", url);
     pthread_mutex_unlock(f->lock);
@@ -81,11 +46,10 @@ static void set_url(struct clime_fleet *f, const char *url) {
 
 /* ---- calls ---- */
 
-/* A short call; the reply is dropped unless asked for. */
-static enum clime_err call(struct clime_fleet *f, const char *method, const char *url, struct clime_str body,
-                           int64_t timeout_us, struct clime_buf *reply, struct clime_error *e) {
+enum clime_err clime_fleet_call(struct clime_fleet *f, const char *method, const char *url, struct clime_str body,
+                                int64_t timeout_us, struct clime_buf *reply, struct clime_error *e) {
     struct clime_http_call c = {
-        .method = method, .url = url, .body = body, .timeout_us = timeout_us, .max_reply = MAX_REPLY};
+        .method = method, .url = url, .body = body, .timeout_us = timeout_us, .max_reply = CLIME_FLEET_MAX_REPLY};
     struct clime_http_result r = {0};
     enum clime_err rc = clime_http_client_call(f->http, &c, &r, e);
     if (!rc && (r.status < 200 || r.status > 299))
@@ -109,7 +73,7 @@ static enum clime_err admit(struct clime_fleet *f, const char *server_url, struc
     clime_jw_strz(&w, server_url);
     clime_jw_close(&w);
     snprintf(url, sizeof url, "%s/workers", f->url);
-    enum clime_err rc = call(f, "POST", url, clime_buf_str(&body), CONTROL_TIMEOUT_US, NULL, e);
+    enum clime_err rc = clime_fleet_call(f, "POST", url, clime_buf_str(&body), CLIME_FLEET_CONTROL_US, NULL, e);
     clime_buf_free(&body);
     return rc;
 }
@@ -119,7 +83,8 @@ static void dismiss(struct clime_fleet *f, const char *server_url) {
     struct clime_error e;
     if (!f->url[0]) return;
     snprintf(url, sizeof url, "%s/remove_worker?url=%s", f->url, server_url);
-    if (call(f, "POST", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
+    if (clime_fleet_call(f, "POST", url, (struct clime_str){0}, CLIME_FLEET_CONTROL_US, NULL, &e))
+        LOG_DEBUG("%s", e.msg);
 }
 
 struct server_info { /* what /server_info says of where a server runs */
@@ -137,12 +102,12 @@ static enum clime_err ask_info(struct clime_fleet *f, const char *server_url, st
     } fields[] = {{"device_name", out->device_name}, {"device_unit", out->device_unit}, {"host_id", out->host_id}};
     *out = (struct server_info){0};
     snprintf(url, sizeof url, "%s/server_info", server_url);
-    enum clime_err rc = call(f, "GET", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, &reply, e);
+    enum clime_err rc = clime_fleet_call(f, "GET", url, (struct clime_str){0}, CLIME_FLEET_CONTROL_US, &reply, e);
     if (rc) return rc;
     struct clime_arena a;
     struct clime_json j;
     struct clime_str key, v;
-    clime_arena_init(&a, MAX_REPLY);
+    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
     clime_json_init(&j, reply.data, reply.len, &a, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         char *at = NULL;
@@ -167,7 +132,7 @@ static void learn_device(struct clime_fleet *f, const char *server_url) {
 
 /* ---- one server's way ---- */
 
-static void lost(struct clime_fleet *f, struct server *s) {
+void clime_fleet_lost(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (s->admitted) dismiss(f, s->url);
     s->admitted = false;
     s->pushed = -1;
@@ -175,7 +140,7 @@ static void lost(struct clime_fleet *f, struct server *s) {
 }
 
 /* Where the way was chosen and not asked for, one that fails gives way to the next simpler, from now on. */
-static bool can_fall_back(const struct clime_fleet *f, struct server *s, const struct clime_error *e) {
+static bool can_fall_back(const struct clime_fleet *f, struct clime_fleet_server *s, const struct clime_error *e) {
     if (f->o.transport != CLIME_TRANSPORT_AUTO || (s->way != CLIME_BY_IPC && s->way != CLIME_BY_NCCL)) return false;
     s->way = s->way == CLIME_BY_NCCL ? CLIME_BY_IPC : CLIME_BY_HTTP;
     LOG_WARN("%s: weights go to %s %s from now on", e->msg, s->child ? s->child->name : s->url,
@@ -184,7 +149,7 @@ static bool can_fall_back(const struct clime_fleet *f, struct server *s, const s
 }
 
 /* By which way the server gets weights, decided when it is first seen. */
-static enum clime_err choose_way(struct clime_fleet *f, struct server *s, struct clime_error *e) {
+static enum clime_err choose_way(struct clime_fleet *f, struct clime_fleet_server *s, struct clime_error *e) {
     static const enum clime_way asked[] = {[CLIME_TRANSPORT_AUTO] = CLIME_BY_HTTP,
                                            [CLIME_TRANSPORT_HTTP] = CLIME_BY_HTTP,
                                            [CLIME_TRANSPORT_IPC] = CLIME_BY_IPC,
@@ -207,13 +172,13 @@ static enum clime_err choose_way(struct clime_fleet *f, struct server *s, struct
 }
 
 /* Makes what the push needs for the server's way. */
-static enum clime_err prepare(struct clime_fleet *f, const struct server *s, struct clime_error *e) {
+static enum clime_err prepare(struct clime_fleet *f, const struct clime_fleet_server *s, struct clime_error *e) {
     if (s->way == CLIME_BY_HTTP) clime_push_body(&f->push);
     if (s->way == CLIME_BY_IPC || s->way == CLIME_BY_NCCL) clime_push_checksum(&f->push);
     return s->way == CLIME_BY_IPC || s->way == CLIME_BY_SHARE ? clime_push_export(&f->push, e) : CLIME_OK;
 }
 
-static enum clime_err push_one(struct clime_fleet *f, struct server *s) {
+static enum clime_err push_one(struct clime_fleet *f, struct clime_fleet_server *s) {
     enum clime_err rc = choose_way(f, s, &s->last);
     if (rc) return rc;
     do {
@@ -227,12 +192,12 @@ static enum clime_err push_one(struct clime_fleet *f, struct server *s) {
 }
 
 /* Takes the server as far as it goes without waiting: push when it lacks the version, then admit. */
-static void advance(struct clime_fleet *f, struct server *s) {
+static void advance(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (!s->url[0] || !f->has_push) return;
     if (s->pushed != f->push.version) {
         if (!f->o.serve_folder && push_one(f, s)) {
             LOG_WARN("%s", s->last.msg);
-            lost(f, s);
+            clime_fleet_lost(f, s);
             if (s->child) clime_child_kill(s->child); /* a fresh one is simpler than a doubtful one */
             return;
         }
@@ -248,112 +213,14 @@ static void advance(struct clime_fleet *f, struct server *s) {
     }
 }
 
-static enum clime_err poll_children(struct clime_fleet *f, struct clime_error *e) {
-    bool died;
-    enum clime_err rc = clime_child_poll(&f->router, f->http, &died, e);
-    if (died) {
-        clime_event(f->o.ledger, f->o.incarnation, "child", "router died");
-        set_url(f, "");
-        for (int i = 0; i < f->n_servers; i++) f->servers[i].admitted = false;
-    }
-    if (rc) return rc;
-    if (f->router.state == CLIME_CHILD_UP && strcmp(f->url, f->router.url)) set_url(f, f->router.url);
-    for (int i = 0; i < f->n_children; i++) {
-        struct server *s = &f->servers[i];
-        rc = clime_child_poll(s->child, f->http, &died, e);
-        if (died) {
-            clime_event(f->o.ledger, f->o.incarnation, "child", "%s died", s->child->name);
-            lost(f, s);
-            s->url[0] = 0;
-        }
-        if (rc) return rc;
-        if (s->child->state == CLIME_CHILD_UP && !s->url[0]) snprintf(s->url, sizeof s->url, "%s", s->child->url);
-    }
-    return CLIME_OK;
-}
-
-/* ---- external routers ---- */
-
-static struct server *find_server(struct clime_fleet *f, struct clime_str url) {
-    for (int i = 0; i < f->n_servers; i++)
-        if (clime_str_is(url, f->servers[i].url)) return &f->servers[i];
-    if (f->n_servers == MAX_SERVERS || url.len >= CLIME_FLEET_URL) return NULL;
-    struct server *s = &f->servers[f->n_servers++];
-    *s = (struct server){.pushed = -1};
-    snprintf(s->url, sizeof s->url, CLIME_STR_FMT, CLIME_STR_ARG(url));
-    LOG_INFO("worker %s", s->url);
-    return s;
-}
-
-/* Reads GET /workers: new workers join the list; known ones that are missing are not admitted any more. */
-static enum clime_err read_workers(struct clime_fleet *f, struct clime_error *e) {
-    char url[CLIME_FLEET_URL + 16];
-    struct clime_buf reply = {0};
-    struct clime_error je = {0};
-    snprintf(url, sizeof url, "%s/workers", f->o.router_url);
-    enum clime_err rc = call(f, "GET", url, (struct clime_str){0}, CONTROL_TIMEOUT_US, &reply, e);
-    if (rc) return rc;
-    for (int i = 0; i < f->n_servers; i++) f->servers[i].admitted = false;
-    struct clime_arena a;
-    struct clime_json j;
-    struct clime_str key, v;
-    clime_arena_init(&a, MAX_REPLY);
-    clime_json_init(&j, reply.data, reply.len, &a, &je);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (!clime_str_is(key, "workers")) {
-            clime_json_skip(&j, NULL);
-            continue;
-        }
-        for (clime_json_array(&j); clime_json_item(&j);) {
-            for (clime_json_object(&j); clime_json_key(&j, &key);) {
-                if (!clime_str_is(key, "url")) {
-                    clime_json_skip(&j, NULL);
-                } else if (clime_json_string(&j, &v)) {
-                    struct server *s = find_server(f, v);
-                    if (s) s->admitted = true;
-                }
-            }
-        }
-    }
-    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", url, je.msg);
-    clime_arena_free(&a);
-    clime_buf_free(&reply);
-    return rc;
-}
-
-/* An external worker may be restarted behind our back: ask each for its label. */
-static void check_versions(struct clime_fleet *f) {
-    char label[64], want[24];
-    snprintf(want, sizeof want, "%" PRId64, f->push.version);
-    for (int i = 0; i < f->n_servers; i++) {
-        struct server *s = &f->servers[i];
-        if (clime_weight_version(f->http, s->url, label, &s->last) || strcmp(label, want)) s->pushed = -1;
-    }
-}
-
-static enum clime_err poll_external(struct clime_fleet *f, bool now, struct clime_error *e) {
-    struct clime_error why;
-    if (!now && clime_now_us() < f->next_external_us) return CLIME_OK;
-    f->next_external_us = clime_now_us() + EXTERNAL_POLL_US;
-    if (!read_workers(f, &why))
-        f->external_seen_us = clime_now_us();
-    else if (clime_now_us() - f->external_seen_us > READY_LIMIT_US)
-        return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for the router %s to come back: not within %d s: %.300s",
-                          f->o.router_url, READY_LIMIT_US / 1000000, why.msg);
-    else
-        LOG_WARN("%s", why.msg);
-    if (f->has_push) check_versions(f);
-    return CLIME_OK;
-}
-
 /* ---- the fleet ---- */
 
 enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
     if (f->o.router_url)
-        rc = poll_external(f, false, e);
+        rc = clime_fleet_poll_external(f, false, e);
     else
-        rc = poll_children(f, e);
+        rc = clime_fleet_poll_children(f, e);
     for (int i = 0; i < f->n_servers && !rc; i++) advance(f, &f->servers[i]);
     return rc;
 }
@@ -367,13 +234,13 @@ static int n_ready(const struct clime_fleet *f) {
 
 /* Pushes to all servers that are up at the same time; what goes wrong is seen and mended by advance. */
 static void push_to_all(struct clime_fleet *f) {
-    const char *urls[MAX_SERVERS] = {NULL};
-    struct server *to[MAX_SERVERS];
-    enum clime_way ways[MAX_SERVERS] = {CLIME_BY_HTTP};
-    struct clime_error err[MAX_SERVERS];
+    const char *urls[CLIME_FLEET_SERVERS] = {NULL};
+    struct clime_fleet_server *to[CLIME_FLEET_SERVERS];
+    enum clime_way ways[CLIME_FLEET_SERVERS] = {CLIME_BY_HTTP};
+    struct clime_error err[CLIME_FLEET_SERVERS];
     int n = 0;
     for (int i = 0; i < f->n_servers; i++) {
-        struct server *s = &f->servers[i];
+        struct clime_fleet_server *s = &f->servers[i];
         if (!s->url[0] || s->pushed == f->push.version || choose_way(f, s, &s->last)) continue;
         if (s->way == CLIME_BY_NCCL || prepare(f, s, &s->last)) continue; /* the main thread's, one after another */
         to[n] = s;
@@ -390,67 +257,69 @@ static void push_to_all(struct clime_fleet *f) {
 
 static enum clime_err not_ready(struct clime_fleet *f, struct clime_error *e) {
     for (int i = 0; i < f->n_servers; i++) {
-        struct server *s = &f->servers[i];
+        struct clime_fleet_server *s = &f->servers[i];
         if (s->admitted && s->pushed == f->push.version) continue;
         return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for %s to serve version %" PRId64 ": not within %d s%s%.300s",
-                          s->child ? s->child->name : s->url, f->push.version, READY_LIMIT_US / 1000000,
+                          s->child ? s->child->name : s->url, f->push.version, CLIME_FLEET_READY_US / 1000000,
                           s->last.code ? ": " : "", s->last.code ? s->last.msg : "");
     }
     return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for workers at %s: none within %d s",
-                      f->o.router_url ? f->o.router_url : "the router", READY_LIMIT_US / 1000000);
+                      f->o.router_url ? f->o.router_url : "the router", CLIME_FLEET_READY_US / 1000000);
 }
 
 enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e) {
     enum clime_err rc;
     f->push = *p;
+    f->push.api_key = f->o.api_key;
     f->has_push = true;
-    if (f->o.router_url && (rc = poll_external(f, true, e))) return rc;
+    if (f->o.router_url && (rc = clime_fleet_poll_external(f, true, e))) return rc;
     push_to_all(f);
     return clime_fleet_wait(f, e);
 }
 
 void clime_fleet_writing(struct clime_fleet *f) {
     for (int i = 0; i < f->n_servers; i++) {
-        struct server *s = &f->servers[i];
+        struct clime_fleet_server *s = &f->servers[i];
         if (s->way != CLIME_BY_SHARE || s->pushed < 0) continue;
         s->pushed = -1;
         if (!clime_push_writing(f->http, s->url, &s->last)) continue;
         LOG_WARN("%s", s->last.msg);
-        lost(f, s);
+        clime_fleet_lost(f, s);
         clime_child_kill(s->child); /* it must not compute with half of an update */
     }
 }
 
-static enum clime_err move_kv(struct clime_fleet *f, const struct server *s, const char *path, struct clime_error *e) {
+static enum clime_err move_kv(struct clime_fleet *f, const struct clime_fleet_server *s, const char *path,
+                              struct clime_error *e) {
     char url[CLIME_FLEET_URL + 32];
     snprintf(url, sizeof url, "%s/%s", s->url, path);
-    return call(f, "POST", url, clime_str_of("{\"tags\":[\"kv_cache\"]}"), CONTROL_TIMEOUT_US, NULL, e);
+    return clime_fleet_call(f, "POST", url, clime_str_of("{\"tags\":[\"kv_cache\"]}"), CLIME_FLEET_CONTROL_US, NULL, e);
 }
 
 void clime_fleet_offload(struct clime_fleet *f) {
     for (int i = 0; i < f->n_servers; i++) {
-        struct server *s = &f->servers[i];
+        struct clime_fleet_server *s = &f->servers[i];
         if (!s->url[0] || !move_kv(f, s, "release_memory_occupation", &s->last)) continue;
         LOG_WARN("%s", s->last.msg);
-        lost(f, s);
+        clime_fleet_lost(f, s);
         if (s->child) clime_child_kill(s->child);
     }
 }
 
 enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e) {
     for (int i = 0; i < f->n_servers; i++) {
-        struct server *s = &f->servers[i];
+        struct clime_fleet_server *s = &f->servers[i];
         if (!s->url[0] || !move_kv(f, s, "resume_memory_occupation", &s->last)) continue;
         if (!s->child) return clime_fail(e, s->last.code, "%s", s->last.msg);
         LOG_WARN("%s", s->last.msg);
-        lost(f, s);
+        clime_fleet_lost(f, s);
         clime_child_kill(s->child); /* a fresh one plans its memory anew, and says so when there is none */
     }
     return clime_fleet_wait(f, e);
 }
 
 enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
-    int64_t limit = clime_now_us() + READY_LIMIT_US;
+    int64_t limit = clime_now_us() + CLIME_FLEET_READY_US;
     for (;;) {
         enum clime_err rc = clime_fleet_poll(f, e);
         if (rc) return rc;
@@ -493,7 +362,7 @@ void clime_fleet_abort(struct clime_fleet *f, const char *prefix) {
     for (int i = 0; i < f->n_servers; i++) {
         if (!f->servers[i].url[0]) continue;
         snprintf(url, sizeof url, "%s/abort_request", f->servers[i].url);
-        if (call(f, "POST", url, clime_buf_str(&body), ABORT_TIMEOUT_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
+        if (clime_fleet_call(f, "POST", url, clime_buf_str(&body), ABORT_TIMEOUT_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
     }
     clime_buf_free(&body);
 }
@@ -508,96 +377,25 @@ const char *clime_fleet_device(struct clime_fleet *f) {
 
 /* ---- open and close ---- */
 
-/* clime-router and clime-server are beside clime-train. */
-static enum clime_err program_path(const char *name, char **out, struct clime_error *e) {
-    char self[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (n <= 0) return clime_fail(e, CLIME_ERR_IO, "cannot read /proc/self/exe: %s", strerror(errno));
-    self[n] = 0;
-    char *slash = strrchr(self, '/');
-    *out = xasprintf("%.*s/%s", (int)(slash - self), self, name);
-    if (access(*out, X_OK) == 0) return CLIME_OK;
-    enum clime_err rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s is not there to be started", *out);
-    free(*out);
-    *out = NULL;
-    return rc;
-}
-
-static void make_server(struct clime_fleet *f, int i, const char *program) {
-    const struct clime_opt_list *more = f->o.server_args;
-    const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
-    const char *own[] = {"--model-path",
-                         f->o.hf_checkpoint,
-                         "--device",
-                         f->o.device,
-                         "--dtype",
-                         dtype,
-                         "--weight-version",
-                         f->o.serve_folder ? "0" : "initial",
-                         "--load-format",
-                         f->o.share ? "none" : "auto",
-                         "--mem-fraction-static",
-                         f->o.share ? "0.85" : "0.5"};
-    int n_own = (int)CLIME_COUNT(own), n = n_own + more->n;
-    const char **args = xcalloc((size_t)n, sizeof *args);
-    char name[32];
-    memcpy(args, own, sizeof own);
-    for (int k = 0; k < more->n; k++) args[n_own + k] = more->items[k];
-    snprintf(name, sizeof name, "server-%d", i);
-    clime_child_init(&f->children[i], name, program, f->o.run_dir, f->pipe_read, args, n);
-    f->servers[i] =
-        (struct server){.child = &f->children[i], .pushed = -1, .way = f->o.share ? CLIME_BY_SHARE : CLIME_BY_HTTP};
-    free(args);
-}
-
-static enum clime_err open_children(struct clime_fleet *f, struct clime_error *e) {
-    char *router = NULL, *server = NULL, *dir;
-    int fds[2];
-    enum clime_err rc;
-    static const char *const dirs[] = {"ports", "logs"};
-    for (size_t i = 0; i < CLIME_COUNT(dirs); i++) {
-        dir = xasprintf("%s/%s", f->o.run_dir, dirs[i]);
-        rc = clime_make_dirs(dir, e);
-        free(dir);
-        if (rc) return rc;
-    }
-    if ((rc = program_path("clime-router", &router, e)) || (rc = program_path("clime-server", &server, e))) goto done;
-    if (pipe2(fds, O_CLOEXEC)) {
-        rc = clime_fail(e, CLIME_ERR_IO, "pipe: %s", strerror(errno));
-        goto done;
-    }
-    f->pipe_read = fds[0];
-    f->pipe_write = fds[1];
-    clime_child_init(&f->router, "router", router, f->o.run_dir, f->pipe_read,
-                     (const char *const *)f->o.router_args->items, f->o.router_args->n);
-    f->n_children = f->n_servers = f->o.num_servers;
-    f->children = xcalloc((size_t)f->n_children, sizeof *f->children);
-    for (int i = 0; i < f->n_children; i++) make_server(f, i, server);
-    rc = poll_children(f, e); /* starts them all */
-done:
-    free(router);
-    free(server);
-    return rc;
-}
-
 enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clime_fleet **out, struct clime_error *e) {
     struct clime_fleet *f = xcalloc(1, sizeof *f);
     *out = NULL;
-    CHECK(o->num_servers <= MAX_SERVERS);
+    CHECK(o->num_servers <= CLIME_FLEET_SERVERS);
     f->o = *o;
     f->has_push = o->serve_folder; /* of version 0, without a body */
     f->pipe_read = f->pipe_write = -1;
     f->http = clime_http_client_new();
+    clime_http_client_bearer(f->http, o->api_key);
     f->lock = xmalloc(sizeof *f->lock);
     pthread_mutex_init(f->lock, NULL);
     enum clime_err rc;
     if (o->router_url) {
-        set_url(f, o->router_url);
+        clime_fleet_set_url(f, o->router_url);
         f->external_seen_us = clime_now_us();
-        rc = read_workers(f, e);
+        rc = clime_fleet_read_workers(f, e);
         if (rc) clime_error_prefix(e, "--router-url");
     } else {
-        rc = open_children(f, e);
+        rc = clime_fleet_open_children(f, e);
     }
     if (rc)
         clime_fleet_close(f);

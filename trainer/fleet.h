@@ -29,6 +29,7 @@ struct clime_fleet_options {
     const char *device, *dtype; /* as the trainer's own */
     int num_servers;
     const char *router_url; /* NULL = start a router and num_servers servers */
+    const char *api_key;    /* sent to router and servers; NULL = none. Their admin key, where they have one */
     bool share;             /* the servers compute with the trainer's own weights, on its device (--colocate) */
     enum clime_transport transport;
     bool serve_folder; /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */

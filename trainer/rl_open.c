@@ -248,6 +248,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .dtype = rl->o.dtype,
                                     .num_servers = (int)rl->o.num_servers,
                                     .router_url = rl->o.router_url,
+                                    .api_key = rl->o.fleet_api_key,
                                     .share = rl->o.colocate && !rl->o.evaluate,
                                     .transport =
                                         rl->o.async ? CLIME_TRANSPORT_HTTP : (enum clime_transport)rl->o.transport,
@@ -318,6 +319,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
     enum clime_err rc = rl->o.environment ? open_environments(rl, e) : CLIME_OK;
     if (rc) return rc;
     struct clime_client_options o = {.fleet = rl->fleet,
+                                     .api_key = rl->o.fleet_api_key,
                                      .tokenizer = rl->tokenizer,
                                      .environments = rl->environments,
                                      .n_threads = rl->n_threads,

@@ -315,6 +315,8 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"Servers", H, NULL, NULL, NULL, NULL},
         {"num-servers", I, &o->num_servers, "1", "N", "servers to start on this machine", 1, 256},
         {"router-url", S, &o->router_url, NULL, "URL", "use this router and its workers instead of starting any"},
+        {"fleet-api-key", S, &o->fleet_api_key, NULL, "KEY",
+         "sent as a bearer to that router and its workers: their admin key, where they have one"},
         {"colocate", B, &o->colocate, NULL, NULL,
          "servers on the trainer's own device compute with its weights in place, without a copy"},
         {"offload-rollout", B, &o->offload_rollout, NULL, NULL,
@@ -415,6 +417,8 @@ static enum clime_err check_required(struct clime_rl_options *o, struct clime_er
         return clime_fail(e, CLIME_ERR_INPUT, "--use-dynamic-batch-size needs --max-tokens-per-gpu");
     if (o->eval_interval && !o->eval_prompt_data.n)
         return clime_fail(e, CLIME_ERR_INPUT, "--eval-interval needs --eval-prompt-data");
+    if (o->fleet_api_key && !o->router_url)
+        return clime_fail(e, CLIME_ERR_INPUT, "--fleet-api-key is for the servers of --router-url: others need no key");
     if (o->router_url && o->colocate)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--colocate is for servers that the trainer starts beside itself, --router-url names others");
@@ -516,6 +520,7 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "num-epoch",
                                        "num-servers",
                                        "router-url",
+                                       "fleet-api-key",
                                        "colocate",
                                        "offload-rollout",
                                        "update-weight-transport",

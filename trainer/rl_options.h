@@ -96,7 +96,7 @@ struct clime_rl_options {
     const char *device, *dtype;
     /* servers */
     int64_t num_servers, server_concurrency;
-    const char *router_url;
+    const char *router_url, *fleet_api_key;
     bool colocate, offload_rollout;
     int transport;                                  /* enum clime_transport */
     struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */

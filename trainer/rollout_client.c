@@ -219,6 +219,7 @@ static bool sampled_to_its_end(const struct clime_sample *s) {
 static void *generator_main(void *arg) {
     struct clime_client *c = arg;
     struct clime_http_client *http = clime_http_client_new();
+    clime_http_client_bearer(http, c->o.api_key);
     void *item;
     while (clime_queue_pop(c->todo, &item, 1, -1) == 1) {
         struct clime_request *r = item;

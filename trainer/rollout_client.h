@@ -56,6 +56,7 @@ static inline bool clime_request_stopped(const struct clime_request *r) {
 
 struct clime_client_options {
     const struct clime_fleet *fleet; /* asked for the router's URL before every try */
+    const char *api_key;             /* of the fleet, or NULL */
     const struct clime_tokenizer *tokenizer;
     int n_threads;
     int64_t reward_timeout_us;

@@ -185,6 +185,7 @@ struct one_push {
 static void *push_one(void *arg) {
     struct one_push *o = arg;
     struct clime_http_client *c = clime_http_client_new();
+    clime_http_client_bearer(c, o->push->api_key);
     clime_push_weights(c, o->url, o->push, o->way, o->err);
     clime_http_client_free(c);
     return NULL;

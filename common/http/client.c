@@ -22,6 +22,7 @@
 struct clime_http_client {
     CURLM *multi;
     CURL *easy;
+    char *bearer; /* of calls without one; NULL = none */
 };
 
 /* One call in progress; on the caller's stack. */
@@ -49,7 +50,13 @@ void clime_http_client_free(struct clime_http_client *c) {
     if (!c) return;
     curl_easy_cleanup(c->easy);
     curl_multi_cleanup(c->multi);
+    free(c->bearer);
     free(c);
+}
+
+void clime_http_client_bearer(struct clime_http_client *c, const char *key) {
+    free(c->bearer);
+    c->bearer = key ? xstrdup(key) : NULL;
 }
 
 /* Callbacks, all on the caller's thread inside curl_multi_perform */
@@ -98,11 +105,12 @@ static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
 
 /* Setting up */
 
-static struct curl_slist *header_list(const struct clime_http_call *call) {
+static struct curl_slist *header_list(const struct clime_http_client *c, const struct clime_http_call *call) {
+    const char *bearer = call->bearer ? call->bearer : c->bearer;
     struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* waiting for 100 Continue only costs time */
     char *line = NULL;
-    if (call->bearer) {
-        line = xasprintf("Authorization: Bearer %s", call->bearer);
+    if (bearer) {
+        line = xasprintf("Authorization: Bearer %s", bearer);
         list = curl_slist_append(list, line);
         free(line);
     }
@@ -226,7 +234,7 @@ enum clime_err clime_http_client_call(struct clime_http_client *c, const struct 
     clime_buf_init(&out->reply, call->max_reply);
     struct transfer t = {.call = call, .out = out, .easy = c->easy};
     char why[CURL_ERROR_SIZE] = "";
-    struct curl_slist *headers = header_list(call);
+    struct curl_slist *headers = header_list(c, call);
     set_call(c->easy, call, &t, headers, why);
     CURLcode rc = CURLE_FAILED_INIT;
     if (curl_multi_add_handle(c->multi, c->easy) == CURLM_OK) rc = drive(c, &t);

@@ -18,13 +18,16 @@ void clime_http_client_global_init(void);
 struct clime_http_client *clime_http_client_new(void);
 void clime_http_client_free(struct clime_http_client *c);
 
+/* The bearer of calls that bring none of their own; NULL = none. */
+void clime_http_client_bearer(struct clime_http_client *c, const char *key);
+
 struct clime_http_call {
     const char *method; /* "GET", "POST", "PUT", "DELETE" */
     const char *url;
     struct clime_str body;
     const char *content_type;   /* NULL = application/json when there is a body */
     const char *const *headers; /* "Name: value", NULL-terminated; or NULL */
-    const char *bearer;         /* NULL = none */
+    const char *bearer;         /* NULL = the client's */
     int64_t connect_timeout_us; /* 0 = 5 s */
     int64_t timeout_us;         /* whole call; 0 = none, then cancel must be given */
     size_t max_reply;           /* bytes; CLIME_ERR_LIMIT past it */

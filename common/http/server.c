@@ -212,6 +212,7 @@ static bool check_key(struct clime_http_request *rq) {
     else
         given = clime_http_header(rq, "X-Api-Key"); /* how Anthropic's clients send it */
     if (given && same_secret(given, key)) return true;
+    if (given && level == CLIME_HTTP_USER && s->admin_key && same_secret(given, s->admin_key)) return true;
     return refuse(rq, 401, given ? "wrong key" : "this endpoint needs a key: Authorization: Bearer ...",
                   "WWW-Authenticate: Bearer\r\n");
 }

@@ -23,7 +23,7 @@ struct clime_http_request; /* opaque; valid inside the handler, used by its thre
 
 enum clime_http_auth {
     CLIME_HTTP_OPEN,  /* no key: health, metrics */
-    CLIME_HTTP_USER,  /* the API key, when one is set */
+    CLIME_HTTP_USER,  /* the API key, when one is set; the admin key does as well */
     CLIME_HTTP_ADMIN, /* the admin key when set, else the API key when set */
 };
 

@@ -333,12 +333,13 @@ def test_children_end_with_the_trainer(model):
         time.sleep(0.05)
 
 
-def external_fleet(folder, model_dir, n):
+def external_fleet(folder, model_dir, n, *options, key=None):
     """A router with n servers that no trainer started; (processes, router's URL)."""
     processes, ports = [], []
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     for name, words in [("clime-router", [])] + [("clime-server", ["--model-path", str(model_dir)])] * n:
         port_file = folder / f"port-{len(ports)}"
-        processes.append(subprocess.Popen([os.path.join(BUILD, name), "--port", "0", "--port-file", str(port_file), *words],
+        processes.append(subprocess.Popen([os.path.join(BUILD, name), "--port", "0", "--port-file", str(port_file), *words, *options],
                                           stderr=subprocess.DEVNULL))  # fmt: skip
         deadline = time.monotonic() + LIMIT
         while not port_file.exists():
@@ -348,7 +349,7 @@ def external_fleet(folder, model_dir, n):
     router = f"http://127.0.0.1:{ports[0]}"
     for port in ports[1:]:
         body = json.dumps({"url": f"http://127.0.0.1:{port}"}).encode()
-        urllib.request.urlopen(urllib.request.Request(f"{router}/workers", body), timeout=LIMIT).read()
+        urllib.request.urlopen(urllib.request.Request(f"{router}/workers", body, headers), timeout=LIMIT).read()
     return processes, router
 
 
@@ -363,6 +364,31 @@ def test_external_router(model, undisturbed, tmp_path):
         assert run_whole(words, model / "external.log") == undisturbed[0]
         check_record(model / "external")
         assert all(q.poll() is None for q in processes)  # they are not the trainer's to end
+    finally:
+        for q in processes:
+            q.kill()
+            q.wait()
+
+
+def test_external_fleet_with_keys_that_loses_a_worker(model, undisturbed, tmp_path):
+    """The router forgets a worker during the run, and its server dies: the run goes on with the other."""
+    keys = ["--api-key", "user", "--admin-api-key", "admin"]
+    processes, router = external_fleet(tmp_path, model / "init", 2, *keys, key="admin")
+    try:
+        words = command(model, model / "keys", "--router-url", router)
+        assert "--router-url" in fails(words, model / "keys.log")  # without a key
+        assert "401" in open(model / "keys.log").read()
+        p = start([*words, "--fleet-api-key", "admin"], model / "keys.log")
+        time.sleep(undisturbed[1] / 3)
+        send = lambda method, path: urllib.request.urlopen(
+            urllib.request.Request(router + path, method=method, headers={"Authorization": "Bearer admin"}), timeout=LIMIT).read()  # fmt: skip
+        first = json.loads(send("GET", "/workers"))["workers"][0]
+        send("DELETE", f"/workers/{first['id']}")
+        processes[1].kill()
+        assert p.wait(timeout=2 * LIMIT) == 0, open(model / "keys.log").read()[-2000:]
+        assert final_sha(model / "keys.log") == undisturbed[0]
+        assert f"worker {first['url']} is gone" in open(model / "keys.log").read()
+        check_record(model / "keys")
     finally:
         for q in processes:
             q.kill()

@@ -253,7 +253,13 @@ static void test_keys(void **state) {
           {"/user", "key", 201},
           {"/admin", "key", 201},
           {"/items", NULL, 201}}},
-        {"key", "adm", {{"/admin", "key", 401}, {"/admin", "adm", 201}, {"/user", "key", 201}, {"/admin", NULL, 401}}},
+        {"key",
+         "adm",
+         {{"/admin", "key", 401},
+          {"/admin", "adm", 201},
+          {"/user", "key", 201},
+          {"/user", "adm", 201},
+          {"/user", "no", 401}}},
         {NULL, "adm", {{"/user", NULL, 201}, {"/admin", NULL, 401}, {"/admin", "adm", 201}}},
     };
     char saved[64];
