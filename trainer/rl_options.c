@@ -482,7 +482,6 @@ static enum clime_err derive_eval(struct clime_rl_options *o, const struct given
 
 static void derive_learner(struct clime_rl_options *o, const struct given *g) {
     struct clime_learner_options *l = &o->learner;
-    if (!g->critic_lr) l->critic_lr = l->lr;
     l->correction.tis_mode = (enum clime_is_mode)(o->custom_tis ? CLIME_IS_ICEPOP : o->tis_mode);
     l->correction.tis_level = (enum clime_is_level)o->tis_level;
     l->correction.rs_level = (enum clime_is_level)o->rs_level;
@@ -624,6 +623,8 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     if (!o->over_sampling_batch_size)
         o->over_sampling_batch_size = o->dynamic_sampling_filter ? o->rollout_batch_size : 1;
     o->options_json = deciding_options(o, table, n_core);
+    /* after the record, so that another --lr is named and not what follows it */
+    if (!g.critic_lr) o->learner.critic_lr = o->learner.lr;
 done:
     free(table);
     return rc;

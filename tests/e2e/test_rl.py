@@ -404,7 +404,7 @@ def fails(words, log):
 
 def test_other_options_on_the_same_run(model, undisturbed):
     words = command(model, model / "undisturbed", lr=1e-3)
-    assert "lr differs from what this run was begun with" in fails(words, model / "differs.log")
+    assert "--lr differs from what this run was begun with" in fails(words, model / "differs.log")
 
 
 def test_the_length_of_a_run_decides_where_the_rate_falls(model):

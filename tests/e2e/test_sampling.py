@@ -230,7 +230,7 @@ def test_replay_compares(model):
     words = command(model, model / "bad-1", *PARTIAL, "--replay", bad)
     assert "step 3 ran again with loss" in fails(list(map(str, words)), model / "bad-1.log")
     words = command(model, model / "bad-2", *PARTIAL, "--replay", bad, lr=1e-3)
-    assert "lr differs" in fails(list(map(str, words)), model / "bad-2.log")
+    assert "--lr differs" in fails(list(map(str, words)), model / "bad-2.log")
     words = command(model, model / "bad-3", *PARTIAL, "--replay", model / "nowhere")
     assert "--replay: no ledger at" in fails(list(map(str, words)), model / "bad-3.log")
     words = command(model, bad, *PARTIAL, "--replay", bad)
