@@ -94,6 +94,20 @@ enum clime_err clime_weight_version(struct clime_http_client *c, const char *url
     return rc;
 }
 
+/* One call whose only good answer is 200. what: the words before an error of the transport. */
+static enum clime_err send_call(struct clime_http_client *c, const struct clime_http_call *call, const char *what,
+                                struct clime_error *e) {
+    struct clime_http_result r = {0};
+    enum clime_err rc = clime_http_client_call(c, call, &r, e);
+    if (rc)
+        clime_error_prefix(e, "%s", what);
+    else if (r.status != 200)
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s %s answers %d: %.300s", call->method, call->url, r.status,
+                        r.reply.len ? r.reply.data : "");
+    clime_buf_free(&r.reply);
+    return rc;
+}
+
 static enum clime_err push_body(struct clime_http_client *c, const char *url, const struct clime_push *p,
                                 struct clime_error *e) {
     char sha[96];
@@ -110,14 +124,7 @@ static enum clime_err push_body(struct clime_http_client *c, const char *url, co
                                    .read_body = read_weights,
                                    .body_length = clime_weights_writer_length(w),
                                    .arg = w};
-    struct clime_http_result r = {0};
-    enum clime_err rc = clime_http_client_call(c, &call, &r, e);
-    if (rc)
-        clime_error_prefix(e, "pushing weights");
-    else if (r.status != 200)
-        rc = clime_fail(e, CLIME_ERR_INTERNAL, "PUT %s answers %d: %.300s", full, r.status,
-                        r.reply.len ? r.reply.data : "");
-    clime_buf_free(&r.reply);
+    enum clime_err rc = send_call(c, &call, "pushing weights", e);
     clime_weights_writer_free(w);
     free(full);
     return rc;
@@ -128,14 +135,7 @@ static enum clime_err post_ipc(struct clime_http_client *c, const char *url, str
     char *full = xasprintf("%s/update_weights_from_ipc", url);
     struct clime_http_call call = {
         .method = "POST", .url = full, .body = clime_buf_str(body), .timeout_us = timeout_us, .max_reply = MAX_REPLY};
-    struct clime_http_result r = {0};
-    enum clime_err rc = clime_http_client_call(c, &call, &r, e);
-    if (rc)
-        clime_error_prefix(e, "handing weights over");
-    else if (r.status != 200)
-        rc = clime_fail(e, CLIME_ERR_INTERNAL, "POST %s answers %d: %.300s", full, r.status,
-                        r.reply.len ? r.reply.data : "");
-    clime_buf_free(&r.reply);
+    enum clime_err rc = send_call(c, &call, "handing weights over", e);
     clime_buf_free(body);
     free(full);
     return rc;

@@ -102,6 +102,10 @@ void clime_cuda_gemm_small_open(struct clime_dev *d);
 void clime_cuda_attn_open(struct clime_dev *d);
 void clime_cuda_attn_bwd_open(struct clime_dev *d);
 
+/* library.cu: opens one of NVIDIA's libraries (soname; the folder of its Python package under nvidia/); NULL when it is
+ * nowhere. */
+void *clime_cuda_library(const char *soname, const char *package);
+
 /* lt.cu: without the library a context opens all the same, and clime_lt_matmul answers false. */
 void clime_lt_open(struct clime_dev *d);
 void clime_lt_close(struct clime_dev *d);

@@ -7,7 +7,6 @@
  */
 #include <cublasLt.h>
 #include <dlfcn.h>
-#include <glob.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,27 +48,6 @@ struct clime_lt {
 
 /* ---- the library ---- */
 
-static void *open_library(void) {
-    static const char *const NAMES[] = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
-                                        "/usr/local/lib/python3*/*-packages/nvidia/cu13/lib/libcublasLt.so.13",
-                                        "/usr/lib/python3*/*-packages/nvidia/cu13/lib/libcublasLt.so.13"};
-    char in_venv[1024];
-    const char *venv = getenv("VIRTUAL_ENV");
-    snprintf(in_venv, sizeof in_venv, "%s/lib/python3*/site-packages/nvidia/cu13/lib/libcublasLt.so.13",
-             venv ? venv : "/nonexistent");
-    void *library = NULL;
-    for (size_t i = 0; i <= CLIME_COUNT(NAMES) && !library; i++) {
-        const char *name = i < CLIME_COUNT(NAMES) ? NAMES[i] : in_venv;
-        glob_t found = {};
-        if (!strchr(name, '/'))
-            library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        else if (glob(name, 0, NULL, &found) == 0)
-            library = dlopen(found.gl_pathv[0], RTLD_NOW | RTLD_LOCAL);
-        globfree(&found);
-    }
-    return library;
-}
-
 static bool lt_ok(struct clime_dev *d, cublasStatus_t rc, const char *what) {
     if (rc == CUBLAS_STATUS_SUCCESS) return true;
     if (d->failure.code == CLIME_OK) clime_fail(&d->failure, CLIME_ERR_DEVICE, "cuBLASLt failed in %s: %d", what, rc);
@@ -78,7 +56,7 @@ static bool lt_ok(struct clime_dev *d, cublasStatus_t rc, const char *what) {
 #define LT(d, call) lt_ok((d), (d)->lt->call, #call)
 
 void clime_lt_open(struct clime_dev *d) {
-    void *library = open_library();
+    void *library = clime_cuda_library("libcublasLt.so.13", "cu13");
     if (!library) {
         LOG_WARN(
             "cuda: libcublasLt.so.13 is not found; all matrix products run on clime's plain kernel, which is slow. "

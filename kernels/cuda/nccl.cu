@@ -6,7 +6,6 @@
  * kernel that waits for a peer on the device.
  */
 #include <dlfcn.h>
-#include <glob.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,23 +42,7 @@ struct clime_comm {
 };
 
 static void open_library() {
-    static const char *const NAMES[] = {"libnccl.so.2", "/usr/lib/x86_64-linux-gnu/libnccl.so.2",
-                                        "/usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2",
-                                        "/usr/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2"};
-    char in_venv[1024];
-    const char *venv = getenv("VIRTUAL_ENV");
-    snprintf(in_venv, sizeof in_venv, "%s/lib/python3*/site-packages/nvidia/nccl/lib/libnccl.so.2",
-             venv ? venv : "/nonexistent");
-    void *library = NULL;
-    for (size_t i = 0; i <= CLIME_COUNT(NAMES) && !library; i++) {
-        const char *name = i < CLIME_COUNT(NAMES) ? NAMES[i] : in_venv;
-        glob_t found = {};
-        if (!strchr(name, '/'))
-            library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        else if (glob(name, 0, NULL, &found) == 0)
-            library = dlopen(found.gl_pathv[0], RTLD_NOW | RTLD_LOCAL);
-        globfree(&found);
-    }
+    void *library = clime_cuda_library("libnccl.so.2", "nccl");
     nccl.there = library != NULL;
 #define X(name) nccl.there = nccl.there && (nccl.name = (decltype(nccl.name))dlsym(library, "nccl" #name)) != NULL;
     NCCL_FUNCTIONS(X)

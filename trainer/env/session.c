@@ -23,7 +23,7 @@ struct turn {
 
 struct clime_session {
     struct turn *turns;
-    int n, size, n_branches;
+    int n, size;
 };
 
 struct clime_session *clime_session_new(void) {
@@ -44,10 +44,6 @@ void clime_session_free(struct clime_session *s) {
 
 int clime_session_turns(const struct clime_session *s) {
     return s->n;
-}
-
-int clime_session_branches(const struct clime_session *s) {
-    return s->n_branches;
 }
 
 static int own(const struct turn *t) {
@@ -119,7 +115,6 @@ int clime_session_add(struct clime_session *s, int parent, const struct clime_sa
     memcpy(t->logp, in->logp, n_sampled * sizeof *t->logp);
     t->versions = xmalloc((size_t)t->n_versions * sizeof *t->versions + 1);
     memcpy(t->versions, in->versions, (size_t)t->n_versions * sizeof *t->versions);
-    s->n_branches += parent != s->n - 1;
     return s->n++;
 }
 

@@ -20,7 +20,6 @@ struct clime_session;
 struct clime_session *clime_session_new(void);
 void clime_session_free(struct clime_session *s); /* NULL is fine */
 int clime_session_turns(const struct clime_session *s);
-int clime_session_branches(const struct clime_session *s); /* turns that went on from another than the newest */
 
 /* The turn whose path is the longest that ids begin with; -1 = none. */
 int clime_session_find_ids(const struct clime_session *s, const int32_t *ids, int n);

@@ -1,0 +1,26 @@
+/* Finding NVIDIA's libraries when a program starts: by the linker's own rules, in the toolkit's folders, then where
+ * Python packages put them. Called once a library (lt.cu, nccl.cu), any thread; what is opened stays open. */
+#include <dlfcn.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda_int.cuh"
+
+void *clime_cuda_library(const char *soname, const char *package) {
+    const char *venv = getenv("VIRTUAL_ENV");
+    char places[5][1024];
+    snprintf(places[0], sizeof places[0], "/usr/local/cuda/lib64/%s", soname);
+    snprintf(places[1], sizeof places[1], "/usr/lib/x86_64-linux-gnu/%s", soname);
+    snprintf(places[2], sizeof places[2], "/usr/local/lib/python3*/*-packages/nvidia/%s/lib/%s", package, soname);
+    snprintf(places[3], sizeof places[3], "/usr/lib/python3*/*-packages/nvidia/%s/lib/%s", package, soname);
+    snprintf(places[4], sizeof places[4], "%s/lib/python3*/site-packages/nvidia/%s/lib/%s",
+             venv ? venv : "/nonexistent", package, soname);
+    void *library = dlopen(soname, RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < CLIME_COUNT(places) && !library; i++) {
+        glob_t found = {};
+        if (glob(places[i], 0, NULL, &found) == 0) library = dlopen(found.gl_pathv[0], RTLD_NOW | RTLD_LOCAL);
+        globfree(&found);
+    }
+    return library;
+}
