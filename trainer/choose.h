@@ -4,9 +4,11 @@
  * Nouns
  *   group     a number 0, 1, ... in the order of submission.
  *   end       what became of a group: finished (with the filter's verdict) or failed.
- *   decision  accepted or dropped. Made when a group has ended; with `in_order` only after all groups before it, so
- * that the decisions do not depend on which group ended first. When `target` groups are accepted the rollout is full:
- * nothing more is decided, whatever has ended.
+ *   decision  accepted or dropped.
+ *
+ * A decision is made when the group has ended; with `in_order` only after all groups before it, so that the decisions
+ * do not depend on which group ended first. When `target` groups are accepted the rollout is full: nothing more is
+ * decided, whatever has ended.
  *
  * After a crash the groups that were dropped before it are not added again; with in_order the others are decided as
  * they would have been.

@@ -1,9 +1,14 @@
 /* Weights to a server, by one of the ways of enum clime_way. The label of a version is its number as text.
  *
- *   HTTP   PUT /weights/{version}: a safetensors body streamed from a host copy; the server checks its SHA-256
- *   IPC    POST /update_weights_from_ipc: the server, on a device of this host, copies from the trainer's own memory
- * and compares the checksum SHARE  POST /update_weights_from_ipc: the server computes with the trainer's own memory;
- * nothing is copied. Before the trainer rewrites it, clime_push_writing has the server's word that no step runs
+ * HTTP: PUT /weights/{version}, a safetensors body streamed from a host copy; the server checks its SHA-256.
+ *
+ * IPC: POST /update_weights_from_ipc; the server, on a device of this host, copies from the trainer's own memory and
+ * compares the checksum.
+ *
+ * SHARE: the same endpoint; the server computes with the trainer's own memory, nothing is copied. Before the trainer
+ * rewrites it, clime_push_writing has the server's word that no step runs.
+ *
+ * NCCL: a broadcast in a group of the two (trainer/broadcast.h).
  */
 #ifndef CLIME_TRAINER_SYNC_H
 #define CLIME_TRAINER_SYNC_H
