@@ -379,7 +379,10 @@ def test_external_fleet_with_keys_that_loses_a_worker(model, undisturbed, tmp_pa
         assert "--router-url" in fails(words, model / "keys.log")  # without a key
         assert "401" in open(model / "keys.log").read()
         p = start([*words, "--fleet-api-key", "admin"], model / "keys.log")
-        time.sleep(undisturbed[1] / 3)
+        deadline = time.monotonic() + LIMIT
+        while "rollout  0 " not in open(model / "keys.log").read():  # it knows both workers, and seven rollouts are left
+            assert p.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
         send = lambda method, path: urllib.request.urlopen(
             urllib.request.Request(router + path, method=method, headers={"Authorization": "Bearer admin"}), timeout=LIMIT).read()  # fmt: skip
         first = json.loads(send("GET", "/workers"))["workers"][0]
