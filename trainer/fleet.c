@@ -136,6 +136,7 @@ void clime_fleet_lost(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (s->admitted) dismiss(f, s->url);
     s->admitted = false;
     s->pushed = -1;
+    s->way_known = false; /* what failed to a process that died may go well to the next */
     clime_broadcast_close(&s->group);
 }
 

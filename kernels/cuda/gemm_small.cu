@@ -98,12 +98,15 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
                     else
                         tensor_copy(to + p * X_PANEL, &x_map, (chunk * PANELS + p) * PANEL, first, &full[s]);
             };
-            int own = warp - CONSUMERS, ahead = min(n_stages, n_chunks); /* every PRODUCERS-th chunk, from `own` on */
-            for (int i = own; i < ahead; i += PRODUCERS) fetch_w(i, i);
+            /* every producers-th chunk, from `own` on; no more of them than stages, or one could come to a stage
+             * two turns ahead of its readers, where a barrier's parity says nothing */
+            int producers = min(PRODUCERS, n_stages), own = warp - CONSUMERS, ahead = min(n_stages, n_chunks);
+            if (own >= producers) ahead = n_chunks = 0;
+            for (int i = own; i < ahead; i += producers) fetch_w(i, i);
             wait_for_last();
             int i = own;
-            for (; i < ahead; i += PRODUCERS) fetch_x(i, i);
-            for (int s = i, turn = 0; i < n_chunks; i += PRODUCERS, s += PRODUCERS) {
+            for (; i < ahead; i += producers) fetch_x(i, i);
+            for (int s = i, turn = 0; i < n_chunks; i += producers, s += producers) {
                 for (; s >= n_stages; turn++) s -= n_stages;
                 barrier_wait(&empty[s], (turn - 1) & 1);
                 fetch_w(i, s);

@@ -2,7 +2,8 @@
 #include "tests/gpu/gpu_test.h"
 
 static void test_product_rows(struct gpu_test *t) {
-    static const int SHAPES[][2] = {{6144, 2560}, {2560, 4096}, {2560, 9728}, {19456, 2560}, {512, 1024}, {64, 172}};
+    static const int SHAPES[][2] = {{6144, 2560}, {2560, 4096}, {2560, 9728}, {19456, 2560}, {512, 1024},
+                                    {64, 172},    {4608, 4096}, {4096, 4096}, {27392, 4096}, {4096, 13696}};
     static const int ROWS[] = {1, 2, 7, 16, 17, 32, 33, 64, 65, 100, 128, 200, 256, 600};
     const struct clime_ops *ops = t->gpu.ops;
     struct clime_dev *d = t->gpu.dev;

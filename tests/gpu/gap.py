@@ -1,0 +1,114 @@
+"""The gap between server and trainer over the ways a server may batch, at a model's real widths: one request at a time to 256,
+prompts of mixed lengths, shared and cached prefixes, prompts in chunks, decode steps recorded and not, KV so scarce that
+requests wait. The gap must be 0 on every token, and the weights after two steps the same whatever the way.
+
+    python3 tests/gpu/gap.py [BUILD] [qwen3-0.6b|qwen3-4b|glm4-9b|tiny]    LAYERS=N cuts the model; DEVICE=cpu with tiny
+
+Exit status 1 when something is wrong.
+"""
+
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+SHAPES = {  # hidden, intermediate, layers, heads, KV heads, head size, vocabulary
+    "qwen3-0.6b": (["--family", "qwen3"], 1024, 3072, 28, 16, 8, 128, 151936),
+    "qwen3-4b": (["--family", "qwen3"], 2560, 9728, 36, 32, 8, 128, 151936),
+    "glm4-9b": (["--family", "glm4", "--untie-embeddings"], 4096, 13696, 40, 32, 2, 128, 151552),
+    "tiny": (["--family", "qwen3", "--init-std", "0.05"], 128, 256, 2, 4, 2, 64, 151936),
+}
+# the rollouts of a shape: prompts, samples of each, most new tokens, longest prompt in bytes
+SIZES = {"tiny": (8, 4, 40, 300)}
+FEWER = (4, 4, 64, 300)  # for one request at a time, which would take minutes
+ALONE = "one at a time"
+WAYS = {
+    "256 at a time": ["--server-concurrency", "256", "--server-max-running-requests", "256"],
+    "64, steps not recorded": ["--server-concurrency", "64", "--server-disable-cuda-graph"],
+    "17, prompts in chunks of 48": ["--server-concurrency", "17", "--server-chunked-prefill-size", "48"],
+    "256, nothing cached": ["--server-concurrency", "256", "--server-max-running-requests", "256",
+                            "--server-disable-radix-cache"],
+    "100, KV for 12 requests": ["--server-concurrency", "100", "--server-max-running-requests", "100",
+                                "--server-max-total-tokens", "24576"],
+    ALONE: ["--server-concurrency", "1"],
+}  # fmt: skip
+failures = []
+
+
+def check(good, what):
+    print(("ok      " if good else "FAILED  ") + what, flush=True)
+    if not good:
+        failures.append(what)
+
+
+def prompts(path, n, longest):
+    """Lengths from a few bytes to the longest; every other prompt begins as the one before it does."""
+    rng = random.Random(7)
+    before = ""
+    with open(path, "w") as out:
+        for i in range(n):
+            length = int(4 * (longest / 4) ** rng.random())
+            text = before[: length // 2] if i % 2 else ""
+            text += "".join(rng.choice("abcdefghij ") for _ in range(length - len(text)))
+            before = text
+            out.write(json.dumps({"prompt": text, "label": "1"}) + "\n")
+
+
+def main():
+    build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build").resolve()
+    what = sys.argv[2] if len(sys.argv) > 2 else "qwen3-0.6b"
+    device = os.environ.get("DEVICE", "cuda")
+    family, D, F, L, H, HK, Dh, V = SHAPES[what]
+    L = int(os.environ.get("LAYERS", L))
+    with tempfile.TemporaryDirectory(prefix="gap-") as root:
+        root = pathlib.Path(root)
+        words = ["init", root / "init", *family, "--hidden-size", D, "--intermediate-size", F, "--num-hidden-layers", L,
+                 "--num-attention-heads", H, "--num-key-value-heads", HK, "--head-dim", Dh, "--vocab-size", V,
+                 "--max-position-embeddings", 2048]  # fmt: skip
+        made = subprocess.run([build / "clime-train", *map(str, words)], check=True, capture_output=True, text=True)
+        print(f"{what}, {L} layers: {made.stdout.strip().split(': ', 1)[-1]}", flush=True)
+        stops = [str(i) for i in range(300, 364)]
+        shas = {}
+        for name, more in WAYS.items():
+            n_prompts, members, new, longest = FEWER if name == ALONE else SIZES.get(what, (32, 8, 192, 1500))
+            prompts(root / "prompts.jsonl", 2 * n_prompts, longest)
+            run = root / "run"
+            rl = ["rl", "--run", run, "--hf-checkpoint", root / "init", "--device", device, "--dtype", "bf16",
+                  "--prompt-data", root / "prompts.jsonl", "--input-key", "prompt", "--label-key", "label",
+                  "--apply-chat-template", "--rm-type", "random", "--num-rollout", 2, "--rollout-batch-size", n_prompts,
+                  "--n-samples-per-prompt", members, "--rollout-max-response-len", new, "--rollout-stop-token-ids", *stops,
+                  "--lr", "1e-5", "--use-dynamic-batch-size", "--max-tokens-per-gpu", 4096, "--no-save-optim",
+                  "--recompute-granularity", "full", "--colocate", "--server-mem-fraction-static", "0.5", *more]  # fmt: skip
+            t0 = time.time()
+            done = subprocess.run([build / "clime-train", *map(str, rl)], capture_output=True, text=True, timeout=300)
+            text = done.stdout + done.stderr
+            sha = re.search(r"^done .*sha256 (\w{64})$", text, re.M)
+            if done.returncode or not sha or "died" in text:
+                check(False, f"{name}: {text[-2000:]}")
+                for log in run.glob("logs/server*"):
+                    print(f"== {log.name}\n{log.read_text()[-2000:]}", flush=True)
+                break
+            shas[name] = sha.group(1)
+            lines = [json.loads(line) for line in open(run / "metrics.jsonl")]
+            steps = [m for m in lines if m["kind"] == "train"]
+            gap = [m["train/train_rollout_logprob_abs_diff"] for m in steps]
+            tokens = sum(m["train/logprob_gap_tokens"] for m in steps)
+            speed = [f"{m['perf/tokens_per_gpu_per_sec']:.0f}" for m in lines if m["kind"] == "perf"]
+            rollouts = [m for m in lines if m["kind"] == "rollout"]
+            mean = rollouts[-1]["rollout/response_len/mean"]
+            check(tokens > 0 and not any(gap), f"{name}: gap {gap} over {tokens} tokens (mean response {mean:.0f}; "
+                  f"{' '.join(speed)} tok/s; {time.time() - t0:.1f} s)")  # fmt: skip
+            subprocess.run(["rm", "-rf", run])
+        shas.pop(ALONE, None)
+        check(len(set(shas.values())) == 1 and len(shas) == len(WAYS) - 1, f"one SHA-256 of the weights: {set(shas.values())}")
+    print(f"{len(failures)} failed")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
