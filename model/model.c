@@ -21,6 +21,7 @@
 #include "model/weights_map.h"
 
 #define PACK_ALIGN 256 /* bytes; what ops->alloc promises */
+#define PIECE_BYTES ((int64_t)32 << 20)
 
 struct matrix { /* one GEMM weight of a layer */
     int N, K;
@@ -150,8 +151,31 @@ enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME
     return CLIME_OK;
 }
 
-void clime_model_get(struct clime_model *m, void *h_flat) {
+void clime_model_get(const struct clime_model *m, void *h_flat) {
     m->ops->copy_out(m->dev, h_flat, m->flat, clime_model_bytes(m));
+}
+
+static enum clime_err read_piece(const struct clime_weights_source *s, int64_t offset, int64_t n, const void **out,
+                                 struct clime_error *e) {
+    const struct clime_model_pieces *p = s->arg;
+    CHECK(n <= s->most);
+    p->m->ops->copy_out(p->dev, p->piece, clime_model_at(p->m, offset), (size_t)n * clime_dtype_bytes(s->dt));
+    *out = p->piece;
+    return p->m->ops->sync(p->dev, e); /* a copy that failed must not become a file */
+}
+
+void clime_model_pieces_open(struct clime_model_pieces *p, const struct clime_model *m, struct clime_dev *dev) {
+    enum clime_dtype dt = clime_model_dt(m);
+    *p = (struct clime_model_pieces){
+        .from = {.dt = dt, .most = PIECE_BYTES / (int64_t)clime_dtype_bytes(dt), .read = read_piece, .arg = p},
+        .m = m,
+        .dev = dev,
+        .piece = xaligned(PACK_ALIGN, PIECE_BYTES)};
+}
+
+void clime_model_pieces_close(struct clime_model_pieces *p) {
+    free(p->piece);
+    p->piece = NULL;
 }
 
 /* ---- open ---------------------------------------------------------------------------------------------------- */

@@ -76,8 +76,19 @@ enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME
 size_t clime_model_release(struct clime_model *m);
 enum clime_err clime_model_take_back(struct clime_model *m, struct clime_error *e);
 
-void clime_model_get(struct clime_model *m, void *h_flat); /* waits */
-void clime_model_repack(struct clime_model *m);            /* after flat changed in place (optimizer) */
+void clime_model_get(const struct clime_model *m, void *h_flat); /* waits */
+void clime_model_repack(struct clime_model *m);                  /* after flat changed in place (optimizer) */
+
+/* The weights as a source of pieces, which pass through 32 MiB of host memory at most. dev: a context on the model's
+ * device that belongs to the reading thread; m->dev for the model's own. A read fails as ops->sync. */
+struct clime_model_pieces {
+    struct clime_weights_source from; /* to be read while this struct stays where it is */
+    const struct clime_model *m;
+    struct clime_dev *dev;
+    void *piece;
+};
+void clime_model_pieces_open(struct clime_model_pieces *p, const struct clime_model *m, struct clime_dev *dev);
+void clime_model_pieces_close(struct clime_model_pieces *p);
 
 static inline void *clime_model_at(const struct clime_model *m, int64_t offset) {
     return (char *)m->flat + (size_t)offset * clime_dtype_bytes(clime_dev_info(m->dev)->dt);

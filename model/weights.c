@@ -1,8 +1,8 @@
 /* Whole-buffer operations on the flat weights: the checksum of a policy and random initial values.
  *
- * Called by trainer (stored with every step), server (weights_checker) and clime-train init, on any thread that may
- * read or write the buffer; owns nothing. The invariant: both depend on names, shapes, types and bytes alone, never on
- * the layout's order or padding, so the checksum of a folder stays comparable when the layout changes.
+ * Called by the trainer (stored with every step) and clime-train init, on any thread that may read or write the buffer;
+ * owns nothing. The invariant: both depend on names, shapes, types and bytes alone, never on the layout's order or
+ * padding, so the checksum of a folder stays comparable when the layout changes.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,15 +17,28 @@ static int by_name(const void *a, const void *b) {
     return strcmp((*(const struct clime_slice *const *)a)->name, (*(const struct clime_slice *const *)b)->name);
 }
 
-void clime_weights_sha256_pieces(const struct clime_layout *l, enum clime_dtype dt, int64_t most,
-                                 const void *(*read)(void *arg, int64_t offset, int64_t n), void *arg, char hex[65]) {
+static enum clime_err read_host(const struct clime_weights_source *s, int64_t offset, int64_t n, const void **out,
+                                struct clime_error *e) {
+    (void)n;
+    (void)e;
+    *out = clime_weights_at(s->arg, s->dt, offset);
+    return CLIME_OK;
+}
+
+struct clime_weights_source clime_weights_in_host(enum clime_dtype dt, const void *flat) {
+    return (struct clime_weights_source){.dt = dt, .most = INT64_MAX, .read = read_host, .arg = flat};
+}
+
+enum clime_err clime_weights_sha256_of(const struct clime_layout *l, const struct clime_weights_source *from,
+                                       char hex[65], struct clime_error *e) {
     const struct clime_slice **order = xmalloc((size_t)l->n_slices * sizeof *order);
     for (int i = 0; i < l->n_slices; i++) order[i] = &l->slices[i];
     qsort(order, (size_t)l->n_slices, sizeof *order, by_name);
     struct clime_sha256 sha;
     clime_sha256_init(&sha);
-    const char *type = dt == CLIME_BF16 ? "BF16" : "F32";
-    for (int i = 0; i < l->n_slices; i++) {
+    const char *type = from->dt == CLIME_BF16 ? "BF16" : "F32";
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; i < l->n_slices && !err; i++) {
         const struct clime_slice *s = order[i];
         clime_sha256_add(&sha, s->name, strlen(s->name) + 1);
         clime_sha256_add(&sha, type, strlen(type) + 1);
@@ -33,31 +46,23 @@ void clime_weights_sha256_pieces(const struct clime_layout *l, enum clime_dtype 
             uint64_t dim = (uint64_t)s->dim[d]; /* little-endian hosts only, as everywhere in the flat buffer */
             clime_sha256_add(&sha, &dim, 8);
         }
-        for (int64_t at = 0; at < s->n; at += most) {
-            int64_t n = s->n - at < most ? s->n - at : most;
-            clime_sha256_add(&sha, read(arg, s->offset + at, n), (size_t)n * clime_dtype_bytes(dt));
+        for (int64_t at = 0, n; at < s->n && !err; at += n) {
+            const void *piece;
+            n = s->n - at < from->most ? s->n - at : from->most;
+            err = from->read(from, s->offset + at, n, &piece, e);
+            if (!err) clime_sha256_add(&sha, piece, (size_t)n * clime_dtype_bytes(from->dt));
         }
     }
     uint8_t digest[32];
     clime_sha256_done(&sha, digest);
     clime_sha256_hex(digest, hex);
     free(order);
-}
-
-struct host_weights {
-    const void *flat;
-    enum clime_dtype dt;
-};
-
-static const void *read_host(void *arg, int64_t offset, int64_t n) {
-    const struct host_weights *h = arg;
-    (void)n;
-    return clime_weights_at(h->flat, h->dt, offset);
+    return err;
 }
 
 void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]) {
-    struct host_weights h = {flat, dt};
-    clime_weights_sha256_pieces(l, dt, INT64_MAX, read_host, &h, hex);
+    struct clime_weights_source from = clime_weights_in_host(dt, flat);
+    CHECK(!clime_weights_sha256_of(l, &from, hex, NULL));
 }
 
 static void store(void *flat, enum clime_dtype dt, int64_t at, float v) {

@@ -37,7 +37,19 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out);
 void clime_layout_free(struct clime_layout *l);
 const struct clime_slice *clime_layout_find(const struct clime_layout *l, const char *hf_name); /* NULL = unknown */
 
-/* Host-side import and export. flat: host memory of l->n elements of type dt. */
+/* Where weights are read from: the host's memory, or a device's in pieces (model.h), so that nobody needs the host to
+ * hold all of them. */
+struct clime_weights_source {
+    enum clime_dtype dt;
+    int64_t most; /* elements of one read */
+    /* *out: n <= most elements from offset on, in memory of the source that stands until the next read. */
+    enum clime_err (*read)(const struct clime_weights_source *s, int64_t offset, int64_t n, const void **out,
+                           struct clime_error *e);
+    const void *arg;
+};
+struct clime_weights_source clime_weights_in_host(enum clime_dtype dt, const void *flat); /* a read cannot fail */
+
+/* Import. flat: host memory of l->n elements of type dt. */
 
 /* Fills flat from DIR's safetensors (one file or an index), converting bf16, fp16, fp32. Every tensor of the layout
  * must be there with its shape (the error names it); extra tensors are refused unless they are a tied lm_head or
@@ -57,10 +69,11 @@ void clime_weights_reader_free(struct clime_weights_reader *r);
 /* Writes model.safetensors (sharded over max_shard_bytes, with its index; 0 = one file) into DIR, through temporary
  * names, synced, then renamed. config.json is written too; tokenizer files are the caller's. */
 enum clime_err clime_weights_export(const char *dir, const struct clime_config *c, const struct clime_layout *l,
-                                    enum clime_dtype dt, const void *flat, int64_t max_shard_bytes,
+                                    const struct clime_weights_source *from, int64_t max_shard_bytes,
                                     struct clime_error *e);
 
-/* The safetensors form as a byte stream, for uploading without a file: total length, and bytes [at, at+size). */
+/* The safetensors form as a byte stream, for uploading without a file: total length, and bytes [at, at+size). flat is
+ * host memory: the bodies for several servers are made at once, each by a thread of its own. */
 struct clime_weights_writer;
 struct clime_weights_writer *clime_weights_writer_new(const struct clime_layout *l, enum clime_dtype dt,
                                                       const void *flat);
@@ -71,10 +84,9 @@ void clime_weights_writer_free(struct clime_weights_writer *w);
 /* "SHA-256 of the weights": for each tensor in name order: name NUL, type name NUL, each dimension as u64, bytes. */
 void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]);
 
-/* The same of weights that are not in host memory: read gives n <= most elements from offset on, until its next call.
- */
-void clime_weights_sha256_pieces(const struct clime_layout *l, enum clime_dtype dt, int64_t most,
-                                 const void *(*read)(void *arg, int64_t offset, int64_t n), void *arg, char hex[65]);
+/* The same of weights from anywhere; fails as the source's reads do. */
+enum clime_err clime_weights_sha256_of(const struct clime_layout *l, const struct clime_weights_source *from,
+                                       char hex[65], struct clime_error *e);
 
 /* Random initial weights: normal(0, std) for matrices, ones for norms, zeros for biases; by seed, tensor by tensor. */
 void clime_weights_init(const struct clime_layout *l, enum clime_dtype dt, void *flat, float std, uint64_t seed);

@@ -1,8 +1,8 @@
 /* Weights out: the safetensors form as a byte stream for uploads, and as files that transformers loads.
  *
  * Called by the trainer's main thread (pushing a version, saving a folder) and clime-train init; a writer owns its
- * header text and borrows the flat buffer. The invariant: tensors stand in buffer order without gaps, so a reader that
- * fills a buffer of the same layout writes memory front to back.
+ * header text and borrows what the source reads. The invariant: tensors stand in buffer order without gaps, so a reader
+ * that fills a buffer of the same layout writes memory front to back.
  *
  * The header is padded with spaces to a multiple of 64 bytes, so that tensor data is aligned in the file as it is in
  * the buffer; "format": "pt" is what transformers asks of a checkpoint's metadata.
@@ -20,8 +20,7 @@
 
 struct clime_weights_writer {
     const struct clime_layout *l;
-    enum clime_dtype dt;
-    const void *flat;
+    struct clime_weights_source from;
     int first, last; /* slices [first, last) */
     char *header;    /* length field, JSON, padding */
     int64_t header_len, length, at;
@@ -50,10 +49,10 @@ static void write_entry(struct clime_jw *w, const struct clime_slice *s, enum cl
     clime_jw_close(w);
 }
 
-static struct clime_weights_writer *new_range(const struct clime_layout *l, enum clime_dtype dt, const void *flat,
+static struct clime_weights_writer *new_range(const struct clime_layout *l, const struct clime_weights_source *from,
                                               int first, int last) {
     struct clime_weights_writer *w = xcalloc(1, sizeof *w);
-    *w = (struct clime_weights_writer){.l = l, .dt = dt, .flat = flat, .first = first, .last = last, .slice = first};
+    *w = (struct clime_weights_writer){.l = l, .from = *from, .first = first, .last = last, .slice = first};
     struct clime_buf text;
     struct clime_jw jw;
     clime_buf_init(&text, (size_t)l->n_slices * 512 + 4096);
@@ -67,8 +66,8 @@ static struct clime_weights_writer *new_range(const struct clime_layout *l, enum
     clime_jw_close(&jw);
     int64_t at = 0;
     for (int i = first; i < last; i++) {
-        write_entry(&jw, &l->slices[i], dt, at);
-        at += slice_bytes(&l->slices[i], dt);
+        write_entry(&jw, &l->slices[i], from->dt, at);
+        at += slice_bytes(&l->slices[i], from->dt);
     }
     clime_jw_close(&jw);
     while (text.len % HEADER_ALIGN) clime_buf_addc(&text, ' ');
@@ -84,36 +83,48 @@ static struct clime_weights_writer *new_range(const struct clime_layout *l, enum
 
 struct clime_weights_writer *clime_weights_writer_new(const struct clime_layout *l, enum clime_dtype dt,
                                                       const void *flat) {
-    return new_range(l, dt, flat, 0, l->n_slices);
+    struct clime_weights_source from = clime_weights_in_host(dt, flat);
+    return new_range(l, &from, 0, l->n_slices);
 }
 
 int64_t clime_weights_writer_length(const struct clime_weights_writer *w) {
     return w->length;
 }
 
-/* The next run of bytes that lies in one piece of memory; 0 at the end. */
-static int64_t next_run(struct clime_weights_writer *w, const char **at) {
+/* The next run of bytes that lies in one piece of memory, and its length; 0 at the end. */
+static enum clime_err next_run(struct clime_weights_writer *w, const char **at, int64_t *len, struct clime_error *e) {
+    *len = 0;
     if (w->at < w->header_len) {
         *at = w->header + w->at;
-        return w->header_len - w->at;
+        *len = w->header_len - w->at;
+        return CLIME_OK;
     }
+    int64_t size = (int64_t)clime_dtype_bytes(w->from.dt);
     while (w->slice < w->last) {
         const struct clime_slice *s = &w->l->slices[w->slice];
-        int64_t bytes = slice_bytes(s, w->dt), in = w->at - w->slice_at;
+        int64_t bytes = slice_bytes(s, w->from.dt), in = w->at - w->slice_at;
         if (in < bytes) {
-            *at = (const char *)clime_weights_at(w->flat, w->dt, s->offset) + in;
-            return bytes - in;
+            int64_t first = in / size, n = s->n - first, skip = in % size; /* a reader may have stopped in an element */
+            const void *piece;
+            if (n > w->from.most) n = w->from.most;
+            enum clime_err rc = w->from.read(&w->from, s->offset + first, n, &piece, e);
+            if (rc) return rc;
+            *at = (const char *)piece + skip;
+            *len = n * size - skip;
+            return CLIME_OK;
         }
         w->slice_at += bytes;
         w->slice++;
     }
-    return 0;
+    return CLIME_OK;
 }
 
 int64_t clime_weights_writer_read(struct clime_weights_writer *w, void *out, size_t size) {
     int64_t done = 0, n;
     const char *at;
-    while (done < (int64_t)size && (n = next_run(w, &at)) > 0) {
+    while (done < (int64_t)size) {
+        CHECK(!next_run(w, &at, &n, NULL)); /* from host memory */
+        if (n == 0) break;
         if (n > (int64_t)size - done) n = (int64_t)size - done;
         memcpy((char *)out + done, at, (size_t)n);
         w->at += n;
@@ -135,8 +146,11 @@ static enum clime_err write_file(const char *path, struct clime_weights_writer *
     enum clime_err rc = clime_atomic_open(&f, path, e);
     if (rc) return rc;
     const char *at;
-    for (int64_t n; rc == CLIME_OK && (n = next_run(w, &at)) > 0; w->at += n) /* straight from the buffer */
-        rc = clime_atomic_write(&f, at, (size_t)n, e);
+    int64_t n = 1;
+    for (; rc == CLIME_OK && n > 0; w->at += n) { /* straight from the source's memory */
+        rc = next_run(w, &at, &n, e);
+        if (rc == CLIME_OK && n > 0) rc = clime_atomic_write(&f, at, (size_t)n, e);
+    }
     return clime_atomic_close(&f, rc, e);
 }
 
@@ -155,12 +169,13 @@ static int count_shards(const struct clime_layout *l, enum clime_dtype dt, int64
     return n;
 }
 
-static enum clime_err write_shards(const char *dir, const struct clime_layout *l, enum clime_dtype dt, const void *flat,
-                                   int64_t max_bytes, int n, struct clime_error *e) {
+static enum clime_err write_shards(const char *dir, const struct clime_layout *l,
+                                   const struct clime_weights_source *from, int64_t max_bytes, int n,
+                                   struct clime_error *e) {
     struct clime_buf text;
     struct clime_jw jw;
     int64_t total = 0;
-    for (int i = 0; i < l->n_slices; i++) total += slice_bytes(&l->slices[i], dt);
+    for (int i = 0; i < l->n_slices; i++) total += slice_bytes(&l->slices[i], from->dt);
     clime_buf_init(&text, (size_t)l->n_slices * 512 + 4096);
     clime_jw_init(&jw, &text);
     clime_jw_object(&jw);
@@ -173,7 +188,7 @@ static enum clime_err write_shards(const char *dir, const struct clime_layout *l
     clime_jw_object(&jw);
     enum clime_err rc = CLIME_OK;
     for (int first = 0, k = 1; first < l->n_slices && rc == CLIME_OK; k++) {
-        int last = shard_end(l, dt, first, max_bytes);
+        int last = shard_end(l, from->dt, first, max_bytes);
         char name[64];
         snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", k, n);
         for (int i = first; i < last; i++) {
@@ -181,7 +196,7 @@ static enum clime_err write_shards(const char *dir, const struct clime_layout *l
             clime_jw_strz(&jw, name);
         }
         char *path = xasprintf("%s/%s", dir, name);
-        struct clime_weights_writer *w = new_range(l, dt, flat, first, last);
+        struct clime_weights_writer *w = new_range(l, from, first, last);
         rc = write_file(path, w, e);
         clime_weights_writer_free(w);
         free(path);
@@ -199,10 +214,10 @@ static enum clime_err write_shards(const char *dir, const struct clime_layout *l
     return rc;
 }
 
-static enum clime_err write_one(const char *dir, const struct clime_layout *l, enum clime_dtype dt, const void *flat,
+static enum clime_err write_one(const char *dir, const struct clime_layout *l, const struct clime_weights_source *from,
                                 struct clime_error *e) {
     char *path = xasprintf("%s/model.safetensors", dir);
-    struct clime_weights_writer *w = clime_weights_writer_new(l, dt, flat);
+    struct clime_weights_writer *w = new_range(l, from, 0, l->n_slices);
     enum clime_err rc = write_file(path, w, e);
     clime_weights_writer_free(w);
     free(path);
@@ -210,14 +225,14 @@ static enum clime_err write_one(const char *dir, const struct clime_layout *l, e
 }
 
 enum clime_err clime_weights_export(const char *dir, const struct clime_config *c, const struct clime_layout *l,
-                                    enum clime_dtype dt, const void *flat, int64_t max_shard_bytes,
+                                    const struct clime_weights_source *from, int64_t max_shard_bytes,
                                     struct clime_error *e) {
-    int n = count_shards(l, dt, max_shard_bytes);
-    enum clime_err rc = n > 1 ? write_shards(dir, l, dt, flat, max_shard_bytes, n, e) : write_one(dir, l, dt, flat, e);
+    int n = count_shards(l, from->dt, max_shard_bytes);
+    enum clime_err rc = n > 1 ? write_shards(dir, l, from, max_shard_bytes, n, e) : write_one(dir, l, from, e);
     if (rc) return rc;
     /* An earlier export of the other kind into the same folder would be read first. */
     char *other = xasprintf("%s/%s", dir, n > 1 ? "model.safetensors" : "model.safetensors.index.json");
     unlink(other);
     free(other);
-    return clime_config_save(dir, c, dt, e);
+    return clime_config_save(dir, c, from->dt, e);
 }

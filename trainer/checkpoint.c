@@ -183,12 +183,25 @@ static enum clime_err read_whole(const char *dir, const char *name, void *out, s
 }
 
 static enum clime_err read_reference(struct clime_learner *l, const char *dir, struct clime_error *e) {
-    size_t bytes = (size_t)l->model->layout.n * reference_size(l);
-    void *all = xaligned(64, bytes);
-    enum clime_err err = read_whole(dir, reference_name, all, bytes, e);
-    if (!err) err = clime_model_set(l->ref_model, all, e);
-    free(all);
-    return err;
+    struct clime_model *m = l->ref_model;
+    char *path = xasprintf("%s/%s", dir, reference_name);
+    size_t bytes = (size_t)PIECE * reference_size(l), left = clime_model_bytes(m), n;
+    char *piece = xmalloc(bytes), *to = m->flat;
+    enum clime_err err = CLIME_OK;
+    FILE *f = fopen(path, "rb");
+    for (; !err && left > 0; left -= n, to += n) {
+        n = left < bytes ? left : bytes;
+        if (!f || fread(piece, 1, n, f) != n)
+            err = clime_fail(e, CLIME_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
+        else
+            m->ops->copy_in(m->dev, to, piece, n);
+    }
+    if (f) fclose(f);
+    free(piece);
+    free(path);
+    if (err) return err;
+    clime_model_repack(m);
+    return m->ops->sync(m->dev, e);
 }
 
 static enum clime_err read_critic(struct clime_learner *l, const char *dir, struct clime_error *e) {
@@ -270,7 +283,6 @@ enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, stru
     l->optimizer.step = state.updates;
     l->ref_step = state.ref_step;
     if (l->critic) l->critic->optimizer.step = state.critic_updates;
-    l->h_weights_valid = false;
     clime_model_repack(l->model);
     return l->model->ops->sync(l->model->dev, e);
 }

@@ -28,11 +28,9 @@ int clime_export_main(int argc, char **argv) {
     if (!err) err = clime_learner_open(&o, &l, &e);
     if (!err) err = clime_learner_load(l, where[0], &e);
     if (!err) err = clime_learner_export(l, where[1], &e);
-    if (!err) {
-        char hex[65];
-        clime_learner_sha256(l, hex);
-        printf("%s: weights sha256 %s\n", where[1], hex);
-    }
+    char hex[65];
+    if (!err) err = clime_learner_sha256(l, hex, &e);
+    if (!err) printf("%s: weights sha256 %s\n", where[1], hex);
     if (err) LOG_ERROR("export: %s", e.msg);
     clime_learner_close(l);
     return err ? 1 : 0;

@@ -6,30 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE ((int64_t)8 << 20) /* elements */
-
-struct reader {
-    const struct clime_model *m;
-    struct clime_dev *dev;
-    void *piece;
-};
-
-static const void *read_piece(void *arg, int64_t offset, int64_t n) {
-    struct reader *r = arg;
-    r->m->ops->copy_out(r->dev, r->piece, clime_model_at(r->m, offset),
-                        (size_t)n * clime_dtype_bytes(clime_dev_info(r->dev)->dt));
-    return r->piece;
-}
-
 static void *hash_weights(void *arg) {
     struct clime_fingerprint *f = arg;
     const struct clime_model *m = f->model;
-    enum clime_dtype dt = clime_dev_info(f->dev)->dt;
-    struct reader r = {.m = m, .dev = f->dev, .piece = xmalloc((size_t)PIECE * clime_dtype_bytes(dt))};
+    struct clime_model_pieces p;
     m->ops->bind(f->dev);
-    clime_weights_sha256_pieces(&m->layout, dt, PIECE, read_piece, &r, f->hex);
-    f->err = m->ops->sync(f->dev, &f->error);
-    free(r.piece);
+    clime_model_pieces_open(&p, m, f->dev);
+    f->err = clime_weights_sha256_of(&m->layout, &p.from, f->hex, &f->error);
+    clime_model_pieces_close(&p);
     return NULL;
 }
 

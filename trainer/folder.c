@@ -108,12 +108,12 @@ done:
 }
 
 enum clime_err clime_folder_write(const char *dir, const char *source_dir, const struct clime_config *c,
-                                  const struct clime_layout *l, enum clime_dtype dt, const void *flat,
+                                  const struct clime_layout *l, const struct clime_weights_source *from,
                                   struct clime_error *e) {
     char *tmp = xasprintf("%s.tmp", dir);
     enum clime_err err = clime_folder_remove(tmp, e);
     if (!err) err = clime_make_dirs(tmp, e);
-    if (!err) err = clime_weights_export(tmp, c, l, dt, flat, 0, e);
+    if (!err) err = clime_weights_export(tmp, c, l, from, 0, e);
     for (size_t i = 0; !err && i < CLIME_COUNT(side_files); i++) err = copy_file(source_dir, tmp, side_files[i], e);
     if (!err) err = clime_folder_publish(tmp, dir, e);
     free(tmp);

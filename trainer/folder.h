@@ -10,7 +10,7 @@ enum clime_err clime_make_dirs(const char *path, struct clime_error *e);
 /* Writes dir (made if missing): safetensors, config.json, and from source_dir the tokenizer's files, generation_config
  * and chat template, byte for byte. Complete or absent: written to dir.tmp, synced, renamed over. */
 enum clime_err clime_folder_write(const char *dir, const char *source_dir, const struct clime_config *c,
-                                  const struct clime_layout *l, enum clime_dtype dt, const void *flat,
+                                  const struct clime_layout *l, const struct clime_weights_source *from,
                                   struct clime_error *e);
 
 /* For whole folders that must appear at once: removes what path holds (a folder of plain files), and renames a

@@ -135,7 +135,8 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
     clime_layout_make(&c, &lay);
     flat = xaligned(64, (size_t)lay.n * clime_dtype_bytes(c.dtype));
     clime_weights_init(&lay, c.dtype, flat, (float)o->std, (uint64_t)o->seed);
-    err = clime_folder_write(dir, tokenizer, &c, &lay, c.dtype, flat, e);
+    struct clime_weights_source from = clime_weights_in_host(c.dtype, flat);
+    err = clime_folder_write(dir, tokenizer, &c, &lay, &from, e);
     if (!err)
         printf("%s: %s, %.2f M parameters, vocabulary %d, %s\n", dir, c.architecture,
                (double)clime_config_params(&c) / 1e6, c.V, c.dtype == CLIME_F32 ? "fp32" : "bf16");

@@ -115,7 +115,6 @@ void clime_learner_close(struct clime_learner *l) {
     if (l->model) clime_optimizer_close(&l->optimizer, l->model);
     clime_train_close(l->train);
     clime_model_close(l->model);
-    free(l->h_weights);
     free(l);
 }
 
@@ -240,7 +239,6 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     err = l->model->ops->sync(l->model->dev, e);
     if (err) goto done;
     out->optimizer_us = clime_now_us() - t0;
-    l->h_weights_valid = false;
     fill_stats(&sums, &corrected, in->n, out);
 done:
     clime_micro_free(&mb);
@@ -272,25 +270,26 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_st
 
 /* ---- weights out ---- */
 
-const void *clime_learner_weights(struct clime_learner *l) {
-    size_t bytes = (size_t)l->model->layout.n * clime_dtype_bytes(clime_dev_info(l->model->dev)->dt);
-    if (!l->h_weights) l->h_weights = xaligned(64, bytes);
-    if (!l->h_weights_valid) clime_model_get(l->model, l->h_weights);
-    l->h_weights_valid = true;
-    return l->h_weights;
-}
-
+/* From device to device; the policy's work is done (clime_learner_step waits), and must not go on before the copy's. */
 enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e) {
     CHECK(l->ref_model);
     l->ref_step = l->step;
-    return clime_model_set(l->ref_model, clime_learner_weights(l), e);
+    enum clime_err err = clime_model_copy(l->ref_model, l->model->flat, e);
+    return err ? err : l->ref_model->ops->sync(l->ref_model->dev, e);
 }
 
-void clime_learner_sha256(struct clime_learner *l, char hex[65]) {
-    clime_weights_sha256(&l->model->layout, clime_dev_info(l->model->dev)->dt, clime_learner_weights(l), hex);
+enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e) {
+    struct clime_model_pieces p;
+    clime_model_pieces_open(&p, l->model, l->model->dev);
+    enum clime_err err = clime_weights_sha256_of(&l->model->layout, &p.from, hex, e);
+    clime_model_pieces_close(&p);
+    return err;
 }
 
 enum clime_err clime_learner_export(struct clime_learner *l, const char *dir, struct clime_error *e) {
-    return clime_folder_write(dir, l->opts.hf_checkpoint, &l->model->cfg, &l->model->layout,
-                              clime_dev_info(l->model->dev)->dt, clime_learner_weights(l), e);
+    struct clime_model_pieces p;
+    clime_model_pieces_open(&p, l->model, l->model->dev);
+    enum clime_err err = clime_folder_write(dir, l->opts.hf_checkpoint, &l->model->cfg, &l->model->layout, &p.from, e);
+    clime_model_pieces_close(&p);
+    return err;
 }

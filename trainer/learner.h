@@ -4,7 +4,7 @@
  *   clime_learner_estimate(samples)           -> advantages, once a rollout, recorded in the ledger before its steps
  *   packing = clime_pack_make(samples)        recorded too (trainer/pack.h)
  *   clime_learner_step(samples, packing)      -> statistics
- *   clime_learner_weights / _sha256           -> what is pushed to the servers
+ *   clime_learner_model                       -> whose weights are pushed to the servers
  *   clime_learner_save / _load                -> checkpoints that resume exactly
  * A step is a function of (weights, moments, reference, samples, estimates, packing, options) alone: the same bits in
  * every run.
@@ -136,10 +136,8 @@ struct clime_step_input {
 enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
                                   struct clime_step_stats *out, struct clime_error *e);
 
-/* The current weights in the layout's order and the model's type, in host memory [layout.n], valid until the next
- * step; and their SHA-256 (hex). */
-const void *clime_learner_weights(struct clime_learner *l);
-void clime_learner_sha256(struct clime_learner *l, char hex[65]);
+/* SHA-256 of the current weights (hex). */
+enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e);
 const struct clime_model *clime_learner_model(const struct clime_learner *l);
 
 /* The reference model becomes the current policy (--ref-update-interval). Only where there is one. */

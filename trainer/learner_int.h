@@ -18,8 +18,6 @@ struct clime_learner {
     struct clime_critic *critic; /* NULL when the estimator needs none */
     int64_t ref_step;            /* optimizer steps of the weights in the reference model; 0 = as it was loaded */
     size_t max_rows;             /* of a micro-batch */
-    void *h_weights;             /* host copy of the weights, NULL until asked for */
-    bool h_weights_valid;
 };
 
 /* Log-probabilities of the stream's tokens under the weights of t, by forward passes packed by p, into out[s->n]. */

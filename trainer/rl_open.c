@@ -352,7 +352,7 @@ void clime_rl_close(struct clime_rl *rl) {
     free(rl->checkpoint_dir);
     free(rl->hf_dir);
     free(rl->tensorboard_dir);
-    free(rl->kept);
+    free(rl->h_weights);
     clime_rl_options_free(&rl->o);
     if (rl->lock_fd >= 0) close(rl->lock_fd);
 }

@@ -35,8 +35,8 @@ struct clime_rl {
     bool offloaded;          /* the servers' KV memory is released, until the next publish */
     int64_t regenerated;     /* tokens, by --replay-generate */
     int64_t published;       /* version the fleet serves, -1 = none */
-    void *kept;       /* --async: those weights, in host memory; a server that restarts during a step gets them */
-    int64_t exported; /* version that --save-hf was written of last, -1 = none */
+    void *h_weights;         /* those weights in host memory, for pushes over HTTP; NULL until one was wanted */
+    int64_t exported;        /* version that --save-hf was written of last, -1 = none */
 
     struct clime_ledger *ledger;
     struct clime_tokenizer *tokenizer;

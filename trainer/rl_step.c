@@ -213,12 +213,18 @@ enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *
     return clime_rl_record_end(rl, e);
 }
 
-static const void *host_weights(void *arg) {
-    return clime_learner_weights(arg);
+/* What goes to servers by HTTP is read by a thread for each of them at once, and a device's context belongs to one
+ * thread: so this, and nothing else, is a copy of all weights in host memory. */
+static const void *copy_weights(void *arg) {
+    struct clime_rl *rl = arg;
+    const struct clime_model *m = clime_learner_model(rl->learner);
+    if (!rl->h_weights) rl->h_weights = xaligned(64, clime_model_bytes(m));
+    clime_model_get(m, rl->h_weights);
+    return rl->h_weights;
 }
 
-static const void *kept_weights(void *arg) {
-    return arg;
+static const void *copied_weights(void *arg) {
+    return ((struct clime_rl *)arg)->h_weights;
 }
 
 enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_error *e) {
@@ -232,14 +238,12 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
     struct clime_push push = {.version = rl->step,
                               .model = clime_learner_model(rl->learner),
                               .timeout_us = PUSH_TIMEOUT_US,
-                              .host = host_weights,
-                              .arg = rl->learner};
+                              .host = copy_weights,
+                              .arg = rl};
     int64_t t0 = clime_now_us();
-    if (rl->o.async) {
-        rl->kept = xrealloc(rl->kept, clime_model_bytes(push.model));
-        memcpy(rl->kept, clime_learner_weights(rl->learner), clime_model_bytes(push.model));
-        push.host = kept_weights;
-        push.arg = rl->kept;
+    if (rl->o.async) { /* a server that restarts while the next step runs gets these */
+        copy_weights(rl);
+        push.host = copied_weights;
     }
     clime_progress_live(&rl->progress, "weights of step %" PRId64 " go to the servers", rl->step);
     enum clime_err rc = clime_fleet_publish(rl->fleet, &push, e);
