@@ -33,6 +33,9 @@ static enum clime_err hash_file(const char *path, char hex[65], struct clime_err
     return CLIME_OK;
 }
 
+/* A size among the members that came later; 0 where the library does not have it. */
+#define LATER(p, m) ((p)->bytes >= offsetof(struct clime_plugin, m) + sizeof(p)->m ? (p)->m : 0)
+
 static enum clime_err check_sizes(const struct clime_plugin *p, const char *path, struct clime_error *e) {
     const struct {
         const char *name;
@@ -42,9 +45,10 @@ static enum clime_err check_sizes(const struct clime_plugin *p, const char *path
         {"clime_plugin_sample", p->sample_bytes, sizeof(struct clime_plugin_sample)},
         {"clime_plugin_rollout", p->rollout_bytes, sizeof(struct clime_plugin_rollout)},
         {"clime_plugin_loss", p->loss_bytes, sizeof(struct clime_plugin_loss)},
-        {"clime_plugin_question",
-         p->bytes >= offsetof(struct clime_plugin, question_bytes) + sizeof p->question_bytes ? p->question_bytes : 0,
-         sizeof(struct clime_plugin_question)},
+        {"clime_plugin_question", LATER(p, question_bytes), sizeof(struct clime_plugin_question)},
+        {"clime_plugin_task", LATER(p, task_bytes), sizeof(struct clime_plugin_task)},
+        {"clime_plugin_calls", LATER(p, calls_bytes), sizeof(struct clime_plugin_calls)},
+        {"clime_plugin_turn", LATER(p, turn_bytes), sizeof(struct clime_plugin_turn)},
     };
     if (p->abi != CLIME_PLUGIN_ABI)
         return clime_fail(e, CLIME_ERR_INPUT, "%s was made for plugin ABI %u, this program has %d", path, p->abi,
@@ -63,11 +67,12 @@ static bool has(const struct clime_plugin *p, enum clime_hook_kind kind) {
            : kind == CLIME_HOOK_ADVANTAGES ? p->advantages != NULL
            : kind == CLIME_HOOK_LOSS       ? p->loss != NULL
            : kind == CLIME_HOOK_FILTER     ? p->filter != NULL
-                                           : p->reward != NULL;
+           : kind == CLIME_HOOK_REWARD     ? p->reward != NULL
+                                           : p->generate != NULL;
 }
 
 static enum clime_err load(struct clime_hook *h, enum clime_hook_kind kind, struct clime_error *e) {
-    static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss", "filter", "reward"};
+    static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss", "filter", "reward", "generate"};
     char *real = realpath(h->path, NULL); /* a name without a slash would be looked for in the system's folders */
     if (!real) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", h->path, strerror(errno));
     enum clime_err rc = hash_file(real, h->sha256, e);
@@ -102,7 +107,7 @@ enum clime_err clime_hook_open(const char *path, enum clime_hook_kind kind, stru
 
 void clime_hook_close(struct clime_hook *h) {
     if (!h) return;
-    if (h->handle) dlclose(h->handle);
+    if (h->handle && !h->busy) dlclose(h->handle);
     free(h->path);
     free(h);
 }
@@ -120,7 +125,7 @@ static struct clime_plugin_sample view_of(const struct clime_sample *s) {
                                         .logp = s->logp,
                                         .response = s->response,
                                         .label = s->label,
-                                        .metadata = s->metadata,
+                                        .metadata = s->own_metadata ? s->own_metadata : s->metadata,
                                         .reward_json = s->reward_json,
                                         .reward = s->reward,
                                         .truncated = s->status == CLIME_SAMPLE_TRUNCATED};

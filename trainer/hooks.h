@@ -1,7 +1,7 @@
 /* Shared libraries of the user (trainer/plugin.h): loading, checking, calling. The only user of dlopen.
  *
  * Opened by the loop before the learner, closed after it; called by the learner on the main thread, `reward` by the
- * rewarder's workers. A failing function
+ * rewarder's workers, `generate` by trainer/env/hook.c on threads of its own. A failing function on the main thread
  * ends the run with its words: its result would decide the weights.
  */
 #ifndef CLIME_TRAINER_HOOKS_H
@@ -18,6 +18,7 @@ enum clime_hook_kind {
     CLIME_HOOK_LOSS,
     CLIME_HOOK_FILTER,
     CLIME_HOOK_REWARD,
+    CLIME_HOOK_GENERATE,
     CLIME_HOOKS
 };
 
@@ -26,6 +27,7 @@ struct clime_hook {
     struct clime_plugin plugin; /* members that the library does not know are NULL */
     char *path;
     char sha256[65]; /* of the file */
+    bool busy;       /* a thread is in its code and will not come back: it stays loaded */
 };
 
 /* Loads path, whose member of this kind must be there. CLIME_ERR_INPUT with the reason: no library, another ABI. */

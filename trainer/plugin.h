@@ -8,9 +8,9 @@
  *   const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .name = "mine", .advantages = my_advantages};
  *
  * and each option that names the library uses the member that belongs to it. The functions are called on the trainer's
- * main thread, one at a time; with --async `filter` on another one, while the others may run; `reward` on threads of
- * its own. To keep what clime promises (the same bits in every run, and again after a crash) they must depend on
- * nothing but their arguments. What they are given is borrowed for the length of the call.
+ * main thread, one at a time; with --async `filter` on another one, while the others may run; `reward` and `generate`
+ * on threads of their own, several at a time. To keep what clime promises (the same bits in every run, and again after
+ * a crash) they must depend on nothing but their arguments. What they are given is borrowed for the length of the call.
  *
  * A function returns 0, or anything else after writing the reason into `error`: the run stops and says it.
  *
@@ -81,6 +81,74 @@ struct clime_plugin_question {
     uint64_t seed;                                    /* of the sample */
 };
 
+/* ---- samples made by the library: --custom-generate-function-path (docs/environments.md) ---- */
+
+/* One answer of the policy. Valid until the session's next `generate`. */
+struct clime_plugin_turn {
+    int32_t number;    /* in the session, from 0 */
+    int32_t n_context; /* tokens before it */
+    int32_t n;
+    const int32_t *ids; /* [n] what was sampled; the token that ended it is the last */
+    const float *logp;  /* [n] the server's */
+    const char *text;   /* decoded, without the token that ends a turn */
+    int32_t truncated;  /* 1 = it ended by a limit of tokens, 0 = by a stop token or string */
+};
+
+enum clime_plugin_outcome { /* what a call returns; `why` says more */
+                            CLIME_PLUGIN_OK,
+                            CLIME_PLUGIN_LIMIT,  /* the session has had its turns or tokens: the policy's doing */
+                            CLIME_PLUGIN_BAD,    /* an argument is wrong */
+                            CLIME_PLUGIN_FAILED, /* the policy gave no answer */
+                            CLIME_PLUGIN_OVER    /* the task is over: return, whatever you return is not looked at */
+};
+
+/* What `generate` may do, with its task's session as the first argument, from the thread that it was called on. What
+ * the policy sampled is kept by clime, with the log-probabilities and versions of the server; everything else in a
+ * context is the library's and has mask 0. */
+struct clime_plugin_calls {
+    /* The next answer, after the newest turn and what was appended since; or, with ids not NULL, after exactly these
+     * ids: they go on from the turn whose tokens they begin with, and others are a branch that changes nothing that is
+     * there. max_new 0: as many as the session has left. Sampling parameters are the run's; a library may lower the
+     * number of tokens and add up to 16 stop strings. */
+    int (*generate)(void *session, const int32_t *ids, int32_t n_ids, int32_t max_new, const char *const *stop,
+                    int32_t n_stop, const struct clime_plugin_turn **out);
+    /* Tokens, or text to be tokenised, after the newest turn: an observation. Part of the sample once an answer follows
+     * it. */
+    int (*append)(void *session, const int32_t *ids, int32_t n);
+    int (*append_text)(void *session, const char *text);
+    /* The policy's tokenizer; what it sets is valid until its next call. */
+    int (*tokenize)(void *session, const char *text, const int32_t **ids, int32_t *n);
+    int (*detokenize)(void *session, const int32_t *ids, int32_t n, const char **text);
+    /* The sample's reward; an object for --reward-key. Without either the run's --rm-type judges the response. */
+    int (*set_reward)(void *session, double reward);
+    int (*set_reward_json)(void *session, const char *object);
+    /* JSON object that takes the place of the prompt's metadata, for rewards and functions of this header. */
+    int (*set_metadata)(void *session, const char *object);
+    /* The sample counts as one that ended by a limit; else its last answer decides that. */
+    int (*set_truncated)(void *session);
+    /* Why the last call of this session that did not return CLIME_PLUGIN_OK did not. */
+    const char *(*why)(void *session);
+};
+
+/* One sample to be made. Valid until `generate` returns. */
+struct clime_plugin_task {
+    void *session;
+    const struct clime_plugin_calls *calls;
+    int64_t rollout, group;
+    int32_t member;
+    int32_t evaluation;                        /* 1 = nothing is trained on it */
+    uint64_t seed;                             /* for the library's own randomness; the same after a restart */
+    int32_t n_ids;                             /* the prompt */
+    const int32_t *ids;                        /* [n_ids] */
+    const char *prompt;                        /* as text, after the chat template where the run applies one */
+    const char *input;                         /* JSON: the line's value under --input-key */
+    const char *label, *metadata;              /* JSON, or NULL */
+    double temperature, top_p;                 /* of the run */
+    int32_t top_k;                             /* -1 = off */
+    int32_t max_response_len, max_context_len; /* tokens after the first context; in all, 0 = no limit */
+    int32_t max_turns;                         /* 0 = no limit */
+};
+
 struct clime_plugin {
     uint32_t abi, bytes, sample_bytes, rollout_bytes, loss_bytes; /* CLIME_PLUGIN_HEAD */
     const char *name;
@@ -108,12 +176,21 @@ struct clime_plugin {
     int (*reward)(const struct clime_plugin_question *const *q, int32_t n, double *reward, char *error,
                   size_t error_bytes);
     uint32_t question_bytes; /* CLIME_PLUGIN_HEAD */
+
+    /* --custom-generate-function-path: makes one sample, by any number of turns with the policy: the path of the last
+     * one is what is trained on. Called on a thread of its own, many at a time. Failing is a state of this sample (its
+     * group is dropped and counted), never reward 0, and so is a function that makes no call for
+     * --environment-lease-timeout or is not done by --rollout-request-timeout: it cannot be stopped, but its calls say
+     * CLIME_PLUGIN_OVER from then on. */
+    int (*generate)(const struct clime_plugin_task *t, char *error, size_t error_bytes);
+    uint32_t task_bytes, calls_bytes, turn_bytes; /* CLIME_PLUGIN_HEAD */
 };
 
 #define CLIME_PLUGIN_HEAD                                                                                              \
     .abi = CLIME_PLUGIN_ABI, .bytes = sizeof(struct clime_plugin), .sample_bytes = sizeof(struct clime_plugin_sample), \
     .rollout_bytes = sizeof(struct clime_plugin_rollout), .loss_bytes = sizeof(struct clime_plugin_loss),              \
-    .question_bytes = sizeof(struct clime_plugin_question)
+    .question_bytes = sizeof(struct clime_plugin_question), .task_bytes = sizeof(struct clime_plugin_task),            \
+    .calls_bytes = sizeof(struct clime_plugin_calls), .turn_bytes = sizeof(struct clime_plugin_turn)
 
 extern const struct clime_plugin clime_plugin; /* yours */
 

@@ -60,15 +60,16 @@ static enum clime_err check_async(struct clime_rl_options *o, struct clime_error
 }
 
 static enum clime_err check_environment(const struct clime_rl_options *o, struct clime_error *e) {
+    const char *who = o->custom_generate ? "custom-generate-function-path" : "environment";
     if (!o->environment) return CLIME_OK;
     if (!o->sampling.max_context_len)
-        return clime_fail(e, CLIME_ERR_INPUT, "--environment needs --rollout-max-context-len: the longest session");
+        return clime_fail(e, CLIME_ERR_INPUT, "--%s needs --rollout-max-context-len: the longest session", who);
     if (o->group_rm)
         return clime_fail(e, CLIME_ERR_INPUT,
-                          "--group-rm cannot be honoured with --environment: each session is rewarded by itself");
+                          "--group-rm cannot be honoured with --%s: each session is rewarded by itself", who);
     if (o->fully_async)
         return clime_fail(e, CLIME_ERR_INPUT,
-                          "--fully-async cannot be honoured with --environment: a session's turns are of one version");
+                          "--fully-async cannot be honoured with --%s: a session's turns are of one version", who);
     return CLIME_OK;
 }
 
@@ -87,9 +88,9 @@ enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct
 static enum clime_err check_halves(const struct clime_rl_options *o, struct clime_error *e) {
     if (o->replay_generate && !o->replay) return clime_fail(e, CLIME_ERR_INPUT, "--replay-generate needs --replay");
     if (o->replay_generate && o->environment)
-        return clime_fail(
-            e, CLIME_ERR_INPUT,
-            "--replay-generate cannot be honoured with --environment: what it would say is not in the record");
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--replay-generate cannot be honoured with --%s: what it would say is not in the record",
+                          o->custom_generate ? "custom-generate-function-path" : "environment");
     if (o->train_only && !o->load_rollouts)
         return clime_fail(e, CLIME_ERR_INPUT, "--debug-train-only needs --load-debug-rollout-data");
     if (o->load_rollouts && (o->rollout_only || o->replay || o->async || o->partial_rollout || o->colocate))

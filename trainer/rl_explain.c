@@ -112,9 +112,13 @@ static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out
 }
 
 /* Which groups make a rollout, and which weights sample it. */
-static void explain_sampling(const struct clime_rl_options *o, struct clime_buf *out) {
+static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
+    const struct clime_rl_options *o = &rl->o;
     bool more = o->over_sampling_batch_size > 1;
     clime_buf_adds(out, "rollouts\n");
+    if (rl->hooks[CLIME_HOOK_GENERATE])
+        clime_buf_printf(out, "  each sample is made by `generate` of %s (%s)\n", rl->hooks[CLIME_HOOK_GENERATE]->path,
+                         rl->hooks[CLIME_HOOK_GENERATE]->plugin.name);
     if (more)
         clime_buf_printf(
             out, "  groups are submitted %" PRId64 " at a time; those that make the rollout are the first %s\n",
@@ -183,6 +187,8 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
          "one version, so rho is 1 in every token"},
         {l->mask_offpolicy && !o->partial_rollout,
          "--mask-offpolicy-in-partial-rollout: groups of one rollout have one version"},
+        {o->custom_generate && (o->environment_port || o->environment_api_key),
+         "--environment-port, --environment-api-key: a generate hook needs no interface"},
         {strcmp(o->buffer_filter, "pop_first") && !o->partial_rollout,
          "--buffer-filter-path: no groups are left over without --partial-rollout"},
     };
@@ -192,7 +198,7 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
 
 void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
     explain_run(rl, out);
-    explain_sampling(&rl->o, out);
+    explain_sampling(rl, out);
     explain_loss(&rl->o, out);
     clime_buf_adds(out, "memory plan\n");
     clime_learner_describe(rl->learner, out);

@@ -115,8 +115,6 @@ static const struct inert rows[] = {
      "Python cannot be called; what slime has beside its default is --fully-async and clime-train sft"},
     {"data-source-path", false, "slime.rollout.data_source.RolloutDataSourceWithBuffer",
      "prompts come from --prompt-data, left-over groups from the ledger"},
-    {"custom-generate-function-path", false, "",
-     "Python cannot be called; a program in any language takes its place with --environment"},
     {"custom-pg-loss-reducer-function-path", false, "",
      "a constant divisor is --loss-token-divisor, another loss --custom-loss-function-path"},
     {"rollout-sample-hook-path", false, "", HOOK},

@@ -194,13 +194,14 @@ static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
         [CLIME_HOOK_FILTER] = {clime_filter_is_library(o->dynamic_sampling_filter) ? o->dynamic_sampling_filter : NULL,
                                "dynamic-sampling-filter-sha256", &o->filter_hook},
         [CLIME_HOOK_REWARD] = {o->custom_rm, "custom-rm-sha256", &o->reward_hook},
+        [CLIME_HOOK_GENERATE] = {o->custom_generate, "custom-generate-function-sha256", NULL},
     };
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < (int)CLIME_COUNT(rows) && !rc; i++) {
-        if (!rows[i].path || (o->evaluate && i != CLIME_HOOK_REWARD)) continue;
+        if (!rows[i].path || (o->evaluate && i != CLIME_HOOK_REWARD && i != CLIME_HOOK_GENERATE)) continue;
         rc = clime_hook_open(rows[i].path, (enum clime_hook_kind)i, &rl->hooks[i], e);
         if (rc) break;
-        *rows[i].use = rl->hooks[i];
+        if (rows[i].use) *rows[i].use = rl->hooks[i];
         clime_rl_options_decide(o, rows[i].name, rl->hooks[i]->sha256);
     }
     return rc;
@@ -299,7 +300,8 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
 
 static enum clime_err open_environments(struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *r = &rl->o;
-    struct clime_environments_options o = {.host = r->environment_host,
+    struct clime_environments_options o = {.hook = rl->hooks[CLIME_HOOK_GENERATE],
+                                           .host = r->environment_host,
                                            .port = (int)r->environment_port,
                                            .api_key = r->environment_api_key,
                                            .tok = rl->tokenizer,

@@ -137,6 +137,9 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
         {"rollout-stop-token-ids", L, &o->sampling.stop_token_ids, NULL, "ID", "stop tokens beside the model's own"},
         {"rollout-skip-special-tokens", B, &o->sampling.skip_special_tokens, NULL, NULL,
          "leave special tokens out of the text that is graded and stored"},
+        {"custom-generate-function-path", S, &o->custom_generate, NULL, "FILE",
+         "a shared library (trainer/plugin.h) whose `generate` makes each sample, with any number of turns; the limits "
+         "--environment-max-turns and --environment-lease-timeout are its too"},
         {"environment", B, &o->environment, NULL, NULL,
          "samples are made by environments, programs that lease tasks at the trainer's HTTP interface and talk to the "
          "policy through it (openapi/trainer.yaml)"},
@@ -610,7 +613,12 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     if ((rc = clime_options_parse(table, n, argc, argv, NULL, 0, o->evaluate ? eval_usage : rl_usage, e)) ||
         (rc = clime_rl_inert_check(o, e)))
         goto done;
-    if (o->environment_command) o->environment = true;
+    if (o->custom_generate && (o->environment || o->environment_command)) {
+        rc = clime_fail(e, CLIME_ERR_INPUT,
+                        "give one of --custom-generate-function-path and --environment: each makes every sample");
+        goto done;
+    }
+    if (o->environment_command || o->custom_generate) o->environment = true;
     rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
     if (!rc && !o->evaluate) rc = derive_batch(o, e);
     if (!rc && !o->evaluate) rc = clime_rl_check_staleness(o, e);

@@ -246,7 +246,7 @@ static struct clime_reward_request question_of(const struct clime_request *r) {
                                          .prompt = clime_str_of(r->prompt),
                                          .response = clime_str_of(s->response),
                                          .label = clime_str_of(s->label),
-                                         .metadata = clime_str_of(s->metadata),
+                                         .metadata = clime_str_of(s->own_metadata ? s->own_metadata : s->metadata),
                                          .label_is_json = true,
                                          .seed = s->seed};
 }

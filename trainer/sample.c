@@ -18,6 +18,7 @@ static void free_result(struct clime_sample *s) {
     free(s->mask);
     free(s->versions);
     free(s->response);
+    free(s->own_metadata);
     free(s->finish);
     free(s->reward_json);
     free(s->error);

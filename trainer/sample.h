@@ -41,12 +41,13 @@ struct clime_sample {
     int32_t n_versions;
     bool mixed_kv; /* some token's context holds KV kept over an update: left out of the gap */
 
-    float temperature; /* of the sampling; 1 when greedy */
-    char *response;    /* decoded text, owned */
-    char *label;       /* JSON value text or NULL, owned */
-    char *metadata;    /* JSON object text or NULL, owned */
-    char *finish;      /* finish_reason JSON, owned */
-    double reward;     /* valid when has_reward */
+    float temperature;  /* of the sampling; 1 when greedy */
+    char *response;     /* decoded text, owned */
+    char *label;        /* JSON value text or NULL, owned */
+    char *metadata;     /* JSON object text or NULL, owned */
+    char *own_metadata; /* what an environment or generate hook says instead: JSON object or NULL, owned */
+    char *finish;       /* finish_reason JSON, owned */
+    double reward;      /* valid when has_reward */
     bool has_reward;
     char *reward_json;              /* the whole object of a reward that is one, else NULL, owned */
     char *error;                    /* why FAILED, owned */

@@ -352,6 +352,46 @@ def test_the_calculator_in_c_trains_to_the_same_weights(d, python_sha):
     assert check_calculator(d, "c", 80) == python_sha
 
 
+def hook(d):
+    """examples/custom_generate.c, compiled."""
+    out = d / "custom_generate.so"
+    subprocess.run(["cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-O2", "-I", ROOT, "-o", out,
+                    ROOT / "examples/custom_generate.c"], check=True, timeout=LIMIT)  # fmt: skip
+    return out
+
+
+def hook_run(d, name, library, rollouts, *more, **change):
+    options = {"num_rollout": rollouts, "rollout_batch_size": 8, "n_samples_per_prompt": 8, "lr_decay_style": "linear",
+               "min_lr": 5e-5, "adam_beta2": 0.98, **change}  # fmt: skip
+    with open(d / f"{name}.log", "a") as log:
+        return subprocess.Popen(words(d, name, "--custom-generate-function-path", str(library), *more, **options),
+                                stdout=log, stderr=log)  # fmt: skip
+
+
+def test_the_calculator_as_a_generate_hook_trains_to_the_same_weights(d, python_sha):
+    """The same turns from a shared library, without HTTP."""
+    p = hook_run(d, "hook", hook(d), 80)
+    assert p.wait(4 * LIMIT) == 0, (d / "hook.log").read_text()[-3000:]
+    assert check_calculator(d, "hook", 80) == python_sha
+
+
+def test_kills_change_nothing_for_a_hook(d):
+    library = hook(d)
+    assert hook_run(d, "hook-calm", library, 4).wait(LIMIT) == 0
+    rng = random.Random(7)
+    p = hook_run(d, "hook-killed", library, 4)
+    for _ in range(5):
+        try:
+            p.wait(rng.uniform(0.2, 0.9))
+            break
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
+            p = hook_run(d, "hook-killed", library, 4)
+    assert p.wait(2 * LIMIT) == 0, (d / "hook-killed.log").read_text()[-3000:]
+    assert final(d, "hook-killed")[1] == final(d, "hook-calm")[1]
+
+
 def test_kills_change_nothing(d):
     """Trainer and environments are killed at random moments; the run ends with the same weights."""
     subprocess.run(["cc", "-O1", "-o", d / "calculator", ROOT / "examples/environments/calculator.c", "-lcurl", "-lcjson"],

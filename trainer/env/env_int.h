@@ -4,26 +4,46 @@
 
 #include <pthread.h>
 
+#include "common/arena.h"
 #include "trainer/env/environments.h"
 #include "trainer/env/session.h"
 
-enum clime_call_kind { CLIME_CALL_CHAT, CLIME_CALL_GENERATE };
+#define CLIME_ENV_MAX_STOP 16
 
-/* One turn that an environment asks for. On the HTTP worker's stack until done. */
-struct clime_env_call {
-    enum clime_call_kind kind;
-    struct clime_str body; /* the request's, valid until done */
-    /* out */
-    bool done, stream; /* stream: reply is events */
-    struct clime_buf reply;
-    struct clime_error error; /* code CLIME_OK: the reply */
+/* What is asked of the policy in one turn; nothing in it is owned. */
+struct clime_env_ask {
+    bool chat;                        /* by messages */
+    struct clime_str messages, tools; /* raw JSON; tools may be absent (ptr NULL) */
+    bool has_ids;                     /* ids are the whole context; else they come after the newest turn */
+    const int32_t *ids;               /* [n_ids] */
+    size_t n_ids;
+    struct clime_str text; /* what comes after the newest turn and ids; ptr NULL = nothing */
+    int64_t max_new;       /* -1 = the run's limit */
+    const char *stop[CLIME_ENV_MAX_STOP];
+    int n_stop;
 };
+
+/* One turn that an environment asks for. On the stack of its thread until done. */
+struct clime_env_call {
+    const struct clime_env_ask *ask; /* valid until done */
+    /* out */
+    bool done;
+    struct clime_error error;    /* code CLIME_OK: what follows is there */
+    struct clime_sample *answer; /* the context as prompt, the policy's tokens as response */
+    struct clime_buf text;       /* the answer without the token that ends a turn */
+    int turn;                    /* its number in the session */
+    int64_t version;
+    char rid[112];
+};
+void clime_env_call_free(struct clime_env_call *c); /* what it owns; it may be used again */
 
 /* What an environment says at the end of a task. */
 struct clime_env_result {
     bool has_reward; /* else the run's own reward judges the response */
     struct clime_reward reward;
-    char *error; /* owned; NULL = none */
+    char *error;    /* owned; NULL = none */
+    char *metadata; /* JSON object, owned; NULL = the prompt's stays */
+    bool truncated; /* the sample counts as one that ended by a limit */
 };
 void clime_env_result_free(struct clime_env_result *r);
 
@@ -58,6 +78,13 @@ struct clime_environments {
     pthread_cond_t answered;     /* a call is done */
     struct clime_task *tasks;    /* in the order in which they were offered */
     uint64_t next_lease, secret; /* of lease ids */
+    /* with a generate hook */
+    pthread_cond_t hook_left; /* a hook's thread has ended, or is outside of our functions */
+    int n_hooks;              /* threads of it */
+    int n_lost;               /* of which the task is over */
+    int n_inside;             /* that are in one of our functions */
+    bool closing;             /* their calls are refused */
+    bool gone;                /* what they could be given is freed: they end without a word */
 };
 
 /* environments.c, for the handlers (HTTP workers): */
@@ -74,9 +101,27 @@ enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id,
 /* Takes *r over when it returns CLIME_OK. */
 enum clime_err clime_env_result(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
                                 struct clime_error *e);
+/* The same under the lock. CLIME_ERR_NOT_FOUND: the lease is over. */
+enum clime_err clime_env_result_locked(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
+                                       struct clime_error *e);
 enum clime_err clime_env_renew(struct clime_environments *v, struct clime_str id, struct clime_error *e);
 
-/* turn.c: computes one turn of the task for the call and fills its reply or error. The owner's thread, without the
+/* body.c: an HTTP body to what it asks for, the answer to a reply. */
+struct clime_env_body {
+    struct clime_env_ask ask; /* points into what follows and into the request's body */
+    bool stream;              /* the reply is events */
+    struct clime_arena arena;
+    struct clime_ids ids;
+};
+enum clime_err clime_env_body_read(struct clime_str body, bool chat, struct clime_env_body *b, struct clime_error *e);
+void clime_env_body_reply(const struct clime_env_body *b, const struct clime_env_call *c, struct clime_buf *out);
+void clime_env_body_free(struct clime_env_body *b);
+
+/* hook.c: begins a thread for the task that acts with it as the library's `generate` says; false: no thread is to be
+ * had now. Under the lock, the task is leased. The thread ends with a result, or without one when the lease is over. */
+bool clime_env_hook_start(struct clime_environments *v, const struct clime_task *t);
+
+/* turn.c: computes one turn of the task for the call and fills its answer or error. The owner's thread, without the
  * lock. */
 void clime_env_turn(struct clime_environments *v, struct clime_task *t, struct clime_env_call *call,
                     clime_turn_fn *turn, void *arg);

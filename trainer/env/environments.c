@@ -16,10 +16,13 @@
 #include "common/log.h"
 #include "trainer/env/env_int.h"
 #include "trainer/folder.h"
+#include "trainer/hooks.h"
 
 #define CHECK_US 200000 /* how often an idle owner looks at deadlines and stop flags */
 #define HTTP_THREADS 64
 #define MAX_BODY ((size_t)64 << 20)
+#define MAX_LOST 64           /* threads of a hook whose tasks are over, before no more are started */
+#define HOOK_LEAVE_US 2000000 /* for a hook's threads to return at the end */
 
 /* ---- waiting ---- */
 
@@ -57,18 +60,26 @@ static void sample_failed(struct clime_sample *s, enum clime_err code, const cha
     clime_sample_fail(s, &e);
 }
 
+static const char *who(const struct clime_environments *v) {
+    return v->o.hook ? "generate hook: " : "environment: ";
+}
+
 /* The result of the environment to the sample. */
-static bool take_result(struct clime_task *t, struct clime_reward *reward) {
+static bool take_result(const struct clime_environments *v, struct clime_task *t, struct clime_reward *reward) {
     struct clime_sample *s = t->r->sample;
     if (t->result.error) {
-        sample_failed(s, CLIME_ERR_INTERNAL, "environment: ", t->result.error);
+        sample_failed(s, CLIME_ERR_INTERNAL, who(v), t->result.error);
         return false;
     }
     if (t->last_turn < 0) {
-        sample_failed(s, CLIME_ERR_INPUT, "environment: ", "it posted a result without a turn of the policy");
+        sample_failed(s, CLIME_ERR_INPUT, who(v), "it ended the task without a turn of the policy");
         return false;
     }
     clime_session_fill(t->session, t->last_turn, s);
+    if (t->result.truncated) s->status = CLIME_SAMPLE_TRUNCATED;
+    free(s->own_metadata);
+    s->own_metadata = t->result.metadata;
+    t->result.metadata = NULL;
     if (!t->result.has_reward) return false;
     *reward = t->result.reward;
     t->result.reward.object = NULL;
@@ -84,14 +95,21 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
         return true;
     }
     if (now >= t->r->deadline_us) {
-        sample_failed(s, CLIME_ERR_TIMEOUT, "no environment ",
-                      t->attempts ? "ended the task before its deadline" : "took the task before its deadline");
+        if (v->o.hook)
+            sample_failed(s, CLIME_ERR_TIMEOUT, who(v),
+                          t->attempts ? "it did not end the task before its deadline"
+                                      : "too many calls of it never returned: there is no thread for the task");
+        else
+            sample_failed(s, CLIME_ERR_TIMEOUT, "no environment ",
+                          t->attempts ? "ended the task before its deadline" : "took the task before its deadline");
         return true;
     }
     if (t->state == CLIME_TASK_LEASED && !t->call && now >= t->lease_until_us) {
-        LOG_WARN("environment: the lease %s of %s has expired", t->id, t->r->rid);
-        if (t->attempts >= v->o.max_attempts) {
-            sample_failed(s, CLIME_ERR_TIMEOUT, "environment: ", "every lease expired without a result");
+        LOG_WARN("%sthe lease %s of %s has expired", who(v), t->id, t->r->rid);
+        if (v->o.hook || t->attempts >= v->o.max_attempts) { /* the same function would do the same again */
+            sample_failed(s, CLIME_ERR_TIMEOUT, who(v),
+                          v->o.hook ? "it made no call for --environment-lease-timeout"
+                                    : "every lease expired without a result");
             return true;
         }
         session_reset(t);
@@ -100,6 +118,23 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
         pthread_cond_broadcast(&v->offered);
     }
     return false;
+}
+
+static void give_lease(struct clime_environments *v, struct clime_task *t) {
+    const uint64_t words[3] = {v->secret, v->next_lease++, (uint64_t)clime_wall_us()};
+    snprintf(t->id, sizeof t->id, "%016" PRIx64 "%016" PRIx64, clime_hash64(words, 3), clime_hash64(words, 2));
+    t->state = CLIME_TASK_LEASED;
+    t->attempts++;
+    t->lease_until_us = clime_now_us() + v->o.lease_us;
+}
+
+/* A task for the hook's function: a thread of its own, unless too many have not come back from theirs. */
+static void let_hook(struct clime_environments *v, struct clime_task *t) {
+    if (v->n_lost >= MAX_LOST) return;
+    give_lease(v, t);
+    if (clime_env_hook_start(v, t)) return;
+    t->state = CLIME_TASK_WAITING;
+    t->attempts--;
 }
 
 bool clime_environments_run(struct clime_environments *v, struct clime_request *r, clime_turn_fn *turn,
@@ -114,6 +149,7 @@ bool clime_environments_run(struct clime_environments *v, struct clime_request *
     *at = &t;
     pthread_cond_broadcast(&v->offered);
     while (!t.has_result && !given_up(v, &t, stopping(arg))) {
+        if (v->o.hook && t.state == CLIME_TASK_WAITING) let_hook(v, &t);
         if (!t.call) {
             wait_until(&t.changed, &v->lock, clime_now_us() + CHECK_US);
             continue;
@@ -130,8 +166,9 @@ bool clime_environments_run(struct clime_environments *v, struct clime_request *
     }
     for (at = &v->tasks; *at != &t;) at = &(*at)->next;
     *at = t.next;
+    if (v->o.hook && t.state == CLIME_TASK_LEASED && !t.has_result) v->n_lost++;
     pthread_mutex_unlock(&v->lock);
-    if (t.has_result) scored = take_result(&t, reward);
+    if (t.has_result) scored = take_result(v, &t, reward);
     clime_session_free(t.session);
     clime_tok_scratch_free(t.scratch);
     pthread_cond_destroy(&t.changed);
@@ -144,15 +181,14 @@ bool clime_environments_run(struct clime_environments *v, struct clime_request *
 void clime_env_result_free(struct clime_env_result *r) {
     clime_reward_free(&r->reward);
     free(r->error);
-    r->error = NULL;
+    free(r->metadata);
+    *r = (struct clime_env_result){0};
 }
 
-static void give_lease(struct clime_environments *v, struct clime_task *t) {
-    const uint64_t words[3] = {v->secret, v->next_lease++, (uint64_t)clime_wall_us()};
-    snprintf(t->id, sizeof t->id, "%016" PRIx64 "%016" PRIx64, clime_hash64(words, 3), clime_hash64(words, 2));
-    t->state = CLIME_TASK_LEASED;
-    t->attempts++;
-    t->lease_until_us = clime_now_us() + v->o.lease_us;
+void clime_env_call_free(struct clime_env_call *c) {
+    clime_sample_free(c->answer);
+    clime_buf_free(&c->text);
+    *c = (struct clime_env_call){0};
 }
 
 bool clime_env_lease(struct clime_environments *v, int64_t until_us, const struct clime_http_request *rq,
@@ -208,9 +244,8 @@ enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id,
     return e->code;
 }
 
-enum clime_err clime_env_result(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
-                                struct clime_error *e) {
-    pthread_mutex_lock(&v->lock);
+enum clime_err clime_env_result_locked(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
+                                       struct clime_error *e) {
     struct clime_task *t = find_locked(v, id, e);
     if (t && (t->call || t->has_result)) {
         clime_fail(e, CLIME_ERR_INPUT, t->call ? "the session has a call under way" : "the task has a result already");
@@ -222,6 +257,13 @@ enum clime_err clime_env_result(struct clime_environments *v, struct clime_str i
         *r = (struct clime_env_result){0};
         pthread_cond_broadcast(&t->changed);
     }
+    return e->code;
+}
+
+enum clime_err clime_env_result(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
+                                struct clime_error *e) {
+    pthread_mutex_lock(&v->lock);
+    clime_env_result_locked(v, id, r, e);
     pthread_mutex_unlock(&v->lock);
     return e->code;
 }
@@ -247,10 +289,8 @@ static enum clime_err write_port(const char *run_dir, int port, struct clime_err
     return rc;
 }
 
-enum clime_err clime_environments_open(const struct clime_environments_options *o, struct clime_environments **out,
-                                       struct clime_error *e) {
-    struct clime_environments *v = xcalloc(1, sizeof *v);
-    const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
+static enum clime_err listen_at(struct clime_environments *v, struct clime_error *e) {
+    const struct clime_environments_options *o = &v->o;
     struct clime_http_options http = {.host = o->host,
                                       .port = o->port,
                                       .n_threads = HTTP_THREADS,
@@ -259,6 +299,20 @@ enum clime_err clime_environments_open(const struct clime_environments_options *
                                       .routes = clime_environment_routes,
                                       .context = v};
     char url[64];
+    enum clime_err rc = clime_http_server_start(&http, &v->http, e);
+    if (!rc) rc = write_port(o->run_dir, clime_http_server_port(v->http), e);
+    if (rc) return rc;
+    snprintf(url, sizeof url, "http://%s:%d", strcmp(o->host, "0.0.0.0") ? o->host : "127.0.0.1",
+             clime_http_server_port(v->http));
+    LOG_INFO("environments: tasks are leased at %s", url);
+    if (!o->command) return CLIME_OK;
+    return clime_env_commands_start(o->command, o->n_commands, url, o->api_key, o->run_dir, &v->commands, e);
+}
+
+enum clime_err clime_environments_open(const struct clime_environments_options *o, struct clime_environments **out,
+                                       struct clime_error *e) {
+    struct clime_environments *v = xcalloc(1, sizeof *v);
+    const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
     enum clime_err rc = CLIME_OK;
     *out = NULL;
     v->o = *o;
@@ -266,18 +320,11 @@ enum clime_err clime_environments_open(const struct clime_environments_options *
     pthread_mutex_init(&v->lock, NULL);
     cond_init(&v->offered);
     cond_init(&v->answered);
+    cond_init(&v->hook_left);
     v->renderer.tok = o->tok;
     v->has_template = clime_tokenizer_chat_template(o->tok, NULL) != NULL;
     if (v->has_template) rc = clime_renderer_open(o->tok, o->chat_template_kwargs, &v->renderer, e);
-    if (!rc) rc = clime_http_server_start(&http, &v->http, e);
-    if (!rc) rc = write_port(o->run_dir, clime_http_server_port(v->http), e);
-    if (!rc) {
-        snprintf(url, sizeof url, "http://%s:%d", strcmp(o->host, "0.0.0.0") ? o->host : "127.0.0.1",
-                 clime_http_server_port(v->http));
-        LOG_INFO("environments: tasks are leased at %s", url);
-        if (o->command)
-            rc = clime_env_commands_start(o->command, o->n_commands, url, o->api_key, o->run_dir, &v->commands, e);
-    }
+    if (!rc && !o->hook) rc = listen_at(v, e);
     if (rc)
         clime_environments_close(v);
     else
@@ -285,14 +332,33 @@ enum clime_err clime_environments_open(const struct clime_environments_options *
     return rc;
 }
 
+/* Waits for the hook's threads; false: some are in the library's code and stay there. */
+static bool hooks_left(struct clime_environments *v) {
+    int64_t until = clime_now_us() + HOOK_LEAVE_US;
+    pthread_mutex_lock(&v->lock);
+    v->closing = true;
+    while (v->n_inside) pthread_cond_wait(&v->hook_left, &v->lock);
+    while (v->n_hooks && clime_now_us() < until) wait_until(&v->hook_left, &v->lock, until);
+    int n = v->n_hooks;
+    v->gone = n > 0;
+    pthread_mutex_unlock(&v->lock);
+    if (n) LOG_WARN("generate hook: %d calls of it have not returned", n);
+    return n == 0;
+}
+
 void clime_environments_close(struct clime_environments *v) {
     if (!v) return;
     CHECK(!v->tasks);
     clime_env_commands_stop(v->commands);
     clime_http_server_stop(v->http);
+    if (!hooks_left(v)) { /* their threads may look at *v at any time */
+        v->o.hook->busy = true;
+        return;
+    }
     clime_renderer_close(&v->renderer);
     pthread_cond_destroy(&v->offered);
     pthread_cond_destroy(&v->answered);
+    pthread_cond_destroy(&v->hook_left);
     pthread_mutex_destroy(&v->lock);
     free(v);
 }

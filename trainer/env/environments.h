@@ -1,5 +1,6 @@
 /* Environments: programs in any language that act on tasks with the policy, over the trainer's HTTP interface
- * (openapi/trainer.yaml).
+ * (openapi/trainer.yaml); or a function of a shared library that does the same within the process (trainer/plugin.h,
+ * `generate`), a thread for each task, and then there is no HTTP.
  *
  * Nouns
  *   task     one sample of the run that an environment is to make: it leases it, talks to the policy through the
@@ -9,7 +10,8 @@
  *   session  the turns of a task, token-exact (trainer/env/session.h).
  *
  * Threads: a client thread (trainer/rollout_client.h) calls run and owns the task and its session until it returns;
- * HTTP workers only hand it turns and wait. One mutex guards the table of tasks; no turn is computed under it.
+ * HTTP workers and a hook's threads only hand it turns and wait. One mutex guards the table of tasks; no turn is
+ * computed under it.
  */
 #ifndef CLIME_TRAINER_ENV_ENVIRONMENTS_H
 #define CLIME_TRAINER_ENV_ENVIRONMENTS_H
@@ -19,7 +21,10 @@
 #include "trainer/reward/reward.h"
 #include "trainer/rollout_client.h"
 
+struct clime_hook;
+
 struct clime_environments_options {
+    struct clime_hook *hook; /* who acts instead of programs over HTTP; borrowed; NULL = none */
     const char *host;
     int port;                          /* 0 = any */
     const char *api_key;               /* NULL = none */

@@ -146,25 +146,34 @@ static void handle_result(struct clime_http_request *rq, void *context) {
         clime_http_reply_json(rq, 200, clime_str_of("{\"success\":true}"));
 }
 
-static void take_turn(struct clime_http_request *rq, struct clime_environments *v, enum clime_call_kind kind) {
-    struct clime_env_call call = {.kind = kind, .body = clime_http_body(rq)};
+static void take_turn(struct clime_http_request *rq, struct clime_environments *v, bool chat) {
+    struct clime_env_body body;
+    struct clime_env_call call = {.ask = &body.ask};
     struct clime_error e = {0};
-    clime_buf_init(&call.reply, (size_t)256 << 20);
-    if (clime_env_call(v, clime_http_param(rq), &call, &e))
+    struct clime_buf reply;
+    clime_buf_init(&reply, (size_t)256 << 20);
+    if (!clime_env_body_read(clime_http_body(rq), chat, &body, &e) &&
+        !clime_env_call(v, clime_http_param(rq), &call, &e)) {
+        clime_env_body_reply(&body, &call, &reply);
+        if (reply.full) clime_fail(&e, CLIME_ERR_LIMIT, "the reply is too long");
+    }
+    if (e.code)
         clime_http_reply_err(rq, &e);
-    else if (call.stream)
-        clime_http_reply(rq, 200, "text/event-stream", NULL, clime_buf_str(&call.reply));
+    else if (body.stream)
+        clime_http_reply(rq, 200, "text/event-stream", NULL, clime_buf_str(&reply));
     else
-        clime_http_reply_json(rq, 200, clime_buf_str(&call.reply));
-    clime_buf_free(&call.reply);
+        clime_http_reply_json(rq, 200, clime_buf_str(&reply));
+    clime_env_call_free(&call);
+    clime_env_body_free(&body);
+    clime_buf_free(&reply);
 }
 
 static void handle_chat(struct clime_http_request *rq, void *context) {
-    take_turn(rq, context, CLIME_CALL_CHAT);
+    take_turn(rq, context, true);
 }
 
 static void handle_generate(struct clime_http_request *rq, void *context) {
-    take_turn(rq, context, CLIME_CALL_GENERATE);
+    take_turn(rq, context, false);
 }
 
 static void handle_health(struct clime_http_request *rq, void *context) {

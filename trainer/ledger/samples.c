@@ -85,7 +85,8 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
         db, "UPDATE samples SET status = ?, lease_incarnation = NULL, lease_until_us = NULL, n_response = ?, ids = ?,"
             " logp = ?, teacher_logp = ?, mask = ?, versions = ?, mixed_kv = ?, temperature = ?, response = ?, finish "
             "= ?, reward = ?,"
-            " reward_json = ?, error = ?, device = ?, submit_us = ?, done_us = ?, cached_tokens = ?"
+            " reward_json = ?, error = ?, device = ?, submit_us = ?, done_us = ?, cached_tokens = ?,"
+            " metadata = ?"
             " WHERE id = ? AND lease_incarnation = ? AND attempt = ?");
     clime_db_text(q, clime_sample_status_name(s->status));
     clime_db_int(q, s->n_response);
@@ -111,6 +112,7 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
     clime_db_int(q, s->t_submit_us);
     clime_db_int(q, s->t_done_us);
     clime_db_int(q, s->cached_tokens);
+    clime_db_text(q, s->own_metadata);
     clime_db_int(q, s->row_id);
     clime_db_int(q, incarnation);
     clime_db_int(q, l->attempt);
@@ -148,6 +150,7 @@ static enum clime_err reset(struct clime_db *db, void *arg, struct clime_error *
             db, "UPDATE samples SET status = 'pending', n_response = 0, ids = ?, logp = NULL, teacher_logp = NULL, "
                 "mask = NULL,"
                 " versions = NULL, response = NULL, finish = NULL, reward = NULL, reward_json = NULL, error = NULL,"
+                " metadata = NULL,"
                 " lease_incarnation = NULL, lease_until_us = NULL"
                 " WHERE id = ? AND id NOT IN (SELECT sample_id FROM step_samples)");
         clime_db_blob(q, s->ids, (size_t)s->n_prompt * sizeof *s->ids);
@@ -171,7 +174,7 @@ enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *
     "s.teacher_logp,"                                                                                                  \
     " s.mask, s.versions, s.mixed_kv, s.temperature, s.response, g.label, g.metadata, s.finish, s.reward, "            \
     "s.reward_json,"                                                                                                   \
-    " s.error, s.device, s.submit_us, s.done_us, s.cached_tokens"
+    " s.error, s.device, s.submit_us, s.done_us, s.cached_tokens, s.metadata"
 
 static enum clime_err read_versions(const char *text, struct clime_sample *s, struct clime_error *e) {
     if (!text) return CLIME_OK;
@@ -226,6 +229,7 @@ static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **ou
     s->t_submit_us = clime_db_get_int(q);
     s->t_done_us = clime_db_get_int(q);
     s->cached_tokens = (int32_t)clime_db_get_int(q);
+    s->own_metadata = clime_db_dup_text(q);
     size_t n = (size_t)s->n_response;
     if (!rc && (s->n_prompt < 0 || s->n_response < 0 || n_ids != ((size_t)s->n_prompt + n) * sizeof *s->ids ||
                 n_logp != n * sizeof *s->logp || n_mask != n || (s->teacher_logp && n_teacher != n_logp)))

@@ -157,6 +157,9 @@ static const char *const migrations[] = {
     "ALTER TABLE step_samples ADD COLUMN old_values BLOB;" /* f32[n_response] of the critic; NULL: there is none */
     "ALTER TABLE step_samples ADD COLUMN returns BLOB;"    /* f32[n_response] what it is trained towards */
     "PRAGMA user_version = 5;",
+
+    "ALTER TABLE samples ADD COLUMN metadata TEXT;" /* JSON object in place of the group's; NULL: the group's */
+    "PRAGMA user_version = 6;",
 };
 
 int clime_schema_version(void) {
