@@ -12,9 +12,11 @@ import pathlib
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -138,6 +140,32 @@ def memory(root):
     check(p.returncode == 1 and "does not fit" in p.stderr, "too much KV: " + p.stderr.strip()[-400:])
 
 
+class Asker(threading.Thread):
+    """Asks the run's server for one token again and again; keeps when the first of each version of the weights came."""
+
+    def __init__(self, log):
+        super().__init__(daemon=True)
+        self.log, self.first, self.ended = log, {}, False
+
+    def run(self):
+        url = None
+        body = json.dumps({"input_ids": [5] * 64, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}).encode()
+        while not self.ended:
+            try:
+                url = url or re.search(r"server-0 is up at (\S+)", self.log.read_text()).group(1)
+                request = urllib.request.Request(url + "/generate", body, {"Content-Type": "application/json"})
+                with urllib.request.urlopen(request, timeout=30) as reply:
+                    version = json.load(reply)["meta_info"]["weight_version"]
+                self.first.setdefault(int(version), time.time())
+            except (AttributeError, OSError, ValueError):  # not up, or its weights are being written
+                time.sleep(0.0002)
+
+    def delays(self, ledger):
+        """From the end of each step (its optimizer's, as the ledger has it) to the first token of its weights, ms."""
+        steps = sqlite3.connect(f"file:{ledger}?mode=ro", uri=True).execute("SELECT step, done_us FROM steps ORDER BY step")
+        return [1e3 * self.first[v] - done / 1e3 for v, done in steps.fetchall() if done and v in self.first]
+
+
 def large(root):
     hidden, layers, intermediate = LARGE
     t0 = time.time()
@@ -148,11 +176,14 @@ def large(root):
         log = root / f"large {name}.log"
         with open(log, "w") as out:
             p = subprocess.Popen(words, stdout=out, stderr=out)
+        asker = Asker(log)
+        asker.start()
         deadline = time.time() + 100
         while p.poll() is None and time.time() < deadline and log.read_text().count("\nrollout  ") < 4:
             time.sleep(0.2)
         p.send_signal(signal.SIGKILL)  # the end of a run would write 12 bytes a parameter
         p.wait()
+        asker.ended = True
         text = log.read_text()
         if text.count("\nrollout  ") < 4:
             check(False, f"{name}: {text[-2000:]}")
@@ -161,6 +192,8 @@ def large(root):
         check(tokens > 0 and all(g == 0 for g in gap), f"large, {name}: gap {gap} over {tokens} tokens")
         print("        " + re.findall(r"memory: .*", text)[-1])
         print("        trainer, ms a hand-over: " + " ".join(f"{x:.2f}" for x in ms))
+        print("        optimizer's end to the first new token, ms: " +
+              " ".join(f"{x:.1f}" for x in asker.delays(run / "ledger.db")))  # fmt: skip
         server = (run / "logs" / "server-0.log").read_text()
         print("        server, ms in the engine: " + " ".join(re.findall(r"in flight, ([\d.]+) ms", server)))
         for line in re.findall(r"^rollout  .*", text, re.M):
