@@ -317,6 +317,8 @@ struct clime_ops {
      * (m/correct1) / (sqrt(v/correct2) + eps). params (dt) = rounded master; params == master when dt is fp32. ROW */
     void (*adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master,
                   float *m, float *v, void *params);
+    /* What it begins with: m = v = 0, master = params in fp32 (not written where master == params). ROW */
+    void (*adamw_start)(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
     /* Sum of squares in fp64 over fixed chunks in order; waits. */
     double (*sumsq)(struct clime_dev *d, size_t n, const float *x);
 };

@@ -7,8 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "model/convert.h"
-
 /* Elements of an offloaded piece: 32 MiB of gradients reach the full rate of the bus; small models are cut in eight, so
  * that copies and computing overlap there too. */
 static int64_t piece_len(const struct clime_model *m) {
@@ -18,21 +16,6 @@ static int64_t piece_len(const struct clime_model *m) {
 
 static enum clime_dtype dtype_of(const struct clime_model *m) {
     return clime_dev_info(m->dev)->dt;
-}
-
-/* bf16 to fp32 on the host: once at start, through bounded pieces. */
-static void fill_master(struct clime_optimizer *o, struct clime_model *m) {
-    enum { PIECE = 1 << 20 };
-    uint16_t *half = xmalloc(PIECE * sizeof *half);
-    float *full = xmalloc(PIECE * sizeof *full);
-    for (int64_t at = 0; at < m->layout.n; at += PIECE) {
-        size_t n = (size_t)(m->layout.n - at < PIECE ? m->layout.n - at : PIECE);
-        m->ops->copy_out(m->dev, half, clime_model_at(m, at), n * sizeof *half);
-        for (size_t i = 0; i < n; i++) full[i] = clime_bf16_float(half[i]);
-        o->ops->copy_in(o->dev, o->master + at, full, n * sizeof *full);
-    }
-    free(half);
-    free(full);
 }
 
 void clime_optimizer_bytes(const struct clime_model *m, bool offload, struct clime_optimizer_bytes *out) {
@@ -59,6 +42,16 @@ static enum clime_err open_offload(struct clime_optimizer *o, struct clime_model
     return err;
 }
 
+/* 12 bytes an element are touched for the first time here: the work of all the host's threads, piece by piece. */
+static void start_offloaded(struct clime_optimizer *o, struct clime_model *m) {
+    uint16_t *params = o->piece[0].params;
+    for (int64_t at = 0, n; at < m->layout.n; at += n) {
+        n = m->layout.n - at < piece_len(m) ? m->layout.n - at : piece_len(m);
+        m->ops->copy_out(m->dev, params, clime_model_at(m, at), (size_t)n * sizeof *params);
+        o->ops->adamw_start(o->dev, (size_t)n, params, o->master + at, o->m + at, o->v + at);
+    }
+}
+
 enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, bool offload, int n_threads,
                                     struct clime_error *e) {
     *o = (struct clime_optimizer){.ops = m->ops, .dev = m->dev, .offload = offload};
@@ -71,12 +64,11 @@ enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_mode
     clime_plan_add(&o->plan, "second moments", bytes, (void **)&o->v);
     err = clime_plan_commit(&o->plan, o->dev, "optimizer", e);
     if (err) return err;
-    if (own_master)
-        fill_master(o, m);
+    if (!own_master) o->master = m->flat;
+    if (offload)
+        start_offloaded(o, m);
     else
-        o->master = m->flat;
-    o->ops->zero(o->dev, o->m, bytes);
-    o->ops->zero(o->dev, o->v, bytes);
+        o->ops->adamw_start(o->dev, (size_t)m->layout.n, m->flat, o->master, o->m, o->v);
     return CLIME_OK;
 }
 

@@ -30,5 +30,6 @@ const struct clime_ops CPU(ops) = {
     .sample = CPU(sample),
     .top_logp = CPU(top_logp),
     .adamw = CPU(adamw),
+    .adamw_start = CPU(adamw_start),
     .sumsq = CPU(sumsq),
 };

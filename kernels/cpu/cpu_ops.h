@@ -46,6 +46,7 @@ void CPU(top_logp)(struct clime_dev *d, int V, const float *row, float inv_temp,
                    int32_t *h_ids, float *h_logp);
 void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master, float *m,
                 float *v, void *params);
+void CPU(adamw_start)(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
 double CPU(sumsq)(struct clime_dev *d, size_t n, const float *x);
 
 #endif

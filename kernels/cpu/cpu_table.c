@@ -124,6 +124,10 @@ static void adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o, co
     d->isa->adamw(d, n, o, grad, master, m, v, params);
 }
 
+static void adamw_start(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v) {
+    d->isa->adamw_start(d, n, params, master, m, v);
+}
+
 static double sumsq(struct clime_dev *d, size_t n, const float *x) {
     return d->isa->sumsq(d, n, x);
 }
@@ -189,5 +193,6 @@ const struct clime_ops clime_cpu_ops = {
     .sample = sample,
     .top_logp = top_logp,
     .adamw = adamw,
+    .adamw_start = adamw_start,
     .sumsq = sumsq,
 };

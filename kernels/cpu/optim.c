@@ -8,6 +8,9 @@
 #include "kernels/cpu/vec.h"
 
 #define CHUNK 16384
+/* Of memory that is touched for the first time: a huge page of each array, which two threads would otherwise both clear
+ * and one of them for nothing. */
+#define FIRST_CHUNK ((size_t)1 << 19)
 
 struct optim_job {
     struct clime_dev *d;
@@ -54,6 +57,25 @@ void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, cons
                 float *v, void *params) {
     struct optim_job j = {.d = d, .n = n, .o = o, .grad = grad, .master = master, .m = m, .v = v, .params = params};
     clime_cpu_for(d, chunks(n), (double)n, adamw_chunk, &j);
+}
+
+static void start_chunk(void *arg, int i, int slot) {
+    (void)slot;
+    const struct optim_job *j = arg;
+    const bool bf16 = clime_cpu_bf16(j->d);
+    size_t at = (size_t)i * FIRST_CHUNK, end = at + FIRST_CHUNK < j->n ? at + FIRST_CHUNK : j->n;
+    memset(j->m + at, 0, (end - at) * sizeof *j->m);
+    memset(j->v + at, 0, (end - at) * sizeof *j->v);
+    if (j->params == j->master) return;
+    for (; at < end; at += VW) {
+        int n = end - at < VW ? (int)(end - at) : VW;
+        dt_store(j->master, at, dt_load(j->params, at, n, bf16), n, false);
+    }
+}
+
+void CPU(adamw_start)(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v) {
+    struct optim_job j = {.d = d, .n = n, .params = (void *)(uintptr_t)params, .master = master, .m = m, .v = v};
+    clime_cpu_for(d, (int)((n + FIRST_CHUNK - 1) / FIRST_CHUNK), (double)n, start_chunk, &j);
 }
 
 static void sumsq_chunk(void *arg, int i, int slot) {

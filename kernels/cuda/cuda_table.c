@@ -67,5 +67,6 @@ const struct clime_ops clime_cuda_ops = {
     .sample = clime_cuda_sample,
     .top_logp = clime_cuda_top_logp,
     .adamw = clime_cuda_adamw,
+    .adamw_start = clime_cuda_adamw_start,
     .sumsq = clime_cuda_sumsq,
 };

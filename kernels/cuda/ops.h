@@ -97,6 +97,7 @@ void clime_cuda_top_logp(struct clime_dev *d, int V, const float *row, float inv
                          int32_t *h_ids, float *h_logp);
 void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master,
                       float *m, float *v, void *params);
+void clime_cuda_adamw_start(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
 double clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x);
 
 #ifdef __cplusplus

@@ -31,6 +31,21 @@ CUDA_OP void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_
     LAUNCHED(d);
 }
 
+__global__ void widen_kernel(size_t n, const bf16 *params, float *master) {
+    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) master[i] = f_of(params[i]);
+}
+
+CUDA_OP void clime_cuda_adamw_start(struct clime_dev *d, size_t n, const void *params, float *master, float *m,
+                                    float *v) {
+    if (n == 0) return;
+    size_t blocks = (n + THREADS - 1) / THREADS;
+    clime_cuda_zero(d, m, n * sizeof *m);
+    clime_cuda_zero(d, v, n * sizeof *v);
+    widen_kernel<<<(unsigned)blocks, THREADS, 0, d->stream>>>(n, (const bf16 *)params, master);
+    LAUNCHED(d);
+}
+
 __global__ void sumsq_kernel(size_t n, const float *x, double *partial) {
     __shared__ double shared[THREADS];
     size_t first = (size_t)blockIdx.x * SUM_BLOCK;

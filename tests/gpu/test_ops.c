@@ -317,6 +317,10 @@ static void test_optimizer(struct gpu_test *t) {
     sides_agree(t, "adamw m", &m);
     sides_agree(t, "adamw v", &v);
     sides_agree(t, "adamw params", &w);
+    BOTH(t, adamw_start, N, AT(w), AT(p), AT(m), AT(v));
+    sides_agree(t, "adamw_start master", &p);
+    sides_agree(t, "adamw_start m", &m);
+    sides_agree(t, "adamw_start v", &v);
     double c = t->cpu.ops->sumsq(t->cpu.dev, N, g.cpu), u = t->gpu.ops->sumsq(t->gpu.dev, N, g.gpu);
     check(t, fabs(c - u) <= 1e-9 * c, "sumsq", "");
     struct both *all[] = {&g, &p, &m, &v, &w};

@@ -1,4 +1,5 @@
-/* AdamW and the gradient norm against float64, over steps; the norm's bits over thread counts. */
+/* AdamW and the gradient norm against float64, over steps; what AdamW begins with; the norm's bits over thread counts.
+ */
 #include "tests/unit/kernels/kernel_test.h"
 
 static void test_adamw(struct kt *k) {
@@ -45,6 +46,26 @@ static void adamw(void **state) {
     kt_each(test_adamw);
 }
 
+static void test_start(struct kt *k) {
+    enum { N = (1 << 20) + 77 }; /* over several chunks, the last one broken */
+    void *params = kt_random(k, N, 1);
+    float *m = kt_random_f32(k, N, 1), *v = kt_random_f32(k, N, 1);
+    float *master = k->dt == CLIME_F32 ? params : kt_random_f32(k, N, 1);
+    double *want = malloc(N * sizeof *want);
+    for (size_t i = 0; i < N; i++) want[i] = kt_get(params, i, k->dt);
+    k->ops->adamw_start(k->dev, N, params, master, m, v);
+    for (size_t i = 0; i < N; i++) assert_true((double)master[i] == want[i] && m[i] == 0 && v[i] == 0);
+    if (master != params) kt_free(k, master);
+    void *all[] = {params, m, v};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) kt_free(k, all[i]);
+    free(want);
+}
+
+static void start(void **state) {
+    (void)state;
+    kt_each(test_start);
+}
+
 static void threads(void **state) {
     (void)state;
     enum { N = 300001 };
@@ -64,6 +85,6 @@ static void threads(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(adamw), cmocka_unit_test(threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(adamw), cmocka_unit_test(start), cmocka_unit_test(threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
