@@ -87,7 +87,10 @@ struct reply {
     int n, size;
     struct clime_str finish; /* raw JSON */
     char finish_type[16];
-    struct clime_str version;
+    struct clime_version_run *runs; /* [n_runs] version -1 = a label that is no number of ours */
+    int n_runs;
+    struct clime_str odd; /* such a label */
+    int32_t first_kept;   /* token whose context held KV of older weights; -1 = none */
     int64_t completion_tokens, cached_tokens;
 };
 
@@ -115,6 +118,42 @@ static void read_tokens(struct clime_json *j, struct reply *p) {
     }
 }
 
+/* A label as the trainer writes it: the digits of a number; -1 = another. */
+static int64_t version_of(struct clime_str label) {
+    int64_t v = 0;
+    if (label.len == 0 || label.len > 18 || (label.len > 1 && label.ptr[0] == '0')) return -1;
+    for (size_t i = 0; i < label.len; i++) {
+        if (label.ptr[i] < '0' || label.ptr[i] > '9') return -1;
+        v = 10 * v + (label.ptr[i] - '0');
+    }
+    return v;
+}
+
+static void read_versions(struct clime_json *j, struct reply *p) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        struct clime_str label = {0};
+        int64_t n = 0;
+        clime_json_array(j);
+        if (clime_json_item(j)) clime_json_string(j, &label);
+        if (clime_json_item(j)) clime_json_int(j, 1, INT32_MAX, &n);
+        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        if (j->failed) return;
+        p->runs = xrealloc(p->runs, (size_t)(p->n_runs + 1) * sizeof *p->runs);
+        p->runs[p->n_runs++] = (struct clime_version_run){version_of(label), (int32_t)n};
+        if (p->runs[p->n_runs - 1].version < 0) p->odd = label;
+    }
+}
+
+static void read_kept(struct clime_json *j, struct reply *p) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        int64_t first = 0;
+        clime_json_array(j);
+        if (clime_json_item(j)) clime_json_int(j, 0, INT32_MAX, &first);
+        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        if (p->first_kept < 0) p->first_kept = (int32_t)first;
+    }
+}
+
 static void read_finish(struct clime_json *j, struct reply *p) {
     clime_json_skip(j, &p->finish);
     if (j->failed) return;
@@ -138,8 +177,10 @@ static void read_meta(struct clime_json *j, struct reply *p) {
             read_tokens(j, p);
         else if (clime_str_is(key, "finish_reason"))
             read_finish(j, p);
-        else if (clime_str_is(key, "weight_version"))
-            clime_json_string(j, &p->version);
+        else if (clime_str_is(key, "token_versions"))
+            read_versions(j, p);
+        else if (clime_str_is(key, "kept_kv"))
+            read_kept(j, p);
         else if (clime_str_is(key, "completion_tokens"))
             clime_json_int(j, 0, INT32_MAX, &p->completion_tokens);
         else if (clime_str_is(key, "cached_tokens"))
@@ -150,7 +191,7 @@ static void read_meta(struct clime_json *j, struct reply *p) {
 }
 
 /* Appends the tokens of the reply to those that the sample holds from an earlier rollout, if any. */
-static void add_tokens(struct clime_sample *s, const struct reply *p, int64_t version) {
+static void add_tokens(struct clime_sample *s, const struct reply *p) {
     size_t n = (size_t)p->n, old = (size_t)s->n_response, np = (size_t)s->n_prompt;
     s->ids = xrealloc(s->ids, (np + old + n) * sizeof *s->ids);
     memcpy(s->ids + np + old, p->ids, n * sizeof *s->ids);
@@ -158,18 +199,19 @@ static void add_tokens(struct clime_sample *s, const struct reply *p, int64_t ve
     memcpy(s->logp + old, p->logp, n * sizeof *s->logp);
     s->mask = xrealloc(s->mask, old + n);
     memset(s->mask + old, 1, n);
+    if (p->first_kept >= 0 && !s->mixed_kv) s->mixed_kv = s->n_response + p->first_kept + 1;
     s->n_response += (int32_t)n;
-    if (s->n_versions > 0 && s->versions[s->n_versions - 1].version == version) {
-        s->versions[s->n_versions - 1].n += (int32_t)n;
-        return;
-    }
-    s->versions = xrealloc(s->versions, (size_t)(s->n_versions + 1) * sizeof *s->versions);
-    s->versions[s->n_versions++] = (struct clime_version_run){version, (int32_t)n};
+    s->versions = xrealloc(s->versions, (size_t)(s->n_versions + p->n_runs) * sizeof *s->versions);
+    for (int i = 0; i < p->n_runs; i++)
+        if (s->n_versions > 0 && s->versions[s->n_versions - 1].version == p->runs[i].version)
+            s->versions[s->n_versions - 1].n += p->runs[i].n;
+        else
+            s->versions[s->n_versions++] = p->runs[i];
 }
 
 static void fill_sample(struct clime_request *r, const struct reply *p, enum clime_sample_status status) {
     struct clime_sample *s = r->sample;
-    if (p->n) add_tokens(s, p, r->version);
+    if (p->n) add_tokens(s, p);
     s->status = status;
     free(s->finish);
     s->finish = xstrndup(p->finish.ptr, p->finish.len);
@@ -177,26 +219,46 @@ static void fill_sample(struct clime_request *r, const struct reply *p, enum cli
     s->temperature = r->sampling->temperature < 1e-6 ? 1.0f : (float)r->sampling->temperature;
 }
 
+/* The versions of the tokens are those that the servers were given since it was asked for, in their order. */
+static bool is_stale(const struct clime_request *r, const struct reply *p, struct clime_error *e) {
+    int64_t newest = r->newest ? atomic_load(r->newest) : r->version, least = r->version;
+    char is[24];
+    for (int i = 0; i < p->n_runs; least = p->runs[i++].version) {
+        int64_t v = p->runs[i].version;
+        if (v >= least && v <= newest) continue;
+        snprintf(is, sizeof is, "%" PRId64, v);
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "sampled by weights \"" CLIME_STR_FMT "\", wanted \"%" PRId64 "\"%s",
+                   CLIME_STR_ARG(v < 0 ? p->odd : clime_str_of(is)), r->version,
+                   newest > r->version ? " or later" : "");
+        return true;
+    }
+    return false;
+}
+
+static int64_t versioned(const struct reply *p) {
+    int64_t n = 0;
+    for (int i = 0; i < p->n_runs; i++) n += p->runs[i].n;
+    return n;
+}
+
 static enum clime_generate_outcome judge(struct clime_request *r, const struct reply *p, struct clime_error *e) {
-    char want[24];
     bool aborted = !strcmp(p->finish_type, "abort");
     int64_t room = clime_generate_room(r->sampling, r->sample->n_prompt) - r->sample->n_response;
-    snprintf(want, sizeof want, "%" PRId64, r->version);
     if (aborted && !clime_request_stopped(r)) {
         clime_fail(e, CLIME_ERR_ABORTED, "the server aborted it: " CLIME_STR_FMT, CLIME_STR_ARG(p->finish));
         return CLIME_GENERATE_ABORTED;
     }
-    if (!clime_str_is(p->version, want)) {
-        clime_fail(e, CLIME_ERR_UNAVAILABLE, "sampled by weights \"" CLIME_STR_FMT "\", wanted \"%s\"",
-                   CLIME_STR_ARG(p->version), want);
-        return CLIME_GENERATE_STALE;
-    }
+    if (is_stale(r, p, e)) return CLIME_GENERATE_STALE;
     if (!aborted && strcmp(p->finish_type, "stop") && strcmp(p->finish_type, "length")) {
         clime_fail(e, CLIME_ERR_INTERNAL, "unknown finish_reason \"%s\"", p->finish_type);
         return CLIME_GENERATE_BROKEN;
     }
     if ((p->n == 0 && !aborted) || p->n != p->completion_tokens || p->n > room) {
         clime_fail(e, CLIME_ERR_INTERNAL, "%d log-probabilities for %" PRId64 " tokens", p->n, p->completion_tokens);
+        return CLIME_GENERATE_BROKEN;
+    }
+    if (versioned(p) != p->n || p->first_kept >= p->n) {
+        clime_fail(e, CLIME_ERR_INTERNAL, "token_versions and kept_kv are not of its %d tokens", p->n);
         return CLIME_GENERATE_BROKEN;
     }
     fill_sample(r, p,
@@ -212,7 +274,7 @@ enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct 
     struct clime_json j;
     struct clime_error je = {0};
     struct clime_str key;
-    struct reply p = {.completion_tokens = -1};
+    struct reply p = {.completion_tokens = -1, .first_kept = -1};
     enum clime_generate_outcome out = CLIME_GENERATE_BROKEN;
     clime_arena_init(&a, reply.len + 4096);
     clime_json_init(&j, reply.ptr, reply.len, &a, &je);
@@ -227,6 +289,7 @@ enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct 
     else
         clime_fail(e, CLIME_ERR_INTERNAL, "the reply of /generate: %s", je.msg);
     free(p.ids);
+    free(p.runs);
     free(p.logp);
     clime_arena_free(&a);
     return out;

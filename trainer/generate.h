@@ -13,7 +13,7 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out);
 enum clime_generate_outcome {
     CLIME_GENERATE_DONE,    /* the sample is filled: COMPLETED or TRUNCATED; ABORTED when its owner stopped it */
     CLIME_GENERATE_ABORTED, /* the server stopped it and nobody asked for that; try again */
-    CLIME_GENERATE_STALE,   /* sampled by another version; try again */
+    CLIME_GENERATE_STALE,   /* sampled by a version that it must not be of; try again */
     CLIME_GENERATE_BROKEN,  /* the reply is not what it must be: e says why */
 };
 

@@ -1,6 +1,6 @@
 /* The thread of a rollout in the background. Main thread, but for generate_main, which is the thread.
- * Owns the thread's ledger connection and the rollout until it is taken. The order to stop is the only thing that both
- * sides touch while it runs. */
+ * Owns the thread's ledger connection and the rollout until it is taken. `control` is the only thing that both sides
+ * touch while it runs. */
 #include "trainer/generation.h"
 
 #include <string.h>
@@ -8,20 +8,23 @@
 static void *generate_main(void *arg) {
     struct clime_generation *g = arg;
     g->rc = clime_rollout_generate(&g->context, g->id, g->version, &g->rollout, &g->error);
+    clime_rollout_control_end(&g->control);
     return NULL;
 }
 
 enum clime_err clime_generation_start(struct clime_generation *g, const struct clime_rollout_context *c,
                                       const char *path, int64_t id, int64_t version, struct clime_error *e) {
     CHECK(!g->running && !g->complete);
-    enum clime_err rc = g->db ? CLIME_OK : clime_db_open(path, CLIME_DB_READ, &g->db, e);
+    bool first = !g->db;
+    enum clime_err rc = first ? clime_db_open(path, CLIME_DB_READ, &g->db, e) : CLIME_OK;
     if (rc) return rc;
+    if (first) clime_rollout_control_init(&g->control);
     g->progress = (struct clime_progress){.quiet = true};
-    atomic_init(&g->order, CLIME_ROLLOUT_GO);
+    clime_rollout_control_begin(&g->control, version);
     g->context = *c;
     g->context.db = g->db;
     g->context.progress = &g->progress;
-    g->context.order = &g->order;
+    g->context.control = &g->control;
     g->id = id;
     g->version = version;
     if (pthread_create(&g->thread, NULL, generate_main, g))
@@ -55,8 +58,16 @@ static enum clime_err join(struct clime_generation *g, struct clime_error *e) {
 }
 
 enum clime_err clime_generation_pause(struct clime_generation *g, struct clime_error *e) {
-    atomic_store(&g->order, CLIME_ROLLOUT_PAUSE);
+    if (g->running) clime_rollout_control_order(&g->control, CLIME_ROLLOUT_PAUSE);
     return join(g, e);
+}
+
+bool clime_generation_hold(struct clime_generation *g, int64_t version) {
+    return g->running && clime_rollout_control_hold(&g->control, version);
+}
+
+void clime_generation_release(struct clime_generation *g) {
+    clime_rollout_control_release(&g->control);
 }
 
 enum clime_err clime_generation_take(struct clime_generation *g, struct clime_rollout *r, struct clime_error *e) {
@@ -73,9 +84,10 @@ enum clime_err clime_generation_take(struct clime_generation *g, struct clime_ro
 
 void clime_generation_close(struct clime_generation *g) {
     struct clime_error e;
-    atomic_store(&g->order, CLIME_ROLLOUT_CANCEL);
+    if (g->running) clime_rollout_control_order(&g->control, CLIME_ROLLOUT_CANCEL);
     if (!join(g, &e) && g->complete) clime_rollout_free(&g->rollout);
     g->complete = false;
+    if (g->db) clime_rollout_control_free(&g->control);
     clime_db_close(g->db);
     g->db = NULL;
 }

@@ -2,8 +2,8 @@
  *
  * At every version that the replay comes to, its weights go to the servers, and each trained sample that was begun by
  * them is generated anew with its seed, up to where other weights went on with it: the tokens whose context is of one
- * version. Ids and log-probabilities must be the recorded bits. Owns the requests and their samples for one version at
- * a time.
+ * version. Where an update kept the KV before the first token was sampled there are none. Ids and log-probabilities
+ * must be the recorded bits. Owns the requests and their samples for one version at a time.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,11 +36,17 @@ static struct clime_sample *same_prompt(const struct clime_sample *recorded) {
     return s;
 }
 
+/* Tokens of the sample whose context is of the version that began it. */
+static int n_pure(const struct clime_sample *s) {
+    int n = s->versions[0].n;
+    return s->mixed_kv && s->mixed_kv - 1 < n ? s->mixed_kv - 1 : n;
+}
+
 static void make(struct clime_rl *rl, const struct clime_sample *recorded, struct again *a) {
     a->recorded = recorded;
-    a->n = recorded->versions[0].n;
+    a->n = n_pure(recorded);
     a->sampling = rl->o.sampling;
-    if (recorded->n_versions > 1) a->sampling.max_response_len = a->n;
+    if (a->n < recorded->n_response) a->sampling.max_response_len = a->n;
     a->request = (struct clime_request){.sample = same_prompt(recorded),
                                         .sampling = &a->sampling,
                                         .version = rl->step,
@@ -108,10 +114,12 @@ enum clime_err clime_rl_regenerate(struct clime_rl *rl, struct clime_error *e) {
     rc = clime_rl_publish(rl, e);
     if (!rc && !rl->client) rc = clime_rl_open_client(rl, e);
     struct again *list = xcalloc((size_t)n, sizeof *list);
-    for (int i = 0; i < n; i++) make(rl, samples[i], &list[i]);
-    if (!rc) rc = generate(rl, list, n, e);
+    int n_again = 0;
+    for (int i = 0; i < n; i++)
+        if (n_pure(samples[i]) > 0) make(rl, samples[i], &list[n_again++]);
+    if (!rc) rc = generate(rl, list, n_again, e);
     if (!rc) clime_rl_writing(rl); /* the steps that follow rewrite what servers may compute with */
-    for (int i = 0; i < n; i++) clime_sample_free(list[i].request.sample);
+    for (int i = 0; i < n_again; i++) clime_sample_free(list[i].request.sample);
     free(list);
     clime_samples_free(samples, n);
     return rc;

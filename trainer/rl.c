@@ -20,17 +20,22 @@
 #include "trainer/rl_run.h"
 #include "trainer/stats.h"
 
-enum clime_err clime_rl_evaluate_if_due(struct clime_rl *rl, struct clime_error *e) {
+enum clime_err clime_rl_evaluation_due(struct clime_rl *rl, bool *due, struct clime_error *e) {
     int64_t done = rl->rollouts_done, every = rl->o.eval_interval;
-    bool due = every > 0 && (done == rl->num_rollout || done % every == 0);
-    if (done == 0 && rl->o.skip_eval_before_train && rl->num_rollout > 0) due = false;
-    if (!due) return CLIME_OK;
+    *due = every > 0 && (done == rl->num_rollout || done % every == 0);
+    if (done == 0 && rl->o.skip_eval_before_train && rl->num_rollout > 0) *due = false;
+    if (!*due) return CLIME_OK;
     char *line;
     enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "eval", rl->step, &line, e);
-    bool recorded = line != NULL;
+    *due = !line;
     free(line);
-    if (rc || recorded) return rc;
-    return clime_rl_evaluate(rl, e);
+    return rc;
+}
+
+enum clime_err clime_rl_evaluate_if_due(struct clime_rl *rl, struct clime_error *e) {
+    bool due;
+    enum clime_err rc = clime_rl_evaluation_due(rl, &due, e);
+    return rc || !due ? rc : clime_rl_evaluate(rl, e);
 }
 
 struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl) {

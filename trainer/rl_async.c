@@ -4,11 +4,13 @@
  * function of the rollout's number. Such a run is as reproducible as a synchronous one: a restart gives the servers
  * that version before it goes on (recover.c).
  *
- * --fully-async: the weights are pushed as soon as they are there. The rollout that is being generated is paused for
- * it, which is --partial-rollout's cut, and goes on with the new weights. Timing decides where samples are cut; the
- * record says where.
+ * --fully-async: the weights are pushed as soon as they are there. The thread that generates holds meanwhile, the
+ * servers do not: samples in flight go on under the new weights (--pause-generation-mode). Where an evaluation is due
+ * the servers must have nothing else to do, so there the rollout is paused, which is --partial-rollout's cut. Timing
+ * decides which token is of which version; the record says it.
  *
- * Invariant: between start and take or pause of the generation this file touches neither client nor fleet.
+ * Invariant: between start and take or pause of the generation this file touches neither client nor fleet, but while
+ * the generation holds.
  */
 #include <stdlib.h>
 
@@ -54,8 +56,15 @@ static enum clime_err take(struct clime_rl *rl, struct clime_rollout *r, struct 
 /* --fully-async: the new weights go out at once. */
 static enum clime_err push_in_flight(struct clime_rl *rl, struct clime_error *e) {
     int64_t next = rl->rollouts_done;
+    bool evaluate;
     if (next >= rl->num_rollout || clime_rl_version_of(rl, next) <= rl->published) return CLIME_OK;
-    enum clime_err rc = clime_generation_pause(&rl->generation, e);
+    enum clime_err rc = clime_rl_evaluation_due(rl, &evaluate, e);
+    if (!rc && !evaluate && clime_generation_hold(&rl->generation, rl->step)) {
+        rc = clime_rl_publish(rl, e);
+        clime_generation_release(&rl->generation);
+        return rc;
+    }
+    if (!rc) rc = clime_generation_pause(&rl->generation, e);
     if (!rc) rc = publish_and_evaluate(rl, next, e);
     if (!rc && !rl->generation.complete) rc = start(rl, next, e);
     return rc;

@@ -34,6 +34,9 @@ static enum clime_err check_async(struct clime_rl_options *o, struct clime_error
                           "--update-weights-interval %lld needs --async: a synchronous rollout is "
                           "sampled by the weights that it trains",
                           (long long)every);
+    if (!o->fully_async && o->pause_generation_mode != CLIME_PAUSE_RETRACT)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--pause-generation-mode in_place needs --fully-async: at other pushes nothing is in flight");
     if (!o->async) return CLIME_OK;
     if (o->colocate)
         return clime_fail(

@@ -129,7 +129,10 @@ static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
     if (o->async)
         clime_buf_printf(
             out, "  the next one is generated while the steps run; weights are pushed every %" PRId64 " rollout(s)%s\n",
-            o->update_weights_interval, o->fully_async ? ", samples in flight go on with them" : "");
+            o->update_weights_interval,
+            !o->fully_async                                    ? ""
+            : o->pause_generation_mode == CLIME_PAUSE_IN_PLACE ? ", samples in flight go on with the KV they have"
+                                                               : ", samples in flight go on, their KV computed anew");
     if (o->max_staleness >= 0)
         clime_buf_printf(out, "  no trained token is more than %" PRId64 " steps behind\n", o->max_staleness);
     bool timing = o->partial_rollout || (more && o->accept_order == CLIME_ACCEPT_ARRIVAL);

@@ -118,10 +118,13 @@ static int core_rows(struct clime_rl_options *o, struct clime_opt *t, struct giv
          "generate the next rollout while the steps of this one run; weights are pushed between two rollouts"},
         {"fully-async", B, &o->fully_async, NULL, NULL,
          "with --async and --partial-rollout, which it implies: push weights as soon as they are there; samples in "
-         "flight "
-         "go on with them"},
+         "flight go on with them"},
         {"update-weights-interval", I, &o->update_weights_interval, "1", "N", "with --async: push every N rollouts", 1,
          0},
+        {"pause-generation-mode", C, &o->pause_generation_mode, "retract", "retract|in_place",
+         "with --fully-async: samples in flight at a push go on under the new weights, with keys and values that these "
+         "compute anew (retract), or with those they have (in_place: no work is lost, the log-probabilities are of no "
+         "single version)"},
         {"max-staleness", I, &o->max_staleness, "-1", "N",
          "optimizer steps between the weights that sampled a token and those that the rollout's first step changes, at "
          "most; samples that are older are sampled anew. -1 = no bound",

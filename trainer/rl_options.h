@@ -33,6 +33,7 @@ struct clime_sampling_options { /* of one request */
 };
 
 enum clime_accept_order { CLIME_ACCEPT_ARRIVAL, CLIME_ACCEPT_PROMPT };
+enum clime_pause_mode { CLIME_PAUSE_RETRACT, CLIME_PAUSE_IN_PLACE }; /* --pause-generation-mode */
 
 struct clime_rl_options {
     bool evaluate; /* clime-train eval */
@@ -56,6 +57,7 @@ struct clime_rl_options {
     bool partial_rollout, async, fully_async;
     int64_t max_staleness;           /* optimizer steps; -1 = no bound */
     int64_t update_weights_interval; /* rollouts */
+    int pause_generation_mode;       /* enum clime_pause_mode */
     struct clime_sampling_options sampling;
     double rollout_request_timeout; /* seconds for one sample, all its tries together */
     /* environments */

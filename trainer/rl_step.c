@@ -238,6 +238,7 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
     struct clime_push push = {.version = rl->step,
                               .model = clime_learner_model(rl->learner),
                               .timeout_us = PUSH_TIMEOUT_US,
+                              .keep_kv = rl->o.pause_generation_mode == CLIME_PAUSE_IN_PLACE,
                               .host = copy_weights,
                               .arg = rl};
     int64_t t0 = clime_now_us();

@@ -312,6 +312,7 @@ static enum clime_err submit(struct rollout *r, const int *slots, int n, struct 
                                             .group_size = o->group_rm ? r->members : 0,
                                             .input = clime_dataset_at(r->c->data, s->group, NULL)->input,
                                             .version = r->out->version,
+                                            .newest = r->c->control ? &r->c->control->newest : NULL,
                                             .deadline_us = now + request_us,
                                             .stop = &r->stop,
                                             .teach = o->learner.use_opd,
@@ -391,12 +392,12 @@ static void show(struct rollout *r) {
                         r->n_counted ? r->reward_sum / r->n_counted : 0.0);
 }
 
-static enum clime_rollout_order order(const struct rollout *r) {
-    return r->c->order ? (enum clime_rollout_order)atomic_load(r->c->order) : CLIME_ROLLOUT_GO;
-}
-
-static enum clime_err cancelled(const struct rollout *r, struct clime_error *e) {
-    if (order(r) != CLIME_ROLLOUT_CANCEL) return CLIME_OK;
+/* What the thread that wants the rollout says. New weights may have come when it returns. */
+static enum clime_err obey(struct rollout *r, bool *pause, struct clime_error *e) {
+    enum clime_rollout_order order =
+        r->c->control ? clime_rollout_control_look(r->c->control, &r->out->version) : CLIME_ROLLOUT_GO;
+    *pause = order == CLIME_ROLLOUT_PAUSE;
+    if (order != CLIME_ROLLOUT_CANCEL) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_ABORTED, "rollout %" PRId64 " was given up", r->out->id);
 }
 
@@ -405,10 +406,7 @@ static enum clime_err run(struct rollout *r, struct clime_error *e) {
     int64_t tick = clime_now_us() + TICK_US;
     enum clime_err rc;
     while (!(rc = settle(r, e)) && !clime_chooser_full(&r->chooser)) {
-        if ((rc = cancelled(r, e))) break;
-        r->out->paused = order(r) == CLIME_ROLLOUT_PAUSE;
-        if (r->out->paused) break;
-        if ((rc = submit_more(r, e))) break;
+        if ((rc = obey(r, &r->out->paused, e)) || r->out->paused || (rc = submit_more(r, e))) break;
         int n = clime_client_next(r->c->client, back, BATCH, tick);
         if (n && (rc = collect(r, back, n, e))) break;
         if (clime_now_us() >= tick) {
@@ -425,10 +423,11 @@ static enum clime_err stop(struct rollout *r, struct clime_error *e) {
     struct clime_request *back[BATCH];
     char prefix[40];
     int64_t again = 0;
+    bool pause; /* what a pause wants is going on */
     enum clime_err rc = CLIME_OK;
     atomic_store(&r->stop, true);
     snprintf(prefix, sizeof prefix, "%s/", r->c->run->name);
-    while (!rc && r->n_flight > 0 && !(rc = cancelled(r, e))) {
+    while (!rc && r->n_flight > 0 && !(rc = obey(r, &pause, e))) {
         if (clime_now_us() >= again) {
             clime_fleet_abort(r->c->fleet, prefix);
             again = clime_now_us() + ABORT_AGAIN_US;

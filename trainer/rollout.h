@@ -13,27 +13,20 @@
 #ifndef CLIME_TRAINER_ROLLOUT_H
 #define CLIME_TRAINER_ROLLOUT_H
 
-#include <stdatomic.h>
-
 #include "trainer/data.h"
 #include "trainer/fleet.h"
 #include "trainer/ledger/groups.h"
 #include "trainer/ledger/runs.h"
 #include "trainer/progress.h"
 #include "trainer/rollout_client.h"
-
-enum clime_rollout_order { /* of the thread that wants the rollout */
-                           CLIME_ROLLOUT_GO,
-                           CLIME_ROLLOUT_PAUSE,  /* stop what is in flight, store it and return */
-                           CLIME_ROLLOUT_CANCEL, /* return with an error */
-};
+#include "trainer/rollout_control.h"
 
 struct clime_rollout_context { /* all borrowed */
     const struct clime_rl_options *o;
     const struct clime_run *run;
     struct clime_ledger *ledger;
-    struct clime_db *db;     /* the calling thread's reading connection */
-    const atomic_int *order; /* enum clime_rollout_order; NULL = go */
+    struct clime_db *db;                   /* the calling thread's reading connection */
+    struct clime_rollout_control *control; /* NULL = no orders come */
     struct clime_fleet *fleet;
     struct clime_client *client;
     int n_threads; /* of the client */
@@ -42,7 +35,7 @@ struct clime_rollout_context { /* all borrowed */
 };
 
 struct clime_rollout {
-    int64_t id, version;           /* version: of the weights that sampled, the newest where there are several */
+    int64_t id, version;           /* version: the fleet's; the newest where it got others meanwhile */
     bool paused;                   /* it is not complete; there are no samples */
     struct clime_sample **samples; /* [n] of the accepted groups in order of (rollout, group, member); owned */
     int n;

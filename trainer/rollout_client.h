@@ -39,7 +39,8 @@ struct clime_request {
     int group_size;                   /* > 0: rewarded together with the group's other members, that many in all */
     const char *input;                /* what the dataset has under the input key, JSON; for environments */
     char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
-    int64_t version;                  /* of the weights; an answer of another one is refused */
+    int64_t version;                  /* of the weights; an answer of older ones is refused */
+    const _Atomic int64_t *newest;    /* of the versions that may take its place meanwhile; NULL = none may */
     int64_t deadline_us;              /* clime_now_us scale */
     const atomic_bool *stop;          /* set by the owner: come back ABORTED instead of trying again; may be NULL */
     bool teach;                       /* the teacher scores it before the reward is asked for */

@@ -53,6 +53,7 @@ void clime_sample_fail(struct clime_sample *s, const struct clime_error *why) {
 void clime_sample_drop_token(struct clime_sample *s) {
     CHECK(s->n_response > 0 && s->n_versions > 0);
     s->n_response--;
+    if (s->mixed_kv > s->n_response) s->mixed_kv = 0;
     if (--s->versions[s->n_versions - 1].n == 0) s->n_versions--;
     free(s->teacher_logp); /* of an answer that is not finished any more */
     s->teacher_logp = NULL;

@@ -39,7 +39,8 @@ struct clime_sample {
     uint8_t *mask;                      /* [n_response] 1 = the policy sampled it and it is trained on, owned */
     struct clime_version_run *versions; /* cover n_response tokens, owned */
     int32_t n_versions;
-    bool mixed_kv; /* some token's context holds KV kept over an update: left out of the gap */
+    int32_t mixed_kv; /* the first response token, counted from 1, whose context held KV kept over an update; 0 = none.
+                         Such a sample is left out of the gap */
 
     float temperature;  /* of the sampling; 1 when greedy */
     char *response;     /* decoded text, owned */

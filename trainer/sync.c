@@ -111,7 +111,8 @@ static enum clime_err send_call(struct clime_http_client *c, const struct clime_
 static enum clime_err push_body(struct clime_http_client *c, const char *url, const struct clime_push *p,
                                 struct clime_error *e) {
     char sha[96];
-    char *full = xasprintf("%s/weights/%" PRId64, url, p->version);
+    const char *inflight = p->keep_kv ? "keep" : "recompute";
+    char *full = xasprintf("%s/weights/%" PRId64 "?inflight=%s", url, p->version, inflight);
     struct clime_weights_writer *w = clime_weights_writer_new(&p->model->layout, dtype_of(p), p->flat);
     snprintf(sha, sizeof sha, "%s: %s", "X-Clime-SHA256", p->body_sha256);
     const char *headers[] = {sha, NULL};
@@ -166,7 +167,7 @@ enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, 
                                   enum clime_way way, struct clime_error *e) {
     char label[64], want[24];
     snprintf(want, sizeof want, "%" PRId64, p->version);
-    CHECK(way != CLIME_BY_NCCL && (way == CLIME_BY_HTTP ? p->flat != NULL : p->exported));
+    CHECK(way != CLIME_BY_NCCL && (way == CLIME_BY_HTTP ? p->flat != NULL : p->exported && !p->keep_kv));
     enum clime_err rc = way == CLIME_BY_HTTP ? push_body(c, url, p, e) : push_handle(c, url, p, way, e);
     if (!rc && !(rc = clime_weight_version(c, url, label, e)) && strcmp(label, want))
         rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %s", url, label, want);

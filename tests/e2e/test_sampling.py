@@ -19,6 +19,8 @@ PROMPT = ["--over-sampling-batch-size", "9", *FILTER, "--accept-order", "prompt"
 PARTIAL = ["--over-sampling-batch-size", "12", "--partial-rollout", "--server-max-running-requests", "5"]
 ASYNC = ["--async"]
 FULL = ["--fully-async", "--over-sampling-batch-size", "8", "--max-staleness", "4", "--server-max-running-requests", "5"]
+# slower than training, so that a push finds samples in flight
+IN_PLACE = [*FULL[:-1], "2", "--pause-generation-mode", "in_place"]
 
 
 def rollouts(run_dir):
@@ -190,15 +192,19 @@ def test_replay_gives_the_same_weights(model, name, options):
     assert not (run_dir / "logs").exists()  # no server was started
 
 
+def pure_tokens(run_dir):
+    """Trained tokens whose context is of the one version that began their sample."""
+    rows = query(run_dir, "SELECT s.versions, s.mixed_kv FROM step_samples t JOIN samples s ON s.id = t.sample_id")
+    return sum(min(json.loads(v)[0][1], kept - 1 if kept else 1 << 30) for v, kept in rows)
+
+
 @pytest.mark.parametrize("name, options", [("prompt", PROMPT), ("partial", PARTIAL), ("async", ASYNC)])
 def test_replay_generates_the_same_tokens(model, async_sha, prompt_sha, name, options):
     """What servers sampled, others sample again, bit for bit, by the weights that the record alone makes."""
     run_dir, log = model / f"{name}-generate", model / f"{name}-generate.log"
     words = command(model, run_dir, *options, "--replay", str(model / name), "--replay-generate", "--num-servers", "2")
     run_whole(words, log)
-    runs = query(model / name, "SELECT s.versions FROM step_samples t JOIN samples s ON s.id = t.sample_id")
-    first = sum(json.loads(versions)[0][1] for (versions,) in runs)
-    assert f"{first} tokens generated again, all as recorded" in open(log).read()
+    assert f"{pure_tokens(model / name)} tokens generated again, all as recorded" in open(log).read()
 
 
 def test_replay_generate_compares(model):
@@ -343,21 +349,57 @@ def test_async_survives_kills(model, async_sha, victim):
         n += 1
 
 
+def test_kv_kept_over_an_update(model):
+    """Samples in flight keep their KV: marked, left out of the gap, trained the same by the record."""
+    run_dir, log = model / "kept", model / "kept.log"
+    sha = run_whole(command(model, run_dir, *IN_PLACE), log)
+    check_ledger(run_dir)
+    rows = query(run_dir, "SELECT t.step, s.versions, s.mixed_kv, s.n_response FROM step_samples t"
+                          " JOIN samples s ON s.id = t.sample_id")  # fmt: skip
+    marked = [(json.loads(v), kept) for _, v, kept, _ in rows if kept]
+    assert marked and sum(m["rollout/mixed_kv_samples"] for m in rollouts(run_dir)) == len(marked)
+    for runs, kept in marked:  # the first token behind older KV is the first of its version
+        assert kept in [1 + sum(n for _, n in runs[:k]) for k in range(len(runs))]
+    for m in metrics(run_dir):
+        if m["kind"] == "train":
+            compared = [run for step, v, kept, _ in rows if step == m["step"] and not kept for run in json.loads(v)]
+            assert m["train/logprob_gap_tokens"] == sum(n for v, n in compared if v == m["step"] - 1)
+
+    words = list(map(str, command(model, model / "kept-replay", *IN_PLACE, "--replay", run_dir)))
+    assert run_whole(words, model / "kept-replay.log") == sha
+    # an update during the prefill of a sample: nothing of it can be generated again
+    bad = model / "kept-prefill"
+    os.makedirs(bad)
+    db = sqlite3.connect(run_dir / "ledger.db")
+    db.execute(f"VACUUM INTO '{bad / 'ledger.db'}'")
+    db.close()
+    db = sqlite3.connect(bad / "ledger.db")
+    db.execute("UPDATE samples SET mixed_kv = 1 WHERE id IN (SELECT sample_id FROM step_samples WHERE step = 1)")
+    db.commit()
+    db.close()
+    for source in (run_dir, bad):
+        again = model / f"{source.name}-generate"
+        run_whole(command(model, again, *IN_PLACE, "--replay", str(source), "--replay-generate"), f"{again}.log")
+        assert f"{pure_tokens(source)} tokens generated again, all as recorded" in open(f"{again}.log").read()
+    assert pure_tokens(bad) < pure_tokens(run_dir)
+
+
+@pytest.mark.parametrize("mode, options", [("retract", FULL), ("in_place", IN_PLACE)])
 @pytest.mark.parametrize("victim", ["clime-train", "clime-server"])
-def test_fully_async_survives_kills(model, victim):
+def test_fully_async_survives_kills(model, victim, mode, options):
     """Nothing lost, nothing trained twice, no token older than the bound; and the record gives the same weights."""
-    rng = random.Random(f"fully async {victim}")
+    rng = random.Random(f"fully async {victim} {mode}")
     killed = n = 0
     while killed < KILLS // 2:
-        name = f"full-{victim}-{n}"
-        words = command(model, model / name, *FULL, "--num-servers", "2" if victim == "clime-server" else "1")
+        name = f"full-{mode}-{victim}-{n}"
+        words = command(model, model / name, *options, "--num-servers", "2" if victim == "clime-server" else "1")
         killed += kill_now_and_then(words, model / name, model / f"{name}.log", 5, rng, lambda d: None, victim)
         check_ledger(model / name)
         behind = staleness(model / name)
         assert max(behind) <= 4 and max(m["rollout/staleness/max"] for m in rollouts(model / name)) == max(behind)
         n += 1
     sha = open(model / f"{name}.log").read().splitlines()[-2].split()[-1]
-    words = list(map(str, command(model, model / f"{name}-replay", *FULL, "--replay", model / name)))
+    words = list(map(str, command(model, model / f"{name}-replay", *options, "--replay", model / name)))
     assert run_whole(words, model / f"{name}-replay.log") == sha
 
 
@@ -376,6 +418,7 @@ def test_async_refuses_what_it_cannot_do(model):
         (["--async", "--colocate"], "--async cannot be honoured with --colocate"),
         (["--update-weights-interval", "2"], "needs --async"),
         (["--async", "--max-staleness", "1"], "--max-staleness 1 is below the 2 steps"),
+        (["--async", "--pause-generation-mode", "in_place"], "in_place needs --fully-async"),
         (["--async", "--update-weights-interval", "3"], "must be a multiple of"),
         (["--async", "--mask-offpolicy-in-partial-rollout"], "none would be left"),
     ]:

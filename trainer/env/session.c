@@ -17,7 +17,8 @@ struct turn {
     int n_versions;
     enum clime_sample_status status;
     char *finish;
-    bool mixed_kv, has_key;
+    int32_t mixed_kv; /* as of a sample, counted in this turn's own */
+    bool has_key;
     uint8_t key[CLIME_SESSION_KEY];
 };
 
@@ -154,8 +155,8 @@ void clime_session_fill(const struct clime_session *s, int turn, struct clime_sa
         memcpy(out->logp + at, t->logp, (size_t)t->n_sampled * sizeof *t->logp);
         memset(out->mask + at, 1, (size_t)t->n_sampled);
         for (int v = 0; v < t->n_versions; v++) out->versions[run++] = t->versions[v];
+        if (t->mixed_kv && !out->mixed_kv) out->mixed_kv = at + t->mixed_kv;
         at += t->n_sampled;
-        out->mixed_kv = out->mixed_kv || t->mixed_kv;
     }
     CHECK(at == n_response);
     out->n_prompt = n_prompt;

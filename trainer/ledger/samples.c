@@ -149,8 +149,8 @@ static enum clime_err reset(struct clime_db *db, void *arg, struct clime_error *
         struct clime_stmt *q = clime_db_stmt(
             db, "UPDATE samples SET status = 'pending', n_response = 0, ids = ?, logp = NULL, teacher_logp = NULL, "
                 "mask = NULL,"
-                " versions = NULL, response = NULL, finish = NULL, reward = NULL, reward_json = NULL, error = NULL,"
-                " metadata = NULL,"
+                " versions = NULL, mixed_kv = 0, response = NULL, finish = NULL, reward = NULL, reward_json = NULL, "
+                "error = NULL, metadata = NULL,"
                 " lease_incarnation = NULL, lease_until_us = NULL"
                 " WHERE id = ? AND id NOT IN (SELECT sample_id FROM step_samples)");
         clime_db_blob(q, s->ids, (size_t)s->n_prompt * sizeof *s->ids);
@@ -215,7 +215,7 @@ static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **ou
     s->teacher_logp = clime_db_dup_blob(q, &n_teacher);
     s->mask = clime_db_dup_blob(q, &n_mask);
     enum clime_err rc = read_versions(clime_db_get_text(q), s, e);
-    s->mixed_kv = clime_db_get_int(q) != 0;
+    s->mixed_kv = (int32_t)clime_db_get_int(q);
     s->temperature = (float)clime_db_get_real(q);
     s->response = clime_db_dup_text(q);
     s->label = clime_db_dup_text(q);

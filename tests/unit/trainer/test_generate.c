@@ -42,9 +42,12 @@ static void test_body(void **state) {
     assert_int_equal(clime_generate_room(&sampling, 11), 0);
 }
 
-#define META(finish, version, n, tokens)                                                                               \
-    "{\"text\":\"x\",\"meta_info\":{\"id\":\"r\",\"finish_reason\":" finish ",\"weight_version\":\"" version           \
-    "\",\"completion_tokens\":" n ",\"cached_tokens\":2,\"output_token_logprobs\":[" tokens "]}}"
+#define REPLY(finish, runs, kept, n, tokens)                                                                           \
+    "{\"text\":\"x\",\"meta_info\":{\"id\":\"r\",\"finish_reason\":" finish ",\"token_versions\":[" runs               \
+    "],\"kept_kv\":[" kept "],\"completion_tokens\":" n ",\"cached_tokens\":2,\"output_token_logprobs\":[" tokens      \
+    "]}}"
+#define META(finish, version, n, tokens) REPLY(finish, "[\"" version "\"," n "]", "", n, tokens)
+#define NOTHING(finish) REPLY(finish, "", "", "0", "")
 #define STOP "{\"type\":\"stop\",\"matched\":5}"
 
 static void test_replies(void **state) {
@@ -53,17 +56,24 @@ static void test_replies(void **state) {
         enum clime_generate_outcome out;
         const char *says;
     } cases[] = {
-        {META("{\"type\":\"abort\",\"message\":\"Aborted\"}", "12", "0", ""), CLIME_GENERATE_ABORTED, "Aborted"},
+        {NOTHING("{\"type\":\"abort\",\"message\":\"Aborted\"}"), CLIME_GENERATE_ABORTED, "Aborted"},
         {META(STOP, "11", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"11\""},
-        {META(STOP, "012", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "wanted \"12\""},
+        {META(STOP, "012", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"012\", wanted \"12\""},
+        {META(STOP, "13", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"13\""},
+        {META(STOP, "", "1", "[-1,5,null]"), CLIME_GENERATE_STALE, "\"\""},
+        {REPLY(STOP, "[\"12\",1],[\"14\",1]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_STALE, "\"14\""},
+        {REPLY(STOP, "[\"12\",1]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "2 tokens"},
+        {REPLY(STOP, "[\"12\",3]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "2 tokens"},
+        {REPLY(STOP, "[\"12\",2]", "[2,1]", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "2 tokens"},
+        {REPLY(STOP, "[\"12\",0]", "", "2", "[-1,5],[-1,5]"), CLIME_GENERATE_BROKEN, "reply"},
         {META(STOP, "12", "2", "[-1,5,null]"), CLIME_GENERATE_BROKEN, "1 log-probabilities for 2"},
-        {META(STOP, "12", "0", ""), CLIME_GENERATE_BROKEN, "0 log-probabilities"},
+        {NOTHING(STOP), CLIME_GENERATE_BROKEN, "0 log-probabilities"},
         {META(STOP, "12", "1", "[0.5,5,null]"), CLIME_GENERATE_BROKEN, "0.5"},
         {META(STOP, "12", "1", "[null,5,null]"), CLIME_GENERATE_BROKEN, "reply"},
         {META(STOP, "12", "1", "[-1,-5,null]"), CLIME_GENERATE_BROKEN, "reply"},
         {META(STOP, "12", "1", "[-1e999,5,null]"), CLIME_GENERATE_BROKEN, ""},
         {META("{\"type\":\"tired\"}", "12", "1", "[-1,5,null]"), CLIME_GENERATE_BROKEN, "tired"},
-        {"{\"text\":\"x\"}", CLIME_GENERATE_STALE, ""},
+        {"{\"text\":\"x\"}", CLIME_GENERATE_BROKEN, ""},
         {"{\"meta_info\":", CLIME_GENERATE_BROKEN, "reply"},
         {"<html>", CLIME_GENERATE_BROKEN, "reply"},
         {"", CLIME_GENERATE_BROKEN, "reply"},
@@ -134,7 +144,7 @@ static void test_aborted_and_continued(void **state) {
     clime_buf_free(&b);
     const char *many = META(STOP, "14", "6", "[-1,5],[-1,5],[-1,5],[-1,5],[-1,5],[-1,5]");
     assert_int_equal(clime_generate_read(&r, clime_str_of(many), &e), CLIME_GENERATE_BROKEN);
-    assert_int_equal(clime_generate_read(&r, clime_str_of(META("{\"type\":\"abort\"}", "14", "0", "")), &e),
+    assert_int_equal(clime_generate_read(&r, clime_str_of(NOTHING("{\"type\":\"abort\"}")), &e),
                      CLIME_GENERATE_DONE); /* cut before its first token */
     assert_int_equal(r.sample->n_versions, 1);
     assert_int_equal(clime_generate_read(&r, clime_str_of(META(STOP, "14", "2", "[-3,8],[-4,9]")), &e),
@@ -150,6 +160,45 @@ static void test_aborted_and_continued(void **state) {
     assert_true(s->versions[1].version == 14 && s->versions[1].n == 2);
     for (int k = 0; k < 3; k++) clime_sample_drop_token(r.sample);
     assert_true(s->n_response == 1 && s->n_versions == 1 && s->versions[0].n == 1);
+    clime_sample_free(r.sample);
+}
+
+/* New weights came while it was generated: each token is of those that sampled it, and it is known which had KV of
+ * older ones behind them. */
+static void test_versions_in_flight(void **state) {
+    struct clime_request r = request();
+    struct clime_error e = {0};
+    _Atomic int64_t newest = 14;
+    (void)state;
+    r.newest = &newest;
+    const char *back = REPLY(STOP, "[\"14\",1],[\"12\",1]", "", "2", "[-1,5],[-1,6]");
+    assert_int_equal(clime_generate_read(&r, clime_str_of(back), &e), CLIME_GENERATE_STALE);
+    const char *future = REPLY(STOP, "[\"12\",1],[\"16\",1]", "", "2", "[-1,5],[-1,6]");
+    assert_int_equal(clime_generate_read(&r, clime_str_of(future), &e), CLIME_GENERATE_STALE);
+    assert_non_null(strstr(e.msg, "\"16\", wanted \"12\" or later"));
+
+    const char *kept = REPLY(STOP, "[\"12\",2],[\"14\",1]", "[2,1]", "3", "[-1,5],[-1,6],[-1,7]");
+    assert_int_equal(clime_generate_read(&r, clime_str_of(kept), &e), CLIME_GENERATE_DONE);
+    struct clime_sample *s = r.sample;
+    assert_true(s->n_versions == 2 && s->versions[0].version == 12 && s->versions[0].n == 2);
+    assert_true(s->versions[1].version == 14 && s->versions[1].n == 1);
+    assert_int_equal(s->mixed_kv, 3);
+
+    /* cut and continued: the first run goes on, and the first mark stays */
+    r.version = 14;
+    const char *more = REPLY(STOP, "[\"14\",1],[\"14\",1]", "[0,1]", "2", "[-1,8],[-1,9]");
+    assert_int_equal(clime_generate_read(&r, clime_str_of(more), &e), CLIME_GENERATE_DONE);
+    assert_true(s->n_response == 5 && s->n_versions == 2 && s->versions[1].n == 3 && s->mixed_kv == 3);
+    for (int k = 0; k < 2; k++) clime_sample_drop_token(s);
+    assert_int_equal(s->mixed_kv, 3);
+    clime_sample_drop_token(s); /* the marked one */
+    assert_true(s->n_response == 2 && s->n_versions == 1 && s->mixed_kv == 0);
+    clime_sample_free(s);
+
+    r = request(); /* an update during its prefill: no token is of the weights that began it */
+    const char *prefill = REPLY(STOP, "[\"12\",1]", "[0,1]", "1", "[-1,5]");
+    assert_int_equal(clime_generate_read(&r, clime_str_of(prefill), &e), CLIME_GENERATE_DONE);
+    assert_int_equal(r.sample->mixed_kv, 1);
     clime_sample_free(r.sample);
 }
 
@@ -170,8 +219,11 @@ static void test_pass_at_k(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_body), cmocka_unit_test(test_replies),
-                                       cmocka_unit_test(test_good_reply), cmocka_unit_test(test_aborted_and_continued),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_body),
+                                       cmocka_unit_test(test_replies),
+                                       cmocka_unit_test(test_good_reply),
+                                       cmocka_unit_test(test_aborted_and_continued),
+                                       cmocka_unit_test(test_versions_in_flight),
                                        cmocka_unit_test(test_pass_at_k)};
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }

@@ -103,6 +103,7 @@ static void fill(struct clime_sample *s, int64_t version) {
     s->versions = xmalloc(sizeof *s->versions);
     s->versions[0] = (struct clime_version_run){version, 2};
     s->n_versions = 1;
+    s->mixed_kv = s->member == 1 ? 2 : 0;
     s->has_reward = true;
     s->reward = s->member % 2;
 }
@@ -183,6 +184,7 @@ static void test_sample_round_trip(void **state) {
         assert_true(s[m]->logp[0] == -0.1f && s[m]->logp[1] == -1e-30f);
         assert_int_equal(s[m]->n_versions, 1);
         assert_int_equal(s[m]->versions[0].n, 2);
+        assert_int_equal(s[m]->mixed_kv, m == 1 ? 2 : 0);
         assert_string_equal(s[m]->label, "\"2\"");
         assert_true(s[m]->has_reward && s[m]->reward == m % 2);
         assert_null(s[m]->error);
