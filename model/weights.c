@@ -29,40 +29,75 @@ struct clime_weights_source clime_weights_in_host(enum clime_dtype dt, const voi
     return (struct clime_weights_source){.dt = dt, .most = INT64_MAX, .read = read_host, .arg = flat};
 }
 
-enum clime_err clime_weights_sha256_of(const struct clime_layout *l, const struct clime_weights_source *from,
-                                       char hex[65], struct clime_error *e) {
-    const struct clime_slice **order = xmalloc((size_t)l->n_slices * sizeof *order);
-    for (int i = 0; i < l->n_slices; i++) order[i] = &l->slices[i];
-    qsort(order, (size_t)l->n_slices, sizeof *order, by_name);
+/* Bytes of a tensor that have a SHA-256 of their own, so that threads can share the work. */
+#define SHA_CHUNK ((int64_t)2 << 20)
+
+struct sha_job {
+    const uint8_t *bytes;
+    int64_t n;
+    uint8_t (*digest)[32];
+};
+
+static void sha_chunk(void *arg, int i) {
+    const struct sha_job *j = arg;
+    int64_t at = i * SHA_CHUNK, n = j->n - at < SHA_CHUNK ? j->n - at : SHA_CHUNK;
     struct clime_sha256 sha;
     clime_sha256_init(&sha);
-    const char *type = from->dt == CLIME_BF16 ? "BF16" : "F32";
+    clime_sha256_add(&sha, j->bytes + at, (size_t)n);
+    clime_sha256_done(&sha, j->digest[i]);
+}
+
+static void add_header(struct clime_sha256 *sha, const struct clime_slice *s, enum clime_dtype dt) {
+    const char *type = dt == CLIME_BF16 ? "BF16" : "F32";
+    clime_sha256_add(sha, s->name, strlen(s->name) + 1);
+    clime_sha256_add(sha, type, strlen(type) + 1);
+    for (int d = 0; d < s->n_dim; d++) {
+        uint64_t dim = (uint64_t)s->dim[d]; /* little-endian hosts only, as everywhere in the flat buffer */
+        clime_sha256_add(sha, &dim, 8);
+    }
+}
+
+enum clime_err clime_weights_sha256_of(const struct clime_layout *l, const struct clime_weights_source *from,
+                                       int n_threads, char hex[65], struct clime_error *e) {
+    const struct clime_slice **order = xmalloc((size_t)l->n_slices * sizeof *order);
+    int64_t size = (int64_t)clime_dtype_bytes(from->dt), longest = 0;
+    for (int i = 0; i < l->n_slices; i++) {
+        order[i] = &l->slices[i];
+        if (l->slices[i].n > longest) longest = l->slices[i].n;
+    }
+    qsort(order, (size_t)l->n_slices, sizeof *order, by_name);
+    int64_t most = from->most < longest ? from->most : longest; /* of one read, whole chunks */
+    CHECK(most == longest || most * size % SHA_CHUNK == 0);
+    int64_t n_chunks = (most * size + SHA_CHUNK - 1) / SHA_CHUNK;
+    struct sha_job j = {.digest = xmalloc((size_t)n_chunks * sizeof *j.digest)};
+    struct clime_pool *pool = clime_pool_new(n_chunks > 1 ? n_threads : 1);
+    struct clime_sha256 sha;
+    clime_sha256_init(&sha);
     enum clime_err err = CLIME_OK;
     for (int i = 0; i < l->n_slices && !err; i++) {
         const struct clime_slice *s = order[i];
-        clime_sha256_add(&sha, s->name, strlen(s->name) + 1);
-        clime_sha256_add(&sha, type, strlen(type) + 1);
-        for (int d = 0; d < s->n_dim; d++) {
-            uint64_t dim = (uint64_t)s->dim[d]; /* little-endian hosts only, as everywhere in the flat buffer */
-            clime_sha256_add(&sha, &dim, 8);
-        }
+        add_header(&sha, s, from->dt);
         for (int64_t at = 0, n; at < s->n && !err; at += n) {
-            const void *piece;
-            n = s->n - at < from->most ? s->n - at : from->most;
-            err = from->read(from, s->offset + at, n, &piece, e);
-            if (!err) clime_sha256_add(&sha, piece, (size_t)n * clime_dtype_bytes(from->dt));
+            n = s->n - at < most ? s->n - at : most;
+            if ((err = from->read(from, s->offset + at, n, (const void **)&j.bytes, e))) break;
+            j.n = n * size;
+            int chunks = (int)((j.n + SHA_CHUNK - 1) / SHA_CHUNK);
+            clime_pool_run(pool, chunks, sha_chunk, &j);
+            clime_sha256_add(&sha, j.digest, (size_t)chunks * sizeof *j.digest);
         }
     }
     uint8_t digest[32];
     clime_sha256_done(&sha, digest);
     clime_sha256_hex(digest, hex);
+    clime_pool_free(pool);
+    free(j.digest);
     free(order);
     return err;
 }
 
 void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]) {
     struct clime_weights_source from = clime_weights_in_host(dt, flat);
-    CHECK(!clime_weights_sha256_of(l, &from, hex, NULL));
+    CHECK(!clime_weights_sha256_of(l, &from, 1, hex, NULL));
 }
 
 static void store(void *flat, enum clime_dtype dt, int64_t at, float v) {

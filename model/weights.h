@@ -81,12 +81,14 @@ int64_t clime_weights_writer_length(const struct clime_weights_writer *w);
 int64_t clime_weights_writer_read(struct clime_weights_writer *w, void *out, size_t size); /* 0 at the end */
 void clime_weights_writer_free(struct clime_weights_writer *w);
 
-/* "SHA-256 of the weights": for each tensor in name order: name NUL, type name NUL, each dimension as u64, bytes. */
+/* "SHA-256 of the weights": for each tensor in name order: name NUL, type name NUL, each dimension as u64, and the
+ * SHA-256 of each 2 MiB of its bytes. */
 void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]);
 
-/* The same of weights from anywhere; fails as the source's reads do. */
+/* The same of weights from anywhere, on n_threads (0 = all cores); fails as the source's reads do. A source in pieces
+ * has pieces of whole 2 MiB. */
 enum clime_err clime_weights_sha256_of(const struct clime_layout *l, const struct clime_weights_source *from,
-                                       char hex[65], struct clime_error *e);
+                                       int n_threads, char hex[65], struct clime_error *e);
 
 /* Random initial weights: normal(0, std) for matrices, ones for norms, zeros for biases; by seed, tensor by tensor. */
 void clime_weights_init(const struct clime_layout *l, enum clime_dtype dt, void *flat, float std, uint64_t seed);

@@ -12,7 +12,8 @@ static void *hash_weights(void *arg) {
     struct clime_model_pieces p;
     m->ops->bind(f->dev);
     clime_model_pieces_open(&p, m, f->dev);
-    f->err = clime_weights_sha256_of(&m->layout, &p.from, f->hex, &f->error);
+    /* where the model computes on the cores, they are the servers' now */
+    f->err = clime_weights_sha256_of(&m->layout, &p.from, m->ops->own_memory ? f->n_threads : 1, f->hex, &f->error);
     clime_model_pieces_close(&p);
     return NULL;
 }
@@ -24,6 +25,7 @@ void clime_fingerprint_begin(struct clime_fingerprint *f, const struct clime_mod
     f->model = m;
     f->running = true;
     o.dt = clime_dev_info(m->dev)->dt;
+    f->n_threads = o.n_threads;
     o.n_threads = 1;
     f->err = f->dev ? CLIME_OK : m->ops->open(&o, &f->dev, &f->error);
     if (!f->err) CHECK(pthread_create(&f->thread, NULL, hash_weights, f) == 0);

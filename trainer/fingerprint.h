@@ -1,5 +1,6 @@
-/* The SHA-256 of a model's weights, computed beside the main thread while the servers generate: for 8 GB it takes some
- * six seconds, which a rollout would otherwise wait for.
+/* The SHA-256 of a model's weights, computed beside the main thread while the servers generate: for 8 GB it takes a
+ * core some six seconds, which a rollout would otherwise wait for; where the model is on a device of its own, all of
+ * the trainer's threads share them.
  *
  * begin and end are the main thread's; between the two the weights must not change.
  */
@@ -14,6 +15,7 @@ struct clime_fingerprint { /* zero = closed */
     const struct clime_model *model;
     struct clime_dev *dev; /* a second context on the model's device; opened at first use */
     pthread_t thread;
+    int n_threads;
     bool running;
     char hex[65];
     enum clime_err err;
