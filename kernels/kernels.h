@@ -325,17 +325,6 @@ struct clime_ops {
 
 extern const struct clime_ops clime_cpu_ops;
 
-/* One term of ops->checksum. */
-#ifdef __CUDACC__
-__host__ __device__
-#endif
-    static inline uint64_t
-    clime_checksum_term(uint64_t word, uint64_t index) {
-    uint64_t x = word ^ (index + 1) * 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
-    return x ^ x >> 32;
-}
-
 /* The table for "cpu", "cuda" or "auto" (cuda where built in and a device answers). kernels/table.c. */
 enum clime_err clime_ops_choose(const char *device, const struct clime_ops **out, struct clime_error *e);
 

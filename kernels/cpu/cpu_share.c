@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/checksum.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_device.h"
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/checksum.h"
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 

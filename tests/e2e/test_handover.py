@@ -19,7 +19,7 @@ MASK = (1 << 64) - 1
 
 
 def checksum(data):
-    """The sum of kernels.h's clime_checksum_term over 8-byte words."""
+    """The sum of clime_checksum_term (kernels/checksum.h) over 8-byte words."""
     data += bytes(-len(data) % 8)
     total = 0
     for i, (word,) in enumerate(struct.iter_unpack("<Q", data)):
