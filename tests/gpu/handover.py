@@ -195,6 +195,7 @@ def large(root):
         print("        optimizer's end to the first new token, ms: " +
               " ".join(f"{x:.1f}" for x in asker.delays(run / "ledger.db")))  # fmt: skip
         server = (run / "logs" / "server-0.log").read_text()
+        print("        server: " + re.search(r"ready on .* after [\d.]+ s", server).group(0))
         print("        server, ms in the engine: " + " ".join(re.findall(r"in flight, ([\d.]+) ms", server)))
         for line in re.findall(r"^rollout  .*", text, re.M):
             print("        " + line, flush=True)
