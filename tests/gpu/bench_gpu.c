@@ -9,6 +9,7 @@
 #include "model/layer.h"
 #include "model/rope.h"
 #include "server/step.h"
+#include "tests/gpu/op_times.h"
 
 static const struct clime_ops *ops;
 static struct clime_dev *dev;
@@ -434,6 +435,11 @@ static void bench_training(struct clime_model *m, int n_seq, int len) {
         6.0 * (double)m->layout.n * T + 3.0 * m->cfg.L * 2 * 2 * (double)len * len * m->cfg.H * m->cfg.Dh / 2 * n_seq;
     printf("training %dx%d: forward %.0f ms, with backward %.0f ms, %.0f tok/s, %.0f model TFLOP/s, %.1f GiB\n", n_seq,
            len, forward * 1e3, both * 1e3, T / both, flop / both * 1e-12, (double)bytes / (1 << 30));
+    struct clime_ops timed = op_times_begin(ops);
+    m->ops = &timed;
+    if (clime_train_forward(t, &b, true, logp, NULL, &e) || clime_train_backward(t, &b, temp, NULL, &e)) exit(1);
+    m->ops = ops;
+    op_times_print(both, copy_rate, gemm_rate);
     clime_train_close(t);
     free(ids);
     free(start);
