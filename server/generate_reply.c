@@ -346,10 +346,7 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
     clime_jw_init(&w, &r->event);
     write_output(r, &w, o, from, text_from, text_end, frag);
     o->sent_text = text_end;
-    if (r->event.full)
-        sse->full = true; /* the stream is given up, never cut in the middle */
-    else
-        clime_sse_frame(sse, clime_buf_str(&r->event));
+    clime_reply_event(sse, &r->event);
 }
 
 static void stream_end(struct clime_job *j, struct clime_buf *sse) {

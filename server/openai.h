@@ -48,7 +48,14 @@ void clime_openai_token_text(struct clime_jw *w, const struct clime_openai_reque
 void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
                               void (*write)(struct clime_job *j, struct clime_buf *out));
 
-/* Streams: the error event of a failed output, and the common end (usage chunk, [DONE]). */
+/* The end of a reply's object: "metadata". */
+void clime_openai_close_reply(struct clime_jw *w, const struct clime_job *j);
+
+/* Streams. A chunk is written to the request's event: opened up to "index" of its one choice, then closed with the
+ * usage as it was asked for and framed. */
+void clime_openai_open_chunk(struct clime_jw *w, const struct clime_output *o, const char *object);
+void clime_openai_send_chunk(struct clime_jw *w, struct clime_job *j, struct clime_buf *sse);
+/* The error event of a failed output, and the common end (usage chunk, [DONE]). */
 bool clime_openai_stream_failed(struct clime_openai_request *r, const struct clime_output *o, struct clime_buf *sse);
 void clime_openai_stream_end(struct clime_job *j, struct clime_buf *sse, const char *object);
 

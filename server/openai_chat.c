@@ -4,7 +4,6 @@
  * the usage when asked for, then [DONE].
  */
 
-#include "common/http/sse.h"
 #include "server/openai.h"
 
 static void write_bytes(struct clime_jw *w, const struct clime_job *j, int32_t id) {
@@ -81,12 +80,7 @@ static void write_reply(struct clime_job *j, struct clime_buf *out) {
     clime_openai_write_usage(&w, j);
     if (r->return_token_ids)
         clime_openai_write_ids(&w, "prompt_token_ids", j->outs[0].ids, (size_t)j->outs[0].n_prompt);
-    clime_jw_key(&w, "metadata");
-    clime_jw_object(&w);
-    clime_jw_key(&w, "weight_version");
-    clime_jw_strz(&w, j->outs[0].version->name);
-    clime_jw_close(&w);
-    clime_jw_close(&w);
+    clime_openai_close_reply(&w, j);
 }
 
 /* ---- stream ------------------------------------------------------------------------------------------------ */
@@ -97,14 +91,7 @@ static void write_chunk(struct clime_output *o, enum chunk kind, size_t text_end
     struct clime_job *j = o->job;
     struct clime_openai_request *r = j->endpoint;
     struct clime_jw w;
-    clime_buf_clear(&r->event);
-    clime_jw_init(&w, &r->event);
-    clime_openai_open(&w, j, r->server, "chat.completion.chunk");
-    clime_jw_key(&w, "choices");
-    clime_jw_array(&w);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "index");
-    clime_jw_int(&w, o->index);
+    clime_openai_open_chunk(&w, o, "chat.completion.chunk");
     clime_jw_key(&w, "delta");
     clime_jw_object(&w);
     if (kind == ROLE) {
@@ -131,19 +118,7 @@ static void write_chunk(struct clime_output *o, enum chunk kind, size_t text_end
         clime_jw_key(&w, "finish_reason");
         clime_jw_null(&w);
     }
-    clime_jw_close(&w);
-    clime_jw_close(&w);
-    if (r->usage_always) {
-        clime_openai_write_usage(&w, j);
-    } else if (r->usage_in_stream) {
-        clime_jw_key(&w, "usage");
-        clime_jw_null(&w);
-    }
-    clime_jw_close(&w);
-    if (r->event.full)
-        sse->full = true;
-    else
-        clime_sse_frame(sse, clime_buf_str(&r->event));
+    clime_openai_send_chunk(&w, j, sse);
 }
 
 static void stream_news(struct clime_job *j, struct clime_output *o, struct clime_buf *sse) {

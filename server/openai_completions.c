@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/http/sse.h"
 #include "server/openai.h"
 
 /* {text: logprob}: the largest tokens, and the position's own. */
@@ -141,12 +140,7 @@ static void write_reply(struct clime_job *j, struct clime_buf *out) {
     for (int i = 0; i < j->n_outs; i++) write_choice(&w, &j->outs[i]);
     clime_jw_close(&w);
     clime_openai_write_usage(&w, j);
-    clime_jw_key(&w, "metadata");
-    clime_jw_object(&w);
-    clime_jw_key(&w, "weight_version");
-    clime_jw_strz(&w, j->outs[0].version->name);
-    clime_jw_close(&w);
-    clime_jw_close(&w);
+    clime_openai_close_reply(&w, j);
 }
 
 static void stream_news(struct clime_job *j, struct clime_output *o, struct clime_buf *sse) {
@@ -158,32 +152,13 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
     bool tokens = (size_t)o->sent_ids < o->out.len && (r->logprobs || r->return_token_ids);
     if (!last && text_end == o->sent_text && !tokens) return;
     o->started = true;
-    clime_buf_clear(&r->event);
-    clime_jw_init(&w, &r->event);
-    clime_openai_open(&w, j, r->server, "text_completion");
-    clime_jw_key(&w, "choices");
-    clime_jw_array(&w);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "index");
-    clime_jw_int(&w, o->index);
+    clime_openai_open_chunk(&w, o, "text_completion");
     write_text(&w, o, r->echo && first, o->sent_text, text_end);
     write_logprobs(&w, o, r->echo && first, (size_t)o->sent_ids);
     clime_openai_write_finish(&w, o);
     clime_openai_write_extras(&w, r, o, (size_t)o->sent_ids, first, last);
-    clime_jw_close(&w);
-    clime_jw_close(&w);
-    if (r->usage_always) {
-        clime_openai_write_usage(&w, j);
-    } else if (r->usage_in_stream) {
-        clime_jw_key(&w, "usage");
-        clime_jw_null(&w);
-    }
-    clime_jw_close(&w);
     o->sent_text = text_end;
-    if (r->event.full)
-        sse->full = true;
-    else
-        clime_sse_frame(sse, clime_buf_str(&r->event));
+    clime_openai_send_chunk(&w, j, sse);
 }
 
 static void stream_end(struct clime_job *j, struct clime_buf *sse) {

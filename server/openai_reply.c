@@ -117,7 +117,42 @@ void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, 
     clime_buf_free(&r->event);
 }
 
+void clime_openai_close_reply(struct clime_jw *w, const struct clime_job *j) {
+    clime_jw_key(w, "metadata");
+    clime_jw_object(w);
+    clime_jw_key(w, "weight_version");
+    clime_jw_strz(w, j->outs[0].version->name);
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
 /* ---- streams ----------------------------------------------------------------------------------------------- */
+
+void clime_openai_open_chunk(struct clime_jw *w, const struct clime_output *o, const char *object) {
+    struct clime_openai_request *r = o->job->endpoint;
+    clime_buf_clear(&r->event);
+    clime_jw_init(w, &r->event);
+    clime_openai_open(w, o->job, r->server, object);
+    clime_jw_key(w, "choices");
+    clime_jw_array(w);
+    clime_jw_object(w);
+    clime_jw_key(w, "index");
+    clime_jw_int(w, o->index);
+}
+
+void clime_openai_send_chunk(struct clime_jw *w, struct clime_job *j, struct clime_buf *sse) {
+    struct clime_openai_request *r = j->endpoint;
+    clime_jw_close(w);
+    clime_jw_close(w);
+    if (r->usage_always) {
+        clime_openai_write_usage(w, j);
+    } else if (r->usage_in_stream) {
+        clime_jw_key(w, "usage");
+        clime_jw_null(w);
+    }
+    clime_jw_close(w);
+    clime_reply_event(sse, &r->event);
+}
 
 bool clime_openai_stream_failed(struct clime_openai_request *r, const struct clime_output *o, struct clime_buf *sse) {
     struct clime_jw w;

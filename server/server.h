@@ -48,6 +48,8 @@ extern const struct clime_http_route clime_health_routes[];
 
 /* Sends the buffer as JSON, or a 500 when it overflowed; frees it. */
 void clime_reply_buf(struct clime_http_request *rq, int status, struct clime_buf *body);
+/* An event of a stream. One that was too large for its buffer gives the stream up: it is never cut in the middle. */
+void clime_reply_event(struct clime_buf *sse, const struct clime_buf *event);
 
 /* {"success", "message"} with status 200 or, when err is set, that of its code. */
 void clime_reply_success(struct clime_http_request *rq, enum clime_err err, const char *message);

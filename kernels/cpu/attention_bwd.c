@@ -76,32 +76,47 @@ VEC_INLINE void attn_bwd_row(float *p, float *ds, int valid, int nk, float scale
     }
 }
 
+/* Keys and values of a block of nk positions from element kv on, as score_rows wants them. */
+VEC_INLINE void attn_bwd_keys(const struct attn_bwd_job *j, size_t kv, int nk, const struct attn_bwd_room *m,
+                              const bool bf16) {
+    const int Dh = j->h->Dh, KW = gemm_words(Dh, bf16);
+    const size_t size = bf16 ? 2 : 4, ld_k = (size_t)j->h->HK * (size_t)Dh;
+    struct gemm_operand keys = {(const char *)j->k + kv * size, nk, Dh, false, ld_k};
+    struct gemm_operand values = {(const char *)j->v + kv * size, nk, Dh, false, ld_k};
+    gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m->kt);
+    gemm_streams(&values, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m->vt);
+}
+
+/* m->p = q k, m->ds = dout v: of the rows of one head from element `at` on with the block. */
+VEC_INLINE void attn_bwd_scores(const struct attn_bwd_job *j, size_t at, int rows, int nk,
+                                const struct attn_bwd_room *m, const bool bf16) {
+    const int KW = gemm_words(j->h->Dh, bf16);
+    const size_t size = bf16 ? 2 : 4, ld_q = (size_t)j->h->H * (size_t)j->h->Dh;
+    const char *qs[BWD_ROWS], *dos[BWD_ROWS];
+    for (int r = 0; r < rows; r++) {
+        qs[r] = (const char *)j->q + (at + (size_t)r * ld_q) * size;
+        dos[r] = (const char *)j->dout + (at + (size_t)r * ld_q) * size;
+    }
+    score_rows(bf16, qs, rows, KW, m->kt, nk, NULL, m->p);
+    score_rows(bf16, dos, rows, KW, m->vt, nk, NULL, m->ds);
+}
+
 /* delta[g][t] = the sum of P dP over the keys, blocks ascending (struct clime_heads, common_keys). */
 VEC_INLINE void attn_exact_delta(const struct attn_bwd_job *j, int seq, int head, const struct attn_bwd_room *m,
                                  const bool bf16) {
     const struct clime_heads *h = j->h;
     const int G = h->H / h->HK, Dh = h->Dh, row0 = j->a->h_q_start[seq], len = j->a->h_q_start[seq + 1] - row0;
-    const int KW = gemm_words(Dh, bf16);
-    const size_t size = bf16 ? 2 : 4, ld_q = (size_t)h->H * (size_t)Dh, ld_k = (size_t)h->HK * (size_t)Dh;
+    const size_t ld_q = (size_t)h->H * (size_t)Dh, ld_k = (size_t)h->HK * (size_t)Dh;
     memset(m->delta, 0, (size_t)G * (size_t)len * sizeof *m->delta);
     for (int key0 = 0; key0 < len; key0 += CLIME_PAGE) {
         int nk = len - key0 < CLIME_PAGE ? len - key0 : CLIME_PAGE;
         size_t kv = (size_t)(row0 + key0) * ld_k + (size_t)head * (size_t)Dh;
-        struct gemm_operand keys = {(const char *)j->k + kv * size, nk, Dh, false, ld_k};
-        struct gemm_operand values = {(const char *)j->v + kv * size, nk, Dh, false, ld_k};
-        gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m->kt);
-        gemm_streams(&values, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m->vt);
+        attn_bwd_keys(j, kv, nk, m, bf16);
         for (int g = 0; g < G; g++) {
             for (int t0 = key0; t0 < len; t0 += BWD_ROWS) {
                 int rows = len - t0 < BWD_ROWS ? len - t0 : BWD_ROWS;
                 size_t at = (size_t)(row0 + t0) * ld_q + (size_t)(head * G + g) * (size_t)Dh;
-                const char *qs[BWD_ROWS], *dos[BWD_ROWS];
-                for (int r = 0; r < rows; r++) {
-                    qs[r] = (const char *)j->q + (at + (size_t)r * ld_q) * size;
-                    dos[r] = (const char *)j->dout + (at + (size_t)r * ld_q) * size;
-                }
-                score_rows(bf16, qs, rows, KW, m->kt, nk, NULL, m->p);
-                score_rows(bf16, dos, rows, KW, m->vt, nk, NULL, m->ds);
+                attn_bwd_scores(j, at, rows, nk, m, bf16);
                 for (int r = 0; r < rows; r++) {
                     float *p = m->p + r * CLIME_PAGE, *ds = m->ds + r * CLIME_PAGE;
                     size_t row = (size_t)(row0 + t0 + r) * (size_t)h->H + (size_t)(head * G + g);
@@ -119,7 +134,7 @@ VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, con
     const struct clime_heads *h = j->h;
     const int seq = i / h->HK, head = i % h->HK, G = h->H / h->HK, Dh = h->Dh, pad = attn_pad(Dh);
     const int row0 = j->a->h_q_start[seq], len = j->a->h_q_start[seq + 1] - row0, KW = gemm_words(Dh, bf16);
-    const size_t size = bf16 ? 2 : 4, ld_q = (size_t)h->H * (size_t)Dh, ld_k = (size_t)h->HK * (size_t)Dh;
+    const size_t ld_q = (size_t)h->H * (size_t)Dh, ld_k = (size_t)h->HK * (size_t)Dh;
     if (len == 0) return;
 
     struct attn_bwd_room m;
@@ -141,10 +156,7 @@ VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, con
     for (int key0 = 0; key0 < len; key0 += CLIME_PAGE) {
         int nk = len - key0 < CLIME_PAGE ? len - key0 : CLIME_PAGE;
         size_t kv = (size_t)(row0 + key0) * ld_k + (size_t)head * (size_t)Dh;
-        struct gemm_operand keys = {(const char *)j->k + kv * size, nk, Dh, false, ld_k};
-        struct gemm_operand values = {(const char *)j->v + kv * size, nk, Dh, false, ld_k};
-        gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m.kt);
-        gemm_streams(&values, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m.vt);
+        attn_bwd_keys(j, kv, nk, &m, bf16);
         attn_widen(bf16, j->k, kv, ld_k, nk, Dh, m.keys);
         memset(m.dk, 0, (size_t)CLIME_PAGE * (size_t)pad * 4);
         memset(m.dv, 0, (size_t)CLIME_PAGE * (size_t)pad * 4);
@@ -152,13 +164,7 @@ VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, con
             for (int t0 = key0; t0 < len; t0 += BWD_ROWS) {
                 int rows = len - t0 < BWD_ROWS ? len - t0 : BWD_ROWS;
                 size_t at = (size_t)(row0 + t0) * ld_q + (size_t)(head * G + g) * (size_t)Dh;
-                const char *qs[BWD_ROWS], *dos[BWD_ROWS];
-                for (int r = 0; r < rows; r++) {
-                    qs[r] = (const char *)j->q + (at + (size_t)r * ld_q) * size;
-                    dos[r] = (const char *)j->dout + (at + (size_t)r * ld_q) * size;
-                }
-                score_rows(bf16, qs, rows, KW, m.kt, nk, NULL, m.p);
-                score_rows(bf16, dos, rows, KW, m.vt, nk, NULL, m.ds);
+                attn_bwd_scores(j, at, rows, nk, &m, bf16);
                 for (int r = 0; r < rows; r++) {
                     size_t row = (size_t)(row0 + t0 + r) * (size_t)h->H + (size_t)(head * G + g);
                     attn_bwd_row(m.p + r * CLIME_PAGE, m.ds + r * CLIME_PAGE, t0 + r + 1 - key0, nk, h->scale,

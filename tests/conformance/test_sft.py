@@ -6,14 +6,13 @@ import os
 import pathlib
 import shutil
 import subprocess
-import tarfile
 
 import jinja2.sandbox
 import pytest
 import tokenizers
+from tokenizer_data import NAMES, unpack_tokenizers
 
 BUILD = os.path.abspath(os.environ.get("CLIME_BUILD", "build"))
-DATA = pathlib.Path(os.environ.get("CLIME_DATA", "../shared/data")).resolve()
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "sft_masks.jsonl"
 CONFIG = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": 155000, "hidden_size": 64,
           "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -23,12 +22,8 @@ CONFIG = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_s
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    if not (DATA / "tokenizers").is_dir():
-        pytest.skip(f"no test data in {DATA}")
-    to = tmp_path_factory.mktemp("sft")
-    for name in ["qwen3", "llama3", "glm4"]:
-        with tarfile.open(DATA / "tokenizers" / f"{name}.tgz") as tar:
-            tar.extractall(to)
+    to = unpack_tokenizers(tmp_path_factory.mktemp("sft"))
+    for name in NAMES:
         said = json.load(open(to / name / "config.json")) if (to / name / "config.json").exists() else {}
         eos = {"eos_token_id": said["eos_token_id"]} if "eos_token_id" in said else {}
         (to / name / "config.json").write_text(json.dumps({**CONFIG, **eos}))

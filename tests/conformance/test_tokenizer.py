@@ -8,19 +8,16 @@ import json
 import os
 import random
 import subprocess
-import tarfile
 import unicodedata
-from pathlib import Path
 
 import pytest
+from tokenizer_data import DATA, NAMES, ROOT, unpack_tokenizers
 
 tokenizers = pytest.importorskip("tokenizers")
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("CLIME_BUILD", "build")
-DATA = (ROOT / os.environ.get("CLIME_DATA", "../shared/data")).resolve()
 CLIME_TOK = BUILD / "clime-tok"
-REAL = ["qwen3", "llama3", "glm4", "stories260K"]
+REAL = [*NAMES, "stories260K"]
 N_RANDOM = int(os.environ.get("CLIME_TOKENIZER_CASES", "3000"))
 
 
@@ -55,13 +52,8 @@ def first_difference(inputs, ours, theirs):
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
-    if not (DATA / "tokenizers").is_dir():
-        pytest.skip(f"no test data in {DATA}")
-    to = tmp_path_factory.mktemp("tokenizers")
-    for name in ["qwen3", "llama3", "glm4"]:
-        with tarfile.open(DATA / "tokenizers" / f"{name}.tgz") as tar:
-            tar.extractall(to)
-    return {name: to / name for name in ["qwen3", "llama3", "glm4"]} | {"stories260K": DATA / "stories260K"}
+    to = unpack_tokenizers(tmp_path_factory.mktemp("tokenizers"))
+    return {name: to / name for name in NAMES} | {"stories260K": DATA / "stories260K"}
 
 
 @pytest.fixture(scope="session")

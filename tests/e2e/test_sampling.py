@@ -67,11 +67,16 @@ def check_ledger(run_dir, members=4, rollouts=8, per_rollout=6):
     assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps if m["train/logprob_gap_tokens"])
 
 
+def whole(model, name, *words):
+    """A run to its end in the folder `name`, and a look at its ledger; returns the SHA-256 of the final weights."""
+    sha = run_whole(command(model, model / name, *words), model / f"{name}.log")
+    check_ledger(model / name)
+    return sha
+
+
 @pytest.fixture(scope="module")
 def prompt_sha(model):
-    sha = run_whole(command(model, model / "prompt", *PROMPT), model / "prompt.log")
-    check_ledger(model / "prompt")
-    return sha
+    return whole(model, "prompt", *PROMPT)
 
 
 def test_filter_drops_groups_without_deviation(model, prompt_sha):
@@ -101,8 +106,7 @@ def test_filter_drops_groups_without_deviation(model, prompt_sha):
      ("one_by_one", ["--server-concurrency", "1"])],
 )  # fmt: skip
 def test_prompt_order_gives_the_same_weights(model, prompt_sha, name, more):
-    assert run_whole(command(model, model / name, *PROMPT, *more), model / f"{name}.log") == prompt_sha
-    check_ledger(model / name)
+    assert whole(model, name, *PROMPT, *more) == prompt_sha
 
 
 def kill_now_and_then(words, run_dir, log, n_kills, rng, after_kill, victim="clime-train", longest=0.5):
@@ -140,16 +144,14 @@ def test_prompt_order_survives_kills(model, prompt_sha):
 
 
 def test_arrival_order(model):
-    sha = run_whole(command(model, model / "arrival", *PARTIAL[:2], *FILTER), model / "arrival.log")
-    check_ledger(model / "arrival")
+    sha = whole(model, "arrival", *PARTIAL[:2], *FILTER)
     assert query(model / "arrival", "SELECT count(*) FROM groups WHERE state = 'open'") == [(0,)]
     assert run_whole(command(model, model / "arrival", *PARTIAL[:2], *FILTER), model / "arrival-again.log") == sha
 
 
 def test_partial_rollout(model):
     run_dir = model / "partial"
-    run_whole(command(model, run_dir, *PARTIAL), model / "partial.log")
-    check_ledger(run_dir)
+    whole(model, "partial", *PARTIAL)
     lines = rollouts(run_dir)
     assert sum(m["rollout/carried_samples"] for m in lines) > 0 and sum(m["rollout/partial_samples"] for m in lines) > 0
     assert max(m["rollout/staleness/max"] for m in lines) > 0
@@ -163,8 +165,7 @@ def test_partial_rollout(model):
 def test_partial_rollout_masks_old_tokens(model):
     run_dir = model / "masked"
     more = ["--mask-offpolicy-in-partial-rollout", "--buffer-filter", "pop_most_complete"]
-    run_whole(command(model, run_dir, *PARTIAL, *more), model / "masked.log")
-    check_ledger(run_dir)
+    whole(model, "masked", *PARTIAL, *more)
     rows = query(run_dir, "SELECT t.step, s.versions FROM step_samples t JOIN samples s ON s.id = t.sample_id")
     for m in metrics(run_dir):
         if m["kind"] == "train":
@@ -308,9 +309,7 @@ def staleness(run_dir):
 
 @pytest.fixture(scope="module")
 def async_sha(model):
-    sha = run_whole(command(model, model / "async", *ASYNC), model / "async.log")
-    check_ledger(model / "async")
-    return sha
+    return whole(model, "async", *ASYNC)
 
 
 def test_async_is_one_rollout_behind(model, async_sha):
@@ -319,9 +318,7 @@ def test_async_is_one_rollout_behind(model, async_sha):
     lines = rollouts(model / "async")
     assert [m["rollout/staleness/max"] for m in lines] == [0] + [2] * 7
     assert [m["eval/step"] for m in metrics(model / "async") if m["kind"] == "eval"] == [0, 8, 16]
-    words = command(model, model / "async-2", *ASYNC, "--update-weights-interval", "2", "--max-staleness", "4")
-    run_whole(words, model / "async-2.log")
-    check_ledger(model / "async-2")
+    whole(model, "async-2", *ASYNC, "--update-weights-interval", "2", "--max-staleness", "4")
     assert [m["rollout/staleness/max"] for m in rollouts(model / "async-2")] == [0, 2, 4, 2, 4, 2, 4, 2]
 
 
@@ -330,8 +327,7 @@ def test_async_is_one_rollout_behind(model, async_sha):
     [("two_servers", ["--num-servers", "2"]), ("few_at_a_time", ["--server-max-running-requests", "3"])],
 )
 def test_async_gives_the_same_weights(model, async_sha, name, more):
-    assert run_whole(command(model, model / f"async-{name}", *ASYNC, *more), model / f"async-{name}.log") == async_sha
-    check_ledger(model / f"async-{name}")
+    assert whole(model, f"async-{name}", *ASYNC, *more) == async_sha
 
 
 @pytest.mark.parametrize("victim", ["clime-train", "clime-server"])
@@ -406,8 +402,7 @@ def test_fully_async_survives_kills(model, victim, mode, options):
 def test_staleness_bound_samples_anew(model):
     """With a bound of 0 a partial rollout carries over prompts, but no tokens."""
     run_dir = model / "bound"
-    run_whole(command(model, run_dir, *PARTIAL, "--max-staleness", "0"), model / "bound.log")
-    check_ledger(run_dir)
+    whole(model, "bound", *PARTIAL, "--max-staleness", "0")
     assert set(staleness(run_dir)) == {0}
     assert sum(m["rollout/staleness/reset_samples"] for m in rollouts(run_dir)) > 0
     assert sum(m["rollout/carried_samples"] for m in rollouts(run_dir)) > 0

@@ -56,12 +56,14 @@ def rl(root, model, name, more, rollouts, size=(16, 4, 96)):
     return run, [str(w) for w in words]
 
 
-def perf(run):
+def no_gap(what, run):
+    """Checks that the run's gap was 0; the milliseconds of its weight updates."""
     lines = [json.loads(line) for line in open(run / "metrics.jsonl")]
     steps = [m for m in lines if m["kind"] == "train"]
     gap = [m.get("train/train_rollout_logprob_abs_diff") for m in steps]
     tokens = sum(m["train/logprob_gap_tokens"] for m in steps)
-    return gap, tokens, [m["perf/update_weights_time"] * 1e3 for m in lines if m["kind"] == "perf"]
+    check(tokens > 0 and all(g == 0 for g in gap), f"{what}: gap {gap} over {tokens} tokens")
+    return [m["perf/update_weights_time"] * 1e3 for m in lines if m["kind"] == "perf"]
 
 
 def small(root):
@@ -75,8 +77,7 @@ def small(root):
             check(False, f"{name}: {done.stdout[-1500:]} {done.stderr[-1500:]}")
             continue
         shas[name] = sha.group(1)
-        gap, tokens, ms = perf(run)
-        check(tokens > 0 and all(g == 0 for g in gap), f"{name}: gap {gap} over {tokens} tokens")
+        ms = no_gap(name, run)
         said = re.findall(r"weights go to .*", done.stdout + done.stderr)
         print(f"        {said}; update {' '.join(f'{x:.1f}' for x in ms)} ms", flush=True)
     check(len(set(shas.values())) == 1 and len(shas) == len(WAYS), f"one SHA-256 of the weights: {shas}")
@@ -166,6 +167,23 @@ class Asker(threading.Thread):
         return [1e3 * self.first[v] - done / 1e3 for v, done in steps.fetchall() if done and v in self.first]
 
 
+def rollouts(name, words, log, n, limit):
+    """Runs until the n-th rollout is done or the limit (s) is over, then kills the run, whose end would write 12 bytes a
+    parameter. Its log; None when the rollouts were not done."""
+    with open(log, "w") as out:
+        p = subprocess.Popen(words, stdout=out, stderr=out)
+    deadline = time.time() + limit
+    while p.poll() is None and time.time() < deadline and log.read_text().count("\nrollout  ") < n:
+        time.sleep(0.1)
+    p.send_signal(signal.SIGKILL)
+    p.wait()
+    text = log.read_text()
+    done = text.count("\nrollout  ") >= n
+    if not done:
+        check(False, f"{name}: {text[-2000:]}")
+    return text if done else None
+
+
 def large(root):
     hidden, layers, intermediate = LARGE
     t0 = time.time()
@@ -174,22 +192,14 @@ def large(root):
     for name in ("in place", "copy"):
         run, words = rl(root, root / "large", f"large {name}", WAYS[name], 1000, (8, 4, 64))
         log = root / f"large {name}.log"
-        with open(log, "w") as out:
-            p = subprocess.Popen(words, stdout=out, stderr=out)
+        log.touch()
         asker = Asker(log)
         asker.start()
-        deadline = time.time() + 100
-        while p.poll() is None and time.time() < deadline and log.read_text().count("\nrollout  ") < 4:
-            time.sleep(0.2)
-        p.send_signal(signal.SIGKILL)  # the end of a run would write 12 bytes a parameter
-        p.wait()
+        text = rollouts(name, words, log, 4, 100)
         asker.ended = True
-        text = log.read_text()
-        if text.count("\nrollout  ") < 4:
-            check(False, f"{name}: {text[-2000:]}")
+        if not text:
             continue
-        gap, tokens, ms = perf(run)
-        check(tokens > 0 and all(g == 0 for g in gap), f"large, {name}: gap {gap} over {tokens} tokens")
+        ms = no_gap(f"large, {name}", run)
         print("        " + re.findall(r"memory: .*", text)[-1])
         print("        trainer, ms a hand-over: " + " ".join(f"{x:.2f}" for x in ms))
         print("        optimizer's end to the first new token, ms: " +
@@ -202,12 +212,13 @@ def large(root):
         time.sleep(2)  # the children see their parent gone
 
 
-def main():
+def main(*parts, large):
+    """Each part in turn with one folder of runs, the large model where one was asked for and nothing has failed."""
     root = pathlib.Path(tempfile.mkdtemp(prefix="handover-"))
     try:
         train("task", root / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
-        small(root)
-        memory(root)
+        for part in parts:
+            part(root)
         if LARGE and not failures:
             large(root)
     finally:
@@ -219,4 +230,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(small, memory, large=large))

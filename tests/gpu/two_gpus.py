@@ -10,16 +10,14 @@ Needs two GPUs and libnccl.so.2; torch for the link's rate. Exit status 1 when s
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 import handover
-from handover import LARGE, check, failures, init, perf, rl, train
+from handover import LARGE, check, init, no_gap, rl, rollouts
 
 ON_GPU_1 = ["--server-base-gpu-id", "1"]
 WAYS = {"auto": [], "ipc": ["--update-weight-transport", "ipc"], "http": ["--update-weight-transport", "http"],
@@ -65,8 +63,7 @@ def small(root):
             check(False, f"{name}: {text[-3000:]}")
             continue
         shas[name] = sha.group(1)
-        gap, tokens, ms = perf(run_dir)
-        check(tokens > 0 and all(g == 0 for g in gap), f"{name}: gap {gap} over {tokens} tokens")
+        ms = no_gap(name, run_dir)
         print(f"        {set(re.findall(r'weights go to .*', text))}; update {' '.join(f'{x:.1f}' for x in ms)} ms", flush=True)
         if name == "killed":
             check("server-0 died" in text, "killed: the server died and came again")
@@ -102,46 +99,21 @@ print(f"link: peer copy of 8 GiB at {n / best / 1e9:.1f} GB/s")
 
 def large(root):
     hidden, layers, intermediate = LARGE
+    link = subprocess.run([sys.executable, "-c", LINK], capture_output=True, text=True)
+    print(link.stdout + link.stderr[-300:], flush=True)
     init(root / "large", hidden, layers, intermediate, heads=32, kv=8, head_dim=128, vocab=("--vocab-size", 151936))
     for name in ("auto", "ipc"):
         run_dir, words = rl(root, root / "large", f"large {name}", ON_GPU_1 + WAYS[name], 1000, (8, 4, 64))
         log = root / f"large {name}.log"
-        with open(log, "w") as out:
-            p = subprocess.Popen(words, stdout=out, stderr=out)
-        deadline = time.time() + 60
-        while p.poll() is None and time.time() < deadline and log.read_text().count("\nrollout  ") < 3:
-            time.sleep(0.1)
-        p.send_signal(signal.SIGKILL)
-        p.wait()
-        text = log.read_text()
-        if text.count("\nrollout  ") < 3:
-            check(False, f"{name}: {text[-2000:]}")
+        text = rollouts(name, words, log, 3, 60)
+        if not text:
             continue
-        gap, tokens, ms = perf(run_dir)
-        check(tokens > 0 and all(g == 0 for g in gap), f"large, {name}: gap {gap} over {tokens} tokens")
+        ms = no_gap(f"large, {name}", run_dir)
         print("        trainer, ms a hand-over: " + " ".join(f"{x:.2f}" for x in ms))
         for line in re.findall(r"weights of version .*", text) + re.findall(r"^rollout  .*", text, re.M):
             print("        " + line, flush=True)
         time.sleep(1)
 
 
-def main():
-    root = pathlib.Path(tempfile.mkdtemp(prefix="two-"))
-    try:
-        train("task", root / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
-        small(root)
-        nobody_comes(root)
-        if LARGE and not failures:
-            link = subprocess.run([sys.executable, "-c", LINK], capture_output=True, text=True)
-            print(link.stdout + link.stderr[-300:], flush=True)
-            large(root)
-    finally:
-        for log in sorted(root.glob("*/logs/server-0.log")) if failures else []:
-            print(f"== {log}\n{log.read_text()[-1500:]}")
-        shutil.rmtree(root, ignore_errors=True)
-    print(f"{len(failures)} failed")
-    return bool(failures)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(handover.main(small, nobody_comes, large=large))
