@@ -113,6 +113,14 @@ static void make_sample(struct job *j, const struct clime_eval_context *c, int s
              c->run->incarnation);
 }
 
+/* An answer that fanned out counts with the mean of its parts' rewards; the first part is what is recorded of it. */
+static void merge_parts(struct clime_sample *s) {
+    if (!s->next) return;
+    s->reward = clime_sample_reward(s);
+    clime_sample_free(s->next);
+    s->next = NULL;
+}
+
 static enum clime_err generate(struct job *j, const struct clime_eval_context *c, int64_t step, struct clime_error *e) {
     struct clime_request *back[BATCH];
     int sent = 0, done = 0, window = 2 * c->n_threads;
@@ -122,7 +130,9 @@ static enum clime_err generate(struct job *j, const struct clime_eval_context *c
             j->requests[sent].deadline_us = clime_now_us() + limit_us;
             clime_client_submit(c->client, &j->requests[sent]);
         }
-        done += clime_client_next(c->client, back, BATCH, tick);
+        int n = clime_client_next(c->client, back, BATCH, tick);
+        for (int i = 0; i < n; i++) merge_parts(back[i]->sample);
+        done += n;
         if (clime_now_us() < tick) continue;
         tick = clime_now_us() + TICK_US;
         if (clime_fleet_poll(c->fleet, e)) return e->code; /* the run ends; what is in flight ends with the client */

@@ -5,17 +5,20 @@
 #include <stdio.h>
 #include <string.h>
 
-/* slime's rule: the unbiased deviation of the rewards is above 1e-6. */
+/* slime's rule: the unbiased deviation of the rewards is above 1e-6; parts of a member count as one, as they do in the
+ * estimators. */
 static bool rewards_differ(struct clime_sample *const *s, int n) {
     double mean = 0, var = 0;
-    for (int i = 0; i < n; i++) mean += s[i]->reward / n;
-    for (int i = 0; i < n; i++) var += (s[i]->reward - mean) * (s[i]->reward - mean);
+    for (int i = 0; i < n; i++) mean += clime_sample_reward(s[i]) / n;
+    for (int i = 0; i < n; i++)
+        for (const struct clime_sample *p = s[i]; p; p = p->next)
+            var += (p->reward - mean) * (p->reward - mean) / clime_sample_parts(s[i]);
     return n > 1 && sqrt(var / (n - 1)) > 1e-6;
 }
 
 static void nonzero_std(struct clime_sample *const *members, int n, struct clime_verdict *out) {
     *out = (struct clime_verdict){.keep = rewards_differ(members, n)};
-    if (!out->keep) snprintf(out->reason, sizeof out->reason, "zero_std_%.1f", members[0]->reward);
+    if (!out->keep) snprintf(out->reason, sizeof out->reason, "zero_std_%.1f", clime_sample_reward(members[0]));
 }
 
 static void nonzero_std_with_fallback(struct clime_sample *const *members, int n, struct clime_verdict *out) {

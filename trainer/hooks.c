@@ -226,13 +226,16 @@ enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample
                                  struct clime_verdict *out, struct clime_error *e) {
     char reason[REASON_BYTES] = "";
     struct clime_plugin_verdict v = {0};
-    struct clime_plugin_sample *samples = xcalloc((size_t)n, sizeof *samples);
-    const struct clime_plugin_sample **pointers = xcalloc((size_t)n, sizeof *pointers);
-    for (int i = 0; i < n; i++) {
-        samples[i] = view_of(members[i]);
-        pointers[i] = &samples[i];
-    }
-    int rc = h->plugin.filter(pointers, n, &v, reason, sizeof reason - 1);
+    int total = 0, at = 0;
+    for (int i = 0; i < n; i++) total += clime_sample_parts(members[i]);
+    struct clime_plugin_sample *samples = xcalloc((size_t)total, sizeof *samples);
+    const struct clime_plugin_sample **pointers = xcalloc((size_t)total, sizeof *pointers);
+    for (int i = 0; i < n; i++)
+        for (const struct clime_sample *s = members[i]; s; s = s->next, at++) {
+            samples[at] = view_of(s);
+            pointers[at] = &samples[at];
+        }
+    int rc = h->plugin.filter(pointers, total, &v, reason, sizeof reason - 1);
     free(samples);
     free(pointers);
     *out = (struct clime_verdict){.keep = v.keep != 0, .keep_when_insufficient = v.keep_when_insufficient != 0};

@@ -59,7 +59,7 @@ enum clime_err clime_hook_advantages(const struct clime_hook *h, const struct cl
 enum clime_err clime_hook_loss(const struct clime_hook *h, const struct clime_stream *s, int i, bool has_ref,
                                const struct clime_plugin_loss *t, double *pg, double *g, struct clime_error *e);
 
-/* The verdict over a finished group of n samples. */
+/* The verdict over a finished group of n members, each with its parts. */
 enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample *const *members, int n,
                                  struct clime_verdict *out, struct clime_error *e);
 

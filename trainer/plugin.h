@@ -128,6 +128,10 @@ struct clime_plugin_calls {
     int (*set_truncated)(void *session);
     /* Why the last call of this session that did not return CLIME_PLUGIN_OK did not. */
     const char *(*why)(void *session);
+    /* The path of this turn is one of the samples that the task gives: what set_* say from here on is about it. Without
+     * it the path of the last turn is the only one. Samples of one task share its member and count as one together; an
+     * answer that several of them hold is trained in the first. */
+    int (*keep)(void *session, int32_t turn);
 };
 
 /* One sample to be made. Valid until `generate` returns. */
@@ -178,8 +182,9 @@ struct clime_plugin {
     uint32_t question_bytes; /* CLIME_PLUGIN_HEAD */
 
     /* --custom-generate-function-path: makes one sample, by any number of turns with the policy: the path of the last
-     * one is what is trained on. Called on a thread of its own, many at a time. Failing is a state of this sample (its
-     * group is dropped and counted), never reward 0, and so is a function that makes no call for
+     * one is what is trained on, or those that it keeps. Called on a thread of its own, many at a time. Failing is a
+     * state of this sample (its group is dropped and counted), never reward 0, and so is a function that makes no call
+     * for
      * --environment-lease-timeout or is not done by --rollout-request-timeout: it cannot be stopped, but its calls say
      * CLIME_PLUGIN_OVER from then on. */
     int (*generate)(const struct clime_plugin_task *t, char *error, size_t error_bytes);

@@ -59,6 +59,7 @@ enum clime_err clime_rl_load_rollout(struct clime_rl *rl, struct clime_rollout *
                         "--load-debug-rollout-data %s: rollout %" PRId64
                         " has %d samples there, here a rollout has %" PRId64,
                         rl->o.load_rollouts, r->id, r->n, want);
+    if (!rc) r->n = clime_samples_flatten(&r->samples, r->n);
     if (rc) clime_rollout_free(r);
     r->time_us = clime_now_us() - t0;
     return rc;

@@ -32,17 +32,24 @@ static void make_packing(struct clime_rl *rl, struct clime_sample *const *sample
     free(lengths);
 }
 
-/* Step i of the rollout; takes over its part of the estimates. */
+/* Where the members of a step end that begins at `begin`: the parts of one member are in one step. */
+static int end_of_step(const struct clime_rollout *r, int begin, int64_t members) {
+    int end = begin;
+    while (end < r->n && (r->samples[end]->part > 0 || members-- > 0)) end++;
+    return end;
+}
+
+/* Step i of the rollout, its samples begin .. end; takes over its part of the estimates. */
 static void make_plan(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_estimate *estimate, int i,
-                      struct clime_step_plan *p) {
-    int n = (int)rl->o.global_batch_size;
+                      int begin, int end, struct clime_step_plan *p) {
+    int n = end - begin;
     *p = (struct clime_step_plan){.step = rl->step + i + 1,
                                   .rollout = r->id,
-                                  .global_batch = n,
-                                  .samples = r->samples + (ptrdiff_t)i * n,
+                                  .global_batch = rl->o.global_batch_size,
+                                  .samples = r->samples + begin,
                                   .estimate = xcalloc((size_t)n, sizeof *p->estimate),
                                   .n = n};
-    memcpy(p->estimate, estimate + (ptrdiff_t)i * n, (size_t)n * sizeof *estimate);
+    memcpy(p->estimate, estimate + begin, (size_t)n * sizeof *estimate);
     make_packing(rl, p->samples, n, &p->packing);
 }
 
@@ -63,12 +70,16 @@ enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *
     struct clime_estimate *estimate = NULL;
     struct clime_estimate_stats stats;
     struct clime_metrics_line m;
-    CHECK(r->n == n_steps * rl->o.global_batch_size && r->id * n_steps == rl->step && r->version <= rl->step);
+    CHECK(end_of_step(r, 0, n_steps * rl->o.global_batch_size) == r->n && r->id * n_steps == rl->step &&
+          r->version <= rl->step);
     *plans = xcalloc((size_t)n_steps, sizeof **plans);
     clime_metrics_line_begin(&m, "rollout", r->id, rl->step + 1);
     enum clime_err rc = estimate_rollout(rl, r, &estimate, &stats, e);
     if (!rc) {
-        for (int i = 0; i < n_steps; i++) make_plan(rl, r, estimate, i, &(*plans)[i]);
+        for (int i = 0, begin = 0, end; i < n_steps; i++, begin = end) {
+            end = end_of_step(r, begin, rl->o.global_batch_size);
+            make_plan(rl, r, estimate, i, begin, end, &(*plans)[i]);
+        }
         clime_metrics_line_int(&m, "rollout/step", r->id);
         clime_rollout_stats_add(&m, &rl->o, r, rl->step, &stats);
         const char *line = clime_metrics_line_end(&m);

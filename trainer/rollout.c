@@ -80,7 +80,7 @@ static bool dropped(const struct rollout *r, int g) {
 static void count(struct rollout *r, struct slot *s) {
     s->counted = true;
     r->n_counted++;
-    r->reward_sum += s->sample->reward;
+    r->reward_sum += clime_sample_reward(s->sample);
 }
 
 static bool all_old(const struct rollout *r, int g) {
@@ -125,6 +125,18 @@ static bool too_old(const struct rollout *r, const struct clime_sample *s) {
     return limit >= 0 && s->n_versions && trained_at - s->versions[0].version > limit;
 }
 
+/* The sample is pending again, after the dataset's prompt: an environment may have begun with another. */
+static enum clime_err begin_again(struct rollout *r, struct clime_sample *s, struct clime_error *e) {
+    const struct clime_prompt *p = clime_dataset_at(r->c->data, s->group, NULL);
+    clime_sample_restart(s);
+    if (r->c->o->environment) {
+        s->n_prompt = p->n_ids;
+        s->ids = xrealloc(s->ids, (size_t)p->n_ids * sizeof *s->ids);
+        memcpy(s->ids, p->ids, (size_t)p->n_ids * sizeof *s->ids);
+    }
+    return clime_samples_reset(r->c->ledger, &s, 1, e);
+}
+
 /* Takes over what the ledger holds of group g: finished samples stay; with --partial-rollout so do the tokens of the
  * others, else those are sampled anew, and so is what is too old. */
 static enum clime_err admit(struct rollout *r, int g, struct clime_error *e) {
@@ -136,8 +148,7 @@ static enum clime_err admit(struct rollout *r, int g, struct clime_error *e) {
     for (int i = g * r->members; i < (g + 1) * r->members && !rc; i++) {
         struct clime_sample *s = r->slots[i].sample;
         if (r->c->o->group_rm && !whole && clime_sample_finished(s)) {
-            rc = clime_samples_reset(r->c->ledger, &s, 1, e);
-            clime_sample_restart(s);
+            rc = begin_again(r, s, e);
         }
         bool current = s->n_versions == 1 && s->versions[0].version == r->out->version;
         bool old = partial ? too_old(r, s) : !current;
@@ -147,8 +158,7 @@ static enum clime_err admit(struct rollout *r, int g, struct clime_error *e) {
             count(r, &r->slots[i]);
         } else if (s->n_response > 0 && (old || !partial)) {
             r->out->n_reset += partial;
-            rc = clime_samples_reset(r->c->ledger, &s, 1, e);
-            clime_sample_restart(s);
+            rc = begin_again(r, s, e);
         }
     }
     return rc ? rc : finish_group(r, g, e);
@@ -229,7 +239,7 @@ static enum clime_err drop_group(struct rollout *r, int g, struct clime_error *e
         if (d->failed && r->slots[i].failed) reason = r->slots[i].sample->error;
         if (r->slots[i].counted) {
             r->n_counted--;
-            r->reward_sum -= r->slots[i].sample->reward;
+            r->reward_sum -= clime_sample_reward(r->slots[i].sample);
         }
     }
     if (d->failed) clime_event(r->c->ledger, r->c->run->incarnation, "drop", "group %" PRId64 ": %s", id, reason);
@@ -356,6 +366,12 @@ static enum clime_err renew_expired(struct rollout *r, struct clime_error *e) {
     return rc;
 }
 
+static int64_t n_trained(const struct clime_sample *s) {
+    int64_t n = 0;
+    for (int i = 0; i < s->n_response; i++) n += s->mask[i];
+    return n;
+}
+
 /* Stores what came back and counts it. */
 static enum clime_err collect(struct rollout *r, struct clime_request **back, int n, struct clime_error *e) {
     struct clime_lease leases[BATCH];
@@ -374,6 +390,7 @@ static enum clime_err collect(struct rollout *r, struct clime_request **back, in
         int slot = w->slot;
         if (leases[i].lost || dropped(r, slot / r->members)) continue;
         r->out->n_tokens += s->n_response > w->n_had ? s->n_response - w->n_had : 0;
+        for (const struct clime_sample *p = s->next; p; p = p->next) r->out->n_tokens += n_trained(p);
         if (s->status == CLIME_SAMPLE_FAILED) {
             fail_group(r, slot);
         } else if (s->status != CLIME_SAMPLE_ABORTED) {
@@ -459,6 +476,7 @@ static void give(struct rollout *r, bool good) {
         }
         out->samples[out->n++] = s;
     }
+    out->n = clime_samples_flatten(&out->samples, out->n);
     qsort(out->samples, (size_t)out->n, sizeof *out->samples, by_order);
     out->n_left = r->chooser.n - r->chooser.n_accepted - r->chooser.n_dropped + r->buffer.n - r->buffer.next;
     out->n_servers = clime_fleet_size(r->c->fleet);

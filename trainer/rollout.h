@@ -37,7 +37,7 @@ struct clime_rollout_context { /* all borrowed */
 struct clime_rollout {
     int64_t id, version;           /* version: the fleet's; the newest where it got others meanwhile */
     bool paused;                   /* it is not complete; there are no samples */
-    struct clime_sample **samples; /* [n] of the accepted groups in order of (rollout, group, member); owned */
+    struct clime_sample **samples; /* [n] of the accepted groups in order of (rollout, group, member, part); owned */
     int n;
     struct clime_drop_count *drops; /* [n_drops] owned */
     int n_drops;

@@ -146,8 +146,7 @@ static void generate(struct clime_client *c, struct clime_http_client *http, str
 
 /* ---- reward ---- */
 
-static void decode(struct clime_client *c, struct clime_request *r) {
-    struct clime_sample *s = r->sample;
+static void decode(const struct clime_client *c, const struct clime_request *r, struct clime_sample *s) {
     struct clime_buf text;
     clime_buf_init(&text, CLIME_REWARD_MAX_TEXT);
     clime_tokenizer_decode(c->o.tokenizer, s->ids + s->n_prompt, (size_t)s->n_response,
@@ -156,9 +155,9 @@ static void decode(struct clime_client *c, struct clime_request *r) {
     s->response = clime_buf_take(&text);
 }
 
-/* Takes over the reward of an answered call: a number, or a member of an object. */
-static void score(struct clime_request *r, struct clime_reward *given) {
-    struct clime_sample *s = r->sample;
+/* Takes over the reward of a part of r's sample: a number, or a member of an object. False: the sample has failed, and
+ * then there are no further parts. */
+static bool score(const struct clime_request *r, struct clime_sample *s, struct clime_reward *given) {
     struct clime_reward picked = {0};
     const struct clime_reward *v = given;
     if (!given->error.code && given->object && r->reward_key && !given->is_sum) {
@@ -171,7 +170,7 @@ static void score(struct clime_request *r, struct clime_reward *given) {
                    given->object ? "it is an object: --reward-key must name its member" : "it is not finite");
     if (e.code) {
         clime_error_prefix(&e, "reward");
-        clime_sample_fail(s, &e);
+        clime_sample_fail(r->sample, &e);
     } else {
         s->reward = v->value;
         s->has_reward = true;
@@ -179,6 +178,7 @@ static void score(struct clime_request *r, struct clime_reward *given) {
         s->reward_json = given->object ? xstrdup(given->object) : NULL;
     }
     clime_reward_free(&picked);
+    return !e.code;
 }
 
 /* ---- environments ---- */
@@ -197,17 +197,20 @@ static bool maker_stopping(void *arg) {
     return stopping(((const struct turn_maker *)arg)->c);
 }
 
+static bool give_reward(void *arg, struct clime_request *r, struct clime_sample *part, struct clime_reward *given) {
+    (void)arg;
+    return score(r, part, given);
+}
+
 static void let_environment(struct clime_client *c, struct clime_http_client *http, struct clime_request *r) {
     struct turn_maker maker = {c, http};
-    struct clime_reward reward = {0};
+    const struct clime_task_owner owner = {make_turn, maker_stopping, give_reward, &maker};
     int64_t t0 = clime_now_us();
     r->sample->status = CLIME_SAMPLE_PENDING;
     r->sample->t_submit_us = clime_wall_us();
-    r->scored = clime_environments_run(c->o.environments, r, make_turn, maker_stopping, &maker, &reward);
-    r->sample->t_done_us = clime_wall_us();
+    clime_environments_run(c->o.environments, r, &owner);
+    for (struct clime_sample *s = r->sample; s; s = s->next) s->t_done_us = clime_wall_us();
     r->generate_us = clime_now_us() - t0;
-    if (r->scored) score(r, &reward);
-    clime_reward_free(&reward);
 }
 
 /* ---- threads ---- */
@@ -228,9 +231,11 @@ static void *generator_main(void *arg) {
             let_environment(c, http, r);
         else
             generate(c, http, r);
-        if (r->sample->status != CLIME_SAMPLE_FAILED) decode(c, r);
-        free(r->sample->device);
-        r->sample->device = c->o.device ? xstrdup(c->o.device) : NULL;
+        for (struct clime_sample *s = r->sample; s; s = s->next) {
+            if (s->status != CLIME_SAMPLE_FAILED) decode(c, r, s);
+            free(s->device);
+            s->device = c->o.device ? xstrdup(c->o.device) : NULL;
+        }
         if (r->teach && sampled_to_its_end(r->sample))
             clime_teacher_submit(c->teacher, r);
         else
@@ -240,8 +245,15 @@ static void *generator_main(void *arg) {
     return NULL;
 }
 
-static struct clime_reward_request question_of(const struct clime_request *r) {
-    const struct clime_sample *s = r->sample;
+/* The part that is to be rewarded next, one after another; NULL = none. */
+static struct clime_sample *unrewarded(const struct clime_request *r) {
+    struct clime_sample *s = r->sample;
+    if (!sampled_to_its_end(s) || r->scored) return NULL;
+    while (s && s->has_reward) s = s->next;
+    return s;
+}
+
+static struct clime_reward_request question_of(const struct clime_request *r, const struct clime_sample *s) {
     return (struct clime_reward_request){.type = r->rm_type,
                                          .prompt = clime_str_of(r->prompt),
                                          .response = clime_str_of(s->response),
@@ -253,8 +265,9 @@ static struct clime_reward_request question_of(const struct clime_request *r) {
 
 static void submit_one(struct clime_client *c, struct clime_request *r) {
     struct clime_error e = {0};
-    if (sampled_to_its_end(r->sample) && !r->scored) {
-        struct clime_reward_request q = question_of(r);
+    const struct clime_sample *s = unrewarded(r);
+    if (s) {
+        struct clime_reward_request q = question_of(r, s);
         if (!clime_rewarder_submit(c->rewarder, &q, r, &e)) return;
         clime_error_prefix(&e, "reward");
         clime_sample_fail(r->sample, &e);
@@ -265,7 +278,7 @@ static void submit_one(struct clime_client *c, struct clime_request *r) {
 static void submit_group(struct clime_client *c, struct clime_request **r, int n) {
     struct clime_error e = {0};
     struct clime_reward_request *q = xcalloc((size_t)n, sizeof *q);
-    for (int i = 0; i < n; i++) q[i] = question_of(r[i]);
+    for (int i = 0; i < n; i++) q[i] = question_of(r[i], r[i]->sample);
     if (clime_rewarder_submit_group(c->rewarder, q, (void *const *)r, n, &e)) {
         clime_error_prefix(&e, "reward");
         for (int i = 0; i < n; i++) {
@@ -285,7 +298,7 @@ static void send_back(struct clime_client *c, struct clime_request **r, int n) {
             s->status = CLIME_SAMPLE_ABORTED;
             do clime_sample_drop_token(s);
             while (s->n_response > 0 && r[i]->sampling->stop.n > 0 && ends_inside_stop(c, r[i]));
-            decode(c, r[i]);
+            decode(c, r[i], s);
         }
         CHECK(clime_queue_push(c->done, r[i]));
     }
@@ -324,9 +337,10 @@ static void *taker_main(void *arg) {
         void *tag;
         struct clime_reward reward = {0};
         if (!clime_rewarder_next(c->rewarder, clime_now_us() + STOP_CHECK_US, &tag, &reward)) continue;
-        score(tag, &reward);
+        struct clime_request *r = tag;
+        score(r, unrewarded(r), &reward);
         clime_reward_free(&reward);
-        CHECK(clime_queue_push(c->done, tag));
+        if (!unrewarded(r) || !clime_queue_push(c->generated, r)) CHECK(clime_queue_push(c->done, r));
     }
     return NULL;
 }

@@ -44,9 +44,9 @@ struct clime_request {
     int64_t deadline_us;              /* clime_now_us scale */
     const atomic_bool *stop;          /* set by the owner: come back ABORTED instead of trying again; may be NULL */
     bool teach;                       /* the teacher scores it before the reward is asked for */
+    bool scored;                      /* no reward is wanted */
     void *owner;                      /* for the owner's use */
     /* out */
-    bool scored;          /* an environment gave the reward; in: true = none is wanted */
     int n_tries, n_stale; /* requests sent; answers refused for their version */
     int64_t generate_us;
 };

@@ -23,6 +23,7 @@ static void free_result(struct clime_sample *s) {
     free(s->reward_json);
     free(s->error);
     free(s->device);
+    clime_sample_free(s->next);
 }
 
 void clime_sample_restart(struct clime_sample *s) {
@@ -46,6 +47,8 @@ bool clime_sample_finished(const struct clime_sample *s) {
 void clime_sample_fail(struct clime_sample *s, const struct clime_error *why) {
     s->status = CLIME_SAMPLE_FAILED;
     s->has_reward = false;
+    clime_sample_free(s->next);
+    s->next = NULL;
     free(s->error);
     s->error = xasprintf("%s: %s", clime_err_name(why->code), why->msg);
 }
@@ -82,5 +85,33 @@ int clime_sample_order(const struct clime_sample *a, const struct clime_sample *
     if (a->rollout != b->rollout) return a->rollout < b->rollout ? -1 : 1;
     if (a->group != b->group) return a->group < b->group ? -1 : 1;
     if (a->member != b->member) return a->member < b->member ? -1 : 1;
+    if (a->part != b->part) return a->part < b->part ? -1 : 1;
     return 0;
+}
+
+int clime_sample_parts(const struct clime_sample *s) {
+    int n = 0;
+    for (; s; s = s->next) n++;
+    return n;
+}
+
+double clime_sample_reward(const struct clime_sample *s) {
+    double sum = 0;
+    for (const struct clime_sample *p = s; p; p = p->next) sum += p->reward;
+    return sum / clime_sample_parts(s);
+}
+
+int clime_samples_flatten(struct clime_sample ***list, int n) {
+    int total = 0, at = 0;
+    for (int i = 0; i < n; i++) total += clime_sample_parts((*list)[i]);
+    struct clime_sample **out = xcalloc((size_t)total + 1, sizeof *out);
+    for (int i = 0; i < n; i++)
+        for (struct clime_sample *s = (*list)[i], *next; s; s = next) {
+            next = s->next;
+            s->next = NULL;
+            out[at++] = s;
+        }
+    free(*list);
+    *list = out;
+    return total;
 }

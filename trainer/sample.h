@@ -3,6 +3,10 @@
  * ids are exactly what the server was given and returned; text is never tokenised again (DESIGN.md 4.2).
  * A sample is identified by (rollout, group, member): rollout counts from 0 in a run, group is the prompt's number in
  * the run (grows for ever), member counts 0..n-1 within the group. The order of samples everywhere is by this triple.
+ *
+ * A member that an environment or a generate hook made may fan out into several samples, its parts 0, 1, ...: each is
+ * trained on, and together they count as the one sample (in steps, denominators, groups' means). Part 0 stands for the
+ * member until the rollout has it; the others hang from it.
  */
 #ifndef CLIME_TRAINER_SAMPLE_H
 #define CLIME_TRAINER_SAMPLE_H
@@ -28,8 +32,9 @@ struct clime_version_run { /* n consecutive response tokens sampled under this w
 struct clime_sample {
     int64_t row_id; /* in the ledger; 0 = not stored */
     int64_t rollout, group;
-    int32_t member;
-    uint64_t seed; /* hash64(run seed, rollout, group, member) */
+    int32_t member, part;
+    struct clime_sample *next; /* the member's next part, owned; NULL once the parts go their own ways */
+    uint64_t seed;             /* hash64(run seed, rollout, group, member) */
     enum clime_sample_status status;
 
     int32_t n_prompt, n_response;
@@ -74,6 +79,11 @@ bool clime_sample_finished(const struct clime_sample *s);                      /
 void clime_sample_fail(struct clime_sample *s, const struct clime_error *why); /* FAILED, without a reward */
 void clime_sample_drop_token(struct clime_sample *s);                          /* forgets the last response token */
 void clime_sample_free(struct clime_sample *s);                                /* NULL is fine */
-int clime_sample_order(const struct clime_sample *a, const struct clime_sample *b); /* by (rollout, group, member) */
+int clime_sample_order(const struct clime_sample *a,
+                       const struct clime_sample *b);     /* by (rollout, group, member, part) */
+int clime_sample_parts(const struct clime_sample *s);     /* how many hang together; 1 = only s */
+double clime_sample_reward(const struct clime_sample *s); /* the mean over them */
+/* Every part a sample of its own: *list grows, parts behind each other. Returns how many there are. */
+int clime_samples_flatten(struct clime_sample ***list, int n);
 
 #endif

@@ -42,8 +42,14 @@ void clime_length_stats_add(struct clime_metrics_line *m, const char *prefix, co
 
 double clime_mean_reward(struct clime_sample *const *samples, int n) {
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += samples[i]->reward;
-    return sum / n;
+    int members = 0;
+    for (int i = 0, end; i < n; i = end) { /* a member's parts count as one, with their mean */
+        double own = samples[i]->reward;
+        for (end = i + 1; end < n && samples[end]->part > 0; end++) own += samples[end]->reward;
+        sum += own / (end - i);
+        members++;
+    }
+    return sum / members;
 }
 
 /* zero_std/count_R for every R (to one decimal) that some group's rewards all equal. */

@@ -170,13 +170,14 @@ static bool try_once(struct clime_teacher *t, struct clime_http_client *http, st
     return last;
 }
 
-static void score(struct clime_teacher *t, struct clime_http_client *http, struct clime_request *r) {
+static bool score(struct clime_teacher *t, struct clime_http_client *http, struct clime_request *r,
+                  struct clime_sample *s) {
     int64_t deadline = clime_now_us() + t->timeout_us, pause = FIRST_PAUSE_US;
     struct clime_error e = {0};
     struct clime_buf body;
     clime_buf_init(&body, MAX_BODY);
-    clime_teacher_body(r->sample, &body);
-    while (!try_once(t, http, clime_buf_str(&body), deadline - clime_now_us(), r->sample, &e)) {
+    clime_teacher_body(s, &body);
+    while (!try_once(t, http, clime_buf_str(&body), deadline - clime_now_us(), s, &e)) {
         if (stopping(t) || clime_now_us() + pause >= deadline) break;
         LOG_DEBUG("%s: teacher: %s; trying again", r->rid, e.msg);
         clime_sleep_us(pause);
@@ -187,6 +188,7 @@ static void score(struct clime_teacher *t, struct clime_http_client *http, struc
         clime_sample_fail(r->sample, &e);
     }
     clime_buf_free(&body);
+    return !e.code;
 }
 
 static void *teacher_main(void *arg) {
@@ -195,7 +197,8 @@ static void *teacher_main(void *arg) {
     void *item;
     while (clime_queue_pop(t->in, &item, 1, -1) == 1) {
         if (stopping(t)) continue;
-        score(t, http, item);
+        struct clime_request *r = item;
+        for (struct clime_sample *s = r->sample; s && score(t, http, r, s);) s = s->next;
         CHECK(clime_queue_push(t->out, item));
     }
     clime_http_client_free(http);

@@ -109,6 +109,7 @@ def advantages(estimator, gamma=1.0, lambd=1.0, kl_coef=0.0, kl_type="k1", no_st
     members = {}
     for s, r in zip(SAMPLES, reward.tolist()):
         members.setdefault(s["group"], {}).setdefault(s["member"], []).append(r)
+    parts = members
     members = {g: {m: sum(r) / len(r) for m, r in ms.items()} for g, ms in members.items()}
     adv = torch.zeros_like(MASK)
     for i, s in enumerate(SAMPLES):
@@ -117,7 +118,8 @@ def advantages(estimator, gamma=1.0, lambd=1.0, kl_coef=0.0, kl_type="k1", no_st
         if estimator in ("grpo", "gspo", "cispo"):
             a = r if raw else r - group.mean()
             if not raw and not no_std and len(group) > 1:
-                a = a / (group.std() + 1e-6)
+                squares = [((torch.tensor(p, dtype=D) - group.mean()) ** 2).mean() for p in parts[s["group"]].values()]
+                a = a / (torch.sqrt(sum(squares) / (len(group) - 1)) + 1e-6)
             adv[i] = a
         elif estimator == "rloo":
             others = [x for m, x in members[s["group"]].items() if m != s["member"]]

@@ -45,9 +45,13 @@ static void fill_group(const struct clime_member_key *key, int n, const double *
         members++;
     }
     double mean = sum / members;
-    for (int i = 0; i < n; i++) {
-        double d = peers[key[i].index].own - mean;
-        if (i == 0 || key[i].member != key[i - 1].member) squares += d * d;
+    for (int i = 0, end; i < n; i = end) { /* parts that differ are a deviation too: else it could be 0 between them */
+        double own = 0;
+        for (end = i; end < n && key[end].member == key[i].member; end++) {
+            double d = reward[key[end].index] - mean;
+            own += d * d;
+        }
+        squares += own / (end - i);
     }
     for (int i = 0; i < n; i++) {
         struct clime_peers *p = &peers[key[i].index];

@@ -10,7 +10,8 @@
 #include "trainer/learner.h"
 
 /* What a sample is compared with: its group, by group number, wherever its members stand and however many there are. A
- * member that fanned out into several samples counts once, with the mean of their rewards. */
+ * member that fanned out into several samples counts once, with the mean of their rewards and of their squared
+ * distances from the group's mean. */
 struct clime_peers {
     double mean, std; /* of the group's members; std with n - 1, 0 for one member */
     double own;       /* the sample's member's reward */

@@ -115,6 +115,8 @@ static void chat_begin(struct clime_jw *w, const struct clime_env_call *c, const
     clime_jw_int(w, clime_wall_us() / 1000000);
     clime_jw_key(w, "model");
     clime_jw_strz(w, "policy");
+    clime_jw_key(w, "turn");
+    clime_jw_int(w, c->turn);
     clime_jw_key(w, "choices");
     clime_jw_array(w);
     clime_jw_object(w);
@@ -201,6 +203,8 @@ static void reply_generate(const struct clime_env_call *c, struct clime_buf *out
     clime_jw_strz(&w, c->rid);
     clime_jw_key(&w, "finish_reason");
     clime_jw_raw(&w, clime_str_of(s->finish ? s->finish : "null"));
+    clime_jw_key(&w, "turn");
+    clime_jw_int(&w, c->turn);
     clime_jw_key(&w, "prompt_tokens");
     clime_jw_int(&w, s->n_prompt);
     clime_jw_key(&w, "completion_tokens");

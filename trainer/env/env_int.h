@@ -37,14 +37,20 @@ struct clime_env_call {
 };
 void clime_env_call_free(struct clime_env_call *c); /* what it owns; it may be used again */
 
-/* What an environment says at the end of a task. */
-struct clime_env_result {
+/* What an environment says at the end of a task: an error, or the samples that it is to give. */
+struct clime_env_part {
+    int turn;        /* whose path is the sample; -1 = the newest turn's */
     bool has_reward; /* else the run's own reward judges the response */
     struct clime_reward reward;
-    char *error;    /* owned; NULL = none */
     char *metadata; /* JSON object, owned; NULL = the prompt's stays */
     bool truncated; /* the sample counts as one that ended by a limit */
 };
+struct clime_env_result {
+    struct clime_env_part *parts; /* [n_parts] owned */
+    int n_parts;
+    char *error; /* owned; NULL = none */
+};
+struct clime_env_part *clime_env_result_add(struct clime_env_result *r, int turn); /* valid until the next one */
 void clime_env_result_free(struct clime_env_result *r);
 
 enum clime_task_state { CLIME_TASK_WAITING, CLIME_TASK_LEASED };
@@ -98,7 +104,7 @@ bool clime_env_lease(struct clime_environments *v, int64_t until_us, const struc
  * CLIME_ERR_INPUT: another call is under way. Otherwise the call's own error. */
 enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id, struct clime_env_call *call,
                               struct clime_error *e);
-/* Takes *r over when it returns CLIME_OK. */
+/* Takes *r over when it returns CLIME_OK. CLIME_ERR_INPUT: it names a turn that is not there, or one twice. */
 enum clime_err clime_env_result(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
                                 struct clime_error *e);
 /* The same under the lock. CLIME_ERR_NOT_FOUND: the lease is over. */

@@ -64,26 +64,49 @@ static const char *who(const struct clime_environments *v) {
     return v->o.hook ? "generate hook: " : "environment: ";
 }
 
-/* The result of the environment to the sample. */
-static bool take_result(const struct clime_environments *v, struct clime_task *t, struct clime_reward *reward) {
-    struct clime_sample *s = t->r->sample;
+static char *copy_of(const char *s) {
+    return s ? xstrdup(s) : NULL;
+}
+
+static struct clime_sample *new_part(const struct clime_sample *first, int part) {
+    struct clime_sample *s = clime_sample_new();
+    s->rollout = first->rollout;
+    s->group = first->group;
+    s->member = first->member;
+    s->part = part;
+    s->seed = first->seed;
+    s->label = copy_of(first->label);
+    s->metadata = copy_of(first->metadata);
+    s->t_submit_us = first->t_submit_us;
+    return s;
+}
+
+/* The result of the environment to the sample and its further parts. */
+static void take_result(const struct clime_environments *v, struct clime_task *t,
+                        const struct clime_task_owner *owner) {
+    struct clime_sample *s = t->r->sample, **end = &s->next;
     if (t->result.error) {
         sample_failed(s, CLIME_ERR_INTERNAL, who(v), t->result.error);
-        return false;
+        return;
     }
     if (t->last_turn < 0) {
         sample_failed(s, CLIME_ERR_INPUT, who(v), "it ended the task without a turn of the policy");
-        return false;
+        return;
     }
-    clime_session_fill(t->session, t->last_turn, s);
-    if (t->result.truncated) s->status = CLIME_SAMPLE_TRUNCATED;
-    free(s->own_metadata);
-    s->own_metadata = t->result.metadata;
-    t->result.metadata = NULL;
-    if (!t->result.has_reward) return false;
-    *reward = t->result.reward;
-    t->result.reward.object = NULL;
-    return true;
+    for (int i = 0; i < t->result.n_parts; i++) {
+        struct clime_env_part *p = &t->result.parts[i];
+        struct clime_sample *part = i ? new_part(s, i) : s;
+        if (i) {
+            *end = part;
+            end = &part->next;
+        }
+        clime_session_fill(t->session, p->turn < 0 ? t->last_turn : p->turn, part);
+        if (p->truncated) part->status = CLIME_SAMPLE_TRUNCATED;
+        free(part->own_metadata);
+        part->own_metadata = p->metadata;
+        p->metadata = NULL;
+        if (p->has_reward && !owner->score(owner->arg, t->r, part, &p->reward)) return;
+    }
 }
 
 /* Whether the task is at its end without a result. */
@@ -137,9 +160,8 @@ static void let_hook(struct clime_environments *v, struct clime_task *t) {
     t->attempts--;
 }
 
-bool clime_environments_run(struct clime_environments *v, struct clime_request *r, clime_turn_fn *turn,
-                            bool (*stopping)(void *arg), void *arg, struct clime_reward *reward) {
-    bool scored = false;
+void clime_environments_run(struct clime_environments *v, struct clime_request *r,
+                            const struct clime_task_owner *owner) {
     struct clime_task t = {.r = r, .last_turn = -1, .session = clime_session_new()};
     struct clime_task **at;
     t.scratch = clime_tok_scratch_new(v->o.tok);
@@ -148,14 +170,14 @@ bool clime_environments_run(struct clime_environments *v, struct clime_request *
     for (at = &v->tasks; *at;) at = &(*at)->next;
     *at = &t;
     pthread_cond_broadcast(&v->offered);
-    while (!t.has_result && !given_up(v, &t, stopping(arg))) {
+    while (!t.has_result && !given_up(v, &t, owner->stopping(owner->arg))) {
         if (v->o.hook && t.state == CLIME_TASK_WAITING) let_hook(v, &t);
         if (!t.call) {
             wait_until(&t.changed, &v->lock, clime_now_us() + CHECK_US);
             continue;
         }
         pthread_mutex_unlock(&v->lock);
-        clime_env_turn(v, &t, t.call, turn, arg);
+        clime_env_turn(v, &t, t.call, owner->turn, owner->arg);
         pthread_mutex_lock(&v->lock);
         t.lease_until_us = clime_now_us() + v->o.lease_us;
         call_done(v, &t);
@@ -168,21 +190,41 @@ bool clime_environments_run(struct clime_environments *v, struct clime_request *
     *at = t.next;
     if (v->o.hook && t.state == CLIME_TASK_LEASED && !t.has_result) v->n_lost++;
     pthread_mutex_unlock(&v->lock);
-    if (t.has_result) scored = take_result(v, &t, reward);
+    if (t.has_result) take_result(v, &t, owner);
     clime_session_free(t.session);
     clime_tok_scratch_free(t.scratch);
     pthread_cond_destroy(&t.changed);
     clime_env_result_free(&t.result);
-    return scored;
 }
 
 /* ---- the environments' side ---- */
 
 void clime_env_result_free(struct clime_env_result *r) {
-    clime_reward_free(&r->reward);
+    for (int i = 0; i < r->n_parts; i++) {
+        clime_reward_free(&r->parts[i].reward);
+        free(r->parts[i].metadata);
+    }
+    free(r->parts);
     free(r->error);
-    free(r->metadata);
     *r = (struct clime_env_result){0};
+}
+
+struct clime_env_part *clime_env_result_add(struct clime_env_result *r, int turn) {
+    r->parts = xrealloc(r->parts, (size_t)(r->n_parts + 1) * sizeof *r->parts);
+    r->parts[r->n_parts] = (struct clime_env_part){.turn = turn};
+    return &r->parts[r->n_parts++];
+}
+
+/* The task is idle: no call is under way, so its session may be looked at. */
+static enum clime_err check_turns(const struct clime_task *t, const struct clime_env_result *r, struct clime_error *e) {
+    int n = clime_session_turns(t->session);
+    for (int i = 0; i < r->n_parts; i++) {
+        int turn = r->parts[i].turn;
+        if (turn >= n) return clime_fail(e, CLIME_ERR_INPUT, "turn %d: the session has had %d turns", turn, n);
+        for (int k = 0; k < i; k++)
+            if (r->parts[k].turn == turn) return clime_fail(e, CLIME_ERR_INPUT, "turn %d is named twice", turn);
+    }
+    return CLIME_OK;
 }
 
 void clime_env_call_free(struct clime_env_call *c) {
@@ -251,7 +293,7 @@ enum clime_err clime_env_result_locked(struct clime_environments *v, struct clim
         clime_fail(e, CLIME_ERR_INPUT, t->call ? "the session has a call under way" : "the task has a result already");
         t = NULL;
     }
-    if (t) {
+    if (t && !check_turns(t, r, e)) {
         t->has_result = true;
         t->result = *r;
         *r = (struct clime_env_result){0};

@@ -44,13 +44,21 @@ enum clime_err clime_environments_open(const struct clime_environments_options *
                                        struct clime_error *e);
 void clime_environments_close(struct clime_environments *v); /* no run may be under way; NULL is fine */
 
-/* Offers the request as a task and serves its session: r->sample comes back COMPLETED or TRUNCATED (its last turn's
- * tokens and all before it), FAILED, or ABORTED when r was stopped. Returns true when the environment gave a reward
- * too, then in *reward. turn generates one turn: it is given a request whose sample holds the prompt, and fills it as
- * for a request of its own. stopping: asked a few times a second. Called by client threads. */
+/* What a client thread lends while it runs a task. */
 typedef void clime_turn_fn(void *arg, struct clime_request *turn);
-bool clime_environments_run(struct clime_environments *v, struct clime_request *r, clime_turn_fn *turn,
-                            bool (*stopping)(void *arg), void *arg, struct clime_reward *reward);
+struct clime_task_owner {
+    clime_turn_fn *turn;         /* generates one turn: its sample holds the prompt, and is filled like any other */
+    bool (*stopping)(void *arg); /* asked a few times a second */
+    /* gives a part of r->sample the reward that the environment gave; false: r->sample has failed */
+    bool (*score)(void *arg, struct clime_request *r, struct clime_sample *part, struct clime_reward *given);
+    void *arg;
+};
+
+/* Offers the request as a task and serves its session: r->sample comes back COMPLETED or TRUNCATED (the tokens of its
+ * last turn and all before it; or several such paths, as its parts), FAILED, or ABORTED when r was stopped. Parts that
+ * the environment gave no reward have none. Called by client threads. */
+void clime_environments_run(struct clime_environments *v, struct clime_request *r,
+                            const struct clime_task_owner *owner);
 
 /* The routes, for --print-routes and the tests. */
 extern const struct clime_http_route clime_environment_routes[];

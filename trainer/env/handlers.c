@@ -86,29 +86,72 @@ static void handle_lease(struct clime_http_request *rq, void *context) {
     clime_buf_free(&out);
 }
 
-/* The body of a result: one of "reward" (a number, an object for --reward-key, or null: the run's own reward judges)
- * and "error". */
+/* A reward: a number, an object for --reward-key, or null: the run's own reward judges. */
+static void read_reward(struct clime_json *j, struct clime_env_part *p) {
+    struct clime_str s;
+    enum clime_json_kind kind = clime_json_peek(j);
+    if (kind == CLIME_JSON_NULL) {
+        clime_json_null(j);
+    } else if (kind == CLIME_JSON_OBJECT) {
+        if (!clime_json_skip(j, &s) || p->reward.object) return;
+        p->reward = (struct clime_reward){.value = NAN, .object = xstrndup(s.ptr, s.len)};
+        p->has_reward = true;
+    } else if (clime_json_double(j, &p->reward.value)) {
+        p->has_reward = true;
+    }
+}
+
+/* The members that a result and each of its "samples" have; false: key is another one. */
+static bool read_part(struct clime_json *j, struct clime_str key, struct clime_env_part *p) {
+    struct clime_str s;
+    if (clime_str_is(key, "reward")) {
+        read_reward(j, p);
+    } else if (clime_str_is(key, "metadata")) {
+        if (clime_json_peek(j) == CLIME_JSON_NULL)
+            clime_json_null(j);
+        else if (clime_json_peek(j) != CLIME_JSON_OBJECT)
+            clime_json_bad(j, "metadata: must be an object");
+        else if (clime_json_skip(j, &s) && !p->metadata)
+            p->metadata = xstrndup(s.ptr, s.len);
+    } else if (clime_str_is(key, "truncated")) {
+        clime_json_bool(j, &p->truncated);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void read_samples(struct clime_json *j, struct clime_env_result *r) {
+    struct clime_str key;
+    int64_t turn;
+    for (clime_json_array(j); clime_json_item(j);) {
+        struct clime_env_part *p = clime_env_result_add(r, -1);
+        for (clime_json_object(j); clime_json_key(j, &key);) {
+            if (clime_str_is(key, "turn")) {
+                if (clime_json_int(j, 0, INT32_MAX, &turn)) p->turn = (int)turn;
+            } else if (!read_part(j, key, p)) {
+                clime_json_skip(j, NULL);
+            }
+        }
+        if (p->turn < 0) clime_json_bad(j, "samples: each needs its turn");
+    }
+}
+
+/* The body of a result: one of "reward", "samples" (a reward for each of several turns) and "error". */
 static enum clime_err read_result(struct clime_str body, struct clime_env_result *r, bool *renew,
                                   struct clime_error *e) {
     struct clime_arena a;
     struct clime_json j;
     struct clime_str key, s;
+    struct clime_env_result one = {0};
+    struct clime_env_part *p = clime_env_result_add(&one, -1);
     clime_arena_init(&a, (size_t)1 << 20);
     clime_json_init(&j, body.ptr, body.len, &a, e);
-    bool has_reward = false;
+    bool has_reward = false, has_samples = false, has_more = false;
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "reward")) {
-            has_reward = true;
-            enum clime_json_kind kind = clime_json_peek(&j);
-            if (kind == CLIME_JSON_NULL) {
-                clime_json_null(&j);
-            } else if (kind == CLIME_JSON_OBJECT) {
-                if (!clime_json_skip(&j, &s) || r->reward.object) continue;
-                r->reward = (struct clime_reward){.value = NAN, .object = xstrndup(s.ptr, s.len)};
-                r->has_reward = true;
-            } else if (clime_json_double(&j, &r->reward.value)) {
-                r->has_reward = true;
-            }
+        if (clime_str_is(key, "samples") && !has_samples) {
+            has_samples = true;
+            read_samples(&j, r);
         } else if (clime_str_is(key, "error")) {
             if (clime_json_string(&j, &s)) {
                 free(r->error);
@@ -116,12 +159,26 @@ static enum clime_err read_result(struct clime_str body, struct clime_env_result
             }
         } else if (clime_str_is(key, "renew")) {
             clime_json_bool(&j, renew);
+        } else if (read_part(&j, key, p)) {
+            if (clime_str_is(key, "reward"))
+                has_reward = true;
+            else
+                has_more = true;
         } else {
             clime_json_skip(&j, NULL);
         }
     }
-    if (clime_json_end(&j) && has_reward + (r->error != NULL) + *renew != 1)
-        clime_fail(e, CLIME_ERR_INPUT, "give one of \"reward\", \"error\" and \"renew\": true");
+    if (clime_json_end(&j) && has_reward + has_samples + (r->error != NULL) + *renew != 1)
+        clime_fail(e, CLIME_ERR_INPUT, "give one of \"reward\", \"samples\", \"error\" and \"renew\": true");
+    else if (!e->code && has_more && !has_reward)
+        clime_fail(e, CLIME_ERR_INPUT, "\"metadata\" and \"truncated\" are of a sample with its \"reward\"");
+    else if (!e->code && has_samples && r->n_parts == 0)
+        clime_fail(e, CLIME_ERR_INPUT, "samples: there must be one");
+    if (has_reward && !e->code) {
+        *r = one;
+        one = (struct clime_env_result){0};
+    }
+    clime_env_result_free(&one);
     clime_arena_free(&a);
     return e->code;
 }

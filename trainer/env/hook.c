@@ -26,6 +26,7 @@ struct run {
     struct clime_ids more;             /* appended after the newest turn */
     struct clime_env_call call;        /* the newest answer */
     struct clime_plugin_turn turn;     /* points into it */
+    int n_turns;                       /* of the session */
     struct clime_tok_scratch *scratch; /* NULL until it is needed */
     struct clime_ids tokens;           /* of the last tokenize */
     struct clime_buf text;             /* of the last detokenize */
@@ -77,6 +78,7 @@ static void take_turn(struct run *h, const struct clime_env_ask *a, const struct
     if (clime_env_call(h->v, clime_str_of(h->id), &h->call, &h->error)) return;
     const struct clime_sample *s = h->call.answer;
     h->more.len = 0;
+    h->n_turns = h->call.turn + 1;
     h->turn = (struct clime_plugin_turn){.number = h->call.turn,
                                          .n_context = s->n_prompt,
                                          .n = s->n_response,
@@ -159,13 +161,35 @@ static int call_detokenize(void *session, const int32_t *ids, int32_t n, const c
     return leave(h);
 }
 
+/* The sample that set_* are about. */
+static struct clime_env_part *newest(struct run *h) {
+    return h->result.n_parts ? &h->result.parts[h->result.n_parts - 1] : clime_env_result_add(&h->result, -1);
+}
+
+static int call_keep(void *session, int32_t turn) {
+    struct run *h = session;
+    if (!enter(h)) return CLIME_PLUGIN_OVER;
+    bool again = false;
+    for (int i = 0; i < h->result.n_parts; i++) again = again || h->result.parts[i].turn == turn;
+    if (h->result.n_parts && h->result.parts[0].turn < 0)
+        clime_fail(&h->error, CLIME_ERR_INPUT, "keep comes before what is set about the sample");
+    else if (turn < 0 || turn >= h->n_turns)
+        clime_fail(&h->error, CLIME_ERR_INPUT, "the session has no turn %d", turn);
+    else if (again)
+        clime_fail(&h->error, CLIME_ERR_INPUT, "turn %d is kept already", turn);
+    else
+        clime_env_result_add(&h->result, turn);
+    return leave(h);
+}
+
 static int call_set_reward(void *session, double reward) {
     struct run *h = session;
     if (!enter(h)) return CLIME_PLUGIN_OVER;
+    struct clime_env_part *part = newest(h);
     if (isfinite(reward)) {
-        clime_reward_free(&h->result.reward);
-        h->result.reward = (struct clime_reward){.value = reward};
-        h->result.has_reward = true;
+        clime_reward_free(&part->reward);
+        part->reward = (struct clime_reward){.value = reward};
+        part->has_reward = true;
     } else {
         clime_fail(&h->error, CLIME_ERR_INPUT, "the reward is not finite");
     }
@@ -187,11 +211,12 @@ static char *object_of(struct run *h, const char *text) {
 static int call_set_reward_json(void *session, const char *object) {
     struct run *h = session;
     if (!enter(h)) return CLIME_PLUGIN_OVER;
+    struct clime_env_part *part = newest(h);
     char *copy = object_of(h, object);
     if (copy) {
-        clime_reward_free(&h->result.reward);
-        h->result.reward = (struct clime_reward){.value = NAN, .object = copy};
-        h->result.has_reward = true;
+        clime_reward_free(&part->reward);
+        part->reward = (struct clime_reward){.value = NAN, .object = copy};
+        part->has_reward = true;
     }
     return leave(h);
 }
@@ -199,10 +224,11 @@ static int call_set_reward_json(void *session, const char *object) {
 static int call_set_metadata(void *session, const char *object) {
     struct run *h = session;
     if (!enter(h)) return CLIME_PLUGIN_OVER;
+    struct clime_env_part *part = newest(h);
     char *copy = object_of(h, object);
     if (copy) {
-        free(h->result.metadata);
-        h->result.metadata = copy;
+        free(part->metadata);
+        part->metadata = copy;
     }
     return leave(h);
 }
@@ -210,7 +236,8 @@ static int call_set_metadata(void *session, const char *object) {
 static int call_set_truncated(void *session) {
     struct run *h = session;
     if (!enter(h)) return CLIME_PLUGIN_OVER;
-    h->result.truncated = true;
+    struct clime_env_part *part = newest(h);
+    part->truncated = true;
     return leave(h);
 }
 
@@ -227,7 +254,8 @@ static const struct clime_plugin_calls calls = {.generate = call_generate,
                                                 .set_reward_json = call_set_reward_json,
                                                 .set_metadata = call_set_metadata,
                                                 .set_truncated = call_set_truncated,
-                                                .why = call_why};
+                                                .why = call_why,
+                                                .keep = call_keep};
 
 /* ---- the thread ---- */
 
@@ -253,6 +281,7 @@ static void *hook_main(void *arg) {
         pthread_mutex_unlock(&v->lock);
         return NULL;
     }
+    if (!h->result.n_parts) clime_env_result_add(&h->result, -1);
     if (rc) h->result.error = xstrdup(reason[0] ? reason : "failed without a word");
     if (clime_env_result_locked(v, clime_str_of(h->id), &h->result, &e)) v->n_lost--;
     v->n_inside++; /* the table stays until all of it is freed */

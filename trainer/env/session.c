@@ -17,8 +17,10 @@ struct turn {
     int n_versions;
     enum clime_sample_status status;
     char *finish;
+    float temperature;
     int32_t mixed_kv; /* as of a sample, counted in this turn's own */
     bool has_key;
+    bool given; /* a fill has it as trained */
     uint8_t key[CLIME_SESSION_KEY];
 };
 
@@ -108,6 +110,7 @@ int clime_session_add(struct clime_session *s, int parent, const struct clime_sa
                        .n_versions = in->n_versions,
                        .status = in->status,
                        .finish = in->finish ? xstrdup(in->finish) : NULL,
+                       .temperature = in->temperature,
                        .mixed_kv = in->mixed_kv};
     size_t n = (size_t)own(t), n_sampled = (size_t)t->n_sampled;
     t->ids = xmalloc(n * sizeof *t->ids + 1);
@@ -125,7 +128,7 @@ void clime_session_set_key(struct clime_session *s, int turn, const uint8_t key[
     s->turns[turn].has_key = true;
 }
 
-void clime_session_fill(const struct clime_session *s, int turn, struct clime_sample *out) {
+void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *out) {
     CHECK(turn >= 0 && turn < s->n);
     int n = clime_session_path(s, turn, NULL), depth = 0, n_runs = 0;
     for (int i = turn; i >= 0; i = s->turns[i].parent) {
@@ -148,12 +151,15 @@ void clime_session_fill(const struct clime_session *s, int turn, struct clime_sa
     out->versions = xcalloc((size_t)n_runs, sizeof *out->versions);
     clime_session_path(s, turn, out->ids);
     for (int k = 0; k < depth; k++) {
-        const struct turn *t = &s->turns[path[k]];
+        struct turn *t = &s->turns[path[k]];
         int given = k ? t->n_given : 0;
         if (given) out->versions[run++] = (struct clime_version_run){t->versions[0].version, given};
         at += given;
-        memcpy(out->logp + at, t->logp, (size_t)t->n_sampled * sizeof *t->logp);
-        memset(out->mask + at, 1, (size_t)t->n_sampled);
+        if (!t->given) {
+            memcpy(out->logp + at, t->logp, (size_t)t->n_sampled * sizeof *t->logp);
+            memset(out->mask + at, 1, (size_t)t->n_sampled);
+        }
+        t->given = true;
         for (int v = 0; v < t->n_versions; v++) out->versions[run++] = t->versions[v];
         if (t->mixed_kv && !out->mixed_kv) out->mixed_kv = at + t->mixed_kv;
         at += t->n_sampled;
@@ -162,6 +168,7 @@ void clime_session_fill(const struct clime_session *s, int turn, struct clime_sa
     out->n_prompt = n_prompt;
     out->n_response = n_response;
     out->n_versions = run;
+    out->temperature = last->temperature;
     out->status = last->status;
     out->finish = last->finish ? xstrdup(last->finish) : NULL;
     free(path);

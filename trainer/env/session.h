@@ -39,7 +39,8 @@ int clime_session_add(struct clime_session *s, int parent, const struct clime_sa
 void clime_session_set_key(struct clime_session *s, int turn, const uint8_t key[CLIME_SESSION_KEY]);
 
 /* Makes the path of a turn the tokens of out: the first turn's own tokens are the prompt, the rest the response, with
- * mask 0 (and log-probability 0) where the policy did not sample. Status and finish are those of the turn. */
-void clime_session_fill(const struct clime_session *s, int turn, struct clime_sample *out);
+ * mask 0 (and log-probability 0) where the policy did not sample, and where it did in a turn that an earlier fill of
+ * the session gave away: an answer that branches share is trained once. Status and finish are those of the turn. */
+void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *out);
 
 #endif

@@ -93,9 +93,9 @@ enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct c
     if (write) {
         if ((rc = exec(db, "PRAGMA journal_mode=WAL", e))) goto done;
         if ((rc = exec(db, "PRAGMA synchronous=NORMAL", e))) goto done;
-        if ((rc = exec(db, "PRAGMA foreign_keys=ON", e))) goto done;
     }
-    rc = migrate(db, path, write, e);
+    rc = migrate(db, path, write, e); /* before references are checked: one migration makes a table anew */
+    if (!rc && write) rc = exec(db, "PRAGMA foreign_keys=ON", e);
 done:
     if (rc) {
         clime_db_close(db);

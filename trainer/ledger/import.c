@@ -8,15 +8,16 @@ static const char groups_sql[] =
     " WHERE state = 'done' AND NOT EXISTS (SELECT 1 FROM main.groups) ORDER BY id";
 
 static const char samples_sql[] =
-    "INSERT INTO samples(rollout, group_id, member, seed, status, n_prompt, n_response, ids, logp, teacher_logp, mask,"
+    "INSERT INTO samples(rollout, group_id, member, part, seed, status, n_prompt, n_response, ids, logp, teacher_logp, "
+    "mask,"
     " versions, mixed_kv, temperature, response, finish, reward, reward_json, device, submit_us, done_us, "
     "cached_tokens, metadata)"
-    " SELECT g.ended_in, s.group_id, s.member, s.seed, s.status, s.n_prompt, s.n_response, s.ids, s.logp, "
+    " SELECT g.ended_in, s.group_id, s.member, s.part, s.seed, s.status, s.n_prompt, s.n_response, s.ids, s.logp, "
     "s.teacher_logp,"
     " s.mask, json_array(json_array(-1, s.n_response)), s.mixed_kv, s.temperature, s.response, s.finish, s.reward,"
     " s.reward_json, s.device, s.submit_us, s.done_us, s.cached_tokens, s.metadata"
     " FROM source.samples s JOIN source.groups g ON g.id = s.group_id"
-    " WHERE g.state = 'done' AND NOT EXISTS (SELECT 1 FROM main.samples) ORDER BY s.group_id, s.member";
+    " WHERE g.state = 'done' AND NOT EXISTS (SELECT 1 FROM main.samples) ORDER BY s.group_id, s.member, s.part";
 
 static enum clime_err copy_rows(struct clime_db *db, struct clime_error *e) {
     enum clime_err rc = clime_db_begin(db, true, e);

@@ -74,21 +74,16 @@ static void write_versions(const struct clime_sample *s, struct clime_buf *b) {
     clime_jw_close(&w);
 }
 
-static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int64_t incarnation,
-                                 struct clime_error *e) {
-    const struct clime_sample *s = l->sample;
+/* Binds what became of a sample: the columns of RESULT, in its order. */
+#define RESULT                                                                                                         \
+    "status, n_prompt, n_response, ids, logp, teacher_logp, mask, versions, mixed_kv, temperature, response, finish,"  \
+    " reward, reward_json, metadata, error, device, submit_us, done_us, cached_tokens"
+#define RESULT_MARKS "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
+
+static void bind_result(struct clime_stmt *q, const struct clime_sample *s, const char *versions) {
     size_t n = (size_t)s->n_response;
-    struct clime_buf versions;
-    clime_buf_init(&versions, 1 << 20);
-    write_versions(s, &versions);
-    struct clime_stmt *q = clime_db_stmt(
-        db, "UPDATE samples SET status = ?, lease_incarnation = NULL, lease_until_us = NULL, n_response = ?, ids = ?,"
-            " logp = ?, teacher_logp = ?, mask = ?, versions = ?, mixed_kv = ?, temperature = ?, response = ?, finish "
-            "= ?, reward = ?,"
-            " reward_json = ?, error = ?, device = ?, submit_us = ?, done_us = ?, cached_tokens = ?,"
-            " metadata = ?"
-            " WHERE id = ? AND lease_incarnation = ? AND attempt = ?");
     clime_db_text(q, clime_sample_status_name(s->status));
+    clime_db_int(q, s->n_prompt);
     clime_db_int(q, s->n_response);
     clime_db_blob(q, s->ids, ((size_t)s->n_prompt + n) * sizeof *s->ids);
     clime_db_blob(q, s->logp, n * sizeof *s->logp);
@@ -97,7 +92,7 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
     else
         clime_db_null(q);
     clime_db_blob(q, s->mask, n);
-    clime_db_text(q, versions.data);
+    clime_db_text(q, versions);
     clime_db_int(q, s->mixed_kv);
     clime_db_real(q, (double)s->temperature);
     clime_db_text(q, s->response);
@@ -107,18 +102,48 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
     else
         clime_db_null(q);
     clime_db_text(q, s->reward_json);
+    clime_db_text(q, s->own_metadata);
     clime_db_text(q, s->error);
     clime_db_text(q, s->device);
     clime_db_int(q, s->t_submit_us);
     clime_db_int(q, s->t_done_us);
     clime_db_int(q, s->cached_tokens);
-    clime_db_text(q, s->own_metadata);
-    clime_db_int(q, s->row_id);
+}
+
+static enum clime_err insert_part(struct clime_db *db, struct clime_sample *s, struct clime_error *e) {
+    struct clime_buf versions;
+    clime_buf_init(&versions, 1 << 20);
+    write_versions(s, &versions);
+    struct clime_stmt *q = clime_db_stmt(db, "INSERT INTO samples(rollout, group_id, member, part, seed, " RESULT ")"
+                                             " VALUES(?, ?, ?, ?, ?, " RESULT_MARKS ")");
+    clime_db_int(q, s->rollout);
+    clime_db_int(q, s->group);
+    clime_db_int(q, s->member);
+    clime_db_int(q, s->part);
+    clime_db_int(q, (int64_t)s->seed);
+    bind_result(q, s, versions.data);
+    enum clime_err rc = clime_db_run(q, NULL, e);
+    if (!rc) s->row_id = clime_db_last_id(db);
+    clime_buf_free(&versions);
+    return rc;
+}
+
+static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int64_t incarnation,
+                                 struct clime_error *e) {
+    struct clime_buf versions;
+    clime_buf_init(&versions, 1 << 20);
+    write_versions(l->sample, &versions);
+    struct clime_stmt *q =
+        clime_db_stmt(db, "UPDATE samples SET (" RESULT ") = (" RESULT_MARKS "), lease_incarnation = NULL,"
+                          " lease_until_us = NULL WHERE id = ? AND lease_incarnation = ? AND attempt = ?");
+    bind_result(q, l->sample, versions.data);
+    clime_db_int(q, l->sample->row_id);
     clime_db_int(q, incarnation);
     clime_db_int(q, l->attempt);
     int64_t changed = 0;
     enum clime_err rc = clime_db_run(q, &changed, e);
     l->lost = changed == 0;
+    for (struct clime_sample *s = l->sample->next; s && !rc && !l->lost; s = s->next) rc = insert_part(db, s, e);
     clime_buf_free(&versions);
     return rc;
 }
@@ -147,14 +172,22 @@ static enum clime_err reset(struct clime_db *db, void *arg, struct clime_error *
     for (int i = 0; i < r->n && !rc; i++) {
         const struct clime_sample *s = r->samples[i];
         struct clime_stmt *q = clime_db_stmt(
-            db, "UPDATE samples SET status = 'pending', n_response = 0, ids = ?, logp = NULL, teacher_logp = NULL, "
+            db, "UPDATE samples SET status = 'pending', n_prompt = ?, n_response = 0, ids = ?, logp = NULL, "
+                "teacher_logp = NULL, "
                 "mask = NULL,"
                 " versions = NULL, mixed_kv = 0, response = NULL, finish = NULL, reward = NULL, reward_json = NULL, "
                 "error = NULL, metadata = NULL,"
                 " lease_incarnation = NULL, lease_until_us = NULL"
                 " WHERE id = ? AND id NOT IN (SELECT sample_id FROM step_samples)");
+        clime_db_int(q, s->n_prompt);
         clime_db_blob(q, s->ids, (size_t)s->n_prompt * sizeof *s->ids);
         clime_db_int(q, s->row_id);
+        rc = clime_db_run(q, NULL, e);
+        if (rc) break;
+        q = clime_db_stmt(db, "DELETE FROM samples WHERE group_id = ? AND member = ? AND part > 0"
+                              " AND id NOT IN (SELECT sample_id FROM step_samples)");
+        clime_db_int(q, s->group);
+        clime_db_int(q, s->member);
         rc = clime_db_run(q, NULL, e);
     }
     return rc;
@@ -174,7 +207,7 @@ enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *
     "s.teacher_logp,"                                                                                                  \
     " s.mask, s.versions, s.mixed_kv, s.temperature, s.response, g.label, g.metadata, s.finish, s.reward, "            \
     "s.reward_json,"                                                                                                   \
-    " s.error, s.device, s.submit_us, s.done_us, s.cached_tokens, s.metadata"
+    " s.error, s.device, s.submit_us, s.done_us, s.cached_tokens, s.metadata, s.part"
 
 static enum clime_err read_versions(const char *text, struct clime_sample *s, struct clime_error *e) {
     if (!text) return CLIME_OK;
@@ -230,6 +263,7 @@ static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **ou
     s->t_done_us = clime_db_get_int(q);
     s->cached_tokens = (int32_t)clime_db_get_int(q);
     s->own_metadata = clime_db_dup_text(q);
+    s->part = (int32_t)clime_db_get_int(q);
     size_t n = (size_t)s->n_response;
     if (!rc && (s->n_prompt < 0 || s->n_response < 0 || n_ids != ((size_t)s->n_prompt + n) * sizeof *s->ids ||
                 n_logp != n * sizeof *s->logp || n_mask != n || (s->teacher_logp && n_teacher != n_logp)))
@@ -296,18 +330,36 @@ static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, 
     return rc;
 }
 
+/* The same, where the parts of a member are to hang together: rows come part by part. */
+static enum clime_err collect_members(struct clime_stmt *q, struct clime_sample ***out, int *n, struct clime_error *e) {
+    enum clime_err rc = collect(q, out, NULL, n, e);
+    struct clime_sample *last = NULL;
+    int members = 0;
+    for (int i = 0; i < *n; i++) {
+        struct clime_sample *s = (*out)[i];
+        if (s->part > 0 && last)
+            last->next = s;
+        else
+            (*out)[members++] = s;
+        last = s;
+    }
+    *n = members;
+    return rc;
+}
+
 enum clime_err clime_samples_open(struct clime_db *db, struct clime_sample ***out, int *n, struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM groups g JOIN samples s ON s.group_id = g.id"
-                                             " WHERE g.state = 'open' ORDER BY s.group_id, s.member");
-    return collect(q, out, NULL, n, e);
+                                             " WHERE g.state = 'open' ORDER BY s.group_id, s.member, s.part");
+    return collect_members(q, out, n, e);
 }
 
 enum clime_err clime_samples_open_in(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
                                      struct clime_error *e) {
-    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM groups g JOIN samples s ON s.group_id = g.id"
-                                             " WHERE g.state = 'open' AND g.rollout = ? ORDER BY s.group_id, s.member");
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT " COLUMNS " FROM groups g JOIN samples s ON s.group_id = g.id"
+                          " WHERE g.state = 'open' AND g.rollout = ? ORDER BY s.group_id, s.member, s.part");
     clime_db_int(q, rollout);
-    return collect(q, out, NULL, n, e);
+    return collect_members(q, out, n, e);
 }
 
 enum clime_err clime_samples_begun_by(struct clime_db *db, int64_t version, struct clime_sample ***out, int *n,

@@ -19,16 +19,18 @@ struct clime_lease {
 enum clime_err clime_leases_take(struct clime_ledger *l, struct clime_lease *leases, int n, int64_t incarnation,
                                  int64_t until_us, struct clime_error *e);
 
-/* Stores the results under their leases, in one transaction. A lease that is no longer the newest changes nothing. */
+/* Stores the results under their leases, with the parts that hang from them, in one transaction. A lease that is no
+ * longer the newest changes nothing. */
 enum clime_err clime_leases_finish(struct clime_ledger *l, struct clime_lease *leases, int n, int64_t incarnation,
                                    struct clime_error *e);
 
-/* Puts samples that no step holds back to pending, without their tokens (another version sampled them). */
+/* Puts samples that no step holds back to pending, with their prompt and without what was sampled (another version did
+ * it); further parts of their members are gone. */
 enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *const *samples, int n,
                                    struct clime_error *e);
 
-/* All samples of the open groups, in order of (group, member), with label and metadata of their group. The caller frees
- * each and the array. */
+/* All members of the open groups, in order of (group, member), their parts hanging from part 0, with label and metadata
+ * of their group. The caller frees each and the array. */
 enum clime_err clime_samples_open(struct clime_db *db, struct clime_sample ***out, int *n, struct clime_error *e);
 
 /* The same of the groups that `rollout` opened. */

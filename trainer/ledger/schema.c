@@ -5,7 +5,8 @@
  * little-endian: ids u32, log-probabilities f32, packing i32.
  *
  * What must never be false is written as constraints, so that the sqlite3 shell cannot break it either: a sample is in
- * at most one step (UNIQUE), a sample that is finished has no lease, a failed one has no reward.
+ * at most one step (UNIQUE), a sample that is finished has no lease, a failed one has no reward, a further part is
+ * finished.
  */
 #include "trainer/ledger/schema.h"
 
@@ -160,6 +161,51 @@ static const char *const migrations[] = {
 
     "ALTER TABLE samples ADD COLUMN metadata TEXT;" /* JSON object in place of the group's; NULL: the group's */
     "PRAGMA user_version = 6;",
+
+    /* Members that fan out: UNIQUE names the part, which only a new table can do. */
+    "CREATE TABLE samples_7("
+    " id INTEGER PRIMARY KEY,"
+    " rollout INTEGER NOT NULL,"
+    " group_id INTEGER NOT NULL REFERENCES groups(id),"
+    " member INTEGER NOT NULL,"
+    " part INTEGER NOT NULL DEFAULT 0," /* 0 stands for the member while it is pending */
+    " seed INTEGER NOT NULL,"
+    " status TEXT NOT NULL CHECK(status IN ('pending', 'completed', 'truncated', 'aborted', 'failed')),"
+    " attempt INTEGER NOT NULL DEFAULT 0,"
+    " lease_incarnation INTEGER,"
+    " lease_until_us INTEGER,"
+    " n_prompt INTEGER NOT NULL,"
+    " n_response INTEGER NOT NULL DEFAULT 0,"
+    " ids BLOB NOT NULL,"
+    " logp BLOB,"
+    " teacher_logp BLOB,"
+    " mask BLOB,"
+    " versions TEXT,"
+    " mixed_kv INTEGER NOT NULL DEFAULT 0,"
+    " temperature REAL NOT NULL DEFAULT 1,"
+    " response TEXT,"
+    " finish TEXT,"
+    " reward REAL,"
+    " reward_json TEXT,"
+    " metadata TEXT,"
+    " error TEXT,"
+    " device TEXT,"
+    " submit_us INTEGER, done_us INTEGER,"
+    " cached_tokens INTEGER,"
+    " UNIQUE(group_id, member, part),"
+    " CHECK(status = 'pending' OR lease_incarnation IS NULL),"
+    " CHECK(status <> 'failed' OR reward IS NULL),"
+    " CHECK(part = 0 OR status IN ('completed', 'truncated')));"
+    "INSERT INTO samples_7(id, rollout, group_id, member, seed, status, attempt, lease_incarnation, lease_until_us,"
+    " n_prompt, n_response, ids, logp, teacher_logp, mask, versions, mixed_kv, temperature, response, finish, reward,"
+    " reward_json, metadata, error, device, submit_us, done_us, cached_tokens)"
+    " SELECT id, rollout, group_id, member, seed, status, attempt, lease_incarnation, lease_until_us,"
+    " n_prompt, n_response, ids, logp, teacher_logp, mask, versions, mixed_kv, temperature, response, finish, reward,"
+    " reward_json, metadata, error, device, submit_us, done_us, cached_tokens FROM samples;"
+    "DROP TABLE samples;"
+    "ALTER TABLE samples_7 RENAME TO samples;"
+    "CREATE INDEX samples_by_rollout ON samples(rollout, group_id, member, part);"
+    "PRAGMA user_version = 7;",
 };
 
 int clime_schema_version(void) {
