@@ -6,6 +6,7 @@
  *   clime-train rl --loss-type custom_loss --custom-loss-function-path custom_algorithm.so
  *
  *   clime-train rl --dynamic-sampling-filter-path ./custom_algorithm.so
+ *   clime-train rl --partial-rollout --buffer-filter-path ./custom_algorithm.so
  *
  * Each option uses one of the functions below; they may be used together or alone. trainer/plugin.h says what
  * they are given and what they must set. */
@@ -68,6 +69,25 @@ static int filter(const struct clime_plugin_sample *const *samples, int32_t n, s
     return 0;
 }
 
-const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD,  .name = "custom_algorithm",
-                                          .rewards = rewards, .advantages = advantages,
-                                          .loss = loss,       .filter = filter};
+/* Buffer: the groups that were left over last come first; those with a token older than MOST_BEHIND steps stay behind.
+ */
+#define MOST_BEHIND 8
+
+static int buffer(int64_t rollout, int64_t version, const struct clime_plugin_group *const *groups, int32_t n,
+                  int32_t *order, int32_t *n_order, char *error, size_t error_bytes) {
+    (void)rollout, (void)error, (void)error_bytes;
+    *n_order = 0;
+    for (int g = n - 1; g >= 0; g--) {
+        int old = 0;
+        for (int i = 0; i < groups[g]->n_samples; i++) {
+            const struct clime_plugin_sample *s = groups[g]->samples[i];
+            old |= s->oldest >= 0 && version - s->oldest > MOST_BEHIND;
+        }
+        if (!old) order[(*n_order)++] = g;
+    }
+    return 0;
+}
+
+const struct clime_plugin clime_plugin = {
+    CLIME_PLUGIN_HEAD, .name = "custom_algorithm", .rewards = rewards, .advantages = advantages,
+    .loss = loss,      .filter = filter,           .buffer = buffer};

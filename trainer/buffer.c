@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/filter.h"
+#include "trainer/hooks.h"
 #include "trainer/ledger/samples.h"
 
 struct entry { /* one group while the buffer is sorted */
@@ -30,9 +32,17 @@ static const struct {
     int (*compare)(const void *, const void *);
 } orders[] = {{"pop_first", by_age}, {"pop_most_complete", by_progress}};
 
+/* The groups of list in this order become the buffer's. */
+static void arrange(struct clime_buffer *b, const struct entry *list) {
+    struct clime_sample **sorted = xcalloc((size_t)(b->n * b->members) + 1, sizeof *sorted);
+    for (int g = 0; g < b->n; g++)
+        memcpy(sorted + (ptrdiff_t)g * b->members, list[g].samples, (size_t)b->members * sizeof *sorted);
+    free(b->samples);
+    b->samples = sorted;
+}
+
 static void sort(struct clime_buffer *b, int (*compare)(const void *, const void *)) {
     struct entry *list = xcalloc((size_t)b->n + 1, sizeof *list);
-    struct clime_sample **sorted = xcalloc((size_t)(b->n * b->members) + 1, sizeof *sorted);
     for (int g = 0; g < b->n; g++) {
         struct entry *x = &list[g];
         x->samples = b->samples + (ptrdiff_t)g * b->members;
@@ -43,31 +53,57 @@ static void sort(struct clime_buffer *b, int (*compare)(const void *, const void
         }
     }
     qsort(list, (size_t)b->n, sizeof *list, compare);
-    for (int g = 0; g < b->n; g++)
-        memcpy(sorted + (ptrdiff_t)g * b->members, list[g].samples, (size_t)b->members * sizeof *sorted);
+    arrange(b, list);
     free(list);
-    free(b->samples);
-    b->samples = sorted;
 }
 
-enum clime_err clime_buffer_load(struct clime_db *db, const char *order, int members, struct clime_buffer *out,
-                                 struct clime_error *e) {
-    const char *dot = strrchr(order, '.');
-    size_t k = 0;
+/* The library's choice first, what it leaves out behind. */
+static enum clime_err ask(struct clime_buffer *b, const struct clime_buffer_order *o, struct clime_error *e) {
+    int32_t *order = xcalloc((size_t)b->n + 1, sizeof *order);
+    struct entry *list = xcalloc((size_t)b->n + 1, sizeof *list);
+    enum clime_err rc =
+        clime_hook_buffer(o->hook, o->rollout, o->version, b->samples, b->n, b->members, order, &b->offered, e);
+    int at = 0;
+    for (; !rc && at < b->offered; at++) list[at].samples = b->samples + (ptrdiff_t)order[at] * b->members;
+    for (int g = 0; !rc && g < b->n; g++) {
+        bool chosen = false;
+        for (int k = 0; k < b->offered && !chosen; k++) chosen = order[k] == g;
+        if (!chosen) list[at++].samples = b->samples + (ptrdiff_t)g * b->members;
+    }
+    if (!rc) arrange(b, list);
+    free(order);
+    free(list);
+    return rc;
+}
+
+/* The row of orders; -1 = none. */
+static int find(const char *name) {
+    const char *dot = strrchr(name, '.');
+    for (int k = 0; k < (int)CLIME_COUNT(orders); k++)
+        if (!strcmp(dot ? dot + 1 : name, orders[k].name)) return k;
+    return -1;
+}
+
+enum clime_err clime_buffer_check(const char *name, struct clime_error *e) {
+    if (clime_filter_is_library(name) || find(name) >= 0) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "--buffer-filter-path %s: there is no such filter; there are pop_first, pop_most_complete and "
+                      "shared libraries",
+                      name);
+}
+
+enum clime_err clime_buffer_load(struct clime_db *db, const struct clime_buffer_order *order, int members,
+                                 struct clime_buffer *out, struct clime_error *e) {
     int n;
     *out = (struct clime_buffer){.members = members};
-    while (k < CLIME_COUNT(orders) && strcmp(dot ? dot + 1 : order, orders[k].name)) k++;
-    if (k == CLIME_COUNT(orders))
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--buffer-filter-path %s: there is no such filter; there are pop_first and pop_most_complete",
-                          order);
-    if (!db) return CLIME_OK;
     enum clime_err rc = clime_samples_open(db, &out->samples, &n, e);
     if (rc) return rc;
     CHECK(n % members == 0);
-    out->n = n / members;
-    sort(out, orders[k].compare);
-    return CLIME_OK;
+    out->n = out->offered = n / members;
+    sort(out, order->hook ? by_age : orders[find(order->name)].compare);
+    if (order->hook && out->n) rc = ask(out, order, e);
+    if (rc) clime_buffer_free(out);
+    return rc;
 }
 
 void clime_buffer_free(struct clime_buffer *b) {
@@ -77,7 +113,7 @@ void clime_buffer_free(struct clime_buffer *b) {
 }
 
 int clime_buffer_take(struct clime_buffer *b, int n, struct clime_sample ***samples) {
-    if (n > b->n - b->next) n = b->n - b->next;
+    if (n > b->offered - b->next) n = b->offered - b->next;
     *samples = b->samples + (ptrdiff_t)b->next * b->members;
     b->next += n;
     return n;

@@ -4,6 +4,7 @@
  * The order in which they are taken is --buffer-filter-path:
  *   pop_first          oldest first: by the rollout and then the prompt's number (slime's, the default)
  *   pop_most_complete  those with the most finished members first, then those with the most tokens
+ *   a shared library   as its `buffer` says (trainer/plugin.h); groups that it leaves out stay open
  */
 #ifndef CLIME_TRAINER_BUFFER_H
 #define CLIME_TRAINER_BUFFER_H
@@ -14,13 +15,23 @@
 struct clime_buffer {
     struct clime_sample **samples; /* [n * members] group by group; those before next * members are not ours any more */
     int n, next;                   /* groups */
+    int offered;                   /* groups[offered..n) are not taken */
     int members;
 };
 
-/* order: a name as above; CLIME_ERR_INPUT when there is none such, checked before anything is read. db NULL: only the
- * check. */
-enum clime_err clime_buffer_load(struct clime_db *db, const char *order, int members, struct clime_buffer *out,
-                                 struct clime_error *e);
+struct clime_hook;
+
+struct clime_buffer_order {
+    const char *name;              /* as above */
+    const struct clime_hook *hook; /* the library, where it is one */
+    int64_t rollout, version;      /* for it */
+};
+
+/* Whether there is such an order; CLIME_ERR_INPUT. */
+enum clime_err clime_buffer_check(const char *name, struct clime_error *e);
+
+enum clime_err clime_buffer_load(struct clime_db *db, const struct clime_buffer_order *order, int members,
+                                 struct clime_buffer *out, struct clime_error *e);
 void clime_buffer_free(struct clime_buffer *b); /* and the samples that were not taken */
 
 /* Takes up to n groups; returns how many. *samples are theirs, now the caller's (the array stays the buffer's). */

@@ -48,6 +48,7 @@ static enum clime_err check_sizes(const struct clime_plugin *p, const char *path
         {"clime_plugin_question", LATER(p, question_bytes), sizeof(struct clime_plugin_question)},
         {"clime_plugin_task", LATER(p, task_bytes), sizeof(struct clime_plugin_task)},
         {"clime_plugin_calls", LATER(p, calls_bytes), sizeof(struct clime_plugin_calls)},
+        {"clime_plugin_group", LATER(p, group_bytes), sizeof(struct clime_plugin_group)},
         {"clime_plugin_turn", LATER(p, turn_bytes), sizeof(struct clime_plugin_turn)},
     };
     if (p->abi != CLIME_PLUGIN_ABI)
@@ -68,11 +69,13 @@ static bool has(const struct clime_plugin *p, enum clime_hook_kind kind) {
            : kind == CLIME_HOOK_LOSS       ? p->loss != NULL
            : kind == CLIME_HOOK_FILTER     ? p->filter != NULL
            : kind == CLIME_HOOK_REWARD     ? p->reward != NULL
-                                           : p->generate != NULL;
+           : kind == CLIME_HOOK_GENERATE   ? p->generate != NULL
+                                           : p->buffer != NULL;
 }
 
 static enum clime_err load(struct clime_hook *h, enum clime_hook_kind kind, struct clime_error *e) {
-    static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss", "filter", "reward", "generate"};
+    static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss",  "filter",
+                                                    "reward",  "generate",   "buffer"};
     char *real = realpath(h->path, NULL); /* a name without a slash would be looked for in the system's folders */
     if (!real) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", h->path, strerror(errno));
     enum clime_err rc = hash_file(real, h->sha256, e);
@@ -128,7 +131,11 @@ static struct clime_plugin_sample view_of(const struct clime_sample *s) {
                                         .metadata = s->own_metadata ? s->own_metadata : s->metadata,
                                         .reward_json = s->reward_json,
                                         .reward = s->reward,
-                                        .truncated = s->status == CLIME_SAMPLE_TRUNCATED};
+                                        .truncated = s->status == CLIME_SAMPLE_TRUNCATED,
+                                        .part = s->part,
+                                        .finished = clime_sample_finished(s),
+                                        .oldest = s->n_versions ? s->versions[0].version : -1,
+                                        .newest = s->n_versions ? s->versions[s->n_versions - 1].version : -1};
 }
 
 struct rollout_view {
@@ -241,6 +248,50 @@ enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample
     *out = (struct clime_verdict){.keep = v.keep != 0, .keep_when_insufficient = v.keep_when_insufficient != 0};
     snprintf(out->reason, sizeof out->reason, "%.*s", (int)sizeof v.reason - 1, v.reason[0] ? v.reason : "unnamed");
     return rc ? failed(h, "filter", reason, e) : CLIME_OK;
+}
+
+static bool distinct(const int32_t *order, int n_order, int n) {
+    bool *seen = xcalloc((size_t)n + 1, sizeof *seen), good = n_order >= 0 && n_order <= n;
+    for (int i = 0; i < n_order && good; i++) {
+        good = order[i] >= 0 && order[i] < n && !seen[order[i]];
+        if (good) seen[order[i]] = true;
+    }
+    free(seen);
+    return good;
+}
+
+enum clime_err clime_hook_buffer(const struct clime_hook *h, int64_t id, int64_t version,
+                                 struct clime_sample *const *samples, int n, int members, int32_t *order, int *n_order,
+                                 struct clime_error *e) {
+    char reason[REASON_BYTES] = "";
+    int total = 0, at = 0;
+    int32_t chosen = n;
+    for (int i = 0; i < n * members; i++) total += clime_sample_parts(samples[i]);
+    struct clime_plugin_sample *views = xcalloc((size_t)total + 1, sizeof *views);
+    const struct clime_plugin_sample **pointers = xcalloc((size_t)total + 1, sizeof *pointers);
+    struct clime_plugin_group *groups = xcalloc((size_t)n + 1, sizeof *groups);
+    const struct clime_plugin_group **list = xcalloc((size_t)n + 1, sizeof *list);
+    for (int g = 0; g < n; g++) {
+        int first = at;
+        for (int m = 0; m < members; m++)
+            for (const struct clime_sample *s = samples[g * members + m]; s; s = s->next, at++) {
+                views[at] = view_of(s);
+                pointers[at] = &views[at];
+            }
+        groups[g] = (struct clime_plugin_group){views[first].rollout, views[first].group, at - first, pointers + first};
+        list[g] = &groups[g];
+        order[g] = g;
+    }
+    int rc = h->plugin.buffer(id, version, list, n, order, &chosen, reason, sizeof reason - 1);
+    free(views);
+    free(pointers);
+    free(groups);
+    free(list);
+    if (rc) return failed(h, "buffer", reason, e);
+    if (!distinct(order, chosen, n))
+        return failed(h, "buffer", "its order names a group twice, or one there is not", e);
+    *n_order = chosen;
+    return CLIME_OK;
 }
 
 static char *text_of(struct clime_arena *a, struct clime_str s) {

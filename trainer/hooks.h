@@ -19,6 +19,7 @@ enum clime_hook_kind {
     CLIME_HOOK_FILTER,
     CLIME_HOOK_REWARD,
     CLIME_HOOK_GENERATE,
+    CLIME_HOOK_BUFFER,
     CLIME_HOOKS
 };
 
@@ -58,6 +59,12 @@ enum clime_err clime_hook_advantages(const struct clime_hook *h, const struct cl
 /* The policy term of sample i of the stream, arrays as in trainer/plugin.h. */
 enum clime_err clime_hook_loss(const struct clime_hook *h, const struct clime_stream *s, int i, bool has_ref,
                                const struct clime_plugin_loss *t, double *pg, double *g, struct clime_error *e);
+
+/* With which of n groups of `members` members each (samples, group by group) rollout `id` goes on: their numbers from 0
+ * in order[*n_order], each at most once. */
+enum clime_err clime_hook_buffer(const struct clime_hook *h, int64_t id, int64_t version,
+                                 struct clime_sample *const *samples, int n, int members, int32_t *order, int *n_order,
+                                 struct clime_error *e);
 
 /* The verdict over a finished group of n members, each with its parts. */
 enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample *const *members, int n,

@@ -8,9 +8,10 @@
  *   const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .name = "mine", .advantages = my_advantages};
  *
  * and each option that names the library uses the member that belongs to it. The functions are called on the trainer's
- * main thread, one at a time; with --async `filter` on another one, while the others may run; `reward` and `generate`
- * on threads of their own, several at a time. To keep what clime promises (the same bits in every run, and again after
- * a crash) they must depend on nothing but their arguments. What they are given is borrowed for the length of the call.
+ * main thread, one at a time; with --async `filter` and `buffer` on another one, while the others may run; `reward` and
+ * `generate` on threads of their own, several at a time. To keep what clime promises (the same bits in every run, and
+ * again after a crash) they must depend on nothing but their arguments. What they are given is borrowed for the length
+ * of the call.
  *
  * A function returns 0, or anything else after writing the reason into `error`: the run stops and says it.
  *
@@ -40,6 +41,10 @@ struct clime_plugin_sample {
     const char *label, *metadata, *reward_json; /* JSON, or NULL */
     double reward;
     int32_t truncated; /* 1 = it ended by the length limit */
+    int32_t part;      /* its number among the samples of its member */
+    int32_t finished;  /* 1 = sampled to its end and rewarded; 0 only in `buffer` */
+    int64_t oldest,
+        newest; /* versions (optimizer steps) of the weights that sampled its first and last token, -1 = none */
 };
 
 /* A whole rollout. Its trained tokens stand sample by sample: those of sample i are first[i] .. first[i + 1]. */
@@ -73,6 +78,13 @@ struct clime_plugin_verdict {
     int32_t keep;                   /* 1 = train on it */
     int32_t keep_when_insufficient; /* 1 = train on it all the same where dropping it would mean to sample more */
     char reason[64];                /* why not: one word, counted in rollout/dynamic_filter/drop_REASON */
+};
+
+/* A group that an earlier rollout left over: finished samples, cut ones with the tokens they have, and such without. */
+struct clime_plugin_group {
+    int64_t rollout, group; /* the rollout that opened it */
+    int32_t n_samples;
+    const struct clime_plugin_sample *const *samples; /* [n_samples] */
 };
 
 /* One answer to be rewarded: text as clime-train grade's "command" type sees it, JSON for label and metadata. */
@@ -189,13 +201,21 @@ struct clime_plugin {
      * CLIME_PLUGIN_OVER from then on. */
     int (*generate)(const struct clime_plugin_task *t, char *error, size_t error_bytes);
     uint32_t task_bytes, calls_bytes, turn_bytes; /* CLIME_PLUGIN_HEAD */
+
+    /* --buffer-filter-path: with which of the n groups that are left over, oldest first, a rollout goes on, and in
+     * which order. order[n] is 0, 1, ... and *n_order is n when it is called; what it leaves out stays for later
+     * rollouts. version: of the weights that are about to sample. Called once, before the rollout's first request. */
+    int (*buffer)(int64_t rollout, int64_t version, const struct clime_plugin_group *const *groups, int32_t n,
+                  int32_t *order, int32_t *n_order, char *error, size_t error_bytes);
+    uint32_t group_bytes; /* CLIME_PLUGIN_HEAD */
 };
 
 #define CLIME_PLUGIN_HEAD                                                                                              \
     .abi = CLIME_PLUGIN_ABI, .bytes = sizeof(struct clime_plugin), .sample_bytes = sizeof(struct clime_plugin_sample), \
     .rollout_bytes = sizeof(struct clime_plugin_rollout), .loss_bytes = sizeof(struct clime_plugin_loss),              \
     .question_bytes = sizeof(struct clime_plugin_question), .task_bytes = sizeof(struct clime_plugin_task),            \
-    .calls_bytes = sizeof(struct clime_plugin_calls), .turn_bytes = sizeof(struct clime_plugin_turn)
+    .calls_bytes = sizeof(struct clime_plugin_calls), .turn_bytes = sizeof(struct clime_plugin_turn),                  \
+    .group_bytes = sizeof(struct clime_plugin_group)
 
 extern const struct clime_plugin clime_plugin; /* yours */
 

@@ -57,11 +57,10 @@ static enum clime_err check_rewards(const struct clime_rl_options *o, struct cli
 }
 
 static enum clime_err check_filters(const struct clime_rl_options *o, struct clime_error *e) {
-    struct clime_buffer none;
     if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
         !clime_filter_find(o->dynamic_sampling_filter, e))
         return e->code;
-    return o->evaluate ? CLIME_OK : clime_buffer_load(NULL, o->buffer_filter, 1, &none, e);
+    return o->evaluate ? CLIME_OK : clime_buffer_check(o->buffer_filter, e);
 }
 
 static bool has_config(const char *dir) {
@@ -194,6 +193,8 @@ static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
         [CLIME_HOOK_FILTER] = {clime_filter_is_library(o->dynamic_sampling_filter) ? o->dynamic_sampling_filter : NULL,
                                "dynamic-sampling-filter-sha256", &o->filter_hook},
         [CLIME_HOOK_REWARD] = {o->custom_rm, "custom-rm-sha256", &o->reward_hook},
+        [CLIME_HOOK_BUFFER] = {clime_filter_is_library(o->buffer_filter) ? o->buffer_filter : NULL,
+                               "buffer-filter-sha256", &o->buffer_hook},
         [CLIME_HOOK_GENERATE] = {o->custom_generate, "custom-generate-function-sha256", NULL},
     };
     enum clime_err rc = CLIME_OK;

@@ -52,8 +52,8 @@ struct clime_rl_options {
     int64_t num_rollout, num_epoch, rollout_batch_size, n_samples_per_prompt, rollout_seed;
     int64_t global_batch_size, num_steps_per_rollout, over_sampling_batch_size;
     int accept_order;                                    /* enum clime_accept_order */
-    const char *dynamic_sampling_filter, *buffer_filter; /* names; the first may be NULL, or a library's path */
-    const struct clime_hook *filter_hook;                /* that library, opened by the loop */
+    const char *dynamic_sampling_filter, *buffer_filter; /* names or a library's path; the first may be NULL */
+    const struct clime_hook *filter_hook, *buffer_hook;  /* these libraries, opened by the loop */
     bool partial_rollout, async, fully_async;
     int64_t max_staleness;           /* optimizer steps; -1 = no bound */
     int64_t update_weights_interval; /* rollouts */

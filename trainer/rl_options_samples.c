@@ -83,8 +83,9 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"partial-rollout", B, &o->partial_rollout, NULL, NULL,
          "groups that are left over stay in the ledger and are continued in the next rollout"},
         {"buffer-filter-path", S, &o->buffer_filter, "pop_first", "NAME",
-         "which of the groups left over come first: pop_first (the oldest) or pop_most_complete", 0, 0,
-         "buffer-filter"},
+         "which of the groups left over come first: pop_first (the oldest), pop_most_complete, or as the `buffer` of a "
+         "shared library (trainer/plugin.h) says",
+         0, 0, "buffer-filter"},
         {"async", B, &o->async, NULL, NULL,
          "generate the next rollout while the steps of this one run; weights are pushed between two rollouts"},
         {"fully-async", B, &o->fully_async, NULL, NULL,

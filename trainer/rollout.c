@@ -284,7 +284,11 @@ static enum clime_err resume(struct rollout *r, struct clime_error *e) {
         if (drops[i].cause == CLIME_DROP_FILTER) r->n_filtered += drops[i].n;
     }
     free(drops);
-    if (!rc) rc = clime_buffer_load(db, o->partial_rollout ? o->buffer_filter : "pop_first", r->members, &r->buffer, e);
+    const struct clime_buffer_order left = {.name = o->partial_rollout ? o->buffer_filter : "pop_first",
+                                            .hook = o->partial_rollout ? o->buffer_hook : NULL,
+                                            .rollout = r->out->id,
+                                            .version = r->out->version};
+    if (!rc) rc = clime_buffer_load(db, &left, r->members, &r->buffer, e);
     if (rc || o->partial_rollout) return rc;
     /* all of them were submitted before, in this order: what comes of them must not depend on the crash */
     n = clime_buffer_take(&r->buffer, r->buffer.n, &samples);

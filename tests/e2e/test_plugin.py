@@ -45,6 +45,56 @@ def test_a_filter(model, example):  # noqa: F811
     assert reasons and reasons <= {"all_right", "all_wrong"}
 
 
+BUFFER = r"""
+#include "trainer/plugin.h"
+#include <stdio.h>
+static int buffer(int64_t rollout, int64_t version, const struct clime_plugin_group *const *g, int32_t n, int32_t *order,
+                  int32_t *n_order, char *e, size_t b) {
+    if (*n_order != n || version != 2 * rollout) return snprintf(e, b, "version %d", (int)version);
+    for (int i = 0; i < n; i++)
+        if (order[i] != i) return snprintf(e, b, "not preset");
+    *n_order = 0;
+    for (int i = n - 1; i >= 0; i--) {
+        if ((i && g[i - 1]->group >= g[i]->group) || g[i]->n_samples != 4)
+            return snprintf(e, b, "order");
+        for (int m = 0; m < 4; m++) {
+            const struct clime_plugin_sample *s = g[i]->samples[m];
+            if (s->member != m || s->group != g[i]->group || (s->n_response > 0) != (s->oldest >= 0))
+                return snprintf(e, b, "sample %d", m);
+            if (s->newest >= version && rollout > g[i]->rollout) return snprintf(e, b, "newest %d", (int)s->newest);
+        }
+        if (g[i]->group % 2) order[(*n_order)++] = i;
+    }
+    if (BROKEN && n > 1) { order[0] = order[1] = 0; *n_order = 2; }
+    return 0;
+}
+const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .buffer = buffer};
+"""
+
+
+def test_a_buffer_filter(model, example, tmp_path):  # noqa: F811
+    """The library sees what is left over and says what goes on: odd groups here, the newest first; the rest stays open
+    and is not sampled any further. The example's own filter trains."""
+    for name, broken in (("odd", 0), ("twice", 1)):
+        (tmp_path / f"{name}.c").write_text(BUFFER.replace("BROKEN", str(broken)))
+    partial = ["--partial-rollout", "--over-sampling-batch-size", "12", "--buffer-filter-path"]
+    train(model, "odd", *partial, compile_library(tmp_path / "odd.c", tmp_path / "odd.so"))
+    db = sqlite3.connect(model / "odd" / "ledger.db")
+    carried = db.execute("SELECT DISTINCT s.group_id, p.rollout FROM step_samples t JOIN samples s ON s.id = t.sample_id "
+                         "JOIN steps p ON p.step = t.step WHERE s.rollout < p.rollout").fetchall()  # fmt: skip
+    assert carried and all(group % 2 for group, _ in carried)
+    left = {g % 2 for (g,) in db.execute("SELECT id FROM groups WHERE state = 'open' AND rollout < 3")}
+    assert 0 in left
+    later = db.execute("SELECT count(*) FROM samples s JOIN groups g ON g.id = s.group_id WHERE g.id % 2 = 0 AND "
+                       "g.ended_in > g.rollout").fetchone()  # fmt: skip
+    assert later == (0,)
+    train(model, "buffer-example", *partial, example)
+    words = command(model, model / "twice", *partial, compile_library(tmp_path / "twice.c", tmp_path / "twice.so"),
+                    num_rollout=4)  # fmt: skip
+    p = subprocess.run(words, capture_output=True, timeout=LIMIT, text=True)
+    assert p.returncode == 1 and "its order names a group twice" in p.stdout + p.stderr
+
+
 REWARD = ROOT / "examples" / "custom_reward.c"
 
 

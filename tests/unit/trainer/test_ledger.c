@@ -326,7 +326,8 @@ static void test_buffer_order(void **state) {
     }
     clime_samples_free(s, n);
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
-        assert_int_equal(clime_buffer_load(db, cases[i].order, MEMBERS, &b, &e), CLIME_OK);
+        const struct clime_buffer_order order = {.name = cases[i].order};
+        assert_int_equal(clime_buffer_load(db, &order, MEMBERS, &b, &e), CLIME_OK);
         assert_int_equal(b.n, 4);
         assert_int_equal(clime_buffer_take(&b, 3, &s), 3);
         for (int k = 0; k < 3 * MEMBERS; k++) {
@@ -344,7 +345,7 @@ static void test_buffer_order(void **state) {
         assert_int_equal(clime_buffer_take(&b, 1, &s), 0);
         clime_buffer_free(&b);
     }
-    assert_int_equal(clime_buffer_load(NULL, "pop_any", MEMBERS, &b, &e), CLIME_ERR_INPUT);
+    assert_int_equal(clime_buffer_check("pop_any", &e), CLIME_ERR_INPUT);
     stop(f);
 }
 
