@@ -109,7 +109,7 @@ struct clime_sampling {
     const struct clime_logit_edit *edits; /* host memory, ascending id, each id once */
 };
 
-struct clime_drawn { /* host memory, filled by the time ops->sync returns */
+struct clime_drawn {
     int32_t id;
     float logp;     /* log softmax(x * inv_temp)[id] of the unedited logits: the number of DESIGN.md 4.1 */
     float logp_cut; /* of the distribution that was drawn from (edited, truncated, renormalised); 0 when greedy */
@@ -150,6 +150,7 @@ struct clime_ops {
     /* The device's memory is its own: what is free is all there is, and a plan beyond it must not begin. Otherwise it
      * is the machine's, where caches give way and a hypervisor may add some. */
     bool own_memory;
+    bool queues;       /* what is called runs while the host goes on; false: it has run when the call returns */
     size_t code_bytes; /* device memory that goes to kernels' code and a library's own needs as they are first used */
 
     /* ---- context and memory ------------------------------------------------------------------------------- */
@@ -163,13 +164,13 @@ struct clime_ops {
     void (*copy)(struct clime_dev *d, void *dst, const void *src, size_t bytes);
     void (*zero)(struct clime_dev *d, void *p, size_t bytes);
     /* Host memory that the device reads and writes by itself, and copies of it that run while the host goes on.
-     * copy_out_start fills h_dst by the time copy_wait of its mark (0 or 1) returns; h_src of copy_in_start is free
-     * when a copy_out_start that came after it was waited for, or at sync. */
+     * copy_out_start fills h_dst by the time copy_wait of its mark (0 or 1) returns, which reports failures as sync
+     * does; h_src of copy_in_start is free when a copy_out_start that came after it was waited for, or at sync. */
     enum clime_err (*host_alloc)(struct clime_dev *d, size_t bytes, const char *what, void **out,
                                  struct clime_error *e);
     void (*host_free)(struct clime_dev *d, void *p);
     void (*copy_out_start)(struct clime_dev *d, void *h_dst, const void *src, size_t bytes, int mark);
-    void (*copy_wait)(struct clime_dev *d, int mark);
+    enum clime_err (*copy_wait)(struct clime_dev *d, int mark, struct clime_error *e);
     void (*copy_in_start)(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);
     /* Waits for all queued work; reports the first device failure since the last sync (then the context is dead). */
     enum clime_err (*sync)(struct clime_dev *d, struct clime_error *e);
@@ -304,10 +305,13 @@ struct clime_ops {
                       const float *g_ent, void *dlogits, int64_t ld);
     /* Draws one token a row. p[R] is host memory. Edits, then temperature, top-k, top-p, min-p (in that order, each on
      * what the one before kept), then one uniform of (seed, position) and an inverse CDF in id order over the kept
-     * set. Greedy: the largest edited logit, the lowest id among equals. lse as from head_stats. out is filled by the
-     * next sync. ROW */
+     * set. Greedy: the largest edited logit, the lowest id among equals. lse as from head_stats. out[R] is device
+     * memory. ROW */
     void (*sample)(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
                    const struct clime_sampling *p, struct clime_drawn *out);
+    /* ids[i] = drawn[rows[i]].id where rows[i] >= 0, for i < n: what was drawn becomes input without a way over the
+     * host. Device arrays. ROW */
+    void (*take_drawn)(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids);
     /* The n largest z - lse of a row, descending (lowest id first among equals), to host memory by the next sync. */
     void (*top_logp)(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
                      int32_t *h_ids, float *h_logp);

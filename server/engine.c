@@ -1,6 +1,16 @@
 /* The engine thread: takes jobs in, runs steps, turns results into events.
  *
  * Owns scheduler, runner, sequences. Between two steps it runs the control calls of engine_control.c.
+ *
+ * One loop, with or without overlap: a step is planned, started, finished, its results become events. Where the device
+ * works while the host goes on, and the next step can be planned from counts alone (clime_sched_plan_ahead), that one
+ * is started before this one is finished, and it is `in flight` when the loop comes round. Its rows read their tokens
+ * from where this one's draws left them on the device. A sequence that turns out to have ended is taken out of the step
+ * in flight: its row is computed in vain, and nothing of it is emitted, counted as KV or cached. Its pages are free at
+ * once, since their next owner's rows are queued behind that row. All else wants a whole number of steps and settles
+ * the one in flight first: control calls, sweeps, the end. So an event's version is that of the weights it was computed
+ * with, and a token past the last one exists nowhere but in a row of the device's arrays.
+ *
  * Invariant: an output gets its CLOSE event exactly once, and nothing after it; then its memory may be gone.
  * The end of a sequence is decided here by token count and token ids, and by the emitter for stop strings, which need
  * text (server/stop_text.h); a sequence that must stop is found by a sweep over the flag `unwanted`, so that neither
@@ -48,11 +58,19 @@ static void free_seq(struct clime_seq *q) {
     free(q);
 }
 
+/* The step in flight goes on without the sequence. */
+static void leave_flight(struct clime_engine *g, const struct clime_seq *q) {
+    struct clime_step_plan *next = &g->plans[!g->turn];
+    for (int i = 0; g->started && i < next->n_items; i++)
+        if (next->items[i].seq == q) next->items[i].seq = NULL;
+}
+
 /* The sequence's last event; why.type is NONE when its last token carried the reason. */
 void clime_engine_end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why) {
     struct clime_event *ev = add_event(g, q->out, q);
     ev->kind = CLIME_EVENT_CLOSE;
     ev->finish = why;
+    leave_flight(g, q);
     clime_sched_remove(&g->sched, q);
     free_seq(q);
 }
@@ -97,6 +115,7 @@ static void take_output(struct clime_engine *g, struct clime_output *o) {
     q->prompt_logp_next = q->n_prompt;
     if (o->logp->wanted && o->logp->start >= 0 && o->logp->start < q->n_prompt)
         q->prompt_logp_next = o->logp->start > 0 ? (int)o->logp->start : 1;
+    q->needs_result = q->edits || (o->logp->wanted && (o->logp->top > 0 || o->logp->n_ids > 0));
     q->share_prompt = q->prompt_logp_next == q->n_prompt && (g->opts.sched.cache || o->job->n_samples > 1);
     clime_sched_add(&g->sched, q);
 }
@@ -144,10 +163,14 @@ static void wait_for_work(struct clime_engine *g) {
     pthread_cond_timedwait(&g->wake, &g->lock, &at);
 }
 
-/* Empties the inbox; sleeps first while there is nothing to do. False when the engine is to stop. */
+static void step(struct clime_engine *g, bool may_overlap);
+
+/* Empties the inbox; sleeps first while there is nothing to do. False when the engine is to stop. What does more than
+ * bring jobs meets no step in flight. */
 static bool take_inbox(struct clime_engine *g) {
     pthread_mutex_lock(&g->lock);
-    while (!g->first_job && !g->first_command && !g->sweep && !g->stop && !has_work(g) && !owner_is_late(g))
+    while (!g->first_job && !g->first_command && !g->sweep && !g->stop && !g->started && !has_work(g) &&
+           !owner_is_late(g))
         wait_for_work(g);
     struct clime_job *job = g->first_job;
     struct clime_command *command = g->first_command;
@@ -157,6 +180,7 @@ static bool take_inbox(struct clime_engine *g) {
     g->sweep = false;
     pthread_mutex_unlock(&g->lock);
 
+    if (g->started && (command || sweep || stop || owner_is_late(g))) step(g, false);
     for (struct clime_job *next; job; job = next) {
         next = job->next_submitted;
         take_job(g, job);
@@ -227,6 +251,12 @@ static void take_prompt_logp(struct clime_engine *g, struct clime_seq *q, struct
 }
 
 static void close_window(struct clime_engine *g, int64_t now) {
+    const struct clime_loads *l = &g->loads, *was = &g->window_from;
+    LOG_DEBUG("%lld steps (%lld overlapped): %lld us planning and starting, %lld us waiting, %lld us results",
+              (long long)(l->n_steps - was->n_steps), (long long)(l->n_overlapped - was->n_overlapped),
+              (long long)(l->start_us - was->start_us), (long long)(l->wait_us - was->wait_us),
+              (long long)(l->result_us - was->result_us));
+    g->window_from = *l;
     g->loads.gen_throughput = (double)g->window_tokens * 1e6 / (double)(now - g->window_us);
     g->window_us = now;
     g->window_tokens = 0;
@@ -240,6 +270,16 @@ static void count_step(struct clime_engine *g, int n_tokens) {
     g->loads.n_steps++;
     g->window_tokens += n_tokens;
     if (now - g->window_us >= WINDOW_US) close_window(g, now);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Where a step's time goes: what is not waiting stands beside an idle device, but in an overlapped step. */
+static void count_times(struct clime_engine *g, int64_t start_us, int64_t wait_us, int64_t result_us) {
+    pthread_mutex_lock(&g->lock);
+    g->loads.n_overlapped += g->started;
+    g->loads.start_us += start_us;
+    g->loads.wait_us += wait_us;
+    g->loads.result_us += result_us;
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -280,16 +320,12 @@ bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const stru
     return true;
 }
 
-static void step(struct clime_engine *g) {
-    struct clime_error e = {0};
+static void take_results(struct clime_engine *g, const struct clime_step_plan *plan) {
     int n_tokens = 0;
-    clime_sched_plan(&g->sched, &g->plan);
-    CHECK(g->plan.n_items > 0); /* the oldest sequence always gets its pages */
-    enum clime_err err = clime_runner_step(g->runner, &g->plan, g->results, &e);
-    if (clime_engine_is_dead(g, err, &e)) return;
-    clime_sched_done(&g->sched, &g->plan);
-    for (int i = 0; i < g->plan.n_items; i++) {
-        struct clime_seq *q = g->plan.items[i].seq;
+    clime_sched_done(&g->sched, plan);
+    for (int i = 0; i < plan->n_items; i++) {
+        struct clime_seq *q = plan->items[i].seq;
+        if (!q) continue;
         take_prompt_logp(g, q, &g->results[i].prompt);
         if (g->results[i].drew) {
             take_token(g, q, &g->results[i]);
@@ -304,12 +340,34 @@ static void step(struct clime_engine *g) {
     clime_engine_post_events(g);
 }
 
+/* Finishes the step in flight, or one planned now. may_overlap: the one after it may be in flight at the end. */
+static void step(struct clime_engine *g, bool may_overlap) {
+    struct clime_error e = {0};
+    struct clime_step_plan *now = &g->plans[g->turn], *next = &g->plans[!g->turn];
+    int64_t t0 = clime_now_us();
+    if (!g->started) {
+        clime_sched_plan(&g->sched, now);
+        CHECK(now->n_items > 0); /* the oldest sequence always gets its pages */
+        clime_runner_start(g->runner, now);
+    }
+    g->started = may_overlap && g->opts.overlap && now->mark >= 0 && clime_sched_plan_ahead(&g->sched, now, next);
+    if (g->started) clime_runner_start(g->runner, next);
+    int64_t t1 = clime_now_us();
+    enum clime_err err = clime_runner_finish(g->runner, now, g->results, &e);
+    int64_t t2 = clime_now_us();
+    if (err) g->started = false;
+    if (clime_engine_is_dead(g, err, &e)) return;
+    take_results(g, now);
+    if (g->started) g->turn = !g->turn;
+    count_times(g, t1 - t0, t2 - t1, clime_now_us() - t2);
+}
+
 static void *engine_main(void *arg) {
     struct clime_engine *g = arg;
     g->model->ops->bind(g->model->dev);
     while (take_inbox(g)) {
-        if (has_work(g)) step(g);
-        if (has_work(g)) continue;
+        if (g->started || has_work(g)) step(g, true);
+        if (g->started || has_work(g)) continue;
         count_idle(g);
         publish_loads(g);
     }
@@ -336,7 +394,7 @@ enum clime_err clime_engine_open(const struct clime_engine_options *o, struct cl
         return err;
     }
     clime_sched_init(&g->sched, &o->sched);
-    clime_step_plan_init(&g->plan, o->sched.max_running);
+    for (int i = 0; i < 2; i++) clime_step_plan_init(&g->plans[i], o->sched.max_running);
     g->results = xcalloc((size_t)o->sched.max_running, sizeof *g->results);
     pthread_mutex_init(&g->lock, NULL);
     pthread_condattr_t attr;
@@ -366,7 +424,7 @@ void clime_engine_close(struct clime_engine *g) {
     clime_emitters_close(g->emitters);
     clime_runner_close(g->runner);
     clime_sched_free(&g->sched);
-    clime_step_plan_free(&g->plan);
+    for (int i = 0; i < 2; i++) clime_step_plan_free(&g->plans[i]);
     for (const struct clime_weight_label *l = atomic_load(&g->version), *older; l; l = older) {
         older = l->older;
         free((void *)(uintptr_t)l);

@@ -1,7 +1,8 @@
 /* The engine: one thread that owns scheduler, KV pages, model and device, and everything that may be asked of it.
  *
  * Jobs come in through reserve + submit and leave as events to the emitters. Control calls (pause, update, flush, ...)
- * wait in the same inbox and run between two steps, so each of them sees, and leaves, a whole number of steps.
+ * wait in the same inbox and run between two steps, none in flight, so each of them sees, and leaves, a whole number of
+ * steps.
  * All functions may be called from any thread but the engine's own.
  */
 #ifndef CLIME_SERVER_ENGINE_H
@@ -21,6 +22,7 @@ struct clime_engine_options {
     const char *weight_version; /* label of the weights loaded at start; copied */
     const int32_t *eos;         /* [n_eos] ids that end a sequence; borrowed */
     int n_eos;
+    bool overlap;        /* start the next step before this one's results are read, where that can be */
     bool debug_checks;   /* recount all invariants after every step */
     const int *graph_bs; /* [n_graph_bs] batch sizes of recorded decode steps; borrowed until open returns */
     int n_graph_bs;
@@ -100,6 +102,8 @@ struct clime_loads {
     double gen_throughput;    /* sampled tokens a second, over the last second of work; 0 after 2 s without */
     double hit_rate;          /* of prompt tokens, since start */
     int64_t n_retracted, n_generated, n_prompt, n_steps;
+    int64_t n_overlapped;                 /* of the steps: the next one was started before their results were read */
+    int64_t start_us, wait_us, result_us; /* planning and starting steps, waiting for the device, taking results */
     bool paused;
 };
 void clime_engine_loads(struct clime_engine *g, struct clime_loads *out);

@@ -34,7 +34,9 @@ struct clime_engine {
     /* the engine thread's own */
     struct clime_sched sched;
     struct clime_runner *runner;
-    struct clime_step_plan plan;
+    struct clime_step_plan plans[2]; /* by turns: the step being run, and the one after it */
+    int turn;
+    bool started;                      /* plans[turn] is in flight; while a step is being run: the one after it is */
     struct clime_step_result *results; /* [max_running] */
     struct clime_event *events;        /* of the present step, posted together */
     int n_events, events_size;
@@ -43,6 +45,7 @@ struct clime_engine {
     int64_t writing_until_us; /* end of patience with the owner of the weights; 0 = no request is held for it */
     const char *dead_message;
     int64_t window_us, window_tokens; /* of the throughput being measured */
+    struct clime_loads window_from;   /* as the window began */
 
     /* guarded by lock */
     pthread_mutex_t lock;

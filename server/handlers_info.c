@@ -199,6 +199,10 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     put_double(&w, "last_gen_throughput", l.gen_throughput);
     put_int(&w, "effective_max_running_requests_per_dp", s->opts.max_running_requests);
     put_int(&w, "num_steps", l.n_steps);
+    put_int(&w, "num_overlapped_steps", l.n_overlapped);
+    put_int(&w, "step_start_us", l.start_us);
+    put_int(&w, "step_wait_us", l.wait_us);
+    put_int(&w, "step_result_us", l.result_us);
     put_int(&w, "num_generated_tokens", l.n_generated);
     clime_jw_close(&w);
     clime_jw_close(&w);

@@ -112,6 +112,7 @@ static enum clime_err open_engine(struct clime_server *s, struct clime_error *e)
                                      .weight_version = o->weight_version,
                                      .eos = s->eos,
                                      .n_eos = s->n_eos,
+                                     .overlap = s->model->ops->queues && !o->disable_overlap_schedule,
                                      .debug_checks = o->debug_checks,
                                      .graph_bs = graph_bs,
                                      .n_graph_bs = n_graph_bs};

@@ -92,6 +92,7 @@ static struct clime_seq *find_leader(const struct clime_sched *s, const struct c
 void clime_sched_add(struct clime_sched *s, struct clime_seq *q) {
     CHECK(q->n_kv == 0 && q->n_pages == 0 && q->max_total <= s->opts.n_pages * CLIME_PAGE);
     q->leader = find_leader(s, q);
+    s->held = false;
     wait_insert(s, q);
 }
 
@@ -217,20 +218,34 @@ static void start(struct clime_sched *s, struct clime_seq *q) {
 
 static void add_item(struct clime_step_plan *plan, struct clime_seq *q, int n_rows) {
     plan->items[plan->n_items++] =
-        (struct clime_step_item){.seq = q, .n_rows = n_rows, .sample = q->n_kv + n_rows == q->n_total};
+        (struct clime_step_item){.seq = q,
+                                 .first = q->n_kv,
+                                 .n_rows = n_rows,
+                                 .sample = q->n_kv + n_rows == q->n_total && q->n_total < q->max_total};
     plan->T += n_rows;
+}
+
+static void empty(struct clime_step_plan *plan, bool ahead) {
+    plan->n_items = plan->n_copies = plan->T = 0;
+    plan->ahead = ahead;
 }
 
 static void admit(struct clime_sched *s, struct clime_step_plan *plan, int budget) {
     int owed = pages_owed(s);
+    bool all_seen = true; /* of those before q: none waits for a leader that is about to be ready */
+    s->held = false;
     for (struct clime_seq *q = s->first, *next; q && budget > 0 && s->n_running < s->opts.max_running; q = next) {
         next = q->next;
-        if (leader_is_busy(q)) continue;
+        if (leader_is_busy(q)) {
+            all_seen = false;
+            continue;
+        }
         attach_pages(s, plan, q);
         int need = clime_pages_for(q->n_total + 1) - q->n_pages;
         if (s->n_running > 0 && need + owed > clime_prefix_available(&s->prefix)) {
             detach_pages(s, plan, q);
-            break; /* those behind it wait too: first come, first served */
+            s->held = all_seen;
+            return; /* those behind it wait too: first come, first served */
         }
         start(s, q);
         int rows = q->n_total - q->n_kv;
@@ -241,6 +256,7 @@ static void admit(struct clime_sched *s, struct clime_step_plan *plan, int budge
         add_item(plan, q, rows);
         budget -= rows;
     }
+    s->held = s->n_running == s->opts.max_running;
 }
 
 static int by_arrival(const void *a, const void *b) {
@@ -251,7 +267,7 @@ static int by_arrival(const void *a, const void *b) {
 
 void clime_sched_plan(struct clime_sched *s, struct clime_step_plan *plan) {
     int budget = s->opts.chunk;
-    plan->n_items = plan->n_copies = plan->T = 0;
+    empty(plan, false);
     for (int i = 0; i < s->n_running; i++) { /* n_running may shrink: the last ones are preempted */
         struct clime_seq *q = s->running[i];
         int want = q->n_total - q->n_kv;
@@ -266,6 +282,31 @@ void clime_sched_plan(struct clime_sched *s, struct clime_step_plan *plan) {
     if (plan->n_items > 1) qsort(plan->items, (size_t)plan->n_items, sizeof *plan->items, by_arrival);
 }
 
+/* Pages for the token that q gets from the step that is running. */
+static bool goes_on(struct clime_sched *s, struct clime_seq *q) {
+    while (q->n_pages < clime_pages_for(q->n_total + 1))
+        if (!grow(s, q)) return false;
+    return true;
+}
+
+bool clime_sched_plan_ahead(struct clime_sched *s, const struct clime_step_plan *now, struct clime_step_plan *next) {
+    int n_live = 0;
+    empty(next, true);
+    if (s->n_waiting > 0 && !s->held) return false;
+    for (int i = 0; i < now->n_items; i++) {
+        struct clime_seq *q = now->items[i].seq;
+        if (!q) continue; /* ended, and computed in vain */
+        n_live++;
+        if (!now->items[i].sample || q->needs_result || q->prompt_logp_next < q->n_prompt) return false;
+        if (q->n_total + 1 == q->max_total) continue; /* ends with the token that is being drawn */
+        if (!goes_on(s, q)) return false;
+        next->items[next->n_items++] =
+            (struct clime_step_item){.seq = q, .first = q->n_total, .n_rows = 1, .sample = true, .from = i};
+    }
+    next->T = next->n_items;
+    return next->n_items > 0 && n_live == s->n_running;
+}
+
 /* ---- after a step ------------------------------------------------------------------------------------------ */
 
 static void publish_pages(struct clime_sched *s, struct clime_seq *q) {
@@ -273,14 +314,18 @@ static void publish_pages(struct clime_sched *s, struct clime_seq *q) {
     for (; q->n_shared < q->n_kv / CLIME_PAGE; q->n_shared++) {
         int i = q->n_shared;
         if (s->pages.mixed[q->pages[i]]) return;
-        q->pages[i] = clime_prefix_insert(&s->prefix, q->salt, i > 0 ? q->pages[i - 1] : -1,
-                                          q->ids + (size_t)i * CLIME_PAGE, q->pages[i]);
+        int32_t page = clime_prefix_insert(&s->prefix, q->salt, i > 0 ? q->pages[i - 1] : -1,
+                                           q->ids + (size_t)i * CLIME_PAGE, q->pages[i]);
+        if (page != q->pages[i]) s->held = false; /* q's own is free */
+        q->pages[i] = page;
     }
 }
 
 void clime_sched_done(struct clime_sched *s, const struct clime_step_plan *plan) {
     for (int i = 0; i < plan->n_items; i++) {
         struct clime_seq *q = plan->items[i].seq;
+        if (!q) continue; /* planned ahead, and it has ended since */
+        CHECK(q->n_kv == plan->items[i].first);
         q->n_kv += plan->items[i].n_rows;
         CHECK(q->n_kv <= q->n_total && q->n_kv <= q->n_pages * CLIME_PAGE);
         publish_pages(s, q);
@@ -298,6 +343,7 @@ void clime_sched_remove(struct clime_sched *s, struct clime_seq *q) {
         wait_remove(s, q);
     }
     q->state = CLIME_SEQ_GONE;
+    s->held = false;
     /* Of those that waited for it, the first takes its place. */
     struct clime_seq *heir = NULL;
     for (struct clime_seq *w = s->first; w; w = w->next) {

@@ -1,8 +1,8 @@
 /* What runs in the next step: admission, chunked prefill, pages, preemption, sharing.
  *
  * Pure bookkeeping over sequences, pages and the prefix cache: no model, no device, no clock, so that property tests
- * can drive it alone. A step is: clime_sched_plan, the caller runs the rows and appends sampled tokens, then
- * clime_sched_done.
+ * can drive it alone. A step is: clime_sched_plan, the caller runs the rows, then clime_sched_done, and the caller
+ * appends the sampled tokens. Before done, clime_sched_plan_ahead may plan the step that follows from counts alone.
  *
  * Order: first come, first served, by arrival. Each running sequence that has one row left runs it (decode); what is
  * left of the token budget goes to prefill, in arrival order. When pages run out, the sequence that arrived last gives
@@ -24,8 +24,9 @@ struct clime_sched_options {
 
 struct clime_step_item {
     struct clime_seq *seq;
-    int n_rows;  /* rows seq->n_kv .. seq->n_kv + n_rows */
-    bool sample; /* the last row is the last known token */
+    int first, n_rows; /* rows first .. first + n_rows */
+    bool sample;       /* the last row's logits give the next token, at position first + n_rows */
+    int from;          /* planned ahead: the item of the step before that draws this one's token */
 };
 
 struct clime_page_copy {
@@ -36,6 +37,8 @@ struct clime_step_plan {
     struct clime_step_item *items; /* [max_running], ascending arrival */
     int n_items;
     int T;                          /* rows in all */
+    bool ahead;                     /* one row an item, and its token is not known yet */
+    int mark;                       /* the runner's: by which its draws come; -1: they are made when it is finished */
     struct clime_page_copy *copies; /* [max_running] to make before the rows run */
     int n_copies;
 };
@@ -54,6 +57,7 @@ struct clime_sched {
     int n_running;
     struct clime_seq *first, *last; /* waiting */
     int n_waiting;
+    bool held; /* of those who wait nobody can start before a sequence leaves or comes */
     uint64_t version;
     int64_t n_prompt_tokens, n_hit_tokens; /* of admitted prompts, for the hit rate */
     int64_t n_preempted;
@@ -67,6 +71,13 @@ void clime_step_plan_free(struct clime_step_plan *p);
 void clime_sched_add(struct clime_sched *s, struct clime_seq *q);    /* new: waits */
 void clime_sched_remove(struct clime_sched *s, struct clime_seq *q); /* ended or aborted: pages released */
 void clime_sched_plan(struct clime_sched *s, struct clime_step_plan *plan);
+
+/* The step after `now`, whose rows are running and whose tokens are not known: every running sequence draws in `now`
+ * and goes on, but for those whose last token that is. False, and nothing is to be run ahead, where what follows may
+ * be something else: somebody could start, a page lacks, or a sequence needs the last step's result. Sequences that
+ * turn out to have ended are the caller's to take out of `next`; their pages may be taken by any step that the device
+ * runs after it. */
+bool clime_sched_plan_ahead(struct clime_sched *s, const struct clime_step_plan *now, struct clime_step_plan *next);
 
 /* The plan's rows have run: their KV counts, full pages go to the cache. Sampled tokens may have been appended. */
 void clime_sched_done(struct clime_sched *s, const struct clime_step_plan *plan);

@@ -35,6 +35,8 @@ struct clime_seq {
     int n_shared;             /* leading pages that are in the cache */
     int prompt_logp_next;     /* the next prompt position whose log-probability is still owed; n_prompt = none. The row
                                * before it, and all after, must run here, so neither cache nor leader may supply them */
+    bool needs_result;        /* no step of it may be queued before the last one's result is read: edits count tokens,
+                               * and lists of log-probabilities are taken from the logits afterwards */
     bool share_prompt;        /* may wait for a sequence with the same prompt and fork its pages */
     struct clime_seq *leader; /* while waiting: the sequence that computes our prompt; NULL = none */
     bool mixed;               /* an update kept its KV: what it writes now is not of one version */

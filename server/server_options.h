@@ -21,7 +21,7 @@ struct clime_server_options {
     bool deterministic;
     /* scheduling */
     int64_t max_running_requests, chunked_prefill_size, max_prefill_tokens, max_queued_requests;
-    bool disable_radix_cache, debug_checks, disable_cuda_graph;
+    bool disable_radix_cache, debug_checks, disable_cuda_graph, disable_overlap_schedule;
     struct clime_opt_list cuda_graph_bs;
     /* http */
     const char *host, *port_file, *api_key, *admin_api_key, *tls_certificate;

@@ -31,9 +31,16 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
                                  const int *graph_bs, int n_graph_bs, struct clime_runner **out, struct clime_error *e);
 void clime_runner_close(struct clime_runner *r);
 
-/* Fills results[plan->n_items]; the caller frees the lists in it. CLIME_ERR_DEVICE: the device is dead. */
-enum clime_err clime_runner_step(struct clime_runner *r, const struct clime_step_plan *plan,
-                                 struct clime_step_result *results, struct clime_error *e);
+/* A step is started, then finished. Between the two the next one may be started, when it was planned ahead of this one
+ * and this one's mark is not negative; a third may not. */
+
+/* Queues the plan's rows, and its draws where they fit in one block; sets plan->mark. Reads the sequences' pages and
+ * tokens now, not later. */
+void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan);
+/* Waits for the oldest started step and fills results[plan->n_items]; the caller frees the lists in it. An item whose
+ * seq is NULL (it has ended since) gets none. CLIME_ERR_DEVICE: the device is dead. */
+enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_step_plan *plan,
+                                   struct clime_step_result *results, struct clime_error *e);
 
 /* Gives the KV memory back and takes some again at the same address; what it held is lost. No step between the two. */
 size_t clime_runner_release_kv(struct clime_runner *r); /* returns its bytes, 0 = it was not there */

@@ -139,7 +139,7 @@ static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, str
         if (more)
             m->ops->copy_out_start(m->dev, o->piece[!i].grad, grads + next.at, (size_t)next.n * sizeof *grads, !i);
         /* what this piece's parameters held went up before its gradients came down */
-        m->ops->copy_wait(m->dev, i);
+        m->ops->copy_wait(m->dev, i, NULL); /* a failure stays: the next sync reports it */
         a->weight_decay = now.decay ? decay : 0;
         o->ops->adamw(o->dev, (size_t)now.n, a, o->piece[i].grad, o->master + now.at, o->m + now.at, o->v + now.at,
                       o->piece[i].params);

@@ -145,9 +145,9 @@ void clime_cpu_copy_start(struct clime_dev *d, void *dst, const void *src, size_
     clime_cpu_copy(d, dst, src, bytes);
 }
 
-void clime_cpu_copy_wait(struct clime_dev *d, int mark) {
-    (void)d;
+enum clime_err clime_cpu_copy_wait(struct clime_dev *d, int mark, struct clime_error *e) {
     (void)mark;
+    return clime_cpu_sync(d, e);
 }
 
 void clime_cpu_zero(struct clime_dev *d, void *p, size_t bytes) {

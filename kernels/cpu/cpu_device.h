@@ -11,7 +11,7 @@ void clime_cpu_free(struct clime_dev *d, void *p);
 void clime_cpu_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes);
 void clime_cpu_zero(struct clime_dev *d, void *p, size_t bytes);
 void clime_cpu_copy_start(struct clime_dev *d, void *dst, const void *src, size_t bytes, int mark);
-void clime_cpu_copy_wait(struct clime_dev *d, int mark);
+enum clime_err clime_cpu_copy_wait(struct clime_dev *d, int mark, struct clime_error *e);
 enum clime_err clime_cpu_sync(struct clime_dev *d, struct clime_error *e);
 void clime_cpu_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
 size_t clime_cpu_scratch_bytes(const struct clime_scratch_shape *s);

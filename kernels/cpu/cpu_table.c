@@ -114,6 +114,12 @@ static void sample(struct clime_dev *d, int R, int V, const float *logits, const
     d->isa->sample(d, R, V, logits, lse, p, out);
 }
 
+static void take_drawn(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids) {
+    (void)d;
+    for (int i = 0; i < n; i++)
+        if (rows[i] >= 0) ids[i] = drawn[rows[i]].id;
+}
+
 static void top_logp(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
                      int32_t *h_ids, float *h_logp) {
     d->isa->top_logp(d, V, row, inv_temp, lse, n, h_ids, h_logp);
@@ -191,6 +197,7 @@ const struct clime_ops clime_cpu_ops = {
     .head_stats = head_stats,
     .head_grad = head_grad,
     .sample = sample,
+    .take_drawn = take_drawn,
     .top_logp = top_logp,
     .adamw = adamw,
     .adamw_start = adamw_start,

@@ -34,9 +34,10 @@ struct clime_dev {
     bool recording; /* between graph_begin and graph_end */
     int *ticket;    /* the next tile of attn_fwd_wgmma.cu; 0 between launches */
     char *h_stage;  /* pinned ring that small copies to the device go through */
-    size_t staged;  /* bytes of it in use since the stream was last idle */
-    void *h_drawn;  /* pinned: results of sample and top_logp until the next sync */
-    size_t drawn_bytes;
+    /* Bytes put into it so far; how many of them the stream has certainly read; and had been put at each mark. */
+    size_t staged, unstaged, staged_at[2];
+    void *h_results; /* pinned: results of top_logp until the next sync */
+    size_t results_bytes;
     struct clime_cuda_fixed *fixed;     /* memory at fixed addresses (fixed.cu) */
     struct clime_cuda_pending *pending; /* host destinations to fill at sync (sample.cu) */
 };
@@ -54,7 +55,8 @@ void clime_cuda_unit(const cudaDeviceProp *prop, char out[64]);
 
 /* fixed.cu: frees p when it is memory of a fixed address; false: it is none. */
 bool clime_cuda_free_fixed(struct clime_dev *d, void *p);
-/* A copy in pinned memory, which kernels of this context can read; it lives until the next sync. */
+/* A copy in pinned memory, which kernels of this context can read; it lives until the next sync, or until a copy_wait
+ * says that what was queued after it has run. */
 const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t bytes);
 
 /* sample.cu: copies waiting results to their host places; called by sync after the stream is idle. */

@@ -127,7 +127,7 @@ void clime_cuda_close(struct clime_dev *d) {
     for (int i = 0; i < d->n_outgrown; i++) cudaFree(d->outgrown[i]);
     cudaFree(d->scratch);
     cudaFree(d->ticket);
-    cudaFreeHost(d->h_drawn);
+    cudaFreeHost(d->h_results);
     cudaFreeHost(d->h_stage);
     free(d->pending);
     for (cudaEvent_t mark : d->copied)
@@ -154,15 +154,19 @@ void clime_cuda_free(struct clime_dev *d, void *p) {
 }
 
 const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t bytes) {
+    size_t at = d->staged % STAGE_BYTES;
     CHECK(bytes <= STAGE_BYTES);
-    if (d->staged + bytes > STAGE_BYTES) {
-        if (!CU(d, cudaStreamSynchronize(d->stream))) return NULL;
-        d->staged = 0;
+    if (at + bytes > STAGE_BYTES) { /* not around the end */
+        d->staged += STAGE_BYTES - at;
+        at = 0;
     }
-    char *at = d->h_stage + d->staged;
-    memcpy(at, h_src, bytes);
+    if (d->staged + bytes > d->unstaged + STAGE_BYTES) {
+        if (!CU(d, cudaStreamSynchronize(d->stream))) return NULL;
+        d->unstaged = d->staged;
+    }
+    memcpy(d->h_stage + at, h_src, bytes);
     d->staged += (bytes + 63) / 64 * 64;
-    return at;
+    return d->h_stage + at;
 }
 
 /* A step of a server copies a few small arrays: through pinned memory they cost no wait. */
@@ -199,10 +203,19 @@ void clime_cuda_host_free(struct clime_dev *d, void *p) {
 void clime_cuda_copy_out_start(struct clime_dev *d, void *h_dst, const void *src, size_t bytes, int mark) {
     CU(d, cudaMemcpyAsync(h_dst, src, bytes, cudaMemcpyDeviceToHost, d->stream));
     CU(d, cudaEventRecord(d->copied[mark], d->stream));
+    d->staged_at[mark] = d->staged;
 }
 
-void clime_cuda_copy_wait(struct clime_dev *d, int mark) {
+static enum clime_err state_of(struct clime_dev *d, struct clime_error *e) {
+    if (d->failure.code == CLIME_OK) return CLIME_OK;
+    if (e) *e = d->failure;
+    return CLIME_ERR_DEVICE;
+}
+
+enum clime_err clime_cuda_copy_wait(struct clime_dev *d, int mark, struct clime_error *e) {
     CU(d, cudaEventSynchronize(d->copied[mark]));
+    if (d->staged_at[mark] > d->unstaged) d->unstaged = d->staged_at[mark];
+    return state_of(d, e);
 }
 
 void clime_cuda_copy_in_start(struct clime_dev *d, void *dst, const void *h_src, size_t bytes) {
@@ -219,13 +232,9 @@ void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes) {
 
 enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e) {
     CU(d, cudaStreamSynchronize(d->stream));
-    if (d->failure.code != CLIME_OK) {
-        if (e) *e = d->failure;
-        return CLIME_ERR_DEVICE;
-    }
-    d->staged = 0;
-    clime_cuda_deliver(d);
-    return CLIME_OK;
+    d->unstaged = d->staged;
+    if (d->failure.code == CLIME_OK) clime_cuda_deliver(d);
+    return state_of(d, e);
 }
 
 void clime_cuda_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes) {

@@ -24,7 +24,7 @@ enum clime_err clime_cuda_host_alloc(struct clime_dev *d, size_t bytes, const ch
                                      struct clime_error *e);
 void clime_cuda_host_free(struct clime_dev *d, void *p);
 void clime_cuda_copy_out_start(struct clime_dev *d, void *h_dst, const void *src, size_t bytes, int mark);
-void clime_cuda_copy_wait(struct clime_dev *d, int mark);
+enum clime_err clime_cuda_copy_wait(struct clime_dev *d, int mark, struct clime_error *e);
 void clime_cuda_copy_in_start(struct clime_dev *d, void *dst, const void *h_src, size_t bytes);
 enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e);
 void clime_cuda_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
@@ -93,6 +93,8 @@ void clime_cuda_head_grad(struct clime_dev *d, int R, int V, const float *logits
                           const float *g_ent, void *dlogits, int64_t ld);
 void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
                        const struct clime_sampling *p, struct clime_drawn *out);
+void clime_cuda_take_drawn(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn,
+                           int32_t *ids);
 void clime_cuda_top_logp(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
                          int32_t *h_ids, float *h_logp);
 void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master,

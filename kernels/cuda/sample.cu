@@ -2,8 +2,8 @@
  *
  * One block a row. Truncation finds a threshold on the order-preserving integer form of the logits by radix descent,
  * with counts (top-k) and with probabilities as 64-bit fixed point (top-p): integer atomics give the same sum in any
- * order. Parameters are read from pinned memory and results written there, where a copy would cost a turn of its own;
- * sync hands the results to the caller's place. */
+ * order. Parameters are read from pinned memory, where a copy would cost a turn of its own; the lists of the likeliest
+ * are written there, and sync hands them to the caller's place. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ struct clime_cuda_pending {
 void clime_cuda_deliver(struct clime_dev *d) {
     if (!d->pending) return;
     for (int i = 0; i < d->pending->n; i++)
-        memcpy(d->pending->w[i].to, (char *)d->h_drawn + d->pending->w[i].from, d->pending->w[i].n);
+        memcpy(d->pending->w[i].to, (char *)d->h_results + d->pending->w[i].from, d->pending->w[i].n);
     d->pending->n = 0;
     d->pending->used = 0;
 }
@@ -43,25 +43,25 @@ static char *result_room(struct clime_dev *d, size_t n) {
     if (!d->pending) d->pending = (struct clime_cuda_pending *)xcalloc(1, sizeof *d->pending);
     struct clime_cuda_pending *p = d->pending;
     n = (n + 15) / 16 * 16;
-    if (p->n + 2 > MAX_WAITS || p->used + n > d->drawn_bytes) { /* hand out what is there, then there is room */
+    if (p->n + 2 > MAX_WAITS || p->used + n > d->results_bytes) { /* hand out what is there, then there is room */
         if (!CU(d, cudaStreamSynchronize(d->stream))) return NULL;
         clime_cuda_deliver(d);
     }
-    if (n > d->drawn_bytes) {
-        cudaFreeHost(d->h_drawn);
-        d->h_drawn = NULL;
-        d->drawn_bytes = 0;
+    if (n > d->results_bytes) {
+        cudaFreeHost(d->h_results);
+        d->h_results = NULL;
+        d->results_bytes = 0;
         size_t size = n < 65536 ? 65536 : 2 * n;
-        if (!CU(d, cudaMallocHost(&d->h_drawn, size))) return NULL;
-        d->drawn_bytes = size;
+        if (!CU(d, cudaMallocHost(&d->h_results, size))) return NULL;
+        d->results_bytes = size;
     }
     p->used += n;
-    return (char *)d->h_drawn + p->used - n;
+    return (char *)d->h_results + p->used - n;
 }
 
 /* n bytes at `at`, inside a room, go to `to` at the next sync. */
 static void result_to(struct clime_dev *d, void *to, const void *at, size_t n) {
-    d->pending->w[d->pending->n++] = {to, (size_t)((const char *)at - (const char *)d->h_drawn), n};
+    d->pending->w[d->pending->n++] = {to, (size_t)((const char *)at - (const char *)d->h_results), n};
 }
 
 /* ---- device helpers ---- */
@@ -343,8 +343,7 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     size_t params_bytes = (size_t)R * sizeof(row_params), edit_bytes = n_edits * sizeof(struct clime_logit_edit);
     size_t row_bytes = ((size_t)R * V * sizeof(float) + 15) / 16 * 16;
     char *scratch = n_edits ? (char *)clime_cuda_scratch(d, row_bytes + params_bytes + edit_bytes) : NULL;
-    struct clime_drawn *room = (struct clime_drawn *)result_room(d, (size_t)R * sizeof *out);
-    if ((n_edits && !scratch) || !room) return;
+    if (n_edits && !scratch) return;
 
     char *host = (char *)xmalloc(params_bytes + edit_bytes);
     row_params *hp = (row_params *)host;
@@ -370,9 +369,20 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     }
     free(host);
     if (!dp) return;
-    sample_kernel<<<R, THREADS, 0, d->stream>>>(V, edited, logits, lse, dp, room);
+    sample_kernel<<<R, THREADS, 0, d->stream>>>(V, edited, logits, lse, dp, out);
     LAUNCHED(d);
-    result_to(d, out, room, (size_t)R * sizeof *out);
+}
+
+__global__ void take_drawn_kernel(int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n && rows[i] >= 0) ids[i] = drawn[rows[i]].id;
+}
+
+CUDA_OP void clime_cuda_take_drawn(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn,
+                                   int32_t *ids) {
+    if (n == 0) return;
+    take_drawn_kernel<<<(n + 255) / 256, 256, 0, d->stream>>>(n, rows, drawn, ids);
+    LAUNCHED(d);
 }
 
 /* n rounds of "the largest below the last one"; n is small (20 in OpenAI's protocol). */

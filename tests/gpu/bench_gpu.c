@@ -233,9 +233,25 @@ static void one_step(struct clime_model *m, struct step *s, struct clime_work *w
 
 enum { MAX_BATCH = 256, CONTEXT = 1024, SEQ_PAGES = CONTEXT / CLIME_PAGE };
 
+static void run_step(struct clime_runner *r, struct clime_step_plan *plan, struct clime_step_result *results) {
+    struct clime_error e;
+    clime_runner_start(r, plan);
+    if (clime_runner_finish(r, plan, results, &e)) exit(1);
+}
+
+/* Starts the next step, which takes its tokens from the one that is running, and finishes that one. */
+static void overlap_step(struct clime_runner *r, struct clime_step_plan plan[2], struct clime_step_result *results) {
+    struct clime_step_plan now = plan[0];
+    struct clime_error e;
+    clime_runner_start(r, &plan[1]);
+    if (clime_runner_finish(r, &now, results, &e)) exit(1);
+    plan[0] = plan[1];
+}
+
 /* Decode steps as the server runs them: scheduler's plan in, drawn tokens out. The keys of one real prompt lie in the
- * pages of every sequence. Recorded steps, each launch by itself, and recorded without the contract on products. */
-static void bench_decode(struct clime_model *m, bool graphs, const char *name) {
+ * pages of every sequence. Recorded steps, one after another and each started before the one before is finished; each
+ * launch by itself; and recorded without the contract on products. */
+static void bench_decode(struct clime_model *m, bool graphs, bool overlap, const char *name) {
     static const int BATCH[] = {1, 64, MAX_BATCH};
     struct clime_sched_options so = {.max_running = MAX_BATCH, .chunk = CONTEXT, .n_pages = MAX_BATCH * SEQ_PAGES};
     struct clime_runner *r;
@@ -271,20 +287,30 @@ static void bench_decode(struct clime_model *m, bool graphs, const char *name) {
     }
     struct clime_step_plan plan = {.items = items, .n_items = 1, .copies = copies};
     seqs[0].n_kv = 0;
-    items[0] = (struct clime_step_item){&seqs[0], CONTEXT, true};
+    items[0] = (struct clime_step_item){.seq = &seqs[0], .n_rows = CONTEXT, .sample = true};
     plan.T = CONTEXT;
-    if (clime_runner_step(r, &plan, results, &e)) exit(1);
+    run_step(r, &plan, results);
     seqs[0].n_kv = CONTEXT - 1;
     double weights = 2.0 * (double)m->layout.n, per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
     for (size_t k = 0; k < CLIME_COUNT(BATCH); k++) {
         double t;
         plan.T = plan.n_items = BATCH[k];
         plan.n_copies = BATCH[k] * SEQ_PAGES;
-        for (int i = 0; i < BATCH[k]; i++) items[i] = (struct clime_step_item){&seqs[i], 1, true};
-        if (clime_runner_step(r, &plan, results, &e)) exit(1);
+        for (int i = 0; i < BATCH[k]; i++)
+            items[i] =
+                (struct clime_step_item){.seq = &seqs[i], .first = CONTEXT - 1, .n_rows = 1, .sample = true, .from = i};
+        run_step(r, &plan, results);
         plan.n_copies = 0;
-        if (clime_runner_step(r, &plan, results, &e)) exit(1);
-        TIME(t, 20, if (clime_runner_step(r, &plan, results, &e)) exit(1));
+        run_step(r, &plan, results);
+        if (overlap) {
+            struct clime_step_plan two[2] = {plan, plan};
+            two[1].ahead = true;
+            clime_runner_start(r, &two[0]);
+            TIME(t, 20, overlap_step(r, two, results));
+            if (clime_runner_finish(r, &two[0], results, &e)) exit(1);
+        } else {
+            TIME(t, 20, run_step(r, &plan, results));
+        }
         double floor = (weights + per_key * CONTEXT * BATCH[k]) / copy_rate;
         printf("decode, %s, batch %d, context %d: %.3f ms a step, %.0f tok/s, %.0f%% of the bytes' limit%s\n", name,
                BATCH[k], CONTEXT, t * 1e3, BATCH[k] / t, 100 * floor / t, results[0].drawn.bad ? ", BAD LOGITS" : "");
@@ -302,7 +328,7 @@ static void bench_decode_free(struct clime_model *m) {
         exit(1);
     }
     dev = m->dev;
-    bench_decode(m, true, "no contract");
+    bench_decode(m, true, false, "no contract");
     ops->close(m->dev);
     dev = m->dev = own;
 }
@@ -484,8 +510,9 @@ int main(int argc, char **argv) {
     if (all) bench_optimizer();
     if (decode) {
         bench_products(m);
-        bench_decode(m, true, "recorded");
-        bench_decode(m, false, "launched");
+        bench_decode(m, true, false, "recorded");
+        bench_decode(m, true, true, "overlapped");
+        bench_decode(m, false, false, "launched");
         bench_decode_free(m);
         bench_serving(m);
     }

@@ -1,5 +1,6 @@
 /* Recorded decode steps: the server's scheduler and runner over the tiny checkpoints, with steps recorded at several
- * sizes, at one size that everything is padded to, and not at all. Tokens and log-probabilities are the same bits. */
+ * sizes, at one size that everything is padded to, and not at all, each step after the last one's results and before
+ * them. Tokens and log-probabilities are the same bits. */
 #include "tests/gpu/gpu_test.h"
 
 #include "server/step.h"
@@ -12,7 +13,7 @@ struct run { /* what a way of running gave */
     int n[N_SEQS];
     int32_t ids[N_SEQS][MAX_NEW];
     float logp[N_SEQS][MAX_NEW];
-    int n_launches;
+    int n_launches, n_ahead;
 };
 
 static int n_launches;
@@ -43,10 +44,10 @@ static struct clime_model *open_model(const char *name) {
     return m;
 }
 
-static void run(struct clime_model *m, const int *sizes, int n_sizes, struct run *out) {
+static void run(struct clime_model *m, const int *sizes, int n_sizes, bool overlap, struct run *out) {
     struct clime_sched_options so = {.max_running = N_SEQS, .chunk = 500, .n_pages = 200, .cache = true};
     struct clime_sched sched;
-    struct clime_step_plan plan;
+    struct clime_step_plan plan[2];
     struct clime_step_result results[N_SEQS];
     struct clime_runner *r;
     struct clime_error e = {0};
@@ -61,7 +62,7 @@ static void run(struct clime_model *m, const int *sizes, int n_sizes, struct run
         exit(1);
     }
     clime_sched_init(&sched, &so);
-    clime_step_plan_init(&plan, N_SEQS);
+    for (int i = 0; i < 2; i++) clime_step_plan_init(&plan[i], N_SEQS);
     for (int i = 0; i < N_SEQS; i++) { /* they end three steps apart, so every batch size comes */
         struct clime_seq *q = &seqs[i];
         q->n_prompt = q->n_total = q->prompt_logp_next = 1 + i * 13;
@@ -76,23 +77,35 @@ static void run(struct clime_model *m, const int *sizes, int n_sizes, struct run
         outs[i].seed = (uint64_t)i;
         clime_sched_add(&sched, q);
     }
-    while (sched.n_running + sched.n_waiting > 0) {
-        clime_sched_plan(&sched, &plan);
-        if (clime_runner_step(r, &plan, results, &e)) {
+    bool ahead = false;
+    for (int turn = 0; ahead || sched.n_running + sched.n_waiting > 0; turn ^= ahead) {
+        struct clime_step_plan *now = &plan[turn], *next = &plan[!turn];
+        if (!ahead) {
+            clime_sched_plan(&sched, now);
+            clime_runner_start(r, now);
+        }
+        ahead = overlap && now->mark >= 0 && clime_sched_plan_ahead(&sched, now, next);
+        if (ahead) clime_runner_start(r, next);
+        out->n_ahead += ahead;
+        if (clime_runner_finish(r, now, results, &e)) {
             printf("FAILED: %s\n", e.msg);
             exit(1);
         }
-        clime_sched_done(&sched, &plan);
-        for (int i = 0; i < plan.n_items; i++) {
-            struct clime_seq *q = plan.items[i].seq;
+        clime_sched_done(&sched, now);
+        for (int i = 0; i < now->n_items; i++) {
+            struct clime_seq *q = now->items[i].seq;
+            if (!q || !results[i].drew) continue;
             int s = (int)(q - seqs);
-            if (!results[i].drew) continue;
             if (out->n[s] < MAX_NEW) {
                 out->ids[s][out->n[s]] = results[i].drawn.id;
                 out->logp[s][out->n[s]++] = results[i].drawn.logp;
             }
             q->ids[q->n_total++] = results[i].drawn.id;
-            if (q->n_total == q->max_total) clime_sched_remove(&sched, q);
+            bool stops = results[i].drawn.id % 100 == s; /* where a step ahead has a row of it already */
+            if (q->n_total < q->max_total && !stops) continue;
+            for (int k = 0; ahead && k < next->n_items; k++)
+                if (next->items[k].seq == q) next->items[k].seq = NULL;
+            clime_sched_remove(&sched, q);
         }
     }
     out->n_launches = n_launches;
@@ -100,7 +113,7 @@ static void run(struct clime_model *m, const int *sizes, int n_sizes, struct run
         free(seqs[i].ids);
         free(seqs[i].pages);
     }
-    clime_step_plan_free(&plan);
+    for (int i = 0; i < 2; i++) clime_step_plan_free(&plan[i]);
     clime_sched_free(&sched);
     clime_runner_close(r);
 }
@@ -111,21 +124,29 @@ int main(void) {
     static const struct {
         const int *sizes;
         int n;
+        bool overlap;
         const char *name;
-    } WAYS[] = {{MANY, 6, "several sizes"}, {EACH, 20, "each size"}, {ONE, 1, "one size"}};
+    } WAYS[] = {{MANY, 6, false, "several sizes"},
+                {EACH, 20, false, "each size"},
+                {ONE, 1, false, "one size"},
+                {MANY, 6, true, "several sizes, overlapped"},
+                {ONE, 1, true, "one size, overlapped"},
+                {NULL, 0, true, "not recorded, overlapped"}};
     static struct run plain, recorded;
     struct gpu_test t;
     gpu_test_open(&t);
     for (size_t i = 0; i < CLIME_COUNT(MODELS); i++) {
         struct clime_model *m = open_model(MODELS[i]);
-        run(m, NULL, 0, &plain);
+        run(m, NULL, 0, false, &plain);
         check(&t, plain.n_launches == 0, MODELS[i], "replayed without being asked to");
         for (size_t w = 0; w < CLIME_COUNT(WAYS); w++) {
             char what[96];
-            run(m, WAYS[w].sizes, WAYS[w].n, &recorded);
-            snprintf(what, sizeof what, "%s, %s: %d replays", MODELS[i], WAYS[w].name, recorded.n_launches);
+            run(m, WAYS[w].sizes, WAYS[w].n, WAYS[w].overlap, &recorded);
+            snprintf(what, sizeof what, "%s, %s: %d replays, %d overlapped", MODELS[i], WAYS[w].name,
+                     recorded.n_launches, recorded.n_ahead);
             printf("%s\n", what);
-            check(&t, recorded.n_launches > 10, what, "too few");
+            check(&t, WAYS[w].n == 0 || recorded.n_launches > 10, what, "too few replays");
+            check(&t, !WAYS[w].overlap || recorded.n_ahead > 30, what, "too few overlapped");
             check(&t, memcmp(plain.ids, recorded.ids, sizeof plain.ids) == 0, what, "other tokens");
             check(&t, memcmp(plain.logp, recorded.logp, sizeof plain.logp) == 0, what, "other log-probabilities");
         }

@@ -257,7 +257,7 @@ static void test_head(struct gpu_test *t) {
     };
     for (size_t h = 0; h < CLIME_COUNT(HOW); h++) {
         struct clime_sampling p[R];
-        struct clime_drawn got[2][R];
+        struct clime_drawn got[2][R], *drawn = side_alloc(&t->gpu, sizeof got[1]);
         for (int i = 0; i < R; i++) {
             p[i] = HOW[h];
             p[i].seed = 77 + (uint64_t)i;
@@ -266,8 +266,8 @@ static void test_head(struct gpu_test *t) {
         }
         t->gpu.ops->copy_in(t->gpu.dev, temp.gpu, temp.cpu, R * 4);
         BOTH(t, head_stats, R, V, AT(x), AT(temp), NULL, AT(lse), NULL, NULL);
-        BOTH(t, sample, R, V, AT(x), AT(lse), p, got[on_gpu]);
-        t->gpu.ops->sync(t->gpu.dev, NULL);
+        BOTH(t, sample, R, V, AT(x), AT(lse), p, on_gpu ? drawn : got[0]);
+        t->gpu.ops->copy_out(t->gpu.dev, got[1], drawn, sizeof got[1]);
         for (int i = 0; i < R; i++) {
             char text[160];
             const struct clime_drawn *c = &got[0][i], *g = &got[1][i];
@@ -278,6 +278,17 @@ static void test_head(struct gpu_test *t) {
                       fabsf(c->logp_cut - g->logp_cut) < 1e-4f,
                   "sample", text);
         }
+        int32_t rows[5] = {R - 1, -1, 0, -1, 1}, ids[5] = {-7, -7, -7, -7, -7};
+        const int32_t want[5] = {got[1][R - 1].id, -7, got[1][0].id, -7, got[1][1].id};
+        int32_t *d_rows = side_alloc(&t->gpu, sizeof rows), *d_ids = side_alloc(&t->gpu, sizeof ids);
+        t->gpu.ops->copy_in(t->gpu.dev, d_rows, rows, sizeof rows);
+        t->gpu.ops->copy_in(t->gpu.dev, d_ids, ids, sizeof ids);
+        t->gpu.ops->take_drawn(t->gpu.dev, 5, d_rows, drawn, d_ids);
+        t->gpu.ops->copy_out(t->gpu.dev, ids, d_ids, sizeof ids);
+        check(t, memcmp(ids, want, sizeof ids) == 0, "take_drawn", "");
+        t->gpu.ops->free(t->gpu.dev, d_rows);
+        t->gpu.ops->free(t->gpu.dev, d_ids);
+        t->gpu.ops->free(t->gpu.dev, drawn);
     }
     int32_t ids[2][20];
     float best[2][20];

@@ -262,8 +262,25 @@ EACH(ties)
 EACH(bad)
 EACH(top)
 
+static void drawn_ids_become_input(void **state) {
+    (void)state;
+    struct kt k;
+    assert_true(kt_open(&k, "generic", CLIME_F32, 1));
+    const struct clime_drawn drawn[3] = {{.id = 10}, {.id = 11}, {.id = 12}};
+    const int32_t rows[5] = {2, -1, 0, 2, -1}, want[5] = {12, 8, 10, 12, 6};
+    int32_t ids[5] = {9, 8, 7, 7, 6};
+    k.ops->take_drawn(k.dev, 5, rows, drawn, ids);
+    assert_memory_equal(ids, want, sizeof want);
+    kt_close(&k);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rule),  cmocka_unit_test(ties),         cmocka_unit_test(bad),
-                                       cmocka_unit_test(batch), cmocka_unit_test(distribution), cmocka_unit_test(top)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rule),
+                                       cmocka_unit_test(ties),
+                                       cmocka_unit_test(bad),
+                                       cmocka_unit_test(batch),
+                                       cmocka_unit_test(distribution),
+                                       cmocka_unit_test(top),
+                                       cmocka_unit_test(drawn_ids_become_input)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,7 +80,37 @@ static int remove_model(void **state) {
     return rmdir(dir);
 }
 
-static struct clime_engine *open_engine(int max_running, int chunk, int n_pages, bool cache) {
+/* ---- watching steps ---- */
+
+/* The model's operations, with a look at each draw and each wait for one: how many steps are in flight. */
+static struct clime_ops watching;
+static atomic_int n_drawn, n_waited, most_in_flight;
+static void (*at_wait)(int n); /* engine thread: the n-th wait begins, n from 1 */
+
+static void watch_start(struct clime_dev *d, void *h_dst, const void *src, size_t bytes, int mark) {
+    int in_flight = atomic_fetch_add(&n_drawn, 1) + 1 - atomic_load(&n_waited);
+    if (in_flight > atomic_load(&most_in_flight)) atomic_store(&most_in_flight, in_flight);
+    clime_cpu_ops.copy_out_start(d, h_dst, src, bytes, mark);
+}
+
+static enum clime_err watch_wait(struct clime_dev *d, int mark, struct clime_error *e) {
+    if (at_wait) at_wait(atomic_load(&n_waited) + 1);
+    atomic_fetch_add(&n_waited, 1);
+    return clime_cpu_ops.copy_wait(d, mark, e);
+}
+
+static void watch(void (*hook)(int n)) { /* while no engine is open */
+    watching = clime_cpu_ops;
+    watching.copy_out_start = watch_start;
+    watching.copy_wait = watch_wait;
+    model->ops = &watching;
+    at_wait = hook;
+    atomic_store(&n_drawn, 0);
+    atomic_store(&n_waited, 0);
+    atomic_store(&most_in_flight, 0);
+}
+
+static struct clime_engine *open_engine(int max_running, int chunk, int n_pages, bool cache, bool overlap) {
     static const int32_t eos[] = {256};
     struct clime_engine_options o = {
         .sched = {.max_running = max_running, .chunk = chunk, .n_pages = n_pages, .cache = cache},
@@ -90,6 +120,7 @@ static struct clime_engine *open_engine(int max_running, int chunk, int n_pages,
         .weight_version = "v0",
         .eos = eos,
         .n_eos = 1,
+        .overlap = overlap,
         .debug_checks = true};
     struct clime_engine *g = NULL;
     struct clime_error e = {0};
@@ -162,7 +193,7 @@ static struct request reference[N_JOBS];
 
 static void test_alone(void **state) {
     (void)state;
-    struct clime_engine *g = open_engine(4, 512, 64, false);
+    struct clime_engine *g = open_engine(4, 512, 64, false, false);
     for (int i = 0; i < N_JOBS; i++) {
         make_request(&reference[i], i);
         submit(g, &reference[i]);
@@ -195,6 +226,17 @@ static void run_together(struct clime_engine *g, bool disturb) {
     free(r);
 }
 
+/* No token counts that nobody got. */
+static void check_token_count(struct clime_engine *g, int n_rounds) {
+    struct clime_loads l;
+    int64_t n = 0;
+    clime_engine_sweep_wait(g); /* the last step's loads are out */
+    clime_engine_loads(g, &l);
+    for (int r = 0; r < N_JOBS; r++)
+        for (int k = 0; k < reference[r].job->n_outs; k++) n += (int64_t)reference[r].job->outs[k].out.len;
+    assert_int_equal(l.n_generated, n * n_rounds);
+}
+
 static void test_together(void **state) {
     (void)state;
     static const struct {
@@ -205,29 +247,185 @@ static void test_together(void **state) {
         {32, 64, 6, true, false}, /* preemption */
         {1, 1, 4, false, false},     {32, 512, 128, true, true},   {32, 100, 8, true, true},
     };
-    for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
-        struct clime_engine *g = open_engine(rows[i].max_running, rows[i].chunk, rows[i].n_pages, rows[i].cache);
-        run_together(g, rows[i].disturb);
-        if (rows[i].cache) run_together(g, false); /* now with a filled cache */
+    int most[2] = {0, 0};
+    for (size_t i = 0; i < 2 * CLIME_COUNT(rows); i++) {
+        bool overlap = i >= CLIME_COUNT(rows);
+        size_t k = i % CLIME_COUNT(rows);
+        watch(NULL);
+        struct clime_engine *g =
+            open_engine(rows[k].max_running, rows[k].chunk, rows[k].n_pages, rows[k].cache, overlap);
+        run_together(g, rows[k].disturb);
+        if (rows[k].cache) run_together(g, false); /* now with a filled cache */
+        check_token_count(g, rows[k].cache ? 2 : 1);
         clime_engine_close(g);
+        assert_int_equal(atomic_load(&n_drawn), atomic_load(&n_waited));
+        if (atomic_load(&most_in_flight) > most[overlap]) most[overlap] = atomic_load(&most_in_flight);
     }
+    assert_true(most[0] == 1 && most[1] == 2);
+}
+
+/* ---- what comes while a step is in flight ---- */
+
+static struct clime_engine *engine;
+static struct request running[3]; /* they go on to the limit, but for stop tokens */
+static const int32_t *stop_ids;   /* [3] one for each, or NULL */
+static atomic_int met;            /* steps in flight when it came */
+
+static void run_three(void (*hook)(int n)) {
+    watch(hook);
+    engine = open_engine(16, 512, 64, true, true);
+    for (int i = 0; i < 3; i++) {
+        make_request(&running[i], 7); /* 3 outputs, no edits, no lists */
+        running[i].logp.top = 0;
+        running[i].params.ignore_eos = !stop_ids;
+        if (stop_ids) running[i].params.stop_ids[0] = stop_ids[i];
+        running[i].params.n_stop_ids = stop_ids ? 1 : 0;
+        for (int k = 0; k < 3; k++) running[i].job->outs[k].seed = (uint64_t)(700 + 10 * i + k);
+    }
+    clime_engine_pause(engine, CLIME_PAUSE_IN_PLACE); /* all begin in one step */
+    for (int i = 0; i < 3; i++) submit(engine, &running[i]);
+    clime_engine_resume(engine);
+}
+
+/* Sequences end by a token that was drawn while their next row was queued already: the row leaves no trace. */
+static void test_end_in_flight(void **state) {
+    (void)state;
+    struct request whole[3];
+    struct clime_loads l;
+    int32_t stop[3];
+    int n_stopped = 0;
+    int64_t n_tokens = 0;
+    run_three(NULL);
+    for (int i = 0; i < 3; i++) finish(engine, &running[i]);
+    clime_engine_close(engine);
+    memcpy(whole, running, sizeof whole);
+    for (int i = 0; i < 3; i++) stop[i] = whole[i].job->outs[i].out.data[10 + 15 * i];
+    stop_ids = stop;
+    run_three(NULL);
+    stop_ids = NULL;
+    for (int i = 0; i < 3; i++) finish(engine, &running[i]);
+    clime_engine_sweep_wait(engine);
+    clime_engine_loads(engine, &l);
+    clime_engine_close(engine);
+    assert_int_equal(atomic_load(&most_in_flight), 2);
+    for (int i = 0; i < 3; i++) {
+        for (int k = 0; k < 3; k++) {
+            const struct clime_output *o = &running[i].job->outs[k], *w = &whole[i].job->outs[k];
+            size_t len = 0;
+            while (len < w->out.len && w->out.data[len] != stop[i] && w->out.data[len] != 256) len++;
+            bool stops = len + 1 < w->out.len; /* at the limit the limit is the reason */
+            if (len < w->out.len) len++;
+            assert_int_equal(o->out.len, len);
+            assert_int_equal(o->finish.type, stops ? CLIME_FINISH_STOP : CLIME_FINISH_LENGTH);
+            assert_memory_equal(o->out.data, w->out.data, len * sizeof *o->out.data);
+            assert_memory_equal(o->out_logp, w->out_logp, len * sizeof *o->out_logp);
+            n_stopped += stops;
+            n_tokens += (int64_t)len;
+        }
+        clime_job_free(running[i].job);
+        clime_job_free(whole[i].job);
+    }
+    assert_true(n_stopped >= 3);
+    assert_int_equal(l.n_generated, n_tokens);
+}
+
+static void abort_one(int n) {
+    if (n != 20) return;
+    atomic_store(&met, atomic_load(&n_drawn) - atomic_load(&n_waited));
+    for (int k = 0; k < 3; k++) atomic_store(&running[1].job->outs[k].unwanted, true);
+    clime_engine_sweep(engine);
+}
+
+/* The aborted outputs have what they had; the others get what they would have got. */
+static void test_abort_in_flight(void **state) {
+    (void)state;
+    struct request whole[3];
+    run_three(NULL);
+    for (int i = 0; i < 3; i++) finish(engine, &running[i]);
+    clime_engine_close(engine);
+    memcpy(whole, running, sizeof whole);
+    run_three(abort_one);
+    for (int i = 0; i < 3; i++) finish(engine, &running[i]);
+    clime_engine_close(engine);
+    assert_int_equal(atomic_load(&met), 2);
+    for (int k = 0; k < 3; k++) {
+        const struct clime_output *o = &running[1].job->outs[k], *w = &whole[1].job->outs[k];
+        assert_int_equal(o->finish.type, CLIME_FINISH_ABORT);
+        assert_true(o->out.len >= 20 && o->out.len <= 22 && o->out.len < w->out.len);
+        assert_memory_equal(o->out.data, w->out.data, o->out.len * sizeof *o->out.data);
+        assert_memory_equal(o->out_logp, w->out_logp, o->out.len * sizeof *o->out_logp);
+    }
+    check_same(running[0].job, whole[0].job);
+    check_same(running[2].job, whole[2].job);
+    for (int i = 0; i < 3; i++) {
+        clime_job_free(running[i].job);
+        clime_job_free(whole[i].job);
+    }
+}
+
+static atomic_bool pause_now;
+
+static void call_for_pause(int n) {
+    if (n != 20) return;
+    atomic_store(&met, atomic_load(&n_drawn) - atomic_load(&n_waited));
+    atomic_store(&pause_now, true);
+    clime_sleep_us(50000); /* until the other thread has asked for it */
+}
+
+/* When the pause is there no step is in flight, and none is started before it ends; a weight update then changes all
+ * tokens from there on, and the versions say so. */
+static void test_pause_in_flight(void **state) {
+    (void)state;
+    struct clime_error e = {0};
+    size_t bytes = (size_t)model->layout.n * clime_dtype_bytes(CLIME_BF16);
+    char *same = xmalloc(bytes);
+    struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = same};
+    int in_flight = 0;
+    clime_model_get(model, same);
+    atomic_store(&pause_now, false);
+    run_three(call_for_pause);
+    while (!atomic_load(&pause_now)) clime_sleep_us(100);
+    clime_engine_pause(engine, CLIME_PAUSE_IN_PLACE);
+    int drawn = atomic_load(&n_drawn);
+    assert_int_equal(drawn, atomic_load(&n_waited));
+    assert_int_equal(atomic_load(&met), 2);
+    clime_sleep_us(20000);
+    assert_int_equal(drawn, atomic_load(&n_drawn));
+    assert_int_equal(clime_engine_update(engine, &from, "v1", CLIME_INFLIGHT_KEEP, &in_flight, &e), CLIME_OK);
+    assert_int_equal(in_flight, 9);
+    clime_engine_resume(engine);
+    for (int i = 0; i < 3; i++) {
+        finish(engine, &running[i]);
+        for (int k = 0; k < 3; k++) { /* every output was drawn for in every step so far */
+            const struct clime_output *o = &running[i].job->outs[k];
+            assert_int_equal(o->n_runs, 2);
+            assert_string_equal(o->runs[0].label->name, "v0");
+            assert_string_equal(o->runs[1].label->name, "v1");
+            assert_true(o->runs[1].kept_kv && !o->runs[0].kept_kv);
+            assert_in_range(o->runs[0].count, drawn - 2, drawn);
+            assert_int_equal(o->runs[0].count + o->runs[1].count, o->max_new);
+        }
+        clime_job_free(running[i].job);
+    }
+    clime_engine_close(engine);
+    free(same);
 }
 
 static void test_update_and_back(void **state) {
     (void)state;
-    struct clime_engine *g = open_engine(32, 512, 128, true);
+    struct clime_engine *g = open_engine(32, 512, 128, true, true);
     struct clime_error e = {0};
     const struct clime_layout *l = &model->layout;
     size_t bytes = (size_t)l->n * clime_dtype_bytes(CLIME_BF16);
     char *old = xmalloc(bytes), *other = xcalloc(1, bytes);
     struct clime_weight_source from_old = {.kind = CLIME_FROM_HOST, .flat = old};
     struct clime_weight_source from_other = {.kind = CLIME_FROM_DEVICE, .flat = other};
-    int met;
+    int n_met;
     clime_model_get(model, old);
     clime_weights_init(l, CLIME_BF16, other, 0.3f, 12);
     run_together(g, false);
-    assert_int_equal(clime_engine_update(g, &from_other, "v1", CLIME_INFLIGHT_RECOMPUTE, &met, &e), CLIME_OK);
-    assert_int_equal(met, 0);
+    assert_int_equal(clime_engine_update(g, &from_other, "v1", CLIME_INFLIGHT_RECOMPUTE, &n_met, &e), CLIME_OK);
+    assert_int_equal(n_met, 0);
     assert_string_equal(clime_engine_version(g)->name, "v1");
     struct request r;
     make_request(&r, 1);
@@ -237,7 +435,7 @@ static void test_update_and_back(void **state) {
     assert_string_equal(r.job->outs[0].runs[0].label->name, "v1");
     assert_true(r.job->outs[0].out_logp[0] != reference[1].job->outs[0].out_logp[0]);
     clime_job_free(r.job);
-    assert_int_equal(clime_engine_update(g, &from_old, "v0", CLIME_INFLIGHT_RECOMPUTE, &met, &e), CLIME_OK);
+    assert_int_equal(clime_engine_update(g, &from_old, "v0", CLIME_INFLIGHT_RECOMPUTE, &n_met, &e), CLIME_OK);
     run_together(g, false);
     clime_engine_close(g);
     free(old);
@@ -246,7 +444,7 @@ static void test_update_and_back(void **state) {
 
 static void test_limits_and_aborts(void **state) {
     (void)state;
-    struct clime_engine *g = open_engine(2, 512, 64, true);
+    struct clime_engine *g = open_engine(2, 512, 64, true, true);
     struct clime_error e = {0};
     struct request r;
     assert_int_equal(clime_engine_reserve(g, 102, &e), CLIME_OK); /* max_queued + max_running */
@@ -283,6 +481,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_together),
+        cmocka_unit_test(test_end_in_flight),
+        cmocka_unit_test(test_abort_in_flight),
+        cmocka_unit_test(test_pause_in_flight),
         cmocka_unit_test(test_update_and_back),
         cmocka_unit_test(test_limits_and_aborts),
         cmocka_unit_test(test_end),
