@@ -238,6 +238,10 @@ struct clime_ops {
     /* y[T,N] = x[T,K] w[N,K]^T; out = type of y (dt, or CLIME_F32). CHAIN. */
     void (*gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
                  const void *packed, void *y);
+    /* gu[T,2F] = x[T,K] w[2F,K]^T (gate, then up) and h = swiglu(gu): the bits of gemm and swiglu, one after the other.
+     */
+    void (*gemm_swiglu)(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, const void *packed,
+                        void *gu, void *h);
     /* dx[T,K] = dy[T,N] w[N,K]. CHAIN over N. */
     void (*gemm_dx)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx);
     /* dw[N,K] += dy[T,N]^T x[T,K], fp32. ORDER over T; what was in dw is added last. */

@@ -38,8 +38,7 @@ void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch 
     if (w->post_attn >= 0) ops->rmsnorm(d, T, D, c->eps, a->o, clime_weight(m, w->post_attn), a->o_norm, a->rstd_o);
 
     ops->add_rmsnorm(d, T, D, c->eps, a->x, a->o_norm, clime_weight(m, w->ln2), a->x2, a->ln2, a->rstd2);
-    ops->gemm(d, dt, T, 2 * F, D, a->ln2, clime_weight(m, w->gu), p->gu, a->gu);
-    ops->swiglu(d, T, F, a->gu, a->h);
+    ops->gemm_swiglu(d, T, F, D, a->ln2, clime_weight(m, w->gu), p->gu, a->gu, a->h);
     ops->gemm(d, dt, T, D, F, a->h, clime_weight(m, w->down), p->down, a->down);
     if (w->post_mlp >= 0)
         ops->rmsnorm(d, T, D, c->eps, a->down, clime_weight(m, w->post_mlp), a->down_norm, a->rstd_down);

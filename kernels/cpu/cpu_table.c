@@ -83,6 +83,12 @@ static void swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h) {
     d->isa->swiglu(d, T, F, gu, h);
 }
 
+static void gemm_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, const void *packed,
+                        void *gu, void *h) {
+    gemm(d, d->head.dt, T, 2 * F, K, x, w, packed, gu);
+    swiglu(d, T, F, gu, h);
+}
+
 static void swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu) {
     d->isa->swiglu_bwd(d, T, F, gu, dh, dgu);
 }
@@ -176,6 +182,7 @@ const struct clime_ops clime_cpu_ops = {
     .pack_bytes = pack_bytes,
     .pack = pack,
     .gemm = gemm,
+    .gemm_swiglu = gemm_swiglu,
     .gemm_dx = gemm_dx,
     .gemm_dw = gemm_dw,
     .bias = bias,

@@ -98,6 +98,9 @@ static inline struct clime_product clime_product_of(enum clime_lt_kind kind, int
 void clime_cuda_product_plain(struct clime_dev *d, const struct clime_product *p);
 /* False when the shape is not one for it. 16-byte aligned operands. */
 bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32);
+/* w [2F,K]: gate, then up; h [T,F] besides. */
+bool clime_cuda_gemm_small_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, void *gu,
+                                  void *h);
 
 /* What kernels must be told once, at open: shared memory above 48 KB. */
 void clime_cuda_gemm_small_open(struct clime_dev *d);
@@ -158,6 +161,12 @@ static __device__ __forceinline__ float f_of(bf16 x) {
 }
 static __device__ __forceinline__ bf16 b_of(float x) {
     return __float2bfloat16_rn(x);
+}
+
+/* The one SwiGLU of this device: gate and up as they are stored. */
+static __device__ __forceinline__ float swiglu_of(bf16 gate, bf16 up) {
+    float g = f_of(gate);
+    return g / (1.0f + expf(-g)) * f_of(up);
 }
 
 /* Sum over a warp by a fixed butterfly: every lane gets the same bits. */
@@ -221,6 +230,12 @@ static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], const vo
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at));
+}
+
+static __device__ __forceinline__ uint32_t load_shared(uint32_t at) {
+    uint32_t v;
+    asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(v) : "r"(at));
+    return v;
 }
 
 /* The other way: lane i gives the address of row i % 8 of matrix i / 8. */

@@ -45,6 +45,7 @@ const struct clime_ops clime_cuda_ops = {
     .pack_bytes = clime_cuda_pack_bytes,
     .pack = clime_cuda_pack,
     .gemm = clime_cuda_gemm,
+    .gemm_swiglu = clime_cuda_gemm_swiglu,
     .gemm_dx = clime_cuda_gemm_dx,
     .gemm_dw = clime_cuda_gemm_dw,
     .bias = clime_cuda_bias,

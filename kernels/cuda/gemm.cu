@@ -32,6 +32,16 @@ CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, i
     clime_cuda_product_plain(d, &p);
 }
 
+CUDA_OP void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w,
+                                    const void *packed, void *gu, void *h) {
+    if (T == 0) return;
+    if (F % 8 == 0 && aligned(2 * F, K, x, w) && d->deterministic &&
+        clime_cuda_gemm_small_swiglu(d, T, F, K, x, w, gu, h))
+        return;
+    clime_cuda_gemm(d, CLIME_BF16, T, 2 * F, K, x, w, packed, gu);
+    clime_cuda_swiglu(d, T, F, gu, h);
+}
+
 static void gradient(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *dy, const void *b,
                      void *y) {
     if (T == 0) return;

@@ -6,7 +6,8 @@
  * producer threads fill a ring of stages with tensor copies (one alone takes up to 800 cycles a stage), the other warps
  * run the chains. Weights do not depend on the kernel before, so inside a recording the ring is full of them when that
  * ends (launch() in cuda_int.cuh). From 17 rows on x weighs as much as the weights of a block: four blocks of a cluster
- * fetch a quarter each and send it to all. Bytes: (N K + T K) 2 read, T N 2 or 4 written. */
+ * fetch a quarter each and send it to all. Of a single row the ring holds none: it is copied whole. A product of gate
+ * and up, which is followed by SwiGLU, does that too. Bytes: (N K + T K) 2 read, T N 2 or 4 written. */
 #include "kernels/cuda/wgmma.cuh"
 
 enum { PANEL = 64, ROWS = 64, MAX_STAGES = 24, CLUSTER = 4, PRODUCERS = 4 };
@@ -47,32 +48,47 @@ static __device__ __forceinline__ void tensor_copy_to_all(void *to, const CUtens
 /* What a warp multiplies of one panel (64 of K): 16 rows of x, 8 NT rows of w. */
 template <int NT> struct panel_fragments { uint32_t x[PANEL / 16][4], w[NT][PANEL / 32][4]; };
 
+struct small_args {
+    int T, N, K, n_chunks, n_stages;
+    const bf16 *x;
+    void *y;
+    bf16 *h; /* of a gated product */
+    bool f32;
+};
+
 /* A block: WARPS times 8 NT rows of w; MT times 16 rows of x; one warp for each pair of them, and the producers.
  * Without clusters just T rows of x are copied (zeros for missing rows cost more than rows); what the others hold comes
- * only to results that are not stored. */
-template <int NT, int WARPS, int MT, int PANELS, int C>
-__global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
-    small_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map, int T, int N,
-                 int n_chunks, int n_stages, void *y, bool f32) {
-    constexpr int NB = 8 * NT * WARPS, X_PANEL = 16 * MT * PANEL * 2, W_PANEL = NB * PANEL * 2, CONSUMERS = WARPS * MT;
-    constexpr int STAGE = PANELS * (X_PANEL + W_PANEL);
-    int bytes = STAGE - (C > 1 ? 0 : (16 - T) * PANEL * 2 * PANELS); /* that arrive */
+ * only to results that are not stored. MT 0: one row, which lies in shared memory whole, and the ring is for w alone.
+ * GATED: y is gate|up; the block has as many rows of up as of gate, and writes h too. */
+template <int NT, int WARPS, int MT, int PANELS, int C, bool GATED>
+__global__ void __launch_bounds__((WARPS * (MT ? MT : 1) + PRODUCERS) * 32)
+    small_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+                 const small_args a) {
+    constexpr int NB = 8 * NT * WARPS, X_PANEL = 16 * MT * PANEL * 2, W_PANEL = NB * PANEL * 2;
+    constexpr int CONSUMERS = WARPS * (MT ? MT : 1), STAGE = PANELS * (X_PANEL + W_PANEL);
+    constexpr int TILES = GATED ? NT / 2 : NT, COLUMNS = 8 * TILES * WARPS; /* of h if gated: of a warp, of a block */
+    int bytes = C > 1 || MT == 0 ? STAGE : STAGE - (16 - a.T) * PANEL * 2 * PANELS; /* that arrive */
     extern __shared__ char smem[];
-    __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
+    __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES], row_here;
     char *ring = (char *)(((uintptr_t)smem + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n0 = blockIdx.x * NB;
+    char *row = ring + a.n_stages * STAGE; /* of x, where it is one */
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n0 = blockIdx.x * COLUMNS;
+    int n_chunks = a.n_chunks, n_stages = a.n_stages;
     start_next();
     if (threadIdx.x == CONSUMERS * 32) {
         tensor_map_prefetch(&w_map);
-        tensor_map_prefetch(&x_map);
+        if (MT > 0) tensor_map_prefetch(&x_map);
     }
     if (threadIdx.x == 0) {
         for (int s = 0; s < n_stages; s++) {
             barrier_init(&full[s], 1);
             barrier_init(&empty[s], C * CONSUMERS);
         }
+        barrier_init(&row_here, 1);
         barrier_init_done();
     }
+    for (int k = a.K + threadIdx.x; MT == 0 && k < n_chunks * PANELS * PANEL; k += blockDim.x)
+        ((bf16 *)row)[k] = b_of(0);
     if (C > 1)
         cluster_sync();
     else
@@ -86,13 +102,16 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
                 char *to = ring + s * STAGE + PANELS * X_PANEL;
                 barrier_expect(&full[s], bytes);
 #pragma unroll
-                for (int p = 0; p < PANELS; p++)
-                    tensor_copy(to + p * W_PANEL, &w_map, (chunk * PANELS + p) * PANEL, n0, &full[s]);
+                for (int p = 0; p < PANELS; p++) {
+                    int k = (chunk * PANELS + p) * PANEL;
+                    tensor_copy(to + p * W_PANEL, &w_map, k, n0, &full[s]);
+                    if (GATED) tensor_copy(to + p * W_PANEL + W_PANEL / 2, &w_map, k, a.N / 2 + n0, &full[s]);
+                }
             };
             auto fetch_x = [&](int chunk, int s) {
                 char *to = ring + s * STAGE + first * PANEL * 2;
 #pragma unroll
-                for (int p = 0; p < PANELS; p++)
+                for (int p = 0; p < PANELS && MT > 0; p++)
                     if (C > 1)
                         tensor_copy_to_all(to + p * X_PANEL, &x_map, (chunk * PANELS + p) * PANEL, first, &full[s]);
                     else
@@ -104,6 +123,10 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
             if (own >= producers) ahead = n_chunks = 0;
             for (int i = own; i < ahead; i += producers) fetch_w(i, i);
             wait_for_last();
+            if (MT == 0 && own == 0) {
+                barrier_expect(&row_here, a.K * (int)sizeof(bf16));
+                bulk_copy(row, a.x, a.K * (int)sizeof(bf16), &row_here);
+            }
             int i = own;
             for (; i < ahead; i += producers) fetch_x(i, i);
             for (int s = i, turn = 0; i < n_chunks; i += producers, s += producers) {
@@ -115,25 +138,33 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
         }
     } else {
         int part = warp % WARPS, tile = warp / WARPS;
-        uint32_t x_at[PANEL / 16], w_at[PANEL / 32];
+        uint32_t x_at[PANEL / 16], w_at[PANEL / 32], row_at = shared_address(row) + lane % 4 * 4;
 #pragma unroll
         for (int k = 0; k < PANEL / 16; k++) x_at[k] = swizzled(tile * 16 + lane % 16, k * 2 + lane / 16);
 #pragma unroll
         for (int k = 0; k < PANEL / 32; k++)
-            w_at[k] = PANELS * X_PANEL + swizzled(part * 8 * NT + lane % 8, k * 4 + lane / 8);
+            w_at[k] = PANELS * X_PANEL + swizzled(part * 8 * TILES + lane % 8, k * 4 + lane / 8);
         float c[NT][4] = {};
         panel_fragments<NT> f[2]; /* one is loaded while the other is multiplied */
-        /* Step k of panel p of the stage at this address. */
-        auto load = [&](panel_fragments<NT> &to, uint32_t stage, int p, int k) {
-            ldmatrix_x4(to.x[k], stage + x_at[k] + p * X_PANEL);
+        /* Step k of panel p of the stage at this address, which holds the chunk-th chunk. */
+        auto load = [&](panel_fragments<NT> &to, uint32_t stage, int chunk, int p, int k) {
+            if (MT == 0) { /* rows 0 and 8 of a tile, and with them all, are the one */
+                uint32_t at = row_at + (uint32_t)(((chunk * PANELS + p) * PANEL + k * 16) * sizeof(bf16));
+                to.x[k][0] = to.x[k][1] = load_shared(at);
+                to.x[k][2] = to.x[k][3] = load_shared(at + 16);
+            } else {
+                ldmatrix_x4(to.x[k], stage + x_at[k] + p * X_PANEL);
+            }
 #pragma unroll
             for (int n = 0; n < NT && k % 2 == 0; n++)
-                ldmatrix_x4(to.w[n][k / 2], stage + w_at[k / 2] + p * W_PANEL + n * 8 * 128);
+                ldmatrix_x4(to.w[n][k / 2],
+                            stage + w_at[k / 2] + p * W_PANEL + n % TILES * 8 * 128 + n / TILES * (W_PANEL / 2));
         };
         uint32_t at = shared_address(ring), stage = at;
+        if (MT == 0) barrier_wait(&row_here, 0);
         barrier_wait(&full[0], 0);
 #pragma unroll
-        for (int k = 0; k < PANEL / 16; k++) load(f[0], stage, 0, k);
+        for (int k = 0; k < PANEL / 16; k++) load(f[0], stage, 0, 0, k);
         for (int i = 0, s = 0, turn = 0; i < n_chunks; i++) {
             uint64_t *done = &empty[s];
             if (++s == n_stages) s = 0, turn++;
@@ -149,9 +180,9 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
 #pragma unroll
                     for (int n = 0; n < NT; n++) mma_16816(c[n], f[p % 2].x[k], &f[p % 2].w[n][k / 2][k % 2 * 2]);
                     if (p + 1 < PANELS)
-                        load(f[(p + 1) % 2], stage, p + 1, k);
+                        load(f[(p + 1) % 2], stage, i, p + 1, k);
                     else if (more)
-                        load(f[0], stage, 0, k);
+                        load(f[0], stage, i + 1, 0, k);
                 }
             }
             __syncwarp();
@@ -163,16 +194,22 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
             }
         }
 #pragma unroll
-        for (int n = 0; n < NT; n++)
+        for (int n = 0; n < TILES; n++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                int t = tile * 16 + lane / 4 + h * 8, column = n0 + (part * NT + n) * 8 + lane % 4 * 2;
-                if (t >= T || column >= N) continue;
-                size_t to = (size_t)t * N + column;
-                if (f32)
-                    *(float2 *)((float *)y + to) = make_float2(c[n][h * 2], c[n][h * 2 + 1]);
+                int t = tile * 16 + lane / 4 + h * 8, column = n0 + (part * TILES + n) * 8 + lane % 4 * 2;
+                if (t >= a.T || column >= (GATED ? a.N / 2 : a.N)) continue;
+                size_t to = (size_t)t * a.N + column;
+                if (a.f32)
+                    *(float2 *)((float *)a.y + to) = make_float2(c[n][h * 2], c[n][h * 2 + 1]);
                 else
-                    *(uint32_t *)((bf16 *)y + to) = pack2(c[n][h * 2], c[n][h * 2 + 1]);
+                    *(uint32_t *)((bf16 *)a.y + to) = pack2(c[n][h * 2], c[n][h * 2 + 1]);
+                if (GATED) {
+                    float *gate = &c[n][h * 2], *up = &c[NT / 2 + n][h * 2];
+                    *(uint32_t *)((bf16 *)a.y + to + a.N / 2) = pack2(up[0], up[1]);
+                    *(uint32_t *)(a.h + (size_t)t * (a.N / 2) + column) =
+                        pack2(swiglu_of(b_of(gate[0]), b_of(up[0])), swiglu_of(b_of(gate[1]), b_of(up[1])));
+                }
             }
     }
     if (C > 1) { /* others may still write here */
@@ -183,34 +220,39 @@ __global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
 
 /* ---- the choice ---- */
 
-typedef void (*small_function)(const CUtensorMap, const CUtensorMap, int, int, int, int, void *, bool);
+typedef void (*small_function)(const CUtensorMap, const CUtensorMap, const small_args);
 
-/* Rows of w a block may have, ascending, and its kernels for up to 16, 32 and 64 rows of x. */
+/* Rows of w a block may have, ascending, and its kernels: for 1 row of x, up to 16, 32 and 64; gated for 1 and up to
+ * 16. */
+enum { ALONE, FEW, SOME, MANY, ALONE_GATED, FEW_GATED, KINDS };
 struct small_size {
     int rows;
     struct {
         small_function kernel;
         int threads, panels;
-    } of[3];
+    } of[KINDS];
 };
 
-#define KERNEL(nt, warps, mt, panels, c)                                                                               \
-    { small_kernel<nt, warps, mt, panels, c>, (warps * mt + PRODUCERS) * 32, panels }
-#define FEW(nt, warps)                                                                                                 \
-    {                                                                                                                  \
-        8 * nt *warps, {                                                                                               \
-            KERNEL(nt, warps, 1, 2, 1)                                                                                 \
-        }                                                                                                              \
-    }
-#define ALL(nt, warps, panels, nt4, warps4)                                                                            \
-    {                                                                                                                  \
-        8 * nt *warps, {                                                                                               \
-            KERNEL(nt, warps, 1, panels, 1), KERNEL(nt4, warps4, 2, 4, CLUSTER), KERNEL(nt4, warps4, 4, 4, CLUSTER)    \
-        }                                                                                                              \
-    }
-static const small_size SIZES[] = {ALL(1, 1, 4, 1, 1), ALL(1, 2, 4, 2, 1), ALL(1, 3, 4, 3, 1), ALL(1, 4, 4, 4, 1),
-                                   ALL(2, 3, 2, 3, 2), ALL(2, 4, 2, 4, 2), FEW(3, 4),          FEW(4, 4),
-                                   FEW(4, 5),          FEW(4, 6),          FEW(4, 8)};
+#define KERNEL(nt, warps, mt, panels, c, gated)                                                                        \
+    { small_kernel<nt, warps, mt, panels, c, gated>, (warps * (mt ? mt : 1) + PRODUCERS) * 32, panels }
+#define NONE                                                                                                           \
+    { NULL, 0, 0 }
+#define UP_TO_16(nt, warps, panels) KERNEL(nt, warps, 0, panels, 1, false), KERNEL(nt, warps, 1, panels, 1, false)
+#define GATED_UP_TO_16(nt, warps) KERNEL(nt, warps, 0, 2, 1, true), KERNEL(nt, warps, 1, 2, 1, true)
+#define UP_TO_64(nt, warps) KERNEL(nt, warps, 2, 4, CLUSTER, false), KERNEL(nt, warps, 4, 4, CLUSTER, false)
+static const small_size SIZES[] = {
+    {8, {UP_TO_16(1, 1, 4), UP_TO_64(1, 1), NONE, NONE}},
+    {16, {UP_TO_16(1, 2, 4), UP_TO_64(2, 1), GATED_UP_TO_16(2, 1)}},
+    {24, {UP_TO_16(1, 3, 4), UP_TO_64(3, 1), NONE, NONE}},
+    {32, {UP_TO_16(1, 4, 4), UP_TO_64(4, 1), GATED_UP_TO_16(2, 2)}},
+    {48, {UP_TO_16(2, 3, 2), UP_TO_64(3, 2), GATED_UP_TO_16(2, 3)}},
+    {64, {UP_TO_16(2, 4, 2), UP_TO_64(4, 2), GATED_UP_TO_16(2, 4)}},
+    {96, {UP_TO_16(3, 4, 2), NONE, NONE, GATED_UP_TO_16(2, 6)}},
+    {128, {UP_TO_16(4, 4, 2), NONE, NONE, GATED_UP_TO_16(4, 4)}},
+    {160, {UP_TO_16(4, 5, 2), NONE, NONE, GATED_UP_TO_16(4, 5)}},
+    {192, {UP_TO_16(4, 6, 2), NONE, NONE, GATED_UP_TO_16(4, 6)}},
+    {256, {UP_TO_16(4, 8, 2), NONE, NONE, GATED_UP_TO_16(4, 8)}},
+};
 
 void clime_cuda_gemm_small_open(struct clime_dev *d) {
     for (const small_size &size : SIZES)
@@ -219,27 +261,46 @@ void clime_cuda_gemm_small_open(struct clime_dev *d) {
                 CU(d, cudaFuncSetAttribute(of.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM - STATIC));
 }
 
-bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32) {
+/* h: of a gated product, else NULL. */
+static bool product(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, void *h,
+                    bool f32) {
     if (T > ROWS || K % PANEL != 0) return false;
-    if (T > 16 && K <= N) return false; /* the library is faster there (docs/performance.md) */
-    int which = T <= 16 ? 0 : T <= 32 ? 1 : 2, cluster = which > 0 ? CLUSTER : 1, x_rows = 16 << which;
-    int slots = which > 0 ? d->n_sm / 8 * 8 : d->n_sm; /* clusters leave some multiprocessors out */
+    if (T > 16 && (h || K <= N)) return false;   /* the library is faster there (docs/performance.md) */
+    static const int X_ROWS[] = {0, 16, 32, 64}; /* of a stage */
+    int kind = (T > 1) + (T > 16) + (T > 32), x_rows = X_ROWS[kind];
+    bool few = T <= 16;
+    int slots = few ? d->n_sm : d->n_sm / 8 * 8; /* clusters leave some multiprocessors out */
+    if (h) kind += ALONE_GATED;
     const small_size *size = SIZES, *end = SIZES + CLIME_COUNT(SIZES);
-    while (size < end && (N + size->rows - 1) / size->rows > slots) size++; /* all blocks run together */
-    if (size == end || !size->of[which].kernel) return false;
+    while (size < end && (!size->of[kind].kernel || (N + size->rows - 1) / size->rows > slots))
+        size++; /* all blocks run together */
+    if (size == end) return false;
 
-    int panels = size->of[which].panels, stage = panels * (x_rows + size->rows) * PANEL * 2;
-    int n_chunks = (K + PANEL * panels - 1) / (PANEL * panels), ring = RING;
-    if (which == 0 && stage <= HALF_RING / 4) ring = HALF_RING;
-    int n_stages = ring / stage;
+    int cluster = few ? 1 : CLUSTER, panels = size->of[kind].panels;
+    int stage = panels * (x_rows + size->rows) * PANEL * 2;
+    int n_chunks = (K + PANEL * panels - 1) / (PANEL * panels), row = T == 1 ? n_chunks * panels * PANEL * 2 : 0;
+    int ring = RING;
+    if (few && stage <= HALF_RING / 4) ring = HALF_RING;
+    int n_stages = (ring - row) / stage;
+    if (n_stages < 2) return false;
     if (n_stages > MAX_STAGES) n_stages = MAX_STAGES;
     if (n_stages > n_chunks) n_stages = n_chunks;
     CUtensorMap x_map, w_map;
-    if (!clime_cuda_tensor_map(d, &x_map, (const bf16 *)x, T, K, K, which > 0 ? x_rows / CLUSTER : T) ||
-        !clime_cuda_tensor_map(d, &w_map, (const bf16 *)w, N, K, K, size->rows))
+    if (!clime_cuda_tensor_map(d, &x_map, (const bf16 *)x, T, K, K, few ? T : x_rows / CLUSTER) ||
+        !clime_cuda_tensor_map(d, &w_map, (const bf16 *)w, N, K, K, h ? size->rows / 2 : size->rows))
         return true; /* the failure is kept */
     int n_blocks = ((N + size->rows - 1) / size->rows + cluster - 1) / cluster * cluster;
-    launch_cluster(d, size->of[which].kernel, n_blocks, size->of[which].threads, n_stages * stage + ALIGN, cluster,
-                   x_map, w_map, T, N, n_chunks, n_stages, y, f32);
+    small_args a = {T, N, K, n_chunks, n_stages, (const bf16 *)x, y, (bf16 *)h, f32};
+    launch_cluster(d, size->of[kind].kernel, n_blocks, size->of[kind].threads, n_stages * stage + row + ALIGN, cluster,
+                   x_map, w_map, a);
     return true;
+}
+
+bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32) {
+    return product(d, T, N, K, x, w, y, NULL, f32);
+}
+
+bool clime_cuda_gemm_small_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, void *gu,
+                                  void *h) {
+    return product(d, T, 2 * F, K, x, w, gu, h, false);
 }

@@ -1,6 +1,6 @@
 /* Log-softmax of the head: statistics and gradient. Launched by the context's owner.
  *
- * A row is cut into splits of SPLIT logits, one block each with a fixed tree; one thread a row merges the splits in
+ * A row is cut into splits of SPLIT logits, one block each with a fixed tree; one warp a row merges the splits in
  * order (Milakov & Gimelshein 2018). The one routine behind every log-probability of server and trainer on this device.
  */
 #include "kernels/cuda/cuda_int.cuh"
@@ -33,21 +33,32 @@ __global__ void head_split_kernel(int V, int n_splits, const float *logits, cons
     if (threadIdx.x == 0) out[(size_t)blockIdx.y * n_splits + blockIdx.x] = partial{top, sum, tilt};
 }
 
-__global__ void head_merge_kernel(int R, int V, int n_splits, const float *logits, const float *inv_temp,
-                                  const int32_t *targets, const partial *in, float *lse, float *logp, float *entropy) {
-    int r = blockIdx.x * blockDim.x + threadIdx.x;
-    start_next();
-    wait_for_last();
-    if (r >= R) return;
+/* A warp a row: a lane computes what a split adds, the sums run over the splits in order. */
+__global__ void __launch_bounds__(32)
+    head_merge_kernel(int V, int n_splits, const float *logits, const float *inv_temp, const int32_t *targets,
+                      const partial *in, float *lse, float *logp, float *entropy) {
+    int r = blockIdx.x, lane = threadIdx.x;
     const partial *p = in + (size_t)r * n_splits;
     float top = -INFINITY, sum = 0, tilt = 0;
-    for (int s = 0; s < n_splits; s++) top = fmaxf(top, p[s].max);
+    start_next();
+    wait_for_last();
+    for (int s = lane; s < n_splits; s += 32) top = fmaxf(top, p[s].max);
+    top = warp_max(top);
     float zero = top == -INFINITY ? 0.0f : top;
-    for (int s = 0; s < n_splits; s++) {
-        float shift = p[s].max == -INFINITY ? LOGP_FLOOR : p[s].max - zero, w = expf(shift);
-        sum += p[s].sum * w;
-        tilt += w * (p[s].tilt + shift * p[s].sum);
+    for (int first = 0; first < n_splits; first += 32) {
+        float more = 0, more_tilt = 0;
+        if (first + lane < n_splits) {
+            partial x = p[first + lane];
+            float shift = x.max == -INFINITY ? LOGP_FLOOR : x.max - zero, w = expf(shift);
+            more = x.sum * w;
+            more_tilt = w * (x.tilt + shift * x.sum);
+        }
+        for (int k = 0; k < min(32, n_splits - first); k++) {
+            sum += __shfl_sync(0xffffffffu, more, k);
+            tilt += __shfl_sync(0xffffffffu, more_tilt, k);
+        }
     }
+    if (lane > 0) return;
     float total = zero + logf(sum);
     lse[r] = total;
     if (logp) logp[r] = logits[(size_t)r * V + targets[r]] * inv_temp[r] - total;
@@ -62,8 +73,7 @@ CUDA_OP void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const floa
     if (!p) return;
     dim3 grid(n_splits, R);
     launch(d, head_split_kernel, grid, THREADS, 0, V, n_splits, logits, inv_temp, p);
-    launch(d, head_merge_kernel, (R + 31) / 32, 32, 0, R, V, n_splits, logits, inv_temp, targets, p, lse, logp,
-           entropy);
+    launch(d, head_merge_kernel, R, 32, 0, V, n_splits, logits, inv_temp, targets, p, lse, logp, entropy);
 }
 
 /* One block a row, ids ascending in steps of the block: what a step writes (2 bytes an id at most) lies at or before

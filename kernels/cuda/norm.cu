@@ -136,10 +136,7 @@ template <int V> __global__ void swiglu_kernel(int F, const bf16 *gu, bf16 *h) {
     size_t row = (size_t)blockIdx.x * F;
     lanes<V> gate = load<V>(gu + 2 * row + i), up = load<V>(gu + 2 * row + F + i), out;
 #pragma unroll
-    for (int k = 0; k < V; k++) {
-        float g = f_of(gate.x[k]);
-        out.x[k] = b_of(g / (1.0f + expf(-g)) * f_of(up.x[k]));
-    }
+    for (int k = 0; k < V; k++) out.x[k] = b_of(swiglu_of(gate.x[k], up.x[k]));
     store<V>(h + row + i, out);
 }
 

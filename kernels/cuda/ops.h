@@ -57,6 +57,8 @@ size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
 void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed);
 void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
                      const void *packed, void *y);
+void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, const void *packed,
+                            void *gu, void *h);
 void clime_cuda_gemm_dx(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx);
 void clime_cuda_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
 void clime_cuda_bias(struct clime_dev *d, int T, int N, void *y, const void *b);

@@ -2,8 +2,8 @@
 #include "tests/gpu/gpu_test.h"
 
 static void test_product_rows(struct gpu_test *t) {
-    static const int SHAPES[][2] = {{6144, 2560}, {2560, 4096}, {2560, 9728}, {19456, 2560}, {512, 1024},
-                                    {64, 172},    {4608, 4096}, {4096, 4096}, {27392, 4096}, {4096, 13696}};
+    static const int SHAPES[][2] = {{6144, 2560}, {2560, 4096}, {2560, 9728}, {19456, 2560}, {512, 1024},  {64, 172},
+                                    {200, 192},   {4608, 4096}, {4096, 4096}, {27392, 4096}, {4096, 13696}};
     static const int ROWS[] = {1, 2, 7, 16, 17, 32, 33, 64, 65, 100, 128, 200, 256, 600};
     const struct clime_ops *ops = t->gpu.ops;
     struct clime_dev *d = t->gpu.dev;
@@ -34,6 +34,36 @@ static void test_product_rows(struct gpu_test *t) {
             same_bits(t, what, want.gpu, got.gpu, (size_t)ROWS[i] * (size_t)N * 2);
         }
         struct both *all[] = {&x, &w, &want, &got, &dx, &dx_got, &wt};
+        for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+    }
+}
+
+static void test_gated(struct gpu_test *t) {
+    static const int SHAPES[][2] = {{9728, 2560}, {3072, 1024}, {13696, 4096}, {200, 192}, {24, 64}, {20, 100}};
+    static const int ROWS[] = {1, 2, 7, 16, 17, 64, 100};
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    enum { T = 100 };
+    for (size_t s = 0; s < CLIME_COUNT(SHAPES); s++) {
+        int F = SHAPES[s][0], K = SHAPES[s][1];
+        size_t h_bytes = (size_t)F * 2;
+        struct both x = both_random(t, (size_t)T * (size_t)K, CLIME_BF16, 1),
+                    w = both_random(t, 2 * (size_t)F * (size_t)K, CLIME_BF16, 0.05),
+                    gu = both_room(t, 2 * (size_t)T * (size_t)F, CLIME_BF16), gu_got = both_room(t, gu.n, CLIME_BF16),
+                    h = both_room(t, (size_t)T * (size_t)F, CLIME_BF16), h_got = both_room(t, h.n, CLIME_BF16);
+        printf("gate and up, F %d K %d\n", F, K);
+        ops->gemm(d, CLIME_BF16, T, 2 * F, K, x.gpu, w.gpu, NULL, gu.gpu);
+        ops->swiglu(d, T, F, gu.gpu, h.gpu);
+        for (size_t i = 0; i < CLIME_COUNT(ROWS); i++) {
+            char what[64];
+            ops->zero(d, h_got.gpu, h.n * 2);
+            ops->gemm_swiglu(d, ROWS[i], F, K, x.gpu, w.gpu, NULL, gu_got.gpu, h_got.gpu);
+            snprintf(what, sizeof what, "gemm_swiglu, gate and up of %d rows:", ROWS[i]);
+            same_bits(t, what, gu.gpu, gu_got.gpu, (size_t)ROWS[i] * 2 * h_bytes);
+            snprintf(what, sizeof what, "gemm_swiglu, %d rows:", ROWS[i]);
+            same_bits(t, what, h.gpu, h_got.gpu, (size_t)ROWS[i] * h_bytes);
+        }
+        struct both *all[] = {&x, &w, &gu, &gu_got, &h, &h_got};
         for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
     }
 }
@@ -209,8 +239,11 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(struct gpu_test *t);
-    } TESTS[] = {
-        {"attention", test_attention}, {"pack", test_pack}, {"again", test_again}, {"products", test_product_rows}};
+    } TESTS[] = {{"attention", test_attention},
+                 {"pack", test_pack},
+                 {"again", test_again},
+                 {"products", test_product_rows},
+                 {"gated", test_gated}};
     struct gpu_test t;
     gpu_test_open(&t);
     for (size_t i = 0; i < CLIME_COUNT(TESTS); i++)
