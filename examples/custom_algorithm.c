@@ -6,6 +6,7 @@
  *   clime-train rl --loss-type custom_loss --custom-loss-function-path custom_algorithm.so
  *
  *   clime-train rl --dynamic-sampling-filter-path ./custom_algorithm.so
+ *   clime-train rl --rollout-sample-filter-path ./custom_algorithm.so
  *   clime-train rl --partial-rollout --buffer-filter-path ./custom_algorithm.so
  *
  * Each option uses one of the functions below; they may be used together or alone. trainer/plugin.h says what
@@ -88,6 +89,21 @@ static int buffer(int64_t rollout, int64_t version, const struct clime_plugin_gr
     return 0;
 }
 
+/* Samples: of each group at most MOST_RIGHT right answers are trained on, the first ones. */
+#define MOST_RIGHT 2
+
+static int sample_filter(int64_t rollout, const struct clime_plugin_sample *const *samples, int32_t n, uint8_t *remove,
+                         char *error, size_t error_bytes) {
+    int right = 0;
+    (void)rollout, (void)error, (void)error_bytes;
+    for (int i = 0; i < n; i++) {
+        if (i == 0 || samples[i]->group != samples[i - 1]->group) right = 0;
+        right += samples[i]->reward > 0.5;
+        remove[i] = samples[i]->reward > 0.5 && right > MOST_RIGHT;
+    }
+    return 0;
+}
+
 const struct clime_plugin clime_plugin = {
     CLIME_PLUGIN_HEAD, .name = "custom_algorithm", .rewards = rewards, .advantages = advantages,
-    .loss = loss,      .filter = filter,           .buffer = buffer};
+    .loss = loss,      .filter = filter,           .buffer = buffer,   .sample_filter = sample_filter};

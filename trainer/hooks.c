@@ -70,12 +70,13 @@ static bool has(const struct clime_plugin *p, enum clime_hook_kind kind) {
            : kind == CLIME_HOOK_FILTER     ? p->filter != NULL
            : kind == CLIME_HOOK_REWARD     ? p->reward != NULL
            : kind == CLIME_HOOK_GENERATE   ? p->generate != NULL
-                                           : p->buffer != NULL;
+           : kind == CLIME_HOOK_BUFFER     ? p->buffer != NULL
+                                           : p->sample_filter != NULL;
 }
 
 static enum clime_err load(struct clime_hook *h, enum clime_hook_kind kind, struct clime_error *e) {
-    static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss",  "filter",
-                                                    "reward",  "generate",   "buffer"};
+    static const char *const member[CLIME_HOOKS] = {"rewards", "advantages", "loss",   "filter",
+                                                    "reward",  "generate",   "buffer", "sample_filter"};
     char *real = realpath(h->path, NULL); /* a name without a slash would be looked for in the system's folders */
     if (!real) return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", h->path, strerror(errno));
     enum clime_err rc = hash_file(real, h->sha256, e);
@@ -248,6 +249,29 @@ enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample
     *out = (struct clime_verdict){.keep = v.keep != 0, .keep_when_insufficient = v.keep_when_insufficient != 0};
     snprintf(out->reason, sizeof out->reason, "%.*s", (int)sizeof v.reason - 1, v.reason[0] ? v.reason : "unnamed");
     return rc ? failed(h, "filter", reason, e) : CLIME_OK;
+}
+
+enum clime_err clime_hook_sample_filter(const struct clime_hook *h, int64_t rollout,
+                                        struct clime_sample *const *samples, int n, int *n_removed,
+                                        struct clime_error *e) {
+    char reason[REASON_BYTES] = "";
+    struct clime_plugin_sample *views = xcalloc((size_t)n, sizeof *views);
+    const struct clime_plugin_sample **pointers = xcalloc((size_t)n, sizeof *pointers);
+    uint8_t *remove = xcalloc((size_t)n, 1);
+    for (int i = 0; i < n; i++) {
+        views[i] = view_of(samples[i]);
+        pointers[i] = &views[i];
+    }
+    int rc = h->plugin.sample_filter(rollout, pointers, n, remove, reason, sizeof reason - 1);
+    *n_removed = 0;
+    for (int i = 0; i < n; i++) {
+        samples[i]->removed = remove[i] != 0;
+        *n_removed += samples[i]->removed;
+    }
+    free(views);
+    free(pointers);
+    free(remove);
+    return rc ? failed(h, "sample_filter", reason, e) : CLIME_OK;
 }
 
 static bool distinct(const int32_t *order, int n_order, int n) {

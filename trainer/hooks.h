@@ -20,6 +20,7 @@ enum clime_hook_kind {
     CLIME_HOOK_REWARD,
     CLIME_HOOK_GENERATE,
     CLIME_HOOK_BUFFER,
+    CLIME_HOOK_SAMPLE_FILTER,
     CLIME_HOOKS
 };
 
@@ -65,6 +66,11 @@ enum clime_err clime_hook_loss(const struct clime_hook *h, const struct clime_st
 enum clime_err clime_hook_buffer(const struct clime_hook *h, int64_t id, int64_t version,
                                  struct clime_sample *const *samples, int n, int members, int32_t *order, int *n_order,
                                  struct clime_error *e);
+
+/* Sets `removed` of the n samples of a rollout; returns how many are through *n_removed. */
+enum clime_err clime_hook_sample_filter(const struct clime_hook *h, int64_t rollout,
+                                        struct clime_sample *const *samples, int n, int *n_removed,
+                                        struct clime_error *e);
 
 /* The verdict over a finished group of n members, each with its parts. */
 enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample *const *members, int n,

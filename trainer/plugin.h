@@ -208,6 +208,11 @@ struct clime_plugin {
     int (*buffer)(int64_t rollout, int64_t version, const struct clime_plugin_group *const *groups, int32_t n,
                   int32_t *order, int32_t *n_order, char *error, size_t error_bytes);
     uint32_t group_bytes; /* CLIME_PLUGIN_HEAD */
+
+    /* --rollout-sample-filter-path: which of a rollout's n samples, by group, member and part, are not trained on:
+     * remove[n] is 0 when it is called. Their rewards count in their groups all the same, and they in their steps. */
+    int (*sample_filter)(int64_t rollout, const struct clime_plugin_sample *const *samples, int32_t n, uint8_t *remove,
+                         char *error, size_t error_bytes);
 };
 
 #define CLIME_PLUGIN_HEAD                                                                                              \

@@ -118,7 +118,6 @@ static const struct inert rows[] = {
     {"custom-pg-loss-reducer-function-path", false, "",
      "a constant divisor is --loss-token-divisor, another loss --custom-loss-function-path"},
     {"rollout-sample-hook-path", false, "", HOOK},
-    {"rollout-sample-filter-path", false, "", HOOK},
     {"rollout-all-samples-process-path", false, "", HOOK},
     {"rollout-data-postprocess-path", false, "", HOOK},
     {"eval-function-path", false, "slime.rollout.sglang_rollout.generate_rollout",

@@ -195,6 +195,7 @@ static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
         [CLIME_HOOK_REWARD] = {o->custom_rm, "custom-rm-sha256", &o->reward_hook},
         [CLIME_HOOK_BUFFER] = {clime_filter_is_library(o->buffer_filter) ? o->buffer_filter : NULL,
                                "buffer-filter-sha256", &o->buffer_hook},
+        [CLIME_HOOK_SAMPLE_FILTER] = {o->sample_filter, "rollout-sample-filter-sha256", NULL},
         [CLIME_HOOK_GENERATE] = {o->custom_generate, "custom-generate-function-sha256", NULL},
     };
     enum clime_err rc = CLIME_OK;

@@ -53,6 +53,7 @@ struct clime_rl_options {
     int64_t global_batch_size, num_steps_per_rollout, over_sampling_batch_size;
     int accept_order;                                    /* enum clime_accept_order */
     const char *dynamic_sampling_filter, *buffer_filter; /* names or a library's path; the first may be NULL */
+    const char *sample_filter;                           /* a library's path or NULL */
     const struct clime_hook *filter_hook, *buffer_hook;  /* these libraries, opened by the loop */
     bool partial_rollout, async, fully_async;
     int64_t max_staleness;           /* optimizer steps; -1 = no bound */

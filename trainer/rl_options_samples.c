@@ -77,6 +77,10 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"dynamic-sampling-filter-path", S, &o->dynamic_sampling_filter, NULL, "NAME",
          "drop groups: check_reward_nonzero_std or check_reward_nonzero_std_with_fallback (of a dotted path the last "
          "part counts), or a shared library (trainer/plugin.h) with a `filter`"},
+        {"rollout-sample-filter-path", S, &o->sample_filter, NULL, "FILE",
+         "a shared library (trainer/plugin.h) whose `sample_filter` says which samples of a full rollout are not "
+         "trained "
+         "on"},
         {"accept-order", C, &o->accept_order, "arrival", "arrival|prompt",
          "which groups make a rollout where more are submitted than it needs: the first to be complete (the choice is "
          "recorded), or the first of the dataset (the same in every run of the seed)"},

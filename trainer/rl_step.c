@@ -67,6 +67,7 @@ static enum clime_err estimate_rollout(struct clime_rl *rl, const struct clime_r
 enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
                                struct clime_error *e) {
     int n_steps = (int)rl->o.num_steps_per_rollout;
+    const struct clime_hook *filter = rl->hooks[CLIME_HOOK_SAMPLE_FILTER];
     struct clime_estimate *estimate = NULL;
     struct clime_estimate_stats stats;
     struct clime_metrics_line m;
@@ -74,7 +75,10 @@ enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *
           r->version <= rl->step);
     *plans = xcalloc((size_t)n_steps, sizeof **plans);
     clime_metrics_line_begin(&m, "rollout", r->id, rl->step + 1);
-    enum clime_err rc = estimate_rollout(rl, r, &estimate, &stats, e);
+    enum clime_err rc = CLIME_OK;
+    int n_removed = 0;
+    if (filter) rc = clime_hook_sample_filter(filter, r->id, r->samples, r->n, &n_removed, e);
+    if (!rc) rc = estimate_rollout(rl, r, &estimate, &stats, e);
     if (!rc) {
         for (int i = 0, begin = 0, end; i < n_steps; i++, begin = end) {
             end = end_of_step(r, begin, rl->o.global_batch_size);
@@ -82,6 +86,7 @@ enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *
         }
         clime_metrics_line_int(&m, "rollout/step", r->id);
         clime_rollout_stats_add(&m, &rl->o, r, rl->step, &stats);
+        if (filter) clime_metrics_line_int(&m, "rollout/removed_samples", n_removed);
         const char *line = clime_metrics_line_end(&m);
         rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout || rl->o.load_rollouts, line, e);
         if (!rc) clime_metrics_log_append(rl->log, line);

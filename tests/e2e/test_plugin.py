@@ -95,6 +95,49 @@ def test_a_buffer_filter(model, example, tmp_path):  # noqa: F811
     assert p.returncode == 1 and "its order names a group twice" in p.stdout + p.stderr
 
 
+NONE = """#include "trainer/plugin.h"
+static int f(int64_t rollout, const struct clime_plugin_sample *const *s, int32_t n, uint8_t *remove, char *e, size_t b) {
+    (void)s, (void)e, (void)b;
+    for (int i = 0; i < n; i++) remove[i] = rollout == 1;
+    return 0;
+}
+const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .sample_filter = f};
+"""
+
+
+def test_a_sample_filter(model, example, tmp_path):  # noqa: F811
+    """At most two right answers of a group are trained on; the others still count in their groups and steps. The same
+    after a kill, from the record; a rollout of which nothing is left changes no weight by its gradient."""
+    words = ["--rollout-sample-filter-path", example]
+    sha, _ = train(model, "removed", *words)
+    db = sqlite3.connect(model / "removed" / "ledger.db")
+    removed = db.execute("SELECT t.removed, s.group_id, s.reward FROM step_samples t JOIN samples s ON "
+                         "s.id = t.sample_id ORDER BY s.group_id, s.member").fetchall()  # fmt: skip
+    right = {}
+    for gone, group, reward in removed:
+        right[group] = right.get(group, 0) + (reward > 0.5)
+        assert gone == (reward > 0.5 and right[group] > 2)
+    lines = [json.loads(line) for line in open(model / "removed" / "metrics.jsonl")]
+    counted = [m["rollout/removed_samples"] for m in lines if m["kind"] == "rollout"]
+    assert sum(counted) == sum(gone for gone, *_ in removed) > 0
+    assert train(model, "not-removed")[0] != sha
+    trained = [m["train/trained_tokens"] for m in lines if m["kind"] == "train"]
+    lengths = dict(db.execute("SELECT t.step, sum(s.n_response * (1 - t.removed)) FROM step_samples t JOIN samples s ON "
+                              "s.id = t.sample_id GROUP BY 1"))  # fmt: skip
+    assert trained == [lengths[k + 1] for k in range(len(trained))]
+    for seconds in (0.6, 1.0):
+        p = start(command(model, model / "removed-killed", *words, num_rollout=4), model / "removed-killed.log")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            p.wait(timeout=seconds)
+        p.kill()
+        p.wait()
+    assert train(model, "removed-killed", *words)[0] == sha
+    (tmp_path / "none.c").write_text(NONE)
+    train(model, "none-left", "--rollout-sample-filter-path", compile_library(tmp_path / "none.c", tmp_path / "none.so"))
+    lines = [json.loads(line) for line in open(model / "none-left" / "metrics.jsonl")]
+    assert [m["train/trained_tokens"] > 0 for m in lines if m["kind"] == "train"] == [True] * 2 + [False] * 2 + [True] * 4
+
+
 REWARD = ROOT / "examples" / "custom_reward.c"
 
 

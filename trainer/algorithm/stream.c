@@ -38,7 +38,7 @@ static int64_t fill_sample(const struct clime_sample *sm, const struct clime_est
     int64_t n = 0;
     for (int32_t j = 0; j < sm->n_response; j++) {
         int64_t version = next_version(&walk);
-        if (!sm->mask[j] || version < oldest) continue;
+        if (!sm->mask[j] || sm->removed || version < oldest) continue;
         if (s) {
             int64_t k = at + n;
             s->row[k] = sm->n_prompt - 1 + j;

@@ -295,7 +295,7 @@ static enum clime_err read_estimate(struct clime_stmt *q, const struct clime_sam
     return rc;
 }
 
-/* Collects the rows of q, whose columns are COLUMNS and then, when estimate is not NULL, those of the estimate. */
+/* Collects the rows of q, whose columns are COLUMNS and then, when estimate is not NULL, those of the step. */
 static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, struct clime_estimate **estimate,
                               int *n, struct clime_error *e) {
     struct clime_sample **list = NULL;
@@ -311,6 +311,7 @@ static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, 
         est[len] = (struct clime_estimate){0};
         rc = read_sample(q, &list[len], e);
         if (!rc && estimate) rc = read_estimate(q, list[len], &est[len], e);
+        if (!rc && estimate) list[len]->removed = clime_db_get_int(q) != 0;
         len++;
     }
     enum clime_err rc_done = clime_db_done(q, rc ? NULL : e);
@@ -391,7 +392,8 @@ enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct cli
 enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out,
                                      struct clime_estimate **estimate, int *n, struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(
-        db, "SELECT " COLUMNS ", t.advantage, t.advantages, t.old_logp, t.old_values, t.returns FROM step_samples t"
+        db, "SELECT " COLUMNS
+            ", t.advantage, t.advantages, t.old_logp, t.old_values, t.returns, t.removed FROM step_samples t"
             " JOIN samples s ON s.id = t.sample_id JOIN groups g ON g.id = s.group_id WHERE t.step = ? "
             "ORDER BY t.position");
     clime_db_int(q, step);

@@ -206,6 +206,9 @@ static const char *const migrations[] = {
     "ALTER TABLE samples_7 RENAME TO samples;"
     "CREATE INDEX samples_by_rollout ON samples(rollout, group_id, member, part);"
     "PRAGMA user_version = 7;",
+
+    "ALTER TABLE step_samples ADD COLUMN removed INTEGER NOT NULL DEFAULT 0;" /* 1: none of its tokens is trained on */
+    "PRAGMA user_version = 8;",
 };
 
 int clime_schema_version(void) {

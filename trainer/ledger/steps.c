@@ -45,7 +45,7 @@ static enum clime_err choose_one(struct clime_db *db, const struct clime_step_pl
         const struct clime_estimate *s = &p->estimate[i];
         size_t bytes = (size_t)p->samples[i]->n_response * sizeof(float);
         q = clime_db_stmt(db, "INSERT INTO step_samples(step, position, sample_id, advantage, advantages, old_logp,"
-                              " old_values, returns) VALUES(?, ?, ?, ?, ?, ?, ?, ?)");
+                              " old_values, returns, removed) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)");
         clime_db_int(q, p->step);
         clime_db_int(q, i);
         clime_db_int(q, p->samples[i]->row_id);
@@ -54,6 +54,7 @@ static enum clime_err choose_one(struct clime_db *db, const struct clime_step_pl
         put_floats(q, s->old, bytes);
         put_floats(q, s->value, bytes);
         put_floats(q, s->ret, bytes);
+        clime_db_int(q, p->samples[i]->removed);
         rc = clime_db_run(q, NULL, e);
     }
     return rc;
