@@ -208,7 +208,8 @@ def test_an_older_ledger_goes_on(d):  # noqa: F811
         sql = re.sub(r"CREATE TABLE \S+?\(", "CREATE TABLE older(", sql)
         columns = [c[1] for c in db.execute("PRAGMA table_info(samples)") if c[1] not in ("part", "metadata")]
         db.executescript(f"BEGIN; {sql}; INSERT INTO older({','.join(columns)}) SELECT {','.join(columns)} FROM samples;"
-                         "DROP TABLE samples; ALTER TABLE older RENAME TO samples; PRAGMA user_version = 5; COMMIT;")  # fmt: skip
+                         "DROP TABLE samples; ALTER TABLE older RENAME TO samples; "
+                         "ALTER TABLE step_samples DROP COLUMN removed; PRAGMA user_version = 5; COMMIT;")  # fmt: skip
         assert "part" not in sql and db.execute("PRAGMA foreign_key_check").fetchall() == []
     assert hook_run(d, names[1], hook(d), 3, **same).wait(LIMIT) == 0, (d / f"{names[1]}.log").read_text()[-2000:]
     assert final(d, names[1])[1] == final(d, names[0])[1]
