@@ -21,16 +21,6 @@ void clime_log_open(const char *program, enum clime_log_level level) {
     lowest = level;
 }
 
-int clime_log_level_parse(const char *name, enum clime_log_level *level) {
-    static const char *const names[] = {"debug", "info", "warn", "error"};
-    for (int i = 0; i < 4; i++)
-        if (strcmp(name, names[i]) == 0) {
-            *level = (enum clime_log_level)i;
-            return 1;
-        }
-    return 0;
-}
-
 void clime_log(enum clime_log_level level, const char *fmt, ...) {
     if (level < lowest) return;
     char line[2048], when[32];

@@ -9,9 +9,6 @@ enum clime_log_level { CLIME_LOG_DEBUG, CLIME_LOG_INFO, CLIME_LOG_WARN, CLIME_LO
 /* program: shown in each line ("server", "router", "train"); must stay valid. */
 void clime_log_open(const char *program, enum clime_log_level level);
 
-/* Parses "debug|info|warn|error"; false when it is none of these. */
-int clime_log_level_parse(const char *name, enum clime_log_level *level);
-
 void clime_log(enum clime_log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #define LOG_DEBUG(...) clime_log(CLIME_LOG_DEBUG, __VA_ARGS__)

@@ -40,11 +40,9 @@ enum clime_tflow clime_texec(struct clime_tr *tr, const struct clime_tbody *body
 struct clime_tv clime_tloop_call(struct clime_tr *tr, struct clime_tloop *loop, const struct clime_targs *args);
 struct clime_tv clime_tmacro_call(struct clime_tr *tr, const struct clime_tmacro *m, const struct clime_targs *args);
 
-struct clime_tscope *clime_tscope_new(struct clime_tr *tr, struct clime_tscope *parent);
 /* A new scope for body, with the names that body hides. */
 struct clime_tscope *clime_tscope_open(struct clime_tr *tr, struct clime_tscope *parent,
                                        const struct clime_tbody *body);
-void clime_tscope_set(struct clime_tr *tr, struct clime_tscope *scope, const char *name, struct clime_tv v);
 struct clime_tv clime_tscope_get(struct clime_tr *tr, struct clime_tscope *scope, const char *name);
 
 /* ---- expressions (template_eval.c) ---- */

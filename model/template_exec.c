@@ -14,13 +14,13 @@
 
 /* ---- scopes ---- */
 
-struct clime_tscope *clime_tscope_new(struct clime_tr *tr, struct clime_tscope *parent) {
+static struct clime_tscope *scope_new(struct clime_tr *tr, struct clime_tscope *parent) {
     struct clime_tscope *s = clime_tr_zalloc(tr, sizeof *s);
     s->parent = parent;
     return s;
 }
 
-void clime_tscope_set(struct clime_tr *tr, struct clime_tscope *scope, const char *name, struct clime_tv v) {
+static void scope_set(struct clime_tr *tr, struct clime_tscope *scope, const char *name, struct clime_tv v) {
     for (size_t i = 0; i < scope->n; i++) {
         if (scope->vars[i].name != name) continue;
         scope->vars[i].value = v;
@@ -37,13 +37,12 @@ void clime_tscope_set(struct clime_tr *tr, struct clime_tscope *scope, const cha
 }
 
 static void hide(struct clime_tr *tr, struct clime_tscope *scope, const struct clime_tbody *body) {
-    for (uint32_t i = 0; i < body->n_hidden; i++)
-        clime_tscope_set(tr, scope, body->hidden[i], clime_tv_kind(CLIME_T_MISSING));
+    for (uint32_t i = 0; i < body->n_hidden; i++) scope_set(tr, scope, body->hidden[i], clime_tv_kind(CLIME_T_MISSING));
 }
 
 struct clime_tscope *clime_tscope_open(struct clime_tr *tr, struct clime_tscope *parent,
                                        const struct clime_tbody *body) {
-    struct clime_tscope *s = clime_tscope_new(tr, parent);
+    struct clime_tscope *s = scope_new(tr, parent);
     hide(tr, s, body);
     return s;
 }
@@ -76,7 +75,7 @@ static void set_attribute(struct clime_tr *tr, const struct clime_tnode *target,
 static void assign(struct clime_tr *tr, const struct clime_tnode *target, struct clime_tv v,
                    struct clime_tscope *scope) {
     if (target->kind == CLIME_N_NAME) {
-        clime_tscope_set(tr, scope, target->name, v);
+        scope_set(tr, scope, target->name, v);
         return;
     }
     if (target->kind == CLIME_N_NSREF) {
@@ -155,7 +154,7 @@ static struct clime_tv filter_items(struct clime_tr *tr, const struct clime_tnod
     f->base.next = next_filtered;
     f->from = clime_titer_new(tr, items);
     f->node = n;
-    f->scope = clime_tscope_new(tr, scope);
+    f->scope = scope_new(tr, scope);
     return clime_titer_value(&f->base);
 }
 
@@ -167,12 +166,12 @@ static enum clime_tflow exec_for(struct clime_tr *tr, const struct clime_tnode *
     struct clime_tloop *loop = clime_tr_alloc(tr, sizeof *loop);
     *loop = (struct clime_tloop){items,  clime_titer_new(tr, items), -1,   -1, missing, missing, missing, missing,
                                  depth0, n->flag ? n : NULL,         scope};
-    struct clime_tscope *inner = clime_tscope_new(tr, scope);
+    struct clime_tscope *inner = scope_new(tr, scope);
     struct clime_tv item, self = {.kind = CLIME_T_LOOP, .loop = loop};
     bool completed = false; /* a turn ran to its end; Jinja decides on `else` by this, not by the number of items */
     while (clime_tloop_next(tr, loop, &item)) {
         inner->n = 0;
-        clime_tscope_set(tr, inner, tr->env->t->loop, self);
+        scope_set(tr, inner, tr->env->t->loop, self);
         hide(tr, inner, &n->body);
         assign(tr, n->a, item, inner);
         enum clime_tflow flow = clime_texec(tr, &n->body, inner);
@@ -221,12 +220,12 @@ static void bind_rest(struct clime_tr *tr, const struct clime_tnode *n, const st
                           kw[i].name.len > 100 ? 100 : (int)kw[i].name.len, kw[i].name.ptr);
         clime_tdict_set(tr, kwargs, clime_tv_str(tr, kw[i].name), kw[i].value);
     }
-    if (n->flag & CLIME_USES_KWARGS) clime_tscope_set(tr, scope, tr->env->t->kwargs, clime_tv_dict(kwargs));
+    if (n->flag & CLIME_USES_KWARGS) scope_set(tr, scope, tr->env->t->kwargs, clime_tv_dict(kwargs));
     size_t rest = args->n_pos > n->n ? args->n_pos - n->n : 0;
     if (n->flag & CLIME_USES_VARARGS) {
         struct clime_tlist *l = clime_tlist_new(tr, rest);
         for (size_t i = 0; i < rest; i++) clime_tlist_push(tr, l, args->pos[n->n + i]);
-        clime_tscope_set(tr, scope, tr->env->t->varargs, clime_tv_tuple(l));
+        scope_set(tr, scope, tr->env->t->varargs, clime_tv_tuple(l));
     } else if (rest) {
         clime_tr_fail(tr, CLIME_ERR_INPUT, "macro '%s' takes not more than %u argument(s)", name, n->n);
     }
@@ -246,11 +245,11 @@ static void bind_parameters(struct clime_tr *tr, const struct clime_tnode *n, co
     if ((n->flag & CLIME_USES_CALLER) && !explicit_caller) {
         struct clime_tv caller = take_keyword(kw, args->n_kw, "caller");
         if (!clime_targ_given(caller)) caller = clime_tv_undefined_hint(tr, "No caller defined");
-        clime_tscope_set(tr, scope, tr->env->t->caller, caller);
+        scope_set(tr, scope, tr->env->t->caller, caller);
     }
     bind_rest(tr, n, args, kw, scope);
     /* Parameters are known to the defaults of those after them; those not yet bound are undefined. */
-    for (uint32_t i = 0; i < n->n; i++) clime_tscope_set(tr, scope, n->list[i]->name, given[i]);
+    for (uint32_t i = 0; i < n->n; i++) scope_set(tr, scope, n->list[i]->name, given[i]);
     for (uint32_t i = 0; i < n->n; i++) {
         if (given[i].kind != CLIME_T_MISSING) continue;
         struct clime_tv v;
@@ -263,14 +262,14 @@ static void bind_parameters(struct clime_tr *tr, const struct clime_tnode *n, co
             clime_tout_add(tr, &hint, "' was not provided", sizeof "' was not provided");
             v = clime_tv_undefined_hint(tr, hint.data);
         }
-        clime_tscope_set(tr, scope, n->list[i]->name, v);
+        scope_set(tr, scope, n->list[i]->name, v);
     }
 }
 
 struct clime_tv clime_tmacro_call(struct clime_tr *tr, const struct clime_tmacro *m, const struct clime_targs *args) {
     int line = tr->line;
     clime_tr_enter(tr);
-    struct clime_tscope *scope = clime_tscope_new(tr, m->scope);
+    struct clime_tscope *scope = scope_new(tr, m->scope);
     hide(tr, scope, &m->node->body);
     bind_parameters(tr, m->node, args, scope);
     struct clime_tv text = capture(tr, &m->node->body, scope);
@@ -345,7 +344,7 @@ static enum clime_tflow exec_node(struct clime_tr *tr, const struct clime_tnode 
         exec_set_block(tr, n, scope);
         break;
     case CLIME_N_MACRO:
-        clime_tscope_set(tr, scope, n->name, make_macro(tr, n, scope));
+        scope_set(tr, scope, n->name, make_macro(tr, n, scope));
         break;
     case CLIME_N_CALL_BLOCK:
         exec_call_block(tr, n, scope);

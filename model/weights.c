@@ -57,8 +57,8 @@ static void add_header(struct clime_sha256 *sha, const struct clime_slice *s, en
     }
 }
 
-enum clime_err clime_weights_sha256_of(const struct clime_layout *l, const struct clime_weights_source *from,
-                                       int n_threads, char hex[65], struct clime_error *e) {
+enum clime_err clime_weights_sha256(const struct clime_layout *l, const struct clime_weights_source *from,
+                                    int n_threads, char hex[65], struct clime_error *e) {
     const struct clime_slice **order = xmalloc((size_t)l->n_slices * sizeof *order);
     int64_t size = (int64_t)clime_dtype_bytes(from->dt), longest = 0;
     for (int i = 0; i < l->n_slices; i++) {
@@ -93,11 +93,6 @@ enum clime_err clime_weights_sha256_of(const struct clime_layout *l, const struc
     free(j.digest);
     free(order);
     return err;
-}
-
-void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]) {
-    struct clime_weights_source from = clime_weights_in_host(dt, flat);
-    CHECK(!clime_weights_sha256_of(l, &from, 1, hex, NULL));
 }
 
 static void store(void *flat, enum clime_dtype dt, int64_t at, float v) {

@@ -82,13 +82,10 @@ int64_t clime_weights_writer_read(struct clime_weights_writer *w, void *out, siz
 void clime_weights_writer_free(struct clime_weights_writer *w);
 
 /* "SHA-256 of the weights": for each tensor in name order: name NUL, type name NUL, each dimension as u64, and the
- * SHA-256 of each 2 MiB of its bytes. */
-void clime_weights_sha256(const struct clime_layout *l, enum clime_dtype dt, const void *flat, char hex[65]);
-
-/* The same of weights from anywhere, on n_threads (0 = all cores); fails as the source's reads do. A source in pieces
+ * SHA-256 of each 2 MiB of its bytes. On n_threads (0 = all cores); fails as the source's reads do. A source in pieces
  * has pieces of whole 2 MiB. */
-enum clime_err clime_weights_sha256_of(const struct clime_layout *l, const struct clime_weights_source *from,
-                                       int n_threads, char hex[65], struct clime_error *e);
+enum clime_err clime_weights_sha256(const struct clime_layout *l, const struct clime_weights_source *from,
+                                    int n_threads, char hex[65], struct clime_error *e);
 
 /* Random initial weights: normal(0, std) for matrices, ones for norms, zeros for biases; by seed, tensor by tensor. */
 void clime_weights_init(const struct clime_layout *l, enum clime_dtype dt, void *flat, float std, uint64_t seed);

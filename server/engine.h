@@ -73,9 +73,6 @@ enum clime_err clime_engine_update(struct clime_engine *g, const struct clime_we
  * CLIME_ERR_INPUT when the weights are the model's own. */
 enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, struct clime_error *e);
 
-/* CLIME_ERR_UNAVAILABLE, saying why, while generation lacks something: a full set of weights, or KV memory. */
-enum clime_err clime_engine_complete(struct clime_engine *g, struct clime_error *e);
-
 /* Device memory that may be lent to others while no request is in flight (CLIME_ERR_BUSY otherwise). KV loses what it
  * held, the prefix cache with it. Weights come back by the next full update; taking their memory back does not bring
  * them. */

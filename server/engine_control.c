@@ -24,7 +24,8 @@ static void post_command(struct clime_engine *g, struct clime_command *c) {
     pthread_cond_signal(&g->wake);
 }
 
-void clime_engine_run_command(struct clime_engine *g, struct clime_command *c) {
+/* Posts it and waits. */
+static void run_command(struct clime_engine *g, struct clime_command *c) {
     pthread_mutex_lock(&g->lock);
     post_command(g, c);
     while (!c->done) pthread_cond_wait(&g->done, &g->lock);
@@ -33,7 +34,8 @@ void clime_engine_run_command(struct clime_engine *g, struct clime_command *c) {
 
 /* ---- jobs -------------------------------------------------------------------------------------------------- */
 
-enum clime_err clime_engine_complete(struct clime_engine *g, struct clime_error *e) {
+/* CLIME_ERR_UNAVAILABLE, saying why, while generation lacks something: a full set of weights, or KV memory. */
+static enum clime_err complete(struct clime_engine *g, struct clime_error *e) {
     int state = atomic_load(&g->weights);
     if (state == CLIME_WEIGHTS_ABSENT)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server has no weights; it waits for a full update");
@@ -50,7 +52,7 @@ enum clime_err clime_engine_complete(struct clime_engine *g, struct clime_error 
 enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_error *e) {
     if (atomic_load(&g->dead)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the engine is dead: the device failed");
     if (atomic_load(&g->draining)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server is shutting down");
-    if (clime_engine_complete(g, e)) return e ? e->code : CLIME_ERR_UNAVAILABLE;
+    if (complete(g, e)) return e ? e->code : CLIME_ERR_UNAVAILABLE;
     long long was = atomic_fetch_add(&g->in_flight, n);
     if (g->opts.max_queued >= 0 && was + n > g->opts.max_queued + g->opts.sched.max_running) {
         atomic_fetch_sub(&g->in_flight, n);
@@ -101,7 +103,7 @@ static void do_sweep(struct clime_engine *g, struct clime_command *c) {
 
 void clime_engine_sweep_wait(struct clime_engine *g) {
     struct clime_command c = {.run = do_sweep};
-    clime_engine_run_command(g, &c);
+    run_command(g, &c);
 }
 
 static const struct clime_finish aborted = {.type = CLIME_FINISH_ABORT, .message = "Aborted"};
@@ -114,7 +116,7 @@ static void do_pause(struct clime_engine *g, struct clime_command *c) {
 
 void clime_engine_pause(struct clime_engine *g, enum clime_pause mode) {
     struct clime_command c = {.run = do_pause, .pause = mode};
-    clime_engine_run_command(g, &c);
+    run_command(g, &c);
 }
 
 static void do_resume(struct clime_engine *g, struct clime_command *c) {
@@ -124,7 +126,7 @@ static void do_resume(struct clime_engine *g, struct clime_command *c) {
 
 void clime_engine_resume(struct clime_engine *g) {
     struct clime_command c = {.run = do_resume};
-    clime_engine_run_command(g, &c);
+    run_command(g, &c);
 }
 
 static void do_flush(struct clime_engine *g, struct clime_command *c) {
@@ -138,7 +140,7 @@ static void do_flush(struct clime_engine *g, struct clime_command *c) {
 
 enum clime_err clime_engine_flush(struct clime_engine *g, struct clime_error *e) {
     struct clime_command c = {.run = do_flush, .error = e};
-    clime_engine_run_command(g, &c);
+    run_command(g, &c);
     return c.err;
 }
 
@@ -183,7 +185,7 @@ enum clime_err clime_engine_update(struct clime_engine *g, const struct clime_we
                                    enum clime_inflight inflight, int *n_inflight, struct clime_error *e) {
     struct clime_command c = {.run = do_update, .from = from, .label = label, .inflight = inflight, .error = e};
     int64_t t0 = clime_now_us();
-    clime_engine_run_command(g, &c);
+    run_command(g, &c);
     if (n_inflight) *n_inflight = c.n_inflight;
     if (!c.err)
         LOG_INFO("weights are version \"%s\": %d sequences in flight, %.1f ms", label, c.n_inflight,
@@ -203,7 +205,7 @@ static void do_writing(struct clime_engine *g, struct clime_command *c) {
 
 enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, struct clime_error *e) {
     struct clime_command c = {.run = do_writing, .limit_us = limit_us, .error = e};
-    clime_engine_run_command(g, &c);
+    run_command(g, &c);
     return c.err;
 }
 
@@ -257,7 +259,7 @@ static enum clime_err change_memory(struct clime_engine *g, void (*run)(struct c
                                     unsigned tags, struct clime_memory_change *out, struct clime_error *e) {
     struct clime_command c = {.run = run, .tags = tags, .change = out, .error = e};
     *out = (struct clime_memory_change){0};
-    clime_engine_run_command(g, &c);
+    run_command(g, &c);
     return c.err;
 }
 

@@ -65,8 +65,6 @@ struct clime_engine {
     atomic_llong last_step_us;
 };
 
-void clime_engine_run_command(struct clime_engine *g, struct clime_command *c); /* posts it and waits */
-
 /* Engine thread. */
 void clime_engine_end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why);
 void clime_engine_end_all(struct clime_engine *g, struct clime_finish why);

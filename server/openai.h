@@ -34,7 +34,6 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
 /* "id", "object", "created", "model": opens the object, the caller closes it. */
 void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const struct clime_server *s, const char *object);
 
-const char *clime_openai_finish(const struct clime_output *o); /* "stop", "length", "abort"; NULL = not yet */
 void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o); /* finish_reason, matched_stop */
 void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j);
 void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n);

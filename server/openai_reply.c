@@ -21,7 +21,8 @@ void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const stru
     clime_jw_strz(w, s->model_name);
 }
 
-const char *clime_openai_finish(const struct clime_output *o) {
+/* NULL = not yet. */
+static const char *finish_reason(const struct clime_output *o) {
     static const char *const names[] = {[CLIME_FINISH_NONE] = NULL,
                                         [CLIME_FINISH_STOP] = "stop",
                                         [CLIME_FINISH_LENGTH] = "length",
@@ -31,7 +32,7 @@ const char *clime_openai_finish(const struct clime_output *o) {
 
 void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_key(w, "finish_reason");
-    clime_jw_strz(w, clime_openai_finish(o));
+    clime_jw_strz(w, finish_reason(o));
     clime_jw_key(w, "matched_stop");
     if (o->finish.type != CLIME_FINISH_STOP)
         clime_jw_null(w);

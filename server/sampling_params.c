@@ -72,7 +72,8 @@ static bool read_stop_string(struct clime_json *j, struct clime_sampling_params 
     return true;
 }
 
-bool clime_sampling_stop(struct clime_json *j, struct clime_sampling_params *p) {
+/* string, list or null */
+static bool read_stop(struct clime_json *j, struct clime_sampling_params *p) {
     p->n_stop = 0;
     switch (clime_json_peek(j)) {
     case CLIME_JSON_NULL:
@@ -97,7 +98,8 @@ static bool read_stop_ids(struct clime_json *j, struct clime_sampling_params *p)
     return !j->failed;
 }
 
-bool clime_sampling_seed(struct clime_json *j, struct clime_sampling_params *p) {
+/* any 64-bit integer */
+static bool read_seed(struct clime_json *j, struct clime_sampling_params *p) {
     struct clime_str text;
     char z[32], *end;
     if (clime_json_peek(j) == CLIME_JSON_NULL) {
@@ -186,7 +188,7 @@ static bool read_value(struct clime_json *j, struct clime_str key, struct clime_
     } else if (clime_str_is(key, "n"))
         clime_sampling_int(j, 1, CLIME_MAX_N, &p->n);
     else if (clime_str_is(key, "sampling_seed") || clime_str_is(key, "seed"))
-        clime_sampling_seed(j, p);
+        read_seed(j, p);
     else if (clime_str_is(key, "ignore_eos"))
         clime_sampling_bool(j, &p->ignore_eos);
     else if (clime_str_is(key, "skip_special_tokens"))
@@ -196,7 +198,7 @@ static bool read_value(struct clime_json *j, struct clime_str key, struct clime_
     else if (clime_str_is(key, "stream_interval"))
         clime_sampling_int(j, 1, 1 << 20, &p->stream_interval);
     else if (clime_str_is(key, "stop"))
-        clime_sampling_stop(j, p);
+        read_stop(j, p);
     else if (clime_str_is(key, "stop_token_ids"))
         read_stop_ids(j, p);
     else if (clime_str_is(key, "logit_bias"))

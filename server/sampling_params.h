@@ -47,8 +47,6 @@ bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clim
 bool clime_sampling_int(struct clime_json *j, int64_t min, int64_t max, int64_t *out);
 bool clime_sampling_bool(struct clime_json *j, bool *out);                             /* or null */
 bool clime_sampling_double(struct clime_json *j, double min, double max, double *out); /* or null */
-bool clime_sampling_stop(struct clime_json *j, struct clime_sampling_params *p);       /* string, list or null */
-bool clime_sampling_seed(struct clime_json *j, struct clime_sampling_params *p);       /* any 64-bit integer */
 
 /* Replaces p's values by those of DIR/generation_config.json, where the file and the field exist (the values that
  * transformers' generate takes by default). CLIME_ERR_INPUT for a broken file. */

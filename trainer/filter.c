@@ -1,4 +1,5 @@
-/* The built-in filters. Called by the rollout when a group is complete; any thread. */
+/* The built-in filters. Found when a run opens and by each rollout, called when a group is complete, on its thread; no
+ * state. Invariant: a verdict is a function of the members' rewards alone, so that a restart decides as before. */
 #include "trainer/filter.h"
 
 #include <math.h>

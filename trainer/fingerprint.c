@@ -1,5 +1,6 @@
-/* The thread behind trainer/fingerprint.h. It has a device context of its own, since a context belongs to one thread;
- * weights come to the host in pieces, so no second copy of them is held.
+/* The thread behind trainer/fingerprint.h. Called by the loop on the main thread; owns the thread, and a device context
+ * for it, since a context belongs to one thread. Weights come to the host in pieces, so no second copy of them is held.
+ * Invariant: between begin and end nobody writes the weights.
  */
 #include "trainer/fingerprint.h"
 
@@ -13,7 +14,7 @@ static void *hash_weights(void *arg) {
     m->ops->bind(f->dev);
     clime_model_pieces_open(&p, m, f->dev);
     /* where the model computes on the cores, they are the servers' now */
-    f->err = clime_weights_sha256_of(&m->layout, &p.from, m->ops->own_memory ? f->n_threads : 1, f->hex, &f->error);
+    f->err = clime_weights_sha256(&m->layout, &p.from, m->ops->own_memory ? f->n_threads : 1, f->hex, &f->error);
     clime_model_pieces_close(&p);
     return NULL;
 }

@@ -281,7 +281,7 @@ enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct c
 enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e) {
     struct clime_model_pieces p;
     clime_model_pieces_open(&p, l->model, l->model->dev);
-    enum clime_err err = clime_weights_sha256_of(&l->model->layout, &p.from, l->opts.model.dev.n_threads, hex, e);
+    enum clime_err err = clime_weights_sha256(&l->model->layout, &p.from, l->opts.model.dev.n_threads, hex, e);
     clime_model_pieces_close(&p);
     return err;
 }

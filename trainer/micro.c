@@ -1,4 +1,5 @@
-/* Packs samples into the rows of a micro-batch. Called by the learner and its critic; main thread. */
+/* Packs samples into the rows of a micro-batch. Called by the learner and its critic; main thread. Owns the arrays from
+ * alloc to free. Invariant: the rows follow the packing's order, which is recorded, so sums over them repeat. */
 #include "trainer/micro.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Rendering of messages. Called while data is loaded, on the main thread; owns the compiled template. See render.h. */
+/* Rendering of messages by the checkpoint's chat template. Called while data is loaded, on the main thread; owns the
+ * compiled template. See render.h. */
 #include "trainer/render.h"
 
 #include "common/json/write.h"

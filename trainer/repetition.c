@@ -1,4 +1,5 @@
-/* Measuring repetition by compression. Called once for every sample of a rollout, main thread. */
+/* Measuring repetition by compression. Called once for every sample of a rollout, main thread; owns nothing. A figure
+ * for the metrics only: no decision follows from it. */
 #include "trainer/repetition.h"
 
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-/* --explain: what a run would do, in words and figures, before it does it. Called by clime_rl_main; pure text. */
+/* --explain: what a run would do, in words and figures, before it does it. Called by clime_rl_main, main thread; pure
+ * text. It reads the options after they were derived and the plan that the learner obeys, so what it says is what the
+ * run would do. */
 #include <inttypes.h>
 #include <string.h>
 

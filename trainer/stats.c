@@ -1,4 +1,5 @@
-/* Figures of a rollout and of an evaluation. Called by rl and eval on the main thread; owns nothing. */
+/* Figures of a rollout and of an evaluation. Called by rl and eval on the main thread; owns nothing. Sums run in the
+ * order of the samples, so equal samples give equal figures. */
 #include "trainer/stats.h"
 
 #include <math.h>

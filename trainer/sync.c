@@ -1,6 +1,6 @@
 /* Pushing weights. Called by the fleet on the main thread; push_all starts one short-lived thread a server.
  *
- * Owns nothing: the buffers are the learner's. Invariant: a push has succeeded only when the server itself
+ * Owns nothing: weights and their host copy are the loop's. Invariant: a push has succeeded only when the server itself
  * has said the new version's label; an answer of 200 is not enough.
  */
 #include "trainer/sync.h"

@@ -128,17 +128,13 @@ static void put_error(struct clime_jw *w, int status, const char *message, bool 
     clime_jw_close(w);
 }
 
-void clime_http_error_body(int status, const char *message, struct clime_buf *out) {
-    struct clime_jw w;
-    clime_jw_init(&w, out);
-    put_error(&w, status, message, false);
-}
-
 void clime_http_reply_error_with(struct clime_http_request *rq, int status, const char *message,
                                  const char *extra_headers) {
     struct clime_buf body;
+    struct clime_jw w;
     clime_buf_init(&body, 1 << 20);
-    clime_http_error_body(status, message, &body);
+    clime_jw_init(&w, &body);
+    put_error(&w, status, message, false);
     clime_http_reply(rq, status, "application/json", extra_headers, clime_buf_str(&body));
     clime_buf_free(&body);
 }

@@ -86,8 +86,6 @@ int clime_http_socket(struct clime_http_request *rq);
 void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int status, const char *content_type,
                      const char *extra_headers, int64_t length, bool chunked);
 
-/* The JSON of an error reply. */
-void clime_http_error_body(int status, const char *message, struct clime_buf *out);
 void clime_http_reply_error_with(struct clime_http_request *rq, int status, const char *message,
                                  const char *extra_headers);
 

@@ -113,17 +113,6 @@ VEC_INLINE void vf_store_bf16(uint16_t *p, vf v) {
 #endif
 }
 
-VEC_INLINE float bf16_to_f32(uint16_t h) {
-    uint32_t u = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
-VEC_INLINE uint16_t f32_to_bf16(float f) {
-    return (uint16_t)vf_round_bf16(vf_set1(f))[0];
-}
-
 /* Element i of an array of the context's type, n <= VW lanes from there. bf16 is a constant where it matters. */
 VEC_INLINE vf dt_load(const void *p, size_t i, int n, bool bf16) {
     if (!bf16) return n == VW ? vf_load((const float *)p + i) : vf_load_n((const float *)p + i, n);
@@ -147,10 +136,6 @@ VEC_INLINE void dt_store(void *p, size_t i, vf v, int n, bool bf16) {
         vf_store_bf16(tail, v);
         memcpy((uint16_t *)p + i, tail, (size_t)n * 2);
     }
-}
-
-VEC_INLINE float dt_get(const void *p, size_t i, bool bf16) {
-    return bf16 ? bf16_to_f32(((const uint16_t *)p)[i]) : ((const float *)p)[i];
 }
 
 /* Lanes of a vector that starts at i of n elements. */

@@ -1,4 +1,5 @@
-/* The CUDA table. Read-only; chosen by kernels/table.c. */
+/* The CUDA table: every entry of kernels.h by its launcher. Read-only, so for any thread; chosen by kernels/table.c,
+ * and the only name of kernels/cuda that others know. */
 #include "kernels/cuda/ops.h"
 
 const struct clime_ops clime_cuda_ops = {

@@ -1,4 +1,7 @@
-/* AdamW over flat ranges, and the sum of squares in a fixed order. Launched by the context's owner. */
+/* AdamW over flat ranges, and the sum of squares in a fixed order. Launched by the context's owner; owns nothing.
+ *
+ * An element is updated alone, with the CPU's operations in the CPU's order; the sum runs over fixed blocks with a
+ * fixed tree each, the blocks in order on the host. So neither depends on the launch. */
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_int.cuh"

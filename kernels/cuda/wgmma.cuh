@@ -4,11 +4,13 @@
  * One layout of operands in shared memory, the 128-byte swizzle: a tile of R rows is cut into panels of 64 bf16
  * columns; a panel is R rows of 128 bytes, and the 16-byte chunk c of row r lies at chunk c ^ r % 8. Panels follow one
  * another, R * 128 bytes each, and start at multiples of 1024 bytes. tensor_copy writes a panel this way; threads that
- * write one themselves use swizzled() and then fence_async(). wgmma reads it in either direction: k-major   the columns
- * are what is summed over: Q and K in Q K^T. K at D = A B^T, both [rows][k]. mn-major  the rows are what is summed
- * over: V in P V. TRANS 1 in wgmma's template arguments. The accumulator of a warp of the group is that of mma.sync:
- * d[n] is the m16n8 fragment of columns 8 n and of the 16 rows of that warp; so is A in registers. A chain of k16 steps
- * has the bits of the same chain of mma.sync. */
+ * write one themselves use swizzled() and then fence_async().
+ *
+ * wgmma reads an operand in either direction. k-major: the columns are what is summed over, as of Q and K in Q K^T
+ * (both operands are [rows][k]). mn-major: the rows are, as of V in P V; TRANS 1 in wgmma's template arguments.
+ *
+ * The accumulator of a warp of the group is that of mma.sync: d[n] is the m16n8 fragment of columns 8 n and of the 16
+ * rows of that warp; so is A in registers. A chain of k16 steps has the bits of the same chain of mma.sync. */
 #ifndef CLIME_KERNELS_CUDA_WGMMA_CUH
 #define CLIME_KERNELS_CUDA_WGMMA_CUH
 

@@ -210,20 +210,15 @@ const char *clime_db_get_text(struct clime_stmt *q) {
     return (const char *)sqlite3_column_text(q->st, q->n_read++);
 }
 
-const void *clime_db_get_blob(struct clime_stmt *q, size_t *bytes) {
-    int c = q->n_read++;
-    const void *p = sqlite3_column_blob(q->st, c);
-    *bytes = (size_t)sqlite3_column_bytes(q->st, c);
-    return p;
-}
-
 char *clime_db_dup_text(struct clime_stmt *q) {
     const char *z = clime_db_get_text(q);
     return z ? xstrdup(z) : NULL;
 }
 
 void *clime_db_dup_blob(struct clime_stmt *q, size_t *bytes) {
-    const void *p = clime_db_get_blob(q, bytes);
+    int c = q->n_read++;
+    const void *p = sqlite3_column_blob(q->st, c);
+    *bytes = (size_t)sqlite3_column_bytes(q->st, c);
     if (!p || *bytes == 0) return NULL;
     void *copy = xmalloc(*bytes);
     memcpy(copy, p, *bytes);

@@ -57,7 +57,6 @@ bool clime_db_row(struct clime_stmt *q);
 int64_t clime_db_get_int(struct clime_stmt *q);
 double clime_db_get_real(struct clime_stmt *q);
 const char *clime_db_get_text(struct clime_stmt *q);
-const void *clime_db_get_blob(struct clime_stmt *q, size_t *bytes);
 char *clime_db_dup_text(struct clime_stmt *q);                /* the caller frees it; NULL stays NULL */
 void *clime_db_dup_blob(struct clime_stmt *q, size_t *bytes); /* the caller frees it; NULL when empty */
 bool clime_db_get_null(struct clime_stmt *q);                 /* looks at the next column without taking it */

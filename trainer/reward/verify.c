@@ -11,16 +11,6 @@
 #define ARENA_BYTES ((size_t)16 << 20)
 #define CLOCK_EVERY 4096 /* steps */
 
-void clime_verify_init(struct clime_verify *v) {
-    memset(v, 0, sizeof *v);
-    clime_arena_init(&v->arena, ARENA_BYTES);
-    v->deadline_us = clime_now_us() + CLIME_VERIFY_TIME_US;
-}
-
-void clime_verify_free(struct clime_verify *v) {
-    clime_arena_free(&v->arena);
-}
-
 bool clime_verify_step(struct clime_verify *v, int64_t n) {
     int64_t before = v->steps / CLOCK_EVERY;
     v->steps += n;
@@ -47,20 +37,20 @@ static bool same_text(struct clime_str a, struct clime_str b) {
     return i == a.len && k == b.len;
 }
 
-bool clime_verify_grade(struct clime_verify *v, struct clime_str response, struct clime_str label) {
+static bool equals(struct clime_verify *v, struct clime_str response, struct clime_str label) {
     struct clime_verify_answer truth = clime_verify_label(v, label), given = clime_verify_extract(v, response);
     if (truth.raw.len && given.raw.len && same_text(truth.raw, given.raw)) return true;
     return truth.tree && given.tree && clime_verify_equal(v, truth.tree, given.tree);
 }
 
 enum clime_err clime_grade_math_verify(const struct clime_grader_input *in, struct clime_reward *out) {
-    struct clime_verify v;
+    struct clime_verify v = {.deadline_us = clime_now_us() + CLIME_VERIFY_TIME_US};
     if (in->label_kind == CLIME_JSON_ARRAY || in->label_kind == CLIME_JSON_OBJECT ||
         in->label_kind == CLIME_JSON_NULL || in->label.len == 0)
         return clime_fail(&out->error, CLIME_ERR_INPUT, "math_verify needs a label that is a text or a number");
-    clime_verify_init(&v);
-    out->value = clime_verify_grade(&v, in->response, in->label);
+    clime_arena_init(&v.arena, ARENA_BYTES);
+    out->value = equals(&v, in->response, in->label);
     if (v.late) clime_fail(&out->error, CLIME_ERR_TIMEOUT, "math_verify: not decided within its time limit");
-    clime_verify_free(&v);
+    clime_arena_free(&v.arena);
     return out->error.code;
 }

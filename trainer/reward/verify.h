@@ -35,8 +35,6 @@ struct clime_verify {
     bool spent, late;
 };
 
-void clime_verify_init(struct clime_verify *v);
-void clime_verify_free(struct clime_verify *v);
 /* Counts n steps; false when there are none left. */
 bool clime_verify_step(struct clime_verify *v, int64_t n);
 
@@ -147,8 +145,5 @@ struct clime_verify_answer {
 struct clime_verify_answer clime_verify_extract(struct clime_verify *v, struct clime_str text);
 /* The same for a label, which may be the bare answer. */
 struct clime_verify_answer clime_verify_label(struct clime_verify *v, struct clime_str text);
-
-/* All of it: 1 when the response's answer equals the label's. */
-bool clime_verify_grade(struct clime_verify *v, struct clime_str response, struct clime_str label);
 
 #endif

@@ -223,6 +223,11 @@ static enum clime_err read_some(const struct clime_weights_source *s, int64_t of
     return CLIME_OK;
 }
 
+static void sha_of(const struct clime_layout *l, enum clime_dtype dt, const void *w, char hex[65]) {
+    struct clime_weights_source from = clime_weights_in_host(dt, w);
+    assert_int_equal(clime_weights_sha256(l, &from, 1, hex, NULL), CLIME_OK);
+}
+
 /* Tensors of several of the pieces that are hashed: the same whoever reads how much at a time, on any threads. */
 static void test_sha256_of_pieces(void **state) {
     (void)state;
@@ -233,10 +238,10 @@ static void test_sha256_of_pieces(void **state) {
     c.V = 150001; /* of 24 columns: 7 MB in bf16 */
     clime_layout_make(&c, &l);
     uint8_t *w = random_weights(&l, CLIME_BF16, 5);
-    clime_weights_sha256(&l, CLIME_BF16, w, whole);
+    sha_of(&l, CLIME_BF16, w, whole);
     for (int threads = 1; threads <= 3; threads++) {
         struct clime_weights_source from = {.dt = CLIME_BF16, .most = threads << 20, .read = read_some, .arg = w};
-        assert_int_equal(clime_weights_sha256_of(&l, &from, threads, pieces, &e), CLIME_OK);
+        assert_int_equal(clime_weights_sha256(&l, &from, threads, pieces, &e), CLIME_OK);
         assert_string_equal(whole, pieces);
     }
     const struct clime_slice *longest = &l.slices[0];
@@ -244,7 +249,7 @@ static void test_sha256_of_pieces(void **state) {
         if (l.slices[i].n > longest->n) longest = &l.slices[i];
     assert_true(longest->n > (3 << 20) / 2);
     w[(longest->offset + longest->n - 1) * 2] ^= 1;
-    clime_weights_sha256(&l, CLIME_BF16, w, pieces);
+    sha_of(&l, CLIME_BF16, w, pieces);
     assert_string_not_equal(whole, pieces);
     free(w);
     clime_layout_free(&l);
@@ -268,11 +273,11 @@ static void test_folder(void **state) {
                 if (clime_weights_import(dir, &c, &l, dt, got, &e)) fail_msg("%s", e.msg);
                 assert_memory_equal(got, w, (size_t)l.n * clime_dtype_bytes(dt));
                 char a[65], b[65];
-                clime_weights_sha256(&l, dt, w, a);
-                clime_weights_sha256(&l, dt, got, b);
+                sha_of(&l, dt, w, a);
+                sha_of(&l, dt, got, b);
                 assert_string_equal(a, b);
                 ((uint8_t *)got)[(size_t)l.slices[1].offset * clime_dtype_bytes(dt)] ^= 1;
-                clime_weights_sha256(&l, dt, got, b);
+                sha_of(&l, dt, got, b);
                 assert_string_not_equal(a, b);
                 free(w);
                 free(got);
