@@ -7,10 +7,11 @@ import random
 import re
 import sqlite3
 import statistics
+import struct
 import subprocess
 
 import pytest
-from programs import LIMIT, ROOT
+from programs import LIMIT, ROOT, server
 from test_environments import Run, d, final, floats_of, hook, hook_run, ids_of  # noqa: F401  (d is a fixture)
 from test_generate_hook import compile_library, rows, run
 
@@ -141,6 +142,22 @@ def test_stored_parts_train_alone_and_replay(d, library):  # noqa: F811
     replay = run(d, "fan-replayed", library, "--async", "--replay", str(d / "fan-run"))
     sha = "SELECT version, sha256 FROM versions ORDER BY version"
     assert rows(d, "fan-replayed", sha) == rows(d, "fan-run", sha) and log and replay
+
+
+def test_a_teacher_scores_every_part(d, library):  # noqa: F811
+    """Numbers of the teacher for each part, masked tokens too, as it gives them. And a critic learns from parts."""
+    with server("--device", "cpu", model=d / "init") as t:
+        run(d, "fan-taught", library, "--use-opd", "--opd-type", "sglang", "--opd-teacher-url", t.url)
+        taught = rows(d, "fan-taught", "SELECT ids, n_prompt, n_response, teacher_logp, part FROM samples ORDER BY part DESC")
+        assert taught[0][4] == 1
+        for ids, n_prompt, n_response, logp, _ in taught:
+            body = {"input_ids": ids_of(ids), "sampling_params": {"max_new_tokens": 0}, "return_logprob": True,
+                    "logprob_start_len": 0}  # fmt: skip
+            reply = t.json("/generate", body)["meta_info"]["input_token_logprobs"]
+            want = [struct.unpack("<f", struct.pack("<f", x[0]))[0] for x in reply[n_prompt:]]
+            assert len(want) == n_response and floats_of(logp) == want
+    run(d, "fan-critic", library, "--advantage-estimator", "ppo")
+    assert gaps(d / "fan-critic") > 0
 
 
 FILTER = r"""
