@@ -70,9 +70,6 @@ static enum clime_err check_environment(const struct clime_rl_options *o, struct
     if (o->group_rm)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--group-rm cannot be honoured with --%s: each session is rewarded by itself", who);
-    if (o->fully_async)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--fully-async cannot be honoured with --%s: a session's turns are of one version", who);
     return CLIME_OK;
 }
 

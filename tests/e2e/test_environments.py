@@ -8,6 +8,7 @@ import sqlite3
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 import httpx
@@ -422,6 +423,63 @@ def kill_copies(d):
                 os.kill(int(entry), signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
             pass
+
+
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+def test_weights_change_within_a_session(d, mode):
+    """--fully-async: a session's turns, and tokens of one turn, may be of several versions; each has its own."""
+    run = Run(d, f"full-{mode}", "--fully-async", "--max-staleness", "4", "--pause-generation-mode", mode,
+              "--over-sampling-batch-size", "6", num_rollout=6)  # fmt: skip
+    played, lock, rng = [], threading.Lock(), random.Random(2)
+
+    def play():
+        try:
+            while task := run.lease(1):
+                versions = []
+                for turn in range(3):
+                    body = {"text": "<|tool|>7<|end|><|assistant|>"} if turn else {}
+                    got = run.generate(task, sampling_params={"max_new_tokens": 12}, **body)
+                    versions.append(int(got["meta_info"]["weight_version"]))
+                    time.sleep(rng.uniform(0, 0.1))
+                run.end(task, reward=len(played) % 2)
+                with lock:
+                    played.append((got["meta_info"]["prompt_tokens"] + len(got["output_ids"]), versions))
+        except (AssertionError, httpx.TransportError):
+            pass  # its task was stopped, or the run is at its end
+
+    def plays():
+        while run.process.poll() is None:
+            play()
+
+    players = [threading.Thread(target=plays) for _ in range(8)]
+    for t in players:
+        t.start()
+    assert run.process.wait(2 * LIMIT) == 0, run.log.read_text()[-3000:]
+    for t in players:
+        t.join()
+    db = sqlite3.connect(run.dir / "ledger.db")
+    rows = db.execute("SELECT t.step, s.n_prompt, s.n_response, s.mask, s.versions, s.mixed_kv FROM step_samples t"
+                      " JOIN samples s ON s.id = t.sample_id").fetchall()  # fmt: skip
+    db.close()
+    assert len(rows) == 36 and any(len(set(v)) > 1 for _, v in played)
+    mixed = 0
+    for step, n_prompt, n, mask, versions, kept in rows:
+        runs = json.loads(versions)
+        assert sum(k for _, k in runs) == n and [v for v, _ in runs] == sorted({v for v, _ in runs})
+        assert step - 1 - runs[0][0] <= 4 and (not kept or mode == "in_place")
+        assert any(length == n_prompt + n and said[-1] == runs[-1][0] for length, said in played)
+        mixed += len(runs) > 1
+    assert mixed, "no session lasted over a push"
+    steps = [m for m in map(json.loads, open(run.dir / "metrics.jsonl")) if m["kind"] == "train"]
+    assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps if m["train/logprob_gap_tokens"])
+    # the record gives the same weights
+    sha = final(d, f"full-{mode}")[1]
+    with open(d / f"replay-{mode}.log", "w") as log:
+        words_ = words(d, f"replay-{mode}", "--environment", "--fully-async", "--max-staleness", "4",
+                       "--pause-generation-mode", mode, "--over-sampling-batch-size", "6", "--replay", str(run.dir),
+                       num_rollout=6)  # fmt: skip
+        assert subprocess.run(words_, stdout=log, stderr=log, timeout=LIMIT).returncode == 0, open(log.name).read()[-2000:]
+    assert final(d, f"replay-{mode}")[1] == sha
 
 
 def test_search_asks_several_queries(d):

@@ -95,6 +95,12 @@ int clime_session_prompt(const struct clime_session *s, int turn) {
     return s->turns[turn].n_given;
 }
 
+int64_t clime_session_version(const struct clime_session *s, int turn) {
+    CHECK(turn >= 0 && turn < s->n);
+    const struct turn *t = &s->turns[turn];
+    return t->versions[t->n_versions - 1].version;
+}
+
 int clime_session_add(struct clime_session *s, int parent, const struct clime_sample *in) {
     int begin = clime_session_path(s, parent, NULL);
     CHECK(parent < s->n && in->n_prompt >= begin && begins_with(s, parent, in->ids, in->n_prompt));
@@ -128,6 +134,15 @@ void clime_session_set_key(struct clime_session *s, int turn, const uint8_t key[
     s->turns[turn].has_key = true;
 }
 
+/* n more tokens of a version; out->versions has room. */
+static void add_run(struct clime_sample *out, int64_t version, int n) {
+    struct clime_version_run *last = out->n_versions ? &out->versions[out->n_versions - 1] : NULL;
+    if (last && last->version == version)
+        last->n += n;
+    else
+        out->versions[out->n_versions++] = (struct clime_version_run){version, n};
+}
+
 void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *out) {
     CHECK(turn >= 0 && turn < s->n);
     int n = clime_session_path(s, turn, NULL), depth = 0, n_runs = 0;
@@ -139,7 +154,7 @@ void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *
     for (int i = turn, k = depth; i >= 0; i = s->turns[i].parent) path[--k] = i;
 
     const struct turn *last = &s->turns[turn];
-    int n_prompt = clime_session_prompt(s, turn), n_response = n - n_prompt, at = 0, run = 0;
+    int n_prompt = clime_session_prompt(s, turn), n_response = n - n_prompt, at = 0;
     free(out->ids);
     free(out->logp);
     free(out->mask);
@@ -149,25 +164,25 @@ void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *
     out->logp = xcalloc((size_t)n_response + 1, sizeof *out->logp);
     out->mask = xcalloc((size_t)n_response + 1, sizeof *out->mask);
     out->versions = xcalloc((size_t)n_runs, sizeof *out->versions);
+    out->n_versions = 0;
     clime_session_path(s, turn, out->ids);
     for (int k = 0; k < depth; k++) {
         struct turn *t = &s->turns[path[k]];
         int given = k ? t->n_given : 0;
-        if (given) out->versions[run++] = (struct clime_version_run){t->versions[0].version, given};
+        if (given) add_run(out, t->versions[0].version, given);
         at += given;
         if (!t->given) {
             memcpy(out->logp + at, t->logp, (size_t)t->n_sampled * sizeof *t->logp);
             memset(out->mask + at, 1, (size_t)t->n_sampled);
         }
         t->given = true;
-        for (int v = 0; v < t->n_versions; v++) out->versions[run++] = t->versions[v];
+        for (int v = 0; v < t->n_versions; v++) add_run(out, t->versions[v].version, t->versions[v].n);
         if (t->mixed_kv && !out->mixed_kv) out->mixed_kv = at + t->mixed_kv;
         at += t->n_sampled;
     }
     CHECK(at == n_response);
     out->n_prompt = n_prompt;
     out->n_response = n_response;
-    out->n_versions = run;
     out->temperature = last->temperature;
     out->status = last->status;
     out->finish = last->finish ? xstrdup(last->finish) : NULL;

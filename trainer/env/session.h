@@ -32,6 +32,9 @@ int clime_session_path(const struct clime_session *s, int turn, int32_t *ids);
 /* How many tokens of a turn's path are the prompt: those before the first that was sampled. */
 int clime_session_prompt(const struct clime_session *s, int turn);
 
+/* Of the weights that sampled a turn's last token. */
+int64_t clime_session_version(const struct clime_session *s, int turn);
+
 /* Adds a turn after `parent` (-1 = a root). in: a sample whose prompt is the path of the parent and then the new
  * tokens, and whose response was sampled; it is copied. Returns the turn's number. */
 int clime_session_add(struct clime_session *s, int parent, const struct clime_sample *in);

@@ -88,6 +88,8 @@ static enum clime_err generate(struct clime_task *t, const struct clime_env_ask 
     s->n_prompt = n;
     s->seed = clime_hash64(seed, 2);
     turn->sampling = &sampling;
+    /* --fully-async: the weights may have changed since the last turn, but a session's versions do not go back */
+    if (parent >= 0) turn->version = clime_session_version(t->session, parent);
     snprintf(turn->rid, sizeof turn->rid, "%.90s/turn%d", t->r->rid, clime_session_turns(t->session));
     fn(arg, turn);
     turn->sampling = t->r->sampling;
@@ -123,7 +125,7 @@ void clime_env_turn(struct clime_environments *v, struct clime_task *t, struct c
     }
     call->answer = turn.sample;
     call->turn = t->last_turn;
-    call->version = turn.version;
+    call->version = clime_session_version(t->session, t->last_turn);
     snprintf(call->rid, sizeof call->rid, "%s", turn.rid);
     turn.sample = NULL;
     if (call->text.full) clime_fail(e, CLIME_ERR_LIMIT, "the answer's text is too long");
