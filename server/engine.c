@@ -45,7 +45,7 @@ static struct clime_event *add_event(struct clime_engine *g, struct clime_output
     return ev;
 }
 
-void clime_engine_post_events(struct clime_engine *g) {
+static void post_events(struct clime_engine *g) {
     if (g->n_events == 0) return;
     clime_emitters_post(g->emitters, g->events, g->n_events);
     g->n_events = 0;
@@ -66,7 +66,7 @@ static void leave_flight(struct clime_engine *g, const struct clime_seq *q) {
 }
 
 /* The sequence's last event; why.type is NONE when its last token carried the reason. */
-void clime_engine_end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why) {
+static void end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why) {
     struct clime_event *ev = add_event(g, q->out, q);
     ev->kind = CLIME_EVENT_CLOSE;
     ev->finish = why;
@@ -76,8 +76,8 @@ void clime_engine_end(struct clime_engine *g, struct clime_seq *q, struct clime_
 }
 
 void clime_engine_end_all(struct clime_engine *g, struct clime_finish why) {
-    while (g->sched.last) clime_engine_end(g, g->sched.last, why);
-    while (g->sched.n_running > 0) clime_engine_end(g, g->sched.running[g->sched.n_running - 1], why);
+    while (g->sched.last) end(g, g->sched.last, why);
+    while (g->sched.n_running > 0) end(g, g->sched.running[g->sched.n_running - 1], why);
 }
 
 static const struct clime_finish aborted_running = {.type = CLIME_FINISH_ABORT, .message = "Aborted"};
@@ -87,11 +87,10 @@ void clime_engine_do_sweep(struct clime_engine *g) {
     struct clime_seq *next;
     for (struct clime_seq *q = g->sched.last; q; q = next) {
         next = q->prev;
-        if (atomic_load(&q->out->unwanted))
-            clime_engine_end(g, q, q->n_total > q->n_prompt ? aborted_running : aborted_waiting);
+        if (atomic_load(&q->out->unwanted)) end(g, q, q->n_total > q->n_prompt ? aborted_running : aborted_waiting);
     }
     for (int i = g->sched.n_running - 1; i >= 0; i--)
-        if (atomic_load(&g->sched.running[i]->out->unwanted)) clime_engine_end(g, g->sched.running[i], aborted_running);
+        if (atomic_load(&g->sched.running[i]->out->unwanted)) end(g, g->sched.running[i], aborted_running);
 }
 
 /* ---- jobs come in ------------------------------------------------------------------------------------------ */
@@ -190,13 +189,13 @@ static bool take_inbox(struct clime_engine *g) {
     for (struct clime_command *next; command; command = next) {
         next = command->next;
         command->run(g, command);
-        clime_engine_post_events(g);
+        post_events(g);
         pthread_mutex_lock(&g->lock);
         command->done = true; /* the caller's stack: not touched again */
         pthread_cond_broadcast(&g->done);
         pthread_mutex_unlock(&g->lock);
     }
-    clime_engine_post_events(g);
+    post_events(g);
     return !stop;
 }
 
@@ -221,10 +220,10 @@ static struct clime_finish finish_after(const struct clime_engine *g, const stru
 static void take_token(struct clime_engine *g, struct clime_seq *q, struct clime_step_result *r) {
     if (r->drawn.bad) {
         free(r->extra);
-        clime_engine_end(g, q,
-                         (struct clime_finish){.type = CLIME_FINISH_ABORT,
-                                               .message = "the model gave no finite logits (NaN in the weights?)",
-                                               .status = 500});
+        end(g, q,
+            (struct clime_finish){.type = CLIME_FINISH_ABORT,
+                                  .message = "the model gave no finite logits (NaN in the weights?)",
+                                  .status = 500});
         return;
     }
     q->ids[q->n_total++] = r->drawn.id;
@@ -236,7 +235,7 @@ static void take_token(struct clime_engine *g, struct clime_seq *q, struct clime
     ev->extra = r->extra;
     ev->kept_kv = q->mixed;
     ev->finish = finish_after(g, q, r->drawn.id);
-    if (ev->finish.type != CLIME_FINISH_NONE) clime_engine_end(g, q, (struct clime_finish){.type = CLIME_FINISH_NONE});
+    if (ev->finish.type != CLIME_FINISH_NONE) end(g, q, (struct clime_finish){.type = CLIME_FINISH_NONE});
 }
 
 static void take_prompt_logp(struct clime_engine *g, struct clime_seq *q, struct clime_prompt_logp *p) {
@@ -315,7 +314,7 @@ bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const stru
     clime_engine_end_all(g, (struct clime_finish){.type = CLIME_FINISH_ABORT,
                                                   .message = "the engine is dead: the device failed",
                                                   .status = 503});
-    clime_engine_post_events(g);
+    post_events(g);
     clime_process_wake(); /* main ends the program with an error status */
     return true;
 }
@@ -331,13 +330,13 @@ static void take_results(struct clime_engine *g, const struct clime_step_plan *p
             take_token(g, q, &g->results[i]);
             n_tokens++;
         } else if (q->n_kv == q->max_total) { /* max_new_tokens 0: the prompt was scored */
-            clime_engine_end(g, q, (struct clime_finish){.type = CLIME_FINISH_LENGTH});
+            end(g, q, (struct clime_finish){.type = CLIME_FINISH_LENGTH});
         }
     }
     if (g->opts.debug_checks) clime_sched_check(&g->sched);
     count_step(g, n_tokens);
     publish_loads(g);
-    clime_engine_post_events(g);
+    post_events(g);
 }
 
 /* Finishes the step in flight, or one planned now. may_overlap: the one after it may be in flight at the end. */
@@ -373,7 +372,7 @@ static void *engine_main(void *arg) {
     }
     clime_engine_end_all(
         g, (struct clime_finish){.type = CLIME_FINISH_ABORT, .message = "the server is shutting down", .status = 503});
-    clime_engine_post_events(g);
+    post_events(g);
     return NULL;
 }
 

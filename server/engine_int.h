@@ -66,10 +66,8 @@ struct clime_engine {
 };
 
 /* Engine thread. */
-void clime_engine_end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why);
 void clime_engine_end_all(struct clime_engine *g, struct clime_finish why);
 void clime_engine_do_sweep(struct clime_engine *g);
-void clime_engine_post_events(struct clime_engine *g);
 void clime_engine_set_label(struct clime_engine *g, const char *name, uint64_t number);
 bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const struct clime_error *e);
 
