@@ -92,6 +92,28 @@ enum clime_err clime_buffer_check(const char *name, struct clime_error *e) {
                       name);
 }
 
+static bool is_one_of(int64_t group, const int64_t *groups, int n) {
+    for (int i = 0; i < n; i++)
+        if (groups[i] == group) return true;
+    return false;
+}
+
+/* Frees the groups of these numbers. */
+static void leave_out(struct clime_buffer *b, const int64_t *groups, int n) {
+    int left = 0;
+    for (int g = 0; g < b->n; g++) {
+        struct clime_sample **group = b->samples + (ptrdiff_t)g * b->members;
+        bool out = is_one_of(group[0]->group, groups, n);
+        for (int m = 0; m < b->members; m++)
+            if (out)
+                clime_sample_free(group[m]);
+            else
+                b->samples[(ptrdiff_t)left * b->members + m] = group[m];
+        left += !out;
+    }
+    b->n = left;
+}
+
 enum clime_err clime_buffer_load(struct clime_db *db, const struct clime_buffer_order *order, int members,
                                  struct clime_buffer *out, struct clime_error *e) {
     int n;
@@ -99,7 +121,9 @@ enum clime_err clime_buffer_load(struct clime_db *db, const struct clime_buffer_
     enum clime_err rc = clime_samples_open(db, &out->samples, &n, e);
     if (rc) return rc;
     CHECK(n % members == 0);
-    out->n = out->offered = n / members;
+    out->n = n / members;
+    leave_out(out, order->held, order->n_held);
+    out->offered = out->n;
     sort(out, order->hook ? by_age : orders[find(order->name)].compare);
     if (order->hook && out->n) rc = ask(out, order, e);
     if (rc) clime_buffer_free(out);

@@ -25,6 +25,8 @@ struct clime_buffer_order {
     const char *name;              /* as above */
     const struct clime_hook *hook; /* the library, where it is one */
     int64_t rollout, version;      /* for it */
+    const int64_t *held;           /* [n_held] groups that are open but in other hands: they are not loaded */
+    int n_held;
 };
 
 /* Whether there is such an order; CLIME_ERR_INPUT. */

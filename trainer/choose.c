@@ -8,7 +8,7 @@
 
 void clime_chooser_init(struct clime_chooser *c, int target, int batch, bool in_order) {
     CHECK(target > 0 && batch > 0);
-    *c = (struct clime_chooser){.target = target, .batch = batch, .in_order = in_order};
+    *c = (struct clime_chooser){.target = target, .wanted = target, .batch = batch, .in_order = in_order};
 }
 
 void clime_chooser_free(struct clime_chooser *c) {
@@ -26,8 +26,8 @@ static int in_batches(const struct clime_chooser *c, int n) {
 }
 
 int clime_chooser_missing(const struct clime_chooser *c) {
-    int missing = c->target - (c->n - c->n_dropped);
-    return missing <= 0 ? 0 : in_batches(c, missing);
+    int missing = c->wanted - (c->n - c->n_dropped), part = c->n_carried % c->batch; /* of a batch that is there */
+    return missing <= 0 ? 0 : in_batches(c, missing + part) - part;
 }
 
 void clime_chooser_add(struct clime_chooser *c, int n) {
@@ -50,6 +50,27 @@ void clime_chooser_finish(struct clime_chooser *c, int group, const struct clime
 void clime_chooser_fail(struct clime_chooser *c, int group) {
     end(c, group);
     c->groups[group].failed = true;
+}
+
+void clime_chooser_reopen(struct clime_chooser *c, int group) {
+    int i = c->taken;
+    CHECK(!c->in_order && c->groups[group].ended && c->groups[group].decision == CLIME_UNDECIDED);
+    while (c->ended[i] != group) i++;
+    for (c->n_ended--; i < c->n_ended; i++) c->ended[i] = c->ended[i + 1];
+    c->groups[group] = (struct clime_chosen){0};
+}
+
+void clime_chooser_next(struct clime_chooser *c, int *place) {
+    int n = 0;
+    CHECK(!c->in_order);
+    for (int g = 0; g < c->n; g++) {
+        place[g] = c->groups[g].decision == CLIME_UNDECIDED ? n : -1;
+        if (place[g] >= 0) c->groups[n++] = c->groups[g];
+    }
+    c->n_ended -= c->taken;
+    for (int i = 0; i < c->n_ended; i++) c->ended[i] = place[c->ended[c->taken + i]];
+    c->n = c->n_carried = n;
+    c->taken = c->n_accepted = c->n_dropped = 0;
 }
 
 static int next_to_decide(struct clime_chooser *c) {

@@ -16,6 +16,9 @@
  * How many groups are submitted does not depend on timing either: whenever fewer than `target` are left that are not
  * dropped, batches of `batch` are added until there are enough. A group is submitted in the end exactly when the drops
  * among those before it made it necessary.
+ *
+ * Several rollouts in a row (not in order): `wanted` may be a multiple of the target, the groups that the next rollouts
+ * need as well; and when one is full and taken away, what is not decided begins the next.
  */
 #ifndef CLIME_TRAINER_CHOOSE_H
 #define CLIME_TRAINER_CHOOSE_H
@@ -40,12 +43,14 @@ struct clime_chosen {
 
 struct clime_chooser {
     int target, batch; /* groups; > 0 */
+    int wanted;        /* groups to have that are not dropped: target, or what the caller sets */
     bool in_order;
     struct clime_chosen *groups; /* [n], owned */
     int n, n_accepted, n_dropped;
     int next;            /* in_order: the first group that is not decided */
     int *ended, n_ended; /* else: groups in the order in which they ended; ended[taken..] are not decided; owned */
     int taken;
+    int n_carried; /* groups that the rollout before it left */
 };
 
 void clime_chooser_init(struct clime_chooser *c, int target, int batch, bool in_order);
@@ -57,6 +62,13 @@ void clime_chooser_add(struct clime_chooser *c, int n);   /* n more were submitt
 
 void clime_chooser_finish(struct clime_chooser *c, int group, const struct clime_verdict *v);
 void clime_chooser_fail(struct clime_chooser *c, int group);
+
+/* The sampling of a finished group that is not decided begins anew. Not in order. */
+void clime_chooser_reopen(struct clime_chooser *c, int group);
+
+/* A new rollout begins, with the groups that are not decided, in their order. place[n]: out, the number of each from
+ * now on, -1 = it was decided. Not in order. */
+void clime_chooser_next(struct clime_chooser *c, int *place);
 
 /* Decides the next group that can be decided: its number, or -1. Its decision is in groups[]. */
 int clime_chooser_decide(struct clime_chooser *c);

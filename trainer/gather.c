@@ -1,7 +1,8 @@
 /* Groups that wait to be rewarded together; see gather.h. Called by the client's submitter thread, which owns it.
  *
- * A group is known by its number and the version that generates it: a partial rollout may take a group up again under
- * the next one. Invariant: a broken group keeps nobody, so a request is either inside a whole group or has come out.
+ * A group is known by the number of its gathering, not by its own: what was given up half way may be taken up again
+ * while some of it has not come yet. Invariant: a broken group keeps nobody, so a request is either inside a whole
+ * group or has come out.
  */
 #include "trainer/gather.h"
 
@@ -10,7 +11,7 @@
 
 struct group {
     struct group *next;
-    int64_t id, version;
+    int64_t gathering;
     int size, n_waiting, n_seen; /* seen: came in, one way or the other */
     bool broken;
     struct clime_request **member; /* [size] NULL = not here */
@@ -40,11 +41,10 @@ void clime_gather_free(struct clime_gather *g) {
 
 static struct group *find(struct clime_gather *g, const struct clime_request *r) {
     struct group *one = g->groups;
-    while (one && (one->id != r->sample->group || one->version != r->version)) one = one->next;
+    while (one && one->gathering != r->gathering) one = one->next;
     if (one) return one;
     one = xcalloc(1, sizeof *one);
-    one->id = r->sample->group;
-    one->version = r->version;
+    one->gathering = r->gathering;
     one->size = r->group_size;
     one->member = xcalloc((size_t)r->group_size, sizeof *one->member);
     one->next = g->groups;

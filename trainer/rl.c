@@ -93,6 +93,7 @@ static enum clime_err write_times(struct clime_rl *rl, const struct clime_rollou
     clime_metrics_line_add(&m, "perf/rollout_time", gen);
     clime_metrics_line_add(&m, "perf/tokens_per_gpu_per_sec", gen > 0 ? (double)r->n_tokens / gen / r->n_servers : 0);
     clime_metrics_line_int(&m, "perf/request_tries", r->n_tries);
+    if (rl->o.fully_async) clime_metrics_line_int(&m, "perf/rollouts_ready", r->n_ready);
     clime_metrics_line_add(&m, "perf/train_time", (double)rl->time.train_us / 1e6);
     clime_metrics_line_add(&m, "perf/train_wait_time", (double)(rl->time.wait_us + rl->time.update_us) / 1e6);
     clime_metrics_line_add(&m, "perf/update_weights_time", (double)rl->time.update_us / 1e6);

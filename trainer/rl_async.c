@@ -1,13 +1,14 @@
-/* The loop of --async: rollout q + 1 is generated while the steps of rollout q run. Called by the loop, main thread.
+/* The loop of --async: rollouts are generated while the steps of one before them run. Called by the loop, main thread.
  *
  * One step ahead: the weights are pushed between two rollouts, so every sample has one version, and which one is a
  * function of the rollout's number. Such a run is as reproducible as a synchronous one: a restart gives the servers
  * that version before it goes on (recover.c).
  *
- * --fully-async: the weights are pushed as soon as they are there. The thread that generates holds meanwhile, the
- * servers do not: samples in flight go on under the new weights (--pause-generation-mode). Where an evaluation is due
- * the servers must have nothing else to do, so there the rollout is paused, which is --partial-rollout's cut. Timing
- * decides which token is of which version; the record says it.
+ * --fully-async: up to --max-rollouts-ahead rollouts are generated ahead of the one that trains, by one thread from one
+ * pool of groups (rollout.c), and trained on in their order. The weights are pushed as soon as they are there. The
+ * thread that generates holds meanwhile, the servers do not: samples in flight go on under the new weights
+ * (--pause-generation-mode). Where an evaluation is due the servers must have nothing else to do, so there the rollout
+ * is paused, which is --partial-rollout's cut. Timing decides which token is of which version; the record says it.
  *
  * Invariant: between start and take or pause of the generation this file touches neither client nor fleet, but while
  * the generation holds.
@@ -24,10 +25,22 @@ int64_t clime_rl_version_of(const struct clime_rl *rl, int64_t rollout) {
     return (before - before % every) * k; /* it was begun when `before` was done generating */
 }
 
-static enum clime_err start(struct clime_rl *rl, int64_t rollout, struct clime_error *e) {
+/* The last rollout that may be generated while `trained` is trained on. */
+static int64_t last_ahead(const struct clime_rl *rl, int64_t trained) {
+    int64_t last = trained + rl->o.max_rollouts_ahead;
+    return last < rl->num_rollout ? last : rl->num_rollout - 1;
+}
+
+/* next: the rollout that is trained on after the current one. */
+static enum clime_err start(struct clime_rl *rl, int64_t next, struct clime_error *e) {
     struct clime_rollout_context c = clime_rl_rollout_context(rl);
+    struct clime_generation_range range = {.id = next, .end = next + 1, .last = next};
+    if (rl->o.fully_async)
+        range = (struct clime_generation_range){
+            .id = next + rl->generation.n_ready, .end = rl->num_rollout, .last = last_ahead(rl, next - 1)};
+    if (range.id >= rl->num_rollout) return CLIME_OK; /* all are made */
     char *path = xasprintf("%s/ledger.db", rl->o.run);
-    enum clime_err rc = clime_generation_start(&rl->generation, &c, path, rollout, rl->published, e);
+    enum clime_err rc = clime_generation_start(&rl->generation, &c, path, range, rl->published, e);
     free(path);
     return rc;
 }
@@ -43,7 +56,7 @@ static enum clime_err take(struct clime_rl *rl, struct clime_rollout *r, struct 
     struct clime_generation *g = &rl->generation;
     int64_t t0 = clime_now_us();
     enum clime_err rc = CLIME_OK;
-    if (!g->running && !g->complete) { /* the first one, and the first after a restart */
+    if (!g->running && g->n_ready == 0) { /* the first one, and the first after a restart */
         if ((rc = publish_and_evaluate(rl, rl->rollouts_done, e))) return rc;
         rc = start(rl, rl->rollouts_done, e);
     }
@@ -66,18 +79,21 @@ static enum clime_err push_in_flight(struct clime_rl *rl, struct clime_error *e)
     }
     if (!rc) rc = clime_generation_pause(&rl->generation, e);
     if (!rc) rc = publish_and_evaluate(rl, next, e);
-    if (!rc && !rl->generation.complete) rc = start(rl, next, e);
+    if (!rc) rc = start(rl, next, e);
     return rc;
 }
 
-/* The steps run while the next rollout is generated. */
+/* The steps run while what comes after them is generated. */
 static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
                             struct clime_error *e) {
     struct clime_step_plan *plans;
     int64_t t0 = clime_now_us();
     enum clime_err rc = clime_rl_choose(rl, r, &plans, e); /* first: what is not chosen may be the next rollout's */
     if (rc) return rc;
-    if (r->id + 1 < rl->num_rollout) rc = start(rl, r->id + 1, e);
+    if (rl->o.fully_async)
+        clime_generation_want(&rl->generation, last_ahead(rl, r->id));
+    else
+        rc = start(rl, r->id + 1, e);
     if (!rc) rc = clime_rl_record_end(rl, e); /* the steps are about to change the weights */
     if (!rc) rc = clime_rl_run_steps(rl, plans, last, e);
     clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);

@@ -37,6 +37,11 @@ static enum clime_err check_async(struct clime_rl_options *o, struct clime_error
     if (!o->fully_async && o->pause_generation_mode != CLIME_PAUSE_RETRACT)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--pause-generation-mode in_place needs --fully-async: at other pushes nothing is in flight");
+    if (!o->fully_async && o->max_rollouts_ahead != 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--max-rollouts-ahead %lld needs --fully-async: --async generates the next one, and weights "
+                          "are pushed between two",
+                          (long long)o->max_rollouts_ahead);
     if (!o->async) return CLIME_OK;
     if (o->colocate)
         return clime_fail(
@@ -75,12 +80,13 @@ static enum clime_err check_environment(const struct clime_rl_options *o, struct
 
 /* The least that the options allow a token to be behind. */
 enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct clime_error *e) {
-    int64_t least = o->async ? o->update_weights_interval * o->num_steps_per_rollout : 0;
+    int64_t rollouts = o->update_weights_interval + o->max_rollouts_ahead - 1;
+    int64_t least = o->async ? rollouts * o->num_steps_per_rollout : 0;
     if (o->max_staleness < 0 || o->max_staleness >= least) return CLIME_OK;
     return clime_fail(
         e, CLIME_ERR_INPUT,
-        "--max-staleness %lld is below the %lld steps that lie between a push of --async and its rollout's "
-        "first step",
+        "--max-staleness %lld is below the %lld steps that lie between a push of --async and the first step of the "
+        "last rollout that is begun with it",
         (long long)o->max_staleness, (long long)least);
 }
 

@@ -135,6 +135,9 @@ static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
             !o->fully_async                                    ? ""
             : o->pause_generation_mode == CLIME_PAUSE_IN_PLACE ? ", samples in flight go on with the KV they have"
                                                                : ", samples in flight go on, their KV computed anew");
+    if (o->fully_async)
+        clime_buf_printf(out, "  up to %" PRId64 " rollout(s) are generated ahead of the one that trains\n",
+                         o->max_rollouts_ahead);
     if (o->max_staleness >= 0)
         clime_buf_printf(out, "  no trained token is more than %" PRId64 " steps behind\n", o->max_staleness);
     bool timing = o->partial_rollout || (more && o->accept_order == CLIME_ACCEPT_ARRIVAL);
@@ -196,6 +199,8 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
          "--environment-port, --environment-api-key: a generate hook needs no interface"},
         {strcmp(o->buffer_filter, "pop_first") && !o->partial_rollout,
          "--buffer-filter-path: no groups are left over without --partial-rollout"},
+        {strcmp(o->buffer_filter, "pop_first") && o->fully_async,
+         "--buffer-filter-path, but after a restart or an evaluation: what is left over stays in flight"},
     };
     for (size_t i = 0; i < CLIME_COUNT(rows); i++)
         if (rows[i].inert) clime_buf_printf(out, "  %s\n", rows[i].text);

@@ -97,6 +97,10 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "flight go on with them"},
         {"update-weights-interval", I, &o->update_weights_interval, "1", "N", "with --async: push every N rollouts", 1,
          0},
+        {"max-rollouts-ahead", I, &o->max_rollouts_ahead, "1", "N",
+         "with --fully-async: rollouts that may be generated ahead of the one that trains; the groups of all of them "
+         "are in flight together",
+         1, 0},
         {"pause-generation-mode", C, &o->pause_generation_mode, "retract", "retract|in_place",
          "with --fully-async: samples in flight at a push go on under the new weights, with keys and values that these "
          "compute anew (retract), or with those they have (in_place: no work is lost, the log-probabilities are of no "

@@ -9,6 +9,9 @@
  *
  * With --partial-rollout the groups that are left over stay open, with the tokens they have, and come first in the next
  * rollout; without it they are surplus.
+ *
+ * clime_rollout_generate makes one, from the ledger to its end. A struct clime_rollouts makes one after another without
+ * stopping what is in flight between them (--fully-async).
  */
 #ifndef CLIME_TRAINER_ROLLOUT_H
 #define CLIME_TRAINER_ROLLOUT_H
@@ -45,6 +48,7 @@ struct clime_rollout {
     int64_t n_stale;  /* answers of another version that were refused */
     int64_t n_tries;  /* requests sent */
     int64_t n_tokens; /* generated now */
+    int n_ready;      /* rollouts that were complete when the trainer came for this one (--fully-async) */
     int64_t n_reset;  /* samples begun anew because their tokens were over --max-staleness */
     int n_servers;
     int64_t time_us;
@@ -56,5 +60,23 @@ struct clime_rollout {
 enum clime_err clime_rollout_generate(const struct clime_rollout_context *c, int64_t id, int64_t version,
                                       struct clime_rollout *out, struct clime_error *e);
 void clime_rollout_free(struct clime_rollout *r);
+
+/* Several in a row, on one thread. open: takes over what the ledger holds of rollout id and of those before it, but for
+ * the groups held[n_held], which are in rollouts that are complete and not trained on yet. *out is there to be closed
+ * after an error too. c is borrowed until close. */
+struct clime_rollouts;
+enum clime_err clime_rollouts_open(const struct clime_rollout_context *c, int64_t id, int64_t version,
+                                   const int64_t *held, int n_held, struct clime_rollouts **out, struct clime_error *e);
+
+/* Works until rollout id (the one it was opened for, or the next after the last) is full, and wanted: control->last is
+ * not below it. Groups of wanted rollouts that follow are submitted too. *paused: it is not full, by order of PAUSE. */
+enum clime_err clime_rollouts_fill(struct clime_rollouts *r, int64_t id, bool *paused, struct clime_error *e);
+
+/* Stops what is in flight, for good, and stores how far it came. */
+enum clime_err clime_rollouts_stop(struct clime_rollouts *r, struct clime_error *e);
+
+/* What the fill before it has made; after a paused one no samples, only what was done so far. */
+enum clime_err clime_rollouts_give(struct clime_rollouts *r, struct clime_rollout *out, struct clime_error *e);
+void clime_rollouts_close(struct clime_rollouts *r); /* a client with requests in flight is stopped for it */
 
 #endif

@@ -43,6 +43,7 @@ struct clime_client {
     pthread_t *generators, submitter, taker;
     int n_generators;
     bool has_submitter, has_taker;
+    int64_t n_gatherings; /* of the thread that submits */
     atomic_bool stop;
 };
 
@@ -406,6 +407,10 @@ void clime_client_close(struct clime_client *c) {
     clime_queue_free(c->done);
     free(c->generators);
     free(c);
+}
+
+int64_t clime_client_gathering(struct clime_client *c) {
+    return ++c->n_gatherings;
 }
 
 void clime_client_submit(struct clime_client *c, struct clime_request *r) {

@@ -36,7 +36,8 @@ struct clime_request {
     const struct clime_sampling_options *sampling;
     const char *rm_type, *reward_key; /* may be NULL */
     const char *prompt;               /* text, for rewards outside this process */
-    int group_size;                   /* > 0: rewarded together with the group's other members, that many in all */
+    int group_size;                   /* > 0: rewarded together with the group's other members, that many in all, */
+    int64_t gathering;                /* which have this number, from clime_client_gathering */
     const char *input;                /* what the dataset has under the input key, JSON; for environments */
     char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
     int64_t version;                  /* of the weights; an answer of older ones is refused */
@@ -79,6 +80,7 @@ void clime_client_close(struct clime_client *c); /* stop, and free; NULL is fine
 
 /* At most CLIME_CLIENT_MAX requests may be submitted and not fetched. */
 #define CLIME_CLIENT_MAX 65536
+int64_t clime_client_gathering(struct clime_client *c); /* another number each time; by who submits */
 void clime_client_submit(struct clime_client *c, struct clime_request *r);
 
 /* Finished requests: waits until one is there or the deadline (clime_now_us scale); returns how many (0 to max). */

@@ -17,11 +17,12 @@ void clime_rollout_control_free(struct clime_rollout_control *c) {
     pthread_cond_destroy(&c->changed);
 }
 
-void clime_rollout_control_begin(struct clime_rollout_control *c, int64_t version) {
+void clime_rollout_control_begin(struct clime_rollout_control *c, int64_t version, int64_t last) {
     CHECK(c->ended);
     c->order = CLIME_ROLLOUT_GO;
     c->ended = false;
     atomic_store(&c->newest, version);
+    atomic_store(&c->last, last);
 }
 
 void clime_rollout_control_order(struct clime_rollout_control *c, enum clime_rollout_order order) {

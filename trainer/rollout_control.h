@@ -24,13 +24,14 @@ struct clime_rollout_control {
     bool held;              /* the generating thread waits, as HOLD says */
     bool ended;             /* it looks no more */
     _Atomic int64_t newest; /* version that a server may have been given; read without the lock */
+    _Atomic int64_t last;   /* rollout that is wanted by now; read without the lock */
 };
 
 void clime_rollout_control_init(struct clime_rollout_control *c);
 void clime_rollout_control_free(struct clime_rollout_control *c);
 
 /* The wanting thread's: before the other starts, with the weights that the fleet serves; orders without waiting. */
-void clime_rollout_control_begin(struct clime_rollout_control *c, int64_t version);
+void clime_rollout_control_begin(struct clime_rollout_control *c, int64_t version, int64_t last);
 void clime_rollout_control_order(struct clime_rollout_control *c, enum clime_rollout_order order);
 
 /* The wanting thread's: waits until the other holds, and is true then: the fleet may be given `version`, and release

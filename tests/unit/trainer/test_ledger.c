@@ -345,6 +345,15 @@ static void test_buffer_order(void **state) {
         assert_int_equal(clime_buffer_take(&b, 1, &s), 0);
         clime_buffer_free(&b);
     }
+    const int64_t held[] = {0, 2};
+    const struct clime_buffer_order but = {.name = "pop_first", .held = held, .n_held = 2};
+    assert_int_equal(clime_buffer_load(db, &but, MEMBERS, &b, &e), CLIME_OK);
+    assert_int_equal(clime_buffer_take(&b, 4, &s), 2);
+    for (int k = 0; k < 2 * MEMBERS; k++) {
+        assert_int_equal(s[k]->group, k < MEMBERS ? 1 : 3);
+        clime_sample_free(s[k]);
+    }
+    clime_buffer_free(&b);
     assert_int_equal(clime_buffer_check("pop_any", &e), CLIME_ERR_INPUT);
     stop(f);
 }

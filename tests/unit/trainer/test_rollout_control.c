@@ -35,7 +35,7 @@ static pthread_t begin(struct worker *w, int most) {
     pthread_t thread;
     *w = (struct worker){.version = 1, .served = 1, .most = most};
     clime_rollout_control_init(&w->control);
-    clime_rollout_control_begin(&w->control, 1);
+    clime_rollout_control_begin(&w->control, 1, 0);
     assert_int_equal(pthread_create(&thread, NULL, work, w), 0);
     return thread;
 }
@@ -81,7 +81,7 @@ static void test_nothing_to_hold(void **state) {
         assert_false(clime_rollout_control_hold(&w.control, version));
         assert_true(atomic_load(&w.control.newest) < version); /* nobody was told of a version that nobody got */
         pthread_join(thread, NULL);
-        clime_rollout_control_begin(&w.control, version); /* and it may begin again */
+        clime_rollout_control_begin(&w.control, version, 0); /* and it may begin again */
         assert_int_equal(clime_rollout_control_look(&w.control, &version), CLIME_ROLLOUT_GO);
         clime_rollout_control_free(&w.control);
     }

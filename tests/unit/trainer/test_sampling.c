@@ -169,6 +169,75 @@ static void test_fallback(void **state) {
     clime_chooser_free(&c);
 }
 
+enum fate { RUNNING, ENDED, USED, GONE };
+
+/* Rollouts one after another from one pool: each gets its number of groups, every group is used once, those that were
+ * complete first go first, and never too few or too many are there. */
+static void one_pool(uint64_t seed) {
+    struct clime_rng rng;
+    struct clime_chooser c;
+    enum fate fate[4096] = {RUNNING};
+    int of[4096], place[4096], n_seen = 0, ended[4096], n_ended = 0; /* of: the pool's number -> a name for ever */
+    clime_rng_init(&rng, seed);
+    int batch = 1 + (int)clime_rng_below(&rng, 9);
+    clime_chooser_init(&c, TARGET, batch, false);
+    for (int rollout = 0; rollout < 20; rollout++) {
+        int ahead = (int)clime_rng_below(&rng, 4), accepted = 0;
+        c.wanted = TARGET * (1 + ahead);
+        while (!clime_chooser_full(&c)) {
+            int missing = clime_chooser_missing(&c), left = c.n - c.n_dropped;
+            assert_true(missing >= 0 && (missing > 0) == (left < c.wanted));
+            assert_true(missing < c.wanted - left + batch || missing == 0);
+            clime_chooser_add(&c, missing);
+            for (int i = 0; i < missing; i++) of[c.n - missing + i] = n_seen++;
+            assert_true(n_seen < 4096);
+            int g = (int)clime_rng_below(&rng, (uint64_t)c.n);
+            if (c.groups[g].ended && c.groups[g].decision == CLIME_UNDECIDED && clime_rng_below(&rng, 3) == 0) {
+                clime_chooser_reopen(&c, g);
+                fate[of[g]] = RUNNING;
+                int i = 0;
+                while (ended[i] != of[g]) i++;
+                memmove(ended + i, ended + i + 1, (size_t)(--n_ended - i) * sizeof *ended);
+            } else if (!c.groups[g].ended && clime_rng_below(&rng, 8) == 0) {
+                clime_chooser_fail(&c, g);
+                fate[of[g]] = ENDED;
+                ended[n_ended++] = of[g];
+            } else if (!c.groups[g].ended) {
+                const struct clime_verdict v = {.keep = clime_rng_below(&rng, 4) != 0};
+                clime_chooser_finish(&c, g, &v);
+                fate[of[g]] = ENDED;
+                ended[n_ended++] = of[g];
+            }
+            if (clime_rng_below(&rng, 2)) continue; /* several end before anything is decided */
+            for (int d; (d = clime_chooser_decide(&c)) >= 0;) {
+                assert_int_equal(of[d], ended[0]);
+                memmove(ended, ended + 1, (size_t)--n_ended * sizeof *ended);
+                assert_int_equal(fate[of[d]], ENDED);
+                bool used = c.groups[d].decision == CLIME_ACCEPTED;
+                fate[of[d]] = used ? USED : GONE;
+                accepted += used;
+            }
+        }
+        assert_int_equal(accepted, TARGET);
+        int n = c.n, left = c.n - c.n_accepted - c.n_dropped;
+        clime_chooser_next(&c, place);
+        assert_int_equal(c.n, left);
+        assert_true(left < 4 * TARGET + batch); /* a pool, not a heap */
+        for (int g = 0; g < n; g++) {
+            assert_true((place[g] < 0) == (fate[of[g]] == USED || fate[of[g]] == GONE));
+            if (place[g] < 0) continue;
+            assert_true(place[g] <= g && c.groups[place[g]].ended == (fate[of[g]] == ENDED));
+            of[place[g]] = of[g];
+        }
+    }
+    clime_chooser_free(&c);
+}
+
+static void test_pool(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 300; seed++) one_pool(seed);
+}
+
 /* ---- filters ---- */
 
 static void test_filters(void **state) {
@@ -234,7 +303,7 @@ static void test_repetition(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_order_of_arrival), cmocka_unit_test(test_crash),
-                                       cmocka_unit_test(test_fallback), cmocka_unit_test(test_filters),
-                                       cmocka_unit_test(test_repetition)};
+                                       cmocka_unit_test(test_fallback),         cmocka_unit_test(test_pool),
+                                       cmocka_unit_test(test_filters),          cmocka_unit_test(test_repetition)};
     return cmocka_run_group_tests_name("sampling", tests, NULL, NULL);
 }
