@@ -48,9 +48,11 @@ void clime_process_wake(void) {
     if (write(wake_pipe[1], "w", 1) < 0) return; /* the pipe is full: it is awake already */
 }
 
-enum clime_err clime_port_file_write(const char *path, int port, struct clime_error *e) {
+enum clime_err clime_port_file_write(const char *path, int port, int parent_fd, struct clime_error *e) {
     char text[16];
-    if (!path) return CLIME_OK;
+    struct pollfd parent = {parent_fd, POLLIN, 0};
+    bool gone = poll(&parent, 1, 0) > 0 && (parent.revents & POLLHUP);
+    if (!path || gone) return CLIME_OK;
     int n = snprintf(text, sizeof text, "%d\n", port);
     return clime_atomic_save(path, text, (size_t)n, e);
 }

@@ -1,7 +1,7 @@
 /* What the long-running programs share: how they end, and how they say which port they got.
  *
  *   main: clime_process_begin();  ... start threads, serve ...
- *         clime_port_file_write(path, port, &e);
+ *         clime_port_file_write(path, port, parent_fd, &e);
  *         clime_process_wait(parent_fd);  ... stop ...
  * Main thread only.
  */
@@ -26,7 +26,8 @@ enum clime_process_end clime_process_wait(int parent_fd);
 /* Ends the wait from another thread (an engine whose device failed). Any thread, once or more. */
 void clime_process_wake(void);
 
-/* Writes "PORT\n" so that it appears whole. path NULL = nothing to do. */
-enum clime_err clime_port_file_write(const char *path, int port, struct clime_error *e);
+/* Writes "PORT\n" so that it appears whole; not when the parent is gone, for then the file may be that of its
+ * successor's child. path NULL = nothing to do. */
+enum clime_err clime_port_file_write(const char *path, int port, int parent_fd, struct clime_error *e);
 
 #endif

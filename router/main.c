@@ -141,7 +141,7 @@ int main(int argc, char **argv) {
     };
     if (clime_http_server_start(&ho, &http, &e)) goto failed;
     prober = clime_prober_start(&r);
-    if (clime_port_file_write(o.port_file, clime_http_server_port(http), &e)) goto failed;
+    if (clime_port_file_write(o.port_file, clime_http_server_port(http), (int)o.parent_fd, &e)) goto failed;
     LOG_INFO("serving on %s:%d, policy %s", o.host, clime_http_server_port(http), wo.policy->name);
 
     clime_process_wait((int)o.parent_fd);

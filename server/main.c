@@ -210,7 +210,8 @@ static int serve(struct clime_server *s, int64_t start_us) {
     if ((err = open_text(s, &e)) || (err = open_http(s, &http, &health, &e))) goto done;
     s->startup_seconds = (double)(clime_now_us() - start_us) / 1e6;
     atomic_store(&s->ready, true);
-    if ((err = clime_port_file_write(s->opts.port_file, clime_http_server_port(http), &e))) goto done;
+    if ((err = clime_port_file_write(s->opts.port_file, clime_http_server_port(http), (int)s->opts.parent_fd, &e)))
+        goto done;
     LOG_INFO("%s (%s, %s) ready on http://%s:%d after %.2f s: context %d, KV %d tokens, %d sequences at a time",
              s->model_name, s->model->cfg.architecture, clime_dev_info(s->model->dev)->name, s->opts.host,
              clime_http_server_port(http), s->startup_seconds, s->max_len, s->max_total_tokens,

@@ -114,7 +114,7 @@ static void read_port(struct clime_child *c) {
 }
 
 static bool answers(struct clime_child *c, struct clime_http_client *http) {
-    read_port(c); /* each time: a killed trainer's server that was starting may have written its own once more */
+    read_port(c); /* each time: a killed trainer's server that was starting may have written its own just before */
     if (!c->url[0]) return false;
     char url[CLIME_CHILD_URL + 16];
     snprintf(url, sizeof url, "%s/health", c->url);

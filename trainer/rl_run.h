@@ -48,7 +48,7 @@ struct clime_rl {
     struct clime_fleet *fleet;
     struct clime_environments *environments; /* NULL = none */
     struct clime_client *client;             /* NULL until the fleet was first published to */
-    struct clime_generation generation;      /* --async: the next rollout */
+    struct clime_generation generation;      /* --async: the rollouts after this one */
     int n_threads;
     struct clime_metrics_log *log;
     struct clime_progress progress;

@@ -637,6 +637,19 @@ def test_health_port_and_parent(tmp_path):
     child.stderr.close()
 
 
+@pytest.mark.parametrize("program", ["clime-server", "clime-router"])
+def test_an_orphan_leaves_the_port_file_alone(tmp_path, program):
+    """Its parent was killed while it started: the file is that of the next parent's child by now."""
+    read, write = os.pipe()
+    (tmp_path / "port").write_text("1\n")
+    os.close(write)
+    model = ["--model-path", str(STORIES)] if program == "clime-server" else []
+    command = [str(BUILD / program), *model, "--port", "0", "--port-file", str(tmp_path / "port"), "--parent-fd", str(read)]
+    assert subprocess.run(command, pass_fds=[read], capture_output=True, timeout=20).returncode == 0
+    os.close(read)
+    assert (tmp_path / "port").read_text() == "1\n"
+
+
 @pytest.mark.parametrize("options, says", [
     (["--model-path", "/nonexistent"], "/nonexistent"),
     (["--model-path", str(STORIES), "--no-such-option"], "no-such-option"),
