@@ -505,8 +505,8 @@ def test_partial_rollout_never_cuts_inside_a_stop_string(model):
     """A server that continues looks for stop strings in new text only: what was kept must not end in half of one."""
     firsts = "0123456789ABCDEFGHIJKLMNOPQRSTUV"
     stops = [c + "a" for c in firsts]
-    words = command(model, model / "stops", "--partial-rollout", "--rollout-stop", *stops, over_sampling_batch_size=24,
-                    server_max_running_requests=12, rollout_max_response_len=200)  # fmt: skip
+    words = command(model, model / "stops", "--partial-rollout", "--rollout-stop", *stops, over_sampling_batch_size=96,
+                    server_max_running_requests=24, rollout_max_response_len=200)  # fmt: skip
     run_whole(words, model / "stops.log")
     check_ledger(model / "stops")
     rows = query(model / "stops", "SELECT status, response, ids, n_prompt, versions FROM samples WHERE n_response > 0")
@@ -515,4 +515,4 @@ def test_partial_rollout_never_cuts_inside_a_stop_string(model):
     assert any(s == "aborted" for s, _, _ in rows) and any(len(json.loads(v)) > 1 for _, _, v in rows)
     for status, text, _ in rows:
         assert not any(stop in text[:-1] for stop in stops)
-        assert status != "aborted" or text[-1:] not in firsts
+        assert status != "aborted" or not text or text[-1] not in firsts  # ids without a text leave none
