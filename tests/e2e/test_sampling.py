@@ -20,8 +20,8 @@ PROMPT = ["--over-sampling-batch-size", "9", *FILTER, "--accept-order", "prompt"
 PARTIAL = ["--over-sampling-batch-size", "12", "--partial-rollout", "--server-max-running-requests", "5"]
 ASYNC = ["--async"]
 FULL = ["--fully-async", "--over-sampling-batch-size", "8", "--max-staleness", "4", "--server-max-running-requests", "5"]
-# slower than training, so that a push finds samples in flight
 POOL = ["--fully-async", "--max-rollouts-ahead", "3", "--over-sampling-batch-size", "9", "--max-staleness", "6"]
+# slower than training, so that a push finds samples in flight
 IN_PLACE = [*FULL[:-1], "2", "--pause-generation-mode", "in_place"]
 
 
