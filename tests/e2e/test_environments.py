@@ -425,11 +425,13 @@ def kill_copies(d):
             pass
 
 
-@pytest.mark.parametrize("mode", ["retract", "in_place"])
-def test_weights_change_within_a_session(d, mode):
+@pytest.mark.parametrize("mode, ahead", [("retract", 1), ("in_place", 1), ("retract", 3)])
+def test_weights_change_within_a_session(d, mode, ahead):
     """--fully-async: a session's turns, and tokens of one turn, may be of several versions; each has its own."""
-    run = Run(d, f"full-{mode}", "--fully-async", "--max-staleness", "4", "--pause-generation-mode", mode,
-              "--over-sampling-batch-size", "6", num_rollout=6)  # fmt: skip
+    how = ["--fully-async", "--max-staleness", "4", "--pause-generation-mode", mode, "--over-sampling-batch-size", "6",
+           "--max-rollouts-ahead", ahead]  # fmt: skip
+    name = f"full-{mode}-{ahead}"
+    run = Run(d, name, *map(str, how), num_rollout=6)
     played, lock, rng = [], threading.Lock(), random.Random(2)
 
     def play():
@@ -473,13 +475,10 @@ def test_weights_change_within_a_session(d, mode):
     steps = [m for m in map(json.loads, open(run.dir / "metrics.jsonl")) if m["kind"] == "train"]
     assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps if m["train/logprob_gap_tokens"])
     # the record gives the same weights
-    sha = final(d, f"full-{mode}")[1]
-    with open(d / f"replay-{mode}.log", "w") as log:
-        words_ = words(d, f"replay-{mode}", "--environment", "--fully-async", "--max-staleness", "4",
-                       "--pause-generation-mode", mode, "--over-sampling-batch-size", "6", "--replay", str(run.dir),
-                       num_rollout=6)  # fmt: skip
-        assert subprocess.run(words_, stdout=log, stderr=log, timeout=LIMIT).returncode == 0, open(log.name).read()[-2000:]
-    assert final(d, f"replay-{mode}")[1] == sha
+    again = words(d, f"again-{name}", "--environment", *map(str, how), "--replay", str(run.dir), num_rollout=6)
+    with open(d / f"again-{name}.log", "w") as log:
+        assert subprocess.run(again, stdout=log, stderr=log, timeout=LIMIT).returncode == 0, open(log.name).read()[-2000:]
+    assert final(d, f"again-{name}")[1] == final(d, name)[1]
 
 
 def test_search_asks_several_queries(d):
