@@ -17,12 +17,8 @@ import sys
 import tempfile
 import time
 
-SHAPES = {  # hidden, intermediate, layers, heads, KV heads, head size, vocabulary
-    "qwen3-0.6b": (["--family", "qwen3"], 1024, 3072, 28, 16, 8, 128, 151936),
-    "qwen3-4b": (["--family", "qwen3"], 2560, 9728, 36, 32, 8, 128, 151936),
-    "glm4-9b": (["--family", "glm4", "--untie-embeddings"], 4096, 13696, 40, 32, 2, 128, 151552),
-    "tiny": (["--family", "qwen3", "--init-std", "0.05"], 128, 256, 2, 4, 2, 64, 151936),
-}
+from shared import SHAPES, check, failures
+
 # the rollouts of a shape: prompts, samples of each, most new tokens, longest prompt in bytes
 SIZES = {"tiny": (8, 4, 40, 300)}
 FEWER = (4, 4, 64, 300)  # for one request at a time, which would take minutes
@@ -37,13 +33,6 @@ WAYS = {
                                 "--server-max-total-tokens", "24576"],
     ALONE: ["--server-concurrency", "1"],
 }  # fmt: skip
-failures = []
-
-
-def check(good, what):
-    print(("ok      " if good else "FAILED  ") + what, flush=True)
-    if not good:
-        failures.append(what)
 
 
 def prompts(path, n, longest):
@@ -63,15 +52,11 @@ def main():
     build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build").resolve()
     what = sys.argv[2] if len(sys.argv) > 2 else "qwen3-0.6b"
     device = os.environ.get("DEVICE", "cuda")
-    family, D, F, L, H, HK, Dh, V = SHAPES[what]
-    L = int(os.environ.get("LAYERS", L))
     with tempfile.TemporaryDirectory(prefix="gap-") as root:
         root = pathlib.Path(root)
-        words = ["init", root / "init", *family, "--hidden-size", D, "--intermediate-size", F, "--num-hidden-layers", L,
-                 "--num-attention-heads", H, "--num-key-value-heads", HK, "--head-dim", Dh, "--vocab-size", V,
-                 "--max-position-embeddings", 2048]  # fmt: skip
+        words = ["init", root / "init", *SHAPES[what], "--max-position-embeddings", 2048]
         made = subprocess.run([build / "clime-train", *map(str, words)], check=True, capture_output=True, text=True)
-        print(f"{what}, {L} layers: {made.stdout.strip().split(': ', 1)[-1]}", flush=True)
+        print(f"{what}, {os.environ.get('LAYERS', 'all')} layers: {made.stdout.strip().split(': ', 1)[-1]}", flush=True)
         stops = [str(i) for i in range(300, 364)]
         shas = {}
         for name, more in WAYS.items():

@@ -21,18 +21,13 @@ import time
 import urllib.error
 import urllib.request
 
+from shared import check, failures
+
 BUILD = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build")
 LARGE = [int(x) for x in sys.argv[2:5]]
 WAYS = {"in place": ["--colocate"], "offloaded": ["--colocate", "--offload-rollout"],
         "copy": ["--update-weight-transport", "ipc"],
 "auto": [], "http": ["--update-weight-transport", "http"]}  # fmt: skip
-failures = []
-
-
-def check(good, what):
-    print(("ok      " if good else "FAILED  ") + what, flush=True)
-    if not good:
-        failures.append(what)
 
 
 def train(*words, **kw):

@@ -1,7 +1,7 @@
 """One of the recipe scripts, shortened, on a random-weight checkpoint of the model's real shape: to a saved Hugging Face
 folder that transformers loads. Prints the time of each stage, tokens/s and the most memory that was in use.
 
-    python3 tests/gpu/recipes.py BUILD qwen3-4B|glm4-9B TOKENIZER PROMPTS [options of clime-train rl]
+    python3 tests/gpu/recipes.py BUILD qwen3-4b|glm4-9b TOKENIZER PROMPTS [options of clime-train rl]
 
 TOKENIZER is a folder with the model's tokenizer, PROMPTS JSON lines with "prompt" and "label". LAYERS=N cuts the model.
 Needs a GPU, torch and transformers. Rewards are drawn, since random weights solve nothing. Exit status 1 when something
@@ -18,23 +18,11 @@ import tempfile
 import threading
 import time
 
+from shared import SHAPES, check, failures
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SHAPES = {
-    "qwen3-4B": ["--family", "qwen3", "--hidden-size", 2560, "--intermediate-size", 9728, "--num-hidden-layers", 36,
-                 "--num-attention-heads", 32, "--num-key-value-heads", 8, "--head-dim", 128, "--vocab-size", 151936,
-                 "--rope-theta", 1000000],
-    "glm4-9B": ["--family", "glm4", "--hidden-size", 4096, "--intermediate-size", 13696, "--num-hidden-layers", 40,
-                "--num-attention-heads", 32, "--num-key-value-heads", 2, "--head-dim", 128, "--vocab-size", 151552,
-                "--untie-embeddings"],
-}  # fmt: skip
+SCRIPTS = {"qwen3-4b": "run-qwen3-4B.sh", "glm4-9b": "run-glm4-9B.sh"}
 SHORT = ["--num-rollout", 2, "--rollout-max-response-len", 1024, "--rm-type", "random", "--no-save-optim"]
-failures = []
-
-
-def check(good, what):
-    print(("ok      " if good else "FAILED  ") + what, flush=True)
-    if not good:
-        failures.append(what)
 
 
 class Watch(threading.Thread):
@@ -104,23 +92,20 @@ def load(folder, init):
                 if key in state:
                     moved += int((before.get_tensor(key) != state[key]).sum())
                     total += state[key].numel()
-    check(0 < moved and total == n, f"{moved} of {total} weights moved in two steps at the recipe's rate")
+    check(0 < moved and total == n, f"{moved} of {total} weights moved at the recipe's rate")
 
 
 def main():
     build, what, tokenizer, prompts, *more = sys.argv[1:]
     build = pathlib.Path(build).resolve()
-    shape = SHAPES[what]
-    if os.environ.get("LAYERS"):
-        shape = [os.environ["LAYERS"] if before == "--num-hidden-layers" else x for before, x in zip([None, *shape], shape)]
     with tempfile.TemporaryDirectory(prefix="recipe-") as root:
         root = pathlib.Path(root)
         t0 = time.time()
-        made = subprocess.run([build / "clime-train", "init", root / "init", *map(str, shape), "--tokenizer", tokenizer,
+        made = subprocess.run([build / "clime-train", "init", root / "init", *map(str, SHAPES[what]), "--tokenizer", tokenizer,
                                "--max-position-embeddings", "32768"], check=True, capture_output=True, text=True)  # fmt: skip
         print(f"{made.stdout.strip().split(': ', 1)[-1]}; made in {time.time() - t0:.1f} s", flush=True)
         run = root / "run"
-        words = [ROOT / "scripts" / f"run-{what}.sh", root / "init", prompts, *SHORT, "--save-hf", root / "hf", *more]
+        words = [ROOT / "scripts" / SCRIPTS[what], root / "init", prompts, *SHORT, "--save-hf", root / "hf", *more]
         env = dict(os.environ, RUN=str(run), CLIME_BUILD=str(build))
         t0 = time.time()
         with open(root / "log", "w") as out:

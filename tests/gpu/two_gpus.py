@@ -17,7 +17,8 @@ import threading
 import time
 
 import handover
-from handover import LARGE, check, init, no_gap, rl, rollouts
+from handover import LARGE, init, no_gap, rl, rollouts
+from shared import check
 
 ON_GPU_1 = ["--server-base-gpu-id", "1"]
 WAYS = {"auto": [], "ipc": ["--update-weight-transport", "ipc"], "http": ["--update-weight-transport", "http"],

@@ -1,0 +1,26 @@
+"""What the scripts for GPUs share: checks that are counted, and the shapes of real models as words of `clime-train init`."""
+
+import os
+
+failures = []
+
+
+def check(good, what):
+    print(("ok      " if good else "FAILED  ") + what, flush=True)
+    if not good:
+        failures.append(what)
+
+
+def shape(family, hidden, intermediate, layers, heads, kv, head_dim, vocab, *more):
+    """LAYERS=N in the environment cuts the model."""
+    return ["--family", family, "--hidden-size", hidden, "--intermediate-size", intermediate, "--num-hidden-layers",
+            int(os.environ.get("LAYERS", layers)), "--num-attention-heads", heads, "--num-key-value-heads", kv,
+            "--head-dim", head_dim, "--vocab-size", vocab, *more]  # fmt: skip
+
+
+SHAPES = {
+    "qwen3-0.6b": shape("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, "--rope-theta", 1000000),
+    "qwen3-4b": shape("qwen3", 2560, 9728, 36, 32, 8, 128, 151936, "--rope-theta", 1000000),
+    "glm4-9b": shape("glm4", 4096, 13696, 40, 32, 2, 128, 151552, "--untie-embeddings"),
+    "tiny": shape("qwen3", 128, 256, 2, 4, 2, 64, 151936, "--init-std", "0.05"),
+}
