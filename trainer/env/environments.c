@@ -290,7 +290,10 @@ enum clime_err clime_env_result_locked(struct clime_environments *v, struct clim
                                        struct clime_error *e) {
     struct clime_task *t = find_locked(v, id, e);
     if (t && (t->call || t->has_result)) {
-        clime_fail(e, CLIME_ERR_INPUT, t->call ? "the session has a call under way" : "the task has a result already");
+        if (t->call)
+            clime_fail(e, CLIME_ERR_INPUT, "the session has a call under way");
+        else /* as a moment later, when its owner has taken the result and the lease is gone */
+            clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
         t = NULL;
     }
     if (t && !check_turns(t, r, e)) {
