@@ -68,6 +68,7 @@ __global__ void plain_fwd_kernel(attn_args a, int T) {
 
 void clime_cuda_attn_plain(struct clime_dev *d, const attn_args &a, int T) {
     CHECK(a.Dh <= MAX_DH);
+    clime_cuda_flush(d);
     plain_fwd_kernel<<<(T * a.H + WARPS - 1) / WARPS, WARPS * 32, 0, d->stream>>>(a, T);
     LAUNCHED(d);
 }

@@ -17,13 +17,17 @@ extern "C" {
 
 typedef __nv_bfloat16 bf16;
 
-struct clime_lt; /* cuBLASLt: handle, cached algorithms (lt.cu) */
+struct clime_lt;          /* cuBLASLt: handle, cached algorithms (lt.cu) */
+struct clime_row_program; /* products of a single row that wait to be launched together (row_program.cu) */
 
 struct clime_dev {
     struct clime_dev_head head; /* must be first */
     cudaStream_t stream;
     cudaEvent_t copied[2]; /* the marks of copy_out_start */
     struct clime_lt *lt;
+    struct clime_row_program *rows;
+    struct clime_rope_args *rope; /* put off while recording (rope.cu) */
+    bool flushing;                /* what was put off is being launched */
     int gpu, n_sm;
     bool deterministic;
     struct clime_error failure; /* the first device failure, code CLIME_OK = none */
@@ -31,9 +35,10 @@ struct clime_dev {
     size_t scratch_bytes;
     void *outgrown[64]; /* scratch that a graph may hold the address of: kept until close */
     int n_outgrown, n_graphs;
-    bool recording; /* between graph_begin and graph_end */
-    int *ticket;    /* the next tile of attn_fwd_wgmma.cu; 0 between launches */
-    char *h_stage;  /* pinned ring that small copies to the device go through */
+    bool recording;  /* between graph_begin and graph_end */
+    unsigned *ended; /* attn_wide.cu: blocks of each head; 0 between launches */
+    int *ticket;     /* the next tile of attn_fwd_wgmma.cu; 0 between launches */
+    char *h_stage;   /* pinned ring that small copies to the device go through */
     /* Bytes put into it so far; how many of them the stream has certainly read; and had been put at each mark. */
     size_t staged, unstaged, staged_at[2];
     void *h_results; /* pinned: results of top_logp until the next sync */
@@ -102,8 +107,29 @@ bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void 
 bool clime_cuda_gemm_small_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, void *gu,
                                   void *h);
 
+/* row_program.cu: products of one row, put off while recording. y = x w^T; with h, w is gate and up. False when the
+ * shape is not one for it. 16-byte aligned operands. */
+bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, const void *w, void *y, void *h,
+                            bool f32);
+/* add_rmsnorm of one row (rmsnorm: delta and sum NULL), where what it reads is waiting; false: it is not taken. */
+bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, const void *delta, const void *scale,
+                         void *sum, void *y);
+void clime_cuda_row_end(struct clime_dev *d);
+void clime_cuda_row_close(struct clime_dev *d);
+
+/* rope.cu: launches a rotation that was put off. */
+void clime_cuda_rope_end(struct clime_dev *d);
+bool clime_cuda_rope_waits(const struct clime_dev *d);
+void clime_cuda_rope_open(struct clime_dev *d);
+void clime_cuda_rope_close(struct clime_dev *d);
+
+/* graph.cu: launches what operations have put off while recording, to do it together with the next; called before
+ * anything is queued, and at the recording's end. */
+void clime_cuda_flush(struct clime_dev *d);
+
 /* What kernels must be told once, at open: shared memory above 48 KB. */
 void clime_cuda_gemm_small_open(struct clime_dev *d);
+void clime_cuda_row_open(struct clime_dev *d);
 void clime_cuda_attn_open(struct clime_dev *d);
 void clime_cuda_attn_bwd_open(struct clime_dev *d);
 
@@ -135,6 +161,7 @@ static __device__ __forceinline__ void start_next() {
 template <class... P, class... A>
 static inline void launch_cluster(struct clime_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
                                   int cluster, A... args) {
+    clime_cuda_flush(d);
     cudaLaunchAttribute with[2];
     cudaLaunchConfig_t c = {grid, block, smem, d->stream, with, 0};
     if (cluster > 1) {
@@ -236,6 +263,12 @@ static __device__ __forceinline__ uint32_t load_shared(uint32_t at) {
     uint32_t v;
     asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(v) : "r"(at));
     return v;
+}
+
+static __device__ __forceinline__ void load_shared(uint32_t (&r)[4], uint32_t at) {
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at));
 }
 
 /* The other way: lane i gives the address of row i % 8 of matrix i / 8. */

@@ -109,6 +109,8 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     for (cudaEvent_t &mark : d->copied) CU(d, cudaEventCreateWithFlags(&mark, cudaEventDisableTiming));
     CU(d, cudaMallocHost((void **)&d->h_stage, STAGE_BYTES));
     clime_cuda_gemm_small_open(d);
+    clime_cuda_row_open(d);
+    clime_cuda_rope_open(d);
     clime_cuda_attn_open(d);
     clime_cuda_attn_bwd_open(d);
     clime_lt_open(d);
@@ -124,9 +126,12 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
 void clime_cuda_close(struct clime_dev *d) {
     if (!d) return;
     clime_lt_close(d);
+    clime_cuda_row_close(d);
+    clime_cuda_rope_close(d);
     for (int i = 0; i < d->n_outgrown; i++) cudaFree(d->outgrown[i]);
     cudaFree(d->scratch);
     cudaFree(d->ticket);
+    cudaFree(d->ended);
     cudaFreeHost(d->h_results);
     cudaFreeHost(d->h_stage);
     free(d->pending);
@@ -223,10 +228,12 @@ void clime_cuda_copy_in_start(struct clime_dev *d, void *dst, const void *h_src,
 }
 
 void clime_cuda_copy(struct clime_dev *d, void *dst, const void *src, size_t bytes) {
+    clime_cuda_flush(d);
     CU(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, d->stream));
 }
 
 void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes) {
+    clime_cuda_flush(d);
     CU(d, cudaMemsetAsync(p, 0, bytes, d->stream));
 }
 

@@ -25,6 +25,7 @@ CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, i
     bool f32 = out == CLIME_F32;
     if (T == 0) return;
     if (aligned(N, K, x, w)) {
+        if (d->deterministic && T == 1 && clime_cuda_row_product(d, N, K, x, w, y, NULL, f32)) return;
         if (d->deterministic && clime_cuda_gemm_small(d, T, N, K, x, w, y, f32)) return;
         if (clime_lt_matmul(d, f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, T, N, K, x, w, y)) return;
     }
@@ -36,7 +37,8 @@ CUDA_OP void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, int F, int K, co
                                     const void *packed, void *gu, void *h) {
     if (T == 0) return;
     if (F % 8 == 0 && aligned(2 * F, K, x, w) && d->deterministic &&
-        clime_cuda_gemm_small_swiglu(d, T, F, K, x, w, gu, h))
+        (T == 1 ? clime_cuda_row_product(d, 2 * F, K, x, w, gu, h, false)
+                : clime_cuda_gemm_small_swiglu(d, T, F, K, x, w, gu, h)))
         return;
     clime_cuda_gemm(d, CLIME_BF16, T, 2 * F, K, x, w, packed, gu);
     clime_cuda_swiglu(d, T, F, gu, h);

@@ -1,4 +1,4 @@
-/* y[T,N] = x[T,K] w[N,K]^T for at most 64 rows: streams the weights once, near the memory's speed. Launched by gemm.cu.
+/* y[T,N] = x[T,K] w[N,K]^T for 2 to 64 rows: streams the weights once, near the memory's speed. Launched by gemm.cu.
  *
  * The canonical chain (docs/numerics.md) forbids splitting K, so at narrow N there are few chains, each of K/16 steps
  * that wait for one another: 25 cycles a step with mma.sync, 71 with wgmma, which rules wgmma out. A block has as few
@@ -6,8 +6,8 @@
  * producer threads fill a ring of stages with tensor copies (one alone takes up to 800 cycles a stage), the other warps
  * run the chains. Weights do not depend on the kernel before, so inside a recording the ring is full of them when that
  * ends (launch() in cuda_int.cuh). From 17 rows on x weighs as much as the weights of a block: four blocks of a cluster
- * fetch a quarter each and send it to all. Of a single row the ring holds none: it is copied whole. A product of gate
- * and up, which is followed by SwiGLU, does that too. Bytes: (N K + T K) 2 read, T N 2 or 4 written. */
+ * fetch a quarter each and send it to all. A product of gate and up does the SwiGLU that follows it too. Bytes: (N K +
+ * T K) 2 read, T N 2 or 4 written. A single row has a kernel of its own (row_program.cu). */
 #include "kernels/cuda/wgmma.cuh"
 
 enum { PANEL = 64, ROWS = 64, MAX_STAGES = 24, CLUSTER = 4, PRODUCERS = 4 };
@@ -50,7 +50,6 @@ template <int NT> struct panel_fragments { uint32_t x[PANEL / 16][4], w[NT][PANE
 
 struct small_args {
     int T, N, K, n_chunks, n_stages;
-    const bf16 *x;
     void *y;
     bf16 *h; /* of a gated product */
     bool f32;
@@ -58,37 +57,33 @@ struct small_args {
 
 /* A block: WARPS times 8 NT rows of w; MT times 16 rows of x; one warp for each pair of them, and the producers.
  * Without clusters just T rows of x are copied (zeros for missing rows cost more than rows); what the others hold comes
- * only to results that are not stored. MT 0: one row, which lies in shared memory whole, and the ring is for w alone.
- * GATED: y is gate|up; the block has as many rows of up as of gate, and writes h too. */
+ * only to results that are not stored. GATED: y is gate|up; the block has as many rows of up as of gate, and writes h
+ * too. */
 template <int NT, int WARPS, int MT, int PANELS, int C, bool GATED>
-__global__ void __launch_bounds__((WARPS * (MT ? MT : 1) + PRODUCERS) * 32)
+__global__ void __launch_bounds__((WARPS * MT + PRODUCERS) * 32)
     small_kernel(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
                  const small_args a) {
     constexpr int NB = 8 * NT * WARPS, X_PANEL = 16 * MT * PANEL * 2, W_PANEL = NB * PANEL * 2;
-    constexpr int CONSUMERS = WARPS * (MT ? MT : 1), STAGE = PANELS * (X_PANEL + W_PANEL);
+    constexpr int CONSUMERS = WARPS * MT, STAGE = PANELS * (X_PANEL + W_PANEL);
     constexpr int TILES = GATED ? NT / 2 : NT, COLUMNS = 8 * TILES * WARPS; /* of h if gated: of a warp, of a block */
-    int bytes = C > 1 || MT == 0 ? STAGE : STAGE - (16 - a.T) * PANEL * 2 * PANELS; /* that arrive */
+    int bytes = C > 1 ? STAGE : STAGE - (16 - a.T) * PANEL * 2 * PANELS;    /* that arrive */
     extern __shared__ char smem[];
-    __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES], row_here;
+    __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     char *ring = (char *)(((uintptr_t)smem + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
-    char *row = ring + a.n_stages * STAGE; /* of x, where it is one */
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n0 = blockIdx.x * COLUMNS;
     int n_chunks = a.n_chunks, n_stages = a.n_stages;
     start_next();
     if (threadIdx.x == CONSUMERS * 32) {
         tensor_map_prefetch(&w_map);
-        if (MT > 0) tensor_map_prefetch(&x_map);
+        tensor_map_prefetch(&x_map);
     }
     if (threadIdx.x == 0) {
         for (int s = 0; s < n_stages; s++) {
             barrier_init(&full[s], 1);
             barrier_init(&empty[s], C * CONSUMERS);
         }
-        barrier_init(&row_here, 1);
         barrier_init_done();
     }
-    for (int k = a.K + threadIdx.x; MT == 0 && k < n_chunks * PANELS * PANEL; k += blockDim.x)
-        ((bf16 *)row)[k] = b_of(0);
     if (C > 1)
         cluster_sync();
     else
@@ -111,7 +106,7 @@ __global__ void __launch_bounds__((WARPS * (MT ? MT : 1) + PRODUCERS) * 32)
             auto fetch_x = [&](int chunk, int s) {
                 char *to = ring + s * STAGE + first * PANEL * 2;
 #pragma unroll
-                for (int p = 0; p < PANELS && MT > 0; p++)
+                for (int p = 0; p < PANELS; p++)
                     if (C > 1)
                         tensor_copy_to_all(to + p * X_PANEL, &x_map, (chunk * PANELS + p) * PANEL, first, &full[s]);
                     else
@@ -123,10 +118,6 @@ __global__ void __launch_bounds__((WARPS * (MT ? MT : 1) + PRODUCERS) * 32)
             if (own >= producers) ahead = n_chunks = 0;
             for (int i = own; i < ahead; i += producers) fetch_w(i, i);
             wait_for_last();
-            if (MT == 0 && own == 0) {
-                barrier_expect(&row_here, a.K * (int)sizeof(bf16));
-                bulk_copy(row, a.x, a.K * (int)sizeof(bf16), &row_here);
-            }
             int i = own;
             for (; i < ahead; i += producers) fetch_x(i, i);
             for (int s = i, turn = 0; i < n_chunks; i += producers, s += producers) {
@@ -138,7 +129,7 @@ __global__ void __launch_bounds__((WARPS * (MT ? MT : 1) + PRODUCERS) * 32)
         }
     } else {
         int part = warp % WARPS, tile = warp / WARPS;
-        uint32_t x_at[PANEL / 16], w_at[PANEL / 32], row_at = shared_address(row) + lane % 4 * 4;
+        uint32_t x_at[PANEL / 16], w_at[PANEL / 32];
 #pragma unroll
         for (int k = 0; k < PANEL / 16; k++) x_at[k] = swizzled(tile * 16 + lane % 16, k * 2 + lane / 16);
 #pragma unroll
@@ -146,25 +137,18 @@ __global__ void __launch_bounds__((WARPS * (MT ? MT : 1) + PRODUCERS) * 32)
             w_at[k] = PANELS * X_PANEL + swizzled(part * 8 * TILES + lane % 8, k * 4 + lane / 8);
         float c[NT][4] = {};
         panel_fragments<NT> f[2]; /* one is loaded while the other is multiplied */
-        /* Step k of panel p of the stage at this address, which holds the chunk-th chunk. */
-        auto load = [&](panel_fragments<NT> &to, uint32_t stage, int chunk, int p, int k) {
-            if (MT == 0) { /* rows 0 and 8 of a tile, and with them all, are the one */
-                uint32_t at = row_at + (uint32_t)(((chunk * PANELS + p) * PANEL + k * 16) * sizeof(bf16));
-                to.x[k][0] = to.x[k][1] = load_shared(at);
-                to.x[k][2] = to.x[k][3] = load_shared(at + 16);
-            } else {
-                ldmatrix_x4(to.x[k], stage + x_at[k] + p * X_PANEL);
-            }
+        /* Step k of panel p of the stage at this address. */
+        auto load = [&](panel_fragments<NT> &to, uint32_t stage, int p, int k) {
+            ldmatrix_x4(to.x[k], stage + x_at[k] + p * X_PANEL);
 #pragma unroll
             for (int n = 0; n < NT && k % 2 == 0; n++)
                 ldmatrix_x4(to.w[n][k / 2],
                             stage + w_at[k / 2] + p * W_PANEL + n % TILES * 8 * 128 + n / TILES * (W_PANEL / 2));
         };
         uint32_t at = shared_address(ring), stage = at;
-        if (MT == 0) barrier_wait(&row_here, 0);
         barrier_wait(&full[0], 0);
 #pragma unroll
-        for (int k = 0; k < PANEL / 16; k++) load(f[0], stage, 0, 0, k);
+        for (int k = 0; k < PANEL / 16; k++) load(f[0], stage, 0, k);
         for (int i = 0, s = 0, turn = 0; i < n_chunks; i++) {
             uint64_t *done = &empty[s];
             if (++s == n_stages) s = 0, turn++;
@@ -180,9 +164,9 @@ __global__ void __launch_bounds__((WARPS * (MT ? MT : 1) + PRODUCERS) * 32)
 #pragma unroll
                     for (int n = 0; n < NT; n++) mma_16816(c[n], f[p % 2].x[k], &f[p % 2].w[n][k / 2][k % 2 * 2]);
                     if (p + 1 < PANELS)
-                        load(f[(p + 1) % 2], stage, i, p + 1, k);
+                        load(f[(p + 1) % 2], stage, p + 1, k);
                     else if (more)
-                        load(f[0], stage, i + 1, 0, k);
+                        load(f[0], stage, 0, k);
                 }
             }
             __syncwarp();
@@ -222,9 +206,8 @@ __global__ void __launch_bounds__((WARPS * (MT ? MT : 1) + PRODUCERS) * 32)
 
 typedef void (*small_function)(const CUtensorMap, const CUtensorMap, const small_args);
 
-/* Rows of w a block may have, ascending, and its kernels: for 1 row of x, up to 16, 32 and 64; gated for 1 and up to
- * 16. */
-enum { ALONE, FEW, SOME, MANY, ALONE_GATED, FEW_GATED, KINDS };
+/* Rows of w a block may have, ascending, and its kernels: for up to 16 rows of x, 32 and 64; gated for up to 16. */
+enum { FEW, SOME, MANY, FEW_GATED, KINDS };
 struct small_size {
     int rows;
     struct {
@@ -234,16 +217,16 @@ struct small_size {
 };
 
 #define KERNEL(nt, warps, mt, panels, c, gated)                                                                        \
-    { small_kernel<nt, warps, mt, panels, c, gated>, (warps * (mt ? mt : 1) + PRODUCERS) * 32, panels }
+    { small_kernel<nt, warps, mt, panels, c, gated>, (warps * mt + PRODUCERS) * 32, panels }
 #define NONE                                                                                                           \
     { NULL, 0, 0 }
-#define UP_TO_16(nt, warps, panels) KERNEL(nt, warps, 0, panels, 1, false), KERNEL(nt, warps, 1, panels, 1, false)
-#define GATED_UP_TO_16(nt, warps) KERNEL(nt, warps, 0, 2, 1, true), KERNEL(nt, warps, 1, 2, 1, true)
+#define UP_TO_16(nt, warps, panels) KERNEL(nt, warps, 1, panels, 1, false)
+#define GATED_UP_TO_16(nt, warps) KERNEL(nt, warps, 1, 2, 1, true)
 #define UP_TO_64(nt, warps) KERNEL(nt, warps, 2, 4, CLUSTER, false), KERNEL(nt, warps, 4, 4, CLUSTER, false)
 static const small_size SIZES[] = {
-    {8, {UP_TO_16(1, 1, 4), UP_TO_64(1, 1), NONE, NONE}},
+    {8, {UP_TO_16(1, 1, 4), UP_TO_64(1, 1), NONE}},
     {16, {UP_TO_16(1, 2, 4), UP_TO_64(2, 1), GATED_UP_TO_16(2, 1)}},
-    {24, {UP_TO_16(1, 3, 4), UP_TO_64(3, 1), NONE, NONE}},
+    {24, {UP_TO_16(1, 3, 4), UP_TO_64(3, 1), NONE}},
     {32, {UP_TO_16(1, 4, 4), UP_TO_64(4, 1), GATED_UP_TO_16(2, 2)}},
     {48, {UP_TO_16(2, 3, 2), UP_TO_64(3, 2), GATED_UP_TO_16(2, 3)}},
     {64, {UP_TO_16(2, 4, 2), UP_TO_64(4, 2), GATED_UP_TO_16(2, 4)}},
@@ -265,12 +248,12 @@ void clime_cuda_gemm_small_open(struct clime_dev *d) {
 static bool product(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, void *h,
                     bool f32) {
     if (T > ROWS || K % PANEL != 0) return false;
-    if (T > 16 && (h || K <= N)) return false;   /* the library is faster there (docs/performance.md) */
-    static const int X_ROWS[] = {0, 16, 32, 64}; /* of a stage */
-    int kind = (T > 1) + (T > 16) + (T > 32), x_rows = X_ROWS[kind];
+    if (T > 16 && (h || K <= N)) return false; /* the library is faster there (docs/performance.md) */
+    static const int X_ROWS[] = {16, 32, 64};  /* of a stage */
+    int kind = (T > 16) + (T > 32), x_rows = X_ROWS[kind];
     bool few = T <= 16;
     int slots = few ? d->n_sm : d->n_sm / 8 * 8; /* clusters leave some multiprocessors out */
-    if (h) kind += ALONE_GATED;
+    if (h) kind = FEW_GATED;
     const small_size *size = SIZES, *end = SIZES + CLIME_COUNT(SIZES);
     while (size < end && (!size->of[kind].kernel || (N + size->rows - 1) / size->rows > slots))
         size++; /* all blocks run together */
@@ -278,10 +261,10 @@ static bool product(struct clime_dev *d, int T, int N, int K, const void *x, con
 
     int cluster = few ? 1 : CLUSTER, panels = size->of[kind].panels;
     int stage = panels * (x_rows + size->rows) * PANEL * 2;
-    int n_chunks = (K + PANEL * panels - 1) / (PANEL * panels), row = T == 1 ? n_chunks * panels * PANEL * 2 : 0;
+    int n_chunks = (K + PANEL * panels - 1) / (PANEL * panels);
     int ring = RING;
     if (few && stage <= HALF_RING / 4) ring = HALF_RING;
-    int n_stages = (ring - row) / stage;
+    int n_stages = ring / stage;
     if (n_stages < 2) return false;
     if (n_stages > MAX_STAGES) n_stages = MAX_STAGES;
     if (n_stages > n_chunks) n_stages = n_chunks;
@@ -290,9 +273,9 @@ static bool product(struct clime_dev *d, int T, int N, int K, const void *x, con
         !clime_cuda_tensor_map(d, &w_map, (const bf16 *)w, N, K, K, h ? size->rows / 2 : size->rows))
         return true; /* the failure is kept */
     int n_blocks = ((N + size->rows - 1) / size->rows + cluster - 1) / cluster * cluster;
-    small_args a = {T, N, K, n_chunks, n_stages, (const bf16 *)x, y, (bf16 *)h, f32};
-    launch_cluster(d, size->of[kind].kernel, n_blocks, size->of[kind].threads, n_stages * stage + row + ALIGN, cluster,
-                   x_map, w_map, a);
+    small_args a = {T, N, K, n_chunks, n_stages, y, (bf16 *)h, f32};
+    launch_cluster(d, size->of[kind].kernel, n_blocks, size->of[kind].threads, n_stages * stage + ALIGN, cluster, x_map,
+                   w_map, a);
     return true;
 }
 

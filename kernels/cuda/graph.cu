@@ -17,10 +17,19 @@ CUDA_OP void clime_cuda_graph_begin(struct clime_dev *d) {
     d->recording = true;
 }
 
+void clime_cuda_flush(struct clime_dev *d) {
+    if (!d->recording || d->flushing) return;
+    d->flushing = true;
+    clime_cuda_row_end(d);
+    clime_cuda_rope_end(d);
+    d->flushing = false;
+}
+
 CUDA_OP enum clime_err clime_cuda_graph_end(struct clime_dev *d, struct clime_graph **out, struct clime_error *e) {
     CHECK(d->recording);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
+    clime_cuda_flush(d);
     d->recording = false;
     *out = NULL;
     CU(d, cudaStreamEndCapture(d->stream, &graph));

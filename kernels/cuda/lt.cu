@@ -281,6 +281,7 @@ bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N,
         choose(d, s);
     }
     if (!s->usable) return false;
+    clime_cuda_flush(d);
     describe(lt, kind, T, N, K);
     cublasStatus_t rc = multiply(d, &s->algo, kind, a, b, y);
     if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE) return false; /* nothing was queued */

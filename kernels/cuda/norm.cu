@@ -81,6 +81,7 @@ static void add_rmsnorm_of(struct clime_dev *d, int T, int D, float eps, const v
 static void add_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta, const void *w,
                         void *sum, void *y, float *rstd) {
     if (T == 0) return;
+    if (T == 1 && !rstd && clime_cuda_row_norm(d, D, eps, x, delta, w, sum, y)) return;
     if (wide(D))
         add_rmsnorm_of<8>(d, T, D, eps, x, delta, w, sum, y, rstd);
     else

@@ -4,17 +4,13 @@
  * a head in registers, Dh/16 lanes are a head, 16 bytes an access. For the rest one warp is a (row, head), its Dh
  * values in shared memory, so any head size and either pairing of dimensions is one code path. Which of the two runs
  * follows from the model's shape alone. All arithmetic in fp32, one rounding at the end. */
+#include <stdlib.h>
+
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/rope_head.cuh"
 
 enum { WARPS = 8, THREADS = WARPS * 32, MAX_DH = 256, BWD_ROWS = 8, BWD_WHOLE_ROWS = 16 };
-
-struct qkv_shape {
-    int H, HK, Dh;
-    float eps;
-    const float *cos, *sin;
-    int rot, interleaved;
-};
 
 static qkv_shape shape_of(const struct clime_heads *h, const struct clime_rope *r, float eps) {
     return qkv_shape{h->H, h->HK, h->Dh, eps, r->cos, r->sin, r->rot, r->interleaved ? 1 : 0};
@@ -33,8 +29,8 @@ static __device__ __forceinline__ float head_rstd(const float *x, int Dh, float 
     return rsqrtf(warp_sum(square) / Dh + eps);
 }
 
-__global__ void qkv_rope_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 *q_norm, const bf16 *k_norm,
-                                const int32_t *pos, const int32_t *slot, bf16 *q, bf16 *k, bf16 *v) {
+__global__ void qkv_rope_kernel(const clime_rope_args a) {
+    const qkv_shape &s = a.s;
     __shared__ float values[WARPS][MAX_DH];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, t = blockIdx.x;
     start_next();
@@ -42,19 +38,17 @@ __global__ void qkv_rope_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 
     int n_heads = s.H + 2 * s.HK;
     float *x = values[warp];
     for (int h = warp; h < n_heads; h += WARPS) {
-        const bf16 *from = qkv + ((size_t)t * n_heads + h) * s.Dh;
+        const bf16 *from = a.qkv + ((size_t)t * n_heads + h) * s.Dh;
         bool is_q = h < s.H, is_v = h >= s.H + s.HK;
         int kv = is_q ? 0 : (h - s.H) % s.HK;
-        size_t to = slot ? (((size_t)(slot[t] / CLIME_PAGE) * s.HK + kv) * CLIME_PAGE + slot[t] % CLIME_PAGE) * s.Dh
-                         : ((size_t)t * s.HK + kv) * s.Dh;
-        bf16 *out = is_q ? q + ((size_t)t * s.H + h) * s.Dh : (is_v ? v : k) + to;
+        bf16 *out = is_q ? a.q + ((size_t)t * s.H + h) * s.Dh : (is_v ? a.v : a.k) + kv_at(a, t, kv);
         if (is_v) {
             for (int i = lane; i < s.Dh; i += 32) out[i] = from[i];
             continue;
         }
         for (int i = lane; i < s.Dh; i += 32) x[i] = f_of(from[i]);
         __syncwarp();
-        const bf16 *w = is_q ? q_norm : k_norm;
+        const bf16 *w = is_q ? a.q_norm : a.k_norm;
         if (w) {
             float r = head_rstd(x, s.Dh, s.eps, lane);
             __syncwarp();
@@ -62,11 +56,11 @@ __global__ void qkv_rope_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 
             __syncwarp();
         }
         for (int p = lane; p < s.rot / 2; p += 32) {
-            int a, b;
-            pair_of(s, p, &a, &b);
-            float c = s.cos[(size_t)pos[t] * (s.rot / 2) + p], n = s.sin[(size_t)pos[t] * (s.rot / 2) + p];
-            out[a] = b_of(x[a] * c - x[b] * n);
-            out[b] = b_of(x[b] * c + x[a] * n);
+            int left, right;
+            pair_of(s, p, &left, &right);
+            size_t at = (size_t)a.pos[t] * (s.rot / 2) + p;
+            out[left] = b_of(x[left] * s.cos[at] - x[right] * s.sin[at]);
+            out[right] = b_of(x[right] * s.cos[at] + x[left] * s.sin[at]);
         }
         for (int i = s.rot + lane; i < s.Dh; i += 32) out[i] = b_of(x[i]);
         __syncwarp();
@@ -75,95 +69,21 @@ __global__ void qkv_rope_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 
 
 /* ---- whole heads of 64 or 128 ---- */
 
-struct __align__(16) eight {
-    bf16 x[8];
-};
-
-/* Both halves of a head, 8 values each: dimensions at .. and at + Dh/2 .. */
-struct halves {
-    float a[8], b[8];
-};
-
-template <int DH> static __device__ __forceinline__ halves load_halves(const bf16 *head, int at) {
-    eight a = *(const eight *)(head + at), b = *(const eight *)(head + DH / 2 + at);
-    halves r;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        r.a[i] = f_of(a.x[i]);
-        r.b[i] = f_of(b.x[i]);
-    }
-    return r;
-}
-
-template <int DH> static __device__ __forceinline__ void store_halves(bf16 *head, int at, const halves &r) {
-    eight a, b;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        a.x[i] = b_of(r.a[i]);
-        b.x[i] = b_of(r.b[i]);
-    }
-    *(eight *)(head + at) = a;
-    *(eight *)(head + DH / 2 + at) = b;
-}
-
-/* Sum over the lanes of a head. */
-template <int DH> static __device__ __forceinline__ float head_sum(float v) {
-#pragma unroll
-    for (int m = 1; m < DH / 16; m *= 2) v += __shfl_xor_sync(0xffffffffu, v, m);
-    return v;
-}
-
-template <int DH> static __device__ __forceinline__ float halves_rstd(const halves &r, float eps) {
-    float square = 0;
-#pragma unroll
-    for (int i = 0; i < 8; i++) square = __fmaf_rn(r.b[i], r.b[i], __fmaf_rn(r.a[i], r.a[i], square));
-    return rsqrtf(head_sum<DH>(square) / DH + eps);
-}
-
-static __device__ __forceinline__ void load8(const float *from, float (&x)[8]) {
-    float4 low = *(const float4 *)from, high = *(const float4 *)(from + 4);
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-
-template <int DH>
-__global__ void qkv_rope_whole_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 *q_norm, const bf16 *k_norm,
-                                      const int32_t *pos, const int32_t *slot, bf16 *q, bf16 *k, bf16 *v) {
+template <int DH> __global__ void qkv_rope_whole_kernel(const clime_rope_args a) {
     constexpr int LANES = DH / 16;
-    int n_heads = s.H + 2 * s.HK, item = (blockIdx.x * THREADS + threadIdx.x) / LANES, at = threadIdx.x % LANES * 8;
+    int n_heads = a.s.H + 2 * a.s.HK, item = (blockIdx.x * THREADS + threadIdx.x) / LANES;
+    int at = threadIdx.x % LANES * 8;
     start_next();
-    wait_for_last();
-    bool in = item < T * n_heads; /* the others go along, for the sums */
+    bool in = item < a.T * n_heads; /* the others go along, for the sums */
     if (!in) item = 0;
     int t = item / n_heads, h = item % n_heads;
-    bool is_q = h < s.H, is_v = h >= s.H + s.HK;
-    halves x = load_halves<DH>(qkv + (size_t)item * DH, at);
-    float r = halves_rstd<DH>(x, s.eps);
-    const bf16 *w = is_v ? NULL : is_q ? q_norm : k_norm;
-    if (w) {
-        halves scale = load_halves<DH>(w, at);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            x.a[i] = x.a[i] * r * scale.a[i];
-            x.b[i] = x.b[i] * r * scale.b[i];
-        }
-    }
-    if (!is_v) {
-        float c[8], n[8];
-        load8(s.cos + (size_t)pos[t] * (DH / 2) + at, c);
-        load8(s.sin + (size_t)pos[t] * (DH / 2) + at, n);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float a = x.a[i], b = x.b[i];
-            x.a[i] = a * c[i] - b * n[i];
-            x.b[i] = b * c[i] + a * n[i];
-        }
-    }
+    head_turn turn = turn_of<DH>(a, t, h, at);
+    wait_for_last();
+    halves x = turned_head<DH>(a, turn, t, h, at);
     if (!in) return;
-    int kv = is_q ? 0 : (h - s.H) % s.HK;
-    size_t to = slot ? (((size_t)(slot[t] / CLIME_PAGE) * s.HK + kv) * CLIME_PAGE + slot[t] % CLIME_PAGE) * DH
-                     : ((size_t)t * s.HK + kv) * DH;
-    store_halves<DH>(is_q ? q + ((size_t)t * s.H + h) * DH : (is_v ? v : k) + to, at, x);
+    bool is_q = h < a.s.H, is_v = h >= a.s.H + a.s.HK;
+    bf16 *to = is_q ? a.q + ((size_t)t * a.s.H + h) * DH : (is_v ? a.v : a.k) + kv_at(a, t, (h - a.s.H) % a.s.HK);
+    store_halves<DH>(to, at, x);
 }
 
 /* The head size whose own kernels fit, or 0. Where the norms' weights lie follows from the shape too. */
@@ -172,15 +92,59 @@ static int whole_head(const struct clime_heads *h, const struct clime_rope *r, c
     return (h->Dh == 64 || h->Dh == 128) && r->rot == h->Dh && !r->interleaved && aligned ? h->Dh : 0;
 }
 
+static void rotate(struct clime_dev *d, const clime_rope_args &a) {
+    int whole = a.s.whole, lanes = a.T * (a.s.H + 2 * a.s.HK) * (whole / 16);
+    auto kernel = whole == 64 ? qkv_rope_whole_kernel<64> : whole == 128 ? qkv_rope_whole_kernel<128> : qkv_rope_kernel;
+    launch(d, kernel, whole ? (lanes + THREADS - 1) / THREADS : a.T, THREADS, 0, a);
+}
+
+/* While recording, the rotation before a decode's attention waits for it, which may do it by the way. */
 CUDA_OP void clime_cuda_qkv_rope(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_rope *rope,
                                  float eps, const void *qkv, const void *q_norm, const void *k_norm, const int32_t *pos,
                                  const int32_t *slot, void *q, void *k, void *v) {
     CHECK(h->Dh <= MAX_DH);
     if (T == 0) return;
-    int whole = whole_head(h, rope, q_norm, k_norm), lanes = T * (h->H + 2 * h->HK) * (whole / 16);
-    auto kernel = whole == 64 ? qkv_rope_whole_kernel<64> : whole == 128 ? qkv_rope_whole_kernel<128> : qkv_rope_kernel;
-    launch(d, kernel, whole ? (lanes + THREADS - 1) / THREADS : T, THREADS, 0, T, shape_of(h, rope, eps),
-           (const bf16 *)qkv, (const bf16 *)q_norm, (const bf16 *)k_norm, pos, slot, (bf16 *)q, (bf16 *)k, (bf16 *)v);
+    clime_rope_args a = {T,
+                         shape_of(h, rope, eps),
+                         (const bf16 *)qkv,
+                         (const bf16 *)q_norm,
+                         (const bf16 *)k_norm,
+                         pos,
+                         slot,
+                         (bf16 *)q,
+                         (bf16 *)k,
+                         (bf16 *)v};
+    a.s.whole = whole_head(h, rope, q_norm, k_norm);
+    if (clime_cuda_rope_waits(d)) clime_cuda_flush(d);
+    if (d->recording && a.s.whole && slot)
+        *d->rope = a;
+    else
+        rotate(d, a);
+}
+
+void clime_cuda_rope_open(struct clime_dev *d) {
+    d->rope = (struct clime_rope_args *)xcalloc(1, sizeof *d->rope);
+}
+
+void clime_cuda_rope_close(struct clime_dev *d) {
+    free(d->rope);
+}
+
+bool clime_cuda_rope_waits(const struct clime_dev *d) {
+    return d->rope->T > 0;
+}
+
+void clime_cuda_rope_end(struct clime_dev *d) {
+    clime_rope_args a = *d->rope;
+    d->rope->T = 0;
+    if (a.T > 0) rotate(d, a);
+}
+
+bool clime_cuda_rope_take(struct clime_dev *d, const void *q, const void *k, const void *v, clime_rope_args *out) {
+    *out = *d->rope;
+    bool ours = out->T > 0 && out->q == q && out->k == k && out->v == v;
+    if (ours) d->rope->T = 0;
+    return ours;
 }
 
 /* A block takes BWD_ROWS rows; each warp its heads of all of them, so its sums of the norms' gradients stay in

@@ -181,19 +181,53 @@ static __device__ __forceinline__ float weight_of(const kept &q, int i, int firs
     return in && z >= q.min_z ? expf(z) : 0.0f;
 }
 
+static __device__ __forceinline__ bool cuts_of(const row_params &p, int V) {
+    return p.n_edits > 0 || (p.top_k > 0 && p.top_k < V) || p.top_p < 1.0f || p.min_p > 0;
+}
+
+static __device__ __forceinline__ kept keeps_all(const float *x, int V, const row_params &p, float lse) {
+    return {x, V, p.inv_temp, lse, -INFINITY, key_of(-INFINITY), 0}; /* n_equal 0: all above -inf is kept */
+}
+
+/* The sum of weights of split s (THREADS ids), by one warp. */
+static __device__ __forceinline__ float split_sum_of(const kept &q, int s, int equal_before) {
+    float sum = 0;
+#pragma unroll 16
+    for (int k = 0; k < THREADS / 32; k++) {
+        int first = s * THREADS;
+        sum += weight_of(q, first + k * 32 + (threadIdx.x & 31), first, equal_before);
+    }
+    return warp_sum(sum);
+}
+
+enum { SUM_WARPS = 4 };
+
+/* The same of few rows, where nothing is cut, as mostly, by many blocks: a pass over a vocabulary takes one block some
+ * 50 us. (Of many rows the parameters, which come from the host's memory, would be read too often.) Grid: splits by
+ * SUM_WARPS, rows. */
+__global__ void __launch_bounds__(SUM_WARPS * 32)
+    split_sums_kernel(int V, const float *logits, const float *lse, const row_params *params, float *sums) {
+    int r = blockIdx.y, n_splits = (V + THREADS - 1) / THREADS, s = blockIdx.x * SUM_WARPS + threadIdx.x / 32;
+    const row_params p = params[r];
+    if (p.greedy || cuts_of(p, V) || s >= n_splits) return;
+    float sum = split_sum_of(keeps_all(logits + (size_t)r * V, V, p, lse[r]), s, 0);
+    if (threadIdx.x % 32 == 0) sums[(size_t)r * n_splits + s] = sum;
+}
+
+/* sums: of split_sums_kernel, or NULL */
 __global__ void __launch_bounds__(THREADS)
     sample_kernel(int V, const float *logits, const float *plain, const float *lse, const row_params *params,
-                  struct clime_drawn *out) {
+                  const float *sums, struct clime_drawn *out) {
     __shared__ unsigned long long histogram[RADIX], state[2];
-    __shared__ float split_sum[1024], values[THREADS], before_at;
-    __shared__ int equal_before[1024], split_at;
+    __shared__ float split_sum[1024], values[THREADS + THREADS / 32], before_at; /* values: 33 places for 32 */
+    __shared__ int equal_before[1024], split_at, last_at;
     int r = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const row_params p = params[r];
     const float *x = logits + (size_t)r * V;
     struct clime_drawn drawn = {0, 0, 0, false};
-    bool cuts = p.n_edits > 0 || (p.top_k > 0 && p.top_k < V) || p.top_p < 1.0f || p.min_p > 0;
-    kept q = {x, V, p.inv_temp, lse[r], -INFINITY, key_of(-INFINITY), 0}; /* n_equal 0: all above -inf is kept */
-    if (!isfinite(lse[r])) {                                              /* a NaN anywhere, or nothing finite */
+    bool cuts = cuts_of(p, V);
+    kept q = keeps_all(x, V, p, lse[r]);
+    if (!isfinite(lse[r])) { /* a NaN anywhere, or nothing finite */
         drawn.bad = true;
         if (threadIdx.x == 0) out[r] = drawn;
         return;
@@ -273,57 +307,49 @@ __global__ void __launch_bounds__(THREADS)
         }
     }
     __syncthreads();
-    for (int s = warp; s < n_splits; s += THREADS / 32) {
-        float sum = 0;
-#pragma unroll 16
-        for (int k = 0; k < THREADS / 32; k++) {
-            int first = s * THREADS;
-            sum += weight_of(q, first + k * 32 + lane, first, equal_before[s]);
-        }
-        sum = warp_sum(sum);
+    int mine = threadIdx.x; /* a split, then an id in it */
+    if (mine == 0) {
+        split_at = THREADS;
+        last_at = 0;
+    }
+    bool summed = sums && !cuts;
+    if (summed && mine < n_splits) split_sum[mine] = sums[(size_t)r * n_splits + mine];
+    for (int s = warp; s < n_splits && !summed; s += THREADS / 32) {
+        float sum = split_sum_of(q, s, equal_before[s]);
         if (lane == 0) split_sum[s] = sum;
     }
     __syncthreads();
-    float total = 0;
-    for (int s = 0; s < n_splits; s++) total += split_sum[s];
+    float total = 0, sum_before = 0;
+    for (int s = 0; s < n_splits; s++) {
+        if (s == mine) sum_before = total;
+        total += split_sum[s];
+    }
     float target = uniform_of(p.seed, (uint64_t)p.position) * total;
-    if (threadIdx.x == 0) {
-        float before = 0;
-        int at = -1, last = 0;
-        for (int s = 0; s < n_splits; s++) {
-            if (split_sum[s] == 0) continue;
-            last = s;
-            if (before + split_sum[s] > target) {
-                at = s;
-                break;
-            }
-            before += split_sum[s];
-        }
-        if (at < 0) { /* rounding at the very end */
-            at = last;
-            before -= split_sum[last];
-        }
-        split_at = at;
-        before_at = before;
+    if (mine < n_splits && split_sum[mine] != 0) {
+        atomicMax(&last_at, mine);
+        if (sum_before + split_sum[mine] > target) atomicMin(&split_at, mine);
     }
     __syncthreads();
-    int first = split_at * THREADS;
-    values[threadIdx.x] = weight_of(q, first + threadIdx.x, first, equal_before[split_at]);
+    bool none = split_at == THREADS; /* rounding at the very end */
+    int at = none ? last_at : split_at;
+    if (mine == at) before_at = none ? total - split_sum[at] : sum_before;
+    int first = at * THREADS;
+    values[mine + mine / 32] = weight_of(q, first + mine, first, equal_before[at]);
     __syncthreads();
     if (warp > 0) return;
     /* a lane has 32 ids: the lane that holds the target, then the id */
-    float mine = 0, before = 0, run = before_at;
-    for (int k = 0; k < 32; k++) mine += values[lane * 32 + k];
+    float weight = 0, before = 0, run = before_at;
+    for (int k = 0; k < 32; k++) weight += values[lane * 33 + k];
     for (int k = 0; k < 32; k++) {
         if (lane == k) before = run;
-        run += __shfl_sync(0xffffffffu, mine, k);
+        run += __shfl_sync(0xffffffffu, weight, k);
     }
-    unsigned over = __ballot_sync(0xffffffffu, mine > 0 && before + mine > target),
-             any = __ballot_sync(0xffffffffu, mine > 0);
+    unsigned over = __ballot_sync(0xffffffffu, weight > 0 && before + weight > target),
+             any = __ballot_sync(0xffffffffu, weight > 0);
     int holder = over ? __ffs(over) - 1 : any ? 31 - __clz(any) : 0; /* none: rounding again */
     if (lane != holder) return;
     for (int k = 0; k < 32; k++) {
-        float w = values[lane * 32 + k];
+        float w = values[lane * 33 + k];
         if (w == 0) continue;
         before += w;
         drawn.id = first + lane * 32 + k;
@@ -341,9 +367,14 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     size_t n_edits = 0;
     for (int r = 0; r < R; r++) n_edits += (size_t)p[r].n_edits;
     size_t params_bytes = (size_t)R * sizeof(row_params), edit_bytes = n_edits * sizeof(struct clime_logit_edit);
-    size_t row_bytes = ((size_t)R * V * sizeof(float) + 15) / 16 * 16;
-    char *scratch = n_edits ? (char *)clime_cuda_scratch(d, row_bytes + params_bytes + edit_bytes) : NULL;
-    if (n_edits && !scratch) return;
+    int n_splits = (V + THREADS - 1) / THREADS;
+    size_t row_bytes = n_edits ? ((size_t)R * V * sizeof(float) + 15) / 16 * 16 : 0;
+    size_t sum_bytes = ((size_t)R * n_splits * sizeof(float) + 15) / 16 * 16;
+    size_t more = n_edits ? params_bytes + edit_bytes : 0;
+    char *scratch = (char *)clime_cuda_scratch(d, sum_bytes + row_bytes + more);
+    if (!scratch) return;
+    float *sums = R <= d->n_sm / 8 ? (float *)scratch : NULL;
+    scratch += sum_bytes;
 
     char *host = (char *)xmalloc(params_bytes + edit_bytes);
     row_params *hp = (row_params *)host;
@@ -369,7 +400,9 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     }
     free(host);
     if (!dp) return;
-    sample_kernel<<<R, THREADS, 0, d->stream>>>(V, edited, logits, lse, dp, out);
+    dim3 grid((n_splits + SUM_WARPS - 1) / SUM_WARPS, R);
+    if (sums) split_sums_kernel<<<grid, SUM_WARPS * 32, 0, d->stream>>>(V, logits, lse, dp, sums);
+    sample_kernel<<<R, THREADS, 0, d->stream>>>(V, edited, logits, lse, dp, sums, out);
     LAUNCHED(d);
 }
 

@@ -33,8 +33,11 @@ static __device__ __forceinline__ void barrier_init_done() {
     asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
 
+static __device__ __forceinline__ void barrier_arrive(uint32_t b) { /* b: an address in shared memory */
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(b) : "memory");
+}
 static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(b)) : "memory");
+    barrier_arrive(shared_address(b));
 }
 
 /* Arrives, and makes the phase wait for that many bytes of copies too. */
@@ -44,12 +47,15 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes) {
 }
 
 /* Until the phase of this parity is over; phases count from 0. */
-static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
+static __device__ __forceinline__ void barrier_wait(uint32_t b, int parity) {
     asm volatile("{\n.reg .pred done;\n"
                  "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}\n" ::"r"(shared_address(b)),
+                 "@!done bra again;\n}\n" ::"r"(b),
                  "r"(parity)
                  : "memory");
+}
+static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
+    barrier_wait(shared_address(b), parity);
 }
 
 /* Arrives when the thread's cp_async16 and cp_async4 so far have. */
@@ -81,6 +87,16 @@ static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *
                  : "memory");
 }
 
+/* A box of a tensor of three dimensions, from there on; as above otherwise. */
+static __device__ __forceinline__ void tensor_copy_3d(void *to, const CUtensorMap *map, int i0, int i1, int i2,
+                                                      uint64_t *b) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+        "[%2];\n" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(b)), "r"(i0), "r"(i1), "r"(i2)
+        : "memory");
+}
+
 static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
 }
@@ -90,6 +106,10 @@ static __device__ __forceinline__ void tensor_map_prefetch(const CUtensorMap *ma
  * multiple of 8. */
 bool clime_cuda_tensor_map(struct clime_dev *d, CUtensorMap *map, const bf16 *at, uint64_t rows, uint64_t columns,
                            uint64_t ld, int box_rows);
+/* A tensor of three dimensions: its sizes and the copies' box in elements, strides of the last two in bytes (multiples
+ * of 16); box[0] is 64. */
+bool clime_cuda_tensor_map_3d(struct clime_dev *d, CUtensorMap *map, const bf16 *at, const uint64_t size[3],
+                              const uint64_t stride[2], const uint32_t box[3]);
 
 /* What threads wrote to shared memory becomes visible to wgmma and copies: by each writer, before the barrier. */
 static __device__ __forceinline__ void fence_async() {

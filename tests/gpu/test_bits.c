@@ -2,8 +2,9 @@
 #include "tests/gpu/gpu_test.h"
 
 static void test_product_rows(struct gpu_test *t) {
-    static const int SHAPES[][2] = {{6144, 2560}, {2560, 4096}, {2560, 9728}, {19456, 2560}, {512, 1024},  {64, 172},
-                                    {200, 192},   {4608, 4096}, {4096, 4096}, {27392, 4096}, {4096, 13696}};
+    static const int SHAPES[][2] = {{6144, 2560}, {2560, 4096},  {2560, 9728},  {19456, 2560},
+                                    {512, 1024},  {64, 172},     {200, 192},    {4608, 4096},
+                                    {4096, 4096}, {27392, 4096}, {4096, 13696}, {34000, 128}};
     static const int ROWS[] = {1, 2, 7, 16, 17, 32, 33, 64, 65, 100, 128, 200, 256, 600};
     const struct clime_ops *ops = t->gpu.ops;
     struct clime_dev *d = t->gpu.dev;
@@ -65,6 +66,98 @@ static void test_gated(struct gpu_test *t) {
         }
         struct both *all[] = {&x, &w, &gu, &gu_got, &h, &h_got};
         for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+    }
+}
+
+/* What one row goes through in a layer but attention, queued or recorded. Arrays of T rows. */
+struct row_layer {
+    int D, Q, QKV, F;
+    struct both x, norm, qkv, att, o, gu, h, w_in, w_mid, w_qkv, w_o, w_gu, w_down;
+};
+
+/* Noise that repeats after a length that no row is a part of. */
+static struct both both_noise(struct gpu_test *t, size_t n, double scale) {
+    enum { BLOCK = (1 << 20) - 296 };
+    if (n <= BLOCK) return both_random(t, n, CLIME_BF16, scale);
+    struct both b = both_room(t, n, CLIME_BF16), block = both_random(t, BLOCK, CLIME_BF16, scale);
+    for (size_t at = 0; at < n; at += BLOCK)
+        t->gpu.ops->copy(t->gpu.dev, (char *)b.gpu + at * 2, block.gpu, (n - at < BLOCK ? n - at : BLOCK) * 2);
+    both_free(t, &block);
+    return b;
+}
+
+static void queue_layer(const struct clime_ops *ops, struct clime_dev *d, int T, const struct row_layer *l) {
+    enum clime_dtype dt = CLIME_BF16;
+    ops->rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->w_in.gpu, l->norm.gpu, NULL);
+    ops->gemm(d, dt, T, l->QKV, l->D, l->norm.gpu, l->w_qkv.gpu, NULL, l->qkv.gpu);
+    ops->add(d, T, l->QKV, l->qkv.gpu, l->qkv.gpu, l->qkv.gpu); /* something between, as attention is */
+    ops->gemm(d, dt, T, l->D, l->Q, l->att.gpu, l->w_o.gpu, NULL, l->o.gpu);
+    ops->add_rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->o.gpu, l->w_mid.gpu, l->x.gpu, l->norm.gpu, NULL);
+    ops->gemm_swiglu(d, T, l->F, l->D, l->norm.gpu, l->w_gu.gpu, NULL, l->gu.gpu, l->h.gpu);
+    ops->gemm(d, dt, T, l->D, l->F, l->h.gpu, l->w_down.gpu, NULL, l->o.gpu);
+    ops->add_rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->o.gpu, l->w_in.gpu, l->x.gpu, l->norm.gpu, NULL);
+    ops->gemm(d, dt, T, l->QKV, l->D, l->norm.gpu, l->w_qkv.gpu, NULL, l->qkv.gpu);
+    ops->gemm(d, dt, T, l->D, l->Q, l->att.gpu, l->w_o.gpu, NULL, l->o.gpu);
+    ops->rmsnorm(d, T, l->D, 1e-6f, l->o.gpu, l->w_mid.gpu, l->o.gpu, NULL); /* as GLM-4: no product reads it */
+    ops->add_rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->o.gpu, l->w_mid.gpu, l->x.gpu, l->norm.gpu, NULL);
+}
+
+/* One row recorded, where products and norms become programs, and queued, against the first of two rows. */
+static void test_program(struct gpu_test *t) {
+    static const int SHAPES[][4] = {{2560, 4096, 6144, 9728}, {1024, 2048, 4096, 3072}, {4096, 4096, 4608, 13696},
+                                    {896, 896, 1152, 4864},   {8192, 128, 512, 320},    {64, 64, 96, 192},
+                                    {192, 128, 200, 24}};
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    for (size_t s = 0; s < CLIME_COUNT(SHAPES); s++) {
+        struct row_layer l = {SHAPES[s][0], SHAPES[s][1], SHAPES[s][2], SHAPES[s][3]};
+        size_t D = (size_t)l.D, Q = (size_t)l.Q, QKV = (size_t)l.QKV, F = (size_t)l.F;
+        struct {
+            struct both *at;
+            size_t n;
+        } rows[] = {{&l.x, D}, {&l.norm, D}, {&l.qkv, QKV}, {&l.att, Q}, {&l.o, D}, {&l.gu, 2 * F}, {&l.h, F}},
+          weights[] = {{&l.w_in, D},    {&l.w_mid, D},        {&l.w_qkv, QKV * D},
+                       {&l.w_o, D * Q}, {&l.w_gu, 2 * F * D}, {&l.w_down, D * F}};
+        struct both begin[CLIME_COUNT(rows)], want[CLIME_COUNT(rows)];
+        for (size_t i = 0; i < CLIME_COUNT(weights); i++)
+            *weights[i].at = both_noise(t, weights[i].n, weights[i].n == D ? 1 : 0.03);
+        for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
+            *rows[i].at = both_room(t, 2 * rows[i].n, CLIME_BF16);
+            begin[i] = both_random(t, 2 * rows[i].n, CLIME_BF16, 1);
+            want[i] = both_room(t, 2 * rows[i].n, CLIME_BF16);
+        }
+        printf("a row's program, D %d Q %d QKV %d F %d\n", l.D, l.Q, l.QKV, l.F);
+        struct clime_graph *graph = NULL;
+        struct clime_error e;
+        for (int way = 0; way < 12; way++) { /* two rows, one row queued, one row replayed again and again */
+            if (way == 2) {
+                ops->graph_begin(d);
+                queue_layer(ops, d, 1, &l);
+                if (ops->graph_end(d, &graph, &e)) exit(1);
+            }
+            for (size_t i = 0; i < CLIME_COUNT(rows); i++)
+                ops->copy(d, rows[i].at->gpu, begin[i].gpu, 2 * rows[i].n * 2);
+            if (graph)
+                ops->graph_launch(d, graph);
+            else
+                queue_layer(ops, d, way == 0 ? 2 : 1, &l);
+            for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
+                static const char *const NAMES[] = {"x", "norm", "qkv", "att", "o", "gu", "h"};
+                char what[64];
+                snprintf(what, sizeof what, "%s, %s:", NAMES[i], way == 1 ? "queued" : "recorded");
+                if (way == 0)
+                    ops->copy(d, want[i].gpu, rows[i].at->gpu, 2 * rows[i].n * 2);
+                else
+                    same_bits(t, what, want[i].gpu, rows[i].at->gpu, rows[i].n * 2);
+            }
+        }
+        ops->graph_free(d, graph);
+        for (size_t i = 0; i < CLIME_COUNT(weights); i++) both_free(t, weights[i].at);
+        for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
+            both_free(t, rows[i].at);
+            both_free(t, &begin[i]);
+            both_free(t, &want[i]);
+        }
     }
 }
 
@@ -158,7 +251,6 @@ static void test_attention(struct gpu_test *t) {
     }
 }
 
-/* Sums over rows have no race to show: two runs, the same bits. */
 /* A pack of more sequences than a warp has lanes, of all lengths, each against itself alone. */
 static void test_pack(struct gpu_test *t) {
     enum { N = 77 };
@@ -194,6 +286,86 @@ static void test_pack(struct gpu_test *t) {
     }
 }
 
+/* A decode's rotation and attention recorded, where they may become one kernel, against one after the other. */
+static void test_decode(struct gpu_test *t) {
+    static const struct clime_heads CASES[] = {
+        {32, 8, 128, 0.0884f}, {14, 2, 64, 0.125f}, {16, 1, 128, 0.0884f}, {4, 4, 64, 0.125f}, {6, 2, 40, 0.158f}};
+    static const int32_t AT[] = {0, 63, 64, 255, 256, 511, 512, 700, 1023};
+    enum { MOST = 3, TABLE = 1024 / CLIME_PAGE, N_PAGES = MOST * TABLE + 1 };
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    for (size_t c = 0; c < CLIME_COUNT(CASES); c++) {
+        struct clime_heads h = CASES[c];
+        size_t Q = (size_t)(h.H * h.Dh), QKV = (size_t)((h.H + 2 * h.HK) * h.Dh), half = (size_t)h.Dh / 2;
+        size_t pool = (size_t)(N_PAGES * h.HK * CLIME_PAGE * h.Dh);
+        struct both qkv = both_random(t, MOST * QKV, CLIME_BF16, 1),
+                    q_norm = both_random(t, (size_t)h.Dh, CLIME_BF16, 1),
+                    k_norm = both_random(t, (size_t)h.Dh, CLIME_BF16, 1),
+                    cos = both_random(t, 1024 * half, CLIME_F32, 1), sin = both_random(t, 1024 * half, CLIME_F32, 1),
+                    k0 = both_random(t, pool, CLIME_BF16, 1), v0 = both_random(t, pool, CLIME_BF16, 1),
+                    k = both_room(t, pool, CLIME_BF16), v = both_room(t, pool, CLIME_BF16),
+                    k_want = both_room(t, pool, CLIME_BF16), v_want = both_room(t, pool, CLIME_BF16),
+                    q = both_room(t, MOST * Q, CLIME_BF16), q_want = both_room(t, MOST * Q, CLIME_BF16),
+                    out = both_room(t, MOST * Q, CLIME_BF16), want = both_room(t, MOST * Q, CLIME_BF16);
+        struct clime_rope rope = {cos.gpu, sin.gpu, 1024, h.Dh, false};
+        printf("decode recorded, H %d HK %d Dh %d\n", h.H, h.HK, h.Dh);
+        for (size_t i = 0; i < CLIME_COUNT(AT); i++) {
+            int32_t n = (int32_t)(i % MOST) + 1, start[MOST + 1], pos[MOST], slot[MOST], table[MOST * TABLE],
+                    longest = 0;
+            for (int s = 0; s <= n; s++) start[s] = s;
+            for (int s = 0; s < n; s++) {
+                pos[s] = AT[(i + (size_t)s * 4) % CLIME_COUNT(AT)];
+                for (int p = 0; p < TABLE; p++) table[s * TABLE + p] = (s * TABLE + p) * 17 % N_PAGES;
+                slot[s] = table[s * TABLE + pos[s] / CLIME_PAGE] * CLIME_PAGE + pos[s] % CLIME_PAGE;
+                if (pos[s] >= longest) longest = pos[s] + 1;
+            }
+            struct both d_start = both_ints(t, start, (size_t)n + 1), d_pos = both_ints(t, pos, (size_t)n),
+                        d_slot = both_ints(t, slot, (size_t)n), d_table = both_ints(t, table, (size_t)n * TABLE);
+            struct clime_attn a = {n, d_start.gpu, NULL, d_pos.gpu, NULL, d_table.gpu, TABLE, longest};
+            const void *wq = i % 2 ? NULL : q_norm.gpu, *wk = i % 2 ? NULL : k_norm.gpu;
+            struct clime_graph *graph = NULL;
+            struct clime_error e;
+            for (int way = 0; way < 4; way++) { /* queued, then replayed */
+                if (way == 1) ops->graph_begin(d);
+                if (way == 0) {
+                    ops->copy(d, k.gpu, k0.gpu, pool * 2);
+                    ops->copy(d, v.gpu, v0.gpu, pool * 2);
+                }
+                if (way < 2) {
+                    ops->qkv_rope(d, n, &h, &rope, 1e-6f, qkv.gpu, wq, wk, d_pos.gpu, d_slot.gpu, q.gpu, k.gpu, v.gpu);
+                    ops->attn(d, &h, n, &a, q.gpu, k.gpu, v.gpu, out.gpu, NULL);
+                }
+                if (way == 0) {
+                    ops->copy(d, want.gpu, out.gpu, (size_t)n * Q * 2);
+                    ops->copy(d, q_want.gpu, q.gpu, (size_t)n * Q * 2);
+                    ops->copy(d, k_want.gpu, k.gpu, pool * 2);
+                    ops->copy(d, v_want.gpu, v.gpu, pool * 2);
+                    continue;
+                }
+                if (way == 1 && ops->graph_end(d, &graph, &e)) exit(1);
+                ops->copy(d, k.gpu, k0.gpu, pool * 2);
+                ops->copy(d, v.gpu, v0.gpu, pool * 2);
+                ops->zero(d, q.gpu, q.n * 2);
+                ops->zero(d, out.gpu, out.n * 2);
+                ops->graph_launch(d, graph);
+                char what[64];
+                snprintf(what, sizeof what, "%d sequences, the first at %d:", n, pos[0]);
+                same_bits(t, what, want.gpu, out.gpu, (size_t)n * Q * 2);
+                same_bits(t, what, q_want.gpu, q.gpu, (size_t)n * Q * 2);
+                same_bits(t, what, k_want.gpu, k.gpu, pool * 2);
+                same_bits(t, what, v_want.gpu, v.gpu, pool * 2);
+            }
+            ops->graph_free(d, graph);
+            struct both *all[] = {&d_start, &d_pos, &d_slot, &d_table};
+            for (size_t b = 0; b < CLIME_COUNT(all); b++) both_free(t, all[b]);
+        }
+        struct both *all[] = {&qkv, &q_norm, &k_norm, &cos, &sin,    &k0,  &v0,  &k,
+                              &v,   &k_want, &v_want, &q,   &q_want, &out, &want};
+        for (size_t b = 0; b < CLIME_COUNT(all); b++) both_free(t, all[b]);
+    }
+}
+
+/* Sums over rows have no race to show: two runs, the same bits. */
 static void test_again(struct gpu_test *t) {
     enum { T = 700, N = 512, K = 768, V = 50 };
     const struct clime_ops *ops = t->gpu.ops;
@@ -239,11 +411,9 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(struct gpu_test *t);
-    } TESTS[] = {{"attention", test_attention},
-                 {"pack", test_pack},
-                 {"again", test_again},
-                 {"products", test_product_rows},
-                 {"gated", test_gated}};
+    } TESTS[] = {{"attention", test_attention},   {"pack", test_pack},   {"again", test_again},
+                 {"products", test_product_rows}, {"gated", test_gated}, {"program", test_program},
+                 {"decode", test_decode}};
     struct gpu_test t;
     gpu_test_open(&t);
     for (size_t i = 0; i < CLIME_COUNT(TESTS); i++)

@@ -1,0 +1,133 @@
+/* Products of a single row with the sums and norms between them, many in one kernel. Launched by the context's owner.
+ *
+ * With one row a product does nothing but read its weights, and what a decode step loses is the time between products,
+ * when nothing is read. Here a block stays for several of them: its producer fills a ring in shared memory with the
+ * weights of one product after another, whatever the other blocks are at, while the other warps run the chains and wait
+ * for all blocks between products. What the ring holds (some 6 us of reading) covers these waits.
+ *
+ * Inside a recording, products of a row, and norms of what they have computed, are put together until something else is
+ * queued (clime_cuda_flush); outside of one each is a program of its own. A sum that comes before a norm is computed
+ * by the block that has the product's columns, the norm by every block for itself, as add_rmsnorm_kernel does: the
+ * bits are those of one operation after another.
+ *
+ * A block has 8 to 256 rows of w, as few as give each multiprocessor one block: all blocks must run at the same time,
+ * or they would wait for ever. So one context of a process may record (a server's), and launches of others in it are
+ * programs of one product, which wait for nobody. */
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/row_kernel.cuh"
+
+struct clime_row_program {
+    row_kernel_args a; /* step[0 .. n) are waiting */
+    struct {           /* a norm whose product has not come; x NULL: none */
+        const bf16 *x, *scale;
+        bf16 *y;
+        float eps;
+        int D;
+    } norm;
+};
+
+void clime_cuda_row_open(struct clime_dev *d) {
+    static_assert(NORM_WARPS >= 32 && MAX_ROWS / 16 <= 2 * WARPS, "all are served");
+    d->rows = (struct clime_row_program *)xcalloc(1, sizeof *d->rows);
+    unsigned **arrived = &d->rows->a.arrived;
+    if (CU(d, cudaMalloc(arrived, sizeof **arrived))) CU(d, cudaMemset(*arrived, 0, sizeof **arrived));
+    CU(d, cudaFuncSetAttribute(row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM - STATIC));
+}
+
+void clime_cuda_row_close(struct clime_dev *d) {
+    if (d->rows) cudaFree(d->rows->a.arrived);
+    free(d->rows);
+}
+
+/* Launches steps [0, n). */
+static void run(struct clime_dev *d, row_kernel_args *p) {
+    int widest = 0, most_k = 0;
+    for (int i = 0; i < p->n; i++) {
+        const row_step *a = &p->step[i];
+        int panel = a->columns * (a->h ? 2 : 1) * PANEL * (int)sizeof(bf16);
+        widest = panel > widest ? panel : widest;
+        most_k = a->K > most_k ? a->K : most_k;
+    }
+    p->stage_bytes = widest >= STAGE ? widest : STAGE / widest * widest;
+    int row = most_k * (int)sizeof(bf16), blocks = 0;
+    p->n_stages = (SMEM - STATIC - ALIGN - row) / p->stage_bytes;
+    if (p->n_stages > MAX_STAGES) p->n_stages = MAX_STAGES;
+    CHECK(p->n_stages >= 2);
+    for (int i = 0; i < p->n; i++) {
+        row_step *a = &p->step[i];
+        int parts = a->h ? 2 : 1;
+        a->panel_bytes = a->columns * parts * PANEL * (int)sizeof(bf16);
+        a->panels = p->stage_bytes / a->panel_bytes;
+        uint64_t row_bytes = (uint64_t)a->K * sizeof(bf16);
+        const uint64_t size[3] = {(uint64_t)a->K, (uint64_t)a->n_columns, (uint64_t)parts},
+                       stride[2] = {row_bytes, row_bytes * (uint64_t)a->n_columns};
+        const uint32_t box[3] = {PANEL, (uint32_t)a->columns, (uint32_t)parts};
+        if (!clime_cuda_tensor_map_3d(d, &p->w_map[i], a->w, size, stride, box)) return;
+        int n = (a->n_columns + a->columns - 1) / a->columns;
+        if (n > d->n_sm) n = d->n_sm; /* and takes turns */
+        blocks = n > blocks ? n : blocks;
+    }
+    launch(d, row_kernel, blocks, THREADS, p->n_stages * p->stage_bytes + row + ALIGN, *p);
+}
+
+void clime_cuda_row_end(struct clime_dev *d) {
+    struct clime_row_program *p = d->rows;
+    if (p->a.n > 0) run(d, &p->a);
+    p->a.n = 0;
+    if (p->norm.x) clime_cuda_rmsnorm(d, 1, p->norm.D, p->norm.eps, p->norm.x, p->norm.scale, p->norm.y, NULL);
+    p->norm.x = NULL;
+}
+
+bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, const void *delta, const void *scale,
+                         void *sum, void *y) {
+    struct clime_row_program *p = d->rows;
+    const void *all[] = {x, delta, scale, sum, y};
+    if (!d->recording || !d->deterministic || d->flushing || D % PANEL != 0 || D > MAX_NORM) return false;
+    for (const void *at : all)
+        if ((uintptr_t)at % 16 != 0) return false;
+    const void *in = delta ? sum : x;
+    if (y == in) return false;
+    if (p->norm.x || clime_cuda_rope_waits(d)) clime_cuda_flush(d);
+    if (delta) {
+        row_step *last = p->a.n > 0 ? &p->a.step[p->a.n - 1] : NULL;
+        if (!last || last->y != delta || last->f32 || last->h || last->N != D || last->res || last->x == sum)
+            return false;
+        last->res = (const bf16 *)x;
+        last->sum = (bf16 *)sum;
+    }
+    p->norm = {(const bf16 *)in, (const bf16 *)scale, (bf16 *)y, eps, D};
+    return true;
+}
+
+bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, const void *w, void *y, void *h,
+                            bool f32) {
+    struct clime_row_program *p = d->rows;
+    int parts = h ? 2 : 1, n_columns = N / parts, columns = 8, tiles;
+    int turns = (n_columns * parts + d->n_sm * MAX_ROWS - 1) / (d->n_sm * MAX_ROWS);
+    while ((n_columns + columns - 1) / columns > d->n_sm * turns) columns += 8;
+    if (K % PANEL != 0 || K > MAX_K || columns * parts > MAX_ROWS) return false;
+    tiles = ((columns * parts + 15) / 16 + WARPS - 1) / WARPS;
+    bool normed = p->norm.x && p->norm.y == x && p->norm.D == K;
+    if (p->a.n == MAX_STEPS || (p->norm.x && !normed) || clime_cuda_rope_waits(d)) {
+        clime_cuda_flush(d);
+        normed = false;
+    }
+    row_step *a = &p->a.step[p->a.n++];
+    *a = row_step{};
+    a->x = normed ? p->norm.x : (const bf16 *)x;
+    a->w = (const bf16 *)w;
+    if (normed) a->scale = p->norm.scale, a->norm = p->norm.y, a->eps = p->norm.eps, p->norm.x = NULL;
+    a->y = y;
+    a->h = (bf16 *)h;
+    a->f32 = f32;
+    a->N = N;
+    a->K = K;
+    a->n_columns = n_columns;
+    a->columns = columns;
+    a->tiles = tiles;
+    if (!d->recording) clime_cuda_row_end(d);
+    return true;
+}
