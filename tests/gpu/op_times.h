@@ -62,8 +62,8 @@ static void timed_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, 
     op_end(d, op_shape("y = x w", N, K), 2.0 * T * N * K,
            2.0 * T * K + 2.0 * N * K + (double)clime_dtype_bytes(out) * T * N);
 }
-static void timed_gemm_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, const void *packed,
-                              void *gu, void *h) {
+static void timed_gemm_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w,
+                              const void *packed, void *gu, void *h) {
     op_begin();
     REAL->gemm_swiglu(d, T, F, K, x, w, packed, gu, h);
     op_end(d, op_shape("swiglu(x w)", 2 * F, K), 4.0 * T * F * K, 2.0 * T * K + 4.0 * F * K + 6.0 * T * F);
