@@ -44,5 +44,5 @@ $(O)/gpu/%: tests/gpu/%.c $(O)/libserver.a $(O)/libmodel.a $(O)/libkernels.a $(O
 GPU_LDLIBS = -lpcre2-8 -lutf8proc -lcjson -lm -pthread
 .PHONY: gpu-build gpu-test
 gpu-build: $(GPU_TESTS) ## build the GPU tests and the benchmark
-gpu-test: gpu-build ## run the GPU tests (needs a GPU)
-	@for t in $(filter $(O)/gpu/test_%,$(GPU_TESTS)); do echo "== $$t"; $$t || exit 1; done
+gpu-test: ## everything of tests/gpu (needs a GPU)
+	@O=$(O) scripts/test-gpu
