@@ -93,8 +93,8 @@ bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, c
     if (p->norm.x || clime_cuda_rope_waits(d)) clime_cuda_flush(d);
     if (delta) {
         row_step *last = p->a.n > 0 ? &p->a.step[p->a.n - 1] : NULL;
-        if (!last || last->y != delta || last->f32 || last->h || last->N != D || last->res || last->x == sum)
-            return false;
+        bool fits = last && last->y == delta && !last->f32 && !last->h && last->N == D && !last->res;
+        if (!fits || x == delta || last->x == sum) return false; /* a block reads before another has written */
         last->res = (const bf16 *)x;
         last->sum = (bf16 *)sum;
     }
@@ -110,7 +110,7 @@ bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, co
     while ((n_columns + columns - 1) / columns > d->n_sm * turns) columns += 8;
     if (K % PANEL != 0 || K > MAX_K || columns * parts > MAX_ROWS) return false;
     tiles = ((columns * parts + 15) / 16 + WARPS - 1) / WARPS;
-    bool normed = p->norm.x && p->norm.y == x && p->norm.D == K;
+    bool normed = p->norm.x && p->norm.y == x && p->norm.D == K && p->norm.x != y && p->norm.x != h;
     if (p->a.n == MAX_STEPS || (p->norm.x && !normed) || clime_cuda_rope_waits(d)) {
         clime_cuda_flush(d);
         normed = false;
