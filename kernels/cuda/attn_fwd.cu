@@ -5,7 +5,6 @@
  * attn_wide.cu computes the same with four warps a split.
  * Prefill and training go to attn_fwd_wgmma.cu, which walks the same blocks and splits one after another; rows of a
  * tile do not meet in either, so which kernel ran does not show in a row's bits. */
-#include "kernels/cuda/attn_rows.cuh"
 #include "kernels/cuda/attn_tile.cuh"
 #include "kernels/cuda/ops.h"
 

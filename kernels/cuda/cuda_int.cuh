@@ -114,6 +114,7 @@ bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, co
 /* add_rmsnorm of one row (rmsnorm: delta and sum NULL), where what it reads is waiting; false: it is not taken. */
 bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, const void *delta, const void *scale,
                          void *sum, void *y);
+/* Launches what waits; asked by clime_cuda_flush. */
 void clime_cuda_row_end(struct clime_dev *d);
 void clime_cuda_row_close(struct clime_dev *d);
 
@@ -196,6 +197,17 @@ static __device__ __forceinline__ float swiglu_of(bf16 gate, bf16 up) {
     return g / (1.0f + expf(-g)) * f_of(up);
 }
 
+/* The one RMSNorm of a row: its sum of squares a value further, 1/rms from the sum, a value. */
+static __device__ __forceinline__ float norm_add(float squares, bf16 x) {
+    return __fmaf_rn(f_of(x), f_of(x), squares);
+}
+static __device__ __forceinline__ float norm_rstd(float squares, int D, float eps) {
+    return rsqrtf(squares / D + eps);
+}
+static __device__ __forceinline__ bf16 norm_of(bf16 x, float rstd, bf16 scale) {
+    return b_of(f_of(x) * rstd * f_of(scale));
+}
+
 /* Sum over a warp by a fixed butterfly: every lane gets the same bits. */
 static __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
@@ -257,12 +269,6 @@ static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], const vo
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at));
-}
-
-static __device__ __forceinline__ uint32_t load_shared(uint32_t at) {
-    uint32_t v;
-    asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(v) : "r"(at));
-    return v;
 }
 
 static __device__ __forceinline__ void load_shared(uint32_t (&r)[4], uint32_t at) {

@@ -49,7 +49,7 @@ static __device__ __forceinline__ void tensor_copy_to_all(void *to, const CUtens
 template <int NT> struct panel_fragments { uint32_t x[PANEL / 16][4], w[NT][PANEL / 32][4]; };
 
 struct small_args {
-    int T, N, K, n_chunks, n_stages;
+    int T, N, n_chunks, n_stages;
     void *y;
     bf16 *h; /* of a gated product */
     bool f32;
@@ -273,7 +273,7 @@ static bool product(struct clime_dev *d, int T, int N, int K, const void *x, con
         !clime_cuda_tensor_map(d, &w_map, (const bf16 *)w, N, K, K, h ? size->rows / 2 : size->rows))
         return true; /* the failure is kept */
     int n_blocks = ((N + size->rows - 1) / size->rows + cluster - 1) / cluster * cluster;
-    small_args a = {T, N, K, n_chunks, n_stages, y, (bf16 *)h, f32};
+    small_args a = {T, N, n_chunks, n_stages, y, (bf16 *)h, f32};
     launch_cluster(d, size->of[kind].kernel, n_blocks, size->of[kind].threads, n_stages * stage + ALIGN, cluster, x_map,
                    w_map, a);
     return true;

@@ -51,15 +51,15 @@ __global__ void add_rmsnorm_kernel(int D, float eps, const bf16 *x, const bf16 *
             store<V>(sum + row + i, v[n]);
         }
 #pragma unroll
-        for (int k = 0; k < V; k++) square = __fmaf_rn(f_of(v[n].x[k]), f_of(v[n].x[k]), square);
+        for (int k = 0; k < V; k++) square = norm_add(square, v[n].x[k]);
     }
-    float r = rsqrtf(block_sum(square, shared) / D + eps);
+    float r = norm_rstd(block_sum(square, shared), D, eps);
 #pragma unroll
     for (int n = 0; n < N; n++) {
         int i = (n * blockDim.x + threadIdx.x) * V;
         if (i >= D) break;
 #pragma unroll
-        for (int k = 0; k < V; k++) v[n].x[k] = b_of(f_of(v[n].x[k]) * r * f_of(scale[n].x[k]));
+        for (int k = 0; k < V; k++) v[n].x[k] = norm_of(v[n].x[k], r, scale[n].x[k]);
         store<V>(y + row + i, v[n]);
     }
     if (rstd && threadIdx.x == 0) rstd[blockIdx.x] = r;

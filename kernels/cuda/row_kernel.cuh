@@ -127,18 +127,18 @@ static __device__ __forceinline__ void bring_normed(const row_step &a, uint32_t 
     for (int n = 0; n < TURNS; n++) { /* a warp's 256 values as there: one sum */
         float square = 0;
 #pragma unroll
-        for (int k = 0; k < 8; k++) square = __fmaf_rn(f_of(v[n].x[k]), f_of(v[n].x[k]), square);
+        for (int k = 0; k < 8; k++) square = norm_add(square, v[n].x[k]);
         square = warp_sum(square);
         if (lane == 0) sums[n * WARPS + warp] = square;
     }
     together();
-    float r = rsqrtf(warp_sum(sums[lane]) / a.K + a.eps);
+    float r = norm_rstd(warp_sum(sums[lane]), a.K, a.eps);
 #pragma unroll
     for (int n = 0; n < TURNS; n++) {
         int i = (n * CONSUMERS + threadIdx.x) * 8;
         if (i >= a.K) continue;
 #pragma unroll
-        for (int k = 0; k < 8; k++) v[n].x[k] = b_of(f_of(v[n].x[k]) * r * f_of(scale[n].x[k]));
+        for (int k = 0; k < 8; k++) v[n].x[k] = norm_of(v[n].x[k], r, scale[n].x[k]);
         put_row(row, i, v[n].all);
         if (blockIdx.x == 0) *(uint4 *)(a.norm + i) = v[n].all;
     }
@@ -227,15 +227,17 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
             for (int n = 0; n < NT; n++) mma_16816(c[n], now.w[n][k], x);
         }
     };
-    auto arrived = [&]() { /* the first panel of a stage */
-                           at = place.at();
-                           place.wait_full();
+    /* waits for a stage, and goes to its first panel */
+    auto arrived = [&]() {
+        at = place.at();
+        place.wait_full();
     };
-    auto release = [&]() { /* all of the stage has been loaded */
-                           __syncwarp();
-                           if (lane == 0) place.release();
-                           place.next();
-                           left -= panels;
+    /* all of the stage has been loaded */
+    auto release = [&]() {
+        __syncwarp();
+        if (lane == 0) place.release();
+        place.next();
+        left -= panels;
     };
     arrived();
     load(f[0]);

@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 1024, RADIX = 256, MAX_WAITS = 64 };
+enum { THREADS = 1024, SUM_WARPS = 4, RADIX = 256, MAX_WAITS = 64 };
 
 struct row_params {
     uint64_t seed;
@@ -199,8 +199,6 @@ static __device__ __forceinline__ float split_sum_of(const kept &q, int s, int e
     }
     return warp_sum(sum);
 }
-
-enum { SUM_WARPS = 4 };
 
 /* The same of few rows, where nothing is cut, as mostly, by many blocks: a pass over a vocabulary takes one block some
  * 50 us. (Of many rows the parameters, which come from the host's memory, would be read too often.) Grid: splits by
