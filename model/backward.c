@@ -5,8 +5,8 @@
  * is written (=) by exactly one operation before it is read; a comment says which at each call. A tied head and
  * embedding share one slice: head chunks add to it first, in row order, the embedding's rows last.
  *
- * swiglu_bwd writes its result over the saved gate|up and fp32's dlogits over the logits: both are read there for the
- * last time, and they are the two largest activations.
+ * swiglu_bwd writes its result over the saved gate|up and fp32's dlogits over its chunk's logits: both are read there
+ * for the last time, and they are the two largest activations.
  */
 #include <stdlib.h>
 
@@ -38,13 +38,14 @@ static void head_backward(struct clime_train *t, int R, bool entropy) {
     for (int r = 0; r < R; r += t->o.head_chunk) {
         int n = R - r < t->o.head_chunk ? R - r : t->o.head_chunk;
         const char *y = (const char *)t->head_y + (size_t)r * row_bytes;
-        if (R > t->o.head_chunk)
-            clime_head_logits(m, n, y, t->logits); /* logits = (the forward's last chunk is gone) */
-        ops->head_grad(d, n, V, t->logits, t->inv_temp + r, t->target + r, t->lse + r, t->entropy + r, t->g_logp + r,
-                       entropy ? t->g_ent + r : NULL, t->dlogits, V); /* dlogits = */
-        ops->gemm_dw(d, n, V, D, t->dlogits, y, grad(t, w->head));    /* dhead += */
-        ops->gemm_dx(d, n, V, D, t->dlogits, clime_weight(m, w->head),
-                     (char *)t->dhead + (size_t)r * row_bytes); /* = */
+        float *logits = clime_train_logits(t, r);
+        void *dlogits = t->dlogits ? t->dlogits : logits;
+        if (R > t->o.head_chunk && !t->o.keep_logits)
+            clime_head_logits(m, n, y, logits); /* logits = (a later chunk lies over them) */
+        ops->head_grad(d, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, t->entropy + r, t->g_logp + r,
+                       entropy ? t->g_ent + r : NULL, dlogits, V); /* dlogits = */
+        ops->gemm_dw(d, n, V, D, dlogits, y, grad(t, w->head));    /* dhead += */
+        ops->gemm_dx(d, n, V, D, dlogits, clime_weight(m, w->head), (char *)t->dhead + (size_t)r * row_bytes); /* = */
     }
 }
 

@@ -23,6 +23,8 @@ struct clime_train_options {
     int max_seqs;   /* sequences in it */
     int head_chunk; /* rows of logits at a time; 0 = as many as ops->head_bytes holds */
     enum clime_recompute recompute;
+    bool keep_logits;  /* those of all loss rows stay for the backward pass, max_rows * V * 4 bytes; else one chunk's,
+                        * and where there are more each is made again */
     bool forward_only; /* reference models and scoring: no gradients, nothing kept, forward without save only */
 };
 enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_options *o, struct clime_train **out,
@@ -33,7 +35,7 @@ void clime_train_close(struct clime_train *t);
 struct clime_train_sizes {
     size_t gradients;   /* of the weights, fp32 */
     size_t activations; /* as many layers' as the recompute level keeps, and the gradients of one layer's */
-    size_t head;        /* the loss rows and one chunk of logits */
+    size_t head;        /* the loss rows and one chunk of logits, or all */
     size_t scratch;     /* what operations may ask of the device besides, reserved at open */
 };
 void clime_train_sizes(const struct clime_model *m, const struct clime_train_options *o, struct clime_train_sizes *out);

@@ -4,9 +4,10 @@
  * one planned allocation. The invariant: the layer is clime_layer_forward and the head clime_final_norm,
  * clime_head_logits and head_stats, exactly as in the server, so log-probabilities are the server's bits.
  *
- * Logits never exist whole: at 8,192 rows and a vocabulary of 151,936 they would take 5 GB in fp32. When the loss
- * rows fit one chunk, the logits stay for the backward pass; otherwise each chunk's GEMM runs again there, which is
- * 2 of the head's 8 (forward, again, dx, dw) units of work instead of a tensor that does not fit.
+ * Logits are made a chunk at a time. With keep_logits every chunk has its own place and stays for the backward pass: at
+ * 8,192 rows and a vocabulary of 151,936 that is 4.6 GiB of fp32. Without, the chunks share one place and, where the
+ * loss rows need more than one, the backward pass makes each again: 2 of the head's 8 units of work (forward, again,
+ * dx, dw), 2.4 % of a step of 4 B parameters. The gradients' chunks are the same, and so are their bits.
  */
 #include "model/train.h"
 
@@ -82,7 +83,7 @@ static void plan_train(struct clime_train *t) {
     enum clime_dtype type = clime_model_dt(t->m);
     size_t T = (size_t)t->o.max_rows, R = T, C = (size_t)t->o.head_chunk, dt = clime_dtype_bytes(type);
     size_t D = (size_t)c->D, F = (size_t)c->F, V = (size_t)c->V, Q = (size_t)(c->H * c->Dh);
-    size_t KV = (size_t)(c->HK * c->Dh), back = t->o.forward_only ? 0 : 1;
+    size_t KV = (size_t)(c->HK * c->Dh), back = t->o.forward_only ? 0 : 1, made = t->o.keep_logits ? R : C;
     size_acts(t);
     clime_plan_add(p, "gradients", back * (size_t)t->m->layout.n * 4, (void **)&t->grads);
     t->sizes.gradients = clime_plan_bytes(p);
@@ -110,7 +111,7 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "head_x", R * D * dt, &t->head_x);
     clime_plan_add(p, "head_y", R * D * dt, &t->head_y);
     clime_plan_add(p, "head_rstd", R * 4, (void **)&t->head_rstd);
-    clime_plan_add(p, "logits", C * V * 4, (void **)&t->logits);
+    clime_plan_add(p, "logits", made * V * 4, (void **)&t->logits);
     clime_plan_add(p, "dlogits", type == CLIME_F32 ? 0 : back * C * V * dt, &t->dlogits);
     clime_plan_add(p, "lse", R * 4, (void **)&t->lse);
     clime_plan_add(p, "logp", R * 4, (void **)&t->logp);
@@ -134,6 +135,7 @@ static struct clime_train *new_train(struct clime_model *m, const struct clime_t
         t->o.head_chunk = rows < 1 ? 1 : rows > (size_t)o->max_rows ? o->max_rows : (int)rows;
     }
     if (t->o.head_chunk > o->max_rows) t->o.head_chunk = o->max_rows;
+    if (o->forward_only) t->o.keep_logits = false;
     plan_train(t);
     return t;
 }
@@ -146,9 +148,8 @@ enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_
     if (rc) {
         clime_train_close(t);
         t = NULL;
-    } else {
-        if (clime_model_dt(m) == CLIME_F32) t->dlogits = t->logits; /* head_grad works in place */
-        if (t->grads) clime_train_zero_grads(t);
+    } else if (t->grads) {
+        clime_train_zero_grads(t);
     }
     *out = t;
     return rc;
@@ -287,7 +288,7 @@ static void run_norm(struct clime_train *t, int R) {
     clime_final_norm(m, R, t->head_x, t->head_y, t->head_rstd);
 }
 
-/* Log-probabilities of the R loss rows, chunk by chunk. The last chunk's logits stay. */
+/* Log-probabilities of the R loss rows, chunk by chunk. The logits stay: of all chunks, or of the last. */
 static void run_head(struct clime_train *t, int R, bool entropy) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
@@ -296,8 +297,9 @@ static void run_head(struct clime_train *t, int R, bool entropy) {
     size_t row_bytes = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
     for (int r = 0; r < R; r += t->o.head_chunk) {
         int n = R - r < t->o.head_chunk ? R - r : t->o.head_chunk;
-        clime_head_logits(m, n, (char *)t->head_y + (size_t)r * row_bytes, t->logits);
-        ops->head_stats(m->dev, n, V, t->logits, t->inv_temp + r, t->target + r, t->lse + r, t->logp + r,
+        float *logits = clime_train_logits(t, r);
+        clime_head_logits(m, n, (char *)t->head_y + (size_t)r * row_bytes, logits);
+        ops->head_stats(m->dev, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, t->logp + r,
                         entropy ? t->entropy + r : NULL);
     }
 }

@@ -40,7 +40,7 @@ enum clime_act {
 
 struct clime_train {
     struct clime_model *m;
-    struct clime_train_options o; /* head_chunk resolved */
+    struct clime_train_options o; /* head_chunk resolved; keep_logits never with forward_only */
     struct clime_plan plan;
     struct clime_train_sizes sizes;
     float *grads; /* [layout.n] */
@@ -56,8 +56,8 @@ struct clime_train {
     void *head_x;          /* [R, D] residual stream of the loss rows */
     void *head_y;          /* [R, D] after the final norm */
     float *head_rstd;      /* [R] */
-    float *logits;         /* [C, V] fp32 */
-    void *dlogits;         /* [C, V]; == logits in fp32 */
+    float *logits;         /* [C, V] fp32; with keep_logits [max_rows, V], the chunks one after another */
+    void *dlogits;         /* [C, V]; NULL in fp32, where the gradient lies over its own logits */
     float *lse, *logp;     /* [R] */
     float *entropy;        /* [R] */
     float *g_logp, *g_ent; /* [R] the caller's coefficients */
@@ -77,5 +77,10 @@ struct clime_train {
 /* The buffers of layer l, and the batch b as the forward pass takes it. */
 struct clime_layer_act clime_train_act(const struct clime_train *t, int l);
 struct clime_batch clime_train_batch(const struct clime_train *t, const struct clime_packed_batch *b);
+
+/* Where the logits of the chunk that begins with loss row r lie. */
+static inline float *clime_train_logits(const struct clime_train *t, int r) {
+    return t->o.keep_logits ? t->logits + (size_t)r * (size_t)t->m->cfg.V : t->logits;
+}
 
 #endif

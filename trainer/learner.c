@@ -42,12 +42,15 @@ static bool needs_critic(const struct clime_learner_options *o) {
 
 static struct clime_memory_users memory_users(const struct clime_learner *l) {
     const struct clime_learner_options *o = &l->opts;
-    return (struct clime_memory_users){.policy = train_options(o),
-                                       .reference = ref_options(o),
-                                       .critic = clime_critic_train_options(o),
-                                       .has_reference = clime_needs_ref(o),
-                                       .has_critic = needs_critic(o),
-                                       .offload = offload(l)};
+    struct clime_memory_users u = {.policy = train_options(o),
+                                   .reference = ref_options(o),
+                                   .critic = clime_critic_train_options(o),
+                                   .has_reference = clime_needs_ref(o),
+                                   .has_critic = needs_critic(o),
+                                   .offload = offload(l),
+                                   .servers = !o->sft};
+    clime_memory_choose(l->model, &u);
+    return u;
 }
 
 enum clime_err clime_learner_prepare(const struct clime_learner_options *o, struct clime_learner **out,
@@ -64,16 +67,16 @@ enum clime_err clime_learner_prepare(const struct clime_learner_options *o, stru
     return CLIME_OK;
 }
 
-static enum clime_err obey_plan(struct clime_learner *l, struct clime_error *e) {
-    struct clime_memory_users users = memory_users(l);
+static enum clime_err obey_plan(const struct clime_learner *l, const struct clime_memory_users *users,
+                                struct clime_error *e) {
     struct clime_memory_plan p;
     struct clime_buf line;
-    clime_memory_plan_make(l->model, &users, &p);
+    clime_memory_plan_make(l->model, users, &p);
     clime_buf_init(&line, 4096);
     clime_memory_plan_line(&p, &line);
     LOG_INFO("memory: %s (recompute %s)", line.data, clime_recompute_name(p.recompute));
     clime_buf_free(&line);
-    return clime_memory_plan_check(l->model, &users, &p, e);
+    return clime_memory_plan_check(l->model, users, &p, e);
 }
 
 static enum clime_err load_reference(struct clime_learner *l, struct clime_error *e) {
@@ -87,10 +90,10 @@ static enum clime_err load_reference(struct clime_learner *l, struct clime_error
 }
 
 enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *e) {
-    struct clime_train_options t = train_options(&l->opts);
-    enum clime_err err = obey_plan(l, e);
+    struct clime_memory_users users = memory_users(l);
+    enum clime_err err = obey_plan(l, &users, e);
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
-    if (!err) err = clime_train_open(l->model, &t, &l->train, e);
+    if (!err) err = clime_train_open(l->model, &users.policy, &l->train, e);
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, e);
     if (!err && clime_needs_ref(&l->opts)) err = load_reference(l, e);
     if (!err && needs_critic(&l->opts)) err = clime_critic_open(&l->opts, l->model, offload(l), &l->critic, e);

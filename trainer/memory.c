@@ -30,8 +30,10 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
                             struct clime_memory_plan *out) {
     struct clime_train_sizes s, r;
     struct clime_optimizer_bytes o;
-    *out = (struct clime_memory_plan){
-        .own_memory = m->ops->own_memory, .recompute = u->policy.recompute, .max_rows = u->policy.max_rows};
+    *out = (struct clime_memory_plan){.own_memory = m->ops->own_memory,
+                                      .recompute = u->policy.recompute,
+                                      .keep_logits = u->policy.keep_logits,
+                                      .max_rows = u->policy.max_rows};
     snprintf(out->device, sizeof out->device, "%s", clime_dev_info(m->dev)->name);
     m->ops->memory(m->dev, &out->free_bytes, &out->total_bytes);
     clime_train_sizes(m, &u->policy, &s);
@@ -59,6 +61,27 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
 
 static bool fits(const struct clime_memory_plan *p) {
     return !p->own_memory || p->need <= p->free_bytes;
+}
+
+/* Beside servers, kept logits take at most one part in so many of what the plan leaves free without them: those that
+ * open after the trainer (--colocate) plan their KV with a fraction of it, and so does one that is started again. */
+#define KEEP_PART 8
+
+void clime_memory_choose(const struct clime_model *m, struct clime_memory_users *u) {
+    struct clime_memory_users with = *u;
+    struct clime_memory_plan p, q;
+    u->policy.keep_logits = false;
+    if (!m->ops->own_memory || u->policy.recompute != CLIME_RECOMPUTE_NONE) return;
+    with.policy.keep_logits = true;
+    clime_memory_plan_make(m, u, &p);
+    clime_memory_plan_make(m, &with, &q);
+    size_t more = q.need - p.need;
+    size_t others = m->ops->code_bytes; /* must stay free: for the kernels of another program, */
+    if (u->servers) {
+        others += clime_model_bytes(m); /* for a server's staging of an update */
+        if (others < (KEEP_PART - 1) * more) others = (KEEP_PART - 1) * more;
+    }
+    u->policy.keep_logits = more > 0 && q.need + others <= q.free_bytes;
 }
 
 /* Names the cheapest level of recomputing that makes the plan fit, with the states where they are and on the host. */
@@ -98,11 +121,15 @@ enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct
     return rc;
 }
 
+static const char *remark(const struct clime_memory_plan *p, int part) {
+    return part == CLIME_MEM_HEAD && p->keep_logits ? " (logits kept)" : "";
+}
+
 void clime_memory_plan_line(const struct clime_memory_plan *p, struct clime_buf *out) {
     bool first = true;
     for (int i = 0; i < CLIME_MEM_N; i++) {
         if (!p->part[i]) continue;
-        clime_buf_printf(out, "%s%s %.2f", first ? "" : " + ", names[i], gib(p->part[i]));
+        clime_buf_printf(out, "%s%s %.2f%s", first ? "" : " + ", names[i], gib(p->part[i]), remark(p, i));
         first = false;
     }
     if (p->host) clime_buf_printf(out, " (and %.2f of the host's)", gib(p->host));
@@ -114,7 +141,7 @@ void clime_memory_plan_table(const struct clime_memory_plan *p, struct clime_buf
     clime_buf_printf(out, "  micro-batches of up to %d tokens, recompute %s\n", p->max_rows,
                      clime_recompute_name(p->recompute));
     for (int i = 0; i < CLIME_MEM_N; i++)
-        if (p->part[i]) clime_buf_printf(out, "  %-16s %9.3f GiB\n", names[i], gib(p->part[i]));
+        if (p->part[i]) clime_buf_printf(out, "  %-16s %9.3f GiB%s\n", names[i], gib(p->part[i]), remark(p, i));
     clime_buf_printf(out, "  %-16s %9.3f GiB of %.2f free, %.2f in all, on %s%s\n", "sum", gib(p->need),
                      gib(p->free_bytes), gib(p->total_bytes), p->device, fits(p) ? "" : ": DOES NOT FIT");
     if (p->host) clime_buf_printf(out, "  %-16s %9.3f GiB: master weights and moments\n", "on the host", gib(p->host));

@@ -1,11 +1,13 @@
 /* What a learner needs of memory, computed before any of it is allocated.
  *
+ *   clime_memory_choose(...)          what takes memory only where there is enough: the logits, kept
  *   clime_memory_plan_make(...)       the parts, from shapes and options alone
  *   clime_memory_plan_check(...)      CLIME_ERR_LIMIT with the arithmetic, and with what would fit instead
  *   clime_memory_plan_line / _table   for the log at start, and for --explain
  *
  * Pure but for one question to the device: how much is free. A server on the same device has taken its share by then,
- * and it shows as what is not free (the loop waits for its servers before it asks). Main thread.
+ * and it shows as what is not free (the loop waits for its servers before it asks); with --colocate it comes after, and
+ * plans with a fraction of what is left. --explain asks without servers. Main thread.
  */
 #ifndef CLIME_TRAINER_MEMORY_H
 #define CLIME_TRAINER_MEMORY_H
@@ -34,6 +36,7 @@ struct clime_memory_plan {
     size_t free_bytes, total_bytes;
     bool own_memory; /* as in struct clime_ops: `need` above free_bytes is an error */
     enum clime_recompute recompute;
+    bool keep_logits;
     int max_rows;
     char device[64];
 };
@@ -43,7 +46,13 @@ struct clime_memory_users {
     struct clime_train_options policy, reference, critic;
     bool has_reference, has_critic;
     bool offload; /* optimizer states in host memory */
+    bool servers; /* some may run on this device, and take more of it later */
 };
+
+/* Decides u->policy.keep_logits. m: as below. Without recomputing, on a device of its own memory, logits are kept where
+ * the plan fits with them and leaves enough to the others (memory.c says how much). Before the plan is made, and once:
+ * what is free changes as it is taken. */
+void clime_memory_choose(const struct clime_model *m, struct clime_memory_users *u);
 
 /* m: prepared, and on the device where it will be; reference and critic have its shape. */
 void clime_memory_plan_make(const struct clime_model *m, const struct clime_memory_users *u,

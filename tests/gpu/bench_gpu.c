@@ -435,7 +435,7 @@ static void bench_attention(void) {
 static void bench_training(struct clime_model *m, int n_seq, int len) {
     int T = n_seq * len;
     struct clime_train *t;
-    struct clime_train_options o = {.max_rows = T, .max_seqs = n_seq};
+    struct clime_train_options o = {.max_rows = T, .max_seqs = n_seq, .keep_logits = true};
     struct clime_error e;
     int32_t *ids = xmalloc((size_t)T * 4), *start = xmalloc((size_t)(n_seq + 1) * 4), *row = xmalloc((size_t)T * 4);
     float *temp = xmalloc((size_t)T * 4), *logp = xmalloc((size_t)T * 4);

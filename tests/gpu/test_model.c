@@ -53,11 +53,11 @@ static struct clime_model *open_model(const char *name, const char *device) {
 }
 
 /* Training forward and backward; the gradients come as host memory. */
-static float *train(struct clime_model *m, const struct batch *b, int head_chunk, enum clime_recompute recompute,
-                    float *logp) {
+static float *train(struct clime_model *m, const struct batch *b, int head_chunk, bool keep,
+                    enum clime_recompute recompute, float *logp) {
     struct clime_train *t;
     struct clime_train_options o = {
-        .max_rows = b->T, .max_seqs = N_SEQS, .head_chunk = head_chunk, .recompute = recompute};
+        .max_rows = b->T, .max_seqs = N_SEQS, .head_chunk = head_chunk, .recompute = recompute, .keep_logits = keep};
     struct clime_packed_batch p = {b->T, N_SEQS, b->ids, b->start, b->n_loss, b->row, b->target, b->inv_temp};
     struct clime_error e = {0};
     float *grads = xmalloc((size_t)m->layout.n * 4);
@@ -144,8 +144,9 @@ static void test_model(struct gpu_test *t, const char *name) {
     make_batch(&b, cpu->cfg.V);
     float want[MAX_T], got[MAX_T], again[MAX_T];
     size_t n = (size_t)cpu->layout.n;
-    float *g_cpu = train(cpu, &b, 0, CLIME_RECOMPUTE_NONE, want), *g_gpu = train(gpu, &b, 0, CLIME_RECOMPUTE_NONE, got),
-          *g_again = train(gpu, &b, 37, CLIME_RECOMPUTE_FULL, again);
+    float *g_cpu = train(cpu, &b, 0, false, CLIME_RECOMPUTE_NONE, want),
+          *g_gpu = train(gpu, &b, 0, false, CLIME_RECOMPUTE_NONE, got),
+          *g_again = train(gpu, &b, 37, false, CLIME_RECOMPUTE_FULL, again);
     char text[160];
     double logp = distance(got, want, (size_t)b.n_loss), grad = distance(g_gpu, g_cpu, n);
     snprintf(text, sizeof text, "%s: logp %.3g, gradients %.3g from the CPU's", name, logp, grad);
@@ -153,8 +154,12 @@ static void test_model(struct gpu_test *t, const char *name) {
     check(t, logp < 5e-3 && grad < 4e-2, "values", text);
     check(t, memcmp(got, again, (size_t)b.n_loss * 4) == 0, "logp with full recompute and head chunks", name);
     check(t, distance(g_again, g_gpu, n) < 1e-5, "gradients with full recompute and head chunks", name);
+    float *g_kept = train(gpu, &b, 37, true, CLIME_RECOMPUTE_NONE, again);
+    check(t, memcmp(got, again, (size_t)b.n_loss * 4) == 0, "bits of logp, logits kept", name);
+    check(t, memcmp(g_again, g_kept, n * 4) == 0, "bits of gradients, logits kept", name);
+    free(g_kept);
     for (int level = CLIME_RECOMPUTE_SELECTIVE; level <= CLIME_RECOMPUTE_FULL; level++) {
-        float *other = train(gpu, &b, 0, (enum clime_recompute)level, again);
+        float *other = train(gpu, &b, 0, false, (enum clime_recompute)level, again);
         check(t, memcmp(got, again, (size_t)b.n_loss * 4) == 0, "bits of logp, recompute level", name);
         check(t, memcmp(g_gpu, other, n * 4) == 0, "bits of gradients, recompute level", name);
         free(other);

@@ -85,11 +85,14 @@ static void close_case(struct golden *g) {
     clime_st_close(&g->ref);
 }
 
-static struct clime_train *open_train(struct golden *g, enum clime_recompute recompute, int head_chunk) {
+static struct clime_train *open_train(struct golden *g, enum clime_recompute recompute, int head_chunk, bool keep) {
     struct clime_train *t;
     struct clime_error e = {0};
-    struct clime_train_options o = {
-        .max_rows = g->b.T, .max_seqs = g->b.n_seq, .head_chunk = head_chunk, .recompute = recompute};
+    struct clime_train_options o = {.max_rows = g->b.T,
+                                    .max_seqs = g->b.n_seq,
+                                    .head_chunk = head_chunk,
+                                    .recompute = recompute,
+                                    .keep_logits = keep};
     if (clime_train_open(g->m, &o, &t, &e)) fail_msg("%s: %s", g->name, e.msg);
     struct clime_train_sizes sizes;
     clime_train_sizes(g->m, &o, &sizes);
@@ -196,7 +199,7 @@ static void run_case(const char *name, const char *dtype, const char *isa) {
     struct golden g;
     struct clime_error e = {0};
     if (!open_case(&g, name, dtype, isa)) return;
-    struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 0);
+    struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 0, false);
     size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
     float *logp = xmalloc(R * 4), *entropy = xmalloc(R * 4), *host = xmalloc(N * 4);
     double losses[STEPS + 1];
@@ -265,9 +268,9 @@ static void test_bf16(void **state) {
 /* ---- the same numbers by other ways ------------------------------------------------------------------------------ */
 
 /* Gradients and log-probabilities of the whole batch, cut at sequence borders into n_parts micro-batches. */
-static void run_parts(struct golden *g, enum clime_recompute recompute, int head_chunk, int n_parts, float *logp,
-                      float *grads) {
-    struct clime_train *t = open_train(g, recompute, head_chunk);
+static void run_parts(struct golden *g, enum clime_recompute recompute, int head_chunk, bool keep, int n_parts,
+                      float *logp, float *entropy, float *grads) {
+    struct clime_train *t = open_train(g, recompute, head_chunk, keep);
     struct clime_error e = {0};
     for (int part = 0; part < n_parts; part++) {
         int first = g->b.n_seq * part / n_parts, last = g->b.n_seq * (part + 1) / n_parts;
@@ -286,7 +289,7 @@ static void run_parts(struct golden *g, enum clime_recompute recompute, int head
                                        .row = row,
                                        .target = g->b.target + a,
                                        .inv_temp = g->b.inv_temp + a};
-        if (clime_train_forward(t, &b, true, logp + a, NULL, &e)) fail_msg("%s", e.msg);
+        if (clime_train_forward(t, &b, true, logp + a, entropy ? entropy + a : NULL, &e)) fail_msg("%s", e.msg);
         if (clime_train_backward(t, &b, g->g_logp + a, g->g_ent + a, &e)) fail_msg("%s", e.msg);
         free(row);
     }
@@ -301,15 +304,15 @@ static void test_ways(void **state) {
         assert_true(open_case(&g, cases[i / 2], i % 2 ? "bf16" : "f32", NULL));
         size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
         float *logp = xmalloc(R * 4), *again = xmalloc(R * 4), *grads = xmalloc(N * 4), *other = xmalloc(N * 4);
-        run_parts(&g, CLIME_RECOMPUTE_NONE, 0, 1, logp, grads);
+        run_parts(&g, CLIME_RECOMPUTE_NONE, 0, false, 1, logp, NULL, grads);
         for (int level = CLIME_RECOMPUTE_SELECTIVE; level <= CLIME_RECOMPUTE_FULL; level++) {
-            run_parts(&g, (enum clime_recompute)level, 0, 1, again, other);
+            run_parts(&g, (enum clime_recompute)level, 0, false, 1, again, NULL, other);
             assert_memory_equal(logp, again, R * 4);
             assert_memory_equal(grads, other, N * 4);
         }
         static const struct { int head_chunk, n_parts; } ways[] = {{7, 1}, {1, 1}, {0, 2}, {0, 4}, {5, 3}};
         for (size_t k = 0; k < CLIME_COUNT(ways); k++) {
-            run_parts(&g, CLIME_RECOMPUTE_NONE, ways[k].head_chunk, ways[k].n_parts, again, other);
+            run_parts(&g, CLIME_RECOMPUTE_NONE, ways[k].head_chunk, false, ways[k].n_parts, again, NULL, other);
             assert_memory_equal(logp, again, R * 4);
             for (int s = 0; s < g.m->layout.n_slices; s++) {
                 const struct clime_slice *at = &g.m->layout.slices[s];
@@ -325,11 +328,68 @@ static void test_ways(void **state) {
     }
 }
 
+static int n_head; /* products with the head's weight */
+static const void *head_weight;
+
+static void counting_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
+                          const void *packed, void *y) {
+    n_head += w == head_weight;
+    clime_cpu_ops.gemm(d, out, T, N, K, x, w, packed, y);
+}
+
+/* Logits that stay for the backward pass, and those that it makes again: one head product a chunk, or two, and the same
+ * bits of everything. Three chunks, the last one shorter; chunks of a row; one for all; a batch in parts; at every
+ * level.
+ */
+static void test_kept_logits(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2 * CLIME_COUNT(cases); i++) {
+        struct golden g;
+        assert_true(open_case(&g, cases[i / 2], i % 2 ? "bf16" : "f32", NULL));
+        const struct { int head_chunk, n_parts; } ways[] = {{g.b.n_loss / 3 + 1, 1}, {1, 1}, {5, 3}, {0, 1}};
+        struct clime_ops counting = *g.m->ops;
+        size_t N = (size_t)g.m->layout.n, R = (size_t)g.b.n_loss;
+        float *logp[2], *entropy[2], *grads[2];
+        assert_true(R > 5);
+        counting.gemm = counting_gemm;
+        g.m->ops = &counting;
+        head_weight = (const char *)g.m->flat + (size_t)g.m->layout.head * clime_dtype_bytes(g.dt);
+        for (int keep = 0; keep < 2; keep++) {
+            logp[keep] = xmalloc(R * 4);
+            entropy[keep] = xmalloc(R * 4);
+            grads[keep] = xmalloc(N * 4);
+        }
+        for (size_t k = 0; k < CLIME_COUNT(ways); k++) {
+            for (int level = CLIME_RECOMPUTE_NONE; level <= CLIME_RECOMPUTE_FULL; level++) {
+                int products[2];
+                for (int keep = 0; keep < 2; keep++) {
+                    n_head = 0;
+                    run_parts(&g, (enum clime_recompute)level, ways[k].head_chunk, keep, ways[k].n_parts, logp[keep],
+                              entropy[keep], grads[keep]);
+                    products[keep] = n_head;
+                }
+                assert_memory_equal(logp[0], logp[1], R * 4);
+                assert_memory_equal(entropy[0], entropy[1], R * 4);
+                assert_memory_equal(grads[0], grads[1], N * 4);
+                if (ways[k].n_parts > 1) continue; /* some parts are one chunk */
+                assert_int_equal(products[1], ways[k].head_chunk ? ((int)R - 1) / ways[k].head_chunk + 1 : 1);
+                assert_int_equal(products[0], products[1] * (ways[k].head_chunk ? 2 : 1));
+            }
+        }
+        for (int keep = 0; keep < 2; keep++) {
+            free(logp[keep]);
+            free(entropy[keep]);
+            free(grads[keep]);
+        }
+        close_case(&g);
+    }
+}
+
 static void test_bad_batches(void **state) {
     (void)state;
     struct golden g;
     assert_true(open_case(&g, "qwen3", "f32", NULL));
-    struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 0);
+    struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 0, false);
     float *logp = xmalloc((size_t)g.b.n_loss * 4);
     int32_t bad_id[] = {1, g.m->cfg.V}, start[] = {0, 2}, hole[] = {0, 1}, empty[] = {0, 0, 2}, rows[] = {1, 0},
             ids[] = {1, 2};
@@ -400,7 +460,7 @@ static void test_hidden(void **state) {
         struct golden g;
         struct clime_error e = {0};
         if (!open_case(&g, cases[i], "f32", NULL)) continue;
-        struct clime_train *t = open_train(&g, i % 2 ? CLIME_RECOMPUTE_FULL : CLIME_RECOMPUTE_NONE, 0);
+        struct clime_train *t = open_train(&g, i % 2 ? CLIME_RECOMPUTE_FULL : CLIME_RECOMPUTE_NONE, 0, false);
         const struct clime_layout *lay = &g.m->layout;
         size_t N = (size_t)lay->n, R = (size_t)g.b.n_loss, D = (size_t)g.m->cfg.D;
         float *logp = xmalloc(R * 4), *inside = xmalloc(N * 4), *outside = xmalloc(N * 4), *w = xmalloc(N * 4);
@@ -434,8 +494,8 @@ static void test_hidden(void **state) {
 
 int main(void) {
     clime_log_open("test", CLIME_LOG_WARN);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32), cmocka_unit_test(test_bf16),
-                                       cmocka_unit_test(test_ways), cmocka_unit_test(test_hidden),
-                                       cmocka_unit_test(test_bad_batches)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32),   cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_ways),   cmocka_unit_test(test_kept_logits),
+                                       cmocka_unit_test(test_hidden), cmocka_unit_test(test_bad_batches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* The memory plan: what it says is what is taken, level by level; a plan that does not fit is refused with its
- * arithmetic before anything is allocated; states on the host give the same bits. On the CPU table, told to have memory
- * of its own. */
+ * arithmetic before anything is allocated; logits are kept where there is room, to the same bits; states on the host
+ * give the same bits. On the CPU table, told to have memory of its own. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +18,9 @@
 #include "trainer/memory.h"
 
 static size_t taken, offered; /* bytes allocated so far, free ones that the device claims to have */
+static size_t head_bytes;     /* of a chunk of logits; 0 = the table's, one chunk for all rows here */
+static size_t code_bytes;
+static bool own_memory = true;
 
 static enum clime_err counting_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
                                      struct clime_error *e) {
@@ -57,9 +60,11 @@ static struct clime_learner *prepare(const char *name, const char *dtype, enum c
                                       .clip_grad = 0.5};
     if (clime_learner_prepare(&o, &l, &e)) fail_msg("%s", e.msg);
     own = clime_cpu_ops;
-    own.own_memory = true;
+    own.own_memory = own_memory;
     own.alloc = own.alloc_shared = counting_alloc;
     own.memory = claimed_memory;
+    own.code_bytes = code_bytes;
+    if (head_bytes) own.head_bytes = head_bytes;
     l->model->ops = &own;
     ((struct clime_dev_head *)(void *)l->model->dev)->ops = &own;
     taken = 0;
@@ -75,7 +80,9 @@ static void start(struct clime_learner *l) {
 
 static void make(struct clime_learner *l, struct clime_memory_plan *p) {
     struct clime_memory_users u = {.policy = {.max_rows = 300, .max_seqs = 300, .recompute = l->opts.recompute},
-                                   .offload = l->opts.optimizer_cpu_offload};
+                                   .offload = l->opts.optimizer_cpu_offload,
+                                   .servers = !l->opts.sft};
+    clime_memory_choose(l->model, &u);
     clime_memory_plan_make(l->model, &u, p);
 }
 
@@ -157,7 +164,7 @@ static void counts_the_reference(void **state) {
     clime_learner_close(l);
 }
 
-/* ---- states on the host ---- */
+/* ---- steps ---- */
 
 enum { N_SAMPLES = 6, SAMPLE_LEN = 20, STEPS = 4 };
 
@@ -195,6 +202,101 @@ static void steps(struct clime_learner *l, int from, int to) {
         for (int i = 0; i < N_SAMPLES; i++) clime_sample_free(s[i]);
     }
 }
+
+/* ---- kept logits ---- */
+
+enum { VOCABULARY = 72, MAX_ROWS = 300, ROW = VOCABULARY * 4 };
+
+/* The plan of a learner that has `free_bytes`, which says the same in the log and in --explain. */
+static struct clime_memory_plan plan_of(enum clime_recompute recompute, bool servers, size_t free_bytes) {
+    struct clime_learner *l = prepare("qwen3", "bf16", recompute, false, false);
+    struct clime_memory_plan p;
+    struct clime_buf text;
+    l->opts.sft = !servers;
+    offered = free_bytes;
+    make(l, &p);
+    clime_buf_init(&text, 1 << 16);
+    clime_memory_plan_line(&p, &text);
+    assert_int_equal(p.keep_logits, strstr(text.data, "(logits kept) + ") != NULL);
+    clime_learner_describe(l, &text);
+    assert_int_equal(p.keep_logits, strstr(text.data, "GiB (logits kept)\n") != NULL);
+    clime_buf_free(&text);
+    clime_learner_close(l);
+    return p;
+}
+
+static bool keeps(enum clime_recompute recompute, bool servers, size_t free_bytes) {
+    return plan_of(recompute, servers, free_bytes).keep_logits;
+}
+
+static size_t aligned(size_t bytes) {
+    return (bytes + 255) / 256 * 256;
+}
+
+static void keeps_logits_where_there_is_room(void **state) {
+    (void)state;
+    static const size_t chunks[] = {7, MAX_ROWS - 10}; /* most logits are more than the weights, or less */
+    const size_t plenty = (size_t)1 << 30;
+    struct clime_learner *l = prepare("qwen3", "bf16", CLIME_RECOMPUTE_NONE, false, false);
+    size_t weights = clime_model_bytes(l->model);
+    assert_int_equal(l->model->cfg.V, VOCABULARY);
+    clime_learner_close(l);
+    code_bytes = 3000;
+    for (size_t i = 0; i < CLIME_COUNT(chunks); i++) {
+        head_bytes = chunks[i] * ROW;
+        size_t more = aligned(MAX_ROWS * ROW) - aligned(chunks[i] * ROW);
+        struct clime_memory_plan tight = plan_of(CLIME_RECOMPUTE_NONE, false, 1000);
+        struct clime_memory_plan kept = plan_of(CLIME_RECOMPUTE_NONE, false, plenty);
+        assert_false(tight.keep_logits);
+        assert_true(kept.keep_logits);
+        assert_int_equal(kept.part[CLIME_MEM_HEAD], tight.part[CLIME_MEM_HEAD] + more);
+        assert_int_equal(kept.need, tight.need + more);
+        assert_false(keeps(CLIME_RECOMPUTE_SELECTIVE, false, plenty));
+        assert_false(keeps(CLIME_RECOMPUTE_FULL, false, plenty));
+
+        /* what must stay free, to the byte: alone, and beside servers */
+        assert_true(keeps(CLIME_RECOMPUTE_NONE, false, kept.need + code_bytes));
+        assert_false(keeps(CLIME_RECOMPUTE_NONE, false, kept.need + code_bytes - 1));
+        assert_int_equal(weights + code_bytes < 7 * more, i == 0);
+        size_t others = i == 0 ? 7 * more : weights + code_bytes;
+        assert_true(keeps(CLIME_RECOMPUTE_NONE, true, kept.need + others));
+        assert_false(keeps(CLIME_RECOMPUTE_NONE, true, kept.need + others - 1));
+    }
+    own_memory = false; /* the machine's is not counted */
+    assert_false(keeps(CLIME_RECOMPUTE_NONE, false, plenty));
+    own_memory = true;
+    head_bytes = MAX_ROWS * ROW; /* one chunk holds them all: there is nothing to decide */
+    assert_false(keeps(CLIME_RECOMPUTE_NONE, false, plenty));
+    head_bytes = code_bytes = 0;
+}
+
+/* What is taken is what the plan says, and a run that keeps them has the weights of one that makes them again. */
+static void kept_logits_have_the_same_bits(void **state) {
+    (void)state;
+    head_bytes = 7 * ROW;
+    for (int half = 0; half < 2; half++) {
+        char sha[2][65];
+        size_t need = 0;
+        for (int keep = 1; keep >= 0; keep--) {
+            struct clime_error e;
+            struct clime_memory_plan p;
+            struct clime_learner *l = prepare("glm4", half ? "bf16" : "f32", CLIME_RECOMPUTE_NONE, false, false);
+            offered = keep ? (size_t)1 << 30 : need - 1;
+            make(l, &p);
+            assert_int_equal(p.keep_logits, keep);
+            start(l);
+            assert_int_equal(p.need, taken);
+            need = p.need;
+            steps(l, 0, STEPS);
+            if (clime_learner_sha256(l, sha[keep], &e)) fail_msg("%s", e.msg);
+            clime_learner_close(l);
+        }
+        assert_string_equal(sha[0], sha[1]);
+    }
+    head_bytes = 0;
+}
+
+/* ---- states on the host ---- */
 
 /* The same steps with states on the host and on the device, and a run that changes sides at a checkpoint. */
 static void offload_has_the_same_bits(void **state) {
@@ -241,8 +343,11 @@ static void offload_has_the_same_bits(void **state) {
 
 int main(void) {
     clime_log_open("test", CLIME_LOG_WARN);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(says_what_is_taken), cmocka_unit_test(refuses),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(says_what_is_taken),
+                                       cmocka_unit_test(refuses),
                                        cmocka_unit_test(counts_the_reference),
+                                       cmocka_unit_test(keeps_logits_where_there_is_room),
+                                       cmocka_unit_test(kept_logits_have_the_same_bits),
                                        cmocka_unit_test(offload_has_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
