@@ -55,6 +55,11 @@ bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what);
 /* At least bytes of device scratch, valid until the next operation asks; NULL after a failure. */
 void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
 
+/* norm.cu: out[N] += the first n rows of partial[n + n_more][N], more[N] += the others (NULL: not wanted), in a fixed
+ * order. */
+void clime_cuda_add_chunks(struct clime_dev *d, int N, const float *partial, int n, float *out, int n_more,
+                           float *more);
+
 /* share.cu: the UUID as the driver's tools write it. */
 void clime_cuda_unit(const cudaDeviceProp *prop, char out[64]);
 
@@ -251,6 +256,41 @@ static __device__ __forceinline__ void mma_16816(float c[4], const uint32_t a[4]
 static __device__ __forceinline__ uint32_t pack2(float lo, float hi) {
     __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
     return *reinterpret_cast<uint32_t *>(&v);
+}
+
+/* V values in one access, of 16 bytes where V is 8 of bf16 or 4 floats; where rows are no multiple of that, V is 1. */
+template <int V, class T = bf16> struct __align__(V * sizeof(T)) lanes {
+    T x[V];
+};
+template <int V, class T> static __device__ __forceinline__ lanes<V, T> load(const T *p) {
+    return *(const lanes<V, T> *)p;
+}
+template <int V, class T> static __device__ __forceinline__ void store(T *p, const lanes<V, T> &v) {
+    *(lanes<V, T> *)p = v;
+}
+
+/* Their values in fp32, and back with one rounding; by words of two, since a bf16 by itself takes a whole register. */
+template <int V> static __device__ __forceinline__ void unpack(const lanes<V> &v, float (&f)[V]) {
+    if constexpr (V == 1) {
+        f[0] = f_of(v.x[0]);
+    } else {
+#pragma unroll
+        for (int k = 0; k < V; k += 2) {
+            uint32_t two = ((const uint32_t *)v.x)[k / 2];
+            f[k] = __uint_as_float(two << 16);
+            f[k + 1] = __uint_as_float(two & 0xffff0000u);
+        }
+    }
+}
+template <int V> static __device__ __forceinline__ lanes<V> pack(const float (&f)[V]) {
+    lanes<V> v;
+    if constexpr (V == 1) {
+        v.x[0] = b_of(f[0]);
+    } else {
+#pragma unroll
+        for (int k = 0; k < V; k += 2) ((uint32_t *)v.x)[k / 2] = pack2(f[k], f[k + 1]);
+    }
+    return v;
 }
 
 /* at: an address in shared memory */

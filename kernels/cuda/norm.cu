@@ -1,33 +1,36 @@
 /* Row kernels of norms, SwiGLU, sums and biases. Launched by the context's owner.
  *
- * One block a row with a fixed tree, so a row's bits do not depend on the batch. Sums over rows (weight and bias
- * gradients) run in two steps: fixed chunks of CHUNK rows, then the chunks in order; no atomics. */
+ * A row is one block's with a fixed tree, so its bits do not depend on the batch. Sums over rows (weight and bias
+ * gradients) run in two steps: chunks of rows in order, then the chunks in a fixed order; no atomics. */
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 256, CHUNK = 32 };
+enum { THREADS = 256 };
 
 /* ---- forward ---- */
 
-/* V values in one access: 8 (16 bytes) where rows are a multiple of it, else 1. A row's length decides, so it is the
- * same for server and trainer. */
-template <int V> struct __align__(V * sizeof(bf16)) lanes {
-    bf16 x[V];
-};
-template <int V> static __device__ __forceinline__ lanes<V> load(const bf16 *p) {
-    return *(const lanes<V> *)p;
-}
-template <int V> static __device__ __forceinline__ void store(bf16 *p, const lanes<V> &v) {
-    *(lanes<V> *)p = v;
-}
+/* Whether rows of n are taken 8 values at a time. Their length decides, so it is the same for server and trainer. */
 static bool wide(int n) {
     return n % 8 == 0;
 }
 
+/* As many threads as a row of D needs, each with the same number of accesses of V values. */
+struct row_split {
+    int each, threads;
+};
+template <int V> static row_split split_row(int D) {
+    int n = (D + V - 1) / V, each = (n + 1023) / 1024;
+    CHECK(each <= (V == 1 ? 16 : 4));
+    return {each, ((n + each - 1) / each + 31) / 32 * 32};
+}
+/* kernel<V, N>: room for N accesses a thread, at least what the row takes */
+#define ROW_KERNEL(kernel, V, split)                                                                                   \
+    ((split).each == 1 ? kernel<V, 1> : (split).each == 2 ? kernel<V, 2> : kernel<V, (V == 1 ? 16 : 4)>)
+
 /* A thread keeps its N accesses of V values in registers; as many threads as a row then needs. */
 template <int V, int N>
-__global__ void add_rmsnorm_kernel(int D, float eps, const bf16 *x, const bf16 *delta, const bf16 *w, bf16 *sum,
-                                   bf16 *y, float *rstd) {
+__global__ void __launch_bounds__(1024) add_rmsnorm_kernel(int D, float eps, const bf16 *x, const bf16 *delta,
+                                                           const bf16 *w, bf16 *sum, bf16 *y, float *rstd) {
     __shared__ float shared[32];
     size_t row = (size_t)blockIdx.x * D;
     lanes<V> v[N] = {}, scale[N];
@@ -68,14 +71,9 @@ __global__ void add_rmsnorm_kernel(int D, float eps, const bf16 *x, const bf16 *
 template <int V>
 static void add_rmsnorm_of(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta,
                            const void *w, void *sum, void *y, float *rstd) {
-    int n = (D + V - 1) / V, each = (n + 1023) / 1024, threads = ((n + each - 1) / each + 31) / 32 * 32;
-    CHECK(each <= (V == 1 ? 16 : 4));
-    auto kernel = each == 1   ? add_rmsnorm_kernel<V, 1>
-                  : each == 2 ? add_rmsnorm_kernel<V, 2>
-                              : add_rmsnorm_kernel < V,
-         V == 1 ? 16 : 4 > ;
-    launch(d, kernel, T, threads, 0, D, eps, (const bf16 *)x, (const bf16 *)delta, (const bf16 *)w, (bf16 *)sum,
-           (bf16 *)y, rstd);
+    row_split split = split_row<V>(D);
+    launch(d, ROW_KERNEL(add_rmsnorm_kernel, V, split), T, split.threads, 0, D, eps, (const bf16 *)x,
+           (const bf16 *)delta, (const bf16 *)w, (bf16 *)sum, (bf16 *)y, rstd);
 }
 
 static void add_rmsnorm(struct clime_dev *d, int T, int D, float eps, const void *x, const void *delta, const void *w,
@@ -175,79 +173,149 @@ CUDA_OP void clime_cuda_swiglu_bwd(struct clime_dev *d, int T, int F, const void
 
 /* ---- sums over rows ---- */
 
-/* partial[chunk][N] -> out[N] += the chunks in order. */
-__global__ void add_chunks_kernel(int n_chunks, int N, const float *partial, float *out) {
-    int i = blockIdx.x * THREADS + threadIdx.x;
-    if (i >= N) return;
+/* 32 columns a block: each warp adds its 32nd of the chunks in order, then the warps' sums are added in order. */
+__global__ void __launch_bounds__(1024)
+    add_chunks_kernel(int N, const float *partial, int n, float *out, int n_more, float *more) {
+    __shared__ float sums[32][33];
+    if (blockIdx.y > 0) {
+        partial += (size_t)n * N;
+        n = n_more;
+        out = more;
+    }
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = blockIdx.x * 32 + lane, each = (n + 31) / 32;
+    bool in = out && i < N;
     float sum = 0;
-    for (int c = 0; c < n_chunks; c++) sum += partial[(size_t)c * N + i];
+    if (in) {
+#pragma unroll 16
+        for (int c = warp * each; c < min(n, (warp + 1) * each); c++) sum += partial[(size_t)c * N + i];
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp > 0 || !in) return;
+    for (int k = 1; k < 32; k++) sum += sums[k][lane];
     out[i] += sum;
 }
 
-void clime_cuda_add_chunks(struct clime_dev *d, int n_chunks, int N, const float *partial, float *out) {
-    add_chunks_kernel<<<blocks_for((size_t)N), THREADS, 0, d->stream>>>(n_chunks, N, partial, out);
+void clime_cuda_add_chunks(struct clime_dev *d, int N, const float *partial, int n, float *out, int n_more,
+                           float *more) {
+    add_chunks_kernel<<<dim3((N + 31) / 32, more ? 2 : 1), 1024, 0, d->stream>>>(N, partial, n, out, n_more, more);
     LAUNCHED(d);
 }
 
-/* x == NULL: column sums of dy; else of dy * x * rstd (the norm's weight gradient). */
-__global__ void column_chunks_kernel(int T, int N, const bf16 *dy, const bf16 *x, const float *rstd, float *partial) {
-    int i = blockIdx.x * THREADS + threadIdx.x, first = blockIdx.y * CHUNK;
+/* How the rows of a sum over T rows of N are cut into chunks, of which the last may be short. As many as keep a large
+ * GPU's memory busy, fewer where a row has more threads; from the shape alone, so that no bit depends on the GPU. */
+struct chunks {
+    int n, rows;
+};
+static chunks cut_rows(int T, int N) {
+    int most = N >= 3072 ? 256 : N > 1280 ? 512 : 1024, rows = (T + most - 1) / most;
+    return {(T + rows - 1) / rows, rows};
+}
+
+/* partial[chunk][N] = sums over the chunk's rows in order; eight of them are on their way at a time. */
+template <int V> __global__ void column_chunks_kernel(int T, int N, int rows, const bf16 *dy, float *partial) {
+    int i = (blockIdx.x * blockDim.x + threadIdx.x) * V, first = blockIdx.y * rows, end = min(first + rows, T);
     if (i >= N) return;
-    float sum = 0;
-    for (int t = first; t < first + CHUNK && t < T; t++) {
-        float v = f_of(dy[(size_t)t * N + i]);
-        if (x) v *= f_of(x[(size_t)t * N + i]) * rstd[t];
-        sum += v;
+    lanes<V, float> sum = {};
+#pragma unroll 8
+    for (int t = first; t < end; t++) {
+        lanes<V> v = load<V>(dy + (size_t)t * N + i);
+#pragma unroll
+        for (int k = 0; k < V; k++) sum.x[k] += f_of(v.x[k]);
     }
-    partial[(size_t)blockIdx.y * N + i] = sum;
+    store<V>(partial + (size_t)blockIdx.y * N + i, sum);
 }
 
-static void column_sums(struct clime_dev *d, int T, int N, const void *dy, const void *x, const float *rstd,
-                        float *out) {
-    int n_chunks = (T + CHUNK - 1) / CHUNK;
-    float *partial = (float *)clime_cuda_scratch(d, (size_t)n_chunks * N * sizeof(float));
-    if (!partial || T == 0) return;
-    dim3 grid(blocks_for((size_t)N), n_chunks);
-    column_chunks_kernel<<<grid, THREADS, 0, d->stream>>>(T, N, (const bf16 *)dy, (const bf16 *)x, rstd, partial);
-    LAUNCHED(d);
-    clime_cuda_add_chunks(d, n_chunks, N, partial, out);
+/* Room for the sums of each chunk. */
+static float *chunk_room(struct clime_dev *d, int n_chunks, int N) {
+    return (float *)clime_cuda_scratch(d, (size_t)n_chunks * N * sizeof(float));
 }
 
 CUDA_OP void clime_cuda_bias_bwd(struct clime_dev *d, int T, int N, const void *dy, float *db) {
-    column_sums(d, T, N, dy, NULL, NULL, db);
+    if (T == 0) return;
+    chunks cut = cut_rows(T, N);
+    float *partial = chunk_room(d, cut.n, N);
+    if (!partial) return;
+    dim3 grid(blocks_for((size_t)(wide(N) ? N / 8 : N)), cut.n);
+    auto kernel = wide(N) ? column_chunks_kernel<8> : column_chunks_kernel<1>;
+    kernel<<<grid, THREADS, 0, d->stream>>>(T, N, cut.rows, (const bf16 *)dy, partial);
+    LAUNCHED(d);
+    clime_cuda_add_chunks(d, N, partial, cut.n, db, 0, NULL);
 }
 
-/* dx = add + rstd * (w dy - xhat * mean(w dy xhat)), xhat = x rstd. */
-template <int V>
-__global__ void rmsnorm_bwd_kernel(int D, const bf16 *dy, const bf16 *x, const bf16 *w, const float *rstd,
-                                   const bf16 *add, bf16 *dx) {
+/* dx = add + rstd * (w dy - xhat * mean(w dy xhat)), dw = sum of dy xhat, xhat = x rstd: a block takes a chunk of rows,
+ * a thread the same columns of each, whose sums stay in its registers. It has read a row's dy and add before it writes
+ * their places, so dx may lie over either. */
+template <int V, int N>
+__global__ void __maxnreg__(N == 1 ? 48 : 64) /* four blocks of 320 threads a multiprocessor; a block of 1024 */
+    rmsnorm_bwd_kernel(int T, int D, int rows, const bf16 *dy, const bf16 *x, const bf16 *w, const float *rstd,
+                       const bf16 *add, bf16 *dx, float *partial) {
     __shared__ float shared[32];
-    size_t row = (size_t)blockIdx.x * D;
-    float r = rstd[blockIdx.x], dot = 0;
-    for (int i = threadIdx.x * V; i < D; i += THREADS * V) {
-        lanes<V> g = load<V>(dy + row + i), scale = load<V>(w + i), v = load<V>(x + row + i);
+    int first = blockIdx.x * rows, end = min(first + rows, T), at[N]; /* beyond the row, its end: read, not used */
+    lanes<V> scale[N];
+    lanes<V, float> sum[N] = {};
 #pragma unroll
-        for (int k = 0; k < V; k++) dot += f_of(g.x[k]) * f_of(scale.x[k]) * f_of(v.x[k]) * r;
+    for (int n = 0; n < N; n++) {
+        at[n] = min((n * blockDim.x + threadIdx.x) * V, D - V);
+        scale[n] = load<V>(w + at[n]);
     }
-    float mean = block_sum(dot, shared) / D;
-    for (int i = threadIdx.x * V; i < D; i += THREADS * V) {
-        lanes<V> g = load<V>(dy + row + i), scale = load<V>(w + i), v = load<V>(x + row + i), more;
-        if (add) more = load<V>(add + row + i);
+    for (int t = first; t < end; t++) {
+        size_t row = (size_t)t * D;
+        lanes<V> g[N], v[N], more[N];
+        float r = rstd[t], dot = 0;
 #pragma unroll
-        for (int k = 0; k < V; k++) {
-            float out = r * (f_of(g.x[k]) * f_of(scale.x[k]) - f_of(v.x[k]) * r * mean);
-            v.x[k] = b_of(add ? out + f_of(more.x[k]) : out);
+        for (int n = 0; n < N; n++) {
+            g[n] = load<V>(dy + row + at[n]);
+            v[n] = load<V>(x + row + at[n]);
+            if (add) more[n] = load<V>(add + row + at[n]);
         }
-        store<V>(dx + row + i, v);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float gs[V], vs[V], ws[V];
+            unpack(g[n], gs), unpack(v[n], vs), unpack(scale[n], ws);
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                if ((n * blockDim.x + threadIdx.x) * V < D) dot += gs[k] * ws[k] * vs[k] * r;
+                sum[n].x[k] += gs[k] * (vs[k] * r);
+            }
+        }
+        float mean = block_sum(dot, shared) / D;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            float gs[V], vs[V], ws[V], as[V];
+            unpack(g[n], gs), unpack(v[n], vs), unpack(scale[n], ws), unpack(more[n], as);
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                gs[k] = r * (gs[k] * ws[k] - vs[k] * r * mean);
+                if (add) gs[k] += as[k];
+            }
+            if ((n * blockDim.x + threadIdx.x) * V < D) store<V>(dx + row + at[n], pack<V>(gs));
+        }
     }
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        if ((n * blockDim.x + threadIdx.x) * V < D) store<V>(partial + (size_t)blockIdx.x * D + at[n], sum[n]);
+}
+
+template <int V>
+static void rmsnorm_bwd_of(struct clime_dev *d, int T, int D, const void *dy, const void *x, const void *w,
+                           const float *rstd, const void *add, void *dx, float *dw) {
+    row_split split = split_row<V>(D);
+    chunks cut = cut_rows(T, D);
+    float *partial = chunk_room(d, cut.n, D);
+    if (!partial) return;
+    auto kernel = ROW_KERNEL(rmsnorm_bwd_kernel, V, split);
+    kernel<<<cut.n, split.threads, 0, d->stream>>>(T, D, cut.rows, (const bf16 *)dy, (const bf16 *)x, (const bf16 *)w,
+                                                   rstd, (const bf16 *)add, (bf16 *)dx, partial);
+    LAUNCHED(d);
+    clime_cuda_add_chunks(d, D, partial, cut.n, dw, 0, NULL);
 }
 
 CUDA_OP void clime_cuda_rmsnorm_bwd(struct clime_dev *d, int T, int D, const void *dy, const void *x, const void *w,
                                     const float *rstd, const void *add, void *dx, float *dw) {
     if (T == 0) return;
-    column_sums(d, T, D, dy, x, rstd, dw); /* first: dx may lie over dy */
-    auto kernel = wide(D) ? rmsnorm_bwd_kernel<8> : rmsnorm_bwd_kernel<1>;
-    kernel<<<T, THREADS, 0, d->stream>>>(D, (const bf16 *)dy, (const bf16 *)x, (const bf16 *)w, rstd, (const bf16 *)add,
-                                         (bf16 *)dx);
-    LAUNCHED(d);
+    if (wide(D))
+        rmsnorm_bwd_of<8>(d, T, D, dy, x, w, rstd, add, dx, dw);
+    else
+        rmsnorm_bwd_of<1>(d, T, D, dy, x, w, rstd, add, dx, dw);
 }

@@ -10,7 +10,7 @@
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/rope_head.cuh"
 
-enum { WARPS = 8, THREADS = WARPS * 32, MAX_DH = 256, BWD_ROWS = 8, BWD_WHOLE_ROWS = 16 };
+enum { WARPS = 8, THREADS = WARPS * 32, MAX_DH = 256, BWD_ROWS = 8, BWD_TURNS = 8 };
 
 static qkv_shape shape_of(const struct clime_heads *h, const struct clime_rope *r, float eps) {
     return qkv_shape{h->H, h->HK, h->Dh, eps, r->cos, r->sin, r->rot, r->interleaved ? 1 : 0};
@@ -148,7 +148,7 @@ bool clime_cuda_rope_take(struct clime_dev *d, const void *q, const void *k, con
 }
 
 /* A block takes BWD_ROWS rows; each warp its heads of all of them, so its sums of the norms' gradients stay in
- * registers; the block adds its warps in order into partial[block][2][Dh]. */
+ * registers; the block adds its warps in order into partial[2][block][Dh]. */
 __global__ void qkv_rope_bwd_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 *q_norm, const bf16 *k_norm,
                                     const int32_t *pos, const bf16 *dq, const bf16 *dk, const bf16 *dv, bf16 *dqkv,
                                     float *partial) {
@@ -217,61 +217,71 @@ __global__ void qkv_rope_bwd_kernel(int T, qkv_shape s, const bf16 *qkv, const b
         int which = i / s.Dh, c = i % s.Dh;
         float sum = 0;
         for (int k = 0; k < WARPS; k++) sum += values[k][which][c];
-        partial[(size_t)blockIdx.x * 2 * s.Dh + i] = sum;
+        partial[((size_t)which * gridDim.x + blockIdx.x) * s.Dh + c] = sum;
     }
 }
 
-/* The same for whole heads. A block takes BWD_WHOLE_ROWS rows, the lanes of a head one (row, head) after another; their
- * sums of the norms' gradients meet in partial[block][2][DH], warps in order. */
+/* The same for whole heads. Blocks of q's heads come first, then of k's, then of v's, so a lane has the weights and the
+ * sums of one of them, which leaves registers for three blocks a multiprocessor; the lanes of a head take BWD_TURNS
+ * (row, head) of it, one after another. What a turn reads is on its way before any of it is used. The sums meet in
+ * partial[block][DH], warps in order. */
 template <int DH>
-__global__ void __launch_bounds__(THREADS)
-    qkv_rope_bwd_whole_kernel(int T, qkv_shape s, const bf16 *qkv, const bf16 *q_norm, const bf16 *k_norm,
-                              const int32_t *pos, const bf16 *dq, const bf16 *dk, const bf16 *dv, bf16 *dqkv,
-                              float *partial) {
+__global__ void __launch_bounds__(THREADS, 3)
+    qkv_rope_bwd_whole_kernel(int T, qkv_shape s, int q_blocks, int k_blocks, const bf16 *qkv, const bf16 *q_norm,
+                              const bf16 *k_norm, const int32_t *pos, const bf16 *dq, const bf16 *dk, const bf16 *dv,
+                              bf16 *dqkv, float *partial) {
     constexpr int LANES = DH / 16, GROUPS = THREADS / LANES;
-    __shared__ float sums[WARPS][2][DH];
-    int n_heads = s.H + 2 * s.HK, group = threadIdx.x / LANES, at = threadIdx.x % LANES * 8;
-    int first = blockIdx.x * BWD_WHOLE_ROWS, n_rows = min(BWD_WHOLE_ROWS, T - first);
-    halves wq = {}, wk = {}, sum_q = {}, sum_k = {};
-    if (q_norm) wq = load_halves<DH>(q_norm, at);
-    if (k_norm) wk = load_halves<DH>(k_norm, at);
-    for (int base = 0; base < n_rows * n_heads; base += GROUPS) { /* whole warps go round together, for the sums */
-        bool in = base + group < n_rows * n_heads;
-        int item = in ? base + group : 0, t = first + item / n_heads, h = item % n_heads;
-        bool is_q = h < s.H, is_v = h >= s.H + s.HK;
-        int kv = is_q ? 0 : (h - s.H) % s.HK;
-        const bf16 *from = is_q ? dq + ((size_t)t * s.H + h) * DH : (is_v ? dv : dk) + ((size_t)t * s.HK + kv) * DH;
-        size_t row = ((size_t)t * n_heads + h) * DH;
-        halves g = load_halves<DH>(from, at), x = load_halves<DH>(qkv + row, at);
-        if (!is_v) { /* the transposed rotation */
-            float c[8], n[8];
-            load8(s.cos + (size_t)pos[t] * (DH / 2) + at, c);
-            load8(s.sin + (size_t)pos[t] * (DH / 2) + at, n);
+    __shared__ float sums[WARPS][DH];
+    int group = threadIdx.x / LANES, at = threadIdx.x % LANES * 8, block = blockIdx.x;
+    bool is_q = block < q_blocks, is_v = block >= q_blocks + k_blocks;
+    if (!is_q) block -= is_v ? q_blocks + k_blocks : q_blocks;
+    int n = is_q ? s.H : s.HK, first_head = is_q ? 0 : is_v ? s.H + s.HK : s.H;
+    const bf16 *from = is_q ? dq : dk, *w = is_q ? q_norm : k_norm;
+    if (is_v) { /* as they are */
+        for (int turn = 0; turn < BWD_TURNS; turn++) {
+            int item = (block * GROUPS + group) * BWD_TURNS + turn;
+            if (item >= T * n) return;
+            bf16 *to = dqkv + ((size_t)(item / n) * (s.H + 2 * s.HK) + first_head + item % n) * DH;
+            lanes<8> low = load<8>(dv + (size_t)item * DH + at), high = load<8>(dv + (size_t)item * DH + DH / 2 + at);
+            store<8>(to + at, low), store<8>(to + DH / 2 + at, high);
+        }
+        return;
+    }
+    halves sum = {};
+    for (int turn = 0; turn < BWD_TURNS; turn++) {
+        int item = (block * GROUPS + group) * BWD_TURNS + turn;
+        bool in = item < T * n; /* whole warps go round together, for the sums */
+        if (!in) item = 0;
+        int t = item / n, angle = pos[t];
+        size_t row = ((size_t)t * (s.H + 2 * s.HK) + first_head + item % n) * DH;
+        lanes<8> low = load<8>(from + (size_t)item * DH + at), high = load<8>(from + (size_t)item * DH + DH / 2 + at);
+        lanes<8> x_low = {}, x_high = {};
+        if (w) x_low = load<8>(qkv + row + at), x_high = load<8>(qkv + row + DH / 2 + at);
+        float c[8], m[8];
+        load8(s.cos + (size_t)angle * (DH / 2) + at, c);
+        load8(s.sin + (size_t)angle * (DH / 2) + at, m);
+        halves g, x;
+        unpack(low, g.a), unpack(high, g.b);
+#pragma unroll
+        for (int i = 0; i < 8; i++) { /* the transposed rotation */
+            float a = g.a[i], b = g.b[i];
+            g.a[i] = a * c[i] + b * m[i];
+            g.b[i] = b * c[i] - a * m[i];
+        }
+        if (w) {
+            halves scale = load_halves<DH>(w, at);
+            unpack(x_low, x.a), unpack(x_high, x.b);
+            float r = halves_rstd<DH>(x, s.eps), dot = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) dot += g.a[i] * scale.a[i] * x.a[i] * r + g.b[i] * scale.b[i] * x.b[i] * r;
+            float mean = head_sum<DH>(dot) / DH;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                float a = g.a[i], b = g.b[i];
-                g.a[i] = a * c[i] + b * n[i];
-                g.b[i] = b * c[i] - a * n[i];
-            }
-        }
-        float r = halves_rstd<DH>(x, s.eps), dot = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float wa = is_q ? wq.a[i] : wk.a[i], wb = is_q ? wq.b[i] : wk.b[i];
-            dot += g.a[i] * wa * x.a[i] * r + g.b[i] * wb * x.b[i] * r;
-        }
-        float mean = head_sum<DH>(dot) / DH;
-        if (!is_v && (is_q ? q_norm : k_norm)) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                float wa = is_q ? wq.a[i] : wk.a[i], wb = is_q ? wq.b[i] : wk.b[i];
-                float xa = x.a[i] * r, xb = x.b[i] * r, add_a = in ? g.a[i] * xa : 0, add_b = in ? g.b[i] * xb : 0;
-                sum_q.a[i] += is_q ? add_a : 0;
-                sum_q.b[i] += is_q ? add_b : 0;
-                sum_k.a[i] += is_q ? 0 : add_a;
-                sum_k.b[i] += is_q ? 0 : add_b;
-                g.a[i] = r * (g.a[i] * wa - xa * mean);
-                g.b[i] = r * (g.b[i] * wb - xb * mean);
+                float xa = x.a[i] * r, xb = x.b[i] * r;
+                sum.a[i] += in ? g.a[i] * xa : 0;
+                sum.b[i] += in ? g.b[i] * xb : 0;
+                g.a[i] = r * (g.a[i] * scale.a[i] - xa * mean);
+                g.b[i] = r * (g.b[i] * scale.b[i] - xb * mean);
             }
         }
         if (in) store_halves<DH>(dqkv + row, at, g);
@@ -280,34 +290,18 @@ __global__ void __launch_bounds__(THREADS)
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        float v[4] = {sum_q.a[i], sum_q.b[i], sum_k.a[i], sum_k.b[i]};
+        float v[2] = {sum.a[i], sum.b[i]};
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
+        for (int e = 0; e < 2; e++) {
             for (int m = LANES; m < 32; m *= 2) v[e] += __shfl_xor_sync(0xffffffffu, v[e], m);
-            if (lane < LANES) sums[warp][e / 2][e % 2 * (DH / 2) + at + i] = v[e];
+            if (lane < LANES) sums[warp][e * (DH / 2) + at + i] = v[e];
         }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < 2 * DH; i += THREADS) {
-        float sum = 0;
-        for (int k = 0; k < WARPS; k++) sum += sums[k][i / DH][i % DH];
-        partial[(size_t)blockIdx.x * 2 * DH + i] = sum;
-    }
-}
-
-/* out[Dh] += column `which` of partial[n][2][Dh]: 32 columns a block, a warp each 32nd of the rows in order, then the
- * warps in order. */
-__global__ void norm_partials_kernel(int n, int Dh, int which, const float *partial, float *out) {
-    __shared__ float sums[32][33];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, i = blockIdx.x * 32 + lane, each = (n + 31) / 32;
-    float sum = 0;
-    if (i < Dh)
-        for (int b = warp * each; b < min(n, (warp + 1) * each); b++) sum += partial[((size_t)b * 2 + which) * Dh + i];
-    sums[warp][lane] = sum;
-    __syncthreads();
-    if (warp > 0 || i >= Dh) return;
-    for (int k = 1; k < 32; k++) sum += sums[k][lane];
-    out[i] += sum;
+    if (threadIdx.x >= DH) return;
+    float total = 0;
+    for (int k = 0; k < WARPS; k++) total += sums[k][threadIdx.x];
+    partial[(size_t)blockIdx.x * DH + threadIdx.x] = total;
 }
 
 CUDA_OP void clime_cuda_qkv_rope_bwd(struct clime_dev *d, int T, const struct clime_heads *h,
@@ -316,24 +310,26 @@ CUDA_OP void clime_cuda_qkv_rope_bwd(struct clime_dev *d, int T, const struct cl
                                      const void *dv, void *dqkv, float *dq_norm, float *dk_norm) {
     CHECK(h->Dh <= MAX_DH);
     if (T == 0) return;
-    int whole = whole_head(h, rope, q_norm, k_norm), each = whole ? BWD_WHOLE_ROWS : BWD_ROWS,
-        n_blocks = (T + each - 1) / each;
-    auto kernel = whole == 64    ? qkv_rope_bwd_whole_kernel<64>
-                  : whole == 128 ? qkv_rope_bwd_whole_kernel<128>
-                                 : qkv_rope_bwd_kernel;
+    int whole = whole_head(h, rope, q_norm, k_norm);
+    /* (row, head) a block, or rows; blocks, each with a row of partial, of q, and of k (and of v) */
+    int each = whole ? THREADS / (whole / 16) * BWD_TURNS : BWD_ROWS;
+    int q_blocks = ((whole ? T * h->H : T) + each - 1) / each, k_blocks = ((whole ? T * h->HK : T) + each - 1) / each;
     float *partial = NULL;
     if (dq_norm || dk_norm) {
-        partial = (float *)clime_cuda_scratch(d, (size_t)n_blocks * 2 * h->Dh * sizeof(float));
+        partial = (float *)clime_cuda_scratch(d, (size_t)(q_blocks + k_blocks) * h->Dh * sizeof(float));
         if (!partial) return;
     }
-    kernel<<<n_blocks, THREADS, 0, d->stream>>>(T, shape_of(h, rope, eps), (const bf16 *)qkv, (const bf16 *)q_norm,
-                                                (const bf16 *)k_norm, pos, (const bf16 *)dq, (const bf16 *)dk,
-                                                (const bf16 *)dv, (bf16 *)dqkv, partial);
-    LAUNCHED(d);
-    float *outs[2] = {dq_norm, dk_norm};
-    for (int which = 0; which < 2; which++) {
-        if (!outs[which]) continue;
-        norm_partials_kernel<<<(h->Dh + 31) / 32, 1024, 0, d->stream>>>(n_blocks, h->Dh, which, partial, outs[which]);
-        LAUNCHED(d);
+    qkv_shape s = shape_of(h, rope, eps);
+    if (whole) {
+        auto kernel = whole == 64 ? qkv_rope_bwd_whole_kernel<64> : qkv_rope_bwd_whole_kernel<128>;
+        kernel<<<q_blocks + 2 * k_blocks, THREADS, 0, d->stream>>>(
+            T, s, q_blocks, k_blocks, (const bf16 *)qkv, (const bf16 *)q_norm, (const bf16 *)k_norm, pos,
+            (const bf16 *)dq, (const bf16 *)dk, (const bf16 *)dv, (bf16 *)dqkv, partial);
+    } else {
+        qkv_rope_bwd_kernel<<<q_blocks, THREADS, 0, d->stream>>>(
+            T, s, (const bf16 *)qkv, (const bf16 *)q_norm, (const bf16 *)k_norm, pos, (const bf16 *)dq,
+            (const bf16 *)dk, (const bf16 *)dv, (bf16 *)dqkv, partial);
     }
+    LAUNCHED(d);
+    if (partial) clime_cuda_add_chunks(d, h->Dh, partial, q_blocks, dq_norm, k_blocks, dk_norm);
 }

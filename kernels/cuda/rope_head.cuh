@@ -23,35 +23,21 @@ struct clime_rope_args {
     bf16 *q, *k, *v;
 };
 
-struct __align__(16) eight {
-    bf16 x[8];
-};
-
 /* Both halves of a head, 8 values each: dimensions at .. and at + Dh/2 .. */
 struct halves {
     float a[8], b[8];
 };
 
 template <int DH> static __device__ __forceinline__ halves load_halves(const bf16 *head, int at) {
-    eight a = *(const eight *)(head + at), b = *(const eight *)(head + DH / 2 + at);
     halves r;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        r.a[i] = f_of(a.x[i]);
-        r.b[i] = f_of(b.x[i]);
-    }
+    unpack(load<8>(head + at), r.a);
+    unpack(load<8>(head + DH / 2 + at), r.b);
     return r;
 }
 
 template <int DH> static __device__ __forceinline__ void store_halves(bf16 *head, int at, const halves &r) {
-    eight a, b;
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        a.x[i] = b_of(r.a[i]);
-        b.x[i] = b_of(r.b[i]);
-    }
-    *(eight *)(head + at) = a;
-    *(eight *)(head + DH / 2 + at) = b;
+    store<8>(head + at, pack<8>(r.a));
+    store<8>(head + DH / 2 + at, pack<8>(r.b));
 }
 
 /* Sum over the lanes of a head. */

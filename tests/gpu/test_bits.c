@@ -383,8 +383,9 @@ static void test_again(struct gpu_test *t) {
     struct both dy = both_random(t, T * N, CLIME_BF16, 1), x = both_random(t, T * K, CLIME_BF16, 1),
                 ids = both_ints(t, h_ids, T), start = both_ints(t, START, 3), q = both_random(t, T * Q, CLIME_BF16, 1),
                 k = both_random(t, T * KV, CLIME_BF16, 1), v = both_random(t, T * KV, CLIME_BF16, 1),
-                out = both_room(t, T * Q, CLIME_BF16), lse = both_room(t, T * 8, CLIME_F32), dw[2], db[2], dt[2], dq[2],
-                dk[2], dv[2];
+                out = both_room(t, T * Q, CLIME_BF16), lse = both_room(t, T * 8, CLIME_F32),
+                w = both_random(t, K, CLIME_BF16, 1), rstd = both_random(t, T, CLIME_F32, 1), dw[2], db[2], dt[2],
+                dq[2], dk[2], dv[2], dn[2], dx[2];
     struct clime_attn a = {.n_seq = 2, .q_start = start.gpu, .h_q_start = START, .max_len = T};
     printf("two runs\n");
     ops->attn(d, &h, T, &a, q.gpu, k.gpu, v.gpu, out.gpu, lse.gpu);
@@ -395,16 +396,22 @@ static void test_again(struct gpu_test *t) {
         dq[i] = both_room(t, T * Q, CLIME_BF16);
         dk[i] = both_room(t, T * KV, CLIME_BF16);
         dv[i] = both_room(t, T * KV, CLIME_BF16);
+        dn[i] = both_room(t, K, CLIME_F32);
+        dx[i] = both_room(t, T * K, CLIME_BF16);
+        ops->zero(d, dn[i].gpu, K * 4);
         ops->zero(d, dw[i].gpu, N * K * 4);
         ops->zero(d, db[i].gpu, N * 4);
         ops->zero(d, dt[i].gpu, V * K * 4);
         ops->gemm_dw(d, T, N, K, dy.gpu, x.gpu, dw[i].gpu);
         ops->bias_bwd(d, T, N, dy.gpu, db[i].gpu);
         ops->embed_bwd(d, T, K, V, ids.gpu, x.gpu, dt[i].gpu);
+        ops->rmsnorm_bwd(d, T, K, x.gpu, x.gpu, w.gpu, rstd.gpu, NULL, dx[i].gpu, dn[i].gpu);
         ops->attn_bwd(d, &h, T, &a, q.gpu, k.gpu, v.gpu, out.gpu, lse.gpu, q.gpu, dq[i].gpu, dk[i].gpu, dv[i].gpu);
     }
     same_bits(t, "gemm_dw", dw[0].gpu, dw[1].gpu, N * K * 4);
     same_bits(t, "bias_bwd", db[0].gpu, db[1].gpu, N * 4);
+    same_bits(t, "rmsnorm_bwd dx", dx[0].gpu, dx[1].gpu, T * K * 2);
+    same_bits(t, "rmsnorm_bwd dw", dn[0].gpu, dn[1].gpu, K * 4);
     same_bits(t, "embed_bwd", dt[0].gpu, dt[1].gpu, V * K * 4);
     same_bits(t, "attn_bwd dq", dq[0].gpu, dq[1].gpu, T * Q * 2);
     same_bits(t, "attn_bwd dk", dk[0].gpu, dk[1].gpu, T * KV * 2);

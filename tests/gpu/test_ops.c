@@ -80,6 +80,42 @@ static void test_rows(struct gpu_test *t) {
     for (size_t k = 0; k < CLIME_COUNT(all); k++) both_free(t, all[k]);
 }
 
+/* A norm's gradients at every way to cut a row; dx over what it is made of has the bits of dx elsewhere. */
+static void test_norm_bwd(struct gpu_test *t) {
+    static const int SHAPES[][2] = {{300, 2560},  {1100, 2560}, {600, 4096}, {300, 5120}, {513, 8192},
+                                    {20, 9000},   {5, 20000},   {40, 2056},  {1030, 64},  {2050, 96},
+                                    {1500, 1003}, {9, 1500},    {3, 3001}};
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    for (size_t s = 0; s < CLIME_COUNT(SHAPES); s++) {
+        int T = SHAPES[s][0], D = SHAPES[s][1];
+        size_t TD = (size_t)T * (size_t)D;
+        struct both dy = both_random(t, TD, CLIME_BF16, 1), x = both_random(t, TD, CLIME_BF16, 1),
+                    add = both_random(t, TD, CLIME_BF16, 1), w = both_random(t, (size_t)D, CLIME_BF16, 1),
+                    y = both_room(t, TD, CLIME_BF16), rstd = both_room(t, (size_t)T, CLIME_F32),
+                    dx = both_room(t, TD, CLIME_BF16), dw = both_random(t, (size_t)D, CLIME_F32, 1),
+                    over = both_room(t, TD, CLIME_BF16);
+        printf("rmsnorm_bwd, T %d D %d\n", T, D);
+        BOTH(t, rmsnorm, T, D, 1e-6f, AT(x), AT(w), AT(y), AT(rstd));
+        BOTH(t, bias_bwd, T, D, AT(dy), AT(dw));
+        near_norm(t, "bias_bwd", &dw, F32_NEAR);
+        for (int added = 0; added < 2; added++) {
+            const struct both *below = added ? &add : &dy; /* what dx comes to lie over */
+            BOTH(t, rmsnorm_bwd, T, D, AT(dy), AT(x), AT(w), AT(rstd), added ? AT(add) : NULL, AT(dx), AT(dw));
+            near_norm(t, "rmsnorm_bwd dx", &dx, BF16_NEAR);
+            near_norm(t, "rmsnorm_bwd dw", &dw, F32_NEAR);
+            ops->copy(d, over.gpu, below->gpu, TD * 2);
+            ops->rmsnorm_bwd(d, T, D, added ? dy.gpu : over.gpu, x.gpu, w.gpu, rstd.gpu, added ? over.gpu : NULL,
+                             over.gpu, dw.gpu);
+            t->cpu.ops->rmsnorm_bwd(t->cpu.dev, T, D, dy.cpu, x.cpu, w.cpu, rstd.cpu, NULL, over.cpu, dw.cpu);
+            same_bits(t, added ? "dx over add" : "dx over dy", dx.gpu, over.gpu, TD * 2);
+            near_norm(t, "rmsnorm_bwd dw, dx over another", &dw, F32_NEAR);
+        }
+        struct both *all[] = {&dy, &x, &add, &w, &y, &rstd, &dx, &dw, &over};
+        for (size_t k = 0; k < CLIME_COUNT(all); k++) both_free(t, all[k]);
+    }
+}
+
 static void test_rope(struct gpu_test *t) {
     static const struct {
         struct clime_heads h;
@@ -87,6 +123,8 @@ static void test_rope(struct gpu_test *t) {
         bool interleaved, norm;
     } CASES[] = {{{4, 2, 64, 0.125f}, 64, false, true},
                  {{8, 2, 128, 0.1f}, 128, false, false},
+                 {{32, 8, 128, 0.1f}, 128, false, true},
+                 {{5, 1, 64, 0.1f}, 64, false, true},
                  {{6, 3, 40, 0.1f}, 20, true, true}};
     enum { T = 45, POS = 64 };
     int32_t h_pos[T];
@@ -357,9 +395,9 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(struct gpu_test *t);
-    } TESTS[] = {{"products", test_products},   {"rows", test_rows}, {"rope", test_rope},
-                 {"attention", test_attention}, {"head", test_head}, {"optimizer", test_optimizer},
-                 {"checksum", test_checksum}};
+    } TESTS[] = {{"products", test_products},   {"rows", test_rows},           {"norm_bwd", test_norm_bwd},
+                 {"rope", test_rope},           {"attention", test_attention}, {"head", test_head},
+                 {"optimizer", test_optimizer}, {"checksum", test_checksum}};
     struct gpu_test t;
     gpu_test_open(&t);
     for (size_t i = 0; i < CLIME_COUNT(TESTS); i++)
