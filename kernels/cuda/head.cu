@@ -6,7 +6,7 @@
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 256, SPLIT = 4096, GRAD_THREADS = 1024 };
+enum { THREADS = 256, SPLIT = 4096, EACH = SPLIT / THREADS };
 #define LOGP_FLOOR -200.0f /* e^LOGP_FLOOR is 0: keeps 0 * -inf out of sums of p log p */
 
 struct partial {
@@ -18,15 +18,25 @@ __global__ void head_split_kernel(int V, int n_splits, const float *logits, cons
     start_next();
     wait_for_last();
     const float *x = logits + (size_t)blockIdx.y * V;
-    int first = blockIdx.x * SPLIT, end = min(first + SPLIT, V);
-    float scale = inv_temp[blockIdx.y], top = -INFINITY, sum = 0, tilt = 0;
-    for (int i = first + threadIdx.x; i < end; i += THREADS) top = fmaxf(top, x[i] * scale);
+    int first = blockIdx.x * SPLIT + threadIdx.x;
+    float scale = inv_temp[blockIdx.y], top = -INFINITY, sum = 0, tilt = 0, z[EACH]; /* a split is read once */
+    bool whole = blockIdx.x * SPLIT + SPLIT <= V; /* the rest of a row costs comparisons */
+#pragma unroll
+    for (int k = 0; k < EACH && whole; k++) z[k] = x[first + k * THREADS];
+#pragma unroll
+    for (int k = 0; k < EACH && !whole; k++) z[k] = first + k * THREADS < V ? x[first + k * THREADS] : -INFINITY;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        z[k] *= scale; /* -inf stays: e^-inf adds nothing to any sum */
+        top = fmaxf(top, z[k]);
+    }
     top = block_max(top, shared);
     float zero = top == -INFINITY ? 0.0f : top;
-    for (int i = first + threadIdx.x; i < end; i += THREADS) {
-        float z = x[i] * scale - zero, p = expf(z);
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        float p = expf(z[k] - zero);
         sum += p;
-        tilt += p * fmaxf(z, LOGP_FLOOR);
+        tilt += p * fmaxf(z[k] - zero, LOGP_FLOOR);
     }
     sum = block_sum(sum, shared);
     tilt = block_sum(tilt, shared);
@@ -76,24 +86,37 @@ CUDA_OP void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const floa
     launch(d, head_merge_kernel, R, 32, 0, V, n_splits, logits, inv_temp, targets, p, lse, logp, entropy);
 }
 
-/* One block a row, ids ascending in steps of the block: what a step writes (2 bytes an id at most) lies at or before
- * what it has read (4 bytes an id), so the gradient may lie over its own logits. */
-__global__ void head_grad_kernel(int V, const float *logits, const float *inv_temp, const int32_t *targets,
-                                 const float *lse, const float *entropy, const float *g_logp, const float *g_ent,
-                                 bf16 *dlogits, int64_t ld) {
-    int r = blockIdx.x, target = targets[r];
+/* A block takes a split of a row; where the gradient lies over its own logits, all of a row's, one after another. What
+ * it writes for a split (2 bytes an id) then lies at or before what it has read (4 bytes an id). W logits an access. */
+template <int W>
+__global__ void head_grad_kernel(int V, bool in_place, const float *logits, const float *inv_temp,
+                                 const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
+                                 const float *g_ent, bf16 *dlogits, int64_t ld) {
+    int r = blockIdx.y, target = targets[r];
     const float *x = logits + (size_t)r * V;
     bf16 *out = dlogits + (size_t)r * ld;
     float scale = inv_temp[r], total = lse[r], gl = g_logp[r], ge = g_ent ? g_ent[r] : 0, H = g_ent ? entropy[r] : 0;
-    for (int first = 0; first < V; first += GRAD_THREADS) {
-        int i = first + threadIdx.x;
-        float v = 0;
-        if (i < V) {
-            float logp = x[i] * scale - total, p = expf(logp);
-            v = scale * (gl * ((i == target ? 1.0f : 0.0f) - p) - ge * p * (fmaxf(logp, LOGP_FLOOR) + H));
+    int first = blockIdx.x * SPLIT, end = in_place ? V : min(V, first + SPLIT);
+    for (; first < end; first += SPLIT) {
+        lanes<W, float> z[EACH / W];
+#pragma unroll
+        for (int n = 0; n < EACH / W; n++) {
+            int i = first + (n * THREADS + threadIdx.x) * W;
+            if (i < V) z[n] = load<W>(x + i);
         }
-        __syncthreads();
-        if (i < V) out[i] = b_of(v);
+        if (in_place) __syncthreads();
+#pragma unroll
+        for (int n = 0; n < EACH / W; n++) {
+            int i = first + (n * THREADS + threadIdx.x) * W;
+            if (i >= V) break;
+            lanes<W> grad;
+#pragma unroll
+            for (int k = 0; k < W; k++) {
+                float logp = z[n].x[k] * scale - total, p = expf(logp), hit = i + k == target ? 1.0f : 0.0f;
+                grad.x[k] = b_of(scale * (gl * (hit - p) - ge * p * (fmaxf(logp, LOGP_FLOOR) + H)));
+            }
+            store<W>(out + i, grad);
+        }
     }
 }
 
@@ -101,7 +124,10 @@ CUDA_OP void clime_cuda_head_grad(struct clime_dev *d, int R, int V, const float
                                   const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
                                   const float *g_ent, void *dlogits, int64_t ld) {
     if (R == 0) return;
-    head_grad_kernel<<<R, GRAD_THREADS, 0, d->stream>>>(V, logits, inv_temp, targets, lse, entropy, g_logp, g_ent,
-                                                        (bf16 *)dlogits, ld);
+    bool in_place = dlogits == logits, wide = V % 4 == 0 && ld % 4 == 0;
+    dim3 grid(in_place ? 1 : (V + SPLIT - 1) / SPLIT, R);
+    auto kernel = wide ? head_grad_kernel<4> : head_grad_kernel<1>;
+    kernel<<<grid, THREADS, 0, d->stream>>>(V, in_place, logits, inv_temp, targets, lse, entropy, g_logp, g_ent,
+                                            (bf16 *)dlogits, ld);
     LAUNCHED(d);
 }

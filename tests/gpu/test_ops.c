@@ -264,6 +264,43 @@ static void test_attention(struct gpu_test *t) {
     }
 }
 
+/* Rows whose gradient is bf16 of half the logits' size: over the logits, or elsewhere, the same bits. */
+static void test_head_grad(struct gpu_test *t) {
+    enum { R = 5 };
+    static const int SIZES[] = {40, 515, 4096, 10007, 10008, 40961, 151936};
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    for (size_t s = 0; s < CLIME_COUNT(SIZES); s++) {
+        int V = SIZES[s];
+        size_t n = R * (size_t)V;
+        int32_t h_target[R];
+        for (int i = 0; i < R; i++) h_target[i] = (int32_t)clime_rng_below(&t->rng, (uint64_t)V);
+        struct both target = both_ints(t, h_target, R), x = both_random(t, n, CLIME_F32, 3),
+                    temp = both_room(t, R, CLIME_F32), lse = both_room(t, R, CLIME_F32),
+                    logp = both_room(t, R, CLIME_F32), ent = both_room(t, R, CLIME_F32),
+                    gl = both_random(t, R, CLIME_F32, 1), ge = both_random(t, R, CLIME_F32, 1),
+                    dx = both_room(t, n, CLIME_BF16), over = both_room(t, n, CLIME_F32);
+        for (int i = 0; i < R; i++) ((float *)temp.cpu)[i] = 0.5f + 0.3f * (float)i;
+        ops->copy_in(d, temp.gpu, temp.cpu, R * 4);
+        printf("head_grad, V %d\n", V);
+        for (int entropy = 0; entropy < 2; entropy++) {
+            BOTH(t, head_stats, R, V, AT(x), AT(temp), AT(target), AT(lse), AT(logp), AT(ent));
+            near_norm(t, "head_stats lse", &lse, F32_NEAR);
+            BOTH(t, head_grad, R, V, AT(x), AT(temp), AT(target), AT(lse), AT(ent), AT(gl), entropy ? AT(ge) : NULL,
+                 AT(dx), V);
+            near_norm(t, "head_grad", &dx, BF16_NEAR);
+            ops->copy(d, over.gpu, x.gpu, n * 4);
+            ops->head_grad(d, R, V, over.gpu, temp.gpu, target.gpu, lse.gpu, ent.gpu, gl.gpu, entropy ? ge.gpu : NULL,
+                           over.gpu, 2 * V);
+            for (size_t r = 0; r < R; r++)
+                same_bits(t, "head_grad over the logits", (char *)dx.gpu + r * (size_t)V * 2,
+                          (char *)over.gpu + r * (size_t)V * 4, (size_t)V * 2);
+        }
+        struct both *all[] = {&target, &x, &temp, &lse, &logp, &ent, &gl, &ge, &dx, &over};
+        for (size_t k = 0; k < CLIME_COUNT(all); k++) both_free(t, all[k]);
+    }
+}
+
 static void test_head(struct gpu_test *t) {
     enum { R = 9, V = 10007 };
     int32_t h_target[R];
@@ -397,7 +434,7 @@ int main(int argc, char **argv) {
         void (*run)(struct gpu_test *t);
     } TESTS[] = {{"products", test_products},   {"rows", test_rows},           {"norm_bwd", test_norm_bwd},
                  {"rope", test_rope},           {"attention", test_attention}, {"head", test_head},
-                 {"optimizer", test_optimizer}, {"checksum", test_checksum}};
+                 {"head_grad", test_head_grad}, {"optimizer", test_optimizer}, {"checksum", test_checksum}};
     struct gpu_test t;
     gpu_test_open(&t);
     for (size_t i = 0; i < CLIME_COUNT(TESTS); i++)
