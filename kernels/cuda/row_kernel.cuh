@@ -2,10 +2,16 @@
  * time.
  *
  * A block's producer brings the weights of its columns through a ring in shared memory, product after product, whatever
- * the other blocks are at. The other warps wait for all blocks, take the row that the next product multiplies, and run
- * the chains: w is A, 16 rows of it a warp; the row is B, the same in all 8 columns. A step of a chain takes 24 cycles
- * where nothing else is waited for, so what a panel needs is loaded while the panel before is multiplied, and the loop
- * is small. Included by row_program.cu. */
+ * the other blocks are at. It asks for no more at a time than keeps the memory busy: all that the ring has room for
+ * would stand in the way of the few bytes that blocks wait for (3 us for 1). The other warps take the row that the next
+ * product multiplies and run the chains: w is A, 16 rows of it a warp; the row is B, the same in all 8 columns. A step
+ * of a chain takes 24 cycles where nothing else is waited for, so what a panel needs is loaded while the panel before
+ * is multiplied, and the loop is small.
+ *
+ * A row goes from block to block in words that say themselves that they are there: two values beside the launch's
+ * number, written and read at once. That is one way there and one back, where a count of blocks and then the row would
+ * be two of each, and a fence. A word is written again in another launch only, and each launch waits for the one before
+ * to end. Included by row_program.cu. */
 #ifndef CLIME_KERNELS_CUDA_ROW_KERNEL_CUH
 #define CLIME_KERNELS_CUDA_ROW_KERNEL_CUH
 
@@ -13,7 +19,7 @@
 
 enum { PANEL = 64, WARPS = 11, CONSUMERS = WARPS * 32, THREADS = CONSUMERS + 32 };
 enum { MAX_STEPS = 8, MAX_STAGES = 16, MAX_ROWS = 256, MAX_NORM = 8192, MAX_K = 16384 };
-enum { SMEM = 227 << 10, STATIC = 2048, ALIGN = 1024, STAGE = 40 << 10 };
+enum { SMEM = 227 << 10, STATIC = 2048, ALIGN = 1024, STAGE = 20 << 10, IN_FLIGHT = 60 << 10 };
 enum { NORM_TURNS = (MAX_NORM / 8 + CONSUMERS - 1) / CONSUMERS, NORM_WARPS = NORM_TURNS * WARPS };
 
 /* One product but its weights' map. Its "columns" are those of y; of h when gated, where a block has as many rows of
@@ -26,7 +32,8 @@ struct row_step {
     const bf16 *res; /* not NULL: sum = res + y is written as well */
     bf16 *sum;
     void *y;
-    bf16 *h; /* not NULL: gated; y = gate|up, h = swiglu(y) */
+    bf16 *h;         /* not NULL: gated; y = gate|up, h = swiglu(y) */
+    uint64_t *words; /* [K / 2] not NULL: x is of the product before and comes by these */
     bool f32;
     int N, K, n_columns, columns; /* of all blocks; of one, in each of its turns */
     int tiles;                    /* of 16 rows of w that a warp has */
@@ -37,31 +44,48 @@ struct row_kernel_args {
     CUtensorMap w_map[MAX_STEPS]; /* boxes of 64 of K, the block's rows, gate and up */
     row_step step[MAX_STEPS];
     int n, n_stages, stage_bytes;
-    unsigned *arrived; /* blocks that have ended a product; 0 between launches */
+    int in_flight;                /* stages that are asked for and have not come */
+    unsigned long long *launched; /* LAUNCH for each launch */
 };
 
 static __device__ __forceinline__ void together() {
     named_barrier(1, CONSUMERS);
 }
 
-/* The block's part of a product is in memory. */
-static __device__ __forceinline__ void arrive(unsigned *arrived) {
-    together();
-    if (threadIdx.x == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;\n" ::"l"(arrived) : "memory");
+/* A launch's number is how many there were before, in 32 bits. Each of at most BLOCKS blocks adds its part when it
+ * needs the number no more; what all add is LAUNCH. */
+enum { BLOCKS = 1024 };
+#define LAUNCH (1ull << 32)
+
+static __device__ __forceinline__ uint32_t launch_number(const unsigned long long *launched) {
+    uint32_t high;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n" : "=r"(high) : "l"((const uint32_t *)launched + 1) : "memory");
+    return high;
 }
 
-static __device__ __forceinline__ void wait_for(const unsigned *arrived, unsigned n) {
-    if (threadIdx.x == 0) {
-        unsigned seen;
-        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];\n" : "=r"(seen) : "l"(arrived) : "memory");
-        while (seen < n);
-    }
+static __device__ __forceinline__ void count_launch(unsigned long long *launched) {
+    unsigned long long part = LAUNCH / BLOCKS;
     together();
+    if (threadIdx.x == 0) atomicAdd(launched, blockIdx.x ? part : LAUNCH - part * (gridDim.x - 1));
 }
 
-/* This block waits no more; the last one to say so makes the counter 0. */
-static __device__ __forceinline__ void leave(unsigned *arrived, unsigned all) {
-    if (threadIdx.x == 0 && atomicAdd(arrived, 1) == all - 1) atomicExch(arrived, 0);
+static __device__ __forceinline__ void put_word(uint64_t *to, uint32_t two, uint32_t number) {
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;\n" ::"l"(to), "l"((uint64_t)number << 32 | two) : "memory");
+}
+
+/* Two words, four values; false: not yet. */
+static __device__ __forceinline__ bool take_words(const uint64_t *from, uint32_t number, uint32_t &a, uint32_t &b) {
+    uint64_t x, y;
+    asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];\n" : "=l"(x), "=l"(y) : "l"(from) : "memory");
+    a = (uint32_t)x, b = (uint32_t)y;
+    return (uint32_t)(x >> 32) == number && (uint32_t)(y >> 32) == number;
+}
+
+/* An address, in a register: the compiler would compute it again at each use, by an instruction that a chain waits for.
+ */
+static __device__ __forceinline__ uint32_t kept(uint32_t x) {
+    asm volatile("" : "+r"(x));
+    return x;
 }
 
 /* The ring in shared memory, and where a thread is in it. full[] and empty[] count arrivals at the stages. */
@@ -72,6 +96,10 @@ struct ring_place {
 
     __device__ __forceinline__ uint32_t at() const { return ring + stage * stage_bytes; }
     __device__ __forceinline__ void wait_full() const { barrier_wait(full + stage * 8, parity); }
+    __device__ __forceinline__ bool next_is_full() const {
+        int last = stage + 1 == n_stages;
+        return barrier_passed(full + (last ? 0 : stage + 1) * 8, parity ^ last);
+    }
     __device__ __forceinline__ void wait_empty() const { /* at first all are */
         barrier_wait(empty + stage * 8, parity ^ 1);
     }
@@ -81,8 +109,11 @@ struct ring_place {
     }
 };
 
+/* By the producer alone. */
 static __device__ void bring_weights(const row_kernel_args &p, char *ring, uint64_t *full, ring_place at) {
     for (int i = 0; i < p.n; i++) tensor_map_prefetch(&p.w_map[i]);
+    ring_place oldest = at; /* of those in flight */
+    int asked = 0;
     for (int i = 0; i < p.n; i++) {
         const row_step &a = p.step[i];
         int n_panels = a.K / PANEL;
@@ -91,6 +122,10 @@ static __device__ void bring_weights(const row_kernel_args &p, char *ring, uint6
                 int n = min(a.panels, n_panels - k);
                 char *to = ring + at.stage * p.stage_bytes;
                 at.wait_empty();
+                if (asked++ >= p.in_flight) {
+                    oldest.wait_full();
+                    oldest.next();
+                }
                 barrier_expect(&full[at.stage], n * a.panel_bytes);
                 for (int q = 0; q < n; q++)
                     tensor_copy_3d(to + q * a.panel_bytes, &p.w_map[i], (k + q) * PANEL, first, 0, &full[at.stage]);
@@ -105,23 +140,46 @@ static __device__ __forceinline__ void put_row(uint32_t *row, int i, uint4 v) {
     to[0] = v.x, to[4] = v.y, to[8] = v.z, to[12] = v.w;
 }
 
+union eight {
+    uint4 all;
+    bf16 x[8];
+};
+
+/* Of the row that a step multiplies, 8 values from `first` and from each of TURNS - 1 turns of all threads further;
+ * those beyond its end stay as they are. */
+template <int TURNS>
+static __device__ __forceinline__ void take_row(const row_step &a, int first, uint32_t number, eight (&v)[TURNS]) {
+    bool all;
+    do {
+        all = true;
+#pragma unroll
+        for (int n = 0; n < TURNS; n++) {
+            int i = first + n * CONSUMERS * 8;
+            if (i >= a.K) continue;
+            if (!a.words) {
+                v[n].all = *(const uint4 *)(a.x + i);
+                continue;
+            }
+            const uint64_t *from = a.words + i / 2;
+            all &= take_words(from, number, v[n].all.x, v[n].all.y);
+            all &= take_words(from + 2, number, v[n].all.z, v[n].all.w);
+        }
+    } while (!all);
+}
+
 /* The row that a step multiplies into shared memory; normalised in TURNS turns of all threads. */
 template <int TURNS>
-static __device__ __forceinline__ void bring_normed(const row_step &a, uint32_t *row, float *sums) {
+static __device__ __forceinline__ void bring_normed(const row_step &a, uint32_t number, uint32_t *row, float *sums) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    union eight {
-        uint4 all;
-        bf16 x[8];
-    } v[TURNS], scale[TURNS];
+    eight v[TURNS], scale[TURNS];
     if (TURNS * WARPS < 32 && threadIdx.x < 32) sums[threadIdx.x] = 0;
 #pragma unroll
     for (int n = 0; n < TURNS; n++) {
         int i = (n * CONSUMERS + threadIdx.x) * 8;
         v[n].all = scale[n].all = make_uint4(0, 0, 0, 0);
-        if (i >= a.K) continue;
-        v[n].all = *(const uint4 *)(a.x + i);
-        scale[n].all = *(const uint4 *)(a.scale + i);
+        if (i < a.K) scale[n].all = *(const uint4 *)(a.scale + i);
     }
+    take_row<TURNS>(a, threadIdx.x * 8, number, v);
     if (TURNS * WARPS < 32) together();
 #pragma unroll
     for (int n = 0; n < TURNS; n++) { /* a warp's 256 values as there: one sum */
@@ -145,21 +203,27 @@ static __device__ __forceinline__ void bring_normed(const row_step &a, uint32_t 
     together();
 }
 
-static __device__ __forceinline__ void bring_row(const row_step &a, uint32_t *row, float *sums) {
+static __device__ __forceinline__ void bring_row(const row_step &a, uint32_t number, uint32_t *row, float *sums) {
+    if (a.words) { /* one thread asks for one word: if all asked for all they would stand in the weights' way. When it
+                      is there, the others are, or soon. All warps have multiplied the row before. */
+        uint32_t two[2];
+        if (threadIdx.x == 0)
+            while (!take_words(a.words + a.K / 2 - 2, number, two[0], two[1])) {
+            }
+        together();
+    }
     if (a.scale && a.K <= CONSUMERS * 8)
-        bring_normed<1>(a, row, sums);
+        bring_normed<1>(a, number, row, sums);
     else if (a.scale)
-        bring_normed<NORM_TURNS>(a, row, sums);
+        bring_normed<NORM_TURNS>(a, number, row, sums);
     else {
 #pragma unroll 1
-        for (int i = threadIdx.x * 8; i < a.K; i += CONSUMERS * 32) { /* four loads at a time */
-            uint4 v[4];
+        for (int i = threadIdx.x * 8; i < a.K; i += CONSUMERS * 32) {
+            eight v[4];
+            take_row<4>(a, i, number, v);
 #pragma unroll
             for (int n = 0; n < 4; n++)
-                if (i + n * CONSUMERS * 8 < a.K) v[n] = *(const uint4 *)(a.x + i + n * CONSUMERS * 8);
-#pragma unroll
-            for (int n = 0; n < 4; n++)
-                if (i + n * CONSUMERS * 8 < a.K) put_row(row, i + n * CONSUMERS * 8, v[n]);
+                if (i + n * CONSUMERS * 8 < a.K) put_row(row, i + n * CONSUMERS * 8, v[n].all);
         }
         together();
     }
@@ -172,8 +236,10 @@ template <int NT> struct row_fragments {
     uint32_t w[NT][PANEL / 16][4];
 };
 
+/* words: not NULL: where the result goes as the next row. */
 template <int NT>
-static __device__ __forceinline__ void product(const row_step &a, int column0, const uint32_t *row, ring_place &place) {
+static __device__ __forceinline__ void product(const row_step &a, int column0, const uint32_t *row, ring_place &place,
+                                               uint64_t *words, uint32_t number) {
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, left = a.K / PANEL, rows = a.h ? 8 : 16;
     int first = warp * NT * rows, panels = a.panels; /* first: of the block's columns */
     if (first >= a.columns) {                        /* nothing for this warp, which goes along with the ring */
@@ -188,7 +254,7 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
     /* The lane's results: of each tile row lane / 4 and, 8 rows further, another; up in its place when gated. */
     int column[NT];
     bool mine[NT][2];
-    bf16 res[NT][2];
+    bf16 res[NT][2] = {};
     uint32_t tile_at[NT], step_at[PANEL / 16]; /* of rows lane % 8 and, for every other 8 lanes, 8 rows further */
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -227,22 +293,21 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
             for (int n = 0; n < NT; n++) mma_16816(c[n], now.w[n][k], x);
         }
     };
-    /* waits for a stage, and goes to its first panel */
-    auto arrived = [&]() {
-        at = place.at();
-        place.wait_full();
-    };
-    /* all of the stage has been loaded */
-    auto release = [&]() {
+    /* The stage has been loaded. Whether the next one is there was asked while there was still something to multiply:
+     * the answer takes as long as several steps of the chain. */
+    auto next_stage = [&](bool is_there) {
         __syncwarp();
         if (lane == 0) place.release();
         place.next();
         left -= panels;
+        at = place.at();
+        if (left > 0 && !is_there) place.wait_full();
     };
-    arrived();
+    at = place.at();
+    place.wait_full();
     load(f[0]);
 #pragma unroll 1
-    while (left > 0) { /* small: what is not in the nearest instruction cache costs more than it computes */
+    while (true) { /* small: what is not in the nearest instruction cache costs more than it computes */
         int n = min(panels, left);
 #pragma unroll 1
         for (; n > 2; n -= 2) {
@@ -251,21 +316,24 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
             load(f[0]);
             multiply(f[1]);
         }
+        bool is_there = place.next_is_full();
         if (n == 2) {
             load(f[1]);
             multiply(f[0]);
-            release();
-            if (left > 0) {
-                arrived();
-                load(f[0]);
+            next_stage(is_there);
+            if (left <= 0) {
+                multiply(f[1]);
+                break;
             }
+            load(f[0]);
             multiply(f[1]);
         } else {
-            release();
-            if (left > 0) {
-                arrived();
-                load(f[1]);
+            next_stage(is_there);
+            if (left <= 0) {
+                multiply(f[0]);
+                break;
             }
+            load(f[1]);
             multiply(f[0]);
             f[0] = f[1];
         }
@@ -275,18 +343,24 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
     for (int n = 0; n < NT; n++)
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            if (!mine[n][k]) continue;
-            float y = c[n][k * 2];
             int to = column[n] + k * 8;
+            float y = c[n][k * 2], up = c[n][2]; /* the same in a quad */
+            bf16 out = b_of(y);
+            if (a.res) out = b_of(f_of(res[n][k]) + f_of(out));
+            if (a.h) out = b_of(swiglu_of(out, b_of(up)));
+            if (words) { /* before what no block waits for */
+                uint32_t one = __bfloat16_as_ushort(out), other = __shfl_down_sync(0xffffffffu, one, 4);
+                if (mine[n][k] && lane % 8 == 0) put_word(words + to / 2, one | other << 16, number);
+            }
+            if (!mine[n][k]) continue;
             if (a.f32)
                 ((float *)a.y)[to] = y;
             else
                 ((bf16 *)a.y)[to] = b_of(y);
-            if (a.res) a.sum[to] = b_of(f_of(res[n][k]) + f_of(b_of(y)));
+            if (a.res) a.sum[to] = out;
             if (!a.h) continue;
-            float up = c[n][2];
             ((bf16 *)a.y)[a.n_columns + to] = b_of(up);
-            a.h[to] = b_of(swiglu_of(b_of(y), b_of(up)));
+            a.h[to] = out;
         }
 }
 
@@ -308,32 +382,34 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
     for (int i = threadIdx.x; i < p.n * (int)(sizeof(row_step) / sizeof(uint64_t)); i += THREADS)
         ((uint64_t *)steps)[i] = ((const uint64_t *)p.step)[i];
     __syncthreads();
-    ring_place at = {
-        shared_address(ring), shared_address(full), shared_address(empty), p.n_stages, p.stage_bytes, 0, 0};
+    ring_place at = {kept(shared_address(ring)),
+                     kept(shared_address(full)),
+                     kept(shared_address(empty)),
+                     p.n_stages,
+                     p.stage_bytes,
+                     0,
+                     0};
     if (threadIdx.x >= CONSUMERS) {
         if (threadIdx.x == CONSUMERS) bring_weights(p, ring, full, at);
         return;
     }
     wait_for_last();
+    uint32_t number = launch_number(p.launched); /* here before the first words are */
 #pragma unroll 1
     for (int i = 0; i < p.n; i++) {
         const row_step &a = steps[i];
         if (a.scale && threadIdx.x * PANEL < a.K) /* nobody has read these lately */
             asm volatile("prefetch.global.L2 [%0];\n" ::"l"(a.scale + threadIdx.x * PANEL));
-        if (i > 0) {
-            wait_for(p.arrived, i * gridDim.x);
-            if (i == p.n - 1) leave(p.arrived, p.n * gridDim.x);
-        }
-        if (blockIdx.x * a.columns < a.n_columns) {
-            bring_row(a, row, sums);
-            for (int first = blockIdx.x * a.columns; first < a.n_columns; first += gridDim.x * a.columns)
-                if (a.tiles == 1)
-                    product<1>(a, first, row, at);
-                else
-                    product<2>(a, first, row, at);
-        }
-        if (i + 1 < p.n) arrive(p.arrived);
+        if (blockIdx.x * a.columns >= a.n_columns) continue;
+        bring_row(a, number, row, sums);
+        uint64_t *words = i + 1 < p.n ? steps[i + 1].words : NULL;
+        for (int first = blockIdx.x * a.columns; first < a.n_columns; first += gridDim.x * a.columns)
+            if (a.tiles == 1)
+                product<1>(a, first, row, at, words, number);
+            else
+                product<2>(a, first, row, at, words, number);
     }
+    if (p.n > 1) count_launch(p.launched);
 }
 
 #endif

@@ -3,12 +3,12 @@
  * With one row a product does nothing but read its weights, and what a decode step loses is the time between products,
  * when nothing is read. Here a block stays for several of them: its producer fills a ring in shared memory with the
  * weights of one product after another, whatever the other blocks are at, while the other warps run the chains and wait
- * for all blocks between products. What the ring holds (some 6 us of reading) covers these waits.
+ * for the row that all blocks write. What the ring holds (some 6 us of reading) covers these waits.
  *
- * Inside a recording, products of a row, and norms of what they have computed, are put together until something else is
- * queued (clime_cuda_flush); outside of one each is a program of its own. A sum that comes before a norm is computed
- * by the block that has the product's columns, the norm by every block for itself, as add_rmsnorm_kernel does: the
- * bits are those of one operation after another.
+ * Inside a recording, products, each of the row that the one before has computed or of its norm, are put together until
+ * something else is queued (clime_cuda_flush); outside of one each is a program of its own. A sum that comes before a
+ * norm is computed by the block that has the product's columns, the norm by every block for itself, as
+ * add_rmsnorm_kernel does: the bits are those of one operation after another.
  *
  * A block has 8 to 256 rows of w, as few as give each multiprocessor one block: all blocks must run at the same time,
  * or they would wait for ever. So one context of a process may record (a server's), and launches of others in it are
@@ -21,6 +21,7 @@
 
 struct clime_row_program {
     row_kernel_args a; /* step[0 .. n) are waiting */
+    uint64_t *words;   /* [MAX_STEPS][MAX_K / 2] */
     struct {           /* a norm whose product has not come; x NULL: none */
         const bf16 *x, *scale;
         bf16 *y;
@@ -32,13 +33,20 @@ struct clime_row_program {
 void clime_cuda_row_open(struct clime_dev *d) {
     static_assert(NORM_WARPS >= 32 && MAX_ROWS / 16 <= 2 * WARPS, "all are served");
     d->rows = (struct clime_row_program *)xcalloc(1, sizeof *d->rows);
-    unsigned **arrived = &d->rows->a.arrived;
-    if (CU(d, cudaMalloc(arrived, sizeof **arrived))) CU(d, cudaMemset(*arrived, 0, sizeof **arrived));
+    row_kernel_args *a = &d->rows->a;
+    size_t bytes = sizeof(uint64_t) * MAX_STEPS * MAX_K / 2;
+    const unsigned long long one = LAUNCH; /* no word has the first launch's number */
+    if (CU(d, cudaMalloc(&d->rows->words, bytes))) CU(d, cudaMemset(d->rows->words, 0, bytes));
+    if (CU(d, cudaMalloc(&a->launched, sizeof one)))
+        CU(d, cudaMemcpy(a->launched, &one, sizeof one, cudaMemcpyHostToDevice));
     CU(d, cudaFuncSetAttribute(row_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SMEM - STATIC));
 }
 
 void clime_cuda_row_close(struct clime_dev *d) {
-    if (d->rows) cudaFree(d->rows->a.arrived);
+    if (d->rows) {
+        cudaFree(d->rows->words);
+        cudaFree(d->rows->a.launched);
+    }
     free(d->rows);
 }
 
@@ -56,6 +64,7 @@ static void run(struct clime_dev *d, row_kernel_args *p) {
     p->n_stages = (SMEM - STATIC - ALIGN - row) / p->stage_bytes;
     if (p->n_stages > MAX_STAGES) p->n_stages = MAX_STAGES;
     CHECK(p->n_stages >= 2);
+    p->in_flight = IN_FLIGHT / p->stage_bytes < 2 ? 2 : IN_FLIGHT / p->stage_bytes;
     for (int i = 0; i < p->n; i++) {
         row_step *a = &p->step[i];
         int parts = a->h ? 2 : 1;
@@ -70,6 +79,7 @@ static void run(struct clime_dev *d, row_kernel_args *p) {
         if (n > d->n_sm) n = d->n_sm; /* and takes turns */
         blocks = n > blocks ? n : blocks;
     }
+    CHECK(blocks <= BLOCKS);
     launch(d, row_kernel, blocks, THREADS, p->n_stages * p->stage_bytes + row + ALIGN, *p);
 }
 
@@ -94,6 +104,7 @@ bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, c
     if (delta) {
         row_step *last = p->a.n > 0 ? &p->a.step[p->a.n - 1] : NULL;
         bool fits = last && last->y == delta && !last->f32 && !last->h && last->N == D && !last->res;
+        /* x may be an earlier step's sum: a block has the same columns of it, as the number of columns is the same */
         if (!fits || x == delta || last->x == sum) return false; /* a block reads before another has written */
         last->res = (const bf16 *)x;
         last->sum = (bf16 *)sum;
@@ -111,13 +122,18 @@ bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, co
     if (K % PANEL != 0 || K > MAX_K || columns * parts > MAX_ROWS) return false;
     tiles = ((columns * parts + 15) / 16 + WARPS - 1) / WARPS;
     bool normed = p->norm.x && p->norm.y == x && p->norm.D == K && p->norm.x != y && p->norm.x != h;
-    if (p->a.n == MAX_STEPS || (p->norm.x && !normed) || clime_cuda_rope_waits(d)) {
+    const row_step *last = p->a.n > 0 ? &p->a.step[p->a.n - 1] : NULL;
+    const void *in = normed ? p->norm.x : x, *made = !last ? in : last->h ? last->h : last->res ? last->sum : last->y;
+    bool follows = !last || (in == made && K == last->n_columns && !last->f32);
+    if (p->a.n == MAX_STEPS || (p->norm.x && !normed) || !follows || clime_cuda_rope_waits(d)) {
         clime_cuda_flush(d);
         normed = false;
     }
-    row_step *a = &p->a.step[p->a.n++];
+    int place = p->a.n++;
+    row_step *a = &p->a.step[place];
     *a = row_step{};
     a->x = normed ? p->norm.x : (const bf16 *)x;
+    a->words = place > 0 ? p->words + place * (MAX_K / 2) : NULL;
     a->w = (const bf16 *)w;
     if (normed) a->scale = p->norm.scale, a->norm = p->norm.y, a->eps = p->norm.eps, p->norm.x = NULL;
     a->y = y;

@@ -58,6 +58,18 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, int parity) {
     barrier_wait(shared_address(b), parity);
 }
 
+/* Whether that phase is over, now. */
+static __device__ __forceinline__ bool barrier_passed(uint32_t b, int parity) {
+    uint32_t done;
+    asm volatile("{\n.reg .pred done;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, done;\n}\n"
+                 : "=r"(done)
+                 : "r"(b), "r"(parity)
+                 : "memory");
+    return done;
+}
+
 /* Arrives when the thread's cp_async16 and cp_async4 so far have. */
 static __device__ __forceinline__ void barrier_arrive_copies(uint64_t *b) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(shared_address(b)) : "memory");
