@@ -233,19 +233,23 @@ static void one_step(struct clime_model *m, struct step *s, struct clime_work *w
 
 enum { MAX_BATCH = 256, CONTEXT = 1024, SEQ_PAGES = CONTEXT / CLIME_PAGE };
 
-static void run_step(struct clime_runner *r, struct clime_step_plan *plan, struct clime_step_result *results) {
+/* Seconds a step, of n. ahead: as the server does, each started before the one before is finished, from which it takes
+ * its tokens; else each when the last one's tokens are there. */
+static double run_steps(struct clime_runner *r, const struct clime_step_plan *plan, bool ahead, int n,
+                        struct clime_step_result *results) {
+    struct clime_step_plan plans[2] = {*plan, *plan}; /* in turn: a started one is kept until it is finished */
     struct clime_error e;
-    clime_runner_start(r, plan);
-    if (clime_runner_finish(r, plan, results, &e)) exit(1);
-}
-
-/* Starts the next step, which takes its tokens from the one that is running, and finishes that one. */
-static void overlap_step(struct clime_runner *r, struct clime_step_plan plan[2], struct clime_step_result *results) {
-    struct clime_step_plan now = plan[0];
-    struct clime_error e;
-    clime_runner_start(r, &plan[1]);
-    if (clime_runner_finish(r, &now, results, &e)) exit(1);
-    plan[0] = plan[1];
+    double start = now();
+    for (int i = 0; i < n; i++) {
+        struct clime_step_plan *this = &plans[i % 2], *next = &plans[(i + 1) % 2];
+        if (i == 0 || !ahead) clime_runner_start(r, this);
+        if (ahead && i + 1 < n) {
+            next->ahead = true;
+            clime_runner_start(r, next);
+        }
+        if (clime_runner_finish(r, this, results, &e)) exit(1);
+    }
+    return (now() - start) / n;
 }
 
 /* Decode steps as the server runs them: scheduler's plan in, drawn tokens out. The keys of one real prompt lie in the
@@ -289,28 +293,19 @@ static void bench_decode(struct clime_model *m, bool graphs, bool overlap, const
     seqs[0].n_kv = 0;
     items[0] = (struct clime_step_item){.seq = &seqs[0], .n_rows = CONTEXT, .sample = true};
     plan.T = CONTEXT;
-    run_step(r, &plan, results);
+    run_steps(r, &plan, false, 1, results);
     seqs[0].n_kv = CONTEXT - 1;
     double weights = 2.0 * (double)m->layout.n, per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
     for (size_t k = 0; k < CLIME_COUNT(BATCH); k++) {
-        double t;
         plan.T = plan.n_items = BATCH[k];
         plan.n_copies = BATCH[k] * SEQ_PAGES;
         for (int i = 0; i < BATCH[k]; i++)
             items[i] =
                 (struct clime_step_item){.seq = &seqs[i], .first = CONTEXT - 1, .n_rows = 1, .sample = true, .from = i};
-        run_step(r, &plan, results);
+        run_steps(r, &plan, false, 1, results);
         plan.n_copies = 0;
-        run_step(r, &plan, results);
-        if (overlap) {
-            struct clime_step_plan two[2] = {plan, plan};
-            two[1].ahead = true;
-            clime_runner_start(r, &two[0]);
-            TIME(t, 20, overlap_step(r, two, results));
-            if (clime_runner_finish(r, &two[0], results, &e)) exit(1);
-        } else {
-            TIME(t, 20, run_step(r, &plan, results));
-        }
+        run_steps(r, &plan, overlap, 10, results);
+        double t = run_steps(r, &plan, overlap, 100, results);
         double floor = (weights + per_key * CONTEXT * BATCH[k]) / copy_rate;
         printf("decode, %s, batch %d, context %d: %.3f ms a step, %.0f tok/s, %.0f%% of the bytes' limit%s\n", name,
                BATCH[k], CONTEXT, t * 1e3, BATCH[k] / t, 100 * floor / t, results[0].drawn.bad ? ", BAD LOGITS" : "");
