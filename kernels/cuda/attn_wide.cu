@@ -216,18 +216,7 @@ __global__ void __launch_bounds__(THREADS)
             attn_add<DH>(out, p, &sh.v[k], kk, warp * COLUMNS * 8);
         }
     }
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        l[h] = attn_quad_sum(l[h]);
-        int row = lane / 4 + h * 8;
-        if (row >= rows.n) continue;
-        size_t at = attn_row(a, rows, row) * n_splits + split;
-#pragma unroll
-        for (int n = 0; n < COLUMNS; n++)
-            *(float2 *)(o + at * DH + (warp * COLUMNS + n) * 8 + lane % 4 * 2) =
-                make_float2(out[n][h * 2], out[n][h * 2 + 1]);
-        if (warp == n_blocks - 1 && lane % 4 == 0) ml[at] = make_float2(m[h], l[h]);
-    }
+    store_split<DH>(a, rows, n_splits, split, warp * COLUMNS * 8, out, m, l, warp == n_blocks - 1, o, ml);
     /* the head's last block merges */
     int live = (n_keys + ATTN_SPLIT - 1) / ATTN_SPLIT;
     __threadfence();

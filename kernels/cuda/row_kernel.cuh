@@ -35,9 +35,9 @@ struct row_step {
     bf16 *h;         /* not NULL: gated; y = gate|up, h = swiglu(y) */
     uint64_t *words; /* [K / 2] not NULL: x is of the product before and comes by these */
     bool f32;
-    int N, K, n_columns, columns; /* of all blocks; of one, in each of its turns */
-    int tiles;                    /* of 16 rows of w that a warp has */
-    int panels, panel_bytes;      /* panels of a stage */
+    int K, n_columns, columns; /* of all blocks; of one, in each of its turns */
+    int tiles;                 /* of 16 rows of w that a warp has */
+    int panels, panel_bytes;   /* panels of a stage */
 };
 
 struct row_kernel_args {

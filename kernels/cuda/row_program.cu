@@ -103,7 +103,7 @@ bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, c
     if (p->norm.x || clime_cuda_rope_waits(d)) clime_cuda_flush(d);
     if (delta) {
         row_step *last = p->a.n > 0 ? &p->a.step[p->a.n - 1] : NULL;
-        bool fits = last && last->y == delta && !last->f32 && !last->h && last->N == D && !last->res;
+        bool fits = last && last->y == delta && !last->f32 && !last->h && last->n_columns == D && !last->res;
         /* x may be an earlier step's sum: a block has the same columns of it, as the number of columns is the same */
         if (!fits || x == delta || last->x == sum) return false; /* a block reads before another has written */
         last->res = (const bf16 *)x;
@@ -139,7 +139,6 @@ bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, co
     a->y = y;
     a->h = (bf16 *)h;
     a->f32 = f32;
-    a->N = N;
     a->K = K;
     a->n_columns = n_columns;
     a->columns = columns;
