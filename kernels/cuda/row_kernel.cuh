@@ -2,8 +2,8 @@
  * time.
  *
  * A block's producer brings the weights of its columns through a ring in shared memory, product after product, whatever
- * the other blocks are at. It asks for no more at a time than keeps the memory busy: all that the ring has room for
- * would stand in the way of the few bytes that blocks wait for (3 us for 1). The other warps take the row that the next
+ * the other blocks are at. It asks for no more at a time than keeps the memory busy: the few bytes that blocks wait for
+ * would stand behind all that the ring has room for, 3 us instead of 1. The other warps take the row that the next
  * product multiplies and run the chains: w is A, 16 rows of it a warp; the row is B, the same in all 8 columns. A step
  * of a chain takes 24 cycles where nothing else is waited for, so what a panel needs is loaded while the panel before
  * is multiplied, and the loop is small.
