@@ -55,6 +55,9 @@ bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what);
 /* At least bytes of device scratch, valid until the next operation asks; NULL after a failure. */
 void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
 
+/* Chunks that the rows of a sum are cut into, at most. */
+enum { MOST_CHUNKS = 1024 };
+
 /* norm.cu: out[N] += the first n rows of partial[n + n_more][N], more[N] += the others (NULL: not wanted), in a fixed
  * order. */
 void clime_cuda_add_chunks(struct clime_dev *d, int N, const float *partial, int n, float *out, int n_more,

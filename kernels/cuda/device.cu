@@ -43,7 +43,7 @@ void *clime_cuda_scratch(struct clime_dev *d, size_t bytes) {
 /* The upper bound of every clime_cuda_scratch call of a training step, operation by operation. One that asks for more
  * than was reserved still gets it where memory is left, but the plan is then wrong: tests/gpu/test_model looks. */
 size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s) {
-    size_t T = (size_t)s->T, chunks = T < 1024 ? T : 1024,
+    size_t T = (size_t)s->T, chunks = T < MOST_CHUNKS ? T : MOST_CHUNKS,
            qkv = (size_t)(s->heads.H + 2 * s->heads.HK) * (size_t)s->heads.Dh, D = (size_t)s->D;
     const size_t needs[] = {
         2 * T * qkv * sizeof(float),                               /* attention: splits, or fp32 sums and delta */

@@ -14,18 +14,21 @@ static bool wide(int n) {
     return n % 8 == 0;
 }
 
+/* Accesses of V values that a thread has room for. */
+template <int V> constexpr int MOST_ACCESSES = V == 1 ? 16 : 4;
+
 /* As many threads as a row of D needs, each with the same number of accesses of V values. */
 struct row_split {
     int each, threads;
 };
 template <int V> static row_split split_row(int D) {
     int n = (D + V - 1) / V, each = (n + 1023) / 1024;
-    CHECK(each <= (V == 1 ? 16 : 4));
+    CHECK(each <= MOST_ACCESSES<V>);
     return {each, ((n + each - 1) / each + 31) / 32 * 32};
 }
 /* kernel<V, N>: room for N accesses a thread, at least what the row takes */
 #define ROW_KERNEL(kernel, V, split)                                                                                   \
-    ((split).each == 1 ? kernel<V, 1> : (split).each == 2 ? kernel<V, 2> : kernel<V, (V == 1 ? 16 : 4)>)
+    ((split).each == 1 ? kernel<V, 1> : (split).each == 2 ? kernel<V, 2> : kernel<V, MOST_ACCESSES<V>>)
 
 /* A thread keeps its N accesses of V values in registers; as many threads as a row then needs. */
 template <int V, int N>
@@ -208,7 +211,7 @@ struct chunks {
     int n, rows;
 };
 static chunks cut_rows(int T, int N) {
-    int most = N >= 3072 ? 256 : N > 1280 ? 512 : 1024, rows = (T + most - 1) / most;
+    int most = N >= 3072 ? MOST_CHUNKS / 4 : N > 1280 ? MOST_CHUNKS / 2 : MOST_CHUNKS, rows = (T + most - 1) / most;
     return {(T + rows - 1) / rows, rows};
 }
 

@@ -317,7 +317,7 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
             multiply(f[1]);
         }
         bool is_there = place.next_is_full();
-        if (n == 2) {
+        if (n == 2) { /* below the same with f[] exchanged; one way out of both spills registers */
             load(f[1]);
             multiply(f[0]);
             next_stage(is_there);
