@@ -8,13 +8,14 @@ CFLAGS_ALL = -std=c11 -D_GNU_SOURCE $(WARN) -I. -pthread -fno-strict-aliasing -f
 LDLIBS   = -lcivetweb -lcurl -lcjson -lsqlite3 -lpcre2-8 -lutf8proc -lz -ldl -lm -pthread
 
 # Sources: every .c of a folder belongs to it; *_main.c and main.c are programs.
-src      = $(filter-out %/main.c %_main.c,$(wildcard $(addsuffix /*.c,$(1))))
+src      = $(filter-out %/main.c %_main.c,$(wildcard $(addsuffix /*.c,$(patsubst %/,%,$(1)))))
 COMMON   = $(call src,common common/json common/http)
 KERNELS  = $(call src,kernels kernels/cpu)
+TEXT     = $(call src,text text/template)
 MODEL    = $(call src,model)
-SERVER   = $(call src,server)
+SERVER   = $(call src,server $(wildcard server/*/))
 ROUTER   = $(call src,router)
-TRAINER  = $(call src,trainer trainer/reward trainer/algorithm trainer/ledger trainer/env)
+TRAINER  = $(call src,trainer $(wildcard trainer/*/) trainer/reward/verify)
 ifneq ($(shell uname -m),x86_64)
 KERNELS := $(filter-out %_avx2.c %_avx512.c,$(KERNELS))
 endif
@@ -23,7 +24,7 @@ include $(wildcard scripts/cuda.mk)
 
 obj      = $(patsubst %.c,$(O)/obj/%.o,$(1))
 PROGRAMS = $(if $(wildcard server/main.c),clime-server) $(if $(wildcard router/main.c),clime-router) \
-           $(if $(wildcard trainer/main.c),clime-train) $(if $(wildcard model/tok_main.c),clime-tok)
+           $(if $(wildcard trainer/main.c),clime-train) $(if $(wildcard text/tok_main.c),clime-tok)
 UNIT     = $(patsubst tests/unit/%.c,$(O)/unit/%,$(wildcard tests/unit/*/test_*.c))
 
 all: $(addprefix $(O)/,$(PROGRAMS)) ## build the programs (default)
@@ -45,22 +46,24 @@ $(O)/lib$(1).a: $(call obj,$(2))
 endef
 $(eval $(call archive,common,$(COMMON)))
 $(eval $(call archive,kernels,$(KERNELS)))
+$(eval $(call archive,text,$(TEXT)))
 $(eval $(call archive,model,$(MODEL)))
 $(eval $(call archive,server,$(SERVER)))
 $(eval $(call archive,router,$(ROUTER)))
 $(eval $(call archive,trainer,$(TRAINER)))
 
-LIB_MODEL = $(O)/libmodel.a $(O)/libkernels.a $(O)/libcommon.a
+LIB_MODEL = $(O)/libmodel.a $(O)/libtext.a $(O)/libkernels.a $(O)/libcommon.a
 $(O)/clime-server: $(O)/obj/server/main.o $(O)/libserver.a $(LIB_MODEL)
-$(O)/clime-router: $(O)/obj/router/main.o $(O)/librouter.a $(O)/libcommon.a
+$(O)/clime-router: $(O)/obj/router/main.o $(O)/librouter.a $(O)/libtext.a $(O)/libcommon.a
 $(O)/clime-train:  $(O)/obj/trainer/main.o $(O)/libtrainer.a $(LIB_MODEL)
-$(O)/clime-tok:    $(O)/obj/model/tok_main.o $(LIB_MODEL)
+$(O)/clime-tok:    $(O)/obj/text/tok_main.o $(O)/libtext.a $(O)/libcommon.a
 $(addprefix $(O)/,$(PROGRAMS)):
 	$(CC) $(SAN) -o $@ $^ $(CUDA_LDLIBS) $(LDLIBS) -rdynamic
 
 # Unit tests: tests/unit/<folder>/test_x.c -> $(O)/unit/<folder>/test_x, linked with that folder's layer and below.
 unit_libs = $(if $(filter server,$(1)),$(O)/libserver.a) $(if $(filter router,$(1)),$(O)/librouter.a) \
-            $(if $(filter trainer,$(1)),$(O)/libtrainer.a) $(if $(filter common router,$(1)),,$(O)/libmodel.a $(O)/libkernels.a) $(O)/libcommon.a
+            $(if $(filter trainer,$(1)),$(O)/libtrainer.a) $(if $(filter common router text,$(1)),,$(O)/libmodel.a) $(if $(filter common,$(1)),,$(O)/libtext.a) \
+            $(if $(filter common router text,$(1)),,$(O)/libkernels.a) $(O)/libcommon.a
 .SECONDEXPANSION:
 $(O)/unit/%: tests/unit/%.c $$(call unit_libs,$$(word 1,$$(subst /, ,$$*)))
 	@mkdir -p $(@D)

@@ -9,9 +9,9 @@
  *   clime-train rl --rollout-sample-filter-path ./custom_algorithm.so
  *   clime-train rl --partial-rollout --buffer-filter-path ./custom_algorithm.so
  *
- * Each option uses one of the functions below; they may be used together or alone. trainer/plugin.h says what
+ * Each option uses one of the functions below; they may be used together or alone. trainer/plugin/plugin.h says what
  * they are given and what they must set. */
-#include "trainer/plugin.h"
+#include "trainer/plugin/plugin.h"
 
 #include <math.h>
 #include <stdio.h>

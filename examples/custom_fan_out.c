@@ -6,7 +6,7 @@
  * The policy writes "=27+35". What follows is a context of its own, the prompt and the result without the policy's
  * call, and the answer to it is judged. So the task has two contexts that do not continue each other: each is kept as a
  * sample, with the task's reward, and together they count as one. */
-#include "trainer/plugin.h"
+#include "trainer/plugin/plugin.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  *
  * The policy writes "=27+35" and gets the result; any other answer ends the task, with reward 1 when it is the label.
  * What stands around an observation is the chat template's: BEFORE and AFTER are those of `clime-train init`'s own. */
-#include "trainer/plugin.h"
+#include "trainer/plugin/plugin.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -7,7 +7,7 @@
  *
  * One answer alone is worth 1 / (1 + its length in hundreds of bytes). A whole group (--group-rm) is ranked: the
  * shortest answer gets 1, the longest 0, equal lengths the same. */
-#include "trainer/plugin.h"
+#include "trainer/plugin/plugin.h"
 
 #include <string.h>
 

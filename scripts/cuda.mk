@@ -38,7 +38,7 @@ cuda-check: ## what the build found of CUDA
 
 # tests/gpu: plain programs without a test framework, for a machine with a GPU and little else.
 GPU_TESTS = $(patsubst tests/gpu/%.c,$(O)/gpu/%,$(wildcard tests/gpu/test_*.c tests/gpu/bench_*.c tests/gpu/dump_*.c))
-$(O)/gpu/%: tests/gpu/%.c $(O)/libserver.a $(O)/libmodel.a $(O)/libkernels.a $(O)/libcommon.a
+$(O)/gpu/%: tests/gpu/%.c $(O)/libserver.a $(O)/libmodel.a $(O)/libtext.a $(O)/libkernels.a $(O)/libcommon.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) $(GPU_LDLIBS)
 GPU_LDLIBS = -lpcre2-8 -lutf8proc -lcjson -lm -pthread

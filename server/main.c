@@ -10,12 +10,12 @@
 #include "common/http/client.h"
 #include "common/log.h"
 #include "common/process.h"
-#include "server/memory_plan.h"
+#include "server/engine/memory_plan.h"
+#include "server/engine/step_graphs.h"
 #include "server/registration.h"
 #include "server/server.h"
 #include "server/server_metrics.h"
-#include "server/step_graphs.h"
-#include "server/weight_update.h"
+#include "server/update/weight_update.h"
 
 #define ABORT_WAIT_US 10000000 /* for replies to be written after the last requests were aborted */
 

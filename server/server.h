@@ -7,11 +7,11 @@
 
 #include "common/http/server.h"
 #include "common/json/write.h"
-#include "server/chat_prompt.h"
-#include "server/engine.h"
-#include "server/job_table.h"
+#include "server/engine/engine.h"
+#include "server/job/chat_prompt.h"
+#include "server/job/job_table.h"
+#include "server/job/text_pool.h"
 #include "server/server_options.h"
-#include "server/text_pool.h"
 
 #define CLIME_SERVER_VERSION "0.1.0"
 #define CLIME_MAX_LABEL 256 /* bytes of a weight version's label */

@@ -2,7 +2,7 @@
 #ifndef CLIME_SERVER_SERVER_METRICS_H
 #define CLIME_SERVER_SERVER_METRICS_H
 
-#include "server/engine.h"
+#include "server/engine/engine.h"
 
 struct clime_server_metrics;
 struct clime_buf;

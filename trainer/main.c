@@ -4,14 +4,14 @@
 
 #include "common/err.h"
 #include "common/log.h"
-#include "trainer/evaluate.h"
-#include "trainer/export.h"
-#include "trainer/grade.h"
-#include "trainer/init.h"
-#include "trainer/report.h"
-#include "trainer/rl.h"
-#include "trainer/sft.h"
-#include "trainer/task.h"
+#include "trainer/cmd/eval.h"
+#include "trainer/cmd/export.h"
+#include "trainer/cmd/grade.h"
+#include "trainer/cmd/init.h"
+#include "trainer/cmd/sft.h"
+#include "trainer/cmd/task.h"
+#include "trainer/observe/report.h"
+#include "trainer/run/rl.h"
 
 static const struct {
     const char *name;

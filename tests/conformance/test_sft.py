@@ -81,7 +81,7 @@ def render(template, messages, prompt):
 
 
 def incremental(tok, template, messages, eos):
-    """The rule of trainer/conversation.h for templates without {% generation %}, written again."""
+    """The rule of trainer/data/conversation.h for templates without {% generation %}, written again."""
     made, ids, mask, seen = [], [], [], ""
     for i, m in enumerate(messages):
         if m["role"] != "assistant":

@@ -10,7 +10,7 @@ from test_environments import d, floats_of, ids_of, words  # noqa: F401  (d is a
 
 
 def compile_library(d, name, source):  # noqa: F811
-    (d / f"{name}.c").write_text('#include "trainer/plugin.h"\n' + source)
+    (d / f"{name}.c").write_text('#include "trainer/plugin/plugin.h"\n' + source)
     subprocess.run(["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-O1", "-I", ROOT, "-o",
                     d / f"{name}.so", d / f"{name}.c"], check=True, timeout=LIMIT)  # fmt: skip
     return str(d / f"{name}.so")

@@ -46,7 +46,7 @@ def test_a_filter(model, example):  # noqa: F811
 
 
 BUFFER = r"""
-#include "trainer/plugin.h"
+#include "trainer/plugin/plugin.h"
 #include <stdio.h>
 static int buffer(int64_t rollout, int64_t version, const struct clime_plugin_group *const *g, int32_t n, int32_t *order,
                   int32_t *n_order, char *e, size_t b) {
@@ -95,7 +95,7 @@ def test_a_buffer_filter(model, example, tmp_path):  # noqa: F811
     assert p.returncode == 1 and "its order names a group twice" in p.stdout + p.stderr
 
 
-NONE = """#include "trainer/plugin.h"
+NONE = """#include "trainer/plugin/plugin.h"
 static int f(int64_t rollout, const struct clime_plugin_sample *const *s, int32_t n, uint8_t *remove, char *e, size_t b) {
     (void)s, (void)e, (void)b;
     for (int i = 0; i < n; i++) remove[i] = rollout == 1;
@@ -186,7 +186,7 @@ def test_a_reward_alone_and_in_a_sum(tmp_path):
 
 def test_a_reward_that_fails_is_a_state(tmp_path):
     (tmp_path / "bad.c").write_text(
-        '#include "trainer/plugin.h"\n#include <stdio.h>\n'
+        '#include "trainer/plugin/plugin.h"\n#include <stdio.h>\n'
         "static int f(const struct clime_plugin_question *const *q, int32_t n, double *r, char *e, size_t b) {\n"
         '    r[0] = 0.0 / (q[0]->response[0] - 48); snprintf(e, b, "no taste"); return n != 1 || q[0]->response[0] == 49; }\n'
         "const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .reward = f};\n")  # fmt: skip
@@ -238,7 +238,7 @@ def test_resume_wants_the_same_library(model, example, tmp_path):  # noqa: F811
     assert final_sha(model / "library.log") == sha
 
 
-NAN_LOSS = '''#include "trainer/plugin.h"
+NAN_LOSS = '''#include "trainer/plugin/plugin.h"
 static int f(const struct clime_plugin_loss *l, double *pg, double *g, char *e, size_t n) {
     (void)e, (void)n;
     for (int k = 0; k < l->n; k++) pg[k] = 0, g[k] = l->sample->rollout == 1 ? 0.0 / 0.0 : -l->w[k] * (double)l->adv[k];
@@ -263,7 +263,7 @@ def test_a_gradient_that_is_not_finite_is_no_update(model, tmp_path):  # noqa: F
     assert train(model, "nan-again", *words)[0] == sha
 
 
-HEAD = '#include "trainer/plugin.h"\n'
+HEAD = '#include "trainer/plugin/plugin.h"\n'
 BAD = {
     "no library": (None, "is no shared library"),
     "nothing exported": ("int x;", "exports no"),

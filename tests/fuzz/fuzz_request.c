@@ -7,8 +7,8 @@
 
 #include <stdlib.h>
 
-#include "server/generate_parse.h"
-#include "server/openai.h"
+#include "server/api/generate_parse.h"
+#include "server/api/openai.h"
 
 static struct clime_server server;
 

@@ -12,8 +12,8 @@
 
 #include "common/json/scan.h"
 #include "common/utf8.h"
-#include "model/chat.h"
-#include "model/template.h"
+#include "text/template/chat.h"
+#include "text/template/template.h"
 
 #define MAX_SEEDS 2000
 #define SEPARATOR 0x1e

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/utf8.h"
-#include "model/tokenizer.h"
+#include "text/tokenizer.h"
 
 static char folder[] = "/tmp/fuzz_tokenizer.XXXXXX";
 static char path[64];

@@ -8,7 +8,7 @@
 #include "model/backward.h"
 #include "model/layer.h"
 #include "model/rope.h"
-#include "server/step.h"
+#include "server/engine/step.h"
 #include "tests/gpu/op_times.h"
 
 static const struct clime_ops *ops;

@@ -3,8 +3,8 @@
  * them. Tokens and log-probabilities are the same bits. */
 #include "tests/gpu/gpu_test.h"
 
-#include "server/step.h"
-#include "server/step_graphs.h"
+#include "server/engine/step.h"
+#include "server/engine/step_graphs.h"
 
 static const char *const MODELS[] = {"qwen3_head64", "qwen3", "qwen2", "llama", "glm4"};
 enum { N_SEQS = 20, MAX_LEN = 320, MAX_NEW = 60 };

@@ -8,7 +8,7 @@
 #define CLIME_TRAINER_ALGORITHM_CORRECTION_H
 
 #include "trainer/algorithm/stream.h"
-#include "trainer/learner.h"
+#include "trainer/learn/learner.h"
 
 struct clime_correction_stats { /* sums over trained tokens; veto over samples */
     double rho, rho_abs, changed, rejected, veto;

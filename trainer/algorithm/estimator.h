@@ -7,7 +7,7 @@
 #define CLIME_TRAINER_ALGORITHM_ESTIMATOR_H
 
 #include "trainer/algorithm/stream.h"
-#include "trainer/learner.h"
+#include "trainer/learn/learner.h"
 
 /* What a sample is compared with: its group, by group number, wherever its members stand and however many there are. A
  * member that fanned out into several samples counts once, with the mean of their rewards and of their squared

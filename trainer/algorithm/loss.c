@@ -9,7 +9,7 @@
 
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/kl.h"
-#include "trainer/hooks.h"
+#include "trainer/plugin/hooks.h"
 
 bool clime_loss_needs_ref(const struct clime_learner_options *o) {
     return !o->sft && o->use_kl_loss && o->kl_loss_coef != 0;

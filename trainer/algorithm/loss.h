@@ -4,7 +4,7 @@
 #define CLIME_TRAINER_ALGORITHM_LOSS_H
 
 #include "trainer/algorithm/stream.h"
-#include "trainer/learner.h"
+#include "trainer/learn/learner.h"
 
 /* Sums over tokens, to be added over the micro-batches of a step in order. */
 struct clime_loss_sums {

@@ -14,7 +14,7 @@
 #define CLIME_TRAINER_ALGORITHM_STREAM_H
 
 #include "common/err.h"
-#include "trainer/sample.h"
+#include "trainer/sample/sample.h"
 
 struct clime_stream {
     int64_t n; /* trained tokens */

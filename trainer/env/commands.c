@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/dirs.h"
 #include "common/log.h"
 #include "trainer/env/env_int.h"
-#include "trainer/folder.h"
 
 #define CHECK_US 50000
 #define RESTART_PAUSE_US 1000000

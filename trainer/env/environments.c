@@ -12,11 +12,11 @@
 
 #include "common/atomic_file.h"
 #include "common/clock.h"
+#include "common/dirs.h"
 #include "common/hash.h"
 #include "common/log.h"
 #include "trainer/env/env_int.h"
-#include "trainer/folder.h"
-#include "trainer/hooks.h"
+#include "trainer/plugin/hooks.h"
 
 #define CHECK_US 200000 /* how often an idle owner looks at deadlines and stop flags */
 #define HTTP_THREADS 64

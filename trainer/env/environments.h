@@ -1,6 +1,6 @@
 /* Environments: programs in any language that act on tasks with the policy, over the trainer's HTTP interface
- * (openapi/trainer.yaml); or a function of a shared library that does the same within the process (trainer/plugin.h,
- * `generate`), a thread for each task, and then there is no HTTP.
+ * (openapi/trainer.yaml); or a function of a shared library that does the same within the process
+ * (trainer/plugin/plugin.h, `generate`), a thread for each task, and then there is no HTTP.
  *
  * Nouns
  *   task     one sample of the run that an environment is to make: it leases it, talks to the policy through the
@@ -9,7 +9,7 @@
  *            lease time the task is given to another, from its beginning, and the old lease is void.
  *   session  the turns of a task, token-exact (trainer/env/session.h).
  *
- * Threads: a client thread (trainer/rollout_client.h) calls run and owns the task and its session until it returns;
+ * Threads: a client thread (trainer/rollout/client.h) calls run and owns the task and its session until it returns;
  * HTTP workers and a hook's threads only hand it turns and wait. One mutex guards the table of tasks; no turn is
  * computed under it.
  */
@@ -17,9 +17,9 @@
 #define CLIME_TRAINER_ENV_ENVIRONMENTS_H
 
 #include "common/http/server.h"
-#include "trainer/render.h"
+#include "trainer/data/render.h"
 #include "trainer/reward/reward.h"
-#include "trainer/rollout_client.h"
+#include "trainer/rollout/client.h"
 
 struct clime_hook;
 

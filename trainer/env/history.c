@@ -1,7 +1,7 @@
 /* Messages to turns. Called by the thread that serves a session; pure functions.
  *
  * The invariant: the tokens of a turn that is gone on from stay as they were sampled; only what comes after them is
- * rendered, by taking the difference of two renderings (as trainer/conversation.c does for sft). */
+ * rendered, by taking the difference of two renderings (as trainer/data/conversation.c does for sft). */
 #include "trainer/env/history.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "common/hash.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
-#include "model/chat.h"
+#include "text/template/chat.h"
 
 #define MAX_MESSAGES 4096
 

@@ -1,15 +1,15 @@
 /* A chat client's messages against a session: which turn they go on from, and the tokens that follow it.
  *
  * A history is recognised by a digest over its messages (and the tools), chained from message to message. Messages are
- * compared after the changes that every server makes before rendering (model/chat.h) and without regard to the order
- * of members or to white space: so an answer that a client repeats is the one it was given, whichever library wrote
- * it. What is not recognised is rendered afresh and begins a branch; so does a history that the chat template renders
- * otherwise once more messages follow (thinking that it drops). */
+ * compared after the changes that every server makes before rendering (text/template/chat.h) and without regard to the
+ * order of members or to white space: so an answer that a client repeats is the one it was given, whichever library
+ * wrote it. What is not recognised is rendered afresh and begins a branch; so does a history that the chat template
+ * renders otherwise once more messages follow (thinking that it drops). */
 #ifndef CLIME_TRAINER_ENV_HISTORY_H
 #define CLIME_TRAINER_ENV_HISTORY_H
 
+#include "trainer/data/render.h"
 #include "trainer/env/session.h"
-#include "trainer/render.h"
 
 /* messages: JSON array; tools: JSON array or ptr NULL. Sets *parent (-1: none) and appends to given the tokens between
  * the parent's path and the next answer; key: of all messages. CLIME_ERR_INPUT: broken messages, the template's error.

@@ -1,4 +1,4 @@
-/* Samples made by a function of a shared library (trainer/plugin.h, `generate`): a session without HTTP.
+/* Samples made by a function of a shared library (trainer/plugin/plugin.h, `generate`): a session without HTTP.
  *
  * A client thread that offers a task starts a thread here, which calls the function and is to the table of tasks what
  * an HTTP worker is: it hands turns to the task's owner by the id of the lease, and posts the result. Each thread owns
@@ -13,7 +13,7 @@
 
 #include "common/json/scan.h"
 #include "trainer/env/env_int.h"
-#include "trainer/hooks.h"
+#include "trainer/plugin/hooks.h"
 
 #define REASON_BYTES 400
 #define MAX_APPENDED ((size_t)16 << 20) /* tokens */

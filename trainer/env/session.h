@@ -11,7 +11,7 @@
 #ifndef CLIME_TRAINER_ENV_SESSION_H
 #define CLIME_TRAINER_ENV_SESSION_H
 
-#include "trainer/sample.h"
+#include "trainer/sample/sample.h"
 
 #define CLIME_SESSION_KEY 32 /* bytes of a history's digest */
 

@@ -14,7 +14,7 @@
 #include "common/hash.h"
 #include "trainer/env/env_int.h"
 #include "trainer/env/history.h"
-#include "trainer/generate.h"
+#include "trainer/rollout/generate.h"
 
 /* ---- the turn's prompt ---- */
 

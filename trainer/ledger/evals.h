@@ -3,7 +3,7 @@
 #define CLIME_TRAINER_LEDGER_EVALS_H
 
 #include "trainer/ledger/ledger.h"
-#include "trainer/sample.h"
+#include "trainer/sample/sample.h"
 
 struct clime_eval_record {
     int64_t step, rollout; /* of the weights; rollout = the last one trained on, -1 before the first */

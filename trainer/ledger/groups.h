@@ -3,7 +3,7 @@
 #define CLIME_TRAINER_LEDGER_GROUPS_H
 
 #include "trainer/ledger/ledger.h"
-#include "trainer/sample.h"
+#include "trainer/sample/sample.h"
 
 enum clime_drop_cause {
     CLIME_DROP_FAILED, /* a member failed; the reason is its error */

@@ -3,7 +3,7 @@
 #define CLIME_TRAINER_LEDGER_SAMPLES_H
 
 #include "trainer/ledger/ledger.h"
-#include "trainer/sample.h"
+#include "trainer/sample/sample.h"
 
 const char *clime_sample_status_name(enum clime_sample_status s); /* as in the ledger: "completed" */
 

@@ -3,8 +3,8 @@
 #define CLIME_TRAINER_LEDGER_STEPS_H
 
 #include "trainer/ledger/ledger.h"
-#include "trainer/pack.h"
-#include "trainer/sample.h"
+#include "trainer/sample/pack.h"
+#include "trainer/sample/sample.h"
 
 struct clime_step_plan {
     int64_t step; /* optimizer steps done when this one is done: the first is 1 */

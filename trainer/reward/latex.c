@@ -8,8 +8,8 @@
 #include "trainer/reward/latex.h"
 
 #include "common/err.h"
-#include "model/normalize.h"
-#include "model/unicode.h"
+#include "text/normalize.h"
+#include "text/unicode.h"
 #include "trainer/reward/text.h"
 
 #define MAX_DEPTH 100

@@ -33,7 +33,7 @@ static const struct clime_reward_type TYPES[] = {
     {"random", "0 or 1, by the sample's seed", clime_grade_random},
     {"none", "0 for every response: with --use-opd the teacher alone decides", clime_grade_none},
     {"command", "JSON lines to and from a child process (--rm-command)", NULL},
-    {"custom", "a function of a shared library (--custom-rm-path, trainer/plugin.h)", NULL},
+    {"custom", "a function of a shared library (--custom-rm-path, trainer/plugin/plugin.h)", NULL},
     {"url", "POST {prompt, response, label} to --rm-url", NULL},
     {"remote_rm", "slime's name for url", NULL},
 };

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "trainer/hooks.h"
+#include "trainer/plugin/hooks.h"
 #include "trainer/reward/answer.h"
 #include "trainer/reward/command.h"
 #include "trainer/reward/mixture.h"

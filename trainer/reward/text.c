@@ -1,6 +1,6 @@
 /* Python's text operations on UTF-8; see text.h. Called by the graders, any thread, no state.
  *
- * ASCII is answered here, before model/unicode.h is asked: answers are short and nearly all ASCII.
+ * ASCII is answered here, before text/unicode.h is asked: answers are short and nearly all ASCII.
  */
 #include "trainer/reward/text.h"
 
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "model/unicode.h"
+#include "text/unicode.h"
 #include "trainer/reward/reward.h"
 
 /* A rewriting grows a text at most fourfold (an ASCII letter becomes a four-byte mathematical one). */

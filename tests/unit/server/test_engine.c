@@ -16,7 +16,7 @@
 
 #include "common/clock.h"
 #include "common/rng.h"
-#include "server/engine.h"
+#include "server/engine/engine.h"
 
 #define N_JOBS 12
 #define MAX_LEN 256

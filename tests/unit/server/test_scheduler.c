@@ -17,7 +17,7 @@
 #include "common/hash.h"
 #include "common/rng.h"
 #include "kernels/kernels.h"
-#include "server/scheduler.h"
+#include "server/engine/scheduler.h"
 
 #define MAX_LEN 400
 #define MAX_SEQS 64

@@ -5,7 +5,7 @@
 
 #include <cmocka.h>
 
-#include "server/step_graphs.h"
+#include "server/engine/step_graphs.h"
 
 struct clime_graph {
     int number;

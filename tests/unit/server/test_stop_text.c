@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "server/stop_text.h"
+#include "server/job/stop_text.h"
 
 static struct clime_tokenizer *tokenizer;
 static int32_t end_id; /* of the special token "<end>" */

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "trainer/data.h"
+#include "trainer/data/data.h"
 
 static char dir[64], file[96];
 static struct clime_tokenizer *tokenizer;

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/rng.h"
-#include "trainer/gather.h"
+#include "trainer/rollout/gather.h"
 
 #define GROUPS 20
 #define SIZE 5

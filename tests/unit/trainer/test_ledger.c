@@ -14,7 +14,6 @@
 
 #include "common/clock.h"
 #include "common/rng.h"
-#include "trainer/buffer.h"
 #include "trainer/ledger/evals.h"
 #include "trainer/ledger/groups.h"
 #include "trainer/ledger/metrics.h"
@@ -22,6 +21,7 @@
 #include "trainer/ledger/samples.h"
 #include "trainer/ledger/steps.h"
 #include "trainer/ledger/versions.h"
+#include "trainer/rollout/leftovers.h"
 
 enum { MEMBERS = 4 };
 

@@ -16,8 +16,8 @@
 #include "trainer/algorithm/kl.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/algorithm/opd.h"
-#include "trainer/learner.h"
-#include "trainer/optimizer.h"
+#include "trainer/learn/learner.h"
+#include "trainer/learn/optimizer.h"
 
 static struct cJSON *golden;
 

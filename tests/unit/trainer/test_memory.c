@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
+#include "common/dirs.h"
 #include "common/log.h"
 #include "common/rng.h"
-#include "trainer/folder.h"
-#include "trainer/learner_int.h"
-#include "trainer/memory.h"
+#include "trainer/learn/learner_int.h"
+#include "trainer/learn/memory.h"
 
 static size_t taken, offered; /* bytes allocated so far, free ones that the device claims to have */
 static size_t head_bytes;     /* of a chunk of logits; 0 = the table's, one chunk for all rows here */
@@ -335,7 +335,7 @@ static void offload_has_the_same_bits(void **state) {
             assert_string_equal(first, sha);
             clime_learner_close(l);
         }
-        assert_int_equal(clime_folder_remove(path, &e), CLIME_OK);
+        assert_int_equal(clime_dir_remove(path, &e), CLIME_OK);
         assert_int_equal(rmdir(dir), 0);
         free(path);
     }

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "common/buf.h"
-#include "trainer/rl_options.h"
+#include "trainer/options/rl_options.h"
 
 #define BASE "--run r --hf-checkpoint m --prompt-data p --rollout-batch-size 8 --rollout-max-response-len 16 "
 

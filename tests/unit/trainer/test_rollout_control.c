@@ -10,7 +10,7 @@
 
 #include "common/clock.h"
 #include "common/err.h"
-#include "trainer/rollout_control.h"
+#include "trainer/rollout/control.h"
 
 struct worker {
     struct clime_rollout_control control;

@@ -10,9 +10,9 @@
 #include <cmocka.h>
 
 #include "common/rng.h"
-#include "trainer/choose.h"
-#include "trainer/filter.h"
-#include "trainer/repetition.h"
+#include "trainer/rollout/repetition.h"
+#include "trainer/sample/chooser.h"
+#include "trainer/sample/filter.h"
 
 /* ---- choosing ---- */
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "trainer/teacher.h"
+#include "trainer/rollout/teacher.h"
 
 static struct clime_sample *sample(void) { /* prompt 5 6 7, response 8 9 */
     struct clime_sample *s = clime_sample_new();

@@ -1,0 +1,80 @@
+/* Folders that appear whole: written beside their place, synced, renamed. Called by checkpoints, exports and init; main
+ * thread. A crash leaves at most NAME.tmp or NAME.old behind, which the next write removes. */
+#include "common/dirs.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum clime_err clime_make_dirs(const char *path, struct clime_error *e) {
+    char *p = xstrdup(path);
+    enum clime_err err = CLIME_OK;
+    for (char *at = p + 1;; at++) {
+        if (*at != '/' && *at != 0) continue;
+        char keep = *at;
+        *at = 0;
+        if (mkdir(p, 0777) && errno != EEXIST) {
+            err = clime_fail(e, CLIME_ERR_IO, "cannot make the folder %s: %s", p, strerror(errno));
+            break;
+        }
+        *at = keep;
+        if (!keep) break;
+    }
+    free(p);
+    return err;
+}
+
+static enum clime_err sync_path(const char *path, struct clime_error *e) {
+    int fd = open(path, O_RDONLY);
+    if (fd < 0 || fsync(fd)) {
+        int why = errno;
+        if (fd >= 0) close(fd);
+        return clime_fail(e, CLIME_ERR_IO, "cannot sync %s: %s", path, strerror(why));
+    }
+    close(fd);
+    return CLIME_OK;
+}
+
+enum clime_err clime_dir_remove(const char *path, struct clime_error *e) {
+    DIR *d = opendir(path);
+    if (!d) {
+        if (errno == ENOENT) return CLIME_OK;
+        return clime_fail(e, CLIME_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    }
+    enum clime_err err = CLIME_OK;
+    for (struct dirent *f; !err && (f = readdir(d));) {
+        if (!strcmp(f->d_name, ".") || !strcmp(f->d_name, "..")) continue;
+        if (unlinkat(dirfd(d), f->d_name, 0))
+            err = clime_fail(e, CLIME_ERR_IO, "cannot remove %s/%s: %s", path, f->d_name, strerror(errno));
+    }
+    closedir(d);
+    if (!err && rmdir(path)) err = clime_fail(e, CLIME_ERR_IO, "cannot remove %s: %s", path, strerror(errno));
+    return err;
+}
+
+static enum clime_err sync_parent(const char *path, struct clime_error *e) {
+    char *p = xstrdup(path), *slash = strrchr(p, '/');
+    if (slash && slash != p) *slash = 0;
+    enum clime_err err = sync_path(slash ? (slash == p ? "/" : p) : ".", e);
+    free(p);
+    return err;
+}
+
+enum clime_err clime_dir_publish(const char *tmp, const char *path, struct clime_error *e) {
+    char *old = xasprintf("%s.old", path);
+    enum clime_err err = sync_path(tmp, e);
+    if (!err) err = clime_dir_remove(old, e);
+    if (!err && rename(path, old) && errno != ENOENT)
+        err = clime_fail(e, CLIME_ERR_IO, "cannot move %s aside: %s", path, strerror(errno));
+    if (!err && rename(tmp, path))
+        err = clime_fail(e, CLIME_ERR_IO, "cannot rename %s to %s: %s", tmp, path, strerror(errno));
+    if (!err) err = sync_parent(path, e);
+    if (!err) err = clime_dir_remove(old, e);
+    free(old);
+    return err;
+}

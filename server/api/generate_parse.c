@@ -1,0 +1,280 @@
+/* The body of /generate. Called by its handler on an HTTP worker; everything lands in the job's arena.
+ *
+ * Whether a request is a batch is decided by `text` or `input_ids`, which may come after the fields whose shape depends
+ * on it. So the body is scanned twice: the first pass finds the fields, the second reads them. Scanning is cheap (10^5
+ * ids in under a millisecond), and each field's rules stay in one function.
+ * Unknown fields are ignored, as SGLang does; fields that ask for something clime does not have are refused by name.
+ */
+#include "server/api/generate_parse.h"
+
+#include <stdio.h>
+
+struct fields { /* raw values; empty = absent or null */
+    struct clime_str rid, text, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
+        token_ids_logprob, return_text_in_logprobs, logprob_temperature, stream, extra_key, cache_salt,
+        return_prompt_token_ids;
+};
+
+static bool find_fields(struct clime_str body, struct clime_arena *a, struct fields *f, struct clime_error *e) {
+    struct {
+        const char *name;
+        struct clime_str *at;
+    } known[] = {{"rid", &f->rid},
+                 {"text", &f->text},
+                 {"input_ids", &f->input_ids},
+                 {"sampling_params", &f->sampling_params},
+                 {"return_logprob", &f->return_logprob},
+                 {"logprob_start_len", &f->logprob_start_len},
+                 {"top_logprobs_num", &f->top_logprobs_num},
+                 {"token_ids_logprob", &f->token_ids_logprob},
+                 {"return_text_in_logprobs", &f->return_text_in_logprobs},
+                 {"logprob_temperature", &f->logprob_temperature},
+                 {"stream", &f->stream},
+                 {"extra_key", &f->extra_key},
+                 {"cache_salt", &f->cache_salt},
+                 {"return_prompt_token_ids", &f->return_prompt_token_ids}};
+    static const char *const refused[] = {"input_embeds",        "image_data", "video_data", "audio_data",
+                                          "session_params",      "session_id", "lora_path",  "custom_logit_processor",
+                                          "return_hidden_states"};
+    struct clime_json j;
+    struct clime_str key, raw;
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (!clime_json_skip(&j, &raw)) return false;
+        bool nothing = clime_str_is(raw, "null");
+        for (size_t i = 0; i < CLIME_COUNT(known) && !nothing; i++)
+            if (clime_str_is(key, known[i].name)) *known[i].at = raw;
+        nothing = nothing || clime_str_is(raw, "false") || clime_str_is(raw, "[]") || clime_str_is(raw, "{}") ||
+                  clime_str_is(raw, "\"\"");
+        for (size_t i = 0; i < CLIME_COUNT(refused) && !nothing; i++)
+            if (clime_str_is(key, refused[i])) return clime_json_bad(&j, "%s is not supported", refused[i]);
+    }
+    return clime_json_end(&j);
+}
+
+bool clime_generate_read_ids(struct clime_json *j, struct clime_ids *out) {
+    size_t n = 1;
+    struct clime_str raw;
+    struct clime_json again = *j;
+    if (!clime_json_skip(&again, &raw)) return clime_json_skip(j, NULL); /* fails with the error in the right place */
+    for (size_t i = 0; i < raw.len; i++) n += raw.ptr[i] == ',';
+    out->len = 0;
+    out->size = n;
+    out->data = clime_arena_alloc(j->arena, n * sizeof *out->data);
+    if (!out->data) return clime_json_bad(j, "too many ids");
+    int64_t id;
+    for (clime_json_array(j); clime_json_item(j) && clime_json_int(j, INT32_MIN, INT32_MAX, &id);)
+        out->data[out->len++] = (int32_t)id;
+    return !j->failed;
+}
+
+/* ---- values that may be one for all or one for each prompt -------------------------------------------------- */
+
+typedef bool read_fn(struct clime_json *j, struct clime_generation *gen, int prompt);
+
+/* Calls read for each prompt: on the value itself, or on the items of a list as long as the batch. list_is_value: the
+ * value is itself a list, so only a list of lists is one for each. */
+static bool each_prompt(struct clime_generation *gen, struct clime_str raw, const char *name, bool list_is_value,
+                        read_fn *read, struct clime_error *e) {
+    struct clime_json j;
+    int n = 0;
+    if (raw.len == 0) return true;
+    clime_json_init(&j, raw.ptr, raw.len, &gen->job->arena, e);
+    bool list = clime_json_peek(&j) == CLIME_JSON_ARRAY;
+    if (list && list_is_value) {
+        struct clime_json in = j;
+        clime_json_array(&in);
+        list = clime_json_item(&in) && clime_json_peek(&in) == CLIME_JSON_ARRAY;
+    }
+    if (!list) {
+        for (int i = 0; i < gen->n_prompts; i++) {
+            clime_json_init(&j, raw.ptr, raw.len, &gen->job->arena, e);
+            if (!read(&j, gen, i) || !clime_json_end(&j)) return clime_error_prefix(e, "%s", name), false;
+        }
+        return true;
+    }
+    for (clime_json_array(&j); clime_json_item(&j); n++) {
+        if (n == gen->n_prompts) return clime_json_bad(&j, "%s has more items than there are prompts", name);
+        if (!read(&j, gen, n)) return clime_error_prefix(e, "%s", name), false;
+    }
+    if (n < gen->n_prompts && !j.failed)
+        return clime_json_bad(&j, "%s has %d items for %d prompts", name, n, gen->n_prompts);
+    return clime_json_end(&j);
+}
+
+static bool read_rid(struct clime_json *j, struct clime_generation *gen, int i) {
+    struct clime_str s;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    if (!clime_json_string(j, &s)) return false;
+    if (s.len > CLIME_MAX_RID) return clime_json_bad(j, "a rid has at most %d bytes", CLIME_MAX_RID);
+    gen->prompts[i].rid = s;
+    gen->job->rids_given = gen->job->rids_given || s.len > 0;
+    return true;
+}
+
+static bool read_salt(struct clime_json *j, struct clime_generation *gen, int i) {
+    return clime_json_peek(j) == CLIME_JSON_NULL ? clime_json_null(j) : clime_json_string(j, &gen->prompts[i].salt);
+}
+
+static bool read_wanted(struct clime_json *j, struct clime_generation *gen, int i) {
+    return clime_sampling_bool(j, &gen->prompts[i].logp->wanted);
+}
+
+static bool read_start(struct clime_json *j, struct clime_generation *gen, int i) {
+    return clime_sampling_int(j, -1, INT32_MAX, &gen->prompts[i].logp->start);
+}
+
+static bool read_top(struct clime_json *j, struct clime_generation *gen, int i) {
+    int64_t n = 0;
+    if (!clime_sampling_int(j, 0, CLIME_MAX_TOP_LOGPROBS, &n)) return false;
+    gen->prompts[i].logp->top = (int)n;
+    return true;
+}
+
+static bool read_chosen(struct clime_json *j, struct clime_generation *gen, int i) {
+    struct clime_ids ids = {0};
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    if (!clime_generate_read_ids(j, &ids)) return false;
+    if (ids.len > CLIME_MAX_CHOSEN_LOGPROBS) return clime_json_bad(j, "more than %d ids", CLIME_MAX_CHOSEN_LOGPROBS);
+    for (size_t k = 0; k < ids.len; k++)
+        if (ids.data[k] < 0) return clime_json_bad(j, "id %d is negative", (int)ids.data[k]);
+    gen->prompts[i].logp->ids = ids.data;
+    gen->prompts[i].logp->n_ids = (int)ids.len;
+    return true;
+}
+
+static bool read_logp_text(struct clime_json *j, struct clime_generation *gen, int i) {
+    return clime_sampling_bool(j, &gen->prompts[i].logp->text);
+}
+
+static bool read_temperature(struct clime_json *j, struct clime_generation *gen, int i) {
+    return clime_sampling_double(j, 1e-6, 1e6, &gen->prompts[i].logp->prompt_temperature);
+}
+
+static bool read_params(struct clime_json *j, struct clime_generation *gen, int i) {
+    struct clime_sampling_params *p = gen->prompts[i].params;
+    struct clime_str key;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    for (clime_json_object(j); clime_json_key(j, &key);)
+        if (!clime_sampling_read(j, key, p)) clime_json_skip(j, NULL);
+    return !j->failed;
+}
+
+/* ---- prompts ----------------------------------------------------------------------------------------------- */
+
+static int count_items(struct clime_str raw, struct clime_arena *a, struct clime_error *e) {
+    struct clime_json j;
+    int n = 0;
+    clime_json_init(&j, raw.ptr, raw.len, a, e);
+    for (clime_json_array(&j); clime_json_item(&j) && n <= CLIME_MAX_OUTPUTS; n++) clime_json_skip(&j, NULL);
+    return n;
+}
+
+static bool read_text(struct clime_json *j, struct clime_generation *gen, int i) {
+    gen->prompts[i].is_text = gen->prompts[i].add_special = true;
+    return clime_json_string(j, &gen->prompts[i].text);
+}
+
+static bool read_ids(struct clime_json *j, struct clime_generation *gen, int i) {
+    return clime_generate_read_ids(j, &gen->prompts[i].ids);
+}
+
+static enum clime_err read_prompts(struct clime_generation *gen, const struct fields *f, struct clime_error *e) {
+    bool text = f->text.len > 0;
+    struct clime_str raw = text ? f->text : f->input_ids;
+    struct clime_json j;
+    if (text == (f->input_ids.len > 0))
+        return clime_fail(e, CLIME_ERR_INPUT, "give either text or input_ids%s", text ? ", not both" : "");
+    clime_json_init(&j, raw.ptr, raw.len, &gen->job->arena, e);
+    gen->job->is_list = clime_json_peek(&j) == CLIME_JSON_ARRAY;
+    if (gen->job->is_list && !text) {
+        clime_json_array(&j);
+        gen->job->is_list = clime_json_item(&j) && clime_json_peek(&j) == CLIME_JSON_ARRAY;
+    }
+    int n = gen->job->is_list ? count_items(raw, &gen->job->arena, e) : 1;
+    enum clime_err err = clime_generation_prompts(gen, n, e);
+    if (err) return err;
+    return each_prompt(gen, raw, text ? "text" : "input_ids", !text, text ? read_text : read_ids, e) ? CLIME_OK
+                                                                                                     : e->code;
+}
+
+/* One object for all prompts that share it: a batch with one sampling_params has one seed. */
+static enum clime_err give_options(struct clime_generation *gen, bool shared, struct clime_error *e) {
+    struct clime_arena *a = &gen->job->arena;
+    gen->shared_params = shared;
+    for (int i = 0; i < gen->n_prompts; i++) {
+        struct clime_prompt *p = &gen->prompts[i];
+        p->params = i > 0 && shared ? gen->prompts[0].params : clime_arena_alloc(a, sizeof *p->params);
+        p->logp = clime_arena_alloc(a, sizeof *p->logp);
+        if (!p->params || !p->logp) return clime_fail(e, CLIME_ERR_LIMIT, "the request takes too much memory");
+        if (i == 0 || !shared) clime_sampling_defaults(p->params);
+        *p->logp = (struct clime_logp_options){.start = -1, .prompt_temperature = 1};
+    }
+    return CLIME_OK;
+}
+
+/* One rid for a batch becomes rid_0, rid_1, ... as in SGLang; aborting the rid, a prefix of them, ends them all. */
+static enum clime_err number_rids(struct clime_generation *gen, struct clime_error *e) {
+    for (int i = 0; i < gen->n_prompts; i++) {
+        struct clime_str *rid = &gen->prompts[i].rid;
+        if (rid->len == 0) return CLIME_OK; /* none was given: each gets its own */
+        char *z = clime_arena_alloc(&gen->job->arena, rid->len + 16);
+        if (!z) return clime_fail(e, CLIME_ERR_LIMIT, "the request takes too much memory");
+        int n = snprintf(z, rid->len + 16, CLIME_STR_FMT "_%d", CLIME_STR_ARG(*rid), i);
+        *rid = (struct clime_str){z, (size_t)n};
+        if (rid->len > CLIME_MAX_RID)
+            return clime_fail(e, CLIME_ERR_INPUT, "a rid has at most %d bytes", CLIME_MAX_RID);
+    }
+    return CLIME_OK;
+}
+
+static bool read_flag(struct clime_str raw, const char *name, bool *out, struct clime_error *e) {
+    struct clime_json j;
+    if (raw.len == 0) return true;
+    clime_json_init(&j, raw.ptr, raw.len, NULL, e);
+    if (clime_json_bool(&j, out) && clime_json_end(&j)) return true;
+    clime_error_prefix(e, "%s", name);
+    return false;
+}
+
+enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_generate_options *o,
+                                    struct clime_error *e) {
+    struct fields f = {0};
+    enum clime_err err;
+    if (!find_fields(gen->body, &gen->job->arena, &f, e)) return e->code;
+    if ((err = read_prompts(gen, &f, e))) return err;
+    bool one_each = f.sampling_params.len > 0 && f.sampling_params.ptr[0] == '[';
+    if ((err = give_options(gen, !one_each, e))) return err;
+    if (one_each) {
+        if (!each_prompt(gen, f.sampling_params, "sampling_params", false, read_params, e)) return e->code;
+    } else if (f.sampling_params.len > 0) {
+        struct clime_json j;
+        clime_json_init(&j, f.sampling_params.ptr, f.sampling_params.len, &gen->job->arena, e);
+        if (!read_params(&j, gen, 0) || !clime_json_end(&j)) return clime_error_prefix(e, "sampling_params");
+    }
+    const struct {
+        struct clime_str raw;
+        const char *name;
+        bool list_is_value;
+        read_fn *read;
+    } fields[] = {{f.rid, "rid", false, read_rid},
+                  {f.cache_salt, "cache_salt", false, read_salt},
+                  {f.extra_key, "extra_key", false, read_salt},
+                  {f.return_logprob, "return_logprob", false, read_wanted},
+                  {f.logprob_start_len, "logprob_start_len", false, read_start},
+                  {f.top_logprobs_num, "top_logprobs_num", false, read_top},
+                  {f.token_ids_logprob, "token_ids_logprob", true, read_chosen},
+                  {f.return_text_in_logprobs, "return_text_in_logprobs", false, read_logp_text},
+                  {f.logprob_temperature, "logprob_temperature", false, read_temperature}};
+    for (size_t i = 0; i < CLIME_COUNT(fields); i++)
+        if (!each_prompt(gen, fields[i].raw, fields[i].name, fields[i].list_is_value, fields[i].read, e))
+            return e->code;
+    bool one_rid = f.rid.len > 0 && f.rid.ptr[0] == '"' && gen->n_prompts > 1;
+    if (one_rid && (err = number_rids(gen, e))) return err;
+    if (!read_flag(f.stream, "stream", &gen->job->stream, e) ||
+        !read_flag(f.return_prompt_token_ids, "return_prompt_token_ids", &o->return_prompt_ids, e))
+        return e->code;
+    gen->job->incremental = gen->server->opts.incremental_streaming_output;
+    gen->job->is_list = gen->job->is_list || gen->prompts[0].params->n > 1;
+    return CLIME_OK;
+}

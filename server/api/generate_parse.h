@@ -1,0 +1,18 @@
+/* The body of /generate (SGLang's GenerateReqInput), read into a generation. */
+#ifndef CLIME_SERVER_API_GENERATE_PARSE_H
+#define CLIME_SERVER_API_GENERATE_PARSE_H
+
+#include "server/api/generation.h"
+
+struct clime_generate_options { /* what only the reply needs */
+    bool return_prompt_ids;
+};
+
+/* Fills gen's prompts and the job's flags. CLIME_ERR_INPUT names the field; CLIME_ERR_LIMIT. */
+enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_generate_options *o,
+                                    struct clime_error *e);
+
+/* Reads a JSON array of ids into the arena; false (with the scanner's error) when it is not one. */
+bool clime_generate_read_ids(struct clime_json *j, struct clime_ids *out);
+
+#endif

@@ -1,0 +1,357 @@
+/* Replies of /generate. clime_generate_write runs on the HTTP worker once the job is closed; the framer's functions run
+ * on the job's emitter. Owns the per-output fragments.
+ *
+ * A cumulative stream repeats ids and log-probabilities in every event (SGLang's clients rely on it). Formatting a
+ * float costs 20 times a copy, so the lists are kept as text and only grow: fragment `ids` is "1,2,3", without
+ * brackets. Invariant: every reply, also of an aborted request, has every field; lists may be empty.
+ */
+#include "server/api/generate_reply.h"
+
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/http/sse.h"
+
+struct fragment {
+    struct clime_buf ids, logp;
+    size_t n; /* tokens in them */
+};
+
+struct clime_generate_reply {
+    struct clime_generate_options opts;
+    struct fragment *frags; /* [n_outs] */
+    int n_frags;
+    struct clime_buf event;
+};
+
+struct clime_generate_reply *clime_generate_reply_new(const struct clime_generate_options *o) {
+    struct clime_generate_reply *r = xcalloc(1, sizeof *r);
+    r->opts = *o;
+    clime_buf_init(&r->event, CLIME_MAX_REPLY);
+    return r;
+}
+
+void clime_generate_reply_free(struct clime_generate_reply *r) {
+    for (int i = 0; i < r->n_frags; i++) {
+        clime_buf_free(&r->frags[i].ids);
+        clime_buf_free(&r->frags[i].logp);
+    }
+    clime_buf_free(&r->event);
+    free(r->frags);
+    free(r);
+}
+
+static struct fragment *fragment_of(struct clime_generate_reply *r, const struct clime_output *o) {
+    if (!r->frags) {
+        r->n_frags = o->job->n_outs;
+        r->frags = xcalloc((size_t)r->n_frags, sizeof *r->frags);
+        for (int i = 0; i < r->n_frags; i++) {
+            clime_buf_init(&r->frags[i].ids, CLIME_MAX_REPLY);
+            clime_buf_init(&r->frags[i].logp, CLIME_MAX_REPLY);
+        }
+    }
+    return &r->frags[o->index];
+}
+
+/* ---- log-probabilities ------------------------------------------------------------------------------------- */
+
+static void write_tuple(struct clime_jw *w, const struct clime_output *o, bool has_logp, float logp, int32_t id) {
+    clime_jw_array(w);
+    if (has_logp)
+        clime_jw_float(w, logp);
+    else
+        clime_jw_null(w);
+    clime_jw_int(w, id);
+    if (o->logp->text)
+        clime_jw_str(w, clime_tokenizer_bytes(o->job->tokenizer, id));
+    else
+        clime_jw_null(w);
+    clime_jw_close(w);
+}
+
+/* One position's list of tuples: the largest, or the chosen ids. */
+static void write_extra(struct clime_jw *w, const struct clime_output *o, const struct clime_lp_extra *x, bool top) {
+    int first = top ? 0 : x->n_top, end = top ? x->n_top : x->n_top + x->n_ids;
+    clime_jw_array(w);
+    for (int i = first; i < end; i++) write_tuple(w, o, true, x->at[i].logp, x->at[i].id);
+    clime_jw_close(w);
+}
+
+static void write_prompt_logp(struct clime_jw *w, const struct clime_output *o) {
+    clime_jw_array(w);
+    bool all = o->logp->start >= 0 && o->logp->start < o->n_prompt;
+    if (all && o->logp->start == 0) write_tuple(w, o, false, 0, o->ids[0]); /* nothing comes before it */
+    for (int i = 0; i < o->n_prompt_logp; i++) write_tuple(w, o, true, o->prompt_logp[i], o->ids[o->prompt_first + i]);
+    clime_jw_close(w);
+}
+
+static void write_prompt_extra(struct clime_jw *w, const struct clime_output *o, bool top) {
+    clime_jw_array(w);
+    if (o->prompt_extra && (top ? o->logp->top > 0 : o->logp->n_ids > 0)) {
+        if (o->logp->start == 0) clime_jw_null(w);
+        for (int i = 0; i < o->n_prompt_logp; i++) write_extra(w, o, o->prompt_extra[i], top);
+    }
+    clime_jw_close(w);
+}
+
+static void write_out_extra(struct clime_jw *w, const struct clime_output *o, size_t from, bool top) {
+    clime_jw_array(w);
+    if (o->extra && (top ? o->logp->top > 0 : o->logp->n_ids > 0))
+        for (size_t i = from; i < o->out.len; i++) write_extra(w, o, o->extra[i], top);
+    clime_jw_close(w);
+}
+
+static void write_out_logp(struct clime_jw *w, const struct clime_output *o, size_t from) {
+    clime_jw_array(w);
+    for (size_t i = from; i < o->out.len; i++) write_tuple(w, o, true, o->out_logp[i], o->out.data[i]);
+    clime_jw_close(w);
+}
+
+/* ---- meta_info --------------------------------------------------------------------------------------------- */
+
+static void write_finish(struct clime_jw *w, const struct clime_output *o) {
+    const struct clime_finish *f = &o->finish;
+    if (f->type == CLIME_FINISH_NONE) {
+        clime_jw_null(w);
+        return;
+    }
+    clime_jw_object(w);
+    clime_jw_key(w, "type");
+    if (f->type == CLIME_FINISH_LENGTH) {
+        clime_jw_strz(w, "length");
+        clime_jw_key(w, "length");
+        clime_jw_int(w, o->max_new);
+    } else if (f->type == CLIME_FINISH_STOP) {
+        clime_jw_strz(w, "stop");
+        clime_jw_key(w, "matched");
+        if (f->matched_id >= 0)
+            clime_jw_int(w, f->matched_id);
+        else
+            clime_jw_str(w, f->matched_str);
+    } else {
+        clime_jw_strz(w, "abort");
+        clime_jw_key(w, "message");
+        clime_jw_strz(w, f->message);
+        clime_jw_key(w, "status_code");
+        if (f->status)
+            clime_jw_int(w, f->status);
+        else
+            clime_jw_null(w);
+        clime_jw_key(w, "err_type");
+        clime_jw_null(w);
+    }
+    clime_jw_close(w);
+}
+
+/* [[label, count], ...], consecutive runs; kept_kv: [[first, count], ...] of tokens whose context held older KV. */
+static void write_versions(struct clime_jw *w, const struct clime_output *o) {
+    clime_jw_key(w, "token_versions");
+    clime_jw_array(w);
+    for (int i = 0; i < o->n_runs;) {
+        const struct clime_weight_label *label = o->runs[i].label;
+        int count = 0;
+        for (; i < o->n_runs && o->runs[i].label == label; i++) count += o->runs[i].count;
+        clime_jw_array(w);
+        clime_jw_strz(w, label->name);
+        clime_jw_int(w, count);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+    clime_jw_key(w, "kept_kv");
+    clime_jw_array(w);
+    for (int i = 0, at = 0; i < o->n_runs; at += o->runs[i++].count) {
+        if (!o->runs[i].kept_kv) continue;
+        clime_jw_array(w);
+        clime_jw_int(w, at);
+        clime_jw_int(w, o->runs[i].count);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+}
+
+/* Fields of SGLang that have one value here: there is one tier of cache, one replica, and reasoning is not told apart.
+ */
+static void write_single_valued(struct clime_jw *w, const struct clime_output *o) {
+    clime_jw_key(w, "cached_tokens_details");
+    clime_jw_object(w);
+    clime_jw_key(w, "device");
+    clime_jw_int(w, o->cached_tokens);
+    clime_jw_key(w, "host");
+    clime_jw_int(w, 0);
+    clime_jw_key(w, "storage");
+    clime_jw_int(w, 0);
+    clime_jw_key(w, "storage_backend");
+    clime_jw_null(w);
+    clime_jw_close(w);
+    clime_jw_key(w, "reasoning_tokens");
+    clime_jw_int(w, 0);
+    clime_jw_key(w, "dp_rank");
+    clime_jw_int(w, 0);
+}
+
+static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t from, const struct fragment *frag) {
+    int64_t now = clime_now_us(), end = o->finished_us ? o->finished_us : now;
+    clime_jw_object(w);
+    clime_jw_key(w, "id");
+    clime_jw_str(w, o->rid);
+    clime_jw_key(w, "finish_reason");
+    write_finish(w, o);
+    clime_jw_key(w, "prompt_tokens");
+    clime_jw_int(w, o->n_prompt);
+    clime_jw_key(w, "completion_tokens");
+    clime_jw_int(w, (int64_t)o->out.len);
+    clime_jw_key(w, "cached_tokens");
+    clime_jw_int(w, o->cached_tokens);
+    write_single_valued(w, o);
+    clime_jw_key(w, "weight_version");
+    clime_jw_strz(w, o->version ? o->version->name : "");
+    clime_jw_key(w, "num_retractions");
+    clime_jw_int(w, o->n_retractions);
+    clime_jw_key(w, "e2e_latency");
+    clime_jw_double(w, (double)(end - o->job->received_us) / 1e6);
+    clime_jw_key(w, "response_sent_to_client_ts");
+    clime_jw_double(w, (double)clime_wall_us() / 1e6);
+    clime_jw_key(w, "seed");
+    clime_jw_uint(w, o->seed);
+    write_versions(w, o);
+    if (o->logp->wanted) {
+        clime_jw_key(w, "input_token_logprobs");
+        write_prompt_logp(w, o);
+        clime_jw_key(w, "output_token_logprobs");
+        if (frag)
+            clime_jw_raw(w, clime_buf_str(&frag->logp));
+        else
+            write_out_logp(w, o, from);
+        clime_jw_key(w, "output_token_logprobs_length");
+        clime_jw_int(w, (int64_t)(o->out.len - from));
+        clime_jw_key(w, "input_top_logprobs");
+        write_prompt_extra(w, o, true);
+        clime_jw_key(w, "output_top_logprobs");
+        write_out_extra(w, o, from, true);
+        clime_jw_key(w, "input_token_ids_logprobs");
+        write_prompt_extra(w, o, false);
+        clime_jw_key(w, "output_token_ids_logprobs");
+        write_out_extra(w, o, from, false);
+    }
+    clime_jw_close(w);
+}
+
+void clime_meta_info_write(struct clime_jw *w, const struct clime_output *o) {
+    write_meta(w, o, 0, NULL);
+}
+
+/* ---- replies ----------------------------------------------------------------------------------------------- */
+
+static void write_ids(struct clime_jw *w, const int32_t *ids, size_t n) {
+    clime_jw_array(w);
+    for (size_t i = 0; i < n; i++) clime_jw_int(w, ids[i]);
+    clime_jw_close(w);
+}
+
+/* from > 0: only what came after (incremental streams). frag: the cumulative lists as text. */
+static void write_output(struct clime_generate_reply *r, struct clime_jw *w, const struct clime_output *o, size_t from,
+                         size_t text_from, size_t text_end, const struct fragment *frag) {
+    struct clime_str text = {text_end > text_from ? o->text.text.data + text_from : "", text_end - text_from};
+    clime_jw_object(w);
+    if (o->job->is_list && o->job->stream) {
+        clime_jw_key(w, "index");
+        clime_jw_int(w, o->index);
+    }
+    clime_jw_key(w, "text");
+    clime_jw_str(w, text);
+    clime_jw_key(w, "output_ids");
+    if (frag)
+        clime_jw_raw(w, clime_buf_str(&frag->ids));
+    else
+        write_ids(w, o->out.data + from, o->out.len - from);
+    if (r->opts.return_prompt_ids) {
+        clime_jw_key(w, "prompt_token_ids");
+        write_ids(w, o->ids, (size_t)o->n_prompt);
+    }
+    clime_jw_key(w, "meta_info");
+    write_meta(w, o, from, frag);
+    clime_jw_close(w);
+}
+
+void clime_generate_write(struct clime_generate_reply *r, struct clime_job *j, struct clime_buf *out) {
+    struct clime_jw w;
+    clime_jw_init(&w, out);
+    if (j->is_list) clime_jw_array(&w);
+    for (int i = 0; i < j->n_outs; i++) write_output(r, &w, &j->outs[i], 0, 0, j->outs[i].text.text.len, NULL);
+    if (j->is_list) clime_jw_close(&w);
+}
+
+/* The list's text stays closed; its bracket is overwritten by the next items. */
+static void reopen(struct clime_buf *list) {
+    if (list->len > 0)
+        list->len--;
+    else
+        clime_buf_addc(list, '[');
+}
+
+static void grow_fragment(struct fragment *f, const struct clime_output *o) {
+    struct clime_jw w;
+    reopen(&f->ids);
+    reopen(&f->logp);
+    for (size_t i = f->n; i < o->out.len; i++) {
+        if (i > 0) clime_buf_addc(&f->ids, ',');
+        clime_jw_init(&w, &f->ids);
+        clime_jw_int(&w, o->out.data[i]);
+        if (!o->logp->wanted) continue;
+        if (i > 0) clime_buf_addc(&f->logp, ',');
+        clime_jw_init(&w, &f->logp);
+        write_tuple(&w, o, true, o->out_logp[i], o->out.data[i]);
+    }
+    clime_buf_addc(&f->ids, ']');
+    clime_buf_addc(&f->logp, ']');
+    f->n = o->out.len;
+}
+
+static void write_stream_error(struct clime_generate_reply *r, const struct clime_output *o, struct clime_buf *sse) {
+    struct clime_jw w;
+    clime_jw_init(&w, &r->event);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "error");
+    clime_jw_object(&w);
+    clime_jw_key(&w, "message");
+    clime_jw_strz(&w, o->finish.message);
+    clime_jw_key(&w, "type");
+    clime_jw_strz(&w, "server_error");
+    clime_jw_key(&w, "code");
+    clime_jw_int(&w, o->finish.status);
+    clime_jw_key(&w, "retryable");
+    clime_jw_bool(&w, false);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_sse_frame(sse, clime_buf_str(&r->event));
+}
+
+static void stream_news(struct clime_job *j, struct clime_output *o, struct clime_buf *sse) {
+    struct clime_generate_reply *r = j->endpoint;
+    struct clime_jw w;
+    clime_buf_clear(&r->event);
+    if (o->finish.type == CLIME_FINISH_ABORT && o->finish.status >= 500) {
+        write_stream_error(r, o, sse);
+        return;
+    }
+    size_t text_end = o->text.n_safe, from = 0, text_from = 0;
+    struct fragment *frag = NULL;
+    if (j->incremental) {
+        from = (size_t)o->sent_ids;
+        text_from = o->sent_text;
+    } else {
+        frag = fragment_of(r, o);
+        grow_fragment(frag, o);
+    }
+    clime_jw_init(&w, &r->event);
+    write_output(r, &w, o, from, text_from, text_end, frag);
+    o->sent_text = text_end;
+    clime_reply_event(sse, &r->event);
+}
+
+static void stream_end(struct clime_job *j, struct clime_buf *sse) {
+    (void)j;
+    clime_sse_frame(sse, clime_str_of("[DONE]"));
+}
+
+const struct clime_framer clime_generate_framer = {.news = stream_news, .end = stream_end};

@@ -1,0 +1,214 @@
+/* From parsed prompts to a closed job. Called by the generating endpoints on HTTP workers; owns the job.
+ *
+ * Invariant: once submitted, the worker stays here until the job is closed, whatever happens to the client, since the
+ * engine and the emitter hold pointers into it. A client that left only makes the outputs unwanted.
+ * Everything that can be refused is refused before the stream's headers are sent, so errors have their status codes.
+ */
+#include "server/api/generation.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/random.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "server/server_metrics.h"
+
+#define MAX_RENDERED ((size_t)64 << 20) /* bytes of a prompt as text */
+#define POLL_US 500000                  /* how often a sleeping worker looks whether its client is still there */
+
+void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq,
+                            struct clime_str body) {
+    /* ids take at most 2 bytes a character of the body, parameters and strings less */
+    size_t cap = body.len * 8 + ((size_t)4 << 20);
+    *gen = (struct clime_generation){.server = s, .rq = rq, .body = body, .job = clime_job_new(cap, s->tokenizer)};
+}
+
+enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, struct clime_error *e) {
+    if (n < 1) return clime_fail(e, CLIME_ERR_INPUT, "the batch is empty");
+    if (n > CLIME_MAX_OUTPUTS)
+        return clime_fail(e, CLIME_ERR_INPUT, "a batch has at most %d prompts", CLIME_MAX_OUTPUTS);
+    gen->prompts = clime_arena_zalloc(&gen->job->arena, (size_t)n * sizeof *gen->prompts);
+    if (!gen->prompts) return clime_fail(e, CLIME_ERR_LIMIT, "the request takes too much memory");
+    gen->n_prompts = n;
+    return CLIME_OK;
+}
+
+/* ---- text to ids, on a text thread ------------------------------------------------------------------------- */
+
+struct encode_task {
+    struct clime_generation *gen;
+    struct clime_error *error;
+    enum clime_err err;
+};
+
+static void encode_prompts(void *arg, struct clime_tok_scratch *scratch) {
+    struct encode_task *t = arg;
+    struct clime_server *s = t->gen->server;
+    for (int i = 0; i < t->gen->n_prompts && !t->err; i++) {
+        struct clime_prompt *p = &t->gen->prompts[i];
+        struct clime_buf rendered;
+        if (!p->is_text && !p->chat) continue;
+        clime_buf_init(&rendered, MAX_RENDERED);
+        if (p->chat) t->err = clime_chat_render(&s->chat, p->chat, &rendered, t->error);
+        struct clime_str text = p->chat ? clime_buf_str(&rendered) : p->text;
+        if (!t->err)
+            t->err = clime_tokenizer_encode(s->tokenizer, scratch, text, p->add_special ? CLIME_ENCODE_SPECIAL : 0,
+                                            MAX_RENDERED, &p->ids, t->error);
+        clime_buf_free(&rendered);
+    }
+}
+
+static enum clime_err encode_all(struct clime_generation *gen, struct clime_error *e) {
+    struct encode_task t = {.gen = gen, .error = e};
+    bool any = false;
+    for (int i = 0; i < gen->n_prompts; i++) any |= gen->prompts[i].is_text || gen->prompts[i].chat;
+    if (!any) return CLIME_OK;
+    enum clime_err err = clime_text_pool_run(gen->server->text, encode_prompts, &t, e);
+    return err ? err : t.err;
+}
+
+/* ---- checks ------------------------------------------------------------------------------------------------ */
+
+static enum clime_err check_prompt(const struct clime_server *s, const struct clime_prompt *p, struct clime_error *e) {
+    int n_vocab = s->model->cfg.V;
+    enum clime_err err = clime_sampling_check(p->params, n_vocab, e);
+    if (err) return err;
+    if (p->ids.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "the prompt is empty");
+    if (p->ids.len > (size_t)s->max_len || (p->ids.len == (size_t)s->max_len && p->params->max_new_tokens != 0))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "the prompt has %zu tokens, but prompt and reply together may have %d (the model's context "
+                          "length, or the KV memory)",
+                          p->ids.len, s->max_len);
+    for (size_t i = 0; i < p->ids.len; i++)
+        if (p->ids.data[i] < 0 || p->ids.data[i] >= n_vocab)
+            return clime_fail(e, CLIME_ERR_INPUT, "input id %d at place %zu is outside the vocabulary of %d",
+                              (int)p->ids.data[i], i, n_vocab);
+    for (int i = 0; i < p->logp->n_ids; i++)
+        if (p->logp->ids[i] >= n_vocab)
+            return clime_fail(e, CLIME_ERR_INPUT, "token_ids_logprob names %d, but the vocabulary has %d",
+                              (int)p->logp->ids[i], n_vocab);
+    return CLIME_OK;
+}
+
+/* ---- outputs ----------------------------------------------------------------------------------------------- */
+
+static struct clime_str make_rid(struct clime_arena *a) {
+    uint64_t r[2] = {0, 0};
+    char z[40];
+    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r) r[0] = (uint64_t)clime_now_us();
+    snprintf(z, sizeof z, "%016" PRIx64 "%016" PRIx64, r[0], r[1]);
+    const char *copy = clime_arena_strdup(a, clime_str_of(z));
+    return clime_str_of(copy ? copy : "");
+}
+
+static uint64_t random_seed(void) {
+    uint64_t r = 0;
+    if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r) r = (uint64_t)clime_now_us();
+    return r & ((1ull << 53) - 1); /* a seed we make up survives clients whose JSON numbers are doubles */
+}
+
+/* Member i of a request with several outputs and one seed draws with hash64(seed, i), so that it equals a request of
+ * its own with that seed (DESIGN.md 4.1). */
+static uint64_t member_seed(uint64_t seed, int i) {
+    uint64_t words[2] = {seed, (uint64_t)i};
+    return clime_hash64(words, 2);
+}
+
+static uint64_t salt_of(struct clime_str salt) {
+    struct clime_sha256 sha;
+    uint8_t digest[32];
+    uint64_t h = 0;
+    if (salt.len == 0) return 0;
+    clime_sha256_init(&sha); /* not a fast hash: salts keep clients apart, so none may be made to collide */
+    clime_sha256_add(&sha, salt.ptr, salt.len);
+    clime_sha256_done(&sha, digest);
+    memcpy(&h, digest, sizeof h);
+    return h;
+}
+
+static void make_outputs(struct clime_generation *gen, int n) {
+    struct clime_job *j = gen->job;
+    const struct clime_server *s = gen->server;
+    clime_job_outputs(j, gen->n_prompts, n);
+    for (int i = 0; i < j->n_outs; i++) {
+        struct clime_output *o = &j->outs[i];
+        struct clime_prompt *p = &gen->prompts[o->prompt];
+        int room = s->max_len - (int)p->ids.len;
+        int64_t max_new = p->params->max_new_tokens;
+        if (!p->params->has_seed) {
+            p->params->seed = random_seed();
+            p->params->has_seed = true;
+        }
+        if (p->rid.len == 0) p->rid = make_rid(&j->arena);
+        o->rid = p->rid;
+        o->ids = p->ids.data;
+        o->n_prompt = (int)p->ids.len;
+        o->params = p->params;
+        o->logp = p->logp;
+        o->max_new = max_new >= 0 && max_new < room ? (int)max_new : room;
+        o->salt = salt_of(p->salt);
+        int member = gen->shared_params ? i : o->sample, members = gen->shared_params ? j->n_outs : n;
+        o->seed = members > 1 ? member_seed(p->params->seed, member) : p->params->seed;
+        clime_stop_text_init(&o->text, s->tokenizer, p->params, o->ids, o->n_prompt);
+    }
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------------------- */
+
+static void wait_closed(struct clime_generation *gen) {
+    struct clime_job *j = gen->job;
+    bool told = false;
+    if (j->stream) clime_http_stream_wait(j->http); /* the emitter sees a dead stream at its next write */
+    while (!clime_job_wait(j, clime_now_us() + POLL_US)) {
+        if (told || !clime_http_peer_gone(gen->rq)) continue;
+        for (int i = 0; i < j->n_outs; i++) atomic_store(&j->outs[i].unwanted, true);
+        clime_engine_sweep(gen->server->engine);
+        told = true;
+    }
+}
+
+enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_error *e) {
+    struct clime_server *s = gen->server;
+    struct clime_job *j = gen->job;
+    enum clime_err err = encode_all(gen, e);
+    for (int i = 0; i < gen->n_prompts && !err; i++) {
+        err = check_prompt(s, &gen->prompts[i], e);
+        if (!err && gen->prompts[i].params->n != gen->prompts[0].params->n)
+            err = clime_fail(e, CLIME_ERR_INPUT, "all prompts of a batch must have the same n");
+        if (err && gen->n_prompts > 1) clime_error_prefix(e, "prompt %d", i);
+    }
+    if (err) return err;
+    int64_t n = gen->prompts[0].params->n;
+    if (n * gen->n_prompts > CLIME_MAX_OUTPUTS)
+        return clime_fail(e, CLIME_ERR_INPUT, "n times prompts is over %d", CLIME_MAX_OUTPUTS);
+    make_outputs(gen, (int)n);
+    if ((err = clime_job_table_add(&s->jobs, j, e))) return err;
+    gen->registered = true;
+    if ((err = clime_engine_reserve(s->engine, j->n_outs, e))) return err;
+    gen->n_reserved = j->n_outs;
+    if (j->stream) {
+        j->http = clime_http_stream_begin(gen->rq, 200, "text/event-stream", "Cache-Control: no-cache\r\n");
+        if (!j->http) return clime_fail(e, CLIME_ERR_IO, "the client left");
+    }
+    clime_engine_submit(s->engine, j);
+    wait_closed(gen);
+    clime_server_metrics_job(s->metrics, j);
+    return CLIME_OK;
+}
+
+const struct clime_output *clime_generation_failed(const struct clime_generation *gen) {
+    for (int i = 0; i < gen->job->n_outs; i++)
+        if (gen->job->outs[i].finish.type == CLIME_FINISH_ABORT && gen->job->outs[i].finish.status >= 500)
+            return &gen->job->outs[i];
+    return NULL;
+}
+
+void clime_generation_end(struct clime_generation *gen) {
+    if (gen->registered) clime_job_table_remove(&gen->server->jobs, gen->job);
+    if (gen->n_reserved) clime_engine_release(gen->server->engine, gen->n_reserved);
+    for (int i = 0; i < gen->n_prompts; i++)
+        if (gen->prompts[i].is_text || gen->prompts[i].chat) clime_ids_free(&gen->prompts[i].ids);
+    clime_job_free(gen->job);
+}

@@ -1,0 +1,50 @@
+/* The way of a generating request, common to all endpoints that generate.
+ *
+ * The endpoint parses its body into prompts; clime_generation_run tokenises them, checks everything, submits, and
+ * sleeps until the job is closed. Then the endpoint writes its reply from the outputs (a stream is already written by
+ * the emitter through the endpoint's framer) and calls clime_generation_end. Thread: one HTTP worker from begin to end.
+ */
+#ifndef CLIME_SERVER_API_GENERATION_H
+#define CLIME_SERVER_API_GENERATION_H
+
+#include "server/server.h"
+
+struct clime_prompt {
+    bool is_text;
+    bool add_special; /* text: with what the tokenizer's post-processor adds */
+    struct clime_str text;
+    const struct clime_chat_prompt *chat; /* not NULL: a conversation to render */
+    struct clime_ids ids;                 /* data is malloc'd when it came from text or chat, else in the job's arena */
+    struct clime_str rid;                 /* empty = made up */
+    struct clime_sampling_params *params;
+    struct clime_logp_options *logp;
+    struct clime_str salt;
+};
+
+struct clime_generation {
+    struct clime_server *server;
+    struct clime_http_request *rq;
+    struct clime_str body; /* of the request: what the endpoint parses */
+    struct clime_job *job;
+    struct clime_prompt *prompts; /* [n_prompts] in the job's arena */
+    int n_prompts;
+    bool shared_params; /* all prompts have one params object, so seeds differ by item */
+    bool registered;
+    int n_reserved;
+};
+
+/* Makes the job with its arena; prompts are filled in by the endpoint (clime_generation_prompts allocates them). */
+void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq,
+                            struct clime_str body);
+enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, struct clime_error *e);
+
+/* CLIME_OK: the job ran and is closed (and, when job->stream, the stream is written and ended). Otherwise nothing was
+ * sent: the endpoint replies with the error. */
+enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_error *e);
+
+/* An output that failed in the server (status >= 500), or NULL: a reply that is not a stream becomes that error. */
+const struct clime_output *clime_generation_failed(const struct clime_generation *gen);
+
+void clime_generation_end(struct clime_generation *gen); /* after the reply */
+
+#endif

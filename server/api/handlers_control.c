@@ -1,0 +1,185 @@
+/* Abort, pause, continue, flush, and device memory lent and taken back. HTTP workers; each waits until the engine has
+ * done it (server/engine/engine.h). Replies have SGLang's texts, since its clients compare them.
+ */
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/server.h"
+
+#define ARENA_BYTES ((size_t)1 << 20)
+
+/* Body {}, or nothing: clients send both. True when there are fields to read. */
+static bool open_body(struct clime_http_request *rq, struct clime_json *j, struct clime_arena *a,
+                      struct clime_error *e) {
+    struct clime_str body = clime_http_body(rq);
+    clime_arena_init(a, ARENA_BYTES);
+    if (body.len == 0) return false;
+    clime_json_init(j, body.ptr, body.len, a, e);
+    clime_json_object(j);
+    return true;
+}
+
+void clime_handle_abort(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_json j;
+    struct clime_arena a;
+    struct clime_error e = {0};
+    struct clime_str key, rid = {"", 0};
+    bool all = false;
+    int n = 0;
+    if (open_body(rq, &j, &a, &e)) {
+        while (clime_json_key(&j, &key)) {
+            if (clime_str_is(key, "abort_all"))
+                clime_sampling_bool(&j, &all);
+            else if (!clime_str_is(key, "rid"))
+                clime_json_skip(&j, NULL);
+            else if (clime_json_peek(&j) == CLIME_JSON_NULL)
+                clime_json_null(&j);
+            else
+                clime_json_string(&j, &rid);
+        }
+        clime_json_end(&j);
+    }
+    if (e.code) {
+        clime_http_reply_err(rq, &e);
+    } else {
+        if (all || rid.len > 0) { /* an empty rid alone names nothing, as in SGLang */
+            n = clime_job_table_mark(&s->jobs, all ? NULL : &rid);
+            clime_engine_sweep_wait(s->engine);
+        }
+        struct clime_buf body;
+        clime_buf_init(&body, 256);
+        clime_buf_printf(&body, "{\"success\":true,\"num_aborted\":%d}", n);
+        clime_reply_buf(rq, 200, &body);
+    }
+    clime_arena_free(&a);
+}
+
+static void reply_status(struct clime_http_request *rq, const char *message) {
+    struct clime_buf body;
+    clime_buf_init(&body, 256);
+    clime_buf_printf(&body, "{\"message\":\"%s\",\"status\":\"ok\"}", message);
+    clime_reply_buf(rq, 200, &body);
+}
+
+void clime_handle_pause(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    static const char *const modes[] = {
+        [CLIME_PAUSE_ABORT] = "abort", [CLIME_PAUSE_RETRACT] = "retract", [CLIME_PAUSE_IN_PLACE] = "in_place"};
+    struct clime_json j;
+    struct clime_arena a;
+    struct clime_error e = {0};
+    struct clime_str key, mode = {"abort", 5};
+    if (open_body(rq, &j, &a, &e)) {
+        while (clime_json_key(&j, &key)) {
+            if (!clime_str_is(key, "mode"))
+                clime_json_skip(&j, NULL);
+            else if (clime_json_peek(&j) == CLIME_JSON_NULL)
+                clime_json_null(&j);
+            else
+                clime_json_string(&j, &mode);
+        }
+        clime_json_end(&j);
+    }
+    int i = 0;
+    while (!e.code && i < (int)CLIME_COUNT(modes) && !clime_str_is(mode, modes[i])) i++;
+    if (!e.code && i == (int)CLIME_COUNT(modes))
+        clime_fail(&e, CLIME_ERR_INPUT, "mode must be abort, retract or in_place");
+    if (e.code) {
+        clime_http_reply_err(rq, &e);
+    } else {
+        if (i == CLIME_PAUSE_ABORT) clime_job_table_mark(&s->jobs, NULL); /* those on their way in as well */
+        clime_engine_pause(s->engine, (enum clime_pause)i);
+        reply_status(rq, "Generation paused successfully.");
+    }
+    clime_arena_free(&a);
+}
+
+void clime_handle_continue(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    clime_engine_resume(s->engine);
+    reply_status(rq, "Generation continued successfully.");
+}
+
+/* ?timeout=SECONDS: how long to wait for the requests that still run; default 0. */
+void clime_handle_flush(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e = {0};
+    char text[32], *end = NULL;
+    double timeout = clime_http_query(rq, "timeout", text, sizeof text) ? strtod(text, &end) : 0;
+    if ((end && *end) || !(timeout >= 0 && timeout <= 3600)) {
+        clime_http_reply_error(rq, 400, "timeout must be 0 to 3600 seconds");
+        return;
+    }
+    int64_t deadline = clime_now_us() + (int64_t)(timeout * 1e6);
+    enum clime_err err;
+    while ((err = clime_engine_flush(s->engine, &e)) == CLIME_ERR_BUSY && clime_now_us() < deadline)
+        clime_sleep_us(20000);
+    if (err)
+        clime_http_reply(rq, 400, "text/plain", NULL, clime_str_of(e.msg));
+    else
+        clime_http_reply(rq, 200, "text/plain", NULL, clime_str_of("Cache flushed."));
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+/* {"tags": null | [] | [names]}: none means all, as in SGLang. Recorded graphs stay valid, so their tag moves nothing.
+ */
+static enum clime_err read_tags(struct clime_http_request *rq, unsigned *tags, struct clime_error *e) {
+    struct clime_json j;
+    struct clime_arena a;
+    struct clime_str key, name;
+    *tags = 0;
+    bool named = false;
+    if (open_body(rq, &j, &a, e)) {
+        while (clime_json_key(&j, &key)) {
+            if (!clime_str_is(key, "tags") || clime_json_peek(&j) == CLIME_JSON_NULL) {
+                clime_json_skip(&j, NULL);
+                continue;
+            }
+            for (clime_json_array(&j); clime_json_item(&j) && clime_json_string(&j, &name); named = true) {
+                if (clime_str_is(name, "kv_cache"))
+                    *tags |= CLIME_MEMORY_KV;
+                else if (clime_str_is(name, "weights"))
+                    *tags |= CLIME_MEMORY_WEIGHTS;
+                else if (!clime_str_is(name, "cuda_graph"))
+                    clime_json_bad(&j, "tags are kv_cache, weights and cuda_graph");
+            }
+        }
+        clime_json_end(&j);
+    }
+    clime_arena_free(&a);
+    if (!named) *tags = CLIME_MEMORY_KV | CLIME_MEMORY_WEIGHTS;
+    return e->code;
+}
+
+static void change_memory(struct clime_http_request *rq, struct clime_server *s,
+                          enum clime_err (*change)(struct clime_engine *, unsigned, struct clime_memory_change *,
+                                                   struct clime_error *),
+                          const char *done) {
+    struct clime_memory_change c;
+    struct clime_error e = {0};
+    unsigned tags;
+    struct clime_buf body;
+    if (read_tags(rq, &tags, &e) || change(s->engine, tags, &c, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    LOG_INFO("%s: KV %.2f GiB, weights %.2f GiB; %.2f GiB are free, %.2f were", done, (double)c.kv / (1 << 30),
+             (double)c.weights / (1 << 30), (double)c.free_after / (1 << 30), (double)c.free_before / (1 << 30));
+    clime_buf_init(&body, 512);
+    clime_buf_printf(&body,
+                     "{\"success\":true,\"message\":\"%s\",\"kv_cache_bytes\":%zu,\"weights_bytes\":%zu,"
+                     "\"free_bytes_before\":%zu,\"free_bytes_after\":%zu}",
+                     done, c.kv, c.weights, c.free_before, c.free_after);
+    clime_reply_buf(rq, 200, &body);
+}
+
+void clime_handle_release_memory(struct clime_http_request *rq, void *context) {
+    change_memory(rq, context, clime_engine_give_back, "Memory released");
+}
+
+void clime_handle_resume_memory(struct clime_http_request *rq, void *context) {
+    change_memory(rq, context, clime_engine_take_back, "Memory taken back");
+}

@@ -1,0 +1,254 @@
+/* What the server says about itself: health, model, options, load, metrics. HTTP workers, also those of the health
+ * port; nothing here waits for the engine but /health_generate.
+ */
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/host.h"
+#include "server/api/generation.h"
+#include "server/server_metrics.h"
+
+#define PROBE_US ((int64_t)20000000) /* SGLang's health check timeout */
+#define INFO_BYTES 65536
+
+static void reply_empty(struct clime_http_request *rq, bool well) {
+    clime_http_reply(rq, well ? 200 : 503, "text/plain", NULL, clime_str_of(""));
+}
+
+static bool is_up(struct clime_server *s) {
+    return atomic_load(&s->ready) && !atomic_load(&s->stopping) && !clime_engine_dead(s->engine);
+}
+
+void clime_handle_health(struct clime_http_request *rq, void *context) {
+    reply_empty(rq, is_up(context));
+}
+
+/* One greedy token from one id. */
+static bool probe(struct clime_server *s, struct clime_http_request *rq) {
+    struct clime_generation gen;
+    struct clime_error e = {0};
+    static int32_t id = 0;
+    struct clime_sampling_params params;
+    struct clime_logp_options logp = {.start = -1, .prompt_temperature = 1};
+    bool well = false;
+    clime_sampling_defaults(&params);
+    params.max_new_tokens = 1;
+    params.temperature = 0;
+    clime_generation_begin(&gen, s, rq, clime_str_of(""));
+    if (!clime_generation_prompts(&gen, 1, &e)) {
+        gen.prompts[0].ids = (struct clime_ids){&id, 1, 1};
+        gen.prompts[0].params = &params;
+        gen.prompts[0].logp = &logp;
+        well = !clime_generation_run(&gen, &e) && !clime_generation_failed(&gen);
+    }
+    clime_generation_end(&gen);
+    return well;
+}
+
+/* A busy server shows by its steps that it lives; an idle one is given a token to make. */
+void clime_handle_health_generate(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_loads l;
+    clime_engine_loads(s->engine, &l);
+    bool busy = l.n_running + l.n_waiting > 0 || l.paused;
+    reply_empty(rq, is_up(s) && (busy ? clime_engine_alive(s->engine, PROBE_US) : probe(s, rq)));
+}
+
+static void put_str(struct clime_jw *w, const char *key, const char *value) {
+    clime_jw_key(w, key);
+    clime_jw_strz(w, value);
+}
+
+static void put_int(struct clime_jw *w, const char *key, int64_t value) {
+    clime_jw_key(w, key);
+    clime_jw_int(w, value);
+}
+
+static void put_double(struct clime_jw *w, const char *key, double value) {
+    clime_jw_key(w, key);
+    clime_jw_double(w, value);
+}
+
+static void put_bool(struct clime_jw *w, const char *key, bool value) {
+    clime_jw_key(w, key);
+    clime_jw_bool(w, value);
+}
+
+static void begin(struct clime_jw *w, struct clime_buf *body) {
+    clime_buf_init(body, INFO_BYTES);
+    clime_jw_init(w, body);
+    clime_jw_object(w);
+}
+
+void clime_handle_model_info(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_buf body;
+    struct clime_jw w;
+    begin(&w, &body);
+    put_str(&w, "model_path", s->opts.model_path);
+    put_str(&w, "tokenizer_path", s->opts.model_path);
+    put_bool(&w, "is_generation", true);
+    put_str(&w, "preferred_sampling_params", NULL);
+    put_str(&w, "weight_version", clime_engine_version(s->engine)->name);
+    put_bool(&w, "has_image_understanding", false);
+    put_bool(&w, "has_audio_understanding", false);
+    put_str(&w, "model_type", s->model->cfg.model_type);
+    clime_jw_key(&w, "architectures");
+    clime_jw_array(&w);
+    clime_jw_strz(&w, s->model->cfg.architecture);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_reply_buf(rq, 200, &body);
+}
+
+static void write_model(struct clime_jw *w, const struct clime_server *s) {
+    clime_jw_object(w);
+    put_str(w, "id", s->model_name);
+    put_str(w, "object", "model");
+    put_int(w, "created", s->started_us / 1000000);
+    put_str(w, "owned_by", "clime");
+    put_str(w, "root", s->opts.model_path);
+    put_str(w, "parent", NULL);
+    put_int(w, "max_model_len", s->max_len);
+    clime_jw_close(w);
+}
+
+void clime_handle_models(struct clime_http_request *rq, void *context) {
+    struct clime_buf body;
+    struct clime_jw w;
+    begin(&w, &body);
+    put_str(&w, "object", "list");
+    clime_jw_key(&w, "data");
+    clime_jw_array(&w);
+    write_model(&w, context);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_reply_buf(rq, 200, &body);
+}
+
+void clime_handle_model(struct clime_http_request *rq, void *context) {
+    const struct clime_server *s = context;
+    struct clime_buf body;
+    struct clime_jw w;
+    if (!clime_str_is(clime_http_param(rq), s->model_name)) {
+        struct clime_error e;
+        clime_fail(&e, CLIME_ERR_NOT_FOUND, "the model " CLIME_STR_FMT " does not exist",
+                   CLIME_STR_ARG(clime_http_param(rq)));
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    clime_buf_init(&body, INFO_BYTES);
+    clime_jw_init(&w, &body);
+    write_model(&w, s);
+    clime_reply_buf(rq, 200, &body);
+}
+
+void clime_handle_weight_version(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_buf body;
+    struct clime_jw w;
+    begin(&w, &body);
+    put_str(&w, "weight_version", clime_engine_version(s->engine)->name);
+    clime_jw_close(&w);
+    clime_reply_buf(rq, 200, &body);
+}
+
+void clime_handle_server_info(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_loads l;
+    struct clime_buf body;
+    char host[64];
+    struct clime_jw w;
+    clime_engine_loads(s->engine, &l);
+    begin(&w, &body);
+    put_str(&w, "version", CLIME_SERVER_VERSION);
+    put_str(&w, "model_path", s->opts.model_path);
+    put_str(&w, "tokenizer_path", s->opts.model_path);
+    put_str(&w, "served_model_name", s->model_name);
+    put_str(&w, "host", s->opts.host);
+    put_str(&w, "device", clime_dev_info(s->model->dev)->ops->name);
+    put_str(&w, "device_name", clime_dev_info(s->model->dev)->name);
+    put_str(&w, "device_unit", clime_dev_info(s->model->dev)->unit);
+    clime_host_id(host, sizeof host);
+    put_str(&w, "host_id", host);
+    put_str(&w, "dtype", clime_dev_info(s->model->dev)->dt == CLIME_F32 ? "float32" : "bfloat16");
+    put_str(&w, "weight_version", clime_engine_version(s->engine)->name);
+    put_int(&w, "tp_size", 1);
+    put_int(&w, "pp_size", 1);
+    put_int(&w, "ep_size", 1);
+    put_int(&w, "dp_size", 1);
+    put_str(&w, "disaggregation_mode", "null");
+    put_bool(&w, "encoder_only", false);
+    put_int(&w, "page_size", CLIME_PAGE);
+    put_int(&w, "context_length", s->max_len);
+    put_int(&w, "max_total_tokens", s->max_total_tokens);
+    put_int(&w, "max_total_num_tokens", s->max_total_tokens);
+    put_int(&w, "max_running_requests", s->opts.max_running_requests);
+    put_int(&w, "max_queued_requests", s->opts.max_queued_requests);
+    put_int(&w, "chunked_prefill_size", s->opts.chunked_prefill_size);
+    put_bool(&w, "disable_radix_cache", s->opts.disable_radix_cache);
+    put_double(&w, "startup_time", s->startup_seconds);
+    clime_jw_key(&w, "scheduler_info");
+    clime_jw_object(&w);
+    put_int(&w, "max_req_input_len", s->max_len - 1);
+    put_int(&w, "max_total_num_tokens", s->max_total_tokens);
+    clime_jw_close(&w);
+    clime_jw_key(&w, "internal_states");
+    clime_jw_array(&w);
+    clime_jw_object(&w);
+    put_double(&w, "last_gen_throughput", l.gen_throughput);
+    put_int(&w, "effective_max_running_requests_per_dp", s->opts.max_running_requests);
+    put_int(&w, "num_steps", l.n_steps);
+    put_int(&w, "num_overlapped_steps", l.n_overlapped);
+    put_int(&w, "step_start_us", l.start_us);
+    put_int(&w, "step_wait_us", l.wait_us);
+    put_int(&w, "step_result_us", l.result_us);
+    put_int(&w, "num_generated_tokens", l.n_generated);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_reply_buf(rq, 200, &body);
+}
+
+void clime_handle_loads(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_loads l;
+    struct clime_buf body;
+    struct clime_jw w;
+    char now[32];
+    clime_engine_loads(s->engine, &l);
+    clime_wall_format(clime_wall_us(), now);
+    double usage = (double)l.n_used_tokens / l.n_total_tokens;
+    begin(&w, &body);
+    put_str(&w, "timestamp", now);
+    put_str(&w, "version", CLIME_SERVER_VERSION);
+    put_int(&w, "dp_rank_count", 1);
+    clime_jw_key(&w, "loads");
+    clime_jw_array(&w);
+    clime_jw_object(&w);
+    put_int(&w, "dp_rank", 0);
+    put_int(&w, "num_running_reqs", l.n_running);
+    put_int(&w, "num_waiting_reqs", l.n_waiting);
+    put_int(&w, "num_waiting_uncached_tokens", l.n_waiting_tokens);
+    put_int(&w, "num_used_tokens", l.n_used_tokens);
+    put_int(&w, "max_total_num_tokens", l.n_total_tokens);
+    put_int(&w, "max_running_requests", l.max_running);
+    put_double(&w, "token_usage", usage);
+    put_double(&w, "gen_throughput", l.gen_throughput);
+    put_double(&w, "cache_hit_rate", l.hit_rate);
+    put_double(&w, "utilization", (double)l.n_running / l.max_running);
+    put_bool(&w, "paused", l.paused);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_reply_buf(rq, 200, &body);
+}
+
+void clime_handle_metrics(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_buf body;
+    clime_buf_init(&body, (size_t)4 << 20);
+    clime_server_metrics_write(s->metrics, s->engine, &body);
+    clime_http_reply(rq, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, clime_buf_str(&body));
+    clime_buf_free(&body);
+}

@@ -1,0 +1,61 @@
+/* What the two OpenAI endpoints share: the request's fields, and the pieces of their replies.
+ *
+ * Field names and tolerance follow the OpenAI API with SGLang's and vLLM's extensions (docs/protocol.md). Unknown
+ * fields are ignored; fields that ask for what clime does not have are refused by name.
+ */
+#ifndef CLIME_SERVER_API_OPENAI_H
+#define CLIME_SERVER_API_OPENAI_H
+
+#include "server/api/generation.h"
+#include "server/job/chat_prompt.h"
+
+struct clime_openai_request {
+    const struct clime_server *server;
+    const struct clime_prompt *prompts; /* the generation's */
+    bool chat;
+    struct clime_chat_prompt prompt; /* chat */
+    struct clime_str text_prompt;    /* completions: raw JSON of `prompt` */
+    struct clime_str input_ids;      /* chat: raw JSON; goes instead of the template */
+    struct clime_str rid, salt;
+    bool echo;
+    bool usage_in_stream, usage_always; /* stream_options */
+    bool logprobs;
+    bool return_token_ids, return_meta_info, ids_as_text; /* "token_id:5" instead of the token's text */
+    struct clime_sampling_params params;
+    struct clime_logp_options logp;
+    int64_t created; /* seconds since 1970 */
+    struct clime_buf event;
+};
+
+/* Reads the body; defaults are those of the model's generation_config.json, then OpenAI's. job->endpoint = r. */
+enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struct clime_openai_request *r,
+                                  struct clime_error *e);
+
+/* "id", "object", "created", "model": opens the object, the caller closes it. */
+void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const struct clime_server *s, const char *object);
+
+void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o); /* finish_reason, matched_stop */
+void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j);
+void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n);
+/* token_ids, seed, meta_info of a choice, as far as asked for; from: the first token of a delta */
+void clime_openai_write_extras(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_output *o,
+                               size_t from, bool prompt_ids, bool last);
+void clime_openai_token_text(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_job *j,
+                             int32_t id);
+
+/* A closed job's reply, or an error reply; common tail of both handlers. */
+void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
+                              void (*write)(struct clime_job *j, struct clime_buf *out));
+
+/* The end of a reply's object: "metadata". */
+void clime_openai_close_reply(struct clime_jw *w, const struct clime_job *j);
+
+/* Streams. A chunk is written to the request's event: opened up to "index" of its one choice, then closed with the
+ * usage as it was asked for and framed. */
+void clime_openai_open_chunk(struct clime_jw *w, const struct clime_output *o, const char *object);
+void clime_openai_send_chunk(struct clime_jw *w, struct clime_job *j, struct clime_buf *sse);
+/* The error event of a failed output, and the common end (usage chunk, [DONE]). */
+bool clime_openai_stream_failed(struct clime_openai_request *r, const struct clime_output *o, struct clime_buf *sse);
+void clime_openai_stream_end(struct clime_job *j, struct clime_buf *sse, const char *object);
+
+#endif

@@ -1,0 +1,151 @@
+/* POST /v1/chat/completions. The handler runs on an HTTP worker, the framer on the job's emitter.
+ *
+ * A stream's order for each choice: a chunk with the role, deltas, a chunk with the reason of the end; then one with
+ * the usage when asked for, then [DONE].
+ */
+
+#include "server/api/openai.h"
+
+static void write_bytes(struct clime_jw *w, const struct clime_job *j, int32_t id) {
+    struct clime_str s = clime_tokenizer_bytes(j->tokenizer, id);
+    clime_jw_key(w, "bytes"); /* a token may be a part of a character, which `token` cannot show */
+    clime_jw_array(w);
+    for (size_t i = 0; i < s.len; i++) clime_jw_int(w, (unsigned char)s.ptr[i]);
+    clime_jw_close(w);
+}
+
+static void write_token(struct clime_jw *w, const struct clime_job *j, int32_t id, float logp) {
+    clime_jw_key(w, "token");
+    clime_openai_token_text(w, j->endpoint, j, id);
+    write_bytes(w, j, id);
+    clime_jw_key(w, "logprob");
+    clime_jw_float(w, logp);
+}
+
+static void write_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    clime_jw_key(w, "logprobs");
+    if (!r->logprobs) {
+        clime_jw_null(w);
+        return;
+    }
+    clime_jw_object(w);
+    clime_jw_key(w, "content");
+    clime_jw_array(w);
+    for (size_t i = from; i < o->out.len; i++) {
+        clime_jw_object(w);
+        write_token(w, o->job, o->out.data[i], o->out_logp[i]);
+        clime_jw_key(w, "top_logprobs");
+        clime_jw_array(w);
+        for (int k = 0; o->extra && k < o->extra[i]->n_top; k++) {
+            clime_jw_object(w);
+            write_token(w, o->job, o->extra[i]->at[k].id, o->extra[i]->at[k].logp);
+            clime_jw_close(w);
+        }
+        clime_jw_close(w);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+    clime_jw_key(w, "refusal");
+    clime_jw_null(w);
+    clime_jw_close(w);
+}
+
+static void write_choice(struct clime_jw *w, const struct clime_output *o) {
+    clime_jw_object(w);
+    clime_jw_key(w, "index");
+    clime_jw_int(w, o->index);
+    clime_jw_key(w, "message");
+    clime_jw_object(w);
+    clime_jw_key(w, "role");
+    clime_jw_strz(w, "assistant");
+    clime_jw_key(w, "content");
+    clime_jw_str(w, clime_buf_str(&o->text.text));
+    clime_jw_close(w);
+    write_logprobs(w, o, 0);
+    clime_openai_write_finish(w, o);
+    clime_openai_write_extras(w, o->job->endpoint, o, 0, false, true);
+    clime_jw_close(w);
+}
+
+static void write_reply(struct clime_job *j, struct clime_buf *out) {
+    const struct clime_openai_request *r = j->endpoint;
+    struct clime_jw w;
+    clime_jw_init(&w, out);
+    clime_openai_open(&w, j, r->server, "chat.completion");
+    clime_jw_key(&w, "choices");
+    clime_jw_array(&w);
+    for (int i = 0; i < j->n_outs; i++) write_choice(&w, &j->outs[i]);
+    clime_jw_close(&w);
+    clime_openai_write_usage(&w, j);
+    if (r->return_token_ids)
+        clime_openai_write_ids(&w, "prompt_token_ids", j->outs[0].ids, (size_t)j->outs[0].n_prompt);
+    clime_openai_close_reply(&w, j);
+}
+
+/* ---- stream ------------------------------------------------------------------------------------------------ */
+
+enum chunk { ROLE, DELTA, END };
+
+static void write_chunk(struct clime_output *o, enum chunk kind, size_t text_end, struct clime_buf *sse) {
+    struct clime_job *j = o->job;
+    struct clime_openai_request *r = j->endpoint;
+    struct clime_jw w;
+    clime_openai_open_chunk(&w, o, "chat.completion.chunk");
+    clime_jw_key(&w, "delta");
+    clime_jw_object(&w);
+    if (kind == ROLE) {
+        clime_jw_key(&w, "role");
+        clime_jw_strz(&w, "assistant");
+    }
+    if (kind != END) {
+        bool empty = kind == ROLE || text_end == o->sent_text;
+        clime_jw_key(&w, "content");
+        clime_jw_str(&w, empty ? clime_str_of("")
+                               : (struct clime_str){o->text.text.data + o->sent_text, text_end - o->sent_text});
+    }
+    clime_jw_close(&w);
+    if (kind == DELTA) {
+        write_logprobs(&w, o, (size_t)o->sent_ids);
+        clime_openai_write_extras(&w, r, o, (size_t)o->sent_ids, false, false);
+    }
+    if (kind == ROLE && r->return_token_ids)
+        clime_openai_write_ids(&w, "prompt_token_ids", o->ids, (size_t)o->n_prompt);
+    if (kind == END) {
+        clime_openai_write_finish(&w, o);
+        clime_openai_write_extras(&w, r, o, o->out.len, false, true);
+    } else {
+        clime_jw_key(&w, "finish_reason");
+        clime_jw_null(&w);
+    }
+    clime_openai_send_chunk(&w, j, sse);
+}
+
+static void stream_news(struct clime_job *j, struct clime_output *o, struct clime_buf *sse) {
+    struct clime_openai_request *r = j->endpoint;
+    size_t text_end = o->text.n_safe;
+    if (clime_openai_stream_failed(r, o, sse)) return;
+    if (!o->started) write_chunk(o, ROLE, 0, sse);
+    o->started = true;
+    bool tokens = (size_t)o->sent_ids < o->out.len && (r->logprobs || r->return_token_ids);
+    if (text_end > o->sent_text || tokens) write_chunk(o, DELTA, text_end, sse);
+    o->sent_text = text_end;
+    if (o->finish.type != CLIME_FINISH_NONE) write_chunk(o, END, text_end, sse);
+}
+
+static void stream_end(struct clime_job *j, struct clime_buf *sse) {
+    clime_openai_stream_end(j, sse, "chat.completion.chunk");
+}
+
+static const struct clime_framer framer = {.news = stream_news, .end = stream_end};
+
+void clime_handle_chat(struct clime_http_request *rq, void *context) {
+    struct clime_generation gen;
+    struct clime_openai_request r = {.server = context};
+    struct clime_error e = {0};
+    clime_generation_begin(&gen, context, rq, clime_http_body(rq));
+    gen.job->framer = &framer;
+    enum clime_err err = clime_openai_parse(&gen, true, &r, &e);
+    if (!err) err = clime_generation_run(&gen, &e);
+    clime_openai_finish_call(&gen, err, &e, write_reply);
+}

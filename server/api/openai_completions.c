@@ -1,0 +1,180 @@
+/* POST /v1/completions. The handler runs on an HTTP worker, the framer on the job's emitter.
+ *
+ * Choices are prompt-major (i * n + j), which is the order of the job's outputs. With echo the prompt's tokens come
+ * first in text and log-probabilities; lm-eval scores that way and compares the greedy token's number with the largest
+ * of top_logprobs by ==, so both must be the same float (they are: DESIGN.md 4.1) and a rendered text that two tokens
+ * share must keep the larger one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "server/api/openai.h"
+
+/* {text: logprob}: the largest tokens, and the position's own. */
+static void write_top(struct clime_jw *w, const struct clime_output *o, const struct clime_lp_extra *x, int32_t own,
+                      float own_logp) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    clime_jw_object(w);
+    for (int k = 0; k <= x->n_top; k++) {
+        int32_t id = k < x->n_top ? x->at[k].id : own;
+        struct clime_str text = clime_tokenizer_bytes(o->job->tokenizer, id);
+        bool seen = false;
+        for (int m = 0; m < k && !seen; m++)
+            seen = x->at[m].id == id ||
+                   (!r->ids_as_text && clime_str_eq(clime_tokenizer_bytes(o->job->tokenizer, x->at[m].id), text));
+        if (seen) continue;
+        char name[32];
+        snprintf(name, sizeof name, "token_id:%d", (int)id);
+        clime_jw_key_str(w, r->ids_as_text ? clime_str_of(name) : text);
+        clime_jw_float(w, k < x->n_top ? x->at[k].logp : own_logp);
+    }
+    clime_jw_close(w);
+}
+
+/* Walks the positions that a reply shows: the prompt's first (with_prompt), then the sampled ones from `from` on. */
+struct position {
+    int32_t id;
+    bool has_logp;
+    float logp;
+    const struct clime_lp_extra *extra;
+};
+
+static struct position position_at(const struct clime_output *o, size_t i, bool with_prompt, size_t from) {
+    size_t n_prompt = with_prompt ? (size_t)o->n_prompt : 0;
+    if (i >= n_prompt) {
+        size_t k = i - n_prompt + from;
+        return (struct position){o->out.data[k], true, o->out_logp[k], o->extra ? o->extra[k] : NULL};
+    }
+    size_t k = i - (size_t)o->prompt_first; /* wraps for what comes before the first that was scored */
+    if (k >= (size_t)o->n_prompt_logp) return (struct position){o->ids[i], false, 0, NULL};
+    return (struct position){o->ids[i], true, o->prompt_logp[k], o->prompt_extra ? o->prompt_extra[k] : NULL};
+}
+
+static void write_logprobs(struct clime_jw *w, const struct clime_output *o, bool with_prompt, size_t from) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    size_t n = o->out.len - from + (with_prompt ? (size_t)o->n_prompt : 0);
+    clime_jw_key(w, "logprobs");
+    if (!r->logprobs) {
+        clime_jw_null(w);
+        return;
+    }
+    clime_jw_object(w);
+    clime_jw_key(w, "tokens");
+    clime_jw_array(w);
+    for (size_t i = 0; i < n; i++) clime_openai_token_text(w, r, o->job, position_at(o, i, with_prompt, from).id);
+    clime_jw_close(w);
+    clime_jw_key(w, "token_logprobs");
+    clime_jw_array(w);
+    for (size_t i = 0; i < n; i++) {
+        struct position p = position_at(o, i, with_prompt, from);
+        if (p.has_logp)
+            clime_jw_float(w, p.logp);
+        else
+            clime_jw_null(w);
+    }
+    clime_jw_close(w);
+    clime_jw_key(w, "top_logprobs");
+    if (r->logp.top > 0)
+        clime_jw_array(w);
+    else
+        clime_jw_null(w);
+    for (size_t i = 0; i < n && r->logp.top > 0; i++) {
+        struct position p = position_at(o, i, with_prompt, from);
+        if (p.extra)
+            write_top(w, o, p.extra, p.id, p.logp);
+        else
+            clime_jw_null(w);
+    }
+    if (r->logp.top > 0) clime_jw_close(w);
+    clime_jw_key(w, "text_offset"); /* SGLang's value: texts of single tokens do not add up to the text */
+    clime_jw_array(w);
+    for (size_t i = 0; i < n; i++) clime_jw_int(w, -1);
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
+/* The prompt's own text where it came as text. */
+static void prompt_text(const struct clime_output *o, struct clime_buf *out) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    const struct clime_prompt *p = &r->prompts[o->prompt];
+    if (p->is_text)
+        clime_buf_add(out, p->text.ptr, p->text.len);
+    else
+        clime_tokenizer_decode(o->job->tokenizer, o->ids, (size_t)o->n_prompt, false, out);
+}
+
+static void write_text(struct clime_jw *w, const struct clime_output *o, bool with_prompt, size_t from, size_t end) {
+    struct clime_str text = {end > from ? o->text.text.data + from : "", end - from};
+    clime_jw_key(w, "text");
+    if (!with_prompt) {
+        clime_jw_str(w, text);
+        return;
+    }
+    struct clime_buf whole;
+    clime_buf_init(&whole, CLIME_MAX_REPLY);
+    prompt_text(o, &whole);
+    clime_buf_add(&whole, text.ptr, text.len);
+    clime_jw_str(w, clime_buf_str(&whole));
+    clime_buf_free(&whole);
+}
+
+static void write_choice(struct clime_jw *w, const struct clime_output *o) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    clime_jw_object(w);
+    clime_jw_key(w, "index");
+    clime_jw_int(w, o->index);
+    write_text(w, o, r->echo, 0, o->text.text.len);
+    write_logprobs(w, o, r->echo, 0);
+    clime_openai_write_finish(w, o);
+    clime_openai_write_extras(w, r, o, 0, true, true);
+    clime_jw_close(w);
+}
+
+static void write_reply(struct clime_job *j, struct clime_buf *out) {
+    const struct clime_openai_request *r = j->endpoint;
+    struct clime_jw w;
+    clime_jw_init(&w, out);
+    clime_openai_open(&w, j, r->server, "text_completion");
+    clime_jw_key(&w, "choices");
+    clime_jw_array(&w);
+    for (int i = 0; i < j->n_outs; i++) write_choice(&w, &j->outs[i]);
+    clime_jw_close(&w);
+    clime_openai_write_usage(&w, j);
+    clime_openai_close_reply(&w, j);
+}
+
+static void stream_news(struct clime_job *j, struct clime_output *o, struct clime_buf *sse) {
+    struct clime_openai_request *r = j->endpoint;
+    struct clime_jw w;
+    bool first = !o->started, last = o->finish.type != CLIME_FINISH_NONE;
+    size_t text_end = o->text.n_safe;
+    if (clime_openai_stream_failed(r, o, sse)) return;
+    bool tokens = (size_t)o->sent_ids < o->out.len && (r->logprobs || r->return_token_ids);
+    if (!last && text_end == o->sent_text && !tokens) return;
+    o->started = true;
+    clime_openai_open_chunk(&w, o, "text_completion");
+    write_text(&w, o, r->echo && first, o->sent_text, text_end);
+    write_logprobs(&w, o, r->echo && first, (size_t)o->sent_ids);
+    clime_openai_write_finish(&w, o);
+    clime_openai_write_extras(&w, r, o, (size_t)o->sent_ids, first, last);
+    o->sent_text = text_end;
+    clime_openai_send_chunk(&w, j, sse);
+}
+
+static void stream_end(struct clime_job *j, struct clime_buf *sse) {
+    clime_openai_stream_end(j, sse, "text_completion");
+}
+
+static const struct clime_framer framer = {.news = stream_news, .end = stream_end};
+
+void clime_handle_completions(struct clime_http_request *rq, void *context) {
+    struct clime_generation gen;
+    struct clime_openai_request r = {.server = context};
+    struct clime_error e = {0};
+    clime_generation_begin(&gen, context, rq, clime_http_body(rq));
+    gen.job->framer = &framer;
+    enum clime_err err = clime_openai_parse(&gen, false, &r, &e);
+    r.prompts = gen.prompts;
+    if (!err) err = clime_generation_run(&gen, &e);
+    clime_openai_finish_call(&gen, err, &e, write_reply);
+}

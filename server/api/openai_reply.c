@@ -1,0 +1,197 @@
+/* Pieces that replies of both OpenAI endpoints have in common. Writers run on the HTTP worker, or on the job's emitter
+ * for streams; they read outputs only.
+ */
+#include <stdio.h>
+
+#include "common/http/sse.h"
+#include "server/api/generate_reply.h"
+#include "server/api/openai.h"
+
+void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const struct clime_server *s,
+                       const char *object) {
+    const struct clime_openai_request *r = j->endpoint;
+    clime_jw_object(w);
+    clime_jw_key(w, "id");
+    clime_jw_str(w, j->outs[0].rid);
+    clime_jw_key(w, "object");
+    clime_jw_strz(w, object);
+    clime_jw_key(w, "created");
+    clime_jw_int(w, r->created);
+    clime_jw_key(w, "model");
+    clime_jw_strz(w, s->model_name);
+}
+
+/* NULL = not yet. */
+static const char *finish_reason(const struct clime_output *o) {
+    static const char *const names[] = {[CLIME_FINISH_NONE] = NULL,
+                                        [CLIME_FINISH_STOP] = "stop",
+                                        [CLIME_FINISH_LENGTH] = "length",
+                                        [CLIME_FINISH_ABORT] = "abort"};
+    return names[o->finish.type];
+}
+
+void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o) {
+    clime_jw_key(w, "finish_reason");
+    clime_jw_strz(w, finish_reason(o));
+    clime_jw_key(w, "matched_stop");
+    if (o->finish.type != CLIME_FINISH_STOP)
+        clime_jw_null(w);
+    else if (o->finish.matched_id >= 0)
+        clime_jw_int(w, o->finish.matched_id);
+    else
+        clime_jw_str(w, o->finish.matched_str);
+}
+
+void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j) {
+    int64_t prompt = 0, completion = 0, cached = 0;
+    for (int i = 0; i < j->n_outs; i++) {
+        if (j->outs[i].sample == 0) { /* samples share their prompt */
+            prompt += j->outs[i].n_prompt;
+            cached += j->outs[i].cached_tokens;
+        }
+        completion += (int64_t)j->outs[i].out.len;
+    }
+    clime_jw_key(w, "usage");
+    clime_jw_object(w);
+    clime_jw_key(w, "prompt_tokens");
+    clime_jw_int(w, prompt);
+    clime_jw_key(w, "completion_tokens");
+    clime_jw_int(w, completion);
+    clime_jw_key(w, "total_tokens");
+    clime_jw_int(w, prompt + completion);
+    clime_jw_key(w, "prompt_tokens_details");
+    clime_jw_object(w);
+    clime_jw_key(w, "cached_tokens");
+    clime_jw_int(w, cached);
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
+void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n) {
+    clime_jw_key(w, key);
+    clime_jw_array(w);
+    for (size_t i = 0; i < n; i++) clime_jw_int(w, ids[i]);
+    clime_jw_close(w);
+}
+
+void clime_openai_write_extras(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_output *o,
+                               size_t from, bool prompt_ids, bool last) {
+    if (r->return_token_ids) {
+        if (prompt_ids) clime_openai_write_ids(w, "prompt_token_ids", o->ids, (size_t)o->n_prompt);
+        clime_openai_write_ids(w, "token_ids", o->out.data + from, o->out.len - from);
+    }
+    if (!last) return;
+    clime_jw_key(w, "seed");
+    clime_jw_uint(w, o->seed);
+    if (r->return_meta_info) {
+        clime_jw_key(w, "meta_info");
+        clime_meta_info_write(w, o);
+    }
+}
+
+void clime_openai_token_text(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_job *j,
+                             int32_t id) {
+    char text[32];
+    if (!r->ids_as_text) {
+        clime_jw_str(w, clime_tokenizer_bytes(j->tokenizer, id));
+        return;
+    }
+    int n = snprintf(text, sizeof text, "token_id:%d", (int)id);
+    clime_jw_str(w, (struct clime_str){text, (size_t)n});
+}
+
+void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
+                              void (*write)(struct clime_job *j, struct clime_buf *out)) {
+    struct clime_openai_request *r = gen->job->endpoint;
+    const struct clime_output *failed = err ? NULL : clime_generation_failed(gen);
+    if (err) {
+        clime_http_reply_err(gen->rq, e);
+    } else if (!gen->job->stream && failed) {
+        clime_http_reply_error(gen->rq, failed->finish.status, failed->finish.message);
+    } else if (!gen->job->stream) {
+        struct clime_buf body;
+        clime_buf_init(&body, CLIME_MAX_REPLY);
+        write(gen->job, &body);
+        clime_reply_buf(gen->rq, 200, &body);
+    }
+    clime_generation_end(gen);
+    clime_buf_free(&r->event);
+}
+
+void clime_openai_close_reply(struct clime_jw *w, const struct clime_job *j) {
+    clime_jw_key(w, "metadata");
+    clime_jw_object(w);
+    clime_jw_key(w, "weight_version");
+    clime_jw_strz(w, j->outs[0].version->name);
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------- */
+
+void clime_openai_open_chunk(struct clime_jw *w, const struct clime_output *o, const char *object) {
+    struct clime_openai_request *r = o->job->endpoint;
+    clime_buf_clear(&r->event);
+    clime_jw_init(w, &r->event);
+    clime_openai_open(w, o->job, r->server, object);
+    clime_jw_key(w, "choices");
+    clime_jw_array(w);
+    clime_jw_object(w);
+    clime_jw_key(w, "index");
+    clime_jw_int(w, o->index);
+}
+
+void clime_openai_send_chunk(struct clime_jw *w, struct clime_job *j, struct clime_buf *sse) {
+    struct clime_openai_request *r = j->endpoint;
+    clime_jw_close(w);
+    clime_jw_close(w);
+    if (r->usage_always) {
+        clime_openai_write_usage(w, j);
+    } else if (r->usage_in_stream) {
+        clime_jw_key(w, "usage");
+        clime_jw_null(w);
+    }
+    clime_jw_close(w);
+    clime_reply_event(sse, &r->event);
+}
+
+bool clime_openai_stream_failed(struct clime_openai_request *r, const struct clime_output *o, struct clime_buf *sse) {
+    struct clime_jw w;
+    if (o->finish.type != CLIME_FINISH_ABORT || o->finish.status < 500) return false;
+    clime_buf_clear(&r->event);
+    clime_jw_init(&w, &r->event);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "error");
+    clime_jw_object(&w);
+    clime_jw_key(&w, "object");
+    clime_jw_strz(&w, "error");
+    clime_jw_key(&w, "message");
+    clime_jw_strz(&w, o->finish.message);
+    clime_jw_key(&w, "type");
+    clime_jw_strz(&w, "InternalServerError");
+    clime_jw_key(&w, "param");
+    clime_jw_null(&w);
+    clime_jw_key(&w, "code");
+    clime_jw_int(&w, o->finish.status);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_sse_frame(sse, clime_buf_str(&r->event));
+    return true;
+}
+
+void clime_openai_stream_end(struct clime_job *j, struct clime_buf *sse, const char *object) {
+    struct clime_openai_request *r = j->endpoint;
+    if (r->usage_in_stream) {
+        struct clime_jw w;
+        clime_buf_clear(&r->event);
+        clime_jw_init(&w, &r->event);
+        clime_openai_open(&w, j, r->server, object);
+        clime_jw_key(&w, "choices");
+        clime_jw_array(&w);
+        clime_jw_close(&w);
+        clime_openai_write_usage(&w, j);
+        clime_jw_close(&w);
+        clime_sse_frame(sse, clime_buf_str(&r->event));
+    }
+    clime_sse_frame(sse, clime_str_of("[DONE]"));
+}

@@ -1,0 +1,309 @@
+/* What other threads ask of the engine: jobs, sweeps, pause, flush, weight updates, loads.
+ *
+ * The functions of engine.h run on the caller's thread and post to the inbox; the static `do_` functions run on the
+ * engine thread between two steps. Control calls are stack-owned: the caller sleeps until the engine marks them done.
+ * Invariant: a command runs at a step boundary, so a weight update is all tensors or none for every sequence.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/engine/engine_int.h"
+
+#define STALE_US ((int64_t)2000000) /* without a step, the last throughput no longer says anything */
+
+static void post_command(struct clime_engine *g, struct clime_command *c) {
+    c->next = NULL;
+    if (g->last_command)
+        g->last_command->next = c;
+    else
+        g->first_command = c;
+    g->last_command = c;
+    pthread_cond_signal(&g->wake);
+}
+
+/* Posts it and waits. */
+static void run_command(struct clime_engine *g, struct clime_command *c) {
+    pthread_mutex_lock(&g->lock);
+    post_command(g, c);
+    while (!c->done) pthread_cond_wait(&g->done, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- jobs -------------------------------------------------------------------------------------------------- */
+
+/* CLIME_ERR_UNAVAILABLE, saying why, while generation lacks something: a full set of weights, or KV memory. */
+static enum clime_err complete(struct clime_engine *g, struct clime_error *e) {
+    int state = atomic_load(&g->weights);
+    if (state == CLIME_WEIGHTS_ABSENT)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server has no weights; it waits for a full update");
+    if (state == CLIME_WEIGHTS_WRITING)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "the weights are being rewritten; the server waits for their "
+                          "owner, or for another full update");
+    if (atomic_load(&g->no_kv))
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "the KV memory is released; /resume_memory_occupation brings it back");
+    return CLIME_OK;
+}
+
+enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_error *e) {
+    if (atomic_load(&g->dead)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the engine is dead: the device failed");
+    if (atomic_load(&g->draining)) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the server is shutting down");
+    if (complete(g, e)) return e ? e->code : CLIME_ERR_UNAVAILABLE;
+    long long was = atomic_fetch_add(&g->in_flight, n);
+    if (g->opts.max_queued >= 0 && was + n > g->opts.max_queued + g->opts.sched.max_running) {
+        atomic_fetch_sub(&g->in_flight, n);
+        return clime_fail(e, CLIME_ERR_BUSY, "the queue is full: %lld requests in flight, at most %lld", was,
+                          (long long)g->opts.max_queued + g->opts.sched.max_running);
+    }
+    return CLIME_OK;
+}
+
+void clime_engine_release(struct clime_engine *g, int n) {
+    atomic_fetch_sub(&g->in_flight, n);
+}
+
+int64_t clime_engine_in_flight(struct clime_engine *g) {
+    return atomic_load(&g->in_flight);
+}
+
+void clime_engine_submit(struct clime_engine *g, struct clime_job *j) {
+    j->shard = clime_emitters_shard(g->emitters);
+    j->next_submitted = NULL;
+    pthread_mutex_lock(&g->lock);
+    if (g->last_job)
+        g->last_job->next_submitted = j;
+    else
+        g->first_job = j;
+    g->last_job = j;
+    pthread_cond_signal(&g->wake);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void clime_engine_sweep(struct clime_engine *g) {
+    pthread_mutex_lock(&g->lock);
+    g->sweep = true;
+    pthread_cond_signal(&g->wake);
+    pthread_mutex_unlock(&g->lock);
+}
+
+void clime_engine_drain(struct clime_engine *g) {
+    atomic_store(&g->draining, true);
+}
+
+/* ---- control ----------------------------------------------------------------------------------------------- */
+
+static void do_sweep(struct clime_engine *g, struct clime_command *c) {
+    (void)c;
+    clime_engine_do_sweep(g);
+}
+
+void clime_engine_sweep_wait(struct clime_engine *g) {
+    struct clime_command c = {.run = do_sweep};
+    run_command(g, &c);
+}
+
+static const struct clime_finish aborted = {.type = CLIME_FINISH_ABORT, .message = "Aborted"};
+
+static void do_pause(struct clime_engine *g, struct clime_command *c) {
+    if (c->pause == CLIME_PAUSE_ABORT) clime_engine_end_all(g, aborted);
+    if (c->pause == CLIME_PAUSE_RETRACT) clime_sched_retract_all(&g->sched);
+    g->paused = true;
+}
+
+void clime_engine_pause(struct clime_engine *g, enum clime_pause mode) {
+    struct clime_command c = {.run = do_pause, .pause = mode};
+    run_command(g, &c);
+}
+
+static void do_resume(struct clime_engine *g, struct clime_command *c) {
+    (void)c;
+    g->paused = false;
+}
+
+void clime_engine_resume(struct clime_engine *g) {
+    struct clime_command c = {.run = do_resume};
+    run_command(g, &c);
+}
+
+static void do_flush(struct clime_engine *g, struct clime_command *c) {
+    if (g->sched.n_running > 0 || (g->sched.n_waiting > 0 && !g->paused)) {
+        c->err = clime_fail(c->error, CLIME_ERR_BUSY, "cannot flush: %d requests are running and %d waiting",
+                            g->sched.n_running, g->sched.n_waiting);
+        return;
+    }
+    clime_sched_flush(&g->sched);
+}
+
+enum clime_err clime_engine_flush(struct clime_engine *g, struct clime_error *e) {
+    struct clime_command c = {.run = do_flush, .error = e};
+    run_command(g, &c);
+    return c.err;
+}
+
+void clime_engine_set_label(struct clime_engine *g, const char *name, uint64_t number) {
+    size_t n = strlen(name) + 1;
+    struct clime_weight_label *l = xmalloc(sizeof *l + n);
+    *l = (struct clime_weight_label){.number = number, .older = atomic_load(&g->version)};
+    l->name = memcpy(l + 1, name, n);
+    atomic_store(&g->version, l);
+}
+
+static enum clime_err take_weights(struct clime_model *m, const struct clime_weight_source *from,
+                                   struct clime_error *e) {
+    switch (from->kind) {
+    case CLIME_FROM_HOST:
+        return clime_model_set(m, from->flat, e);
+    case CLIME_FROM_DEVICE:
+        return clime_model_copy(m, from->flat, e);
+    default:
+        return clime_model_map(m, from->handle, e);
+    }
+}
+
+static enum clime_err refuse_dead(struct clime_engine *g, struct clime_error *e) {
+    return atomic_load(&g->dead) ? clime_fail(e, CLIME_ERR_DEVICE, "the engine is dead: the device failed") : CLIME_OK;
+}
+
+static void do_update(struct clime_engine *g, struct clime_command *c) {
+    if ((c->err = refuse_dead(g, c->error))) return;
+    c->n_inflight = g->sched.n_running + g->sched.n_waiting;
+    if ((c->err = take_weights(g->model, c->from, c->error))) return;
+    c->err = g->model->ops->sync(g->model->dev, c->error);
+    if (clime_engine_is_dead(g, c->err, c->error)) return;
+    if (c->inflight == CLIME_INFLIGHT_ABORT) clime_engine_end_all(g, aborted);
+    clime_sched_new_version(&g->sched, c->inflight == CLIME_INFLIGHT_KEEP);
+    clime_engine_set_label(g, c->label, g->sched.version);
+    g->writing_until_us = 0;
+    atomic_store(&g->weights, CLIME_WEIGHTS_READY);
+}
+
+enum clime_err clime_engine_update(struct clime_engine *g, const struct clime_weight_source *from, const char *label,
+                                   enum clime_inflight inflight, int *n_inflight, struct clime_error *e) {
+    struct clime_command c = {.run = do_update, .from = from, .label = label, .inflight = inflight, .error = e};
+    int64_t t0 = clime_now_us();
+    run_command(g, &c);
+    if (n_inflight) *n_inflight = c.n_inflight;
+    if (!c.err)
+        LOG_INFO("weights are version \"%s\": %d sequences in flight, %.1f ms", label, c.n_inflight,
+                 (double)(clime_now_us() - t0) / 1000);
+    return c.err;
+}
+
+static void do_writing(struct clime_engine *g, struct clime_command *c) {
+    if ((c->err = refuse_dead(g, c->error))) return;
+    if (!g->model->foreign) {
+        c->err = clime_fail(c->error, CLIME_ERR_INPUT, "the weights are this server's own; nobody else writes them");
+        return;
+    }
+    g->writing_until_us = clime_now_us() + c->limit_us;
+    atomic_store(&g->weights, CLIME_WEIGHTS_WRITING);
+}
+
+enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, struct clime_error *e) {
+    struct clime_command c = {.run = do_writing, .limit_us = limit_us, .error = e};
+    run_command(g, &c);
+    return c.err;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+static size_t free_memory(struct clime_engine *g) {
+    size_t free_bytes, total;
+    g->model->ops->memory(g->model->dev, &free_bytes, &total);
+    return free_bytes;
+}
+
+static void do_give_back(struct clime_engine *g, struct clime_command *c) {
+    struct clime_memory_change *out = c->change;
+    if ((c->err = refuse_dead(g, c->error))) return;
+    if (g->sched.n_running + g->sched.n_waiting > 0) {
+        c->err = clime_fail(c->error, CLIME_ERR_BUSY, "%d requests are in flight: end or abort them first",
+                            g->sched.n_running + g->sched.n_waiting);
+        return;
+    }
+    out->free_before = free_memory(g);
+    if (c->tags & CLIME_MEMORY_KV) {
+        clime_sched_flush(&g->sched);
+        out->kv = clime_runner_release_kv(g->runner);
+        atomic_store(&g->no_kv, true);
+    }
+    if (c->tags & CLIME_MEMORY_WEIGHTS) {
+        out->weights = clime_model_release(g->model);
+        if (out->weights > 0) atomic_store(&g->weights, CLIME_WEIGHTS_ABSENT);
+    }
+    c->err = g->model->ops->sync(g->model->dev, c->error);
+    out->free_after = free_memory(g);
+    clime_engine_is_dead(g, c->err, c->error);
+}
+
+static void do_take_back(struct clime_engine *g, struct clime_command *c) {
+    struct clime_memory_change *out = c->change;
+    if ((c->err = refuse_dead(g, c->error))) return;
+    out->free_before = free_memory(g);
+    if (c->tags & CLIME_MEMORY_WEIGHTS) {
+        out->weights = g->model->released ? clime_model_bytes(g->model) : 0;
+        if ((c->err = clime_model_take_back(g->model, c->error))) return;
+    }
+    if ((c->tags & CLIME_MEMORY_KV) && atomic_load(&g->no_kv)) {
+        if ((c->err = clime_runner_take_back_kv(g->runner, &out->kv, c->error))) return;
+        atomic_store(&g->no_kv, false);
+    }
+    out->free_after = free_memory(g);
+}
+
+static enum clime_err change_memory(struct clime_engine *g, void (*run)(struct clime_engine *, struct clime_command *),
+                                    unsigned tags, struct clime_memory_change *out, struct clime_error *e) {
+    struct clime_command c = {.run = run, .tags = tags, .change = out, .error = e};
+    *out = (struct clime_memory_change){0};
+    run_command(g, &c);
+    return c.err;
+}
+
+enum clime_err clime_engine_give_back(struct clime_engine *g, unsigned tags, struct clime_memory_change *out,
+                                      struct clime_error *e) {
+    return change_memory(g, do_give_back, tags, out, e);
+}
+
+enum clime_err clime_engine_take_back(struct clime_engine *g, unsigned tags, struct clime_memory_change *out,
+                                      struct clime_error *e) {
+    return change_memory(g, do_take_back, tags, out, e);
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------- */
+
+bool clime_engine_alive(struct clime_engine *g, int64_t timeout_us) {
+    int64_t start = clime_now_us();
+    while (!atomic_load(&g->dead)) {
+        /* an idle engine sleeps on purpose; a busy one must finish a step */
+        pthread_mutex_lock(&g->lock);
+        bool idle = g->loads.n_running + g->loads.n_waiting == 0 || g->loads.paused;
+        pthread_mutex_unlock(&g->lock);
+        if (idle || atomic_load(&g->last_step_us) >= start - timeout_us) return true;
+        if (clime_now_us() - start > timeout_us) return false;
+        clime_sleep_us(50000);
+    }
+    return false;
+}
+
+bool clime_engine_dead(struct clime_engine *g) {
+    return atomic_load(&g->dead);
+}
+
+const struct clime_weight_label *clime_engine_version(struct clime_engine *g) {
+    return atomic_load(&g->version);
+}
+
+void clime_engine_loads(struct clime_engine *g, struct clime_loads *out) {
+    pthread_mutex_lock(&g->lock);
+    *out = g->loads;
+    pthread_mutex_unlock(&g->lock);
+    if (clime_now_us() - atomic_load(&g->last_step_us) > STALE_US) out->gen_throughput = 0;
+    /* Requests on their way in, or whose reply is still being written, count as well: a trainer that waits for the
+     * count to reach 0 must have got every reply. */
+    int64_t outside = clime_engine_in_flight(g) - out->n_running - out->n_waiting;
+    if (outside > 0) out->n_waiting += (int)outside;
+}

@@ -1,0 +1,437 @@
+/* The engine thread: takes jobs in, runs steps, turns results into events.
+ *
+ * Owns scheduler, runner, sequences. Between two steps it runs the control calls of control.c.
+ *
+ * One loop, with or without overlap: a step is planned, started, finished, its results become events. Where the device
+ * works while the host goes on, and the next step can be planned from counts alone (clime_sched_plan_ahead), that one
+ * is started before this one is finished, and it is `in flight` when the loop comes round. Its rows read their tokens
+ * from where this one's draws left them on the device. A sequence that turns out to have ended is taken out of the step
+ * in flight: its row is computed in vain, and nothing of it is emitted, counted as KV or cached. Its pages are free at
+ * once, since their next owner's rows are queued behind that row. All else wants a whole number of steps and settles
+ * the one in flight first: control calls, sweeps, the end. So an event's version is that of the weights it was computed
+ * with, and a token past the last one exists nowhere but in a row of the device's arrays.
+ *
+ * Invariant: an output gets its CLOSE event exactly once, and nothing after it; then its memory may be gone.
+ * The end of a sequence is decided here by token count and token ids, and by the emitter for stop strings, which need
+ * text (server/job/stop_text.h); a sequence that must stop is found by a sweep over the flag `unwanted`, so that
+ * neither side holds pointers into the other.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "common/process.h"
+#include "server/engine/engine_int.h"
+#include "server/engine/logit_edits.h"
+
+#define WINDOW_US ((int64_t)1000000) /* over which the throughput is measured */
+
+/* ---- events ------------------------------------------------------------------------------------------------ */
+
+static struct clime_event *add_event(struct clime_engine *g, struct clime_output *o, const struct clime_seq *q) {
+    if (g->n_events == g->events_size) {
+        g->events_size = g->events_size ? g->events_size * 2 : 256;
+        g->events = xrealloc(g->events, (size_t)g->events_size * sizeof *g->events);
+    }
+    struct clime_event *ev = &g->events[g->n_events++];
+    *ev = (struct clime_event){.out = o, .shard = o->job->shard, .version = atomic_load(&g->version)};
+    if (q) {
+        ev->n_retractions = q->n_retractions;
+        ev->cached_tokens = q->cached_tokens;
+    }
+    return ev;
+}
+
+static void post_events(struct clime_engine *g) {
+    if (g->n_events == 0) return;
+    clime_emitters_post(g->emitters, g->events, g->n_events);
+    g->n_events = 0;
+}
+
+static void free_seq(struct clime_seq *q) {
+    clime_logit_edits_free(q->edits);
+    free(q->ids);
+    free(q->pages);
+    free(q);
+}
+
+/* The step in flight goes on without the sequence. */
+static void leave_flight(struct clime_engine *g, const struct clime_seq *q) {
+    struct clime_step_plan *next = &g->plans[!g->turn];
+    for (int i = 0; g->started && i < next->n_items; i++)
+        if (next->items[i].seq == q) next->items[i].seq = NULL;
+}
+
+/* The sequence's last event; why.type is NONE when its last token carried the reason. */
+static void end(struct clime_engine *g, struct clime_seq *q, struct clime_finish why) {
+    struct clime_event *ev = add_event(g, q->out, q);
+    ev->kind = CLIME_EVENT_CLOSE;
+    ev->finish = why;
+    leave_flight(g, q);
+    clime_sched_remove(&g->sched, q);
+    free_seq(q);
+}
+
+void clime_engine_end_all(struct clime_engine *g, struct clime_finish why) {
+    while (g->sched.last) end(g, g->sched.last, why);
+    while (g->sched.n_running > 0) end(g, g->sched.running[g->sched.n_running - 1], why);
+}
+
+static const struct clime_finish aborted_running = {.type = CLIME_FINISH_ABORT, .message = "Aborted"};
+static const struct clime_finish aborted_waiting = {.type = CLIME_FINISH_ABORT, .message = "Abort in waiting queue"};
+
+void clime_engine_do_sweep(struct clime_engine *g) {
+    struct clime_seq *next;
+    for (struct clime_seq *q = g->sched.last; q; q = next) {
+        next = q->prev;
+        if (atomic_load(&q->out->unwanted)) end(g, q, q->n_total > q->n_prompt ? aborted_running : aborted_waiting);
+    }
+    for (int i = g->sched.n_running - 1; i >= 0; i--)
+        if (atomic_load(&g->sched.running[i]->out->unwanted)) end(g, g->sched.running[i], aborted_running);
+}
+
+/* ---- jobs come in ------------------------------------------------------------------------------------------ */
+
+static void take_output(struct clime_engine *g, struct clime_output *o) {
+    struct clime_seq *q = xcalloc(1, sizeof *q);
+    int32_t stop[CLIME_MAX_STOP_IDS + 64];
+    int n_stop = 0;
+    for (int i = 0; i < g->opts.n_eos && n_stop < 64; i++) stop[n_stop++] = g->opts.eos[i];
+    for (int i = 0; i < o->params->n_stop_ids; i++) stop[n_stop++] = o->params->stop_ids[i];
+    q->id = q->arrival = g->next_id++;
+    q->out = o;
+    q->n_prompt = q->n_total = o->n_prompt;
+    q->max_total = o->n_prompt + o->max_new;
+    q->ids = xmalloc((size_t)q->max_total * sizeof *q->ids);
+    memcpy(q->ids, o->ids, (size_t)o->n_prompt * sizeof *q->ids);
+    q->pages = xmalloc((size_t)clime_pages_for(q->max_total) * sizeof *q->pages);
+    q->edits = clime_logit_edits_new(o->params, o->ids, o->n_prompt, stop, n_stop);
+    q->salt = o->salt;
+    q->prompt_hash = clime_hash_bytes(o->ids, (size_t)o->n_prompt * sizeof *o->ids, o->salt);
+    q->prompt_logp_next = q->n_prompt;
+    if (o->logp->wanted && o->logp->start >= 0 && o->logp->start < q->n_prompt)
+        q->prompt_logp_next = o->logp->start > 0 ? (int)o->logp->start : 1;
+    q->needs_result = q->edits || (o->logp->wanted && (o->logp->top > 0 || o->logp->n_ids > 0));
+    q->share_prompt = q->prompt_logp_next == q->n_prompt && (g->opts.sched.cache || o->job->n_samples > 1);
+    clime_sched_add(&g->sched, q);
+}
+
+static void take_job(struct clime_engine *g, struct clime_job *j) {
+    static const struct clime_finish dead = {
+        .type = CLIME_FINISH_ABORT, .message = "the engine is dead: the device failed", .status = 503};
+    for (int i = 0, n = j->n_outs; i < n; i++) {
+        struct clime_output *o = &j->outs[i];
+        bool is_dead = atomic_load(&g->dead);
+        if (!is_dead && !atomic_load(&o->unwanted)) {
+            take_output(g, o);
+            continue;
+        }
+        struct clime_event *ev = add_event(g, o, NULL);
+        ev->kind = CLIME_EVENT_CLOSE;
+        ev->finish = is_dead ? dead : aborted_waiting;
+    }
+}
+
+static bool has_work(const struct clime_engine *g) {
+    return !g->paused && atomic_load(&g->weights) == CLIME_WEIGHTS_READY && !atomic_load(&g->no_kv) &&
+           g->sched.n_running + g->sched.n_waiting > 0;
+}
+
+/* Requests are not held for ever for an owner of the weights who may be gone. */
+static bool owner_is_late(const struct clime_engine *g) {
+    return g->writing_until_us && clime_now_us() >= g->writing_until_us;
+}
+
+static void end_held(struct clime_engine *g) {
+    LOG_ERROR("the owner of the weights did not finish in time: the server waits for a full update");
+    clime_engine_end_all(g, (struct clime_finish){.type = CLIME_FINISH_ABORT,
+                                                  .message = "the weights were not completed in time",
+                                                  .status = 503});
+    g->writing_until_us = 0;
+}
+
+static void wait_for_work(struct clime_engine *g) {
+    if (!g->writing_until_us) {
+        pthread_cond_wait(&g->wake, &g->lock);
+        return;
+    }
+    struct timespec at = {.tv_sec = g->writing_until_us / 1000000, .tv_nsec = g->writing_until_us % 1000000 * 1000};
+    pthread_cond_timedwait(&g->wake, &g->lock, &at);
+}
+
+static void step(struct clime_engine *g, bool may_overlap);
+
+/* Empties the inbox; sleeps first while there is nothing to do. False when the engine is to stop. What does more than
+ * bring jobs meets no step in flight. */
+static bool take_inbox(struct clime_engine *g) {
+    pthread_mutex_lock(&g->lock);
+    while (!g->first_job && !g->first_command && !g->sweep && !g->stop && !g->started && !has_work(g) &&
+           !owner_is_late(g))
+        wait_for_work(g);
+    struct clime_job *job = g->first_job;
+    struct clime_command *command = g->first_command;
+    bool sweep = g->sweep, stop = g->stop;
+    g->first_job = g->last_job = NULL;
+    g->first_command = g->last_command = NULL;
+    g->sweep = false;
+    pthread_mutex_unlock(&g->lock);
+
+    if (g->started && (command || sweep || stop || owner_is_late(g))) step(g, false);
+    for (struct clime_job *next; job; job = next) {
+        next = job->next_submitted;
+        take_job(g, job);
+    }
+    if (sweep) clime_engine_do_sweep(g);
+    if (owner_is_late(g)) end_held(g);
+    for (struct clime_command *next; command; command = next) {
+        next = command->next;
+        command->run(g, command);
+        post_events(g);
+        pthread_mutex_lock(&g->lock);
+        command->done = true; /* the caller's stack: not touched again */
+        pthread_cond_broadcast(&g->done);
+        pthread_mutex_unlock(&g->lock);
+    }
+    post_events(g);
+    return !stop;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------ */
+
+static bool ends_sequence(const struct clime_engine *g, const struct clime_sampling_params *p, int32_t id) {
+    if (p->ignore_eos) return false;
+    for (int i = 0; i < g->opts.n_eos; i++)
+        if (g->opts.eos[i] == id) return true;
+    for (int i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] == id) return true;
+    return false;
+}
+
+/* SGLang's order: the limit goes before a stop token (serving-api.md D.6; docs/protocol.md). */
+static struct clime_finish finish_after(const struct clime_engine *g, const struct clime_seq *q, int32_t id) {
+    if (q->n_total == q->max_total) return (struct clime_finish){.type = CLIME_FINISH_LENGTH};
+    if (ends_sequence(g, q->out->params, id)) return (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = id};
+    return (struct clime_finish){.type = CLIME_FINISH_NONE};
+}
+
+static void take_token(struct clime_engine *g, struct clime_seq *q, struct clime_step_result *r) {
+    if (r->drawn.bad) {
+        free(r->extra);
+        end(g, q,
+            (struct clime_finish){.type = CLIME_FINISH_ABORT,
+                                  .message = "the model gave no finite logits (NaN in the weights?)",
+                                  .status = 500});
+        return;
+    }
+    q->ids[q->n_total++] = r->drawn.id;
+    if (q->edits) clime_logit_edits_add(q->edits, r->drawn.id);
+    struct clime_event *ev = add_event(g, q->out, q);
+    ev->kind = CLIME_EVENT_TOKEN;
+    ev->id = r->drawn.id;
+    ev->logp = r->drawn.logp;
+    ev->extra = r->extra;
+    ev->kept_kv = q->mixed;
+    ev->finish = finish_after(g, q, r->drawn.id);
+    if (ev->finish.type != CLIME_FINISH_NONE) end(g, q, (struct clime_finish){.type = CLIME_FINISH_NONE});
+}
+
+static void take_prompt_logp(struct clime_engine *g, struct clime_seq *q, struct clime_prompt_logp *p) {
+    if (p->n == 0) return;
+    struct clime_event *ev = add_event(g, q->out, q);
+    ev->kind = CLIME_EVENT_PROMPT;
+    ev->id = p->first;
+    ev->n = p->n;
+    ev->prompt_logp = p->logp;
+    ev->prompt_extra = p->extra;
+    q->prompt_logp_next = p->first + p->n;
+}
+
+static void close_window(struct clime_engine *g, int64_t now) {
+    const struct clime_loads *l = &g->loads, *was = &g->window_from;
+    LOG_DEBUG("%lld steps (%lld overlapped): %lld us planning and starting, %lld us waiting, %lld us results",
+              (long long)(l->n_steps - was->n_steps), (long long)(l->n_overlapped - was->n_overlapped),
+              (long long)(l->start_us - was->start_us), (long long)(l->wait_us - was->wait_us),
+              (long long)(l->result_us - was->result_us));
+    g->window_from = *l;
+    g->loads.gen_throughput = (double)g->window_tokens * 1e6 / (double)(now - g->window_us);
+    g->window_us = now;
+    g->window_tokens = 0;
+}
+
+static void count_step(struct clime_engine *g, int n_tokens) {
+    int64_t now = clime_now_us();
+    atomic_store(&g->last_step_us, now);
+    pthread_mutex_lock(&g->lock);
+    g->loads.n_generated += n_tokens;
+    g->loads.n_steps++;
+    g->window_tokens += n_tokens;
+    if (now - g->window_us >= WINDOW_US) close_window(g, now);
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* Where a step's time goes: what is not waiting stands beside an idle device, but in an overlapped step. */
+static void count_times(struct clime_engine *g, int64_t start_us, int64_t wait_us, int64_t result_us) {
+    pthread_mutex_lock(&g->lock);
+    g->loads.n_overlapped += g->started;
+    g->loads.start_us += start_us;
+    g->loads.wait_us += wait_us;
+    g->loads.result_us += result_us;
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* An idle engine's window does not run on; what a short burst sampled is counted when it ends. */
+static void count_idle(struct clime_engine *g) {
+    int64_t now = clime_now_us();
+    pthread_mutex_lock(&g->lock);
+    if (g->window_tokens > 0 && now > g->window_us) close_window(g, now);
+    g->window_us = now;
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void publish_loads(struct clime_engine *g) {
+    const struct clime_sched *s = &g->sched;
+    pthread_mutex_lock(&g->lock);
+    struct clime_loads *l = &g->loads;
+    l->n_running = s->n_running;
+    l->n_waiting = s->n_waiting;
+    l->n_used_tokens = clime_sched_used_tokens(s);
+    l->hit_rate = s->n_prompt_tokens ? (double)s->n_hit_tokens / (double)s->n_prompt_tokens : 0;
+    l->n_prompt = s->n_prompt_tokens;
+    l->n_retracted = s->n_preempted;
+    l->paused = g->paused;
+    l->n_waiting_tokens = 0;
+    for (const struct clime_seq *q = s->first; q; q = q->next) l->n_waiting_tokens += q->n_total;
+    pthread_mutex_unlock(&g->lock);
+}
+
+bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const struct clime_error *e) {
+    if (!err) return false;
+    LOG_ERROR("the engine is dead: %s", e->msg);
+    atomic_store(&g->dead, true);
+    clime_engine_end_all(g, (struct clime_finish){.type = CLIME_FINISH_ABORT,
+                                                  .message = "the engine is dead: the device failed",
+                                                  .status = 503});
+    post_events(g);
+    clime_process_wake(); /* main ends the program with an error status */
+    return true;
+}
+
+static void take_results(struct clime_engine *g, const struct clime_step_plan *plan) {
+    int n_tokens = 0;
+    clime_sched_done(&g->sched, plan);
+    for (int i = 0; i < plan->n_items; i++) {
+        struct clime_seq *q = plan->items[i].seq;
+        if (!q) continue;
+        take_prompt_logp(g, q, &g->results[i].prompt);
+        if (g->results[i].drew) {
+            take_token(g, q, &g->results[i]);
+            n_tokens++;
+        } else if (q->n_kv == q->max_total) { /* max_new_tokens 0: the prompt was scored */
+            end(g, q, (struct clime_finish){.type = CLIME_FINISH_LENGTH});
+        }
+    }
+    if (g->opts.debug_checks) clime_sched_check(&g->sched);
+    count_step(g, n_tokens);
+    publish_loads(g);
+    post_events(g);
+}
+
+/* Finishes the step in flight, or one planned now. may_overlap: the one after it may be in flight at the end. */
+static void step(struct clime_engine *g, bool may_overlap) {
+    struct clime_error e = {0};
+    struct clime_step_plan *now = &g->plans[g->turn], *next = &g->plans[!g->turn];
+    int64_t t0 = clime_now_us();
+    if (!g->started) {
+        clime_sched_plan(&g->sched, now);
+        CHECK(now->n_items > 0); /* the oldest sequence always gets its pages */
+        clime_runner_start(g->runner, now);
+    }
+    g->started = may_overlap && g->opts.overlap && now->mark >= 0 && clime_sched_plan_ahead(&g->sched, now, next);
+    if (g->started) clime_runner_start(g->runner, next);
+    int64_t t1 = clime_now_us();
+    enum clime_err err = clime_runner_finish(g->runner, now, g->results, &e);
+    int64_t t2 = clime_now_us();
+    if (err) g->started = false;
+    if (clime_engine_is_dead(g, err, &e)) return;
+    take_results(g, now);
+    if (g->started) g->turn = !g->turn;
+    count_times(g, t1 - t0, t2 - t1, clime_now_us() - t2);
+}
+
+static void *engine_main(void *arg) {
+    struct clime_engine *g = arg;
+    g->model->ops->bind(g->model->dev);
+    while (take_inbox(g)) {
+        if (g->started || has_work(g)) step(g, true);
+        if (g->started || has_work(g)) continue;
+        count_idle(g);
+        publish_loads(g);
+    }
+    clime_engine_end_all(
+        g, (struct clime_finish){.type = CLIME_FINISH_ABORT, .message = "the server is shutting down", .status = 503});
+    post_events(g);
+    return NULL;
+}
+
+/* ---- opening and closing ----------------------------------------------------------------------------------- */
+
+static void sweep_from_emitter(void *arg) {
+    clime_engine_sweep(arg);
+}
+
+enum clime_err clime_engine_open(const struct clime_engine_options *o, struct clime_model *m, struct clime_engine **out,
+                                 struct clime_error *e) {
+    struct clime_engine *g = xcalloc(1, sizeof *g);
+    g->opts = *o;
+    g->model = m;
+    enum clime_err err = clime_runner_open(m, &o->sched, o->max_len, o->graph_bs, o->n_graph_bs, &g->runner, e);
+    if (err) {
+        free(g);
+        return err;
+    }
+    clime_sched_init(&g->sched, &o->sched);
+    for (int i = 0; i < 2; i++) clime_step_plan_init(&g->plans[i], o->sched.max_running);
+    g->results = xcalloc((size_t)o->sched.max_running, sizeof *g->results);
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&g->wake, &attr);
+    pthread_cond_init(&g->done, &attr);
+    pthread_condattr_destroy(&attr);
+    clime_engine_set_label(g, o->weight_version, g->sched.version);
+    atomic_init(&g->weights, m->flat ? CLIME_WEIGHTS_READY : CLIME_WEIGHTS_ABSENT);
+    g->loads.n_total_tokens = o->sched.n_pages * CLIME_PAGE;
+    g->loads.max_running = o->sched.max_running;
+    g->window_us = clime_now_us();
+    g->emitters = clime_emitters_open(o->emitter_threads, sweep_from_emitter, g);
+    CHECK(pthread_create(&g->thread, NULL, engine_main, g) == 0);
+    *out = g;
+    return CLIME_OK;
+}
+
+void clime_engine_close(struct clime_engine *g) {
+    if (!g) return;
+    pthread_mutex_lock(&g->lock);
+    g->stop = true;
+    pthread_cond_signal(&g->wake);
+    pthread_mutex_unlock(&g->lock);
+    pthread_join(g->thread, NULL);
+    clime_emitters_close(g->emitters);
+    clime_runner_close(g->runner);
+    clime_sched_free(&g->sched);
+    for (int i = 0; i < 2; i++) clime_step_plan_free(&g->plans[i]);
+    for (const struct clime_weight_label *l = atomic_load(&g->version), *older; l; l = older) {
+        older = l->older;
+        free((void *)(uintptr_t)l);
+    }
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->wake);
+    pthread_cond_destroy(&g->done);
+    free(g->results);
+    free(g->events);
+    free(g);
+}

@@ -1,0 +1,74 @@
+/* Private to engine.c (thread and steps) and control.c (what others ask of it). */
+#ifndef CLIME_SERVER_ENGINE_ENGINE_INT_H
+#define CLIME_SERVER_ENGINE_ENGINE_INT_H
+
+#include "server/engine/engine.h"
+#include "server/engine/step.h"
+
+enum clime_weights_state { CLIME_WEIGHTS_READY, CLIME_WEIGHTS_ABSENT, CLIME_WEIGHTS_WRITING };
+
+/* A control call: on its caller's stack, run by the engine thread between two steps. */
+struct clime_command {
+    void (*run)(struct clime_engine *g, struct clime_command *c);
+    struct clime_command *next;
+    bool done; /* guarded by the engine's lock */
+    /* arguments and results */
+    enum clime_pause pause;
+    enum clime_inflight inflight;
+    const struct clime_weight_source *from;
+    const char *label;
+    int64_t limit_us;
+    unsigned tags;
+    struct clime_memory_change *change;
+    int n_inflight;
+    enum clime_err err;
+    struct clime_error *error;
+};
+
+struct clime_engine {
+    struct clime_engine_options opts;
+    struct clime_model *model;
+    struct clime_emitters *emitters;
+    pthread_t thread;
+
+    /* the engine thread's own */
+    struct clime_sched sched;
+    struct clime_runner *runner;
+    struct clime_step_plan plans[2]; /* by turns: the step being run, and the one after it */
+    int turn;
+    bool started;                      /* plans[turn] is in flight; while a step is being run: the one after it is */
+    struct clime_step_result *results; /* [max_running] */
+    struct clime_event *events;        /* of the present step, posted together */
+    int n_events, events_size;
+    int64_t next_id;
+    bool paused;
+    int64_t writing_until_us; /* end of patience with the owner of the weights; 0 = no request is held for it */
+    const char *dead_message;
+    int64_t window_us, window_tokens; /* of the throughput being measured */
+    struct clime_loads window_from;   /* as the window began */
+
+    /* guarded by lock */
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* the engine: the inbox is not empty */
+    pthread_cond_t done; /* callers: some command is done */
+    struct clime_job *first_job, *last_job;
+    struct clime_command *first_command, *last_command;
+    bool sweep, stop;
+    struct clime_loads loads; /* as of the last step */
+
+    /* any thread */
+    atomic_llong in_flight;
+    atomic_bool draining, dead;
+    atomic_int weights; /* enum clime_weights_state, set by the engine thread */
+    atomic_bool no_kv;  /* KV memory is given back; set by the engine thread */
+    _Atomic(const struct clime_weight_label *) version;
+    atomic_llong last_step_us;
+};
+
+/* Engine thread. */
+void clime_engine_end_all(struct clime_engine *g, struct clime_finish why);
+void clime_engine_do_sweep(struct clime_engine *g);
+void clime_engine_set_label(struct clime_engine *g, const char *name, uint64_t number);
+bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const struct clime_error *e);
+
+#endif

@@ -1,0 +1,76 @@
+/* The server's memory plan. Called by main before weights and KV are allocated; pure but for one question to the
+ * device.
+ *
+ * Invariant: on a device of its own memory, what passes here is all that the server takes while it runs, so that no
+ * request ends in an exhausted device.
+ */
+#include "server/engine/memory_plan.h"
+
+#include "server/engine/step.h"
+
+#define CPU_KV_BYTES ((size_t)4 << 30) /* most that KV takes on the CPU by itself: the memory is shared with others */
+
+static double gib(size_t bytes) {
+    return (double)bytes / (1 << 30);
+}
+
+static size_t less(size_t a, size_t b) {
+    return a > b ? a - b : 0;
+}
+
+/* As many pages as the fraction allows, and no more than twice what max_running full sequences could use: the second
+ * half is for the prefix cache. */
+static int64_t choose_pages(const struct clime_server_memory *p, const struct clime_sched_options *sched,
+                            const struct clime_memory_want *want, size_t page) {
+    if (want->max_total_tokens > 0) return (want->max_total_tokens + CLIME_PAGE - 1) / CLIME_PAGE;
+    size_t room = (size_t)((double)p->free_bytes * want->fraction), rest = CPU_KV_BYTES;
+    if (p->own_memory) {
+        room = less(room, p->weights);
+        rest = less(p->free_bytes, p->weights + p->scratch + p->code + p->staging);
+    }
+    if (room > rest) room = rest;
+    int64_t fit = (int64_t)(room / page), useful = 2 * (int64_t)sched->max_running * clime_pages_for(want->context);
+    int64_t n = fit < useful ? fit : useful;
+    return n < 1 && !p->own_memory ? 1 : n;
+}
+
+enum clime_err clime_server_memory_make(const struct clime_model *m, const struct clime_sched_options *sched,
+                                        const struct clime_memory_want *want, struct clime_server_memory *out,
+                                        struct clime_error *e) {
+    struct clime_server_memory *p = out;
+    size_t page = clime_kv_page_bytes(m), weights = clime_model_bytes(m);
+    *p = (struct clime_server_memory){.own_memory = m->ops->own_memory, .code = m->ops->code_bytes};
+    m->ops->memory(m->dev, &p->free_bytes, &p->total_bytes);
+    p->weights = clime_model_memory(m) - (want->own_weights ? 0 : weights);
+    p->staging = want->own_weights && p->own_memory ? weights : 0;
+    p->scratch = clime_runner_bytes(m, sched, want->context);
+    int64_t n = choose_pages(p, sched, want, page);
+    p->kv = (size_t)(n + 1) * page; /* one more for the padding of recorded steps */
+    p->n_pages = (int)n;
+    bool fits = n > 0 && p->weights + p->kv + p->scratch + p->code <= p->free_bytes;
+    if (!p->own_memory || fits) return CLIME_OK;
+    struct clime_buf text;
+    clime_buf_init(&text, 1024);
+    clime_server_memory_line(p, &text);
+    enum clime_err rc = clime_fail(e, CLIME_ERR_LIMIT, "the model does not fit with KV memory: %s. %s", text.data,
+                                   want->max_total_tokens > 0 ? "A smaller --max-total-tokens takes less"
+                                                              : "A larger --mem-fraction-static, a smaller "
+                                                                "--chunked-prefill-size or another "
+                                                                "device would leave room");
+    clime_buf_free(&text);
+    return rc;
+}
+
+void clime_server_memory_line(const struct clime_server_memory *p, struct clime_buf *out) {
+    size_t sum = p->weights + p->kv + p->scratch + p->code;
+    clime_buf_printf(out, "weights %.2f + KV %.2f (%d pages of %d tokens) + scratch %.2f", gib(p->weights), gib(p->kv),
+                     p->n_pages, CLIME_PAGE, gib(p->scratch));
+    if (p->code) clime_buf_printf(out, " + kernels' code %.2f", gib(p->code));
+    clime_buf_printf(out, " = %.2f GiB of %.2f free at start (%.2f in all)", gib(sum), gib(p->free_bytes),
+                     gib(p->total_bytes));
+    if (!p->own_memory) return;
+    clime_buf_printf(out, ", %.2f left", gib(less(p->free_bytes, sum)));
+    if (p->staging)
+        clime_buf_printf(out, "; staging %.2f of it while an update comes by the device%s", gib(p->staging),
+                         p->staging <= less(p->free_bytes, sum) ? "" : ", WHICH DOES NOT FIT: it goes over HTTP");
+}

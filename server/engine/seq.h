@@ -1,0 +1,50 @@
+/* A sequence inside the engine: one output's tokens, its pages, and where it stands.
+ *
+ * Positions: ids[0 .. n_total) are known tokens; KV is in the pages for positions [0, n_kv). A step runs rows n_kv and
+ * on; when it runs row n_total - 1, that row's logits give token n_total.
+ * Owner: the engine thread.
+ */
+#ifndef CLIME_SERVER_ENGINE_SEQ_H
+#define CLIME_SERVER_ENGINE_SEQ_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct clime_output;
+struct clime_logit_edits;
+
+enum clime_seq_state { CLIME_SEQ_WAITING, CLIME_SEQ_RUNNING, CLIME_SEQ_GONE };
+
+struct clime_seq {
+    int64_t id;
+    int64_t arrival; /* order of service; survives preemption */
+    enum clime_seq_state state;
+    struct clime_output *out;        /* not touched by scheduler, pages or cache */
+    struct clime_logit_edits *edits; /* NULL = none */
+
+    int32_t *ids; /* [max_total] */
+    int n_prompt, n_total, max_total;
+    int n_kv;
+    int32_t *pages; /* [pages of max_total]; the first n_pages are held */
+    int n_pages;
+
+    /* sharing */
+    uint64_t salt, prompt_hash;
+    uint64_t epoch;           /* of the cache when its first page was taken */
+    int n_shared;             /* leading pages that are in the cache */
+    int prompt_logp_next;     /* the next prompt position whose log-probability is still owed; n_prompt = none. The row
+                               * before it, and all after, must run here, so neither cache nor leader may supply them */
+    bool needs_result;        /* no step of it may be queued before the last one's result is read: edits count tokens,
+                               * and lists of log-probabilities are taken from the logits afterwards */
+    bool share_prompt;        /* may wait for a sequence with the same prompt and fork its pages */
+    struct clime_seq *leader; /* while waiting: the sequence that computes our prompt; NULL = none */
+    bool mixed;               /* an update kept its KV: what it writes now is not of one version */
+    int cached_tokens;        /* positions found in the cache or taken from a leader at first admission */
+    bool admitted;            /* once */
+    int n_retractions;
+
+    struct clime_seq *next, *prev; /* waiting list, ascending arrival */
+};
+
+#endif

@@ -1,0 +1,442 @@
+/* One step on the model: page copies, forward over all rows, then the head in blocks of max_out rows.
+ *
+ * Called by the engine, engine thread; owns the KV memory, the scratch, the batch arrays and the recorded steps.
+ * A step whose draws fit in one block is queued as a whole by start: its tokens stay on the device, where the next step
+ * may read them, and come to the host in one transfer, for which finish waits. Everything runs in the order in which it
+ * was queued, so one set of device arrays serves two steps in flight; the host's are two, and a step's are free when it
+ * is finished.
+ * Invariant: results depend on a row's sequence alone, never on the other rows of the plan or on where the blocks of
+ * head rows are cut (DESIGN.md 4.1); every log-probability comes from clime_ops.head_stats and its lse.
+ * Log-probabilities of chosen ids are z - lse in fp32 on the host: the same two roundings as head_stats', so equal
+ * bits, without a pass over the vocabulary for each id.
+ *
+ * A step of which every item decodes one token is padded to one of a few sizes and, where the device records work,
+ * replayed (server/engine/step_graphs.h). Padding rows are sequences of one token on a page of their own that nobody
+ * reads.
+ */
+#include "server/engine/step.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "server/engine/logit_edits.h"
+#include "server/engine/step_graphs.h"
+
+#define HEAD_ROWS CLIME_GRAPH_MAX_ROWS /* logits of 256 rows of a vocabulary of 152k are 156 MB */
+
+struct clime_runner {
+    struct clime_model *m;
+    struct clime_kv kv;
+    struct clime_work work;
+    struct clime_step_graphs graphs;
+    int max_rows, max_seqs, max_pages;
+    int pad_page; /* the page of padding rows */
+    int turn;     /* 0 or 1: of the host arrays, and of the mark by which their step's results come */
+    /* a step's arrays, carved from one buffer by carve: one transfer */
+    int32_t *h_arrays[2], *d_arrays;
+    struct clime_drawn *h_drawn[2], *d_drawn; /* [max_out] */
+    /* one block of head rows, host */
+    int32_t *h_rows, *h_targets;
+    float *h_inv_temp, *h_logp; /* [max_out] */
+    struct clime_sampling *sampling;
+};
+
+/* The arrays of a step of T rows in n_seq sequences, page tables of `stride` entries, one behind the other. */
+struct arrays {
+    int32_t *ids, *pos, *slot; /* [T] */
+    int32_t *from;             /* [T] the row of the last draw that gives ids[t]; -1: ids[t] is known */
+    int32_t *q_start;          /* [n_seq + 1] */
+    int32_t *pos0;             /* [n_seq] */
+    float *inv_temp;           /* [n_seq] of a decode step */
+    int32_t *table;            /* [n_seq, stride] */
+};
+
+static size_t n_words(int T, int n_seq, int stride) {
+    return 4 * (size_t)T + 3 * (size_t)n_seq + 1 + (size_t)n_seq * (size_t)stride;
+}
+
+static struct arrays carve(int32_t *base, int T, int n_seq) {
+    struct arrays a = {.ids = base, .pos = base + T, .slot = base + 2 * T, .from = base + 3 * T};
+    a.q_start = base + 4 * T;
+    a.pos0 = a.q_start + n_seq + 1;
+    a.inv_temp = (float *)(a.pos0 + n_seq);
+    a.table = a.pos0 + 2 * n_seq;
+    return a;
+}
+
+static int max_out_of(const struct clime_sched_options *o) {
+    return o->max_running < HEAD_ROWS ? o->max_running : HEAD_ROWS;
+}
+
+size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_options *o, int max_len) {
+    int rows = o->chunk + o->max_running;
+    return clime_work_bytes(m, rows, max_out_of(o)) +
+           n_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) +
+           (size_t)max_out_of(o) * sizeof(struct clime_drawn);
+}
+
+static size_t kv_bytes(const struct clime_runner *r) {
+    return (size_t)r->kv.n_pages * clime_kv_page_bytes(r->m);
+}
+
+size_t clime_runner_release_kv(struct clime_runner *r) {
+    size_t bytes = r->kv.released ? 0 : kv_bytes(r);
+    clime_kv_release(r->m, &r->kv);
+    return bytes;
+}
+
+enum clime_err clime_runner_take_back_kv(struct clime_runner *r, size_t *bytes, struct clime_error *e) {
+    *bytes = r->kv.released ? kv_bytes(r) : 0;
+    return clime_kv_take_back(r->m, &r->kv, e);
+}
+
+enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched_options *o, int max_len,
+                                 const int *graph_bs, int n_graph_bs, struct clime_runner **out,
+                                 struct clime_error *e) {
+    struct clime_runner *r = xcalloc(1, sizeof *r);
+    int max_out = max_out_of(o);
+    enum clime_err err;
+    r->m = m;
+    r->max_rows = o->chunk + o->max_running;
+    r->max_seqs = o->max_running;
+    r->max_pages = clime_pages_for(max_len);
+    r->pad_page = o->n_pages;
+    clime_step_graphs_init(&r->graphs, m, graph_bs, n_graph_bs, max_out, r->max_pages);
+    size_t bytes = n_words(r->max_rows, r->max_seqs, r->max_pages) * sizeof(int32_t);
+    size_t drawn_bytes = (size_t)max_out * sizeof *r->d_drawn;
+    if ((err = clime_kv_open(m, o->n_pages + 1, &r->kv, e)) ||
+        (err = clime_work_open(m, r->max_rows, max_out, &r->work, e)) ||
+        (err = m->ops->alloc(m->dev, bytes, "batch", (void **)&r->d_arrays, e)) ||
+        (err = m->ops->alloc(m->dev, drawn_bytes, "drawn tokens", (void **)&r->d_drawn, e)))
+        goto fail;
+    for (int i = 0; i < 2; i++)
+        if ((err = m->ops->host_alloc(m->dev, bytes, "batch", (void **)&r->h_arrays[i], e)) ||
+            (err = m->ops->host_alloc(m->dev, drawn_bytes, "drawn tokens", (void **)&r->h_drawn[i], e)))
+            goto fail;
+    r->h_rows = xcalloc((size_t)max_out, sizeof *r->h_rows);
+    r->h_targets = xcalloc((size_t)max_out, sizeof *r->h_targets);
+    r->h_inv_temp = xcalloc((size_t)max_out, sizeof *r->h_inv_temp);
+    r->h_logp = xcalloc((size_t)max_out, sizeof *r->h_logp);
+    r->sampling = xcalloc((size_t)max_out, sizeof *r->sampling);
+    *out = r;
+    return CLIME_OK;
+fail:
+    clime_runner_close(r);
+    return err;
+}
+
+void clime_runner_close(struct clime_runner *r) {
+    if (!r) return;
+    clime_step_graphs_free(&r->graphs);
+    if (r->d_arrays) r->m->ops->free(r->m->dev, r->d_arrays);
+    if (r->d_drawn) r->m->ops->free(r->m->dev, r->d_drawn);
+    for (int i = 0; i < 2; i++) {
+        if (r->h_arrays[i]) r->m->ops->host_free(r->m->dev, r->h_arrays[i]);
+        if (r->h_drawn[i]) r->m->ops->host_free(r->m->dev, r->h_drawn[i]);
+    }
+    if (r->work.max_rows) clime_work_close(r->m, &r->work);
+    if (r->kv.base) clime_kv_close(r->m, &r->kv);
+    void *host[] = {r->h_rows, r->h_targets, r->h_inv_temp, r->h_logp, r->sampling};
+    for (size_t i = 0; i < CLIME_COUNT(host); i++) free(host[i]);
+    free(r);
+}
+
+/* ---- the rows ---------------------------------------------------------------------------------------------- */
+
+/* Fills the host arrays: the plan's items, then sequences of padding up to n_seq. Returns the longest sequence. */
+static int fill_arrays(struct clime_runner *r, const struct clime_step_plan *plan, struct arrays *h, int n_seq,
+                       int stride) {
+    int t = 0, max_len = 1;
+    for (int i = 0; i < plan->n_items; i++) {
+        const struct clime_step_item *item = &plan->items[i];
+        const struct clime_seq *q = item->seq;
+        int end = item->first + item->n_rows;
+        h->q_start[i] = t;
+        h->pos0[i] = item->first;
+        for (int p = item->first; p < end; p++, t++) {
+            h->ids[t] = plan->ahead ? 0 : q->ids[p];
+            h->from[t] = plan->ahead ? item->from : -1;
+            h->pos[t] = p;
+            h->slot[t] = q->pages[p / CLIME_PAGE] * CLIME_PAGE + p % CLIME_PAGE;
+        }
+        size_t at = (size_t)i * (size_t)stride;
+        memcpy(h->table + at, q->pages, (size_t)q->n_pages * sizeof *q->pages);
+        memset(h->table + at + q->n_pages, 0, (size_t)(stride - q->n_pages) * sizeof *q->pages);
+        if (end > max_len) max_len = end;
+    }
+    for (int i = plan->n_items; i < n_seq; i++, t++) {
+        h->q_start[i] = t;
+        h->ids[t] = h->pos[t] = h->pos0[i] = 0;
+        h->from[t] = -1;
+        h->slot[t] = r->pad_page * CLIME_PAGE;
+        h->inv_temp[i] = 1;
+        for (int k = 0; k < stride; k++) h->table[(size_t)i * (size_t)stride + (size_t)k] = r->pad_page;
+    }
+    h->q_start[n_seq] = t;
+    return max_len;
+}
+
+static int pages_of(const struct clime_step_plan *plan) { /* of the item that has most */
+    int n = 1;
+    for (int i = 0; i < plan->n_items; i++)
+        if (plan->items[i].seq->n_pages > n) n = plan->items[i].seq->n_pages;
+    return n;
+}
+
+/* What the rows read: the arrays, the tokens drawn last where the plan is ahead of them, and copied pages. */
+static void queue_inputs(struct clime_runner *r, const struct clime_step_plan *plan, const struct arrays *d, int T,
+                         size_t words) {
+    const struct clime_ops *ops = r->m->ops;
+    ops->copy_in_start(r->m->dev, r->d_arrays, r->h_arrays[r->turn], words * sizeof **r->h_arrays);
+    if (plan->ahead) ops->take_drawn(r->m->dev, T, d->from, r->d_drawn, d->ids);
+    for (int i = 0; i < plan->n_copies; i++) clime_kv_copy_page(r->m, &r->kv, plan->copies[i].from, plan->copies[i].to);
+}
+
+static struct clime_batch batch_of(struct clime_runner *r, const struct arrays *d, int T, int n_seq, int stride) {
+    return (struct clime_batch){
+        .T = T,
+        .ids = d->ids,
+        .pos = d->pos,
+        .slot = d->slot,
+        .attn = {.n_seq = n_seq, .q_start = d->q_start, .pos0 = d->pos0, .page_table = d->table, .max_pages = stride},
+        .kv = &r->kv};
+}
+
+static void run_forward(struct clime_runner *r, const struct clime_step_plan *plan) {
+    struct clime_model *m = r->m;
+    int stride = pages_of(plan);
+    CHECK(plan->T <= r->max_rows && plan->n_items <= r->max_seqs && stride <= r->max_pages);
+    struct arrays h = carve(r->h_arrays[r->turn], plan->T, plan->n_items),
+                  d = carve(r->d_arrays, plan->T, plan->n_items);
+    int max_len = fill_arrays(r, plan, &h, plan->n_items, stride);
+    CHECK(h.q_start[plan->n_items] == plan->T);
+    queue_inputs(r, plan, &d, plan->T, n_words(plan->T, plan->n_items, stride));
+    struct clime_batch b = batch_of(r, &d, plan->T, plan->n_items, stride);
+    b.attn.h_q_start = h.q_start;
+    b.attn.h_pos0 = h.pos0;
+    b.attn.max_len = max_len;
+    clime_forward_paged(m, &b, &r->work);
+}
+
+/* ---- the head ---------------------------------------------------------------------------------------------- */
+
+/* Logits and lse of the n rows in h_rows at h_inv_temp; with targets, their log-probabilities too. */
+static void run_head(struct clime_runner *r, int n, bool targets) {
+    const struct clime_ops *ops = r->m->ops;
+    struct clime_dev *dev = r->m->dev;
+    struct clime_work *w = &r->work;
+    clime_forward_logits(r->m, w, r->h_rows, n);
+    ops->copy_in(dev, w->inv_temp, r->h_inv_temp, (size_t)n * 4);
+    if (targets) ops->copy_in(dev, w->targets, r->h_targets, (size_t)n * 4);
+    ops->head_stats(dev, n, r->m->cfg.V, w->logits, w->inv_temp, targets ? w->targets : NULL, w->lse,
+                    targets ? w->logp : NULL, NULL);
+    if (targets) ops->copy_out(dev, r->h_logp, w->logp, (size_t)n * 4);
+}
+
+/* The extra log-probabilities of head row i; NULL when none are asked for. */
+static struct clime_lp_extra *extra_of(struct clime_runner *r, int i, const struct clime_logp_options *lp,
+                                       struct clime_error *e, enum clime_err *err) {
+    if (!lp->wanted || (lp->top == 0 && lp->n_ids == 0)) return NULL;
+    const struct clime_ops *ops = r->m->ops;
+    struct clime_dev *dev = r->m->dev;
+    int V = r->m->cfg.V, n_top = lp->top < V ? lp->top : V;
+    const float *row = r->work.logits + (size_t)i * (size_t)V;
+    struct clime_lp_extra *x = xmalloc(sizeof *x + (size_t)(n_top + lp->n_ids) * sizeof x->at[0]);
+    int32_t *ids = xmalloc((size_t)n_top * sizeof *ids + 1);
+    float *logp = xmalloc((size_t)n_top * sizeof *logp + 1);
+    x->n_top = n_top;
+    x->n_ids = lp->n_ids;
+    if (n_top > 0) {
+        ops->top_logp(dev, V, row, r->h_inv_temp[i], r->work.lse + i, n_top, ids, logp);
+        *err = ops->sync(dev, e);
+        for (int k = 0; k < n_top && !*err; k++) {
+            x->at[k].id = ids[k];
+            x->at[k].logp = logp[k];
+        }
+    }
+    float lse = 0, logit;
+    if (lp->n_ids > 0) ops->copy_out(dev, &lse, r->work.lse + i, sizeof lse);
+    for (int k = 0; k < lp->n_ids; k++) {
+        ops->copy_out(dev, &logit, row + lp->ids[k], sizeof logit);
+        x->at[n_top + k].id = lp->ids[k];
+        x->at[n_top + k].logp = logit * r->h_inv_temp[i] - lse;
+    }
+    free(ids);
+    free(logp);
+    return x;
+}
+
+static struct clime_sampling sampling_of(const struct clime_step_item *item) {
+    struct clime_seq *q = item->seq;
+    const struct clime_sampling_params *p = q->out->params;
+    bool greedy = clime_sampling_greedy(p);
+    int position = item->first + item->n_rows;
+    struct clime_sampling s = {.seed = q->out->seed,
+                               .position = position,
+                               .inv_temp = greedy ? 1.0f : (float)(1.0 / p->temperature),
+                               .greedy = greedy,
+                               .top_k = (int32_t)p->top_k,
+                               .top_p = (float)p->top_p,
+                               .min_p = (float)p->min_p};
+    if (q->edits) s.edits = clime_logit_edits_get(q->edits, position - q->n_prompt, &s.n_edits);
+    return s;
+}
+
+/* The items from *i on that draw, at most max_out of them, with their rows of the forward; *t: rows before *i. */
+static int next_block(struct clime_runner *r, const struct clime_step_plan *plan, int *i, int *t, int *items) {
+    int n = 0;
+    for (; *i < plan->n_items && n < r->work.max_out; ++*i) {
+        *t += plan->items[*i].n_rows;
+        if (!plan->items[*i].sample) continue;
+        r->h_rows[n] = *t - 1;
+        r->sampling[n] = sampling_of(&plan->items[*i]);
+        r->h_inv_temp[n] = r->sampling[n].inv_temp;
+        items[n++] = *i;
+    }
+    return n;
+}
+
+/* Draws from the n rows of logits; the tokens come by the mark of this turn. */
+static void queue_draw(struct clime_runner *r, int n) {
+    const struct clime_ops *ops = r->m->ops;
+    struct clime_dev *dev = r->m->dev;
+    ops->sample(dev, n, r->m->cfg.V, r->work.logits, r->work.lse, r->sampling, r->d_drawn);
+    ops->copy_out_start(dev, r->h_drawn[r->turn], r->d_drawn, (size_t)n * sizeof *r->d_drawn, r->turn);
+}
+
+/* Waits for the n tokens that come by a mark; which item each belongs to is items[]. */
+static enum clime_err take_drawn(struct clime_runner *r, const struct clime_step_plan *plan, int mark, const int *items,
+                                 int n, struct clime_step_result *results, struct clime_error *e) {
+    enum clime_err err = r->m->ops->copy_wait(r->m->dev, mark, e);
+    for (int k = 0; k < n && !err; k++) {
+        const struct clime_seq *q = plan->items[items[k]].seq;
+        struct clime_step_result *out = &results[items[k]];
+        if (!q) continue;
+        out->drew = true;
+        out->drawn = r->h_drawn[mark][k];
+        out->extra = extra_of(r, k, q->out->logp, e, &err);
+    }
+    return err;
+}
+
+/* The draws of a step that start has left to finish: more than a block. */
+static enum clime_err draw_in_blocks(struct clime_runner *r, const struct clime_step_plan *plan,
+                                     struct clime_step_result *results, struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    int items[HEAD_ROWS], n, i = 0, t = 0;
+    while (!err && (n = next_block(r, plan, &i, &t, items)) > 0) {
+        run_head(r, n, false);
+        queue_draw(r, n);
+        err = take_drawn(r, plan, r->turn, items, n, results, e);
+    }
+    return err ? err : r->m->ops->sync(r->m->dev, e);
+}
+
+/* ---- a step that only decodes ------------------------------------------------------------------------------ */
+
+/* Every item draws after one row and owes no log-probability of its prompt. */
+static bool only_decodes(const struct clime_step_plan *plan) {
+    for (int i = 0; i < plan->n_items; i++) {
+        const struct clime_step_item *item = &plan->items[i];
+        if (item->n_rows != 1 || !item->sample || item->seq->prompt_logp_next < item->seq->n_prompt) return false;
+    }
+    return true;
+}
+
+struct decode {
+    struct clime_runner *r;
+    struct clime_batch b;
+    const float *inv_temp; /* [T] device */
+};
+
+/* The work that is recorded: everything between the arrays' arrival and the draw. */
+static void queue_decode(void *arg) {
+    struct decode *x = arg;
+    struct clime_model *m = x->r->m;
+    struct clime_work *w = &x->r->work;
+    clime_forward_paged(m, &x->b, w);
+    clime_forward_logits(m, w, NULL, x->b.T);
+    m->ops->head_stats(m->dev, x->b.T, m->cfg.V, w->logits, x->inv_temp, NULL, w->lse, NULL, NULL);
+}
+
+static void queue_recorded(struct clime_runner *r, const struct clime_step_plan *plan, struct clime_step_size size) {
+    int B = size.rows, stride = size.pages;
+    CHECK(B <= r->work.max_out && B <= r->max_rows && stride <= r->max_pages);
+    struct arrays h = carve(r->h_arrays[r->turn], B, B), d = carve(r->d_arrays, B, B);
+    for (int i = 0; i < plan->n_items; i++) {
+        r->sampling[i] = sampling_of(&plan->items[i]);
+        h.inv_temp[i] = r->h_inv_temp[i] = r->sampling[i].inv_temp;
+    }
+    fill_arrays(r, plan, &h, B, stride);
+    queue_inputs(r, plan, &d, B, n_words(B, B, stride));
+    struct decode x = {.r = r, .b = batch_of(r, &d, B, B, stride), .inv_temp = d.inv_temp};
+    x.b.attn.max_len = stride * CLIME_PAGE;
+    clime_step_graphs_run(&r->graphs, size, queue_decode, &x);
+}
+
+/* ---- prompts ----------------------------------------------------------------------------------------------- */
+
+/* Row p's logits score token p + 1. */
+static enum clime_err score_prompt(struct clime_runner *r, const struct clime_step_item *item, int row0,
+                                   struct clime_prompt_logp *out, struct clime_error *e) {
+    const struct clime_seq *q = item->seq;
+    const struct clime_logp_options *lp = q->out->logp;
+    int first = q->prompt_logp_next, end = item->first + item->n_rows + 1;
+    enum clime_err err = CLIME_OK;
+    if (end > q->n_prompt) end = q->n_prompt;
+    if (first >= end) return CLIME_OK;
+    CHECK(first > item->first);
+    *out = (struct clime_prompt_logp){.first = first, .n = end - first};
+    out->logp = xmalloc((size_t)out->n * sizeof *out->logp);
+    if (lp->top > 0 || lp->n_ids > 0) out->extra = xcalloc((size_t)out->n, sizeof(struct clime_lp_extra *));
+    for (int at = first; at < end && !err;) {
+        int n = end - at < r->work.max_out ? end - at : r->work.max_out;
+        for (int i = 0; i < n; i++) {
+            r->h_rows[i] = row0 + at + i - 1 - item->first;
+            r->h_targets[i] = q->ids[at + i];
+            r->h_inv_temp[i] = (float)(1.0 / lp->prompt_temperature);
+        }
+        run_head(r, n, true);
+        err = r->m->ops->sync(r->m->dev, e);
+        memcpy(out->logp + (at - first), r->h_logp, (size_t)n * sizeof *out->logp);
+        for (int i = 0; out->extra && i < n && !err; i++) out->extra[at - first + i] = extra_of(r, i, lp, e, &err);
+        at += n;
+    }
+    return err;
+}
+
+/* ---- a step ------------------------------------------------------------------------------------------------ */
+
+void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan) {
+    struct clime_step_size size;
+    int items[HEAD_ROWS], n = plan->n_items, i = 0, t = 0;
+    r->turn = !r->turn;
+    plan->mark = -1;
+    if (only_decodes(plan) && clime_step_graphs_size(&r->graphs, n, pages_of(plan), &size)) {
+        queue_recorded(r, plan, size);
+    } else {
+        run_forward(r, plan);
+        n = next_block(r, plan, &i, &t, items);
+        if (n == 0 || i < plan->n_items) return;
+        run_head(r, n, false);
+    }
+    queue_draw(r, n);
+    plan->mark = r->turn;
+}
+
+enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_step_plan *plan,
+                                   struct clime_step_result *results, struct clime_error *e) {
+    enum clime_err err;
+    int items[HEAD_ROWS], n = 0;
+    memset(results, 0, (size_t)plan->n_items * sizeof *results);
+    if (plan->mark < 0) {
+        err = draw_in_blocks(r, plan, results, e);
+    } else {
+        for (int i = 0; i < plan->n_items; i++)
+            if (plan->items[i].sample) items[n++] = i;
+        err = take_drawn(r, plan, plan->mark, items, n, results, e);
+    }
+    for (int i = 0, t = 0; i < plan->n_items && !err && !plan->ahead; t += plan->items[i++].n_rows)
+        err = score_prompt(r, &plan->items[i], t, &results[i].prompt, e);
+    return err;
+}

@@ -1,0 +1,52 @@
+/* Runs one planned step on the model: rows in, sampled tokens and log-probabilities out.
+ *
+ * Owner: the engine thread, which also owns model, KV memory and scratch. All host and device arrays are planned at
+ * open for max_rows = chunk + max_running rows; a step allocates only what it hands over (log-probability lists).
+ */
+#ifndef CLIME_SERVER_ENGINE_STEP_H
+#define CLIME_SERVER_ENGINE_STEP_H
+
+#include "model/model.h"
+#include "server/engine/scheduler.h"
+#include "server/job/job.h"
+
+struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first + n */
+    int first, n;
+    float *logp;                   /* [n] */
+    struct clime_lp_extra **extra; /* [n] or NULL */
+};
+
+struct clime_step_result { /* of one plan item */
+    bool drew;             /* a token was sampled */
+    struct clime_drawn drawn;
+    struct clime_lp_extra *extra;    /* NULL unless asked for */
+    struct clime_prompt_logp prompt; /* n = 0: none */
+};
+
+struct clime_runner; /* the step's arrays; borrows the model */
+
+/* max_len: the longest sequence in tokens. graph_bs[n_graph_bs]: sizes that decode steps are padded to and replayed at
+ * where the device records work (0 of them: never). Errors: CLIME_ERR_LIMIT when memory is exhausted. */
+enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched_options *o, int max_len,
+                                 const int *graph_bs, int n_graph_bs, struct clime_runner **out, struct clime_error *e);
+void clime_runner_close(struct clime_runner *r);
+
+/* A step is started, then finished. Between the two the next one may be started, when it was planned ahead of this one
+ * and this one's mark is not negative; a third may not. */
+
+/* Queues the plan's rows, and its draws where they fit in one block; sets plan->mark. Reads the sequences' pages and
+ * tokens now, not later. */
+void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan);
+/* Waits for the oldest started step and fills results[plan->n_items]; the caller frees the lists in it. An item whose
+ * seq is NULL (it has ended since) gets none. CLIME_ERR_DEVICE: the device is dead. */
+enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_step_plan *plan,
+                                   struct clime_step_result *results, struct clime_error *e);
+
+/* Gives the KV memory back and takes some again at the same address; what it held is lost. No step between the two. */
+size_t clime_runner_release_kv(struct clime_runner *r); /* returns its bytes, 0 = it was not there */
+enum clime_err clime_runner_take_back_kv(struct clime_runner *r, size_t *bytes, struct clime_error *e);
+
+/* Device memory that a runner takes beside KV: scratch and a step's arrays. */
+size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_options *o, int max_len);
+
+#endif

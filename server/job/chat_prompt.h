@@ -1,0 +1,35 @@
+/* From messages to a prompt: the chat template, then the tokenizer. Runs on text threads. */
+#ifndef CLIME_SERVER_JOB_CHAT_PROMPT_H
+#define CLIME_SERVER_JOB_CHAT_PROMPT_H
+
+#include "text/template/chat.h"
+#include "text/tokenizer.h"
+
+/* The model's template, compiled once at start. Immutable; any thread. */
+struct clime_chat_template {
+    struct clime_template *compiled; /* NULL = the model has none */
+    bool takes_parts;                /* it renders lists of content parts itself */
+    const char *bos, *eos;           /* borrowed from the tokenizer; NULL = none */
+};
+
+/* file NULL: the folder's own template. A folder without one is no error. Compiles on the calling thread, which needs
+ * a large stack (a text thread). */
+enum clime_err clime_chat_template_open(struct clime_chat_template *t, const struct clime_tokenizer *tok,
+                                        const char *file, struct clime_error *e);
+void clime_chat_template_close(struct clime_chat_template *t);
+
+/* A conversation as the client gave it: raw JSON values, borrowed from its body; empty = absent. */
+struct clime_chat_prompt {
+    struct clime_str messages;
+    struct clime_str tools;
+    struct clime_str kwargs;           /* chat_template_kwargs: an object of further variables */
+    struct clime_str reasoning_effort; /* a JSON value */
+    bool no_generation_prompt;
+    bool continue_final; /* continue_final_message: go on within the last message */
+};
+
+/* Appends the rendered text. CLIME_ERR_INPUT: no template, bad messages, or what the template raised. */
+enum clime_err clime_chat_render(const struct clime_chat_template *t, const struct clime_chat_prompt *p,
+                                 struct clime_buf *out, struct clime_error *e);
+
+#endif

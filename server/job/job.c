@@ -1,0 +1,84 @@
+/* Jobs: making, waiting, freeing. Called by HTTP workers; clime_job_close by the emitter.
+ *
+ * Invariant: after clime_job_close returns, only the worker touches the job, so the worker may free it at once.
+ * Each job has its own lock and condition: a closing job wakes exactly one sleeper.
+ */
+#include "server/job/job.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/clock.h"
+
+struct clime_job *clime_job_new(size_t arena_bytes, const struct clime_tokenizer *t) {
+    struct clime_job *j = xcalloc(1, sizeof *j);
+    pthread_condattr_t attr;
+    clime_arena_init(&j->arena, arena_bytes);
+    pthread_mutex_init(&j->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* the deadline's clock (common/clock.h) */
+    pthread_cond_init(&j->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    j->received_us = clime_now_us();
+    j->tokenizer = t;
+    j->touched_at = -1;
+    return j;
+}
+
+void clime_job_outputs(struct clime_job *j, int n_prompts, int n_samples) {
+    CHECK(!j->outs && n_prompts > 0 && n_samples > 0);
+    j->n_prompts = n_prompts;
+    j->n_samples = n_samples;
+    j->n_outs = j->n_open = n_prompts * n_samples;
+    j->outs = xcalloc((size_t)j->n_outs, sizeof *j->outs);
+    for (int i = 0; i < j->n_outs; i++) {
+        struct clime_output *o = &j->outs[i];
+        o->job = j;
+        o->index = i;
+        o->prompt = i / n_samples;
+        o->sample = i % n_samples;
+    }
+}
+
+static void free_extras(struct clime_lp_extra **x, size_t n) {
+    if (!x) return;
+    for (size_t i = 0; i < n; i++) free(x[i]);
+    free(x);
+}
+
+void clime_job_free(struct clime_job *j) {
+    if (!j) return;
+    for (int i = 0; i < j->n_outs; i++) {
+        struct clime_output *o = &j->outs[i];
+        free_extras(o->extra, o->out.len);
+        free_extras(o->prompt_extra, (size_t)o->n_prompt_logp);
+        clime_ids_free(&o->out);
+        free(o->out_logp);
+        free(o->prompt_logp);
+        free(o->runs);
+        clime_stop_text_free(&o->text);
+    }
+    free(j->outs);
+    pthread_mutex_destroy(&j->lock);
+    pthread_cond_destroy(&j->cond);
+    clime_arena_free(&j->arena);
+    free(j);
+}
+
+bool clime_job_wait(struct clime_job *j, int64_t deadline_us) {
+    struct timespec at = {deadline_us / 1000000, deadline_us % 1000000 * 1000};
+    int rc = 0;
+    pthread_mutex_lock(&j->lock);
+    while (!j->closed && rc != ETIMEDOUT) rc = pthread_cond_timedwait(&j->cond, &j->lock, &at);
+    bool closed = j->closed;
+    pthread_mutex_unlock(&j->lock);
+    return closed;
+}
+
+void clime_job_close(struct clime_job *j) {
+    pthread_mutex_lock(&j->lock);
+    j->closed = true;
+    pthread_cond_signal(&j->cond);
+    pthread_mutex_unlock(&j->lock);
+}

@@ -1,0 +1,22 @@
+/* The jobs in flight, by request id: refuses duplicates and finds what an abort names. Any thread; one lock. */
+#ifndef CLIME_SERVER_JOB_JOB_TABLE_H
+#define CLIME_SERVER_JOB_JOB_TABLE_H
+
+#include "server/job/job.h"
+
+struct clime_job_table {
+    pthread_mutex_t lock;
+    struct clime_job *first;
+};
+
+void clime_job_table_init(struct clime_job_table *t);
+void clime_job_table_free(struct clime_job_table *t); /* must be empty */
+
+/* CLIME_ERR_INPUT when one of the job's ids is in flight. The job must be removed before it is freed. */
+enum clime_err clime_job_table_add(struct clime_job_table *t, struct clime_job *j, struct clime_error *e);
+void clime_job_table_remove(struct clime_job_table *t, struct clime_job *j);
+
+/* Marks the outputs whose id begins with prefix as unwanted (all of them when prefix is NULL); returns how many. */
+int clime_job_table_mark(struct clime_job_table *t, const struct clime_str *prefix);
+
+#endif

@@ -1,0 +1,263 @@
+/* Sampling parameters: defaults, JSON, checks. Called by the request parsers on HTTP workers; owns nothing (biases and
+ * unescaped stop strings go to the scanner's arena).
+ *
+ * Invariant: what clime_sampling_check accepts, the engine can run without a further check.
+ * Parameters that clime cannot honour (grammars, regular expressions, custom processors) are refused by name when they
+ * ask for something, and accepted when they are null or empty, since clients send every field they know.
+ */
+#include "server/job/sampling_params.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/buf.h"
+
+void clime_sampling_defaults(struct clime_sampling_params *p) {
+    *p = (struct clime_sampling_params){.max_new_tokens = 128,
+                                        .temperature = 1,
+                                        .top_p = 1,
+                                        .top_k = -1,
+                                        .repetition_penalty = 1,
+                                        .n = 1,
+                                        .skip_special_tokens = true,
+                                        .stream_interval = 1};
+}
+
+/* Some clients send whole numbers as strings. */
+static bool read_whole(struct clime_json *j, double *v) {
+    struct clime_str text;
+    char z[24], *end;
+    if (clime_json_peek(j) != CLIME_JSON_STRING) return clime_json_double(j, v);
+    if (!clime_json_string(j, &text)) return false;
+    if (text.len == 0 || text.len >= sizeof z) return clime_json_bad(j, "expected a number");
+    memcpy(z, text.ptr, text.len);
+    z[text.len] = '\0';
+    *v = strtod(z, &end);
+    return strspn(z, "-0123456789") == text.len && !*end ? true : clime_json_bad(j, "expected a number");
+}
+
+bool clime_sampling_int(struct clime_json *j, int64_t min, int64_t max, int64_t *out) {
+    double v;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    if (!read_whole(j, &v)) return false;
+    if (v != floor(v)) return clime_json_bad(j, "an integer is wanted, not %g", v);
+    if (v < (double)min || v > (double)max)
+        return clime_json_bad(j, "%.0f is outside %lld..%lld", v, (long long)min, (long long)max);
+    *out = (int64_t)v;
+    return true;
+}
+
+bool clime_sampling_bool(struct clime_json *j, bool *out) {
+    return clime_json_peek(j) == CLIME_JSON_NULL ? clime_json_null(j) : clime_json_bool(j, out);
+}
+
+bool clime_sampling_double(struct clime_json *j, double min, double max, double *out) {
+    double v;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    if (!clime_json_double(j, &v)) return false;
+    if (v < min || v > max) return clime_json_bad(j, "%g is outside %g..%g", v, min, max);
+    *out = v;
+    return true;
+}
+
+static bool read_stop_string(struct clime_json *j, struct clime_sampling_params *p) {
+    struct clime_str s;
+    if (!clime_json_string(j, &s)) return false;
+    if (s.len == 0) return true; /* an empty string would match everywhere; clients send it for "none" */
+    if (s.len > CLIME_MAX_STOP_BYTES) return clime_json_bad(j, "a stop string is over %d bytes", CLIME_MAX_STOP_BYTES);
+    if (p->n_stop == CLIME_MAX_STOP) return clime_json_bad(j, "more than %d stop strings", CLIME_MAX_STOP);
+    p->stop[p->n_stop++] = s;
+    return true;
+}
+
+/* string, list or null */
+static bool read_stop(struct clime_json *j, struct clime_sampling_params *p) {
+    p->n_stop = 0;
+    switch (clime_json_peek(j)) {
+    case CLIME_JSON_NULL:
+        return clime_json_null(j);
+    case CLIME_JSON_STRING:
+        return read_stop_string(j, p);
+    default:
+        break;
+    }
+    for (clime_json_array(j); clime_json_item(j);) read_stop_string(j, p);
+    return !j->failed;
+}
+
+static bool read_stop_ids(struct clime_json *j, struct clime_sampling_params *p) {
+    int64_t id;
+    p->n_stop_ids = 0;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    for (clime_json_array(j); clime_json_item(j) && clime_json_int(j, 0, INT32_MAX, &id);) {
+        if (p->n_stop_ids == CLIME_MAX_STOP_IDS) return clime_json_bad(j, "more than %d stop ids", CLIME_MAX_STOP_IDS);
+        p->stop_ids[p->n_stop_ids++] = (int32_t)id;
+    }
+    return !j->failed;
+}
+
+/* any 64-bit integer */
+static bool read_seed(struct clime_json *j, struct clime_sampling_params *p) {
+    struct clime_str text;
+    char z[32], *end;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) {
+        p->has_seed = false;
+        return clime_json_null(j);
+    }
+    if (!clime_json_number_text(j, &text)) return false;
+    if (text.len >= sizeof z || memchr(text.ptr, '.', text.len) || memchr(text.ptr, 'e', text.len))
+        return clime_json_bad(j, "a seed is a 64-bit integer");
+    memcpy(z, text.ptr, text.len);
+    z[text.len] = '\0';
+    errno = 0;
+    p->seed = strtoull(z, &end, 10); /* a negative seed wraps, as in two's complement */
+    p->has_seed = true;
+    return *end == '\0' && errno == 0 ? true : clime_json_bad(j, "a seed is a 64-bit integer");
+}
+
+static int by_id(const void *a, const void *b) {
+    int32_t x = ((const struct clime_bias *)a)->id, y = ((const struct clime_bias *)b)->id;
+    return (x > y) - (x < y);
+}
+
+/* {"token id": bias}: ids are strings because JSON keys are. */
+static bool read_bias(struct clime_json *j, struct clime_sampling_params *p) {
+    struct clime_str key;
+    p->n_bias = 0;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        char z[16], *end;
+        double add;
+        if (key.len == 0 || key.len >= sizeof z) return clime_json_bad(j, "logit_bias keys are token ids");
+        memcpy(z, key.ptr, key.len);
+        z[key.len] = '\0';
+        long id = strtol(z, &end, 10);
+        if (*end != '\0' || id < 0 || id > INT32_MAX) return clime_json_bad(j, "logit_bias keys are token ids");
+        if (!clime_json_double(j, &add)) return false;
+        if (add < -1e9 || add > 1e9) return clime_json_bad(j, "a logit bias is over 1e9");
+        if (!p->bias) p->bias = clime_arena_alloc(j->arena, CLIME_MAX_BIAS * sizeof *p->bias);
+        if (!p->bias || p->n_bias == CLIME_MAX_BIAS)
+            return clime_json_bad(j, "logit_bias has more than %d entries", CLIME_MAX_BIAS);
+        p->bias[p->n_bias++] = (struct clime_bias){(int32_t)id, (float)add};
+    }
+    if (j->failed) return false;
+    if (p->n_bias > 1) qsort(p->bias, (size_t)p->n_bias, sizeof *p->bias, by_id);
+    int n = 0;
+    for (int i = 0; i < p->n_bias; i++) {
+        if (n && p->bias[n - 1].id == p->bias[i].id)
+            p->bias[n - 1] = p->bias[i];
+        else
+            p->bias[n++] = p->bias[i];
+    }
+    p->n_bias = n;
+    return true;
+}
+
+/* Null, false, "" and empty containers ask for nothing. */
+static bool refuse(struct clime_json *j, const char *name) {
+    struct clime_str raw;
+    if (!clime_json_skip(j, &raw)) return false;
+    static const char *const nothing[] = {"null", "false", "\"\"", "[]", "{}"};
+    for (size_t i = 0; i < CLIME_COUNT(nothing); i++)
+        if (clime_str_is(raw, nothing[i])) return true;
+    return clime_json_bad(j, "%s is not supported", name);
+}
+
+static bool read_value(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p) {
+    if (clime_str_is(key, "max_new_tokens"))
+        clime_sampling_int(j, 0, INT32_MAX, &p->max_new_tokens);
+    else if (clime_str_is(key, "min_new_tokens"))
+        clime_sampling_int(j, 0, INT32_MAX, &p->min_new_tokens);
+    else if (clime_str_is(key, "temperature"))
+        clime_sampling_double(j, 0, 1e6, &p->temperature);
+    else if (clime_str_is(key, "top_p")) {
+        if (clime_sampling_double(j, 0, 1, &p->top_p) && p->top_p == 0) clime_json_bad(j, "must be in (0, 1]");
+    } else if (clime_str_is(key, "min_p"))
+        clime_sampling_double(j, 0, 1, &p->min_p);
+    else if (clime_str_is(key, "top_k"))
+        clime_sampling_int(j, -1, INT32_MAX, &p->top_k);
+    else if (clime_str_is(key, "frequency_penalty"))
+        clime_sampling_double(j, -2, 2, &p->frequency_penalty);
+    else if (clime_str_is(key, "presence_penalty"))
+        clime_sampling_double(j, -2, 2, &p->presence_penalty);
+    else if (clime_str_is(key, "repetition_penalty")) {
+        if (clime_sampling_double(j, 0, 2, &p->repetition_penalty) && p->repetition_penalty == 0)
+            clime_json_bad(j, "must be in (0, 2]");
+    } else if (clime_str_is(key, "n"))
+        clime_sampling_int(j, 1, CLIME_MAX_N, &p->n);
+    else if (clime_str_is(key, "sampling_seed") || clime_str_is(key, "seed"))
+        read_seed(j, p);
+    else if (clime_str_is(key, "ignore_eos"))
+        clime_sampling_bool(j, &p->ignore_eos);
+    else if (clime_str_is(key, "skip_special_tokens"))
+        clime_sampling_bool(j, &p->skip_special_tokens);
+    else if (clime_str_is(key, "no_stop_trim"))
+        clime_sampling_bool(j, &p->no_stop_trim);
+    else if (clime_str_is(key, "stream_interval"))
+        clime_sampling_int(j, 1, 1 << 20, &p->stream_interval);
+    else if (clime_str_is(key, "stop"))
+        read_stop(j, p);
+    else if (clime_str_is(key, "stop_token_ids"))
+        read_stop_ids(j, p);
+    else if (clime_str_is(key, "logit_bias"))
+        read_bias(j, p);
+    else
+        return false;
+    return true;
+}
+
+bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p) {
+    static const char *const refused[] = {"json_schema",    "regex",      "ebnf",
+                                          "structural_tag", "stop_regex", "custom_logit_processor"};
+    if (j->failed) return false;
+    for (size_t i = 0; i < CLIME_COUNT(refused); i++)
+        if (clime_str_is(key, refused[i])) return refuse(j, refused[i]), true;
+    if (!read_value(j, key, p)) return false;
+    if (j->failed) clime_error_prefix(j->err, CLIME_STR_FMT, CLIME_STR_ARG(key));
+    return true;
+}
+
+enum clime_err clime_sampling_model_defaults(const char *dir, struct clime_sampling_params *p, struct clime_error *e) {
+    static const char *const names[] = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"};
+    struct clime_arena a;
+    struct clime_buf text;
+    struct clime_json j;
+    struct clime_str key;
+    char *path = xasprintf("%s/generation_config.json", dir);
+    clime_arena_init(&a, (size_t)1 << 20);
+    clime_buf_init(&text, (size_t)1 << 20);
+    enum clime_err err = clime_buf_read_file(&text, path, e);
+    if (err == CLIME_ERR_NOT_FOUND) {
+        err = CLIME_OK;
+        goto done;
+    }
+    if (err) goto done;
+    clime_json_init(&j, text.data, text.len, &a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        bool ours = false;
+        for (size_t i = 0; i < CLIME_COUNT(names); i++) ours |= clime_str_is(key, names[i]);
+        if (ours)
+            clime_sampling_read(&j, key, p);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    if (!clime_json_end(&j)) err = clime_error_prefix(e, "%s", path);
+done:
+    clime_buf_free(&text);
+    clime_arena_free(&a);
+    free(path);
+    return err;
+}
+
+enum clime_err clime_sampling_check(const struct clime_sampling_params *p, int32_t n_vocab, struct clime_error *e) {
+    if (p->max_new_tokens >= 0 && p->min_new_tokens > p->max_new_tokens)
+        return clime_fail(e, CLIME_ERR_INPUT, "min_new_tokens %lld is over max_new_tokens %lld",
+                          (long long)p->min_new_tokens, (long long)p->max_new_tokens);
+    for (int i = 0; i < p->n_bias; i++)
+        if (p->bias[i].id >= n_vocab)
+            return clime_fail(e, CLIME_ERR_INPUT, "logit_bias names token %d, but the vocabulary has %d",
+                              (int)p->bias[i].id, (int)n_vocab);
+    return CLIME_OK;
+}

@@ -1,0 +1,62 @@
+/* Sampling parameters of one request: SGLang's names and defaults, read from JSON, checked, and shared by every
+ * endpoint that generates. Immutable once a job is submitted; strings are borrowed from the job's arena.
+ */
+#ifndef CLIME_SERVER_JOB_SAMPLING_PARAMS_H
+#define CLIME_SERVER_JOB_SAMPLING_PARAMS_H
+
+#include "common/json/scan.h"
+
+#define CLIME_MAX_STOP 32        /* stop strings of a request */
+#define CLIME_MAX_STOP_BYTES 512 /* of one stop string */
+#define CLIME_MAX_STOP_IDS 64
+#define CLIME_MAX_BIAS 4096
+#define CLIME_MAX_N 512
+
+struct clime_bias {
+    int32_t id;
+    float add;
+};
+
+struct clime_sampling_params {
+    int64_t max_new_tokens; /* -1 = up to the context length */
+    int64_t min_new_tokens;
+    double temperature, top_p, min_p;
+    int64_t top_k; /* <= 0 = off */
+    double frequency_penalty, presence_penalty, repetition_penalty;
+    int64_t n;
+    bool has_seed;
+    uint64_t seed;
+    bool ignore_eos, skip_special_tokens, no_stop_trim;
+    int64_t stream_interval; /* tokens between events of a stream */
+    int n_stop;
+    struct clime_str stop[CLIME_MAX_STOP];
+    int n_stop_ids;
+    int32_t stop_ids[CLIME_MAX_STOP_IDS];
+    int n_bias;
+    struct clime_bias *bias; /* ascending id, each id once */
+};
+
+void clime_sampling_defaults(struct clime_sampling_params *p);
+
+/* Reads the value of `key` when it is a sampling parameter of /generate's sampling_params (or of the OpenAI endpoints'
+ * extensions, which carry the same names) and returns true; returns false and consumes nothing otherwise. Wrong types
+ * and values set the scanner's error. null means the default. */
+bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p);
+
+/* Reads an integer or null (out keeps its value); JSON numbers such as 16.0 count as 16. */
+bool clime_sampling_int(struct clime_json *j, int64_t min, int64_t max, int64_t *out);
+bool clime_sampling_bool(struct clime_json *j, bool *out);                             /* or null */
+bool clime_sampling_double(struct clime_json *j, double min, double max, double *out); /* or null */
+
+/* Replaces p's values by those of DIR/generation_config.json, where the file and the field exist (the values that
+ * transformers' generate takes by default). CLIME_ERR_INPUT for a broken file. */
+enum clime_err clime_sampling_model_defaults(const char *dir, struct clime_sampling_params *p, struct clime_error *e);
+
+/* Checks between fields: min against max new tokens, ids against the vocabulary. CLIME_ERR_INPUT. */
+enum clime_err clime_sampling_check(const struct clime_sampling_params *p, int32_t n_vocab, struct clime_error *e);
+
+static inline bool clime_sampling_greedy(const struct clime_sampling_params *p) {
+    return p->temperature < 1e-6;
+}
+
+#endif

@@ -1,0 +1,81 @@
+/* Text threads. Called by HTTP workers; owns the threads and their scratch; tasks are the callers'.
+ *
+ * Invariant: a task is marked done exactly once, and not touched after.
+ * The default of one thread on two cores keeps the other for the engine; tokenising is short beside generating.
+ */
+#include "server/job/text_pool.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "common/queue.h"
+
+#define STACK_BYTES ((size_t)8 << 20)
+
+struct task {
+    void (*fn)(void *arg, struct clime_tok_scratch *scratch);
+    void *arg;
+    bool done; /* guarded by the pool's lock */
+};
+
+struct clime_text_pool {
+    const struct clime_tokenizer *tokenizer;
+    struct clime_queue *queue;
+    pthread_t *threads;
+    int n_threads;
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+};
+
+static void *text_main(void *arg) {
+    struct clime_text_pool *p = arg;
+    struct clime_tok_scratch *scratch = clime_tok_scratch_new(p->tokenizer);
+    void *item;
+    while (clime_queue_pop(p->queue, &item, 1, -1) == 1) {
+        struct task *t = item;
+        t->fn(t->arg, scratch);
+        pthread_mutex_lock(&p->lock);
+        t->done = true;
+        pthread_cond_broadcast(&p->done);
+        pthread_mutex_unlock(&p->lock);
+    }
+    clime_tok_scratch_free(scratch);
+    return NULL;
+}
+
+struct clime_text_pool *clime_text_pool_open(const struct clime_tokenizer *t, int n_threads, int max_queued) {
+    struct clime_text_pool *p = xcalloc(1, sizeof *p);
+    pthread_attr_t attr;
+    p->tokenizer = t;
+    p->queue = clime_queue_new((size_t)max_queued);
+    p->n_threads = n_threads;
+    p->threads = xcalloc((size_t)n_threads, sizeof *p->threads);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->done, NULL);
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    for (int i = 0; i < n_threads; i++) CHECK(pthread_create(&p->threads[i], &attr, text_main, p) == 0);
+    pthread_attr_destroy(&attr);
+    return p;
+}
+
+void clime_text_pool_close(struct clime_text_pool *p) {
+    if (!p) return;
+    clime_queue_close(p->queue);
+    for (int i = 0; i < p->n_threads; i++) pthread_join(p->threads[i], NULL);
+    clime_queue_free(p->queue);
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->done);
+    free(p->threads);
+    free(p);
+}
+
+enum clime_err clime_text_pool_run(struct clime_text_pool *p, void (*fn)(void *arg, struct clime_tok_scratch *scratch),
+                                   void *arg, struct clime_error *e) {
+    struct task t = {.fn = fn, .arg = arg};
+    if (!clime_queue_push(p->queue, &t)) return clime_fail(e, CLIME_ERR_BUSY, "the tokenizer's queue is full");
+    pthread_mutex_lock(&p->lock);
+    while (!t.done) pthread_cond_wait(&p->done, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+    return CLIME_OK;
+}

@@ -1,0 +1,198 @@
+/* POST /update_weights_from_ipc: weights from the memory of another process on this host. HTTP workers.
+ *
+ * Three modes. "copy": map, copy into staging memory on the device, compare the checksum, swap in at a step boundary.
+ * "share": compute with the owner's memory itself, nothing is copied. "writing": the owner is about to rewrite what is
+ * shared; the answer says that no step runs any more, and "share" with the new version ends it (DESIGN.md 4.4).
+ * Invariant: a handle is mapped only when layout and type are this model's; a refused update leaves the old version
+ * serving.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/server_metrics.h"
+#include "server/update/weight_update.h"
+
+enum mode { MODE_COPY, MODE_SHARE, MODE_WRITING };
+
+struct ipc_request {
+    enum mode mode;
+    uint8_t handle[CLIME_SHARE_BYTES];
+    uint64_t checksum;
+    char label[CLIME_MAX_LABEL + 1];
+    bool abort_all, flush_cache;
+    double timeout; /* seconds that the owner may write */
+};
+
+/* ---- the body ---------------------------------------------------------------------------------------------- */
+
+enum clime_err clime_update_hex(const char *name, struct clime_str text, uint8_t *out, size_t n,
+                                struct clime_error *e) {
+    bool good = text.len == 2 * n;
+    for (size_t i = 0; good && i < n; i++) {
+        unsigned byte = 0;
+        for (size_t k = 0; k < 2; k++) {
+            char c = text.ptr[2 * i + k];
+            bool digit = c >= '0' && c <= '9', letter = c >= 'a' && c <= 'f';
+            good = good && (digit || letter);
+            byte = byte << 4 | (unsigned)(digit ? c - '0' : c - 'a' + 10);
+        }
+        out[i] = (uint8_t)byte;
+    }
+    return good ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "%s must be %zu lower-case hex digits", name, 2 * n);
+}
+
+enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e) {
+    uint8_t b[8];
+    enum clime_err err = clime_update_hex(name, text, b, sizeof b, e);
+    if (err) return err;
+    for (int i = *out = 0; i < 8; i++) *out = *out << 8 | b[i];
+    return CLIME_OK;
+}
+
+static enum clime_err check_model(const struct clime_model *m, struct clime_str layout, struct clime_str dtype,
+                                  struct clime_error *e) {
+    uint64_t hash;
+    const char *own = clime_dev_info(m->dev)->dt == CLIME_BF16 ? "bf16" : "f32";
+    if (clime_update_hex64("layout", layout, &hash, e)) return e->code;
+    if (hash != m->layout.hash)
+        return clime_fail(e, CLIME_ERR_INPUT, "layout " CLIME_STR_FMT " is another model's; this one's is %016llx",
+                          CLIME_STR_ARG(layout), (unsigned long long)m->layout.hash);
+    if (!clime_str_is(dtype, own))
+        return clime_fail(e, CLIME_ERR_INPUT, "dtype must be \"%s\", the type that this server computes in", own);
+    return CLIME_OK;
+}
+
+struct ipc_words { /* slices of the body */
+    struct clime_str mode, handle, layout, dtype, checksum, label, unit;
+};
+
+static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct ipc_request *r,
+                                struct ipc_words *w, struct clime_error *e) {
+    struct clime_json j;
+    struct clime_str key, body = clime_http_body(rq);
+    const struct {
+        const char *name;
+        struct clime_str *at;
+    } words[] = {{"mode", &w->mode},       {"handle", &w->handle},     {"layout", &w->layout},
+                 {"dtype", &w->dtype},     {"checksum", &w->checksum}, {"weight_version", &w->label},
+                 {"device_unit", &w->unit}};
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        struct clime_str *word = NULL;
+        for (size_t i = 0; i < CLIME_COUNT(words); i++)
+            if (clime_str_is(key, words[i].name)) word = words[i].at;
+        if (clime_json_peek(&j) == CLIME_JSON_NULL)
+            clime_json_null(&j);
+        else if (word)
+            clime_json_string(&j, word);
+        else if (clime_str_is(key, "abort_all_requests"))
+            clime_json_bool(&j, &r->abort_all);
+        else if (clime_str_is(key, "flush_cache"))
+            clime_json_bool(&j, &r->flush_cache);
+        else if (clime_str_is(key, "timeout"))
+            clime_json_double(&j, &r->timeout);
+        else if (clime_str_is(key, "zmq_handles"))
+            clime_json_bad(&j, "zmq_handles are torch's; this server takes `handle`, of a buffer in its own layout");
+        else
+            clime_json_skip(&j, NULL);
+    }
+    return clime_json_end(&j) ? CLIME_OK : e->code;
+}
+
+static enum clime_err parse(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
+                            struct ipc_request *r, struct clime_error *e) {
+    static const char *const modes[] = {[MODE_COPY] = "copy", [MODE_SHARE] = "share", [MODE_WRITING] = "writing"};
+    struct ipc_words w = {0};
+    enum clime_err err = read_body(rq, a, r, &w, e);
+    if (err) return err;
+    int mode = 0;
+    while (mode < (int)CLIME_COUNT(modes) && !clime_str_is(w.mode, modes[mode])) mode++;
+    if (mode == (int)CLIME_COUNT(modes)) return clime_fail(e, CLIME_ERR_INPUT, "mode must be copy, share or writing");
+    r->mode = (enum mode)mode;
+    if (!(r->timeout > 0 && r->timeout <= 86400))
+        return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 86400 seconds");
+    if (r->mode == MODE_WRITING) return CLIME_OK;
+    if ((err = clime_update_label(w.label, e)) || (err = check_model(s->model, w.layout, w.dtype, e)) ||
+        (err = clime_update_hex("handle", w.handle, r->handle, sizeof r->handle, e)))
+        return err;
+    const char *own = clime_dev_info(s->model->dev)->unit;
+    if (r->mode == MODE_SHARE && w.unit.len > 0 && !clime_str_is(w.unit, own))
+        return clime_fail(e, CLIME_ERR_INPUT, "the weights lie on " CLIME_STR_FMT ", this server computes on %s",
+                          CLIME_STR_ARG(w.unit), own);
+    snprintf(r->label, sizeof r->label, CLIME_STR_FMT, CLIME_STR_ARG(w.label));
+    return r->mode == MODE_COPY ? clime_update_hex64("checksum", w.checksum, &r->checksum, e) : CLIME_OK;
+}
+
+/* ---- the three modes --------------------------------------------------------------------------------------- */
+
+static enum clime_err copy_weights(struct clime_server *s, const struct ipc_request *r, int *n_inflight,
+                                   struct clime_error *e) {
+    const struct clime_ops *ops = s->model->ops;
+    size_t bytes = clime_model_bytes(s->model);
+    void *theirs = NULL, *staging = NULL;
+    struct clime_dev *dev;
+    bool same_unit;
+    enum clime_err err = clime_update_device(s, &dev, e);
+    if (err) return err;
+    if ((err = ops->share_open(dev, r->handle, bytes, &same_unit, &theirs, e)) ||
+        (err = ops->alloc(dev, bytes, "staging of the weights", &staging, e)))
+        goto done;
+    ops->copy(dev, staging, theirs, bytes);
+    uint64_t sum = ops->checksum(dev, bytes, staging);
+    if ((err = ops->sync(dev, e))) goto done;
+    if (sum != r->checksum) {
+        err = clime_fail(e, CLIME_ERR_INPUT, "the copy's checksum is %016llx, the request says %016llx",
+                         (unsigned long long)sum, (unsigned long long)r->checksum);
+        goto done;
+    }
+    struct clime_weight_source from = {.kind = CLIME_FROM_DEVICE, .flat = staging};
+    err = clime_engine_update(s->engine, &from, r->label, clime_update_inflight(r->abort_all, r->flush_cache),
+                              n_inflight, e);
+done:
+    if (staging) ops->free(dev, staging);
+    if (theirs) ops->share_close(dev, theirs);
+    return err;
+}
+
+static enum clime_err do_request(struct clime_server *s, const struct ipc_request *r, int *n_inflight,
+                                 struct clime_error *e) {
+    struct clime_weight_source from = {.kind = CLIME_FROM_OWNER, .handle = r->handle};
+    switch (r->mode) {
+    case MODE_COPY:
+        return copy_weights(s, r, n_inflight, e);
+    case MODE_SHARE:
+        return clime_engine_update(s->engine, &from, r->label, clime_update_inflight(r->abort_all, r->flush_cache),
+                                   n_inflight, e);
+    default:
+        return clime_engine_writing(s->engine, (int64_t)(r->timeout * 1e6), e);
+    }
+}
+
+void clime_handle_update_from_ipc(struct clime_http_request *rq, void *context) {
+    static const char *const done[] = {[MODE_COPY] = "Weights copied and in force.",
+                                       [MODE_SHARE] = "Weights in force, shared with their owner.",
+                                       [MODE_WRITING] = "No step runs; the weights may be rewritten."};
+    struct clime_server *s = context;
+    struct ipc_request r = {.flush_cache = true, .timeout = 600};
+    struct clime_arena a;
+    struct clime_error e = {0};
+    int n_inflight = 0;
+    int64_t t0 = clime_now_us();
+    clime_arena_init(&a, (size_t)1 << 20);
+    enum clime_err err = parse(s, rq, &a, &r, &e);
+    if (!err && !(err = clime_update_lock(s->update, &e))) {
+        err = do_request(s, &r, &n_inflight, &e);
+        if (!err) s->update->last_sha[0] = '\0';
+        clime_update_unlock(s->update);
+    }
+    if (err) {
+        LOG_WARN("update by shared memory refused: %s", e.msg);
+        clime_http_reply_err(rq, &e);
+    } else {
+        if (r.mode != MODE_WRITING) clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
+        clime_update_reply(rq, done[r.mode], clime_engine_version(s->engine)->name, n_inflight);
+    }
+    clime_arena_free(&a);
+}

@@ -1,0 +1,261 @@
+/* PUT /weights/{version} and POST /update_weights_from_disk. HTTP workers; the staging memory belongs to the handler
+ * and lives as long as it runs.
+ *
+ * Invariant: the engine sees weights only after the whole body has been read, every tensor has its shape, and the hash
+ * is right; anything else leaves the old version serving.
+ * Staging is not kept between updates: beside a model that fills the memory it would be in the way most of the time.
+ */
+#include "server/update/weight_update.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+#include "server/server_metrics.h"
+
+#define PIECE_BYTES ((size_t)256 << 10)
+
+void clime_weight_update_init(struct clime_weight_update *u) {
+    *u = (struct clime_weight_update){0};
+    pthread_mutex_init(&u->lock, NULL);
+}
+
+void clime_weight_update_free(struct clime_weight_update *u) {
+    if (u->dev) {
+        clime_update_groups_close(u);
+        u->ops->close(u->dev);
+    }
+    pthread_mutex_destroy(&u->lock);
+}
+
+enum clime_err clime_update_device(struct clime_server *s, struct clime_dev **out, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    struct clime_dev_options o = {
+        .dt = clime_dev_info(s->model->dev)->dt, .n_threads = 1, .isa = s->opts.isa, .gpu = (int)s->opts.gpu};
+    enum clime_err err = u->dev ? CLIME_OK : s->model->ops->open(&o, &u->dev, e);
+    if (err) return err;
+    u->ops = s->model->ops;
+    u->ops->bind(u->dev);
+    *out = u->dev;
+    return CLIME_OK;
+}
+
+enum clime_err clime_update_lock(struct clime_weight_update *u, struct clime_error *e) {
+    if (pthread_mutex_trylock(&u->lock) == 0) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_BUSY, "another weight update is going on");
+}
+
+void clime_update_unlock(struct clime_weight_update *u) {
+    pthread_mutex_unlock(&u->lock);
+}
+
+static void *new_staging(const struct clime_server *s, struct clime_error *e) {
+    size_t bytes = clime_model_bytes(s->model);
+    void *p = NULL;
+    if (posix_memalign(&p, 64, bytes) == 0) return p;
+    clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of staging", bytes);
+    return NULL;
+}
+
+enum clime_err clime_update_label(struct clime_str label, struct clime_error *e) {
+    if (label.len == 0 || label.len > CLIME_MAX_LABEL)
+        return clime_fail(e, CLIME_ERR_INPUT, "a weight version has 1 to %d bytes", CLIME_MAX_LABEL);
+    for (size_t i = 0; i < label.len; i++)
+        if ((unsigned char)label.ptr[i] < 0x20) return clime_fail(e, CLIME_ERR_INPUT, "a weight version is plain text");
+    return CLIME_OK;
+}
+
+void clime_update_reply(struct clime_http_request *rq, const char *message, const char *version, int n_inflight) {
+    struct clime_buf body;
+    struct clime_jw w;
+    clime_buf_init(&body, 8192);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "success");
+    clime_jw_bool(&w, true);
+    clime_jw_key(&w, "message");
+    clime_jw_strz(&w, message);
+    clime_jw_key(&w, "weight_version");
+    clime_jw_strz(&w, version);
+    clime_jw_key(&w, "num_paused_requests");
+    clime_jw_int(&w, n_inflight);
+    clime_jw_close(&w);
+    clime_reply_buf(rq, 200, &body);
+}
+
+/* ---- over HTTP --------------------------------------------------------------------------------------------- */
+
+static enum clime_err read_body(struct clime_server *s, struct clime_http_request *rq, void *staging, char hex[65],
+                                struct clime_error *e) {
+    struct clime_model *m = s->model;
+    struct clime_weights_reader *r = clime_weights_reader_new(&m->cfg, &m->layout, clime_dev_info(m->dev)->dt, staging);
+    char *piece = xmalloc(PIECE_BYTES); /* the worker's stack is too small for it */
+    struct clime_sha256 sha;
+    uint8_t digest[32];
+    enum clime_err err = CLIME_OK;
+    int64_t n;
+    clime_sha256_init(&sha);
+    while (!err && (n = clime_http_body_read(rq, piece, PIECE_BYTES)) != 0) {
+        if (n < 0) {
+            err = clime_fail(e, CLIME_ERR_INPUT, "the body broke off");
+            break;
+        }
+        clime_sha256_add(&sha, piece, (size_t)n);
+        err = clime_weights_reader_feed(r, piece, (size_t)n, e);
+    }
+    if (!err) err = clime_weights_reader_done(r, e);
+    clime_sha256_done(&sha, digest);
+    clime_sha256_hex(digest, hex);
+    clime_weights_reader_free(r);
+    free(piece);
+    return err;
+}
+
+static enum clime_err read_inflight(struct clime_http_request *rq, enum clime_inflight *out, struct clime_error *e) {
+    static const char *const names[] = {
+        [CLIME_INFLIGHT_KEEP] = "keep", [CLIME_INFLIGHT_RECOMPUTE] = "recompute", [CLIME_INFLIGHT_ABORT] = "abort"};
+    char text[32];
+    *out = CLIME_INFLIGHT_RECOMPUTE;
+    if (!clime_http_query(rq, "inflight", text, sizeof text)) return CLIME_OK;
+    for (int i = 0; i < (int)CLIME_COUNT(names); i++) {
+        if (!clime_str_is(clime_str_of(text), names[i])) continue;
+        *out = (enum clime_inflight)i;
+        return CLIME_OK;
+    }
+    return clime_fail(e, CLIME_ERR_INPUT, "inflight must be keep, recompute or abort");
+}
+
+static enum clime_err read_sha(struct clime_http_request *rq, char out[65], struct clime_error *e) {
+    const char *given = clime_http_header(rq, "X-Clime-SHA256");
+    if (!given || strlen(given) != 64 || strspn(given, "0123456789abcdefABCDEF") != 64)
+        return clime_fail(e, CLIME_ERR_INPUT, "the header X-Clime-SHA256 must hold the body's SHA-256 in hex");
+    for (int i = 0; i <= 64; i++) out[i] = (char)(given[i] >= 'A' && given[i] <= 'F' ? given[i] + 32 : given[i]);
+    return CLIME_OK;
+}
+
+static enum clime_err put_weights(struct clime_server *s, struct clime_http_request *rq, const char *label,
+                                  const char *sha, enum clime_inflight inflight, int *n_inflight,
+                                  struct clime_error *e) {
+    char hex[65];
+    void *staging = new_staging(s, e);
+    if (!staging) return e->code;
+    enum clime_err err = read_body(s, rq, staging, hex, e);
+    if (!err && strcmp(hex, sha) != 0)
+        err = clime_fail(e, CLIME_ERR_INPUT, "the body's SHA-256 is %s, the header says %s", hex, sha);
+    struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = staging};
+    if (!err) err = clime_engine_update(s->engine, &from, label, inflight, n_inflight, e);
+    free(staging);
+    return err;
+}
+
+void clime_handle_put_weights(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e = {0};
+    struct clime_str param = clime_http_param(rq);
+    enum clime_inflight inflight;
+    char sha[65], label[CLIME_MAX_LABEL + 1];
+    int n_inflight = 0;
+    int64_t t0 = clime_now_us();
+    if (clime_update_label(param, &e) || read_sha(rq, sha, &e) || read_inflight(rq, &inflight, &e) ||
+        clime_update_lock(s->update, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    snprintf(label, sizeof label, CLIME_STR_FMT, CLIME_STR_ARG(param));
+    bool held = strcmp(s->update->last_sha, sha) == 0 && strcmp(clime_engine_version(s->engine)->name, label) == 0;
+    enum clime_err err = held ? CLIME_OK : put_weights(s, rq, label, sha, inflight, &n_inflight, &e);
+    if (!err) memcpy(s->update->last_sha, sha, sizeof sha);
+    clime_update_unlock(s->update);
+    if (err) {
+        LOG_WARN("weights \"%s\" refused: %s", label, e.msg);
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    if (!held) clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
+    clime_update_reply(rq, held ? "This version is already in force." : "Weights updated.", label, n_inflight);
+}
+
+/* ---- from a folder ----------------------------------------------------------------------------------------- */
+
+struct disk_request {
+    char *model_path;
+    char label[CLIME_MAX_LABEL + 1]; /* "" = keep the label */
+    bool abort_all, flush_cache;
+};
+
+static enum clime_err parse_disk(struct clime_http_request *rq, struct disk_request *d, struct clime_arena *a,
+                                 struct clime_error *e) {
+    struct clime_json j;
+    struct clime_str key, path = {"", 0}, label = {"", 0}, body = clime_http_body(rq);
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_json_peek(&j) == CLIME_JSON_NULL)
+            clime_json_null(&j);
+        else if (clime_str_is(key, "model_path"))
+            clime_json_string(&j, &path);
+        else if (clime_str_is(key, "weight_version"))
+            clime_json_string(&j, &label);
+        else if (clime_str_is(key, "abort_all_requests"))
+            clime_json_bool(&j, &d->abort_all);
+        else if (clime_str_is(key, "flush_cache"))
+            clime_json_bool(&j, &d->flush_cache);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    if (!clime_json_end(&j)) return e->code;
+    if (path.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "model_path is missing");
+    if (label.len > 0 && clime_update_label(label, e)) return e->code;
+    d->model_path = clime_arena_strdup(a, path);
+    if (!d->model_path || strlen(d->model_path) != path.len)
+        return clime_fail(e, CLIME_ERR_INPUT, "model_path is not a path");
+    snprintf(d->label, sizeof d->label, CLIME_STR_FMT, CLIME_STR_ARG(label));
+    return CLIME_OK;
+}
+
+static enum clime_err update_from_disk(struct clime_server *s, const struct disk_request *d, int *n_inflight,
+                                       struct clime_error *e) {
+    struct clime_model *m = s->model;
+    const char *label = d->label[0] ? d->label : clime_engine_version(s->engine)->name;
+    void *staging = new_staging(s, e);
+    if (!staging) return e->code;
+    enum clime_err err =
+        clime_weights_import(d->model_path, &m->cfg, &m->layout, clime_dev_info(m->dev)->dt, staging, e);
+    struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = staging};
+    if (!err)
+        err = clime_engine_update(s->engine, &from, label, clime_update_inflight(d->abort_all, d->flush_cache),
+                                  n_inflight, e);
+    if (!err) s->update->last_sha[0] = '\0';
+    free(staging);
+    return err;
+}
+
+void clime_handle_update_from_disk(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct disk_request d = {.flush_cache = true};
+    struct clime_arena a;
+    struct clime_error e = {0};
+    int n_inflight = 0;
+    int64_t t0 = clime_now_us();
+    clime_arena_init(&a, (size_t)1 << 20);
+    enum clime_err err = parse_disk(rq, &d, &a, &e);
+    if (!err && !(err = clime_update_lock(s->update, &e))) {
+        err = update_from_disk(s, &d, &n_inflight, &e);
+        clime_update_unlock(s->update);
+    }
+    if (err) {
+        LOG_WARN("update from disk refused: %s", e.msg);
+        clime_reply_success(rq, err == CLIME_ERR_BUSY ? err : CLIME_ERR_INPUT, e.msg);
+    } else {
+        char message[CLIME_MAX_LABEL + 100];
+        clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
+        if (d.label[0])
+            snprintf(message, sizeof message, "Succeeded to update model weights. Weight version updated to %s.",
+                     d.label);
+        else
+            snprintf(message, sizeof message, "Succeeded to update model weights.");
+        clime_update_reply(rq, message, clime_engine_version(s->engine)->name, n_inflight);
+    }
+    clime_arena_free(&a);
+}

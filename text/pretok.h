@@ -1,0 +1,35 @@
+/* The pre-tokenizer: cuts normalised text into the pieces that BPE encodes one by one.
+ *
+ * Split, ByteLevel, Digits, Metaspace and Sequences of them. Immutable after load; a scratch belongs to one thread.
+ * ByteLevel's change of alphabet is not done on the text: the vocabulary is turned to bytes instead (text/bpe.h).
+ */
+#ifndef CLIME_TEXT_PRETOK_H
+#define CLIME_TEXT_PRETOK_H
+
+#include "text/regex.h"
+
+struct cJSON;
+struct clime_pretok;
+
+#define CLIME_PRETOK_MAX_STAGES 16
+
+struct clime_pretok_scratch {
+    struct clime_buf text[CLIME_PRETOK_MAX_STAGES]; /* a stage that changes its piece writes it here */
+};
+void clime_pretok_scratch_init(struct clime_pretok_scratch *s);
+void clime_pretok_scratch_free(struct clime_pretok_scratch *s);
+
+/* node: the value of "pre_tokenizer", NULL or null for none. CLIME_ERR_INPUT names what is not supported. */
+enum clime_err clime_pretok_new(const struct cJSON *node, struct clime_pretok **out, struct clime_error *e);
+void clime_pretok_free(struct clime_pretok *p); /* NULL is fine */
+
+bool clime_pretok_byte_level(const struct clime_pretok *p); /* pieces are bytes, not characters, to the model */
+
+/* Calls fn with each non-empty piece in order. at_start: text begins where the input began (Metaspace's "first").
+ * CLIME_ERR_LIMIT when a pattern passes its match limit. */
+typedef void (*clime_piece_fn)(void *arg, struct clime_str piece);
+enum clime_err clime_pretok_run(const struct clime_pretok *p, struct clime_pretok_scratch *s, struct clime_matcher *m,
+                                struct clime_str text, bool at_start, clime_piece_fn fn, void *arg,
+                                struct clime_error *e);
+
+#endif

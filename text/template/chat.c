@@ -1,0 +1,213 @@
+/* Messages of an OpenAI request, made ready for a chat template. Called by the server's and the trainer's text threads.
+ *
+ * One pass of the pull scanner over the request's text into the writer: members that stay are copied as raw text, so
+ * long contents are checked once and never decoded. Owns the arena of one call.
+ *
+ * Texts of parts are joined by a newline, as vLLM does (SGLang joins by a space): parts are written as paragraphs.
+ */
+#include "text/template/chat.h"
+
+#include "common/json/scan.h"
+#include "common/json/write.h"
+
+struct chat {
+    struct clime_json j;
+    struct clime_jw w;
+    struct clime_arena arena;
+    bool keep_parts;
+    int message; /* number of the one in work, for errors */
+};
+
+#define BAD(c, fmt, ...) clime_json_bad(&(c)->j, "messages[%d]" fmt, (c)->message, ##__VA_ARGS__)
+
+static void copy_value(struct chat *c, struct clime_str key) {
+    struct clime_str raw;
+    if (!clime_json_skip(&c->j, &raw)) return;
+    clime_jw_key_str(&c->w, key);
+    clime_jw_raw(&c->w, raw);
+}
+
+/* ---- tool calls ---- */
+
+static bool is_object(struct chat *c, struct clime_str text) {
+    struct clime_error ignored = {0};
+    struct clime_json j;
+    clime_json_init(&j, text.ptr, text.len, &c->arena, &ignored);
+    bool object = clime_json_peek(&j) == CLIME_JSON_OBJECT && clime_json_skip(&j, NULL);
+    return object && clime_json_end(&j);
+}
+
+static void arguments(struct chat *c, struct clime_str key) {
+    struct clime_str text;
+    bool fine;
+    switch (clime_json_peek(&c->j)) {
+    case CLIME_JSON_STRING:
+        fine = clime_json_string(&c->j, &text) && is_object(c, text);
+        break;
+    case CLIME_JSON_OBJECT:
+        fine = clime_json_skip(&c->j, &text);
+        break;
+    default:
+        fine = false;
+        break;
+    }
+    if (!fine) {
+        BAD(c, ": arguments of a tool call must be a JSON object");
+        return;
+    }
+    clime_jw_key_str(&c->w, key);
+    clime_jw_raw(&c->w, text);
+}
+
+static void function(struct chat *c) {
+    struct clime_str key;
+    clime_jw_object(&c->w);
+    for (clime_json_object(&c->j); clime_json_key(&c->j, &key);) {
+        if (clime_str_is(key, "arguments"))
+            arguments(c, key);
+        else
+            copy_value(c, key);
+    }
+    clime_jw_close(&c->w);
+}
+
+static void tool_calls(struct chat *c, struct clime_str key) {
+    bool any = false;
+    for (clime_json_array(&c->j); clime_json_item(&c->j); any = true) {
+        struct clime_str member;
+        if (!any) {
+            clime_jw_key_str(&c->w, key);
+            clime_jw_array(&c->w);
+        }
+        clime_jw_object(&c->w);
+        for (clime_json_object(&c->j); clime_json_key(&c->j, &member);) {
+            if (clime_str_is(member, "function")) {
+                clime_jw_key_str(&c->w, member);
+                function(c);
+            } else {
+                copy_value(c, member);
+            }
+        }
+        clime_jw_close(&c->w);
+    }
+    if (any && !c->j.failed) clime_jw_close(&c->w);
+}
+
+/* ---- content ---- */
+
+/* Reads one part; its text is empty unless it is a part of text. */
+static void part_text(struct chat *c, struct clime_str *text) {
+    struct clime_str key, type = {NULL, 0};
+    *text = (struct clime_str){NULL, 0};
+    if (clime_json_peek(&c->j) == CLIME_JSON_STRING) {
+        clime_json_string(&c->j, text);
+        return;
+    }
+    for (clime_json_object(&c->j); clime_json_key(&c->j, &key);) {
+        if (clime_str_is(key, "type"))
+            clime_json_string(&c->j, &type);
+        else if (clime_str_is(key, "text") || clime_str_is(key, "refusal"))
+            clime_json_string(&c->j, text);
+        else
+            clime_json_skip(&c->j, NULL);
+    }
+    if (c->j.failed || text->ptr) return;
+    BAD(c, ": a content part of type \"%.*s\" is not supported, only text", type.len > 60 ? 60 : (int)type.len,
+        type.ptr ? type.ptr : "");
+}
+
+static void content_parts(struct chat *c, struct clime_str key) {
+    const char *from = c->j.at;
+    struct clime_buf joined;
+    struct clime_str text;
+    clime_buf_init(&joined, c->w.out->cap);
+    bool first = true;
+    for (clime_json_array(&c->j); clime_json_item(&c->j); first = false) {
+        part_text(c, &text);
+        if (c->j.failed) break;
+        if (!first) clime_buf_addc(&joined, '\n');
+        clime_buf_add(&joined, text.ptr, text.len);
+    }
+    if (!c->j.failed) {
+        clime_jw_key_str(&c->w, key);
+        if (c->keep_parts)
+            clime_jw_raw(&c->w, (struct clime_str){from, (size_t)(c->j.at - from)});
+        else
+            clime_jw_str(&c->w, clime_buf_str(&joined));
+        if (joined.full) c->w.out->full = true;
+    }
+    clime_buf_free(&joined);
+}
+
+/* ---- messages ---- */
+
+static void message(struct chat *c) {
+    struct clime_str key, text;
+    bool role = false, content = false;
+    clime_jw_object(&c->w);
+    for (clime_json_object(&c->j); clime_json_key(&c->j, &key);) {
+        enum clime_json_kind kind = clime_json_peek(&c->j);
+        if (kind == CLIME_JSON_NULL) {
+            clime_json_null(&c->j);
+        } else if (clime_str_is(key, "role")) {
+            role = true;
+            if (kind != CLIME_JSON_STRING) BAD(c, ": role must be a string");
+            copy_value(c, key);
+        } else if (clime_str_is(key, "content")) {
+            content = true;
+            if (kind == CLIME_JSON_ARRAY)
+                content_parts(c, key);
+            else if (kind == CLIME_JSON_STRING)
+                copy_value(c, key);
+            else
+                BAD(c, ": content must be a string or a list of parts");
+        } else if (clime_str_is(key, "tool_calls")) {
+            tool_calls(c, key);
+        } else {
+            copy_value(c, key);
+        }
+    }
+    if (c->j.failed) return;
+    text = (struct clime_str){"content", 7};
+    if (!role) BAD(c, ": role is missing");
+    if (!content) {
+        clime_jw_key_str(&c->w, text);
+        clime_jw_str(&c->w, (struct clime_str){"", 0});
+    }
+    clime_jw_close(&c->w);
+}
+
+enum clime_err clime_chat_messages(struct clime_str messages, bool keep_parts, struct clime_buf *out,
+                                   struct clime_error *e) {
+    struct clime_error ignored = {0};
+    struct chat c = {.keep_parts = keep_parts};
+    if (!e) e = &ignored;
+    clime_arena_init(&c.arena, messages.len * 4 + 65536);
+    clime_json_init(&c.j, messages.ptr, messages.len, &c.arena, e);
+    clime_jw_init(&c.w, out);
+    clime_jw_array(&c.w);
+    for (clime_json_array(&c.j); clime_json_item(&c.j); c.message++) {
+        message(&c);
+        if (c.j.failed) break;
+    }
+    bool ok = clime_json_end(&c.j);
+    if (ok) clime_jw_close(&c.w);
+    clime_arena_free(&c.arena);
+    if (!ok) return e->code;
+    if (out->full) return clime_fail(e, CLIME_ERR_LIMIT, "the messages are longer than %zu bytes", out->cap);
+    return CLIME_OK;
+}
+
+bool clime_chat_takes_parts(const struct clime_template *t) {
+    static const char probe[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"<probe>\"}]}],"
+        "\"tools\":null,\"add_generation_prompt\":true,\"bos_token\":\"\",\"eos_token\":\"\"}";
+    struct clime_str vars = {probe, sizeof probe - 1};
+    struct clime_template_input in = {.vars = &vars, .n_vars = 1};
+    struct clime_buf out;
+    clime_buf_init(&out, (size_t)1 << 20);
+    bool takes = clime_template_render(t, &in, &out, NULL, NULL) == CLIME_OK && out.data &&
+                 strstr(out.data, "<probe>") && !strstr(out.data, "'type'") && !strstr(out.data, "\"type\"");
+    clime_buf_free(&out);
+    return takes;
+}

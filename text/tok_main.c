@@ -1,0 +1,256 @@
+/* clime-tok: tokenizer and chat template as a filter. One JSON object a line from standard input to standard output.
+ *
+ * A program of one thread. Each subcommand is a row of COMMANDS: it gets the words after its name and answers lines
+ * one by one. A bad line is answered with {"error"} and the next one is read; only a folder that does not
+ * load or a broken output ends the program, with status 1 (2 for wrong usage).
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "common/json/scan.h"
+#include "common/json/write.h"
+#include "text/template/template.h"
+#include "text/tokenizer.h"
+
+#define MAX_LINE_BYTES (256u << 20)
+
+struct session {
+    struct clime_tokenizer *t;         /* NULL: render --template */
+    struct clime_tok_scratch *scratch; /* NULL: render */
+    struct clime_template *template;   /* NULL: encode, decode */
+    struct clime_template_input input; /* bos_token, eos_token and date of render; vars are the line */
+    struct clime_ids ids;
+    struct clime_buf text;
+};
+
+/* Answers one line: appends the members of the answer to w, or returns the error. */
+typedef enum clime_err (*line_fn)(struct session *s, struct clime_json *j, struct clime_jw *w, struct clime_error *e);
+
+static enum clime_err encode_line(struct session *s, struct clime_json *j, struct clime_jw *w, struct clime_error *e) {
+    struct clime_str key, text = {NULL, 0};
+    bool add_special = false;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "text"))
+            clime_json_string(j, &text);
+        else if (clime_str_is(key, "add_special_tokens"))
+            clime_json_bool(j, &add_special);
+        else
+            clime_json_bad(j, "unknown member \"" CLIME_STR_FMT "\"", CLIME_STR_ARG(key));
+    }
+    if (!clime_json_end(j)) return e->code;
+    if (!text.ptr) return clime_fail(e, CLIME_ERR_INPUT, "\"text\" is missing");
+    s->ids.len = 0;
+    unsigned flags = add_special ? CLIME_ENCODE_SPECIAL : 0;
+    enum clime_err rc = clime_tokenizer_encode(s->t, s->scratch, text, flags, MAX_LINE_BYTES, &s->ids, e);
+    if (rc) return rc;
+    clime_jw_key(w, "ids");
+    clime_jw_array(w);
+    for (size_t i = 0; i < s->ids.len; i++) clime_jw_int(w, s->ids.data[i]);
+    clime_jw_close(w);
+    return CLIME_OK;
+}
+
+static enum clime_err decode_line(struct session *s, struct clime_json *j, struct clime_jw *w, struct clime_error *e) {
+    struct clime_str key;
+    bool skip_special = false, have_ids = false;
+    s->ids.len = 0;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "ids")) {
+            have_ids = true;
+            for (clime_json_array(j); clime_json_item(j);) {
+                int64_t id;
+                if (clime_json_int(j, 0, INT32_MAX, &id)) clime_ids_push(&s->ids, (int32_t)id);
+            }
+        } else if (clime_str_is(key, "skip_special_tokens")) {
+            clime_json_bool(j, &skip_special);
+        } else {
+            clime_json_bad(j, "unknown member \"" CLIME_STR_FMT "\"", CLIME_STR_ARG(key));
+        }
+    }
+    if (!clime_json_end(j)) return e->code;
+    if (!have_ids) return clime_fail(e, CLIME_ERR_INPUT, "\"ids\" is missing");
+    clime_buf_clear(&s->text);
+    clime_tokenizer_decode(s->t, s->ids.data, s->ids.len, skip_special, &s->text);
+    if (s->text.full) return clime_fail(e, CLIME_ERR_LIMIT, "the text is longer than %u bytes", MAX_LINE_BYTES);
+    clime_jw_key(w, "text");
+    clime_jw_str(w, clime_buf_str(&s->text));
+    return CLIME_OK;
+}
+
+static enum clime_err render_line(struct session *s, struct clime_json *j, struct clime_jw *w, struct clime_error *e) {
+    struct clime_str line;
+    if (!clime_json_skip(j, &line) || !clime_json_end(j)) return e->code;
+    s->input.vars = &line;
+    s->input.n_vars = 1;
+    clime_buf_clear(&s->text);
+    enum clime_err rc = clime_template_render(s->template, &s->input, &s->text, NULL, e);
+    if (rc) return rc;
+    clime_jw_key(w, "text");
+    clime_jw_str(w, clime_buf_str(&s->text));
+    return CLIME_OK;
+}
+
+/* Answers one line into out, the error included. */
+static void answer(struct session *s, line_fn fn, struct clime_str line, struct clime_buf *out) {
+    struct clime_error err = {0};
+    struct clime_arena arena;
+    struct clime_json j;
+    struct clime_jw w;
+    clime_arena_init(&arena, MAX_LINE_BYTES);
+    clime_json_init(&j, line.ptr, line.len, &arena, &err);
+    clime_buf_clear(out);
+    clime_jw_init(&w, out);
+    clime_jw_object(&w);
+    enum clime_err rc = fn(s, &j, &w, &err);
+    if (!rc && out->full) rc = clime_fail(&err, CLIME_ERR_LIMIT, "the answer is longer than %zu bytes", out->cap);
+    if (rc) {
+        clime_buf_clear(out);
+        clime_jw_init(&w, out);
+        clime_jw_object(&w);
+        clime_jw_key(&w, "error");
+        clime_jw_strz(&w, err.msg);
+    }
+    clime_jw_close(&w);
+    clime_buf_addc(out, '\n');
+    clime_arena_free(&arena);
+}
+
+/* Answers standard input line by line with s, which is opened; returns the exit status. */
+static int run_lines(struct session *s, line_fn fn) {
+    struct clime_buf out;
+    char *line = NULL;
+    size_t size = 0;
+    int status = 1;
+    clime_buf_init(&out, (size_t)4 * MAX_LINE_BYTES);
+    for (ssize_t len; (len = getline(&line, &size, stdin)) >= 0;) {
+        while (len && (line[len - 1] == '\n' || line[len - 1] == '\r')) len--;
+        if (!len) continue;
+        struct clime_str text = {line, (size_t)len};
+        answer(s, fn, text, &out);
+        if (fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout)) goto done;
+    }
+    status = ferror(stdin) ? 1 : 0;
+done:
+    if (ferror(stdin) || ferror(stdout)) perror("clime-tok");
+    free(line);
+    clime_buf_free(&out);
+    return status;
+}
+
+static int complain(const struct clime_error *e) {
+    fprintf(stderr, "clime-tok: %s\n", e->msg);
+    return 1;
+}
+
+static void close_session(struct session *s) {
+    clime_buf_free(&s->text);
+    clime_ids_free(&s->ids);
+    clime_template_free(s->template);
+    clime_tok_scratch_free(s->scratch);
+    clime_tokenizer_free(s->t);
+}
+
+/* encode and decode: the one word is the folder. */
+static int tokenizer_main(int n_args, char **args, line_fn fn) {
+    struct session s = {0};
+    struct clime_error err = {0};
+    int status;
+    if (n_args != 1) return 2;
+    clime_buf_init(&s.text, MAX_LINE_BYTES);
+    if (clime_tokenizer_load(args[0], &s.t, &err)) {
+        status = complain(&err);
+    } else {
+        s.scratch = clime_tok_scratch_new(s.t);
+        status = run_lines(&s, fn);
+    }
+    close_session(&s);
+    return status;
+}
+
+static int encode_main(int n_args, char **args) {
+    return tokenizer_main(n_args, args, encode_line);
+}
+
+static int decode_main(int n_args, char **args) {
+    return tokenizer_main(n_args, args, decode_line);
+}
+
+/* "2026-01-31": noon of that day, local time, so that every time zone's strftime names it; 0 when it is no date. */
+static int64_t parse_date(const char *text) {
+    struct tm day = {.tm_hour = 12, .tm_isdst = -1};
+    const char *end = strptime(text, "%Y-%m-%d", &day);
+    return end && !*end ? (int64_t)mktime(&day) : 0;
+}
+
+/* Compiles the template of the folder, or of the file. */
+static enum clime_err open_template(struct session *s, const char *dir, const char *file, struct clime_error *e) {
+    struct clime_buf source;
+    struct clime_str text;
+    enum clime_err rc;
+    clime_buf_init(&source, (size_t)1 << 20);
+    if (file) {
+        rc = clime_buf_read_file(&source, file, e);
+        text = clime_buf_str(&source);
+    } else if (!(rc = clime_tokenizer_load(dir, &s->t, e))) {
+        text = clime_str_of(clime_tokenizer_chat_template(s->t, NULL));
+        if (!text.ptr) rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s has no chat template", dir);
+        s->input.bos_token = clime_tokenizer_special_text(s->t, "bos_token");
+        s->input.eos_token = clime_tokenizer_special_text(s->t, "eos_token");
+    }
+    if (!rc) rc = clime_template_compile(text, &s->template, e);
+    clime_buf_free(&source);
+    return rc;
+}
+
+static int render_main(int n_args, char **args) {
+    struct session s = {0};
+    struct clime_error err = {0};
+    const char *dir = NULL, *file = NULL;
+    for (int i = 0; i < n_args; i++) {
+        bool last = i + 1 == n_args;
+        if (strcmp(args[i], "--template") == 0 && !last)
+            file = args[++i];
+        else if (strcmp(args[i], "--date") == 0 && !last && !s.input.now && (s.input.now = parse_date(args[i + 1])))
+            i++;
+        else if (*args[i] == '-' || dir)
+            return 2;
+        else
+            dir = args[i];
+    }
+    if (!dir == !file) return 2;
+    clime_buf_init(&s.text, MAX_LINE_BYTES);
+    int status = open_template(&s, dir, file, &err) ? complain(&err) : run_lines(&s, render_line);
+    close_session(&s);
+    return status;
+}
+
+static const struct {
+    const char *name;
+    int (*main)(int n_args, char **args); /* the words after the name; returns the exit status, 2 = show usage */
+    const char *usage;
+} COMMANDS[] = {
+    {"encode", encode_main, "encode DIR    {\"text\", \"add_special_tokens\"?: false} -> {\"ids\"}"},
+    {"decode", decode_main, "decode DIR    {\"ids\", \"skip_special_tokens\"?: false} -> {\"text\"}"},
+    {"render", render_main,
+     "render DIR | --template FILE  [--date YYYY-MM-DD]    the template's variables -> {\"text\"}\n"
+     "      --date is the day that strftime_now tells (default: today)"},
+};
+
+static void usage(FILE *to) {
+    fprintf(to, "usage: clime-tok COMMAND ..., one JSON object a line; DIR is a Hugging Face folder\n");
+    for (size_t i = 0; i < CLIME_COUNT(COMMANDS); i++) fprintf(to, "  clime-tok %s\n", COMMANDS[i].usage);
+    fprintf(to, "A line that cannot be answered gives {\"error\"}; the next line is read.\n");
+}
+
+int main(int argc, char **argv) {
+    int status = 2;
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
+        usage(stdout);
+        return 0;
+    }
+    for (size_t i = 0; argc > 1 && i < CLIME_COUNT(COMMANDS); i++)
+        if (strcmp(COMMANDS[i].name, argv[1]) == 0) status = COMMANDS[i].main(argc - 2, argv + 2);
+    if (status == 2) usage(stderr);
+    return status;
+}

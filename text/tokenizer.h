@@ -1,0 +1,136 @@
+/* Tokenizer of a Hugging Face folder: text to token ids and back, exactly as the `tokenizers` library does it.
+ *
+ * Folders: tokenizer.json (byte-level BPE, and SentencePiece-style BPE with byte fallback), or vocab.json + merges.txt.
+ * What a file asks for and clime cannot do (another model than BPE, an unknown pre-tokenizer) is an error at load that
+ * names it, never a silent difference.
+ *
+ * Nouns
+ *   tokenizer  immutable after load; any number of threads share it without a lock.
+ *   scratch    what one thread needs to encode (PCRE2 match data and stack, merge arrays, a cache of pieces). One per
+ *              thread, bound to the tokenizer it was made for. Encoding takes little C stack, but PCRE2's JIT is why
+ *              it belongs on text threads and not on HTTP workers.
+ *   detok      one sequence's streaming decode. Costs no memory until bytes must be held back.
+ *   ids        a growable vector of token ids, owned by the caller.
+ *
+ * All text is UTF-8. Ids are int32_t, >= 0; -1 means "none". A model may pad its vocabulary past this one: ids that
+ * the tokenizer does not know decode to nothing.
+ */
+#ifndef CLIME_TEXT_TOKENIZER_H
+#define CLIME_TEXT_TOKENIZER_H
+
+#include <stdint.h>
+
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/str.h"
+
+struct clime_tokenizer;
+struct clime_tok_scratch;
+
+/* A vector of ids. Zero-initialise; free with clime_ids_free. */
+struct clime_ids {
+    int32_t *data;
+    size_t len;
+    size_t size;
+};
+void clime_ids_push(struct clime_ids *v, int32_t id);
+void clime_ids_append(struct clime_ids *v, const int32_t *ids, size_t n);
+void clime_ids_free(struct clime_ids *v); /* the vector may be used again */
+
+/* ---- load ---- */
+
+/* Reads the folder: tokenizer.json or vocab.json + merges.txt; tokenizer_config.json, special_tokens_map.json,
+ * generation_config.json, config.json and chat_template.jinja where they exist. Errors name the file:
+ * CLIME_ERR_NOT_FOUND (no tokenizer in dir), CLIME_ERR_INPUT (broken or unsupported), CLIME_ERR_LIMIT, CLIME_ERR_IO. */
+enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **out, struct clime_error *e);
+void clime_tokenizer_free(struct clime_tokenizer *t); /* NULL is fine; after every scratch and detok made for it */
+
+struct clime_tok_scratch *clime_tok_scratch_new(const struct clime_tokenizer *t);
+void clime_tok_scratch_free(struct clime_tok_scratch *s); /* NULL is fine */
+
+/* ---- encode ---- */
+
+enum clime_encode_flags {
+    CLIME_ENCODE_SPECIAL = 1, /* add what the post-processor adds (<s>, ...): add_special_tokens=True */
+    CLIME_ENCODE_PLAIN = 2    /* special tokens written in the text are text, not tokens (untrusted input) */
+};
+
+/* Appends the ids of text to out. max_bytes is the caller's limit on text.len (CLIME_ERR_LIMIT past it).
+ * Text that is not valid UTF-8 is CLIME_ERR_INPUT with the byte offset. On error out is as it was. */
+enum clime_err clime_tokenizer_encode(const struct clime_tokenizer *t, struct clime_tok_scratch *s,
+                                      struct clime_str text, unsigned flags, size_t max_bytes, struct clime_ids *out,
+                                      struct clime_error *e);
+
+/* ---- decode ---- */
+
+/* Appends the text of ids[n] to out (valid UTF-8: broken sequences become U+FFFD, as the library does).
+ * skip_special leaves out special tokens. Ids outside the vocabulary give nothing. */
+void clime_tokenizer_decode(const struct clime_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                            struct clime_buf *out);
+
+/* Streaming decode. feed appends to out those bytes that no later id can change; finish appends the rest. The
+ * concatenation is clime_tokenizer_decode of all ids, and every call appends whole UTF-8 characters.
+ * With byte fallback a run of byte tokens is held until it ends, since the library decodes it as a whole: a newline
+ * spelt <0x0A> comes out with the token after it. */
+struct clime_detok {
+    const struct clime_tokenizer *t;
+    bool skip_special;
+    bool started;          /* a token was decoded */
+    uint32_t n_strip;      /* leading characters still to be dropped */
+    uint8_t tail[4];       /* byte-level: an unfinished UTF-8 sequence */
+    uint8_t n_tail;        /* bytes in tail */
+    struct clime_buf held; /* byte fallback: the run so far */
+};
+void clime_detok_init(struct clime_detok *d, const struct clime_tokenizer *t, bool skip_special);
+void clime_detok_feed(struct clime_detok *d, int32_t id, struct clime_buf *out);
+void clime_detok_finish(struct clime_detok *d, struct clime_buf *out); /* frees what was held; init before reuse */
+void clime_detok_free(struct clime_detok *d);                          /* for a stream that is given up */
+
+/* ---- vocabulary ---- */
+
+/* One more than the largest id, added tokens included. */
+int32_t clime_tokenizer_n_vocab(const struct clime_tokenizer *t);
+
+/* The id of a token as the file spells it ("<|im_end|>", "Ġthe", "<0x0A>"), or -1. */
+int32_t clime_tokenizer_id(const struct clime_tokenizer *t, struct clime_str token);
+
+/* The token as the file spells it; empty for an id that is not in the vocabulary. Borrowed from t. */
+struct clime_str clime_tokenizer_token(const struct clime_tokenizer *t, int32_t id);
+
+/* The bytes that the token stands for in the middle of a text ("Ġthe" is " the", "<0x0A>" is "\n"). May be part of a
+ * UTF-8 character: this is the `bytes` of OpenAI's log-probabilities. Borrowed from t. */
+struct clime_str clime_tokenizer_bytes(const struct clime_tokenizer *t, int32_t id);
+
+/* Left out by skip_special. One difference from the library, on purpose: its version 0.23 forgets that a token is
+ * special when the token is also "normalized" and its normalised text differs. */
+bool clime_tokenizer_is_special(const struct clime_tokenizer *t, int32_t id);
+
+/* ---- what the folder says beside the vocabulary ---- */
+
+/* Special ids. bos, pad: tokenizer_config.json where it has the key (null = none), else special_tokens_map.json,
+ * generation_config.json, config.json. -1 when there is none. */
+int32_t clime_tokenizer_bos(const struct clime_tokenizer *t);
+int32_t clime_tokenizer_pad(const struct clime_tokenizer *t);
+
+/* Ids that end a turn: the union, in this order and without repeats, of generation_config.json, config.json,
+ * tokenizer_config.json's eos_token and special_tokens_map.json's. *n may be 0. Borrowed from t. */
+const int32_t *clime_tokenizer_eos(const struct clime_tokenizer *t, size_t *n);
+
+/* The text of a named token for chat templates: "bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
+ * "cls_token", "mask_token"; NULL when the folder does not define it. */
+const char *clime_tokenizer_special_text(const struct clime_tokenizer *t, const char *name);
+
+/* The chat template (Jinja source) called name, NULL = "default"; NULL when there is none. chat_template.jinja and
+ * additional_chat_templates/NAME.jinja go before tokenizer_config.json's chat_template (a string or a named list). */
+const char *clime_tokenizer_chat_template(const struct clime_tokenizer *t, const char *name);
+
+/* ---- a new tokenizer ---- */
+
+/* Writes tokenizer.json and tokenizer_config.json of a byte vocabulary into dir (which exists): ids 0..255 are the
+ * bytes, then the special tokens in order (256, 257, ...). It loads in clime and in Hugging Face libraries to the same
+ * ids. eos and pad must be among specials or NULL; chat_template may be NULL. CLIME_ERR_IO, CLIME_ERR_INPUT. */
+enum clime_err clime_tokenizer_write_bytes(const char *dir, const char *const *specials, size_t n_specials,
+                                           const char *eos, const char *pad, const char *chat_template,
+                                           struct clime_error *e);
+
+#endif

@@ -1,0 +1,67 @@
+/* Inside of the tokenizer, for model/tokenizer*.c and text/detok.c only. See text/tokenizer.h. */
+#ifndef CLIME_TEXT_TOKENIZER_IMPL_H
+#define CLIME_TEXT_TOKENIZER_IMPL_H
+
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/normalize.h"
+#include "text/pretok.h"
+#include "text/tokenizer.h"
+
+enum clime_token_flags {
+    CLIME_TOKEN_SPECIAL = 1, /* left out by skip_special */
+    CLIME_TOKEN_BYTE = 2     /* one byte of a byte-fallback run */
+};
+
+struct clime_named_text { /* a special token or a chat template by name */
+    char *name;
+    char *text;
+};
+
+struct clime_tokenizer {
+    /* tokenizer_json.c, tokenizer_files.c */
+    struct clime_bpe bpe;
+    struct clime_normalizer *normalizer;
+    struct clime_pretok *pretok;
+    struct clime_decoder decoder;
+    struct clime_added_token *added; /* in file order */
+    size_t n_added;
+    struct clime_ids prefix, suffix; /* what the post-processor puts around a text */
+
+    /* tokenizer.c, from the above */
+    struct clime_vocab added_ids;      /* content to id */
+    struct clime_vocab added_texts;    /* id to what it decodes from: content, normalised where that is searched */
+    struct clime_trie raw, normalized; /* over added */
+    int32_t n_vocab;
+    struct clime_buf pieces; /* decoded bytes of all ids, one after the other */
+    uint32_t *piece_at;      /* [n_vocab + 1] offsets into pieces */
+    uint8_t *flags;          /* [n_vocab] enum clime_token_flags */
+
+    /* tokenizer_config.c */
+    int32_t bos, pad;
+    struct clime_ids eos;
+    struct clime_named_text *specials, *templates;
+    size_t n_specials, n_templates;
+};
+
+/* What the decoder gets for id; ptr is NULL when there is no such token. */
+struct clime_str clime_tokenizer_decoder_text(const struct clime_tokenizer *t, int32_t id);
+
+/* Appends an added token with the id that the tokenizers library would give it: that of the model's vocabulary, else
+ * the next free one. content is copied. CLIME_ERR_LIMIT past the largest id. */
+enum clime_err clime_tokenizer_add_token(struct clime_tokenizer *t, const struct clime_added_token *token,
+                                         struct clime_error *e);
+
+/* tokenizer_json.c. read: a whole tokenizer.json. pipeline: normalizer, pre_tokenizer and decoder of such a text. */
+enum clime_err clime_tokenizer_read_json(struct clime_tokenizer *t, const char *path, struct clime_error *e);
+enum clime_err clime_tokenizer_read_pipeline(struct clime_tokenizer *t, struct clime_str json, struct clime_error *e);
+enum clime_err clime_tokenizer_read_vocab(struct clime_tokenizer *t, struct clime_str json, struct clime_error *e);
+
+/* tokenizer_files.c: vocab.json + merges.txt. */
+enum clime_err clime_tokenizer_read_files(struct clime_tokenizer *t, const char *dir, struct clime_error *e);
+
+/* tokenizer_config.c: the small files beside. After the vocabulary is there. */
+enum clime_err clime_tokenizer_read_config(struct clime_tokenizer *t, const char *dir, struct clime_error *e);
+
+#endif

@@ -1,0 +1,37 @@
+/* clime-train export: turns a checkpoint folder into a Hugging Face folder. Runs alone on the main thread.
+ * The checkpoint holds master weights and moments only; shape, tokenizer and template come from --hf-checkpoint. */
+#include "trainer/cmd/export.h"
+
+#include <stdio.h>
+
+#include "common/log.h"
+#include "common/options.h"
+#include "trainer/learn/learner.h"
+
+int clime_export_main(int argc, char **argv) {
+    struct clime_error e = {0};
+    struct clime_learner_options o = {.max_tokens_per_gpu = 16, .max_seq_len = 16};
+    const char *where[2] = {NULL, NULL}, *device, *dtype;
+    struct clime_learner *l = NULL;
+    const struct clime_opt table[] = {
+        {"hf-checkpoint", CLIME_OPT_STRING, &o.hf_checkpoint, NULL, "DIR", "the folder the run started from"},
+        {"device", CLIME_OPT_STRING, &device, "auto", "NAME", "auto, cpu or cuda: the kind the checkpoint was made on"},
+        {"dtype", CLIME_OPT_STRING, &dtype, "auto", "TYPE", "auto, bf16 or f32"},
+    };
+    enum clime_err err = clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, where, 2,
+                                             "clime-train export CHECKPOINT OUT --hf-checkpoint DIR\n"
+                                             "Writes a checkpoint's weights as a Hugging Face folder.",
+                                             &e);
+    if (!err && (!where[1] || !o.hf_checkpoint))
+        err = clime_fail(&e, CLIME_ERR_INPUT, "export needs CHECKPOINT, OUT and --hf-checkpoint");
+    o.model = (struct clime_model_options){.device = device, .dtype = dtype, .dev = {.deterministic = true}};
+    if (!err) err = clime_learner_open(&o, &l, &e);
+    if (!err) err = clime_learner_load(l, where[0], &e);
+    if (!err) err = clime_learner_export(l, where[1], &e);
+    char hex[65];
+    if (!err) err = clime_learner_sha256(l, hex, &e);
+    if (!err) printf("%s: weights sha256 %s\n", where[1], hex);
+    if (err) LOG_ERROR("export: %s", e.msg);
+    clime_learner_close(l);
+    return err ? 1 : 0;
+}

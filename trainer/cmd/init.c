@@ -1,0 +1,161 @@
+/* clime-train init: makes a model from nothing. Runs alone on the main thread.
+ *
+ * Without --tokenizer the folder gets a byte vocabulary with turn markers and a chat template of three tokens a turn,
+ * so that a laptop's model spends its few positions on the text. The vocabulary is padded to a multiple of 16. */
+#include "trainer/cmd/init.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/dirs.h"
+#include "common/log.h"
+#include "common/options.h"
+#include "model/folder.h"
+#include "text/tokenizer.h"
+
+static const char *const byte_specials[] = {"<|endoftext|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"};
+static const char byte_template[] = "{%- for message in messages -%}\n"
+                                    "{{ '<|' + message.role + '|>' + message.content + '<|end|>' }}\n"
+                                    "{%- endfor -%}\n"
+                                    "{%- if add_generation_prompt -%}{{ '<|assistant|>' }}{%- endif -%}\n";
+
+struct init_options {
+    int family, dtype; /* CHOICE */
+    int64_t D, F, L, H, HK, Dh, V, max_pos, seed;
+    double rope_theta, std, eps;
+    bool untied;
+    const char *tokenizer;
+};
+
+static const struct {
+    const char *name, *architecture, *model_type;
+    enum clime_family family;
+} families[] = {
+    {"qwen3", "Qwen3ForCausalLM", "qwen3", CLIME_QWEN3},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2", CLIME_QWEN2},
+    {"llama", "LlamaForCausalLM", "llama", CLIME_LLAMA},
+    {"glm4", "Glm4ForCausalLM", "glm4", CLIME_GLM4},
+};
+
+static enum clime_err parse(int argc, char **argv, struct init_options *o, const char **dir, struct clime_error *e) {
+    const struct clime_opt table[] = {
+        {"model", CLIME_OPT_SECTION, .help = "shape"},
+        {"family", CLIME_OPT_CHOICE, &o->family, "qwen3", "qwen3|qwen2|llama|glm4", "architecture"},
+        {"hidden-size", CLIME_OPT_INT, &o->D, "256", "N", "width D", 8, 65536},
+        {"intermediate-size", CLIME_OPT_INT, &o->F, "768", "N", "MLP width F", 8, 1 << 20},
+        {"num-hidden-layers", CLIME_OPT_INT, &o->L, "4", "N", "layers L", 1, 1024},
+        {"num-attention-heads", CLIME_OPT_INT, &o->H, "4", "N", "query heads H", 1, 1024},
+        {"num-key-value-heads", CLIME_OPT_INT, &o->HK, "2", "N", "key/value heads HK, a divisor of H", 1, 1024},
+        {"head-dim", CLIME_OPT_INT, &o->Dh, "64", "N", "head size Dh", 2, 256},
+        {"vocab-size", CLIME_OPT_INT, &o->V, "0", "N",
+         "rows of the embedding; 0 = the tokenizer's, to a multiple of 16", 0, 1 << 22},
+        {"max-position-embeddings", CLIME_OPT_INT, &o->max_pos, "1024", "N", "longest sequence", 16, 1 << 22},
+        {"rope-theta", CLIME_OPT_DOUBLE, &o->rope_theta, "10000", "X", "base of the rotary frequencies", 1, 1e12},
+        {"rms-norm-eps", CLIME_OPT_DOUBLE, &o->eps, "1e-6", "X", "epsilon of the norms", 0, 1},
+        {"untie-embeddings", CLIME_OPT_BOOL, &o->untied, NULL, NULL, "a head of its own instead of the embedding"},
+        {"weights", CLIME_OPT_SECTION, .help = "weights and tokenizer"},
+        {"dtype", CLIME_OPT_CHOICE, &o->dtype, "bf16", "f32|bf16", "type the weights are stored in"},
+        {"init-std", CLIME_OPT_DOUBLE, &o->std, "0.02", "X", "deviation of the random matrices", 0, 10},
+        {"seed", CLIME_OPT_INT, &o->seed, "1234", "N", "seed of the random weights", 0, 9e15},
+        {"tokenizer", CLIME_OPT_STRING, &o->tokenizer, NULL, "DIR",
+         "copy the tokenizer and template of this folder instead of the byte vocabulary"},
+    };
+    enum clime_err err =
+        clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, dir, 1,
+                            "clime-train init DIR [options]\nMakes a model folder with random weights.", e);
+    if (err) return err;
+    if (!*dir) return clime_fail(e, CLIME_ERR_INPUT, "init needs the folder to make: clime-train init DIR");
+    if (o->H % o->HK) return clime_fail(e, CLIME_ERR_INPUT, "--num-key-value-heads must divide --num-attention-heads");
+    if (o->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "--head-dim must be even");
+    return CLIME_OK;
+}
+
+/* Ids and vocabulary size from the tokenizer that now stands in dir. */
+static enum clime_err read_vocabulary(const char *dir, struct init_options *o, struct clime_config *c,
+                                      struct clime_error *e) {
+    struct clime_tokenizer *tok = NULL;
+    enum clime_err err = clime_tokenizer_load(dir, &tok, e);
+    if (err) return err;
+    int64_t n = clime_tokenizer_n_vocab(tok);
+    if (o->V == 0) o->V = (n + 15) / 16 * 16;
+    if (o->V < n)
+        err = clime_fail(e, CLIME_ERR_INPUT, "--vocab-size %lld is less than the tokenizer's %lld ids", (long long)o->V,
+                         (long long)n);
+    size_t n_eos = 0;
+    const int32_t *eos = clime_tokenizer_eos(tok, &n_eos);
+    for (size_t i = 0; i < n_eos && c->n_eos < CLIME_MAX_EOS; i++) c->eos_ids[c->n_eos++] = eos[i];
+    c->bos_id = clime_tokenizer_bos(tok);
+    c->pad_id = clime_tokenizer_pad(tok);
+    c->V = (int)o->V;
+    clime_tokenizer_free(tok);
+    return err;
+}
+
+static enum clime_err make(const char *dir, struct init_options *o, struct clime_error *e) {
+    struct clime_config c = {
+        .family = families[o->family].family,
+        .D = (int)o->D,
+        .L = (int)o->L,
+        .H = (int)o->H,
+        .HK = (int)o->HK,
+        .Dh = (int)o->Dh,
+        .F = (int)o->F,
+        .max_pos = (int)o->max_pos,
+        .eps = (float)o->eps,
+        .tied = !o->untied,
+        .rope_theta = o->rope_theta,
+        .rope_rot = (int)o->Dh,
+        .dtype = o->dtype == 0 ? CLIME_F32 : CLIME_BF16,
+        .bos_id = -1,
+        .pad_id = -1,
+    };
+    snprintf(c.architecture, sizeof c.architecture, "%s", families[o->family].architecture);
+    snprintf(c.model_type, sizeof c.model_type, "%s", families[o->family].model_type);
+    c.qkv_bias = c.family == CLIME_QWEN2;
+    c.qk_norm = c.family == CLIME_QWEN3;
+    if (c.family == CLIME_GLM4) {
+        c.post_norms = c.fused_gate_up = c.rope_interleaved = true;
+        c.rope_rot = c.Dh / 2;
+    }
+    char *seed_dir = NULL;
+    const char *tokenizer = o->tokenizer;
+    void *flat = NULL;
+    struct clime_layout lay = {0};
+    enum clime_err err = CLIME_OK;
+    if (!tokenizer) { /* written beside the goal first: the folder itself must appear whole */
+        tokenizer = seed_dir = xasprintf("%s.tokenizer", dir);
+        err = clime_make_dirs(seed_dir, e);
+        if (!err)
+            err = clime_tokenizer_write_bytes(seed_dir, byte_specials, CLIME_COUNT(byte_specials), "<|end|>",
+                                              "<|endoftext|>", byte_template, e);
+    }
+    if (!err) err = read_vocabulary(tokenizer, o, &c, e);
+    if (err) goto done;
+    clime_layout_make(&c, &lay);
+    flat = xaligned(64, (size_t)lay.n * clime_dtype_bytes(c.dtype));
+    clime_weights_init(&lay, c.dtype, flat, (float)o->std, (uint64_t)o->seed);
+    struct clime_weights_source from = clime_weights_in_host(c.dtype, flat);
+    err = clime_folder_write(dir, tokenizer, &c, &lay, &from, e);
+    if (!err)
+        printf("%s: %s, %.2f M parameters, vocabulary %d, %s\n", dir, c.architecture,
+               (double)clime_config_params(&c) / 1e6, c.V, c.dtype == CLIME_F32 ? "fp32" : "bf16");
+done:
+    if (seed_dir && clime_dir_remove(seed_dir, NULL)) LOG_WARN("could not remove %s", seed_dir);
+    free(seed_dir);
+    free(flat);
+    clime_layout_free(&lay);
+    return err;
+}
+
+int clime_init_main(int argc, char **argv) {
+    struct clime_error e = {0};
+    struct init_options o = {0};
+    const char *dir = NULL;
+    if (parse(argc, argv, &o, &dir, &e) || make(dir, &o, &e)) {
+        LOG_ERROR("init: %s", e.msg);
+        return 1;
+    }
+    return 0;
+}

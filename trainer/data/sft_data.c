@@ -1,0 +1,158 @@
+/* Lines to samples for sft. Main thread, before training; owns the samples.
+ *
+ * A line's prompt is rendered and tokenised as rl does it (trainer/data/data.h); its response is tokenised on its own
+ * and the end-of-turn token follows, so the ids at the border are the ones that sampling would see. A conversation's
+ * samples and masks come from trainer/data/conversation.h. */
+#include "trainer/data/sft_data.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/scan.h"
+#include "trainer/data/conversation.h"
+
+#define MAX_RESPONSE_BYTES ((size_t)1 << 24)
+
+/* Takes the sample; it is left out when it is too long. */
+static void set_add(struct clime_sft_set *set, struct clime_sample *s, int max_len, int *size) {
+    int len = s->n_prompt + s->n_response;
+    if (len > max_len) {
+        clime_sample_free(s);
+        set->n_too_long++;
+        return;
+    }
+    if (set->n == *size) {
+        *size = *size ? 2 * *size : 256;
+        set->samples = xrealloc(set->samples, (size_t)*size * sizeof(struct clime_sample *));
+    }
+    if (len > set->longest) set->longest = len;
+    s->group = set->n;
+    set->samples[set->n++] = s;
+}
+
+/* ---- prompt and response ---- */
+
+/* One sample from one line; NULL with *e set when the response is no text. */
+static struct clime_sample *make_sample(const struct clime_prompt *p, const struct clime_tokenizer *tok,
+                                        struct clime_tok_scratch *scratch, struct clime_error *e) {
+    struct clime_arena arena;
+    struct clime_json j;
+    struct clime_str text;
+    struct clime_ids ids = {0};
+    struct clime_sample *s = NULL;
+    clime_arena_init(&arena, MAX_RESPONSE_BYTES);
+    clime_json_init(&j, p->label ? p->label : "null", p->label ? strlen(p->label) : 4, &arena, e);
+    if (!clime_json_string(&j, &text)) {
+        clime_error_prefix(e, "line %lld: the response must be a string", (long long)p->line);
+        goto done;
+    }
+    clime_ids_append(&ids, p->ids, (size_t)p->n_ids);
+    if (clime_tokenizer_encode(tok, scratch, text, CLIME_ENCODE_PLAIN, MAX_RESPONSE_BYTES, &ids, e)) goto done;
+    size_t n_eos;
+    const int32_t *eos = clime_tokenizer_eos(tok, &n_eos);
+    if (n_eos) clime_ids_push(&ids, eos[0]);
+
+    s = clime_sample_new();
+    s->n_prompt = p->n_ids;
+    s->n_response = (int32_t)ids.len - p->n_ids;
+    s->ids = ids.data;
+    ids = (struct clime_ids){0};
+    s->mask = xmalloc((size_t)s->n_response + 1);
+    memset(s->mask, 1, (size_t)s->n_response);
+done:
+    clime_ids_free(&ids);
+    clime_arena_free(&arena);
+    return s;
+}
+
+static enum clime_err load_pairs(const struct clime_sft_data_options *o, const struct clime_tokenizer *tok, int max_len,
+                                 struct clime_sft_set *set, struct clime_error *e) {
+    struct clime_dataset data = {0};
+    struct clime_data_options in_order = o->data;
+    in_order.shuffle = false;
+    int size = 0;
+    enum clime_err err = clime_dataset_load(&in_order, tok, &data, e);
+    if (err) return err;
+    struct clime_tok_scratch *scratch = clime_tok_scratch_new(tok);
+    for (int i = 0; i < data.n && !err; i++) {
+        struct clime_sample *s = make_sample(&data.prompts[i], tok, scratch, e);
+        if (s)
+            set_add(set, s, max_len, &size);
+        else
+            err = e->code;
+    }
+    clime_tok_scratch_free(scratch);
+    clime_dataset_free(&data);
+    return err;
+}
+
+/* ---- conversations ---- */
+
+struct conversation_loader {
+    const struct clime_sft_data_options *o;
+    struct clime_renderer renderer;
+    struct clime_tok_scratch *scratch;
+    struct clime_sft_set *set;
+    int max_len, size;
+};
+
+static enum clime_err read_line(void *arg, int64_t line, struct clime_str json, struct clime_error *e) {
+    struct conversation_loader *l = arg;
+    struct clime_conversation_samples made = {0};
+    struct clime_str key, raw, messages = {0}, tools = {0};
+    struct clime_json j;
+    struct clime_error je = {0};
+    clime_json_init(&j, json.ptr, json.len, NULL, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        clime_json_skip(&j, &raw);
+        if (clime_str_is(key, l->o->messages_key)) messages = raw;
+        if (clime_str_is(key, l->o->data.tool_key) && !clime_str_is(raw, "null")) tools = raw;
+    }
+    enum clime_err rc = CLIME_OK;
+    if (!clime_json_end(&j))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s", je.msg);
+    else if (!messages.ptr)
+        rc = clime_fail(e, CLIME_ERR_INPUT, "no \"%s\" (--messages-key)", l->o->messages_key);
+    else
+        rc = clime_conversation_read(&l->renderer, l->scratch, messages, tools, &made, e);
+    if (rc) clime_error_prefix(e, "%s, line %lld", l->o->data.prompt_data, (long long)line);
+    if (!rc && !made.n) l->set->n_untrained++;
+    for (int i = 0; i < made.n; i++) {
+        if (rc)
+            clime_sample_free(made.data[i]);
+        else
+            set_add(l->set, made.data[i], l->max_len, &l->size);
+    }
+    free(made.data);
+    return rc;
+}
+
+static enum clime_err load_conversations(const struct clime_sft_data_options *o, const struct clime_tokenizer *tok,
+                                         int max_len, struct clime_sft_set *set, struct clime_error *e) {
+    struct conversation_loader l = {.o = o, .set = set, .max_len = max_len};
+    enum clime_err err = clime_renderer_open(tok, o->data.apply_chat_template_kwargs, &l.renderer, e);
+    l.scratch = clime_tok_scratch_new(tok);
+    if (!err) err = clime_data_lines(o->data.prompt_data, read_line, &l, e);
+    clime_tok_scratch_free(l.scratch);
+    clime_renderer_close(&l.renderer);
+    return err;
+}
+
+enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const char *dir, int max_len,
+                                  struct clime_sft_set *set, struct clime_error *e) {
+    struct clime_tokenizer *tok = NULL;
+    enum clime_err err = clime_tokenizer_load(dir, &tok, e);
+    if (!err && o->messages_key)
+        err = load_conversations(o, tok, max_len, set, e);
+    else if (!err)
+        err = load_pairs(o, tok, max_len, set, e);
+    if (!err && set->n == 0)
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s leaves no sample to train on", o->data.prompt_data);
+    clime_tokenizer_free(tok);
+    return err;
+}
+
+void clime_sft_set_free(struct clime_sft_set *set) {
+    for (int i = 0; i < set->n; i++) clime_sample_free(set->samples[i]);
+    free(set->samples);
+}

@@ -1,7 +1,0 @@
-/* clime-train eval: scores a policy on prompt sets. */
-#ifndef CLIME_TRAINER_EVALUATE_H
-#define CLIME_TRAINER_EVALUATE_H
-
-int clime_eval_main(int argc, char **argv); /* argv[0] = "eval"; returns the exit code */
-
-#endif

@@ -1,0 +1,103 @@
+/* An external router and its workers, which somebody else starts and stops. Called by fleet.c on the main thread.
+ * Invariant: the servers of the fleet are the workers that the router lists; one that it lists no more is forgotten,
+ * and nobody waits for it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/json/scan.h"
+#include "common/log.h"
+#include "trainer/fleet/fleet_int.h"
+
+#define EXTERNAL_POLL_US 2000000
+
+static struct clime_fleet_server *find_server(struct clime_fleet *f, struct clime_str url) {
+    for (int i = 0; i < f->n_servers; i++)
+        if (clime_str_is(url, f->servers[i].url)) return &f->servers[i];
+    if (f->n_servers == CLIME_FLEET_SERVERS || url.len >= CLIME_FLEET_URL) return NULL;
+    struct clime_fleet_server *s = &f->servers[f->n_servers++];
+    *s = (struct clime_fleet_server){.pushed = -1};
+    snprintf(s->url, sizeof s->url, CLIME_STR_FMT, CLIME_STR_ARG(url));
+    LOG_INFO("worker %s", s->url);
+    return s;
+}
+
+static void forget_unlisted(struct clime_fleet *f) {
+    int n = 0;
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = &f->servers[i];
+        if (s->admitted) {
+            if (n != i) f->servers[n] = *s;
+            n++;
+            continue;
+        }
+        LOG_INFO("worker %s is gone", s->url);
+        clime_broadcast_close(&s->group);
+    }
+    f->n_servers = n;
+}
+
+/* Reads GET /workers: new workers join the list; known ones that are missing leave it. */
+enum clime_err clime_fleet_read_workers(struct clime_fleet *f, struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 16];
+    struct clime_buf reply = {0};
+    struct clime_error je = {0};
+    snprintf(url, sizeof url, "%s/workers", f->o.router_url);
+    enum clime_err rc = clime_fleet_call(f, "GET", url, (struct clime_str){0}, CLIME_FLEET_CONTROL_US, &reply, e);
+    if (rc) return rc;
+    for (int i = 0; i < f->n_servers; i++) f->servers[i].admitted = false;
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_str key, v;
+    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
+    clime_json_init(&j, reply.data, reply.len, &a, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (!clime_str_is(key, "workers")) {
+            clime_json_skip(&j, NULL);
+            continue;
+        }
+        for (clime_json_array(&j); clime_json_item(&j);) {
+            for (clime_json_object(&j); clime_json_key(&j, &key);) {
+                if (!clime_str_is(key, "url")) {
+                    clime_json_skip(&j, NULL);
+                } else if (clime_json_string(&j, &v)) {
+                    struct clime_fleet_server *s = find_server(f, v);
+                    if (s) s->admitted = true;
+                }
+            }
+        }
+    }
+    if (clime_json_end(&j))
+        forget_unlisted(f);
+    else
+        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", url, je.msg);
+    clime_arena_free(&a);
+    clime_buf_free(&reply);
+    return rc;
+}
+
+/* An external worker may be restarted behind our back: ask each for its label. */
+static void check_versions(struct clime_fleet *f) {
+    char label[64], want[24];
+    snprintf(want, sizeof want, "%" PRId64, f->push.version);
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = &f->servers[i];
+        if (clime_weight_version(f->http, s->url, label, &s->last) || strcmp(label, want)) s->pushed = -1;
+    }
+}
+
+enum clime_err clime_fleet_poll_external(struct clime_fleet *f, bool now, struct clime_error *e) {
+    struct clime_error why;
+    if (!now && clime_now_us() < f->next_external_us) return CLIME_OK;
+    f->next_external_us = clime_now_us() + EXTERNAL_POLL_US;
+    if (!clime_fleet_read_workers(f, &why))
+        f->external_seen_us = clime_now_us();
+    else if (clime_now_us() - f->external_seen_us > CLIME_FLEET_READY_US)
+        return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for the router %s to come back: not within %d s: %.300s",
+                          f->o.router_url, CLIME_FLEET_READY_US / 1000000, why.msg);
+    else
+        LOG_WARN("%s", why.msg);
+    if (f->has_push) check_versions(f);
+    return CLIME_OK;
+}

@@ -1,0 +1,424 @@
+/* Keeping the fleet up and on the current weights. See fleet.h for the promise it keeps.
+ *
+ * Owns the children, one HTTP client, and a list of servers (children's or external ones). Everything but the router's
+ * URL belongs to the main thread; the URL is under `lock`, because client threads ask for it before every try and it
+ * changes when the router is restarted on another port.
+ *
+ * One function (advance) moves one server one stage at a time: up -> pushed -> admitted. Every failure puts it back a
+ * stage, so start, crash, update and router restart are the same code.
+ */
+#include "trainer/fleet/fleet.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/host.h"
+#include "common/json/scan.h"
+#include "common/json/write.h"
+#include "common/log.h"
+#include "trainer/fleet/fleet_int.h"
+
+#define ABORT_TIMEOUT_US 3000000
+#define START_LIMIT_US                                                                                                 \
+    600000000 /* a server that reads its weights from a slow disk; one that dies is reported before */
+#define POLL_PAUSE_US 20000
+
+bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
+    pthread_mutex_lock(f->lock);
+    snprintf(out, size, "%s", f->url);
+    pthread_mutex_unlock(f->lock);
+    return out[0] != 0;
+}
+
+void clime_fleet_set_url(struct clime_fleet *f, const char *url) {
+    pthread_mutex_lock(f->lock);
+    snprintf(f->url, sizeof f->url, "%s", url);
+    pthread_mutex_unlock(f->lock);
+}
+
+/* ---- calls ---- */
+
+enum clime_err clime_fleet_call(struct clime_fleet *f, const char *method, const char *url, struct clime_str body,
+                                int64_t timeout_us, struct clime_buf *reply, struct clime_error *e) {
+    struct clime_http_call c = {
+        .method = method, .url = url, .body = body, .timeout_us = timeout_us, .max_reply = CLIME_FLEET_MAX_REPLY};
+    struct clime_http_result r = {0};
+    enum clime_err rc = clime_http_client_call(f->http, &c, &r, e);
+    if (!rc && (r.status < 200 || r.status > 299))
+        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s %s answers %d: %.200s", method, url, r.status,
+                        r.reply.len ? r.reply.data : "");
+    if (reply && !rc)
+        *reply = r.reply;
+    else
+        clime_buf_free(&r.reply);
+    return rc;
+}
+
+static enum clime_err admit(struct clime_fleet *f, const char *server_url, struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 16];
+    struct clime_buf body;
+    struct clime_jw w;
+    clime_buf_init(&body, 4096);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "url");
+    clime_jw_strz(&w, server_url);
+    clime_jw_close(&w);
+    snprintf(url, sizeof url, "%s/workers", f->url);
+    enum clime_err rc = clime_fleet_call(f, "POST", url, clime_buf_str(&body), CLIME_FLEET_CONTROL_US, NULL, e);
+    clime_buf_free(&body);
+    return rc;
+}
+
+static void dismiss(struct clime_fleet *f, const char *server_url) {
+    char url[2 * CLIME_FLEET_URL + 32];
+    struct clime_error e;
+    if (!f->url[0]) return;
+    snprintf(url, sizeof url, "%s/remove_worker?url=%s", f->url, server_url);
+    if (clime_fleet_call(f, "POST", url, (struct clime_str){0}, CLIME_FLEET_CONTROL_US, NULL, &e))
+        LOG_DEBUG("%s", e.msg);
+}
+
+struct server_info { /* what /server_info says of where a server runs */
+    char device_name[64], device_unit[64], host_id[64];
+};
+
+static enum clime_err ask_info(struct clime_fleet *f, const char *server_url, struct server_info *out,
+                               struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 16];
+    struct clime_buf reply = {0};
+    struct clime_error je = {0};
+    const struct {
+        const char *name;
+        char *at;
+    } fields[] = {{"device_name", out->device_name}, {"device_unit", out->device_unit}, {"host_id", out->host_id}};
+    *out = (struct server_info){0};
+    snprintf(url, sizeof url, "%s/server_info", server_url);
+    enum clime_err rc = clime_fleet_call(f, "GET", url, (struct clime_str){0}, CLIME_FLEET_CONTROL_US, &reply, e);
+    if (rc) return rc;
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_str key, v;
+    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
+    clime_json_init(&j, reply.data, reply.len, &a, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        char *at = NULL;
+        for (size_t i = 0; i < CLIME_COUNT(fields); i++)
+            if (clime_str_is(key, fields[i].name)) at = fields[i].at;
+        if (!at || clime_json_peek(&j) != CLIME_JSON_STRING)
+            clime_json_skip(&j, NULL);
+        else if (clime_json_string(&j, &v))
+            snprintf(at, 64, CLIME_STR_FMT, CLIME_STR_ARG(v));
+    }
+    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", url, je.msg);
+    clime_arena_free(&a);
+    clime_buf_free(&reply);
+    return rc;
+}
+
+static void learn_device(struct clime_fleet *f, const char *server_url) {
+    struct server_info info;
+    struct clime_error e;
+    if (!ask_info(f, server_url, &info, &e)) snprintf(f->device, sizeof f->device, "%s", info.device_name);
+}
+
+/* ---- one server's way ---- */
+
+void clime_fleet_lost(struct clime_fleet *f, struct clime_fleet_server *s) {
+    if (s->admitted) dismiss(f, s->url);
+    s->admitted = false;
+    s->pushed = -1;
+    s->way_known = false; /* what failed to a process that died may go well to the next */
+    clime_broadcast_close(&s->group);
+}
+
+/* Where the way was chosen and not asked for, one that fails gives way to the next simpler, from now on. */
+static bool can_fall_back(const struct clime_fleet *f, struct clime_fleet_server *s, const struct clime_error *e) {
+    if (f->o.transport != CLIME_TRANSPORT_AUTO || (s->way != CLIME_BY_IPC && s->way != CLIME_BY_NCCL)) return false;
+    s->way = s->way == CLIME_BY_NCCL ? CLIME_BY_IPC : CLIME_BY_HTTP;
+    LOG_WARN("%s: weights go to %s %s from now on", e->msg, s->child ? s->child->name : s->url,
+             clime_way_names[s->way]);
+    return true;
+}
+
+/* By which way the server gets weights, decided when it is first seen. */
+static enum clime_err choose_way(struct clime_fleet *f, struct clime_fleet_server *s, struct clime_error *e) {
+    static const enum clime_way asked[] = {[CLIME_TRANSPORT_AUTO] = CLIME_BY_HTTP,
+                                           [CLIME_TRANSPORT_HTTP] = CLIME_BY_HTTP,
+                                           [CLIME_TRANSPORT_IPC] = CLIME_BY_IPC,
+                                           [CLIME_TRANSPORT_NCCL] = CLIME_BY_NCCL};
+    const struct clime_model *m = f->push.model;
+    struct server_info info = {0};
+    char host[64];
+    if (s->way_known) return CLIME_OK;
+    if (!f->o.share) s->way = asked[f->o.transport];
+    if (!f->o.share && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
+        enum clime_err rc = ask_info(f, s->url, &info, e);
+        if (rc) return rc;
+        clime_host_id(host, sizeof host);
+        if (!strncmp(info.device_unit, "GPU-", 4) && host[0] && !strcmp(host, info.host_id))
+            s->way = strcmp(info.device_unit, clime_dev_info(m->dev)->unit) ? CLIME_BY_NCCL : CLIME_BY_IPC;
+    }
+    s->way_known = true;
+    LOG_INFO("weights go to %s %s", s->child ? s->child->name : s->url, clime_way_names[s->way]);
+    return CLIME_OK;
+}
+
+/* Makes what the push needs for the server's way. */
+static enum clime_err prepare(struct clime_fleet *f, const struct clime_fleet_server *s, struct clime_error *e) {
+    if (s->way == CLIME_BY_HTTP) clime_push_body(&f->push);
+    if (s->way == CLIME_BY_IPC || s->way == CLIME_BY_NCCL) clime_push_checksum(&f->push);
+    return s->way == CLIME_BY_IPC || s->way == CLIME_BY_SHARE ? clime_push_export(&f->push, e) : CLIME_OK;
+}
+
+static enum clime_err push_one(struct clime_fleet *f, struct clime_fleet_server *s) {
+    enum clime_err rc = choose_way(f, s, &s->last);
+    if (rc) return rc;
+    do {
+        rc = prepare(f, s, &s->last);
+        if (!rc && s->way == CLIME_BY_NCCL)
+            rc = clime_broadcast_push(&s->group, s->url, &f->push, &s->last);
+        else if (!rc)
+            rc = clime_push_weights(f->http, s->url, &f->push, s->way, &s->last);
+    } while (rc && can_fall_back(f, s, &s->last));
+    return rc;
+}
+
+/* Takes the server as far as it goes without waiting: push when it lacks the version, then admit. */
+static void advance(struct clime_fleet *f, struct clime_fleet_server *s) {
+    if (!s->url[0] || !f->has_push) return;
+    if (s->pushed != f->push.version) {
+        if (!f->o.serve_folder && push_one(f, s)) {
+            LOG_WARN("%s", s->last.msg);
+            clime_fleet_lost(f, s);
+            if (s->child) clime_child_kill(s->child); /* a fresh one is simpler than a doubtful one */
+            return;
+        }
+        s->pushed = f->push.version;
+    }
+    if (!s->admitted && f->url[0]) {
+        if (admit(f, s->url, &s->last)) {
+            LOG_WARN("%s", s->last.msg);
+            return;
+        }
+        s->admitted = true;
+        if (!f->device[0]) learn_device(f, s->url);
+    }
+}
+
+/* ---- the fleet ---- */
+
+enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    if (f->o.router_url)
+        rc = clime_fleet_poll_external(f, false, e);
+    else
+        rc = clime_fleet_poll_children(f, e);
+    for (int i = 0; i < f->n_servers && !rc; i++) advance(f, &f->servers[i]);
+    return rc;
+}
+
+static int n_ready(const struct clime_fleet *f) {
+    int n = 0;
+    for (int i = 0; i < f->n_servers; i++)
+        n += f->servers[i].admitted && f->has_push && f->servers[i].pushed == f->push.version;
+    return n;
+}
+
+/* Pushes to all servers that are up at the same time; what goes wrong is seen and mended by advance. */
+static void push_to_all(struct clime_fleet *f) {
+    const char *urls[CLIME_FLEET_SERVERS] = {NULL};
+    struct clime_fleet_server *to[CLIME_FLEET_SERVERS];
+    enum clime_way ways[CLIME_FLEET_SERVERS] = {CLIME_BY_HTTP};
+    struct clime_error err[CLIME_FLEET_SERVERS];
+    int n = 0;
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = &f->servers[i];
+        if (!s->url[0] || s->pushed == f->push.version || choose_way(f, s, &s->last)) continue;
+        if (s->way == CLIME_BY_NCCL || prepare(f, s, &s->last)) continue; /* the main thread's, one after another */
+        to[n] = s;
+        ways[n] = s->way;
+        urls[n++] = s->url;
+    }
+    clime_push_all(urls, ways, n, &f->push, err);
+    for (int i = 0; i < n; i++)
+        if (err[i].code)
+            LOG_WARN("%s", err[i].msg);
+        else
+            to[i]->pushed = f->push.version;
+}
+
+static enum clime_err not_ready(struct clime_fleet *f, struct clime_error *e) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = &f->servers[i];
+        if (s->admitted && s->pushed == f->push.version) continue;
+        return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for %s to serve version %" PRId64 ": not within %d s%s%.300s",
+                          s->child ? s->child->name : s->url, f->push.version, CLIME_FLEET_READY_US / 1000000,
+                          s->last.code ? ": " : "", s->last.code ? s->last.msg : "");
+    }
+    return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for workers at %s: none within %d s",
+                      f->o.router_url ? f->o.router_url : "the router", CLIME_FLEET_READY_US / 1000000);
+}
+
+enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e) {
+    enum clime_err rc;
+    f->push = *p;
+    f->push.api_key = f->o.api_key;
+    f->has_push = true;
+    if (f->o.router_url && (rc = clime_fleet_poll_external(f, true, e))) return rc;
+    push_to_all(f);
+    return clime_fleet_wait(f, e);
+}
+
+void clime_fleet_writing(struct clime_fleet *f) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = &f->servers[i];
+        if (s->way != CLIME_BY_SHARE || s->pushed < 0) continue;
+        s->pushed = -1;
+        if (!clime_push_writing(f->http, s->url, &s->last)) continue;
+        LOG_WARN("%s", s->last.msg);
+        clime_fleet_lost(f, s);
+        clime_child_kill(s->child); /* it must not compute with half of an update */
+    }
+}
+
+static enum clime_err move_kv(struct clime_fleet *f, const struct clime_fleet_server *s, const char *path,
+                              struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 32];
+    snprintf(url, sizeof url, "%s/%s", s->url, path);
+    return clime_fleet_call(f, "POST", url, clime_str_of("{\"tags\":[\"kv_cache\"]}"), CLIME_FLEET_CONTROL_US, NULL, e);
+}
+
+void clime_fleet_offload(struct clime_fleet *f) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = &f->servers[i];
+        if (!s->url[0] || !move_kv(f, s, "release_memory_occupation", &s->last)) continue;
+        LOG_WARN("%s", s->last.msg);
+        clime_fleet_lost(f, s);
+        if (s->child) clime_child_kill(s->child);
+    }
+}
+
+enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = &f->servers[i];
+        if (!s->url[0] || !move_kv(f, s, "resume_memory_occupation", &s->last)) continue;
+        if (!s->child) return clime_fail(e, s->last.code, "%s", s->last.msg);
+        LOG_WARN("%s", s->last.msg);
+        clime_fleet_lost(f, s);
+        clime_child_kill(s->child); /* a fresh one plans its memory anew, and says so when there is none */
+    }
+    return clime_fleet_wait(f, e);
+}
+
+enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
+    int64_t limit = clime_now_us() + CLIME_FLEET_READY_US;
+    for (;;) {
+        enum clime_err rc = clime_fleet_poll(f, e);
+        if (rc) return rc;
+        if (f->n_servers > 0 && n_ready(f) == f->n_servers) return CLIME_OK;
+        if (clime_now_us() > limit) return not_ready(f, e);
+        clime_sleep_us(POLL_PAUSE_US);
+    }
+}
+
+static bool all_up(const struct clime_fleet *f) {
+    for (int i = 0; i < f->n_children; i++)
+        if (f->children[i].state != CLIME_CHILD_UP) return false;
+    return true;
+}
+
+enum clime_err clime_fleet_wait_up(struct clime_fleet *f, struct clime_error *e) {
+    int64_t limit = clime_now_us() + START_LIMIT_US;
+    while (!all_up(f)) {
+        enum clime_err rc = clime_fleet_poll(f, e);
+        if (rc) return rc;
+        if (clime_now_us() > limit)
+            return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for the servers to come up: not within %d s",
+                              START_LIMIT_US / 1000000);
+        clime_sleep_us(POLL_PAUSE_US);
+    }
+    return CLIME_OK;
+}
+
+void clime_fleet_abort(struct clime_fleet *f, const char *prefix) {
+    struct clime_buf body;
+    struct clime_jw w;
+    struct clime_error e;
+    char url[CLIME_FLEET_URL + 24];
+    clime_buf_init(&body, 4096);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "rid");
+    clime_jw_strz(&w, prefix);
+    clime_jw_close(&w);
+    for (int i = 0; i < f->n_servers; i++) {
+        if (!f->servers[i].url[0]) continue;
+        snprintf(url, sizeof url, "%s/abort_request", f->servers[i].url);
+        if (clime_fleet_call(f, "POST", url, clime_buf_str(&body), ABORT_TIMEOUT_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
+    }
+    clime_buf_free(&body);
+}
+
+int clime_fleet_size(const struct clime_fleet *f) {
+    return f->n_servers;
+}
+
+const char *clime_fleet_device(struct clime_fleet *f) {
+    return f->device;
+}
+
+/* ---- open and close ---- */
+
+enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clime_fleet **out, struct clime_error *e) {
+    struct clime_fleet *f = xcalloc(1, sizeof *f);
+    *out = NULL;
+    CHECK(o->num_servers <= CLIME_FLEET_SERVERS);
+    f->o = *o;
+    f->has_push = o->serve_folder; /* of version 0, without a body */
+    f->pipe_read = f->pipe_write = -1;
+    f->http = clime_http_client_new();
+    clime_http_client_bearer(f->http, o->api_key);
+    f->lock = xmalloc(sizeof *f->lock);
+    pthread_mutex_init(f->lock, NULL);
+    enum clime_err rc;
+    if (o->router_url) {
+        clime_fleet_set_url(f, o->router_url);
+        f->external_seen_us = clime_now_us();
+        rc = clime_fleet_read_workers(f, e);
+        if (rc) clime_error_prefix(e, "--router-url");
+    } else {
+        rc = clime_fleet_open_children(f, e);
+    }
+    if (rc)
+        clime_fleet_close(f);
+    else
+        *out = f;
+    return rc;
+}
+
+void clime_fleet_close(struct clime_fleet *f) {
+    if (!f) return;
+    if (f->pipe_write >= 0) close(f->pipe_write); /* every child sees its parent gone and ends */
+    for (int i = 0; i < f->n_servers; i++) clime_broadcast_close(&f->servers[i].group);
+    for (int i = 0; i < f->n_children; i++) {
+        clime_child_stop(&f->children[i]);
+        clime_child_free(&f->children[i]);
+    }
+    clime_child_stop(&f->router);
+    clime_child_free(&f->router);
+    if (f->pipe_read >= 0) close(f->pipe_read);
+    free(f->children);
+    clime_http_client_free(f->http);
+    pthread_mutex_destroy(f->lock);
+    free(f->lock);
+    free(f);
+}

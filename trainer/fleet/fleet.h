@@ -1,0 +1,79 @@
+/* The router and the servers that a trainer generates with: its own children on this machine, or an external router
+ * with whatever workers it has.
+ *
+ * The fleet keeps one promise: a server that the router may choose holds the current weights. A server is admitted
+ * (registered with the router) only after the current version was pushed to it and it said so; a server that dies is
+ * started again, gets the weights, and is admitted again; a router that was restarted gets all its workers again.
+ *
+ * Main thread, but for clime_fleet_url. clime_fleet_poll does the work; the main thread calls it a few times a second
+ * while it waits for samples. Nothing is polled while an optimizer step runs: a death then is found at the next push.
+ */
+#ifndef CLIME_TRAINER_FLEET_FLEET_H
+#define CLIME_TRAINER_FLEET_FLEET_H
+
+#include "common/options.h"
+#include "trainer/fleet/push.h"
+#include "trainer/ledger/ledger.h"
+
+#define CLIME_FLEET_URL 256
+
+struct clime_fleet;
+
+/* How weights travel to servers that have memory of their own. auto: by a copy on the device to those on the trainer's
+ * own GPU, by broadcast to those on another GPU of this host, over HTTP to all others. */
+enum clime_transport { CLIME_TRANSPORT_AUTO, CLIME_TRANSPORT_HTTP, CLIME_TRANSPORT_IPC, CLIME_TRANSPORT_NCCL };
+
+struct clime_fleet_options {
+    const char *run_dir;        /* ports/ and logs/ are made in it */
+    const char *hf_checkpoint;  /* config and tokenizer of the servers */
+    const char *device, *dtype; /* as the trainer's own */
+    int num_servers;
+    const char *router_url; /* NULL = start a router and num_servers servers */
+    const char *api_key;    /* sent to router and servers; NULL = none. Their admin key, where they have one */
+    bool share;             /* the servers compute with the trainer's own weights, on its device (--colocate) */
+    enum clime_transport transport;
+    bool serve_folder; /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
+    const struct clime_opt_list *server_args, *router_args;
+    struct clime_ledger *ledger; /* for events */
+    int64_t incarnation;
+};
+
+/* Starts the children (they need a moment) or finds the external router. */
+enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clime_fleet **out, struct clime_error *e);
+void clime_fleet_close(struct clime_fleet *f); /* NULL is fine; children are stopped */
+
+/* The router's URL now, "" and false while there is none. Any thread. */
+bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size);
+
+/* From now on the weights of *p are the current ones (copied; what it borrows must stay valid until the next publish,
+ * and the weights unchanged until clime_fleet_writing or the next publish). Pushes them to every server and returns
+ * when all of them serve the version and are admitted. CLIME_ERR_TIMEOUT names what it waited for. */
+enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e);
+
+/* The current weights are about to be rewritten: no server that shares them computes any more when this returns, and
+ * none will before the next publish. */
+void clime_fleet_writing(struct clime_fleet *f);
+
+/* Asks every server for its KV memory until clime_fleet_onload gives it back. A server that does not do its part is
+ * started again; CLIME_ERR_LIMIT when the memory is not there any more. */
+void clime_fleet_offload(struct clime_fleet *f);
+enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e);
+
+/* Waits until every server serves the current version and is admitted; publish ends with it. */
+enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e);
+
+/* Waits until the servers that this trainer starts answer; their memory is taken then. No other server is waited for.
+ */
+enum clime_err clime_fleet_wait_up(struct clime_fleet *f, struct clime_error *e);
+
+/* Looks after the fleet once. Does not wait, but for a push to a restarted server. An error means that the fleet cannot
+ * be kept up (a program that dies at every start). */
+enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e);
+
+/* Aborts on every server the requests whose rid begins with prefix. Best effort within a few seconds. */
+void clime_fleet_abort(struct clime_fleet *f, const char *prefix);
+
+int clime_fleet_size(const struct clime_fleet *f);     /* servers known */
+const char *clime_fleet_device(struct clime_fleet *f); /* kind of device the servers report; "" = unknown */
+
+#endif

@@ -1,0 +1,60 @@
+/* What the files of the fleet share: a server and the fleet itself. Internal to fleet*.c. Main thread, but for url. */
+#ifndef CLIME_TRAINER_FLEET_FLEET_INT_H
+#define CLIME_TRAINER_FLEET_FLEET_INT_H
+
+#include <pthread.h>
+
+#include "trainer/fleet/broadcast.h"
+#include "trainer/fleet/child.h"
+#include "trainer/fleet/fleet.h"
+
+#define CLIME_FLEET_SERVERS 256
+#define CLIME_FLEET_CONTROL_US 10000000
+#define CLIME_FLEET_READY_US 60000000 /* beside the time that pushes take */
+#define CLIME_FLEET_MAX_REPLY ((size_t)4 << 20)
+
+struct clime_fleet_server {
+    char url[CLIME_FLEET_URL]; /* "" = not up */
+    struct clime_child *child; /* NULL = external */
+    int64_t pushed;            /* version it serves, -1 = unknown */
+    enum clime_way way;        /* how it gets weights */
+    bool way_known;            /* it was asked where it is */
+    struct clime_broadcast group;
+    bool admitted;
+    struct clime_error last; /* why it is not further */
+};
+
+struct clime_fleet {
+    struct clime_fleet_options o;
+    struct clime_child router, *children; /* children[n_children] */
+    int n_children;
+    int pipe_read, pipe_write; /* the children's --parent-fd */
+    struct clime_fleet_server servers[CLIME_FLEET_SERVERS];
+    int n_servers;
+    struct clime_push push;
+    bool has_push;
+    struct clime_http_client *http;
+    int64_t next_external_us, external_seen_us; /* when to ask the external router again; when it last answered */
+    char device[64];
+    pthread_mutex_t *lock; /* of url; behind a pointer so that clime_fleet_url may take a const fleet */
+    char url[CLIME_FLEET_URL];
+};
+
+void clime_fleet_set_url(struct clime_fleet *f, const char *url);
+
+/* A short call; the reply is dropped unless asked for. */
+enum clime_err clime_fleet_call(struct clime_fleet *f, const char *method, const char *url, struct clime_str body,
+                                int64_t timeout_us, struct clime_buf *reply, struct clime_error *e);
+
+/* The server does not serve (any more): dismissed from the router, to be pushed to and admitted again. */
+void clime_fleet_lost(struct clime_fleet *f, struct clime_fleet_server *s);
+
+/* children.c: starts router and servers; looks after them once. */
+enum clime_err clime_fleet_open_children(struct clime_fleet *f, struct clime_error *e);
+enum clime_err clime_fleet_poll_children(struct clime_fleet *f, struct clime_error *e);
+
+/* external.c: an external router's workers become the servers, whatever comes and goes. now: else every 2 s. */
+enum clime_err clime_fleet_read_workers(struct clime_fleet *f, struct clime_error *e);
+enum clime_err clime_fleet_poll_external(struct clime_fleet *f, bool now, struct clime_error *e);
+
+#endif

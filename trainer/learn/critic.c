@@ -1,0 +1,157 @@
+/* The critic's passes and its step. Called by the learner, before the policy's step; main thread. See critic.h.
+ *
+ * Invariant: as the policy's, a step is a function of weights, moments, stream and packing alone; sums over tokens are
+ * in the order of the packing, in double. */
+#include "trainer/learn/critic.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "trainer/algorithm/estimator.h"
+#include "trainer/learn/micro.h"
+
+struct clime_train_options clime_critic_train_options(const struct clime_learner_options *o) {
+    int rows = o->max_tokens_per_gpu > o->max_seq_len ? o->max_tokens_per_gpu : o->max_seq_len;
+    return (struct clime_train_options){
+        .max_rows = rows, .max_seqs = rows, .head_chunk = 1, .recompute = o->recompute}; /* no logits are made */
+}
+
+enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_model *like, bool offload,
+                                 struct clime_critic **out, struct clime_error *e) {
+    struct clime_critic *c = xcalloc(1, sizeof *c);
+    struct clime_train_options t = clime_critic_train_options(o);
+    size_t D = (size_t)like->cfg.D;
+    c->opts = *o;
+    c->opts.lr = o->critic_lr;
+    c->max_rows = (size_t)t.max_rows;
+    c->head = xcalloc(3 * D, sizeof *c->head);
+    c->head_m = c->head + D;
+    c->head_v = c->head + 2 * D;
+    c->head_grad = xcalloc(D, sizeof *c->head_grad);
+    c->y = xcalloc(c->max_rows * D, sizeof *c->y);
+    c->g_y = xcalloc(c->max_rows * D, sizeof *c->g_y);
+    const char *dir = o->critic_load ? o->critic_load : o->hf_checkpoint;
+    enum clime_err err = clime_model_open(dir, &o->model, &c->model, e);
+    if (!err && c->model->layout.hash != like->layout.hash)
+        err = clime_fail(e, CLIME_ERR_INPUT, "the critic in %s has another architecture or shape than the policy", dir);
+    if (!err) err = clime_train_open(c->model, &t, &c->train, e);
+    if (!err) err = clime_optimizer_open(&c->optimizer, c->model, offload, o->model.dev.n_threads, e);
+    if (err)
+        clime_critic_close(c);
+    else
+        *out = c;
+    return err;
+}
+
+void clime_critic_close(struct clime_critic *c) {
+    if (!c) return;
+    if (c->model) clime_optimizer_close(&c->optimizer, c->model);
+    clime_train_close(c->train);
+    clime_model_close(c->model);
+    free(c->head);
+    free(c->head_grad);
+    free(c->y);
+    free(c->g_y);
+    free(c);
+}
+
+/* Hidden rows of micro-batch i to c->y, their values to v. */
+static enum clime_err forward(struct clime_critic *c, const struct clime_packing *p, int i,
+                              const struct clime_stream *s, bool save, struct clime_micro *mb, float *v,
+                              struct clime_error *e) {
+    size_t D = (size_t)c->model->cfg.D;
+    clime_micro_fill(mb, s->samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
+    enum clime_err err = clime_train_hidden(c->train, &mb->b, save, c->y, e);
+    for (int k = 0; k < mb->b.n_loss && !err; k++) {
+        double sum = 0;
+        for (size_t d = 0; d < D; d++) sum += (double)c->head[d] * (double)c->y[(size_t)k * D + d];
+        v[k] = (float)sum;
+    }
+    return err;
+}
+
+enum clime_err clime_critic_values(struct clime_critic *c, const struct clime_packing *p, const struct clime_stream *s,
+                                   float *out, struct clime_error *e) {
+    struct clime_micro mb = {0};
+    enum clime_err err = CLIME_OK;
+    clime_micro_alloc(&mb, c->max_rows);
+    for (int i = 0; i < p->n_micro && !err; i++) {
+        err = forward(c, p, i, s, false, &mb, mb.logp, e);
+        for (int k = 0; k < mb.b.n_loss && !err; k++) out[mb.index[k]] = mb.logp[k];
+    }
+    clime_micro_free(&mb);
+    return err;
+}
+
+/* From the derivatives by the values, g, to those of the head and of the hidden rows. */
+static void head_backward(struct clime_critic *c, int n, const float *g) {
+    size_t D = (size_t)c->model->cfg.D;
+    for (size_t k = 0; k < (size_t)n; k++)
+        for (size_t d = 0; d < D; d++) {
+            c->head_grad[d] += (double)g[k] * (double)c->y[k * D + d];
+            c->g_y[k * D + d] = g[k] * c->head[d];
+        }
+}
+
+static enum clime_err train_micro(struct clime_critic *c, const struct clime_packing *p, int i,
+                                  const struct clime_stream *s, struct clime_micro *mb, double *loss, double *clipped,
+                                  struct clime_error *e) {
+    float *v = mb->logp, *g = mb->g_logp;
+    enum clime_err err = forward(c, p, i, s, true, mb, v, e);
+    if (err) return err;
+    for (int k = 0; k < mb->b.n_loss; k++) {
+        int64_t at = mb->index[k];
+        clime_value_loss(c->opts.value_clip, 1, v + k, s->value + at, s->ret + at, s->w_pg + at, g + k, loss, clipped);
+    }
+    head_backward(c, mb->b.n_loss, g);
+    return clime_train_hidden_backward(c->train, &mb->b, c->g_y, e);
+}
+
+/* AdamW of the head, without decay, clipped by its own norm. Follows the body's: step counts this update. */
+static void update_head(struct clime_critic *c, double norm, double lr) {
+    const struct clime_learner_options *o = &c->opts;
+    double scale = 1, t = (double)c->optimizer.step;
+    int D = c->model->cfg.D;
+    if (o->clip_grad > 0 && norm > o->clip_grad) scale = o->clip_grad / (norm + 1e-6);
+    for (int d = 0; d < D; d++) {
+        double g = c->head_grad[d] * scale;
+        double m = o->adam_beta1 * (double)c->head_m[d] + (1 - o->adam_beta1) * g;
+        double v = o->adam_beta2 * (double)c->head_v[d] + (1 - o->adam_beta2) * g * g;
+        double mean = m / (1 - pow(o->adam_beta1, t)), square = v / (1 - pow(o->adam_beta2, t));
+        c->head_m[d] = (float)m;
+        c->head_v[d] = (float)v;
+        c->head[d] = (float)((double)c->head[d] - lr * mean / (sqrt(square) + o->adam_eps));
+    }
+}
+
+static double head_norm(const struct clime_critic *c) {
+    double sum = 0;
+    for (int d = 0; d < c->model->cfg.D; d++) sum += c->head_grad[d] * c->head_grad[d];
+    return sqrt(sum);
+}
+
+enum clime_err clime_critic_step(struct clime_critic *c, const struct clime_packing *p, const struct clime_stream *s,
+                                 struct clime_step_stats *out, struct clime_error *e) {
+    struct clime_micro mb = {0};
+    double loss = 0, clipped = 0, lr;
+    int64_t t0 = clime_now_us();
+    enum clime_err err = CLIME_OK;
+    memset(c->head_grad, 0, (size_t)c->model->cfg.D * sizeof *c->head_grad);
+    clime_train_zero_grads(c->train);
+    clime_micro_alloc(&mb, c->max_rows);
+    for (int i = 0; i < p->n_micro && !err; i++) err = train_micro(c, p, i, s, &mb, &loss, &clipped, e);
+    clime_micro_free(&mb);
+    if (err) return err;
+    double head = head_norm(c), body = 0;
+    out->critic_skipped = !isfinite(head) || !clime_optimizer_step(&c->optimizer, c->model, &c->opts,
+                                                                   clime_train_grads(c->train), &body, &lr);
+    if (!out->critic_skipped) update_head(c, head, lr);
+    out->critic_norm = hypot(body, head);
+    err = c->model->ops->sync(c->model->dev, e);
+    out->value_loss = loss;
+    out->value_clipfrac = clipped / (double)(s->n > 0 ? s->n : 1);
+    out->critic_us = clime_now_us() - t0;
+    return err;
+}

@@ -1,0 +1,42 @@
+/* The critic: a model of the policy's shape whose head is one number for each token, the value of the state before it.
+ *
+ * Owned by the learner; main thread. Body, gradients and optimizer are those of any model; the head is a vector [D] on
+ * the host with an AdamW of its own, because its arithmetic is nothing beside the body's. The head begins at 0, so that
+ * the first values are 0. The body's own language-model head is carried along unused.
+ */
+#ifndef CLIME_TRAINER_LEARN_CRITIC_H
+#define CLIME_TRAINER_LEARN_CRITIC_H
+
+#include "trainer/algorithm/stream.h"
+#include "trainer/learn/learner.h"
+#include "trainer/learn/optimizer.h"
+
+struct clime_critic {
+    struct clime_learner_options opts; /* the learner's, with the critic's learning rate */
+    struct clime_model *model;
+    struct clime_train *train;
+    struct clime_optimizer optimizer;
+    float *head, *head_m, *head_v; /* [D] each, one allocation */
+    double *head_grad;             /* [D] */
+    float *y, *g_y;                /* [max_rows, D] hidden rows and their gradient */
+    size_t max_rows;
+};
+
+/* How its training passes are planned; for the memory plan too. */
+struct clime_train_options clime_critic_train_options(const struct clime_learner_options *o);
+
+/* like: the policy, whose shape it must have. */
+enum clime_err clime_critic_open(const struct clime_learner_options *o, const struct clime_model *like, bool offload,
+                                 struct clime_critic **out, struct clime_error *e);
+void clime_critic_close(struct clime_critic *c); /* NULL is fine */
+
+/* Values of the stream's tokens into out[s->n]. */
+enum clime_err clime_critic_values(struct clime_critic *c, const struct clime_packing *p, const struct clime_stream *s,
+                                   float *out, struct clime_error *e);
+
+/* One optimizer step towards s->ret, by the weights of s (before any correction). Fills value_loss, value_clipfrac,
+ * critic_norm, critic_us. A gradient that is not finite makes no update. */
+enum clime_err clime_critic_step(struct clime_critic *c, const struct clime_packing *p, const struct clime_stream *s,
+                                 struct clime_step_stats *out, struct clime_error *e);
+
+#endif

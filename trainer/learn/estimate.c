@@ -1,0 +1,110 @@
+/* From the rewards of a rollout to the estimates that its steps train on. Called by the loop once a rollout, before its
+ * first step; main thread. Part of the learner, because KL in the reward and the corrections need forward passes with
+ * the weights that training on the rollout begins with. The result is recorded, and a re-run takes the record. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/algorithm/estimator.h"
+#include "trainer/algorithm/kl.h"
+#include "trainer/algorithm/loss.h"
+#include "trainer/algorithm/opd.h"
+#include "trainer/learn/learner_int.h"
+#include "trainer/plugin/hooks.h"
+
+/* The forward passes that the options need; kl of each token, old against reference, where it is in the reward. */
+static enum clime_err run_forwards(struct clime_learner *l, const struct clime_sample *const *samples,
+                                   const struct clime_packing *p, struct clime_stream *s, float *kl,
+                                   struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    if (clime_loss_needs_old(&l->opts)) err = clime_learner_score(l, l->train, samples, p, s, s->old, e);
+    if (!err && l->critic) err = clime_critic_values(l->critic, p, s, s->value, e);
+    if (err || !kl) return err;
+    err = clime_learner_score(l, l->ref_train, samples, p, s, s->ref, e);
+    double unused;
+    for (int64_t k = 0; k < s->n && !err; k++)
+        kl[k] = (float)clime_kl_value(l->opts.kl_loss_type, (double)s->old[k], (double)s->ref[k], &unused);
+    return err;
+}
+
+static enum clime_err fill_advantages(const struct clime_learner_options *o, const double *reward, const float *kl,
+                                      struct clime_stream *s, struct clime_error *e) {
+    if (!o->custom_advantages) return clime_estimate_advantages(o, s->samples, reward, kl, s, e);
+    const struct clime_hook_rollout r = {.reward = reward, .kl = kl, .kl_coef = o->kl_coef, .gamma = o->gamma};
+    return clime_hook_advantages(o->custom_advantages, &r, s, e);
+}
+
+static void fill_stats(const struct clime_stream *s, const float *kl, bool has_old, bool has_values,
+                       struct clime_estimate_stats *stats) {
+    double n = s->n > 0 ? (double)s->n : 1;
+    stats->has_old = has_old;
+    stats->has_ref = kl != NULL;
+    stats->has_values = has_values;
+    for (int64_t k = 0; k < s->n; k++) {
+        stats->advantage += (double)s->adv[k] / n;
+        stats->log_probs += (double)s->old[k] / n;
+        stats->ref_log_probs += (double)s->ref[k] / n;
+        stats->values += (double)s->value[k] / n;
+        stats->returns += (double)s->ret[k] / n;
+        if (kl) stats->kl += (double)kl[k] / n;
+    }
+}
+
+/* A float for each response token: the stream's value, 0 where the token is not trained on. */
+static float *by_response(const struct clime_stream *s, const struct clime_sample *sm, int i, const float *x) {
+    float *out = xcalloc((size_t)sm->n_response + 1, sizeof *out);
+    for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) out[s->row[k] + 1 - sm->n_prompt] = x[k];
+    return out;
+}
+
+/* Sample i of the stream as it is recorded: one advantage where all its tokens have the same. */
+static struct clime_estimate make_estimate(const struct clime_stream *s, const struct clime_sample *sm, int i,
+                                           bool has_old, bool has_values) {
+    struct clime_estimate out = {0};
+    int64_t from = s->first[i], n = s->first[i + 1] - from;
+    double sum = 0;
+    bool same = true;
+    for (int64_t k = from; k < from + n; k++) {
+        sum += (double)s->adv[k];
+        same = same && !memcmp(&s->adv[k], &s->adv[from], sizeof *s->adv);
+    }
+    out.advantage = n == 0 ? 0 : same ? s->adv[from] : (float)(sum / (double)n);
+    if (!same) out.adv = by_response(s, sm, i, s->adv);
+    if (has_old) out.old = by_response(s, sm, i, s->old);
+    if (has_values) out.value = by_response(s, sm, i, s->value);
+    if (has_values) out.ret = by_response(s, sm, i, s->ret);
+    return out;
+}
+
+enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clime_sample *const *samples, int n,
+                                      const struct clime_packing *p, int64_t version, struct clime_estimate **out,
+                                      struct clime_estimate_stats *stats, struct clime_error *e) {
+    const struct clime_learner_options *o = &l->opts;
+    struct clime_stream s;
+    bool has_old = clime_loss_needs_old(o), has_values = l->critic != NULL;
+    clime_stream_init(&s, samples, NULL, n, o->mask_offpolicy ? version : INT64_MIN);
+    float *kl = clime_reward_needs_ref(o) ? xcalloc((size_t)s.n + 1, sizeof *kl) : NULL;
+    double *reward = xcalloc((size_t)n + 1, sizeof *reward);
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; i < n && !err; i++) {
+        reward[i] = samples[i]->reward;
+        if (!samples[i]->has_reward)
+            err = clime_fail(e, CLIME_ERR_INTERNAL, "sample %lld/%lld/%d has no reward to train on",
+                             (long long)samples[i]->rollout, (long long)samples[i]->group, samples[i]->member);
+    }
+    if (!err && o->custom_rewards) err = clime_hook_rewards(o->custom_rewards, &s, reward, e);
+    if (!err) err = run_forwards(l, samples, p, &s, kl, e);
+    *stats = (struct clime_estimate_stats){0};
+    if (!err) err = fill_advantages(o, reward, kl, &s, e);
+    for (int64_t k = 0; !err && has_values && k < s.n; k++) s.ret[k] = s.adv[k] + s.value[k];
+    if (!err && o->use_opd) err = clime_opd_advantages(&s, o->opd_kl_coef, &stats->opd_reverse_kl, e);
+    if (err) goto done;
+    if (o->normalize_advantages) clime_whiten(s.adv, s.n);
+    fill_stats(&s, kl, has_old, has_values, stats);
+    *out = xcalloc((size_t)n + 1, sizeof **out);
+    for (int i = 0; i < n; i++) (*out)[i] = make_estimate(&s, samples[i], i, has_old, has_values);
+done:
+    free(reward);
+    free(kl);
+    clime_stream_free(&s);
+    return err;
+}

@@ -1,0 +1,156 @@
+/* The learning half of the trainer: model, reference model, optimizer, one step, checkpoints. No network, no ledger.
+ *
+ * The loop (trainer/run/rl.c, trainer/cmd/sft.c) owns one learner on the main thread and asks:
+ *   clime_learner_estimate(samples)           -> advantages, once a rollout, recorded in the ledger before its steps
+ *   packing = clime_pack_make(samples)        recorded too (trainer/sample/pack.h)
+ *   clime_learner_step(samples, packing)      -> statistics
+ *   clime_learner_model                       -> whose weights are pushed to the servers
+ *   clime_learner_save / _load                -> checkpoints that resume exactly
+ * A step is a function of (weights, moments, reference, samples, estimates, packing, options) alone: the same bits in
+ * every run.
+ */
+#ifndef CLIME_TRAINER_LEARN_LEARNER_H
+#define CLIME_TRAINER_LEARN_LEARNER_H
+
+#include "common/buf.h"
+#include "model/backward.h"
+#include "trainer/sample/pack.h"
+#include "trainer/sample/sample.h"
+
+enum clime_kl_type { CLIME_KL_K1, CLIME_KL_K2, CLIME_KL_K3, CLIME_KL_LOW_VAR }; /* K3 = LOW_VAR without its clamp */
+enum clime_is_mode { CLIME_IS_TRUNCATE, CLIME_IS_ICEPOP, CLIME_IS_MASK };
+enum clime_is_level { CLIME_IS_TOKEN, CLIME_IS_SEQUENCE, CLIME_IS_GEOMETRIC };
+enum clime_schedule { CLIME_LR_CONSTANT, CLIME_LR_LINEAR, CLIME_LR_COSINE };
+
+struct clime_estimator; /* trainer/algorithm/estimator.h */
+struct clime_hook;      /* trainer/plugin/hooks.h */
+
+/* Corrections by rho = exp(old - behave), the trainer's number against the server's (trainer/algorithm/correction.h).
+ */
+struct clime_correction_options {
+    bool use_tis, metrics; /* metrics: measured, not applied (--get-mismatch-metrics) */
+    enum clime_is_mode tis_mode;
+    enum clime_is_level tis_level, rs_level;
+    double tis_low, tis_high; /* bounds of rho */
+    bool tis_batch_normalize;
+    bool use_rs; /* rejection: outside the bounds a token or sequence leaves every term */
+    double rs_low, rs_high;
+    double veto; /* one token with rho below it rejects its sample; 0 = off */
+};
+
+struct clime_learner_options { /* names are slime's options */
+    const char *hf_checkpoint; /* weights at the start, config */
+    const char *ref_load;      /* reference model; NULL = none needed */
+    struct clime_model_options model;
+    /* advantages */
+    const struct clime_estimator *estimator; /* NULL with sft */
+    double kl_coef, gamma, lambd;            /* KL in the reward; discount; GAE */
+    bool use_opd, normalize_advantages;
+    double opd_kl_coef; /* of the teacher's term of the advantage */
+    bool disable_rewards_normalization, disable_grpo_std_normalization;
+    const struct clime_hook *custom_rewards, *custom_advantages, *custom_loss; /* borrowed; NULL = none */
+    /* loss */
+    double eps_clip, eps_clip_high, eps_clip_c; /* 0.2, = eps_clip, dual clip's bound (0 = off) */
+    bool use_kl_loss, use_unbiased_kl;
+    double kl_loss_coef;
+    enum clime_kl_type kl_loss_type; /* of both KL terms */
+    double entropy_coef;
+    bool calculate_per_token_loss; /* token mean instead of member mean */
+    int64_t loss_token_divisor;    /* a constant in place of a member's tokens; 0 = off */
+    struct clime_correction_options correction;
+    bool use_opsm, mask_offpolicy;
+    double opsm_delta;
+    /* critic (an estimator that needs one) */
+    const char *critic_load; /* Hugging Face folder; NULL = hf_checkpoint */
+    double critic_lr, value_clip;
+    bool sft; /* cross-entropy on the mask instead of the policy loss */
+    /* optimizer */
+    double lr, min_lr, adam_beta1, adam_beta2, adam_eps, weight_decay, clip_grad; /* clip_grad 0 = off */
+    enum clime_schedule schedule;
+    int64_t lr_warmup_iters, lr_decay_iters; /* steps */
+    /* memory */
+    int max_tokens_per_gpu; /* rows of a micro-batch; longer samples get one of their own up to max_seq_len */
+    int max_seq_len;
+    enum clime_recompute recompute;
+    bool optimizer_cpu_offload; /* master weights and moments in host memory where the device has its own */
+};
+
+struct clime_step_stats {
+    int64_t step;                                    /* optimizer steps done, this one included */
+    double loss, pg_loss, kl_loss, entropy, ce_loss; /* weighted as in the loss; entropy and kl are token means */
+    double clipfrac, ppo_kl;                         /* token means; ppo_kl = mean(behave - logp) */
+    double grad_norm, lr;
+    double ois;                                     /* token mean of exp(logp - old) */
+    double tis, tis_abs, tis_clipfrac;              /* token means of rho, |rho - 1|, share that was changed */
+    double rs_masked, rs_veto;                      /* shares of tokens rejected, of samples vetoed */
+    double opsm_clipfrac;                           /* share of tokens masked */
+    double value_loss, value_clipfrac, critic_norm; /* of the critic; value_loss as in its loss */
+    int64_t critic_us;
+    bool critic_only, critic_skipped;
+    double gap_max;     /* max |logp - behave| over the gap's tokens: train_rollout_logprob_abs_diff; exactly 0 */
+    int64_t gap_tokens; /* 0 = no gap to report */
+    int64_t tokens, trained_tokens, n_micro;
+    int64_t forward_us, backward_us, ref_us, optimizer_us;
+    bool skipped; /* the gradient was not finite: no update was made, and this says so */
+};
+
+struct clime_learner;
+
+/* prepare reads the model's shape, opens the device and makes the memory plan; start allocates and reads the weights,
+ * or fails with the plan's arithmetic (CLIME_ERR_LIMIT) before it has allocated anything. open does both. */
+enum clime_err clime_learner_prepare(const struct clime_learner_options *o, struct clime_learner **out,
+                                     struct clime_error *e);
+enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *e);
+enum clime_err clime_learner_open(const struct clime_learner_options *o, struct clime_learner **out,
+                                  struct clime_error *e);
+void clime_learner_close(struct clime_learner *l); /* NULL is fine */
+
+/* Model and memory plan, a part a line. After prepare. */
+void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out);
+
+struct clime_estimate_stats { /* token means over the rollout */
+    double advantage, log_probs, ref_log_probs, kl, values, returns;
+    double opd_reverse_kl;             /* old against the teacher */
+    bool has_old, has_ref, has_values; /* whether the trainer's, the reference's and the critic's numbers were made */
+};
+
+/* Rewards -> advantages, over all samples of a rollout (a group may lie across steps, so this comes before the split),
+ * with the forward passes that the options need, packed by p. version: of the current weights, with which training on
+ * the rollout begins. *out: [n] estimates, freed with clime_estimates_free. */
+enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clime_sample *const *samples, int n,
+                                      const struct clime_packing *p, int64_t version, struct clime_estimate **out,
+                                      struct clime_estimate_stats *stats, struct clime_error *e);
+
+struct clime_step_input {
+    const struct clime_sample *const *samples; /* [n] in order */
+    const struct clime_estimate *estimate;     /* [n]; NULL with sft */
+    int n;
+    const struct clime_packing *packing; /* as recorded */
+    int64_t version;                     /* of the current weights: its tokens enter the gap */
+    int64_t rollout_version;             /* with which training on the rollout began */
+    int64_t global_batch;                /* divisor of the mean over members */
+    bool critic_only;                    /* the policy stays as it is */
+};
+
+/* One optimizer step. */
+enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
+                                  struct clime_step_stats *out, struct clime_error *e);
+
+/* SHA-256 of the current weights (hex). */
+enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e);
+const struct clime_model *clime_learner_model(const struct clime_learner *l);
+
+/* The reference model becomes the current policy (--ref-update-interval). Only where there is one. */
+enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e);
+
+/* Checkpoint folder: master weights, moments, a reference that was refreshed, step counter, layout hash, device
+ * (trainer/learn/checkpoint.c). Written to DIR.tmp, synced, renamed. load refuses a folder of another layout, device
+ * kind or with a file of another size and leaves the learner as it was; after CLIME_ERR_INTERNAL (reading broke off)
+ * the learner is of no more use. */
+enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, struct clime_error *e);
+enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, struct clime_error *e);
+
+/* A Hugging Face folder: weights, config, and the tokenizer files copied from hf_checkpoint. */
+enum clime_err clime_learner_export(struct clime_learner *l, const char *dir, struct clime_error *e);
+
+#endif

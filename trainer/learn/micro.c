@@ -1,0 +1,56 @@
+/* Packs samples into the rows of a micro-batch. Called by the learner and its critic; main thread. Owns the arrays from
+ * alloc to free. Invariant: the rows follow the packing's order, which is recorded, so sums over them repeat. */
+#include "trainer/learn/micro.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void clime_micro_alloc(struct clime_micro *mb, size_t rows) {
+    mb->ids = xcalloc(rows, sizeof *mb->ids);
+    mb->start = xcalloc(rows + 1, sizeof *mb->start);
+    mb->row = xcalloc(rows, sizeof *mb->row);
+    mb->target = xcalloc(rows, sizeof *mb->target);
+    float **floats[] = {&mb->inv_temp, &mb->logp, &mb->entropy, &mb->g_logp, &mb->g_entropy};
+    for (size_t i = 0; i < CLIME_COUNT(floats); i++) *floats[i] = xcalloc(rows, sizeof(float));
+    mb->index = xcalloc(rows, sizeof *mb->index);
+}
+
+void clime_micro_free(struct clime_micro *mb) {
+    free(mb->ids);
+    free(mb->start);
+    free(mb->row);
+    free(mb->target);
+    free(mb->inv_temp);
+    free(mb->logp);
+    free(mb->entropy);
+    free(mb->g_logp);
+    free(mb->g_entropy);
+    free(mb->index);
+}
+
+void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
+                      const int32_t *which, int n) {
+    int T = 0, n_loss = 0;
+    for (int i = 0; i < n; i++) {
+        const struct clime_sample *sm = samples[which[i]];
+        int len = sm->n_prompt + sm->n_response;
+        mb->start[i] = T;
+        memcpy(mb->ids + T, sm->ids, (size_t)len * sizeof *mb->ids);
+        for (int64_t k = s->first[which[i]]; k < s->first[which[i] + 1]; k++, n_loss++) {
+            mb->index[n_loss] = k;
+            mb->row[n_loss] = T + s->row[k];
+            mb->target[n_loss] = sm->ids[s->row[k] + 1];
+            mb->inv_temp[n_loss] = 1.0f / sm->temperature;
+        }
+        T += len;
+    }
+    mb->start[n] = T;
+    mb->b = (struct clime_packed_batch){.T = T,
+                                        .n_seq = n,
+                                        .ids = mb->ids,
+                                        .start = mb->start,
+                                        .n_loss = n_loss,
+                                        .row = mb->row,
+                                        .target = mb->target,
+                                        .inv_temp = mb->inv_temp};
+}

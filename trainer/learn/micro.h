@@ -1,0 +1,23 @@
+/* Rows and loss entries of one micro-batch in host memory, reused from one to the next. For the learner and its critic.
+ */
+#ifndef CLIME_TRAINER_LEARN_MICRO_H
+#define CLIME_TRAINER_LEARN_MICRO_H
+
+#include "model/backward.h"
+#include "trainer/algorithm/stream.h"
+
+struct clime_micro {
+    int32_t *ids, *start, *row, *target;
+    float *inv_temp, *logp, *entropy, *g_logp, *g_entropy;
+    int64_t *index; /* stream entry of each loss row */
+    struct clime_packed_batch b;
+};
+
+void clime_micro_alloc(struct clime_micro *mb, size_t rows); /* of tokens; as many sequences at most */
+void clime_micro_free(struct clime_micro *mb);
+
+/* The samples which[0..n) one after another; the loss rows are their entries of the stream. */
+void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
+                      const int32_t *which, int n);
+
+#endif

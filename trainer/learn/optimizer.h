@@ -1,0 +1,47 @@
+/* AdamW over the flat buffer: fp32 master weights and moments, learning-rate schedule, clipping.
+ *
+ * Owned by the learner; main thread. When the model is fp32 the master weights are the model's own buffer. The states
+ * lie on the model's device, or with offload in host memory (a bf16 model on a device with memory of its own): then the
+ * CPU's AdamW runs over them, to the same bits, while gradients come down and parameters go up piece by piece.
+ * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default (DESIGN.md 4.4).
+ */
+#ifndef CLIME_TRAINER_LEARN_OPTIMIZER_H
+#define CLIME_TRAINER_LEARN_OPTIMIZER_H
+
+#include "model/model.h"
+#include "trainer/learn/learner.h"
+
+struct clime_optimizer {
+    const struct clime_ops *ops; /* of the device where the states lie */
+    struct clime_dev *dev;       /* the model's, or with offload a CPU context of our own */
+    float *master, *m, *v;       /* there, [layout.n] each */
+    int64_t step;                /* updates done */
+    struct clime_plan plan;
+    bool offload;
+    struct { /* offload: memory that the model's device copies from and to; one is filled while the other is used */
+        float *grad;
+        uint16_t *params;
+    } piece[2];
+};
+
+/* What clime_optimizer_open takes of the device and of host memory beside it. */
+struct clime_optimizer_bytes {
+    size_t master, moments, host;
+};
+void clime_optimizer_bytes(const struct clime_model *m, bool offload, struct clime_optimizer_bytes *out);
+
+/* Takes the memory; master = the model's weights, moments zero. n_threads: of the CPU context, with offload. */
+enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, bool offload, int n_threads,
+                                    struct clime_error *e);
+void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m);
+
+/* Learning rate of update number step (0-based). Warm-up: lr * (step + 1) / warmup, as Megatron counts; then constant,
+ * or linear or cosine from lr to min_lr until lr_decay_iters, then min_lr. */
+double clime_lr_at(const struct clime_learner_options *o, int64_t step);
+
+/* Clips by the global norm (torch.nn.utils.clip_grad_norm_: factor = min(1, clip / (norm + 1e-6))), updates, repacks.
+ * A norm that is not finite leaves everything as it was and returns false. */
+bool clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m, const struct clime_learner_options *opts,
+                          const float *grads, double *grad_norm, double *lr);
+
+#endif

@@ -1,0 +1,226 @@
+/* Writing TensorBoard's event file; see tensorboard.h. Called by metrics_log.c on the main thread.
+ *
+ * Owns the file's descriptor. Invariant: event i is line i of the ledger's metrics (event 0 is the version), so what a
+ * crash or a cut left too much is what has no line any more. An event's bytes but its time are a function of the line,
+ * which is how an old event is recognised and keeps its time.
+ */
+#include "trainer/observe/tensorboard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/dirs.h"
+#include "common/json/scan.h"
+#include "common/log.h"
+#include "trainer/ledger/metrics.h"
+
+#define MAX_EVENT ((size_t)4 << 20)
+#define MAX_FILE ((size_t)2 << 30)
+#define HEAD 12 /* bytes before an event: its length and that length's CRC */
+#define TIME 9  /* bytes of an event's first field, its time */
+
+struct clime_tensorboard {
+    int fd;
+    char *path;
+};
+
+/* CRC-32C (Castagnoli). */
+static uint32_t crc32c(const void *data, size_t len) {
+    const uint8_t *p = data;
+    uint32_t c = ~0u;
+    for (size_t i = 0; i < len; i++) {
+        c ^= p[i];
+        for (int k = 0; k < 8; k++) c = c & 1 ? c >> 1 ^ 0x82F63B78u : c >> 1;
+    }
+    return ~c;
+}
+
+static uint32_t masked_crc(const void *data, size_t len) {
+    uint32_t c = crc32c(data, len);
+    return (c >> 15 | c << 17) + 0xa282ead8u;
+}
+
+/* ---- protobuf ---- */
+
+static void add_fixed(struct clime_buf *b, uint64_t v, int bytes) {
+    for (int i = 0; i < bytes; i++) clime_buf_addc(b, (char)(v >> 8 * i));
+}
+
+static void add_varint(struct clime_buf *b, uint64_t v) {
+    for (; v >= 0x80; v >>= 7) clime_buf_addc(b, (char)(v | 0x80));
+    clime_buf_addc(b, (char)v);
+}
+
+static void add_bytes(struct clime_buf *b, int field, const void *data, size_t len) {
+    add_varint(b, (uint64_t)field << 3 | 2);
+    add_varint(b, len);
+    clime_buf_add(b, data, len);
+}
+
+static void add_time(struct clime_buf *b, double seconds) {
+    uint64_t bits;
+    memcpy(&bits, &seconds, sizeof bits);
+    clime_buf_addc(b, 1 << 3 | 1);
+    add_fixed(b, bits, 8);
+}
+
+/* Summary.Value {tag = 1, simple_value = 2} into a Summary {value = 1}. */
+static void add_scalar(struct clime_buf *summary, struct clime_str tag, double v) {
+    struct clime_buf value;
+    float f = (float)v;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    clime_buf_init(&value, MAX_EVENT);
+    add_bytes(&value, 1, tag.ptr, tag.len);
+    clime_buf_addc(&value, 2 << 3 | 5);
+    add_fixed(&value, bits, 4);
+    add_bytes(summary, 1, value.data, value.len);
+    clime_buf_free(&value);
+}
+
+/* The event of a line: wall_time = 1, step = 2, summary = 5. The members "kind", "rollout" and "step" place it. */
+static void make_event(struct clime_buf *event, const char *line, double seconds) {
+    struct clime_buf summary;
+    struct clime_arena arena;
+    struct clime_error e = {0};
+    struct clime_json j;
+    struct clime_str key, kind = {"", 0};
+    int64_t rollout = 0, step = 0;
+    clime_buf_init(&summary, MAX_EVENT);
+    clime_arena_init(&arena, MAX_EVENT);
+    clime_json_init(&j, line, strlen(line), &arena, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        double v;
+        if (clime_str_is(key, "kind"))
+            clime_json_string(&j, &kind);
+        else if (clime_str_is(key, "rollout"))
+            clime_json_int(&j, INT64_MIN, INT64_MAX, &rollout);
+        else if (clime_str_is(key, "step"))
+            clime_json_int(&j, INT64_MIN, INT64_MAX, &step);
+        else if (clime_json_peek(&j) != CLIME_JSON_NUMBER)
+            clime_json_skip(&j, NULL);
+        else if (clime_json_double(&j, &v))
+            add_scalar(&summary, key, v);
+    }
+    CHECK(clime_json_end(&j)); /* we wrote it */
+    bool by_step = clime_str_is(kind, "train") || clime_str_is(kind, "eval");
+    clime_buf_clear(event);
+    add_time(event, seconds);
+    clime_buf_addc(event, 2 << 3);
+    add_varint(event, (uint64_t)(by_step ? step : rollout));
+    add_bytes(event, 5, summary.data, summary.len);
+    CHECK(!event->full && !summary.full);
+    clime_arena_free(&arena);
+    clime_buf_free(&summary);
+}
+
+static void make_version(struct clime_buf *event, double seconds) {
+    static const char version[] = "brain.Event:2";
+    clime_buf_clear(event);
+    add_time(event, seconds);
+    add_bytes(event, 3, version, sizeof version - 1);
+}
+
+static void add_record(struct clime_buf *out, const struct clime_buf *event) {
+    size_t at = out->len;
+    add_fixed(out, event->len, 8);
+    add_fixed(out, out->data ? masked_crc(out->data + at, 8) : 0, 4);
+    clime_buf_add(out, event->data, event->len);
+    add_fixed(out, masked_crc(event->data, event->len), 4);
+}
+
+/* ---- the file ---- */
+
+struct rewrite {
+    struct clime_buf old, new, event;
+    size_t at;    /* the next record of old */
+    bool matches; /* all records of old so far were ours */
+    double now;
+};
+
+/* Takes the time of the old record when its event is this one but for the time. */
+static void keep_time(struct rewrite *r) {
+    size_t n = r->event.len, end = r->at + HEAD + n + 4;
+    const char *old = r->old.data + r->at + HEAD;
+    r->matches = r->matches && end <= r->old.len && memcmp(old + TIME, r->event.data + TIME, n - TIME) == 0;
+    if (!r->matches) return;
+    memcpy(r->event.data, old, TIME);
+    r->at = end;
+}
+
+static void write_line(void *arg, const char *line) {
+    struct rewrite *r = arg;
+    make_event(&r->event, line, r->now);
+    keep_time(r);
+    add_record(&r->new, &r->event);
+}
+
+static enum clime_err replace(const char *path, const struct clime_buf *b, struct clime_error *e) {
+    char *tmp = xasprintf("%s.tmp", path);
+    FILE *f = fopen(tmp, "we");
+    enum clime_err rc = CLIME_OK;
+    bool bad = !f || fwrite(b->data, 1, b->len, f) != b->len;
+    if (f && fclose(f)) bad = true;
+    if (bad || rename(tmp, path)) rc = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    free(tmp);
+    return rc;
+}
+
+enum clime_err clime_tensorboard_open(const char *dir, struct clime_db *db, int64_t last,
+                                      struct clime_tensorboard **out, struct clime_error *e) {
+    struct rewrite r = {.matches = true, .now = (double)clime_wall_us() / 1e6};
+    struct clime_error none = {0};
+    char *path = xasprintf("%s/events.out.tfevents.clime", dir);
+    int fd = -1;
+    *out = NULL;
+    clime_buf_init(&r.old, MAX_FILE);
+    clime_buf_init(&r.new, MAX_FILE);
+    clime_buf_init(&r.event, MAX_EVENT);
+    enum clime_err rc = clime_make_dirs(dir, e);
+    if (!rc && clime_buf_read_file(&r.old, path, &none)) clime_buf_clear(&r.old);
+    if (!rc) {
+        make_version(&r.event, r.now);
+        keep_time(&r);
+        add_record(&r.new, &r.event);
+        rc = clime_metrics_each(db, last, write_line, &r, e);
+    }
+    if (!rc && r.new.full) rc = clime_fail(e, CLIME_ERR_LIMIT, "%s would pass %zu bytes", path, MAX_FILE);
+    if (!rc) rc = replace(path, &r.new, e);
+    if (!rc && (fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC)) < 0)
+        rc = clime_fail(e, CLIME_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    if (!rc) {
+        *out = xcalloc(1, sizeof **out);
+        (*out)->fd = fd;
+        (*out)->path = path;
+        path = NULL;
+    }
+    clime_buf_free(&r.old);
+    clime_buf_free(&r.new);
+    clime_buf_free(&r.event);
+    free(path);
+    return rc;
+}
+
+void clime_tensorboard_close(struct clime_tensorboard *t) {
+    if (!t) return;
+    close(t->fd);
+    free(t->path);
+    free(t);
+}
+
+void clime_tensorboard_append(struct clime_tensorboard *t, const char *line) {
+    struct clime_buf event, record;
+    clime_buf_init(&event, MAX_EVENT);
+    clime_buf_init(&record, MAX_EVENT);
+    make_event(&event, line, (double)clime_wall_us() / 1e6);
+    add_record(&record, &event);
+    if (write(t->fd, record.data, record.len) != (ssize_t)record.len)
+        LOG_WARN("%s: an event was not written: %s", t->path, strerror(errno));
+    clime_buf_free(&event);
+    clime_buf_free(&record);
+}

@@ -1,0 +1,184 @@
+/* Which options of sampling, asynchronous training and algorithms go together. Called by the parser of rl, pure.
+ * Invariant: what cannot be honoured is refused with the reason, before anything is opened. */
+#include <string.h>
+
+#include "trainer/algorithm/estimator.h"
+#include "trainer/algorithm/loss.h"
+#include "trainer/fleet/fleet.h"
+#include "trainer/options/rl_options.h"
+#include "trainer/sample/filter.h"
+
+#define ICEPOP "slime.backends.megatron_utils.loss.icepop_function"
+
+static enum clime_err check_sampling(const struct clime_rl_options *o, struct clime_error *e) {
+    if (o->over_sampling_batch_size && o->over_sampling_batch_size < o->rollout_batch_size)
+        return clime_fail(e, CLIME_ERR_INPUT, "--over-sampling-batch-size %lld is below --rollout-batch-size %lld",
+                          (long long)o->over_sampling_batch_size, (long long)o->rollout_batch_size);
+    if (o->partial_rollout && o->accept_order == CLIME_ACCEPT_PROMPT)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--accept-order prompt cannot be honoured with --partial-rollout: timing decides where a "
+                          "sample is cut, so the seed alone does not give the run (its record does)");
+    if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
+        o->n_samples_per_prompt == 1)
+        return clime_fail(e, CLIME_ERR_INPUT, "--dynamic-sampling-filter-path %s: one sample a prompt has no deviation",
+                          o->dynamic_sampling_filter);
+    return CLIME_OK;
+}
+
+/* Before the other checks: --fully-async is the two others with more. */
+static enum clime_err check_async(struct clime_rl_options *o, struct clime_error *e) {
+    int64_t every = o->update_weights_interval;
+    if (o->fully_async) o->async = o->partial_rollout = true;
+    if (!o->async && every != 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--update-weights-interval %lld needs --async: a synchronous rollout is "
+                          "sampled by the weights that it trains",
+                          (long long)every);
+    if (!o->fully_async && o->pause_generation_mode != CLIME_PAUSE_RETRACT)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--pause-generation-mode in_place needs --fully-async: at other pushes nothing is in flight");
+    if (!o->fully_async && o->max_rollouts_ahead != 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--max-rollouts-ahead %lld needs --fully-async: --async generates the next one, and weights "
+                          "are pushed between two",
+                          (long long)o->max_rollouts_ahead);
+    if (!o->async) return CLIME_OK;
+    if (o->colocate)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--async cannot be honoured with --colocate: the servers compute with the weights that the steps "
+            "rewrite, so they cannot generate meanwhile");
+    if (o->transport == CLIME_TRANSPORT_IPC)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--update-weight-transport ipc cannot be honoured with --async: a server that restarts during a "
+            "step gets the weights from a copy in host memory, over HTTP");
+    if (o->learner.mask_offpolicy)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--mask-offpolicy-in-partial-rollout cannot be honoured with --async: every token is of older "
+            "weights, so none would be left");
+    if (o->eval_interval % every)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--eval-interval %lld must be a multiple of --update-weights-interval %lld: only pushed weights "
+            "can be evaluated",
+            (long long)o->eval_interval, (long long)every);
+    return CLIME_OK;
+}
+
+static enum clime_err check_environment(const struct clime_rl_options *o, struct clime_error *e) {
+    const char *who = o->custom_generate ? "custom-generate-function-path" : "environment";
+    if (!o->environment) return CLIME_OK;
+    if (!o->sampling.max_context_len)
+        return clime_fail(e, CLIME_ERR_INPUT, "--%s needs --rollout-max-context-len: the longest session", who);
+    if (o->group_rm)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--group-rm cannot be honoured with --%s: each session is rewarded by itself", who);
+    return CLIME_OK;
+}
+
+/* The least that the options allow a token to be behind. */
+enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct clime_error *e) {
+    int64_t rollouts = o->update_weights_interval + o->max_rollouts_ahead - 1;
+    int64_t least = o->async ? rollouts * o->num_steps_per_rollout : 0;
+    if (o->max_staleness < 0 || o->max_staleness >= least) return CLIME_OK;
+    return clime_fail(
+        e, CLIME_ERR_INPUT,
+        "--max-staleness %lld is below the %lld steps that lie between a push of --async and the first step of the "
+        "last rollout that is begun with it",
+        (long long)o->max_staleness, (long long)least);
+}
+
+/* Half a run has nothing to do for the other half's options. */
+static enum clime_err check_halves(const struct clime_rl_options *o, struct clime_error *e) {
+    if (o->replay_generate && !o->replay) return clime_fail(e, CLIME_ERR_INPUT, "--replay-generate needs --replay");
+    if (o->replay_generate && o->environment)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--replay-generate cannot be honoured with --%s: what it would say is not in the record",
+                          o->custom_generate ? "custom-generate-function-path" : "environment");
+    if (o->train_only && !o->load_rollouts)
+        return clime_fail(e, CLIME_ERR_INPUT, "--debug-train-only needs --load-debug-rollout-data");
+    if (o->load_rollouts && (o->rollout_only || o->replay || o->async || o->partial_rollout || o->colocate))
+        return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data generates nothing: not with %s",
+                          o->rollout_only      ? "--debug-rollout-only"
+                          : o->replay          ? "--replay"
+                          : o->async           ? "--async"
+                          : o->partial_rollout ? "--partial-rollout"
+                                               : "--colocate");
+    if (o->load_rollouts && !strcmp(o->load_rollouts, o->run))
+        return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data %s is the run folder itself", o->run);
+    if (o->load_rollouts && o->eval_interval)
+        return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data starts no server: not with --eval-interval");
+    if (o->load_rollouts && o->learner.mask_offpolicy)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--load-debug-rollout-data: the tokens are of no known version, "
+                          "--mask-offpolicy-in-partial-rollout would leave none");
+    if (o->rollout_only && (o->replay || o->async || o->colocate))
+        return clime_fail(e, CLIME_ERR_INPUT, "--debug-rollout-only trains nothing: not with %s",
+                          o->replay  ? "--replay"
+                          : o->async ? "--async"
+                                     : "--colocate");
+    return CLIME_OK;
+}
+
+enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e) {
+    enum clime_err rc = check_async(o, e);
+    if (!rc) rc = check_halves(o, e);
+    if (!rc) rc = check_environment(o, e);
+    return rc ? rc : check_sampling(o, e);
+}
+
+/* Combinations that have no meaning, or a meaning other than what was surely meant. */
+enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_clip_c_given, struct clime_error *e) {
+    struct clime_learner_options *l = &o->learner;
+    const struct clime_correction_options *c = &l->correction;
+    const struct clime_estimator *est = l->estimator = clime_estimator_find(o->advantage_estimator, e);
+    if (!est) return e->code;
+    const struct {
+        bool wrong;
+        const char *why;
+    } rules[] = {
+        {est->must_whiten && !l->normalize_advantages, "needs --normalize-advantages, which is part of it"},
+        {est->needs_peers && o->n_samples_per_prompt < 2, "compares a sample with others: --n-samples-per-prompt 2"},
+        {l->gamma != 1 && !est->takes_gamma, "has one advantage for a whole sample: --gamma has no meaning for it"},
+        {l->lambd != 1 && !est->needs_critic, "has no critic: --lambd has no meaning for it"},
+        {o->num_critic_only_steps && !est->needs_critic,
+         "has no critic: --num-critic-only-steps has no meaning for it"},
+        {l->critic_load && !est->needs_critic, "has no critic: --critic-load has no meaning for it"},
+        {l->disable_rewards_normalization && !est->takes_raw,
+         "subtracts no group mean that --disable-rewards-normalization could leave out"},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(rules); i++)
+        if (rules[i].wrong)
+            return clime_fail(e, CLIME_ERR_INPUT, "--advantage-estimator %s %s", est->name, rules[i].why);
+    if (o->custom_rewards) { /* it has done what the estimator would do within a group */
+        if (est->needs_peers && !o->custom_advantages)
+            return clime_fail(e, CLIME_ERR_INPUT,
+                              "--custom-reward-post-process-path takes the place of what --advantage-estimator %s does "
+                              "with a group",
+                              est->name);
+        l->disable_rewards_normalization = true;
+    }
+    if ((o->loss_type != 0) != (o->custom_loss != NULL))
+        return clime_fail(e, CLIME_ERR_INPUT, "--loss-type custom_loss and --custom-loss-function-path go together");
+    if (eps_clip_c_given && !(l->eps_clip_c > 1)) return clime_fail(e, CLIME_ERR_INPUT, "--eps-clip-c must be above 1");
+    if (l->kl_coef != 0 && l->use_kl_loss && l->kl_loss_coef != 0)
+        return clime_fail(e, CLIME_ERR_INPUT, "KL is in the reward (--kl-coef) or in the loss (--kl-loss-coef)");
+    if (l->calculate_per_token_loss && l->loss_token_divisor)
+        return clime_fail(e, CLIME_ERR_INPUT, "give one of --calculate-per-token-loss and --loss-token-divisor");
+    if (o->custom_tis && strcmp(o->custom_tis, ICEPOP) != 0)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--custom-tis-function-path %s cannot be honoured: Python cannot be called; see --tis-mode, "
+                          "--tis-level, --use-rs and --rs-veto-threshold",
+                          o->custom_tis);
+    if (l->use_opd != (o->opd_teacher_url != NULL))
+        return clime_fail(e, CLIME_ERR_INPUT, "--use-opd and --opd-teacher-url go together");
+    if (o->use_rollout_logprobs && clime_loss_needs_old(l))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--use-rollout-logprobs: --use-tis, --use-rs, --rs-veto-threshold and --get-mismatch-metrics "
+                          "compare them with the trainer's, which are then the old ones");
+    if (!(c->tis_low < c->tis_high) || !(c->rs_low < c->rs_high))
+        return clime_fail(e, CLIME_ERR_INPUT, "the lower bound of --use-tis and --use-rs must be below the upper one");
+    return CLIME_OK;
+}

@@ -1,0 +1,124 @@
+/* Which options decide the weights, and their values as the run folder's record has them: the same command resumes, one
+ * that would train otherwise is refused by the name of what changed.
+ *
+ * Called by the parser of rl, and by the loop for what is known later (the bytes of a library). Pure. Invariant: an
+ * option decides unless it is in the list, so that a new one is never left out by forgetting it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/write.h"
+#include "trainer/options/rl_options_int.h"
+
+/* Options that do not decide: where things are, how many servers, how long, how shown. The length of the run does where
+ * the learning rate falls towards its end. */
+static bool decides(const struct clime_rl_options *o, const char *name) {
+    static const char *const not [] = {"run",
+                                       "save",
+                                       "save-interval",
+                                       "no-save-optim",
+                                       "save-hf",
+                                       "replay",
+                                       "replay-generate",
+                                       "load-debug-rollout-data",
+                                       "debug-train-only",
+                                       "explain",
+                                       "num-rollout",
+                                       "num-epoch",
+                                       "num-servers",
+                                       "router-url",
+                                       "fleet-api-key",
+                                       "colocate",
+                                       "offload-rollout",
+                                       "update-weight-transport",
+                                       "server-concurrency",
+                                       "threads",
+                                       "optimizer-cpu-offload",
+                                       "rollout-request-timeout",
+                                       "environment-command",
+                                       "environment-host",
+                                       "environment-port",
+                                       "environment-api-key",
+                                       "environment-lease-timeout",
+                                       "environment-attempts",
+                                       "num-environments",
+                                       "rm-timeout",
+                                       "rm-command",
+                                       "rm-url",
+                                       "opd-teacher-url",
+                                       "opd-teacher-timeout",
+                                       "opd-teacher-concurrency",
+                                       "skip-eval-before-train",
+                                       "n-samples-per-eval-prompt",
+                                       "balance-data",
+                                       "use-tensorboard",
+                                       "tb-dir",
+                                       "tb-project-name",
+                                       "tb-experiment-name"};
+    bool falls = o->lr_decay_style != CLIME_LR_CONSTANT && !o->lr_decay_iters;
+    if (!strncmp(name, "eval-", 5)) return false;
+    if (falls && (!strcmp(name, "num-rollout") || !strcmp(name, "num-epoch"))) return true;
+    for (size_t i = 0; i < CLIME_COUNT(not ); i++)
+        if (!strcmp(name, not [i])) return false;
+    return true;
+}
+
+static void write_value(struct clime_jw *w, const struct clime_opt *r) {
+    switch (r->type) {
+    case CLIME_OPT_BOOL:
+        clime_jw_bool(w, *(bool *)r->value);
+        break;
+    case CLIME_OPT_INT:
+    case CLIME_OPT_BYTES:
+        clime_jw_int(w, *(int64_t *)r->value);
+        break;
+    case CLIME_OPT_DOUBLE:
+        clime_jw_double(w, *(double *)r->value);
+        break;
+    case CLIME_OPT_STRING:
+        clime_jw_strz(w, *(const char **)r->value);
+        break;
+    case CLIME_OPT_CHOICE:
+        clime_jw_int(w, *(int *)r->value);
+        break;
+    case CLIME_OPT_LIST: {
+        const struct clime_opt_list *l = r->value;
+        clime_jw_array(w);
+        for (int i = 0; i < l->n; i++) clime_jw_strz(w, l->items[i]);
+        clime_jw_close(w);
+        break;
+    }
+    case CLIME_OPT_SECTION:
+        break;
+    }
+}
+
+char *clime_rl_deciding_options(const struct clime_rl_options *o, const struct clime_opt *t, int n) {
+    struct clime_buf b;
+    struct clime_jw w;
+    clime_buf_init(&b, 1 << 20);
+    clime_jw_init(&w, &b);
+    clime_jw_object(&w);
+    for (int i = 0; i < n; i++) {
+        if (t[i].type == CLIME_OPT_SECTION || !decides(o, t[i].name)) continue;
+        clime_jw_key(&w, t[i].name);
+        write_value(&w, &t[i]);
+    }
+    clime_jw_close(&w);
+    return clime_buf_take(&b);
+}
+
+void clime_rl_options_decide(struct clime_rl_options *o, const char *name, const char *value) {
+    struct clime_buf b;
+    struct clime_jw w;
+    clime_buf_init(&b, 1 << 20);
+    clime_jw_init(&w, &b);
+    clime_jw_object(&w);
+    clime_jw_key(&w, name);
+    clime_jw_strz(&w, value);
+    clime_jw_close(&w);
+    size_t len = strlen(o->options_json);
+    char *joined = xasprintf("%.*s,%s", (int)(len - 1), o->options_json, b.data + 1); /* {a} and {b} to {a,b} */
+    free(o->options_json);
+    o->options_json = joined;
+    clime_buf_free(&b);
+}

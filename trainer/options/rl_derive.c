@@ -1,0 +1,134 @@
+/* What `clime-train rl` and eval need of their options, and the values that follow from others.
+ *
+ * Called once by the parser, after the words were read; pure. Invariant: afterwards every count, limit and divisor that
+ * the loop uses is set and consistent (rollout_batch_size * n_samples_per_prompt == global_batch_size *
+ * num_steps_per_rollout), so the loop never checks them again. */
+#include <string.h>
+
+#include "trainer/options/rl_options_int.h"
+
+static enum clime_err require(const char *name, bool there, struct clime_error *e) {
+    return there ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "--%s is required", name);
+}
+
+static enum clime_err check_required(struct clime_rl_options *o, struct clime_error *e) {
+    enum clime_err rc;
+    if ((rc = require("run", o->run, e)) || (rc = require("hf-checkpoint", o->hf_checkpoint, e)) ||
+        (rc = require("prompt-data", o->prompt_data, e)) ||
+        (rc = require("rollout-batch-size", o->rollout_batch_size > 0, e)) ||
+        (rc = require("rollout-max-response-len", o->sampling.max_response_len > 0, e)))
+        return rc;
+    if ((o->num_rollout > 0) == (o->num_epoch > 0))
+        return clime_fail(e, CLIME_ERR_INPUT, "give one of --num-rollout and --num-epoch");
+    if (!(o->sampling.temperature > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-temperature must be above 0");
+    if (!(o->sampling.top_p > 0)) return clime_fail(e, CLIME_ERR_INPUT, "--rollout-top-p must be above 0");
+    if ((rc = clime_rl_check_sampling(o, e))) return rc;
+    if (o->replay && !strcmp(o->replay, o->run))
+        return clime_fail(e, CLIME_ERR_INPUT, "--replay %s is the run folder itself: --run must name another",
+                          o->replay);
+    if (o->pack.dynamic && !o->max_tokens_per_gpu)
+        return clime_fail(e, CLIME_ERR_INPUT, "--use-dynamic-batch-size needs --max-tokens-per-gpu");
+    if (o->eval_interval && !o->eval_prompt_data.n)
+        return clime_fail(e, CLIME_ERR_INPUT, "--eval-interval needs --eval-prompt-data");
+    if (o->fleet_api_key && !o->router_url)
+        return clime_fail(e, CLIME_ERR_INPUT, "--fleet-api-key is for the servers of --router-url: others need no key");
+    if (o->router_url && o->colocate)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--colocate is for servers that the trainer starts beside itself, --router-url names others");
+    if (o->router_url && (o->server_args.n || o->router_args.n))
+        return clime_fail(e, CLIME_ERR_INPUT, "%s is for servers that the trainer starts, --router-url names others",
+                          o->server_args.n ? o->server_args.items[0] : o->router_args.items[0]);
+    return CLIME_OK;
+}
+
+static enum clime_err check_evaluation(const struct clime_rl_options *o, struct clime_error *e) {
+    enum clime_err rc;
+    if ((rc = require("run", o->run, e)) || (rc = require("hf-checkpoint", o->hf_checkpoint, e)) ||
+        (rc = require("eval-prompt-data", o->eval_prompt_data.n > 0, e)) ||
+        (rc = require("eval-max-response-len", o->eval_sampling.max_response_len > 0, e)))
+        return rc;
+    if (o->explain)
+        return clime_fail(e, CLIME_ERR_INPUT, "--explain says what a training run would do: clime-train rl --explain");
+    if (o->router_url)
+        return clime_fail(e, CLIME_ERR_INPUT, "--router-url: eval starts servers of its own with the folder's weights");
+    return CLIME_OK;
+}
+
+/* rollout_batch_size * n_samples_per_prompt == global_batch_size * num_steps_per_rollout, one side derived. */
+static enum clime_err derive_batch(struct clime_rl_options *o, struct clime_error *e) {
+    int64_t samples;
+    if (__builtin_mul_overflow(o->rollout_batch_size, o->n_samples_per_prompt, &samples) || samples > 1 << 24)
+        return clime_fail(e, CLIME_ERR_LIMIT, "a rollout of more than 2^24 samples");
+    if (!o->global_batch_size && !o->num_steps_per_rollout) o->num_steps_per_rollout = 1;
+    if (!o->global_batch_size && samples % o->num_steps_per_rollout == 0)
+        o->global_batch_size = samples / o->num_steps_per_rollout;
+    if (!o->num_steps_per_rollout && samples % o->global_batch_size == 0)
+        o->num_steps_per_rollout = samples / o->global_batch_size;
+    if (o->global_batch_size * o->num_steps_per_rollout == samples && o->global_batch_size > 0) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "rollout-batch-size %lld * n-samples-per-prompt %lld must equal global-batch-size %lld * "
+                      "num-steps-per-rollout %lld",
+                      (long long)o->rollout_batch_size, (long long)o->n_samples_per_prompt,
+                      (long long)o->global_batch_size, (long long)o->num_steps_per_rollout);
+}
+
+static enum clime_err derive_eval(struct clime_rl_options *o, const struct clime_rl_given *g, struct clime_error *e) {
+    struct clime_sampling_options *v = &o->eval_sampling;
+    const struct clime_sampling_options *r = &o->sampling;
+    if (!g->eval_temperature) v->temperature = r->temperature;
+    if (!g->eval_top_p) v->top_p = r->top_p;
+    if (!g->eval_top_k) v->top_k = r->top_k;
+    if (!g->eval_len) v->max_response_len = r->max_response_len;
+    if (!g->eval_ctx) v->max_context_len = r->max_context_len;
+    if (!g->eval_min) v->min_new_tokens = r->min_new_tokens;
+    v->stop = r->stop;
+    v->stop_token_ids = r->stop_token_ids;
+    v->skip_special_tokens = r->skip_special_tokens;
+    if (!g->eval_prompt_len) o->eval_max_prompt_len = o->rollout_max_prompt_len;
+    if (!o->eval_input_key) o->eval_input_key = o->input_key;
+    if (!o->eval_label_key) o->eval_label_key = o->label_key;
+    if (!o->eval_tool_key) o->eval_tool_key = o->tool_key;
+    if (!o->eval_rm_type) o->eval_rm_type = o->rm_type;
+    if (!o->eval_reward_key) o->eval_reward_key = o->reward_key;
+    return v->top_p > 0 ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "--eval-top-p must be above 0");
+}
+
+static void derive_learner(struct clime_rl_options *o, const struct clime_rl_given *g) {
+    struct clime_learner_options *l = &o->learner;
+    l->correction.tis_mode = (enum clime_is_mode)(o->custom_tis ? CLIME_IS_ICEPOP : o->tis_mode);
+    l->correction.tis_level = (enum clime_is_level)o->tis_level;
+    l->correction.rs_level = (enum clime_is_level)o->rs_level;
+    if (!g->eps_clip_high) l->eps_clip_high = l->eps_clip;
+    l->kl_loss_type = (enum clime_kl_type)o->kl_loss_type;
+    l->schedule = (enum clime_schedule)o->lr_decay_style;
+    l->lr_warmup_iters = o->lr_warmup_iters;
+    l->lr_decay_iters = o->lr_decay_iters;
+    l->recompute = (enum clime_recompute)o->recompute_granularity;
+    l->hf_checkpoint = o->hf_checkpoint;
+    l->ref_load = o->ref_load ? o->ref_load : o->hf_checkpoint;
+    l->model.device = o->device;
+    l->model.dtype = o->dtype;
+    l->model.dev.n_threads = (int)o->threads;
+    /* one member has no deviation: the reward is centred only */
+    if (o->n_samples_per_prompt == 1) l->disable_grpo_std_normalization = true;
+}
+
+enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl_given *g, struct clime_error *e) {
+    enum clime_err rc;
+    if (o->custom_generate && (o->environment || o->environment_command))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "give one of --custom-generate-function-path and --environment: each makes every sample");
+    if (o->environment_command || o->custom_generate) o->environment = true;
+    rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
+    if (!rc && !o->evaluate) rc = derive_batch(o, e);
+    if (!rc && !o->evaluate) rc = clime_rl_check_staleness(o, e);
+    if (!rc && !o->evaluate) rc = clime_rl_check_algorithm(o, g->eps_clip_c, e);
+    if (rc) return rc;
+    if (!g->max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
+    if ((rc = derive_eval(o, g, e))) return rc;
+    derive_learner(o, g);
+    if (o->learner.use_opd && !o->rm_type) o->rm_type = "none";
+    if (!o->over_sampling_batch_size)
+        o->over_sampling_batch_size = o->dynamic_sampling_filter ? o->rollout_batch_size : 1;
+    return CLIME_OK;
+}

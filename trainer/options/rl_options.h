@@ -1,0 +1,138 @@
+/* The options of `clime-train rl` and `eval`, under slime's names (DESIGN.md 4.5): one table, one struct, one set of
+ * checks.
+ *
+ * Three kinds of option:
+ *   honoured   a field below;
+ *   inert      accepted without effect here, for a reason that --explain lists (a shape that config.json says, a
+ *              parallel size of 1);
+ *   refused    an error that says why (a parallel size of 2, an algorithm that is not there).
+ * Words "--server-X" (aliases --sglang-X, --vllm-X) and "--router-X" that are not options of the table go to the
+ * programs that the trainer starts.
+ *
+ * Filled once in main, read by all threads afterwards.
+ */
+#ifndef CLIME_TRAINER_OPTIONS_RL_OPTIONS_H
+#define CLIME_TRAINER_OPTIONS_RL_OPTIONS_H
+
+#include <stdint.h>
+
+#include "common/options.h"
+#include "trainer/data/data.h"
+#include "trainer/learn/learner.h"
+#include "trainer/sample/pack.h"
+
+#define CLIME_MAX_INERT 256
+
+struct clime_sampling_options { /* of one request */
+    double temperature, top_p;
+    int64_t top_k; /* -1 = off */
+    int64_t min_new_tokens;
+    int64_t max_response_len, max_context_len; /* tokens; context 0 = no own limit */
+    struct clime_opt_list stop, stop_token_ids;
+    bool skip_special_tokens; /* in the text that is graded and stored */
+};
+
+enum clime_accept_order { CLIME_ACCEPT_ARRIVAL, CLIME_ACCEPT_PROMPT };
+enum clime_pause_mode { CLIME_PAUSE_RETRACT, CLIME_PAUSE_IN_PLACE }; /* --pause-generation-mode */
+
+struct clime_rl_options {
+    bool evaluate; /* clime-train eval */
+    /* run folder, model, checkpoints */
+    const char *run, *hf_checkpoint, *ref_load, *load, *save, *save_hf;
+    int64_t save_interval;
+    bool no_save_optim;
+    bool explain;
+    const char *replay, *load_rollouts; /* another run's folder */
+    bool rollout_only, train_only, replay_generate;
+    /* data */
+    const char *prompt_data, *input_key, *label_key, *metadata_key, *tool_key, *apply_chat_template_kwargs;
+    bool apply_chat_template, rollout_shuffle;
+    int64_t rollout_max_prompt_len;
+    /* rollout */
+    int64_t num_rollout, num_epoch, rollout_batch_size, n_samples_per_prompt, rollout_seed;
+    int64_t global_batch_size, num_steps_per_rollout, over_sampling_batch_size;
+    int accept_order;                                    /* enum clime_accept_order */
+    const char *dynamic_sampling_filter, *buffer_filter; /* names or a library's path; the first may be NULL */
+    const char *sample_filter;                           /* a library's path or NULL */
+    const struct clime_hook *filter_hook, *buffer_hook;  /* these libraries, opened by the loop */
+    bool partial_rollout, async, fully_async;
+    int64_t max_staleness;           /* optimizer steps; -1 = no bound */
+    int64_t update_weights_interval; /* rollouts */
+    int64_t max_rollouts_ahead;      /* of the one that trains */
+    int pause_generation_mode;       /* enum clime_pause_mode */
+    struct clime_sampling_options sampling;
+    double rollout_request_timeout; /* seconds for one sample, all its tries together */
+    /* environments */
+    bool environment; /* derived: --environment, --environment-command or --custom-generate-function-path */
+    const char *environment_command, *environment_host, *environment_api_key;
+    int64_t environment_port, num_environments, environment_max_turns, environment_attempts;
+    double environment_lease_timeout; /* seconds */
+    const char *custom_generate;      /* a library's path; it takes the place of environments */
+    /* reward */
+    const char *rm_type, *rm_url, *rm_command, *reward_key;
+    const char *custom_rm;
+    const struct clime_hook *reward_hook; /* that library, opened by the loop */
+    bool group_rm;
+    bool use_tensorboard;
+    const char *tb_dir, *tb_project_name, *tb_experiment_name; /* may be NULL */
+    double rm_timeout;                                         /* seconds */
+    /* evaluation */
+    int64_t eval_interval, n_samples_per_eval_prompt;
+    struct clime_opt_list eval_prompt_data;
+    const char *eval_input_key, *eval_label_key, *eval_tool_key, *eval_rm_type, *eval_reward_key;
+    bool skip_eval_before_train;
+    struct clime_sampling_options eval_sampling;
+    int64_t eval_max_prompt_len;
+    /* algorithm and optimizer */
+    struct clime_learner_options learner;
+    int64_t ref_update_interval;   /* rollouts; 0 = never */
+    int64_t num_critic_only_steps; /* rollouts */
+    const char *advantage_estimator, *custom_tis, *custom_rewards, *custom_advantages, *custom_loss;
+    int loss_type;
+    bool use_rollout_logprobs;
+    const char *opd_teacher_url;
+    int64_t opd_teacher_concurrency; /* requests in flight */
+    double opd_teacher_timeout;      /* seconds for one sample, all tries together */
+    int kl_loss_type, tis_mode, tis_level, rs_level, lr_decay_style, recompute_granularity;
+    int64_t lr_warmup_iters, lr_decay_iters;
+    /* performance */
+    struct clime_pack_options pack;
+    int64_t micro_batch_size, max_tokens_per_gpu, threads;
+    const char *device, *dtype;
+    /* servers */
+    int64_t num_servers, server_concurrency;
+    const char *router_url, *fleet_api_key;
+    bool colocate, offload_rollout;
+    int transport;                                  /* enum clime_transport */
+    struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
+
+    const char *inert_values[CLIME_MAX_INERT]; /* by row of rl_inert.c; NULL = not given */
+    bool inert_given[CLIME_MAX_INERT];
+    char *options_json; /* the options that decide the weights, with their values; owned */
+};
+
+/* Parses, derives, checks. o->evaluate is set before: clime-train eval needs no prompts, batch or optimizer. Prints
+ * --help and exits when asked. CLIME_ERR_INPUT with the option's name. */
+enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_options *o, struct clime_error *e);
+void clime_rl_options_free(struct clime_rl_options *o);
+
+/* Adds a member to options_json: what else decides the weights. */
+void clime_rl_options_decide(struct clime_rl_options *o, const char *name, const char *value);
+
+/* The help as a table for README and docs. */
+void clime_rl_options_describe(struct clime_buf *out);
+
+/* trainer/options/rl_check.c, for the parser: sampling and --async (sets what --fully-async implies); and, once the
+ * steps of a rollout are known, --max-staleness. */
+enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e);
+enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct clime_error *e);
+/* Finds the estimator; refuses what does not go together with it, or among losses and corrections. */
+enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_clip_c_given, struct clime_error *e);
+
+/* trainer/options/rl_inert.c: rows for the parser's table (at most CLIME_MAX_INERT, the number is returned), the check
+ * of what was given, and the list of the inert ones for --explain. */
+int clime_rl_inert_rows(struct clime_rl_options *o, struct clime_opt *rows);
+enum clime_err clime_rl_inert_check(const struct clime_rl_options *o, struct clime_error *e);
+void clime_rl_inert_explain(const struct clime_rl_options *o, struct clime_buf *out);
+
+#endif

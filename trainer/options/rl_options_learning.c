@@ -1,0 +1,150 @@
+/* Rows of clime-train rl's table for what learns from samples: advantages, loss, corrections, optimizer, performance;
+ * and for the servers. Called by the parser (rl_options.c) before it reads the words; holds nothing. Order is the order
+ * of the help. */
+#include <string.h>
+
+#include "trainer/options/rl_options_int.h"
+
+int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, struct clime_rl_given *g) {
+    struct clime_learner_options *l = &o->learner;
+    const enum clime_opt_type S = CLIME_OPT_STRING, I = CLIME_OPT_INT, D = CLIME_OPT_DOUBLE, B = CLIME_OPT_BOOL,
+                              C = CLIME_OPT_CHOICE, H = CLIME_OPT_SECTION;
+    /* name, type, value, default, word or choices, help, min, max (max < min: no upper bound), alias, given */
+    const struct clime_opt rows[] = {
+        {"Advantages", H, NULL, NULL, NULL, NULL},
+        {"advantage-estimator", S, &o->advantage_estimator, "grpo", "NAME",
+         "grpo, gspo, cispo, ppo, reinforce_plus_plus, reinforce_plus_plus_baseline or rloo (docs/algorithms.md)"},
+        {"disable-rewards-normalization", B, &l->disable_rewards_normalization, NULL, NULL,
+         "the reward itself is the advantage"},
+        {"disable-grpo-std-normalization", B, &l->disable_grpo_std_normalization, NULL, NULL,
+         "subtract the group's mean only"},
+        {"normalize-advantages", B, &l->normalize_advantages, NULL, NULL,
+         "whiten over the trained tokens of a rollout; the two reinforce_plus_plus need it"},
+        {"kl-coef", D, &l->kl_coef, "0", "C", "KL against the reference model, taken off the reward", 0, -1},
+        {"gamma", D, &l->gamma, "1", "G", "discount from token to token (ppo, reinforce_plus_plus)", 0, 1},
+        {"lambd", D, &l->lambd, "1", "L", "generalised advantage estimation (ppo)", 0, 1},
+
+        {"custom-advantage-function-path", S, &o->custom_advantages, NULL, "FILE",
+         "a shared library (trainer/plugin/plugin.h) whose `advantages` takes the estimator's place"},
+        {"custom-reward-post-process-path", S, &o->custom_rewards, NULL, "FILE",
+         "a shared library whose `rewards` takes the place of centring and dividing within groups"},
+
+        {"On-policy distillation", H, NULL, NULL, NULL, NULL},
+        {"use-opd", B, &l->use_opd, NULL, NULL,
+         "a teacher's log-probabilities of the sampled tokens enter the advantage, on top of any estimator: A -= "
+         "opd-kl-coef (logp - teacher's logp). Without --rm-type the reward is 0 and the teacher alone decides"},
+        {"opd-kl-coef", D, &l->opd_kl_coef, "1", "C", "its coefficient", 0, -1},
+        {"opd-teacher-url", S, &o->opd_teacher_url, NULL, "URL",
+         "a server with /generate whose model has the same tokenizer: clime-server, SGLang, a router"},
+        {"opd-teacher-timeout", D, &o->opd_teacher_timeout, "300", "SECONDS",
+         "for one sample, all tries together; past it the sample has failed", 0.001, 0},
+        {"opd-teacher-concurrency", I, &o->opd_teacher_concurrency, "32", "N", "requests in flight to the teacher", 1,
+         1024},
+
+        {"Critic of ppo", H, NULL, NULL, NULL, NULL},
+        {"critic-load", S, &l->critic_load, NULL, "DIR",
+         "Hugging Face folder of its body, of the policy's shape; default the policy's initial weights"},
+        {"critic-lr", D, &l->critic_lr, NULL, "LR", "its learning rate; default --lr", 0, -1, NULL, &g->critic_lr},
+        {"value-clip", D, &l->value_clip, "0.2", "E", "its values move this far from the old ones at most", 0, -1},
+        {"num-critic-only-steps", I, &o->num_critic_only_steps, "0", "N",
+         "rollouts at the start that train only the critic", 0, -1},
+
+        {"Loss", H, NULL, NULL, NULL, NULL},
+        {"loss-type", C, &o->loss_type, "policy_loss", "policy_loss|custom_loss",
+         "custom_loss: the policy term of --custom-loss-function-path; for supervised training use clime-train sft"},
+        {"custom-loss-function-path", S, &o->custom_loss, NULL, "FILE",
+         "a shared library whose `loss` takes the place of the estimator's policy term"},
+        {"eps-clip", D, &l->eps_clip, "0.2", "E", "lower clip of the ratio; 1 or more = none", 0, -1},
+        {"eps-clip-high", D, &l->eps_clip_high, NULL, "E", "upper clip; default --eps-clip", 0, -1, NULL,
+         &g->eps_clip_high},
+        {"eps-clip-c", D, &l->eps_clip_c, NULL, "C",
+         "dual clip: for A < 0 no loss above -C A; more than 1; default off", 0, -1, NULL, &g->eps_clip_c},
+        {"use-kl-loss", B, &l->use_kl_loss, NULL, NULL, "add a KL term against the reference model"},
+        {"kl-loss-coef", D, &l->kl_loss_coef, "0", "C", "its coefficient", 0, -1},
+        {"kl-loss-type", C, &o->kl_loss_type, "k1", "k1|k2|k3|low_var_kl", "its estimator, also that of --kl-coef"},
+        {"ref-update-interval", I, &o->ref_update_interval, NULL, "N",
+         "every N rollouts the reference model becomes the policy; default never", 1, 0},
+        {"use-unbiased-kl", B, &l->use_unbiased_kl, NULL, NULL, "the KL term times the ratio (DeepSeek-V3.2)"},
+        {"entropy-coef", D, &l->entropy_coef, "0", "C", "entropy bonus", 0, -1},
+        {"calculate-per-token-loss", B, &l->calculate_per_token_loss, NULL, NULL,
+         "mean over tokens instead of over samples"},
+        {"loss-token-divisor", I, &l->loss_token_divisor, NULL, "N",
+         "divide a sample's sum by N instead of its tokens (Dr. GRPO)", 0, 1 << 24},
+
+        {"Off-policy corrections", H, NULL, NULL, NULL, NULL},
+        {"use-rollout-logprobs", B, &o->use_rollout_logprobs, NULL, NULL,
+         "the server's log-probabilities are the old policy's: so it is, unless a correction compares them"},
+        {"use-tis", B, &l->correction.use_tis, NULL, NULL,
+         "weight tokens by rho = exp(logp of the trainer - logp of the server), which is 1 but for older versions"},
+        {"tis-clip", D, &l->correction.tis_high, "2", "C", "upper bound of rho", 0, -1},
+        {"tis-clip-low", D, &l->correction.tis_low, "0", "C", "lower bound of rho", 0, -1},
+        {"tis-mode", C, &o->tis_mode, "truncate", "truncate|icepop|mask",
+         "outside the bounds rho is clamped, becomes 0, or the token leaves every term"},
+        {"tis-level", C, &o->tis_level, "token", "token|sequence|geometric",
+         "rho of a token, the product over its sample, or the geometric mean"},
+        {"tis-batch-normalize", B, &l->correction.tis_batch_normalize, NULL, NULL,
+         "divide the weights by their mean over the step"},
+        {"custom-tis-function-path", S, &o->custom_tis, NULL, "PATH",
+         "only slime's icepop_function, which is --tis-mode icepop"},
+        {"use-rs", B, &l->correction.use_rs, NULL, NULL, "reject tokens or samples whose rho is outside bounds"},
+        {"rs-level", C, &o->rs_level, "token", "token|sequence|geometric", "as --tis-level"},
+        {"rs-lower-bound", D, &l->correction.rs_low, "0.5", "C", "reject below", 0, -1},
+        {"rs-upper-bound", D, &l->correction.rs_high, "2", "C", "reject above", 0, -1},
+        {"rs-veto-threshold", D, &l->correction.veto, "0", "C",
+         "reject a sample of which one token's rho is below; 0 = off", 0, 1},
+        {"get-mismatch-metrics", B, &l->correction.metrics, NULL, NULL, "measure rho without using it"},
+        {"use-opsm", B, &l->use_opsm, NULL, NULL,
+         "mask tokens with A < 0 of samples whose mean of old - logp is over --opsm-delta"},
+        {"opsm-delta", D, &l->opsm_delta, "1e-4", "D", "bound of off-policy sequence masking", 0, -1},
+        {"mask-offpolicy-in-partial-rollout", B, &l->mask_offpolicy, NULL, NULL,
+         "do not train on tokens that older weights sampled"},
+
+        {"Optimizer", H, NULL, NULL, NULL, NULL},
+        {"lr", D, &l->lr, "1e-6", "LR", "learning rate", 0, -1},
+        {"min-lr", D, &l->min_lr, "0", "LR", "end of the decay", 0, -1},
+        {"lr-decay-style", C, &o->lr_decay_style, "constant", "constant|linear|cosine", "schedule after the warm-up"},
+        {"lr-warmup-iters", I, &o->lr_warmup_iters, "0", "N", "steps of linear warm-up", 0, -1},
+        {"lr-decay-iters", I, &o->lr_decay_iters, NULL, "N", "steps until --min-lr; default: all steps of the run", 1,
+         0},
+        {"adam-beta1", D, &l->adam_beta1, "0.9", "B", "AdamW", 0, 1},
+        {"adam-beta2", D, &l->adam_beta2, "0.999", "B", "AdamW", 0, 1},
+        {"adam-eps", D, &l->adam_eps, "1e-8", "E", "AdamW", 0, -1},
+        {"weight-decay", D, &l->weight_decay, "0.01", "W", "of matrices; norms and biases have none", 0, -1},
+        {"clip-grad", D, &l->clip_grad, "1", "N", "greatest norm of the gradient; 0 = off", 0, -1},
+
+        {"Performance", H, NULL, NULL, NULL, NULL},
+        {"use-dynamic-batch-size", B, &o->pack.dynamic, NULL, NULL, "pack samples up to --max-tokens-per-gpu"},
+        {"max-tokens-per-gpu", I, &o->max_tokens_per_gpu, NULL, "N",
+         "tokens of a micro-batch; a longer sample runs alone", 0, -1},
+        {"micro-batch-size", I, &o->micro_batch_size, "1", "N",
+         "samples of a micro-batch without --use-dynamic-batch-size", 1, 0},
+        {"balance-data", B, &o->pack.balance, NULL, NULL, "balance ranks (one rank: no effect)"},
+        {"recompute-granularity", C, &o->recompute_granularity, "none", "none|selective|full",
+         "to save memory, compute again in the backward pass: selective = norms, rotation and SwiGLU, while the "
+         "outputs "
+         "of products and attention are kept; full = whole layers. The bits of the gradients are the same"},
+        {"optimizer-cpu-offload", B, &l->optimizer_cpu_offload, NULL, NULL,
+         "on a GPU: master weights and moments in host memory, updated by the CPU to the same bits"},
+        {"device", S, &o->device, "auto", "NAME", "auto, cpu or cuda; also for the servers"},
+        {"dtype", S, &o->dtype, "auto", "TYPE", "auto (the checkpoint's), bf16 or f32; also for the servers"},
+        {"threads", I, &o->threads, "0", "N", "threads of the trainer's kernels; 0 = the cores there are", 0, -1},
+
+        {"Servers", H, NULL, NULL, NULL, NULL},
+        {"num-servers", I, &o->num_servers, "1", "N", "servers to start on this machine", 1, 256},
+        {"router-url", S, &o->router_url, NULL, "URL", "use this router and its workers instead of starting any"},
+        {"fleet-api-key", S, &o->fleet_api_key, NULL, "KEY",
+         "sent as a bearer to that router and its workers: their admin key, where they have one"},
+        {"colocate", B, &o->colocate, NULL, NULL,
+         "servers on the trainer's own device compute with its weights in place, without a copy"},
+        {"offload-rollout", B, &o->offload_rollout, NULL, NULL,
+         "servers give their KV memory back while the trainer trains"},
+        {"update-weight-transport", C, &o->transport, "auto", "auto|http|ipc|nccl",
+         "how weights travel to other servers; auto: copied on the device on the trainer's GPU, nccl on another GPU of "
+         "this "
+         "host, else http"},
+        {"server-concurrency", I, &o->server_concurrency, "64", "N", "requests in flight for each server", 1, 4096,
+         "sglang-server-concurrency"},
+    };
+    memcpy(t, rows, sizeof rows);
+    return (int)CLIME_COUNT(rows);
+}

@@ -1,0 +1,89 @@
+/* The trainer's side of /generate: threads that turn a request into a finished sample.
+ *
+ * A request is generation and then reward. The owner (rollout or eval, on the main thread) fills one, submits it, and
+ * gets it back from clime_client_next with the sample COMPLETED, TRUNCATED or FAILED, or ABORTED after the owner set
+ * the request's stop flag; everything comes back in the end: generation before the request's deadline, the reward
+ * before its own. Between submit and next the request and its sample belong to the client.
+ *
+ * A sample that holds response tokens (aborted in an earlier rollout) is continued: prompt and tokens are the input,
+ * what comes back is added. An aborted one keeps the tokens that it got; one that was sampled to its end is scored all
+ * the same.
+ *
+ * With group_size the reward is asked for when all members of the group are generated. When one of them comes back
+ * without an answer, or the rollout is stopped, those that waited for it come back ABORTED, one token short, so that
+ * continuing them ends where they had ended.
+ *
+ * A try that breaks (server gone, router gone, 429, 503, an abort that nobody asked for, another weight version) is
+ * repeated with the same seed and a new rid until the deadline: by the contract on numerics the result is the same. An
+ * answer of 4xx is final.
+ */
+#ifndef CLIME_TRAINER_ROLLOUT_CLIENT_H
+#define CLIME_TRAINER_ROLLOUT_CLIENT_H
+
+#include <stdatomic.h>
+
+#include "text/tokenizer.h"
+#include "trainer/options/rl_options.h"
+#include "trainer/sample/sample.h"
+
+struct clime_client;
+struct clime_environments;
+struct clime_fleet;
+struct clime_hook;
+
+struct clime_request {
+    struct clime_sample *sample; /* in: ids, seed, label, metadata, tokens to continue; out: everything else */
+    const struct clime_sampling_options *sampling;
+    const char *rm_type, *reward_key; /* may be NULL */
+    const char *prompt;               /* text, for rewards outside this process */
+    int group_size;                   /* > 0: rewarded together with the group's other members, that many in all, */
+    int64_t gathering;                /* which have this number, from clime_client_gathering */
+    const char *input;                /* what the dataset has under the input key, JSON; for environments */
+    char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
+    int64_t version;                  /* of the weights; an answer of older ones is refused */
+    const _Atomic int64_t *newest;    /* of the versions that may take its place meanwhile; NULL = none may */
+    int64_t deadline_us;              /* clime_now_us scale */
+    const atomic_bool *stop;          /* set by the owner: come back ABORTED instead of trying again; may be NULL */
+    bool teach;                       /* the teacher scores it before the reward is asked for */
+    bool scored;                      /* no reward is wanted */
+    void *owner;                      /* for the owner's use */
+    /* out */
+    int n_tries, n_stale; /* requests sent; answers refused for their version */
+    int64_t generate_us;
+};
+
+static inline bool clime_request_stopped(const struct clime_request *r) {
+    return r->stop && atomic_load(r->stop);
+}
+
+struct clime_client_options {
+    const struct clime_fleet *fleet; /* asked for the router's URL before every try */
+    const char *api_key;             /* of the fleet, or NULL */
+    const struct clime_tokenizer *tokenizer;
+    int n_threads;
+    int64_t reward_timeout_us;
+    const char *rm_type, *rm_command, *rm_url; /* may be NULL */
+    const char *teacher_url;                   /* NULL = no request asks for it */
+    int teacher_threads;
+    int64_t teacher_timeout_us;
+    const struct clime_hook *library;        /* --custom-rm-path or NULL */
+    const char *device;                      /* kind of device of the servers, recorded with each sample; may be NULL */
+    struct clime_environments *environments; /* who makes the samples; NULL = one call of /generate each */
+};
+
+enum clime_err clime_client_open(const struct clime_client_options *o, struct clime_client **out,
+                                 struct clime_error *e);
+/* Gives up what is in flight and joins the threads: after it no request is in anyone's hands but its owner's, and none
+ * may be submitted. For a run that ends with an error; twice is fine. */
+void clime_client_stop(struct clime_client *c);
+void clime_client_close(struct clime_client *c); /* stop, and free; NULL is fine */
+
+/* At most CLIME_CLIENT_MAX requests may be submitted and not fetched. */
+#define CLIME_CLIENT_MAX 65536
+int64_t clime_client_gathering(struct clime_client *c); /* another number each time; by who submits */
+void clime_client_submit(struct clime_client *c, struct clime_request *r);
+
+/* Finished requests: waits until one is there or the deadline (clime_now_us scale); returns how many (0 to max). */
+int clime_client_next(struct clime_client *c, struct clime_request **out, int max, int64_t deadline_us);
+
+#endif

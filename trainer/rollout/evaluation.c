@@ -1,0 +1,255 @@
+/* Evaluating. Called by the loop between rollouts and by clime-train eval, on the main thread.
+ *
+ * Owns the sets; samples live for one evaluation. An evaluation is recorded whole, in one transaction, or not at all:
+ * what a crash cut off is run again. The seeds do not depend on the step, so two evaluations differ by the weights and
+ * not by luck.
+ */
+#include "trainer/rollout/evaluation.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "trainer/ledger/evals.h"
+#include "trainer/ledger/samples.h"
+#include "trainer/rollout/generate.h"
+#include "trainer/rollout/stats.h"
+
+#define BATCH 256
+#define TICK_US 100000
+
+/* ---- sets ---- */
+
+static char *stem_of(const char *file) {
+    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    return xstrndup(name, strcspn(name, ".@"));
+}
+
+static enum clime_err load_set(const struct clime_rl_options *o, const struct clime_tokenizer *t, const char *file,
+                               struct clime_eval_set *set, struct clime_error *e) {
+    struct clime_data_options d = {.prompt_data = file,
+                                   .input_key = o->eval_input_key,
+                                   .label_key = o->eval_label_key,
+                                   .metadata_key = o->metadata_key,
+                                   .tool_key = o->eval_tool_key,
+                                   .apply_chat_template = o->apply_chat_template,
+                                   .apply_chat_template_kwargs = o->apply_chat_template_kwargs,
+                                   .max_prompt_len = (int)o->eval_max_prompt_len};
+    return clime_dataset_load(&d, t, &set->data, e);
+}
+
+enum clime_err clime_eval_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
+                               struct clime_eval *out, struct clime_error *e) {
+    const struct clime_opt_list *l = &o->eval_prompt_data;
+    enum clime_err rc = CLIME_OK;
+    *out = (struct clime_eval){0};
+    if (l->n > 1 && l->n % 2)
+        return clime_fail(e, CLIME_ERR_INPUT, "--eval-prompt-data takes pairs NAME FILE, or one FILE");
+    out->sets = xcalloc((size_t)l->n + 1, sizeof *out->sets);
+    for (int i = 0; i < l->n && !rc; i += 2) {
+        struct clime_eval_set *s = &out->sets[out->n_sets++];
+        const char *file = l->n == 1 ? l->items[0] : l->items[i + 1];
+        s->name = l->n == 1 ? stem_of(file) : xstrdup(l->items[i]);
+        for (int k = 0; k < out->n_sets - 1 && !rc; k++)
+            if (!strcmp(out->sets[k].name, s->name))
+                rc = clime_fail(e, CLIME_ERR_INPUT, "--eval-prompt-data: two sets are named %s", s->name);
+        if (!rc) rc = load_set(o, t, file, s, e);
+        for (int k = 0; k < s->data.n && !rc; k++) {
+            int n = s->data.prompts[k].n_ids;
+            int len = n + (int)clime_generate_room(&o->eval_sampling, n);
+            if (len > out->max_len) out->max_len = len;
+        }
+    }
+    if (rc) clime_eval_free(out);
+    return rc;
+}
+
+void clime_eval_free(struct clime_eval *v) {
+    for (int i = 0; i < v->n_sets; i++) {
+        free(v->sets[i].name);
+        clime_dataset_free(&v->sets[i].data);
+    }
+    free(v->sets);
+    *v = (struct clime_eval){0};
+}
+
+/* ---- generation ---- */
+
+struct job { /* all samples of one evaluation: set by set, prompt by prompt */
+    struct clime_sample **samples;
+    struct clime_request *requests;
+    int *first; /* [n_sets + 1] */
+    int n;
+};
+
+static void make_sample(struct job *j, const struct clime_eval_context *c, int set, int prompt, int member,
+                        const struct clime_prompt *p, int64_t step) {
+    const struct clime_rl_options *o = c->o;
+    /* no rollout has a negative number, so these seeds are never a training sample's */
+    const uint64_t words[4] = {c->run->seed, (uint64_t)(-1 - (int64_t)set), (uint64_t)prompt, (uint64_t)member};
+    struct clime_sample *s = j->samples[j->n] = clime_sample_new();
+    struct clime_request *r = &j->requests[j->n++];
+    s->rollout = -1;
+    s->group = prompt;
+    s->member = member;
+    s->seed = clime_hash64(words, 4);
+    s->n_prompt = p->n_ids;
+    s->ids = xmalloc((size_t)p->n_ids * sizeof *s->ids);
+    memcpy(s->ids, p->ids, (size_t)p->n_ids * sizeof *s->ids);
+    s->label = p->label ? xstrdup(p->label) : NULL;
+    s->metadata = p->metadata ? xstrdup(p->metadata) : NULL;
+    *r = (struct clime_request){.sample = s,
+                                .sampling = &o->eval_sampling,
+                                .rm_type = o->eval_rm_type,
+                                .reward_key = o->eval_reward_key,
+                                .prompt = p->text,
+                                .input = p->input,
+                                .version = step};
+    snprintf(r->rid, sizeof r->rid, "%s/eval-%" PRId64 "/%d.%d/%d/%" PRId64, c->run->name, step, set, prompt, member,
+             c->run->incarnation);
+}
+
+/* An answer that fanned out counts with the mean of its parts' rewards; the first part is what is recorded of it. */
+static void merge_parts(struct clime_sample *s) {
+    if (!s->next) return;
+    s->reward = clime_sample_reward(s);
+    clime_sample_free(s->next);
+    s->next = NULL;
+}
+
+static enum clime_err generate(struct job *j, const struct clime_eval_context *c, int64_t step, struct clime_error *e) {
+    struct clime_request *back[BATCH];
+    int sent = 0, done = 0, window = 2 * c->n_threads;
+    int64_t limit_us = (int64_t)(c->o->rollout_request_timeout * 1e6), tick = clime_now_us() + TICK_US;
+    while (done < j->n) {
+        for (; sent < j->n && sent - done < window; sent++) {
+            j->requests[sent].deadline_us = clime_now_us() + limit_us;
+            clime_client_submit(c->client, &j->requests[sent]);
+        }
+        int n = clime_client_next(c->client, back, BATCH, tick);
+        for (int i = 0; i < n; i++) merge_parts(back[i]->sample);
+        done += n;
+        if (clime_now_us() < tick) continue;
+        tick = clime_now_us() + TICK_US;
+        if (clime_fleet_poll(c->fleet, e)) return e->code; /* the run ends; what is in flight ends with the client */
+        clime_progress_live(c->progress, "eval at step %" PRId64 ": %d of %d samples", step, done, j->n);
+    }
+    return CLIME_OK;
+}
+
+/* ---- figures ---- */
+
+double clime_pass_at_k(int n, int c, int k) {
+    CHECK(n > 0 && k >= 1 && k <= n && c >= 0 && c <= n);
+    if (n - c < k) return 1;
+    double miss = 1;
+    for (int i = n - c + 1; i <= n; i++) miss *= 1 - (double)k / i;
+    return 1 - miss;
+}
+
+/* A failed sample is no wrong answer: a prompt counts with the answers that have a reward, where those are k or more.
+ */
+static void add_pass(struct clime_metrics_line *m, const char *name, struct clime_sample *const *s, int n, int tries) {
+    char key[256];
+    for (int k = 1; k <= tries; k *= 2) {
+        double sum = 0;
+        int prompts = 0;
+        for (int i = 0; i < n; i += tries) {
+            int right = 0, scored = 0;
+            for (int t = 0; t < tries; t++) {
+                scored += s[i + t]->has_reward;
+                right += s[i + t]->has_reward && s[i + t]->reward == 1;
+            }
+            if (scored < k) continue;
+            sum += clime_pass_at_k(scored, right, k);
+            prompts++;
+        }
+        snprintf(key, sizeof key, "eval/%s-pass@%d", name, k);
+        if (prompts) clime_metrics_line_add(m, key, sum / prompts);
+    }
+}
+
+/* Adds the set's metrics to the line and fills its record. */
+static void summarise(struct clime_metrics_line *m, const struct clime_eval_set *set, struct clime_sample *const *s,
+                      int n, int tries, struct clime_eval_record *r) {
+    char key[256];
+    struct clime_length_stats len;
+    double sum = 0;
+    int scored = 0, truncated = 0;
+    for (int i = 0; i < n; i++) {
+        if (s[i]->has_reward) sum += s[i]->reward;
+        scored += s[i]->has_reward;
+        truncated += s[i]->status == CLIME_SAMPLE_TRUNCATED;
+    }
+    r->name = set->name;
+    r->score = scored ? sum / scored : NAN;
+    r->n_prompts = set->data.n;
+    r->n_failed = n - scored;
+    r->samples = s;
+    r->n = n;
+    snprintf(key, sizeof key, "eval/%s", set->name);
+    clime_metrics_line_add(m, key, r->score);
+    snprintf(key, sizeof key, "eval/%s-truncated_ratio", set->name);
+    clime_metrics_line_add(m, key, (double)truncated / n);
+    if (r->n_failed) {
+        snprintf(key, sizeof key, "eval/%s-failed", set->name);
+        clime_metrics_line_int(m, key, r->n_failed);
+    }
+    clime_length_stats(s, n, &len);
+    snprintf(key, sizeof key, "eval/%s/", set->name);
+    clime_length_stats_add(m, key, &len);
+    if (tries > 1) add_pass(m, set->name, s, n, tries);
+}
+
+/* Records the finished samples of all sets and shows the scores. */
+static enum clime_err record(struct clime_eval *v, const struct clime_eval_context *c, const struct job *j,
+                             int64_t step, int64_t rollout, double seconds, struct clime_error *e) {
+    int tries = (int)c->o->n_samples_per_eval_prompt;
+    struct clime_eval_record *records = xcalloc((size_t)v->n_sets, sizeof *records);
+    struct clime_metrics_line m;
+    clime_metrics_line_begin(&m, "eval", rollout, step);
+    clime_metrics_line_int(&m, "eval/step", step);
+    for (int i = 0; i < v->n_sets; i++) {
+        records[i] = (struct clime_eval_record){.step = step, .rollout = rollout};
+        summarise(&m, &v->sets[i], j->samples + j->first[i], j->first[i + 1] - j->first[i], tries, &records[i]);
+    }
+    clime_metrics_line_add(&m, "perf/eval_time", seconds);
+    const char *line = clime_metrics_line_end(&m);
+    enum clime_err rc = clime_evals_put(c->ledger, records, v->n_sets, line, e);
+    if (!rc) clime_metrics_log_append(c->log, line);
+    for (int i = 0; i < v->n_sets && !rc; i++)
+        clime_progress_line(c->progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)",
+                            records[i].name, step, records[i].score, records[i].n_prompts,
+                            records[i].n_failed ? ", SOME SAMPLES FAILED" : "", seconds);
+    clime_metrics_line_free(&m);
+    free(records);
+    return rc;
+}
+
+enum clime_err clime_eval_run(struct clime_eval *v, const struct clime_eval_context *c, int64_t step, int64_t rollout,
+                              struct clime_error *e) {
+    int tries = (int)c->o->n_samples_per_eval_prompt, total = 0;
+    int64_t t0 = clime_now_us();
+    for (int i = 0; i < v->n_sets; i++) total += v->sets[i].data.n * tries;
+    struct job j = {.samples = xcalloc((size_t)total, sizeof *j.samples),
+                    .requests = xcalloc((size_t)total, sizeof *j.requests),
+                    .first = xcalloc((size_t)v->n_sets + 1, sizeof *j.first)};
+    for (int i = 0; i < v->n_sets; i++) {
+        for (int p = 0; p < v->sets[i].data.n; p++)
+            for (int t = 0; t < tries; t++) make_sample(&j, c, i, p, t, &v->sets[i].data.prompts[p], step);
+        j.first[i + 1] = j.n;
+    }
+    enum clime_err rc = generate(&j, c, step, e);
+    if (rc)
+        clime_client_stop(c->client); /* what is in flight is ours again */
+    else
+        rc = record(v, c, &j, step, rollout, (double)(clime_now_us() - t0) / 1e6, e);
+    clime_samples_free(j.samples, j.n);
+    free(j.requests);
+    free(j.first);
+    return rc;
+}

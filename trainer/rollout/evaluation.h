@@ -1,0 +1,53 @@
+/* Evaluation: prompt sets with a sampling of their own, scored and recorded; the policy is not trained on them.
+ *
+ * Metrics under slime's names: eval/NAME (mean reward), eval/NAME-truncated_ratio, eval/NAME/response_len, and with
+ * several samples for a prompt eval/NAME-pass@k for k = 1, 2, 4, ... A sample that failed has no reward: it is left out
+ * of the mean and counted in eval/NAME-failed. Main thread.
+ */
+#ifndef CLIME_TRAINER_ROLLOUT_EVALUATION_H
+#define CLIME_TRAINER_ROLLOUT_EVALUATION_H
+
+#include "trainer/data/data.h"
+#include "trainer/fleet/fleet.h"
+#include "trainer/ledger/runs.h"
+#include "trainer/observe/metrics_log.h"
+#include "trainer/observe/progress.h"
+#include "trainer/rollout/client.h"
+
+struct clime_eval_set {
+    char *name;
+    struct clime_dataset data;
+};
+
+struct clime_eval {
+    struct clime_eval_set *sets;
+    int n_sets;
+    int max_len; /* longest prompt plus response, tokens */
+};
+
+struct clime_eval_context { /* all borrowed */
+    const struct clime_rl_options *o;
+    const struct clime_run *run;
+    struct clime_ledger *ledger;
+    struct clime_fleet *fleet;
+    struct clime_client *client;
+    int n_threads;
+    struct clime_metrics_log *log;
+    struct clime_progress *progress;
+};
+
+/* Loads the sets of --eval-prompt-data: pairs NAME FILE, or one FILE named after itself. */
+enum clime_err clime_eval_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
+                               struct clime_eval *out, struct clime_error *e);
+void clime_eval_free(struct clime_eval *v);
+
+/* Evaluates all sets with the weights `step`, which the fleet serves; stores samples and metrics. rollout: the last one
+ * trained on, -1 before the first. */
+enum clime_err clime_eval_run(struct clime_eval *v, const struct clime_eval_context *c, int64_t step, int64_t rollout,
+                              struct clime_error *e);
+
+/* Unbiased pass@k of n tries with c right ones: 1 - C(n - c, k) / C(n, k) (Chen et al., "Evaluating large language
+ * models trained on code", 2021, equation 1). 1 <= k <= n. */
+double clime_pass_at_k(int n, int c, int k);
+
+#endif

@@ -1,0 +1,296 @@
+/* What goes to /generate and what comes back. Called by the client's workers.
+ *
+ * Invariant: ids and log-probabilities come from output_token_logprobs and nowhere else, so the two cannot be out of
+ * step; text is never tokenised (DESIGN.md 4.2). A log-probability is read with strtof from the digits the server
+ * wrote: reading it as a double and rounding would be wrong in the last bit about once in 2^29 numbers, and the gap
+ * must be exactly 0.
+ */
+#include "trainer/rollout/generate.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/scan.h"
+#include "common/json/write.h"
+
+int64_t clime_generate_room(const struct clime_sampling_options *s, int32_t n_prompt) {
+    int64_t room = s->max_response_len;
+    if (s->max_context_len && s->max_context_len - n_prompt < room) room = s->max_context_len - n_prompt;
+    return room < 0 ? 0 : room;
+}
+
+static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
+    const struct clime_sampling_options *s = r->sampling;
+    clime_jw_object(w);
+    clime_jw_key(w, "temperature");
+    clime_jw_double(w, s->temperature);
+    clime_jw_key(w, "top_p");
+    clime_jw_double(w, s->top_p);
+    clime_jw_key(w, "top_k");
+    clime_jw_int(w, s->top_k);
+    clime_jw_key(w, "max_new_tokens");
+    clime_jw_int(w, clime_generate_room(s, r->sample->n_prompt) - r->sample->n_response);
+    if (s->min_new_tokens) {
+        clime_jw_key(w, "min_new_tokens");
+        clime_jw_int(w, s->min_new_tokens);
+    }
+    if (s->stop.n) {
+        clime_jw_key(w, "stop");
+        clime_jw_array(w);
+        for (int i = 0; i < s->stop.n; i++) clime_jw_strz(w, s->stop.items[i]);
+        clime_jw_close(w);
+    }
+    if (s->stop_token_ids.n) {
+        clime_jw_key(w, "stop_token_ids");
+        clime_jw_array(w);
+        for (int i = 0; i < s->stop_token_ids.n; i++) clime_jw_raw(w, clime_str_of(s->stop_token_ids.items[i]));
+        clime_jw_close(w);
+    }
+    clime_jw_key(w, "skip_special_tokens");
+    clime_jw_bool(w, s->skip_special_tokens);
+    clime_jw_key(w, "no_stop_trim");
+    clime_jw_bool(w, true);
+    clime_jw_key(w, "spaces_between_special_tokens");
+    clime_jw_bool(w, false);
+    clime_jw_key(w, "sampling_seed");
+    clime_jw_uint(w, r->sample->seed);
+    clime_jw_close(w);
+}
+
+void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
+    struct clime_jw w;
+    char rid[128];
+    snprintf(rid, sizeof rid, "%s.%d", r->rid, r->n_tries);
+    clime_jw_init(&w, out);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "rid");
+    clime_jw_strz(&w, rid);
+    clime_jw_key(&w, "input_ids");
+    clime_jw_array(&w);
+    for (int i = 0; i < r->sample->n_prompt + r->sample->n_response; i++) clime_jw_int(&w, r->sample->ids[i]);
+    clime_jw_close(&w);
+    clime_jw_key(&w, "sampling_params");
+    write_sampling(&w, r);
+    clime_jw_key(&w, "return_logprob");
+    clime_jw_bool(&w, true);
+    clime_jw_close(&w);
+}
+
+/* ---- reply ---- */
+
+struct reply {
+    int32_t *ids;
+    float *logp;
+    int n, size;
+    struct clime_str finish; /* raw JSON */
+    char finish_type[16];
+    struct clime_version_run *runs; /* [n_runs] version -1 = a label that is no number of ours */
+    int n_runs;
+    struct clime_str odd; /* such a label */
+    int32_t first_kept;   /* token whose context held KV of older weights; -1 = none */
+    int64_t completion_tokens, cached_tokens;
+};
+
+static void read_tokens(struct clime_json *j, struct reply *p) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        int64_t id = -1;
+        struct clime_str digits = {0};
+        clime_json_array(j);
+        if (clime_json_item(j)) clime_json_number_text(j, &digits);
+        if (clime_json_item(j)) clime_json_int(j, 0, INT32_MAX, &id);
+        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        if (j->failed) return;
+        if (p->n == p->size) {
+            p->size = p->size ? 2 * p->size : 256;
+            p->ids = xrealloc(p->ids, (size_t)p->size * sizeof *p->ids);
+            p->logp = xrealloc(p->logp, (size_t)p->size * sizeof *p->logp);
+        }
+        p->ids[p->n] = (int32_t)id;
+        p->logp[p->n] = strtof(digits.ptr, NULL); /* a number in JSON text always ends at ',' or ']' */
+        if (!(p->logp[p->n] <= 0) || !isfinite(p->logp[p->n])) {
+            clime_json_bad(j, "a log-probability of " CLIME_STR_FMT, CLIME_STR_ARG(digits));
+            return;
+        }
+        p->n++;
+    }
+}
+
+/* A label as the trainer writes it: the digits of a number; -1 = another. */
+static int64_t version_of(struct clime_str label) {
+    int64_t v = 0;
+    if (label.len == 0 || label.len > 18 || (label.len > 1 && label.ptr[0] == '0')) return -1;
+    for (size_t i = 0; i < label.len; i++) {
+        if (label.ptr[i] < '0' || label.ptr[i] > '9') return -1;
+        v = 10 * v + (label.ptr[i] - '0');
+    }
+    return v;
+}
+
+static void read_versions(struct clime_json *j, struct reply *p) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        struct clime_str label = {0};
+        int64_t n = 0;
+        clime_json_array(j);
+        if (clime_json_item(j)) clime_json_string(j, &label);
+        if (clime_json_item(j)) clime_json_int(j, 1, INT32_MAX, &n);
+        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        if (j->failed) return;
+        p->runs = xrealloc(p->runs, (size_t)(p->n_runs + 1) * sizeof *p->runs);
+        p->runs[p->n_runs++] = (struct clime_version_run){version_of(label), (int32_t)n};
+        if (p->runs[p->n_runs - 1].version < 0) p->odd = label;
+    }
+}
+
+static void read_kept(struct clime_json *j, struct reply *p) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        int64_t first = 0;
+        clime_json_array(j);
+        if (clime_json_item(j)) clime_json_int(j, 0, INT32_MAX, &first);
+        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        if (p->first_kept < 0) p->first_kept = (int32_t)first;
+    }
+}
+
+static void read_finish(struct clime_json *j, struct reply *p) {
+    clime_json_skip(j, &p->finish);
+    if (j->failed) return;
+    struct clime_json in;
+    struct clime_error e = {0};
+    struct clime_str key, type = {0};
+    clime_json_init(&in, p->finish.ptr, p->finish.len, j->arena, &e);
+    for (clime_json_object(&in); clime_json_key(&in, &key);) {
+        if (clime_str_is(key, "type"))
+            clime_json_string(&in, &type);
+        else
+            clime_json_skip(&in, NULL);
+    }
+    snprintf(p->finish_type, sizeof p->finish_type, CLIME_STR_FMT, CLIME_STR_ARG(type));
+}
+
+static void read_meta(struct clime_json *j, struct reply *p) {
+    struct clime_str key;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "output_token_logprobs"))
+            read_tokens(j, p);
+        else if (clime_str_is(key, "finish_reason"))
+            read_finish(j, p);
+        else if (clime_str_is(key, "token_versions"))
+            read_versions(j, p);
+        else if (clime_str_is(key, "kept_kv"))
+            read_kept(j, p);
+        else if (clime_str_is(key, "completion_tokens"))
+            clime_json_int(j, 0, INT32_MAX, &p->completion_tokens);
+        else if (clime_str_is(key, "cached_tokens"))
+            clime_json_int(j, 0, INT32_MAX, &p->cached_tokens);
+        else
+            clime_json_skip(j, NULL);
+    }
+}
+
+/* Appends the tokens of the reply to those that the sample holds from an earlier rollout, if any. */
+static void add_tokens(struct clime_sample *s, const struct reply *p) {
+    size_t n = (size_t)p->n, old = (size_t)s->n_response, np = (size_t)s->n_prompt;
+    s->ids = xrealloc(s->ids, (np + old + n) * sizeof *s->ids);
+    memcpy(s->ids + np + old, p->ids, n * sizeof *s->ids);
+    s->logp = xrealloc(s->logp, (old + n) * sizeof *s->logp);
+    memcpy(s->logp + old, p->logp, n * sizeof *s->logp);
+    s->mask = xrealloc(s->mask, old + n);
+    memset(s->mask + old, 1, n);
+    if (p->first_kept >= 0 && !s->mixed_kv) s->mixed_kv = s->n_response + p->first_kept + 1;
+    s->n_response += (int32_t)n;
+    s->versions = xrealloc(s->versions, (size_t)(s->n_versions + p->n_runs) * sizeof *s->versions);
+    for (int i = 0; i < p->n_runs; i++)
+        if (s->n_versions > 0 && s->versions[s->n_versions - 1].version == p->runs[i].version)
+            s->versions[s->n_versions - 1].n += p->runs[i].n;
+        else
+            s->versions[s->n_versions++] = p->runs[i];
+}
+
+static void fill_sample(struct clime_request *r, const struct reply *p, enum clime_sample_status status) {
+    struct clime_sample *s = r->sample;
+    if (p->n) add_tokens(s, p);
+    s->status = status;
+    free(s->finish);
+    s->finish = xstrndup(p->finish.ptr, p->finish.len);
+    s->cached_tokens = (int32_t)p->cached_tokens;
+    s->temperature = r->sampling->temperature < 1e-6 ? 1.0f : (float)r->sampling->temperature;
+}
+
+/* The versions of the tokens are those that the servers were given since it was asked for, in their order. */
+static bool is_stale(const struct clime_request *r, const struct reply *p, struct clime_error *e) {
+    int64_t newest = r->newest ? atomic_load(r->newest) : r->version, least = r->version;
+    char is[24];
+    for (int i = 0; i < p->n_runs; least = p->runs[i++].version) {
+        int64_t v = p->runs[i].version;
+        if (v >= least && v <= newest) continue;
+        snprintf(is, sizeof is, "%" PRId64, v);
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "sampled by weights \"" CLIME_STR_FMT "\", wanted \"%" PRId64 "\"%s",
+                   CLIME_STR_ARG(v < 0 ? p->odd : clime_str_of(is)), r->version,
+                   newest > r->version ? " or later" : "");
+        return true;
+    }
+    return false;
+}
+
+static int64_t versioned(const struct reply *p) {
+    int64_t n = 0;
+    for (int i = 0; i < p->n_runs; i++) n += p->runs[i].n;
+    return n;
+}
+
+static enum clime_generate_outcome judge(struct clime_request *r, const struct reply *p, struct clime_error *e) {
+    bool aborted = !strcmp(p->finish_type, "abort");
+    int64_t room = clime_generate_room(r->sampling, r->sample->n_prompt) - r->sample->n_response;
+    if (aborted && !clime_request_stopped(r)) {
+        clime_fail(e, CLIME_ERR_ABORTED, "the server aborted it: " CLIME_STR_FMT, CLIME_STR_ARG(p->finish));
+        return CLIME_GENERATE_ABORTED;
+    }
+    if (is_stale(r, p, e)) return CLIME_GENERATE_STALE;
+    if (!aborted && strcmp(p->finish_type, "stop") && strcmp(p->finish_type, "length")) {
+        clime_fail(e, CLIME_ERR_INTERNAL, "unknown finish_reason \"%s\"", p->finish_type);
+        return CLIME_GENERATE_BROKEN;
+    }
+    if ((p->n == 0 && !aborted) || p->n != p->completion_tokens || p->n > room) {
+        clime_fail(e, CLIME_ERR_INTERNAL, "%d log-probabilities for %" PRId64 " tokens", p->n, p->completion_tokens);
+        return CLIME_GENERATE_BROKEN;
+    }
+    if (versioned(p) != p->n || p->first_kept >= p->n) {
+        clime_fail(e, CLIME_ERR_INTERNAL, "token_versions and kept_kv are not of its %d tokens", p->n);
+        return CLIME_GENERATE_BROKEN;
+    }
+    fill_sample(r, p,
+                aborted                          ? CLIME_SAMPLE_ABORTED
+                : strcmp(p->finish_type, "stop") ? CLIME_SAMPLE_TRUNCATED
+                                                 : CLIME_SAMPLE_COMPLETED);
+    return CLIME_GENERATE_DONE;
+}
+
+enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct clime_str reply,
+                                                struct clime_error *e) {
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_str key;
+    struct reply p = {.completion_tokens = -1, .first_kept = -1};
+    enum clime_generate_outcome out = CLIME_GENERATE_BROKEN;
+    clime_arena_init(&a, reply.len + 4096);
+    clime_json_init(&j, reply.ptr, reply.len, &a, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "meta_info"))
+            read_meta(&j, &p);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    if (clime_json_end(&j))
+        out = judge(r, &p, e);
+    else
+        clime_fail(e, CLIME_ERR_INTERNAL, "the reply of /generate: %s", je.msg);
+    free(p.ids);
+    free(p.runs);
+    free(p.logp);
+    clime_arena_free(&a);
+    return out;
+}

@@ -1,0 +1,24 @@
+/* One /generate call: the body of a request, and the sample in the reply. Pure functions over text, any thread. */
+#ifndef CLIME_TRAINER_ROLLOUT_GENERATE_H
+#define CLIME_TRAINER_ROLLOUT_GENERATE_H
+
+#include "trainer/rollout/client.h"
+
+/* Tokens that a response may have: the response limit, cut by the context limit. 0 = the prompt fills the context. */
+int64_t clime_generate_room(const struct clime_sampling_options *s, int32_t n_prompt);
+
+/* Appends the JSON body of r's next try; tokens that the sample has already are part of the input. */
+void clime_generate_body(const struct clime_request *r, struct clime_buf *out);
+
+enum clime_generate_outcome {
+    CLIME_GENERATE_DONE,    /* the sample is filled: COMPLETED or TRUNCATED; ABORTED when its owner stopped it */
+    CLIME_GENERATE_ABORTED, /* the server stopped it and nobody asked for that; try again */
+    CLIME_GENERATE_STALE,   /* sampled by a version that it must not be of; try again */
+    CLIME_GENERATE_BROKEN,  /* the reply is not what it must be: e says why */
+};
+
+/* Reads the reply of a try into r->sample: ids, log-probabilities, mask and versions are added to what it holds, status
+ * and finish are set. Only DONE changes the sample. */
+enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct clime_str reply, struct clime_error *e);
+
+#endif

@@ -1,0 +1,144 @@
+/* Open groups in the order of a filter. Called by the rollout; owns the samples until they are taken. */
+#include "trainer/rollout/leftovers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer/ledger/samples.h"
+#include "trainer/plugin/hooks.h"
+#include "trainer/sample/filter.h"
+
+struct entry { /* one group while the buffer is sorted */
+    struct clime_sample **samples;
+    int64_t id;
+    int finished;
+    int64_t tokens;
+};
+
+static int by_age(const void *a, const void *b) {
+    const struct entry *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id); /* numbers of groups grow with the rollouts */
+}
+
+static int by_progress(const void *a, const void *b) {
+    const struct entry *x = a, *y = b;
+    if (x->finished != y->finished) return y->finished - x->finished;
+    if (x->tokens != y->tokens) return x->tokens < y->tokens ? 1 : -1;
+    return by_age(a, b);
+}
+
+static const struct {
+    const char *name;
+    int (*compare)(const void *, const void *);
+} orders[] = {{"pop_first", by_age}, {"pop_most_complete", by_progress}};
+
+/* The groups of list in this order become the buffer's. */
+static void arrange(struct clime_buffer *b, const struct entry *list) {
+    struct clime_sample **sorted = xcalloc((size_t)(b->n * b->members) + 1, sizeof *sorted);
+    for (int g = 0; g < b->n; g++)
+        memcpy(sorted + (ptrdiff_t)g * b->members, list[g].samples, (size_t)b->members * sizeof *sorted);
+    free(b->samples);
+    b->samples = sorted;
+}
+
+static void sort(struct clime_buffer *b, int (*compare)(const void *, const void *)) {
+    struct entry *list = xcalloc((size_t)b->n + 1, sizeof *list);
+    for (int g = 0; g < b->n; g++) {
+        struct entry *x = &list[g];
+        x->samples = b->samples + (ptrdiff_t)g * b->members;
+        x->id = x->samples[0]->group;
+        for (int m = 0; m < b->members; m++) {
+            x->finished += clime_sample_finished(x->samples[m]);
+            x->tokens += x->samples[m]->n_response;
+        }
+    }
+    qsort(list, (size_t)b->n, sizeof *list, compare);
+    arrange(b, list);
+    free(list);
+}
+
+/* The library's choice first, what it leaves out behind. */
+static enum clime_err ask(struct clime_buffer *b, const struct clime_buffer_order *o, struct clime_error *e) {
+    int32_t *order = xcalloc((size_t)b->n + 1, sizeof *order);
+    struct entry *list = xcalloc((size_t)b->n + 1, sizeof *list);
+    enum clime_err rc =
+        clime_hook_buffer(o->hook, o->rollout, o->version, b->samples, b->n, b->members, order, &b->offered, e);
+    int at = 0;
+    for (; !rc && at < b->offered; at++) list[at].samples = b->samples + (ptrdiff_t)order[at] * b->members;
+    for (int g = 0; !rc && g < b->n; g++) {
+        bool chosen = false;
+        for (int k = 0; k < b->offered && !chosen; k++) chosen = order[k] == g;
+        if (!chosen) list[at++].samples = b->samples + (ptrdiff_t)g * b->members;
+    }
+    if (!rc) arrange(b, list);
+    free(order);
+    free(list);
+    return rc;
+}
+
+/* The row of orders; -1 = none. */
+static int find(const char *name) {
+    const char *dot = strrchr(name, '.');
+    for (int k = 0; k < (int)CLIME_COUNT(orders); k++)
+        if (!strcmp(dot ? dot + 1 : name, orders[k].name)) return k;
+    return -1;
+}
+
+enum clime_err clime_buffer_check(const char *name, struct clime_error *e) {
+    if (clime_filter_is_library(name) || find(name) >= 0) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "--buffer-filter-path %s: there is no such filter; there are pop_first, pop_most_complete and "
+                      "shared libraries",
+                      name);
+}
+
+static bool is_one_of(int64_t group, const int64_t *groups, int n) {
+    for (int i = 0; i < n; i++)
+        if (groups[i] == group) return true;
+    return false;
+}
+
+/* Frees the groups of these numbers. */
+static void leave_out(struct clime_buffer *b, const int64_t *groups, int n) {
+    int left = 0;
+    for (int g = 0; g < b->n; g++) {
+        struct clime_sample **group = b->samples + (ptrdiff_t)g * b->members;
+        bool out = is_one_of(group[0]->group, groups, n);
+        for (int m = 0; m < b->members; m++)
+            if (out)
+                clime_sample_free(group[m]);
+            else
+                b->samples[(ptrdiff_t)left * b->members + m] = group[m];
+        left += !out;
+    }
+    b->n = left;
+}
+
+enum clime_err clime_buffer_load(struct clime_db *db, const struct clime_buffer_order *order, int members,
+                                 struct clime_buffer *out, struct clime_error *e) {
+    int n;
+    *out = (struct clime_buffer){.members = members};
+    enum clime_err rc = clime_samples_open(db, &out->samples, &n, e);
+    if (rc) return rc;
+    CHECK(n % members == 0);
+    out->n = n / members;
+    leave_out(out, order->held, order->n_held);
+    out->offered = out->n;
+    sort(out, order->hook ? by_age : orders[find(order->name)].compare);
+    if (order->hook && out->n) rc = ask(out, order, e);
+    if (rc) clime_buffer_free(out);
+    return rc;
+}
+
+void clime_buffer_free(struct clime_buffer *b) {
+    for (int i = b->next * b->members; i < b->n * b->members; i++) clime_sample_free(b->samples[i]);
+    free(b->samples);
+    *b = (struct clime_buffer){0};
+}
+
+int clime_buffer_take(struct clime_buffer *b, int n, struct clime_sample ***samples) {
+    if (n > b->offered - b->next) n = b->offered - b->next;
+    *samples = b->samples + (ptrdiff_t)b->next * b->members;
+    b->next += n;
+    return n;
+}

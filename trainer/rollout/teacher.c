@@ -1,0 +1,249 @@
+/* The teacher's threads, and what goes to it and comes back. See teacher.h.
+ *
+ * Called by the client's generators (submit) and by whoever closes the client. Owns its queue, threads and one HTTP
+ * client a thread; requests are borrowed. Invariant: a request that was submitted reaches `out`, unless the teacher was
+ * closed meanwhile.
+ *
+ * The numbers are asked for at temperature 1 (greedy sampling reports that), as slime does: the policy learns the
+ * teacher's own distribution, at whatever temperature it samples itself.
+ */
+#include "trainer/rollout/teacher.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/http/client.h"
+#include "common/json/scan.h"
+#include "common/json/write.h"
+#include "common/log.h"
+
+#define MAX_REPLY ((size_t)256 << 20)
+#define MAX_BODY ((size_t)64 << 20)
+#define FIRST_PAUSE_US 100000
+#define MAX_PAUSE_US 2000000
+
+struct clime_teacher {
+    char *url;
+    int64_t timeout_us;
+    struct clime_queue *in, *out;
+    pthread_t *threads;
+    int n_threads;
+    atomic_bool stop;
+};
+
+/* ---- text ---- */
+
+void clime_teacher_body(const struct clime_sample *s, struct clime_buf *out) {
+    struct clime_jw w;
+    clime_jw_init(&w, out);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "input_ids");
+    clime_jw_array(&w);
+    for (int i = 0; i < s->n_prompt + s->n_response; i++) clime_jw_int(&w, s->ids[i]);
+    clime_jw_close(&w);
+    clime_jw_key(&w, "sampling_params");
+    clime_jw_object(&w);
+    clime_jw_key(&w, "temperature");
+    clime_jw_int(&w, 0);
+    clime_jw_key(&w, "max_new_tokens");
+    clime_jw_int(&w, 0);
+    clime_jw_key(&w, "skip_special_tokens");
+    clime_jw_bool(&w, false);
+    clime_jw_close(&w);
+    clime_jw_key(&w, "return_logprob");
+    clime_jw_bool(&w, true);
+    clime_jw_key(&w, "logprob_start_len");
+    clime_jw_int(&w, s->n_prompt > 0 ? s->n_prompt - 1 : 0); /* the entry at the start itself may be null */
+    clime_jw_close(&w);
+}
+
+struct entries { /* of input_token_logprobs */
+    float *logp; /* NAN = null */
+    int64_t *ids;
+    int n, max;
+};
+
+static void read_entries(struct clime_json *j, struct entries *p) {
+    for (clime_json_array(j); clime_json_item(j); p->n++) {
+        struct clime_str digits = {0};
+        int64_t id = -1;
+        clime_json_array(j);
+        if (clime_json_item(j)) {
+            if (clime_json_peek(j) == CLIME_JSON_NULL)
+                clime_json_null(j);
+            else
+                clime_json_number_text(j, &digits);
+        }
+        if (clime_json_item(j)) clime_json_int(j, 0, INT32_MAX, &id);
+        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        if (p->n == p->max) clime_json_bad(j, "more log-probabilities than tokens");
+        if (j->failed) return;
+        p->logp[p->n] = digits.len ? strtof(digits.ptr, NULL) : NAN;
+        p->ids[p->n] = id;
+    }
+}
+
+static void read_reply(struct clime_json *j, struct entries *p) {
+    struct clime_str key;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (!clime_str_is(key, "meta_info")) {
+            clime_json_skip(j, NULL);
+            continue;
+        }
+        for (clime_json_object(j); clime_json_key(j, &key);) {
+            if (clime_str_is(key, "input_token_logprobs"))
+                read_entries(j, p);
+            else
+                clime_json_skip(j, NULL);
+        }
+    }
+}
+
+static enum clime_err take(struct clime_sample *s, const struct entries *p, struct clime_error *e) {
+    int from = p->n - s->n_response;
+    if (from < 0)
+        return clime_fail(e, CLIME_ERR_INPUT, "%d prompt log-probabilities for a response of %d tokens", p->n,
+                          s->n_response);
+    for (int i = 0; i < s->n_response; i++) {
+        if (p->ids[from + i] != s->ids[s->n_prompt + i])
+            return clime_fail(e, CLIME_ERR_INPUT, "token %d of the response is %d, the teacher says %lld", i,
+                              s->ids[s->n_prompt + i], (long long)p->ids[from + i]);
+        if (!isfinite(p->logp[from + i]))
+            return clime_fail(e, CLIME_ERR_INPUT, "no log-probability for token %d of the response", i);
+    }
+    size_t bytes = (size_t)s->n_response * sizeof *s->teacher_logp;
+    free(s->teacher_logp);
+    s->teacher_logp = xmalloc(bytes + 1);
+    memcpy(s->teacher_logp, p->logp + from, bytes);
+    return CLIME_OK;
+}
+
+enum clime_err clime_teacher_read(struct clime_sample *s, struct clime_str reply, struct clime_error *e) {
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct entries p = {.max = s->n_prompt + s->n_response};
+    p.logp = xcalloc((size_t)p.max + 1, sizeof *p.logp);
+    p.ids = xcalloc((size_t)p.max + 1, sizeof *p.ids);
+    clime_arena_init(&a, reply.len + 4096);
+    clime_json_init(&j, reply.ptr, reply.len, &a, &je);
+    read_reply(&j, &p);
+    enum clime_err rc = clime_json_end(&j) ? take(s, &p, e) : clime_fail(e, CLIME_ERR_INPUT, "its reply: %s", je.msg);
+    free(p.logp);
+    free(p.ids);
+    clime_arena_free(&a);
+    return rc;
+}
+
+/* ---- threads ---- */
+
+static bool stopping(void *arg) {
+    return atomic_load(&((struct clime_teacher *)arg)->stop);
+}
+
+/* One try. True when there will be no other: *e is then set, or the sample has its numbers. */
+static bool try_once(struct clime_teacher *t, struct clime_http_client *http, struct clime_str body, int64_t left_us,
+                     struct clime_sample *s, struct clime_error *e) {
+    struct clime_http_call call = {.method = "POST",
+                                   .url = t->url,
+                                   .body = body,
+                                   .timeout_us = left_us,
+                                   .max_reply = MAX_REPLY,
+                                   .cancel = stopping,
+                                   .arg = t};
+    struct clime_http_result res = {0};
+    bool last = true;
+    *e = (struct clime_error){0};
+    if (clime_http_client_call(http, &call, &res, e)) {
+        last = e->code == CLIME_ERR_LIMIT;
+    } else if (res.status == 200) {
+        clime_teacher_read(s, clime_buf_str(&res.reply), e);
+    } else {
+        last = res.status >= 400 && res.status < 500 && res.status != 408 && res.status != 429;
+        clime_fail(e, last ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "%s answers %d: %.300s", t->url, res.status,
+                   res.reply.len ? res.reply.data : "");
+    }
+    clime_buf_free(&res.reply);
+    return last;
+}
+
+static bool score(struct clime_teacher *t, struct clime_http_client *http, struct clime_request *r,
+                  struct clime_sample *s) {
+    int64_t deadline = clime_now_us() + t->timeout_us, pause = FIRST_PAUSE_US;
+    struct clime_error e = {0};
+    struct clime_buf body;
+    clime_buf_init(&body, MAX_BODY);
+    clime_teacher_body(s, &body);
+    while (!try_once(t, http, clime_buf_str(&body), deadline - clime_now_us(), s, &e)) {
+        if (stopping(t) || clime_now_us() + pause >= deadline) break;
+        LOG_DEBUG("%s: teacher: %s; trying again", r->rid, e.msg);
+        clime_sleep_us(pause);
+        pause = 2 * pause < MAX_PAUSE_US ? 2 * pause : MAX_PAUSE_US;
+    }
+    if (e.code) {
+        clime_error_prefix(&e, "teacher");
+        clime_sample_fail(r->sample, &e);
+    }
+    clime_buf_free(&body);
+    return !e.code;
+}
+
+static void *teacher_main(void *arg) {
+    struct clime_teacher *t = arg;
+    struct clime_http_client *http = clime_http_client_new();
+    void *item;
+    while (clime_queue_pop(t->in, &item, 1, -1) == 1) {
+        if (stopping(t)) continue;
+        struct clime_request *r = item;
+        for (struct clime_sample *s = r->sample; s && score(t, http, r, s);) s = s->next;
+        CHECK(clime_queue_push(t->out, item));
+    }
+    clime_http_client_free(http);
+    return NULL;
+}
+
+static char *generate_url(const char *url) {
+    size_t n = strlen(url);
+    const char *path = "/generate";
+    while (n > 0 && url[n - 1] == '/') n--;
+    bool whole = n >= strlen(path) && !memcmp(url + n - strlen(path), path, strlen(path));
+    return xasprintf("%.*s%s", (int)n, url, whole ? "" : path);
+}
+
+enum clime_err clime_teacher_open(const struct clime_teacher_options *o, struct clime_teacher **out,
+                                  struct clime_error *e) {
+    struct clime_teacher *t = xcalloc(1, sizeof *t);
+    *out = NULL;
+    t->url = generate_url(o->url);
+    t->timeout_us = o->timeout_us;
+    t->out = o->out;
+    t->in = clime_queue_new(CLIME_CLIENT_MAX);
+    t->threads = xcalloc((size_t)o->n_threads, sizeof *t->threads);
+    atomic_init(&t->stop, false);
+    while (t->n_threads < o->n_threads && !pthread_create(&t->threads[t->n_threads], NULL, teacher_main, t))
+        t->n_threads++;
+    if (t->n_threads == 0) {
+        clime_teacher_close(t);
+        return clime_fail(e, CLIME_ERR_INTERNAL, "cannot start the teacher's threads");
+    }
+    *out = t;
+    return CLIME_OK;
+}
+
+void clime_teacher_submit(struct clime_teacher *t, struct clime_request *r) {
+    CHECK(clime_queue_push(t->in, r));
+}
+
+void clime_teacher_close(struct clime_teacher *t) {
+    if (!t) return;
+    atomic_store(&t->stop, true);
+    clime_queue_close(t->in);
+    for (int i = 0; i < t->n_threads; i++) pthread_join(t->threads[i], NULL);
+    clime_queue_free(t->in);
+    free(t->threads);
+    free(t->url);
+    free(t);
+}

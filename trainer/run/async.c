@@ -1,0 +1,118 @@
+/* The loop of --async: rollouts are generated while the steps of one before them run. Called by the loop, main thread.
+ *
+ * One step ahead: the weights are pushed between two rollouts, so every sample has one version, and which one is a
+ * function of the rollout's number. Such a run is as reproducible as a synchronous one: a restart gives the servers
+ * that version before it goes on (recover.c).
+ *
+ * --fully-async: up to --max-rollouts-ahead rollouts are generated ahead of the one that trains, by one thread from one
+ * pool of groups (rollout.c), and trained on in their order. The weights are pushed as soon as they are there. The
+ * thread that generates holds meanwhile, the servers do not: samples in flight go on under the new weights
+ * (--pause-generation-mode). Where an evaluation is due the servers must have nothing else to do, so there the rollout
+ * is paused, which is --partial-rollout's cut. Timing decides which token is of which version; the record says it.
+ *
+ * Invariant: between start and take or pause of the generation this file touches neither client nor fleet, but while
+ * the generation holds.
+ */
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "trainer/run/run.h"
+
+int64_t clime_rl_version_of(const struct clime_rl *rl, int64_t rollout) {
+    int64_t every = rl->o.update_weights_interval, k = rl->o.num_steps_per_rollout, before = rollout - 1;
+    if (rl->o.fully_async) return (rollout - rollout % every) * k;
+    if (!rl->o.async || rollout == 0) return rollout * k;
+    return (before - before % every) * k; /* it was begun when `before` was done generating */
+}
+
+/* The last rollout that may be generated while `trained` is trained on. */
+static int64_t last_ahead(const struct clime_rl *rl, int64_t trained) {
+    int64_t last = trained + rl->o.max_rollouts_ahead;
+    return last < rl->num_rollout ? last : rl->num_rollout - 1;
+}
+
+/* next: the rollout that is trained on after the current one. */
+static enum clime_err start(struct clime_rl *rl, int64_t next, struct clime_error *e) {
+    struct clime_rollout_context c = clime_rl_rollout_context(rl);
+    struct clime_generation_range range = {.id = next, .end = next + 1, .last = next};
+    if (rl->o.fully_async)
+        range = (struct clime_generation_range){
+            .id = next + rl->generation.n_ready, .end = rl->num_rollout, .last = last_ahead(rl, next - 1)};
+    if (range.id >= rl->num_rollout) return CLIME_OK; /* all are made */
+    char *path = xasprintf("%s/ledger.db", rl->o.run);
+    enum clime_err rc = clime_generation_start(&rl->generation, &c, path, range, rl->published, e);
+    free(path);
+    return rc;
+}
+
+/* Nothing is being generated. */
+static enum clime_err publish_and_evaluate(struct clime_rl *rl, int64_t next, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    if (clime_rl_version_of(rl, next) > rl->published) rc = clime_rl_publish(rl, e);
+    return !rc && rl->published == rl->step ? clime_rl_evaluate_if_due(rl, e) : rc;
+}
+
+static enum clime_err take(struct clime_rl *rl, struct clime_rollout *r, struct clime_error *e) {
+    struct clime_generation *g = &rl->generation;
+    int64_t t0 = clime_now_us();
+    enum clime_err rc = CLIME_OK;
+    if (!g->running && g->n_ready == 0) { /* the first one, and the first after a restart */
+        if ((rc = publish_and_evaluate(rl, rl->rollouts_done, e))) return rc;
+        rc = start(rl, rl->rollouts_done, e);
+    }
+    clime_progress_live(&rl->progress, "rollout %lld is being generated", (long long)rl->rollouts_done);
+    if (!rc) rc = clime_generation_take(g, r, e);
+    rl->time.wait_us = clime_now_us() - t0;
+    return rc;
+}
+
+/* --fully-async: the new weights go out at once. */
+static enum clime_err push_in_flight(struct clime_rl *rl, struct clime_error *e) {
+    int64_t next = rl->rollouts_done;
+    bool evaluate;
+    if (next >= rl->num_rollout || clime_rl_version_of(rl, next) <= rl->published) return CLIME_OK;
+    enum clime_err rc = clime_rl_evaluation_due(rl, &evaluate, e);
+    if (!rc && !evaluate && clime_generation_hold(&rl->generation, rl->step)) {
+        rc = clime_rl_publish(rl, e);
+        clime_generation_release(&rl->generation);
+        return rc;
+    }
+    if (!rc) rc = clime_generation_pause(&rl->generation, e);
+    if (!rc) rc = publish_and_evaluate(rl, next, e);
+    if (!rc) rc = start(rl, next, e);
+    return rc;
+}
+
+/* The steps run while what comes after them is generated. */
+static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
+                            struct clime_error *e) {
+    struct clime_step_plan *plans;
+    int64_t t0 = clime_now_us();
+    enum clime_err rc = clime_rl_choose(rl, r, &plans, e); /* first: what is not chosen may be the next rollout's */
+    if (rc) return rc;
+    if (rl->o.fully_async)
+        clime_generation_want(&rl->generation, last_ahead(rl, r->id));
+    else
+        rc = start(rl, r->id + 1, e);
+    if (!rc) rc = clime_rl_record_end(rl, e); /* the steps are about to change the weights */
+    if (!rc) rc = clime_rl_run_steps(rl, plans, last, e);
+    clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);
+    rl->time.train_us = clime_now_us() - t0;
+    if (!rc) clime_rl_record_begin(rl);
+    return rc;
+}
+
+enum clime_err clime_rl_async_rollout(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_rollout r = {0};
+    struct clime_step_stats last = {0};
+    int64_t t0 = clime_now_us();
+    rl->time.update_us = 0;
+    enum clime_err rc = take(rl, &r, e);
+    if (rc) return rc;
+    if (!rl->o.fully_async) rc = publish_and_evaluate(rl, r.id + 1, e);
+    if (!rc) rc = train(rl, &r, &last, e);
+    if (!rc && rl->o.fully_async) rc = push_in_flight(rl, e);
+    if (!rc) rc = clime_rl_account(rl, &r, &last, t0, e);
+    clime_rollout_free(&r);
+    return rc;
+}

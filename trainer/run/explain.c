@@ -1,0 +1,222 @@
+/* --explain: what a run would do, in words and figures, before it does it. Called by clime_rl_main, main thread; pure
+ * text. It reads the options after they were derived and the plan that the learner obeys, so what it says is what the
+ * run would do. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "trainer/algorithm/estimator.h"
+#include "trainer/algorithm/loss.h"
+#include "trainer/plugin/hooks.h"
+#include "trainer/run/run.h"
+
+static const char *const kl_names[] = {"d", "d^2 / 2", "(exp(-d) - 1 + d)", "clamp(exp(-d) - 1 + d, -10, 10)"};
+
+static void explain_advantage(const struct clime_rl_options *o, struct clime_buf *out) {
+    const struct clime_learner_options *l = &o->learner;
+    const struct clime_estimator *est = l->estimator;
+    clime_buf_printf(out, "advantage (%s)\n", l->custom_advantages ? "custom" : est->name);
+    if (l->custom_rewards)
+        clime_buf_printf(out, "  reward: by `rewards` of %s (%s)\n", l->custom_rewards->path,
+                         l->custom_rewards->plugin.name);
+    if (l->custom_advantages)
+        clime_buf_printf(out, "  A: by `advantages` of %s (%s)\n", l->custom_advantages->path,
+                         l->custom_advantages->plugin.name);
+    else if (est->takes_raw && l->disable_rewards_normalization)
+        clime_buf_adds(out, "  A = reward\n");
+    else if (est->takes_std && l->disable_grpo_std_normalization)
+        clime_buf_adds(out, "  A = reward - mean(group)\n");
+    else
+        clime_buf_printf(out, "  %s\n", est->advantage);
+    if (est->takes_gamma && !l->custom_advantages)
+        clime_buf_printf(out, "  gamma = %g%s", l->gamma, est->needs_critic ? "" : ", by place in the response\n");
+    if (est->needs_critic)
+        clime_buf_printf(
+            out,
+            ", lambd = %g; V by a critic (%s, lr %g), loss max((clip(V, V_old +- %g) - R)^2, (V - R)^2), R = "
+            "A + V_old\n",
+            l->lambd, l->critic_load ? l->critic_load : l->hf_checkpoint, l->critic_lr, l->value_clip);
+    if (o->num_critic_only_steps)
+        clime_buf_printf(out, "  the first %" PRId64 " rollouts train only the critic\n", o->num_critic_only_steps);
+    if ((est->takes_raw || est->needs_peers) && !l->custom_advantages && !l->disable_rewards_normalization)
+        clime_buf_adds(out, "  a group is what shares a group number; a member of several samples counts once\n");
+    if (l->kl_coef != 0)
+        clime_buf_printf(out, "  KL in the reward: %g * %s of old against %s, %s\n", l->kl_coef,
+                         kl_names[l->kl_loss_type], l->ref_load,
+                         est->kl_per_token ? "token by token" : "summed over the sample, off its reward");
+    if (l->use_opd) clime_buf_printf(out, "  then A -= %g * (old - the teacher's logp)\n", l->opd_kl_coef);
+    if (l->normalize_advantages)
+        clime_buf_adds(out, "  then (A - mean) / sqrt(var + 1e-8) over the trained tokens of the rollout\n");
+}
+
+static void explain_corrections(const struct clime_learner_options *l, struct clime_buf *out) {
+    static const char *const level[] = {"of the token", "product over the sample", "geometric mean over the sample"};
+    static const char *const mode[] = {"clamped to", "0 outside", "and no term outside"};
+    const struct clime_correction_options *c = &l->correction;
+    if (!clime_loss_needs_old(l) && !l->use_opsm && !l->mask_offpolicy) return;
+    clime_buf_adds(out, "corrections\n");
+    if (clime_loss_needs_old(l))
+        clime_buf_adds(out,
+                       "  rho = exp(old - logp_server), old = the trainer's logp when training on the rollout begins;\n"
+                       "  exactly 1 for tokens of that version (the gap is 0): it is older tokens that it changes\n");
+    if (c->use_tis)
+        clime_buf_printf(out, "  pg times rho (%s), %s [%g, %g]%s\n", level[c->tis_level], mode[c->tis_mode],
+                         c->tis_low, c->tis_high, c->tis_batch_normalize ? ", divided by the mean over the step" : "");
+    if (c->use_rs)
+        clime_buf_printf(out, "  no term where rho (%s) is outside [%g, %g]\n", level[c->rs_level], c->rs_low,
+                         c->rs_high);
+    if (c->veto > 0) clime_buf_printf(out, "  no term in a sample of which one token's rho is below %g\n", c->veto);
+    if (l->use_opsm)
+        clime_buf_printf(out, "  pg = 0 where A < 0 and the sample's mean of old - logp is over %g\n", l->opsm_delta);
+    if (l->mask_offpolicy) clime_buf_adds(out, "  tokens of older versions are not trained on and not counted\n");
+}
+
+static void explain_denominators(const struct clime_rl_options *o, struct clime_buf *out) {
+    const struct clime_learner_options *l = &o->learner;
+    clime_buf_adds(out, "denominators\n");
+    if (l->calculate_per_token_loss)
+        clime_buf_adds(out, "  the sum over the tokens of a step, divided by the number of its trained tokens\n");
+    else if (l->loss_token_divisor)
+        clime_buf_printf(
+            out, "  the sum over the tokens of a step, divided by %" PRId64 " * the global batch of %" PRId64 "\n",
+            l->loss_token_divisor, o->global_batch_size);
+    else
+        clime_buf_printf(out,
+                         "  each member: the sum over its tokens, divided by the number of its trained tokens;\n"
+                         "  a step: the sum over its members, divided by the global batch of %" PRId64 "\n",
+                         o->global_batch_size);
+    clime_buf_adds(out, "  fixed before the step: packing and micro-batches change the result by rounding only\n");
+}
+
+static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out) {
+    const struct clime_learner_options *l = &o->learner;
+    explain_advantage(o, out);
+    clime_buf_printf(out, "loss\n  logp = log softmax(logits / %g); old = %s\n", o->sampling.temperature,
+                     clime_loss_needs_old(l) ? "the trainer's when training on the rollout begins" : "the server's");
+    if (l->custom_loss)
+        clime_buf_printf(out, "  pg: by `loss` of %s (%s)\n", l->custom_loss->path, l->custom_loss->plugin.name);
+    else
+        clime_buf_printf(out, "  %s;  eps = %g, eps_high = %g\n", l->estimator->policy_text, l->eps_clip,
+                         l->eps_clip_high);
+    if (l->eps_clip_c > 0 && !l->custom_loss)
+        clime_buf_printf(out, "  where A < 0: pg = min(pg, -%g A) (dual clip)\n", l->eps_clip_c);
+    if (l->use_kl_loss)
+        clime_buf_printf(out, "  kl = %s%s with d = logp - logp_reference (%s)\n",
+                         l->use_unbiased_kl ? "exp(logp - old) * " : "", kl_names[l->kl_loss_type], l->ref_load);
+    if (o->ref_update_interval && clime_needs_ref(l))
+        clime_buf_printf(out, "  the reference becomes the policy every %" PRId64 " rollouts\n",
+                         o->ref_update_interval);
+    clime_buf_adds(out, "  loss = pg");
+    if (l->use_kl_loss) clime_buf_printf(out, " + %g kl", l->kl_loss_coef);
+    if (l->entropy_coef != 0) clime_buf_printf(out, " - %g entropy", l->entropy_coef);
+    clime_buf_adds(out, "\n");
+    explain_corrections(l, out);
+    explain_denominators(o, out);
+}
+
+/* Which groups make a rollout, and which weights sample it. */
+static void explain_sampling(const struct clime_rl *rl, struct clime_buf *out) {
+    const struct clime_rl_options *o = &rl->o;
+    bool more = o->over_sampling_batch_size > 1;
+    clime_buf_adds(out, "rollouts\n");
+    if (rl->hooks[CLIME_HOOK_GENERATE])
+        clime_buf_printf(out, "  each sample is made by `generate` of %s (%s)\n", rl->hooks[CLIME_HOOK_GENERATE]->path,
+                         rl->hooks[CLIME_HOOK_GENERATE]->plugin.name);
+    if (more)
+        clime_buf_printf(
+            out, "  groups are submitted %" PRId64 " at a time; those that make the rollout are the first %s\n",
+            o->over_sampling_batch_size, o->accept_order == CLIME_ACCEPT_PROMPT ? "of the dataset" : "to be complete");
+    if (o->dynamic_sampling_filter) clime_buf_printf(out, "  filter %s\n", o->dynamic_sampling_filter);
+    if (o->partial_rollout)
+        clime_buf_printf(out, "  what is left over is continued in the next rollout, %s\n", o->buffer_filter);
+    if (o->async)
+        clime_buf_printf(
+            out, "  the next one is generated while the steps run; weights are pushed every %" PRId64 " rollout(s)%s\n",
+            o->update_weights_interval,
+            !o->fully_async                                    ? ""
+            : o->pause_generation_mode == CLIME_PAUSE_IN_PLACE ? ", samples in flight go on with the KV they have"
+                                                               : ", samples in flight go on, their KV computed anew");
+    if (o->fully_async)
+        clime_buf_printf(out, "  up to %" PRId64 " rollout(s) are generated ahead of the one that trains\n",
+                         o->max_rollouts_ahead);
+    if (o->max_staleness >= 0)
+        clime_buf_printf(out, "  no trained token is more than %" PRId64 " steps behind\n", o->max_staleness);
+    bool timing = o->partial_rollout || (more && o->accept_order == CLIME_ACCEPT_ARRIVAL);
+    clime_buf_printf(out, "  the weights are a function of %s\n",
+                     timing ? "the seed and the recorded choices: timing has a part (--replay repeats it)"
+                            : "the seed");
+}
+
+static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
+    static const char *const schedule[] = {"constant", "linear", "cosine"};
+    const struct clime_rl_options *o = &rl->o;
+    const struct clime_learner_options *l = &o->learner;
+    clime_buf_printf(out,
+                     "run\n  %" PRId64 " rollouts of %" PRId64 " prompts x %" PRId64 " samples = %" PRId64
+                     " step(s) of %" PRId64 " samples each\n  %d prompts; group g is prompt g of epoch g / %d, %s\n",
+                     rl->num_rollout, o->rollout_batch_size, o->n_samples_per_prompt, o->num_steps_per_rollout,
+                     o->global_batch_size, rl->data.n, rl->data.n,
+                     o->rollout_shuffle ? "shuffled by seed and epoch" : "in the file's order");
+    static const char *const transport[] = {"on the device where it can be, else over HTTP", "over HTTP",
+                                            "by a copy from the trainer's memory"};
+    clime_buf_printf(out, "  initial weights %s\n  weights go to the servers %s\n", rl->initial_dir,
+                     o->colocate ? clime_way_names[CLIME_BY_SHARE]
+                                 : transport[o->async ? CLIME_TRANSPORT_HTTP : o->transport]);
+    clime_buf_printf(out,
+                     "  AdamW lr %g (%s, warm-up %" PRId64 ", to %g after %" PRId64
+                     " steps), betas %g %g, eps %g, decay %g, clip %g\n",
+                     l->lr, schedule[l->schedule], l->lr_warmup_iters, l->min_lr, l->lr_decay_iters, l->adam_beta1,
+                     l->adam_beta2, l->adam_eps, l->weight_decay, l->clip_grad);
+}
+
+/* Options of this table that have no effect beside others. */
+static void explain_inert_loss(const struct clime_rl_options *o, struct clime_buf *out) {
+    const struct clime_learner_options *l = &o->learner;
+    const struct clime_correction_options *c = &l->correction;
+    const struct {
+        bool inert;
+        const char *text;
+    } rows[] = {
+        {o->pack.balance, "--balance-data: the trainer is one rank"},
+        {l->use_kl_loss && !clime_loss_needs_ref(l),
+         "--use-kl-loss: its coefficient is 0, so the reference model is not run"},
+        {l->use_unbiased_kl && !clime_loss_needs_ref(l), "--use-unbiased-kl: there is no KL term in the loss"},
+        {l->disable_grpo_std_normalization && !l->estimator->takes_std,
+         "--disable-grpo-std-normalization: the estimator divides by no deviation"},
+        {o->ref_update_interval && !clime_needs_ref(l), "--ref-update-interval: no KL term needs a reference model"},
+        {l->custom_advantages != NULL, "--advantage-estimator: its advantages are not used, its policy term is"},
+        {l->custom_loss != NULL, "the estimator's policy term, --eps-clip-c: the loss is a custom one"},
+        {o->use_rollout_logprobs, "--use-rollout-logprobs: it is so in any case"},
+        {c->metrics && (c->use_tis || c->use_rs), "--get-mismatch-metrics: rho is measured where it is used"},
+        {c->tis_batch_normalize && !c->use_tis, "--tis-batch-normalize: --use-tis is off"},
+        {(c->tis_mode || c->tis_level) && !c->use_tis, "--tis-mode, --tis-level: --use-tis is off"},
+        {c->rs_level && !c->use_rs, "--rs-level: --use-rs is off"},
+        {(c->use_tis || c->use_rs || c->veto > 0) && !o->partial_rollout && !o->async,
+         "--use-tis, --use-rs, --rs-veto-threshold: groups of one rollout have "
+         "one version, so rho is 1 in every token"},
+        {l->mask_offpolicy && !o->partial_rollout,
+         "--mask-offpolicy-in-partial-rollout: groups of one rollout have one version"},
+        {o->custom_generate && (o->environment_port || o->environment_api_key),
+         "--environment-port, --environment-api-key: a generate hook needs no interface"},
+        {strcmp(o->buffer_filter, "pop_first") && !o->partial_rollout,
+         "--buffer-filter-path: no groups are left over without --partial-rollout"},
+        {strcmp(o->buffer_filter, "pop_first") && o->fully_async,
+         "--buffer-filter-path, but after a restart or an evaluation: what is left over stays in flight"},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(rows); i++)
+        if (rows[i].inert) clime_buf_printf(out, "  %s\n", rows[i].text);
+}
+
+void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
+    explain_run(rl, out);
+    explain_sampling(rl, out);
+    explain_loss(&rl->o, out);
+    clime_buf_adds(out, "memory plan\n");
+    clime_learner_describe(rl->learner, out);
+    clime_buf_adds(out, "options without effect\n");
+    size_t before = out->len;
+    clime_rl_inert_explain(&rl->o, out);
+    explain_inert_loss(&rl->o, out);
+    if (rl->o.learner.optimizer_cpu_offload && !clime_learner_model(rl->learner)->ops->own_memory)
+        clime_buf_adds(out, "  --optimizer-cpu-offload: the device's memory is the host's\n");
+    if (out->len == before) clime_buf_adds(out, "  none\n");
+}

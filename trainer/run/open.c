@@ -1,0 +1,362 @@
+/* Opening a run: folder and lock, tokenizer and prompts, learner, ledger, fleet. Called once by clime_rl_main.
+ *
+ * The order is from cheap to dear, so that a wrong path or option is said before a model is loaded; the servers are
+ * started before the learner, because both read the model and neither needs the other yet.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/dirs.h"
+#include "common/hash.h"
+#include "common/json/tree.h"
+#include "trainer/env/environments.h"
+#include "trainer/ledger/copy.h"
+#include "trainer/ledger/events.h"
+#include "trainer/ledger/import.h"
+#include "trainer/reward/reward.h"
+#include "trainer/rollout/gather.h"
+#include "trainer/rollout/generate.h"
+#include "trainer/rollout/leftovers.h"
+#include "trainer/run/run.h"
+#include "trainer/sample/filter.h"
+
+#define MAX_CLIENT_THREADS 4096
+
+/* Two trainers on one run folder would break every promise: the second is refused. The kernel drops the lock with the
+ * process, however it ends. */
+static enum clime_err lock_run(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc = clime_make_dirs(rl->o.run, e);
+    if (rc) return rc;
+    char *path = xasprintf("%s/lock", rl->o.run);
+    rl->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (rl->lock_fd < 0)
+        rc = clime_fail(e, CLIME_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    else if (flock(rl->lock_fd, LOCK_EX | LOCK_NB))
+        rc = clime_fail(e, CLIME_ERR_BUSY, "another clime-train works on the run folder %s", rl->o.run);
+    free(path);
+    return rc;
+}
+
+static enum clime_err check_rewards(const struct clime_rl_options *o, struct clime_error *e) {
+    const char *const types[] = {o->rm_type, o->eval_prompt_data.n ? o->eval_rm_type : NULL};
+    for (size_t i = 0; i < CLIME_COUNT(types); i++)
+        if (types[i] && clime_reward_check(types[i], e)) return e->code;
+    if (o->group_rm && o->rm_type && strchr(o->rm_type, ':'))
+        return clime_fail(e, CLIME_ERR_INPUT, "--group-rm goes with one type, not with the sum %s", o->rm_type);
+    if (o->group_rm && o->n_samples_per_prompt > CLIME_GATHER_MOST)
+        return clime_fail(e, CLIME_ERR_INPUT, "--group-rm takes groups of at most %d", CLIME_GATHER_MOST);
+    return CLIME_OK;
+}
+
+static enum clime_err check_filters(const struct clime_rl_options *o, struct clime_error *e) {
+    if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
+        !clime_filter_find(o->dynamic_sampling_filter, e))
+        return e->code;
+    return o->evaluate ? CLIME_OK : clime_buffer_check(o->buffer_filter, e);
+}
+
+static bool has_config(const char *dir) {
+    char *path = xasprintf("%s/config.json", dir);
+    bool there = access(path, R_OK) == 0;
+    free(path);
+    return there;
+}
+
+static bool same_folder(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* slime's rule: --load where it exists, else --ref-load, else --hf-checkpoint. Its recipes name one folder in --load
+ * and --save; that one exists from the first start on and holds checkpoints, which recovery finds by the ledger. */
+static enum clime_err choose_initial(struct clime_rl *rl, struct clime_error *e) {
+    const struct clime_rl_options *o = &rl->o;
+    if (o->load && access(o->load, F_OK) == 0 && !same_folder(o->load, rl->checkpoint_dir)) {
+        rl->initial_dir = o->load;
+        if (!has_config(o->load))
+            return clime_fail(
+                e, CLIME_ERR_INPUT,
+                "--load %s is no Hugging Face folder; a checkpoint becomes one with clime-train export, and "
+                "a run resumes from its run folder by itself",
+                o->load);
+    } else {
+        rl->initial_dir = o->ref_load ? o->ref_load : o->hf_checkpoint;
+    }
+    if (has_config(rl->initial_dir)) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_NOT_FOUND, "no model in %s", rl->initial_dir);
+}
+
+static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
+    const struct clime_rl_options *o = &rl->o;
+    struct clime_data_options d = {.prompt_data = o->prompt_data,
+                                   .input_key = o->input_key,
+                                   .label_key = o->label_key,
+                                   .metadata_key = o->metadata_key,
+                                   .tool_key = o->tool_key,
+                                   .apply_chat_template = o->apply_chat_template,
+                                   .apply_chat_template_kwargs = o->apply_chat_template_kwargs,
+                                   .max_prompt_len = (int)o->rollout_max_prompt_len,
+                                   .shuffle = o->rollout_shuffle,
+                                   .seed = (uint64_t)o->rollout_seed};
+    enum clime_err rc = clime_tokenizer_load(o->hf_checkpoint, &rl->tokenizer, e);
+    if (!rc && !o->evaluate) rc = clime_dataset_load(&d, rl->tokenizer, &rl->data, e);
+    if (!rc) rc = clime_eval_load(o, rl->tokenizer, &rl->eval, e);
+    if (rc || o->evaluate) return rc;
+    if (rl->data.n_too_long)
+        clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n, o->prompt_data,
+                            rl->data.n_too_long);
+    rl->num_rollout = o->num_epoch ? o->num_epoch * rl->data.n / o->rollout_batch_size : o->num_rollout;
+    return CLIME_OK;
+}
+
+/* Lengths that the memory plan and the servers need to hold. */
+static int longest_sample(const struct clime_rl *rl) {
+    int most = 0;
+    if (rl->o.environment) return (int)rl->o.sampling.max_context_len; /* what a session may say is not known yet */
+    for (int i = 0; i < rl->data.n; i++) {
+        int n = rl->data.prompts[i].n_ids, len = n + (int)clime_generate_room(&rl->o.sampling, n);
+        if (len > most) most = len;
+    }
+    return most;
+}
+
+static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_learner_options *l = &rl->o.learner;
+    int longest = longest_sample(rl);
+    l->hf_checkpoint = rl->initial_dir;
+    l->model.dev.deterministic = true;
+    l->model.shared = rl->o.colocate || rl->o.transport == CLIME_TRANSPORT_IPC;
+    l->max_seq_len = longest;
+    if (rl->o.pack.dynamic)
+        l->max_tokens_per_gpu = (int)rl->o.max_tokens_per_gpu;
+    else if (rl->o.micro_batch_size * longest > 1 << 24)
+        return clime_fail(e, CLIME_ERR_LIMIT, "--micro-batch-size %lld of %d tokens is over 2^24 tokens",
+                          (long long)rl->o.micro_batch_size, longest);
+    else
+        l->max_tokens_per_gpu = (int)rl->o.micro_batch_size * longest;
+    rl->o.pack.max_tokens = l->max_tokens_per_gpu;
+    rl->o.pack.micro_batch_size = (int)rl->o.micro_batch_size;
+    if (!l->lr_decay_iters) l->lr_decay_iters = rl->num_rollout * rl->o.num_steps_per_rollout;
+    return clime_learner_prepare(l, &rl->learner, e);
+}
+
+/* On a device with memory of its own the plan must see what the servers have taken: where there are any yet, they come
+ * first. Elsewhere both load at the same time. */
+static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc = prepare_learner(rl, e);
+    if (!rc && rl->fleet && clime_learner_model(rl->learner)->ops->own_memory) rc = clime_fleet_wait_up(rl->fleet, e);
+    return rc ? rc : clime_learner_start(rl->learner, e);
+}
+
+/* Names the first option whose value differs between the record and now. */
+static enum clime_err compare_options(const char *recorded, const char *now, struct clime_error *e) {
+    struct cJSON *a = NULL, *b = NULL;
+    if (!strcmp(recorded, now)) return CLIME_OK;
+    enum clime_err rc = clime_tree_parse(recorded, strlen(recorded), &a, e);
+    if (!rc) rc = clime_tree_parse(now, strlen(now), &b, e);
+    for (const struct cJSON *x = clime_tree_first(b); x && !rc; x = clime_tree_next(x)) {
+        const struct cJSON *y = clime_tree_get(a, clime_tree_key(x));
+        const char *sx = clime_tree_str(x, ""), *sy = clime_tree_str(y, "");
+        if (clime_tree_kind(x) != clime_tree_kind(y) || strcmp(sx, sy) ||
+            clime_tree_num(x, 0) != clime_tree_num(y, 0) || clime_tree_bool(x, false) != clime_tree_bool(y, false) ||
+            clime_tree_size(x) != clime_tree_size(y))
+            rc = clime_fail(e, CLIME_ERR_INPUT,
+                            "--%s differs from what this run was begun with; it decides the weights, so another value "
+                            "needs another run folder",
+                            clime_tree_key(x));
+    }
+    if (!rc) rc = clime_fail(e, CLIME_ERR_INPUT, "the options differ from what this run was begun with");
+    clime_tree_free(a);
+    clime_tree_free(b);
+    return rc;
+}
+
+/* The user's libraries decide the weights: their contents are recorded with the options. */
+static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_rl_options *o = &rl->o;
+    const struct {
+        const char *path, *name;
+        const struct clime_hook **use;
+    } rows[] = {
+        [CLIME_HOOK_REWARDS] = {o->custom_rewards, "custom-reward-post-process-sha256", &o->learner.custom_rewards},
+        [CLIME_HOOK_ADVANTAGES] = {o->custom_advantages, "custom-advantage-function-sha256",
+                                   &o->learner.custom_advantages},
+        [CLIME_HOOK_LOSS] = {o->custom_loss, "custom-loss-function-sha256", &o->learner.custom_loss},
+        [CLIME_HOOK_FILTER] = {clime_filter_is_library(o->dynamic_sampling_filter) ? o->dynamic_sampling_filter : NULL,
+                               "dynamic-sampling-filter-sha256", &o->filter_hook},
+        [CLIME_HOOK_REWARD] = {o->custom_rm, "custom-rm-sha256", &o->reward_hook},
+        [CLIME_HOOK_BUFFER] = {clime_filter_is_library(o->buffer_filter) ? o->buffer_filter : NULL,
+                               "buffer-filter-sha256", &o->buffer_hook},
+        [CLIME_HOOK_SAMPLE_FILTER] = {o->sample_filter, "rollout-sample-filter-sha256", NULL},
+        [CLIME_HOOK_GENERATE] = {o->custom_generate, "custom-generate-function-sha256", NULL},
+    };
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < (int)CLIME_COUNT(rows) && !rc; i++) {
+        if (!rows[i].path || (o->evaluate && i != CLIME_HOOK_REWARD && i != CLIME_HOOK_GENERATE)) continue;
+        rc = clime_hook_open(rows[i].path, (enum clime_hook_kind)i, &rl->hooks[i], e);
+        if (rc) break;
+        if (rows[i].use) *rows[i].use = rl->hooks[i];
+        clime_rl_options_decide(o, rows[i].name, rl->hooks[i]->sha256);
+    }
+    return rc;
+}
+
+/* --replay: the record of the other run becomes this one's, once; recovery does the rest. */
+static enum clime_err copy_record(const char *from, const char *to, const char *name, struct clime_error *e) {
+    char *path = xasprintf("%s/ledger.db", from);
+    enum clime_err rc = access(to, F_OK) ? clime_ledger_copy(path, to, name, e) : CLIME_OK;
+    if (rc) clime_error_prefix(e, "--replay");
+    free(path);
+    return rc;
+}
+
+static enum clime_err import_rollouts(const char *from, const char *to, struct clime_error *e) {
+    char *path = xasprintf("%s/ledger.db", from);
+    enum clime_err rc = clime_ledger_import(to, path, e);
+    if (rc) clime_error_prefix(e, "--load-debug-rollout-data");
+    free(path);
+    return rc;
+}
+
+static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
+    char name[32];
+    const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
+    char *path = xasprintf("%s/ledger.db", rl->o.run);
+    snprintf(name, sizeof name, "%012" PRIx64, clime_hash64(words, 2) >> 16);
+    enum clime_err rc = rl->o.replay          ? copy_record(rl->o.replay, path, name, e)
+                        : rl->o.load_rollouts ? import_rollouts(rl->o.load_rollouts, path, e)
+                                              : CLIME_OK;
+    if (!rc) rc = clime_ledger_open(path, &rl->ledger, e);
+    if (!rc) rc = clime_run_begin(rl->ledger, name, (uint64_t)rl->o.rollout_seed, rl->o.options_json, &rl->run, e);
+    if (!rc) rc = compare_options(rl->run.options, rl->o.options_json, e);
+    if (!rc)
+        clime_event(rl->ledger, rl->run.incarnation, "start", "run %s, incarnation %" PRId64 ", pid %d", rl->run.name,
+                    rl->run.incarnation, (int)getpid());
+    free(path);
+    return rc;
+}
+
+static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_fleet_options o = {.run_dir = rl->o.run,
+                                    .hf_checkpoint = rl->o.hf_checkpoint,
+                                    .device = rl->o.device,
+                                    .dtype = rl->o.dtype,
+                                    .num_servers = (int)rl->o.num_servers,
+                                    .router_url = rl->o.router_url,
+                                    .api_key = rl->o.fleet_api_key,
+                                    .share = rl->o.colocate && !rl->o.evaluate,
+                                    .transport =
+                                        rl->o.async ? CLIME_TRANSPORT_HTTP : (enum clime_transport)rl->o.transport,
+                                    .serve_folder = rl->o.evaluate || rl->o.rollout_only,
+                                    .server_args = &rl->o.server_args,
+                                    .router_args = &rl->o.router_args,
+                                    .ledger = rl->ledger,
+                                    .incarnation = rl->run.incarnation};
+    return clime_fleet_open(&o, &rl->fleet, e);
+}
+
+/* They would only take the time of external servers: their leases are void. */
+static void abort_predecessors_requests(struct clime_rl *rl) {
+    char prefix[40];
+    snprintf(prefix, sizeof prefix, "%s/", rl->run.name);
+    clime_fleet_abort(rl->fleet, prefix);
+}
+
+/* --tb-dir, else slime's variable, else the run folder; below it project and experiment, where they are named. */
+static char *tensorboard_dir(const struct clime_rl_options *o) {
+    const char *base = o->tb_dir ? o->tb_dir : getenv("TENSORBOARD_DIR");
+    const char *project = o->tb_project_name, *experiment = o->tb_experiment_name;
+    if (!o->use_tensorboard) return NULL;
+    return xasprintf("%s%s%s%s%s%s", base ? base : o->run, base ? "" : "/tensorboard", project ? "/" : "",
+                     project ? project : "", experiment ? "/" : "", experiment ? experiment : "");
+}
+
+enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc;
+    rl->published = rl->exported = -1;
+    clime_progress_begin(&rl->progress);
+    clime_http_client_global_init();
+    rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);
+    rl->hf_dir = xasprintf("%s/hf", rl->o.run);
+    rl->tensorboard_dir = tensorboard_dir(&rl->o);
+    if ((rc = check_rewards(&rl->o, e)) || (rc = check_filters(&rl->o, e)) || (rc = choose_initial(rl, e)) ||
+        (rc = load_prompts(rl, e)))
+        return rc;
+    if ((rc = open_hooks(rl, e))) return rc;
+    if (rl->o.explain) return prepare_learner(rl, e);
+    if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e))) return rc;
+    if ((rl->o.replay && !rl->o.replay_generate) || rl->o.load_rollouts) return open_learner(rl, e);
+    bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
+    if ((learner_first && (rc = open_learner(rl, e))) || (rc = open_fleet(rl, e))) return rc;
+    abort_predecessors_requests(rl);
+    return rl->o.evaluate || rl->o.rollout_only || learner_first ? CLIME_OK : open_learner(rl, e);
+}
+
+static enum clime_err open_environments(struct clime_rl *rl, struct clime_error *e) {
+    const struct clime_rl_options *r = &rl->o;
+    struct clime_environments_options o = {.hook = rl->hooks[CLIME_HOOK_GENERATE],
+                                           .host = r->environment_host,
+                                           .port = (int)r->environment_port,
+                                           .api_key = r->environment_api_key,
+                                           .tok = rl->tokenizer,
+                                           .chat_template_kwargs = r->apply_chat_template_kwargs,
+                                           .lease_us = (int64_t)(r->environment_lease_timeout * 1e6),
+                                           .max_turns = (int)r->environment_max_turns,
+                                           .max_attempts = (int)r->environment_attempts,
+                                           .command = r->environment_command,
+                                           .n_commands = (int)r->num_environments,
+                                           .run_dir = r->run};
+    return clime_environments_open(&o, &rl->environments, e);
+}
+
+enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) {
+    int64_t n = rl->o.server_concurrency * clime_fleet_size(rl->fleet);
+    rl->n_threads = (int)(n < MAX_CLIENT_THREADS ? n : MAX_CLIENT_THREADS);
+    enum clime_err rc = rl->o.environment ? open_environments(rl, e) : CLIME_OK;
+    if (rc) return rc;
+    struct clime_client_options o = {.fleet = rl->fleet,
+                                     .api_key = rl->o.fleet_api_key,
+                                     .tokenizer = rl->tokenizer,
+                                     .environments = rl->environments,
+                                     .n_threads = rl->n_threads,
+                                     .reward_timeout_us = (int64_t)(rl->o.rm_timeout * 1e6),
+                                     .rm_type = rl->o.rm_type,
+                                     .rm_command = rl->o.rm_command,
+                                     .rm_url = rl->o.rm_url,
+                                     .teacher_url = rl->o.learner.use_opd ? rl->o.opd_teacher_url : NULL,
+                                     .teacher_threads = (int)rl->o.opd_teacher_concurrency,
+                                     .teacher_timeout_us = (int64_t)(rl->o.opd_teacher_timeout * 1e6),
+                                     .library = rl->o.reward_hook,
+                                     .device = clime_fleet_device(rl->fleet)};
+    return clime_client_open(&o, &rl->client, e);
+}
+
+void clime_rl_close(struct clime_rl *rl) {
+    clime_generation_close(&rl->generation);
+    clime_client_close(rl->client);
+    clime_environments_close(rl->environments);
+    clime_fleet_close(rl->fleet);
+    clime_fingerprint_close(&rl->fingerprint);
+    clime_learner_close(rl->learner);
+    for (size_t i = 0; i < CLIME_COUNT(rl->hooks); i++) clime_hook_close(rl->hooks[i]);
+    clime_metrics_log_close(rl->log);
+    clime_eval_free(&rl->eval);
+    clime_dataset_free(&rl->data);
+    clime_tokenizer_free(rl->tokenizer);
+    clime_run_free(&rl->run);
+    clime_ledger_close(rl->ledger);
+    free(rl->checkpoint_dir);
+    free(rl->hf_dir);
+    free(rl->tensorboard_dir);
+    free(rl->h_weights);
+    clime_rl_options_free(&rl->o);
+    if (rl->lock_fd >= 0) close(rl->lock_fd);
+}

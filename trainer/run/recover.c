@@ -1,0 +1,105 @@
+/* Bringing a learner to where the ledger says the run was. Called once at every start, main thread.
+ *
+ * Loads the newest checkpoint s that can be read and runs the recorded steps after it again, from their recorded
+ * samples, order, advantages and packing; nothing is generated. Each step that was done before must give the bits of
+ * its record; one that was chosen but not done is run for the first time. A run without a checkpoint begins at step 0;
+ * a run without a record does nothing here. So this is also how every run starts.
+ *
+ * metrics.jsonl is cut back to s and grows again with the recorded lines as their steps prove equal.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/log.h"
+#include "trainer/ledger/events.h"
+#include "trainer/ledger/metrics.h"
+#include "trainer/ledger/samples.h"
+#include "trainer/ledger/versions.h"
+#include "trainer/run/run.h"
+
+/* Loads the newest checkpoint of a step < before that loads; damaged ones are named and passed over. rl->step = its
+ * step, or 0. */
+static enum clime_err load_checkpoint(struct clime_rl *rl, int64_t before, struct clime_error *e) {
+    rl->step = 0;
+    for (;;) {
+        int64_t step;
+        char *path;
+        struct clime_error why;
+        enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), before, &step, &path, e);
+        if (rc || step < 0) return rc;
+        rc = clime_learner_load(rl->learner, path, &why);
+        if (rc == CLIME_ERR_INTERNAL)
+            *e = why;
+        else if (rc)
+            clime_event(rl->ledger, rl->run.incarnation, "recover", "checkpoint %s cannot be used: %s", path, why.msg);
+        else
+            rl->step = step;
+        free(path);
+        if (!rc || rc == CLIME_ERR_INTERNAL) return rc;
+        before = step;
+    }
+}
+
+/* Appends the recorded line of a kind, where there is one. */
+static enum clime_err log_again(struct clime_rl *rl, const char *kind, int64_t step, struct clime_error *e) {
+    char *line;
+    enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), kind, step, &line, e);
+    if (line) clime_metrics_log_append(rl->log, line);
+    free(line);
+    return rc;
+}
+
+static enum clime_err run_again(struct clime_rl *rl, int64_t step, struct clime_error *e) {
+    struct clime_step_plan p;
+    struct clime_step_result recorded;
+    struct clime_step_stats stats;
+    int64_t k = rl->o.num_steps_per_rollout;
+    enum clime_err rc = clime_step_load(clime_ledger_reader(rl->ledger), step, &p, &recorded, e);
+    if (rc) return rc;
+    if ((step - 1) % k == 0) rc = log_again(rl, "rollout", step, e);
+    if (!rc) rc = clime_rl_train_step(rl, &p, &recorded, &stats, e);
+    clime_samples_free(p.samples, p.n);
+    clime_step_plan_free(&p);
+    if (rc || step % k) return rc;
+    rl->rollouts_done = step / k;
+    if ((rc = clime_rl_refresh_reference(rl, e)) || (rc = clime_rl_record_version(rl, e)) ||
+        (rc = log_again(rl, "perf", step, e)))
+        return rc;
+    return log_again(rl, "eval", step, e);
+}
+
+enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
+    int64_t last, k = rl->o.num_steps_per_rollout;
+    char *path = xasprintf("%s/metrics.jsonl", rl->o.run);
+    enum clime_err rc = clime_steps_last(clime_ledger_reader(rl->ledger), &last, e);
+    int64_t serve = rl->fleet && last / k < rl->num_rollout ? clime_rl_version_of(rl, last / k) : last;
+    if (!rc) rc = load_checkpoint(rl, serve < last ? serve + 1 : INT64_MAX, e);
+    if (!rc && rl->step > last)
+        rc = clime_fail(e, CLIME_ERR_INPUT,
+                        "there is a checkpoint of step %" PRId64 ", but the ledger ends at %" PRId64, rl->step, last);
+    if (!rc)
+        rc = clime_metrics_log_open(path, rl->tensorboard_dir, clime_ledger_reader(rl->ledger), rl->step, &rl->log, e);
+    free(path);
+    if (rc) return rc;
+    rl->rollouts_done = rl->step / k;
+    if ((rc = clime_rl_record_version(rl, e))) return rc; /* the weights that we begin with, compared */
+    if (last > 0)
+        clime_event(rl->ledger, rl->run.incarnation, "recover",
+                    "from %s of step %" PRId64 "; %" PRId64 " recorded steps run again",
+                    rl->step ? "the checkpoint" : "the initial weights", rl->step, last - rl->step);
+    int64_t from = rl->step;
+    if (rl->fleet && rl->step == serve) rc = clime_rl_publish(rl, e);
+    if (!rc && rl->o.replay_generate) rc = clime_rl_regenerate(rl, e);
+    while (rl->step < last && !rc) {
+        clime_progress_live(&rl->progress, "recovering: step %" PRId64 " of %" PRId64, rl->step + 1, last);
+        rc = run_again(rl, rl->step + 1, e);
+        if (!rc && rl->fleet && rl->step == serve) rc = clime_rl_publish(rl, e);
+        if (!rc && rl->o.replay_generate && rl->step % k == 0) rc = clime_rl_regenerate(rl, e);
+    }
+    if (!rc && last > 0)
+        clime_progress_line(&rl->progress,
+                            "resumed  at step %" PRId64 " (%" PRId64 " steps run again, all bits as recorded)",
+                            rl->step, last - from);
+    return rc;
+}

@@ -1,0 +1,126 @@
+/* --replay-generate: what the servers sampled once, they must sample again. Called by recovery, main thread.
+ *
+ * At every version that the replay comes to, its weights go to the servers, and each trained sample that was begun by
+ * them is generated anew with its seed, up to where other weights went on with it: the tokens whose context is of one
+ * version. Where an update kept the KV before the first token was sampled there are none. Ids and log-probabilities
+ * must be the recorded bits. Owns the requests and their samples for one version at a time.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "trainer/ledger/samples.h"
+#include "trainer/run/run.h"
+
+#define BATCH 256
+#define TICK_US 100000
+
+struct again {
+    struct clime_request request;
+    struct clime_sampling_options sampling;
+    const struct clime_sample *recorded;
+    int n; /* tokens that are compared */
+};
+
+static struct clime_sample *same_prompt(const struct clime_sample *recorded) {
+    struct clime_sample *s = clime_sample_new();
+    s->rollout = recorded->rollout;
+    s->group = recorded->group;
+    s->member = recorded->member;
+    s->seed = recorded->seed;
+    s->n_prompt = recorded->n_prompt;
+    s->ids = xmalloc((size_t)s->n_prompt * sizeof *s->ids);
+    memcpy(s->ids, recorded->ids, (size_t)s->n_prompt * sizeof *s->ids);
+    return s;
+}
+
+/* Tokens of the sample whose context is of the version that began it. */
+static int n_pure(const struct clime_sample *s) {
+    int n = s->versions[0].n;
+    return s->mixed_kv && s->mixed_kv - 1 < n ? s->mixed_kv - 1 : n;
+}
+
+static void make(struct clime_rl *rl, const struct clime_sample *recorded, struct again *a) {
+    a->recorded = recorded;
+    a->n = n_pure(recorded);
+    a->sampling = rl->o.sampling;
+    if (a->n < recorded->n_response) a->sampling.max_response_len = a->n;
+    a->request = (struct clime_request){.sample = same_prompt(recorded),
+                                        .sampling = &a->sampling,
+                                        .version = rl->step,
+                                        .scored = true, /* its reward is in the record */
+                                        .owner = a};
+    snprintf(a->request.rid, sizeof a->request.rid, "%s/again-%" PRId64 "/%" PRId64 "/%d/%" PRId64, rl->run.name,
+             rl->step, recorded->group, recorded->member, rl->run.incarnation);
+}
+
+static enum clime_err compare(const struct again *a, struct clime_error *e) {
+    const struct clime_sample *was = a->recorded, *is = a->request.sample;
+    if (is->status == CLIME_SAMPLE_FAILED)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "--replay-generate: sample %" PRId64 "/%d: %.300s", was->group,
+                          was->member, is->error);
+    int n = is->n_response < a->n ? is->n_response : a->n;
+    for (int i = 0; i < n; i++)
+        if (is->ids[is->n_prompt + i] != was->ids[was->n_prompt + i] ||
+            memcmp(&is->logp[i], &was->logp[i], sizeof *is->logp) != 0)
+            return clime_fail(e, CLIME_ERR_INTERNAL,
+                              "--replay-generate: token %d of sample %" PRId64
+                              "/%d is %d with log-probability %.9g, the "
+                              "record says %d with %.9g: another program, device or option made it",
+                              i, was->group, was->member, is->ids[is->n_prompt + i], (double)is->logp[i],
+                              was->ids[was->n_prompt + i], (double)was->logp[i]);
+    if (is->n_response == a->n) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INTERNAL,
+                      "--replay-generate: sample %" PRId64
+                      "/%d has %d tokens, the record says %d: another program, device "
+                      "or option made it",
+                      was->group, was->member, is->n_response, a->n);
+}
+
+static enum clime_err generate(struct clime_rl *rl, struct again *list, int n, struct clime_error *e) {
+    struct clime_request *back[BATCH];
+    int sent = 0, done = 0, window = 2 * rl->n_threads;
+    int64_t limit_us = (int64_t)(rl->o.rollout_request_timeout * 1e6), tick = clime_now_us() + TICK_US;
+    enum clime_err rc = CLIME_OK;
+    while (done < n && !rc) {
+        for (; sent < n && sent - done < window; sent++) {
+            list[sent].request.deadline_us = clime_now_us() + limit_us;
+            clime_client_submit(rl->client, &list[sent].request);
+        }
+        int got = clime_client_next(rl->client, back, BATCH, tick);
+        for (int i = 0; i < got && !rc; i++) {
+            const struct again *a = back[i]->owner;
+            rc = compare(a, e);
+            rl->regenerated += a->n;
+        }
+        done += got;
+        if (rc || clime_now_us() < tick) continue;
+        tick = clime_now_us() + TICK_US;
+        rc = clime_fleet_poll(rl->fleet, e);
+        clime_progress_live(&rl->progress, "replaying: %d of %d samples of version %" PRId64 " generated again", done,
+                            n, rl->step);
+    }
+    if (rc) clime_client_stop(rl->client); /* what is in flight is ours again */
+    return rc;
+}
+
+enum clime_err clime_rl_regenerate(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_sample **samples;
+    int n;
+    enum clime_err rc = clime_samples_begun_by(clime_ledger_reader(rl->ledger), rl->step, &samples, &n, e);
+    if (rc || n == 0) return rc;
+    rc = clime_rl_publish(rl, e);
+    if (!rc && !rl->client) rc = clime_rl_open_client(rl, e);
+    struct again *list = xcalloc((size_t)n, sizeof *list);
+    int n_again = 0;
+    for (int i = 0; i < n; i++)
+        if (n_pure(samples[i]) > 0) make(rl, samples[i], &list[n_again++]);
+    if (!rc) rc = generate(rl, list, n_again, e);
+    if (!rc) clime_rl_writing(rl); /* the steps that follow rewrite what servers may compute with */
+    for (int i = 0; i < n_again; i++) clime_sample_free(list[i].request.sample);
+    free(list);
+    clime_samples_free(samples, n);
+    return rc;
+}

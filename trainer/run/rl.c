@@ -1,0 +1,239 @@
+/* The loop of clime-train rl, phase by phase. Main thread.
+ *
+ * Crash-only: there is no shutdown path that matters. Whatever ends the process, the same command goes on from the
+ * ledger and comes to the same weights; so the loop does one phase after another and records each before the next, and
+ * "start" and "resume" are the same code (recovery of an empty record does nothing).
+ */
+#include "trainer/run/rl.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "trainer/env/environments.h"
+#include "trainer/ledger/events.h"
+#include "trainer/ledger/metrics.h"
+#include "trainer/ledger/versions.h"
+#include "trainer/rollout/stats.h"
+#include "trainer/run/run.h"
+
+enum clime_err clime_rl_evaluation_due(struct clime_rl *rl, bool *due, struct clime_error *e) {
+    int64_t done = rl->rollouts_done, every = rl->o.eval_interval;
+    *due = every > 0 && (done == rl->num_rollout || done % every == 0);
+    if (done == 0 && rl->o.skip_eval_before_train && rl->num_rollout > 0) *due = false;
+    if (!*due) return CLIME_OK;
+    char *line;
+    enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "eval", rl->step, &line, e);
+    *due = !line;
+    free(line);
+    return rc;
+}
+
+enum clime_err clime_rl_evaluate_if_due(struct clime_rl *rl, struct clime_error *e) {
+    bool due;
+    enum clime_err rc = clime_rl_evaluation_due(rl, &due, e);
+    return rc || !due ? rc : clime_rl_evaluate(rl, e);
+}
+
+struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl) {
+    return (struct clime_rollout_context){.o = &rl->o,
+                                          .run = &rl->run,
+                                          .ledger = rl->ledger,
+                                          .db = clime_ledger_reader(rl->ledger),
+                                          .fleet = rl->fleet,
+                                          .client = rl->client,
+                                          .n_threads = rl->n_threads,
+                                          .data = &rl->data,
+                                          .progress = &rl->progress};
+}
+
+enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
+                                  struct clime_step_stats *last, struct clime_error *e) {
+    int n = (int)rl->o.num_steps_per_rollout;
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < n && !rc; i++) {
+        const struct clime_step_result fresh = {0};
+        clime_progress_live(&rl->progress, "rollout %" PRId64 ": training, step %d of %d", plans[i].rollout, i + 1, n);
+        rc = clime_rl_train_step(rl, &plans[i], &fresh, last, e);
+    }
+    rl->rollouts_done++;
+    return rc ? rc : clime_rl_refresh_reference(rl, e);
+}
+
+/* Chooses the rollout's steps and runs them. last: figures of the last one. */
+static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
+                            struct clime_error *e) {
+    struct clime_step_plan *plans;
+    int64_t t0 = clime_now_us();
+    enum clime_err rc = clime_rl_choose(rl, r, &plans, e);
+    if (rc) return rc;
+    if ((rc = clime_rl_record_end(rl, e))) {
+        clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);
+        return rc;
+    }
+    if (rl->fleet) clime_rl_writing(rl);
+    rc = clime_rl_run_steps(rl, plans, last, e);
+    clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);
+    rl->time.train_us = clime_now_us() - t0;
+    return rc;
+}
+
+static bool checkpoint_due(const struct clime_rl *rl) {
+    return rl->rollouts_done == rl->num_rollout || rl->rollouts_done % rl->o.save_interval == 0;
+}
+
+static enum clime_err write_times(struct clime_rl *rl, const struct clime_rollout *r, double total,
+                                  struct clime_error *e) {
+    struct clime_metrics_line m;
+    double gen = (double)r->time_us / 1e6;
+    clime_metrics_line_begin(&m, "perf", r->id, rl->step);
+    clime_metrics_line_add(&m, "perf/rollout_time", gen);
+    clime_metrics_line_add(&m, "perf/tokens_per_gpu_per_sec", gen > 0 ? (double)r->n_tokens / gen / r->n_servers : 0);
+    clime_metrics_line_int(&m, "perf/request_tries", r->n_tries);
+    if (rl->o.fully_async) clime_metrics_line_int(&m, "perf/rollouts_ready", r->n_ready);
+    clime_metrics_line_add(&m, "perf/train_time", (double)rl->time.train_us / 1e6);
+    clime_metrics_line_add(&m, "perf/train_wait_time", (double)(rl->time.wait_us + rl->time.update_us) / 1e6);
+    clime_metrics_line_add(&m, "perf/update_weights_time", (double)rl->time.update_us / 1e6);
+    clime_metrics_line_add(&m, "perf/save_model_time", (double)rl->time.save_us / 1e6);
+    clime_metrics_line_add(&m, "perf/step_time", total);
+    const char *line = clime_metrics_line_end(&m);
+    enum clime_err rc = clime_metrics_put(rl->ledger, "perf", rl->step, line, e);
+    if (!rc) clime_metrics_log_append(rl->log, line);
+    clime_metrics_line_free(&m);
+    return rc;
+}
+
+enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_step_stats *s,
+                                int64_t t0, struct clime_error *e) {
+    rl->time.save_us = 0;
+    enum clime_err rc = checkpoint_due(rl) ? clime_rl_checkpoint(rl, e) : CLIME_OK;
+    if (rc) return rc;
+    double total = (double)(clime_now_us() - t0) / 1e6;
+    rc = write_times(rl, r, total, e);
+    struct clime_length_stats len;
+    clime_length_stats(r->samples, r->n, &len);
+    clime_progress_line(&rl->progress,
+                        "rollout  %-5" PRId64 " reward %.4f  length %.1f  loss %+.5f  grad %.3f  gap %g over %" PRId64
+                        " tokens  (%.1f s: rollout %.1f, train %.1f, weights %.2f)%s",
+                        r->id, clime_mean_reward(r->samples, r->n), len.mean, s->loss, s->grad_norm, s->gap_max,
+                        s->gap_tokens, total, (double)r->time_us / 1e6, (double)rl->time.train_us / 1e6,
+                        (double)rl->time.update_us / 1e6,
+                        s->skipped ? "  STEP SKIPPED: the gradient was not finite" : "");
+    return rc;
+}
+
+static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_rollout_context c = clime_rl_rollout_context(rl);
+    struct clime_rollout r = {0};
+    struct clime_step_stats last = {0};
+    int64_t t0 = clime_now_us();
+    enum clime_err rc = rl->o.load_rollouts ? clime_rl_load_rollout(rl, &r, e)
+                                            : clime_rollout_generate(&c, rl->rollouts_done, rl->published, &r, e);
+    if (rc) return rc;
+    rl->time.wait_us = r.time_us;
+    if (!(rc = train(rl, &r, &last, e)) && !(rc = clime_rl_publish(rl, e))) {
+        clime_rl_record_begin(rl); /* ends before the next training: the servers generate meanwhile */
+        rc = clime_rl_account(rl, &r, &last, t0, e);
+    }
+    clime_rollout_free(&r);
+    return rc;
+}
+
+/* What a finished run leaves: the last checkpoint (a crash may have come before it) and the policy as a Hugging Face
+ * folder. */
+static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
+    int64_t saved;
+    char *path;
+    enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), INT64_MAX, &saved, &path, e);
+    free(path);
+    if (!rc && saved < rl->step) rc = clime_rl_checkpoint(rl, e);
+    if (!rc && rl->num_rollout > 0 && !rl->o.save_hf) rc = clime_learner_export(rl->learner, rl->hf_dir, e);
+    if (rc) return rc;
+    rc = rl->fingerprint.running ? clime_rl_record_end(rl, e) : clime_rl_record_version(rl, e);
+    if (rc) return rc;
+    const char *sha = rl->fingerprint.hex;
+    clime_event(rl->ledger, rl->run.incarnation, "end", "step %" PRId64 ", weights sha256 %s", rl->step, sha);
+    clime_progress_line(&rl->progress, "done     %" PRId64 " rollouts, %" PRId64 " steps, weights sha256 %s",
+                        rl->rollouts_done, rl->step, sha);
+    if (rl->num_rollout > 0 && !rl->o.save_hf) clime_progress_line(&rl->progress, "policy   %s", rl->hf_dir);
+    return CLIME_OK;
+}
+
+/* --replay: every step of the record, which recovery runs and compares; nothing is generated. */
+static enum clime_err replay(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc = clime_rl_recover(rl, e);
+    if (rc) return rc;
+    if (rl->step == 0) return clime_fail(e, CLIME_ERR_INPUT, "--replay %s: it has no step", rl->o.replay);
+    rl->num_rollout = rl->rollouts_done;
+    clime_progress_line(&rl->progress, "replayed %s: every loss, gradient norm and SHA-256 as recorded", rl->o.replay);
+    if (rl->o.replay_generate)
+        clime_progress_line(&rl->progress, "         %" PRId64 " tokens generated again, all as recorded",
+                            rl->regenerated);
+    return finish(rl, e);
+}
+
+static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc;
+    if (rl->o.replay) return replay(rl, e);
+    if (rl->o.rollout_only) return clime_rl_rollouts_only(rl, e);
+    if ((rc = clime_rl_recover(rl, e)) || (rl->fleet && (rc = clime_rl_open_client(rl, e)))) return rc;
+    while (rl->rollouts_done < rl->num_rollout) {
+        if (!rl->o.async && (rc = clime_rl_evaluate_if_due(rl, e))) return rc;
+        if ((rc = rl->o.async ? clime_rl_async_rollout(rl, e) : one_rollout(rl, e))) return rc;
+    }
+    if ((rc = clime_rl_publish(rl, e)) || (rc = clime_rl_evaluate_if_due(rl, e))) return rc;
+    return finish(rl, e);
+}
+
+static void explain(const struct clime_rl *rl) {
+    struct clime_buf text;
+    clime_buf_init(&text, 1 << 20);
+    clime_rl_explain(rl, &text);
+    fputs(text.data, stdout);
+    clime_buf_free(&text);
+}
+
+static void describe_options(void) {
+    struct clime_buf text;
+    clime_buf_init(&text, 1 << 20);
+    clime_rl_options_describe(&text);
+    fputs(text.data, stdout);
+    clime_buf_free(&text);
+}
+
+static void print_routes(void) {
+    struct clime_buf text;
+    clime_buf_init(&text, 1 << 20);
+    clime_http_routes_json(clime_environment_routes, &text);
+    puts(text.data);
+    clime_buf_free(&text);
+}
+
+int clime_rl_main(int argc, char **argv) {
+    static struct clime_rl rl; /* zero: everything closed */
+    struct clime_error e = {0};
+    rl.lock_fd = -1;
+    if (argc == 2 && !strcmp(argv[1], "--help-markdown")) { /* for README and docs */
+        describe_options();
+        return 0;
+    }
+    if (argc == 2 && !strcmp(argv[1], "--print-routes")) { /* for the test of openapi/trainer.yaml */
+        print_routes();
+        return 0;
+    }
+    enum clime_err rc = clime_rl_options_parse(argc, argv, &rl.o, &e);
+    if (!rc) rc = clime_rl_open(&rl, &e);
+    if (!rc && rl.o.explain)
+        explain(&rl);
+    else if (!rc)
+        rc = loop(&rl, &e);
+    if (rc) {
+        if (rl.ledger) clime_event(rl.ledger, rl.run.incarnation, "error", "%s", e.msg);
+        LOG_ERROR("rl: %s", e.msg);
+    }
+    clime_rl_close(&rl);
+    return rc ? 1 : 0;
+}

@@ -1,0 +1,139 @@
+/* A reinforcement-learning run: everything that clime-train rl holds open, shared by the files of the loop.
+ *
+ *   rl.c               main and the loop, phase by phase
+ *   async.c            the loop of --async
+ *   debug.c            half a run: rollouts without training, training without rollouts
+ *   open.c             opening and closing, the run folder and its lock
+ *   step.c             from a rollout to steps, one step, weights to the fleet, checkpoints
+ *   recover.c          bringing the weights to where the ledger says the run was
+ *   replay_generate.c  --replay-generate
+ *   explain.c          --explain
+ * and by trainer/cmd/eval.c, which opens the same things but a learner.
+ *
+ * All of it belongs to the main thread.
+ */
+#ifndef CLIME_TRAINER_RUN_RUN_H
+#define CLIME_TRAINER_RUN_RUN_H
+
+#include "trainer/learn/fingerprint.h"
+#include "trainer/ledger/steps.h"
+#include "trainer/plugin/hooks.h"
+#include "trainer/rollout/ahead.h"
+#include "trainer/rollout/evaluation.h"
+#include "trainer/rollout/rollout.h"
+
+struct clime_rl {
+    struct clime_rl_options o;
+    struct clime_run run;
+    int lock_fd; /* of the run folder's lock; -1 = none */
+    char *checkpoint_dir, *hf_dir;
+    char *tensorboard_dir;   /* NULL = no event file */
+    const char *initial_dir; /* Hugging Face folder of version 0 */
+    int64_t num_rollout;     /* of the whole run */
+    int64_t rollouts_done;   /* trained on */
+    int64_t step;            /* optimizer steps done = the version of the learner's weights */
+    bool offloaded;          /* the servers' KV memory is released, until the next publish */
+    int64_t regenerated;     /* tokens, by --replay-generate */
+    int64_t published;       /* version the fleet serves, -1 = none */
+    void *h_weights;         /* those weights in host memory, for pushes over HTTP; NULL until one was wanted */
+    int64_t exported;        /* version that --save-hf was written of last, -1 = none */
+
+    struct clime_ledger *ledger;
+    struct clime_tokenizer *tokenizer;
+    struct clime_dataset data;
+    struct clime_eval eval;
+    struct clime_hook *hooks[CLIME_HOOKS]; /* by enum clime_hook_kind; NULL = none */
+    struct clime_learner *learner;
+    struct clime_fingerprint fingerprint; /* running: of the weights of `step`, which are not recorded yet */
+    struct clime_fleet *fleet;
+    struct clime_environments *environments; /* NULL = none */
+    struct clime_client *client;             /* NULL until the fleet was first published to */
+    struct clime_generation generation;      /* --async: the rollouts after this one */
+    int n_threads;
+    struct clime_metrics_log *log;
+    struct clime_progress progress;
+    struct {
+        int64_t wait_us, train_us, update_us, save_us; /* of the current rollout */
+    } time;
+};
+
+/* open.c */
+enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e);        /* rl->o is parsed; the rest is zero */
+enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e); /* after the first publish */
+void clime_rl_close(struct clime_rl *rl);
+
+/* rl.c */
+struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl);
+/* Whether the current weights are to be evaluated: once for each step. */
+enum clime_err clime_rl_evaluation_due(struct clime_rl *rl, bool *due, struct clime_error *e);
+enum clime_err clime_rl_evaluate_if_due(struct clime_rl *rl, struct clime_error *e);
+/* Runs the n chosen steps of a rollout; last: figures of the last one. */
+enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
+                                  struct clime_step_stats *last, struct clime_error *e);
+/* A checkpoint where one is due, then the rollout's times: a line of metrics, one on the screen. */
+enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_step_stats *s,
+                                int64_t t0, struct clime_error *e);
+
+/* async.c */
+/* The version that samples rollout q: the current one, or with --async one that is older by a rollout and what
+ * --update-weights-interval adds; a function of q, so that a restart samples with the same. */
+int64_t clime_rl_version_of(const struct clime_rl *rl, int64_t rollout);
+enum clime_err clime_rl_async_rollout(struct clime_rl *rl, struct clime_error *e); /* the next one: taken, trained on */
+
+/* debug.c */
+enum clime_err clime_rl_rollouts_only(struct clime_rl *rl,
+                                      struct clime_error *e); /* the whole of --debug-rollout-only */
+/* The next rollout of --load-debug-rollout-data. */
+enum clime_err clime_rl_load_rollout(struct clime_rl *rl, struct clime_rollout *r, struct clime_error *e);
+
+/* replay_generate.c */
+/* --replay-generate, for the current version: what it began is sampled again and compared. */
+enum clime_err clime_rl_regenerate(struct clime_rl *rl, struct clime_error *e);
+
+/* step.c */
+/* Advantages over the whole rollout, the split into steps, their packing; recorded in one durable transaction. *plans
+ * has o.num_steps_per_rollout entries, whose samples are borrowed from the rollout. */
+enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
+                               struct clime_error *e);
+void clime_rl_plans_free(struct clime_step_plan *plans, int n);
+
+/* Runs one chosen step. recorded: its result so far; when it was done before, loss and gradient norm must be the same
+ * bits (CLIME_ERR_INTERNAL) and the recorded line of metrics is logged again. Sets rl->step. */
+enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_plan *p,
+                                   const struct clime_step_result *recorded, struct clime_step_stats *stats,
+                                   struct clime_error *e);
+
+/* Records the hash of the current weights (which must equal an earlier record). begin computes it beside what follows;
+ * end, before the weights change again, records it. */
+enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e);
+void clime_rl_record_begin(struct clime_rl *rl);
+enum clime_err clime_rl_record_end(struct clime_rl *rl, struct clime_error *e); /* does nothing without a begin */
+
+/* Before the steps of a rollout: servers that share the weights stop computing, and with --offload-rollout all give
+ * their KV memory back. */
+void clime_rl_writing(struct clime_rl *rl);
+
+/* After a rollout's last step: the reference becomes the policy where that is due (--ref-update-interval). */
+enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_error *e);
+
+/* Gives the fleet the current weights, unless it has them. */
+enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
+
+/* Writes a checkpoint of the current step, with --save-hf also a Hugging Face folder, and then its row; with
+ * --no-save-optim only the folder. */
+enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);
+
+/* step.c */
+/* Evaluates the current weights, which the fleet serves, and records it. */
+enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e);
+
+/* recover.c */
+/* Loads the newest checkpoint and runs the recorded steps after it again. After it rl->step and rl->rollouts_done are
+ * where the record ends, metrics.jsonl holds what happened up to there, and the fleet, where there is one, serves the
+ * version that samples the next rollout. */
+enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e);
+
+/* explain.c */
+void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out);
+
+#endif

@@ -1,0 +1,322 @@
+/* From a finished rollout to new weights: choosing steps, running one, publishing, checkpoints. Called by the loop and
+ * by recovery, main thread.
+ *
+ * Invariant: a step runs only after it was recorded, whole and durable; then it may run any number of times, and must
+ * give the same bits each time. What is compared is loss and gradient norm of each step and the hash of the weights
+ * after each rollout.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/dirs.h"
+#include "trainer/algorithm/estimator.h"
+#include "trainer/algorithm/loss.h"
+#include "trainer/ledger/events.h"
+#include "trainer/ledger/metrics.h"
+#include "trainer/ledger/versions.h"
+#include "trainer/rollout/stats.h"
+#include "trainer/run/run.h"
+
+#define PUSH_TIMEOUT_US 600000000 /* the whole body at the slowest link we would call working */
+
+/* ---- choosing ---- */
+
+static void make_packing(struct clime_rl *rl, struct clime_sample *const *samples, int n, struct clime_packing *p) {
+    int32_t *lengths = xcalloc((size_t)n, sizeof *lengths);
+    for (int k = 0; k < n; k++) lengths[k] = samples[k]->n_prompt + samples[k]->n_response;
+    clime_pack_make(lengths, n, &rl->o.pack, p);
+    free(lengths);
+}
+
+/* Where the members of a step end that begins at `begin`: the parts of one member are in one step. */
+static int end_of_step(const struct clime_rollout *r, int begin, int64_t members) {
+    int end = begin;
+    while (end < r->n && (r->samples[end]->part > 0 || members-- > 0)) end++;
+    return end;
+}
+
+/* Step i of the rollout, its samples begin .. end; takes over its part of the estimates. */
+static void make_plan(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_estimate *estimate, int i,
+                      int begin, int end, struct clime_step_plan *p) {
+    int n = end - begin;
+    *p = (struct clime_step_plan){.step = rl->step + i + 1,
+                                  .rollout = r->id,
+                                  .global_batch = rl->o.global_batch_size,
+                                  .samples = r->samples + begin,
+                                  .estimate = xcalloc((size_t)n, sizeof *p->estimate),
+                                  .n = n};
+    memcpy(p->estimate, estimate + begin, (size_t)n * sizeof *estimate);
+    make_packing(rl, p->samples, n, &p->packing);
+}
+
+static enum clime_err estimate_rollout(struct clime_rl *rl, const struct clime_rollout *r,
+                                       struct clime_estimate **estimate, struct clime_estimate_stats *stats,
+                                       struct clime_error *e) {
+    struct clime_packing p;
+    make_packing(rl, r->samples, r->n, &p);
+    enum clime_err rc = clime_learner_estimate(rl->learner, (const struct clime_sample *const *)r->samples, r->n, &p,
+                                               rl->step, estimate, stats, e);
+    clime_pack_free(&p);
+    return rc;
+}
+
+enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
+                               struct clime_error *e) {
+    int n_steps = (int)rl->o.num_steps_per_rollout;
+    const struct clime_hook *filter = rl->hooks[CLIME_HOOK_SAMPLE_FILTER];
+    struct clime_estimate *estimate = NULL;
+    struct clime_estimate_stats stats;
+    struct clime_metrics_line m;
+    CHECK(end_of_step(r, 0, n_steps * rl->o.global_batch_size) == r->n && r->id * n_steps == rl->step &&
+          r->version <= rl->step);
+    *plans = xcalloc((size_t)n_steps, sizeof **plans);
+    clime_metrics_line_begin(&m, "rollout", r->id, rl->step + 1);
+    enum clime_err rc = CLIME_OK;
+    int n_removed = 0;
+    if (filter) rc = clime_hook_sample_filter(filter, r->id, r->samples, r->n, &n_removed, e);
+    if (!rc) rc = estimate_rollout(rl, r, &estimate, &stats, e);
+    if (!rc) {
+        for (int i = 0, begin = 0, end; i < n_steps; i++, begin = end) {
+            end = end_of_step(r, begin, rl->o.global_batch_size);
+            make_plan(rl, r, estimate, i, begin, end, &(*plans)[i]);
+        }
+        clime_metrics_line_int(&m, "rollout/step", r->id);
+        clime_rollout_stats_add(&m, &rl->o, r, rl->step, &stats);
+        if (filter) clime_metrics_line_int(&m, "rollout/removed_samples", n_removed);
+        const char *line = clime_metrics_line_end(&m);
+        rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout || rl->o.load_rollouts, line, e);
+        if (!rc) clime_metrics_log_append(rl->log, line);
+    }
+    clime_metrics_line_free(&m);
+    free(estimate); /* the plans own what was in it */
+    if (rc) clime_rl_plans_free(*plans, n_steps);
+    return rc;
+}
+
+void clime_rl_plans_free(struct clime_step_plan *plans, int n) {
+    for (int i = 0; i < n; i++) clime_step_plan_free(&plans[i]);
+    free(plans);
+}
+
+/* ---- one step ---- */
+
+static void add_policy_metrics(struct clime_metrics_line *m, const struct clime_learner_options *l,
+                               const struct clime_step_stats *s) {
+    clime_metrics_line_add(m, "train/loss", s->loss);
+    clime_metrics_line_add(m, "train/pg_loss", s->pg_loss);
+    if (clime_loss_needs_ref(l)) clime_metrics_line_add(m, "train/kl_loss", s->kl_loss);
+    clime_metrics_line_add(m, "train/entropy_loss", s->entropy);
+    clime_metrics_line_add(m, "train/pg_clipfrac", s->clipfrac);
+    clime_metrics_line_add(m, "train/ppo_kl", s->ppo_kl);
+    if (clime_loss_needs_old(l)) {
+        clime_metrics_line_add(m, "train/ois", s->ois);
+        clime_metrics_line_add(m, "train/tis", s->tis);
+        clime_metrics_line_add(m, "train/tis_abs", s->tis_abs);
+        clime_metrics_line_add(m, "train/tis_clipfrac", s->tis_clipfrac);
+        clime_metrics_line_add(m, "train/rs_masked_fraction", s->rs_masked);
+        clime_metrics_line_add(m, "train/rs_veto_fraction", s->rs_veto);
+    }
+    if (l->use_opsm) clime_metrics_line_add(m, "train/opsm_clipfrac", s->opsm_clipfrac);
+    if (s->gap_tokens) clime_metrics_line_add(m, "train/train_rollout_logprob_abs_diff", s->gap_max);
+    clime_metrics_line_int(m, "train/logprob_gap_tokens", s->gap_tokens);
+    clime_metrics_line_add(m, "train/grad_norm", s->grad_norm);
+    clime_metrics_line_add(m, "train/lr-pg_0", s->lr);
+    clime_metrics_line_int(m, "train/skipped", s->skipped);
+}
+
+static void add_train_metrics(struct clime_metrics_line *m, const struct clime_rl *rl,
+                              const struct clime_step_stats *s) {
+    clime_metrics_line_int(m, "train/step", s->step);
+    if (!s->critic_only) add_policy_metrics(m, &rl->o.learner, s);
+    if (rl->o.learner.estimator->needs_critic) {
+        clime_metrics_line_add(m, "train/value_loss", s->value_loss);
+        clime_metrics_line_add(m, "train/value_clipfrac", s->value_clipfrac);
+        clime_metrics_line_add(m, "train/critic-grad_norm", s->critic_norm);
+        clime_metrics_line_int(m, "train/critic-skipped", s->critic_skipped);
+    }
+    clime_metrics_line_int(m, "train/global_batch_size", rl->o.global_batch_size);
+    clime_metrics_line_int(m, "train/tokens", s->tokens);
+    clime_metrics_line_int(m, "train/trained_tokens", s->trained_tokens);
+    clime_metrics_line_int(m, "train/micro_batches", s->n_micro);
+}
+
+static void add_train_times(struct clime_metrics_line *m, const struct clime_step_stats *s) {
+    int64_t us = s->forward_us + s->backward_us + s->ref_us + s->optimizer_us;
+    clime_metrics_line_add(m, "perf/actor_train_time", (double)us / 1e6);
+    clime_metrics_line_add(m, "perf/forward_time", (double)s->forward_us / 1e6);
+    clime_metrics_line_add(m, "perf/backward_time", (double)s->backward_us / 1e6);
+    clime_metrics_line_add(m, "perf/ref_log_probs_time", (double)s->ref_us / 1e6);
+    if (s->critic_us) clime_metrics_line_add(m, "perf/critic_train_time", (double)s->critic_us / 1e6);
+    clime_metrics_line_add(m, "perf/optimizer_time", (double)s->optimizer_us / 1e6);
+    clime_metrics_line_add(m, "perf/actor_train_tok_per_s", us > 0 ? (double)s->tokens * 1e6 / (double)us : 0);
+}
+
+static bool same_bits(double a, double b) {
+    return memcmp(&a, &b, sizeof a) == 0 || (!isfinite(a) && isnan(b)); /* not finite is stored as NULL, read as NaN */
+}
+
+static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_plan *p,
+                                  const struct clime_step_stats *s, struct clime_error *e) {
+    struct clime_metrics_line stats, m;
+    clime_metrics_line_begin(&stats, "train", p->rollout, p->step);
+    add_train_metrics(&stats, rl, s);
+    clime_metrics_line_begin(&m, "train", p->rollout, p->step);
+    add_train_metrics(&m, rl, s);
+    add_train_times(&m, s);
+    const char *line = clime_metrics_line_end(&m);
+    enum clime_err rc =
+        clime_step_finish(rl->ledger, p->step, s->loss, s->grad_norm, clime_metrics_line_end(&stats), line, e);
+    if (!rc) clime_metrics_log_append(rl->log, line);
+    clime_metrics_line_free(&stats);
+    clime_metrics_line_free(&m);
+    return rc;
+}
+
+static enum clime_err compare_step(struct clime_rl *rl, const struct clime_step_plan *p,
+                                   const struct clime_step_result *recorded, const struct clime_step_stats *s,
+                                   struct clime_error *e) {
+    if (!same_bits(s->loss, recorded->loss) || !same_bits(s->grad_norm, recorded->grad_norm))
+        return clime_fail(e, CLIME_ERR_INTERNAL,
+                          "step %" PRId64 " ran again with loss %.17g and gradient norm %.17g, the ledger says %.17g "
+                          "and %.17g: another program, device or option made it",
+                          p->step, s->loss, s->grad_norm, recorded->loss, recorded->grad_norm);
+    char *line;
+    enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "train", p->step, &line, e);
+    if (line) clime_metrics_log_append(rl->log, line);
+    free(line);
+    return rc;
+}
+
+enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_plan *p,
+                                   const struct clime_step_result *recorded, struct clime_step_stats *stats,
+                                   struct clime_error *e) {
+    CHECK(p->step == rl->step + 1);
+    const struct clime_step_input in = {.samples = (const struct clime_sample *const *)p->samples,
+                                        .estimate = p->estimate,
+                                        .n = p->n,
+                                        .packing = &p->packing,
+                                        .version = rl->step,
+                                        .rollout_version = rl->step - rl->step % rl->o.num_steps_per_rollout,
+                                        .global_batch = p->global_batch,
+                                        .critic_only = p->rollout < rl->o.num_critic_only_steps};
+    enum clime_err rc = clime_learner_step(rl->learner, &in, stats, e);
+    if (rc) return rc;
+    CHECK(stats->step == p->step);
+    rl->step = p->step;
+    if (stats->skipped || stats->critic_skipped)
+        clime_event(rl->ledger, rl->run.incarnation, "skip", "step %" PRId64 ": the gradient was not finite", p->step);
+    return recorded->done ? compare_step(rl, p, recorded, stats, e) : record_step(rl, p, stats, e);
+}
+
+/* ---- weights ---- */
+
+void clime_rl_record_begin(struct clime_rl *rl) {
+    clime_fingerprint_begin(&rl->fingerprint, clime_learner_model(rl->learner), &rl->o.learner.model.dev);
+}
+
+enum clime_err clime_rl_record_end(struct clime_rl *rl, struct clime_error *e) {
+    if (!rl->fingerprint.running) return CLIME_OK;
+    enum clime_err rc = clime_fingerprint_end(&rl->fingerprint, e);
+    return rc ? rc : clime_version_put(rl->ledger, rl->step, rl->fingerprint.hex, e);
+}
+
+enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e) {
+    clime_rl_record_begin(rl);
+    return clime_rl_record_end(rl, e);
+}
+
+/* What goes to servers by HTTP is read by a thread for each of them at once, and a device's context belongs to one
+ * thread: so this, and nothing else, is a copy of all weights in host memory. */
+static const void *copy_weights(void *arg) {
+    struct clime_rl *rl = arg;
+    const struct clime_model *m = clime_learner_model(rl->learner);
+    if (!rl->h_weights) rl->h_weights = xaligned(64, clime_model_bytes(m));
+    clime_model_get(m, rl->h_weights);
+    return rl->h_weights;
+}
+
+static const void *copied_weights(void *arg) {
+    return ((struct clime_rl *)arg)->h_weights;
+}
+
+enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_error *e) {
+    int64_t every = rl->o.ref_update_interval;
+    bool due = every > 0 && rl->rollouts_done % every == 0 && clime_needs_ref(&rl->o.learner);
+    return due ? clime_learner_refresh_reference(rl->learner, e) : CLIME_OK;
+}
+
+enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
+    if (rl->published == rl->step || !rl->fleet) return CLIME_OK;
+    struct clime_push push = {.version = rl->step,
+                              .model = clime_learner_model(rl->learner),
+                              .timeout_us = PUSH_TIMEOUT_US,
+                              .keep_kv = rl->o.pause_generation_mode == CLIME_PAUSE_IN_PLACE,
+                              .host = copy_weights,
+                              .arg = rl};
+    int64_t t0 = clime_now_us();
+    if (rl->o.async) { /* a server that restarts while the next step runs gets these */
+        copy_weights(rl);
+        push.host = copied_weights;
+    }
+    clime_progress_live(&rl->progress, "weights of step %" PRId64 " go to the servers", rl->step);
+    enum clime_err rc = clime_fleet_publish(rl->fleet, &push, e);
+    rl->time.update_us += clime_now_us() - t0;
+    if (!rc && rl->offloaded) rc = clime_fleet_onload(rl->fleet, e);
+    if (!rc) rl->published = rl->step;
+    if (!rc) rl->offloaded = false;
+    return rc;
+}
+
+void clime_rl_writing(struct clime_rl *rl) {
+    int64_t t0 = clime_now_us();
+    clime_fleet_writing(rl->fleet);
+    rl->time.update_us = clime_now_us() - t0;
+    rl->offloaded = rl->o.offload_rollout;
+    if (rl->offloaded) clime_fleet_offload(rl->fleet);
+}
+
+/* path with every "{rollout_id}" replaced. */
+static char *with_rollout(const char *path, int64_t rollout) {
+    static const char mark[] = "{rollout_id}";
+    struct clime_buf b;
+    clime_buf_init(&b, 8192);
+    for (const char *at = path, *hit; at; at = hit ? hit + sizeof mark - 1 : NULL) {
+        hit = strstr(at, mark);
+        clime_buf_add(&b, at, hit ? (size_t)(hit - at) : strlen(at));
+        if (hit) clime_buf_printf(&b, "%" PRId64, rollout);
+    }
+    return clime_buf_take(&b);
+}
+
+enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e) {
+    int64_t t0 = clime_now_us();
+    char *dir = xasprintf("%s/step_%08" PRId64, rl->checkpoint_dir, rl->step);
+    clime_progress_live(&rl->progress, "checkpoint of step %" PRId64, rl->step);
+    enum clime_err rc = rl->o.no_save_optim ? CLIME_OK : clime_learner_save(rl->learner, dir, e);
+    if (!rc && rl->o.save_hf && rl->exported != rl->step) {
+        char *hf = with_rollout(rl->o.save_hf, rl->rollouts_done - 1);
+        rc = clime_learner_export(rl->learner, hf, e);
+        free(hf);
+        rl->exported = rl->step;
+    }
+    if (!rc && !rl->o.no_save_optim) rc = clime_checkpoint_put(rl->ledger, rl->step, dir, e);
+    free(dir);
+    rl->time.save_us = clime_now_us() - t0;
+    return rc;
+}
+
+enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e) {
+    struct clime_eval_context c = {.o = &rl->o,
+                                   .run = &rl->run,
+                                   .ledger = rl->ledger,
+                                   .fleet = rl->fleet,
+                                   .client = rl->client,
+                                   .n_threads = rl->n_threads,
+                                   .log = rl->log,
+                                   .progress = &rl->progress};
+    return clime_eval_run(&rl->eval, &c, rl->step, rl->rollouts_done - 1, e);
+}

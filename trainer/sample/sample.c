@@ -1,0 +1,117 @@
+/* The life of a sample in memory: made empty, filled by the rollout client or from the ledger, freed. See sample.h.
+ * A sample belongs to one thread at a time; it passes between them through queues. */
+#include "trainer/sample/sample.h"
+
+#include <stdlib.h>
+
+#include "common/err.h"
+
+struct clime_sample *clime_sample_new(void) {
+    struct clime_sample *s = xcalloc(1, sizeof *s);
+    s->temperature = 1.0f;
+    return s;
+}
+
+static void free_result(struct clime_sample *s) {
+    free(s->logp);
+    free(s->teacher_logp);
+    free(s->mask);
+    free(s->versions);
+    free(s->response);
+    free(s->own_metadata);
+    free(s->finish);
+    free(s->reward_json);
+    free(s->error);
+    free(s->device);
+    clime_sample_free(s->next);
+}
+
+void clime_sample_restart(struct clime_sample *s) {
+    free_result(s);
+    *s = (struct clime_sample){.row_id = s->row_id,
+                               .rollout = s->rollout,
+                               .group = s->group,
+                               .member = s->member,
+                               .seed = s->seed,
+                               .n_prompt = s->n_prompt,
+                               .ids = s->ids,
+                               .temperature = 1.0f,
+                               .label = s->label,
+                               .metadata = s->metadata};
+}
+
+bool clime_sample_finished(const struct clime_sample *s) {
+    return (s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED) && s->has_reward;
+}
+
+void clime_sample_fail(struct clime_sample *s, const struct clime_error *why) {
+    s->status = CLIME_SAMPLE_FAILED;
+    s->has_reward = false;
+    clime_sample_free(s->next);
+    s->next = NULL;
+    free(s->error);
+    s->error = xasprintf("%s: %s", clime_err_name(why->code), why->msg);
+}
+
+void clime_sample_drop_token(struct clime_sample *s) {
+    CHECK(s->n_response > 0 && s->n_versions > 0);
+    s->n_response--;
+    if (s->mixed_kv > s->n_response) s->mixed_kv = 0;
+    if (--s->versions[s->n_versions - 1].n == 0) s->n_versions--;
+    free(s->teacher_logp); /* of an answer that is not finished any more */
+    s->teacher_logp = NULL;
+}
+
+void clime_sample_free(struct clime_sample *s) {
+    if (!s) return;
+    free_result(s);
+    free(s->ids);
+    free(s->label);
+    free(s->metadata);
+    free(s);
+}
+
+void clime_estimates_free(struct clime_estimate *e, int n) {
+    for (int i = 0; e && i < n; i++) {
+        free(e[i].adv);
+        free(e[i].old);
+        free(e[i].value);
+        free(e[i].ret);
+    }
+    free(e);
+}
+
+int clime_sample_order(const struct clime_sample *a, const struct clime_sample *b) {
+    if (a->rollout != b->rollout) return a->rollout < b->rollout ? -1 : 1;
+    if (a->group != b->group) return a->group < b->group ? -1 : 1;
+    if (a->member != b->member) return a->member < b->member ? -1 : 1;
+    if (a->part != b->part) return a->part < b->part ? -1 : 1;
+    return 0;
+}
+
+int clime_sample_parts(const struct clime_sample *s) {
+    int n = 0;
+    for (; s; s = s->next) n++;
+    return n;
+}
+
+double clime_sample_reward(const struct clime_sample *s) {
+    double sum = 0;
+    for (const struct clime_sample *p = s; p; p = p->next) sum += p->reward;
+    return sum / clime_sample_parts(s);
+}
+
+int clime_samples_flatten(struct clime_sample ***list, int n) {
+    int total = 0, at = 0;
+    for (int i = 0; i < n; i++) total += clime_sample_parts((*list)[i]);
+    struct clime_sample **out = xcalloc((size_t)total + 1, sizeof *out);
+    for (int i = 0; i < n; i++)
+        for (struct clime_sample *s = (*list)[i], *next; s; s = next) {
+            next = s->next;
+            s->next = NULL;
+            out[at++] = s;
+        }
+    free(*list);
+    *list = out;
+    return total;
+}

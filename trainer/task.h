@@ -1,7 +1,0 @@
-/* clime-train task: generated questions with checkable answers, split so that no question is in two parts. */
-#ifndef CLIME_TRAINER_TASK_H
-#define CLIME_TRAINER_TASK_H
-
-int clime_task_main(int argc, char **argv); /* argv[0] = "task"; returns the exit code */
-
-#endif
