@@ -100,7 +100,7 @@ struct clime_logit_edit {
 struct clime_sampling {
     uint64_t seed;
     int64_t position; /* absolute position of the token that is drawn */
-    float inv_temp;   /* 1 / temperature as a float; 1 when greedy */
+    float inv_temp;   /* clime_inv_temp; 1 when greedy */
     bool greedy;
     int32_t top_k; /* <= 0: off */
     float top_p;   /* >= 1: off */
@@ -108,6 +108,14 @@ struct clime_sampling {
     int32_t n_edits;
     const struct clime_logit_edit *edits; /* host memory, ascending id, each id once */
 };
+
+/* What logits are multiplied by for a temperature T > 0, wherever a log-probability is computed: the inverse of the
+ * float nearest to T. Server and trainer hold T as a double, a float or text with enough digits of either; the float is
+ * the same, so its inverse is. (The inverse of the double rounds to another float at 37 of the 200 T from 0.01
+ * to 2.00.) */
+static inline float clime_inv_temp(double temperature) {
+    return 1.0f / (float)temperature;
+}
 
 struct clime_drawn {
     int32_t id;

@@ -273,7 +273,7 @@ static struct clime_sampling sampling_of(const struct clime_step_item *item) {
     int position = item->first + item->n_rows;
     struct clime_sampling s = {.seed = q->out->seed,
                                .position = position,
-                               .inv_temp = greedy ? 1.0f : (float)(1.0 / p->temperature),
+                               .inv_temp = greedy ? 1.0f : clime_inv_temp(p->temperature),
                                .greedy = greedy,
                                .top_k = (int32_t)p->top_k,
                                .top_p = (float)p->top_p,
@@ -394,7 +394,7 @@ static enum clime_err score_prompt(struct clime_runner *r, const struct clime_st
         for (int i = 0; i < n; i++) {
             r->h_rows[i] = row0 + at + i - 1 - item->first;
             r->h_targets[i] = q->ids[at + i];
-            r->h_inv_temp[i] = (float)(1.0 / lp->prompt_temperature);
+            r->h_inv_temp[i] = clime_inv_temp(lp->prompt_temperature);
         }
         run_head(r, n, true);
         err = r->m->ops->sync(r->m->dev, e);

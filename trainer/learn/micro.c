@@ -40,7 +40,7 @@ void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *
             mb->index[n_loss] = k;
             mb->row[n_loss] = T + s->row[k];
             mb->target[n_loss] = sm->ids[s->row[k] + 1];
-            mb->inv_temp[n_loss] = 1.0f / sm->temperature;
+            mb->inv_temp[n_loss] = clime_inv_temp((double)sm->temperature);
         }
         T += len;
     }
