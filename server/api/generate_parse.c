@@ -9,6 +9,8 @@
 
 #include <stdio.h>
 
+#include "common/json/lenient.h"
+
 struct fields { /* raw values; empty = absent or null */
     struct clime_str rid, text, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
         token_ids_logprob, return_text_in_logprobs, logprob_temperature, stream, extra_key, cache_salt,
@@ -44,8 +46,7 @@ static bool find_fields(struct clime_str body, struct clime_arena *a, struct fie
         bool nothing = clime_str_is(raw, "null");
         for (size_t i = 0; i < CLIME_COUNT(known) && !nothing; i++)
             if (clime_str_is(key, known[i].name)) *known[i].at = raw;
-        nothing = nothing || clime_str_is(raw, "false") || clime_str_is(raw, "[]") || clime_str_is(raw, "{}") ||
-                  clime_str_is(raw, "\"\"");
+        nothing = clime_lenient_nothing(raw);
         for (size_t i = 0; i < CLIME_COUNT(refused) && !nothing; i++)
             if (clime_str_is(key, refused[i])) return clime_json_bad(&j, "%s is not supported", refused[i]);
     }
@@ -113,20 +114,20 @@ static bool read_rid(struct clime_json *j, struct clime_generation *gen, int i) 
 }
 
 static bool read_salt(struct clime_json *j, struct clime_generation *gen, int i) {
-    return clime_json_peek(j) == CLIME_JSON_NULL ? clime_json_null(j) : clime_json_string(j, &gen->prompts[i].salt);
+    return clime_lenient_string(j, &gen->prompts[i].salt);
 }
 
 static bool read_wanted(struct clime_json *j, struct clime_generation *gen, int i) {
-    return clime_sampling_bool(j, &gen->prompts[i].logp->wanted);
+    return clime_lenient_bool(j, &gen->prompts[i].logp->wanted);
 }
 
 static bool read_start(struct clime_json *j, struct clime_generation *gen, int i) {
-    return clime_sampling_int(j, -1, INT32_MAX, &gen->prompts[i].logp->start);
+    return clime_lenient_int(j, -1, INT32_MAX, &gen->prompts[i].logp->start);
 }
 
 static bool read_top(struct clime_json *j, struct clime_generation *gen, int i) {
     int64_t n = 0;
-    if (!clime_sampling_int(j, 0, CLIME_MAX_TOP_LOGPROBS, &n)) return false;
+    if (!clime_lenient_int(j, 0, CLIME_MAX_TOP_LOGPROBS, &n)) return false;
     gen->prompts[i].logp->top = (int)n;
     return true;
 }
@@ -144,11 +145,11 @@ static bool read_chosen(struct clime_json *j, struct clime_generation *gen, int 
 }
 
 static bool read_logp_text(struct clime_json *j, struct clime_generation *gen, int i) {
-    return clime_sampling_bool(j, &gen->prompts[i].logp->text);
+    return clime_lenient_bool(j, &gen->prompts[i].logp->text);
 }
 
 static bool read_temperature(struct clime_json *j, struct clime_generation *gen, int i) {
-    return clime_sampling_double(j, 1e-6, 1e6, &gen->prompts[i].logp->prompt_temperature);
+    return clime_lenient_double(j, 1e-6, 1e6, &gen->prompts[i].logp->prompt_temperature);
 }
 
 static bool read_params(struct clime_json *j, struct clime_generation *gen, int i) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/json/lenient.h"
 #include "common/log.h"
 #include "server/server.h"
 
@@ -31,7 +32,7 @@ void clime_handle_abort(struct clime_http_request *rq, void *context) {
     if (open_body(rq, &j, &a, &e)) {
         while (clime_json_key(&j, &key)) {
             if (clime_str_is(key, "abort_all"))
-                clime_sampling_bool(&j, &all);
+                clime_lenient_bool(&j, &all);
             else if (!clime_str_is(key, "rid"))
                 clime_json_skip(&j, NULL);
             else if (clime_json_peek(&j) == CLIME_JSON_NULL)

@@ -7,25 +7,9 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/json/lenient.h"
 #include "server/api/generate_parse.h"
 #include "server/api/openai.h"
-
-static bool is_nothing(struct clime_str raw) {
-    static const char *const nothing[] = {"null", "false", "\"\"", "[]", "{}"};
-    for (size_t i = 0; i < CLIME_COUNT(nothing); i++)
-        if (clime_str_is(raw, nothing[i])) return true;
-    return false;
-}
-
-static bool raw_value(struct clime_json *j, struct clime_str *out) {
-    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    return clime_json_skip(j, out);
-}
-
-static bool string_or_null(struct clime_json *j, struct clime_str *out) {
-    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    return clime_json_string(j, out);
-}
 
 /* {"type": "text"} asks for nothing; the others need a grammar. */
 static void read_response_format(struct clime_json *j) {
@@ -60,9 +44,9 @@ static void read_stream_options(struct clime_json *j, struct clime_openai_reques
     }
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (clime_str_is(key, "include_usage"))
-            clime_sampling_bool(j, &r->usage_in_stream);
+            clime_lenient_bool(j, &r->usage_in_stream);
         else if (clime_str_is(key, "continuous_usage_stats"))
-            clime_sampling_bool(j, &r->usage_always);
+            clime_lenient_bool(j, &r->usage_always);
         else
             clime_json_skip(j, NULL);
     }
@@ -75,7 +59,7 @@ static void read_logprobs(struct clime_json *j, struct clime_openai_request *r) 
         clime_json_null(j);
     } else if (r->chat || clime_json_peek(j) == CLIME_JSON_BOOL) {
         clime_json_bool(j, &r->logprobs);
-    } else if (clime_sampling_int(j, 0, CLIME_MAX_TOP_LOGPROBS, &n)) {
+    } else if (clime_lenient_int(j, 0, CLIME_MAX_TOP_LOGPROBS, &n)) {
         r->logprobs = true;
         r->logp.top = (int)n;
     }
@@ -85,7 +69,7 @@ static void refuse(struct clime_json *j, struct clime_str key) {
     static const char *const names[] = {"functions",    "lora_path", "session_params", "session_id",
                                         "input_embeds", "audio",     "suffix",         "prediction"};
     struct clime_str raw;
-    if (!clime_json_skip(j, &raw) || is_nothing(raw)) return;
+    if (!clime_json_skip(j, &raw) || clime_lenient_nothing(raw)) return;
     for (size_t i = 0; i < CLIME_COUNT(names); i++)
         if (clime_str_is(key, names[i])) clime_json_bad(j, "%s is not supported", names[i]);
 }
@@ -96,49 +80,49 @@ static bool read_own(struct clime_json *j, struct clime_str key, struct clime_ge
     struct clime_sampling_params *p = &r->params;
     int64_t top = 0;
     if (clime_str_is(key, "messages") && r->chat)
-        raw_value(j, &r->prompt.messages);
+        clime_lenient_raw(j, &r->prompt.messages);
     else if (clime_str_is(key, "prompt") && !r->chat)
-        raw_value(j, &r->text_prompt);
+        clime_lenient_raw(j, &r->text_prompt);
     else if (clime_str_is(key, "input_ids") && r->chat)
-        raw_value(j, &r->input_ids);
+        clime_lenient_raw(j, &r->input_ids);
     else if (clime_str_is(key, "tools"))
-        raw_value(j, &r->prompt.tools);
+        clime_lenient_raw(j, &r->prompt.tools);
     else if (clime_str_is(key, "chat_template_kwargs"))
-        raw_value(j, &r->prompt.kwargs);
+        clime_lenient_raw(j, &r->prompt.kwargs);
     else if (clime_str_is(key, "reasoning_effort"))
-        raw_value(j, &r->prompt.reasoning_effort);
+        clime_lenient_raw(j, &r->prompt.reasoning_effort);
     else if (clime_str_is(key, "continue_final_message"))
-        clime_sampling_bool(j, &r->prompt.continue_final);
+        clime_lenient_bool(j, &r->prompt.continue_final);
     else if (clime_str_is(key, "tool_choice"))
         read_tool_choice(j, no_tools);
     else if (clime_str_is(key, "response_format"))
         read_response_format(j);
     else if (clime_str_is(key, "max_completion_tokens"))
-        clime_sampling_int(j, 0, INT32_MAX, &p->max_new_tokens);
+        clime_lenient_int(j, 0, INT32_MAX, &p->max_new_tokens);
     else if (clime_str_is(key, "min_tokens"))
-        clime_sampling_int(j, 0, INT32_MAX, &p->min_new_tokens);
+        clime_lenient_int(j, 0, INT32_MAX, &p->min_new_tokens);
     else if (clime_str_is(key, "stream"))
-        clime_sampling_bool(j, &gen->job->stream);
+        clime_lenient_bool(j, &gen->job->stream);
     else if (clime_str_is(key, "stream_options"))
         read_stream_options(j, r);
     else if (clime_str_is(key, "logprobs"))
         read_logprobs(j, r);
     else if (clime_str_is(key, "top_logprobs")) {
-        if (clime_sampling_int(j, 0, CLIME_MAX_TOP_LOGPROBS, &top)) r->logp.top = (int)top;
+        if (clime_lenient_int(j, 0, CLIME_MAX_TOP_LOGPROBS, &top)) r->logp.top = (int)top;
     } else if (clime_str_is(key, "echo"))
-        clime_sampling_bool(j, &r->echo);
+        clime_lenient_bool(j, &r->echo);
     else if (clime_str_is(key, "best_of"))
-        clime_sampling_int(j, 1, CLIME_MAX_N, best_of);
+        clime_lenient_int(j, 1, CLIME_MAX_N, best_of);
     else if (clime_str_is(key, "rid"))
-        string_or_null(j, &r->rid);
+        clime_lenient_string(j, &r->rid);
     else if (clime_str_is(key, "cache_salt") || clime_str_is(key, "extra_key"))
-        string_or_null(j, &r->salt);
+        clime_lenient_string(j, &r->salt);
     else if (clime_str_is(key, "return_token_ids"))
-        clime_sampling_bool(j, &r->return_token_ids);
+        clime_lenient_bool(j, &r->return_token_ids);
     else if (clime_str_is(key, "return_meta_info"))
-        clime_sampling_bool(j, &r->return_meta_info);
+        clime_lenient_bool(j, &r->return_meta_info);
     else if (clime_str_is(key, "return_tokens_as_token_ids"))
-        clime_sampling_bool(j, &r->ids_as_text);
+        clime_lenient_bool(j, &r->ids_as_text);
     else
         return false;
     return true;
@@ -215,7 +199,7 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         if (!clime_str_is(key, "max_tokens"))
             read_member(&j, key, gen, r, &no_tools, &best_of);
-        else if (!clime_sampling_int(&j, 0, INT32_MAX, &max_tokens))
+        else if (!clime_lenient_int(&j, 0, INT32_MAX, &max_tokens))
             clime_error_prefix(e, "max_tokens");
     }
     if (!clime_json_end(&j)) return e->code;
@@ -223,7 +207,7 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
     if (r->rid.len > CLIME_MAX_RID) return clime_fail(e, CLIME_ERR_INPUT, "a rid has at most %d bytes", CLIME_MAX_RID);
     if (r->params.max_new_tokens < 0) r->params.max_new_tokens = max_tokens; /* max_completion_tokens goes first */
     if (r->params.max_new_tokens < 0 && !chat) r->params.max_new_tokens = 16;
-    if (no_tools || is_nothing(r->prompt.tools)) r->prompt.tools = (struct clime_str){NULL, 0};
+    if (no_tools || clime_lenient_nothing(r->prompt.tools)) r->prompt.tools = (struct clime_str){NULL, 0};
     r->logp.wanted = r->logprobs || r->return_meta_info;
     if (r->echo && r->logprobs) r->logp.start = 0;
     if (!(chat ? read_chat_prompt(gen, r, e) : read_completion_prompts(gen, r, e))) return e->code;

@@ -8,11 +8,11 @@
 #include "server/job/sampling_params.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/json/lenient.h"
 
 void clime_sampling_defaults(struct clime_sampling_params *p) {
     *p = (struct clime_sampling_params){.max_new_tokens = 128,
@@ -23,43 +23,6 @@ void clime_sampling_defaults(struct clime_sampling_params *p) {
                                         .n = 1,
                                         .skip_special_tokens = true,
                                         .stream_interval = 1};
-}
-
-/* Some clients send whole numbers as strings. */
-static bool read_whole(struct clime_json *j, double *v) {
-    struct clime_str text;
-    char z[24], *end;
-    if (clime_json_peek(j) != CLIME_JSON_STRING) return clime_json_double(j, v);
-    if (!clime_json_string(j, &text)) return false;
-    if (text.len == 0 || text.len >= sizeof z) return clime_json_bad(j, "expected a number");
-    memcpy(z, text.ptr, text.len);
-    z[text.len] = '\0';
-    *v = strtod(z, &end);
-    return strspn(z, "-0123456789") == text.len && !*end ? true : clime_json_bad(j, "expected a number");
-}
-
-bool clime_sampling_int(struct clime_json *j, int64_t min, int64_t max, int64_t *out) {
-    double v;
-    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    if (!read_whole(j, &v)) return false;
-    if (v != floor(v)) return clime_json_bad(j, "an integer is wanted, not %g", v);
-    if (v < (double)min || v > (double)max)
-        return clime_json_bad(j, "%.0f is outside %lld..%lld", v, (long long)min, (long long)max);
-    *out = (int64_t)v;
-    return true;
-}
-
-bool clime_sampling_bool(struct clime_json *j, bool *out) {
-    return clime_json_peek(j) == CLIME_JSON_NULL ? clime_json_null(j) : clime_json_bool(j, out);
-}
-
-bool clime_sampling_double(struct clime_json *j, double min, double max, double *out) {
-    double v;
-    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    if (!clime_json_double(j, &v)) return false;
-    if (v < min || v > max) return clime_json_bad(j, "%g is outside %g..%g", v, min, max);
-    *out = v;
-    return true;
 }
 
 static bool read_stop_string(struct clime_json *j, struct clime_sampling_params *p) {
@@ -155,48 +118,44 @@ static bool read_bias(struct clime_json *j, struct clime_sampling_params *p) {
     return true;
 }
 
-/* Null, false, "" and empty containers ask for nothing. */
 static bool refuse(struct clime_json *j, const char *name) {
     struct clime_str raw;
     if (!clime_json_skip(j, &raw)) return false;
-    static const char *const nothing[] = {"null", "false", "\"\"", "[]", "{}"};
-    for (size_t i = 0; i < CLIME_COUNT(nothing); i++)
-        if (clime_str_is(raw, nothing[i])) return true;
-    return clime_json_bad(j, "%s is not supported", name);
+    return clime_lenient_nothing(raw) ? true : clime_json_bad(j, "%s is not supported", name);
 }
 
 static bool read_value(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p) {
     if (clime_str_is(key, "max_new_tokens"))
-        clime_sampling_int(j, 0, INT32_MAX, &p->max_new_tokens);
+        clime_lenient_int(j, 0, INT32_MAX, &p->max_new_tokens);
     else if (clime_str_is(key, "min_new_tokens"))
-        clime_sampling_int(j, 0, INT32_MAX, &p->min_new_tokens);
+        clime_lenient_int(j, 0, INT32_MAX, &p->min_new_tokens);
     else if (clime_str_is(key, "temperature"))
-        clime_sampling_double(j, 0, 1e6, &p->temperature);
+        clime_lenient_double(j, 0, 1e6, &p->temperature);
     else if (clime_str_is(key, "top_p")) {
-        if (clime_sampling_double(j, 0, 1, &p->top_p) && p->top_p == 0) clime_json_bad(j, "must be in (0, 1]");
+        if (clime_lenient_double(j, 0, 1, &p->top_p) && p->top_p == 0) clime_json_bad(j, "must be in (0, 1]");
     } else if (clime_str_is(key, "min_p"))
-        clime_sampling_double(j, 0, 1, &p->min_p);
+        clime_lenient_double(j, 0, 1, &p->min_p);
     else if (clime_str_is(key, "top_k"))
-        clime_sampling_int(j, -1, INT32_MAX, &p->top_k);
+        clime_lenient_int(j, -1, INT32_MAX, &p->top_k);
     else if (clime_str_is(key, "frequency_penalty"))
-        clime_sampling_double(j, -2, 2, &p->frequency_penalty);
+        clime_lenient_double(j, -2, 2, &p->frequency_penalty);
     else if (clime_str_is(key, "presence_penalty"))
-        clime_sampling_double(j, -2, 2, &p->presence_penalty);
+        clime_lenient_double(j, -2, 2, &p->presence_penalty);
     else if (clime_str_is(key, "repetition_penalty")) {
-        if (clime_sampling_double(j, 0, 2, &p->repetition_penalty) && p->repetition_penalty == 0)
+        if (clime_lenient_double(j, 0, 2, &p->repetition_penalty) && p->repetition_penalty == 0)
             clime_json_bad(j, "must be in (0, 2]");
     } else if (clime_str_is(key, "n"))
-        clime_sampling_int(j, 1, CLIME_MAX_N, &p->n);
+        clime_lenient_int(j, 1, CLIME_MAX_N, &p->n);
     else if (clime_str_is(key, "sampling_seed") || clime_str_is(key, "seed"))
         read_seed(j, p);
     else if (clime_str_is(key, "ignore_eos"))
-        clime_sampling_bool(j, &p->ignore_eos);
+        clime_lenient_bool(j, &p->ignore_eos);
     else if (clime_str_is(key, "skip_special_tokens"))
-        clime_sampling_bool(j, &p->skip_special_tokens);
+        clime_lenient_bool(j, &p->skip_special_tokens);
     else if (clime_str_is(key, "no_stop_trim"))
-        clime_sampling_bool(j, &p->no_stop_trim);
+        clime_lenient_bool(j, &p->no_stop_trim);
     else if (clime_str_is(key, "stream_interval"))
-        clime_sampling_int(j, 1, 1 << 20, &p->stream_interval);
+        clime_lenient_int(j, 1, 1 << 20, &p->stream_interval);
     else if (clime_str_is(key, "stop"))
         read_stop(j, p);
     else if (clime_str_is(key, "stop_token_ids"))

@@ -43,11 +43,6 @@ void clime_sampling_defaults(struct clime_sampling_params *p);
  * and values set the scanner's error. null means the default. */
 bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p);
 
-/* Reads an integer or null (out keeps its value); JSON numbers such as 16.0 count as 16. */
-bool clime_sampling_int(struct clime_json *j, int64_t min, int64_t max, int64_t *out);
-bool clime_sampling_bool(struct clime_json *j, bool *out);                             /* or null */
-bool clime_sampling_double(struct clime_json *j, double min, double max, double *out); /* or null */
-
 /* Replaces p's values by those of DIR/generation_config.json, where the file and the field exist (the values that
  * transformers' generate takes by default). CLIME_ERR_INPUT for a broken file. */
 enum clime_err clime_sampling_model_defaults(const char *dir, struct clime_sampling_params *p, struct clime_error *e);
