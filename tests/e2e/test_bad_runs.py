@@ -183,6 +183,16 @@ def test_sft_response_that_is_no_text(d, tmp_path):
           "/nowhere.jsonl")  # fmt: skip
 
 
+def test_sft_keys_with_escapes(d, tmp_path):
+    path = tmp_path / "x.jsonl"
+    line = r'{"meta\"x": {"a\n": 1}, "mess\u0061ges": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'
+    path.write_text(line + "\n")
+    status, _, err = run("clime-train", "sft", "--hf-checkpoint", d / "init", "--prompt-data", path, "--messages-key",
+                         "messages", "--num-epoch", 1, "--global-batch-size", 1, "--save-hf", tmp_path / "out",
+                         "--threads", 1)  # fmt: skip
+    assert status == 0 and (tmp_path / "out" / "config.json").exists(), err
+
+
 @pytest.mark.parametrize("name", ["architecture unknown", "data cut", "header length huge", "type not supported"])
 def test_rl_refuses_a_folder(d, tmp_path, name):
     change, says = next(c[1:] for c in FOLDERS if c[0] == name)

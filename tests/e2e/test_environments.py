@@ -263,6 +263,28 @@ def test_limits_and_bad_requests(d):
         run.stop()
 
 
+def test_escapes_in_any_key_and_strings_without_end(d):
+    """An escape may stand in any key or string, whatever its reader expects; a string may be of any length."""
+    run = Run(d, "escapes", num_rollout=1)
+    try:
+        post = lambda path, body: run.http.post(path, content=body)
+        reply = post("/tasks/lease", b'{"wait\\u005fs": 20, "a\\nb": "\\t"}')
+        assert reply.status_code == 200, reply.text
+        task = reply.json()
+        assert post("/tasks/lease", b'{"wait_s": 0, "' + b"x\\n" * 500_000 + b'": 1}').status_code == 413
+        for path, long in (("v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "stop": "%s"}'),
+                           ("generate", b'{"sampling_params": {"stop": ["%s"]}}')):  # fmt: skip
+            reply = post(f"{task['session']}/{path}", long % (b"\\n" + b"x" * (40 << 20)))
+            assert reply.status_code == 413 and "memory" in reply.json()["message"], reply.text
+            reply = post(f"{task['session']}/{path}", long % b"a\\u0000b")
+            assert reply.status_code == 400 and "NUL" in reply.json()["message"], reply.text
+        reply = post(f"/tasks/{task['task']}", b'{"re\\u0077ard": 1, "meta\\u0064ata": {"a\\"": 1}}')
+        assert reply.status_code == 200, reply.text
+        assert run.http.get("/health").status_code == 200 and run.process.poll() is None
+    finally:
+        run.stop()
+
+
 def test_a_lost_environment_loses_its_lease(d):
     run = Run(d, "lost", "--environment-lease-timeout", "1", num_rollout=1, rollout_batch_size=1)
     lost = run.lease()
