@@ -12,13 +12,16 @@
 #include "common/json/number.h"
 #include "common/utf8.h"
 
-void clime_json_init(struct clime_json *j, const char *text, size_t len, struct clime_arena *a, struct clime_error *e) {
-    CHECK(e);
+static void init(struct clime_json *j, const char *text, size_t len, struct clime_error *e) {
     memset(j, 0, sizeof *j);
     j->start = j->at = text;
     j->end = text + len;
-    j->arena = a;
     j->err = e;
+}
+
+void clime_json_init(struct clime_json *j, const char *text, size_t len, struct clime_arena *a, struct clime_error *e) {
+    init(j, text, len, e);
+    j->arena = a;
 }
 
 static bool fail(struct clime_json *j, enum clime_err code, const char *what) {
@@ -225,6 +228,14 @@ bool clime_json_string(struct clime_json *j, struct clime_str *out) {
     return true;
 }
 
+bool clime_json_string_z(struct clime_json *j, const char **out) {
+    struct clime_str s;
+    if (!clime_json_string(j, &s)) return false;
+    if (s.len && memchr(s.ptr, 0, s.len)) return fail(j, CLIME_ERR_INPUT, "a NUL in this string cannot be honoured");
+    *out = clime_arena_strdup(j->arena, s);
+    return *out || fail(j, CLIME_ERR_LIMIT, "the strings of this document take too much memory");
+}
+
 static bool colon(struct clime_json *j) {
     skip_space(j);
     if (j->at == j->end || *j->at != ':') return fail(j, CLIME_ERR_INPUT, "expected ':'");
@@ -385,4 +396,11 @@ bool clime_json_skip(struct clime_json *j, struct clime_str *raw) {
     if (j->failed) return false;
     if (raw) *raw = (struct clime_str){from, (size_t)(j->at - from)};
     return true;
+}
+
+bool clime_json_check(const char *text, size_t len, struct clime_error *e) {
+    struct clime_json j;
+    init(&j, text, len, e);
+    clime_json_skip(&j, NULL);
+    return clime_json_end(&j);
 }

@@ -40,14 +40,16 @@ enum clime_json_kind {
 
 struct clime_json {
     const char *start, *at, *end;
-    struct clime_arena *arena; /* for strings with escapes */
+    struct clime_arena *arena; /* for strings with escapes; never NULL but inside clime_json_check */
     struct clime_error *err;   /* never NULL */
     bool failed;
     int depth;
     uint8_t first[CLIME_JSON_MAX_DEPTH]; /* 1 = no member read yet at this depth */
 };
 
-void clime_json_init(struct clime_json *j, const char *text, size_t len, struct clime_arena *a, struct clime_error *e);
+/* The arena is never NULL: every key and every string may hold an escape, whatever the reader expects. */
+void clime_json_init(struct clime_json *j, const char *text, size_t len, struct clime_arena *a, struct clime_error *e)
+    __attribute__((nonnull(1, 4, 5)));
 bool clime_json_end(struct clime_json *j); /* true when all was well and nothing follows */
 
 enum clime_json_kind clime_json_peek(struct clime_json *j); /* the kind of the next value; consumes nothing */
@@ -58,6 +60,8 @@ bool clime_json_array(struct clime_json *j);                      /* enters; err
 bool clime_json_item(struct clime_json *j);                       /* true when another item follows, false at ']' */
 
 bool clime_json_string(struct clime_json *j, struct clime_str *out); /* slice of the text, or of the arena */
+/* A NUL-terminated copy in the arena; error when the string holds a NUL itself, or the arena is full. */
+bool clime_json_string_z(struct clime_json *j, const char **out);
 bool clime_json_int(struct clime_json *j, int64_t min, int64_t max, int64_t *out); /* exact; 1.0 and 1e3 refused */
 bool clime_json_uint(struct clime_json *j, uint64_t *out);                         /* exact 0..2^64-1 */
 bool clime_json_double(struct clime_json *j, double *out);                         /* finite */
@@ -68,6 +72,9 @@ bool clime_json_skip(struct clime_json *j,
 
 /* A number as written ("1", "1.0", "-2e5"), for those who must keep int and float apart. */
 bool clime_json_number_text(struct clime_json *j, struct clime_str *out);
+
+/* Whether the text is one JSON value and nothing else; *e says why not. Decodes nothing, so it needs no arena. */
+bool clime_json_check(const char *text, size_t len, struct clime_error *e);
 
 /* Sets the scanner's error with the byte offset, for a value that has the wrong meaning; returns false. */
 bool clime_json_bad(struct clime_json *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

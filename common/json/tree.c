@@ -24,10 +24,7 @@ static const char *find_nul_escape(const char *text, size_t len) {
 enum clime_err clime_tree_parse(const char *text, size_t len, struct cJSON **out, struct clime_error *e) {
     *out = NULL;
     struct clime_error unread, *err = e ? e : &unread;
-    struct clime_json j;
-    clime_json_init(&j, text, len, NULL, err); /* skipping decodes nothing, so no arena is needed */
-    clime_json_skip(&j, NULL);
-    if (!clime_json_end(&j)) return err->code;
+    if (!clime_json_check(text, len, err)) return err->code;
     const char *nul = find_nul_escape(text, len);
     if (nul)
         return clime_fail(err, CLIME_ERR_INPUT, "JSON at byte %zu: \\u0000 is not supported", (size_t)(nul - text));

@@ -229,10 +229,10 @@ static enum clime_err number_rids(struct clime_generation *gen, struct clime_err
     return CLIME_OK;
 }
 
-static bool read_flag(struct clime_str raw, const char *name, bool *out, struct clime_error *e) {
+static bool read_flag(struct clime_str raw, const char *name, struct clime_arena *a, bool *out, struct clime_error *e) {
     struct clime_json j;
     if (raw.len == 0) return true;
-    clime_json_init(&j, raw.ptr, raw.len, NULL, e);
+    clime_json_init(&j, raw.ptr, raw.len, a, e);
     if (clime_json_bool(&j, out) && clime_json_end(&j)) return true;
     clime_error_prefix(e, "%s", name);
     return false;
@@ -272,8 +272,8 @@ enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_g
             return e->code;
     bool one_rid = f.rid.len > 0 && f.rid.ptr[0] == '"' && gen->n_prompts > 1;
     if (one_rid && (err = number_rids(gen, e))) return err;
-    if (!read_flag(f.stream, "stream", &gen->job->stream, e) ||
-        !read_flag(f.return_prompt_token_ids, "return_prompt_token_ids", &o->return_prompt_ids, e))
+    if (!read_flag(f.stream, "stream", &gen->job->arena, &gen->job->stream, e) ||
+        !read_flag(f.return_prompt_token_ids, "return_prompt_token_ids", &gen->job->arena, &o->return_prompt_ids, e))
         return e->code;
     gen->job->incremental = gen->server->opts.incremental_streaming_output;
     gen->job->is_list = gen->job->is_list || gen->prompts[0].params->n > 1;

@@ -271,7 +271,7 @@ def test_escapes_in_any_key_and_strings_without_end(d):
         reply = post("/tasks/lease", b'{"wait\\u005fs": 20, "a\\nb": "\\t"}')
         assert reply.status_code == 200, reply.text
         task = reply.json()
-        assert post("/tasks/lease", b'{"wait_s": 0, "' + b"x\\n" * 500_000 + b'": 1}').status_code == 413
+        assert post("/tasks/lease", b'{"wait_s": 0, "' + b"x\\n" * 600_000 + b'": 1}').status_code == 413
         for path, long in (("v1/chat/completions", b'{"messages": [{"role": "user", "content": "x"}], "stop": "%s"}'),
                            ("generate", b'{"sampling_params": {"stop": ["%s"]}}')):  # fmt: skip
             reply = post(f"{task['session']}/{path}", long % (b"\\n" + b"x" * (40 << 20)))

@@ -70,13 +70,19 @@ static bool read_and_write(const char *data, size_t len, struct clime_buf *out) 
 }
 
 static bool skips(const char *data, size_t len) {
+    struct clime_arena a;
     struct clime_error e = {0};
     struct clime_json j;
     struct clime_str raw;
-    clime_json_init(&j, data, len, NULL, &e);
+    clime_arena_init(&a, 1 << 20);
+    clime_json_init(&j, data, len, &a, &e);
     bool ok = clime_json_skip(&j, &raw);
     CHECK(!ok || (raw.ptr >= data && raw.ptr + raw.len <= data + len));
-    return clime_json_end(&j);
+    CHECK(a.used == 0);
+    ok = clime_json_end(&j);
+    e = (struct clime_error){0};
+    CHECK(ok == clime_json_check(data, len, &e));
+    return ok;
 }
 
 static void target(const char *data, size_t len) {

@@ -123,10 +123,10 @@ static bool string_value(struct clime_str raw, struct clime_arena *a, struct cli
     return clime_json_peek(&j) == CLIME_JSON_STRING && clime_json_string(&j, out) && clime_json_end(&j);
 }
 
-static bool is_empty_list(struct clime_str raw) {
+static bool is_empty_list(struct clime_str raw, struct clime_arena *a) {
     struct clime_json j;
     struct clime_error e = {0};
-    clime_json_init(&j, raw.ptr, raw.len, NULL, &e);
+    clime_json_init(&j, raw.ptr, raw.len, a, &e);
     return clime_json_peek(&j) == CLIME_JSON_ARRAY && clime_json_array(&j) && !clime_json_item(&j);
 }
 
@@ -159,7 +159,7 @@ static enum clime_err render(const struct loader *l, const struct fields *f, str
         clime_buf_add(out, text.ptr, text.len);
         return CLIME_OK;
     }
-    if (is_empty_list(f->input)) return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" has no message", l->o->input_key);
+    if (is_empty_list(f->input, a)) return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" has no message", l->o->input_key);
     struct clime_buf messages;
     clime_buf_init(&messages, MAX_LINE);
     write_messages(f->input, a, &messages);

@@ -102,7 +102,9 @@ static enum clime_err read_line(void *arg, int64_t line, struct clime_str json, 
     struct clime_str key, raw, messages = {0}, tools = {0};
     struct clime_json j;
     struct clime_error je = {0};
-    clime_json_init(&j, json.ptr, json.len, NULL, &je);
+    struct clime_arena arena;
+    clime_arena_init(&arena, json.len + 4096);
+    clime_json_init(&j, json.ptr, json.len, &arena, &je);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         clime_json_skip(&j, &raw);
         if (clime_str_is(key, l->o->messages_key)) messages = raw;
@@ -124,6 +126,7 @@ static enum clime_err read_line(void *arg, int64_t line, struct clime_str json, 
             set_add(l->set, made.data[i], l->max_len, &l->size);
     }
     free(made.data);
+    clime_arena_free(&arena);
     return rc;
 }
 

@@ -15,7 +15,7 @@
 /* ---- the request ---- */
 
 static void read_stop(struct clime_env_body *b, struct clime_json *j) {
-    struct clime_str s;
+    const char *s;
     bool list = clime_json_peek(j) == CLIME_JSON_ARRAY;
     if (clime_json_peek(j) == CLIME_JSON_NULL) {
         clime_json_null(j);
@@ -23,15 +23,12 @@ static void read_stop(struct clime_env_body *b, struct clime_json *j) {
     }
     if (list) clime_json_array(j);
     while (!list || clime_json_item(j)) {
-        if (!clime_json_string(j, &s)) return;
-        if (s.len == 0 || b->ask.n_stop == CLIME_ENV_MAX_STOP) {
+        if (!clime_json_string_z(j, &s)) return;
+        if (!s[0] || b->ask.n_stop == CLIME_ENV_MAX_STOP) {
             clime_json_bad(j, "stop: at most %d strings that are not empty", CLIME_ENV_MAX_STOP);
             return;
         }
-        char *z = clime_arena_alloc(&b->arena, s.len + 1);
-        memcpy(z, s.ptr, s.len);
-        z[s.len] = 0;
-        b->ask.stop[b->ask.n_stop++] = z;
+        b->ask.stop[b->ask.n_stop++] = s;
         if (!list) return;
     }
 }

@@ -112,6 +112,14 @@ enum clime_err clime_env_result_locked(struct clime_environments *v, struct clim
                                        struct clime_error *e);
 enum clime_err clime_env_renew(struct clime_environments *v, struct clime_str id, struct clime_error *e);
 
+/* task_body.c: a task as JSON; the bodies that ask for one ({"wait_s"?}, which may be empty) and that end one (one of
+ * "reward", "samples" (a reward for each of several turns), "error" and "renew": true). *e is empty before. */
+void clime_env_task_write(const struct clime_environments *v, const struct clime_task *t, struct clime_buf *out);
+enum clime_err clime_env_lease_read(struct clime_str body, double *wait_s, struct clime_error *e);
+/* *r is zero before, and is to be freed in any case. */
+enum clime_err clime_env_result_read(struct clime_str body, struct clime_env_result *r, bool *renew,
+                                     struct clime_error *e);
+
 /* body.c: an HTTP body to what it asks for, the answer to a reply. */
 struct clime_env_body {
     struct clime_env_ask ask; /* points into what follows and into the request's body */

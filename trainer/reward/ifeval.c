@@ -234,14 +234,11 @@ static bool json_format(struct clime_instruction *in) {
     static const char *const fences[] = {"```json", "```Json", "```JSON", "```"};
     struct clime_str s = clime_rtext_strip(in->response);
     struct clime_error e = {0};
-    struct clime_json j;
     for (size_t i = 0; i < CLIME_COUNT(fences); i++)
         if (clime_str_starts(s, fences[i])) s = slice(s, strlen(fences[i]), s.len);
     if (s.len >= 3 && memcmp(s.ptr + s.len - 3, "```", 3) == 0) s.len -= 3;
     s = clime_rtext_strip(s);
-    clime_json_init(&j, s.ptr, s.len, NULL, &e);
-    clime_json_skip(&j, NULL);
-    return clime_json_end(&j);
+    return clime_json_check(s.ptr, s.len, &e);
 }
 
 static bool title(struct clime_instruction *in) {

@@ -97,9 +97,11 @@ static void test_round_trip(void **state) {
         clime_jw_close(&w);
     }
     clime_jw_close(&w);
+    struct clime_arena a;
     struct clime_error e;
     struct clime_json j;
-    clime_json_init(&j, b.data, b.len, NULL, &e);
+    clime_arena_init(&a, 0);
+    clime_json_init(&j, b.data, b.len, &a, &e);
     clime_rng_init(&r, 5);
     int n = 0;
     for (clime_json_array(&j); clime_json_item(&j); n++) {
