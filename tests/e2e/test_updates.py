@@ -1,0 +1,108 @@
+"""Weight updates in the long run and under bad senders: memory, files that are none, numbers that are none, groups that
+nobody destroyed, and what health says meanwhile.
+"""
+
+import hashlib
+import os
+import re
+import struct
+
+import httpx
+from programs import server, tiny_model
+from test_handover import GROUP, Sender, beside, generate, ipc, model, pair, tensors, version  # noqa: F401
+
+
+def resident(s):
+    text = open(f"/proc/{s.process.pid}/status").read()
+    return int(re.search(r"RssAnon:\s+(\d+) kB", text).group(1)) * 1024
+
+
+def put(s, label, body):
+    # a connection of its own each time: another thread of the server serves it
+    sha = hashlib.sha256(body).hexdigest()
+    reply = httpx.put(f"{s.url}/weights/{label}", content=body, headers={"X-Clime-SHA256": sha}, timeout=60)
+    assert reply.status_code == 200, reply.text
+
+
+def test_updates_leave_no_memory_behind(tmp_path):
+    folder = tiny_model(tmp_path / "m", **{"hidden-size": 512, "intermediate-size": 1536, "num-hidden-layers": 2})
+    body = (folder / "model.safetensors").read_bytes()
+    assert 5 << 20 < len(body) < 30 << 20  # below what malloc always gives back
+    with server(model=folder) as s:
+        before = resident(s)
+        for i in range(24):
+            put(s, f"v{i}", body + b"" if i % 2 else flipped(body))
+        grown = resident(s) - before
+        print(f"{len(body) >> 20} MiB of weights, 24 updates: {grown >> 20} MiB more")
+        assert grown < 3 * len(body), f"{grown >> 20} MiB more after 24 updates of {len(body) >> 20} MiB"
+
+
+def flipped(body):
+    return body[:-1] + bytes([body[-1] ^ 1])
+
+
+def test_a_fifo_is_no_checkpoint(model, tmp_path):  # noqa: F811
+    with server(model=model) as s:
+        for name in ["model.safetensors", "model.safetensors.index.json"]:
+            folder = tmp_path / name
+            folder.mkdir()
+            os.mkfifo(folder / name)
+            reply = s.post("/update_weights_from_disk", {"model_path": str(folder)}, timeout=20)
+            assert reply.status_code == 400 and "regular file" in reply.json()["message"], reply.text
+        put(s, "after", (model / "model.safetensors").read_bytes())  # nobody holds the lock
+        assert version(s) == "after"
+
+
+def poisoned(folder, value, tensor=3):
+    """The weights with one number of one tensor replaced; the tensor's name."""
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    name, _, _ = tensors(folder)[tensor]
+    head = 8 + struct.unpack("<Q", data[:8])[0]
+    at = head + int(re.search(rf'"{re.escape(name)}":{{[^}}]*"data_offsets":\[(\d+)'.encode(), bytes(data[8:head])).group(1))
+    data[at + 10 : at + 12] = struct.pack("<H", value)
+    return name, bytes(data)
+
+
+def test_numbers_that_are_none_are_refused(model, tmp_path):  # noqa: F811
+    with server("--weight-version", "good", model=model) as s:
+        before = generate(s)
+        for value in [0x7FC0, 0xFF80, 0x7F80]:  # NaN, -inf, inf
+            name, body = poisoned(model, value)
+            sha = hashlib.sha256(body).hexdigest()
+            reply = s.client.put("/weights/bad", content=body, headers={"X-Clime-SHA256": sha})
+            assert reply.status_code == 400 and name in reply.text and "finite" in reply.text, reply.text
+            (tmp_path / "model.safetensors").write_bytes(body)
+            disk = s.post("/update_weights_from_disk", {"model_path": str(tmp_path)})
+            assert disk.status_code == 400 and name in disk.text and "finite" in disk.text, disk.text
+        assert version(s) == "good" and generate(s)["output_ids"] == before["output_ids"]
+
+
+def test_a_ninth_group_says_whose_place_it_took(pair):  # noqa: F811
+    s, _, _ = pair
+    senders = []
+    for i in range(9):
+        senders.append(Sender())
+        body = GROUP | {"group_name": f"g{i}", "nccl_id": senders[i].id()}
+        reply = beside(senders[i].accept, lambda: s.json("/init_weights_update_group", body))
+        assert reply["success"] and ('"g0"' in reply["message"]) == (i == 8), reply
+    assert senders[0].peer.recv(1) == b""  # closed
+    assert re.search(r"g0.*g8", s.log())
+    gone = s.post("/update_weights_from_distributed", {"group_name": "g0", "names": [], "dtypes": [], "shapes": []})
+    assert gone.status_code == 400 and "made room" in gone.json()["message"], gone.text
+    for sender in senders:
+        sender.close()
+
+
+def test_health_while_the_owner_writes(pair):  # noqa: F811
+    s, owner, same = pair
+    ipc(s, mode="share", weight_version="1", handle=owner.handle(), **same)
+    assert s.get("/health_generate").status_code == 200
+    ipc(s, mode="writing", timeout=60)
+    assert s.get("/health_generate").status_code == 200 and s.get("/health").status_code == 200
+    ipc(s, mode="writing", timeout=0.2)
+    deadline = 100
+    while s.get("/health_generate").status_code == 200 and deadline:  # the owner is late
+        deadline -= 1
+    assert deadline and s.get("/health_generate").status_code == 503
+    ipc(s, mode="share", weight_version="2", handle=owner.handle(), **same)
+    assert s.get("/health_generate").status_code == 200
