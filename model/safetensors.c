@@ -225,7 +225,8 @@ enum clime_err clime_st_open(const char *path, struct clime_st_file *out, struct
     memset(out, 0, sizeof *out);
     enum clime_err rc = CLIME_OK;
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: a FIFO would hold us until somebody writes to it. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return clime_fail(e, errno == ENOENT ? CLIME_ERR_NOT_FOUND : CLIME_ERR_IO, "cannot open %s: %s", path,
                           strerror(errno));

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/json/tree.h"
@@ -83,6 +84,10 @@ enum clime_err clime_weights_complete(const struct clime_weights_seen *s, struct
     return CLIME_OK;
 }
 
+enum clime_err clime_weights_not_finite(const char *name, struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' holds numbers that are not finite", name);
+}
+
 void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt) {
     if (s->n_half)
         LOG_INFO("weights: %d fp16 tensors are held as %s", s->n_half, dt == CLIME_F32 ? "fp32 (exact)" : "bf16");
@@ -108,13 +113,15 @@ struct import {
     void *block; /* IMPORT_BLOCK elements */
 };
 
-static void put_tensor(struct import *im, const struct clime_st_tensor *t, const struct clime_slice *at,
-                       const uint8_t *data) {
+static enum clime_err put_tensor(struct import *im, const struct clime_st_tensor *t, const struct clime_slice *at,
+                                 const uint8_t *data, struct clime_error *e) {
     for (int64_t i = 0; i < at->n; i += IMPORT_BLOCK) {
         int64_t n = at->n - i < IMPORT_BLOCK ? at->n - i : IMPORT_BLOCK;
         clime_convert(t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(t->type), im->block);
+        if (!clime_all_finite(im->dt, (size_t)n, im->block)) return clime_weights_not_finite(t->name, e);
         im->put(im->arg, at->offset + i, im->block, n);
     }
+    return CLIME_OK;
 }
 
 static enum clime_err import_file(struct import *im, const char *path, struct clime_error *e) {
@@ -124,10 +131,9 @@ static enum clime_err import_file(struct import *im, const char *path, struct cl
     for (int i = 0; i < f.header.n && rc == CLIME_OK; i++) {
         const struct clime_st_tensor *t = &f.header.tensors[i];
         const struct clime_slice *at;
-        if ((rc = clime_weights_place(&im->seen, t, im->dt, &at, e)))
-            clime_error_prefix(e, "%s", path);
-        else if (at)
-            put_tensor(im, t, at, f.data + t->begin);
+        rc = clime_weights_place(&im->seen, t, im->dt, &at, e);
+        if (!rc && at) rc = put_tensor(im, t, at, f.data + t->begin, e);
+        if (rc) clime_error_prefix(e, "%s", path);
     }
     clime_st_close(&f);
     return rc;
@@ -155,7 +161,11 @@ static enum clime_err import_index(struct import *im, const char *dir, const cha
     struct cJSON *index = NULL;
     const char **files = xcalloc(MAX_SHARDS, sizeof *files);
     int n = 0;
-    enum clime_err rc = clime_tree_read_file(index_path, MAX_INDEX_BYTES, &index, e);
+    struct stat st;
+    enum clime_err rc = CLIME_OK;
+    if (stat(index_path, &st) == 0 && !S_ISREG(st.st_mode)) /* a FIFO would hold us until somebody writes to it */
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s is not a regular file", index_path);
+    if (!rc) rc = clime_tree_read_file(index_path, MAX_INDEX_BYTES, &index, e);
     if (rc) goto done;
     if ((rc = list_shards(index, files, &n, e))) {
         clime_error_prefix(e, "%s", index_path);

@@ -70,23 +70,28 @@ static enum clime_err header_arrived(struct clime_weights_reader *r, struct clim
 }
 
 /* Bytes of the current tensor: whole elements are converted to their place. */
-static void store(struct clime_weights_reader *r, const uint8_t *at, size_t n) {
+static enum clime_err store(struct clime_weights_reader *r, const uint8_t *at, size_t n, struct clime_error *e) {
     const struct clime_st_tensor *t = &r->header.tensors[r->tensor];
     const struct clime_slice *s = r->place[r->tensor];
-    if (!s) return;
+    if (!s) return CLIME_OK;
     size_t width = clime_st_width(t->type);
     int64_t done = (int64_t)(r->got / width); /* elements stored; r->got counts what came before these n */
     if (r->n_part) {
         while (r->n_part < width && n > 0) r->part[r->n_part++] = *at++, n--;
-        if (r->n_part < width) return;
-        clime_convert(t->type, r->dt, 1, r->part, clime_weights_at(r->flat, r->dt, s->offset + done));
+        if (r->n_part < width) return CLIME_OK;
+        void *one = clime_weights_at(r->flat, r->dt, s->offset + done);
+        clime_convert(t->type, r->dt, 1, r->part, one);
+        if (!clime_all_finite(r->dt, 1, one)) return clime_weights_not_finite(t->name, e);
         r->n_part = 0;
         done++;
     }
     size_t whole = n / width;
-    clime_convert(t->type, r->dt, whole, at, clime_weights_at(r->flat, r->dt, s->offset + done));
+    void *dst = clime_weights_at(r->flat, r->dt, s->offset + done);
+    clime_convert(t->type, r->dt, whole, at, dst);
+    if (!clime_all_finite(r->dt, whole, dst)) return clime_weights_not_finite(t->name, e);
     r->n_part = (unsigned)(n - whole * width);
     memcpy(r->part, at + whole * width, r->n_part);
+    return CLIME_OK;
 }
 
 static void next_tensor(struct clime_weights_reader *r) { /* skips empty tensors */
@@ -115,7 +120,7 @@ static enum clime_err feed(struct clime_weights_reader *r, const uint8_t *at, si
         const struct clime_st_tensor *t = &r->header.tensors[r->tensor];
         uint64_t want = t->end - t->begin - r->got;
         size_t n = want < left ? (size_t)want : left;
-        store(r, at, n);
+        if ((rc = store(r, at, n, e))) return rc;
         r->got += n;
         at += n;
         left -= n;

@@ -3,6 +3,7 @@
  * Main thread. Owns struct clime_server. Invariant: the engine outlives every HTTP worker, since a sleeping worker
  * waits for it; so HTTP stops first and the engine after.
  */
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,7 +18,8 @@
 #include "server/server_metrics.h"
 #include "server/update/weight_update.h"
 
-#define ABORT_WAIT_US 10000000 /* for replies to be written after the last requests were aborted */
+#define GIVE_BACK_BYTES (1 << 20) /* a block from this size on goes back to the system when it is freed */
+#define ABORT_WAIT_US 10000000    /* for replies to be written after the last requests were aborted */
 
 /* ---- start ------------------------------------------------------------------------------------------------- */
 
@@ -244,6 +246,9 @@ int main(int argc, char **argv) {
     struct clime_weight_update update;
     struct clime_error e = {0};
     int64_t start_us = clime_now_us();
+    /* glibc moves its threshold up to 32 MB at the first such block and then keeps one in the arena of every thread
+     * that served an update or a long reply. */
+    mallopt(M_MMAP_THRESHOLD, GIVE_BACK_BYTES);
     if (clime_server_options_parse(argc, argv, &s.opts, &e)) {
         fprintf(stderr, "clime-server: %s\n", e.msg);
         return 2;

@@ -45,12 +45,13 @@ static bool probe(struct clime_server *s, struct clime_http_request *rq) {
     return well;
 }
 
-/* A busy server shows by its steps that it lives; an idle one is given a token to make. */
+/* A busy server shows by its steps that it lives; an idle one is given a token to make. One whose weights are just
+ * being rewritten by their owner runs nothing, and is well. */
 void clime_handle_health_generate(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_loads l;
     clime_engine_loads(s->engine, &l);
-    bool busy = l.n_running + l.n_waiting > 0 || l.paused;
+    bool busy = l.n_running + l.n_waiting > 0 || l.paused || clime_engine_held(s->engine);
     reply_empty(rq, is_up(s) && (busy ? clime_engine_alive(s->engine, PROBE_US) : probe(s, rq)));
 }
 

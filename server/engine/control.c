@@ -177,7 +177,7 @@ static void do_update(struct clime_engine *g, struct clime_command *c) {
     if (c->inflight == CLIME_INFLIGHT_ABORT) clime_engine_end_all(g, aborted);
     clime_sched_new_version(&g->sched, c->inflight == CLIME_INFLIGHT_KEEP);
     clime_engine_set_label(g, c->label, g->sched.version);
-    g->writing_until_us = 0;
+    atomic_store(&g->writing_until_us, 0);
     atomic_store(&g->weights, CLIME_WEIGHTS_READY);
 }
 
@@ -199,7 +199,7 @@ static void do_writing(struct clime_engine *g, struct clime_command *c) {
         c->err = clime_fail(c->error, CLIME_ERR_INPUT, "the weights are this server's own; nobody else writes them");
         return;
     }
-    g->writing_until_us = clime_now_us() + c->limit_us;
+    atomic_store(&g->writing_until_us, clime_now_us() + c->limit_us);
     atomic_store(&g->weights, CLIME_WEIGHTS_WRITING);
 }
 
@@ -275,12 +275,16 @@ enum clime_err clime_engine_take_back(struct clime_engine *g, unsigned tags, str
 
 /* ---- questions --------------------------------------------------------------------------------------------- */
 
+bool clime_engine_held(struct clime_engine *g) {
+    return atomic_load(&g->weights) == CLIME_WEIGHTS_WRITING && clime_now_us() < atomic_load(&g->writing_until_us);
+}
+
 bool clime_engine_alive(struct clime_engine *g, int64_t timeout_us) {
     int64_t start = clime_now_us();
     while (!atomic_load(&g->dead)) {
         /* an idle engine sleeps on purpose; a busy one must finish a step */
         pthread_mutex_lock(&g->lock);
-        bool idle = g->loads.n_running + g->loads.n_waiting == 0 || g->loads.paused;
+        bool idle = g->loads.n_running + g->loads.n_waiting == 0 || g->loads.paused || clime_engine_held(g);
         pthread_mutex_unlock(&g->lock);
         if (idle || atomic_load(&g->last_step_us) >= start - timeout_us) return true;
         if (clime_now_us() - start > timeout_us) return false;

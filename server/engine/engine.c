@@ -142,7 +142,8 @@ static bool has_work(const struct clime_engine *g) {
 
 /* Requests are not held for ever for an owner of the weights who may be gone. */
 static bool owner_is_late(const struct clime_engine *g) {
-    return g->writing_until_us && clime_now_us() >= g->writing_until_us;
+    int64_t until_us = atomic_load(&g->writing_until_us);
+    return until_us && clime_now_us() >= until_us;
 }
 
 static void end_held(struct clime_engine *g) {
@@ -150,15 +151,16 @@ static void end_held(struct clime_engine *g) {
     clime_engine_end_all(g, (struct clime_finish){.type = CLIME_FINISH_ABORT,
                                                   .message = "the weights were not completed in time",
                                                   .status = 503});
-    g->writing_until_us = 0;
+    atomic_store(&g->writing_until_us, 0);
 }
 
 static void wait_for_work(struct clime_engine *g) {
-    if (!g->writing_until_us) {
+    int64_t until_us = atomic_load(&g->writing_until_us);
+    if (!until_us) {
         pthread_cond_wait(&g->wake, &g->lock);
         return;
     }
-    struct timespec at = {.tv_sec = g->writing_until_us / 1000000, .tv_nsec = g->writing_until_us % 1000000 * 1000};
+    struct timespec at = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
     pthread_cond_timedwait(&g->wake, &g->lock, &at);
 }
 

@@ -89,6 +89,8 @@ enum clime_err clime_engine_take_back(struct clime_engine *g, unsigned tags, str
 
 /* True when the engine thread answers within the time, or has finished a step within it. */
 bool clime_engine_alive(struct clime_engine *g, int64_t timeout_us);
+/* True while the owner of the weights rewrites them within its time. */
+bool clime_engine_held(struct clime_engine *g);
 bool clime_engine_dead(struct clime_engine *g); /* the device failed */
 const struct clime_weight_label *clime_engine_version(struct clime_engine *g);
 

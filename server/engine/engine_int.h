@@ -42,7 +42,6 @@ struct clime_engine {
     int n_events, events_size;
     int64_t next_id;
     bool paused;
-    int64_t writing_until_us; /* end of patience with the owner of the weights; 0 = no request is held for it */
     const char *dead_message;
     int64_t window_us, window_tokens; /* of the throughput being measured */
     struct clime_loads window_from;   /* as the window began */
@@ -59,8 +58,10 @@ struct clime_engine {
     /* any thread */
     atomic_llong in_flight;
     atomic_bool draining, dead;
-    atomic_int weights; /* enum clime_weights_state, set by the engine thread */
-    atomic_bool no_kv;  /* KV memory is given back; set by the engine thread */
+    atomic_int weights;            /* enum clime_weights_state, set by the engine thread */
+    atomic_llong writing_until_us; /* end of patience with the owner of the weights; 0 = nobody waits for it. Set by
+                                    * the engine thread */
+    atomic_bool no_kv;             /* KV memory is given back; set by the engine thread */
     _Atomic(const struct clime_weight_label *) version;
     atomic_llong last_step_us;
 };

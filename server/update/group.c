@@ -9,6 +9,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -105,10 +106,30 @@ void clime_update_groups_close(struct clime_weight_update *u) {
         if (u->groups[i].name[0]) close_group(u, &u->groups[i]);
 }
 
+/* A sender that is gone without a word must not keep the next one out for ever, so the oldest makes room; everybody
+ * is told. */
+static struct clime_update_group *make_room(struct clime_weight_update *u, const char *for_whom) {
+    LOG_WARN("the update group \"%s\", the oldest of %d, is closed to make room for \"%s\"; groups that are done "
+             "with are to be destroyed (/destroy_weights_update_group)",
+             u->groups[0].name, CLIME_MAX_GROUPS, for_whom);
+    memcpy(u->evicted, u->groups[0].name, sizeof u->evicted);
+    close_group(u, &u->groups[0]);
+    memmove(&u->groups[0], &u->groups[1], sizeof u->groups - sizeof u->groups[0]);
+    struct clime_update_group *g = &u->groups[CLIME_MAX_GROUPS - 1];
+    *g = (struct clime_update_group){0};
+    return g;
+}
+
+static enum clime_err no_group(const struct clime_weight_update *u, struct clime_str name, struct clime_error *e) {
+    bool evicted = name.len > 0 && clime_str_is(name, u->evicted);
+    return clime_fail(e, CLIME_ERR_INPUT, "there is no group \"" CLIME_STR_FMT "\"%s", CLIME_STR_ARG(name),
+                      evicted ? ": it was the oldest and made room for another" : "");
+}
+
 /* ---- the group --------------------------------------------------------------------------------------------- */
 
 static enum clime_err join_group(struct clime_server *s, const struct group_request *r, const uint8_t *id,
-                                 struct clime_error *e) {
+                                 bool *evicted, struct clime_error *e) {
     struct clime_weight_update *u = s->update;
     struct clime_comm_wait wait = {.limit_us = (int64_t)(r->timeout * 1e6)};
     struct clime_dev *dev;
@@ -118,14 +139,12 @@ static enum clime_err join_group(struct clime_server *s, const struct group_requ
     enum clime_err err = clime_update_device(s, &dev, e);
     if (err) return err;
     struct clime_update_group *g = find_group(u, clime_str_of(""));
-    if (!g) { /* of a sender that is gone without a word: the oldest makes room */
-        close_group(u, &u->groups[0]);
-        memmove(&u->groups[0], &u->groups[1], sizeof u->groups - sizeof u->groups[0]);
-        g = &u->groups[CLIME_MAX_GROUPS - 1];
-        *g = (struct clime_update_group){0};
-    }
+    char name[sizeof g->name];
+    snprintf(name, sizeof name, CLIME_STR_FMT, CLIME_STR_ARG(r->name));
+    *evicted = !g;
+    if (!g) g = make_room(u, name);
     err = u->ops->comm_open(dev, id, (int)r->rank, (int)r->world, &wait, &g->comm, e);
-    if (!err) snprintf(g->name, sizeof g->name, CLIME_STR_FMT, CLIME_STR_ARG(r->name));
+    if (!err) memcpy(g->name, name, sizeof name);
     return err;
 }
 
@@ -135,6 +154,8 @@ void clime_handle_init_group(struct clime_http_request *rq, void *context) {
     struct clime_arena a;
     struct clime_error e = {0};
     uint8_t id[CLIME_COMM_ID_BYTES];
+    bool evicted = false;
+    char message[200] = "Succeeded to initialize the group.";
     clime_arena_init(&a, ARENA_BYTES);
     enum clime_err err = read_body(rq, &a, &r, &e);
     if (!err && !clime_str_is(r.backend, s->model->ops->comm_backend)) {
@@ -154,14 +175,17 @@ void clime_handle_init_group(struct clime_http_request *rq, void *context) {
         err = clime_fail(&e, CLIME_ERR_INPUT, "rank_offset must be 1 to world_size - 1; rank 0 sends");
     if (!err) err = clime_update_hex("nccl_id", r.id, id, sizeof id, &e);
     if (!err && !(err = clime_update_lock(s->update, &e))) {
-        err = join_group(s, &r, id, &e);
+        err = join_group(s, &r, id, &evicted, &e);
+        if (evicted)
+            snprintf(message + strlen(message), sizeof message - strlen(message),
+                     " The oldest of %d, \"%s\", was closed to make room.", CLIME_MAX_GROUPS, s->update->evicted);
         clime_update_unlock(s->update);
     }
     if (err) {
         LOG_WARN("no group for weight updates: %s", e.msg);
         clime_http_reply_err(rq, &e);
     } else {
-        clime_reply_success(rq, CLIME_OK, "Succeeded to initialize the group.");
+        clime_reply_success(rq, CLIME_OK, message);
     }
 done:
     clime_arena_free(&a);
@@ -181,7 +205,7 @@ void clime_handle_destroy_group(struct clime_http_request *rq, void *context) {
             close_group(s->update, g);
             drop_incoming(s->update);
         } else {
-            err = clime_fail(&e, CLIME_ERR_INPUT, "there is no group \"" CLIME_STR_FMT "\"", CLIME_STR_ARG(r.name));
+            err = no_group(s->update, r.name, &e);
         }
         clime_update_unlock(s->update);
     }
@@ -294,7 +318,7 @@ static enum clime_err receive(struct clime_server *s, const struct group_request
     const struct clime_model *m = s->model;
     struct clime_comm_wait wait = {.limit_us = (int64_t)(r->timeout * 1e6)};
     struct clime_update_group *g = find_group(u, r->name);
-    if (!g) return clime_fail(e, CLIME_ERR_INPUT, "there is no group \"" CLIME_STR_FMT "\"", CLIME_STR_ARG(r->name));
+    if (!g) return no_group(u, r->name, e);
     const struct clime_slice **slices = xcalloc((size_t)m->layout.n_slices, sizeof *slices);
     struct clime_comm_part *parts = xcalloc((size_t)m->layout.n_slices, sizeof *parts);
     struct clime_dev *dev;

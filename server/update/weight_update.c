@@ -4,6 +4,7 @@
  * Invariant: the engine sees weights only after the whole body has been read, every tensor has its shape, and the hash
  * is right; anything else leaves the old version serving.
  * Staging is not kept between updates: beside a model that fills the memory it would be in the way most of the time.
+ * What is freed goes back to the system at once (mallopt in server/main.c).
  */
 #include "server/update/weight_update.h"
 

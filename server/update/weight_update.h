@@ -24,6 +24,7 @@ struct clime_weight_update {
                             * was needed. Under lock */
     const struct clime_ops *ops;                        /* of dev */
     struct clime_update_group groups[CLIME_MAX_GROUPS]; /* under lock, as what follows */
+    char evicted[64];                                   /* the group that was closed last to make room; "" = none */
     void *incoming;                                     /* of dev: tensors broadcast so far; NULL = none */
     bool *have;                                         /* [layout.n_slices] which */
     int n_have;

@@ -6,9 +6,10 @@ import hashlib
 import os
 import re
 import struct
+import time
 
 import httpx
-from programs import server, tiny_model
+from programs import LIMIT, server, tiny_model
 from test_handover import GROUP, Sender, beside, generate, ipc, model, pair, tensors, version  # noqa: F401
 
 
@@ -100,9 +101,9 @@ def test_health_while_the_owner_writes(pair):  # noqa: F811
     ipc(s, mode="writing", timeout=60)
     assert s.get("/health_generate").status_code == 200 and s.get("/health").status_code == 200
     ipc(s, mode="writing", timeout=0.2)
-    deadline = 100
-    while s.get("/health_generate").status_code == 200 and deadline:  # the owner is late
-        deadline -= 1
-    assert deadline and s.get("/health_generate").status_code == 503
+    deadline = time.monotonic() + LIMIT
+    while s.get("/health_generate").status_code == 200 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert s.get("/health_generate").status_code == 503  # the owner is late
     ipc(s, mode="share", weight_version="2", handle=owner.handle(), **same)
     assert s.get("/health_generate").status_code == 200
