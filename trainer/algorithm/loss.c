@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/algorithm/custom.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/kl.h"
-#include "trainer/plugin/hooks.h"
 
 bool clime_loss_needs_ref(const struct clime_learner_options *o) {
     return !o->sft && o->use_kl_loss && o->kl_loss_coef != 0;
@@ -105,7 +105,7 @@ static enum clime_err add_policy(const struct clime_learner_options *o, const st
                                       .eps_clip = o->eps_clip,
                                       .eps_clip_high = o->eps_clip_high};
         memset(t->clipped, 0, (size_t)t->n);
-        rc = clime_hook_loss(o->custom_loss, s, i, clime_loss_needs_ref(o), &l, t->pg, t->g, e);
+        rc = clime_custom_loss(o->custom_loss, s, i, clime_loss_needs_ref(o), &l, t->pg, t->g, e);
     } else {
         o->estimator->policy(o, t);
     }

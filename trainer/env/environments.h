@@ -19,7 +19,7 @@
 #include "common/http/server.h"
 #include "trainer/data/render.h"
 #include "trainer/reward/reward.h"
-#include "trainer/rollout/client.h"
+#include "trainer/sample/request.h"
 
 struct clime_hook;
 

@@ -14,7 +14,6 @@
 #include "common/hash.h"
 #include "trainer/env/env_int.h"
 #include "trainer/env/history.h"
-#include "trainer/rollout/generate.h"
 
 /* ---- the turn's prompt ---- */
 
@@ -46,7 +45,7 @@ static enum clime_err place(struct clime_environments *v, struct clime_task *t, 
 
 /* Tokens that the session may still sample after `used`, of which the first n_prompt are its prompt. */
 static int64_t room_after(const struct clime_sampling_options *s, int n_prompt, int used) {
-    int64_t whole = clime_generate_room(s, n_prompt), left = whole - (used - n_prompt);
+    int64_t whole = clime_sampling_room(s, n_prompt), left = whole - (used - n_prompt);
     return left < 0 ? 0 : left;
 }
 

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "trainer/algorithm/custom.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/kl.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/algorithm/opd.h"
 #include "trainer/learn/learner_int.h"
-#include "trainer/plugin/hooks.h"
 
 /* The forward passes that the options need; kl of each token, old against reference, where it is in the reward. */
 static enum clime_err run_forwards(struct clime_learner *l, const struct clime_sample *const *samples,
@@ -29,8 +29,8 @@ static enum clime_err run_forwards(struct clime_learner *l, const struct clime_s
 static enum clime_err fill_advantages(const struct clime_learner_options *o, const double *reward, const float *kl,
                                       struct clime_stream *s, struct clime_error *e) {
     if (!o->custom_advantages) return clime_estimate_advantages(o, s->samples, reward, kl, s, e);
-    const struct clime_hook_rollout r = {.reward = reward, .kl = kl, .kl_coef = o->kl_coef, .gamma = o->gamma};
-    return clime_hook_advantages(o->custom_advantages, &r, s, e);
+    const struct clime_custom_rollout r = {.reward = reward, .kl = kl, .kl_coef = o->kl_coef, .gamma = o->gamma};
+    return clime_custom_advantages(o->custom_advantages, &r, s, e);
 }
 
 static void fill_stats(const struct clime_stream *s, const float *kl, bool has_old, bool has_values,
@@ -91,7 +91,7 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
             err = clime_fail(e, CLIME_ERR_INTERNAL, "sample %lld/%lld/%d has no reward to train on",
                              (long long)samples[i]->rollout, (long long)samples[i]->group, samples[i]->member);
     }
-    if (!err && o->custom_rewards) err = clime_hook_rewards(o->custom_rewards, &s, reward, e);
+    if (!err && o->custom_rewards) err = clime_custom_rewards(o->custom_rewards, &s, reward, e);
     if (!err) err = run_forwards(l, samples, p, &s, kl, e);
     *stats = (struct clime_estimate_stats){0};
     if (!err) err = fill_advantages(o, reward, kl, &s, e);

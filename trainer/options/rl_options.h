@@ -20,17 +20,9 @@
 #include "trainer/data/data.h"
 #include "trainer/learn/learner.h"
 #include "trainer/sample/pack.h"
+#include "trainer/sample/request.h"
 
 #define CLIME_MAX_INERT 256
-
-struct clime_sampling_options { /* of one request */
-    double temperature, top_p;
-    int64_t top_k; /* -1 = off */
-    int64_t min_new_tokens;
-    int64_t max_response_len, max_context_len; /* tokens; context 0 = no own limit */
-    struct clime_opt_list stop, stop_token_ids;
-    bool skip_special_tokens; /* in the text that is graded and stored */
-};
 
 enum clime_accept_order { CLIME_ACCEPT_ARRIVAL, CLIME_ACCEPT_PROMPT };
 enum clime_pause_mode { CLIME_PAUSE_RETRACT, CLIME_PAUSE_IN_PLACE }; /* --pause-generation-mode */

@@ -1,4 +1,4 @@
-/* Loading and calling the user's shared libraries. Main thread. See hooks.h.
+/* Loading the user's shared libraries, and the calls that choose among samples. See hooks.h.
  *
  * Invariant: nothing past the size that a library states is read from it, and its own reads past what it knows cannot
  * happen, because it is given pointers to structs and never arrays of them. */
@@ -6,17 +6,11 @@
 
 #include <dlfcn.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/arena.h"
-#include "common/clock.h"
 #include "common/hash.h"
-#include "trainer/reward/reward.h"
-
-#define REASON_BYTES 400
 
 static enum clime_err hash_file(const char *path, char hex[65], struct clime_error *e) {
     struct clime_sha256 h;
@@ -119,7 +113,7 @@ void clime_hook_close(struct clime_hook *h) {
 
 /* ---- what the functions see ---- */
 
-static struct clime_plugin_sample view_of(const struct clime_sample *s) {
+struct clime_plugin_sample clime_hook_view(const struct clime_sample *s) {
     return (struct clime_plugin_sample){.rollout = s->rollout,
                                         .group = s->group,
                                         .member = s->member,
@@ -140,100 +134,17 @@ static struct clime_plugin_sample view_of(const struct clime_sample *s) {
                                         .newest = s->n_versions ? s->versions[s->n_versions - 1].version : -1};
 }
 
-struct rollout_view {
-    struct clime_plugin_sample *samples;
-    const struct clime_plugin_sample **pointers;
-    int32_t *place;
-    struct clime_plugin_rollout r;
-};
-
-static void places(const struct clime_stream *s, int i, int32_t *out) {
-    for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) *out++ = s->row[k] + 1 - s->samples[i]->n_prompt;
-}
-
-static void view_open(const struct clime_stream *s, struct rollout_view *v) {
-    size_t n = (size_t)s->n_samples + 1;
-    v->samples = xcalloc(n, sizeof *v->samples);
-    v->pointers = xcalloc(n, sizeof *v->pointers);
-    v->place = xcalloc((size_t)s->n + 1, sizeof *v->place);
-    for (int i = 0; i < s->n_samples; i++) {
-        v->samples[i] = view_of(s->samples[i]);
-        v->pointers[i] = &v->samples[i];
-        places(s, i, v->place + s->first[i]);
-    }
-    v->r = (struct clime_plugin_rollout){
-        .n_samples = s->n_samples, .samples = v->pointers, .n_tokens = s->n, .first = s->first, .place = v->place};
-}
-
-static void view_close(struct rollout_view *v) {
-    free(v->samples);
-    free(v->pointers);
-    free(v->place);
-}
-
-static enum clime_err failed(const struct clime_hook *h, const char *what, const char *reason, struct clime_error *e) {
+enum clime_err clime_hook_failed(const struct clime_hook *h, const char *what, const char *reason,
+                                 struct clime_error *e) {
     return clime_fail(e, CLIME_ERR_INTERNAL, "`%s` of %s: %s", what, h->path,
                       reason[0] ? reason : "failed without a word");
 }
 
 /* ---- calls ---- */
 
-enum clime_err clime_hook_rewards(const struct clime_hook *h, const struct clime_stream *s, double *reward,
-                                  struct clime_error *e) {
-    struct rollout_view v;
-    char reason[REASON_BYTES] = "";
-    double *out = xcalloc((size_t)s->n_samples + 1, sizeof *out);
-    view_open(s, &v);
-    v.r.reward = reward;
-    memcpy(out, reward, (size_t)s->n_samples * sizeof *out);
-    int rc = h->plugin.rewards(&v.r, out, reason, sizeof reason - 1);
-    memcpy(reward, out, (size_t)s->n_samples * sizeof *out);
-    view_close(&v);
-    free(out);
-    return rc ? failed(h, "rewards", reason, e) : CLIME_OK;
-}
-
-enum clime_err clime_hook_advantages(const struct clime_hook *h, const struct clime_hook_rollout *r,
-                                     struct clime_stream *s, struct clime_error *e) {
-    struct rollout_view v;
-    char reason[REASON_BYTES] = "";
-    view_open(s, &v);
-    v.r.reward = r->reward;
-    v.r.old = s->old;
-    v.r.ref = r->kl ? s->ref : NULL;
-    v.r.kl = r->kl;
-    v.r.kl_coef = r->kl_coef;
-    v.r.gamma = r->gamma;
-    int rc = h->plugin.advantages(&v.r, s->adv, reason, sizeof reason - 1);
-    view_close(&v);
-    if (rc) return failed(h, "advantages", reason, e);
-    for (int64_t k = 0; k < s->n; k++)
-        if (!isfinite(s->adv[k])) return failed(h, "advantages", "an advantage is not finite", e);
-    return CLIME_OK;
-}
-
-enum clime_err clime_hook_loss(const struct clime_hook *h, const struct clime_stream *s, int i, bool has_ref,
-                               const struct clime_plugin_loss *t, double *pg, double *g, struct clime_error *e) {
-    char reason[REASON_BYTES] = "";
-    struct clime_plugin_sample sample = view_of(s->samples[i]);
-    struct clime_plugin_loss l = *t;
-    int32_t *place = xcalloc((size_t)t->n + 1, sizeof *place);
-    int64_t at = s->first[i];
-    places(s, i, place);
-    l.sample = &sample;
-    l.place = place;
-    l.old = s->old + at;
-    l.behave = s->behave + at;
-    l.ref = has_ref ? s->ref + at : NULL;
-    l.adv = s->adv + at;
-    int rc = h->plugin.loss(&l, pg, g, reason, sizeof reason - 1);
-    free(place);
-    return rc ? failed(h, "loss", reason, e) : CLIME_OK;
-}
-
 enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample *const *members, int n,
                                  struct clime_verdict *out, struct clime_error *e) {
-    char reason[REASON_BYTES] = "";
+    char reason[CLIME_HOOK_REASON] = "";
     struct clime_plugin_verdict v = {0};
     int total = 0, at = 0;
     for (int i = 0; i < n; i++) total += clime_sample_parts(members[i]);
@@ -241,7 +152,7 @@ enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample
     const struct clime_plugin_sample **pointers = xcalloc((size_t)total, sizeof *pointers);
     for (int i = 0; i < n; i++)
         for (const struct clime_sample *s = members[i]; s; s = s->next, at++) {
-            samples[at] = view_of(s);
+            samples[at] = clime_hook_view(s);
             pointers[at] = &samples[at];
         }
     int rc = h->plugin.filter(pointers, total, &v, reason, sizeof reason - 1);
@@ -249,18 +160,18 @@ enum clime_err clime_hook_filter(const struct clime_hook *h, struct clime_sample
     free(pointers);
     *out = (struct clime_verdict){.keep = v.keep != 0, .keep_when_insufficient = v.keep_when_insufficient != 0};
     snprintf(out->reason, sizeof out->reason, "%.*s", (int)sizeof v.reason - 1, v.reason[0] ? v.reason : "unnamed");
-    return rc ? failed(h, "filter", reason, e) : CLIME_OK;
+    return rc ? clime_hook_failed(h, "filter", reason, e) : CLIME_OK;
 }
 
 enum clime_err clime_hook_sample_filter(const struct clime_hook *h, int64_t rollout,
                                         struct clime_sample *const *samples, int n, int *n_removed,
                                         struct clime_error *e) {
-    char reason[REASON_BYTES] = "";
+    char reason[CLIME_HOOK_REASON] = "";
     struct clime_plugin_sample *views = xcalloc((size_t)n, sizeof *views);
     const struct clime_plugin_sample **pointers = xcalloc((size_t)n, sizeof *pointers);
     uint8_t *remove = xcalloc((size_t)n, 1);
     for (int i = 0; i < n; i++) {
-        views[i] = view_of(samples[i]);
+        views[i] = clime_hook_view(samples[i]);
         pointers[i] = &views[i];
     }
     int rc = h->plugin.sample_filter(rollout, pointers, n, remove, reason, sizeof reason - 1);
@@ -272,7 +183,7 @@ enum clime_err clime_hook_sample_filter(const struct clime_hook *h, int64_t roll
     free(views);
     free(pointers);
     free(remove);
-    return rc ? failed(h, "sample_filter", reason, e) : CLIME_OK;
+    return rc ? clime_hook_failed(h, "sample_filter", reason, e) : CLIME_OK;
 }
 
 static bool distinct(const int32_t *order, int n_order, int n) {
@@ -288,7 +199,7 @@ static bool distinct(const int32_t *order, int n_order, int n) {
 enum clime_err clime_hook_buffer(const struct clime_hook *h, int64_t id, int64_t version,
                                  struct clime_sample *const *samples, int n, int members, int32_t *order, int *n_order,
                                  struct clime_error *e) {
-    char reason[REASON_BYTES] = "";
+    char reason[CLIME_HOOK_REASON] = "";
     int total = 0, at = 0;
     int32_t chosen = n;
     for (int i = 0; i < n * members; i++) total += clime_sample_parts(samples[i]);
@@ -300,7 +211,7 @@ enum clime_err clime_hook_buffer(const struct clime_hook *h, int64_t id, int64_t
         int first = at;
         for (int m = 0; m < members; m++)
             for (const struct clime_sample *s = samples[g * members + m]; s; s = s->next, at++) {
-                views[at] = view_of(s);
+                views[at] = clime_hook_view(s);
                 pointers[at] = &views[at];
             }
         groups[g] = (struct clime_plugin_group){views[first].rollout, views[first].group, at - first, pointers + first};
@@ -312,49 +223,9 @@ enum clime_err clime_hook_buffer(const struct clime_hook *h, int64_t id, int64_t
     free(pointers);
     free(groups);
     free(list);
-    if (rc) return failed(h, "buffer", reason, e);
+    if (rc) return clime_hook_failed(h, "buffer", reason, e);
     if (!distinct(order, chosen, n))
-        return failed(h, "buffer", "its order names a group twice, or one there is not", e);
+        return clime_hook_failed(h, "buffer", "its order names a group twice, or one there is not", e);
     *n_order = chosen;
     return CLIME_OK;
-}
-
-static char *text_of(struct clime_arena *a, struct clime_str s) {
-    return clime_arena_strdup(a, s.ptr ? s : clime_str_of(""));
-}
-
-enum clime_err clime_hook_reward(const struct clime_hook *h, const struct clime_reward_request *q, int n,
-                                 int64_t deadline_us, struct clime_reward *out) {
-    char reason[REASON_BYTES] = "";
-    struct clime_arena arena;
-    struct clime_error *e = &out[0].error;
-    struct clime_plugin_question *question = xcalloc((size_t)n, sizeof *question);
-    const struct clime_plugin_question **pointers = xcalloc((size_t)n, sizeof *pointers);
-    double *reward = xcalloc((size_t)n, sizeof *reward);
-    bool complete = true;
-    clime_arena_init(&arena, SIZE_MAX);
-    for (int i = 0; i < n; i++) {
-        question[i] = (struct clime_plugin_question){.prompt = text_of(&arena, q[i].prompt),
-                                                     .response = text_of(&arena, q[i].response),
-                                                     .label = text_of(&arena, q[i].label),
-                                                     .metadata = text_of(&arena, q[i].metadata),
-                                                     .seed = q[i].seed};
-        pointers[i] = &question[i];
-        complete &= question[i].prompt && question[i].response && question[i].label && question[i].metadata;
-        reward[i] = NAN;
-    }
-    CHECK(complete); /* the arena has no cap */
-    if (h->plugin.reward(pointers, n, reward, reason, sizeof reason - 1))
-        clime_fail(e, CLIME_ERR_INPUT, "`reward` of %s: %s", h->path, reason[0] ? reason : "failed without a word");
-    else if (clime_now_us() > deadline_us)
-        clime_fail(e, CLIME_ERR_TIMEOUT, "`reward` of %s: took longer than --rm-timeout", h->path);
-    for (int i = 0; i < n && !e->code; i++) {
-        out[i].value = reward[i];
-        if (!isfinite(reward[i])) clime_fail(e, CLIME_ERR_INPUT, "`reward` of %s: it is not finite", h->path);
-    }
-    clime_arena_free(&arena);
-    free(question);
-    free(pointers);
-    free(reward);
-    return e->code;
 }

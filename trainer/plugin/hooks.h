@@ -1,16 +1,17 @@
-/* Shared libraries of the user (trainer/plugin/plugin.h): loading, checking, calling. The only user of dlopen.
+/* Shared libraries of the user (trainer/plugin/plugin.h): loading, checking, and the calls that choose among samples.
+ * The only user of dlopen. The other members are called where their work is: trainer/algorithm/custom.h,
+ * trainer/reward/library.h, trainer/env/hook.c.
  *
- * Opened by the loop before the learner, closed after it; called by the learner on the main thread, `reward` by the
- * rewarder's workers, `generate` by trainer/env/hook.c on threads of its own. A failing function on the main thread
- * ends the run with its words: its result would decide the weights.
+ * Opened by the loop before the learner, closed after it; called by the thread of the rollouts. A failing function ends
+ * the run with its words: its result would decide the weights.
  */
 #ifndef CLIME_TRAINER_PLUGIN_HOOKS_H
 #define CLIME_TRAINER_PLUGIN_HOOKS_H
 
 #include "common/err.h"
-#include "trainer/algorithm/stream.h"
 #include "trainer/plugin/plugin.h"
 #include "trainer/sample/chooser.h"
+#include "trainer/sample/sample.h"
 
 enum clime_hook_kind {
     CLIME_HOOK_REWARDS,
@@ -37,29 +38,13 @@ enum clime_err clime_hook_open(const char *path, enum clime_hook_kind kind, stru
                                struct clime_error *e);
 void clime_hook_close(struct clime_hook *h); /* NULL is fine */
 
-struct clime_hook_rollout { /* what a rollout's functions see beside the stream */
-    const double *reward;   /* [n_samples] */
-    const float *kl;        /* [n] or NULL */
-    double kl_coef, gamma;
-};
+/* What a library sees of s; borrows from it. */
+struct clime_plugin_sample clime_hook_view(const struct clime_sample *s);
 
-/* Rewards n answers (deadline_us on clime_now_us's scale): out[0].error says why not. Any thread. */
-struct clime_reward_request;
-struct clime_reward;
-enum clime_err clime_hook_reward(const struct clime_hook *h, const struct clime_reward_request *q, int n,
-                                 int64_t deadline_us, struct clime_reward *out);
-
-/* Sets reward[n_samples] (in: the samples' own). */
-enum clime_err clime_hook_rewards(const struct clime_hook *h, const struct clime_stream *s, double *reward,
-                                  struct clime_error *e);
-
-/* Sets s->adv. CLIME_ERR_INTERNAL when one is not finite. */
-enum clime_err clime_hook_advantages(const struct clime_hook *h, const struct clime_hook_rollout *r,
-                                     struct clime_stream *s, struct clime_error *e);
-
-/* The policy term of sample i of the stream, arrays as in trainer/plugin/plugin.h. */
-enum clime_err clime_hook_loss(const struct clime_hook *h, const struct clime_stream *s, int i, bool has_ref,
-                               const struct clime_plugin_loss *t, double *pg, double *g, struct clime_error *e);
+/* CLIME_ERR_INTERNAL: the function `what` of h failed, with its reason. */
+#define CLIME_HOOK_REASON 400 /* bytes of it */
+enum clime_err clime_hook_failed(const struct clime_hook *h, const char *what, const char *reason,
+                                 struct clime_error *e);
 
 /* With which of n groups of `members` members each (samples, group by group) rollout `id` goes on: their numbers from 0
  * in order[*n_order], each at most once. */

@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "trainer/plugin/hooks.h"
 #include "trainer/reward/answer.h"
 #include "trainer/reward/command.h"
+#include "trainer/reward/library.h"
 #include "trainer/reward/mixture.h"
 #include "trainer/reward/remote.h"
 
@@ -67,7 +67,7 @@ static enum clime_err outside_call(struct outside *o, const char *base, const st
     if (is_command && !ro->command) return clime_fail(e, CLIME_ERR_INPUT, "reward type command needs --rm-command");
     if (!is_custom && !is_command && !ro->url)
         return clime_fail(e, CLIME_ERR_INPUT, "reward type %s needs --rm-url", base);
-    if (is_custom) return clime_hook_reward(ro->library, q, n ? n : 1, deadline_us, out);
+    if (is_custom) return clime_library_reward(ro->library, q, n ? n : 1, deadline_us, out);
     if (is_command) {
         if (!o->command) o->command = clime_command_new(ro->command, o->r->stop[0]);
         return n ? clime_command_grade_group(o->command, q, n, key, deadline_us, out)

@@ -117,7 +117,7 @@ static bool ends_inside_stop(const struct clime_client *c, const struct clime_re
 static void generate(struct clime_client *c, struct clime_http_client *http, struct clime_request *r) {
     struct clime_sample *s = r->sample;
     struct clime_error e = {0};
-    int64_t t0 = clime_now_us(), pause = FIRST_PAUSE_US, room = clime_generate_room(r->sampling, s->n_prompt);
+    int64_t t0 = clime_now_us(), pause = FIRST_PAUSE_US, room = clime_sampling_room(r->sampling, s->n_prompt);
     s->status = CLIME_SAMPLE_PENDING;
     s->t_submit_us = clime_wall_us();
     if (room == 0) {
@@ -354,13 +354,13 @@ enum clime_err clime_client_open(const struct clime_client_options *o, struct cl
                                         .url = o->rm_url,
                                         .library = o->library,
                                         .timeout_us = o->reward_timeout_us,
-                                        .max_pending = CLIME_CLIENT_MAX};
+                                        .max_pending = CLIME_REQUESTS_MAX};
     *out = NULL;
     c->o = *o;
     atomic_init(&c->stop, false);
-    c->todo = clime_queue_new(CLIME_CLIENT_MAX);
-    c->generated = clime_queue_new(CLIME_CLIENT_MAX);
-    c->done = clime_queue_new(CLIME_CLIENT_MAX);
+    c->todo = clime_queue_new(CLIME_REQUESTS_MAX);
+    c->generated = clime_queue_new(CLIME_REQUESTS_MAX);
+    c->done = clime_queue_new(CLIME_REQUESTS_MAX);
     c->generators = xcalloc((size_t)o->n_threads, sizeof *c->generators);
     struct clime_teacher_options to = {.url = o->teacher_url,
                                        .n_threads = o->teacher_threads,

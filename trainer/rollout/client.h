@@ -20,41 +20,13 @@
 #ifndef CLIME_TRAINER_ROLLOUT_CLIENT_H
 #define CLIME_TRAINER_ROLLOUT_CLIENT_H
 
-#include <stdatomic.h>
-
 #include "text/tokenizer.h"
-#include "trainer/options/rl_options.h"
-#include "trainer/sample/sample.h"
+#include "trainer/sample/request.h"
 
 struct clime_client;
 struct clime_environments;
 struct clime_fleet;
 struct clime_hook;
-
-struct clime_request {
-    struct clime_sample *sample; /* in: ids, seed, label, metadata, tokens to continue; out: everything else */
-    const struct clime_sampling_options *sampling;
-    const char *rm_type, *reward_key; /* may be NULL */
-    const char *prompt;               /* text, for rewards outside this process */
-    int group_size;                   /* > 0: rewarded together with the group's other members, that many in all, */
-    int64_t gathering;                /* which have this number, from clime_client_gathering */
-    const char *input;                /* what the dataset has under the input key, JSON; for environments */
-    char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
-    int64_t version;                  /* of the weights; an answer of older ones is refused */
-    const _Atomic int64_t *newest;    /* of the versions that may take its place meanwhile; NULL = none may */
-    int64_t deadline_us;              /* clime_now_us scale */
-    const atomic_bool *stop;          /* set by the owner: come back ABORTED instead of trying again; may be NULL */
-    bool teach;                       /* the teacher scores it before the reward is asked for */
-    bool scored;                      /* no reward is wanted */
-    void *owner;                      /* for the owner's use */
-    /* out */
-    int n_tries, n_stale; /* requests sent; answers refused for their version */
-    int64_t generate_us;
-};
-
-static inline bool clime_request_stopped(const struct clime_request *r) {
-    return r->stop && atomic_load(r->stop);
-}
 
 struct clime_client_options {
     const struct clime_fleet *fleet; /* asked for the router's URL before every try */
@@ -78,8 +50,7 @@ enum clime_err clime_client_open(const struct clime_client_options *o, struct cl
 void clime_client_stop(struct clime_client *c);
 void clime_client_close(struct clime_client *c); /* stop, and free; NULL is fine */
 
-/* At most CLIME_CLIENT_MAX requests may be submitted and not fetched. */
-#define CLIME_CLIENT_MAX 65536
+/* At most CLIME_REQUESTS_MAX requests may be submitted and not fetched. */
 int64_t clime_client_gathering(struct clime_client *c); /* another number each time; by who submits */
 void clime_client_submit(struct clime_client *c, struct clime_request *r);
 

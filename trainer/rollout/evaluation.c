@@ -16,7 +16,6 @@
 #include "common/hash.h"
 #include "trainer/ledger/evals.h"
 #include "trainer/ledger/samples.h"
-#include "trainer/rollout/generate.h"
 #include "trainer/rollout/stats.h"
 
 #define BATCH 256
@@ -60,7 +59,7 @@ enum clime_err clime_eval_load(const struct clime_rl_options *o, const struct cl
         if (!rc) rc = load_set(o, t, file, s, e);
         for (int k = 0; k < s->data.n && !rc; k++) {
             int n = s->data.prompts[k].n_ids;
-            int len = n + (int)clime_generate_room(&o->eval_sampling, n);
+            int len = n + (int)clime_sampling_room(&o->eval_sampling, n);
             if (len > out->max_len) out->max_len = len;
         }
     }

@@ -12,6 +12,7 @@
 #include "trainer/ledger/runs.h"
 #include "trainer/observe/metrics_log.h"
 #include "trainer/observe/progress.h"
+#include "trainer/options/rl_options.h"
 #include "trainer/rollout/client.h"
 
 struct clime_eval_set {

@@ -7,7 +7,7 @@
 #ifndef CLIME_TRAINER_ROLLOUT_GATHER_H
 #define CLIME_TRAINER_ROLLOUT_GATHER_H
 
-#include "trainer/rollout/client.h"
+#include "trainer/sample/request.h"
 
 #define CLIME_GATHER_MOST 4096 /* members of a group */
 

@@ -16,12 +16,6 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 
-int64_t clime_generate_room(const struct clime_sampling_options *s, int32_t n_prompt) {
-    int64_t room = s->max_response_len;
-    if (s->max_context_len && s->max_context_len - n_prompt < room) room = s->max_context_len - n_prompt;
-    return room < 0 ? 0 : room;
-}
-
 static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
     const struct clime_sampling_options *s = r->sampling;
     clime_jw_object(w);
@@ -32,7 +26,7 @@ static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
     clime_jw_key(w, "top_k");
     clime_jw_int(w, s->top_k);
     clime_jw_key(w, "max_new_tokens");
-    clime_jw_int(w, clime_generate_room(s, r->sample->n_prompt) - r->sample->n_response);
+    clime_jw_int(w, clime_sampling_room(s, r->sample->n_prompt) - r->sample->n_response);
     if (s->min_new_tokens) {
         clime_jw_key(w, "min_new_tokens");
         clime_jw_int(w, s->min_new_tokens);
@@ -243,7 +237,7 @@ static int64_t versioned(const struct reply *p) {
 
 static enum clime_generate_outcome judge(struct clime_request *r, const struct reply *p, struct clime_error *e) {
     bool aborted = !strcmp(p->finish_type, "abort");
-    int64_t room = clime_generate_room(r->sampling, r->sample->n_prompt) - r->sample->n_response;
+    int64_t room = clime_sampling_room(r->sampling, r->sample->n_prompt) - r->sample->n_response;
     if (aborted && !clime_request_stopped(r)) {
         clime_fail(e, CLIME_ERR_ABORTED, "the server aborted it: " CLIME_STR_FMT, CLIME_STR_ARG(p->finish));
         return CLIME_GENERATE_ABORTED;

@@ -2,10 +2,10 @@
 #ifndef CLIME_TRAINER_ROLLOUT_GENERATE_H
 #define CLIME_TRAINER_ROLLOUT_GENERATE_H
 
-#include "trainer/rollout/client.h"
-
-/* Tokens that a response may have: the response limit, cut by the context limit. 0 = the prompt fills the context. */
-int64_t clime_generate_room(const struct clime_sampling_options *s, int32_t n_prompt);
+#include "common/buf.h"
+#include "common/err.h"
+#include "common/str.h"
+#include "trainer/sample/request.h"
 
 /* Appends the JSON body of r's next try; tokens that the sample has already are part of the input. */
 void clime_generate_body(const struct clime_request *r, struct clime_buf *out);

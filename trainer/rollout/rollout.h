@@ -21,6 +21,7 @@
 #include "trainer/ledger/groups.h"
 #include "trainer/ledger/runs.h"
 #include "trainer/observe/progress.h"
+#include "trainer/options/rl_options.h"
 #include "trainer/rollout/client.h"
 #include "trainer/rollout/control.h"
 

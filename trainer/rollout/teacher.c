@@ -220,7 +220,7 @@ enum clime_err clime_teacher_open(const struct clime_teacher_options *o, struct 
     t->url = generate_url(o->url);
     t->timeout_us = o->timeout_us;
     t->out = o->out;
-    t->in = clime_queue_new(CLIME_CLIENT_MAX);
+    t->in = clime_queue_new(CLIME_REQUESTS_MAX);
     t->threads = xcalloc((size_t)o->n_threads, sizeof *t->threads);
     atomic_init(&t->stop, false);
     while (t->n_threads < o->n_threads && !pthread_create(&t->threads[t->n_threads], NULL, teacher_main, t))

@@ -16,7 +16,7 @@
 
 #include "common/buf.h"
 #include "common/queue.h"
-#include "trainer/rollout/client.h"
+#include "trainer/sample/request.h"
 
 struct clime_teacher;
 

@@ -23,7 +23,6 @@
 #include "trainer/ledger/import.h"
 #include "trainer/reward/reward.h"
 #include "trainer/rollout/gather.h"
-#include "trainer/rollout/generate.h"
 #include "trainer/rollout/leftovers.h"
 #include "trainer/run/run.h"
 #include "trainer/sample/filter.h"
@@ -122,7 +121,7 @@ static int longest_sample(const struct clime_rl *rl) {
     int most = 0;
     if (rl->o.environment) return (int)rl->o.sampling.max_context_len; /* what a session may say is not known yet */
     for (int i = 0; i < rl->data.n; i++) {
-        int n = rl->data.prompts[i].n_ids, len = n + (int)clime_generate_room(&rl->o.sampling, n);
+        int n = rl->data.prompts[i].n_ids, len = n + (int)clime_sampling_room(&rl->o.sampling, n);
         if (len > most) most = len;
     }
     return most;

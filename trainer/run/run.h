@@ -17,6 +17,7 @@
 
 #include "trainer/learn/fingerprint.h"
 #include "trainer/ledger/steps.h"
+#include "trainer/options/rl_options.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/rollout/ahead.h"
 #include "trainer/rollout/evaluation.h"

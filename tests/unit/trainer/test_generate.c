@@ -37,9 +37,9 @@ static void test_body(void **state) {
                         "\"sampling_seed\":18446744073709551615},\"return_logprob\":true}");
     clime_buf_free(&b);
     clime_sample_free(r.sample);
-    assert_int_equal(clime_generate_room(&sampling, 1), 8);
-    assert_int_equal(clime_generate_room(&sampling, 9), 1);
-    assert_int_equal(clime_generate_room(&sampling, 11), 0);
+    assert_int_equal(clime_sampling_room(&sampling, 1), 8);
+    assert_int_equal(clime_sampling_room(&sampling, 9), 1);
+    assert_int_equal(clime_sampling_room(&sampling, 11), 0);
 }
 
 #define REPLY(finish, runs, kept, n, tokens)                                                                           \

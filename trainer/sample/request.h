@@ -1,0 +1,56 @@
+/* What it takes to make one sample: its prompt and seed, how it is sampled and rewarded, until when. Filled by who wants
+ * the sample (rollout, evaluation), in the hands of who makes it (trainer/rollout/client.h) until it comes back.
+ */
+#ifndef CLIME_TRAINER_SAMPLE_REQUEST_H
+#define CLIME_TRAINER_SAMPLE_REQUEST_H
+
+#include <stdatomic.h>
+
+#include "common/options.h"
+#include "trainer/sample/sample.h"
+
+struct clime_sampling_options { /* of one request */
+    double temperature, top_p;
+    int64_t top_k; /* -1 = off */
+    int64_t min_new_tokens;
+    int64_t max_response_len, max_context_len; /* tokens; context 0 = no own limit */
+    struct clime_opt_list stop, stop_token_ids;
+    bool skip_special_tokens; /* in the text that is graded and stored */
+};
+
+/* Tokens that a response may have: the response limit, cut by the context limit. 0 = the prompt fills the context. */
+static inline int64_t clime_sampling_room(const struct clime_sampling_options *s, int32_t n_prompt) {
+    int64_t room = s->max_response_len;
+    if (s->max_context_len && s->max_context_len - n_prompt < room) room = s->max_context_len - n_prompt;
+    return room < 0 ? 0 : room;
+}
+
+struct clime_request {
+    struct clime_sample *sample; /* in: ids, seed, label, metadata, tokens to continue; out: everything else */
+    const struct clime_sampling_options *sampling;
+    const char *rm_type, *reward_key; /* may be NULL */
+    const char *prompt;               /* text, for rewards outside this process */
+    int group_size;                   /* > 0: rewarded together with the group's other members, that many in all, */
+    int64_t gathering;                /* which have this number, from clime_client_gathering */
+    const char *input;                /* what the dataset has under the input key, JSON; for environments */
+    char rid[112];                    /* run/rollout/group/member/attempt; ".try" is appended */
+    int64_t version;                  /* of the weights; an answer of older ones is refused */
+    const _Atomic int64_t *newest;    /* of the versions that may take its place meanwhile; NULL = none may */
+    int64_t deadline_us;              /* clime_now_us scale */
+    const atomic_bool *stop;          /* set by the owner: come back ABORTED instead of trying again; may be NULL */
+    bool teach;                       /* the teacher scores it before the reward is asked for */
+    bool scored;                      /* no reward is wanted */
+    void *owner;                      /* for the owner's use */
+    /* out */
+    int n_tries, n_stale; /* requests sent; answers refused for their version */
+    int64_t generate_us;
+};
+
+/* The most requests that are in the hands of who makes them at a time. */
+#define CLIME_REQUESTS_MAX 65536
+
+static inline bool clime_request_stopped(const struct clime_request *r) {
+    return r->stop && atomic_load(r->stop);
+}
+
+#endif
