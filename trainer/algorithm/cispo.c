@@ -4,7 +4,7 @@
 
 #include "trainer/algorithm/estimator.h"
 
-static void policy(const struct clime_learner_options *o, const struct clime_policy_tokens *t) {
+static void policy(const struct clime_objective *o, const struct clime_policy_tokens *t) {
     double lo = 1 - o->eps_clip, hi = 1 + o->eps_clip_high;
     for (int k = 0; k < t->n; k++) {
         double r = exp((double)t->logp[k] - (double)t->old[k]), bounded = r < lo ? lo : r > hi ? hi : r;

@@ -64,8 +64,7 @@ static void correct_sample(const struct clime_correction_options *c, const float
     }
 }
 
-void clime_correct(const struct clime_learner_options *o, struct clime_stream *s,
-                   struct clime_correction_stats *stats) {
+void clime_correct(const struct clime_objective *o, struct clime_stream *s, struct clime_correction_stats *stats) {
     const struct clime_correction_options *c = &o->correction;
     size_t n = (size_t)s->n + 1;
     double *rho = xcalloc(n, sizeof *rho), *weight = xcalloc(n, sizeof *weight), scale = 1, sum = 0;

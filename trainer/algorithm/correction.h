@@ -7,14 +7,14 @@
 #ifndef CLIME_TRAINER_ALGORITHM_CORRECTION_H
 #define CLIME_TRAINER_ALGORITHM_CORRECTION_H
 
+#include "trainer/algorithm/objective.h"
 #include "trainer/algorithm/stream.h"
-#include "trainer/learn/learner.h"
 
 struct clime_correction_stats { /* sums over trained tokens; veto over samples */
     double rho, rho_abs, changed, rejected, veto;
 };
 
 /* Multiplies w_pg by the importance weight; sets all weights of rejected tokens to 0. Denominators stay as they are. */
-void clime_correct(const struct clime_learner_options *o, struct clime_stream *s, struct clime_correction_stats *stats);
+void clime_correct(const struct clime_objective *o, struct clime_stream *s, struct clime_correction_stats *stats);
 
 #endif

@@ -72,9 +72,9 @@ static struct clime_peers *make_peers(const struct clime_sample *const *samples,
     return peers;
 }
 
-enum clime_err clime_estimate_advantages(const struct clime_learner_options *o,
-                                         const struct clime_sample *const *samples, const double *reward,
-                                         const float *kl, struct clime_stream *s, struct clime_error *e) {
+enum clime_err clime_estimate_advantages(const struct clime_objective *o, const struct clime_sample *const *samples,
+                                         const double *reward, const float *kl, struct clime_stream *s,
+                                         struct clime_error *e) {
     for (int i = 0; i < s->n_samples; i++)
         if (!isfinite(reward[i]))
             return clime_fail(e, CLIME_ERR_INTERNAL, "sample %lld/%lld/%d has no finite reward to train on",

@@ -6,8 +6,8 @@
 #ifndef CLIME_TRAINER_ALGORITHM_ESTIMATOR_H
 #define CLIME_TRAINER_ALGORITHM_ESTIMATOR_H
 
+#include "trainer/algorithm/objective.h"
 #include "trainer/algorithm/stream.h"
-#include "trainer/learn/learner.h"
 
 /* What a sample is compared with: its group, by group number, wherever its members stand and however many there are. A
  * member that fanned out into several samples counts once, with the mean of their rewards and of their squared
@@ -19,7 +19,7 @@ struct clime_peers {
 };
 
 struct clime_estimator_input {
-    const struct clime_learner_options *o;
+    const struct clime_objective *o;
     const struct clime_stream *s;
     const double *reward;            /* [n_samples] less kl_coef times the sample's KL, unless kl_per_token */
     const struct clime_peers *peers; /* [n_samples] */
@@ -35,7 +35,7 @@ struct clime_policy_tokens {
     double *pg, *g;
     uint8_t *clipped;
 };
-typedef void clime_policy_fn(const struct clime_learner_options *o, const struct clime_policy_tokens *t);
+typedef void clime_policy_fn(const struct clime_objective *o, const struct clime_policy_tokens *t);
 
 struct clime_estimator {
     const char *name;      /* --advantage-estimator */
@@ -61,9 +61,9 @@ const struct clime_estimator *clime_estimator_find(const char *name, struct clim
 
 /* Fills s->adv: peers by group, then the estimator's row. reward[n_samples]; kl as in the input.
  * CLIME_ERR_INTERNAL for a reward that is not finite. */
-enum clime_err clime_estimate_advantages(const struct clime_learner_options *o,
-                                         const struct clime_sample *const *samples, const double *reward,
-                                         const float *kl, struct clime_stream *s, struct clime_error *e);
+enum clime_err clime_estimate_advantages(const struct clime_objective *o, const struct clime_sample *const *samples,
+                                         const double *reward, const float *kl, struct clime_stream *s,
+                                         struct clime_error *e);
 
 /* --normalize-advantages: (A - mean) / sqrt(var + 1e-8) over the trained tokens of a rollout, var with n - 1. */
 void clime_whiten(float *adv, int64_t n);
@@ -77,7 +77,7 @@ void clime_advantages_grpo(const struct clime_estimator_input *in, float *adv);
 clime_policy_fn clime_policy_clip;
 
 /* Value of the clipped surrogate at the ratio r; *grad = its derivative by log r. */
-double clime_clip(const struct clime_learner_options *o, double r, double adv, double *grad, uint8_t *clipped);
+double clime_clip(const struct clime_objective *o, double r, double adv, double *grad, uint8_t *clipped);
 
 /* The critic's loss for n tokens (docs/algorithms.md): adds the sum of w times max((clip(v) - ret)^2, (v - ret)^2),
  * clip keeping v within value_clip of the old value, to *loss; g[t] = its derivative by v[t]; counts the clipped. */

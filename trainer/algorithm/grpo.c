@@ -6,7 +6,7 @@
 #include "trainer/algorithm/estimator.h"
 
 /* (r - mean) / (std + 1e-6), std with n - 1 as in slime. A group of one has no deviation: the division is left out. */
-static double normalise(const struct clime_learner_options *o, double reward, const struct clime_peers *p) {
+static double normalise(const struct clime_objective *o, double reward, const struct clime_peers *p) {
     if (o->disable_rewards_normalization) return reward;
     double a = reward - p->mean;
     return o->disable_grpo_std_normalization || p->n < 2 ? a : a / (p->std + 1e-6);
@@ -19,7 +19,7 @@ void clime_advantages_grpo(const struct clime_estimator_input *in, float *adv) {
     }
 }
 
-double clime_clip(const struct clime_learner_options *o, double r, double adv, double *grad, uint8_t *clipped) {
+double clime_clip(const struct clime_objective *o, double r, double adv, double *grad, uint8_t *clipped) {
     double lo = 1 - o->eps_clip, hi = 1 + o->eps_clip_high;
     double bounded = r < lo ? lo : r > hi ? hi : r;
     double plain = -r * adv, cut = -bounded * adv;
@@ -33,7 +33,7 @@ double clime_clip(const struct clime_learner_options *o, double r, double adv, d
     return value;
 }
 
-void clime_policy_clip(const struct clime_learner_options *o, const struct clime_policy_tokens *t) {
+void clime_policy_clip(const struct clime_objective *o, const struct clime_policy_tokens *t) {
     for (int k = 0; k < t->n; k++) {
         double grad, r = exp((double)t->logp[k] - (double)t->old[k]);
         t->pg[k] = clime_clip(o, r, (double)t->adv[k], &grad, &t->clipped[k]);

@@ -6,7 +6,7 @@
 
 #include "trainer/algorithm/estimator.h"
 
-static void policy(const struct clime_learner_options *o, const struct clime_policy_tokens *t) {
+static void policy(const struct clime_objective *o, const struct clime_policy_tokens *t) {
     double log_ratio = 0, sum = 0;
     for (int k = 0; k < t->n; k++) log_ratio += (double)t->logp[k] - (double)t->old[k];
     double r = exp(log_ratio / t->n);

@@ -3,7 +3,7 @@
 #ifndef CLIME_TRAINER_ALGORITHM_KL_H
 #define CLIME_TRAINER_ALGORITHM_KL_H
 
-#include "trainer/learn/learner.h"
+#include "trainer/algorithm/objective.h"
 
 /* k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d with d = logp - ref; low_var is k3 clamped to [-10, 10] as in slime.
  * Returns the value; *grad = its derivative by logp. */

@@ -11,28 +11,28 @@
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/kl.h"
 
-bool clime_loss_needs_ref(const struct clime_learner_options *o) {
+bool clime_loss_needs_ref(const struct clime_objective *o) {
     return !o->sft && o->use_kl_loss && o->kl_loss_coef != 0;
 }
 
-bool clime_reward_needs_ref(const struct clime_learner_options *o) {
+bool clime_reward_needs_ref(const struct clime_objective *o) {
     return !o->sft && o->kl_coef != 0;
 }
 
-bool clime_needs_ref(const struct clime_learner_options *o) {
+bool clime_needs_ref(const struct clime_objective *o) {
     return clime_loss_needs_ref(o) || clime_reward_needs_ref(o);
 }
 
-bool clime_loss_needs_old(const struct clime_learner_options *o) {
+bool clime_loss_needs_old(const struct clime_objective *o) {
     const struct clime_correction_options *c = &o->correction;
     return !o->sft && (c->use_tis || c->use_rs || c->veto > 0 || c->metrics);
 }
 
-bool clime_loss_needs_entropy(const struct clime_learner_options *o) {
+bool clime_loss_needs_entropy(const struct clime_objective *o) {
     return !o->sft && o->entropy_coef != 0;
 }
 
-void clime_loss_weights(const struct clime_learner_options *o, int64_t global_batch, struct clime_stream *s) {
+void clime_loss_weights(const struct clime_objective *o, int64_t global_batch, struct clime_stream *s) {
     int64_t step_tokens = 0;
     for (int i = 0; i < s->n_samples; i++) {
         int64_t n = s->first[i + 1] - s->first[i];
@@ -55,7 +55,7 @@ void clime_loss_weights(const struct clime_learner_options *o, int64_t global_ba
 
 /* Off-policy sequence masking (DeepSeek-V3.2, 2025): tokens with A < 0 of a sample whose mean of old - logp is over
  * delta. */
-static void mask_offpolicy_sample(const struct clime_learner_options *o, const struct clime_policy_tokens *t, double *w,
+static void mask_offpolicy_sample(const struct clime_objective *o, const struct clime_policy_tokens *t, double *w,
                                   struct clime_loss_sums *sums) {
     double kl = 0;
     for (int k = 0; k < t->n; k++) kl += (double)t->old[k] - (double)t->logp[k];
@@ -68,7 +68,7 @@ static void mask_offpolicy_sample(const struct clime_learner_options *o, const s
 }
 
 /* Adds the KL term of stream entry k and its derivative, and what is only counted. */
-static void add_token(const struct clime_learner_options *o, const struct clime_stream *s, int64_t k, double logp,
+static void add_token(const struct clime_objective *o, const struct clime_stream *s, int64_t k, double logp,
                       int64_t version, double *g, struct clime_loss_sums *sums) {
     double old = (double)s->old[k], w = (double)s->w_kl[k];
     sums->ppo_kl += old - logp;
@@ -90,7 +90,7 @@ static void add_token(const struct clime_learner_options *o, const struct clime_
 }
 
 /* The policy terms of sample i, whose tokens are t. */
-static enum clime_err add_policy(const struct clime_learner_options *o, const struct clime_stream *s, int i,
+static enum clime_err add_policy(const struct clime_objective *o, const struct clime_stream *s, int i,
                                  const float *entropy, struct clime_policy_tokens *t, double *w,
                                  struct clime_loss_sums *sums, struct clime_error *e) {
     int64_t at = s->first[i];
@@ -136,10 +136,9 @@ static int longest(const struct clime_stream *s, const int32_t *which, int n) {
     return (int)most;
 }
 
-enum clime_err clime_loss_samples(const struct clime_learner_options *o, const struct clime_stream *s,
-                                  const int32_t *which, int n, const float *logp, const float *entropy, int64_t version,
-                                  float *g_logp, float *g_entropy, struct clime_loss_sums *sums,
-                                  struct clime_error *e) {
+enum clime_err clime_loss_samples(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which,
+                                  int n, const float *logp, const float *entropy, int64_t version, float *g_logp,
+                                  float *g_entropy, struct clime_loss_sums *sums, struct clime_error *e) {
     size_t most = (size_t)longest(s, which, n) + 1;
     double *w = xcalloc(3 * most, sizeof *w);
     uint8_t *clipped = xcalloc(most, 1);

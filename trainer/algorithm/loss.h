@@ -3,8 +3,8 @@
 #ifndef CLIME_TRAINER_ALGORITHM_LOSS_H
 #define CLIME_TRAINER_ALGORITHM_LOSS_H
 
+#include "trainer/algorithm/objective.h"
 #include "trainer/algorithm/stream.h"
-#include "trainer/learn/learner.h"
 
 /* Sums over tokens, to be added over the micro-batches of a step in order. */
 struct clime_loss_sums {
@@ -19,22 +19,22 @@ struct clime_loss_sums {
  *   per token:   w = 1 / (trained tokens of the step; a sample counts at least 1)
  *   by constant: w = 1 / (loss_token_divisor * global_batch)
  * w_pg = w, or with sft w_ce = w; w_kl = kl_loss_coef * w; w_ent = entropy_coef * w. */
-void clime_loss_weights(const struct clime_learner_options *o, int64_t global_batch, struct clime_stream *s);
+void clime_loss_weights(const struct clime_objective *o, int64_t global_batch, struct clime_stream *s);
 
 /* Whether the options need a reference model for the loss, for the reward, for any of them; the trainer's own old
  * log-probabilities; the entropy's gradient. */
-bool clime_loss_needs_ref(const struct clime_learner_options *o);
-bool clime_reward_needs_ref(const struct clime_learner_options *o);
-bool clime_needs_ref(const struct clime_learner_options *o);
-bool clime_loss_needs_old(const struct clime_learner_options *o);
-bool clime_loss_needs_entropy(const struct clime_learner_options *o);
+bool clime_loss_needs_ref(const struct clime_objective *o);
+bool clime_reward_needs_ref(const struct clime_objective *o);
+bool clime_needs_ref(const struct clime_objective *o);
+bool clime_loss_needs_old(const struct clime_objective *o);
+bool clime_loss_needs_entropy(const struct clime_objective *o);
 
 /* For the samples which[0..n) of the stream, one after another, given the new logp and entropy (NULL = not wanted) of
  * their tokens: adds to sums, writes dLoss/dlogp and (when g_entropy is given) dLoss/dentropy. A sample must not be
  * split: some terms depend on all its tokens. version: its tokens enter the gap. Fails only where a custom loss does.
  */
-enum clime_err clime_loss_samples(const struct clime_learner_options *o, const struct clime_stream *s,
-                                  const int32_t *which, int n, const float *logp, const float *entropy, int64_t version,
-                                  float *g_logp, float *g_entropy, struct clime_loss_sums *sums, struct clime_error *e);
+enum clime_err clime_loss_samples(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which,
+                                  int n, const float *logp, const float *entropy, int64_t version, float *g_logp,
+                                  float *g_entropy, struct clime_loss_sums *sums, struct clime_error *e);
 
 #endif

@@ -68,7 +68,7 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
         {"adam-beta2", CLIME_OPT_DOUBLE, &l->adam_beta2, "0.98", "X", "second moment", 0, 1},
         {"adam-eps", CLIME_OPT_DOUBLE, &l->adam_eps, "1e-8", "X", "epsilon", 0, 1},
         {"clip-grad", CLIME_OPT_DOUBLE, &l->clip_grad, "1", "X", "global norm; 0 = off", 0, 1e9},
-        {"calculate-per-token-loss", CLIME_OPT_BOOL, &l->calculate_per_token_loss, NULL, NULL,
+        {"calculate-per-token-loss", CLIME_OPT_BOOL, &l->objective.calculate_per_token_loss, NULL, NULL,
          "mean over tokens instead of over samples"},
         {"max-tokens-per-gpu", CLIME_OPT_INT, &o->max_tokens, "4096", "N", "rows of a packed micro-batch", 16, 1 << 24},
         {"max-len", CLIME_OPT_INT, &o->max_len, "0", "N",
@@ -90,7 +90,7 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     if (err) return err;
     if (!l->hf_checkpoint || !o->set.data.prompt_data || !(o->save_hf || o->print_samples))
         return clime_fail(e, CLIME_ERR_INPUT, "sft needs --hf-checkpoint, --prompt-data and --save-hf");
-    l->sft = true;
+    l->objective.sft = true;
     l->schedule = (enum clime_schedule)o->schedule;
     l->lr_warmup_iters = o->warmup;
     l->max_tokens_per_gpu = (int)o->max_tokens;

@@ -16,21 +16,22 @@ static enum clime_err run_forwards(struct clime_learner *l, const struct clime_s
                                    const struct clime_packing *p, struct clime_stream *s, float *kl,
                                    struct clime_error *e) {
     enum clime_err err = CLIME_OK;
-    if (clime_loss_needs_old(&l->opts)) err = clime_learner_score(l, l->train, samples, p, s, s->old, e);
+    if (clime_loss_needs_old(&l->opts.objective)) err = clime_learner_score(l, l->train, samples, p, s, s->old, e);
     if (!err && l->critic) err = clime_critic_values(l->critic, p, s, s->value, e);
     if (err || !kl) return err;
     err = clime_learner_score(l, l->ref_train, samples, p, s, s->ref, e);
     double unused;
     for (int64_t k = 0; k < s->n && !err; k++)
-        kl[k] = (float)clime_kl_value(l->opts.kl_loss_type, (double)s->old[k], (double)s->ref[k], &unused);
+        kl[k] = (float)clime_kl_value(l->opts.objective.kl_loss_type, (double)s->old[k], (double)s->ref[k], &unused);
     return err;
 }
 
 static enum clime_err fill_advantages(const struct clime_learner_options *o, const double *reward, const float *kl,
                                       struct clime_stream *s, struct clime_error *e) {
-    if (!o->custom_advantages) return clime_estimate_advantages(o, s->samples, reward, kl, s, e);
-    const struct clime_custom_rollout r = {.reward = reward, .kl = kl, .kl_coef = o->kl_coef, .gamma = o->gamma};
-    return clime_custom_advantages(o->custom_advantages, &r, s, e);
+    if (!o->objective.custom_advantages) return clime_estimate_advantages(&o->objective, s->samples, reward, kl, s, e);
+    const struct clime_custom_rollout r = {
+        .reward = reward, .kl = kl, .kl_coef = o->objective.kl_coef, .gamma = o->objective.gamma};
+    return clime_custom_advantages(o->objective.custom_advantages, &r, s, e);
 }
 
 static void fill_stats(const struct clime_stream *s, const float *kl, bool has_old, bool has_values,
@@ -80,9 +81,9 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
                                       struct clime_estimate_stats *stats, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     struct clime_stream s;
-    bool has_old = clime_loss_needs_old(o), has_values = l->critic != NULL;
-    clime_stream_init(&s, samples, NULL, n, o->mask_offpolicy ? version : INT64_MIN);
-    float *kl = clime_reward_needs_ref(o) ? xcalloc((size_t)s.n + 1, sizeof *kl) : NULL;
+    bool has_old = clime_loss_needs_old(&o->objective), has_values = l->critic != NULL;
+    clime_stream_init(&s, samples, NULL, n, o->objective.mask_offpolicy ? version : INT64_MIN);
+    float *kl = clime_reward_needs_ref(&o->objective) ? xcalloc((size_t)s.n + 1, sizeof *kl) : NULL;
     double *reward = xcalloc((size_t)n + 1, sizeof *reward);
     enum clime_err err = CLIME_OK;
     for (int i = 0; i < n && !err; i++) {
@@ -91,14 +92,15 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
             err = clime_fail(e, CLIME_ERR_INTERNAL, "sample %lld/%lld/%d has no reward to train on",
                              (long long)samples[i]->rollout, (long long)samples[i]->group, samples[i]->member);
     }
-    if (!err && o->custom_rewards) err = clime_custom_rewards(o->custom_rewards, &s, reward, e);
+    if (!err && o->objective.custom_rewards) err = clime_custom_rewards(o->objective.custom_rewards, &s, reward, e);
     if (!err) err = run_forwards(l, samples, p, &s, kl, e);
     *stats = (struct clime_estimate_stats){0};
     if (!err) err = fill_advantages(o, reward, kl, &s, e);
     for (int64_t k = 0; !err && has_values && k < s.n; k++) s.ret[k] = s.adv[k] + s.value[k];
-    if (!err && o->use_opd) err = clime_opd_advantages(&s, o->opd_kl_coef, &stats->opd_reverse_kl, e);
+    if (!err && o->objective.use_opd)
+        err = clime_opd_advantages(&s, o->objective.opd_kl_coef, &stats->opd_reverse_kl, e);
     if (err) goto done;
-    if (o->normalize_advantages) clime_whiten(s.adv, s.n);
+    if (o->objective.normalize_advantages) clime_whiten(s.adv, s.n);
     fill_stats(&s, kl, has_old, has_values, stats);
     *out = xcalloc((size_t)n + 1, sizeof **out);
     for (int i = 0; i < n; i++) (*out)[i] = make_estimate(&s, samples[i], i, has_old, has_values);

@@ -37,7 +37,7 @@ static bool offload(const struct clime_learner *l) {
 }
 
 static bool needs_critic(const struct clime_learner_options *o) {
-    return o->estimator && o->estimator->needs_critic;
+    return o->objective.estimator && o->objective.estimator->needs_critic;
 }
 
 static struct clime_memory_users memory_users(const struct clime_learner *l) {
@@ -45,10 +45,10 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
     struct clime_memory_users u = {.policy = train_options(o),
                                    .reference = ref_options(o),
                                    .critic = clime_critic_train_options(o),
-                                   .has_reference = clime_needs_ref(o),
+                                   .has_reference = clime_needs_ref(&o->objective),
                                    .has_critic = needs_critic(o),
                                    .offload = offload(l),
-                                   .servers = !o->sft};
+                                   .servers = !o->objective.sft};
     clime_memory_choose(l->model, &u);
     return u;
 }
@@ -95,7 +95,7 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
     if (!err) err = clime_train_open(l->model, &users.policy, &l->train, e);
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, e);
-    if (!err && clime_needs_ref(&l->opts)) err = load_reference(l, e);
+    if (!err && clime_needs_ref(&l->opts.objective)) err = load_reference(l, e);
     if (!err && needs_critic(&l->opts)) err = clime_critic_open(&l->opts, l->model, offload(l), &l->critic, e);
     return err;
 }
@@ -201,15 +201,16 @@ static enum clime_err run_micro(struct clime_learner *l, const struct clime_step
     const struct clime_packing *p = in->packing;
     const int32_t *which = p->sample + p->first[i];
     int n = p->first[i + 1] - p->first[i];
-    float *entropy = l->opts.sft ? NULL : mb->entropy;
-    float *g_entropy = clime_loss_needs_entropy(&l->opts) ? mb->g_entropy : NULL;
+    float *entropy = l->opts.objective.sft ? NULL : mb->entropy;
+    float *g_entropy = clime_loss_needs_entropy(&l->opts.objective) ? mb->g_entropy : NULL;
     clime_micro_fill(mb, in->samples, s, which, n);
     out->tokens += mb->b.T;
     int64_t t0 = clime_now_us();
     enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);
     if (err) return err;
     int64_t t1 = clime_now_us();
-    err = clime_loss_samples(&l->opts, s, which, n, mb->logp, entropy, in->version, mb->g_logp, g_entropy, sums, e);
+    err = clime_loss_samples(&l->opts.objective, s, which, n, mb->logp, entropy, in->version, mb->g_logp, g_entropy,
+                             sums, e);
     if (!err) err = clime_train_backward(l->train, &mb->b, mb->g_logp, g_entropy, e);
     out->forward_us += t1 - t0;
     out->backward_us += clime_now_us() - t1;
@@ -223,11 +224,11 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     struct clime_loss_sums sums = {0};
     struct clime_correction_stats corrected = {0};
     enum clime_err err = CLIME_OK;
-    if (clime_loss_needs_old(&l->opts)) clime_correct(&l->opts, s, &corrected);
+    if (clime_loss_needs_old(&l->opts.objective)) clime_correct(&l->opts.objective, s, &corrected);
     clime_micro_alloc(&mb, l->max_rows);
 
     int64_t t0 = clime_now_us();
-    if (clime_loss_needs_ref(&l->opts))
+    if (clime_loss_needs_ref(&l->opts.objective))
         err = clime_learner_score(l, l->ref_train, in->samples, in->packing, s, s->ref, e);
     if (err) goto done;
     out->ref_us = clime_now_us() - t0;
@@ -250,14 +251,15 @@ done:
 
 enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
                                   struct clime_step_stats *out, struct clime_error *e) {
-    CHECK(in->global_batch > 0 && (in->estimate || l->opts.sft) && (l->critic || !in->critic_only));
+    CHECK(in->global_batch > 0 && (in->estimate || l->opts.objective.sft) && (l->critic || !in->critic_only));
     *out = (struct clime_step_stats){.n_micro = in->packing->n_micro};
     enum clime_err err = check_samples(l, in->samples, in->n, e);
     if (err) return err;
 
     struct clime_stream s;
-    clime_stream_init(&s, in->samples, in->estimate, in->n, l->opts.mask_offpolicy ? in->rollout_version : INT64_MIN);
-    clime_loss_weights(&l->opts, in->global_batch, &s);
+    clime_stream_init(&s, in->samples, in->estimate, in->n,
+                      l->opts.objective.mask_offpolicy ? in->rollout_version : INT64_MIN);
+    clime_loss_weights(&l->opts.objective, in->global_batch, &s);
     if (l->critic) err = clime_critic_step(l->critic, in->packing, &s, out, e);
     if (!err && !in->critic_only) err = step_policy(l, in, &s, out, e);
     if (!err && in->critic_only) { /* what recovery compares is then the critic's */

@@ -14,56 +14,20 @@
 
 #include "common/buf.h"
 #include "model/backward.h"
+#include "trainer/algorithm/objective.h"
 #include "trainer/sample/pack.h"
 #include "trainer/sample/sample.h"
 
-enum clime_kl_type { CLIME_KL_K1, CLIME_KL_K2, CLIME_KL_K3, CLIME_KL_LOW_VAR }; /* K3 = LOW_VAR without its clamp */
-enum clime_is_mode { CLIME_IS_TRUNCATE, CLIME_IS_ICEPOP, CLIME_IS_MASK };
-enum clime_is_level { CLIME_IS_TOKEN, CLIME_IS_SEQUENCE, CLIME_IS_GEOMETRIC };
 enum clime_schedule { CLIME_LR_CONSTANT, CLIME_LR_LINEAR, CLIME_LR_COSINE };
-
-struct clime_estimator; /* trainer/algorithm/estimator.h */
-struct clime_hook;      /* trainer/plugin/hooks.h */
-
-/* Corrections by rho = exp(old - behave), the trainer's number against the server's (trainer/algorithm/correction.h).
- */
-struct clime_correction_options {
-    bool use_tis, metrics; /* metrics: measured, not applied (--get-mismatch-metrics) */
-    enum clime_is_mode tis_mode;
-    enum clime_is_level tis_level, rs_level;
-    double tis_low, tis_high; /* bounds of rho */
-    bool tis_batch_normalize;
-    bool use_rs; /* rejection: outside the bounds a token or sequence leaves every term */
-    double rs_low, rs_high;
-    double veto; /* one token with rho below it rejects its sample; 0 = off */
-};
 
 struct clime_learner_options { /* names are slime's options */
     const char *hf_checkpoint; /* weights at the start, config */
     const char *ref_load;      /* reference model; NULL = none needed */
     struct clime_model_options model;
-    /* advantages */
-    const struct clime_estimator *estimator; /* NULL with sft */
-    double kl_coef, gamma, lambd;            /* KL in the reward; discount; GAE */
-    bool use_opd, normalize_advantages;
-    double opd_kl_coef; /* of the teacher's term of the advantage */
-    bool disable_rewards_normalization, disable_grpo_std_normalization;
-    const struct clime_hook *custom_rewards, *custom_advantages, *custom_loss; /* borrowed; NULL = none */
-    /* loss */
-    double eps_clip, eps_clip_high, eps_clip_c; /* 0.2, = eps_clip, dual clip's bound (0 = off) */
-    bool use_kl_loss, use_unbiased_kl;
-    double kl_loss_coef;
-    enum clime_kl_type kl_loss_type; /* of both KL terms */
-    double entropy_coef;
-    bool calculate_per_token_loss; /* token mean instead of member mean */
-    int64_t loss_token_divisor;    /* a constant in place of a member's tokens; 0 = off */
-    struct clime_correction_options correction;
-    bool use_opsm, mask_offpolicy;
-    double opsm_delta;
+    struct clime_objective objective;
     /* critic (an estimator that needs one) */
     const char *critic_load; /* Hugging Face folder; NULL = hf_checkpoint */
     double critic_lr, value_clip;
-    bool sft; /* cross-entropy on the mask instead of the policy loss */
     /* optimizer */
     double lr, min_lr, adam_beta1, adam_beta2, adam_eps, weight_decay, clip_grad; /* clip_grad 0 = off */
     enum clime_schedule schedule;

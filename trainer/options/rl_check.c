@@ -53,7 +53,7 @@ static enum clime_err check_async(struct clime_rl_options *o, struct clime_error
             e, CLIME_ERR_INPUT,
             "--update-weight-transport ipc cannot be honoured with --async: a server that restarts during a "
             "step gets the weights from a copy in host memory, over HTTP");
-    if (o->learner.mask_offpolicy)
+    if (o->learner.objective.mask_offpolicy)
         return clime_fail(
             e, CLIME_ERR_INPUT,
             "--mask-offpolicy-in-partial-rollout cannot be honoured with --async: every token is of older "
@@ -110,7 +110,7 @@ static enum clime_err check_halves(const struct clime_rl_options *o, struct clim
         return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data %s is the run folder itself", o->run);
     if (o->load_rollouts && o->eval_interval)
         return clime_fail(e, CLIME_ERR_INPUT, "--load-debug-rollout-data starts no server: not with --eval-interval");
-    if (o->load_rollouts && o->learner.mask_offpolicy)
+    if (o->load_rollouts && o->learner.objective.mask_offpolicy)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--load-debug-rollout-data: the tokens are of no known version, "
                           "--mask-offpolicy-in-partial-rollout would leave none");
@@ -132,21 +132,22 @@ enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_
 /* Combinations that have no meaning, or a meaning other than what was surely meant. */
 enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_clip_c_given, struct clime_error *e) {
     struct clime_learner_options *l = &o->learner;
-    const struct clime_correction_options *c = &l->correction;
-    const struct clime_estimator *est = l->estimator = clime_estimator_find(o->advantage_estimator, e);
+    const struct clime_correction_options *c = &l->objective.correction;
+    const struct clime_estimator *est = l->objective.estimator = clime_estimator_find(o->advantage_estimator, e);
     if (!est) return e->code;
     const struct {
         bool wrong;
         const char *why;
     } rules[] = {
-        {est->must_whiten && !l->normalize_advantages, "needs --normalize-advantages, which is part of it"},
+        {est->must_whiten && !l->objective.normalize_advantages, "needs --normalize-advantages, which is part of it"},
         {est->needs_peers && o->n_samples_per_prompt < 2, "compares a sample with others: --n-samples-per-prompt 2"},
-        {l->gamma != 1 && !est->takes_gamma, "has one advantage for a whole sample: --gamma has no meaning for it"},
-        {l->lambd != 1 && !est->needs_critic, "has no critic: --lambd has no meaning for it"},
+        {l->objective.gamma != 1 && !est->takes_gamma,
+         "has one advantage for a whole sample: --gamma has no meaning for it"},
+        {l->objective.lambd != 1 && !est->needs_critic, "has no critic: --lambd has no meaning for it"},
         {o->num_critic_only_steps && !est->needs_critic,
          "has no critic: --num-critic-only-steps has no meaning for it"},
         {l->critic_load && !est->needs_critic, "has no critic: --critic-load has no meaning for it"},
-        {l->disable_rewards_normalization && !est->takes_raw,
+        {l->objective.disable_rewards_normalization && !est->takes_raw,
          "subtracts no group mean that --disable-rewards-normalization could leave out"},
     };
     for (size_t i = 0; i < CLIME_COUNT(rules); i++)
@@ -158,23 +159,24 @@ enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_cli
                               "--custom-reward-post-process-path takes the place of what --advantage-estimator %s does "
                               "with a group",
                               est->name);
-        l->disable_rewards_normalization = true;
+        l->objective.disable_rewards_normalization = true;
     }
     if ((o->loss_type != 0) != (o->custom_loss != NULL))
         return clime_fail(e, CLIME_ERR_INPUT, "--loss-type custom_loss and --custom-loss-function-path go together");
-    if (eps_clip_c_given && !(l->eps_clip_c > 1)) return clime_fail(e, CLIME_ERR_INPUT, "--eps-clip-c must be above 1");
-    if (l->kl_coef != 0 && l->use_kl_loss && l->kl_loss_coef != 0)
+    if (eps_clip_c_given && !(l->objective.eps_clip_c > 1))
+        return clime_fail(e, CLIME_ERR_INPUT, "--eps-clip-c must be above 1");
+    if (l->objective.kl_coef != 0 && l->objective.use_kl_loss && l->objective.kl_loss_coef != 0)
         return clime_fail(e, CLIME_ERR_INPUT, "KL is in the reward (--kl-coef) or in the loss (--kl-loss-coef)");
-    if (l->calculate_per_token_loss && l->loss_token_divisor)
+    if (l->objective.calculate_per_token_loss && l->objective.loss_token_divisor)
         return clime_fail(e, CLIME_ERR_INPUT, "give one of --calculate-per-token-loss and --loss-token-divisor");
     if (o->custom_tis && strcmp(o->custom_tis, ICEPOP) != 0)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--custom-tis-function-path %s cannot be honoured: Python cannot be called; see --tis-mode, "
                           "--tis-level, --use-rs and --rs-veto-threshold",
                           o->custom_tis);
-    if (l->use_opd != (o->opd_teacher_url != NULL))
+    if (l->objective.use_opd != (o->opd_teacher_url != NULL))
         return clime_fail(e, CLIME_ERR_INPUT, "--use-opd and --opd-teacher-url go together");
-    if (o->use_rollout_logprobs && clime_loss_needs_old(l))
+    if (o->use_rollout_logprobs && clime_loss_needs_old(&l->objective))
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--use-rollout-logprobs: --use-tis, --use-rs, --rs-veto-threshold and --get-mismatch-metrics "
                           "compare them with the trainer's, which are then the old ones");

@@ -95,11 +95,11 @@ static enum clime_err derive_eval(struct clime_rl_options *o, const struct clime
 
 static void derive_learner(struct clime_rl_options *o, const struct clime_rl_given *g) {
     struct clime_learner_options *l = &o->learner;
-    l->correction.tis_mode = (enum clime_is_mode)(o->custom_tis ? CLIME_IS_ICEPOP : o->tis_mode);
-    l->correction.tis_level = (enum clime_is_level)o->tis_level;
-    l->correction.rs_level = (enum clime_is_level)o->rs_level;
-    if (!g->eps_clip_high) l->eps_clip_high = l->eps_clip;
-    l->kl_loss_type = (enum clime_kl_type)o->kl_loss_type;
+    l->objective.correction.tis_mode = (enum clime_is_mode)(o->custom_tis ? CLIME_IS_ICEPOP : o->tis_mode);
+    l->objective.correction.tis_level = (enum clime_is_level)o->tis_level;
+    l->objective.correction.rs_level = (enum clime_is_level)o->rs_level;
+    if (!g->eps_clip_high) l->objective.eps_clip_high = l->objective.eps_clip;
+    l->objective.kl_loss_type = (enum clime_kl_type)o->kl_loss_type;
     l->schedule = (enum clime_schedule)o->lr_decay_style;
     l->lr_warmup_iters = o->lr_warmup_iters;
     l->lr_decay_iters = o->lr_decay_iters;
@@ -110,7 +110,7 @@ static void derive_learner(struct clime_rl_options *o, const struct clime_rl_giv
     l->model.dtype = o->dtype;
     l->model.dev.n_threads = (int)o->threads;
     /* one member has no deviation: the reward is centred only */
-    if (o->n_samples_per_prompt == 1) l->disable_grpo_std_normalization = true;
+    if (o->n_samples_per_prompt == 1) l->objective.disable_grpo_std_normalization = true;
 }
 
 enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl_given *g, struct clime_error *e) {
@@ -127,7 +127,7 @@ enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl
     if (!g->max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
     if ((rc = derive_eval(o, g, e))) return rc;
     derive_learner(o, g);
-    if (o->learner.use_opd && !o->rm_type) o->rm_type = "none";
+    if (o->learner.objective.use_opd && !o->rm_type) o->rm_type = "none";
     if (!o->over_sampling_batch_size)
         o->over_sampling_batch_size = o->dynamic_sampling_filter ? o->rollout_batch_size : 1;
     return CLIME_OK;

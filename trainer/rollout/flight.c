@@ -34,7 +34,7 @@ static enum clime_err submit(struct clime_rollouts *r, const int *slots, int n, 
     int64_t request_us = (int64_t)(o->rollout_request_timeout * 1e6);
     /* a reward may wait for all the others in the window, with two at a time */
     int64_t lease_us = request_us + (int64_t)(o->rm_timeout * 1e6) * (1 + r->window / 2) + LEASE_SLACK_US;
-    if (o->learner.use_opd)
+    if (o->learner.objective.use_opd)
         lease_us += (int64_t)(o->opd_teacher_timeout * 1e6) * (1 + r->window / o->opd_teacher_concurrency);
     struct clime_lease leases[BATCH] = {{0}};
     for (int i = 0; i < n; i++) leases[i].sample = r->slots[slots[i]].sample;
@@ -61,7 +61,7 @@ static enum clime_err submit(struct clime_rollouts *r, const int *slots, int n, 
                                             .newest = r->c->control ? &r->c->control->newest : NULL,
                                             .deadline_us = now + request_us,
                                             .stop = &r->stop,
-                                            .teach = o->learner.use_opd,
+                                            .teach = o->learner.objective.use_opd,
                                             .owner = w};
         snprintf(w->request.rid, sizeof w->request.rid, "%s/%" PRId64 "/%" PRId64 "/%d/%" PRId64, r->c->run->name,
                  s->rollout, s->group, s->member, w->lease.attempt);

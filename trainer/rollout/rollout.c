@@ -57,7 +57,7 @@ static enum clime_err finish_group(struct clime_rollouts *r, int g, struct clime
         complete = complete && r->slots[g * r->members + m].counted;
         members[m] = r->slots[g * r->members + m].sample;
     }
-    if (complete && r->c->o->learner.mask_offpolicy && all_old(r, g))
+    if (complete && r->c->o->learner.objective.mask_offpolicy && all_old(r, g))
         v = (struct clime_verdict){.reason = "offpolicy"}; /* no token would be trained on */
     else if (complete && hook)
         rc = clime_hook_filter(hook, members, r->members, &v, e);

@@ -143,7 +143,7 @@ static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_op
         carried += s->rollout != r->id;
         for (int k = 0, at = 0; k < s->n_versions; at += s->versions[k++].n) {
             int64_t behind = version - s->versions[k].version, n = 0;
-            if (behind > 0 && o->learner.mask_offpolicy) continue; /* not trained on */
+            if (behind > 0 && o->learner.objective.mask_offpolicy) continue; /* not trained on */
             for (int j = 0; j < s->versions[k].n; j++) n += s->mask[at + j] != 0;
             tokens += n;
             sum += n * behind;
@@ -165,7 +165,7 @@ static void add_estimate(struct clime_metrics_line *m, const struct clime_rl_opt
                          const struct clime_estimate_stats *estimate) {
     clime_metrics_line_add(m, "rollout/advantages", estimate->advantage);
     if (estimate->has_old) clime_metrics_line_add(m, "rollout/log_probs", estimate->log_probs);
-    if (o->learner.use_opd) clime_metrics_line_add(m, "rollout/opd_reverse_kl", estimate->opd_reverse_kl);
+    if (o->learner.objective.use_opd) clime_metrics_line_add(m, "rollout/opd_reverse_kl", estimate->opd_reverse_kl);
     if (estimate->has_values) {
         clime_metrics_line_add(m, "rollout/values", estimate->values);
         clime_metrics_line_add(m, "rollout/returns", estimate->returns);

@@ -13,48 +13,51 @@ static const char *const kl_names[] = {"d", "d^2 / 2", "(exp(-d) - 1 + d)", "cla
 
 static void explain_advantage(const struct clime_rl_options *o, struct clime_buf *out) {
     const struct clime_learner_options *l = &o->learner;
-    const struct clime_estimator *est = l->estimator;
-    clime_buf_printf(out, "advantage (%s)\n", l->custom_advantages ? "custom" : est->name);
-    if (l->custom_rewards)
-        clime_buf_printf(out, "  reward: by `rewards` of %s (%s)\n", l->custom_rewards->path,
-                         l->custom_rewards->plugin.name);
-    if (l->custom_advantages)
-        clime_buf_printf(out, "  A: by `advantages` of %s (%s)\n", l->custom_advantages->path,
-                         l->custom_advantages->plugin.name);
-    else if (est->takes_raw && l->disable_rewards_normalization)
+    const struct clime_estimator *est = l->objective.estimator;
+    clime_buf_printf(out, "advantage (%s)\n", l->objective.custom_advantages ? "custom" : est->name);
+    if (l->objective.custom_rewards)
+        clime_buf_printf(out, "  reward: by `rewards` of %s (%s)\n", l->objective.custom_rewards->path,
+                         l->objective.custom_rewards->plugin.name);
+    if (l->objective.custom_advantages)
+        clime_buf_printf(out, "  A: by `advantages` of %s (%s)\n", l->objective.custom_advantages->path,
+                         l->objective.custom_advantages->plugin.name);
+    else if (est->takes_raw && l->objective.disable_rewards_normalization)
         clime_buf_adds(out, "  A = reward\n");
-    else if (est->takes_std && l->disable_grpo_std_normalization)
+    else if (est->takes_std && l->objective.disable_grpo_std_normalization)
         clime_buf_adds(out, "  A = reward - mean(group)\n");
     else
         clime_buf_printf(out, "  %s\n", est->advantage);
-    if (est->takes_gamma && !l->custom_advantages)
-        clime_buf_printf(out, "  gamma = %g%s", l->gamma, est->needs_critic ? "" : ", by place in the response\n");
+    if (est->takes_gamma && !l->objective.custom_advantages)
+        clime_buf_printf(out, "  gamma = %g%s", l->objective.gamma,
+                         est->needs_critic ? "" : ", by place in the response\n");
     if (est->needs_critic)
         clime_buf_printf(
             out,
             ", lambd = %g; V by a critic (%s, lr %g), loss max((clip(V, V_old +- %g) - R)^2, (V - R)^2), R = "
             "A + V_old\n",
-            l->lambd, l->critic_load ? l->critic_load : l->hf_checkpoint, l->critic_lr, l->value_clip);
+            l->objective.lambd, l->critic_load ? l->critic_load : l->hf_checkpoint, l->critic_lr, l->value_clip);
     if (o->num_critic_only_steps)
         clime_buf_printf(out, "  the first %" PRId64 " rollouts train only the critic\n", o->num_critic_only_steps);
-    if ((est->takes_raw || est->needs_peers) && !l->custom_advantages && !l->disable_rewards_normalization)
+    if ((est->takes_raw || est->needs_peers) && !l->objective.custom_advantages &&
+        !l->objective.disable_rewards_normalization)
         clime_buf_adds(out, "  a group is what shares a group number; a member of several samples counts once\n");
-    if (l->kl_coef != 0)
-        clime_buf_printf(out, "  KL in the reward: %g * %s of old against %s, %s\n", l->kl_coef,
-                         kl_names[l->kl_loss_type], l->ref_load,
+    if (l->objective.kl_coef != 0)
+        clime_buf_printf(out, "  KL in the reward: %g * %s of old against %s, %s\n", l->objective.kl_coef,
+                         kl_names[l->objective.kl_loss_type], l->ref_load,
                          est->kl_per_token ? "token by token" : "summed over the sample, off its reward");
-    if (l->use_opd) clime_buf_printf(out, "  then A -= %g * (old - the teacher's logp)\n", l->opd_kl_coef);
-    if (l->normalize_advantages)
+    if (l->objective.use_opd)
+        clime_buf_printf(out, "  then A -= %g * (old - the teacher's logp)\n", l->objective.opd_kl_coef);
+    if (l->objective.normalize_advantages)
         clime_buf_adds(out, "  then (A - mean) / sqrt(var + 1e-8) over the trained tokens of the rollout\n");
 }
 
 static void explain_corrections(const struct clime_learner_options *l, struct clime_buf *out) {
     static const char *const level[] = {"of the token", "product over the sample", "geometric mean over the sample"};
     static const char *const mode[] = {"clamped to", "0 outside", "and no term outside"};
-    const struct clime_correction_options *c = &l->correction;
-    if (!clime_loss_needs_old(l) && !l->use_opsm && !l->mask_offpolicy) return;
+    const struct clime_correction_options *c = &l->objective.correction;
+    if (!clime_loss_needs_old(&l->objective) && !l->objective.use_opsm && !l->objective.mask_offpolicy) return;
     clime_buf_adds(out, "corrections\n");
-    if (clime_loss_needs_old(l))
+    if (clime_loss_needs_old(&l->objective))
         clime_buf_adds(out,
                        "  rho = exp(old - logp_server), old = the trainer's logp when training on the rollout begins;\n"
                        "  exactly 1 for tokens of that version (the gap is 0): it is older tokens that it changes\n");
@@ -65,20 +68,22 @@ static void explain_corrections(const struct clime_learner_options *l, struct cl
         clime_buf_printf(out, "  no term where rho (%s) is outside [%g, %g]\n", level[c->rs_level], c->rs_low,
                          c->rs_high);
     if (c->veto > 0) clime_buf_printf(out, "  no term in a sample of which one token's rho is below %g\n", c->veto);
-    if (l->use_opsm)
-        clime_buf_printf(out, "  pg = 0 where A < 0 and the sample's mean of old - logp is over %g\n", l->opsm_delta);
-    if (l->mask_offpolicy) clime_buf_adds(out, "  tokens of older versions are not trained on and not counted\n");
+    if (l->objective.use_opsm)
+        clime_buf_printf(out, "  pg = 0 where A < 0 and the sample's mean of old - logp is over %g\n",
+                         l->objective.opsm_delta);
+    if (l->objective.mask_offpolicy)
+        clime_buf_adds(out, "  tokens of older versions are not trained on and not counted\n");
 }
 
 static void explain_denominators(const struct clime_rl_options *o, struct clime_buf *out) {
     const struct clime_learner_options *l = &o->learner;
     clime_buf_adds(out, "denominators\n");
-    if (l->calculate_per_token_loss)
+    if (l->objective.calculate_per_token_loss)
         clime_buf_adds(out, "  the sum over the tokens of a step, divided by the number of its trained tokens\n");
-    else if (l->loss_token_divisor)
+    else if (l->objective.loss_token_divisor)
         clime_buf_printf(
             out, "  the sum over the tokens of a step, divided by %" PRId64 " * the global batch of %" PRId64 "\n",
-            l->loss_token_divisor, o->global_batch_size);
+            l->objective.loss_token_divisor, o->global_batch_size);
     else
         clime_buf_printf(out,
                          "  each member: the sum over its tokens, divided by the number of its trained tokens;\n"
@@ -91,23 +96,26 @@ static void explain_loss(const struct clime_rl_options *o, struct clime_buf *out
     const struct clime_learner_options *l = &o->learner;
     explain_advantage(o, out);
     clime_buf_printf(out, "loss\n  logp = log softmax(logits / %g); old = %s\n", o->sampling.temperature,
-                     clime_loss_needs_old(l) ? "the trainer's when training on the rollout begins" : "the server's");
-    if (l->custom_loss)
-        clime_buf_printf(out, "  pg: by `loss` of %s (%s)\n", l->custom_loss->path, l->custom_loss->plugin.name);
+                     clime_loss_needs_old(&l->objective) ? "the trainer's when training on the rollout begins"
+                                                         : "the server's");
+    if (l->objective.custom_loss)
+        clime_buf_printf(out, "  pg: by `loss` of %s (%s)\n", l->objective.custom_loss->path,
+                         l->objective.custom_loss->plugin.name);
     else
-        clime_buf_printf(out, "  %s;  eps = %g, eps_high = %g\n", l->estimator->policy_text, l->eps_clip,
-                         l->eps_clip_high);
-    if (l->eps_clip_c > 0 && !l->custom_loss)
-        clime_buf_printf(out, "  where A < 0: pg = min(pg, -%g A) (dual clip)\n", l->eps_clip_c);
-    if (l->use_kl_loss)
+        clime_buf_printf(out, "  %s;  eps = %g, eps_high = %g\n", l->objective.estimator->policy_text,
+                         l->objective.eps_clip, l->objective.eps_clip_high);
+    if (l->objective.eps_clip_c > 0 && !l->objective.custom_loss)
+        clime_buf_printf(out, "  where A < 0: pg = min(pg, -%g A) (dual clip)\n", l->objective.eps_clip_c);
+    if (l->objective.use_kl_loss)
         clime_buf_printf(out, "  kl = %s%s with d = logp - logp_reference (%s)\n",
-                         l->use_unbiased_kl ? "exp(logp - old) * " : "", kl_names[l->kl_loss_type], l->ref_load);
-    if (o->ref_update_interval && clime_needs_ref(l))
+                         l->objective.use_unbiased_kl ? "exp(logp - old) * " : "", kl_names[l->objective.kl_loss_type],
+                         l->ref_load);
+    if (o->ref_update_interval && clime_needs_ref(&l->objective))
         clime_buf_printf(out, "  the reference becomes the policy every %" PRId64 " rollouts\n",
                          o->ref_update_interval);
     clime_buf_adds(out, "  loss = pg");
-    if (l->use_kl_loss) clime_buf_printf(out, " + %g kl", l->kl_loss_coef);
-    if (l->entropy_coef != 0) clime_buf_printf(out, " - %g entropy", l->entropy_coef);
+    if (l->objective.use_kl_loss) clime_buf_printf(out, " + %g kl", l->objective.kl_loss_coef);
+    if (l->objective.entropy_coef != 0) clime_buf_printf(out, " - %g entropy", l->objective.entropy_coef);
     clime_buf_adds(out, "\n");
     explain_corrections(l, out);
     explain_denominators(o, out);
@@ -171,20 +179,23 @@ static void explain_run(const struct clime_rl *rl, struct clime_buf *out) {
 /* Options of this table that have no effect beside others. */
 static void explain_inert_loss(const struct clime_rl_options *o, struct clime_buf *out) {
     const struct clime_learner_options *l = &o->learner;
-    const struct clime_correction_options *c = &l->correction;
+    const struct clime_correction_options *c = &l->objective.correction;
     const struct {
         bool inert;
         const char *text;
     } rows[] = {
         {o->pack.balance, "--balance-data: the trainer is one rank"},
-        {l->use_kl_loss && !clime_loss_needs_ref(l),
+        {l->objective.use_kl_loss && !clime_loss_needs_ref(&l->objective),
          "--use-kl-loss: its coefficient is 0, so the reference model is not run"},
-        {l->use_unbiased_kl && !clime_loss_needs_ref(l), "--use-unbiased-kl: there is no KL term in the loss"},
-        {l->disable_grpo_std_normalization && !l->estimator->takes_std,
+        {l->objective.use_unbiased_kl && !clime_loss_needs_ref(&l->objective),
+         "--use-unbiased-kl: there is no KL term in the loss"},
+        {l->objective.disable_grpo_std_normalization && !l->objective.estimator->takes_std,
          "--disable-grpo-std-normalization: the estimator divides by no deviation"},
-        {o->ref_update_interval && !clime_needs_ref(l), "--ref-update-interval: no KL term needs a reference model"},
-        {l->custom_advantages != NULL, "--advantage-estimator: its advantages are not used, its policy term is"},
-        {l->custom_loss != NULL, "the estimator's policy term, --eps-clip-c: the loss is a custom one"},
+        {o->ref_update_interval && !clime_needs_ref(&l->objective),
+         "--ref-update-interval: no KL term needs a reference model"},
+        {l->objective.custom_advantages != NULL,
+         "--advantage-estimator: its advantages are not used, its policy term is"},
+        {l->objective.custom_loss != NULL, "the estimator's policy term, --eps-clip-c: the loss is a custom one"},
         {o->use_rollout_logprobs, "--use-rollout-logprobs: it is so in any case"},
         {c->metrics && (c->use_tis || c->use_rs), "--get-mismatch-metrics: rho is measured where it is used"},
         {c->tis_batch_normalize && !c->use_tis, "--tis-batch-normalize: --use-tis is off"},
@@ -193,7 +204,7 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
         {(c->use_tis || c->use_rs || c->veto > 0) && !o->partial_rollout && !o->async,
          "--use-tis, --use-rs, --rs-veto-threshold: groups of one rollout have "
          "one version, so rho is 1 in every token"},
-        {l->mask_offpolicy && !o->partial_rollout,
+        {l->objective.mask_offpolicy && !o->partial_rollout,
          "--mask-offpolicy-in-partial-rollout: groups of one rollout have one version"},
         {o->custom_generate && (o->environment_port || o->environment_api_key),
          "--environment-port, --environment-api-key: a generate hook needs no interface"},

@@ -185,10 +185,11 @@ static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
         const char *path, *name;
         const struct clime_hook **use;
     } rows[] = {
-        [CLIME_HOOK_REWARDS] = {o->custom_rewards, "custom-reward-post-process-sha256", &o->learner.custom_rewards},
+        [CLIME_HOOK_REWARDS] = {o->custom_rewards, "custom-reward-post-process-sha256",
+                                &o->learner.objective.custom_rewards},
         [CLIME_HOOK_ADVANTAGES] = {o->custom_advantages, "custom-advantage-function-sha256",
-                                   &o->learner.custom_advantages},
-        [CLIME_HOOK_LOSS] = {o->custom_loss, "custom-loss-function-sha256", &o->learner.custom_loss},
+                                   &o->learner.objective.custom_advantages},
+        [CLIME_HOOK_LOSS] = {o->custom_loss, "custom-loss-function-sha256", &o->learner.objective.custom_loss},
         [CLIME_HOOK_FILTER] = {clime_filter_is_library(o->dynamic_sampling_filter) ? o->dynamic_sampling_filter : NULL,
                                "dynamic-sampling-filter-sha256", &o->filter_hook},
         [CLIME_HOOK_REWARD] = {o->custom_rm, "custom-rm-sha256", &o->reward_hook},
@@ -330,7 +331,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
                                      .rm_type = rl->o.rm_type,
                                      .rm_command = rl->o.rm_command,
                                      .rm_url = rl->o.rm_url,
-                                     .teacher_url = rl->o.learner.use_opd ? rl->o.opd_teacher_url : NULL,
+                                     .teacher_url = rl->o.learner.objective.use_opd ? rl->o.opd_teacher_url : NULL,
                                      .teacher_threads = (int)rl->o.opd_teacher_concurrency,
                                      .teacher_timeout_us = (int64_t)(rl->o.opd_teacher_timeout * 1e6),
                                      .library = rl->o.reward_hook,

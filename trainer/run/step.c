@@ -108,11 +108,11 @@ static void add_policy_metrics(struct clime_metrics_line *m, const struct clime_
                                const struct clime_step_stats *s) {
     clime_metrics_line_add(m, "train/loss", s->loss);
     clime_metrics_line_add(m, "train/pg_loss", s->pg_loss);
-    if (clime_loss_needs_ref(l)) clime_metrics_line_add(m, "train/kl_loss", s->kl_loss);
+    if (clime_loss_needs_ref(&l->objective)) clime_metrics_line_add(m, "train/kl_loss", s->kl_loss);
     clime_metrics_line_add(m, "train/entropy_loss", s->entropy);
     clime_metrics_line_add(m, "train/pg_clipfrac", s->clipfrac);
     clime_metrics_line_add(m, "train/ppo_kl", s->ppo_kl);
-    if (clime_loss_needs_old(l)) {
+    if (clime_loss_needs_old(&l->objective)) {
         clime_metrics_line_add(m, "train/ois", s->ois);
         clime_metrics_line_add(m, "train/tis", s->tis);
         clime_metrics_line_add(m, "train/tis_abs", s->tis_abs);
@@ -120,7 +120,7 @@ static void add_policy_metrics(struct clime_metrics_line *m, const struct clime_
         clime_metrics_line_add(m, "train/rs_masked_fraction", s->rs_masked);
         clime_metrics_line_add(m, "train/rs_veto_fraction", s->rs_veto);
     }
-    if (l->use_opsm) clime_metrics_line_add(m, "train/opsm_clipfrac", s->opsm_clipfrac);
+    if (l->objective.use_opsm) clime_metrics_line_add(m, "train/opsm_clipfrac", s->opsm_clipfrac);
     if (s->gap_tokens) clime_metrics_line_add(m, "train/train_rollout_logprob_abs_diff", s->gap_max);
     clime_metrics_line_int(m, "train/logprob_gap_tokens", s->gap_tokens);
     clime_metrics_line_add(m, "train/grad_norm", s->grad_norm);
@@ -132,7 +132,7 @@ static void add_train_metrics(struct clime_metrics_line *m, const struct clime_r
                               const struct clime_step_stats *s) {
     clime_metrics_line_int(m, "train/step", s->step);
     if (!s->critic_only) add_policy_metrics(m, &rl->o.learner, s);
-    if (rl->o.learner.estimator->needs_critic) {
+    if (rl->o.learner.objective.estimator->needs_critic) {
         clime_metrics_line_add(m, "train/value_loss", s->value_loss);
         clime_metrics_line_add(m, "train/value_clipfrac", s->value_clipfrac);
         clime_metrics_line_add(m, "train/critic-grad_norm", s->critic_norm);
@@ -245,7 +245,7 @@ static const void *copied_weights(void *arg) {
 
 enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_error *e) {
     int64_t every = rl->o.ref_update_interval;
-    bool due = every > 0 && rl->rollouts_done % every == 0 && clime_needs_ref(&rl->o.learner);
+    bool due = every > 0 && rl->rollouts_done % every == 0 && clime_needs_ref(&rl->o.learner.objective);
     return due ? clime_learner_refresh_reference(rl->learner, e) : CLIME_OK;
 }
 

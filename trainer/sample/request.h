@@ -1,5 +1,5 @@
-/* What it takes to make one sample: its prompt and seed, how it is sampled and rewarded, until when. Filled by who wants
- * the sample (rollout, evaluation), in the hands of who makes it (trainer/rollout/client.h) until it comes back.
+/* What it takes to make one sample: its prompt and seed, how it is sampled and rewarded, until when. Filled by who
+ * wants the sample (rollout, evaluation), in the hands of who makes it (trainer/rollout/client.h) until it comes back.
  */
 #ifndef CLIME_TRAINER_SAMPLE_REQUEST_H
 #define CLIME_TRAINER_SAMPLE_REQUEST_H

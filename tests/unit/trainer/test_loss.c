@@ -134,7 +134,7 @@ static void gather(const struct clime_stream *s, float (*x)[MAX_LEN], float *out
 static void check_advantages(const struct cJSON *c) {
     struct clime_error e = {0};
     const char *name = clime_tree_str(clime_tree_get(c, "estimator"), "");
-    struct clime_learner_options o = {.estimator = clime_estimator_find(name, &e),
+    struct clime_objective o = {.estimator = clime_estimator_find(name, &e),
                                       .gamma = num(c, "gamma"),
                                       .lambd = num(c, "lambd"),
                                       .kl_coef = num(c, "kl_coef"),
@@ -198,7 +198,7 @@ static void test_unknown_estimators(void **state) {
 
 static void test_value_loss(void **state) {
     (void)state;
-    struct clime_learner_options o = {0};
+    struct clime_objective o = {0};
     const struct cJSON *c = clime_tree_first(clime_tree_get(golden, "values"));
     int n = 0;
     for (; c; c = clime_tree_next(c), n++) {
@@ -220,12 +220,12 @@ static void test_value_loss(void **state) {
     assert_int_equal(n, 3);
 }
 
-static struct clime_learner_options loss_options(const struct cJSON *c) {
+static struct clime_objective loss_options(const struct cJSON *c) {
     static const char *const modes[] = {"truncate", "icepop", "mask"};
     static const char *const levels[] = {"token", "sequence", "geometric"};
     static const char *const reductions[] = {"member", "token", "constant"};
     struct clime_error e = {0};
-    struct clime_learner_options o = {
+    struct clime_objective o = {
         .estimator = clime_estimator_find(clime_tree_str(clime_tree_get(c, "estimator"), ""), &e),
         .eps_clip = num(c, "eps_clip"),
         .eps_clip_high = num(c, "eps_clip_high"),
@@ -260,7 +260,7 @@ static struct clime_learner_options loss_options(const struct cJSON *c) {
 
 /* The case with its samples in micro-batches of `split`, taken from the front or from the back. */
 static void check_loss(const struct cJSON *c, int split, bool backwards) {
-    struct clime_learner_options o = loss_options(c);
+    struct clime_objective o = loss_options(c);
     struct clime_stream s;
     struct clime_correction_stats corrected = {0};
     struct clime_loss_sums sums = {0};
@@ -316,7 +316,7 @@ static void test_loss(void **state) {
 /* Where trainer and server agree on every bit, a correction changes no bit. */
 static void test_corrections_without_a_gap(void **state) {
     (void)state;
-    struct clime_learner_options o = {
+    struct clime_objective o = {
         .use_kl_loss = true,
         .kl_loss_coef = 0.1,
         .entropy_coef = 0.1,
@@ -351,7 +351,7 @@ static void test_gap_counts_the_current_version_only(void **state) {
     struct clime_estimate est[2] = {{.advantage = 1}, {.advantage = 1}};
     clime_stream_init(&s, p, est, 2, INT64_MIN);
     struct clime_error e;
-    struct clime_learner_options o = {
+    struct clime_objective o = {
         .eps_clip = 0.2, .eps_clip_high = 0.2, .estimator = clime_estimator_find("grpo", &e)};
     clime_loss_weights(&o, 2, &s);
     struct clime_loss_sums sums = {0};

@@ -47,11 +47,11 @@ static struct clime_learner *prepare(const char *name, const char *dtype, enum c
                                       .model = {.device = "cpu", .dtype = dtype, .dev = {.n_threads = 1}},
                                       .max_tokens_per_gpu = 300,
                                       .max_seq_len = 20,
-                                      .use_kl_loss = kl,
-                                      .kl_loss_coef = kl ? 0.1 : 0,
+                                      .objective.use_kl_loss = kl,
+                                      .objective.kl_loss_coef = kl ? 0.1 : 0,
                                       .recompute = recompute,
                                       .optimizer_cpu_offload = offload,
-                                      .sft = !kl,
+                                      .objective.sft = !kl,
                                       .lr = 1e-2,
                                       .adam_beta1 = 0.9,
                                       .adam_beta2 = 0.95,
@@ -81,7 +81,7 @@ static void start(struct clime_learner *l) {
 static void make(struct clime_learner *l, struct clime_memory_plan *p) {
     struct clime_memory_users u = {.policy = {.max_rows = 300, .max_seqs = 300, .recompute = l->opts.recompute},
                                    .offload = l->opts.optimizer_cpu_offload,
-                                   .servers = !l->opts.sft};
+                                   .servers = !l->opts.objective.sft};
     clime_memory_choose(l->model, &u);
     clime_memory_plan_make(l->model, &u, p);
 }
@@ -212,7 +212,7 @@ static struct clime_memory_plan plan_of(enum clime_recompute recompute, bool ser
     struct clime_learner *l = prepare("qwen3", "bf16", recompute, false, false);
     struct clime_memory_plan p;
     struct clime_buf text;
-    l->opts.sft = !servers;
+    l->opts.objective.sft = !servers;
     offered = free_bytes;
     make(l, &p);
     clime_buf_init(&text, 1 << 16);

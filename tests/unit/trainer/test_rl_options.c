@@ -69,13 +69,13 @@ static void test_defaults_follow_others(void **state) {
                                 "--label-key a --reward-key score --eval-temperature 0",
                            &o, &e),
                      CLIME_OK);
-    assert_true(o.learner.eps_clip_high == 0.3);
+    assert_true(o.learner.objective.eps_clip_high == 0.3);
     assert_int_equal(o.rollout_max_prompt_len, 63);
     assert_true(o.eval_sampling.temperature == 0 && o.eval_sampling.top_p == 0.9);
     assert_int_equal(o.eval_sampling.max_response_len, 16);
     assert_string_equal(o.eval_label_key, "a");
     assert_string_equal(o.eval_reward_key, "score");
-    assert_true(o.learner.disable_grpo_std_normalization); /* one sample a prompt */
+    assert_true(o.learner.objective.disable_grpo_std_normalization); /* one sample a prompt */
     clime_rl_options_free(&o);
 }
 
