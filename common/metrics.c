@@ -16,7 +16,7 @@
 
 #include "common/buf.h"
 #include "common/err.h"
-#include "common/json/number.h"
+#include "common/number.h"
 
 enum kind { COUNTER, GAUGE, HISTOGRAM };
 

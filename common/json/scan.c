@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "common/json/number.h"
+#include "common/number.h"
 #include "common/utf8.h"
 
 static void init(struct clime_json *j, const char *text, size_t len, struct clime_error *e) {

@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "common/json/number.h"
+#include "common/number.h"
 #include "common/utf8.h"
 
 void clime_jw_init(struct clime_jw *w, struct clime_buf *out) {

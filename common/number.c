@@ -6,7 +6,7 @@
  * a float, a tenth of trying snprintf's precisions in turn. What the fast paths cannot settle goes through snprintf and
  * strtod.
  */
-#include "common/json/number.h"
+#include "common/number.h"
 
 #include <float.h>
 #include <math.h>

@@ -2,8 +2,8 @@
  *
  * Used by the JSON scanner and writer, where a reply carries 10^5 log-probabilities. Any thread, no state.
  */
-#ifndef CLIME_COMMON_JSON_NUMBER_H
-#define CLIME_COMMON_JSON_NUMBER_H
+#ifndef CLIME_COMMON_NUMBER_H
+#define CLIME_COMMON_NUMBER_H
 
 #include <stdbool.h>
 #include <stddef.h>

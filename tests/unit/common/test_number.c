@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/json/number.h"
+#include "common/number.h"
 #include "common/rng.h"
 
 static float float_of_bits(uint32_t bits) {
