@@ -94,7 +94,7 @@ lint: ## clang-format, banned functions
 	scripts/lint
 format: ## rewrite the sources with clang-format
 	git ls-files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format -i
-layers: ## no file includes a layer above its own
+layers: ## no file includes a layer or a room above its own, no folder is crowded
 	scripts/layers
 asan: ## run every test against a build with the address and undefined sanitizers, in $(O)/asan
 	+$(MAKE) O=$(O)/asan $(ASAN) suite
