@@ -135,12 +135,12 @@ static void check_advantages(const struct cJSON *c) {
     struct clime_error e = {0};
     const char *name = clime_tree_str(clime_tree_get(c, "estimator"), "");
     struct clime_objective o = {.estimator = clime_estimator_find(name, &e),
-                                      .gamma = num(c, "gamma"),
-                                      .lambd = num(c, "lambd"),
-                                      .kl_coef = num(c, "kl_coef"),
-                                      .kl_loss_type = kl_type_of(c),
-                                      .disable_grpo_std_normalization = flag(c, "no_std"),
-                                      .disable_rewards_normalization = flag(c, "raw")};
+                                .gamma = num(c, "gamma"),
+                                .lambd = num(c, "lambd"),
+                                .kl_coef = num(c, "kl_coef"),
+                                .kl_loss_type = kl_type_of(c),
+                                .disable_grpo_std_normalization = flag(c, "no_std"),
+                                .disable_rewards_normalization = flag(c, "raw")};
     struct clime_stream s;
     float want[MAX_TOKENS], old[MAX_TOKENS], ref[MAX_TOKENS], kl[MAX_TOKENS];
     assert_non_null(o.estimator);
@@ -351,8 +351,7 @@ static void test_gap_counts_the_current_version_only(void **state) {
     struct clime_estimate est[2] = {{.advantage = 1}, {.advantage = 1}};
     clime_stream_init(&s, p, est, 2, INT64_MIN);
     struct clime_error e;
-    struct clime_objective o = {
-        .eps_clip = 0.2, .eps_clip_high = 0.2, .estimator = clime_estimator_find("grpo", &e)};
+    struct clime_objective o = {.eps_clip = 0.2, .eps_clip_high = 0.2, .estimator = clime_estimator_find("grpo", &e)};
     clime_loss_weights(&o, 2, &s);
     struct clime_loss_sums sums = {0};
     int32_t which[2] = {0, 1};
