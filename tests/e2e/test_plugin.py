@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import sqlite3
 import subprocess
 
@@ -14,7 +15,7 @@ EXAMPLE = ROOT / "examples" / "custom_algorithm.c"
 
 
 def compile_library(source, out):
-    subprocess.run([os.environ.get("CC", "gcc"), "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-O2",
+    subprocess.run([*shlex.split(os.environ.get("CC", "gcc")), "-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-O2",
                     "-ffp-contract=off", "-I", str(ROOT), "-o", str(out), str(source), "-lm"], check=True)  # fmt: skip
     return str(out)
 
