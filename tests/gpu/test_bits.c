@@ -294,13 +294,17 @@ static void test_pack(struct gpu_test *t) {
 /* A decode's rotation and attention recorded, where they may become one kernel, against one after the other. */
 static void test_decode(struct gpu_test *t) {
     static const struct clime_heads CASES[] = {
-        {32, 8, 128, 0.0884f}, {14, 2, 64, 0.125f}, {16, 1, 128, 0.0884f}, {4, 4, 64, 0.125f}, {6, 2, 40, 0.158f}};
+        {32, 8, 128, 0.0884f}, {14, 2, 64, 0.125f}, {4, 4, 64, 0.125f}, {6, 2, 40, 0.158f}};
+    enum { MOST_GROUP = 64 }; /* and every number of query heads to one of keys */
     static const int32_t AT[] = {0, 63, 64, 255, 256, 511, 512, 700, 1023};
     enum { MOST = 3, TABLE = 1024 / CLIME_PAGE, N_PAGES = MOST * TABLE + 1 };
     const struct clime_ops *ops = t->gpu.ops;
     struct clime_dev *d = t->gpu.dev;
-    for (size_t c = 0; c < CLIME_COUNT(CASES); c++) {
-        struct clime_heads h = CASES[c];
+    for (size_t c = 0; c < CLIME_COUNT(CASES) + MOST_GROUP; c++) {
+        int group = (int)(c - CLIME_COUNT(CASES)) + 1;
+        struct clime_heads h = c < CLIME_COUNT(CASES) ? CASES[c]
+                               : group % 2            ? (struct clime_heads){group, 1, 64, 0.125f}
+                                                      : (struct clime_heads){group, 1, 128, 0.0884f};
         size_t Q = (size_t)(h.H * h.Dh), QKV = (size_t)((h.H + 2 * h.HK) * h.Dh), half = (size_t)h.Dh / 2;
         size_t pool = (size_t)(N_PAGES * h.HK * CLIME_PAGE * h.Dh);
         struct both qkv = both_random(t, MOST * QKV, CLIME_BF16, 1),
