@@ -65,10 +65,9 @@ CUDA_OP void clime_cuda_attn_bwd(struct clime_dev *d, const struct clime_heads *
         return;
     dim3 blocks(h->H, attn_n_tiles(a, BWD_ROWS, 1));
     if (h->Dh == 64)
-        stats_kernel<64><<<blocks, STATS_THREADS, 0, d->stream>>>(args, g, (const bf16 *)dout);
+        launch_after(d, stats_kernel<64>, blocks, STATS_THREADS, 0, args, g, (const bf16 *)dout);
     else
-        stats_kernel<128><<<blocks, STATS_THREADS, 0, d->stream>>>(args, g, (const bf16 *)dout);
-    LAUNCHED(d);
+        launch_after(d, stats_kernel<128>, blocks, STATS_THREADS, 0, args, g, (const bf16 *)dout);
     int n_tiles = attn_n_tiles(a, BWD_KEYS, 1);
     if (h->common_keys) clime_cuda_attn_delta(d, args, g, m, n_tiles);
     clime_cuda_attn_dkv(d, args, g, m, n_tiles);

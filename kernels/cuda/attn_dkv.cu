@@ -210,8 +210,7 @@ void clime_cuda_attn_dkv_open(struct clime_dev *d) {
 void clime_cuda_attn_dkv(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles) {
     dim3 grid(a.HK, n_tiles);
     if (a.Dh == 64)
-        dkv_kernel<64><<<grid, BWD_THREADS, sizeof(dkv_smem<64>), d->stream>>>(a, g, m);
+        launch_after(d, dkv_kernel<64>, grid, BWD_THREADS, sizeof(dkv_smem<64>), a, g, m);
     else
-        dkv_kernel<128><<<grid, BWD_THREADS, sizeof(dkv_smem<128>), d->stream>>>(a, g, m);
-    LAUNCHED(d);
+        launch_after(d, dkv_kernel<128>, grid, BWD_THREADS, sizeof(dkv_smem<128>), a, g, m);
 }

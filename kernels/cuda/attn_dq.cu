@@ -226,10 +226,9 @@ template <bool DELTA>
 static void launch(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles) {
     dim3 grid(a.H, n_tiles);
     if (a.Dh == 64)
-        dq_kernel<64, DELTA><<<grid, BWD_THREADS, sizeof(dq_smem<64>), d->stream>>>(a, g, m);
+        launch_after(d, dq_kernel<64, DELTA>, grid, BWD_THREADS, sizeof(dq_smem<64>), a, g, m);
     else
-        dq_kernel<128, DELTA><<<grid, BWD_THREADS, sizeof(dq_smem<128>), d->stream>>>(a, g, m);
-    LAUNCHED(d);
+        launch_after(d, dq_kernel<128, DELTA>, grid, BWD_THREADS, sizeof(dq_smem<128>), a, g, m);
 }
 
 void clime_cuda_attn_dq(struct clime_dev *d, const attn_args &a, const bwd_args &g, const bwd_maps &m, int n_tiles) {

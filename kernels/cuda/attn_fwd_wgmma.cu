@@ -476,9 +476,8 @@ template <int DH> static void launch(struct clime_dev *d, const attn_args &a, co
         max_len = len > max_len ? len : max_len;
     }
     int n_blocks = n_items < d->n_sm ? n_items : d->n_sm;
-    fwd_kernel<DH><<<n_blocks, fwd_shared<DH>::THREADS, sizeof(fwd_shared<DH>), d->stream>>>(a, k_map, v_map, n_items,
-                                                                                             max_len, d->ticket);
-    LAUNCHED(d);
+    launch_after(d, fwd_kernel<DH>, n_blocks, fwd_shared<DH>::THREADS, sizeof(fwd_shared<DH>), a, k_map, v_map, n_items,
+                 max_len, d->ticket);
 }
 
 void clime_cuda_attn_tiles(struct clime_dev *d, const attn_args &a, const struct clime_attn *batch, int T) {

@@ -69,8 +69,7 @@ __global__ void plain_fwd_kernel(attn_args a, int T) {
 void clime_cuda_attn_plain(struct clime_dev *d, const attn_args &a, int T) {
     CHECK(a.Dh <= MAX_DH);
     clime_cuda_flush(d);
-    plain_fwd_kernel<<<(T * a.H + WARPS - 1) / WARPS, WARPS * 32, 0, d->stream>>>(a, T);
-    LAUNCHED(d);
+    launch_after(d, plain_fwd_kernel, (T * a.H + WARPS - 1) / WARPS, WARPS * 32, 0, a, T);
 }
 
 /* ---- backward ---- */
@@ -157,8 +156,6 @@ void clime_cuda_attn_bwd_plain(struct clime_dev *d, const attn_args &a, int T, b
     CHECK(a.Dh <= MAX_DH);
     float *delta = (float *)clime_cuda_scratch(d, (size_t)T * a.H * sizeof(float));
     if (!delta) return;
-    plain_dq_kernel<<<(T * a.H + WARPS - 1) / WARPS, WARPS * 32, 0, d->stream>>>(a, T, common_keys, dout, delta, dq);
-    LAUNCHED(d);
-    plain_dkv_kernel<<<(T * a.HK + WARPS - 1) / WARPS, WARPS * 32, 0, d->stream>>>(a, T, dout, delta, dk, dv);
-    LAUNCHED(d);
+    launch_after(d, plain_dq_kernel, (T * a.H + WARPS - 1) / WARPS, WARPS * 32, 0, a, T, common_keys, dout, delta, dq);
+    launch_after(d, plain_dkv_kernel, (T * a.HK + WARPS - 1) / WARPS, WARPS * 32, 0, a, T, dout, delta, dk, dv);
 }

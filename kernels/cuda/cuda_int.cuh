@@ -50,7 +50,6 @@ struct clime_dev {
 /* Keeps the first failure; returns whether all is well. */
 bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what);
 #define CU(d, call) clime_cuda_ok((d), (call), #call)
-#define LAUNCHED(d) clime_cuda_ok((d), cudaGetLastError(), __func__)
 
 /* At least bytes of device scratch, valid until the next operation asks; NULL after a failure. */
 void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
@@ -187,6 +186,16 @@ static inline void launch_cluster(struct clime_dev *d, void (*kernel)(P...), dim
 template <class... P, class... A>
 static inline void launch(struct clime_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, A... args) {
     launch_cluster(d, kernel, grid, block, smem, 1, args...);
+}
+
+/* A kernel that does not call wait_for_last: it begins when all that went before has ended, recorded or not. There is
+ * no other way to launch (scripts/lint): what operations have put off goes first, always. */
+template <class... P, class... A>
+static inline void launch_after(struct clime_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
+                                A... args) {
+    clime_cuda_flush(d);
+    cudaLaunchConfig_t c = {grid, block, smem, d->stream, NULL, 0};
+    CU(d, cudaLaunchKernelEx(&c, kernel, P(args)...));
 }
 
 /* one table entry per line of kernels.h; the files that hold them */

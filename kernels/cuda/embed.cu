@@ -37,8 +37,7 @@ __global__ void scatter_kernel(int D, const int32_t *rows, const bf16 *x, bf16 *
 CUDA_OP void clime_cuda_scatter(struct clime_dev *d, int T, int R, int D, const int32_t *rows, const void *x, void *y) {
     clime_cuda_zero(d, y, (size_t)T * D * sizeof(bf16));
     if (R == 0) return;
-    scatter_kernel<<<R, THREADS, 0, d->stream>>>(D, rows, (const bf16 *)x, (bf16 *)y);
-    LAUNCHED(d);
+    launch_after(d, scatter_kernel, R, THREADS, 0, D, rows, (const bf16 *)x, (bf16 *)y);
 }
 
 __global__ void embed_bwd_kernel(int T, int D, const int32_t *ids, const bf16 *dy, float *dtable) {
@@ -64,6 +63,5 @@ CUDA_OP void clime_cuda_embed_bwd(struct clime_dev *d, int T, int D, int V, cons
                                   float *dtable) {
     (void)V;
     if (T == 0) return;
-    embed_bwd_kernel<<<T, THREADS, 0, d->stream>>>(T, D, ids, (const bf16 *)dy, dtable);
-    LAUNCHED(d);
+    launch_after(d, embed_bwd_kernel, T, THREADS, 0, T, D, ids, (const bf16 *)dy, dtable);
 }

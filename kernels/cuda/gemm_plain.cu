@@ -60,6 +60,5 @@ __global__ void plain_kernel(struct clime_product p) {
 void clime_cuda_product_plain(struct clime_dev *d, const struct clime_product *p) {
     clime_cuda_flush(d);
     dim3 grid((p->N + TILE - 1) / TILE, (p->M + TILE - 1) / TILE);
-    plain_kernel<<<grid, THREADS, 0, d->stream>>>(*p);
-    LAUNCHED(d);
+    launch_after(d, plain_kernel, grid, THREADS, 0, *p);
 }

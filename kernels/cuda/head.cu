@@ -127,7 +127,6 @@ CUDA_OP void clime_cuda_head_grad(struct clime_dev *d, int R, int V, const float
     bool in_place = dlogits == logits, wide = V % 4 == 0 && ld % 4 == 0;
     dim3 grid(in_place ? 1 : (V + SPLIT - 1) / SPLIT, R);
     auto kernel = wide ? head_grad_kernel<4> : head_grad_kernel<1>;
-    kernel<<<grid, THREADS, 0, d->stream>>>(V, in_place, logits, inv_temp, targets, lse, entropy, g_logp, g_ent,
-                                            (bf16 *)dlogits, ld);
-    LAUNCHED(d);
+    launch_after(d, kernel, grid, THREADS, 0, V, in_place, logits, inv_temp, targets, lse, entropy, g_logp, g_ent,
+                 (bf16 *)dlogits, ld);
 }

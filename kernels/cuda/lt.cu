@@ -157,8 +157,7 @@ __global__ void differ_kernel(size_t n, const uint16_t *a, const uint16_t *b, in
 }
 
 static void noise(struct clime_dev *d, size_t n, uint32_t seed, void *x) {
-    noise_kernel<<<(unsigned)((n + 255) / 256), 256, 0, d->stream>>>(n, seed, (bf16 *)x);
-    LAUNCHED(d);
+    launch_after(d, noise_kernel, (unsigned)((n + 255) / 256), 256, 0, n, seed, (bf16 *)x);
 }
 
 /* A slice of a shape with the whole reduction, its inputs, and what the plain kernel makes of them. */
@@ -209,9 +208,8 @@ static bool trial_passes(struct clime_dev *d, enum clime_lt_kind kind, struct tr
     CU(d, cudaMemsetAsync(t->got, 0x3f, t->y_bytes, d->stream));
     describe(d->lt, kind, t->T, t->N, t->K);
     if (multiply(d, algo, kind, t->a, t->b, t->got) != CUBLAS_STATUS_SUCCESS) return false;
-    differ_kernel<<<(unsigned)((t->y_bytes / 2 + 255) / 256), 256, 0, d->stream>>>(
-        t->y_bytes / 2, (const uint16_t *)t->want, (const uint16_t *)t->got, t->differs);
-    LAUNCHED(d);
+    launch_after(d, differ_kernel, (unsigned)((t->y_bytes / 2 + 255) / 256), 256, 0, t->y_bytes / 2,
+                 (const uint16_t *)t->want, (const uint16_t *)t->got, t->differs);
     CU(d, cudaMemcpyAsync(&differs, t->differs, sizeof(int), cudaMemcpyDeviceToHost, d->stream));
     CU(d, cudaStreamSynchronize(d->stream));
     return !differs && d->failure.code == CLIME_OK;

@@ -170,8 +170,7 @@ template <int V> __global__ void swiglu_bwd_kernel(int F, const bf16 *gu, const 
 CUDA_OP void clime_cuda_swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu) {
     if (T == 0) return;
     auto kernel = wide(F) ? swiglu_bwd_kernel<8> : swiglu_bwd_kernel<1>;
-    kernel<<<row_grid(T, F), THREADS, 0, d->stream>>>(F, (const bf16 *)gu, (const bf16 *)dh, (bf16 *)dgu);
-    LAUNCHED(d);
+    launch_after(d, kernel, row_grid(T, F), THREADS, 0, F, (const bf16 *)gu, (const bf16 *)dh, (bf16 *)dgu);
 }
 
 /* ---- sums over rows ---- */
@@ -201,8 +200,7 @@ __global__ void __launch_bounds__(1024)
 
 void clime_cuda_add_chunks(struct clime_dev *d, int N, const float *partial, int n, float *out, int n_more,
                            float *more) {
-    add_chunks_kernel<<<dim3((N + 31) / 32, more ? 2 : 1), 1024, 0, d->stream>>>(N, partial, n, out, n_more, more);
-    LAUNCHED(d);
+    launch_after(d, add_chunks_kernel, dim3((N + 31) / 32, more ? 2 : 1), 1024, 0, N, partial, n, out, n_more, more);
 }
 
 /* How the rows of a sum over T rows of N are cut into chunks, of which the last may be short. As many as keep a large
@@ -241,8 +239,7 @@ CUDA_OP void clime_cuda_bias_bwd(struct clime_dev *d, int T, int N, const void *
     if (!partial) return;
     dim3 grid(blocks_for((size_t)(wide(N) ? N / 8 : N)), cut.n);
     auto kernel = wide(N) ? column_chunks_kernel<8> : column_chunks_kernel<1>;
-    kernel<<<grid, THREADS, 0, d->stream>>>(T, N, cut.rows, (const bf16 *)dy, partial);
-    LAUNCHED(d);
+    launch_after(d, kernel, grid, THREADS, 0, T, N, cut.rows, (const bf16 *)dy, partial);
     clime_cuda_add_chunks(d, N, partial, cut.n, db, 0, NULL);
 }
 
@@ -308,9 +305,8 @@ static void rmsnorm_bwd_of(struct clime_dev *d, int T, int D, const void *dy, co
     float *partial = chunk_room(d, cut.n, D);
     if (!partial) return;
     auto kernel = ROW_KERNEL(rmsnorm_bwd_kernel, V, split);
-    kernel<<<cut.n, split.threads, 0, d->stream>>>(T, D, cut.rows, (const bf16 *)dy, (const bf16 *)x, (const bf16 *)w,
-                                                   rstd, (const bf16 *)add, (bf16 *)dx, partial);
-    LAUNCHED(d);
+    launch_after(d, kernel, cut.n, split.threads, 0, T, D, cut.rows, (const bf16 *)dy, (const bf16 *)x, (const bf16 *)w,
+                 rstd, (const bf16 *)add, (bf16 *)dx, partial);
     clime_cuda_add_chunks(d, D, partial, cut.n, dw, 0, NULL);
 }
 

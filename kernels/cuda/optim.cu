@@ -30,8 +30,7 @@ CUDA_OP void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_
                               float *master, float *m, float *v, void *params) {
     if (n == 0) return;
     size_t blocks = (n + THREADS - 1) / THREADS;
-    adamw_kernel<<<(unsigned)blocks, THREADS, 0, d->stream>>>(n, *o, grad, master, m, v, (bf16 *)params);
-    LAUNCHED(d);
+    launch_after(d, adamw_kernel, (unsigned)blocks, THREADS, 0, n, *o, grad, master, m, v, (bf16 *)params);
 }
 
 __global__ void widen_kernel(size_t n, const bf16 *params, float *master) {
@@ -45,8 +44,7 @@ CUDA_OP void clime_cuda_adamw_start(struct clime_dev *d, size_t n, const void *p
     size_t blocks = (n + THREADS - 1) / THREADS;
     clime_cuda_zero(d, m, n * sizeof *m);
     clime_cuda_zero(d, v, n * sizeof *v);
-    widen_kernel<<<(unsigned)blocks, THREADS, 0, d->stream>>>(n, (const bf16 *)params, master);
-    LAUNCHED(d);
+    launch_after(d, widen_kernel, (unsigned)blocks, THREADS, 0, n, (const bf16 *)params, master);
 }
 
 __global__ void sumsq_kernel(size_t n, const float *x, double *partial) {
@@ -66,8 +64,7 @@ CUDA_OP double clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x) {
     size_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
     double *partial = (double *)clime_cuda_scratch(d, (blocks + 1) * sizeof *partial);
     if (!partial || blocks == 0) return 0;
-    sumsq_kernel<<<(unsigned)blocks, THREADS, 0, d->stream>>>(n, x, partial);
-    LAUNCHED(d);
+    launch_after(d, sumsq_kernel, (unsigned)blocks, THREADS, 0, n, x, partial);
     double *h = (double *)xmalloc(blocks * sizeof *h), sum = 0;
     clime_cuda_copy_out(d, h, partial, blocks * sizeof *h);
     for (size_t i = 0; i < blocks; i++) sum += h[i];

@@ -322,14 +322,13 @@ CUDA_OP void clime_cuda_qkv_rope_bwd(struct clime_dev *d, int T, const struct cl
     qkv_shape s = shape_of(h, rope, eps);
     if (whole) {
         auto kernel = whole == 64 ? qkv_rope_bwd_whole_kernel<64> : qkv_rope_bwd_whole_kernel<128>;
-        kernel<<<q_blocks + 2 * k_blocks, THREADS, 0, d->stream>>>(
-            T, s, q_blocks, k_blocks, (const bf16 *)qkv, (const bf16 *)q_norm, (const bf16 *)k_norm, pos,
-            (const bf16 *)dq, (const bf16 *)dk, (const bf16 *)dv, (bf16 *)dqkv, partial);
+        launch_after(d, kernel, q_blocks + 2 * k_blocks, THREADS, 0, T, s, q_blocks, k_blocks, (const bf16 *)qkv,
+                     (const bf16 *)q_norm, (const bf16 *)k_norm, pos, (const bf16 *)dq, (const bf16 *)dk,
+                     (const bf16 *)dv, (bf16 *)dqkv, partial);
     } else {
-        qkv_rope_bwd_kernel<<<q_blocks, THREADS, 0, d->stream>>>(
-            T, s, (const bf16 *)qkv, (const bf16 *)q_norm, (const bf16 *)k_norm, pos, (const bf16 *)dq,
-            (const bf16 *)dk, (const bf16 *)dv, (bf16 *)dqkv, partial);
+        launch_after(d, qkv_rope_bwd_kernel, q_blocks, THREADS, 0, T, s, (const bf16 *)qkv, (const bf16 *)q_norm,
+                     (const bf16 *)k_norm, pos, (const bf16 *)dq, (const bf16 *)dk, (const bf16 *)dv, (bf16 *)dqkv,
+                     partial);
     }
-    LAUNCHED(d);
     if (partial) clime_cuda_add_chunks(d, h->Dh, partial, q_blocks, dq_norm, k_blocks, dk_norm);
 }

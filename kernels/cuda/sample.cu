@@ -390,8 +390,7 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
         float *copy = (float *)scratch;
         clime_cuda_copy_in(d, scratch + row_bytes, host, params_bytes + edit_bytes);
         clime_cuda_copy(d, copy, logits, (size_t)R * V * sizeof(float));
-        edit_kernel<<<R, 256, 0, d->stream>>>(V, dp, (const struct clime_logit_edit *)(dp + R), copy);
-        LAUNCHED(d);
+        launch_after(d, edit_kernel, R, 256, 0, V, dp, (const struct clime_logit_edit *)(dp + R), copy);
         edited = copy;
     } else {
         dp = (const row_params *)clime_cuda_stage(d, host, params_bytes);
@@ -399,9 +398,8 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     free(host);
     if (!dp) return;
     dim3 grid((n_splits + SUM_WARPS - 1) / SUM_WARPS, R);
-    if (sums) split_sums_kernel<<<grid, SUM_WARPS * 32, 0, d->stream>>>(V, logits, lse, dp, sums);
-    sample_kernel<<<R, THREADS, 0, d->stream>>>(V, edited, logits, lse, dp, sums, out);
-    LAUNCHED(d);
+    if (sums) launch_after(d, split_sums_kernel, grid, SUM_WARPS * 32, 0, V, logits, lse, dp, sums);
+    launch_after(d, sample_kernel, R, THREADS, 0, V, edited, logits, lse, dp, sums, out);
 }
 
 __global__ void take_drawn_kernel(int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids) {
@@ -412,8 +410,7 @@ __global__ void take_drawn_kernel(int n, const int32_t *rows, const struct clime
 CUDA_OP void clime_cuda_take_drawn(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn,
                                    int32_t *ids) {
     if (n == 0) return;
-    take_drawn_kernel<<<(n + 255) / 256, 256, 0, d->stream>>>(n, rows, drawn, ids);
-    LAUNCHED(d);
+    launch_after(d, take_drawn_kernel, (n + 255) / 256, 256, 0, n, rows, drawn, ids);
 }
 
 /* n rounds of "the largest below the last one"; n is small (20 in OpenAI's protocol). */
@@ -449,8 +446,7 @@ CUDA_OP void clime_cuda_top_logp(struct clime_dev *d, int V, const float *row, f
     if (!room) return;
     int32_t *ids = (int32_t *)room;
     float *logp = (float *)(room + bytes);
-    top_kernel<<<1, THREADS, 0, d->stream>>>(V, row, inv_temp, lse, n, ids, logp);
-    LAUNCHED(d);
+    launch_after(d, top_kernel, 1, THREADS, 0, V, row, inv_temp, lse, n, ids, logp);
     result_to(d, h_ids, ids, bytes);
     result_to(d, h_logp, logp, bytes);
 }

@@ -105,11 +105,11 @@ uint64_t clime_cuda_checksum(struct clime_dev *d, size_t bytes, const void *p) {
     if (!sum) return 0;
     size_t pairs = bytes / 16, blocks = (pairs + THREADS - 1) / THREADS, most = (size_t)d->n_sm * 8;
     CU(d, cudaMemsetAsync(sum, 0, sizeof *sum, d->stream));
-    checksum_kernel<<<(unsigned)(blocks < 1      ? 1
-                                 : blocks < most ? blocks
-                                                 : most),
-                      THREADS, 0, d->stream>>>((const uint4 *)p, pairs, bytes, sum);
-    LAUNCHED(d);
+    launch_after(d, checksum_kernel,
+                 (unsigned)(blocks < 1      ? 1
+                            : blocks < most ? blocks
+                                            : most),
+                 THREADS, 0, (const uint4 *)p, pairs, bytes, sum);
     clime_cuda_copy_out(d, &out, sum, sizeof out);
     return out;
 }
