@@ -14,7 +14,8 @@
 
 struct options {
     const char *host, *port_file, *api_key, *admin_key, *worker_key;
-    int64_t port, parent_fd, http_threads, max_in_flight, max_retries, max_body, fail_threshold, ok_threshold;
+    int64_t port, health_port, parent_fd, http_threads, max_in_flight, max_retries, max_body, fail_threshold,
+        ok_threshold;
     double request_timeout, control_timeout, probe_interval, probe_timeout, session_ttl, session_slack;
     int policy, log_level; /* CHOICE */
     struct clime_opt_list workers;
@@ -49,9 +50,14 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"port", CLIME_OPT_INT, &o->port, "30000", "N", "0 = any free port", 0, 65535},
         {"port-file", CLIME_OPT_STRING, &o->port_file, NULL, "FILE", "where to write the port once it serves"},
         {"parent-fd", CLIME_OPT_INT, &o->parent_fd, "-1", "FD", "exit when this pipe closes", -1, 1 << 20},
-        {"http-threads", CLIME_OPT_INT, &o->http_threads, "512", "N", "most connections at a time", 2, 65536},
-        {"max-concurrent-requests", CLIME_OPT_INT, &o->max_in_flight, "4096", "N", "more generation requests get 429",
-         1, 1 << 20},
+        {"health-port", CLIME_OPT_INT, &o->health_port, "-1", "N",
+         "serve health and metrics here too, on threads of their own (-1: no)", -1, 65535},
+        {"max-concurrent-requests", CLIME_OPT_INT, &o->max_in_flight, "1024", "N",
+         "generating requests at a time, each of which holds a thread; more get 429", 1, 32000},
+        {"http-threads", CLIME_OPT_INT, &o->http_threads, "0", "N",
+         "connections served at a time, at least 2 (0: 64 more than --max-concurrent-requests); a quarter, at most 64, "
+         "never generate",
+         0, 32768},
         {"max-payload-size", CLIME_OPT_BYTES, &o->max_body, "512m", "BYTES", "largest request and answer", 1024,
          (double)((int64_t)1 << 40)},
         {"api-key", CLIME_OPT_STRING, &o->api_key, NULL, "KEY", "asked of clients"},
@@ -60,8 +66,11 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"log-level", CLIME_OPT_CHOICE, &o->log_level, "info", "debug|info|warn|error", "what is logged"},
         {"print-routes", CLIME_OPT_BOOL, &o->print_routes, NULL, NULL, "print the route table and exit"},
     };
-    return clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, NULL, 0,
-                               "clime-router [options]\nBalances generation requests over servers.", e);
+    enum clime_err err = clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, NULL, 0,
+                                             "clime-router [options]\nBalances generation requests over servers.", e);
+    if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_in_flight);
+    if (!err && o->http_threads < 2) err = clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
+    return err;
 }
 
 static void print_routes(void) {
@@ -83,7 +92,6 @@ static void register_metrics(struct clime_router *r) {
     static const double seconds[] = {0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800};
     r->m_requests = clime_metric_counter("clime_router_requests_total", "", "generation requests answered");
     r->m_retries = clime_metric_counter("clime_router_retries_total", "", "attempts on a further worker");
-    r->m_refused = clime_metric_counter("clime_router_refused_total", "", "requests refused with 429");
     r->m_in_flight = clime_metric_gauge("clime_router_requests_active", "", "generation requests in flight");
     r->m_seconds = clime_metric_histogram("clime_router_request_seconds", "", "time of a generation request", seconds,
                                           (int)CLIME_COUNT(seconds));
@@ -121,7 +129,6 @@ int main(int argc, char **argv) {
         .probe_interval_us = (int64_t)(o.probe_interval * 1e6),
         .probe_timeout_us = (int64_t)(o.probe_timeout * 1e6),
         .max_retries = (int)o.max_retries,
-        .max_in_flight = (int)o.max_in_flight,
         .max_reply = (size_t)o.max_body,
     };
     const uint64_t who[] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
@@ -133,10 +140,13 @@ int main(int argc, char **argv) {
         .host = o.host,
         .port = (int)o.port,
         .n_threads = (int)o.http_threads,
+        .n_slots = (int)o.max_in_flight,
         .max_body = (size_t)o.max_body,
         .api_key = o.api_key,
         .admin_key = o.admin_key,
         .routes = clime_router_routes,
+        .health_routes = o.health_port < 0 ? NULL : clime_router_health_routes,
+        .health_port = (int)o.health_port,
         .context = &r,
     };
     if (clime_http_server_start(&ho, &http, &e)) goto failed;

@@ -208,6 +208,7 @@ void clime_router_metrics(struct clime_http_request *rq, void *context) {
     struct clime_buf out;
     clime_buf_init(&out, (size_t)4 << 20);
     clime_metrics_write(&out);
+    clime_http_metrics(rq, &out);
     static const struct {
         const char *name, *help;
     } series[] = {

@@ -18,15 +18,15 @@ struct clime_router {
     int64_t request_timeout_us; /* of a whole generation */
     int64_t control_timeout_us; /* of a control call to one worker */
     int64_t probe_interval_us, probe_timeout_us;
-    int max_retries;   /* further workers tried after the first */
-    int max_in_flight; /* generation requests at a time; more get 429 */
-    size_t max_reply;  /* bytes of an answer that is no stream */
+    int max_retries;  /* further workers tried after the first */
+    size_t max_reply; /* bytes of an answer that is no stream */
     atomic_int in_flight;
     char instance[17]; /* of this process, in /health: a server registers again when it changes */
-    struct clime_metric *m_requests, *m_retries, *m_refused, *m_seconds, *m_in_flight;
+    struct clime_metric *m_requests, *m_retries, *m_seconds, *m_in_flight;
 };
 
 extern const struct clime_http_route clime_router_routes[];
+extern const struct clime_http_route clime_router_health_routes[];
 
 /* proxy.c: sends one generation request to a worker and passes the answer back. */
 void clime_router_proxy(struct clime_http_request *rq, void *context);

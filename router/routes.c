@@ -3,9 +3,9 @@
 
 const struct clime_http_route clime_router_routes[] = {
     /* generation: one worker */
-    {"POST|PUT", "/generate", CLIME_HTTP_USER, clime_router_proxy},
-    {"POST", "/v1/completions", CLIME_HTTP_USER, clime_router_proxy},
-    {"POST", "/v1/chat/completions", CLIME_HTTP_USER, clime_router_proxy},
+    {"POST|PUT", "/generate", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
+    {"POST", "/v1/completions", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
+    {"POST", "/v1/chat/completions", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/tokenize", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/v1/tokenize", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/detokenize", CLIME_HTTP_USER, clime_router_proxy},
@@ -34,6 +34,13 @@ const struct clime_http_route clime_router_routes[] = {
     {"POST", "/add_worker", CLIME_HTTP_ADMIN, clime_router_add_worker},
     {"POST", "/remove_worker", CLIME_HTTP_ADMIN, clime_router_remove_worker},
     {"GET", "/list_workers", CLIME_HTTP_USER, clime_router_list_workers},
+    {"GET", "/health", CLIME_HTTP_OPEN, clime_router_health},
+    {"GET", "/metrics", CLIME_HTTP_OPEN, clime_router_metrics},
+    {NULL, NULL, CLIME_HTTP_OPEN, NULL},
+};
+
+/* Of the health port, with threads of its own. */
+const struct clime_http_route clime_router_health_routes[] = {
     {"GET", "/health", CLIME_HTTP_OPEN, clime_router_health},
     {"GET", "/metrics", CLIME_HTTP_OPEN, clime_router_metrics},
     {NULL, NULL, CLIME_HTTP_OPEN, NULL},

@@ -121,24 +121,21 @@ static enum clime_err open_engine(struct clime_server *s, struct clime_error *e)
     return clime_engine_open(&g, s->model, &s->engine, e);
 }
 
-static enum clime_err open_http(struct clime_server *s, struct clime_http_server **http,
-                                struct clime_http_server **health, struct clime_error *e) {
+static enum clime_err open_http(struct clime_server *s, struct clime_http_server **http, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
     struct clime_http_options h = {.host = o->host,
                                    .port = (int)o->port,
                                    .n_threads = (int)o->http_threads,
+                                   .n_slots = (int)o->max_concurrent_requests,
                                    .max_body = (size_t)o->max_body,
                                    .api_key = o->api_key,
                                    .admin_key = o->admin_api_key,
                                    .tls_certificate = o->tls_certificate,
                                    .routes = clime_server_routes,
+                                   .health_routes = o->health_port < 0 ? NULL : clime_health_routes,
+                                   .health_port = (int)o->health_port,
                                    .context = s};
-    enum clime_err err = clime_http_server_start(&h, http, e);
-    if (err || o->health_port < 0) return err;
-    h.port = (int)o->health_port;
-    h.n_threads = 4;
-    h.routes = clime_health_routes;
-    return clime_http_server_start(&h, health, e);
+    return clime_http_server_start(&h, http, e);
 }
 
 static struct clime_registration *start_registration(const struct clime_server_options *o, int port) {
@@ -203,13 +200,13 @@ static void drain(struct clime_server *s, bool patient) {
 }
 
 static int serve(struct clime_server *s, int64_t start_us) {
-    struct clime_http_server *http = NULL, *health = NULL;
+    struct clime_http_server *http = NULL;
     struct clime_error e = {0};
     enum clime_err err;
     int status = 1;
     if ((err = open_model(s, &e)) || (err = open_engine(s, &e))) goto done;
     s->metrics = clime_server_metrics_new(s->model_name);
-    if ((err = open_text(s, &e)) || (err = open_http(s, &http, &health, &e))) goto done;
+    if ((err = open_text(s, &e)) || (err = open_http(s, &http, &e))) goto done;
     s->startup_seconds = (double)(clime_now_us() - start_us) / 1e6;
     atomic_store(&s->ready, true);
     if ((err = clime_port_file_write(s->opts.port_file, clime_http_server_port(http), (int)s->opts.parent_fd, &e)))
@@ -228,7 +225,6 @@ static int serve(struct clime_server *s, int64_t start_us) {
     drain(s, why == CLIME_END_SIGNAL);
 done:
     if (err) LOG_ERROR("%s", e.msg);
-    clime_http_server_stop(health);
     clime_http_server_stop(http);
     clime_engine_close(s->engine);
     clime_text_pool_close(s->text);

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#include "common/http/server.h"
+
 const char *const clime_device_names[] = {"auto", "cpu", "cuda"};
 const char *const clime_dtype_names[] = {"auto", "bf16", "f32"};
 
@@ -186,14 +188,22 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .min = -1,
          .max = 65535,
          .help = "serve health and metrics here too, on threads of their own (-1: no)"},
+        {.name = "max-concurrent-requests",
+         .type = CLIME_OPT_INT,
+         .value = &o->max_concurrent_requests,
+         .def = "1024",
+         .choices = "N",
+         .min = 1,
+         .max = 32000,
+         .help = "generating requests at a time, each of which holds a thread; more get 429"},
         {.name = "http-threads",
          .type = CLIME_OPT_INT,
          .value = &o->http_threads,
-         .def = "512",
+         .def = "0",
          .choices = "N",
-         .min = 2,
          .max = 32768,
-         .help = "connections served at a time"},
+         .help = "connections served at a time, at least 2 (0: 64 more than --max-concurrent-requests); a quarter, at "
+                 "most 64, never generate"},
         {.name = "text-threads",
          .type = CLIME_OPT_INT,
          .value = &o->text_threads,
@@ -293,6 +303,8 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
         clime_options_parse(table, n, argc, argv, NULL, 0,
                             "clime-server --model-path DIR [options]\nServes one policy from paged KV memory.", e);
     if (err) return err;
+    if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_concurrent_requests);
+    if (o->http_threads < 2) return clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
     if (!o->model_path && !o->print_routes) return clime_fail(e, CLIME_ERR_INPUT, "--model-path is required");
     return CLIME_OK;
 }

@@ -26,7 +26,8 @@ struct clime_server_options {
     /* http */
     const char *host, *port_file, *api_key, *admin_api_key, *tls_certificate;
     const char *router, *router_api_key, *advertise_url;
-    int64_t port, health_port, http_threads, text_threads, emitter_threads, max_body, parent_fd, drain_timeout;
+    int64_t port, health_port, max_concurrent_requests, http_threads, text_threads, emitter_threads, max_body,
+        parent_fd, drain_timeout;
     bool incremental_streaming_output;
     int log_level;
     bool print_routes;

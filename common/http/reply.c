@@ -54,15 +54,9 @@ static size_t status_row(int status) {
 static void settle_connection(struct clime_http_request *rq) {
     bool more = rq->body_length < 0 || rq->body_length - (int64_t)rq->body_read > CLIME_HTTP_DISCARD_KEEP;
     if (!rq->body_ended && (more || rq->expects_continue)) rq->keep_alive = false;
-}
-
-/* A client's request id is given back when it can stand in a header as it is. */
-static void put_request_id(struct clime_http_request *rq, struct clime_buf *out) {
-    const char *id = clime_http_header(rq, "X-Request-Id");
-    if (!id) return;
-    size_t n = strspn(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/+=");
-    if (n == 0 || n > 200 || id[n]) return;
-    clime_buf_printf(out, "X-Request-Id: %s\r\n", id);
+    /* An idle connection holds a thread: none is left to it when few are free. */
+    const struct clime_http_server *s = rq->server;
+    if (atomic_load(&s->n_connections) > clime_http_slots(s->o.n_threads)) rq->keep_alive = false;
 }
 
 void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int status, const char *content_type,
@@ -83,7 +77,7 @@ void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int s
         clime_buf_adds(out, "Connection: close\r\n");
     else if (rq->http10)
         clime_buf_adds(out, "Connection: keep-alive\r\n");
-    put_request_id(rq, out);
+    if (rq->id[0]) clime_buf_printf(out, "X-Request-Id: %s\r\n", rq->id);
     if (extra_headers) clime_buf_adds(out, extra_headers);
     rq->answered = true;
     rq->status = status;

@@ -1,8 +1,58 @@
-/* A route table as JSON. Called by a program's main for --print-routes. */
+/* Route tables: the row that a request asks for, and the table as JSON for --print-routes (called by a program's main).
+ */
+#include <stdio.h>
 #include <string.h>
 
-#include "common/http/server.h"
+#include "common/http/server_int.h"
 #include "common/json/write.h"
+
+static bool method_allowed(const char *methods, struct clime_str method) {
+    for (const char *at = methods; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+        struct clime_str one = {at, strcspn(at, "|")};
+        if (clime_str_eq(one, method) || (clime_str_is(one, "GET") && clime_str_is(method, "HEAD"))) return true;
+    }
+    return false;
+}
+
+static bool path_matches(const char *pattern, struct clime_str path, struct clime_str *param) {
+    size_t fixed = strcspn(pattern, "{");
+    *param = (struct clime_str){"", 0};
+    if (!pattern[fixed]) return clime_str_is(path, pattern);
+    const char *suffix = strchr(pattern + fixed, '}') + 1;
+    size_t tail = strlen(suffix);
+    if (path.len <= fixed + tail || memcmp(path.ptr, pattern, fixed) != 0 ||
+        memcmp(path.ptr + path.len - tail, suffix, tail) != 0)
+        return false;
+    *param = (struct clime_str){path.ptr + fixed, path.len - fixed - tail};
+    return !tail || !memchr(param->ptr, '/', param->len);
+}
+
+/* Exact paths go before patterns. Several rows may share a path with different methods. */
+bool clime_http_route_find(struct clime_http_request *rq) {
+    char allow[128] = "Allow: ";
+    size_t n = strlen(allow), start = n;
+    for (int pass = 0; pass < 2 && n == start; pass++) {
+        for (const struct clime_http_route *r = rq->server->o.routes; r->path; r++) {
+            bool pattern = strchr(r->path, '{') != NULL;
+            if (pattern != (pass == 1) || !path_matches(r->path, rq->path, &rq->param)) continue;
+            if (method_allowed(r->methods, rq->method)) {
+                rq->route = r;
+                return true;
+            }
+            for (const char *m = r->methods; *m && n < sizeof allow - 8; m++) {
+                if (m == r->methods && n > start) n += (size_t)snprintf(allow + n, sizeof allow - n, ", ");
+                n += (size_t)snprintf(allow + n, sizeof allow - n, *m == '|' ? ", " : "%c", *m);
+            }
+        }
+    }
+    if (n == start) {
+        char message[300];
+        snprintf(message, sizeof message, "no such path: %.200s", rq->path.ptr);
+        return clime_http_refuse(rq, 404, message, NULL);
+    }
+    snprintf(allow + n, sizeof allow - n, "\r\n");
+    return clime_http_refuse(rq, 405, "method not allowed here", allow);
+}
 
 void clime_http_routes_json(const struct clime_http_route *routes, struct clime_buf *out) {
     static const char *const auth[] = {

@@ -30,6 +30,8 @@
 #define HEAD_BYTES "16384"     /* request line and headers; each thread has a buffer of this size */
 #define BODY_GRACE_US 30000000
 #define STOP_GRACE_US 5000000 /* for handlers that are about to finish */
+#define MOST_KEPT 64          /* threads that requests with slots never get */
+#define HEALTH_THREADS 4
 
 /* Connection */
 
@@ -103,11 +105,18 @@ bool clime_http_query(const struct clime_http_request *rq, const char *name, cha
     return query && mg_get_var(query, strlen(query), name, out, size) >= 0;
 }
 
-/* Before the handler */
+/* Connections and requests */
 
-static bool refuse(struct clime_http_request *rq, int status, const char *message, const char *extra_headers) {
-    clime_http_reply_error_with(rq, status, message, extra_headers);
-    return false;
+static int connection_opened(const struct mg_connection *conn, void **conn_data) {
+    struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
+    *conn_data = NULL;
+    atomic_fetch_add(&s->n_connections, 1);
+    return 0;
+}
+
+static void connection_closes(const struct mg_connection *conn) {
+    struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
+    atomic_fetch_sub(&s->n_connections, 1);
 }
 
 /* RFC 9112, section 6: exactly one way to know where the body ends. */
@@ -136,111 +145,13 @@ static bool check_frame(struct clime_http_request *rq, const struct mg_request_i
     }
     if (wrong) {
         rq->keep_alive = false;
-        return refuse(rq, status, wrong, NULL);
+        return clime_http_refuse(rq, status, wrong, NULL);
     }
     if (expect && !rq->http10) {
-        if (strcasecmp(expect, "100-continue") != 0) return refuse(rq, 417, "unknown expectation", NULL);
+        if (strcasecmp(expect, "100-continue") != 0) return clime_http_refuse(rq, 417, "unknown expectation", NULL);
         rq->expects_continue = rq->body_length != 0;
     }
     return true;
-}
-
-static bool method_allowed(const char *methods, struct clime_str method) {
-    for (const char *at = methods; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
-        struct clime_str one = {at, strcspn(at, "|")};
-        if (clime_str_eq(one, method) || (clime_str_is(one, "GET") && clime_str_is(method, "HEAD"))) return true;
-    }
-    return false;
-}
-
-static bool path_matches(const char *pattern, struct clime_str path, struct clime_str *param) {
-    size_t fixed = strcspn(pattern, "{");
-    *param = (struct clime_str){"", 0};
-    if (!pattern[fixed]) return clime_str_is(path, pattern);
-    const char *suffix = strchr(pattern + fixed, '}') + 1;
-    size_t tail = strlen(suffix);
-    if (path.len <= fixed + tail || memcmp(path.ptr, pattern, fixed) != 0 ||
-        memcmp(path.ptr + path.len - tail, suffix, tail) != 0)
-        return false;
-    *param = (struct clime_str){path.ptr + fixed, path.len - fixed - tail};
-    return !tail || !memchr(param->ptr, '/', param->len);
-}
-
-/* Exact paths go before patterns. Several rows may share a path with different methods. */
-static bool find_route(struct clime_http_request *rq) {
-    char allow[128] = "Allow: ";
-    size_t n = strlen(allow), start = n;
-    for (int pass = 0; pass < 2 && n == start; pass++) {
-        for (const struct clime_http_route *r = rq->server->o.routes; r->path; r++) {
-            bool pattern = strchr(r->path, '{') != NULL;
-            if (pattern != (pass == 1) || !path_matches(r->path, rq->path, &rq->param)) continue;
-            if (method_allowed(r->methods, rq->method)) {
-                rq->route = r;
-                return true;
-            }
-            for (const char *m = r->methods; *m && n < sizeof allow - 8; m++) {
-                if (m == r->methods && n > start) n += (size_t)snprintf(allow + n, sizeof allow - n, ", ");
-                n += (size_t)snprintf(allow + n, sizeof allow - n, *m == '|' ? ", " : "%c", *m);
-            }
-        }
-    }
-    if (n == start) {
-        char message[300];
-        snprintf(message, sizeof message, "no such path: %.200s", rq->path.ptr);
-        return refuse(rq, 404, message, NULL);
-    }
-    snprintf(allow + n, sizeof allow - n, "\r\n");
-    return refuse(rq, 405, "method not allowed here", allow);
-}
-
-/* In time that depends on the lengths only. */
-static bool same_secret(const char *given, const char *key) {
-    size_t n = strlen(key), n_given = strlen(given);
-    volatile unsigned char difference = n != n_given;
-    for (size_t i = 0; i < n_given; i++) difference |= (unsigned char)(given[i] ^ key[n ? i % n : 0]);
-    return difference == 0;
-}
-
-static bool check_key(struct clime_http_request *rq) {
-    const struct clime_http_server *s = rq->server;
-    enum clime_http_auth level = rq->route->auth;
-    const char *key = level == CLIME_HTTP_ADMIN && s->admin_key ? s->admin_key : s->api_key;
-    if (level == CLIME_HTTP_OPEN || !key) return true; /* no key set: whatever the client sends is ignored */
-    const char *given = clime_http_header(rq, "Authorization");
-    if (given && strncasecmp(given, "Bearer ", 7) == 0)
-        given += 7 + strspn(given + 7, " ");
-    else
-        given = clime_http_header(rq, "X-Api-Key"); /* how Anthropic's clients send it */
-    if (given && same_secret(given, key)) return true;
-    if (given && level == CLIME_HTTP_USER && s->admin_key && same_secret(given, s->admin_key)) return true;
-    return refuse(rq, 401, given ? "wrong key" : "this endpoint needs a key: Authorization: Bearer ...",
-                  "WWW-Authenticate: Bearer\r\n");
-}
-
-static bool refuse_large(struct clime_http_request *rq) {
-    char message[100];
-    rq->keep_alive = false;
-    snprintf(message, sizeof message, "the body is larger than %zu bytes", rq->server->o.max_body);
-    return refuse(rq, 413, message, NULL);
-}
-
-static bool take_body(struct clime_http_request *rq) {
-    if (rq->route->stream_body) return true;
-    if (rq->body_length > 0 && (uint64_t)rq->body_length > rq->server->o.max_body) return refuse_large(rq);
-    if (clime_http_body_take(rq)) return true;
-    if (rq->body_read > rq->server->o.max_body) return refuse_large(rq);
-    rq->keep_alive = false;
-    if (clime_http_watch_fired(&rq->watch)) return refuse(rq, 408, "the body came too slowly", NULL);
-    return refuse(rq, 400, "the body is broken off or wrongly framed", NULL);
-}
-
-static bool admit(struct clime_http_request *rq, const struct mg_request_info *info) {
-    if (!check_frame(rq, info)) return false;
-    if (clime_http_stopping(rq)) {
-        rq->keep_alive = false;
-        return refuse(rq, 503, "the server is stopping", "Retry-After: 1\r\n");
-    }
-    return find_route(rq) && check_key(rq) && take_body(rq);
 }
 
 /* CivetWeb's own rule, so that our Connection header tells what it will do. */
@@ -259,11 +170,12 @@ static int begin_request(struct mg_connection *conn) {
     rq.http10 = strcmp(info->http_version, "1.0") == 0;
     rq.keep_alive = wants_keep_alive(&rq);
     rq.head_only = clime_str_is(rq.method, "HEAD");
+    clime_http_identify(&rq);
     clime_buf_init(&rq.body, s->o.max_body);
     rq.watch = (struct clime_http_watch){
         .remote_addr = info->remote_addr, .remote_port = info->remote_port, .local_port = info->server_port};
     clime_http_watch_add(s->guard, &rq.watch);
-    if (admit(&rq, info)) {
+    if (check_frame(&rq, info) && clime_http_admit(&rq)) {
         rq.route->handler(&rq, s->o.context);
         if (rq.streaming) clime_http_stream_finish(&rq.stream);
         if (!rq.answered) clime_http_reply_error(&rq, 500, "the handler gave no answer");
@@ -272,6 +184,7 @@ static int begin_request(struct mg_connection *conn) {
     clime_http_watch_remove(s->guard, &rq.watch);
     if (!rq.keep_alive) mg_disable_connection_keep_alive(conn);
     clime_buf_free(&rq.body);
+    if (rq.holds_slot) atomic_fetch_sub(&s->n_held, 1);
     atomic_fetch_sub(&s->n_active, 1);
     return rq.status;
 }
@@ -337,9 +250,40 @@ static enum clime_err check_host(const char *host, struct clime_error *e) {
     return clime_fail(e, CLIME_ERR_INPUT, "%s is no address to listen on", host);
 }
 
-enum clime_err clime_http_server_start(const struct clime_http_options *o, struct clime_http_server **out,
-                                       struct clime_error *e) {
-    CHECK(o->host && o->routes && o->n_threads > 0);
+int clime_http_slots(int n_threads) {
+    int kept = n_threads / 4 > MOST_KEPT ? MOST_KEPT : n_threads / 4;
+    return n_threads - (kept > 2 ? kept : n_threads > 3 ? 2 : 1);
+}
+
+int clime_http_threads(int n_slots) {
+    return n_slots + MOST_KEPT;
+}
+
+static int choose_slots(const struct clime_http_options *o) {
+    int most = clime_http_slots(o->n_threads);
+    if (o->n_slots > most)
+        LOG_WARN("http: %d threads leave %d for requests that wait, not %d: more get 429", o->n_threads, most,
+                 o->n_slots);
+    return o->n_slots > 0 && o->n_slots < most ? o->n_slots : most;
+}
+
+static enum clime_err start(const struct clime_http_options *o, struct clime_http_server *main_server,
+                            struct clime_http_server **out, struct clime_error *e);
+
+static enum clime_err start_health(struct clime_http_server *s, struct clime_error *e) {
+    struct clime_http_options o = s->o;
+    if (!o.health_routes) return CLIME_OK;
+    o.port = o.health_port;
+    o.n_threads = HEALTH_THREADS;
+    o.n_slots = 0;
+    o.routes = o.health_routes;
+    o.health_routes = NULL;
+    return start(&o, s, &s->health, e);
+}
+
+static enum clime_err start(const struct clime_http_options *o, struct clime_http_server *main_server,
+                            struct clime_http_server **out, struct clime_error *e) {
+    CHECK(o->host && o->routes && o->n_threads > 1);
     *out = NULL;
     enum clime_err rc = check_host(o->host, e);
     if (rc == CLIME_OK) rc = check_tls(o, e);
@@ -347,6 +291,8 @@ enum clime_err clime_http_server_start(const struct clime_http_options *o, struc
     raise_file_limit(o->n_threads);
     struct clime_http_server *s = xcalloc(1, sizeof *s);
     s->o = *o;
+    s->main = main_server ? main_server : s;
+    s->n_slots = choose_slots(o);
     if (s->o.body_grace_us <= 0) s->o.body_grace_us = BODY_GRACE_US;
     s->guard = clime_http_guard_new(s->o.body_grace_us / 4);
     s->api_key = o->api_key && o->api_key[0] ? xstrdup(o->api_key) : NULL;
@@ -369,8 +315,11 @@ enum clime_err clime_http_server_start(const struct clime_http_options *o, struc
         {o->tls_certificate ? "ssl_certificate" : NULL, o->tls_certificate},
         {NULL, NULL},
     };
-    struct mg_callbacks callbacks = {
-        .begin_request = begin_request, .http_error = http_error, .log_message = log_message};
+    struct mg_callbacks callbacks = {.init_connection = connection_opened,
+                                     .begin_request = begin_request,
+                                     .connection_close = connection_closes,
+                                     .http_error = http_error,
+                                     .log_message = log_message};
     struct mg_init_data init = {.callbacks = &callbacks, .user_data = s, .configuration_options = settings[0]};
     struct mg_error_data error = {.text = complaint, .text_buffer_size = sizeof complaint};
     mg_init_library(o->tls_certificate ? MG_FEATURES_TLS : MG_FEATURES_DEFAULT);
@@ -386,12 +335,42 @@ enum clime_err clime_http_server_start(const struct clime_http_options *o, struc
     }
     s->port = port.port;
     atomic_store(&s->started, true);
+    if ((rc = start_health(s, e))) {
+        clime_http_server_stop(s);
+        return rc;
+    }
     *out = s;
     return CLIME_OK;
 }
 
+enum clime_err clime_http_server_start(const struct clime_http_options *o, struct clime_http_server **out,
+                                       struct clime_error *e) {
+    return start(o, NULL, out, e);
+}
+
 int clime_http_server_port(const struct clime_http_server *s) {
     return s->port;
+}
+
+int clime_http_server_health_port(const struct clime_http_server *s) {
+    return s->health ? s->health->port : -1;
+}
+
+void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *out) {
+    const struct clime_http_server *s = rq->server->main;
+    const struct {
+        const char *name, *kind, *help;
+        long long value;
+    } all[] = {
+        {"clime_http_threads", "gauge", "connections served at a time", s->o.n_threads},
+        {"clime_http_connections", "gauge", "open connections, idle ones too", atomic_load(&s->n_connections)},
+        {"clime_http_slots", "gauge", "requests that may wait at a time", s->n_slots},
+        {"clime_http_slots_held", "gauge", "requests that hold a slot", atomic_load(&s->n_held)},
+        {"clime_http_refused_total", "counter", "requests that found no slot", atomic_load(&s->n_refused)},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(all); i++)
+        clime_buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %lld\n", all[i].name, all[i].help, all[i].name,
+                         all[i].kind, all[i].name, all[i].value);
 }
 
 /* CivetWeb's accepting thread looks at its stop flag every 2 s, or when a connection comes: so one comes. */
@@ -418,6 +397,7 @@ static void *knock(void *arg) {
 
 void clime_http_server_stop(struct clime_http_server *s) {
     if (!s) return;
+    clime_http_server_stop(s->health);
     atomic_store(&s->stopping, true);
     /* CivetWeb cuts every write once it stops, so what is about to be answered gets a moment first. */
     int64_t until = clime_now_us() + STOP_GRACE_US;

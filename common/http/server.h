@@ -5,9 +5,13 @@
  * route asks to stream it. A handler answers exactly once: with clime_http_reply*, or by starting a stream.
  * Streams may be written from another thread (an emitter) while the handler sleeps in clime_http_stream_wait.
  *
+ * A thread serves one connection at a time, so requests that may wait for long (`slot` in the route) hold slots, always
+ * fewer than the threads: past them the answer is 429 at once, and control and health find a thread whatever waits.
+ * When few threads are left, answers say "Connection: close". `health_routes` have a port and threads of their own.
+ *
  * Refused before any handler: both Transfer-Encoding and Content-Length (400), unknown route (404), wrong method
- * (405 with Allow), missing or wrong key (401), body over the limit (413) or too slow (408). Expect: 100-continue is
- * answered.
+ * (405 with Allow), missing or wrong key (401), no slot (429), body over the limit (413) or too slow (408). Expect:
+ * 100-continue is answered.
  */
 #ifndef CLIME_COMMON_HTTP_SERVER_H
 #define CLIME_COMMON_HTTP_SERVER_H
@@ -34,18 +38,22 @@ struct clime_http_route {
     enum clime_http_auth auth;
     void (*handler)(struct clime_http_request *rq, void *context);
     bool stream_body; /* the handler reads the body itself with clime_http_body_read, and limits its size */
+    bool slot;        /* the request may wait for long: it holds one of the slots */
 };
 
 struct clime_http_options {
     const char *host;                      /* "127.0.0.1", "0.0.0.0" */
     int port;                              /* 0 = ephemeral; see clime_http_server_port */
-    int n_threads;                         /* = the most connections served at a time */
+    int n_threads;                         /* = the most connections served at a time; >= 2 */
+    int n_slots;                           /* 0, or more than the threads allow: clime_http_slots(n_threads) */
     size_t max_body;                       /* bytes of a body that is read before the handler */
     int64_t body_grace_us;                 /* how long a body may keep us waiting, beyond 1 s per 64 KiB; 0 = 30 s */
     const char *api_key, *admin_key;       /* NULL = none */
     const char *tls_certificate;           /* PEM with key, or NULL; refused where CivetWeb cannot (Debian 12) */
     const struct clime_http_route *routes; /* ends with path == NULL; must stay valid */
-    void *context;                         /* given to the handlers */
+    const struct clime_http_route *health_routes; /* served on health_port by other threads; NULL = no such port */
+    int health_port;                              /* 0 = ephemeral; see clime_http_server_health_port */
+    void *context;                                /* given to the handlers */
 };
 
 /* The table as JSON: [{"path", "methods": [..], "auth": "open"|"user"|"admin"}], for --print-routes and the tests that
@@ -55,6 +63,14 @@ void clime_http_routes_json(const struct clime_http_route *routes, struct clime_
 enum clime_err clime_http_server_start(const struct clime_http_options *o, struct clime_http_server **out,
                                        struct clime_error *e);
 int clime_http_server_port(const struct clime_http_server *s);
+int clime_http_server_health_port(const struct clime_http_server *s); /* -1 = none */
+
+/* How many slots a number of threads allows: all but a quarter of them, or but 64. And the threads for that many. */
+int clime_http_slots(int n_threads);
+int clime_http_threads(int n_slots);
+/* Appends the main port's connections, slots and refusals for /metrics. */
+void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *out);
+
 /* Marks the server as stopping (clime_http_stopping turns true, new requests get 503), gives running handlers 5 s,
  * then closes and joins: every handler must return and every stream be ended, or this waits for them. NULL is fine. */
 void clime_http_server_stop(struct clime_http_server *s);
@@ -72,6 +88,8 @@ bool clime_http_query(const struct clime_http_request *rq, const char *name, cha
 /* Streaming body: > 0 bytes read, 0 at the end, -1 when it breaks off, is wrongly framed or too slow. */
 int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size);
 bool clime_http_stopping(const struct clime_http_request *rq);
+/* The client's X-Request-Id where it can stand in a header, else one that is made up; every answer carries it. */
+const char *clime_http_request_id(const struct clime_http_request *rq);
 
 /* One answer. extra_headers: "Name: value\r\n..." or NULL. */
 void clime_http_reply(struct clime_http_request *rq, int status, const char *content_type, const char *extra_headers,

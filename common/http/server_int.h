@@ -1,4 +1,5 @@
-/* What the files of the HTTP server share: server.c (the only one that knows CivetWeb), body.c, reply.c, stream.c.
+/* What the files of the HTTP server share: server.c (the only one that knows CivetWeb), admit.c, routes.c, body.c,
+ * reply.c, stream.c.
  *
  * A request lives on the stack of CivetWeb's worker thread while its handler runs, and belongs to that thread; of its
  * stream, the fields below the lock may be used by one other thread.
@@ -15,6 +16,8 @@
 #define CLIME_HTTP_DISCARD_KEEP                                                                                        \
     (1 << 20) /* an unread rest of a body up to this is read away; more costs the connection */
 
+#define CLIME_HTTP_ID_SIZE 201 /* of a request; longer ones are replaced */
+
 struct mg_connection;
 struct mg_context;
 
@@ -23,9 +26,13 @@ struct clime_http_server {
     struct clime_http_options o;
     char *api_key, *admin_key; /* copies; NULL = none */
     struct clime_http_guard *guard;
-    int port;
+    struct clime_http_server *health; /* the health port; NULL = none */
+    struct clime_http_server *main;   /* whose health port this is, or itself */
+    int port, n_slots;
     atomic_bool stopping, stopped;
     atomic_int n_active; /* requests inside a handler or on the way to it */
+    atomic_int n_connections, n_held;
+    atomic_llong n_refused;
     atomic_bool started;
     char complaint[256]; /* CivetWeb's last message while it started; read after that */
 };
@@ -63,6 +70,8 @@ struct clime_http_request {
     bool head_only;
     bool answered;
     int status; /* of the answer */
+    bool holds_slot;
+    char id[CLIME_HTTP_ID_SIZE];
     bool streaming;
     struct clime_http_stream stream;
 };
@@ -72,6 +81,18 @@ bool clime_http_send(struct clime_http_request *rq, const void *data, size_t len
 
 /* CivetWeb's mg_read: waits for all of size, or the end of the body (less), or an error (-1). */
 int clime_http_receive(struct clime_http_request *rq, void *out, size_t size);
+
+/* Gives the request its id. */
+void clime_http_identify(struct clime_http_request *rq);
+
+/* Sets rq->route and rq->param, or refuses (404, 405) and returns false. */
+bool clime_http_route_find(struct clime_http_request *rq);
+
+/* Everything between a sound frame and the handler; false: the refusal has been sent. */
+bool clime_http_admit(struct clime_http_request *rq);
+
+bool clime_http_refuse(struct clime_http_request *rq, int status, const char *message,
+                       const char *extra_headers); /* returns false */
 
 /* Reads the whole body into rq->body; false when it broke off, came too slowly or passed the limit. */
 bool clime_http_body_take(struct clime_http_request *rq);

@@ -250,6 +250,7 @@ void clime_handle_metrics(struct clime_http_request *rq, void *context) {
     struct clime_buf body;
     clime_buf_init(&body, (size_t)4 << 20);
     clime_server_metrics_write(s->metrics, s->engine, &body);
+    clime_http_metrics(rq, &body);
     clime_http_reply(rq, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, clime_buf_str(&body));
     clime_buf_free(&body);
 }

@@ -6,9 +6,9 @@
 #define OPEN CLIME_HTTP_OPEN
 
 const struct clime_http_route clime_server_routes[] = {
-    {.methods = "POST|PUT", .path = "/generate", .auth = USER, .handler = clime_handle_generate},
-    {.methods = "POST", .path = "/v1/completions", .auth = USER, .handler = clime_handle_completions},
-    {.methods = "POST", .path = "/v1/chat/completions", .auth = USER, .handler = clime_handle_chat},
+    {.methods = "POST|PUT", .path = "/generate", .auth = USER, .handler = clime_handle_generate, .slot = true},
+    {.methods = "POST", .path = "/v1/completions", .auth = USER, .handler = clime_handle_completions, .slot = true},
+    {.methods = "POST", .path = "/v1/chat/completions", .auth = USER, .handler = clime_handle_chat, .slot = true},
     {.methods = "GET", .path = "/v1/models", .auth = USER, .handler = clime_handle_models},
     {.methods = "GET", .path = "/v1/models/{model}", .auth = USER, .handler = clime_handle_model},
     {.methods = "POST", .path = "/tokenize", .auth = USER, .handler = clime_handle_tokenize},

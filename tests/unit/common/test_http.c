@@ -209,13 +209,26 @@ static void look_for_header(void *arg, int status, const char *name, const char 
     w->n++;
 }
 
-static void expect_header(struct clime_http_call c, int status, const char *name, const char *value) {
+static struct header_want header_of(struct clime_http_call c, int status, const char *name) {
     struct header_want w = {.name = name};
     c.on_header = look_for_header;
     c.arg = &w;
     expect_reply(c, status, NULL);
+    return w;
+}
+
+static void expect_header(struct clime_http_call c, int status, const char *name, const char *value) {
+    struct header_want w = header_of(c, status, name);
     assert_int_equal(w.n, value ? 1 : 0);
     if (value) assert_string_equal(w.value, value);
+}
+
+/* An id that cannot stand in a header, or none: each request gets one of its own. */
+static void expect_made_up_id(struct clime_http_call c) {
+    struct header_want one = header_of(c, 201, "X-Request-Id"), other = header_of(c, 201, "X-Request-Id");
+    assert_int_equal(strspn(one.value, "0123456789abcdef"), 32);
+    assert_int_equal(strlen(one.value), 32);
+    assert_string_not_equal(one.value, other.value);
 }
 
 static void test_headers(void **state) {
@@ -232,7 +245,8 @@ static void test_headers(void **state) {
     c.headers = (const char *const[]){"X-Request-Id: run-1/2", NULL};
     expect_header(c, 201, "X-Request-Id", "run-1/2");
     c.headers = (const char *const[]){"X-Request-Id: a b", NULL};
-    expect_header(c, 201, "X-Request-Id", NULL);
+    expect_made_up_id(c);
+    expect_made_up_id(a_call("GET", "/items"));
 }
 
 static void test_keys(void **state) {

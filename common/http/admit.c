@@ -1,0 +1,114 @@
+/* What a request must pass before its handler runs: route, key, slot, body (see server.h). Called by the server on the
+ * connection's worker thread, once the frame is known to be sound.
+ *
+ * Invariant: nothing is read of a body that will not be wanted, so whatever can be refused by the head is refused
+ * first. A slot is taken only when the body is there: slow senders hold threads, which others may be given, not slots.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "common/clock.h"
+#include "common/http/server_int.h"
+
+bool clime_http_refuse(struct clime_http_request *rq, int status, const char *message, const char *extra_headers) {
+    clime_http_reply_error_with(rq, status, message, extra_headers);
+    return false;
+}
+
+/* ---- id ---------------------------------------------------------------------------------------------------- */
+
+void clime_http_identify(struct clime_http_request *rq) {
+    static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.:/+=";
+    const char *given = clime_http_header(rq, "X-Request-Id");
+    size_t n = given ? strspn(given, plain) : 0;
+    uint64_t r[2] = {0, 0};
+    if (n > 0 && n < sizeof rq->id && !given[n]) {
+        memcpy(rq->id, given, n + 1);
+        return;
+    }
+    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r) r[0] = (uint64_t)clime_now_us();
+    snprintf(rq->id, sizeof rq->id, "%016" PRIx64 "%016" PRIx64, r[0], r[1]);
+}
+
+const char *clime_http_request_id(const struct clime_http_request *rq) {
+    return rq->id;
+}
+
+/* ---- key --------------------------------------------------------------------------------------------------- */
+
+/* In time that depends on the lengths only. */
+static bool same_secret(const char *given, const char *key) {
+    size_t n = strlen(key), n_given = strlen(given);
+    volatile unsigned char difference = n != n_given;
+    for (size_t i = 0; i < n_given; i++) difference |= (unsigned char)(given[i] ^ key[n ? i % n : 0]);
+    return difference == 0;
+}
+
+static bool check_key(struct clime_http_request *rq) {
+    const struct clime_http_server *s = rq->server;
+    enum clime_http_auth level = rq->route->auth;
+    const char *key = level == CLIME_HTTP_ADMIN && s->admin_key ? s->admin_key : s->api_key;
+    if (level == CLIME_HTTP_OPEN || !key) return true; /* no key set: whatever the client sends is ignored */
+    const char *given = clime_http_header(rq, "Authorization");
+    if (given && strncasecmp(given, "Bearer ", 7) == 0)
+        given += 7 + strspn(given + 7, " ");
+    else
+        given = clime_http_header(rq, "X-Api-Key"); /* how Anthropic's clients send it */
+    if (given && same_secret(given, key)) return true;
+    if (given && level == CLIME_HTTP_USER && s->admin_key && same_secret(given, s->admin_key)) return true;
+    return clime_http_refuse(rq, 401, given ? "wrong key" : "this endpoint needs a key: Authorization: Bearer ...",
+                             "WWW-Authenticate: Bearer\r\n");
+}
+
+/* ---- slot -------------------------------------------------------------------------------------------------- */
+
+static bool refuse_busy(struct clime_http_request *rq) {
+    char message[120];
+    atomic_fetch_add(&rq->server->n_refused, 1);
+    snprintf(message, sizeof message, "%d requests are in work, as many as are taken at a time; try again later",
+             rq->server->n_slots);
+    return clime_http_refuse(rq, 429, message, "Retry-After: 1\r\n");
+}
+
+static bool take_slot(struct clime_http_request *rq) {
+    struct clime_http_server *s = rq->server;
+    int held = atomic_load(&s->n_held);
+    while (held < s->n_slots)
+        if (atomic_compare_exchange_weak(&s->n_held, &held, held + 1)) return rq->holds_slot = true;
+    return refuse_busy(rq);
+}
+
+static bool no_slot_left(const struct clime_http_request *rq) {
+    return rq->route->slot && atomic_load(&rq->server->n_held) >= rq->server->n_slots;
+}
+
+/* ---- body -------------------------------------------------------------------------------------------------- */
+
+static bool refuse_large(struct clime_http_request *rq) {
+    char message[100];
+    rq->keep_alive = false;
+    snprintf(message, sizeof message, "the body is larger than %zu bytes", rq->server->o.max_body);
+    return clime_http_refuse(rq, 413, message, NULL);
+}
+
+static bool take_body(struct clime_http_request *rq) {
+    if (rq->route->stream_body) return true;
+    if (rq->body_length > 0 && (uint64_t)rq->body_length > rq->server->o.max_body) return refuse_large(rq);
+    if (clime_http_body_take(rq)) return true;
+    if (rq->body_read > rq->server->o.max_body) return refuse_large(rq);
+    rq->keep_alive = false;
+    if (clime_http_watch_fired(&rq->watch)) return clime_http_refuse(rq, 408, "the body came too slowly", NULL);
+    return clime_http_refuse(rq, 400, "the body is broken off or wrongly framed", NULL);
+}
+
+bool clime_http_admit(struct clime_http_request *rq) {
+    if (clime_http_stopping(rq)) {
+        rq->keep_alive = false;
+        return clime_http_refuse(rq, 503, "the server is stopping", "Retry-After: 1\r\n");
+    }
+    if (!clime_http_route_find(rq) || !check_key(rq)) return false;
+    if (no_slot_left(rq)) return refuse_busy(rq);
+    return take_body(rq) && (!rq->route->slot || take_slot(rq));
+}
