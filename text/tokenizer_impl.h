@@ -1,4 +1,4 @@
-/* Inside of the tokenizer, for model/tokenizer*.c and text/detok.c only. See text/tokenizer.h. */
+/* Inside of the tokenizer, for text/tokenizer*.c and text/detok.c only. See text/tokenizer.h. */
 #ifndef CLIME_TEXT_TOKENIZER_IMPL_H
 #define CLIME_TEXT_TOKENIZER_IMPL_H
 

@@ -1,6 +1,6 @@
 /* Unicode properties, case mappings and the steps of normalisation over utf8proc.
  *
- * Called by model/template_*.c on text threads and by the tokenizer. Pure functions, no state.
+ * Called by text/template/ on text threads and by the tokenizer. Pure functions, no state.
  * Invariant: a code point outside 0..0x10FFFF is never handed to utf8proc.
  *
  * utf8proc 2.8 knows simple case mappings only. The few full mappings that occur in ordinary text (SpecialCasing.txt:

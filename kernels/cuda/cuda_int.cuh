@@ -3,8 +3,8 @@
  * One stream a context; every launch goes to it, so order is program order and ops->sync is one stream sync. The first
  * CUDA or cuBLASLt failure is kept in the context and reported by sync; after it the context is dead and launches are
  * skipped, because a sticky CUDA error leaves nothing to continue with. */
-#ifndef CLIME_KERNELS_CUDA_INT_CUH
-#define CLIME_KERNELS_CUDA_INT_CUH
+#ifndef CLIME_KERNELS_CUDA_CUDA_INT_CUH
+#define CLIME_KERNELS_CUDA_CUDA_INT_CUH
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>

@@ -4,8 +4,8 @@
  * address and undefined-behaviour sanitizers (make fuzz). Case i depends on (seed, i) alone, so a failure, which prints
  * both, is run again by "--seed S --only I". Options: --seed S, --iterations N, --only I.
  */
-#ifndef CLIME_TESTS_FUZZ_H
-#define CLIME_TESTS_FUZZ_H
+#ifndef CLIME_TESTS_FUZZ_FUZZ_H
+#define CLIME_TESTS_FUZZ_FUZZ_H
 
 #include "common/str.h"
 

@@ -1,7 +1,7 @@
 /* What the GPU tests share: both devices open, arrays that lie on both, comparison by norm, a count of failures.
  * No test framework: the programs link only clime's archives, so that they run on a bare GPU machine. */
-#ifndef CLIME_TESTS_GPU_TEST_H
-#define CLIME_TESTS_GPU_TEST_H
+#ifndef CLIME_TESTS_GPU_GPU_TEST_H
+#define CLIME_TESTS_GPU_GPU_TEST_H
 
 #include <math.h>
 #include <stdio.h>

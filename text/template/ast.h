@@ -1,4 +1,4 @@
-/* Tokens and syntax tree of a chat template. Internal to model/template_*.c.
+/* Tokens and syntax tree of a chat template. Internal to text/template/.
  *
  * Everything lives in the template's arena and does not change after compilation. Names are interned: equal names are
  * equal pointers, so that a scope finds a variable by comparing pointers.

@@ -1,5 +1,5 @@
 /* The functions a chat template can name: filters, tests, methods of values, global functions; and how their arguments
- * are bound. Internal to model/template_*.c. Tables are constant; look-ups by name are rare (once per compiled node,
+ * are bound. Internal to text/template/. Tables are constant; look-ups by name are rare (once per compiled node,
  * but for methods and map/select, which look up when they run).
  */
 #ifndef CLIME_TEXT_TEMPLATE_BUILTIN_H

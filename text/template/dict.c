@@ -1,4 +1,4 @@
-/* Lists, dictionaries and ranges of a chat template. Called by model/template_*.c on the run's thread; owns nothing but
+/* Lists, dictionaries and ranges of a chat template. Called by text/template/ on the run's thread; owns nothing but
  * arena memory.
  *
  * Dictionaries get a hash index at 9 entries: below that a scan is faster, and most objects of a chat request (a

@@ -1,5 +1,5 @@
 /* The evaluator of chat templates: statements, expressions, attribute access, operators, calls. Internal to
- * model/template_*.c. One run, one thread; all state hangs off struct clime_tr.
+ * text/template/. One run, one thread; all state hangs off struct clime_tr.
  */
 #ifndef CLIME_TEXT_TEMPLATE_EVAL_H
 #define CLIME_TEXT_TEMPLATE_EVAL_H

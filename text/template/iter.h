@@ -1,6 +1,6 @@
 /* Iteration in chat templates: Python iterators and Jinja's loop object.
  *
- * Internal to model/template_*.c. An iterator is lazy as Python's generators are: `items|map("upper")|first` looks at
+ * Internal to text/template/. An iterator is lazy as Python's generators are: `items|map("upper")|first` looks at
  * one item, and a filtered for loop tests each item when its turn comes, so it sees what the body changed.
  */
 #ifndef CLIME_TEXT_TEMPLATE_ITER_H

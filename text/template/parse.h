@@ -1,5 +1,5 @@
 /* The parser's state and the functions that its three parts share: statements, operators, primaries. Internal to
- * model/template_parse*.c. */
+ * parse*.c. */
 #ifndef CLIME_TEXT_TEMPLATE_PARSE_H
 #define CLIME_TEXT_TEMPLATE_PARSE_H
 

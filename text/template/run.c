@@ -1,4 +1,4 @@
-/* Memory, steps, depth and failure of one template run. Called by every model/template_*.c, on the run's thread.
+/* Memory, steps, depth and failure of one template run. Called by every text/template/, on the run's thread.
  *
  * Invariant: whatever is handed out comes from the arena, so a longjmp out of any depth leaks nothing.
  */

@@ -1,6 +1,6 @@
 /* What compiling or rendering one chat template uses up: memory, steps, depth; and how it stops.
  *
- * Internal to model/template_*.c. One struct clime_tr per compilation or rendering, on one thread.
+ * Internal to text/template/. One struct clime_tr per compilation or rendering, on one thread.
  *
  * Errors leave by longjmp to the one setjmp in text/template/template.c. About 200 places can fail (every operator,
  * filter, allocation), all of them deep in recursion; nothing on the way holds anything but arena memory, so unwinding

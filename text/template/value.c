@@ -1,4 +1,4 @@
-/* Values of a chat template: making, truth, equality, order, hash. Called by model/template_*.c on the run's thread;
+/* Values of a chat template: making, truth, equality, order, hash. Called by text/template/ on the run's thread;
  * owns nothing but arena memory.
  *
  * Invariant: values that compare equal have equal hashes (1, 1.0 and True are one dictionary key, as in Python).

@@ -1,6 +1,6 @@
 /* Python values as a chat template sees them: kinds, making, truth, equality, order, text.
  *
- * Internal to model/template_*.c. A struct clime_tv is 16 bytes and passed by value; what it points to lives in the
+ * Internal to text/template/. A struct clime_tv is 16 bytes and passed by value; what it points to lives in the
  * run's arena (constants: in the template's arena) and never changes after it is made, but for namespaces, iterators,
  * loops, cyclers and joiners. Since lists and dicts cannot be changed, copies share their items.
  */

@@ -29,7 +29,7 @@ static char *stem_of(const char *file) {
 }
 
 static enum clime_err load_set(const struct clime_rl_options *o, const struct clime_tokenizer *t, const char *file,
-                               struct clime_eval_set *set, struct clime_error *e) {
+                               struct clime_evaluation_set *set, struct clime_error *e) {
     struct clime_data_options d = {.prompt_data = file,
                                    .input_key = o->eval_input_key,
                                    .label_key = o->eval_label_key,
@@ -41,16 +41,16 @@ static enum clime_err load_set(const struct clime_rl_options *o, const struct cl
     return clime_dataset_load(&d, t, &set->data, e);
 }
 
-enum clime_err clime_eval_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
-                               struct clime_eval *out, struct clime_error *e) {
+enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
+                                     struct clime_evaluation *out, struct clime_error *e) {
     const struct clime_opt_list *l = &o->eval_prompt_data;
     enum clime_err rc = CLIME_OK;
-    *out = (struct clime_eval){0};
+    *out = (struct clime_evaluation){0};
     if (l->n > 1 && l->n % 2)
         return clime_fail(e, CLIME_ERR_INPUT, "--eval-prompt-data takes pairs NAME FILE, or one FILE");
     out->sets = xcalloc((size_t)l->n + 1, sizeof *out->sets);
     for (int i = 0; i < l->n && !rc; i += 2) {
-        struct clime_eval_set *s = &out->sets[out->n_sets++];
+        struct clime_evaluation_set *s = &out->sets[out->n_sets++];
         const char *file = l->n == 1 ? l->items[0] : l->items[i + 1];
         s->name = l->n == 1 ? stem_of(file) : xstrdup(l->items[i]);
         for (int k = 0; k < out->n_sets - 1 && !rc; k++)
@@ -63,17 +63,17 @@ enum clime_err clime_eval_load(const struct clime_rl_options *o, const struct cl
             if (len > out->max_len) out->max_len = len;
         }
     }
-    if (rc) clime_eval_free(out);
+    if (rc) clime_evaluation_free(out);
     return rc;
 }
 
-void clime_eval_free(struct clime_eval *v) {
+void clime_evaluation_free(struct clime_evaluation *v) {
     for (int i = 0; i < v->n_sets; i++) {
         free(v->sets[i].name);
         clime_dataset_free(&v->sets[i].data);
     }
     free(v->sets);
-    *v = (struct clime_eval){0};
+    *v = (struct clime_evaluation){0};
 }
 
 /* ---- generation ---- */
@@ -85,7 +85,7 @@ struct job { /* all samples of one evaluation: set by set, prompt by prompt */
     int n;
 };
 
-static void make_sample(struct job *j, const struct clime_eval_context *c, int set, int prompt, int member,
+static void make_sample(struct job *j, const struct clime_evaluation_context *c, int set, int prompt, int member,
                         const struct clime_prompt *p, int64_t step) {
     const struct clime_rl_options *o = c->o;
     /* no rollout has a negative number, so these seeds are never a training sample's */
@@ -120,7 +120,8 @@ static void merge_parts(struct clime_sample *s) {
     s->next = NULL;
 }
 
-static enum clime_err generate(struct job *j, const struct clime_eval_context *c, int64_t step, struct clime_error *e) {
+static enum clime_err generate(struct job *j, const struct clime_evaluation_context *c, int64_t step,
+                               struct clime_error *e) {
     struct clime_request *back[BATCH];
     int sent = 0, done = 0, window = 2 * c->n_threads;
     int64_t limit_us = (int64_t)(c->o->rollout_request_timeout * 1e6), tick = clime_now_us() + TICK_US;
@@ -173,8 +174,8 @@ static void add_pass(struct clime_metrics_line *m, const char *name, struct clim
 }
 
 /* Adds the set's metrics to the line and fills its record. */
-static void summarise(struct clime_metrics_line *m, const struct clime_eval_set *set, struct clime_sample *const *s,
-                      int n, int tries, struct clime_eval_record *r) {
+static void summarise(struct clime_metrics_line *m, const struct clime_evaluation_set *set,
+                      struct clime_sample *const *s, int n, int tries, struct clime_eval_record *r) {
     char key[256];
     struct clime_length_stats len;
     double sum = 0;
@@ -205,7 +206,7 @@ static void summarise(struct clime_metrics_line *m, const struct clime_eval_set 
 }
 
 /* Records the finished samples of all sets and shows the scores. */
-static enum clime_err record(struct clime_eval *v, const struct clime_eval_context *c, const struct job *j,
+static enum clime_err record(struct clime_evaluation *v, const struct clime_evaluation_context *c, const struct job *j,
                              int64_t step, int64_t rollout, double seconds, struct clime_error *e) {
     int tries = (int)c->o->n_samples_per_eval_prompt;
     struct clime_eval_record *records = xcalloc((size_t)v->n_sets, sizeof *records);
@@ -229,8 +230,8 @@ static enum clime_err record(struct clime_eval *v, const struct clime_eval_conte
     return rc;
 }
 
-enum clime_err clime_eval_run(struct clime_eval *v, const struct clime_eval_context *c, int64_t step, int64_t rollout,
-                              struct clime_error *e) {
+enum clime_err clime_evaluation_run(struct clime_evaluation *v, const struct clime_evaluation_context *c, int64_t step,
+                                    int64_t rollout, struct clime_error *e) {
     int tries = (int)c->o->n_samples_per_eval_prompt, total = 0;
     int64_t t0 = clime_now_us();
     for (int i = 0; i < v->n_sets; i++) total += v->sets[i].data.n * tries;

@@ -15,18 +15,18 @@
 #include "trainer/options/rl_options.h"
 #include "trainer/rollout/client.h"
 
-struct clime_eval_set {
+struct clime_evaluation_set {
     char *name;
     struct clime_dataset data;
 };
 
-struct clime_eval {
-    struct clime_eval_set *sets;
+struct clime_evaluation {
+    struct clime_evaluation_set *sets;
     int n_sets;
     int max_len; /* longest prompt plus response, tokens */
 };
 
-struct clime_eval_context { /* all borrowed */
+struct clime_evaluation_context { /* all borrowed */
     const struct clime_rl_options *o;
     const struct clime_run *run;
     struct clime_ledger *ledger;
@@ -38,14 +38,14 @@ struct clime_eval_context { /* all borrowed */
 };
 
 /* Loads the sets of --eval-prompt-data: pairs NAME FILE, or one FILE named after itself. */
-enum clime_err clime_eval_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
-                               struct clime_eval *out, struct clime_error *e);
-void clime_eval_free(struct clime_eval *v);
+enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
+                                     struct clime_evaluation *out, struct clime_error *e);
+void clime_evaluation_free(struct clime_evaluation *v);
 
 /* Evaluates all sets with the weights `step`, which the fleet serves; stores samples and metrics. rollout: the last one
  * trained on, -1 before the first. */
-enum clime_err clime_eval_run(struct clime_eval *v, const struct clime_eval_context *c, int64_t step, int64_t rollout,
-                              struct clime_error *e);
+enum clime_err clime_evaluation_run(struct clime_evaluation *v, const struct clime_evaluation_context *c, int64_t step,
+                                    int64_t rollout, struct clime_error *e);
 
 /* Unbiased pass@k of n tries with c right ones: 1 - C(n - c, k) / C(n, k) (Chen et al., "Evaluating large language
  * models trained on code", 2021, equation 1). 1 <= k <= n. */

@@ -8,7 +8,7 @@
 #include "trainer/plugin/hooks.h"
 #include "trainer/sample/filter.h"
 
-struct entry { /* one group while the buffer is sorted */
+struct entry { /* one group while they are sorted */
     struct clime_sample **samples;
     int64_t id;
     int finished;
@@ -32,45 +32,45 @@ static const struct {
     int (*compare)(const void *, const void *);
 } orders[] = {{"pop_first", by_age}, {"pop_most_complete", by_progress}};
 
-/* The groups of list in this order become the buffer's. */
-static void arrange(struct clime_buffer *b, const struct entry *list) {
-    struct clime_sample **sorted = xcalloc((size_t)(b->n * b->members) + 1, sizeof *sorted);
-    for (int g = 0; g < b->n; g++)
-        memcpy(sorted + (ptrdiff_t)g * b->members, list[g].samples, (size_t)b->members * sizeof *sorted);
-    free(b->samples);
-    b->samples = sorted;
+/* The groups of list in this order become those to take. */
+static void arrange(struct clime_leftovers *l, const struct entry *list) {
+    struct clime_sample **sorted = xcalloc((size_t)(l->n * l->members) + 1, sizeof *sorted);
+    for (int g = 0; g < l->n; g++)
+        memcpy(sorted + (ptrdiff_t)g * l->members, list[g].samples, (size_t)l->members * sizeof *sorted);
+    free(l->samples);
+    l->samples = sorted;
 }
 
-static void sort(struct clime_buffer *b, int (*compare)(const void *, const void *)) {
-    struct entry *list = xcalloc((size_t)b->n + 1, sizeof *list);
-    for (int g = 0; g < b->n; g++) {
+static void sort(struct clime_leftovers *l, int (*compare)(const void *, const void *)) {
+    struct entry *list = xcalloc((size_t)l->n + 1, sizeof *list);
+    for (int g = 0; g < l->n; g++) {
         struct entry *x = &list[g];
-        x->samples = b->samples + (ptrdiff_t)g * b->members;
+        x->samples = l->samples + (ptrdiff_t)g * l->members;
         x->id = x->samples[0]->group;
-        for (int m = 0; m < b->members; m++) {
+        for (int m = 0; m < l->members; m++) {
             x->finished += clime_sample_finished(x->samples[m]);
             x->tokens += x->samples[m]->n_response;
         }
     }
-    qsort(list, (size_t)b->n, sizeof *list, compare);
-    arrange(b, list);
+    qsort(list, (size_t)l->n, sizeof *list, compare);
+    arrange(l, list);
     free(list);
 }
 
 /* The library's choice first, what it leaves out behind. */
-static enum clime_err ask(struct clime_buffer *b, const struct clime_buffer_order *o, struct clime_error *e) {
-    int32_t *order = xcalloc((size_t)b->n + 1, sizeof *order);
-    struct entry *list = xcalloc((size_t)b->n + 1, sizeof *list);
+static enum clime_err ask(struct clime_leftovers *l, const struct clime_leftovers_order *o, struct clime_error *e) {
+    int32_t *order = xcalloc((size_t)l->n + 1, sizeof *order);
+    struct entry *list = xcalloc((size_t)l->n + 1, sizeof *list);
     enum clime_err rc =
-        clime_hook_buffer(o->hook, o->rollout, o->version, b->samples, b->n, b->members, order, &b->offered, e);
+        clime_hook_buffer(o->hook, o->rollout, o->version, l->samples, l->n, l->members, order, &l->offered, e);
     int at = 0;
-    for (; !rc && at < b->offered; at++) list[at].samples = b->samples + (ptrdiff_t)order[at] * b->members;
-    for (int g = 0; !rc && g < b->n; g++) {
+    for (; !rc && at < l->offered; at++) list[at].samples = l->samples + (ptrdiff_t)order[at] * l->members;
+    for (int g = 0; !rc && g < l->n; g++) {
         bool chosen = false;
-        for (int k = 0; k < b->offered && !chosen; k++) chosen = order[k] == g;
-        if (!chosen) list[at++].samples = b->samples + (ptrdiff_t)g * b->members;
+        for (int k = 0; k < l->offered && !chosen; k++) chosen = order[k] == g;
+        if (!chosen) list[at++].samples = l->samples + (ptrdiff_t)g * l->members;
     }
-    if (!rc) arrange(b, list);
+    if (!rc) arrange(l, list);
     free(order);
     free(list);
     return rc;
@@ -84,7 +84,7 @@ static int find(const char *name) {
     return -1;
 }
 
-enum clime_err clime_buffer_check(const char *name, struct clime_error *e) {
+enum clime_err clime_leftovers_check(const char *name, struct clime_error *e) {
     if (clime_filter_is_library(name) || find(name) >= 0) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_INPUT,
                       "--buffer-filter-path %s: there is no such filter; there are pop_first, pop_most_complete and "
@@ -99,25 +99,25 @@ static bool is_one_of(int64_t group, const int64_t *groups, int n) {
 }
 
 /* Frees the groups of these numbers. */
-static void leave_out(struct clime_buffer *b, const int64_t *groups, int n) {
+static void leave_out(struct clime_leftovers *l, const int64_t *groups, int n) {
     int left = 0;
-    for (int g = 0; g < b->n; g++) {
-        struct clime_sample **group = b->samples + (ptrdiff_t)g * b->members;
+    for (int g = 0; g < l->n; g++) {
+        struct clime_sample **group = l->samples + (ptrdiff_t)g * l->members;
         bool out = is_one_of(group[0]->group, groups, n);
-        for (int m = 0; m < b->members; m++)
+        for (int m = 0; m < l->members; m++)
             if (out)
                 clime_sample_free(group[m]);
             else
-                b->samples[(ptrdiff_t)left * b->members + m] = group[m];
+                l->samples[(ptrdiff_t)left * l->members + m] = group[m];
         left += !out;
     }
-    b->n = left;
+    l->n = left;
 }
 
-enum clime_err clime_buffer_load(struct clime_db *db, const struct clime_buffer_order *order, int members,
-                                 struct clime_buffer *out, struct clime_error *e) {
+enum clime_err clime_leftovers_load(struct clime_db *db, const struct clime_leftovers_order *order, int members,
+                                    struct clime_leftovers *out, struct clime_error *e) {
     int n;
-    *out = (struct clime_buffer){.members = members};
+    *out = (struct clime_leftovers){.members = members};
     enum clime_err rc = clime_samples_open(db, &out->samples, &n, e);
     if (rc) return rc;
     CHECK(n % members == 0);
@@ -126,19 +126,19 @@ enum clime_err clime_buffer_load(struct clime_db *db, const struct clime_buffer_
     out->offered = out->n;
     sort(out, order->hook ? by_age : orders[find(order->name)].compare);
     if (order->hook && out->n) rc = ask(out, order, e);
-    if (rc) clime_buffer_free(out);
+    if (rc) clime_leftovers_free(out);
     return rc;
 }
 
-void clime_buffer_free(struct clime_buffer *b) {
-    for (int i = b->next * b->members; i < b->n * b->members; i++) clime_sample_free(b->samples[i]);
-    free(b->samples);
-    *b = (struct clime_buffer){0};
+void clime_leftovers_free(struct clime_leftovers *l) {
+    for (int i = l->next * l->members; i < l->n * l->members; i++) clime_sample_free(l->samples[i]);
+    free(l->samples);
+    *l = (struct clime_leftovers){0};
 }
 
-int clime_buffer_take(struct clime_buffer *b, int n, struct clime_sample ***samples) {
-    if (n > b->offered - b->next) n = b->offered - b->next;
-    *samples = b->samples + (ptrdiff_t)b->next * b->members;
-    b->next += n;
+int clime_leftovers_take(struct clime_leftovers *l, int n, struct clime_sample ***samples) {
+    if (n > l->offered - l->next) n = l->offered - l->next;
+    *samples = l->samples + (ptrdiff_t)l->next * l->members;
+    l->next += n;
     return n;
 }

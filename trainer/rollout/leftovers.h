@@ -12,7 +12,7 @@
 #include "trainer/ledger/db.h"
 #include "trainer/sample/sample.h"
 
-struct clime_buffer {
+struct clime_leftovers {
     struct clime_sample **samples; /* [n * members] group by group; those before next * members are not ours any more */
     int n, next;                   /* groups */
     int offered;                   /* groups[offered..n) are not taken */
@@ -21,7 +21,7 @@ struct clime_buffer {
 
 struct clime_hook;
 
-struct clime_buffer_order {
+struct clime_leftovers_order {
     const char *name;              /* as above */
     const struct clime_hook *hook; /* the library, where it is one */
     int64_t rollout, version;      /* for it */
@@ -30,13 +30,13 @@ struct clime_buffer_order {
 };
 
 /* Whether there is such an order; CLIME_ERR_INPUT. */
-enum clime_err clime_buffer_check(const char *name, struct clime_error *e);
+enum clime_err clime_leftovers_check(const char *name, struct clime_error *e);
 
-enum clime_err clime_buffer_load(struct clime_db *db, const struct clime_buffer_order *order, int members,
-                                 struct clime_buffer *out, struct clime_error *e);
-void clime_buffer_free(struct clime_buffer *b); /* and the samples that were not taken */
+enum clime_err clime_leftovers_load(struct clime_db *db, const struct clime_leftovers_order *order, int members,
+                                    struct clime_leftovers *out, struct clime_error *e);
+void clime_leftovers_free(struct clime_leftovers *l); /* and the samples that were not taken */
 
-/* Takes up to n groups; returns how many. *samples are theirs, now the caller's (the array stays the buffer's). */
-int clime_buffer_take(struct clime_buffer *b, int n, struct clime_sample ***samples);
+/* Takes up to n groups; returns how many. *samples are theirs, now the caller's (the array stays in l). */
+int clime_leftovers_take(struct clime_leftovers *l, int n, struct clime_sample ***samples);
 
 #endif

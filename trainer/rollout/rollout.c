@@ -217,10 +217,10 @@ static enum clime_err open_groups(struct clime_rollouts *r, int n, struct clime_
     return rc;
 }
 
-/* Adds n groups: from the buffer while it has some, then from the dataset. */
+/* Adds n groups: from what is left over while there is some, then from the dataset. */
 static enum clime_err more_groups(struct clime_rollouts *r, int n, struct clime_error *e) {
     struct clime_sample **samples;
-    int taken = clime_buffer_take(&r->buffer, n, &samples);
+    int taken = clime_leftovers_take(&r->leftovers, n, &samples);
     enum clime_err rc = taken ? add_groups(r, samples, taken, e) : CLIME_OK;
     return rc ? rc : open_groups(r, n - taken, e);
 }
@@ -279,16 +279,16 @@ static enum clime_err resume(struct clime_rollouts *r, const int64_t *held, int 
         if (drops[i].cause == CLIME_DROP_FILTER) r->n_filtered += drops[i].n;
     }
     free(drops);
-    const struct clime_buffer_order left = {.name = o->partial_rollout ? o->buffer_filter : "pop_first",
-                                            .hook = o->partial_rollout ? o->buffer_hook : NULL,
-                                            .rollout = r->now.id,
-                                            .version = r->now.version,
-                                            .held = held,
-                                            .n_held = n_held};
-    if (!rc) rc = clime_buffer_load(db, &left, r->members, &r->buffer, e);
+    const struct clime_leftovers_order left = {.name = o->partial_rollout ? o->buffer_filter : "pop_first",
+                                               .hook = o->partial_rollout ? o->buffer_hook : NULL,
+                                               .rollout = r->now.id,
+                                               .version = r->now.version,
+                                               .held = held,
+                                               .n_held = n_held};
+    if (!rc) rc = clime_leftovers_load(db, &left, r->members, &r->leftovers, e);
     if (rc || o->partial_rollout) return rc;
     /* all of them were submitted before, in this order: what comes of them must not depend on the crash */
-    n = clime_buffer_take(&r->buffer, r->buffer.n, &samples);
+    n = clime_leftovers_take(&r->leftovers, r->leftovers.n, &samples);
     return add_groups(r, samples, n, e);
 }
 
@@ -392,7 +392,7 @@ static int by_order(const void *a, const void *b) {
 enum clime_err clime_rollouts_give(struct clime_rollouts *r, struct clime_rollout *out, struct clime_error *e) {
     int64_t now = clime_now_us();
     *out = r->now;
-    out->n_left = r->chooser.n - r->chooser.n_accepted - r->chooser.n_dropped + r->buffer.n - r->buffer.next;
+    out->n_left = r->chooser.n - r->chooser.n_accepted - r->chooser.n_dropped + r->leftovers.n - r->leftovers.next;
     out->n_servers = clime_fleet_size(r->c->fleet);
     out->time_us = now - r->t0 - r->idle_us;
     r->now = (struct clime_rollout){.id = out->id, .version = out->version};
@@ -437,7 +437,7 @@ void clime_rollouts_close(struct clime_rollouts *r) {
     clime_flight_free(r);
     for (int i = 0; i < r->n_slots; i++) clime_sample_free(r->slots[i].sample);
     free(r->slots);
-    clime_buffer_free(&r->buffer);
+    clime_leftovers_free(&r->leftovers);
     clime_chooser_free(&r->chooser);
     free(r);
 }

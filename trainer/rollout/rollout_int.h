@@ -34,7 +34,7 @@ struct clime_rollouts {
     struct clime_rollout now;     /* the one that is made; no samples yet */
     struct clime_chooser chooser; /* group g has the slots from g * members on */
     clime_filter_fn *filter;      /* NULL = none */
-    struct clime_buffer buffer;
+    struct clime_leftovers leftovers;
     struct clime_slot *slots; /* [n_slots] group by group, dropped ones too; owned with their samples */
     int n_slots, members;
     int next;                     /* no slot before it is to be submitted */

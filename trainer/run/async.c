@@ -10,8 +10,8 @@
  * (--pause-generation-mode). Where an evaluation is due the servers must have nothing else to do, so there the rollout
  * is paused, which is --partial-rollout's cut. Timing decides which token is of which version; the record says it.
  *
- * Invariant: between start and take or pause of the generation this file touches neither client nor fleet, but while
- * the generation holds.
+ * Invariant: between clime_ahead_start and _take or _pause this file touches neither client nor fleet, but
+ * while it is held.
  */
 #include <stdlib.h>
 
@@ -34,13 +34,13 @@ static int64_t last_ahead(const struct clime_rl *rl, int64_t trained) {
 /* next: the rollout that is trained on after the current one. */
 static enum clime_err start(struct clime_rl *rl, int64_t next, struct clime_error *e) {
     struct clime_rollout_context c = clime_rl_rollout_context(rl);
-    struct clime_generation_range range = {.id = next, .end = next + 1, .last = next};
+    struct clime_ahead_range range = {.id = next, .end = next + 1, .last = next};
     if (rl->o.fully_async)
-        range = (struct clime_generation_range){
-            .id = next + rl->generation.n_ready, .end = rl->num_rollout, .last = last_ahead(rl, next - 1)};
+        range = (struct clime_ahead_range){
+            .id = next + rl->ahead.n_ready, .end = rl->num_rollout, .last = last_ahead(rl, next - 1)};
     if (range.id >= rl->num_rollout) return CLIME_OK; /* all are made */
     char *path = xasprintf("%s/ledger.db", rl->o.run);
-    enum clime_err rc = clime_generation_start(&rl->generation, &c, path, range, rl->published, e);
+    enum clime_err rc = clime_ahead_start(&rl->ahead, &c, path, range, rl->published, e);
     free(path);
     return rc;
 }
@@ -53,7 +53,7 @@ static enum clime_err publish_and_evaluate(struct clime_rl *rl, int64_t next, st
 }
 
 static enum clime_err take(struct clime_rl *rl, struct clime_rollout *r, struct clime_error *e) {
-    struct clime_generation *g = &rl->generation;
+    struct clime_ahead *g = &rl->ahead;
     int64_t t0 = clime_now_us();
     enum clime_err rc = CLIME_OK;
     if (!g->running && g->n_ready == 0) { /* the first one, and the first after a restart */
@@ -61,7 +61,7 @@ static enum clime_err take(struct clime_rl *rl, struct clime_rollout *r, struct 
         rc = start(rl, rl->rollouts_done, e);
     }
     clime_progress_live(&rl->progress, "rollout %lld is being generated", (long long)rl->rollouts_done);
-    if (!rc) rc = clime_generation_take(g, r, e);
+    if (!rc) rc = clime_ahead_take(g, r, e);
     rl->time.wait_us = clime_now_us() - t0;
     return rc;
 }
@@ -72,12 +72,12 @@ static enum clime_err push_in_flight(struct clime_rl *rl, struct clime_error *e)
     bool evaluate;
     if (next >= rl->num_rollout || clime_rl_version_of(rl, next) <= rl->published) return CLIME_OK;
     enum clime_err rc = clime_rl_evaluation_due(rl, &evaluate, e);
-    if (!rc && !evaluate && clime_generation_hold(&rl->generation, rl->step)) {
+    if (!rc && !evaluate && clime_ahead_hold(&rl->ahead, rl->step)) {
         rc = clime_rl_publish(rl, e);
-        clime_generation_release(&rl->generation);
+        clime_ahead_release(&rl->ahead);
         return rc;
     }
-    if (!rc) rc = clime_generation_pause(&rl->generation, e);
+    if (!rc) rc = clime_ahead_pause(&rl->ahead, e);
     if (!rc) rc = publish_and_evaluate(rl, next, e);
     if (!rc) rc = start(rl, next, e);
     return rc;
@@ -91,7 +91,7 @@ static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, 
     enum clime_err rc = clime_rl_choose(rl, r, &plans, e); /* first: what is not chosen may be the next rollout's */
     if (rc) return rc;
     if (rl->o.fully_async)
-        clime_generation_want(&rl->generation, last_ahead(rl, r->id));
+        clime_ahead_want(&rl->ahead, last_ahead(rl, r->id));
     else
         rc = start(rl, r->id + 1, e);
     if (!rc) rc = clime_rl_record_end(rl, e); /* the steps are about to change the weights */

@@ -59,7 +59,7 @@ static enum clime_err check_filters(const struct clime_rl_options *o, struct cli
     if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
         !clime_filter_find(o->dynamic_sampling_filter, e))
         return e->code;
-    return o->evaluate ? CLIME_OK : clime_buffer_check(o->buffer_filter, e);
+    return o->evaluate ? CLIME_OK : clime_leftovers_check(o->buffer_filter, e);
 }
 
 static bool has_config(const char *dir) {
@@ -107,7 +107,7 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
                                    .seed = (uint64_t)o->rollout_seed};
     enum clime_err rc = clime_tokenizer_load(o->hf_checkpoint, &rl->tokenizer, e);
     if (!rc && !o->evaluate) rc = clime_dataset_load(&d, rl->tokenizer, &rl->data, e);
-    if (!rc) rc = clime_eval_load(o, rl->tokenizer, &rl->eval, e);
+    if (!rc) rc = clime_evaluation_load(o, rl->tokenizer, &rl->eval, e);
     if (rc || o->evaluate) return rc;
     if (rl->data.n_too_long)
         clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n, o->prompt_data,
@@ -340,7 +340,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
 }
 
 void clime_rl_close(struct clime_rl *rl) {
-    clime_generation_close(&rl->generation);
+    clime_ahead_close(&rl->ahead);
     clime_client_close(rl->client);
     clime_environments_close(rl->environments);
     clime_fleet_close(rl->fleet);
@@ -348,7 +348,7 @@ void clime_rl_close(struct clime_rl *rl) {
     clime_learner_close(rl->learner);
     for (size_t i = 0; i < CLIME_COUNT(rl->hooks); i++) clime_hook_close(rl->hooks[i]);
     clime_metrics_log_close(rl->log);
-    clime_eval_free(&rl->eval);
+    clime_evaluation_free(&rl->eval);
     clime_dataset_free(&rl->data);
     clime_tokenizer_free(rl->tokenizer);
     clime_run_free(&rl->run);

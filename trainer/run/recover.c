@@ -90,12 +90,12 @@ enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
                     rl->step ? "the checkpoint" : "the initial weights", rl->step, last - rl->step);
     int64_t from = rl->step;
     if (rl->fleet && rl->step == serve) rc = clime_rl_publish(rl, e);
-    if (!rc && rl->o.replay_generate) rc = clime_rl_regenerate(rl, e);
+    if (!rc && rl->o.replay_generate) rc = clime_rl_replay_generate(rl, e);
     while (rl->step < last && !rc) {
         clime_progress_live(&rl->progress, "recovering: step %" PRId64 " of %" PRId64, rl->step + 1, last);
         rc = run_again(rl, rl->step + 1, e);
         if (!rc && rl->fleet && rl->step == serve) rc = clime_rl_publish(rl, e);
-        if (!rc && rl->o.replay_generate && rl->step % k == 0) rc = clime_rl_regenerate(rl, e);
+        if (!rc && rl->o.replay_generate && rl->step % k == 0) rc = clime_rl_replay_generate(rl, e);
     }
     if (!rc && last > 0)
         clime_progress_line(&rl->progress,

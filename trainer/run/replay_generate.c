@@ -93,7 +93,7 @@ static enum clime_err generate(struct clime_rl *rl, struct again *list, int n, s
         for (int i = 0; i < got && !rc; i++) {
             const struct again *a = back[i]->owner;
             rc = compare(a, e);
-            rl->regenerated += a->n;
+            rl->replay_generated += a->n;
         }
         done += got;
         if (rc || clime_now_us() < tick) continue;
@@ -106,7 +106,7 @@ static enum clime_err generate(struct clime_rl *rl, struct again *list, int n, s
     return rc;
 }
 
-enum clime_err clime_rl_regenerate(struct clime_rl *rl, struct clime_error *e) {
+enum clime_err clime_rl_replay_generate(struct clime_rl *rl, struct clime_error *e) {
     struct clime_sample **samples;
     int n;
     enum clime_err rc = clime_samples_begun_by(clime_ledger_reader(rl->ledger), rl->step, &samples, &n, e);

@@ -171,7 +171,7 @@ static enum clime_err replay(struct clime_rl *rl, struct clime_error *e) {
     clime_progress_line(&rl->progress, "replayed %s: every loss, gradient norm and SHA-256 as recorded", rl->o.replay);
     if (rl->o.replay_generate)
         clime_progress_line(&rl->progress, "         %" PRId64 " tokens generated again, all as recorded",
-                            rl->regenerated);
+                            rl->replay_generated);
     return finish(rl, e);
 }
 

@@ -28,28 +28,28 @@ struct clime_rl {
     struct clime_run run;
     int lock_fd; /* of the run folder's lock; -1 = none */
     char *checkpoint_dir, *hf_dir;
-    char *tensorboard_dir;   /* NULL = no event file */
-    const char *initial_dir; /* Hugging Face folder of version 0 */
-    int64_t num_rollout;     /* of the whole run */
-    int64_t rollouts_done;   /* trained on */
-    int64_t step;            /* optimizer steps done = the version of the learner's weights */
-    bool offloaded;          /* the servers' KV memory is released, until the next publish */
-    int64_t regenerated;     /* tokens, by --replay-generate */
-    int64_t published;       /* version the fleet serves, -1 = none */
-    void *h_weights;         /* those weights in host memory, for pushes over HTTP; NULL until one was wanted */
-    int64_t exported;        /* version that --save-hf was written of last, -1 = none */
+    char *tensorboard_dir;    /* NULL = no event file */
+    const char *initial_dir;  /* Hugging Face folder of version 0 */
+    int64_t num_rollout;      /* of the whole run */
+    int64_t rollouts_done;    /* trained on */
+    int64_t step;             /* optimizer steps done = the version of the learner's weights */
+    bool offloaded;           /* the servers' KV memory is released, until the next publish */
+    int64_t replay_generated; /* tokens, by --replay-generate */
+    int64_t published;        /* version the fleet serves, -1 = none */
+    void *h_weights;          /* those weights in host memory, for pushes over HTTP; NULL until one was wanted */
+    int64_t exported;         /* version that --save-hf was written of last, -1 = none */
 
     struct clime_ledger *ledger;
     struct clime_tokenizer *tokenizer;
     struct clime_dataset data;
-    struct clime_eval eval;
+    struct clime_evaluation eval;
     struct clime_hook *hooks[CLIME_HOOKS]; /* by enum clime_hook_kind; NULL = none */
     struct clime_learner *learner;
     struct clime_fingerprint fingerprint; /* running: of the weights of `step`, which are not recorded yet */
     struct clime_fleet *fleet;
     struct clime_environments *environments; /* NULL = none */
     struct clime_client *client;             /* NULL until the fleet was first published to */
-    struct clime_generation generation;      /* --async: the rollouts after this one */
+    struct clime_ahead ahead;                /* --async: the rollouts after this one */
     int n_threads;
     struct clime_metrics_log *log;
     struct clime_progress progress;
@@ -89,7 +89,7 @@ enum clime_err clime_rl_load_rollout(struct clime_rl *rl, struct clime_rollout *
 
 /* replay_generate.c */
 /* --replay-generate, for the current version: what it began is sampled again and compared. */
-enum clime_err clime_rl_regenerate(struct clime_rl *rl, struct clime_error *e);
+enum clime_err clime_rl_replay_generate(struct clime_rl *rl, struct clime_error *e);
 
 /* step.c */
 /* Advantages over the whole rollout, the split into steps, their packing; recorded in one durable transaction. *plans

@@ -310,13 +310,13 @@ enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e) {
 }
 
 enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e) {
-    struct clime_eval_context c = {.o = &rl->o,
-                                   .run = &rl->run,
-                                   .ledger = rl->ledger,
-                                   .fleet = rl->fleet,
-                                   .client = rl->client,
-                                   .n_threads = rl->n_threads,
-                                   .log = rl->log,
-                                   .progress = &rl->progress};
-    return clime_eval_run(&rl->eval, &c, rl->step, rl->rollouts_done - 1, e);
+    struct clime_evaluation_context c = {.o = &rl->o,
+                                         .run = &rl->run,
+                                         .ledger = rl->ledger,
+                                         .fleet = rl->fleet,
+                                         .client = rl->client,
+                                         .n_threads = rl->n_threads,
+                                         .log = rl->log,
+                                         .progress = &rl->progress};
+    return clime_evaluation_run(&rl->eval, &c, rl->step, rl->rollouts_done - 1, e);
 }

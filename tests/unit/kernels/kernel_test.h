@@ -4,8 +4,8 @@
  * An array is kept as host float64 values that the type can hold exactly, so a reference sees the operation's very
  * inputs. Sizes are in elements.
  */
-#ifndef CLIME_TESTS_KERNEL_TEST_H
-#define CLIME_TESTS_KERNEL_TEST_H
+#ifndef CLIME_TESTS_UNIT_KERNELS_KERNEL_TEST_H
+#define CLIME_TESTS_UNIT_KERNELS_KERNEL_TEST_H
 
 #include <math.h>
 #include <setjmp.h>

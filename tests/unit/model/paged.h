@@ -1,7 +1,7 @@
 /* What tests of the paged forward share: pages handed out in a scattered order, pieces of sequences to a batch, and
  * log-probabilities of rows. Small sizes; everything through the operation table, as the engine does it. */
-#ifndef TESTS_UNIT_MODEL_PAGED_H
-#define TESTS_UNIT_MODEL_PAGED_H
+#ifndef CLIME_TESTS_UNIT_MODEL_PAGED_H
+#define CLIME_TESTS_UNIT_MODEL_PAGED_H
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* What the reward tests share: rows of the published graders' data, and one-line grading. Test code only. */
-#ifndef CLIME_TESTS_REWARD_TEST_H
-#define CLIME_TESTS_REWARD_TEST_H
+#ifndef CLIME_TESTS_UNIT_TRAINER_REWARD_TEST_H
+#define CLIME_TESTS_UNIT_TRAINER_REWARD_TEST_H
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -303,7 +303,7 @@ static void test_buffer_order(void **state) {
     struct fixture *f = *state;
     struct clime_error e = {0};
     struct clime_sample **s;
-    struct clime_buffer b;
+    struct clime_leftovers b;
     struct clime_db *db;
     int n;
     static const struct {
@@ -326,35 +326,35 @@ static void test_buffer_order(void **state) {
     }
     clime_samples_free(s, n);
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
-        const struct clime_buffer_order order = {.name = cases[i].order};
-        assert_int_equal(clime_buffer_load(db, &order, MEMBERS, &b, &e), CLIME_OK);
+        const struct clime_leftovers_order order = {.name = cases[i].order};
+        assert_int_equal(clime_leftovers_load(db, &order, MEMBERS, &b, &e), CLIME_OK);
         assert_int_equal(b.n, 4);
-        assert_int_equal(clime_buffer_take(&b, 3, &s), 3);
+        assert_int_equal(clime_leftovers_take(&b, 3, &s), 3);
         for (int k = 0; k < 3 * MEMBERS; k++) {
             assert_int_equal(s[k]->group, cases[i].want[k / MEMBERS]);
             assert_int_equal(s[k]->member, k % MEMBERS);
             clime_sample_free(s[k]);
         }
         if (i == 0) { /* the last one is freed with the buffer */
-            clime_buffer_free(&b);
+            clime_leftovers_free(&b);
             continue;
         }
-        assert_int_equal(clime_buffer_take(&b, 9, &s), 1);
+        assert_int_equal(clime_leftovers_take(&b, 9, &s), 1);
         assert_int_equal(s[0]->group, cases[i].want[3]);
         for (int k = 0; k < MEMBERS; k++) clime_sample_free(s[k]);
-        assert_int_equal(clime_buffer_take(&b, 1, &s), 0);
-        clime_buffer_free(&b);
+        assert_int_equal(clime_leftovers_take(&b, 1, &s), 0);
+        clime_leftovers_free(&b);
     }
     const int64_t held[] = {0, 2};
-    const struct clime_buffer_order but = {.name = "pop_first", .held = held, .n_held = 2};
-    assert_int_equal(clime_buffer_load(db, &but, MEMBERS, &b, &e), CLIME_OK);
-    assert_int_equal(clime_buffer_take(&b, 4, &s), 2);
+    const struct clime_leftovers_order but = {.name = "pop_first", .held = held, .n_held = 2};
+    assert_int_equal(clime_leftovers_load(db, &but, MEMBERS, &b, &e), CLIME_OK);
+    assert_int_equal(clime_leftovers_take(&b, 4, &s), 2);
     for (int k = 0; k < 2 * MEMBERS; k++) {
         assert_int_equal(s[k]->group, k < MEMBERS ? 1 : 3);
         clime_sample_free(s[k]);
     }
-    clime_buffer_free(&b);
-    assert_int_equal(clime_buffer_check("pop_any", &e), CLIME_ERR_INPUT);
+    clime_leftovers_free(&b);
+    assert_int_equal(clime_leftovers_check("pop_any", &e), CLIME_ERR_INPUT);
     stop(f);
 }
 
