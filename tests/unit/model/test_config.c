@@ -54,6 +54,19 @@ static const struct {
     {"{" SIZES "}", "(none given)"},
     {"{\"model_type\":\"llama\",\"hidden_size\":64}", "num_hidden_layers is missing"},
     {LLAMA ",\"head_dim\":15}", "head_dim 15 is odd"},
+    {LLAMA ",\"head_dim\":258}", "head_dim must be an integer from 2 to 256"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":64,\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_attention_"
+     "heads\":4,\"vocab_size\":1048577}",
+     "vocab_size must be an integer from 1 to 1048576"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":32776,\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_"
+     "attention_heads\":4,\"vocab_size\":96}",
+     "hidden_size must be an integer from 1 to 32768"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":16388,\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_"
+     "attention_heads\":4,\"vocab_size\":96}",
+     "hidden_size 16388 is above 16384 and no multiple of 8"},
+    {"{\"model_type\":\"llama\",\"hidden_size\":2048,\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_attention_"
+     "heads\":4,\"vocab_size\":96}",
+     "head_dim 512 is above 256"},
     {LLAMA ",\"head_dim\":\"16\"}", "head_dim must be an integer"},
     {LLAMA ",\"head_dim\":1.5}", "head_dim must be an integer"},
     {LLAMA ",\"num_key_value_heads\":3}", "no multiple of num_key_value_heads 3"},
