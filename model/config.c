@@ -21,6 +21,9 @@
 #include "common/json/tree.h"
 #include "common/json/write.h"
 
+/* What every table of operations has room for: a head in registers, a row in a block of norms, the splits of a draw. */
+enum { MAX_HEAD_DIM = 256, MAX_D = 1 << 15, MAX_V = 1 << 20 };
+
 #define MAX_CONFIG_BYTES (4 << 20)
 
 /* What a family fixes, and what transformers' configuration class assumes when a key is absent. */
@@ -259,16 +262,21 @@ static enum clime_err parse(const struct cJSON *root, struct clime_config *c, st
         const char *key;
         int max, *out;
     } sizes[] = {
-        {"hidden_size", 1 << 16, &c->D},       {"num_hidden_layers", 1024, &c->L}, {"num_attention_heads", 1024, &c->H},
-        {"intermediate_size", 1 << 20, &c->F}, {"vocab_size", 1 << 21, &c->V},
+        {"hidden_size", MAX_D, &c->D},         {"num_hidden_layers", 1024, &c->L}, {"num_attention_heads", 1024, &c->H},
+        {"intermediate_size", 1 << 20, &c->F}, {"vocab_size", MAX_V, &c->V},
     };
     for (size_t i = 0; i < CLIME_COUNT(sizes); i++)
         if ((rc = read_int(root, sizes[i].key, 1, sizes[i].max, 0, sizes[i].out, e))) return rc;
+    if (c->D > MAX_D / 2 && c->D % 8)
+        return clime_fail(e, CLIME_ERR_INPUT, "hidden_size %d is above %d and no multiple of 8", c->D, MAX_D / 2);
     if ((rc = read_int(root, "num_key_value_heads", 1, 1024, c->H, &c->HK, e))) return rc;
     if (c->H % c->HK)
         return clime_fail(e, CLIME_ERR_INPUT, "num_attention_heads %d is no multiple of num_key_value_heads %d", c->H,
                           c->HK);
-    if ((rc = read_int(root, "head_dim", 2, 1024, f->head_dim ? f->head_dim : c->D / c->H, &c->Dh, e))) return rc;
+    if ((rc = read_int(root, "head_dim", 2, MAX_HEAD_DIM, f->head_dim ? f->head_dim : c->D / c->H, &c->Dh, e)))
+        return rc;
+    if (c->Dh > MAX_HEAD_DIM) /* of hidden_size and num_attention_heads */
+        return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is above %d", c->Dh, MAX_HEAD_DIM);
     if (c->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is odd", c->Dh);
     if ((rc = read_int(root, "max_position_embeddings", 1, 1 << 22, f->max_pos, &c->max_pos, e))) return rc;
     double eps;

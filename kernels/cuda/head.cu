@@ -75,8 +75,19 @@ __global__ void __launch_bounds__(32)
     if (entropy) entropy[r] = logf(sum) - tilt / sum; /* lse - sum p z, both against the maximum */
 }
 
+enum { MOST_ROWS = 65535 }; /* of a launch: the grid's second extent */
+
 CUDA_OP void clime_cuda_head_stats(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
                                    const int32_t *targets, float *lse, float *logp, float *entropy) {
+    for (; R > MOST_ROWS; R -= MOST_ROWS) {
+        clime_cuda_head_stats(d, MOST_ROWS, V, logits, inv_temp, targets, lse, logp, entropy);
+        logits += (size_t)MOST_ROWS * V;
+        inv_temp += MOST_ROWS;
+        lse += MOST_ROWS;
+        if (targets) targets += MOST_ROWS;
+        if (logp) logp += MOST_ROWS;
+        if (entropy) entropy += MOST_ROWS;
+    }
     if (R == 0) return;
     int n_splits = (V + SPLIT - 1) / SPLIT;
     partial *p = (partial *)clime_cuda_scratch(d, (size_t)R * n_splits * sizeof(partial));
@@ -123,10 +134,12 @@ __global__ void head_grad_kernel(int V, bool in_place, const float *logits, cons
 CUDA_OP void clime_cuda_head_grad(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
                                   const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
                                   const float *g_ent, void *dlogits, int64_t ld) {
-    if (R == 0) return;
     bool in_place = dlogits == logits, wide = V % 4 == 0 && ld % 4 == 0;
-    dim3 grid(in_place ? 1 : (V + SPLIT - 1) / SPLIT, R);
     auto kernel = wide ? head_grad_kernel<4> : head_grad_kernel<1>;
-    launch_after(d, kernel, grid, THREADS, 0, V, in_place, logits, inv_temp, targets, lse, entropy, g_logp, g_ent,
-                 (bf16 *)dlogits, ld);
+    for (int r = 0; r < R; r += MOST_ROWS) {
+        dim3 grid(in_place ? 1 : (V + SPLIT - 1) / SPLIT, R - r < MOST_ROWS ? R - r : MOST_ROWS);
+        launch_after(d, kernel, grid, THREADS, 0, V, in_place, logits + (size_t)r * V, inv_temp + r, targets + r,
+                     lse + r, entropy ? entropy + r : NULL, g_logp + r, g_ent ? g_ent + r : NULL,
+                     (bf16 *)dlogits + (size_t)r * ld, ld);
+    }
 }
