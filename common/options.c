@@ -13,9 +13,8 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "common/nearest.h"
 #include "common/str.h"
-
-#define NAME_MAX_BYTES 64 /* longer words are cut before they are compared for the nearest name */
 
 static enum clime_err bad(struct clime_error *e, const struct clime_opt *o, const char *text, const char *want) {
     return clime_fail(e, CLIME_ERR_INPUT, "--%s: '%s' is not %s", o->name, text, want);
@@ -168,37 +167,15 @@ static const struct clime_opt *find(const struct clime_opt *table, int n, struct
     return NULL;
 }
 
-/* Edit distance (Levenshtein) between two words. */
-static int distance(struct clime_str a, const char *b) {
-    int row[NAME_MAX_BYTES + 1], n_a = a.len < NAME_MAX_BYTES ? (int)a.len : NAME_MAX_BYTES;
-    for (int i = 0; i <= n_a; i++) row[i] = i;
-    for (int j = 1; b[j - 1]; j++) {
-        int corner = row[0];
-        row[0] = j;
-        for (int i = 1; i <= n_a; i++) {
-            int replace = corner + (a.ptr[i - 1] != b[j - 1]);
-            int shift = (row[i] < row[i - 1] ? row[i] : row[i - 1]) + 1;
-            corner = row[i];
-            row[i] = replace < shift ? replace : shift;
-        }
-    }
-    return row[n_a];
-}
-
 static enum clime_err unknown(const struct clime_opt *table, int n, struct clime_str name, struct clime_error *e) {
-    const char *nearest = NULL;
-    int least = INT32_MAX;
+    struct clime_nearest near = {.word = name};
     for (int i = 0; i < n; i++) {
         if (table[i].type == CLIME_OPT_SECTION) continue;
-        int d = distance(name, table[i].name);
-        int d_alias = table[i].alias ? distance(name, table[i].alias) : INT32_MAX;
-        if (d_alias < d) d = d_alias;
-        if (d >= least) continue;
-        least = d;
-        nearest = d == d_alias ? table[i].alias : table[i].name;
+        clime_nearest_try(&near, table[i].name);
+        if (table[i].alias) clime_nearest_try(&near, table[i].alias);
     }
     return clime_fail(e, CLIME_ERR_INPUT, "unknown option --" CLIME_STR_FMT "%s%s (see --help)", CLIME_STR_ARG(name),
-                      nearest ? ", did you mean --" : "", nearest ? nearest : "");
+                      near.best ? ", did you mean --" : "", near.best ? near.best : "");
 }
 
 static bool is_option(const char *word) {

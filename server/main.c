@@ -11,6 +11,7 @@
 #include "common/http/client.h"
 #include "common/log.h"
 #include "common/process.h"
+#include "server/api/fields.h"
 #include "server/engine/memory_plan.h"
 #include "server/engine/step_graphs.h"
 #include "server/registration.h"
@@ -205,14 +206,14 @@ static int serve(struct clime_server *s, int64_t start_us) {
     enum clime_err err;
     int status = 1;
     if ((err = open_model(s, &e)) || (err = open_engine(s, &e))) goto done;
-    s->metrics = clime_server_metrics_new(s->model_name);
+    s->metrics = clime_server_metrics_new(s->model_names[0]);
     if ((err = open_text(s, &e)) || (err = open_http(s, &http, &e))) goto done;
     s->startup_seconds = (double)(clime_now_us() - start_us) / 1e6;
     atomic_store(&s->ready, true);
     if ((err = clime_port_file_write(s->opts.port_file, clime_http_server_port(http), (int)s->opts.parent_fd, &e)))
         goto done;
     LOG_INFO("%s (%s, %s) ready on http://%s:%d after %.2f s: context %d, KV %d tokens, %d sequences at a time",
-             s->model_name, s->model->cfg.architecture, clime_dev_info(s->model->dev)->name, s->opts.host,
+             s->model_names[0], s->model->cfg.architecture, clime_dev_info(s->model->dev)->name, s->opts.host,
              clime_http_server_port(http), s->startup_seconds, s->max_len, s->max_total_tokens,
              (int)s->opts.max_running_requests);
     struct clime_registration *registration = start_registration(&s->opts, clime_http_server_port(http));
@@ -264,11 +265,15 @@ int main(int argc, char **argv) {
     clime_weight_update_init(&update);
     s.update = &update;
     s.started_us = clime_wall_us();
-    char *name = s.opts.served_model_name ? xstrdup(s.opts.served_model_name) : folder_name(s.opts.model_path);
-    s.model_name = name;
+    char *folder = folder_name(s.opts.model_path);
+    const char *one[1] = {folder};
+    s.model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.items : one;
+    s.n_model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.n : 1;
+    s.field_watch = clime_field_watch_new(s.opts.strict_fields);
     int status = serve(&s, start_us);
     clime_weight_update_free(&update);
     clime_job_table_free(&s.jobs);
-    free(name);
+    clime_field_watch_free(s.field_watch);
+    free(folder);
     return status;
 }

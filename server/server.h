@@ -16,12 +16,14 @@
 #define CLIME_SERVER_VERSION "0.1.0"
 #define CLIME_MAX_LABEL 256 /* bytes of a weight version's label */
 
+struct clime_field_watch;
 struct clime_server_metrics;
 struct clime_weight_update;
 
 struct clime_server {
     struct clime_server_options opts;
-    const char *model_name;    /* in /v1/models */
+    const char **model_names; /* [n_model_names] those that requests may name; the first is the server's own */
+    int n_model_names;
     struct clime_model *model; /* its configuration may be read; the rest is the engine's */
     struct clime_tokenizer *tokenizer;
     struct clime_chat_template chat;
@@ -30,8 +32,9 @@ struct clime_server {
     struct clime_text_pool *text;
     struct clime_job_table jobs; /* own lock */
     struct clime_weight_update *update;
-    struct clime_server_metrics *metrics; /* atomics */
-    int32_t *eos;                         /* [n_eos] union of the model's and the tokenizer's */
+    struct clime_server_metrics *metrics;  /* atomics */
+    struct clime_field_watch *field_watch; /* own lock */
+    int32_t *eos;                          /* [n_eos] union of the model's and the tokenizer's */
     int n_eos;
     int max_len, max_total_tokens, n_vocab;
     int64_t started_us; /* wall clock */
@@ -42,6 +45,13 @@ struct clime_server {
 /* The route table, ended by path == NULL; the health table is a part of it. */
 extern const struct clime_http_route clime_server_routes[];
 extern const struct clime_http_route clime_health_routes[];
+
+/* The served name that equals name, or NULL. */
+static inline const char *clime_server_model_name(const struct clime_server *s, struct clime_str name) {
+    for (int i = 0; i < s->n_model_names; i++)
+        if (clime_str_is(name, s->model_names[i])) return s->model_names[i];
+    return NULL;
+}
 
 /* A reply buffer: enough for a long batch with log-probabilities. */
 #define CLIME_MAX_REPLY ((size_t)512 << 20)

@@ -11,7 +11,7 @@
 const char *const clime_device_names[] = {"auto", "cpu", "cuda"};
 const char *const clime_dtype_names[] = {"auto", "bf16", "f32"};
 
-#define MAX_OPTIONS 48
+#define MAX_OPTIONS 160
 
 static int make_table(struct clime_server_options *o, struct clime_opt *t) {
     const struct clime_opt table[] = {
@@ -23,10 +23,11 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .choices = "DIR",
          .help = "Hugging Face folder of the policy (required)"},
         {.name = "served-model-name",
-         .type = CLIME_OPT_STRING,
-         .value = &o->served_model_name,
+         .type = CLIME_OPT_LIST,
+         .value = &o->served_model_names,
          .choices = "NAME",
-         .help = "the name in /v1/models (default: the folder's name)"},
+         .help = "names that requests may ask for; replies and metrics carry the first where none is asked for "
+                 "(default: the folder's name)"},
         {.name = "weight-version",
          .type = CLIME_OPT_STRING,
          .value = &o->weight_version,
@@ -232,6 +233,10 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .type = CLIME_OPT_BOOL,
          .value = &o->incremental_streaming_output,
          .help = "streams of /generate carry only what is new"},
+        {.name = "strict-fields",
+         .type = CLIME_OPT_BOOL,
+         .value = &o->strict_fields,
+         .help = "refuse generating requests with unknown fields (otherwise they are logged once and counted)"},
         {.name = "api-key",
          .type = CLIME_OPT_STRING,
          .value = &o->api_key,

@@ -8,7 +8,8 @@
 
 struct clime_server_options {
     /* model */
-    const char *model_path, *served_model_name, *weight_version, *chat_template;
+    const char *model_path, *weight_version, *chat_template;
+    struct clime_opt_list served_model_names;
     int64_t context_length;
     int load_format; /* choice auto|none */
     /* device */
@@ -28,7 +29,7 @@ struct clime_server_options {
     const char *router, *router_api_key, *advertise_url;
     int64_t port, health_port, max_concurrent_requests, http_threads, text_threads, emitter_threads, max_body,
         parent_fd, drain_timeout;
-    bool incremental_streaming_output;
+    bool incremental_streaming_output, strict_fields;
     int log_level;
     bool print_routes;
 };

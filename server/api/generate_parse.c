@@ -3,53 +3,57 @@
  * Whether a request is a batch is decided by `text` or `input_ids`, which may come after the fields whose shape depends
  * on it. So the body is scanned twice: the first pass finds the fields, the second reads them. Scanning is cheap (10^5
  * ids in under a millisecond), and each field's rules stay in one function.
- * Unknown fields are ignored, as SGLang does; fields that ask for something clime does not have are refused by name.
+ * What no row of `members` has goes to fields.h.
  */
 #include "server/api/generate_parse.h"
 
+#include <stddef.h>
 #include <stdio.h>
 
-#include "common/json/lenient.h"
+#include "server/api/fields.h"
 
 struct fields { /* raw values; empty = absent or null */
     struct clime_str rid, text, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
         token_ids_logprob, return_text_in_logprobs, logprob_temperature, stream, extra_key, cache_salt,
-        return_prompt_token_ids;
+        return_prompt_token_ids, model;
 };
 
-static bool find_fields(struct clime_str body, struct clime_arena *a, struct fields *f, struct clime_error *e) {
-    struct {
-        const char *name;
-        struct clime_str *at;
-    } known[] = {{"rid", &f->rid},
-                 {"text", &f->text},
-                 {"input_ids", &f->input_ids},
-                 {"sampling_params", &f->sampling_params},
-                 {"return_logprob", &f->return_logprob},
-                 {"logprob_start_len", &f->logprob_start_len},
-                 {"top_logprobs_num", &f->top_logprobs_num},
-                 {"token_ids_logprob", &f->token_ids_logprob},
-                 {"return_text_in_logprobs", &f->return_text_in_logprobs},
-                 {"logprob_temperature", &f->logprob_temperature},
-                 {"stream", &f->stream},
-                 {"extra_key", &f->extra_key},
-                 {"cache_salt", &f->cache_salt},
-                 {"return_prompt_token_ids", &f->return_prompt_token_ids}};
-    static const char *const refused[] = {"input_embeds",        "image_data", "video_data", "audio_data",
-                                          "session_params",      "session_id", "lora_path",  "custom_logit_processor",
-                                          "return_hidden_states"};
+#define RAW(field)                                                                                                     \
+    { #field, CLIME_MEMBER_RAW, offsetof(struct fields, field) }
+
+static const struct clime_member members[] = {
+    RAW(rid),
+    RAW(text),
+    RAW(input_ids),
+    RAW(sampling_params),
+    RAW(return_logprob),
+    RAW(logprob_start_len),
+    RAW(top_logprobs_num),
+    RAW(token_ids_logprob),
+    RAW(return_text_in_logprobs),
+    RAW(logprob_temperature),
+    RAW(stream),
+    RAW(extra_key),
+    RAW(cache_salt),
+    RAW(return_prompt_token_ids),
+    RAW(model),
+};
+static const struct clime_members own = {members, CLIME_COUNT(members)};
+
+static const struct clime_fields body_fields = {.where = "/generate",
+                                                .rows = {clime_fields_generate},
+                                                .read = {&own},
+                                                .elsewhere = &clime_sampling_members,
+                                                .elsewhere_name = "sampling_params"};
+static const struct clime_fields params_fields = {
+    .where = "sampling_params", .rows = {clime_fields_sampling}, .read = {&clime_sampling_members}};
+
+static bool find_fields(struct clime_generation *gen, struct fields *f, struct clime_error *e) {
     struct clime_json j;
-    struct clime_str key, raw;
-    clime_json_init(&j, body.ptr, body.len, a, e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (!clime_json_skip(&j, &raw)) return false;
-        bool nothing = clime_str_is(raw, "null");
-        for (size_t i = 0; i < CLIME_COUNT(known) && !nothing; i++)
-            if (clime_str_is(key, known[i].name)) *known[i].at = raw;
-        nothing = clime_lenient_nothing(raw);
-        for (size_t i = 0; i < CLIME_COUNT(refused) && !nothing; i++)
-            if (clime_str_is(key, refused[i])) return clime_json_bad(&j, "%s is not supported", refused[i]);
-    }
+    struct clime_str key;
+    clime_json_init(&j, gen->body.ptr, gen->body.len, &gen->job->arena, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);)
+        if (!clime_members_read(&own, &j, key, f)) clime_fields_other(&body_fields, gen->server->field_watch, &j, key);
     return clime_json_end(&j);
 }
 
@@ -157,7 +161,8 @@ static bool read_params(struct clime_json *j, struct clime_generation *gen, int 
     struct clime_str key;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
     for (clime_json_object(j); clime_json_key(j, &key);)
-        if (!clime_sampling_read(j, key, p)) clime_json_skip(j, NULL);
+        if (!clime_members_read(&clime_sampling_members, j, key, p))
+            clime_fields_other(&params_fields, gen->server->field_watch, j, key);
     return !j->failed;
 }
 
@@ -238,11 +243,21 @@ static bool read_flag(struct clime_str raw, const char *name, struct clime_arena
     return false;
 }
 
+static enum clime_err check_model(struct clime_generation *gen, struct clime_str raw, struct clime_error *e) {
+    struct clime_json j;
+    struct clime_str name = {"", 0};
+    if (raw.len == 0) return CLIME_OK;
+    clime_json_init(&j, raw.ptr, raw.len, &gen->job->arena, e);
+    if (!clime_json_string(&j, &name)) return clime_error_prefix(e, "model");
+    return clime_generation_model(gen, name, e);
+}
+
 enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_generate_options *o,
                                     struct clime_error *e) {
     struct fields f = {0};
     enum clime_err err;
-    if (!find_fields(gen->body, &gen->job->arena, &f, e)) return e->code;
+    if (!find_fields(gen, &f, e)) return e->code;
+    if ((err = check_model(gen, f.model, e))) return err;
     if ((err = read_prompts(gen, &f, e))) return err;
     bool one_each = f.sampling_params.len > 0 && f.sampling_params.ptr[0] == '[';
     if ((err = give_options(gen, !one_each, e))) return err;

@@ -7,6 +7,8 @@
  */
 #include "server/api/generate_reply.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/clock.h"
@@ -189,6 +191,16 @@ static void write_single_valued(struct clime_jw *w, const struct clime_output *o
     clime_jw_int(w, 0);
 }
 
+/* Readers whose numbers are doubles round what is over 53 bits. */
+void clime_seed_write(struct clime_jw *w, const struct clime_output *o) {
+    char text[24];
+    snprintf(text, sizeof text, "%" PRIu64, o->seed);
+    clime_jw_key(w, "seed");
+    clime_jw_uint(w, o->seed);
+    clime_jw_key(w, "seed_text");
+    clime_jw_strz(w, text);
+}
+
 static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t from, const struct fragment *frag) {
     int64_t now = clime_now_us(), end = o->finished_us ? o->finished_us : now;
     clime_jw_object(w);
@@ -211,8 +223,7 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t 
     clime_jw_double(w, (double)(end - o->job->received_us) / 1e6);
     clime_jw_key(w, "response_sent_to_client_ts");
     clime_jw_double(w, (double)clime_wall_us() / 1e6);
-    clime_jw_key(w, "seed");
-    clime_jw_uint(w, o->seed);
+    clime_seed_write(w, o);
     write_versions(w, o);
     if (o->logp->wanted) {
         clime_jw_key(w, "input_token_logprobs");

@@ -16,4 +16,7 @@ extern const struct clime_framer clime_generate_framer;
 /* The meta_info object of an output; also for the OpenAI endpoints' return_meta_info. */
 void clime_meta_info_write(struct clime_jw *w, const struct clime_output *o);
 
+/* "seed" and the same as text, "seed_text" */
+void clime_seed_write(struct clime_jw *w, const struct clime_output *o);
+
 #endif

@@ -22,7 +22,23 @@ void clime_generation_begin(struct clime_generation *gen, struct clime_server *s
                             struct clime_str body) {
     /* ids take at most 2 bytes a character of the body, parameters and strings less */
     size_t cap = body.len * 8 + ((size_t)4 << 20);
-    *gen = (struct clime_generation){.server = s, .rq = rq, .body = body, .job = clime_job_new(cap, s->tokenizer)};
+    *gen = (struct clime_generation){.server = s,
+                                     .rq = rq,
+                                     .body = body,
+                                     .job = clime_job_new(cap, s->tokenizer),
+                                     .model = s->model_names[0],
+                                     .rid_prefix = ""};
+}
+
+enum clime_err clime_generation_model(struct clime_generation *gen, struct clime_str name, struct clime_error *e) {
+    const struct clime_server *s = gen->server;
+    if (name.len == 0) return CLIME_OK;
+    const char *served = clime_server_model_name(s, name);
+    if (!served)
+        return clime_fail(e, CLIME_ERR_NOT_FOUND, "the model " CLIME_STR_FMT " does not exist; served is %s%s",
+                          CLIME_STR_ARG(name), s->model_names[0], s->n_model_names > 1 ? " and other names" : "");
+    gen->model = served;
+    return CLIME_OK;
 }
 
 enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, struct clime_error *e) {
@@ -60,6 +76,15 @@ static void encode_prompts(void *arg, struct clime_tok_scratch *scratch) {
     }
 }
 
+/* The client wants a longer prompt's beginning dropped. */
+static void truncate_prompt(const struct clime_server *s, struct clime_prompt *p) {
+    int64_t reply = p->params->max_new_tokens > 0 ? p->params->max_new_tokens : 1;
+    int64_t fits = reply < s->max_len ? s->max_len - reply : 1, keep = p->truncate < 0 ? fits : p->truncate;
+    if (keep == 0 || (int64_t)p->ids.len <= keep) return;
+    memmove(p->ids.data, p->ids.data + p->ids.len - keep, (size_t)keep * sizeof *p->ids.data);
+    p->ids.len = (size_t)keep;
+}
+
 static enum clime_err encode_all(struct clime_generation *gen, struct clime_error *e) {
     struct encode_task t = {.gen = gen, .error = e};
     bool any = false;
@@ -94,11 +119,11 @@ static enum clime_err check_prompt(const struct clime_server *s, const struct cl
 
 /* ---- outputs ----------------------------------------------------------------------------------------------- */
 
-static struct clime_str make_rid(struct clime_arena *a) {
+static struct clime_str make_rid(struct clime_arena *a, const char *prefix) {
     uint64_t r[2] = {0, 0};
-    char z[40];
+    char z[64];
     if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r) r[0] = (uint64_t)clime_now_us();
-    snprintf(z, sizeof z, "%016" PRIx64 "%016" PRIx64, r[0], r[1]);
+    snprintf(z, sizeof z, "%s%016" PRIx64 "%016" PRIx64, prefix, r[0], r[1]);
     const char *copy = clime_arena_strdup(a, clime_str_of(z));
     return clime_str_of(copy ? copy : "");
 }
@@ -141,7 +166,7 @@ static void make_outputs(struct clime_generation *gen, int n) {
             p->params->seed = random_seed();
             p->params->has_seed = true;
         }
-        if (p->rid.len == 0) p->rid = make_rid(&j->arena);
+        if (p->rid.len == 0) p->rid = make_rid(&j->arena, gen->rid_prefix);
         o->rid = p->rid;
         o->ids = p->ids.data;
         o->n_prompt = (int)p->ids.len;
@@ -174,6 +199,7 @@ enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_e
     struct clime_job *j = gen->job;
     enum clime_err err = encode_all(gen, e);
     for (int i = 0; i < gen->n_prompts && !err; i++) {
+        truncate_prompt(s, &gen->prompts[i]);
         err = check_prompt(s, &gen->prompts[i], e);
         if (!err && gen->prompts[i].params->n != gen->prompts[0].params->n)
             err = clime_fail(e, CLIME_ERR_INPUT, "all prompts of a batch must have the same n");

@@ -11,7 +11,8 @@
 
 struct clime_prompt {
     bool is_text;
-    bool add_special; /* text: with what the tokenizer's post-processor adds */
+    bool add_special; /* text or chat: with what the tokenizer's post-processor adds */
+    int64_t truncate; /* truncate_prompt_tokens: keep the last so many; -1 = as many as fit; 0 = all */
     struct clime_str text;
     const struct clime_chat_prompt *chat; /* not NULL: a conversation to render */
     struct clime_ids ids;                 /* data is malloc'd when it came from text or chat, else in the job's arena */
@@ -26,6 +27,8 @@ struct clime_generation {
     struct clime_http_request *rq;
     struct clime_str body; /* of the request: what the endpoint parses */
     struct clime_job *job;
+    const char *model;            /* the served name that was asked for */
+    const char *rid_prefix;       /* of ids that are made up */
     struct clime_prompt *prompts; /* [n_prompts] in the job's arena */
     int n_prompts;
     bool shared_params; /* all prompts have one params object, so seeds differ by item */
@@ -37,6 +40,10 @@ struct clime_generation {
 void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq,
                             struct clime_str body);
 enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, struct clime_error *e);
+
+/* Takes the name of the model that the client asks for. CLIME_ERR_NOT_FOUND unless it is a served one; empty asks for
+ * none in particular. */
+enum clime_err clime_generation_model(struct clime_generation *gen, struct clime_str name, struct clime_error *e);
 
 /* CLIME_OK: the job ran and is closed (and, when job->stream, the stream is written and ended). Otherwise nothing was
  * sent: the endpoint replies with the error. */

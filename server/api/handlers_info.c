@@ -102,9 +102,9 @@ void clime_handle_model_info(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
-static void write_model(struct clime_jw *w, const struct clime_server *s) {
+static void write_model(struct clime_jw *w, const struct clime_server *s, const char *name) {
     clime_jw_object(w);
-    put_str(w, "id", s->model_name);
+    put_str(w, "id", name);
     put_str(w, "object", "model");
     put_int(w, "created", s->started_us / 1000000);
     put_str(w, "owned_by", "clime");
@@ -115,13 +115,14 @@ static void write_model(struct clime_jw *w, const struct clime_server *s) {
 }
 
 void clime_handle_models(struct clime_http_request *rq, void *context) {
+    const struct clime_server *s = context;
     struct clime_buf body;
     struct clime_jw w;
     begin(&w, &body);
     put_str(&w, "object", "list");
     clime_jw_key(&w, "data");
     clime_jw_array(&w);
-    write_model(&w, context);
+    for (int i = 0; i < s->n_model_names; i++) write_model(&w, s, s->model_names[i]);
     clime_jw_close(&w);
     clime_jw_close(&w);
     clime_reply_buf(rq, 200, &body);
@@ -131,7 +132,8 @@ void clime_handle_model(struct clime_http_request *rq, void *context) {
     const struct clime_server *s = context;
     struct clime_buf body;
     struct clime_jw w;
-    if (!clime_str_is(clime_http_param(rq), s->model_name)) {
+    const char *name = clime_server_model_name(s, clime_http_param(rq));
+    if (!name) {
         struct clime_error e;
         clime_fail(&e, CLIME_ERR_NOT_FOUND, "the model " CLIME_STR_FMT " does not exist",
                    CLIME_STR_ARG(clime_http_param(rq)));
@@ -140,7 +142,7 @@ void clime_handle_model(struct clime_http_request *rq, void *context) {
     }
     clime_buf_init(&body, INFO_BYTES);
     clime_jw_init(&w, &body);
-    write_model(&w, s);
+    write_model(&w, s, name);
     clime_reply_buf(rq, 200, &body);
 }
 
@@ -165,7 +167,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     put_str(&w, "version", CLIME_SERVER_VERSION);
     put_str(&w, "model_path", s->opts.model_path);
     put_str(&w, "tokenizer_path", s->opts.model_path);
-    put_str(&w, "served_model_name", s->model_name);
+    put_str(&w, "served_model_name", s->model_names[0]);
     put_str(&w, "host", s->opts.host);
     put_str(&w, "device", clime_dev_info(s->model->dev)->ops->name);
     put_str(&w, "device_name", clime_dev_info(s->model->dev)->name);

@@ -1,7 +1,6 @@
 /* What the two OpenAI endpoints share: the request's fields, and the pieces of their replies.
  *
- * Field names and tolerance follow the OpenAI API with SGLang's and vLLM's extensions (docs/protocol.md). Unknown
- * fields are ignored; fields that ask for what clime does not have are refused by name.
+ * Field names and tolerance follow the OpenAI API with SGLang's and vLLM's extensions (docs/protocol.md).
  */
 #ifndef CLIME_SERVER_API_OPENAI_H
 #define CLIME_SERVER_API_OPENAI_H
@@ -17,7 +16,10 @@ struct clime_openai_request {
     struct clime_str text_prompt;    /* completions: raw JSON of `prompt` */
     struct clime_str input_ids;      /* chat: raw JSON; goes instead of the template */
     struct clime_str rid, salt;
-    bool echo;
+    struct clime_str model; /* as asked for */
+    const char *model_name; /* the served name, for replies */
+    int64_t best_of, max_tokens, truncate;
+    bool stream, echo, no_tools, add_special;
     bool usage_in_stream, usage_always; /* stream_options */
     bool logprobs;
     bool return_token_ids, return_meta_info, ids_as_text; /* "token_id:5" instead of the token's text */
@@ -32,7 +34,7 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
                                   struct clime_error *e);
 
 /* "id", "object", "created", "model": opens the object, the caller closes it. */
-void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const struct clime_server *s, const char *object);
+void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char *object);
 
 void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o); /* finish_reason, matched_stop */
 void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j);

@@ -131,10 +131,9 @@ static void write_choice(struct clime_jw *w, const struct clime_output *o) {
 }
 
 static void write_reply(struct clime_job *j, struct clime_buf *out) {
-    const struct clime_openai_request *r = j->endpoint;
     struct clime_jw w;
     clime_jw_init(&w, out);
-    clime_openai_open(&w, j, r->server, "text_completion");
+    clime_openai_open(&w, j, "text_completion");
     clime_jw_key(&w, "choices");
     clime_jw_array(&w);
     for (int i = 0; i < j->n_outs; i++) write_choice(&w, &j->outs[i]);

@@ -7,8 +7,7 @@
 #include "server/api/generate_reply.h"
 #include "server/api/openai.h"
 
-void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const struct clime_server *s,
-                       const char *object) {
+void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char *object) {
     const struct clime_openai_request *r = j->endpoint;
     clime_jw_object(w);
     clime_jw_key(w, "id");
@@ -18,7 +17,7 @@ void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const stru
     clime_jw_key(w, "created");
     clime_jw_int(w, r->created);
     clime_jw_key(w, "model");
-    clime_jw_strz(w, s->model_name);
+    clime_jw_strz(w, r->model_name);
 }
 
 /* NULL = not yet. */
@@ -81,8 +80,7 @@ void clime_openai_write_extras(struct clime_jw *w, const struct clime_openai_req
         clime_openai_write_ids(w, "token_ids", o->out.data + from, o->out.len - from);
     }
     if (!last) return;
-    clime_jw_key(w, "seed");
-    clime_jw_uint(w, o->seed);
+    clime_seed_write(w, o);
     if (r->return_meta_info) {
         clime_jw_key(w, "meta_info");
         clime_meta_info_write(w, o);
@@ -133,7 +131,7 @@ void clime_openai_open_chunk(struct clime_jw *w, const struct clime_output *o, c
     struct clime_openai_request *r = o->job->endpoint;
     clime_buf_clear(&r->event);
     clime_jw_init(w, &r->event);
-    clime_openai_open(w, o->job, r->server, object);
+    clime_openai_open(w, o->job, object);
     clime_jw_key(w, "choices");
     clime_jw_array(w);
     clime_jw_object(w);
@@ -185,7 +183,7 @@ void clime_openai_stream_end(struct clime_job *j, struct clime_buf *sse, const c
         struct clime_jw w;
         clime_buf_clear(&r->event);
         clime_jw_init(&w, &r->event);
-        clime_openai_open(&w, j, r->server, object);
+        clime_openai_open(&w, j, object);
         clime_jw_key(&w, "choices");
         clime_jw_array(&w);
         clime_jw_close(&w);

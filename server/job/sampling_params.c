@@ -2,17 +2,15 @@
  * unescaped stop strings go to the scanner's arena).
  *
  * Invariant: what clime_sampling_check accepts, the engine can run without a further check.
- * Parameters that clime cannot honour (grammars, regular expressions, custom processors) are refused by name when they
- * ask for something, and accepted when they are null or empty, since clients send every field they know.
  */
 #include "server/job/sampling_params.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
-#include "common/json/lenient.h"
 
 void clime_sampling_defaults(struct clime_sampling_params *p) {
     *p = (struct clime_sampling_params){.max_new_tokens = 128,
@@ -36,7 +34,8 @@ static bool read_stop_string(struct clime_json *j, struct clime_sampling_params 
 }
 
 /* string, list or null */
-static bool read_stop(struct clime_json *j, struct clime_sampling_params *p) {
+static bool read_stop(struct clime_json *j, void *object) {
+    struct clime_sampling_params *p = object;
     p->n_stop = 0;
     switch (clime_json_peek(j)) {
     case CLIME_JSON_NULL:
@@ -50,7 +49,8 @@ static bool read_stop(struct clime_json *j, struct clime_sampling_params *p) {
     return !j->failed;
 }
 
-static bool read_stop_ids(struct clime_json *j, struct clime_sampling_params *p) {
+static bool read_stop_ids(struct clime_json *j, void *object) {
+    struct clime_sampling_params *p = object;
     int64_t id;
     p->n_stop_ids = 0;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
@@ -61,23 +61,28 @@ static bool read_stop_ids(struct clime_json *j, struct clime_sampling_params *p)
     return !j->failed;
 }
 
-/* any 64-bit integer */
-static bool read_seed(struct clime_json *j, struct clime_sampling_params *p) {
+/* Any 64-bit integer. Also as a string: clients whose numbers are doubles round what is over 53 bits. */
+static bool read_seed(struct clime_json *j, void *object) {
+    struct clime_sampling_params *p = object;
     struct clime_str text;
     char z[32], *end;
-    if (clime_json_peek(j) == CLIME_JSON_NULL) {
+    switch (clime_json_peek(j)) {
+    case CLIME_JSON_NULL:
         p->has_seed = false;
         return clime_json_null(j);
+    case CLIME_JSON_STRING:
+        if (!clime_json_string(j, &text)) return false;
+        break;
+    default:
+        if (!clime_json_number_text(j, &text)) return false;
     }
-    if (!clime_json_number_text(j, &text)) return false;
-    if (text.len >= sizeof z || memchr(text.ptr, '.', text.len) || memchr(text.ptr, 'e', text.len))
-        return clime_json_bad(j, "a seed is a 64-bit integer");
+    if (text.len == 0 || text.len >= sizeof z) return clime_json_bad(j, "a seed is a 64-bit integer");
     memcpy(z, text.ptr, text.len);
     z[text.len] = '\0';
     errno = 0;
     p->seed = strtoull(z, &end, 10); /* a negative seed wraps, as in two's complement */
-    p->has_seed = true;
-    return *end == '\0' && errno == 0 ? true : clime_json_bad(j, "a seed is a 64-bit integer");
+    p->has_seed = strspn(z, "-0123456789") == text.len && *end == '\0' && errno == 0;
+    return p->has_seed ? true : clime_json_bad(j, "a seed is a 64-bit integer");
 }
 
 static int by_id(const void *a, const void *b) {
@@ -86,7 +91,8 @@ static int by_id(const void *a, const void *b) {
 }
 
 /* {"token id": bias}: ids are strings because JSON keys are. */
-static bool read_bias(struct clime_json *j, struct clime_sampling_params *p) {
+static bool read_bias(struct clime_json *j, void *object) {
+    struct clime_sampling_params *p = object;
     struct clime_str key;
     p->n_bias = 0;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
@@ -118,65 +124,47 @@ static bool read_bias(struct clime_json *j, struct clime_sampling_params *p) {
     return true;
 }
 
-static bool refuse(struct clime_json *j, const char *name) {
-    struct clime_str raw;
-    if (!clime_json_skip(j, &raw)) return false;
-    return clime_lenient_nothing(raw) ? true : clime_json_bad(j, "%s is not supported", name);
+/* (0, max] */
+static bool read_positive(struct clime_json *j, double max, double *out) {
+    if (!clime_lenient_double(j, 0, max, out)) return false;
+    return *out > 0 ? true : clime_json_bad(j, "must be in (0, %g]", max);
 }
 
-static bool read_value(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p) {
-    if (clime_str_is(key, "max_new_tokens"))
-        clime_lenient_int(j, 0, INT32_MAX, &p->max_new_tokens);
-    else if (clime_str_is(key, "min_new_tokens"))
-        clime_lenient_int(j, 0, INT32_MAX, &p->min_new_tokens);
-    else if (clime_str_is(key, "temperature"))
-        clime_lenient_double(j, 0, 1e6, &p->temperature);
-    else if (clime_str_is(key, "top_p")) {
-        if (clime_lenient_double(j, 0, 1, &p->top_p) && p->top_p == 0) clime_json_bad(j, "must be in (0, 1]");
-    } else if (clime_str_is(key, "min_p"))
-        clime_lenient_double(j, 0, 1, &p->min_p);
-    else if (clime_str_is(key, "top_k"))
-        clime_lenient_int(j, -1, INT32_MAX, &p->top_k);
-    else if (clime_str_is(key, "frequency_penalty"))
-        clime_lenient_double(j, -2, 2, &p->frequency_penalty);
-    else if (clime_str_is(key, "presence_penalty"))
-        clime_lenient_double(j, -2, 2, &p->presence_penalty);
-    else if (clime_str_is(key, "repetition_penalty")) {
-        if (clime_lenient_double(j, 0, 2, &p->repetition_penalty) && p->repetition_penalty == 0)
-            clime_json_bad(j, "must be in (0, 2]");
-    } else if (clime_str_is(key, "n"))
-        clime_lenient_int(j, 1, CLIME_MAX_N, &p->n);
-    else if (clime_str_is(key, "sampling_seed") || clime_str_is(key, "seed"))
-        read_seed(j, p);
-    else if (clime_str_is(key, "ignore_eos"))
-        clime_lenient_bool(j, &p->ignore_eos);
-    else if (clime_str_is(key, "skip_special_tokens"))
-        clime_lenient_bool(j, &p->skip_special_tokens);
-    else if (clime_str_is(key, "no_stop_trim"))
-        clime_lenient_bool(j, &p->no_stop_trim);
-    else if (clime_str_is(key, "stream_interval"))
-        clime_lenient_int(j, 1, 1 << 20, &p->stream_interval);
-    else if (clime_str_is(key, "stop"))
-        read_stop(j, p);
-    else if (clime_str_is(key, "stop_token_ids"))
-        read_stop_ids(j, p);
-    else if (clime_str_is(key, "logit_bias"))
-        read_bias(j, p);
-    else
-        return false;
-    return true;
+static bool read_top_p(struct clime_json *j, void *object) {
+    struct clime_sampling_params *p = object;
+    return read_positive(j, 1, &p->top_p);
 }
 
-bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p) {
-    static const char *const refused[] = {"json_schema",    "regex",      "ebnf",
-                                          "structural_tag", "stop_regex", "custom_logit_processor"};
-    if (j->failed) return false;
-    for (size_t i = 0; i < CLIME_COUNT(refused); i++)
-        if (clime_str_is(key, refused[i])) return refuse(j, refused[i]), true;
-    if (!read_value(j, key, p)) return false;
-    if (j->failed) clime_error_prefix(j->err, CLIME_STR_FMT, CLIME_STR_ARG(key));
-    return true;
+static bool read_repetition(struct clime_json *j, void *object) {
+    struct clime_sampling_params *p = object;
+    return read_positive(j, 2, &p->repetition_penalty);
 }
+
+#define AT(field) offsetof(struct clime_sampling_params, field)
+
+static const struct clime_member members[] = {
+    {"max_new_tokens", CLIME_MEMBER_INT, AT(max_new_tokens), .min = 0, .max = INT32_MAX},
+    {"min_new_tokens", CLIME_MEMBER_INT, AT(min_new_tokens), .min = 0, .max = INT32_MAX},
+    {"temperature", CLIME_MEMBER_DOUBLE, AT(temperature), .min = 0, .max = 1e6},
+    {"top_p", CLIME_MEMBER_CALL, .read = read_top_p},
+    {"min_p", CLIME_MEMBER_DOUBLE, AT(min_p), .min = 0, .max = 1},
+    {"top_k", CLIME_MEMBER_INT, AT(top_k), .min = -1, .max = INT32_MAX},
+    {"frequency_penalty", CLIME_MEMBER_DOUBLE, AT(frequency_penalty), .min = -2, .max = 2},
+    {"presence_penalty", CLIME_MEMBER_DOUBLE, AT(presence_penalty), .min = -2, .max = 2},
+    {"repetition_penalty", CLIME_MEMBER_CALL, .read = read_repetition},
+    {"n", CLIME_MEMBER_INT, AT(n), .min = 1, .max = CLIME_MAX_N},
+    {"sampling_seed", CLIME_MEMBER_CALL, .read = read_seed},
+    {"seed", CLIME_MEMBER_CALL, .read = read_seed},
+    {"ignore_eos", CLIME_MEMBER_BOOL, AT(ignore_eos)},
+    {"skip_special_tokens", CLIME_MEMBER_BOOL, AT(skip_special_tokens)},
+    {"no_stop_trim", CLIME_MEMBER_BOOL, AT(no_stop_trim)},
+    {"include_stop_str_in_output", CLIME_MEMBER_BOOL, AT(no_stop_trim)}, /* vLLM's name */
+    {"stream_interval", CLIME_MEMBER_INT, AT(stream_interval), .min = 1, .max = 1 << 20},
+    {"stop", CLIME_MEMBER_CALL, .read = read_stop},
+    {"stop_token_ids", CLIME_MEMBER_CALL, .read = read_stop_ids},
+    {"logit_bias", CLIME_MEMBER_CALL, .read = read_bias},
+};
+const struct clime_members clime_sampling_members = {members, CLIME_COUNT(members)};
 
 enum clime_err clime_sampling_model_defaults(const char *dir, struct clime_sampling_params *p, struct clime_error *e) {
     static const char *const names[] = {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"};
@@ -197,10 +185,7 @@ enum clime_err clime_sampling_model_defaults(const char *dir, struct clime_sampl
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         bool ours = false;
         for (size_t i = 0; i < CLIME_COUNT(names); i++) ours |= clime_str_is(key, names[i]);
-        if (ours)
-            clime_sampling_read(&j, key, p);
-        else
-            clime_json_skip(&j, NULL);
+        if (!ours || !clime_members_read(&clime_sampling_members, &j, key, p)) clime_json_skip(&j, NULL);
     }
     if (!clime_json_end(&j)) err = clime_error_prefix(e, "%s", path);
 done:

@@ -4,7 +4,7 @@
 #ifndef CLIME_SERVER_JOB_SAMPLING_PARAMS_H
 #define CLIME_SERVER_JOB_SAMPLING_PARAMS_H
 
-#include "common/json/scan.h"
+#include "common/json/members.h"
 
 #define CLIME_MAX_STOP 32        /* stop strings of a request */
 #define CLIME_MAX_STOP_BYTES 512 /* of one stop string */
@@ -38,10 +38,10 @@ struct clime_sampling_params {
 
 void clime_sampling_defaults(struct clime_sampling_params *p);
 
-/* Reads the value of `key` when it is a sampling parameter of /generate's sampling_params (or of the OpenAI endpoints'
- * extensions, which carry the same names) and returns true; returns false and consumes nothing otherwise. Wrong types
- * and values set the scanner's error. null means the default. */
-bool clime_sampling_read(struct clime_json *j, struct clime_str key, struct clime_sampling_params *p);
+/* The members of /generate's sampling_params (and of the OpenAI endpoints, which carry the same names), for
+ * clime_members_read into a struct clime_sampling_params. Wrong types and values set the scanner's error; null means
+ * the default. */
+extern const struct clime_members clime_sampling_members;
 
 /* Replaces p's values by those of DIR/generation_config.json, where the file and the field exist (the values that
  * transformers' generate takes by default). CLIME_ERR_INPUT for a broken file. */

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 
+#include "server/api/fields.h"
 #include "server/api/generate_parse.h"
 #include "server/api/openai.h"
 
@@ -80,5 +81,9 @@ int main(int argc, char **argv) {
                                   .iterations = 100000,
                                   .target = target};
     clime_sampling_defaults(&server.openai_defaults);
+    static const char *names[] = {"policy"};
+    server.model_names = names;
+    server.n_model_names = 1;
+    server.field_watch = clime_field_watch_new(true);
     return fuzz_main(argc, argv, &f);
 }

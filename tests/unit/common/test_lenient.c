@@ -9,6 +9,7 @@
 #include "common/json/lenient.h"
 
 static struct clime_error e;
+static struct clime_arena arena;
 static struct clime_arena none; /* of cap 0: no string here has an escape */
 
 static struct clime_json over(const char *text) {
@@ -62,6 +63,7 @@ static void test_nothing(void **state) {
 }
 
 int main(void) {
+    clime_arena_init(&arena, 1 << 20);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_int), cmocka_unit_test(test_others),
                                        cmocka_unit_test(test_nothing)};
     return cmocka_run_group_tests(tests, NULL, NULL);
