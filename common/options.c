@@ -15,6 +15,7 @@
 #include "common/buf.h"
 #include "common/nearest.h"
 #include "common/str.h"
+#include "common/version.h"
 
 static enum clime_err bad(struct clime_error *e, const struct clime_opt *o, const char *text, const char *want) {
     return clime_fail(e, CLIME_ERR_INPUT, "--%s: '%s' is not %s", o->name, text, want);
@@ -230,6 +231,9 @@ enum clime_err clime_options_parse(const struct clime_opt *table, int n, int arg
             exit(0);
         } else if (!options_ended && strcmp(argv[i], "--help-markdown") == 0) {
             print_help(table, n, usage, true);
+            exit(0);
+        } else if (!options_ended && strcmp(argv[i], "--version") == 0) {
+            printf("%.*s " CLIME_VERSION "\n", (int)strcspn(usage, " "), usage);
             exit(0);
         } else if (!options_ended && is_option(argv[i])) {
             enum clime_err rc = parse_option(table, n, argv, &i, e);

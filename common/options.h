@@ -39,8 +39,9 @@ struct clime_opt {
 
 /* Sets every default, then parses argv[1..argc). positional: receives up to max_positional words that belong to no
  * option, the rest of it is set to NULL; more words are an error. After "--" every word is positional. A value given
- * twice: the last one holds. On "--help" or "-h" prints usage and the table and exits 0 (the only exit in common/);
- * "--help-markdown" does so for docs/options.md (scripts/docs). */
+ * twice: the last one holds. On "--help" or "-h" prints usage and the table and exits 0 (with --version
+ * the only exits in common/); "--help-markdown" does so for docs/options.md (scripts/docs); "--version" prints the
+ * program, which is the first word of usage, and CLIME_VERSION. */
 enum clime_err clime_options_parse(const struct clime_opt *table, int n, int argc, char **argv, const char **positional,
                                    int max_positional, const char *usage, struct clime_error *e);
 

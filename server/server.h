@@ -13,7 +13,6 @@
 #include "server/job/text_pool.h"
 #include "server/server_options.h"
 
-#define CLIME_SERVER_VERSION "0.1.0"
 #define CLIME_MAX_LABEL 256 /* bytes of a weight version's label */
 
 struct clime_field_watch;

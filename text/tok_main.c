@@ -10,6 +10,7 @@
 
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "common/version.h"
 #include "text/template/template.h"
 #include "text/tokenizer.h"
 
@@ -247,6 +248,10 @@ int main(int argc, char **argv) {
     int status = 2;
     if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
         usage(stdout);
+        return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "--version") == 0) {
+        puts("clime-tok " CLIME_VERSION);
         return 0;
     }
     for (size_t i = 0; argc > 1 && i < CLIME_COUNT(COMMANDS); i++)

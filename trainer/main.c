@@ -4,6 +4,7 @@
 
 #include "common/err.h"
 #include "common/log.h"
+#include "common/version.h"
 #include "trainer/cmd/eval.h"
 #include "trainer/cmd/export.h"
 #include "trainer/cmd/grade.h"
@@ -39,6 +40,10 @@ int main(int argc, char **argv) {
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? 2 : 0;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        puts("clime-train " CLIME_VERSION);
+        return 0;
     }
     for (size_t i = 0; i < CLIME_COUNT(commands); i++)
         if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);

@@ -5,6 +5,7 @@
 
 #include "common/clock.h"
 #include "common/host.h"
+#include "common/version.h"
 #include "server/api/generation.h"
 #include "server/server_metrics.h"
 
@@ -164,7 +165,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     struct clime_jw w;
     clime_engine_loads(s->engine, &l);
     begin(&w, &body);
-    put_str(&w, "version", CLIME_SERVER_VERSION);
+    put_str(&w, "version", CLIME_VERSION);
     put_str(&w, "model_path", s->opts.model_path);
     put_str(&w, "tokenizer_path", s->opts.model_path);
     put_str(&w, "served_model_name", s->model_names[0]);
@@ -224,7 +225,7 @@ void clime_handle_loads(struct clime_http_request *rq, void *context) {
     double usage = (double)l.n_used_tokens / l.n_total_tokens;
     begin(&w, &body);
     put_str(&w, "timestamp", now);
-    put_str(&w, "version", CLIME_SERVER_VERSION);
+    put_str(&w, "version", CLIME_VERSION);
     put_int(&w, "dp_rank_count", 1);
     clime_jw_key(&w, "loads");
     clime_jw_array(&w);

@@ -1,0 +1,7 @@
+/* The version that all programs say, with --version and over HTTP. */
+#ifndef CLIME_COMMON_VERSION_H
+#define CLIME_COMMON_VERSION_H
+
+#define CLIME_VERSION "0.1.0"
+
+#endif
