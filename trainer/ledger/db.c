@@ -8,10 +8,12 @@
 
 #include <math.h>
 #include <sqlite3.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "common/log.h"
 #include "trainer/ledger/schema.h"
 
 #define MAX_STATEMENTS 128
@@ -67,6 +69,8 @@ static enum clime_err migrate(struct clime_db *db, const char *path, bool write,
     if (!write && version < clime_schema_version())
         return clime_fail(e, CLIME_ERR_INPUT, "ledger %s has schema version %lld: run clime-train rl on it once", path,
                           (long long)version);
+    if (version > 0 && version < clime_schema_version())
+        LOG_INFO("ledger %s: from schema %lld to %d", path, (long long)version, clime_schema_version());
     for (; version < clime_schema_version(); version++) {
         if ((rc = clime_db_begin(db, true, e))) return rc;
         if ((rc = exec(db, clime_schema_migration((int)version), e)) || (rc = clime_db_commit(db, e))) {
@@ -77,10 +81,22 @@ static enum clime_err migrate(struct clime_db *db, const char *path, bool write,
     return CLIME_OK;
 }
 
+/* Every page, for what the file system or a copy did to it: a tree that is damaged is found before it is written to.
+ * What it cannot see, a changed value, the checksums of samples and steps do. */
+static enum clime_err check_pages(struct clime_db *db, const char *path, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "PRAGMA quick_check(1)");
+    char found[256] = "";
+    if (clime_db_row(q)) snprintf(found, sizeof found, "%s", clime_db_get_text(q));
+    enum clime_err rc = clime_db_done(q, e);
+    if (!rc && strcmp(found, "ok") != 0) rc = clime_fail(e, CLIME_ERR_INPUT, "%s", found);
+    if (rc) clime_error_prefix(e, "ledger %s is damaged (the rows that can be read: sqlite3 %s .recover)", path, path);
+    return rc;
+}
+
 enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct clime_db **out, struct clime_error *e) {
-    bool write = mode == CLIME_DB_WRITE;
+    bool write = mode == CLIME_DB_WRITE, existed = access(path, F_OK) == 0;
     *out = NULL;
-    if (!write && access(path, F_OK)) return clime_fail(e, CLIME_ERR_NOT_FOUND, "no ledger at %s", path);
+    if (!write && !existed) return clime_fail(e, CLIME_ERR_NOT_FOUND, "no ledger at %s", path);
     struct clime_db *db = xcalloc(1, sizeof *db);
     enum clime_err rc = CLIME_OK;
     int flags = (write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY) | SQLITE_OPEN_NOMUTEX;
@@ -93,7 +109,9 @@ enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct c
     if (write) {
         if ((rc = exec(db, "PRAGMA journal_mode=WAL", e))) goto done;
         if ((rc = exec(db, "PRAGMA synchronous=NORMAL", e))) goto done;
+        if ((rc = exec(db, "PRAGMA temp_store=MEMORY", e))) goto done; /* no file to be opened later */
     }
+    if (existed && write && (rc = check_pages(db, path, e))) goto done;
     rc = migrate(db, path, write, e); /* before references are checked: one migration makes a table anew */
     if (!rc && write) rc = exec(db, "PRAGMA foreign_keys=ON", e);
 done:

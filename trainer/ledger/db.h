@@ -26,8 +26,9 @@ struct clime_stmt;
 
 enum clime_db_mode { CLIME_DB_WRITE, CLIME_DB_READ };
 
-/* Opens path. WRITE creates the file where it is missing, switches it to WAL and brings the schema to this program's
- * version; a file of a newer version is refused (CLIME_ERR_INPUT). READ never creates: CLIME_ERR_NOT_FOUND. */
+/* Opens path. WRITE creates the file where it is missing, switches it to WAL, goes through its pages for damage
+ * (CLIME_ERR_INPUT) and brings the schema to this program's version; a file of a newer version is refused
+ * (CLIME_ERR_INPUT). READ never creates: CLIME_ERR_NOT_FOUND. */
 enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct clime_db **out, struct clime_error *e);
 void clime_db_close(struct clime_db *db); /* NULL is fine */
 

@@ -8,24 +8,26 @@
 
 #include "common/clock.h"
 #include "trainer/ledger/metrics.h"
+#include "trainer/ledger/streams.h"
 
 static const char *const cause_names[] = {"failed", "filter", "surplus"};
 
 static enum clime_err insert_member(struct clime_db *db, const struct clime_group *g, struct clime_sample *s,
                                     struct clime_error *e) {
     struct clime_stmt *q =
-        clime_db_stmt(db, "INSERT INTO samples(rollout, group_id, member, seed, status, n_prompt, ids, temperature)"
-                          " VALUES(?, ?, ?, ?, 'pending', ?, ?, ?)");
+        clime_db_stmt(db, "INSERT INTO sample_rows(rollout, group_id, member, seed, status, n_prompt, temperature,"
+                          " checksum) VALUES(?, ?, ?, ?, 'pending', ?, ?, ?)");
     clime_db_int(q, g->rollout);
     clime_db_int(q, g->id);
     clime_db_int(q, s->member);
     clime_db_int(q, (int64_t)s->seed);
     clime_db_int(q, s->n_prompt);
-    clime_db_blob(q, s->ids, (size_t)s->n_prompt * sizeof *s->ids);
     clime_db_real(q, (double)s->temperature);
+    clime_db_int(q, (int64_t)clime_sample_checksum(s));
     enum clime_err rc = clime_db_run(q, NULL, e);
-    if (!rc) s->row_id = clime_db_last_id(db);
-    return rc;
+    if (rc) return rc;
+    s->row_id = clime_db_last_id(db);
+    return clime_streams_put(db, s, e);
 }
 
 struct open_groups {
@@ -96,7 +98,7 @@ enum clime_err clime_groups_end(struct clime_db *db, int64_t rollout, int64_t fi
                                 struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(
         db, "UPDATE groups SET state = 'done', ended_in = ? WHERE id IN (SELECT s.group_id FROM step_samples t"
-            " JOIN samples s ON s.id = t.sample_id WHERE t.step BETWEEN ? AND ?)");
+            " JOIN sample_rows s ON s.id = t.sample_id WHERE t.step BETWEEN ? AND ?)");
     clime_db_int(q, rollout);
     clime_db_int(q, first);
     clime_db_int(q, last);

@@ -1,6 +1,9 @@
 /* Importing rollouts. Called before the ledger is opened, main thread.
- * The versions are forgotten: a version is a number of steps of its own run, and here it would be taken for ours. */
+ * The versions are forgotten: a version is a number of steps of its own run, and here it would be taken for ours. So
+ * the rows have no checksum: it would be of other numbers. */
 #include "trainer/ledger/import.h"
+
+#include "trainer/ledger/streams.h"
 
 static const char groups_sql[] =
     "INSERT INTO groups(id, rollout, epoch, line, prompt, label, metadata, state, opened_us)"
@@ -8,22 +11,28 @@ static const char groups_sql[] =
     " WHERE state = 'done' AND NOT EXISTS (SELECT 1 FROM main.groups) ORDER BY id";
 
 static const char samples_sql[] =
-    "INSERT INTO samples(rollout, group_id, member, part, seed, status, n_prompt, n_response, ids, logp, teacher_logp, "
-    "mask,"
-    " versions, mixed_kv, temperature, response, finish, reward, reward_json, device, submit_us, done_us, "
-    "cached_tokens, metadata)"
-    " SELECT g.ended_in, s.group_id, s.member, s.part, s.seed, s.status, s.n_prompt, s.n_response, s.ids, s.logp, "
-    "s.teacher_logp,"
-    " s.mask, json_array(json_array(-1, s.n_response)), s.mixed_kv, s.temperature, s.response, s.finish, s.reward,"
-    " s.reward_json, s.device, s.submit_us, s.done_us, s.cached_tokens, s.metadata"
-    " FROM source.samples s JOIN source.groups g ON g.id = s.group_id"
-    " WHERE g.state = 'done' AND NOT EXISTS (SELECT 1 FROM main.samples) ORDER BY s.group_id, s.member, s.part";
+    "INSERT INTO sample_rows(rollout, group_id, member, part, seed, status, n_prompt, n_response, versions, mixed_kv,"
+    " temperature, finish, reward, reward_json, device, submit_us, done_us, cached_tokens, metadata)"
+    " SELECT g.ended_in, s.group_id, s.member, s.part, s.seed, s.status, s.n_prompt, s.n_response,"
+    " json_array(json_array(-1, s.n_response)), s.mixed_kv, s.temperature, s.finish, s.reward, s.reward_json, s.device,"
+    " s.submit_us, s.done_us, s.cached_tokens, s.metadata"
+    " FROM source.sample_rows s JOIN source.groups g ON g.id = s.group_id"
+    " WHERE g.state = 'done' AND NOT EXISTS (SELECT 1 FROM main.sample_rows) ORDER BY s.group_id, s.member, s.part";
+
+/* What the other run's steps made of them is not taken over. */
+static const char streams_sql[] =
+    "INSERT INTO sample_streams(sample_id, name, type, data) SELECT m.id, t.name, t.type, t.data"
+    " FROM main.sample_rows m JOIN source.sample_rows s USING(group_id, member, part)"
+    " JOIN source.sample_streams t ON t.sample_id = s.id"
+    " WHERE t.name NOT IN (" CLIME_ESTIMATE_STREAMS ") AND NOT EXISTS (SELECT 1 FROM main.sample_streams)"
+    " ORDER BY m.id, t.rowid";
 
 static enum clime_err copy_rows(struct clime_db *db, struct clime_error *e) {
     enum clime_err rc = clime_db_begin(db, true, e);
     if (rc) return rc;
     rc = clime_db_run(clime_db_stmt(db, groups_sql), NULL, e);
     if (!rc) rc = clime_db_run(clime_db_stmt(db, samples_sql), NULL, e);
+    if (!rc) rc = clime_db_run(clime_db_stmt(db, streams_sql), NULL, e);
     if (!rc) rc = clime_db_commit(db, e);
     if (rc) clime_db_rollback(db);
     return rc;

@@ -38,7 +38,7 @@ static enum clime_err begin(struct clime_db *db, void *arg, struct clime_error *
     if ((rc = clime_db_run(q, NULL, e))) return rc;
     b->out->incarnation = clime_db_last_id(db);
 
-    q = clime_db_stmt(db, "UPDATE samples SET lease_incarnation = NULL, lease_until_us = NULL"
+    q = clime_db_stmt(db, "UPDATE sample_rows SET lease_incarnation = NULL, lease_until_us = NULL"
                           " WHERE lease_incarnation IS NOT NULL");
     if ((rc = clime_db_run(q, NULL, e))) return rc;
 

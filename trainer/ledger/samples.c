@@ -13,6 +13,7 @@
 #include "common/buf.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "trainer/ledger/streams.h"
 
 static const char *const status_names[] = {"pending", "completed", "truncated", "aborted", "failed"};
 
@@ -40,7 +41,7 @@ static enum clime_err take(struct clime_db *db, void *arg, struct clime_error *e
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < t->n && !rc; i++) {
         struct clime_stmt *q = clime_db_stmt(
-            db, "UPDATE samples SET status = 'pending', attempt = attempt + 1, lease_incarnation = ?,"
+            db, "UPDATE sample_rows SET status = 'pending', attempt = attempt + 1, lease_incarnation = ?,"
                 " lease_until_us = ? WHERE id = ? AND status IN ('pending', 'aborted') RETURNING attempt");
         clime_db_int(q, t->incarnation);
         clime_db_int(q, t->until_us);
@@ -74,28 +75,19 @@ static void write_versions(const struct clime_sample *s, struct clime_buf *b) {
     clime_jw_close(&w);
 }
 
-/* Binds what became of a sample: the columns of RESULT, in its order. */
+/* Binds what became of a sample: the columns of RESULT, in its order. Its streams are rows of their own. */
 #define RESULT                                                                                                         \
-    "status, n_prompt, n_response, ids, logp, teacher_logp, mask, versions, mixed_kv, temperature, response, finish,"  \
-    " reward, reward_json, metadata, error, device, submit_us, done_us, cached_tokens"
-#define RESULT_MARKS "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
+    "status, n_prompt, n_response, versions, mixed_kv, temperature, finish, reward, reward_json, metadata, error,"     \
+    " device, submit_us, done_us, cached_tokens, checksum"
+#define RESULT_MARKS "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?"
 
 static void bind_result(struct clime_stmt *q, const struct clime_sample *s, const char *versions) {
-    size_t n = (size_t)s->n_response;
     clime_db_text(q, clime_sample_status_name(s->status));
     clime_db_int(q, s->n_prompt);
     clime_db_int(q, s->n_response);
-    clime_db_blob(q, s->ids, ((size_t)s->n_prompt + n) * sizeof *s->ids);
-    clime_db_blob(q, s->logp, n * sizeof *s->logp);
-    if (s->teacher_logp)
-        clime_db_blob(q, s->teacher_logp, n * sizeof *s->teacher_logp);
-    else
-        clime_db_null(q);
-    clime_db_blob(q, s->mask, n);
     clime_db_text(q, versions);
     clime_db_int(q, s->mixed_kv);
     clime_db_real(q, (double)s->temperature);
-    clime_db_text(q, s->response);
     clime_db_text(q, s->finish);
     if (s->has_reward)
         clime_db_real(q, s->reward);
@@ -108,14 +100,16 @@ static void bind_result(struct clime_stmt *q, const struct clime_sample *s, cons
     clime_db_int(q, s->t_submit_us);
     clime_db_int(q, s->t_done_us);
     clime_db_int(q, s->cached_tokens);
+    clime_db_int(q, (int64_t)clime_sample_checksum(s));
 }
 
 static enum clime_err insert_part(struct clime_db *db, struct clime_sample *s, struct clime_error *e) {
     struct clime_buf versions;
     clime_buf_init(&versions, 1 << 20);
     write_versions(s, &versions);
-    struct clime_stmt *q = clime_db_stmt(db, "INSERT INTO samples(rollout, group_id, member, part, seed, " RESULT ")"
-                                             " VALUES(?, ?, ?, ?, ?, " RESULT_MARKS ")");
+    struct clime_stmt *q =
+        clime_db_stmt(db, "INSERT INTO sample_rows(rollout, group_id, member, part, seed, " RESULT ")"
+                          " VALUES(?, ?, ?, ?, ?, " RESULT_MARKS ")");
     clime_db_int(q, s->rollout);
     clime_db_int(q, s->group);
     clime_db_int(q, s->member);
@@ -123,7 +117,10 @@ static enum clime_err insert_part(struct clime_db *db, struct clime_sample *s, s
     clime_db_int(q, (int64_t)s->seed);
     bind_result(q, s, versions.data);
     enum clime_err rc = clime_db_run(q, NULL, e);
-    if (!rc) s->row_id = clime_db_last_id(db);
+    if (!rc) {
+        s->row_id = clime_db_last_id(db);
+        rc = clime_streams_put(db, s, e);
+    }
     clime_buf_free(&versions);
     return rc;
 }
@@ -134,7 +131,7 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
     clime_buf_init(&versions, 1 << 20);
     write_versions(l->sample, &versions);
     struct clime_stmt *q =
-        clime_db_stmt(db, "UPDATE samples SET (" RESULT ") = (" RESULT_MARKS "), lease_incarnation = NULL,"
+        clime_db_stmt(db, "UPDATE sample_rows SET (" RESULT ") = (" RESULT_MARKS "), lease_incarnation = NULL,"
                           " lease_until_us = NULL WHERE id = ? AND lease_incarnation = ? AND attempt = ?");
     bind_result(q, l->sample, versions.data);
     clime_db_int(q, l->sample->row_id);
@@ -143,6 +140,7 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
     int64_t changed = 0;
     enum clime_err rc = clime_db_run(q, &changed, e);
     l->lost = changed == 0;
+    if (!rc && !l->lost) rc = clime_streams_put(db, l->sample, e);
     for (struct clime_sample *s = l->sample->next; s && !rc && !l->lost; s = s->next) rc = insert_part(db, s, e);
     clime_buf_free(&versions);
     return rc;
@@ -166,30 +164,31 @@ struct reset {
     int n;
 };
 
+static enum clime_err reset_one(struct clime_db *db, const struct clime_sample *s, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(
+        db, "UPDATE sample_rows SET status = 'pending', n_prompt = ?, n_response = 0, versions = NULL, mixed_kv = 0,"
+            " temperature = ?, finish = NULL, reward = NULL, reward_json = NULL, error = NULL, metadata = NULL,"
+            " checksum = ?, lease_incarnation = NULL, lease_until_us = NULL"
+            " WHERE id = ? AND id NOT IN (SELECT sample_id FROM step_samples)");
+    int64_t changed = 0;
+    clime_db_int(q, s->n_prompt);
+    clime_db_real(q, (double)s->temperature);
+    clime_db_int(q, (int64_t)clime_sample_checksum(s));
+    clime_db_int(q, s->row_id);
+    enum clime_err rc = clime_db_run(q, &changed, e);
+    if (!rc && changed) rc = clime_streams_put(db, s, e);
+    if (rc) return rc;
+    q = clime_db_stmt(db, "DELETE FROM sample_rows WHERE group_id = ? AND member = ? AND part > 0"
+                          " AND id NOT IN (SELECT sample_id FROM step_samples)");
+    clime_db_int(q, s->group);
+    clime_db_int(q, s->member);
+    return clime_db_run(q, NULL, e);
+}
+
 static enum clime_err reset(struct clime_db *db, void *arg, struct clime_error *e) {
     struct reset *r = arg;
     enum clime_err rc = CLIME_OK;
-    for (int i = 0; i < r->n && !rc; i++) {
-        const struct clime_sample *s = r->samples[i];
-        struct clime_stmt *q = clime_db_stmt(
-            db, "UPDATE samples SET status = 'pending', n_prompt = ?, n_response = 0, ids = ?, logp = NULL, "
-                "teacher_logp = NULL, "
-                "mask = NULL,"
-                " versions = NULL, mixed_kv = 0, response = NULL, finish = NULL, reward = NULL, reward_json = NULL, "
-                "error = NULL, metadata = NULL,"
-                " lease_incarnation = NULL, lease_until_us = NULL"
-                " WHERE id = ? AND id NOT IN (SELECT sample_id FROM step_samples)");
-        clime_db_int(q, s->n_prompt);
-        clime_db_blob(q, s->ids, (size_t)s->n_prompt * sizeof *s->ids);
-        clime_db_int(q, s->row_id);
-        rc = clime_db_run(q, NULL, e);
-        if (rc) break;
-        q = clime_db_stmt(db, "DELETE FROM samples WHERE group_id = ? AND member = ? AND part > 0"
-                              " AND id NOT IN (SELECT sample_id FROM step_samples)");
-        clime_db_int(q, s->group);
-        clime_db_int(q, s->member);
-        rc = clime_db_run(q, NULL, e);
-    }
+    for (int i = 0; i < r->n && !rc; i++) rc = reset_one(db, r->samples[i], e);
     return rc;
 }
 
@@ -201,13 +200,11 @@ enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *
 
 /* ---- reading ---- */
 
-/* The column list that read_sample expects, from samples s and groups g. */
+/* The column list that read_sample expects, from sample_rows s and groups g. */
 #define COLUMNS                                                                                                        \
-    "s.id, s.rollout, s.group_id, s.member, s.seed, s.status, s.n_prompt, s.n_response, s.ids, s.logp, "               \
-    "s.teacher_logp,"                                                                                                  \
-    " s.mask, s.versions, s.mixed_kv, s.temperature, s.response, g.label, g.metadata, s.finish, s.reward, "            \
-    "s.reward_json,"                                                                                                   \
-    " s.error, s.device, s.submit_us, s.done_us, s.cached_tokens, s.metadata, s.part"
+    "s.id, s.rollout, s.group_id, s.member, s.part, s.seed, s.status, s.n_prompt, s.n_response, s.versions,"           \
+    " s.mixed_kv, s.temperature, g.label, g.metadata, s.finish, s.reward, s.reward_json, s.error, s.device,"           \
+    " s.submit_us, s.done_us, s.cached_tokens, s.metadata, s.checksum"
 
 static enum clime_err read_versions(const char *text, struct clime_sample *s, struct clime_error *e) {
     if (!text) return CLIME_OK;
@@ -231,26 +228,32 @@ static enum clime_err read_versions(const char *text, struct clime_sample *s, st
     return clime_fail(e, CLIME_ERR_INPUT, "ledger: sample %lld: versions: %s", (long long)s->row_id, je.msg);
 }
 
-static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **out, struct clime_error *e) {
+/* A row without a checksum was written by an older schema. */
+static enum clime_err compare_checksum(const struct clime_sample *s, bool recorded, uint64_t checksum,
+                                       struct clime_error *e) {
+    if (!recorded || clime_sample_checksum(s) == checksum) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "ledger: sample %lld/%lld/%d is damaged: its checksum is not the recorded one",
+                      (long long)s->rollout, (long long)s->group, s->member);
+}
+
+/* estimate: also what its step knows of it; NULL = not wanted. */
+static enum clime_err read_sample(struct clime_db *db, struct clime_stmt *q, struct clime_estimate *estimate,
+                                  struct clime_sample **out, struct clime_error *e) {
     struct clime_sample *s = clime_sample_new();
-    size_t n_ids, n_logp, n_teacher, n_mask;
     *out = s;
     s->row_id = clime_db_get_int(q);
     s->rollout = clime_db_get_int(q);
     s->group = clime_db_get_int(q);
     s->member = (int32_t)clime_db_get_int(q);
+    s->part = (int32_t)clime_db_get_int(q);
     s->seed = (uint64_t)clime_db_get_int(q);
     s->status = status_of(clime_db_get_text(q));
     s->n_prompt = (int32_t)clime_db_get_int(q);
     s->n_response = (int32_t)clime_db_get_int(q);
-    s->ids = clime_db_dup_blob(q, &n_ids);
-    s->logp = clime_db_dup_blob(q, &n_logp);
-    s->teacher_logp = clime_db_dup_blob(q, &n_teacher);
-    s->mask = clime_db_dup_blob(q, &n_mask);
     enum clime_err rc = read_versions(clime_db_get_text(q), s, e);
     s->mixed_kv = (int32_t)clime_db_get_int(q);
     s->temperature = (float)clime_db_get_real(q);
-    s->response = clime_db_dup_text(q);
     s->label = clime_db_dup_text(q);
     s->metadata = clime_db_dup_text(q);
     s->finish = clime_db_dup_text(q);
@@ -263,13 +266,12 @@ static enum clime_err read_sample(struct clime_stmt *q, struct clime_sample **ou
     s->t_done_us = clime_db_get_int(q);
     s->cached_tokens = (int32_t)clime_db_get_int(q);
     s->own_metadata = clime_db_dup_text(q);
-    s->part = (int32_t)clime_db_get_int(q);
-    size_t n = (size_t)s->n_response;
-    if (!rc && (s->n_prompt < 0 || s->n_response < 0 || n_ids != ((size_t)s->n_prompt + n) * sizeof *s->ids ||
-                n_logp != n * sizeof *s->logp || n_mask != n || (s->teacher_logp && n_teacher != n_logp)))
-        rc = clime_fail(e, CLIME_ERR_INPUT, "ledger: sample %lld: its blobs do not have the stated lengths",
-                        (long long)s->row_id);
-    return rc;
+    bool recorded = !clime_db_get_null(q);
+    uint64_t checksum = (uint64_t)clime_db_get_int(q);
+    if (!rc && (s->n_prompt < 0 || s->n_response < 0))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "ledger: sample %lld has a negative length", (long long)s->row_id);
+    if (!rc) rc = clime_streams_get(db, s, estimate, e);
+    return rc ? rc : compare_checksum(s, recorded, checksum, e);
 }
 
 void clime_samples_free(struct clime_sample **samples, int n) {
@@ -277,27 +279,9 @@ void clime_samples_free(struct clime_sample **samples, int n) {
     free(samples);
 }
 
-static enum clime_err read_floats(struct clime_stmt *q, const struct clime_sample *s, float **out,
-                                  struct clime_error *e) {
-    size_t bytes = 0;
-    *out = clime_db_dup_blob(q, &bytes);
-    if (!*out || bytes == (size_t)s->n_response * sizeof **out) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_INPUT, "ledger: sample %lld: its estimates do not have the stated length",
-                      (long long)s->row_id);
-}
-
-static enum clime_err read_estimate(struct clime_stmt *q, const struct clime_sample *s, struct clime_estimate *out,
-                                    struct clime_error *e) {
-    *out = (struct clime_estimate){.advantage = (float)clime_db_get_real(q)};
-    float **const arrays[] = {&out->adv, &out->old, &out->value, &out->ret};
-    enum clime_err rc = CLIME_OK;
-    for (size_t i = 0; i < CLIME_COUNT(arrays) && !rc; i++) rc = read_floats(q, s, arrays[i], e);
-    return rc;
-}
-
-/* Collects the rows of q, whose columns are COLUMNS and then, when estimate is not NULL, those of the step. */
-static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, struct clime_estimate **estimate,
-                              int *n, struct clime_error *e) {
+/* Collects the rows of q, whose columns are COLUMNS and then, when estimate is not NULL, advantage and removed. */
+static enum clime_err collect(struct clime_db *db, struct clime_stmt *q, struct clime_sample ***out,
+                              struct clime_estimate **estimate, int *n, struct clime_error *e) {
     struct clime_sample **list = NULL;
     struct clime_estimate *est = NULL;
     int len = 0, size = 0;
@@ -309,8 +293,8 @@ static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, 
             est = xrealloc(est, (size_t)size * sizeof *est);
         }
         est[len] = (struct clime_estimate){0};
-        rc = read_sample(q, &list[len], e);
-        if (!rc && estimate) rc = read_estimate(q, list[len], &est[len], e);
+        rc = read_sample(db, q, estimate ? &est[len] : NULL, &list[len], e);
+        if (!rc && estimate) est[len].advantage = (float)clime_db_get_real(q);
         if (!rc && estimate) list[len]->removed = clime_db_get_int(q) != 0;
         len++;
     }
@@ -332,8 +316,9 @@ static enum clime_err collect(struct clime_stmt *q, struct clime_sample ***out, 
 }
 
 /* The same, where the parts of a member are to hang together: rows come part by part. */
-static enum clime_err collect_members(struct clime_stmt *q, struct clime_sample ***out, int *n, struct clime_error *e) {
-    enum clime_err rc = collect(q, out, NULL, n, e);
+static enum clime_err collect_members(struct clime_db *db, struct clime_stmt *q, struct clime_sample ***out, int *n,
+                                      struct clime_error *e) {
+    enum clime_err rc = collect(db, q, out, NULL, n, e);
     struct clime_sample *last = NULL;
     int members = 0;
     for (int i = 0; i < *n; i++) {
@@ -349,39 +334,39 @@ static enum clime_err collect_members(struct clime_stmt *q, struct clime_sample 
 }
 
 enum clime_err clime_samples_open(struct clime_db *db, struct clime_sample ***out, int *n, struct clime_error *e) {
-    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM groups g JOIN samples s ON s.group_id = g.id"
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM groups g JOIN sample_rows s ON s.group_id = g.id"
                                              " WHERE g.state = 'open' ORDER BY s.group_id, s.member, s.part");
-    return collect_members(q, out, n, e);
+    return collect_members(db, q, out, n, e);
 }
 
 enum clime_err clime_samples_open_in(struct clime_db *db, int64_t rollout, struct clime_sample ***out, int *n,
                                      struct clime_error *e) {
     struct clime_stmt *q =
-        clime_db_stmt(db, "SELECT " COLUMNS " FROM groups g JOIN samples s ON s.group_id = g.id"
+        clime_db_stmt(db, "SELECT " COLUMNS " FROM groups g JOIN sample_rows s ON s.group_id = g.id"
                           " WHERE g.state = 'open' AND g.rollout = ? ORDER BY s.group_id, s.member, s.part");
     clime_db_int(q, rollout);
-    return collect_members(q, out, n, e);
+    return collect_members(db, q, out, n, e);
 }
 
 enum clime_err clime_samples_begun_by(struct clime_db *db, int64_t version, struct clime_sample ***out, int *n,
                                       struct clime_error *e) {
     struct clime_stmt *q =
-        clime_db_stmt(db, "SELECT " COLUMNS " FROM step_samples t JOIN samples s ON s.id = t.sample_id"
+        clime_db_stmt(db, "SELECT " COLUMNS " FROM step_samples t JOIN sample_rows s ON s.id = t.sample_id"
                           " JOIN groups g ON g.id = s.group_id"
                           " WHERE json_extract(s.versions, '$[0][0]') = ? ORDER BY s.id");
     clime_db_int(q, version);
-    return collect(q, out, NULL, n, e);
+    return collect(db, q, out, NULL, n, e);
 }
 
 enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct clime_sample **out,
                                  struct clime_error *e) {
     struct clime_sample **list;
     int n;
-    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM samples s JOIN groups g ON g.id = s.group_id"
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT " COLUMNS " FROM sample_rows s JOIN groups g ON g.id = s.group_id"
                                              " WHERE s.id = ?");
     clime_db_int(q, row_id);
     *out = NULL;
-    enum clime_err rc = collect(q, &list, NULL, &n, e);
+    enum clime_err rc = collect(db, q, &list, NULL, &n, e);
     if (rc) return rc;
     CHECK(n == 1); /* its group holds it for ever */
     *out = list[0];
@@ -392,10 +377,9 @@ enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct cli
 enum clime_err clime_samples_of_step(struct clime_db *db, int64_t step, struct clime_sample ***out,
                                      struct clime_estimate **estimate, int *n, struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(
-        db, "SELECT " COLUMNS
-            ", t.advantage, t.advantages, t.old_logp, t.old_values, t.returns, t.removed FROM step_samples t"
-            " JOIN samples s ON s.id = t.sample_id JOIN groups g ON g.id = s.group_id WHERE t.step = ? "
+        db, "SELECT " COLUMNS ", t.advantage, t.removed FROM step_samples t"
+            " JOIN sample_rows s ON s.id = t.sample_id JOIN groups g ON g.id = s.group_id WHERE t.step = ? "
             "ORDER BY t.position");
     clime_db_int(q, step);
-    return collect(q, out, estimate, n, e);
+    return collect(db, q, out, estimate, n, e);
 }

@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/checksum.h"
 #include "common/clock.h"
 #include "trainer/ledger/groups.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/samples.h"
+#include "trainer/ledger/streams.h"
 
 struct choose {
     const struct clime_step_plan *plans;
@@ -22,40 +24,52 @@ struct choose {
     const char *metrics_line;
 };
 
-static void put_floats(struct clime_stmt *q, const float *x, size_t bytes) {
-    if (x)
-        clime_db_blob(q, x, bytes);
-    else
-        clime_db_null(q);
+/* Of all that a step is made from; a zero has no sign, as in the ledger. */
+static uint64_t checksum_of(const struct clime_step_plan *p) {
+    const struct clime_packing *k = &p->packing;
+    const int64_t words[] = {p->step, p->rollout, p->global_batch, p->n, k->n_micro};
+    struct clime_checksum c;
+    clime_checksum_init(&c);
+    clime_checksum_add(&c, words, sizeof words);
+    clime_checksum_add(&c, k->first, ((size_t)k->n_micro + 1) * sizeof *k->first);
+    clime_checksum_add(&c, k->sample, (size_t)k->first[k->n_micro] * sizeof *k->sample);
+    for (int i = 0; i < p->n; i++) {
+        const struct clime_sample *s = p->samples[i];
+        const struct clime_estimate *est = &p->estimate[i];
+        const uint64_t of_sample[] = {clime_sample_checksum(s), s->removed};
+        const double advantage = (double)est->advantage + 0.0;
+        const float *const arrays[] = {est->adv, est->old, est->value, est->ret};
+        clime_checksum_add(&c, of_sample, sizeof of_sample);
+        clime_checksum_add(&c, &advantage, sizeof advantage);
+        for (size_t a = 0; a < CLIME_COUNT(arrays); a++)
+            if (arrays[a]) clime_checksum_add(&c, arrays[a], (size_t)s->n_response * sizeof *arrays[a]);
+    }
+    return clime_checksum_done(&c);
 }
 
 static enum clime_err choose_one(struct clime_db *db, const struct clime_step_plan *p, struct clime_error *e) {
     const struct clime_packing *k = &p->packing;
     struct clime_stmt *q =
-        clime_db_stmt(db, "INSERT INTO steps(step, rollout, global_batch, packing_first, packing_sample, chosen_us)"
-                          " VALUES(?, ?, ?, ?, ?, ?)");
+        clime_db_stmt(db, "INSERT INTO steps(step, rollout, global_batch, packing_first, packing_sample, chosen_us,"
+                          " checksum) VALUES(?, ?, ?, ?, ?, ?, ?)");
     clime_db_int(q, p->step);
     clime_db_int(q, p->rollout);
     clime_db_int(q, p->global_batch);
     clime_db_blob(q, k->first, ((size_t)k->n_micro + 1) * sizeof *k->first);
     clime_db_blob(q, k->sample, (size_t)k->first[k->n_micro] * sizeof *k->sample);
     clime_db_int(q, clime_wall_us());
+    clime_db_int(q, (int64_t)checksum_of(p));
     enum clime_err rc = clime_db_run(q, NULL, e);
     for (int i = 0; i < p->n && !rc; i++) {
-        const struct clime_estimate *s = &p->estimate[i];
-        size_t bytes = (size_t)p->samples[i]->n_response * sizeof(float);
-        q = clime_db_stmt(db, "INSERT INTO step_samples(step, position, sample_id, advantage, advantages, old_logp,"
-                              " old_values, returns, removed) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)");
+        q = clime_db_stmt(db, "INSERT INTO step_samples(step, position, sample_id, advantage, removed)"
+                              " VALUES(?, ?, ?, ?, ?)");
         clime_db_int(q, p->step);
         clime_db_int(q, i);
         clime_db_int(q, p->samples[i]->row_id);
-        clime_db_real(q, (double)s->advantage);
-        put_floats(q, s->adv, bytes);
-        put_floats(q, s->old, bytes);
-        put_floats(q, s->value, bytes);
-        put_floats(q, s->ret, bytes);
+        clime_db_real(q, (double)p->estimate[i].advantage);
         clime_db_int(q, p->samples[i]->removed);
         rc = clime_db_run(q, NULL, e);
+        if (!rc) rc = clime_streams_put_estimate(db, p->samples[i], &p->estimate[i], e);
     }
     return rc;
 }
@@ -128,9 +142,11 @@ enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_s
     *plan = (struct clime_step_plan){.step = step};
     *result = (struct clime_step_result){0};
     size_t n_first = 0, n_sample = 0;
+    bool has_checksum = false;
+    uint64_t checksum = 0;
     struct clime_stmt *q = clime_db_stmt(
-        db, "SELECT rollout, global_batch, packing_first, packing_sample, done_us IS NOT NULL, loss, grad_norm"
-            " FROM steps WHERE step = ?");
+        db, "SELECT rollout, global_batch, packing_first, packing_sample, done_us IS NOT NULL, loss, grad_norm,"
+            " checksum FROM steps WHERE step = ?");
     clime_db_int(q, step);
     bool found = clime_db_row(q);
     if (found) {
@@ -141,6 +157,8 @@ enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_s
         result->done = clime_db_get_int(q) != 0;
         result->loss = clime_db_get_real(q);
         result->grad_norm = clime_db_get_real(q);
+        has_checksum = !clime_db_get_null(q); /* else an older schema chose it */
+        checksum = (uint64_t)clime_db_get_int(q);
     }
     enum clime_err rc = clime_db_done(q, e);
     if (!rc && !found) rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "ledger: no step %lld", (long long)step);
@@ -149,13 +167,18 @@ enum clime_err clime_step_load(struct clime_db *db, int64_t step, struct clime_s
     n_sample /= sizeof *plan->packing.sample;
     if (!rc && !packing_is_sound(&plan->packing, n_first, n_sample, plan->n))
         rc = clime_fail(e, CLIME_ERR_INPUT, "ledger: the packing of step %lld is damaged", (long long)step);
+    if (!rc) plan->packing.n_micro = (int)n_first - 1;
+    if (!rc && has_checksum && checksum_of(plan) != checksum)
+        rc = clime_fail(e, CLIME_ERR_INPUT,
+                        "ledger: step %lld is damaged: the checksum of its samples, estimates and packing is not the "
+                        "recorded one",
+                        (long long)step);
     if (rc) {
         clime_samples_free(plan->samples, plan->n);
         plan->samples = NULL;
         clime_step_plan_free(plan);
         return rc;
     }
-    plan->packing.n_micro = (int)n_first - 1;
     return CLIME_OK;
 }
 

@@ -41,7 +41,7 @@ enum clime_err clime_summary_read(struct clime_db *db, struct clime_summary *s, 
     struct clime_stmt *q = clime_db_stmt(
         db, "SELECT ifnull(sum(status = 'pending'), 0), ifnull(sum(status = 'completed'), 0),"
             " ifnull(sum(status = 'truncated'), 0), ifnull(sum(status = 'failed'), 0), ifnull(sum(n_response), 0)"
-            " FROM samples");
+            " FROM sample_rows");
     if (clime_db_row(q)) {
         s->n_pending = clime_db_get_int(q);
         s->n_completed = clime_db_get_int(q);
@@ -63,7 +63,7 @@ enum clime_err clime_summary_rewards(struct clime_db *db, double **rewards, int 
     *rewards = NULL;
     *n = 0;
     struct clime_stmt *q =
-        clime_db_stmt(db, "SELECT avg(s.reward) FROM step_samples t JOIN samples s ON s.id = t.sample_id"
+        clime_db_stmt(db, "SELECT avg(s.reward) FROM step_samples t JOIN sample_rows s ON s.id = t.sample_id"
                           " GROUP BY s.rollout ORDER BY s.rollout");
     while (clime_db_row(q)) {
         if (*n == size) {
@@ -94,10 +94,12 @@ enum clime_err clime_summary_sample(struct clime_db *db, bool best, char **promp
                                     struct clime_error *e) {
     *prompt = *response = NULL;
     *reward = 0;
-    struct clime_stmt *q = clime_db_stmt(
-        db, "SELECT g.prompt, s.response, s.reward FROM samples s JOIN groups g ON g.id = s.group_id"
-            " WHERE s.reward IS NOT NULL AND s.rollout = (SELECT max(rollout) FROM samples WHERE reward IS NOT NULL)"
-            " ORDER BY s.reward * ?, s.id LIMIT 1");
+    struct clime_stmt *q = clime_db_stmt(/* the text of one row, not of all that are sorted */
+                                         db, "SELECT g.prompt, s.response, s.reward FROM samples s JOIN groups g ON "
+                                             "g.id = s.group_id WHERE s.id ="
+                                             " (SELECT id FROM sample_rows WHERE reward IS NOT NULL AND rollout ="
+                                             " (SELECT max(rollout) FROM sample_rows WHERE reward IS NOT NULL) ORDER "
+                                             "BY reward * ?, id LIMIT 1)");
     clime_db_int(q, best ? -1 : 1);
     if (clime_db_row(q)) {
         *prompt = clime_db_dup_text(q);

@@ -2,8 +2,10 @@
  * A sample belongs to one thread at a time; it passes between them through queues. */
 #include "trainer/sample/sample.h"
 
+#include <math.h>
 #include <stdlib.h>
 
+#include "common/checksum.h"
 #include "common/err.h"
 
 struct clime_sample *clime_sample_new(void) {
@@ -60,6 +62,29 @@ void clime_sample_drop_token(struct clime_sample *s) {
     if (--s->versions[s->n_versions - 1].n == 0) s->n_versions--;
     free(s->teacher_logp); /* of an answer that is not finished any more */
     s->teacher_logp = NULL;
+}
+
+/* Status and lease are left out: they change while the rest stands. A zero has no sign and NaN is no reward, as in the
+ * ledger. */
+uint64_t clime_sample_checksum(const struct clime_sample *s) {
+    struct clime_checksum c;
+    size_t n = (size_t)s->n_response;
+    bool rewarded = s->has_reward && !isnan(s->reward);
+    const int64_t words[] = {s->rollout,  s->group,      s->member,   s->part,  (int64_t)s->seed,
+                             s->n_prompt, s->n_response, s->mixed_kv, rewarded, s->teacher_logp != NULL};
+    const double reals[] = {(double)s->temperature, rewarded ? s->reward + 0.0 : 0};
+    clime_checksum_init(&c);
+    clime_checksum_add(&c, words, sizeof words);
+    clime_checksum_add(&c, reals, sizeof reals);
+    for (int i = 0; i < s->n_versions; i++) {
+        const int64_t run[] = {s->versions[i].version, s->versions[i].n};
+        clime_checksum_add(&c, run, sizeof run);
+    }
+    clime_checksum_add(&c, s->ids, ((size_t)s->n_prompt + n) * sizeof *s->ids);
+    if (s->logp) clime_checksum_add(&c, s->logp, n * sizeof *s->logp);
+    if (s->teacher_logp) clime_checksum_add(&c, s->teacher_logp, n * sizeof *s->teacher_logp);
+    if (s->mask) clime_checksum_add(&c, s->mask, n);
+    return clime_checksum_done(&c);
 }
 
 void clime_sample_free(struct clime_sample *s) {

@@ -79,7 +79,8 @@ void clime_sample_restart(struct clime_sample *s); /* pending again: forgets eve
 bool clime_sample_finished(const struct clime_sample *s);                      /* sampled to its end and rewarded */
 void clime_sample_fail(struct clime_sample *s, const struct clime_error *why); /* FAILED, without a reward */
 void clime_sample_drop_token(struct clime_sample *s);                          /* forgets the last response token */
-void clime_sample_free(struct clime_sample *s);                                /* NULL is fine */
+uint64_t clime_sample_checksum(const struct clime_sample *s); /* of what decides: who it is, its tokens and numbers */
+void clime_sample_free(struct clime_sample *s);               /* NULL is fine */
 int clime_sample_order(const struct clime_sample *a,
                        const struct clime_sample *b);     /* by (rollout, group, member, part) */
 int clime_sample_parts(const struct clime_sample *s);     /* how many hang together; 1 = only s */
