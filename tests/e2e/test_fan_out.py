@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import os
 import random
 import re
 import sqlite3
@@ -219,15 +220,19 @@ def test_an_older_ledger_goes_on(d):  # noqa: F811
     assert hook_run(d, names[0], hook(d), 3, **same).wait(LIMIT) == 0
     assert hook_run(d, names[1], hook(d), 1, **same).wait(LIMIT) == 0
     with contextlib.closing(sqlite3.connect(d / names[1] / "ledger.db", isolation_level=None)) as db:
-        sql = db.execute("SELECT sql FROM sqlite_master WHERE name = 'samples'").fetchone()[0]
+        golden = open(os.path.join(os.path.dirname(__file__), "..", "golden", "ledger_v8.sql")).read()
+        sql = re.search(r'^CREATE TABLE IF NOT EXISTS "samples".*$', golden, re.M).group()
         for gone in (r" part INTEGER[^,]*,", r" metadata TEXT,", r", CHECK\(part = 0.*'\)\)", r"(?<=member), part"):
             sql = re.sub(gone, "", sql, count=1)
-        sql = re.sub(r"CREATE TABLE \S+?\(", "CREATE TABLE older(", sql)
-        columns = [c[1] for c in db.execute("PRAGMA table_info(samples)") if c[1] not in ("part", "metadata")]
-        db.executescript(f"BEGIN; {sql}; INSERT INTO older({','.join(columns)}) SELECT {','.join(columns)} FROM samples;"
-                         "DROP TABLE samples; ALTER TABLE older RENAME TO samples; "
-                         "ALTER TABLE step_samples DROP COLUMN removed; PRAGMA user_version = 5; COMMIT;")  # fmt: skip
-        assert "part" not in sql and db.execute("PRAGMA foreign_key_check").fetchall() == []
+        steps = re.search(r"^CREATE TABLE step_samples.*$", golden, re.M).group().replace(" removed INTEGER NOT NULL DEFAULT 0,", "")
+        columns = ", ".join(re.findall(r"[(,] (\w+) (?:INTEGER|TEXT|BLOB|REAL)", sql))
+        db.executescript(f"""BEGIN; CREATE TEMP TABLE s AS SELECT * FROM samples; CREATE TEMP TABLE t AS SELECT step, position,
+            sample_id, advantage, advantages, old_logp, old_values, returns FROM step_samples JOIN s ON s.id = sample_id;
+            DROP VIEW samples; DROP TABLE step_samples; DROP TABLE sample_streams; DROP TABLE sample_rows;
+            {sql}; {steps}; INSERT INTO samples({columns}) SELECT {columns} FROM s; INSERT INTO step_samples SELECT * FROM t;
+            ALTER TABLE steps DROP COLUMN checksum; ALTER TABLE checkpoints DROP COLUMN checksum;
+            PRAGMA user_version = 5; COMMIT;""")
+        assert " part " not in sql and db.execute("PRAGMA foreign_key_check").fetchall() == []
     assert hook_run(d, names[1], hook(d), 3, **same).wait(LIMIT) == 0, (d / f"{names[1]}.log").read_text()[-2000:]
     assert final(d, names[1])[1] == final(d, names[0])[1]
-    assert rows(d, names[1], "PRAGMA user_version") == [(8,)] and not rows(d, names[1], "PRAGMA foreign_key_check")
+    assert rows(d, names[1], "PRAGMA user_version") == [(9,)] and not rows(d, names[1], "PRAGMA foreign_key_check")

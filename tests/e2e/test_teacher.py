@@ -43,7 +43,7 @@ def words(model, name, url, *more):  # noqa: F811
 
 def samples(run_dir, more=""):
     db = sqlite3.connect(run_dir / "ledger.db")
-    rows = db.execute("SELECT s.ids, s.n_prompt, s.n_response, s.logp, s.teacher_logp, s.reward, t.advantages"
+    rows = db.execute("SELECT s.ids, s.n_prompt, s.n_response, s.logp, s.teacher_logp, s.reward, s.advantages"
                       f" FROM samples s JOIN step_samples t ON t.sample_id = s.id {more}").fetchall()  # fmt: skip
     floats = lambda blob, n: struct.unpack(f"<{n}f", blob)
     return [(list(struct.unpack(f"<{len(i) // 4}I", i)), p, floats(lp, n), floats(t, n), r, floats(a, n))

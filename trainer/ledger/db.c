@@ -83,13 +83,21 @@ static enum clime_err migrate(struct clime_db *db, const char *path, bool write,
 
 /* Every page, for what the file system or a copy did to it: a tree that is damaged is found before it is written to.
  * What it cannot see, a changed value, the checksums of samples and steps do. */
-static enum clime_err check_pages(struct clime_db *db, const char *path, struct clime_error *e) {
+static enum clime_err check_pages(struct clime_db *db, struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(db, "PRAGMA quick_check(1)");
     char found[256] = "";
     if (clime_db_row(q)) snprintf(found, sizeof found, "%s", clime_db_get_text(q));
     enum clime_err rc = clime_db_done(q, e);
-    if (!rc && strcmp(found, "ok") != 0) rc = clime_fail(e, CLIME_ERR_INPUT, "%s", found);
-    if (rc) clime_error_prefix(e, "ledger %s is damaged (the rows that can be read: sqlite3 %s .recover)", path, path);
+    return rc || !strcmp(found, "ok") ? rc : clime_fail(e, CLIME_ERR_INPUT, "%s", found);
+}
+
+static enum clime_err prepare_to_write(struct clime_db *db, const char *path, bool existed, struct clime_error *e) {
+    enum clime_err rc = exec(db, "PRAGMA journal_mode=WAL", e);
+    if (!rc) rc = exec(db, "PRAGMA synchronous=NORMAL", e);
+    if (!rc) rc = exec(db, "PRAGMA temp_store=MEMORY", e); /* no file to be opened later */
+    if (!rc && existed) rc = check_pages(db, e);
+    if (rc == CLIME_ERR_INPUT)
+        clime_error_prefix(e, "ledger %s is damaged (sqlite3 FILE .recover reads what is left)", path);
     return rc;
 }
 
@@ -106,12 +114,7 @@ enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct c
         goto done;
     }
     sqlite3_busy_timeout(db->h, BUSY_MS);
-    if (write) {
-        if ((rc = exec(db, "PRAGMA journal_mode=WAL", e))) goto done;
-        if ((rc = exec(db, "PRAGMA synchronous=NORMAL", e))) goto done;
-        if ((rc = exec(db, "PRAGMA temp_store=MEMORY", e))) goto done; /* no file to be opened later */
-    }
-    if (existed && write && (rc = check_pages(db, path, e))) goto done;
+    if (write && (rc = prepare_to_write(db, path, existed, e))) goto done;
     rc = migrate(db, path, write, e); /* before references are checked: one migration makes a table anew */
     if (!rc && write) rc = exec(db, "PRAGMA foreign_keys=ON", e);
 done:

@@ -415,6 +415,113 @@ static void test_failed_write_undoes_itself(void **state) {
     stop(f);
 }
 
+static enum clime_err run_sql(struct clime_db *db, void *arg, struct clime_error *e) {
+    int64_t changed = 0;
+    enum clime_err rc = clime_db_run(clime_db_stmt(db, arg), &changed, e);
+    return rc || changed == 1 ? rc : clime_fail(e, CLIME_ERR_INTERNAL, "%lld rows", (long long)changed);
+}
+
+static char *read_file(const char *path, size_t *len) {
+    FILE *in = fopen(path, "rb");
+    char *data = xmalloc(1 << 20);
+    assert_non_null(in);
+    *len = fread(data, 1, 1 << 20, in);
+    fclose(in);
+    return data;
+}
+
+static void write_file(const char *path, const char *data, size_t len) {
+    FILE *out = fopen(path, "wb");
+    assert_true(out && fwrite(data, 1, len, out) == len);
+    fclose(out);
+}
+
+/* Whatever changes a value that decides is found when the value is read, and says whose it is. */
+static void test_damaged_values_are_found(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct clime_step_plan p;
+    struct clime_step_result r;
+    struct clime_sample **s;
+    int n;
+    size_t len;
+    static const char *const of_step[] = {
+        "UPDATE sample_streams SET data = zeroblob(length(data)) WHERE sample_id = 4 AND name = 'ids'",
+        "UPDATE sample_streams SET data = zeroblob(length(data)) WHERE sample_id = 4 AND name = 'logp'",
+        "UPDATE sample_streams SET data = zeroblob(length(data)) WHERE sample_id = 4 AND name = 'mask'",
+        "UPDATE sample_streams SET data = zeroblob(length(data)) WHERE sample_id = 4 AND name = 'advantages'",
+        "UPDATE sample_streams SET data = zeroblob(length(data)) WHERE sample_id = 4 AND name = 'old_logp'",
+        "UPDATE sample_streams SET data = zeroblob(length(data)) WHERE sample_id = 4 AND name = 'returns'",
+        "DELETE FROM sample_streams WHERE sample_id = 4 AND name = 'returns'",
+        "DELETE FROM sample_streams WHERE sample_id = 4 AND name = 'mask'",
+        "UPDATE sample_rows SET versions = '[[1,2]]' WHERE id = 4",
+        "UPDATE sample_rows SET temperature = 0.5 WHERE id = 4",
+        "UPDATE sample_rows SET mixed_kv = 1 WHERE id = 4",
+        "UPDATE step_samples SET advantage = advantage + 0.001 WHERE sample_id = 4",
+        "UPDATE step_samples SET removed = 1 WHERE sample_id = 4",
+        "UPDATE step_samples SET position = 100 WHERE sample_id = 4",
+        "UPDATE steps SET global_batch = global_batch + 1 WHERE step = 1",
+        "UPDATE steps SET packing_sample = zeroblob(length(packing_sample)) WHERE step = 1",
+    };
+    static const char *const of_open[] = {
+        "UPDATE sample_rows SET reward = reward + 1 WHERE id = 10",
+        "UPDATE sample_rows SET seed = seed + 1 WHERE id = 10",
+        "UPDATE sample_streams SET data = zeroblob(length(data)) WHERE sample_id = 10 AND name = 'ids'",
+        "UPDATE sample_streams SET data = zeroblob(length(data) - 1) WHERE sample_id = 10 AND name = 'logp'",
+    };
+    start(f);
+    open_group(f, 0, 0);
+    open_group(f, 0, 1);
+    finish_rollout(f, 0);
+    assert_int_equal(choose_rollout(f, 0, &e), CLIME_OK);
+    open_group(f, 1, 2);
+    finish_rollout(f, 1);
+    stop(f);
+    char *sound = read_file(f->path, &len);
+    for (size_t i = 0; i < CLIME_COUNT(of_step) + CLIME_COUNT(of_open); i++) {
+        bool in_step = i < CLIME_COUNT(of_step);
+        const char *sql = in_step ? of_step[i] : of_open[i - CLIME_COUNT(of_step)];
+        start(f);
+        assert_int_equal(clime_ledger_write(f->ledger, run_sql, (void *)(uintptr_t)sql, false, &e), CLIME_OK);
+        struct clime_db *db = clime_ledger_reader(f->ledger);
+        enum clime_err rc = in_step ? clime_step_load(db, 1, &p, &r, &e)
+                                    : clime_samples_open(clime_ledger_reader(f->ledger), &s, &n, &e);
+        if (rc != CLIME_ERR_INPUT) fail_msg("not found: %s", sql);
+        stop(f);
+        write_file(f->path, sound, len);
+    }
+    start(f);
+    assert_int_equal(clime_step_load(clime_ledger_reader(f->ledger), 1, &p, &r, &e), CLIME_OK);
+    clime_samples_free(p.samples, p.n);
+    clime_step_plan_free(&p);
+    stop(f);
+    free(sound);
+}
+
+static void test_damaged_pages_are_found(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    size_t len;
+    start(f);
+    for (int64_t id = 0; id < 40; id++) open_group(f, 0, id);
+    stop(f);
+    char *data = read_file(f->path, &len);
+    int found = 0, pages = (int)(len / 4096);
+    for (int page = 1; page < pages; page++) { /* the head of a page: its kind and where its cells are */
+        char sound[16];
+        memcpy(sound, data + page * 4096, sizeof sound);
+        memset(data + page * 4096, 0x55, sizeof sound);
+        write_file(f->path, data, len);
+        enum clime_err rc = clime_ledger_open(f->path, &f->ledger, &e);
+        if (rc && (rc != CLIME_ERR_INPUT || !strstr(e.msg, f->path))) fail_msg("page %d: %s", page, e.msg);
+        if (!rc) clime_ledger_close(f->ledger);
+        found += rc != CLIME_OK;
+        memcpy(data + page * 4096, sound, sizeof sound);
+    }
+    assert_true(pages > 10 && found == pages - 1);
+    free(data);
+}
+
 static void test_version_must_repeat_itself(void **state) {
     struct fixture *f = *state;
     struct clime_error e = {0};
@@ -526,6 +633,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_buffer_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_groups_end, setup, teardown),
         cmocka_unit_test_setup_teardown(test_failed_write_undoes_itself, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_values_are_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_pages_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_version_must_repeat_itself, setup, teardown),
         cmocka_unit_test_setup_teardown(test_opening_what_is_no_ledger, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed_writer_leaves_a_sound_ledger, setup, teardown),
