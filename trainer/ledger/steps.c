@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/checksum.h"
 #include "common/clock.h"
+#include "common/hash.h"
 #include "trainer/ledger/groups.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/samples.h"

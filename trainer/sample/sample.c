@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "common/checksum.h"
 #include "common/err.h"
+#include "common/hash.h"
 
 struct clime_sample *clime_sample_new(void) {
     struct clime_sample *s = xcalloc(1, sizeof *s);

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/checksum.h"
 #include "common/err.h"
 #include "common/hash.h"
 #include "common/rng.h"
