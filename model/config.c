@@ -16,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/atomic_file.h"
 #include "common/buf.h"
 #include "common/json/tree.h"
 #include "common/json/write.h"
+#include "common/os/atomic_file.h"
 
 /* What every table of operations has room for: a head in registers, a row in a block of norms, the splits of a draw. */
 enum { MAX_HEAD_DIM = 256, MAX_D = 1 << 15, MAX_V = 1 << 20 };

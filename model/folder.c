@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "common/atomic_file.h"
 #include "common/buf.h"
-#include "common/dirs.h"
+#include "common/os/atomic_file.h"
+#include "common/os/dirs.h"
 
 #define MAX_SIDE_FILE ((size_t)256 << 20)
 

@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/atomic_file.h"
 #include "common/json/write.h"
+#include "common/os/atomic_file.h"
 #include "model/weights_map.h"
 
 #define HEADER_ALIGN 64

@@ -8,7 +8,7 @@
 #include "common/http/client.h"
 #include "common/log.h"
 #include "common/options.h"
-#include "common/process.h"
+#include "common/os/process.h"
 #include "router/policy.h"
 #include "router/router.h"
 

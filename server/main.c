@@ -10,7 +10,7 @@
 #include "common/clock.h"
 #include "common/http/client.h"
 #include "common/log.h"
-#include "common/process.h"
+#include "common/os/process.h"
 #include "server/api/fields.h"
 #include "server/engine/memory_plan.h"
 #include "server/engine/step_graphs.h"

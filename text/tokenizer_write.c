@@ -6,8 +6,8 @@
  */
 #include <stdlib.h>
 
-#include "common/atomic_file.h"
 #include "common/json/write.h"
+#include "common/os/atomic_file.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 #include "text/vocab.h"

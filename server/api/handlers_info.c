@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
-#include "common/host.h"
+#include "common/os/host.h"
 #include "common/version.h"
 #include "server/api/generation.h"
 #include "server/server_metrics.h"

@@ -23,7 +23,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
-#include "common/process.h"
+#include "common/os/process.h"
 #include "server/engine/engine_int.h"
 #include "server/engine/logit_edits.h"
 

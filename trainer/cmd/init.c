@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/dirs.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/os/dirs.h"
 #include "model/folder.h"
 #include "text/tokenizer.h"
 

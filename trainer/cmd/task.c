@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/dirs.h"
 #include "common/json/write.h"
 #include "common/log.h"
 #include "common/options.h"
+#include "common/os/dirs.h"
 #include "common/rng.h"
 
 #define MAX_QUESTIONS ((int64_t)4 << 20)

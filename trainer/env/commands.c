@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "common/dirs.h"
 #include "common/log.h"
+#include "common/os/dirs.h"
 #include "trainer/env/env_int.h"
 
 #define CHECK_US 50000

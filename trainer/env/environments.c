@@ -10,11 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/atomic_file.h"
 #include "common/clock.h"
-#include "common/dirs.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/os/atomic_file.h"
+#include "common/os/dirs.h"
 #include "trainer/env/env_int.h"
 #include "trainer/plugin/hooks.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/dirs.h"
+#include "common/os/dirs.h"
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
 

@@ -20,10 +20,10 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "common/host.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
+#include "common/os/host.h"
 #include "trainer/fleet/fleet_int.h"
 
 #define ABORT_TIMEOUT_US 3000000

@@ -10,10 +10,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "common/atomic_file.h"
-#include "common/dirs.h"
 #include "common/json/tree.h"
 #include "common/json/write.h"
+#include "common/os/atomic_file.h"
+#include "common/os/dirs.h"
 #include "model/convert.h"
 #include "trainer/learn/learner_int.h"
 

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "common/dirs.h"
 #include "common/json/scan.h"
 #include "common/log.h"
+#include "common/os/dirs.h"
 #include "trainer/ledger/metrics.h"
 
 #define MAX_EVENT ((size_t)4 << 20)

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "common/dirs.h"
 #include "common/hash.h"
 #include "common/json/tree.h"
+#include "common/os/dirs.h"
 #include "trainer/env/environments.h"
 #include "trainer/ledger/copy.h"
 #include "trainer/ledger/events.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/dirs.h"
+#include "common/os/dirs.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/ledger/events.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/atomic_file.h"
+#include "common/os/atomic_file.h"
 #include "model/config.h"
 
 static char dir[64];

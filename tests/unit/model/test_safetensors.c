@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/atomic_file.h"
+#include "common/os/atomic_file.h"
 #include "common/rng.h"
 #include "model/safetensors.h"
 

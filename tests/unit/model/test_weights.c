@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/atomic_file.h"
 #include "common/log.h"
+#include "common/os/atomic_file.h"
 #include "common/rng.h"
 #include "model/convert.h"
 #include "model/weights_map.h"

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "common/dirs.h"
 #include "common/log.h"
+#include "common/os/dirs.h"
 #include "common/rng.h"
 #include "trainer/learn/learner_int.h"
 #include "trainer/learn/memory.h"

@@ -1,5 +1,5 @@
 /* The host's identity, for choosing ways that only processes of one machine have. Called by server and trainer. */
-#include "common/host.h"
+#include "common/os/host.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Folders: made with their parents, replaced whole, removed. Any thread; one owner a path. */
-#ifndef CLIME_COMMON_DIRS_H
-#define CLIME_COMMON_DIRS_H
+#ifndef CLIME_COMMON_OS_DIRS_H
+#define CLIME_COMMON_OS_DIRS_H
 
 #include "common/err.h"
 

@@ -7,8 +7,8 @@
  *
  * One owner. A crash leaves at most "path.tmp.PID", which a later write of the same process id overwrites.
  */
-#ifndef CLIME_COMMON_ATOMIC_FILE_H
-#define CLIME_COMMON_ATOMIC_FILE_H
+#ifndef CLIME_COMMON_OS_ATOMIC_FILE_H
+#define CLIME_COMMON_OS_ATOMIC_FILE_H
 
 #include "common/err.h"
 

@@ -1,6 +1,6 @@
 /* Folders that appear whole: written beside their place, synced, renamed. Called by checkpoints, exports and init; main
  * thread. A crash leaves at most NAME.tmp or NAME.old behind, which the next write removes. */
-#include "common/dirs.h"
+#include "common/os/dirs.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* Which machine this is. Any thread. */
-#ifndef CLIME_COMMON_HOST_H
-#define CLIME_COMMON_HOST_H
+#ifndef CLIME_COMMON_OS_HOST_H
+#define CLIME_COMMON_OS_HOST_H
 
 #include <stddef.h>
 

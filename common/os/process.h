@@ -5,8 +5,8 @@
  *         clime_process_wait(parent_fd);  ... stop ...
  * Main thread only.
  */
-#ifndef CLIME_COMMON_PROCESS_H
-#define CLIME_COMMON_PROCESS_H
+#ifndef CLIME_COMMON_OS_PROCESS_H
+#define CLIME_COMMON_OS_PROCESS_H
 
 #include "common/err.h"
 

@@ -2,7 +2,7 @@
  *
  * Signals are read from a signalfd in one poll with the pipes, so no handler runs anywhere and no work is done in a
  * signal's context. */
-#include "common/process.h"
+#include "common/os/process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -12,7 +12,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "common/atomic_file.h"
+#include "common/os/atomic_file.h"
 
 static int signal_fd = -1;
 static int wake_pipe[2] = {-1, -1};

@@ -2,7 +2,7 @@
  * temporary file between open and close. The invariant: under `path` there is never a half-written file. The folder is
  * synced after the rename, since on ext4 and xfs the new name is otherwise not durable.
  */
-#include "common/atomic_file.h"
+#include "common/os/atomic_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
