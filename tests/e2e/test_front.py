@@ -2,7 +2,10 @@
 last threads, so that control and health are answered whatever else goes on."""
 
 import concurrent.futures
+import json
+import resource
 import socket
+import struct
 import time
 
 import httpx
@@ -93,3 +96,84 @@ def test_health_port(name):
         for path in ("/health", "/metrics"):
             assert httpx.get(f"http://127.0.0.1:{port}{path}", timeout=LIMIT).status_code in (200, 503)
         assert httpx.get(f"http://127.0.0.1:{port}/generate", timeout=LIMIT).status_code == 404
+
+
+# ---- connections that only hold a thread -----------------------------------------------------------------------------
+
+MANY = 2000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def descriptors():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < MANY + 500:
+        pytest.skip(f"only {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY + 500), hard))
+
+
+def dial(s, say=b""):
+    c = socket.create_connection(("127.0.0.1", s.port), timeout=LIMIT)
+    c.sendall(say)
+    return c
+
+
+def answer_to(c):
+    """The head of the next answer; the body must have a length."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = c.recv(4096)
+        assert piece, "closed without an answer"
+        data += piece
+    head, body = data.split(b"\r\n\r\n", 1)
+    length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
+    while len(body) < length:
+        body += c.recv(4096)
+    return head
+
+
+def slowest(s, path, n=20):
+    """Of n calls, each on a connection of its own."""
+    worst = 0
+    for _ in range(n):
+        start = time.monotonic()
+        assert httpx.get(s.url + path, timeout=LIMIT).status_code == 200
+        worst = max(worst, time.monotonic() - start)
+    return worst
+
+
+@pytest.mark.parametrize("kind", ["silent", "half a head", "kept alive"])
+@pytest.mark.parametrize("threads", [80, 1088])
+def test_idle_connections(kind, threads):
+    """2,000 clients that send nothing, half a head, or one request: others do not notice them."""
+    say = {"silent": b"", "half a head": b"GET /health HTTP/1.1\r\nHost: a\r\nX-Slow: ", "kept alive":
+           b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"}[kind]  # fmt: skip
+    with server("--http-threads", str(threads)) as s:
+        idle, begun = [], time.monotonic()
+        for _ in range(MANY):
+            idle.append(dial(s, say))
+            if kind == "kept alive":
+                answer_to(idle[-1])
+        opened = time.monotonic() - begun
+        worst = slowest(s, "/health")
+        print(f"{MANY} connections, {kind}: opened in {opened:.2f} s, slowest of 20 calls {worst * 1e3:.0f} ms")
+        for c in idle:
+            c.close()
+    assert worst < 5 * SLOW
+
+
+# ---- clients that leave ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["closes", "resets"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_is_not_served(how, stream):
+    """Whatever its request waits for: here a pause, during which nothing is written to a stream."""
+    with server("--http-threads", "8") as s:
+        assert s.post("/pause_generation", {"mode": "retract"}).status_code == 200
+        body = json.dumps(SHORT | {"stream": stream}).encode()
+        c = dial(s, b"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        wait_for(lambda: waiting(s) == 1)
+        if how == "resets":
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        c.close()
+        wait_for(lambda: waiting(s) == 0)
