@@ -99,7 +99,8 @@ static bool take_body(struct clime_http_request *rq) {
     if (clime_http_body_take(rq)) return true;
     if (rq->body_read > rq->server->o.max_body) return refuse_large(rq);
     rq->keep_alive = false;
-    if (clime_http_watch_fired(&rq->watch)) return clime_http_refuse(rq, 408, "the body came too slowly", NULL);
+    if (clime_http_connection_ended(rq->connection))
+        return clime_http_refuse(rq, 408, "the body came too slowly", NULL);
     return clime_http_refuse(rq, 400, "the body is broken off or wrongly framed", NULL);
 }
 
@@ -107,6 +108,11 @@ bool clime_http_admit(struct clime_http_request *rq) {
     if (clime_http_stopping(rq)) {
         rq->keep_alive = false;
         return clime_http_refuse(rq, 503, "the server is stopping", "Retry-After: 1\r\n");
+    }
+    if (clime_http_connection_ended(rq->connection)) { /* the request crossed with the end of an idle connection */
+        rq->keep_alive = false;
+        return clime_http_refuse(rq, 503, "the connection was idle and its thread was needed; try again",
+                                 "Retry-After: 1\r\n");
     }
     if (!clime_http_route_find(rq) || !check_key(rq)) return false;
     if (no_slot_left(rq)) return refuse_busy(rq);

@@ -3,7 +3,7 @@
  * Called on the connection's worker thread: by the server before the handler, by handlers of routes that stream, by the
  * server after the handler. Invariant: whatever a handler does, the body is read to its end or the connection is
  * closed, so that no byte of it is taken for the next request. CivetWeb limits each wait for a byte, not the whole; a
- * peer that sends a byte now and then is stopped by the guard once it has had its grace plus a second per 64 KiB it
+ * peer that sends a byte now and then is stopped (connections.h) once it has had its grace plus a second per 64 KiB it
  * sent.
  */
 #include "common/clock.h"
@@ -29,9 +29,9 @@ static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size)
         clime_http_send(rq, go_on, sizeof go_on - 1); /* a lost connection shows in the read */
     }
     int64_t start = clime_now_us();
-    clime_http_watch_set(&rq->watch, start + allowed_wait(rq) - rq->waited_us);
+    clime_http_connection_receives(rq->server->connections, rq->connection, start + allowed_wait(rq) - rq->waited_us);
     int n = clime_http_receive(rq, out, size < READ_PIECE ? size : READ_PIECE);
-    clime_http_watch_set(&rq->watch, INT64_MAX);
+    clime_http_connection_received(rq->server->connections, rq->connection);
     rq->waited_us += clime_now_us() - start;
     if (n > 0) {
         rq->body_read += (uint64_t)n;

@@ -56,7 +56,7 @@ static void settle_connection(struct clime_http_request *rq) {
     if (!rq->body_ended && (more || rq->expects_continue)) rq->keep_alive = false;
     /* An idle connection holds a thread: none is left to it when few are free. */
     const struct clime_http_server *s = rq->server;
-    if (atomic_load(&s->n_connections) > clime_http_slots(s->o.n_threads)) rq->keep_alive = false;
+    if (clime_http_connections_count(s->connections) > clime_http_slots(s->o.n_threads)) rq->keep_alive = false;
 }
 
 void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int status, const char *content_type,

@@ -54,19 +54,8 @@ int clime_http_receive(struct clime_http_request *rq, void *out, size_t size) {
     return mg_read(rq->conn, out, size);
 }
 
-int clime_http_socket(struct clime_http_request *rq) {
-    /* CivetWeb's pointer for the connection's user holds the socket + 2; 0 = not looked up. */
-    intptr_t known = (intptr_t)mg_get_user_connection_data(rq->conn);
-    if (known == 0) {
-        const struct mg_request_info *info = mg_get_request_info(rq->conn);
-        known = clime_peer_socket(info->remote_addr, info->remote_port, info->server_port) + 2;
-        mg_set_user_connection_data(rq->conn, (void *)known);
-    }
-    return (int)known - 2;
-}
-
 bool clime_http_peer_gone(struct clime_http_request *rq) {
-    int socket = clime_http_socket(rq);
+    int socket = clime_http_connection_socket(rq->connection);
     return socket >= 0 && clime_peer_closed(socket);
 }
 
@@ -109,14 +98,13 @@ bool clime_http_query(const struct clime_http_request *rq, const char *name, cha
 
 static int connection_opened(const struct mg_connection *conn, void **conn_data) {
     struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
-    *conn_data = NULL;
-    atomic_fetch_add(&s->n_connections, 1);
+    *conn_data = clime_http_connection_open(s->connections);
     return 0;
 }
 
 static void connection_closes(const struct mg_connection *conn) {
     struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
-    atomic_fetch_sub(&s->n_connections, 1);
+    clime_http_connection_close(s->connections, mg_get_user_connection_data(conn));
 }
 
 /* RFC 9112, section 6: exactly one way to know where the body ends. */
@@ -164,7 +152,7 @@ static int begin_request(struct mg_connection *conn) {
     struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
     const struct mg_request_info *info = mg_get_request_info(conn);
     atomic_fetch_add(&s->n_active, 1);
-    struct clime_http_request rq = {.server = s, .conn = conn};
+    struct clime_http_request rq = {.server = s, .conn = conn, .connection = mg_get_user_connection_data(conn)};
     rq.method = clime_str_of(info->request_method);
     rq.path = clime_str_of(info->local_uri_raw);
     rq.http10 = strcmp(info->http_version, "1.0") == 0;
@@ -172,16 +160,14 @@ static int begin_request(struct mg_connection *conn) {
     rq.head_only = clime_str_is(rq.method, "HEAD");
     clime_http_identify(&rq);
     clime_buf_init(&rq.body, s->o.max_body);
-    rq.watch = (struct clime_http_watch){
-        .remote_addr = info->remote_addr, .remote_port = info->remote_port, .local_port = info->server_port};
-    clime_http_watch_add(s->guard, &rq.watch);
+    clime_http_connection_begin(s->connections, rq.connection, info->remote_addr, info->remote_port, info->server_port);
     if (check_frame(&rq, info) && clime_http_admit(&rq)) {
         rq.route->handler(&rq, s->o.context);
         if (rq.streaming) clime_http_stream_finish(&rq.stream);
         if (!rq.answered) clime_http_reply_error(&rq, 500, "the handler gave no answer");
     }
     clime_http_body_discard(&rq);
-    clime_http_watch_remove(s->guard, &rq.watch);
+    clime_http_connection_idle(s->connections, rq.connection);
     if (!rq.keep_alive) mg_disable_connection_keep_alive(conn);
     clime_buf_free(&rq.body);
     if (rq.holds_slot) atomic_fetch_sub(&s->n_held, 1);
@@ -236,7 +222,7 @@ static enum clime_err check_tls(const struct clime_http_options *o, struct clime
 static void server_free(struct clime_http_server *s) {
     free(s->api_key);
     free(s->admin_key);
-    clime_http_guard_free(s->guard);
+    clime_http_connections_free(s->connections);
     free(s);
 }
 
@@ -294,7 +280,9 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     s->main = main_server ? main_server : s;
     s->n_slots = choose_slots(o);
     if (s->o.body_grace_us <= 0) s->o.body_grace_us = BODY_GRACE_US;
-    s->guard = clime_http_guard_new(s->o.body_grace_us / 4);
+    int kept = o->n_threads - clime_http_slots(o->n_threads);
+    s->connections =
+        clime_http_connections_new(o->n_threads - (kept + 1) / 2, o->n_threads / 2, s->o.body_grace_us / 4);
     s->api_key = o->api_key && o->api_key[0] ? xstrdup(o->api_key) : NULL;
     s->admin_key = o->admin_key && o->admin_key[0] ? xstrdup(o->admin_key) : NULL;
     bool v6 = strchr(o->host, ':') != NULL;
@@ -334,6 +322,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
         return CLIME_ERR_IO;
     }
     s->port = port.port;
+    clime_http_connections_port(s->connections, s->port);
     atomic_store(&s->started, true);
     if ((rc = start_health(s, e))) {
         clime_http_server_stop(s);
@@ -363,7 +352,8 @@ void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *o
         long long value;
     } all[] = {
         {"clime_http_threads", "gauge", "connections served at a time", s->o.n_threads},
-        {"clime_http_connections", "gauge", "open connections, idle ones too", atomic_load(&s->n_connections)},
+        {"clime_http_connections", "gauge", "open connections, idle ones too",
+         clime_http_connections_count(s->connections)},
         {"clime_http_slots", "gauge", "requests that may wait at a time", s->n_slots},
         {"clime_http_slots_held", "gauge", "requests that hold a slot", atomic_load(&s->n_held)},
         {"clime_http_refused_total", "counter", "requests that found no slot", atomic_load(&s->n_refused)},

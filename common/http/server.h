@@ -113,11 +113,12 @@ struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq,
 bool clime_http_stream_write(struct clime_http_stream *st, const void *data, size_t len);
 bool clime_http_stream_alive(const struct clime_http_stream *st);
 void clime_http_stream_end(struct clime_http_stream *st, bool complete); /* any thread; wakes stream_wait */
-/* The handler sleeps here until the end. It may also just return: the server then waits in its stead. */
-void clime_http_stream_wait(struct clime_http_stream *st);
+/* The handler sleeps here until the end. false: the stream died before it was ended, so that whoever makes it can be
+ * told; called again, it waits for the end. The handler may also just return: the server then waits in its stead. */
+bool clime_http_stream_wait(struct clime_http_stream *st);
 
-/* True when the peer has closed its side (checked without reading data); used to cancel work nobody waits for. The
- * first call on a connection costs about 1 us for each open descriptor of the process, later ones one poll(2). */
+/* True when the peer has closed or reset its side (one poll(2), nothing is read); used to cancel work nobody waits for.
+ */
 bool clime_http_peer_gone(struct clime_http_request *rq);
 
 #endif

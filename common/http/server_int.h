@@ -10,7 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "common/http/guard.h"
+#include "common/http/connections.h"
 #include "common/http/server.h"
 
 #define CLIME_HTTP_DISCARD_KEEP                                                                                        \
@@ -25,13 +25,13 @@ struct clime_http_server {
     struct mg_context *ctx;
     struct clime_http_options o;
     char *api_key, *admin_key; /* copies; NULL = none */
-    struct clime_http_guard *guard;
+    struct clime_http_connections *connections;
     struct clime_http_server *health; /* the health port; NULL = none */
     struct clime_http_server *main;   /* whose health port this is, or itself */
     int port, n_slots;
     atomic_bool stopping, stopped;
     atomic_int n_active; /* requests inside a handler or on the way to it */
-    atomic_int n_connections, n_held;
+    atomic_int n_held;
     atomic_llong n_refused;
     atomic_bool started;
     char complaint[256]; /* CivetWeb's last message while it started; read after that */
@@ -49,22 +49,23 @@ struct clime_http_stream {
     struct clime_buf backlog; /* framed bytes that the socket would not take at once; the handler's thread sends them */
     bool draining;            /* the handler's thread is sending what was in backlog */
     bool ended, complete;
+    bool told;        /* the owner has learnt that the stream died */
     atomic_bool dead; /* written under the lock, read anywhere */
 };
 
 struct clime_http_request {
     struct clime_http_server *server;
     struct mg_connection *conn;
+    struct clime_http_connection *connection;
     const struct clime_http_route *route;
     struct clime_str method, path, param;
     struct clime_buf body;
-    int64_t body_length;           /* declared; -1 = chunked */
-    uint64_t body_read;            /* bytes that came so far */
-    bool body_ended;               /* nothing of it is left to read */
-    bool body_broken;              /* it ended too early or in a wrong way */
-    struct clime_http_watch watch; /* ends a read that takes too long */
-    int64_t waited_us;             /* for the body, so far */
-    bool expects_continue;         /* the client waits for "100 Continue" before it sends the body */
+    int64_t body_length;   /* declared; -1 = chunked */
+    uint64_t body_read;    /* bytes that came so far */
+    bool body_ended;       /* nothing of it is left to read */
+    bool body_broken;      /* it ended too early or in a wrong way */
+    int64_t waited_us;     /* for the body, so far */
+    bool expects_continue; /* the client waits for "100 Continue" before it sends the body */
     bool http10;
     bool keep_alive; /* the connection goes on after this request */
     bool head_only;
@@ -99,9 +100,6 @@ bool clime_http_body_take(struct clime_http_request *rq);
 
 /* After the answer: reads away what is left of the body; gives up, and closes the connection, when that is much. */
 void clime_http_body_discard(struct clime_http_request *rq);
-
-/* The connection's socket, or -1 (peer.h). Looked up once a connection. */
-int clime_http_socket(struct clime_http_request *rq);
 
 /* Appends the status line and the headers of every answer, without the empty line. length: -1 = none declared. */
 void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int status, const char *content_type,

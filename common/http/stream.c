@@ -22,6 +22,7 @@
 static void set_dead(struct clime_http_stream *st) {
     atomic_store(&st->dead, true);
     clime_buf_clear(&st->backlog);
+    pthread_cond_signal(&st->changed);
 }
 
 struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq, int status, const char *content_type,
@@ -30,7 +31,7 @@ struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq,
     struct clime_http_stream *st = &rq->stream;
     *st =
         (struct clime_http_stream){.rq = rq, .owner = pthread_self(), .chunked = !rq->http10, .discard = rq->head_only};
-    st->socket = clime_http_socket(rq);
+    st->socket = clime_http_connection_socket(rq->connection);
     pthread_mutex_init(&st->lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -110,20 +111,24 @@ static void sleep_until_changed(struct clime_http_stream *st) {
     if (clime_http_stopping(st->rq) || (st->socket >= 0 && clime_peer_closed(st->socket))) set_dead(st);
 }
 
-void clime_http_stream_wait(struct clime_http_stream *st) {
+bool clime_http_stream_wait(struct clime_http_stream *st) {
     pthread_mutex_lock(&st->lock);
     while (!st->ended || st->backlog.len > 0) {
+        if (atomic_load(&st->dead) && !st->told) break;
         if (st->backlog.len > 0)
             drain(st);
         else
             sleep_until_changed(st);
     }
+    bool ended = st->ended;
+    st->told = true;
     pthread_mutex_unlock(&st->lock);
+    return ended;
 }
 
 /* Called by the server after the handler: the end of the stream, then of its memory. */
 void clime_http_stream_finish(struct clime_http_stream *st) {
-    clime_http_stream_wait(st);
+    while (!clime_http_stream_wait(st)) continue;
     bool whole = st->complete && !atomic_load(&st->dead);
     if (whole && st->chunked && !st->discard) whole = clime_http_send(st->rq, "0\r\n\r\n", 5);
     if (!whole) st->rq->keep_alive = false; /* closing without the last chunk tells the client that it is cut */

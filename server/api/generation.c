@@ -182,15 +182,25 @@ static void make_outputs(struct clime_generation *gen, int n) {
 
 /* ---- waiting ----------------------------------------------------------------------------------------------- */
 
+static void give_up(struct clime_generation *gen) {
+    struct clime_job *j = gen->job;
+    for (int i = 0; i < j->n_outs; i++) atomic_store(&j->outs[i].unwanted, true);
+    clime_engine_sweep(gen->server->engine);
+}
+
+/* The emitter would see a dead stream at its next write, but one that is queued or paused has none. */
 static void wait_closed(struct clime_generation *gen) {
     struct clime_job *j = gen->job;
-    bool told = false;
-    if (j->stream) clime_http_stream_wait(j->http); /* the emitter sees a dead stream at its next write */
+    bool given_up = false;
+    if (j->stream && !clime_http_stream_wait(j->http)) {
+        give_up(gen);
+        given_up = true;
+        clime_http_stream_wait(j->http);
+    }
     while (!clime_job_wait(j, clime_now_us() + POLL_US)) {
-        if (told || !clime_http_peer_gone(gen->rq)) continue;
-        for (int i = 0; i < j->n_outs; i++) atomic_store(&j->outs[i].unwanted, true);
-        clime_engine_sweep(gen->server->engine);
-        told = true;
+        if (given_up || !clime_http_peer_gone(gen->rq)) continue;
+        give_up(gen);
+        given_up = true;
     }
 }
 

@@ -1,0 +1,280 @@
+/* The table of connections (see connections.h). Called on the threads that serve them; one thread of its own ends what
+ * must end. A mutex guards everything; CivetWeb closes a socket only after clime_http_connection_close, so a socket
+ * that the table knows is open while the lock is held.
+ *
+ * CivetWeb does not tell the socket, nor the peer before there is a request. So a connection without a request yet is
+ * found among the process's descriptors: connected to our port, and not the socket of any connection that had one. It
+ * may be closed, and its number be another's, at any moment: it is held by a duplicate while it is looked at and ended.
+ */
+#include "common/http/connections.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/err.h"
+#include "common/http/peer.h"
+
+#define PRESSED_US 10000     /* between two looks while threads are short */
+#define IDLE_US 500000       /* an idle connection is left this long: its next request may be on the way */
+#define RECEIVING_US 2000000 /* and a body this long without a byte */
+
+enum state { IDLE, RECEIVING, BUSY };
+
+struct clime_http_connection {
+    int socket; /* -1 = not known */
+    enum state state;
+    int64_t since_us;    /* idle: the end of the last request; receiving: the last byte */
+    int64_t deadline_us; /* of a read */
+    atomic_bool ended;
+    struct clime_http_connection *next, *previous;
+};
+
+struct seen {         /* by descriptor */
+    bool known;       /* the socket of a connection in the list */
+    uint64_t cookie;  /* else: which socket the descriptor was when it was first seen without a request */
+    int64_t first_us; /* and when that was */
+};
+
+struct clime_http_connections {
+    pthread_t thread;
+    int64_t period_us;
+    int n_most, n_fine, port;
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t wake;
+    bool stop;
+    atomic_int n; /* read anywhere */
+    struct clime_http_connection *first;
+    struct seen *seen;
+    int n_seen;
+};
+
+/* ---- descriptors ------------------------------------------------------------------------------------------- */
+
+static struct seen *seen_at(struct clime_http_connections *all, int fd) {
+    if (fd >= all->n_seen) {
+        int n = fd + fd / 2 + 64;
+        all->seen = xrealloc(all->seen, (size_t)n * sizeof *all->seen);
+        for (int i = all->n_seen; i < n; i++) all->seen[i] = (struct seen){0};
+        all->n_seen = n;
+    }
+    return &all->seen[fd];
+}
+
+static bool is_known(void *arg, int fd) {
+    const struct clime_http_connections *all = arg;
+    return fd < all->n_seen && all->seen[fd].known;
+}
+
+/* ---- ending ------------------------------------------------------------------------------------------------ */
+
+static void end_known(struct clime_http_connection *c) {
+    atomic_store(&c->ended, true);
+    shutdown(c->socket, SHUT_RD);
+}
+
+struct candidate {
+    int64_t age_us;
+    struct clime_http_connection *known; /* NULL: a socket without a request */
+    int fd;
+    uint64_t cookie;
+};
+
+struct candidates {
+    struct clime_http_connections *all;
+    struct candidate *items;
+    int n, size;
+    int64_t now;
+};
+
+static void add(struct candidates *cs, struct candidate c) {
+    if (cs->n == cs->size) {
+        cs->size = cs->size ? cs->size * 2 : 256;
+        cs->items = xrealloc(cs->items, (size_t)cs->size * sizeof *cs->items);
+    }
+    cs->items[cs->n++] = c;
+}
+
+static void add_known(struct candidates *cs) {
+    for (struct clime_http_connection *c = cs->all->first; c; c = c->next) {
+        int64_t age = cs->now - c->since_us;
+        if (c->socket < 0 || c->state == BUSY || atomic_load(&c->ended)) continue;
+        if (age < (c->state == IDLE ? IDLE_US : RECEIVING_US) || clime_peer_unread(c->socket)) continue;
+        add(cs, (struct candidate){age, c, c->socket, 0});
+    }
+}
+
+/* Of a peer that drips bytes the kernel's idle time says little, so the time since it was first seen counts as well. */
+static bool add_unknown(void *arg, int fd) {
+    struct candidates *cs = arg;
+    struct clime_peer_idle idle;
+    if (!clime_peer_idle(fd, cs->all->port, &idle)) return true;
+    struct seen *s = seen_at(cs->all, fd);
+    if (s->cookie != idle.cookie) *s = (struct seen){.cookie = idle.cookie, .first_us = cs->now};
+    int64_t age = cs->now - s->first_us > idle.idle_us ? cs->now - s->first_us : idle.idle_us;
+    if (age >= IDLE_US && !clime_peer_unread(fd)) add(cs, (struct candidate){age, NULL, fd, idle.cookie});
+    return true;
+}
+
+static void end_unknown(const struct clime_http_connections *all, const struct candidate *c) {
+    struct clime_peer_idle idle;
+    int held = fcntl(c->fd, F_DUPFD_CLOEXEC, 0);
+    int fd = held >= 0 ? held : c->fd; /* out of descriptors, ending is wanted all the more */
+    if (clime_peer_idle(fd, all->port, &idle) && idle.cookie == c->cookie) shutdown(fd, SHUT_RD);
+    if (held >= 0) close(held);
+}
+
+static int oldest_first(const void *a, const void *b) {
+    const struct candidate *x = a, *y = b;
+    return (x->age_us < y->age_us) - (x->age_us > y->age_us);
+}
+
+static void make_room(struct clime_http_connections *all) {
+    struct candidates cs = {.all = all, .now = clime_now_us()};
+    add_known(&cs);
+    clime_peer_each(is_known, all, add_unknown, &cs);
+    if (cs.n) qsort(cs.items, (size_t)cs.n, sizeof *cs.items, oldest_first);
+    int want = atomic_load(&all->n) - all->n_fine;
+    for (int i = 0; i < cs.n && i < want; i++) {
+        if (cs.items[i].known)
+            end_known(cs.items[i].known);
+        else
+            end_unknown(all, &cs.items[i]);
+    }
+    free(cs.items);
+}
+
+static void end_late(struct clime_http_connections *all) {
+    int64_t now = clime_now_us();
+    for (struct clime_http_connection *c = all->first; c; c = c->next)
+        if (c->state == RECEIVING && c->deadline_us <= now && c->socket >= 0 && !atomic_load(&c->ended)) end_known(c);
+}
+
+static void *run(void *arg) {
+    struct clime_http_connections *all = arg;
+    pthread_mutex_lock(&all->lock);
+    while (!all->stop) {
+        bool pressed = atomic_load(&all->n) > all->n_most;
+        if (pressed) make_room(all);
+        end_late(all);
+        int64_t wake = clime_now_us() + (pressed ? PRESSED_US : all->period_us);
+        struct timespec until = {wake / 1000000, wake % 1000000 * 1000};
+        pthread_cond_timedwait(&all->wake, &all->lock, &until);
+    }
+    pthread_mutex_unlock(&all->lock);
+    return NULL;
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------- */
+
+struct clime_http_connections *clime_http_connections_new(int n_most, int n_fine, int64_t period_us) {
+    struct clime_http_connections *all = xcalloc(1, sizeof *all);
+    all->n_most = n_most;
+    all->n_fine = n_fine;
+    all->period_us = period_us < 20000 ? 20000 : period_us > 1000000 ? 1000000 : period_us;
+    pthread_mutex_init(&all->lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&all->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    CHECK(pthread_create(&all->thread, NULL, run, all) == 0);
+    return all;
+}
+
+void clime_http_connections_free(struct clime_http_connections *all) {
+    pthread_mutex_lock(&all->lock);
+    CHECK(!all->first);
+    all->stop = true;
+    pthread_cond_signal(&all->wake);
+    pthread_mutex_unlock(&all->lock);
+    pthread_join(all->thread, NULL);
+    pthread_cond_destroy(&all->wake);
+    pthread_mutex_destroy(&all->lock);
+    free(all->seen);
+    free(all);
+}
+
+void clime_http_connections_port(struct clime_http_connections *all, int port) {
+    pthread_mutex_lock(&all->lock);
+    all->port = port;
+    pthread_mutex_unlock(&all->lock);
+}
+
+int clime_http_connections_count(const struct clime_http_connections *all) {
+    return atomic_load(&all->n);
+}
+
+/* ---- one connection ---------------------------------------------------------------------------------------- */
+
+struct clime_http_connection *clime_http_connection_open(struct clime_http_connections *all) {
+    struct clime_http_connection *c = xcalloc(1, sizeof *c);
+    c->socket = -1;
+    pthread_mutex_lock(&all->lock);
+    c->since_us = clime_now_us();
+    c->next = all->first;
+    if (c->next) c->next->previous = c;
+    all->first = c;
+    if (atomic_fetch_add(&all->n, 1) == all->n_most) pthread_cond_signal(&all->wake);
+    pthread_mutex_unlock(&all->lock);
+    return c;
+}
+
+void clime_http_connection_close(struct clime_http_connections *all, struct clime_http_connection *c) {
+    pthread_mutex_lock(&all->lock);
+    if (c->socket >= 0) all->seen[c->socket] = (struct seen){0};
+    if (c->next) c->next->previous = c->previous;
+    if (c->previous)
+        c->previous->next = c->next;
+    else
+        all->first = c->next;
+    atomic_fetch_sub(&all->n, 1);
+    pthread_mutex_unlock(&all->lock);
+    free(c);
+}
+
+void clime_http_connection_begin(struct clime_http_connections *all, struct clime_http_connection *c,
+                                 const char *remote_addr, int remote_port, int local_port) {
+    pthread_mutex_lock(&all->lock);
+    c->state = BUSY;
+    if (c->socket < 0) {
+        c->socket = clime_peer_socket(remote_addr, remote_port, local_port, is_known, all);
+        if (c->socket >= 0) seen_at(all, c->socket)->known = true;
+    }
+    pthread_mutex_unlock(&all->lock);
+}
+
+int clime_http_connection_socket(const struct clime_http_connection *c) {
+    return c->socket;
+}
+
+static void change(struct clime_http_connections *all, struct clime_http_connection *c, enum state state,
+                   int64_t deadline_us) {
+    pthread_mutex_lock(&all->lock);
+    c->state = state;
+    c->since_us = clime_now_us();
+    c->deadline_us = deadline_us;
+    pthread_mutex_unlock(&all->lock);
+}
+
+void clime_http_connection_receives(struct clime_http_connections *all, struct clime_http_connection *c,
+                                    int64_t deadline_us) {
+    change(all, c, RECEIVING, deadline_us);
+}
+
+void clime_http_connection_received(struct clime_http_connections *all, struct clime_http_connection *c) {
+    change(all, c, BUSY, 0);
+}
+
+bool clime_http_connection_ended(const struct clime_http_connection *c) {
+    return atomic_load(&c->ended);
+}
+
+void clime_http_connection_idle(struct clime_http_connections *all, struct clime_http_connection *c) {
+    change(all, c, IDLE, 0);
+}

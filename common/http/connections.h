@@ -1,0 +1,44 @@
+/* The open connections of a server, and which of them may be ended when others need their threads.
+ *
+ * CivetWeb gives each connection a thread for as long as it is open, also one that sends nothing, half a head, or no
+ * further request. The table knows what every connection does; when few threads are free, those that have kept theirs
+ * waiting longest are ended. It also ends reads that are past their deadline, which CivetWeb cannot bound.
+ *
+ *   idle        no request has begun, or the last one has been answered
+ *   receiving   the body of a request is being read
+ *   busy        a handler is at work: never ended
+ *
+ * Ending shuts the socket's receiving side, so that the read ends as if the peer had left; answers can still be sent.
+ */
+#ifndef CLIME_COMMON_HTTP_CONNECTIONS_H
+#define CLIME_COMMON_HTTP_CONNECTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct clime_http_connections;
+struct clime_http_connection; /* belongs to the thread that serves it */
+
+/* Above n_most connections idle and receiving ones are ended until n_fine are left. period_us: how often deadlines are
+ * looked at, kept within 20 ms and 1 s. */
+struct clime_http_connections *clime_http_connections_new(int n_most, int n_fine, int64_t period_us);
+void clime_http_connections_free(struct clime_http_connections *all);           /* no connection may be left */
+void clime_http_connections_port(struct clime_http_connections *all, int port); /* where they come in */
+int clime_http_connections_count(const struct clime_http_connections *all);
+
+/* From CivetWeb's callbacks for a new connection and for one about to be closed. */
+struct clime_http_connection *clime_http_connection_open(struct clime_http_connections *all);
+void clime_http_connection_close(struct clime_http_connections *all, struct clime_http_connection *c);
+
+/* A request begins: busy. The first one finds the socket by the peer's address, as getnameinfo writes it. */
+void clime_http_connection_begin(struct clime_http_connections *all, struct clime_http_connection *c,
+                                 const char *remote_addr, int remote_port, int local_port);
+int clime_http_connection_socket(const struct clime_http_connection *c); /* -1 = not found */
+/* A wait for a piece of the body, and its end. */
+void clime_http_connection_receives(struct clime_http_connections *all, struct clime_http_connection *c,
+                                    int64_t deadline_us);
+void clime_http_connection_received(struct clime_http_connections *all, struct clime_http_connection *c);
+bool clime_http_connection_ended(const struct clime_http_connection *c); /* by the table */
+void clime_http_connection_idle(struct clime_http_connections *all, struct clime_http_connection *c);
+
+#endif
