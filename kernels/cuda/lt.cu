@@ -1,12 +1,15 @@
-/* cuBLASLt: the library, and one checked algorithm per (kind, bucket of rows, N, K). Called by gemm.cu.
+/* cuBLASLt: the library, and one checked algorithm per (kind, bucket of rows, N, K, alignment). Called by gemm.cu.
  *
  * The library is opened at run time, so that a program built with CUDA starts where there is none. Its heuristic is
  * asked for split-free algorithms; the first whose bits on random data equal the plain kernel's chain is kept. The
- * check runs once per shape, at its first use, on a slice of the output: what an algorithm does along the reduction
- * does not depend on how many tiles of the output there are. Nothing is ever timed, so every run makes the same choice.
- */
+ * check runs once per shape, at its first use, with the most and the fewest rows of the bucket, N and K as they are, so
+ * that a schedule that follows the number of tiles shows; it looks at every 61st row and column, which meets every tile
+ * at ever other places. Nothing is ever timed, so every run makes the same choice.
+ * The check takes device memory for its operands for a moment. Where there is none the plain kernel computes the shape,
+ * and a warning says so: slow, never other bits, never an abort. */
 #include <cublasLt.h>
 #include <dlfcn.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +19,10 @@ extern "C" {
 #include "common/log.h"
 }
 
-enum { MAX_SHAPES = 512, CANDIDATES = 16, WORKSPACE = 32 << 20 };
-enum { CHECK_ROWS = 512, CHECK_COLUMNS = 2560, CHECK_BYTES = 256 << 20 }; /* of the slice that a check computes */
+enum { CANDIDATES = 16, WORKSPACE = 32 << 20, LEAST_ROWS = 16, DEEP_ROWS = 256 };
+/* A check's sampled places; and the most bytes of its output: beyond are hundreds of tiles a multiprocessor, as before.
+ */
+enum { STEP = 61, CHECK_BYTES = 1 << 30 };
 
 /* It never settles on a list of macros. */
 /* clang-format off */
@@ -29,6 +34,7 @@ enum { CHECK_ROWS = 512, CHECK_COLUMNS = 2560, CHECK_BYTES = 256 << 20 }; /* of 
 
 struct shape {
     int kind, rows, N, K; /* rows: T rounded up to a power of two */
+    uint32_t align[3];    /* bytes, of a, b and y as the operation names them */
     bool usable;
     cublasLtMatmulAlgo_t algo;
 };
@@ -42,7 +48,7 @@ struct clime_lt {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, y;
     void *workspace;
-    struct shape shapes[MAX_SHAPES];
+    struct shape *shapes; /* [n_shapes] */
     int n_shapes;
 };
 
@@ -95,6 +101,7 @@ void clime_lt_close(struct clime_dev *d) {
     if (lt->desc) lt->MatmulDescDestroy(lt->desc);
     if (lt->handle) lt->Destroy(lt->handle);
     dlclose(lt->library);
+    free(lt->shapes);
     free(lt);
     d->lt = NULL;
 }
@@ -151,86 +158,126 @@ __global__ void noise_kernel(size_t n, uint32_t seed, bf16 *x) {
     x[i] = b_of(((int32_t)h >> 8) * 0x1p-23f * (float)(1 << (h & 3)));
 }
 
-__global__ void differ_kernel(size_t n, const uint16_t *a, const uint16_t *b, int *out) {
-    size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n && a[i] != b[i]) *out = 1;
+/* Compares elements of 2 or 4 bytes: want[i][j] with got[i * STEP][j * STEP] where a step is taken, got [.., ld]. */
+__global__ void differ_kernel(int rows, int columns, int row_step, int column_step, int64_t ld, int width,
+                              const char *want, const char *got, int *out) {
+    int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i = at / columns, j = at % columns;
+    if (i >= rows) return;
+    const char *w = want + at * width, *g = got + (i * row_step * ld + j * column_step) * width;
+    if (width == 2 ? *(const uint16_t *)w != *(const uint16_t *)g : *(const uint32_t *)w != *(const uint32_t *)g)
+        *out = 1;
 }
 
 static void noise(struct clime_dev *d, size_t n, uint32_t seed, void *x) {
     launch_after(d, noise_kernel, (unsigned)((n + 255) / 256), 256, 0, n, seed, (bf16 *)x);
 }
 
-/* A slice of a shape with the whole reduction, its inputs, and what the plain kernel makes of them. */
+/* What the plain kernel makes of a shape's noise with T rows, at the sampled places. */
+struct cut {
+    int T, n_rows, n_columns, row_step, column_step;
+    char *want;
+};
+
 struct trial {
-    int T, N, K; /* the slice */
-    size_t n_a, n_b, y_bytes;
-    char *memory, *a, *b, *want, *got;
+    enum clime_lt_kind kind;
+    int N, K, width;   /* N, K of the operation, N fewer where dW's output would be too large; bytes of an output */
+    struct cut cut[2]; /* the bucket's most and fewest rows */
+    char *memory, *a, *b, *got;
     int *differs;
 };
 
-/* How many of n columns are checked, with this length of the reduction. */
-static int slice(int n, int reduction) {
-    int most = CHECK_BYTES / 2 / reduction / 8 * 8;
-    if (most > CHECK_COLUMNS) most = CHECK_COLUMNS;
-    return n < most ? n : most;
+static int step_of(int n) {
+    return n > STEP ? STEP : 1;
 }
 
-static bool trial_open(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, struct trial *t) {
-    *t = trial{T, N, K};
-    if (kind != CLIME_LT_DW) t->T = T < CHECK_ROWS ? T : CHECK_ROWS;
-    if (kind != CLIME_LT_DX) t->N = slice(N, kind == CLIME_LT_DW ? T : K);
-    if (kind == CLIME_LT_DX || kind == CLIME_LT_DW) t->K = slice(K, kind == CLIME_LT_DW ? T : N);
-    bool forward = kind == CLIME_LT_FORWARD || kind == CLIME_LT_FORWARD_F32;
-    t->n_a = (size_t)t->T * (forward ? t->K : t->N);
-    t->n_b = kind == CLIME_LT_DW ? (size_t)t->T * t->K : (size_t)t->N * t->K;
-    size_t n_y = kind == CLIME_LT_DW ? (size_t)t->N * t->K : (size_t)t->T * (forward ? t->N : t->K);
-    t->y_bytes = n_y * (kind == CLIME_LT_FORWARD || kind == CLIME_LT_DX ? 2 : 4);
-    size_t a = (t->n_a * 2 + 255) & ~(size_t)255, b = (t->n_b * 2 + 255) & ~(size_t)255,
-           y = (t->y_bytes + 255) & ~(size_t)255;
-    if (!CU(d, cudaMalloc((void **)&t->memory, a + b + 2 * y + 256))) return false;
+static struct clime_product product_of(const struct trial *t, int T, void *y) {
+    return clime_product_of(t->kind, T, t->N, t->K, t->a, t->b, y);
+}
+
+static void make_want(struct clime_dev *d, struct trial *t, struct cut *c) {
+    struct clime_product p = product_of(t, c->T, c->want);
+    p.M = c->n_rows;
+    p.N = c->n_columns;
+    p.a.i *= c->row_step;
+    p.b.i *= c->column_step;
+    CU(d, cudaMemsetAsync(c->want, 0x3f, (size_t)p.M * p.N * t->width, d->stream)); /* 0.747: what dW adds to */
+    clime_cuda_product_plain(d, &p);
+}
+
+/* least, most: rows of the bucket. False: no memory. */
+static bool trial_open(struct clime_dev *d, enum clime_lt_kind kind, int least, int most, int N, int K,
+                       struct trial *t) {
+    *t = trial{kind, N, K, kind == CLIME_LT_FORWARD || kind == CLIME_LT_DX ? 2 : 4};
+    int64_t columns = kind == CLIME_LT_FORWARD || kind == CLIME_LT_FORWARD_F32 ? N : K,
+            fit = CHECK_BYTES / (columns * t->width) / 8 * 8;
+    if (kind == CLIME_LT_DW && fit < N) t->N = (int)fit;
+    if (kind != CLIME_LT_DW && fit < most) most = (int)fit;
+    if (least > most) least = most;
+    struct clime_product p = product_of(t, most, NULL);
+    auto round = [](size_t bytes) { return (bytes + 255) & ~(size_t)255; };
+    size_t a = round((size_t)most * (kind == CLIME_LT_DX || kind == CLIME_LT_DW ? t->N : K) * 2),
+           b = round((size_t)(kind == CLIME_LT_DW ? most : t->N) * K * 2), y = round((size_t)p.M * p.N * t->width),
+           want[2];
+    for (int i = 0; i < 2; i++) {
+        struct cut *c = &t->cut[i];
+        c->T = i == 0 ? most : least;
+        p = product_of(t, c->T, NULL);
+        c->row_step = step_of(p.M);
+        c->column_step = step_of(p.N);
+        c->n_rows = (p.M + c->row_step - 1) / c->row_step;
+        c->n_columns = (p.N + c->column_step - 1) / c->column_step;
+        want[i] = round((size_t)c->n_rows * c->n_columns * t->width);
+    }
+    if (cudaMalloc((void **)&t->memory, a + b + y + want[0] + want[1] + 256) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
     t->a = t->memory;
     t->b = t->a + a;
-    t->want = t->b + b;
-    t->got = t->want + y;
-    t->differs = (int *)(t->got + y);
-    noise(d, t->n_a, 1, t->a);
-    noise(d, t->n_b, 2, t->b);
-    CU(d, cudaMemsetAsync(t->want, 0x3f, t->y_bytes, d->stream)); /* 0.747: what dW adds to */
-    struct clime_product p = clime_product_of(kind, t->T, t->N, t->K, t->a, t->b, t->want);
-    clime_cuda_product_plain(d, &p);
-    return d->failure.code == CLIME_OK;
+    t->got = t->b + b;
+    t->cut[0].want = t->got + y;
+    t->cut[1].want = t->cut[0].want + want[0];
+    t->differs = (int *)(t->cut[1].want + want[1]);
+    noise(d, a / 2, 1, t->a);
+    noise(d, b / 2, 2, t->b);
+    for (int i = 0; i < 2; i++) make_want(d, t, &t->cut[i]);
+    return true;
 }
 
-static bool trial_passes(struct clime_dev *d, enum clime_lt_kind kind, struct trial *t,
-                         const cublasLtMatmulAlgo_t *algo) {
+static bool cut_passes(struct clime_dev *d, struct trial *t, const struct cut *c, const cublasLtMatmulAlgo_t *algo) {
+    struct clime_product p = product_of(t, c->T, NULL);
     int differs = 0;
     CU(d, cudaMemsetAsync(t->differs, 0, sizeof(int), d->stream));
-    CU(d, cudaMemsetAsync(t->got, 0x3f, t->y_bytes, d->stream));
-    describe(d->lt, kind, t->T, t->N, t->K);
-    if (multiply(d, algo, kind, t->a, t->b, t->got) != CUBLAS_STATUS_SUCCESS) return false;
-    launch_after(d, differ_kernel, (unsigned)((t->y_bytes / 2 + 255) / 256), 256, 0, t->y_bytes / 2,
-                 (const uint16_t *)t->want, (const uint16_t *)t->got, t->differs);
+    CU(d, cudaMemsetAsync(t->got, 0x3f, (size_t)p.M * p.N * t->width, d->stream));
+    describe(d->lt, t->kind, c->T, t->N, t->K);
+    if (multiply(d, algo, t->kind, t->a, t->b, t->got) != CUBLAS_STATUS_SUCCESS) return false;
+    size_t n = (size_t)c->n_rows * c->n_columns;
+    launch_after(d, differ_kernel, (unsigned)((n + 255) / 256), 256, 0, c->n_rows, c->n_columns, c->row_step,
+                 c->column_step, (int64_t)p.N, t->width, c->want, t->got, t->differs);
     CU(d, cudaMemcpyAsync(&differs, t->differs, sizeof(int), cudaMemcpyDeviceToHost, d->stream));
     CU(d, cudaStreamSynchronize(d->stream));
     return !differs && d->failure.code == CLIME_OK;
 }
 
-static int candidates(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K,
-                      cublasLtMatmulHeuristicResult_t out[CANDIDATES]) {
+static int candidates(struct clime_dev *d, const struct shape *s, cublasLtMatmulHeuristicResult_t out[CANDIDATES]) {
     struct clime_lt *lt = d->lt;
     cublasLtMatmulPreference_t pref = NULL;
     uint64_t workspace = WORKSPACE;
-    uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE, align = 16;
+    uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE;
     int n = 0;
     if (!LT(d, MatmulPreferenceCreate(&pref))) return 0;
     lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
     if (d->deterministic)
         lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &none, sizeof none);
-    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align);
-    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align);
-    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align);
-    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align);
-    describe(lt, kind, T, N, K);
+    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->align[1],
+                                     sizeof s->align[1]);
+    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->align[0],
+                                     sizeof s->align[0]);
+    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s->align[2],
+                                     sizeof s->align[2]);
+    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->align[2],
+                                     sizeof s->align[2]);
+    describe(lt, (enum clime_lt_kind)s->kind, s->rows, s->N, s->K);
     if (lt->MatmulAlgoGetHeuristic(lt->handle, lt->desc, lt->a, lt->b, lt->y, lt->y, pref, CANDIDATES, out, &n) !=
         CUBLAS_STATUS_SUCCESS)
         n = 0; /* no algorithm for the shape */
@@ -238,45 +285,68 @@ static int candidates(struct clime_dev *d, enum clime_lt_kind kind, int T, int N
     return n;
 }
 
-static void choose(struct clime_dev *d, struct shape *s) {
+/* The fewest rows that the bucket of `rows` is used for. */
+static int fewest(const struct shape *s, bool deep) {
+    return s->rows == (deep ? DEEP_ROWS : LEAST_ROWS) ? 1 : s->rows / 2 + 1;
+}
+
+static void choose(struct clime_dev *d, struct shape *s, bool deep) {
     static const char *const KIND[] = {"forward", "forward fp32", "dX", "dW"};
-    enum clime_lt_kind kind = (enum clime_lt_kind)s->kind;
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    int n = candidates(d, kind, s->rows, s->N, s->K, found), i = 0;
+    int n = candidates(d, s, found), i = 0;
+    const char *why = "none of its algorithms has the canonical bits";
     if (n > 0 && d->deterministic) {
         struct trial t;
-        if (trial_open(d, kind, s->rows, s->N, s->K, &t))
-            while (i < n && !trial_passes(d, kind, &t, &found[i].algo)) i++;
-        else
+        if (trial_open(d, (enum clime_lt_kind)s->kind, fewest(s, deep), s->rows, s->N, s->K, &t)) {
+            while (i < n &&
+                   !(cut_passes(d, &t, &t.cut[0], &found[i].algo) && cut_passes(d, &t, &t.cut[1], &found[i].algo)))
+                i++;
+            cudaFree(t.memory);
+        } else {
             i = n;
-        cudaFree(t.memory);
+            why = "no device memory is left to check its algorithms";
+        }
     }
     s->usable = i < n;
     if (s->usable) s->algo = found[i].algo;
     if (!s->usable)
         LOG_WARN(
-            "cuda: %s, %d rows, N %d, K %d: none of %d library algorithms has the canonical bits; the plain kernel, "
-            "which is slow, computes it",
-            KIND[s->kind], s->rows, s->N, s->K, n);
+            "cuda: %s, %d rows, N %d, K %d, aligned to %u, %u, %u bytes: cuBLASLt is not used (%s, of %d); the plain "
+            "kernel, which is slow, computes it",
+            KIND[s->kind], s->rows, s->N, s->K, s->align[0], s->align[1], s->align[2], why, n);
     else
         LOG_DEBUG("cuda: %s, %d rows, N %d, K %d: library algorithm %d of %d", KIND[s->kind], s->rows, s->N, s->K,
                   i + 1, n);
+}
+
+/* Bytes that rows of n elements of this width, from p on, are aligned to: 16 at most. */
+static uint32_t alignment(const void *p, int n, int width) {
+    uintptr_t bits = (uintptr_t)p | (uintptr_t)n * (uintptr_t)width | 16;
+    return (uint32_t)(bits & -bits);
 }
 
 bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *a, const void *b,
                      void *y) {
     struct clime_lt *lt = d->lt;
     if (!lt || d->failure.code != CLIME_OK) return false;
-    bool deep = kind == CLIME_LT_FORWARD && K > 2 * N && d->deterministic;
-    int rows = deep ? 256 : 16; /* deep and narrow: below 256 the heuristic's split-free choice errs, 10 x */
+    bool deep = kind == CLIME_LT_FORWARD && K > 2 * N && d->deterministic, dx = kind == CLIME_LT_DX,
+         dw = kind == CLIME_LT_DW;
+    int rows =
+        deep ? DEEP_ROWS : LEAST_ROWS; /* deep and narrow: below 256 the heuristic's split-free choice errs, 10 x */
     while (rows < T) rows *= 2;
+    struct shape want = {kind,
+                         rows,
+                         N,
+                         K,
+                         {alignment(a, dx || dw ? N : K, 2), alignment(b, K, 2),
+                          alignment(y, dx || dw ? K : N, dw || kind == CLIME_LT_FORWARD_F32 ? 4 : 2)}};
     struct shape *s = lt->shapes, *end = s + lt->n_shapes;
-    while (s < end && !(s->kind == kind && s->rows == rows && s->N == N && s->K == K)) s++;
+    while (s < end && memcmp(s, &want, offsetof(struct shape, usable))) s++;
     if (s == end) {
-        if (lt->n_shapes == MAX_SHAPES) return false;
-        lt->n_shapes++;
-        *s = shape{kind, rows, N, K};
-        choose(d, s);
+        lt->shapes = (struct shape *)xrealloc(lt->shapes, (size_t)(lt->n_shapes + 1) * sizeof *s);
+        s = &lt->shapes[lt->n_shapes++];
+        *s = want;
+        choose(d, s, deep);
     }
     if (!s->usable) return false;
     clime_cuda_flush(d);

@@ -4,9 +4,9 @@
 static size_t most_weights = SIZE_MAX; /* of a product; larger shapes are left out */
 
 static void test_product_rows(struct gpu_test *t) {
-    static const int SHAPES[][2] = {{6144, 2560}, {2560, 4096},  {2560, 9728},  {19456, 2560},
-                                    {512, 1024},  {64, 172},     {200, 192},    {4608, 4096},
-                                    {4096, 4096}, {27392, 4096}, {4096, 13696}, {34000, 128}};
+    static const int SHAPES[][2] = {{6144, 2560},  {2560, 4096}, {2560, 9728}, {19456, 2560}, {512, 1024},
+                                    {64, 172},     {200, 192},   {4608, 4096}, {4096, 4096},  {27392, 4096},
+                                    {4096, 13696}, {34000, 128}, {32003, 256}, {50257, 768}};
     static const int ROWS[] = {1, 2, 7, 16, 17, 32, 33, 64, 65, 100, 128, 200, 256, 600};
     const struct clime_ops *ops = t->gpu.ops;
     struct clime_dev *d = t->gpu.dev;
