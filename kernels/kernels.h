@@ -33,6 +33,7 @@ static inline size_t clime_dtype_bytes(enum clime_dtype t) {
 #define CLIME_SHARE_BYTES 64    /* of a handle of shared memory */
 #define CLIME_COMM_ID_BYTES 128 /* of a group's id */
 #define CLIME_PAGE 64           /* positions in a KV page = keys in one online-softmax block */
+#define CLIME_VOCAB_UNIT 4096   /* ids that stay on one device: whole splits of head_stats on every device */
 
 struct clime_dev;   /* each table's own context; begins with struct clime_dev_head */
 struct clime_graph; /* recorded work */

@@ -5,6 +5,8 @@
  * is written (=) by exactly one operation before it is read; a comment says which at each call. A tied head and
  * embedding share one slice: head chunks add to it first, in row order, the embedding's rows last.
  *
+ * Of frozen tensors no gradient is made; below the lowest layer that has a trained one nothing runs at all.
+ *
  * swiglu_bwd writes its result over the saved gate|up and fp32's dlogits over its chunk's logits: both are read there
  * for the last time, and they are the two largest activations.
  */
@@ -13,8 +15,30 @@
 #include "model/convert.h"
 #include "model/train.h"
 
-static float *grad(const struct clime_train *t, int64_t offset) {
-    return offset < 0 ? NULL : t->grads + offset;
+/* Where the gradient of a row of the layout is summed; NULL: the family has no such tensor, or it is frozen. */
+static float *grad(const struct clime_train *t, int row) {
+    return row < 0 || t->m->layout.slices[row].grad < 0 ? NULL : t->grads + t->m->layout.slices[row].grad;
+}
+
+/* The same for a norm, whose gradient comes with that of its input: a frozen one's goes where nobody reads it. */
+static float *norm_grad(const struct clime_train *t, int row) {
+    float *g = grad(t, row);
+    return g || row < 0 ? g : t->unread;
+}
+
+/* weight += of a product with a matrix [N, K], unless it is frozen. */
+static void weight_grad(const struct clime_train *t, int T, int N, int K, const void *dy, const void *x, int row) {
+    if (grad(t, row)) t->m->ops->gemm_dw(t->m->dev, T, N, K, dy, x, grad(t, row));
+}
+
+static void bias_grad(const struct clime_train *t, int T, int N, const void *dy, int row) {
+    if (grad(t, row)) t->m->ops->bias_bwd(t->m->dev, T, N, dy, grad(t, row));
+}
+
+/* Something before the head is trained. */
+static bool body_trained(const struct clime_train *t) {
+    const struct clime_layout *l = &t->m->layout;
+    return l->first_trained < t->m->cfg.L || grad(t, l->norm);
 }
 
 /* t->dhead: gradient of the final norm's output on the loss rows. That of its input, spread over all rows, to t->dres.
@@ -23,7 +47,7 @@ static void norm_backward(struct clime_train *t, int T, int R) {
     struct clime_model *m = t->m;
     int D = m->cfg.D;
     m->ops->rmsnorm_bwd(m->dev, R, D, t->dhead, t->head_x, clime_weight(m, m->layout.norm), t->head_rstd, NULL,
-                        t->dhead, grad(t, m->layout.norm));       /* dhead = , dnorm.weight += */
+                        t->dhead, norm_grad(t, m->layout.norm));  /* dhead = , dnorm.weight += */
     m->ops->scatter(m->dev, T, R, D, t->rows, t->dhead, t->dres); /* dres = */
 }
 
@@ -31,7 +55,7 @@ static void norm_backward(struct clime_train *t, int T, int R) {
 static void head_backward(struct clime_train *t, int R, bool entropy) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
-    const struct clime_layout *w = &m->layout;
+    int head = m->layout.head;
     struct clime_dev *d = m->dev;
     int D = m->cfg.D, V = m->cfg.V;
     size_t row_bytes = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
@@ -44,55 +68,69 @@ static void head_backward(struct clime_train *t, int R, bool entropy) {
             clime_head_logits(m, n, y, logits); /* logits = (a later chunk lies over them) */
         ops->head_grad(d, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, t->entropy + r, t->g_logp + r,
                        entropy ? t->g_ent + r : NULL, dlogits, V); /* dlogits = */
-        ops->gemm_dw(d, n, V, D, dlogits, y, grad(t, w->head));    /* dhead += */
-        ops->gemm_dx(d, n, V, D, dlogits, clime_weight(m, w->head), (char *)t->dhead + (size_t)r * row_bytes); /* = */
+        weight_grad(t, n, V, D, dlogits, y, head);                 /* weight += */
+        if (body_trained(t))
+            ops->gemm_dx(d, n, V, D, dlogits, clime_weight(m, head), (char *)t->dhead + (size_t)r * row_bytes); /* = */
     }
+}
+
+/* x' = x2 + [norm] down(swiglu(gate|up(ln2(x2)))) */
+static void mlp_backward(struct clime_train *t, const int *w, const struct clime_batch *b,
+                         const struct clime_layer_act *a) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    struct clime_dev *d = m->dev;
+    int T = b->T, D = m->cfg.D, F = m->cfg.F;
+    const void *ddown = t->dres;
+    if (w[CLIME_W_DOWN_NORM] >= 0) {
+        ops->rmsnorm_bwd(d, T, D, t->dres, a->down, clime_weight(m, w[CLIME_W_DOWN_NORM]), a->rstd_down, NULL, t->dnorm,
+                         norm_grad(t, w[CLIME_W_DOWN_NORM])); /* dnorm = , weight += */
+        ddown = t->dnorm;
+    }
+    weight_grad(t, T, D, F, ddown, a->h, w[CLIME_W_DOWN]);                         /* weight += */
+    ops->gemm_dx(d, T, D, F, ddown, clime_weight(m, w[CLIME_W_DOWN]), t->dh);      /* dh = */
+    ops->swiglu_bwd(d, T, F, a->gu, t->dh, a->gu);                                 /* gu = its gradient */
+    weight_grad(t, T, 2 * F, D, a->gu, a->ln2, w[CLIME_W_GU]);                     /* weight += */
+    ops->gemm_dx(d, T, 2 * F, D, a->gu, clime_weight(m, w[CLIME_W_GU]), t->dnorm); /* dnorm = */
+    ops->rmsnorm_bwd(d, T, D, t->dnorm, a->x2, clime_weight(m, w[CLIME_W_LN2]), a->rstd2, t->dres, t->dres,
+                     norm_grad(t, w[CLIME_W_LN2])); /* dres = dres + , weight += */
+}
+
+/* x2 = x + [norm] o(attention(rope(norm(qkv(ln1(x)))))) */
+static void attention_backward(struct clime_train *t, const int *w, const struct clime_batch *b,
+                               const struct clime_layer_act *a) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    const struct clime_config *c = &m->cfg;
+    struct clime_dev *d = m->dev;
+    int T = b->T, D = c->D, Q = c->H * c->Dh, QKV = (c->H + 2 * c->HK) * c->Dh;
+    const void *dout = t->dres;
+    if (w[CLIME_W_O_NORM] >= 0) {
+        ops->rmsnorm_bwd(d, T, D, t->dres, a->o, clime_weight(m, w[CLIME_W_O_NORM]), a->rstd_o, NULL, t->dnorm,
+                         norm_grad(t, w[CLIME_W_O_NORM])); /* dnorm = , weight += */
+        dout = t->dnorm;
+    }
+    bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);                            /* bias += */
+    weight_grad(t, T, D, Q, dout, a->att, w[CLIME_W_O]);                    /* weight += */
+    ops->gemm_dx(d, T, D, Q, dout, clime_weight(m, w[CLIME_W_O]), t->datt); /* datt = */
+    ops->attn_bwd(d, &m->heads, T, &b->attn, a->q, a->k, a->v, a->att, a->lse, t->datt, t->dq, t->dk,
+                  t->dv); /* all = */
+    ops->qkv_rope_bwd(d, T, &m->heads, &m->rope, c->eps, a->qkv, clime_weight(m, w[CLIME_W_Q_NORM]),
+                      clime_weight(m, w[CLIME_W_K_NORM]), b->pos, t->dq, t->dk, t->dv, t->dqkv,
+                      norm_grad(t, w[CLIME_W_Q_NORM]), norm_grad(t, w[CLIME_W_K_NORM])); /* dqkv = , weights += */
+    bias_grad(t, T, QKV, t->dqkv, w[CLIME_W_QKV_BIAS]);                                  /* bias += */
+    weight_grad(t, T, QKV, D, t->dqkv, a->ln1, w[CLIME_W_QKV]);                          /* weight += */
+    ops->gemm_dx(d, T, QKV, D, t->dqkv, clime_weight(m, w[CLIME_W_QKV]), t->dnorm);      /* dnorm = */
+    ops->rmsnorm_bwd(d, T, D, t->dnorm, a->x, clime_weight(m, w[CLIME_W_LN1]), a->rstd1, t->dres, t->dres,
+                     norm_grad(t, w[CLIME_W_LN1])); /* dres = dres + , weight += */
 }
 
 /* t->dres: gradient of the layer's output on entry, of its input on return. */
 static void layer_backward(struct clime_train *t, int l, const struct clime_batch *b) {
-    struct clime_model *m = t->m;
-    const struct clime_ops *ops = m->ops;
-    const struct clime_config *c = &m->cfg;
-    const struct clime_layer_at *w = &m->layout.layer[l];
+    const int *w = t->m->layout.layer[l].w;
     const struct clime_layer_act a = clime_train_act(t, l);
-    struct clime_dev *d = m->dev;
-    int T = b->T, D = c->D, F = c->F, Q = c->H * c->Dh, QKV = (c->H + 2 * c->HK) * c->Dh;
-
-    /* x' = x2 + [post_mlp] down(swiglu(gate|up(ln2(x2)))) */
-    const void *ddown = t->dres;
-    if (w->post_mlp >= 0) {
-        ops->rmsnorm_bwd(d, T, D, t->dres, a.down, clime_weight(m, w->post_mlp), a.rstd_down, NULL, t->dnorm,
-                         grad(t, w->post_mlp)); /* dnorm = , weight += */
-        ddown = t->dnorm;
-    }
-    ops->gemm_dw(d, T, D, F, ddown, a.h, grad(t, w->down));               /* weight += */
-    ops->gemm_dx(d, T, D, F, ddown, clime_weight(m, w->down), t->dh);     /* dh = */
-    ops->swiglu_bwd(d, T, F, a.gu, t->dh, a.gu);                          /* gu = its gradient */
-    ops->gemm_dw(d, T, 2 * F, D, a.gu, a.ln2, grad(t, w->gu));            /* weight += */
-    ops->gemm_dx(d, T, 2 * F, D, a.gu, clime_weight(m, w->gu), t->dnorm); /* dnorm = */
-    ops->rmsnorm_bwd(d, T, D, t->dnorm, a.x2, clime_weight(m, w->ln2), a.rstd2, t->dres, t->dres,
-                     grad(t, w->ln2)); /* dres = dres + , weight += */
-
-    /* x2 = x + [post_attn] o(attention(rope(norm(qkv(ln1(x)))))) */
-    const void *dout = t->dres;
-    if (w->post_attn >= 0) {
-        ops->rmsnorm_bwd(d, T, D, t->dres, a.o, clime_weight(m, w->post_attn), a.rstd_o, NULL, t->dnorm,
-                         grad(t, w->post_attn)); /* dnorm = , weight += */
-        dout = t->dnorm;
-    }
-    if (w->o_bias >= 0) ops->bias_bwd(d, T, D, dout, grad(t, w->o_bias));                                /* bias += */
-    ops->gemm_dw(d, T, D, Q, dout, a.att, grad(t, w->o));                                                /* weight += */
-    ops->gemm_dx(d, T, D, Q, dout, clime_weight(m, w->o), t->datt);                                      /* datt = */
-    ops->attn_bwd(d, &m->heads, T, &b->attn, a.q, a.k, a.v, a.att, a.lse, t->datt, t->dq, t->dk, t->dv); /* all = */
-    ops->qkv_rope_bwd(d, T, &m->heads, &m->rope, c->eps, a.qkv, clime_weight(m, w->q_norm), clime_weight(m, w->k_norm),
-                      b->pos, t->dq, t->dk, t->dv, t->dqkv, grad(t, w->q_norm),
-                      grad(t, w->k_norm));                                         /* dqkv = , weights += */
-    if (w->qkv_bias >= 0) ops->bias_bwd(d, T, QKV, t->dqkv, grad(t, w->qkv_bias)); /* bias += */
-    ops->gemm_dw(d, T, QKV, D, t->dqkv, a.ln1, grad(t, w->qkv));                   /* weight += */
-    ops->gemm_dx(d, T, QKV, D, t->dqkv, clime_weight(m, w->qkv), t->dnorm);        /* dnorm = */
-    ops->rmsnorm_bwd(d, T, D, t->dnorm, a.x, clime_weight(m, w->ln1), a.rstd1, t->dres, t->dres,
-                     grad(t, w->ln1)); /* dres = dres + , weight += */
+    mlp_backward(t, w, b, &a);
+    attention_backward(t, w, b, &a);
 }
 
 /* What SELECTIVE did not keep, from what it kept: the same operations on the same bits as in the forward pass. The norm
@@ -101,13 +139,13 @@ static void rows_again(struct clime_train *t, int l, const struct clime_batch *b
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
     const struct clime_config *c = &m->cfg;
-    const struct clime_layer_at *w = &m->layout.layer[l];
+    const int *w = m->layout.layer[l].w;
     const struct clime_layer_act a = clime_train_act(t, l);
     struct clime_dev *d = m->dev;
-    ops->rmsnorm(d, b->T, c->D, c->eps, a.x, clime_weight(m, w->ln1), a.ln1, a.rstd1);
-    ops->qkv_rope(d, b->T, &m->heads, &m->rope, c->eps, a.qkv, clime_weight(m, w->q_norm), clime_weight(m, w->k_norm),
-                  b->pos, NULL, a.q, a.k, a.v);
-    ops->rmsnorm(d, b->T, c->D, c->eps, a.x2, clime_weight(m, w->ln2), a.ln2, a.rstd2);
+    ops->rmsnorm(d, b->T, c->D, c->eps, a.x, clime_weight(m, w[CLIME_W_LN1]), a.ln1, a.rstd1);
+    ops->qkv_rope(d, b->T, &m->heads, &m->rope, c->eps, a.qkv, clime_weight(m, w[CLIME_W_Q_NORM]),
+                  clime_weight(m, w[CLIME_W_K_NORM]), b->pos, NULL, a.q, a.k, a.v);
+    ops->rmsnorm(d, b->T, c->D, c->eps, a.x2, clime_weight(m, w[CLIME_W_LN2]), a.ln2, a.rstd2);
     ops->swiglu(d, b->T, c->F, a.gu, a.h);
 }
 
@@ -115,8 +153,8 @@ static void rows_again(struct clime_train *t, int l, const struct clime_batch *b
 static enum clime_err body_backward(struct clime_train *t, const struct clime_packed_batch *b, struct clime_error *e) {
     struct clime_model *m = t->m;
     struct clime_batch batch = clime_train_batch(t, b);
-    norm_backward(t, b->T, b->n_loss);
-    for (int l = m->cfg.L - 1; l >= 0; l--) {
+    if (body_trained(t)) norm_backward(t, b->T, b->n_loss);
+    for (int l = m->cfg.L - 1; l >= m->layout.first_trained; l--) {
         if (t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) rows_again(t, l, &batch);
         if (t->o.recompute == CLIME_RECOMPUTE_FULL) {
             struct clime_layer_act a = clime_train_act(t, l);
@@ -124,7 +162,8 @@ static enum clime_err body_backward(struct clime_train *t, const struct clime_pa
         }
         layer_backward(t, l, &batch);
     }
-    m->ops->embed_bwd(m->dev, b->T, m->cfg.D, m->cfg.V, t->ids, t->dres, grad(t, m->layout.embed)); /* += */
+    float *table = grad(t, m->layout.embed);
+    if (table) m->ops->embed_bwd(m->dev, b->T, m->cfg.D, m->cfg.V, t->ids, t->dres, table); /* += */
     return m->ops->sync(m->dev, e);
 }
 

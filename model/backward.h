@@ -40,7 +40,7 @@ struct clime_train_sizes {
 };
 void clime_train_sizes(const struct clime_model *m, const struct clime_train_options *o, struct clime_train_sizes *out);
 
-/* fp32 gradients [layout.n], device memory. */
+/* fp32 gradients [layout.n_grads] where the rows of the layout say, device memory. */
 float *clime_train_grads(struct clime_train *t);
 void clime_train_zero_grads(struct clime_train *t);
 

@@ -17,31 +17,32 @@ void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch 
                          const void *res, const void *delta) {
     const struct clime_ops *ops = m->ops;
     const struct clime_config *c = &m->cfg;
-    const struct clime_layer_at *w = &m->layout.layer[l];
+    const int *w = m->layout.layer[l].w;
     const struct clime_packed *p = &m->packed[l];
     struct clime_dev *d = m->dev;
     enum clime_dtype dt = clime_model_dt(m);
     int T = b->T, D = c->D, F = c->F, Q = c->H * c->Dh, QKV = (c->H + 2 * c->HK) * c->Dh;
 
     if (delta)
-        ops->add_rmsnorm(d, T, D, c->eps, res, delta, clime_weight(m, w->ln1), a->x, a->ln1, a->rstd1);
+        ops->add_rmsnorm(d, T, D, c->eps, res, delta, clime_weight(m, w[CLIME_W_LN1]), a->x, a->ln1, a->rstd1);
     else
-        ops->rmsnorm(d, T, D, c->eps, a->x, clime_weight(m, w->ln1), a->ln1, a->rstd1);
+        ops->rmsnorm(d, T, D, c->eps, a->x, clime_weight(m, w[CLIME_W_LN1]), a->ln1, a->rstd1);
 
-    ops->gemm(d, dt, T, QKV, D, a->ln1, clime_weight(m, w->qkv), p->qkv, a->qkv);
-    if (w->qkv_bias >= 0) ops->bias(d, T, QKV, a->qkv, clime_weight(m, w->qkv_bias));
-    ops->qkv_rope(d, T, &m->heads, &m->rope, c->eps, a->qkv, clime_weight(m, w->q_norm), clime_weight(m, w->k_norm),
-                  b->pos, b->slot, a->q, a->k, a->v);
+    ops->gemm(d, dt, T, QKV, D, a->ln1, clime_weight(m, w[CLIME_W_QKV]), p->qkv, a->qkv);
+    if (w[CLIME_W_QKV_BIAS] >= 0) ops->bias(d, T, QKV, a->qkv, clime_weight(m, w[CLIME_W_QKV_BIAS]));
+    ops->qkv_rope(d, T, &m->heads, &m->rope, c->eps, a->qkv, clime_weight(m, w[CLIME_W_Q_NORM]),
+                  clime_weight(m, w[CLIME_W_K_NORM]), b->pos, b->slot, a->q, a->k, a->v);
     ops->attn(d, &m->heads, T, &b->attn, a->q, a->k, a->v, a->att, a->lse);
-    ops->gemm(d, dt, T, D, Q, a->att, clime_weight(m, w->o), p->o, a->o);
-    if (w->o_bias >= 0) ops->bias(d, T, D, a->o, clime_weight(m, w->o_bias));
-    if (w->post_attn >= 0) ops->rmsnorm(d, T, D, c->eps, a->o, clime_weight(m, w->post_attn), a->o_norm, a->rstd_o);
+    ops->gemm(d, dt, T, D, Q, a->att, clime_weight(m, w[CLIME_W_O]), p->o, a->o);
+    if (w[CLIME_W_O_BIAS] >= 0) ops->bias(d, T, D, a->o, clime_weight(m, w[CLIME_W_O_BIAS]));
+    if (w[CLIME_W_O_NORM] >= 0)
+        ops->rmsnorm(d, T, D, c->eps, a->o, clime_weight(m, w[CLIME_W_O_NORM]), a->o_norm, a->rstd_o);
 
-    ops->add_rmsnorm(d, T, D, c->eps, a->x, a->o_norm, clime_weight(m, w->ln2), a->x2, a->ln2, a->rstd2);
-    ops->gemm_swiglu(d, T, F, D, a->ln2, clime_weight(m, w->gu), p->gu, a->gu, a->h);
-    ops->gemm(d, dt, T, D, F, a->h, clime_weight(m, w->down), p->down, a->down);
-    if (w->post_mlp >= 0)
-        ops->rmsnorm(d, T, D, c->eps, a->down, clime_weight(m, w->post_mlp), a->down_norm, a->rstd_down);
+    ops->add_rmsnorm(d, T, D, c->eps, a->x, a->o_norm, clime_weight(m, w[CLIME_W_LN2]), a->x2, a->ln2, a->rstd2);
+    ops->gemm_swiglu(d, T, F, D, a->ln2, clime_weight(m, w[CLIME_W_GU]), p->gu, a->gu, a->h);
+    ops->gemm(d, dt, T, D, F, a->h, clime_weight(m, w[CLIME_W_DOWN]), p->down, a->down);
+    if (w[CLIME_W_DOWN_NORM] >= 0)
+        ops->rmsnorm(d, T, D, c->eps, a->down, clime_weight(m, w[CLIME_W_DOWN_NORM]), a->down_norm, a->rstd_down);
 }
 
 void clime_final_norm(struct clime_model *m, int R, const void *x, void *y, float *rstd) {

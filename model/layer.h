@@ -43,9 +43,9 @@ void clime_head_logits(struct clime_model *m, int R, const void *y, float *logit
 /* Pool of layer l's keys or values: [n_pages, HK, CLIME_PAGE, Dh]. */
 void *clime_kv_pool(const struct clime_model *m, const struct clime_kv *kv, int l, int is_v);
 
-/* Weights at an offset of the layout; NULL for -1 (the family has none). */
-static inline const void *clime_weight(const struct clime_model *m, int64_t offset) {
-    return offset < 0 ? NULL : clime_model_at(m, offset);
+/* Weights of a row of the layout; NULL for -1 (the family has none). */
+static inline const void *clime_weight(const struct clime_model *m, int row) {
+    return row < 0 ? NULL : clime_model_at(m, m->layout.slices[row].offset);
 }
 
 static inline enum clime_dtype clime_model_dt(const struct clime_model *m) {

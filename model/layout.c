@@ -1,9 +1,10 @@
-/* The fixed order of the flat weight buffer and the map between it and Hugging Face's tensor names.
+/* The parameter table: the fixed order of the flat weight buffer, and the map between it and Hugging Face's tensor
+ * names.
  *
- * Called at start by server, trainer and tools; the layout is immutable after clime_layout_make and any thread may read
- * it. It owns its arrays. The invariant: tensors that a kernel reads as one matrix (q|k|v, gate|up) are neighbours
- * without a gap, and every such joined tensor starts at a multiple of ALIGN elements, so that rows of all types are
- * aligned for vector loads whatever the shapes before them.
+ * Called at start by server, trainer and tools; the table is immutable after clime_layout_make and clime_layout_freeze
+ * and any thread may read it. It owns its arrays. The invariant: tensors that a kernel reads as one matrix (q|k|v,
+ * gate|up) are neighbours without a gap, and every such joined tensor starts at a multiple of CLIME_LAYOUT_ALIGN
+ * elements, so that rows of all types are aligned for vector loads whatever the shapes before them.
  *
  * The order is that of use in the forward pass (embedding, layers, final norm, head): a start that reads the
  * checkpoint while it uploads, and an update that overlaps with a step, both touch memory front to back.
@@ -13,75 +14,88 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "model/weights.h"
+#include "model/layout_int.h"
 
-#define ALIGN 64 /* elements: 128 bytes in bf16, a cache line pair */
+/* ---- rows ------------------------------------------------------------------------------------------------------ */
 
 struct maker {
     struct clime_layout *l;
-    int room; /* slices allocated */
+    const struct clime_config *c;
+    int room;  /* slices allocated */
+    int layer; /* whose tensors are added; -1: the whole name is given */
 };
 
-/* Starts a joined tensor: returns its offset. */
-static int64_t begin(struct maker *m) {
-    m->l->n = (m->l->n + ALIGN - 1) / ALIGN * ALIGN;
-    return m->l->n;
-}
+static const struct clime_cut whole = {CLIME_SHARD_WHOLE, 1, 1}, rows = {CLIME_SHARD_ROWS, 1, 1},
+                              pairs = {CLIME_SHARD_PAIRS, 1, 1}, vocab = {CLIME_SHARD_VOCAB, CLIME_VOCAB_UNIT, 1};
 
-/* Appends one Hugging Face tensor, [rows, cols] or, with cols == 0, [rows]. layer < 0: name is the whole name. */
-static void add(struct maker *m, int layer, const char *name, int64_t rows, int64_t cols) {
-    CHECK(m->l->n_slices < m->room);
-    struct clime_slice *s = &m->l->slices[m->l->n_slices++];
-    if (layer < 0)
+/* Appends one Hugging Face tensor, [n_rows, n_cols] or, with n_cols == 0, [n_rows]; returns its row of the table. */
+static int add(struct maker *m, const char *name, enum clime_param_type type, int64_t n_rows, int64_t n_cols,
+               struct clime_cut cut, bool joined) {
+    struct clime_layout *l = m->l;
+    CHECK(l->n_slices < m->room);
+    struct clime_slice *s = &l->slices[l->n_slices];
+    if (m->layer < 0)
         snprintf(s->name, sizeof s->name, "%s", name);
     else
-        snprintf(s->name, sizeof s->name, "model.layers.%d.%s", layer, name);
-    s->offset = m->l->n;
-    s->n_dim = cols ? 2 : 1;
-    s->dim[0] = rows;
-    s->dim[1] = cols;
-    s->n = cols ? rows * cols : rows;
-    s->decay = cols != 0;
-    m->l->n += s->n;
+        snprintf(s->name, sizeof s->name, "model.layers.%d.%s", m->layer, name);
+    s->type = type;
+    s->n_dim = n_cols ? 2 : 1;
+    s->dim[0] = n_rows;
+    s->dim[1] = n_cols;
+    s->n = n_cols ? n_rows * n_cols : n_rows;
+    s->offset = joined ? l->n : clime_layout_align(l->n);
+    s->joined = joined;
+    s->decay = type == CLIME_PARAM_MATRIX;
+    s->update = CLIME_ADAMW;
+    s->cut = cut;
+    l->n = s->offset + s->n;
+    return l->n_slices++;
 }
 
-static int64_t one(struct maker *m, int layer, const char *name, int64_t rows, int64_t cols) {
-    int64_t at = begin(m);
-    add(m, layer, name, rows, cols);
-    return at;
+static int matrix(struct maker *m, const char *name, int64_t n_rows, int64_t n_cols, struct clime_cut cut) {
+    return add(m, name, CLIME_PARAM_MATRIX, n_rows, n_cols, cut, false);
 }
 
-static void make_layer(struct maker *m, const struct clime_config *c, int i, struct clime_layer_at *at) {
-    int64_t D = c->D, F = c->F, Q = (int64_t)c->H * c->Dh, KV = (int64_t)c->HK * c->Dh;
-    *at = (struct clime_layer_at){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
-    at->ln1 = one(m, i, "input_layernorm.weight", D, 0);
-    at->qkv = begin(m);
-    add(m, i, "self_attn.q_proj.weight", Q, D);
-    add(m, i, "self_attn.k_proj.weight", KV, D);
-    add(m, i, "self_attn.v_proj.weight", KV, D);
+static int norm(struct maker *m, const char *name, int64_t n) {
+    return add(m, name, CLIME_PARAM_NORM, n, 0, whole, false);
+}
+
+static void make_attention(struct maker *m, int *at) {
+    const struct clime_config *c = m->c;
+    const struct clime_cut heads = {CLIME_SHARD_HEADS, c->Dh, 1};
+    const enum clime_param_type M = CLIME_PARAM_MATRIX, B = CLIME_PARAM_BIAS;
+    int64_t D = c->D, Q = (int64_t)c->H * c->Dh, KV = (int64_t)c->HK * c->Dh;
+    at[CLIME_W_LN1] = norm(m, "input_layernorm.weight", D);
+    at[CLIME_W_QKV] = matrix(m, "self_attn.q_proj.weight", Q, D, heads);
+    add(m, "self_attn.k_proj.weight", M, KV, D, heads, true);
+    add(m, "self_attn.v_proj.weight", M, KV, D, heads, true);
     if (c->qkv_bias) {
-        at->qkv_bias = begin(m);
-        add(m, i, "self_attn.q_proj.bias", Q, 0);
-        add(m, i, "self_attn.k_proj.bias", KV, 0);
-        add(m, i, "self_attn.v_proj.bias", KV, 0);
+        at[CLIME_W_QKV_BIAS] = add(m, "self_attn.q_proj.bias", B, Q, 0, heads, false);
+        add(m, "self_attn.k_proj.bias", B, KV, 0, heads, true);
+        add(m, "self_attn.v_proj.bias", B, KV, 0, heads, true);
     }
     if (c->qk_norm) {
-        at->q_norm = one(m, i, "self_attn.q_norm.weight", c->Dh, 0);
-        at->k_norm = one(m, i, "self_attn.k_norm.weight", c->Dh, 0);
+        at[CLIME_W_Q_NORM] = norm(m, "self_attn.q_norm.weight", c->Dh);
+        at[CLIME_W_K_NORM] = norm(m, "self_attn.k_norm.weight", c->Dh);
     }
-    at->o = one(m, i, "self_attn.o_proj.weight", D, Q);
-    if (c->o_bias) at->o_bias = one(m, i, "self_attn.o_proj.bias", D, 0);
-    if (c->post_norms) at->post_attn = one(m, i, "post_self_attn_layernorm.weight", D, 0);
-    at->ln2 = one(m, i, "post_attention_layernorm.weight", D, 0);
-    at->gu = begin(m);
+    at[CLIME_W_O] = matrix(m, "self_attn.o_proj.weight", D, Q, rows);
+    if (c->o_bias) at[CLIME_W_O_BIAS] = add(m, "self_attn.o_proj.bias", B, D, 0, rows, false);
+    if (c->post_norms) at[CLIME_W_O_NORM] = norm(m, "post_self_attn_layernorm.weight", D);
+}
+
+static void make_swiglu(struct maker *m, int *at) {
+    const struct clime_config *c = m->c;
+    int64_t D = c->D, F = c->F;
+    at[CLIME_W_LN2] = norm(m, "post_attention_layernorm.weight", D);
     if (c->fused_gate_up) {
-        add(m, i, "mlp.gate_up_proj.weight", 2 * F, D);
+        struct clime_cut both = {CLIME_SHARD_PAIRS, 1, 2};
+        at[CLIME_W_GU] = matrix(m, "mlp.gate_up_proj.weight", 2 * F, D, both);
     } else {
-        add(m, i, "mlp.gate_proj.weight", F, D);
-        add(m, i, "mlp.up_proj.weight", F, D);
+        at[CLIME_W_GU] = matrix(m, "mlp.gate_proj.weight", F, D, pairs);
+        add(m, "mlp.up_proj.weight", CLIME_PARAM_MATRIX, F, D, pairs, true);
     }
-    at->down = one(m, i, "mlp.down_proj.weight", D, F);
-    if (c->post_norms) at->post_mlp = one(m, i, "post_mlp_layernorm.weight", D, 0);
+    at[CLIME_W_DOWN] = matrix(m, "mlp.down_proj.weight", D, F, rows);
+    if (c->post_norms) at[CLIME_W_DOWN_NORM] = norm(m, "post_mlp_layernorm.weight", D);
 }
 
 /* Names, shapes and offsets folded word by word. The name is folded with its trailing zeros, 96 bytes. */
@@ -101,27 +115,57 @@ static uint64_t layout_hash(const struct clime_layout *l) {
     return h;
 }
 
+/* ---- names ----------------------------------------------------------------------------------------------------- */
+
+/* The place of a name in by_name: where its row is, or the free place where it belongs. */
+static int32_t *place_of(const struct clime_layout *l, const char *name) {
+    uint32_t i = (uint32_t)clime_hash_bytes(name, strlen(name), 0) & l->by_name_mask;
+    while (l->by_name[i] >= 0 && strcmp(l->slices[l->by_name[i]].name, name) != 0) i = (i + 1) & l->by_name_mask;
+    return &l->by_name[i];
+}
+
+/* Open addressing, at most half full: a checkpoint of experts names 18,000 tensors, each looked up once. */
+static void index_names(struct clime_layout *l) {
+    uint32_t n = 4;
+    while (n < 2 * (uint32_t)l->n_slices) n *= 2;
+    l->by_name_mask = n - 1;
+    l->by_name = xmalloc(n * sizeof *l->by_name);
+    memset(l->by_name, -1, n * sizeof *l->by_name);
+    for (int i = 0; i < l->n_slices; i++) *place_of(l, l->slices[i].name) = i;
+}
+
+const struct clime_slice *clime_layout_find(const struct clime_layout *l, const char *hf_name) {
+    int32_t i = *place_of(l, hf_name);
+    return i < 0 ? NULL : &l->slices[i];
+}
+
+/* ---- the whole ------------------------------------------------------------------------------------------------- */
+
 void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
     memset(out, 0, sizeof *out);
-    struct maker m = {.l = out, .room = 3 + 20 * c->L};
+    struct maker m = {.l = out, .c = c, .room = 3 + 20 * c->L, .layer = -1};
+    out->n_layers = c->L;
     out->layer = xcalloc((size_t)c->L, sizeof *out->layer);
     out->slices = xcalloc((size_t)m.room, sizeof *out->slices);
-    out->embed = one(&m, -1, "model.embed_tokens.weight", c->V, c->D);
-    for (int i = 0; i < c->L; i++) make_layer(&m, c, i, &out->layer[i]);
-    out->norm = one(&m, -1, "model.norm.weight", c->D, 0);
-    out->head = c->tied ? out->embed : one(&m, -1, "lm_head.weight", c->V, c->D);
-    out->n = begin(&m);
+    out->embed = matrix(&m, "model.embed_tokens.weight", c->V, c->D, vocab);
+    for (m.layer = 0; m.layer < c->L; m.layer++) {
+        int *at = out->layer[m.layer].w;
+        for (int i = 0; i < CLIME_W_N; i++) at[i] = -1;
+        make_attention(&m, at);
+        make_swiglu(&m, at);
+    }
+    m.layer = -1;
+    out->norm = norm(&m, "model.norm.weight", c->D);
+    out->head = c->tied ? out->embed : matrix(&m, "lm_head.weight", c->V, c->D, vocab);
+    out->n = clime_layout_align(out->n);
     out->hash = layout_hash(out);
+    index_names(out);
+    clime_layout_lay_states(out);
 }
 
 void clime_layout_free(struct clime_layout *l) {
     free(l->layer);
     free(l->slices);
+    free(l->by_name);
     memset(l, 0, sizeof *l);
-}
-
-const struct clime_slice *clime_layout_find(const struct clime_layout *l, const char *hf_name) {
-    for (int i = 0; i < l->n_slices; i++)
-        if (strcmp(l->slices[i].name, hf_name) == 0) return &l->slices[i];
-    return NULL;
 }

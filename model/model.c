@@ -25,18 +25,18 @@
 
 struct matrix { /* one GEMM weight of a layer */
     int N, K;
-    int64_t offset;
+    int row; /* of the layout */
     void **packed;
 };
 
 static void layer_matrices(struct clime_model *m, int l, struct matrix out[4]) {
     const struct clime_config *c = &m->cfg;
-    const struct clime_layer_at *w = &m->layout.layer[l];
+    const int *w = m->layout.layer[l].w;
     struct clime_packed *p = &m->packed[l];
-    out[0] = (struct matrix){(c->H + 2 * c->HK) * c->Dh, c->D, w->qkv, &p->qkv};
-    out[1] = (struct matrix){c->D, c->H * c->Dh, w->o, &p->o};
-    out[2] = (struct matrix){2 * c->F, c->D, w->gu, &p->gu};
-    out[3] = (struct matrix){c->D, c->F, w->down, &p->down};
+    out[0] = (struct matrix){(c->H + 2 * c->HK) * c->Dh, c->D, w[CLIME_W_QKV], &p->qkv};
+    out[1] = (struct matrix){c->D, c->H * c->Dh, w[CLIME_W_O], &p->o};
+    out[2] = (struct matrix){2 * c->F, c->D, w[CLIME_W_GU], &p->gu};
+    out[3] = (struct matrix){c->D, c->F, w[CLIME_W_DOWN], &p->down};
 }
 
 static size_t packed_size(const struct clime_model *m, int N, int K) {
@@ -65,9 +65,9 @@ void clime_model_repack(struct clime_model *m) {
     for (int l = 0; l < m->cfg.L; l++) {
         layer_matrices(m, l, w);
         for (int i = 0; i < 4; i++)
-            if (*w[i].packed) m->ops->pack(m->dev, w[i].N, w[i].K, clime_model_at(m, w[i].offset), *w[i].packed);
+            if (*w[i].packed) m->ops->pack(m->dev, w[i].N, w[i].K, clime_weight(m, w[i].row), *w[i].packed);
     }
-    if (m->packed_head) m->ops->pack(m->dev, m->cfg.V, m->cfg.D, clime_model_at(m, m->layout.head), m->packed_head);
+    if (m->packed_head) m->ops->pack(m->dev, m->cfg.V, m->cfg.D, clime_weight(m, m->layout.head), m->packed_head);
 }
 
 size_t clime_model_bytes(const struct clime_model *m) {

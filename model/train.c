@@ -73,7 +73,13 @@ static struct clime_scratch_shape scratch_shape(const struct clime_train *t) {
                                         .R = t->o.head_chunk,
                                         .V = c->V,
                                         .heads = t->m->heads,
-                                        .n = (size_t)t->m->layout.n};
+                                        .n = (size_t)t->m->layout.n_grads};
+}
+
+/* Layers whose activations are kept: those below the lowest with a gradient need none. */
+static int kept_layers(const struct clime_model *m) {
+    int n = m->cfg.L - m->layout.first_trained;
+    return n > 0 ? n : 1;
 }
 
 /* Adds every buffer to t->plan and says in t->sizes what it is for. */
@@ -83,14 +89,17 @@ static void plan_train(struct clime_train *t) {
     enum clime_dtype type = clime_model_dt(t->m);
     size_t T = (size_t)t->o.max_rows, R = T, C = (size_t)t->o.head_chunk, dt = clime_dtype_bytes(type);
     size_t D = (size_t)c->D, F = (size_t)c->F, V = (size_t)c->V, Q = (size_t)(c->H * c->Dh);
-    size_t KV = (size_t)(c->HK * c->Dh), back = t->o.forward_only ? 0 : 1, made = t->o.keep_logits ? R : C;
+    size_t KV = (size_t)(c->HK * c->Dh), back = t->o.forward_only ? 0 : 1;
+    size_t norms = back && t->m->layout.n_grads < t->m->layout.n ? 1 : 0 /* some may be frozen */,
+           made = t->o.keep_logits ? R : C;
     size_acts(t);
-    clime_plan_add(p, "gradients", back * (size_t)t->m->layout.n * 4, (void **)&t->grads);
+    clime_plan_add(p, "gradients", back * (size_t)t->m->layout.n_grads * 4, (void **)&t->grads);
     t->sizes.gradients = clime_plan_bytes(p);
+    clime_plan_add(p, "unread gradients", norms * (c->D > c->Dh ? D : (size_t)c->Dh) * 4, (void **)&t->unread);
 
     for (int i = 0; i < N_ACTS; i++) {
         struct clime_act_buffer *a = &t->acts[i];
-        clime_plan_add(p, a->name, a->layer_bytes * (size_t)(a->keep ? c->L : 1), &a->base);
+        clime_plan_add(p, a->name, a->layer_bytes * (size_t)(a->keep ? kept_layers(t->m) : 1), &a->base);
     }
     clime_plan_add(p, "ids", T * 4, (void **)&t->ids);
     clime_plan_add(p, "pos", T * 4, (void **)&t->pos);
@@ -173,7 +182,7 @@ float *clime_train_grads(struct clime_train *t) {
 }
 
 void clime_train_zero_grads(struct clime_train *t) {
-    t->m->ops->zero(t->m->dev, t->grads, (size_t)t->m->layout.n * sizeof *t->grads);
+    t->m->ops->zero(t->m->dev, t->grads, (size_t)t->m->layout.n_grads * sizeof *t->grads);
 }
 
 /* ---- the batch ----------------------------------------------------------------------------------------------- */
@@ -235,7 +244,8 @@ struct clime_batch clime_train_batch(const struct clime_train *t, const struct c
 
 static void *act(const struct clime_train *t, enum clime_act i, int l) {
     const struct clime_act_buffer *a = &t->acts[i];
-    return a->keep && a->base ? (char *)a->base + (size_t)l * a->layer_bytes : a->base;
+    int first = t->m->layout.first_trained; /* the layers below it, and it, share the first place */
+    return a->keep && a->base && l > first ? (char *)a->base + (size_t)(l - first) * a->layer_bytes : a->base;
 }
 
 struct clime_layer_act clime_train_act(const struct clime_train *t, int l) {

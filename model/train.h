@@ -6,7 +6,8 @@
 #include "model/backward.h"
 #include "model/layer.h"
 
-/* A buffer of struct clime_layer_act: [L, ...] when kept for the backward pass, else one that all layers share. */
+/* A buffer of struct clime_layer_act: one for each layer that the backward pass reaches when it is kept for that, else
+ * one that all layers share. */
 struct clime_act_buffer {
     const char *name;
     size_t layer_bytes;
@@ -43,7 +44,8 @@ struct clime_train {
     struct clime_train_options o; /* head_chunk resolved; keep_logits never with forward_only */
     struct clime_plan plan;
     struct clime_train_sizes sizes;
-    float *grads; /* [layout.n] */
+    float *grads;  /* [layout.n_grads] */
+    float *unread; /* [max(D, Dh)] gradients of frozen norms */
     struct clime_act_buffer acts[N_ACTS];
 
     /* the batch on the device */

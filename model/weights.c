@@ -116,14 +116,14 @@ struct init_job {
 static void init_chunk(void *arg, int i) {
     const struct init_job *j = arg;
     const struct clime_slice *s = j->slice;
-    size_t len = strlen(s->name);
-    bool bias = len > 5 && strcmp(s->name + len - 5, ".bias") == 0;
     const uint64_t key[] = {j->seed, j->tensor, (uint64_t)i};
     int64_t from = i * INIT_CHUNK, to = from + INIT_CHUNK < s->n ? from + INIT_CHUNK : s->n;
     struct clime_rng rng;
     clime_rng_init(&rng, clime_hash64(key, 3));
     for (int64_t k = from; k < to; k++) {
-        float v = s->n_dim == 2 ? (float)clime_rng_normal(&rng) * j->std : bias ? 0.0f : 1.0f;
+        float v = s->type == CLIME_PARAM_MATRIX ? (float)clime_rng_normal(&rng) * j->std
+                  : s->type == CLIME_PARAM_NORM ? 1.0f
+                                                : 0.0f;
         store(j->flat, j->dt, s->offset + k, v);
     }
 }

@@ -1,41 +1,10 @@
-/* One flat buffer of weights in a fixed order, the same for server and trainer, and its map.
- *
- * q|k|v and gate|up are joined by rows, so every Hugging Face tensor is a contiguous slice and import, export,
- * checksum and AdamW are loops over slices. Every joined tensor starts at a multiple of 64 elements; the padding is
- * zero. Gradients, master weights and moments use the same element offsets. (DESIGN.md 4.4)
- */
+/* The flat buffer of weights (model/layout.h) in and out: import, upload, export, checksum, random initial values. */
 #ifndef CLIME_MODEL_WEIGHTS_H
 #define CLIME_MODEL_WEIGHTS_H
 
 #include <stdint.h>
 
-#include "model/config.h"
-
-struct clime_slice { /* one Hugging Face tensor */
-    char name[96];   /* "model.layers.0.self_attn.q_proj.weight" */
-    int64_t offset;  /* in elements */
-    int n_dim;
-    int64_t dim[2];
-    int64_t n;  /* elements */
-    bool decay; /* weight decay applies: matrices; not norms and biases */
-};
-
-struct clime_layer_at { /* element offsets of one layer's joined tensors; -1 = the family has none */
-    int64_t ln1, qkv, qkv_bias, q_norm, k_norm, o, o_bias, post_attn, ln2, gu, down, post_mlp;
-};
-
-struct clime_layout {
-    int64_t n;                    /* elements of the whole buffer, padding included */
-    int64_t embed, norm, head;    /* head == embed when tied */
-    struct clime_layer_at *layer; /* [L] */
-    struct clime_slice *slices;   /* in buffer order */
-    int n_slices;
-    uint64_t hash; /* of names, shapes and offsets; both sides of a handover compare it */
-};
-
-void clime_layout_make(const struct clime_config *c, struct clime_layout *out);
-void clime_layout_free(struct clime_layout *l);
-const struct clime_slice *clime_layout_find(const struct clime_layout *l, const char *hf_name); /* NULL = unknown */
+#include "model/layout.h"
 
 /* Where weights are read from: the host's memory, or a device's in pieces (model.h), so that nobody needs the host to
  * hold all of them. */

@@ -151,9 +151,9 @@ static void test_layout(void **state) {
         int64_t D = c->D, q = (int64_t)c->H * c->Dh, kv = (int64_t)c->HK * c->Dh;
         const struct clime_slice *k_proj = clime_layout_find(&l, "model.layers.0.self_attn.k_proj.weight");
         const struct clime_slice *v_proj = clime_layout_find(&l, "model.layers.0.self_attn.v_proj.weight");
-        assert_int_equal(k_proj->offset, l.layer[0].qkv + q * D); /* joined without a gap */
-        assert_int_equal(v_proj->offset, l.layer[0].qkv + (q + kv) * D);
-        assert_int_equal(l.layer[0].gu % 64, 0);
+        assert_int_equal(k_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + q * D); /* joined without a gap */
+        assert_int_equal(v_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + (q + kv) * D);
+        assert_int_equal(l.slices[l.layer[0].w[CLIME_W_GU]].offset % 64, 0);
         assert_null(clime_layout_find(&l, "model.layers.0"));
         struct clime_config other = *c;
         other.F += 4;

@@ -1,0 +1,123 @@
+/* The parameter table: one row a tensor of the checkpoint, and the flat buffer of weights that the rows cut up.
+ *
+ * The order of the rows is that of the buffer, the same for server and trainer. q|k|v and gate|up are joined by rows,
+ * so every Hugging Face tensor is a contiguous slice, and import, export, checksum, gradients, AdamW and checkpoints
+ * are loops over the table. Every joined tensor starts at a multiple of 64 elements; the padding is zero. (DESIGN.md
+ * 4.4)
+ *
+ * Made once, by clime_layout_make; a trainer that freezes tensors says so before anything is planned
+ * (clime_layout_freeze). From then on immutable; any thread may read it.
+ */
+#ifndef CLIME_MODEL_LAYOUT_H
+#define CLIME_MODEL_LAYOUT_H
+
+#include <stdint.h>
+
+#include "model/config.h"
+
+/* How a tensor begins, and what an optimizer may do with it. */
+enum clime_param_type { CLIME_PARAM_MATRIX, CLIME_PARAM_NORM, CLIME_PARAM_BIAS };
+
+/* What a training step does with a tensor: the kind of optimizer, or nothing. */
+enum clime_update { CLIME_FROZEN, CLIME_ADAMW };
+
+/* How a tensor is cut over the devices of a group: always by output rows, never through a sum (DESIGN.md 4.6). */
+enum clime_shard_rule {
+    CLIME_SHARD_WHOLE, /* every device has all of it: norms */
+    CLIME_SHARD_ROWS,  /* any rows: outputs of o and down */
+    CLIME_SHARD_HEADS, /* rows of whole heads: q, k, v, each its own */
+    CLIME_SHARD_PAIRS, /* rows of gate and of up alike: a device has both of what it multiplies */
+    CLIME_SHARD_VOCAB  /* rows of whole CLIME_VOCAB_UNIT: embedding and head */
+};
+
+struct clime_slice { /* a row of the table: one Hugging Face tensor */
+    char name[96];   /* "model.layers.0.self_attn.q_proj.weight" */
+    enum clime_param_type type;
+    int n_dim;
+    int64_t dim[2];
+    int64_t n;      /* elements */
+    int64_t offset; /* of its first element in the buffer */
+    bool joined;    /* it goes on where the row before it ends: one tensor to the kernels */
+    bool decay;     /* weight decay applies: matrices; not norms and biases */
+    enum clime_update update;
+    int64_t grad;  /* in the buffer of gradients; -1 = there is none: it and all that it is joined with are frozen */
+    int64_t state; /* in each of the optimizer's arrays (master weights, moments); -1 = frozen */
+    struct clime_cut {
+        enum clime_shard_rule rule;
+        int unit;    /* rows that stay together: the head size, CLIME_VOCAB_UNIT, 1 */
+        int stacked; /* matrices that lie one on the other in it, each cut alike: 2 for a gate and up in one tensor */
+    } cut;
+};
+
+/* The tensors of a layer as the kernels read them. */
+enum clime_layer_weight {
+    CLIME_W_LN1,       /* [D] norm before attention */
+    CLIME_W_QKV,       /* [(H+2HK)*Dh, D] q|k|v */
+    CLIME_W_QKV_BIAS,  /* [(H+2HK)*Dh] */
+    CLIME_W_Q_NORM,    /* [Dh] */
+    CLIME_W_K_NORM,    /* [Dh] */
+    CLIME_W_O,         /* [D, H*Dh] */
+    CLIME_W_O_BIAS,    /* [D] */
+    CLIME_W_O_NORM,    /* [D] norm after attention (post_norms) */
+    CLIME_W_LN2,       /* [D] norm before the MLP */
+    CLIME_W_GU,        /* [2F, D] gate|up */
+    CLIME_W_DOWN,      /* [D, F] */
+    CLIME_W_DOWN_NORM, /* [D] norm after the MLP (post_norms) */
+    CLIME_W_N
+};
+
+struct clime_layer_at { /* rows of the table, the first of each joined tensor; -1 = the family has none */
+    int w[CLIME_W_N];
+};
+
+struct clime_layout {
+    int64_t n;                    /* elements of the whole buffer, padding included */
+    int64_t n_grads, n_states;    /* elements of the gradients, of each optimizer array; n when nothing is frozen */
+    int embed, norm, head;        /* rows; head == embed when tied */
+    int first_trained;            /* the lowest layer that gradients must reach: 0 for the embedding, L for none */
+    struct clime_layer_at *layer; /* [L] */
+    int n_layers;
+    struct clime_slice *slices; /* in buffer order */
+    int n_slices;
+    int32_t *by_name; /* hash table of rows, by_name_mask + 1 places; -1 = free */
+    uint32_t by_name_mask;
+    uint64_t hash;       /* of names, shapes and offsets; both sides of a handover compare it */
+    uint64_t state_hash; /* of the same and of what is frozen; a checkpoint's states belong to it */
+};
+
+void clime_layout_make(const struct clime_config *c, struct clime_layout *out);
+void clime_layout_free(struct clime_layout *l);
+const struct clime_slice *clime_layout_find(const struct clime_layout *l, const char *hf_name); /* NULL = unknown */
+
+/* frozen[n_slices]: rows that no step changes. Gradients and states are laid out anew, without them; a joined tensor of
+ * which only a part is frozen keeps its gradient, since one product makes it. CLIME_ERR_INPUT when nothing is left to
+ * train. */
+enum clime_err clime_layout_freeze(struct clime_layout *l, const bool *frozen, struct clime_error *e);
+
+/* A span of elements that one call of the optimizer updates: rows that follow each other in the weights, in the
+ * gradients and in the states, with the same decay. */
+struct clime_param_span {
+    int64_t offset, grad, state, n;
+    bool decay;
+};
+/* The first span at or after row i; returns the row to go on from. out->n is 0 when there are no more. */
+int clime_param_span(const struct clime_layout *l, int i, struct clime_param_span *out);
+
+/* ---- over several devices -------------------------------------------------------------------------------------- */
+struct clime_shard_part { /* elements that lie together in both buffers */
+    int slice;
+    int64_t global, local, n; /* from, in the whole buffer; to, in the rank's; how many */
+};
+
+struct clime_shard { /* what one rank of a group holds, in the order of the table */
+    struct clime_shard_part *parts;
+    int n_parts; /* one a slice; two for a gate and up that are one tensor */
+    int64_t n; /* elements of the rank's buffer, laid out as the whole is: joined tensors joined, the same alignment */
+};
+
+/* CLIME_ERR_INPUT, with the sizes that would do, when a tensor cannot be cut into n_ranks. */
+enum clime_err clime_layout_shard(const struct clime_layout *l, int rank, int n_ranks, struct clime_shard *out,
+                                  struct clime_error *e);
+void clime_shard_free(struct clime_shard *s);
+
+#endif

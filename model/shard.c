@@ -1,0 +1,84 @@
+/* Which part of every tensor one device of a group holds.
+ *
+ * Called by whoever lays a model out over several devices; pure. The invariant: a device holds whole output rows, so
+ * every output of a product is one chain on one device whatever their number (DESIGN.md 4.6); and its buffer is laid
+ * out by the rules of the whole one, so that what the kernels read as one matrix (its rows of q, of k, of v) is one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "model/layout_int.h"
+
+#define MAX_RANKS 1024
+
+/* Units of rows in each of the matrices that lie in s. */
+static int64_t n_units(const struct clime_slice *s) {
+    int64_t rows = s->dim[0] / s->cut.stacked;
+    return (rows + s->cut.unit - 1) / s->cut.unit;
+}
+
+/* The vocabulary is cut where a row of logits is, so some ranks have a unit more than others; all else is the same work
+ * on every rank. */
+static bool divides(const struct clime_slice *s, int n_ranks) {
+    if (s->cut.rule == CLIME_SHARD_WHOLE) return true;
+    return s->cut.rule == CLIME_SHARD_VOCAB ? n_units(s) >= n_ranks : n_units(s) % n_ranks == 0;
+}
+
+static const struct clime_slice *does_not_divide(const struct clime_layout *l, int n_ranks) {
+    for (int i = 0; i < l->n_slices; i++)
+        if (!divides(&l->slices[i], n_ranks)) return &l->slices[i];
+    return NULL;
+}
+
+static enum clime_err refuse(const struct clime_layout *l, const struct clime_slice *s, int n_ranks,
+                             struct clime_error *e) {
+    static const char *const unit[] = {[CLIME_SHARD_ROWS] = "rows",
+                                       [CLIME_SHARD_HEADS] = "heads",
+                                       [CLIME_SHARD_PAIRS] = "pairs of rows",
+                                       [CLIME_SHARD_VOCAB] = "parts of the vocabulary"};
+    char sizes[128] = "1";
+    size_t at = 1;
+    for (int n = 2; n <= MAX_RANKS && at < sizeof sizes - 8; n++)
+        if (!does_not_divide(l, n)) at += (size_t)snprintf(sizes + at, sizeof sizes - at, ", %d", n);
+    return clime_fail(e, CLIME_ERR_INPUT, "%d devices cannot share the %lld %s of %s; these numbers can: %s", n_ranks,
+                      (long long)n_units(s), unit[s->cut.rule], s->name, sizes);
+}
+
+/* Rows [*from, *to) of each matrix in s are rank's. */
+static void rows_of(const struct clime_slice *s, int rank, int n_ranks, int64_t *from, int64_t *to) {
+    int64_t rows = s->dim[0] / s->cut.stacked, units = n_units(s);
+    bool whole = s->cut.rule == CLIME_SHARD_WHOLE;
+    *from = whole ? 0 : units * rank / n_ranks * s->cut.unit;
+    *to = whole ? rows : units * (rank + 1) / n_ranks * s->cut.unit;
+    if (*to > rows) *to = rows;
+}
+
+enum clime_err clime_layout_shard(const struct clime_layout *l, int rank, int n_ranks, struct clime_shard *out,
+                                  struct clime_error *e) {
+    CHECK(n_ranks >= 1 && n_ranks <= MAX_RANKS && rank >= 0 && rank < n_ranks);
+    const struct clime_slice *odd = does_not_divide(l, n_ranks);
+    *out = (struct clime_shard){0};
+    if (odd) return refuse(l, odd, n_ranks, e);
+    int room = 0;
+    for (int i = 0; i < l->n_slices; i++) room += l->slices[i].cut.stacked;
+    out->parts = xcalloc((size_t)room, sizeof *out->parts);
+    for (int i = 0; i < l->n_slices; i++) {
+        const struct clime_slice *s = &l->slices[i];
+        int64_t width = s->n / s->dim[0], each = s->n / s->cut.stacked, from, to;
+        rows_of(s, rank, n_ranks, &from, &to);
+        if (!s->joined) out->n = clime_layout_align(out->n);
+        for (int k = 0; k < s->cut.stacked; k++) {
+            int64_t n = (to - from) * width;
+            out->parts[out->n_parts++] = (struct clime_shard_part){
+                .slice = i, .global = s->offset + k * each + from * width, .local = out->n, .n = n};
+            out->n += n;
+        }
+    }
+    out->n = clime_layout_align(out->n);
+    return CLIME_OK;
+}
+
+void clime_shard_free(struct clime_shard *s) {
+    free(s->parts);
+    *s = (struct clime_shard){0};
+}

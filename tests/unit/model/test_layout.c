@@ -1,0 +1,342 @@
+/* The parameter table: what its rows say of every dense family, names found by hash, gradients and states of what is
+ * trained laid out without the frozen, shards that put the whole together again; and that freezing changes no bit of
+ * the gradients that are left. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "common/rng.h"
+#include "model/backward.h"
+#include "model/layout.h"
+
+/* Shapes that several devices can share, one a family. */
+static const struct clime_config configs[] = {
+    {.family = CLIME_QWEN3,
+     .D = 64,
+     .L = 2,
+     .H = 8,
+     .HK = 4,
+     .Dh = 6,
+     .F = 40,
+     .V = 20000,
+     .tied = true,
+     .qk_norm = true},
+    {.family = CLIME_QWEN3,
+     .D = 64,
+     .L = 1,
+     .H = 8,
+     .HK = 8,
+     .Dh = 6,
+     .F = 40,
+     .V = 9000,
+     .qkv_bias = true,
+     .o_bias = true,
+     .qk_norm = true},
+    {.family = CLIME_QWEN2, .D = 32, .L = 2, .H = 4, .HK = 4, .Dh = 8, .F = 12, .V = 17000, .qkv_bias = true},
+    {.family = CLIME_LLAMA, .D = 32, .L = 2, .H = 4, .HK = 4, .Dh = 8, .F = 12, .V = 17000},
+    {.family = CLIME_GLM4,
+     .D = 32,
+     .L = 2,
+     .H = 4,
+     .HK = 4,
+     .Dh = 8,
+     .F = 12,
+     .V = 17000,
+     .qkv_bias = true,
+     .post_norms = true,
+     .fused_gate_up = true},
+};
+
+static bool ends_with(const char *s, const char *end) {
+    return strlen(s) >= strlen(end) && !strcmp(s + strlen(s) - strlen(end), end);
+}
+
+static enum clime_shard_rule rule_of(const char *name) {
+    if (strstr(name, "norm")) return CLIME_SHARD_WHOLE;
+    if (strstr(name, "q_proj") || strstr(name, "k_proj") || strstr(name, "v_proj")) return CLIME_SHARD_HEADS;
+    if (strstr(name, "gate") || strstr(name, "up_proj")) return CLIME_SHARD_PAIRS;
+    return strstr(name, "embed") || strstr(name, "lm_head") ? CLIME_SHARD_VOCAB : CLIME_SHARD_ROWS;
+}
+
+static void rows_say_what_tensors_are(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(configs); i++) {
+        const struct clime_config *c = &configs[i];
+        struct clime_layout l;
+        clime_layout_make(c, &l);
+        for (int k = 0; k < l.n_slices; k++) {
+            const struct clime_slice *s = &l.slices[k];
+            bool norm = strstr(s->name, "norm") != NULL, bias = ends_with(s->name, ".bias");
+            assert_int_equal(s->type, norm ? CLIME_PARAM_NORM : bias ? CLIME_PARAM_BIAS : CLIME_PARAM_MATRIX);
+            assert_int_equal(s->decay, !norm && !bias);
+            assert_int_equal(s->cut.rule, rule_of(s->name));
+            assert_int_equal(s->cut.stacked, strstr(s->name, "gate_up") ? 2 : 1);
+            assert_int_equal(s->update, CLIME_ADAMW);
+            assert_true(s->grad == s->offset && s->state == s->offset); /* with nothing frozen */
+            assert_int_equal(s->joined,
+                             strstr(s->name, "k_proj") || strstr(s->name, "v_proj") || strstr(s->name, ".up_proj"));
+        }
+        assert_true(l.n_grads == l.n && l.n_states == l.n && l.state_hash == l.hash && l.first_trained == 0);
+        clime_layout_free(&l);
+    }
+}
+
+/* 13,000 names, as many as a checkpoint of experts has, each found and no other. */
+static void names_are_found(void **state) {
+    (void)state;
+    struct clime_config c = {
+        .D = 2, .L = 1024, .H = 1, .HK = 1, .Dh = 2, .F = 2, .V = 2, .qkv_bias = true, .o_bias = true, .qk_norm = true};
+    struct clime_layout l;
+    char other[128];
+    clime_layout_make(&c, &l);
+    assert_true(l.n_slices > 13000);
+    assert_true(l.by_name_mask + 1 >= 2 * (uint32_t)l.n_slices && l.by_name_mask < 4 * (uint32_t)l.n_slices);
+    for (int i = 0; i < l.n_slices; i++) {
+        assert_ptr_equal(clime_layout_find(&l, l.slices[i].name), &l.slices[i]);
+        snprintf(other, sizeof other, "%s.", l.slices[i].name);
+        assert_null(clime_layout_find(&l, other));
+    }
+    assert_null(clime_layout_find(&l, ""));
+    clime_layout_free(&l);
+}
+
+/* ---- freezing -------------------------------------------------------------------------------------------------- */
+
+/* The spans are the trained elements, each once and in order. */
+static void check_spans(const struct clime_layout *l) {
+    struct clime_param_span r;
+    int64_t n = 0, want = 0, end = 0;
+    for (int i = clime_param_span(l, 0, &r); r.n > 0; i = clime_param_span(l, i, &r)) {
+        assert_true(r.state >= end && r.state + r.n <= l->n_states && r.grad + r.n <= l->n_grads);
+        assert_int_equal(r.state % 64, r.offset % 64);
+        assert_int_equal(r.grad % 64, r.offset % 64);
+        end = r.state + r.n;
+        for (int k = 0; k < l->n_slices; k++) { /* each row is in the span whole, or not at all */
+            const struct clime_slice *s = &l->slices[k];
+            if (s->offset < r.offset || s->offset >= r.offset + r.n) continue;
+            assert_true(s->update == CLIME_ADAMW && s->decay == r.decay && s->offset + s->n <= r.offset + r.n);
+            assert_true(s->state - r.state == s->offset - r.offset && s->grad - r.grad == s->offset - r.offset);
+            n += s->n;
+        }
+    }
+    for (int k = 0; k < l->n_slices; k++) want += l->slices[k].update == CLIME_ADAMW ? l->slices[k].n : 0;
+    assert_int_equal(n, want);
+}
+
+static void the_frozen_take_no_room(void **state) {
+    (void)state;
+    struct clime_rng rng;
+    struct clime_error e;
+    clime_rng_init(&rng, 3);
+    for (size_t i = 0; i < 40 * CLIME_COUNT(configs); i++) {
+        struct clime_layout l;
+        clime_layout_make(&configs[i / 40], &l);
+        bool *frozen = xcalloc((size_t)l.n_slices, sizeof *frozen);
+        int64_t trained = 0, with_grad = 0;
+        for (int k = 0; k < l.n_slices; k++) frozen[k] = clime_rng_below(&rng, 10) < i % 40 / 4;
+        frozen[clime_rng_below(&rng, (uint64_t)l.n_slices)] = false;
+        if (clime_layout_freeze(&l, frozen, &e)) fail_msg("%s", e.msg);
+        check_spans(&l);
+        for (int k = 0; k < l.n_slices; k++) {
+            const struct clime_slice *s = &l.slices[k];
+            assert_int_equal(s->update == CLIME_FROZEN, frozen[k]);
+            assert_int_equal(s->state < 0, frozen[k]);
+            assert_true(s->grad >= 0 || frozen[k]);
+            trained += frozen[k] ? 0 : s->n;
+            with_grad += s->grad < 0 ? 0 : s->n;
+        }
+        assert_true(l.n_states >= trained && l.n_states <= trained + 128 * l.n_slices);
+        assert_true(l.n_grads >= with_grad && l.n_grads <= with_grad + 64 * l.n_slices);
+        memset(frozen, 1, (size_t)l.n_slices);
+        assert_int_equal(clime_layout_freeze(&l, frozen, &e), CLIME_ERR_INPUT);
+        free(frozen);
+        clime_layout_free(&l);
+    }
+}
+
+/* ---- shards ---------------------------------------------------------------------------------------------------- */
+
+static void check_shards(const struct clime_layout *l, int n_ranks) {
+    struct clime_error e;
+    uint8_t *times = xcalloc((size_t)l->n, 1); /* that an element is held */
+    for (int r = 0; r < n_ranks; r++) {
+        struct clime_shard s;
+        if (clime_layout_shard(l, r, n_ranks, &s, &e)) fail_msg("%s", e.msg);
+        int64_t end = 0;
+        for (int i = 0; i < s.n_parts; i++) {
+            const struct clime_shard_part *p = &s.parts[i];
+            const struct clime_slice *t = &l->slices[p->slice];
+            bool goes_on = t->joined || (i && s.parts[i - 1].slice == p->slice);
+            assert_true(p->n > 0 && p->global >= t->offset && p->global + p->n <= t->offset + t->n);
+            assert_int_equal(p->n % (t->n / t->dim[0]), 0); /* whole rows */
+            assert_int_equal(p->local, goes_on ? end : (end + 63) / 64 * 64);
+            end = p->local + p->n;
+            for (int64_t k = p->global; k < p->global + p->n; k++) times[k]++;
+        }
+        assert_int_equal(s.n, (end + 63) / 64 * 64);
+        if (n_ranks == 1) assert_int_equal(s.n, l->n);
+        clime_shard_free(&s);
+    }
+    for (int i = 0; i < l->n_slices; i++) {
+        const struct clime_slice *s = &l->slices[i];
+        uint8_t want = s->cut.rule == CLIME_SHARD_WHOLE ? (uint8_t)n_ranks : 1;
+        for (int64_t k = s->offset; k < s->offset + s->n; k++) assert_int_equal(times[k], want);
+    }
+    free(times);
+}
+
+static void shards_are_the_whole(void **state) {
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(configs); i++) {
+        struct clime_layout l;
+        clime_layout_make(&configs[i], &l);
+        check_shards(&l, 1);
+        check_shards(&l, 2);
+        if (configs[i].V > 12288) check_shards(&l, 4);
+        clime_layout_free(&l);
+    }
+}
+
+static const struct clime_shard_part *part_of(const struct clime_layout *l, const struct clime_shard *s,
+                                              const char *name) {
+    for (int i = 0; i < s->n_parts; i++)
+        if (ends_with(l->slices[s->parts[i].slice].name, name)) return &s->parts[i];
+    fail_msg("no %s", name);
+    return NULL;
+}
+
+/* By hand: rank 1 of 2. */
+static void the_cut_is_where_it_should_be(void **state) {
+    (void)state;
+    struct clime_error e;
+    struct clime_layout l;
+    struct clime_shard s;
+    clime_layout_make(&configs[0], &l); /* D 64, 8 + 2 * 4 heads of 6, F 40, V 20000 = 5 units of 4096 */
+    if (clime_layout_shard(&l, 1, 2, &s, &e)) fail_msg("%s", e.msg);
+    const struct clime_shard_part *p = part_of(&l, &s, "embed_tokens.weight");
+    assert_true(p->global == 2 * 4096 * 64 && p->n == (20000 - 2 * 4096) * 64); /* the first rank has 2 units */
+    const struct clime_shard_part *q = part_of(&l, &s, "layers.0.self_attn.q_proj.weight");
+    assert_true(q->global == l.slices[q->slice].offset + 4 * 6 * 64 && q->n == 4 * 6 * 64);
+    const struct clime_shard_part *k = part_of(&l, &s, "layers.0.self_attn.k_proj.weight");
+    assert_true(k->global == l.slices[k->slice].offset + 2 * 6 * 64 && k->n == 2 * 6 * 64);
+    assert_int_equal(k->local, q->local + q->n); /* its q|k|v is one matrix */
+    p = part_of(&l, &s, "layers.0.self_attn.o_proj.weight");
+    assert_true(p->global == l.slices[p->slice].offset + 32 * 48 && p->n == 32 * 48);
+    const struct clime_shard_part *up = part_of(&l, &s, "layers.0.mlp.up_proj.weight");
+    p = part_of(&l, &s, "layers.0.mlp.gate_proj.weight");
+    assert_true(p->global == l.slices[p->slice].offset + 20 * 64 && up->local == p->local + 20 * 64);
+    clime_shard_free(&s);
+    clime_layout_free(&l);
+
+    clime_layout_make(&configs[4], &l); /* gate and up in one tensor: D 32, F 12 */
+    if (clime_layout_shard(&l, 1, 2, &s, &e)) fail_msg("%s", e.msg);
+    p = part_of(&l, &s, "layers.0.mlp.gate_up_proj.weight");
+    int64_t at = l.slices[p->slice].offset;
+    assert_true(p[0].global == at + 6 * 32 && p[0].n == 6 * 32);
+    assert_true(p[1].slice == p[0].slice && p[1].global == at + (12 + 6) * 32 && p[1].local == p[0].local + 6 * 32);
+    clime_shard_free(&s);
+    clime_layout_free(&l);
+}
+
+static void what_does_not_divide_is_refused(void **state) {
+    (void)state;
+    struct clime_error e;
+    struct clime_layout l;
+    struct clime_shard s;
+    clime_layout_make(&configs[0], &l);
+    assert_int_equal(clime_layout_shard(&l, 0, 3, &s, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "3 devices cannot share the 8 heads of model.layers.0.self_attn.q_proj.weight"));
+    assert_non_null(strstr(e.msg, "these numbers can: 1, 2, 4"));
+    assert_null(strstr(e.msg, "5"));
+    assert_int_equal(clime_layout_shard(&l, 0, 8, &s, &e), CLIME_ERR_INPUT); /* 5 units of the vocabulary */
+    assert_non_null(strstr(e.msg, "5 parts of the vocabulary of model.embed_tokens.weight"));
+    clime_layout_free(&l);
+    struct clime_config c = configs[0];
+    c.V = 1 << 17;
+    clime_layout_make(&c, &l);
+    assert_int_equal(clime_layout_shard(&l, 0, 8, &s, &e), CLIME_ERR_INPUT); /* 4 key/value heads */
+    assert_non_null(strstr(e.msg, "4 heads of model.layers.0.self_attn.k_proj.weight"));
+    clime_layout_free(&l);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------- */
+
+enum { ROWS = 12 };
+
+static void run_backward(struct clime_model *m, enum clime_recompute recompute, float *grads) {
+    struct clime_train *t;
+    struct clime_error e;
+    struct clime_train_options o = {.max_rows = ROWS, .max_seqs = 2, .recompute = recompute};
+    int32_t ids[ROWS], row[ROWS], target[ROWS], start[] = {0, 7, ROWS};
+    float inv_temp[ROWS], g[ROWS], logp[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        ids[i] = i * 5 % m->cfg.V;
+        row[i] = i;
+        target[i] = (i + 3) % m->cfg.V;
+        inv_temp[i] = 1;
+        g[i] = 0.25f - (float)(i % 3);
+    }
+    const struct clime_packed_batch b = {ROWS, 2, ids, start, ROWS, row, target, inv_temp};
+    if (clime_train_open(m, &o, &t, &e)) fail_msg("%s", e.msg);
+    for (int i = 0; i < 2; i++) { /* two micro-batches, which add up */
+        if (clime_train_forward(t, &b, true, logp, NULL, &e)) fail_msg("%s", e.msg);
+        if (clime_train_backward(t, &b, g, NULL, &e)) fail_msg("%s", e.msg);
+    }
+    m->ops->copy_out(m->dev, grads, clime_train_grads(t), (size_t)m->layout.n_grads * sizeof *grads);
+    clime_train_close(t);
+}
+
+/* The gradients of what is trained are those of a run that trains everything. */
+static void trained_gradients_keep_their_bits(void **state) {
+    (void)state;
+    static const char *const models[] = {"qwen3_bias", "qwen2", "glm4"};
+    static const char *const frozen_names[] = {"mlp",   "norm", "k_proj", "layers.0", "layers.",
+                                               "embed", "bias", "head",   "model.",   "all but layers.1"};
+    for (size_t i = 0; i < 2 * CLIME_COUNT(models) * CLIME_COUNT(frozen_names); i++) {
+        const char *root = getenv("CLIME_GOLDEN"), *which = frozen_names[i / 2 / CLIME_COUNT(models)];
+        char *dir = xasprintf("%s/%s", root ? root : "tests/golden", models[i / 2 % CLIME_COUNT(models)]);
+        struct clime_model_options o = {.device = "cpu", .dtype = i % 2 ? "bf16" : "f32", .dev = {.n_threads = 1}};
+        enum clime_recompute recompute = (enum clime_recompute)(i % 3);
+        struct clime_model *m;
+        struct clime_error e;
+        if (clime_model_open(dir, &o, &m, &e)) fail_msg("%s", e.msg);
+        int n = m->layout.n_slices, n_left = 0;
+        float *all = xmalloc((size_t)m->layout.n * sizeof *all), *some = xmalloc((size_t)m->layout.n * sizeof *some);
+        bool *frozen = xcalloc((size_t)n, sizeof *frozen);
+        run_backward(m, recompute, all);
+        bool others = strncmp(which, "all but ", 8) == 0;
+        const char *part = others ? which + 8 : which;
+        for (int k = 0; k < n; k++) n_left += !(frozen[k] = !strstr(m->layout.slices[k].name, part) == others);
+        if (n_left) { /* a tied model has nothing but "model." */
+            if (clime_layout_freeze(&m->layout, frozen, &e)) fail_msg("%s", e.msg);
+            run_backward(m, recompute, some);
+            for (int k = 0; k < n; k++) {
+                const struct clime_slice *s = &m->layout.slices[k];
+                if (!frozen[k] && memcmp(all + s->offset, some + s->grad, (size_t)s->n * sizeof *all) != 0)
+                    fail_msg("%s without %s: gradient of %s", dir, which, s->name);
+            }
+        }
+        free(all);
+        free(some);
+        free(frozen);
+        free(dir);
+        clime_model_close(m);
+    }
+}
+
+int main(void) {
+    clime_log_open("test", CLIME_LOG_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_say_what_tensors_are),        cmocka_unit_test(names_are_found),
+        cmocka_unit_test(the_frozen_take_no_room),          cmocka_unit_test(shards_are_the_whole),
+        cmocka_unit_test(the_cut_is_where_it_should_be),    cmocka_unit_test(what_does_not_divide_is_refused),
+        cmocka_unit_test(trained_gradients_keep_their_bits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
