@@ -68,6 +68,10 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
         {"adam-beta2", CLIME_OPT_DOUBLE, &l->adam_beta2, "0.98", "X", "second moment", 0, 1},
         {"adam-eps", CLIME_OPT_DOUBLE, &l->adam_eps, "1e-8", "X", "epsilon", 0, 1},
         {"clip-grad", CLIME_OPT_DOUBLE, &l->clip_grad, "1", "X", "global norm; 0 = off", 0, 1e9},
+        {"only-train-params-name-list", CLIME_OPT_LIST, &l->only_train, NULL, "REGEX",
+         "train only tensors in whose Hugging Face name one of these is found; the others keep their bits, without "
+         "gradients and moments"},
+        {"freeze-params-name-list", CLIME_OPT_LIST, &l->freeze, NULL, "REGEX", "train all but those"},
         {"calculate-per-token-loss", CLIME_OPT_BOOL, &l->objective.calculate_per_token_loss, NULL, NULL,
          "mean over tokens instead of over samples"},
         {"max-tokens-per-gpu", CLIME_OPT_INT, &o->max_tokens, "4096", "N", "rows of a packed micro-batch", 16, 1 << 24},
@@ -247,5 +251,7 @@ done:
     if (err) LOG_ERROR("sft: %s", e.msg);
     clime_learner_close(l);
     clime_sft_set_free(&set);
+    free(o.learner.only_train.items);
+    free(o.learner.freeze.items);
     return err ? 1 : 0;
 }

@@ -1,7 +1,8 @@
 /* Checkpoints that resume exactly. Called by the loop through clime_learner_save and _load; main thread.
  *
- * Layout of a folder: master.f32, moment1.f32, moment2.f32 (layout.n little-endian floats each), reference.bin where
- * the reference model was refreshed (its weights in the model's type), critic_* where there is a critic, and
+ * Layout of a folder: master.f32, moment1.f32, moment2.f32 (little-endian floats, one for each trained weight, in
+ * the order of the parameter table; fp32 master weights: of the whole buffer), reference.bin where the reference model
+ * was refreshed (its weights in the model's type), critic_* where there is a critic, and
  * state.json. The model's own weights are not stored: they are the master weights rounded once, to nearest even, as the
  * optimizer rounds them. Exactness: a run that stops and resumes gives the bits of one that did not. */
 #include <errno.h>
@@ -33,10 +34,6 @@ static size_t critic_head_bytes(const struct clime_learner *l) {
 
 static size_t reference_size(const struct clime_learner *l) {
     return clime_dtype_bytes(clime_dev_info(l->model->dev)->dt);
-}
-
-static float *array_of(const struct clime_optimizer *o, int i) {
-    return i == 0 ? o->master : i == 1 ? o->m : o->v;
 }
 
 /* n_all elements of `size` bytes at x, on the device dev. */
@@ -79,6 +76,9 @@ static enum clime_err write_state(struct clime_learner *l, const char *path, str
     clime_jw_int(&w, l->model->layout.n);
     clime_jw_key(&w, "layout");
     clime_jw_strz(&w, hash);
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->model->layout.state_hash);
+    clime_jw_key(&w, "states");
+    clime_jw_strz(&w, hash);
     clime_jw_key(&w, "device");
     clime_jw_strz(&w, clime_dev_info(l->model->dev)->name);
     clime_jw_key(&w, "dtype");
@@ -91,12 +91,14 @@ static enum clime_err write_state(struct clime_learner *l, const char *path, str
 }
 
 /* master, moment1, moment2 of an optimizer. */
-static enum clime_err write_optimizer(const struct clime_optimizer *o, const char *dir, const char *prefix, int64_t n,
-                                      struct clime_error *e) {
+static enum clime_err write_optimizer(const struct clime_optimizer *o, const struct clime_model *m, const char *dir,
+                                      const char *prefix, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
         char *path = xasprintf("%s/%s%s", dir, prefix, array_names[i]);
-        err = write_array(o->ops, o->dev, path, array_of(o, i), n, sizeof(float), e);
+        int64_t n;
+        const float *x = clime_optimizer_array(o, m, i, &n);
+        err = write_array(o->ops, o->dev, path, x, n, sizeof(float), e);
         free(path);
     }
     return err;
@@ -111,7 +113,7 @@ static enum clime_err write_reference(struct clime_learner *l, const char *dir, 
 }
 
 static enum clime_err write_critic(struct clime_learner *l, const char *dir, struct clime_error *e) {
-    enum clime_err err = write_optimizer(&l->critic->optimizer, dir, critic_prefix, l->model->layout.n, e);
+    enum clime_err err = write_optimizer(&l->critic->optimizer, l->critic->model, dir, critic_prefix, e);
     char *path = xasprintf("%s/%s", dir, critic_head_name);
     if (!err) err = clime_atomic_save(path, (const char *)l->critic->head, critic_head_bytes(l), e);
     free(path);
@@ -122,7 +124,7 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
     char *tmp = xasprintf("%s.tmp", dir);
     enum clime_err err = clime_dir_remove(tmp, e);
     if (!err) err = clime_make_dirs(tmp, e);
-    if (!err) err = write_optimizer(&l->optimizer, tmp, "", l->model->layout.n, e);
+    if (!err) err = write_optimizer(&l->optimizer, l->model, tmp, "", e);
     if (!err && l->ref_step > 0) err = write_reference(l, tmp, e);
     if (!err && l->critic) err = write_critic(l, tmp, e);
     if (!err) {
@@ -135,28 +137,22 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
     return err;
 }
 
-/* Reads one array; the master weights also become the model's weights. */
-static enum clime_err read_array(struct clime_model *m, const struct clime_optimizer *o, const char *path, int which,
+static enum clime_err read_array(const struct clime_optimizer *o, const char *path, float *x, int64_t n_all,
                                  struct clime_error *e) {
-    bool to_bf16 = which == 0 && clime_dev_info(m->dev)->dt == CLIME_BF16;
-    float *piece = xmalloc((size_t)PIECE * sizeof *piece), *x = array_of(o, which);
-    uint16_t *half = xmalloc((size_t)PIECE * sizeof *half);
+    float *piece = xmalloc((size_t)PIECE * sizeof *piece);
     enum clime_err err = CLIME_OK;
     FILE *f = fopen(path, "rb");
     if (!f) err = clime_fail(e, CLIME_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
-    for (int64_t at = 0; !err && at < m->layout.n; at += PIECE) {
-        size_t n = (size_t)(m->layout.n - at < PIECE ? m->layout.n - at : PIECE);
+    for (int64_t at = 0; !err && at < n_all; at += PIECE) {
+        size_t n = (size_t)(n_all - at < PIECE ? n_all - at : PIECE);
         if (fread(piece, sizeof *piece, n, f) != n) {
             err = clime_fail(e, CLIME_ERR_INTERNAL, "reading %s breaks off after %lld elements", path, (long long)at);
             break;
         }
         o->ops->copy_in(o->dev, x + at, piece, n * sizeof *piece);
-        for (size_t i = 0; to_bf16 && i < n; i++) half[i] = clime_bf16_of(piece[i]);
-        if (to_bf16) m->ops->copy_in(m->dev, clime_model_at(m, at), half, n * sizeof *half);
     }
     if (f) fclose(f);
     free(piece);
-    free(half);
     return err;
 }
 
@@ -165,9 +161,12 @@ static enum clime_err read_optimizer(struct clime_model *m, struct clime_optimiz
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
         char *path = xasprintf("%s/%s%s", dir, prefix, array_names[i]);
-        err = read_array(m, o, path, i, e);
+        int64_t n;
+        float *x = clime_optimizer_array(o, m, i, &n);
+        err = read_array(o, path, x, n, e);
         free(path);
     }
+    if (!err) clime_optimizer_write_weights(o, m);
     return err;
 }
 
@@ -224,6 +223,8 @@ static enum clime_err read_state(struct clime_learner *l, const char *path, stru
     char hash[24];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->model->layout.hash);
     const char *device = clime_tree_str(clime_tree_get(root, "device"), "");
+    char states[24];
+    snprintf(states, sizeof states, "%016llx", (unsigned long long)l->model->layout.state_hash);
     s->step = (int64_t)clime_tree_num(clime_tree_get(root, "step"), -1);
     s->updates = (int64_t)clime_tree_num(clime_tree_get(root, "updates"), (double)s->step);
     s->critic_updates = (int64_t)clime_tree_num(clime_tree_get(root, "critic_updates"), 0);
@@ -232,6 +233,8 @@ static enum clime_err read_state(struct clime_learner *l, const char *path, stru
         err = clime_fail(e, CLIME_ERR_INPUT, "%s is no checkpoint of format %d", path, FORMAT);
     else if (strcmp(clime_tree_str(clime_tree_get(root, "layout"), ""), hash) != 0)
         err = clime_fail(e, CLIME_ERR_INPUT, "%s belongs to a model of another shape", path);
+    else if (strcmp(clime_tree_str(clime_tree_get(root, "states"), hash), states) != 0)
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s belongs to a run that froze other tensors", path);
     else if (strcmp(device, clime_dev_info(l->model->dev)->name) != 0)
         err =
             clime_fail(e, CLIME_ERR_INPUT,
@@ -261,8 +264,10 @@ static enum clime_err check_sizes(const struct clime_learner *l, const char *dir
     size_t n = (size_t)l->model->layout.n;
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
-        err = check_size(dir, "", array_names[i], n * sizeof(float), e);
-        if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], n * sizeof(float), e);
+        int64_t array; /* the critic's has as many */
+        clime_optimizer_array(&l->optimizer, l->model, i, &array);
+        err = check_size(dir, "", array_names[i], (size_t)array * sizeof(float), e);
+        if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], (size_t)array * sizeof(float), e);
     }
     if (!err && l->critic) err = check_size(dir, "", critic_head_name, critic_head_bytes(l), e);
     if (!err && s->ref_step > 0) err = check_size(dir, "", reference_name, n * reference_size(l), e);

@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "trainer/algorithm/estimator.h"
+#include "trainer/learn/freeze.h"
 #include "trainer/learn/micro.h"
 
 struct clime_train_options clime_critic_train_options(const struct clime_learner_options *o) {
@@ -33,9 +34,11 @@ enum clime_err clime_critic_open(const struct clime_learner_options *o, const st
     c->y = xcalloc(c->max_rows * D, sizeof *c->y);
     c->g_y = xcalloc(c->max_rows * D, sizeof *c->g_y);
     const char *dir = o->critic_load ? o->critic_load : o->hf_checkpoint;
-    enum clime_err err = clime_model_open(dir, &o->model, &c->model, e);
+    enum clime_err err = clime_model_prepare(dir, &o->model, &c->model, e);
     if (!err && c->model->layout.hash != like->layout.hash)
         err = clime_fail(e, CLIME_ERR_INPUT, "the critic in %s has another architecture or shape than the policy", dir);
+    if (!err) err = clime_freeze(&c->model->layout, &o->only_train, &o->freeze, e);
+    if (!err) err = clime_model_load(c->model, dir, e);
     if (!err) err = clime_train_open(c->model, &t, &c->train, e);
     if (!err) err = clime_optimizer_open(&c->optimizer, c->model, offload, o->model.dev.n_threads, e);
     if (err)

@@ -14,6 +14,7 @@
 #include "trainer/algorithm/correction.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
+#include "trainer/learn/freeze.h"
 #include "trainer/learn/learner_int.h"
 #include "trainer/learn/memory.h"
 #include "trainer/learn/micro.h"
@@ -58,6 +59,7 @@ enum clime_err clime_learner_prepare(const struct clime_learner_options *o, stru
     struct clime_learner *l = xcalloc(1, sizeof *l);
     l->opts = *o;
     enum clime_err err = clime_model_prepare(o->hf_checkpoint, &o->model, &l->model, e);
+    if (!err) err = clime_freeze(&l->model->layout, &o->only_train, &o->freeze, e);
     if (err) {
         clime_learner_close(l);
         return err;
@@ -75,6 +77,9 @@ static enum clime_err obey_plan(const struct clime_learner *l, const struct clim
     clime_buf_init(&line, 4096);
     clime_memory_plan_line(&p, &line);
     LOG_INFO("memory: %s (recompute %s)", line.data, clime_recompute_name(p.recompute));
+    clime_buf_clear(&line);
+    clime_freeze_describe(&l->model->layout, &line);
+    if (line.len) LOG_INFO("%s", clime_buf_str(&line).ptr);
     clime_buf_free(&line);
     return clime_memory_plan_check(l->model, users, &p, e);
 }
@@ -133,6 +138,11 @@ void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out
     clime_buf_printf(
         out, "  %s, %.2f M parameters, %d layers, %s on %s\n", c->architecture, (double)clime_config_params(c) / 1e6,
         c->L, clime_dev_info(l->model->dev)->dt == CLIME_F32 ? "fp32" : "bf16", clime_dev_info(l->model->dev)->name);
+    if (l->model->layout.n_states < l->model->layout.n) {
+        clime_buf_adds(out, "  ");
+        clime_freeze_describe(&l->model->layout, out);
+        clime_buf_adds(out, "\n");
+    }
     clime_memory_plan_table(&p, out);
 }
 

@@ -13,6 +13,7 @@
 #define CLIME_TRAINER_LEARN_LEARNER_H
 
 #include "common/buf.h"
+#include "common/options.h"
 #include "model/backward.h"
 #include "trainer/algorithm/objective.h"
 #include "trainer/sample/pack.h"
@@ -30,6 +31,7 @@ struct clime_learner_options { /* names are slime's options */
     double critic_lr, value_clip;
     /* optimizer */
     double lr, min_lr, adam_beta1, adam_beta2, adam_eps, weight_decay, clip_grad; /* clip_grad 0 = off */
+    struct clime_opt_list only_train, freeze; /* patterns of tensors' names (trainer/learn/freeze.h); one at most */
     enum clime_schedule schedule;
     int64_t lr_warmup_iters, lr_decay_iters; /* steps */
     /* memory */

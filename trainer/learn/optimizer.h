@@ -3,7 +3,8 @@
  * Owned by the learner; main thread. When the model is fp32 the master weights are the model's own buffer. The states
  * lie on the model's device, or with offload in host memory (a bf16 model on a device with memory of its own): then the
  * CPU's AdamW runs over them, to the same bits, while gradients come down and parameters go up piece by piece.
- * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default (DESIGN.md 4.4).
+ * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default (DESIGN.md 4.4). Frozen tensors have
+ * no states and are never written.
  */
 #ifndef CLIME_TRAINER_LEARN_OPTIMIZER_H
 #define CLIME_TRAINER_LEARN_OPTIMIZER_H
@@ -14,8 +15,9 @@
 struct clime_optimizer {
     const struct clime_ops *ops; /* of the device where the states lie */
     struct clime_dev *dev;       /* the model's, or with offload a CPU context of our own */
-    float *master, *m, *v;       /* there, [layout.n] each */
-    int64_t step;                /* updates done */
+    float *master, *m, *v;       /* there, [layout.n_states] each; master NULL when the model's fp32 weights are it */
+    bool own_master;
+    int64_t step; /* updates done */
     struct clime_plan plan;
     bool offload;
     struct { /* offload: memory that the model's device copies from and to; one is filled while the other is used */
@@ -40,8 +42,14 @@ void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m);
 double clime_lr_at(const struct clime_learner_options *o, int64_t step);
 
 /* Clips by the global norm (torch.nn.utils.clip_grad_norm_: factor = min(1, clip / (norm + 1e-6))), updates, repacks.
- * A norm that is not finite leaves everything as it was and returns false. */
+ * A norm that is not finite leaves everything as it was and returns false. The gradients of frozen parts are zeroed.
+ */
 bool clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m, const struct clime_learner_options *opts,
-                          const float *grads, double *grad_norm, double *lr);
+                          float *grads, double *grad_norm, double *lr);
+
+/* For checkpoints: array 0 = master weights (the whole buffer of weights where it is they), 1 and 2 = moments; *n
+ * elements, on o->dev. When the arrays have been filled, write_weights rounds the master weights into the model. */
+float *clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i, int64_t *n);
+void clime_optimizer_write_weights(const struct clime_optimizer *o, struct clime_model *m);
 
 #endif

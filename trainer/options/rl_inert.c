@@ -110,8 +110,6 @@ static const struct inert rows[] = {
     {"enable-mtp-training", true, "", NO_MTP},
     {"mtp-num-layers", false, "0", NO_MTP},
     {"mtp-loss-scaling-factor", false, NULL, NO_MTP},
-    {"only-train-params-name-list", false, "", LATER},
-    {"freeze-params-name-list", false, "", LATER},
     /* rollout */
     {"rollout-function-path", false, "slime.rollout.sglang_rollout.generate_rollout",
      "Python cannot be called; what slime has beside its default is --fully-async and clime-train sft"},

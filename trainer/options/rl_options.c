@@ -108,6 +108,8 @@ static void list_free(struct clime_opt_list *l, bool words) {
 void clime_rl_options_free(struct clime_rl_options *o) {
     list_free(&o->server_args, true);
     list_free(&o->router_args, true);
+    list_free(&o->learner.only_train, false);
+    list_free(&o->learner.freeze, false);
     list_free(&o->sampling.stop, false);
     list_free(&o->sampling.stop_token_ids, false);
     list_free(&o->eval_prompt_data, false);

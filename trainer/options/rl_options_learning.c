@@ -8,7 +8,7 @@
 int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, struct clime_rl_given *g) {
     struct clime_learner_options *l = &o->learner;
     const enum clime_opt_type S = CLIME_OPT_STRING, I = CLIME_OPT_INT, D = CLIME_OPT_DOUBLE, B = CLIME_OPT_BOOL,
-                              C = CLIME_OPT_CHOICE, H = CLIME_OPT_SECTION;
+                              C = CLIME_OPT_CHOICE, L = CLIME_OPT_LIST, H = CLIME_OPT_SECTION;
     /* name, type, value, default, word or choices, help, min, max (max < min: no upper bound), alias, given */
     const struct clime_opt rows[] = {
         {"Advantages", H, NULL, NULL, NULL, NULL},
@@ -113,6 +113,11 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
         {"adam-eps", D, &l->adam_eps, "1e-8", "E", "AdamW", 0, -1},
         {"weight-decay", D, &l->weight_decay, "0.01", "W", "of matrices; norms and biases have none", 0, -1},
         {"clip-grad", D, &l->clip_grad, "1", "N", "greatest norm of the gradient; 0 = off", 0, -1},
+        {"only-train-params-name-list", L, &l->only_train, NULL, "REGEX",
+         "train only tensors in whose Hugging Face name one of these is found; the others keep their bits, without "
+         "gradients and moments"},
+        {"freeze-params-name-list", L, &l->freeze, NULL, "REGEX",
+         "train all but those: \"embed_tokens\", \"layers\\.[0-9]\\.\""},
 
         {"Performance", H, NULL, NULL, NULL, NULL},
         {"use-dynamic-batch-size", B, &o->pack.dynamic, NULL, NULL, "pack samples up to --max-tokens-per-gpu"},

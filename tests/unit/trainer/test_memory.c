@@ -1,81 +1,21 @@
 /* The memory plan: what it says is what is taken, level by level; a plan that does not fit is refused with its
  * arithmetic before anything is allocated; logits are kept where there is room, to the same bits; states on the host
  * give the same bits. On the CPU table, told to have memory of its own. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "common/log.h"
 #include "common/os/dirs.h"
-#include "common/rng.h"
-#include "trainer/learn/learner_int.h"
-#include "trainer/learn/memory.h"
+#include "tests/unit/trainer/learner_test.h"
 
-static size_t taken, offered; /* bytes allocated so far, free ones that the device claims to have */
-static size_t head_bytes;     /* of a chunk of logits; 0 = the table's, one chunk for all rows here */
-static size_t code_bytes;
-static bool own_memory = true;
-
-static enum clime_err counting_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
-                                     struct clime_error *e) {
-    taken += bytes;
-    return clime_cpu_ops.alloc(d, bytes, what, out, e);
-}
-
-static void claimed_memory(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes) {
-    (void)d;
-    *free_bytes = offered;
-    *total_bytes = 2 * offered;
-}
-
-/* Prepared on a device that counts allocations and has `offered` bytes. */
 static struct clime_learner *prepare(const char *name, const char *dtype, enum clime_recompute recompute, bool kl,
                                      bool offload) {
-    static struct clime_ops own;
-    static char *kept[64];
-    static int n_kept;
-    struct clime_learner *l;
-    struct clime_error e;
-    char *dir = xasprintf("%s/%s", getenv("CLIME_GOLDEN") ? getenv("CLIME_GOLDEN") : "tests/golden", name);
-    struct clime_learner_options o = {.hf_checkpoint = dir,
-                                      .model = {.device = "cpu", .dtype = dtype, .dev = {.n_threads = 1}},
-                                      .max_tokens_per_gpu = 300,
-                                      .max_seq_len = 20,
-                                      .objective.use_kl_loss = kl,
-                                      .objective.kl_loss_coef = kl ? 0.1 : 0,
-                                      .recompute = recompute,
-                                      .optimizer_cpu_offload = offload,
-                                      .objective.sft = !kl,
-                                      .lr = 1e-2,
-                                      .adam_beta1 = 0.9,
-                                      .adam_beta2 = 0.95,
-                                      .adam_eps = 1e-8,
-                                      .weight_decay = 0.1,
-                                      .clip_grad = 0.5};
-    if (clime_learner_prepare(&o, &l, &e)) fail_msg("%s", e.msg);
-    own = clime_cpu_ops;
-    own.own_memory = own_memory;
-    own.alloc = own.alloc_shared = counting_alloc;
-    own.memory = claimed_memory;
-    own.code_bytes = code_bytes;
-    if (head_bytes) own.head_bytes = head_bytes;
-    l->model->ops = &own;
-    ((struct clime_dev_head *)(void *)l->model->dev)->ops = &own;
-    taken = 0;
-    CHECK(n_kept < (int)CLIME_COUNT(kept));
-    kept[n_kept++] = dir; /* lives as long as the program */
-    return l;
-}
-
-static void start(struct clime_learner *l) {
-    struct clime_error e;
-    if (clime_learner_start(l, &e)) fail_msg("%s", e.msg);
+    struct clime_learner_options o = options_of(name, dtype);
+    o.objective.use_kl_loss = kl;
+    o.objective.kl_loss_coef = kl ? 0.1 : 0;
+    o.recompute = recompute;
+    o.optimizer_cpu_offload = offload;
+    o.objective.sft = !kl;
+    return prepare_with(&o);
 }
 
 static void make(struct clime_learner *l, struct clime_memory_plan *p) {
@@ -162,45 +102,6 @@ static void counts_the_reference(void **state) {
     assert_non_null(strstr(text.data, "recompute none"));
     clime_buf_free(&text);
     clime_learner_close(l);
-}
-
-/* ---- steps ---- */
-
-enum { N_SAMPLES = 6, SAMPLE_LEN = 20, STEPS = 4 };
-
-static void steps(struct clime_learner *l, int from, int to) {
-    struct clime_sample *s[N_SAMPLES];
-    int32_t lengths[N_SAMPLES];
-    struct clime_pack_options po = {.max_tokens = 50, .dynamic = true};
-    struct clime_packing packing;
-    struct clime_step_stats stats;
-    struct clime_error e;
-    struct clime_rng rng;
-    for (int step = from; step < to; step++) {
-        clime_rng_init(&rng, (uint64_t)step);
-        for (int i = 0; i < N_SAMPLES; i++) {
-            s[i] = clime_sample_new();
-            s[i]->n_prompt = 1 + i;
-            s[i]->n_response = SAMPLE_LEN - s[i]->n_prompt;
-            s[i]->temperature = 1;
-            s[i]->ids = xcalloc(SAMPLE_LEN, sizeof *s[i]->ids);
-            s[i]->mask = xcalloc(SAMPLE_LEN, sizeof *s[i]->mask);
-            memset(s[i]->mask, 1, SAMPLE_LEN);
-            lengths[i] = SAMPLE_LEN;
-            for (int k = 0; k < SAMPLE_LEN; k++)
-                s[i]->ids[k] = (int32_t)clime_rng_below(&rng, (uint64_t)l->model->cfg.V);
-        }
-        clime_pack_make(lengths, N_SAMPLES, &po, &packing);
-        const struct clime_step_input in = {.samples = (const struct clime_sample *const *)s,
-                                            .n = N_SAMPLES,
-                                            .packing = &packing,
-                                            .version = -1,
-                                            .global_batch = N_SAMPLES};
-        if (clime_learner_step(l, &in, &stats, &e)) fail_msg("%s", e.msg);
-        assert_false(stats.skipped);
-        clime_pack_free(&packing);
-        for (int i = 0; i < N_SAMPLES; i++) clime_sample_free(s[i]);
-    }
 }
 
 /* ---- kept logits ---- */
