@@ -353,7 +353,8 @@ static void test_kept_logits(void **state) {
         assert_true(R > 5);
         counting.gemm = counting_gemm;
         g.m->ops = &counting;
-        head_weight = (const char *)g.m->flat + (size_t)g.m->layout.slices[g.m->layout.head].offset * clime_dtype_bytes(g.dt);
+        head_weight =
+            (const char *)g.m->flat + (size_t)g.m->layout.slices[g.m->layout.head].offset * clime_dtype_bytes(g.dt);
         for (int keep = 0; keep < 2; keep++) {
             logp[keep] = xmalloc(R * 4);
             entropy[keep] = xmalloc(R * 4);
@@ -472,7 +473,8 @@ static void test_hidden(void **state) {
         clime_model_get(g.m, w);
         clime_train_zero_grads(t);
         if (clime_train_hidden(t, &g.b, true, y, &e)) fail_msg("%s", e.msg);
-        for (size_t r = 0; r < R; r++) softmax_grad(&g, w + lay->slices[lay->head].offset, y + r * D, (int)r, g_y + r * D);
+        for (size_t r = 0; r < R; r++)
+            softmax_grad(&g, w + lay->slices[lay->head].offset, y + r * D, (int)r, g_y + r * D);
         assert_int_equal(clime_train_hidden_backward(t, &g.b, g_y, &e), CLIME_OK);
         g.m->ops->copy_out(g.m->dev, outside, clime_train_grads(t), N * 4);
         for (int k = 0; k < lay->n_slices; k++) {
