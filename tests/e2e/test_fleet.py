@@ -1,0 +1,155 @@
+"""The trainer's own programs: servers that hang, come up late or die at every start; environments that do.
+
+The servers are the real one, or a script in its place: the trainer starts what lies beside its own binary.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+
+import pytest
+from programs import BUILD, LIMIT, run, tiny_model
+from test_rl import children, final_sha
+
+PROGRAMS = ("clime-train", "clime-router", "clime-server")
+
+
+@pytest.fixture(scope="module")
+def d(tmp_path_factory):
+    """A tiny random model and a task."""
+    folder = tmp_path_factory.mktemp("fleet")
+    tiny_model(folder / "init")
+    status, _, err = run("clime-train", "task", folder / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 20,
+                         "--num-heldout", 8)  # fmt: skip
+    assert status == 0, err
+    return folder
+
+
+def rl(d, run_dir, *more, train=BUILD / "clime-train", **change):
+    options = {
+        "run": run_dir, "hf_checkpoint": d / "init", "prompt_data": d / "task" / "train.jsonl", "input_key": "prompt",
+        "label_key": "label", "rm_type": "random", "num_rollout": 2, "rollout_batch_size": 4, "n_samples_per_prompt": 2,
+        "rollout_max_response_len": 8, "max_tokens_per_gpu": 256, "threads": 1, "server_threads": 1, **change,
+    }  # fmt: skip
+    words = [str(train), "rl", "--apply-chat-template", "--use-dynamic-batch-size"]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    return words + list(more)
+
+
+class Run:
+    def __init__(self, words):
+        self.dir = pathlib.Path(words[words.index("--run") + 1])
+        self.log_path = self.dir.with_suffix(".log")
+        self.process = subprocess.Popen(words, stdout=open(self.log_path, "a"), stderr=subprocess.STDOUT)
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def wait_for(self, pattern, limit=LIMIT):
+        deadline = time.monotonic() + limit
+        while not (found := re.search(pattern, self.log())):
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log()[-3000:]
+            time.sleep(0.02)
+        return found
+
+    def end(self, status=0, limit=2 * LIMIT):
+        assert self.process.wait(limit) == status, self.log()[-3000:]
+        return self.log()
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+def with_programs(folder, **scripts):
+    """A folder like build/, in which some programs are scripts (by the name behind clime-)."""
+    folder.mkdir()
+    for name in PROGRAMS:
+        if name == "clime-train":
+            shutil.copy(BUILD / name, folder / name)  # its own path is where it looks for the others
+        elif name not in scripts:
+            (folder / name).symlink_to((BUILD / name).resolve())
+    for name, text in scripts.items():
+        path = folder / f"clime-{name}"
+        path.unlink(missing_ok=True)
+        path.write_text("#!/bin/sh\n" + text.replace("REAL", str((BUILD / f"clime-{name}").resolve())))
+        path.chmod(0o755)
+    return folder / "clime-train"
+
+
+def events(run_dir, kind):
+    db = sqlite3.connect(run_dir / "ledger.db")
+    rows = [r[0] for r in db.execute("SELECT text FROM events WHERE kind = ?", [kind])]
+    db.close()
+    return rows
+
+
+@pytest.mark.parametrize("victim", ["clime-server", "clime-router"])
+def test_a_program_that_hangs_is_replaced(d, tmp_path, victim):
+    words = lambda name: rl(d, tmp_path / name, num_rollout=4, num_servers=2, rollout_max_response_len=96,
+                            rollout_batch_size=8, rollout_health_check_interval=0.2, rollout_health_check_timeout=3)  # fmt: skip
+    undisturbed = Run(words("undisturbed"))
+    undisturbed.end()
+    frozen = Run(words("frozen"))
+    try:
+        frozen.wait_for("rollout 0")
+        pid = next(p for p, name in children(frozen.process.pid).items() if name == victim)
+        os.kill(pid, signal.SIGSTOP)
+        assert f"{victim.removeprefix('clime-')}" in frozen.end()
+    finally:
+        frozen.stop()
+    assert "has not answered /health for 3 s: it is replaced" in frozen.log()
+    assert final_sha(frozen.log_path) == final_sha(undisturbed.log_path)
+
+
+def test_a_server_that_comes_up_late(d, tmp_path):
+    train = with_programs(tmp_path / "bin", server="sleep 12\nexec REAL \"$@\"\n")
+    late = Run(rl(d, tmp_path / "late", train=train, num_rollout=1))
+    log = late.end()
+    assert re.search(r"waiting for server-0 to come up: 10 s of at most 600 s", log), log
+    never = Run(rl(d, tmp_path / "never", train=train, num_rollout=1, server_start_timeout=1))
+    assert "waiting for server-0 to come up: not within 1 s" in never.end(status=1)
+
+
+def test_a_server_that_is_killed_at_every_start(d, tmp_path):
+    train = with_programs(tmp_path / "bin", server=f"echo x >> {tmp_path}/starts\nkill -KILL $$\n")
+    run = Run(rl(d, tmp_path / "killed", train=train))
+    try:
+        run.wait_for("server-0 was ended by signal 9")
+        time.sleep(3)  # how often it is started in this time is what is counted
+        assert 2 <= len((tmp_path / "starts").read_text().split()) <= 8
+        assert run.process.poll() is None
+    finally:
+        run.stop()
+
+
+def test_an_environment_that_dies_at_every_start(d, tmp_path):
+    run = Run(rl(d, tmp_path / "dies", "--environment-command", "echo no such tool; exit 7", "--num-environments", "2",
+                 rollout_max_context_len=64))  # fmt: skip
+    try:
+        log = run.end(status=1)
+    finally:
+        run.stop()
+    assert "exited with code 7, 5 times in a row" in log and "no such tool" in log
+
+
+def test_an_environments_processes_end_with_the_trainer(d, tmp_path):
+    """Also those that its shell has left in the background, and however the trainer ends."""
+    run = Run(rl(d, tmp_path / "orphans", "--environment-command", f"sleep 1000 & echo $! > {tmp_path}/back; sleep 1000; true",
+                 rollout_max_context_len=64))  # fmt: skip
+    deadline = time.monotonic() + LIMIT
+    while not (tmp_path / "back").exists() or not (tmp_path / "back").read_text().endswith("\n"):
+        assert time.monotonic() < deadline and run.process.poll() is None, run.log()
+        time.sleep(0.02)
+    run.stop()
+    pid = int((tmp_path / "back").read_text())
+    alive = lambda: os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"
+    while alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
