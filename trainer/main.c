@@ -4,6 +4,7 @@
 
 #include "common/err.h"
 #include "common/log.h"
+#include "common/os/files.h"
 #include "common/version.h"
 #include "trainer/cmd/eval.h"
 #include "trainer/cmd/export.h"
@@ -37,6 +38,7 @@ static void usage(FILE *to) {
 
 int main(int argc, char **argv) {
     clime_log_open("train", CLIME_LOG_INFO);
+    clime_files_raise();
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? 2 : 0;

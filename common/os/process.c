@@ -13,12 +13,14 @@
 #include <unistd.h>
 
 #include "common/os/atomic_file.h"
+#include "common/os/files.h"
 
 static int signal_fd = -1;
 static int wake_pipe[2] = {-1, -1};
 
 void clime_process_begin(void) {
     sigset_t set;
+    clime_files_raise();
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);

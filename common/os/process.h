@@ -10,7 +10,8 @@
 
 #include "common/err.h"
 
-/* Before any thread starts: SIGTERM and SIGINT are held for clime_process_wait, SIGPIPE is ignored. */
+/* Before any thread starts: SIGTERM and SIGINT are held for clime_process_wait, SIGPIPE is ignored, and as many files
+ * may be open as the hard limit allows. */
 void clime_process_begin(void);
 
 enum clime_process_end {

@@ -145,5 +145,7 @@ struct clime_env_commands;
 enum clime_err clime_env_commands_start(const char *command, int n, const char *url, const char *api_key,
                                         const char *run_dir, struct clime_env_commands **out, struct clime_error *e);
 void clime_env_commands_stop(struct clime_env_commands *c); /* NULL is fine */
+/* No copy can be started any more: *e says why. Any thread; NULL is fine. */
+bool clime_env_commands_failed(struct clime_env_commands *c, struct clime_error *e);
 
 #endif

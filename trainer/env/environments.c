@@ -117,6 +117,11 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
         s->status = CLIME_SAMPLE_ABORTED;
         return true;
     }
+    struct clime_error e;
+    if (clime_env_commands_failed(v->commands, &e)) {
+        sample_failed(s, CLIME_ERR_UNAVAILABLE, "", e.msg);
+        return true;
+    }
     if (now >= t->r->deadline_us) {
         if (v->o.hook)
             sample_failed(s, CLIME_ERR_TIMEOUT, who(v),

@@ -2,7 +2,6 @@
  * main thread. Invariant: a child that died is seen before anything is sent to its successor: it has no version and no
  * admission until it was pushed to. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,20 @@ static enum clime_err program_path(const char *name, char **out, struct clime_er
     return rc;
 }
 
-static void make_server(struct clime_fleet *f, int i, const char *program) {
+static enum clime_err init_program(struct clime_fleet *f, struct clime_program *p, const char *name, const char *path,
+                                   const char *const *args, int n_args, struct clime_error *e) {
+    const struct clime_program_options o = {.name = name,
+                                            .path = path,
+                                            .run_dir = f->o.run_dir,
+                                            .args = args,
+                                            .n_args = n_args,
+                                            .start_limit_us = f->o.start_limit_us,
+                                            .silence_us = f->o.silence_us,
+                                            .ask_every_us = f->o.ask_every_us};
+    return clime_program_init(p, &o, e);
+}
+
+static enum clime_err make_server(struct clime_fleet *f, int i, const char *program, struct clime_error *e) {
     const struct clime_opt_list *more = f->o.server_args;
     const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
     const char *own[] = {"--model-path",
@@ -44,19 +56,19 @@ static void make_server(struct clime_fleet *f, int i, const char *program) {
                          f->o.share ? "0.85" : "0.5"};
     int n_own = (int)CLIME_COUNT(own), n = n_own + more->n;
     const char **args = xcalloc((size_t)n, sizeof *args);
-    char name[32];
+    char name[CLIME_CHILD_NAME];
     memcpy(args, own, sizeof own);
     for (int k = 0; k < more->n; k++) args[n_own + k] = more->items[k];
     snprintf(name, sizeof name, "server-%d", i);
-    clime_child_init(&f->children[i], name, program, f->o.run_dir, f->pipe_read, args, n);
+    enum clime_err rc = init_program(f, &f->children[i], name, program, args, n, e);
     f->servers[i] = (struct clime_fleet_server){
         .child = &f->children[i], .pushed = -1, .way = f->o.share ? CLIME_BY_SHARE : CLIME_BY_HTTP};
     free(args);
+    return rc;
 }
 
 enum clime_err clime_fleet_open_children(struct clime_fleet *f, struct clime_error *e) {
     char *router = NULL, *server = NULL, *dir;
-    int fds[2];
     enum clime_err rc;
     static const char *const dirs[] = {"ports", "logs"};
     for (size_t i = 0; i < CLIME_COUNT(dirs); i++) {
@@ -66,18 +78,12 @@ enum clime_err clime_fleet_open_children(struct clime_fleet *f, struct clime_err
         if (rc) return rc;
     }
     if ((rc = program_path("clime-router", &router, e)) || (rc = program_path("clime-server", &server, e))) goto done;
-    if (pipe2(fds, O_CLOEXEC)) {
-        rc = clime_fail(e, CLIME_ERR_IO, "pipe: %s", strerror(errno));
-        goto done;
-    }
-    f->pipe_read = fds[0];
-    f->pipe_write = fds[1];
-    clime_child_init(&f->router, "router", router, f->o.run_dir, f->pipe_read,
-                     (const char *const *)f->o.router_args->items, f->o.router_args->n);
+    rc = init_program(f, &f->router, "router", router, (const char *const *)f->o.router_args->items,
+                      f->o.router_args->n, e);
     f->n_children = f->n_servers = f->o.num_servers;
     f->children = xcalloc((size_t)f->n_children, sizeof *f->children);
-    for (int i = 0; i < f->n_children; i++) make_server(f, i, server);
-    rc = clime_fleet_poll_children(f, e); /* starts them all */
+    for (int i = 0; i < f->n_children && !rc; i++) rc = make_server(f, i, server, e);
+    if (!rc) rc = clime_fleet_poll_children(f, e); /* starts them all */
 done:
     free(router);
     free(server);
@@ -86,24 +92,24 @@ done:
 
 enum clime_err clime_fleet_poll_children(struct clime_fleet *f, struct clime_error *e) {
     bool died;
-    enum clime_err rc = clime_child_poll(&f->router, f->http, &died, e);
+    enum clime_err rc = clime_program_poll(&f->router, &died, e);
     if (died) {
         clime_event(f->o.ledger, f->o.incarnation, "child", "router died");
         clime_fleet_set_url(f, "");
         for (int i = 0; i < f->n_servers; i++) f->servers[i].admitted = false;
     }
     if (rc) return rc;
-    if (f->router.state == CLIME_CHILD_UP && strcmp(f->url, f->router.url)) clime_fleet_set_url(f, f->router.url);
+    if (clime_program_is_up(&f->router) && strcmp(f->url, f->router.url)) clime_fleet_set_url(f, f->router.url);
     for (int i = 0; i < f->n_children; i++) {
         struct clime_fleet_server *s = &f->servers[i];
-        rc = clime_child_poll(s->child, f->http, &died, e);
+        rc = clime_program_poll(s->child, &died, e);
         if (died) {
-            clime_event(f->o.ledger, f->o.incarnation, "child", "%s died", s->child->name);
+            clime_event(f->o.ledger, f->o.incarnation, "child", "%s died", s->child->child.name);
             clime_fleet_lost(f, s);
             s->url[0] = 0;
         }
         if (rc) return rc;
-        if (s->child->state == CLIME_CHILD_UP && !s->url[0]) snprintf(s->url, sizeof s->url, "%s", s->child->url);
+        if (clime_program_is_up(s->child) && !s->url[0]) snprintf(s->url, sizeof s->url, "%s", s->child->url);
     }
     return CLIME_OK;
 }

@@ -9,15 +9,11 @@
  */
 #include "trainer/fleet/fleet.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/json/scan.h"
@@ -27,8 +23,6 @@
 #include "trainer/fleet/fleet_int.h"
 
 #define ABORT_TIMEOUT_US 3000000
-#define START_LIMIT_US                                                                                                 \
-    600000000 /* a server that reads its weights from a slow disk; one that dies is reported before */
 #define POLL_PAUSE_US 20000
 
 bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
@@ -144,7 +138,7 @@ void clime_fleet_lost(struct clime_fleet *f, struct clime_fleet_server *s) {
 static bool can_fall_back(const struct clime_fleet *f, struct clime_fleet_server *s, const struct clime_error *e) {
     if (f->o.transport != CLIME_TRANSPORT_AUTO || (s->way != CLIME_BY_IPC && s->way != CLIME_BY_NCCL)) return false;
     s->way = s->way == CLIME_BY_NCCL ? CLIME_BY_IPC : CLIME_BY_HTTP;
-    LOG_WARN("%s: weights go to %s %s from now on", e->msg, s->child ? s->child->name : s->url,
+    LOG_WARN("%s: weights go to %s %s from now on", e->msg, s->child ? s->child->child.name : s->url,
              clime_way_names[s->way]);
     return true;
 }
@@ -168,7 +162,7 @@ static enum clime_err choose_way(struct clime_fleet *f, struct clime_fleet_serve
             s->way = strcmp(info.device_unit, clime_dev_info(m->dev)->unit) ? CLIME_BY_NCCL : CLIME_BY_IPC;
     }
     s->way_known = true;
-    LOG_INFO("weights go to %s %s", s->child ? s->child->name : s->url, clime_way_names[s->way]);
+    LOG_INFO("weights go to %s %s", s->child ? s->child->child.name : s->url, clime_way_names[s->way]);
     return CLIME_OK;
 }
 
@@ -199,7 +193,7 @@ static void advance(struct clime_fleet *f, struct clime_fleet_server *s) {
         if (!f->o.serve_folder && push_one(f, s)) {
             LOG_WARN("%s", s->last.msg);
             clime_fleet_lost(f, s);
-            if (s->child) clime_child_kill(s->child); /* a fresh one is simpler than a doubtful one */
+            if (s->child) clime_child_kill(&s->child->child); /* a fresh one is simpler than a doubtful one */
             return;
         }
         s->pushed = f->push.version;
@@ -261,7 +255,7 @@ static enum clime_err not_ready(struct clime_fleet *f, struct clime_error *e) {
         struct clime_fleet_server *s = &f->servers[i];
         if (s->admitted && s->pushed == f->push.version) continue;
         return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for %s to serve version %" PRId64 ": not within %d s%s%.300s",
-                          s->child ? s->child->name : s->url, f->push.version, CLIME_FLEET_READY_US / 1000000,
+                          s->child ? s->child->child.name : s->url, f->push.version, CLIME_FLEET_READY_US / 1000000,
                           s->last.code ? ": " : "", s->last.code ? s->last.msg : "");
     }
     return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for workers at %s: none within %d s",
@@ -286,7 +280,7 @@ void clime_fleet_writing(struct clime_fleet *f) {
         if (!clime_push_writing(f->http, s->url, &s->last)) continue;
         LOG_WARN("%s", s->last.msg);
         clime_fleet_lost(f, s);
-        clime_child_kill(s->child); /* it must not compute with half of an update */
+        clime_child_kill(&s->child->child); /* it must not compute with half of an update */
     }
 }
 
@@ -303,7 +297,7 @@ void clime_fleet_offload(struct clime_fleet *f) {
         if (!s->url[0] || !move_kv(f, s, "release_memory_occupation", &s->last)) continue;
         LOG_WARN("%s", s->last.msg);
         clime_fleet_lost(f, s);
-        if (s->child) clime_child_kill(s->child);
+        if (s->child) clime_child_kill(&s->child->child);
     }
 }
 
@@ -314,36 +308,34 @@ enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e) 
         if (!s->child) return clime_fail(e, s->last.code, "%s", s->last.msg);
         LOG_WARN("%s", s->last.msg);
         clime_fleet_lost(f, s);
-        clime_child_kill(s->child); /* a fresh one plans its memory anew, and says so when there is none */
+        clime_child_kill(&s->child->child); /* a fresh one plans its memory anew, and says so when there is none */
     }
     return clime_fleet_wait(f, e);
 }
 
+static bool all_up(const struct clime_fleet *f) {
+    for (int i = 0; i < f->n_children; i++)
+        if (!clime_program_is_up(&f->children[i])) return false;
+    return true;
+}
+
+/* Each program has a limit of its own for coming up; what comes after it has this one, from when all are up. */
 enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
     int64_t limit = clime_now_us() + CLIME_FLEET_READY_US;
     for (;;) {
         enum clime_err rc = clime_fleet_poll(f, e);
         if (rc) return rc;
         if (f->n_servers > 0 && n_ready(f) == f->n_servers) return CLIME_OK;
+        if (!all_up(f)) limit = clime_now_us() + CLIME_FLEET_READY_US;
         if (clime_now_us() > limit) return not_ready(f, e);
         clime_sleep_us(POLL_PAUSE_US);
     }
 }
 
-static bool all_up(const struct clime_fleet *f) {
-    for (int i = 0; i < f->n_children; i++)
-        if (f->children[i].state != CLIME_CHILD_UP) return false;
-    return true;
-}
-
 enum clime_err clime_fleet_wait_up(struct clime_fleet *f, struct clime_error *e) {
-    int64_t limit = clime_now_us() + START_LIMIT_US;
     while (!all_up(f)) {
         enum clime_err rc = clime_fleet_poll(f, e);
         if (rc) return rc;
-        if (clime_now_us() > limit)
-            return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for the servers to come up: not within %d s",
-                              START_LIMIT_US / 1000000);
         clime_sleep_us(POLL_PAUSE_US);
     }
     return CLIME_OK;
@@ -384,7 +376,6 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
     CHECK(o->num_servers <= CLIME_FLEET_SERVERS);
     f->o = *o;
     f->has_push = o->serve_folder; /* of version 0, without a body */
-    f->pipe_read = f->pipe_write = -1;
     f->http = clime_http_client_new();
     clime_http_client_bearer(f->http, o->api_key);
     f->lock = xmalloc(sizeof *f->lock);
@@ -407,15 +398,9 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
 
 void clime_fleet_close(struct clime_fleet *f) {
     if (!f) return;
-    if (f->pipe_write >= 0) close(f->pipe_write); /* every child sees its parent gone and ends */
     for (int i = 0; i < f->n_servers; i++) clime_broadcast_close(&f->servers[i].group);
-    for (int i = 0; i < f->n_children; i++) {
-        clime_child_stop(&f->children[i]);
-        clime_child_free(&f->children[i]);
-    }
-    clime_child_stop(&f->router);
-    clime_child_free(&f->router);
-    if (f->pipe_read >= 0) close(f->pipe_read);
+    for (int i = 0; i < f->n_children; i++) clime_program_free(&f->children[i]);
+    clime_program_free(&f->router);
     free(f->children);
     clime_http_client_free(f->http);
     pthread_mutex_destroy(f->lock);

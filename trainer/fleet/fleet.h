@@ -28,9 +28,11 @@ struct clime_fleet_options {
     const char *hf_checkpoint;  /* config and tokenizer of the servers */
     const char *device, *dtype; /* as the trainer's own */
     int num_servers;
-    const char *router_url; /* NULL = start a router and num_servers servers */
-    const char *api_key;    /* sent to router and servers; NULL = none. Their admin key, where they have one */
-    bool share;             /* the servers compute with the trainer's own weights, on its device (--colocate) */
+    int64_t start_limit_us;           /* for a program that is started to answer */
+    int64_t silence_us, ask_every_us; /* one that says nothing for so long is replaced; how often it is asked */
+    const char *router_url;           /* NULL = start a router and num_servers servers */
+    const char *api_key; /* sent to router and servers; NULL = none. Their admin key, where they have one */
+    bool share;          /* the servers compute with the trainer's own weights, on its device (--colocate) */
     enum clime_transport transport;
     bool serve_folder; /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
     const struct clime_opt_list *server_args, *router_args;

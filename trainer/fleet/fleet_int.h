@@ -5,8 +5,8 @@
 #include <pthread.h>
 
 #include "trainer/fleet/broadcast.h"
-#include "trainer/fleet/child.h"
 #include "trainer/fleet/fleet.h"
+#include "trainer/fleet/program.h"
 
 #define CLIME_FLEET_SERVERS 256
 #define CLIME_FLEET_CONTROL_US 10000000
@@ -14,11 +14,11 @@
 #define CLIME_FLEET_MAX_REPLY ((size_t)4 << 20)
 
 struct clime_fleet_server {
-    char url[CLIME_FLEET_URL]; /* "" = not up */
-    struct clime_child *child; /* NULL = external */
-    int64_t pushed;            /* version it serves, -1 = unknown */
-    enum clime_way way;        /* how it gets weights */
-    bool way_known;            /* it was asked where it is */
+    char url[CLIME_FLEET_URL];   /* "" = not up */
+    struct clime_program *child; /* NULL = external */
+    int64_t pushed;              /* version it serves, -1 = unknown */
+    enum clime_way way;          /* how it gets weights */
+    bool way_known;              /* it was asked where it is */
     struct clime_broadcast group;
     bool admitted;
     struct clime_error last; /* why it is not further */
@@ -26,9 +26,8 @@ struct clime_fleet_server {
 
 struct clime_fleet {
     struct clime_fleet_options o;
-    struct clime_child router, *children; /* children[n_children] */
+    struct clime_program router, *children; /* children[n_children] */
     int n_children;
-    int pipe_read, pipe_write; /* the children's --parent-fd */
     struct clime_fleet_server servers[CLIME_FLEET_SERVERS];
     int n_servers;
     struct clime_push push;

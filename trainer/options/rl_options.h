@@ -93,6 +93,7 @@ struct clime_rl_options {
     const char *device, *dtype;
     /* servers */
     int64_t num_servers, server_concurrency;
+    double server_start_timeout, health_interval, health_timeout; /* seconds */
     const char *router_url, *fleet_api_key;
     bool colocate, offload_rollout;
     int transport;                                  /* enum clime_transport */

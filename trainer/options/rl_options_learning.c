@@ -149,6 +149,12 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          "how weights travel to other servers; auto: copied on the device on the trainer's GPU, nccl on another GPU of "
          "this "
          "host, else http"},
+        {"server-start-timeout", D, &o->server_start_timeout, "600", "SECONDS",
+         "for a server or router that the trainer starts, until it answers", 0.1, 1e6},
+        {"rollout-health-check-interval", D, &o->health_interval, "2", "SECONDS",
+         "between questions to those whether they are alive", 0.01, 3600},
+        {"rollout-health-check-timeout", D, &o->health_timeout, "30", "SECONDS",
+         "one that has answered nothing for so long is replaced", 0.1, 1e6},
         {"server-concurrency", I, &o->server_concurrency, "64", "N", "requests in flight for each server", 1, 4096,
          "sglang-server-concurrency"},
     };

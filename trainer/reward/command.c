@@ -7,10 +7,7 @@
 #include "trainer/reward/command.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,109 +15,63 @@
 #include "common/clock.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "common/os/child.h"
 
 #define MAX_LINE ((size_t)1 << 20) /* of an answer */
 #define END_WAIT_US 500000         /* for a child whose input was closed */
 
-extern char **environ;
-
 struct clime_command {
-    const char *line;
+    struct clime_child child;
     int stop_fd;
-    pid_t pid;           /* 0 = no child */
-    int to, from;        /* our ends of the pipes; -1 = none */
     int64_t id;          /* of the last question */
     struct clime_buf in; /* bytes read and not used */
 };
 
 struct clime_command *clime_command_new(const char *line, int stop_fd) {
     struct clime_command *c = xcalloc(1, sizeof *c);
-    c->line = line;
+    const struct clime_child_options o = {.name = "reward command", .line = line, .talk = true, .up_limit_us = -1};
+    clime_child_init(&c->child, &o);
     c->stop_fd = stop_fd;
-    c->to = c->from = -1;
     clime_buf_init(&c->in, MAX_LINE + 1);
     return c;
 }
 
-static void close_pipes(struct clime_command *c) {
-    if (c->to >= 0) close(c->to);
-    if (c->from >= 0) close(c->from);
-    c->to = c->from = -1;
-    clime_buf_clear(&c->in);
-}
-
-static void kill_child(struct clime_command *c) {
-    if (c->pid) {
-        kill(-c->pid, SIGKILL);
-        while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) {
-        }
-    }
-    c->pid = 0;
-    close_pipes(c);
-}
-
 void clime_command_free(struct clime_command *c) {
     if (!c) return;
-    if (c->pid) {
-        close(c->to);
-        c->to = -1;
-        struct pollfd fd = {.fd = c->from, .events = 0}; /* hung up once the whole group has let go of its output */
+    if (c->child.pid) {
+        close(c->child.to);
+        c->child.to = -1;
+        struct pollfd fd = {.fd = c->child.from,
+                            .events = 0}; /* hung up once the whole group has let go of its output */
         poll(&fd, 1, END_WAIT_US / 1000);
     }
-    kill_child(c);
+    clime_child_stop(&c->child);
+    clime_child_free(&c->child);
     clime_buf_free(&c->in);
     free(c);
 }
 
-static enum clime_err start_child(struct clime_command *c, struct clime_error *e) {
-    int in[2] = {-1, -1}, out[2] = {-1, -1}, err = 0;
-    char shell[] = "sh", option[] = "-c", *line = xstrdup(c->line), *argv[] = {shell, option, line, NULL};
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attr;
-    sigset_t none, all;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attr);
-    if (pipe2(in, O_CLOEXEC) || pipe2(out, O_CLOEXEC)) {
-        err = errno;
-        goto done;
-    }
-    /* ours may be masked or ignored (SIGPIPE, SIGTERM): the child gets the defaults */
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    posix_spawnattr_setpgroup(&attr, 0);
-    posix_spawnattr_setsigmask(&attr, &none);
-    posix_spawnattr_setsigdefault(&attr, &all);
-    posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    err = posix_spawn(&c->pid, "/bin/sh", &actions, &attr, argv, environ);
-    if (err) {
-        c->pid = 0;
-        goto done;
-    }
-    c->to = in[1];
-    c->from = out[0];
-    in[1] = out[0] = -1;
-    if (fcntl(c->to, F_SETFL, O_NONBLOCK) || fcntl(c->from, F_SETFL, O_NONBLOCK)) err = errno;
-done:
-    for (int i = 0; i < 2; i++) {
-        if (in[i] >= 0) close(in[i]);
-        if (out[i] >= 0) close(out[i]);
-    }
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attr);
-    free(line);
-    return err ? clime_fail(e, CLIME_ERR_UNAVAILABLE, "reward command: cannot start: %s", strerror(err)) : CLIME_OK;
+static enum clime_err stopped(struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_ABORTED, "reward command: stopped");
 }
 
-/* A child that ended between two questions is replaced without an error. */
-static enum clime_err ensure_child(struct clime_command *c, struct clime_error *e) {
-    if (c->pid && waitpid(c->pid, NULL, WNOHANG) == c->pid) {
-        kill(-c->pid, SIGKILL); /* what it left behind */
-        c->pid = 0;
-        close_pipes(c);
+/* A child that ended between two questions is replaced without an error, at once where it had answered before; one that
+ * ends before its first answer every time is waited for a little longer each time. */
+static enum clime_err ensure_child(struct clime_command *c, int64_t deadline_us, struct clime_error *e) {
+    for (;;) {
+        enum clime_err rc = clime_child_poll(&c->child, NULL, e);
+        if (rc || c->child.state != CLIME_CHILD_DOWN) return rc;
+        clime_buf_clear(&c->in);
+        int64_t now = clime_now_us(), wait_us = c->child.restart_us - now;
+        if (now >= deadline_us)
+            return clime_fail(e, CLIME_ERR_TIMEOUT,
+                              "reward command: it ended before its first answer %d times, and the "
+                              "next start is after --rm-timeout",
+                              c->child.n_quick_deaths);
+        struct pollfd fd = {.fd = c->stop_fd, .events = POLLIN};
+        if (wait_us > deadline_us - now) wait_us = deadline_us - now;
+        if (wait_us > 0 && poll(&fd, 1, (int)(wait_us / 1000) + 1) > 0) return stopped(e);
     }
-    return c->pid ? CLIME_OK : start_child(c, e);
 }
 
 static void write_members(struct clime_jw *w, const struct clime_reward_request *q) {
@@ -158,11 +109,9 @@ static void write_question(struct clime_command *c, const struct clime_reward_re
 
 /* Why the child is gone, after its output ended. */
 static enum clime_err child_died(struct clime_command *c, struct clime_error *e) {
-    int status = 0;
-    if (c->pid) kill(-c->pid, SIGKILL); /* it may have closed its output and live on */
-    while (c->pid && waitpid(c->pid, &status, 0) < 0 && errno == EINTR) {
-    }
-    c->pid = 0;
+    struct clime_error why;
+    if (clime_child_finish(&c->child, &why)) return clime_fail(e, why.code, "%s", why.msg);
+    int status = c->child.last_status;
     if (WIFEXITED(status))
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "reward command: exited with status %d before its answer",
                           WEXITSTATUS(status));
@@ -180,15 +129,15 @@ static enum clime_err exchange(struct clime_command *c, struct clime_str questio
         if (left_us <= 0)
             return clime_fail(e, CLIME_ERR_TIMEOUT, "reward command: no answer within %.1f s (--rm-timeout)",
                               (double)(deadline_us - start_us) / 1e6);
-        struct pollfd fds[3] = {{.fd = c->from, .events = POLLIN},
-                                {.fd = sent < question.len ? c->to : -1, .events = POLLOUT},
+        struct pollfd fds[3] = {{.fd = c->child.from, .events = POLLIN},
+                                {.fd = sent < question.len ? c->child.to : -1, .events = POLLOUT},
                                 {.fd = c->stop_fd, .events = POLLIN}};
         int64_t wait_ms = left_us / 1000 + 1;
         if (poll(fds, 3, wait_ms > 60000 ? 60000 : (int)wait_ms) < 0 && errno != EINTR)
             return clime_fail(e, CLIME_ERR_IO, "reward command: poll: %s", strerror(errno));
-        if (fds[2].revents) return clime_fail(e, CLIME_ERR_ABORTED, "reward command: stopped");
+        if (fds[2].revents) return stopped(e);
         if (fds[1].revents) {
-            ssize_t n = write(c->to, question.ptr + sent, question.len - sent);
+            ssize_t n = write(c->child.to, question.ptr + sent, question.len - sent);
             if (n > 0)
                 sent += (size_t)n;
             else if (n < 0 && errno == EPIPE)
@@ -200,7 +149,7 @@ static enum clime_err exchange(struct clime_command *c, struct clime_str questio
         char *room = clime_buf_reserve(&c->in, 4096);
         if (!room)
             return clime_fail(e, CLIME_ERR_INTERNAL, "reward command: an answer of more than %zu bytes", MAX_LINE);
-        ssize_t n = read(c->from, room, 4096);
+        ssize_t n = read(c->child.from, room, 4096);
         if (n == 0) return child_died(c, e);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
         if (n < 0) return clime_fail(e, CLIME_ERR_IO, "reward command: read: %s", strerror(errno));
@@ -266,7 +215,7 @@ static enum clime_err ask(struct clime_command *c, const struct clime_reward_req
     bool broken = true;
     memset(out, 0, sizeof *out * (size_t)(n ? n : 1));
     clime_buf_init(&question, 8 * CLIME_REWARD_MAX_TEXT * (size_t)(n ? n : 1));
-    if (ensure_child(c, &out->error)) goto done;
+    if (ensure_child(c, deadline_us, &out->error)) goto done;
     write_question(c, q, n, &question);
     if (question.full) {
         clime_fail(&out->error, CLIME_ERR_LIMIT, "reward command: the question is too long");
@@ -276,7 +225,10 @@ static enum clime_err ask(struct clime_command *c, const struct clime_reward_req
     clime_buf_clear(&c->in);
     if (!exchange(c, clime_buf_str(&question), deadline_us, &out->error)) read_answer(c, n, reward_key, out, &broken);
 done:
-    if (out->error.code && broken) kill_child(c);
+    if (!broken)
+        clime_child_is_up(&c->child);
+    else if (c->child.state != CLIME_CHILD_DOWN)
+        clime_child_stop(&c->child);
     clime_buf_free(&question);
     return out->error.code;
 }
