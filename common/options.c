@@ -5,6 +5,7 @@
  */
 #include "common/options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>
@@ -16,6 +17,9 @@
 #include "common/nearest.h"
 #include "common/str.h"
 #include "common/version.h"
+
+#define MAX_KEYS 16
+#define MAX_KEY_FILE 4096
 
 static enum clime_err bad(struct clime_error *e, const struct clime_opt *o, const char *text, const char *want) {
     return clime_fail(e, CLIME_ERR_INPUT, "--%s: '%s' is not %s", o->name, text, want);
@@ -105,6 +109,7 @@ static enum clime_err set_value(const struct clime_opt *o, const char *text, str
         return CLIME_OK;
     }
     case CLIME_OPT_STRING:
+    case CLIME_OPT_KEY:
         *(const char **)o->value = text;
         return CLIME_OK;
     case CLIME_OPT_CHOICE: {
@@ -148,6 +153,9 @@ static void set_default(const struct clime_opt *o) {
     case CLIME_OPT_STRING:
         *(const char **)o->value = NULL;
         break;
+    case CLIME_OPT_KEY:
+        *(const char **)o->value = getenv(o->choices) && *getenv(o->choices) ? getenv(o->choices) : NULL;
+        break;
     case CLIME_OPT_CHOICE:
         *(int *)o->value = 0;
         break;
@@ -159,11 +167,36 @@ static void set_default(const struct clime_opt *o) {
     }
 }
 
+/* "--api-key-file" of the row "api-key". */
+static bool names_file(struct clime_str name, const struct clime_opt *o) {
+    size_t n = strlen(o->name);
+    return name.len == n + 5 && memcmp(name.ptr, o->name, n) == 0 && memcmp(name.ptr + n, "-file", 5) == 0;
+}
+
+/* One line, without the white space around it. */
+static enum clime_err read_key(const struct clime_opt *o, const char *path, struct clime_error *e) {
+    static char *kept[MAX_KEYS]; /* the values of options are borrowed, but nobody else has these */
+    static int n_kept;
+    struct clime_buf text;
+    clime_buf_init(&text, MAX_KEY_FILE);
+    enum clime_err rc = clime_buf_read_file(&text, path, e);
+    struct clime_str key = clime_buf_str(&text);
+    while (key.len > 0 && isspace((unsigned char)key.ptr[key.len - 1])) key.len--;
+    while (key.len > 0 && isspace((unsigned char)key.ptr[0])) key.ptr++, key.len--;
+    if (!rc && (key.len == 0 || memchr(key.ptr, '\n', key.len) || memchr(key.ptr, 0, key.len)))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "--%s-file: %s must hold one line, the key", o->name, path);
+    if (!rc && n_kept == MAX_KEYS) rc = clime_fail(e, CLIME_ERR_LIMIT, "more than %d files of keys", MAX_KEYS);
+    if (!rc) *(const char **)o->value = kept[n_kept++] = xstrndup(key.ptr, key.len);
+    clime_buf_free(&text);
+    return rc;
+}
+
 static const struct clime_opt *find(const struct clime_opt *table, int n, struct clime_str name) {
     for (int i = 0; i < n; i++) {
         if (table[i].type == CLIME_OPT_SECTION) continue;
         if (clime_str_is(name, table[i].name) || (table[i].alias && clime_str_is(name, table[i].alias)))
             return &table[i];
+        if (table[i].type == CLIME_OPT_KEY && names_file(name, &table[i])) return &table[i];
     }
     return NULL;
 }
@@ -201,8 +234,10 @@ static enum clime_err parse_option(const struct clime_opt *table, int n, char **
     if (o->given) *o->given = true;
     if (negated && equals) return clime_fail(e, CLIME_ERR_INPUT, "--no-%s takes no value", o->name);
     if (o->type == CLIME_OPT_BOOL) return set_value(o, equals ? equals + 1 : negated ? "false" : "true", e);
-    if (equals) return set_value(o, equals + 1, e);
+    bool from_file = o->type == CLIME_OPT_KEY && names_file(name, o);
+    if (equals) return from_file ? read_key(o, equals + 1, e) : set_value(o, equals + 1, e);
     if (!argv[*i + 1] || is_option(argv[*i + 1])) return clime_fail(e, CLIME_ERR_INPUT, "--%s needs a value", o->name);
+    if (from_file) return read_key(o, argv[++*i], e);
     enum clime_err rc = CLIME_OK;
     do rc = set_value(o, argv[++*i], e);
     while (rc == CLIME_OK && o->type == CLIME_OPT_LIST && argv[*i + 1] && !is_option(argv[*i + 1]));

@@ -13,6 +13,7 @@
 
 static const char *value_word(const struct clime_opt *o) {
     if (o->type == CLIME_OPT_BOOL) return "";
+    if (o->type == CLIME_OPT_KEY) return "KEY";
     if (o->choices) return o->choices;
     switch (o->type) {
     case CLIME_OPT_INT:
@@ -24,6 +25,11 @@ static const char *value_word(const struct clime_opt *o) {
     default:
         return "TEXT";
     }
+}
+
+/* What the help line says of itself. */
+static void put_ways(const struct clime_opt *o, struct clime_buf *out) {
+    if (o->type == CLIME_OPT_KEY) clime_buf_printf(out, " (or --%s-file FILE, or $%s)", o->name, o->choices);
 }
 
 /* The default as --help shows it, or NULL when there is none worth showing. */
@@ -54,6 +60,7 @@ static void describe_text(const struct clime_opt *o, struct clime_buf *out) {
     struct clime_buf help;
     clime_buf_init(&help, 1 << 16);
     clime_buf_adds(&help, o->help ? o->help : "");
+    put_ways(o, &help);
     if (shown_default(o)) clime_buf_printf(&help, " (default: %s)", shown_default(o));
     if (o->alias) clime_buf_printf(&help, " (also --%s)", o->alias);
 
@@ -87,6 +94,7 @@ static void describe_row(const struct clime_opt *o, struct clime_buf *out) {
     if (shown_default(o)) put_cell(out, shown_default(o));
     clime_buf_adds(out, " | ");
     put_cell(out, o->help ? o->help : "");
+    put_ways(o, out);
     clime_buf_adds(out, " |\n");
 }
 

@@ -60,9 +60,10 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
          0, 32768},
         {"max-payload-size", CLIME_OPT_BYTES, &o->max_body, "512m", "BYTES", "largest request and answer", 1024,
          (double)((int64_t)1 << 40)},
-        {"api-key", CLIME_OPT_STRING, &o->api_key, NULL, "KEY", "asked of clients"},
-        {"admin-api-key", CLIME_OPT_STRING, &o->admin_key, NULL, "KEY", "asked for control calls"},
-        {"worker-api-key", CLIME_OPT_STRING, &o->worker_key, NULL, "KEY", "sent to workers instead of the client's"},
+        {"api-key", CLIME_OPT_KEY, &o->api_key, NULL, "CLIME_API_KEY", "asked of clients"},
+        {"admin-api-key", CLIME_OPT_KEY, &o->admin_key, NULL, "CLIME_ADMIN_API_KEY", "asked for control calls"},
+        {"worker-api-key", CLIME_OPT_KEY, &o->worker_key, NULL, "CLIME_WORKER_API_KEY",
+         "sent to workers instead of the client's"},
         {"log-level", CLIME_OPT_CHOICE, &o->log_level, "info", "debug|info|warn|error", "what is logged"},
         {"print-routes", CLIME_OPT_BOOL, &o->print_routes, NULL, NULL, "print the route table and exit"},
     };

@@ -78,6 +78,7 @@ static void write_value(struct clime_jw *w, const struct clime_opt *r) {
         clime_jw_double(w, *(double *)r->value);
         break;
     case CLIME_OPT_STRING:
+    case CLIME_OPT_KEY:
         clime_jw_strz(w, *(const char **)r->value);
         break;
     case CLIME_OPT_CHOICE:

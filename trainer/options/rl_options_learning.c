@@ -139,7 +139,7 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
         {"Servers", H, NULL, NULL, NULL, NULL},
         {"num-servers", I, &o->num_servers, "1", "N", "servers to start on this machine", 1, 256},
         {"router-url", S, &o->router_url, NULL, "URL", "use this router and its workers instead of starting any"},
-        {"fleet-api-key", S, &o->fleet_api_key, NULL, "KEY",
+        {"fleet-api-key", CLIME_OPT_KEY, &o->fleet_api_key, NULL, "CLIME_FLEET_API_KEY",
          "sent as a bearer to that router and its workers: their admin key, where they have one"},
         {"colocate", B, &o->colocate, NULL, NULL,
          "servers on the trainer's own device compute with its weights in place, without a copy"},

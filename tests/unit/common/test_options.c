@@ -5,8 +5,10 @@
 
 #include <cmocka.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/buf.h"
 #include "common/options.h"
@@ -15,6 +17,7 @@ static bool verbose, cache, port_given;
 static int64_t port, memory;
 static double rate;
 static const char *model;
+static const char *key;
 static int policy;
 static struct clime_opt_list urls;
 
@@ -51,6 +54,7 @@ static const struct clime_opt table[] = {
      .help = "how a worker is chosen"},
     {.name = "worker-urls", .type = CLIME_OPT_LIST, .value = &urls, .choices = "URL", .help = "the workers"},
     {.name = "verbose", .type = CLIME_OPT_BOOL, .value = &verbose, .help = "say more"},
+    {.name = "api-key", .type = CLIME_OPT_KEY, .value = &key, .choices = "CLIME_TEST_KEY", .help = "asked"},
     {.name = "cache", .type = CLIME_OPT_BOOL, .value = &cache, .def = "true", .help = "prefix cache"},
 };
 enum { N = sizeof table / sizeof table[0] };
@@ -153,6 +157,35 @@ static void test_errors(void **state) {
     assert_int_equal(parse(line), CLIME_ERR_INPUT);
 }
 
+static void test_keys(void **state) {
+    (void)state;
+    char path[] = "/tmp/clime-key-XXXXXX", equals[64], apart[64];
+    int fd = mkstemp(path);
+    assert_int_equal(write(fd, " from a file\n", 13), 13);
+    snprintf(equals, sizeof equals, "--api-key-file=%s", path);
+    snprintf(apart, sizeof apart, "--api-key-file %s", path);
+    unsetenv("CLIME_TEST_KEY");
+    assert_int_equal(parse(""), CLIME_OK);
+    assert_null(key);
+    setenv("CLIME_TEST_KEY", "from outside", 1);
+    assert_int_equal(parse(""), CLIME_OK);
+    assert_string_equal(key, "from outside");
+    assert_int_equal(parse(apart), CLIME_OK);
+    assert_string_equal(key, "from a file");
+    assert_int_equal(parse(equals), CLIME_OK);
+    assert_string_equal(key, "from a file");
+    assert_int_equal(parse("--api-key said"), CLIME_OK);
+    assert_string_equal(key, "said");
+    assert_int_equal(write(fd, "two\n", 4), 4); /* lines */
+    assert_int_equal(parse(apart), CLIME_ERR_INPUT);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(parse(apart), CLIME_ERR_INPUT);
+    close(fd);
+    unlink(path);
+    assert_int_equal(parse(apart), CLIME_ERR_NOT_FOUND);
+    unsetenv("CLIME_TEST_KEY");
+}
+
 static void test_describe(void **state) {
     (void)state;
     struct clime_buf b;
@@ -163,6 +196,8 @@ static void test_describe(void **state) {
     assert_non_null(strstr(b.data, "--worker-urls URL ..."));
     assert_non_null(strstr(b.data, "prefix cache (default: on)"));
     assert_non_null(strstr(b.data, "(also --model)"));
+    assert_non_null(strstr(b.data, "--api-key KEY"));
+    assert_non_null(strstr(b.data, "asked (or --api-key-file FILE, or $CLIME_TEST_KEY)"));
     clime_buf_clear(&b);
     clime_options_describe(table, N, 1, &b);
     assert_non_null(strstr(b.data, "**Routing**\n\n| option | default | meaning |\n| --- | --- | --- |\n"));
@@ -174,6 +209,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_keys),
         cmocka_unit_test(test_describe),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
