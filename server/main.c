@@ -163,10 +163,11 @@ struct template_task {
     struct clime_error *error;
 };
 
-static void open_template(void *arg, struct clime_tok_scratch *scratch) {
+static bool open_template(void *arg, struct clime_tok_scratch *scratch) {
     struct template_task *t = arg;
     (void)scratch;
     t->err = clime_chat_template_open(&t->s->chat, t->s->tokenizer, t->s->opts.chat_template, t->error);
+    return false;
 }
 
 /* The text threads, and on one of them the template. A folder's own template that does not compile only disables chat:

@@ -259,10 +259,7 @@ static enum clime_err metaspace(struct run *r, size_t i, struct clime_str piece,
 }
 
 static enum clime_err run_stage(struct run *r, size_t i, struct clime_str piece, bool at_start) {
-    if (i == r->p->n_stages) {
-        r->fn(r->arg, piece);
-        return CLIME_OK;
-    }
+    if (i == r->p->n_stages) return r->fn(r->arg, piece, r->e);
     if (r->p->stages[i].kind == STAGE_SPLIT) return split(r, i, piece, at_start);
     if (r->p->stages[i].kind == STAGE_METASPACE) return metaspace(r, i, piece, at_start);
     if (piece.ptr[0] == ' ') return run_stage(r, i + 1, piece, at_start);

@@ -25,9 +25,9 @@ void clime_pretok_free(struct clime_pretok *p); /* NULL is fine */
 
 bool clime_pretok_byte_level(const struct clime_pretok *p); /* pieces are bytes, not characters, to the model */
 
-/* Calls fn with each non-empty piece in order. at_start: text begins where the input began (Metaspace's "first").
- * CLIME_ERR_LIMIT when a pattern passes its match limit. */
-typedef void (*clime_piece_fn)(void *arg, struct clime_str piece);
+/* Calls fn with each non-empty piece in order, until it returns an error. at_start: text begins where the input began
+ * (Metaspace's "first"). CLIME_ERR_LIMIT when a pattern passes its match limit. */
+typedef enum clime_err (*clime_piece_fn)(void *arg, struct clime_str piece, struct clime_error *e);
 enum clime_err clime_pretok_run(const struct clime_pretok *p, struct clime_pretok_scratch *s, struct clime_matcher *m,
                                 struct clime_str text, bool at_start, clime_piece_fn fn, void *arg,
                                 struct clime_error *e);

@@ -108,6 +108,9 @@ static enum clime_err build_pieces(struct clime_tokenizer *t, struct clime_match
         if (token.ptr && clime_decoder_token(&t->decoder, m, token, false, &t->pieces))
             t->flags[id] |= CLIME_TOKEN_BYTE;
         t->piece_at[id + 1] = (uint32_t)t->pieces.len;
+        size_t n = t->pieces.len - t->piece_at[id];
+        if (token.len > n) n = token.len; /* as the file spells it: a mark for a space has three bytes */
+        if (n > t->longest) t->longest = n;
     }
     if (t->pieces.full)
         return clime_fail(e, CLIME_ERR_LIMIT, "decoded tokens are longer than %zu bytes", t->pieces.cap);
@@ -127,6 +130,7 @@ enum clime_err clime_tokenizer_load(const char *dir, struct clime_tokenizer **ou
     clime_vocab_init(&t->added_texts);
     clime_buf_init(&t->pieces, 1u << 30);
     t->bos = t->pad = -1;
+    t->longest = 1;
 
     enum clime_err rc =
         access(path, F_OK) == 0 ? clime_tokenizer_read_json(t, path, e) : clime_tokenizer_read_files(t, dir, e);
@@ -200,12 +204,22 @@ struct encoding {
     struct clime_tok_scratch *s;
     struct clime_ids *out;
     bool plain;
-    bool at_start; /* the stretch at work begins where the text does */
+    bool at_start;  /* the stretch at work begins where the text does */
+    size_t max_len; /* of out */
 };
 
-static void on_piece(void *arg, struct clime_str piece) {
+static enum clime_err check_room(const struct encoding *x, size_t at_least, struct clime_error *e) {
+    if (at_least <= x->max_len) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_LIMIT, "the text has more tokens than the limit of %zu", x->max_len);
+}
+
+/* A piece may be the whole text: how many tokens it must give is looked at before the work. */
+static enum clime_err on_piece(void *arg, struct clime_str piece, struct clime_error *e) {
     struct encoding *x = arg;
+    enum clime_err rc = check_room(x, x->out->len + piece.len / x->t->longest, e);
+    if (rc) return rc;
     clime_bpe_encode(&x->t->bpe, x->s->bpe, piece, x->out);
+    return check_room(x, x->out->len, e);
 }
 
 static enum clime_err on_normalized(void *arg, int32_t id, struct clime_str text, size_t offset,
@@ -213,7 +227,7 @@ static enum clime_err on_normalized(void *arg, int32_t id, struct clime_str text
     struct encoding *x = arg;
     if (id >= 0) {
         clime_ids_push(x->out, id);
-        return CLIME_OK;
+        return check_room(x, x->out->len, e);
     }
     return clime_pretok_run(x->t->pretok, &x->s->pretok, x->s->matcher, text, x->at_start && offset == 0, on_piece, x,
                             e);
@@ -223,7 +237,7 @@ static enum clime_err on_raw(void *arg, int32_t id, struct clime_str text, size_
     struct encoding *x = arg;
     if (id >= 0) {
         clime_ids_push(x->out, id);
-        return CLIME_OK;
+        return check_room(x, x->out->len, e);
     }
     struct clime_str normal;
     enum clime_err rc = clime_normalizer_run(x->t->normalizer, &x->s->norm, x->s->matcher, text, &normal, e);
@@ -250,16 +264,24 @@ static size_t valid_utf8(struct clime_str s) {
 enum clime_err clime_tokenizer_encode(const struct clime_tokenizer *t, struct clime_tok_scratch *s,
                                       struct clime_str text, unsigned flags, size_t max_bytes, struct clime_ids *out,
                                       struct clime_error *e) {
-    CHECK(s->t == t);
     if (text.len > max_bytes)
         return clime_fail(e, CLIME_ERR_LIMIT, "text has %zu bytes, the limit is %zu", text.len, max_bytes);
+    return clime_tokenizer_encode_up_to(t, s, text, flags, SIZE_MAX - out->len, out, e);
+}
+
+enum clime_err clime_tokenizer_encode_up_to(const struct clime_tokenizer *t, struct clime_tok_scratch *s,
+                                            struct clime_str text, unsigned flags, size_t max_ids,
+                                            struct clime_ids *out, struct clime_error *e) {
+    CHECK(s->t == t);
     size_t valid = valid_utf8(text);
     if (valid < text.len) return clime_fail(e, CLIME_ERR_INPUT, "text is not valid UTF-8 at byte %zu", valid);
     size_t len = out->len;
-    struct encoding x = {.t = t, .s = s, .out = out, .plain = flags & CLIME_ENCODE_PLAIN};
+    struct encoding x = {
+        .t = t, .s = s, .out = out, .plain = flags & CLIME_ENCODE_PLAIN, .max_len = out->len + max_ids};
     if (flags & CLIME_ENCODE_SPECIAL) clime_ids_append(out, t->prefix.data, t->prefix.len);
     enum clime_err rc = clime_added_split(&t->raw, t->added, text, x.plain, on_raw, &x, e);
     if (flags & CLIME_ENCODE_SPECIAL) clime_ids_append(out, t->suffix.data, t->suffix.len);
+    if (!rc) rc = check_room(&x, out->len, e);
     if (rc) out->len = len;
     return rc;
 }

@@ -61,6 +61,13 @@ enum clime_err clime_tokenizer_encode(const struct clime_tokenizer *t, struct cl
                                       struct clime_str text, unsigned flags, size_t max_bytes, struct clime_ids *out,
                                       struct clime_error *e);
 
+/* As above, but a text of more than max_ids ids is CLIME_ERR_LIMIT, found with work and memory in proportion to max_ids
+ * however long the text is (apart from one normalised copy of it). A character that no token spells counts for its
+ * bytes here. */
+enum clime_err clime_tokenizer_encode_up_to(const struct clime_tokenizer *t, struct clime_tok_scratch *s,
+                                            struct clime_str text, unsigned flags, size_t max_ids,
+                                            struct clime_ids *out, struct clime_error *e);
+
 /* ---- decode ---- */
 
 /* Appends the text of ids[n] to out (valid UTF-8: broken sequences become U+FFFD, as the library does).

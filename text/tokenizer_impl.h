@@ -37,6 +37,7 @@ struct clime_tokenizer {
     struct clime_buf pieces; /* decoded bytes of all ids, one after the other */
     uint32_t *piece_at;      /* [n_vocab + 1] offsets into pieces */
     uint8_t *flags;          /* [n_vocab] enum clime_token_flags */
+    size_t longest;          /* bytes of the longest token, at least 1 */
 
     /* tokenizer_config.c */
     int32_t bos, pad;

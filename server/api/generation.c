@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "server/job/logprob_cost.h"
 #include "server/server_metrics.h"
 
 #define MAX_RENDERED ((size_t)64 << 20) /* bytes of a prompt as text */
@@ -57,23 +58,40 @@ struct encode_task {
     struct clime_generation *gen;
     struct clime_error *error;
     enum clime_err err;
+    int n_done;
 };
 
-static void encode_prompts(void *arg, struct clime_tok_scratch *scratch) {
+/* One that is to be cut may be longer than what fits, but not by any amount. */
+#define MAX_CUT 16
+
+static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scratch *scratch, struct clime_prompt *p,
+                                    size_t *bytes, struct clime_error *e) {
+    struct clime_buf rendered;
+    enum clime_err err = CLIME_OK;
+    if (!p->is_text && !p->chat) return CLIME_OK;
+    clime_buf_init(&rendered, MAX_RENDERED);
+    if (p->chat) err = clime_chat_render(&s->chat, p->chat, &rendered, e);
+    struct clime_str text = p->chat ? clime_buf_str(&rendered) : p->text;
+    size_t max = (size_t)s->max_len * (p->truncate ? MAX_CUT : 1);
+    *bytes += text.len;
+    if (!err)
+        err = clime_tokenizer_encode_up_to(s->tokenizer, scratch, text, p->add_special ? CLIME_ENCODE_SPECIAL : 0, max,
+                                           &p->ids, e);
+    clime_buf_free(&rendered);
+    if (err != CLIME_ERR_LIMIT) return err;
+    struct clime_error why = *e;
+    return clime_fail(e, CLIME_ERR_INPUT, "%s: prompt and reply together may have %d", why.msg, s->max_len);
+}
+
+/* A slice of the prompts. */
+static bool encode_prompts(void *arg, struct clime_tok_scratch *scratch) {
     struct encode_task *t = arg;
-    struct clime_server *s = t->gen->server;
-    for (int i = 0; i < t->gen->n_prompts && !t->err; i++) {
-        struct clime_prompt *p = &t->gen->prompts[i];
-        struct clime_buf rendered;
-        if (!p->is_text && !p->chat) continue;
-        clime_buf_init(&rendered, MAX_RENDERED);
-        if (p->chat) t->err = clime_chat_render(&s->chat, p->chat, &rendered, t->error);
-        struct clime_str text = p->chat ? clime_buf_str(&rendered) : p->text;
-        if (!t->err)
-            t->err = clime_tokenizer_encode(s->tokenizer, scratch, text, p->add_special ? CLIME_ENCODE_SPECIAL : 0,
-                                            MAX_RENDERED, &p->ids, t->error);
-        clime_buf_free(&rendered);
+    struct clime_generation *gen = t->gen;
+    for (size_t bytes = 0; t->n_done < gen->n_prompts && !t->err && bytes < CLIME_TEXT_SLICE_BYTES; t->n_done++) {
+        t->err = encode_prompt(gen->server, scratch, &gen->prompts[t->n_done], &bytes, t->error);
+        if (t->err && gen->n_prompts > 1) clime_error_prefix(t->error, "prompt %d", t->n_done);
     }
+    return t->n_done < gen->n_prompts && !t->err;
 }
 
 /* The client wants a longer prompt's beginning dropped. */
@@ -204,22 +222,54 @@ static void wait_closed(struct clime_generation *gen) {
     }
 }
 
-enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_error *e) {
-    struct clime_server *s = gen->server;
-    struct clime_job *j = gen->job;
-    enum clime_err err = encode_all(gen, e);
+/* What is too large by its numbers alone: known before a text is tokenised. A queue that could never take the request
+ * is no reason to come again (429). */
+static enum clime_err check_size(const struct clime_generation *gen, struct clime_error *e) {
+    const struct clime_server_options *o = &gen->server->opts;
+    int64_t n = gen->prompts[0].params->n, n_outs = n * gen->n_prompts;
+    int64_t room = o->max_queued_requests + o->max_running_requests;
+    for (int i = 1; i < gen->n_prompts; i++)
+        if (gen->prompts[i].params->n != n)
+            return clime_fail(e, CLIME_ERR_INPUT, "prompt %d: all prompts of a batch must have the same n", i);
+    if (n_outs > CLIME_MAX_OUTPUTS)
+        return clime_fail(e, CLIME_ERR_INPUT, "n times prompts is over %d", CLIME_MAX_OUTPUTS);
+    if (o->max_queued_requests >= 0 && n_outs > room)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "the request asks for %lld outputs, but the server runs and queues %lld at most "
+                          "(--max-running-requests and --max-queued-requests)",
+                          (long long)n_outs, (long long)room);
+    return CLIME_OK;
+}
+
+static enum clime_err check_cost(const struct clime_generation *gen, struct clime_error *e) {
+    int64_t bytes = clime_logprob_cost(gen->job), most = gen->server->opts.max_logprob_bytes;
+    if (bytes <= most) return CLIME_OK;
+    return clime_fail(
+        e, CLIME_ERR_INPUT,
+        "the log-probabilities asked for may take %lld MB, at most %lld MB a request: ask for fewer outputs, "
+        "tokens or alternatives (--max-logprob-bytes)",
+        (long long)(bytes >> 20), (long long)(most >> 20));
+}
+
+/* Prompts as ids, checked, and the outputs made. */
+static enum clime_err prepare(struct clime_generation *gen, struct clime_error *e) {
+    enum clime_err err = check_size(gen, e);
+    if (!err) err = encode_all(gen, e);
     for (int i = 0; i < gen->n_prompts && !err; i++) {
-        truncate_prompt(s, &gen->prompts[i]);
-        err = check_prompt(s, &gen->prompts[i], e);
-        if (!err && gen->prompts[i].params->n != gen->prompts[0].params->n)
-            err = clime_fail(e, CLIME_ERR_INPUT, "all prompts of a batch must have the same n");
+        truncate_prompt(gen->server, &gen->prompts[i]);
+        err = check_prompt(gen->server, &gen->prompts[i], e);
         if (err && gen->n_prompts > 1) clime_error_prefix(e, "prompt %d", i);
     }
     if (err) return err;
-    int64_t n = gen->prompts[0].params->n;
-    if (n * gen->n_prompts > CLIME_MAX_OUTPUTS)
-        return clime_fail(e, CLIME_ERR_INPUT, "n times prompts is over %d", CLIME_MAX_OUTPUTS);
-    make_outputs(gen, (int)n);
+    make_outputs(gen, (int)gen->prompts[0].params->n);
+    return check_cost(gen, e);
+}
+
+enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_error *e) {
+    struct clime_server *s = gen->server;
+    struct clime_job *j = gen->job;
+    enum clime_err err = prepare(gen, e);
+    if (err) return err;
     if ((err = clime_job_table_add(&s->jobs, j, e))) return err;
     gen->registered = true;
     if ((err = clime_engine_reserve(s->engine, j->n_outs, e))) return err;

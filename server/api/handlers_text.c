@@ -6,7 +6,8 @@
 #include "server/api/generate_parse.h"
 #include "server/job/chat_prompt.h"
 
-#define MAX_ITEMS 4096 /* texts or id lists of a request */
+#define MAX_ITEMS 4096     /* texts or id lists of a request */
+#define MAX_IDS (1u << 20) /* of one text */
 
 struct text_request {
     struct clime_server *server;
@@ -17,7 +18,7 @@ struct text_request {
     struct clime_str raw; /* prompt or tokens */
     struct clime_str *texts;
     struct clime_ids *ids; /* [n]; encode fills them (malloc'd), decode reads them (arena) */
-    int n;
+    int n, n_done;
     struct clime_buf rendered;
     struct clime_buf *decoded; /* [n] */
     enum clime_err err;
@@ -96,7 +97,7 @@ static enum clime_err read_items(struct text_request *t, bool texts) {
 
 /* ---- on the text thread ------------------------------------------------------------------------------------ */
 
-static void encode(void *arg, struct clime_tok_scratch *scratch) {
+static bool encode(void *arg, struct clime_tok_scratch *scratch) {
     struct text_request *t = arg;
     struct clime_server *s = t->server;
     if (t->is_chat) {
@@ -104,9 +105,14 @@ static void encode(void *arg, struct clime_tok_scratch *scratch) {
         t->texts[0] = clime_buf_str(&t->rendered);
         t->add_special = false; /* the template writes its own */
     }
-    for (int i = 0; i < t->n && !t->err; i++)
-        t->err = clime_tokenizer_encode(s->tokenizer, scratch, t->texts[i], t->add_special ? CLIME_ENCODE_SPECIAL : 0,
-                                        t->texts[i].len, &t->ids[i], t->error);
+    for (size_t bytes = 0; t->n_done < t->n && !t->err && bytes < CLIME_TEXT_SLICE_BYTES; t->n_done++) {
+        struct clime_str text = t->texts[t->n_done];
+        t->err = clime_tokenizer_encode_up_to(s->tokenizer, scratch, text, t->add_special ? CLIME_ENCODE_SPECIAL : 0,
+                                              MAX_IDS, &t->ids[t->n_done], t->error);
+        bytes += text.len;
+    }
+    if (t->err == CLIME_ERR_LIMIT) t->err = t->error->code = CLIME_ERR_INPUT;
+    return t->n_done < t->n && !t->err;
 }
 
 static enum clime_err check_ids(const struct text_request *t) {
@@ -119,11 +125,12 @@ static enum clime_err check_ids(const struct text_request *t) {
     return CLIME_OK;
 }
 
-static void decode(void *arg, struct clime_tok_scratch *scratch) {
+static bool decode(void *arg, struct clime_tok_scratch *scratch) {
     struct text_request *t = arg;
     (void)scratch;
     for (int i = 0; i < t->n; i++)
         clime_tokenizer_decode(t->server->tokenizer, t->ids[i].data, t->ids[i].len, t->skip_special, &t->decoded[i]);
+    return false;
 }
 
 /* ---- replies ----------------------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 #define STACK_BYTES ((size_t)8 << 20)
 
 struct task {
-    void (*fn)(void *arg, struct clime_tok_scratch *scratch);
+    clime_text_fn fn;
     void *arg;
     bool done; /* guarded by the pool's lock */
 };
@@ -33,7 +33,12 @@ static void *text_main(void *arg) {
     void *item;
     while (clime_queue_pop(p->queue, &item, 1, -1) == 1) {
         struct task *t = item;
-        t->fn(t->arg, scratch);
+        bool more = true, queued = false;
+        while (more && !queued) {
+            more = t->fn(t->arg, scratch);
+            queued = more && clime_queue_push(p->queue, t); /* full or closed: go on here */
+        }
+        if (queued) continue;
         pthread_mutex_lock(&p->lock);
         t->done = true;
         pthread_cond_broadcast(&p->done);
@@ -70,8 +75,7 @@ void clime_text_pool_close(struct clime_text_pool *p) {
     free(p);
 }
 
-enum clime_err clime_text_pool_run(struct clime_text_pool *p, void (*fn)(void *arg, struct clime_tok_scratch *scratch),
-                                   void *arg, struct clime_error *e) {
+enum clime_err clime_text_pool_run(struct clime_text_pool *p, clime_text_fn fn, void *arg, struct clime_error *e) {
     struct task t = {.fn = fn, .arg = arg};
     if (!clime_queue_push(p->queue, &t)) return clime_fail(e, CLIME_ERR_BUSY, "the tokenizer's queue is full");
     pthread_mutex_lock(&p->lock);

@@ -290,6 +290,16 @@ static void test_bad_text(void **state) {
     assert_int_equal(clime_tokenizer_encode(t, s, nul, 0, 3, &ids, &e), CLIME_OK);
     assert_int_equal(ids.len, 4);
     assert_int_equal(ids.data[2], 0);
+    /* a limit of ids: exact, and out is as it was */
+    ids.len = 0;
+    assert_int_equal(clime_tokenizer_encode(t, s, S("ab a\nabab <s>ab"), 0, NO_LIMIT, &ids, &e), CLIME_OK);
+    size_t n = ids.len;
+    for (size_t max = 0; max < n + 2; max++) {
+        enum clime_err want = max < n ? CLIME_ERR_LIMIT : CLIME_OK;
+        ids.len = 1;
+        assert_int_equal(clime_tokenizer_encode_up_to(t, s, S("ab a\nabab <s>ab"), 0, max, &ids, &e), want);
+        assert_int_equal(ids.len, max < n ? 1 : 1 + n);
+    }
     clime_ids_free(&ids);
     clime_tok_scratch_free(s);
     clime_tokenizer_free(t);
