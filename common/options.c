@@ -244,12 +244,25 @@ static enum clime_err parse_option(const struct clime_opt *table, int n, char **
     return rc;
 }
 
-static void print_help(const struct clime_opt *table, int n, const char *usage, bool markdown) {
+/* Prints what a word such as --help asks for and exits; does nothing for other words. next: the word after it, when it
+ * is the last one. */
+static enum clime_err answer(const struct clime_opt *table, int n, const char *word, const char *next,
+                             const char *usage, struct clime_error *e) {
+    bool help = strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0, all = strcmp(word, "--help-all") == 0;
+    bool markdown = strcmp(word, "--help-markdown") == 0;
+    if (strcmp(word, "--version") == 0) {
+        printf("%.*s " CLIME_VERSION "\n", (int)strcspn(usage, " "), usage);
+        exit(0);
+    }
+    if (!help && !all && !markdown) return CLIME_OK;
     struct clime_buf text;
     clime_buf_init(&text, 1 << 20);
-    clime_options_describe(table, n, markdown, &text);
+    if (!help)
+        clime_options_describe(table, n, markdown, &text);
+    else if (clime_options_help(table, n, next, &text, e))
+        return e->code;
     printf(markdown ? "```\n%s\n```\n\n%s" : "%s\n%s", usage, clime_buf_str(&text).ptr);
-    clime_buf_free(&text);
+    exit(0);
 }
 
 enum clime_err clime_options_parse(const struct clime_opt *table, int n, int argc, char **argv, const char **positional,
@@ -259,17 +272,10 @@ enum clime_err clime_options_parse(const struct clime_opt *table, int n, int arg
     int n_positional = 0;
     bool options_ended = false;
     for (int i = 1; i < argc; i++) {
+        const char *next = i + 2 == argc ? argv[i + 1] : NULL;
+        if (!options_ended && answer(table, n, argv[i], next, usage, e)) return e->code;
         if (!options_ended && strcmp(argv[i], "--") == 0) {
             options_ended = true;
-        } else if (!options_ended && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)) {
-            print_help(table, n, usage, false);
-            exit(0);
-        } else if (!options_ended && strcmp(argv[i], "--help-markdown") == 0) {
-            print_help(table, n, usage, true);
-            exit(0);
-        } else if (!options_ended && strcmp(argv[i], "--version") == 0) {
-            printf("%.*s " CLIME_VERSION "\n", (int)strcspn(usage, " "), usage);
-            exit(0);
         } else if (!options_ended && is_option(argv[i])) {
             enum clime_err rc = parse_option(table, n, argv, &i, e);
             if (rc != CLIME_OK) return rc;

@@ -37,18 +37,26 @@ struct clime_opt {
     double min, max;   /* for numbers; both 0 = unbounded, max < min = only a lower bound */
     const char *alias; /* an older or peer's name accepted silently, or NULL */
     bool *given;       /* set true when the user gave it, or NULL */
+    bool first;        /* of a first run: where a table has such rows, --help shows only them */
 };
 
 /* Sets every default, then parses argv[1..argc). positional: receives up to max_positional words that belong to no
  * option, the rest of it is set to NULL; more words are an error. After "--" every word is positional. A value given
- * twice: the last one holds. On "--help" or "-h" prints usage and the table and exits 0 (with --version
- * the only exits in common/); "--help-markdown" does so for docs/options.md (scripts/docs); "--version" prints the
- * program, which is the first word of usage, and CLIME_VERSION. */
+ * twice: the last one holds. Prints and exits 0 (the only exit in common/): on "--help" or "-h" usage and the table,
+ * its first rows where some are marked; on "--help WORD" the groups, or else the options, with the word in their names;
+ * on
+ * "--help-all" every row; on "--help-markdown" the part of docs/options.md (scripts/docs); on "--version" the program,
+ * which is the first word of usage, and CLIME_VERSION. */
 enum clime_err clime_options_parse(const struct clime_opt *table, int n, int argc, char **argv, const char **positional,
                                    int max_positional, const char *usage, struct clime_error *e);
 
-/* Writes the help text of the table; markdown != 0 writes tables for docs/options.md. */
+/* Writes the help text of the whole table; markdown != 0 writes tables for docs/options.md. */
 struct clime_buf;
 void clime_options_describe(const struct clime_opt *table, int n, int markdown, struct clime_buf *out);
+
+/* Writes what --help shows: word NULL = the first rows and the names of the groups. CLIME_ERR_INPUT when no group and
+ * no option has the word in its name. */
+enum clime_err clime_options_help(const struct clime_opt *table, int n, const char *word, struct clime_buf *out,
+                                  struct clime_error *e);
 
 #endif

@@ -1,15 +1,17 @@
-/* The description of an option table (see options.h): text for --help, tables for README.
+/* The description of an option table (see options.h): text for --help, tables for docs/options.md.
  *
- * Called by options.c and by the generator of README's overview; owns nothing. Both forms come from the same rows, so
- * what the README says is what the program parses.
+ * Called by options.c; owns nothing. All forms come from the same rows, so what the manual says is what the program
+ * parses.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
 #include "common/options.h"
+#include "common/terminal.h"
 
 #define HELP_COLUMN 34
-#define LINE_WIDTH 110
+#define LINE_WIDTH 110 /* and less on a narrower terminal */
 
 static const char *value_word(const struct clime_opt *o) {
     if (o->type == CLIME_OPT_BOOL) return "";
@@ -39,14 +41,20 @@ static const char *shown_default(const struct clime_opt *o) {
     return o->def[0] ? o->def : NULL;
 }
 
-/* Words of text, broken at LINE_WIDTH and continued at HELP_COLUMN. column: where the line stands now. */
-static void put_wrapped(struct clime_buf *out, const char *text, size_t column) {
+static size_t line_width(void) {
+    size_t columns = (size_t)clime_terminal_columns();
+    return columns > HELP_COLUMN && columns < LINE_WIDTH ? columns : LINE_WIDTH;
+}
+
+/* Words of text, broken at the line's width and continued at indent, where the line stands now. */
+static void put_wrapped(struct clime_buf *out, const char *text, size_t indent) {
+    size_t column = indent, most = line_width();
     while (*text) {
         size_t word = strcspn(text, " ");
-        if (column > HELP_COLUMN && column + 1 + word > LINE_WIDTH) {
-            clime_buf_printf(out, "\n%*s", HELP_COLUMN, "");
-            column = HELP_COLUMN;
-        } else if (column > HELP_COLUMN) {
+        if (column > indent && column + 1 + word > most) {
+            clime_buf_printf(out, "\n%*s", (int)indent, "");
+            column = indent;
+        } else if (column > indent) {
             clime_buf_addc(out, ' ');
             column++;
         }
@@ -98,6 +106,10 @@ static void describe_row(const struct clime_opt *o, struct clime_buf *out) {
     clime_buf_adds(out, " |\n");
 }
 
+static void put_heading(const struct clime_opt *section, struct clime_buf *out) {
+    clime_buf_printf(out, "%s%s\n", out->len ? "\n" : "", section->name);
+}
+
 void clime_options_describe(const struct clime_opt *table, int n, int markdown, struct clime_buf *out) {
     static const char head[] = "| option | default | meaning |\n| --- | --- | --- |\n";
     for (int i = 0; i < n; i++) {
@@ -108,9 +120,81 @@ void clime_options_describe(const struct clime_opt *table, int n, int markdown, 
             if (section || i == 0) clime_buf_adds(out, head);
             if (!section) describe_row(o, out);
         } else if (section) {
-            clime_buf_printf(out, "%s%s\n", i ? "\n" : "", o->name);
+            put_heading(o, out);
         } else {
             describe_text(o, out);
         }
     }
+}
+
+/* ---- what --help shows ---- */
+
+static bool is_section(const struct clime_opt *o) {
+    return o->type == CLIME_OPT_SECTION;
+}
+
+/* The rows of the chosen ones, under their headings; returns how many. */
+static int describe_chosen(const struct clime_opt *table, int n, const bool *chosen, struct clime_buf *out) {
+    const struct clime_opt *section = NULL;
+    int n_shown = 0;
+    for (int i = 0; i < n; i++) {
+        if (is_section(&table[i])) section = &table[i];
+        if (is_section(&table[i]) || !chosen[i]) continue;
+        if (section) put_heading(section, out);
+        section = NULL;
+        describe_text(&table[i], out);
+        n_shown++;
+    }
+    return n_shown;
+}
+
+/* "Prompts (9), Rollout (37), ..." */
+static void put_groups(const struct clime_opt *table, int n, struct clime_buf *out) {
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        int rows = 0;
+        if (!is_section(&table[i])) continue;
+        while (i + rows + 1 < n && !is_section(&table[i + rows + 1])) rows++;
+        clime_buf_printf(out, "%s%s (%d)", any ? ", " : "", table[i].name, rows);
+        any = true;
+    }
+}
+
+static enum clime_err help_of_word(const struct clime_opt *table, int n, const char *word, bool *chosen,
+                                   struct clime_buf *out, struct clime_error *e) {
+    bool in_group = false, any_group = false;
+    for (int i = 0; i < n; i++) {
+        if (is_section(&table[i])) in_group = strcasestr(table[i].name, word) != NULL;
+        chosen[i] = in_group;
+        any_group |= in_group;
+    }
+    for (int i = 0; i < n && !any_group; i++)
+        chosen[i] = strcasestr(table[i].name, word) || (table[i].alias && strcasestr(table[i].alias, word));
+    if (describe_chosen(table, n, chosen, out)) return CLIME_OK;
+    put_groups(table, n, out);
+    return clime_fail(e, CLIME_ERR_INPUT, "no group and no option has \"%.60s\" in its name; groups: %s", word,
+                      clime_buf_str(out).ptr);
+}
+
+enum clime_err clime_options_help(const struct clime_opt *table, int n, const char *word, struct clime_buf *out,
+                                  struct clime_error *e) {
+    bool *chosen = xcalloc((size_t)n + 1, sizeof *chosen);
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < n; i++) chosen[i] = table[i].first;
+    if (word) {
+        rc = help_of_word(table, n, word + strspn(word, "-"), chosen, out, e);
+    } else if (describe_chosen(table, n, chosen, out)) {
+        struct clime_buf groups;
+        clime_buf_init(&groups, 1 << 16);
+        put_groups(table, n, &groups);
+        clime_buf_adds(out,
+                       "\n--help-all shows every option, --help WORD the group or option with WORD in its name:\n  ");
+        put_wrapped(out, clime_buf_str(&groups).ptr, 2);
+        clime_buf_addc(out, '\n');
+        clime_buf_free(&groups);
+    } else {
+        clime_options_describe(table, n, 0, out);
+    }
+    free(chosen);
+    return rc;
 }
