@@ -52,3 +52,21 @@ def test_help_all():
     # a short table is shown whole
     whole = run("clime-router", "--help-all")[1]
     assert whole == run("clime-router", "--help")[1] and "policy" in options_in(whole)
+
+
+# ---- README's command on one's own data ------------------------------------------------------------------------------
+
+GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 = <<48+24=72>>72 altogether.\n#### 72"
+
+
+def grade(rm_type, answers, label):
+    lines = "".join(json.dumps({"response": a, "label": label}) + "\n" for a in answers)
+    status, out, err = run("clime-train", "grade", "--rm-type", rm_type, stdin=lines.encode())
+    assert status == 0, err
+    return [json.loads(line).get("reward") for line in out.splitlines()]
+
+
+def test_reward_of_readme():
+    """A label is what the data set has there, a whole solution; a right answer counts however it is put."""
+    answers = ["So it is \\boxed{72}.", "She sold 72 clips. The answer is 72.", "48 + 24 = 72\n#### 72", "\\boxed{24}"]
+    assert grade(readme_command()["rm-type"], answers, GSM8K) == [1, 1, 1, 0]
