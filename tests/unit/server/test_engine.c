@@ -472,6 +472,90 @@ static void test_limits_and_aborts(void **state) {
     clime_job_free(r.job);
 }
 
+/* ---- what one request may cost the step of all ---- */
+
+static int most_edits, n_copied_out;
+
+static void watch_sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
+                         const struct clime_sampling *p, struct clime_drawn *out) {
+    for (int r = 0; r < R; r++)
+        if (p[r].n_edits > most_edits) most_edits = p[r].n_edits;
+    clime_cpu_ops.sample(d, R, V, logits, lse, p, out);
+}
+
+static void watch_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes) {
+    n_copied_out++;
+    clime_cpu_ops.copy_out(d, h_dst, src, bytes);
+}
+
+/* A long prompt under a repetition penalty is no list that every step goes through: what is listed is what was sampled.
+ * And log-probabilities of many chosen ids come in the step's one transfer. */
+static void test_a_step_is_bounded(void **state) {
+    (void)state;
+    enum { N_PROMPT = 200, N_NEW = 20, N_CHOSEN = 100 };
+    struct request r;
+    int32_t chosen[N_CHOSEN];
+    struct clime_loads l;
+    watch(NULL);
+    watching.sample = watch_sample;
+    watching.copy_out = watch_copy_out;
+    most_edits = n_copied_out = 0;
+    struct clime_engine *g = open_engine(4, 512, 64, true, true);
+    make_request(&r, 2);
+    for (int i = 0; i < N_PROMPT; i++) r.prompt[i] = i;
+    for (int i = 0; i < N_CHOSEN; i++) chosen[i] = 2 * i;
+    r.params.repetition_penalty = 1.3;
+    r.params.frequency_penalty = 0.5;
+    r.params.ignore_eos = true;
+    r.logp.top = 3;
+    r.logp.n_ids = N_CHOSEN;
+    r.logp.ids = chosen;
+    r.job->outs[0].n_prompt = N_PROMPT;
+    r.job->outs[0].max_new = N_NEW;
+    submit(g, &r);
+    finish(g, &r);
+    clime_engine_sweep_wait(g);
+    clime_engine_loads(g, &l);
+    clime_engine_close(g);
+    const struct clime_output *o = &r.job->outs[0];
+    assert_int_equal(o->out.len, N_NEW);
+    assert_in_range(most_edits, 1, N_NEW);
+    assert_int_equal(n_copied_out, 0);
+    for (int i = 0; i < N_NEW; i++) { /* a chosen id's number is that of the token where it is the token */
+        assert_int_equal(o->extra[i]->n_ids, N_CHOSEN);
+        for (int k = 0; k < N_CHOSEN; k++) {
+            assert_int_equal(o->extra[i]->at[3 + k].id, chosen[k]);
+            if (chosen[k] == o->out.data[i]) assert_memory_equal(&o->extra[i]->at[3 + k].logp, &o->out_logp[i], 4);
+        }
+    }
+    clime_job_free(r.job);
+}
+
+/* One sequence with penalties and lists among others: the next step is in flight all the same, and all bits are those
+ * that each gets alone. */
+static void test_edits_and_overlap(void **state) {
+    (void)state;
+    struct clime_loads l;
+    struct request r[3];
+    watch(NULL);
+    struct clime_engine *g = open_engine(16, 512, 64, true, true);
+    clime_engine_pause(g, CLIME_PAUSE_IN_PLACE);
+    for (int i = 0; i < 3; i++) {
+        make_request(&r[i], 5 * i); /* 0, 5, 10: repetition penalties; 5 and 10 with lists as well */
+        submit(g, &r[i]);
+    }
+    clime_engine_resume(g);
+    for (int i = 0; i < 3; i++) finish(g, &r[i]);
+    clime_engine_sweep_wait(g);
+    clime_engine_loads(g, &l);
+    clime_engine_close(g);
+    for (int i = 0; i < 3; i++) {
+        check_same(r[i].job, reference[5 * i].job);
+        clime_job_free(r[i].job);
+    }
+    assert_true(l.n_overlapped > l.n_steps / 2);
+}
+
 static void test_end(void **state) {
     (void)state;
     for (int i = 0; i < N_JOBS; i++) clime_job_free(reference[i].job);
@@ -486,6 +570,8 @@ int main(void) {
         cmocka_unit_test(test_pause_in_flight),
         cmocka_unit_test(test_update_and_back),
         cmocka_unit_test(test_limits_and_aborts),
+        cmocka_unit_test(test_a_step_is_bounded),
+        cmocka_unit_test(test_edits_and_overlap),
         cmocka_unit_test(test_end),
     };
     return cmocka_run_group_tests(tests, make_model, remove_model);
