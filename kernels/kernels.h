@@ -91,12 +91,22 @@ struct clime_attn {
     int max_len; /* the longest sequence in keys, for sizing scratch */
 };
 
-/* A change to one logit before sampling: x = x > 0 ? x / rep : x * rep, then x += add (-inf bans the token). */
+/* A change to one logit before sampling: x += add (-inf bans the token). */
 struct clime_logit_edit {
     int32_t id;
-    float rep; /* repetition penalty, 1 = none */
     float add; /* bias minus frequency and presence penalties */
 };
+
+/* A set of token ids: bit id % 32 of word id / 32, so that a row's cost does not depend on how many there are. */
+static inline size_t clime_id_words(int V) {
+    return ((size_t)V + 31) / 32;
+}
+static inline void clime_id_add(uint32_t *set, int32_t id) {
+    set[id / 32] |= UINT32_C(1) << id % 32;
+}
+static inline bool clime_id_in(const uint32_t *set, int32_t id) {
+    return set[id / 32] >> id % 32 & 1;
+}
 
 struct clime_sampling {
     uint64_t seed;
@@ -106,8 +116,32 @@ struct clime_sampling {
     int32_t top_k; /* <= 0: off */
     float top_p;   /* >= 1: off */
     float min_p;   /* <= 0: off */
+    /* In this order; host memory. */
+    const uint32_t *seen; /* [clime_id_words(V)] of these x = x > 0 ? x / repetition : x * repetition; NULL = of none */
+    float repetition;
     int32_t n_edits;
-    const struct clime_logit_edit *edits; /* host memory, ascending id, each id once */
+    const struct clime_logit_edit *edits; /* each id once */
+    const uint32_t *allowed;              /* [clime_id_words(V)] no other id is drawn; NULL = all may be */
+};
+
+static inline bool clime_sampling_edits(const struct clime_sampling *p) { /* the logits, before the draw */
+    return p->seen || p->n_edits > 0 || p->allowed;
+}
+
+#define CLIME_LIST_TOP 1024 /* most n_top of a list */
+
+/* Which log-probabilities of a row are wanted besides the drawn token's: the n_top largest, then those of chosen ids.
+ */
+struct clime_logp_list {
+    int32_t row;
+    float inv_temp;
+    int32_t n_top, n_ids;
+    const int32_t *ids; /* host memory */
+};
+
+struct clime_id_logp {
+    int32_t id;
+    float logp;
 };
 
 /* What logits are multiplied by for a temperature T > 0, wherever a log-probability is computed: the inverse of the
@@ -316,18 +350,20 @@ struct clime_ops {
     void (*head_grad)(struct clime_dev *d, int R, int V, const float *logits, const float *inv_temp,
                       const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
                       const float *g_ent, void *dlogits, int64_t ld);
-    /* Draws one token a row. p[R] is host memory. Edits, then temperature, top-k, top-p, min-p (in that order, each on
-     * what the one before kept), then one uniform of (seed, position) and an inverse CDF in id order over the kept
-     * set. Greedy: the largest edited logit, the lowest id among equals. lse as from head_stats. out[R] is device
-     * memory. ROW */
+    /* Draws one token a row. p[R] is host memory. Edits (penalties, additions, the mask), then temperature, top-k,
+     * top-p, min-p (in that order, each on what the one before kept), then one uniform of (seed, position) and an
+     * inverse CDF in id order over the kept set. Greedy: the largest edited logit, the lowest id among equals. lse as
+     * from head_stats. out[R] is device memory. ROW */
     void (*sample)(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
                    const struct clime_sampling *p, struct clime_drawn *out);
     /* ids[i] = drawn[rows[i]].id where rows[i] >= 0, for i < n: what was drawn becomes input without a way over the
      * host. Device arrays. ROW */
     void (*take_drawn)(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids);
-    /* The n largest z - lse of a row, descending (lowest id first among equals), to host memory by the next sync. */
-    void (*top_logp)(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
-                     int32_t *h_ids, float *h_logp);
+    /* For each of n lists (host memory), one behind the other in out (device memory): the n_top largest z - lse of its
+     * row, descending (lowest id first among equals; a row with NaN may have fewer: then id 0 and NaN), then z - lse of
+     * its ids. lse[row] as from head_stats. ROW */
+    void (*list_logp)(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
+                      const struct clime_logp_list *lists, struct clime_id_logp *out);
 
     /* ---- optimizer ---------------------------------------------------------------------------------------- */
     /* Loshchilov & Hutter 2019 (decoupled decay), as torch.optim.AdamW orders it: p *= 1 - lr*wd; m, v; p -= lr *

@@ -111,6 +111,7 @@ static enum clime_err open_engine(struct clime_server *s, struct clime_error *e)
     struct clime_engine_options g = {.sched = sched_options(s),
                                      .max_len = s->max_len,
                                      .max_queued = o->max_queued_requests,
+                                     .queue_limit_us = o->max_queue_seconds * 1000000,
                                      .emitter_threads = (int)o->emitter_threads,
                                      .weight_version = o->weight_version,
                                      .eos = s->eos,

@@ -21,7 +21,7 @@ struct clime_server_options {
     int64_t max_total_tokens;
     bool deterministic;
     /* scheduling */
-    int64_t max_running_requests, chunked_prefill_size, max_prefill_tokens, max_queued_requests;
+    int64_t max_running_requests, chunked_prefill_size, max_prefill_tokens, max_queued_requests, max_queue_seconds;
     bool disable_radix_cache, debug_checks, disable_cuda_graph, disable_overlap_schedule;
     struct clime_opt_list cuda_graph_bs;
     /* http */

@@ -42,8 +42,8 @@ void CPU(head_grad)(struct clime_dev *d, int R, int V, const float *logits, cons
                     const float *g_ent, void *dlogits, int64_t ld);
 void CPU(sample)(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
                  const struct clime_sampling *p, struct clime_drawn *out);
-void CPU(top_logp)(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
-                   int32_t *h_ids, float *h_logp);
+void CPU(list_logp)(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
+                    const struct clime_logp_list *lists, struct clime_id_logp *out);
 void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master, float *m,
                 float *v, void *params);
 void CPU(adamw_start)(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);

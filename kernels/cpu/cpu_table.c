@@ -126,9 +126,9 @@ static void take_drawn(struct clime_dev *d, int n, const int32_t *rows, const st
         if (rows[i] >= 0) ids[i] = drawn[rows[i]].id;
 }
 
-static void top_logp(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
-                     int32_t *h_ids, float *h_logp) {
-    d->isa->top_logp(d, V, row, inv_temp, lse, n, h_ids, h_logp);
+static void list_logp(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
+                      const struct clime_logp_list *lists, struct clime_id_logp *out) {
+    d->isa->list_logp(d, n, V, logits, lse, lists, out);
 }
 
 static void adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master,
@@ -205,7 +205,7 @@ const struct clime_ops clime_cpu_ops = {
     .head_grad = head_grad,
     .sample = sample,
     .take_drawn = take_drawn,
-    .top_logp = top_logp,
+    .list_logp = list_logp,
     .adamw = adamw,
     .adamw_start = adamw_start,
     .sumsq = sumsq,

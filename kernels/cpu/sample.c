@@ -83,12 +83,18 @@ static bool cut_keeps(struct cut c, uint32_t key, int *ties) {
 /* ---- passes over a row ---------------------------------------------------------------------------------------------
  */
 static void edit_logits(float *x, const struct clime_sampling *p, int V) {
-    for (int i = 0; i < p->n_edits; i++) {
-        const struct clime_logit_edit *e = &p->edits[i];
-        CHECK(e->id >= 0 && e->id < V);
-        float v = x[e->id];
-        x[e->id] = (v > 0 ? v / e->rep : v * e->rep) + e->add;
+    for (int32_t w = 0; p->seen && w < (int32_t)clime_id_words(V); w++) {
+        for (uint32_t bits = p->seen[w]; bits; bits &= bits - 1) {
+            float *v = &x[32 * w + __builtin_ctz(bits)];
+            *v = *v > 0 ? *v / p->repetition : *v * p->repetition;
+        }
     }
+    for (int i = 0; i < p->n_edits; i++) {
+        CHECK(p->edits[i].id >= 0 && p->edits[i].id < V);
+        x[p->edits[i].id] += p->edits[i].add;
+    }
+    for (int32_t v = 0; p->allowed && v < V; v++)
+        if (!clime_id_in(p->allowed, v)) x[v] = -INFINITY;
 }
 
 static float row_max(const float *x, int V) {
@@ -252,7 +258,7 @@ static void draw_greedy(const struct sample_job *j, const float *row, const floa
 static void draw_random(const struct sample_job *j, const float *row, const float *x, float lse, double *upto,
                         struct candidates *c, const struct clime_sampling *p, struct clime_drawn *out) {
     const int V = j->V, n_splits = head_splits(V);
-    const bool edited = p->n_edits > 0, cut = truncates(p, V);
+    const bool edited = clime_sampling_edits(p), cut = truncates(p, V);
     /* Without edits the row's own lse serves as reference; edits may move everything away from it. */
     float ref = edited ? row_max(x, V) * p->inv_temp : lse;
     float u = clime_rng_uniform(p->seed, (uint64_t)p->position, STREAM_TOKEN);
@@ -303,7 +309,7 @@ static void sample_row(void *arg, int r, int slot) {
     double *upto = clime_cpu_scratch(j->d, slot, n_splits * sizeof(double) + 4 * V * sizeof(float));
     float *edited = (float *)(void *)(upto + n_splits);
     struct candidates c = {.x = edited + V, .w = edited + 2 * V, .id = (int32_t *)(void *)(edited + 3 * V)};
-    if (p->n_edits > 0) {
+    if (clime_sampling_edits(p)) {
         memcpy(edited, row, V * sizeof *edited);
         edit_logits(edited, p, j->V);
         x = edited;
@@ -333,22 +339,55 @@ static int rank_order(const void *a, const void *b) {
     return x->id < y->id ? -1 : 1;
 }
 
-void CPU(top_logp)(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
-                   int32_t *h_ids, float *h_logp) {
-    CHECK(n >= 0 && n <= V);
-    if (n == 0) return;
-    struct ranked *best = clime_cpu_scratch(d, 0, (size_t)n * sizeof *best + 3 * (size_t)V * sizeof(float));
+struct list_job {
+    struct clime_dev *d;
+    int V;
+    const float *logits, *lse;
+    const struct clime_logp_list *lists;
+    struct clime_id_logp *out;
+    const size_t *at; /* [n] where a list begins in out */
+};
+
+static void top_of_row(const struct list_job *j, const struct clime_logp_list *l, int slot, struct clime_id_logp *out) {
+    const int V = j->V, n = l->n_top;
+    const float *row = j->logits + (size_t)l->row * (size_t)V, lse = j->lse[l->row];
+    CHECK(n <= V && n <= CLIME_LIST_TOP);
+    struct ranked *best = clime_cpu_scratch(j->d, slot, (size_t)n * sizeof *best + 3 * (size_t)V * sizeof(float));
     float *rest = (float *)(void *)(best + n);
     struct candidates c = {.x = rest, .w = rest + V, .id = (int32_t *)(void *)(rest + 2 * (size_t)V)};
-    gather_candidates(row, V, floor_of(row, V, n), inv_temp, *lse, &c);
+    gather_candidates(row, V, floor_of(row, V, n), l->inv_temp, lse, &c);
     struct cut cut = cut_tighten(c.x, NULL, c.n, (struct cut){0, 0}, n);
     int found = 0, ties = 0;
     for (int i = 0; i < c.n && found < n; i++) {
         if (cut_keeps(cut, order_key(c.x[i]), &ties)) best[found++] = (struct ranked){c.x[i], c.id[i]};
     }
     qsort(best, (size_t)found, sizeof *best, rank_order);
-    for (int i = 0; i < n; i++) { /* a row with NaN may hold fewer than n numbers */
-        h_ids[i] = i < found ? best[i].id : 0;
-        h_logp[i] = i < found ? head_logp(best[i].z, inv_temp, *lse) : NAN;
+    for (int i = 0; i < n; i++) {
+        out[i] = i < found ? (struct clime_id_logp){best[i].id, head_logp(best[i].z, l->inv_temp, lse)}
+                           : (struct clime_id_logp){0, NAN};
     }
+}
+
+static void list_row(void *arg, int i, int slot) {
+    const struct list_job *j = arg;
+    const struct clime_logp_list *l = &j->lists[i];
+    struct clime_id_logp *out = j->out + j->at[i];
+    if (l->n_top > 0) top_of_row(j, l, slot, out);
+    for (int k = 0; k < l->n_ids; k++) {
+        CHECK(l->ids[k] >= 0 && l->ids[k] < j->V);
+        float x = j->logits[(size_t)l->row * (size_t)j->V + (size_t)l->ids[k]];
+        out[l->n_top + k] = (struct clime_id_logp){l->ids[k], head_logp(x, l->inv_temp, j->lse[l->row])};
+    }
+}
+
+void CPU(list_logp)(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
+                    const struct clime_logp_list *lists, struct clime_id_logp *out) {
+    size_t *at = xmalloc((size_t)n * sizeof *at + 1), sum = 0;
+    for (int i = 0; i < n; i++) {
+        at[i] = sum;
+        sum += (size_t)(lists[i].n_top + lists[i].n_ids);
+    }
+    struct list_job j = {.d = d, .V = V, .logits = logits, .lse = lse, .lists = lists, .out = out, .at = at};
+    clime_cpu_for(d, n, (double)n * V * 2 / VW, list_row, &j);
+    free(at);
 }

@@ -41,10 +41,7 @@ struct clime_dev {
     char *h_stage;   /* pinned ring that small copies to the device go through */
     /* Bytes put into it so far; how many of them the stream has certainly read; and had been put at each mark. */
     size_t staged, unstaged, staged_at[2];
-    void *h_results; /* pinned: results of top_logp until the next sync */
-    size_t results_bytes;
-    struct clime_cuda_fixed *fixed;     /* memory at fixed addresses (fixed.cu) */
-    struct clime_cuda_pending *pending; /* host destinations to fill at sync (sample.cu) */
+    struct clime_cuda_fixed *fixed; /* memory at fixed addresses (fixed.cu) */
 };
 
 /* Keeps the first failure; returns whether all is well. */
@@ -70,9 +67,6 @@ bool clime_cuda_free_fixed(struct clime_dev *d, void *p);
 /* A copy in pinned memory, which kernels of this context can read; it lives until the next sync, or until a copy_wait
  * says that what was queued after it has run. */
 const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t bytes);
-
-/* sample.cu: copies waiting results to their host places; called by sync after the stream is idle. */
-void clime_cuda_deliver(struct clime_dev *d);
 
 /* ---- matrix products: gemm.cu picks, the others compute ---- */
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { STAGE_BYTES = 4 << 20 };
+enum { STAGE_BYTES = 32 << 20 }; /* room for two steps' sets of ids of 64 sequences */
 
 bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what) {
     if (rc == cudaSuccess) return d->failure.code == CLIME_OK;
@@ -133,9 +133,7 @@ void clime_cuda_close(struct clime_dev *d) {
     cudaFree(d->scratch);
     cudaFree(d->ticket);
     cudaFree(d->ended);
-    cudaFreeHost(d->h_results);
     cudaFreeHost(d->h_stage);
-    free(d->pending);
     for (cudaEvent_t mark : d->copied)
         if (mark) cudaEventDestroy(mark);
     if (d->stream) cudaStreamDestroy(d->stream);
@@ -241,7 +239,6 @@ void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes) {
 enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e) {
     CU(d, cudaStreamSynchronize(d->stream));
     d->unstaged = d->staged;
-    if (d->failure.code == CLIME_OK) clime_cuda_deliver(d);
     return state_of(d, e);
 }
 

@@ -97,8 +97,8 @@ void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *logits, c
                        const struct clime_sampling *p, struct clime_drawn *out);
 void clime_cuda_take_drawn(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn,
                            int32_t *ids);
-void clime_cuda_top_logp(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
-                         int32_t *h_ids, float *h_logp);
+void clime_cuda_list_logp(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
+                          const struct clime_logp_list *lists, struct clime_id_logp *out);
 void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master,
                       float *m, float *v, void *params);
 void clime_cuda_adamw_start(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);

@@ -2,15 +2,14 @@
  *
  * One block a row. Truncation finds a threshold on the order-preserving integer form of the logits by radix descent,
  * with counts (top-k) and with probabilities as 64-bit fixed point (top-p): integer atomics give the same sum in any
- * order. Parameters are read from pinned memory, where a copy would cost a turn of its own; the lists of the likeliest
- * are written there, and sync hands them to the caller's place. */
+ * order. Parameters are read from pinned memory, where a copy would cost a turn of its own. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 1024, SUM_WARPS = 4, RADIX = 256, MAX_WAITS = 64 };
+enum { THREADS = 1024, SUM_WARPS = 4, RADIX = 256 };
 
 struct row_params {
     uint64_t seed;
@@ -18,51 +17,9 @@ struct row_params {
     float inv_temp, top_p, min_p;
     int32_t top_k, greedy;
     int32_t first_edit, n_edits;
+    int32_t seen, allowed; /* where the sets begin, in words; -1: none */
+    float repetition;
 };
-
-/* A result waiting for sync: n bytes at `from` in pinned memory go to `to`. */
-struct clime_cuda_pending {
-    struct wait {
-        void *to;
-        size_t from, n;
-    } w[MAX_WAITS];
-    int n;
-    size_t used; /* bytes of the pinned buffer taken since the last sync */
-};
-
-void clime_cuda_deliver(struct clime_dev *d) {
-    if (!d->pending) return;
-    for (int i = 0; i < d->pending->n; i++)
-        memcpy(d->pending->w[i].to, (char *)d->h_results + d->pending->w[i].from, d->pending->w[i].n);
-    d->pending->n = 0;
-    d->pending->used = 0;
-}
-
-/* Pinned memory of n bytes for results, valid until the next sync; NULL after a failure. Room for two more waits. */
-static char *result_room(struct clime_dev *d, size_t n) {
-    if (!d->pending) d->pending = (struct clime_cuda_pending *)xcalloc(1, sizeof *d->pending);
-    struct clime_cuda_pending *p = d->pending;
-    n = (n + 15) / 16 * 16;
-    if (p->n + 2 > MAX_WAITS || p->used + n > d->results_bytes) { /* hand out what is there, then there is room */
-        if (!CU(d, cudaStreamSynchronize(d->stream))) return NULL;
-        clime_cuda_deliver(d);
-    }
-    if (n > d->results_bytes) {
-        cudaFreeHost(d->h_results);
-        d->h_results = NULL;
-        d->results_bytes = 0;
-        size_t size = n < 65536 ? 65536 : 2 * n;
-        if (!CU(d, cudaMallocHost(&d->h_results, size))) return NULL;
-        d->results_bytes = size;
-    }
-    p->used += n;
-    return (char *)d->h_results + p->used - n;
-}
-
-/* n bytes at `at`, inside a room, go to `to` at the next sync. */
-static void result_to(struct clime_dev *d, void *to, const void *at, size_t n) {
-    d->pending->w[d->pending->n++] = {to, (size_t)((const char *)at - (const char *)d->h_results), n};
-}
 
 /* ---- device helpers ---- */
 
@@ -99,14 +56,34 @@ static __device__ float uniform_of(uint64_t seed, uint64_t position) {
     return (float)(c[0] >> 8) * 0x1p-24f;
 }
 
-__global__ void edit_kernel(int V, const row_params *p, const struct clime_logit_edit *edits, float *logits) {
-    const row_params &q = p[blockIdx.x];
-    for (int i = threadIdx.x; i < q.n_edits; i += blockDim.x) {
-        struct clime_logit_edit e = edits[q.first_edit + i];
-        float *x = logits + (size_t)blockIdx.x * V + e.id;
-        float v = *x;
-        *x = (v > 0 ? v / e.rep : v * e.rep) + e.add;
+static __device__ __forceinline__ bool edits_of(const row_params &p) {
+    return p.seen >= 0 || p.n_edits > 0 || p.allowed >= 0;
+}
+
+static __device__ __forceinline__ bool in_set(const uint32_t *set, int id) {
+    return set[id / 32] >> id % 32 & 1;
+}
+
+/* edited = the logits of the rows that have edits, after them. A block takes a row. */
+__global__ void __launch_bounds__(THREADS) edit_kernel(int V, const row_params *p, const struct clime_logit_edit *edits,
+                                                       const uint32_t *sets, const float *logits, float *edited) {
+    const row_params q = p[blockIdx.x];
+    if (!edits_of(q)) return;
+    const float *from = logits + (size_t)blockIdx.x * V;
+    float *x = edited + (size_t)blockIdx.x * V;
+    for (int i = threadIdx.x; i < V; i += THREADS) {
+        float v = from[i];
+        if (q.seen >= 0 && in_set(sets + q.seen, i)) v = v > 0 ? v / q.repetition : v * q.repetition;
+        x[i] = v;
     }
+    __syncthreads();
+    for (int i = threadIdx.x; i < q.n_edits; i += THREADS) {
+        struct clime_logit_edit e = edits[q.first_edit + i];
+        x[e.id] += e.add;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < V && q.allowed >= 0; i += THREADS)
+        if (!in_set(sets + q.allowed, i)) x[i] = -INFINITY;
 }
 
 /* The key of the item at which the sum of weights of larger-or-equal keys first reaches `want`, by radix descent from
@@ -182,7 +159,7 @@ static __device__ __forceinline__ float weight_of(const kept &q, int i, int firs
 }
 
 static __device__ __forceinline__ bool cuts_of(const row_params &p, int V) {
-    return p.n_edits > 0 || (p.top_k > 0 && p.top_k < V) || p.top_p < 1.0f || p.min_p > 0;
+    return edits_of(p) || (p.top_k > 0 && p.top_k < V) || p.top_p < 1.0f || p.min_p > 0;
 }
 
 static __device__ __forceinline__ kept keeps_all(const float *x, int V, const row_params &p, float lse) {
@@ -212,16 +189,16 @@ __global__ void __launch_bounds__(SUM_WARPS * 32)
     if (threadIdx.x % 32 == 0) sums[(size_t)r * n_splits + s] = sum;
 }
 
-/* sums: of split_sums_kernel, or NULL */
+/* edited: of the rows that have edits; plain: of all. sums: of split_sums_kernel, or NULL */
 __global__ void __launch_bounds__(THREADS)
-    sample_kernel(int V, const float *logits, const float *plain, const float *lse, const row_params *params,
+    sample_kernel(int V, const float *edited, const float *plain, const float *lse, const row_params *params,
                   const float *sums, struct clime_drawn *out) {
     __shared__ unsigned long long histogram[RADIX], state[2];
     __shared__ float split_sum[1024], values[THREADS + THREADS / 32], before_at; /* values: 33 places for 32 */
     __shared__ int equal_before[1024], split_at, last_at;
     int r = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const row_params p = params[r];
-    const float *x = logits + (size_t)r * V;
+    const float *x = (edits_of(p) ? edited : plain) + (size_t)r * V;
     struct clime_drawn drawn = {0, 0, 0, false};
     bool cuts = cuts_of(p, V);
     kept q = keeps_all(x, V, p, lse[r]);
@@ -358,40 +335,52 @@ __global__ void __launch_bounds__(THREADS)
     out[r] = drawn;
 }
 
+/* Appends a set to those at `sets`, of which there are *n; where it begins, in words. */
+static int32_t put_set(uint32_t *sets, size_t *n, const uint32_t *set, size_t words) {
+    if (!set) return -1;
+    memcpy(sets + *n * words, set, words * sizeof *set);
+    return (int32_t)(words * (*n)++);
+}
+
 CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
                                const struct clime_sampling *p, struct clime_drawn *out) {
     if (R == 0) return;
     CHECK(V <= 1024 * THREADS);
-    size_t n_edits = 0;
-    for (int r = 0; r < R; r++) n_edits += (size_t)p[r].n_edits;
-    size_t params_bytes = (size_t)R * sizeof(row_params), edit_bytes = n_edits * sizeof(struct clime_logit_edit);
+    size_t n_edits = 0, n_sets = 0, words = clime_id_words(V);
+    for (int r = 0; r < R; r++) {
+        n_edits += (size_t)p[r].n_edits;
+        n_sets += (p[r].seen != NULL) + (p[r].allowed != NULL);
+    }
+    bool edits = n_edits + n_sets > 0;
+    size_t params_bytes = (size_t)R * sizeof(row_params), edit_bytes = n_edits * sizeof(struct clime_logit_edit),
+           host_bytes = params_bytes + edit_bytes + n_sets * words * sizeof(uint32_t);
     int n_splits = (V + THREADS - 1) / THREADS;
-    size_t row_bytes = n_edits ? ((size_t)R * V * sizeof(float) + 15) / 16 * 16 : 0;
+    size_t row_bytes = edits ? ((size_t)R * V * sizeof(float) + 15) / 16 * 16 : 0;
     size_t sum_bytes = ((size_t)R * n_splits * sizeof(float) + 15) / 16 * 16;
-    size_t more = n_edits ? params_bytes + edit_bytes : 0;
-    char *scratch = (char *)clime_cuda_scratch(d, sum_bytes + row_bytes + more);
+    char *scratch = (char *)clime_cuda_scratch(d, sum_bytes + row_bytes + (edits ? host_bytes : 0));
     if (!scratch) return;
     float *sums = R <= d->n_sm / 8 ? (float *)scratch : NULL;
     scratch += sum_bytes;
 
-    char *host = (char *)xmalloc(params_bytes + edit_bytes);
+    char *host = (char *)xmalloc(host_bytes);
     row_params *hp = (row_params *)host;
     struct clime_logit_edit *he = (struct clime_logit_edit *)(host + params_bytes);
+    uint32_t *hs = (uint32_t *)(host + params_bytes + edit_bytes);
+    size_t sets = 0;
     int at = 0;
     for (int r = 0; r < R; r++) {
-        hp[r] = row_params{p[r].seed, p[r].position, p[r].inv_temp, p[r].top_p, p[r].min_p, p[r].top_k, p[r].greedy,
-                           at,        p[r].n_edits};
+        int32_t seen = put_set(hs, &sets, p[r].seen, words), allowed = put_set(hs, &sets, p[r].allowed, words);
+        hp[r] = row_params{p[r].seed, p[r].position, p[r].inv_temp, p[r].top_p, p[r].min_p,     p[r].top_k, p[r].greedy,
+                           at,        p[r].n_edits,  seen,          allowed,    p[r].repetition};
         if (p[r].n_edits) memcpy(he + at, p[r].edits, (size_t)p[r].n_edits * sizeof *he);
         at += p[r].n_edits;
     }
     const row_params *dp = (const row_params *)(scratch + row_bytes);
-    const float *edited = logits;
-    if (n_edits) { /* there may be many: not from pinned memory */
-        float *copy = (float *)scratch;
-        clime_cuda_copy_in(d, scratch + row_bytes, host, params_bytes + edit_bytes);
-        clime_cuda_copy(d, copy, logits, (size_t)R * V * sizeof(float));
-        launch_after(d, edit_kernel, R, 256, 0, V, dp, (const struct clime_logit_edit *)(dp + R), copy);
-        edited = copy;
+    float *edited = (float *)scratch;
+    if (edits) { /* many blocks read them often: not from pinned memory */
+        const struct clime_logit_edit *de = (const struct clime_logit_edit *)(dp + R);
+        clime_cuda_copy_in(d, scratch + row_bytes, host, host_bytes);
+        launch_after(d, edit_kernel, R, THREADS, 0, V, dp, de, (const uint32_t *)(de + n_edits), logits, edited);
     } else {
         dp = (const row_params *)clime_cuda_stage(d, host, params_bytes);
     }
@@ -399,7 +388,7 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     if (!dp) return;
     dim3 grid((n_splits + SUM_WARPS - 1) / SUM_WARPS, R);
     if (sums) launch_after(d, split_sums_kernel, grid, SUM_WARPS * 32, 0, V, logits, lse, dp, sums);
-    launch_after(d, sample_kernel, R, THREADS, 0, V, edited, logits, lse, dp, sums, out);
+    launch_after(d, sample_kernel, R, THREADS, 0, V, (const float *)edited, logits, lse, dp, sums, out);
 }
 
 __global__ void take_drawn_kernel(int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids) {
@@ -413,40 +402,110 @@ CUDA_OP void clime_cuda_take_drawn(struct clime_dev *d, int n, const int32_t *ro
     launch_after(d, take_drawn_kernel, (n + 255) / 256, 256, 0, n, rows, drawn, ids);
 }
 
-/* n rounds of "the largest below the last one"; n is small (20 in OpenAI's protocol). */
-__global__ void top_kernel(int V, const float *x, float scale, const float *lse, int n, int32_t *ids, float *logp) {
-    __shared__ unsigned long long best;
-    unsigned long long last = ~0ull;
-    for (int k = 0; k < n; k++) {
-        if (threadIdx.x == 0) best = 0;
-        __syncthreads();
-        unsigned long long mine = 0;
-        for (int i = threadIdx.x; i < V; i += THREADS) { /* larger key first, lower id among equals */
-            unsigned long long c = (unsigned long long)key_of(x[i]) << 32 | (0xffffffffu - (uint32_t)i);
-            if (c < last && c > mine) mine = c;
-        }
-        atomicMax(&best, mine);
-        __syncthreads();
-        last = best;
-        if (threadIdx.x == 0) {
-            int id = (int)(0xffffffffu - (uint32_t)last);
-            ids[k] = id;
-            logp[k] = x[id] * scale - *lse;
-        }
+/* ---- lists ---- */
+
+struct list_params {
+    int32_t row, n_top, n_ids, first_id, at;
+    float inv_temp;
+};
+
+/* Larger key first, lower id among equals. */
+static __device__ __forceinline__ unsigned long long ranked(uint32_t key, int id) {
+    return (unsigned long long)key << 32 | (0xffffffffu - (uint32_t)id);
+}
+
+/* The first n of the ids whose key is `limit`, in order, to best[]. */
+static __device__ void take_equals(const float *x, int V, uint32_t limit, int n, unsigned long long *best,
+                                   int *warp_count) {
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, taken = 0;
+    for (int first = 0; first < V && taken < n; first += THREADS) {
+        int i = first + threadIdx.x;
+        bool equal = i < V && key_of(x[i]) == limit;
+        unsigned mine = __ballot_sync(0xffffffffu, equal);
+        if (lane == 0) warp_count[warp] = __popc(mine);
+        int found = __syncthreads_count(equal), rank = taken + __popc(mine & ((1u << lane) - 1));
+        for (int w = 0; w < warp; w++) rank += warp_count[w];
+        if (equal && rank < n) best[rank] = ranked(limit, i);
+        taken += found;
         __syncthreads();
     }
 }
 
-CUDA_OP void clime_cuda_top_logp(struct clime_dev *d, int V, const float *row, float inv_temp, const float *lse, int n,
-                                 int32_t *h_ids, float *h_logp) {
-    CHECK(n >= 0 && n <= V);
+/* Descending; n: a power of two. */
+static __device__ void sort_down(unsigned long long *v, int n) {
+    for (int size = 2; size <= n; size *= 2) {
+        for (int step = size / 2; step > 0; step /= 2) {
+            int i = threadIdx.x, k = i ^ step;
+            __syncthreads();
+            if (i < n && k > i && ((v[i] < v[k]) == !(i & size))) {
+                unsigned long long swap = v[i];
+                v[i] = v[k];
+                v[k] = swap;
+            }
+        }
+    }
+    __syncthreads();
+}
+
+/* A block makes a list: the n_top-th largest value by radix descent, what lies above it and the first of its equals
+ * gathered and sorted. */
+__global__ void __launch_bounds__(THREADS)
+    list_kernel(int V, const float *logits, const float *lse, const list_params *lists, const int32_t *ids,
+                struct clime_id_logp *out) {
+    __shared__ unsigned long long histogram[RADIX], state[2], best[CLIME_LIST_TOP];
+    __shared__ int warp_count[THREADS / 32], n_above;
+    const list_params l = lists[blockIdx.x];
+    const float *x = logits + (size_t)l.row * V;
+    float base = lse[l.row];
+    out += l.at;
+    for (int k = threadIdx.x; k < l.n_ids; k += THREADS) {
+        int id = ids[l.first_id + k];
+        out[l.n_top + k] = {id, x[id] * l.inv_temp - base};
+    }
+    if (l.n_top == 0) return;
+    int size = 1;
+    while (size < l.n_top) size *= 2;
+    if (threadIdx.x < size) best[threadIdx.x] = 0;
+    if (threadIdx.x == 0) n_above = 0;
+    unsigned long long above;
+    /* 0 is the key of NaN; it is also the result where there are fewer numbers than wanted */
+    uint32_t limit = radix_threshold(x, V, 1, false, 0, 0, (unsigned long long)l.n_top, &above, histogram, state);
+    for (int i = threadIdx.x; i < V; i += THREADS)
+        if (key_of(x[i]) > limit) best[atomicAdd(&n_above, 1)] = ranked(key_of(x[i]), i);
+    __syncthreads();
+    if (limit > 0) take_equals(x, V, limit, l.n_top - n_above, best + n_above, warp_count);
+    sort_down(best, size);
+    for (int k = threadIdx.x; k < l.n_top; k += THREADS) {
+        int id = (int)(0xffffffffu - (uint32_t)best[k]);
+        if (best[k])
+            out[k] = {id, x[id] * l.inv_temp - base};
+        else
+            out[k] = {0, __int_as_float(0x7fc00000)};
+    }
+}
+
+CUDA_OP void clime_cuda_list_logp(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
+                                  const struct clime_logp_list *lists, struct clime_id_logp *out) {
     if (n == 0) return;
-    size_t bytes = (size_t)n * 4;
-    char *room = result_room(d, 2 * bytes);
-    if (!room) return;
-    int32_t *ids = (int32_t *)room;
-    float *logp = (float *)(room + bytes);
-    launch_after(d, top_kernel, 1, THREADS, 0, V, row, inv_temp, lse, n, ids, logp);
-    result_to(d, h_ids, ids, bytes);
-    result_to(d, h_logp, logp, bytes);
+    size_t n_ids = 0, at = 0;
+    for (int i = 0; i < n; i++) n_ids += (size_t)lists[i].n_ids;
+    size_t params_bytes = (size_t)n * sizeof(list_params), bytes = params_bytes + n_ids * sizeof(int32_t);
+    list_params *scratch = (list_params *)clime_cuda_scratch(d, bytes);
+    if (!scratch) return;
+    char *host = (char *)xmalloc(bytes);
+    list_params *hp = (list_params *)host;
+    int32_t *hi = (int32_t *)(host + params_bytes);
+    n_ids = 0;
+    for (int i = 0; i < n; i++) {
+        const struct clime_logp_list *l = &lists[i];
+        CHECK(l->n_top >= 0 && l->n_top <= V && l->n_top <= CLIME_LIST_TOP);
+        hp[i] = list_params{l->row, l->n_top, l->n_ids, (int32_t)n_ids, (int32_t)at, l->inv_temp};
+        if (l->n_ids > 0) memcpy(hi + n_ids, l->ids, (size_t)l->n_ids * sizeof *hi);
+        n_ids += (size_t)l->n_ids;
+        at += (size_t)(l->n_top + l->n_ids);
+    }
+    clime_cuda_copy_in(d, scratch, host, bytes);
+    free(host);
+    launch_after(d, list_kernel, n, THREADS, 0, V, logits, lse, (const list_params *)scratch,
+                 (const int32_t *)(scratch + n), out);
 }

@@ -21,7 +21,6 @@ const struct clime_field clime_fields_sampling[] = {
     {"guided_decoding_backend", INERT}, /* how, not what */
     {"guided_whitespace_pattern", NULL},
     {"stop_regex", NULL},
-    {"allowed_token_ids", NULL},
     {"bad_words", NULL},
     {"custom_params", NULL},
     {"custom_logit_processor", NULL},

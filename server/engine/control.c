@@ -71,6 +71,9 @@ int64_t clime_engine_in_flight(struct clime_engine *g) {
 }
 
 void clime_engine_submit(struct clime_engine *g, struct clime_job *j) {
+    const struct clime_seq_options o = {
+        .V = g->model->cfg.V, .eos = g->opts.eos, .n_eos = g->opts.n_eos, .cache = g->opts.sched.cache};
+    for (int i = 0; i < j->n_outs; i++) j->outs[i].seq = clime_seq_new(&j->outs[i], &o, i ? j->outs[i - 1].seq : NULL);
     j->shard = clime_emitters_shard(g->emitters);
     j->next_submitted = NULL;
     pthread_mutex_lock(&g->lock);

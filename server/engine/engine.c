@@ -5,29 +5,29 @@
  * One loop, with or without overlap: a step is planned, started, finished, its results become events. Where the device
  * works while the host goes on, and the next step can be planned from counts alone (clime_sched_plan_ahead), that one
  * is started before this one is finished, and it is `in flight` when the loop comes round. Its rows read their tokens
- * from where this one's draws left them on the device. A sequence that turns out to have ended is taken out of the step
- * in flight: its row is computed in vain, and nothing of it is emitted, counted as KV or cached. Its pages are free at
- * once, since their next owner's rows are queued behind that row. All else wants a whole number of steps and settles
- * the one in flight first: control calls, sweeps, the end. So an event's version is that of the weights it was computed
- * with, and a token past the last one exists nowhere but in a row of the device's arrays.
+ * from where this one's draws left them on the device; draws that must know those tokens (penalties) are queued behind
+ * its rows once this one's results are here (clime_runner_draw). A sequence that turns out to have ended is taken out
+ * of the step in flight: its row is computed in vain, and nothing of it is emitted, counted as KV or cached. Its pages
+ * are free at once, since their next owner's rows are queued behind that row. All else wants a whole number of steps
+ * and settles the one in flight first: control calls, sweeps, the end. So an event's version is that of the weights it
+ * was computed with, and a token past the last one exists nowhere but in a row of the device's arrays.
  *
  * Invariant: an output gets its CLOSE event exactly once, and nothing after it; then its memory may be gone.
  * The end of a sequence is decided here by token count and token ids, and by the emitter for stop strings, which need
  * text (server/job/stop_text.h); a sequence that must stop is found by a sweep over the flag `unwanted`, so that
  * neither side holds pointers into the other.
  */
-#include <stdio.h>
+#include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "common/clock.h"
-#include "common/hash.h"
 #include "common/log.h"
 #include "common/os/process.h"
 #include "server/engine/engine_int.h"
 #include "server/engine/logit_edits.h"
 
 #define WINDOW_US ((int64_t)1000000) /* over which the throughput is measured */
+#define INTAKE 64                    /* outputs that come in between two steps */
 
 /* ---- events ------------------------------------------------------------------------------------------------ */
 
@@ -51,13 +51,6 @@ static void post_events(struct clime_engine *g) {
     g->n_events = 0;
 }
 
-static void free_seq(struct clime_seq *q) {
-    clime_logit_edits_free(q->edits);
-    free(q->ids);
-    free(q->pages);
-    free(q);
-}
-
 /* The step in flight goes on without the sequence. */
 static void leave_flight(struct clime_engine *g, const struct clime_seq *q) {
     struct clime_step_plan *next = &g->plans[!g->turn];
@@ -72,7 +65,7 @@ static void end(struct clime_engine *g, struct clime_seq *q, struct clime_finish
     ev->finish = why;
     leave_flight(g, q);
     clime_sched_remove(&g->sched, q);
-    free_seq(q);
+    clime_seq_free(q);
 }
 
 void clime_engine_end_all(struct clime_engine *g, struct clime_finish why) {
@@ -96,42 +89,59 @@ void clime_engine_do_sweep(struct clime_engine *g) {
 /* ---- jobs come in ------------------------------------------------------------------------------------------ */
 
 static void take_output(struct clime_engine *g, struct clime_output *o) {
-    struct clime_seq *q = xcalloc(1, sizeof *q);
-    int32_t stop[CLIME_MAX_STOP_IDS + 64];
-    int n_stop = 0;
-    for (int i = 0; i < g->opts.n_eos && n_stop < 64; i++) stop[n_stop++] = g->opts.eos[i];
-    for (int i = 0; i < o->params->n_stop_ids; i++) stop[n_stop++] = o->params->stop_ids[i];
-    q->id = q->arrival = g->next_id++;
-    q->out = o;
-    q->n_prompt = q->n_total = o->n_prompt;
-    q->max_total = o->n_prompt + o->max_new;
-    q->ids = xmalloc((size_t)q->max_total * sizeof *q->ids);
-    memcpy(q->ids, o->ids, (size_t)o->n_prompt * sizeof *q->ids);
-    q->pages = xmalloc((size_t)clime_pages_for(q->max_total) * sizeof *q->pages);
-    q->edits = clime_logit_edits_new(o->params, o->ids, o->n_prompt, stop, n_stop);
-    q->salt = o->salt;
-    q->prompt_hash = clime_hash_bytes(o->ids, (size_t)o->n_prompt * sizeof *o->ids, o->salt);
-    q->prompt_logp_next = q->n_prompt;
-    if (o->logp->wanted && o->logp->start >= 0 && o->logp->start < q->n_prompt)
-        q->prompt_logp_next = o->logp->start > 0 ? (int)o->logp->start : 1;
-    q->needs_result = q->edits || (o->logp->wanted && (o->logp->top > 0 || o->logp->n_ids > 0));
-    q->share_prompt = q->prompt_logp_next == q->n_prompt && (g->opts.sched.cache || o->job->n_samples > 1);
-    clime_sched_add(&g->sched, q);
-}
-
-static void take_job(struct clime_engine *g, struct clime_job *j) {
     static const struct clime_finish dead = {
         .type = CLIME_FINISH_ABORT, .message = "the engine is dead: the device failed", .status = 503};
-    for (int i = 0, n = j->n_outs; i < n; i++) {
-        struct clime_output *o = &j->outs[i];
-        bool is_dead = atomic_load(&g->dead);
-        if (!is_dead && !atomic_load(&o->unwanted)) {
-            take_output(g, o);
-            continue;
-        }
+    bool is_dead = atomic_load(&g->dead);
+    struct clime_seq *q = o->seq;
+    if (is_dead || atomic_load(&o->unwanted)) {
         struct clime_event *ev = add_event(g, o, NULL);
         ev->kind = CLIME_EVENT_CLOSE;
         ev->finish = is_dead ? dead : aborted_waiting;
+        clime_seq_free(q);
+        return;
+    }
+    q->id = q->arrival = g->next_id++;
+    clime_sched_add(&g->sched, q);
+}
+
+/* At most n outputs: each looks for others with its prompt, and a large job must not hold up those who run. */
+static void take_jobs(struct clime_engine *g, int n) {
+    for (struct clime_job *j; (j = g->incoming) && n > 0; n--) {
+        struct clime_output *o = &j->outs[g->incoming_at++];
+        if (g->incoming_at == j->n_outs) { /* j may be gone when its last output is */
+            g->incoming = j->next_submitted;
+            g->incoming_at = 0;
+        }
+        take_output(g, o);
+    }
+}
+
+static void add_incoming(struct clime_engine *g, struct clime_job *jobs) {
+    struct clime_job **end = &g->incoming;
+    while (*end) end = &(*end)->next_submitted;
+    *end = jobs;
+}
+
+/* ---- requests that wait too long ----------------------------------------------------------------------------- */
+
+/* When the first of those that never ran expires; INT64_MAX: nobody does. They wait in order of arrival, so it is the
+ * first that is found, behind those that were preempted. */
+static int64_t queue_deadline(const struct clime_engine *g) {
+    const struct clime_seq *q = g->opts.queue_limit_us > 0 ? g->sched.first : NULL;
+    while (q && q->admitted) q = q->next;
+    return q ? q->queued_us + g->opts.queue_limit_us : INT64_MAX;
+}
+
+static void expire_queued(struct clime_engine *g) {
+    static const struct clime_finish expired = {.type = CLIME_FINISH_ABORT,
+                                                .message = "the request waited in the queue for longer than "
+                                                           "--max-queue-seconds: the server is overloaded or paused",
+                                                .status = 503};
+    struct clime_seq *next;
+    int64_t now = clime_now_us();
+    for (struct clime_seq *q = g->sched.first; q && now >= queue_deadline(g); q = next) {
+        next = q->next;
+        if (!q->admitted && now >= q->queued_us + g->opts.queue_limit_us) end(g, q, expired);
     }
 }
 
@@ -155,8 +165,9 @@ static void end_held(struct clime_engine *g) {
 }
 
 static void wait_for_work(struct clime_engine *g) {
-    int64_t until_us = atomic_load(&g->writing_until_us);
-    if (!until_us) {
+    int64_t until_us = queue_deadline(g), writing_us = atomic_load(&g->writing_until_us);
+    if (writing_us && writing_us < until_us) until_us = writing_us;
+    if (until_us == INT64_MAX) {
         pthread_cond_wait(&g->wake, &g->lock);
         return;
     }
@@ -170,10 +181,10 @@ static void step(struct clime_engine *g, bool may_overlap);
  * bring jobs meets no step in flight. */
 static bool take_inbox(struct clime_engine *g) {
     pthread_mutex_lock(&g->lock);
-    while (!g->first_job && !g->first_command && !g->sweep && !g->stop && !g->started && !has_work(g) &&
-           !owner_is_late(g))
+    while (!g->first_job && !g->incoming && !g->first_command && !g->sweep && !g->stop && !g->started && !has_work(g) &&
+           !owner_is_late(g) && clime_now_us() < queue_deadline(g))
         wait_for_work(g);
-    struct clime_job *job = g->first_job;
+    struct clime_job *jobs = g->first_job;
     struct clime_command *command = g->first_command;
     bool sweep = g->sweep, stop = g->stop;
     g->first_job = g->last_job = NULL;
@@ -182,11 +193,10 @@ static bool take_inbox(struct clime_engine *g) {
     pthread_mutex_unlock(&g->lock);
 
     if (g->started && (command || sweep || stop || owner_is_late(g))) step(g, false);
-    for (struct clime_job *next; job; job = next) {
-        next = job->next_submitted;
-        take_job(g, job);
-    }
+    add_incoming(g, jobs);
+    take_jobs(g, command || stop ? INT_MAX : INTAKE);
     if (sweep) clime_engine_do_sweep(g);
+    expire_queued(g);
     if (owner_is_late(g)) end_held(g);
     for (struct clime_command *next; command; command = next) {
         next = command->next;
@@ -304,8 +314,7 @@ static void publish_loads(struct clime_engine *g) {
     l->n_prompt = s->n_prompt_tokens;
     l->n_retracted = s->n_preempted;
     l->paused = g->paused;
-    l->n_waiting_tokens = 0;
-    for (const struct clime_seq *q = s->first; q; q = q->next) l->n_waiting_tokens += q->n_total;
+    l->n_waiting_tokens = s->n_waiting_tokens;
     pthread_mutex_unlock(&g->lock);
 }
 
@@ -359,7 +368,10 @@ static void step(struct clime_engine *g, bool may_overlap) {
     if (err) g->started = false;
     if (clime_engine_is_dead(g, err, &e)) return;
     take_results(g, now);
-    if (g->started) g->turn = !g->turn;
+    if (g->started) {
+        clime_runner_draw(g->runner, next);
+        g->turn = !g->turn;
+    }
     count_times(g, t1 - t0, t2 - t1, clime_now_us() - t2);
 }
 

@@ -16,8 +16,9 @@ struct clime_engine;
 
 struct clime_engine_options {
     struct clime_sched_options sched;
-    int max_len;        /* tokens of a sequence, prompt included */
-    int64_t max_queued; /* outputs in flight beyond max_running; < 0 = no limit */
+    int max_len;            /* tokens of a sequence, prompt included */
+    int64_t max_queued;     /* outputs in flight beyond max_running; < 0 = no limit */
+    int64_t queue_limit_us; /* how long an output may wait to be admitted; 0 = as long as it takes */
     int emitter_threads;
     const char *weight_version; /* label of the weights loaded at start; copied */
     const int32_t *eos;         /* [n_eos] ids that end a sequence; borrowed */
@@ -41,8 +42,9 @@ void clime_engine_close(struct clime_engine *g);
  * reserved is given back with clime_engine_release, once the reply has been sent (or the job was not submitted). */
 enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_error *e);
 void clime_engine_release(struct clime_engine *g, int n);
-void clime_engine_submit(struct clime_engine *g, struct clime_job *j); /* reserved before; sets the job's shard */
-void clime_engine_sweep(struct clime_engine *g);                       /* end the outputs marked unwanted, soon */
+/* Reserved before. Sets the job's shard and makes its sequences, which is where prompts are walked. */
+void clime_engine_submit(struct clime_engine *g, struct clime_job *j);
+void clime_engine_sweep(struct clime_engine *g); /* end the outputs marked unwanted, soon */
 
 void clime_engine_drain(struct clime_engine *g);        /* from now on reserve refuses */
 int64_t clime_engine_in_flight(struct clime_engine *g); /* outputs reserved and not released */

@@ -41,6 +41,8 @@ struct clime_engine {
     struct clime_event *events;        /* of the present step, posted together */
     int n_events, events_size;
     int64_t next_id;
+    struct clime_job *incoming; /* out of the inbox; outputs of the first from incoming_at on are to be taken */
+    int incoming_at;
     bool paused;
     const char *dead_message;
     int64_t window_us, window_tokens; /* of the throughput being measured */

@@ -1,7 +1,8 @@
-/* Edit lists for sampling. Called by the engine and the step runner, engine thread; owns the table of one sequence.
+/* Edits of the logits of one sequence. Made by HTTP workers at submission, which is where the prompt is walked; then
+ * called by the engine and the step runner, engine thread. Owns the sets and the list of one sequence.
  *
- * Invariant: entries ascend by id, each id once, as clime_ops.sample wants them.
- * A sorted array with binary search: an output has few distinct tokens, and the list must be sorted anyway.
+ * Invariant: edits[i] is what entries[i] comes to now, so that a draw finds its list ready. Entries ascend by id, each
+ * id once, for the binary search; a list has the ids of the request and those that were sampled.
  */
 #include "server/engine/logit_edits.h"
 
@@ -13,17 +14,28 @@ struct entry {
     int32_t id;
     int32_t n_out; /* times sampled */
     float bias;
-    bool in_prompt, stops;
+    bool stops;
 };
 
 struct clime_logit_edits {
     const struct clime_sampling_params *p;
+    uint32_t *seen, *allowed; /* [clime_id_words(V)] or NULL */
     struct entry *entries;
-    struct clime_logit_edit *edits; /* [size] */
+    struct clime_logit_edit *edits; /* [size], of the entries */
     int n, size;
+    bool counts; /* frequency or presence penalty */
+    bool bans;   /* min_new_tokens is not reached */
 };
 
-static struct entry *entry_of(struct clime_logit_edits *x, int32_t id) {
+static struct clime_logit_edit edit_of(const struct clime_logit_edits *x, const struct entry *t) {
+    struct clime_logit_edit d = {.id = t->id, .add = t->bias};
+    if (t->n_out > 0) d.add -= (float)(x->p->frequency_penalty * t->n_out + x->p->presence_penalty);
+    if (t->stops && x->bans) d.add = -INFINITY;
+    return d;
+}
+
+/* The entry's place, a new one where there is none; entries may move. */
+static int place_of(struct clime_logit_edits *x, int32_t id) {
     int lo = 0, hi = x->n;
     while (lo < hi) {
         int mid = (lo + hi) / 2;
@@ -32,53 +44,87 @@ static struct entry *entry_of(struct clime_logit_edits *x, int32_t id) {
         else
             hi = mid;
     }
-    if (lo < x->n && x->entries[lo].id == id) return &x->entries[lo];
+    if (lo < x->n && x->entries[lo].id == id) return lo;
     if (x->n == x->size) {
         x->size = x->size ? x->size * 2 : 64;
         x->entries = xrealloc(x->entries, (size_t)x->size * sizeof *x->entries);
         x->edits = xrealloc(x->edits, (size_t)x->size * sizeof *x->edits);
     }
     memmove(x->entries + lo + 1, x->entries + lo, (size_t)(x->n - lo) * sizeof *x->entries);
+    memmove(x->edits + lo + 1, x->edits + lo, (size_t)(x->n - lo) * sizeof *x->edits);
     x->n++;
     x->entries[lo] = (struct entry){.id = id};
-    return &x->entries[lo];
+    return lo;
 }
 
-struct clime_logit_edits *clime_logit_edits_new(const struct clime_sampling_params *p, const int32_t *prompt,
+static uint32_t *set_of(int V, const int32_t *ids, int n) {
+    uint32_t *set = xcalloc(clime_id_words(V), sizeof *set);
+    for (int i = 0; i < n; i++) clime_id_add(set, ids[i]);
+    return set;
+}
+
+struct clime_logit_edits *clime_logit_edits_new(const struct clime_sampling_params *p, int V, const int32_t *prompt,
                                                 int n_prompt, const int32_t *stop, int n_stop) {
-    bool counts = p->frequency_penalty != 0 || p->presence_penalty != 0 || p->repetition_penalty != 1;
-    if (!counts && p->n_bias == 0 && p->min_new_tokens == 0) return NULL;
+    bool counts = p->frequency_penalty != 0 || p->presence_penalty != 0, repeats = p->repetition_penalty != 1;
+    if (!counts && !repeats && p->n_bias == 0 && p->min_new_tokens == 0 && p->n_allowed == 0) return NULL;
     struct clime_logit_edits *x = xcalloc(1, sizeof *x);
     x->p = p;
-    for (int i = 0; i < p->n_bias; i++) entry_of(x, p->bias[i].id)->bias = p->bias[i].add;
-    if (p->min_new_tokens > 0)
-        for (int i = 0; i < n_stop; i++) entry_of(x, stop[i])->stops = true;
-    if (p->repetition_penalty != 1)
-        for (int i = 0; i < n_prompt; i++) entry_of(x, prompt[i])->in_prompt = true;
+    x->counts = counts;
+    x->bans = p->min_new_tokens > 0;
+    if (repeats) x->seen = set_of(V, prompt, n_prompt);
+    if (p->n_allowed > 0) x->allowed = set_of(V, p->allowed, p->n_allowed);
+    for (int i = 0; i < p->n_bias; i++) {
+        if (p->bias[i].add == 0) continue;
+        int at = place_of(x, p->bias[i].id);
+        x->entries[at].bias = p->bias[i].add;
+    }
+    for (int i = 0; i < n_stop && x->bans; i++) {
+        int at = place_of(x, stop[i]);
+        x->entries[at].stops = true;
+    }
+    for (int i = 0; i < x->n; i++) x->edits[i] = edit_of(x, &x->entries[i]);
     return x;
 }
 
 void clime_logit_edits_free(struct clime_logit_edits *x) {
     if (!x) return;
+    free(x->seen);
+    free(x->allowed);
     free(x->entries);
     free(x->edits);
     free(x);
 }
 
 void clime_logit_edits_add(struct clime_logit_edits *x, int32_t id) {
-    entry_of(x, id)->n_out++;
+    if (x->seen) clime_id_add(x->seen, id);
+    if (!x->counts) return;
+    int i = place_of(x, id);
+    x->entries[i].n_out++;
+    x->edits[i] = edit_of(x, &x->entries[i]);
 }
 
-const struct clime_logit_edit *clime_logit_edits_get(struct clime_logit_edits *x, int n_out, int32_t *n) {
-    const struct clime_sampling_params *p = x->p;
-    *n = 0;
+bool clime_logit_edits_follow(const struct clime_logit_edits *x) {
+    return x->seen || x->counts;
+}
+
+/* What was only there to be banned goes; a list without effect would still count as an edit. */
+static void lift_bans(struct clime_logit_edits *x) {
+    int n = 0;
+    x->bans = false;
     for (int i = 0; i < x->n; i++) {
-        const struct entry *t = &x->entries[i];
-        struct clime_logit_edit d = {.id = t->id, .rep = 1, .add = t->bias};
-        if (t->in_prompt || t->n_out > 0) d.rep = (float)p->repetition_penalty;
-        if (t->n_out > 0) d.add -= (float)(p->frequency_penalty * t->n_out + p->presence_penalty);
-        if (t->stops && n_out < p->min_new_tokens) d.add = -INFINITY;
-        if (d.rep != 1 || d.add != 0) x->edits[(*n)++] = d;
+        struct clime_logit_edit d = edit_of(x, &x->entries[i]);
+        if (d.add == 0 && x->entries[i].n_out == 0) continue;
+        x->entries[n] = x->entries[i];
+        x->edits[n++] = d;
     }
-    return x->edits;
+    x->n = n;
+}
+
+void clime_logit_edits_apply(struct clime_logit_edits *x, int n_out, struct clime_sampling *s) {
+    if (x->bans && n_out >= x->p->min_new_tokens) lift_bans(x);
+    s->seen = x->seen;
+    s->repetition = (float)x->p->repetition_penalty;
+    s->edits = x->edits;
+    s->n_edits = x->n;
+    s->allowed = x->allowed;
 }

@@ -1,8 +1,10 @@
-/* Penalties, logit bias and banned tokens of one sequence, as the edit list that clime_ops.sample takes.
+/* What one sequence's parameters do to its logits before a draw, in the form that clime_ops.sample takes.
  *
- * repetition_penalty counts prompt and output; frequency and presence count the output only; min_new_tokens bans the
- * ids that would end the sequence. Edits change what is drawn, never the reported log-probability (DESIGN.md 4.1).
- * Owner: the engine thread.
+ * repetition_penalty counts prompt and output, and is a set of ids: a draw's cost does not grow with the prompt.
+ * frequency and presence count the output only, logit_bias adds, min_new_tokens bans the ids that would end the
+ * sequence: together a list, kept up to date token by token. allowed_token_ids are a set. None of it changes the
+ * reported log-probability (DESIGN.md 4.1).
+ * Made by the thread that submits; from then on the engine thread's.
  */
 #ifndef CLIME_SERVER_ENGINE_LOGIT_EDITS_H
 #define CLIME_SERVER_ENGINE_LOGIT_EDITS_H
@@ -12,13 +14,16 @@
 
 struct clime_logit_edits;
 
-/* NULL when the parameters ask for no edits. stop: the ids to ban until min_new_tokens. */
-struct clime_logit_edits *clime_logit_edits_new(const struct clime_sampling_params *p, const int32_t *prompt,
+/* NULL when the parameters ask for no edits. stop: the ids to ban until min_new_tokens. V: of the logits. */
+struct clime_logit_edits *clime_logit_edits_new(const struct clime_sampling_params *p, int V, const int32_t *prompt,
                                                 int n_prompt, const int32_t *stop, int n_stop);
 void clime_logit_edits_free(struct clime_logit_edits *x);            /* NULL is fine */
 void clime_logit_edits_add(struct clime_logit_edits *x, int32_t id); /* a sampled token */
 
-/* The list for the next draw; valid until the next call. n_out: tokens sampled so far. */
-const struct clime_logit_edit *clime_logit_edits_get(struct clime_logit_edits *x, int n_out, int32_t *n);
+/* True when a draw's edits depend on the token before it, so that it cannot be queued before that one is known. */
+bool clime_logit_edits_follow(const struct clime_logit_edits *x);
+
+/* Sets the next draw's edits in s; they stand until the next call or add. n_out: tokens sampled so far. */
+void clime_logit_edits_apply(struct clime_logit_edits *x, int n_out, struct clime_sampling *s);
 
 #endif

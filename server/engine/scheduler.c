@@ -58,6 +58,7 @@ static void wait_insert(struct clime_sched *s, struct clime_seq *q) {
         s->first = q;
     q->state = CLIME_SEQ_WAITING;
     s->n_waiting++;
+    s->n_waiting_tokens += q->n_total;
 }
 
 static void wait_remove(struct clime_sched *s, struct clime_seq *q) {
@@ -71,6 +72,7 @@ static void wait_remove(struct clime_sched *s, struct clime_seq *q) {
         s->last = q->prev;
     q->next = q->prev = NULL;
     s->n_waiting--;
+    s->n_waiting_tokens -= q->n_total;
 }
 
 static bool same_prompt(const struct clime_seq *a, const struct clime_seq *b) {
@@ -297,7 +299,7 @@ bool clime_sched_plan_ahead(struct clime_sched *s, const struct clime_step_plan 
         struct clime_seq *q = now->items[i].seq;
         if (!q) continue; /* ended, and computed in vain */
         n_live++;
-        if (!now->items[i].sample || q->needs_result || q->prompt_logp_next < q->n_prompt) return false;
+        if (!now->items[i].sample || q->prompt_logp_next < q->n_prompt) return false;
         if (q->n_total + 1 == q->max_total) continue; /* ends with the token that is being drawn */
         if (!goes_on(s, q)) return false;
         next->items[next->n_items++] =

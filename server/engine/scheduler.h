@@ -39,6 +39,7 @@ struct clime_step_plan {
     int T;                          /* rows in all */
     bool ahead;                     /* one row an item, and its token is not known yet */
     int mark;                       /* the runner's: by which its draws come; -1: they are made when it is finished */
+    bool undrawn;                   /* the runner's: started, and its draws wait for the tokens of the step before */
     struct clime_page_copy *copies; /* [max_running] to make before the rows run */
     int n_copies;
 };
@@ -57,7 +58,8 @@ struct clime_sched {
     int n_running;
     struct clime_seq *first, *last; /* waiting */
     int n_waiting;
-    bool held; /* of those who wait nobody can start before a sequence leaves or comes */
+    int64_t n_waiting_tokens; /* known ones, of those who wait */
+    bool held;                /* of those who wait nobody can start before a sequence leaves or comes */
     uint64_t version;
     int64_t n_prompt_tokens, n_hit_tokens; /* of admitted prompts, for the hit rate */
     int64_t n_preempted;
@@ -74,7 +76,7 @@ void clime_sched_plan(struct clime_sched *s, struct clime_step_plan *plan);
 
 /* The step after `now`, whose rows are running and whose tokens are not known: every running sequence draws in `now`
  * and goes on, but for those whose last token that is. False, and nothing is to be run ahead, where what follows may
- * be something else: somebody could start, a page lacks, or a sequence needs the last step's result. Sequences that
+ * be something else: somebody could start, a page lacks, or a prompt is not done with. Sequences that
  * turn out to have ended are the caller's to take out of `next`; their pages may be taken by any step that the device
  * runs after it. */
 bool clime_sched_plan_ahead(struct clime_sched *s, const struct clime_step_plan *now, struct clime_step_plan *next);

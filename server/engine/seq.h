@@ -2,7 +2,7 @@
  *
  * Positions: ids[0 .. n_total) are known tokens; KV is in the pages for positions [0, n_kv). A step runs rows n_kv and
  * on; when it runs row n_total - 1, that row's logits give token n_total.
- * Owner: the engine thread.
+ * Owner: who submits, until it is in the engine's inbox; then the engine thread.
  */
 #ifndef CLIME_SERVER_ENGINE_SEQ_H
 #define CLIME_SERVER_ENGINE_SEQ_H
@@ -35,16 +35,28 @@ struct clime_seq {
     int n_shared;             /* leading pages that are in the cache */
     int prompt_logp_next;     /* the next prompt position whose log-probability is still owed; n_prompt = none. The row
                                * before it, and all after, must run here, so neither cache nor leader may supply them */
-    bool needs_result;        /* no step of it may be queued before the last one's result is read: edits count tokens,
-                               * and lists of log-probabilities are taken from the logits afterwards */
     bool share_prompt;        /* may wait for a sequence with the same prompt and fork its pages */
     struct clime_seq *leader; /* while waiting: the sequence that computes our prompt; NULL = none */
     bool mixed;               /* an update kept its KV: what it writes now is not of one version */
     int cached_tokens;        /* positions found in the cache or taken from a leader at first admission */
     bool admitted;            /* once */
+    int64_t queued_us;        /* when it was submitted: one that was not admitted may expire */
     int n_retractions;
 
     struct clime_seq *next, *prev; /* waiting list, ascending arrival */
 };
+
+struct clime_seq_options { /* of the engine */
+    int V;
+    const int32_t *eos; /* [n_eos] */
+    int n_eos;
+    bool cache; /* prompts are shared between requests */
+};
+
+/* The output's sequence, not known to the scheduler yet. before: one of the same job, which may have the same prompt,
+ * or NULL. */
+struct clime_seq *clime_seq_new(struct clime_output *o, const struct clime_seq_options *opts,
+                                const struct clime_seq *before);
+void clime_seq_free(struct clime_seq *q); /* NULL is fine */
 
 #endif

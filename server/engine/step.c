@@ -7,8 +7,9 @@
  * is finished.
  * Invariant: results depend on a row's sequence alone, never on the other rows of the plan or on where the blocks of
  * head rows are cut (DESIGN.md 4.1); every log-probability comes from clime_ops.head_stats and its lse.
- * Log-probabilities of chosen ids are z - lse in fp32 on the host: the same two roundings as head_stats', so equal
- * bits, without a pass over the vocabulary for each id.
+ * Draws whose edits depend on the token before (penalties) cannot be queued with a step that was started ahead of that
+ * token: its forward is, and clime_runner_draw queues the draws once the token is known, while the device computes.
+ * Lists of log-probabilities come with the drawn tokens, in the same transfer.
  *
  * A step of which every item decodes one token is padded to one of a few sizes and, where the device records work,
  * replayed (server/engine/step_graphs.h). Padding rows are sequences of one token on a page of their own that nobody
@@ -21,6 +22,7 @@
 
 #include "server/engine/logit_edits.h"
 #include "server/engine/step_graphs.h"
+#include "server/engine/step_lists.h"
 
 #define HEAD_ROWS CLIME_GRAPH_MAX_ROWS /* logits of 256 rows of a vocabulary of 152k are 156 MB */
 
@@ -34,7 +36,11 @@ struct clime_runner {
     int turn;     /* 0 or 1: of the host arrays, and of the mark by which their step's results come */
     /* a step's arrays, carved from one buffer by carve: one transfer */
     int32_t *h_arrays[2], *d_arrays;
-    struct clime_drawn *h_drawn[2], *d_drawn; /* [max_out] */
+    /* what a block of head rows gives: [max_out] drawn tokens, then the entries of [max_out] lists of
+     * log-probabilities */
+    struct clime_drawn *h_drawn[2], *d_drawn;
+    struct clime_step_lists lists; /* of the block */
+    int *list_at[2];               /* [max_out] where the list of row k begins; -1: it has none */
     /* one block of head rows, host */
     int32_t *h_rows, *h_targets;
     float *h_inv_temp, *h_logp; /* [max_out] */
@@ -64,6 +70,14 @@ static struct arrays carve(int32_t *base, int T, int n_seq) {
     return a;
 }
 
+static size_t drawn_bytes(int max_out) {
+    return (size_t)max_out * (sizeof(struct clime_drawn) + CLIME_LIST_ROOM * sizeof(struct clime_id_logp));
+}
+
+static struct clime_id_logp *listed(const struct clime_runner *r, struct clime_drawn *drawn) {
+    return (struct clime_id_logp *)(drawn + r->work.max_out);
+}
+
 static int max_out_of(const struct clime_sched_options *o) {
     return o->max_running < HEAD_ROWS ? o->max_running : HEAD_ROWS;
 }
@@ -71,8 +85,7 @@ static int max_out_of(const struct clime_sched_options *o) {
 size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_options *o, int max_len) {
     int rows = o->chunk + o->max_running;
     return clime_work_bytes(m, rows, max_out_of(o)) +
-           n_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) +
-           (size_t)max_out_of(o) * sizeof(struct clime_drawn);
+           n_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) + drawn_bytes(max_out_of(o));
 }
 
 static size_t kv_bytes(const struct clime_runner *r) {
@@ -103,21 +116,23 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
     r->pad_page = o->n_pages;
     clime_step_graphs_init(&r->graphs, m, graph_bs, n_graph_bs, max_out, r->max_pages);
     size_t bytes = n_words(r->max_rows, r->max_seqs, r->max_pages) * sizeof(int32_t);
-    size_t drawn_bytes = (size_t)max_out * sizeof *r->d_drawn;
+    size_t drawn = drawn_bytes(max_out);
     if ((err = clime_kv_open(m, o->n_pages + 1, &r->kv, e)) ||
         (err = clime_work_open(m, r->max_rows, max_out, &r->work, e)) ||
         (err = m->ops->alloc(m->dev, bytes, "batch", (void **)&r->d_arrays, e)) ||
-        (err = m->ops->alloc(m->dev, drawn_bytes, "drawn tokens", (void **)&r->d_drawn, e)))
+        (err = m->ops->alloc(m->dev, drawn, "drawn tokens", (void **)&r->d_drawn, e)))
         goto fail;
     for (int i = 0; i < 2; i++)
         if ((err = m->ops->host_alloc(m->dev, bytes, "batch", (void **)&r->h_arrays[i], e)) ||
-            (err = m->ops->host_alloc(m->dev, drawn_bytes, "drawn tokens", (void **)&r->h_drawn[i], e)))
+            (err = m->ops->host_alloc(m->dev, drawn, "drawn tokens", (void **)&r->h_drawn[i], e)))
             goto fail;
     r->h_rows = xcalloc((size_t)max_out, sizeof *r->h_rows);
     r->h_targets = xcalloc((size_t)max_out, sizeof *r->h_targets);
     r->h_inv_temp = xcalloc((size_t)max_out, sizeof *r->h_inv_temp);
     r->h_logp = xcalloc((size_t)max_out, sizeof *r->h_logp);
     r->sampling = xcalloc((size_t)max_out, sizeof *r->sampling);
+    r->lists = (struct clime_step_lists){.list = xcalloc((size_t)max_out, sizeof *r->lists.list), .size = max_out};
+    for (int i = 0; i < 2; i++) r->list_at[i] = xcalloc((size_t)max_out, sizeof *r->list_at[i]);
     *out = r;
     return CLIME_OK;
 fail:
@@ -136,7 +151,8 @@ void clime_runner_close(struct clime_runner *r) {
     }
     if (r->work.max_rows) clime_work_close(r->m, &r->work);
     if (r->kv.base) clime_kv_close(r->m, &r->kv);
-    void *host[] = {r->h_rows, r->h_targets, r->h_inv_temp, r->h_logp, r->sampling};
+    void *host[] = {r->h_rows,   r->h_targets,  r->h_inv_temp, r->h_logp,
+                    r->sampling, r->lists.list, r->list_at[0], r->list_at[1]};
     for (size_t i = 0; i < CLIME_COUNT(host); i++) free(host[i]);
     free(r);
 }
@@ -233,52 +249,33 @@ static void run_head(struct clime_runner *r, int n, bool targets) {
     if (targets) ops->copy_out(dev, r->h_logp, w->logp, (size_t)n * 4);
 }
 
-/* The extra log-probabilities of head row i; NULL when none are asked for. */
-static struct clime_lp_extra *extra_of(struct clime_runner *r, int i, const struct clime_logp_options *lp,
-                                       struct clime_error *e, enum clime_err *err) {
-    if (!lp->wanted || (lp->top == 0 && lp->n_ids == 0)) return NULL;
-    const struct clime_ops *ops = r->m->ops;
-    struct clime_dev *dev = r->m->dev;
-    int V = r->m->cfg.V, n_top = lp->top < V ? lp->top : V;
-    const float *row = r->work.logits + (size_t)i * (size_t)V;
-    struct clime_lp_extra *x = xmalloc(sizeof *x + (size_t)(n_top + lp->n_ids) * sizeof x->at[0]);
-    int32_t *ids = xmalloc((size_t)n_top * sizeof *ids + 1);
-    float *logp = xmalloc((size_t)n_top * sizeof *logp + 1);
-    x->n_top = n_top;
-    x->n_ids = lp->n_ids;
-    if (n_top > 0) {
-        ops->top_logp(dev, V, row, r->h_inv_temp[i], r->work.lse + i, n_top, ids, logp);
-        *err = ops->sync(dev, e);
-        for (int k = 0; k < n_top && !*err; k++) {
-            x->at[k].id = ids[k];
-            x->at[k].logp = logp[k];
-        }
-    }
-    float lse = 0, logit;
-    if (lp->n_ids > 0) ops->copy_out(dev, &lse, r->work.lse + i, sizeof lse);
-    for (int k = 0; k < lp->n_ids; k++) {
-        ops->copy_out(dev, &logit, row + lp->ids[k], sizeof logit);
-        x->at[n_top + k].id = lp->ids[k];
-        x->at[n_top + k].logp = logit * r->h_inv_temp[i] - lse;
-    }
-    free(ids);
-    free(logp);
-    return x;
+/* ---- draws ------------------------------------------------------------------------------------------------- */
+
+static void queue_lists(struct clime_runner *r) {
+    if (r->lists.n > 0)
+        r->m->ops->list_logp(r->m->dev, r->lists.n, r->m->cfg.V, r->work.logits, r->work.lse, r->lists.list,
+                             listed(r, r->d_drawn));
 }
 
+static float inv_temp_of(const struct clime_step_item *item) {
+    const struct clime_sampling_params *p = item->seq->out->params;
+    return clime_sampling_greedy(p) ? 1.0f : clime_inv_temp(p->temperature);
+}
+
+/* Of an item whose sequence has ended meanwhile, anything: nobody gets it. */
 static struct clime_sampling sampling_of(const struct clime_step_item *item) {
     struct clime_seq *q = item->seq;
+    if (!q) return (struct clime_sampling){.inv_temp = 1, .greedy = true, .top_p = 1};
     const struct clime_sampling_params *p = q->out->params;
-    bool greedy = clime_sampling_greedy(p);
     int position = item->first + item->n_rows;
     struct clime_sampling s = {.seed = q->out->seed,
                                .position = position,
-                               .inv_temp = greedy ? 1.0f : clime_inv_temp(p->temperature),
-                               .greedy = greedy,
+                               .inv_temp = inv_temp_of(item),
+                               .greedy = clime_sampling_greedy(p),
                                .top_k = (int32_t)p->top_k,
                                .top_p = (float)p->top_p,
                                .min_p = (float)p->min_p};
-    if (q->edits) s.edits = clime_logit_edits_get(q->edits, position - q->n_prompt, &s.n_edits);
+    if (q->edits) clime_logit_edits_apply(q->edits, position - q->n_prompt, &s);
     return s;
 }
 
@@ -289,19 +286,31 @@ static int next_block(struct clime_runner *r, const struct clime_step_plan *plan
         *t += plan->items[*i].n_rows;
         if (!plan->items[*i].sample) continue;
         r->h_rows[n] = *t - 1;
-        r->sampling[n] = sampling_of(&plan->items[*i]);
-        r->h_inv_temp[n] = r->sampling[n].inv_temp;
+        r->h_inv_temp[n] = inv_temp_of(&plan->items[*i]);
         items[n++] = *i;
     }
     return n;
 }
 
-/* Draws from the n rows of logits; the tokens come by the mark of this turn. */
-static void queue_draw(struct clime_runner *r, int n) {
+/* Draws from the n rows of logits, which are those of items[]; tokens and lists come by the mark `turn`. */
+static void queue_draw(struct clime_runner *r, const struct clime_step_plan *plan, const int *items, int n, int turn) {
     const struct clime_ops *ops = r->m->ops;
     struct clime_dev *dev = r->m->dev;
-    ops->sample(dev, n, r->m->cfg.V, r->work.logits, r->work.lse, r->sampling, r->d_drawn);
-    ops->copy_out_start(dev, r->h_drawn[r->turn], r->d_drawn, (size_t)n * sizeof *r->d_drawn, r->turn);
+    size_t bytes = (size_t)n * sizeof *r->d_drawn;
+    int V = r->m->cfg.V;
+    r->lists.n = r->lists.n_entries = 0;
+    for (int k = 0; k < n; k++) {
+        const struct clime_step_item *item = &plan->items[items[k]];
+        r->sampling[k] = sampling_of(item);
+        r->list_at[turn][k] =
+            item->seq ? clime_step_lists_add(&r->lists, k, V, r->sampling[k].inv_temp, item->seq->out->logp) : -1;
+    }
+    ops->sample(dev, n, V, r->work.logits, r->work.lse, r->sampling, r->d_drawn);
+    queue_lists(r);
+    if (r->lists.n > 0)
+        bytes =
+            (size_t)r->work.max_out * sizeof *r->d_drawn + (size_t)r->lists.n_entries * sizeof(struct clime_id_logp);
+    ops->copy_out_start(dev, r->h_drawn[turn], r->d_drawn, bytes, turn);
 }
 
 /* Waits for the n tokens that come by a mark; which item each belongs to is items[]. */
@@ -314,7 +323,9 @@ static enum clime_err take_drawn(struct clime_runner *r, const struct clime_step
         if (!q) continue;
         out->drew = true;
         out->drawn = r->h_drawn[mark][k];
-        out->extra = extra_of(r, k, q->out->logp, e, &err);
+        if (r->list_at[mark][k] >= 0)
+            out->extra =
+                clime_step_lists_take(listed(r, r->h_drawn[mark]) + r->list_at[mark][k], r->m->cfg.V, q->out->logp);
     }
     return err;
 }
@@ -326,7 +337,7 @@ static enum clime_err draw_in_blocks(struct clime_runner *r, const struct clime_
     int items[HEAD_ROWS], n, i = 0, t = 0;
     while (!err && (n = next_block(r, plan, &i, &t, items)) > 0) {
         run_head(r, n, false);
-        queue_draw(r, n);
+        queue_draw(r, plan, items, n, r->turn);
         err = take_drawn(r, plan, r->turn, items, n, results, e);
     }
     return err ? err : r->m->ops->sync(r->m->dev, e);
@@ -364,8 +375,7 @@ static void queue_recorded(struct clime_runner *r, const struct clime_step_plan 
     CHECK(B <= r->work.max_out && B <= r->max_rows && stride <= r->max_pages);
     struct arrays h = carve(r->h_arrays[r->turn], B, B), d = carve(r->d_arrays, B, B);
     for (int i = 0; i < plan->n_items; i++) {
-        r->sampling[i] = sampling_of(&plan->items[i]);
-        h.inv_temp[i] = r->h_inv_temp[i] = r->sampling[i].inv_temp;
+        h.inv_temp[i] = inv_temp_of(&plan->items[i]);
     }
     fill_arrays(r, plan, &h, B, stride);
     queue_inputs(r, plan, &d, B, n_words(B, B, stride));
@@ -375,6 +385,21 @@ static void queue_recorded(struct clime_runner *r, const struct clime_step_plan 
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------------------- */
+
+/* Waits for what is queued; extra[n] (NULL: not wanted) gets the lists of the block's n rows. */
+static enum clime_err take_prompt_lists(struct clime_runner *r, const struct clime_logp_options *lp, int n,
+                                        struct clime_lp_extra **extra, struct clime_error *e) {
+    int *at = r->list_at[r->turn], V = r->m->cfg.V;
+    struct clime_id_logp *host = listed(r, r->h_drawn[r->turn]);
+    r->lists.n = r->lists.n_entries = 0;
+    for (int i = 0; extra && i < n; i++) at[i] = clime_step_lists_add(&r->lists, i, V, r->h_inv_temp[i], lp);
+    queue_lists(r);
+    if (r->lists.n > 0)
+        r->m->ops->copy_out(r->m->dev, host, listed(r, r->d_drawn), (size_t)r->lists.n_entries * sizeof *host);
+    enum clime_err err = r->m->ops->sync(r->m->dev, e);
+    for (int i = 0; extra && i < n && !err; i++) extra[i] = clime_step_lists_take(host + at[i], V, lp);
+    return err;
+}
 
 /* Row p's logits score token p + 1. */
 static enum clime_err score_prompt(struct clime_runner *r, const struct clime_step_item *item, int row0,
@@ -397,9 +422,8 @@ static enum clime_err score_prompt(struct clime_runner *r, const struct clime_st
             r->h_inv_temp[i] = clime_inv_temp(lp->prompt_temperature);
         }
         run_head(r, n, true);
-        err = r->m->ops->sync(r->m->dev, e);
+        err = take_prompt_lists(r, lp, n, out->extra ? out->extra + (at - first) : NULL, e);
         memcpy(out->logp + (at - first), r->h_logp, (size_t)n * sizeof *out->logp);
-        for (int i = 0; out->extra && i < n && !err; i++) out->extra[at - first + i] = extra_of(r, i, lp, e, &err);
         at += n;
     }
     return err;
@@ -407,21 +431,40 @@ static enum clime_err score_prompt(struct clime_runner *r, const struct clime_st
 
 /* ---- a step ------------------------------------------------------------------------------------------------ */
 
+/* Of a step ahead of tokens that some of its draws must know. */
+static bool must_wait(const struct clime_step_plan *plan) {
+    for (int i = 0; plan->ahead && i < plan->n_items; i++) {
+        const struct clime_logit_edits *edits = plan->items[i].seq->edits;
+        if (edits && clime_logit_edits_follow(edits)) return true;
+    }
+    return false;
+}
+
 void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan) {
     struct clime_step_size size;
     int items[HEAD_ROWS], n = plan->n_items, i = 0, t = 0;
     r->turn = !r->turn;
     plan->mark = -1;
+    plan->undrawn = must_wait(plan);
     if (only_decodes(plan) && clime_step_graphs_size(&r->graphs, n, pages_of(plan), &size)) {
         queue_recorded(r, plan, size);
+        for (int k = 0; k < n; k++) items[k] = k;
     } else {
         run_forward(r, plan);
         n = next_block(r, plan, &i, &t, items);
         if (n == 0 || i < plan->n_items) return;
         run_head(r, n, false);
     }
-    queue_draw(r, n);
     plan->mark = r->turn;
+    if (!plan->undrawn) queue_draw(r, plan, items, n, r->turn);
+}
+
+void clime_runner_draw(struct clime_runner *r, struct clime_step_plan *plan) {
+    int items[HEAD_ROWS];
+    if (!plan->undrawn) return;
+    plan->undrawn = false;
+    for (int k = 0; k < plan->n_items; k++) items[k] = k; /* a step ahead has one row an item */
+    queue_draw(r, plan, items, plan->n_items, plan->mark);
 }
 
 enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_step_plan *plan,

@@ -31,12 +31,14 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
                                  const int *graph_bs, int n_graph_bs, struct clime_runner **out, struct clime_error *e);
 void clime_runner_close(struct clime_runner *r);
 
-/* A step is started, then finished. Between the two the next one may be started, when it was planned ahead of this one
- * and this one's mark is not negative; a third may not. */
+/* A step is started, drawn, then finished. Before it is finished the next one may be started, when it was planned ahead
+ * of this one and this one's mark is not negative; a third may not. */
 
 /* Queues the plan's rows, and its draws where they fit in one block; sets plan->mark. Reads the sequences' pages and
- * tokens now, not later. */
+ * tokens now, not later. plan->undrawn: the draws of this step ahead want the tokens of the one before. */
 void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan);
+/* Queues the draws that start has left, the tokens before them being known to their sequences now. */
+void clime_runner_draw(struct clime_runner *r, struct clime_step_plan *plan);
 /* Waits for the oldest started step and fills results[plan->n_items]; the caller frees the lists in it. An item whose
  * seq is NULL (it has ended since) gets none. CLIME_ERR_DEVICE: the device is dead. */
 enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_step_plan *plan,

@@ -68,6 +68,8 @@ struct clime_version_run { /* consecutive tokens sampled alike */
     int count;
 };
 
+struct clime_seq;
+
 struct clime_output {
     /* set before submission, constant after */
     struct clime_job *job;
@@ -80,9 +82,10 @@ struct clime_output {
     const struct clime_sampling_params *params;
     const struct clime_logp_options *logp;
     uint64_t seed;
-    uint64_t salt;        /* of the prefix cache */
-    int max_new;          /* max_new_tokens, cut to the context */
-    atomic_bool unwanted; /* set by anyone: the engine ends it at its next sweep, or when it comes in */
+    uint64_t salt;         /* of the prefix cache */
+    int max_new;           /* max_new_tokens, cut to the context */
+    atomic_bool unwanted;  /* set by anyone: the engine ends it at its next sweep, or when it comes in */
+    struct clime_seq *seq; /* made at submission, then the engine's */
 
     /* emitter, then worker */
     struct clime_ids out;          /* sampled ids */

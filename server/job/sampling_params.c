@@ -124,6 +124,30 @@ static bool read_bias(struct clime_json *j, void *object) {
     return true;
 }
 
+/* A list of any length costs a draw the same: it becomes a set (server/engine/logit_edits.h). */
+static bool read_allowed(struct clime_json *j, void *object) {
+    struct clime_sampling_params *p = object;
+    int64_t id;
+    int32_t *ids = NULL;
+    int n = 0, size = 0;
+    p->n_allowed = 0;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    for (clime_json_array(j); clime_json_item(j) && clime_json_int(j, 0, INT32_MAX, &id); ids[n++] = (int32_t)id) {
+        if (n == CLIME_MAX_ALLOWED) return clime_json_bad(j, "more than %d allowed_token_ids", CLIME_MAX_ALLOWED);
+        if (n < size) continue;
+        size = size ? 2 * size : 64;
+        int32_t *more = clime_arena_alloc(j->arena, (size_t)size * sizeof *more);
+        if (!more) return clime_json_bad(j, "too many allowed_token_ids");
+        if (n > 0) memcpy(more, ids, (size_t)n * sizeof *more);
+        ids = more;
+    }
+    if (j->failed) return false;
+    if (n == 0) return clime_json_bad(j, "an empty list allows nothing");
+    p->allowed = ids;
+    p->n_allowed = n;
+    return true;
+}
+
 /* (0, max] */
 static bool read_positive(struct clime_json *j, double max, double *out) {
     if (!clime_lenient_double(j, 0, max, out)) return false;
@@ -163,6 +187,7 @@ static const struct clime_member members[] = {
     {"stop", CLIME_MEMBER_CALL, .read = read_stop},
     {"stop_token_ids", CLIME_MEMBER_CALL, .read = read_stop_ids},
     {"logit_bias", CLIME_MEMBER_CALL, .read = read_bias},
+    {"allowed_token_ids", CLIME_MEMBER_CALL, .read = read_allowed},
 };
 const struct clime_members clime_sampling_members = {members, CLIME_COUNT(members)};
 
@@ -203,5 +228,9 @@ enum clime_err clime_sampling_check(const struct clime_sampling_params *p, int32
         if (p->bias[i].id >= n_vocab)
             return clime_fail(e, CLIME_ERR_INPUT, "logit_bias names token %d, but the vocabulary has %d",
                               (int)p->bias[i].id, (int)n_vocab);
+    for (int i = 0; i < p->n_allowed; i++)
+        if (p->allowed[i] >= n_vocab)
+            return clime_fail(e, CLIME_ERR_INPUT, "allowed_token_ids names token %d, but the vocabulary has %d",
+                              (int)p->allowed[i], (int)n_vocab);
     return CLIME_OK;
 }

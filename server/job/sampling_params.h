@@ -10,6 +10,7 @@
 #define CLIME_MAX_STOP_BYTES 512 /* of one stop string */
 #define CLIME_MAX_STOP_IDS 64
 #define CLIME_MAX_BIAS 4096
+#define CLIME_MAX_ALLOWED (1 << 20)
 #define CLIME_MAX_N 512
 
 struct clime_bias {
@@ -34,6 +35,8 @@ struct clime_sampling_params {
     int32_t stop_ids[CLIME_MAX_STOP_IDS];
     int n_bias;
     struct clime_bias *bias; /* ascending id, each id once */
+    int n_allowed;           /* allowed_token_ids; 0 = all ids */
+    const int32_t *allowed;
 };
 
 void clime_sampling_defaults(struct clime_sampling_params *p);

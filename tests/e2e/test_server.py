@@ -300,6 +300,33 @@ def test_logit_bias(plain, greedy):
     assert forced["meta_info"]["output_token_logprobs"][0][0] < -1  # the number is that of the unedited logits
 
 
+def test_allowed_token_ids(plain):
+    allowed = [11, 300, 511]
+    for temperature in [0, 1.5]:
+        body = {"input_ids": [1], "sampling_params": {"temperature": temperature, "max_new_tokens": 30,
+                "allowed_token_ids": allowed, "ignore_eos": True}}  # fmt: skip
+        ids, logp = tokens(generate(plain, **body))
+        assert len(ids) == 30 and set(ids) <= set(allowed) and min(logp) < -3  # of the whole vocabulary
+    for bad, says in [([], "allows nothing"), ([512], "vocabulary"), ([-1], "allowed_token_ids"), ("x", "allowed_token_ids")]:
+        reply = plain.json("/generate", {"input_ids": [1], "sampling_params": {"allowed_token_ids": bad}}, 400)
+        assert says in json.dumps(reply), reply
+
+
+def test_a_stop_id_beyond_the_vocabulary(plain):
+    """It can be neither drawn nor banned."""
+    sampling = {"temperature": 0, "max_new_tokens": 8, "min_new_tokens": 4, "stop_token_ids": [512, 2**31 - 1]}
+    assert len(tokens(generate(plain, input_ids=[1], sampling_params=sampling))[0]) == 8
+
+
+def test_requests_expire_in_the_queue():
+    with server("--max-queue-seconds", "1") as s:
+        s.json("/pause_generation", {})
+        late = s.json("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 4}}, 503)
+        assert "--max-queue-seconds" in json.dumps(late), late
+        s.json("/continue_generation", {})
+        assert len(generate(s, input_ids=[1], sampling_params={"max_new_tokens": 4})["output_ids"]) > 0
+
+
 def test_context_is_the_last_limit(plain):
     reply = generate(plain, input_ids=[1] * 500, sampling_params={"max_new_tokens": 1000, "ignore_eos": True})
     assert len(reply["output_ids"]) == 12

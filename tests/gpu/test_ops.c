@@ -301,6 +301,41 @@ static void test_head_grad(struct gpu_test *t) {
     }
 }
 
+/* Lists of every size: of the likeliest, of chosen ids, both; ties; a row with few numbers. */
+static void test_lists(struct gpu_test *t, int R, int V, struct both *x, struct both *lse) {
+    static const int TOP[] = {1, 20, 0, 1000, 1024, 7, 256, 2, 33};
+    static struct clime_id_logp got[2][4096];
+    int32_t chosen[4] = {V - 1, 0, 77, 3};
+    struct clime_logp_list lists[9];
+    size_t sum = 0;
+    CHECK(R == 9);
+    float *h = x->cpu;
+    for (int v = 0; v < V; v++) {
+        h[2 * V + v] = (float)(int)(4 * h[2 * V + v]) / 4; /* ties */
+        if (v >= 30) h[8 * V + v] = NAN;
+        h[3 * V + v] = 1; /* all the same */
+    }
+    t->gpu.ops->copy_in(t->gpu.dev, x->gpu, h, (size_t)R * (size_t)V * 4);
+    for (int i = 0; i < R; i++) {
+        lists[i] = (struct clime_logp_list){
+            .row = i, .inv_temp = 0.9f, .n_top = TOP[(i + 3) % 9], .n_ids = i % 5, .ids = chosen};
+        if (i == 0) lists[i].row = 8;
+        if (i == 8) lists[i].row = 0;
+        sum += (size_t)(lists[i].n_top + lists[i].n_ids);
+    }
+    struct clime_id_logp *d_out = side_alloc(&t->gpu, sizeof got[1]);
+    BOTH(t, list_logp, R, V, AT(*x), AT(*lse), lists, on_gpu ? d_out : got[0]);
+    t->gpu.ops->copy_out(t->gpu.dev, got[1], d_out, sizeof got[1]);
+    bool same = sum <= 4096;
+    for (size_t i = 0; i < sum && same; i++) {
+        const struct clime_id_logp *c = &got[0][i], *g = &got[1][i];
+        same = c->id == g->id && (isnan(c->logp) ? isnan(g->logp) : fabsf(c->logp - g->logp) < 1e-4f);
+        if (!same) printf("entry %zu: cpu %d %g, gpu %d %g\n", i, c->id, (double)c->logp, g->id, (double)g->logp);
+    }
+    check(t, same, "list_logp", "");
+    t->gpu.ops->free(t->gpu.dev, d_out);
+}
+
 static void test_head(struct gpu_test *t) {
     enum { R = 9, V = 10007 };
     int32_t h_target[R];
@@ -321,7 +356,12 @@ static void test_head(struct gpu_test *t) {
     near_norm(t, "head_grad", &dx, BF16_NEAR);
 
     /* draws: the same uniform and nearly the same sums, so nearly every id */
-    static const struct clime_logit_edit EDITS[] = {{3, 1.2f, -0.5f}, {17, 1, -INFINITY}, {10001, 1.5f, 2}};
+    static const struct clime_logit_edit EDITS[] = {{3, -0.5f}, {17, -INFINITY}, {10001, 2}};
+    static uint32_t SEEN[V / 32 + 1], ALLOWED[V / 32 + 1];
+    for (int32_t v = 0; v < V; v++) {
+        if (v % 3 == 0) clime_id_add(SEEN, v);
+        if (v % 5 == 1 || v == V - 1) clime_id_add(ALLOWED, v);
+    }
     static const struct clime_sampling HOW[] = {
         {.inv_temp = 1, .top_p = 1},
         {.inv_temp = 1, .greedy = true, .top_p = 1},
@@ -329,6 +369,9 @@ static void test_head(struct gpu_test *t) {
         {.inv_temp = 1.3f, .top_p = 0.9f},
         {.inv_temp = 1, .top_p = 0.8f, .top_k = 50, .min_p = 0.05f},
         {.inv_temp = 1, .top_p = 1, .n_edits = 3, .edits = EDITS},
+        {.inv_temp = 0.8f, .top_p = 0.9f, .n_edits = 3, .edits = EDITS, .seen = SEEN, .repetition = 1.3f},
+        {.inv_temp = 1, .top_p = 1, .allowed = ALLOWED},
+        {.inv_temp = 1, .greedy = true, .top_p = 1, .seen = SEEN, .repetition = 3, .allowed = ALLOWED},
     };
     for (size_t h = 0; h < CLIME_COUNT(HOW); h++) {
         struct clime_sampling p[R];
@@ -337,6 +380,8 @@ static void test_head(struct gpu_test *t) {
             p[i] = HOW[h];
             p[i].seed = 77 + (uint64_t)i;
             p[i].position = 5 * i;
+            if (h > 5 && i % 3 == 1)
+                p[i] = (struct clime_sampling){.seed = 5, .inv_temp = HOW[h].inv_temp, .top_p = 1}; /* plain */
             ((float *)temp.cpu)[i] = HOW[h].inv_temp;
         }
         t->gpu.ops->copy_in(t->gpu.dev, temp.gpu, temp.cpu, R * 4);
@@ -365,13 +410,7 @@ static void test_head(struct gpu_test *t) {
         t->gpu.ops->free(t->gpu.dev, d_ids);
         t->gpu.ops->free(t->gpu.dev, drawn);
     }
-    int32_t ids[2][20];
-    float best[2][20];
-    BOTH(t, top_logp, V, AT(x), 1, AT(lse), 20, ids[on_gpu], best[on_gpu]);
-    t->gpu.ops->sync(t->gpu.dev, NULL);
-    bool same = memcmp(ids[0], ids[1], sizeof ids[0]) == 0;
-    for (int i = 0; i < 20; i++) same &= fabsf(best[0][i] - best[1][i]) < 1e-4f;
-    check(t, same, "top_logp", "");
+    test_lists(t, R, V, &x, &lse);
     struct both *all[] = {&target, &x, &temp, &lse, &logp, &ent, &gl, &ge, &dx};
     for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
 }

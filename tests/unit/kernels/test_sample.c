@@ -31,10 +31,11 @@ static void ref_weights(int V, const float *x, const struct clime_sampling *p, d
     static int32_t order[MAX_V];
     double max = -1e300, total = 0, before = 0;
     for (int v = 0; v < V; v++) z[v] = (double)x[v];
-    for (int i = 0; i < p->n_edits; i++) {
-        const struct clime_logit_edit *e = &p->edits[i];
-        z[e->id] = (z[e->id] > 0 ? z[e->id] / (double)e->rep : z[e->id] * (double)e->rep) + (double)e->add;
-    }
+    for (int32_t v = 0; v < V && p->seen; v++)
+        if (clime_id_in(p->seen, v)) z[v] = z[v] > 0 ? z[v] / (double)p->repetition : z[v] * (double)p->repetition;
+    for (int i = 0; i < p->n_edits; i++) z[p->edits[i].id] += (double)p->edits[i].add;
+    for (int32_t v = 0; v < V && p->allowed; v++)
+        if (!clime_id_in(p->allowed, v)) z[v] = -INFINITY;
     for (int v = 0; v < V; v++) {
         z[v] *= (double)p->inv_temp;
         max = fmax(max, z[v]);
@@ -74,9 +75,13 @@ static int32_t ref_draw(int V, const double *w, const struct clime_sampling *p) 
 }
 
 static void test_rule(struct kt *k) {
-    static const struct clime_logit_edit edits[] = {
-        {0, 1.3f, 0}, {2, 1, -INFINITY}, {3, 1.5f, -0.5f}, {17, 1, 4}, {60, 2, 0}};
+    static const struct clime_logit_edit edits[] = {{2, -INFINITY}, {3, -0.5f}, {17, 4}};
+    static uint32_t seen[MAX_V / 32 + 1], allowed[MAX_V / 32 + 1];
     static float x[MAX_V];
+    for (int32_t v = 0; v < MAX_V; v++) {
+        if (v % 3 == 0 || v == MAX_V - 1) clime_id_add(seen, v);
+        if (v % 2 == 0 || v == MAX_V - 1) clime_id_add(allowed, v);
+    }
     static double w[MAX_V];
     for (int round = 0; round < 500; round++) {
         const int V = round % 5 == 4 ? MAX_V : 100; /* several splits; candidates found by their floor */
@@ -95,6 +100,11 @@ static void test_rule(struct kt *k) {
             p.edits = edits;
             p.n_edits = (int32_t)CLIME_COUNT(edits);
         }
+        if (round % 6 == 1) {
+            p.seen = seen;
+            p.repetition = 1.3f;
+        }
+        if (round % 11 == 2) p.allowed = allowed;
         ref_weights(V, x, &p, w);
         struct clime_drawn d = draw(k, V, x, &p);
         assert_false(d.bad);
@@ -103,7 +113,8 @@ static void test_rule(struct kt *k) {
         float lse, logp;
         k->ops->head_stats(k->dev, 1, V, x, &p.inv_temp, &d.id, &lse, &logp, NULL);
         assert_memory_equal(&logp, &d.logp, 4); /* the head's own number, bit for bit */
-        if (!p.n_edits && p.top_k <= 0 && p.top_p >= 1 && p.min_p <= 0) assert_memory_equal(&d.logp, &d.logp_cut, 4);
+        if (!clime_sampling_edits(&p) && p.top_k <= 0 && p.top_p >= 1 && p.min_p <= 0)
+            assert_memory_equal(&d.logp, &d.logp_cut, 4);
     }
 }
 
@@ -135,7 +146,7 @@ static void test_ties(struct kt *k) {
     struct clime_drawn d = draw(k, V, x, &p);
     assert_int_equal(d.id, 2500);
     assert_true(d.logp_cut == 0);
-    struct clime_logit_edit ban = {2500, 1, -INFINITY};
+    struct clime_logit_edit ban = {2500, -INFINITY};
     p.edits = &ban;
     p.n_edits = 1;
     assert_int_equal(draw(k, V, x, &p).id, 2700);
@@ -156,7 +167,7 @@ static void test_bad(struct kt *k) {
         x[77] = 0; /* one is enough */
         d = draw(k, V, x, &p);
         assert_true(!d.bad && d.id == 77 && d.logp == 0);
-        struct clime_logit_edit ban = {77, 1, -INFINITY};
+        struct clime_logit_edit ban = {77, -INFINITY};
         p.edits = &ban;
         p.n_edits = 1;
         assert_true(draw(k, V, x, &p).bad);
@@ -229,26 +240,40 @@ static void distribution(void **state) {
     kt_close(&k);
 }
 
-static void test_top(struct kt *k) {
+/* Several lists over two rows: the best of each, then those of chosen ids; NaN where a row has no more numbers. */
+static void test_lists(struct kt *k) {
     enum { V = 2500, N = 40 };
-    float *x = kt_random_f32(k, V, 3), inv_temp = 0.7f, lse, logp[N];
-    int32_t ids[N], order[V];
+    float *x = kt_random_f32(k, 2 * V, 3), inv_temp[2] = {0.7f, 0.7f}, lse[2];
+    int32_t order[V], chosen[3] = {17, 0, V - 1};
     static double z[V];
+    struct clime_id_logp out[4 * (N + 3)];
     for (int v = 0; v < V; v++) {
-        x[v] = (float)(int)(x[v] * 2); /* ties */
-        z[v] = (double)x[v];
+        x[V + v] = (float)(int)(x[V + v] * 2); /* ties */
+        z[v] = (double)x[V + v];
         order[v] = v;
     }
     ref_z = z;
     qsort(order, V, sizeof *order, ref_order);
-    k->ops->head_stats(k->dev, 1, V, x, &inv_temp, NULL, &lse, NULL, NULL);
+    k->ops->head_stats(k->dev, 2, V, x, inv_temp, NULL, lse, NULL, NULL);
     for (int n = 0; n <= N; n += 8) {
-        k->ops->top_logp(k->dev, V, x, inv_temp, &lse, n, ids, logp);
+        const struct clime_logp_list lists[] = {{.row = 1, .inv_temp = 0.7f, .n_top = n},
+                                                {.row = 0, .inv_temp = 0.7f, .n_ids = 3, .ids = chosen},
+                                                {.row = 1, .inv_temp = 0.7f, .n_top = n, .n_ids = 2, .ids = chosen}};
+        k->ops->list_logp(k->dev, 3, V, x, lse, lists, out);
         for (int i = 0; i < n; i++) {
-            assert_int_equal(ids[i], order[i]);
-            assert_true(logp[i] == x[ids[i]] * inv_temp - lse);
+            assert_int_equal(out[i].id, order[i]);
+            assert_true(out[i].logp == x[V + out[i].id] * inv_temp[1] - lse[1]);
         }
+        for (int i = 0; i < 3; i++)
+            assert_true(out[n + i].id == chosen[i] && out[n + i].logp == x[chosen[i]] * inv_temp[0] - lse[0]);
+        assert_memory_equal(out + n + 3, out, (size_t)n * sizeof *out);
+        for (int i = 0; i < 2; i++) assert_true(out[2 * n + 3 + i].logp == x[V + chosen[i]] * inv_temp[1] - lse[1]);
     }
+    for (int v = 5; v < V; v++) x[v] = NAN;
+    const struct clime_logp_list few = {.row = 0, .inv_temp = 1, .n_top = 8};
+    lse[0] = 0;
+    k->ops->list_logp(k->dev, 1, V, x, lse, &few, out);
+    for (int i = 0; i < 8; i++) assert_true(i < 5 ? out[i].id < 5 : out[i].id == 0 && isnan(out[i].logp));
     kt_free(k, x);
 }
 
@@ -260,7 +285,7 @@ static void test_top(struct kt *k) {
 EACH(rule)
 EACH(ties)
 EACH(bad)
-EACH(top)
+EACH(lists)
 
 static void drawn_ids_become_input(void **state) {
     (void)state;
@@ -280,7 +305,7 @@ int main(void) {
                                        cmocka_unit_test(bad),
                                        cmocka_unit_test(batch),
                                        cmocka_unit_test(distribution),
-                                       cmocka_unit_test(top),
+                                       cmocka_unit_test(lists),
                                        cmocka_unit_test(drawn_ids_become_input)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

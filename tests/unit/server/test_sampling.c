@@ -92,41 +92,56 @@ static void test_refused(void **state) {
     clime_arena_free(&a);
 }
 
-static const struct clime_logit_edit *edit_of(const struct clime_logit_edit *x, int32_t n, int32_t id) {
-    for (int32_t i = 0; i < n; i++) {
-        assert_true(i == 0 || x[i - 1].id < x[i].id); /* ascending, each once */
-        if (x[i].id == id) return &x[i];
+static const struct clime_logit_edit *edit_of(const struct clime_sampling *s, int32_t id) {
+    const struct clime_logit_edit *found = NULL;
+    for (int32_t i = 0; i < s->n_edits; i++) {
+        assert_true(i == 0 || s->edits[i - 1].id < s->edits[i].id); /* each once */
+        if (s->edits[i].id == id) found = &s->edits[i];
     }
-    return NULL;
+    return found;
 }
 
 static void test_edits(void **state) {
     (void)state;
+    enum { V = 40 };
     struct clime_sampling_params p;
     struct clime_error e;
     struct clime_arena a;
-    const int32_t prompt[] = {5, 6, 5}, stop[] = {1, 9};
-    int32_t n;
+    struct clime_sampling s = {0};
+    const int32_t prompt[] = {5, 39, 5}, stop[] = {1, 9};
     clime_arena_init(&a, 1 << 20);
     assert_true(parse("{}", &p, &a, &e));
-    assert_null(clime_logit_edits_new(&p, prompt, 3, stop, 2));
+    assert_null(clime_logit_edits_new(&p, V, prompt, 3, stop, 2));
 
     assert_true(parse("{\"frequency_penalty\": 0.5, \"presence_penalty\": 0.25, \"repetition_penalty\": 1.5,"
                       "\"min_new_tokens\": 2, \"logit_bias\": {\"9\": 3, \"20\": -1}}",
                       &p, &a, &e));
-    struct clime_logit_edits *x = clime_logit_edits_new(&p, prompt, 3, stop, 2);
-    const struct clime_logit_edit *d = clime_logit_edits_get(x, 0, &n);
-    assert_true(edit_of(d, n, 5)->rep == 1.5f && edit_of(d, n, 5)->add == 0); /* in the prompt: repetition only */
-    assert_true(isinf(edit_of(d, n, 1)->add) && isinf(edit_of(d, n, 9)->add));
-    assert_true(edit_of(d, n, 20)->rep == 1 && edit_of(d, n, 20)->add == -1);
+    struct clime_logit_edits *x = clime_logit_edits_new(&p, V, prompt, 3, stop, 2);
+    assert_true(clime_logit_edits_follow(x));
+    clime_logit_edits_apply(x, 0, &s);
+    assert_true(s.repetition == 1.5f && !s.allowed);
+    for (int32_t id = 0; id < V; id++) assert_int_equal(clime_id_in(s.seen, id), id == 5 || id == 39);
+    assert_null(edit_of(&s, 5)); /* in the prompt: repetition only */
+    assert_true(isinf(edit_of(&s, 1)->add) && isinf(edit_of(&s, 9)->add));
+    assert_true(edit_of(&s, 20)->add == -1 && s.n_edits == 3);
     clime_logit_edits_add(x, 30);
     clime_logit_edits_add(x, 30);
     clime_logit_edits_add(x, 5);
-    d = clime_logit_edits_get(x, 2, &n);
-    assert_true(edit_of(d, n, 30)->rep == 1.5f && edit_of(d, n, 30)->add == -1.25f); /* 2 * 0.5 + 0.25 */
-    assert_true(edit_of(d, n, 5)->add == -0.75f);
-    assert_null(edit_of(d, n, 1)); /* min_new_tokens is reached */
-    assert_true(edit_of(d, n, 9)->add == 3);
+    clime_logit_edits_apply(x, 2, &s);
+    assert_true(clime_id_in(s.seen, 30) && edit_of(&s, 30)->add == -1.25f); /* 2 * 0.5 + 0.25 */
+    assert_true(edit_of(&s, 5)->add == -0.75f);
+    assert_null(edit_of(&s, 1)); /* min_new_tokens is reached */
+    assert_true(edit_of(&s, 9)->add == 3 && s.n_edits == 4);
+    clime_logit_edits_free(x);
+
+    assert_true(parse("{\"allowed_token_ids\": [7, 38, 7], \"min_new_tokens\": 1}", &p, &a, &e));
+    x = clime_logit_edits_new(&p, V, prompt, 3, stop, 2);
+    assert_false(clime_logit_edits_follow(x)); /* nothing of it waits for a token */
+    clime_logit_edits_apply(x, 0, &s);
+    assert_true(!s.seen && s.n_edits == 2);
+    for (int32_t id = 0; id < V; id++) assert_int_equal(clime_id_in(s.allowed, id), id == 7 || id == 38);
+    clime_logit_edits_apply(x, 1, &s);
+    assert_true(s.allowed && s.n_edits == 0);
     clime_logit_edits_free(x);
     clime_arena_free(&a);
 }

@@ -1,0 +1,25 @@
+/* Lists of log-probabilities of a block of head rows: what is asked of clime_ops.list_logp, and what becomes of its
+ * entries. Owner: the engine thread, through the runner.
+ */
+#ifndef CLIME_SERVER_ENGINE_STEP_LISTS_H
+#define CLIME_SERVER_ENGINE_STEP_LISTS_H
+
+#include "kernels/kernels.h"
+#include "server/job/job.h"
+
+#define CLIME_LIST_ROOM (CLIME_MAX_TOP_LOGPROBS + CLIME_MAX_CHOSEN_LOGPROBS) /* entries of one list */
+
+struct clime_step_lists {
+    struct clime_logp_list *list; /* [size] */
+    int size, n, n_entries;       /* lists, and their entries in all */
+};
+
+/* The list of head row `row`; returns where its entries will begin, -1: none is asked for. */
+int clime_step_lists_add(struct clime_step_lists *l, int row, int V, float inv_temp,
+                         const struct clime_logp_options *want);
+
+/* What is handed over, from its entries. The caller frees it. */
+struct clime_lp_extra *clime_step_lists_take(const struct clime_id_logp *from, int V,
+                                             const struct clime_logp_options *want);
+
+#endif
