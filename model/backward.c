@@ -74,79 +74,112 @@ static void head_backward(struct clime_train *t, int R, bool entropy) {
     }
 }
 
-/* x' = x2 + [norm] down(swiglu(gate|up(ln2(x2)))) */
-static void mlp_backward(struct clime_train *t, const int *w, const struct clime_batch *b,
-                         const struct clime_layer_act *a) {
+/* ---- MLPs ------------------------------------------------------------------------------------------------------- */
+
+/* Back through down_norm = [norm] down(swiglu(gate|up(ln2))): from t->dres to t->dnorm, the gradient of ln2. */
+static void swiglu_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
+    const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
     int T = b->T, D = m->cfg.D, F = m->cfg.F;
     const void *ddown = t->dres;
     if (w[CLIME_W_DOWN_NORM] >= 0) {
-        ops->rmsnorm_bwd(d, T, D, t->dres, a->down, clime_weight(m, w[CLIME_W_DOWN_NORM]), a->rstd_down, NULL, t->dnorm,
+        ops->rmsnorm_bwd(d, T, D, t->dres, a[CLIME_ACT_DOWN], clime_weight(m, w[CLIME_W_DOWN_NORM]),
+                         a[CLIME_ACT_RSTD_DOWN], NULL, t->dnorm,
                          norm_grad(t, w[CLIME_W_DOWN_NORM])); /* dnorm = , weight += */
         ddown = t->dnorm;
     }
-    weight_grad(t, T, D, F, ddown, a->h, w[CLIME_W_DOWN]);                         /* weight += */
-    ops->gemm_dx(d, T, D, F, ddown, clime_weight(m, w[CLIME_W_DOWN]), t->dh);      /* dh = */
-    ops->swiglu_bwd(d, T, F, a->gu, t->dh, a->gu);                                 /* gu = its gradient */
-    weight_grad(t, T, 2 * F, D, a->gu, a->ln2, w[CLIME_W_GU]);                     /* weight += */
-    ops->gemm_dx(d, T, 2 * F, D, a->gu, clime_weight(m, w[CLIME_W_GU]), t->dnorm); /* dnorm = */
-    ops->rmsnorm_bwd(d, T, D, t->dnorm, a->x2, clime_weight(m, w[CLIME_W_LN2]), a->rstd2, t->dres, t->dres,
-                     norm_grad(t, w[CLIME_W_LN2])); /* dres = dres + , weight += */
+    weight_grad(t, T, D, F, ddown, a[CLIME_ACT_H], w[CLIME_W_DOWN]);                         /* weight += */
+    ops->gemm_dx(d, T, D, F, ddown, clime_weight(m, w[CLIME_W_DOWN]), t->dh);                /* dh = */
+    ops->swiglu_bwd(d, T, F, a[CLIME_ACT_GU], t->dh, a[CLIME_ACT_GU]);                       /* gu = its gradient */
+    weight_grad(t, T, 2 * F, D, a[CLIME_ACT_GU], a[CLIME_ACT_LN2], w[CLIME_W_GU]);           /* weight += */
+    ops->gemm_dx(d, T, 2 * F, D, a[CLIME_ACT_GU], clime_weight(m, w[CLIME_W_GU]), t->dnorm); /* dnorm = */
 }
 
-/* x2 = x + [norm] o(attention(rope(norm(qkv(ln1(x)))))) */
-static void attention_backward(struct clime_train *t, const int *w, const struct clime_batch *b,
-                               const struct clime_layer_act *a) {
+static void swiglu_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
+    (void)l;
+    t->m->ops->swiglu(t->m->dev, b->T, t->m->cfg.F, a[CLIME_ACT_GU], a[CLIME_ACT_H]);
+}
+
+/* ---- mixers ----------------------------------------------------------------------------------------------------- */
+
+/* Back through o_norm = [norm] o(attention(rope(norm(qkv(ln1))))): from t->dres to t->dnorm, the gradient of ln1. */
+static void attention_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
     const struct clime_config *c = &m->cfg;
+    const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
     int T = b->T, D = c->D, Q = c->H * c->Dh, QKV = (c->H + 2 * c->HK) * c->Dh;
     const void *dout = t->dres;
     if (w[CLIME_W_O_NORM] >= 0) {
-        ops->rmsnorm_bwd(d, T, D, t->dres, a->o, clime_weight(m, w[CLIME_W_O_NORM]), a->rstd_o, NULL, t->dnorm,
-                         norm_grad(t, w[CLIME_W_O_NORM])); /* dnorm = , weight += */
+        ops->rmsnorm_bwd(d, T, D, t->dres, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_NORM]), a[CLIME_ACT_RSTD_O],
+                         NULL, t->dnorm, norm_grad(t, w[CLIME_W_O_NORM])); /* dnorm = , weight += */
         dout = t->dnorm;
     }
     bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);                            /* bias += */
-    weight_grad(t, T, D, Q, dout, a->att, w[CLIME_W_O]);                    /* weight += */
+    weight_grad(t, T, D, Q, dout, a[CLIME_ACT_ATT], w[CLIME_W_O]);          /* weight += */
     ops->gemm_dx(d, T, D, Q, dout, clime_weight(m, w[CLIME_W_O]), t->datt); /* datt = */
-    ops->attn_bwd(d, &m->heads, T, &b->attn, a->q, a->k, a->v, a->att, a->lse, t->datt, t->dq, t->dk,
-                  t->dv); /* all = */
-    ops->qkv_rope_bwd(d, T, &m->heads, &m->rope, c->eps, a->qkv, clime_weight(m, w[CLIME_W_Q_NORM]),
+    ops->attn_bwd(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
+                  a[CLIME_ACT_LSE], t->datt, t->dq, t->dk, t->dv); /* all = */
+    ops->qkv_rope_bwd(d, T, &m->heads, &m->rope, c->eps, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_Q_NORM]),
                       clime_weight(m, w[CLIME_W_K_NORM]), b->pos, t->dq, t->dk, t->dv, t->dqkv,
                       norm_grad(t, w[CLIME_W_Q_NORM]), norm_grad(t, w[CLIME_W_K_NORM])); /* dqkv = , weights += */
     bias_grad(t, T, QKV, t->dqkv, w[CLIME_W_QKV_BIAS]);                                  /* bias += */
-    weight_grad(t, T, QKV, D, t->dqkv, a->ln1, w[CLIME_W_QKV]);                          /* weight += */
+    weight_grad(t, T, QKV, D, t->dqkv, a[CLIME_ACT_LN1], w[CLIME_W_QKV]);                /* weight += */
     ops->gemm_dx(d, T, QKV, D, t->dqkv, clime_weight(m, w[CLIME_W_QKV]), t->dnorm);      /* dnorm = */
-    ops->rmsnorm_bwd(d, T, D, t->dnorm, a->x, clime_weight(m, w[CLIME_W_LN1]), a->rstd1, t->dres, t->dres,
-                     norm_grad(t, w[CLIME_W_LN1])); /* dres = dres + , weight += */
+}
+
+static void attention_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
+    struct clime_model *m = t->m;
+    const int *w = m->layout.layer[l].w;
+    m->ops->qkv_rope(m->dev, b->T, &m->heads, &m->rope, m->cfg.eps, a[CLIME_ACT_QKV],
+                     clime_weight(m, w[CLIME_W_Q_NORM]), clime_weight(m, w[CLIME_W_K_NORM]), b->pos, NULL,
+                     a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V]);
+}
+
+/* ---- the layer -------------------------------------------------------------------------------------------------- */
+
+/* By kind: back through it, and what SELECTIVE did not keep of it from what it kept. */
+struct half_layer {
+    void (*backward)(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
+    void (*again)(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
+};
+static const struct half_layer mixers[] = {[CLIME_MIXER_ATTENTION] = {attention_backward, attention_again}};
+static const struct half_layer mlps[] = {[CLIME_MLP_SWIGLU] = {swiglu_backward, swiglu_again}};
+
+/* Back through y = x + f(norm(x)), whose f has left its gradient in t->dnorm: dres = dres + , weight += */
+static void residual_backward(struct clime_train *t, int T, int norm, const void *x, const float *rstd) {
+    t->m->ops->rmsnorm_bwd(t->m->dev, T, t->m->cfg.D, t->dnorm, x, clime_weight(t->m, norm), rstd, t->dres, t->dres,
+                           norm_grad(t, norm));
 }
 
 /* t->dres: gradient of the layer's output on entry, of its input on return. */
 static void layer_backward(struct clime_train *t, int l, const struct clime_batch *b) {
-    const int *w = t->m->layout.layer[l].w;
-    const struct clime_layer_act a = clime_train_act(t, l);
-    mlp_backward(t, w, b, &a);
-    attention_backward(t, w, b, &a);
+    const struct clime_layer_at *at = &t->m->layout.layer[l];
+    const struct clime_layer_act act = clime_train_act(t, l);
+    void *const *a = act.at;
+    mlps[at->mlp].backward(t, l, b, a);
+    residual_backward(t, b->T, at->w[CLIME_W_LN2], a[CLIME_ACT_X2], a[CLIME_ACT_RSTD2]);
+    mixers[at->mixer].backward(t, l, b, a);
+    residual_backward(t, b->T, at->w[CLIME_W_LN1], a[CLIME_ACT_X], a[CLIME_ACT_RSTD1]);
 }
 
 /* What SELECTIVE did not keep, from what it kept: the same operations on the same bits as in the forward pass. The norm
  * reads the stored sum, which the fused sum-and-norm had rounded before it read it. */
 static void rows_again(struct clime_train *t, int l, const struct clime_batch *b) {
     struct clime_model *m = t->m;
-    const struct clime_ops *ops = m->ops;
-    const struct clime_config *c = &m->cfg;
-    const int *w = m->layout.layer[l].w;
-    const struct clime_layer_act a = clime_train_act(t, l);
-    struct clime_dev *d = m->dev;
-    ops->rmsnorm(d, b->T, c->D, c->eps, a.x, clime_weight(m, w[CLIME_W_LN1]), a.ln1, a.rstd1);
-    ops->qkv_rope(d, b->T, &m->heads, &m->rope, c->eps, a.qkv, clime_weight(m, w[CLIME_W_Q_NORM]),
-                  clime_weight(m, w[CLIME_W_K_NORM]), b->pos, NULL, a.q, a.k, a.v);
-    ops->rmsnorm(d, b->T, c->D, c->eps, a.x2, clime_weight(m, w[CLIME_W_LN2]), a.ln2, a.rstd2);
-    ops->swiglu(d, b->T, c->F, a.gu, a.h);
+    const struct clime_layer_at *at = &m->layout.layer[l];
+    const struct clime_layer_act act = clime_train_act(t, l);
+    void *const *a = act.at;
+    int D = m->cfg.D;
+    m->ops->rmsnorm(m->dev, b->T, D, m->cfg.eps, a[CLIME_ACT_X], clime_weight(m, at->w[CLIME_W_LN1]), a[CLIME_ACT_LN1],
+                    a[CLIME_ACT_RSTD1]);
+    mixers[at->mixer].again(t, l, b, a);
+    m->ops->rmsnorm(m->dev, b->T, D, m->cfg.eps, a[CLIME_ACT_X2], clime_weight(m, at->w[CLIME_W_LN2]), a[CLIME_ACT_LN2],
+                    a[CLIME_ACT_RSTD2]);
+    mlps[at->mlp].again(t, l, b, a);
 }
 
 /* From t->dhead to the embedding. */

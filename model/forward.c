@@ -13,36 +13,74 @@
 
 #include "model/layer.h"
 
-void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch *b, const struct clime_layer_act *a,
-                         const void *res, const void *delta) {
+/* ---- mixers ---------------------------------------------------------------------------------------------------- */
+
+/* o_norm = [norm] o(attention(rope(norm(qkv(ln1))))) */
+static void attention(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     const struct clime_ops *ops = m->ops;
     const struct clime_config *c = &m->cfg;
-    const int *w = m->layout.layer[l].w;
     const struct clime_packed *p = &m->packed[l];
+    const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
     enum clime_dtype dt = clime_model_dt(m);
-    int T = b->T, D = c->D, F = c->F, Q = c->H * c->Dh, QKV = (c->H + 2 * c->HK) * c->Dh;
-
-    if (delta)
-        ops->add_rmsnorm(d, T, D, c->eps, res, delta, clime_weight(m, w[CLIME_W_LN1]), a->x, a->ln1, a->rstd1);
-    else
-        ops->rmsnorm(d, T, D, c->eps, a->x, clime_weight(m, w[CLIME_W_LN1]), a->ln1, a->rstd1);
-
-    ops->gemm(d, dt, T, QKV, D, a->ln1, clime_weight(m, w[CLIME_W_QKV]), p->qkv, a->qkv);
-    if (w[CLIME_W_QKV_BIAS] >= 0) ops->bias(d, T, QKV, a->qkv, clime_weight(m, w[CLIME_W_QKV_BIAS]));
-    ops->qkv_rope(d, T, &m->heads, &m->rope, c->eps, a->qkv, clime_weight(m, w[CLIME_W_Q_NORM]),
-                  clime_weight(m, w[CLIME_W_K_NORM]), b->pos, b->slot, a->q, a->k, a->v);
-    ops->attn(d, &m->heads, T, &b->attn, a->q, a->k, a->v, a->att, a->lse);
-    ops->gemm(d, dt, T, D, Q, a->att, clime_weight(m, w[CLIME_W_O]), p->o, a->o);
-    if (w[CLIME_W_O_BIAS] >= 0) ops->bias(d, T, D, a->o, clime_weight(m, w[CLIME_W_O_BIAS]));
+    int T = b->T, D = c->D, Q = c->H * c->Dh, QKV = (c->H + 2 * c->HK) * c->Dh;
+    ops->gemm(d, dt, T, QKV, D, a[CLIME_ACT_LN1], clime_weight(m, w[CLIME_W_QKV]), p->qkv, a[CLIME_ACT_QKV]);
+    if (w[CLIME_W_QKV_BIAS] >= 0) ops->bias(d, T, QKV, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_QKV_BIAS]));
+    ops->qkv_rope(d, T, &m->heads, &m->rope, c->eps, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_Q_NORM]),
+                  clime_weight(m, w[CLIME_W_K_NORM]), b->pos, b->slot, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V]);
+    ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
+              a[CLIME_ACT_LSE]);
+    ops->gemm(d, dt, T, D, Q, a[CLIME_ACT_ATT], clime_weight(m, w[CLIME_W_O]), p->o, a[CLIME_ACT_O]);
+    if (w[CLIME_W_O_BIAS] >= 0) ops->bias(d, T, D, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_BIAS]));
     if (w[CLIME_W_O_NORM] >= 0)
-        ops->rmsnorm(d, T, D, c->eps, a->o, clime_weight(m, w[CLIME_W_O_NORM]), a->o_norm, a->rstd_o);
+        ops->rmsnorm(d, T, D, c->eps, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_NORM]), a[CLIME_ACT_O_NORM],
+                     a[CLIME_ACT_RSTD_O]);
+}
 
-    ops->add_rmsnorm(d, T, D, c->eps, a->x, a->o_norm, clime_weight(m, w[CLIME_W_LN2]), a->x2, a->ln2, a->rstd2);
-    ops->gemm_swiglu(d, T, F, D, a->ln2, clime_weight(m, w[CLIME_W_GU]), p->gu, a->gu, a->h);
-    ops->gemm(d, dt, T, D, F, a->h, clime_weight(m, w[CLIME_W_DOWN]), p->down, a->down);
+static void (*const mixers[])(struct clime_model *, int, const struct clime_batch *,
+                              void *const *) = {[CLIME_MIXER_ATTENTION] = attention};
+
+/* ---- MLPs ------------------------------------------------------------------------------------------------------- */
+
+/* down_norm = [norm] down(swiglu(gate|up(ln2))) */
+static void swiglu(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
+    const struct clime_ops *ops = m->ops;
+    const struct clime_config *c = &m->cfg;
+    const struct clime_packed *p = &m->packed[l];
+    const int *w = m->layout.layer[l].w;
+    struct clime_dev *d = m->dev;
+    int T = b->T, D = c->D, F = c->F;
+    ops->gemm_swiglu(d, T, F, D, a[CLIME_ACT_LN2], clime_weight(m, w[CLIME_W_GU]), p->gu, a[CLIME_ACT_GU],
+                     a[CLIME_ACT_H]);
+    ops->gemm(d, clime_model_dt(m), T, D, F, a[CLIME_ACT_H], clime_weight(m, w[CLIME_W_DOWN]), p->down,
+              a[CLIME_ACT_DOWN]);
     if (w[CLIME_W_DOWN_NORM] >= 0)
-        ops->rmsnorm(d, T, D, c->eps, a->down, clime_weight(m, w[CLIME_W_DOWN_NORM]), a->down_norm, a->rstd_down);
+        ops->rmsnorm(d, T, D, c->eps, a[CLIME_ACT_DOWN], clime_weight(m, w[CLIME_W_DOWN_NORM]), a[CLIME_ACT_DOWN_NORM],
+                     a[CLIME_ACT_RSTD_DOWN]);
+}
+
+static void (*const mlps[])(struct clime_model *, int, const struct clime_batch *,
+                            void *const *) = {[CLIME_MLP_SWIGLU] = swiglu};
+
+/* ---- the layer -------------------------------------------------------------------------------------------------- */
+
+void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch *b, const struct clime_layer_act *act,
+                         const void *res, const void *delta) {
+    const struct clime_ops *ops = m->ops;
+    const struct clime_layer_at *at = &m->layout.layer[l];
+    const void *ln1 = clime_weight(m, at->w[CLIME_W_LN1]), *ln2 = clime_weight(m, at->w[CLIME_W_LN2]);
+    void *const *a = act->at;
+    struct clime_dev *d = m->dev;
+    int T = b->T, D = m->cfg.D;
+    float eps = m->cfg.eps;
+    if (delta)
+        ops->add_rmsnorm(d, T, D, eps, res, delta, ln1, a[CLIME_ACT_X], a[CLIME_ACT_LN1], a[CLIME_ACT_RSTD1]);
+    else
+        ops->rmsnorm(d, T, D, eps, a[CLIME_ACT_X], ln1, a[CLIME_ACT_LN1], a[CLIME_ACT_RSTD1]);
+    mixers[at->mixer](m, l, b, a);
+    ops->add_rmsnorm(d, T, D, eps, a[CLIME_ACT_X], a[CLIME_ACT_O_NORM], ln2, a[CLIME_ACT_X2], a[CLIME_ACT_LN2],
+                     a[CLIME_ACT_RSTD2]);
+    mlps[at->mlp](m, l, b, a);
 }
 
 void clime_final_norm(struct clime_model *m, int R, const void *x, void *y, float *rstd) {
@@ -56,22 +94,16 @@ void clime_head_logits(struct clime_model *m, int R, const void *y, float *logit
 /* ---- the server's side --------------------------------------------------------------------------------------- */
 
 static void plan_work(const struct clime_model *m, int max_rows, int max_out, struct clime_work *w) {
-    const struct clime_config *c = &m->cfg;
-    size_t T = (size_t)max_rows, R = (size_t)max_out, dt = clime_dtype_bytes(clime_model_dt(m));
-    size_t D = (size_t)c->D, F = (size_t)c->F, Q = (size_t)c->H * (size_t)c->Dh, KV = (size_t)c->HK * (size_t)c->Dh;
+    size_t T = (size_t)max_rows, R = (size_t)max_out, D = (size_t)m->cfg.D, dt = clime_dtype_bytes(clime_model_dt(m));
+    struct clime_act_info acts[CLIME_ACT_N];
+    clime_layer_acts(m, acts);
     *w = (struct clime_work){.max_rows = max_rows, .max_out = max_out};
     struct clime_plan *p = &w->plan;
-    clime_plan_add(p, "x", T * D * dt, &w->x);                              /* [T, D] residual stream */
-    clime_plan_add(p, "norm", T * D * dt, &w->norm);                        /* [T, D] input of the projections */
-    clime_plan_add(p, "qkv", T * (Q + 2 * KV) * dt, &w->qkv);               /* [T, (H+2HK)*Dh] */
-    clime_plan_add(p, "q", T * Q * dt, &w->q);                              /* [T, H, Dh] */
-    clime_plan_add(p, "att", T * Q * dt, &w->att);                          /* [T, H*Dh] */
-    clime_plan_add(p, "o", T * D * dt, &w->o);                              /* [T, D] what is added to x next */
-    clime_plan_add(p, "gu", T * 2 * F * dt, &w->gu);                        /* [T, 2F] */
-    clime_plan_add(p, "h", T * F * dt, &w->h);                              /* [T, F] */
-    clime_plan_add(p, "out_hidden", R * D * dt, &w->out_hidden);            /* [R, D] */
-    clime_plan_add(p, "logits", R * (size_t)c->V * 4, (void **)&w->logits); /* [R, V] */
-    clime_plan_add(p, "inv_temp", R * 4, (void **)&w->inv_temp);            /* [R], and so on */
+    for (int i = 0; i < CLIME_ACT_N; i++)
+        if (acts[i].server == i) clime_plan_add(p, acts[i].name, T * acts[i].row_bytes, &w->act.at[i]);
+    clime_plan_add(p, "out_hidden", R * D * dt, &w->out_hidden);                /* [R, D] */
+    clime_plan_add(p, "logits", R * (size_t)m->cfg.V * 4, (void **)&w->logits); /* [R, V] */
+    clime_plan_add(p, "inv_temp", R * 4, (void **)&w->inv_temp);                /* [R], and so on */
     clime_plan_add(p, "lse", R * 4, (void **)&w->lse);
     clime_plan_add(p, "logp", R * 4, (void **)&w->logp);
     clime_plan_add(p, "entropy", R * 4, (void **)&w->entropy);
@@ -89,8 +121,13 @@ size_t clime_work_bytes(const struct clime_model *m, int max_rows, int max_out) 
 
 enum clime_err clime_work_open(struct clime_model *m, int max_rows, int max_out, struct clime_work *w,
                                struct clime_error *e) {
+    struct clime_act_info acts[CLIME_ACT_N];
     plan_work(m, max_rows, max_out, w);
-    return clime_plan_commit(&w->plan, m->dev, "forward scratch", e);
+    enum clime_err rc = clime_plan_commit(&w->plan, m->dev, "forward scratch", e);
+    clime_layer_acts(m, acts);
+    for (int i = 0; i < CLIME_ACT_N; i++)
+        if (acts[i].server >= 0) w->act.at[i] = w->act.at[acts[i].server];
+    return rc;
 }
 
 void clime_work_close(struct clime_model *m, struct clime_work *w) {
@@ -98,36 +135,26 @@ void clime_work_close(struct clime_model *m, struct clime_work *w) {
 }
 
 void clime_forward_paged(struct clime_model *m, const struct clime_batch *b, struct clime_work *w) {
-    const struct clime_config *c = &m->cfg;
+    struct clime_layer_act a = w->act;
+    void *x = a.at[CLIME_ACT_X], *delta = a.at[CLIME_ACT_DOWN_NORM];
+    int D = m->cfg.D;
     CHECK(b->kv && b->slot && b->T > 0 && b->T <= w->max_rows);
-    struct clime_layer_act a = {.x = w->x,
-                                .ln1 = w->norm,
-                                .qkv = w->qkv,
-                                .q = w->q,
-                                .att = w->att,
-                                .o = w->o,
-                                .o_norm = w->o,
-                                .x2 = w->x,
-                                .ln2 = w->norm,
-                                .gu = w->gu,
-                                .h = w->h,
-                                .down = w->o,
-                                .down_norm = w->o};
-    m->ops->embed(m->dev, b->T, c->D, b->ids, clime_weight(m, m->layout.embed), w->x);
-    for (int l = 0; l < c->L; l++) {
-        a.k = clime_kv_pool(m, b->kv, l, 0);
-        a.v = clime_kv_pool(m, b->kv, l, 1);
-        clime_layer_forward(m, l, b, &a, w->x, l ? w->o : NULL);
+    m->ops->embed(m->dev, b->T, D, b->ids, clime_weight(m, m->layout.embed), x);
+    for (int l = 0; l < m->cfg.L; l++) {
+        a.at[CLIME_ACT_K] = clime_kv_plane(m, b->kv, l, CLIME_PLANE_K);
+        a.at[CLIME_ACT_V] = clime_kv_plane(m, b->kv, l, CLIME_PLANE_V);
+        clime_layer_forward(m, l, b, &a, x, l ? delta : NULL);
     }
-    m->ops->add(m->dev, b->T, c->D, w->x, w->o, w->x);
+    m->ops->add(m->dev, b->T, D, x, delta, x);
 }
 
 void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int32_t *h_rows, int R) {
+    void *x = w->act.at[CLIME_ACT_X];
     CHECK(R > 0 && R <= w->max_out);
     if (h_rows) {
         m->ops->copy_in(m->dev, w->out_rows, h_rows, (size_t)R * sizeof *h_rows);
-        m->ops->gather(m->dev, R, m->cfg.D, w->out_rows, w->x, w->out_hidden);
+        m->ops->gather(m->dev, R, m->cfg.D, w->out_rows, x, w->out_hidden);
     }
-    clime_final_norm(m, R, h_rows ? w->out_hidden : w->x, w->out_hidden, NULL);
+    clime_final_norm(m, R, h_rows ? w->out_hidden : x, w->out_hidden, NULL);
     clime_head_logits(m, R, w->out_hidden, w->logits);
 }

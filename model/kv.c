@@ -1,17 +1,50 @@
-/* Paged key/value memory of a server: one allocation over all layers, cut into pages of CLIME_PAGE positions.
+/* Paged key/value memory of a server: one allocation over all layers' planes, cut into pages of CLIME_PAGE positions.
  *
  * Called by the engine thread, which owns the pages' bookkeeping (server/); this file owns only the memory. The
- * invariant: a page number means the same place in every layer's k and v pool, so one page table serves all layers.
+ * invariant: a page number means the same place in every plane, so one page table serves all layers.
  * Pages are not cleared: attention masks slots past the end in k and in v.
  */
+#include <stdlib.h>
+
 #include "model/layer.h"
 
-static size_t pool_page_bytes(const struct clime_model *m) { /* one page of one layer's k, [HK, CLIME_PAGE, Dh] */
-    return (size_t)m->cfg.HK * CLIME_PAGE * (size_t)m->cfg.Dh * clime_dtype_bytes(clime_model_dt(m));
+enum { MAX_PLANES = 2 }; /* of a layer */
+
+/* What one page takes in each plane of layer l; returns how many planes it has. */
+static int layer_planes(const struct clime_model *m, int l, size_t bytes[MAX_PLANES]) {
+    switch (m->layout.layer[l].mixer) {
+    case CLIME_MIXER_ATTENTION: /* [HK, CLIME_PAGE, Dh] */
+        bytes[CLIME_PLANE_K] = bytes[CLIME_PLANE_V] =
+            (size_t)m->cfg.HK * CLIME_PAGE * (size_t)m->cfg.Dh * clime_dtype_bytes(clime_model_dt(m));
+        return 2;
+    }
+    CHECK(!"a kind of mixer");
+    return 0;
+}
+
+void clime_planes_make(struct clime_model *m) {
+    struct clime_planes *p = &m->planes;
+    size_t bytes[MAX_PLANES];
+    p->begin = xcalloc((size_t)(MAX_PLANES * m->cfg.L) + 1, sizeof *p->begin);
+    p->first = xcalloc((size_t)m->cfg.L, sizeof *p->first);
+    for (int l = 0; l < m->cfg.L; l++) {
+        int n = layer_planes(m, l, bytes);
+        p->first[l] = p->n;
+        for (int i = 0; i < n; i++, p->n++) p->begin[p->n + 1] = p->begin[p->n] + bytes[i];
+    }
+}
+
+void clime_planes_free(struct clime_model *m) {
+    free(m->planes.begin);
+    free(m->planes.first);
 }
 
 size_t clime_kv_page_bytes(const struct clime_model *m) {
-    return 2 * (size_t)m->cfg.L * pool_page_bytes(m);
+    return m->planes.begin[m->planes.n];
+}
+
+static void *plane(const struct clime_model *m, const struct clime_kv *kv, int i) {
+    return (char *)kv->base + (size_t)kv->n_pages * m->planes.begin[i];
 }
 
 enum clime_err clime_kv_open(struct clime_model *m, int n_pages, struct clime_kv *out, struct clime_error *e) {
@@ -36,17 +69,15 @@ enum clime_err clime_kv_take_back(struct clime_model *m, struct clime_kv *kv, st
     return rc;
 }
 
-void *clime_kv_pool(const struct clime_model *m, const struct clime_kv *kv, int l, int is_v) {
-    return (char *)kv->base + ((size_t)l * 2 + (size_t)is_v) * (size_t)kv->n_pages * pool_page_bytes(m);
+void *clime_kv_plane(const struct clime_model *m, const struct clime_kv *kv, int l, int which) {
+    return plane(m, kv, m->planes.first[l] + which);
 }
 
 void clime_kv_copy_page(struct clime_model *m, struct clime_kv *kv, int from, int to) {
     CHECK(from >= 0 && from < kv->n_pages && to >= 0 && to < kv->n_pages);
-    size_t bytes = pool_page_bytes(m);
-    for (int l = 0; l < m->cfg.L; l++) {
-        for (int is_v = 0; is_v < 2; is_v++) {
-            char *pool = clime_kv_pool(m, kv, l, is_v);
-            m->ops->copy(m->dev, pool + (size_t)to * bytes, pool + (size_t)from * bytes, bytes);
-        }
+    for (int i = 0; i < m->planes.n; i++) {
+        size_t bytes = m->planes.begin[i + 1] - m->planes.begin[i];
+        char *at = plane(m, kv, i);
+        m->ops->copy(m->dev, at + (size_t)to * bytes, at + (size_t)from * bytes, bytes);
     }
 }

@@ -98,6 +98,9 @@ static void make_swiglu(struct maker *m, int *at) {
     if (c->post_norms) at[CLIME_W_DOWN_NORM] = norm(m, "post_mlp_layernorm.weight", D);
 }
 
+static void (*const mixers[])(struct maker *m, int *at) = {[CLIME_MIXER_ATTENTION] = make_attention};
+static void (*const mlps[])(struct maker *m, int *at) = {[CLIME_MLP_SWIGLU] = make_swiglu};
+
 /* Names, shapes and offsets folded word by word. The name is folded with its trailing zeros, 96 bytes. */
 static uint64_t layout_hash(const struct clime_layout *l) {
     uint64_t h = (uint64_t)l->n;
@@ -149,10 +152,12 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
     out->slices = xcalloc((size_t)m.room, sizeof *out->slices);
     out->embed = matrix(&m, "model.embed_tokens.weight", c->V, c->D, vocab);
     for (m.layer = 0; m.layer < c->L; m.layer++) {
-        int *at = out->layer[m.layer].w;
-        for (int i = 0; i < CLIME_W_N; i++) at[i] = -1;
-        make_attention(&m, at);
-        make_swiglu(&m, at);
+        struct clime_layer_at *at = &out->layer[m.layer];
+        at->mixer = CLIME_MIXER_ATTENTION; /* all families of today */
+        at->mlp = CLIME_MLP_SWIGLU;
+        for (int i = 0; i < CLIME_W_N; i++) at->w[i] = -1;
+        mixers[at->mixer](&m, at->w);
+        mlps[at->mlp](&m, at->w);
     }
     m.layer = -1;
     out->norm = norm(&m, "model.norm.weight", c->D);

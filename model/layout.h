@@ -49,6 +49,10 @@ struct clime_slice { /* a row of the table: one Hugging Face tensor */
     } cut;
 };
 
+/* A layer is a mixer of positions and an MLP, each of a kind. */
+enum clime_mixer_kind { CLIME_MIXER_ATTENTION };
+enum clime_mlp_kind { CLIME_MLP_SWIGLU };
+
 /* The tensors of a layer as the kernels read them. */
 enum clime_layer_weight {
     CLIME_W_LN1,       /* [D] norm before attention */
@@ -66,8 +70,10 @@ enum clime_layer_weight {
     CLIME_W_N
 };
 
-struct clime_layer_at { /* rows of the table, the first of each joined tensor; -1 = the family has none */
-    int w[CLIME_W_N];
+struct clime_layer_at {
+    enum clime_mixer_kind mixer;
+    enum clime_mlp_kind mlp;
+    int w[CLIME_W_N]; /* rows of the table, the first of each joined tensor; -1 = the family has none */
 };
 
 struct clime_layout {

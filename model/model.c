@@ -247,6 +247,7 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     m->releasable = o->releasable;
     clime_layout_make(c, &m->layout);
     m->packed = xcalloc((size_t)c->L, sizeof *m->packed);
+    clime_planes_make(m);
     m->heads = (struct clime_heads){c->H, c->HK, c->Dh, 1.0f / sqrtf((float)c->Dh), .common_keys = c->qkv_bias};
     plan_memory(m, o->max_pos > 0 ? o->max_pos : c->max_pos);
     *out = m;
@@ -294,6 +295,7 @@ void clime_model_close(struct clime_model *m) {
         m->ops->close(m->dev);
     }
     clime_layout_free(&m->layout);
+    clime_planes_free(m);
     free(m->packed);
     free(m);
 }

@@ -13,6 +13,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/plan.h"
+#include "model/act.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -35,6 +36,11 @@ struct clime_model {
     void *packed_head;
     void *packed_base; /* the allocation that they are carved from */
     struct clime_plan plan;
+    struct clime_planes { /* what a page of the server's KV memory is made of; from the configuration alone */
+        size_t *begin;    /* [n + 1] bytes of a page in all planes before each; the last: in all */
+        int *first;       /* [L] number of a layer's first plane */
+        int n;
+    } planes;
 };
 
 struct clime_model_options {
@@ -95,17 +101,23 @@ static inline void *clime_model_at(const struct clime_model *m, int64_t offset) 
 }
 
 /* ---- paged memory of a server ------------------------------------------------------------------------------ */
+/* What a layer keeps of a position lies in planes, as many and as wide as its mixer needs: attention has one of keys
+ * and one of values, each [n_pages, HK, CLIME_PAGE, Dh]. */
+enum { CLIME_PLANE_K, CLIME_PLANE_V };
+
 struct clime_kv {
     int n_pages;
-    void *base;    /* [L][k|v][n_pages][HK][CLIME_PAGE][Dh], at a fixed address */
+    void *base;    /* plane after plane, at a fixed address */
     bool released; /* its bytes are given back */
 };
-size_t clime_kv_page_bytes(const struct clime_model *m); /* of one page over all layers, k and v */
+size_t clime_kv_page_bytes(const struct clime_model *m); /* of one page in all planes */
 enum clime_err clime_kv_open(struct clime_model *m, int n_pages, struct clime_kv *out, struct clime_error *e);
 void clime_kv_close(struct clime_model *m, struct clime_kv *kv);
 void clime_kv_release(struct clime_model *m, struct clime_kv *kv); /* nothing of what it held will come back */
 enum clime_err clime_kv_take_back(struct clime_model *m, struct clime_kv *kv, struct clime_error *e);
-void clime_kv_copy_page(struct clime_model *m, struct clime_kv *kv, int from, int to); /* all layers */
+/* Plane `which` of layer l. */
+void *clime_kv_plane(const struct clime_model *m, const struct clime_kv *kv, int l, int which);
+void clime_kv_copy_page(struct clime_model *m, struct clime_kv *kv, int from, int to); /* in all planes */
 
 /* ---- forward ------------------------------------------------------------------------------------------------- */
 struct clime_batch {
@@ -120,11 +132,11 @@ struct clime_batch {
 /* Scratch of a server's forward, planned once for max_rows rows and max_out head rows. */
 struct clime_work {
     int max_rows, max_out;
-    void *x, *norm, *qkv, *q, *att, *o, *gu, *h; /* dt */
-    void *out_hidden;                            /* [max_out, D] gathered, then normalised */
-    float *logits;                               /* [max_out, V] */
-    float *inv_temp, *lse, *logp, *entropy;      /* [max_out] device */
-    int32_t *targets, *out_rows;                 /* [max_out] device */
+    struct clime_layer_act act; /* one set for all layers; many share memory; the planes of KV are not here */
+    void *out_hidden;           /* [max_out, D] gathered, then normalised */
+    float *logits;              /* [max_out, V] */
+    float *inv_temp, *lse, *logp, *entropy; /* [max_out] device */
+    int32_t *targets, *out_rows;            /* [max_out] device */
     struct clime_plan plan;
 };
 size_t clime_work_bytes(const struct clime_model *m, int max_rows, int max_out);
@@ -132,10 +144,11 @@ enum clime_err clime_work_open(struct clime_model *m, int max_rows, int max_out,
                                struct clime_error *e);
 void clime_work_close(struct clime_model *m, struct clime_work *w);
 
-/* Runs all layers over a paged batch; leaves the last residual stream in w->x. */
+/* Runs all layers over a paged batch; leaves the last residual stream in w->act (CLIME_ACT_X). */
 void clime_forward_paged(struct clime_model *m, const struct clime_batch *b, struct clime_work *w);
 
-/* logits[R,V] of the rows h_rows[R] (host; NULL = the first R) of w->x: gather, final norm, head. R <= max_out. */
+/* logits[R,V] of the rows h_rows[R] (host; NULL = the first R) of that stream: gather, final norm, head. R <= max_out.
+ */
 void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int32_t *h_rows, int R);
 
 #endif

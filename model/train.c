@@ -18,51 +18,20 @@
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
-/* What a buffer is kept for: by every level, by NONE and SELECTIVE (outputs of products and attention, which cost most
- * to make again), by NONE alone (what one pass over rows makes). */
-enum keep { NEVER, WITH_ALL, WITH_PRODUCTS, WITH_ROWS };
-
+/* Which activations are kept: what the level of recomputing does not make again. */
 static void size_acts(struct clime_train *t) {
-    const struct clime_config *c = &t->m->cfg;
-    const enum keep most[] = {[CLIME_RECOMPUTE_NONE] = WITH_ROWS,
-                              [CLIME_RECOMPUTE_SELECTIVE] = WITH_PRODUCTS,
-                              [CLIME_RECOMPUTE_FULL] = WITH_ALL};
-    enum keep level = t->o.forward_only ? NEVER : most[t->o.recompute];
-    bool post = c->post_norms;
-    size_t T = (size_t)t->o.max_rows, dt = clime_dtype_bytes(clime_model_dt(t->m));
-    size_t D = (size_t)c->D, F = (size_t)c->F, H = (size_t)c->H, Q = H * (size_t)c->Dh, KV = (size_t)(c->HK * c->Dh);
-    /* qkv: for the norms' backward, or to rotate again. SELECTIVE makes q, k, v again from it. */
-    enum keep qkv = c->qk_norm || t->o.recompute == CLIME_RECOMPUTE_SELECTIVE ? WITH_PRODUCTS : NEVER;
-    const struct {
-        const char *name;
-        size_t bytes;
-        enum keep keep;
-    } sizes[N_ACTS] = {
-        [ACT_X] = {"x", T * D * dt, WITH_ALL},                            /* [L, T, D] */
-        [ACT_LN1] = {"ln1", T * D * dt, WITH_ROWS},                       /* [L, T, D] */
-        [ACT_RSTD1] = {"rstd1", T * 4, WITH_ROWS},                        /* [L, T] */
-        [ACT_QKV] = {"qkv", T * (Q + 2 * KV) * dt, qkv},                  /* [L, T, (H+2HK)*Dh] */
-        [ACT_Q] = {"q", T * Q * dt, WITH_ROWS},                           /* [L, T, H, Dh] */
-        [ACT_K] = {"k", T * KV * dt, WITH_ROWS},                          /* [L, T, HK, Dh] */
-        [ACT_V] = {"v", T * KV * dt, WITH_ROWS},                          /* [L, T, HK, Dh] */
-        [ACT_ATT] = {"att", T * Q * dt, WITH_PRODUCTS},                   /* [L, T, H*Dh] */
-        [ACT_LSE] = {"lse", T * H * 4, WITH_PRODUCTS},                    /* [L, T, H] */
-        [ACT_O] = {"o", T * D * dt, post ? WITH_PRODUCTS : NEVER},        /* [L, T, D] for the norm's backward */
-        [ACT_O_NORM] = {"o_norm", post ? T * D * dt : 0, NEVER},          /* [T, D] */
-        [ACT_RSTD_O] = {"rstd_o", post ? T * 4 : 0, WITH_PRODUCTS},       /* [L, T] */
-        [ACT_X2] = {"x2", T * D * dt, WITH_PRODUCTS},                     /* [L, T, D] */
-        [ACT_LN2] = {"ln2", T * D * dt, WITH_ROWS},                       /* [L, T, D] */
-        [ACT_RSTD2] = {"rstd2", T * 4, WITH_ROWS},                        /* [L, T] */
-        [ACT_GU] = {"gu", T * 2 * F * dt, WITH_PRODUCTS},                 /* [L, T, 2F] */
-        [ACT_H] = {"h", T * F * dt, WITH_ROWS},                           /* [L, T, F] */
-        [ACT_DOWN] = {"down", T * D * dt, post ? WITH_PRODUCTS : NEVER},  /* [L, T, D] as for o */
-        [ACT_DOWN_NORM] = {"down_norm", post ? T * D * dt : 0, NEVER},    /* [T, D] */
-        [ACT_RSTD_DOWN] = {"rstd_down", post ? T * 4 : 0, WITH_PRODUCTS}, /* [L, T] */
-    };
-    for (int i = 0; i < N_ACTS; i++)
-        t->acts[i] = (struct clime_act_buffer){.name = sizes[i].name,
-                                               .layer_bytes = sizes[i].bytes,
-                                               .keep = sizes[i].keep != NEVER && sizes[i].keep <= level};
+    const enum clime_act_cost most[] = {[CLIME_RECOMPUTE_NONE] = CLIME_ACT_ROW_PASS,
+                                        [CLIME_RECOMPUTE_SELECTIVE] = CLIME_ACT_PRODUCT,
+                                        [CLIME_RECOMPUTE_FULL] = CLIME_ACT_INPUT};
+    enum clime_act_cost level = t->o.forward_only ? CLIME_ACT_CHEAP : most[t->o.recompute];
+    struct clime_act_info acts[CLIME_ACT_N];
+    clime_layer_acts(t->m, acts);
+    /* q, k and v are made again from it */
+    if (t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) acts[CLIME_ACT_QKV].cost = CLIME_ACT_PRODUCT;
+    for (int i = 0; i < CLIME_ACT_N; i++)
+        t->acts[i] = (struct clime_act_buffer){.name = acts[i].name,
+                                               .layer_bytes = (size_t)t->o.max_rows * acts[i].row_bytes,
+                                               .keep = acts[i].cost != CLIME_ACT_CHEAP && acts[i].cost <= level};
 }
 
 /* The rows that one scratch-hungry operation sees at most. */
@@ -97,7 +66,7 @@ static void plan_train(struct clime_train *t) {
     t->sizes.gradients = clime_plan_bytes(p);
     clime_plan_add(p, "unread gradients", norms * (c->D > c->Dh ? D : (size_t)c->Dh) * 4, (void **)&t->unread);
 
-    for (int i = 0; i < N_ACTS; i++) {
+    for (int i = 0; i < CLIME_ACT_N; i++) {
         struct clime_act_buffer *a = &t->acts[i];
         clime_plan_add(p, a->name, a->layer_bytes * (size_t)(a->keep ? kept_layers(t->m) : 1), &a->base);
     }
@@ -242,37 +211,15 @@ struct clime_batch clime_train_batch(const struct clime_train *t, const struct c
     return out;
 }
 
-static void *act(const struct clime_train *t, enum clime_act i, int l) {
-    const struct clime_act_buffer *a = &t->acts[i];
-    int first = t->m->layout.first_trained; /* the layers below it, and it, share the first place */
-    return a->keep && a->base && l > first ? (char *)a->base + (size_t)(l - first) * a->layer_bytes : a->base;
-}
-
 struct clime_layer_act clime_train_act(const struct clime_train *t, int l) {
-    struct clime_layer_act a = {
-        .x = act(t, ACT_X, l),
-        .ln1 = act(t, ACT_LN1, l),
-        .rstd1 = act(t, ACT_RSTD1, l),
-        .qkv = act(t, ACT_QKV, l),
-        .q = act(t, ACT_Q, l),
-        .k = act(t, ACT_K, l),
-        .v = act(t, ACT_V, l),
-        .att = act(t, ACT_ATT, l),
-        .lse = act(t, ACT_LSE, l),
-        .o = act(t, ACT_O, l),
-        .o_norm = act(t, ACT_O_NORM, l),
-        .rstd_o = act(t, ACT_RSTD_O, l),
-        .x2 = act(t, ACT_X2, l),
-        .ln2 = act(t, ACT_LN2, l),
-        .rstd2 = act(t, ACT_RSTD2, l),
-        .gu = act(t, ACT_GU, l),
-        .h = act(t, ACT_H, l),
-        .down = act(t, ACT_DOWN, l),
-        .down_norm = act(t, ACT_DOWN_NORM, l),
-        .rstd_down = act(t, ACT_RSTD_DOWN, l),
-    };
-    if (!a.o_norm) a.o_norm = a.o;
-    if (!a.down_norm) a.down_norm = a.down;
+    int first = t->m->layout.first_trained; /* the layers below it, and it, share the first place */
+    struct clime_layer_act a;
+    for (int i = 0; i < CLIME_ACT_N; i++) {
+        const struct clime_act_buffer *b = &t->acts[i];
+        a.at[i] = b->keep && b->base && l > first ? (char *)b->base + (size_t)(l - first) * b->layer_bytes : b->base;
+    }
+    if (!a.at[CLIME_ACT_O_NORM]) a.at[CLIME_ACT_O_NORM] = a.at[CLIME_ACT_O];
+    if (!a.at[CLIME_ACT_DOWN_NORM]) a.at[CLIME_ACT_DOWN_NORM] = a.at[CLIME_ACT_DOWN];
     return a;
 }
 
@@ -282,13 +229,13 @@ struct clime_layer_act clime_train_act(const struct clime_train *t, int l) {
 static void run_layers(struct clime_train *t, const struct clime_batch *b) {
     struct clime_model *m = t->m;
     struct clime_layer_act a = clime_train_act(t, 0);
-    m->ops->embed(m->dev, b->T, m->cfg.D, b->ids, clime_weight(m, m->layout.embed), a.x);
+    m->ops->embed(m->dev, b->T, m->cfg.D, b->ids, clime_weight(m, m->layout.embed), a.at[CLIME_ACT_X]);
     for (int l = 0; l < m->cfg.L; l++) {
-        const void *res = a.x2, *delta = l ? a.down_norm : NULL;
+        const void *res = a.at[CLIME_ACT_X2], *delta = l ? a.at[CLIME_ACT_DOWN_NORM] : NULL;
         a = clime_train_act(t, l);
         clime_layer_forward(m, l, b, &a, res, delta);
     }
-    m->ops->add(m->dev, b->T, m->cfg.D, a.x2, a.down_norm, t->dres);
+    m->ops->add(m->dev, b->T, m->cfg.D, a.at[CLIME_ACT_X2], a.at[CLIME_ACT_DOWN_NORM], t->dres);
 }
 
 /* The R loss rows after the final norm, in t->head_y. */

@@ -6,37 +6,13 @@
 #include "model/backward.h"
 #include "model/layer.h"
 
-/* A buffer of struct clime_layer_act: one for each layer that the backward pass reaches when it is kept for that, else
+/* The memory of an activation: one place for each layer that the backward pass reaches when it is kept for that, else
  * one that all layers share. */
 struct clime_act_buffer {
     const char *name;
     size_t layer_bytes;
     bool keep;
     void *base;
-};
-
-enum clime_act {
-    ACT_X,
-    ACT_LN1,
-    ACT_RSTD1,
-    ACT_QKV,
-    ACT_Q,
-    ACT_K,
-    ACT_V,
-    ACT_ATT,
-    ACT_LSE,
-    ACT_O,
-    ACT_O_NORM,
-    ACT_RSTD_O,
-    ACT_X2,
-    ACT_LN2,
-    ACT_RSTD2,
-    ACT_GU,
-    ACT_H,
-    ACT_DOWN,
-    ACT_DOWN_NORM,
-    ACT_RSTD_DOWN,
-    N_ACTS
 };
 
 struct clime_train {
@@ -46,7 +22,7 @@ struct clime_train {
     struct clime_train_sizes sizes;
     float *grads;  /* [layout.n_grads] */
     float *unread; /* [max(D, Dh)] gradients of frozen norms */
-    struct clime_act_buffer acts[N_ACTS];
+    struct clime_act_buffer acts[CLIME_ACT_N];
 
     /* the batch on the device */
     int32_t *ids, *pos;     /* [T] */

@@ -102,6 +102,7 @@ static struct clime_model *make_model(void) {
     m->dev = dev;
     clime_layout_make(&m->cfg, &m->layout);
     m->packed = xcalloc((size_t)m->cfg.L, sizeof *m->packed);
+    clime_planes_make(m);
     m->heads = (struct clime_heads){m->cfg.H, m->cfg.HK, m->cfg.Dh, 1 / sqrtf(128)};
     m->flat = room((size_t)m->layout.n * 2);
     fill(m->flat, (size_t)m->layout.n * 2);
@@ -349,8 +350,9 @@ static void bench_serving(struct clime_model *m) {
         make_step(&s, BATCH[i], 1, 1023, &kv);
         one_step(m, &s, &w);
         TIME(attn, 40,
-             ops->attn(dev, &m->heads, s.T, &s.b.attn, w.q, clime_kv_pool(m, &kv, turn_ % m->cfg.L, 0),
-                       clime_kv_pool(m, &kv, turn_ % m->cfg.L, 1), w.att, NULL));
+             ops->attn(dev, &m->heads, s.T, &s.b.attn, w.act.at[CLIME_ACT_Q],
+                       clime_kv_plane(m, &kv, turn_ % m->cfg.L, CLIME_PLANE_K),
+                       clime_kv_plane(m, &kv, turn_ % m->cfg.L, CLIME_PLANE_V), w.act.at[CLIME_ACT_ATT], NULL));
         TIME(head, 5, clime_forward_logits(m, &w, s.h_rows, s.n_seq));
         TIME(draw, 5, ops->head_stats(dev, s.n_seq, m->cfg.V, w.logits, w.inv_temp, NULL, w.lse, NULL, NULL));
         printf("batch %d, context 1024: attention %.1f us a layer, %.0f%% of its bytes' limit; logits %.0f us, "
@@ -363,8 +365,8 @@ static void bench_serving(struct clime_model *m) {
     make_step(&s, 1, 8192, 0, &kv);
     TIME(t, 2, one_step(m, &s, &w));
     TIME(attn, 3,
-         ops->attn(dev, &m->heads, s.T, &s.b.attn, w.q, clime_kv_pool(m, &kv, 0, 0), clime_kv_pool(m, &kv, 0, 1), w.att,
-                   NULL));
+         ops->attn(dev, &m->heads, s.T, &s.b.attn, w.act.at[CLIME_ACT_Q], clime_kv_plane(m, &kv, 0, CLIME_PLANE_K),
+                   clime_kv_plane(m, &kv, 0, CLIME_PLANE_V), w.act.at[CLIME_ACT_ATT], NULL));
     double pairs = 2.0 * 2 * 8192 * 8192 / 2 * m->cfg.H * m->cfg.Dh;
     double matrices = 2 * ((double)m->layout.n - (double)m->cfg.V * m->cfg.D) * 8192;
     printf("prefill of 8192: %.1f ms, %.0f tok/s, %.0f TFLOP/s, %.0f%% of the GEMM ceiling (attention %.2f ms a layer, "

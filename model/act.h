@@ -1,0 +1,35 @@
+/* The activations of a decoder layer, by number: what they are, and a set of buffers for them. Their sizes and who
+ * keeps which are a table of model/layer.h. */
+#ifndef CLIME_MODEL_ACT_H
+#define CLIME_MODEL_ACT_H
+
+/* Over T rows, of the context's type but the fp32 ones. */
+enum clime_act {
+    CLIME_ACT_X,         /* [T, D] the residual stream that enters */
+    CLIME_ACT_LN1,       /* [T, D] */
+    CLIME_ACT_RSTD1,     /* [T] fp32, or NULL: not wanted; so the others */
+    CLIME_ACT_QKV,       /* [T, (H+2HK)*Dh] before norm and rotation */
+    CLIME_ACT_Q,         /* [T, H, Dh] */
+    CLIME_ACT_K,         /* packed: [T, HK, Dh]; paged: the layer's plane of keys */
+    CLIME_ACT_V,         /* the same of values */
+    CLIME_ACT_ATT,       /* [T, H*Dh] */
+    CLIME_ACT_LSE,       /* [T, H] fp32 */
+    CLIME_ACT_O,         /* [T, D] output projection */
+    CLIME_ACT_O_NORM,    /* [T, D] normalised (post_norms), else the same memory */
+    CLIME_ACT_RSTD_O,    /* [T] fp32 */
+    CLIME_ACT_X2,        /* [T, D] the residual stream after attention; may be x */
+    CLIME_ACT_LN2,       /* [T, D] may be ln1 when nothing is kept */
+    CLIME_ACT_RSTD2,     /* [T] fp32 */
+    CLIME_ACT_GU,        /* [T, 2F] */
+    CLIME_ACT_H,         /* [T, F] */
+    CLIME_ACT_DOWN,      /* [T, D] may be o when nothing is kept */
+    CLIME_ACT_DOWN_NORM, /* [T, D] normalised (post_norms), else the same memory */
+    CLIME_ACT_RSTD_DOWN, /* [T] fp32 */
+    CLIME_ACT_N
+};
+
+struct clime_layer_act {
+    void *at[CLIME_ACT_N];
+};
+
+#endif
