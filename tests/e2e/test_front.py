@@ -2,6 +2,7 @@
 last threads, so that control and health are answered whatever else goes on."""
 
 import concurrent.futures
+import contextlib
 import json
 import resource
 import socket
@@ -177,3 +178,74 @@ def test_a_client_that_leaves_is_not_served(how, stream):
             c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         c.close()
         wait_for(lambda: waiting(s) == 0)
+
+
+# ---- slow readers ----------------------------------------------------------------------------------------------------
+
+
+def read_slowly(c, bytes_per_second, piece=1 << 18):
+    """Everything until the peer closes, at most that fast."""
+    parts, start, n = [], time.monotonic(), 0
+    while data := c.recv(piece):
+        parts.append(data)
+        n += len(data)
+        time.sleep(max(0, start + n / bytes_per_second - time.monotonic()))
+    return b"".join(parts)
+
+
+def dechunk(body):
+    out, at = [], 0
+    while True:
+        end = body.index(b"\r\n", at)
+        n = int(body[at:end], 16)
+        if n == 0:
+            return b"".join(out)
+        out.append(body[end + 2 : end + 2 + n])
+        at = end + 2 + n + 2
+
+
+def stream_slowly(s, body, bytes_per_second):
+    text = json.dumps(body | {"stream": True}).encode()
+    c = socket.socket()
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else the kernel holds megabytes for the reader
+    c.settimeout(LIMIT)
+    c.connect(("127.0.0.1", s.port))
+    c.sendall(b"POST /generate HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+    with c:
+        data = dechunk(read_slowly(c, bytes_per_second).split(b"\r\n\r\n", 1)[1])
+    events = [e[len(b"data: ") :] for e in data.split(b"\n\n") if e]
+    assert events[-1] == b"[DONE]"
+    return events[:-1], len(data)
+
+
+def outcome(reply):
+    meta = reply["meta_info"]
+    return reply["text"], reply["output_ids"], meta["output_token_logprobs"], meta.get("output_token_ids_logprobs")
+
+
+@pytest.mark.parametrize("through", ["server", "router"])
+def test_a_slow_reader_gets_its_stream(through):
+    """A cumulative stream with log-probabilities is made far faster than 20 MB/s: what the reader has not taken is
+    joined into later events, and the end is whole."""
+    body = {"input_ids": [1], "return_logprob": True, "top_logprobs_num": 64,
+            "sampling_params": {"temperature": 0, "max_new_tokens": 500, "ignore_eos": True, "n": 8}}  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        s = stack.enter_context(server())
+        to = s if through == "server" else stack.enter_context(program("clime-router", "--worker-urls", s.url))
+        whole = [outcome(reply) for reply in s.json("/generate", body)]
+        events, n = stream_slowly(to, body, 20e6)
+        print(f"8 times 500 tokens came in {len(events)} events, {n / 1e6:.0f} MB")
+        last = {reply["index"]: reply for reply in map(json.loads, events)}
+        assert [outcome(last[i]) for i in range(8)] == whole
+
+
+def test_an_event_of_many_megabytes():
+    """One event that is larger than what is held back for a reader: it passes."""
+    body = {"input_ids": [1], "return_logprob": True, "token_ids_logprob": list(range(512)) * 2,
+            "sampling_params": {"temperature": 0, "max_new_tokens": 500, "ignore_eos": True}}  # fmt: skip
+    with server() as s:
+        whole = outcome(s.json("/generate", body))
+        events, _ = stream_slowly(s, body, 50e6)
+        print(f"the last event has {len(events[-1]) / 1e6:.1f} MB")
+        assert len(events[-1]) > 8 << 20
+        assert outcome(json.loads(events[-1])) == whole
