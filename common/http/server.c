@@ -29,6 +29,7 @@
 #define SOCKET_WAIT_MS "30000" /* longest wait for a peer that neither reads nor writes */
 #define HEAD_BYTES "16384"     /* request line and headers; each thread has a buffer of this size */
 #define BODY_GRACE_US 30000000
+#define SEND_PIECE ((size_t)65536)
 #define STOP_GRACE_US 5000000 /* for handlers that are about to finish */
 #define MOST_KEPT 64          /* threads that requests with slots never get */
 #define HEALTH_THREADS 4
@@ -38,8 +39,9 @@
 bool clime_http_send(struct clime_http_request *rq, const void *data, size_t len) {
     const char *at = data;
     while (len > 0) {
-        size_t piece = len < (size_t)1 << 30 ? len : (size_t)1 << 30;
-        /* A peer that stops reading gives a partial count, not an error. */
+        /* CivetWeb's limit of time holds for a call, whatever was taken meanwhile: small pieces, patience for each. A
+         * peer that stops reading gives a partial count, not an error. */
+        size_t piece = len < SEND_PIECE ? len : SEND_PIECE;
         if (mg_write(rq->conn, at, piece) != (int)piece) {
             rq->keep_alive = false;
             return false;

@@ -103,14 +103,18 @@ int clime_http_status_of(enum clime_err code);
 
 /* A streamed answer (chunked; to HTTP/1.0 clients ended by closing). begin sends the headers. write frames one chunk;
  * from a thread other than the handler's it never waits for the peer: what the socket does not take at once is queued
- * (8 MiB at most) and sent by the handler's own thread. After a failed send, a full queue, 30 s without progress, or
- * the peer's leaving (noticed within 2 s even when nothing is written) the stream is dead and every write returns
- * false. One thread at a time writes. Every stream must be ended, dead or not; end(false) leaves out the final chunk,
- * so that the client sees a broken stream. The stream's memory lives until end; after it the pointer is void. */
+ * and sent by the handler's own thread. A writer that can join what it has to say waits while the stream is behind, so
+ * that no reader is too slow; one that goes on gets 8 MiB, and one write more of any size. After a failed send, a full
+ * queue, 30 s in which the peer takes nothing, or its leaving (noticed within 2 s even when nothing is written) the
+ * stream is dead and every write returns false. One thread at a time writes. Every stream must be ended, dead or not;
+ * end(false) leaves out the final chunk, so that the client sees a broken stream. The stream's memory lives until end;
+ * after it the pointer is void. */
+#define CLIME_HTTP_MAX_WRITE ((size_t)512 << 20) /* one write of a stream */
 struct clime_http_stream;
 struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq, int status, const char *content_type,
                                                   const char *extra_headers);
 bool clime_http_stream_write(struct clime_http_stream *st, const void *data, size_t len);
+bool clime_http_stream_behind(struct clime_http_stream *st); /* more than 1 MiB waits for the peer; the writer's */
 bool clime_http_stream_alive(const struct clime_http_stream *st);
 void clime_http_stream_end(struct clime_http_stream *st, bool complete); /* any thread; wakes stream_wait */
 /* The handler sleeps here until the end. false: the stream died before it was ended, so that whoever makes it can be

@@ -45,9 +45,9 @@ struct clime_http_stream {
     int socket;           /* -1 = unknown */
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
-    struct clime_buf frame;   /* the writer's: one framed chunk */
+    struct clime_buf frame;   /* the writer's: one framed chunk that is sent at once */
     struct clime_buf backlog; /* framed bytes that the socket would not take at once; the handler's thread sends them */
-    bool draining;            /* the handler's thread is sending what was in backlog */
+    size_t draining;          /* bytes of what was in backlog that the handler's thread is sending */
     bool ended, complete;
     bool told;        /* the owner has learnt that the stream died */
     atomic_bool dead; /* written under the lock, read anywhere */

@@ -2,22 +2,24 @@
  *
  * begin, wait: the handler's worker thread. write, end: any one thread, usually an emitter that serves many streams. A
  * writer other than the owner never waits for a peer: it sends only when the socket has room; what does not fit goes to
- * `backlog`, and the owner, asleep in wait, sends that (it has the time). A backlog past its cap means a peer that does
- * not read: the stream is dead. So one slow reader costs an emitter one poll(2), not the 30 s of a blocked send.
+ * `backlog`, and the owner, asleep in wait, sends that (it has the time). So one slow reader costs an emitter one
+ * poll(2), not the 30 s of a blocked send.
  */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "common/clock.h"
 #include "common/http/peer.h"
 #include "common/http/server_int.h"
 
-#define FRAME_CAP ((size_t)64 << 20)  /* largest single chunk */
-#define BACKLOG_CAP ((size_t)8 << 20) /* what a slow reader may have us hold */
-#define SMALL_SEND 16384              /* fits where poll says there is room: Linux says so from a third free */
-#define PEER_CHECK_US 2000000         /* how often a sleeping owner asks whether its peer is still there */
+#define BEHIND ((size_t)1 << 20)
+#define BACKLOG_MOST ((size_t)8 << 20) /* what a writer that does not wait may have us hold */
+#define FRAME_CAP 65536                /* a head, or a small chunk */
+#define SMALL_SEND 16384               /* fits where poll says there is room: Linux says so from a third free */
+#define PEER_CHECK_US 2000000          /* how often a sleeping owner asks whether its peer is still there */
 
 static void set_dead(struct clime_http_stream *st) {
     atomic_store(&st->dead, true);
@@ -39,7 +41,7 @@ struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq,
     pthread_cond_init(&st->changed, &attr);
     pthread_condattr_destroy(&attr);
     clime_buf_init(&st->frame, FRAME_CAP);
-    clime_buf_init(&st->backlog, BACKLOG_CAP);
+    clime_buf_init(&st->backlog, BACKLOG_MOST + CLIME_HTTP_MAX_WRITE + 64);
     rq->streaming = true;
     if (rq->http10) rq->keep_alive = false; /* the end of the connection is the end of the body */
     clime_http_head(rq, &st->frame, status, content_type, extra_headers, -1, st->chunked);
@@ -48,35 +50,55 @@ struct clime_http_stream *clime_http_stream_begin(struct clime_http_request *rq,
     return st;
 }
 
-/* Sends or queues framed bytes; called under the lock. */
-static void put(struct clime_http_stream *st, const char *data, size_t len) {
-    bool owner = pthread_equal(pthread_self(), st->owner);
-    bool behind = st->draining || st->backlog.len > 0;
-    bool may_send = !behind && (owner || st->socket < 0 || (len <= SMALL_SEND && clime_peer_writable(st->socket)));
-    if (may_send) {
-        if (!clime_http_send(st->rq, data, len)) set_dead(st);
+/* Sends one chunk; called under the lock. */
+static void send_now(struct clime_http_stream *st, const char *head, const char *data, size_t len) {
+    const char *tail = st->chunked ? "\r\n" : "";
+    bool joined = len <= SMALL_SEND;
+    clime_buf_clear(&st->frame);
+    clime_buf_adds(&st->frame, head);
+    if (joined) {
+        clime_buf_add(&st->frame, data, len);
+        clime_buf_adds(&st->frame, tail);
+    }
+    bool ok = clime_http_send(st->rq, st->frame.data, st->frame.len);
+    if (!joined) ok = ok && clime_http_send(st->rq, data, len) && clime_http_send(st->rq, tail, strlen(tail));
+    if (!ok) set_dead(st);
+}
+
+static void queue(struct clime_http_stream *st, const char *head, const char *data, size_t len) {
+    if (st->backlog.len > BACKLOG_MOST) {
+        set_dead(st);
         return;
     }
+    clime_buf_adds(&st->backlog, head);
     clime_buf_add(&st->backlog, data, len);
-    if (st->backlog.full) set_dead(st);
+    if (st->chunked) clime_buf_adds(&st->backlog, "\r\n");
+    CHECK(!st->backlog.full);
     pthread_cond_signal(&st->changed);
 }
 
 bool clime_http_stream_write(struct clime_http_stream *st, const void *data, size_t len) {
+    char head[20] = "";
+    CHECK(len <= CLIME_HTTP_MAX_WRITE);
     if (atomic_load(&st->dead)) return false;
     if (len == 0 || st->discard) return true; /* an empty chunk would end the body */
-    clime_buf_clear(&st->frame);
-    if (st->chunked) clime_buf_printf(&st->frame, "%zx\r\n", len);
-    clime_buf_add(&st->frame, data, len);
-    if (st->chunked) clime_buf_adds(&st->frame, "\r\n");
+    if (st->chunked) snprintf(head, sizeof head, "%zx\r\n", len);
     pthread_mutex_lock(&st->lock);
     CHECK(!st->ended);
-    if (st->frame.full)
-        set_dead(st);
+    bool first = !st->draining && st->backlog.len == 0, owner = pthread_equal(pthread_self(), st->owner);
+    if (first && (owner || st->socket < 0 || (len <= SMALL_SEND && clime_peer_writable(st->socket))))
+        send_now(st, head, data, len);
     else if (!atomic_load(&st->dead))
-        put(st, st->frame.data, st->frame.len);
+        queue(st, head, data, len);
     pthread_mutex_unlock(&st->lock);
     return !atomic_load(&st->dead);
+}
+
+bool clime_http_stream_behind(struct clime_http_stream *st) {
+    pthread_mutex_lock(&st->lock);
+    bool behind = st->draining + st->backlog.len > BEHIND;
+    pthread_mutex_unlock(&st->lock);
+    return behind;
 }
 
 bool clime_http_stream_alive(const struct clime_http_stream *st) {
@@ -95,12 +117,12 @@ void clime_http_stream_end(struct clime_http_stream *st, bool complete) {
 static void drain(struct clime_http_stream *st) {
     size_t len = st->backlog.len;
     char *data = clime_buf_take(&st->backlog);
-    st->draining = true;
+    st->draining = len;
     pthread_mutex_unlock(&st->lock);
     bool ok = clime_http_send(st->rq, data, len);
     free(data);
     pthread_mutex_lock(&st->lock);
-    st->draining = false;
+    st->draining = 0;
     if (!ok) set_dead(st);
 }
 

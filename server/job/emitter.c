@@ -3,13 +3,16 @@
  * Invariant: events of one output are handled in the order in which the engine posted them, and a job is never touched
  * after clime_job_close.
  * News of one batch of events are written once per job: when an emitter falls behind, streams get fewer and larger
- * events instead of a longer queue. The queue needs no limit of its own, since the engine has at most max_running
- * sequences of bounded length.
+ * events instead of a longer queue. The same when a reader does: while its stream is behind, its job waits in the list
+ * of jobs with news, and what comes meanwhile is joined. The queue needs no limit of its own, since the engine has at
+ * most max_running sequences of bounded length.
  */
 #include "server/job/emitter.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/clock.h"
 
@@ -24,7 +27,7 @@ struct emitter {
     /* the thread's own */
     struct clime_event *batch;
     size_t batch_size;
-    struct clime_job **touched; /* jobs with news; NULL = closed meanwhile */
+    struct clime_job **touched; /* jobs with news */
     int n_touched, touched_size;
     struct clime_buf frame;
     bool cut_some; /* an output became unwanted in this batch */
@@ -38,7 +41,10 @@ struct clime_emitters {
     void *arg;
 };
 
-#define MAX_FRAME ((size_t)64 << 20) /* bytes written for one job at a time; a cumulative event repeats everything */
+#define MAX_FRAME CLIME_HTTP_MAX_WRITE /* one event at least; a cumulative one repeats everything */
+#define FLUSH_AT 65536                 /* events are joined up to this */
+#define KEPT_FRAME ((size_t)4 << 20)
+#define BEHIND_US 20000 /* how often readers that are behind are looked at */
 
 /* ---- what an event does to its output ---------------------------------------------------------------------- */
 
@@ -126,24 +132,39 @@ static void give_up(struct emitter *em, struct clime_job *j) {
         if (!j->outs[i].closed && !atomic_exchange(&j->outs[i].unwanted, true)) em->cut_some = true;
 }
 
-static void write_news(struct emitter *em, struct clime_job *j) {
-    bool alive = !j->broken && clime_http_stream_alive(j->http);
+static bool flush(struct emitter *em, struct clime_job *j) {
+    bool ok =
+        !em->frame.full && (em->frame.len == 0 || clime_http_stream_write(j->http, em->frame.data, em->frame.len));
+    if (em->frame.size > KEPT_FRAME) clime_buf_free(&em->frame);
     clime_buf_clear(&em->frame);
+    return ok;
+}
+
+static bool has_news(const struct clime_output *o) {
+    bool end = o->finish.type != CLIME_FINISH_NONE;
+    return o->touched && !o->sent_end && (end || (int64_t)o->out.len - o->sent_ids >= o->params->stream_interval);
+}
+
+/* false: the reader is behind, and what is left must wait for it. */
+static bool write_news(struct emitter *em, struct clime_job *j) {
+    bool alive = !j->broken && clime_http_stream_alive(j->http);
     for (int i = 0; i < j->n_outs && alive; i++) {
         struct clime_output *o = &j->outs[i];
-        if (!o->touched) continue;
-        bool end = o->finish.type != CLIME_FINISH_NONE;
-        if (o->sent_end || (!end && (int64_t)o->out.len - o->sent_ids < o->params->stream_interval)) continue;
+        if (!has_news(o)) continue;
+        if (em->frame.len == 0 && clime_http_stream_behind(j->http)) return false;
         o->touched = false;
         j->framer->news(j, o, &em->frame);
         o->sent_ids = (int)o->out.len;
-        o->sent_end = end;
+        o->sent_end = o->finish.type != CLIME_FINISH_NONE;
+        if (em->frame.len >= FLUSH_AT || em->frame.full) alive = flush(em, j);
     }
-    if (j->n_open == 0 && alive) j->framer->end(j, &em->frame);
-    if (alive && em->frame.len > 0)
-        alive = !em->frame.full && clime_http_stream_write(j->http, em->frame.data, em->frame.len);
-    j->broken = !alive;
+    if (j->n_open == 0 && alive) {
+        if (em->frame.len == 0 && clime_http_stream_behind(j->http)) return false;
+        j->framer->end(j, &em->frame);
+    }
+    j->broken = !alive || !flush(em, j);
     if (j->broken) give_up(em, j);
+    return true;
 }
 
 static void touch(struct emitter *em, struct clime_job *j, struct clime_output *o) {
@@ -157,13 +178,22 @@ static void touch(struct emitter *em, struct clime_job *j, struct clime_output *
     em->touched[em->n_touched++] = j;
 }
 
-static void finish_job(struct emitter *em, struct clime_job *j) {
-    if (j->touched_at >= 0) em->touched[j->touched_at] = NULL;
-    if (j->stream) {
-        write_news(em, j);
+/* Jobs stay in the list while they have something to say to a reader that is behind. */
+static void write_touched(struct emitter *em) {
+    int n = em->n_touched;
+    em->n_touched = 0;
+    for (int i = 0; i < n; i++) {
+        struct clime_job *j = em->touched[i];
+        if (!write_news(em, j)) {
+            j->touched_at = em->n_touched;
+            em->touched[em->n_touched++] = j;
+            continue;
+        }
+        j->touched_at = -1;
+        if (j->n_open > 0) continue;
         clime_http_stream_end(j->http, !j->broken);
+        clime_job_close(j);
     }
-    clime_job_close(j);
 }
 
 static void handle(struct emitter *em, const struct clime_event *ev) {
@@ -176,12 +206,18 @@ static void handle(struct emitter *em, const struct clime_event *ev) {
     else
         on_close(o, ev);
     if (ev->kind != CLIME_EVENT_PROMPT) touch(em, j, o);
-    if (ev->kind == CLIME_EVENT_CLOSE && --j->n_open == 0) finish_job(em, j);
+    if (ev->kind == CLIME_EVENT_CLOSE && --j->n_open == 0 && !j->stream) clime_job_close(j);
 }
 
-static size_t take_batch(struct emitter *em) {
+/* The next events; none when it is time to look at the readers that are behind, or to stop. */
+static size_t take_batch(struct emitter *em, bool *stop) {
+    int64_t wake = clime_now_us() + BEHIND_US;
+    struct timespec until = {wake / 1000000, wake % 1000000 * 1000};
+    int rc = 0;
     pthread_mutex_lock(&em->lock);
-    while (em->n == 0 && !em->stop) pthread_cond_wait(&em->cond, &em->lock);
+    while (em->n == 0 && !em->stop && rc != ETIMEDOUT)
+        rc = em->n_touched ? pthread_cond_timedwait(&em->cond, &em->lock, &until)
+                           : pthread_cond_wait(&em->cond, &em->lock);
     struct clime_event *swap = em->batch;
     size_t swap_size = em->batch_size, n = em->n;
     em->batch = em->queue;
@@ -189,22 +225,18 @@ static size_t take_batch(struct emitter *em) {
     em->queue = swap;
     em->size = swap_size;
     em->n = 0;
+    *stop = em->stop;
     pthread_mutex_unlock(&em->lock);
     return n;
 }
 
 static void *emitter_main(void *arg) {
     struct emitter *em = arg;
-    size_t n;
-    while ((n = take_batch(em)) > 0) {
-        em->n_touched = 0;
+    for (bool stop = false; !stop || em->n_touched > 0;) {
+        size_t n = take_batch(em, &stop);
         em->cut_some = false;
         for (size_t i = 0; i < n; i++) handle(em, &em->batch[i]);
-        for (int i = 0; i < em->n_touched; i++) {
-            if (!em->touched[i]) continue;
-            em->touched[i]->touched_at = -1;
-            write_news(em, em->touched[i]);
-        }
+        write_touched(em);
         if (em->cut_some) em->all->sweep(em->all->arg);
     }
     return NULL;
@@ -215,6 +247,9 @@ static void *emitter_main(void *arg) {
 struct clime_emitters *clime_emitters_open(int n_threads, void (*sweep)(void *arg), void *arg) {
     struct clime_emitters *all = xcalloc(1, sizeof *all);
     CHECK(n_threads > 0);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* clime_now_us */
     all->n = n_threads;
     all->sweep = sweep;
     all->arg = arg;
@@ -223,10 +258,11 @@ struct clime_emitters *clime_emitters_open(int n_threads, void (*sweep)(void *ar
         struct emitter *em = &all->each[i];
         em->all = all;
         pthread_mutex_init(&em->lock, NULL);
-        pthread_cond_init(&em->cond, NULL);
+        pthread_cond_init(&em->cond, &attr);
         clime_buf_init(&em->frame, MAX_FRAME);
         CHECK(pthread_create(&em->thread, NULL, emitter_main, em) == 0);
     }
+    pthread_condattr_destroy(&attr);
     return all;
 }
 
