@@ -3,8 +3,9 @@
 import contextlib
 import os
 import sqlite3
+import subprocess
 
-from test_rl import command, fails, model  # noqa: F401  the fixture
+from test_rl import LIMIT, command, fails, model, run_whole  # noqa: F401  the fixture
 
 GOLDEN = os.path.join(os.path.dirname(__file__), "..", "golden")
 STREAMS = ("ids", "logp", "teacher_logp", "mask", "response")
@@ -35,3 +36,32 @@ def test_a_ledger_of_schema_8_keeps_every_value(model):  # noqa: F811
     assert before == after
     types = dict(query(path, "SELECT DISTINCT name, type FROM sample_streams"))
     assert types == {**{n: "f32" for n in ("logp", *ESTIMATES)}, "ids": "u32", "mask": "u8", "response": "text"}
+
+
+def static(words, size):
+    """Micro-batches of a number of samples in place of packed ones."""
+    at = words.index("--max-tokens-per-gpu")
+    words = words[:at] + words[at + 2 :]
+    words.remove("--use-dynamic-batch-size")
+    return [*words, "--micro-batch-size", str(size)]
+
+
+def test_loaded_samples_longer_than_this_run_would_make(model):  # noqa: F811
+    """The plan holds what is loaded, not only what the prompts and the response length of this run give."""
+    source = model / "long-samples"
+    p = subprocess.run(command(model, source, "--debug-rollout-only", num_rollout=2), capture_output=True, timeout=LIMIT)
+    assert p.returncode == 0, p.stderr[-2000:]
+    sha = {}
+    for length in (96, 4):
+        words = command(model, model / f"loaded-{length}", "--load-debug-rollout-data", str(source), num_rollout=2,
+                        eval_interval=0, rollout_max_response_len=length)  # fmt: skip
+        sha[length] = run_whole(static(words, 12), model / f"loaded-{length}.log")
+    assert sha[4] == sha[96]
+
+
+def test_explain_with_every_transport(model):  # noqa: F811
+    for transport, says in [("auto", "where it can be"), ("http", "over HTTP"), ("ipc", "from the trainer's memory"),
+                            ("nccl", "by NCCL")]:  # fmt: skip
+        words = command(model, model / "explained", "--explain", "--update-weight-transport", transport)
+        p = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
+        assert p.returncode == 0 and says in [s for s in p.stdout.splitlines() if "weights go to the servers" in s][0], p.stdout
