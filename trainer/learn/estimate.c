@@ -10,6 +10,7 @@
 #include "trainer/algorithm/loss.h"
 #include "trainer/algorithm/opd.h"
 #include "trainer/learn/learner_int.h"
+#include "trainer/learn/micro.h"
 
 /* The forward passes that the options need; kl of each token, old against reference, where it is in the reward. */
 static enum clime_err run_forwards(struct clime_learner *l, const struct clime_sample *const *samples,

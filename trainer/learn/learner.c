@@ -264,6 +264,7 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_st
     CHECK(in->global_batch > 0 && (in->estimate || l->opts.objective.sft) && (l->critic || !in->critic_only));
     *out = (struct clime_step_stats){.n_micro = in->packing->n_micro};
     enum clime_err err = check_samples(l, in->samples, in->n, e);
+    if (!err) err = clime_micro_check(in->samples, in->packing, l->max_rows, e);
     if (err) return err;
 
     struct clime_stream s;

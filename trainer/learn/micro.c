@@ -28,6 +28,22 @@ void clime_micro_free(struct clime_micro *mb) {
     free(mb->index);
 }
 
+enum clime_err clime_micro_check(const struct clime_sample *const *samples, const struct clime_packing *p, size_t rows,
+                                 struct clime_error *e) {
+    for (int i = 0; i < p->n_micro; i++) {
+        size_t n = 0;
+        for (int32_t k = p->first[i]; k < p->first[i + 1]; k++) {
+            const struct clime_sample *s = samples[p->sample[k]];
+            n += (size_t)s->n_prompt + (size_t)s->n_response;
+        }
+        if (n > rows)
+            return clime_fail(e, CLIME_ERR_LIMIT,
+                              "micro-batch %d of %d samples has %zu tokens; the memory plan holds %zu", i,
+                              p->first[i + 1] - p->first[i], n, rows);
+    }
+    return CLIME_OK;
+}
+
 void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,
                       const int32_t *which, int n) {
     int T = 0, n_loss = 0;

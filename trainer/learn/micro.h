@@ -5,6 +5,7 @@
 
 #include "model/backward.h"
 #include "trainer/algorithm/stream.h"
+#include "trainer/sample/pack.h"
 
 struct clime_micro {
     int32_t *ids, *start, *row, *target;
@@ -15,6 +16,10 @@ struct clime_micro {
 
 void clime_micro_alloc(struct clime_micro *mb, size_t rows); /* of tokens; as many sequences at most */
 void clime_micro_free(struct clime_micro *mb);
+
+/* Whether every micro-batch of the packing has at most `rows` tokens: CLIME_ERR_LIMIT names the first that has more. */
+enum clime_err clime_micro_check(const struct clime_sample *const *samples, const struct clime_packing *p, size_t rows,
+                                 struct clime_error *e);
 
 /* The samples which[0..n) one after another; the loss rows are their entries of the stream. */
 void clime_micro_fill(struct clime_micro *mb, const struct clime_sample *const *samples, const struct clime_stream *s,

@@ -358,6 +358,12 @@ enum clime_err clime_samples_begun_by(struct clime_db *db, int64_t version, stru
     return collect(db, q, out, NULL, n, e);
 }
 
+enum clime_err clime_samples_longest(struct clime_db *db, int *n, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT ifnull(max(n_prompt + n_response), 0) FROM sample_rows");
+    *n = clime_db_row(q) ? (int)clime_db_get_int(q) : 0;
+    return clime_db_done(q, e);
+}
+
 enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct clime_sample **out,
                                  struct clime_error *e) {
     struct clime_sample **list;

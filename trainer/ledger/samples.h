@@ -41,6 +41,9 @@ enum clime_err clime_samples_open_in(struct clime_db *db, int64_t rollout, struc
 enum clime_err clime_samples_begun_by(struct clime_db *db, int64_t version, struct clime_sample ***out, int *n,
                                       struct clime_error *e);
 
+/* Tokens of the longest one, prompt and response; 0 when there is none. */
+enum clime_err clime_samples_longest(struct clime_db *db, int *n, struct clime_error *e);
+
 /* One sample as it is stored. */
 enum clime_err clime_sample_load(struct clime_db *db, int64_t row_id, struct clime_sample **out, struct clime_error *e);
 

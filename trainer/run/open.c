@@ -21,6 +21,7 @@
 #include "trainer/ledger/copy.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/import.h"
+#include "trainer/ledger/samples.h"
 #include "trainer/reward/reward.h"
 #include "trainer/rollout/gather.h"
 #include "trainer/rollout/leftovers.h"
@@ -116,20 +117,24 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
     return CLIME_OK;
 }
 
-/* Lengths that the memory plan and the servers need to hold. */
-static int longest_sample(const struct clime_rl *rl) {
-    int most = 0;
-    if (rl->o.environment) return (int)rl->o.sampling.max_context_len; /* what a session may say is not known yet */
-    for (int i = 0; i < rl->data.n; i++) {
+/* Lengths that the memory plan needs to hold: of what these prompts may become, and of what is recorded already, which
+ * another run may have made with other limits. */
+static enum clime_err longest_sample(const struct clime_rl *rl, int *most, struct clime_error *e) {
+    *most = 0;
+    enum clime_err rc = rl->ledger ? clime_samples_longest(clime_ledger_reader(rl->ledger), most, e) : CLIME_OK;
+    if (rl->o.environment && rl->o.sampling.max_context_len > *most) /* what a session may say is not known yet */
+        *most = (int)rl->o.sampling.max_context_len;
+    for (int i = 0; !rl->o.environment && i < rl->data.n; i++) {
         int n = rl->data.prompts[i].n_ids, len = n + (int)clime_sampling_room(&rl->o.sampling, n);
-        if (len > most) most = len;
+        if (len > *most) *most = len;
     }
-    return most;
+    return rc;
 }
 
 static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e) {
     struct clime_learner_options *l = &rl->o.learner;
-    int longest = longest_sample(rl);
+    int longest;
+    if (longest_sample(rl, &longest, e)) return e->code;
     l->hf_checkpoint = rl->initial_dir;
     l->model.dev.deterministic = true;
     l->model.shared = rl->o.colocate || rl->o.transport == CLIME_TRANSPORT_IPC;
