@@ -1,0 +1,193 @@
+"""What a resume stands on: nothing that decides may have changed without a word, and a run goes on wherever it is put."""
+
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+import time
+
+import pytest
+from test_rl import LIMIT, command, fails, final_sha, metrics, model, run_whole, start  # noqa: F401  the fixture
+
+KL = ["--use-kl-loss", "--kl-loss-coef", "0.01", "--ref-update-interval", "2"]
+
+
+def query(run_dir, sql, *args):
+    with contextlib.closing(sqlite3.connect(run_dir / "ledger.db")) as db:
+        rows = db.execute(sql, args).fetchall()
+        db.commit()
+        return rows
+
+
+def flip(path, at=None):
+    """One bit of a file, by default in its middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if at is None else at] ^= 1
+    path.write_bytes(data)
+
+
+def steps_of(run_dir):
+    return sorted(int(p.name[5:]) for p in (run_dir / "checkpoints").iterdir())
+
+
+@pytest.fixture(scope="module")
+def base(model):  # noqa: F811
+    """Runs of six rollouts with checkpoints at three and six, and what they come to at eight: with and without a reference."""
+    made = {}
+    for name, more in (("plain", []), ("kl", KL)):
+        run_whole(command(model, model / name, *more, num_rollout=6), model / f"{name}.log")
+        shutil.copytree(model / name, model / f"{name}-8")
+        made[name] = run_whole(command(model, model / f"{name}-8", *more), model / f"{name}-8.log")
+    return made
+
+
+@pytest.mark.parametrize("kind, file", [("plain", "master.f32"), ("plain", "moment1.f32"), ("plain", "moment2.f32"),
+                                        ("kl", "reference.bin"), ("plain", "state.json")])  # fmt: skip
+def test_a_flipped_bit_in_a_checkpoint(model, base, kind, file):  # noqa: F811
+    """The newest checkpoint is named and passed over, the one before it taken; the weights are the same in the end."""
+    run_dir, log = model / f"flipped-{file}", model / f"flipped-{file}.log"
+    shutil.copytree(model / kind, run_dir)
+    newest = run_dir / "checkpoints" / "step_00000012"
+    if file == "state.json":
+        text = (newest / file).read_text()
+        assert '"updates":12' in text
+        (newest / file).write_text(text.replace('"updates":12', '"updates":13'))
+    else:
+        flip(newest / file)
+    assert run_whole(command(model, run_dir, *(KL if kind == "kl" else [])), log) == base[kind]
+    said = [d for (d,) in query(run_dir, "SELECT detail FROM events WHERE kind = 'recover'")]
+    assert any("step_00000012 cannot be used" in d and file in d for d in said), said
+    assert "6 steps run again, all bits as recorded" in open(log).read()
+
+
+def test_another_reference_model(model, base):  # noqa: F811
+    other, run_dir = model / "other-reference", model / "reference-changed"
+    shutil.copytree(model / "init", other)
+    words = lambda n: command(model, run_dir, *KL[:3], "--ref-load", str(other), num_rollout=n)
+    run_whole(words(1), model / "reference.log")
+    weights = other / "model.safetensors"
+    flip(weights, weights.stat().st_size - 2)
+    assert "the reference model is another one" in fails(words(2), model / "reference-changed.log")
+
+
+def test_a_changed_prompt_file(model):  # noqa: F811
+    """What it says decides, not where it is."""
+    prompts, run_dir, log = model / "prompts.jsonl", model / "prompts", model / "prompts.log"
+    shutil.copy(model / "task" / "train.jsonl", prompts)
+    words = lambda n: command(model, run_dir, prompt_data=prompts, num_rollout=n)
+    sha = run_whole(command(model, model / "prompts-whole", num_rollout=3), model / "prompts-whole.log")
+    run_whole(words(1), log)
+    lines = prompts.read_text().splitlines()
+    line = json.loads(lines[-1])
+    line["label"] = str(line["label"]) + "0"
+    prompts.write_text("\n".join(lines[:-1] + [json.dumps(line)]) + "\n")
+    assert "--prompt-data" in fails(words(2), model / "prompts-changed.log")
+    assert run_whole(command(model, run_dir, num_rollout=3), log) == sha  # the first content, elsewhere
+
+
+def test_another_tokenizer(model):  # noqa: F811
+    folder, run_dir = model / "tokenizer", model / "tokenizer-changed"
+    shutil.copytree(model / "init", folder)
+    words = lambda n: command(model, run_dir, hf_checkpoint=folder, num_rollout=n)
+    run_whole(words(1), model / "tokenizer.log")
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text() + "\n\n")
+    assert "--hf-checkpoint" in fails(words(2), model / "tokenizer-changed.log")
+
+
+def test_an_option_that_the_record_does_not_know(model):  # noqa: F811
+    """A run that was begun before an option came goes on with its default, and with nothing else."""
+    run_dir, log = model / "older-option", model / "older-option.log"
+    run_whole(command(model, run_dir, num_rollout=1), log)
+    for name in ("eps-clip", "rollout-top-k", "advantage-estimator"):
+        query(run_dir, "UPDATE runs SET options = json_remove(options, ?)", f'$."{name}"')
+    assert "--eps-clip differs" in fails(command(model, run_dir, eps_clip=0.3), model / "older-option-2.log")
+    run_whole(command(model, run_dir, num_rollout=2), log)
+
+
+def test_a_run_that_was_moved(model, base):  # noqa: F811
+    """Run folder, model and prompts in another place: it goes on from its checkpoint."""
+    place = model / "elsewhere"
+    place.mkdir()
+    shutil.copytree(model / "plain", place / "moved")
+    shutil.copytree(model / "init", place / "init")
+    shutil.copytree(model / "task", place / "task")
+    log = place / "log"
+    assert run_whole(command(place, place / "moved"), log) == base["plain"]
+    assert "(0 steps run again" in open(log).read()
+    paths = [p for (p,) in query(place / "moved", "SELECT path FROM checkpoints")]
+    assert paths and all(p.startswith("checkpoints/") for p in paths)
+
+
+def test_a_moved_run_of_schema_8(model, base):  # noqa: F811
+    """It stored the paths of checkpoints as they were typed."""
+    run_dir, log = model / "typed", model / "typed.log"
+    shutil.copytree(model / "plain", run_dir)
+    query(run_dir, "UPDATE checkpoints SET checksum = NULL, path = ? || path", "some/where/before/")
+    assert run_whole(command(model, run_dir), log) == base["plain"]
+    assert "(0 steps run again" in open(log).read()
+
+
+def test_which_checkpoints_are_kept(model):  # noqa: F811
+    kept = lambda name: [s for (s,) in query(model / name, "SELECT step FROM checkpoints ORDER BY 1")]
+    for name, more, steps in [
+        ("kept-default", [], [14, 16]),
+        ("kept-3", ["--keep-checkpoints", "3"], [12, 14, 16]),
+        ("kept-retain", ["--keep-checkpoints", "1", "--save-retain-interval", "3"], [6, 12, 16]),
+        ("kept-all", ["--keep-checkpoints", "0"], [2, 4, 6, 8, 10, 12, 14, 16]),
+        ("kept-async", ["--async", "--update-weights-interval", "2", "--keep-checkpoints", "1"], [8, 10, 12, 14, 16]),
+    ]:
+        run_whole(command(model, model / name, *more, save_interval=1), model / f"{name}.log")
+        assert steps_of(model / name) == kept(name) == steps, name
+
+
+def test_how_long_tokens_are_kept(model, base):  # noqa: F811
+    """--keep-rollouts: figures stay, tokens go, a resume has what it needs."""
+    run_dir, log = model / "short-memory", model / "short-memory.log"
+    run_whole(command(model, run_dir, "--keep-rollouts", "1", num_rollout=6, save_interval=1), log)
+    with_tokens = query(run_dir, "SELECT DISTINCT rollout FROM samples WHERE ids IS NOT NULL ORDER BY 1")
+    assert with_tokens == [(5,)]  # the last of six, which is after the older of the two checkpoints
+    assert query(run_dir, "SELECT count(*) FROM samples WHERE reward IS NULL OR versions IS NULL") == [(0,)]
+    flip(run_dir / "checkpoints" / "step_00000012" / "moment1.f32")
+    assert run_whole(command(model, run_dir, "--keep-rollouts", "1", save_interval=1), log) == base["plain"]
+    assert "2 steps run again, all bits as recorded" in open(log).read()
+    words = command(model, model / "short-replay", "--replay", str(run_dir))
+    assert "not kept any more" in fails(words, model / "short-replay.log")
+
+
+def test_a_deleted_lock_lets_nobody_in(model):  # noqa: F811
+    run_dir = model / "unlocked"
+    p = start(command(model, run_dir, num_rollout=30), model / "unlocked.log")
+    deadline = time.monotonic() + LIMIT
+    while not (run_dir / "ledger.db").exists():
+        assert p.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    for lock in run_dir.glob("*lock*"):
+        os.unlink(lock)
+    assert "another clime-train works on" in fails(command(model, run_dir), model / "unlocked-2.log")
+    p.kill()
+    p.wait()
+
+
+def test_every_rollout_has_its_perf_line(model, base):  # noqa: F811
+    """Also one that was recorded and then cut off before its end."""
+    run_dir = model / "perf"
+    shutil.copytree(model / "plain", run_dir)
+    shutil.rmtree(run_dir / "checkpoints")  # as killed after the sixth rollout's steps were chosen
+    query(run_dir, "DELETE FROM checkpoints")
+    query(run_dir, "UPDATE steps SET done_us = NULL, loss = NULL, grad_norm = NULL, stats = NULL WHERE step > 10")
+    query(run_dir, "DELETE FROM metrics WHERE step > 10 AND kind = 'train'")
+    query(run_dir, "DELETE FROM versions WHERE version > 10")
+    assert run_whole(command(model, run_dir), model / "perf.log") == base["plain"]
+    assert [m["rollout"] for m in metrics(run_dir) if m["kind"] == "perf"] == list(range(8))
+    victim = model / "perf-killed"
+    words = command(model, victim, num_rollout=40, save_interval=1, eval_interval=0)
+    for _ in range(4):
+        p = start(words, model / "perf-killed.log")
+        time.sleep(1.0)
+        p.kill()
+        p.wait()
+    run_whole(words, model / "perf-killed.log")
+    assert [m["rollout"] for m in metrics(victim) if m["kind"] == "perf"] == list(range(40))
+    assert final_sha(model / "perf-killed.log")
