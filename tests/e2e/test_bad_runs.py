@@ -237,7 +237,7 @@ def test_run_of_another_model(d, done_run):
     shutil.move(init, d / "kept")
     try:
         tiny_model(init, **{"intermediate-size": 128})
-        fails(rl(d, "done", num_rollout=3), "shape")
+        fails(rl(d, "done", num_rollout=3), "--hf-checkpoint", "is another one than this run was begun with")
     finally:
         shutil.rmtree(init)
         shutil.move(d / "kept", init)

@@ -24,7 +24,7 @@ static enum clime_err evaluate(struct clime_rl *rl, struct clime_error *e) {
 int clime_eval_main(int argc, char **argv) {
     static struct clime_rl rl; /* zero: everything closed */
     struct clime_error e = {0};
-    rl.lock_fd = -1;
+    rl.lock_fd = rl.dir_fd = -1;
     rl.o.evaluate = true;
     enum clime_err rc = clime_rl_options_parse(argc, argv, &rl.o, &e);
     if (!rc) rc = clime_rl_open(&rl, &e);

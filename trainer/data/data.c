@@ -340,6 +340,23 @@ void clime_dataset_free(struct clime_dataset *d) {
     *d = (struct clime_dataset){0};
 }
 
+uint64_t clime_dataset_checksum(const struct clime_dataset *d) {
+    struct clime_checksum c;
+    clime_checksum_init(&c);
+    for (int i = 0; i < d->n; i++) {
+        const struct clime_prompt *p = &d->prompts[i];
+        const char *const texts[] = {p->text, p->input, p->label, p->metadata};
+        clime_checksum_add(&c, &p->n_ids, sizeof p->n_ids);
+        clime_checksum_add(&c, p->ids, (size_t)p->n_ids * sizeof *p->ids);
+        for (size_t k = 0; k < CLIME_COUNT(texts); k++) {
+            size_t bytes = texts[k] ? strlen(texts[k]) + 1 : 0;
+            clime_checksum_add(&c, &bytes, sizeof bytes);
+            clime_checksum_add(&c, texts[k], bytes);
+        }
+    }
+    return clime_checksum_done(&c);
+}
+
 /* Fisher-Yates over the file's order; the generator is keyed by (seed, epoch). */
 static void make_order(struct clime_dataset *d, int64_t epoch) {
     struct clime_rng rng;

@@ -51,6 +51,9 @@ enum clime_err clime_dataset_load(const struct clime_data_options *o, const stru
                                   struct clime_dataset *out, struct clime_error *e);
 void clime_dataset_free(struct clime_dataset *d);
 
+/* Of all that the prompts say: text, ids, labels, metadata. Where they come from has no part. */
+uint64_t clime_dataset_checksum(const struct clime_dataset *d);
+
 /* The prompt of a group, and the epoch it belongs to (may be NULL). Valid until the dataset is freed. */
 const struct clime_prompt *clime_dataset_at(struct clime_dataset *d, int64_t group, int64_t *epoch);
 

@@ -4,7 +4,8 @@
  * the order of the parameter table; fp32 master weights: of the whole buffer), reference.bin where the reference model
  * was refreshed (its weights in the model's type), critic_* where there is a critic, and
  * state.json. The model's own weights are not stored: they are the master weights rounded once, to nearest even, as the
- * optimizer rounds them. Exactness: a run that stops and resumes gives the bits of one that did not. */
+ * optimizer rounds them. Exactness: a run that stops and resumes gives the bits of one that did not; state.json holds
+ * the checksums of the other files (manifest.h), and the ledger that of state.json. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@
 #include "common/os/dirs.h"
 #include "model/convert.h"
 #include "trainer/learn/learner_int.h"
+#include "trainer/learn/manifest.h"
 
 #define FORMAT 1
 #define PIECE ((int64_t)4 << 20) /* elements moved at a time */
@@ -52,7 +54,8 @@ static enum clime_err write_array(const struct clime_ops *ops, struct clime_dev 
     return clime_atomic_close(&f, err, e);
 }
 
-static enum clime_err write_state(struct clime_learner *l, const char *path, struct clime_error *e) {
+/* The last file of the folder: it holds the checksums of the others. */
+static enum clime_err write_state(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct clime_buf b;
     struct clime_jw w;
     char hash[24];
@@ -83,9 +86,13 @@ static enum clime_err write_state(struct clime_learner *l, const char *path, str
     clime_jw_strz(&w, clime_dev_info(l->model->dev)->name);
     clime_jw_key(&w, "dtype");
     clime_jw_strz(&w, clime_dev_info(l->model->dev)->dt == CLIME_F32 ? "f32" : "bf16");
+    clime_jw_key(&w, "files");
+    enum clime_err err = clime_manifest_write(dir, &w, e);
     clime_jw_close(&w);
     clime_buf_addc(&b, '\n');
-    enum clime_err err = clime_atomic_save(path, b.data, b.len, e);
+    char *path = xasprintf("%s/state.json", dir);
+    if (!err) err = clime_atomic_save(path, b.data, b.len, e);
+    free(path);
     clime_buf_free(&b);
     return err;
 }
@@ -127,11 +134,7 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
     if (!err) err = write_optimizer(&l->optimizer, l->model, tmp, "", e);
     if (!err && l->ref_step > 0) err = write_reference(l, tmp, e);
     if (!err && l->critic) err = write_critic(l, tmp, e);
-    if (!err) {
-        char *path = xasprintf("%s/state.json", tmp);
-        err = write_state(l, path, e);
-        free(path);
-    }
+    if (!err) err = write_state(l, tmp, e);
     if (!err) err = clime_dir_publish(tmp, dir, e);
     free(tmp);
     return err;
@@ -216,10 +219,41 @@ struct state {
     int64_t step, updates, critic_updates, ref_step;
 };
 
-static enum clime_err read_state(struct clime_learner *l, const char *path, struct state *s, struct clime_error *e) {
+static enum clime_err check_size(const char *dir, const char *prefix, const char *name, size_t want,
+                                 struct clime_error *e) {
+    struct stat st;
+    char *path = xasprintf("%s/%s%s", dir, prefix, name);
+    enum clime_err err = CLIME_OK;
+    if (stat(path, &st))
+        err = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", path, strerror(errno));
+    else if (st.st_size != (off_t)want)
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s has %lld bytes instead of %zu", path, (long long)st.st_size, want);
+    free(path);
+    return err;
+}
+
+/* Every array is there in full. */
+static enum clime_err check_sizes(const struct clime_learner *l, const char *dir, const struct state *s,
+                                  struct clime_error *e) {
+    size_t n = (size_t)l->model->layout.n;
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; !err && i < 3; i++) {
+        int64_t array; /* the critic's has as many */
+        clime_optimizer_array(&l->optimizer, l->model, i, &array);
+        err = check_size(dir, "", array_names[i], (size_t)array * sizeof(float), e);
+        if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], (size_t)array * sizeof(float), e);
+    }
+    if (!err && l->critic) err = check_size(dir, "", critic_head_name, critic_head_bytes(l), e);
+    if (!err && s->ref_step > 0) err = check_size(dir, "", reference_name, n * reference_size(l), e);
+    return err;
+}
+
+/* What can be wrong with a folder is found here, before the learner is touched. */
+static enum clime_err read_state(struct clime_learner *l, const char *dir, struct state *s, struct clime_error *e) {
     struct cJSON *root = NULL;
+    char *path = xasprintf("%s/state.json", dir);
     enum clime_err err = clime_tree_read_file(path, 1 << 16, &root, e);
-    if (err) return err;
+    if (err) goto done;
     char hash[24];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)l->model->layout.hash);
     const char *device = clime_tree_str(clime_tree_get(root, "device"), "");
@@ -241,45 +275,17 @@ static enum clime_err read_state(struct clime_learner *l, const char *path, stru
                        "%s was made on %s and this is %s: the same bits cannot be continued (export it and start a new "
                        "run from the folder)",
                        path, device, clime_dev_info(l->model->dev)->name);
+    if (!err) err = check_sizes(l, dir, s, e);
+    if (!err) err = clime_manifest_check(dir, clime_tree_get(root, "files"), e);
     clime_tree_free(root);
-    return err;
-}
-
-static enum clime_err check_size(const char *dir, const char *prefix, const char *name, size_t want,
-                                 struct clime_error *e) {
-    struct stat st;
-    char *path = xasprintf("%s/%s%s", dir, prefix, name);
-    enum clime_err err = CLIME_OK;
-    if (stat(path, &st))
-        err = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read %s: %s", path, strerror(errno));
-    else if (st.st_size != (off_t)want)
-        err = clime_fail(e, CLIME_ERR_INPUT, "%s has %lld bytes instead of %zu", path, (long long)st.st_size, want);
+done:
     free(path);
-    return err;
-}
-
-/* Every array is there in full: what can be wrong with a folder is found before the learner is touched. */
-static enum clime_err check_sizes(const struct clime_learner *l, const char *dir, const struct state *s,
-                                  struct clime_error *e) {
-    size_t n = (size_t)l->model->layout.n;
-    enum clime_err err = CLIME_OK;
-    for (int i = 0; !err && i < 3; i++) {
-        int64_t array; /* the critic's has as many */
-        clime_optimizer_array(&l->optimizer, l->model, i, &array);
-        err = check_size(dir, "", array_names[i], (size_t)array * sizeof(float), e);
-        if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], (size_t)array * sizeof(float), e);
-    }
-    if (!err && l->critic) err = check_size(dir, "", critic_head_name, critic_head_bytes(l), e);
-    if (!err && s->ref_step > 0) err = check_size(dir, "", reference_name, n * reference_size(l), e);
     return err;
 }
 
 enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, struct clime_error *e) {
-    char *path = xasprintf("%s/state.json", dir);
     struct state state = {0};
-    enum clime_err err = read_state(l, path, &state, e);
-    free(path);
-    if (!err) err = check_sizes(l, dir, &state, e);
+    enum clime_err err = read_state(l, dir, &state, e);
     if (!err) err = read_optimizer(l->model, &l->optimizer, dir, "", e);
     if (!err && state.ref_step > 0) err = read_reference(l, dir, e);
     if (!err && l->critic) err = read_critic(l, dir, e);

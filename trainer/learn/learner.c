@@ -294,11 +294,25 @@ enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct c
     return err ? err : l->ref_model->ops->sync(l->ref_model->dev, e);
 }
 
-enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e) {
+static enum clime_err sha256_of(const struct clime_learner *l, const struct clime_model *m, char hex[65],
+                                struct clime_error *e) {
     struct clime_model_pieces p;
-    clime_model_pieces_open(&p, l->model, l->model->dev);
-    enum clime_err err = clime_weights_sha256(&l->model->layout, &p.from, l->opts.model.dev.n_threads, hex, e);
+    clime_model_pieces_open(&p, m, m->dev);
+    enum clime_err err = clime_weights_sha256(&m->layout, &p.from, l->opts.model.dev.n_threads, hex, e);
     clime_model_pieces_close(&p);
+    return err;
+}
+
+enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e) {
+    return sha256_of(l, l->model, hex, e);
+}
+
+enum clime_err clime_learner_given_sha256(struct clime_learner *l, char reference[65], char critic[65],
+                                          struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    reference[0] = critic[0] = '\0';
+    if (l->ref_model && l->ref_step == 0) err = sha256_of(l, l->ref_model, reference, e);
+    if (!err && l->critic && l->critic->optimizer.step == 0) err = sha256_of(l, l->critic->model, critic, e);
     return err;
 }
 

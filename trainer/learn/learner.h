@@ -104,6 +104,10 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_st
 
 /* SHA-256 of the current weights (hex). */
 enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e);
+/* The same of the other models as they were given: the reference, the critic. "" where there is none, or where it is
+ * the run's own by now (refreshed, trained). */
+enum clime_err clime_learner_given_sha256(struct clime_learner *l, char reference[65], char critic[65],
+                                          struct clime_error *e);
 const struct clime_model *clime_learner_model(const struct clime_learner *l);
 
 /* The reference model becomes the current policy (--ref-update-interval). Only where there is one. */

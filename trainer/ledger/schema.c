@@ -315,6 +315,9 @@ static const char *const migrations[] = {
     " ids, logp FROM eval_samples;"
     "DROP TABLE eval_samples;"
     "ALTER TABLE eval_samples_9 RENAME TO eval_samples;"
+    "CREATE TABLE inputs("
+    " name TEXT PRIMARY KEY," /* prompts, model-folder, reference, critic */
+    " checksum TEXT NOT NULL) WITHOUT ROWID;"
     "ALTER TABLE steps ADD COLUMN checksum INTEGER;"       /* of its samples' checksums, estimates and packing */
     "ALTER TABLE checkpoints ADD COLUMN checksum INTEGER;" /* of its state.json, which holds those of the others */
     "PRAGMA user_version = 9;",

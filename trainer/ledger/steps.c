@@ -21,7 +21,7 @@ struct choose {
     const struct clime_step_plan *plans;
     int n;
     bool keep_open;
-    const char *metrics_line;
+    const char *metrics_line, *perf_line;
 };
 
 /* Of all that a step is made from; a zero has no sign, as in the ledger. */
@@ -78,15 +78,17 @@ static enum clime_err choose(struct clime_db *db, void *arg, struct clime_error 
     struct choose *c = arg;
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < c->n && !rc; i++) rc = choose_one(db, &c->plans[i], e);
+    int64_t last = c->plans[c->n - 1].step;
     if (!rc) rc = clime_metrics_insert(db, "rollout", c->plans[0].step, c->metrics_line, e);
-    if (rc) return rc;
-    return clime_groups_end(db, c->plans[0].rollout, c->plans[0].step, c->plans[c->n - 1].step, c->keep_open, e);
+    if (!rc) rc = clime_metrics_insert(db, "perf", last, c->perf_line, e);
+    return rc ? rc : clime_groups_end(db, c->plans[0].rollout, c->plans[0].step, last, c->keep_open, e);
 }
 
 enum clime_err clime_steps_choose(struct clime_ledger *l, const struct clime_step_plan *plans, int n_plans,
-                                  bool keep_open, const char *metrics_line, struct clime_error *e) {
+                                  bool keep_open, const char *metrics_line, const char *perf_line,
+                                  struct clime_error *e) {
     CHECK(n_plans > 0);
-    struct choose c = {plans, n_plans, keep_open, metrics_line};
+    struct choose c = {plans, n_plans, keep_open, metrics_line, perf_line};
     return clime_ledger_write(l, choose, &c, true, e);
 }
 

@@ -22,10 +22,12 @@ struct clime_step_result {
 };
 
 /* Chooses the samples of all steps of a rollout and records order, advantages and packing, with the rollout's line of
- * metrics: one durable transaction. Their groups are done; the other open groups stay so with keep_open, else they are
+ * metrics and what is known of its times (the line of the last step; it is written anew when all of them are): one
+ * durable transaction. Their groups are done; the other open groups stay so with keep_open, else they are
  * surplus. A sample that a step holds already is an error (CLIME_ERR_INTERNAL). */
 enum clime_err clime_steps_choose(struct clime_ledger *l, const struct clime_step_plan *plans, int n_plans,
-                                  bool keep_open, const char *metrics_line, struct clime_error *e);
+                                  bool keep_open, const char *metrics_line, const char *perf_line,
+                                  struct clime_error *e);
 
 /* Records the result of a step and its line of metrics in one transaction. */
 enum clime_err clime_step_finish(struct clime_ledger *l, int64_t step, double loss, double grad_norm,

@@ -2,6 +2,7 @@
  * Comparing the hash of a version that is made a second time turns "reproducible" from a hope into a check. */
 #include "trainer/ledger/versions.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
@@ -9,6 +10,7 @@
 struct put {
     int64_t step;
     const char *text;
+    uint64_t checksum; /* of a checkpoint */
 };
 
 static enum clime_err put_version(struct clime_db *db, void *arg, struct clime_error *e) {
@@ -35,34 +37,53 @@ static enum clime_err put_version(struct clime_db *db, void *arg, struct clime_e
 
 enum clime_err clime_version_put(struct clime_ledger *l, int64_t version, const char sha256[65],
                                  struct clime_error *e) {
-    struct put p = {version, sha256};
+    struct put p = {.step = version, .text = sha256};
     return clime_ledger_write(l, put_version, &p, false, e);
 }
 
 static enum clime_err put_checkpoint(struct clime_db *db, void *arg, struct clime_error *e) {
     struct put *p = arg;
-    struct clime_stmt *q = clime_db_stmt(db, "INSERT OR REPLACE INTO checkpoints(step, path, made_us) VALUES(?, ?, ?)");
+    struct clime_stmt *q =
+        clime_db_stmt(db, "INSERT OR REPLACE INTO checkpoints(step, path, checksum, made_us) VALUES(?, ?, ?, ?)");
     clime_db_int(q, p->step);
     clime_db_text(q, p->text);
+    clime_db_int(q, (int64_t)p->checksum);
     clime_db_int(q, clime_wall_us());
     return clime_db_run(q, NULL, e);
 }
 
-enum clime_err clime_checkpoint_put(struct clime_ledger *l, int64_t step, const char *path, struct clime_error *e) {
-    struct put p = {step, path};
+enum clime_err clime_checkpoint_put(struct clime_ledger *l, int64_t step, const char *path, uint64_t checksum,
+                                    struct clime_error *e) {
+    struct put p = {.step = step, .text = path, .checksum = checksum};
     return clime_ledger_write(l, put_checkpoint, &p, true, e);
 }
 
-enum clime_err clime_checkpoint_newest(struct clime_db *db, int64_t before, int64_t *step, char **path,
+static enum clime_err remove_checkpoint(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "DELETE FROM checkpoints WHERE step = ?");
+    clime_db_int(q, *(int64_t *)arg);
+    return clime_db_run(q, NULL, e);
+}
+
+enum clime_err clime_checkpoint_remove(struct clime_ledger *l, int64_t step, struct clime_error *e) {
+    return clime_ledger_write(l, remove_checkpoint, &step, false, e);
+}
+
+enum clime_err clime_checkpoint_newest(struct clime_db *db, int64_t before, struct clime_checkpoint *out,
                                        struct clime_error *e) {
     struct clime_stmt *q =
-        clime_db_stmt(db, "SELECT step, path FROM checkpoints WHERE step < ? ORDER BY step DESC LIMIT 1");
+        clime_db_stmt(db, "SELECT step, path, checksum FROM checkpoints WHERE step < ? ORDER BY step DESC LIMIT 1");
     clime_db_int(q, before);
-    *step = -1;
-    *path = NULL;
+    *out = (struct clime_checkpoint){.step = -1};
     if (clime_db_row(q)) {
-        *step = clime_db_get_int(q);
-        *path = clime_db_dup_text(q);
+        out->step = clime_db_get_int(q);
+        out->path = clime_db_dup_text(q);
+        out->has_checksum = !clime_db_get_null(q);
+        out->checksum = (uint64_t)clime_db_get_int(q);
     }
     return clime_db_done(q, e);
+}
+
+void clime_checkpoint_free(struct clime_checkpoint *c) {
+    free(c->path);
+    c->path = NULL;
 }

@@ -8,12 +8,23 @@
  * the run is not reproducing itself: CLIME_ERR_INTERNAL naming both. */
 enum clime_err clime_version_put(struct clime_ledger *l, int64_t version, const char sha256[65], struct clime_error *e);
 
-/* A checkpoint gets its row only after its folder was renamed into place. Durable. */
-enum clime_err clime_checkpoint_put(struct clime_ledger *l, int64_t step, const char *path, struct clime_error *e);
+/* A checkpoint, as the ledger knows it. Its path is relative to the run folder where it lies in it. */
+struct clime_checkpoint {
+    int64_t step;      /* -1 = there is none */
+    char *path;        /* owned */
+    uint64_t checksum; /* of its state.json */
+    bool has_checksum; /* false: an older schema wrote the row */
+};
 
-/* The newest checkpoint of a step < before whose row exists: step and path (the caller frees it); step -1 when there
- * is none. */
-enum clime_err clime_checkpoint_newest(struct clime_db *db, int64_t before, int64_t *step, char **path,
+/* A checkpoint gets its row only after its folder was renamed into place, and loses it after the folder was removed.
+ * Durable. */
+enum clime_err clime_checkpoint_put(struct clime_ledger *l, int64_t step, const char *path, uint64_t checksum,
+                                    struct clime_error *e);
+enum clime_err clime_checkpoint_remove(struct clime_ledger *l, int64_t step, struct clime_error *e);
+
+/* The newest checkpoint of a step < before whose row exists. */
+enum clime_err clime_checkpoint_newest(struct clime_db *db, int64_t before, struct clime_checkpoint *out,
                                        struct clime_error *e);
+void clime_checkpoint_free(struct clime_checkpoint *c);
 
 #endif

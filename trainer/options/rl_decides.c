@@ -9,12 +9,21 @@
 #include "common/json/write.h"
 #include "trainer/options/rl_options_int.h"
 
-/* Options that do not decide: where things are, how many servers, how long, how shown. The length of the run does where
+/* Options that do not decide: where things are (what they say does, run/inputs.c), how many servers, how long, how
+ * shown. The length of the run does where
  * the learning rate falls towards its end. */
 static bool decides(const struct clime_rl_options *o, const char *name) {
     static const char *const not [] = {"run",
                                        "save",
+                                       "hf-checkpoint",
+                                       "load",
+                                       "ref-load",
+                                       "critic-load",
+                                       "prompt-data",
                                        "save-interval",
+                                       "keep-checkpoints",
+                                       "save-retain-interval",
+                                       "keep-rollouts",
                                        "no-save-optim",
                                        "save-hf",
                                        "replay",

@@ -100,6 +100,17 @@ done:
     return rc;
 }
 
+char *clime_rl_default_options(void) {
+    static struct clime_rl_options o;
+    static struct clime_opt table[MAX_ROWS];
+    struct clime_rl_given g;
+    struct clime_error e = {0};
+    char *argv[] = {NULL, NULL};
+    int n_core, n = all_rows(&o, table, &g, &n_core);
+    CHECK(!clime_options_parse(table, n, 1, argv, NULL, 0, rl_usage, &e));
+    return clime_rl_deciding_options(&o, table, n_core);
+}
+
 static void list_free(struct clime_opt_list *l, bool words) {
     for (int i = 0; words && i < l->n; i++) free((void *)(uintptr_t)l->items[i]);
     free(l->items);

@@ -31,7 +31,7 @@ struct clime_rl_options {
     bool evaluate; /* clime-train eval */
     /* run folder, model, checkpoints */
     const char *run, *hf_checkpoint, *ref_load, *load, *save, *save_hf;
-    int64_t save_interval;
+    int64_t save_interval, keep_checkpoints, save_retain_interval, keep_rollouts;
     bool no_save_optim;
     bool explain;
     const char *replay, *load_rollouts; /* another run's folder */
@@ -108,6 +108,9 @@ struct clime_rl_options {
  * --help and exits when asked. CLIME_ERR_INPUT with the option's name. */
 enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_options *o, struct clime_error *e);
 void clime_rl_options_free(struct clime_rl_options *o);
+
+/* The same object of a command without any option, for free: what a record has that was begun before an option came. */
+char *clime_rl_default_options(void);
 
 /* Adds a member to options_json: what else decides the weights. */
 void clime_rl_options_decide(struct clime_rl_options *o, const char *name, const char *value);

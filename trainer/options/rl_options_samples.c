@@ -22,6 +22,15 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"save-interval", I, &o->save_interval, "20", "N",
          "a checkpoint every N rollouts and at the end; recovery runs at most N rollouts' steps again", 1, 0,
          .first = true},
+        {"keep-checkpoints", I, &o->keep_checkpoints, "2", "N",
+         "the newest N checkpoints stay, of those that a restart could begin with; 0: all stay", 0, 0},
+        {"save-retain-interval", I, &o->save_retain_interval, "0", "N",
+         "checkpoints of every Nth rollout stay too; 0: none of them", 0, 0},
+        {"keep-rollouts", I, &o->keep_rollouts, "0", "N",
+         "the ledger keeps tokens, log-probabilities and text of the last N rollouts, and what a resume needs; of "
+         "older "
+         "ones only the figures, so --replay cannot repeat the run. 0: of all",
+         0, 0},
         {"save-hf", S, &o->save_hf, NULL, "DIR",
          "Hugging Face folder at every checkpoint, {rollout_id} replaced; default: only at the end, hf/ of the run "
          "folder"},

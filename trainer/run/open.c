@@ -30,17 +30,25 @@
 
 #define MAX_CLIENT_THREADS 4096
 
-/* Two trainers on one run folder would break every promise: the second is refused. The kernel drops the lock with the
- * process, however it ends. */
+static enum clime_err take_lock(int fd, const char *path, const char *run, struct clime_error *e) {
+    if (fd < 0) return clime_fail(e, CLIME_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    if (!flock(fd, LOCK_EX | LOCK_NB)) return CLIME_OK;
+    if (errno != EWOULDBLOCK) return clime_fail(e, CLIME_ERR_IO, "cannot lock %s: %s", path, strerror(errno));
+    return clime_fail(e, CLIME_ERR_BUSY, "another clime-train works on the run folder %s", run);
+}
+
+/* Two trainers on one run folder would break every promise: the second is refused. The kernel drops the locks with the
+ * process, however it ends. The file is what file systems can lock; the folder, where it can be, is what nobody deletes
+ * to get in. */
 static enum clime_err lock_run(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = clime_make_dirs(rl->o.run, e);
     if (rc) return rc;
     char *path = xasprintf("%s/lock", rl->o.run);
-    rl->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (rl->lock_fd < 0)
-        rc = clime_fail(e, CLIME_ERR_IO, "cannot open %s: %s", path, strerror(errno));
-    else if (flock(rl->lock_fd, LOCK_EX | LOCK_NB))
-        rc = clime_fail(e, CLIME_ERR_BUSY, "another clime-train works on the run folder %s", rl->o.run);
+    rl->dir_fd = open(rl->o.run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    rc = take_lock(rl->dir_fd, rl->o.run, rl->o.run, e);
+    if (rc == CLIME_ERR_IO) rc = CLIME_OK; /* NFS locks no folders */
+    rl->lock_fd = rc ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (!rc) rc = take_lock(rl->lock_fd, path, rl->o.run, e);
     free(path);
     return rc;
 }
@@ -160,26 +168,40 @@ static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
     return rc ? rc : clime_learner_start(rl->learner, e);
 }
 
-/* Names the first option whose value differs between the record and now. */
+static bool same_value(const struct cJSON *x, const struct cJSON *y) {
+    if (!x || !y || clime_tree_kind(x) != clime_tree_kind(y) || clime_tree_size(x) != clime_tree_size(y)) return false;
+    if (clime_tree_kind(x) == CLIME_JSON_ARRAY) {
+        const struct cJSON *b = clime_tree_first(y);
+        for (const struct cJSON *a = clime_tree_first(x); a; a = clime_tree_next(a), b = clime_tree_next(b))
+            if (!same_value(a, b)) return false;
+        return true;
+    }
+    return !strcmp(clime_tree_str(x, ""), clime_tree_str(y, "")) && clime_tree_num(x, 0) == clime_tree_num(y, 0) &&
+           clime_tree_bool(x, false) == clime_tree_bool(y, false);
+}
+
+/* Names the first option whose value differs between the record and now. What the record does not know came into being
+ * after it: then the run has the default, and goes on with it. */
 static enum clime_err compare_options(const char *recorded, const char *now, struct clime_error *e) {
-    struct cJSON *a = NULL, *b = NULL;
+    struct cJSON *a = NULL, *b = NULL, *defaults = NULL;
     if (!strcmp(recorded, now)) return CLIME_OK;
+    char *text = clime_rl_default_options();
     enum clime_err rc = clime_tree_parse(recorded, strlen(recorded), &a, e);
     if (!rc) rc = clime_tree_parse(now, strlen(now), &b, e);
-    for (const struct cJSON *x = clime_tree_first(b); x && !rc; x = clime_tree_next(x)) {
-        const struct cJSON *y = clime_tree_get(a, clime_tree_key(x));
-        const char *sx = clime_tree_str(x, ""), *sy = clime_tree_str(y, "");
-        if (clime_tree_kind(x) != clime_tree_kind(y) || strcmp(sx, sy) ||
-            clime_tree_num(x, 0) != clime_tree_num(y, 0) || clime_tree_bool(x, false) != clime_tree_bool(y, false) ||
-            clime_tree_size(x) != clime_tree_size(y))
+    if (!rc) rc = clime_tree_parse(text, strlen(text), &defaults, e);
+    for (const struct cJSON *x = rc ? NULL : clime_tree_first(b); x && !rc; x = clime_tree_next(x)) {
+        const struct cJSON *was = clime_tree_get(a, clime_tree_key(x));
+        if (!was) was = clime_tree_get(defaults, clime_tree_key(x));
+        if (was && !same_value(x, was)) /* neither: the hash of a library, whose path is compared */
             rc = clime_fail(e, CLIME_ERR_INPUT,
                             "--%s differs from what this run was begun with; it decides the weights, so another value "
                             "needs another run folder",
                             clime_tree_key(x));
     }
-    if (!rc) rc = clime_fail(e, CLIME_ERR_INPUT, "the options differ from what this run was begun with");
     clime_tree_free(a);
     clime_tree_free(b);
+    clime_tree_free(defaults);
+    free(text);
     return rc;
 }
 
@@ -242,6 +264,7 @@ static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
     if (!rc) rc = clime_ledger_open(path, &rl->ledger, e);
     if (!rc) rc = clime_run_begin(rl->ledger, name, (uint64_t)rl->o.rollout_seed, rl->o.options_json, &rl->run, e);
     if (!rc) rc = compare_options(rl->run.options, rl->o.options_json, e);
+    if (!rc) rc = clime_rl_record_data(rl, e);
     if (!rc)
         clime_event(rl->ledger, rl->run.incarnation, "start", "run %s, incarnation %" PRId64 ", pid %d", rl->run.name,
                     rl->run.incarnation, (int)getpid());
@@ -367,4 +390,5 @@ void clime_rl_close(struct clime_rl *rl) {
     free(rl->h_weights);
     clime_rl_options_free(&rl->o);
     if (rl->lock_fd >= 0) close(rl->lock_fd);
+    if (rl->dir_fd >= 0) close(rl->dir_fd);
 }

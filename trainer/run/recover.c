@@ -15,31 +15,7 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/samples.h"
-#include "trainer/ledger/versions.h"
 #include "trainer/run/run.h"
-
-/* Loads the newest checkpoint of a step < before that loads; damaged ones are named and passed over. rl->step = its
- * step, or 0. */
-static enum clime_err load_checkpoint(struct clime_rl *rl, int64_t before, struct clime_error *e) {
-    rl->step = 0;
-    for (;;) {
-        int64_t step;
-        char *path;
-        struct clime_error why;
-        enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), before, &step, &path, e);
-        if (rc || step < 0) return rc;
-        rc = clime_learner_load(rl->learner, path, &why);
-        if (rc == CLIME_ERR_INTERNAL)
-            *e = why;
-        else if (rc)
-            clime_event(rl->ledger, rl->run.incarnation, "recover", "checkpoint %s cannot be used: %s", path, why.msg);
-        else
-            rl->step = step;
-        free(path);
-        if (!rc || rc == CLIME_ERR_INTERNAL) return rc;
-        before = step;
-    }
-}
 
 /* Appends the recorded line of a kind, where there is one. */
 static enum clime_err log_again(struct clime_rl *rl, const char *kind, int64_t step, struct clime_error *e) {
@@ -74,7 +50,7 @@ enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
     char *path = xasprintf("%s/metrics.jsonl", rl->o.run);
     enum clime_err rc = clime_steps_last(clime_ledger_reader(rl->ledger), &last, e);
     int64_t serve = rl->fleet && last / k < rl->num_rollout ? clime_rl_version_of(rl, last / k) : last;
-    if (!rc) rc = load_checkpoint(rl, serve < last ? serve + 1 : INT64_MAX, e);
+    if (!rc) rc = clime_rl_load_checkpoint(rl, serve < last ? serve + 1 : INT64_MAX, e);
     if (!rc && rl->step > last)
         rc = clime_fail(e, CLIME_ERR_INPUT,
                         "there is a checkpoint of step %" PRId64 ", but the ledger ends at %" PRId64, rl->step, last);
@@ -83,6 +59,7 @@ enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
     free(path);
     if (rc) return rc;
     rl->rollouts_done = rl->step / k;
+    if ((rc = clime_rl_record_models(rl, e))) return rc;
     if ((rc = clime_rl_record_version(rl, e))) return rc; /* the weights that we begin with, compared */
     if (last > 0)
         clime_event(rl->ledger, rl->run.incarnation, "recover",

@@ -85,15 +85,19 @@ static bool checkpoint_due(const struct clime_rl *rl) {
     return rl->rollouts_done == rl->num_rollout || rl->rollouts_done % rl->o.save_interval == 0;
 }
 
+void clime_rl_rollout_times(const struct clime_rl *rl, const struct clime_rollout *r, struct clime_metrics_line *m) {
+    double gen = (double)r->time_us / 1e6;
+    clime_metrics_line_add(m, "perf/rollout_time", gen);
+    clime_metrics_line_add(m, "perf/tokens_per_gpu_per_sec", gen > 0 ? (double)r->n_tokens / gen / r->n_servers : 0);
+    clime_metrics_line_int(m, "perf/request_tries", r->n_tries);
+    if (rl->o.fully_async) clime_metrics_line_int(m, "perf/rollouts_ready", r->n_ready);
+}
+
 static enum clime_err write_times(struct clime_rl *rl, const struct clime_rollout *r, double total,
                                   struct clime_error *e) {
     struct clime_metrics_line m;
-    double gen = (double)r->time_us / 1e6;
     clime_metrics_line_begin(&m, "perf", r->id, rl->step);
-    clime_metrics_line_add(&m, "perf/rollout_time", gen);
-    clime_metrics_line_add(&m, "perf/tokens_per_gpu_per_sec", gen > 0 ? (double)r->n_tokens / gen / r->n_servers : 0);
-    clime_metrics_line_int(&m, "perf/request_tries", r->n_tries);
-    if (rl->o.fully_async) clime_metrics_line_int(&m, "perf/rollouts_ready", r->n_ready);
+    clime_rl_rollout_times(rl, r, &m);
     clime_metrics_line_add(&m, "perf/train_time", (double)rl->time.train_us / 1e6);
     clime_metrics_line_add(&m, "perf/train_wait_time", (double)(rl->time.wait_us + rl->time.update_us) / 1e6);
     clime_metrics_line_add(&m, "perf/update_weights_time", (double)rl->time.update_us / 1e6);
@@ -145,11 +149,10 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
 /* What a finished run leaves: the last checkpoint (a crash may have come before it) and the policy as a Hugging Face
  * folder. */
 static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
-    int64_t saved;
-    char *path;
-    enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), INT64_MAX, &saved, &path, e);
-    free(path);
-    if (!rc && saved < rl->step) rc = clime_rl_checkpoint(rl, e);
+    struct clime_checkpoint saved;
+    enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), INT64_MAX, &saved, e);
+    clime_checkpoint_free(&saved);
+    if (!rc && saved.step < rl->step) rc = clime_rl_checkpoint(rl, e);
     if (!rc && rl->num_rollout > 0 && !rl->o.save_hf) rc = clime_learner_export(rl->learner, rl->hf_dir, e);
     if (rc) return rc;
     rc = rl->fingerprint.running ? clime_rl_record_end(rl, e) : clime_rl_record_version(rl, e);
@@ -215,7 +218,7 @@ static void print_routes(void) {
 int clime_rl_main(int argc, char **argv) {
     static struct clime_rl rl; /* zero: everything closed */
     struct clime_error e = {0};
-    rl.lock_fd = -1;
+    rl.lock_fd = rl.dir_fd = -1;
     if (argc == 2 && !strcmp(argv[1], "--help-markdown")) { /* for README and docs */
         describe_options();
         return 0;

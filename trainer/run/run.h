@@ -4,7 +4,9 @@
  *   async.c            the loop of --async
  *   debug.c            half a run: rollouts without training, training without rollouts
  *   open.c             opening and closing, the run folder and its lock
- *   step.c             from a rollout to steps, one step, weights to the fleet, checkpoints
+ *   step.c             from a rollout to steps, one step, weights to the fleet
+ *   checkpoints.c      checkpoints: written, found again, given up
+ *   inputs.c           what the run was given is what it was begun with
  *   recover.c          bringing the weights to where the ledger says the run was
  *   replay_generate.c  --replay-generate
  *   explain.c          --explain
@@ -26,7 +28,7 @@
 struct clime_rl {
     struct clime_rl_options o;
     struct clime_run run;
-    int lock_fd; /* of the run folder's lock; -1 = none */
+    int lock_fd, dir_fd; /* the run folder's lock and the folder, both locked; -1 = not open */
     char *checkpoint_dir, *hf_dir;
     char *tensorboard_dir;    /* NULL = no event file */
     const char *initial_dir;  /* Hugging Face folder of version 0 */
@@ -71,6 +73,8 @@ enum clime_err clime_rl_evaluate_if_due(struct clime_rl *rl, struct clime_error 
 /* Runs the n chosen steps of a rollout; last: figures of the last one. */
 enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
                                   struct clime_step_stats *last, struct clime_error *e);
+/* The times of a rollout that are known before its steps, for its line of metrics. */
+void clime_rl_rollout_times(const struct clime_rl *rl, const struct clime_rollout *r, struct clime_metrics_line *m);
 /* A checkpoint where one is due, then the rollout's times: a line of metrics, one on the screen. */
 enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout *r, const struct clime_step_stats *s,
                                 int64_t t0, struct clime_error *e);
@@ -120,9 +124,17 @@ enum clime_err clime_rl_refresh_reference(struct clime_rl *rl, struct clime_erro
 /* Gives the fleet the current weights, unless it has them. */
 enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e);
 
+/* checkpoints.c */
 /* Writes a checkpoint of the current step, with --save-hf also a Hugging Face folder, and then its row; with
- * --no-save-optim only the folder. */
+ * --no-save-optim only the folder. Then gives up what --keep-checkpoints and --keep-rollouts do not keep. */
 enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);
+/* Loads the newest checkpoint of a step < before that is sound; damaged ones are named and passed over. rl->step = its
+ * step, or 0. */
+enum clime_err clime_rl_load_checkpoint(struct clime_rl *rl, int64_t before, struct clime_error *e);
+
+/* inputs.c: CLIME_ERR_INPUT names what is another one than the run was begun with. */
+enum clime_err clime_rl_record_data(struct clime_rl *rl, struct clime_error *e);   /* prompts, tokenizer, config */
+enum clime_err clime_rl_record_models(struct clime_rl *rl, struct clime_error *e); /* reference and critic, as given */
 
 /* step.c */
 /* Evaluates the current weights, which the fleet serves, and records it. */

@@ -1,4 +1,4 @@
-/* From a finished rollout to new weights: choosing steps, running one, publishing, checkpoints. Called by the loop and
+/* From a finished rollout to new weights: choosing steps, running one, publishing. Called by the loop and
  * by recovery, main thread.
  *
  * Invariant: a step runs only after it was recorded, whole and durable; then it may run any number of times, and must
@@ -70,11 +70,13 @@ enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *
     const struct clime_hook *filter = rl->hooks[CLIME_HOOK_SAMPLE_FILTER];
     struct clime_estimate *estimate = NULL;
     struct clime_estimate_stats stats;
-    struct clime_metrics_line m;
+    struct clime_metrics_line m, perf;
     CHECK(end_of_step(r, 0, n_steps * rl->o.global_batch_size) == r->n && r->id * n_steps == rl->step &&
           r->version <= rl->step);
     *plans = xcalloc((size_t)n_steps, sizeof **plans);
     clime_metrics_line_begin(&m, "rollout", r->id, rl->step + 1);
+    clime_metrics_line_begin(&perf, "perf", r->id, rl->step + n_steps);
+    clime_rl_rollout_times(rl, r, &perf);
     enum clime_err rc = CLIME_OK;
     int n_removed = 0;
     if (filter) rc = clime_hook_sample_filter(filter, r->id, r->samples, r->n, &n_removed, e);
@@ -88,10 +90,12 @@ enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *
         clime_rollout_stats_add(&m, &rl->o, r, rl->step, &stats);
         if (filter) clime_metrics_line_int(&m, "rollout/removed_samples", n_removed);
         const char *line = clime_metrics_line_end(&m);
-        rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout || rl->o.load_rollouts, line, e);
+        rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout || rl->o.load_rollouts, line,
+                                clime_metrics_line_end(&perf), e);
         if (!rc) clime_metrics_log_append(rl->log, line);
     }
     clime_metrics_line_free(&m);
+    clime_metrics_line_free(&perf);
     free(estimate); /* the plans own what was in it */
     if (rc) clime_rl_plans_free(*plans, n_steps);
     return rc;
@@ -277,36 +281,6 @@ void clime_rl_writing(struct clime_rl *rl) {
     rl->time.update_us = clime_now_us() - t0;
     rl->offloaded = rl->o.offload_rollout;
     if (rl->offloaded) clime_fleet_offload(rl->fleet);
-}
-
-/* path with every "{rollout_id}" replaced. */
-static char *with_rollout(const char *path, int64_t rollout) {
-    static const char mark[] = "{rollout_id}";
-    struct clime_buf b;
-    clime_buf_init(&b, 8192);
-    for (const char *at = path, *hit; at; at = hit ? hit + sizeof mark - 1 : NULL) {
-        hit = strstr(at, mark);
-        clime_buf_add(&b, at, hit ? (size_t)(hit - at) : strlen(at));
-        if (hit) clime_buf_printf(&b, "%" PRId64, rollout);
-    }
-    return clime_buf_take(&b);
-}
-
-enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e) {
-    int64_t t0 = clime_now_us();
-    char *dir = xasprintf("%s/step_%08" PRId64, rl->checkpoint_dir, rl->step);
-    clime_progress_live(&rl->progress, "checkpoint of step %" PRId64, rl->step);
-    enum clime_err rc = rl->o.no_save_optim ? CLIME_OK : clime_learner_save(rl->learner, dir, e);
-    if (!rc && rl->o.save_hf && rl->exported != rl->step) {
-        char *hf = with_rollout(rl->o.save_hf, rl->rollouts_done - 1);
-        rc = clime_learner_export(rl->learner, hf, e);
-        free(hf);
-        rl->exported = rl->step;
-    }
-    if (!rc && !rl->o.no_save_optim) rc = clime_checkpoint_put(rl->ledger, rl->step, dir, e);
-    free(dir);
-    rl->time.save_us = clime_now_us() - t0;
-    return rc;
 }
 
 enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e) {

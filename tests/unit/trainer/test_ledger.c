@@ -158,7 +158,7 @@ static enum clime_err choose_rollout(struct fixture *f, int64_t rollout, struct 
     for (int i = 0; i < p.n; i++) lengths[i] = p.samples[i]->n_prompt + p.samples[i]->n_response;
     struct clime_pack_options o = {.max_tokens = 12, .dynamic = true};
     clime_pack_make(lengths, p.n, &o, &p.packing);
-    rc = clime_steps_choose(f->ledger, &p, 1, false, "{\"rollout/step\":1}", e);
+    rc = clime_steps_choose(f->ledger, &p, 1, false, "{\"rollout/step\":1}", "{}", e);
     free(lengths);
     clime_samples_free(p.samples, p.n);
     clime_step_plan_free(&p);
@@ -243,7 +243,8 @@ static void test_sample_belongs_to_one_step(void **state) {
     assert_null(p.estimate[2].old);
     assert_false(r.done);
     p.step = 2;
-    assert_int_equal(clime_steps_choose(f->ledger, &p, 1, false, "{}", &e), CLIME_ERR_INTERNAL); /* the same samples */
+    assert_int_equal(clime_steps_choose(f->ledger, &p, 1, false, "{}", "{}", &e),
+                     CLIME_ERR_INTERNAL); /* the same samples */
     clime_samples_free(p.samples, p.n);
     clime_step_plan_free(&p);
 
@@ -376,7 +377,7 @@ static void test_groups_end(void **state) {
     p.estimate = xcalloc(MEMBERS, sizeof *p.estimate);
     const int32_t lengths[MEMBERS] = {5, 5, 5, 5};
     clime_pack_make(lengths, MEMBERS, &(struct clime_pack_options){.max_tokens = 12, .dynamic = true}, &p.packing);
-    assert_int_equal(clime_steps_choose(f->ledger, &p, 1, true, "{}", &e), CLIME_OK); /* group 0 */
+    assert_int_equal(clime_steps_choose(f->ledger, &p, 1, true, "{}", "{}", &e), CLIME_OK); /* group 0 */
     assert_int_equal(number(f, "SELECT count(*) FROM groups WHERE id = 0 AND state = 'done' AND ended_in = 3"), 1);
     assert_int_equal(number(f, "SELECT count(*) FROM groups WHERE state = 'open' AND ended_in IS NULL"), 2);
     clime_step_plan_free(&p);
@@ -384,7 +385,7 @@ static void test_groups_end(void **state) {
     p.samples += MEMBERS;
     p.estimate = xcalloc(MEMBERS, sizeof *p.estimate);
     clime_pack_make(lengths, MEMBERS, &(struct clime_pack_options){.max_tokens = 12, .dynamic = true}, &p.packing);
-    assert_int_equal(clime_steps_choose(f->ledger, &p, 1, false, "{}", &e), CLIME_OK); /* group 4 */
+    assert_int_equal(clime_steps_choose(f->ledger, &p, 1, false, "{}", "{}", &e), CLIME_OK); /* group 4 */
     assert_int_equal(number(f, "SELECT count(*) FROM groups WHERE id = 5 AND cause = 'surplus'"), 1);
     assert_int_equal(clime_groups_dropped(clime_ledger_reader(f->ledger), 3, &drops, &n, &e), CLIME_OK);
     assert_int_equal(n, 3);

@@ -1,0 +1,35 @@
+/* Rows of inputs. Main thread, at the start. */
+#include "trainer/ledger/inputs.h"
+
+#include <string.h>
+
+struct put {
+    const char *name, *checksum, *what;
+};
+
+static enum clime_err put(struct clime_db *db, void *arg, struct clime_error *e) {
+    const struct put *p = arg;
+    bool same = true;
+    struct clime_stmt *q = /* a run that has done nothing yet (its first start failed) may be begun with another */
+        clime_db_stmt(db, "INSERT INTO inputs(name, checksum) VALUES(?, ?) ON CONFLICT DO UPDATE SET checksum ="
+                          " excluded.checksum WHERE NOT EXISTS (SELECT 1 FROM versions)");
+    clime_db_text(q, p->name);
+    clime_db_text(q, p->checksum);
+    enum clime_err rc = clime_db_run(q, NULL, e);
+    if (rc) return rc;
+    q = clime_db_stmt(db, "SELECT checksum FROM inputs WHERE name = ?");
+    clime_db_text(q, p->name);
+    if (clime_db_row(q)) same = !strcmp(clime_db_get_text(q), p->checksum);
+    rc = clime_db_done(q, e);
+    if (rc || same) return rc;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "%s is another one than this run was begun with; it decides the weights, so another one needs "
+                      "another run folder",
+                      p->what);
+}
+
+enum clime_err clime_input_put(struct clime_ledger *l, const char *name, const char *checksum, const char *what,
+                               struct clime_error *e) {
+    struct put p = {name, checksum, what};
+    return clime_ledger_write(l, put, &p, false, e);
+}
