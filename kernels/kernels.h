@@ -165,12 +165,13 @@ struct clime_adamw {
     float grad_scale;                          /* clip factor, multiplies the gradient first */
 };
 
-/* The largest arguments of a trainer's calls, for scratch_bytes. */
+/* The largest arguments of the calls of a trainer, or, where n_seq is not 0, of a server, for scratch_bytes. */
 struct clime_scratch_shape {
-    int T, D; /* rows of a micro-batch, hidden width */
-    int R, V; /* rows of a chunk of the head */
+    int T, D; /* rows of a micro-batch or a step, hidden width */
+    int R, V; /* rows of a chunk of the head or of a block of draws */
     struct clime_heads heads;
-    size_t n; /* weights */
+    size_t n;           /* a trainer's weights */
+    int n_seq, max_len; /* a server's sequences of a step, and keys of the longest */
 };
 
 struct clime_comm; /* one process's end of a group; each table's own */
@@ -219,9 +220,12 @@ struct clime_ops {
     enum clime_err (*sync)(struct clime_dev *d, struct clime_error *e);
     /* Free and total bytes of the device's memory (CPU: of the machine). */
     void (*memory)(struct clime_dev *d, size_t *free_bytes, size_t *total_bytes);
-    /* Scratch of the operations themselves: at most this much for a trainer's calls up to a shape (0 = little, and not
-     * in the device's memory), and taking it beforehand, so that no step allocates. */
+    /* Scratch of the operations themselves: at most this much for calls up to a shape (0 = little, and not in the
+     * device's memory), and taking it beforehand, so that no step allocates. */
     size_t (*scratch_bytes)(const struct clime_scratch_shape *s);
+    /* Memory that gemm takes for a moment at the first product of a shape of up to T rows, to choose how it computes;
+     * where it lacks, a slow way is chosen for good. */
+    size_t (*trial_bytes)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K);
     enum clime_err (*reserve_scratch)(struct clime_dev *d, size_t bytes, struct clime_error *e);
 
     /* ---- recorded work -------------------------------------------------------------------------------------- */

@@ -87,13 +87,34 @@ void clime_cuda_attn_open(struct clime_dev *d) {
     clime_cuda_attn_wide_open(d);
 }
 
-/* keys: of the longest sequence. */
-template <int DH> static void launch_splits(struct clime_dev *d, const attn_args &a, int T, int rows, int keys) {
-    int n_splits = (keys + ATTN_SPLIT - 1) / ATTN_SPLIT;
+/* A decode step may have any number of sequences of any length. Their splits' outputs take at most this much at a time,
+ * which keeps every multiprocessor busy for long; sequences beyond it come in a launch of their own. */
+#define SPLITS_BYTES ((size_t)256 << 20)
+
+static size_t row_bytes(int H, int Dh, int n_splits) { /* of a row's splits */
+    return (size_t)H * n_splits * (Dh * sizeof(float) + sizeof(float2));
+}
+
+static int n_splits_of(int keys) {
+    return (keys + ATTN_SPLIT - 1) / ATTN_SPLIT;
+}
+
+size_t clime_cuda_attn_scratch(const struct clime_heads *h, int n_seq, int max_len) {
+    int group = h->H / h->HK, most = group < 16 ? 16 / group : 1; /* rows of a sequence here */
+    size_t row = row_bytes(h->H, h->Dh, n_splits_of(max_len)), one = most * row, all = n_seq * one;
+    return all < SPLITS_BYTES ? all : one > SPLITS_BYTES ? one : SPLITS_BYTES;
+}
+
+/* T rows of the sequences of a, the first of which is row `first` of the batch. */
+template <int DH>
+static void launch_slice(struct clime_dev *d, const attn_args &a, int first, int T, int rows, int n_splits) {
     size_t n = (size_t)T * a.H * n_splits;
-    float *o = (float *)clime_cuda_scratch(d, n * (DH * sizeof(float) + sizeof(float2)));
+    float *o = (float *)clime_cuda_scratch(d, T * row_bytes(a.H, DH, n_splits));
     if (!o) return;
     float2 *ml = (float2 *)(o + n * DH);
+    size_t before = (size_t)first * a.H * n_splits; /* kernels count rows from the batch's first */
+    o -= before * DH;
+    ml -= before;
     dim3 grid(n_splits, a.HK, a.n_seq);
     if ((int)(grid.x * grid.y * grid.z) <= d->n_sm) {
         clime_cuda_attn_wide(d, a, T, n_splits, o, ml);
@@ -101,6 +122,23 @@ template <int DH> static void launch_splits(struct clime_dev *d, const attn_args
     }
     launch(d, split_kernel<DH>, grid, 32, TILES * sizeof(kv_tile<DH>), a, n_splits, o, ml);
     launch(d, merge_kernel, dim3(rows, a.HK, a.n_seq), DH, 0, a, n_splits, o, ml);
+}
+
+/* keys: of the longest sequence; h_q_start: NULL when each has one row. */
+template <int DH>
+static void launch_splits(struct clime_dev *d, const attn_args &all, const int32_t *h_q_start, int rows, int keys) {
+    int n_splits = n_splits_of(keys), n;
+    size_t fit = SPLITS_BYTES / row_bytes(all.H, DH, n_splits);
+    auto row_of = [&](int s) { return h_q_start ? h_q_start[s] : s; };
+    for (int s = 0; s < all.n_seq; s += n) {
+        for (n = 1; s + n < all.n_seq && (size_t)(row_of(s + n + 1) - row_of(s)) <= fit;) n++;
+        attn_args a = all;
+        a.n_seq = n;
+        a.q_start += s;
+        if (a.pos0) a.pos0 += s;
+        if (a.page_table) a.page_table += (size_t)s * a.max_pages;
+        launch_slice<DH>(d, a, row_of(s), row_of(s + n) - row_of(s), rows, n_splits);
+    }
 }
 
 CUDA_OP void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,
@@ -123,9 +161,9 @@ CUDA_OP void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, i
     }
     if (rows <= 16) { /* decode */
         if (h->Dh == 64)
-            launch_splits<64>(d, args, T, rows, keys);
+            launch_splits<64>(d, args, a->h_q_start, rows, keys);
         else
-            launch_splits<128>(d, args, T, rows, keys);
+            launch_splits<128>(d, args, a->h_q_start, rows, keys);
     } else {
         clime_cuda_attn_tiles(d, args, a, T);
     }

@@ -51,6 +51,11 @@ bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what);
 /* At least bytes of device scratch, valid until the next operation asks; NULL after a failure. */
 void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
 
+/* Most scratch of clime_cuda_attn for a server's step; sample.cu: of drawing R tokens, a sequence having had up to
+ * max_len of them, and of listing. */
+size_t clime_cuda_attn_scratch(const struct clime_heads *h, int n_seq, int max_len);
+size_t clime_cuda_draw_scratch(int R, int V, int max_len);
+
 /* Chunks that the rows of a sum are cut into, at most. */
 enum { MOST_CHUNKS = 1024 };
 

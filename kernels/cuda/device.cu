@@ -40,16 +40,28 @@ void *clime_cuda_scratch(struct clime_dev *d, size_t bytes) {
     return d->scratch;
 }
 
-/* The upper bound of every clime_cuda_scratch call of a training step, operation by operation. One that asks for more
- * than was reserved still gets it where memory is left, but the plan is then wrong: tests/gpu/test_model looks. */
+static size_t stats_scratch(const struct clime_scratch_shape *s) { /* of pieces of the vocabulary */
+    return (size_t)s->R * ((size_t)s->V / 1024 + 1) * sizeof(float4);
+}
+
+static size_t server_scratch(const struct clime_scratch_shape *s) {
+    const size_t needs[] = {stats_scratch(s), clime_cuda_attn_scratch(&s->heads, s->n_seq, s->max_len),
+                            clime_cuda_draw_scratch(s->R, s->V, s->max_len)};
+    size_t most = 0;
+    for (size_t need : needs) most = need > most ? need : most;
+    return most;
+}
+
+/* The upper bound of every clime_cuda_scratch call of a step, operation by operation. One that asks for more than was
+ * reserved still gets it where memory is left, but the plan is then wrong: tests/gpu/test_model looks. */
 size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s) {
+    if (s->n_seq > 0) return server_scratch(s);
     size_t T = (size_t)s->T, chunks = T < MOST_CHUNKS ? T : MOST_CHUNKS,
            qkv = (size_t)(s->heads.H + 2 * s->heads.HK) * (size_t)s->heads.Dh, D = (size_t)s->D;
     const size_t needs[] = {
-        2 * T * qkv * sizeof(float),                               /* attention: splits, or fp32 sums and delta */
-        chunks * (D > qkv ? D : qkv) * sizeof(float),              /* partial sums of weights of norms and of biases */
-        (size_t)s->R * ((size_t)s->V / 1024 + 1) * sizeof(float4), /* statistics of pieces of the vocabulary */
-        (s->n / 32768 + 1) * sizeof(double),                       /* partial sums of the norm of the gradient */
+        2 * T * qkv * sizeof(float),                           /* attention: splits, or fp32 sums and delta */
+        chunks * (D > qkv ? D : qkv) * sizeof(float),          /* partial sums of weights of norms and of biases */
+        stats_scratch(s), (s->n / 32768 + 1) * sizeof(double), /* partial sums of the norm of the gradient */
     };
     size_t most = 0;
     for (size_t need : needs) most = need > most ? need : most;

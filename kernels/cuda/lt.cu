@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
 
 extern "C" {
 #include "common/log.h"
@@ -204,9 +205,18 @@ static void make_want(struct clime_dev *d, struct trial *t, struct cut *c) {
     clime_cuda_product_plain(d, &p);
 }
 
-/* least, most: rows of the bucket. False: no memory. */
-static bool trial_open(struct clime_dev *d, enum clime_lt_kind kind, int least, int most, int N, int K,
-                       struct trial *t) {
+/* What a trial takes: inputs, output, what is wanted of its two cuts. */
+struct trial_parts {
+    size_t a, b, y, want[2];
+};
+
+static size_t bytes_of(const struct trial_parts *p) {
+    return p->a + p->b + p->y + p->want[0] + p->want[1] + 256;
+}
+
+/* least, most: rows of the bucket. */
+static struct trial_parts trial_plan(enum clime_lt_kind kind, int least, int most, int N, int K, struct trial *t) {
+    struct trial_parts parts;
     *t = trial{kind, N, K, kind == CLIME_LT_FORWARD || kind == CLIME_LT_DX ? 2 : 4};
     int64_t columns = kind == CLIME_LT_FORWARD || kind == CLIME_LT_FORWARD_F32 ? N : K,
             fit = CHECK_BYTES / (columns * t->width) / 8 * 8;
@@ -215,9 +225,9 @@ static bool trial_open(struct clime_dev *d, enum clime_lt_kind kind, int least, 
     if (least > most) least = most;
     struct clime_product p = product_of(t, most, NULL);
     auto round = [](size_t bytes) { return (bytes + 255) & ~(size_t)255; };
-    size_t a = round((size_t)most * (kind == CLIME_LT_DX || kind == CLIME_LT_DW ? t->N : K) * 2),
-           b = round((size_t)(kind == CLIME_LT_DW ? most : t->N) * K * 2), y = round((size_t)p.M * p.N * t->width),
-           want[2];
+    parts.a = round((size_t)most * (kind == CLIME_LT_DX || kind == CLIME_LT_DW ? t->N : K) * 2);
+    parts.b = round((size_t)(kind == CLIME_LT_DW ? most : t->N) * K * 2);
+    parts.y = round((size_t)p.M * p.N * t->width);
     for (int i = 0; i < 2; i++) {
         struct cut *c = &t->cut[i];
         c->T = i == 0 ? most : least;
@@ -226,20 +236,27 @@ static bool trial_open(struct clime_dev *d, enum clime_lt_kind kind, int least, 
         c->column_step = step_of(p.N);
         c->n_rows = (p.M + c->row_step - 1) / c->row_step;
         c->n_columns = (p.N + c->column_step - 1) / c->column_step;
-        want[i] = round((size_t)c->n_rows * c->n_columns * t->width);
+        parts.want[i] = round((size_t)c->n_rows * c->n_columns * t->width);
     }
-    if (cudaMalloc((void **)&t->memory, a + b + y + want[0] + want[1] + 256) != cudaSuccess) {
+    return parts;
+}
+
+/* False: no memory. */
+static bool trial_open(struct clime_dev *d, enum clime_lt_kind kind, int least, int most, int N, int K,
+                       struct trial *t) {
+    struct trial_parts p = trial_plan(kind, least, most, N, K, t);
+    if (cudaMalloc((void **)&t->memory, bytes_of(&p)) != cudaSuccess) {
         cudaGetLastError();
         return false;
     }
     t->a = t->memory;
-    t->b = t->a + a;
-    t->got = t->b + b;
-    t->cut[0].want = t->got + y;
-    t->cut[1].want = t->cut[0].want + want[0];
-    t->differs = (int *)(t->cut[1].want + want[1]);
-    noise(d, a / 2, 1, t->a);
-    noise(d, b / 2, 2, t->b);
+    t->b = t->a + p.a;
+    t->got = t->b + p.b;
+    t->cut[0].want = t->got + p.y;
+    t->cut[1].want = t->cut[0].want + p.want[0];
+    t->differs = (int *)(t->cut[1].want + p.want[1]);
+    noise(d, p.a / 2, 1, t->a);
+    noise(d, p.b / 2, 2, t->b);
     for (int i = 0; i < 2; i++) make_want(d, t, &t->cut[i]);
     return true;
 }
@@ -283,6 +300,25 @@ static int candidates(struct clime_dev *d, const struct shape *s, cublasLtMatmul
         n = 0; /* no algorithm for the shape */
     lt->MatmulPreferenceDestroy(pref);
     return n;
+}
+
+/* Deep and narrow: below 256 rows the heuristic's split-free choice errs, 10 x. */
+static bool is_deep(const struct clime_dev *d, enum clime_lt_kind kind, int N, int K) {
+    return kind == CLIME_LT_FORWARD && K > 2 * N && d->deterministic;
+}
+
+static int bucket_of(int T, bool deep) {
+    int rows = deep ? DEEP_ROWS : LEAST_ROWS;
+    while (rows < T) rows *= 2;
+    return rows;
+}
+
+CUDA_OP size_t clime_cuda_trial_bytes(struct clime_dev *d, enum clime_dtype out, int T, int N, int K) {
+    enum clime_lt_kind kind = out == CLIME_F32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD;
+    struct trial t;
+    if (!d->lt || !d->deterministic) return 0;
+    struct trial_parts p = trial_plan(kind, 1, bucket_of(T, is_deep(d, kind, N, K)), N, K, &t);
+    return bytes_of(&p);
 }
 
 /* The fewest rows that the bucket of `rows` is used for. */
@@ -329,11 +365,8 @@ bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N,
                      void *y) {
     struct clime_lt *lt = d->lt;
     if (!lt || d->failure.code != CLIME_OK) return false;
-    bool deep = kind == CLIME_LT_FORWARD && K > 2 * N && d->deterministic, dx = kind == CLIME_LT_DX,
-         dw = kind == CLIME_LT_DW;
-    int rows =
-        deep ? DEEP_ROWS : LEAST_ROWS; /* deep and narrow: below 256 the heuristic's split-free choice errs, 10 x */
-    while (rows < T) rows *= 2;
+    bool deep = is_deep(d, kind, N, K), dx = kind == CLIME_LT_DX, dw = kind == CLIME_LT_DW;
+    int rows = bucket_of(T, deep);
     struct shape want = {kind,
                          rows,
                          N,

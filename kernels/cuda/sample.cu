@@ -21,6 +21,11 @@ struct row_params {
     float repetition;
 };
 
+struct list_params {
+    int32_t row, n_top, n_ids, first_id, at;
+    float inv_temp;
+};
+
 /* ---- device helpers ---- */
 
 /* Larger float <=> larger key; NaN below everything. */
@@ -335,6 +340,16 @@ __global__ void __launch_bounds__(THREADS)
     out[r] = drawn;
 }
 
+size_t clime_cuda_draw_scratch(int R, int V, int max_len) {
+    size_t most = (size_t)max_len + 8192, edits = most < (size_t)V ? most : (size_t)V, /* biases and stop ids besides */
+        n_splits = (size_t)V / THREADS + 1, words = clime_id_words(V),
+           row = V * sizeof(float) + n_splits * sizeof(float) + sizeof(row_params) +
+                 edits * sizeof(struct clime_logit_edit) + 2 * words * sizeof(uint32_t);
+    size_t list =
+        sizeof(list_params) + 1024 * sizeof(int32_t); /* of a list with as many ids as a server lets it have */
+    return (size_t)R * (row > list ? row : list) + 64;
+}
+
 /* Appends a set to those at `sets`, of which there are *n; where it begins, in words. */
 static int32_t put_set(uint32_t *sets, size_t *n, const uint32_t *set, size_t words) {
     if (!set) return -1;
@@ -403,11 +418,6 @@ CUDA_OP void clime_cuda_take_drawn(struct clime_dev *d, int n, const int32_t *ro
 }
 
 /* ---- lists ---- */
-
-struct list_params {
-    int32_t row, n_top, n_ids, first_id, at;
-    float inv_temp;
-};
 
 /* Larger key first, lower id among equals. */
 static __device__ __forceinline__ unsigned long long ranked(uint32_t key, int id) {
