@@ -1,0 +1,123 @@
+/* The server's memory plan on a device that says what it has and what its operations take: all that a running server
+ * allocates must be in the sum, and the runner must take beforehand what the plan counted.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "server/engine/memory_plan.h"
+#include "server/engine/step.h"
+
+#define GIB ((size_t)1 << 30)
+#define SCRATCH (2 * GIB)
+#define TRIAL_PER_COLUMN ((size_t)1 << 16)
+
+static size_t free_bytes, reserved;
+static struct clime_scratch_shape asked;
+
+static void memory(struct clime_dev *d, size_t *free_out, size_t *total) {
+    (void)d;
+    *free_out = free_bytes;
+    *total = 80 * GIB;
+}
+
+static size_t scratch(const struct clime_scratch_shape *s) {
+    asked = *s;
+    return SCRATCH;
+}
+
+static size_t trial(struct clime_dev *d, enum clime_dtype out, int T, int N, int K) {
+    (void)d, (void)out, (void)T, (void)K;
+    return (size_t)N * TRIAL_PER_COLUMN;
+}
+
+static enum clime_err reserve(struct clime_dev *d, size_t bytes, struct clime_error *e) {
+    (void)d;
+    reserved = bytes;
+    return bytes > SCRATCH ? clime_fail(e, CLIME_ERR_LIMIT, "more than was planned") : CLIME_OK;
+}
+
+static struct clime_ops ops;
+static struct clime_model *model;
+
+static int open_model(void **state) {
+    (void)state;
+    static const char config[] =
+        "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 64,"
+        "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 16,"
+        "\"intermediate_size\": 96, \"vocab_size\": 16384, \"max_position_embeddings\": 4096,"
+        "\"rms_norm_eps\": 1e-6, \"rope_theta\": 10000, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}";
+    struct clime_error e = {0};
+    char dir[] = "/tmp/clime-plan-XXXXXX", path[64];
+    if (!mkdtemp(dir)) return -1;
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    FILE *f = fopen(path, "w");
+    if (!f) return -1;
+    fputs(config, f);
+    fclose(f);
+    struct clime_model_options o = {.device = "cpu", .dtype = "auto", .dev = {.n_threads = 1}};
+    enum clime_err err = clime_model_prepare(dir, &o, &model, &e);
+    if (err) fprintf(stderr, "%s\n", e.msg);
+    unlink(path);
+    rmdir(dir);
+    if (err) return -1;
+    ops = clime_cpu_ops;
+    ops.own_memory = true;
+    ops.code_bytes = GIB / 2;
+    ops.memory = memory;
+    ops.scratch_bytes = scratch;
+    ops.trial_bytes = trial;
+    ops.reserve_scratch = reserve;
+    model->ops = &ops;
+    return 0;
+}
+
+static int close_model(void **state) {
+    (void)state;
+    clime_model_close(model);
+    return 0;
+}
+
+static void test_sum(void **state) {
+    (void)state;
+    const struct clime_sched_options sched = {.max_running = 64, .chunk = 512, .n_pages = 16, .cache = true};
+    struct clime_memory_want want = {.fraction = 0.98, .context = 4096, .own_weights = true};
+    struct clime_server_memory p;
+    struct clime_error e;
+    size_t n_trial = 16384 * TRIAL_PER_COLUMN; /* the head is the widest */
+    for (free_bytes = 5 * GIB; free_bytes < 8 * GIB; free_bytes += GIB / 3) {
+        assert_int_equal(clime_server_memory_make(model, &sched, &want, &p, &e), CLIME_OK);
+        size_t own = clime_runner_bytes(model, &sched, want.context);
+        assert_true(p.scratch >= SCRATCH && p.scratch == own);
+        assert_true(n_trial > 0);
+        size_t sum = p.weights + p.kv + p.scratch + p.code + p.staging + n_trial;
+        assert_true(p.n_pages > 0 && sum <= free_bytes + clime_kv_page_bytes(model));
+    }
+    assert_true(asked.n_seq == 64 && asked.max_len == 4096 && asked.R == 64 && asked.V == 16384 && asked.T == 576);
+    free_bytes = 2 * GIB; /* of which the operations' scratch is all */
+    assert_int_equal(clime_server_memory_make(model, &sched, &want, &p, &e), CLIME_ERR_LIMIT);
+    assert_non_null(strstr(e.msg, "does not fit"));
+}
+
+static void test_runner_takes_it(void **state) {
+    (void)state;
+    const struct clime_sched_options sched = {.max_running = 4, .chunk = 32, .n_pages = 16, .cache = true};
+    struct clime_runner *r;
+    struct clime_error e;
+    reserved = 0;
+    assert_int_equal(clime_runner_open(model, &sched, 1024, NULL, 0, &r, &e), CLIME_OK);
+    assert_int_equal(reserved, SCRATCH);
+    assert_true(asked.n_seq == 4 && asked.max_len == 1024);
+    clime_runner_close(r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sum), cmocka_unit_test(test_runner_takes_it)};
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}
