@@ -7,6 +7,7 @@
 #include "server/engine/memory_plan.h"
 
 #include "server/engine/step.h"
+#include "server/engine/step_graphs.h"
 
 #define CPU_KV_BYTES ((size_t)4 << 30) /* most that KV takes on the CPU by itself: the memory is shared with others */
 
@@ -26,12 +27,34 @@ static int64_t choose_pages(const struct clime_server_memory *p, const struct cl
     size_t room = (size_t)((double)p->free_bytes * want->fraction), rest = CPU_KV_BYTES;
     if (p->own_memory) {
         room = less(room, p->weights);
-        rest = less(p->free_bytes, p->weights + p->scratch + p->code + p->staging);
+        rest = less(p->free_bytes, p->weights + p->scratch + p->code + p->staging + p->trial);
     }
     if (room > rest) room = rest;
     int64_t fit = (int64_t)(room / page), useful = 2 * (int64_t)sched->max_running * clime_pages_for(want->context);
     int64_t n = fit < useful ? fit : useful;
     return n < 1 && !p->own_memory ? 1 : n;
+}
+
+/* Of the product that takes most to choose its way, at any number of rows: trials come one after another. */
+static size_t trial_of(const struct clime_model *m, const struct clime_sched_options *o) {
+    const struct clime_config *c = &m->cfg;
+    enum clime_dtype dt = clime_dev_info(m->dev)->dt;
+    int T = o->chunk + o->max_running,
+        R = o->max_running < CLIME_GRAPH_MAX_ROWS ? o->max_running : CLIME_GRAPH_MAX_ROWS;
+    const struct {
+        enum clime_dtype out;
+        int T, N, K;
+    } products[] = {{dt, T, (c->H + 2 * c->HK) * c->Dh, c->D},
+                    {dt, T, c->D, c->H * c->Dh},
+                    {dt, T, 2 * c->F, c->D},
+                    {dt, T, c->D, c->F},
+                    {CLIME_F32, R, c->V, c->D}};
+    size_t most = 0;
+    for (size_t i = 0; i < CLIME_COUNT(products); i++) {
+        size_t n = m->ops->trial_bytes(m->dev, products[i].out, products[i].T, products[i].N, products[i].K);
+        if (n > most) most = n;
+    }
+    return most;
 }
 
 enum clime_err clime_server_memory_make(const struct clime_model *m, const struct clime_sched_options *sched,
@@ -44,6 +67,7 @@ enum clime_err clime_server_memory_make(const struct clime_model *m, const struc
     p->weights = clime_model_memory(m) - (want->own_weights ? 0 : weights);
     p->staging = want->own_weights && p->own_memory ? weights : 0;
     p->scratch = clime_runner_bytes(m, sched, want->context);
+    p->trial = trial_of(m, sched);
     int64_t n = choose_pages(p, sched, want, page);
     p->kv = (size_t)(n + 1) * page; /* one more for the padding of recorded steps */
     p->n_pages = (int)n;
@@ -69,8 +93,12 @@ void clime_server_memory_line(const struct clime_server_memory *p, struct clime_
     clime_buf_printf(out, " = %.2f GiB of %.2f free at start (%.2f in all)", gib(sum), gib(p->free_bytes),
                      gib(p->total_bytes));
     if (!p->own_memory) return;
-    clime_buf_printf(out, ", %.2f left", gib(less(p->free_bytes, sum)));
+    size_t left = less(p->free_bytes, sum);
+    clime_buf_printf(out, ", %.2f left", gib(left));
+    if (p->trial)
+        clime_buf_printf(out, "; %.2f of it for a moment as products are first used%s", gib(p->trial),
+                         p->trial <= left ? "" : ", WHICH DOES NOT FIT: some may be slow");
     if (p->staging)
         clime_buf_printf(out, "; staging %.2f of it while an update comes by the device%s", gib(p->staging),
-                         p->staging <= less(p->free_bytes, sum) ? "" : ", WHICH DOES NOT FIT: it goes over HTTP");
+                         p->staging <= left ? "" : ", WHICH DOES NOT FIT: it goes over HTTP");
 }

@@ -1,9 +1,9 @@
 /* What a server takes of its device's memory, decided before any of it is allocated.
  *
  * --mem-fraction-static means what it means in SGLang: the part of the memory that is free at start which weights and
- * KV pool take together. The rest must hold scratch, kernels' code and, while an update comes by the device, its
- * staging; KV is cut down where it would not. On a device whose memory is the machine's (CPU) only the fraction and a
- * cap of 4 GiB decide. Main thread, at start.
+ * KV pool take together. The rest must hold scratch, kernels' code and what is taken for a moment: the staging of an
+ * update that comes by the device, and the trial of a product's first use. KV is cut down where it would not. On a
+ * device whose memory is the machine's (CPU) only the fraction and a cap of 4 GiB decide. Main thread, at start.
  */
 #ifndef CLIME_SERVER_ENGINE_MEMORY_PLAN_H
 #define CLIME_SERVER_ENGINE_MEMORY_PLAN_H
@@ -21,7 +21,8 @@ struct clime_memory_want {
 
 struct clime_server_memory {
     size_t free_bytes, total_bytes; /* at start */
-    size_t weights, kv, scratch, code, staging;
+    size_t weights, kv, scratch, code;
+    size_t staging, trial; /* for a moment */
     int n_pages;
     bool own_memory;
 };

@@ -82,10 +82,22 @@ static int max_out_of(const struct clime_sched_options *o) {
     return o->max_running < HEAD_ROWS ? o->max_running : HEAD_ROWS;
 }
 
+static size_t scratch_bytes(const struct clime_model *m, const struct clime_sched_options *o, int max_len) {
+    const struct clime_scratch_shape shape = {.T = o->chunk + o->max_running,
+                                              .D = m->cfg.D,
+                                              .R = max_out_of(o),
+                                              .V = m->cfg.V,
+                                              .heads = m->heads,
+                                              .n_seq = o->max_running,
+                                              .max_len = max_len};
+    return m->ops->scratch_bytes(&shape);
+}
+
 size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_options *o, int max_len) {
     int rows = o->chunk + o->max_running;
     return clime_work_bytes(m, rows, max_out_of(o)) +
-           n_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) + drawn_bytes(max_out_of(o));
+           n_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) + drawn_bytes(max_out_of(o)) +
+           scratch_bytes(m, o, max_len);
 }
 
 static size_t kv_bytes(const struct clime_runner *r) {
@@ -119,6 +131,7 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
     size_t drawn = drawn_bytes(max_out);
     if ((err = clime_kv_open(m, o->n_pages + 1, &r->kv, e)) ||
         (err = clime_work_open(m, r->max_rows, max_out, &r->work, e)) ||
+        (err = m->ops->reserve_scratch(m->dev, scratch_bytes(m, o, max_len), e)) ||
         (err = m->ops->alloc(m->dev, bytes, "batch", (void **)&r->d_arrays, e)) ||
         (err = m->ops->alloc(m->dev, drawn, "drawn tokens", (void **)&r->d_drawn, e)))
         goto fail;

@@ -48,7 +48,7 @@ enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_st
 size_t clime_runner_release_kv(struct clime_runner *r); /* returns its bytes, 0 = it was not there */
 enum clime_err clime_runner_take_back_kv(struct clime_runner *r, size_t *bytes, struct clime_error *e);
 
-/* Device memory that a runner takes beside KV: scratch and a step's arrays. */
+/* Device memory that a runner takes beside KV: scratch, its own and the operations', and a step's arrays. */
 size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_options *o, int max_len);
 
 #endif

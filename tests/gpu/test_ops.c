@@ -247,6 +247,55 @@ static void test_attention_of(struct gpu_test *t, struct clime_heads heads, cons
     for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
 }
 
+/* A decode step whose splits take more scratch than there is: in several launches, with the scratch that was planned
+ * and no more. The sequences share their pages. */
+static void test_sliced_decode(struct gpu_test *t) {
+    enum { S = 2200, H = 16, DH = 64, PAGES = 64 };
+    const struct clime_heads heads = {H, 1, DH, 0.125f, false};
+    int32_t *start = xcalloc(S + 1, sizeof *start), *pos0 = xcalloc(S, sizeof *pos0),
+            *table = xcalloc((size_t)S * PAGES, sizeof *table);
+    for (int s = 0; s < S; s++) {
+        start[s + 1] = s + 1;
+        pos0[s] = s % 3 ? PAGES * CLIME_PAGE - 1 - s : s;
+        for (int p = 0; p < PAGES; p++) table[s * PAGES + p] = (p + s) % PAGES;
+    }
+    struct both d_start = both_ints(t, start, S + 1), d_pos0 = both_ints(t, pos0, S),
+                d_table = both_ints(t, table, (size_t)S * PAGES), q = both_random(t, (size_t)S * H * DH, CLIME_BF16, 1),
+                k = both_random(t, (size_t)PAGES * CLIME_PAGE * DH, CLIME_BF16, 1),
+                v = both_random(t, (size_t)PAGES * CLIME_PAGE * DH, CLIME_BF16, 1),
+                out = both_room(t, (size_t)S * H * DH, CLIME_BF16), lse = both_room(t, (size_t)S * H, CLIME_F32);
+    const struct clime_scratch_shape shape = {
+        .T = S, .D = H * DH, .R = 1, .V = 1024, .heads = heads, .n_seq = S, .max_len = PAGES * CLIME_PAGE};
+    size_t before, after, total;
+    struct clime_error e;
+    check(t, !t->gpu.ops->reserve_scratch(t->gpu.dev, t->gpu.ops->scratch_bytes(&shape), &e), "scratch is reserved",
+          e.msg);
+    t->gpu.ops->memory(t->gpu.dev, &before, &total);
+    for (int planned = 0; planned < 2; planned++) { /* by the sequences, then by the longest alone, as when recorded */
+        for (int on_gpu = planned; on_gpu < 2; on_gpu++) {
+            struct side *s = on_gpu ? &t->gpu : &t->cpu;
+            struct clime_attn a = {.n_seq = S,
+                                   .q_start = AT(d_start),
+                                   .h_q_start = planned ? NULL : start,
+                                   .pos0 = AT(d_pos0),
+                                   .h_pos0 = planned ? NULL : pos0,
+                                   .page_table = AT(d_table),
+                                   .max_pages = PAGES,
+                                   .max_len = PAGES * CLIME_PAGE};
+            s->ops->attn(s->dev, &heads, S, &a, AT(q), AT(k), AT(v), AT(out), AT(lse));
+        }
+        near_norm(t, "sliced decode", &out, BF16_NEAR);
+        near_norm(t, "sliced decode lse", &lse, F32_NEAR);
+    }
+    t->gpu.ops->memory(t->gpu.dev, &after, &total);
+    check(t, after == before, "sliced decode takes no memory", "");
+    struct both *all[] = {&d_start, &d_pos0, &d_table, &q, &k, &v, &out, &lse};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+    free(start);
+    free(pos0);
+    free(table);
+}
+
 static void test_attention(struct gpu_test *t) {
     static const struct clime_heads CASES[] = {{4, 2, 64, 0.125f},    {8, 2, 128, 0.0884f}, {4, 4, 128, 0.0884f},
                                                {16, 1, 128, 0.0884f}, {16, 1, 64, 0.125f},  {7, 1, 64, 0.125f},
@@ -262,6 +311,7 @@ static void test_attention(struct gpu_test *t) {
         test_attention_of(t, heads, &few);
         test_attention_of(t, heads, &many);
     }
+    test_sliced_decode(t);
 }
 
 /* Rows whose gradient is bf16 of half the logits' size: over the logits, or elsewhere, the same bits. */

@@ -95,8 +95,8 @@ static void test_sum(void **state) {
         assert_int_equal(clime_server_memory_make(model, &sched, &want, &p, &e), CLIME_OK);
         size_t own = clime_runner_bytes(model, &sched, want.context);
         assert_true(p.scratch >= SCRATCH && p.scratch == own);
-        assert_true(n_trial > 0);
-        size_t sum = p.weights + p.kv + p.scratch + p.code + p.staging + n_trial;
+        assert_int_equal(p.trial, n_trial);
+        size_t sum = p.weights + p.kv + p.scratch + p.code + p.staging + p.trial;
         assert_true(p.n_pages > 0 && sum <= free_bytes + clime_kv_page_bytes(model));
     }
     assert_true(asked.n_seq == 64 && asked.max_len == 4096 && asked.R == 64 && asked.V == 16384 && asked.T == 576);
