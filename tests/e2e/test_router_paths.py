@@ -1,0 +1,76 @@
+"""What the router hands on of a request, byte for byte: path, query, headers. Workers are mocks that write it down."""
+
+import http.client
+
+import pytest
+from mocks import workers
+from programs import program
+
+
+def raw(router, method, path, headers=None, body=None):
+    """A request whose path nobody has made tidy."""
+    connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=60)
+    try:
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in ({"Host": "x"} | (headers or {})).items():
+            connection.putheader(name, value)
+        if body is not None:
+            connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        reply = connection.getresponse()
+        return reply.status, reply.read()
+    finally:
+        connection.close()
+
+
+def status(router):
+    return [(w["status"], w["failed"]) for w in router.get("/workers").json()["workers"]]
+
+
+@pytest.mark.parametrize("path", ["/v1/models/../../flush_cache", "/v1/models/%2e%2e/%2e%2e/flush_cache",
+                                  "/v1/models/..%2f..%2fflush_cache", "/v1/models/a/./b", "/v1/models/..",
+                                  "/v1/models/a/../..//flush_cache"])  # fmt: skip
+def test_no_path_leads_to_another_endpoint(path):
+    """With the router's own key for workers, a path that climbs would be a user's way to an admin's calls."""
+    with workers(1) as (w,), program("clime-router", "--api-key", "user", "--admin-api-key", "boss",
+                                     "--worker-api-key", "admin", "--worker-urls", w.url) as router:  # fmt: skip
+        code, _ = raw(router, "GET", path, {"Authorization": "Bearer user"})
+        assert code in (400, 404)
+        assert w.calls() == []
+
+
+@pytest.mark.parametrize("path, passed", [
+    ("/v1/models/a%20b", "/v1/models/a%20b"),
+    ("/v1/models/org/name-1.5_x~", "/v1/models/org/name-1.5_x~"),
+    ("/v1/models/100%25", "/v1/models/100%25"),
+    ("/v1/models/%C3%A9?x=%3F", "/v1/models/%C3%A9?x=%3F"),
+    ("/v1/models/a%3Fb%23c", "/v1/models/a%3Fb%23c"),
+    ("/v1/models?q={1}|%20", "/v1/models?q=%7B1%7D%7C%20"),
+])  # fmt: skip
+def test_a_path_reaches_the_worker_as_it_was_meant(path, passed):
+    with workers(1) as (w,), program("clime-router", "--worker-urls", w.url) as router:
+        for _ in range(4):
+            code, _ = raw(router, "GET", path)
+            assert code == 200
+        assert [c[1] for c in w.calls()] == [passed] * 4
+        assert status(router) == [("ready", 0)]
+
+
+def test_headers_whole_and_both_forms_of_a_key():
+    long = "x" * 3000
+    with workers(1) as (w,), program("clime-router", "--worker-urls", w.url) as router:
+        sent = {"X-Session-ID": long, "X-Api-Key": "k" * 2000, "Content-Type": "application/json; charset=utf-8"}
+        assert raw(router, "POST", "/generate", sent, b"{}")[0] == 200
+        assert raw(router, "POST", "/generate", {"Authorization": "Bearer " + long}, b"{}")[0] == 200
+        assert raw(router, "GET", "/get_weight_version", {"X-Api-Key": "abc"})[0] == 200
+        first, second = [c[2] for c in w.calls()]
+        assert {k: first[k] for k in sent} == sent
+        assert second["Authorization"] == "Bearer " + long
+        assert "abc" in [c[2].get("X-Api-Key") for c in w.calls("/get_weight_version")]
+
+
+def test_a_clients_key_stays_here_when_workers_have_their_own():
+    with workers(1) as (w,), program("clime-router", "--worker-api-key", "inner", "--worker-urls", w.url) as router:
+        raw(router, "POST", "/generate", {"X-Api-Key": "outer", "Authorization": "Bearer outer"}, b"{}")
+        (_, _, headers, _), = w.calls()  # fmt: skip
+        assert headers["Authorization"] == "Bearer inner" and "X-Api-Key" not in headers
