@@ -1,0 +1,393 @@
+"""The router over workers that freeze, die, lie, are sick or busy, and over requests that make workers sick. Workers
+are mocks; those that are frozen or killed are processes of their own."""
+
+import concurrent.futures
+import json
+import resource
+import subprocess
+import threading
+import time
+
+import httpx
+import pytest
+from mocks import Worker, processes, workers
+from programs import BUILD, SLOW, program
+
+QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "1")
+LONG = 100  # seconds that nothing here should need, however busy the machine is
+
+
+def fleet(router):
+    return {w["url"]: w for w in router.get("/workers").json()["workers"]}
+
+
+def states(router):
+    return sorted(w["status"] for w in fleet(router).values())
+
+
+def wait_for(what, seconds=LONG):
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def urls(made):
+    return ["--worker-urls", *(w.url for w in made)]
+
+
+def ask(router, body=None, timeout=LONG):
+    return httpx.post(router.url + "/generate", json=body or {"text": "x"}, timeout=timeout)
+
+
+# ---- requests that make workers sick, and workers that are ----
+
+
+def sick(handler, body):
+    if b"poison" in body:
+        handler.reply(500, {"message": "it broke"})
+    return b"poison" in body
+
+
+def test_a_poison_request_is_tried_on_two_workers_and_counts_against_none():
+    with workers(6, sick) as made, program("clime-router", *urls(made)) as router:
+        for _ in range(4):
+            reply = ask(router, {"text": "poison"})
+            assert (reply.status_code, reply.json()["message"]) == (500, "it broke")
+        assert sum(len(w.calls()) for w in made) == 8
+        assert [(w["status"], w["failed"]) for w in fleet(router).values()] == [("ready", 0)] * 6
+
+
+def test_a_request_that_breaks_the_connection_is_given_up_after_two_workers():
+    def fall_over(handler, body):
+        if b"poison" in body:
+            raise ConnectionError
+        return False
+
+    with workers(6, fall_over) as made, program("clime-router", *urls(made)) as router:
+        reply = ask(router, {"text": "poison"})
+        assert reply.status_code == 502
+        assert sum(len({c[3] for c in w.calls()}) for w in made) == 2  # libcurl itself may ask one twice
+
+
+def test_a_sick_worker_is_found_by_what_another_one_can_do():
+    """It answers its probes and fails every request that others serve."""
+    with workers(1, lambda h, b: h.path == "/generate" and (h.reply(500, {}) or True)) as (ill,), workers(2) as well, \
+         program("clime-router", *urls([ill, *well]), "--health-success-threshold", "1000") as router:  # fmt: skip
+        wait_for(lambda: ask(router).status_code == 200 and fleet(router)[ill.url]["status"] == "down")
+        assert [fleet(router)[w.url]["failed"] for w in well] == [0, 0]
+
+
+def test_a_busy_worker_is_no_failed_one_and_its_answer_stays():
+    def busy(handler, body):
+        if handler.path == "/generate":
+            handler.reply(429, {"message": "full"}, Retry_After="7")
+        return handler.path == "/generate"
+
+    with workers(2, busy) as made, program("clime-router", *urls(made)) as router:
+        for _ in range(5):
+            reply = ask(router)
+            assert (reply.status_code, reply.headers["retry-after"]) == (429, "7")
+        assert [(w["status"], w["failed"]) for w in fleet(router).values()] == [("ready", 0)] * 2
+
+
+def test_an_answer_over_the_limit_says_so_and_counts_against_nobody():
+    def large(handler, body):
+        if handler.path == "/generate":
+            handler.reply(200, b"x" * 100_000)
+        return handler.path == "/generate"
+
+    with workers(3, large) as made, program("clime-router", *urls(made), "--max-payload-size", "50k") as router:
+        for _ in range(4):
+            reply = ask(router)
+            assert reply.status_code == 502 and "51200 bytes" in reply.json()["message"]
+        assert sum(len(w.calls()) for w in made) == 4
+        assert [(w["status"], w["failed"]) for w in fleet(router).values()] == [("ready", 0)] * 3
+
+
+# ---- workers that freeze ----
+
+
+def test_what_a_frozen_worker_held_is_answered_by_another():
+    with processes(2) as (a, b), program("clime-router", *QUICK, *urls([a]), "--control-timeout", "600") as router, \
+         concurrent.futures.ThreadPoolExecutor(8) as pool:  # fmt: skip
+        wait_for(lambda: states(router) == ["ready"])
+        asked = [pool.submit(ask, router, {"wait": 1}) for _ in range(3)]
+        streamed = pool.submit(lambda: ask(router, {"stream": 1000}).text)
+        wait_for(lambda: fleet(router)[a.url]["load"] == 4)
+        time.sleep(0.3)  # some events
+        a.freeze()
+        router.post("/workers", {"url": b.url})
+        for reply in asked:
+            assert reply.result(LONG).json()["port"] == b.port
+        events = [json.loads(line[6:]) for line in streamed.result(LONG).splitlines() if line.startswith("data: {")]
+        assert len(events) > 1 and "n" in events[0]
+        assert events[-1]["error"]["code"] == 502 and a.url in events[-1]["error"]["message"]
+        assert fleet(router)[a.url]["status"] == "down"
+        assert router.post("/pause_generation").status_code == 207  # and it did not wait for the frozen one
+
+
+def test_a_control_call_does_not_wait_for_a_worker_that_freezes_under_it():
+    with processes(2) as made, program("clime-router", *QUICK, *urls(made)) as router:
+        wait_for(lambda: states(router) == ["ready", "ready"])
+        made[0].freeze()
+        reply = httpx.post(router.url + "/pause_generation", json={}, timeout=LONG)
+        assert reply.status_code == 207
+        by_url = {w["url"]: w["status"] for w in reply.json()["workers"]}
+        assert by_url == {made[0].url: 0, made[1].url: 200}
+
+
+def test_silent_workers_are_found_together():
+    """One after another, six of them would take six times as long."""
+    def down_after(made):
+        with program("clime-router", "--health-check-interval", "0.1", "--health-check-timeout", "2",
+                     *urls(made)) as router:  # fmt: skip
+            wait_for(lambda: states(router) == ["ready"] * len(made))
+            for p in made:
+                p.freeze()
+            began = time.monotonic()
+            wait_for(lambda: states(router) == ["down"] * len(made))
+            return time.monotonic() - began
+
+    with processes(1) as one, processes(6) as six:
+        assert down_after(six) < down_after(one) * 2 + 5 * SLOW
+
+
+def test_a_worker_killed_in_a_stream_ends_it_with_an_error():
+    for path, done in ("/generate", False), ("/v1/chat/completions", True):
+        with processes(1) as (w,), program("clime-router", *QUICK, *urls([w])) as router:
+            wait_for(lambda: states(router) == ["ready"])
+            lines = []
+            with httpx.stream("POST", router.url + path, json={"stream": 1000}, timeout=LONG) as reply:
+                for line in reply.iter_lines():
+                    lines.append(line)
+                    if len(lines) == 4:
+                        w.kill()
+            events = [line[6:] for line in lines if line.startswith("data: ")]
+            assert ("[DONE]" in events) == done
+            error = json.loads(events[-2 if done else -1])["error"]
+            assert error["code"] == 502 and error["message"]
+
+
+def test_a_stream_cut_inside_an_event_still_ends_with_a_whole_one():
+    def cut(handler, body):
+        if handler.path == "/generate":
+            handler.stream(iter_then_break([b'data: {"n": 1}\n\n', b'data: {"n": 2, "te']))
+        return handler.path == "/generate"
+
+    def iter_then_break(events):
+        yield from events
+        raise ConnectionError
+
+    with workers(1, cut) as made, program("clime-router", *urls(made)) as router:
+        blocks = [b for b in ask(router, {"stream": True}).text.split("\n\n") if b]
+        assert blocks[0] == 'data: {"n": 1}' and json.loads(blocks[-1][6:])["error"]["code"] == 502
+
+
+# ---- who is ready ----
+
+
+def test_a_dead_worker_just_added_is_not_ready():
+    with program("clime-router", "--health-check-interval", "0.1") as router:
+        reply = router.post("/workers", {"url": "http://127.0.0.1:9"})
+        assert reply.status_code == 202
+        assert states(router) == ["down"]
+        assert router.get("/readiness").status_code == 503
+        with workers(1) as (w,):
+            w.healthy = False
+            router.post("/workers", {"url": w.url})
+            assert states(router) == ["down", "down"]
+            w.healthy = True
+            wait_for(lambda: states(router) == ["down", "ready"])
+            assert router.get("/readiness").json() == {"status": "ready", "healthy_workers": 1, "total_workers": 2}
+            assert router.get("/liveness").status_code == 200
+
+
+def test_a_worker_is_ready_when_its_registration_is_answered():
+    with workers(1) as (w,), program("clime-router", "--health-check-interval", "60") as router:
+        router.post("/workers", {"url": w.url})
+        assert states(router) == ["ready"]
+
+
+def test_a_worker_with_older_weights_than_the_fleet_is_not_ready():
+    with workers(2) as (a, b), program("clime-router", *QUICK, *urls([a, b])) as router:
+        def announce(version):
+            return router.client.put("/weight_version", json={"weight_version": version}).status_code
+
+        a.version = b.version = "7"
+        assert announce("7") == 200
+        wait_for(lambda: states(router) == ["ready", "ready"])
+        b.version = "default"  # it was started again
+        wait_for(lambda: fleet(router)[b.url]["status"] == "stale")
+        for _ in range(6):
+            assert ask(router).json()["port"] == a.port
+        b.version = "8"  # newer than announced: an update that is under way
+        wait_for(lambda: states(router) == ["ready", "ready"])
+        assert announce("8") == 200
+        wait_for(lambda: fleet(router)[a.url]["status"] == "stale")
+        assert fleet(router)[a.url]["weight_version"] == "7"
+        with workers(1) as (c,):  # what registers by itself is asked as well
+            router.post("/workers", {"url": c.url})
+            assert fleet(router)[c.url]["status"] == "stale"
+        assert announce(None) == 200
+        wait_for(lambda: fleet(router)[a.url]["status"] == "ready")
+        assert announce(5) == 400
+
+
+def test_an_update_for_the_whole_fleet_sets_its_version():
+    def update(handler, body):
+        if handler.path == "/update_weights_from_disk":
+            handler.server.worker.version = json.loads(body)["weight_version"]
+        return False
+
+    with workers(2, update) as (a, b), program("clime-router", *QUICK, *urls([a, b])) as router:
+        wait_for(lambda: states(router) == ["ready", "ready"])
+        assert router.post("/update_weights_from_disk", {"model_path": "/x", "weight_version": "a"}).status_code == 200
+        assert router.get("/get_weight_version").json()["weight_version"] == "a"
+        b.version = "default"
+        wait_for(lambda: fleet(router)[b.url]["status"] == "stale")
+
+
+def test_loads_and_version_in_the_shape_of_one_server():
+    def loads(handler, body):
+        if handler.path.startswith("/v1/loads"):
+            handler.reply(200, {"timestamp": "t", "version": "v", "dp_rank_count": 1,
+                                "loads": [{"dp_rank": 0, "num_running_reqs": 3, "token_usage": 0.5}]})  # fmt: skip
+            return True
+        return False
+
+    with workers(2, loads) as made, program("clime-router", *urls(made)) as router:
+        wait_for(lambda: states(router) == ["ready", "ready"])
+        reply = router.get("/v1/loads").json()
+        assert reply["dp_rank_count"] == 2 and reply["version"] and reply["timestamp"]
+        assert [(rank["dp_rank"], rank["num_running_reqs"], rank["token_usage"]) for rank in reply["loads"]] == \
+            [(0, 3, 0.5), (1, 3, 0.5)]  # fmt: skip
+        assert {rank["worker"] for rank in reply["loads"]} == {w.url for w in made}
+        assert [w["status"] for w in reply["workers"]] == [200, 200]
+        made[0].version = made[1].version = "3"
+        assert router.get("/get_weight_version").json()["weight_version"] == "3"
+        made[0].version = "4"
+        reply = router.get("/get_weight_version").json()
+        assert reply["weight_version"] is None and reply["success"]
+
+
+# ---- descriptors ----
+
+
+def few_descriptors(n):
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n, n))
+
+
+def test_few_descriptors_are_never_a_workers_fault(tmp_path):
+    """400 clients, 8 workers, 512 descriptors: fewer at a time, and a line that says so. Before: 503 and all down."""
+    def slow(handler, body):
+        if handler.path == "/generate":
+            time.sleep(0.05)
+        return False
+
+    with workers(8, slow) as made:
+        log, port_file = tmp_path / "log", tmp_path / "port"
+        with open(log, "wb") as out:
+            process = subprocess.Popen([BUILD / "clime-router", "--port", "0", "--port-file", str(port_file), *urls(made)],
+                                       stderr=out, preexec_fn=few_descriptors(512))  # fmt: skip
+        wait_for(port_file.exists)
+        url = f"http://127.0.0.1:{int(port_file.read_text())}"
+        counts, lock = {}, threading.Lock()
+
+        def client(_):
+            with httpx.Client(base_url=url, timeout=LONG) as http:
+                for _ in range(3):
+                    code = http.post("/generate", json={"text": "x"}).status_code
+                    with lock:
+                        counts[code] = counts.get(code, 0) + 1
+
+        with concurrent.futures.ThreadPoolExecutor(400) as pool:
+            list(pool.map(client, range(400)))
+        listed = httpx.get(url + "/workers", timeout=LONG).json()["workers"]
+        process.terminate()
+        assert process.wait(LONG) == 0
+        assert set(counts) <= {200, 429} and counts[200] > 0, counts
+        assert [(w["status"], w["failed"]) for w in listed] == [("ready", 0)] * 8
+        assert "descriptors" in log.read_text()
+
+
+def test_connections_that_are_kept_are_few():
+    """After a burst of 200 there are no 200 connections left that hold a thread of a worker each."""
+    def slow(handler, body):
+        if handler.path == "/generate":
+            time.sleep(0.3)
+        return False
+
+    with workers(2, slow) as made, program("clime-router", *urls(made)) as router:
+        with concurrent.futures.ThreadPoolExecutor(200) as pool:
+            assert {r.status_code for r in pool.map(lambda _: ask(router), range(200))} == {200}
+        ports = {w.port for w in made}
+
+        def kept():
+            return sum(1 for line in open(f"/proc/{router.process.pid}/net/tcp").readlines()[1:]
+                       if int(line.split()[2].split(":")[1], 16) in ports and line.split()[3] == "01")  # fmt: skip
+
+        assert kept() <= 64
+        wait_for(lambda: kept() == 0, 30)
+
+
+# ---- the end ----
+
+
+def test_sigterm_finishes_what_is_in_flight():
+    with processes(1) as (w,), program("clime-router", *QUICK, *urls([w])) as router, \
+         concurrent.futures.ThreadPoolExecutor(8) as pool:  # fmt: skip
+        wait_for(lambda: states(router) == ["ready"])
+        plain = pool.submit(ask, router, {"wait": 2})
+        stream = pool.submit(lambda: ask(router, {"stream": 30}).text)
+        wait_for(lambda: fleet(router)[w.url]["load"] == 2)
+        keep = httpx.Client(base_url=router.url, timeout=LONG)
+        assert keep.get("/health").status_code == 200
+        router.process.terminate()
+        wait_for(lambda: keep.get("/readiness").status_code == 503)
+        reply = keep.post("/generate", json={"text": "x"})
+        assert reply.status_code == 503 and "retry-after" in reply.headers
+        keep.close()
+        assert plain.result(LONG).status_code == 200
+        assert '"n": 29' in stream.result(LONG)
+
+
+def test_sigterm_ends_what_does_not_finish_with_a_503():
+    with processes(1) as (w,), program("clime-router", *urls([w]), "--drain-timeout", "0.5") as router, \
+         concurrent.futures.ThreadPoolExecutor(8) as pool:  # fmt: skip
+        wait_for(lambda: states(router) == ["ready"])
+        plain = pool.submit(ask, router, {"wait": 300})
+        stream = pool.submit(lambda: ask(router, {"stream": 6000}).text)
+        wait_for(lambda: fleet(router)[w.url]["load"] == 2)
+        time.sleep(0.3)
+        router.process.terminate()
+        reply = plain.result(LONG)
+        assert reply.status_code == 503 and "retry-after" in reply.headers
+        last = [line for line in stream.result(LONG).splitlines() if line.startswith("data: ")][-1]
+        assert json.loads(last[6:])["error"]["code"] == 503
+
+
+# ---- starting ----
+
+
+@pytest.mark.parametrize("words, says", [
+    (["--port", "70000"], "port"),
+    (["--polcy", "random"], "--policy"),
+    (["--worker-urls", "localhost:1"], "http://host:port"),
+    (["--host", "1.2.3"], "1.2.3"),
+])  # fmt: skip
+def test_bad_options_are_one_line_at_once(words, says):
+    done = subprocess.run([BUILD / "clime-router", *words], capture_output=True, text=True, timeout=LONG)
+    assert done.returncode != 0 and done.stderr.count("\n") == 1 and says in done.stderr
+
+
+def test_a_port_in_use_is_one_line():
+    with workers(1) as (w,):
+        done = subprocess.run([BUILD / "clime-router", "--port", str(w.port)], capture_output=True, text=True,
+                              timeout=LONG)  # fmt: skip
+        assert done.returncode != 0 and done.stderr.count("\n") == 1 and str(w.port) in done.stderr
+
+
+def test_version():
+    done = subprocess.run([BUILD / "clime-router", "--version"], capture_output=True, text=True, timeout=LONG)
+    assert done.returncode == 0 and done.stdout.startswith("clime-router ")
