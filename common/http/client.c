@@ -8,8 +8,10 @@
 #include "common/http/client.h"
 
 #include <curl/curl.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 #include "common/clock.h"
 
@@ -18,6 +20,8 @@
 #define IDLE_POLL_MS 10000 /* without a cancel function only libcurl's own timers and the socket matter */
 #define MAX_IDLE_S 15L     /* under the server's 20 s, so that a connection is rarely reused as it is being closed */
 #define MAX_CONNECTIONS 16L
+#define KEEPALIVE_S 15L /* after this much silence the kernel asks the peer's; KEEPALIVE_EVERY_S apart from then on */
+#define KEEPALIVE_EVERY_S 5L
 
 struct clime_http_client {
     CURLM *multi;
@@ -31,6 +35,7 @@ struct transfer {
     struct clime_http_result *out;
     CURL *easy;
     enum clime_err stopped; /* why a callback stopped the transfer */
+    bool no_descriptor;     /* this process could not open a socket: no fault of the peer */
 };
 
 void clime_http_client_global_init(void) {
@@ -103,6 +108,15 @@ static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     return len;
 }
 
+static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *a) {
+    struct transfer *t = arg;
+    (void)purpose;
+    int fd = socket(a->family, a->socktype | SOCK_CLOEXEC, a->protocol);
+    if (fd >= 0) return fd;
+    t->no_descriptor = errno == EMFILE || errno == ENFILE;
+    return CURL_SOCKET_BAD;
+}
+
 /* Setting up */
 
 static struct curl_slist *header_list(const struct clime_http_client *c, const struct clime_http_call *call) {
@@ -154,11 +168,17 @@ static void set_call(CURL *h, const struct clime_http_call *call, struct transfe
     curl_easy_reset(h);
     curl_easy_setopt(h, CURLOPT_URL, call->url);
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(h, CURLOPT_PATH_AS_IS, 1L); /* whoever made the URL meant its path */
     curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(h, CURLOPT_PROXY, "");
     curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "clime");
     curl_easy_setopt(h, CURLOPT_MAXAGE_CONN, MAX_IDLE_S);
+    curl_easy_setopt(h, CURLOPT_TCP_KEEPALIVE, 1L); /* a host that is gone sends nothing, not even a reset */
+    curl_easy_setopt(h, CURLOPT_TCP_KEEPIDLE, KEEPALIVE_S);
+    curl_easy_setopt(h, CURLOPT_TCP_KEEPINTVL, KEEPALIVE_EVERY_S);
+    curl_easy_setopt(h, CURLOPT_OPENSOCKETFUNCTION, open_socket);
+    curl_easy_setopt(h, CURLOPT_OPENSOCKETDATA, t);
     curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, (long)((connect_limit(call) + 999) / 1000));
     curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, (long)((call->timeout_us + 999) / 1000));
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, why);
@@ -222,6 +242,9 @@ static enum clime_err report(struct clime_http_client *c, const struct transfer 
                           call->max_reply);
     if (t->stopped) return clime_fail(e, t->stopped, "%s %s: stopped on request", call->method, call->url);
     if (rc == CURLE_OK) return CLIME_OK;
+    if (t->no_descriptor)
+        return clime_fail(e, CLIME_ERR_BUSY, "%s %s: this process has no file descriptor left", call->method,
+                          call->url);
     return clime_fail(e, class_of(c->easy, rc), "%s %s: %s", call->method, call->url,
                       why[0] ? why : curl_easy_strerror(rc));
 }
@@ -239,6 +262,9 @@ enum clime_err clime_http_client_call(struct clime_http_client *c, const struct 
     CURLcode rc = CURLE_FAILED_INIT;
     if (curl_multi_add_handle(c->multi, c->easy) == CURLM_OK) rc = drive(c, &t);
     enum clime_err code = report(c, &t, rc, why, e);
+    curl_off_t connected = 0;
+    curl_easy_getinfo(c->easy, CURLINFO_PRETRANSFER_TIME_T, &connected);
+    out->connected = connected > 0;
     curl_multi_remove_handle(c->multi, c->easy); /* closes the connection unless the transfer ended cleanly */
     curl_slist_free_all(headers);
     return code;

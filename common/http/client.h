@@ -47,10 +47,12 @@ struct clime_http_result {
     int status;             /* 0 when no response line came */
     struct clime_buf reply; /* the caller frees it */
     bool sent_to_us;        /* at least one body byte arrived */
+    bool connected;         /* the peer may have seen the request */
 };
 
 /* CLIME_OK for any HTTP status; errors are of the transport: CLIME_ERR_UNAVAILABLE (refused, reset, host unknown),
- * CLIME_ERR_TIMEOUT, CLIME_ERR_LIMIT, CLIME_ERR_ABORTED. The message names the URL. */
+ * CLIME_ERR_TIMEOUT, CLIME_ERR_LIMIT, CLIME_ERR_ABORTED, CLIME_ERR_BUSY (we have no file descriptor left). The message
+ * names the URL. */
 enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
                                       struct clime_http_result *out, struct clime_error *e);
 

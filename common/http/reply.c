@@ -103,8 +103,7 @@ void clime_http_reply_json(struct clime_http_request *rq, int status, struct cli
     clime_http_reply(rq, status, "application/json", NULL, body);
 }
 
-static void put_error(struct clime_jw *w, int status, const char *message, bool inner) {
-    clime_jw_object(w);
+static void put_error_members(struct clime_jw *w, int status, const char *message) {
     clime_jw_key(w, "object");
     clime_jw_strz(w, "error");
     clime_jw_key(w, "message");
@@ -115,10 +114,12 @@ static void put_error(struct clime_jw *w, int status, const char *message, bool 
     clime_jw_null(w);
     clime_jw_key(w, "code");
     clime_jw_int(w, status);
-    if (!inner) {
-        clime_jw_key(w, "error");
-        put_error(w, status, message, true);
-    }
+}
+
+void clime_http_error_member(struct clime_jw *w, int status, const char *message) {
+    clime_jw_key(w, "error");
+    clime_jw_object(w);
+    put_error_members(w, status, message);
     clime_jw_close(w);
 }
 
@@ -128,7 +129,10 @@ void clime_http_reply_error_with(struct clime_http_request *rq, int status, cons
     struct clime_jw w;
     clime_buf_init(&body, 1 << 20);
     clime_jw_init(&w, &body);
-    put_error(&w, status, message, false);
+    clime_jw_object(&w);
+    put_error_members(&w, status, message);
+    clime_http_error_member(&w, status, message);
+    clime_jw_close(&w);
     clime_http_reply(rq, status, "application/json", extra_headers, clime_buf_str(&body));
     clime_buf_free(&body);
 }

@@ -98,6 +98,9 @@ void clime_http_reply_json(struct clime_http_request *rq, int status, struct cli
 /* The error body that OpenAI's, SGLang's and vLLM's clients all read:
  * {"object":"error","message","type","param":null,"code":status,"error":{same}}. 429 and 503 carry Retry-After. */
 void clime_http_reply_error(struct clime_http_request *rq, int status, const char *message);
+/* The member "error" of that alone, into an open object: how a stream says that it failed. */
+struct clime_jw;
+void clime_http_error_member(struct clime_jw *w, int status, const char *message);
 void clime_http_reply_err(struct clime_http_request *rq, const struct clime_error *e); /* status from the code */
 int clime_http_status_of(enum clime_err code);
 
