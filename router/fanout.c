@@ -1,53 +1,108 @@
-/* Sends one control call (abort, pause, continue, flush, weights from disk, ...) to every worker at the same time and
- * answers with a result for each: {"success", "workers": [{"url","status","body"}]}. 200 when all did it, 207 when some
- * did, 502 when none did, 503 without workers. Runs on an HTTP thread; one short-lived thread a worker. */
+/* Control calls (abort, pause, continue, flush, ...) to all workers; see fanout.h. Runs on an HTTP thread, with one
+ * short-lived thread a worker, each with a client of its own that the call's end closes. */
+#include "router/fanout.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/clock.h"
 #include "common/http/client.h"
 #include "common/json/scan.h"
-#include "common/json/write.h"
-#include "router/router.h"
+#include "router/forward.h"
+
+#define LARGEST_REPLY ((size_t)1 << 20)
 
 struct one {
     struct clime_router *r;
     struct clime_http_request *rq; /* read only, while the handler waits in join */
-    struct clime_worker_view view;
+    const char *target;
+    int64_t id, began_us; /* of the worker */
     pthread_t thread;
     bool started;
-    enum clime_err err;
-    struct clime_error e;
-    int status;
-    struct clime_buf body;
+    struct clime_fanout_result *result;
 };
+
+static bool given_up(void *arg) {
+    const struct one *o = arg;
+    if (atomic_load(&o->r->phase) == CLIME_ROUTER_CUTTING) return true;
+    bool had_its_time = clime_now_us() > o->began_us + o->r->probe_timeout_us;
+    return had_its_time && clime_workers_silent_since(o->r->workers, o->id) != 0;
+}
 
 static void *call_one(void *arg) {
     struct one *o = arg;
-    char *url = clime_router_url(o->view.url, o->rq);
+    struct clime_fanout_result *out = o->result;
+    char *url = xasprintf("%s%s", out->url, o->target);
     char *method = xstrndup(clime_http_method(o->rq).ptr, clime_http_method(o->rq).len);
-    const char *auth = clime_http_header(o->rq, "Authorization");
-    char *auth_line = auth && !o->r->worker_key ? xasprintf("Authorization: %s", auth) : NULL;
-    const char *headers[] = {auth_line, NULL};
+    struct clime_headers headers;
+    clime_forward_headers(o->r, o->rq, &headers);
     struct clime_http_call call = {
         .method = method,
         .url = url,
         .body = clime_http_body(o->rq),
-        .headers = headers,
+        .headers = (const char *const *)headers.lines,
         .bearer = o->r->worker_key,
         .timeout_us = o->r->control_timeout_us,
-        .max_reply = (size_t)1 << 20,
+        .max_reply = LARGEST_REPLY,
+        .cancel = given_up,
+        .arg = o,
     };
     struct clime_http_result res = {0};
+    struct clime_error e;
     struct clime_http_client *client = clime_http_client_new();
-    o->err = clime_http_client_call(client, &call, &res, &o->e);
-    o->status = res.status;
-    o->body = res.reply;
+    enum clime_err err = clime_http_client_call(client, &call, &res, &e);
     clime_http_client_free(client);
-    free(auth_line);
+    out->body = res.reply;
+    if (err) {
+        clime_buf_clear(&out->body);
+        clime_buf_adds(&out->body, err == CLIME_ERR_ABORTED ? "it answers neither this nor its probes" : e.msg);
+    } else {
+        out->status = res.status;
+    }
+    clime_forward_headers_free(&headers);
     free(method);
     free(url);
     return NULL;
+}
+
+bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq) {
+    struct clime_error e;
+    char *target;
+    *f = (struct clime_fanout){0};
+    if (clime_forward_target(clime_http_path(rq), clime_http_query_string(rq), &target, &e)) {
+        clime_http_reply_err(rq, &e);
+        return false;
+    }
+    struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
+    f->n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX);
+    f->results = xcalloc((size_t)f->n + 1, sizeof *f->results);
+    struct one *all = xcalloc((size_t)f->n + 1, sizeof *all);
+    for (int i = 0; i < f->n; i++) {
+        memcpy(f->results[i].url, views[i].url, sizeof views[i].url);
+        all[i] = (struct one){.r = r, .rq = rq, .target = target, .id = views[i].id, .began_us = clime_now_us()};
+        all[i].result = &f->results[i];
+        all[i].started = pthread_create(&all[i].thread, NULL, call_one, &all[i]) == 0;
+        if (!all[i].started) call_one(&all[i]); /* no thread to be had: in turn */
+    }
+    for (int i = 0; i < f->n; i++) {
+        if (all[i].started) pthread_join(all[i].thread, NULL);
+        f->n_ok += f->results[i].status >= 200 && f->results[i].status < 300;
+    }
+    free(all);
+    free(views);
+    free(target);
+    return true;
+}
+
+void clime_fanout_free(struct clime_fanout *f) {
+    for (int i = 0; i < f->n; i++) clime_buf_free(&f->results[i].body);
+    free(f->results);
+}
+
+int clime_fanout_status(const struct clime_fanout *f) {
+    if (f->n == 0) return 503;
+    return f->n_ok == f->n ? 200 : f->n_ok ? 207 : 502;
 }
 
 static bool is_json(struct clime_str s) {
@@ -62,51 +117,24 @@ static bool is_json(struct clime_str s) {
     return ok;
 }
 
-static void write_one(struct clime_jw *w, const struct one *o) {
-    clime_jw_object(w);
-    clime_jw_key(w, "url");
-    clime_jw_strz(w, o->view.url);
-    clime_jw_key(w, "status");
-    clime_jw_int(w, o->err ? 0 : o->status);
-    clime_jw_key(w, "body");
-    if (o->err)
-        clime_jw_strz(w, o->e.msg);
-    else if (is_json(clime_buf_str(&o->body)))
-        clime_jw_raw(w, clime_buf_str(&o->body));
-    else
-        clime_jw_str(w, clime_buf_str(&o->body));
+void clime_fanout_write(const struct clime_fanout *f, struct clime_jw *w) {
+    clime_jw_key(w, "success");
+    clime_jw_bool(w, f->n > 0 && f->n_ok == f->n);
+    clime_jw_key(w, "workers");
+    clime_jw_array(w);
+    for (int i = 0; i < f->n; i++) {
+        struct clime_str body = clime_buf_str(&f->results[i].body);
+        clime_jw_object(w);
+        clime_jw_key(w, "url");
+        clime_jw_strz(w, f->results[i].url);
+        clime_jw_key(w, "status");
+        clime_jw_int(w, f->results[i].status);
+        clime_jw_key(w, "body");
+        if (f->results[i].status && is_json(body))
+            clime_jw_raw(w, body);
+        else
+            clime_jw_str(w, body);
+        clime_jw_close(w);
+    }
     clime_jw_close(w);
-}
-
-void clime_router_fanout(struct clime_http_request *rq, void *context) {
-    struct clime_router *r = context;
-    struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
-    int n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX), n_ok = 0;
-    struct one *all = xcalloc((size_t)n + 1, sizeof *all);
-    for (int i = 0; i < n; i++) {
-        all[i] = (struct one){.r = r, .rq = rq, .view = views[i]};
-        all[i].started = pthread_create(&all[i].thread, NULL, call_one, &all[i]) == 0;
-        if (!all[i].started) all[i].err = clime_fail(&all[i].e, CLIME_ERR_LIMIT, "no thread for this call");
-    }
-    for (int i = 0; i < n; i++) {
-        if (all[i].started) pthread_join(all[i].thread, NULL);
-        n_ok += !all[i].err && all[i].status >= 200 && all[i].status < 300;
-    }
-    struct clime_buf out;
-    struct clime_jw w;
-    clime_buf_init(&out, (size_t)300 << 20);
-    clime_jw_init(&w, &out);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "success");
-    clime_jw_bool(&w, n > 0 && n_ok == n);
-    clime_jw_key(&w, "workers");
-    clime_jw_array(&w);
-    for (int i = 0; i < n; i++) write_one(&w, &all[i]);
-    clime_jw_close(&w);
-    clime_jw_close(&w);
-    clime_http_reply_json(rq, n == 0 ? 503 : n_ok == n ? 200 : n_ok ? 207 : 502, clime_buf_str(&out));
-    clime_buf_free(&out);
-    for (int i = 0; i < n; i++) clime_buf_free(&all[i].body);
-    free(all);
-    free(views);
 }

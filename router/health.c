@@ -1,74 +1,178 @@
-/* The prober: one thread asks every worker's /health in turn, so that no load on the HTTP threads can starve it.
- * It reports to clime_workers_probed and touches no counter (a prober that reset loads would make hot spots). */
+/* The prober: asks every worker's /health, and for its weights' label once the fleet is on a version, all of them at
+ * the same time, so that a silent one holds up nobody. Its own threads: no load on the HTTP threads can starve it. It
+ * reports to clime_workers_probed and touches no counter (a prober that reset loads would make hot spots).
+ *
+ * One thread keeps the time (monotonic) and starts a short-lived thread for each probe that is due; a worker has one
+ * probe at a time, and the next is due an interval after the start of the last. A probe's connection is not kept: an
+ * idle one would hold a thread of the worker. */
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "common/clock.h"
 #include "common/http/client.h"
+#include "common/log.h"
+#include "router/connections.h"
 #include "router/router.h"
+
+#define LONGEST_NAP_US 500000      /* until new workers and idle connections are seen */
+#define FIRST_ROUND_US 1000000     /* what start waits for the first probes */
+#define KEPT_US ((int64_t)5000000) /* an idle connection is closed after this */
+#define PROBE_STACK ((size_t)256 << 10)
+
+/* ---- one probe ---- */
+
+static bool ask(struct clime_router *r, struct clime_http_client *c, const char *worker, const char *path,
+                struct clime_http_result *res) {
+    char *url = xasprintf("%s%s", worker, path);
+    struct clime_http_call call = {.method = "GET",
+                                   .url = url,
+                                   .bearer = r->worker_key,
+                                   .connect_timeout_us = r->probe_timeout_us,
+                                   .timeout_us = r->probe_timeout_us,
+                                   .max_reply = 65536};
+    struct clime_error e = {0};
+    clime_http_client_call(c, &call, res, &e);
+    if (e.code == CLIME_ERR_BUSY) LOG_WARN("a probe: %s", e.msg);
+    free(url);
+    return e.code != CLIME_ERR_BUSY;
+}
+
+void clime_router_probe(struct clime_router *r, const struct clime_worker_view *v) {
+    struct clime_http_client *client = clime_http_client_new();
+    struct clime_http_result health = {0}, version = {0};
+    char label[CLIME_LABEL_SIZE] = "";
+    static atomic_bool warned;
+    /* Without a descriptor nothing was asked, and nothing is known. */
+    bool asked = ask(r, client, v->url, "/health", &health);
+    bool ok = asked && health.status == 200;
+    if (ok && clime_workers_has_version(r->workers)) {
+        asked = ask(r, client, v->url, "/get_weight_version", &version);
+        if (version.status == 200) clime_version_read(clime_buf_str(&version.reply), label);
+        if (version.status == 401 && !atomic_exchange(&warned, true))
+            LOG_WARN("%s keeps its weights' version from us: --worker-api-key has no key for it", v->url);
+    }
+    if (asked) clime_workers_probed(r->workers, v->id, ok, label);
+    clime_buf_free(&health.reply);
+    clime_buf_free(&version.reply);
+    clime_http_client_free(client);
+}
+
+/* ---- the schedule ---- */
 
 struct clime_prober {
     struct clime_router *r;
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool stopping; /* guarded by lock */
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t changed;
+    bool stopping;
+    int n_running;
+    struct turn {
+        int64_t id, due_us; /* of the worker that has the slot */
+        bool running, done; /* done: it has been probed once */
+    } turns[CLIME_WORKERS_MAX];
 };
 
-static bool probe(struct clime_router *r, struct clime_http_client *c, const char *url) {
-    char *full = xasprintf("%s/health", url);
-    struct clime_http_call call = {.method = "GET",
-                                   .url = full,
-                                   .connect_timeout_us = r->probe_timeout_us,
-                                   .timeout_us = r->probe_timeout_us,
-                                   .max_reply = 65536};
-    struct clime_http_result res = {0};
-    bool ok = clime_http_client_call(c, &call, &res, NULL) == CLIME_OK && res.status == 200;
-    clime_buf_free(&res.reply);
-    free(full);
+struct job {
+    struct clime_prober *p;
+    struct clime_worker_view view;
+};
+
+static void *run_probe(void *arg) {
+    struct job *job = arg;
+    struct clime_prober *p = job->p;
+    clime_router_probe(p->r, &job->view);
+    pthread_mutex_lock(&p->lock);
+    p->turns[job->view.slot].running = false;
+    p->turns[job->view.slot].done = true;
+    p->n_running--;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    free(job);
+    return NULL;
+}
+
+static bool start_thread(struct job *job) {
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, PROBE_STACK);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    bool ok = pthread_create(&thread, &attr, run_probe, job) == 0;
+    pthread_attr_destroy(&attr);
     return ok;
 }
 
-static bool stopping(struct clime_prober *p) {
-    pthread_mutex_lock(&p->lock);
-    bool s = p->stopping;
-    pthread_mutex_unlock(&p->lock);
-    return s;
-}
-
-/* Sleeps for the interval or until stop. */
-static void pause_between(struct clime_prober *p) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t ns = until.tv_nsec + p->r->probe_interval_us % 1000000 * 1000;
-    until.tv_sec += p->r->probe_interval_us / 1000000 + ns / 1000000000;
-    until.tv_nsec = ns % 1000000000;
-    pthread_mutex_lock(&p->lock);
-    if (!p->stopping) pthread_cond_timedwait(&p->wake, &p->lock, &until);
-    pthread_mutex_unlock(&p->lock);
-}
-
-static void *run(void *arg) {
-    struct clime_prober *p = arg;
-    struct clime_http_client *client = clime_http_client_new();
-    struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
-    while (!stopping(p)) {
-        int n = clime_workers_list(p->r->workers, views, CLIME_WORKERS_MAX);
-        for (int i = 0; i < n && !stopping(p); i++)
-            clime_workers_probed(p->r->workers, views[i].id, probe(p->r, client, views[i].url));
-        pause_between(p);
+/* Starts what is due; called with the lock, which it lets go where no thread is to be had. Returns when the next is. */
+static int64_t start_due(struct clime_prober *p, const struct clime_worker_view *views, int n) {
+    int64_t now = clime_now_us(), next = now + LONGEST_NAP_US;
+    for (int i = 0; i < n && !p->stopping; i++) {
+        struct turn *t = &p->turns[views[i].slot];
+        if (t->running) continue; /* its end wakes us */
+        if (t->id != views[i].id) *t = (struct turn){.id = views[i].id};
+        if (t->due_us <= now) {
+            struct job *job = xmalloc(sizeof *job);
+            *job = (struct job){p, views[i]};
+            t->due_us = now + p->r->probe_interval_us;
+            t->running = true;
+            p->n_running++;
+            if (!start_thread(job)) {
+                pthread_mutex_unlock(&p->lock);
+                run_probe(job);
+                pthread_mutex_lock(&p->lock);
+            }
+        } else if (t->due_us < next) {
+            next = t->due_us;
+        }
     }
+    return next;
+}
+
+static void *keep_time(void *arg) {
+    struct clime_prober *p = arg;
+    struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
+    pthread_mutex_lock(&p->lock);
+    while (!p->stopping) {
+        pthread_mutex_unlock(&p->lock);
+        clime_connections_reap(p->r->connections, KEPT_US);
+        int n = clime_workers_list(p->r->workers, views, CLIME_WORKERS_MAX);
+        pthread_mutex_lock(&p->lock);
+        int64_t next = start_due(p, views, n);
+        struct timespec until = {next / 1000000, next % 1000000 * 1000};
+        if (!p->stopping) pthread_cond_timedwait(&p->changed, &p->lock, &until);
+    }
+    pthread_mutex_unlock(&p->lock);
     free(views);
-    clime_http_client_free(client);
     return NULL;
+}
+
+static bool all_asked(const struct clime_prober *p, const struct clime_worker_view *views, int n) {
+    for (int i = 0; i < n; i++)
+        if (!p->turns[views[i].slot].done) return false;
+    return true;
+}
+
+static void wait_for_first_round(struct clime_prober *p) {
+    struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
+    int n = clime_workers_list(p->r->workers, views, CLIME_WORKERS_MAX);
+    int64_t limit = clime_now_us() + FIRST_ROUND_US;
+    struct timespec until = {limit / 1000000, limit % 1000000 * 1000};
+    pthread_mutex_lock(&p->lock);
+    while (!all_asked(p, views, n) && clime_now_us() < limit) pthread_cond_timedwait(&p->changed, &p->lock, &until);
+    pthread_mutex_unlock(&p->lock);
+    free(views);
 }
 
 struct clime_prober *clime_prober_start(struct clime_router *r) {
     struct clime_prober *p = xcalloc(1, sizeof *p);
+    pthread_condattr_t attr;
     p->r = r;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->wake, NULL);
-    CHECK(pthread_create(&p->thread, NULL, run, p) == 0);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    CHECK(pthread_create(&p->thread, NULL, keep_time, p) == 0);
+    wait_for_first_round(p);
     return p;
 }
 
@@ -76,10 +180,11 @@ void clime_prober_stop(struct clime_prober *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
     p->stopping = true;
-    pthread_cond_signal(&p->wake);
+    pthread_cond_broadcast(&p->changed);
+    while (p->n_running > 0) pthread_cond_wait(&p->changed, &p->lock); /* each ends by its own time limit */
     pthread_mutex_unlock(&p->lock);
     pthread_join(p->thread, NULL);
-    pthread_cond_destroy(&p->wake);
+    pthread_cond_destroy(&p->changed);
     pthread_mutex_destroy(&p->lock);
     free(p);
 }

@@ -9,14 +9,18 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "common/os/process.h"
+#include "router/connections.h"
 #include "router/policy.h"
 #include "router/router.h"
+
+#define MAX_KEPT 256 /* idle connections to workers */
+#define DRAIN_LOOK_US 20000
 
 struct options {
     const char *host, *port_file, *api_key, *admin_key, *worker_key;
     int64_t port, health_port, parent_fd, http_threads, max_in_flight, max_retries, max_body, fail_threshold,
         ok_threshold;
-    double request_timeout, control_timeout, probe_interval, probe_timeout, session_ttl, session_slack;
+    double request_timeout, control_timeout, drain_timeout, probe_interval, probe_timeout, session_ttl, session_slack;
     int policy, log_level; /* CHOICE */
     struct clime_opt_list workers;
     bool print_routes;
@@ -37,6 +41,8 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"request-timeout", CLIME_OPT_DOUBLE, &o->request_timeout, "14400", "S", "longest generation", 1, 1e6},
         {"control-timeout", CLIME_OPT_DOUBLE, &o->control_timeout, "600", "S", "longest control call to a worker", 1,
          1e6},
+        {"drain-timeout", CLIME_OPT_DOUBLE, &o->drain_timeout, "20", "S",
+         "at SIGTERM, what requests in flight get to finish; then 503", 0, 1e6},
         {"health", CLIME_OPT_SECTION, .help = "health"},
         {"health-check-interval", CLIME_OPT_DOUBLE, &o->probe_interval, "2", "S", "pause between rounds of probes",
          0.01, 3600},
@@ -89,6 +95,17 @@ static enum clime_err add_known_workers(struct clime_router *r, const struct opt
     return CLIME_OK;
 }
 
+/* Finishes what is in flight; after the limit, or when the parent is gone, what is left is ended with 503. */
+static void drain(struct clime_router *r, enum clime_process_end why, double limit_s) {
+    int64_t until = clime_now_us() + (why == CLIME_END_SIGNAL ? (int64_t)(limit_s * 1e6) : 0);
+    atomic_store(&r->phase, CLIME_ROUTER_DRAINING);
+    int n = atomic_load(&r->in_flight);
+    LOG_INFO("stopping, %d requests in flight", n);
+    while (atomic_load(&r->in_flight) > 0 && clime_now_us() < until) clime_sleep_us(DRAIN_LOOK_US);
+    atomic_store(&r->phase, CLIME_ROUTER_CUTTING);
+    if ((n = atomic_load(&r->in_flight)) > 0) LOG_WARN("%d requests have not finished: they are answered with 503", n);
+}
+
 static void register_metrics(struct clime_router *r) {
     static const double seconds[] = {0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800};
     r->m_requests = clime_metric_counter("clime_router_requests_total", "", "generation requests answered");
@@ -122,8 +139,11 @@ int main(int argc, char **argv) {
         .session_ttl_us = (int64_t)(o.session_ttl * 1e6),
         .session_slack = o.session_slack,
     };
+    struct clime_concurrency fit = {.n_threads = (int)o.http_threads, .max_kept = MAX_KEPT};
+    if (clime_router_fit_descriptors(&fit, &e)) goto failed;
     r = (struct clime_router){
         .workers = clime_workers_new(&wo),
+        .connections = clime_connections_new(fit.max_kept),
         .worker_key = o.worker_key,
         .request_timeout_us = (int64_t)(o.request_timeout * 1e6),
         .control_timeout_us = (int64_t)(o.control_timeout * 1e6),
@@ -140,7 +160,7 @@ int main(int argc, char **argv) {
     const struct clime_http_options ho = {
         .host = o.host,
         .port = (int)o.port,
-        .n_threads = (int)o.http_threads,
+        .n_threads = fit.n_threads,
         .n_slots = (int)o.max_in_flight,
         .max_body = (size_t)o.max_body,
         .api_key = o.api_key,
@@ -155,11 +175,11 @@ int main(int argc, char **argv) {
     if (clime_port_file_write(o.port_file, clime_http_server_port(http), (int)o.parent_fd, &e)) goto failed;
     LOG_INFO("serving on %s:%d, policy %s", o.host, clime_http_server_port(http), wo.policy->name);
 
-    clime_process_wait((int)o.parent_fd);
-    LOG_INFO("stopping");
+    drain(&r, clime_process_wait((int)o.parent_fd), o.drain_timeout);
 failed:
-    clime_prober_stop(prober);
     if (http) clime_http_server_stop(http);
+    clime_prober_stop(prober);
+    clime_connections_free(r.connections);
     clime_workers_free(r.workers);
     free(o.workers.items);
     if (e.code) LOG_ERROR("%s", e.msg);

@@ -3,12 +3,13 @@
 #ifndef CLIME_ROUTER_POLICY_H
 #define CLIME_ROUTER_POLICY_H
 
+#include "router/request.h"
 #include "router/workers.h"
 
 struct clime_policy {
     const char *name;
     /* views[n], n >= 1, are ready and untried, by slot; turn counts picks. Returns an index below n. */
-    int (*pick)(const struct clime_worker_view *views, int n, uint64_t turn);
+    int (*pick)(const struct clime_route_request *rq, const struct clime_worker_view *views, int n, uint64_t turn);
 };
 
 extern const struct clime_policy clime_policy_round_robin, clime_policy_least_tokens, clime_policy_random;

@@ -2,7 +2,8 @@
  * Ties go to the worker with fewer picks so far, then to the lower slot, so an idle fleet is used evenly. */
 #include "router/policy.h"
 
-static int pick(const struct clime_worker_view *v, int n, uint64_t turn) {
+static int pick(const struct clime_route_request *rq, const struct clime_worker_view *v, int n, uint64_t turn) {
+    (void)rq;
     (void)turn;
     int best = 0;
     for (int i = 1; i < n; i++)

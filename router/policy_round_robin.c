@@ -2,7 +2,8 @@
  * of keeping a cursor stays even when workers come, go or are excluded by a retry. */
 #include "router/policy.h"
 
-static int pick(const struct clime_worker_view *v, int n, uint64_t turn) {
+static int pick(const struct clime_route_request *rq, const struct clime_worker_view *v, int n, uint64_t turn) {
+    (void)rq;
     (void)turn;
     int best = 0;
     for (int i = 1; i < n; i++)

@@ -13,6 +13,8 @@ static const char *state_name(enum clime_worker_state s) {
         return "ready";
     case CLIME_WORKER_DOWN:
         return "down";
+    case CLIME_WORKER_STALE:
+        return "stale";
     case CLIME_WORKER_DRAINING:
         return "draining";
     case CLIME_WORKER_FREE:
@@ -35,6 +37,8 @@ static void write_worker(struct clime_jw *w, const struct clime_worker_view *v) 
     clime_jw_bool(w, v->state == CLIME_WORKER_READY);
     clime_jw_key(w, "status");
     clime_jw_strz(w, state_name(v->state));
+    clime_jw_key(w, "weight_version"); /* null: not known, since the fleet is on none */
+    clime_jw_strz(w, v->version[0] ? v->version : NULL);
     clime_jw_key(w, "load");
     clime_jw_int(w, v->requests);
     clime_jw_key(w, "tokens");
@@ -96,6 +100,7 @@ void clime_router_list_workers(struct clime_http_request *rq, void *context) {
     reply(rq, 200, &out);
 }
 
+/* Adds the worker and asks it at once, so that it is ready when it is said to be. */
 static void accept_worker(struct clime_http_request *rq, struct clime_router *r, struct clime_str url, int status) {
     struct clime_error e;
     int64_t id;
@@ -103,6 +108,9 @@ static void accept_worker(struct clime_http_request *rq, struct clime_router *r,
         clime_http_reply_err(rq, &e);
         return;
     }
+    struct clime_worker_view view = {0};
+    if (clime_workers_get(r->workers, id, &view)) clime_router_probe(r, &view);
+    clime_workers_get(r->workers, id, &view);
     char location[64], text[24], extra[96];
     snprintf(text, sizeof text, "%lld", (long long)id);
     snprintf(location, sizeof location, "/workers/%lld", (long long)id);
@@ -121,7 +129,10 @@ static void accept_worker(struct clime_http_request *rq, struct clime_router *r,
     clime_jw_key(&w, "location");
     clime_jw_strz(&w, location);
     clime_jw_key(&w, "message");
-    clime_jw_strz(&w, "the worker takes requests now");
+    clime_jw_strz(&w, view.state == CLIME_WORKER_READY ? "the worker takes requests now"
+                      : view.state == CLIME_WORKER_STALE
+                          ? "the worker will take requests when it has the fleet's weights"
+                          : "the worker will take requests when it answers");
     clime_jw_close(&w);
     clime_http_reply(rq, status, "application/json", extra, clime_buf_str(&out));
     clime_buf_free(&out);
@@ -199,6 +210,24 @@ void clime_router_health(struct clime_http_request *rq, void *context) {
     char body[64];
     snprintf(body, sizeof body, "{\"status\":\"ok\",\"instance\":\"%s\"}", r->instance);
     clime_http_reply_json(rq, 200, clime_str_of(body));
+}
+
+void clime_router_liveness(struct clime_http_request *rq, void *context) {
+    (void)context;
+    clime_http_reply_json(rq, 200, clime_str_of("{\"status\":\"alive\"}"));
+}
+
+void clime_router_readiness(struct clime_http_request *rq, void *context) {
+    struct clime_router *r = context;
+    struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
+    int n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX), n_ready = 0;
+    for (int i = 0; i < n; i++) n_ready += views[i].state == CLIME_WORKER_READY;
+    free(views);
+    bool ready = n_ready > 0 && atomic_load(&r->phase) == CLIME_ROUTER_SERVING;
+    char body[128];
+    snprintf(body, sizeof body, "{\"status\":\"%s\",\"healthy_workers\":%d,\"total_workers\":%d}",
+             ready ? "ready" : "not ready", n_ready, n);
+    clime_http_reply_json(rq, ready ? 200 : 503, clime_str_of(body));
 }
 
 void clime_router_metrics(struct clime_http_request *rq, void *context) {

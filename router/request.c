@@ -1,5 +1,6 @@
-/* Reads a request's cost with one pass of the pull scanner over the body; no allocation but for escaped keys.
- * Called by the proxy on an HTTP thread. Deep values are skipped, so the stack stays small. */
+/* Reading a request's cost and model (see request.h). Called by the proxy on HTTP threads, once a request.
+ *
+ * Sums are kept in double: they are exact below 2^53, and no count that a client writes can overflow them. */
 #include "router/request.h"
 
 #include "common/json/scan.h"
@@ -7,74 +8,135 @@
 enum { BYTES_A_TOKEN = 4, DEFAULT_NEW_TOKENS = 128 };
 #define COST_MAX ((int64_t)1 << 40)
 
-struct cost {
-    int64_t prompt, new_tokens, n;
+struct limits { /* one prompt's sampling parameters, as far as they cost */
+    double new_tokens, n;
 };
 
-/* An array of ids counts its items; an array of arrays or strings is a batch and counts each. */
-static int64_t count_prompt(struct clime_json *j) {
+struct reading {
+    struct clime_route_request *rq;
+    double prompt_tokens;
+    int64_t n_prompts;
+    struct limits common;
+    int64_t n_own;               /* prompts with sampling parameters of their own, a list; 0 = common holds for all */
+    double own_n, own_generated; /* summed over those: n, and n times what may be generated */
+};
+
+static double generated(struct limits l) {
+    return (l.n > 0 ? l.n : 1) * (1 + l.new_tokens);
+}
+
+/* Tokens of one prompt: a text, a list of ids, a conversation. */
+static double count_tokens(struct clime_json *j) {
     struct clime_str s;
-    int64_t n = 0;
+    double n = 0;
     switch (clime_json_peek(j)) {
     case CLIME_JSON_STRING:
-        return clime_json_string(j, &s) ? (int64_t)s.len / BYTES_A_TOKEN + 1 : 0;
+        return clime_json_string(j, &s) ? (double)(s.len / BYTES_A_TOKEN + 1) : 0;
     case CLIME_JSON_ARRAY:
-        for (clime_json_array(j); clime_json_item(j);) {
-            enum clime_json_kind kind = clime_json_peek(j);
-            if (kind == CLIME_JSON_ARRAY || kind == CLIME_JSON_STRING) {
-                n += count_prompt(j);
-            } else {
-                clime_json_skip(j, &s);
-                n += kind == CLIME_JSON_NUMBER ? 1 : (int64_t)s.len / BYTES_A_TOKEN;
-            }
-        }
+        for (clime_json_array(j); clime_json_item(j);) n += count_tokens(j);
         return n;
+    case CLIME_JSON_NUMBER:
+        clime_json_skip(j, NULL);
+        return 1;
     default:
-        clime_json_skip(j, NULL);
-        return 0;
+        return clime_json_skip(j, &s) ? (double)(s.len / BYTES_A_TOKEN) : 0;
     }
 }
 
-static void read_count(struct clime_json *j, int64_t *out) {
+/* A prompt, or a list of them: an array whose items are texts or arrays. */
+static void read_prompts(struct clime_json *j, struct reading *r) {
+    if (clime_json_peek(j) != CLIME_JSON_ARRAY) {
+        r->prompt_tokens += count_tokens(j);
+        r->n_prompts++;
+        return;
+    }
+    int64_t n_lists = 0;
+    for (clime_json_array(j); clime_json_item(j);) {
+        enum clime_json_kind kind = clime_json_peek(j);
+        n_lists += kind == CLIME_JSON_ARRAY || kind == CLIME_JSON_STRING;
+        r->prompt_tokens += count_tokens(j);
+    }
+    r->n_prompts += n_lists ? n_lists : 1;
+}
+
+static void read_count(struct clime_json *j, double *out) {
     double v;
-    if (clime_json_peek(j) != CLIME_JSON_NUMBER) {
+    if (clime_json_peek(j) != CLIME_JSON_NUMBER)
         clime_json_skip(j, NULL);
-    } else if (clime_json_double(j, &v) && v >= 0 && v < 1e9) {
-        *out = (int64_t)v;
+    else if (clime_json_double(j, &v) && v >= 0 && v < 1e9)
+        *out = v;
+}
+
+static bool read_limit(struct clime_json *j, struct clime_str key, struct limits *l) {
+    if (clime_str_is(key, "max_new_tokens") || clime_str_is(key, "max_tokens") ||
+        clime_str_is(key, "max_completion_tokens"))
+        read_count(j, &l->new_tokens);
+    else if (clime_str_is(key, "n"))
+        read_count(j, &l->n);
+    else
+        return false;
+    return true;
+}
+
+static void read_params(struct clime_json *j, struct limits *l) {
+    struct clime_str key;
+    if (clime_json_peek(j) != CLIME_JSON_OBJECT) {
+        clime_json_skip(j, NULL);
+        return;
+    }
+    for (clime_json_object(j); clime_json_key(j, &key);)
+        if (!read_limit(j, key, l)) clime_json_skip(j, NULL);
+}
+
+static void read_own_params(struct clime_json *j, struct reading *r) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        struct limits own = {DEFAULT_NEW_TOKENS, 1};
+        read_params(j, &own);
+        r->n_own++;
+        r->own_n += own.n > 0 ? own.n : 1;
+        r->own_generated += generated(own);
     }
 }
 
-static void read_members(struct clime_json *j, struct cost *c, bool top) {
+static bool is_prompt(struct clime_str key) {
+    return clime_str_is(key, "input_ids") || clime_str_is(key, "text") || clime_str_is(key, "prompt") ||
+           clime_str_is(key, "messages") || clime_str_is(key, "token_ids");
+}
+
+static void read_members(struct clime_json *j, struct reading *r) {
     struct clime_str key;
     for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (clime_str_is(key, "max_new_tokens") || clime_str_is(key, "max_tokens") ||
-            clime_str_is(key, "max_completion_tokens"))
-            read_count(j, &c->new_tokens);
-        else if (clime_str_is(key, "n"))
-            read_count(j, &c->n);
-        else if (top && clime_str_is(key, "sampling_params") && clime_json_peek(j) == CLIME_JSON_OBJECT)
-            read_members(j, c, false);
-        else if (top && (clime_str_is(key, "input_ids") || clime_str_is(key, "text") || clime_str_is(key, "prompt") ||
-                         clime_str_is(key, "messages") || clime_str_is(key, "token_ids")))
-            c->prompt += count_prompt(j);
+        enum clime_json_kind kind = clime_json_peek(j);
+        if (read_limit(j, key, &r->common)) continue;
+        if (clime_str_is(key, "sampling_params") && kind == CLIME_JSON_ARRAY)
+            read_own_params(j, r);
+        else if (clime_str_is(key, "sampling_params"))
+            read_params(j, &r->common);
+        else if (clime_str_is(key, "model") && kind == CLIME_JSON_STRING)
+            clime_json_string(j, &r->rq->model);
+        else if (is_prompt(key))
+            read_prompts(j, r);
         else
             clime_json_skip(j, NULL);
     }
 }
 
-int64_t clime_request_cost(struct clime_str body) {
-    struct clime_arena arena;
+static double cost_of(const struct reading *r) {
+    if (r->n_own) return r->prompt_tokens * r->own_n / (double)r->n_own + r->own_generated;
+    double n = r->common.n > 0 ? r->common.n : 1;
+    return r->prompt_tokens * n + (double)(r->n_prompts ? r->n_prompts : 1) * generated(r->common);
+}
+
+void clime_route_request_read(struct clime_route_request *rq, struct clime_str session, struct clime_str body,
+                              struct clime_arena *arena) {
     struct clime_error e;
     struct clime_json j;
-    struct cost c = {.new_tokens = DEFAULT_NEW_TOKENS, .n = 1};
-    clime_arena_init(&arena, body.len + 4096);
-    clime_json_init(&j, body.ptr, body.len, &arena, &e);
-    bool readable = clime_json_peek(&j) == CLIME_JSON_OBJECT;
-    if (readable) read_members(&j, &c, true);
-    readable = readable && clime_json_end(&j);
-    clime_arena_free(&arena);
-    if (!readable) return (int64_t)body.len / BYTES_A_TOKEN + 1;
-    int64_t n = c.n > 0 ? c.n : 1;
-    int64_t cost = c.prompt + 1 + c.new_tokens;
-    return n > COST_MAX / cost ? COST_MAX : cost * n;
+    *rq = (struct clime_route_request){.session = session, .cost = (int64_t)body.len / BYTES_A_TOKEN + 1};
+    struct reading r = {.rq = rq, .common = {DEFAULT_NEW_TOKENS, 1}};
+    clime_json_init(&j, body.ptr, body.len, arena, &e);
+    if (clime_json_peek(&j) != CLIME_JSON_OBJECT) return;
+    read_members(&j, &r);
+    if (!clime_json_end(&j)) return;
+    double cost = cost_of(&r);
+    rq->cost = cost < (double)COST_MAX ? (int64_t)cost : COST_MAX;
 }

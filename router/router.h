@@ -1,7 +1,7 @@
 /* The router's shared context and its handlers' files.
  *
- * Threads: CivetWeb's workers run handlers, each with an HTTP client of its own; one prober thread; for a fan-out, one
- * short-lived thread a worker. Everything shared is in clime_workers (one mutex), metrics (atomics) and in_flight.
+ * Threads: CivetWeb's workers run handlers; one prober thread, with a short-lived thread a probe; for a fan-out, one
+ * short-lived thread a worker. Everything shared is in clime_workers and clime_connections (a mutex each) and atomics.
  */
 #ifndef CLIME_ROUTER_ROUTER_H
 #define CLIME_ROUTER_ROUTER_H
@@ -12,8 +12,17 @@
 #include "common/metrics.h"
 #include "router/workers.h"
 
+enum clime_router_phase {
+    CLIME_ROUTER_SERVING,
+    CLIME_ROUTER_DRAINING, /* finishes what is in flight; new requests get 503 */
+    CLIME_ROUTER_CUTTING,  /* ends what is still in flight, with 503 */
+};
+
+struct clime_connections;
+
 struct clime_router {
     struct clime_workers *workers;
+    struct clime_connections *connections;
     const char *worker_key;     /* bearer for workers, NULL = pass the client's header on */
     int64_t request_timeout_us; /* of a whole generation */
     int64_t control_timeout_us; /* of a control call to one worker */
@@ -21,6 +30,7 @@ struct clime_router {
     int max_retries;  /* further workers tried after the first */
     size_t max_reply; /* bytes of an answer that is no stream */
     atomic_int in_flight;
+    _Atomic enum clime_router_phase phase;
     char instance[17]; /* of this process, in /health: a server registers again when it changes */
     struct clime_metric *m_requests, *m_retries, *m_seconds, *m_in_flight;
 };
@@ -30,8 +40,6 @@ extern const struct clime_http_route clime_router_health_routes[];
 
 /* proxy.c: sends one generation request to a worker and passes the answer back. */
 void clime_router_proxy(struct clime_http_request *rq, void *context);
-/* fanout.c: sends a control call to every worker; answers with a result for each. */
-void clime_router_fanout(struct clime_http_request *rq, void *context);
 /* registry.c: /workers and the older /add_worker, /remove_worker, /list_workers; health; metrics. */
 void clime_router_workers_get(struct clime_http_request *rq, void *context);
 void clime_router_workers_post(struct clime_http_request *rq, void *context);
@@ -40,17 +48,31 @@ void clime_router_add_worker(struct clime_http_request *rq, void *context);
 void clime_router_remove_worker(struct clime_http_request *rq, void *context);
 void clime_router_list_workers(struct clime_http_request *rq, void *context);
 void clime_router_health(struct clime_http_request *rq, void *context);
+void clime_router_liveness(struct clime_http_request *rq, void *context);
+void clime_router_readiness(struct clime_http_request *rq, void *context);
 void clime_router_metrics(struct clime_http_request *rq, void *context);
 
-/* health.c: the prober. start returns when the thread runs; stop joins it. */
+/* fleet.c: a control call to every worker, answered with a result for each; what they say in the shape of one server;
+ * the version that the fleet is on. */
+void clime_router_fanout(struct clime_http_request *rq, void *context);
+void clime_router_loads(struct clime_http_request *rq, void *context);
+void clime_router_get_version(struct clime_http_request *rq, void *context);
+void clime_router_put_version(struct clime_http_request *rq, void *context);
+void clime_router_update_from_disk(struct clime_http_request *rq, void *context);
+
+/* health.c: one probe of a worker now, reported to the table. And the prober: its start returns when the workers that
+ * are known have been asked once, or after a second; stop joins it. */
+void clime_router_probe(struct clime_router *r, const struct clime_worker_view *v);
 struct clime_prober;
 struct clime_prober *clime_prober_start(struct clime_router *r);
 void clime_prober_stop(struct clime_prober *p);
 
-/* client.c: this thread's HTTP client, made on first use and freed with the thread. */
-struct clime_http_client;
-struct clime_http_client *clime_router_client(void);
-/* The same path and query on a worker; the caller frees it. */
-char *clime_router_url(const char *worker, const struct clime_http_request *rq);
+/* descriptors.c: where the limit of open files is lower than these numbers need, lowers them and says so in a warning.
+ * CLIME_ERR_LIMIT when there is no use in starting. */
+struct clime_concurrency {
+    int n_threads; /* connections of clients, each of which may have one to a worker behind it */
+    int max_kept;  /* idle connections to workers */
+};
+enum clime_err clime_router_fit_descriptors(struct clime_concurrency *c, struct clime_error *e);
 
 #endif

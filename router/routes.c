@@ -23,9 +23,9 @@ const struct clime_http_route clime_router_routes[] = {
     {"POST", "/pause_generation", CLIME_HTTP_ADMIN, clime_router_fanout},
     {"POST", "/continue_generation", CLIME_HTTP_ADMIN, clime_router_fanout},
     {"GET|POST", "/flush_cache", CLIME_HTTP_ADMIN, clime_router_fanout},
-    {"POST", "/update_weights_from_disk", CLIME_HTTP_ADMIN, clime_router_fanout},
-    {"GET", "/get_weight_version", CLIME_HTTP_USER, clime_router_fanout},
-    {"GET", "/v1/loads", CLIME_HTTP_USER, clime_router_fanout},
+    {"POST", "/update_weights_from_disk", CLIME_HTTP_ADMIN, clime_router_update_from_disk},
+    {"GET", "/get_weight_version", CLIME_HTTP_USER, clime_router_get_version},
+    {"GET", "/v1/loads", CLIME_HTTP_USER, clime_router_loads},
     /* the fleet */
     {"GET", "/workers", CLIME_HTTP_USER, clime_router_workers_get},
     {"POST", "/workers", CLIME_HTTP_ADMIN, clime_router_workers_post},
@@ -34,6 +34,9 @@ const struct clime_http_route clime_router_routes[] = {
     {"POST", "/add_worker", CLIME_HTTP_ADMIN, clime_router_add_worker},
     {"POST", "/remove_worker", CLIME_HTTP_ADMIN, clime_router_remove_worker},
     {"GET", "/list_workers", CLIME_HTTP_USER, clime_router_list_workers},
+    {"PUT", "/weight_version", CLIME_HTTP_ADMIN, clime_router_put_version},
+    {"GET", "/liveness", CLIME_HTTP_OPEN, clime_router_liveness},
+    {"GET", "/readiness", CLIME_HTTP_OPEN, clime_router_readiness},
     {"GET", "/health", CLIME_HTTP_OPEN, clime_router_health},
     {"GET", "/metrics", CLIME_HTTP_OPEN, clime_router_metrics},
     {NULL, NULL, CLIME_HTTP_OPEN, NULL},
@@ -41,6 +44,8 @@ const struct clime_http_route clime_router_routes[] = {
 
 /* Of the health port, with threads of its own. */
 const struct clime_http_route clime_router_health_routes[] = {
+    {"GET", "/liveness", CLIME_HTTP_OPEN, clime_router_liveness},
+    {"GET", "/readiness", CLIME_HTTP_OPEN, clime_router_readiness},
     {"GET", "/health", CLIME_HTTP_OPEN, clime_router_health},
     {"GET", "/metrics", CLIME_HTTP_OPEN, clime_router_metrics},
     {NULL, NULL, CLIME_HTTP_OPEN, NULL},

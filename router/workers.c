@@ -2,18 +2,22 @@
 #include "router/workers.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/clock.h"
 #include "common/log.h"
 #include "router/policy.h"
+#include "router/request.h"
 #include "router/sessions.h"
 
 #define SESSION_FREE_TOKENS 4096 /* load under which a session never leaves its worker */
 
 struct worker {
     struct clime_worker_view v;
-    int fails_in_row, oks_in_row;
+    int fails_in_row, oks_in_row; /* of probes and requests */
+    int silences_in_row;          /* of probes alone */
+    int64_t silent_since_us;      /* see clime_workers_silent_since */
 };
 
 struct clime_workers {
@@ -21,6 +25,7 @@ struct clime_workers {
     struct clime_workers_options opts;
     struct worker w[CLIME_WORKERS_MAX];
     struct clime_sessions *sessions;
+    char version[CLIME_LABEL_SIZE]; /* the fleet's; empty = none */
     int64_t next_id;
     uint64_t turn;
 };
@@ -79,8 +84,9 @@ enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, 
         memcpy(k->v.url, url.ptr, url.len);
     }
     if (k) {
-        k->v.state = CLIME_WORKER_READY;
-        k->fails_in_row = k->oks_in_row = 0;
+        if (k->v.state == CLIME_WORKER_FREE || k->v.state == CLIME_WORKER_DRAINING) k->v.state = CLIME_WORKER_DOWN;
+        k->oks_in_row = w->opts.ok_threshold; /* its next answer will do */
+        k->fails_in_row = 0;
         /* A newcomer starts level with the fleet, or round robin would send it everything until it caught up. */
         for (int i = 0; i < CLIME_WORKERS_MAX; i++)
             if (w->w[i].v.state == CLIME_WORKER_READY && w->w[i].v.picked > k->v.picked) k->v.picked = w->w[i].v.picked;
@@ -119,6 +125,15 @@ int clime_workers_list(struct clime_workers *w, struct clime_worker_view *out, i
     return n;
 }
 
+bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_view *out) {
+    struct clime_str none = {0};
+    pthread_mutex_lock(&w->lock);
+    const struct worker *k = find_locked(w, id, none);
+    if (k) *out = k->v;
+    pthread_mutex_unlock(&w->lock);
+    return k != NULL;
+}
+
 /* The session's worker, when it is among views and not loaded far past the others. */
 static int sticky_index(struct clime_workers *w, struct clime_str session, const struct clime_worker_view *views, int n,
                         int64_t now) {
@@ -133,7 +148,7 @@ static int sticky_index(struct clime_workers *w, struct clime_str session, const
     return (double)views[at].tokens > limit ? -1 : at;
 }
 
-enum clime_err clime_workers_pick(struct clime_workers *w, struct clime_str session, int64_t cost,
+enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,
                                   const uint64_t tried[CLIME_WORKERS_MAX / 64], struct clime_lease *out,
                                   struct clime_error *e) {
     struct clime_worker_view *views = xmalloc(CLIME_WORKERS_MAX * sizeof *views);
@@ -150,16 +165,16 @@ enum clime_err clime_workers_pick(struct clime_workers *w, struct clime_str sess
         err = clime_fail(e, CLIME_ERR_UNAVAILABLE,
                          known ? "none of the %d workers is ready" : "no worker is registered", known);
     } else {
-        int at = session.len ? sticky_index(w, session, views, n, now) : -1;
-        if (at < 0) at = w->opts.policy->pick(views, n, w->turn);
+        int at = rq->session.len ? sticky_index(w, rq->session, views, n, now) : -1;
+        if (at < 0) at = w->opts.policy->pick(rq, views, n, w->turn);
         w->turn++;
         CHECK(at >= 0 && at < n);
         struct worker *k = &w->w[views[at].slot];
-        if (session.len) clime_sessions_set(w->sessions, session, k->v.id, now);
-        k->v.tokens += cost;
+        if (rq->session.len) clime_sessions_set(w->sessions, rq->session, k->v.id, now);
+        k->v.tokens += rq->cost;
         k->v.requests++;
         k->v.picked++;
-        *out = (struct clime_lease){.slot = k->v.slot, .cost = cost};
+        *out = (struct clime_lease){.slot = k->v.slot, .id = k->v.id, .cost = rq->cost};
         memcpy(out->url, k->v.url, sizeof out->url);
     }
     pthread_mutex_unlock(&w->lock);
@@ -169,22 +184,23 @@ enum clime_err clime_workers_pick(struct clime_workers *w, struct clime_str sess
 
 static void count_failure(struct clime_workers *w, struct worker *k) {
     k->oks_in_row = 0;
-    if (++k->fails_in_row >= w->opts.fail_threshold && k->v.state == CLIME_WORKER_READY) {
-        k->v.state = CLIME_WORKER_DOWN;
-        LOG_WARN("worker %s is down after %d failures in a row", k->v.url, k->fails_in_row);
-    }
+    k->fails_in_row++;
+    if (k->fails_in_row < w->opts.fail_threshold) return;
+    if (k->v.state != CLIME_WORKER_READY && k->v.state != CLIME_WORKER_STALE) return;
+    k->v.state = CLIME_WORKER_DOWN;
+    LOG_WARN("worker %s is down after %d failures in a row", k->v.url, k->fails_in_row);
 }
 
-void clime_workers_release(struct clime_workers *w, const struct clime_lease *l, enum clime_lease_end end) {
+void clime_workers_release(struct clime_workers *w, const struct clime_lease *l, enum clime_outcome outcome) {
     pthread_mutex_lock(&w->lock);
     struct worker *k = &w->w[l->slot];
-    CHECK(k->v.requests > 0 && k->v.tokens >= l->cost);
+    CHECK(k->v.id == l->id && k->v.requests > 0 && k->v.tokens >= l->cost);
     k->v.tokens -= l->cost;
     k->v.requests--;
-    if (end == CLIME_LEASE_OK) {
+    if (outcome == CLIME_OUTCOME_SERVED) {
         k->v.served++;
         k->fails_in_row = 0;
-    } else if (end == CLIME_LEASE_FAILED) {
+    } else if (outcome == CLIME_OUTCOME_WORKER) {
         k->v.failed++;
         count_failure(w, k);
     }
@@ -192,18 +208,71 @@ void clime_workers_release(struct clime_workers *w, const struct clime_lease *l,
     pthread_mutex_unlock(&w->lock);
 }
 
-void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok) {
+void clime_workers_blame(struct clime_workers *w, int64_t id) {
     struct clime_str none = {0};
     pthread_mutex_lock(&w->lock);
     struct worker *k = find_locked(w, id, none);
-    if (k && !ok) {
+    if (k) {
+        k->v.failed++;
         count_failure(w, k);
-    } else if (k) {
-        k->fails_in_row = 0;
-        if (k->v.state == CLIME_WORKER_DOWN && ++k->oks_in_row >= w->opts.ok_threshold) {
-            k->v.state = CLIME_WORKER_READY;
-            LOG_INFO("worker %s answers again", k->v.url);
-        }
     }
     pthread_mutex_unlock(&w->lock);
+}
+
+/* READY or STALE, whichever its weights say, for one that is well. */
+static void judge_version(const struct clime_workers *w, struct worker *k) {
+    bool stale = w->version[0] && k->v.version[0] && clime_version_is_older(k->v.version, w->version);
+    enum clime_worker_state state = stale ? CLIME_WORKER_STALE : CLIME_WORKER_READY;
+    if (stale && k->v.state != state)
+        LOG_WARN("worker %s has weights \"%s\", the fleet \"%s\": no requests until it has them", k->v.url,
+                 k->v.version, w->version);
+    else if (k->v.state != state)
+        LOG_INFO("worker %s is ready", k->v.url);
+    k->v.state = state;
+}
+
+static void heard(struct clime_workers *w, struct worker *k, const char *version) {
+    k->fails_in_row = k->silences_in_row = 0;
+    k->silent_since_us = 0;
+    k->oks_in_row++;
+    snprintf(k->v.version, sizeof k->v.version, "%s", version);
+    bool well = k->v.state == CLIME_WORKER_READY || k->v.state == CLIME_WORKER_STALE;
+    if (well || (k->v.state == CLIME_WORKER_DOWN && k->oks_in_row >= w->opts.ok_threshold)) judge_version(w, k);
+}
+
+void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const char *version) {
+    struct clime_str none = {0};
+    pthread_mutex_lock(&w->lock);
+    struct worker *k = find_locked(w, id, none);
+    if (k && ok) {
+        heard(w, k, version);
+    } else if (k) {
+        count_failure(w, k);
+        if (++k->silences_in_row >= w->opts.fail_threshold && !k->silent_since_us) k->silent_since_us = clime_now_us();
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+int64_t clime_workers_silent_since(struct clime_workers *w, int64_t id) {
+    struct clime_str none = {0};
+    pthread_mutex_lock(&w->lock);
+    const struct worker *k = find_locked(w, id, none);
+    int64_t since = k ? k->silent_since_us : 0;
+    pthread_mutex_unlock(&w->lock);
+    return since;
+}
+
+void clime_workers_set_version(struct clime_workers *w, const char *version) {
+    pthread_mutex_lock(&w->lock);
+    snprintf(w->version, sizeof w->version, "%s", version);
+    for (int i = 0; i < CLIME_WORKERS_MAX; i++)
+        if (w->w[i].v.state == CLIME_WORKER_READY || w->w[i].v.state == CLIME_WORKER_STALE) judge_version(w, &w->w[i]);
+    pthread_mutex_unlock(&w->lock);
+}
+
+bool clime_workers_has_version(struct clime_workers *w) {
+    pthread_mutex_lock(&w->lock);
+    bool has = w->version[0] != 0;
+    pthread_mutex_unlock(&w->lock);
+    return has;
 }

@@ -12,6 +12,7 @@
 
 #include "common/err.h"
 #include "common/str.h"
+#include "router/version.h"
 
 #define CLIME_WORKERS_MAX 256
 #define CLIME_WORKER_URL 256
@@ -19,7 +20,8 @@
 enum clime_worker_state {
     CLIME_WORKER_FREE,     /* the slot is unused */
     CLIME_WORKER_READY,    /* takes requests */
-    CLIME_WORKER_DOWN,     /* probes or requests failed; probed until it answers again */
+    CLIME_WORKER_DOWN,     /* has not answered a probe yet, or probes or requests failed; probed until it answers */
+    CLIME_WORKER_STALE,    /* answers, with older weights than the fleet's; probed until it has them */
     CLIME_WORKER_DRAINING, /* removed: no new requests, gone when the last lease ends */
 };
 
@@ -27,15 +29,17 @@ struct clime_worker_view { /* a copy, for listing, policies and probes */
     int slot;
     int64_t id;
     enum clime_worker_state state;
-    char url[CLIME_WORKER_URL]; /* without a slash at the end */
-    int64_t tokens;             /* outstanding */
-    int64_t requests;           /* outstanding */
-    int64_t served, failed;     /* totals */
-    int64_t picked;             /* total leases, for round robin's order */
+    char url[CLIME_WORKER_URL];     /* without a slash at the end */
+    char version[CLIME_LABEL_SIZE]; /* label of its weights when last asked; empty = not known */
+    int64_t tokens;                 /* outstanding */
+    int64_t requests;               /* outstanding */
+    int64_t served, failed;         /* totals */
+    int64_t picked;                 /* total leases, for round robin's order */
 };
 
 struct clime_workers;
 struct clime_policy;
+struct clime_route_request;
 
 /* How many failures in a row take a worker down, and how many probes in a row bring it back. */
 struct clime_workers_options {
@@ -48,8 +52,9 @@ struct clime_workers_options {
 struct clime_workers *clime_workers_new(const struct clime_workers_options *o);
 void clime_workers_free(struct clime_workers *w);
 
-/* Adds url (http://host:port); an url that is there already is the same worker, set READY again. CLIME_ERR_LIMIT when
- * the table is full, CLIME_ERR_INPUT for what is no http URL. */
+/* Adds url (http://host:port), DOWN until a probe says otherwise; one is enough. An url that is there already is the
+ * same worker: READY or STALE stays what it is. CLIME_ERR_LIMIT when the table is full, CLIME_ERR_INPUT for what is no
+ * http URL. */
 enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, int64_t *id, struct clime_error *e);
 /* Starts draining, by id or by url. CLIME_ERR_NOT_FOUND. */
 enum clime_err clime_workers_remove(struct clime_workers *w, int64_t id, struct clime_str url, struct clime_error *e);
@@ -57,21 +62,41 @@ enum clime_err clime_workers_remove(struct clime_workers *w, int64_t id, struct 
 /* Copies up to max views of workers that are not FREE, by slot; returns how many. */
 int clime_workers_list(struct clime_workers *w, struct clime_worker_view *out, int max);
 
+/* The worker with this id; false when there is none. */
+bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_view *out);
+
 /* A lease on the worker that stickiness and the policy choose among READY workers whose bit in tried is not set
- * (tried: CLIME_WORKERS_MAX bits, by slot). cost = tokens. session may be empty. CLIME_ERR_UNAVAILABLE when none. */
+ * (tried: CLIME_WORKERS_MAX bits, by slot). CLIME_ERR_UNAVAILABLE when none. */
 struct clime_lease {
     int slot;
-    int64_t cost;
+    int64_t id, cost;
     char url[CLIME_WORKER_URL];
 };
-enum clime_err clime_workers_pick(struct clime_workers *w, struct clime_str session, int64_t cost,
+enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,
                                   const uint64_t tried[CLIME_WORKERS_MAX / 64], struct clime_lease *out,
                                   struct clime_error *e);
-/* ok: the worker did its part (any HTTP status below 500 but 429); a failure counts towards DOWN. */
-enum clime_lease_end { CLIME_LEASE_OK, CLIME_LEASE_FAILED, CLIME_LEASE_NEUTRAL };
-void clime_workers_release(struct clime_workers *w, const struct clime_lease *l, enum clime_lease_end end);
 
-/* The prober's finding. */
-void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok);
+/* How a request on a worker ended. Only WORKER counts towards DOWN: a client that asks for what nobody can do must not
+ * take a fleet out, and a busy worker is a working one. */
+enum clime_outcome {
+    CLIME_OUTCOME_SERVED,
+    CLIME_OUTCOME_CLIENT,  /* the client's fault: a bad request, one whose answer is too large, or it left */
+    CLIME_OUTCOME_BUSY,    /* asked for patience: 429, 503 */
+    CLIME_OUTCOME_WORKER,  /* no connection, broken off, frozen */
+    CLIME_OUTCOME_UNKNOWN, /* a 500, or our own end: the worker's fault or the request's */
+};
+void clime_workers_release(struct clime_workers *w, const struct clime_lease *l, enum clime_outcome outcome);
+/* What was UNKNOWN has turned out to be the worker's fault: another one has served the same request. */
+void clime_workers_blame(struct clime_workers *w, int64_t id);
+
+/* The prober's finding. version: the label of the worker's weights, empty when it was not asked or did not say. */
+void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const char *version);
+/* Since when the worker answers no probe (clime_now_us scale), once it is DOWN for that; 0 = it does, or it is gone. */
+int64_t clime_workers_silent_since(struct clime_workers *w, int64_t id);
+
+/* The label of the weights that the fleet is on; empty = whatever a worker has will do. A worker that is known to have
+ * older ones (version.h) is not READY; one that is ahead is, while an update goes round. */
+void clime_workers_set_version(struct clime_workers *w, const char *version);
+bool clime_workers_has_version(struct clime_workers *w);
 
 #endif

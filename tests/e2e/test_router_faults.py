@@ -153,20 +153,23 @@ def test_silent_workers_are_found_together():
         assert down_after(six) < down_after(one) * 2 + 5 * SLOW
 
 
+def last_events(lines):
+    """The last event of a stream and the one before it, which has the error."""
+    events = [line[6:] for line in lines if line.startswith("data: ")]
+    return json.loads(events[-2])["error"], events[-1]
+
+
 def test_a_worker_killed_in_a_stream_ends_it_with_an_error():
-    for path, done in ("/generate", False), ("/v1/chat/completions", True):
+    for path in "/generate", "/v1/chat/completions":
         with processes(1) as (w,), program("clime-router", *QUICK, *urls([w])) as router:
-            wait_for(lambda: states(router) == ["ready"])
             lines = []
             with httpx.stream("POST", router.url + path, json={"stream": 1000}, timeout=LONG) as reply:
                 for line in reply.iter_lines():
                     lines.append(line)
                     if len(lines) == 4:
                         w.kill()
-            events = [line[6:] for line in lines if line.startswith("data: ")]
-            assert ("[DONE]" in events) == done
-            error = json.loads(events[-2 if done else -1])["error"]
-            assert error["code"] == 502 and error["message"]
+            error, end = last_events(lines)
+            assert error["code"] == 502 and error["message"] and end == "[DONE]"
 
 
 def test_a_stream_cut_inside_an_event_still_ends_with_a_whole_one():
@@ -181,7 +184,8 @@ def test_a_stream_cut_inside_an_event_still_ends_with_a_whole_one():
 
     with workers(1, cut) as made, program("clime-router", *urls(made)) as router:
         blocks = [b for b in ask(router, {"stream": True}).text.split("\n\n") if b]
-        assert blocks[0] == 'data: {"n": 1}' and json.loads(blocks[-1][6:])["error"]["code"] == 502
+        assert blocks[0] == 'data: {"n": 1}' and blocks[2] == "data: [DONE]"
+        assert json.loads(blocks[1][6:])["error"]["code"] == 502
 
 
 # ---- who is ready ----
@@ -363,8 +367,7 @@ def test_sigterm_ends_what_does_not_finish_with_a_503():
         router.process.terminate()
         reply = plain.result(LONG)
         assert reply.status_code == 503 and "retry-after" in reply.headers
-        last = [line for line in stream.result(LONG).splitlines() if line.startswith("data: ")][-1]
-        assert json.loads(last[6:])["error"]["code"] == 503
+        assert last_events(stream.result(LONG).splitlines())[0]["code"] == 503
 
 
 # ---- starting ----

@@ -1,4 +1,5 @@
-/* The fleet's table and the policies: choice, stickiness, exclusion, failure counts, draining, the cost of a request.
+/* The fleet's table and the policies: choice, stickiness, exclusion, outcomes, silence, versions, draining,
+ * what is read of a request.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,6 +29,7 @@ static struct clime_workers *fleet(int n, int policy) {
         snprintf(url, sizeof url, "http://127.0.0.1:%d", 9000 + i);
         assert_int_equal(clime_workers_add(w, clime_str_of(url), &id, NULL), CLIME_OK);
         assert_int_equal(id, i + 1);
+        clime_workers_probed(w, id, true, "");
     }
     return w;
 }
@@ -35,8 +37,8 @@ static struct clime_workers *fleet(int n, int policy) {
 static int pick(struct clime_workers *w, const char *session, int64_t cost, const uint64_t *tried,
                 struct clime_lease *out) {
     struct clime_error e;
-    enum clime_err err = clime_workers_pick(w, session ? clime_str_of(session) : no_session, cost, tried, out, &e);
-    return err ? -1 : out->slot;
+    struct clime_route_request rq = {.session = session ? clime_str_of(session) : no_session, .cost = cost};
+    return clime_workers_pick(w, &rq, tried, out, &e) ? -1 : out->slot;
 }
 
 static void test_policy_names(void **state) {
@@ -55,12 +57,12 @@ static void test_least_tokens(void **state) {
     assert_int_equal(pick(w, NULL, 10, none_tried, &b), 1);
     assert_int_equal(pick(w, NULL, 50, none_tried, &c), 2);
     assert_int_equal(pick(w, NULL, 1, none_tried, &d), 1);
-    clime_workers_release(w, &a, CLIME_LEASE_OK);
-    clime_workers_release(w, &d, CLIME_LEASE_OK);
+    clime_workers_release(w, &a, CLIME_OUTCOME_SERVED);
+    clime_workers_release(w, &d, CLIME_OUTCOME_SERVED);
     assert_int_equal(pick(w, NULL, 1, none_tried, &a), 0);
-    clime_workers_release(w, &a, CLIME_LEASE_OK);
-    clime_workers_release(w, &b, CLIME_LEASE_OK);
-    clime_workers_release(w, &c, CLIME_LEASE_OK);
+    clime_workers_release(w, &a, CLIME_OUTCOME_SERVED);
+    clime_workers_release(w, &b, CLIME_OUTCOME_SERVED);
+    clime_workers_release(w, &c, CLIME_OUTCOME_SERVED);
     struct clime_worker_view v[3];
     assert_int_equal(clime_workers_list(w, v, 3), 3);
     for (int i = 0; i < 3; i++) assert_true(v[i].tokens == 0 && v[i].requests == 0);
@@ -77,7 +79,7 @@ static void test_round_robin_is_even_with_exclusions(void **state) {
         int s = pick(w, NULL, 1, tried, &l);
         assert_true(i >= 3 || s != 0);
         counts[s]++;
-        clime_workers_release(w, &l, CLIME_LEASE_OK);
+        clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
     }
     for (int i = 0; i < 3; i++) assert_int_equal(counts[i], 10);
     clime_workers_free(w);
@@ -104,15 +106,116 @@ static void test_failures_and_probes(void **state) {
     uint64_t only_first[CLIME_WORKERS_MAX / 64] = {2};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pick(w, NULL, 1, only_first, &l), 0);
-        clime_workers_release(w, &l, CLIME_LEASE_FAILED);
+        clime_workers_release(w, &l, CLIME_OUTCOME_WORKER);
     }
     assert_int_equal(pick(w, NULL, 1, only_first, &l), -1); /* down */
-    clime_workers_probed(w, 1, true);
+    clime_workers_probed(w, 1, true, "");
     assert_int_equal(pick(w, NULL, 1, only_first, &l), -1); /* one probe is not enough */
-    clime_workers_probed(w, 1, true);
+    clime_workers_probed(w, 1, true, "");
     assert_int_equal(pick(w, NULL, 1, only_first, &l), 0);
-    clime_workers_release(w, &l, CLIME_LEASE_OK);
+    clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
     clime_workers_free(w);
+}
+
+static enum clime_worker_state state_of(struct clime_workers *w, int64_t id) {
+    struct clime_worker_view v;
+    assert_true(clime_workers_get(w, id, &v));
+    return v.state;
+}
+
+/* Only the worker's own faults count, in any number and mixture of the others. */
+static void test_outcomes(void **state) {
+    (void)state;
+    static const enum clime_outcome harmless[] = {CLIME_OUTCOME_CLIENT, CLIME_OUTCOME_BUSY, CLIME_OUTCOME_UNKNOWN};
+    struct clime_workers *w = fleet(1, 0);
+    struct clime_lease l;
+    struct clime_worker_view v;
+    for (int i = 0; i < 30; i++) {
+        assert_int_equal(pick(w, NULL, 1, none_tried, &l), 0);
+        clime_workers_release(w, &l, harmless[i % 3]);
+    }
+    assert_true(clime_workers_get(w, 1, &v));
+    assert_true(v.failed == 0 && v.served == 0 && v.state == CLIME_WORKER_READY);
+    clime_workers_blame(w, 1);
+    clime_workers_blame(w, 99); /* gone meanwhile */
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_READY);
+    clime_workers_blame(w, 1);
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_DOWN);
+    clime_workers_free(w);
+}
+
+static void test_a_newcomer_is_ready_after_one_answer(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(0, 0);
+    int64_t id;
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), &id, NULL), CLIME_OK);
+    assert_int_equal(state_of(w, id), CLIME_WORKER_DOWN);
+    clime_workers_probed(w, id, false, "");
+    assert_int_equal(state_of(w, id), CLIME_WORKER_DOWN);
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), &id, NULL), CLIME_OK); /* it says that it is up */
+    clime_workers_probed(w, id, true, "");
+    assert_int_equal(state_of(w, id), CLIME_WORKER_READY);
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), &id, NULL), CLIME_OK);
+    assert_int_equal(state_of(w, id), CLIME_WORKER_READY);
+    clime_workers_free(w);
+}
+
+static void test_silence_is_of_probes_alone(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(1, 0);
+    struct clime_lease l;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pick(w, NULL, 1, none_tried, &l), 0);
+        clime_workers_release(w, &l, CLIME_OUTCOME_WORKER);
+    }
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_DOWN);
+    assert_int_equal(clime_workers_silent_since(w, 1), 0);
+    clime_workers_probed(w, 1, false, "");
+    assert_int_equal(clime_workers_silent_since(w, 1), 0);
+    clime_workers_probed(w, 1, false, "");
+    int64_t since = clime_workers_silent_since(w, 1);
+    assert_true(since > 0);
+    clime_workers_probed(w, 1, false, "");
+    assert_true(clime_workers_silent_since(w, 1) == since);
+    clime_workers_probed(w, 1, true, "");
+    assert_int_equal(clime_workers_silent_since(w, 1), 0);
+    clime_workers_free(w);
+}
+
+static void test_versions(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(2, 0);
+    clime_workers_set_version(w, "10");
+    assert_true(clime_workers_has_version(w));
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_READY); /* not known */
+    clime_workers_probed(w, 1, true, "9");
+    clime_workers_probed(w, 2, true, "11");
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_STALE);
+    assert_int_equal(state_of(w, 2), CLIME_WORKER_READY);
+    clime_workers_set_version(w, "11");
+    clime_workers_probed(w, 1, true, "default");
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_STALE);
+    for (int i = 0; i < 2; i++) clime_workers_probed(w, 1, false, "");
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_DOWN);
+    for (int i = 0; i < 2; i++) clime_workers_probed(w, 1, true, "default");
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_STALE);
+    clime_workers_set_version(w, "");
+    assert_int_equal(state_of(w, 1), CLIME_WORKER_READY);
+    clime_workers_free(w);
+
+    assert_true(clime_version_is_older("9", "10") && !clime_version_is_older("10", "9"));
+    assert_true(!clime_version_is_older("10", "10") && !clime_version_is_older("a", "a"));
+    assert_true(clime_version_is_older("b", "a") && clime_version_is_older("a", "b"));
+    assert_true(clime_version_is_older("99999999999999999999", "1")); /* no number that fits, so another label */
+    char label[CLIME_LABEL_SIZE], long_one[300];
+    assert_true(clime_version_read(clime_str_of("{\"a\":[1],\"weight_version\":\"7\"}"), label));
+    assert_string_equal(label, "7");
+    assert_true(clime_version_read(clime_str_of("{\"weight_version\":null}"), label));
+    assert_string_equal(label, "");
+    snprintf(long_one, sizeof long_one, "{\"weight_version\":\"%0257d\"}", 1);
+    static const char *const bad[] = {"{}", "[]", "", "{\"weight_version\":7}", "{\"weight_version\":\"7\""};
+    for (size_t i = 0; i < CLIME_COUNT(bad); i++) assert_false(clime_version_read(clime_str_of(bad[i]), label));
+    assert_false(clime_version_read(clime_str_of(long_one), label));
 }
 
 static void test_draining_waits_for_leases(void **state) {
@@ -127,7 +230,7 @@ static void test_draining_waits_for_leases(void **state) {
     assert_int_equal(v.state, CLIME_WORKER_DRAINING);
     struct clime_lease l2;
     assert_int_equal(pick(w, NULL, 7, none_tried, &l2), -1);
-    clime_workers_release(w, &l, CLIME_LEASE_OK);
+    clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
     assert_int_equal(clime_workers_list(w, &v, 1), 0);
     assert_int_equal(clime_workers_remove(w, 1, no_session, &e), CLIME_ERR_NOT_FOUND);
     clime_workers_free(w);
@@ -147,21 +250,38 @@ static void test_bad_urls(void **state) {
     clime_workers_free(w);
 }
 
-static void test_cost(void **state) {
+static void test_request(void **state) {
     (void)state;
     static const struct {
         const char *body;
         int64_t cost;
+        const char *model;
     } cases[] = {
-        {"{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":7}}", 11},
-        {"{\"input_ids\":[[1,2,3],[4]],\"sampling_params\":{\"max_new_tokens\":6,\"n\":2}}", 22},
-        {"{\"prompt\":\"12345678\",\"max_tokens\":10}", 14},
-        {"{\"prompt\":[5,6],\"max_tokens\":null}", 131},
-        {"not json", 3},
-        {"{\"input_ids\":[1", 4},
+        {"{\"input_ids\":[1,2,3],\"sampling_params\":{\"max_new_tokens\":7}}", 11, ""},
+        {"{\"input_ids\":[[1,2,3],[4]],\"sampling_params\":{\"max_new_tokens\":6,\"n\":2}}", 36, ""},
+        {"{\"sampling_params\":[{\"max_new_tokens\":6},{\"max_new_tokens\":1000}],\"text\":[\"abc\",\"d\"]}", 1010, ""},
+        {"{\"sampling_params\":[{\"n\":3},{\"max_new_tokens\":0}],\"input_ids\":[[1],[2]]}", 392, ""},
+        {"{\"sampling_params\":[],\"input_ids\":[1]}", 130, ""},
+        {"{\"prompt\":\"12345678\",\"max_tokens\":10,\"model\":\"m\\u0061\"}", 14, "ma"},
+        {"{\"prompt\":[\"12345678\",\"x\"],\"max_tokens\":10}", 26, ""},
+        {"{\"messages\":[{\"role\":\"user\"},{}],\"max_completion_tokens\":1,\"model\":5}", 5, ""},
+        {"{\"prompt\":[5,6],\"max_tokens\":null}", 131, ""},
+        {"{\"input_ids\":[1],\"sampling_params\":{\"max_new_tokens\":999999999,\"n\":999999999}}", (int64_t)1 << 40,
+         ""},
+        {"not json", 3, ""},
+        {"{\"input_ids\":[1", 4, ""},
+        {"", 1, ""},
     };
-    for (size_t i = 0; i < CLIME_COUNT(cases); i++)
-        assert_int_equal(clime_request_cost(clime_str_of(cases[i].body)), cases[i].cost);
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_arena arena;
+        struct clime_route_request rq;
+        struct clime_str body = clime_str_of(cases[i].body);
+        clime_arena_init(&arena, body.len + 4096);
+        clime_route_request_read(&rq, clime_str_of("s"), body, &arena);
+        assert_int_equal(rq.cost, cases[i].cost);
+        assert_true(clime_str_is(rq.model, cases[i].model) && clime_str_is(rq.session, "s"));
+        clime_arena_free(&arena);
+    }
 }
 
 int main(void) {
@@ -173,7 +293,11 @@ int main(void) {
         cmocka_unit_test(test_failures_and_probes),
         cmocka_unit_test(test_draining_waits_for_leases),
         cmocka_unit_test(test_bad_urls),
-        cmocka_unit_test(test_cost),
+        cmocka_unit_test(test_request),
+        cmocka_unit_test(test_outcomes),
+        cmocka_unit_test(test_a_newcomer_is_ready_after_one_answer),
+        cmocka_unit_test(test_silence_is_of_probes_alone),
+        cmocka_unit_test(test_versions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,29 @@
+/* One call to every worker at the same time, with a result for each. Used by handlers; of one thread. */
+#ifndef CLIME_ROUTER_FANOUT_H
+#define CLIME_ROUTER_FANOUT_H
+
+#include "common/json/write.h"
+#include "router/router.h"
+
+struct clime_fanout_result {
+    char url[CLIME_WORKER_URL];
+    int status;            /* 0 = the worker was not reached */
+    struct clime_buf body; /* its answer, or why there is none */
+};
+
+struct clime_fanout {
+    struct clime_fanout_result *results;
+    int n, n_ok; /* ok: 2xx */
+};
+
+/* Sends the request as it is to every worker and waits: at most --control-timeout for one that works, no longer than a
+ * probe may take for one that the prober finds silent. False: the request was refused. */
+bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq);
+void clime_fanout_free(struct clime_fanout *f);
+
+/* 200 when all did it, 207 when some did, 502 when none did, 503 without workers. */
+int clime_fanout_status(const struct clime_fanout *f);
+/* The members "success" and "workers": [{"url", "status", "body"}] of an open object. */
+void clime_fanout_write(const struct clime_fanout *f, struct clime_jw *w);
+
+#endif

@@ -1,0 +1,151 @@
+/* What concerns the fleet as a whole: control calls to all workers, their loads and weights' versions in the shape of
+ * one server, and the version that the fleet is on. Runs on HTTP threads; owns nothing. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/json/scan.h"
+#include "common/version.h"
+#include "router/fanout.h"
+
+#define ANSWER_CAP ((size_t)300 << 20) /* 256 workers' answers of 1 MiB */
+
+static void begin(struct clime_jw *w, struct clime_buf *out) {
+    clime_buf_init(out, ANSWER_CAP);
+    clime_jw_init(w, out);
+    clime_jw_object(w);
+}
+
+static void answer(struct clime_http_request *rq, struct clime_fanout *f, struct clime_jw *w) {
+    clime_fanout_write(f, w);
+    clime_jw_close(w);
+    clime_http_reply_json(rq, clime_fanout_status(f), clime_buf_str(w->out));
+    clime_buf_free(w->out);
+    clime_fanout_free(f);
+}
+
+void clime_router_fanout(struct clime_http_request *rq, void *context) {
+    struct clime_fanout f;
+    struct clime_buf out;
+    struct clime_jw w;
+    if (!clime_fanout_run(&f, context, rq)) return;
+    begin(&w, &out);
+    answer(rq, &f, &w);
+}
+
+/* ---- loads ---- */
+
+/* One load of a worker's list, with its rank in the fleet and its worker's URL. */
+static void write_load(struct clime_json *j, struct clime_jw *w, int rank, const char *url) {
+    struct clime_str key, raw;
+    clime_jw_object(w);
+    clime_jw_key(w, "dp_rank");
+    clime_jw_int(w, rank);
+    clime_jw_key(w, "worker");
+    clime_jw_strz(w, url);
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        bool replaced = clime_str_is(key, "dp_rank") || clime_str_is(key, "worker");
+        if (!clime_json_skip(j, &raw) || replaced) continue;
+        clime_jw_key_str(w, key);
+        clime_jw_raw(w, raw);
+    }
+    clime_jw_close(w);
+}
+
+/* Appends the loads of an answer, when it is one, to the open array; returns the next rank. */
+static int write_loads(struct clime_jw *w, const struct clime_fanout_result *result, int rank) {
+    struct clime_str body = clime_buf_str(&result->body), key;
+    for (int pass = 0; pass < 2; pass++) { /* the first only checks, so that nothing half is written */
+        struct clime_arena arena;
+        struct clime_error e;
+        struct clime_json j;
+        clime_arena_init(&arena, body.len + 1024);
+        clime_json_init(&j, body.ptr, body.len, &arena, &e);
+        for (clime_json_object(&j); clime_json_key(&j, &key);) {
+            if (!clime_str_is(key, "loads") || clime_json_peek(&j) != CLIME_JSON_ARRAY) {
+                clime_json_skip(&j, NULL);
+                continue;
+            }
+            for (clime_json_array(&j); clime_json_item(&j);) {
+                if (pass == 0 || clime_json_peek(&j) != CLIME_JSON_OBJECT)
+                    clime_json_skip(&j, NULL);
+                else
+                    write_load(&j, w, rank++, result->url);
+            }
+        }
+        bool ok = clime_json_end(&j);
+        clime_arena_free(&arena);
+        if (!ok) break;
+    }
+    return rank;
+}
+
+void clime_router_loads(struct clime_http_request *rq, void *context) {
+    struct clime_fanout f;
+    struct clime_buf out;
+    struct clime_jw w;
+    char now[32];
+    int n = 0;
+    if (!clime_fanout_run(&f, context, rq)) return;
+    clime_wall_format(clime_wall_us(), now);
+    begin(&w, &out);
+    clime_jw_key(&w, "timestamp");
+    clime_jw_strz(&w, now);
+    clime_jw_key(&w, "version");
+    clime_jw_strz(&w, CLIME_VERSION);
+    clime_jw_key(&w, "loads");
+    clime_jw_array(&w);
+    for (int i = 0; i < f.n; i++)
+        if (f.results[i].status == 200) n = write_loads(&w, &f.results[i], n);
+    clime_jw_close(&w);
+    clime_jw_key(&w, "dp_rank_count");
+    clime_jw_int(&w, n);
+    answer(rq, &f, &w);
+}
+
+/* ---- weights ---- */
+
+void clime_router_get_version(struct clime_http_request *rq, void *context) {
+    struct clime_fanout f;
+    struct clime_buf out;
+    struct clime_jw w;
+    char common[CLIME_LABEL_SIZE] = "", label[CLIME_LABEL_SIZE];
+    bool same = true;
+    int n = 0;
+    if (!clime_fanout_run(&f, context, rq)) return;
+    for (int i = 0; i < f.n; i++) {
+        if (f.results[i].status != 200 || !clime_version_read(clime_buf_str(&f.results[i].body), label)) continue;
+        if (n++ == 0) memcpy(common, label, sizeof common);
+        same = same && strcmp(common, label) == 0;
+    }
+    begin(&w, &out);
+    clime_jw_key(&w, "weight_version"); /* of all that answer; null when they differ */
+    clime_jw_strz(&w, n && same ? common : NULL);
+    answer(rq, &f, &w);
+}
+
+void clime_router_put_version(struct clime_http_request *rq, void *context) {
+    struct clime_router *r = context;
+    char label[CLIME_LABEL_SIZE];
+    if (!clime_version_read(clime_http_body(rq), label)) {
+        clime_http_reply_error(rq, 400,
+                               "the body needs \"weight_version\": a label of up to 256 bytes, or null for none");
+        return;
+    }
+    clime_workers_set_version(r->workers, label);
+    clime_http_reply_json(rq, 200, clime_str_of("{\"success\":true}"));
+}
+
+void clime_router_update_from_disk(struct clime_http_request *rq, void *context) {
+    struct clime_router *r = context;
+    struct clime_fanout f;
+    struct clime_buf out;
+    struct clime_jw w;
+    char label[CLIME_LABEL_SIZE];
+    if (!clime_fanout_run(&f, r, rq)) return;
+    /* Who did not take part in it must not go on with what it has. */
+    if (f.n_ok && clime_version_read(clime_http_body(rq), label) && label[0])
+        clime_workers_set_version(r->workers, label);
+    begin(&w, &out);
+    answer(rq, &f, &w);
+}

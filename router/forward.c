@@ -1,0 +1,78 @@
+/* What of a request goes on to a worker besides its body: path, query, headers. Called on HTTP threads; owns nothing.
+ *
+ * The server gives us the path decoded, so it is encoded again here, and what would name another endpoint once it is
+ * taken apart ("..", ".", an empty segment) is refused: the router may speak to workers with a key that its own clients
+ * do not have. The query goes through as it came, but for bytes that cannot stand in one. */
+#include "router/forward.h"
+
+#include <stdlib.h>
+
+#include "common/buf.h"
+
+#define URL_CAP ((size_t)256 << 10) /* heads are shorter, even with three bytes for each */
+
+static bool is_unreserved(unsigned char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c && strchr("-._~", c));
+}
+
+static void put_byte(struct clime_buf *out, unsigned char c, const char *also) {
+    if (is_unreserved(c) || (c && strchr(also, c)))
+        clime_buf_addc(out, (char)c);
+    else
+        clime_buf_printf(out, "%%%02X", c);
+}
+
+static bool segment_is_sane(struct clime_str s) {
+    return s.len > 0 && !clime_str_is(s, ".") && !clime_str_is(s, "..");
+}
+
+static bool put_path(struct clime_buf *out, struct clime_str path) {
+    if (path.len > 1 && path.ptr[path.len - 1] == '/') path.len--;
+    for (size_t at = 0; at < path.len;) {
+        const char *slash = memchr(path.ptr + at + 1, '/', path.len - at - 1);
+        struct clime_str segment = {path.ptr + at + 1, (slash ? (size_t)(slash - path.ptr) : path.len) - at - 1};
+        if (path.ptr[at] != '/' || !segment_is_sane(segment)) return false;
+        clime_buf_addc(out, '/');
+        for (size_t i = 0; i < segment.len; i++) put_byte(out, (unsigned char)segment.ptr[i], "");
+        at += segment.len + 1;
+    }
+    return path.len > 0;
+}
+
+enum clime_err clime_forward_target(struct clime_str path, struct clime_str query, char **out, struct clime_error *e) {
+    struct clime_buf b;
+    clime_buf_init(&b, URL_CAP);
+    *out = NULL;
+    if (!put_path(&b, path)) {
+        clime_buf_free(&b);
+        return clime_fail(e, CLIME_ERR_INPUT, "the path has empty segments, or \".\" or \"..\" in it");
+    }
+    if (query.len) clime_buf_addc(&b, '?');
+    for (size_t i = 0; i < query.len; i++) put_byte(&b, (unsigned char)query.ptr[i], "%!$&'()*+,;=:@/?");
+    if (b.full) {
+        clime_buf_free(&b);
+        return clime_fail(e, CLIME_ERR_LIMIT, "the path and query are too long");
+    }
+    *out = clime_buf_take(&b);
+    return CLIME_OK;
+}
+
+void clime_forward_headers(const struct clime_router *r, struct clime_http_request *rq, struct clime_headers *out) {
+    static const struct {
+        const char *name;
+        bool is_key;
+    } passed[] = {{"X-Session-ID", false}, {"X-SMG-Routing-Key", false}, {"Authorization", true}, {"X-Api-Key", true}};
+    int n = 0;
+    for (size_t i = 0; i < CLIME_COUNT(passed); i++) {
+        const char *value = clime_http_header(rq, passed[i].name);
+        if (value && !(passed[i].is_key && r->worker_key)) out->lines[n++] = xasprintf("%s: %s", passed[i].name, value);
+    }
+    out->lines[n++] =
+        xasprintf("X-Request-ID: %s", clime_http_request_id(rq)); /* the client's, or the one it will see */
+    out->lines[n] = NULL;
+    CHECK(n <= CLIME_PASSED_HEADERS);
+}
+
+void clime_forward_headers_free(struct clime_headers *h) {
+    for (char **line = h->lines; *line; line++) free(*line);
+}

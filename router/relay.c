@@ -1,0 +1,215 @@
+/* See relay.h. Runs on HTTP threads, called by the proxy.
+ *
+ * While it waits it looks, a few times a second, whether the client is still there, whether the prober has found the
+ * worker frozen (a stopped process and a dead host keep their connections), and whether the router has to end. */
+#include "router/relay.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+
+#include "common/clock.h"
+#include "common/http/client.h"
+#include "common/http/sse.h"
+#include "common/json/write.h"
+#include "router/connections.h"
+#include "router/forward.h"
+
+#define LOOK_US 250000
+#define LARGEST_EVENT ((size_t)16 << 20) /* kept until it is whole; a larger one goes through in parts */
+#define PIECE_CAP ((size_t)1 << 20)      /* libcurl's are 16 KiB */
+
+void clime_relay_init(struct clime_relay *y, struct clime_router *r, struct clime_http_request *rq,
+                      const char *target) {
+    *y = (struct clime_relay){.router = r, .rq = rq, .target = target};
+    clime_buf_init(&y->body, r->max_reply);
+    clime_buf_init(&y->held, LARGEST_EVENT + PIECE_CAP);
+}
+
+void clime_relay_free(struct clime_relay *y) {
+    clime_buf_free(&y->body);
+    clime_buf_free(&y->held);
+}
+
+/* ---- callbacks of the HTTP client, on this thread ---- */
+
+static bool is_stream(const struct clime_relay *y) {
+    return y->status == 200 && !strncasecmp(y->content_type, "text/event-stream", 17);
+}
+
+static void on_header(void *arg, int status, const char *name, const char *value) {
+    struct clime_relay *y = arg;
+    y->status = status;
+    y->heard_us = clime_now_us();
+    if (!strcasecmp(name, "content-type")) snprintf(y->content_type, sizeof y->content_type, "%s", value);
+    if (!strcasecmp(name, "retry-after")) snprintf(y->retry_after, sizeof y->retry_after, "%s", value);
+}
+
+/* Bytes of `held` up to the end of its last whole event, found in what came last, from `from`; 0 = none. */
+static size_t whole_events(const struct clime_buf *held, size_t from) {
+    for (size_t n = held->len; n >= 2 && n > from; n--) {
+        const char *end = held->data + n;
+        if (end[-1] == '\n' && (end[-2] == '\n' || (n >= 4 && !memcmp(end - 4, "\r\n\r\n", 4)))) return n;
+    }
+    return 0;
+}
+
+/* Sends the first n of the held bytes to the client and drops them. */
+static bool pass(struct clime_relay *y, size_t n) {
+    y->client_gone = !clime_http_stream_write(y->stream, y->held.data, n);
+    y->inside_event = y->held.data[n - 1] != '\n';
+    memmove(y->held.data, y->held.data + n, y->held.len - n);
+    y->held.len -= n;
+    return !y->client_gone;
+}
+
+static bool on_data(void *arg, const char *data, size_t len) {
+    struct clime_relay *y = arg;
+    y->heard_us = clime_now_us();
+    if (!is_stream(y)) {
+        clime_buf_add(&y->body, data, len);
+        return !y->body.full;
+    }
+    if (!y->stream) y->stream = clime_http_stream_begin(y->rq, 200, y->content_type, "Cache-Control: no-cache\r\n");
+    size_t before = y->held.len;
+    clime_buf_add(&y->held, data, len);
+    CHECK(!y->held.full);
+    size_t whole = y->held.len > LARGEST_EVENT ? y->held.len : whole_events(&y->held, before);
+    return whole == 0 || pass(y, whole);
+}
+
+static bool cancelled(void *arg) {
+    struct clime_relay *y = arg;
+    int64_t now = clime_now_us();
+    y->cut = atomic_load(&y->router->phase) == CLIME_ROUTER_CUTTING;
+    if (now >= y->look_us) {
+        y->look_us = now + LOOK_US;
+        int64_t silent_us = clime_workers_silent_since(y->router->workers, y->lease->id);
+        y->worker_frozen = silent_us > y->heard_us; /* what still sends is not frozen, whatever its probes say */
+        y->client_gone = clime_http_peer_gone(y->rq);
+    }
+    return y->cut || y->worker_frozen || y->client_gone;
+}
+
+/* ---- one attempt ---- */
+
+static enum clime_outcome outcome_of_status(int status) {
+    if (status < 400) return CLIME_OUTCOME_SERVED;
+    if (status == 429 || status == 503) return CLIME_OUTCOME_BUSY;
+    if (status == 502 || status == 504) return CLIME_OUTCOME_WORKER;
+    return status < 500 ? CLIME_OUTCOME_CLIENT : CLIME_OUTCOME_UNKNOWN;
+}
+
+/* Sets outcome, and e to what the client is to be told where that is not the worker's answer. */
+static void judge(struct clime_relay *y) {
+    struct clime_error *e = &y->e;
+    const char *url = y->lease->url;
+    if (e->code == CLIME_OK) {
+        y->outcome = outcome_of_status(y->status);
+    } else if (y->client_gone) {
+        y->outcome = CLIME_OUTCOME_CLIENT;
+    } else if (y->cut) {
+        y->outcome = CLIME_OUTCOME_UNKNOWN;
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "the router is stopping; ask again");
+    } else if (y->worker_frozen) {
+        y->outcome = CLIME_OUTCOME_WORKER;
+        clime_fail(e, CLIME_ERR_INTERNAL, "the worker %s has stopped answering", url);
+    } else if (y->body.full) {
+        y->outcome = CLIME_OUTCOME_CLIENT;
+        clime_fail(e, CLIME_ERR_INTERNAL, "the answer of %s is larger than %zu bytes (--max-payload-size)", url,
+                   y->router->max_reply);
+    } else if (e->code == CLIME_ERR_BUSY) { /* no descriptor is left here: no worker can be reached */
+        y->outcome = CLIME_OUTCOME_BUSY;
+        e->code = CLIME_ERR_UNAVAILABLE;
+    } else if (e->code == CLIME_ERR_INPUT) {
+        y->outcome = CLIME_OUTCOME_CLIENT;
+    } else if (e->code == CLIME_ERR_TIMEOUT) { /* all of --request-timeout: slow, or asked for too much */
+        y->outcome = CLIME_OUTCOME_UNKNOWN;
+    } else {
+        y->outcome = CLIME_OUTCOME_WORKER;
+        e->code = CLIME_ERR_INTERNAL;
+    }
+}
+
+void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease) {
+    struct clime_router *r = y->router;
+    struct clime_relay fresh = {.router = r, .rq = y->rq, .target = y->target, .lease = lease};
+    fresh.body = y->body;
+    fresh.held = y->held; /* empty: after a stream there is no other attempt */
+    clime_buf_clear(&fresh.body);
+    fresh.heard_us = clime_now_us();
+    fresh.look_us = fresh.heard_us + LOOK_US;
+    *y = fresh;
+    struct clime_headers headers;
+    clime_forward_headers(r, y->rq, &headers);
+    char *url = xasprintf("%s%s", lease->url, y->target);
+    char *method = xstrndup(clime_http_method(y->rq).ptr, clime_http_method(y->rq).len);
+    struct clime_http_call call = {
+        .method = method,
+        .url = url,
+        .body = clime_http_body(y->rq),
+        .content_type = clime_http_body(y->rq).len ? clime_http_header(y->rq, "Content-Type") : NULL,
+        .headers = (const char *const *)headers.lines,
+        .bearer = r->worker_key,
+        .timeout_us = r->request_timeout_us,
+        .max_reply = r->max_reply,
+        .on_data = on_data,
+        .on_header = on_header,
+        .cancel = cancelled,
+        .arg = y,
+    };
+    struct clime_http_result res = {0};
+    struct clime_http_client *client = clime_connections_take(r->connections, lease->slot);
+    clime_http_client_call(client, &call, &res, &y->e);
+    if (y->e.code)
+        clime_http_client_free(client); /* its connection is lost */
+    else
+        clime_connections_give(r->connections, lease->slot, client);
+    y->connected = res.connected;
+    if (!y->e.code) y->status = res.status;
+    judge(y);
+    clime_buf_free(&res.reply);
+    clime_forward_headers_free(&headers);
+    free(url);
+    free(method);
+}
+
+/* ---- the end ---- */
+
+static int status_of(const struct clime_error *e) {
+    return e->code == CLIME_ERR_INTERNAL ? 502 : clime_http_status_of(e->code);
+}
+
+/* As a server ends a stream that failed: an event with the error, and [DONE]. Half an event of the worker's is dropped.
+ */
+static void end_stream(struct clime_relay *y) {
+    struct clime_buf event, sse;
+    struct clime_jw w;
+    clime_buf_init(&event, 4096);
+    clime_buf_init(&sse, 8192);
+    clime_jw_init(&w, &event);
+    clime_jw_object(&w);
+    clime_http_error_member(&w, status_of(&y->e), y->e.msg);
+    clime_jw_close(&w);
+    if (y->inside_event) clime_buf_adds(&sse, "\n\n");
+    clime_sse_frame(&sse, clime_buf_str(&event));
+    clime_sse_frame(&sse, clime_str_of("[DONE]"));
+    clime_http_stream_write(y->stream, sse.data, sse.len);
+    clime_buf_free(&event);
+    clime_buf_free(&sse);
+}
+
+void clime_relay_finish(struct clime_relay *y) {
+    if (y->stream) {
+        if (!y->e.code && y->held.len) pass(y, y->held.len);
+        if (y->e.code && !y->client_gone) end_stream(y);
+        clime_http_stream_end(y->stream, !y->client_gone);
+    } else if (y->e.code) {
+        clime_http_reply_error(y->rq, status_of(&y->e), y->e.msg);
+    } else {
+        char extra[64] = "";
+        if (y->retry_after[0]) snprintf(extra, sizeof extra, "Retry-After: %s\r\n", y->retry_after);
+        clime_http_reply(y->rq, y->status, y->content_type[0] ? y->content_type : "application/json",
+                         extra[0] ? extra : NULL, clime_buf_str(&y->body));
+    }
+}

@@ -1,0 +1,42 @@
+/* One attempt to have a request answered by a worker, and what the client is told in the end.
+ *
+ * A stream goes through event by event, unread, so that what a worker's death cuts off is no half of one; another
+ * answer is kept until it is whole, so that until the first byte has gone to the client the proxy may try another
+ * worker with the same relay. Of one HTTP thread. */
+#ifndef CLIME_ROUTER_RELAY_H
+#define CLIME_ROUTER_RELAY_H
+
+#include "router/router.h"
+
+struct clime_relay {
+    struct clime_router *router;
+    struct clime_http_request *rq;
+    const char *target; /* path and query on any worker */
+
+    /* The last attempt */
+    enum clime_outcome outcome;
+    struct clime_error e;  /* code CLIME_OK: the worker's own answer is the one to pass on */
+    bool connected;        /* the worker may have seen the request */
+    int status;            /* of its answer */
+    struct clime_buf body; /* an answer that is no stream */
+    struct clime_buf held; /* of a stream: the event that is not whole yet */
+    char content_type[128], retry_after[32];
+    struct clime_http_stream *stream; /* once the client has the head of a stream: nothing can be tried again */
+
+    /* While it lasts */
+    const struct clime_lease *lease;
+    int64_t heard_us;                     /* when the worker sent something, or we began */
+    int64_t look_us;                      /* when to look at client and worker again */
+    bool client_gone, worker_frozen, cut; /* why it was ended */
+    bool inside_event;                    /* of the stream that went to the client */
+};
+
+void clime_relay_init(struct clime_relay *y, struct clime_router *r, struct clime_http_request *rq, const char *target);
+void clime_relay_free(struct clime_relay *y);
+
+/* Sends the request to the leased worker; sets everything of the last attempt. */
+void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease);
+/* Sends the client what there is: the answer, the error, or the end of the stream, after an event with the error. */
+void clime_relay_finish(struct clime_relay *y);
+
+#endif
