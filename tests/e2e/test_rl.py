@@ -364,6 +364,14 @@ def test_external_router(model, undisturbed, tmp_path):
         assert run_whole(words, model / "external.log") == undisturbed[0]
         check_record(model / "external")
         assert all(q.poll() is None for q in processes)  # they are not the trainer's to end
+        # The router was told the version, so it asks for it: a worker that starts again is not ready with the first.
+        deadline = time.monotonic() + LIMIT
+        while True:
+            workers = json.loads(urllib.request.urlopen(f"{router}/workers", timeout=LIMIT).read())["workers"]
+            if len(workers) == 2 and all(w["weight_version"] not in (None, "default") for w in workers):
+                break
+            assert time.monotonic() < deadline, workers
+            time.sleep(0.1)
     finally:
         for q in processes:
             q.kill()

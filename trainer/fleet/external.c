@@ -87,6 +87,17 @@ static void check_versions(struct clime_fleet *f) {
     }
 }
 
+void clime_fleet_announce(struct clime_fleet *f) {
+    char url[CLIME_FLEET_URL + 24], body[64];
+    struct clime_error e;
+    bool anyone = false;
+    for (int i = 0; i < f->n_servers; i++) anyone = anyone || f->servers[i].pushed == f->push.version;
+    if (!anyone) return;
+    snprintf(url, sizeof url, "%s/weight_version", f->o.router_url);
+    snprintf(body, sizeof body, "{\"weight_version\":\"%" PRId64 "\"}", f->push.version);
+    if (clime_fleet_call(f, "PUT", url, clime_str_of(body), CLIME_FLEET_CONTROL_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
+}
+
 enum clime_err clime_fleet_poll_external(struct clime_fleet *f, bool now, struct clime_error *e) {
     struct clime_error why;
     if (!now && clime_now_us() < f->next_external_us) return CLIME_OK;
@@ -98,6 +109,9 @@ enum clime_err clime_fleet_poll_external(struct clime_fleet *f, bool now, struct
                           f->o.router_url, CLIME_FLEET_READY_US / 1000000, why.msg);
     else
         LOG_WARN("%s", why.msg);
-    if (f->has_push) check_versions(f);
+    if (f->has_push) {
+        check_versions(f);
+        clime_fleet_announce(f);
+    }
     return CLIME_OK;
 }

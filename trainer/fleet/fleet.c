@@ -269,6 +269,7 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
     f->has_push = true;
     if (f->o.router_url && (rc = clime_fleet_poll_external(f, true, e))) return rc;
     push_to_all(f);
+    if (f->o.router_url) clime_fleet_announce(f);
     return clime_fleet_wait(f, e);
 }
 

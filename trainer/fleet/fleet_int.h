@@ -55,5 +55,10 @@ enum clime_err clime_fleet_poll_children(struct clime_fleet *f, struct clime_err
 /* external.c: an external router's workers become the servers, whatever comes and goes. now: else every 2 s. */
 enum clime_err clime_fleet_read_workers(struct clime_fleet *f, struct clime_error *e);
 enum clime_err clime_fleet_poll_external(struct clime_fleet *f, bool now, struct clime_error *e);
+/* Tells an external router which weights the fleet is on, so that a worker that was started again gets no requests
+ * before it has them. Said after each push, and at each look, since the router may be started again too; one that does
+ * not know the call does without. Not before a worker has the version: until then those that are behind are all there
+ * is. */
+void clime_fleet_announce(struct clime_fleet *f);
 
 #endif
