@@ -91,7 +91,13 @@ static int events_of(int socket, short wanted) {
 }
 
 bool clime_peer_closed(int socket) {
-    return events_of(socket, POLLRDHUP) & (POLLRDHUP | POLLHUP | POLLERR);
+    int events = events_of(socket, POLLRDHUP);
+    struct tcp_info info = {0};
+    socklen_t len = sizeof info;
+    if (events & (POLLHUP | POLLERR)) return true;
+    /* The receiving side is shut by the peer's FIN, or by ourselves, and then the connection is still established. */
+    return (events & POLLRDHUP) &&
+           !(getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 && info.tcpi_state == TCP_ESTABLISHED);
 }
 
 bool clime_peer_writable(int socket) {
