@@ -3,9 +3,11 @@ cannot be right, what the screen shows, and Ctrl-C."""
 
 import json
 import re
+import shutil
+import socket
 
 import pytest
-from programs import DATA, ROOT, run
+from programs import ROOT, run, tiny_model
 
 # ---- help ------------------------------------------------------------------------------------------------------------
 
@@ -70,3 +72,103 @@ def test_reward_of_readme():
     """A label is what the data set has there, a whole solution; a right answer counts however it is put."""
     answers = ["So it is \\boxed{72}.", "She sold 72 clips. The answer is 72.", "48 + 24 = 72\n#### 72", "\\boxed{24}"]
     assert grade(readme_command()["rm-type"], answers, GSM8K) == [1, 1, 1, 0]
+
+
+# ---- what is said before anything is loaded --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("hour") / "model")
+
+
+@pytest.fixture
+def taken_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        yield s.getsockname()[1]
+
+
+def rl(model, data, run_dir, *more, rm_type="math", **change):
+    words = {"run": run_dir, "hf-checkpoint": model, "prompt-data": data, "num-rollout": 2, "rollout-batch-size": 2,
+             "n-samples-per-prompt": 2, "rollout-max-response-len": 8, "max-tokens-per-gpu": 512, "label-key": "label",
+             **({"rm-type": rm_type} if rm_type else {}),
+             **{k.replace("_", "-"): v for k, v in change.items()}}  # fmt: skip
+    return ["rl", "--use-dynamic-batch-size", *(w for k, v in words.items() for w in (f"--{k}", v)), *more]
+
+
+def prompts(path, *lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def refused(name, words, *parts):
+    """Ends at once with one line that holds the parts; nothing was loaded or started."""
+    status, out, err = run(name, *words)
+    lines = err.strip().splitlines()
+    assert status not in (0, None) and len(lines) == 1, err
+    assert not out and "memory:" not in err
+    for part in parts:
+        assert part in lines[0], (part, lines[0])
+
+
+HUB = "Qwen/Qwen3-0.6B"
+
+
+@pytest.mark.parametrize("name, words, option", [
+    ("clime-server", ["--model-path", HUB], "--model-path"),
+    ("clime-train", ["rl", "--run", "r", "--hf-checkpoint", HUB, "--prompt-data", "x", "--rollout-batch-size", 1,
+                     "--num-rollout", 1, "--rollout-max-response-len", 8, "--rm-type", "math"], "--hf-checkpoint"),
+    ("clime-train", ["eval", "--run", "r", "--hf-checkpoint", HUB, "--eval-prompt-data", "x",
+                     "--eval-max-response-len", 8], "--hf-checkpoint"),
+    ("clime-train", ["sft", "--hf-checkpoint", HUB, "--prompt-data", "x", "--save-hf", "y"], "--hf-checkpoint"),
+])  # fmt: skip
+def test_name_of_the_hub(name, words, option):
+    refused(name, words, f"{option} {HUB}", "no such folder", f"hf download {HUB} --local-dir Qwen3-0.6B")
+
+
+@pytest.mark.parametrize("kind, says", [("missing", "no such folder"), ("file", "is no folder"),
+                                        ("empty", "no config.json"), ("untokenized", "no tokenizer.json"),
+                                        ("weightless", "no model.safetensors")])  # fmt: skip
+def test_folder_that_is_no_model(model, tmp_path, kind, says):
+    folder = tmp_path / "folder"
+    if kind == "file":
+        folder.write_text("")
+    elif kind != "missing":
+        folder.mkdir()
+    for part in {"untokenized": ["config.json"], "weightless": ["config.json", "tokenizer.json"]}.get(kind, []):
+        shutil.copy(model / part, folder / part)
+    refused("clime-server", ["--model-path", folder], f"--model-path {folder}", says)
+    data = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"})
+    refused("clime-train", rl(folder, data, tmp_path / "run"), f"--hf-checkpoint {folder}", says)
+
+
+@pytest.mark.parametrize("lines, change, says", [
+    ([{"input": "1", "label": "1"}], {"rm_type": None}, ["data.jsonl:1", "--rm-type", "math_verify"]),
+    ([{"input": "1", "label": "1", "metadata": {"rm_type": "math"}}, {"input": "2", "label": "2"}], {"rm_type": None},
+     ["data.jsonl:2", "--rm-type"]),
+    ([{"input": "1", "label": "1", "metadata": {"rm_type": "maht"}}], {}, ["data.jsonl:1", "maht"]),
+    ([{"input": "1", "label": "one"}], {"rm_type": "dapo"}, ["data.jsonl:1", "dapo needs a label that is a number"]),
+    ([{"input": "1", "answer": "1"}], {"rm_type": "dapo"}, ["data.jsonl:1", "label"]),
+    ([{"input": "1", "label": "1"}], {"rm_type": "command"}, ["--rm-command"]),
+])  # fmt: skip
+def test_reward_that_cannot_be(model, tmp_path, lines, change, says):
+    data = prompts(tmp_path / "data.jsonl", *lines)
+    refused("clime-train", rl(model, data, tmp_path / "run", **change), *says)
+
+
+def test_eval_without_a_reward(model, tmp_path):
+    data = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"})
+    refused("clime-train", ["eval", "--run", tmp_path / "run", "--hf-checkpoint", model, "--eval-prompt-data", data,
+                            "--eval-max-response-len", 8], "data.jsonl:1", "--rm-type")  # fmt: skip
+
+
+def test_port_in_use(model, tmp_path, taken_port):
+    says = [f"port {taken_port}", "in use"]
+    refused("clime-server", ["--model-path", model, "--port", taken_port], *says)
+    refused("clime-server", ["--model-path", model, "--port", 0, "--health-port", taken_port], *says)
+    refused("clime-router", ["--port", taken_port], *says)
+    data = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"})
+    words = rl(model, data, tmp_path / "run", "--environment", environment_port=taken_port, rollout_max_context_len=64)
+    refused("clime-train", words, "--environment-port", *says)
