@@ -1,7 +1,11 @@
-/* Writes a Hugging Face folder, whole or not at all. Called by checkpoint, export and init; main thread. */
+/* Hugging Face folders, looked at from outside by server and trainer at their start, written whole or not at all by
+ * checkpoint, export and init. Main thread; no state. */
 #include "model/folder.h"
 
+#include <ctype.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/buf.h"
@@ -44,4 +48,44 @@ enum clime_err clime_folder_write(const char *dir, const char *source_dir, const
     if (!err) err = clime_dir_publish(tmp, dir, e);
     free(tmp);
     return err;
+}
+
+/* ---- what a user gave ---- */
+
+static bool has(const char *dir, const char *name) {
+    char *path = xasprintf("%s/%s", dir, name);
+    bool there = access(path, R_OK) == 0;
+    free(path);
+    return there;
+}
+
+/* "org/name", which is how hubs call a model, and no path. */
+static const char *name_on_hub(const char *dir) {
+    const char *slash = strchr(dir, '/');
+    if (!slash || !isalnum((unsigned char)dir[0]) || !slash[1] || strchr(slash + 1, '/')) return NULL;
+    return slash + 1;
+}
+
+static enum clime_err missing(const char *option, const char *dir, const char *what, struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_NOT_FOUND, "--%s %s: %s", option, dir, what);
+}
+
+enum clime_err clime_folder_check(const char *option, const char *dir, int parts, struct clime_error *e) {
+    struct stat st;
+    if (stat(dir, &st)) {
+        const char *name = name_on_hub(dir);
+        if (!name) return missing(option, dir, "no such folder", e);
+        return clime_fail(e, CLIME_ERR_NOT_FOUND,
+                          "--%s %s: no such folder; a model of that name on huggingface.co is fetched by: "
+                          "hf download %s --local-dir %s",
+                          option, dir, dir, name);
+    }
+    if (!S_ISDIR(st.st_mode)) return missing(option, dir, "is no folder; a Hugging Face folder is needed", e);
+    if (!has(dir, "config.json")) return missing(option, dir, "no config.json there: it is no Hugging Face folder", e);
+    if ((parts & CLIME_FOLDER_TOKENIZER) && !has(dir, "tokenizer.json") &&
+        !(has(dir, "vocab.json") && has(dir, "merges.txt")))
+        return missing(option, dir, "no tokenizer.json there, and no vocab.json with merges.txt", e);
+    if ((parts & CLIME_FOLDER_WEIGHTS) && !has(dir, "model.safetensors") && !has(dir, "model.safetensors.index.json"))
+        return missing(option, dir, "no model.safetensors there, and no model.safetensors.index.json", e);
+    return CLIME_OK;
 }

@@ -1,4 +1,4 @@
-/* Hugging Face folders out: weights, config, and the files beside them that a user of the model needs. */
+/* Hugging Face folders as a whole: whether a path that a user gave can be one, and writing one. Main thread. */
 #ifndef CLIME_MODEL_FOLDER_H
 #define CLIME_MODEL_FOLDER_H
 
@@ -9,5 +9,14 @@
 enum clime_err clime_folder_write(const char *dir, const char *source_dir, const struct clime_config *c,
                                   const struct clime_layout *l, const struct clime_weights_source *from,
                                   struct clime_error *e);
+
+enum clime_folder_part { /* what must be there beside config.json; or-ed */
+                         CLIME_FOLDER_TOKENIZER = 1,
+                         CLIME_FOLDER_WEIGHTS = 2
+};
+
+/* At a program's start, before anything is read. CLIME_ERR_NOT_FOUND: no such folder (a name on a hub is told how to
+ * fetch it), or one without these parts. option: the one that the path was given with, "hf-checkpoint". */
+enum clime_err clime_folder_check(const char *option, const char *dir, int parts, struct clime_error *e);
 
 #endif

@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/http/client.h"
+#include "common/http/port.h"
 #include "common/log.h"
 #include "common/options.h"
 #include "common/os/process.h"
@@ -157,6 +158,9 @@ int main(int argc, char **argv) {
     register_metrics(&r);
     if (add_known_workers(&r, &o, &e)) goto failed;
 
+    if (clime_http_port_check("port", o.host, (int)o.port, &e) ||
+        clime_http_port_check("health-port", o.host, (int)o.health_port, &e))
+        goto failed;
     const struct clime_http_options ho = {
         .host = o.host,
         .port = (int)o.port,

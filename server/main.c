@@ -9,8 +9,10 @@
 
 #include "common/clock.h"
 #include "common/http/client.h"
+#include "common/http/port.h"
 #include "common/log.h"
 #include "common/os/process.h"
+#include "model/folder.h"
 #include "server/api/fields.h"
 #include "server/engine/memory_plan.h"
 #include "server/engine/step_graphs.h"
@@ -140,6 +142,14 @@ static enum clime_err open_http(struct clime_server *s, struct clime_http_server
     return clime_http_server_start(&h, http, e);
 }
 
+/* What would only be found after the model is loaded. */
+static enum clime_err check_options(const struct clime_server_options *o, struct clime_error *e) {
+    int weights = o->load_format == 0 ? CLIME_FOLDER_WEIGHTS : 0;
+    enum clime_err err = clime_folder_check("model-path", o->model_path, CLIME_FOLDER_TOKENIZER | weights, e);
+    if (!err) err = clime_http_port_check("port", o->host, (int)o->port, e);
+    return err ? err : clime_http_port_check("health-port", o->host, (int)o->health_port, e);
+}
+
 static struct clime_registration *start_registration(const struct clime_server_options *o, int port) {
     if (!o->router) return NULL;
     char *self = o->advertise_url ? xstrdup(o->advertise_url)
@@ -207,7 +217,7 @@ static int serve(struct clime_server *s, int64_t start_us) {
     struct clime_error e = {0};
     enum clime_err err;
     int status = 1;
-    if ((err = open_model(s, &e)) || (err = open_engine(s, &e))) goto done;
+    if ((err = check_options(&s->opts, &e)) || (err = open_model(s, &e)) || (err = open_engine(s, &e))) goto done;
     s->metrics = clime_server_metrics_new(s->model_names[0]);
     if ((err = open_text(s, &e)) || (err = open_http(s, &http, &e))) goto done;
     s->startup_seconds = (double)(clime_now_us() - start_us) / 1e6;

@@ -14,6 +14,7 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "common/rng.h"
+#include "model/folder.h"
 #include "trainer/data/sft_data.h"
 #include "trainer/learn/learner.h"
 #include "trainer/observe/metrics_log.h"
@@ -229,6 +230,8 @@ int clime_sft_main(int argc, char **argv) {
     struct clime_sft_set set = {0};
     struct clime_learner *l = NULL;
     enum clime_err err = parse(argc, argv, &o, &e);
+    const int parts = CLIME_FOLDER_TOKENIZER | (o.print_samples ? 0 : CLIME_FOLDER_WEIGHTS);
+    if (!err) err = clime_folder_check("hf-checkpoint", o.learner.hf_checkpoint, parts, &e);
     if (!err) err = clime_config_load(o.learner.hf_checkpoint, &cfg, &e);
     if (err) goto done;
     int max_len = o.max_len && o.max_len < cfg.max_pos ? (int)o.max_len : cfg.max_pos;

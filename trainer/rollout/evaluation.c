@@ -28,9 +28,9 @@ static char *stem_of(const char *file) {
     return xstrndup(name, strcspn(name, ".@"));
 }
 
-static enum clime_err load_set(const struct clime_rl_options *o, const struct clime_tokenizer *t, const char *file,
+static enum clime_err load_set(const struct clime_rl_options *o, const struct clime_tokenizer *t,
                                struct clime_evaluation_set *set, struct clime_error *e) {
-    struct clime_data_options d = {.prompt_data = file,
+    struct clime_data_options d = {.prompt_data = set->file,
                                    .input_key = o->eval_input_key,
                                    .label_key = o->eval_label_key,
                                    .metadata_key = o->metadata_key,
@@ -51,12 +51,12 @@ enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const str
     out->sets = xcalloc((size_t)l->n + 1, sizeof *out->sets);
     for (int i = 0; i < l->n && !rc; i += 2) {
         struct clime_evaluation_set *s = &out->sets[out->n_sets++];
-        const char *file = l->n == 1 ? l->items[0] : l->items[i + 1];
-        s->name = l->n == 1 ? stem_of(file) : xstrdup(l->items[i]);
+        s->file = l->n == 1 ? l->items[0] : l->items[i + 1];
+        s->name = l->n == 1 ? stem_of(s->file) : xstrdup(l->items[i]);
         for (int k = 0; k < out->n_sets - 1 && !rc; k++)
             if (!strcmp(out->sets[k].name, s->name))
                 rc = clime_fail(e, CLIME_ERR_INPUT, "--eval-prompt-data: two sets are named %s", s->name);
-        if (!rc) rc = load_set(o, t, file, s, e);
+        if (!rc) rc = load_set(o, t, s, e);
         for (int k = 0; k < s->data.n && !rc; k++) {
             int n = s->data.prompts[k].n_ids;
             int len = n + (int)clime_sampling_room(&o->eval_sampling, n);

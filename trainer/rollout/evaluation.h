@@ -17,6 +17,7 @@
 
 struct clime_evaluation_set {
     char *name;
+    const char *file; /* borrowed from the options */
     struct clime_dataset data;
 };
 

@@ -17,14 +17,12 @@
 #include "common/hash.h"
 #include "common/json/tree.h"
 #include "common/os/dirs.h"
+#include "model/folder.h"
 #include "trainer/env/environments.h"
 #include "trainer/ledger/copy.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/import.h"
 #include "trainer/ledger/samples.h"
-#include "trainer/reward/reward.h"
-#include "trainer/rollout/gather.h"
-#include "trainer/rollout/leftovers.h"
 #include "trainer/run/run.h"
 #include "trainer/sample/filter.h"
 
@@ -53,31 +51,6 @@ static enum clime_err lock_run(struct clime_rl *rl, struct clime_error *e) {
     return rc;
 }
 
-static enum clime_err check_rewards(const struct clime_rl_options *o, struct clime_error *e) {
-    const char *const types[] = {o->rm_type, o->eval_prompt_data.n ? o->eval_rm_type : NULL};
-    for (size_t i = 0; i < CLIME_COUNT(types); i++)
-        if (types[i] && clime_reward_check(types[i], e)) return e->code;
-    if (o->group_rm && o->rm_type && strchr(o->rm_type, ':'))
-        return clime_fail(e, CLIME_ERR_INPUT, "--group-rm goes with one type, not with the sum %s", o->rm_type);
-    if (o->group_rm && o->n_samples_per_prompt > CLIME_GATHER_MOST)
-        return clime_fail(e, CLIME_ERR_INPUT, "--group-rm takes groups of at most %d", CLIME_GATHER_MOST);
-    return CLIME_OK;
-}
-
-static enum clime_err check_filters(const struct clime_rl_options *o, struct clime_error *e) {
-    if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
-        !clime_filter_find(o->dynamic_sampling_filter, e))
-        return e->code;
-    return o->evaluate ? CLIME_OK : clime_leftovers_check(o->buffer_filter, e);
-}
-
-static bool has_config(const char *dir) {
-    char *path = xasprintf("%s/config.json", dir);
-    bool there = access(path, R_OK) == 0;
-    free(path);
-    return there;
-}
-
 static bool same_folder(const char *a, const char *b) {
     struct stat x, y;
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
@@ -89,7 +62,7 @@ static enum clime_err choose_initial(struct clime_rl *rl, struct clime_error *e)
     const struct clime_rl_options *o = &rl->o;
     if (o->load && access(o->load, F_OK) == 0 && !same_folder(o->load, rl->checkpoint_dir)) {
         rl->initial_dir = o->load;
-        if (!has_config(o->load))
+        if (clime_folder_check("load", o->load, 0, e))
             return clime_fail(
                 e, CLIME_ERR_INPUT,
                 "--load %s is no Hugging Face folder; a checkpoint becomes one with clime-train export, and "
@@ -98,8 +71,13 @@ static enum clime_err choose_initial(struct clime_rl *rl, struct clime_error *e)
     } else {
         rl->initial_dir = o->ref_load ? o->ref_load : o->hf_checkpoint;
     }
-    if (has_config(rl->initial_dir)) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_NOT_FOUND, "no model in %s", rl->initial_dir);
+    if (clime_folder_check("hf-checkpoint", o->hf_checkpoint, CLIME_FOLDER_TOKENIZER, e) ||
+        (o->ref_load && clime_folder_check("ref-load", o->ref_load, CLIME_FOLDER_WEIGHTS, e)))
+        return e->code;
+    const char *option = rl->initial_dir == o->load       ? "load"
+                         : rl->initial_dir == o->ref_load ? "ref-load"
+                                                          : "hf-checkpoint";
+    return clime_folder_check(option, rl->initial_dir, CLIME_FOLDER_WEIGHTS, e);
 }
 
 static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
@@ -318,8 +296,8 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
     rl->tensorboard_dir = tensorboard_dir(&rl->o);
-    if ((rc = check_rewards(&rl->o, e)) || (rc = check_filters(&rl->o, e)) || (rc = choose_initial(rl, e)) ||
-        (rc = load_prompts(rl, e)))
+    if ((rc = clime_rl_check_options(&rl->o, e)) || (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e)) ||
+        (rc = clime_rl_check_rewards(rl, e)))
         return rc;
     if ((rc = open_hooks(rl, e))) return rc;
     if (rl->o.explain) return prepare_learner(rl, e);

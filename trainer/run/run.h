@@ -3,6 +3,7 @@
  *   rl.c               main and the loop, phase by phase
  *   async.c            the loop of --async
  *   debug.c            half a run: rollouts without training, training without rollouts
+ *   check.c            what can be said before anything is loaded
  *   open.c             opening and closing, the run folder and its lock
  *   step.c             from a rollout to steps, one step, weights to the fleet
  *   checkpoints.c      checkpoints: written, found again, given up
@@ -59,6 +60,10 @@ struct clime_rl {
         int64_t wait_us, train_us, update_us, save_us; /* of the current rollout */
     } time;
 };
+
+/* check.c; the second once the prompts are loaded */
+enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct clime_error *e);
+enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_error *e);
 
 /* open.c */
 enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e);        /* rl->o is parsed; the rest is zero */

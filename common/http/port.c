@@ -1,0 +1,36 @@
+/* Trying a port (see port.h). Called by main functions at the start; owns a socket for the length of the call. */
+#include "common/http/port.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* 0, or why the address cannot be bound. Addresses of closed connections do not count, as for the server itself. */
+static int try_bind(const struct addrinfo *a) {
+    int one = 1, why = 0, fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) return errno;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) || bind(fd, a->ai_addr, a->ai_addrlen) ||
+        listen(fd, 1))
+        why = errno;
+    close(fd);
+    return why;
+}
+
+enum clime_err clime_http_port_check(const char *option, const char *host, int port, struct clime_error *e) {
+    struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM}, *a = NULL;
+    char number[16];
+    if (port <= 0) return CLIME_OK;
+    snprintf(number, sizeof number, "%d", port);
+    if (getaddrinfo(host, number, &hints, &a)) return CLIME_OK; /* the server says what is wrong with the host */
+    int why = try_bind(a);
+    freeaddrinfo(a);
+    if (!why) return CLIME_OK;
+    if (why == EADDRINUSE)
+        return clime_fail(e, CLIME_ERR_INPUT, "--%s: port %d of %s is in use; 0 takes any free one", option, port,
+                          host);
+    return clime_fail(e, CLIME_ERR_INPUT, "--%s: port %d of %s cannot be listened on: %s", option, port, host,
+                      strerror(why));
+}

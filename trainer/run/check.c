@@ -1,0 +1,94 @@
+/* What can be said of a run before anything is loaded or started: rewards, filters, the port of the environments.
+ * Called by open.c, main thread; reads options and prompts, changes nothing.
+ *
+ * A mistake here would otherwise show after the model is loaded and the first groups have failed.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "common/http/port.h"
+#include "trainer/reward/reward.h"
+#include "trainer/rollout/gather.h"
+#include "trainer/rollout/leftovers.h"
+#include "trainer/run/run.h"
+#include "trainer/sample/filter.h"
+
+#define TRIED_PROMPTS 16 /* that are graded with an empty answer, to see whether the labels are what the type needs */
+
+static enum clime_err check_reward_types(const struct clime_rl_options *o, struct clime_error *e) {
+    const char *const types[] = {o->rm_type, o->eval_prompt_data.n ? o->eval_rm_type : NULL};
+    for (size_t i = 0; i < CLIME_COUNT(types); i++)
+        if (types[i] && clime_reward_check(types[i], e)) return e->code;
+    if (o->group_rm && o->rm_type && strchr(o->rm_type, ':'))
+        return clime_fail(e, CLIME_ERR_INPUT, "--group-rm goes with one type, not with the sum %s", o->rm_type);
+    if (o->group_rm && o->n_samples_per_prompt > CLIME_GATHER_MOST)
+        return clime_fail(e, CLIME_ERR_INPUT, "--group-rm takes groups of at most %d", CLIME_GATHER_MOST);
+    return CLIME_OK;
+}
+
+static enum clime_err check_filters(const struct clime_rl_options *o, struct clime_error *e) {
+    if (o->dynamic_sampling_filter && !clime_filter_is_library(o->dynamic_sampling_filter) &&
+        !clime_filter_find(o->dynamic_sampling_filter, e))
+        return e->code;
+    return o->evaluate ? CLIME_OK : clime_leftovers_check(o->buffer_filter, e);
+}
+
+enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct clime_error *e) {
+    enum clime_err rc = check_reward_types(o, e);
+    if (!rc) rc = check_filters(o, e);
+    if (!rc && o->environment && !o->custom_generate)
+        rc = clime_http_port_check("environment-port", o->environment_host, (int)o->environment_port, e);
+    return rc;
+}
+
+/* Whether the type is graded in this process: others are not tried. */
+static bool is_built_in(const char *type) {
+    struct clime_error unused;
+    bool boxed;
+    const struct clime_reward_type *t = clime_reward_find(type, &boxed, &unused);
+    return t && t->grade;
+}
+
+static enum clime_err check_prompt(const struct clime_prompt *p, const char *type, const char *key, bool try,
+                                   struct clime_error *e) {
+    char name[CLIME_REWARD_NAME];
+    struct clime_reward given;
+    const struct clime_reward_request q = {.type = type,
+                                           .response = clime_str_of(""),
+                                           .label = clime_str_of(p->label),
+                                           .label_is_json = true,
+                                           .metadata = clime_str_of(p->metadata)};
+    enum clime_err rc = clime_reward_type_of(&q, name, e);
+    if (!rc) rc = clime_reward_check(name, e);
+    if (rc || !try || !is_built_in(name)) return rc;
+    if ((rc = clime_reward_grade(&q, key, &given))) *e = given.error;
+    clime_reward_free(&given);
+    return rc;
+}
+
+/* type: of prompts whose metadata name none. */
+static enum clime_err check_set(const struct clime_dataset *d, const char *source, const char *type, const char *key,
+                                struct clime_error *e) {
+    int path = (int)strcspn(source, "@");
+    for (int i = 0; i < d->n; i++)
+        if (check_prompt(&d->prompts[i], type, key, i < TRIED_PROMPTS, e))
+            return clime_error_prefix(e, "%.*s:%" PRId64, path, source, d->prompts[i].line);
+    return CLIME_OK;
+}
+
+/* What a reward that is named by another option is called; NULL = --rm-type or metadata must say. */
+static const char *usual_type(const struct clime_rl_options *o, const char *given) {
+    return given ? given : o->rm_command ? "command" : o->rm_url ? "url" : NULL;
+}
+
+enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_error *e) {
+    const struct clime_rl_options *o = &rl->o;
+    if (o->custom_rm || o->environment) return CLIME_OK; /* the library rewards all; environments may */
+    enum clime_err rc = CLIME_OK;
+    if (!o->evaluate && !o->load_rollouts && !o->replay) /* these have their rewards */
+        rc = check_set(&rl->data, o->prompt_data, usual_type(o, o->rm_type), o->reward_key, e);
+    for (int i = 0; i < rl->eval.n_sets && !rc && (o->evaluate || o->eval_interval); i++)
+        rc = check_set(&rl->eval.sets[i].data, rl->eval.sets[i].file, usual_type(o, o->eval_rm_type),
+                       o->eval_reward_key, e);
+    return rc;
+}
