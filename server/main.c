@@ -281,6 +281,7 @@ int main(int argc, char **argv) {
     const char *one[1] = {folder};
     s.model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.items : one;
     s.n_model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.n : 1;
+    s.reasoning_parser = clime_output_parser_find(s.opts.reasoning_parser);
     s.field_watch = clime_field_watch_new(s.opts.strict_fields);
     int status = serve(&s, start_us);
     clime_weight_update_free(&update);

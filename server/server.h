@@ -26,6 +26,7 @@ struct clime_server {
     struct clime_model *model; /* its configuration may be read; the rest is the engine's */
     struct clime_tokenizer *tokenizer;
     struct clime_chat_template chat;
+    const struct clime_output_parser *reasoning_parser;
     struct clime_sampling_params openai_defaults; /* of the model's generation_config.json */
     struct clime_engine *engine;
     struct clime_text_pool *text;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/http/server.h"
+#include "text/output_parser.h"
 
 const char *const clime_device_names[] = {"auto", "cpu", "cuda"};
 const char *const clime_dtype_names[] = {"auto", "bf16", "f32"};
@@ -52,6 +53,12 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .value = &o->chat_template,
          .choices = "FILE",
          .help = "Jinja file instead of the folder's own template"},
+        {.name = "reasoning-parser",
+         .type = CLIME_OPT_STRING,
+         .value = &o->reasoning_parser,
+         .def = "none",
+         .choices = "none|qwen3|deepseek-r1|kimi",
+         .help = "how chat replies tell reasoning (reasoning_content) from content"},
         {.name = "Device and memory", .type = CLIME_OPT_SECTION},
         {.name = "device",
          .type = CLIME_OPT_CHOICE,
@@ -325,6 +332,14 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
     if (err) return err;
     if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_concurrent_requests);
     if (o->http_threads < 2) return clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
+    if (!clime_output_parser_find(o->reasoning_parser)) {
+        struct clime_buf names;
+        clime_buf_init(&names, 4096);
+        clime_output_parser_names(&names);
+        err = clime_fail(e, CLIME_ERR_INPUT, "--reasoning-parser %s: there are %s", o->reasoning_parser, names.data);
+        clime_buf_free(&names);
+        return err;
+    }
     if (!o->model_path && !o->print_routes) return clime_fail(e, CLIME_ERR_INPUT, "--model-path is required");
     return CLIME_OK;
 }

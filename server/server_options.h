@@ -8,7 +8,7 @@
 
 struct clime_server_options {
     /* model */
-    const char *model_path, *weight_version, *chat_template;
+    const char *model_path, *weight_version, *chat_template, *reasoning_parser;
     struct clime_opt_list served_model_names;
     int64_t context_length;
     int load_format; /* choice auto|none */

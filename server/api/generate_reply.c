@@ -43,6 +43,10 @@ void clime_generate_reply_free(struct clime_generate_reply *r) {
     free(r);
 }
 
+struct cursor { /* of an incremental stream: what was sent */
+    size_t ids, text;
+};
+
 static struct fragment *fragment_of(struct clime_generate_reply *r, const struct clime_output *o) {
     if (!r->frags) {
         r->n_frags = o->job->n_outs;
@@ -171,8 +175,7 @@ static void write_versions(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_close(w);
 }
 
-/* Fields of SGLang that have one value here: there is one tier of cache, one replica, and reasoning is not told apart.
- */
+/* Fields of SGLang that have one value here: there is one tier of cache, and one replica. */
 static void write_single_valued(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_key(w, "cached_tokens_details");
     clime_jw_object(w);
@@ -186,7 +189,7 @@ static void write_single_valued(struct clime_jw *w, const struct clime_output *o
     clime_jw_null(w);
     clime_jw_close(w);
     clime_jw_key(w, "reasoning_tokens");
-    clime_jw_int(w, 0);
+    clime_jw_int(w, clime_output_reasoning_tokens(o));
     clime_jw_key(w, "dp_rank");
     clime_jw_int(w, 0);
 }
@@ -261,8 +264,8 @@ static void write_ids(struct clime_jw *w, const int32_t *ids, size_t n) {
 
 /* from > 0: only what came after (incremental streams). frag: the cumulative lists as text. */
 static void write_output(struct clime_generate_reply *r, struct clime_jw *w, const struct clime_output *o, size_t from,
-                         size_t text_from, size_t text_end, const struct fragment *frag) {
-    struct clime_str text = {text_end > text_from ? o->text.text.data + text_from : "", text_end - text_from};
+                         size_t text_from, const struct fragment *frag) {
+    struct clime_str safe = clime_stop_text_safe(&o->text), text = {safe.ptr + text_from, safe.len - text_from};
     clime_jw_object(w);
     if (o->job->is_list && o->job->stream) {
         clime_jw_key(w, "index");
@@ -288,7 +291,7 @@ void clime_generate_write(struct clime_generate_reply *r, struct clime_job *j, s
     struct clime_jw w;
     clime_jw_init(&w, out);
     if (j->is_list) clime_jw_array(&w);
-    for (int i = 0; i < j->n_outs; i++) write_output(r, &w, &j->outs[i], 0, 0, j->outs[i].text.text.len, NULL);
+    for (int i = 0; i < j->n_outs; i++) write_output(r, &w, &j->outs[i], 0, 0, NULL);
     if (j->is_list) clime_jw_close(&w);
 }
 
@@ -345,18 +348,17 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
         write_stream_error(r, o, sse);
         return;
     }
-    size_t text_end = o->text.n_safe, from = 0, text_from = 0;
+    struct cursor from = {0, 0}, *sent = o->cursor;
     struct fragment *frag = NULL;
     if (j->incremental) {
-        from = (size_t)o->sent_ids;
-        text_from = o->sent_text;
+        from = *sent;
+        *sent = (struct cursor){o->out.len, o->text.n_safe};
     } else {
         frag = fragment_of(r, o);
         grow_fragment(frag, o);
     }
     clime_jw_init(&w, &r->event);
-    write_output(r, &w, o, from, text_from, text_end, frag);
-    o->sent_text = text_end;
+    write_output(r, &w, o, from.ids, from.text, frag);
     clime_reply_event(sse, &r->event);
 }
 
@@ -365,4 +367,5 @@ static void stream_end(struct clime_job *j, struct clime_buf *sse) {
     clime_sse_frame(sse, clime_str_of("[DONE]"));
 }
 
-const struct clime_framer clime_generate_framer = {.news = stream_news, .end = stream_end};
+const struct clime_framer clime_generate_framer = {
+    .cursor_bytes = sizeof(struct cursor), .news = stream_news, .end = stream_end};

@@ -171,6 +171,18 @@ static uint64_t salt_of(struct clime_str salt) {
     return h;
 }
 
+#define PROMPT_END 16 /* tokens: enough for a marker and the white space behind it */
+
+/* A template may open a block of reasoning that the output goes on with. */
+static void begin_parse(const struct clime_server *s, struct clime_output *o) {
+    int n = o->n_prompt < PROMPT_END ? o->n_prompt : PROMPT_END;
+    struct clime_buf end;
+    clime_buf_init(&end, (size_t)1 << 20);
+    clime_tokenizer_decode(s->tokenizer, o->ids + o->n_prompt - n, (size_t)n, false, &end);
+    clime_parse_begin(&o->parse, o->job->parser, clime_buf_str(&end));
+    clime_buf_free(&end);
+}
+
 static void make_outputs(struct clime_generation *gen, int n) {
     struct clime_job *j = gen->job;
     const struct clime_server *s = gen->server;
@@ -195,6 +207,7 @@ static void make_outputs(struct clime_generation *gen, int n) {
         int member = gen->shared_params ? i : o->sample, members = gen->shared_params ? j->n_outs : n;
         o->seed = members > 1 ? member_seed(p->params->seed, member) : p->params->seed;
         clime_stop_text_init(&o->text, s->tokenizer, p->params, o->ids, o->n_prompt);
+        begin_parse(s, o);
     }
 }
 

@@ -22,6 +22,7 @@ struct clime_openai_request {
     bool stream, echo, no_tools, add_special;
     bool usage_in_stream, usage_always; /* stream_options */
     bool logprobs;
+    bool separate_reasoning, stream_reasoning;
     bool return_token_ids, return_meta_info, ids_as_text; /* "token_id:5" instead of the token's text */
     struct clime_sampling_params params;
     struct clime_logp_options logp;

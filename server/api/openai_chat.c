@@ -1,7 +1,7 @@
 /* POST /v1/chat/completions. The handler runs on an HTTP worker, the framer on the job's emitter.
  *
- * A stream's order for each choice: a chunk with the role, deltas, a chunk with the reason of the end; then one with
- * the usage when asked for, then [DONE].
+ * A stream's order: for each choice a chunk with the role; deltas of reasoning and content; for each choice a chunk
+ * with the reason of the end; then one with the usage when asked for, then [DONE].
  */
 
 #include "server/api/openai.h"
@@ -51,17 +51,34 @@ static void write_logprobs(struct clime_jw *w, const struct clime_output *o, siz
     clime_jw_close(w);
 }
 
-static void write_choice(struct clime_jw *w, const struct clime_output *o) {
-    clime_jw_object(w);
-    clime_jw_key(w, "index");
-    clime_jw_int(w, o->index);
+/* All text of a kind. */
+static void write_kind(struct clime_jw *w, const struct clime_output *o, enum clime_segment_kind kind) {
+    struct clime_buf text;
+    clime_buf_init(&text, CLIME_MAX_REPLY);
+    clime_segments_text(&o->parse.segments, clime_stop_text_safe(&o->text), kind, &text);
+    clime_jw_str(w, clime_buf_str(&text));
+    clime_buf_free(&text);
+}
+
+static void write_message(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_key(w, "message");
     clime_jw_object(w);
     clime_jw_key(w, "role");
     clime_jw_strz(w, "assistant");
     clime_jw_key(w, "content");
-    clime_jw_str(w, clime_buf_str(&o->text.text));
+    write_kind(w, o, CLIME_SEGMENT_CONTENT);
+    if (clime_segments_have(&o->parse.segments, CLIME_SEGMENT_REASONING)) {
+        clime_jw_key(w, "reasoning_content");
+        write_kind(w, o, CLIME_SEGMENT_REASONING);
+    }
     clime_jw_close(w);
+}
+
+static void write_choice(struct clime_jw *w, const struct clime_output *o) {
+    clime_jw_object(w);
+    clime_jw_key(w, "index");
+    clime_jw_int(w, o->index);
+    write_message(w, o);
     write_logprobs(w, o, 0);
     clime_openai_write_finish(w, o);
     clime_openai_write_extras(w, o->job->endpoint, o, 0, false, true);
@@ -85,59 +102,89 @@ static void write_reply(struct clime_job *j, struct clime_buf *out) {
 
 /* ---- stream ------------------------------------------------------------------------------------------------ */
 
-enum chunk { ROLE, DELTA, END };
+struct cursor {
+    struct clime_segment_cursor at;
+    size_t ids;
+};
 
-static void write_chunk(struct clime_output *o, enum chunk kind, size_t text_end, struct clime_buf *sse) {
-    struct clime_job *j = o->job;
-    struct clime_openai_request *r = j->endpoint;
+static struct clime_jw open_chunk(struct clime_output *o) {
     struct clime_jw w;
     clime_openai_open_chunk(&w, o, "chat.completion.chunk");
     clime_jw_key(&w, "delta");
     clime_jw_object(&w);
-    if (kind == ROLE) {
+    return w;
+}
+
+static void send_unfinished(struct clime_jw *w, struct clime_job *j, struct clime_buf *sse) {
+    clime_jw_key(w, "finish_reason");
+    clime_jw_null(w);
+    clime_openai_send_chunk(w, j, sse);
+}
+
+static void stream_begin(struct clime_job *j, struct clime_buf *sse) {
+    const struct clime_openai_request *r = j->endpoint;
+    for (int i = 0; i < j->n_outs; i++) {
+        struct clime_output *o = &j->outs[i];
+        struct clime_jw w = open_chunk(o);
         clime_jw_key(&w, "role");
         clime_jw_strz(&w, "assistant");
-    }
-    if (kind != END) {
-        bool empty = kind == ROLE || text_end == o->sent_text;
         clime_jw_key(&w, "content");
-        clime_jw_str(&w, empty ? clime_str_of("")
-                               : (struct clime_str){o->text.text.data + o->sent_text, text_end - o->sent_text});
+        clime_jw_str(&w, clime_str_of(""));
+        clime_jw_close(&w);
+        if (r->return_token_ids) clime_openai_write_ids(&w, "prompt_token_ids", o->ids, (size_t)o->n_prompt);
+        send_unfinished(&w, j, sse);
     }
+}
+
+/* The numbers of all new tokens go with the first delta of a piece of news. */
+static void write_delta(struct clime_output *o, enum clime_segment_kind kind, struct clime_str text,
+                        struct clime_buf *sse) {
+    static const char *const names[] = {
+        [CLIME_SEGMENT_CONTENT] = "content", [CLIME_SEGMENT_REASONING] = "reasoning_content"};
+    struct cursor *c = o->cursor;
+    struct clime_jw w = open_chunk(o);
+    clime_jw_key(&w, names[kind]);
+    clime_jw_str(&w, text);
     clime_jw_close(&w);
-    if (kind == DELTA) {
-        write_logprobs(&w, o, (size_t)o->sent_ids);
-        clime_openai_write_extras(&w, r, o, (size_t)o->sent_ids, false, false);
-    }
-    if (kind == ROLE && r->return_token_ids)
-        clime_openai_write_ids(&w, "prompt_token_ids", o->ids, (size_t)o->n_prompt);
-    if (kind == END) {
-        clime_openai_write_finish(&w, o);
-        clime_openai_write_extras(&w, r, o, o->out.len, false, true);
-    } else {
-        clime_jw_key(&w, "finish_reason");
-        clime_jw_null(&w);
-    }
-    clime_openai_send_chunk(&w, j, sse);
+    write_logprobs(&w, o, c->ids);
+    clime_openai_write_extras(&w, o->job->endpoint, o, c->ids, false, false);
+    c->ids = o->out.len;
+    send_unfinished(&w, o->job, sse);
+}
+
+/* stream_reasoning false: reasoning goes out as one delta, when it is over. */
+static bool must_wait(const struct clime_openai_request *r, const struct clime_output *o) {
+    const struct clime_segments *s = &o->parse.segments;
+    const struct cursor *c = o->cursor;
+    return !r->stream_reasoning && !o->text.done && c->at.segment + 1 == s->n &&
+           s->at[c->at.segment].kind == CLIME_SEGMENT_REASONING;
 }
 
 static void stream_news(struct clime_job *j, struct clime_output *o, struct clime_buf *sse) {
     struct clime_openai_request *r = j->endpoint;
-    size_t text_end = o->text.n_safe;
+    struct cursor *c = o->cursor;
+    enum clime_segment_kind kind;
+    struct clime_str text;
     if (clime_openai_stream_failed(r, o, sse)) return;
-    if (!o->started) write_chunk(o, ROLE, 0, sse);
-    o->started = true;
-    bool tokens = (size_t)o->sent_ids < o->out.len && (r->logprobs || r->return_token_ids);
-    if (text_end > o->sent_text || tokens) write_chunk(o, DELTA, text_end, sse);
-    o->sent_text = text_end;
-    if (o->finish.type != CLIME_FINISH_NONE) write_chunk(o, END, text_end, sse);
+    while (!must_wait(r, o) &&
+           clime_segments_next(&o->parse.segments, clime_stop_text_safe(&o->text), &c->at, &kind, &text))
+        write_delta(o, kind, text, sse);
+    if (c->ids < o->out.len && (r->logprobs || r->return_token_ids))
+        write_delta(o, CLIME_SEGMENT_CONTENT, clime_str_of(""), sse);
+    if (o->finish.type == CLIME_FINISH_NONE) return;
+    struct clime_jw w = open_chunk(o);
+    clime_jw_close(&w);
+    clime_openai_write_finish(&w, o);
+    clime_openai_write_extras(&w, r, o, o->out.len, false, true);
+    clime_openai_send_chunk(&w, j, sse);
 }
 
 static void stream_end(struct clime_job *j, struct clime_buf *sse) {
     clime_openai_stream_end(j, sse, "chat.completion.chunk");
 }
 
-static const struct clime_framer framer = {.news = stream_news, .end = stream_end};
+static const struct clime_framer framer = {
+    .cursor_bytes = sizeof(struct cursor), .begin = stream_begin, .news = stream_news, .end = stream_end};
 
 void clime_handle_chat(struct clime_http_request *rq, void *context) {
     struct clime_generation gen;

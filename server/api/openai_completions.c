@@ -50,7 +50,73 @@ static struct position position_at(const struct clime_output *o, size_t i, bool 
     return (struct position){o->ids[i], true, o->prompt_logp[k], o->prompt_extra ? o->prompt_extra[k] : NULL};
 }
 
-static void write_logprobs(struct clime_jw *w, const struct clime_output *o, bool with_prompt, size_t from) {
+/* The prompt's own text where it came as text. */
+static void prompt_text(const struct clime_output *o, struct clime_buf *out) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    const struct clime_prompt *p = &r->prompts[o->prompt];
+    if (p->is_text)
+        clime_buf_add(out, p->text.ptr, p->text.len);
+    else
+        clime_tokenizer_decode(o->job->tokenizer, o->ids, (size_t)o->n_prompt, false, out);
+}
+
+static size_t count_chars(struct clime_str s) {
+    size_t n = 0;
+    for (size_t i = 0; i < s.len; i++) n += ((unsigned char)s.ptr[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* Where in the prompt's text each of its tokens begins. A special token that the text does not spell (<s> before it)
+ * has no width. */
+static void write_prompt_offsets(struct clime_jw *w, const struct clime_output *o, struct clime_str prompt) {
+    struct clime_detok d;
+    struct clime_buf said;
+    size_t done = 0, chars = 0;
+    clime_buf_init(&said, CLIME_MAX_REPLY);
+    clime_detok_init(&d, o->job->tokenizer, false);
+    for (int i = 0; i < o->n_prompt; i++) {
+        struct clime_str left = {prompt.ptr + done, prompt.len - done}, token;
+        clime_jw_int(w, (int64_t)chars);
+        token = clime_tokenizer_token(o->job->tokenizer, o->ids[i]);
+        if (clime_tokenizer_is_special(o->job->tokenizer, o->ids[i]) &&
+            (left.len < token.len || memcmp(left.ptr, token.ptr, token.len) != 0))
+            continue;
+        clime_detok_feed(&d, o->ids[i], &said);
+        size_t end = said.len < prompt.len ? said.len : prompt.len;
+        chars += count_chars((struct clime_str){prompt.ptr + done, end - done});
+        done = end;
+    }
+    clime_detok_free(&d);
+    clime_buf_free(&said);
+}
+
+struct place { /* in an output's text */
+    size_t bytes, chars;
+};
+
+static void write_offsets(struct clime_jw *w, const struct clime_output *o, bool with_prompt, size_t from,
+                          struct place *at) {
+    struct clime_buf prompt;
+    clime_buf_init(&prompt, CLIME_MAX_REPLY);
+    if (with_prompt) {
+        prompt_text(o, &prompt);
+        write_prompt_offsets(w, o, clime_buf_str(&prompt));
+        at->chars += count_chars(clime_buf_str(&prompt));
+    }
+    for (size_t i = from; i < o->out.len; i++) {
+        size_t end = o->text_at[i] < o->text.text.len ? o->text_at[i] : o->text.text.len;
+        if (end > at->bytes) {
+            at->chars += count_chars((struct clime_str){o->text.text.data + at->bytes, end - at->bytes});
+            at->bytes = end;
+        }
+        clime_jw_int(w, (int64_t)at->chars);
+    }
+    clime_buf_free(&prompt);
+}
+
+/* at: where the token `from` begins; moved on */
+static void write_logprobs(struct clime_jw *w, const struct clime_output *o, bool with_prompt, size_t from,
+                           struct place *at) {
     const struct clime_openai_request *r = o->job->endpoint;
     size_t n = o->out.len - from + (with_prompt ? (size_t)o->n_prompt : 0);
     clime_jw_key(w, "logprobs");
@@ -86,25 +152,15 @@ static void write_logprobs(struct clime_jw *w, const struct clime_output *o, boo
             clime_jw_null(w);
     }
     if (r->logp.top > 0) clime_jw_close(w);
-    clime_jw_key(w, "text_offset"); /* SGLang's value: texts of single tokens do not add up to the text */
+    clime_jw_key(w, "text_offset"); /* characters of `text` before the token */
     clime_jw_array(w);
-    for (size_t i = 0; i < n; i++) clime_jw_int(w, -1);
+    write_offsets(w, o, with_prompt, from, at);
     clime_jw_close(w);
     clime_jw_close(w);
 }
 
-/* The prompt's own text where it came as text. */
-static void prompt_text(const struct clime_output *o, struct clime_buf *out) {
-    const struct clime_openai_request *r = o->job->endpoint;
-    const struct clime_prompt *p = &r->prompts[o->prompt];
-    if (p->is_text)
-        clime_buf_add(out, p->text.ptr, p->text.len);
-    else
-        clime_tokenizer_decode(o->job->tokenizer, o->ids, (size_t)o->n_prompt, false, out);
-}
-
-static void write_text(struct clime_jw *w, const struct clime_output *o, bool with_prompt, size_t from, size_t end) {
-    struct clime_str text = {end > from ? o->text.text.data + from : "", end - from};
+static void write_text(struct clime_jw *w, const struct clime_output *o, bool with_prompt, size_t from) {
+    struct clime_str safe = clime_stop_text_safe(&o->text), text = {safe.ptr + from, safe.len - from};
     clime_jw_key(w, "text");
     if (!with_prompt) {
         clime_jw_str(w, text);
@@ -123,8 +179,8 @@ static void write_choice(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_object(w);
     clime_jw_key(w, "index");
     clime_jw_int(w, o->index);
-    write_text(w, o, r->echo, 0, o->text.text.len);
-    write_logprobs(w, o, r->echo, 0);
+    write_text(w, o, r->echo, 0);
+    write_logprobs(w, o, r->echo, 0, &(struct place){0, 0});
     clime_openai_write_finish(w, o);
     clime_openai_write_extras(w, r, o, 0, true, true);
     clime_jw_close(w);
@@ -142,21 +198,28 @@ static void write_reply(struct clime_job *j, struct clime_buf *out) {
     clime_openai_close_reply(&w, j);
 }
 
+struct cursor {
+    bool started;
+    size_t ids, text;
+    struct place at;
+};
+
 static void stream_news(struct clime_job *j, struct clime_output *o, struct clime_buf *sse) {
     struct clime_openai_request *r = j->endpoint;
+    struct cursor *c = o->cursor;
     struct clime_jw w;
-    bool first = !o->started, last = o->finish.type != CLIME_FINISH_NONE;
-    size_t text_end = o->text.n_safe;
+    bool first = !c->started, last = o->finish.type != CLIME_FINISH_NONE;
     if (clime_openai_stream_failed(r, o, sse)) return;
-    bool tokens = (size_t)o->sent_ids < o->out.len && (r->logprobs || r->return_token_ids);
-    if (!last && text_end == o->sent_text && !tokens) return;
-    o->started = true;
+    bool tokens = c->ids < o->out.len && (r->logprobs || r->return_token_ids);
+    if (!last && o->text.n_safe == c->text && !tokens) return;
     clime_openai_open_chunk(&w, o, "text_completion");
-    write_text(&w, o, r->echo && first, o->sent_text, text_end);
-    write_logprobs(&w, o, r->echo && first, (size_t)o->sent_ids);
+    write_text(&w, o, r->echo && first, c->text);
+    write_logprobs(&w, o, r->echo && first, c->ids, &c->at);
     clime_openai_write_finish(&w, o);
-    clime_openai_write_extras(&w, r, o, (size_t)o->sent_ids, first, last);
-    o->sent_text = text_end;
+    clime_openai_write_extras(&w, r, o, c->ids, first, last);
+    c->started = true;
+    c->ids = o->out.len;
+    c->text = o->text.n_safe;
     clime_openai_send_chunk(&w, j, sse);
 }
 
@@ -164,7 +227,8 @@ static void stream_end(struct clime_job *j, struct clime_buf *sse) {
     clime_openai_stream_end(j, sse, "text_completion");
 }
 
-static const struct clime_framer framer = {.news = stream_news, .end = stream_end};
+static const struct clime_framer framer = {
+    .cursor_bytes = sizeof(struct cursor), .news = stream_news, .end = stream_end};
 
 void clime_handle_completions(struct clime_http_request *rq, void *context) {
     struct clime_generation gen;

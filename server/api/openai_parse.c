@@ -122,6 +122,8 @@ static const struct clime_member chat_rows[] = {
     {"reasoning_effort", CLIME_MEMBER_RAW, AT(prompt.reasoning_effort)},
     {"add_generation_prompt", CLIME_MEMBER_CALL, .read = read_generation_prompt},
     {"continue_final_message", CLIME_MEMBER_BOOL, AT(prompt.continue_final)},
+    {"separate_reasoning", CLIME_MEMBER_BOOL, AT(separate_reasoning)},
+    {"stream_reasoning", CLIME_MEMBER_BOOL, AT(stream_reasoning)},
     {"logprobs", CLIME_MEMBER_BOOL, AT(logprobs)},
     {"top_logprobs", CLIME_MEMBER_CALL, .read = read_top},
 };
@@ -203,6 +205,7 @@ static void set_defaults(const struct clime_server *s, bool chat, struct clime_o
     r->best_of = 1;
     r->max_tokens = -1;
     r->add_special = !chat; /* a template writes its own */
+    r->separate_reasoning = r->stream_reasoning = true;
     r->params = s->openai_defaults;
     r->params.max_new_tokens = -1;
     r->logp = (struct clime_logp_options){.start = -1, .prompt_temperature = 1};
@@ -231,6 +234,7 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
     r->model_name = gen->model;
     gen->shared_params = true;
     gen->job->stream = r->stream;
+    if (chat && r->separate_reasoning) gen->job->parser = gen->server->reasoning_parser;
     gen->job->rids_given = r->rid.len > 0;
     for (int i = 0; i < gen->n_prompts; i++) {
         gen->prompts[i].params = &r->params;

@@ -42,13 +42,14 @@ void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o)
 }
 
 void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j) {
-    int64_t prompt = 0, completion = 0, cached = 0;
+    int64_t prompt = 0, completion = 0, cached = 0, reasoning = 0;
     for (int i = 0; i < j->n_outs; i++) {
         if (j->outs[i].sample == 0) { /* samples share their prompt */
             prompt += j->outs[i].n_prompt;
             cached += j->outs[i].cached_tokens;
         }
         completion += (int64_t)j->outs[i].out.len;
+        reasoning += clime_output_reasoning_tokens(&j->outs[i]);
     }
     clime_jw_key(w, "usage");
     clime_jw_object(w);
@@ -62,6 +63,11 @@ void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j) {
     clime_jw_object(w);
     clime_jw_key(w, "cached_tokens");
     clime_jw_int(w, cached);
+    clime_jw_close(w);
+    clime_jw_key(w, "completion_tokens_details");
+    clime_jw_object(w);
+    clime_jw_key(w, "reasoning_tokens");
+    clime_jw_int(w, reasoning);
     clime_jw_close(w);
     clime_jw_close(w);
 }

@@ -63,15 +63,22 @@ static void append_token(struct clime_output *o, const struct clime_event *ev) {
     clime_ids_push(&o->out, ev->id);
     if (o->out.size != size) {
         o->out_logp = xrealloc(o->out_logp, o->out.size * sizeof *o->out_logp);
+        o->text_at = xrealloc(o->text_at, o->out.size * sizeof *o->text_at);
         if (o->extra || ev->extra) o->extra = xrealloc(o->extra, o->out.size * sizeof(struct clime_lp_extra *));
     }
     o->out_logp[o->out.len - 1] = ev->logp;
+    o->text_at[o->out.len - 1] = (uint32_t)o->text.text.len;
     if (o->extra) o->extra[o->out.len - 1] = ev->extra;
     count_version(o, ev);
     o->version = ev->version;
     o->cached_tokens = ev->cached_tokens;
     o->n_retractions = ev->n_retractions;
     if (o->out.len == 1) o->first_token_us = clime_now_us();
+}
+
+/* What is final of the text becomes segments. */
+static void parse_text(struct clime_output *o) {
+    clime_parse_feed(&o->parse, clime_stop_text_safe(&o->text), o->text.done);
 }
 
 /* Order of the ends at one token: limit, stop string, stop token (SGLang's). */
@@ -87,6 +94,7 @@ static void on_token(struct emitter *em, struct clime_output *o, const struct cl
     bool hidden = ev->finish.type == CLIME_FINISH_STOP && !o->params->no_stop_trim;
     bool found = !hidden && clime_stop_text_feed(&o->text, ev->id, &matched);
     if (!found && ev->finish.type != CLIME_FINISH_NONE) found = clime_stop_text_finish(&o->text, &matched);
+    parse_text(o);
     if (!found) return;
     o->finish = (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = -1, .matched_str = matched};
     o->cut = true;
@@ -117,6 +125,7 @@ static void on_close(struct clime_output *o, const struct clime_event *ev) {
         o->finish = ev->finish;
         o->text.no_search = true; /* what was decoded was searched; an abort is not undone by the held-back rest */
         clime_stop_text_finish(&o->text, &matched);
+        parse_text(o);
     }
     if (!o->version) o->version = ev->version;
     o->cached_tokens = ev->cached_tokens;
@@ -142,7 +151,7 @@ static bool flush(struct emitter *em, struct clime_job *j) {
 
 static bool has_news(const struct clime_output *o) {
     bool end = o->finish.type != CLIME_FINISH_NONE;
-    return o->touched && !o->sent_end && (end || (int64_t)o->out.len - o->sent_ids >= o->params->stream_interval);
+    return o->touched && !o->written_end && (end || (int64_t)o->out.len - o->n_written >= o->params->stream_interval);
 }
 
 /* false: the reader is behind, and what is left must wait for it. */
@@ -153,9 +162,11 @@ static bool write_news(struct emitter *em, struct clime_job *j) {
         if (!has_news(o)) continue;
         if (em->frame.len == 0 && clime_http_stream_behind(j->http)) return false;
         o->touched = false;
+        if (!j->begun && j->framer->begin) j->framer->begin(j, &em->frame);
+        j->begun = true;
         j->framer->news(j, o, &em->frame);
-        o->sent_ids = (int)o->out.len;
-        o->sent_end = o->finish.type != CLIME_FINISH_NONE;
+        o->n_written = (int)o->out.len;
+        o->written_end = o->finish.type != CLIME_FINISH_NONE;
         if (em->frame.len >= FLUSH_AT || em->frame.full) alive = flush(em, j);
     }
     if (j->n_open == 0 && alive) {

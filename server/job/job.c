@@ -22,6 +22,7 @@ struct clime_job *clime_job_new(size_t arena_bytes, const struct clime_tokenizer
     pthread_condattr_destroy(&attr);
     j->received_us = clime_now_us();
     j->tokenizer = t;
+    j->parser = &clime_output_parsers[0];
     j->touched_at = -1;
     return j;
 }
@@ -38,7 +39,17 @@ void clime_job_outputs(struct clime_job *j, int n_prompts, int n_samples) {
         o->index = i;
         o->prompt = i / n_samples;
         o->sample = i % n_samples;
+        if (j->stream && j->framer->cursor_bytes > 0) o->cursor = xcalloc(1, j->framer->cursor_bytes);
     }
+}
+
+int clime_output_reasoning_tokens(const struct clime_output *o) {
+    const struct clime_segments *s = &o->parse.segments;
+    size_t end = 0, n = 0;
+    for (int i = 0; i < s->n; i++)
+        if (s->at[i].kind == CLIME_SEGMENT_REASONING) end = s->at[i].end;
+    while (n < o->out.len && o->text_at[n] < end) n++;
+    return (int)n;
 }
 
 static void free_extras(struct clime_lp_extra **x, size_t n) {
@@ -57,7 +68,10 @@ void clime_job_free(struct clime_job *j) {
         free(o->out_logp);
         free(o->prompt_logp);
         free(o->runs);
+        free(o->text_at);
+        free(o->cursor);
         clime_stop_text_free(&o->text);
+        clime_parse_free(&o->parse);
     }
     free(j->outs);
     pthread_mutex_destroy(&j->lock);

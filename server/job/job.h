@@ -5,6 +5,7 @@
  *   output   one sampled continuation: batch item i with n samples gives outputs i*n .. i*n + n-1.
  *   event    what the engine says about an output: a token, prompt log-probabilities, the end.
  *   framer   how an endpoint writes a stream (native, chat, completions).
+ *   parse    an output's text as segments (text/segments.h): what is content, what is reasoning.
  *
  * Threads: until submission all belongs to the worker. Then the engine reads the first part of an output and the
  * emitter (one per job, by `shard`) owns its second part; the worker reads that after the job is closed. An output
@@ -19,6 +20,7 @@
 #include "common/http/server.h"
 #include "server/job/sampling_params.h"
 #include "server/job/stop_text.h"
+#include "text/output_parser.h"
 #include "text/tokenizer.h"
 
 #define CLIME_MAX_RID 256
@@ -89,7 +91,9 @@ struct clime_output {
 
     /* emitter, then worker */
     struct clime_ids out;          /* sampled ids */
+    uint32_t *text_at;             /* [out.size] where in the text each token began */
     struct clime_stop_text text;   /* what they say */
+    struct clime_parse parse;      /* the text as segments */
     float *out_logp;               /* [out.size] */
     struct clime_lp_extra **extra; /* [out.len] or NULL */
     float *prompt_logp;            /* [n_prompt] from position prompt_first on */
@@ -103,9 +107,10 @@ struct clime_output {
     bool closed; /* the engine's last event came */
     int cached_tokens, n_retractions;
     int64_t first_token_us, finished_us;
-    int sent_ids;     /* streams: ids already sent (incremental) */
-    size_t sent_text; /* streams: text bytes already sent */
-    bool started, sent_end, touched;
+    /* streams */
+    int n_written; /* ids of which the framer knew at its last news */
+    bool written_end, touched;
+    void *cursor; /* the framer's own: what it has written of this output */
 };
 
 struct clime_event {
@@ -124,7 +129,11 @@ struct clime_event {
     struct clime_finish finish;           /* TOKEN: set on the last one; CLOSE: set when there was no last one */
 };
 
+/* A framer writes a stream. It keeps what it has written of an output in the output's cursor, zeroed at the start:
+ * nobody else knows how far it is. */
 struct clime_framer {
+    size_t cursor_bytes;
+    void (*begin)(struct clime_job *j, struct clime_buf *sse); /* before the first news; NULL = writes nothing */
     /* Appends the events of one output's news (and end, when out->finish is set) to sse. */
     void (*news)(struct clime_job *j, struct clime_output *out, struct clime_buf *sse);
     void (*end)(struct clime_job *j, struct clime_buf *sse); /* after the last output */
@@ -137,12 +146,14 @@ struct clime_job {
     bool is_list;                     /* the reply is a list */
     bool stream;
     bool incremental; /* streams send only what is new */
+    bool begun;       /* the framer's begin was called; emitter */
     bool rids_given;  /* by the client, so they may collide */
     int shard;        /* which emitter */
     int64_t received_us;
     const struct clime_framer *framer;
-    struct clime_http_stream *http; /* streaming */
-    void *endpoint;                 /* the endpoint's own data, for its framer */
+    const struct clime_output_parser *parser; /* of the outputs */
+    struct clime_http_stream *http;           /* streaming */
+    void *endpoint;                           /* the endpoint's own data, for its framer */
     const struct clime_tokenizer *tokenizer;
 
     pthread_mutex_t lock;
@@ -158,8 +169,12 @@ struct clime_job {
 struct clime_job *clime_job_new(size_t arena_bytes, const struct clime_tokenizer *t);
 void clime_job_free(struct clime_job *j); /* closed, or never submitted */
 
-/* Allocates and links n_prompts * n outputs; the caller fills in their first part. */
+/* Allocates and links n_prompts * n outputs, with cursors when the job streams; the caller fills in their first part.
+ */
 void clime_job_outputs(struct clime_job *j, int n_prompts, int n_samples);
+
+/* Sampled tokens up to the end of what the parser took for reasoning. */
+int clime_output_reasoning_tokens(const struct clime_output *o);
 
 /* Waits until closed or the deadline; true when closed. */
 bool clime_job_wait(struct clime_job *j, int64_t deadline_us);

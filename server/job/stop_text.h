@@ -37,4 +37,9 @@ bool clime_stop_text_feed(struct clime_stop_text *s, int32_t id, struct clime_st
 /* No more tokens: adds what was held back. True when that completes a stop string, as above. */
 bool clime_stop_text_finish(struct clime_stop_text *s, struct clime_str *matched);
 
+/* The text as far as it is final. */
+static inline struct clime_str clime_stop_text_safe(const struct clime_stop_text *s) {
+    return (struct clime_str){s->text.data ? s->text.data : "", s->n_safe};
+}
+
 #endif

@@ -1,5 +1,7 @@
 """Fields of generating requests that clime-server does not have, or nobody has: never ignored in silence."""
 
+import json
+
 import pytest
 from programs import chat_model, need_stories, server
 
@@ -172,6 +174,20 @@ def test_include_stop_str_in_output(s):
     cut = s.json("/v1/completions", body)["choices"][0]["text"]
     kept = s.json("/v1/completions", body | {"include_stop_str_in_output": True})["choices"][0]["text"]
     assert kept == cut + "time"
+
+
+def test_text_offset(s):
+    """Characters of the choice's own text before each token: whole, streamed, and with the prompt in front."""
+    body = {"prompt": "Once upon a time", "max_tokens": 30, "logprobs": 1, "temperature": 0}
+    for more in ({}, {"echo": True}, {"echo": True, "prompt": [1, 403, 407]}, {"stop": ["little"]}):
+        (choice,) = s.json("/v1/completions", body | more)["choices"]
+        at, tokens, text = choice["logprobs"]["text_offset"], choice["logprobs"]["tokens"], choice["text"]
+        assert at[0] == 0 and at == sorted(at) and len(at) == len(tokens) and at[-1] <= len(text)
+        skipped = 1 if "echo" in more else 0  # <s>, and SentencePiece's first word has no space before it
+        for i, token in list(enumerate(tokens))[skipped:]:
+            assert text[at[i] :].startswith((token, token.lstrip() if i == skipped else token)) or "stop" in more
+        pieces = s.events("/v1/completions", body | more | {"stream": True})[:-1]
+        assert sum((json.loads(p)["choices"][0]["logprobs"]["text_offset"] for p in pieces), []) == at
 
 
 # ---- seeds and ids ---------------------------------------------------------------------------------------------------

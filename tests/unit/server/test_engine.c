@@ -164,6 +164,7 @@ static void make_request(struct request *r, int i) {
         o->seed = (uint64_t)(i * 100 + k);
         o->max_new = 1 + (int)clime_rng_below(&rng, (uint64_t)(MAX_LEN - n_prompt));
         clime_stop_text_init(&o->text, tokenizer, &r->params, o->ids, n_prompt);
+        clime_parse_begin(&o->parse, r->job->parser, clime_str_of(""));
     }
 }
 
@@ -692,6 +693,7 @@ static void test_large_job(void **state) {
         o->max_new = 8;
         atomic_init(&o->unwanted, i % 7 == 6);
         clime_stop_text_init(&o->text, tokenizer, &params, o->ids, o->n_prompt);
+        clime_parse_begin(&o->parse, j->parser, clime_str_of(""));
     }
     struct clime_error e = {0};
     assert_int_equal(clime_engine_reserve(g, 125, &e), CLIME_OK);
