@@ -55,6 +55,13 @@ struct clime_dev_options {
                          * the number of rows; only to measure what the contract costs */
 };
 
+/* A matrix of weights, as products read it. Host memory; data and packed are the device's. */
+struct clime_matrix {
+    int N, K;
+    const void *data; /* w[N, K] in the type of the context */
+    void *packed;     /* the same in the device's own order, filled by pack; NULL: it has none or is not given */
+};
+
 /* Rotary table, fp32, made on the host once and uploaded: cos, sin [max_pos, rot/2]. */
 struct clime_rope {
     const float *cos, *sin;
@@ -281,16 +288,15 @@ struct clime_ops {
     /* ---- matrix products ---------------------------------------------------------------------------------- */
     /* A device may want weights in its own order as well. 0 = it does not, and `packed` is ignored everywhere. */
     size_t (*pack_bytes)(struct clime_dev *d, int N, int K);
-    void (*pack)(struct clime_dev *d, int N, int K, const void *w, void *packed);
+    void (*pack)(struct clime_dev *d, const struct clime_matrix *w); /* w->packed = w->data in that order */
     /* y[T,N] = x[T,K] w[N,K]^T; out = type of y (dt, or CLIME_F32). CHAIN. */
-    void (*gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
-                 const void *packed, void *y);
+    void (*gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w,
+                 void *y);
     /* gu[T,2F] = x[T,K] w[2F,K]^T (gate, then up) and h = swiglu(gu): the bits of gemm and swiglu, one after the other.
      */
-    void (*gemm_swiglu)(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, const void *packed,
-                        void *gu, void *h);
+    void (*gemm_swiglu)(struct clime_dev *d, int T, const void *x, const struct clime_matrix *w, void *gu, void *h);
     /* dx[T,K] = dy[T,N] w[N,K]. CHAIN over N. */
-    void (*gemm_dx)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx);
+    void (*gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx);
     /* dw[N,K] += dy[T,N]^T x[T,K], fp32. ORDER over T; what was in dw is added last. */
     void (*gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
     void (*bias)(struct clime_dev *d, int T, int N, void *y, const void *b);        /* y += b. ROW */

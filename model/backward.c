@@ -26,9 +26,10 @@ static float *norm_grad(const struct clime_train *t, int row) {
     return g || row < 0 ? g : t->unread;
 }
 
-/* weight += of a product with a matrix [N, K], unless it is frozen. */
-static void weight_grad(const struct clime_train *t, int T, int N, int K, const void *dy, const void *x, int row) {
-    if (grad(t, row)) t->m->ops->gemm_dw(t->m->dev, T, N, K, dy, x, grad(t, row));
+/* weight += of a product with the matrix of a row, unless it is frozen. */
+static void weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row) {
+    const struct clime_matrix *w = &t->m->matrix[row];
+    if (grad(t, row)) t->m->ops->gemm_dw(t->m->dev, T, w->N, w->K, dy, x, grad(t, row));
 }
 
 static void bias_grad(const struct clime_train *t, int T, int N, const void *dy, int row) {
@@ -68,9 +69,9 @@ static void head_backward(struct clime_train *t, int R, bool entropy) {
             clime_head_logits(m, n, y, logits); /* logits = (a later chunk lies over them) */
         ops->head_grad(d, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, t->entropy + r, t->g_logp + r,
                        entropy ? t->g_ent + r : NULL, dlogits, V); /* dlogits = */
-        weight_grad(t, n, V, D, dlogits, y, head);                 /* weight += */
+        weight_grad(t, n, dlogits, y, head);                       /* weight += */
         if (body_trained(t))
-            ops->gemm_dx(d, n, V, D, dlogits, clime_weight(m, head), (char *)t->dhead + (size_t)r * row_bytes); /* = */
+            ops->gemm_dx(d, n, dlogits, &m->matrix[head], (char *)t->dhead + (size_t)r * row_bytes); /* = */
     }
 }
 
@@ -90,11 +91,11 @@ static void swiglu_backward(struct clime_train *t, int l, const struct clime_bat
                          norm_grad(t, w[CLIME_W_DOWN_NORM])); /* dnorm = , weight += */
         ddown = t->dnorm;
     }
-    weight_grad(t, T, D, F, ddown, a[CLIME_ACT_H], w[CLIME_W_DOWN]);                         /* weight += */
-    ops->gemm_dx(d, T, D, F, ddown, clime_weight(m, w[CLIME_W_DOWN]), t->dh);                /* dh = */
-    ops->swiglu_bwd(d, T, F, a[CLIME_ACT_GU], t->dh, a[CLIME_ACT_GU]);                       /* gu = its gradient */
-    weight_grad(t, T, 2 * F, D, a[CLIME_ACT_GU], a[CLIME_ACT_LN2], w[CLIME_W_GU]);           /* weight += */
-    ops->gemm_dx(d, T, 2 * F, D, a[CLIME_ACT_GU], clime_weight(m, w[CLIME_W_GU]), t->dnorm); /* dnorm = */
+    weight_grad(t, T, ddown, a[CLIME_ACT_H], w[CLIME_W_DOWN]);                /* weight += */
+    ops->gemm_dx(d, T, ddown, &m->matrix[w[CLIME_W_DOWN]], t->dh);            /* dh = */
+    ops->swiglu_bwd(d, T, F, a[CLIME_ACT_GU], t->dh, a[CLIME_ACT_GU]);        /* gu = its gradient */
+    weight_grad(t, T, a[CLIME_ACT_GU], a[CLIME_ACT_LN2], w[CLIME_W_GU]);      /* weight += */
+    ops->gemm_dx(d, T, a[CLIME_ACT_GU], &m->matrix[w[CLIME_W_GU]], t->dnorm); /* dnorm = */
 }
 
 static void swiglu_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
@@ -111,24 +112,24 @@ static void attention_backward(struct clime_train *t, int l, const struct clime_
     const struct clime_config *c = &m->cfg;
     const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
-    int T = b->T, D = c->D, Q = c->H * c->Dh, QKV = (c->H + 2 * c->HK) * c->Dh;
+    int T = b->T, D = c->D, QKV = (c->H + 2 * c->HK) * c->Dh;
     const void *dout = t->dres;
     if (w[CLIME_W_O_NORM] >= 0) {
         ops->rmsnorm_bwd(d, T, D, t->dres, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_NORM]), a[CLIME_ACT_RSTD_O],
                          NULL, t->dnorm, norm_grad(t, w[CLIME_W_O_NORM])); /* dnorm = , weight += */
         dout = t->dnorm;
     }
-    bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);                            /* bias += */
-    weight_grad(t, T, D, Q, dout, a[CLIME_ACT_ATT], w[CLIME_W_O]);          /* weight += */
-    ops->gemm_dx(d, T, D, Q, dout, clime_weight(m, w[CLIME_W_O]), t->datt); /* datt = */
+    bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);                 /* bias += */
+    weight_grad(t, T, dout, a[CLIME_ACT_ATT], w[CLIME_W_O]);     /* weight += */
+    ops->gemm_dx(d, T, dout, &m->matrix[w[CLIME_W_O]], t->datt); /* datt = */
     ops->attn_bwd(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
                   a[CLIME_ACT_LSE], t->datt, t->dq, t->dk, t->dv); /* all = */
     ops->qkv_rope_bwd(d, T, &m->heads, &m->rope, c->eps, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_Q_NORM]),
                       clime_weight(m, w[CLIME_W_K_NORM]), b->pos, t->dq, t->dk, t->dv, t->dqkv,
                       norm_grad(t, w[CLIME_W_Q_NORM]), norm_grad(t, w[CLIME_W_K_NORM])); /* dqkv = , weights += */
     bias_grad(t, T, QKV, t->dqkv, w[CLIME_W_QKV_BIAS]);                                  /* bias += */
-    weight_grad(t, T, QKV, D, t->dqkv, a[CLIME_ACT_LN1], w[CLIME_W_QKV]);                /* weight += */
-    ops->gemm_dx(d, T, QKV, D, t->dqkv, clime_weight(m, w[CLIME_W_QKV]), t->dnorm);      /* dnorm = */
+    weight_grad(t, T, t->dqkv, a[CLIME_ACT_LN1], w[CLIME_W_QKV]);                        /* weight += */
+    ops->gemm_dx(d, T, t->dqkv, &m->matrix[w[CLIME_W_QKV]], t->dnorm);                   /* dnorm = */
 }
 
 static void attention_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {

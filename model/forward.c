@@ -19,18 +19,17 @@
 static void attention(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     const struct clime_ops *ops = m->ops;
     const struct clime_config *c = &m->cfg;
-    const struct clime_packed *p = &m->packed[l];
     const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
     enum clime_dtype dt = clime_model_dt(m);
-    int T = b->T, D = c->D, Q = c->H * c->Dh, QKV = (c->H + 2 * c->HK) * c->Dh;
-    ops->gemm(d, dt, T, QKV, D, a[CLIME_ACT_LN1], clime_weight(m, w[CLIME_W_QKV]), p->qkv, a[CLIME_ACT_QKV]);
+    int T = b->T, D = c->D, QKV = (c->H + 2 * c->HK) * c->Dh;
+    ops->gemm(d, dt, T, a[CLIME_ACT_LN1], &m->matrix[w[CLIME_W_QKV]], a[CLIME_ACT_QKV]);
     if (w[CLIME_W_QKV_BIAS] >= 0) ops->bias(d, T, QKV, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_QKV_BIAS]));
     ops->qkv_rope(d, T, &m->heads, &m->rope, c->eps, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_Q_NORM]),
                   clime_weight(m, w[CLIME_W_K_NORM]), b->pos, b->slot, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V]);
     ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
               a[CLIME_ACT_LSE]);
-    ops->gemm(d, dt, T, D, Q, a[CLIME_ACT_ATT], clime_weight(m, w[CLIME_W_O]), p->o, a[CLIME_ACT_O]);
+    ops->gemm(d, dt, T, a[CLIME_ACT_ATT], &m->matrix[w[CLIME_W_O]], a[CLIME_ACT_O]);
     if (w[CLIME_W_O_BIAS] >= 0) ops->bias(d, T, D, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_BIAS]));
     if (w[CLIME_W_O_NORM] >= 0)
         ops->rmsnorm(d, T, D, c->eps, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_NORM]), a[CLIME_ACT_O_NORM],
@@ -46,14 +45,11 @@ static void (*const mixers[])(struct clime_model *, int, const struct clime_batc
 static void swiglu(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     const struct clime_ops *ops = m->ops;
     const struct clime_config *c = &m->cfg;
-    const struct clime_packed *p = &m->packed[l];
     const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
-    int T = b->T, D = c->D, F = c->F;
-    ops->gemm_swiglu(d, T, F, D, a[CLIME_ACT_LN2], clime_weight(m, w[CLIME_W_GU]), p->gu, a[CLIME_ACT_GU],
-                     a[CLIME_ACT_H]);
-    ops->gemm(d, clime_model_dt(m), T, D, F, a[CLIME_ACT_H], clime_weight(m, w[CLIME_W_DOWN]), p->down,
-              a[CLIME_ACT_DOWN]);
+    int T = b->T, D = c->D;
+    ops->gemm_swiglu(d, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_GU]], a[CLIME_ACT_GU], a[CLIME_ACT_H]);
+    ops->gemm(d, clime_model_dt(m), T, a[CLIME_ACT_H], &m->matrix[w[CLIME_W_DOWN]], a[CLIME_ACT_DOWN]);
     if (w[CLIME_W_DOWN_NORM] >= 0)
         ops->rmsnorm(d, T, D, c->eps, a[CLIME_ACT_DOWN], clime_weight(m, w[CLIME_W_DOWN_NORM]), a[CLIME_ACT_DOWN_NORM],
                      a[CLIME_ACT_RSTD_DOWN]);
@@ -88,7 +84,7 @@ void clime_final_norm(struct clime_model *m, int R, const void *x, void *y, floa
 }
 
 void clime_head_logits(struct clime_model *m, int R, const void *y, float *logits) {
-    m->ops->gemm(m->dev, CLIME_F32, R, m->cfg.V, m->cfg.D, y, clime_weight(m, m->layout.head), m->packed_head, logits);
+    m->ops->gemm(m->dev, CLIME_F32, R, y, &m->matrix[m->layout.head], logits);
 }
 
 /* ---- the server's side --------------------------------------------------------------------------------------- */

@@ -23,51 +23,38 @@
 #define PACK_ALIGN 256 /* bytes; what ops->alloc promises */
 #define PIECE_BYTES ((int64_t)32 << 20)
 
-struct matrix { /* one GEMM weight of a layer */
-    int N, K;
-    int row; /* of the layout */
-    void **packed;
-};
-
-static void layer_matrices(struct clime_model *m, int l, struct matrix out[4]) {
-    const struct clime_config *c = &m->cfg;
-    const int *w = m->layout.layer[l].w;
-    struct clime_packed *p = &m->packed[l];
-    out[0] = (struct matrix){(c->H + 2 * c->HK) * c->Dh, c->D, w[CLIME_W_QKV], &p->qkv};
-    out[1] = (struct matrix){c->D, c->H * c->Dh, w[CLIME_W_O], &p->o};
-    out[2] = (struct matrix){2 * c->F, c->D, w[CLIME_W_GU], &p->gu};
-    out[3] = (struct matrix){c->D, c->F, w[CLIME_W_DOWN], &p->down};
-}
-
-static size_t packed_size(const struct clime_model *m, int N, int K) {
-    size_t n = m->ops->pack_bytes(m->dev, N, K);
-    return (n + PACK_ALIGN - 1) / PACK_ALIGN * PACK_ALIGN;
-}
-
-/* Bytes of all packed copies; with base, the pointers are set too. */
-static size_t carve_packed(struct clime_model *m, char *base) {
-    size_t at = 0, n;
-    struct matrix w[4];
-    for (int l = 0; l < m->cfg.L; l++) {
-        layer_matrices(m, l, w);
-        for (int i = 0; i < 4; i++, at += n) {
-            n = packed_size(m, w[i].N, w[i].K);
-            *w[i].packed = base && n ? base + at : NULL;
-        }
+/* Names the matrices that products read: the joined tensors of the layers, and the head. */
+void clime_model_matrices(struct clime_model *m) {
+    const struct clime_layout *l = &m->layout;
+    m->matrix = xcalloc((size_t)l->n_slices, sizeof *m->matrix);
+    for (int i = 0, end; i < l->n_slices; i = end) {
+        struct clime_matrix w = {.K = (int)l->slices[i].dim[1]};
+        for (end = i; end < l->n_slices && (end == i || l->slices[end].joined); end++)
+            w.N += (int)l->slices[end].dim[0];
+        if (l->slices[i].type == CLIME_PARAM_MATRIX && (i != l->embed || i == l->head)) m->matrix[i] = w;
     }
-    n = packed_size(m, m->cfg.V, m->cfg.D);
-    m->packed_head = base && n ? base + at : NULL;
-    return at + n;
+}
+
+/* Bytes of all packed copies; with base, they are given their places. */
+static size_t carve_packed(struct clime_model *m, char *base) {
+    size_t at = 0;
+    for (int i = 0; i < m->layout.n_slices; i++) {
+        struct clime_matrix *w = &m->matrix[i];
+        if (!w->N) continue;
+        size_t n = m->ops->pack_bytes(m->dev, w->N, w->K);
+        w->packed = base && n ? base + at : NULL;
+        at += (n + PACK_ALIGN - 1) / PACK_ALIGN * PACK_ALIGN;
+    }
+    return at;
 }
 
 void clime_model_repack(struct clime_model *m) {
-    struct matrix w[4];
-    for (int l = 0; l < m->cfg.L; l++) {
-        layer_matrices(m, l, w);
-        for (int i = 0; i < 4; i++)
-            if (*w[i].packed) m->ops->pack(m->dev, w[i].N, w[i].K, clime_weight(m, w[i].row), *w[i].packed);
+    for (int i = 0; i < m->layout.n_slices; i++) {
+        struct clime_matrix *w = &m->matrix[i];
+        if (!w->N) continue;
+        w->data = clime_weight(m, i);
+        if (w->packed) m->ops->pack(m->dev, w);
     }
-    if (m->packed_head) m->ops->pack(m->dev, m->cfg.V, m->cfg.D, clime_weight(m, m->layout.head), m->packed_head);
 }
 
 size_t clime_model_bytes(const struct clime_model *m) {
@@ -246,7 +233,7 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     m->shared = o->shared;
     m->releasable = o->releasable;
     clime_layout_make(c, &m->layout);
-    m->packed = xcalloc((size_t)c->L, sizeof *m->packed);
+    clime_model_matrices(m);
     clime_planes_make(m);
     m->heads = (struct clime_heads){c->H, c->HK, c->Dh, 1.0f / sqrtf((float)c->Dh), .common_keys = c->qkv_bias};
     plan_memory(m, o->max_pos > 0 ? o->max_pos : c->max_pos);
@@ -296,6 +283,6 @@ void clime_model_close(struct clime_model *m) {
     }
     clime_layout_free(&m->layout);
     clime_planes_free(m);
-    free(m->packed);
+    free(m->matrix);
     free(m);
 }

@@ -29,12 +29,9 @@ struct clime_model {
     uint8_t handle[CLIME_SHARE_BYTES];
     struct clime_rope rope;
     struct clime_heads heads;
-    /* device order of each matrix where the device wants one, else NULL; rebuilt by clime_model_repack */
-    struct clime_packed {
-        void *qkv, *o, *gu, *down;
-    } * packed; /* [L] */
-    void *packed_head;
-    void *packed_base; /* the allocation that they are carved from */
+    struct clime_matrix *matrix; /* [layout.n_slices] of the row that a matrix begins with; N = 0 in all other rows.
+                                  * data and packed are up to date since clime_model_repack */
+    void *packed_base;           /* the allocation that packed copies are carved from */
     struct clime_plan plan;
     struct clime_planes { /* what a page of the server's KV memory is made of; from the configuration alone */
         size_t *begin;    /* [n + 1] bytes of a page in all planes before each; the last: in all */

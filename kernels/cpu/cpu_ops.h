@@ -5,10 +5,9 @@
 #include "kernels/cpu/cpu.h"
 
 size_t CPU(pack_bytes)(struct clime_dev *d, int N, int K);
-void CPU(pack)(struct clime_dev *d, int N, int K, const void *w, void *packed);
-void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
-               const void *packed, void *y);
-void CPU(gemm_dx)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx);
+void CPU(pack)(struct clime_dev *d, const struct clime_matrix *w);
+void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w, void *y);
+void CPU(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx);
 void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
 void CPU(bias)(struct clime_dev *d, int T, int N, void *y, const void *b);
 void CPU(bias_bwd)(struct clime_dev *d, int T, int N, const void *dy, float *db);

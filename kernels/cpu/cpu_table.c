@@ -8,17 +8,17 @@ static size_t pack_bytes(struct clime_dev *d, int N, int K) {
     return d->isa->pack_bytes(d, N, K);
 }
 
-static void pack(struct clime_dev *d, int N, int K, const void *w, void *packed) {
-    d->isa->pack(d, N, K, w, packed);
+static void pack(struct clime_dev *d, const struct clime_matrix *w) {
+    d->isa->pack(d, w);
 }
 
-static void gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
-                 const void *packed, void *y) {
-    d->isa->gemm(d, out, T, N, K, x, w, packed, y);
+static void gemm(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w,
+                 void *y) {
+    d->isa->gemm(d, out, T, x, w, y);
 }
 
-static void gemm_dx(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx) {
-    d->isa->gemm_dx(d, T, N, K, dy, w, dx);
+static void gemm_dx(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx) {
+    d->isa->gemm_dx(d, T, dy, w, dx);
 }
 
 static void gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
@@ -83,10 +83,9 @@ static void swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h) {
     d->isa->swiglu(d, T, F, gu, h);
 }
 
-static void gemm_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, const void *packed,
-                        void *gu, void *h) {
-    gemm(d, d->head.dt, T, 2 * F, K, x, w, packed, gu);
-    swiglu(d, T, F, gu, h);
+static void gemm_swiglu(struct clime_dev *d, int T, const void *x, const struct clime_matrix *w, void *gu, void *h) {
+    gemm(d, d->head.dt, T, x, w, gu);
+    d->isa->swiglu(d, T, w->N / 2, gu, h);
 }
 
 static void swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu) {

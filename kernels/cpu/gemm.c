@@ -190,21 +190,22 @@ size_t CPU(pack_bytes)(struct clime_dev *d, int N, int K) {
     return (size_t)((N + VW - 1) / VW) * VW * (size_t)gemm_words(K, clime_cpu_bf16(d)) * 4;
 }
 
-void CPU(pack)(struct clime_dev *d, int N, int K, const void *w, void *packed) {
+void CPU(pack)(struct clime_dev *d, const struct clime_matrix *w) {
     bool bf16 = clime_cpu_bf16(d);
-    struct b_packing job = {{w, N, K, false, (size_t)K}, bf16, gemm_words(K, bf16), packed};
+    int N = w->N, K = w->K;
+    struct b_packing job = {{w->data, N, K, false, (size_t)K}, bf16, gemm_words(K, bf16), w->packed};
     clime_cpu_for(d, (N + VW - 1) / VW, (double)N * K, b_pack_vec, &job);
 }
 
 /* ---- the operations -------------------------------------------------------------------------------------- */
-void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
-               const void *packed, void *y) {
+void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w, void *y) {
     bool bf16 = clime_cpu_bf16(d);
+    int N = w->N, K = w->K;
     for (int t = 0; t < T; t += STRIP_ROWS) {
         int rows = T - t < STRIP_ROWS ? T - t : STRIP_ROWS;
         struct product p = {.d = d,
                             .a = {clime_cpu_at(d, x, (size_t)t * (size_t)K), rows, K, false, (size_t)K},
-                            .b = {w, N, K, false, (size_t)K},
+                            .b = {w->data, N, K, false, (size_t)K},
                             .bf16 = bf16,
                             .M = rows,
                             .N = N,
@@ -212,7 +213,7 @@ void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, c
                             .block_rows = BLOCK_ROWS,
                             .block_vecs = BLOCK_VECS,
                             .k_piece = K_PIECE,
-                            .b_stream = packed,
+                            .b_stream = w->packed,
                             .c = (char *)y + (size_t)t * (size_t)N * clime_dtype_bytes(out),
                             .out = out};
         a_pack(&p);
@@ -220,11 +221,12 @@ void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, c
     }
 }
 
-void CPU(gemm_dx)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx) {
+void CPU(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx) {
     bool bf16 = clime_cpu_bf16(d);
+    int N = w->N, K = w->K;
     struct product p = {.d = d,
                         .a = {dy, T, N, false, (size_t)N},
-                        .b = {w, K, N, true, (size_t)K},
+                        .b = {w->data, K, N, true, (size_t)K},
                         .bf16 = bf16,
                         .M = T,
                         .N = K,

@@ -10,8 +10,8 @@ CUDA_OP size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K) {
     return 0;
 }
 
-CUDA_OP void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed) {
-    (void)d, (void)N, (void)K, (void)w, (void)packed;
+CUDA_OP void clime_cuda_pack(struct clime_dev *d, const struct clime_matrix *w) {
+    (void)d, (void)w;
 }
 
 /* 16-byte loads fit: whole rows of 8 elements from aligned addresses. */
@@ -19,10 +19,11 @@ static bool aligned(int n, int k, const void *a, const void *b) {
     return n % 8 == 0 && k % 8 == 0 && ((uintptr_t)a | (uintptr_t)b) % 16 == 0;
 }
 
-CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x,
-                             const void *w, const void *packed, void *y) {
-    (void)packed;
+CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, const void *x,
+                             const struct clime_matrix *matrix, void *y) {
     bool f32 = out == CLIME_F32;
+    int N = matrix->N, K = matrix->K;
+    const void *w = matrix->data;
     if (T == 0) return;
     if (aligned(N, K, x, w)) {
         if (d->deterministic && T == 1 && clime_cuda_row_product(d, N, K, x, w, y, NULL, f32)) return;
@@ -33,14 +34,16 @@ CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, i
     clime_cuda_product_plain(d, &p);
 }
 
-CUDA_OP void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w,
-                                    const void *packed, void *gu, void *h) {
+CUDA_OP void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, const void *x, const struct clime_matrix *matrix,
+                                    void *gu, void *h) {
+    int F = matrix->N / 2, K = matrix->K;
+    const void *w = matrix->data;
     if (T == 0) return;
     if (F % 8 == 0 && aligned(2 * F, K, x, w) && d->deterministic &&
         (T == 1 ? clime_cuda_row_product(d, 2 * F, K, x, w, gu, h, false)
                 : clime_cuda_gemm_small_swiglu(d, T, F, K, x, w, gu, h)))
         return;
-    clime_cuda_gemm(d, CLIME_BF16, T, 2 * F, K, x, w, packed, gu);
+    clime_cuda_gemm(d, CLIME_BF16, T, x, matrix, gu);
     clime_cuda_swiglu(d, T, F, gu, h);
 }
 
@@ -52,8 +55,8 @@ static void gradient(struct clime_dev *d, enum clime_lt_kind kind, int T, int N,
     clime_cuda_product_plain(d, &p);
 }
 
-CUDA_OP void clime_cuda_gemm_dx(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx) {
-    gradient(d, CLIME_LT_DX, T, N, K, dy, w, dx);
+CUDA_OP void clime_cuda_gemm_dx(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx) {
+    gradient(d, CLIME_LT_DX, T, w->N, w->K, dy, w->data, dx);
 }
 
 CUDA_OP void clime_cuda_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {

@@ -55,12 +55,11 @@ enum clime_err clime_cuda_comm_broadcast(struct clime_comm *c, const struct clim
                                          const struct clime_comm_wait *wait, struct clime_error *e);
 void clime_cuda_comm_close(struct clime_comm *c);
 size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
-void clime_cuda_pack(struct clime_dev *d, int N, int K, const void *w, void *packed);
-void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
-                     const void *packed, void *y);
-void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, const void *packed,
-                            void *gu, void *h);
-void clime_cuda_gemm_dx(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx);
+void clime_cuda_pack(struct clime_dev *d, const struct clime_matrix *w);
+void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w,
+                     void *y);
+void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, const void *x, const struct clime_matrix *w, void *gu, void *h);
+void clime_cuda_gemm_dx(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx);
 void clime_cuda_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
 void clime_cuda_bias(struct clime_dev *d, int T, int N, void *y, const void *b);
 void clime_cuda_bias_bwd(struct clime_dev *d, int T, int N, const void *dy, float *db);

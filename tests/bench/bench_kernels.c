@@ -118,8 +118,8 @@ struct shape {
     int T, N, K, V;
     struct clime_heads h;
     struct clime_attn a;
-    const void *x, *w, *packed;
-    void *y, *k, *v;
+    const void *x, *w;
+    void *packed, *y, *k, *v;
     float *f[6];
     int32_t *ids;
 };
@@ -157,16 +157,16 @@ static void measure(const char *name, void (*fn)(struct shape *s), struct shape 
 }
 
 static void do_gemm(struct shape *s) {
-    ops->gemm(dev, CLIME_BF16, s->T, s->N, s->K, s->x, s->w, s->packed, s->y);
+    ops->gemm(dev, CLIME_BF16, s->T, s->x, &(struct clime_matrix){s->N, s->K, s->w, s->packed}, s->y);
 }
 static void do_dx(struct shape *s) {
-    ops->gemm_dx(dev, s->T, s->N, s->K, s->x, s->w, s->y);
+    ops->gemm_dx(dev, s->T, s->x, &(struct clime_matrix){s->N, s->K, s->w, NULL}, s->y);
 }
 static void do_dw(struct shape *s) {
     ops->gemm_dw(dev, s->T, s->N, s->K, s->x, s->w, s->y);
 }
 static void do_pack(struct shape *s) {
-    ops->pack(dev, s->N, s->K, s->w, s->y);
+    ops->pack(dev, &(struct clime_matrix){s->N, s->K, s->w, s->y});
 }
 static void do_attn(struct shape *s) {
     ops->attn(dev, &s->h, s->T, &s->a, s->x, s->k, s->v, s->y, s->f[0]);

@@ -101,7 +101,7 @@ static struct clime_model *make_model(void) {
     m->ops = ops;
     m->dev = dev;
     clime_layout_make(&m->cfg, &m->layout);
-    m->packed = xcalloc((size_t)m->cfg.L, sizeof *m->packed);
+    clime_model_matrices(m);
     clime_planes_make(m);
     m->heads = (struct clime_heads){m->cfg.H, m->cfg.HK, m->cfg.Dh, 1 / sqrtf(128)};
     m->flat = room((size_t)m->layout.n * 2);
@@ -113,6 +113,7 @@ static struct clime_model *make_model(void) {
     ops->copy_in(dev, table, h, 2 * n * 4);
     free(h);
     m->rope = (struct clime_rope){table, table + n, POS, 128, false};
+    clime_model_repack(m);
     return m;
 }
 
@@ -124,7 +125,7 @@ static void bench_ceilings(void) {
     TIME(s, 10, ops->copy(dev, b, a, bytes));
     copy_rate = 2 * (double)bytes / s;
     enum { N = 8192 };
-    TIME(s, 20, ops->gemm(dev, CLIME_BF16, N, N, N, a, a + (1 << 30), NULL, b));
+    TIME(s, 20, ops->gemm(dev, CLIME_BF16, N, a, &(struct clime_matrix){N, N, a + (1 << 30), NULL}, b));
     gemm_rate = 2.0 * N * N * N / s;
     printf("ceilings: copy %.0f GB/s, bf16 GEMM 8192^3 %.0f TFLOP/s\n", copy_rate * 1e-9, gemm_rate * 1e-12);
     ops->free(dev, a);
@@ -151,8 +152,9 @@ static void bench_products(struct clime_model *m) {
             int turn = 0;
             double s;
             TIME(s, 30,
-                 ops->gemm(dev, CLIME_BF16, ROWS[r], N, K, x, (char *)m->flat + stride * 2 * (size_t)(turn++ % 30),
-                           NULL, y));
+                 ops->gemm(dev, CLIME_BF16, ROWS[r], x,
+                           &(struct clime_matrix){N, K, (char *)m->flat + stride * 2 * (size_t)(turn++ % 30), NULL},
+                           y));
             double flop = 2.0 * ROWS[r] * N * K, bytes = 2.0 * ((double)stride + (double)ROWS[r] * (N + K));
             double floor = flop / gemm_rate > bytes / copy_rate ? flop / gemm_rate : bytes / copy_rate;
             printf(" %7.1f (%2.0f%%)", s * 1e6, 100 * floor / s);
@@ -161,7 +163,7 @@ static void bench_products(struct clime_model *m) {
     }
     double dx, dw;
     enum { T = 8192, N = 19456, K = 2560 };
-    TIME(dx, 10, ops->gemm_dx(dev, T, N, K, x, m->flat, y));
+    TIME(dx, 10, ops->gemm_dx(dev, T, x, &(struct clime_matrix){N, K, m->flat, NULL}, y));
     void *g = room((size_t)N * K * 4);
     ops->zero(dev, g, (size_t)N * K * 4);
     TIME(dw, 10, ops->gemm_dw(dev, T, N, K, x, y, g));

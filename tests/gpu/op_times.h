@@ -55,22 +55,25 @@ static const char *op_shape(const char *op, int N, int K) {
 }
 
 #define REAL op_times.real
-static void timed_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
-                       const void *packed, void *y) {
+static void timed_gemm(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w,
+                       void *y) {
+    int N = w->N, K = w->K;
     op_begin();
-    REAL->gemm(d, out, T, N, K, x, w, packed, y);
+    REAL->gemm(d, out, T, x, w, y);
     op_end(d, op_shape("y = x w", N, K), 2.0 * T * N * K,
            2.0 * T * K + 2.0 * N * K + (double)clime_dtype_bytes(out) * T * N);
 }
-static void timed_gemm_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w,
-                              const void *packed, void *gu, void *h) {
+static void timed_gemm_swiglu(struct clime_dev *d, int T, const void *x, const struct clime_matrix *w, void *gu,
+                              void *h) {
+    int F = w->N / 2, K = w->K;
     op_begin();
-    REAL->gemm_swiglu(d, T, F, K, x, w, packed, gu, h);
+    REAL->gemm_swiglu(d, T, x, w, gu, h);
     op_end(d, op_shape("swiglu(x w)", 2 * F, K), 4.0 * T * F * K, 2.0 * T * K + 4.0 * F * K + 6.0 * T * F);
 }
-static void timed_gemm_dx(struct clime_dev *d, int T, int N, int K, const void *dy, const void *w, void *dx) {
+static void timed_gemm_dx(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx) {
+    int N = w->N, K = w->K;
     op_begin();
-    REAL->gemm_dx(d, T, N, K, dy, w, dx);
+    REAL->gemm_dx(d, T, dy, w, dx);
     op_end(d, op_shape("dX", N, K), 2.0 * T * N * K, 2.0 * T * K + 2.0 * N * K + 2.0 * T * N);
 }
 static void timed_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {

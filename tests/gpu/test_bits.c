@@ -22,19 +22,20 @@ static void test_product_rows(struct gpu_test *t) {
         printf("rows of a product, N %d K %d\n", N, K);
         for (int out = CLIME_F32; out <= CLIME_BF16; out++) {
             size_t row = (size_t)N * clime_dtype_bytes((enum clime_dtype)out);
-            ops->gemm(d, (enum clime_dtype)out, T, N, K, x.gpu, w.gpu, NULL, want.gpu);
+            ops->gemm(d, (enum clime_dtype)out, T, x.gpu, &(struct clime_matrix){N, K, w.gpu, NULL}, want.gpu);
             for (size_t i = 0; i < CLIME_COUNT(ROWS); i++) {
                 char what[64];
                 snprintf(what, sizeof what, "gemm %s, %d rows:", out == CLIME_F32 ? "fp32" : "bf16", ROWS[i]);
-                ops->gemm(d, (enum clime_dtype)out, ROWS[i], N, K, x.gpu, w.gpu, NULL, got.gpu);
+                ops->gemm(d, (enum clime_dtype)out, ROWS[i], x.gpu, &(struct clime_matrix){N, K, w.gpu, NULL}, got.gpu);
                 same_bits(t, what, want.gpu, got.gpu, (size_t)ROWS[i] * row);
             }
         }
-        ops->gemm_dx(d, T, K, N, x.gpu, wt.gpu, want.gpu); /* wt as [K, N]: the reduction is over K */
+        ops->gemm_dx(d, T, x.gpu, &(struct clime_matrix){K, N, wt.gpu, NULL},
+                     want.gpu); /* wt as [K, N]: the reduction is over K */
         for (size_t i = 0; i < CLIME_COUNT(ROWS); i++) {
             char what[64];
             snprintf(what, sizeof what, "gemm_dx, %d rows:", ROWS[i]);
-            ops->gemm_dx(d, ROWS[i], K, N, x.gpu, wt.gpu, got.gpu);
+            ops->gemm_dx(d, ROWS[i], x.gpu, &(struct clime_matrix){K, N, wt.gpu, NULL}, got.gpu);
             same_bits(t, what, want.gpu, got.gpu, (size_t)ROWS[i] * (size_t)N * 2);
         }
         struct both *all[] = {&x, &w, &want, &got, &dx, &dx_got, &wt};
@@ -57,12 +58,12 @@ static void test_gated(struct gpu_test *t) {
                     gu = both_room(t, 2 * (size_t)T * (size_t)F, CLIME_BF16), gu_got = both_room(t, gu.n, CLIME_BF16),
                     h = both_room(t, (size_t)T * (size_t)F, CLIME_BF16), h_got = both_room(t, h.n, CLIME_BF16);
         printf("gate and up, F %d K %d\n", F, K);
-        ops->gemm(d, CLIME_BF16, T, 2 * F, K, x.gpu, w.gpu, NULL, gu.gpu);
+        ops->gemm(d, CLIME_BF16, T, x.gpu, &(struct clime_matrix){2 * F, K, w.gpu, NULL}, gu.gpu);
         ops->swiglu(d, T, F, gu.gpu, h.gpu);
         for (size_t i = 0; i < CLIME_COUNT(ROWS); i++) {
             char what[64];
             ops->zero(d, h_got.gpu, h.n * 2);
-            ops->gemm_swiglu(d, ROWS[i], F, K, x.gpu, w.gpu, NULL, gu_got.gpu, h_got.gpu);
+            ops->gemm_swiglu(d, ROWS[i], x.gpu, &(struct clime_matrix){2 * F, K, w.gpu, NULL}, gu_got.gpu, h_got.gpu);
             snprintf(what, sizeof what, "gemm_swiglu, gate and up of %d rows:", ROWS[i]);
             same_bits(t, what, gu.gpu, gu_got.gpu, (size_t)ROWS[i] * 2 * h_bytes);
             snprintf(what, sizeof what, "gemm_swiglu, %d rows:", ROWS[i]);
@@ -93,15 +94,15 @@ static struct both both_noise(struct gpu_test *t, size_t n, double scale) {
 static void queue_layer(const struct clime_ops *ops, struct clime_dev *d, int T, const struct row_layer *l) {
     enum clime_dtype dt = CLIME_BF16;
     ops->rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->w_in.gpu, l->norm.gpu, NULL);
-    ops->gemm(d, dt, T, l->QKV, l->D, l->norm.gpu, l->w_qkv.gpu, NULL, l->qkv.gpu);
+    ops->gemm(d, dt, T, l->norm.gpu, &(struct clime_matrix){l->QKV, l->D, l->w_qkv.gpu, NULL}, l->qkv.gpu);
     ops->add(d, T, l->QKV, l->qkv.gpu, l->qkv.gpu, l->qkv.gpu); /* something between, as attention is */
-    ops->gemm(d, dt, T, l->D, l->Q, l->att.gpu, l->w_o.gpu, NULL, l->o.gpu);
+    ops->gemm(d, dt, T, l->att.gpu, &(struct clime_matrix){l->D, l->Q, l->w_o.gpu, NULL}, l->o.gpu);
     ops->add_rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->o.gpu, l->w_mid.gpu, l->x.gpu, l->norm.gpu, NULL);
-    ops->gemm_swiglu(d, T, l->F, l->D, l->norm.gpu, l->w_gu.gpu, NULL, l->gu.gpu, l->h.gpu);
-    ops->gemm(d, dt, T, l->D, l->F, l->h.gpu, l->w_down.gpu, NULL, l->o.gpu);
+    ops->gemm_swiglu(d, T, l->norm.gpu, &(struct clime_matrix){2 * l->F, l->D, l->w_gu.gpu, NULL}, l->gu.gpu, l->h.gpu);
+    ops->gemm(d, dt, T, l->h.gpu, &(struct clime_matrix){l->D, l->F, l->w_down.gpu, NULL}, l->o.gpu);
     ops->add_rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->o.gpu, l->w_in.gpu, l->x.gpu, l->norm.gpu, NULL);
-    ops->gemm(d, dt, T, l->QKV, l->D, l->norm.gpu, l->w_qkv.gpu, NULL, l->qkv.gpu);
-    ops->gemm(d, dt, T, l->D, l->Q, l->att.gpu, l->w_o.gpu, NULL, l->o.gpu);
+    ops->gemm(d, dt, T, l->norm.gpu, &(struct clime_matrix){l->QKV, l->D, l->w_qkv.gpu, NULL}, l->qkv.gpu);
+    ops->gemm(d, dt, T, l->att.gpu, &(struct clime_matrix){l->D, l->Q, l->w_o.gpu, NULL}, l->o.gpu);
     ops->rmsnorm(d, T, l->D, 1e-6f, l->o.gpu, l->w_mid.gpu, l->o.gpu, NULL); /* as GLM-4: no product reads it */
     ops->add_rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->o.gpu, l->w_mid.gpu, l->x.gpu, l->norm.gpu, NULL);
 }

@@ -21,12 +21,12 @@ static void test_products(struct gpu_test *t) {
         snprintf(what, sizeof what, "T %d N %d K %d:", T, N, K);
         printf("products %s\n", what);
         void *packed = xmalloc(t->cpu.ops->pack_bytes(t->cpu.dev, N, K) + 64);
-        t->cpu.ops->pack(t->cpu.dev, N, K, w.cpu, packed);
-        BOTH(t, gemm, CLIME_BF16, T, N, K, AT(x), AT(w), packed, AT(y));
+        t->cpu.ops->pack(t->cpu.dev, &(struct clime_matrix){N, K, w.cpu, packed});
+        BOTH(t, gemm, CLIME_BF16, T, AT(x), &(struct clime_matrix){N, K, AT(w), packed}, AT(y));
         near_norm(t, "gemm", &y, BF16_NEAR);
-        BOTH(t, gemm, CLIME_F32, T, N, K, AT(x), AT(w), packed, AT(yf));
+        BOTH(t, gemm, CLIME_F32, T, AT(x), &(struct clime_matrix){N, K, AT(w), packed}, AT(yf));
         near_norm(t, "gemm fp32", &yf, F32_NEAR);
-        BOTH(t, gemm_dx, T, N, K, AT(dy), AT(w), AT(dx));
+        BOTH(t, gemm_dx, T, AT(dy), &(struct clime_matrix){N, K, AT(w), NULL}, AT(dx));
         near_norm(t, "gemm_dx", &dx, BF16_NEAR);
         BOTH(t, gemm_dw, T, N, K, AT(dy), AT(x), AT(dw));
         near_norm(t, "gemm_dw", &dw, F32_NEAR);

@@ -42,12 +42,13 @@ static void test_values(struct kt *k) {
                 }
             }
         }
-        k->ops->pack(k->dev, n, kk, w, packed);
-        k->ops->gemm(k->dev, k->dt, t, n, kk, x, w, packed, y);
+        const struct clime_matrix m = {n, kk, w, packed};
+        k->ops->pack(k->dev, &m);
+        k->ops->gemm(k->dev, k->dt, t, x, &m, y);
         kt_close_norm(k, "y", y, k->dt, want, T * N, tolerance(k, kk, true));
-        k->ops->gemm(k->dev, CLIME_F32, t, n, kk, x, w, packed, y32);
+        k->ops->gemm(k->dev, CLIME_F32, t, x, &m, y32);
         kt_close_norm(k, "y fp32", y32, CLIME_F32, want, T * N, tolerance(k, kk, false));
-        k->ops->gemm_dx(k->dev, t, n, kk, dy, w, dx);
+        k->ops->gemm_dx(k->dev, t, dy, &m, dx);
         kt_close_norm(k, "dx", dx, k->dt, want_dx, T * K, tolerance(k, n, true));
         k->ops->gemm_dw(k->dev, t, n, kk, dy, x, dw);
         kt_close_norm(k, "dw", dw, CLIME_F32, want_dw, N * K, tolerance(k, t, false));
@@ -68,15 +69,16 @@ static void test_rows(struct kt *k) {
     void *x = kt_random(k, T * K, 1), *w = kt_random(k, N * K, 1), *y = kt_room(k, T * N), *ref = kt_room(k, T * N);
     void *packed = kt_alloc(k, k->ops->pack_bytes(k->dev, N, K));
     size_t size = clime_dtype_bytes(k->dt);
-    k->ops->pack(k->dev, N, K, w, packed);
+    const struct clime_matrix both[] = {{N, K, w, NULL}, {N, K, w, packed}};
+    k->ops->pack(k->dev, &both[1]);
     for (size_t t = 0; t < T; t++) {
-        k->ops->gemm(k->dev, k->dt, 1, N, K, (char *)x + t * K * size, w, packed, (char *)ref + t * N * size);
+        k->ops->gemm(k->dev, k->dt, 1, (char *)x + t * K * size, &both[1], (char *)ref + t * N * size);
     }
     for (int batch = 1; batch <= T; batch++) {
         memset(y, 0xff, T * N * size);
         for (int t = 0; t < T; t += batch) {
             int n = T - t < batch ? T - t : batch;
-            k->ops->gemm(k->dev, k->dt, n, N, K, (char *)x + (size_t)t * K * size, w, batch % 2 ? packed : NULL,
+            k->ops->gemm(k->dev, k->dt, n, (char *)x + (size_t)t * K * size, &both[batch % 2],
                          (char *)y + (size_t)t * N * size);
         }
         assert_memory_equal(y, ref, T * N * size);
@@ -104,8 +106,9 @@ static void threads(void **state) {
                 void *x = kt_random(&k, T * K, 1), *w = kt_random(&k, N * K, 1), *dy = kt_random(&k, T * N, 1);
                 void *out[3] = {kt_room(&k, T * N), kt_room(&k, T * K), kt_random_f32(&k, N * K, 1)};
                 size_t bytes[3] = {T * N * size, T * K * size, (size_t)N * K * 4};
-                k.ops->gemm(k.dev, k.dt, T, N, K, x, w, NULL, out[0]);
-                k.ops->gemm_dx(k.dev, T, N, K, dy, w, out[1]);
+                const struct clime_matrix m = {N, K, w, NULL};
+                k.ops->gemm(k.dev, k.dt, T, x, &m, out[0]);
+                k.ops->gemm_dx(k.dev, T, dy, &m, out[1]);
                 k.ops->gemm_dw(k.dev, T, N, K, dy, x, out[2]);
                 for (int o = 0; o < 3; o++) {
                     if (n == 1) {

@@ -331,10 +331,10 @@ static void test_ways(void **state) {
 static int n_head; /* products with the head's weight */
 static const void *head_weight;
 
-static void counting_gemm(struct clime_dev *d, enum clime_dtype out, int T, int N, int K, const void *x, const void *w,
-                          const void *packed, void *y) {
-    n_head += w == head_weight;
-    clime_cpu_ops.gemm(d, out, T, N, K, x, w, packed, y);
+static void counting_gemm(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w,
+                          void *y) {
+    n_head += w->data == head_weight;
+    clime_cpu_ops.gemm(d, out, T, x, w, y);
 }
 
 /* Logits that stay for the backward pass, and those that it makes again: one head product a chunk, or two, and the same
