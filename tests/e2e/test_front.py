@@ -3,6 +3,7 @@ last threads, so that control and health are answered whatever else goes on."""
 
 import concurrent.futures
 import contextlib
+import gzip
 import json
 import resource
 import socket
@@ -146,8 +147,8 @@ def slowest(s, path, n=20):
 @pytest.mark.parametrize("threads", [80, 1088])
 def test_idle_connections(kind, threads):
     """2,000 clients that send nothing, half a head, or one request: others do not notice them."""
-    say = {"silent": b"", "half a head": b"GET /health HTTP/1.1\r\nHost: a\r\nX-Slow: ", "kept alive":
-           b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"}[kind]  # fmt: skip
+    say = {"silent": b"", "half a head": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: ", "kept alive":
+           b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"}[kind]  # fmt: skip
     with server("--http-threads", str(threads)) as s:
         idle, begun = [], time.monotonic()
         for _ in range(MANY):
@@ -172,7 +173,7 @@ def test_a_client_that_leaves_is_not_served(how, stream):
     with server("--http-threads", "8") as s:
         assert s.post("/pause_generation", {"mode": "retract"}).status_code == 200
         body = json.dumps(SHORT | {"stream": stream}).encode()
-        c = dial(s, b"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        c = dial(s, b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         wait_for(lambda: waiting(s) == 1)
         if how == "resets":
             c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -210,7 +211,7 @@ def stream_slowly(s, body, bytes_per_second):
     c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else the kernel holds megabytes for the reader
     c.settimeout(LIMIT)
     c.connect(("127.0.0.1", s.port))
-    c.sendall(b"POST /generate HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+    c.sendall(b"POST /generate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
     with c:
         data = dechunk(read_slowly(c, bytes_per_second).split(b"\r\n\r\n", 1)[1])
     events = [e[len(b"data: ") :] for e in data.split(b"\n\n") if e]
@@ -249,3 +250,58 @@ def test_an_event_of_many_megabytes():
         print(f"the last event has {len(events[-1]) / 1e6:.1f} MB")
         assert len(events[-1]) > 8 << 20
         assert outcome(json.loads(events[-1])) == whole
+
+
+# ---- requests that are not what they seem ----------------------------------------------------------------------------
+
+
+def status_of(s, text):
+    with dial(s, text) as c:
+        return int(answer_to(c).split()[1])
+
+
+def test_odd_requests():
+    """What clients send by mistake gets a clear word: slashes, compressed bodies, spaces before a colon."""
+    with program("clime-router") as r:
+        assert r.get("/health/").status_code == 200 and r.get("/workers/").status_code == 200
+        reply = r.client.post("/workers", content=gzip.compress(b'{"url": "http://a:1"}'), headers={"Content-Encoding": "gzip"})
+        assert reply.status_code == 415 and "gzip" in reply.json()["message"] and reply.headers["accept-encoding"]
+        assert r.client.post("/workers", content=b"{", headers={"Content-Encoding": "identity"}).status_code == 400
+        assert status_of(r, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Empty:\r\n\r\n") == 200
+        assert status_of(r, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A : b\r\n\r\n") == 400
+        assert status_of(r, b"POST /workers HTTP/1.1\r\nHost: localhost\r\nContent-Length : 2\r\n\r\n{}") == 400
+
+
+def test_a_web_page_cannot_command_a_server_without_a_key():
+    """Any page that a browser shows may send a POST as text/plain to 127.0.0.1, and by a name that it makes resolve to
+    that address it may even read the answers."""
+    with program("clime-router") as r, program("clime-router", "--api-key", "secret") as locked:
+        add = {"content": b'{"url": "http://a:1"}'}
+        for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"},
+                        {"Host": f"evil.example:{r.port}", "Origin": f"http://evil.example:{r.port}"}):  # fmt: skip
+            reply = r.client.post("/workers", headers=headers | {"Content-Type": "text/plain"}, **add)
+            assert reply.status_code == 403 and reply.json()["message"], headers
+            assert r.client.get("/workers", headers=headers).status_code == 403
+        assert r.get("/workers").json()["workers"] == []
+        own = {"Host": f"localhost:{r.port}", "Origin": f"http://localhost:{r.port}"}
+        assert r.client.get("/workers", headers=own).status_code == 200
+        key = {"Authorization": "Bearer secret", "Origin": "https://evil.example", "Host": "behind.a.proxy"}
+        assert locked.client.get("/workers", headers=key).status_code == 200
+
+
+def test_pages_that_are_let_in():
+    page = "https://app.example"
+    with program("clime-router", "--cors-origin", page) as r:
+        ask = {"Origin": page, "Access-Control-Request-Method": "POST",
+               "Access-Control-Request-Headers": "authorization, content-type"}  # fmt: skip
+        reply = r.client.options("/v1/chat/completions", headers=ask)
+        assert reply.status_code == 204 and reply.headers["access-control-allow-origin"] == page
+        assert "POST" in reply.headers["access-control-allow-methods"]
+        assert reply.headers["access-control-allow-headers"] == "authorization, content-type"
+        reply = r.client.get("/workers", headers={"Origin": page})
+        assert reply.status_code == 200 and reply.headers["access-control-allow-origin"] == page
+        assert reply.headers["vary"] == "Origin"
+        assert r.client.options("/v1/chat/completions", headers=ask | {"Origin": "https://evil.example"}).status_code == 403
+        assert "access-control-allow-origin" not in r.get("/workers").headers
+    with program("clime-router") as r:
+        assert r.client.options("/workers").status_code == 405
