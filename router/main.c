@@ -23,7 +23,7 @@ struct options {
         ok_threshold;
     double request_timeout, control_timeout, drain_timeout, probe_interval, probe_timeout, session_ttl, session_slack;
     int policy, log_level; /* CHOICE */
-    struct clime_opt_list workers;
+    struct clime_opt_list workers, cors_origins;
     bool print_routes;
 };
 
@@ -67,6 +67,8 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
          0, 32768},
         {"max-payload-size", CLIME_OPT_BYTES, &o->max_body, "512m", "BYTES", "largest request and answer", 1024,
          (double)((int64_t)1 << 40)},
+        {"cors-origin", CLIME_OPT_LIST, &o->cors_origins, NULL, "ORIGIN",
+         "web pages that may ask, such as https://chat.example; * = all"},
         {"api-key", CLIME_OPT_KEY, &o->api_key, NULL, "CLIME_API_KEY", "asked of clients"},
         {"admin-api-key", CLIME_OPT_KEY, &o->admin_key, NULL, "CLIME_ADMIN_API_KEY", "asked for control calls"},
         {"worker-api-key", CLIME_OPT_KEY, &o->worker_key, NULL, "CLIME_WORKER_API_KEY",
@@ -169,6 +171,8 @@ int main(int argc, char **argv) {
         .max_body = (size_t)o.max_body,
         .api_key = o.api_key,
         .admin_key = o.admin_key,
+        .cors_origins = o.cors_origins.items,
+        .n_cors_origins = o.cors_origins.n,
         .routes = clime_router_routes,
         .health_routes = o.health_port < 0 ? NULL : clime_router_health_routes,
         .health_port = (int)o.health_port,
@@ -186,6 +190,7 @@ failed:
     clime_connections_free(r.connections);
     clime_workers_free(r.workers);
     free(o.workers.items);
+    free(o.cors_origins.items);
     if (e.code) LOG_ERROR("%s", e.msg);
     return e.code ? 1 : 0;
 }

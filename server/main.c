@@ -134,6 +134,8 @@ static enum clime_err open_http(struct clime_server *s, struct clime_http_server
                                    .max_body = (size_t)o->max_body,
                                    .api_key = o->api_key,
                                    .admin_key = o->admin_api_key,
+                                   .cors_origins = o->cors_origins.items,
+                                   .n_cors_origins = o->cors_origins.n,
                                    .tls_certificate = o->tls_certificate,
                                    .routes = clime_server_routes,
                                    .health_routes = o->health_port < 0 ? NULL : clime_health_routes,

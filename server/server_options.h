@@ -27,6 +27,7 @@ struct clime_server_options {
     /* http */
     const char *host, *port_file, *api_key, *admin_api_key, *tls_certificate;
     const char *router, *router_api_key, *advertise_url;
+    struct clime_opt_list cors_origins;
     int64_t port, health_port, max_concurrent_requests, http_threads, text_threads, emitter_threads, max_body,
         parent_fd, drain_timeout;
     int64_t max_logprob_bytes; /* of a request */

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/random.h>
 
 #include "common/clock.h"
@@ -86,6 +87,14 @@ static bool no_slot_left(const struct clime_http_request *rq) {
 
 /* ---- body -------------------------------------------------------------------------------------------------- */
 
+static bool check_coding(struct clime_http_request *rq) {
+    const char *coding = clime_http_header(rq, "Content-Encoding");
+    char message[120];
+    if (!coding || strcasecmp(coding, "identity") == 0) return true;
+    snprintf(message, sizeof message, "bodies with Content-Encoding %.40s are not read: send it as it is", coding);
+    return clime_http_refuse(rq, 415, message, "Accept-Encoding: identity\r\n");
+}
+
 static bool refuse_large(struct clime_http_request *rq) {
     char message[100];
     rq->keep_alive = false;
@@ -114,7 +123,8 @@ bool clime_http_admit(struct clime_http_request *rq) {
         return clime_http_refuse(rq, 503, "the connection was idle and its thread was needed; try again",
                                  "Retry-After: 1\r\n");
     }
-    if (!clime_http_route_find(rq) || !check_key(rq)) return false;
+    if (!clime_http_origin_check(rq) || clime_http_preflight(rq)) return false;
+    if (!clime_http_route_find(rq) || !check_key(rq) || !check_coding(rq)) return false;
     if (no_slot_left(rq)) return refuse_busy(rq);
     return take_body(rq) && (!rq->route->slot || take_slot(rq));
 }

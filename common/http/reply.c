@@ -29,6 +29,7 @@ static const struct {
     {409, "Conflict", "ConflictError"},
     {411, "Length Required", "BadRequestError"},
     {413, "Content Too Large", "RequestTooLargeError"},
+    {415, "Unsupported Media Type", "BadRequestError"},
     {417, "Expectation Failed", "BadRequestError"},
     {422, "Unprocessable Content", "UnprocessableEntityError"},
     {429, "Too Many Requests", "RateLimitError"},
@@ -78,6 +79,7 @@ void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int s
     else if (rq->http10)
         clime_buf_adds(out, "Connection: keep-alive\r\n");
     if (rq->id[0]) clime_buf_printf(out, "X-Request-Id: %s\r\n", rq->id);
+    clime_http_origin_headers(rq, out);
     if (extra_headers) clime_buf_adds(out, extra_headers);
     rq->answered = true;
     rq->status = status;

@@ -47,7 +47,8 @@ bool clime_http_route_find(struct clime_http_request *rq) {
     }
     if (n == start) {
         char message[300];
-        snprintf(message, sizeof message, "no such path: %.200s", rq->path.ptr);
+        snprintf(message, sizeof message, "no such path: %.*s", (int)(rq->path.len < 200 ? rq->path.len : 200),
+                 rq->path.ptr);
         return clime_http_refuse(rq, 404, message, NULL);
     }
     snprintf(allow + n, sizeof allow - n, "\r\n");

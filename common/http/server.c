@@ -113,14 +113,17 @@ static void connection_closes(const struct mg_connection *conn) {
 static bool check_frame(struct clime_http_request *rq, const struct mg_request_info *info) {
     const char *length = NULL, *coding = NULL, *expect = NULL;
     int n_lengths = 0, n_codings = 0;
+    const char *wrong = NULL;
     for (int i = 0; i < info->num_headers; i++) {
         const char *name = info->http_headers[i].name, *value = info->http_headers[i].value;
+        size_t n = strlen(name);
+        /* RFC 9112, section 5.1. CivetWeb writes zeros over the spaces and the colon of "Name : value". */
+        if (value > name + n + 1 && !name[n + 1]) wrong = "white space before the colon of a header";
         if (strcasecmp(name, "Content-Length") == 0) length = value, n_lengths++;
         if (strcasecmp(name, "Transfer-Encoding") == 0) coding = value, n_codings++;
         if (strcasecmp(name, "Expect") == 0) expect = value;
     }
     rq->body_length = coding ? -1 : 0;
-    const char *wrong = NULL;
     if (n_lengths + n_codings > 1) wrong = "more than one of Content-Length and Transfer-Encoding";
     if (coding && (strcasecmp(coding, "chunked") != 0 || rq->http10)) wrong = "Transfer-Encoding is not supported here";
     if (length) {
@@ -157,6 +160,7 @@ static int begin_request(struct mg_connection *conn) {
     struct clime_http_request rq = {.server = s, .conn = conn, .connection = mg_get_user_connection_data(conn)};
     rq.method = clime_str_of(info->request_method);
     rq.path = clime_str_of(info->local_uri_raw);
+    if (rq.path.len > 1 && rq.path.ptr[rq.path.len - 1] == '/') rq.path.len--; /* as clients write it by mistake */
     rq.http10 = strcmp(info->http_version, "1.0") == 0;
     rq.keep_alive = wants_keep_alive(&rq);
     rq.head_only = clime_str_is(rq.method, "HEAD");

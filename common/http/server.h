@@ -10,7 +10,8 @@
  * When few threads are left, answers say "Connection: close". `health_routes` have a port and threads of their own.
  *
  * Refused before any handler: both Transfer-Encoding and Content-Length (400), unknown route (404), wrong method
- * (405 with Allow), missing or wrong key (401), no slot (429), body over the limit (413) or too slow (408). Expect:
+ * (405 with Allow), a foreign web page (403, origin.c), missing or wrong key (401), a coding of the body (415), no slot
+ * (429), body over the limit (413) or too slow (408). Expect:
  * 100-continue is answered.
  */
 #ifndef CLIME_COMMON_HTTP_SERVER_H
@@ -49,6 +50,8 @@ struct clime_http_options {
     size_t max_body;                       /* bytes of a body that is read before the handler */
     int64_t body_grace_us;                 /* how long a body may keep us waiting, beyond 1 s per 64 KiB; 0 = 30 s */
     const char *api_key, *admin_key;       /* NULL = none */
+    const char *const *cors_origins;       /* web pages that may ask, "https://a.b:1" or "*"; without a key others */
+    int n_cors_origins;                    /* are refused (403), and so is a foreign Host on a loopback address */
     const char *tls_certificate;           /* PEM with key, or NULL; refused where CivetWeb cannot (Debian 12) */
     const struct clime_http_route *routes; /* ends with path == NULL; must stay valid */
     const struct clime_http_route *health_routes; /* served on health_port by other threads; NULL = no such port */

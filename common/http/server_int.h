@@ -73,6 +73,7 @@ struct clime_http_request {
     int status; /* of the answer */
     bool holds_slot;
     char id[CLIME_HTTP_ID_SIZE];
+    const char *page; /* the Origin of a web page that is let in, else NULL */
     bool streaming;
     struct clime_http_stream stream;
 };
@@ -91,6 +92,12 @@ bool clime_http_route_find(struct clime_http_request *rq);
 
 /* Everything between a sound frame and the handler; false: the refusal has been sent. */
 bool clime_http_admit(struct clime_http_request *rq);
+
+/* origin.c: refuses (403) what a foreign web page has a browser send; sets rq->page. */
+bool clime_http_origin_check(struct clime_http_request *rq);
+/* True: the browser's question before a request of an admitted page, which has been answered. */
+bool clime_http_preflight(struct clime_http_request *rq);
+void clime_http_origin_headers(const struct clime_http_request *rq, struct clime_buf *out);
 
 bool clime_http_refuse(struct clime_http_request *rq, int status, const char *message,
                        const char *extra_headers); /* returns false */
