@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 import sqlite3
+import struct
+import subprocess
 import time
 
 import pytest
-from test_rl import LIMIT, command, fails, final_sha, metrics, model, run_whole, start  # noqa: F401  the fixture
+from test_rl import LIMIT, TRAIN, command, fails, final_sha, metrics, model, run_whole, start  # noqa: F401  the fixture
 
 KL = ["--use-kl-loss", "--kl-loss-coef", "0.01", "--ref-update-interval", "2"]
 
@@ -191,3 +193,60 @@ def test_every_rollout_has_its_perf_line(model, base):  # noqa: F811
     run_whole(words, model / "perf-killed.log")
     assert [m["rollout"] for m in metrics(victim) if m["kind"] == "perf"] == list(range(40))
     assert final_sha(model / "perf-killed.log")
+
+
+def undo(run_dir, chosen):
+    """The run as it was before the two steps of its sixth rollout ran; chosen: they were recorded, and without checksums."""
+    shutil.rmtree(run_dir / "checkpoints" / "step_00000012")
+    query(run_dir, "DELETE FROM eval_samples WHERE eval_id IN (SELECT id FROM evals WHERE step > 10)")
+    query(run_dir, "DELETE FROM evals WHERE step > 10")
+    query(run_dir, "DELETE FROM checkpoints WHERE step > 10")
+    query(run_dir, "DELETE FROM versions WHERE version > 10")
+    query(run_dir, "DELETE FROM metrics WHERE step > 10 AND kind <> 'rollout'")
+    if chosen:
+        query(run_dir, "UPDATE steps SET done_us = NULL, loss = NULL, grad_norm = NULL, stats = NULL, checksum = NULL WHERE step > 10")
+    else:
+        query(run_dir, "UPDATE groups SET state = 'open', ended_in = NULL WHERE ended_in = 5")
+        query(run_dir, "DELETE FROM metrics WHERE step > 10")
+        query(run_dir, "DELETE FROM step_samples WHERE step > 10")
+        query(run_dir, "DELETE FROM steps WHERE step > 10")
+
+
+def test_a_reward_that_no_advantage_can_be_made_from(model, base):  # noqa: F811
+    """The run ends with the group's name, and the same command goes on without it."""
+    for name, reward in (("huge", 1e308), ("large", -1e160)):
+        run_dir, log = model / f"reward-{name}", model / f"reward-{name}.log"
+        shutil.copytree(model / "plain", run_dir)
+        undo(run_dir, False)
+        ((group, sample),) = query(run_dir, "SELECT group_id, id FROM samples WHERE rollout = 5 AND member = 2 LIMIT 1")
+        query(run_dir, "UPDATE sample_rows SET reward = ?, checksum = NULL WHERE id = ?", reward, sample)
+        assert f"group {group}" in fails(command(model, run_dir, num_rollout=6), model / f"reward-{name}-1.log")
+        run_whole(command(model, run_dir, num_rollout=6), log)
+        assert query(run_dir, "SELECT state, cause FROM groups WHERE id = ?", group) == [("dropped", "failed")]
+        assert query(run_dir, "SELECT count(*) FROM step_samples") == [(6 * 24,)]
+
+
+def test_a_gap_is_told(model, base):  # noqa: F811
+    """A log-probability of the server's that the trainer does not have: an event, a warning, a count; or the end."""
+    run_dir, log = model / "gap", model / "gap.log"
+    shutil.copytree(model / "plain", run_dir)
+    undo(run_dir, True)
+    sql = "SELECT s.id, s.group_id, s.member, s.logp FROM step_samples t JOIN samples s ON s.id = t.sample_id WHERE t.step = 11 AND t.position = 3"  # noqa: E501
+    ((sample, group, member, logp),) = query(run_dir, sql)
+    values = list(struct.unpack(f"<{len(logp) // 4}f", logp))
+    values[2] += 0.25
+    query(run_dir, "UPDATE sample_streams SET data = ? WHERE sample_id = ? AND name = 'logp'",
+          struct.pack(f"<{len(values)}f", *values), sample)  # fmt: skip
+    query(run_dir, "UPDATE sample_rows SET checksum = NULL WHERE id = ?", sample)
+    shutil.copytree(run_dir, model / "gap-ends")
+    said = fails(command(model, model / "gap-ends", "--gap-must-be-zero"), model / "gap-ends.log")
+    token = f"token 2 of sample 5/{group}/{member}"
+    assert token in said and f"{values[2]:.9g}" in said and f"{logp and struct.unpack('<f', logp[8:12])[0]:.9g}" in said, said
+    run_whole(command(model, run_dir), log)
+    events = [d for (d,) in query(run_dir, "SELECT detail FROM events WHERE kind = 'gap'")]
+    assert len(events) == 1 and token in events[0] and "step 11" in events[0]
+    assert [line for line in open(log) if " W " in line and token in line]
+    report = subprocess.run([TRAIN, "report", run_dir], capture_output=True, text=True, timeout=LIMIT).stdout
+    assert "not 0 for 1 token in 1 step" in report, report
+    sound = subprocess.run([TRAIN, "report", model / "plain"], capture_output=True, text=True, timeout=LIMIT).stdout
+    assert "not 0" not in sound

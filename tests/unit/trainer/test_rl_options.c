@@ -117,7 +117,7 @@ static void test_inert_and_refused(void **state) {
         {"--update-weights-interval 2", "needs --async"},
         {"--async --colocate", "they cannot generate meanwhile"},
         {"--async --update-weight-transport ipc", "over HTTP"},
-        {"--dynamic-sampling-filter-path check_reward_nonzero_std", "no deviation"},
+        {"--n-samples-per-prompt 1 --dynamic-sampling-filter-path check_reward_nonzero_std", "no deviation"},
         {"--tensor-model-parallel-size 2", "--tensor-model-parallel-size 2 cannot be honoured"},
         {"--advantage-estimator gspo --kl-coef 0.1 --eps-clip-c 3 --use-tis --tis-clip-low 0.5 --opsm-delta 1", NULL},
         {"--advantage-estimator reinforce_plus_plus --normalize-advantages --gamma 0.9", NULL},
@@ -129,7 +129,14 @@ static void test_inert_and_refused(void **state) {
         {"--critic-load x", "--critic-load has no meaning"},
         {"--advantage-estimator gpro", "gpro is unknown: there are grpo"},
         {"--advantage-estimator reinforce_plus_plus", "needs --normalize-advantages"},
-        {"--advantage-estimator rloo", "compares a sample with others"},
+        {"--advantage-estimator rloo --n-samples-per-prompt 1", "compares a sample with others"},
+        {"--n-samples-per-prompt 1", "every advantage would be 0"},
+        {"--n-samples-per-prompt 1 --advantage-estimator reinforce_plus_plus_baseline --normalize-advantages",
+         "every advantage would be 0"},
+        {"--n-samples-per-prompt 1 --disable-rewards-normalization", NULL},
+        {"--n-samples-per-prompt 1 --use-opd --opd-teacher-url http://x", NULL},
+        {"--n-samples-per-prompt 1 --advantage-estimator reinforce_plus_plus --normalize-advantages", NULL},
+        {"--n-samples-per-prompt 1 --debug-rollout-only", NULL},
         {"--gamma 0.9", "--gamma has no meaning"},
         {"--advantage-estimator rloo --n-samples-per-prompt 2 --disable-rewards-normalization",
          "subtracts no group mean"},
@@ -160,7 +167,7 @@ static void test_inert_and_refused(void **state) {
         struct clime_rl_options o;
         struct clime_error e = {0};
         char words[512];
-        snprintf(words, sizeof words, BASE "--num-rollout 1 %s", cases[i].words);
+        snprintf(words, sizeof words, BASE "--num-rollout 1 --n-samples-per-prompt 2 %s", cases[i].words);
         assert_int_equal(parse(words, &o, &e), cases[i].says ? CLIME_ERR_INPUT : CLIME_OK);
         if (cases[i].says) assert_non_null(strstr(e.msg, cases[i].says));
         clime_rl_options_free(&o);
