@@ -26,6 +26,7 @@ CKPT_ARGS=(
     --hf-checkpoint "$model"
     --run "${RUN:-$here/runs/glm4-9B}"
     --save-interval 20
+    --gap-must-be-zero
     --save-hf "${RUN:-$here/runs/glm4-9B}/hf-{rollout_id}"
     --no-save-optim
 )

@@ -38,6 +38,7 @@ CKPT_ARGS=(
     --hf-checkpoint "$run/sft"
     --run "$run"
     --save-interval 20
+    --gap-must-be-zero
 )
 ROLLOUT_ARGS=(
     --prompt-data "$train"

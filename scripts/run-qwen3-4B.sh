@@ -21,6 +21,7 @@ CKPT_ARGS=(
     --hf-checkpoint "$model"
     --run "${RUN:-$here/runs/qwen3-4B}"
     --save-interval 20
+    --gap-must-be-zero
 )
 ROLLOUT_ARGS=(
     --prompt-data "$prompts"

@@ -30,6 +30,6 @@ $train rl --run "$run" --hf-checkpoint "$dir" --prompt-data "$run/prompts.jsonl"
     --num-rollout "${NUM_ROLLOUT:-30}" --rollout-batch-size 8 --n-samples-per-prompt 16 --global-batch-size 128 \
     --rollout-max-response-len 80 --rollout-temperature 1 --lr 3e-4 --adam-beta2 0.98 \
     --use-kl-loss --kl-loss-coef 0.02 --kl-loss-type low_var_kl \
-    --use-dynamic-batch-size --max-tokens-per-gpu 4096 --save-interval 10
+    --use-dynamic-batch-size --max-tokens-per-gpu 4096 --save-interval 10 --gap-must-be-zero
 
 $train report "$run"

@@ -35,7 +35,7 @@ def names(text):
 
 
 def help_of(*words):
-    done = subprocess.run([BUILD / words[0], *words[1:], "--help"], capture_output=True, text=True, check=True)
+    done = subprocess.run([BUILD / words[0], *words[1:], "--help-all"], capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -46,7 +46,8 @@ def programs(tmp_path_factory):
     model = tiny_model(d / "model")
     honoured, inert = help_of("clime-train", "rl").split(INERT)
     base = ["rl", "--run", d / "none", "--hf-checkpoint", model, "--prompt-data", d / "data.jsonl", "--num-rollout", 1,
-            "--rollout-batch-size", 1, "--rollout-max-response-len", 4, "--rm-type", "random", "--explain"]  # fmt: skip
+            "--rollout-batch-size", 1, "--n-samples-per-prompt", 2, "--rollout-max-response-len", 4, "--rm-type",
+            "random", "--explain"]  # fmt: skip
     return dict(rl=names(honoured), inert=names(inert), server=names(help_of("clime-server")),
                 explain=lambda words: run("clime-train", *base, *words))  # fmt: skip
 

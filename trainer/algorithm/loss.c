@@ -85,7 +85,12 @@ static void add_token(const struct clime_objective *o, const struct clime_stream
     if (s->version[k] >= 0 && s->version[k] == version) {
         double gap = fabs(logp - (double)s->behave[k]);
         sums->gap_tokens++;
-        if (!(gap <= sums->gap_max)) sums->gap_max = gap; /* a NaN shows */
+        if (gap == 0) return;
+        sums->gap_wrong++;
+        if (gap <= sums->gap_max || isnan(sums->gap_max)) return; /* a NaN shows */
+        sums->gap_max = gap;
+        sums->gap_entry = k;
+        sums->gap_logp = logp;
     }
 }
 

@@ -193,7 +193,7 @@ static enum clime_err train(struct clime_learner *l, const struct sft_options *o
     int64_t steps_per_epoch = set->n / batch_size; /* a tail that fills no batch comes in another epoch's order */
     int32_t *order = xcalloc((size_t)set->n, sizeof *order);
     const struct clime_sample **batch = xcalloc((size_t)batch_size, sizeof(struct clime_sample *));
-    int64_t t0 = clime_now_us(), told = t0, tokens = 0, total = steps_per_epoch * o->num_epoch;
+    int64_t t0 = clime_now_us(), told = t0, tokens = 0, updates = 0, total = steps_per_epoch * o->num_epoch;
     struct clime_step_stats stats = {0};
     struct recent_loss recent = {0};
     bool done = false;
@@ -207,6 +207,9 @@ static enum clime_err train(struct clime_learner *l, const struct sft_options *o
         err = run_step(l, o, batch, batch_size, &stats, e);
         if (err) break;
         tokens += stats.tokens;
+        updates += !stats.skipped;
+        if (stats.skipped)
+            LOG_WARN("step %lld is skipped: its gradient is not finite (loss %g)", (long long)step + 1, stats.loss);
         if (metrics) write_metrics(metrics, step + 1, &stats);
         done = step + 1 == total || (o->target_loss > 0 && reached(&recent, stats.loss, o->target_loss));
         int64_t now = clime_now_us();
@@ -218,6 +221,9 @@ static enum clime_err train(struct clime_learner *l, const struct sft_options *o
     }
     if (metrics && fclose(metrics) && !err)
         err = clime_fail(e, CLIME_ERR_IO, "writing %s: %s", o->metrics, strerror(errno));
+    if (!err && updates == 0)
+        err = clime_fail(e, CLIME_ERR_INPUT, "no step changed the weights: of %lld none had a finite gradient",
+                         (long long)total);
     free(batch);
     free(order);
     return err;

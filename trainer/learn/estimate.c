@@ -1,6 +1,8 @@
 /* From the rewards of a rollout to the estimates that its steps train on. Called by the loop once a rollout, before its
  * first step; main thread. Part of the learner, because KL in the reward and the corrections need forward passes with
  * the weights that training on the rollout begins with. The result is recorded, and a re-run takes the record. */
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +35,31 @@ static enum clime_err fill_advantages(const struct clime_learner_options *o, con
     const struct clime_custom_rollout r = {
         .reward = reward, .kl = kl, .kl_coef = o->objective.kl_coef, .gamma = o->objective.gamma};
     return clime_custom_advantages(o->objective.custom_advantages, &r, s, e);
+}
+
+static enum clime_err bad_number(const struct clime_sample *s, const char *what, double x,
+                                 struct clime_estimate_stats *stats, struct clime_error *e) {
+    stats->bad_group = s->group;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "group %lld of rollout %lld cannot be trained on: the %s of its member %d is %g",
+                      (long long)s->group, (long long)s->rollout, what, s->member, x);
+}
+
+/* Beyond a float's range no advantage can be made, and the deviation of the whole group is lost: its other members'
+ * advantages would all be 0. */
+static enum clime_err check_rewards(const struct clime_sample *const *samples, int n, const double *reward,
+                                    struct clime_estimate_stats *stats, struct clime_error *e) {
+    for (int i = 0; i < n; i++)
+        if (!(fabs(reward[i]) <= (double)FLT_MAX)) return bad_number(samples[i], "reward", reward[i], stats, e);
+    return CLIME_OK;
+}
+
+static enum clime_err check_advantages(const struct clime_stream *s, struct clime_estimate_stats *stats,
+                                       struct clime_error *e) {
+    for (int i = 0; i < s->n_samples; i++)
+        for (int64_t k = s->first[i]; k < s->first[i + 1]; k++)
+            if (!isfinite(s->adv[k])) return bad_number(s->samples[i], "advantage", (double)s->adv[k], stats, e);
+    return CLIME_OK;
 }
 
 static void fill_stats(const struct clime_stream *s, const float *kl, bool has_old, bool has_values,
@@ -87,6 +114,7 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
     float *kl = clime_reward_needs_ref(&o->objective) ? xcalloc((size_t)s.n + 1, sizeof *kl) : NULL;
     double *reward = xcalloc((size_t)n + 1, sizeof *reward);
     enum clime_err err = CLIME_OK;
+    *stats = (struct clime_estimate_stats){.bad_group = -1};
     for (int i = 0; i < n && !err; i++) {
         reward[i] = samples[i]->reward;
         if (!samples[i]->has_reward)
@@ -94,13 +122,13 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
                              (long long)samples[i]->rollout, (long long)samples[i]->group, samples[i]->member);
     }
     if (!err && o->objective.custom_rewards) err = clime_custom_rewards(o->objective.custom_rewards, &s, reward, e);
+    if (!err) err = check_rewards(samples, n, reward, stats, e);
     if (!err) err = run_forwards(l, samples, p, &s, kl, e);
-    *stats = (struct clime_estimate_stats){0};
     if (!err) err = fill_advantages(o, reward, kl, &s, e);
     for (int64_t k = 0; !err && has_values && k < s.n; k++) s.ret[k] = s.adv[k] + s.value[k];
     if (!err && o->objective.use_opd)
         err = clime_opd_advantages(&s, o->objective.opd_kl_coef, &stats->opd_reverse_kl, e);
-    if (err) goto done;
+    if (err || (err = check_advantages(&s, stats, e))) goto done;
     if (o->objective.normalize_advantages) clime_whiten(s.adv, s.n);
     fill_stats(&s, kl, has_old, has_values, stats);
     *out = xcalloc((size_t)n + 1, sizeof **out);

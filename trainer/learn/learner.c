@@ -182,6 +182,20 @@ enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *
     return err;
 }
 
+static void fill_gap(const struct clime_loss_sums *sums, const struct clime_stream *s, struct clime_step_stats *out) {
+    int64_t k = sums->gap_entry;
+    int i = 0;
+    out->gap_max = sums->gap_max;
+    out->gap_tokens = sums->gap_tokens;
+    out->gap_wrong = sums->gap_wrong;
+    if (!sums->gap_wrong) return;
+    while (s->first[i + 1] <= k) i++;
+    out->gap_at.sample = i;
+    out->gap_at.token = s->row[k] + 1 - s->samples[i]->n_prompt;
+    out->gap_at.logp = sums->gap_logp;
+    out->gap_at.sampled = (double)s->behave[k];
+}
+
 static void fill_stats(const struct clime_loss_sums *sums, const struct clime_correction_stats *c, int n_samples,
                        struct clime_step_stats *out) {
     double n = sums->n > 0 ? sums->n : 1;
@@ -199,8 +213,6 @@ static void fill_stats(const struct clime_loss_sums *sums, const struct clime_co
     out->tis_clipfrac = c->changed / n;
     out->rs_masked = c->rejected / n;
     out->rs_veto = c->veto / n_samples;
-    out->gap_max = sums->gap_max;
-    out->gap_tokens = sums->gap_tokens;
     out->trained_tokens = (int64_t)sums->n;
 }
 
@@ -254,6 +266,7 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     if (err) goto done;
     out->optimizer_us = clime_now_us() - t0;
     fill_stats(&sums, &corrected, in->n, out);
+    fill_gap(&sums, s, out);
 done:
     clime_micro_free(&mb);
     return err;

@@ -55,6 +55,12 @@ struct clime_step_stats {
     bool critic_only, critic_skipped;
     double gap_max;     /* max |logp - behave| over the gap's tokens: train_rollout_logprob_abs_diff; exactly 0 */
     int64_t gap_tokens; /* 0 = no gap to report */
+    int64_t gap_wrong;  /* tokens of these that are not equal; where there are any, gap_max is at: */
+    struct {
+        int sample;           /* of the step's input */
+        int32_t token;        /* of its response, from 0 */
+        double logp, sampled; /* the trainer's number and the server's */
+    } gap_at;
     int64_t tokens, trained_tokens, n_micro;
     int64_t forward_us, backward_us, ref_us, optimizer_us;
     bool skipped; /* the gradient was not finite: no update was made, and this says so */
@@ -77,6 +83,7 @@ void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out
 struct clime_estimate_stats { /* token means over the rollout */
     double advantage, log_probs, ref_log_probs, kl, values, returns;
     double opd_reverse_kl;             /* old against the teacher */
+    int64_t bad_group;                 /* the estimate failed by what this group says; -1 = not by a group's fault */
     bool has_old, has_ref, has_values; /* whether the trainer's, the reference's and the critic's numbers were made */
 };
 

@@ -2,6 +2,7 @@
 #include "trainer/ledger/events.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/log.h"
@@ -22,6 +23,10 @@ static enum clime_err insert(struct clime_db *db, void *arg, struct clime_error 
     return clime_db_run(q, NULL, e);
 }
 
+static bool is_warning(const char *kind) {
+    return !strcmp(kind, "gap") || !strcmp(kind, "skip");
+}
+
 void clime_event(struct clime_ledger *l, int64_t incarnation, const char *kind, const char *fmt, ...) {
     struct event v = {.incarnation = incarnation, .kind = kind};
     struct clime_error e = {0};
@@ -29,6 +34,9 @@ void clime_event(struct clime_ledger *l, int64_t incarnation, const char *kind, 
     va_start(ap, fmt);
     vsnprintf(v.detail, sizeof v.detail, fmt, ap);
     va_end(ap);
-    LOG_INFO("%s: %s", kind, v.detail);
+    if (is_warning(kind))
+        LOG_WARN("%s: %s", kind, v.detail);
+    else
+        LOG_INFO("%s: %s", kind, v.detail);
     if (clime_ledger_write(l, insert, &v, false, &e)) LOG_WARN("event not stored: %s", e.msg);
 }

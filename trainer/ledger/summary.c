@@ -14,6 +14,8 @@ static enum clime_err read_run(struct clime_db *db, struct clime_summary *s, str
                           " (SELECT count(*) FROM steps), (SELECT count(*) FROM steps WHERE done_us IS NOT NULL),"
                           " (SELECT max(json_extract(stats, '$.train/train_rollout_logprob_abs_diff')) FROM steps),"
                           " (SELECT ifnull(sum(json_extract(stats, '$.train/logprob_gap_tokens')), 0) FROM steps),"
+                          " (SELECT ifnull(sum(json_extract(stats, '$.train/logprob_gap_wrong')), 0) FROM steps),"
+                          " (SELECT count(json_extract(stats, '$.train/logprob_gap_wrong')) FROM steps),"
                           " (SELECT ifnull(max(at_us), 0) FROM events) FROM runs");
     if (clime_db_row(q)) {
         snprintf(s->name, sizeof s->name, "%s", clime_db_get_text(q));
@@ -29,6 +31,8 @@ static enum clime_err read_run(struct clime_db *db, struct clime_summary *s, str
         s->steps_done = clime_db_get_int(q);
         s->gap = clime_db_get_real(q);
         s->gap_tokens = clime_db_get_int(q);
+        s->gap_wrong = clime_db_get_int(q);
+        s->gap_steps = clime_db_get_int(q);
         s->last_us = clime_db_get_int(q);
     }
     return clime_db_done(q, e);

@@ -11,11 +11,11 @@ struct clime_summary {
     int64_t failed, filtered, surplus;                     /* groups that were not used, and why */
     int64_t n_pending, n_completed, n_truncated, n_failed; /* samples */
     int64_t tokens;                                        /* of responses */
-    double gap;         /* greatest log-probability gap of any step; NaN = none measured */
-    int64_t gap_tokens; /* over all steps */
-    char sha256[65];    /* of the newest version, "" = none */
-    int64_t version;    /* -1 = none */
-    int64_t last_us;    /* of the newest event */
+    double gap;                               /* greatest log-probability gap of any step; NaN = none measured */
+    int64_t gap_tokens, gap_wrong, gap_steps; /* over all steps: compared, not equal; steps with such */
+    char sha256[65];                          /* of the newest version, "" = none */
+    int64_t version;                          /* -1 = none */
+    int64_t last_us;                          /* of the newest event */
 };
 enum clime_err clime_summary_read(struct clime_db *db, struct clime_summary *out, struct clime_error *e);
 

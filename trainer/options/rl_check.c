@@ -129,6 +129,15 @@ enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_
     return rc ? rc : check_sampling(o, e);
 }
 
+/* Nothing but the reward of a prompt's only sample would make its advantage. */
+static bool one_sample_teaches_nothing(const struct clime_rl_options *o, const struct clime_estimator *est) {
+    bool trains = !o->evaluate && !o->rollout_only;
+    bool other = o->custom_rewards || o->custom_advantages || o->custom_loss || o->learner.objective.use_opd ||
+                 o->environment; /* whose tasks may end with several samples */
+    return trains && !other && o->n_samples_per_prompt < 2 && est->takes_raw &&
+           !o->learner.objective.disable_rewards_normalization;
+}
+
 /* Combinations that have no meaning, or a meaning other than what was surely meant. */
 enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_clip_c_given, struct clime_error *e) {
     struct clime_learner_options *l = &o->learner;
@@ -141,6 +150,9 @@ enum clime_err clime_rl_check_algorithm(struct clime_rl_options *o, bool eps_cli
     } rules[] = {
         {est->must_whiten && !l->objective.normalize_advantages, "needs --normalize-advantages, which is part of it"},
         {est->needs_peers && o->n_samples_per_prompt < 2, "compares a sample with others: --n-samples-per-prompt 2"},
+        {one_sample_teaches_nothing(o, est),
+         "subtracts the mean of a prompt's samples: with one sample every advantage would be 0. Give "
+         "--n-samples-per-prompt 2 or more, or --disable-rewards-normalization"},
         {l->objective.gamma != 1 && !est->takes_gamma,
          "has one advantage for a whole sample: --gamma has no meaning for it"},
         {l->objective.lambd != 1 && !est->needs_critic, "has no critic: --lambd has no meaning for it"},

@@ -23,6 +23,7 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "save-interval",
                                        "keep-checkpoints",
                                        "save-retain-interval",
+                                       "gap-must-be-zero",
                                        "keep-rollouts",
                                        "no-save-optim",
                                        "save-hf",

@@ -32,7 +32,7 @@ struct clime_rl_options {
     /* run folder, model, checkpoints */
     const char *run, *hf_checkpoint, *ref_load, *load, *save, *save_hf;
     int64_t save_interval, keep_checkpoints, save_retain_interval, keep_rollouts;
-    bool no_save_optim;
+    bool no_save_optim, gap_must_be_zero;
     bool explain;
     const char *replay, *load_rollouts; /* another run's folder */
     bool rollout_only, train_only, replay_generate;

@@ -38,6 +38,9 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "write no checkpoints, which hold the optimizer's state, only Hugging Face folders; a restart runs every step "
          "of "
          "the record again from the initial weights, to the same bits"},
+        {"gap-must-be-zero", B, &o->gap_must_be_zero, NULL, NULL,
+         "end the run where a log-probability of the server's is not the trainer's own number, with the token's place; "
+         "else it is an event, a warning and a count in the report"},
         {"replay", S, &o->replay, NULL, "RUN",
          "train on the stored samples of another run folder, step by step as recorded, generating nothing; with the "
          "options "

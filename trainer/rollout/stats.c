@@ -180,14 +180,16 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
                              const struct clime_rollout *r, int64_t version,
                              const struct clime_estimate_stats *estimate) {
     struct clime_length_stats len;
-    double logp = 0;
-    int64_t tokens = 0, cached = 0, prompt = 0;
+    double logp = 0; /* of what the policy sampled; other tokens have none */
+    int64_t sampled = 0, cached = 0, prompt = 0;
     int truncated = 0, repeats = 0;
     for (int i = 0; i < r->n; i++) {
         const struct clime_sample *s = r->samples[i];
         repeats += clime_has_repetition(s->response);
-        for (int k = 0; k < s->n_response; k++) logp += (double)s->logp[k];
-        tokens += s->n_response;
+        for (int k = 0; k < s->n_response; k++) {
+            logp += s->mask[k] ? (double)s->logp[k] : 0;
+            sampled += s->mask[k] != 0;
+        }
         cached += s->cached_tokens;
         prompt += s->n_prompt;
         truncated += s->status == CLIME_SAMPLE_TRUNCATED;
@@ -195,7 +197,7 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
     clime_metrics_line_add(m, "rollout/raw_reward", clime_mean_reward(r->samples, r->n));
     add_parts(m, r);
     if (estimate) add_estimate(m, o, estimate);
-    clime_metrics_line_add(m, "rollout/rollout_log_probs", logp / (double)tokens);
+    if (sampled) clime_metrics_line_add(m, "rollout/rollout_log_probs", logp / (double)sampled);
     clime_metrics_line_add(m, "rollout/truncated_ratio", (double)truncated / r->n);
     clime_metrics_line_add(m, "rollout/prefix_cache_hit_rate", (double)cached / (double)prompt);
     clime_metrics_line_add(m, "rollout/avg_cached_tokens_per_sample", (double)cached / r->n);

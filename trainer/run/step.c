@@ -64,12 +64,24 @@ static enum clime_err estimate_rollout(struct clime_rl *rl, const struct clime_r
     return rc;
 }
 
+/* Its numbers would stop every start at this place. It is dropped like one that failed, and the next start makes
+ * another. */
+static enum clime_err drop_bad_group(struct clime_rl *rl, const struct clime_rollout *r, int64_t group,
+                                     struct clime_error *e) {
+    struct clime_error why = *e;
+    enum clime_err rc = clime_group_drop(rl->ledger, group, r->id, CLIME_DROP_FAILED, why.msg, e);
+    if (rc) return rc;
+    *e = why;
+    clime_event(rl->ledger, rl->run.incarnation, "drop", "%s", why.msg);
+    return clime_error_prefix(e, "it is dropped now, and the same command goes on without it");
+}
+
 enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
                                struct clime_error *e) {
     int n_steps = (int)rl->o.num_steps_per_rollout;
     const struct clime_hook *filter = rl->hooks[CLIME_HOOK_SAMPLE_FILTER];
     struct clime_estimate *estimate = NULL;
-    struct clime_estimate_stats stats;
+    struct clime_estimate_stats stats = {.bad_group = -1};
     struct clime_metrics_line m, perf;
     CHECK(end_of_step(r, 0, n_steps * rl->o.global_batch_size) == r->n && r->id * n_steps == rl->step &&
           r->version <= rl->step);
@@ -94,6 +106,7 @@ enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *
                                 clime_metrics_line_end(&perf), e);
         if (!rc) clime_metrics_log_append(rl->log, line);
     }
+    if (rc && stats.bad_group >= 0) rc = drop_bad_group(rl, r, stats.bad_group, e);
     clime_metrics_line_free(&m);
     clime_metrics_line_free(&perf);
     free(estimate); /* the plans own what was in it */
@@ -127,6 +140,7 @@ static void add_policy_metrics(struct clime_metrics_line *m, const struct clime_
     if (l->objective.use_opsm) clime_metrics_line_add(m, "train/opsm_clipfrac", s->opsm_clipfrac);
     if (s->gap_tokens) clime_metrics_line_add(m, "train/train_rollout_logprob_abs_diff", s->gap_max);
     clime_metrics_line_int(m, "train/logprob_gap_tokens", s->gap_tokens);
+    if (s->gap_wrong) clime_metrics_line_int(m, "train/logprob_gap_wrong", s->gap_wrong);
     clime_metrics_line_add(m, "train/grad_norm", s->grad_norm);
     clime_metrics_line_add(m, "train/lr-pg_0", s->lr);
     clime_metrics_line_int(m, "train/skipped", s->skipped);
@@ -195,6 +209,22 @@ static enum clime_err compare_step(struct clime_rl *rl, const struct clime_step_
     return rc;
 }
 
+/* A gap is never only a figure: server and trainer computed with other weights, or other numbers from the same. */
+static enum clime_err tell_gap(struct clime_rl *rl, const struct clime_step_plan *p, const struct clime_step_stats *s,
+                               bool first_time, struct clime_error *e) {
+    if (!s->gap_wrong) return CLIME_OK;
+    const struct clime_sample *at = p->samples[s->gap_at.sample];
+    char *text = xasprintf("step %" PRId64 ": %" PRId64 " of %" PRId64 " log-probabilities differ, most at token %d of "
+                           "sample %" PRId64 "/%" PRId64 "/%d, part %d: %.9g by the trainer, %.9g by the server",
+                           p->step, s->gap_wrong, s->gap_tokens, s->gap_at.token, at->rollout, at->group, at->member,
+                           at->part, s->gap_at.logp, s->gap_at.sampled);
+    if (first_time) clime_event(rl->ledger, rl->run.incarnation, "gap", "%s", text);
+    enum clime_err rc =
+        rl->o.gap_must_be_zero ? clime_fail(e, CLIME_ERR_INTERNAL, "--gap-must-be-zero: %s", text) : CLIME_OK;
+    free(text);
+    return rc;
+}
+
 enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_plan *p,
                                    const struct clime_step_result *recorded, struct clime_step_stats *stats,
                                    struct clime_error *e) {
@@ -208,7 +238,7 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
                                         .global_batch = p->global_batch,
                                         .critic_only = p->rollout < rl->o.num_critic_only_steps};
     enum clime_err rc = clime_learner_step(rl->learner, &in, stats, e);
-    if (rc) return rc;
+    if (rc || (rc = tell_gap(rl, p, stats, !recorded->done, e))) return rc;
     CHECK(stats->step == p->step);
     rl->step = p->step;
     if (stats->skipped || stats->critic_skipped)

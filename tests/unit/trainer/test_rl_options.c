@@ -12,7 +12,9 @@
 #include "common/buf.h"
 #include "trainer/options/rl_options.h"
 
-#define BASE "--run r --hf-checkpoint m --prompt-data p --rollout-batch-size 8 --rollout-max-response-len 16 "
+#define BASE                                                                                                           \
+    "--run r --hf-checkpoint m --prompt-data p --rollout-batch-size 8 --rollout-max-response-len 16 "                  \
+    "--n-samples-per-prompt 2 "
 
 /* Parses words separated by blanks. */
 static enum clime_err parse(const char *words, struct clime_rl_options *o, struct clime_error *e) {
@@ -40,7 +42,7 @@ static void test_batch_is_derived(void **state) {
         {"--num-rollout 1 --n-samples-per-prompt 4", 32, 1},
         {"--num-rollout 1 --n-samples-per-prompt 4 --global-batch-size 16", 16, 2},
         {"--num-rollout 1 --n-samples-per-prompt 4 --num-steps-per-rollout 4", 8, 4},
-        {"--num-rollout 1 --global-batch-size 8 --num-steps-per-rollout 1", 8, 1},
+        {"--num-rollout 1 --global-batch-size 16 --num-steps-per-rollout 1", 16, 1},
         {"--num-rollout 1 --n-samples-per-prompt 4 --global-batch-size 16 --num-steps-per-rollout 1", 0, 0},
         {"--num-rollout 1 --num-steps-per-rollout 3", 0, 0},
         {"--num-rollout 1 --global-batch-size 5", 0, 0},
@@ -65,7 +67,8 @@ static void test_defaults_follow_others(void **state) {
     struct clime_rl_options o;
     struct clime_error e;
     (void)state;
-    assert_int_equal(parse(BASE "--num-rollout 1 --eps-clip 0.3 --rollout-top-p 0.9 --rollout-max-context-len 64 "
+    assert_int_equal(parse(BASE "--n-samples-per-prompt 1 --disable-rewards-normalization "
+                                "--num-rollout 1 --eps-clip 0.3 --rollout-top-p 0.9 --rollout-max-context-len 64 "
                                 "--label-key a --reward-key score --eval-temperature 0",
                            &o, &e),
                      CLIME_OK);
@@ -167,7 +170,7 @@ static void test_inert_and_refused(void **state) {
         struct clime_rl_options o;
         struct clime_error e = {0};
         char words[512];
-        snprintf(words, sizeof words, BASE "--num-rollout 1 --n-samples-per-prompt 2 %s", cases[i].words);
+        snprintf(words, sizeof words, BASE "--num-rollout 1 %s", cases[i].words);
         assert_int_equal(parse(words, &o, &e), cases[i].says ? CLIME_ERR_INPUT : CLIME_OK);
         if (cases[i].says) assert_non_null(strstr(e.msg, cases[i].says));
         clime_rl_options_free(&o);
