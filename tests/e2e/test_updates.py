@@ -3,6 +3,7 @@ nobody destroyed, and what health says meanwhile.
 """
 
 import hashlib
+import json
 import os
 import re
 import struct
@@ -107,3 +108,24 @@ def test_health_while_the_owner_writes(pair):  # noqa: F811
     assert s.get("/health_generate").status_code == 503  # the owner is late
     ipc(s, mode="share", weight_version="2", handle=owner.handle(), **same)
     assert s.get("/health_generate").status_code == 200
+
+
+def test_another_rotary_table_is_another_model(model, tmp_path):  # noqa: F811
+    """The same tensors, and positions that turn otherwise: weights of one are not taken for the other."""
+    other = tmp_path / "m"
+    other.mkdir()
+    for path in model.iterdir():
+        (other / path.name).write_bytes(path.read_bytes())
+    config = json.loads((other / "config.json").read_text())
+    config["rope_theta"] = config["rope_theta"] * 2
+    (other / "config.json").write_text(json.dumps(config))
+    hashes = []
+    for folder in [model, other]:
+        with server("--load-format", "none", model=folder) as s:
+            says = ipc(s, 400, mode="share", weight_version="1", layout="0" * 16, dtype="bf16")["message"]
+            hashes.append(re.search(r"this one's is (\w{16})", says).group(1))
+            assert s.get("/server_info").json()["layout"] == hashes[-1]
+            if folder is other:
+                says = ipc(s, 400, mode="share", weight_version="1", layout=hashes[0], dtype="bf16")["message"]
+                assert "another model" in says
+    assert hashes[0] != hashes[1]
