@@ -87,7 +87,7 @@ struct clime_layout {
     int n_slices;
     int32_t *by_name; /* hash table of rows, by_name_mask + 1 places; -1 = free */
     uint32_t by_name_mask;
-    uint64_t hash;       /* of names, shapes and offsets; both sides of a handover compare it */
+    uint64_t hash;       /* of names, shapes and offsets; a part of a handover's (model.h) */
     uint64_t state_hash; /* of the same and of what is frozen; a checkpoint's states belong to it */
 };
 

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hash.h"
 #include "common/log.h"
 #include "model/layer.h"
 #include "model/rope.h"
@@ -234,6 +235,7 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     m->releasable = o->releasable;
     clime_layout_make(c, &m->layout);
     clime_model_matrices(m);
+    m->handover = clime_hash64((uint64_t[]){m->layout.hash, clime_rope_checksum(c)}, 2);
     clime_planes_make(m);
     m->heads = (struct clime_heads){c->H, c->HK, c->Dh, 1.0f / sqrtf((float)c->Dh), .common_keys = c->qkv_bias};
     plan_memory(m, o->max_pos > 0 ? o->max_pos : c->max_pos);

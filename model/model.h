@@ -20,6 +20,7 @@
 struct clime_model {
     struct clime_config cfg;
     struct clime_layout layout;
+    uint64_t handover; /* hash of layout and rotary table: both sides of a handover compare it */
     const struct clime_ops *ops;
     struct clime_dev *dev;               /* dt inside; owned */
     void *flat;                          /* device: layout.n elements of dt; NULL while the model has no weights */

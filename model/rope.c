@@ -11,6 +11,10 @@
 #include "model/rope.h"
 
 #include <math.h>
+#include <stdlib.h>
+
+#include "common/err.h"
+#include "common/hash.h"
 
 static float inv_freq(const struct clime_config *c, int i) {
     float f = (float)(1.0 / pow(c->rope_theta, 2.0 * i / c->rope_rot));
@@ -34,4 +38,20 @@ void clime_rope_table(const struct clime_config *c, int first, int n, float *cos
             sin_out[(size_t)p * (size_t)half + (size_t)i] = (float)sin((double)angle);
         }
     }
+}
+
+uint64_t clime_rope_checksum(const struct clime_config *c) {
+    enum { NEAR = 64, FARTHEST = 1 << 20 };
+    struct clime_checksum sum;
+    size_t half = (size_t)(c->rope_rot / 2);
+    float *table = xmalloc(2 * half * sizeof *table + 1);
+    clime_checksum_init(&sum);
+    for (int p = 0; p <= FARTHEST; p = p < NEAR ? p + 1 : p + p / 2) {
+        clime_rope_table(c, p, 1, table, table + half);
+        clime_checksum_add(&sum, table, 2 * half * sizeof *table);
+    }
+    const uint8_t how = c->rope_interleaved;
+    clime_checksum_add(&sum, &how, 1);
+    free(table);
+    return clime_checksum_done(&sum);
 }

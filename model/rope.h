@@ -7,4 +7,8 @@
 /* Fills cos_out, sin_out [n, rope_rot / 2] for positions first .. first + n - 1. */
 void clime_rope_table(const struct clime_config *c, int first, int n, float *cos_out, float *sin_out);
 
+/* Of the table's bits at positions near and far, and of how heads are turned by it: whoever has another rotates keys
+ * otherwise, be it by the configuration or by the host's cos and sin. */
+uint64_t clime_rope_checksum(const struct clime_config *c);
+
 #endif

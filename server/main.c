@@ -60,6 +60,12 @@ static enum clime_err plan_memory(struct clime_server *s, struct clime_error *e)
     return CLIME_OK;
 }
 
+static void fit_options(struct clime_server *s) {
+    size_t free_bytes, total_bytes;
+    s->model->ops->memory(s->model->dev, &free_bytes, &total_bytes);
+    clime_server_options_fit(&s->opts, s->model->ops->own_memory, total_bytes);
+}
+
 static enum clime_err open_model(struct clime_server *s, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
     struct clime_model_options m = {
@@ -71,6 +77,7 @@ static enum clime_err open_model(struct clime_server *s, struct clime_error *e) 
         .releasable = true};
     enum clime_err err = clime_tokenizer_load(o->model_path, &s->tokenizer, e);
     if (!err) err = clime_model_prepare(o->model_path, &m, &s->model, e);
+    if (!err) fit_options(s);
     if (!err) err = plan_memory(s, e);
     if (!err) err = clime_model_load(s->model, o->model_path, e);
     clime_sampling_defaults(&s->openai_defaults);

@@ -108,29 +108,27 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .alias = "mem-fraction",
          .type = CLIME_OPT_DOUBLE,
          .value = &o->mem_fraction,
-         .def = "0.5",
+         .def = "0",
          .choices = "F",
-         .min = 0.01,
          .max = 0.98,
-         .help =
-             "part of the device memory free at start for weights and KV together (on the CPU: for KV, at most 4 GiB)"},
+         .help = "part of the device memory free at start for weights and KV together (0: 0.85 on a GPU; 0.5 on the "
+                 "CPU, where it is for KV alone, at most 4 GiB)"},
         {.name = "Scheduling", .type = CLIME_OPT_SECTION},
         {.name = "max-running-requests",
          .type = CLIME_OPT_INT,
          .value = &o->max_running_requests,
-         .def = "64",
+         .def = "0",
          .choices = "N",
-         .min = 1,
          .max = 4096,
-         .help = "sequences that run together"},
+         .help = "sequences that run together (0: 256 on a GPU, 64 on the CPU)"},
         {.name = "chunked-prefill-size",
          .type = CLIME_OPT_INT,
          .value = &o->chunked_prefill_size,
-         .def = "512",
+         .def = "0",
          .choices = "N",
-         .min = 1,
          .max = 1 << 20,
-         .help = "prompt tokens computed in one step"},
+         .help =
+             "prompt tokens computed in one step (0: 8192 on a GPU of 64 GiB, 4096 of 32, 2048 below; 512 on the CPU)"},
         {.name = "max-prefill-tokens",
          .type = CLIME_OPT_INT,
          .value = &o->max_prefill_tokens,
@@ -324,6 +322,16 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
     _Static_assert(CLIME_COUNT(table) <= MAX_OPTIONS, "the table outgrew its array");
     memcpy(t, table, sizeof table);
     return (int)CLIME_COUNT(table);
+}
+
+/* On an H200 prefill runs at 51.5k tokens/s in chunks of 512 and at 60.9k in chunks of 8192, which take 0.14 s; what a
+ * chunk takes of scratch, some 100 KB a row at 4 B parameters, smaller devices need for KV. */
+void clime_server_options_fit(struct clime_server_options *o, bool own_memory, size_t total_bytes) {
+    size_t gib = total_bytes >> 30;
+    int64_t chunk = !own_memory ? 512 : gib >= 64 ? 8192 : gib >= 32 ? 4096 : 2048;
+    if (o->chunked_prefill_size == 0) o->chunked_prefill_size = chunk;
+    if (o->max_running_requests == 0) o->max_running_requests = own_memory ? 256 : 64;
+    if (o->mem_fraction == 0) o->mem_fraction = own_memory ? 0.85 : 0.5;
 }
 
 enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_server_options *o,

@@ -39,6 +39,10 @@ struct clime_server_options {
 /* Parses and checks; CLIME_ERR_INPUT names the option. --print-routes needs no model. */
 enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_server_options *o, struct clime_error *e);
 
+/* Sets what was left to the device (0): how many prompt tokens a step computes, how many sequences run together, which
+ * part of the memory is taken. own_memory, total_bytes: of the device. */
+void clime_server_options_fit(struct clime_server_options *o, bool own_memory, size_t total_bytes);
+
 extern const char *const clime_device_names[]; /* by the index of `device` */
 extern const char *const clime_dtype_names[];
 

@@ -1,6 +1,7 @@
 /* What the server says about itself: health, model, options, load, metrics. HTTP workers, also those of the health
  * port; nothing here waits for the engine but /health_generate.
  */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "common/clock.h"
@@ -161,7 +162,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_loads l;
     struct clime_buf body;
-    char host[64];
+    char host[64], layout[17];
     struct clime_jw w;
     clime_engine_loads(s->engine, &l);
     begin(&w, &body);
@@ -175,6 +176,8 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     put_str(&w, "device_unit", clime_dev_info(s->model->dev)->unit);
     clime_host_id(host, sizeof host);
     put_str(&w, "host_id", host);
+    snprintf(layout, sizeof layout, "%016llx", (unsigned long long)s->model->handover);
+    put_str(&w, "layout", layout);
     put_str(&w, "dtype", clime_dev_info(s->model->dev)->dt == CLIME_F32 ? "float32" : "bfloat16");
     put_str(&w, "weight_version", clime_engine_version(s->engine)->name);
     put_int(&w, "tp_size", 1);

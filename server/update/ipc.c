@@ -56,9 +56,9 @@ static enum clime_err check_model(const struct clime_model *m, struct clime_str 
     uint64_t hash;
     const char *own = clime_dev_info(m->dev)->dt == CLIME_BF16 ? "bf16" : "f32";
     if (clime_update_hex64("layout", layout, &hash, e)) return e->code;
-    if (hash != m->layout.hash)
+    if (hash != m->handover)
         return clime_fail(e, CLIME_ERR_INPUT, "layout " CLIME_STR_FMT " is another model's; this one's is %016llx",
-                          CLIME_STR_ARG(layout), (unsigned long long)m->layout.hash);
+                          CLIME_STR_ARG(layout), (unsigned long long)m->handover);
     if (!clime_str_is(dtype, own))
         return clime_fail(e, CLIME_ERR_INPUT, "dtype must be \"%s\", the type that this server computes in", own);
     return CLIME_OK;

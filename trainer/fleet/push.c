@@ -150,7 +150,7 @@ static enum clime_err push_handle(struct clime_http_client *c, const char *url, 
                      way == CLIME_BY_SHARE ? "share" : "copy", p->version, dtype_of(p) == CLIME_BF16 ? "bf16" : "f32");
     if (way == CLIME_BY_IPC) clime_buf_printf(&body, "\"checksum\":\"%016" PRIx64 "\",", p->checksum);
     clime_buf_printf(&body, "\"device_unit\":\"%s\",", clime_dev_info(p->model->dev)->unit);
-    clime_buf_printf(&body, "\"layout\":\"%016" PRIx64 "\",\"handle\":\"", p->model->layout.hash);
+    clime_buf_printf(&body, "\"layout\":\"%016" PRIx64 "\",\"handle\":\"", p->model->handover);
     for (int i = 0; i < CLIME_SHARE_BYTES; i++) clime_buf_printf(&body, "%02x", p->handle[i]);
     clime_buf_adds(&body, "\"}");
     return post_ipc(c, url, &body, p->timeout_us, e);

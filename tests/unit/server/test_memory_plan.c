@@ -13,6 +13,7 @@
 
 #include "server/engine/memory_plan.h"
 #include "server/engine/step.h"
+#include "server/server_options.h"
 
 #define GIB ((size_t)1 << 30)
 #define SCRATCH (2 * GIB)
@@ -117,7 +118,36 @@ static void test_runner_takes_it(void **state) {
     clime_runner_close(r);
 }
 
+/* What is not given fits the device; what is given stays. */
+static void test_defaults(void **state) {
+    (void)state;
+    static const struct {
+        bool own;
+        size_t gib;
+        int64_t chunk, running;
+        double fraction;
+    } rows[] = {{false, 2000, 512, 64, 0.5},
+                {true, 139, 8192, 256, 0.85},
+                {true, 79, 8192, 256, 0.85},
+                {true, 47, 4096, 256, 0.85},
+                {true, 23, 2048, 256, 0.85}};
+    for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
+        char *words[] = {(char *)(uintptr_t) "s", (char *)(uintptr_t) "--model-path", (char *)(uintptr_t) "m",
+                         (char *)(uintptr_t) "--max-running-requests", (char *)(uintptr_t) "7"};
+        for (int given = 0; given < 2; given++) {
+            struct clime_server_options o;
+            struct clime_error e;
+            assert_int_equal(clime_server_options_parse(given ? 5 : 3, words, &o, &e), CLIME_OK);
+            clime_server_options_fit(&o, rows[i].own, rows[i].gib * GIB);
+            assert_int_equal(o.chunked_prefill_size, rows[i].chunk);
+            assert_int_equal(o.max_running_requests, given ? 7 : rows[i].running);
+            assert_true(o.mem_fraction == rows[i].fraction);
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sum), cmocka_unit_test(test_runner_takes_it)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sum), cmocka_unit_test(test_runner_takes_it),
+                                       cmocka_unit_test(test_defaults)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
