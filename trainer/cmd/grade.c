@@ -193,6 +193,7 @@ int clime_grade_main(int argc, char **argv) {
         struct clime_rewarder_options ro = {.type = o.type, .reward_key = o.reward_key, .command = o.command};
         ro.url = o.url;
         ro.library = library;
+        ro.in_order = true;
         ro.timeout_us = (int64_t)(o.timeout * 1e6);
         ro.n_workers = (int)o.n_workers;
         ro.max_pending = WINDOW;

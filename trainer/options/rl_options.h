@@ -63,7 +63,6 @@ struct clime_rl_options {
     /* reward */
     const char *rm_type, *rm_url, *rm_command, *reward_key;
     const char *custom_rm;
-    const struct clime_hook *reward_hook; /* that library, opened by the loop */
     bool group_rm;
     bool use_tensorboard;
     const char *tb_dir, *tb_project_name, *tb_experiment_name; /* may be NULL */

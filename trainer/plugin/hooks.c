@@ -105,8 +105,8 @@ enum clime_err clime_hook_open(const char *path, enum clime_hook_kind kind, stru
 }
 
 void clime_hook_close(struct clime_hook *h) {
-    if (!h) return;
-    if (h->handle && !h->busy) dlclose(h->handle);
+    if (!h || h->busy) return; /* busy: a thread in its code looks at it yet */
+    if (h->handle) dlclose(h->handle);
     free(h->path);
     free(h);
 }

@@ -187,8 +187,9 @@ struct clime_plugin {
                   char *error, size_t error_bytes);
 
     /* --custom-rm-path: sets reward[n] for n answers: one, or with --group-rm all answers of one group. Called on the
-     * reward threads, several at a time. --rm-timeout is looked at when it returns: it cannot be stopped. A failure is
-     * a state of these samples (their group is dropped and counted), not the end of the run. */
+     * reward threads, several at a time. A call that has not returned within --rm-timeout is a failure, and its thread
+     * is left to it: it cannot be stopped, and what it looks at stays. A failure is a state of these samples (their
+     * group is dropped and counted), not the end of the run. */
     int (*reward)(const struct clime_plugin_question *const *q, int32_t n, double *reward, char *error,
                   size_t error_bytes);
     uint32_t question_bytes; /* CLIME_PLUGIN_HEAD */

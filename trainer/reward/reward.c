@@ -64,6 +64,15 @@ void clime_reward_free(struct clime_reward *r) {
     memset(r, 0, sizeof *r);
 }
 
+void clime_reward_check_range(struct clime_reward *r) {
+    if (r->error.code || (isnan(r->value) && r->object)) return;
+    if (!isfinite(r->value))
+        clime_fail(&r->error, CLIME_ERR_INPUT, "it is not finite");
+    else if (fabs(r->value) > CLIME_REWARD_MOST)
+        clime_fail(&r->error, CLIME_ERR_INPUT, "a reward of %g is out of range: %g either way", r->value,
+                   CLIME_REWARD_MOST);
+}
+
 enum clime_err clime_reward_check(const char *name, struct clime_error *e) {
     struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
     bool boxed;

@@ -45,6 +45,12 @@ struct clime_reward {
 
 void clime_reward_free(struct clime_reward *r); /* its memory; r may be used again */
 
+/* What lies beyond is a fault of who made it, not a reward: it would drown all others in its group's advantages. */
+#define CLIME_REWARD_MOST 1e6
+/* Turns a reward that is not finite or out of range into an error. An object's value that nobody picked is no reward.
+ */
+void clime_reward_check_range(struct clime_reward *r);
+
 /* One row a type. To add one: a file with the function, its line in graders.h, its row in reward.c. */
 struct clime_grader_input;
 struct clime_reward_type {

@@ -1,173 +1,269 @@
 /* The dispatcher; see rewarder.h. Called by the trainer's rollout (off its main loop), evaluation and clime-train
  * grade.
  *
- * Owns the jobs, each of one answer or of a group: a list in the order of submission, guarded by one mutex. Workers
- * take the first that is not taken; the head is delivered once it is done. The list is never searched: `untaken` points
- * at the next one to take. Waits inside a call (a child, a socket, a pause between tries) all watch the stop pipe, so
- * that free() is prompt.
+ * Owns the jobs, each of one answer or of a group, under one mutex: `waiting` are to be graded, in the order of
+ * submission; `out` is what is given away, in the order in which it is ready, or with in_order in that of submission.
+ * Waits inside a call (a child, a socket, a pause between tries) all watch the stop pipe, so that free() is prompt.
+ *
+ * A library's function cannot be stopped. The watcher gives up the worker whose call is past its deadline: the job is
+ * answered by a copy without a reward, another worker takes its place, and the thread keeps what it looks at until it
+ * comes back, if ever. Lock order: the rewarder's, then a worker's.
  */
 #include "trainer/reward/rewarder.h"
 
 #include <fcntl.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "trainer/reward/answer.h"
-#include "trainer/reward/command.h"
-#include "trainer/reward/library.h"
+#include "common/log.h"
+#include "common/periodic.h"
+#include "trainer/plugin/hooks.h"
+#include "trainer/reward/judge.h"
 #include "trainer/reward/mixture.h"
-#include "trainer/reward/remote.h"
 
 #define MAX_WORKERS 256
+#define MAX_LOST 64      /* threads in calls that nobody waits for, before no more are started */
+#define WATCH_US 20000   /* how often deadlines of a library's calls are looked at */
+#define LEAVE_US 2000000 /* for calls of a library to return at the end */
 
 struct job {
-    struct job *next;
+    struct job *next_waiting, *next_out;
     int n, given;                   /* answers; those taken. given < n */
     void **tag;                     /* [n] */
     struct clime_reward_request *q; /* [n] slices of bytes */
     struct clime_reward *reward;    /* [n] */
     char *bytes;                    /* prompts, responses, labels, metadata */
     char type[CLIME_REWARD_NAME];
-    bool is_group, done;
+    bool is_group, done, is_known; /* is_known: has its error from the start */
+};
+
+struct worker {
+    struct worker *next;
+    struct clime_rewarder *r; /* not to be touched once lost */
+    struct clime_judge judge;
+    struct job *job; /* in its hands */
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    bool in_library, lost;
+    int64_t deadline_us; /* of the call of the library */
 };
 
 struct clime_rewarder {
     struct clime_rewarder_options o;
-    int stop[2]; /* the write end is closed to stop */
-    int n_threads;
-    pthread_t threads[MAX_WORKERS];
+    int stop[2];                    /* the write end is closed to stop */
+    struct clime_periodic *watcher; /* NULL without a library */
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t work, result, space;
-    struct job *head, *tail, *untaken;
+    struct worker *workers;
+    int n_lost;
+    struct job *waiting, *last_waiting, *out, *last_out;
     int n_pending;
     bool finished, stopping;
 };
 
-/* What a worker thread owns, made when first needed. */
-struct outside {
-    struct clime_rewarder *r;
-    struct clime_command *command;
-    struct clime_remote *remote;
-};
-
-/* Grades n answers with a type that lives outside; n = 0: one that is no group. out[0].error says why not. */
-static enum clime_err outside_call(struct outside *o, const char *base, const struct clime_reward_request *q, int n,
-                                   const char *key, struct clime_reward *out) {
-    const struct clime_rewarder_options *ro = &o->r->o;
-    int64_t deadline_us = clime_now_us() + ro->timeout_us;
-    bool is_command = strcmp(base, "command") == 0, is_custom = strcmp(base, "custom") == 0;
-    struct clime_error *e = &out[0].error;
-    if (is_custom && !ro->library) return clime_fail(e, CLIME_ERR_INPUT, "reward type custom needs --custom-rm-path");
-    if (is_command && !ro->command) return clime_fail(e, CLIME_ERR_INPUT, "reward type command needs --rm-command");
-    if (!is_custom && !is_command && !ro->url)
-        return clime_fail(e, CLIME_ERR_INPUT, "reward type %s needs --rm-url", base);
-    if (is_custom) return clime_library_reward(ro->library, q, n ? n : 1, deadline_us, out);
-    if (is_command) {
-        if (!o->command) o->command = clime_command_new(ro->command, o->r->stop[0]);
-        return n ? clime_command_grade_group(o->command, q, n, key, deadline_us, out)
-                 : clime_command_grade(o->command, q, key, deadline_us, out);
-    }
-    if (!o->remote) o->remote = clime_remote_new(ro->url, o->r->stop[0]);
-    return n ? clime_remote_grade_group(o->remote, q, n, key, deadline_us, out)
-             : clime_remote_grade(o->remote, q, key, deadline_us, out);
+static struct job *new_job(int n, size_t bytes) {
+    struct job *j = xcalloc(1, sizeof *j);
+    j->n = n;
+    j->tag = xcalloc((size_t)n, sizeof *j->tag);
+    j->q = xcalloc((size_t)n, sizeof *j->q);
+    j->reward = xcalloc((size_t)n, sizeof *j->reward);
+    j->bytes = xmalloc(bytes + 1);
+    return j;
 }
 
-/* The answer that a type sees: with the prefix boxed_ the content of its last box. */
-static struct clime_reward_request seen(const struct clime_reward_request *q, bool boxed) {
-    struct clime_reward_request inner = *q;
-    if (boxed && !clime_answer_boxed(q->response, &inner.response)) inner.response = clime_str_of("");
-    return inner;
+static void free_job(struct job *j) {
+    for (int i = j->given; i < j->n; i++) clime_reward_free(&j->reward[i]);
+    free(j->tag);
+    free(j->q);
+    free(j->reward);
+    free(j->bytes);
+    free(j);
 }
 
-/* Grades with one type, wherever it is served. */
-static enum clime_err grade_one(void *arg, const struct clime_reward_request *q, const char *key,
-                                struct clime_reward *out) {
-    bool boxed;
-    const struct clime_reward_type *type = clime_reward_find(q->type, &boxed, &out->error);
-    if (!type) return out->error.code;
-    if (type->grade) return clime_reward_grade(q, key, out);
-    struct clime_reward_request inner = seen(q, boxed);
-    return outside_call(arg, type->name, &inner, 0, key, out);
+/* ---- the lists, under the lock ---- */
+
+static void push_out(struct clime_rewarder *r, struct job *j) {
+    if (r->last_out)
+        r->last_out->next_out = j;
+    else
+        r->out = j;
+    r->last_out = j;
 }
 
-static void grade_group(struct outside *o, struct job *j, const struct clime_reward_type *type, bool boxed) {
-    struct clime_reward_request *q = xcalloc((size_t)j->n, sizeof *q);
-    for (int i = 0; i < j->n; i++) q[i] = seen(&j->q[i], boxed);
-    outside_call(o, type->name, q, j->n, o->r->o.reward_key, j->reward);
-    for (int i = 1; i < j->n && j->reward[0].error.code; i++) {
-        clime_reward_free(&j->reward[i]);
-        j->reward[i].error = j->reward[0].error;
-    }
-    free(q);
+static void push_waiting(struct clime_rewarder *r, struct job *j) {
+    if (r->last_waiting)
+        r->last_waiting->next_waiting = j;
+    else
+        r->waiting = j;
+    r->last_waiting = j;
+    pthread_cond_signal(&r->work);
 }
 
-static bool has_custom(const struct clime_mixture_part *parts, int n) {
-    for (int i = 0; i < n; i++)
-        if (strcmp(parts[i].type, "custom") == 0 || strcmp(parts[i].type, "boxed_custom") == 0) return true;
-    return false;
+static struct job *pop_waiting(struct clime_rewarder *r) {
+    struct job *j = r->waiting;
+    if (j) r->waiting = j->next_waiting;
+    if (!r->waiting) r->last_waiting = NULL;
+    return j;
 }
 
-static void grade(struct outside *o, struct job *j) {
-    struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
-    const struct clime_reward_type *type = NULL;
-    char name[CLIME_REWARD_NAME];
-    struct clime_error e = {0};
-    bool boxed = false;
-    int n = 0;
-    if (!clime_reward_type_of(&j->q[0], name, &e)) n = clime_mixture_read(name, parts, &e);
-    if (o->r->o.library && n >= 0 && !has_custom(parts, n) && strcmp(name, "boxed_custom") != 0) {
-        memcpy(name, "custom", sizeof "custom");
-        n = 0;
-    }
-    if (!e.code && n == 0) type = clime_reward_find(name, &boxed, &e);
-    for (int i = 0; i < j->n; i++) {
-        j->q[i].type = name;
-        j->q[i].type_is_final = true;
-        j->reward[i].error = e;
-    }
-    if (e.code) return;
-    if (j->is_group && type && !type->grade) {
-        grade_group(o, j, type, boxed);
-        return;
-    }
-    for (int i = 0; i < j->n; i++) {
-        if (n > 0)
-            clime_mixture_grade(parts, n, &j->q[i], grade_one, o, &j->reward[i]);
-        else
-            grade_one(o, &j->q[i], o->r->o.reward_key, &j->reward[i]);
-    }
+static void is_done(struct clime_rewarder *r, struct job *j) {
+    j->done = true;
+    if (!r->o.in_order) push_out(r, j);
+    if (r->out && r->out->done) pthread_cond_signal(&r->result);
 }
 
-static void *worker(void *arg) {
-    struct clime_rewarder *r = arg;
-    struct outside outside = {.r = r};
+/* ---- workers ---- */
+
+static void enter_library(void *arg, int64_t deadline_us) {
+    struct worker *w = arg;
+    pthread_mutex_lock(&w->lock);
+    w->in_library = true;
+    w->deadline_us = deadline_us;
+    pthread_mutex_unlock(&w->lock);
+}
+
+static bool leave_library(void *arg) {
+    struct worker *w = arg;
+    pthread_mutex_lock(&w->lock);
+    w->in_library = false;
+    bool lost = w->lost;
+    pthread_mutex_unlock(&w->lock);
+    return !lost;
+}
+
+static void free_worker(struct worker *w) {
+    clime_judge_close(&w->judge);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+static void *worker_main(void *arg) {
+    struct worker *w = arg;
+    struct clime_rewarder *r = w->r;
     pthread_mutex_lock(&r->lock);
     while (!r->stopping) {
-        struct job *j = r->untaken;
+        struct job *j = w->job = pop_waiting(r);
         if (!j) {
             pthread_cond_wait(&r->work, &r->lock);
             continue;
         }
-        r->untaken = j->next;
-        if (!j->done) {
-            pthread_mutex_unlock(&r->lock);
-            grade(&outside, j);
-            pthread_mutex_lock(&r->lock);
-            j->done = true;
+        pthread_mutex_unlock(&r->lock);
+        clime_judge_grade(&w->judge, j->q, j->n, j->is_group, j->reward);
+        if (w->judge.lost) {
+            free_job(j);
+            free_worker(w);
+            return NULL;
         }
-        if (j == r->head) pthread_cond_signal(&r->result);
+        pthread_mutex_lock(&r->lock);
+        w->job = NULL;
+        is_done(r, j);
     }
     pthread_mutex_unlock(&r->lock);
-    clime_command_free(outside.command);
-    clime_remote_free(outside.remote);
     return NULL;
 }
+
+/* One more worker; false when no thread is to be had. Under the lock, or before anybody else knows r. */
+static bool add_worker(struct clime_rewarder *r) {
+    struct worker *w = xcalloc(1, sizeof *w);
+    sigset_t pipe_signal, before;
+    w->r = r;
+    w->judge = (struct clime_judge){
+        .o = &r->o, .stop_fd = r->stop[0], .enter = enter_library, .leave = leave_library, .arg = w};
+    pthread_mutex_init(&w->lock, NULL);
+    /* a child that died must show as EPIPE, whatever the program does with SIGPIPE: threads inherit the mask */
+    sigemptyset(&pipe_signal);
+    sigaddset(&pipe_signal, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
+    bool started = !pthread_create(&w->thread, NULL, worker_main, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started) {
+        w->next = r->workers;
+        r->workers = w;
+    } else {
+        free_worker(w);
+    }
+    return started;
+}
+
+/* ---- calls of a library that do not return ---- */
+
+/* The job's place is taken by a copy that has an error; the thread keeps the job. Under the lock. */
+static void answer_for(struct clime_rewarder *r, struct worker *w) {
+    struct job *old = w->job, *j = new_job(old->n, 0);
+    memcpy(j->tag, old->tag, (size_t)old->n * sizeof *j->tag);
+    for (int i = 0; i < j->n; i++)
+        clime_fail(&j->reward[i].error, CLIME_ERR_TIMEOUT,
+                   "`reward` of %s: it did not return within %.1f s "
+                   "(--rm-timeout)",
+                   r->o.library->path, (double)r->o.timeout_us / 1e6);
+    if (r->o.in_order) {
+        struct job **at = &r->out;
+        while (*at != old) at = &(*at)->next_out;
+        j->next_out = old->next_out;
+        *at = j;
+        if (r->last_out == old) r->last_out = j;
+    }
+    is_done(r, j);
+}
+
+/* Gives up the workers whose calls are past the deadline; all that are in one when now is INT64_MAX. Under the lock. */
+static void lose(struct clime_rewarder *r, int64_t now) {
+    for (struct worker **at = &r->workers; *at;) {
+        struct worker *w = *at;
+        pthread_mutex_lock(&w->lock);
+        bool lost = w->lost = w->in_library && now > w->deadline_us;
+        pthread_mutex_unlock(&w->lock);
+        if (!lost) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        r->n_lost++;
+        answer_for(r, w);
+        pthread_detach(w->thread);
+    }
+}
+
+static int64_t watch(struct clime_periodic *self, void *arg) {
+    struct clime_rewarder *r = arg;
+    (void)self;
+    pthread_mutex_lock(&r->lock);
+    int before = r->n_lost;
+    lose(r, clime_now_us());
+    for (int i = before; i < r->n_lost; i++) {
+        LOG_WARN("`reward` of %s has not returned within --rm-timeout: its thread is left to it (%d so far)",
+                 r->o.library->path, i + 1);
+        if (i < MAX_LOST && !add_worker(r)) LOG_WARN("no thread is to be had in its place");
+    }
+    if (!r->workers) /* nobody is left to grade */
+        for (struct job *j; (j = pop_waiting(r));) {
+            for (int i = 0; i < j->n; i++)
+                clime_fail(&j->reward[i].error, CLIME_ERR_UNAVAILABLE,
+                           "`reward` of %s: %d calls of it never returned: there is no thread for another",
+                           r->o.library->path, r->n_lost);
+            is_done(r, j);
+        }
+    pthread_mutex_unlock(&r->lock);
+    return WATCH_US;
+}
+
+static bool in_library(struct clime_rewarder *r) {
+    bool in = false;
+    for (struct worker *w = r->workers; w; w = w->next) {
+        pthread_mutex_lock(&w->lock);
+        in |= w->in_library;
+        pthread_mutex_unlock(&w->lock);
+    }
+    return in;
+}
+
+/* ---- open and close ---- */
 
 enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct clime_rewarder **out,
                                   struct clime_error *e) {
@@ -193,7 +289,6 @@ enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct
     }
     struct clime_rewarder *r = xcalloc(1, sizeof *r);
     pthread_condattr_t attr;
-    sigset_t pipe_signal, before;
     r->o = *o;
     r->o.type = name;
     if (!r->o.max_pending) r->o.max_pending = 65536;
@@ -208,49 +303,40 @@ enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct
     pthread_cond_init(&r->result, &attr);
     pthread_cond_init(&r->space, &attr);
     pthread_condattr_destroy(&attr);
-    r->n_threads = o->n_workers ? o->n_workers : is_url ? 64 : 2;
-    if (r->n_threads > MAX_WORKERS) r->n_threads = MAX_WORKERS;
-    /* a child that died must show as EPIPE, whatever the program does with SIGPIPE: threads inherit the mask */
-    sigemptyset(&pipe_signal);
-    sigaddset(&pipe_signal, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_signal, &before);
-    for (int i = 0; i < r->n_threads; i++) CHECK(pthread_create(&r->threads[i], NULL, worker, r) == 0);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int n_workers = o->n_workers ? o->n_workers : is_url ? 64 : 2;
+    for (int i = 0; i < n_workers && i < MAX_WORKERS; i++) CHECK(add_worker(r));
+    if (o->library) CHECK(r->watcher = clime_periodic_start(watch, r));
     *out = r;
     return CLIME_OK;
 }
 
-static struct job *new_job(int n, size_t bytes) {
-    struct job *j = xcalloc(1, sizeof *j);
-    j->n = n;
-    j->tag = xcalloc((size_t)n, sizeof *j->tag);
-    j->q = xcalloc((size_t)n, sizeof *j->q);
-    j->reward = xcalloc((size_t)n, sizeof *j->reward);
-    j->bytes = xmalloc(bytes + 1);
-    return j;
-}
-
-static void free_job(struct job *j) {
-    for (int i = j->given; i < j->n; i++) clime_reward_free(&j->reward[i]);
-    free(j->tag);
-    free(j->q);
-    free(j->reward);
-    free(j->bytes);
-    free(j);
-}
-
 void clime_rewarder_free(struct clime_rewarder *r) {
     if (!r) return;
+    int64_t until = clime_now_us() + LEAVE_US;
+    clime_periodic_stop(r->watcher);
+    close(r->stop[1]);
     pthread_mutex_lock(&r->lock);
     r->stopping = true;
     pthread_cond_broadcast(&r->work);
+    while (in_library(r) && clime_now_us() < until) {
+        pthread_mutex_unlock(&r->lock);
+        clime_sleep_us(WATCH_US);
+        pthread_mutex_lock(&r->lock);
+    }
+    lose(r, INT64_MAX);
+    if (r->n_lost) r->o.library->busy = true;
+    struct worker *w = r->workers;
     pthread_mutex_unlock(&r->lock);
-    close(r->stop[1]);
-    for (int i = 0; i < r->n_threads; i++) pthread_join(r->threads[i], NULL);
+    for (struct worker *next; w; w = next) {
+        next = w->next;
+        pthread_join(w->thread, NULL);
+        free_worker(w);
+    }
     close(r->stop[0]);
-    while (r->head) {
-        struct job *j = r->head;
-        r->head = j->next;
+    for (struct job *j; (j = pop_waiting(r));)
+        if (!r->o.in_order) free_job(j); /* else it is in `out` as well */
+    for (struct job *j = r->out, *next; j; j = next) {
+        next = j->next_out;
         free_job(j);
     }
     pthread_mutex_destroy(&r->lock);
@@ -272,14 +358,12 @@ static enum clime_err append(struct clime_rewarder *r, struct job *j, struct cli
     CHECK(!r->finished);
     bool full = r->n_pending + j->n > r->o.max_pending && r->n_pending > 0;
     if (!full) {
-        if (r->tail)
-            r->tail->next = j;
-        else
-            r->head = j;
-        r->tail = j;
-        if (!r->untaken) r->untaken = j;
         r->n_pending += j->n;
-        pthread_cond_signal(&r->work);
+        if (r->o.in_order) push_out(r, j);
+        if (j->is_known)
+            is_done(r, j);
+        else
+            push_waiting(r, j);
     }
     pthread_mutex_unlock(&r->lock);
     if (!full) return CLIME_OK;
@@ -325,18 +409,13 @@ enum clime_err clime_rewarder_submit_error(struct clime_rewarder *r, const struc
     struct job *j = new_job(1, 0);
     j->tag[0] = tag;
     j->reward[0].error = *why;
-    j->done = true;
+    j->is_known = true;
     return append(r, j, e);
-}
-
-/* The head when it is done; it must also have been passed by the workers, or `untaken` would point at a freed job. */
-static struct job *done_head(const struct clime_rewarder *r) {
-    return r->head && r->head->done && r->head != r->untaken ? r->head : NULL;
 }
 
 bool clime_rewarder_ready(struct clime_rewarder *r) {
     pthread_mutex_lock(&r->lock);
-    bool ready = done_head(r) != NULL;
+    bool ready = r->out && r->out->done;
     pthread_mutex_unlock(&r->lock);
     return ready;
 }
@@ -345,13 +424,13 @@ bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **t
     struct timespec t = {.tv_sec = deadline_us / 1000000, .tv_nsec = deadline_us % 1000000 * 1000};
     int late = 0;
     pthread_mutex_lock(&r->lock);
-    while (!late && !done_head(r) && !(r->finished && !r->head)) {
+    while (!late && !(r->out && r->out->done) && !(r->finished && r->n_pending == 0)) {
         if (deadline_us < 0)
             pthread_cond_wait(&r->result, &r->lock);
         else
             late = pthread_cond_timedwait(&r->result, &r->lock, &t);
     }
-    struct job *j = done_head(r);
+    struct job *j = r->out && r->out->done ? r->out : NULL;
     if (j) {
         *tag = j->tag[j->given];
         *out = j->reward[j->given++];
@@ -360,8 +439,8 @@ bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **t
     }
     bool last = j && j->given == j->n;
     if (last) {
-        r->head = j->next;
-        if (!r->head) r->tail = NULL;
+        r->out = j->next_out;
+        if (!r->out) r->last_out = NULL;
     }
     pthread_mutex_unlock(&r->lock);
     if (last) free_job(j);

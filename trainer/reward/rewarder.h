@@ -1,9 +1,9 @@
-/* Rewards in the background: a few worker threads in front of all reward types, a deadline for each call, results in
- * the order asked.
+/* Rewards in the background: a few worker threads in front of all reward types, a deadline for each call, results as
+ * they are ready, or in the order asked.
  *
  * One thread submits, one thread takes results (it may be the same). Each worker owns its child process and its HTTP
- * client, made when first needed. A call to a command or URL that passes its deadline becomes an error state; the
- * calls behind it have gone on meanwhile in the other workers, but are delivered after it.
+ * client, made when first needed. A call that passes its deadline becomes an error state, whoever serves it: a child is
+ * killed, a connection closed, a thread in a library's function left to itself and replaced.
  */
 #ifndef CLIME_TRAINER_REWARD_REWARDER_H
 #define CLIME_TRAINER_REWARD_REWARDER_H
@@ -20,8 +20,9 @@ struct clime_rewarder_options { /* strings must stay valid */
     const char *url;        /* --rm-url or NULL */
     /* --custom-rm-path or NULL: type "custom". As in slime it is the type of every sample, whatever --rm-type and
      * metadata say; a weighted sum that has it as a part is the exception. */
-    const struct clime_hook *library;
+    struct clime_hook *library;
     int64_t timeout_us; /* --rm-timeout: for one call, all its tries together; > 0 */
+    bool in_order;      /* results come in the order of submission */
     int n_workers;      /* 0 = 64 for a URL, else 2 */
     int max_pending;    /* submitted and not taken; 0 = 65536 */
 };
@@ -29,22 +30,23 @@ struct clime_rewarder_options { /* strings must stay valid */
 /* CLIME_ERR_INPUT: the type is unknown, or has no command or URL; clime_http_client_global_init has been called. */
 enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct clime_rewarder **out,
                                   struct clime_error *e);
-/* Stops: calls in flight are aborted, results not taken are dropped, children end. NULL is fine. */
+/* Stops: calls in flight are aborted, results not taken are dropped, children end. A library whose function does not
+ * return within a moment stays loaded (busy). NULL is fine. */
 void clime_rewarder_free(struct clime_rewarder *r);
 
 /* Copies q (its type NULL: the rewarder's). tag comes back with the result. CLIME_ERR_BUSY at max_pending. */
 enum clime_err clime_rewarder_submit(struct clime_rewarder *r, const struct clime_reward_request *q, void *tag,
                                      struct clime_error *e);
-/* One place in the order for a group of n answers to one prompt, graded together where the type is a command, URL or
+/* One place for a group of n answers to one prompt, graded together where the type is a command, URL or
  * library, else one by one; n results with their tags come one after the other. When the call fails all have its error.
  */
 enum clime_err clime_rewarder_submit_group(struct clime_rewarder *r, const struct clime_reward_request *q,
                                            void *const *tags, int n, struct clime_error *e);
-/* Takes a place in the order with an error that is known already. */
+/* A result that is an error known already, in its place among the others. */
 enum clime_err clime_rewarder_submit_error(struct clime_rewarder *r, const struct clime_error *why, void *tag,
                                            struct clime_error *e);
 
-/* The next result in the order of submission; out belongs to the caller. false when the deadline (clime_now_us's
+/* The next result; out belongs to the caller. false when the deadline (clime_now_us's
  * scale; < 0 = none) passes, or nothing is pending and nothing more will come (clime_rewarder_finish). */
 bool clime_rewarder_next(struct clime_rewarder *r, int64_t deadline_us, void **tag, struct clime_reward *out);
 void clime_rewarder_finish(struct clime_rewarder *r); /* nothing more will be submitted */

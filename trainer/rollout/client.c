@@ -160,15 +160,15 @@ static void decode(const struct clime_client *c, const struct clime_request *r, 
  * then there are no further parts. */
 static bool score(const struct clime_request *r, struct clime_sample *s, struct clime_reward *given) {
     struct clime_reward picked = {0};
-    const struct clime_reward *v = given;
+    struct clime_reward *v = given;
     if (!given->error.code && given->object && r->reward_key && !given->is_sum) {
         clime_reward_from_json(clime_str_of(given->object), r->reward_key, &picked);
         v = &picked;
     }
+    clime_reward_check_range(v);
     struct clime_error e = v->error;
-    if (!e.code && !isfinite(v->value))
-        clime_fail(&e, CLIME_ERR_INPUT, "%s",
-                   given->object ? "it is an object: --reward-key must name its member" : "it is not finite");
+    if (!e.code && isnan(v->value))
+        clime_fail(&e, CLIME_ERR_INPUT, "it is an object: --reward-key must name its member");
     if (e.code) {
         clime_error_prefix(&e, "reward");
         clime_sample_fail(r->sample, &e);

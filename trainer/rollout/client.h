@@ -38,7 +38,7 @@ struct clime_client_options {
     const char *teacher_url;                   /* NULL = no request asks for it */
     int teacher_threads;
     int64_t teacher_timeout_us;
-    const struct clime_hook *library;        /* --custom-rm-path or NULL */
+    struct clime_hook *library;              /* --custom-rm-path or NULL */
     const char *device;                      /* kind of device of the servers, recorded with each sample; may be NULL */
     struct clime_environments *environments; /* who makes the samples; NULL = one call of /generate each */
 };

@@ -197,7 +197,7 @@ static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
         [CLIME_HOOK_LOSS] = {o->custom_loss, "custom-loss-function-sha256", &o->learner.objective.custom_loss},
         [CLIME_HOOK_FILTER] = {clime_filter_is_library(o->dynamic_sampling_filter) ? o->dynamic_sampling_filter : NULL,
                                "dynamic-sampling-filter-sha256", &o->filter_hook},
-        [CLIME_HOOK_REWARD] = {o->custom_rm, "custom-rm-sha256", &o->reward_hook},
+        [CLIME_HOOK_REWARD] = {o->custom_rm, "custom-rm-sha256", NULL},
         [CLIME_HOOK_BUFFER] = {clime_filter_is_library(o->buffer_filter) ? o->buffer_filter : NULL,
                                "buffer-filter-sha256", &o->buffer_hook},
         [CLIME_HOOK_SAMPLE_FILTER] = {o->sample_filter, "rollout-sample-filter-sha256", NULL},
@@ -343,7 +343,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
                                      .teacher_url = rl->o.learner.objective.use_opd ? rl->o.opd_teacher_url : NULL,
                                      .teacher_threads = (int)rl->o.opd_teacher_concurrency,
                                      .teacher_timeout_us = (int64_t)(rl->o.opd_teacher_timeout * 1e6),
-                                     .library = rl->o.reward_hook,
+                                     .library = rl->hooks[CLIME_HOOK_REWARD],
                                      .device = clime_fleet_device(rl->fleet)};
     return clime_client_open(&o, &rl->client, e);
 }

@@ -27,8 +27,10 @@ static const char CHILD[] = "while IFS= read -r l; do id=${l#*\\\"id\\\":}; id=$
                             " *) echo \"{\\\"id\\\":$id,\\\"reward\\\":0.5}\";;"
                             " esac; done";
 
-static struct clime_rewarder *open_rewarder(const struct clime_rewarder_options *o) {
+static struct clime_rewarder *open_rewarder(const struct clime_rewarder_options *given) {
+    struct clime_rewarder_options ordered = *given, *o = &ordered;
     struct clime_rewarder *r = NULL;
+    o->in_order = true;
     struct clime_error e = {0};
     if (clime_rewarder_new(o, &r, &e)) fail_msg("%s", e.msg);
     return r;
@@ -125,6 +127,26 @@ static void test_groups(void **state) {
     submit_group(r, "fine", "not fine", 1);
     take(r, 1, CLIME_OK, 1);
     take(r, 2, CLIME_OK, 0);
+    clime_rewarder_free(r);
+}
+
+/* Without in_order what is ready does not wait for what hangs before it. */
+static void test_as_they_are_ready(void **state) {
+    (void)state;
+    const struct clime_rewarder_options o = {.command = CHILD, .timeout_us = 1500000, .n_workers = 2};
+    struct clime_rewarder *r = NULL;
+    struct clime_error e = {0}, why = {0};
+    assert_int_equal(clime_rewarder_new(&o, &r, &e), CLIME_OK);
+    clime_fail(&why, CLIME_ERR_INPUT, "known before");
+    submit(r, "do-hang", 1);
+    submit(r, "fine", 2);
+    take(r, 2, CLIME_OK, 0.5);
+    assert_int_equal(clime_rewarder_submit_error(r, &why, (void *)3, &e), CLIME_OK);
+    take(r, 3, CLIME_ERR_INPUT, 0);
+    submit(r, "fine", 4);
+    take(r, 4, CLIME_OK, 0.5);
+    take(r, 1, CLIME_ERR_TIMEOUT, 0);
+    submit(r, "fine", 5);
     clime_rewarder_free(r);
 }
 
@@ -315,6 +337,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command),
         cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_as_they_are_ready),
         cmocka_unit_test(test_sum),
         cmocka_unit_test(test_command_that_cannot_run),
         cmocka_unit_test(test_free_in_flight),

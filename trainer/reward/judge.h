@@ -1,0 +1,28 @@
+/* What grades on one thread: all types, those outside this process with a client of their own, made when first needed.
+ * Internal to rewarder.c.
+ */
+#ifndef CLIME_TRAINER_REWARD_JUDGE_H
+#define CLIME_TRAINER_REWARD_JUDGE_H
+
+#include "trainer/reward/command.h"
+#include "trainer/reward/remote.h"
+#include "trainer/reward/rewarder.h"
+
+struct clime_judge {
+    const struct clime_rewarder_options *o; /* valid until the judge is lost */
+    int stop_fd;                            /* ends waits inside a call */
+    /* Around each call of a library, which cannot be stopped. leave: false when the thread was given up meanwhile. */
+    void (*enter)(void *arg, int64_t deadline_us);
+    bool (*leave)(void *arg);
+    void *arg;
+    struct clime_command *command; /* NULL until needed; closed by clime_judge_close */
+    struct clime_remote *remote;
+    bool lost; /* out: nobody waits for what is being graded, which is to be freed */
+};
+
+/* Grades n answers to one prompt, together where is_group and the type can. q gets the type's name while it runs. */
+void clime_judge_grade(struct clime_judge *o, struct clime_reward_request *q, int n, bool is_group,
+                       struct clime_reward *out);
+void clime_judge_close(struct clime_judge *o);
+
+#endif
