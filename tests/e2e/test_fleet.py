@@ -38,7 +38,7 @@ def rl(d, run_dir, *more, train=BUILD / "clime-train", **change):
     }  # fmt: skip
     words = [str(train), "rl", "--apply-chat-template", "--use-dynamic-batch-size"]
     for name, value in options.items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
+        words += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
     return words + list(more)
 
 

@@ -1,0 +1,183 @@
+"""A fleet that others start: routers that are busy or restart, workers that fail a push, servers of other devices.
+
+Proxies stand between the real programs and put the faults in.
+"""
+
+import contextlib
+import http.client
+import http.server
+import json
+import sqlite3
+import threading
+import urllib.request
+
+import pytest
+from programs import LIMIT
+from test_fleet import Run, d, rl  # noqa: F401
+from test_rl import external_fleet, final_sha
+
+
+class Proxy:
+    """Passes all on to url. fault(method, path, n): a status in the place of the n-th (from 0) answer of that kind, or
+    None; change(path, body): what comes back."""
+
+    def __init__(self, url, fault=lambda *_: None, change=lambda _, body: body):
+        self.seen, self.lock = {}, threading.Lock()
+        host = url.split("//")[1]
+        proxy = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_all(self):
+                length = int(self.headers.get("Content-Length") or 0)
+                body = self.rfile.read(length) if length else b""
+                kind = (self.command, self.path.split("?")[0])
+                with proxy.lock:
+                    n = proxy.seen[kind] = proxy.seen.get(kind, -1) + 1
+                status, reply = fault(*kind, n), b'{"error": "not now"}'
+                if status is None:
+                    try:
+                        c = http.client.HTTPConnection(host, timeout=LIMIT)
+                        keep = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
+                        c.request(self.command, self.path, body or None, keep)
+                        answer = c.getresponse()
+                        status, reply = answer.status, change(self.path, answer.read())
+                        c.close()
+                    except OSError:
+                        status = 502
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(reply)))
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(reply)
+
+            do_GET = do_POST = do_PUT = do_DELETE = handle_all
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@contextlib.contextmanager
+def fleet(folder, model, n):
+    """(router's URL, workers' URLs)"""
+    processes, router = external_fleet(folder, model, n)
+    try:
+        yield router, [w["url"] for w in workers(router)]
+    finally:
+        for p in processes:
+            p.kill()
+            p.wait()
+
+
+def call(method, url, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, method=method), timeout=LIMIT) as reply:
+        return json.loads(reply.read() or b"null")
+
+
+def workers(router):
+    return call("GET", f"{router}/workers")["workers"]
+
+
+def put_between(router, url, proxy):
+    """The router knows the worker by its proxy."""
+    worker = next(w for w in workers(router) if w["url"] == url)
+    call("DELETE", f"{router}/workers/{worker['id']}")
+    call("POST", f"{router}/workers", {"url": proxy.url})
+
+
+def devices(run_dir):
+    db = sqlite3.connect(run_dir / "ledger.db")
+    rows = {r[0] for r in db.execute("SELECT DISTINCT device FROM samples")}
+    db.close()
+    return rows
+
+
+@pytest.fixture(scope="module")
+def undisturbed(d, tmp_path_factory):  # noqa: F811
+    run = Run(rl(d, tmp_path_factory.mktemp("undisturbed") / "run", num_rollout=4))
+    run.end()
+    return final_sha(run.log_path)
+
+
+@pytest.mark.parametrize("status", [408, 429, 499, 500, 503])
+def test_statuses_that_pass(d, undisturbed, tmp_path, status):  # noqa: F811
+    """Whatever a router says for a moment is no sample's fault; what it records of an external server's device is true."""
+    fault = lambda method, path, n: status if path == "/generate" and n % 3 == 1 else None
+    with fleet(tmp_path, d / "init", 1) as (router, _), Proxy(router, fault) as p:
+        run = Run(rl(d, tmp_path / "run", "--router-url", p.url, server_threads=None, num_rollout=4))
+        run.end()
+    assert final_sha(run.log_path) == undisturbed
+    assert all(name and name.startswith("cpu") for name in devices(run.dir))
+
+
+def test_a_status_that_does_not_pass_is_final(d, tmp_path):  # noqa: F811
+    fault = lambda method, path, n: 400 if path == "/generate" else None
+    with fleet(tmp_path, d / "init", 1) as (router, _), Proxy(router, fault) as p:
+        log = Run(rl(d, tmp_path / "run", "--router-url", p.url, server_threads=None)).end(status=1)
+    assert "/generate answers 400" in log
+
+
+def test_a_failed_push_is_tried_again(d, undisturbed, tmp_path):  # noqa: F811
+    """The worker is out of the router while it lacks the version, and back in it when it has it."""
+    fault = lambda method, path, n: 500 if method == "PUT" and path == "/weights/1" and n < 2 else None
+    with fleet(tmp_path, d / "init", 2) as (router, (first, _)), Proxy(first, fault) as p:
+        put_between(router, first, p)
+        run = Run(rl(d, tmp_path / "run", "--router-url", router, server_threads=None, num_rollout=4))
+        run.end()
+        urls = {w["url"] for w in workers(router)}
+
+        assert p.url in urls and len(urls) == 2, urls
+    assert final_sha(run.log_path) == undisturbed
+    assert f"{p.url} is out of the router" in run.log()
+
+
+def test_the_only_worker_fails_a_push(d, undisturbed, tmp_path):  # noqa: F811
+    fault = lambda method, path, n: 503 if method == "PUT" and path == "/weights/1" and n < 2 else None
+    with fleet(tmp_path, d / "init", 1) as (router, (first,)), Proxy(first, fault) as p:
+        put_between(router, first, p)
+        run = Run(rl(d, tmp_path / "run", "--router-url", router, server_threads=None, num_rollout=4))
+        run.end()
+        assert [w["url"] for w in workers(router)] == [p.url]
+    assert final_sha(run.log_path) == undisturbed
+
+
+def other_device(path, body):
+    if path != "/server_info":
+        return body
+    info = json.loads(body)
+    info["device_name"] = "cpu abacus"
+    return json.dumps(info).encode()
+
+
+def test_servers_of_several_kinds_of_device(d, tmp_path):  # noqa: F811
+    """Bits are equal within a kind of device only: another one is refused, unless it is asked for."""
+    with fleet(tmp_path, d / "init", 2) as (router, (first, _)), Proxy(first, change=other_device) as p:
+        put_between(router, first, p)
+        refused = Run(rl(d, tmp_path / "refused", "--router-url", router, server_threads=None)).end(status=1)
+        assert "cpu abacus" in refused and "--allow-mixed-devices" in refused, refused
+        allowed = Run(rl(d, tmp_path / "allowed", "--router-url", router, "--allow-mixed-devices", server_threads=None, rollout_batch_size=8))
+        allowed.end()
+    assert len(devices(allowed.dir)) == 2 and "cpu abacus" in devices(allowed.dir), devices(allowed.dir)
+
+
+def test_a_run_tells_its_device_from_the_trainers(d, tmp_path):  # noqa: F811
+    """One server, but of another kind than the trainer: its numbers would not be the trainer's."""
+    with fleet(tmp_path, d / "init", 1) as (router, (first,)), Proxy(first, change=other_device) as p:
+        put_between(router, first, p)
+        log = Run(rl(d, tmp_path / "run", "--router-url", router, server_threads=None)).end(status=1)
+    assert "cpu abacus" in log and "--allow-mixed-devices" in log, log
