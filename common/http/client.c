@@ -22,6 +22,7 @@
 #define MAX_CONNECTIONS 16L
 #define KEEPALIVE_S 15L /* after this much silence the kernel asks the peer's; KEEPALIVE_EVERY_S apart from then on */
 #define KEEPALIVE_EVERY_S 5L
+#define MOST_RETRY_AFTER_S 3600
 
 struct clime_http_client {
     CURLM *multi;
@@ -97,8 +98,11 @@ static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     t->out->status = (int)status;
     if (len >= 5 && strncasecmp(line, "HTTP/", 5) == 0) return len;
     const char *colon = memchr(line, ':', len);
-    if (!t->call->on_header || !colon || t->out->status < 200) return len;
+    if (!colon || t->out->status < 200) return len;
     const char *value = colon + 1, *end = line + len;
+    if (colon - line == 11 && strncasecmp(line, "Retry-After", 11) == 0) /* in seconds; as a date it is 0 */
+        t->out->retry_after_us = 1000000ll * (atoi(value) < MOST_RETRY_AFTER_S ? atoi(value) : MOST_RETRY_AFTER_S);
+    if (!t->call->on_header) return len;
     while (value < end && (*value == ' ' || *value == '\t')) value++;
     while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' ' || end[-1] == '\t')) end--;
     char *name_z = xstrndup(line, (size_t)(colon - line)), *value_z = xstrndup(value, (size_t)(end - value));

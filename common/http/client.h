@@ -48,6 +48,7 @@ struct clime_http_result {
     struct clime_buf reply; /* the caller frees it */
     bool sent_to_us;        /* at least one body byte arrived */
     bool connected;         /* the peer may have seen the request */
+    int64_t retry_after_us; /* what the answer asks for; 0 = nothing */
 };
 
 /* CLIME_OK for any HTTP status; errors are of the transport: CLIME_ERR_UNAVAILABLE (refused, reset, host unknown),

@@ -7,8 +7,8 @@
 
 #include "common/clock.h"
 #include "common/http/client.h"
+#include "common/http/retry.h"
 #include "common/json/write.h"
-#include "common/rng.h"
 
 #define MAX_TRIES 10
 #define MAX_REPLY ((size_t)1 << 20)
@@ -17,7 +17,6 @@ struct clime_remote {
     const char *url;
     int stop_fd;
     struct clime_http_client *client;
-    struct clime_rng rng; /* of the pauses; rewards do not depend on it */
 };
 
 struct clime_remote *clime_remote_new(const char *url, int stop_fd) {
@@ -25,7 +24,6 @@ struct clime_remote *clime_remote_new(const char *url, int stop_fd) {
     r->url = url;
     r->stop_fd = stop_fd;
     r->client = clime_http_client_new();
-    clime_rng_init(&r->rng, (uint64_t)clime_now_us());
     return r;
 }
 
@@ -36,7 +34,8 @@ void clime_remote_free(struct clime_remote *r) {
 }
 
 /* Waits for stop at most timeout_us; true when it came. */
-static bool stopped(const struct clime_remote *r, int64_t timeout_us) {
+static bool stopped(void *arg, int64_t timeout_us) {
+    const struct clime_remote *r = arg;
     struct pollfd fd = {.fd = r->stop_fd, .events = POLLIN};
     struct timespec t = {.tv_sec = timeout_us / 1000000, .tv_nsec = timeout_us % 1000000 * 1000};
     return ppoll(&fd, 1, &t, NULL) > 0;
@@ -87,24 +86,30 @@ static enum clime_err ask(struct clime_remote *r, const struct clime_reward_requ
     if (n) clime_jw_close(&w);
     memset(out, 0, sizeof *out * (size_t)(n ? n : 1));
     if (body.full) rc = clime_fail(&out->error, CLIME_ERR_LIMIT, "reward url: the question is too long");
-    for (int k = 0; !body.full; k++) {
+    struct clime_retry again = {.what = "reward url",
+                                .deadline_us = deadline_us,
+                                .first_pause_us = 1000000,
+                                .most_pause_us = 30000000,
+                                .jitter = 1,
+                                .most_tries = MAX_TRIES,
+                                .stop = stopped,
+                                .arg = r};
+    enum clime_retry_end end = CLIME_RETRY_AGAIN;
+    while (!body.full && end == CLIME_RETRY_AGAIN) {
         rc = try_once(r, clime_buf_str(&body), n, reward_key, deadline_us, out);
         if (!rc) break;
         struct clime_error last = out->error;
-        int64_t pause_us = (int64_t)(1e6 * (k < 5 ? (double)(1 << k) : 30.0) + 1e6 * clime_rng_double(&r->rng));
-        bool late = rc == CLIME_ERR_TIMEOUT || clime_now_us() + pause_us >= deadline_us;
-        if (rc == CLIME_ERR_ABORTED || (!late && k + 1 < MAX_TRIES && stopped(r, pause_us)))
+        end = rc == CLIME_ERR_ABORTED ? CLIME_RETRY_STOPPED : clime_retry_wait(&again, 0, &last);
+        if (end == CLIME_RETRY_STOPPED)
             rc = clime_fail(&out->error, CLIME_ERR_ABORTED, "reward url: stopped");
-        else if (late)
+        else if (end == CLIME_RETRY_LATE)
             rc = clime_fail(&out->error, CLIME_ERR_TIMEOUT,
                             "reward url: no reward within %.1f s (--rm-timeout), %d %s: %.350s",
-                            (double)(deadline_us - start_us) / 1e6, k + 1, k ? "tries" : "try", last.msg);
-        else if (k + 1 == MAX_TRIES)
+                            (double)(deadline_us - start_us) / 1e6, again.n_tries, again.n_tries > 1 ? "tries" : "try",
+                            last.msg);
+        else if (end == CLIME_RETRY_TIRED)
             rc = clime_fail(&out->error, CLIME_ERR_UNAVAILABLE, "reward url: %d tries failed: %.400s", MAX_TRIES,
                             last.msg);
-        else
-            continue;
-        break;
     }
     clime_buf_free(&body);
     return rc;

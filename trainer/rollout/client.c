@@ -20,6 +20,7 @@
 
 #include "common/clock.h"
 #include "common/http/client.h"
+#include "common/http/retry.h"
 #include "common/log.h"
 #include "common/queue.h"
 #include "trainer/env/environments.h"
@@ -55,8 +56,9 @@ static bool stopping(void *arg) {
 
 /* One try. Returns true when the request is finished, well or not. */
 static bool try_once(struct clime_client *c, struct clime_http_client *http, struct clime_request *r,
-                     struct clime_error *e) {
+                     int64_t *retry_after_us, struct clime_error *e) {
     char url[CLIME_FLEET_URL + 16];
+    *retry_after_us = 0;
     if (!clime_fleet_url(c->o.fleet, url, CLIME_FLEET_URL)) {
         clime_fail(e, CLIME_ERR_UNAVAILABLE, "the router is not there");
         return false;
@@ -86,7 +88,8 @@ static bool try_once(struct clime_client *c, struct clime_http_client *http, str
         finished = out == CLIME_GENERATE_DONE || out == CLIME_GENERATE_BROKEN;
         if (out == CLIME_GENERATE_BROKEN) clime_sample_fail(r->sample, e);
     } else {
-        finished = res.status >= 400 && res.status < 500 && res.status != 408 && res.status != 429;
+        finished = !clime_http_status_passes(res.status);
+        if (res.status == 429) *retry_after_us = res.retry_after_us;
         clime_fail(e, finished ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "/generate answers %d: %.300s", res.status,
                    res.reply.len ? res.reply.data : "");
     }
@@ -114,10 +117,33 @@ static bool ends_inside_stop(const struct clime_client *c, const struct clime_re
     return inside;
 }
 
+struct waiting { /* between two tries */
+    struct clime_client *c;
+    const struct clime_request *r;
+};
+
+static bool wait_unless_stopped(void *arg, int64_t wait_us) {
+    const struct waiting *w = arg;
+    int64_t until = clime_now_us() + wait_us;
+    for (;;) {
+        int64_t left = until - clime_now_us();
+        if (stopping(w->c) || clime_request_stopped(w->r)) return true;
+        if (left <= 0) return false;
+        clime_sleep_us(left < STOP_CHECK_US ? left : STOP_CHECK_US);
+    }
+}
+
 static void generate(struct clime_client *c, struct clime_http_client *http, struct clime_request *r) {
     struct clime_sample *s = r->sample;
     struct clime_error e = {0};
-    int64_t t0 = clime_now_us(), pause = FIRST_PAUSE_US, room = clime_sampling_room(r->sampling, s->n_prompt);
+    struct waiting waiting = {c, r};
+    struct clime_retry again = {.what = r->rid,
+                                .deadline_us = r->deadline_us,
+                                .first_pause_us = FIRST_PAUSE_US,
+                                .most_pause_us = MAX_PAUSE_US,
+                                .stop = wait_unless_stopped,
+                                .arg = &waiting};
+    int64_t t0 = clime_now_us(), retry_after_us, room = clime_sampling_room(r->sampling, s->n_prompt);
     s->status = CLIME_SAMPLE_PENDING;
     s->t_submit_us = clime_wall_us();
     if (room == 0) {
@@ -129,14 +155,9 @@ static void generate(struct clime_client *c, struct clime_http_client *http, str
     while (s->status == CLIME_SAMPLE_PENDING) {
         if (clime_request_stopped(r)) {
             s->status = CLIME_SAMPLE_ABORTED;
-        } else if (!try_once(c, http, r, &e) && !clime_request_stopped(r)) {
-            if (stopping(c) || clime_now_us() + pause >= r->deadline_us) {
-                clime_sample_fail(s, &e);
-                break;
-            }
-            LOG_DEBUG("%s: %s; trying again", r->rid, e.msg);
-            clime_sleep_us(pause);
-            pause = 2 * pause < MAX_PAUSE_US ? 2 * pause : MAX_PAUSE_US;
+        } else if (!try_once(c, http, r, &retry_after_us, &e) &&
+                   clime_retry_wait(&again, retry_after_us, &e) != CLIME_RETRY_AGAIN && !clime_request_stopped(r)) {
+            clime_sample_fail(s, &e);
         }
     }
     while (s->status == CLIME_SAMPLE_ABORTED && s->n_response > 0 && r->sampling->stop.n > 0 && ends_inside_stop(c, r))

@@ -11,19 +11,21 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
 #include "common/http/client.h"
+#include "common/http/retry.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
-#include "common/log.h"
 
 #define MAX_REPLY ((size_t)256 << 20)
 #define MAX_BODY ((size_t)64 << 20)
 #define FIRST_PAUSE_US 100000
 #define MAX_PAUSE_US 2000000
+#define STOP_CHECK_US 200000
 
 struct clime_teacher {
     char *url;
@@ -144,9 +146,19 @@ static bool stopping(void *arg) {
     return atomic_load(&((struct clime_teacher *)arg)->stop);
 }
 
+static bool wait_unless_stopping(void *arg, int64_t wait_us) {
+    int64_t until = clime_now_us() + wait_us;
+    for (;;) {
+        int64_t left = until - clime_now_us();
+        if (stopping(arg)) return true;
+        if (left <= 0) return false;
+        clime_sleep_us(left < STOP_CHECK_US ? left : STOP_CHECK_US);
+    }
+}
+
 /* One try. True when there will be no other: *e is then set, or the sample has its numbers. */
 static bool try_once(struct clime_teacher *t, struct clime_http_client *http, struct clime_str body, int64_t left_us,
-                     struct clime_sample *s, struct clime_error *e) {
+                     struct clime_sample *s, int64_t *retry_after_us, struct clime_error *e) {
     struct clime_http_call call = {.method = "POST",
                                    .url = t->url,
                                    .body = body,
@@ -157,12 +169,14 @@ static bool try_once(struct clime_teacher *t, struct clime_http_client *http, st
     struct clime_http_result res = {0};
     bool last = true;
     *e = (struct clime_error){0};
+    *retry_after_us = 0;
     if (clime_http_client_call(http, &call, &res, e)) {
         last = e->code == CLIME_ERR_LIMIT;
     } else if (res.status == 200) {
         clime_teacher_read(s, clime_buf_str(&res.reply), e);
     } else {
-        last = res.status >= 400 && res.status < 500 && res.status != 408 && res.status != 429;
+        last = !clime_http_status_passes(res.status);
+        if (res.status == 429) *retry_after_us = res.retry_after_us;
         clime_fail(e, last ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "%s answers %d: %.300s", t->url, res.status,
                    res.reply.len ? res.reply.data : "");
     }
@@ -172,17 +186,21 @@ static bool try_once(struct clime_teacher *t, struct clime_http_client *http, st
 
 static bool score(struct clime_teacher *t, struct clime_http_client *http, struct clime_request *r,
                   struct clime_sample *s) {
-    int64_t deadline = clime_now_us() + t->timeout_us, pause = FIRST_PAUSE_US;
+    char what[160];
+    int64_t retry_after_us;
+    struct clime_retry again = {.what = what,
+                                .deadline_us = clime_now_us() + t->timeout_us,
+                                .first_pause_us = FIRST_PAUSE_US,
+                                .most_pause_us = MAX_PAUSE_US,
+                                .stop = wait_unless_stopping,
+                                .arg = t};
     struct clime_error e = {0};
     struct clime_buf body;
+    snprintf(what, sizeof what, "%s: teacher", r->rid);
     clime_buf_init(&body, MAX_BODY);
     clime_teacher_body(s, &body);
-    while (!try_once(t, http, clime_buf_str(&body), deadline - clime_now_us(), s, &e)) {
-        if (stopping(t) || clime_now_us() + pause >= deadline) break;
-        LOG_DEBUG("%s: teacher: %s; trying again", r->rid, e.msg);
-        clime_sleep_us(pause);
-        pause = 2 * pause < MAX_PAUSE_US ? 2 * pause : MAX_PAUSE_US;
-    }
+    while (!try_once(t, http, clime_buf_str(&body), again.deadline_us - clime_now_us(), s, &retry_after_us, &e))
+        if (clime_retry_wait(&again, retry_after_us, &e) != CLIME_RETRY_AGAIN) break;
     if (e.code) {
         clime_error_prefix(&e, "teacher");
         clime_sample_fail(r->sample, &e);
