@@ -90,6 +90,12 @@ static size_t read_up(char *out, size_t size, size_t n, void *arg) {
     return CURL_READFUNC_ABORT;
 }
 
+/* "30" in us; a date is 0: nobody who answers us writes one. */
+static int64_t seconds_of(const char *value) {
+    long s = strtol(value, NULL, 10);
+    return 1000000ll * (s < 0 ? 0 : s < MOST_RETRY_AFTER_S ? s : MOST_RETRY_AFTER_S);
+}
+
 static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     struct transfer *t = arg;
     size_t len = n * size;
@@ -100,8 +106,7 @@ static size_t on_header_line(char *line, size_t size, size_t n, void *arg) {
     const char *colon = memchr(line, ':', len);
     if (!colon || t->out->status < 200) return len;
     const char *value = colon + 1, *end = line + len;
-    if (colon - line == 11 && strncasecmp(line, "Retry-After", 11) == 0) /* in seconds; as a date it is 0 */
-        t->out->retry_after_us = 1000000ll * (atoi(value) < MOST_RETRY_AFTER_S ? atoi(value) : MOST_RETRY_AFTER_S);
+    if (colon - line == 11 && strncasecmp(line, "Retry-After", 11) == 0) t->out->retry_after_us = seconds_of(value);
     if (!t->call->on_header) return len;
     while (value < end && (*value == ' ' || *value == '\t')) value++;
     while (end > value && (end[-1] == '\r' || end[-1] == '\n' || end[-1] == ' ' || end[-1] == '\t')) end--;
@@ -185,6 +190,10 @@ static void set_call(CURL *h, const struct clime_http_call *call, struct transfe
     curl_easy_setopt(h, CURLOPT_OPENSOCKETDATA, t);
     curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT_MS, (long)((connect_limit(call) + 999) / 1000));
     curl_easy_setopt(h, CURLOPT_TIMEOUT_MS, (long)((call->timeout_us + 999) / 1000));
+    if (call->stall_us > 0) {
+        curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
+        curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, (long)((call->stall_us + 999999) / 1000000));
+    }
     curl_easy_setopt(h, CURLOPT_ERRORBUFFER, why);
     curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header_line);

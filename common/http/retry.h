@@ -15,8 +15,8 @@
 #include "common/err.h"
 
 struct clime_retry {
-    const char *what;                         /* that is tried, for the log */
-    int64_t deadline_us;                      /* clime_now_us scale: no try begins after it */
+    const char *what;    /* that is tried, for the log */
+    int64_t deadline_us; /* clime_now_us scale: no try begins after it */
     int64_t first_pause_us, most_pause_us;
     double jitter;                            /* U(0, 1) of a second, or 0, on top of each pause */
     int most_tries;                           /* 0 = no limit */
@@ -34,11 +34,12 @@ enum clime_retry_end {
     CLIME_RETRY_TIRED, /* that was the last of most_tries */
 };
 
-/* After a failed try: pauses, then says whether another is due. at_least_us: what the other side asked for (Retry-After);
- * e: why the last one failed. */
+/* After a failed try: pauses, then says whether another is due. at_least_us: what the other side asked for
+ * (Retry-After); e: why the last one failed. */
 enum clime_retry_end clime_retry_wait(struct clime_retry *r, int64_t at_least_us, const struct clime_error *e);
 
-/* Statuses that say nothing about the request: 408, 425, 429, 499 (who was between us closed it) and all from 500 on. */
+/* Statuses that say nothing about the request: 408, 425, 429, 499 (who was between us closed it) and all from 500 on.
+ */
 bool clime_http_status_passes(int status);
 
 #endif

@@ -220,6 +220,10 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t 
     write_single_valued(w, o);
     clime_jw_key(w, "weight_version");
     clime_jw_strz(w, o->version ? o->version->name : "");
+    if (o->job->device) {
+        clime_jw_key(w, "device_name");
+        clime_jw_strz(w, o->job->device);
+    }
     clime_jw_key(w, "num_retractions");
     clime_jw_int(w, o->n_retractions);
     clime_jw_key(w, "e2e_latency");

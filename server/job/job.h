@@ -155,6 +155,7 @@ struct clime_job {
     struct clime_http_stream *http;           /* streaming */
     void *endpoint;                           /* the endpoint's own data, for its framer */
     const struct clime_tokenizer *tokenizer;
+    const char *device; /* kind that samples it, for the reply; NULL = unknown */
 
     pthread_mutex_t lock;
     pthread_cond_t cond;                             /* closed */

@@ -1,6 +1,6 @@
 /* An external router and its workers, which somebody else starts and stops. Called by fleet.c on the main thread.
- * Invariant: the servers of the fleet are the workers that the router lists; one that it lists no more is forgotten,
- * and nobody waits for it. */
+ * Invariant: the servers of the fleet are the workers that the router lists, and those that we took out of it because
+ * they could not be given the weights; another one that it lists no more is forgotten, and nobody waits for it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static void forget_unlisted(struct clime_fleet *f) {
     int n = 0;
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = &f->servers[i];
-        if (s->admitted) {
+        if (s->admitted || s->out) {
             if (n != i) f->servers[n] = *s;
             n++;
             continue;
@@ -83,7 +83,12 @@ static void check_versions(struct clime_fleet *f) {
     snprintf(want, sizeof want, "%" PRId64, f->push.version);
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = &f->servers[i];
-        if (clime_weight_version(f->http, s->url, label, &s->last) || strcmp(label, want)) s->pushed = -1;
+        if (s->out) continue; /* it is asked when it is tried again */
+        enum clime_err rc = clime_weight_version(f->http, s->url, CLIME_FLEET_CONTROL_US, label, &s->last);
+        if (rc)
+            clime_fleet_quarantine(f, s);
+        else if (strcmp(label, want))
+            s->pushed = -1;
     }
 }
 

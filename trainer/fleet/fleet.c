@@ -21,9 +21,12 @@
 #include "common/log.h"
 #include "common/os/host.h"
 #include "trainer/fleet/fleet_int.h"
+#include "trainer/ledger/events.h"
 
 #define ABORT_TIMEOUT_US 3000000
 #define POLL_PAUSE_US 20000
+#define FIRST_PAUSE_US 1000000 /* before an external server is tried again; twice as long each time, 32 s at most */
+#define PROBE_US 3000000       /* for one that failed before to say anything */
 
 bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
     pthread_mutex_lock(f->lock);
@@ -118,18 +121,13 @@ static enum clime_err ask_info(struct clime_fleet *f, const char *server_url, st
     return rc;
 }
 
-static void learn_device(struct clime_fleet *f, const char *server_url) {
-    struct server_info info;
-    struct clime_error e;
-    if (!ask_info(f, server_url, &info, &e)) snprintf(f->device, sizeof f->device, "%s", info.device_name);
-}
-
 /* ---- one server's way ---- */
 
 void clime_fleet_lost(struct clime_fleet *f, struct clime_fleet_server *s) {
     if (s->admitted) dismiss(f, s->url);
     s->admitted = false;
     s->pushed = -1;
+    s->device[0] = 0;
     s->way_known = false; /* what failed to a process that died may go well to the next */
     clime_broadcast_close(&s->group);
 }
@@ -186,26 +184,89 @@ static enum clime_err push_one(struct clime_fleet *f, struct clime_fleet_server 
     return rc;
 }
 
-/* Takes the server as far as it goes without waiting: push when it lacks the version, then admit. */
-static void advance(struct clime_fleet *f, struct clime_fleet_server *s) {
-    if (!s->url[0] || !f->has_push) return;
+static const char *name_of(const struct clime_fleet_server *s) {
+    return s->child ? s->child->child.name : s->url;
+}
+
+void clime_fleet_quarantine(struct clime_fleet *f, struct clime_fleet_server *s) {
+    int64_t pause = (int64_t)FIRST_PAUSE_US << (s->n_failures < 5 ? s->n_failures : 5);
+    s->n_failures++;
+    s->retry_us = clime_now_us() + pause;
+    s->admitted = true; /* as far as the router knows, whoever told it */
+    clime_fleet_lost(f, s);
+    if (!s->out)
+        clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: %.300s", s->url, s->last.msg);
+    s->out = true;
+    LOG_WARN("%s: it is tried again in %.0f s: %.300s", s->url, (double)pause / 1e6, s->last.msg);
+}
+
+/* After a failure: a fresh process is simpler than a doubtful one, where it is ours to start. */
+static void failed(struct clime_fleet *f, struct clime_fleet_server *s) {
+    if (!s->child) {
+        clime_fleet_quarantine(f, s);
+        return;
+    }
+    LOG_WARN("%s", s->last.msg);
+    clime_fleet_lost(f, s);
+    clime_child_kill(&s->child->child);
+}
+
+/* Bits are promised within a kind of device. One of another kind is refused: at the begin by an error, later it stays
+ * out. True: it may serve. */
+static bool right_device(struct clime_fleet *f, struct clime_fleet_server *s, struct clime_error *e) {
+    struct server_info info;
+    if (s->device[0]) return true;
+    if (ask_info(f, s->url, &info, &s->last)) {
+        failed(f, s);
+        return false;
+    }
+    if (!f->device[0]) {
+        const char *own = f->push.model ? clime_dev_info(f->push.model->dev)->name : info.device_name;
+        snprintf(f->device, sizeof f->device, "%s", own);
+    }
+    if (info.device_name[0] && strcmp(info.device_name, f->device) && !f->o.mixed_devices) {
+        clime_fail(&s->last, CLIME_ERR_INPUT,
+                   "%s computes on %s, the trainer on %s: numbers are the same bits within one kind of device only "
+                   "(--allow-mixed-devices takes it all the same)",
+                   name_of(s), info.device_name, f->device);
+        if (!f->was_published || s->child)
+            clime_fail(e, CLIME_ERR_INPUT, "%s", s->last.msg);
+        else
+            clime_fleet_quarantine(f, s);
+        return false;
+    }
+    snprintf(s->device, sizeof s->device, "%s", info.device_name[0] ? info.device_name : f->device);
+    return true;
+}
+
+/* Takes the server as far as it goes without waiting: push when it lacks the version, then admit. An error is the
+ * run's. */
+static enum clime_err advance(struct clime_fleet *f, struct clime_fleet_server *s, struct clime_error *e) {
+    char label[64];
+    e->code = CLIME_OK;
+    if (!s->url[0] || !f->has_push || clime_now_us() < s->retry_us) return CLIME_OK;
     if (s->pushed != f->push.version) {
-        if (!f->o.serve_folder && push_one(f, s)) {
-            LOG_WARN("%s", s->last.msg);
-            clime_fleet_lost(f, s);
-            if (s->child) clime_child_kill(&s->child->child); /* a fresh one is simpler than a doubtful one */
-            return;
+        if (!right_device(f, s, e)) return e->code;
+        /* one that failed before is asked something small first: a push may wait long for what does not answer */
+        if ((s->out && clime_weight_version(f->http, s->url, PROBE_US, label, &s->last)) ||
+            (!f->o.serve_folder && push_one(f, s))) {
+            failed(f, s);
+            return CLIME_OK;
         }
         s->pushed = f->push.version;
     }
     if (!s->admitted && f->url[0]) {
+        if (!right_device(f, s, e)) return e->code;
         if (admit(f, s->url, &s->last)) {
             LOG_WARN("%s", s->last.msg);
-            return;
+            return CLIME_OK;
         }
         s->admitted = true;
-        if (!f->device[0]) learn_device(f, s->url);
     }
+    if (s->out) clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is back in the router", s->url);
+    s->out = false;
+    s->n_failures = 0;
+    return CLIME_OK;
 }
 
 /* ---- the fleet ---- */
@@ -216,15 +277,19 @@ enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e) {
         rc = clime_fleet_poll_external(f, false, e);
     else
         rc = clime_fleet_poll_children(f, e);
-    for (int i = 0; i < f->n_servers && !rc; i++) advance(f, &f->servers[i]);
+    for (int i = 0; i < f->n_servers && !rc; i++) rc = advance(f, &f->servers[i], e);
     return rc;
 }
 
-static int n_ready(const struct clime_fleet *f) {
-    int n = 0;
-    for (int i = 0; i < f->n_servers; i++)
-        n += f->servers[i].admitted && f->has_push && f->servers[i].pushed == f->push.version;
-    return n;
+/* All servers but those that are out for a while serve the current version, and one does. */
+static bool all_ready(const struct clime_fleet *f) {
+    int n_ready = 0, n_out = 0;
+    for (int i = 0; i < f->n_servers; i++) {
+        const struct clime_fleet_server *s = &f->servers[i];
+        n_ready += s->admitted && f->has_push && s->pushed == f->push.version;
+        n_out += s->out;
+    }
+    return n_ready > 0 && n_ready + n_out >= f->n_servers;
 }
 
 /* Pushes to all servers that are up at the same time; what goes wrong is seen and mended by advance. */
@@ -236,7 +301,8 @@ static void push_to_all(struct clime_fleet *f) {
     int n = 0;
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = &f->servers[i];
-        if (!s->url[0] || s->pushed == f->push.version || choose_way(f, s, &s->last)) continue;
+        if (!s->url[0] || s->out || s->pushed == f->push.version || !s->device[0]) continue; /* advance sees to it */
+        if (choose_way(f, s, &s->last)) continue;
         if (s->way == CLIME_BY_NCCL || prepare(f, s, &s->last)) continue; /* the main thread's, one after another */
         to[n] = s;
         ways[n] = s->way;
@@ -244,10 +310,12 @@ static void push_to_all(struct clime_fleet *f) {
     }
     clime_push_all(urls, ways, n, &f->push, err);
     for (int i = 0; i < n; i++)
-        if (err[i].code)
-            LOG_WARN("%s", err[i].msg);
-        else
+        if (err[i].code) {
+            to[i]->last = err[i];
+            failed(f, to[i]);
+        } else {
             to[i]->pushed = f->push.version;
+        }
 }
 
 static enum clime_err not_ready(struct clime_fleet *f, struct clime_error *e) {
@@ -255,8 +323,8 @@ static enum clime_err not_ready(struct clime_fleet *f, struct clime_error *e) {
         struct clime_fleet_server *s = &f->servers[i];
         if (s->admitted && s->pushed == f->push.version) continue;
         return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for %s to serve version %" PRId64 ": not within %d s%s%.300s",
-                          s->child ? s->child->child.name : s->url, f->push.version, CLIME_FLEET_READY_US / 1000000,
-                          s->last.code ? ": " : "", s->last.code ? s->last.msg : "");
+                          name_of(s), f->push.version, CLIME_FLEET_READY_US / 1000000, s->last.code ? ": " : "",
+                          s->last.code ? s->last.msg : "");
     }
     return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for workers at %s: none within %d s",
                       f->o.router_url ? f->o.router_url : "the router", CLIME_FLEET_READY_US / 1000000);
@@ -268,6 +336,11 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
     f->push.api_key = f->o.api_key;
     f->has_push = true;
     if (f->o.router_url && (rc = clime_fleet_poll_external(f, true, e))) return rc;
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = &f->servers[i];
+        e->code = CLIME_OK;
+        if (s->url[0] && !s->out && !right_device(f, s, e) && e->code) return e->code;
+    }
     push_to_all(f);
     if (f->o.router_url) clime_fleet_announce(f);
     return clime_fleet_wait(f, e);
@@ -326,7 +399,10 @@ enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
     for (;;) {
         enum clime_err rc = clime_fleet_poll(f, e);
         if (rc) return rc;
-        if (f->n_servers > 0 && n_ready(f) == f->n_servers) return CLIME_OK;
+        if (all_ready(f)) {
+            f->was_published = true;
+            return CLIME_OK;
+        }
         if (!all_up(f)) limit = clime_now_us() + CLIME_FLEET_READY_US;
         if (clime_now_us() > limit) return not_ready(f, e);
         clime_sleep_us(POLL_PAUSE_US);
@@ -399,7 +475,12 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
 
 void clime_fleet_close(struct clime_fleet *f) {
     if (!f) return;
-    for (int i = 0; i < f->n_servers; i++) clime_broadcast_close(&f->servers[i].group);
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = &f->servers[i];
+        struct clime_error e;
+        clime_broadcast_close(&s->group);
+        if (s->out && admit(f, s->url, &e)) LOG_WARN("%s is not in its router any more: %s", s->url, e.msg);
+    }
     for (int i = 0; i < f->n_children; i++) clime_program_free(&f->children[i]);
     clime_program_free(&f->router);
     free(f->children);

@@ -34,7 +34,8 @@ struct clime_fleet_options {
     const char *api_key; /* sent to router and servers; NULL = none. Their admin key, where they have one */
     bool share;          /* the servers compute with the trainer's own weights, on its device (--colocate) */
     enum clime_transport transport;
-    bool serve_folder; /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
+    bool mixed_devices; /* servers may be of other kinds of device than the trainer, or each other */
+    bool serve_folder;  /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
     const struct clime_opt_list *server_args, *router_args;
     struct clime_ledger *ledger; /* for events */
     int64_t incarnation;

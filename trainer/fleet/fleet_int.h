@@ -21,6 +21,10 @@ struct clime_fleet_server {
     bool way_known;              /* it was asked where it is */
     struct clime_broadcast group;
     bool admitted;
+    bool out;                /* external: taken out of its router by us, until it has the version */
+    int n_failures;          /* in a row */
+    int64_t retry_us;        /* nothing is tried before; clime_now_us scale */
+    char device[64];         /* kind, as it says; "" = not asked yet */
     struct clime_error last; /* why it is not further */
 };
 
@@ -34,7 +38,8 @@ struct clime_fleet {
     bool has_push;
     struct clime_http_client *http;
     int64_t next_external_us, external_seen_us; /* when to ask the external router again; when it last answered */
-    char device[64];
+    char device[64];                            /* kind of the trainer's own; without one that of the first server */
+    bool was_published;                         /* a version was served by all once */
     pthread_mutex_t *lock; /* of url; behind a pointer so that clime_fleet_url may take a const fleet */
     char url[CLIME_FLEET_URL];
 };
@@ -44,6 +49,9 @@ void clime_fleet_set_url(struct clime_fleet *f, const char *url);
 /* A short call; the reply is dropped unless asked for. */
 enum clime_err clime_fleet_call(struct clime_fleet *f, const char *method, const char *url, struct clime_str body,
                                 int64_t timeout_us, struct clime_buf *reply, struct clime_error *e);
+
+/* External: out of the router for a while, after which it is pushed to and admitted again. Why: s->last. */
+void clime_fleet_quarantine(struct clime_fleet *f, struct clime_fleet_server *s);
 
 /* The server does not serve (any more): dismissed from the router, to be pushed to and admitted again. */
 void clime_fleet_lost(struct clime_fleet *f, struct clime_fleet_server *s);

@@ -10,13 +10,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/hash.h"
 #include "common/json/scan.h"
+#include "common/log.h"
 
 #define MAX_REPLY ((size_t)64 << 10)
 #define CONTROL_TIMEOUT_US 10000000
 #define PIECE ((size_t)1 << 20)
+#define STALL_US 60000000 /* of a body under way, or of a server that puts it into force */
+#define WORD_EVERY_S 10   /* what pushes wait for is said so often */
 
 const char *const clime_way_names[] = {
     [CLIME_BY_HTTP] = "over HTTP",
@@ -61,11 +65,10 @@ static int64_t read_weights(void *arg, void *out, size_t size) {
     return clime_weights_writer_read(arg, out, size);
 }
 
-enum clime_err clime_weight_version(struct clime_http_client *c, const char *url, char label[64],
+enum clime_err clime_weight_version(struct clime_http_client *c, const char *url, int64_t timeout_us, char label[64],
                                     struct clime_error *e) {
     char *full = xasprintf("%s/get_weight_version", url);
-    struct clime_http_call call = {
-        .method = "GET", .url = full, .timeout_us = CONTROL_TIMEOUT_US, .max_reply = MAX_REPLY};
+    struct clime_http_call call = {.method = "GET", .url = full, .timeout_us = timeout_us, .max_reply = MAX_REPLY};
     struct clime_http_result r = {0};
     label[0] = 0;
     enum clime_err rc = clime_http_client_call(c, &call, &r, e);
@@ -121,6 +124,7 @@ static enum clime_err push_body(struct clime_http_client *c, const char *url, co
                                    .content_type = "application/octet-stream",
                                    .headers = headers,
                                    .timeout_us = p->timeout_us,
+                                   .stall_us = STALL_US,
                                    .max_reply = MAX_REPLY,
                                    .read_body = read_weights,
                                    .body_length = clime_weights_writer_length(w),
@@ -169,7 +173,7 @@ enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, 
     snprintf(want, sizeof want, "%" PRId64, p->version);
     CHECK(way != CLIME_BY_NCCL && (way == CLIME_BY_HTTP ? p->flat != NULL : p->exported && !p->keep_kv));
     enum clime_err rc = way == CLIME_BY_HTTP ? push_body(c, url, p, e) : push_handle(c, url, p, way, e);
-    if (!rc && !(rc = clime_weight_version(c, url, label, e)) && strcmp(label, want))
+    if (!rc && !(rc = clime_weight_version(c, url, CONTROL_TIMEOUT_US, label, e)) && strcmp(label, want))
         rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %s", url, label, want);
     return rc;
 }
@@ -201,7 +205,16 @@ void clime_push_all(const char *const *urls, const enum clime_way *ways, int n, 
         all[i].started = !pthread_create(&all[i].thread, NULL, push_one, &all[i]);
         if (!all[i].started) push_one(&all[i]); /* no thread to be had: in turn */
     }
-    for (int i = 0; i < n; i++)
-        if (all[i].started) pthread_join(all[i].thread, NULL);
+    for (int i = 0, waited_s = 0; i < n; i++) {
+        struct timespec until;
+        while (all[i].started) {
+            clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_sec += WORD_EVERY_S;
+            if (!pthread_timedjoin_np(all[i].thread, NULL, &until)) break;
+            waited_s += WORD_EVERY_S;
+            LOG_INFO("waiting for %s to take the weights of version %" PRId64 " %s: %d s of at most %d s", urls[i],
+                     p->version, clime_way_names[ways[i]], waited_s, (int)(p->timeout_us / 1000000));
+        }
+    }
     free(all);
 }

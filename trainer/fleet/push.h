@@ -52,7 +52,7 @@ enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, 
 enum clime_err clime_push_writing(struct clime_http_client *c, const char *url, struct clime_error *e);
 
 /* The label of the weights that a server serves. */
-enum clime_err clime_weight_version(struct clime_http_client *c, const char *url, char label[64],
+enum clime_err clime_weight_version(struct clime_http_client *c, const char *url, int64_t timeout_us, char label[64],
                                     struct clime_error *e);
 
 /* Pushes to n servers at the same time, a thread each; err[i].code says how it went for urls[i]. */

@@ -42,6 +42,7 @@ static bool decides(const struct clime_rl_options *o, const char *name) {
                                        "update-weight-transport",
                                        "server-concurrency",
                                        "server-start-timeout",
+                                       "allow-mixed-devices",
                                        "rollout-health-check-interval",
                                        "rollout-health-check-timeout",
                                        "threads",

@@ -94,7 +94,7 @@ struct clime_rl_options {
     int64_t num_servers, server_concurrency;
     double server_start_timeout, health_interval, health_timeout; /* seconds */
     const char *router_url, *fleet_api_key;
-    bool colocate, offload_rollout;
+    bool colocate, offload_rollout, mixed_devices;
     int transport;                                  /* enum clime_transport */
     struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
 

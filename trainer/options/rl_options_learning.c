@@ -156,6 +156,8 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          "how weights travel to other servers; auto: copied on the device on the trainer's GPU, nccl on another GPU of "
          "this "
          "host, else http"},
+        {"allow-mixed-devices", B, &o->mixed_devices, NULL, NULL,
+         "servers may be of another kind of device or instruction set than the trainer: the gap is not 0 then"},
         {"server-start-timeout", D, &o->server_start_timeout, "600", "SECONDS",
          "for a server or router that the trainer starts, until it answers", 0.1, 1e6},
         {"rollout-health-check-interval", D, &o->health_interval, "2", "SECONDS",

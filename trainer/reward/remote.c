@@ -103,10 +103,9 @@ static enum clime_err ask(struct clime_remote *r, const struct clime_reward_requ
         if (end == CLIME_RETRY_STOPPED)
             rc = clime_fail(&out->error, CLIME_ERR_ABORTED, "reward url: stopped");
         else if (end == CLIME_RETRY_LATE)
-            rc = clime_fail(&out->error, CLIME_ERR_TIMEOUT,
-                            "reward url: no reward within %.1f s (--rm-timeout), %d %s: %.350s",
-                            (double)(deadline_us - start_us) / 1e6, again.n_tries, again.n_tries > 1 ? "tries" : "try",
-                            last.msg);
+            rc = clime_fail(
+                &out->error, CLIME_ERR_TIMEOUT, "reward url: no reward within %.1f s (--rm-timeout), %d %s: %.350s",
+                (double)(deadline_us - start_us) / 1e6, again.n_tries, again.n_tries > 1 ? "tries" : "try", last.msg);
         else if (end == CLIME_RETRY_TIRED)
             rc = clime_fail(&out->error, CLIME_ERR_UNAVAILABLE, "reward url: %d tries failed: %.400s", MAX_TRIES,
                             last.msg);

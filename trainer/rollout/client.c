@@ -255,8 +255,7 @@ static void *generator_main(void *arg) {
             generate(c, http, r);
         for (struct clime_sample *s = r->sample; s; s = s->next) {
             if (s->status != CLIME_SAMPLE_FAILED) decode(c, r, s);
-            free(s->device);
-            s->device = c->o.device ? xstrdup(c->o.device) : NULL;
+            if (!s->device && c->o.device) s->device = xstrdup(c->o.device); /* else the server said it */
         }
         if (r->teach && sampled_to_its_end(r->sample))
             clime_teacher_submit(c->teacher, r);

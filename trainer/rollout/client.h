@@ -14,8 +14,8 @@
  * continuing them ends where they had ended.
  *
  * A try that breaks (server gone, router gone, a status that common/http/retry.h calls passing, an abort that nobody
- * asked for, another weight version) is repeated with the same seed and a new rid until the deadline: by the contract on
- * numerics the result is the same. Any other answer of 4xx is final.
+ * asked for, another weight version) is repeated with the same seed and a new rid until the deadline: by the contract
+ * on numerics the result is the same. Any other answer of 4xx is final.
  */
 #ifndef CLIME_TRAINER_ROLLOUT_CLIENT_H
 #define CLIME_TRAINER_ROLLOUT_CLIENT_H

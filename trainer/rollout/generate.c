@@ -86,6 +86,7 @@ struct reply {
     struct clime_str odd; /* such a label */
     int32_t first_kept;   /* token whose context held KV of older weights; -1 = none */
     int64_t completion_tokens, cached_tokens;
+    struct clime_str device;
 };
 
 static void read_tokens(struct clime_json *j, struct reply *p) {
@@ -175,6 +176,8 @@ static void read_meta(struct clime_json *j, struct reply *p) {
             read_versions(j, p);
         else if (clime_str_is(key, "kept_kv"))
             read_kept(j, p);
+        else if (clime_str_is(key, "device_name"))
+            clime_json_string(j, &p->device);
         else if (clime_str_is(key, "completion_tokens"))
             clime_json_int(j, 0, INT32_MAX, &p->completion_tokens);
         else if (clime_str_is(key, "cached_tokens"))
@@ -210,6 +213,10 @@ static void fill_sample(struct clime_request *r, const struct reply *p, enum cli
     free(s->finish);
     s->finish = xstrndup(p->finish.ptr, p->finish.len);
     s->cached_tokens = (int32_t)p->cached_tokens;
+    if (p->device.len) {
+        free(s->device);
+        s->device = xstrndup(p->device.ptr, p->device.len < 64 ? p->device.len : 64);
+    }
     s->temperature = r->sampling->temperature < 1e-6 ? 1.0f : (float)r->sampling->temperature;
 }
 

@@ -8,8 +8,9 @@
  * clime_teacher_submit from any thread, and leave through the queue `out`, scored or FAILED. Between the two they
  * belong to the teacher's threads.
  *
- * A try that breaks (no connection, a status that common/http/retry.h calls passing) is repeated until the sample's deadline; any other 4xx and a reply
- * that is not about the ids sent are final. A teacher that fails is a failed sample, never an advantage of 0.
+ * A try that breaks (no connection, a status that common/http/retry.h calls passing) is repeated until the sample's
+ * deadline; any other 4xx and a reply that is not about the ids sent are final. A teacher that fails is a failed
+ * sample, never an advantage of 0.
  */
 #ifndef CLIME_TRAINER_ROLLOUT_TEACHER_H
 #define CLIME_TRAINER_ROLLOUT_TEACHER_H
