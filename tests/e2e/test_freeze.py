@@ -3,6 +3,7 @@ a run that was stopped and goes on has the weights of one that was not; another 
 
 import json
 import re
+import shutil
 import subprocess
 
 import pytest
@@ -88,3 +89,21 @@ def test_sft(model, tmp_path):
     before, after = tensors(model / "init"), tensors(tmp_path / "out")
     for name in before:
         assert (before[name] == after[name]) == ("norm" in name or "q_proj" in name), name
+
+
+def test_frozen_weights_that_changed_in_place_are_noticed(model, tmp_path):
+    """A checkpoint does not hold them: of the policy, and of a critic with a folder of its own."""
+    folders = {name: tmp_path / name for name in ("policy", "critic")}
+    for folder in folders.values():
+        shutil.copytree(model / "init", folder)
+    words = ["--only-train-params-name-list", "mlp", "--dtype", "bf16", "--advantage-estimator", "ppo", "--hf-checkpoint",
+             folders["policy"], "--critic-load", folders["critic"]]  # fmt: skip
+    sha(rl(model, tmp_path / "run", *words, rollouts=1))
+    for name, says in (("critic", "the critic's frozen"), ("policy", "weights")):
+        file = folders[name] / "model.safetensors"
+        raw = file.read_bytes()
+        file.write_bytes(raw[:-2] + bytes([raw[-2] ^ 32, raw[-1]]))  # the last tensor: the final norm
+        done = rl(model, tmp_path / "run", *words)
+        assert done.returncode != 0 and says in done.stderr, done.stdout + done.stderr
+        file.write_bytes(raw)
+    sha(rl(model, tmp_path / "run", *words))
