@@ -99,7 +99,7 @@ def test_frozen_weights_that_changed_in_place_are_noticed(model, tmp_path):
     words = ["--only-train-params-name-list", "mlp", "--dtype", "bf16", "--advantage-estimator", "ppo", "--hf-checkpoint",
              folders["policy"], "--critic-load", folders["critic"]]  # fmt: skip
     sha(rl(model, tmp_path / "run", *words, rollouts=1))
-    for name, says in (("critic", "the critic's frozen"), ("policy", "weights")):
+    for name, says in (("critic", "frozen of the critic"), ("policy", "weights")):
         file = folders[name] / "model.safetensors"
         raw = file.read_bytes()
         file.write_bytes(raw[:-2] + bytes([raw[-2] ^ 32, raw[-1]]))  # the last tensor: the final norm

@@ -307,25 +307,39 @@ enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct c
     return err ? err : l->ref_model->ops->sync(l->ref_model->dev, e);
 }
 
-static enum clime_err sha256_of(const struct clime_learner *l, const struct clime_model *m, char hex[65],
-                                struct clime_error *e) {
+/* Of the tensors of a layout, which may be a part of the model's. */
+static enum clime_err sha256_of(const struct clime_learner *l, const struct clime_model *m,
+                                const struct clime_layout *tensors, char hex[65], struct clime_error *e) {
     struct clime_model_pieces p;
     clime_model_pieces_open(&p, m, m->dev);
-    enum clime_err err = clime_weights_sha256(&m->layout, &p.from, l->opts.model.dev.n_threads, hex, e);
+    enum clime_err err = clime_weights_sha256(tensors, &p.from, l->opts.model.dev.n_threads, hex, e);
     clime_model_pieces_close(&p);
     return err;
 }
 
 enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e) {
-    return sha256_of(l, l->model, hex, e);
+    return sha256_of(l, l->model, &l->model->layout, hex, e);
 }
 
-enum clime_err clime_learner_given_sha256(struct clime_learner *l, char reference[65], char critic[65],
+/* "" when nothing of m is frozen. */
+static enum clime_err frozen_sha256(const struct clime_learner *l, const struct clime_model *m, char hex[65],
+                                    struct clime_error *e) {
+    struct clime_layout part = {.slices = xcalloc((size_t)m->layout.n_slices, sizeof *part.slices)};
+    for (int i = 0; i < m->layout.n_slices; i++)
+        if (m->layout.slices[i].update == CLIME_FROZEN) part.slices[part.n_slices++] = m->layout.slices[i];
+    enum clime_err err = part.n_slices ? sha256_of(l, m, &part, hex, e) : CLIME_OK;
+    free(part.slices);
+    return err;
+}
+
+enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_given_sha256 *out,
                                           struct clime_error *e) {
+    const struct clime_model *ref = l->ref_model, *critic = l->critic ? l->critic->model : NULL;
     enum clime_err err = CLIME_OK;
-    reference[0] = critic[0] = '\0';
-    if (l->ref_model && l->ref_step == 0) err = sha256_of(l, l->ref_model, reference, e);
-    if (!err && l->critic && l->critic->optimizer.step == 0) err = sha256_of(l, l->critic->model, critic, e);
+    *out = (struct clime_given_sha256){0};
+    if (ref && l->ref_step == 0) err = sha256_of(l, ref, &ref->layout, out->reference, e);
+    if (!err && critic && l->critic->optimizer.step == 0) err = sha256_of(l, critic, &critic->layout, out->critic, e);
+    if (!err && critic) err = frozen_sha256(l, critic, out->critic_frozen, e);
     return err;
 }
 

@@ -111,9 +111,12 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_st
 
 /* SHA-256 of the current weights (hex). */
 enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struct clime_error *e);
-/* The same of the other models as they were given: the reference, the critic. "" where there is none, or where it is
- * the run's own by now (refreshed, trained). */
-enum clime_err clime_learner_given_sha256(struct clime_learner *l, char reference[65], char critic[65],
+/* The same of the other models as they were given. "" where there is none, or where it is the run's own by now
+ * (refreshed, trained). What is frozen of a critic is never the run's own, and no checkpoint holds it. */
+struct clime_given_sha256 {
+    char reference[65], critic[65], critic_frozen[65];
+};
+enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_given_sha256 *out,
                                           struct clime_error *e);
 const struct clime_model *clime_learner_model(const struct clime_learner *l);
 

@@ -50,9 +50,14 @@ enum clime_err clime_rl_record_data(struct clime_rl *rl, struct clime_error *e) 
 }
 
 enum clime_err clime_rl_record_models(struct clime_rl *rl, struct clime_error *e) {
-    char reference[65], critic[65];
-    enum clime_err rc = clime_learner_given_sha256(rl->learner, reference, critic, e);
-    if (!rc && reference[0]) rc = clime_input_put(rl->ledger, "reference", reference, "the reference model", e);
-    if (!rc && critic[0]) rc = clime_input_put(rl->ledger, "critic", critic, "the critic's initial model", e);
+    struct clime_given_sha256 sha;
+    enum clime_err rc = clime_learner_given_sha256(rl->learner, &sha, e);
+    const struct {
+        const char *name, *sha256, *what;
+    } given[] = {{"reference", sha.reference, "the reference model"},
+                 {"critic", sha.critic, "the critic's initial model"},
+                 {"critic-frozen", sha.critic_frozen, "what is frozen of the critic's model"}};
+    for (size_t i = 0; i < CLIME_COUNT(given) && !rc; i++)
+        if (given[i].sha256[0]) rc = clime_input_put(rl->ledger, given[i].name, given[i].sha256, given[i].what, e);
     return rc;
 }
