@@ -1,13 +1,22 @@
 """A user's first hour: the help that is read first, mistakes that are told before anything is loaded, a reward that
 cannot be right, what the screen shows, and Ctrl-C."""
 
+import fcntl
 import json
+import os
+import pty
 import re
+import select
 import shutil
+import signal
 import socket
+import struct
+import subprocess
+import termios
+import time
 
 import pytest
-from programs import ROOT, run, tiny_model
+from programs import BUILD, LIMIT, ROOT, run, tiny_model
 
 # ---- help ------------------------------------------------------------------------------------------------------------
 
@@ -171,3 +180,93 @@ def test_port_in_use(model, tmp_path, taken_port):
     data = prompts(tmp_path / "data.jsonl", {"input": "1", "label": "1"})
     words = rl(model, data, tmp_path / "run", "--environment", environment_port=taken_port, rollout_max_context_len=64)
     refused("clime-train", words, "--environment-port", *says)
+
+
+# ---- the screen ------------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A program on a terminal of so many columns; what it writes, as it comes."""
+
+    def __init__(self, name, words, columns, folder):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self.process = subprocess.Popen([BUILD.resolve() / name, *map(str, words)], cwd=folder, stdin=slave,
+                                        stdout=slave, stderr=slave, start_new_session=True)  # fmt: skip
+        os.close(slave)
+        self.text = ""
+
+    def read(self, until=None, limit=LIMIT):
+        """Reads to the end, or until the pattern has come."""
+        deadline = time.monotonic() + limit
+        while not (until and re.search(until, self.text)):
+            assert time.monotonic() < deadline, self.text
+            if not select.select([self.master], [], [], 1)[0]:
+                continue
+            try:
+                piece = os.read(self.master, 65536)
+            except OSError:  # the other side is closed
+                break
+            self.text += piece.decode(errors="replace")
+        return self.text
+
+    def end(self):
+        self.read()
+        os.close(self.master)
+        return self.process.wait(LIMIT)
+
+
+def shown(text):
+    """What stands on the lines at the end, and every state that a line was in on the way."""
+    lines, states = [], []
+    for line in text.replace("\r\n", "\n").split("\n"):
+        now = ""
+        for piece in line.split("\r"):
+            erased = "\x1b[K" in piece
+            piece = piece.replace("\x1b[K", "")
+            now = piece + ("" if erased else now[len(piece) :])
+            states.append(piece)
+        lines.append(now.rstrip())
+    return lines, states
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sums") / "sums.jsonl"
+    return prompts(path, *({"input": f"{i}+1=", "label": str(i + 1)} for i in range(16)))
+
+
+@pytest.mark.parametrize("columns", [80, 110])
+def test_screen(model, sums, tmp_path, columns):
+    words = rl(model, sums, tmp_path / "run", "--eval-prompt-data", "sums", sums, rm_type="random", eval_interval=2,
+               num_rollout=4, rollout_max_response_len=64)  # fmt: skip
+    terminal = Terminal("clime-train", words, columns, tmp_path)
+    assert terminal.end() == 0, terminal.text
+    lines, states = shown(terminal.text)
+    ours = [s for s in lines + states if not re.match(r"\d{4}-\d\d-\d\dT", s)]  # the log has lines of its own
+    assert all(len(s) < columns for s in ours), max(ours, key=len)
+    rows = [line for line in lines if line.startswith("rollout  ")]
+    assert len(rows) == 4
+    for i, row in enumerate(rows):
+        assert re.match(rf"rollout  {i} +reward \d\.\d{{4}}  {i + 1} of 4(, [\d.]+ (s|min|h) left)?  ", row), row
+    assert " left" in rows[2]
+    assert any(s.startswith("rollout 1 of 4: ") for s in states)
+    assert not any(re.search(r"\b0 tokens/s", s) for s in states)
+    for line in lines:  # nothing of the live line is left before or behind another one
+        assert not re.search(r".\d{4}-\d\d-\d\dT\d\d:", line), line
+        assert not line.startswith("rollout 1 of 4: ")
+    assert re.search(r"^ *weights sha256 [0-9a-f]{64}$|weights sha256 [0-9a-f]{64}$", "\n".join(lines), re.M)
+
+
+def test_interrupt_says_how_to_resume(model, sums, tmp_path):
+    words = rl(model, sums, tmp_path / "run", rm_type="random", num_rollout=400, rollout_max_response_len=64)
+    terminal = Terminal("clime-train", words, 100, tmp_path)
+    terminal.read(until=r"rollout  1 ")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == -signal.SIGINT
+    lines, _ = shown(terminal.text)
+    said = [line for line in lines if "interrupted" in line]
+    assert len(said) == 1 and "the same command" in said[0], lines
+    words[words.index("--num-rollout") + 1] = 4  # how long a run is does not decide its weights
+    status, out, err = run("clime-train", *words)
+    assert status == 0 and "rollout  0 " not in out and "done " in out, err
