@@ -23,9 +23,11 @@ void clime_log_open(const char *program, enum clime_log_level level) {
 
 void clime_log(enum clime_log_level level, const char *fmt, ...) {
     if (level < lowest) return;
+    static const char erase[] = "\r\x1b[K"; /* what a progress display has on the terminal's line */
     char line[2048], when[32];
     clime_wall_format(clime_wall_us(), when);
-    int head = snprintf(line, sizeof line - 1, "%s %c %s: ", when, "DIWE"[level], program_name);
+    int clear = isatty(STDERR_FILENO) ? (int)sizeof erase - 1 : 0;
+    int head = snprintf(line, sizeof line - 1, "%.*s%s %c %s: ", clear, erase, when, "DIWE"[level], program_name);
     size_t at = (size_t)head < sizeof line - 1 ? (size_t)head : sizeof line - 2;
     va_list ap;
     va_start(ap, fmt);

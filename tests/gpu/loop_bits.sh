@@ -28,7 +28,7 @@ rl() {
         --server-mem-fraction-static 0.2 "$@" >>"$work/$name.log" 2>&1
 }
 sha() {
-    sed -n 's/.*weights sha256 \([0-9a-f]*\)$/\1/p' "$work/$1.log" | tail -n 1
+    sed -n 's/.*sha256 \([0-9a-f]*\)$/\1/p' "$work/$1.log" | tail -n 1
 }
 field() {
     sed -n "s|.*\"$2\":\([-0-9.e+]*\).*|\1|p" "$work/$1/metrics.jsonl"

@@ -222,9 +222,9 @@ static enum clime_err record(struct clime_evaluation *v, const struct clime_eval
     enum clime_err rc = clime_evals_put(c->ledger, records, v->n_sets, line, e);
     if (!rc) clime_metrics_log_append(c->log, line);
     for (int i = 0; i < v->n_sets && !rc; i++)
-        clime_progress_line(c->progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)",
-                            records[i].name, step, records[i].score, records[i].n_prompts,
-                            records[i].n_failed ? ", SOME SAMPLES FAILED" : "", seconds);
+        clime_progress_row(c->progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)",
+                           records[i].name, step, records[i].score, records[i].n_prompts,
+                           records[i].n_failed ? ", SOME SAMPLES FAILED" : "", seconds);
     clime_metrics_line_free(&m);
     free(records);
     return rc;

@@ -25,8 +25,8 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
     rc = clime_groups_use(rl->ledger, r.id, r.samples, r.n, rl->o.partial_rollout, line, e);
     if (!rc) {
         clime_metrics_log_append(rl->log, line);
-        clime_progress_line(&rl->progress, "rollout  %-5" PRId64 " reward %.4f  (%.1f s)", r.id,
-                            clime_mean_reward(r.samples, r.n), (double)r.time_us / 1e6);
+        clime_progress_row(&rl->progress, "rollout  %-5" PRId64 " reward %.4f  (%.1f s)", r.id,
+                           clime_mean_reward(r.samples, r.n), (double)r.time_us / 1e6);
         rl->rollouts_done++;
     }
     clime_metrics_line_free(&m);

@@ -56,7 +56,8 @@ enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_p
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < n && !rc; i++) {
         const struct clime_step_result fresh = {0};
-        clime_progress_live(&rl->progress, "rollout %" PRId64 ": training, step %d of %d", plans[i].rollout, i + 1, n);
+        clime_progress_live(&rl->progress, "rollout %" PRId64 " of %" PRId64 ": training, step %d of %d",
+                            plans[i].rollout, rl->num_rollout, i + 1, n);
         rc = clime_rl_train_step(rl, &plans[i], &fresh, last, e);
     }
     rl->rollouts_done++;
@@ -119,13 +120,16 @@ enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout 
     rc = write_times(rl, r, total, e);
     struct clime_length_stats len;
     clime_length_stats(r->samples, r->n, &len);
-    clime_progress_line(&rl->progress,
-                        "rollout  %-5" PRId64 " reward %.4f  length %.1f  loss %+.5f  grad %.3f  gap %g over %" PRId64
-                        " tokens  (%.1f s: rollout %.1f, train %.1f, weights %.2f)%s",
-                        r->id, clime_mean_reward(r->samples, r->n), len.mean, s->loss, s->grad_norm, s->gap_max,
-                        s->gap_tokens, total, (double)r->time_us / 1e6, (double)rl->time.train_us / 1e6,
-                        (double)rl->time.update_us / 1e6,
-                        s->skipped ? "  STEP SKIPPED: the gradient was not finite" : "");
+    char count[CLIME_PROGRESS_COUNT];
+    clime_progress_count(&rl->progress, rl->rollouts_done, rl->num_rollout);
+    clime_progress_count_text(&rl->progress, count);
+    clime_progress_row(&rl->progress,
+                       "rollout  %-5" PRId64 " reward %.4f%s  %s  length %.1f  gap %g over %" PRId64
+                       " tokens  loss %+.5f  grad %.3f  (%.1f s: rollout %.1f, train %.1f, weights %.2f)",
+                       r->id, clime_mean_reward(r->samples, r->n),
+                       s->skipped ? "  STEP SKIPPED: the gradient was not finite" : "", count, len.mean, s->gap_max,
+                       s->gap_tokens, s->loss, s->grad_norm, total, (double)r->time_us / 1e6,
+                       (double)rl->time.train_us / 1e6, (double)rl->time.update_us / 1e6);
     return rc;
 }
 
@@ -159,7 +163,7 @@ static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
     if (rc) return rc;
     const char *sha = rl->fingerprint.hex;
     clime_event(rl->ledger, rl->run.incarnation, "end", "step %" PRId64 ", weights sha256 %s", rl->step, sha);
-    clime_progress_line(&rl->progress, "done     %" PRId64 " rollouts, %" PRId64 " steps, weights sha256 %s",
+    clime_progress_line(&rl->progress, "done     %" PRId64 " rollouts, %" PRId64 " steps, weights  sha256 %s",
                         rl->rollouts_done, rl->step, sha);
     if (rl->num_rollout > 0 && !rl->o.save_hf) clime_progress_line(&rl->progress, "policy   %s", rl->hf_dir);
     return CLIME_OK;
@@ -183,6 +187,7 @@ static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
     if (rl->o.replay) return replay(rl, e);
     if (rl->o.rollout_only) return clime_rl_rollouts_only(rl, e);
     if ((rc = clime_rl_recover(rl, e)) || (rl->fleet && (rc = clime_rl_open_client(rl, e)))) return rc;
+    clime_progress_count(&rl->progress, rl->rollouts_done, rl->num_rollout);
     while (rl->rollouts_done < rl->num_rollout) {
         if (!rl->o.async && (rc = clime_rl_evaluate_if_due(rl, e))) return rc;
         if ((rc = rl->o.async ? clime_rl_async_rollout(rl, e) : one_rollout(rl, e))) return rc;
@@ -229,6 +234,7 @@ int clime_rl_main(int argc, char **argv) {
     }
     enum clime_err rc = clime_rl_options_parse(argc, argv, &rl.o, &e);
     if (!rc) rc = clime_rl_open(&rl, &e);
+    if (!rc && !rl.o.explain) clime_progress_say_at_interrupt();
     if (!rc && rl.o.explain)
         explain(&rl);
     else if (!rc)
