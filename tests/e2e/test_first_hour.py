@@ -128,7 +128,8 @@ HUB = "Qwen/Qwen3-0.6B"
 @pytest.mark.parametrize("name, words, option", [
     ("clime-server", ["--model-path", HUB], "--model-path"),
     ("clime-train", ["rl", "--run", "r", "--hf-checkpoint", HUB, "--prompt-data", "x", "--rollout-batch-size", 1,
-                     "--num-rollout", 1, "--rollout-max-response-len", 8, "--rm-type", "math"], "--hf-checkpoint"),
+                     "--num-rollout", 1, "--n-samples-per-prompt", 2, "--rollout-max-response-len", 8,
+                     "--rm-type", "math"], "--hf-checkpoint"),
     ("clime-train", ["eval", "--run", "r", "--hf-checkpoint", HUB, "--eval-prompt-data", "x",
                      "--eval-max-response-len", 8], "--hf-checkpoint"),
     ("clime-train", ["sft", "--hf-checkpoint", HUB, "--prompt-data", "x", "--save-hf", "y"], "--hf-checkpoint"),
