@@ -4,15 +4,17 @@ last threads, so that control and health are answered whatever else goes on."""
 import concurrent.futures
 import contextlib
 import gzip
+import http.client
 import json
 import resource
+import selectors
 import socket
 import struct
 import time
 
 import httpx
 import pytest
-from programs import SLOW, need_stories, program, server
+from programs import SLOW, STORIES, need_stories, program, server
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -304,3 +306,62 @@ def test_pages_that_are_let_in():
         assert "access-control-allow-origin" not in r.get("/workers").headers
     with program("clime-router") as r:
         assert r.client.options("/workers").status_code == 405
+
+
+# ---- 1,024 streams ---------------------------------------------------------------------------------------------------
+
+
+def read_streams(streams, done):
+    """Reads all of them as they come; how many ended with [DONE]."""
+    tails = {c: b"" for c in streams}
+    with selectors.DefaultSelector() as ready:
+        for c in streams:
+            c.setblocking(False)
+            ready.register(c, selectors.EVENT_READ)
+        while len(ready.get_map()) and not done():
+            for key, _ in ready.select(1):
+                data = key.fileobj.recv(1 << 16)
+                tails[key.fileobj] = (tails[key.fileobj] + data)[-100:]
+                if not data or tails[key.fileobj].endswith(b"0\r\n\r\n"):
+                    ready.unregister(key.fileobj)
+    return sum(b"data: [DONE]" in tail for tail in tails.values())
+
+
+def time_of(to, method, path):
+    start = time.monotonic()
+    c = http.client.HTTPConnection("127.0.0.1", to.port, timeout=LIMIT)
+    c.request(method, path)
+    assert c.getresponse().status == 200
+    c.close()
+    return time.monotonic() - start
+
+
+def test_a_thousand_streams():
+    """1,024 streams at a time through router and server; all the while health, load and control calls are answered, on
+    connections of their own. The figures are printed; how good they are depends on what else the machine does."""
+    body = json.dumps({"input_ids": [1], "stream": True, "sampling_params":
+                       {"temperature": 1, "max_new_tokens": 150, "ignore_eos": True}}).encode()  # fmt: skip
+    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    options = ["--max-running-requests", "1024", "--max-total-tokens", str(1024 * 384)]
+    with program("clime-server", "--model-path", STORIES, *options) as s, \
+         program("clime-router", "--worker-urls", s.url) as router:  # fmt: skip
+        begun = time.monotonic()
+        streams = [dial(router, head + body) for _ in range(1024)]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(read_streams, streams, lambda: time.monotonic() > begun + 10 * LIMIT)
+            wait_for(lambda: waiting(s) > 512)
+            calls = [(s, "GET", "/health"), (router, "GET", "/health"), (router, "GET", "/get_weight_version"),
+                     (router, "POST", "/continue_generation"), (s, "POST", "/continue_generation")]  # fmt: skip
+            times = []
+            while not ended.done():
+                for to, method, path in calls:
+                    times.append(time_of(to, method, path))
+                time.sleep(0.02)
+            took = time.monotonic() - begun
+        for c in streams:
+            c.close()
+        times.sort()
+        print(f"1,024 streams of 150 tokens in {took:.1f} s; {len(times)} calls meanwhile: median "
+              f"{times[len(times) // 2] * 1e3:.0f} ms, slowest {times[-1] * 1e3:.0f} ms")  # fmt: skip
+        assert ended.result() == 1024
+        assert times[-1] < 10 * SLOW and times[len(times) // 2] < SLOW
