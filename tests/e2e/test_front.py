@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import http.client
 import json
+import pathlib
 import resource
 import selectors
 import socket
@@ -365,3 +366,29 @@ def test_a_thousand_streams():
               f"{times[len(times) // 2] * 1e3:.0f} ms, slowest {times[-1] * 1e3:.0f} ms")  # fmt: skip
         assert ended.result() == 1024
         assert times[-1] < 10 * SLOW and times[len(times) // 2] < SLOW
+
+
+# ---- bodies that do not end ------------------------------------------------------------------------------------------
+
+
+def memory(s):
+    status = pathlib.Path(f"/proc/{s.process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def test_half_sent_bodies():
+    """Sixteen bodies of 60 MB whose last byte never comes: they share one budget, and small requests go on."""
+    with program("clime-server", "--model-path", STORIES) as s:
+        before, held = memory(s), []
+        for _ in range(16):
+            c = dial(s, b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (60 << 20))
+            held.append(c)
+            with contextlib.suppress(ConnectionError):  # refused in the middle
+                c.sendall(b" " * ((60 << 20) - 1))
+        grown = memory(s) - before
+        print(f"16 half-sent bodies of 60 MB take {grown / 1e6:.0f} MB")
+        assert post(s.url + "/generate", SHORT).status_code == 200
+        for c in held:
+            c.close()
+        assert grown < 450e6
+        assert post(s.url + "/generate", SHORT | {"junk": "x" * (50 << 20)}).status_code == 200
