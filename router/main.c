@@ -19,8 +19,8 @@
 
 struct options {
     const char *host, *port_file, *api_key, *admin_key, *worker_key;
-    int64_t port, health_port, parent_fd, http_threads, max_in_flight, max_retries, max_body, fail_threshold,
-        ok_threshold;
+    int64_t port, health_port, parent_fd, http_threads, max_in_flight, max_retries, max_body, max_body_memory,
+        fail_threshold, ok_threshold;
     double request_timeout, control_timeout, drain_timeout, probe_interval, probe_timeout, session_ttl, session_slack;
     int policy, log_level; /* CHOICE */
     struct clime_opt_list workers, cors_origins;
@@ -67,6 +67,8 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
          0, 32768},
         {"max-payload-size", CLIME_OPT_BYTES, &o->max_body, "512m", "BYTES", "largest request and answer", 1024,
          (double)((int64_t)1 << 40)},
+        {"max-body-memory", CLIME_OPT_BYTES, &o->max_body_memory, "2g", "BYTES",
+         "of all bodies over 64 KiB together, a quarter of it while they come in; past it 429", 1024, 1e12},
         {"cors-origin", CLIME_OPT_LIST, &o->cors_origins, NULL, "ORIGIN",
          "web pages that may ask, such as https://chat.example; * = all"},
         {"api-key", CLIME_OPT_KEY, &o->api_key, NULL, "CLIME_API_KEY", "asked of clients"},
@@ -169,6 +171,7 @@ int main(int argc, char **argv) {
         .n_threads = fit.n_threads,
         .n_slots = (int)o.max_in_flight,
         .max_body = (size_t)o.max_body,
+        .max_body_memory = (size_t)o.max_body_memory,
         .api_key = o.api_key,
         .admin_key = o.admin_key,
         .cors_origins = o.cors_origins.items,

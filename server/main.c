@@ -139,6 +139,7 @@ static enum clime_err open_http(struct clime_server *s, struct clime_http_server
                                    .n_threads = (int)o->http_threads,
                                    .n_slots = (int)o->max_concurrent_requests,
                                    .max_body = (size_t)o->max_body,
+                                   .max_body_memory = (size_t)o->max_body_memory,
                                    .api_key = o->api_key,
                                    .admin_key = o->admin_api_key,
                                    .cors_origins = o->cors_origins.items,

@@ -106,6 +106,11 @@ static bool take_body(struct clime_http_request *rq) {
     if (rq->route->stream_body) return true;
     if (rq->body_length > 0 && (uint64_t)rq->body_length > rq->server->o.max_body) return refuse_large(rq);
     if (clime_http_body_take(rq)) return true;
+    if (rq->over_budget) {
+        clime_http_connections_end_stalled(rq->server->connections);
+        return clime_http_refuse(rq, 429, "the bodies of other requests take all the memory there is for them",
+                                 "Retry-After: 1\r\n");
+    }
     if (rq->body_read > rq->server->o.max_body) return refuse_large(rq);
     rq->keep_alive = false;
     if (clime_http_connection_ended(rq->connection))

@@ -10,12 +10,17 @@
 #include "common/http/server_int.h"
 
 #define READ_PIECE 65536
+#define FREE_BYTES ((size_t)65536) /* of a body that need no room in the budget: threads bound these */
 #define SLOWEST_BYTES_A_SECOND 65536
 #define DISCARD_MOST (16 << 20) /* of an unread body, so that the peer can read the answer before a reset */
 #define DISCARD_US 5000000
 
+/* What is left of the time for the whole, but no longer than the grace at once: else a peer that sent much could stop.
+ */
 static int64_t allowed_wait(const struct clime_http_request *rq) {
-    return rq->server->o.body_grace_us + (int64_t)(rq->body_read / SLOWEST_BYTES_A_SECOND) * 1000000;
+    int64_t grace = rq->server->o.body_grace_us;
+    int64_t left = grace + (int64_t)(rq->body_read / SLOWEST_BYTES_A_SECOND) * 1000000 - rq->waited_us;
+    return left < grace ? left : grace;
 }
 
 /* One piece as CivetWeb gives it: > 0 bytes, 0 at the end, -1 when the body is broken. */
@@ -29,7 +34,7 @@ static int64_t read_piece(struct clime_http_request *rq, void *out, size_t size)
         clime_http_send(rq, go_on, sizeof go_on - 1); /* a lost connection shows in the read */
     }
     int64_t start = clime_now_us();
-    clime_http_connection_receives(rq->server->connections, rq->connection, start + allowed_wait(rq) - rq->waited_us);
+    clime_http_connection_receives(rq->server->connections, rq->connection, start + allowed_wait(rq));
     int n = clime_http_receive(rq, out, size < READ_PIECE ? size : READ_PIECE);
     clime_http_connection_received(rq->server->connections, rq->connection);
     rq->waited_us += clime_now_us() - start;
@@ -53,17 +58,50 @@ int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t si
     return over_limit(rq) ? -1 : n;
 }
 
-bool clime_http_body_take(struct clime_http_request *rq) {
+/* Keeps room in the budget for `bytes` of the body. Doubles, as the buffer does, so that it is asked seldom. */
+static bool charge(struct clime_http_request *rq, size_t bytes) {
+    struct clime_http_server *s = rq->server;
+    size_t size = rq->charged ? rq->charged : FREE_BYTES;
+    if (bytes <= size) return true;
+    while (size < bytes) size *= 2;
+    if (size > s->o.max_body && bytes <= s->o.max_body) size = s->o.max_body;
+    long long more = (long long)(size - rq->charged), most = (long long)s->o.max_body_memory;
+    long long coming = most / 4 > (long long)s->o.max_body ? most / 4 : (long long)s->o.max_body;
+    rq->charged = size;
+    bool fits = atomic_fetch_add(&s->coming_bytes, more) + more <= coming;
+    return atomic_fetch_add(&s->body_bytes, more) + more <= most && fits;
+}
+
+void clime_http_body_release(struct clime_http_request *rq) {
+    atomic_fetch_sub(&rq->server->body_bytes, (long long)rq->charged);
+    rq->charged = 0;
+}
+
+static bool take(struct clime_http_request *rq) {
     for (;;) {
         char extra; /* with the buffer full, one byte is read aside to tell its end from too much */
         size_t room = rq->server->o.max_body - rq->body.len;
         uint64_t left = rq->body_length < 0 ? room : (uint64_t)rq->body_length - rq->body.len;
         size_t want = left < READ_PIECE ? (size_t)left : READ_PIECE;
+        if (!charge(rq, rq->body.len + want)) {
+            rq->over_budget = true;
+            return false;
+        }
         char *at = want ? clime_buf_reserve(&rq->body, want) : &extra;
         int64_t n = clime_http_body_read(rq, at, want ? want : 1);
         if (n <= 0) return n == 0;
         clime_buf_grew(&rq->body, (size_t)n);
     }
+}
+
+bool clime_http_body_take(struct clime_http_request *rq) {
+    bool whole = take(rq);
+    atomic_fetch_sub(&rq->server->coming_bytes, (long long)rq->charged);
+    if (!whole) {
+        clime_http_body_release(rq);
+        clime_buf_free(&rq->body);
+    }
+    return whole;
 }
 
 void clime_http_body_discard(struct clime_http_request *rq) {

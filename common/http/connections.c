@@ -149,6 +149,17 @@ static void make_room(struct clime_http_connections *all) {
     free(cs.items);
 }
 
+void clime_http_connections_end_stalled(struct clime_http_connections *all) {
+    struct clime_http_connection *oldest = NULL;
+    pthread_mutex_lock(&all->lock);
+    for (struct clime_http_connection *c = all->first; c; c = c->next)
+        if (c->state == RECEIVING && c->socket >= 0 && !atomic_load(&c->ended) &&
+            (!oldest || c->since_us < oldest->since_us))
+            oldest = c;
+    if (oldest && clime_now_us() - oldest->since_us > RECEIVING_US) end_known(oldest);
+    pthread_mutex_unlock(&all->lock);
+}
+
 static void end_late(struct clime_http_connections *all) {
     int64_t now = clime_now_us();
     for (struct clime_http_connection *c = all->first; c; c = c->next)

@@ -26,6 +26,9 @@ void clime_http_connections_free(struct clime_http_connections *all);           
 void clime_http_connections_port(struct clime_http_connections *all, int port); /* where they come in */
 int clime_http_connections_count(const struct clime_http_connections *all);
 
+/* Ends the body that has been without a new byte for longest, when that is some seconds. */
+void clime_http_connections_end_stalled(struct clime_http_connections *all);
+
 /* From CivetWeb's callbacks for a new connection and for one about to be closed. */
 struct clime_http_connection *clime_http_connection_open(struct clime_http_connections *all);
 void clime_http_connection_close(struct clime_http_connections *all, struct clime_http_connection *c);

@@ -29,6 +29,7 @@
 #define SOCKET_WAIT_MS "30000" /* longest wait for a peer that neither reads nor writes */
 #define HEAD_BYTES "16384"     /* request line and headers; each thread has a buffer of this size */
 #define BODY_GRACE_US 30000000
+#define BODY_MEMORY ((size_t)1 << 30)
 #define SEND_PIECE ((size_t)65536)
 #define STOP_GRACE_US 5000000 /* for handlers that are about to finish */
 #define MOST_KEPT 64          /* threads that requests with slots never get */
@@ -176,6 +177,7 @@ static int begin_request(struct mg_connection *conn) {
     clime_http_connection_idle(s->connections, rq.connection);
     if (!rq.keep_alive) mg_disable_connection_keep_alive(conn);
     clime_buf_free(&rq.body);
+    clime_http_body_release(&rq);
     if (rq.holds_slot) atomic_fetch_sub(&s->n_held, 1);
     atomic_fetch_sub(&s->n_active, 1);
     return rq.status;
@@ -285,6 +287,8 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     s->o = *o;
     s->main = main_server ? main_server : s;
     s->n_slots = choose_slots(o);
+    if (s->o.max_body_memory == 0) s->o.max_body_memory = BODY_MEMORY;
+    if (s->o.max_body_memory < s->o.max_body) s->o.max_body_memory = s->o.max_body;
     if (s->o.body_grace_us <= 0) s->o.body_grace_us = BODY_GRACE_US;
     int kept = o->n_threads - clime_http_slots(o->n_threads);
     s->connections =

@@ -43,12 +43,15 @@ struct clime_http_route {
 };
 
 struct clime_http_options {
-    const char *host;                      /* "127.0.0.1", "0.0.0.0" */
-    int port;                              /* 0 = ephemeral; see clime_http_server_port */
-    int n_threads;                         /* = the most connections served at a time; >= 2 */
-    int n_slots;                           /* 0, or more than the threads allow: clime_http_slots(n_threads) */
-    size_t max_body;                       /* bytes of a body that is read before the handler */
-    int64_t body_grace_us;                 /* how long a body may keep us waiting, beyond 1 s per 64 KiB; 0 = 30 s */
+    const char *host;       /* "127.0.0.1", "0.0.0.0" */
+    int port;               /* 0 = ephemeral; see clime_http_server_port */
+    int n_threads;          /* = the most connections served at a time; >= 2 */
+    int n_slots;            /* 0, or more than the threads allow: clime_http_slots(n_threads) */
+    size_t max_body;        /* bytes of a body that is read before the handler */
+    size_t max_body_memory; /* of all bodies over 64 KiB together, while their requests last; a quarter of it while they
+                             * come in; at least max_body; 0 = 1 GiB. Past it 429 */
+    int64_t body_grace_us;  /* how long a body may keep us waiting at a time, and in all beyond 1 s per
+                             * 64 KiB; 0 = 30 s */
     const char *api_key, *admin_key;       /* NULL = none */
     const char *const *cors_origins;       /* web pages that may ask, "https://a.b:1" or "*"; without a key others */
     int n_cors_origins;                    /* are refused (403), and so is a foreign Host on a loopback address */

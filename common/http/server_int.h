@@ -33,6 +33,7 @@ struct clime_http_server {
     atomic_int n_active; /* requests inside a handler or on the way to it */
     atomic_int n_held;
     atomic_llong n_refused;
+    atomic_llong body_bytes, coming_bytes; /* of bodies over 64 KiB: all, and those that are not whole yet */
     atomic_bool started;
     char complaint[256]; /* CivetWeb's last message while it started; read after that */
 };
@@ -65,6 +66,8 @@ struct clime_http_request {
     bool body_ended;       /* nothing of it is left to read */
     bool body_broken;      /* it ended too early or in a wrong way */
     int64_t waited_us;     /* for the body, so far */
+    size_t charged;        /* its bytes in the budget of all bodies */
+    bool over_budget;      /* which has no room for it */
     bool expects_continue; /* the client waits for "100 Continue" before it sends the body */
     bool http10;
     bool keep_alive; /* the connection goes on after this request */
@@ -104,6 +107,9 @@ bool clime_http_refuse(struct clime_http_request *rq, int status, const char *me
 
 /* Reads the whole body into rq->body; false when it broke off, came too slowly or passed the limit. */
 bool clime_http_body_take(struct clime_http_request *rq);
+
+/* The request is over: its body leaves the budget. */
+void clime_http_body_release(struct clime_http_request *rq);
 
 /* After the answer: reads away what is left of the body; gives up, and closes the connection, when that is much. */
 void clime_http_body_discard(struct clime_http_request *rq);
