@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import threading
 import time
@@ -688,3 +689,17 @@ def test_an_orphan_leaves_the_port_file_alone(tmp_path, program):
 def test_start_that_fails_says_why(stories, options, says):
     done = subprocess.run([BUILD / "clime-server", *options], capture_output=True, text=True, timeout=30)
     assert done.returncode != 0 and says in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("options, says", [
+    (["--chat-template", "/nonexistent"], "/nonexistent"),
+    (["--chat-template", "BAD"], "chat template"),
+    (["--cuda-graph-bs", "0"], "--cuda-graph-bs"),
+])
+def test_what_is_wrong_is_told_before_weights_are_read(stories, tmp_path, options, says):
+    (tmp_path / "bad.jinja").write_text("{% for %}")
+    options = [str(tmp_path / "bad.jinja") if o == "BAD" else o for o in options]
+    command = [BUILD / "clime-server", "--model-path", str(STORIES), "--device", "cpu", "--port", "0", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and re.search(says, done.stderr), done.stderr
+    assert "parameters" not in done.stderr  # of a model that was loaded
