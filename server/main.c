@@ -66,7 +66,53 @@ static void fit_options(struct clime_server *s) {
     clime_server_options_fit(&s->opts, s->model->ops->own_memory, total_bytes);
 }
 
-static enum clime_err open_model(struct clime_server *s, struct clime_error *e) {
+struct template_task {
+    struct clime_server *s;
+    enum clime_err err;
+    struct clime_error *error;
+};
+
+static bool open_template(void *arg, struct clime_tok_scratch *scratch) {
+    struct template_task *t = arg;
+    (void)scratch;
+    t->err = clime_chat_template_open(&t->s->chat, t->s->tokenizer, t->s->opts.chat_template, t->error);
+    return false;
+}
+
+/* The text threads, and on one of them the template. A folder's own template that does not compile only disables chat:
+ * its policy can still be trained and served. */
+static enum clime_err open_text(struct clime_server *s, struct clime_error *e) {
+    struct template_task t = {.s = s, .error = e};
+    s->text = clime_text_pool_open(s->tokenizer, (int)s->opts.text_threads, (int)s->opts.http_threads);
+    enum clime_err err = clime_text_pool_run(s->text, open_template, &t, e);
+    if (err || !t.err || s->opts.chat_template) return err ? err : t.err;
+    LOG_WARN("no chat: %s", e->msg);
+    return CLIME_OK;
+}
+
+struct graph_sizes {
+    int rows[CLIME_GRAPH_MAX_SIZES], n;
+};
+
+static enum clime_err choose_graph_sizes(const struct clime_server_options *o, struct graph_sizes *out,
+                                         struct clime_error *e) {
+    out->n = 0;
+    if (o->disable_cuda_graph) return CLIME_OK;
+    if (o->cuda_graph_bs.n == 0) out->n = clime_step_graphs_default((int)o->max_running_requests, out->rows);
+    for (int i = 0; i < o->cuda_graph_bs.n; i++) {
+        char *end;
+        long v = strtol(o->cuda_graph_bs.items[i], &end, 10);
+        if (*end || v < 1 || v > CLIME_GRAPH_MAX_ROWS || out->n == CLIME_GRAPH_MAX_SIZES)
+            return clime_fail(e, CLIME_ERR_INPUT, "--cuda-graph-bs %.40s: at most %d numbers from 1 to %d",
+                              o->cuda_graph_bs.items[i], CLIME_GRAPH_MAX_SIZES, CLIME_GRAPH_MAX_ROWS);
+        out->rows[out->n++] = (int)v;
+    }
+    return CLIME_OK;
+}
+
+/* All that can be wrong with the folder, but for its weights, and with the options: before anything large is allocated
+ * or read. */
+static enum clime_err prepare(struct clime_server *s, struct graph_sizes *graphs, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
     struct clime_model_options m = {
         .device = clime_device_names[o->device],
@@ -76,13 +122,17 @@ static enum clime_err open_model(struct clime_server *s, struct clime_error *e) 
         .no_weights = o->load_format != 0,
         .releasable = true};
     enum clime_err err = clime_tokenizer_load(o->model_path, &s->tokenizer, e);
-    if (!err) err = clime_model_prepare(o->model_path, &m, &s->model, e);
-    if (!err) fit_options(s);
-    if (!err) err = plan_memory(s, e);
-    if (!err) err = clime_model_load(s->model, o->model_path, e);
+    if (!err) err = open_text(s, e);
     clime_sampling_defaults(&s->openai_defaults);
     if (!err) err = clime_sampling_model_defaults(o->model_path, &s->openai_defaults, e);
-    if (err) return err;
+    if (!err) err = clime_model_prepare(o->model_path, &m, &s->model, e);
+    if (!err) fit_options(s);
+    if (!err) err = choose_graph_sizes(o, graphs, e);
+    return err ? err : plan_memory(s, e);
+}
+
+/* The model's and the tokenizer's ids that end a sequence. */
+static void join_eos(struct clime_server *s) {
     size_t n_tok;
     const int32_t *tok = clime_tokenizer_eos(s->tokenizer, &n_tok);
     const struct clime_config *c = &s->model->cfg;
@@ -93,30 +143,13 @@ static enum clime_err open_model(struct clime_server *s, struct clime_error *e) 
         for (int k = 0; k < s->n_eos; k++) seen |= s->eos[k] == id;
         if (!seen) s->eos[s->n_eos++] = id;
     }
-    return CLIME_OK;
 }
 
-static enum clime_err choose_graph_bs(const struct clime_server_options *o, int out[CLIME_GRAPH_MAX_SIZES], int *n,
-                                      struct clime_error *e) {
-    *n = 0;
-    if (o->disable_cuda_graph) return CLIME_OK;
-    if (o->cuda_graph_bs.n == 0) *n = clime_step_graphs_default((int)o->max_running_requests, out);
-    for (int i = 0; i < o->cuda_graph_bs.n; i++) {
-        char *end;
-        long v = strtol(o->cuda_graph_bs.items[i], &end, 10);
-        if (*end || v < 1 || v > CLIME_GRAPH_MAX_ROWS || *n == CLIME_GRAPH_MAX_SIZES)
-            return clime_fail(e, CLIME_ERR_INPUT, "--cuda-graph-bs %.40s: at most %d numbers from 1 to %d",
-                              o->cuda_graph_bs.items[i], CLIME_GRAPH_MAX_SIZES, CLIME_GRAPH_MAX_ROWS);
-        out[(*n)++] = (int)v;
-    }
-    return CLIME_OK;
-}
-
-static enum clime_err open_engine(struct clime_server *s, struct clime_error *e) {
+static enum clime_err open_engine(struct clime_server *s, const struct graph_sizes *graphs, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
-    int graph_bs[CLIME_GRAPH_MAX_SIZES], n_graph_bs;
-    enum clime_err err = choose_graph_bs(o, graph_bs, &n_graph_bs, e);
+    enum clime_err err = clime_model_load(s->model, o->model_path, e);
     if (err) return err;
+    join_eos(s);
     struct clime_engine_options g = {.sched = sched_options(s),
                                      .max_len = s->max_len,
                                      .max_queued = o->max_queued_requests,
@@ -127,8 +160,8 @@ static enum clime_err open_engine(struct clime_server *s, struct clime_error *e)
                                      .n_eos = s->n_eos,
                                      .overlap = s->model->ops->queues && !o->disable_overlap_schedule,
                                      .debug_checks = o->debug_checks,
-                                     .graph_bs = graph_bs,
-                                     .n_graph_bs = n_graph_bs};
+                                     .graph_bs = graphs->rows,
+                                     .n_graph_bs = graphs->n};
     return clime_engine_open(&g, s->model, &s->engine, e);
 }
 
@@ -178,30 +211,6 @@ static char *folder_name(const char *path) {
     return xstrndup(path + start, n - start);
 }
 
-struct template_task {
-    struct clime_server *s;
-    enum clime_err err;
-    struct clime_error *error;
-};
-
-static bool open_template(void *arg, struct clime_tok_scratch *scratch) {
-    struct template_task *t = arg;
-    (void)scratch;
-    t->err = clime_chat_template_open(&t->s->chat, t->s->tokenizer, t->s->opts.chat_template, t->error);
-    return false;
-}
-
-/* The text threads, and on one of them the template. A folder's own template that does not compile only disables chat:
- * its policy can still be trained and served. */
-static enum clime_err open_text(struct clime_server *s, struct clime_error *e) {
-    struct template_task t = {.s = s, .error = e};
-    s->text = clime_text_pool_open(s->tokenizer, (int)s->opts.text_threads, (int)s->opts.http_threads);
-    enum clime_err err = clime_text_pool_run(s->text, open_template, &t, e);
-    if (err || !t.err || s->opts.chat_template) return err ? err : t.err;
-    LOG_WARN("no chat: %s", e->msg);
-    return CLIME_OK;
-}
-
 /* ---- end --------------------------------------------------------------------------------------------------- */
 
 static void wait_idle(struct clime_server *s, int64_t limit_us) {
@@ -224,12 +233,14 @@ static void drain(struct clime_server *s, bool patient) {
 
 static int serve(struct clime_server *s, int64_t start_us) {
     struct clime_http_server *http = NULL;
+    struct graph_sizes graphs;
     struct clime_error e = {0};
     enum clime_err err;
     int status = 1;
-    if ((err = check_options(&s->opts, &e)) || (err = open_model(s, &e)) || (err = open_engine(s, &e))) goto done;
+    if ((err = check_options(&s->opts, &e)) || (err = prepare(s, &graphs, &e)) || (err = open_engine(s, &graphs, &e)))
+        goto done;
     s->metrics = clime_server_metrics_new(s->model_names[0]);
-    if ((err = open_text(s, &e)) || (err = open_http(s, &http, &e))) goto done;
+    if ((err = open_http(s, &http, &e))) goto done;
     s->startup_seconds = (double)(clime_now_us() - start_us) / 1e6;
     atomic_store(&s->ready, true);
     if ((err = clime_port_file_write(s->opts.port_file, clime_http_server_port(http), (int)s->opts.parent_fd, &e)))
