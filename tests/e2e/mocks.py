@@ -19,7 +19,7 @@ import time
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    timeout = 60
+    timeout = 20  # of an idle connection, as in servers
 
     def log_message(self, *_):
         pass
@@ -70,6 +70,16 @@ class Handler(http.server.BaseHTTPRequestHandler):
 class Listener(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 1024
+
+    threads = None
+
+    def limit_threads(self, n):
+        """At most n connections are served at a time, idle ones for Handler.timeout; others wait."""
+        self.threads = threading.Semaphore(n)
+
+    def process_request_thread(self, request, client_address):
+        with self.threads or contextlib.nullcontext():
+            super().process_request_thread(request, client_address)
 
     def handle_error(self, *_):  # clients that left
         pass

@@ -106,6 +106,31 @@ def test_an_answer_over_the_limit_says_so_and_counts_against_nobody():
         assert [(w["status"], w["failed"]) for w in fleet(router).values()] == [("ready", 0)] * 3
 
 
+def test_a_worker_that_lies_about_its_answer_is_not_believed():
+    """Fewer bytes than declared, a chunk that is none, a status line that is none: another worker is asked."""
+    def short(handler, body):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}")
+        raise ConnectionError
+
+    def no_chunk(handler, body):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n")
+        raise ConnectionError
+
+    def no_status(handler, body):
+        handler.wfile.write(b"\x16\x03\x01 200 OK\r\n\r\n{}")
+        raise ConnectionError
+
+    for lie in short, no_chunk, no_status:
+        def answer(handler, body, lie=lie):
+            return handler.path == "/generate" and lie(handler, body)
+
+        with workers(1, answer) as (liar,), workers(1) as (other,), \
+             program("clime-router", "--policy", "round_robin", *urls([liar, other])) as router:  # fmt: skip
+            for _ in range(4):
+                assert ask(router).json()["port"] == other.port
+            assert fleet(router)[liar.url]["failed"] > 0 and fleet(router)[other.url]["failed"] == 0
+
+
 # ---- workers that freeze ----
 
 
@@ -212,6 +237,22 @@ def test_a_worker_is_ready_when_its_registration_is_answered():
     with workers(1) as (w,), program("clime-router", "--health-check-interval", "60") as router:
         router.post("/workers", {"url": w.url})
         assert states(router) == ["ready"]
+
+
+def test_probes_go_to_a_workers_health_port():
+    """A worker whose main port is full of requests says how it is on another one, and does so when it registers."""
+    def only_health(handler, body):
+        handler.reply(200)
+        return True
+
+    with workers(1) as (w,), workers(1, only_health) as (h,), program("clime-router", *QUICK) as router:
+        w.healthy = False
+        assert router.post("/workers", {"url": w.url, "health_port": h.port}).status_code == 202
+        assert states(router) == ["ready"]
+        assert router.post("/workers", {"url": w.url, "health_port": 0}).status_code == 400
+        assert ask(router).json()["port"] == w.port
+        router.post("/workers", {"url": w.url})
+        wait_for(lambda: states(router) == ["down"])
 
 
 def test_a_worker_with_older_weights_than_the_fleet_is_not_ready():
@@ -338,6 +379,27 @@ def test_connections_that_are_kept_are_few():
 
         assert kept() <= 64
         wait_for(lambda: kept() == 0, 30)
+
+
+def test_a_second_burst_does_not_wait_for_connections_that_the_first_has_left():
+    """A worker with a thread for each connection, as servers have: an idle one kept by somebody else holds it until the
+    worker ends it. Before: up to 21 s."""
+    def slow(handler, body):
+        if handler.path == "/generate":
+            time.sleep(0.1)
+        return False
+
+    with workers(1, slow) as (w,), program("clime-router", *urls([w]), "--max-retries", "0") as router:
+        threads = 40
+        w.listener.limit_threads(threads)
+        took = []
+        for _ in range(5):
+            with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+                began = time.monotonic()
+                assert {r.status_code for r in pool.map(lambda _: ask(router), range(160))} == {200}
+                took.append(time.monotonic() - began)
+        print("bursts took", [f"{t:.1f}" for t in took])
+        assert max(took) < 15 * SLOW
 
 
 # ---- the end ----
