@@ -43,7 +43,7 @@ void clime_router_probe(struct clime_router *r, const struct clime_worker_view *
     char label[CLIME_LABEL_SIZE] = "";
     static atomic_bool warned;
     /* Without a descriptor nothing was asked, and nothing is known. */
-    bool asked = ask(r, client, v->url, "/health", &health);
+    bool asked = ask(r, client, v->health_url, "/health", &health);
     bool ok = asked && health.status == 200;
     if (ok && clime_workers_has_version(r->workers)) {
         asked = ask(r, client, v->url, "/get_weight_version", &version);

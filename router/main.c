@@ -96,7 +96,7 @@ static void print_routes(void) {
 static enum clime_err add_known_workers(struct clime_router *r, const struct options *o, struct clime_error *e) {
     int64_t id;
     for (int i = 0; i < o->workers.n; i++)
-        if (clime_workers_add(r->workers, clime_str_of(o->workers.items[i]), &id, e)) return e->code;
+        if (clime_workers_add(r->workers, clime_str_of(o->workers.items[i]), 0, &id, e)) return e->code;
     return CLIME_OK;
 }
 

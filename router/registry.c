@@ -101,10 +101,11 @@ void clime_router_list_workers(struct clime_http_request *rq, void *context) {
 }
 
 /* Adds the worker and asks it at once, so that it is ready when it is said to be. */
-static void accept_worker(struct clime_http_request *rq, struct clime_router *r, struct clime_str url, int status) {
+static void accept_worker(struct clime_http_request *rq, struct clime_router *r, struct clime_str url, int health_port,
+                          int status) {
     struct clime_error e;
     int64_t id;
-    if (clime_workers_add(r->workers, url, &id, &e)) {
+    if (clime_workers_add(r->workers, url, health_port, &id, &e)) {
         clime_http_reply_err(rq, &e);
         return;
     }
@@ -143,10 +144,13 @@ void clime_router_workers_post(struct clime_http_request *rq, void *context) {
     struct clime_error e = {0};
     struct clime_json j;
     struct clime_str body = clime_http_body(rq), key, url = {0};
+    int64_t health_port = 0;
     clime_arena_init(&arena, body.len + 4096);
     clime_json_init(&j, body.ptr, body.len, &arena, &e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (!clime_str_is(key, "url"))
+        if (clime_str_is(key, "health_port"))
+            clime_json_int(&j, 1, 65535, &health_port);
+        else if (!clime_str_is(key, "url"))
             clime_json_skip(&j, NULL);
         else if (!clime_json_string(&j, &url))
             clime_error_prefix(&e, "url");
@@ -156,7 +160,7 @@ void clime_router_workers_post(struct clime_http_request *rq, void *context) {
     else if (!url.len)
         clime_http_reply_error(rq, 400, "the body needs a member \"url\"");
     else
-        accept_worker(rq, context, url, 202);
+        accept_worker(rq, context, url, (int)health_port, 202);
     clime_arena_free(&arena);
 }
 
@@ -187,7 +191,7 @@ void clime_router_worker_one(struct clime_http_request *rq, void *context) {
 void clime_router_add_worker(struct clime_http_request *rq, void *context) {
     char url[CLIME_WORKER_URL];
     if (clime_http_query(rq, "url", url, sizeof url))
-        accept_worker(rq, context, clime_str_of(url), 200);
+        accept_worker(rq, context, clime_str_of(url), 0, 200);
     else
         clime_http_reply_error(rq, 400, "the query needs url=http://host:port");
 }

@@ -54,7 +54,7 @@ static struct clime_str trim_url(struct clime_str url) {
 
 static bool url_is_sane(struct clime_str url) {
     if (!clime_str_starts(url, "http://") && !clime_str_starts(url, "https://")) return false;
-    if (url.len >= CLIME_WORKER_URL || url.len < sizeof "http://x" - 1) return false;
+    if (url.len >= CLIME_WORKER_URL - 8 /* for a health port */ || url.len < sizeof "http://x" - 1) return false;
     for (size_t i = 0; i < url.len; i++)
         if ((unsigned char)url.ptr[i] <= ' ' || strchr("\"\\\177", url.ptr[i])) return false;
     return true;
@@ -69,7 +69,21 @@ static struct worker *find_locked(struct clime_workers *w, int64_t id, struct cl
     return NULL;
 }
 
-enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, int64_t *id, struct clime_error *e) {
+/* The url with another port; its path, if it has one, is left out. */
+static void put_health_url(char out[CLIME_WORKER_URL], struct clime_str url, int port) {
+    const char *host = memchr(url.ptr, ':', url.len);
+    host += strlen("://");
+    size_t n = 0, left = url.len - (size_t)(host - url.ptr);
+    if (host[0] == '[') n = strcspn(host, "]");
+    while (n < left && host[n] != ':' && host[n] != '/') n++;
+    if (port)
+        snprintf(out, CLIME_WORKER_URL, "%.*s:%d", (int)(host - url.ptr + (ptrdiff_t)n), url.ptr, port);
+    else
+        snprintf(out, CLIME_WORKER_URL, CLIME_STR_FMT, CLIME_STR_ARG(url));
+}
+
+enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, int health_port, int64_t *id,
+                                 struct clime_error *e) {
     url = trim_url(url);
     if (!url_is_sane(url))
         return clime_fail(e, CLIME_ERR_INPUT, "a worker's url must be http://host:port, not '" CLIME_STR_FMT "'",
@@ -85,6 +99,7 @@ enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, 
     }
     if (k) {
         if (k->v.state == CLIME_WORKER_FREE || k->v.state == CLIME_WORKER_DRAINING) k->v.state = CLIME_WORKER_DOWN;
+        put_health_url(k->v.health_url, url, health_port);
         k->oks_in_row = w->opts.ok_threshold; /* its next answer will do */
         k->fails_in_row = 0;
         /* A newcomer starts level with the fleet, or round robin would send it everything until it caught up. */

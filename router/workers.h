@@ -29,12 +29,13 @@ struct clime_worker_view { /* a copy, for listing, policies and probes */
     int slot;
     int64_t id;
     enum clime_worker_state state;
-    char url[CLIME_WORKER_URL];     /* without a slash at the end */
-    char version[CLIME_LABEL_SIZE]; /* label of its weights when last asked; empty = not known */
-    int64_t tokens;                 /* outstanding */
-    int64_t requests;               /* outstanding */
-    int64_t served, failed;         /* totals */
-    int64_t picked;                 /* total leases, for round robin's order */
+    char url[CLIME_WORKER_URL];        /* without a slash at the end */
+    char health_url[CLIME_WORKER_URL]; /* whose /health is asked */
+    char version[CLIME_LABEL_SIZE];    /* label of its weights when last asked; empty = not known */
+    int64_t tokens;                    /* outstanding */
+    int64_t requests;                  /* outstanding */
+    int64_t served, failed;            /* totals */
+    int64_t picked;                    /* total leases, for round robin's order */
 };
 
 struct clime_workers;
@@ -52,10 +53,11 @@ struct clime_workers_options {
 struct clime_workers *clime_workers_new(const struct clime_workers_options *o);
 void clime_workers_free(struct clime_workers *w);
 
-/* Adds url (http://host:port), DOWN until a probe says otherwise; one is enough. An url that is there already is the
- * same worker: READY or STALE stays what it is. CLIME_ERR_LIMIT when the table is full, CLIME_ERR_INPUT for what is no
- * http URL. */
-enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, int64_t *id, struct clime_error *e);
+/* Adds url (http://host:port), with the port that has its /health (0 = the same), DOWN until a probe says otherwise;
+ * one is enough. An url that is there already is the same worker: READY or STALE stays what it is. CLIME_ERR_LIMIT when
+ * the table is full, CLIME_ERR_INPUT for what is no http URL. */
+enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, int health_port, int64_t *id,
+                                 struct clime_error *e);
 /* Starts draining, by id or by url. CLIME_ERR_NOT_FOUND. */
 enum clime_err clime_workers_remove(struct clime_workers *w, int64_t id, struct clime_str url, struct clime_error *e);
 

@@ -193,11 +193,11 @@ static enum clime_err check_options(const struct clime_server_options *o, struct
     return err ? err : clime_http_port_check("health-port", o->host, (int)o->health_port, e);
 }
 
-static struct clime_registration *start_registration(const struct clime_server_options *o, int port) {
+static struct clime_registration *start_registration(const struct clime_server_options *o, int port, int health_port) {
     if (!o->router) return NULL;
     char *self = o->advertise_url ? xstrdup(o->advertise_url)
                                   : xasprintf("%s://%s:%d", o->tls_certificate ? "https" : "http", o->host, port);
-    struct clime_registration *r = clime_registration_start(o->router, self, o->router_api_key);
+    struct clime_registration *r = clime_registration_start(o->router, self, health_port, o->router_api_key);
     free(self);
     return r;
 }
@@ -249,7 +249,8 @@ static int serve(struct clime_server *s, int64_t start_us) {
              s->model_names[0], s->model->cfg.architecture, clime_dev_info(s->model->dev)->name, s->opts.host,
              clime_http_server_port(http), s->startup_seconds, s->max_len, s->max_total_tokens,
              (int)s->opts.max_running_requests);
-    struct clime_registration *registration = start_registration(&s->opts, clime_http_server_port(http));
+    struct clime_registration *registration =
+        start_registration(&s->opts, clime_http_server_port(http), clime_http_server_health_port(http));
     enum clime_process_end why = clime_process_wait((int)s->opts.parent_fd);
     status = why == CLIME_END_WAKE;
     LOG_INFO("%s: stopping", why == CLIME_END_SIGNAL   ? "asked to end"

@@ -24,6 +24,7 @@
 
 struct clime_registration {
     char *router, *self, *key;
+    int health_port; /* -1 = none */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -62,6 +63,10 @@ static bool enter(struct clime_http_client *client, const struct clime_registrat
     clime_jw_object(&w);
     clime_jw_key(&w, "url");
     clime_jw_strz(&w, r->self);
+    if (r->health_port > 0) {
+        clime_jw_key(&w, "health_port");
+        clime_jw_int(&w, r->health_port);
+    }
     clime_jw_close(&w);
     bool ok = call(client, r, "POST", "/workers", clime_buf_str(&body), NULL, e);
     clime_buf_free(&body);
@@ -132,13 +137,15 @@ static void *registration_main(void *arg) {
     return NULL;
 }
 
-struct clime_registration *clime_registration_start(const char *router, const char *self, const char *key) {
+struct clime_registration *clime_registration_start(const char *router, const char *self, int health_port,
+                                                    const char *key) {
     struct clime_registration *r = xcalloc(1, sizeof *r);
     pthread_condattr_t attr;
     size_t n = strlen(router);
     while (n > 0 && router[n - 1] == '/') n--;
     r->router = xstrndup(router, n);
     r->self = xstrdup(self);
+    r->health_port = health_port;
     r->key = key ? xstrdup(key) : NULL;
     pthread_mutex_init(&r->lock, NULL);
     pthread_condattr_init(&attr);

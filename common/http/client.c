@@ -240,8 +240,10 @@ static enum clime_err class_of(CURL *h, CURLcode rc) {
         curl_easy_getinfo(h, CURLINFO_PRETRANSFER_TIME_T, &connected);
         return connected ? CLIME_ERR_TIMEOUT : CLIME_ERR_UNAVAILABLE;
     case CURLE_URL_MALFORMAT:
-    case CURLE_UNSUPPORTED_PROTOCOL:
         return CLIME_ERR_INPUT;
+    case CURLE_UNSUPPORTED_PROTOCOL: /* of the URL; or what the peer says is no HTTP/1 */
+        curl_easy_getinfo(h, CURLINFO_PRETRANSFER_TIME_T, &connected);
+        return connected ? CLIME_ERR_INTERNAL : CLIME_ERR_INPUT;
     default:
         return CLIME_ERR_INTERNAL;
     }

@@ -27,7 +27,7 @@ static struct clime_workers *fleet(int n, int policy) {
         char url[64];
         int64_t id;
         snprintf(url, sizeof url, "http://127.0.0.1:%d", 9000 + i);
-        assert_int_equal(clime_workers_add(w, clime_str_of(url), &id, NULL), CLIME_OK);
+        assert_int_equal(clime_workers_add(w, clime_str_of(url), 0, &id, NULL), CLIME_OK);
         assert_int_equal(id, i + 1);
         clime_workers_probed(w, id, true, "");
     }
@@ -148,14 +148,15 @@ static void test_a_newcomer_is_ready_after_one_answer(void **state) {
     (void)state;
     struct clime_workers *w = fleet(0, 0);
     int64_t id;
-    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), &id, NULL), CLIME_OK);
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), 0, &id, NULL), CLIME_OK);
     assert_int_equal(state_of(w, id), CLIME_WORKER_DOWN);
     clime_workers_probed(w, id, false, "");
     assert_int_equal(state_of(w, id), CLIME_WORKER_DOWN);
-    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), &id, NULL), CLIME_OK); /* it says that it is up */
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), 0, &id, NULL),
+                     CLIME_OK); /* it says that it is up */
     clime_workers_probed(w, id, true, "");
     assert_int_equal(state_of(w, id), CLIME_WORKER_READY);
-    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), &id, NULL), CLIME_OK);
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), 0, &id, NULL), CLIME_OK);
     assert_int_equal(state_of(w, id), CLIME_WORKER_READY);
     clime_workers_free(w);
 }
@@ -242,11 +243,32 @@ static void test_bad_urls(void **state) {
     static const char *const bad[] = {"", "127.0.0.1:1", "ftp://x", "http://", "http://a b", "http://a\"b"};
     int64_t id;
     for (size_t i = 0; i < CLIME_COUNT(bad); i++)
-        assert_int_equal(clime_workers_add(w, clime_str_of(bad[i]), &id, NULL), CLIME_ERR_INPUT);
+        assert_int_equal(clime_workers_add(w, clime_str_of(bad[i]), 0, &id, NULL), CLIME_ERR_INPUT);
     int64_t again;
-    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1/"), &id, NULL), CLIME_OK);
-    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), &again, NULL), CLIME_OK);
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1/"), 0, &id, NULL), CLIME_OK);
+    assert_int_equal(clime_workers_add(w, clime_str_of("http://h:1"), 0, &again, NULL), CLIME_OK);
     assert_int_equal(id, again);
+    clime_workers_free(w);
+}
+
+static void test_health_urls(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"http://h:1", "http://h:77"},
+                                           {"http://h", "http://h:77"},
+                                           {"https://h:1/x/y", "https://h:77"},
+                                           {"http://[::1]:80", "http://[::1]:77"},
+                                           {"http://[::1]", "http://[::1]:77"}};
+    struct clime_workers *w = fleet(0, 0);
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_worker_view v;
+        int64_t id;
+        assert_int_equal(clime_workers_add(w, clime_str_of(cases[i][0]), 77, &id, NULL), CLIME_OK);
+        assert_true(clime_workers_get(w, id, &v));
+        assert_string_equal(v.health_url, cases[i][1]);
+        assert_int_equal(clime_workers_add(w, clime_str_of(cases[i][0]), 0, &id, NULL), CLIME_OK);
+        assert_true(clime_workers_get(w, id, &v));
+        assert_string_equal(v.health_url, cases[i][0]);
+    }
     clime_workers_free(w);
 }
 
@@ -294,6 +316,7 @@ int main(void) {
         cmocka_unit_test(test_draining_waits_for_leases),
         cmocka_unit_test(test_bad_urls),
         cmocka_unit_test(test_request),
+        cmocka_unit_test(test_health_urls),
         cmocka_unit_test(test_outcomes),
         cmocka_unit_test(test_a_newcomer_is_ready_after_one_answer),
         cmocka_unit_test(test_silence_is_of_probes_alone),
