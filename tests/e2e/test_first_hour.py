@@ -271,3 +271,30 @@ def test_interrupt_says_how_to_resume(model, sums, tmp_path):
     words[words.index("--num-rollout") + 1] = 4  # how long a run is does not decide its weights
     status, out, err = run("clime-train", *words)
     assert status == 0 and "rollout  0 " not in out and "done " in out, err
+
+
+# ---- rewards that say nothing ----------------------------------------------------------------------------------------
+
+
+def test_rewards_that_are_all_alike(model, sums, tmp_path):
+    """One line says so, the first time, with a command that grades one of the answers: it runs as it is shown."""
+    words = rl(model, sums, tmp_path / "run", "--eval-prompt-data", "sums", sums, eval_interval=2, num_rollout=3)
+    status, _, err = run("clime-train", *words)
+    assert status == 0, err
+    warned = [line for line in err.splitlines() if " W train: " in line]
+    rollouts = [line for line in warned if "rollout 0: all 4 rewards are 0" in line]
+    assert len(rollouts) == 1 and not any("rollout 1: all" in line for line in warned), err
+    assert len([line for line in warned if "evaluation sums at step 0: all 16 rewards are 0" in line]) == 1, err
+    for line in warned:
+        shown_command = re.search(r"echo '.*' \| clime-train grade --rm-type math$", line)
+        assert shown_command, line
+        asked = json.loads(shown_command[0].split("'")[1])
+        assert asked["label"] in {str(i + 1) for i in range(16)} and isinstance(asked["response"], str)
+        done = subprocess.run(["sh", "-c", shown_command[0]], env={**os.environ, "PATH": f"{BUILD.resolve()}:/usr/bin:/bin"},
+                              capture_output=True, text=True, timeout=LIMIT)  # fmt: skip
+        assert done.stdout == '{"reward":0.0}\n', (done, line)
+
+
+def test_rewards_that_differ_are_no_matter(model, sums, tmp_path):
+    status, _, err = run("clime-train", *rl(model, sums, tmp_path / "run", rm_type="random", rollout_batch_size=4))
+    assert status == 0 and "rewards are" not in err, err
