@@ -77,10 +77,18 @@ def grade(rm_type, answers, label):
     return [json.loads(line).get("reward") for line in out.splitlines()]
 
 
+def in_shell(command):
+    """What the words print in a shell that finds the programs."""
+    env = {**os.environ, "PATH": f"{BUILD.resolve()}:/usr/bin:/bin"}
+    return subprocess.run(["sh", "-c", command], env=env, capture_output=True, text=True, timeout=LIMIT).stdout
+
+
 def test_reward_of_readme():
     """A label is what the data set has there, a whole solution; a right answer counts however it is put."""
     answers = ["So it is \\boxed{72}.", "She sold 72 clips. The answer is 72.", "48 + 24 = 72\n#### 72", "\\boxed{24}"]
     assert grade(readme_command()["rm-type"], answers, GSM8K) == [1, 1, 1, 0]
+    shown = re.search(r"^printf .*clime-train grade .*", (ROOT / "README.md").read_text(), re.M)[0]
+    assert in_shell(shown.replace("build/clime-train", "clime-train")) == '{"reward":1.0}\n'
 
 
 # ---- what is said before anything is loaded --------------------------------------------------------------------------
@@ -286,13 +294,11 @@ def test_rewards_that_are_all_alike(model, sums, tmp_path):
     assert len(rollouts) == 1 and not any("rollout 1: all" in line for line in warned), err
     assert len([line for line in warned if "evaluation sums at step 0: all 16 rewards are 0" in line]) == 1, err
     for line in warned:
-        shown_command = re.search(r"echo '.*' \| clime-train grade --rm-type math$", line)
+        shown_command = re.search(r"printf %s '.*' \| clime-train grade --rm-type math$", line)
         assert shown_command, line
         asked = json.loads(shown_command[0].split("'")[1])
         assert asked["label"] in {str(i + 1) for i in range(16)} and isinstance(asked["response"], str)
-        done = subprocess.run(["sh", "-c", shown_command[0]], env={**os.environ, "PATH": f"{BUILD.resolve()}:/usr/bin:/bin"},
-                              capture_output=True, text=True, timeout=LIMIT)  # fmt: skip
-        assert done.stdout == '{"reward":0.0}\n', (done, line)
+        assert in_shell(shown_command[0]) == '{"reward":0.0}\n', line
 
 
 def test_rewards_that_differ_are_no_matter(model, sums, tmp_path):

@@ -16,6 +16,7 @@
 #include "common/hash.h"
 #include "trainer/ledger/evals.h"
 #include "trainer/ledger/samples.h"
+#include "trainer/rollout/alike.h"
 #include "trainer/rollout/stats.h"
 
 #define BATCH 256
@@ -221,10 +222,12 @@ static enum clime_err record(struct clime_evaluation *v, const struct clime_eval
     const char *line = clime_metrics_line_end(&m);
     enum clime_err rc = clime_evals_put(c->ledger, records, v->n_sets, line, e);
     if (!rc) clime_metrics_log_append(c->log, line);
-    for (int i = 0; i < v->n_sets && !rc; i++)
+    for (int i = 0; i < v->n_sets && !rc; i++) {
         clime_progress_row(c->progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)",
                            records[i].name, step, records[i].score, records[i].n_prompts,
                            records[i].n_failed ? ", SOME SAMPLES FAILED" : "", seconds);
+        clime_alike_evaluation(c->o, records[i].name, step, records[i].samples, records[i].n);
+    }
     clime_metrics_line_free(&m);
     free(records);
     return rc;

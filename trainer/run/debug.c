@@ -6,6 +6,7 @@
 
 #include "common/clock.h"
 #include "trainer/ledger/samples.h"
+#include "trainer/rollout/alike.h"
 #include "trainer/rollout/stats.h"
 #include "trainer/run/run.h"
 
@@ -25,6 +26,7 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
     rc = clime_groups_use(rl->ledger, r.id, r.samples, r.n, rl->o.partial_rollout, line, e);
     if (!rc) {
         clime_metrics_log_append(rl->log, line);
+        clime_alike_rollout(&rl->o, r.id, r.samples, r.n, &rl->n_alike);
         clime_progress_row(&rl->progress, "rollout  %-5" PRId64 " reward %.4f  (%.1f s)", r.id,
                            clime_mean_reward(r.samples, r.n), (double)r.time_us / 1e6);
         rl->rollouts_done++;

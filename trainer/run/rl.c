@@ -17,6 +17,7 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
+#include "trainer/rollout/alike.h"
 #include "trainer/rollout/stats.h"
 #include "trainer/run/run.h"
 
@@ -120,6 +121,7 @@ enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout 
     rc = write_times(rl, r, total, e);
     struct clime_length_stats len;
     clime_length_stats(r->samples, r->n, &len);
+    clime_alike_rollout(&rl->o, r->id, r->samples, r->n, &rl->n_alike);
     char count[CLIME_PROGRESS_COUNT];
     clime_progress_count(&rl->progress, rl->rollouts_done, rl->num_rollout);
     clime_progress_count_text(&rl->progress, count);

@@ -56,6 +56,7 @@ struct clime_rl {
     int n_threads;
     struct clime_metrics_log *log;
     struct clime_progress progress;
+    int64_t n_alike; /* rollouts in a row whose rewards were all alike */
     struct {
         int64_t wait_us, train_us, update_us, save_us; /* of the current rollout */
     } time;

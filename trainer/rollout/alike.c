@@ -1,0 +1,117 @@
+/* See alike.h. Called by the loop after a rollout and by evaluation; no state. */
+#include "trainer/rollout/alike.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/buf.h"
+#include "common/json/write.h"
+#include "common/log.h"
+
+#define MOST_COMMAND 1200 /* bytes of the command: a line of the log holds 2048 */
+#define MOST_TEXT 600     /* bytes that are shown of a response: its end, where answers stand */
+
+/* How many samples have a reward, all of them the same; 0 when they differ or none has one. */
+static int count_alike(struct clime_sample *const *samples, int n, const struct clime_sample **first) {
+    int scored = 0;
+    *first = NULL;
+    for (int i = 0; i < n; i++) {
+        if (!samples[i]->has_reward) continue;
+        if (!*first) *first = samples[i];
+        if (samples[i]->reward != (*first)->reward) return 0;
+        scored++;
+    }
+    return scored;
+}
+
+/* The last `most` bytes of text, from the beginning of a character on. */
+static struct clime_str end_of(const char *text, size_t most) {
+    size_t n = text ? strlen(text) : 0, skip = n > most ? n - most : 0;
+    while (skip < n && ((unsigned char)text[skip] & 0xc0) == 0x80) skip++;
+    return (struct clime_str){text ? text + skip : "", n - skip};
+}
+
+/* {"response", "label"?, "metadata"?} for the shell, between single quotes. */
+static void put_question(const struct clime_sample *s, bool metadata, size_t most, struct clime_buf *out) {
+    struct clime_buf json;
+    struct clime_jw w;
+    clime_buf_init(&json, 1 << 20);
+    clime_jw_init(&w, &json);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "response");
+    clime_jw_str(&w, end_of(s->response, most));
+    if (s->label) {
+        clime_jw_key(&w, "label");
+        clime_jw_raw(&w, clime_str_of(s->label));
+    }
+    if (metadata && s->metadata) {
+        clime_jw_key(&w, "metadata");
+        clime_jw_raw(&w, clime_str_of(s->metadata));
+    }
+    clime_jw_close(&w);
+    for (size_t i = 0; i < json.len; i++)
+        if (json.data[i] == '\'')
+            clime_buf_adds(out, "\\u0027"); /* in JSON a single quote stands in strings only */
+        else
+            clime_buf_addc(out, json.data[i]);
+    clime_buf_free(&json);
+}
+
+/* "printf %s '{...}' | clime-train grade --rm-type T" (some shells' echo reads \\n), of as much of the response as a
+ * line holds; "" when not even the label does. */
+static void put_command(const struct clime_rl_options *o, const char *rm_type, const struct clime_sample *s,
+                        struct clime_buf *out) {
+    for (size_t most = MOST_TEXT; most > 0; most /= 2) {
+        clime_buf_clear(out);
+        clime_buf_adds(out, ". One of the answers, or its end, graded: printf %s '");
+        put_question(s, !rm_type, most, out);
+        clime_buf_adds(out, "' | clime-train grade");
+        if (rm_type) clime_buf_printf(out, " --rm-type %s", rm_type);
+        if (o->custom_rm) clime_buf_printf(out, " --custom-rm-path %s", o->custom_rm);
+        if (out->len <= MOST_COMMAND) return;
+    }
+    clime_buf_clear(out);
+}
+
+static void warn(const struct clime_rl_options *o, const char *rm_type, const char *what, int n,
+                 const struct clime_sample *s) {
+    struct clime_buf command;
+    clime_buf_init(&command, 1 << 20);
+    put_command(o, rm_type, s, &command);
+    LOG_WARN("%s: all %d rewards are %g%s%s", what, n, s->reward,
+             s->reward == 0 ? "; does the reward fit the labels (clime-train grade --help lists them)?" : "",
+             clime_buf_str(&command).ptr ? clime_buf_str(&command).ptr : "");
+    clime_buf_free(&command);
+}
+
+static bool none_wanted(const char *rm_type) {
+    return rm_type && !strcmp(rm_type, "none");
+}
+
+static bool is_power_of_ten(int64_t n) {
+    while (n >= 10 && n % 10 == 0) n /= 10;
+    return n == 1;
+}
+
+void clime_alike_rollout(const struct clime_rl_options *o, int64_t rollout, struct clime_sample *const *samples, int n,
+                         int64_t *streak) {
+    const struct clime_sample *s;
+    char what[96];
+    int scored = none_wanted(o->rm_type) ? 0 : count_alike(samples, n, &s);
+    *streak = scored > 1 ? *streak + 1 : 0;
+    if (!is_power_of_ten(*streak)) return;
+    snprintf(what, sizeof what, "rollout %" PRId64, rollout);
+    if (*streak > 1) snprintf(what, sizeof what, "rollout %" PRId64 ", the %" PRId64 "th in a row", rollout, *streak);
+    warn(o, o->rm_type, what, scored, s);
+}
+
+void clime_alike_evaluation(const struct clime_rl_options *o, const char *name, int64_t step,
+                            struct clime_sample *const *samples, int n) {
+    const struct clime_sample *s;
+    char what[160];
+    int scored = none_wanted(o->eval_rm_type) ? 0 : count_alike(samples, n, &s);
+    if (scored < 2 || s->reward != 0) return;
+    snprintf(what, sizeof what, "evaluation %.80s at step %" PRId64, name, step);
+    warn(o, o->eval_rm_type, what, scored, s);
+}
