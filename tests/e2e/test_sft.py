@@ -1,9 +1,13 @@
 """clime-train sft as a run: what it must not pass over."""
 
+import hashlib
 import json
+import random
 import struct
 import subprocess
+import time
 
+import pytest
 from test_rl import LIMIT, TRAIN
 
 
@@ -32,3 +36,94 @@ def test_a_run_without_an_update_fails(tmp_path):
               tmp_path / "out", "--global-batch-size", 4)  # fmt: skip
     assert p.returncode == 1 and "no step changed the weights" in p.stderr, (p.returncode, p.stderr)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def d(tmp_path_factory):
+    """A small model and 200 sums."""
+    d = tmp_path_factory.mktemp("sft")
+    made = train("init", d / "init", "--family", "qwen3", "--hidden-size", 64, "--intermediate-size", 192,
+                 "--num-hidden-layers", 2, "--num-attention-heads", 2, "--num-key-value-heads", 1, "--head-dim", 64,
+                 "--max-position-embeddings", 256)  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    lines = [json.dumps({"prompt": f"{i} + {i + 1} =", "response": str(2 * i + 1)}) for i in range(200)]
+    (d / "data.jsonl").write_text("\n".join(lines))
+    return d
+
+
+def words(d, name, *more, **change):
+    options = {"hf-checkpoint": d / "init", "prompt-data": d / "data.jsonl", "save-hf": d / name / "hf", "run": d / name,
+               "global-batch-size": 8, "num-epoch": 4, "lr": 1e-3, "save-interval": 10,
+               **{k.replace("_", "-"): v for k, v in change.items()}}  # fmt: skip
+    return ["sft", *[str(w) for k, v in options.items() for w in (f"--{k}", v)], *more]
+
+
+def whole(d, name, *more, **change):
+    done = train(*words(d, name, *more, **change))
+    assert done.returncode == 0, done.stderr[-2000:]
+    return hashlib.sha256((d / name / "hf" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def lines(d, name):
+    return [{k: v for k, v in json.loads(line).items() if "time" not in k} for line in open(d / name / "metrics.jsonl")]
+
+
+def test_killed_at_any_moment_the_weights_are_the_same(d):
+    """The same command goes on from the newest checkpoint, and every step that it runs again has the recorded bits."""
+    sha = whole(d, "undisturbed")
+    without = d / "without"
+    without.mkdir()
+    options = words(d, "without")
+    at = options.index("--run")
+    assert train(*options[:at], *options[at + 2 :]).returncode == 0  # no record, the same bits
+    assert hashlib.sha256((without / "hf" / "model.safetensors").read_bytes()).hexdigest() == sha
+    rng = random.Random(3)
+    for _ in range(4):
+        p = subprocess.Popen([TRAIN, *words(d, "killed")], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0.2, 0.8))
+        p.kill()
+        p.wait()
+    assert whole(d, "killed") == sha
+    assert lines(d, "killed") == lines(d, "undisturbed") and len(lines(d, "killed")) == 100
+    assert whole(d, "killed") == sha  # of a finished run: nothing is left to do
+    report = train("report", d / "killed")
+    assert report.returncode == 0 and "steps      100 done of 100 chosen" in report.stdout, report.stdout
+
+
+def test_a_finished_run_can_be_made_longer(d):
+    sha = whole(d, "long", num_epoch=2)
+    assert whole(d, "long", num_epoch=4) == whole(d, "long-at-once") != sha
+
+
+def test_what_decides_may_not_change(d):
+    whole(d, "same", num_epoch=1)
+    changed = d / "changed.jsonl"
+    changed.write_text((d / "data.jsonl").read_text().replace("399", "398"))
+    for change, says in [({"lr": 2e-3}, "--lr differs"), ({"prompt_data": changed}, "--prompt-data")]:
+        done = train(*words(d, "same", **change))
+        assert done.returncode == 1 and says in done.stderr, done.stderr[-1000:]
+
+
+def test_a_damaged_checkpoint_is_passed_over(d):
+    sha = whole(d, "damaged")
+    newest = sorted((d / "damaged" / "checkpoints").iterdir())[-1]
+    data = bytearray((newest / "moment2.f32").read_bytes())
+    data[1000] ^= 4
+    (newest / "moment2.f32").write_bytes(data)
+    done = train(*words(d, "damaged"))
+    assert done.returncode == 0 and "moment2.f32 is damaged" in done.stderr, done.stderr[-1000:]
+    assert hashlib.sha256((d / "damaged" / "hf" / "model.safetensors").read_bytes()).hexdigest() == sha
+
+
+def test_the_target_is_reached_at_the_same_step(d):
+    more = {"target_loss": 2.5, "num_epoch": 40, "save_interval": 7}
+    sha = whole(d, "target", **more)
+    n = len(lines(d, "target"))
+    assert 16 <= n < 1000
+    p = subprocess.Popen([TRAIN, *words(d, "target-killed", **more)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (d / "target-killed" / "checkpoints" / "step_00000007").exists():
+        assert p.poll() is None
+        time.sleep(0.01)
+    p.kill()
+    p.wait()
+    assert whole(d, "target-killed", **more) == sha and len(lines(d, "target-killed")) == n
