@@ -31,7 +31,7 @@ SFT_ARGS=(
     --adam-beta2 0.98
     --max-tokens-per-gpu 8192
     --recompute-granularity selective
-    --metrics "$run/sft.jsonl"
+    --run "$run/sft-run"
     --save-hf "$run/sft"
 )
 CKPT_ARGS=(

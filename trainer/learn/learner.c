@@ -293,6 +293,7 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_st
         out->critic_only = true;
     }
     if (!err) out->step = ++l->step;
+    out->updates = l->optimizer.step;
     clime_stream_free(&s);
     return err;
 }

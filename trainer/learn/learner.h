@@ -63,7 +63,8 @@ struct clime_step_stats {
     } gap_at;
     int64_t tokens, trained_tokens, n_micro;
     int64_t forward_us, backward_us, ref_us, optimizer_us;
-    bool skipped; /* the gradient was not finite: no update was made, and this says so */
+    int64_t updates; /* of the weights so far, over all starts */
+    bool skipped;    /* the gradient was not finite: no update was made, and this says so */
 };
 
 struct clime_learner;

@@ -117,6 +117,38 @@ enum clime_err clime_step_finish(struct clime_ledger *l, int64_t step, double lo
     return clime_ledger_write(l, finish_step, &f, false, e);
 }
 
+struct record_step {
+    const struct clime_step_plan *plan;
+    struct finish_step result;
+};
+
+static enum clime_err record_step(struct clime_db *db, void *arg, struct clime_error *e) {
+    struct record_step *r = arg;
+    enum clime_err rc = choose_one(db, r->plan, e);
+    return rc ? rc : finish_step(db, &r->result, e);
+}
+
+enum clime_err clime_step_record(struct clime_ledger *l, const struct clime_step_plan *plan, double loss,
+                                 double grad_norm, const char *stats_json, const char *metrics_line,
+                                 struct clime_error *e) {
+    struct record_step r = {plan, {plan->step, loss, grad_norm, stats_json, metrics_line}};
+    CHECK(plan->n == 0);
+    return clime_ledger_write(l, record_step, &r, false, e);
+}
+
+enum clime_err clime_step_result_get(struct clime_db *db, int64_t step, struct clime_step_result *out,
+                                     struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT done_us IS NOT NULL, loss, grad_norm FROM steps WHERE step = ?");
+    *out = (struct clime_step_result){0};
+    clime_db_int(q, step);
+    if (clime_db_row(q)) {
+        out->done = clime_db_get_int(q) != 0;
+        out->loss = clime_db_get_real(q);
+        out->grad_norm = clime_db_get_real(q);
+    }
+    return clime_db_done(q, e);
+}
+
 enum clime_err clime_steps_last(struct clime_db *db, int64_t *step, struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(db, "SELECT ifnull(max(step), 0) FROM steps");
     *step = clime_db_row(q) ? clime_db_get_int(q) : 0;

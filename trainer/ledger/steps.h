@@ -29,6 +29,16 @@ enum clime_err clime_steps_choose(struct clime_ledger *l, const struct clime_ste
                                   bool keep_open, const char *metrics_line, const char *perf_line,
                                   struct clime_error *e);
 
+/* A step of clime-train sft, chosen and done at once: its samples follow from the data and the seed. The packing is
+ * recorded too. */
+enum clime_err clime_step_record(struct clime_ledger *l, const struct clime_step_plan *plan, double loss,
+                                 double grad_norm, const char *stats_json, const char *metrics_line,
+                                 struct clime_error *e);
+
+/* What is recorded of a step's result; done is false where there is none. */
+enum clime_err clime_step_result_get(struct clime_db *db, int64_t step, struct clime_step_result *out,
+                                     struct clime_error *e);
+
 /* Records the result of a step and its line of metrics in one transaction. */
 enum clime_err clime_step_finish(struct clime_ledger *l, int64_t step, double loss, double grad_norm,
                                  const char *stats_json, const char *metrics_line, struct clime_error *e);

@@ -38,7 +38,7 @@ static enum clime_err take_lock(int fd, const char *path, const char *run, struc
 /* Two trainers on one run folder would break every promise: the second is refused. The kernel drops the locks with the
  * process, however it ends. The file is what file systems can lock; the folder, where it can be, is what nobody deletes
  * to get in. */
-static enum clime_err lock_run(struct clime_rl *rl, struct clime_error *e) {
+enum clime_err clime_rl_lock(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = clime_make_dirs(rl->o.run, e);
     if (rc) return rc;
     char *path = xasprintf("%s/lock", rl->o.run);
@@ -146,43 +146,6 @@ static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
     return rc ? rc : clime_learner_start(rl->learner, e);
 }
 
-static bool same_value(const struct cJSON *x, const struct cJSON *y) {
-    if (!x || !y || clime_tree_kind(x) != clime_tree_kind(y) || clime_tree_size(x) != clime_tree_size(y)) return false;
-    if (clime_tree_kind(x) == CLIME_JSON_ARRAY) {
-        const struct cJSON *b = clime_tree_first(y);
-        for (const struct cJSON *a = clime_tree_first(x); a; a = clime_tree_next(a), b = clime_tree_next(b))
-            if (!same_value(a, b)) return false;
-        return true;
-    }
-    return !strcmp(clime_tree_str(x, ""), clime_tree_str(y, "")) && clime_tree_num(x, 0) == clime_tree_num(y, 0) &&
-           clime_tree_bool(x, false) == clime_tree_bool(y, false);
-}
-
-/* Names the first option whose value differs between the record and now. What the record does not know came into being
- * after it: then the run has the default, and goes on with it. */
-static enum clime_err compare_options(const char *recorded, const char *now, struct clime_error *e) {
-    struct cJSON *a = NULL, *b = NULL, *defaults = NULL;
-    if (!strcmp(recorded, now)) return CLIME_OK;
-    char *text = clime_rl_default_options();
-    enum clime_err rc = clime_tree_parse(recorded, strlen(recorded), &a, e);
-    if (!rc) rc = clime_tree_parse(now, strlen(now), &b, e);
-    if (!rc) rc = clime_tree_parse(text, strlen(text), &defaults, e);
-    for (const struct cJSON *x = rc ? NULL : clime_tree_first(b); x && !rc; x = clime_tree_next(x)) {
-        const struct cJSON *was = clime_tree_get(a, clime_tree_key(x));
-        if (!was) was = clime_tree_get(defaults, clime_tree_key(x));
-        if (was && !same_value(x, was)) /* neither: the hash of a library, whose path is compared */
-            rc = clime_fail(e, CLIME_ERR_INPUT,
-                            "--%s differs from what this run was begun with; it decides the weights, so another value "
-                            "needs another run folder",
-                            clime_tree_key(x));
-    }
-    clime_tree_free(a);
-    clime_tree_free(b);
-    clime_tree_free(defaults);
-    free(text);
-    return rc;
-}
-
 /* The user's libraries decide the weights: their contents are recorded with the options. */
 static enum clime_err open_hooks(struct clime_rl *rl, struct clime_error *e) {
     struct clime_rl_options *o = &rl->o;
@@ -231,23 +194,34 @@ static enum clime_err import_rollouts(const char *from, const char *to, struct c
     return rc;
 }
 
-static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
-    char name[32];
+/* Of a new run: unlike every other's that asks the same servers. */
+static char *new_name(void) {
     const uint64_t words[2] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
-    char *path = xasprintf("%s/ledger.db", rl->o.run);
-    snprintf(name, sizeof name, "%012" PRIx64, clime_hash64(words, 2) >> 16);
+    return xasprintf("%012" PRIx64, clime_hash64(words, 2) >> 16);
+}
+
+enum clime_err clime_rl_open_record(struct clime_rl *rl, const char *defaults, struct clime_error *e) {
+    char *path = xasprintf("%s/ledger.db", rl->o.run), *name = new_name();
     enum clime_err rc = rl->o.replay          ? copy_record(rl->o.replay, path, name, e)
                         : rl->o.load_rollouts ? import_rollouts(rl->o.load_rollouts, path, e)
                                               : CLIME_OK;
     if (!rc) rc = clime_ledger_open(path, &rl->ledger, e);
     if (!rc) rc = clime_run_begin(rl->ledger, name, (uint64_t)rl->o.rollout_seed, rl->o.options_json, &rl->run, e);
-    if (!rc) rc = compare_options(rl->run.options, rl->o.options_json, e);
-    if (!rc) rc = clime_rl_record_data(rl, e);
+    if (!rc) rc = clime_rl_compare_options(rl, defaults, e);
     if (!rc)
         clime_event(rl->ledger, rl->run.incarnation, "start", "run %s, incarnation %" PRId64 ", pid %d", rl->run.name,
                     rl->run.incarnation, (int)getpid());
     free(path);
+    free(name);
     return rc;
+}
+
+static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
+    char *defaults = clime_rl_default_options();
+    enum clime_err rc = clime_rl_open_record(rl, defaults, e);
+    free(defaults);
+    uint64_t prompts = rl->o.evaluate ? 0 : clime_dataset_checksum(&rl->data);
+    return rc ? rc : clime_rl_record_data(rl, rl->o.evaluate ? NULL : &prompts, e);
 }
 
 static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
@@ -302,7 +276,8 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
         return rc;
     if ((rc = open_hooks(rl, e))) return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
-    if ((rc = lock_run(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e))) return rc;
+    if ((rc = clime_rl_lock(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)))
+        return rc;
     if ((rl->o.replay && !rl->o.replay_generate) || rl->o.load_rollouts) return open_learner(rl, e);
     bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
     if ((learner_first && (rc = open_learner(rl, e))) || (rc = open_fleet(rl, e))) return rc;

@@ -11,6 +11,7 @@
  *   recover.c          bringing the weights to where the ledger says the run was
  *   replay_generate.c  --replay-generate
  *   explain.c          --explain
+ *   sft.c              the loop of clime-train sft
  * and by trainer/cmd/eval.c, which opens the same things but a learner.
  *
  * All of it belongs to the main thread.
@@ -70,6 +71,10 @@ enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_er
 enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e);        /* rl->o is parsed; the rest is zero */
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e); /* after the first publish */
 void clime_rl_close(struct clime_rl *rl);
+/* Parts of it, for runs of another kind: makes and locks o.run; opens its ledger as the run of o.options_json
+ * (defaults: the same object where no option is given). */
+enum clime_err clime_rl_lock(struct clime_rl *rl, struct clime_error *e);
+enum clime_err clime_rl_open_record(struct clime_rl *rl, const char *defaults, struct clime_error *e);
 
 /* rl.c */
 struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl);
@@ -114,6 +119,10 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
                                    const struct clime_step_result *recorded, struct clime_step_stats *stats,
                                    struct clime_error *e);
 
+/* A step that was done before must have the recorded bits (CLIME_ERR_INTERNAL); its recorded line is logged again. */
+enum clime_err clime_rl_compare_step(struct clime_rl *rl, const struct clime_step_result *recorded,
+                                     const struct clime_step_stats *s, struct clime_error *e);
+
 /* Records the hash of the current weights (which must equal an earlier record). begin computes it beside what follows;
  * end, before the weights change again, records it. */
 enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e);
@@ -139,7 +148,9 @@ enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);
 enum clime_err clime_rl_load_checkpoint(struct clime_rl *rl, int64_t before, struct clime_error *e);
 
 /* inputs.c: CLIME_ERR_INPUT names what is another one than the run was begun with. */
-enum clime_err clime_rl_record_data(struct clime_rl *rl, struct clime_error *e);   /* prompts, tokenizer, config */
+enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *defaults, struct clime_error *e);
+/* Tokenizer and config; prompts: checksum of what the prompt data say, NULL = there are none. */
+enum clime_err clime_rl_record_data(struct clime_rl *rl, const uint64_t *prompts, struct clime_error *e);
 enum clime_err clime_rl_record_models(struct clime_rl *rl, struct clime_error *e); /* reference and critic, as given */
 
 /* step.c */

@@ -173,10 +173,6 @@ static void add_train_times(struct clime_metrics_line *m, const struct clime_ste
     clime_metrics_line_add(m, "perf/actor_train_tok_per_s", us > 0 ? (double)s->tokens * 1e6 / (double)us : 0);
 }
 
-static bool same_bits(double a, double b) {
-    return memcmp(&a, &b, sizeof a) == 0 || (!isfinite(a) && isnan(b)); /* not finite is stored as NULL, read as NaN */
-}
-
 static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_plan *p,
                                   const struct clime_step_stats *s, struct clime_error *e) {
     struct clime_metrics_line stats, m;
@@ -194,16 +190,19 @@ static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_p
     return rc;
 }
 
-static enum clime_err compare_step(struct clime_rl *rl, const struct clime_step_plan *p,
-                                   const struct clime_step_result *recorded, const struct clime_step_stats *s,
-                                   struct clime_error *e) {
+static bool same_bits(double a, double b) {
+    return memcmp(&a, &b, sizeof a) == 0 || (!isfinite(a) && isnan(b)); /* not finite is stored as NULL, read as NaN */
+}
+
+enum clime_err clime_rl_compare_step(struct clime_rl *rl, const struct clime_step_result *recorded,
+                                     const struct clime_step_stats *s, struct clime_error *e) {
     if (!same_bits(s->loss, recorded->loss) || !same_bits(s->grad_norm, recorded->grad_norm))
         return clime_fail(e, CLIME_ERR_INTERNAL,
                           "step %" PRId64 " ran again with loss %.17g and gradient norm %.17g, the ledger says %.17g "
                           "and %.17g: another program, device or option made it",
-                          p->step, s->loss, s->grad_norm, recorded->loss, recorded->grad_norm);
+                          s->step, s->loss, s->grad_norm, recorded->loss, recorded->grad_norm);
     char *line;
-    enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "train", p->step, &line, e);
+    enum clime_err rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "train", s->step, &line, e);
     if (line) clime_metrics_log_append(rl->log, line);
     free(line);
     return rc;
@@ -243,7 +242,7 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
     rl->step = p->step;
     if (stats->skipped || stats->critic_skipped)
         clime_event(rl->ledger, rl->run.incarnation, "skip", "step %" PRId64 ": the gradient was not finite", p->step);
-    return recorded->done ? compare_step(rl, p, recorded, stats, e) : record_step(rl, p, stats, e);
+    return recorded->done ? clime_rl_compare_step(rl, recorded, stats, e) : record_step(rl, p, stats, e);
 }
 
 /* ---- weights ---- */
