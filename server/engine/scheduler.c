@@ -91,9 +91,15 @@ static struct clime_seq *find_leader(const struct clime_sched *s, const struct c
     return NULL;
 }
 
+static void follow(struct clime_seq *q, struct clime_seq *leader) {
+    if (q->leader) q->leader->n_followers--;
+    q->leader = leader;
+    if (leader) leader->n_followers++;
+}
+
 void clime_sched_add(struct clime_sched *s, struct clime_seq *q) {
     CHECK(q->n_kv == 0 && q->n_pages == 0 && q->max_total <= s->opts.n_pages * CLIME_PAGE);
-    q->leader = find_leader(s, q);
+    follow(q, find_leader(s, q));
     s->held = false;
     wait_insert(s, q);
 }
@@ -210,7 +216,7 @@ static void running_insert(struct clime_sched *s, struct clime_seq *q) {
 static void start(struct clime_sched *s, struct clime_seq *q) {
     wait_remove(s, q);
     running_insert(s, q);
-    q->leader = NULL;
+    follow(q, NULL);
     if (q->admitted) return;
     q->admitted = true;
     q->cached_tokens = q->n_kv;
@@ -346,11 +352,12 @@ void clime_sched_remove(struct clime_sched *s, struct clime_seq *q) {
     }
     q->state = CLIME_SEQ_GONE;
     s->held = false;
+    follow(q, NULL);
     /* Of those that waited for it, the first takes its place. */
     struct clime_seq *heir = NULL;
-    for (struct clime_seq *w = s->first; w; w = w->next) {
+    for (struct clime_seq *w = s->first; w && q->n_followers > 0; w = w->next) {
         if (w->leader != q) continue;
-        w->leader = heir;
+        follow(w, heir);
         if (!heir) heir = w;
     }
 }

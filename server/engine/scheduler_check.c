@@ -31,15 +31,19 @@ static void check_running(const struct clime_sched *s, int32_t *refs) {
 }
 
 static void check_waiting(const struct clime_sched *s) {
-    int n = 0;
+    int n = 0, n_followers = 0, n_led = 0;
     int64_t n_tokens = 0;
     for (const struct clime_seq *q = s->first; q; q = q->next, n++) {
         n_tokens += q->n_total;
+        n_followers += q->n_followers;
+        n_led += q->leader != NULL;
         CHECK(q->state == CLIME_SEQ_WAITING && q->n_pages == 0 && q->n_kv == 0);
         CHECK(q->next ? q->next->prev == q && q->arrival < q->next->arrival : s->last == q);
         CHECK(!q->leader || q->leader->state != CLIME_SEQ_GONE);
         CHECK(!q->leader || !q->leader->leader); /* no chains: a leader is never itself waiting for one */
     }
+    for (int i = 0; i < s->n_running; i++) n_followers += s->running[i]->n_followers;
+    CHECK(n_followers == n_led);
     CHECK(n == s->n_waiting && n_tokens == s->n_waiting_tokens);
 }
 

@@ -37,6 +37,7 @@ struct clime_seq {
                                * before it, and all after, must run here, so neither cache nor leader may supply them */
     bool share_prompt;        /* may wait for a sequence with the same prompt and fork its pages */
     struct clime_seq *leader; /* while waiting: the sequence that computes our prompt; NULL = none */
+    int n_followers;          /* whose leader it is */
     bool mixed;               /* an update kept its KV: what it writes now is not of one version */
     int cached_tokens;        /* positions found in the cache or taken from a leader at first admission */
     bool admitted;            /* once */
