@@ -324,6 +324,11 @@ def test_requests_expire_in_the_queue():
         s.json("/pause_generation", {})
         late = s.json("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 4}}, 503)
         assert "--max-queue-seconds" in json.dumps(late), late
+        stream = {"input_ids": [1], "sampling_params": {"max_new_tokens": 4}, "stream": True}
+        events = s.events("/generate", stream)
+        assert any("--max-queue-seconds" in e and "503" in e for e in events), events
+        chat = s.post("/v1/completions", {"prompt": "Once", "max_tokens": 4})
+        assert chat.status_code == 503 and "--max-queue-seconds" in chat.text, chat.text
         s.json("/continue_generation", {})
         assert len(generate(s, input_ids=[1], sampling_params={"max_new_tokens": 4})["output_ids"]) > 0
 
