@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sqlite3
 import struct
 import subprocess
@@ -14,7 +15,7 @@ import time
 import httpx
 import pytest
 import yaml
-from programs import BUILD, LIMIT, ROOT
+from programs import BUILD, LIMIT, ROOT, SLOW
 
 TRAIN = os.path.abspath(BUILD / "clime-train")
 SPEC = yaml.safe_load((ROOT / "openapi" / "trainer.yaml").read_text())
@@ -317,6 +318,43 @@ def test_a_task_that_nobody_ends_fails_by_name(d, what):
     assert run.process.wait(LIMIT) == 1
     log = run.log.read_text()
     assert ("no environment took the task" if what == "never taken" else "every lease expired") in log
+
+
+def test_hundreds_of_connections(d):
+    """Environments that wait for tasks, and many that only keep a connection, take nothing from those that have one."""
+    run = Run(d, "many", num_rollout=1, rollout_batch_size=1, n_samples_per_prompt=2)
+    idle, waiting = [], []
+    try:
+        task, other = run.lease(), run.lease()
+        port = run.http.base_url.port
+        for i in range(600):
+            s = socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
+            idle.append(s)
+            if i % 2:  # half of them have asked something before, the others never do
+                s.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        body = b'{"wait_s": 60}'
+        for _ in range(150):
+            s = socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
+            waiting.append(s)
+            s.sendall(b"POST /tasks/lease HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                      b"Content-Length: %d\r\n\r\n%s" % (len(body), body))  # fmt: skip
+        time.sleep(0.5)  # they wait, or have been refused
+        with httpx.Client(base_url=run.http.base_url, timeout=20 * SLOW) as fresh:
+            slowest = 0
+            for _ in range(20):
+                before = time.monotonic()
+                assert fresh.post(f"/tasks/{task['task']}", json={"renew": True}).status_code == 200
+                slowest = max(slowest, time.monotonic() - before)
+            print(f"slowest renewal beside {len(idle)} idle connections and {len(waiting)} that wait: {slowest:.3f} s")
+            for t in (task, other):
+                reply = fresh.post(f"{t['session']}/generate", json={"sampling_params": {"max_new_tokens": 2}})
+                assert reply.status_code == 200, reply.text
+                assert fresh.post(f"/tasks/{t['task']}", json={"reward": 1}).status_code == 200
+        assert run.process.wait(2 * LIMIT) == 0, run.log.read_text()[-3000:]
+    finally:
+        for s in idle + waiting:
+            s.close()
+        run.stop()
 
 
 def test_options_are_checked(d):
