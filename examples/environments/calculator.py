@@ -9,6 +9,7 @@ or by hand beside a run with --environment. Talks to the policy with the openai 
 import json
 import os
 import re
+import time
 
 import httpx
 import openai
@@ -54,6 +55,7 @@ def main():
         except httpx.TransportError:
             return  # the trainer is gone
         if reply.status_code != 200:
+            time.sleep(reply.status_code != 204)  # 429: many wait already
             continue
         task = reply.json()
         client = openai.OpenAI(base_url=f"{URL}{task['session']}/v1", api_key=KEY, max_retries=0, http_client=connection)

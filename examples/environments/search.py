@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+import time
 
 import httpx
 
@@ -79,6 +80,7 @@ def main():
         try:
             reply = http.post("/tasks/lease", json={"wait_s": 30})
             if reply.status_code != 200:
+                time.sleep(reply.status_code != 204)  # 429: many wait already
                 continue
             task = reply.json()
             result = act(http, corpus, task)

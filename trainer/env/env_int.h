@@ -84,6 +84,8 @@ struct clime_environments {
     pthread_cond_t answered;     /* a call is done */
     struct clime_task *tasks;    /* in the order in which they were offered */
     uint64_t next_lease, secret; /* of lease ids */
+    int n_slots;                 /* requests that may wait at a time */
+    int n_waiting;               /* of which for a task */
     /* with a generate hook */
     pthread_cond_t hook_left; /* a hook's thread has ended, or is outside of our functions */
     int n_hooks;              /* threads of it */
@@ -95,11 +97,13 @@ struct clime_environments {
 
 /* environments.c, for the handlers (HTTP workers): */
 
-/* The oldest task that waits, leased now and described by write (under the lock); false when none came until then. */
-bool clime_env_lease(struct clime_environments *v, int64_t until_us, const struct clime_http_request *rq,
-                     void (*write)(const struct clime_environments *v, const struct clime_task *t,
-                                   struct clime_buf *out),
-                     struct clime_buf *out);
+/* The oldest task that waits, leased now and described by write (under the lock). NONE: none came until then, or the
+ * client has left. BUSY: too many wait for one already. */
+enum clime_lease_answer { CLIME_LEASE_NONE, CLIME_LEASE_GIVEN, CLIME_LEASE_BUSY };
+enum clime_lease_answer clime_env_lease(struct clime_environments *v, int64_t until_us, struct clime_http_request *rq,
+                                        void (*write)(const struct clime_environments *v, const struct clime_task *t,
+                                                      struct clime_buf *out),
+                                        struct clime_buf *out);
 /* Hands the call to the task's owner and waits until it is done. CLIME_ERR_NOT_FOUND: no such lease (any more).
  * CLIME_ERR_INPUT: another call is under way. Otherwise the call's own error. */
 enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id, struct clime_env_call *call,

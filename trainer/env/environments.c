@@ -15,11 +15,13 @@
 #include "common/log.h"
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
+#include "common/os/files.h"
 #include "trainer/env/env_int.h"
 #include "trainer/plugin/hooks.h"
 
 #define CHECK_US 200000 /* how often an idle owner looks at deadlines and stop flags */
-#define HTTP_THREADS 64
+#define MORE_SLOTS 256  /* beside those of the tasks: for environments that wait for one */
+#define MOST_SLOTS 8192
 #define MAX_BODY ((size_t)64 << 20)
 #define MAX_LOST 64           /* threads of a hook whose tasks are over, before no more are started */
 #define HOOK_LEAVE_US 2000000 /* for a hook's threads to return at the end */
@@ -238,25 +240,31 @@ void clime_env_call_free(struct clime_env_call *c) {
     *c = (struct clime_env_call){0};
 }
 
-bool clime_env_lease(struct clime_environments *v, int64_t until_us, const struct clime_http_request *rq,
-                     void (*write)(const struct clime_environments *v, const struct clime_task *t,
-                                   struct clime_buf *out),
-                     struct clime_buf *out) {
-    bool given = false;
+enum clime_lease_answer clime_env_lease(struct clime_environments *v, int64_t until_us, struct clime_http_request *rq,
+                                        void (*write)(const struct clime_environments *v, const struct clime_task *t,
+                                                      struct clime_buf *out),
+                                        struct clime_buf *out) {
+    enum clime_lease_answer given = CLIME_LEASE_NONE;
     pthread_mutex_lock(&v->lock);
+    v->n_waiting++;
     for (;;) {
         struct clime_task *t = v->tasks;
         while (t && t->state != CLIME_TASK_WAITING) t = t->next;
-        if (t) {
+        if (t && !clime_http_peer_gone(rq)) {
             give_lease(v, t);
             write(v, t, out);
-            given = true;
+            given = CLIME_LEASE_GIVEN;
             break;
         }
         int64_t now = clime_now_us();
-        if (now >= until_us || clime_http_stopping(rq)) break;
+        if (now >= until_us || clime_http_stopping(rq) || clime_http_peer_gone(rq)) break;
+        if (v->n_waiting > v->n_slots / 2) { /* the rest is for those that have a task */
+            given = CLIME_LEASE_BUSY;
+            break;
+        }
         wait_until(&v->offered, &v->lock, now + CHECK_US < until_us ? now + CHECK_US : until_us);
     }
+    v->n_waiting--;
     pthread_mutex_unlock(&v->lock);
     return given;
 }
@@ -343,12 +351,18 @@ static enum clime_err listen_at(struct clime_environments *v, struct clime_error
     const struct clime_environments_options *o = &v->o;
     struct clime_http_options http = {.host = o->host,
                                       .port = o->port,
-                                      .n_threads = HTTP_THREADS,
                                       .max_body = MAX_BODY,
                                       .api_key = o->api_key,
                                       .routes = clime_environment_routes,
                                       .context = v};
     char url[64];
+    /* Every task may have a turn under way, and every environment wait for the next task. A thread more is there for
+     * each idle connection, up to the files that may be open. */
+    int64_t n_slots = 2 * ((int64_t)o->n_tasks + o->n_commands) + MORE_SLOTS, files = clime_files_limit() / 4;
+    if (n_slots > MOST_SLOTS) n_slots = MOST_SLOTS;
+    v->n_slots = (int)(n_slots < files ? n_slots : files);
+    http.n_slots = v->n_slots;
+    http.n_threads = clime_http_threads(v->n_slots);
     enum clime_err rc = clime_http_server_start(&http, &v->http, e);
     if (!rc) rc = write_port(o->run_dir, clime_http_server_port(v->http), e);
     if (rc) return rc;

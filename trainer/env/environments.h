@@ -34,6 +34,7 @@ struct clime_environments_options {
     int max_turns, max_attempts; /* turns of a session, 0 = no limit; leases of a task before it fails */
     const char *command;         /* program to start, or NULL: environments come by themselves */
     int n_commands;              /* copies of it */
+    int n_tasks;                 /* that may be offered at a time: how many connections to be ready for */
     const char *run_dir;         /* ports/environments gets the port; logs/ the output of the copies */
 };
 

@@ -13,8 +13,12 @@ static void handle_lease(struct clime_http_request *rq, void *context) {
         return;
     }
     clime_buf_init(&out, (size_t)256 << 20);
-    if (clime_env_lease(v, clime_now_us() + (int64_t)(wait_s * 1e6), rq, clime_env_task_write, &out))
+    enum clime_lease_answer given =
+        clime_env_lease(v, clime_now_us() + (int64_t)(wait_s * 1e6), rq, clime_env_task_write, &out);
+    if (given == CLIME_LEASE_GIVEN)
         clime_http_reply_json(rq, 200, clime_buf_str(&out));
+    else if (given == CLIME_LEASE_BUSY)
+        clime_http_reply_error(rq, 429, "too many environments wait for a task already");
     else if (clime_http_stopping(rq))
         clime_http_reply_error(rq, 503, "the trainer is stopping");
     else
@@ -78,10 +82,10 @@ static void handle_health(struct clime_http_request *rq, void *context) {
 }
 
 const struct clime_http_route clime_environment_routes[] = {
-    {"POST", "/tasks/lease", CLIME_HTTP_USER, handle_lease},
+    {"POST", "/tasks/lease", CLIME_HTTP_USER, handle_lease, .slot = true},
     {"POST", "/tasks/{id}", CLIME_HTTP_USER, handle_result},
-    {"POST", "/sessions/{id}/v1/chat/completions", CLIME_HTTP_USER, handle_chat},
-    {"POST", "/sessions/{id}/generate", CLIME_HTTP_USER, handle_generate},
+    {"POST", "/sessions/{id}/v1/chat/completions", CLIME_HTTP_USER, handle_chat, .slot = true},
+    {"POST", "/sessions/{id}/generate", CLIME_HTTP_USER, handle_generate, .slot = true},
     {"GET", "/health", CLIME_HTTP_OPEN, handle_health},
     {0},
 };

@@ -298,6 +298,7 @@ static enum clime_err open_environments(struct clime_rl *rl, struct clime_error 
                                            .max_attempts = (int)r->environment_attempts,
                                            .command = r->environment_command,
                                            .n_commands = (int)r->num_environments,
+                                           .n_tasks = rl->n_threads,
                                            .run_dir = r->run};
     return clime_environments_open(&o, &rl->environments, e);
 }
