@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import time
 
+import httpx
 import pytest
 from programs import BUILD, LIMIT, run, tiny_model
 from test_rl import children, final_sha
@@ -153,3 +154,33 @@ def test_an_environments_processes_end_with_the_trainer(d, tmp_path):
     while alive():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_fleets_own_key(d, tmp_path):
+    """Router and servers of a run answer those who know its key, which stands in no command line."""
+    run = Run(rl(d, tmp_path / "keys", num_rollout=200, num_servers=2))
+    try:
+        run.wait_for("rollout  0 ")
+        path = run.dir / "ports" / "api-key"
+        key = path.read_text().strip()
+        assert len(key) == 32 and path.stat().st_mode & 0o777 == 0o600
+        pids = children(run.process.pid)
+        assert len(pids) == 3 and not any(key in open(f"/proc/{pid}/cmdline").read() for pid in pids)
+        for name, call in (("router", "/workers"), ("server-0", "/server_info"), ("server-1", "/flush_cache")):
+            url = f"http://127.0.0.1:{int((run.dir / 'ports' / name).read_text())}"
+            ask = lambda **headers: httpx.get(url + call, headers=headers, timeout=LIMIT).status_code
+            assert ask() == 401 and ask(Authorization="Bearer 0") == 401 and ask(Authorization=f"Bearer {key}") == 200
+            assert httpx.get(url + "/health", timeout=LIMIT).status_code == 200
+    finally:
+        run.stop()
+
+
+def test_few_descriptors(d, tmp_path):
+    """A low soft limit is raised; where the hard one is low too there are fewer requests at a time, and a line says so."""
+    limit = lambda n: ["prlimit", f"--nofile={n}", "--"]
+    many = Run(limit("256:") + rl(d, tmp_path / "soft", num_servers=6, server_concurrency=100, num_rollout=1,
+                                       rollout_batch_size=64))  # fmt: skip
+    assert "need more open files" not in many.end()
+    few = Run(limit("512:512") + rl(d, tmp_path / "hard", num_servers=2, server_concurrency=400, num_rollout=1,
+                                    rollout_batch_size=64))  # fmt: skip
+    assert "need more open files than the limit of 512 allows: 128 at a time" in few.end()

@@ -2,14 +2,18 @@
  * main thread. Invariant: a child that died is seen before anything is sent to its successor: it has no version and no
  * admission until it was pushed to. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "common/os/dirs.h"
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
+
+#define PROGRAMS_ROOM 1024 /* requests in flight that both have room for by default */
 
 /* clime-router and clime-server are beside clime-train. */
 static enum clime_err program_path(const char *name, char **out, struct clime_error *e) {
@@ -28,11 +32,16 @@ static enum clime_err program_path(const char *name, char **out, struct clime_er
 
 static enum clime_err init_program(struct clime_fleet *f, struct clime_program *p, const char *name, const char *path,
                                    const char *const *args, int n_args, struct clime_error *e) {
+    char key[3][64];
+    static const char *const names[] = {"CLIME_API_KEY", "CLIME_ADMIN_API_KEY", "CLIME_WORKER_API_KEY"};
+    for (size_t i = 0; i < CLIME_COUNT(names); i++) snprintf(key[i], sizeof key[i], "%s=%s", names[i], f->key);
+    const char *const vars[] = {key[0], key[1], key[2], NULL}; /* a command line is for all to read */
     const struct clime_program_options o = {.name = name,
                                             .path = path,
                                             .run_dir = f->o.run_dir,
                                             .args = args,
                                             .n_args = n_args,
+                                            .vars = vars,
                                             .start_limit_us = f->o.start_limit_us,
                                             .silence_us = f->o.silence_us,
                                             .ask_every_us = f->o.ask_every_us};
@@ -42,7 +51,11 @@ static enum clime_err init_program(struct clime_fleet *f, struct clime_program *
 static enum clime_err make_server(struct clime_fleet *f, int i, const char *program, struct clime_error *e) {
     const struct clime_opt_list *more = f->o.server_args;
     const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
-    const char *own[] = {"--model-path",
+    char room[24];
+    snprintf(room, sizeof room, "%d", f->o.concurrency > PROGRAMS_ROOM ? f->o.concurrency : PROGRAMS_ROOM);
+    const char *own[] = {"--max-concurrent-requests",
+                         room,
+                         "--model-path",
                          f->o.hf_checkpoint,
                          "--device",
                          f->o.device,
@@ -67,6 +80,41 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
     return rc;
 }
 
+/* A key for the time of the run: what is started here listens to nobody else on this machine. */
+static enum clime_err make_key(struct clime_fleet *f, struct clime_error *e) {
+    uint8_t bytes[16];
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return clime_fail(e, CLIME_ERR_IO, "getrandom: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof bytes; i++) snprintf(f->key + 2 * i, 3, "%02x", bytes[i]);
+    clime_http_client_bearer(f->http, f->key);
+    char *path = xasprintf("%s/ports/api-key", f->o.run_dir);
+    enum clime_err rc = CLIME_OK;
+    unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || dprintf(fd, "%s\n", f->key) < 0)
+        rc = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    free(path);
+    return rc;
+}
+
+static enum clime_err make_router(struct clime_fleet *f, const char *program, struct clime_error *e) {
+    const struct clime_opt_list *more = f->o.router_args;
+    const char **args = xcalloc((size_t)more->n + 2, sizeof *args);
+    char room[24];
+    int n = 0;
+    int64_t in_flight = (int64_t)f->o.num_servers * f->o.concurrency;
+    snprintf(room, sizeof room, "%lld", (long long)in_flight);
+    if (in_flight > PROGRAMS_ROOM) {
+        args[n++] = "--max-concurrent-requests";
+        args[n++] = room;
+    }
+    for (int i = 0; i < more->n; i++) args[n++] = more->items[i]; /* what the user says comes last and holds */
+    enum clime_err rc = init_program(f, &f->router, "router", program, args, n, e);
+    free(args);
+    return rc;
+}
+
 enum clime_err clime_fleet_open_children(struct clime_fleet *f, struct clime_error *e) {
     char *router = NULL, *server = NULL, *dir;
     enum clime_err rc;
@@ -78,8 +126,7 @@ enum clime_err clime_fleet_open_children(struct clime_fleet *f, struct clime_err
         if (rc) return rc;
     }
     if ((rc = program_path("clime-router", &router, e)) || (rc = program_path("clime-server", &server, e))) goto done;
-    rc = init_program(f, &f->router, "router", router, (const char *const *)f->o.router_args->items,
-                      f->o.router_args->n, e);
+    if ((rc = make_key(f, e)) || (rc = make_router(f, router, e))) goto done;
     f->n_children = f->n_servers = f->o.num_servers;
     f->children = xcalloc((size_t)f->n_children, sizeof *f->children);
     for (int i = 0; i < f->n_children && !rc; i++) rc = make_server(f, i, server, e);

@@ -333,7 +333,7 @@ static enum clime_err not_ready(struct clime_fleet *f, struct clime_error *e) {
 enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e) {
     enum clime_err rc;
     f->push = *p;
-    f->push.api_key = f->o.api_key;
+    f->push.api_key = clime_fleet_api_key(f);
     f->has_push = true;
     if (f->o.router_url && (rc = clime_fleet_poll_external(f, true, e))) return rc;
     for (int i = 0; i < f->n_servers; i++) {
@@ -435,6 +435,10 @@ void clime_fleet_abort(struct clime_fleet *f, const char *prefix) {
         if (clime_fleet_call(f, "POST", url, clime_buf_str(&body), ABORT_TIMEOUT_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
     }
     clime_buf_free(&body);
+}
+
+const char *clime_fleet_api_key(const struct clime_fleet *f) {
+    return f->key[0] ? f->key : f->o.api_key;
 }
 
 int clime_fleet_size(const struct clime_fleet *f) {

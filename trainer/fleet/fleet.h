@@ -31,7 +31,8 @@ struct clime_fleet_options {
     int64_t start_limit_us;           /* for a program that is started to answer */
     int64_t silence_us, ask_every_us; /* one that says nothing for so long is replaced; how often it is asked */
     const char *router_url;           /* NULL = start a router and num_servers servers */
-    const char *api_key; /* sent to router and servers; NULL = none. Their admin key, where they have one */
+    const char *api_key; /* of an external router and its servers, their admin key where they have one; NULL = none */
+    int concurrency;     /* requests in flight for each server, for which router and servers must have room */
     bool share;          /* the servers compute with the trainer's own weights, on its device (--colocate) */
     enum clime_transport transport;
     bool mixed_devices; /* servers may be of other kinds of device than the trainer, or each other */
@@ -75,6 +76,10 @@ enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e);
 
 /* Aborts on every server the requests whose rid begins with prefix. Best effort within a few seconds. */
 void clime_fleet_abort(struct clime_fleet *f, const char *prefix);
+
+/* What requests to the router must send as a bearer: the external one's key, or the one that this fleet was given for
+ * the time of the run (in RUN/ports/api-key, readable by its owner). NULL = none. Any thread. */
+const char *clime_fleet_api_key(const struct clime_fleet *f);
 
 int clime_fleet_size(const struct clime_fleet *f);     /* servers known */
 const char *clime_fleet_device(struct clime_fleet *f); /* kind of device the servers report; "" = unknown */

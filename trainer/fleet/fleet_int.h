@@ -36,6 +36,7 @@ struct clime_fleet {
     int n_servers;
     struct clime_push push;
     bool has_push;
+    char key[33]; /* of our own router and servers; "" with an external one */
     struct clime_http_client *http;
     int64_t next_external_us, external_seen_us; /* when to ask the external router again; when it last answered */
     char device[64];                            /* kind of the trainer's own; without one that of the first server */

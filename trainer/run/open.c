@@ -16,7 +16,9 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/json/tree.h"
+#include "common/log.h"
 #include "common/os/dirs.h"
+#include "common/os/files.h"
 #include "model/folder.h"
 #include "trainer/env/environments.h"
 #include "trainer/ledger/copy.h"
@@ -236,6 +238,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .ask_every_us = (int64_t)(rl->o.health_interval * 1e6),
                                     .router_url = rl->o.router_url,
                                     .api_key = rl->o.fleet_api_key,
+                                    .concurrency = (int)rl->o.server_concurrency,
                                     .share = rl->o.colocate && !rl->o.evaluate,
                                     .transport =
                                         rl->o.async ? CLIME_TRANSPORT_HTTP : (enum clime_transport)rl->o.transport,
@@ -305,11 +308,17 @@ static enum clime_err open_environments(struct clime_rl *rl, struct clime_error 
 
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) {
     int64_t n = rl->o.server_concurrency * clime_fleet_size(rl->fleet);
+    int64_t files = clime_files_limit() / 4; /* a thread has a connection and what waits for it */
     rl->n_threads = (int)(n < MAX_CLIENT_THREADS ? n : MAX_CLIENT_THREADS);
+    if (rl->n_threads > files) {
+        rl->n_threads = (int)files;
+        LOG_WARN("%lld requests in flight need more open files than the limit of %lld allows: %d at a time",
+                 (long long)n, (long long)clime_files_limit(), rl->n_threads);
+    }
     enum clime_err rc = rl->o.environment ? open_environments(rl, e) : CLIME_OK;
     if (rc) return rc;
     struct clime_client_options o = {.fleet = rl->fleet,
-                                     .api_key = rl->o.fleet_api_key,
+                                     .api_key = clime_fleet_api_key(rl->fleet),
                                      .tokenizer = rl->tokenizer,
                                      .environments = rl->environments,
                                      .n_threads = rl->n_threads,
