@@ -193,13 +193,16 @@ static enum clime_err check_options(const struct clime_server_options *o, struct
     return err ? err : clime_http_port_check("health-port", o->host, (int)o->health_port, e);
 }
 
-static struct clime_registration *start_registration(const struct clime_server_options *o, int port, int health_port) {
-    if (!o->router) return NULL;
-    char *self = o->advertise_url ? xstrdup(o->advertise_url)
-                                  : xasprintf("%s://%s:%d", o->tls_certificate ? "https" : "http", o->host, port);
-    struct clime_registration *r = clime_registration_start(o->router, self, health_port, o->router_api_key);
-    free(self);
-    return r;
+static struct clime_registration *start_registration(const struct clime_server_options *o,
+                                                     const struct clime_http_server *http) {
+    const struct clime_registration_options r = {.router = o->router,
+                                                 .key = o->router_api_key,
+                                                 .advertise_url = o->advertise_url,
+                                                 .scheme = o->tls_certificate ? "https" : "http",
+                                                 .host = o->host,
+                                                 .port = clime_http_server_port(http),
+                                                 .health_port = clime_http_server_health_port(http)};
+    return o->router ? clime_registration_start(&r) : NULL;
 }
 
 /* The folder's own name: the last part of the path. */
@@ -249,8 +252,7 @@ static int serve(struct clime_server *s, int64_t start_us) {
              s->model_names[0], s->model->cfg.architecture, clime_dev_info(s->model->dev)->name, s->opts.host,
              clime_http_server_port(http), s->startup_seconds, s->max_len, s->max_total_tokens,
              (int)s->opts.max_running_requests);
-    struct clime_registration *registration =
-        start_registration(&s->opts, clime_http_server_port(http), clime_http_server_health_port(http));
+    struct clime_registration *registration = start_registration(&s->opts, http);
     enum clime_process_end why = clime_process_wait((int)s->opts.parent_fd);
     status = why == CLIME_END_WAKE;
     LOG_INFO("%s: stopping", why == CLIME_END_SIGNAL   ? "asked to end"

@@ -6,11 +6,14 @@
  */
 #include "server/registration.h"
 
+#include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/http/client.h"
@@ -23,8 +26,9 @@
 #define MAX_REPLY ((size_t)1 << 16)
 
 struct clime_registration {
-    char *router, *self, *key;
-    int health_port; /* -1 = none */
+    char *router, *key, *advertise_url, *scheme, *host;
+    int port, health_port;
+    char *self; /* as it was last found */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -55,7 +59,45 @@ static bool call(struct clime_http_client *client, const struct clime_registrati
     return !err;
 }
 
-static bool enter(struct clime_http_client *client, const struct clime_registration *r, struct clime_error *e) {
+/* The address of ours that leads to the router (nothing is sent), as it stands in a URL; NULL when there is no way. */
+static char *address_towards(const char *url) {
+    const char *at = strstr(url, "://");
+    at = at ? at + 3 : url;
+    char host[256], port[8] = "80", *out = NULL;
+    bool bracketed = at[0] == '[';
+    size_t n = bracketed ? strcspn(++at, "]") : strcspn(at, ":/");
+    snprintf(host, sizeof host, "%.*s", (int)n, at);
+    at += n + bracketed;
+    if (at[0] == ':') snprintf(port, sizeof port, "%.*s", (int)strcspn(at + 1, "/"), at + 1);
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
+    if (getaddrinfo(host, port, &hints, &found)) return NULL;
+    int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_storage own;
+    socklen_t len = sizeof own;
+    char text[NI_MAXHOST];
+    if (fd >= 0 && !connect(fd, found->ai_addr, found->ai_addrlen) && !getsockname(fd, (struct sockaddr *)&own, &len) &&
+        !getnameinfo((struct sockaddr *)&own, len, text, sizeof text, NULL, 0, NI_NUMERICHOST))
+        out = xasprintf(strchr(text, ':') ? "[%s]" : "%s", text);
+    if (fd >= 0) close(fd);
+    freeaddrinfo(found);
+    return out;
+}
+
+/* Where the router is to come; false when it cannot be told yet. */
+static bool locate(struct clime_registration *r, struct clime_error *e) {
+    bool all = !strcmp(r->host, "0.0.0.0") || !strcmp(r->host, "::");
+    char *host = all                    ? address_towards(r->router)
+                 : strchr(r->host, ':') ? xasprintf("[%s]", r->host)
+                                        : xstrdup(r->host);
+    if (!host) return !clime_fail(e, CLIME_ERR_UNAVAILABLE, "no way leads to %s", r->router);
+    free(r->self);
+    r->self = r->advertise_url ? xstrdup(r->advertise_url) : xasprintf("%s://%s:%d", r->scheme, host, r->port);
+    free(host);
+    return true;
+}
+
+static bool enter(struct clime_http_client *client, struct clime_registration *r, struct clime_error *e) {
+    if (!locate(r, e)) return false;
     struct clime_buf body;
     struct clime_jw w;
     clime_buf_init(&body, 4096);
@@ -102,7 +144,7 @@ static bool sleep_until(struct clime_registration *r, int64_t at) {
 
 /* One round: asks the router who it is and registers when that is news. *instance: the answer it is registered under,
  * NULL = none. */
-static bool keep_registered(struct clime_http_client *client, const struct clime_registration *r, char **instance,
+static bool keep_registered(struct clime_http_client *client, struct clime_registration *r, char **instance,
                             struct clime_error *e) {
     struct clime_buf health;
     if (!call(client, r, "GET", "/health", clime_str_of(""), &health, e)) return false;
@@ -137,16 +179,18 @@ static void *registration_main(void *arg) {
     return NULL;
 }
 
-struct clime_registration *clime_registration_start(const char *router, const char *self, int health_port,
-                                                    const char *key) {
+struct clime_registration *clime_registration_start(const struct clime_registration_options *o) {
     struct clime_registration *r = xcalloc(1, sizeof *r);
     pthread_condattr_t attr;
-    size_t n = strlen(router);
-    while (n > 0 && router[n - 1] == '/') n--;
-    r->router = xstrndup(router, n);
-    r->self = xstrdup(self);
-    r->health_port = health_port;
-    r->key = key ? xstrdup(key) : NULL;
+    size_t n = strlen(o->router);
+    while (n > 0 && o->router[n - 1] == '/') n--;
+    r->router = xstrndup(o->router, n);
+    r->key = o->key ? xstrdup(o->key) : NULL;
+    r->advertise_url = o->advertise_url ? xstrdup(o->advertise_url) : NULL;
+    r->scheme = xstrdup(o->scheme);
+    r->host = xstrdup(o->host);
+    r->port = o->port;
+    r->health_port = o->health_port;
     pthread_mutex_init(&r->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -166,7 +210,10 @@ void clime_registration_stop(struct clime_registration *r) {
     pthread_mutex_destroy(&r->lock);
     pthread_cond_destroy(&r->wake);
     free(r->router);
-    free(r->self);
     free(r->key);
+    free(r->advertise_url);
+    free(r->scheme);
+    free(r->host);
+    free(r->self);
     free(r);
 }

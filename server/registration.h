@@ -5,11 +5,16 @@
 
 struct clime_registration;
 
-/* router: its URL; self: how the router reaches this server; health_port: where it asks for its health, -1 = the same
- * port; key: bearer key for the router or NULL. Strings are copied. Any router state is fine: it is tried until it
- * works. */
-struct clime_registration *clime_registration_start(const char *router, const char *self, int health_port,
-                                                    const char *key);
+struct clime_registration_options {
+    const char *router;        /* its URL; any state of it is fine: it is tried until it works */
+    const char *key;           /* bearer key for it, or NULL */
+    const char *advertise_url; /* how the router reaches this server, or NULL: by scheme, host and port */
+    const char *scheme, *host; /* a host that means all addresses becomes the one that leads to the router */
+    int port, health_port;     /* health_port -1 = none */
+};
+
+/* Strings are copied. */
+struct clime_registration *clime_registration_start(const struct clime_registration_options *o);
 
 /* Takes the server out (one short try) and joins the thread. NULL is fine. Call it before draining, so that the router
  * sends nothing more. */

@@ -299,7 +299,8 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .type = CLIME_OPT_STRING,
          .value = &o->advertise_url,
          .choices = "URL",
-         .help = "how the router reaches this server (default: http://HOST:PORT)"},
+         .help = "how the router reaches this server (default: http://HOST:PORT, of all addresses the one that leads "
+                 "to the router)"},
         {.name = "Process", .type = CLIME_OPT_SECTION},
         {.name = "parent-fd",
          .type = CLIME_OPT_INT,

@@ -5,14 +5,12 @@ import concurrent.futures
 import contextlib
 import gzip
 import http.client
-import http.server
 import json
 import pathlib
 import resource
 import selectors
 import socket
 import struct
-import threading
 import time
 
 import httpx
@@ -402,30 +400,6 @@ def test_half_sent_bodies():
 
 def test_a_server_on_all_addresses_says_where_it_is():
     """0.0.0.0 is no address to come to: the one that leads to the router is."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with program("clime-router") as router, \
-         server("--host", "0.0.0.0", "--health-port", port, "--router", router.url) as s:  # fmt: skip
+    with program("clime-router") as router, server("--host", "0.0.0.0", "--router", router.url) as s:
         wait_for(lambda: router.get("/list_workers").json()["urls"] == [s.url])
         wait_for(lambda: router.json("/generate", SHORT)["output_ids"])
-        assert router.get("/workers").json()["workers"][0]["health_url"] == f"http://127.0.0.1:{port}"
-
-
-def test_the_prober_asks_the_health_port():
-    class Health(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Health) as mock, program("clime-router") as router:
-        threading.Thread(target=mock.serve_forever, daemon=True).start()
-        with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and never answers
-            worker = {"url": f"http://127.0.0.1:{silent.getsockname()[1]}",
-                      "health_url": f"http://127.0.0.1:{mock.server_port}"}  # fmt: skip
-            router.json("/workers", worker, status=202)
-            wait_for(lambda: router.get("/workers").json()["workers"][0]["is_healthy"])
-            assert router.post("/workers", worker | {"health_url": "ftp://a"}).status_code == 400
-        mock.shutdown()
