@@ -405,13 +405,3 @@ enum clime_err clime_config_save(const char *dir, const struct clime_config *c, 
     clime_buf_free(&text);
     return rc;
 }
-
-int64_t clime_config_params(const struct clime_config *c) {
-    int64_t qkv_rows = (int64_t)(c->H + 2 * c->HK) * c->Dh, D = c->D;
-    int64_t layer = 2 * D + qkv_rows * D + (int64_t)c->H * c->Dh * D + 3 * (int64_t)c->F * D;
-    if (c->qkv_bias) layer += qkv_rows;
-    if (c->o_bias) layer += D;
-    if (c->qk_norm) layer += 2 * (int64_t)c->Dh;
-    if (c->post_norms) layer += 2 * D;
-    return (c->tied ? 1 : 2) * (int64_t)c->V * D + c->L * layer + D;
-}

@@ -44,8 +44,4 @@ enum clime_err clime_config_load(const char *dir, struct clime_config *out, stru
 enum clime_err clime_config_save(const char *dir, const struct clime_config *c, enum clime_dtype dtype,
                                  struct clime_error *e);
 
-/* Number of parameters, a tied head counted once. Model FLOPs of forward and backward for one token in a sequence of T
- * are 6 * parameters + 12 * L * H * Dh * T / 2. */
-int64_t clime_config_params(const struct clime_config *c);
-
 #endif

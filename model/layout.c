@@ -168,6 +168,13 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
     clime_layout_lay_states(out);
 }
 
+int64_t clime_layout_params(const struct clime_layout *l, bool trained) {
+    int64_t n = 0;
+    for (int i = 0; i < l->n_slices; i++)
+        if (!trained || l->slices[i].update != CLIME_FROZEN) n += l->slices[i].n;
+    return n;
+}
+
 void clime_layout_free(struct clime_layout *l) {
     free(l->layer);
     free(l->slices);

@@ -95,6 +95,9 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out);
 void clime_layout_free(struct clime_layout *l);
 const struct clime_slice *clime_layout_find(const struct clime_layout *l, const char *hf_name); /* NULL = unknown */
 
+/* Number of parameters, a tied head counted once; with trained, of what a step changes. */
+int64_t clime_layout_params(const struct clime_layout *l, bool trained);
+
 /* frozen[n_slices]: rows that no step changes. Gradients and states are laid out anew, without them; a joined tensor of
  * which only a part is frozen keeps its gradient, since one product makes it. CLIME_ERR_INPUT when nothing is left to
  * train. */

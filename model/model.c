@@ -260,9 +260,9 @@ enum clime_err clime_model_load(struct clime_model *m, const char *dir, struct c
         clime_model_repack(m);
     }
     if ((rc = m->ops->sync(m->dev, e))) return rc;
-    LOG_INFO("model: %s, %.1f M parameters, %s on %s%s", c->architecture, (double)clime_config_params(c) / 1e6,
-             dt == CLIME_BF16 ? "bf16" : "fp32", clime_dev_info(m->dev)->name,
-             m->no_weights ? ", weights to come" : "");
+    LOG_INFO("model: %s, %.1f M parameters, %s on %s%s", c->architecture,
+             (double)clime_layout_params(&m->layout, false) / 1e6, dt == CLIME_BF16 ? "bf16" : "fp32",
+             clime_dev_info(m->dev)->name, m->no_weights ? ", weights to come" : "");
     return CLIME_OK;
 }
 

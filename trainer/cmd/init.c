@@ -140,7 +140,7 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
     err = clime_folder_write(dir, tokenizer, &c, &lay, &from, e);
     if (!err)
         printf("%s: %s, %.2f M parameters, vocabulary %d, %s\n", dir, c.architecture,
-               (double)clime_config_params(&c) / 1e6, c.V, c.dtype == CLIME_F32 ? "fp32" : "bf16");
+               (double)clime_layout_params(&lay, false) / 1e6, c.V, c.dtype == CLIME_F32 ? "fp32" : "bf16");
 done:
     if (seed_dir && clime_dir_remove(seed_dir, NULL)) LOG_WARN("could not remove %s", seed_dir);
     free(seed_dir);

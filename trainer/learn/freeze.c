@@ -52,14 +52,8 @@ enum clime_err clime_freeze(struct clime_layout *l, const struct clime_opt_list 
 
 void clime_freeze_describe(const struct clime_layout *l, struct clime_buf *out) {
     int n = 0;
-    int64_t trained = 0, all = 0;
-    for (int i = 0; i < l->n_slices; i++) {
-        bool is = l->slices[i].update != CLIME_FROZEN;
-        n += is;
-        trained += is ? l->slices[i].n : 0;
-        all += l->slices[i].n;
-    }
+    for (int i = 0; i < l->n_slices; i++) n += l->slices[i].update != CLIME_FROZEN;
     if (n < l->n_slices)
         clime_buf_printf(out, "trained: %d of %d tensors, %.3f of %.3f M parameters", n, l->n_slices,
-                         (double)trained / 1e6, (double)all / 1e6);
+                         (double)clime_layout_params(l, true) / 1e6, (double)clime_layout_params(l, false) / 1e6);
 }

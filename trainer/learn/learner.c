@@ -135,9 +135,10 @@ void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out
     struct clime_memory_users users = memory_users(l);
     struct clime_memory_plan p;
     clime_memory_plan_make(l->model, &users, &p);
-    clime_buf_printf(
-        out, "  %s, %.2f M parameters, %d layers, %s on %s\n", c->architecture, (double)clime_config_params(c) / 1e6,
-        c->L, clime_dev_info(l->model->dev)->dt == CLIME_F32 ? "fp32" : "bf16", clime_dev_info(l->model->dev)->name);
+    clime_buf_printf(out, "  %s, %.2f M parameters, %d layers, %s on %s\n", c->architecture,
+                     (double)clime_layout_params(&l->model->layout, false) / 1e6, c->L,
+                     clime_dev_info(l->model->dev)->dt == CLIME_F32 ? "fp32" : "bf16",
+                     clime_dev_info(l->model->dev)->name);
     if (l->model->layout.n_states < l->model->layout.n) {
         clime_buf_adds(out, "  ");
         clime_freeze_describe(&l->model->layout, out);
