@@ -15,7 +15,7 @@ TEXT     = $(call src,text text/template)
 MODEL    = $(call src,model)
 SERVER   = $(call src,server $(wildcard server/*/))
 ROUTER   = $(call src,router)
-TRAINER  = $(call src,trainer $(wildcard trainer/*/) trainer/reward/verify)
+TRAINER  = $(call src,trainer $(wildcard trainer/*/ trainer/*/*/))
 ifneq ($(shell uname -m),x86_64)
 KERNELS := $(filter-out %_avx2.c %_avx512.c,$(KERNELS))
 endif

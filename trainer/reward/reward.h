@@ -51,7 +51,7 @@ void clime_reward_free(struct clime_reward *r); /* its memory; r may be used aga
  */
 void clime_reward_check_range(struct clime_reward *r);
 
-/* One row a type. To add one: a file with the function, its line in graders.h, its row in reward.c. */
+/* One row a type. To add one: a file in graders/ with the function, its line in graders.h, its row in reward.c. */
 struct clime_grader_input;
 struct clime_reward_type {
     const char *name;

@@ -2,8 +2,8 @@
 #include "reward_test.h"
 
 #include "common/clock.h"
-#include "trainer/reward/algebra.h"
 #include "trainer/reward/answer.h"
+#include "trainer/reward/graders/algebra.h"
 #include "trainer/reward/text.h"
 
 static void test_rule_normalize(void **state) {

@@ -1,6 +1,6 @@
 /* Is an expression, read as sympy would read it, equal to zero? */
-#ifndef CLIME_TRAINER_REWARD_ALGEBRA_H
-#define CLIME_TRAINER_REWARD_ALGEBRA_H
+#ifndef CLIME_TRAINER_REWARD_GRADERS_ALGEBRA_H
+#define CLIME_TRAINER_REWARD_GRADERS_ALGEBRA_H
 
 #include "common/str.h"
 

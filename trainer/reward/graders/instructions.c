@@ -6,7 +6,7 @@
  * metadata.kwargs, one object each. The strict verdict: an empty response follows nothing. An id that is unknown, or
  * whose checker needs a language model, is an error.
  */
-#include "trainer/reward/instructions.h"
+#include "trainer/reward/graders/instructions.h"
 
 #include "common/err.h"
 #include "trainer/reward/graders.h"

@@ -7,9 +7,9 @@
 #include <math.h>
 
 #include "common/err.h"
-#include "trainer/reward/algebra.h"
 #include "trainer/reward/answer.h"
-#include "trainer/reward/latex.h"
+#include "trainer/reward/graders/algebra.h"
+#include "trainer/reward/graders/latex.h"
 #include "trainer/reward/text.h"
 
 static bool is_whole(double x) {

@@ -5,8 +5,8 @@
  * generators, memory); passing one sets `failed`, and the question is then answered "not equal". A value is never
  * changed once made.
  */
-#ifndef CLIME_TRAINER_REWARD_POLY_H
-#define CLIME_TRAINER_REWARD_POLY_H
+#ifndef CLIME_TRAINER_REWARD_GRADERS_POLY_H
+#define CLIME_TRAINER_REWARD_GRADERS_POLY_H
 
 #include <stdint.h>
 

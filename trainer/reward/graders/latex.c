@@ -5,7 +5,7 @@
  * without it and its other arguments are read again as plain text. That last rule doubles the work at each level of
  * nesting, so steps are counted (MAX_STEPS a byte).
  */
-#include "trainer/reward/latex.h"
+#include "trainer/reward/graders/latex.h"
 
 #include "common/err.h"
 #include "text/normalize.h"

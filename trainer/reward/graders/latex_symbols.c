@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "common/err.h"
-#include "trainer/reward/latex.h"
+#include "trainer/reward/graders/latex.h"
 
 struct symbol {
     const char *name, *text;

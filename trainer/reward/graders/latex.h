@@ -1,6 +1,6 @@
 /* LaTeX to plain text, the way pylatexenc's latex2text 2.10 prints it, for the sympy rule. */
-#ifndef CLIME_TRAINER_REWARD_LATEX_H
-#define CLIME_TRAINER_REWARD_LATEX_H
+#ifndef CLIME_TRAINER_REWARD_GRADERS_LATEX_H
+#define CLIME_TRAINER_REWARD_GRADERS_LATEX_H
 
 #include "common/buf.h"
 #include "common/str.h"

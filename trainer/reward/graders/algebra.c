@@ -5,12 +5,12 @@
  * imaginary. What sympy would read otherwise or refuse (lists, comparisons, attributes) is an error here, and an
  * error means "not equal", as an exception does there. Recursion is bounded by MAX_DEPTH, everything else by poly.h.
  */
-#include "trainer/reward/algebra.h"
+#include "trainer/reward/graders/algebra.h"
 
 #include <math.h>
 
 #include "common/err.h"
-#include "trainer/reward/poly.h"
+#include "trainer/reward/graders/poly.h"
 #include "trainer/reward/text.h"
 
 #define MAX_BYTES 4096

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "common/err.h"
-#include "trainer/reward/instructions.h"
+#include "trainer/reward/graders/instructions.h"
 #include "trainer/reward/text.h"
 
 static struct clime_str slice(struct clime_str s, size_t from, size_t to) {

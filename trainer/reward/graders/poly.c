@@ -6,7 +6,7 @@
  * one term (the usual case) leaves a polynomial; only sums below the line make a true fraction, which is never
  * cancelled: to know whether it is zero the numerator is enough.
  */
-#include "trainer/reward/poly.h"
+#include "trainer/reward/graders/poly.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "common/err.h"
-#include "trainer/reward/instructions.h"
+#include "trainer/reward/graders/instructions.h"
 #include "trainer/reward/text.h"
 
 static int by_text(const void *a, const void *b) {

@@ -6,7 +6,7 @@
  */
 #include "common/err.h"
 #include "common/json/scan.h"
-#include "trainer/reward/instructions.h"
+#include "trainer/reward/graders/instructions.h"
 #include "trainer/reward/text.h"
 
 static struct clime_str slice(struct clime_str s, size_t from, size_t to) {

@@ -4,8 +4,8 @@
  * one that is missing or of the wrong kind is noted in `missing` and makes the whole an error, never a reward. Pure;
  * any thread; linear in the response but where a comment says otherwise.
  */
-#ifndef CLIME_TRAINER_REWARD_INSTRUCTIONS_H
-#define CLIME_TRAINER_REWARD_INSTRUCTIONS_H
+#ifndef CLIME_TRAINER_REWARD_GRADERS_INSTRUCTIONS_H
+#define CLIME_TRAINER_REWARD_GRADERS_INSTRUCTIONS_H
 
 #include "common/buf.h"
 #include "common/json/tree.h"
