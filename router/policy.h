@@ -1,4 +1,5 @@
-/* A routing policy: picks one of the ready workers. A policy is one small file and one row in policies.c.
+/* A routing policy: picks one of the ready workers. A policy is one small file and its name in
+ * CLIME_POLICIES.
  * Called under the workers' mutex, so it must be quick and must not block; it owns no state but what the views hold. */
 #ifndef CLIME_ROUTER_POLICY_H
 #define CLIME_ROUTER_POLICY_H
@@ -12,10 +13,15 @@ struct clime_policy {
     int (*pick)(const struct clime_route_request *rq, const struct clime_worker_view *views, int n, uint64_t turn);
 };
 
-extern const struct clime_policy clime_policy_round_robin, clime_policy_least_tokens, clime_policy_random;
+/* Every policy: clime_policy_NAME in policy_NAME.c is what --policy NAME picks with. */
+#define CLIME_POLICIES(row) row(least_tokens) row(round_robin) row(random)
 
-/* The table, in the order of the names that --policy offers. */
-#define CLIME_POLICY_NAMES "least_tokens|round_robin|random"
+#define CLIME_POLICY_EXTERN(name) extern const struct clime_policy clime_policy_##name;
+CLIME_POLICIES(CLIME_POLICY_EXTERN)
+
+/* "least_tokens|round_robin|..." and the table, in the same order. */
+#define CLIME_POLICY_WORD(name) "|" #name
+#define CLIME_POLICY_NAMES (CLIME_POLICIES(CLIME_POLICY_WORD) + 1)
 extern const struct clime_policy *const clime_policies[];
 
 #endif
