@@ -101,7 +101,7 @@ def test_gsm8k(folder):
     lines = [json.loads(line) for line in open(folder / "gsm8k" / "metrics.jsonl")]
     assert [m["eval/step"] for m in lines if m["kind"] == "eval"] == [0, 2]
     assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in lines if m["kind"] == "train")
-    assert len(open(folder / "gsm8k" / "sft.jsonl").readlines()) == 2
+    assert len(open(folder / "gsm8k" / "sft-run" / "metrics.jsonl").readlines()) == 2
     assert (folder / "gsm8k" / "hf" / "config.json").exists()
     db = sqlite3.connect(folder / "gsm8k" / "ledger.db")
     assert db.execute("SELECT count(*) FROM samples WHERE reward IS NOT NULL").fetchone() == (8,)
