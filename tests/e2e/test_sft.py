@@ -1,8 +1,10 @@
 """clime-train sft as a run: what it must not pass over."""
 
+import contextlib
 import hashlib
 import json
 import random
+import sqlite3
 import struct
 import subprocess
 import time
@@ -127,3 +129,43 @@ def test_the_target_is_reached_at_the_same_step(d):
     p.kill()
     p.wait()
     assert whole(d, "target-killed", **more) == sha and len(lines(d, "target-killed")) == n
+
+
+def evals(folder):
+    with contextlib.closing(sqlite3.connect(folder / "ledger.db")) as db:
+        return db.execute("SELECT e.step, e.score, s.prompt_index, s.response, s.ids FROM evals e JOIN eval_samples s"
+                          " ON s.eval_id = e.id ORDER BY 1, 3").fetchall()  # fmt: skip
+
+
+def test_it_evaluates_like_rl(d):
+    """Every N steps, at the start and at the end, by servers with the weights of that step; the training is the same."""
+    lines_of = [json.dumps({"prompt": f"{i} + {i + 1} =", "label": str(2 * i + 1)}) for i in range(0, 24, 3)]
+    (d / "eval.jsonl").write_text("\n".join(lines_of))
+    how = ["--eval-prompt-data", "sums", str(d / "eval.jsonl"), "--eval-max-response-len", "6", "--eval-label-key", "label",
+           "--rm-type", "exact", "--eval-temperature", "0"]  # fmt: skip
+    more = [*how, "--eval-interval", "40", "--num-servers", "1"]
+    sha = whole(d, "unevaluated")
+    assert whole(d, "evaluated", *more) == sha
+    found = evals(d / "evaluated")
+    assert {row[0] for row in found} == {0, 40, 80, 100} and len(found) == 4 * 8
+    assert [m["eval/step"] for m in lines(d, "evaluated") if m["kind"] == "eval"] == [0, 40, 80, 100]
+    p = subprocess.Popen([TRAIN, *words(d, "evaluated-killed", *more)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (d / "evaluated-killed" / "checkpoints" / "step_00000050").exists():
+        assert p.poll() is None
+        time.sleep(0.01)
+    p.kill()
+    p.wait()
+    assert whole(d, "evaluated-killed", *more) == sha
+    assert evals(d / "evaluated-killed") == found and lines(d, "evaluated-killed") == lines(d, "evaluated")
+    done = train("eval", "--run", d / "alone", "--hf-checkpoint", d / "evaluated" / "hf", "--eval-input-key", "prompt", *how)
+    assert done.returncode == 0, done.stderr[-1000:]
+    assert [row[1:] for row in evals(d / "alone")] == [row[1:] for row in found if row[0] == 100]
+
+
+def test_an_evaluation_needs_what_it_needs(d):
+    options = words(d, "unready", "--eval-prompt-data", "sums", "nowhere.jsonl", "--eval-max-response-len", "6")
+    at = options.index("--run")
+    for line, says in [(options[:at] + options[at + 2 :], "an evaluation needs --run"), (options, "give --eval-interval"),
+                       ([*options, "--eval-interval", "5"], "nowhere.jsonl")]:  # fmt: skip
+        done = train(*line)
+        assert done.returncode == 1 and says in done.stderr, done.stderr[-1000:]

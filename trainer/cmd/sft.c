@@ -36,6 +36,70 @@ static bool decides(const void *arg, const char *name) {
     return true;
 }
 
+/* ---- evaluation ---- */
+
+/* An option of clime-train eval that says how to evaluate, not what is trained. */
+static bool is_for_evaluation(const char *word) {
+    static const char *const begins[] = {
+        "--eval-",   "--rm-",     "--custom-rm-path", "--reward-key", "--n-samples-per-eval-prompt", "--num-servers",
+        "--server-", "--sglang-", "--vllm-",          "--router-",    "--skip-eval-before-train"};
+    for (size_t i = 0; i < CLIME_COUNT(begins); i++)
+        if (!strncmp(word, begins[i], strlen(begins[i]))) return true;
+    return false;
+}
+
+/* Moves those options and their values from argv to words[n]; returns what is left. */
+static int split_words(int argc, char **argv, char **words, int *n) {
+    int kept = 1;
+    for (int i = 1; i < argc; i++) {
+        bool moves = is_for_evaluation(argv[i]);
+        *(moves ? &words[(*n)++] : &argv[kept++]) = argv[i];
+        while (i + 1 < argc && strncmp(argv[i + 1], "--", 2))
+            *(moves ? &words[(*n)++] : &argv[kept++]) = argv[i + 1], i++;
+    }
+    argv[kept] = NULL;
+    return kept;
+}
+
+static void add_word(char **words, int *n, const char *name, const char *value) {
+    if (!value) return;
+    words[(*n)++] = (char *)(uintptr_t)name;
+    words[(*n)++] = (char *)(uintptr_t)value;
+}
+
+/* The parser of clime-train eval reads them, with what both commands have in common; the run's own options stay. */
+static enum clime_err parse_evaluation(struct sft_options *o, char **words, int n, struct clime_error *e) {
+    struct clime_rl_options *r = &o->run.rl.o, own = *r;
+    if (!r->run) return clime_fail(e, CLIME_ERR_INPUT, "%s: an evaluation needs --run, where its scores go", words[1]);
+    add_word(words, &n, "--run", r->run);
+    add_word(words, &n, "--hf-checkpoint", r->hf_checkpoint);
+    add_word(words, &n, "--device", o->device);
+    add_word(words, &n, "--dtype", o->dtype);
+    add_word(words, &n, "--input-key", o->set.data.input_key);
+    add_word(words, &n, "--tool-key", o->set.data.tool_key);
+    add_word(words, &n, "--apply-chat-template-kwargs", o->set.data.apply_chat_template_kwargs);
+    if (o->set.data.apply_chat_template || o->set.messages_key)
+        words[n++] = (char *)(uintptr_t) "--apply-chat-template";
+    words[n] = NULL;
+    *r = (struct clime_rl_options){.evaluate = true};
+    enum clime_err err = clime_rl_options_parse(n, words, r, e);
+    free(r->options_json);
+    r->options_json = own.options_json;
+    r->evaluate = false;
+    r->learner = own.learner;
+    r->prompt_data = own.prompt_data;
+    r->rollout_seed = own.rollout_seed;
+    r->save_interval = own.save_interval;
+    r->keep_checkpoints = own.keep_checkpoints;
+    r->save_retain_interval = own.save_retain_interval;
+    r->save_hf = NULL;
+    if (!err && !r->eval_interval) err = clime_fail(e, CLIME_ERR_INPUT, "%s: give --eval-interval, in steps", words[1]);
+    o->run.evaluates = true;
+    return err;
+}
+
+/* ---- options ---- */
+
 static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct clime_error *e) {
     struct clime_rl_options *r = &o->run.rl.o;
     struct clime_learner_options *l = &r->learner;
@@ -103,7 +167,9 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
         {"threads", CLIME_OPT_INT, &o->threads, "0", "N", "compute threads; 0 = all cores", 0, 1024},
     };
     static const char usage[] = "clime-train sft --hf-checkpoint DIR --prompt-data FILE --save-hf DIR [options]\n"
-                                "Supervised fine-tuning, loss on the response.";
+                                "Supervised fine-tuning, loss on the response. With --run it evaluates too, every\n"
+                                "--eval-interval steps: --eval-..., --rm-..., --custom-rm-path, --reward-key,\n"
+                                "--num-servers, --server-... and --router-... are those of clime-train eval.";
     const int n = (int)CLIME_COUNT(table);
     enum clime_err err = clime_options_parse(table, n, 1, argv, NULL, 0, usage, e);
     o->defaults = clime_options_record(table, n, decides, o);
@@ -172,7 +238,6 @@ static enum clime_err load_samples(struct sft_options *o, struct clime_error *e)
 static enum clime_err train(struct sft_options *o, struct clime_error *e) {
     struct clime_rl *rl = &o->run.rl;
     enum clime_err err = clime_sft_open(&o->run, o->defaults, e);
-    if (!err) err = clime_learner_open(&rl->o.learner, &rl->learner, e);
     if (!err) err = clime_sft_train(&o->run, e);
     if (!err) err = clime_learner_export(rl->learner, o->save_hf, e);
     if (!err) printf("%s: trained on %d samples\n", o->save_hf, o->run.set.n);
@@ -184,7 +249,12 @@ int clime_sft_main(int argc, char **argv) {
     static struct sft_options o; /* zero: everything closed */
     struct clime_error e = {0};
     o.run.rl.lock_fd = o.run.rl.dir_fd = -1;
+    int n = 1;
+    char **words = xcalloc((size_t)argc + 32, sizeof *words);
+    words[0] = argv[0];
+    argc = split_words(argc, argv, words, &n);
     enum clime_err err = parse(argc, argv, &o, &e);
+    if (!err && n > 1) err = parse_evaluation(&o, words, n, &e);
     if (!err) err = load_samples(&o, &e);
     if (!err && o.print_samples)
         print_samples(&o.run.set, o.print_samples);
@@ -194,5 +264,6 @@ int clime_sft_main(int argc, char **argv) {
     clime_rl_close(&o.run.rl);
     clime_sft_set_free(&o.run.set);
     free(o.defaults);
+    free(words);
     return err ? 1 : 0;
 }

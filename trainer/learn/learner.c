@@ -49,7 +49,7 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
                                    .has_reference = clime_needs_ref(&o->objective),
                                    .has_critic = needs_critic(o),
                                    .offload = offload(l),
-                                   .servers = !o->objective.sft};
+                                   .servers = !o->objective.sft || o->beside_servers};
     clime_memory_choose(l->model, &u);
     return u;
 }

@@ -288,6 +288,22 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     return rl->o.evaluate || rl->o.rollout_only || learner_first ? CLIME_OK : open_learner(rl, e);
 }
 
+enum clime_err clime_rl_load_evaluation(struct clime_rl *rl, struct clime_error *e) {
+    CHECK(rl->o.evaluate);
+    enum clime_err rc = clime_rl_check_options(&rl->o, e);
+    if (!rc) rc = load_prompts(rl, e);
+    if (!rc) rc = clime_rl_check_rewards(rl, e);
+    return rc ? rc : open_hooks(rl, e);
+}
+
+enum clime_err clime_rl_open_servers(struct clime_rl *rl, struct clime_error *e) {
+    rl->published = -1;
+    clime_http_client_global_init();
+    enum clime_err rc = open_fleet(rl, e);
+    if (!rc) abort_predecessors_requests(rl);
+    return rc;
+}
+
 static enum clime_err open_environments(struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *r = &rl->o;
     struct clime_environments_options o = {.hook = rl->hooks[CLIME_HOOK_GENERATE],

@@ -71,6 +71,10 @@ enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_er
 enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e);        /* rl->o is parsed; the rest is zero */
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e); /* after the first publish */
 void clime_rl_close(struct clime_rl *rl);
+/* The sets and rewards of an evaluation beside a run of another kind (o.evaluate is set); servers, which get the
+ * weights of the first publish. */
+enum clime_err clime_rl_load_evaluation(struct clime_rl *rl, struct clime_error *e);
+enum clime_err clime_rl_open_servers(struct clime_rl *rl, struct clime_error *e);
 /* Parts of it, for runs of another kind: makes and locks o.run; opens its ledger as the run of o.options_json
  * (defaults: the same object where no option is given). */
 enum clime_err clime_rl_lock(struct clime_rl *rl, struct clime_error *e);

@@ -15,6 +15,7 @@
 #include "common/log.h"
 #include "common/rng.h"
 #include "trainer/ledger/events.h"
+#include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
 
 #define LOG_EVERY_US 2000000
@@ -123,9 +124,9 @@ static void tell(struct loop *l, const struct clime_step_stats *stats) {
                     stats->step);
     if (now - l->told_us < LOG_EVERY_US && !l->done) return;
     l->told_us = now;
-    printf("step %" PRId64 "/%" PRId64 "  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tok/s\n", stats->step, l->total,
-           stats->loss, stats->grad_norm, stats->lr, (double)l->tokens * 1e6 / (double)(now - l->began_us));
-    fflush(stdout);
+    clime_progress_line(&s->rl.progress, "step %" PRId64 "/%" PRId64 "  loss %.4f  grad_norm %.3f  lr %.2e  %.0f tok/s",
+                        stats->step, l->total, stats->loss, stats->grad_norm, stats->lr,
+                        (double)l->tokens * 1e6 / (double)(now - l->began_us));
 }
 
 static enum clime_err save_if_due(struct loop *l, struct clime_error *e) {
@@ -135,12 +136,27 @@ static enum clime_err save_if_due(struct loop *l, struct clime_error *e) {
     return rc ? rc : clime_rl_checkpoint(rl, e);
 }
 
+/* After the step, and before the first. A line that is recorded is not made again, only logged where its step ran
+ * again. */
+static enum clime_err evaluate_if_due(struct loop *l, bool again, struct clime_error *e) {
+    struct clime_rl *rl = &l->s->rl;
+    bool due = false;
+    char *line = NULL;
+    if (!l->s->evaluates) return CLIME_OK;
+    rl->num_rollout = l->done ? rl->step : l->total; /* the last one is evaluated */
+    enum clime_err rc = clime_rl_evaluation_due(rl, &due, e);
+    if (!rc && again) rc = clime_metrics_get(clime_ledger_reader(rl->ledger), "eval", rl->step, &line, e);
+    if (line) clime_metrics_log_append(rl->log, line);
+    free(line);
+    if (rc || !due || (rc = clime_rl_publish(rl, e)) || (!rl->client && (rc = clime_rl_open_client(rl, e)))) return rc;
+    return clime_rl_evaluate(rl, e);
+}
+
 /* ---- the run ---- */
 
-enum clime_err clime_sft_open(struct clime_sft *s, const char *defaults, struct clime_error *e) {
+static enum clime_err open_folder(struct clime_sft *s, const char *defaults, struct clime_error *e) {
     struct clime_rl *rl = &s->rl;
     struct clime_checksum c;
-    if (!rl->o.run) return CLIME_OK;
     clime_checksum_init(&c);
     for (int i = 0; i < s->set.n; i++) {
         const struct clime_sample *x = s->set.samples[i];
@@ -155,6 +171,31 @@ enum clime_err clime_sft_open(struct clime_sft *s, const char *defaults, struct 
     enum clime_err rc = clime_rl_lock(rl, e);
     if (!rc) rc = clime_rl_open_record(rl, defaults, e);
     return rc ? rc : clime_rl_record_data(rl, &samples, e);
+}
+
+/* Its options replaced the run's for as long as it is loaded; they take no part in the weights. */
+static enum clime_err load_evaluation(struct clime_rl *rl, struct clime_error *e) {
+    char *record = rl->o.options_json;
+    rl->o.options_json = xstrdup("{}");
+    rl->o.evaluate = true;
+    enum clime_err rc = clime_rl_load_evaluation(rl, e);
+    rl->o.evaluate = false; /* what the servers get are the trained weights */
+    free(rl->o.options_json);
+    rl->o.options_json = record;
+    return rc;
+}
+
+enum clime_err clime_sft_open(struct clime_sft *s, const char *defaults, struct clime_error *e) {
+    struct clime_rl *rl = &s->rl;
+    enum clime_err rc = CLIME_OK;
+    clime_progress_begin(&rl->progress);
+    if (s->evaluates) rc = load_evaluation(rl, e);
+    if (!rc && rl->o.run) rc = open_folder(s, defaults, e);
+    if (!rc && s->evaluates) rc = clime_rl_open_servers(rl, e);
+    rl->o.learner.beside_servers = s->evaluates;
+    if (!rc) rc = clime_learner_prepare(&rl->o.learner, &rl->learner, e);
+    if (!rc && rl->fleet && clime_learner_model(rl->learner)->ops->own_memory) rc = clime_fleet_wait_up(rl->fleet, e);
+    return rc ? rc : clime_learner_start(rl->learner, e);
 }
 
 /* The losses before the checkpoint say whether the target was reached there already. */
@@ -192,7 +233,7 @@ static enum clime_err recover(struct loop *l, struct clime_error *e) {
 
 static enum clime_err run_steps(struct loop *l, struct clime_error *e) {
     struct clime_sft *s = l->s;
-    enum clime_err rc = CLIME_OK;
+    enum clime_err rc = evaluate_if_due(l, false, e);
     while (s->rl.step < l->total && !l->done && !rc) {
         struct clime_step_stats stats;
         if ((rc = run_step(l, &stats, e))) break;
@@ -202,6 +243,7 @@ static enum clime_err run_steps(struct loop *l, struct clime_error *e) {
             rc = clime_fail(e, CLIME_ERR_INPUT,
                             "no step changed the weights: of %" PRId64 " none had a finite gradient", s->rl.step);
         if (!rc) rc = save_if_due(l, e);
+        if (!rc) rc = evaluate_if_due(l, s->rl.step <= l->recorded, e);
     }
     return rc;
 }

@@ -17,11 +17,12 @@ struct clime_sft {
     int global_batch_size; /* at most set.n */
     double target_loss;    /* 0 = all passes */
     bool shuffle;
+    bool evaluates;      /* rl.o has an evaluation's options; o.eval_interval counts steps */
     const char *metrics; /* file for a line a step; NULL = none */
 };
 
-/* Opens the run folder, where there is one, before the learner: what differs from what it was begun with is said before
- * a model is loaded. defaults: rl.o.options_json of a command without options. */
+/* Opens the run folder, where there is one, the servers of an evaluation, and the learner, in the order in which faults
+ * are cheap to find. defaults: rl.o.options_json of a command without options. */
 enum clime_err clime_sft_open(struct clime_sft *s, const char *defaults, struct clime_error *e);
 /* With the learner open: from where the record ends to the end. Fails when no step changed the weights. */
 enum clime_err clime_sft_train(struct clime_sft *s, struct clime_error *e);
