@@ -11,7 +11,21 @@ import time
 
 import httpx
 from programs import LIMIT, server, tiny_model
-from test_handover import GROUP, Sender, beside, generate, ipc, model, pair, tensors, version  # noqa: F401
+from test_handover import (  # noqa: F401
+    GROUP,
+    Owner,
+    Sender,
+    beside,
+    checksum,
+    generate,
+    group,
+    ipc,
+    lists,
+    model,
+    pair,
+    tensors,
+    version,
+)
 
 
 def resident(s):
@@ -129,3 +143,24 @@ def test_another_rotary_table_is_another_model(model, tmp_path):  # noqa: F811
                 says = ipc(s, 400, mode="share", weight_version="1", layout=hashes[0], dtype="bf16")["message"]
                 assert "another model" in says
     assert hashes[0] != hashes[1]
+
+
+def test_numbers_that_are_none_by_the_device(group):  # noqa: F811
+    """A copy from another process, and a broadcast."""
+    s, sender, all_of = group
+    send = lambda some: sender.peer.sendall(b"".join(t[2] for t in some))
+    update = lambda label: s.post("/update_weights_from_distributed", lists(all_of, weight_version=label))
+    assert beside(lambda: send(all_of), lambda: update("1")).status_code == 200
+    before = generate(s)["output_ids"]
+    name, shape, data = all_of[2]
+    bad = [*all_of[:2], (name, shape, data[:-2] + struct.pack("<H", 0x7F80)), *all_of[3:]]
+    refused = beside(lambda: send(bad), lambda: update("2"))
+    assert refused.status_code == 400 and name in refused.text and "finite" in refused.text, refused.text
+    says = ipc(s, 400, mode="share", weight_version="1", layout="0" * 16, dtype="bf16")["message"]
+    same = {"layout": re.search(r"this one's is (\w{16})", says).group(1), "dtype": "bf16"}
+    says = ipc(s, 400, mode="share", weight_version="1", handle=Owner(64).handle(), **same)["message"]
+    owner = Owner(int(re.search(r"of (\d+)$", says).group(1)))
+    owner.fill(0xFFFF)
+    copy = {"mode": "copy", "handle": owner.handle(), "checksum": checksum(bytes(owner.map)), **same}
+    assert "finite" in ipc(s, 400, weight_version="2", **copy)["message"]
+    assert version(s) == "1" and generate(s)["output_ids"] == before
