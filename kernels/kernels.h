@@ -260,6 +260,8 @@ struct clime_ops {
     /* Sum over 8-byte words (the last padded with zeros) of a mixture of word and index; waits. The same on every
      * device: both sides of a copy compare it. */
     uint64_t (*checksum)(struct clime_dev *d, size_t bytes, const void *p);
+    /* Neither NaN nor infinite, all n numbers (dt); waits. */
+    bool (*finite)(struct clime_dev *d, size_t n, const void *x);
     /* The calling thread takes the context over from the one that opened it. */
     void (*bind)(struct clime_dev *d);
 

@@ -51,14 +51,3 @@ void clime_convert(enum clime_st_dtype from, enum clime_dtype to, size_t n, cons
         for (size_t k = 0; k < m; k++) out[i + k] = clime_bf16_of(block[k]);
     }
 }
-
-bool clime_all_finite(enum clime_dtype dt, size_t n, const void *x) {
-    const uint16_t *h = x;
-    const uint32_t *w = x;
-    int bad = 0; /* without a way out of the loop, which then runs on vectors */
-    if (dt == CLIME_BF16)
-        for (size_t i = 0; i < n; i++) bad |= (h[i] & 0x7f80) == 0x7f80;
-    else
-        for (size_t i = 0; i < n; i++) bad |= (w[i] & 0x7f800000) == 0x7f800000;
-    return !bad;
-}

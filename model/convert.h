@@ -26,9 +26,6 @@ static inline float clime_bf16_float(uint16_t b) {
 /* dst[n] of type `to` from n elements at src (any alignment) of type `from`, which is not CLIME_ST_OTHER. */
 void clime_convert(enum clime_st_dtype from, enum clime_dtype to, size_t n, const void *src, void *dst);
 
-/* Neither NaN nor infinite, all n of them; x of the type, aligned. */
-bool clime_all_finite(enum clime_dtype dt, size_t n, const void *x);
-
 static inline size_t clime_st_width(enum clime_st_dtype t) { /* bytes of a readable type */
     return t == CLIME_ST_F32 ? 4 : 2;
 }

@@ -18,6 +18,9 @@ struct clime_weights_source {
 };
 struct clime_weights_source clime_weights_in_host(enum clime_dtype dt, const void *flat); /* a read cannot fail */
 
+/* The refusal of a tensor with NaN or infinities, which no policy can be computed with. */
+enum clime_err clime_weights_not_finite(const char *name, struct clime_error *e);
+
 /* Import. flat: host memory of l->n elements of type dt. */
 
 /* Fills flat from DIR's safetensors (one file or an index), converting bf16, fp16, fp32. Every tensor of the layout

@@ -15,6 +15,7 @@
 
 #include "common/json/tree.h"
 #include "common/log.h"
+#include "kernels/finite.h"
 #include "model/convert.h"
 #include "model/weights_map.h"
 

@@ -25,9 +25,6 @@ enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct cl
 /* Every slice was placed? Names the first that was not. */
 enum clime_err clime_weights_complete(const struct clime_weights_seen *s, struct clime_error *e);
 
-/* The refusal of a tensor with NaN or infinities, which no policy can be computed with. */
-enum clime_err clime_weights_not_finite(const char *name, struct clime_error *e);
-
 /* Says in the log when numbers were converted on the way in. */
 void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt);
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/finite.h"
 #include "model/convert.h"
 #include "model/weights_map.h"
 

@@ -17,6 +17,7 @@
 #include "kernels/checksum.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/finite.h"
 
 struct clime_cpu_share {
     void *p;
@@ -142,6 +143,10 @@ enum clime_err clime_cpu_take_back(struct clime_dev *d, void *p, struct clime_er
     (void)e;
     CHECK(mprotect(p, bytes_of(d, p), PROT_READ | PROT_WRITE) == 0);
     return CLIME_OK;
+}
+
+bool clime_cpu_finite(struct clime_dev *d, size_t n, const void *x) {
+    return clime_all_finite(d->head.dt, n, x);
 }
 
 uint64_t clime_cpu_checksum(struct clime_dev *d, size_t bytes, const void *p) {

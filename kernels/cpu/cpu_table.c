@@ -170,6 +170,7 @@ const struct clime_ops clime_cpu_ops = {
     .share_open = clime_cpu_share_open,
     .share_close = clime_cpu_share_close,
     .checksum = clime_cpu_checksum,
+    .finite = clime_cpu_finite,
     .bind = clime_cpu_bind,
     .alloc_fixed = clime_cpu_alloc_fixed,
     .give_back = clime_cpu_give_back,

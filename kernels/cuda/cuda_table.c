@@ -35,6 +35,7 @@ const struct clime_ops clime_cuda_ops = {
     .share_open = clime_cuda_share_open,
     .share_close = clime_cuda_share_close,
     .checksum = clime_cuda_checksum,
+    .finite = clime_cuda_finite,
     .bind = clime_cuda_bind,
     .alloc_fixed = clime_cuda_alloc_fixed,
     .give_back = clime_cuda_give_back,

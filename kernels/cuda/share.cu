@@ -100,16 +100,50 @@ static __global__ void checksum_kernel(const uint4 *x, size_t n_pairs, size_t by
     if ((threadIdx.x & 31) == 0) atomicAdd(out, (unsigned long long)sum);
 }
 
+/* Blocks that read n pieces, all multiprocessors busy. */
+static unsigned blocks_for(const struct clime_dev *d, size_t n) {
+    size_t blocks = (n + THREADS - 1) / THREADS, most = (size_t)d->n_sm * 8;
+    return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
+}
+
+static __device__ __forceinline__ bool not_finite(uint32_t two) { /* of two bf16 */
+    return (two & 0x7f80u) == 0x7f80u || (two & 0x7f800000u) == 0x7f800000u;
+}
+
+/* head: numbers before the first whole 16 bytes, since a tensor may begin anywhere. */
+static __global__ void finite_kernel(const uint16_t *x, size_t head, size_t n, int *bad) {
+    const uint4 *whole = (const uint4 *)(x + head);
+    size_t n_whole = (n - head) / 8;
+    bool any = false;
+    for (size_t i = blockIdx.x * (size_t)THREADS + threadIdx.x; i < n_whole; i += (size_t)gridDim.x * THREADS) {
+        uint4 v = whole[i];
+        any |= not_finite(v.x) || not_finite(v.y) || not_finite(v.z) || not_finite(v.w);
+    }
+    if (blockIdx.x == 0 && threadIdx.x < 8) {
+        size_t tail = head + n_whole * 8 + threadIdx.x;
+        if (threadIdx.x < head) any |= not_finite(x[threadIdx.x]);
+        if (tail < n) any |= not_finite(x[tail]);
+    }
+    if (any) *bad = 1;
+}
+
+bool clime_cuda_finite(struct clime_dev *d, size_t n, const void *x) {
+    int *d_bad = (int *)clime_cuda_scratch(d, sizeof *d_bad), bad = 0;
+    size_t head = (16 - (uintptr_t)x % 16) % 16 / 2;
+    if (!d_bad) return false;
+    CU(d, cudaMemsetAsync(d_bad, 0, sizeof *d_bad, d->stream));
+    launch_after(d, finite_kernel, blocks_for(d, n / 8), THREADS, 0, (const uint16_t *)x, head < n ? head : n, n,
+                 d_bad);
+    clime_cuda_copy_out(d, &bad, d_bad, sizeof bad);
+    return !bad;
+}
+
 uint64_t clime_cuda_checksum(struct clime_dev *d, size_t bytes, const void *p) {
     unsigned long long *sum = (unsigned long long *)clime_cuda_scratch(d, sizeof *sum), out = 0;
     if (!sum) return 0;
-    size_t pairs = bytes / 16, blocks = (pairs + THREADS - 1) / THREADS, most = (size_t)d->n_sm * 8;
+    size_t pairs = bytes / 16;
     CU(d, cudaMemsetAsync(sum, 0, sizeof *sum, d->stream));
-    launch_after(d, checksum_kernel,
-                 (unsigned)(blocks < 1      ? 1
-                            : blocks < most ? blocks
-                                            : most),
-                 THREADS, 0, (const uint4 *)p, pairs, bytes, sum);
+    launch_after(d, checksum_kernel, blocks_for(d, pairs), THREADS, 0, (const uint4 *)p, pairs, bytes, sum);
     clime_cuda_copy_out(d, &out, sum, sizeof out);
     return out;
 }

@@ -307,6 +307,7 @@ static enum clime_err finish_incoming(struct clime_server *s, struct clime_dev *
             return clime_fail(e, CLIME_ERR_INPUT, "the checksum of what came is %016llx, the request says %016llx",
                               (unsigned long long)sum, (unsigned long long)want);
     }
+    if (clime_update_finite(s->model, dev, u->incoming, e)) return e->code;
     struct clime_weight_source from = {.kind = CLIME_FROM_DEVICE, .flat = u->incoming};
     return clime_engine_update(s->engine, &from, label, clime_update_inflight(r->abort_all, r->flush_cache), n_inflight,
                                e);

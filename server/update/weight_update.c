@@ -43,6 +43,17 @@ enum clime_err clime_update_device(struct clime_server *s, struct clime_dev **ou
     return CLIME_OK;
 }
 
+enum clime_err clime_update_finite(const struct clime_model *m, struct clime_dev *dev, const void *staging,
+                                   struct clime_error *e) {
+    const struct clime_layout *l = &m->layout;
+    size_t width = clime_dtype_bytes(clime_dev_info(dev)->dt);
+    if (m->ops->finite(dev, (size_t)l->n, staging)) return CLIME_OK;
+    for (int i = 0; i < l->n_slices; i++)
+        if (!m->ops->finite(dev, (size_t)l->slices[i].n, (const char *)staging + (size_t)l->slices[i].offset * width))
+            return clime_weights_not_finite(l->slices[i].name, e);
+    return m->ops->sync(dev, e); /* only what lies between tensors, or the device has failed */
+}
+
 enum clime_err clime_update_lock(struct clime_weight_update *u, struct clime_error *e) {
     if (pthread_mutex_trylock(&u->lock) == 0) return CLIME_OK;
     return clime_fail(e, CLIME_ERR_BUSY, "another weight update is going on");

@@ -43,6 +43,10 @@ void clime_update_reply(struct clime_http_request *rq, const char *message, cons
 enum clime_err clime_update_hex(const char *name, struct clime_str text, uint8_t *out, size_t n, struct clime_error *e);
 enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e);
 
+/* Of what came to staging memory of the device; CLIME_ERR_INPUT names the tensor. */
+enum clime_err clime_update_finite(const struct clime_model *m, struct clime_dev *dev, const void *staging,
+                                   struct clime_error *e);
+
 void clime_update_groups_close(struct clime_weight_update *u);
 
 /* SGLang's two flags as one word. */
