@@ -234,12 +234,22 @@ static void drain(struct clime_server *s, bool patient) {
     wait_idle(s, ABORT_WAIT_US);
 }
 
+static void log_inert(const struct clime_server_options *o) {
+    struct clime_buf text;
+    clime_buf_init(&text, (size_t)1 << 20);
+    clime_server_inert_list(o, &text);
+    for (char *at = text.data, *end; at && (end = strchr(at, '\n')); at = end + 1)
+        LOG_INFO("without effect here:%.*s", (int)(end - at), at);
+    clime_buf_free(&text);
+}
+
 static int serve(struct clime_server *s, int64_t start_us) {
     struct clime_http_server *http = NULL;
     struct graph_sizes graphs;
     struct clime_error e = {0};
     enum clime_err err;
     int status = 1;
+    log_inert(&s->opts);
     if ((err = check_options(&s->opts, &e)) || (err = prepare(s, &graphs, &e)) || (err = open_engine(s, &graphs, &e)))
         goto done;
     s->metrics = clime_server_metrics_new(s->model_names[0]);

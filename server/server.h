@@ -40,6 +40,7 @@ struct clime_server {
     int64_t started_us; /* wall clock */
     double startup_seconds;
     atomic_bool ready, stopping;
+    atomic_uint_fast64_t n_made_seeds; /* --random-seed: how many it has made */
 };
 
 /* The route table, ended by path == NULL; the health table is a part of it. */

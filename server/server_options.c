@@ -12,18 +12,20 @@
 const char *const clime_device_names[] = {"auto", "cpu", "cuda"};
 const char *const clime_dtype_names[] = {"auto", "bf16", "f32"};
 
-#define MAX_OPTIONS 160
+#define MAX_OPTIONS (CLIME_SERVER_MAX_INERT + 80)
 
 static int make_table(struct clime_server_options *o, struct clime_opt *t) {
     const struct clime_opt table[] = {
         {.name = "Model", .type = CLIME_OPT_SECTION},
         {.name = "model-path",
+         .first = true,
          .alias = "model",
          .type = CLIME_OPT_STRING,
          .value = &o->model_path,
          .choices = "DIR",
          .help = "Hugging Face folder of the policy (required)"},
         {.name = "served-model-name",
+         .first = true,
          .type = CLIME_OPT_LIST,
          .value = &o->served_model_names,
          .choices = "NAME",
@@ -42,18 +44,30 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .choices = "auto|none",
          .help = "none: start without weights; generation answers 503 until a full update brings them"},
         {.name = "context-length",
+         .first = true,
+         .alias = "max-model-len",
          .type = CLIME_OPT_INT,
          .value = &o->context_length,
          .def = "0",
          .choices = "N",
          .max = 1 << 24,
          .help = "longest sequence in tokens (0: what the model was made for)"},
+        {.name = "random-seed",
+         .alias = "seed",
+         .type = CLIME_OPT_INT,
+         .value = &o->random_seed,
+         .def = "-1",
+         .choices = "N",
+         .min = -1,
+         .max = 9007199254740992.0,
+         .help = "makes the seeds of requests that have none, in the order of their arrival (-1: at random)"},
         {.name = "chat-template",
          .type = CLIME_OPT_STRING,
          .value = &o->chat_template,
          .choices = "FILE",
          .help = "Jinja file instead of the folder's own template"},
         {.name = "reasoning-parser",
+         .first = true,
          .type = CLIME_OPT_STRING,
          .value = &o->reasoning_parser,
          .def = "none",
@@ -61,18 +75,21 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .help = "how chat replies tell reasoning (reasoning_content) from content"},
         {.name = "Device and memory", .type = CLIME_OPT_SECTION},
         {.name = "device",
+         .first = true,
          .type = CLIME_OPT_CHOICE,
          .value = &o->device,
          .def = "auto",
          .choices = "auto|cpu|cuda",
          .help = "where the model runs"},
         {.name = "dtype",
+         .first = true,
          .type = CLIME_OPT_CHOICE,
          .value = &o->dtype,
          .def = "auto",
          .choices = "auto|bfloat16|float32",
          .help = "type of weights and activations (auto: the checkpoint's)"},
         {.name = "threads",
+         .first = true,
          .type = CLIME_OPT_INT,
          .value = &o->threads,
          .def = "0",
@@ -85,6 +102,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .choices = "generic|avx2|avx512",
          .help = "instruction set on the CPU (default: the best there is)"},
         {.name = "gpu",
+         .first = true,
          .alias = "base-gpu-id",
          .type = CLIME_OPT_INT,
          .value = &o->gpu,
@@ -98,6 +116,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .def = "true",
          .help = "results do not depend on the batch; off only to measure what that costs on a GPU"},
         {.name = "max-total-tokens",
+         .first = true,
          .type = CLIME_OPT_INT,
          .value = &o->max_total_tokens,
          .def = "0",
@@ -105,6 +124,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .max = 1e9,
          .help = "KV memory in tokens (0: from --mem-fraction-static)"},
         {.name = "mem-fraction-static",
+         .first = true,
          .alias = "mem-fraction",
          .type = CLIME_OPT_DOUBLE,
          .value = &o->mem_fraction,
@@ -115,6 +135,8 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
                  "CPU, where it is for KV alone, at most 4 GiB)"},
         {.name = "Scheduling", .type = CLIME_OPT_SECTION},
         {.name = "max-running-requests",
+         .first = true,
+         .alias = "max-num-seqs",
          .type = CLIME_OPT_INT,
          .value = &o->max_running_requests,
          .def = "0",
@@ -122,6 +144,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .max = 4096,
          .help = "sequences that run together (0: 256 on a GPU, 64 on the CPU)"},
         {.name = "chunked-prefill-size",
+         .alias = "max-num-batched-tokens",
          .type = CLIME_OPT_INT,
          .value = &o->chunked_prefill_size,
          .def = "0",
@@ -176,12 +199,14 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .help = "recount every KV page after every step (slow)"},
         {.name = "HTTP", .type = CLIME_OPT_SECTION},
         {.name = "host",
+         .first = true,
          .type = CLIME_OPT_STRING,
          .value = &o->host,
          .def = "127.0.0.1",
          .choices = "ADDRESS",
          .help = "address to listen on"},
         {.name = "port",
+         .first = true,
          .type = CLIME_OPT_INT,
          .value = &o->port,
          .def = "30000",
@@ -262,15 +287,18 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .value = &o->incremental_streaming_output,
          .help = "streams of /generate carry only what is new"},
         {.name = "strict-fields",
+         .first = true,
          .type = CLIME_OPT_BOOL,
          .value = &o->strict_fields,
          .help = "refuse generating requests with unknown fields (otherwise they are logged once and counted)"},
         {.name = "api-key",
+         .first = true,
          .type = CLIME_OPT_KEY,
          .value = &o->api_key,
          .choices = "CLIME_API_KEY",
          .help = "bearer key for every endpoint but health and metrics"},
         {.name = "admin-api-key",
+         .first = true,
          .type = CLIME_OPT_KEY,
          .value = &o->admin_api_key,
          .choices = "CLIME_ADMIN_API_KEY",
@@ -286,6 +314,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .choices = "FILE",
          .help = "PEM with certificate and key: serve HTTPS"},
         {.name = "router",
+         .first = true,
          .type = CLIME_OPT_STRING,
          .value = &o->router,
          .choices = "URL",
@@ -327,10 +356,11 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .type = CLIME_OPT_BOOL,
          .value = &o->print_routes,
          .help = "print the endpoints as JSON and exit"},
+        {.name = "Options of SGLang's and vLLM's launchers: inert or refused", .type = CLIME_OPT_SECTION},
     };
-    _Static_assert(CLIME_COUNT(table) <= MAX_OPTIONS, "the table outgrew its array");
+    _Static_assert(CLIME_COUNT(table) + CLIME_SERVER_MAX_INERT <= MAX_OPTIONS, "the table outgrew its array");
     memcpy(t, table, sizeof table);
-    return (int)CLIME_COUNT(table);
+    return (int)CLIME_COUNT(table) + clime_server_inert_rows(o, t + CLIME_COUNT(table));
 }
 
 /* On an H200 prefill runs at 51.5k tokens/s in chunks of 512 and at 60.9k in chunks of 8192, which take 0.14 s; what a
@@ -351,7 +381,7 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
     enum clime_err err =
         clime_options_parse(table, n, argc, argv, NULL, 0,
                             "clime-server --model-path DIR [options]\nServes one policy from paged KV memory.", e);
-    if (err) return err;
+    if (err || (err = clime_server_inert_check(o, e))) return err;
     if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_concurrent_requests);
     if (o->http_threads < 2) return clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
     if (!clime_output_parser_find(o->reasoning_parser)) {

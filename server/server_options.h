@@ -4,13 +4,15 @@
 
 #include <stdint.h>
 
-#include "common/options.h"
+#include "common/options_inert.h"
+
+#define CLIME_SERVER_MAX_INERT 128
 
 struct clime_server_options {
     /* model */
     const char *model_path, *weight_version, *chat_template, *reasoning_parser;
     struct clime_opt_list served_model_names;
-    int64_t context_length;
+    int64_t context_length, random_seed;
     int load_format; /* choice auto|none */
     /* device */
     int device; /* choice auto|cpu|cuda */
@@ -34,6 +36,7 @@ struct clime_server_options {
     bool incremental_streaming_output, strict_fields;
     int log_level;
     bool print_routes;
+    struct clime_inert_given inert[CLIME_SERVER_MAX_INERT]; /* by row of inert.c */
 };
 
 /* Parses and checks; CLIME_ERR_INPUT names the option. --print-routes needs no model. */
@@ -42,6 +45,11 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
 /* Sets what was left to the device (0): how many prompt tokens a step computes, how many sequences run together, which
  * part of the memory is taken. own_memory, total_bytes: of the device. */
 void clime_server_options_fit(struct clime_server_options *o, bool own_memory, size_t total_bytes);
+
+/* server/inert.c: rows for the table of options (the number is returned), their check, and the list of those given. */
+int clime_server_inert_rows(struct clime_server_options *o, struct clime_opt *out);
+enum clime_err clime_server_inert_check(const struct clime_server_options *o, struct clime_error *e);
+void clime_server_inert_list(const struct clime_server_options *o, struct clime_buf *out);
 
 extern const char *const clime_device_names[]; /* by the index of `device` */
 extern const char *const clime_dtype_names[];

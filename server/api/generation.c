@@ -147,9 +147,14 @@ static struct clime_str make_rid(struct clime_arena *a, const char *prefix) {
     return clime_str_of(copy ? copy : "");
 }
 
-static uint64_t random_seed(void) {
+static uint64_t make_seed(struct clime_server *s) {
     uint64_t r = 0;
-    if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r) r = (uint64_t)clime_now_us();
+    if (s->opts.random_seed >= 0) {
+        uint64_t words[2] = {(uint64_t)s->opts.random_seed, atomic_fetch_add(&s->n_made_seeds, 1)};
+        r = clime_hash64(words, 2);
+    } else if (getrandom(&r, sizeof r, 0) != (ssize_t)sizeof r) {
+        r = (uint64_t)clime_now_us();
+    }
     return r & ((1ull << 53) - 1); /* a seed we make up survives clients whose JSON numbers are doubles */
 }
 
@@ -194,7 +199,7 @@ static void make_outputs(struct clime_generation *gen, int n) {
         int room = s->max_len - (int)p->ids.len;
         int64_t max_new = p->params->max_new_tokens;
         if (!p->params->has_seed) {
-            p->params->seed = random_seed();
+            p->params->seed = make_seed(gen->server);
             p->params->has_seed = true;
         }
         if (p->rid.len == 0) p->rid = make_rid(&j->arena, gen->rid_prefix);

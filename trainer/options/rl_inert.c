@@ -3,18 +3,7 @@
  * Called by the parser of rl. Pure tables. Invariant: nothing is read and ignored in silence. A row says which values
  * are accepted and why that is enough; any other value is refused with the row's second reason.
  */
-#include <stdlib.h>
-#include <string.h>
-
-#include "common/buf.h"
 #include "trainer/options/rl_options.h"
-
-struct inert {
-    const char *name;
-    bool flag;       /* takes no value */
-    const char *ok;  /* accepted values "a|b"; NULL = any; "" = none */
-    const char *why; /* it has no effect, or is refused */
-};
 
 #define SHAPE "the model's shape is read from config.json"
 #define ONE_RANK "the trainer is one rank"
@@ -33,7 +22,7 @@ struct inert {
 #define IN_LEDGER "every sample is in the run folder's ledger (docs/ledger.md); --replay trains on it"
 #define SAME_BITS "server and trainer compute the same bits in any case"
 
-static const struct inert rows[] = {
+static const struct clime_inert rows[] = {
     /* parallel sizes and placement */
     {"tensor-model-parallel-size", false, "1", ONE_RANK},
     {"pipeline-model-parallel-size", false, "1", ONE_RANK},
@@ -247,47 +236,14 @@ static const struct inert rows[] = {
 _Static_assert(CLIME_COUNT(rows) <= CLIME_MAX_INERT, "raise CLIME_MAX_INERT");
 
 int clime_rl_inert_rows(struct clime_rl_options *o, struct clime_opt *out) {
-    for (size_t i = 0; i < CLIME_COUNT(rows); i++)
-        out[i] = (struct clime_opt){.name = rows[i].name,
-                                    .type = rows[i].flag ? CLIME_OPT_BOOL : CLIME_OPT_STRING,
-                                    .value = rows[i].flag ? (void *)&o->inert_given[i] : (void *)&o->inert_values[i],
-                                    .choices = rows[i].ok && rows[i].ok[0] ? rows[i].ok : NULL,
-                                    .help = rows[i].why};
+    clime_inert_options(rows, CLIME_COUNT(rows), o->inert, out);
     return (int)CLIME_COUNT(rows);
 }
 
-static bool same_number(const char *a, const char *b) {
-    char *end_a, *end_b;
-    double x = strtod(a, &end_a), y = strtod(b, &end_b);
-    return end_a != a && end_b != b && !*end_a && (!*end_b || *end_b == '|') && x == y;
-}
-
-static bool accepted(const char *ok, const char *value) {
-    if (!ok) return true;
-    size_t n = strlen(value);
-    for (const char *at = ok; *at;) {
-        size_t len = strcspn(at, "|");
-        if ((len == n && !memcmp(at, value, n)) || same_number(value, at)) return true;
-        at += len + (at[len] == '|');
-    }
-    return false;
-}
-
 enum clime_err clime_rl_inert_check(const struct clime_rl_options *o, struct clime_error *e) {
-    for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
-        const struct inert *r = &rows[i];
-        if (r->flag && o->inert_given[i] && r->ok)
-            return clime_fail(e, CLIME_ERR_INPUT, "--%s cannot be honoured: %s", r->name, r->why);
-        if (!r->flag && o->inert_values[i] && !accepted(r->ok, o->inert_values[i]))
-            return clime_fail(e, CLIME_ERR_INPUT, "--%s %s cannot be honoured: %s", r->name, o->inert_values[i],
-                              r->why);
-    }
-    return CLIME_OK;
+    return clime_inert_check(rows, CLIME_COUNT(rows), o->inert, e);
 }
 
 void clime_rl_inert_explain(const struct clime_rl_options *o, struct clime_buf *out) {
-    for (size_t i = 0; i < CLIME_COUNT(rows); i++)
-        if (rows[i].flag ? o->inert_given[i] : o->inert_values[i] != NULL)
-            clime_buf_printf(out, "  --%s%s%s: %s\n", rows[i].name, rows[i].flag ? "" : " ",
-                             rows[i].flag ? "" : o->inert_values[i], rows[i].why);
+    clime_inert_list(rows, CLIME_COUNT(rows), o->inert, out);
 }

@@ -16,7 +16,7 @@
 
 #include <stdint.h>
 
-#include "common/options.h"
+#include "common/options_inert.h"
 #include "trainer/data/data.h"
 #include "trainer/learn/learner.h"
 #include "trainer/sample/pack.h"
@@ -98,9 +98,8 @@ struct clime_rl_options {
     int transport;                                  /* enum clime_transport */
     struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
 
-    const char *inert_values[CLIME_MAX_INERT]; /* by row of rl_inert.c; NULL = not given */
-    bool inert_given[CLIME_MAX_INERT];
-    char *options_json; /* the options that decide the weights, with their values; owned */
+    struct clime_inert_given inert[CLIME_MAX_INERT]; /* by row of rl_inert.c */
+    char *options_json;                              /* the options that decide the weights, with their values; owned */
 };
 
 /* Parses, derives, checks. o->evaluate is set before: clime-train eval needs no prompts, batch or optimizer. Prints
