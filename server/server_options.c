@@ -266,6 +266,15 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .min = 1024,
          .max = 1e10,
          .help = "largest request (weights excepted)"},
+        {.name = "stream-heartbeat",
+         .type = CLIME_OPT_INT,
+         .value = &o->stream_heartbeat,
+         .def = "0",
+         .choices = "SECONDS",
+         .max = 86400,
+         .help =
+             "an OpenAI stream that is silent for so long sends a comment, for proxies that cut idle connections (0: "
+             "never)"},
         {.name = "max-logprob-bytes",
          .type = CLIME_OPT_BYTES,
          .value = &o->max_logprob_bytes,

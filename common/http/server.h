@@ -126,6 +126,9 @@ bool clime_http_stream_write(struct clime_http_stream *st, const void *data, siz
 bool clime_http_stream_behind(struct clime_http_stream *st); /* more than 1 MiB waits for the peer; the writer's */
 bool clime_http_stream_alive(const struct clime_http_stream *st);
 void clime_http_stream_end(struct clime_http_stream *st, bool complete); /* any thread; wakes stream_wait */
+/* The handler's, before it waits: while nothing else is written for so long, `text` is sent, which the peer must know
+ * to skip. text must stay valid. */
+void clime_http_stream_heartbeat(struct clime_http_stream *st, const char *text, int64_t every_us);
 /* The handler sleeps here until the end. false: the stream died before it was ended, so that whoever makes it can be
  * told; called again, it waits for the end. The handler may also just return: the server then waits in its stead. */
 bool clime_http_stream_wait(struct clime_http_stream *st);

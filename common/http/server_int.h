@@ -49,6 +49,8 @@ struct clime_http_stream {
     struct clime_buf frame;   /* the writer's: one framed chunk that is sent at once */
     struct clime_buf backlog; /* framed bytes that the socket would not take at once; the handler's thread sends them */
     size_t draining;          /* bytes of what was in backlog that the handler's thread is sending */
+    const char *heartbeat;    /* sent when nothing was written for heartbeat_us; NULL = none */
+    int64_t heartbeat_us, written_us;
     bool ended, complete;
     bool told;        /* the owner has learnt that the stream died */
     atomic_bool dead; /* written under the lock, read anywhere */

@@ -4,6 +4,8 @@
 
 #include "common/buf.h"
 
+#define CLIME_SSE_HEARTBEAT ": heartbeat\n\n" /* a comment, which readers skip */
+
 /* Appends "data: " + data + blank line; data must hold no newline (JSON has none). */
 static inline void clime_sse_frame(struct clime_buf *out, struct clime_str data) {
     clime_buf_adds(out, "data: ");

@@ -85,6 +85,7 @@ bool clime_http_stream_write(struct clime_http_stream *st, const void *data, siz
     if (st->chunked) snprintf(head, sizeof head, "%zx\r\n", len);
     pthread_mutex_lock(&st->lock);
     CHECK(!st->ended);
+    st->written_us = clime_now_us();
     bool first = !st->draining && st->backlog.len == 0, owner = pthread_equal(pthread_self(), st->owner);
     if (first && (owner || st->socket < 0 || (len <= SMALL_SEND && clime_peer_writable(st->socket))))
         send_now(st, head, data, len);
@@ -92,6 +93,22 @@ bool clime_http_stream_write(struct clime_http_stream *st, const void *data, siz
         queue(st, head, data, len);
     pthread_mutex_unlock(&st->lock);
     return !atomic_load(&st->dead);
+}
+
+void clime_http_stream_heartbeat(struct clime_http_stream *st, const char *text, int64_t every_us) {
+    pthread_mutex_lock(&st->lock);
+    st->heartbeat = text;
+    st->heartbeat_us = every_us;
+    st->written_us = clime_now_us();
+    pthread_mutex_unlock(&st->lock);
+}
+
+/* Called under the lock by the owner, who sends it next. */
+static void queue_heartbeat(struct clime_http_stream *st) {
+    char head[20] = "";
+    if (st->chunked) snprintf(head, sizeof head, "%zx\r\n", strlen(st->heartbeat));
+    queue(st, head, st->heartbeat, strlen(st->heartbeat));
+    st->written_us = clime_now_us();
 }
 
 bool clime_http_stream_behind(struct clime_http_stream *st) {
@@ -127,10 +144,13 @@ static void drain(struct clime_http_stream *st) {
 }
 
 static void sleep_until_changed(struct clime_http_stream *st) {
-    int64_t wake = clime_now_us() + PEER_CHECK_US;
+    int64_t wake = clime_now_us() + PEER_CHECK_US, beat = st->written_us + st->heartbeat_us;
+    if (st->heartbeat && beat < wake) wake = beat;
     struct timespec until = {wake / 1000000, wake % 1000000 * 1000};
     if (pthread_cond_timedwait(&st->changed, &st->lock, &until) != ETIMEDOUT) return;
     if (clime_http_stopping(st->rq) || (st->socket >= 0 && clime_peer_closed(st->socket))) set_dead(st);
+    bool silent = st->heartbeat && clime_now_us() - st->written_us >= st->heartbeat_us;
+    if (silent && !st->ended && !st->discard && !atomic_load(&st->dead)) queue_heartbeat(st);
 }
 
 bool clime_http_stream_wait(struct clime_http_stream *st) {

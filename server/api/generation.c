@@ -296,6 +296,8 @@ enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_e
     if (j->stream) {
         j->http = clime_http_stream_begin(gen->rq, 200, "text/event-stream", "Cache-Control: no-cache\r\n");
         if (!j->http) return clime_fail(e, CLIME_ERR_IO, "the client left");
+        if (s->opts.stream_heartbeat > 0 && j->framer->heartbeat)
+            clime_http_stream_heartbeat(j->http, j->framer->heartbeat, s->opts.stream_heartbeat * 1000000);
     }
     clime_engine_submit(s->engine, j);
     wait_closed(gen);

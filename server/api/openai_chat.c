@@ -4,6 +4,7 @@
  * with the reason of the end; then one with the usage when asked for, then [DONE].
  */
 
+#include "common/http/sse.h"
 #include "server/api/openai.h"
 
 static void write_bytes(struct clime_jw *w, const struct clime_job *j, int32_t id) {
@@ -183,8 +184,11 @@ static void stream_end(struct clime_job *j, struct clime_buf *sse) {
     clime_openai_stream_end(j, sse, "chat.completion.chunk");
 }
 
-static const struct clime_framer framer = {
-    .cursor_bytes = sizeof(struct cursor), .begin = stream_begin, .news = stream_news, .end = stream_end};
+static const struct clime_framer framer = {.cursor_bytes = sizeof(struct cursor),
+                                           .heartbeat = CLIME_SSE_HEARTBEAT,
+                                           .begin = stream_begin,
+                                           .news = stream_news,
+                                           .end = stream_end};
 
 void clime_handle_chat(struct clime_http_request *rq, void *context) {
     struct clime_generation gen;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/http/sse.h"
 #include "server/api/openai.h"
 
 /* {text: logprob}: the largest tokens, and the position's own. */
@@ -228,7 +229,7 @@ static void stream_end(struct clime_job *j, struct clime_buf *sse) {
 }
 
 static const struct clime_framer framer = {
-    .cursor_bytes = sizeof(struct cursor), .news = stream_news, .end = stream_end};
+    .cursor_bytes = sizeof(struct cursor), .heartbeat = CLIME_SSE_HEARTBEAT, .news = stream_news, .end = stream_end};
 
 void clime_handle_completions(struct clime_http_request *rq, void *context) {
     struct clime_generation gen;

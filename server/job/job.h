@@ -133,6 +133,7 @@ struct clime_event {
  * nobody else knows how far it is. */
 struct clime_framer {
     size_t cursor_bytes;
+    const char *heartbeat; /* what a silent stream may say; NULL = its readers take every line for data */
     void (*begin)(struct clime_job *j, struct clime_buf *sse); /* before the first news; NULL = writes nothing */
     /* Appends the events of one output's news (and end, when out->finish is set) to sse. */
     void (*news)(struct clime_job *j, struct clime_output *out, struct clime_buf *sse);
