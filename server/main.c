@@ -322,5 +322,7 @@ int main(int argc, char **argv) {
     clime_job_table_free(&s.jobs);
     clime_field_watch_free(s.field_watch);
     free(folder);
+    free(s.opts.served_model_names.items);
+    free(s.opts.cuda_graph_bs.items);
     return status;
 }
