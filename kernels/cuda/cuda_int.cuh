@@ -147,9 +147,10 @@ void *clime_cuda_library(const char *soname, const char *package);
 /* lt.cu: without the library a context opens all the same, and clime_lt_matmul answers false. */
 void clime_lt_open(struct clime_dev *d);
 void clime_lt_close(struct clime_dev *d);
-/* False when cuBLASLt has no split-free algorithm with the canonical bits for this shape: use the plain kernel. */
-bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *a, const void *b,
-                     void *y);
+/* False when cuBLASLt has no split-free algorithm with the canonical bits for this shape, or it is not aligned: use the
+ * plain kernel. It says so once. */
+bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned, int T, int N, int K, const void *a,
+                     const void *b, void *y);
 
 /* ---- launches of a decode step ----
  *

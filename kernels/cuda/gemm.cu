@@ -25,11 +25,12 @@ CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, c
     int N = matrix->N, K = matrix->K;
     const void *w = matrix->data;
     if (T == 0) return;
-    if (aligned(N, K, x, w)) {
+    bool whole = aligned(N, K, x, w);
+    if (whole) {
         if (d->deterministic && T == 1 && clime_cuda_row_product(d, N, K, x, w, y, NULL, f32)) return;
         if (d->deterministic && clime_cuda_gemm_small(d, T, N, K, x, w, y, f32)) return;
     }
-    if (clime_lt_matmul(d, f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, T, N, K, x, w, y)) return;
+    if (clime_lt_matmul(d, f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, whole, T, N, K, x, w, y)) return;
     struct clime_product p = clime_product_of(f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, T, N, K, x, w, y);
     clime_cuda_product_plain(d, &p);
 }
@@ -50,7 +51,7 @@ CUDA_OP void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, const void *x, c
 static void gradient(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *dy, const void *b,
                      void *y) {
     if (T == 0) return;
-    if (clime_lt_matmul(d, kind, T, N, K, dy, b, y)) return;
+    if (clime_lt_matmul(d, kind, aligned(N, K, dy, b), T, N, K, dy, b, y)) return;
     struct clime_product p = clime_product_of(kind, T, N, K, dy, b, y);
     clime_cuda_product_plain(d, &p);
 }

@@ -1,15 +1,17 @@
-/* cuBLASLt: the library, and one checked algorithm per (kind, bucket of rows, N, K, alignment). Called by gemm.cu.
+/* cuBLASLt: the library, and one checked algorithm per (kind, bucket of rows, N, K). Called by gemm.cu.
  *
  * The library is opened at run time, so that a program built with CUDA starts where there is none. Its heuristic is
  * asked for split-free algorithms; the first whose bits on random data equal the plain kernel's chain is kept. The
  * check runs once per shape, at its first use, with the most and the fewest rows of the bucket, N and K as they are, so
- * that a schedule that follows the number of tiles shows; it looks at every 61st row and column, which meets every tile
- * at ever other places. Nothing is ever timed, so every run makes the same choice.
+ * that a schedule that follows the number of tiles shows; it looks at a million outputs, rows and columns an odd step
+ * apart, which meets every tile at ever other places, of one product or of several. Fewer do not do: of an algorithm
+ * whose steps of K are others, a few in 100,000 outputs differ once they are rounded to bf16. Nothing is ever timed, so
+ * every run makes the same choice. Sizes that are no multiple of 8 are left to the plain kernel: what the library has
+ * for them was seen to differ so rarely.
  * The check takes device memory for its operands for a moment. Where there is none the plain kernel computes the shape,
  * and a warning says so: slow, never other bits, never an abort. */
 #include <cublasLt.h>
 #include <dlfcn.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,9 +23,8 @@ extern "C" {
 }
 
 enum { CANDIDATES = 16, WORKSPACE = 32 << 20, LEAST_ROWS = 16, DEEP_ROWS = 256 };
-/* A check's sampled places; and the most bytes of its output: beyond are hundreds of tiles a multiprocessor, as before.
- */
-enum { STEP = 61, CHECK_BYTES = 1 << 30 };
+/* Outputs that a check looks at; and the most bytes of its output: beyond are hundreds of tiles a multiprocessor. */
+enum { CHECK_OUTPUTS = 1 << 20, MOST_ROUNDS = 32, CHECK_BYTES = 1 << 30 };
 
 /* It never settles on a list of macros. */
 /* clang-format off */
@@ -34,8 +35,7 @@ enum { STEP = 61, CHECK_BYTES = 1 << 30 };
 /* clang-format on */
 
 struct shape {
-    int kind, rows, N, K; /* rows: T rounded up to a power of two */
-    uint32_t align[3];    /* bytes, of a, b and y as the operation names them */
+    int kind, rows, N, K; /* rows: T rounded up to a power of two; 0: of any number, not aligned */
     bool usable;
     cublasLtMatmulAlgo_t algo;
 };
@@ -159,12 +159,12 @@ __global__ void noise_kernel(size_t n, uint32_t seed, bf16 *x) {
     x[i] = b_of(((int32_t)h >> 8) * 0x1p-23f * (float)(1 << (h & 3)));
 }
 
-/* Compares elements of 2 or 4 bytes: want[i][j] with got[i * STEP][j * STEP] where a step is taken, got [.., ld]. */
-__global__ void differ_kernel(int rows, int columns, int row_step, int column_step, int64_t ld, int width,
-                              const char *want, const char *got, int *out) {
+/* Compares elements of 2 or 4 bytes: want[i][j] with got[i * step][j * step], rows of got ld apart. */
+__global__ void differ_kernel(int rows, int columns, int step, int64_t ld, int width, const char *want, const char *got,
+                              int *out) {
     int64_t at = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i = at / columns, j = at % columns;
     if (i >= rows) return;
-    const char *w = want + at * width, *g = got + (i * row_step * ld + j * column_step) * width;
+    const char *w = want + at * width, *g = got + (i * ld + j) * step * width;
     if (width == 2 ? *(const uint16_t *)w != *(const uint16_t *)g : *(const uint32_t *)w != *(const uint32_t *)g)
         *out = 1;
 }
@@ -175,7 +175,7 @@ static void noise(struct clime_dev *d, size_t n, uint32_t seed, void *x) {
 
 /* What the plain kernel makes of a shape's noise with T rows, at the sampled places. */
 struct cut {
-    int T, n_rows, n_columns, row_step, column_step;
+    int T, n_rows, n_columns, step;
     char *want;
 };
 
@@ -184,11 +184,14 @@ struct trial {
     int N, K, width;   /* N, K of the operation, N fewer where dW's output would be too large; bytes of an output */
     struct cut cut[2]; /* the bucket's most and fewest rows */
     char *memory, *a, *b, *got;
+    size_t n_a, n_b; /* elements */
     int *differs;
 };
 
-static int step_of(int n) {
-    return n > STEP ? STEP : 1;
+static int step_of(int M, int N) {
+    int s = 1;
+    while ((int64_t)(M / s + 1) * (N / s + 1) > CHECK_OUTPUTS + M + N) s += 2;
+    return s;
 }
 
 static struct clime_product product_of(const struct trial *t, int T, void *y) {
@@ -199,8 +202,8 @@ static void make_want(struct clime_dev *d, struct trial *t, struct cut *c) {
     struct clime_product p = product_of(t, c->T, c->want);
     p.M = c->n_rows;
     p.N = c->n_columns;
-    p.a.i *= c->row_step;
-    p.b.i *= c->column_step;
+    p.a.i *= c->step;
+    p.b.i *= c->step;
     CU(d, cudaMemsetAsync(c->want, 0x3f, (size_t)p.M * p.N * t->width, d->stream)); /* 0.747: what dW adds to */
     clime_cuda_product_plain(d, &p);
 }
@@ -232,10 +235,9 @@ static struct trial_parts trial_plan(enum clime_lt_kind kind, int least, int mos
         struct cut *c = &t->cut[i];
         c->T = i == 0 ? most : least;
         p = product_of(t, c->T, NULL);
-        c->row_step = step_of(p.M);
-        c->column_step = step_of(p.N);
-        c->n_rows = (p.M + c->row_step - 1) / c->row_step;
-        c->n_columns = (p.N + c->column_step - 1) / c->column_step;
+        c->step = step_of(p.M, p.N);
+        c->n_rows = (p.M + c->step - 1) / c->step;
+        c->n_columns = (p.N + c->step - 1) / c->step;
         parts.want[i] = round((size_t)c->n_rows * c->n_columns * t->width);
     }
     return parts;
@@ -255,9 +257,8 @@ static bool trial_open(struct clime_dev *d, enum clime_lt_kind kind, int least, 
     t->cut[0].want = t->got + p.y;
     t->cut[1].want = t->cut[0].want + p.want[0];
     t->differs = (int *)(t->cut[1].want + p.want[1]);
-    noise(d, p.a / 2, 1, t->a);
-    noise(d, p.b / 2, 2, t->b);
-    for (int i = 0; i < 2; i++) make_want(d, t, &t->cut[i]);
+    t->n_a = p.a / 2;
+    t->n_b = p.b / 2;
     return true;
 }
 
@@ -269,31 +270,42 @@ static bool cut_passes(struct clime_dev *d, struct trial *t, const struct cut *c
     describe(d->lt, t->kind, c->T, t->N, t->K);
     if (multiply(d, algo, t->kind, t->a, t->b, t->got) != CUBLAS_STATUS_SUCCESS) return false;
     size_t n = (size_t)c->n_rows * c->n_columns;
-    launch_after(d, differ_kernel, (unsigned)((n + 255) / 256), 256, 0, c->n_rows, c->n_columns, c->row_step,
-                 c->column_step, (int64_t)p.N, t->width, c->want, t->got, t->differs);
+    launch_after(d, differ_kernel, (unsigned)((n + 255) / 256), 256, 0, c->n_rows, c->n_columns, c->step, (int64_t)p.N,
+                 t->width, c->want, t->got, t->differs);
     CU(d, cudaMemcpyAsync(&differs, t->differs, sizeof(int), cudaMemcpyDeviceToHost, d->stream));
     CU(d, cudaStreamSynchronize(d->stream));
     return !differs && d->failure.code == CLIME_OK;
+}
+
+/* Both cuts, on as much noise as a million outputs take. */
+static bool trial_passes(struct clime_dev *d, struct trial *t, const cublasLtMatmulAlgo_t *algo) {
+    int rounds = CHECK_OUTPUTS / (t->cut[0].n_rows * t->cut[0].n_columns);
+    rounds = rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds;
+    for (int r = 0; r < rounds; r++) {
+        noise(d, t->n_a, 2 * r + 1, t->a);
+        noise(d, t->n_b, 2 * r + 2, t->b);
+        for (int i = 0; i < 2; i++) {
+            make_want(d, t, &t->cut[i]);
+            if (!cut_passes(d, t, &t->cut[i], algo)) return false;
+        }
+    }
+    return true;
 }
 
 static int candidates(struct clime_dev *d, const struct shape *s, cublasLtMatmulHeuristicResult_t out[CANDIDATES]) {
     struct clime_lt *lt = d->lt;
     cublasLtMatmulPreference_t pref = NULL;
     uint64_t workspace = WORKSPACE;
-    uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE;
+    uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE, align = 16;
     int n = 0;
     if (!LT(d, MatmulPreferenceCreate(&pref))) return 0;
     lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
     if (d->deterministic)
         lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &none, sizeof none);
-    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->align[1],
-                                     sizeof s->align[1]);
-    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->align[0],
-                                     sizeof s->align[0]);
-    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &s->align[2],
-                                     sizeof s->align[2]);
-    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->align[2],
-                                     sizeof s->align[2]);
+    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align);
+    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align);
+    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align);
+    lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align);
     describe(lt, (enum clime_lt_kind)s->kind, s->rows, s->N, s->K);
     if (lt->MatmulAlgoGetHeuristic(lt->handle, lt->desc, lt->a, lt->b, lt->y, lt->y, pref, CANDIDATES, out, &n) !=
         CUBLAS_STATUS_SUCCESS)
@@ -329,14 +341,12 @@ static int fewest(const struct shape *s, bool deep) {
 static void choose(struct clime_dev *d, struct shape *s, bool deep) {
     static const char *const KIND[] = {"forward", "forward fp32", "dX", "dW"};
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    int n = candidates(d, s, found), i = 0;
-    const char *why = "none of its algorithms has the canonical bits";
+    int n = s->rows ? candidates(d, s, found) : 0, i = 0;
+    const char *why = s->rows ? "none of its algorithms has the canonical bits" : "a size is no multiple of 8";
     if (n > 0 && d->deterministic) {
         struct trial t;
         if (trial_open(d, (enum clime_lt_kind)s->kind, fewest(s, deep), s->rows, s->N, s->K, &t)) {
-            while (i < n &&
-                   !(cut_passes(d, &t, &t.cut[0], &found[i].algo) && cut_passes(d, &t, &t.cut[1], &found[i].algo)))
-                i++;
+            while (i < n && !trial_passes(d, &t, &found[i].algo)) i++;
             cudaFree(t.memory);
         } else {
             i = n;
@@ -347,38 +357,25 @@ static void choose(struct clime_dev *d, struct shape *s, bool deep) {
     if (s->usable) s->algo = found[i].algo;
     if (!s->usable)
         LOG_WARN(
-            "cuda: %s, %d rows, N %d, K %d, aligned to %u, %u, %u bytes: cuBLASLt is not used (%s, of %d); the plain "
-            "kernel, which is slow, computes it",
-            KIND[s->kind], s->rows, s->N, s->K, s->align[0], s->align[1], s->align[2], why, n);
+            "cuda: %s, %d rows, N %d, K %d: cuBLASLt is not used, %s; the plain kernel, which is slow, computes it",
+            KIND[s->kind], s->rows, s->N, s->K, why);
     else
         LOG_DEBUG("cuda: %s, %d rows, N %d, K %d: library algorithm %d of %d", KIND[s->kind], s->rows, s->N, s->K,
                   i + 1, n);
 }
 
-/* Bytes that rows of n elements of this width, from p on, are aligned to: 16 at most. */
-static uint32_t alignment(const void *p, int n, int width) {
-    uintptr_t bits = (uintptr_t)p | (uintptr_t)n * (uintptr_t)width | 16;
-    return (uint32_t)(bits & -bits);
-}
-
-bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *a, const void *b,
-                     void *y) {
+bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned, int T, int N, int K, const void *a,
+                     const void *b, void *y) {
     struct clime_lt *lt = d->lt;
     if (!lt || d->failure.code != CLIME_OK) return false;
-    bool deep = is_deep(d, kind, N, K), dx = kind == CLIME_LT_DX, dw = kind == CLIME_LT_DW;
-    int rows = bucket_of(T, deep);
-    struct shape want = {kind,
-                         rows,
-                         N,
-                         K,
-                         {alignment(a, dx || dw ? N : K, 2), alignment(b, K, 2),
-                          alignment(y, dx || dw ? K : N, dw || kind == CLIME_LT_FORWARD_F32 ? 4 : 2)}};
+    bool deep = is_deep(d, kind, N, K);
+    int rows = aligned ? bucket_of(T, deep) : 0;
     struct shape *s = lt->shapes, *end = s + lt->n_shapes;
-    while (s < end && memcmp(s, &want, offsetof(struct shape, usable))) s++;
+    while (s < end && !(s->kind == kind && s->rows == rows && s->N == N && s->K == K)) s++;
     if (s == end) {
         lt->shapes = (struct shape *)xrealloc(lt->shapes, (size_t)(lt->n_shapes + 1) * sizeof *s);
         s = &lt->shapes[lt->n_shapes++];
-        *s = want;
+        *s = shape{kind, rows, N, K};
         choose(d, s, deep);
     }
     if (!s->usable) return false;
