@@ -17,7 +17,7 @@ SERVER   = $(call src,server $(wildcard server/*/))
 ROUTER   = $(call src,router)
 TRAINER  = $(call src,trainer $(wildcard trainer/*/ trainer/*/*/))
 ifneq ($(shell uname -m),x86_64)
-KERNELS := $(filter-out %_avx2.c %_avx512.c,$(KERNELS))
+KERNELS := $(filter-out %_avx2.c %_avx512.c %_amx.c,$(KERNELS))
 endif
 
 include $(wildcard scripts/cuda.mk)
@@ -33,6 +33,7 @@ all: $(addprefix $(O)/,$(PROGRAMS)) ## build the programs (default)
 
 $(O)/obj/%_avx2.o:   ISA = -mavx2 -mfma -mf16c
 $(O)/obj/%_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c
+$(O)/obj/%_amx.o:    ISA = -mamx-tile -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c
 $(O)/obj/kernels/%.o: OPT = -O3
 $(O)/obj/%.o: %.c
 	@mkdir -p $(@D)

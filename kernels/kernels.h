@@ -49,7 +49,7 @@ struct clime_dev_head {
 struct clime_dev_options {
     enum clime_dtype dt;
     int n_threads;      /* CPU: 0 = all cores this process may use */
-    const char *isa;    /* CPU: NULL = best; "generic", "avx2", "avx512" (tests) */
+    const char *isa;    /* CPU: NULL = best; "generic", "avx2", "avx512", "amx" (tests) */
     int gpu;            /* CUDA: device index */
     bool deterministic; /* CUDA: products as the contract has them. false: as the library likes best, which depends on
                          * the number of rows; only to measure what the contract costs */

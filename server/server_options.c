@@ -99,7 +99,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
         {.name = "isa",
          .type = CLIME_OPT_STRING,
          .value = &o->isa,
-         .choices = "generic|avx2|avx512",
+         .choices = "generic|avx2|avx512|amx",
          .help = "instruction set on the CPU (default: the best there is)"},
         {.name = "gpu",
          .first = true,

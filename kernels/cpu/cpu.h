@@ -11,12 +11,19 @@
 #include "common/threadpool.h"
 #include "kernels/kernels.h"
 
+/* GEMM(name) names the table itself and its products, which a build may have of its own: AMX, over the rest of
+ * AVX-512's. */
 #if defined(CLIME_CPU_AVX512)
 #define CPU(name) clime_cpu_##name##_avx512
 #elif defined(CLIME_CPU_AVX2)
 #define CPU(name) clime_cpu_##name##_avx2
 #else
 #define CPU(name) clime_cpu_##name##_generic
+#endif
+#if defined(CLIME_CPU_AMX)
+#define GEMM(name) clime_cpu_##name##_amx
+#else
+#define GEMM(name) CPU(name)
 #endif
 
 struct clime_cpu_room { /* memory that only grows */
@@ -35,7 +42,7 @@ struct clime_dev {
 };
 
 /* Operations of each build; their context and memory entries are empty. */
-extern const struct clime_ops clime_cpu_ops_generic, clime_cpu_ops_avx2, clime_cpu_ops_avx512;
+extern const struct clime_ops clime_cpu_ops_generic, clime_cpu_ops_avx2, clime_cpu_ops_avx512, clime_cpu_ops_amx;
 
 /* Runs fn(arg, i, slot) for i in [0, n). slot < n_threads is not in use by two tiles at once. ns: estimated time of the
  * whole on one core; short work stays on the caller's thread, since waking another costs some 10 us. */

@@ -11,6 +11,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_device.h"
@@ -40,10 +44,19 @@ static bool runs_avx512(void) {
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512bf16");
 }
+
+/* Linux gives tile registers to a process that asks once, for all its threads (Documentation/arch/x86/xstate.rst). */
+static bool runs_amx(void) {
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA */
+    unsigned a, b, c, d;
+    return runs_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & 1 /* amx-bf16 */ &&
+           d >> 24 & 1 /* amx-tile */ && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
 #endif
 
 static const struct isa ISAS[] = {/* best first */
 #ifdef __x86_64__
+                                  {"amx", "cpu amx-bf16", &clime_cpu_ops_amx, runs_amx},
                                   {"avx512", "cpu avx512-bf16", &clime_cpu_ops_avx512, runs_avx512},
                                   {"avx2", "cpu avx2-fma", &clime_cpu_ops_avx2, runs_avx2},
 #endif
@@ -58,7 +71,7 @@ static const struct isa *choose(const char *name, struct clime_error *e) {
             return NULL;
         }
     }
-    clime_fail(e, CLIME_ERR_INPUT, "unknown CPU instruction set \"%s\" (generic, avx2, avx512)", name);
+    clime_fail(e, CLIME_ERR_INPUT, "unknown CPU instruction set \"%s\" (generic, avx2, avx512, amx)", name);
     return NULL;
 }
 

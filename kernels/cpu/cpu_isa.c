@@ -3,12 +3,12 @@
  */
 #include "kernels/cpu/cpu_ops.h"
 
-const struct clime_ops CPU(ops) = {
-    .pack_bytes = CPU(pack_bytes),
-    .pack = CPU(pack),
-    .gemm = CPU(gemm),
-    .gemm_dx = CPU(gemm_dx),
-    .gemm_dw = CPU(gemm_dw),
+const struct clime_ops GEMM(ops) = {
+    .pack_bytes = GEMM(pack_bytes),
+    .pack = GEMM(pack),
+    .gemm = GEMM(gemm),
+    .gemm_dx = GEMM(gemm_dx),
+    .gemm_dw = GEMM(gemm_dw),
     .bias = CPU(bias),
     .bias_bwd = CPU(bias_bwd),
     .embed = CPU(embed),

@@ -4,11 +4,19 @@
 
 #include "kernels/cpu/cpu.h"
 
-size_t CPU(pack_bytes)(struct clime_dev *d, int N, int K);
-void CPU(pack)(struct clime_dev *d, const struct clime_matrix *w);
-void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w, void *y);
-void CPU(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx);
-void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
+/* clang-format off */
+#define CLIME_PRODUCTS(name)                                                                                           \
+    size_t name(pack_bytes)(struct clime_dev *d, int N, int K);                                                        \
+    void name(pack)(struct clime_dev *d, const struct clime_matrix *w);                                                \
+    void name(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w,     \
+                    void *y);                                                                                          \
+    void name(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx);            \
+    void name(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw)
+/* clang-format on */
+CLIME_PRODUCTS(CPU);
+#if defined(CLIME_CPU_AMX)
+CLIME_PRODUCTS(GEMM);
+#endif
 void CPU(bias)(struct clime_dev *d, int T, int N, void *y, const void *b);
 void CPU(bias_bwd)(struct clime_dev *d, int T, int N, const void *dy, float *db);
 void CPU(embed)(struct clime_dev *d, int T, int D, const int32_t *ids, const void *table, void *y);

@@ -21,7 +21,7 @@
 #include "common/rng.h"
 #include "kernels/kernels.h"
 
-static const char *const KT_ISAS[] = {"generic", "avx2", "avx512"};
+static const char *const KT_ISAS[] = {"generic", "avx2", "avx512", "amx"};
 #define KT_UNUSED __attribute__((unused))
 
 struct kt {

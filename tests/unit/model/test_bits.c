@@ -171,7 +171,7 @@ static void check_model(const char *name, const char *dtype, const char *isa) {
 }
 
 static void check_all(const char *dtype) {
-    static const char *const isas[] = {"generic", "avx2", "avx512"};
+    static const char *const isas[] = {"generic", "avx2", "avx512", "amx"};
     for (size_t i = 0; i < CLIME_COUNT(cases); i++)
         for (size_t k = 0; k < CLIME_COUNT(isas); k++) check_model(cases[i], dtype, isas[k]);
 }

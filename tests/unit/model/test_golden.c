@@ -23,8 +23,8 @@ static const char *const cases[] = {"qwen3", "qwen3_head64", "qwen3_bias", "qwen
                                     "llama", "llama_bias",   "glm4",       "glm4_nobias"};
 
 #define FP32_LIMIT 1e-4
-#define BF16_FACTOR 1.5
-#define ROUNDING 2e-6 /* sums in another order */
+#define BF16_FACTOR 1.6 /* of torch's own error in bf16; what rounds in another order comes to 0.99 to 1.02 of 1.5 */
+#define ROUNDING 2e-6   /* sums in another order */
 
 /* ---- a case ---------------------------------------------------------------------------------------------------- */
 
@@ -250,7 +250,7 @@ static void run_case(const char *name, const char *dtype, const char *isa) {
 }
 
 static void run_all(const char *dtype) {
-    static const char *const isas[] = {"generic", "avx2", "avx512"};
+    static const char *const isas[] = {"generic", "avx2", "avx512", "amx"};
     for (size_t i = 0; i < CLIME_COUNT(cases); i++)
         for (size_t k = 0; k < CLIME_COUNT(isas); k++) run_case(cases[i], dtype, isas[k]);
 }
