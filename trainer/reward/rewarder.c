@@ -265,32 +265,47 @@ static bool in_library(struct clime_rewarder *r) {
 
 /* ---- open and close ---- */
 
+/* The type of requests that name none; NULL = there is no such type. */
+static const char *usual_type(const struct clime_rewarder_options *o) {
+    return o->type ? o->type : o->library ? "custom" : o->command ? "command" : o->url ? "url" : NULL;
+}
+
+/* *is_url: some part of the type asks a URL. */
+static enum clime_err check_type(const struct clime_rewarder_options *o, bool *is_url, struct clime_error *e) {
+    const char *name = usual_type(o);
+    struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
+    bool boxed;
+    int n = name ? clime_mixture_read(name, parts, e) : 0;
+    *is_url = false;
+    if (n < 0) return e->code;
+    for (int i = 0; name && i < (n ? n : 1); i++) {
+        const char *part = n ? parts[i].type : name;
+        const struct clime_reward_type *type = clime_reward_find(part, &boxed, e);
+        if (!type) return e->code;
+        bool is_command = strcmp(type->name, "command") == 0, is_custom = strcmp(type->name, "custom") == 0;
+        *is_url |= !type->grade && !is_command && !is_custom;
+        if (is_custom && !o->library)
+            return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --custom-rm-path", name);
+        if (is_command && !o->command) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-command", name);
+        if (*is_url && !o->url) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-url", name);
+    }
+    return CLIME_OK;
+}
+
+enum clime_err clime_rewarder_check(const struct clime_rewarder_options *o, struct clime_error *e) {
+    bool is_url;
+    return check_type(o, &is_url, e);
+}
+
 enum clime_err clime_rewarder_new(const struct clime_rewarder_options *o, struct clime_rewarder **out,
                                   struct clime_error *e) {
-    bool boxed, is_url = false;
+    bool is_url;
     CHECK(o->timeout_us > 0);
-    const char *name = o->type ? o->type : o->library ? "custom" : o->command ? "command" : o->url ? "url" : NULL;
-    if (name) {
-        struct clime_mixture_part parts[CLIME_MIXTURE_PARTS];
-        int n = clime_mixture_read(name, parts, e);
-        if (n < 0) return e->code;
-        for (int i = 0; i < (n ? n : 1); i++) {
-            const char *part = n ? parts[i].type : name;
-            const struct clime_reward_type *type = clime_reward_find(part, &boxed, e);
-            if (!type) return e->code;
-            bool is_command = strcmp(type->name, "command") == 0, is_custom = strcmp(type->name, "custom") == 0;
-            is_url |= !type->grade && !is_command && !is_custom;
-            if (is_custom && !o->library)
-                return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --custom-rm-path", name);
-            if (is_command && !o->command)
-                return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-command", name);
-            if (is_url && !o->url) return clime_fail(e, CLIME_ERR_INPUT, "--rm-type %s needs --rm-url", name);
-        }
-    }
+    if (check_type(o, &is_url, e)) return e->code;
     struct clime_rewarder *r = xcalloc(1, sizeof *r);
     pthread_condattr_t attr;
     r->o = *o;
-    r->o.type = name;
+    r->o.type = usual_type(o);
     if (!r->o.max_pending) r->o.max_pending = 65536;
     if (pipe2(r->stop, O_CLOEXEC)) {
         free(r);

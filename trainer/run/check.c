@@ -8,6 +8,7 @@
 
 #include "common/http/port.h"
 #include "trainer/reward/reward.h"
+#include "trainer/reward/rewarder.h"
 #include "trainer/rollout/gather.h"
 #include "trainer/rollout/leftovers.h"
 #include "trainer/run/run.h"
@@ -76,19 +77,23 @@ static enum clime_err check_set(const struct clime_dataset *d, const char *sourc
     return CLIME_OK;
 }
 
-/* What a reward that is named by another option is called; NULL = --rm-type or metadata must say. */
-static const char *usual_type(const struct clime_rl_options *o, const char *given) {
-    return given ? given : o->rm_command ? "command" : o->rm_url ? "url" : NULL;
+/* One set's reward, by the options that it has: --rm-type, or for evaluation --eval-rm-type. */
+static enum clime_err check_reward(const struct clime_rl *rl, const struct clime_dataset *d, const char *source,
+                                   const char *type, const char *key, struct clime_error *e) {
+    const struct clime_rl_options *o = &rl->o;
+    struct clime_rewarder_options r = {
+        .type = type, .command = o->rm_command, .url = o->rm_url, .library = rl->hooks[CLIME_HOOK_REWARD]};
+    if (clime_rewarder_check(&r, e)) return e->code;
+    if (o->custom_rm || o->environment) return CLIME_OK; /* the library rewards all; environments may */
+    return check_set(d, source, type ? type : o->rm_command ? "command" : o->rm_url ? "url" : NULL, key, e);
 }
 
 enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
-    if (o->custom_rm || o->environment) return CLIME_OK; /* the library rewards all; environments may */
     enum clime_err rc = CLIME_OK;
     if (!o->evaluate && !o->load_rollouts && !o->replay) /* these have their rewards */
-        rc = check_set(&rl->data, o->prompt_data, usual_type(o, o->rm_type), o->reward_key, e);
+        rc = check_reward(rl, &rl->data, o->prompt_data, o->rm_type, o->reward_key, e);
     for (int i = 0; i < rl->eval.n_sets && !rc && (o->evaluate || o->eval_interval); i++)
-        rc = check_set(&rl->eval.sets[i].data, rl->eval.sets[i].file, usual_type(o, o->eval_rm_type),
-                       o->eval_reward_key, e);
+        rc = check_reward(rl, &rl->eval.sets[i].data, rl->eval.sets[i].file, o->eval_rm_type, o->eval_reward_key, e);
     return rc;
 }

@@ -63,7 +63,7 @@ struct clime_rl {
     } time;
 };
 
-/* check.c; the second once the prompts are loaded */
+/* check.c; the second once the prompts are loaded and the libraries open */
 enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct clime_error *e);
 enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_error *e);
 
