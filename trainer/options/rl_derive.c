@@ -125,9 +125,9 @@ enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl
     if (!rc && !o->evaluate) rc = clime_rl_check_algorithm(o, g->eps_clip_c, e);
     if (rc) return rc;
     if (!g->max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
+    if (o->learner.objective.use_opd && !o->rm_type) o->rm_type = "none";
     if ((rc = derive_eval(o, g, e))) return rc;
     derive_learner(o, g);
-    if (o->learner.objective.use_opd && !o->rm_type) o->rm_type = "none";
     if (!o->over_sampling_batch_size)
         o->over_sampling_batch_size = o->dynamic_sampling_filter ? o->rollout_batch_size : 1;
     return CLIME_OK;
