@@ -36,7 +36,9 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"session-ttl", CLIME_OPT_DOUBLE, &o->session_ttl, "7200", "S", "an idle session is forgotten after this", 1,
          1e9},
         {"session-slack", CLIME_OPT_DOUBLE, &o->session_slack, "2", "X",
-         "a session leaves a worker with more than X times the mean of outstanding tokens", 1, 1e6},
+         "a session, or with --policy prefix a prompt, leaves a worker with more than X times the mean of "
+         "outstanding tokens",
+         1, 1e6},
         {"max-retries", CLIME_OPT_INT, &o->max_retries, "5", "N", "further workers tried before the first byte", 0,
          CLIME_WORKERS_MAX},
         {"request-timeout", CLIME_OPT_DOUBLE, &o->request_timeout, "14400", "S", "longest generation", 1, 1e6},
@@ -142,7 +144,7 @@ int main(int argc, char **argv) {
         .ok_threshold = (int)o.ok_threshold,
         .policy = clime_policies[o.policy],
         .session_ttl_us = (int64_t)(o.session_ttl * 1e6),
-        .session_slack = o.session_slack,
+        .slack = o.session_slack,
     };
     struct clime_concurrency fit = {.n_threads = (int)o.http_threads, .max_kept = MAX_KEPT};
     if (clime_router_fit_descriptors(&fit, &e)) goto failed;

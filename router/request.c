@@ -1,11 +1,12 @@
-/* Reading a request's cost and model (see request.h). Called by the proxy on HTTP threads, once a request.
+/* Reading a request's cost, model and pages (see request.h). Called by the proxy on HTTP threads, once a request.
  *
  * Sums are kept in double: they are exact below 2^53, and no count that a client writes can overflow them. */
 #include "router/request.h"
 
+#include "common/hash.h"
 #include "common/json/scan.h"
 
-enum { BYTES_A_TOKEN = 4, DEFAULT_NEW_TOKENS = 128 };
+enum { BYTES_A_TOKEN = 4, TOKENS_A_PAGE = 64, DEFAULT_NEW_TOKENS = 128 };
 #define COST_MAX ((int64_t)1 << 40)
 
 struct limits { /* one prompt's sampling parameters, as far as they cost */
@@ -16,6 +17,8 @@ struct reading {
     struct clime_route_request *rq;
     double prompt_tokens;
     int64_t n_prompts;
+    uint64_t so_far; /* hash of the first prompt up to here */
+    int n_ids;       /* of it, beyond the last whole page */
     struct limits common;
     int64_t n_own;               /* prompts with sampling parameters of their own, a list; 0 = common holds for all */
     double own_n, own_generated; /* summed over those: n, and n times what may be generated */
@@ -25,18 +28,39 @@ static double generated(struct limits l) {
     return (l.n > 0 ? l.n : 1) * (1 + l.new_tokens);
 }
 
-/* Tokens of one prompt: a text, a list of ids, a conversation. */
-static double count_tokens(struct clime_json *j) {
-    struct clime_str s;
+/* ---- the prompt ---- */
+
+static void end_page(struct reading *r) {
+    if (r->rq->n_pages < CLIME_ROUTE_PAGES) r->rq->pages[r->rq->n_pages++] = r->so_far;
+}
+
+static void add_id(struct reading *r, struct clime_str number) {
+    if (r->rq->n_pages == CLIME_ROUTE_PAGES) return;
+    r->so_far = clime_hash_bytes(number.ptr, number.len, r->so_far);
+    if (++r->n_ids % TOKENS_A_PAGE == 0) end_page(r);
+}
+
+static void add_text(struct reading *r, struct clime_str text) {
+    const size_t page = TOKENS_A_PAGE * BYTES_A_TOKEN;
+    for (size_t at = 0; at + page <= text.len && r->rq->n_pages < CLIME_ROUTE_PAGES; at += page) {
+        r->so_far = clime_hash_bytes(text.ptr + at, page, r->so_far);
+        end_page(r);
+    }
+}
+
+/* Tokens of one prompt: a text, a list of ids. paged: its pages are wanted. */
+static double count_tokens(struct clime_json *j, struct reading *r, bool paged) {
+    struct clime_str s = {"", 0};
     double n = 0;
     switch (clime_json_peek(j)) {
     case CLIME_JSON_STRING:
-        return clime_json_string(j, &s) ? (double)(s.len / BYTES_A_TOKEN + 1) : 0;
+        if (clime_json_string(j, &s) && paged) add_text(r, s);
+        return (double)(s.len / BYTES_A_TOKEN + 1);
     case CLIME_JSON_ARRAY:
-        for (clime_json_array(j); clime_json_item(j);) n += count_tokens(j);
+        for (clime_json_array(j); clime_json_item(j);) n += count_tokens(j, r, paged);
         return n;
     case CLIME_JSON_NUMBER:
-        clime_json_skip(j, NULL);
+        if (clime_json_skip(j, &s) && paged) add_id(r, s);
         return 1;
     default:
         return clime_json_skip(j, &s) ? (double)(s.len / BYTES_A_TOKEN) : 0;
@@ -46,18 +70,29 @@ static double count_tokens(struct clime_json *j) {
 /* A prompt, or a list of them: an array whose items are texts or arrays. */
 static void read_prompts(struct clime_json *j, struct reading *r) {
     if (clime_json_peek(j) != CLIME_JSON_ARRAY) {
-        r->prompt_tokens += count_tokens(j);
+        r->prompt_tokens += count_tokens(j, r, r->n_prompts == 0);
         r->n_prompts++;
         return;
     }
     int64_t n_lists = 0;
     for (clime_json_array(j); clime_json_item(j);) {
         enum clime_json_kind kind = clime_json_peek(j);
+        bool first = r->n_prompts == 0 && n_lists == 0;
         n_lists += kind == CLIME_JSON_ARRAY || kind == CLIME_JSON_STRING;
-        r->prompt_tokens += count_tokens(j);
+        r->prompt_tokens += count_tokens(j, r, first);
     }
     r->n_prompts += n_lists ? n_lists : 1;
 }
+
+/* A conversation goes on by appending, so its JSON has pages as a text has, but for the bracket at its end. */
+static void read_messages(struct clime_json *j, struct reading *r) {
+    struct clime_str raw;
+    if (!clime_json_skip(j, &raw)) return;
+    r->prompt_tokens += (double)(raw.len / BYTES_A_TOKEN);
+    if (r->n_prompts++ == 0 && raw.len) add_text(r, (struct clime_str){raw.ptr, raw.len - 1});
+}
+
+/* ---- what it may generate ---- */
 
 static void read_count(struct clime_json *j, double *out) {
     double v;
@@ -100,7 +135,7 @@ static void read_own_params(struct clime_json *j, struct reading *r) {
 
 static bool is_prompt(struct clime_str key) {
     return clime_str_is(key, "input_ids") || clime_str_is(key, "text") || clime_str_is(key, "prompt") ||
-           clime_str_is(key, "messages") || clime_str_is(key, "token_ids");
+           clime_str_is(key, "token_ids");
 }
 
 static void read_members(struct clime_json *j, struct reading *r) {
@@ -116,6 +151,8 @@ static void read_members(struct clime_json *j, struct reading *r) {
             clime_json_string(j, &r->rq->model);
         else if (is_prompt(key))
             read_prompts(j, r);
+        else if (clime_str_is(key, "messages"))
+            read_messages(j, r);
         else
             clime_json_skip(j, NULL);
     }
@@ -136,7 +173,12 @@ void clime_route_request_read(struct clime_route_request *rq, struct clime_str s
     clime_json_init(&j, body.ptr, body.len, arena, &e);
     if (clime_json_peek(&j) != CLIME_JSON_OBJECT) return;
     read_members(&j, &r);
-    if (!clime_json_end(&j)) return;
+    if (!clime_json_end(&j)) {
+        rq->n_pages = 0;
+        return;
+    }
+    /* The same text for another model is another prompt; the model may come after it in the body. */
+    for (int i = 0; i < rq->n_pages; i++) rq->pages[i] = clime_hash_bytes(rq->model.ptr, rq->model.len, rq->pages[i]);
     double cost = cost_of(&r);
     rq->cost = cost < (double)COST_MAX ? (int64_t)cost : COST_MAX;
 }

@@ -7,11 +7,17 @@
 #include "common/arena.h"
 #include "common/str.h"
 
+/* Pages of a prompt, by which prompts with the same beginning are known: 64 tokens as in a server's KV, or 256 bytes of
+ * a text or a conversation, which are about as many. Longer prompts are known by this many. */
+#define CLIME_ROUTE_PAGES 64
+
 /* Slices are of the request's headers and body, or of the arena it was read with. */
 struct clime_route_request {
-    struct clime_str session; /* requests of one session prefer one worker; empty = none */
-    struct clime_str model;   /* as the client names it; empty = it does not */
-    int64_t cost;             /* tokens that it may occupy, >= 1 */
+    struct clime_str session;          /* requests of one session prefer one worker; empty = none */
+    struct clime_str model;            /* as the client names it; empty = it does not */
+    int64_t cost;                      /* tokens that it may occupy, >= 1 */
+    int n_pages;                       /* whole ones, of the first prompt of a batch */
+    uint64_t pages[CLIME_ROUTE_PAGES]; /* each a hash of the prompt from its start to the page's end, and the model */
 };
 
 /* Reads a body. Cost: for each prompt its tokens (ids counted exactly, text at 4 bytes a token) and what it may

@@ -6,12 +6,13 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/hash.h"
 #include "common/log.h"
+#include "router/placements.h"
 #include "router/policy.h"
 #include "router/request.h"
-#include "router/sessions.h"
 
-#define SESSION_FREE_TOKENS 4096 /* load under which a session never leaves its worker */
+#define FREE_TOKENS 4096 /* load under which nothing leaves its worker */
 
 struct worker {
     struct clime_worker_view v;
@@ -24,7 +25,7 @@ struct clime_workers {
     pthread_mutex_t lock;
     struct clime_workers_options opts;
     struct worker w[CLIME_WORKERS_MAX];
-    struct clime_sessions *sessions;
+    struct clime_placements *sessions, *prefixes;
     char version[CLIME_LABEL_SIZE]; /* the fleet's; empty = none */
     int64_t next_id;
     uint64_t turn;
@@ -35,14 +36,16 @@ struct clime_workers *clime_workers_new(const struct clime_workers_options *o) {
     pthread_mutex_init(&w->lock, NULL);
     w->opts = *o;
     w->next_id = 1;
-    w->sessions = clime_sessions_new(o->session_ttl_us);
+    w->sessions = clime_placements_new(o->session_ttl_us);
+    w->prefixes = clime_placements_new(o->session_ttl_us);
     for (int i = 0; i < CLIME_WORKERS_MAX; i++) w->w[i].v.slot = i;
     return w;
 }
 
 void clime_workers_free(struct clime_workers *w) {
     if (!w) return;
-    clime_sessions_free(w->sessions);
+    clime_placements_free(w->sessions);
+    clime_placements_free(w->prefixes);
     pthread_mutex_destroy(&w->lock);
     free(w);
 }
@@ -149,18 +152,46 @@ bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_
     return k != NULL;
 }
 
-/* The session's worker, when it is among views and not loaded far past the others. */
-static int sticky_index(struct clime_workers *w, struct clime_str session, const struct clime_worker_view *views, int n,
-                        int64_t now) {
-    int64_t id = clime_sessions_get(w->sessions, session, now), sum = 0;
-    int at = -1;
-    for (int i = 0; i < n; i++) {
-        sum += views[i].tokens;
-        if (views[i].id == id) at = i;
+/* ---- choosing ---- */
+
+static double most_tokens(const struct clime_workers *w, const struct clime_worker_view *views, int n) {
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) sum += views[i].tokens;
+    return w->opts.slack * (double)sum / n + FREE_TOKENS;
+}
+
+static int index_of(const struct clime_worker_view *views, int n, int64_t id) {
+    for (int i = 0; i < n; i++)
+        if (views[i].id == id) return i;
+    return -1;
+}
+
+/* Sets views[].pages: a page that went somewhere else last is no end, for a prompt's first pages are those of many. */
+static void find_pages(const struct clime_workers *w, const struct clime_route_request *rq,
+                       struct clime_worker_view *views, int n, double most, int64_t now) {
+    for (int i = 0; i < n; i++) views[i].pages = 0;
+    for (int p = 0; p < rq->n_pages; p++) {
+        int at = index_of(views, n, clime_placements_get(w->prefixes, rq->pages[p], now));
+        if (at >= 0 && (double)views[at].tokens <= most) views[at].pages = p + 1;
     }
-    if (at < 0) return -1;
-    double limit = w->opts.session_slack * (double)sum / n + SESSION_FREE_TOKENS;
-    return (double)views[at].tokens > limit ? -1 : at;
+}
+
+static uint64_t session_hash(struct clime_str session) {
+    return clime_hash_bytes(session.ptr, session.len, 0x73657373);
+}
+
+/* The session's worker when it is there and has not far more to do than the others, else the policy's choice. */
+static int choose(struct clime_workers *w, const struct clime_route_request *rq, struct clime_worker_view *views, int n,
+                  int64_t now) {
+    double most = most_tokens(w, views, n);
+    if (rq->session.len) {
+        int at = index_of(views, n, clime_placements_get(w->sessions, session_hash(rq->session), now));
+        if (at >= 0 && (double)views[at].tokens <= most) return at;
+    }
+    if (w->opts.policy->wants_pages) find_pages(w, rq, views, n, most, now);
+    int at = w->opts.policy->pick(rq, views, n, w->turn);
+    CHECK(at >= 0 && at < n);
+    return at;
 }
 
 enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,
@@ -180,12 +211,11 @@ enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_ro
         err = clime_fail(e, CLIME_ERR_UNAVAILABLE,
                          known ? "none of the %d workers is ready" : "no worker is registered", known);
     } else {
-        int at = rq->session.len ? sticky_index(w, rq->session, views, n, now) : -1;
-        if (at < 0) at = w->opts.policy->pick(rq, views, n, w->turn);
+        struct worker *k = &w->w[views[choose(w, rq, views, n, now)].slot];
         w->turn++;
-        CHECK(at >= 0 && at < n);
-        struct worker *k = &w->w[views[at].slot];
-        if (rq->session.len) clime_sessions_set(w->sessions, rq->session, k->v.id, now);
+        if (rq->session.len) clime_placements_set(w->sessions, session_hash(rq->session), k->v.id, now);
+        for (int i = 0; w->opts.policy->wants_pages && i < rq->n_pages; i++)
+            clime_placements_set(w->prefixes, rq->pages[i], k->v.id, now);
         k->v.tokens += rq->cost;
         k->v.requests++;
         k->v.picked++;

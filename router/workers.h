@@ -36,6 +36,8 @@ struct clime_worker_view { /* a copy, for listing, policies and probes */
     int64_t requests;                  /* outstanding */
     int64_t served, failed;            /* totals */
     int64_t picked;                    /* total leases, for round robin's order */
+    int pages; /* for pick: leading pages of the request\'s prompt that it was sent before; 0 when it has
+                * far more to do than the others */
 };
 
 struct clime_workers;
@@ -47,7 +49,7 @@ struct clime_workers_options {
     int fail_threshold, ok_threshold;
     const struct clime_policy *policy;
     int64_t session_ttl_us; /* an idle session is forgotten */
-    double session_slack;   /* a session leaves its worker when that has more than slack * mean + 4096 tokens */
+    double slack;           /* a session, or a prefix, leaves a worker with more than slack * mean + 4096 tokens */
 };
 
 struct clime_workers *clime_workers_new(const struct clime_workers_options *o);

@@ -9,9 +9,14 @@
 
 #include <cmocka.h>
 
+#include "common/buf.h"
+#include "common/hash.h"
+#include "router/placements.h"
 #include "router/policy.h"
 #include "router/request.h"
 #include "router/workers.h"
+
+enum { N_POLICIES = 4 };
 
 static const uint64_t none_tried[CLIME_WORKERS_MAX / 64];
 static const struct clime_str no_session = {0};
@@ -21,7 +26,7 @@ static struct clime_workers *fleet(int n, int policy) {
                                       .ok_threshold = 2,
                                       .policy = clime_policies[policy],
                                       .session_ttl_us = 60000000,
-                                      .session_slack = 2};
+                                      .slack = 2};
     struct clime_workers *w = clime_workers_new(&o);
     for (int i = 0; i < n; i++) {
         char url[64];
@@ -118,6 +123,159 @@ static void test_failures_and_probes(void **state) {
     assert_int_equal(pick(w, NULL, 1, only_first, &l), 0);
     clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
     clime_workers_free(w);
+}
+
+static void read_request(struct clime_route_request *rq, struct clime_arena *arena, struct clime_str body) {
+    clime_arena_init(arena, body.len + 4096);
+    clime_route_request_read(rq, no_session, body, arena);
+}
+
+/* {"input_ids": [first, first + 1, ... n of them]} */
+static void request_of_ids(struct clime_route_request *rq, struct clime_arena *arena, int first, int n,
+                           const char *model) {
+    struct clime_buf body;
+    clime_buf_init(&body, 1 << 20);
+    clime_buf_printf(&body, "{\"input_ids\":[");
+    for (int i = 0; i < n; i++) clime_buf_printf(&body, "%s%d", i ? "," : "", first + i);
+    clime_buf_printf(&body, "],\"max_tokens\":0,\"model\":\"%s\"}", model);
+    read_request(rq, arena, clime_buf_str(&body));
+    clime_buf_free(&body);
+}
+
+static void test_pages(void **state) {
+    (void)state;
+    struct clime_arena a, b;
+    struct clime_route_request x, y;
+    char text[3000];
+    request_of_ids(&x, &a, 0, 127, "m");
+    assert_int_equal(x.n_pages, 1);
+    request_of_ids(&y, &b, 0, 10000, "m");
+    assert_int_equal(y.n_pages, CLIME_ROUTE_PAGES);
+    assert_true(x.pages[0] == y.pages[0] && y.pages[0] != y.pages[1]);
+    clime_arena_free(&b);
+    request_of_ids(&y, &b, 0, 127, "other");
+    assert_true(x.pages[0] != y.pages[0]);
+    clime_arena_free(&b);
+    request_of_ids(&y, &b, 1, 127, "m");
+    assert_true(x.pages[0] != y.pages[0]);
+    clime_arena_free(&a);
+    clime_arena_free(&b);
+
+    /* A conversation that goes on keeps its pages; a batch is known by its first prompt; half a body by nothing. */
+    snprintf(text, sizeof text, "{\"messages\":[{\"content\":\"%0300d\"}]}", 7);
+    read_request(&x, &a, clime_str_of(text));
+    clime_arena_free(&a);
+    snprintf(text, sizeof text, "{\"messages\":[{\"content\":\"%0300d\"},{\"content\":\"%0900d\"}]}", 7, 8);
+    read_request(&y, &b, clime_str_of(text));
+    clime_arena_free(&b);
+    assert_true(x.n_pages == 1 && y.n_pages == 4 && x.pages[0] == y.pages[0]);
+    snprintf(text, sizeof text, "{\"text\":\"%0600d\"}", 7);
+    read_request(&x, &a, clime_str_of(text));
+    clime_arena_free(&a);
+    snprintf(text, sizeof text, "{\"text\":[\"%0600d\",\"%0600d\"]}", 7, 8);
+    read_request(&y, &b, clime_str_of(text));
+    clime_arena_free(&b);
+    assert_true(x.n_pages == 2 && y.n_pages == 2 && x.pages[1] == y.pages[1]);
+    snprintf(text, sizeof text, "{\"text\":\"%0600d\"", 7);
+    read_request(&x, &a, clime_str_of(text));
+    clime_arena_free(&a);
+    assert_int_equal(x.n_pages, 0);
+}
+
+/* Picks for n ids from first, as a lease of its own; -1 when none. */
+static int pick_ids(struct clime_workers *w, int first, int n, struct clime_lease *l) {
+    struct clime_arena a;
+    struct clime_route_request rq;
+    struct clime_error e;
+    request_of_ids(&rq, &a, first, n, "m");
+    enum clime_err err = clime_workers_pick(w, &rq, none_tried, l, &e);
+    clime_arena_free(&a);
+    return err ? -1 : l->slot;
+}
+
+static void test_prefix_policy(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(4, 3);
+    struct clime_lease l, first, second;
+    assert_string_equal(clime_policies[3]->name, "prefix");
+    int a = pick_ids(w, 0, 640, &first), b = pick_ids(w, 100000, 640, &second);
+    assert_int_not_equal(a, b);   /* nobody has it: the least loaded */
+    for (int i = 0; i < 6; i++) { /* what begins alike follows, whatever is behind it */
+        assert_int_equal(pick_ids(w, 0, 640 + 64 * i, &l), a);
+        clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
+        assert_int_equal(pick_ids(w, 100000, 100, &l), b);
+        clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
+    }
+    clime_workers_release(w, &first, CLIME_OUTCOME_SERVED);
+    assert_int_equal(pick_ids(w, 0, 20000, &first), a); /* it is far more loaded than the others from here on */
+    int other = pick_ids(w, 0, 640, &l);
+    assert_int_not_equal(other, a);
+    clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
+    assert_int_equal(clime_workers_remove(w, other + 1, no_session, NULL), CLIME_OK);
+    assert_int_not_equal(pick_ids(w, 0, 640, &l), other);
+    clime_workers_free(w);
+}
+
+/* Whatever happens in any order, under any policy: only READY and untried workers are chosen, outstanding tokens are
+ * the sum of the open leases, and nothing is left of them in the end. */
+static void test_properties(void **state) {
+    (void)state;
+    enum { N = 7, OPEN = 40, STEPS = 4000 };
+    for (int policy = 0; policy < N_POLICIES; policy++) {
+        struct clime_workers *w = fleet(N, policy);
+        struct clime_lease open[OPEN];
+        struct clime_worker_view v[CLIME_WORKERS_MAX];
+        int n_open = 0;
+        for (uint64_t step = 0; step < STEPS; step++) {
+            uint64_t dice[] = {step, (uint64_t)policy}, r = clime_hash64(dice, 2);
+            int64_t id = 1 + (int64_t)((r >> 8) % N);
+            bool ready[N + 1] = {false};
+            int64_t tokens[N + 1] = {0};
+            int n = clime_workers_list(w, v, CLIME_WORKERS_MAX), n_ready = 0;
+            assert_int_equal(n, N);
+            for (int i = 0; i < n; i++) ready[v[i].id] = v[i].state == CLIME_WORKER_READY;
+            for (int i = 0; i < n_open; i++) tokens[open[i].id] += open[i].cost;
+            for (int i = 0; i < n; i++) assert_true(v[i].tokens == tokens[v[i].id] && v[i].tokens >= 0);
+            if (r % 4 == 0) {
+                clime_workers_probed(w, id, r & 1 << 20, r & 1 << 21 ? "2" : "1");
+            } else if (r % 4 == 1 && n_open > 0) {
+                int at = (int)((r >> 8) % (uint64_t)n_open);
+                clime_workers_release(w, &open[at], (enum clime_outcome)((r >> 40) % 5));
+                open[at] = open[--n_open];
+            } else if (r % 64 == 2) {
+                clime_workers_set_version(w, r & 1 << 22 ? "2" : "");
+            } else if (n_open < OPEN) {
+                uint64_t tried[CLIME_WORKERS_MAX / 64] = {r >> 30 & 0x7f};
+                char session[2] = {(char)('a' + (r >> 24) % 26), 0};
+                for (int i = 1; i <= N; i++) n_ready += ready[i] && !(tried[0] >> (i - 1) & 1);
+                int slot = pick(w, r & 1 << 23 ? session : NULL, 1 + (int64_t)(r >> 50), tried, &open[n_open]);
+                assert_true((slot >= 0) == (n_ready > 0));
+                if (slot < 0) continue;
+                assert_true(ready[slot + 1] && !(tried[0] >> slot & 1) && open[n_open].id == slot + 1);
+                n_open++;
+            }
+        }
+        while (n_open > 0) clime_workers_release(w, &open[--n_open], CLIME_OUTCOME_SERVED);
+        int n = clime_workers_list(w, v, CLIME_WORKERS_MAX);
+        for (int i = 0; i < n; i++) assert_true(v[i].tokens == 0 && v[i].requests == 0);
+        clime_workers_free(w);
+    }
+}
+
+static void test_placements(void **state) {
+    (void)state;
+    struct clime_placements *p = clime_placements_new(100);
+    assert_int_equal(clime_placements_get(p, 5, 0), -1);
+    clime_placements_set(p, 5, 42, 0);
+    clime_placements_set(p, 0, 43, 0);
+    assert_int_equal(clime_placements_get(p, 5, 100), 42);
+    assert_int_equal(clime_placements_get(p, 0, 100), 43);
+    assert_int_equal(clime_placements_get(p, 5, 101), -1);
+    /* Of a full bucket the one that was used longest ago goes. */
+    for (uint64_t i = 1; i <= 9; i++) clime_placements_set(p, 7 + (i << 40), (int64_t)i, 200 + (int64_t)i);
+    assert_int_equal(clime_placements_get(p, 7 + (1ull << 40), 210), -1);
+    for (uint64_t i = 2; i <= 9; i++) assert_int_equal(clime_placements_get(p, 7 + (i << 40), 210), i);
+    clime_placements_free(p);
 }
 
 static enum clime_worker_state state_of(struct clime_workers *w, int64_t id) {
@@ -289,7 +447,7 @@ static void test_request(void **state) {
         {"{\"sampling_params\":[],\"input_ids\":[1]}", 130, ""},
         {"{\"prompt\":\"12345678\",\"max_tokens\":10,\"model\":\"m\\u0061\"}", 14, "ma"},
         {"{\"prompt\":[\"12345678\",\"x\"],\"max_tokens\":10}", 26, ""},
-        {"{\"messages\":[{\"role\":\"user\"},{}],\"max_completion_tokens\":1,\"model\":5}", 5, ""},
+        {"{\"messages\":[{\"role\":\"user\"},{}],\"max_completion_tokens\":1,\"model\":5}", 7, ""},
         {"{\"prompt\":[5,6],\"max_tokens\":null}", 131, ""},
         {"{\"input_ids\":[1],\"sampling_params\":{\"max_new_tokens\":999999999,\"n\":999999999}}", (int64_t)1 << 40,
          ""},
@@ -319,6 +477,10 @@ int main(void) {
         cmocka_unit_test(test_draining_waits_for_leases),
         cmocka_unit_test(test_bad_urls),
         cmocka_unit_test(test_request),
+        cmocka_unit_test(test_pages),
+        cmocka_unit_test(test_prefix_policy),
+        cmocka_unit_test(test_properties),
+        cmocka_unit_test(test_placements),
         cmocka_unit_test(test_health_urls),
         cmocka_unit_test(test_outcomes),
         cmocka_unit_test(test_a_newcomer_is_ready_after_one_answer),

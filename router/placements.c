@@ -1,0 +1,53 @@
+/* The map: open addressing over a fixed table of hashes, 8 ways a bucket, the least recently used one of a full bucket
+ * is replaced. At 65,536 entries a false match is a 1 in 10^9 event, and it would only cost affinity. Guarded by the
+ * workers' mutex. */
+#include "router/placements.h"
+
+#include <stdlib.h>
+
+#include "common/err.h"
+
+enum { BUCKETS = 8192, WAYS = 8 };
+
+struct entry {
+    uint64_t hash; /* 0 = empty */
+    int64_t worker_id, used_us;
+};
+
+struct clime_placements {
+    int64_t ttl_us;
+    struct entry entries[BUCKETS][WAYS];
+};
+
+struct clime_placements *clime_placements_new(int64_t ttl_us) {
+    struct clime_placements *p = xcalloc(1, sizeof *p);
+    p->ttl_us = ttl_us;
+    return p;
+}
+
+void clime_placements_free(struct clime_placements *p) {
+    free(p);
+}
+
+static uint64_t not_zero(uint64_t hash) {
+    return hash ? hash : 1;
+}
+
+int64_t clime_placements_get(const struct clime_placements *p, uint64_t hash, int64_t now_us) {
+    const struct entry *b = p->entries[not_zero(hash) % BUCKETS];
+    for (int i = 0; i < WAYS; i++)
+        if (b[i].hash == not_zero(hash)) return now_us - b[i].used_us > p->ttl_us ? -1 : b[i].worker_id;
+    return -1;
+}
+
+void clime_placements_set(struct clime_placements *p, uint64_t hash, int64_t worker_id, int64_t now_us) {
+    struct entry *b = p->entries[not_zero(hash) % BUCKETS], *e = &b[0];
+    for (int i = 0; i < WAYS; i++) {
+        if (b[i].hash == not_zero(hash)) {
+            e = &b[i];
+            break;
+        }
+        if (b[i].hash == 0 || b[i].used_us < e->used_us) e = &b[i];
+    }
+    *e = (struct entry){not_zero(hash), worker_id, now_us};
+}
