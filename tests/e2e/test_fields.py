@@ -93,6 +93,21 @@ def test_strict_fields_names_the_nearest(strict, path, more, name, near):
         strict.json(p, body)
 
 
+TEXT_ENDPOINTS = [("/tokenize", {"prompt": "Once"}, "add_special_token", "add_special_tokens"),
+                  ("/detokenize", {"tokens": [403]}, "skip_special_token", "skip_special_tokens"),
+                  ("/apply_template", {"messages": CHAT["messages"]}, "add_generation_promt", "add_generation_prompt")]  # fmt: skip
+
+
+@pytest.mark.parametrize("path, body, name, near", TEXT_ENDPOINTS)
+def test_endpoints_without_generation_too(strict, s, path, body, name, near):
+    message = strict.json(path, body | {name: False}, 400)["message"]
+    assert f'"{name}"' in message and near in message
+    assert s.json(path, body | {name: False}) == s.json(path, body)
+    assert "chat_template is not supported" in s.json(path, body | {"chat_template": "x"}, 400)["message"]
+    assert s.json(path, body | {"chat_template": None, "model": None}) == s.json(path, body)
+    s.json(path, body | {"model": "gpt-9"}, 404)
+
+
 def test_unknown_fields_are_warned_about_once_and_counted(folder):
     with server(model=folder) as s:
         for _ in range(3):
