@@ -299,7 +299,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .first = true,
          .type = CLIME_OPT_BOOL,
          .value = &o->strict_fields,
-         .help = "refuse generating requests with unknown fields (otherwise they are logged once and counted)"},
+         .help = "refuse requests with unknown fields (otherwise they are logged once and counted)"},
         {.name = "api-key",
          .first = true,
          .type = CLIME_OPT_KEY,

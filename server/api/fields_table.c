@@ -92,7 +92,17 @@ const struct clime_field clime_fields_generate[] = {
     {NULL, NULL},
 };
 
+const struct clime_field clime_fields_text[] = {
+    {"return_token_strs", NULL},   {"chat_template", NULL},   {"documents", NULL},
+    {"mm_processor_kwargs", NULL}, {"media_io_kwargs", NULL}, {NULL, NULL},
+};
+
 const struct clime_field clime_fields_openai[] = {
+    {"prompt", NULL}, /* what the one endpoint reads, the other does not have */
+    {"messages", NULL},
+    {"tools", NULL},
+    {"tool_choice", "\"none\"|\"auto\""},
+    {"top_logprobs", "0"},
     {"functions", NULL},
     {"function_call", "\"none\"|\"auto\""}, /* there are no functions */
     {"audio", NULL},

@@ -1,8 +1,10 @@
 /* Text without generating: /tokenize, /detokenize, /apply_template. HTTP workers parse and write; the tokenizer and the
  * template run on a text thread, as one task per request.
  */
+#include <stddef.h>
 #include <stdlib.h>
 
+#include "server/api/fields.h"
 #include "server/api/generate_parse.h"
 #include "server/job/chat_prompt.h"
 
@@ -16,6 +18,7 @@ struct text_request {
     bool is_chat, is_list;
     bool add_special, skip_special;
     struct clime_str raw; /* prompt or tokens */
+    struct clime_str model;
     struct clime_str *texts;
     struct clime_ids *ids; /* [n]; encode fills them (malloc'd), decode reads them (arena) */
     int n, n_done;
@@ -25,46 +28,60 @@ struct text_request {
     struct clime_error *error;
 };
 
-static void read_member(struct clime_json *j, struct clime_str key, struct text_request *t, const char *raw_name) {
-    bool add_prompt = true;
-    if (clime_json_peek(j) == CLIME_JSON_NULL)
-        clime_json_null(j);
-    else if (raw_name && clime_str_is(key, raw_name))
-        clime_json_skip(j, &t->raw);
-    else if (clime_str_is(key, "messages"))
-        clime_json_skip(j, &t->chat.messages);
-    else if (clime_str_is(key, "tools"))
-        clime_json_skip(j, &t->chat.tools);
-    else if (clime_str_is(key, "chat_template_kwargs"))
-        clime_json_skip(j, &t->chat.kwargs);
-    else if (clime_str_is(key, "reasoning_effort"))
-        clime_json_skip(j, &t->chat.reasoning_effort);
-    else if (clime_str_is(key, "continue_final_message"))
-        clime_json_bool(j, &t->chat.continue_final);
-    else if (clime_str_is(key, "add_generation_prompt")) {
-        clime_json_bool(j, &add_prompt);
-        t->chat.no_generation_prompt = !add_prompt;
-    } else if (clime_str_is(key, "add_special_tokens"))
-        clime_json_bool(j, &t->add_special);
-    else if (clime_str_is(key, "skip_special_tokens"))
-        clime_json_bool(j, &t->skip_special);
-    else
-        clime_json_skip(j, NULL);
+#define AT(field) offsetof(struct text_request, field)
+
+static bool read_generation_prompt(struct clime_json *j, void *object) {
+    struct text_request *t = object;
+    bool add = true;
+    if (!clime_lenient_bool(j, &add)) return false;
+    t->chat.no_generation_prompt = !add;
+    return true;
 }
 
-static enum clime_err parse(struct text_request *t, struct clime_http_request *rq, const char *raw_name) {
+static const struct clime_member prompt_rows[] = {{"prompt", CLIME_MEMBER_RAW, AT(raw)}};
+static const struct clime_member tokens_rows[] = {{"tokens", CLIME_MEMBER_RAW, AT(raw)},
+                                                  {"skip_special_tokens", CLIME_MEMBER_BOOL, AT(skip_special)},
+                                                  {"model", CLIME_MEMBER_STRING, AT(model)}};
+static const struct clime_member chat_rows[] = {
+    {"messages", CLIME_MEMBER_RAW, AT(chat.messages)},
+    {"tools", CLIME_MEMBER_RAW, AT(chat.tools)},
+    {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(chat.kwargs)},
+    {"reasoning_effort", CLIME_MEMBER_RAW, AT(chat.reasoning_effort)},
+    {"continue_final_message", CLIME_MEMBER_BOOL, AT(chat.continue_final)},
+    {"add_generation_prompt", CLIME_MEMBER_CALL, .read = read_generation_prompt},
+    {"add_special_tokens", CLIME_MEMBER_BOOL, AT(add_special)},
+    {"model", CLIME_MEMBER_STRING, AT(model)},
+};
+static const struct clime_members prompt_members = {prompt_rows, CLIME_COUNT(prompt_rows)};
+static const struct clime_members tokens_members = {tokens_rows, CLIME_COUNT(tokens_rows)};
+static const struct clime_members chat_members = {chat_rows, CLIME_COUNT(chat_rows)};
+
+static const struct clime_fields tokenize_fields = {
+    .where = "/tokenize", .rows = {clime_fields_text}, .read = {&prompt_members, &chat_members}};
+static const struct clime_fields template_fields = {
+    .where = "/apply_template", .rows = {clime_fields_text}, .read = {&chat_members}};
+static const struct clime_fields detokenize_fields = {
+    .where = "/detokenize", .rows = {clime_fields_text}, .read = {&tokens_members}};
+
+static enum clime_err parse(struct text_request *t, struct clime_http_request *rq, const struct clime_fields *f) {
     struct clime_str key, body = clime_http_body(rq);
     struct clime_json j;
+    bool takes_raw = f != &template_fields;
     clime_arena_init(&t->arena, body.len * 8 + ((size_t)1 << 20));
     clime_buf_init(&t->rendered, (size_t)64 << 20);
     t->add_special = t->skip_special = true;
     clime_json_init(&j, body.ptr, body.len, &t->arena, t->error);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) read_member(&j, key, t, raw_name);
+    for (clime_json_object(&j); clime_json_key(&j, &key);)
+        if (!clime_members_read(f->read[0], &j, key, t) && !(f->read[1] && clime_members_read(f->read[1], &j, key, t)))
+            clime_fields_other(f, t->server->field_watch, &j, key);
     if (!clime_json_end(&j)) return t->error->code;
+    if (t->model.len > 0 && !clime_server_model_name(t->server, t->model))
+        return clime_fail(t->error, CLIME_ERR_NOT_FOUND, "the model " CLIME_STR_FMT " does not exist",
+                          CLIME_STR_ARG(t->model));
     t->is_chat = t->chat.messages.len > 0;
-    if (!raw_name && !t->is_chat) return clime_fail(t->error, CLIME_ERR_INPUT, "messages is missing");
-    if (t->is_chat == (t->raw.len > 0))
-        return clime_fail(t->error, CLIME_ERR_INPUT, "give either %s or messages", raw_name);
+    if (!takes_raw && !t->is_chat) return clime_fail(t->error, CLIME_ERR_INPUT, "messages is missing");
+    if (f == &detokenize_fields && t->raw.len == 0) return clime_fail(t->error, CLIME_ERR_INPUT, "tokens is missing");
+    if (t->is_chat == (t->raw.len > 0)) return clime_fail(t->error, CLIME_ERR_INPUT, "give either prompt or messages");
     return CLIME_OK;
 }
 
@@ -195,7 +212,7 @@ void clime_handle_tokenize(struct clime_http_request *rq, void *context) {
     struct clime_buf body;
     struct clime_jw w;
     clime_buf_init(&body, CLIME_MAX_REPLY);
-    enum clime_err err = parse(&t, rq, "prompt");
+    enum clime_err err = parse(&t, rq, &tokenize_fields);
     if (!err) err = encode_request(&t);
     if (!err) {
         clime_jw_init(&w, &body);
@@ -212,7 +229,7 @@ void clime_handle_apply_template(struct clime_http_request *rq, void *context) {
     struct clime_buf body;
     struct clime_jw w;
     clime_buf_init(&body, CLIME_MAX_REPLY);
-    enum clime_err err = parse(&t, rq, NULL);
+    enum clime_err err = parse(&t, rq, &template_fields);
     if (!err) err = encode_request(&t);
     if (!err) {
         clime_jw_init(&w, &body);
@@ -231,8 +248,7 @@ void clime_handle_detokenize(struct clime_http_request *rq, void *context) {
     struct clime_buf body;
     struct clime_jw w;
     clime_buf_init(&body, CLIME_MAX_REPLY);
-    enum clime_err err = parse(&t, rq, "tokens");
-    if (!err && t.is_chat) err = clime_fail(&e, CLIME_ERR_INPUT, "give tokens");
+    enum clime_err err = parse(&t, rq, &detokenize_fields);
     if (!err) err = read_items(&t, false);
     if (!err) err = check_ids(&t);
     for (int i = 0; i < t.n && t.decoded; i++) clime_buf_init(&t.decoded[i], CLIME_MAX_REPLY);

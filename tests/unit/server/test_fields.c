@@ -70,6 +70,7 @@ static void test_tables(void **state) {
     check_rows(clime_fields_sampling);
     check_rows(clime_fields_generate);
     check_rows(clime_fields_openai);
+    check_rows(clime_fields_text);
 }
 
 int main(void) {
