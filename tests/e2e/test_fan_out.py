@@ -228,7 +228,7 @@ def test_an_older_ledger_goes_on(d):  # noqa: F811
         columns = ", ".join(re.findall(r"[(,] (\w+) (?:INTEGER|TEXT|BLOB|REAL)", sql))
         db.executescript(f"""BEGIN; CREATE TEMP TABLE s AS SELECT * FROM samples; CREATE TEMP TABLE t AS SELECT step, position,
             sample_id, advantage, advantages, old_logp, old_values, returns FROM step_samples JOIN s ON s.id = sample_id;
-            DROP VIEW samples; DROP TABLE step_samples; DROP TABLE sample_streams; DROP TABLE sample_rows;
+            DROP VIEW samples; DROP TABLE step_samples; DROP TABLE sample_streams; DROP TABLE sample_rows; DROP TABLE inputs;
             {sql}; {steps}; INSERT INTO samples({columns}) SELECT {columns} FROM s; INSERT INTO step_samples SELECT * FROM t;
             ALTER TABLE steps DROP COLUMN checksum; ALTER TABLE checkpoints DROP COLUMN checksum;
             PRAGMA user_version = 5; COMMIT;""")

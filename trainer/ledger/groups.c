@@ -27,7 +27,7 @@ static enum clime_err insert_member(struct clime_db *db, const struct clime_grou
     enum clime_err rc = clime_db_run(q, NULL, e);
     if (rc) return rc;
     s->row_id = clime_db_last_id(db);
-    return clime_streams_put(db, s, e);
+    return clime_streams_put(db, s, true, e);
 }
 
 struct open_groups {

@@ -119,7 +119,7 @@ static enum clime_err insert_part(struct clime_db *db, struct clime_sample *s, s
     enum clime_err rc = clime_db_run(q, NULL, e);
     if (!rc) {
         s->row_id = clime_db_last_id(db);
-        rc = clime_streams_put(db, s, e);
+        rc = clime_streams_put(db, s, true, e);
     }
     clime_buf_free(&versions);
     return rc;
@@ -140,7 +140,7 @@ static enum clime_err finish_one(struct clime_db *db, struct clime_lease *l, int
     int64_t changed = 0;
     enum clime_err rc = clime_db_run(q, &changed, e);
     l->lost = changed == 0;
-    if (!rc && !l->lost) rc = clime_streams_put(db, l->sample, e);
+    if (!rc && !l->lost) rc = clime_streams_put(db, l->sample, l->attempt == 1, e);
     for (struct clime_sample *s = l->sample->next; s && !rc && !l->lost; s = s->next) rc = insert_part(db, s, e);
     clime_buf_free(&versions);
     return rc;
@@ -176,7 +176,7 @@ static enum clime_err reset_one(struct clime_db *db, const struct clime_sample *
     clime_db_int(q, (int64_t)clime_sample_checksum(s));
     clime_db_int(q, s->row_id);
     enum clime_err rc = clime_db_run(q, &changed, e);
-    if (!rc && changed) rc = clime_streams_put(db, s, e);
+    if (!rc && changed) rc = clime_streams_put(db, s, false, e);
     if (rc) return rc;
     q = clime_db_stmt(db, "DELETE FROM sample_rows WHERE group_id = ? AND member = ? AND part > 0"
                           " AND id NOT IN (SELECT sample_id FROM step_samples)");

@@ -255,8 +255,8 @@ static const char *const migrations[] = {
     " sample_id INTEGER NOT NULL REFERENCES sample_rows(id) ON DELETE CASCADE,"
     " name TEXT NOT NULL,"
     " type TEXT NOT NULL CHECK(type IN ('u8', 'u32', 'f32', 'text')),"
-    " data BLOB NOT NULL," /* elements of the type, without padding; text as text */
-    " UNIQUE(sample_id, name));"
+    " data BLOB NOT NULL,"       /* elements of the type, without padding; text as text */
+    " UNIQUE(sample_id, name));" /* WITHOUT ROWID would read whole arrays to compare names */
     "INSERT INTO sample_streams SELECT id, 'ids', 'u32', ids FROM samples"
     " WHERE length(ids);"
     "INSERT INTO sample_streams SELECT id, 'logp', 'f32', logp FROM samples"

@@ -55,7 +55,7 @@ static enum clime_err put(struct clime_db *db, const struct clime_sample *s, con
     size_t bytes = r->extent == EXTENT_TEXT ? 0 : bytes_of(r, s);
     if (!data || (r->extent != EXTENT_TEXT && bytes == 0)) return CLIME_OK;
     struct clime_stmt *q =
-        clime_db_stmt(db, "INSERT INTO sample_streams(sample_id, name, type, data) VALUES(?, ?, ?, ?)");
+        clime_db_stmt(db, "INSERT OR REPLACE INTO sample_streams(sample_id, name, type, data) VALUES(?, ?, ?, ?)");
     clime_db_int(q, s->row_id);
     clime_db_text(q, r->name);
     clime_db_text(q, r->type);
@@ -66,10 +66,14 @@ static enum clime_err put(struct clime_db *db, const struct clime_sample *s, con
     return clime_db_run(q, NULL, e);
 }
 
-enum clime_err clime_streams_put(struct clime_db *db, const struct clime_sample *s, struct clime_error *e) {
+static enum clime_err forget(struct clime_db *db, const struct clime_sample *s, struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(db, "DELETE FROM sample_streams WHERE sample_id = ?");
     clime_db_int(q, s->row_id);
-    enum clime_err rc = clime_db_run(q, NULL, e);
+    return clime_db_run(q, NULL, e);
+}
+
+enum clime_err clime_streams_put(struct clime_db *db, const struct clime_sample *s, bool first, struct clime_error *e) {
+    enum clime_err rc = first ? CLIME_OK : forget(db, s, e);
     for (size_t i = 0; i < CLIME_COUNT(of_sample) && !rc; i++) rc = put(db, s, &of_sample[i], s, e);
     return rc;
 }

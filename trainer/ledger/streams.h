@@ -11,8 +11,9 @@
 /* Names of those that belong to the sample's step, as a list of SQL strings. */
 #define CLIME_ESTIMATE_STREAMS "'advantages', 'old_logp', 'old_values', 'returns'"
 
-/* Writes what s has, in place of what is stored for it: ids, log-probabilities, mask, text. */
-enum clime_err clime_streams_put(struct clime_db *db, const struct clime_sample *s, struct clime_error *e);
+/* Writes what s has, in place of what is stored for it: ids, log-probabilities, mask, text. first: nothing but its
+ * prompt's ids can be stored yet. */
+enum clime_err clime_streams_put(struct clime_db *db, const struct clime_sample *s, bool first, struct clime_error *e);
 /* Adds what its step's estimate has. */
 enum clime_err clime_streams_put_estimate(struct clime_db *db, const struct clime_sample *s,
                                           const struct clime_estimate *estimate, struct clime_error *e);
