@@ -16,6 +16,7 @@ struct task {
     clime_text_fn fn;
     void *arg;
     bool done; /* guarded by the pool's lock */
+    pthread_cond_t is_done;
 };
 
 struct clime_text_pool {
@@ -24,7 +25,6 @@ struct clime_text_pool {
     pthread_t *threads;
     int n_threads;
     pthread_mutex_t lock;
-    pthread_cond_t done;
 };
 
 static void *text_main(void *arg) {
@@ -41,7 +41,7 @@ static void *text_main(void *arg) {
         if (queued) continue;
         pthread_mutex_lock(&p->lock);
         t->done = true;
-        pthread_cond_broadcast(&p->done);
+        pthread_cond_signal(&t->is_done); /* wakes its caller alone: there may be a thousand */
         pthread_mutex_unlock(&p->lock);
     }
     clime_tok_scratch_free(scratch);
@@ -56,7 +56,6 @@ struct clime_text_pool *clime_text_pool_open(const struct clime_tokenizer *t, in
     p->n_threads = n_threads;
     p->threads = xcalloc((size_t)n_threads, sizeof *p->threads);
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->done, NULL);
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     for (int i = 0; i < n_threads; i++) CHECK(pthread_create(&p->threads[i], &attr, text_main, p) == 0);
@@ -70,16 +69,16 @@ void clime_text_pool_close(struct clime_text_pool *p) {
     for (int i = 0; i < p->n_threads; i++) pthread_join(p->threads[i], NULL);
     clime_queue_free(p->queue);
     pthread_mutex_destroy(&p->lock);
-    pthread_cond_destroy(&p->done);
     free(p->threads);
     free(p);
 }
 
 enum clime_err clime_text_pool_run(struct clime_text_pool *p, clime_text_fn fn, void *arg, struct clime_error *e) {
-    struct task t = {.fn = fn, .arg = arg};
+    struct task t = {.fn = fn, .arg = arg, .is_done = PTHREAD_COND_INITIALIZER};
     if (!clime_queue_push(p->queue, &t)) return clime_fail(e, CLIME_ERR_BUSY, "the tokenizer's queue is full");
     pthread_mutex_lock(&p->lock);
-    while (!t.done) pthread_cond_wait(&p->done, &p->lock);
+    while (!t.done) pthread_cond_wait(&t.is_done, &p->lock);
     pthread_mutex_unlock(&p->lock);
+    pthread_cond_destroy(&t.is_done);
     return CLIME_OK;
 }
