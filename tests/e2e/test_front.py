@@ -11,11 +11,12 @@ import resource
 import selectors
 import socket
 import struct
+import subprocess
 import time
 
 import httpx
 import pytest
-from programs import SLOW, STORIES, need_stories, program, server
+from programs import BUILD, SLOW, STORIES, need_stories, program, server
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -403,3 +404,16 @@ def test_a_server_on_all_addresses_says_where_it_is():
     with program("clime-router") as router, server("--host", "0.0.0.0", "--router", router.url) as s:
         wait_for(lambda: router.get("/list_workers").json()["urls"] == [s.url])
         wait_for(lambda: router.json("/generate", SHORT)["output_ids"])
+
+
+# ---- a machine without room for that many threads --------------------------------------------------------------------
+
+
+def test_threads_that_cannot_be_started():
+    """CivetWeb would go on with the threads that it got, fewer than there are slots, and leave none to others."""
+    limit = 400 << 20
+    command = [BUILD / "clime-router", "--port", "0", "--max-concurrent-requests", "4000"]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=2 * LIMIT,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))  # fmt: skip
+    print(done.stderr)
+    assert done.returncode == 1 and "threads" in done.stderr.splitlines()[-1] and "invariant" not in done.stderr
