@@ -33,6 +33,7 @@
 #define SEND_PIECE ((size_t)65536)
 #define STOP_GRACE_US 5000000 /* for handlers that are about to finish */
 #define MOST_KEPT 64          /* threads that requests with slots never get */
+#define NO_THREAD "Cannot start worker thread "
 #define HEALTH_THREADS 4
 
 /* Connection */
@@ -330,6 +331,16 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
         server_free(s);
         mg_exit_library();
         return CLIME_ERR_IO;
+    }
+    /* CivetWeb goes on with the threads that it got. We do not: they are fewer than the slots, and the next thread that
+     * anybody starts fails. */
+    if (strncmp(s->complaint, NO_THREAD, strlen(NO_THREAD)) == 0) {
+        int got = (int)strtol(s->complaint + strlen(NO_THREAD), NULL, 10) - 1;
+        clime_http_server_stop(s);
+        return clime_fail(e, CLIME_ERR_LIMIT,
+                          "only %d of %d threads could be started; lower --max-concurrent-requests, "
+                          "or raise the limits of threads and memory",
+                          got, o->n_threads);
     }
     s->port = port.port;
     clime_http_connections_port(s->connections, s->port);
