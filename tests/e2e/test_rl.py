@@ -206,7 +206,7 @@ def wait_watching(p, run_dir, log, seconds):
                 return None, longest
 
 
-def kill_now_and_then(victim, more, model, name, seconds, n_kills, rng):
+def kill_now_and_then(victim, more, model, name, seconds, n_kills, rng, how=signal.SIGKILL):
     """Runs the command until it ends, with up to n_kills kills of the victim; returns how many there were and the
     longest silence, in seconds."""
     run_dir, log = model / name, model / f"{name}.log"
@@ -229,7 +229,7 @@ def kill_now_and_then(victim, more, model, name, seconds, n_kills, rng):
         else:
             victims = [pid for pid, comm in children(p.pid).items() if comm == victim]
             if victims:
-                os.kill(rng.choice(sorted(victims)), signal.SIGKILL)
+                os.kill(rng.choice(sorted(victims)), how)
                 killed += 1
     assert time.monotonic() - begun < LIMIT + n_kills * seconds
     return killed, longest
@@ -255,6 +255,15 @@ def test_kill(model, undisturbed, victim, more):
         n_run += 1
         assert n_run < 4 * KILLS, "the victim was never there"
     print(f"{killed} kills of {victim}: the longest silence of a run was {longest:.1f} s")
+
+
+def test_a_router_that_is_asked_to_end(model, undisturbed):
+    """It finishes what is in flight, or says that it does not: nothing that a run would take for an answer."""
+    sha, seconds = undisturbed
+    rng = random.Random("router ends")
+    kills, _ = kill_now_and_then("clime-router", [], model, "asked", seconds, 3, rng, how=signal.SIGTERM)
+    assert kills > 0 and final_sha(model / "asked.log") == sha
+    check_record(model / "asked")
 
 
 # Each needs something that an undisturbed resume would not show: numbers of weights that are gone (old, KL in the reward,

@@ -82,6 +82,16 @@ def test_a_session_stays_on_its_worker():
         assert sorted(w["served"] for w in router.get("/workers").json()["workers"]) == [0, 0, 6]
 
 
+def test_a_prompt_goes_where_its_beginning_went():
+    with fleet(3, "--policy", "prefix") as (router, _):
+        ids = [1 + i % 400 for i in range(300)]
+        for more in range(5):  # a conversation that grows, without a session's header
+            router.json("/generate", {"input_ids": ids[: 150 + 30 * more], "sampling_params": {"max_new_tokens": 1}})
+        assert sorted(w["served"] for w in router.get("/workers").json()["workers"]) == [0, 0, 5]
+        router.json("/generate", {"input_ids": ids[::-1], "sampling_params": {"max_new_tokens": 1}})
+        assert sorted(w["served"] for w in router.get("/workers").json()["workers"]) == [0, 1, 5]
+
+
 def test_a_killed_worker_is_left_out_and_its_requests_go_elsewhere():
     with contextlib.ExitStack() as stack:
         router = stack.enter_context(program("clime-router", "--health-check-interval", "0.2"))
