@@ -6,13 +6,16 @@ before anything is loaded; nothing may be read and then ignored.
 
 import itertools
 import json
+import os
 import re
+import signal
 import sqlite3
 
 import pytest
 from programs import LIMIT
 from test_external import Proxy, fleet, put_between
 from test_fleet import Run, d, rl  # noqa: F401
+from test_rl import children, final_sha
 
 
 def log_has(pattern):
@@ -104,3 +107,25 @@ def test_pair(d, tmp_path, a, b):  # noqa: F811
             go([router if w == "ROUTER" else w for w in words], server_threads=None)
     else:
         go(words)
+
+
+@pytest.mark.parametrize("mode", ["--async", "--fully-async"])
+def test_weights_by_broadcast_beside_a_running_step(d, tmp_path, mode):  # noqa: F811
+    """The same weights as over HTTP; a server that is killed meanwhile gets what is served, not what is being made."""
+    def go(name, transport, kill=False):
+        run = Run(rl(d, tmp_path / name, mode, "--update-weight-transport", transport, num_rollout=8, num_servers=2,
+                     rollout_batch_size=8, rollout_max_response_len=48))  # fmt: skip
+        try:
+            if kill:
+                run.wait_for("rollout  1 ")
+                os.kill(next(p for p, name in children(run.process.pid).items() if name == "clime-server"), signal.SIGKILL)
+            run.end()
+        finally:
+            run.stop()
+        gaps = [json.loads(line) for line in open(run.dir / "metrics.jsonl")]
+        assert all(m.get("train/train_rollout_logprob_abs_diff", 0) == 0 for m in gaps if m["kind"] == "train")
+        assert log_has("weights of version .* broadcast to")(run) == (transport == "nccl")
+        return final_sha(run.log_path)
+
+    shas = {go("http", "http"), go("nccl", "nccl"), go("killed", "nccl", kill=True)}
+    assert mode == "--fully-async" or len(shas) == 1  # there timing decides which token is of which version

@@ -149,6 +149,7 @@ static enum clime_err send_weights(struct clime_broadcast *b, const char *url, c
                      "\",\"timeout\":%d",
                      b->name, p->version, p->checksum, LIMIT_S);
     if (bucket) clime_buf_adds(&post.body, ",\"load_format\":\"flattened_bucket\"");
+    if (p->keep_kv) clime_buf_adds(&post.body, ",\"flush_cache\":false");
     for (int i = 0; i < 3; i++) write_list(&post.body, lists[i], p, i);
     clime_buf_adds(&post.body, "}");
     int n = make_parts(p, bucket, parts);

@@ -152,7 +152,7 @@ static enum clime_err choose_way(struct clime_fleet *f, struct clime_fleet_serve
     char host[64];
     if (s->way_known) return CLIME_OK;
     if (!f->o.share) s->way = asked[f->o.transport];
-    if (!f->o.share && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
+    if (!f->o.share && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
         enum clime_err rc = ask_info(f, s->url, &info, e);
         if (rc) return rc;
         clime_host_id(host, sizeof host);
@@ -164,22 +164,28 @@ static enum clime_err choose_way(struct clime_fleet *f, struct clime_fleet_serve
     return CLIME_OK;
 }
 
-/* Makes what the push needs for the server's way. */
-static enum clime_err prepare(struct clime_fleet *f, const struct clime_fleet_server *s, struct clime_error *e) {
-    if (s->way == CLIME_BY_HTTP) clime_push_body(&f->push);
-    if (s->way == CLIME_BY_IPC || s->way == CLIME_BY_NCCL) clime_push_checksum(&f->push);
-    return s->way == CLIME_BY_IPC || s->way == CLIME_BY_SHARE ? clime_push_export(&f->push, e) : CLIME_OK;
+/* Makes what the push needs for a way. */
+static enum clime_err prepare(struct clime_fleet *f, enum clime_way way, struct clime_error *e) {
+    if (way == CLIME_BY_HTTP) clime_push_body(&f->push);
+    if (way == CLIME_BY_IPC || way == CLIME_BY_NCCL) clime_push_checksum(&f->push);
+    return way == CLIME_BY_IPC || way == CLIME_BY_SHARE ? clime_push_export(&f->push, e) : CLIME_OK;
+}
+
+/* How the server gets weights now: a step may be rewriting the device's while a server that restarted is pushed to. */
+static enum clime_way way_now(const struct clime_fleet *f, const struct clime_fleet_server *s) {
+    return f->o.moving && !f->publishing ? CLIME_BY_HTTP : s->way;
 }
 
 static enum clime_err push_one(struct clime_fleet *f, struct clime_fleet_server *s) {
     enum clime_err rc = choose_way(f, s, &s->last);
     if (rc) return rc;
     do {
-        rc = prepare(f, s, &s->last);
-        if (!rc && s->way == CLIME_BY_NCCL)
+        enum clime_way way = way_now(f, s);
+        rc = prepare(f, way, &s->last);
+        if (!rc && way == CLIME_BY_NCCL)
             rc = clime_broadcast_push(&s->group, s->url, &f->push, &s->last);
         else if (!rc)
-            rc = clime_push_weights(f->http, s->url, &f->push, s->way, &s->last);
+            rc = clime_push_weights(f->http, s->url, &f->push, way, &s->last);
     } while (rc && can_fall_back(f, s, &s->last));
     return rc;
 }
@@ -303,7 +309,8 @@ static void push_to_all(struct clime_fleet *f) {
         struct clime_fleet_server *s = &f->servers[i];
         if (!s->url[0] || s->out || s->pushed == f->push.version || !s->device[0]) continue; /* advance sees to it */
         if (choose_way(f, s, &s->last)) continue;
-        if (s->way == CLIME_BY_NCCL || prepare(f, s, &s->last)) continue; /* the main thread's, one after another */
+        if (s->way == CLIME_BY_NCCL || prepare(f, s->way, &s->last))
+            continue; /* the main thread's, one after another */
         to[n] = s;
         ways[n] = s->way;
         urls[n++] = s->url;
@@ -341,9 +348,12 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
         e->code = CLIME_OK;
         if (s->url[0] && !s->out && !right_device(f, s, e) && e->code) return e->code;
     }
+    f->publishing = true;
     push_to_all(f);
     if (f->o.router_url) clime_fleet_announce(f);
-    return clime_fleet_wait(f, e);
+    rc = clime_fleet_wait(f, e);
+    f->publishing = false;
+    return rc;
 }
 
 void clime_fleet_writing(struct clime_fleet *f) {

@@ -36,6 +36,7 @@ struct clime_fleet_options {
     bool share;          /* the servers compute with the trainer's own weights, on its device (--colocate) */
     enum clime_transport transport;
     bool mixed_devices; /* servers may be of other kinds of device than the trainer, or each other */
+    bool moving;        /* weights change between publishes without a word (--async): only a publish may read them */
     bool serve_folder;  /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
     const struct clime_opt_list *server_args, *router_args;
     struct clime_ledger *ledger; /* for events */

@@ -40,6 +40,7 @@ struct clime_fleet {
     struct clime_http_client *http;
     int64_t next_external_us, external_seen_us; /* when to ask the external router again; when it last answered */
     char device[64];                            /* kind of the trainer's own; without one that of the first server */
+    bool publishing;                            /* the model holds the version that is pushed */
     bool was_published;                         /* a version was served by all once */
     pthread_mutex_t *lock; /* of url; behind a pointer so that clime_fleet_url may take a const fleet */
     char url[CLIME_FLEET_URL];

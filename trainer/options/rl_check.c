@@ -53,6 +53,11 @@ static enum clime_err check_async(struct clime_rl_options *o, struct clime_error
             e, CLIME_ERR_INPUT,
             "--update-weight-transport ipc cannot be honoured with --async: a server that restarts during a "
             "step gets the weights from a copy in host memory, over HTTP");
+    if (o->offload_rollout)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--offload-rollout cannot be honoured with --async: the servers generate while the steps run, "
+            "so they need their KV memory");
     if (o->learner.objective.mask_offpolicy)
         return clime_fail(
             e, CLIME_ERR_INPUT,
@@ -90,6 +95,29 @@ enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct
         (long long)o->max_staleness, (long long)least);
 }
 
+/* What serves, and how weights get there. */
+static enum clime_err check_fleet(const struct clime_rl_options *o, struct clime_error *e) {
+    static const char *const ways[] = {
+        [CLIME_TRANSPORT_HTTP] = "http", [CLIME_TRANSPORT_IPC] = "ipc", [CLIME_TRANSPORT_NCCL] = "nccl"};
+    if (o->transport != CLIME_TRANSPORT_AUTO && (o->colocate || o->rollout_only))
+        return clime_fail(e, CLIME_ERR_INPUT, "--update-weight-transport %s cannot be honoured with %s",
+                          ways[o->transport],
+                          o->colocate ? "--colocate: the servers compute with the trainer's own memory"
+                                      : "--debug-rollout-only: the weights stay as they are");
+    if (o->rollout_only && o->offload_rollout)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--offload-rollout cannot be honoured with --debug-rollout-only: nothing is trained");
+    if (o->router_url && o->rollout_only)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--router-url cannot be honoured with --debug-rollout-only: the servers serve "
+                          "--hf-checkpoint as it is, and what others serve is not known");
+    if (o->router_url && o->num_servers != 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--num-servers %lld is of servers that the trainer starts, --router-url names others",
+                          (long long)o->num_servers);
+    return CLIME_OK;
+}
+
 /* Half a run has nothing to do for the other half's options. */
 static enum clime_err check_halves(const struct clime_rl_options *o, struct clime_error *e) {
     if (o->replay_generate && !o->replay) return clime_fail(e, CLIME_ERR_INPUT, "--replay-generate needs --replay");
@@ -125,6 +153,7 @@ static enum clime_err check_halves(const struct clime_rl_options *o, struct clim
 enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e) {
     enum clime_err rc = check_async(o, e);
     if (!rc) rc = check_halves(o, e);
+    if (!rc) rc = check_fleet(o, e);
     if (!rc) rc = check_environment(o, e);
     return rc ? rc : check_sampling(o, e);
 }

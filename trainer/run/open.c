@@ -240,8 +240,8 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .api_key = rl->o.fleet_api_key,
                                     .concurrency = (int)rl->o.server_concurrency,
                                     .share = rl->o.colocate && !rl->o.evaluate,
-                                    .transport =
-                                        rl->o.async ? CLIME_TRANSPORT_HTTP : (enum clime_transport)rl->o.transport,
+                                    .transport = (enum clime_transport)rl->o.transport,
+                                    .moving = rl->o.async,
                                     .serve_folder = rl->o.evaluate || rl->o.rollout_only,
                                     .server_args = &rl->o.server_args,
                                     .router_args = &rl->o.router_args,
