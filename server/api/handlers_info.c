@@ -36,6 +36,7 @@ static bool probe(struct clime_server *s, struct clime_http_request *rq) {
     clime_sampling_defaults(&params);
     params.max_new_tokens = 1;
     params.temperature = 0;
+    params.has_seed = true; /* a probe takes none of those that --random-seed makes */
     clime_generation_begin(&gen, s, rq, clime_str_of(""));
     if (!clime_generation_prompts(&gen, 1, &e)) {
         gen.prompts[0].ids = (struct clime_ids){&id, 1, 1};

@@ -39,9 +39,14 @@ def test_random_seed_fixes_the_seeds_of_requests_without_one():
     def seeds(*flags):
         with server(*flags) as s:
             body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}
-            return [s.json("/generate", body)["meta_info"]["seed"] for _ in range(3)]
+            first = s.json("/generate", body)["meta_info"]["seed"]
+            assert s.get("/health_generate").status_code == 200  # a probe takes no seed
+            return [first] + [s.json("/generate", body)["meta_info"]["seed"] for _ in range(2)]
 
     first = seeds("--random-seed", "42")
+    with server("--random-seed", "42") as s:  # in one batch, each prompt with parameters of its own
+        batch = s.json("/generate", {"input_ids": [[1]] * 3, "sampling_params": [{"max_new_tokens": 1}] * 3})
+        assert [r["meta_info"]["seed"] for r in batch] == first
     assert first == seeds("--random-seed", "42") and len(set(first)) == 3 and max(first) < 2**53
     assert first != seeds("--random-seed", "43")
     assert seeds() != seeds()
