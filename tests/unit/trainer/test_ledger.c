@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -549,6 +550,28 @@ static void test_opening_what_is_no_ledger(void **state) {
     assert_int_equal(clime_ledger_open(f->path, &l, &e), CLIME_ERR_INPUT);
 }
 
+/* A ledger that is open needs no more of them; one that cannot be opened says why. */
+static void test_without_descriptors(void **state) {
+    struct fixture *f = *state;
+    struct clime_error e = {0};
+    struct rlimit sound, none;
+    struct clime_ledger *second;
+    start(f);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &sound), 0);
+    none = sound;
+    none.rlim_cur = 3;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    for (int64_t id = 0; id < 200; id++) open_group(f, 0, id);
+    int finished = finish_rollout(f, 0);
+    enum clime_err chosen = choose_rollout(f, 0, &e), rc = clime_ledger_open(f->path, &second, &e);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &sound), 0);
+    assert_int_equal(finished, 200 * MEMBERS);
+    assert_int_equal(chosen, CLIME_OK);
+    assert_int_not_equal(rc, CLIME_OK);
+    assert_non_null(strstr(e.msg, "Too many open files"));
+    stop(f);
+}
+
 /* Works until it is killed: opens groups, finishes samples, chooses and finishes steps, as a trainer does. */
 static void work_until_killed(struct fixture *f) {
     struct clime_error e = {0};
@@ -638,6 +661,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_damaged_pages_are_found, setup, teardown),
         cmocka_unit_test_setup_teardown(test_version_must_repeat_itself, setup, teardown),
         cmocka_unit_test_setup_teardown(test_opening_what_is_no_ledger, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_without_descriptors, setup, teardown),
         cmocka_unit_test_setup_teardown(test_killed_writer_leaves_a_sound_ledger, setup, teardown),
     };
     return cmocka_run_group_tests_name("ledger", tests, NULL, NULL);
