@@ -52,10 +52,19 @@ static enum clime_err code_of(int rc) {
     }
 }
 
+/* SQLite's words; where the system refused, also the system's: "unable to open database file" alone says nothing. */
+static const char *words_of(sqlite3 *h, char out[256]) {
+    int rc = sqlite3_errcode(h), cause = sqlite3_system_errno(h);
+    bool system = cause && ((rc & 0xff) == SQLITE_CANTOPEN || (rc & 0xff) == SQLITE_IOERR);
+    snprintf(out, 256, "%s%s%s", sqlite3_errmsg(h), system ? ": " : "", system ? strerror(cause) : "");
+    return out;
+}
+
 static enum clime_err exec(struct clime_db *db, const char *sql, struct clime_error *e) {
     int rc = sqlite3_exec(db->h, sql, NULL, NULL, NULL);
     if (rc == SQLITE_OK) return CLIME_OK;
-    return clime_fail(e, code_of(rc), "ledger: %s (in \"%.60s\")", sqlite3_errmsg(db->h), sql);
+    char words[256];
+    return clime_fail(e, code_of(rc), "ledger: %s (in \"%.60s\")", words_of(db->h, words), sql);
 }
 
 static enum clime_err migrate(struct clime_db *db, const char *path, bool write, struct clime_error *e) {
@@ -110,7 +119,8 @@ enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct c
     int flags = (write ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY) | SQLITE_OPEN_NOMUTEX;
     int s = sqlite3_open_v2(path, &db->h, flags, NULL);
     if (s != SQLITE_OK) {
-        rc = clime_fail(e, code_of(s), "cannot open the ledger %s: %s", path, sqlite3_errmsg(db->h));
+        char words[256];
+        rc = clime_fail(e, code_of(s), "cannot open the ledger %s: %s", path, words_of(db->h, words));
         goto done;
     }
     sqlite3_busy_timeout(db->h, BUSY_MS);
@@ -169,7 +179,8 @@ void clime_db_savepoint_end(struct clime_db *db, bool keep) {
 
 static void note(struct clime_stmt *q, int rc) {
     if (rc == SQLITE_OK || rc == SQLITE_ROW || rc == SQLITE_DONE || q->err.code) return;
-    clime_fail(&q->err, code_of(rc), "ledger: %s (in \"%.60s\")", sqlite3_errmsg(q->db->h), q->sql);
+    char words[256];
+    clime_fail(&q->err, code_of(rc), "ledger: %s (in \"%.60s\")", words_of(q->db->h, words), q->sql);
 }
 
 struct clime_stmt *clime_db_stmt(struct clime_db *db, const char *sql) {
