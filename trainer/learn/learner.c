@@ -50,7 +50,7 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
                                    .has_critic = needs_critic(o),
                                    .offload = offload(l),
                                    .servers = !o->objective.sft || o->beside_servers};
-    clime_memory_choose(l->model, &u);
+    clime_memory_fit(l->model, &u);
     return u;
 }
 

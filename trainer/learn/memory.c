@@ -67,7 +67,7 @@ static bool fits(const struct clime_memory_plan *p) {
  * open after the trainer (--colocate) plan their KV with a fraction of it, and so does one that is started again. */
 #define KEEP_PART 8
 
-void clime_memory_choose(const struct clime_model *m, struct clime_memory_users *u) {
+void clime_memory_fit(const struct clime_model *m, struct clime_memory_users *u) {
     struct clime_memory_users with = *u;
     struct clime_memory_plan p, q;
     u->policy.keep_logits = false;

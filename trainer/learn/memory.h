@@ -1,6 +1,6 @@
 /* What a learner needs of memory, computed before any of it is allocated.
  *
- *   clime_memory_choose(...)          what takes memory only where there is enough: the logits, kept
+ *   clime_memory_fit(...)          what takes memory only where there is enough: the logits, kept
  *   clime_memory_plan_make(...)       the parts, from shapes and options alone
  *   clime_memory_plan_check(...)      CLIME_ERR_LIMIT with the arithmetic, and with what would fit instead
  *   clime_memory_plan_line / _table   for the log at start, and for --explain
@@ -52,7 +52,7 @@ struct clime_memory_users {
 /* Decides u->policy.keep_logits. m: as below. Without recomputing, on a device of its own memory, logits are kept where
  * the plan fits with them and leaves enough to the others (memory.c says how much). Before the plan is made, and once:
  * what is free changes as it is taken. */
-void clime_memory_choose(const struct clime_model *m, struct clime_memory_users *u);
+void clime_memory_fit(const struct clime_model *m, struct clime_memory_users *u);
 
 /* m: prepared, and on the device where it will be; reference and critic have its shape. */
 void clime_memory_plan_make(const struct clime_model *m, const struct clime_memory_users *u,

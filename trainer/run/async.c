@@ -88,7 +88,7 @@ static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, 
                             struct clime_error *e) {
     struct clime_step_plan *plans;
     int64_t t0 = clime_now_us();
-    enum clime_err rc = clime_rl_choose(rl, r, &plans, e); /* first: what is not chosen may be the next rollout's */
+    enum clime_err rc = clime_rl_plan_steps(rl, r, &plans, e); /* first: what is not chosen may be the next rollout's */
     if (rc) return rc;
     if (rl->o.fully_async)
         clime_ahead_want(&rl->ahead, last_ahead(rl, r->id));

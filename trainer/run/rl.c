@@ -65,12 +65,12 @@ enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_p
     return rc ? rc : clime_rl_refresh_reference(rl, e);
 }
 
-/* Chooses the rollout's steps and runs them. last: figures of the last one. */
+/* Plans the rollout's steps and runs them. last: figures of the last one. */
 static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
                             struct clime_error *e) {
     struct clime_step_plan *plans;
     int64_t t0 = clime_now_us();
-    enum clime_err rc = clime_rl_choose(rl, r, &plans, e);
+    enum clime_err rc = clime_rl_plan_steps(rl, r, &plans, e);
     if (rc) return rc;
     if ((rc = clime_rl_record_end(rl, e))) {
         clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);

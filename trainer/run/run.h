@@ -113,8 +113,8 @@ enum clime_err clime_rl_replay_generate(struct clime_rl *rl, struct clime_error 
 /* step.c */
 /* Advantages over the whole rollout, the split into steps, their packing; recorded in one durable transaction. *plans
  * has o.num_steps_per_rollout entries, whose samples are borrowed from the rollout. */
-enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
-                               struct clime_error *e);
+enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
+                                   struct clime_error *e);
 void clime_rl_plans_free(struct clime_step_plan *plans, int n);
 
 /* Runs one chosen step. recorded: its result so far; when it was done before, loss and gradient norm must be the same

@@ -76,8 +76,8 @@ static enum clime_err drop_bad_group(struct clime_rl *rl, const struct clime_rol
     return clime_error_prefix(e, "it is dropped now, and the same command goes on without it");
 }
 
-enum clime_err clime_rl_choose(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
-                               struct clime_error *e) {
+enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_plan **plans,
+                                   struct clime_error *e) {
     int n_steps = (int)rl->o.num_steps_per_rollout;
     const struct clime_hook *filter = rl->hooks[CLIME_HOOK_SAMPLE_FILTER];
     struct clime_estimate *estimate = NULL;

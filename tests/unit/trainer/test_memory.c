@@ -22,7 +22,7 @@ static void make(struct clime_learner *l, struct clime_memory_plan *p) {
     struct clime_memory_users u = {.policy = {.max_rows = 300, .max_seqs = 300, .recompute = l->opts.recompute},
                                    .offload = l->opts.optimizer_cpu_offload,
                                    .servers = !l->opts.objective.sft};
-    clime_memory_choose(l->model, &u);
+    clime_memory_fit(l->model, &u);
     clime_memory_plan_make(l->model, &u, p);
 }
 
