@@ -25,6 +25,7 @@ struct clime_workers {
     pthread_mutex_t lock;
     struct clime_workers_options opts;
     struct worker w[CLIME_WORKERS_MAX];
+    struct clime_worker_view ready[CLIME_WORKERS_MAX]; /* of one pick: too large for a stack, too often for malloc */
     struct clime_placements *sessions, *prefixes;
     char version[CLIME_LABEL_SIZE]; /* the fleet's; empty = none */
     int64_t next_id;
@@ -197,7 +198,7 @@ static int choose(struct clime_workers *w, const struct clime_route_request *rq,
 enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,
                                   const uint64_t tried[CLIME_WORKERS_MAX / 64], struct clime_lease *out,
                                   struct clime_error *e) {
-    struct clime_worker_view *views = xmalloc(CLIME_WORKERS_MAX * sizeof *views);
+    struct clime_worker_view *views = w->ready;
     enum clime_err err = CLIME_OK;
     int n = 0, known = 0;
     int64_t now = clime_now_us();
@@ -223,7 +224,6 @@ enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_ro
         memcpy(out->url, k->v.url, sizeof out->url);
     }
     pthread_mutex_unlock(&w->lock);
-    free(views);
     return err;
 }
 
