@@ -91,17 +91,9 @@ static void make_sample(struct job *j, const struct clime_evaluation_context *c,
     const struct clime_rl_options *o = c->o;
     /* no rollout has a negative number, so these seeds are never a training sample's */
     const uint64_t words[4] = {c->run->seed, (uint64_t)(-1 - (int64_t)set), (uint64_t)prompt, (uint64_t)member};
-    struct clime_sample *s = j->samples[j->n] = clime_sample_new();
+    struct clime_sample *s = j->samples[j->n] =
+        clime_sample_pending(-1, prompt, member, clime_hash64(words, 4), p->ids, p->n_ids, p->label, p->metadata);
     struct clime_request *r = &j->requests[j->n++];
-    s->rollout = -1;
-    s->group = prompt;
-    s->member = member;
-    s->seed = clime_hash64(words, 4);
-    s->n_prompt = p->n_ids;
-    s->ids = xmalloc((size_t)p->n_ids * sizeof *s->ids);
-    memcpy(s->ids, p->ids, (size_t)p->n_ids * sizeof *s->ids);
-    s->label = p->label ? xstrdup(p->label) : NULL;
-    s->metadata = p->metadata ? xstrdup(p->metadata) : NULL;
     *r = (struct clime_request){.sample = s,
                                 .sampling = &o->eval_sampling,
                                 .rm_type = o->eval_rm_type,

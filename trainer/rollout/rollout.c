@@ -173,17 +173,8 @@ static enum clime_err add_groups(struct clime_rollouts *r, struct clime_sample *
 
 static struct clime_sample *make_member(const struct clime_rollouts *r, int64_t group, int member,
                                         const struct clime_prompt *p) {
-    struct clime_sample *s = clime_sample_new();
-    s->rollout = r->now.id;
-    s->group = group;
-    s->member = member;
-    s->seed = seed_of(r->c->run->seed, r->now.id, group, member);
-    s->n_prompt = p->n_ids;
-    s->ids = xmalloc((size_t)p->n_ids * sizeof *s->ids);
-    memcpy(s->ids, p->ids, (size_t)p->n_ids * sizeof *s->ids);
-    s->label = p->label ? xstrdup(p->label) : NULL;
-    s->metadata = p->metadata ? xstrdup(p->metadata) : NULL;
-    return s;
+    return clime_sample_pending(r->now.id, group, member, seed_of(r->c->run->seed, r->now.id, group, member), p->ids,
+                                p->n_ids, p->label, p->metadata);
 }
 
 /* Opens the next n groups of the dataset. */

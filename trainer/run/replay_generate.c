@@ -25,15 +25,8 @@ struct again {
 };
 
 static struct clime_sample *same_prompt(const struct clime_sample *recorded) {
-    struct clime_sample *s = clime_sample_new();
-    s->rollout = recorded->rollout;
-    s->group = recorded->group;
-    s->member = recorded->member;
-    s->seed = recorded->seed;
-    s->n_prompt = recorded->n_prompt;
-    s->ids = xmalloc((size_t)s->n_prompt * sizeof *s->ids);
-    memcpy(s->ids, recorded->ids, (size_t)s->n_prompt * sizeof *s->ids);
-    return s;
+    return clime_sample_pending(recorded->rollout, recorded->group, recorded->member, recorded->seed, recorded->ids,
+                                recorded->n_prompt, NULL, NULL);
 }
 
 /* Tokens of the sample whose context is of the version that began it. */

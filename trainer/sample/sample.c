@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/err.h"
 #include "common/hash.h"
@@ -11,6 +12,21 @@
 struct clime_sample *clime_sample_new(void) {
     struct clime_sample *s = xcalloc(1, sizeof *s);
     s->temperature = 1.0f;
+    return s;
+}
+
+struct clime_sample *clime_sample_pending(int64_t rollout, int64_t group, int32_t member, uint64_t seed,
+                                          const int32_t *ids, int32_t n, const char *label, const char *metadata) {
+    struct clime_sample *s = clime_sample_new();
+    s->rollout = rollout;
+    s->group = group;
+    s->member = member;
+    s->seed = seed;
+    s->n_prompt = n;
+    s->ids = xmalloc((size_t)n * sizeof *s->ids + 1);
+    memcpy(s->ids, ids, (size_t)n * sizeof *s->ids);
+    s->label = label ? xstrdup(label) : NULL;
+    s->metadata = metadata ? xstrdup(metadata) : NULL;
     return s;
 }
 

@@ -75,6 +75,9 @@ struct clime_estimate {
 void clime_estimates_free(struct clime_estimate *e, int n); /* and the array; NULL is fine */
 
 struct clime_sample *clime_sample_new(void);
+/* One that is to be sampled: a prompt of n ids, label and metadata (JSON or NULL) are copied. */
+struct clime_sample *clime_sample_pending(int64_t rollout, int64_t group, int32_t member, uint64_t seed,
+                                          const int32_t *ids, int32_t n, const char *label, const char *metadata);
 void clime_sample_restart(struct clime_sample *s); /* pending again: forgets everything but prompt and identity */
 bool clime_sample_finished(const struct clime_sample *s);                      /* sampled to its end and rewarded */
 void clime_sample_fail(struct clime_sample *s, const struct clime_error *why); /* FAILED, without a reward */
