@@ -12,6 +12,7 @@
  */
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/gemm_pack.h"
+#include "kernels/cpu/gemm_store.h"
 #include "kernels/cpu/gemm_tile.h"
 
 /* Products whose A is made before: 96 x 1024 bf16 = 192 KiB of it stay in the second cache. */
@@ -36,9 +37,7 @@ struct product {
     int n_row_blocks, n_col_blocks;
     const uint32_t *a_stream; /* all rows of a, made before; NULL: each task packs */
     const uint32_t *b_stream; /* all of b in packed order; NULL: each task packs */
-    void *c;                  /* [M, N] */
-    enum clime_dtype out;
-    bool add; /* c += (fp32) instead of = */
+    struct gemm_result c;
 };
 
 /* The most vectors that a tile of mr rows takes at once. */
@@ -73,26 +72,6 @@ static void block_piece(const struct product *p, int rows, int vecs, const struc
                 nb = tile_vecs(p->bf16, mr, end - j);
                 const uint32_t *b = in->b + (size_t)j * in->bs, *ahead = t == 0 && p->b_stream ? next : b;
                 GEMM_TILE[p->bf16][mr][nb](in->kn, a, b, in->bs, ahead, c + (size_t)r0 * ldc + j * VW, ldc, first);
-            }
-        }
-    }
-}
-
-/* Rounds the block's sums into C, or adds them to it. */
-static void block_store(const struct product *p, const float *c, int row0, int rows, int col0, int vecs) {
-    int cols = p->N - col0 < vecs * VW ? p->N - col0 : vecs * VW;
-    bool bf16 = p->out == CLIME_BF16;
-    for (int r = 0; r < rows; r++) {
-        size_t at = (size_t)(row0 + r) * (size_t)p->N + (size_t)col0;
-        const float *from = c + (size_t)r * (size_t)vecs * VW;
-        for (int i = 0; i < cols; i += VW) {
-            int n = vec_lanes(i, cols);
-            vf v = vf_load(from + i);
-            if (p->add) v = dt_load(p->c, at + (size_t)i, n, false) + v;
-            if (bf16) {
-                dt_store(p->c, at + (size_t)i, v, n, true);
-            } else {
-                dt_store(p->c, at + (size_t)i, v, n, false);
             }
         }
     }
@@ -133,7 +112,8 @@ static void block_task(void *arg, int i, int slot) {
         }
         block_piece(p, rows, vecs, &in, c, k == 0);
     }
-    block_store(p, c, row0, rows, vec0 * VW, vecs);
+    int cols = p->N - vec0 * VW < vecs * VW ? p->N - vec0 * VW : vecs * VW;
+    gemm_store(&p->c, c, (size_t)vecs * VW, row0, rows, vec0 * VW, cols);
 }
 
 /* Estimated time on one core, for clime_cpu_for: multiply-adds, or the bytes of B when rows are few. */
@@ -214,8 +194,7 @@ void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, 
                             .block_vecs = BLOCK_VECS,
                             .k_piece = K_PIECE,
                             .b_stream = w->packed,
-                            .c = (char *)y + (size_t)t * (size_t)N * clime_dtype_bytes(out),
-                            .out = out};
+                            .c = {(char *)y + (size_t)t * (size_t)N * clime_dtype_bytes(out), N, out, false}};
         a_pack(&p);
         product_run(&p);
     }
@@ -234,8 +213,7 @@ void CPU(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime
                         .block_rows = OWN_ROWS,
                         .block_vecs = OWN_VECS,
                         .k_piece = OWN_K_PIECE,
-                        .c = dx,
-                        .out = d->head.dt};
+                        .c = {dx, K, d->head.dt, false}};
     product_run(&p);
 }
 
@@ -252,9 +230,7 @@ void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, cons
                         .block_rows = OWN_ROWS,
                         .block_vecs = OWN_VECS,
                         .k_piece = OWN_K_PIECE,
-                        .c = dw,
-                        .out = CLIME_F32,
-                        .add = true};
+                        .c = {dw, K, CLIME_F32, true}};
     product_run(&p);
 }
 

@@ -17,6 +17,7 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/gemm_pack.h"
+#include "kernels/cpu/gemm_store.h"
 
 #define TILE 16                       /* rows of a, words of a step, columns of b */
 #define TILE_WORDS (TILE * TILE)      /* 1 KiB */
@@ -31,9 +32,7 @@ struct product {
     struct gemm_operand a, b; /* lanes: rows of C, columns of C */
     int M, N, steps;
     const uint32_t *b_tiles; /* all of b, packed before; NULL: each group is packed */
-    void *c;                 /* [M, N] */
-    enum clime_dtype out;
-    bool add; /* c += (fp32) instead of = */
+    struct gemm_result c;
     /* the group */
     int row0, rows, col0, cols, n_row_blocks;
     uint32_t *a_room, *b_room; /* packed: row tiles from row0 on, column vectors from col0 on */
@@ -228,24 +227,6 @@ static void multiply_tiles(int nr, int nc, int n, const uint32_t *a, const uint3
     }
 }
 
-/* Rounds the block's sums into C, or adds them to it. */
-static void store_block(const struct product *p, const float *c, size_t ldc, int row0, int rows, int col0, int cols) {
-    bool bf16 = p->out == CLIME_BF16;
-    for (int r = 0; r < rows; r++) {
-        size_t at = (size_t)(row0 + r) * (size_t)p->N + (size_t)col0;
-        for (int i = 0; i < cols; i += VW) {
-            int n = vec_lanes(i, cols);
-            vf v = vf_load(c + (size_t)r * ldc + i);
-            if (p->add) v = dt_load(p->c, at + (size_t)i, n, false) + v;
-            if (bf16) {
-                dt_store(p->c, at + (size_t)i, v, n, true);
-            } else {
-                dt_store(p->c, at + (size_t)i, v, n, false);
-            }
-        }
-    }
-}
-
 static void block_task(void *arg, int i, int slot) {
     const struct product *p = arg;
     int most = BLOCK_TILES * TILE, r0 = i % p->n_row_blocks * most, c0 = i / p->n_row_blocks * most;
@@ -265,7 +246,7 @@ static void block_task(void *arg, int i, int slot) {
         multiply_tiles(nr, nc - done, n, a + at, b + at, apart, c + done * TILE, ldc, s == 0);
     }
     _tile_release();
-    store_block(p, c, ldc, p->row0 + r0, rows, p->col0 + c0, cols);
+    gemm_store(&p->c, c, ldc, p->row0 + r0, rows, p->col0 + c0, cols);
 }
 
 /* Rows or columns of a group whose packed operand fits its room: whole blocks, one at least. */
@@ -322,8 +303,7 @@ void GEMM(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x,
                         .N = w->N,
                         .steps = steps_of(w->K),
                         .b_tiles = w->packed,
-                        .c = y,
-                        .out = out};
+                        .c = {y, w->N, out, false}};
     run_product(&p);
 }
 
@@ -338,8 +318,7 @@ void GEMM(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clim
                         .M = T,
                         .N = w->K,
                         .steps = steps_of(w->N),
-                        .c = dx,
-                        .out = CLIME_BF16};
+                        .c = {dx, w->K, CLIME_BF16, false}};
     run_product(&p);
 }
 
@@ -355,8 +334,6 @@ void GEMM(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, con
                         .M = N,
                         .N = K,
                         .steps = steps_of(T),
-                        .c = dw,
-                        .out = CLIME_F32,
-                        .add = true};
+                        .c = {dw, K, CLIME_F32, true}};
     run_product(&p);
 }
