@@ -15,7 +15,7 @@ enum { TILES = 3 };
 template <int DH> __global__ void __launch_bounds__(32) split_kernel(attn_args a, int n_splits, float *o, float2 *ml) {
     extern __shared__ __align__(16) char smem[];
     kv_tile<DH> *ring = (kv_tile<DH> *)smem; /* keys and values of a block in turn, two ahead */
-    int lane = threadIdx.x, split = blockIdx.x, head = blockIdx.y, seq = blockIdx.z;
+    int split = blockIdx.x, head = blockIdx.y, seq = blockIdx.z;
     start_next();
     attn_span rows = attn_rows_of(a, seq, head); /* known before the step runs, as page_table is */
     int n_keys = rows.pos0 + rows.n / rows.group, first = split * ATTN_SPLIT_BLOCKS;
