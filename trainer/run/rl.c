@@ -54,18 +54,24 @@ struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl) {
 enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
                                   struct clime_step_stats *last, struct clime_error *e) {
     int n = (int)rl->o.num_steps_per_rollout;
+    double gap_max = 0;
+    int64_t gap_tokens = 0;
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < n && !rc; i++) {
         const struct clime_step_result fresh = {0};
         clime_progress_live(&rl->progress, "rollout %" PRId64 " of %" PRId64 ": training, step %d of %d",
                             plans[i].rollout, rl->num_rollout, i + 1, n);
         rc = clime_rl_train_step(rl, &plans[i], &fresh, last, e);
+        if (last->gap_max > gap_max) gap_max = last->gap_max;
+        gap_tokens += last->gap_tokens;
     }
+    last->gap_max = gap_max;
+    last->gap_tokens = gap_tokens;
     rl->rollouts_done++;
     return rc ? rc : clime_rl_refresh_reference(rl, e);
 }
 
-/* Plans the rollout's steps and runs them. last: figures of the last one. */
+/* Plans the rollout's steps and runs them. last: figures of the last one, the gap of all. */
 static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, struct clime_step_stats *last,
                             struct clime_error *e) {
     struct clime_step_plan *plans;

@@ -85,7 +85,8 @@ struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl);
 /* Whether the current weights are to be evaluated: once for each step. */
 enum clime_err clime_rl_evaluation_due(struct clime_rl *rl, bool *due, struct clime_error *e);
 enum clime_err clime_rl_evaluate_if_due(struct clime_rl *rl, struct clime_error *e);
-/* Runs the n chosen steps of a rollout; last: figures of the last one. */
+/* Runs the n planned steps of a rollout; last: figures of the last one, but the gap is that of all: usually only the
+ * first has tokens of its own weights. */
 enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
                                   struct clime_step_stats *last, struct clime_error *e);
 /* The times of a rollout that are known before its steps, for its line of metrics. */
