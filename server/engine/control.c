@@ -127,9 +127,13 @@ static void do_resume(struct clime_engine *g, struct clime_command *c) {
     g->paused = false;
 }
 
+/* What is not paused, nor about to be, has nothing to wait for: the step of a thousand sequences may take long. */
 void clime_engine_resume(struct clime_engine *g) {
+    pthread_mutex_lock(&g->lock);
+    bool idle = !g->first_command && !atomic_load(&g->paused);
+    pthread_mutex_unlock(&g->lock);
     struct clime_command c = {.run = do_resume};
-    run_command(g, &c);
+    if (!idle) run_command(g, &c);
 }
 
 static void do_flush(struct clime_engine *g, struct clime_command *c) {

@@ -43,7 +43,6 @@ struct clime_engine {
     int64_t next_id;
     struct clime_job *incoming; /* out of the inbox; outputs of the first from incoming_at on are to be taken */
     int incoming_at;
-    bool paused;
     const char *dead_message;
     int64_t window_us, window_tokens; /* of the throughput being measured */
     struct clime_loads window_from;   /* as the window began */
@@ -60,6 +59,7 @@ struct clime_engine {
     /* any thread */
     atomic_llong in_flight;
     atomic_bool draining, dead;
+    atomic_bool paused;            /* set by the engine thread */
     atomic_int weights;            /* enum clime_weights_state, set by the engine thread */
     atomic_llong writing_until_us; /* end of patience with the owner of the weights; 0 = nobody waits for it. Set by
                                     * the engine thread */
