@@ -512,7 +512,7 @@ def test_weighted_sum(model):
 def test_bad_input_is_named(model):
     for change, says in [
         ({"prompt_data": "/nowhere.jsonl"}, "cannot open the prompt data /nowhere.jsonl"),
-        ({"hf_checkpoint": "/nowhere"}, "no model in /nowhere"),
+        ({"hf_checkpoint": "/nowhere"}, "--hf-checkpoint /nowhere: no such folder"),
         ({"input_key": "question"}, '"question" (--input-key)'),
         ({"router_url": "http://127.0.0.1:9"}, "--router-url"),
         ({"rm_type": "wishful"}, "wishful"),
