@@ -4,7 +4,7 @@
 #define CLIME_ROUTER_POLICY_H
 
 #include "router/request.h"
-#include "router/workers.h"
+#include "router/worker_view.h"
 
 struct clime_policy {
     const char *name;

@@ -11,6 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/kernels.h"
+
+/* Pages that n_tokens positions take. */
+static inline int clime_pages_for(int n_tokens) {
+    return (n_tokens + CLIME_PAGE - 1) / CLIME_PAGE;
+}
+
 struct clime_pages {
     int n;             /* pages in the pool */
     int n_free;        /* the first n_free of `free` are free */

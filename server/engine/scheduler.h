@@ -93,8 +93,4 @@ int clime_sched_used_tokens(const struct clime_sched *s); /* positions in held o
 /* Recounts every reference and flag; aborts when something does not hold. For tests and debug builds. */
 void clime_sched_check(const struct clime_sched *s);
 
-static inline int clime_pages_for(int n_tokens) {
-    return (n_tokens + 63) / 64;
-}
-
 #endif

@@ -10,8 +10,8 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "server/engine/kv_pages.h"
 #include "server/engine/logit_edits.h"
-#include "server/engine/scheduler.h"
 #include "server/job/job.h"
 
 /* The ids that end a sequence, as far as they can be drawn at all. */
