@@ -14,7 +14,7 @@ import time
 
 import httpx
 import pytest
-from programs import BUILD, LIMIT, run, tiny_model
+from programs import BUILD, LIMIT, SLOW, run, tiny_model
 from test_rl import children, final_sha
 
 PROGRAMS = ("clime-train", "clime-router", "clime-server")
@@ -114,8 +114,8 @@ def test_a_server_that_comes_up_late(d, tmp_path):
     late = Run(rl(d, tmp_path / "late", train=train, num_rollout=1))
     log = late.end()
     assert re.search(r"waiting for server-0 to come up: 10 s of at most 600 s", log), log
-    never = Run(rl(d, tmp_path / "never", train=train, num_rollout=1, server_start_timeout=1))
-    assert "waiting for server-0 to come up: not within 1 s" in never.end(status=1)
+    never = Run(rl(d, tmp_path / "never", train=train, num_rollout=1, server_start_timeout=int(SLOW)))
+    assert f"waiting for server-0 to come up: not within {int(SLOW)} s" in never.end(status=1)
 
 
 def test_a_server_that_is_killed_at_every_start(d, tmp_path):
