@@ -250,7 +250,7 @@ def sums(tmp_path_factory):
 @pytest.mark.parametrize("columns", [80, 110])
 def test_screen(model, sums, tmp_path, columns):
     words = rl(model, sums, tmp_path / "run", "--eval-prompt-data", "sums", sums, rm_type="random", eval_interval=2,
-               num_rollout=4, rollout_max_response_len=200, rollout_batch_size=8, n_samples_per_prompt=12)  # fmt: skip
+               num_rollout=4, rollout_max_response_len=200, rollout_batch_size=8, n_samples_per_prompt=40)  # fmt: skip
     terminal = Terminal("clime-train", words, columns, tmp_path)
     assert terminal.end() == 0, terminal.text
     lines, states = shown(terminal.text)
