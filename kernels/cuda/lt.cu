@@ -357,8 +357,9 @@ static void choose(struct clime_dev *d, struct shape *s, bool deep) {
     if (s->usable) s->algo = found[i].algo;
     if (!s->usable)
         LOG_WARN(
-            "cuda: %s, %d rows, N %d, K %d: cuBLASLt is not used, %s; the plain kernel, which is slow, computes it",
-            KIND[s->kind], s->rows, s->N, s->K, why);
+            "cuda: %s, N %d, K %d, up to %d rows (0: any): cuBLASLt is not used, %s; the plain kernel, which is slow, "
+            "computes it",
+            KIND[s->kind], s->N, s->K, s->rows, why);
     else
         LOG_DEBUG("cuda: %s, %d rows, N %d, K %d: library algorithm %d of %d", KIND[s->kind], s->rows, s->N, s->K,
                   i + 1, n);

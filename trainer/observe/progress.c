@@ -99,24 +99,24 @@ static void put(struct clime_progress *p, const char *text, bool whole) {
     fflush(stdout);
 }
 
-void clime_progress_row(struct clime_progress *p, const char *fmt, ...) {
+static void say(struct clime_progress *p, bool whole, const char *fmt, va_list ap) {
     char text[LINE_BYTES];
-    if (p->quiet) return;
+    vsnprintf(text, sizeof text, fmt, ap);
+    if (!p->quiet) put(p, text, whole);
+}
+
+void clime_progress_row(struct clime_progress *p, const char *fmt, ...) {
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    say(p, false, fmt, ap);
     va_end(ap);
-    put(p, text, false);
 }
 
 void clime_progress_line(struct clime_progress *p, const char *fmt, ...) {
-    char text[LINE_BYTES];
-    if (p->quiet) return;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    say(p, true, fmt, ap);
     va_end(ap);
-    put(p, text, true);
 }
 
 static void interrupted(int number) {
