@@ -39,6 +39,9 @@ $(O)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(ISA) -c -o $@ $<
 
+# The page's files are taken in by this one (.incbin), which the compiler's list of includes does not name.
+$(O)/obj/trainer/page/assets.o: $(wildcard trainer/page/assets/*)
+
 # One archive a layer, so that a program links only what it uses.
 define archive
 $(O)/lib$(1).a: $(call obj,$(2))

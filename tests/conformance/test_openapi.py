@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 from programs import BUILD, ROOT, chat_model, need_stories, program, server  # noqa: E402
 
 SPECS = {p.stem: p for p in sorted((ROOT / "openapi").glob("*.yaml"))}
-PROGRAM = {"server": ["clime-server"], "router": ["clime-router"], "trainer": ["clime-train", "rl"]}
+PROGRAM = {"server": ["clime-server"], "router": ["clime-router"], "trainer": ["clime-train", "rl"], "page": ["clime-train", "page"]}
 METHODS = {"get", "post", "put", "delete", "patch"}
 
 

@@ -26,13 +26,14 @@ def need_stories():
 
 
 class Program:
-    """A running program with --port 0 and --port-file; stopped (and its exit status checked) by stop()."""
+    """A running program with --port 0 and --port-file; stopped (and its exit status checked) by stop(). first: words
+    before the options; port: the options' names where they are others."""
 
-    def __init__(self, name, *options, timeout=30):
+    def __init__(self, name, *options, timeout=30, first=(), port=("--port", "--port-file")):
         self.folder = tempfile.TemporaryDirectory(prefix=f"{name}-")
         port_file = pathlib.Path(self.folder.name) / "port"
         self.log_path = pathlib.Path(self.folder.name) / "log"
-        command = [str(BUILD / name), "--port", "0", "--port-file", str(port_file), *map(str, options)]
+        command = [str(BUILD / name), *first, port[0], "0", port[1], str(port_file), *map(str, options)]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + timeout

@@ -13,11 +13,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "trainer/ledger/schema.h"
 
 #define MAX_STATEMENTS 128
-#define BUSY_MS 10000 /* the sqlite3 shell of a user may hold the lock for a moment */
+#define CLOCK_EVERY 4000 /* instructions of a statement between two looks at the clock: well under a millisecond */
+#define BUSY_MS 10000    /* the sqlite3 shell of a user may hold the lock for a moment */
 
 struct clime_stmt {
     struct clime_db *db;
@@ -30,7 +32,8 @@ struct clime_stmt {
 
 struct clime_db {
     sqlite3 *h;
-    bool full; /* synchronous is FULL now */
+    bool full;           /* synchronous is FULL now */
+    int64_t deadline_us; /* of every statement, 0 = none */
     struct clime_stmt *stmts[MAX_STATEMENTS];
     int n_stmts;
 };
@@ -39,6 +42,7 @@ static enum clime_err code_of(int rc) {
     switch (rc & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
+    case SQLITE_INTERRUPT: /* past its deadline */
         return CLIME_ERR_TIMEOUT;
     case SQLITE_CONSTRAINT:
         return CLIME_ERR_INTERNAL;
@@ -71,7 +75,7 @@ static enum clime_err migrate(struct clime_db *db, const char *path, bool write,
     struct clime_stmt *q = clime_db_stmt(db, "PRAGMA user_version");
     int64_t version = clime_db_row(q) ? clime_db_get_int(q) : -1;
     enum clime_err rc = clime_db_done(q, e);
-    if (rc) return rc;
+    if (rc) return clime_error_prefix(e, "%s", path);
     if (version > clime_schema_version())
         return clime_fail(e, CLIME_ERR_INPUT, "ledger %s has schema version %lld, this program knows %d", path,
                           (long long)version, clime_schema_version());
@@ -145,6 +149,15 @@ void clime_db_close(struct clime_db *db) {
     int rc = sqlite3_close(db->h);
     CHECK(rc == SQLITE_OK);
     free(db);
+}
+
+static int is_late(void *db) {
+    return clime_now_us() >= ((struct clime_db *)db)->deadline_us;
+}
+
+void clime_db_deadline(struct clime_db *db, int64_t at_us) {
+    db->deadline_us = at_us;
+    sqlite3_progress_handler(db->h, CLOCK_EVERY, at_us ? is_late : NULL, db);
 }
 
 /* ---- transactions ---- */
@@ -259,6 +272,34 @@ void *clime_db_dup_blob(struct clime_stmt *q, size_t *bytes) {
 
 bool clime_db_get_null(struct clime_stmt *q) {
     return sqlite3_column_type(q->st, q->n_read) == SQLITE_NULL;
+}
+
+const void *clime_db_get_blob(struct clime_stmt *q, size_t *bytes) {
+    int c = q->n_read++;
+    const void *p = sqlite3_column_blob(q->st, c);
+    *bytes = (size_t)sqlite3_column_bytes(q->st, c);
+    return p;
+}
+
+const char *clime_db_next(struct clime_stmt *q, enum clime_db_kind *kind) {
+    if (q->n_read >= sqlite3_column_count(q->st)) return NULL;
+    switch (sqlite3_column_type(q->st, q->n_read)) {
+    case SQLITE_INTEGER:
+        *kind = CLIME_DB_INT;
+        break;
+    case SQLITE_FLOAT:
+        *kind = CLIME_DB_REAL;
+        break;
+    case SQLITE_TEXT:
+        *kind = CLIME_DB_TEXT;
+        break;
+    case SQLITE_BLOB:
+        *kind = CLIME_DB_BLOB;
+        break;
+    default:
+        *kind = CLIME_DB_NULL;
+    }
+    return sqlite3_column_name(q->st, q->n_read);
 }
 
 enum clime_err clime_db_done(struct clime_stmt *q, struct clime_error *e) {

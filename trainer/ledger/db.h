@@ -32,6 +32,10 @@ enum clime_db_mode { CLIME_DB_WRITE, CLIME_DB_READ };
 enum clime_err clime_db_open(const char *path, enum clime_db_mode mode, struct clime_db **out, struct clime_error *e);
 void clime_db_close(struct clime_db *db); /* NULL is fine */
 
+/* From now on a statement that runs past the deadline (clime_now_us) ends with CLIME_ERR_TIMEOUT; 0 = none. For readers
+ * that answer somebody who waits. */
+void clime_db_deadline(struct clime_db *db, int64_t at_us);
+
 /* A transaction. durable: the commit is on the disk when clime_db_commit returns (synchronous=FULL), else only ordered
  * after earlier ones (a killed process loses nothing either way, a power cut may lose the last ones). */
 enum clime_err clime_db_begin(struct clime_db *db, bool durable, struct clime_error *e);
@@ -58,9 +62,14 @@ bool clime_db_row(struct clime_stmt *q);
 int64_t clime_db_get_int(struct clime_stmt *q);
 double clime_db_get_real(struct clime_stmt *q);
 const char *clime_db_get_text(struct clime_stmt *q);
-char *clime_db_dup_text(struct clime_stmt *q);                /* the caller frees it; NULL stays NULL */
-void *clime_db_dup_blob(struct clime_stmt *q, size_t *bytes); /* the caller frees it; NULL when empty */
-bool clime_db_get_null(struct clime_stmt *q);                 /* looks at the next column without taking it */
+char *clime_db_dup_text(struct clime_stmt *q);                      /* the caller frees it; NULL stays NULL */
+void *clime_db_dup_blob(struct clime_stmt *q, size_t *bytes);       /* the caller frees it; NULL when empty */
+bool clime_db_get_null(struct clime_stmt *q);                       /* looks at the next column without taking it */
+const void *clime_db_get_blob(struct clime_stmt *q, size_t *bytes); /* as text, valid until the next row; may be NULL */
+
+/* For rows that are passed on as they are: the next column's name (NULL after the last) and the kind of its value. */
+enum clime_db_kind { CLIME_DB_NULL, CLIME_DB_INT, CLIME_DB_REAL, CLIME_DB_TEXT, CLIME_DB_BLOB };
+const char *clime_db_next(struct clime_stmt *q, enum clime_db_kind *kind);
 
 /* Ends the statement's use (it may be used again) and gives its first error. */
 enum clime_err clime_db_done(struct clime_stmt *q, struct clime_error *e);

@@ -66,6 +66,8 @@ static bool decides(const void *arg, const char *name) {
                                        "skip-eval-before-train",
                                        "n-samples-per-eval-prompt",
                                        "balance-data",
+                                       "page-port",
+                                       "page-host",
                                        "use-tensorboard",
                                        "tb-dir",
                                        "tb-project-name",

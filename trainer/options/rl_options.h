@@ -34,6 +34,8 @@ struct clime_rl_options {
     int64_t save_interval, keep_checkpoints, save_retain_interval, keep_rollouts;
     bool no_save_optim, gap_must_be_zero;
     bool explain;
+    const char *page_host;
+    int64_t page_port;                  /* -1 = no page */
     const char *replay, *load_rollouts; /* another run's folder */
     bool rollout_only, train_only, replay_generate;
     /* data */

@@ -57,6 +57,12 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"debug-train-only", B, &o->train_only, NULL, NULL, "the same; needs --load-debug-rollout-data"},
         {"explain", B, &o->explain, NULL, NULL,
          "print the loss, its denominators, inert options and the memory plan, and stop", .first = true},
+        {"page-port", I, &o->page_port, "0", "PORT",
+         "port of the run's web page (its address is printed, RUN/ports/page has the port); 0 = any free one, a "
+         "restart takes the last one again; -1 = no page",
+         -1, 65535},
+        {"page-host", S, &o->page_host, "127.0.0.1", "ADDR",
+         "address of the page; it has no key: on another one than loopback whoever reaches it reads the run"},
         {"use-tensorboard", B, &o->use_tensorboard, NULL, NULL, "write the metrics to a TensorBoard event file too"},
         {"tb-dir", S, &o->tb_dir, NULL, "DIR",
          "its folder; default: $TENSORBOARD_DIR, else tensorboard/ in the run folder"},

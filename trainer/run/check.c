@@ -39,6 +39,7 @@ enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct c
     if (!rc) rc = check_filters(o, e);
     if (!rc && o->environment && !o->custom_generate)
         rc = clime_http_port_check("environment-port", o->environment_host, (int)o->environment_port, e);
+    if (!rc && !o->explain) rc = clime_http_port_check("page-port", o->page_host, (int)o->page_port, e);
     return rc;
 }
 

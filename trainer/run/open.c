@@ -226,6 +226,30 @@ static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
     return rc ? rc : clime_rl_record_data(rl, rl->o.evaluate ? NULL : &prompts, e);
 }
 
+/* The page only shows the run: where the port was not asked for, a run without one goes on. */
+static enum clime_err open_page(struct clime_rl *rl, struct clime_error *e) {
+    const char *runs[] = {rl->o.run};
+    char *dir = xasprintf("%s/ports", rl->o.run), *path = xasprintf("%s/page", dir), url[300];
+    const struct clime_page_options o = {.host = rl->o.page_host,
+                                         .port = (int)rl->o.page_port,
+                                         .runs = runs,
+                                         .n_runs = 1,
+                                         .port_file = path,
+                                         .tokenizer = rl->tokenizer};
+    enum clime_err rc = CLIME_OK;
+    if (rl->o.page_port >= 0 && !(rc = clime_make_dirs(dir, e)) && !(rc = clime_page_open(&o, &rl->page, e))) {
+        clime_page_url(rl->page, url, sizeof url);
+        clime_progress_line(&rl->progress, "page     %s", url);
+    }
+    if (rc && !rl->o.page_port) {
+        LOG_WARN("no page: %s", e->msg);
+        rc = CLIME_OK;
+    }
+    free(dir);
+    free(path);
+    return rc;
+}
+
 static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
     struct clime_fleet_options o = {.run_dir = rl->o.run,
                                     .hf_checkpoint = rl->o.hf_checkpoint,
@@ -278,7 +302,8 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
         (rc = open_hooks(rl, e)) || (rc = clime_rl_check_rewards(rl, e)))
         return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
-    if ((rc = clime_rl_lock(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)))
+    if ((rc = clime_rl_lock(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
+        (rc = open_page(rl, e)))
         return rc;
     if ((rl->o.replay && !rl->o.replay_generate) || rl->o.load_rollouts) return open_learner(rl, e);
     bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
@@ -350,6 +375,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
 }
 
 void clime_rl_close(struct clime_rl *rl) {
+    clime_page_close(rl->page);
     clime_ahead_close(&rl->ahead);
     clime_client_close(rl->client);
     clime_environments_close(rl->environments);

@@ -22,6 +22,7 @@
 #include "trainer/learn/fingerprint.h"
 #include "trainer/ledger/steps.h"
 #include "trainer/options/rl_options.h"
+#include "trainer/page/page.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/rollout/ahead.h"
 #include "trainer/rollout/evaluation.h"
@@ -55,6 +56,7 @@ struct clime_rl {
     struct clime_client *client;             /* NULL until the fleet was first published to */
     struct clime_ahead ahead;                /* --async: the rollouts after this one */
     int n_threads;
+    struct clime_page *page; /* NULL = none */
     struct clime_metrics_log *log;
     struct clime_progress progress;
     int64_t n_alike; /* rollouts in a row whose rewards were all alike */

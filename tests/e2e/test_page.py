@@ -1,0 +1,112 @@
+"""The page of a run: its server. What a browser makes of it is in test_page_browser.py."""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+
+import httpx
+import pytest
+from programs import BUILD, LIMIT, Program
+from test_rl import command, model, run_whole  # noqa: F401  the fixture
+
+
+class Page(Program):
+    """clime-train page, stopped by stop()."""
+
+    PORT = ("--page-port", "--page-port-file")
+
+    def __init__(self, *runs):
+        super().__init__("clime-train", *runs, first=["page"], port=Page.PORT)
+
+
+@pytest.fixture(scope="module")
+def run(model):  # noqa: F811
+    """A finished run of 4 rollouts."""
+    run_whole(command(model, model / "paged", num_rollout=4, eval_interval=2), model / "paged.log")
+    return model / "paged"
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    p = Page(run)
+    yield p
+    status, log = p.stop()
+    assert status == 0, log
+
+
+@contextlib.contextmanager
+def training(words):
+    """The page's address of a run that trains; the run is killed at the end."""
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
+        lines = []
+        try:
+            for line in p.stdout:
+                lines.append(line)
+                found = re.findall(r"^page +(http://127\.0\.0\.1:\d+/)$", line)
+                if found:
+                    yield found[0], p.stdout
+                    return
+            raise AssertionError("no page: " + "".join(lines))
+        finally:
+            p.kill()
+
+
+def test_a_run_has_its_page_over_a_restart(model):  # noqa: F811
+    """On by default: the address is printed, the port is in the run folder, and the ledger is read while it is written.
+    The next start has the same address, for a page that stayed open."""
+    run = model / "live"
+    words = command(model, run, num_rollout=1000)
+    urls = set()
+    for _ in range(2):
+        with training(words) as (url, output):
+            assert next(line for line in output if line.startswith("rollout "))
+            assert url == f"http://127.0.0.1:{(run / 'ports' / 'page').read_text().strip()}/"
+            runs = httpx.get(url + "api/runs").json()["runs"]
+            assert [(r["dir"], r["state"]) for r in runs] == [(str(run), "running")], runs
+            assert 0 in {m["rollout"] for m in httpx.get(url + "api/runs/0/metrics").json()["lines"]}
+            urls.add(url)
+    assert len(urls) == 1, urls
+    page = Page(run)
+    assert page.get("/api/runs").json()["runs"][0]["state"] == "stopped"
+    page.stop()
+
+
+def test_every_answer_forbids_what_is_not_ours(page):
+    for path in ("/", "/assets/main.js", "/api/runs", "/api/runs/0/events"):
+        headers = page.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"], path
+        assert headers["x-content-type-options"] == "nosniff", path
+    assert page.post("/api/runs").status_code == 405
+    assert page.get("/api/runs", headers={"Host": "evil.example"}).status_code == 403
+    assert page.get("/assets/../../Makefile").status_code == 404
+    assert page.get("/api/runs/7/events").status_code == 404
+    assert page.get("/api/runs/0/events?before=x").status_code == 400
+
+
+def test_metrics_are_the_runs(page, run):
+    want = sorted(map(str.strip, open(run / "metrics.jsonl")))
+    got = page.get("/api/runs/0/metrics").json()
+    assert got["next"] is None and sorted(map(json.dumps, got["lines"])) == sorted(json.dumps(json.loads(s)) for s in want)
+    assert {m["step"] for m in page.get("/api/runs/0/metrics?from=5").json()["lines"]} == {5, 6, 7, 8}
+
+
+def refused(*words):
+    p = subprocess.run([BUILD / "clime-train", *map(str, words)], capture_output=True, text=True, timeout=LIMIT)
+    assert p.returncode == 1
+    return p.stderr
+
+
+def test_clear_words_for_what_cannot_be_shown(model, run, tmp_path):  # noqa: F811
+    assert "no ledger at" in refused("page", tmp_path)
+    (tmp_path / "ledger.db").write_bytes(b"no ledger at all" * 999)
+    says = refused("page", run, tmp_path)
+    assert str(tmp_path) in says and "not a database" in says, says
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} of 127.0.0.1 is in use" in refused("page", run, "--page-port", port)
+        words = command(model, model / "no-port", "--page-port", str(port))[1:]
+        assert f"--page-port: port {port} of 127.0.0.1 is in use" in refused(*words)
+        assert not os.path.exists(model / "no-port" / "ledger.db")  # said before anything is made

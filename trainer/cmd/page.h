@@ -1,0 +1,7 @@
+/* clime-train page RUN...: the page of runs, live or ended, from their ledgers. */
+#ifndef CLIME_TRAINER_CMD_PAGE_H
+#define CLIME_TRAINER_CMD_PAGE_H
+
+int clime_page_main(int argc, char **argv); /* argv[0] = "page"; returns the exit code */
+
+#endif
