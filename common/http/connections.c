@@ -2,26 +2,25 @@
  * must end. A mutex guards everything; CivetWeb closes a socket only after clime_http_connection_close, so a socket
  * that the table knows is open while the lock is held.
  *
- * CivetWeb does not tell the socket, nor the peer before there is a request. So a connection without a request yet is
- * found among the process's descriptors: connected to our port, and not the socket of any connection that had one. It
- * may be closed, and its number be another's, at any moment: it is held by a duplicate while it is looked at and ended.
+ * A connection without a request yet is not in the list with a socket; it is found among those that were accepted and
+ * not claimed (accepted.h).
  */
 #include "common/http/connections.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/err.h"
+#include "common/http/accepted.h"
 #include "common/http/peer.h"
 
 #define PRESSED_US 10000     /* between two looks while threads are short */
 #define IDLE_US 500000       /* an idle connection is left this long: its next request may be on the way */
+#define FULL_US 20000        /* and this long when no thread is free: whoever came after it waits for its end */
 #define RECEIVING_US 2000000 /* and a body this long without a byte */
 
 enum state { IDLE, RECEIVING, BUSY };
@@ -35,41 +34,16 @@ struct clime_http_connection {
     struct clime_http_connection *next, *previous;
 };
 
-struct seen {         /* by descriptor */
-    bool known;       /* the socket of a connection in the list */
-    uint64_t cookie;  /* else: which socket the descriptor was when it was first seen without a request */
-    int64_t first_us; /* and when that was */
-};
-
 struct clime_http_connections {
     pthread_t thread;
     int64_t period_us;
-    int n_most, n_fine, port;
+    int n_threads, n_most, n_fine, port;
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t wake;
     bool stop;
     atomic_int n; /* read anywhere */
     struct clime_http_connection *first;
-    struct seen *seen;
-    int n_seen;
 };
-
-/* ---- descriptors ------------------------------------------------------------------------------------------- */
-
-static struct seen *seen_at(struct clime_http_connections *all, int fd) {
-    if (fd >= all->n_seen) {
-        int n = fd + fd / 2 + 64;
-        all->seen = xrealloc(all->seen, (size_t)n * sizeof *all->seen);
-        for (int i = all->n_seen; i < n; i++) all->seen[i] = (struct seen){0};
-        all->n_seen = n;
-    }
-    return &all->seen[fd];
-}
-
-static bool is_known(void *arg, int fd) {
-    const struct clime_http_connections *all = arg;
-    return fd < all->n_seen && all->seen[fd].known;
-}
 
 /* ---- ending ------------------------------------------------------------------------------------------------ */
 
@@ -80,16 +54,15 @@ static void end_known(struct clime_http_connection *c) {
 
 struct candidate {
     int64_t age_us;
-    struct clime_http_connection *known; /* NULL: a socket without a request */
-    int fd;
-    uint64_t cookie;
+    struct clime_http_connection *known; /* NULL: a connection without a request */
+    uint64_t accepted;                   /* which one */
 };
 
 struct candidates {
     struct clime_http_connections *all;
     struct candidate *items;
-    int n, size;
-    int64_t now;
+    int n, size, n_all; /* n_all: connections, whether they may be ended or not */
+    int64_t now, patience_us;
 };
 
 static void add(struct candidates *cs, struct candidate c) {
@@ -103,30 +76,20 @@ static void add(struct candidates *cs, struct candidate c) {
 static void add_known(struct candidates *cs) {
     for (struct clime_http_connection *c = cs->all->first; c; c = c->next) {
         int64_t age = cs->now - c->since_us;
+        cs->n_all += c->socket >= 0;
         if (c->socket < 0 || c->state == BUSY || atomic_load(&c->ended)) continue;
-        if (age < (c->state == IDLE ? IDLE_US : RECEIVING_US) || clime_peer_unread(c->socket)) continue;
-        add(cs, (struct candidate){age, c, c->socket, 0});
+        if (age < (c->state == IDLE ? cs->patience_us : RECEIVING_US) || clime_peer_unread(c->socket)) continue;
+        add(cs, (struct candidate){age, c, 0});
     }
 }
 
-/* Of a peer that drips bytes the kernel's idle time says little, so the time since it was first seen counts as well. */
-static bool add_unknown(void *arg, int fd) {
+/* Of a peer that drips bytes the kernel's idle time says little, so the time since it was accepted counts as well. */
+static void add_unknown(void *arg, const struct clime_accepted *a) {
     struct candidates *cs = arg;
-    struct clime_peer_idle idle;
-    if (!clime_peer_idle(fd, cs->all->port, &idle)) return true;
-    struct seen *s = seen_at(cs->all, fd);
-    if (s->cookie != idle.cookie) *s = (struct seen){.cookie = idle.cookie, .first_us = cs->now};
-    int64_t age = cs->now - s->first_us > idle.idle_us ? cs->now - s->first_us : idle.idle_us;
-    if (age >= IDLE_US && !clime_peer_unread(fd)) add(cs, (struct candidate){age, NULL, fd, idle.cookie});
-    return true;
-}
-
-static void end_unknown(const struct clime_http_connections *all, const struct candidate *c) {
-    struct clime_peer_idle idle;
-    int held = fcntl(c->fd, F_DUPFD_CLOEXEC, 0);
-    int fd = held >= 0 ? held : c->fd; /* out of descriptors, ending is wanted all the more */
-    if (clime_peer_idle(fd, all->port, &idle) && idle.cookie == c->cookie) shutdown(fd, SHUT_RD);
-    if (held >= 0) close(held);
+    int64_t age = cs->now - a->accepted_us, idle = clime_peer_idle_us(a->fd);
+    cs->n_all++;
+    if (age < idle) age = idle;
+    if (age >= cs->patience_us && !clime_peer_unread(a->fd)) add(cs, (struct candidate){age, NULL, a->id});
 }
 
 static int oldest_first(const void *a, const void *b) {
@@ -134,17 +97,20 @@ static int oldest_first(const void *a, const void *b) {
     return (x->age_us < y->age_us) - (x->age_us > y->age_us);
 }
 
+/* Counts those that were accepted and wait for a thread as well: they are ended where they wait, not one threadful
+ * after another. */
 static void make_room(struct clime_http_connections *all) {
-    struct candidates cs = {.all = all, .now = clime_now_us()};
+    bool full = atomic_load(&all->n) >= all->n_threads;
+    struct candidates cs = {.all = all, .now = clime_now_us(), .patience_us = full ? FULL_US : IDLE_US};
     add_known(&cs);
-    clime_peer_each(is_known, all, add_unknown, &cs);
+    clime_accepted_each(all->port, add_unknown, &cs);
     if (cs.n) qsort(cs.items, (size_t)cs.n, sizeof *cs.items, oldest_first);
-    int want = atomic_load(&all->n) - all->n_fine;
+    int want = cs.n_all - all->n_fine;
     for (int i = 0; i < cs.n && i < want; i++) {
         if (cs.items[i].known)
             end_known(cs.items[i].known);
         else
-            end_unknown(all, &cs.items[i]);
+            clime_accepted_end(cs.items[i].accepted);
     }
     free(cs.items);
 }
@@ -183,8 +149,9 @@ static void *run(void *arg) {
 
 /* ---- the table --------------------------------------------------------------------------------------------- */
 
-struct clime_http_connections *clime_http_connections_new(int n_most, int n_fine, int64_t period_us) {
+struct clime_http_connections *clime_http_connections_new(int n_threads, int n_most, int n_fine, int64_t period_us) {
     struct clime_http_connections *all = xcalloc(1, sizeof *all);
+    all->n_threads = n_threads;
     all->n_most = n_most;
     all->n_fine = n_fine;
     all->period_us = period_us < 20000 ? 20000 : period_us > 1000000 ? 1000000 : period_us;
@@ -207,7 +174,6 @@ void clime_http_connections_free(struct clime_http_connections *all) {
     pthread_join(all->thread, NULL);
     pthread_cond_destroy(&all->wake);
     pthread_mutex_destroy(&all->lock);
-    free(all->seen);
     free(all);
 }
 
@@ -231,14 +197,14 @@ struct clime_http_connection *clime_http_connection_open(struct clime_http_conne
     c->next = all->first;
     if (c->next) c->next->previous = c;
     all->first = c;
-    if (atomic_fetch_add(&all->n, 1) == all->n_most) pthread_cond_signal(&all->wake);
+    int n = atomic_fetch_add(&all->n, 1) + 1;
+    if (n == all->n_most + 1 || n == all->n_threads) pthread_cond_signal(&all->wake);
     pthread_mutex_unlock(&all->lock);
     return c;
 }
 
 void clime_http_connection_close(struct clime_http_connections *all, struct clime_http_connection *c) {
     pthread_mutex_lock(&all->lock);
-    if (c->socket >= 0) all->seen[c->socket] = (struct seen){0};
     if (c->next) c->next->previous = c->previous;
     if (c->previous)
         c->previous->next = c->next;
@@ -253,10 +219,7 @@ void clime_http_connection_begin(struct clime_http_connections *all, struct clim
                                  const char *remote_addr, int remote_port, int local_port) {
     pthread_mutex_lock(&all->lock);
     c->state = BUSY;
-    if (c->socket < 0) {
-        c->socket = clime_peer_socket(remote_addr, remote_port, local_port, is_known, all);
-        if (c->socket >= 0) seen_at(all, c->socket)->known = true;
-    }
+    if (c->socket < 0) c->socket = clime_accepted_claim(remote_addr, remote_port, local_port);
     pthread_mutex_unlock(&all->lock);
 }
 

@@ -19,9 +19,10 @@
 struct clime_http_connections;
 struct clime_http_connection; /* belongs to the thread that serves it */
 
-/* Above n_most connections idle and receiving ones are ended until n_fine are left. period_us: how often deadlines are
+/* Above n_most connections with a thread idle and receiving ones are ended until n_fine are left of all that were
+ * accepted; with less patience when all n_threads are taken. period_us: how often deadlines are
  * looked at, kept within 20 ms and 1 s. */
-struct clime_http_connections *clime_http_connections_new(int n_most, int n_fine, int64_t period_us);
+struct clime_http_connections *clime_http_connections_new(int n_threads, int n_most, int n_fine, int64_t period_us);
 void clime_http_connections_free(struct clime_http_connections *all);           /* no connection may be left */
 void clime_http_connections_port(struct clime_http_connections *all, int port); /* where they come in */
 int clime_http_connections_count(const struct clime_http_connections *all);
@@ -33,7 +34,7 @@ void clime_http_connections_end_stalled(struct clime_http_connections *all);
 struct clime_http_connection *clime_http_connection_open(struct clime_http_connections *all);
 void clime_http_connection_close(struct clime_http_connections *all, struct clime_http_connection *c);
 
-/* A request begins: busy. The first one finds the socket by the peer's address, as getnameinfo writes it. */
+/* A request begins: busy. The first one claims the socket by the peer's address, as getnameinfo writes it. */
 void clime_http_connection_begin(struct clime_http_connections *all, struct clime_http_connection *c,
                                  const char *remote_addr, int remote_port, int local_port);
 int clime_http_connection_socket(const struct clime_http_connection *c); /* -1 = not found */

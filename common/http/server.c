@@ -292,8 +292,8 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     if (s->o.max_body_memory < s->o.max_body) s->o.max_body_memory = s->o.max_body;
     if (s->o.body_grace_us <= 0) s->o.body_grace_us = BODY_GRACE_US;
     int kept = o->n_threads - clime_http_slots(o->n_threads);
-    s->connections =
-        clime_http_connections_new(o->n_threads - (kept + 1) / 2, o->n_threads / 2, s->o.body_grace_us / 4);
+    s->connections = clime_http_connections_new(o->n_threads, o->n_threads - (kept + 1) / 2, o->n_threads / 2,
+                                                s->o.body_grace_us / 4);
     s->api_key = o->api_key && o->api_key[0] ? xstrdup(o->api_key) : NULL;
     s->admin_key = o->admin_key && o->admin_key[0] ? xstrdup(o->admin_key) : NULL;
     bool v6 = strchr(o->host, ':') != NULL;
