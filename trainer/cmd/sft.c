@@ -106,7 +106,9 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     const struct clime_opt table[] = {
         {"data", CLIME_OPT_SECTION, .help = "model and data"},
         {"hf-checkpoint", CLIME_OPT_STRING, &l->hf_checkpoint, NULL, "DIR", "model to start from"},
-        {"prompt-data", CLIME_OPT_STRING, &o->set.data.prompt_data, NULL, "FILE", "JSONL, or FILE@[a:b] for a slice"},
+        {"prompt-data", CLIME_OPT_LIST, &r->prompt_data, NULL, "FILE",
+         "JSON lines, a JSON array, CSV or TSV; FILE@[a:b] takes a slice. Several files are one, or with FILE@0.3 each "
+         "has its share of every epoch"},
         {"input-key", CLIME_OPT_STRING, &o->set.data.input_key, "prompt", "KEY",
          "member with the prompt (text or messages)"},
         {"label-key", CLIME_OPT_STRING, &o->set.data.label_key, "response", "KEY", "member with the response"},
@@ -176,7 +178,7 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     if (!err) err = clime_options_parse(table, n, argc, argv, NULL, 0, usage, e);
     if (err) return err;
     r->options_json = clime_options_record(table, n, decides, o);
-    if (!l->hf_checkpoint || !o->set.data.prompt_data || !(o->save_hf || o->print_samples))
+    if (!l->hf_checkpoint || !r->prompt_data.n || !(o->save_hf || o->print_samples))
         return clime_fail(e, CLIME_ERR_INPUT, "sft needs --hf-checkpoint, --prompt-data and --save-hf");
     l->objective.sft = true;
     l->schedule = (enum clime_schedule)o->schedule;
@@ -186,7 +188,8 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     l->model = (struct clime_model_options){
         .device = o->device, .dtype = o->dtype, .dev = {.n_threads = (int)o->threads, .deterministic = true}};
     r->hf_checkpoint = l->hf_checkpoint;
-    r->prompt_data = o->set.data.prompt_data;
+    o->set.data.sources = r->prompt_data.items;
+    o->set.data.n_sources = r->prompt_data.n;
     r->rollout_seed = o->run.seed;
     o->run.shuffle = o->set.data.shuffle = !o->no_shuffle;
     o->set.data.seed = (uint64_t)o->run.seed;

@@ -12,61 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/hash.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
-#include "common/rng.h"
 #include "trainer/data/render.h"
 
-#define MAX_LINE ((size_t)64 << 20)
 #define MAX_PROMPT ((size_t)16 << 20)
-
-/* ---- source ---- */
-
-enum clime_err clime_data_source_parse(const char *source, char **path, char slice[64], struct clime_error *e) {
-    size_t n = strlen(source);
-    const char *at = strstr(source, "@[");
-    slice[0] = 0;
-    if (!at) {
-        *path = xstrdup(source);
-        return CLIME_OK;
-    }
-    size_t len = n - (size_t)(at + 2 - source);
-    if (len < 2 || len > 63 || source[n - 1] != ']' || at[2 + strspn(at + 2, "-:0123456789")] != ']')
-        return clime_fail(e, CLIME_ERR_INPUT, "\"%s\": the slice is written path@[first:last]", source);
-    memcpy(slice, at + 2, len - 1);
-    slice[len - 1] = 0;
-    *path = xstrndup(source, (size_t)(at - source));
-    return CLIME_OK;
-}
-
-/* One end of a Python slice: empty = fallback, negative counts from n; clamped to 0..n. */
-static bool slice_end(const char *text, size_t len, int64_t n, int64_t fallback, int64_t *out) {
-    if (len == 0) {
-        *out = fallback;
-        return true;
-    }
-    char word[24], *end;
-    if (len >= sizeof word - 1) return false;
-    memcpy(word, text, len);
-    word[len] = 0;
-    long long v = strtoll(word, &end, 10);
-    if (*end) return false;
-    if (v < 0) v += n;
-    *out = v < 0 ? 0 : v > n ? n : v;
-    return true;
-}
-
-enum clime_err clime_data_slice(const char *slice, int64_t n, int64_t *first, int64_t *last, struct clime_error *e) {
-    *first = 0;
-    *last = n;
-    if (!slice[0]) return CLIME_OK;
-    const char *colon = strchr(slice, ':');
-    if (!colon || strchr(colon + 1, ':') || !slice_end(slice, (size_t)(colon - slice), n, 0, first) ||
-        !slice_end(colon + 1, strlen(colon + 1), n, n, last))
-        return clime_fail(e, CLIME_ERR_INPUT, "[%s] is no slice: [first:last] with whole numbers", slice);
-    return CLIME_OK;
-}
 
 /* ---- one line ---- */
 
@@ -75,7 +25,8 @@ struct loader {
     const struct clime_tokenizer *tok;
     struct clime_tok_scratch *scratch;
     struct clime_renderer renderer; /* with --apply-chat-template */
-    const char *path;
+    const char *path;               /* of the source that is read */
+    int source;
     struct clime_dataset *out;
 };
 
@@ -161,7 +112,7 @@ static enum clime_err render(const struct loader *l, const struct fields *f, str
     }
     if (is_empty_list(f->input, a)) return clime_fail(e, CLIME_ERR_INPUT, "\"%s\" has no message", l->o->input_key);
     struct clime_buf messages;
-    clime_buf_init(&messages, MAX_LINE);
+    clime_buf_init(&messages, CLIME_ROW_MAX);
     write_messages(f->input, a, &messages);
     if (tools.ptr) string_value(f->tools, a, &tools); /* a list written as a string */
     enum clime_err rc = clime_renderer_run(&l->renderer, clime_buf_str(&messages), tools, true, out, NULL, e);
@@ -175,7 +126,7 @@ static char *make_metadata(const struct fields *f, struct clime_arena *a) {
     struct clime_buf b;
     struct clime_jw w;
     struct clime_str tools;
-    clime_buf_init(&b, MAX_LINE);
+    clime_buf_init(&b, CLIME_ROW_MAX);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
     if (f->metadata.ptr) {
@@ -211,7 +162,7 @@ static enum clime_err add_prompt(void *arg, int64_t line, struct clime_str json,
     struct clime_arena a;
     struct clime_buf text;
     struct clime_ids ids = {0};
-    clime_arena_init(&a, MAX_LINE);
+    clime_arena_init(&a, CLIME_ROW_MAX);
     clime_buf_init(&text, MAX_PROMPT);
     enum clime_err rc = read_fields(l, line, json, &a, &f, e);
     if (rc) goto done;
@@ -237,6 +188,7 @@ static enum clime_err add_prompt(void *arg, int64_t line, struct clime_str json,
         d->prompts = xrealloc(d->prompts, (size_t)d->size * sizeof *d->prompts);
     }
     d->prompts[d->n++] = (struct clime_prompt){.line = line,
+                                               .source = l->source,
                                                .n_ids = (int32_t)ids.len,
                                                .ids = ids.data,
                                                .text = clime_buf_take(&text),
@@ -251,81 +203,47 @@ done:
     return rc;
 }
 
-/* ---- the file ---- */
+/* ---- the files ---- */
 
-static enum clime_err count_lines(FILE *f, const char *path, int64_t *n, struct clime_error *e) {
-    char *line = NULL;
-    size_t size = 0;
-    ssize_t len;
-    *n = 0;
-    while ((len = getline(&line, &size, f)) >= 0)
-        if (len > 0 && line[strspn(line, " \t\r\n")]) ++*n;
-    free(line);
-    if (ferror(f)) return clime_fail(e, CLIME_ERR_IO, "cannot read %s", path);
-    rewind(f);
-    return CLIME_OK;
-}
-
-static enum clime_err read_file(FILE *f, const char *path, const char *slice, clime_data_line_fn *fn, void *arg,
-                                struct clime_error *e) {
-    int64_t n_lines, first, last, row = 0, number = 0;
-    enum clime_err rc = count_lines(f, path, &n_lines, e);
-    if (!rc) rc = clime_data_slice(slice, n_lines, &first, &last, e);
+/* The rows of source k become a part. */
+static enum clime_err load_source(struct loader *l, int k, struct clime_error *e) {
+    struct clime_dataset *d = l->out;
+    struct clime_source s;
+    enum clime_err rc = clime_source_parse(l->o->sources[k], &s, e);
     if (rc) return rc;
-    char *line = NULL;
-    size_t size = 0;
-    ssize_t len;
-    while (!rc && row < last && (len = getline(&line, &size, f)) >= 0) {
-        number++;
-        if (!line[strspn(line, " \t\r\n")] || row++ < first) continue;
-        if ((size_t)len > MAX_LINE)
-            rc = clime_fail(e, CLIME_ERR_LIMIT, "%s:%lld: the line is over %zu MiB", path, (long long)number,
-                            MAX_LINE >> 20);
-        else
-            rc = fn(arg, number, (struct clime_str){line, (size_t)len}, e);
-    }
-    free(line);
-    return rc;
-}
-
-enum clime_err clime_data_lines(const char *source, clime_data_line_fn *fn, void *arg, struct clime_error *e) {
-    char *path = NULL, slice[64];
-    FILE *f = NULL;
-    enum clime_err rc = clime_data_source_parse(source, &path, slice, e);
-    if (rc) return rc;
-    size_t n = strlen(path);
-    if (n > 8 && !strcmp(path + n - 8, ".parquet"))
-        rc = clime_fail(e, CLIME_ERR_INPUT, "%s: Parquet is not read; convert it to JSON lines", path);
-    else if (!(f = fopen(path, "r")))
-        rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot open the prompt data %s", path);
-    else
-        rc = read_file(f, path, slice, fn, arg, e);
-    if (f) fclose(f);
-    free(path);
+    l->path = s.path;
+    l->source = k;
+    d->parts[k] = (struct clime_mix_part){.first = d->n, .weight = s.weight};
+    rc = clime_source_rows(l->o->sources[k], add_prompt, l, e);
+    d->parts[k].n = d->n - d->parts[k].first;
+    d->names[k] = clime_source_name(l->o->sources[k]);
+    clime_source_free(&s);
     return rc;
 }
 
 enum clime_err clime_dataset_load(const struct clime_data_options *o, const struct clime_tokenizer *t,
                                   struct clime_dataset *out, struct clime_error *e) {
-    struct clime_dataset d = {.shuffle = o->shuffle, .seed = o->seed, .epoch_of_order = -1};
+    struct clime_dataset d = {.n_parts = o->n_sources,
+                              .parts = xcalloc((size_t)o->n_sources, sizeof *d.parts),
+                              .names = xcalloc((size_t)o->n_sources, sizeof *d.names),
+                              .shuffle = o->shuffle,
+                              .seed = o->seed,
+                              .epoch_of_order = -1};
     struct loader l = {.o = o, .tok = t, .out = &d};
-    char *path = NULL, slice[64];
+    enum clime_err rc = CLIME_OK;
     *out = (struct clime_dataset){0};
-    enum clime_err rc = clime_data_source_parse(o->prompt_data, &path, slice, e);
-    if (rc) return rc;
-    l.path = path;
     if (o->apply_chat_template && (rc = clime_renderer_open(t, o->apply_chat_template_kwargs, &l.renderer, e)))
         goto done;
     l.scratch = clime_tok_scratch_new(t);
-    if ((rc = clime_data_lines(o->prompt_data, add_prompt, &l, e))) goto done;
-    if (d.n == 0)
-        rc = clime_fail(e, CLIME_ERR_INPUT, "%s holds no prompt%s", o->prompt_data,
+    for (int k = 0; k < o->n_sources && !rc; k++) rc = load_source(&l, k, e);
+    if (!rc && d.n == 0)
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s holds no prompt%s", o->sources[0],
                         d.n_too_long ? " that is short enough" : "");
+    if (!rc) rc = clime_mix_check(d.parts, d.n_parts, e);
     d.order = xcalloc((size_t)(d.n ? d.n : 1), sizeof *d.order);
 done:
     clime_renderer_close(&l.renderer);
     clime_tok_scratch_free(l.scratch);
-    free(path);
     if (rc)
         clime_dataset_free(&d);
     else
@@ -335,6 +253,9 @@ done:
 
 void clime_dataset_free(struct clime_dataset *d) {
     for (int i = 0; i < d->n; i++) prompt_free(&d->prompts[i]);
+    for (int k = 0; k < d->n_parts; k++) free(d->names[k]);
+    free(d->names);
+    free(d->parts);
     free(d->prompts);
     free(d->order);
     *d = (struct clime_dataset){0};
@@ -354,30 +275,15 @@ uint64_t clime_dataset_checksum(const struct clime_dataset *d) {
             clime_checksum_add(&c, texts[k], bytes);
         }
     }
+    clime_mix_checksum(d->parts, d->n_parts, &c);
     return clime_checksum_done(&c);
-}
-
-/* Fisher-Yates over the file's order; the generator is keyed by (seed, epoch). */
-static void make_order(struct clime_dataset *d, int64_t epoch) {
-    struct clime_rng rng;
-    uint64_t words[2] = {d->seed, (uint64_t)epoch};
-    for (int i = 0; i < d->n; i++) d->order[i] = i;
-    if (d->shuffle) {
-        clime_rng_init(&rng, clime_hash64(words, 2));
-        for (int i = d->n - 1; i > 0; i--) {
-            int k = (int)clime_rng_below(&rng, (uint64_t)i + 1);
-            int32_t swap = d->order[i];
-            d->order[i] = d->order[k];
-            d->order[k] = swap;
-        }
-    }
-    d->epoch_of_order = epoch;
 }
 
 const struct clime_prompt *clime_dataset_at(struct clime_dataset *d, int64_t group, int64_t *epoch) {
     CHECK(d->n > 0 && group >= 0);
     int64_t ep = group / d->n;
-    if (ep != d->epoch_of_order) make_order(d, ep);
+    if (ep != d->epoch_of_order) clime_mix_order(d->parts, d->n_parts, d->seed, ep, d->shuffle, d->order);
+    d->epoch_of_order = ep;
     if (epoch) *epoch = ep;
     return &d->prompts[d->order[group % d->n]];
 }

@@ -1,10 +1,11 @@
-/* Prompts: a JSONL file, rendered and tokenised once at the start, handed out by number for ever.
+/* Prompts: the rows of files, rendered and tokenised once at the start, handed out by number for ever.
  *
  * Nouns
- *   source   "path" or "path@[a:b]" (Python's slice over the lines, negative numbers count from the end).
- *   prompt   one line: its text after the chat template, its ids, label and metadata as JSON text.
+ *   source   a file, a slice of it, its weight among others (trainer/data/source.h).
+ *   prompt   one row: its text after the chat template, its ids, label and metadata as JSON text.
  *   group    the number of a prompt in a run, 0, 1, 2, ...; group g is in epoch g / n_prompts. With shuffle every epoch
- *            has its own order, a function of (seed, epoch) alone; so a group's prompt needs no cursor to be found.
+ *            has its own order, a function of (seed, epoch) alone (trainer/data/mix.h); so a group's prompt needs no
+ * cursor to be found.
  *
  * A dataset is read-only after loading but for the cached order; main thread.
  */
@@ -15,9 +16,12 @@
 
 #include "common/err.h"
 #include "text/tokenizer.h"
+#include "trainer/data/mix.h"
+#include "trainer/data/source.h"
 
-struct clime_data_options {                                      /* names are slime's options */
-    const char *prompt_data;                                     /* source */
+struct clime_data_options {     /* names are slime's options */
+    const char *const *sources; /* [n_sources] --prompt-data */
+    int n_sources;
     const char *input_key, *label_key, *metadata_key, *tool_key; /* label_key NULL = no labels */
     bool apply_chat_template;
     const char *apply_chat_template_kwargs; /* JSON object or NULL */
@@ -27,7 +31,8 @@ struct clime_data_options {                                      /* names are sl
 };
 
 struct clime_prompt {
-    int64_t line;           /* of the file, from 1 */
+    int source;             /* which of the options' */
+    int64_t line;           /* of its file, from 1 */
     char *text;             /* after the chat template */
     char *input;            /* the line's own value under the input key, JSON */
     int32_t *ids;           /* [n_ids] */
@@ -36,9 +41,12 @@ struct clime_prompt {
 };
 
 struct clime_dataset {
-    struct clime_prompt *prompts; /* [n] in the file's order */
+    struct clime_prompt *prompts; /* [n] in the order of sources and files */
     int n, size;
     int n_too_long; /* left out */
+    int n_parts;
+    struct clime_mix_part *parts; /* [n_parts] the prompts of each source */
+    char **names;                 /* [n_parts] the sources' short names */
     bool shuffle;
     uint64_t seed;
     int64_t epoch_of_order; /* the epoch that order[] holds; -1 = none */
@@ -51,19 +59,10 @@ enum clime_err clime_dataset_load(const struct clime_data_options *o, const stru
                                   struct clime_dataset *out, struct clime_error *e);
 void clime_dataset_free(struct clime_dataset *d);
 
-/* Of all that the prompts say: text, ids, labels, metadata. Where they come from has no part. */
+/* Of all that the prompts say: text, ids, labels, metadata; and the weights of sources. Where they lie has no part. */
 uint64_t clime_dataset_checksum(const struct clime_dataset *d);
 
 /* The prompt of a group, and the epoch it belongs to (may be NULL). Valid until the dataset is freed. */
 const struct clime_prompt *clime_dataset_at(struct clime_dataset *d, int64_t group, int64_t *epoch);
-
-/* Calls fn for each line of a source that holds more than white space, in order, with its number in the file from 1;
- * stops at the first error, which fn returns. Errors of its own as clime_dataset_load's. */
-typedef enum clime_err clime_data_line_fn(void *arg, int64_t line, struct clime_str json, struct clime_error *e);
-enum clime_err clime_data_lines(const char *source, clime_data_line_fn *fn, void *arg, struct clime_error *e);
-
-/* "path@[a:b]" -> path (the caller frees it) and the slice over n lines, known after reading: first <= i < last. */
-enum clime_err clime_data_source_parse(const char *source, char **path, char slice[64], struct clime_error *e);
-enum clime_err clime_data_slice(const char *slice, int64_t n, int64_t *first, int64_t *last, struct clime_error *e);
 
 #endif

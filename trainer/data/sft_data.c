@@ -14,7 +14,7 @@
 #define MAX_RESPONSE_BYTES ((size_t)1 << 24)
 
 /* Takes the sample; it is left out when it is too long. */
-static void set_add(struct clime_sft_set *set, struct clime_sample *s, int max_len, int *size) {
+static void set_add(struct clime_sft_set *set, struct clime_sample *s, int source, int max_len, int *size) {
     int len = s->n_prompt + s->n_response;
     if (len > max_len) {
         clime_sample_free(s);
@@ -28,6 +28,7 @@ static void set_add(struct clime_sft_set *set, struct clime_sample *s, int max_l
     if (len > set->longest) set->longest = len;
     s->group = set->n;
     set->samples[set->n++] = s;
+    set->parts[source].n++;
 }
 
 /* ---- prompt and response ---- */
@@ -77,7 +78,7 @@ static enum clime_err load_pairs(const struct clime_sft_data_options *o, const s
     for (int i = 0; i < data.n && !err; i++) {
         struct clime_sample *s = make_sample(&data.prompts[i], tok, scratch, e);
         if (s)
-            set_add(set, s, max_len, &size);
+            set_add(set, s, data.prompts[i].source, max_len, &size);
         else
             err = e->code;
     }
@@ -93,7 +94,7 @@ struct conversation_loader {
     struct clime_renderer renderer;
     struct clime_tok_scratch *scratch;
     struct clime_sft_set *set;
-    int max_len, size;
+    int source, max_len, size;
 };
 
 static enum clime_err read_line(void *arg, int64_t line, struct clime_str json, struct clime_error *e) {
@@ -117,13 +118,13 @@ static enum clime_err read_line(void *arg, int64_t line, struct clime_str json, 
         rc = clime_fail(e, CLIME_ERR_INPUT, "no \"%s\" (--messages-key)", l->o->messages_key);
     else
         rc = clime_conversation_read(&l->renderer, l->scratch, messages, tools, &made, e);
-    if (rc) clime_error_prefix(e, "%s, line %lld", l->o->data.prompt_data, (long long)line);
+    if (rc) clime_error_prefix(e, "%s, line %lld", l->o->data.sources[l->source], (long long)line);
     if (!rc && !made.n) l->set->n_untrained++;
     for (int i = 0; i < made.n; i++) {
         if (rc)
             clime_sample_free(made.data[i]);
         else
-            set_add(l->set, made.data[i], l->max_len, &l->size);
+            set_add(l->set, made.data[i], l->source, l->max_len, &l->size);
     }
     free(made.data);
     clime_arena_free(&arena);
@@ -135,27 +136,45 @@ static enum clime_err load_conversations(const struct clime_sft_data_options *o,
     struct conversation_loader l = {.o = o, .set = set, .max_len = max_len};
     enum clime_err err = clime_renderer_open(tok, o->data.apply_chat_template_kwargs, &l.renderer, e);
     l.scratch = clime_tok_scratch_new(tok);
-    if (!err) err = clime_data_lines(o->data.prompt_data, read_line, &l, e);
+    for (; l.source < o->data.n_sources && !err; l.source++)
+        err = clime_source_rows(o->data.sources[l.source], read_line, &l, e);
     clime_tok_scratch_free(l.scratch);
     clime_renderer_close(&l.renderer);
     return err;
 }
 
+/* A part for each source, with its weight and no sample yet. */
+static enum clime_err open_parts(struct clime_sft_set *set, const struct clime_data_options *o, struct clime_error *e) {
+    set->n_parts = o->n_sources;
+    set->parts = xcalloc((size_t)o->n_sources, sizeof *set->parts);
+    for (int k = 0; k < o->n_sources; k++) {
+        struct clime_source s;
+        if (clime_source_parse(o->sources[k], &s, e)) return e->code;
+        set->parts[k].weight = s.weight;
+        clime_source_free(&s);
+    }
+    return CLIME_OK;
+}
+
 enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const char *dir, int max_len,
                                   struct clime_sft_set *set, struct clime_error *e) {
     struct clime_tokenizer *tok = NULL;
-    enum clime_err err = clime_tokenizer_load(dir, &tok, e);
+    enum clime_err err = open_parts(set, &o->data, e);
+    if (!err) err = clime_tokenizer_load(dir, &tok, e);
     if (!err && o->messages_key)
         err = load_conversations(o, tok, max_len, set, e);
     else if (!err)
         err = load_pairs(o, tok, max_len, set, e);
     if (!err && set->n == 0)
-        err = clime_fail(e, CLIME_ERR_INPUT, "%s leaves no sample to train on", o->data.prompt_data);
+        err = clime_fail(e, CLIME_ERR_INPUT, "%s leaves no sample to train on", o->data.sources[0]);
+    for (int k = 1; k < set->n_parts; k++) set->parts[k].first = set->parts[k - 1].first + set->parts[k - 1].n;
+    if (!err) err = clime_mix_check(set->parts, set->n_parts, e);
     clime_tokenizer_free(tok);
     return err;
 }
 
 void clime_sft_set_free(struct clime_sft_set *set) {
     for (int i = 0; i < set->n; i++) clime_sample_free(set->samples[i]);
+    free(set->parts);
     free(set->samples);
 }

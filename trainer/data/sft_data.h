@@ -11,9 +11,11 @@ struct clime_sft_data_options {
 };
 
 struct clime_sft_set {
-    struct clime_sample **samples;  /* [n] in the file's order; group = index */
+    struct clime_sample **samples;  /* [n] in the order of sources and files; group = index */
     int n, n_too_long, n_untrained; /* left out: longer than the limit; conversations without a trained token */
     int longest;                    /* tokens */
+    int n_parts;
+    struct clime_mix_part *parts; /* [n_parts] the samples of each source */
 };
 
 /* dir: the checkpoint with tokenizer and template; max_len: tokens of a sample. Errors name file and line. */

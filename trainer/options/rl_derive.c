@@ -14,7 +14,7 @@ static enum clime_err require(const char *name, bool there, struct clime_error *
 static enum clime_err check_required(struct clime_rl_options *o, struct clime_error *e) {
     enum clime_err rc;
     if ((rc = require("run", o->run, e)) || (rc = require("hf-checkpoint", o->hf_checkpoint, e)) ||
-        (rc = require("prompt-data", o->prompt_data, e)) ||
+        (rc = require("prompt-data", o->prompt_data.n > 0, e)) ||
         (rc = require("rollout-batch-size", o->rollout_batch_size > 0, e)) ||
         (rc = require("rollout-max-response-len", o->sampling.max_response_len > 0, e)))
         return rc;

@@ -123,6 +123,7 @@ void clime_rl_options_free(struct clime_rl_options *o) {
     list_free(&o->learner.freeze, false);
     list_free(&o->sampling.stop, false);
     list_free(&o->sampling.stop_token_ids, false);
+    list_free(&o->prompt_data, false);
     list_free(&o->eval_prompt_data, false);
     free(o->options_json);
 }

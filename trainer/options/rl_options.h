@@ -39,7 +39,8 @@ struct clime_rl_options {
     const char *replay, *load_rollouts; /* another run's folder */
     bool rollout_only, train_only, replay_generate;
     /* data */
-    const char *prompt_data, *input_key, *label_key, *metadata_key, *tool_key, *apply_chat_template_kwargs;
+    struct clime_opt_list prompt_data; /* sources */
+    const char *input_key, *label_key, *metadata_key, *tool_key, *apply_chat_template_kwargs;
     bool apply_chat_template, rollout_shuffle;
     int64_t rollout_max_prompt_len;
     /* rollout */

@@ -70,7 +70,10 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"tb-experiment-name", S, &o->tb_experiment_name, NULL, "NAME", "a folder below that"},
 
         {"Prompts", H, NULL, NULL, NULL, NULL},
-        {"prompt-data", S, &o->prompt_data, NULL, "FILE", "JSON lines; FILE@[a:b] takes a slice", .first = true},
+        {"prompt-data", L, &o->prompt_data, NULL, "FILE",
+         "JSON lines, a JSON array, CSV or TSV; FILE@[a:b] takes a slice. Several files are one, or with FILE@0.3 each "
+         "has its share of every epoch",
+         .first = true},
         {"input-key", S, &o->input_key, "input", "KEY", "the prompt: a string or a list of messages", .first = true},
         {"label-key", S, &o->label_key, NULL, "KEY", "the label that the reward compares with", .first = true},
         {"metadata-key", S, &o->metadata_key, "metadata", "KEY", "an object for the reward"},

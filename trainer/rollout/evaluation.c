@@ -31,7 +31,8 @@ static char *stem_of(const char *file) {
 
 static enum clime_err load_set(const struct clime_rl_options *o, const struct clime_tokenizer *t,
                                struct clime_evaluation_set *set, struct clime_error *e) {
-    struct clime_data_options d = {.prompt_data = set->file,
+    struct clime_data_options d = {.sources = &set->file,
+                                   .n_sources = 1,
                                    .input_key = o->eval_input_key,
                                    .label_key = o->eval_label_key,
                                    .metadata_key = o->metadata_key,

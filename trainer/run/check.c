@@ -69,32 +69,35 @@ static enum clime_err check_prompt(const struct clime_prompt *p, const char *typ
 }
 
 /* type: of prompts whose metadata name none. */
-static enum clime_err check_set(const struct clime_dataset *d, const char *source, const char *type, const char *key,
-                                struct clime_error *e) {
-    int path = (int)strcspn(source, "@");
-    for (int i = 0; i < d->n; i++)
-        if (check_prompt(&d->prompts[i], type, key, i < TRIED_PROMPTS, e))
-            return clime_error_prefix(e, "%.*s:%" PRId64, path, source, d->prompts[i].line);
+static enum clime_err check_set(const struct clime_dataset *d, const char *const *sources, const char *type,
+                                const char *key, struct clime_error *e) {
+    for (int i = 0; i < d->n; i++) {
+        const struct clime_prompt *p = &d->prompts[i];
+        bool try = i - d->parts[p->source].first < TRIED_PROMPTS;
+        if (check_prompt(p, type, key, try, e))
+            return clime_error_prefix(e, "%.*s:%" PRId64, (int)strcspn(sources[p->source], "@"), sources[p->source],
+                                      p->line);
+    }
     return CLIME_OK;
 }
 
 /* One set's reward, by the options that it has: --rm-type, or for evaluation --eval-rm-type. */
-static enum clime_err check_reward(const struct clime_rl *rl, const struct clime_dataset *d, const char *source,
+static enum clime_err check_reward(const struct clime_rl *rl, const struct clime_dataset *d, const char *const *sources,
                                    const char *type, const char *key, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
     struct clime_rewarder_options r = {
         .type = type, .command = o->rm_command, .url = o->rm_url, .library = rl->hooks[CLIME_HOOK_REWARD]};
     if (clime_rewarder_check(&r, e)) return e->code;
     if (o->custom_rm || o->environment) return CLIME_OK; /* the library rewards all; environments may */
-    return check_set(d, source, type ? type : o->rm_command ? "command" : o->rm_url ? "url" : NULL, key, e);
+    return check_set(d, sources, type ? type : o->rm_command ? "command" : o->rm_url ? "url" : NULL, key, e);
 }
 
 enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
     enum clime_err rc = CLIME_OK;
     if (!o->evaluate && !o->load_rollouts && !o->replay) /* these have their rewards */
-        rc = check_reward(rl, &rl->data, o->prompt_data, o->rm_type, o->reward_key, e);
+        rc = check_reward(rl, &rl->data, o->prompt_data.items, o->rm_type, o->reward_key, e);
     for (int i = 0; i < rl->eval.n_sets && !rc && (o->evaluate || o->eval_interval); i++)
-        rc = check_reward(rl, &rl->eval.sets[i].data, rl->eval.sets[i].file, o->eval_rm_type, o->eval_reward_key, e);
+        rc = check_reward(rl, &rl->eval.sets[i].data, &rl->eval.sets[i].file, o->eval_rm_type, o->eval_reward_key, e);
     return rc;
 }

@@ -87,7 +87,8 @@ enum clime_err clime_rl_record_data(struct clime_rl *rl, const uint64_t *prompts
         rc = put_sum(rl, "model-folder", folder, "the configuration or tokenizer of --hf-checkpoint",
                      rl->o.hf_checkpoint, e);
     if (rc || !prompts) return rc;
-    return put_sum(rl, "prompts", *prompts, "what --prompt-data says in", rl->o.prompt_data, e);
+    return put_sum(rl, "prompts", *prompts, "what --prompt-data says in",
+                   rl->o.prompt_data.n > 1 ? "its sources" : rl->o.prompt_data.items[0], e);
 }
 
 enum clime_err clime_rl_record_models(struct clime_rl *rl, struct clime_error *e) {

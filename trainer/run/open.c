@@ -84,7 +84,8 @@ static enum clime_err choose_initial(struct clime_rl *rl, struct clime_error *e)
 
 static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
-    struct clime_data_options d = {.prompt_data = o->prompt_data,
+    struct clime_data_options d = {.sources = o->prompt_data.items,
+                                   .n_sources = o->prompt_data.n,
                                    .input_key = o->input_key,
                                    .label_key = o->label_key,
                                    .metadata_key = o->metadata_key,
@@ -99,8 +100,8 @@ static enum clime_err load_prompts(struct clime_rl *rl, struct clime_error *e) {
     if (!rc) rc = clime_evaluation_load(o, rl->tokenizer, &rl->eval, e);
     if (rc || o->evaluate) return rc;
     if (rl->data.n_too_long)
-        clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n, o->prompt_data,
-                            rl->data.n_too_long);
+        clime_progress_line(&rl->progress, "prompts  %d of %s; %d too long ones left out", rl->data.n,
+                            o->prompt_data.n > 1 ? "all sources" : o->prompt_data.items[0], rl->data.n_too_long);
     rl->num_rollout = o->num_epoch ? o->num_epoch * rl->data.n / o->rollout_batch_size : o->num_rollout;
     return CLIME_OK;
 }

@@ -11,9 +11,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "common/hash.h"
 #include "common/log.h"
-#include "common/rng.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
@@ -44,21 +42,6 @@ static bool reached(struct recent_loss *r, double loss, double target) {
     double sum = 0;
     for (int i = 0; i < LOSS_WINDOW; i++) sum += r->last[i];
     return target > 0 && r->n >= LOSS_WINDOW && sum / LOSS_WINDOW <= target;
-}
-
-/* Fisher-Yates by (seed, epoch). */
-static void epoch_order(const struct clime_sft *s, int64_t epoch, int32_t *order) {
-    const uint64_t key[] = {(uint64_t)s->seed, (uint64_t)epoch};
-    int n = s->set.n;
-    struct clime_rng rng;
-    clime_rng_init(&rng, clime_hash64(key, 2));
-    for (int i = 0; i < n; i++) order[i] = i;
-    for (int i = n - 1; s->shuffle && i > 0; i--) {
-        int k = (int)clime_rng_below(&rng, (uint64_t)i + 1);
-        int32_t keep = order[i];
-        order[i] = order[k];
-        order[k] = keep;
-    }
 }
 
 /* ---- a step ---- */
@@ -94,7 +77,9 @@ static enum clime_err run_step(struct loop *l, struct clime_step_stats *stats, s
     struct clime_sft *s = l->s;
     int n = s->global_batch_size;
     int64_t at = s->rl.step % l->steps_per_epoch;
-    if (at == 0 || l->tokens == 0) epoch_order(s, s->rl.step / l->steps_per_epoch, l->order);
+    if (at == 0 || l->tokens == 0)
+        clime_mix_order(s->set.parts, s->set.n_parts, (uint64_t)s->seed, s->rl.step / l->steps_per_epoch, s->shuffle,
+                        l->order);
     int32_t *lengths = xcalloc((size_t)n, sizeof *lengths);
     for (int i = 0; i < n; i++) {
         l->batch[i] = s->set.samples[l->order[at * n + i]];
@@ -165,6 +150,7 @@ static enum clime_err open_folder(struct clime_sft *s, const char *defaults, str
         clime_checksum_add(&c, x->ids, (size_t)(x->n_prompt + x->n_response) * sizeof *x->ids);
         clime_checksum_add(&c, x->mask, (size_t)x->n_response);
     }
+    clime_mix_checksum(s->set.parts, s->set.n_parts, &c);
     uint64_t samples = clime_checksum_done(&c);
     rl->checkpoint_dir = xasprintf("%s/checkpoints", rl->o.run);
     rl->o.num_steps_per_rollout = 1;

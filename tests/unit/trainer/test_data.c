@@ -13,6 +13,7 @@
 #include "trainer/data/data.h"
 
 static char dir[64], file[96];
+static const char *sources[] = {file, NULL};
 static struct clime_tokenizer *tokenizer;
 
 static int setup(void **state) {
@@ -44,8 +45,12 @@ static void write_file(const char *text) {
 }
 
 static struct clime_data_options options(void) {
-    return (struct clime_data_options){
-        .prompt_data = file, .input_key = "q", .label_key = "a", .metadata_key = "metadata", .tool_key = "tools"};
+    return (struct clime_data_options){.sources = sources,
+                                       .n_sources = 1,
+                                       .input_key = "q",
+                                       .label_key = "a",
+                                       .metadata_key = "metadata",
+                                       .tool_key = "tools"};
 }
 
 static void test_slices_are_pythons(void **state) {
@@ -59,7 +64,7 @@ static void test_slices_are_pythons(void **state) {
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
         struct clime_error e;
         int64_t first, last;
-        assert_int_equal(clime_data_slice(cases[i].slice, cases[i].n, &first, &last, &e), CLIME_OK);
+        assert_int_equal(clime_source_slice(cases[i].slice, cases[i].n, &first, &last, &e), CLIME_OK);
         assert_int_equal(first, cases[i].first);
         assert_int_equal(last, cases[i].last);
     }
@@ -67,11 +72,11 @@ static void test_slices_are_pythons(void **state) {
                                       "p@[1:2]x", "p@[--1:2]", "p@[1:2:3]", "p@[3]"};
     for (size_t i = 0; i < CLIME_COUNT(bad); i++) {
         struct clime_error e;
-        char *path = NULL, slice[64];
+        struct clime_source s;
         int64_t first, last;
-        if (!clime_data_source_parse(bad[i], &path, slice, &e))
-            assert_int_equal(clime_data_slice(slice, 10, &first, &last, &e), CLIME_ERR_INPUT);
-        free(path);
+        if (clime_source_parse(bad[i], &s, &e)) continue;
+        assert_int_equal(clime_source_slice(s.slice, 10, &first, &last, &e), CLIME_ERR_INPUT);
+        clime_source_free(&s);
     }
 }
 
@@ -186,9 +191,9 @@ static void test_refused(void **state) {
         assert_int_equal(clime_dataset_load(&o, tokenizer, &d, &e), CLIME_ERR_INPUT);
         assert_non_null(strstr(e.msg, cases[i].says));
     }
-    o.prompt_data = "/nowhere/p.jsonl";
+    sources[0] = "/nowhere/p.jsonl";
     assert_int_equal(clime_dataset_load(&o, tokenizer, &d, &e), CLIME_ERR_NOT_FOUND);
-    o.prompt_data = "/nowhere/p.parquet";
+    sources[0] = "/nowhere/p.parquet";
     assert_int_equal(clime_dataset_load(&o, tokenizer, &d, &e), CLIME_ERR_INPUT);
 }
 

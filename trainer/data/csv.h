@@ -1,0 +1,14 @@
+/* Comma-separated values (RFC 4180), a record at a time. The first record names the fields; every value is text. A
+ * field in quotes may hold separators, line ends and doubled quotes. */
+#ifndef CLIME_TRAINER_DATA_CSV_H
+#define CLIME_TRAINER_DATA_CSV_H
+
+#include <stdio.h>
+
+#include "trainer/data/source.h"
+
+/* The records first <= i < last after the header, as JSON objects; separator: ',' or '\t'. path: for errors. */
+enum clime_err clime_csv_rows(FILE *f, const char *path, char separator, int64_t first, int64_t last, clime_row_fn *fn,
+                              void *arg, struct clime_error *e);
+
+#endif
