@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "common/os/files.h"
 #include "common/version.h"
+#include "trainer/cmd/data.h"
 #include "trainer/cmd/eval.h"
 #include "trainer/cmd/export.h"
 #include "trainer/cmd/grade.h"
@@ -23,6 +24,7 @@ static const struct {
 } commands[] = {
     {"init", clime_init_main, "a new model folder with random weights, tokenizer and chat template"},
     {"task", clime_task_main, "a generated dataset of questions with checkable answers"},
+    {"data", clime_data_main, "what a file would be trained on; conversion, the best answers of a run"},
     {"sft", clime_sft_main, "supervised fine-tuning on prompts and responses"},
     {"rl", clime_rl_main, "reinforcement learning through router and servers"},
     {"eval", clime_eval_main, "a policy's score on prompt sets"},

@@ -116,6 +116,9 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
          "render prompts as messages"},
         {"messages-key", CLIME_OPT_STRING, &o->set.messages_key, NULL, "KEY",
          "member with a whole conversation: every assistant message is trained; instead of prompt and response"},
+        {"ids-key", CLIME_OPT_STRING, &o->set.ids_key, NULL, "KEY",
+         "member with a sample's token ids, with 1 for each that is trained under \"mask\" (clime-train data "
+         "--from-run); instead of prompt and response"},
         {"tool-key", CLIME_OPT_STRING, &o->set.data.tool_key, "tools", "KEY", "tools for the chat template"},
         {"apply-chat-template-kwargs", CLIME_OPT_STRING, &o->set.data.apply_chat_template_kwargs, NULL, "JSON",
          "more variables for the chat template"},

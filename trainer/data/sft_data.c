@@ -2,7 +2,7 @@
  *
  * A line's prompt is rendered and tokenised as rl does it (trainer/data/data.h); its response is tokenised on its own
  * and the end-of-turn token follows, so the ids at the border are the ones that sampling would see. A conversation's
- * samples and masks come from trainer/data/conversation.h. */
+ * samples and masks come from trainer/data/conversation.h; token ids are taken as they are. */
 #include "trainer/data/sft_data.h"
 
 #include <stdlib.h>
@@ -87,9 +87,9 @@ static enum clime_err load_pairs(const struct clime_sft_data_options *o, const s
     return err;
 }
 
-/* ---- conversations ---- */
+/* ---- rows that are samples by themselves: token ids, and conversations ---- */
 
-struct conversation_loader {
+struct row_loader {
     const struct clime_sft_data_options *o;
     struct clime_renderer renderer;
     struct clime_tok_scratch *scratch;
@@ -97,9 +97,62 @@ struct conversation_loader {
     int source, max_len, size;
 };
 
-static enum clime_err read_line(void *arg, int64_t line, struct clime_str json, struct clime_error *e) {
-    struct conversation_loader *l = arg;
-    struct clime_conversation_samples made = {0};
+static void read_numbers(struct clime_json *j, int64_t most, struct clime_ids *out) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        int64_t x = 0;
+        clime_json_int(j, 0, most, &x);
+        clime_ids_push(out, (int32_t)x);
+    }
+}
+
+/* The row's ids, and as many numbers that say which are trained; the response begins with the first that is. */
+static enum clime_err read_ids(const struct row_loader *l, struct clime_str json,
+                               struct clime_conversation_samples *out, struct clime_error *e) {
+    struct clime_ids ids = {0}, mask = {0};
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_str key;
+    struct clime_arena arena;
+    enum clime_err rc = CLIME_OK;
+    clime_arena_init(&arena, json.len + 4096);
+    clime_json_init(&j, json.ptr, json.len, &arena, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, l->o->ids_key) && !ids.len)
+            read_numbers(&j, INT32_MAX, &ids);
+        else if (clime_str_is(key, "mask") && !mask.len)
+            read_numbers(&j, 1, &mask);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    int32_t first = 0;
+    if (!clime_json_end(&j))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s", je.msg);
+    else if (!ids.len || ids.len != mask.len)
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%zu ids under \"%s\" (--ids-key) and %zu numbers under \"mask\"", ids.len,
+                        l->o->ids_key, mask.len);
+    else if (mask.data[0])
+        rc = clime_fail(e, CLIME_ERR_INPUT, "the first token cannot be trained: nothing is before it");
+    if (rc) goto done;
+    while (first < (int32_t)mask.len && !mask.data[first]) first++;
+    if (first == (int32_t)mask.len) goto done; /* nothing is trained: none */
+    struct clime_sample *s = clime_sample_new();
+    s->n_prompt = first;
+    s->n_response = (int32_t)ids.len - first;
+    s->ids = ids.data;
+    ids = (struct clime_ids){0};
+    s->mask = xmalloc((size_t)s->n_response);
+    for (int32_t i = 0; i < s->n_response; i++) s->mask[i] = mask.data[first + i] != 0;
+    out->data = xrealloc(out->data, (size_t)(out->n + 1) * sizeof(struct clime_sample *));
+    out->data[out->n++] = s;
+done:
+    clime_ids_free(&ids);
+    clime_ids_free(&mask);
+    clime_arena_free(&arena);
+    return rc;
+}
+
+static enum clime_err read_messages(const struct row_loader *l, struct clime_str json,
+                                    struct clime_conversation_samples *out, struct clime_error *e) {
     struct clime_str key, raw, messages = {0}, tools = {0};
     struct clime_json j;
     struct clime_error je = {0};
@@ -117,8 +170,16 @@ static enum clime_err read_line(void *arg, int64_t line, struct clime_str json, 
     else if (!messages.ptr)
         rc = clime_fail(e, CLIME_ERR_INPUT, "no \"%s\" (--messages-key)", l->o->messages_key);
     else
-        rc = clime_conversation_read(&l->renderer, l->scratch, messages, tools, &made, e);
-    if (rc) clime_error_prefix(e, "%s, line %lld", l->o->data.sources[l->source], (long long)line);
+        rc = clime_conversation_read(&l->renderer, l->scratch, messages, tools, out, e);
+    clime_arena_free(&arena);
+    return rc;
+}
+
+static enum clime_err read_row(void *arg, int64_t number, struct clime_str json, struct clime_error *e) {
+    struct row_loader *l = arg;
+    struct clime_conversation_samples made = {0};
+    enum clime_err rc = l->o->ids_key ? read_ids(l, json, &made, e) : read_messages(l, json, &made, e);
+    if (rc) clime_error_prefix(e, "%s, line %lld", l->o->data.sources[l->source], (long long)number);
     if (!rc && !made.n) l->set->n_untrained++;
     for (int i = 0; i < made.n; i++) {
         if (rc)
@@ -127,17 +188,17 @@ static enum clime_err read_line(void *arg, int64_t line, struct clime_str json, 
             set_add(l->set, made.data[i], l->source, l->max_len, &l->size);
     }
     free(made.data);
-    clime_arena_free(&arena);
     return rc;
 }
 
-static enum clime_err load_conversations(const struct clime_sft_data_options *o, const struct clime_tokenizer *tok,
-                                         int max_len, struct clime_sft_set *set, struct clime_error *e) {
-    struct conversation_loader l = {.o = o, .set = set, .max_len = max_len};
-    enum clime_err err = clime_renderer_open(tok, o->data.apply_chat_template_kwargs, &l.renderer, e);
+static enum clime_err load_rows(const struct clime_sft_data_options *o, const struct clime_tokenizer *tok, int max_len,
+                                struct clime_sft_set *set, struct clime_error *e) {
+    struct row_loader l = {.o = o, .set = set, .max_len = max_len};
+    enum clime_err err = CLIME_OK;
+    if (!o->ids_key) err = clime_renderer_open(tok, o->data.apply_chat_template_kwargs, &l.renderer, e);
     l.scratch = clime_tok_scratch_new(tok);
     for (; l.source < o->data.n_sources && !err; l.source++)
-        err = clime_source_rows(o->data.sources[l.source], read_line, &l, e);
+        err = clime_source_rows(o->data.sources[l.source], read_row, &l, e);
     clime_tok_scratch_free(l.scratch);
     clime_renderer_close(&l.renderer);
     return err;
@@ -161,8 +222,8 @@ enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const 
     struct clime_tokenizer *tok = NULL;
     enum clime_err err = open_parts(set, &o->data, e);
     if (!err) err = clime_tokenizer_load(dir, &tok, e);
-    if (!err && o->messages_key)
-        err = load_conversations(o, tok, max_len, set, e);
+    if (!err && (o->messages_key || o->ids_key))
+        err = load_rows(o, tok, max_len, set, e);
     else if (!err)
         err = load_pairs(o, tok, max_len, set, e);
     if (!err && set->n == 0)

@@ -1,4 +1,5 @@
-/* The samples of a fine-tuning run, made once when it starts: prompt and response, or whole conversations. */
+/* The samples of a fine-tuning run, made once when it starts: prompt and response, whole conversations, or token ids.
+ */
 #ifndef CLIME_TRAINER_DATA_SFT_DATA_H
 #define CLIME_TRAINER_DATA_SFT_DATA_H
 
@@ -8,6 +9,7 @@
 struct clime_sft_data_options {
     struct clime_data_options data;
     const char *messages_key; /* member with a conversation; NULL = prompt and response by data's keys */
+    const char *ids_key;      /* member with a sample's token ids, "mask" beside it; NULL = texts */
 };
 
 struct clime_sft_set {

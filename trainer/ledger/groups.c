@@ -42,12 +42,13 @@ static enum clime_err open_groups(struct clime_db *db, void *arg, struct clime_e
     for (int i = 0; i < o->n && !rc; i++) {
         const struct clime_group *g = &o->groups[i];
         struct clime_stmt *q =
-            clime_db_stmt(db, "INSERT INTO groups(id, rollout, epoch, line, prompt, label, metadata, state, opened_us)"
-                              " VALUES(?, ?, ?, ?, ?, ?, ?, 'open', ?)");
+            clime_db_stmt(db, "INSERT INTO groups(id, rollout, epoch, line, source, prompt, label, metadata, state,"
+                              " opened_us) VALUES(?, ?, ?, ?, ?, ?, ?, ?, 'open', ?)");
         clime_db_int(q, g->id);
         clime_db_int(q, g->rollout);
         clime_db_int(q, g->epoch);
         clime_db_int(q, g->line);
+        clime_db_text(q, g->source);
         clime_db_text(q, g->prompt);
         clime_db_text(q, g->label);
         clime_db_text(q, g->metadata);
@@ -174,5 +175,13 @@ enum clime_err clime_groups_dropped(struct clime_db *db, int64_t rollout, struct
 enum clime_err clime_groups_rollouts(struct clime_db *db, int64_t *n, struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(db, "SELECT ifnull(max(ended_in) + 1, 0) FROM groups WHERE state = 'done'");
     *n = clime_db_row(q) ? clime_db_get_int(q) : 0;
+    return clime_db_done(q, e);
+}
+
+enum clime_err clime_group_source(struct clime_db *db, int64_t id, char **source, struct clime_error *e) {
+    *source = NULL;
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT source FROM groups WHERE id = ?");
+    clime_db_int(q, id);
+    if (clime_db_row(q)) *source = clime_db_dup_text(q);
     return clime_db_done(q, e);
 }

@@ -15,6 +15,7 @@ struct clime_group {
     int64_t id;                            /* the prompt's number in the run */
     int64_t rollout;                       /* that opens it */
     int64_t epoch, line;                   /* where the prompt comes from */
+    const char *source;                    /* its name among several, borrowed; NULL = there is one */
     const char *prompt, *label, *metadata; /* borrowed; label and metadata may be NULL */
     struct clime_sample **members;         /* [n], borrowed: pending samples with their prompt ids */
     int n;
@@ -43,6 +44,9 @@ enum clime_err clime_groups_rollouts(struct clime_db *db, int64_t *n, struct cli
 
 /* The first group that the rollout opened, -1 when there is none. */
 enum clime_err clime_groups_first(struct clime_db *db, int64_t rollout, int64_t *first, struct clime_error *e);
+
+/* The name of the source of its prompt; NULL where there was one source. The caller frees it. */
+enum clime_err clime_group_source(struct clime_db *db, int64_t id, char **source, struct clime_error *e);
 
 /* The number that the next group gets. */
 enum clime_err clime_groups_next(struct clime_db *db, int64_t *next, struct clime_error *e);

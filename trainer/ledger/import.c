@@ -6,8 +6,8 @@
 #include "trainer/ledger/streams.h"
 
 static const char groups_sql[] =
-    "INSERT INTO groups(id, rollout, epoch, line, prompt, label, metadata, state, opened_us)"
-    " SELECT id, ended_in, epoch, line, prompt, label, metadata, 'open', opened_us FROM source.groups"
+    "INSERT INTO groups(id, rollout, epoch, line, source, prompt, label, metadata, state, opened_us)"
+    " SELECT id, ended_in, epoch, line, source, prompt, label, metadata, 'open', opened_us FROM source.groups"
     " WHERE state = 'done' AND NOT EXISTS (SELECT 1 FROM main.groups) ORDER BY id";
 
 static const char samples_sql[] =

@@ -321,6 +321,9 @@ static const char *const migrations[] = {
     "ALTER TABLE steps ADD COLUMN checksum INTEGER;"       /* of its samples' checksums, estimates and packing */
     "ALTER TABLE checkpoints ADD COLUMN checksum INTEGER;" /* of its state.json, which holds those of the others */
     "PRAGMA user_version = 9;",
+
+    "ALTER TABLE groups ADD COLUMN source TEXT;" /* of several, the prompt's; NULL: there is one */
+    "PRAGMA user_version = 10;",
 };
 
 int clime_schema_version(void) {

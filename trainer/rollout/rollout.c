@@ -191,6 +191,7 @@ static enum clime_err open_groups(struct clime_rollouts *r, int n, struct clime_
         g->id = next + i;
         g->rollout = r->now.id;
         g->line = p->line;
+        g->source = r->c->data->n_parts > 1 ? r->c->data->names[p->source] : NULL;
         g->prompt = p->text;
         g->label = p->label;
         g->metadata = p->metadata;

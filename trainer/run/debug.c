@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "trainer/ledger/samples.h"
 #include "trainer/rollout/alike.h"
+#include "trainer/rollout/source_stats.h"
 #include "trainer/rollout/stats.h"
 #include "trainer/run/run.h"
 
@@ -21,9 +22,10 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
     clime_metrics_line_begin(&m, "rollout", r.id, r.id + 1);
     clime_metrics_line_int(&m, "rollout/step", r.id);
     clime_rollout_stats_add(&m, &rl->o, &r, 0, NULL);
+    rc = clime_source_stats_add(&m, clime_ledger_reader(rl->ledger), &rl->data, &r, e);
     clime_metrics_line_add(&m, "perf/rollout_time", (double)r.time_us / 1e6);
     const char *line = clime_metrics_line_end(&m);
-    rc = clime_groups_use(rl->ledger, r.id, r.samples, r.n, rl->o.partial_rollout, line, e);
+    if (!rc) rc = clime_groups_use(rl->ledger, r.id, r.samples, r.n, rl->o.partial_rollout, line, e);
     if (!rc) {
         clime_metrics_log_append(rl->log, line);
         clime_alike_rollout(&rl->o, r.id, r.samples, r.n, &rl->n_alike);

@@ -18,6 +18,7 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
+#include "trainer/rollout/source_stats.h"
 #include "trainer/rollout/stats.h"
 #include "trainer/run/run.h"
 
@@ -100,10 +101,12 @@ enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollo
         }
         clime_metrics_line_int(&m, "rollout/step", r->id);
         clime_rollout_stats_add(&m, &rl->o, r, rl->step, &stats);
+        rc = clime_source_stats_add(&m, clime_ledger_reader(rl->ledger), &rl->data, r, e);
         if (filter) clime_metrics_line_int(&m, "rollout/removed_samples", n_removed);
         const char *line = clime_metrics_line_end(&m);
-        rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout || rl->o.load_rollouts, line,
-                                clime_metrics_line_end(&perf), e);
+        if (!rc)
+            rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout || rl->o.load_rollouts, line,
+                                    clime_metrics_line_end(&perf), e);
         if (!rc) clime_metrics_log_append(rl->log, line);
     }
     if (rc && stats.bad_group >= 0) rc = drop_bad_group(rl, r, stats.bad_group, e);

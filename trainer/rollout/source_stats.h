@@ -1,0 +1,12 @@
+/* What the rewards of a rollout are by source: rollout/reward/source/NAME and rollout/samples/source/NAME, where prompts
+ * come from several (--prompt-data a b). Main thread. */
+#ifndef CLIME_TRAINER_ROLLOUT_SOURCE_STATS_H
+#define CLIME_TRAINER_ROLLOUT_SOURCE_STATS_H
+
+#include "trainer/observe/metrics_log.h"
+#include "trainer/rollout/rollout.h"
+
+enum clime_err clime_source_stats_add(struct clime_metrics_line *m, struct clime_db *db, const struct clime_dataset *d,
+                                      const struct clime_rollout *r, struct clime_error *e);
+
+#endif
