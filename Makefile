@@ -9,7 +9,7 @@ LDLIBS   = -lcivetweb -lcurl -lcjson -lsqlite3 -lpcre2-8 -lutf8proc -lz -ldl -lm
 
 # Sources: every .c of a folder belongs to it; *_main.c and main.c are programs.
 src      = $(filter-out %/main.c %_main.c,$(wildcard $(addsuffix /*.c,$(patsubst %/,%,$(1)))))
-COMMON   = $(call src,common common/os common/json common/http)
+COMMON   = $(call src,common common/os common/json common/http common/group)
 KERNELS  = $(call src,kernels kernels/cpu)
 TEXT     = $(call src,text text/template)
 MODEL    = $(call src,model)

@@ -183,6 +183,10 @@ struct clime_scratch_shape {
 
 struct clime_comm; /* one process's end of a group; each table's own */
 
+struct clime_group; /* common/group/group.h */
+struct clime_links; /* kernels/links.h */
+struct clime_move;
+
 struct clime_comm_part {
     void *at;
     size_t bytes;
@@ -286,6 +290,15 @@ struct clime_ops {
     enum clime_err (*comm_broadcast)(struct clime_comm *c, const struct clime_comm_part *parts, int n,
                                      const struct clime_comm_wait *wait, struct clime_error *e);
     void (*comm_close)(struct clime_comm *c); /* does not wait for the others; NULL is fine */
+
+    /* ---- links between the devices of a group (kernels/links.h says what they do; called from there alone) ---- */
+    /* NULL: this device has none yet. */
+    enum clime_err (*links_open)(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
+                                 struct clime_error *e);
+    enum clime_err (*links_exchange)(struct clime_links *l, const char *what, const struct clime_move *sends,
+                                     int n_sends, const struct clime_move *receives, int n_receives,
+                                     struct clime_error *e);
+    void (*links_close)(struct clime_links *l);
 
     /* ---- matrix products ---------------------------------------------------------------------------------- */
     /* A device may want weights in its own order as well. 0 = it does not, and `packed` is ignored everywhere. */

@@ -67,6 +67,7 @@ void clime_child_init(struct clime_child *c, const struct clime_child_options *o
                               .vars = copy_list(o->vars),
                               .log_file = o->log_file ? xstrdup(o->log_file) : NULL,
                               .talk = o->talk,
+                              .once = o->once,
                               .up_limit_us = o->up_limit_us,
                               .steady_us = o->steady_us,
                               .to = -1,
@@ -223,6 +224,10 @@ static enum clime_err buried(struct clime_child *c, int status, struct clime_err
         snprintf(how, sizeof how, "exited with code %d", WEXITSTATUS(status));
     c->state = CLIME_CHILD_DOWN;
     c->last_status = status;
+    if (c->once) {
+        c->restart_us = INT64_MAX;
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s %s%s", c->name, how, about_log(c, log, sizeof log));
+    }
     /* a signal from outside says nothing about the program: only ends by itself count as its own */
     c->n_quick_deaths = quick && !killed ? c->n_quick_deaths + 1 : 0;
     c->n_early_kills = killed && !was_up ? c->n_early_kills + 1 : 0;

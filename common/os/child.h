@@ -36,6 +36,7 @@ struct clime_child_options { /* all of it is copied */
     const char *const *vars; /* "NAME=value", NULL-terminated: put into the environment; or NULL */
     const char *log_file;    /* gets output and errors; NULL: its errors go where ours go */
     bool talk;               /* standard input and output are pipes to us, non-blocking: to, from */
+    bool once;               /* it is never started again: its end is an error */
     int64_t up_limit_us;     /* from start to up; 0 = up when started, -1 = no limit */
     int64_t steady_us;       /* an end sooner than this after it was up is still quick */
 };
@@ -44,7 +45,7 @@ struct clime_child {
     char name[CLIME_CHILD_NAME];
     char **argv, **vars;
     char *log_file; /* NULL = none */
-    bool talk;
+    bool talk, once;
     int64_t up_limit_us, steady_us;
     enum clime_child_state state;
     pid_t pid;                             /* 0 = not running */
@@ -63,8 +64,8 @@ void clime_child_free(struct clime_child *c); /* stopped; zero is fine */
 
 /* Looks at the child once and moves its state: reaps it when dead, starts it when due, says from time to time that it
  * is waited for. Sets *died (may be NULL) when it has just died. Does not wait. CLIME_ERR_UNAVAILABLE when it died too
- * often too quickly, CLIME_ERR_TIMEOUT when it was not up in time (and is killed); the message holds the end of its
- * log. After an error it goes on as before when polled again. */
+ * often too quickly or was to run once, CLIME_ERR_TIMEOUT when it was not up in time (and is killed); the message holds
+ * the end of its log. After an error it goes on as before when polled again. */
 enum clime_err clime_child_poll(struct clime_child *c, bool *died, struct clime_error *e);
 
 /* Its end is waited for, after one that only its pipes have told of; where it lives on it is killed. Errors as of poll.

@@ -41,4 +41,12 @@ enum clime_err clime_cpu_comm_broadcast(struct clime_comm *c, const struct clime
                                         const struct clime_comm_wait *wait, struct clime_error *e);
 void clime_cpu_comm_close(struct clime_comm *c);
 
+/* cpu_links.c */
+enum clime_err clime_cpu_links_open(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
+                                    struct clime_error *e);
+enum clime_err clime_cpu_links_exchange(struct clime_links *l, const char *what, const struct clime_move *sends,
+                                        int n_sends, const struct clime_move *receives, int n_receives,
+                                        struct clime_error *e);
+void clime_cpu_links_close(struct clime_links *l);
+
 #endif

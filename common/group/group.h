@@ -1,0 +1,61 @@
+/* A group of processes that own a device each: how they meet, how they notice that one is lost, and messages between
+ * rank 0 and the others. Tensors go another way (kernels/links.h).
+ *
+ * Nouns
+ *   rank    one process of the group; rank 0 leads: the others connect to it over TCP and do what it says.
+ *   roster  what every rank said of itself when they met: process, host, build.
+ *   lost    a rank that has ended, or that has said that it failed. Its name and reason stay: every later wait of the
+ *           group ends at once with them, and nothing but close may follow.
+ *
+ * Every wait ends: when what it waits for is there, when a rank is lost (in at most some 50 ms on one host), or at its
+ * limit, with an error that names rank, operation and limit. One thread owns a group.
+ */
+#ifndef CLIME_COMMON_GROUP_GROUP_H
+#define CLIME_COMMON_GROUP_GROUP_H
+
+#include "common/buf.h"
+#include "common/group/place.h"
+
+struct clime_group;
+struct clime_group_children; /* start.h */
+
+struct clime_group_options {
+    struct clime_place place;
+    int listener;                          /* rank 0: a socket that listens already; -1 = at place's address */
+    struct clime_group_children *children; /* rank 0: those that it started, watched until all are here; or NULL */
+    int64_t meet_limit_us;                 /* for all to come */
+    int64_t limit_us;                      /* of every other wait for a rank that has something to do */
+};
+
+/* Returns when all ranks have come and are of one build (the very same program file). CLIME_ERR_TIMEOUT names who is
+ * missing, CLIME_ERR_INPUT who is another program or does not fit in; every rank that has come gets the reason. */
+enum clime_err clime_group_meet(const struct clime_group_options *o, struct clime_group **out, struct clime_error *e);
+void clime_group_close(struct clime_group *g); /* NULL is fine. The others find this one lost */
+
+int clime_group_rank(const struct clime_group *g);
+int clime_group_world(const struct clime_group *g);
+int64_t clime_group_limit_us(const struct clime_group *g);
+bool clime_group_one_host(const struct clime_group *g); /* all ranks see each other's processes */
+/* "rank 2 of 4 (pid 4711)", for messages; in one of four places that take turns. */
+const char *clime_group_name(const struct clime_group *g, int rank);
+
+/* ---- messages between rank 0 and the others, in order ---- */
+enum clime_err clime_group_send(struct clime_group *g, int to, const void *data, size_t n, struct clime_error *e);
+/* Into out, whose cap is the limit of a message. what: for the error, "the end of a step". limit_us < 0: waits for as
+ * long as nobody is lost (a follower for its next command). */
+enum clime_err clime_group_receive(struct clime_group *g, int from, const char *what, int64_t limit_us,
+                                   struct clime_buf *out, struct clime_error *e);
+/* Tells the others, or rank 0, why this rank cannot go on: they find it lost with these words. */
+void clime_group_fail(struct clime_group *g, const struct clime_error *why);
+
+/* CLIME_OK while nobody is lost. Does not wait. For those who wait by other means. */
+enum clime_err clime_group_check(struct clime_group *g, struct clime_error *e);
+
+/* All ranks must say the same ("device cpu avx2-fma, layout 01ab"). CLIME_ERR_INPUT on all of them, naming the first
+ * that does not. */
+enum clime_err clime_group_agree(struct clime_group *g, const char *mine, struct clime_error *e);
+
+/* A message of this rank's about what another has not done in time. */
+enum clime_err clime_group_late(struct clime_group *g, int rank, const char *what, struct clime_error *e);
+
+#endif

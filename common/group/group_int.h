@@ -1,0 +1,35 @@
+/* The group's own structure, shared by common/group/'s .c files only. */
+#ifndef CLIME_COMMON_GROUP_GROUP_INT_H
+#define CLIME_COMMON_GROUP_GROUP_INT_H
+
+#include "common/group/group.h"
+
+struct clime_group_card { /* what a rank says of itself; goes over the wire as it is: all are the same program */
+    uint64_t magic, secret;
+    uint64_t build; /* checksum of the program's file */
+    uint64_t host;  /* of the machine's boot and its name space of processes */
+    int64_t pid;
+    int32_t rank, world;
+    char version[24], where[64]; /* host's name */
+};
+
+struct clime_group {
+    int rank, world;
+    int64_t limit_us;
+    bool one_host;
+    int *sock;                     /* [world] to that rank, non-blocking; -1 = none */
+    int *process;                  /* [world] pidfd of a rank that no socket leads to; -1 = none */
+    struct clime_group_card *card; /* [world] */
+    bool is_lost;
+    struct clime_error lost; /* why, once one is */
+};
+
+/* n bytes to or from a socket until the deadline; rank is who is at its other end. A lost rank elsewhere does not end
+ * it: what is moved is small or on its way. */
+enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *at, size_t n, bool out, const char *what,
+                                int64_t until_us, struct clime_error *e);
+/* Marks the group lost, for the first time: e's text. Returns its code. */
+enum clime_err clime_group_lose(struct clime_group *g, struct clime_error *e, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,213 @@
+/* Messages of a group, and how it notices that a rank is lost. See group.h. The owner's thread.
+ *
+ * Rank 0 has a socket to each of the others, they have one to it; a socket that ends is a rank that has ended. Ranks of
+ * one host watch each other's processes besides, since no socket leads from one follower to another.
+ *
+ * A message is a frame: how long it is, and whether it is one or the last words of a rank that cannot go on. Last words
+ * are looked for in front of what was not read yet, so a rank that waits for something else finds them.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/group/group_int.h"
+
+#define LOOK_MS 50            /* how often a wait looks at the others */
+#define LAST_WORDS_US 2000000 /* for what is on its way already */
+
+enum frame_kind { FRAME_MESSAGE = 0x6d657373, FRAME_FAILED = 0x6661696c };
+
+struct frame {
+    uint32_t kind, pad;
+    uint64_t n;
+};
+
+const char *clime_group_name(const struct clime_group *g, int rank) {
+    static _Thread_local char text[4][160];
+    static _Thread_local int next;
+    char *out = text[next++ % 4];
+    const struct clime_group_card *c = &g->card[rank];
+    snprintf(out, sizeof text[0], "rank %d of %d (pid %lld%s%s)", rank, g->world, (long long)c->pid,
+             g->one_host ? "" : " on ", g->one_host ? "" : c->where);
+    return out;
+}
+
+enum clime_err clime_group_lose(struct clime_group *g, struct clime_error *e, const char *fmt, ...) {
+    if (!g->is_lost) {
+        va_list args;
+        g->is_lost = true;
+        g->lost.code = CLIME_ERR_UNAVAILABLE;
+        va_start(args, fmt);
+        vsnprintf(g->lost.msg, sizeof g->lost.msg, fmt, args);
+        va_end(args);
+    }
+    if (e) *e = g->lost;
+    return g->lost.code;
+}
+
+enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *at, size_t n, bool out, const char *what,
+                                int64_t until_us, struct clime_error *e) {
+    char *p = at;
+    while (n > 0) {
+        ssize_t k = out ? send(fd, p, n, MSG_NOSIGNAL) : recv(fd, p, n, 0);
+        if (k > 0) {
+            p += k;
+            n -= (size_t)k;
+        } else if (k < 0 && (errno == EAGAIN || errno == EINTR)) {
+            struct pollfd w = {.fd = fd, .events = out ? POLLOUT : POLLIN};
+            if (clime_now_us() >= until_us) return clime_group_late(g, rank, what, e);
+            poll(&w, 1, LOOK_MS);
+        } else {
+            return clime_group_lose(g, e, "%s: %s is gone: its connection has ended", what, clime_group_name(g, rank));
+        }
+    }
+    return CLIME_OK;
+}
+
+enum clime_err clime_group_late(struct clime_group *g, int rank, const char *what, struct clime_error *e) {
+    clime_group_lose(g, e, "%s: %s is not there within %.0f s: it is frozen, or it needs longer than the limit", what,
+                     clime_group_name(g, rank), (double)g->limit_us / 1e6);
+    g->lost.code = CLIME_ERR_TIMEOUT;
+    if (e) e->code = CLIME_ERR_TIMEOUT;
+    return CLIME_ERR_TIMEOUT;
+}
+
+/* ---- who is lost ---- */
+
+/* What the socket to `rank`, of which poll has said something, means. */
+static enum clime_err look(struct clime_group *g, int rank, bool ended, struct clime_error *e) {
+    struct frame f;
+    struct clime_error why = {0};
+    ssize_t k = recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT);
+    bool words = k == (ssize_t)sizeof f && f.kind == FRAME_FAILED && f.n == sizeof why;
+    if (words) {
+        int64_t until = clime_now_us() + LAST_WORDS_US;
+        enum clime_err rc = clime_group_move(g, rank, g->sock[rank], &f, sizeof f, false, "last words", until, e);
+        if (!rc) rc = clime_group_move(g, rank, g->sock[rank], &why, sizeof why, false, "last words", until, e);
+        why.msg[sizeof why.msg - 1] = 0;
+        return rc ? rc : clime_group_lose(g, e, "%s: %.400s", clime_group_name(g, rank), why.msg);
+    }
+    if (!ended && k != 0) return CLIME_OK; /* a message that somebody will receive */
+    return clime_group_lose(g, e, "%s is gone: its connection has ended", clime_group_name(g, rank));
+}
+
+/* Polls the others for up to `ms`; returns early when `from` (-1 = nobody) has sent something or a rank has ended. A
+ * follower that waits for rank 0's word leaves it to rank 0 to notice who is lost: at an orderly end others may have
+ * gone already. */
+static enum clime_err look_around(struct clime_group *g, int from, int ms, bool *readable, struct clime_error *e) {
+    struct pollfd p[CLIME_GROUP_MAX];
+    enum clime_err rc = CLIME_OK;
+    for (int r = 0; r < g->world; r++) {
+        bool socket = g->sock[r] >= 0;
+        p[r] = (struct pollfd){.fd = socket     ? g->sock[r]
+                                     : from < 0 ? g->process[r]
+                                                : -1,
+                               .events = !socket || r == from || !ms ? POLLIN | POLLRDHUP : POLLRDHUP};
+    }
+    *readable = false;
+    if (poll(p, (nfds_t)g->world, ms) <= 0) return CLIME_OK;
+    *readable = from >= 0 && p[from].revents & POLLIN; /* what it has said comes before anybody's end */
+    for (int r = 0; r < g->world && !rc && !*readable; r++) {
+        if (!p[r].revents) continue;
+        bool ended = p[r].revents & (POLLRDHUP | POLLHUP | POLLERR);
+        if (g->sock[r] < 0)
+            rc = clime_group_lose(g, e, "%s is gone: its process has ended", clime_group_name(g, r));
+        else
+            rc = look(g, r, ended, e);
+    }
+    return rc;
+}
+
+enum clime_err clime_group_check(struct clime_group *g, struct clime_error *e) {
+    bool unused;
+    if (g->is_lost) return clime_group_lose(g, e, "%s", "");
+    return look_around(g, -1, 0, &unused, e);
+}
+
+/* ---- messages ---- */
+
+static enum clime_err send_frame(struct clime_group *g, int to, enum frame_kind kind, const void *data, size_t n,
+                                 int64_t limit_us, struct clime_error *e) {
+    struct frame f = {.kind = kind, .n = n};
+    int64_t until = clime_now_us() + limit_us;
+    enum clime_err rc = clime_group_move(g, to, g->sock[to], &f, sizeof f, true, "sending a message", until, e);
+    if (!rc) rc = clime_group_move(g, to, g->sock[to], (void *)(uintptr_t)data, n, true, "sending a message", until, e);
+    return rc;
+}
+
+enum clime_err clime_group_send(struct clime_group *g, int to, const void *data, size_t n, struct clime_error *e) {
+    if (g->is_lost) return clime_group_lose(g, e, "%s", "");
+    return send_frame(g, to, FRAME_MESSAGE, data, n, g->limit_us, e);
+}
+
+enum clime_err clime_group_receive(struct clime_group *g, int from, const char *what, int64_t limit_us,
+                                   struct clime_buf *out, struct clime_error *e) {
+    struct frame f;
+    int64_t until = limit_us < 0 ? INT64_MAX : clime_now_us() + limit_us;
+    bool readable = false;
+    if (g->is_lost) return clime_group_lose(g, e, "%s", "");
+    while (!readable) {
+        enum clime_err rc = look_around(g, from, LOOK_MS, &readable, e);
+        bool unused;
+        if (!rc && !readable && g->rank == 0) rc = look_around(g, -1, 0, &unused, e); /* words of who is not gone yet */
+        if (rc) return rc;
+        if (!readable && clime_now_us() >= until) return clime_group_late(g, from, what, e);
+    }
+    until = clime_now_us() + g->limit_us;
+    if (recv(g->sock[from], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)sizeof f && f.kind == FRAME_FAILED)
+        return look(g, from, true, e);
+    enum clime_err rc = clime_group_move(g, from, g->sock[from], &f, sizeof f, false, what, until, e);
+    if (rc) return rc;
+    clime_buf_clear(out);
+    char *at = f.kind == FRAME_MESSAGE ? clime_buf_reserve(out, f.n) : NULL;
+    if (!at)
+        return clime_group_lose(g, e, "%s: %s has sent a message of %llu bytes, more than the %zu that are taken", what,
+                                clime_group_name(g, from), (unsigned long long)f.n, out->cap);
+    rc = clime_group_move(g, from, g->sock[from], at, f.n, false, what, until, e);
+    if (!rc) clime_buf_grew(out, f.n);
+    return rc;
+}
+
+void clime_group_fail(struct clime_group *g, const struct clime_error *why) {
+    for (int r = 0; r < g->world; r++)
+        if (g->sock[r] >= 0) send_frame(g, r, FRAME_FAILED, why, sizeof *why, LAST_WORDS_US, NULL);
+}
+
+/* ---- agreement ---- */
+
+#define MOST_SAID 1024
+
+static enum clime_err compare_all(struct clime_group *g, const char *mine, struct clime_error *e) {
+    struct clime_buf said;
+    enum clime_err rc = CLIME_OK;
+    clime_buf_init(&said, MOST_SAID);
+    for (int r = 1; r < g->world && !rc; r++) {
+        rc = clime_group_receive(g, r, "what every rank must have alike", g->limit_us, &said, e);
+        if (!rc && strcmp(said.data, mine) != 0) {
+            clime_group_lose(g, e, "%s has %.190s; rank 0 has %.190s", clime_group_name(g, r), said.data, mine);
+            rc = g->lost.code = CLIME_ERR_INPUT;
+            if (e) e->code = rc;
+            clime_group_fail(g, &g->lost);
+        }
+    }
+    for (int r = 1; r < g->world && !rc; r++) rc = clime_group_send(g, r, "", 0, e);
+    clime_buf_free(&said);
+    return rc;
+}
+
+enum clime_err clime_group_agree(struct clime_group *g, const char *mine, struct clime_error *e) {
+    struct clime_buf answer;
+    CHECK(strlen(mine) < MOST_SAID);
+    if (g->rank == 0) return compare_all(g, mine, e);
+    clime_buf_init(&answer, MOST_SAID);
+    enum clime_err rc = clime_group_send(g, 0, mine, strlen(mine), e);
+    if (!rc) rc = clime_group_receive(g, 0, "what every rank must have alike", g->limit_us, &answer, e);
+    clime_buf_free(&answer);
+    return rc;
+}

@@ -1,0 +1,55 @@
+/* Moving bytes between the devices of a group: one process a device, and nothing is ever added on the way
+ * (DESIGN.md 4.6). A sum over ranks is an exchange and a local sum in a fixed order.
+ *
+ * Everything is one operation, an exchange: each rank says what it sends to whom and what it gets from whom; what goes
+ * from one rank to another arrives in the order in which both name it. The collectives below are exchanges that all
+ * ranks call alike. at is memory of the device (ops->alloc); on a device that queues, an exchange is queued like any
+ * operation, and what it sent may be written again by what is queued after it.
+ *
+ * Every wait ends: at once (some 50 ms) when a rank is lost, at the group's limit when one does not move, with an error
+ * that names rank and operation. After an error only close may follow. One thread: the owner of dev and of the group.
+ */
+#ifndef CLIME_KERNELS_LINKS_H
+#define CLIME_KERNELS_LINKS_H
+
+#include "common/group/group.h"
+#include "kernels/kernels.h"
+
+struct clime_links { /* the head of each table's own */
+    const struct clime_ops *ops;
+    struct clime_group *group;
+    int rank, world;
+};
+
+struct clime_move {
+    int rank; /* the other one; never this rank itself */
+    void *at;
+    size_t bytes;
+};
+
+/* All ranks of the group call it. CLIME_ERR_UNAVAILABLE where the device's table has no links, or the ranks are too far
+ * apart for them. */
+enum clime_err clime_links_open(const struct clime_ops *ops, struct clime_dev *d, struct clime_group *g,
+                                struct clime_links **out, struct clime_error *e);
+void clime_links_close(struct clime_links *l); /* NULL is fine */
+
+/* what: for errors, "gathering new weights". */
+enum clime_err clime_links_exchange(struct clime_links *l, const char *what, const struct clime_move *sends,
+                                    int n_sends, const struct clime_move *receives, int n_receives,
+                                    struct clime_error *e);
+
+/* buf holds every rank's part behind each other, rank r's at bytes [from[r], from[r + 1]); each has its own and gets
+ * the others'. from: [world + 1], the same on all. */
+enum clime_err clime_links_all_gather(struct clime_links *l, const char *what, void *buf, const size_t *from,
+                                      struct clime_error *e);
+
+/* Rank r's bytes [from[q], from[q + 1]) of send go to rank q, which has room for those of all ranks, r's at
+ * receive + r * (bytes of q's part). What a rank keeps for itself is not copied. from: [world + 1], the same on all. */
+enum clime_err clime_links_all_to_all(struct clime_links *l, const char *what, void *send, const size_t *from,
+                                      void *receive, struct clime_error *e);
+
+/* From root's buf to all others'. */
+enum clime_err clime_links_broadcast(struct clime_links *l, const char *what, int root, void *buf, size_t bytes,
+                                     struct clime_error *e);
+
+#endif

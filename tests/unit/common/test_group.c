@@ -1,0 +1,300 @@
+/* A group meets, talks, and notices who is missing, lost, frozen or another's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/group/start.h"
+#include "tests/unit/ranks.h"
+
+static struct clime_group *meet(const struct clime_place *p, int64_t limit_us) {
+    const struct clime_group_options o = ranks_options(p, limit_us);
+    struct clime_group *g;
+    struct clime_error e;
+    if (clime_group_meet(&o, &g, &e)) {
+        fprintf(stderr, "rank %d: %s\n", p->rank, e.msg);
+        return NULL;
+    }
+    return g;
+}
+
+/* Says every message back, twice as long, until an empty one comes. */
+static int echo(const struct clime_place *p, void *arg) {
+    struct clime_group *g = meet(p, RANKS_LONG_US);
+    struct clime_buf b;
+    struct clime_error e;
+    (void)arg;
+    clime_buf_init(&b, 1 << 24);
+    if (!g || clime_group_agree(g, "alike", &e)) return 1;
+    for (;;) {
+        if (clime_group_receive(g, 0, "a word", -1, &b, &e)) return 2;
+        if (!b.len) break;
+        size_t n = b.len;
+        char *again = clime_buf_reserve(&b, n);
+        memcpy(again, again - n, n);
+        clime_buf_grew(&b, n);
+        if (clime_group_send(g, 0, b.data, b.len, &e)) return 3;
+    }
+    clime_buf_free(&b);
+    clime_group_close(g);
+    return 0;
+}
+
+static void test_messages(void **state) {
+    struct ranks r;
+    struct clime_error e;
+    struct clime_buf b;
+    enum { LONG = 5000000 };
+    (void)state;
+    ranks_fork(&r, 3, echo, NULL);
+    struct clime_group *g = meet(&r.place, RANKS_LONG_US);
+    assert_non_null(g);
+    assert_int_equal(clime_group_world(g), 3);
+    assert_true(clime_group_one_host(g));
+    assert_int_equal(clime_group_agree(g, "alike", &e), CLIME_OK);
+    char *text = xmalloc(LONG);
+    clime_buf_init(&b, 2 * LONG);
+    memset(text, 'x', LONG);
+    for (int i = 1; i < 3; i++) assert_int_equal(clime_group_send(g, i, text, i == 1 ? 3 : LONG, &e), CLIME_OK);
+    for (int i = 2; i >= 1; i--) { /* the other's answer waits meanwhile and ends nothing */
+        if (clime_group_receive(g, i, "an answer", RANKS_LONG_US, &b, &e)) fail_msg("%s", e.msg);
+        assert_int_equal(b.len, i == 1 ? 6 : 2 * LONG);
+        assert_int_equal(b.data[b.len - 1], 'x');
+    }
+    assert_int_equal(clime_group_check(g, &e), CLIME_OK);
+    for (int i = 1; i < 3; i++) assert_int_equal(clime_group_send(g, i, "", 0, &e), CLIME_OK);
+    for (int i = 1; i < 3; i++) assert_int_equal(ranks_end(&r, i), 0);
+    clime_buf_free(&b);
+    free(text);
+    clime_group_close(g);
+}
+
+static int says_another(const struct clime_place *p, void *arg) {
+    struct clime_group *g = meet(p, RANKS_LONG_US);
+    struct clime_error e;
+    (void)arg;
+    if (!g || !clime_group_agree(g, p->rank == 2 ? "device cpu generic" : "device cpu avx2", &e)) return 1;
+    return strstr(e.msg, "rank 2") && strstr(e.msg, "cpu generic") ? 0 : 2;
+}
+
+static void test_disagreement_is_told_to_all(void **state) {
+    struct ranks r;
+    struct clime_error e;
+    (void)state;
+    ranks_fork(&r, 3, says_another, NULL);
+    struct clime_group *g = meet(&r.place, RANKS_LONG_US);
+    assert_int_equal(clime_group_agree(g, "device cpu avx2", &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "rank 2 of 3"));
+    assert_non_null(strstr(e.msg, "has device cpu generic; rank 0 has device cpu avx2"));
+    for (int i = 1; i < 3; i++) assert_int_equal(ranks_end(&r, i), 0);
+    clime_group_close(g);
+}
+
+/* Rank 1 waits for a word that never comes; rank 2 ends in the way of arg. */
+static int ends(const struct clime_place *p, void *arg) {
+    struct clime_group *g = meet(p, RANKS_LONG_US);
+    struct clime_error e = {0};
+    struct clime_buf b;
+    const char *way = arg;
+    if (!g) return 1;
+    clime_buf_init(&b, 16);
+    if (p->rank == 1) return clime_group_receive(g, 0, "a word", -1, &b, &e) && strstr(e.msg, "rank 2") ? 0 : 2;
+    if (!strcmp(way, "killed")) raise(SIGKILL);
+    clime_fail(&e, CLIME_ERR_DEVICE, "the device has failed");
+    clime_group_fail(g, &e);
+    pause(); /* what counts are its words, not its end */
+    return 3;
+}
+
+/* Everybody hears of it with its name, also a follower to whom it has no connection. */
+static void test_lost_rank_ends_all_waits(void **state) {
+    const char *const ways[] = {"killed", "said"}, *const words[] = {"is gone", "the device has failed"};
+    (void)state;
+    for (int way = 0; way < 2; way++) {
+        struct ranks r;
+        struct clime_error e;
+        struct clime_buf b;
+        clime_buf_init(&b, 16);
+        ranks_fork(&r, 3, ends, (void *)(uintptr_t)ways[way]);
+        struct clime_group *g = meet(&r.place, RANKS_LONG_US);
+        assert_int_equal(clime_group_receive(g, 1, "a step", RANKS_LONG_US, &b, &e), CLIME_ERR_UNAVAILABLE);
+        assert_non_null(strstr(e.msg, "rank 2 of 3"));
+        assert_non_null(strstr(e.msg, words[way]));
+        struct clime_error again;
+        assert_int_equal(clime_group_send(g, 1, "x", 1, &again), CLIME_ERR_UNAVAILABLE);
+        assert_string_equal(again.msg, e.msg);
+        clime_group_fail(g, &e);
+        assert_int_equal(ranks_end(&r, 1), 0);
+        kill(r.pid[2], SIGKILL);
+        assert_int_equal(ranks_end(&r, 2), 128 + SIGKILL);
+        clime_group_close(g);
+        clime_buf_free(&b);
+    }
+}
+
+static int freezes(const struct clime_place *p, void *arg) {
+    struct clime_group *g = meet(p, RANKS_LONG_US);
+    (void)arg;
+    if (g) raise(SIGSTOP);
+    return 1;
+}
+
+static void test_frozen_rank_is_named_at_the_limit(void **state) {
+    struct ranks r;
+    struct clime_error e;
+    struct clime_buf b;
+    (void)state;
+    clime_buf_init(&b, 16);
+    ranks_fork(&r, 2, freezes, NULL);
+    struct clime_group *g = meet(&r.place, 300000);
+    assert_int_equal(clime_group_receive(g, 1, "the end of a step", clime_group_limit_us(g), &b, &e),
+                     CLIME_ERR_TIMEOUT);
+    assert_non_null(strstr(e.msg, "the end of a step: rank 1 of 2"));
+    assert_non_null(strstr(e.msg, "frozen"));
+    kill(r.pid[1], SIGKILL);
+    assert_int_equal(ranks_end(&r, 1), 128 + SIGKILL);
+    clime_group_close(g);
+    clime_buf_free(&b);
+}
+
+/* ---- meeting ---- */
+
+static int joins(const struct clime_place *p, void *arg) {
+    struct clime_place mine = *p;
+    struct clime_error e;
+    const char *how = arg;
+    if (!strcmp(how, "missing") && p->rank == 2) return 0;
+    if (!strcmp(how, "twice")) mine.rank = 1;
+    if (!strcmp(how, "world") && p->rank == 2) mine.world = 4;
+    const struct clime_group_options o = ranks_options(&mine, RANKS_LONG_US);
+    struct clime_group *g;
+    return clime_group_meet(&o, &g, &e) ? 0 : 1;
+}
+
+static void fails_to_meet(const char *how, int64_t limit_us, enum clime_err code, const char *words) {
+    struct ranks r;
+    struct clime_error e = {0};
+    struct clime_group *g;
+    ranks_fork(&r, 3, joins, (void *)(uintptr_t)how);
+    struct clime_group_options o = ranks_options(&r.place, RANKS_LONG_US);
+    o.meet_limit_us = limit_us;
+    assert_int_equal(clime_group_meet(&o, &g, &e), code);
+    if (!strstr(e.msg, words)) fail_msg("%s", e.msg);
+    for (int i = 1; i < 3; i++) { /* nobody is in; who comes later finds nobody any more */
+        kill(r.pid[i], SIGKILL);
+        int end = ranks_end(&r, i);
+        assert_true(end == 0 || end == 128 + SIGKILL);
+    }
+}
+
+static void test_who_does_not_fit_in_is_named(void **state) {
+    (void)state;
+    fails_to_meet("missing", 1500000, CLIME_ERR_TIMEOUT, "rank 2 of 3 did not come");
+    fails_to_meet("twice", RANKS_LONG_US, CLIME_ERR_INPUT, "two processes say that they are rank 1");
+    fails_to_meet("world", RANKS_LONG_US, CLIME_ERR_INPUT, "started for a group of 4, rank 0 for one of 3");
+}
+
+/* Connections of strangers, silent and loud ones, more than are held at a time. */
+static void test_strangers_do_not_hold_it_up(void **state) {
+    struct ranks r;
+    struct clime_error e;
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    (void)state;
+    ranks_fork(&r, 2, echo, NULL);
+    pid_t strangers = fork();
+    if (strangers == 0) {
+        char noise[4096];
+        int n = 0;
+        memset(noise, 'n', sizeof noise);
+        a.sin_port = htons((uint16_t)r.place.port);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        while (n < 100) {
+            int fd = socket(AF_INET, SOCK_STREAM, 0);
+            if (connect(fd, (struct sockaddr *)&a, sizeof a) == 0 && n++ % 2)
+                (void)!send(fd, noise, sizeof noise, MSG_NOSIGNAL);
+            if (n == 0) close(fd);
+        }
+        pause();
+    }
+    struct clime_group *g = meet(&r.place, RANKS_LONG_US);
+    assert_non_null(g);
+    assert_int_equal(clime_group_agree(g, "alike", &e), CLIME_OK);
+    assert_int_equal(clime_group_send(g, 1, "", 0, &e), CLIME_OK);
+    assert_int_equal(ranks_end(&r, 1), 0);
+    kill(strangers, SIGKILL);
+    waitpid(strangers, NULL, 0);
+    clime_group_close(g);
+}
+
+/* ---- ranks that rank 0 starts itself ---- */
+
+static void test_started_ranks(void **state) {
+    struct clime_group_options o = {.meet_limit_us = RANKS_LONG_US, .limit_us = RANKS_LONG_US};
+    struct clime_error e;
+    char self[512];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    (void)state;
+    assert_true(n > 0);
+    self[n] = 0;
+    const char *const argv[] = {self, "rank", NULL}, *const bad[] = {"/bin/false", NULL};
+    assert_int_equal(clime_group_start(3, argv, NULL, &o, &e), CLIME_OK);
+    struct clime_group *g;
+    if (clime_group_meet(&o, &g, &e)) fail_msg("%s", e.msg);
+    assert_int_equal(clime_group_agree(g, "alike", &e), CLIME_OK);
+    clime_group_close(g);
+    clime_group_stop(o.children);
+    assert_int_equal(clime_group_start(2, bad, NULL, &o, &e), CLIME_OK); /* said at once, not at the limit */
+    assert_int_equal(clime_group_meet(&o, &g, &e), CLIME_ERR_UNAVAILABLE);
+    assert_non_null(strstr(e.msg, "rank 1 exited with code 1"));
+    clime_group_stop(o.children);
+}
+
+static int started_rank(void) {
+    struct clime_place p;
+    struct clime_error e;
+    if (clime_place_find(&p, &e) || !p.ours || clime_group_end_with_parent(&e)) return 1;
+    return echo(&p, NULL);
+}
+
+static void test_places(void **state) {
+    struct clime_place p;
+    struct clime_error e;
+    (void)state;
+    setenv("SLURM_PROCID", "0", 1); /* a shell in a batch job is no rank */
+    setenv("SLURM_NTASKS", "4", 1);
+    assert_int_equal(clime_place_find(&p, &e), CLIME_OK);
+    assert_int_equal(p.world, 1);
+    setenv("MASTER_ADDR", "node7", 1);
+    assert_int_equal(clime_place_find(&p, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "MASTER_PORT"));
+    setenv("MASTER_PORT", "29500", 1);
+    setenv("SLURM_PROCID", "3", 1);
+    setenv("SLURM_LOCALID", "1", 1);
+    assert_int_equal(clime_place_find(&p, &e), CLIME_OK);
+    assert_true(p.rank == 3 && p.world == 4 && p.local_rank == 1 && p.port == 29500 && !p.ours);
+    setenv("RANK", "1", 1); /* torch's come first */
+    setenv("WORLD_SIZE", "2", 1);
+    assert_int_equal(clime_place_find(&p, &e), CLIME_OK);
+    assert_true(p.rank == 1 && p.world == 2);
+    setenv("RANK", "2", 1);
+    assert_int_equal(clime_place_find(&p, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "RANK=2: a number from 0 to 1"));
+    const char *const names[] = {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "MASTER_ADDR",
+                                 "MASTER_PORT",  "RANK",         "WORLD_SIZE"};
+    for (size_t i = 0; i < CLIME_COUNT(names); i++) unsetenv(names[i]);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages),
+                                       cmocka_unit_test(test_disagreement_is_told_to_all),
+                                       cmocka_unit_test(test_lost_rank_ends_all_waits),
+                                       cmocka_unit_test(test_frozen_rank_is_named_at_the_limit),
+                                       cmocka_unit_test(test_who_does_not_fit_in_is_named),
+                                       cmocka_unit_test(test_strangers_do_not_hold_it_up),
+                                       cmocka_unit_test(test_started_ranks),
+                                       cmocka_unit_test(test_places)};
+    if (argc == 2 && !strcmp(argv[1], "rank")) return started_rank();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,187 @@
+/* Bytes between CPU ranks: every one arrives once, in order, at every size; nobody waits for ever. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "common/rng.h"
+#include "kernels/links.h"
+#include "tests/unit/ranks.h"
+
+struct rank {
+    struct clime_dev *dev;
+    struct clime_group *group;
+    struct clime_links *links;
+};
+
+static bool open_rank(const struct clime_place *p, int64_t limit_us, struct rank *r) {
+    const struct clime_group_options o = ranks_options(p, limit_us);
+    const struct clime_dev_options dev = {.dt = CLIME_F32, .n_threads = 1};
+    struct clime_error e;
+    if (clime_group_meet(&o, &r->group, &e) || clime_cpu_ops.open(&dev, &r->dev, &e) ||
+        clime_links_open(&clime_cpu_ops, r->dev, r->group, &r->links, &e)) {
+        fprintf(stderr, "rank %d: %s\n", p->rank, e.msg);
+        return false;
+    }
+    return true;
+}
+
+static void close_rank(struct rank *r) {
+    clime_links_close(r->links);
+    clime_group_close(r->group);
+    clime_cpu_ops.close(r->dev);
+}
+
+/* Byte i of what rank `from` has for rank `to` in round `round`. */
+static uint8_t byte_of(int from, int to, int round, size_t i) {
+    return (uint8_t)(i * 31 + i / 251 * 7 + (size_t)(from * 67 + to * 13 + round * 5));
+}
+
+static void fill(uint8_t *at, size_t n, int from, int to, int round) {
+    for (size_t i = 0; i < n; i++) at[i] = byte_of(from, to, round, i);
+}
+
+static bool holds(const uint8_t *at, size_t n, int from, int to, int round) {
+    for (size_t i = 0; i < n; i++)
+        if (at[i] != byte_of(from, to, round, i)) return false;
+    return true;
+}
+
+enum { ROUNDS = 12, MOST = 3 << 20 }; /* three rings full */
+
+/* Sizes of a round that all ranks know: nothing, a byte, odd ones, many times a ring. */
+static void sizes(int world, int round, size_t *from) {
+    struct clime_rng rng;
+    clime_rng_init(&rng, (uint64_t)round);
+    from[0] = 0;
+    for (int r = 0; r < world; r++) {
+        uint64_t cap = clime_rng_below(&rng, 4) ? 5000 : MOST;
+        from[r + 1] = from[r] + clime_rng_below(&rng, cap);
+    }
+    if (round == 0) memset(from, 0, ((size_t)world + 1) * sizeof *from);
+}
+
+static int collectives(const struct clime_place *p, void *arg) {
+    struct rank r;
+    struct clime_error e;
+    size_t from[CLIME_GROUP_MAX + 1];
+    int me = p->rank, world = p->world;
+    (void)arg;
+    if (!open_rank(p, RANKS_LONG_US, &r)) return 1;
+    uint8_t *buf = xmalloc((size_t)world * MOST), *got = xmalloc((size_t)world * MOST);
+    for (int round = 0; round < ROUNDS; round++) {
+        sizes(world, round, from);
+        size_t part = from[me + 1] - from[me];
+        fill(buf + from[me], part, me, 0, round);
+        if (clime_links_all_gather(r.links, "gathering", buf, from, &e)) return 2;
+        for (int q = 0; q < world; q++)
+            if (!holds(buf + from[q], from[q + 1] - from[q], q, 0, round)) return 3;
+        for (int q = 0; q < world; q++) fill(buf + from[q], from[q + 1] - from[q], me, q, round);
+        if (clime_links_all_to_all(r.links, "exchanging", buf, from, got, &e)) return 4;
+        for (int q = 0; q < world; q++)
+            if (q != me && !holds(got + (size_t)q * part, part, q, me, round)) return 5;
+        int root = round % world;
+        if (me == root) fill(buf, from[world], root, 9, round);
+        if (clime_links_broadcast(r.links, "spreading", root, buf, from[world], &e)) return 6;
+        if (!holds(buf, from[world], root, 9, round)) return 7;
+    }
+    free(buf);
+    free(got);
+    close_rank(&r);
+    return 0;
+}
+
+static void test_every_byte_arrives(void **state) {
+    (void)state;
+    for (int world = 2; world <= 4; world++) {
+        struct ranks r;
+        ranks_fork(&r, world, collectives, NULL);
+        assert_int_equal(collectives(&r.place, NULL), 0);
+        for (int i = 1; i < world; i++) assert_int_equal(ranks_end(&r, i), 0);
+    }
+}
+
+/* Several moves between two ranks, both ways, in one exchange: each into its own place, in order. */
+static int in_order(const struct clime_place *p, void *arg) {
+    enum { N = 5 };
+    const size_t bytes[N] = {3, 2 << 20, 0, 1, 100000};
+    struct clime_move sends[N], receives[N];
+    struct rank r;
+    struct clime_error e;
+    int me = p->rank;
+    (void)arg;
+    if (!open_rank(p, RANKS_LONG_US, &r)) return 1;
+    for (int i = 0; i < N; i++) {
+        sends[i] = (struct clime_move){!me, xmalloc(bytes[i] + 1), bytes[i]};
+        receives[i] = (struct clime_move){!me, xmalloc(bytes[i] + 1), bytes[i]};
+        fill(sends[i].at, bytes[i], me, !me, i);
+    }
+    if (clime_links_exchange(r.links, "moving", sends, N, receives, N, &e)) return 2;
+    for (int i = 0; i < N; i++) {
+        if (!holds(receives[i].at, bytes[i], !me, me, i)) return 3;
+        free(sends[i].at);
+        free(receives[i].at);
+    }
+    close_rank(&r);
+    return 0;
+}
+
+static void test_moves_of_one_pair_keep_their_order(void **state) {
+    struct ranks r;
+    (void)state;
+    ranks_fork(&r, 2, in_order, NULL);
+    assert_int_equal(in_order(&r.place, NULL), 0);
+    assert_int_equal(ranks_end(&r, 1), 0);
+}
+
+/* The last rank ends or stops instead of taking part; what the others say of it. */
+static int gather_without(const struct clime_place *p, void *arg) {
+    struct rank r;
+    struct clime_error e = {0};
+    uint8_t buf[64] = {0};
+    size_t from[CLIME_GROUP_MAX + 1];
+    char name[32];
+    bool frozen = !strcmp(arg, "frozen");
+    if (!open_rank(p, frozen ? 300000 : RANKS_LONG_US, &r)) return 1;
+    for (int i = 0; i <= p->world; i++) from[i] = (size_t)i * 16;
+    if (p->rank == p->world - 1) raise(frozen ? SIGSTOP : SIGKILL);
+    enum clime_err rc = clime_links_all_gather(r.links, "gathering", buf, from, &e);
+    snprintf(name, sizeof name, "rank %d of %d", p->world - 1, p->world);
+    if (rc && p->rank) clime_group_fail(r.group, &e); /* who notices first says it to rank 0 */
+    close_rank(&r);
+    if (!rc) return 2;
+    return strstr(e.msg, "gathering") && (p->rank || strstr(e.msg, name)) ? 0 : 3;
+}
+
+static void test_lost_and_frozen_ranks_end_the_wait(void **state) {
+    const char *const ways[] = {"killed", "frozen"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct ranks r;
+        ranks_fork(&r, 3, gather_without, (void *)(uintptr_t)ways[i]);
+        assert_int_equal(gather_without(&r.place, (void *)(uintptr_t)ways[i]), 0);
+        assert_int_equal(ranks_end(&r, 1), 0);
+        kill(r.pid[2], SIGKILL);
+        assert_int_equal(ranks_end(&r, 2), 128 + SIGKILL);
+    }
+}
+
+static void test_table_without_links_says_so(void **state) {
+    struct clime_ops none = clime_cpu_ops;
+    struct clime_links *l;
+    struct clime_error e;
+    (void)state;
+    none.links_open = NULL;
+    none.name = "abacus";
+    assert_int_equal(clime_links_open(&none, NULL, NULL, &l, &e), CLIME_ERR_UNAVAILABLE);
+    assert_non_null(strstr(e.msg, "\"abacus\""));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_byte_arrives), cmocka_unit_test(test_moves_of_one_pair_keep_their_order),
+        cmocka_unit_test(test_lost_and_frozen_ranks_end_the_wait), cmocka_unit_test(test_table_without_links_says_so)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
