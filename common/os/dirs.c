@@ -5,10 +5,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum clime_err clime_make_dirs(const char *path, struct clime_error *e) {
@@ -77,4 +79,9 @@ enum clime_err clime_dir_publish(const char *tmp, const char *path, struct clime
     if (!err) err = clime_dir_remove(old, e);
     free(old);
     return err;
+}
+
+double clime_disk_free_ratio(const char *path) {
+    struct statvfs s;
+    return statvfs(path, &s) || !s.f_blocks ? (double)NAN : (double)s.f_bavail / (double)s.f_blocks;
 }

@@ -12,4 +12,7 @@ enum clime_err clime_make_dirs(const char *path, struct clime_error *e);
 enum clime_err clime_dir_publish(const char *tmp, const char *path, struct clime_error *e);
 enum clime_err clime_dir_remove(const char *path, struct clime_error *e); /* absent is fine */
 
+/* The free share of the file system that path lies on; NaN when it cannot be asked. */
+double clime_disk_free_ratio(const char *path);
+
 #endif

@@ -227,7 +227,7 @@ def test_a_reward_that_no_advantage_can_be_made_from(model, base):  # noqa: F811
 
 
 def test_a_gap_is_told(model, base):  # noqa: F811
-    """A log-probability of the server's that the trainer does not have: an event, a warning, a count; or the end."""
+    """A log-probability of the server's that the trainer does not have: an alarm, a count; or the end."""
     run_dir, log = model / "gap", model / "gap.log"
     shutil.copytree(model / "plain", run_dir)
     undo(run_dir, True)
@@ -243,8 +243,10 @@ def test_a_gap_is_told(model, base):  # noqa: F811
     token = f"token 2 of sample 5/{group}/{member}"
     assert token in said and f"{values[2]:.9g}" in said and f"{logp and struct.unpack('<f', logp[8:12])[0]:.9g}" in said, said
     run_whole(command(model, run_dir), log)
-    events = [d for (d,) in query(run_dir, "SELECT detail FROM events WHERE kind = 'gap'")]
-    assert len(events) == 1 and token in events[0] and "step 11" in events[0]
+    alarms = [json.loads(d) for (d,) in query(run_dir, "SELECT detail FROM events WHERE kind = 'alarm' ORDER BY id")]
+    told = [a for a in alarms if a["alarm"] == "gap"]
+    assert told[0]["state"] == "raised" and token in told[0]["cause"] and "step 11" in told[0]["cause"]
+    assert [a["state"] for a in told] == ["raised"]
     assert [line for line in open(log) if " W " in line and token in line]
     report = subprocess.run([TRAIN, "report", run_dir], capture_output=True, text=True, timeout=LIMIT).stdout
     assert "not 0 for 1 token in 1 step" in report, report

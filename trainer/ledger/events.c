@@ -1,4 +1,4 @@
-/* Rows of events. Any thread; also one line in the log, so that a log and a ledger tell the same story. */
+/* Rows of events. Any thread; the log says the same, so that a log and a ledger tell one story. */
 #include "trainer/ledger/events.h"
 
 #include <stdio.h>
@@ -9,12 +9,11 @@
 
 struct event {
     int64_t incarnation;
-    const char *kind;
-    char detail[1024];
+    const char *kind, *detail;
 };
 
 static enum clime_err insert(struct clime_db *db, void *arg, struct clime_error *e) {
-    struct event *v = arg;
+    const struct event *v = arg;
     struct clime_stmt *q = clime_db_stmt(db, "INSERT INTO events(at_us, incarnation, kind, detail) VALUES(?, ?, ?, ?)");
     clime_db_int(q, clime_wall_us());
     clime_db_int(q, v->incarnation);
@@ -23,20 +22,26 @@ static enum clime_err insert(struct clime_db *db, void *arg, struct clime_error 
     return clime_db_run(q, NULL, e);
 }
 
-static bool is_warning(const char *kind) {
-    return !strcmp(kind, "gap") || !strcmp(kind, "skip");
+void clime_event_put(struct clime_ledger *l, int64_t incarnation, const char *kind, const char *detail) {
+    struct event v = {incarnation, kind, detail};
+    struct clime_error e = {0};
+    if (clime_ledger_write(l, insert, &v, false, &e)) LOG_WARN("event not stored: %s", e.msg);
 }
 
 void clime_event(struct clime_ledger *l, int64_t incarnation, const char *kind, const char *fmt, ...) {
-    struct event v = {.incarnation = incarnation, .kind = kind};
-    struct clime_error e = {0};
+    char detail[1024];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(v.detail, sizeof v.detail, fmt, ap);
+    vsnprintf(detail, sizeof detail, fmt, ap);
     va_end(ap);
-    if (is_warning(kind))
-        LOG_WARN("%s: %s", kind, v.detail);
-    else
-        LOG_INFO("%s: %s", kind, v.detail);
-    if (clime_ledger_write(l, insert, &v, false, &e)) LOG_WARN("event not stored: %s", e.msg);
+    clime_log(strcmp(kind, "skip") ? CLIME_LOG_INFO : CLIME_LOG_WARN, "%s: %s", kind, detail);
+    clime_event_put(l, incarnation, kind, detail);
+}
+
+enum clime_err clime_events_each(struct clime_db *db, const char *kind, void (*fn)(void *arg, const char *detail),
+                                 void *arg, struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT detail FROM events WHERE kind = ? ORDER BY id");
+    clime_db_text(q, kind);
+    while (clime_db_row(q)) fn(arg, clime_db_get_text(q));
+    return clime_db_done(q, e);
 }

@@ -9,4 +9,11 @@
 void clime_event(struct clime_ledger *l, int64_t incarnation, const char *kind, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+/* The same, of any length, for a caller that logs it himself. */
+void clime_event_put(struct clime_ledger *l, int64_t incarnation, const char *kind, const char *detail);
+
+/* Calls fn for every event of a kind, the oldest first. */
+enum clime_err clime_events_each(struct clime_db *db, const char *kind, void (*fn)(void *arg, const char *detail),
+                                 void *arg, struct clime_error *e);
+
 #endif

@@ -32,7 +32,7 @@ static void print_summary(const char *run, const struct clime_summary *s) {
     if (s->gap_tokens)
         printf("gap        server against trainer: at most %g, over %" PRId64 " tokens\n", s->gap, s->gap_tokens);
     if (s->gap_wrong)
-        printf("           not 0 for %" PRId64 " token%s in %" PRId64 " step%s: see the events of kind gap\n",
+        printf("           not 0 for %" PRId64 " token%s in %" PRId64 " step%s: see the alarms among the events\n",
                s->gap_wrong, s->gap_wrong == 1 ? "" : "s", s->gap_steps, s->gap_steps == 1 ? "" : "s");
     if (s->version >= 0) printf("weights    version %" PRId64 ", sha256 %s\n", s->version, s->sha256);
 }

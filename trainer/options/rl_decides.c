@@ -71,7 +71,10 @@ static bool decides(const void *arg, const char *name) {
                                        "use-tensorboard",
                                        "tb-dir",
                                        "tb-project-name",
-                                       "tb-experiment-name"};
+                                       "tb-experiment-name",
+                                       "alarm",
+                                       "alarm-command",
+                                       "alarm-url"};
     bool falls = o->lr_decay_style != CLIME_LR_CONSTANT && !o->lr_decay_iters;
     if (!strncmp(name, "eval-", 5)) return false;
     if (falls && (!strcmp(name, "num-rollout") || !strcmp(name, "num-epoch"))) return true;

@@ -125,5 +125,6 @@ void clime_rl_options_free(struct clime_rl_options *o) {
     list_free(&o->sampling.stop_token_ids, false);
     list_free(&o->prompt_data, false);
     list_free(&o->eval_prompt_data, false);
+    list_free(&o->alarm.limits, false);
     free(o->options_json);
 }

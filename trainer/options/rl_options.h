@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "common/options_inert.h"
+#include "trainer/alarm/alarms.h"
 #include "trainer/data/data.h"
 #include "trainer/learn/learner.h"
 #include "trainer/sample/pack.h"
@@ -70,6 +71,7 @@ struct clime_rl_options {
     bool use_tensorboard;
     const char *tb_dir, *tb_project_name, *tb_experiment_name; /* may be NULL */
     double rm_timeout;                                         /* seconds */
+    struct clime_alarm_options alarm;
     /* evaluation */
     int64_t eval_interval, n_samples_per_eval_prompt;
     struct clime_opt_list eval_prompt_data;

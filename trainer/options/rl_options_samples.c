@@ -40,7 +40,7 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "the record again from the initial weights, to the same bits"},
         {"gap-must-be-zero", B, &o->gap_must_be_zero, NULL, NULL,
          "end the run where a log-probability of the server's is not the trainer's own number, with the token's place; "
-         "else it is an event, a warning and a count in the report"},
+         "else it is an alarm and a count in the report"},
         {"replay", S, &o->replay, NULL, "RUN",
          "train on the stored samples of another run folder, step by step as recorded, generating nothing; with the "
          "options "
@@ -68,6 +68,13 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "its folder; default: $TENSORBOARD_DIR, else tensorboard/ in the run folder"},
         {"tb-project-name", S, &o->tb_project_name, NULL, "NAME", "a folder below it"},
         {"tb-experiment-name", S, &o->tb_experiment_name, NULL, "NAME", "a folder below that"},
+
+        {"Alarms", H, NULL, NULL, NULL, NULL},
+        {"alarm", L, &o->alarm.limits, NULL, "NAME=VALUE",
+         "another limit for an alarm, or NAME=off (docs/alarms.md has the names, causes and limits)"},
+        {"alarm-command", S, &o->alarm.command, NULL, "COMMAND",
+         "run this shell command for every alarm that is raised or over, with a JSON object on its standard input"},
+        {"alarm-url", S, &o->alarm.url, NULL, "URL", "POST the same object there"},
 
         {"Prompts", H, NULL, NULL, NULL, NULL},
         {"prompt-data", L, &o->prompt_data, NULL, "FILE",

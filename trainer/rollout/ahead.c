@@ -12,6 +12,11 @@ static void add_effort(struct clime_rollout *to, const struct clime_rollout *mor
     to->n_tries += more->n_tries;
     to->n_tokens += more->n_tokens;
     to->n_reset += more->n_reset;
+    to->n_rewards += more->n_rewards;
+    to->reward_us += more->reward_us;
+    if (more->reward_max_us > to->reward_max_us) to->reward_max_us = more->reward_max_us;
+    to->n_unrewarded += more->n_unrewarded;
+    to->n_ungenerated += more->n_ungenerated;
     to->time_us += more->time_us;
 }
 

@@ -2,12 +2,11 @@
 #include "trainer/rollout/alike.h"
 
 #include <inttypes.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/buf.h"
 #include "common/json/write.h"
-#include "common/log.h"
 
 #define MOST_COMMAND 1200 /* bytes of the command: a line of the log holds 2048 */
 #define MOST_TEXT 600     /* bytes that are shown of a response: its end, where answers stand */
@@ -58,13 +57,13 @@ static void put_question(const struct clime_sample *s, bool metadata, size_t mos
     clime_buf_free(&json);
 }
 
-/* "printf %s '{...}' | clime-train grade --rm-type T" (some shells' echo reads \\n), of as much of the response as a
- * line holds; "" when not even the label does. */
-static void put_command(const struct clime_rl_options *o, const char *rm_type, const struct clime_sample *s,
-                        struct clime_buf *out) {
+/* The doubt, and "printf %s '{...}' | clime-train grade --rm-type T" (some shells' echo reads \\n), of as much of the
+ * response as a line holds; not when not even the label fits. */
+static void put_advice(const struct clime_rl_options *o, const char *rm_type, const struct clime_sample *s,
+                       const char *doubt_of_it, struct clime_buf *out) {
     for (size_t most = MOST_TEXT; most > 0; most /= 2) {
         clime_buf_clear(out);
-        clime_buf_adds(out, ". One of the answers, or its end, graded: printf %s '");
+        clime_buf_printf(out, "%s One of the answers, or its end, graded: printf %%s '", doubt_of_it);
         put_question(s, !rm_type, most, out);
         clime_buf_adds(out, "' | clime-train grade");
         if (rm_type) clime_buf_printf(out, " --rm-type %s", rm_type);
@@ -72,46 +71,47 @@ static void put_command(const struct clime_rl_options *o, const char *rm_type, c
         if (out->len <= MOST_COMMAND) return;
     }
     clime_buf_clear(out);
-}
-
-static void warn(const struct clime_rl_options *o, const char *rm_type, const char *what, int n,
-                 const struct clime_sample *s) {
-    struct clime_buf command;
-    clime_buf_init(&command, 1 << 20);
-    put_command(o, rm_type, s, &command);
-    LOG_WARN("%s: all %d rewards are %g%s%s", what, n, s->reward,
-             s->reward == 0 ? "; does the reward fit the labels (clime-train grade --help lists them)?" : "",
-             clime_buf_str(&command).ptr ? clime_buf_str(&command).ptr : "");
-    clime_buf_free(&command);
+    clime_buf_adds(out, doubt_of_it);
 }
 
 static bool none_wanted(const char *rm_type) {
     return rm_type && !strcmp(rm_type, "none");
 }
 
-static bool is_power_of_ten(int64_t n) {
-    while (n >= 10 && n % 10 == 0) n /= 10;
-    return n == 1;
+static const char *doubt(double reward) {
+    return reward == 0 ? "Does the reward fit the labels (clime-train grade --help lists them)?"
+                       : "Are the prompts all solved, or does the reward look at something else?";
 }
 
-void clime_alike_rollout(const struct clime_rl_options *o, int64_t rollout, struct clime_sample *const *samples, int n,
-                         int64_t *streak) {
+void clime_alike_note(struct clime_alarms *a, const struct clime_rl_options *o, int64_t rollout,
+                      struct clime_sample *const *samples, int n) {
     const struct clime_sample *s;
-    char what[96];
     int scored = none_wanted(o->rm_type) ? 0 : count_alike(samples, n, &s);
-    *streak = scored > 1 ? *streak + 1 : 0;
-    if (!is_power_of_ten(*streak)) return;
-    snprintf(what, sizeof what, "rollout %" PRId64, rollout);
-    if (*streak > 1) snprintf(what, sizeof what, "rollout %" PRId64 ", the %" PRId64 "th in a row", rollout, *streak);
-    warn(o, o->rm_type, what, scored, s);
+    if (scored < 2 || !a) return;
+    struct clime_buf advice;
+    clime_buf_init(&advice, 1 << 20);
+    char *cause = xasprintf("rollout %" PRId64 ": all %d rewards are %g", rollout, scored, s->reward);
+    put_advice(o, o->rm_type, s, doubt(s->reward), &advice);
+    clime_alarms_note(a, CLIME_ALARM_REWARDS_ALIKE, cause, advice.data);
+    clime_buf_free(&advice);
+    free(cause);
 }
 
-void clime_alike_evaluation(const struct clime_rl_options *o, const char *name, int64_t step,
-                            struct clime_sample *const *samples, int n) {
-    const struct clime_sample *s;
-    char what[160];
-    int scored = none_wanted(o->eval_rm_type) ? 0 : count_alike(samples, n, &s);
-    if (scored < 2 || s->reward != 0) return;
-    snprintf(what, sizeof what, "evaluation %.80s at step %" PRId64, name, step);
-    warn(o, o->eval_rm_type, what, scored, s);
+void clime_alike_see_evaluation(struct clime_alarms *a, const struct clime_rl_options *o,
+                                const struct clime_eval_record *sets, int n_sets) {
+    struct clime_buf advice;
+    char *cause = NULL;
+    int n_zero = 0;
+    clime_buf_init(&advice, 1 << 20);
+    for (int i = 0; i < n_sets && !none_wanted(o->eval_rm_type); i++) {
+        const struct clime_sample *s;
+        int scored = count_alike(sets[i].samples, sets[i].n, &s);
+        if (scored < 2 || s->reward != 0 || n_zero++) continue;
+        cause =
+            xasprintf("evaluation %s at step %" PRId64 ": all %d rewards are 0", sets[i].name, sets[i].step, scored);
+        put_advice(o, o->eval_rm_type, s, doubt(0), &advice);
+    }
+    clime_alarms_see(a, CLIME_ALARM_EVAL_ZERO, n_zero, cause, cause ? advice.data : NULL);
+    clime_buf_free(&advice);
+    free(cause);
 }

@@ -1,20 +1,20 @@
 /* Rewards that are all alike: nothing can be learned from such a rollout, and an evaluation of 0 says more often that
- * the reward does not fit the data than that the policy is bad. A line of the log says so, with a command that grades
- * one of the answers. Main thread.
+ * the reward does not fit the data than that the policy is bad. What the two alarms say then, with a command that
+ * grades one of the answers.
  */
 #ifndef CLIME_TRAINER_ROLLOUT_ALIKE_H
 #define CLIME_TRAINER_ROLLOUT_ALIKE_H
 
+#include "trainer/alarm/alarms.h"
+#include "trainer/ledger/evals.h"
 #include "trainer/options/rl_options.h"
-#include "trainer/sample/sample.h"
 
-/* streak: how many rollouts of this process have been like it in a row, kept by the caller, 0 at first. It is said of
- * the 1st, 10th, 100th, ... of them. */
-void clime_alike_rollout(const struct clime_rl_options *o, int64_t rollout, struct clime_sample *const *samples, int n,
-                         int64_t *streak);
+/* Before the rollout's line of metrics. */
+void clime_alike_note(struct clime_alarms *a, const struct clime_rl_options *o, int64_t rollout,
+                      struct clime_sample *const *samples, int n);
 
-/* The samples of one set; those that failed do not count. */
-void clime_alike_evaluation(const struct clime_rl_options *o, const char *name, int64_t step,
-                            struct clime_sample *const *samples, int n);
+/* The sets of one evaluation; samples that failed do not count. */
+void clime_alike_see_evaluation(struct clime_alarms *a, const struct clime_rl_options *o,
+                                const struct clime_eval_record *sets, int n_sets);
 
 #endif

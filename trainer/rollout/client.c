@@ -284,27 +284,45 @@ static struct clime_reward_request question_of(const struct clime_request *r, co
                                          .seed = s->seed};
 }
 
+/* Its first part; reward_us is its beginning until it is done. */
+static void begin_reward(struct clime_request *r) {
+    if (!r->rewarded) r->reward_us = clime_now_us();
+    r->rewarded = true;
+}
+
+static void rewarded(struct clime_client *c, struct clime_request *r) {
+    r->reward_us = clime_now_us() - r->reward_us;
+    CHECK(clime_queue_push(c->done, r));
+}
+
 static void submit_one(struct clime_client *c, struct clime_request *r) {
     struct clime_error e = {0};
     const struct clime_sample *s = unrewarded(r);
     if (s) {
+        begin_reward(r);
         struct clime_reward_request q = question_of(r, s);
         if (!clime_rewarder_submit(c->rewarder, &q, r, &e)) return;
         clime_error_prefix(&e, "reward");
         clime_sample_fail(r->sample, &e);
     }
-    CHECK(clime_queue_push(c->done, r));
+    if (r->rewarded)
+        rewarded(c, r);
+    else
+        CHECK(clime_queue_push(c->done, r));
 }
 
 static void submit_group(struct clime_client *c, struct clime_request **r, int n) {
     struct clime_error e = {0};
     struct clime_reward_request *q = xcalloc((size_t)n, sizeof *q);
-    for (int i = 0; i < n; i++) q[i] = question_of(r[i], r[i]->sample);
+    for (int i = 0; i < n; i++) {
+        begin_reward(r[i]);
+        q[i] = question_of(r[i], r[i]->sample);
+    }
     if (clime_rewarder_submit_group(c->rewarder, q, (void *const *)r, n, &e)) {
         clime_error_prefix(&e, "reward");
         for (int i = 0; i < n; i++) {
             clime_sample_fail(r[i]->sample, &e);
-            CHECK(clime_queue_push(c->done, r[i]));
+            rewarded(c, r[i]);
         }
     }
     free(q);
@@ -361,7 +379,7 @@ static void *taker_main(void *arg) {
         struct clime_request *r = tag;
         score(r, unrewarded(r), &reward);
         clime_reward_free(&reward);
-        if (!unrewarded(r) || !clime_queue_push(c->generated, r)) CHECK(clime_queue_push(c->done, r));
+        if (!unrewarded(r) || !clime_queue_push(c->generated, r)) rewarded(c, r);
     }
     return NULL;
 }

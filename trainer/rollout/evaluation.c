@@ -219,8 +219,8 @@ static enum clime_err record(struct clime_evaluation *v, const struct clime_eval
         clime_progress_row(c->progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)",
                            records[i].name, step, records[i].score, records[i].n_prompts,
                            records[i].n_failed ? ", SOME SAMPLES FAILED" : "", seconds);
-        clime_alike_evaluation(c->o, records[i].name, step, records[i].samples, records[i].n);
     }
+    if (!rc) clime_alike_see_evaluation(c->alarms, c->o, records, v->n_sets);
     clime_metrics_line_free(&m);
     free(records);
     return rc;

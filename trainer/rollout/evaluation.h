@@ -36,6 +36,7 @@ struct clime_evaluation_context { /* all borrowed */
     int n_threads;
     struct clime_metrics_log *log;
     struct clime_progress *progress;
+    struct clime_alarms *alarms; /* NULL = none */
 };
 
 /* Loads the sets of --eval-prompt-data: pairs NAME FILE, or one FILE named after itself. */

@@ -117,17 +117,38 @@ static int64_t n_trained(const struct clime_sample *s) {
     return n;
 }
 
+/* Samples that fail are told while the rollout is made: it may never be full. */
+static void count_failure(struct clime_rollouts *r, const struct clime_request *request) {
+    int *n = request->rewarded ? &r->now.n_unrewarded : &r->now.n_ungenerated;
+    double all = (double)r->c->o->rollout_batch_size * r->members;
+    ++*n;
+    char *cause = xasprintf("%d sample%s of rollout %" PRId64 ", which takes %.0f, failed, the last one: %s", *n,
+                            *n == 1 ? "" : "s", r->now.id, all, request->sample->error);
+    clime_alarms_see_growing(r->c->alarms, request->rewarded ? CLIME_ALARM_REWARD_FAILS : CLIME_ALARM_SAMPLES_FAIL,
+                             *n / all, cause);
+    free(cause);
+}
+
+static void count_effort(struct clime_rollout *to, const struct clime_request *request) {
+    to->n_tries += request->n_tries;
+    to->n_stale += request->n_stale;
+    if (!request->rewarded) return;
+    to->n_rewards++;
+    to->reward_us += request->reward_us;
+    if (request->reward_us > to->reward_max_us) to->reward_max_us = request->reward_us;
+}
+
 enum clime_err clime_flight_collect(struct clime_rollouts *r, int64_t until_us, struct clime_error *e) {
     struct clime_request *back[BATCH];
     struct clime_lease leases[BATCH];
     int n = clime_client_next(r->c->client, back, BATCH, until_us);
     if (n == 0) return CLIME_OK;
+    r->back_us = clime_now_us();
     for (int i = 0; i < n; i++) {
         struct clime_leased *w = back[i]->owner;
         w->back = true;
         r->n_flight--;
-        r->now.n_tries += back[i]->n_tries;
-        r->now.n_stale += back[i]->n_stale;
+        count_effort(&r->now, back[i]);
         leases[i] = w->lease;
     }
     enum clime_err rc = clime_leases_finish(r->c->ledger, leases, n, r->c->run->incarnation, e);
@@ -137,10 +158,12 @@ enum clime_err clime_flight_collect(struct clime_rollouts *r, int64_t until_us, 
         if (leases[i].lost || w->slot < 0 || clime_rollouts_dropped(r, w->slot / r->members)) continue;
         r->now.n_tokens += s->n_response > w->n_had ? s->n_response - w->n_had : 0;
         for (const struct clime_sample *p = s->next; p; p = p->next) r->now.n_tokens += n_trained(p);
-        if (s->status == CLIME_SAMPLE_FAILED)
+        if (s->status == CLIME_SAMPLE_FAILED) {
+            count_failure(r, back[i]);
             clime_rollouts_failed(r, w->slot);
-        else if (s->status != CLIME_SAMPLE_ABORTED)
+        } else if (s->status != CLIME_SAMPLE_ABORTED) {
             rc = clime_rollouts_finished(r, w->slot, e);
+        }
     }
     return rc;
 }

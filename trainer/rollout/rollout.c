@@ -346,6 +346,7 @@ enum clime_err clime_rollouts_fill(struct clime_rollouts *r, int64_t id, bool *p
     int64_t tick = clime_now_us() + CLIME_ROLLOUT_TICK_US;
     enum clime_err rc = id == r->now.id ? CLIME_OK : begin_next(r, id, e);
     *paused = false;
+    r->back_us = clime_now_us();
     while (!rc) {
         want(r);
         if ((rc = settle(r, e)) || (clime_chooser_full(&r->chooser) && r->chooser.wanted > 0)) break;
@@ -355,9 +356,11 @@ enum clime_err clime_rollouts_fill(struct clime_rollouts *r, int64_t id, bool *p
         if ((rc = clime_flight_collect(r, until, e))) break;
         int64_t then = clime_now_us();
         if (idle) r->idle_us += then - now;
+        if (idle) r->back_us = then;
         if (then >= tick) {
             if ((rc = clime_fleet_poll(r->c->fleet, e)) || (rc = clime_flight_renew_expired(r, e))) break;
             tick = then + CLIME_ROLLOUT_TICK_US;
+            clime_alarms_see(r->c->alarms, CLIME_ALARM_STALLED, (double)(then - r->back_us) / 1e6, NULL, NULL);
         }
         show(r);
     }
@@ -401,6 +404,10 @@ enum clime_err clime_rollouts_give(struct clime_rollouts *r, struct clime_rollou
     r->t0 = now;
     r->idle_us = 0;
     if (out->paused) return CLIME_OK;
+    double all = (double)r->c->o->rollout_batch_size * r->members;
+    clime_alarms_see(r->c->alarms, CLIME_ALARM_STALLED, 0, NULL, NULL);
+    clime_alarms_see(r->c->alarms, CLIME_ALARM_REWARD_FAILS, out->n_unrewarded / all, NULL, NULL);
+    clime_alarms_see(r->c->alarms, CLIME_ALARM_SAMPLES_FAIL, out->n_ungenerated / all, NULL, NULL);
     out->samples = xcalloc((size_t)r->n_slots + 1, sizeof *out->samples);
     for (int i = 0; i < r->n_slots; i++) {
         if (r->chooser.groups[i / r->members].decision != CLIME_ACCEPTED) continue;

@@ -16,6 +16,7 @@
 #ifndef CLIME_TRAINER_ROLLOUT_ROLLOUT_H
 #define CLIME_TRAINER_ROLLOUT_ROLLOUT_H
 
+#include "trainer/alarm/alarms.h"
 #include "trainer/data/data.h"
 #include "trainer/fleet/fleet.h"
 #include "trainer/ledger/groups.h"
@@ -36,6 +37,7 @@ struct clime_rollout_context { /* all borrowed */
     int n_threads; /* of the client */
     struct clime_dataset *data;
     struct clime_progress *progress;
+    struct clime_alarms *alarms; /* NULL = none */
 };
 
 struct clime_rollout {
@@ -51,6 +53,8 @@ struct clime_rollout {
     int64_t n_tokens; /* generated now */
     int n_ready;      /* rollouts that were complete when the trainer came for this one (--fully-async) */
     int64_t n_reset;  /* samples begun anew because their tokens were over --max-staleness */
+    int64_t n_rewards, reward_us, reward_max_us; /* from the end of a sample to its reward: sum, longest */
+    int n_unrewarded, n_ungenerated;             /* samples that failed: at their reward, before */
     int n_servers;
     int64_t time_us;
 };

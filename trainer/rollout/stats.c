@@ -53,18 +53,40 @@ double clime_mean_reward(struct clime_sample *const *samples, int n) {
     return sum / members;
 }
 
-/* zero_std/count_R for every R (to one decimal) that some group's rewards all equal. */
+/* Of the samples that have a reward. */
+static void add_deviation(struct clime_metrics_line *m, struct clime_sample *const *s, int n) {
+    double sum = 0, squares = 0, low = INFINITY, high = -INFINITY;
+    int scored = 0;
+    for (int i = 0; i < n; i++) {
+        if (!s[i]->has_reward) continue;
+        sum += s[i]->reward;
+        low = fmin(low, s[i]->reward);
+        high = fmax(high, s[i]->reward);
+        scored++;
+    }
+    if (scored < 2) return;
+    for (int i = 0; i < n; i++)
+        if (s[i]->has_reward) squares += (s[i]->reward - sum / scored) * (s[i]->reward - sum / scored);
+    clime_metrics_line_add(m, "rollout/raw_reward_std", low == high ? 0 : sqrt(squares / (scored - 1)));
+    clime_metrics_line_add(m, "rollout/raw_reward_min", low);
+    clime_metrics_line_add(m, "rollout/raw_reward_max", high);
+}
+
+/* The share of groups whose rewards are all the same, and zero_std/count_R for every R (to one decimal) that some
+ * group's rewards all equal. */
 static void add_zero_std(struct clime_metrics_line *m, struct clime_sample *const *s, int n) {
     enum { MOST = 64 };
     struct {
         double r;
         int n;
     } seen[MOST];
-    int n_seen = 0;
+    int n_seen = 0, n_groups = 0, n_same = 0;
     char key[64];
     for (int i = 0, end; i < n; i = end) {
         bool same = true;
         for (end = i + 1; end < n && s[end]->group == s[i]->group; end++) same = same && s[end]->reward == s[i]->reward;
+        n_groups++;
+        n_same += same;
         if (!same) continue;
         double r = round(s[i]->reward * 10) / 10;
         int k = 0;
@@ -76,6 +98,7 @@ static void add_zero_std(struct clime_metrics_line *m, struct clime_sample *cons
         }
         seen[k].n++;
     }
+    if (n_groups < n) clime_metrics_line_add(m, "rollout/zero_std_frac", (double)n_same / n_groups);
     for (int k = 0; k < n_seen; k++) {
         snprintf(key, sizeof key, "rollout/zero_std/count_%.1f", seen[k].r);
         clime_metrics_line_int(m, key, seen[k].n);
@@ -180,7 +203,7 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
                              const struct clime_rollout *r, int64_t version,
                              const struct clime_estimate_stats *estimate) {
     struct clime_length_stats len;
-    double logp = 0; /* of what the policy sampled; other tokens have none */
+    double of_limit = 0, logp = 0; /* of what the policy sampled; other tokens have none */
     int64_t sampled = 0, cached = 0, prompt = 0;
     int truncated = 0, repeats = 0;
     for (int i = 0; i < r->n; i++) {
@@ -193,6 +216,8 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
         cached += s->cached_tokens;
         prompt += s->n_prompt;
         truncated += s->status == CLIME_SAMPLE_TRUNCATED;
+        int64_t room = clime_sampling_room(&o->sampling, s->n_prompt);
+        of_limit += room > 0 ? (double)s->n_response / (double)room : 1;
     }
     clime_metrics_line_add(m, "rollout/raw_reward", clime_mean_reward(r->samples, r->n));
     add_parts(m, r);
@@ -206,6 +231,8 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
     clime_metrics_line_int(m, "rollout/stale_refused", r->n_stale);
     clime_length_stats(r->samples, r->n, &len);
     clime_length_stats_add(m, "rollout/", &len);
+    clime_metrics_line_add(m, "rollout/response_len/of_limit", of_limit / r->n);
+    if (!o->rm_type || strcmp(o->rm_type, "none")) add_deviation(m, r->samples, r->n);
     add_zero_std(m, r->samples, r->n);
     if (o->partial_rollout || o->async) add_staleness(m, o, r, version);
 }

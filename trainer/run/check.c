@@ -37,6 +37,8 @@ static enum clime_err check_filters(const struct clime_rl_options *o, struct cli
 enum clime_err clime_rl_check_options(const struct clime_rl_options *o, struct clime_error *e) {
     enum clime_err rc = check_reward_types(o, e);
     if (!rc) rc = check_filters(o, e);
+    double limits[CLIME_ALARMS];
+    if (!rc) rc = clime_alarm_limits(&o->alarm.limits, o->async, limits, e);
     if (!rc && o->environment && !o->custom_generate)
         rc = clime_http_port_check("environment-port", o->environment_host, (int)o->environment_port, e);
     if (!rc && !o->explain) rc = clime_http_port_check("page-port", o->page_host, (int)o->page_port, e);

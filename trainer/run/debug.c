@@ -27,8 +27,8 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
     const char *line = clime_metrics_line_end(&m);
     if (!rc) rc = clime_groups_use(rl->ledger, r.id, r.samples, r.n, rl->o.partial_rollout, line, e);
     if (!rc) {
-        clime_metrics_log_append(rl->log, line);
-        clime_alike_rollout(&rl->o, r.id, r.samples, r.n, &rl->n_alike);
+        clime_alike_note(rl->alarms, &rl->o, r.id, r.samples, r.n);
+        clime_rl_tell_line(rl, line);
         clime_progress_row(&rl->progress, "rollout  %-5" PRId64 " reward %.4f  (%.1f s)", r.id,
                            clime_mean_reward(r.samples, r.n), (double)r.time_us / 1e6);
         rl->rollouts_done++;

@@ -214,6 +214,8 @@ enum clime_err clime_rl_open_record(struct clime_rl *rl, const char *defaults, s
     if (!rc)
         clime_event(rl->ledger, rl->run.incarnation, "start", "run %s, incarnation %" PRId64 ", pid %d", rl->run.name,
                     rl->run.incarnation, (int)getpid());
+    if (!rc) rc = clime_alarms_open(&rl->o.alarm, rl->o.async, rl->ledger, &rl->run, rl->o.run, &rl->alarms, e);
+    clime_alarms_see(rl->alarms, CLIME_ALARM_ENDED, 0, NULL, NULL); /* it goes on */
     free(path);
     free(name);
     return rc;
@@ -384,6 +386,7 @@ void clime_rl_close(struct clime_rl *rl) {
     clime_fingerprint_close(&rl->fingerprint);
     clime_learner_close(rl->learner);
     for (size_t i = 0; i < CLIME_COUNT(rl->hooks); i++) clime_hook_close(rl->hooks[i]);
+    clime_alarms_close(rl->alarms);
     clime_metrics_log_close(rl->log);
     clime_evaluation_free(&rl->eval);
     clime_dataset_free(&rl->data);

@@ -13,13 +13,18 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/os/dirs.h"
 #include "trainer/env/environments.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
-#include "trainer/rollout/alike.h"
 #include "trainer/rollout/stats.h"
 #include "trainer/run/run.h"
+
+void clime_rl_tell_line(struct clime_rl *rl, const char *line) {
+    clime_metrics_log_append(rl->log, line);
+    clime_alarms_line(rl->alarms, line);
+}
 
 enum clime_err clime_rl_evaluation_due(struct clime_rl *rl, bool *due, struct clime_error *e) {
     int64_t done = rl->rollouts_done, every = rl->o.eval_interval;
@@ -48,7 +53,8 @@ struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl) {
                                           .client = rl->client,
                                           .n_threads = rl->n_threads,
                                           .data = &rl->data,
-                                          .progress = &rl->progress};
+                                          .progress = &rl->progress,
+                                          .alarms = rl->alarms};
 }
 
 enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_plan *plans,
@@ -99,6 +105,16 @@ void clime_rl_rollout_times(const struct clime_rl *rl, const struct clime_rollou
     clime_metrics_line_add(m, "perf/tokens_per_gpu_per_sec", gen > 0 ? (double)r->n_tokens / gen / r->n_servers : 0);
     clime_metrics_line_int(m, "perf/request_tries", r->n_tries);
     if (rl->o.fully_async) clime_metrics_line_int(m, "perf/rollouts_ready", r->n_ready);
+    if (r->n_rewards) {
+        clime_metrics_line_add(m, "perf/reward_time", (double)r->reward_us / 1e6 / (double)r->n_rewards);
+        clime_metrics_line_add(m, "perf/reward_time_max", (double)r->reward_max_us / 1e6);
+    }
+}
+
+/* Of the rollout's time; not above 1, where it began before. */
+static double share(int64_t us, double total) {
+    double s = total > 0 ? (double)us / 1e6 / total : 0;
+    return s < 1 ? s : 1;
 }
 
 static enum clime_err write_times(struct clime_rl *rl, const struct clime_rollout *r, double total,
@@ -111,9 +127,12 @@ static enum clime_err write_times(struct clime_rl *rl, const struct clime_rollou
     clime_metrics_line_add(&m, "perf/update_weights_time", (double)rl->time.update_us / 1e6);
     clime_metrics_line_add(&m, "perf/save_model_time", (double)rl->time.save_us / 1e6);
     clime_metrics_line_add(&m, "perf/step_time", total);
+    clime_metrics_line_add(&m, "perf/trainer_idle_ratio", share(rl->time.wait_us, total));
+    clime_metrics_line_add(&m, "perf/rollout_idle_ratio", 1 - share(r->time_us, total));
+    clime_metrics_line_add(&m, "perf/disk_free_ratio", clime_disk_free_ratio(rl->o.run));
     const char *line = clime_metrics_line_end(&m);
     enum clime_err rc = clime_metrics_put(rl->ledger, "perf", rl->step, line, e);
-    if (!rc) clime_metrics_log_append(rl->log, line);
+    if (!rc) clime_rl_tell_line(rl, line);
     clime_metrics_line_free(&m);
     return rc;
 }
@@ -127,7 +146,6 @@ enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout 
     rc = write_times(rl, r, total, e);
     struct clime_length_stats len;
     clime_length_stats(r->samples, r->n, &len);
-    clime_alike_rollout(&rl->o, r->id, r->samples, r->n, &rl->n_alike);
     char count[CLIME_PROGRESS_COUNT];
     clime_progress_count(&rl->progress, rl->rollouts_done, rl->num_rollout);
     clime_progress_count_text(&rl->progress, count);
@@ -249,6 +267,7 @@ int clime_rl_main(int argc, char **argv) {
         rc = loop(&rl, &e);
     if (rc) {
         if (rl.ledger) clime_event(rl.ledger, rl.run.incarnation, "error", "%s", e.msg);
+        clime_alarms_see(rl.alarms, CLIME_ALARM_ENDED, 1, e.msg, NULL);
         LOG_ERROR("rl: %s", e.msg);
     }
     clime_rl_close(&rl);

@@ -19,6 +19,7 @@
 #ifndef CLIME_TRAINER_RUN_RUN_H
 #define CLIME_TRAINER_RUN_RUN_H
 
+#include "trainer/alarm/alarms.h"
 #include "trainer/learn/fingerprint.h"
 #include "trainer/ledger/steps.h"
 #include "trainer/options/rl_options.h"
@@ -59,7 +60,7 @@ struct clime_rl {
     struct clime_page *page; /* NULL = none */
     struct clime_metrics_log *log;
     struct clime_progress progress;
-    int64_t n_alike; /* rollouts in a row whose rewards were all alike */
+    struct clime_alarms *alarms; /* NULL = nothing is recorded, so nothing is watched */
     struct {
         int64_t wait_us, train_us, update_us, save_us; /* of the current rollout */
     } time;
@@ -83,6 +84,8 @@ enum clime_err clime_rl_lock(struct clime_rl *rl, struct clime_error *e);
 enum clime_err clime_rl_open_record(struct clime_rl *rl, const char *defaults, struct clime_error *e);
 
 /* rl.c */
+/* A line of metrics that is new and in the ledger: to the files that show it, and to the alarms. */
+void clime_rl_tell_line(struct clime_rl *rl, const char *line);
 struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl);
 /* Whether the current weights are to be evaluated: once for each step. */
 enum clime_err clime_rl_evaluation_due(struct clime_rl *rl, bool *due, struct clime_error *e);

@@ -67,7 +67,7 @@ static enum clime_err write_record(struct loop *l, const struct clime_packing *p
         rc = clime_rl_compare_step(&s->rl, &was, stats, e);
     } else if (!rc && s->rl.ledger) {
         rc = clime_step_record(s->rl.ledger, &plan, stats->loss, stats->grad_norm, line, line, e);
-        if (!rc) clime_metrics_log_append(s->rl.log, line);
+        if (!rc) clime_rl_tell_line(&s->rl, line);
     }
     clime_metrics_line_free(&m);
     return rc;

@@ -18,6 +18,7 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
+#include "trainer/rollout/alike.h"
 #include "trainer/rollout/source_stats.h"
 #include "trainer/rollout/stats.h"
 #include "trainer/run/run.h"
@@ -107,7 +108,8 @@ enum clime_err clime_rl_plan_steps(struct clime_rl *rl, const struct clime_rollo
         if (!rc)
             rc = clime_steps_choose(rl->ledger, *plans, n_steps, rl->o.partial_rollout || rl->o.load_rollouts, line,
                                     clime_metrics_line_end(&perf), e);
-        if (!rc) clime_metrics_log_append(rl->log, line);
+        if (!rc) clime_alike_note(rl->alarms, &rl->o, r->id, r->samples, r->n);
+        if (!rc) clime_rl_tell_line(rl, line);
     }
     if (rc && stats.bad_group >= 0) rc = drop_bad_group(rl, r, stats.bad_group, e);
     clime_metrics_line_free(&m);
@@ -187,7 +189,7 @@ static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_p
     const char *line = clime_metrics_line_end(&m);
     enum clime_err rc =
         clime_step_finish(rl->ledger, p->step, s->loss, s->grad_norm, clime_metrics_line_end(&stats), line, e);
-    if (!rc) clime_metrics_log_append(rl->log, line);
+    if (!rc) clime_rl_tell_line(rl, line);
     clime_metrics_line_free(&stats);
     clime_metrics_line_free(&m);
     return rc;
@@ -214,13 +216,16 @@ enum clime_err clime_rl_compare_step(struct clime_rl *rl, const struct clime_ste
 /* A gap is never only a figure: server and trainer computed with other weights, or other numbers from the same. */
 static enum clime_err tell_gap(struct clime_rl *rl, const struct clime_step_plan *p, const struct clime_step_stats *s,
                                bool first_time, struct clime_error *e) {
-    if (!s->gap_wrong) return CLIME_OK;
+    if (!s->gap_wrong) {
+        if (s->gap_tokens && first_time) clime_alarms_see(rl->alarms, CLIME_ALARM_GAP, 0, NULL, NULL);
+        return CLIME_OK;
+    }
     const struct clime_sample *at = p->samples[s->gap_at.sample];
     char *text = xasprintf("step %" PRId64 ": %" PRId64 " of %" PRId64 " log-probabilities differ, most at token %d of "
                            "sample %" PRId64 "/%" PRId64 "/%d, part %d: %.9g by the trainer, %.9g by the server",
                            p->step, s->gap_wrong, s->gap_tokens, s->gap_at.token, at->rollout, at->group, at->member,
                            at->part, s->gap_at.logp, s->gap_at.sampled);
-    if (first_time) clime_event(rl->ledger, rl->run.incarnation, "gap", "%s", text);
+    if (first_time) clime_alarms_see(rl->alarms, CLIME_ALARM_GAP, (double)s->gap_wrong, text, NULL);
     enum clime_err rc =
         rl->o.gap_must_be_zero ? clime_fail(e, CLIME_ERR_INTERNAL, "--gap-must-be-zero: %s", text) : CLIME_OK;
     free(text);
@@ -323,6 +328,7 @@ enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e) {
                                          .client = rl->client,
                                          .n_threads = rl->n_threads,
                                          .log = rl->log,
-                                         .progress = &rl->progress};
+                                         .progress = &rl->progress,
+                                         .alarms = rl->alarms};
     return clime_evaluation_run(&rl->eval, &c, rl->step, rl->rollouts_done - 1, e);
 }
