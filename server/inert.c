@@ -14,7 +14,7 @@
 #define NO_GRAMMAR "there is no constrained decoding: requests that ask for it are refused"
 #define NO_LORA "there are no adapters"
 #define NO_DRAFT "there is no speculative decoding"
-#define NO_TOOLS "calls come back as text"
+#define ALWAYS_TOOLS "always: --tool-call-parser says how"
 #define NO_MEDIA "text models only"
 #define METRICS "/metrics is there in any case"
 #define LENT "memory is lent on request in any case (/release_memory_occupation)"
@@ -104,8 +104,7 @@ static const struct clime_inert rows[] = {
     {"enable-sleep-mode", true, NULL, LENT},
     {"enable-weights-cpu-backup", true, "", "released weights come back by a full update"},
     /* requests and replies */
-    {"tool-call-parser", false, "", NO_TOOLS},
-    {"enable-auto-tool-choice", true, "", NO_TOOLS},
+    {"enable-auto-tool-choice", true, "", ALWAYS_TOOLS},
     {"grammar-backend", false, NULL, NO_GRAMMAR},
     {"guided-decoding-backend", false, NULL, NO_GRAMMAR},
     {"enable-custom-logit-processor", true, "", "Python cannot be called"},

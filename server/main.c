@@ -79,14 +79,32 @@ static bool open_template(void *arg, struct clime_tok_scratch *scratch) {
     return false;
 }
 
+/* As the options say, or as the template shows; and which special tokens the formats' markers are made of. */
+static void choose_formats(struct clime_server *s) {
+    const char *reasoning = s->opts.reasoning_parser, *calls = s->opts.tool_call_parser;
+    struct clime_output_format *f = &s->format;
+    f->reasoning = strcmp(reasoning, "auto") == 0 ? s->chat.reasoning : clime_output_parser_find(reasoning);
+    f->calls = strcmp(calls, "auto") == 0 ? s->chat.calls : clime_call_format_find(calls);
+    LOG_INFO("replies: reasoning %s, tool calls %s", f->reasoning->name, f->calls ? f->calls->name : "none");
+    for (int32_t id = 0; f->calls && id < clime_tokenizer_n_vocab(s->tokenizer); id++) {
+        if (!clime_tokenizer_is_special(s->tokenizer, id) ||
+            !clime_call_format_has_marker(f->calls, clime_tokenizer_token(s->tokenizer, id)))
+            continue;
+        s->markers = xrealloc(s->markers, (size_t)(s->n_markers + 1) * sizeof *s->markers);
+        s->markers[s->n_markers++] = id;
+    }
+}
+
 /* The text threads, and on one of them the template. A folder's own template that does not compile only disables chat:
  * its policy can still be trained and served. */
 static enum clime_err open_text(struct clime_server *s, struct clime_error *e) {
     struct template_task t = {.s = s, .error = e};
     s->text = clime_text_pool_open(s->tokenizer, (int)s->opts.text_threads, (int)s->opts.http_threads);
     enum clime_err err = clime_text_pool_run(s->text, open_template, &t, e);
-    if (err || !t.err || s->opts.chat_template) return err ? err : t.err;
-    LOG_WARN("no chat: %s", e->msg);
+    if (!err && t.err && s->opts.chat_template) err = t.err;
+    if (err) return err;
+    if (t.err) LOG_WARN("no chat: %s", e->msg);
+    choose_formats(s);
     return CLIME_OK;
 }
 
@@ -280,6 +298,7 @@ done:
     clime_model_close(s->model);
     clime_tokenizer_free(s->tokenizer);
     free(s->eos);
+    free(s->markers);
     return status;
 }
 
@@ -315,7 +334,6 @@ int main(int argc, char **argv) {
     const char *one[1] = {folder};
     s.model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.items : one;
     s.n_model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.n : 1;
-    s.reasoning_parser = clime_output_parser_find(s.opts.reasoning_parser);
     s.field_watch = clime_field_watch_new(s.opts.strict_fields);
     int status = serve(&s, start_us);
     clime_weight_update_free(&update);

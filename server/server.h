@@ -26,7 +26,9 @@ struct clime_server {
     struct clime_model *model; /* its configuration may be read; the rest is the engine's */
     struct clime_tokenizer *tokenizer;
     struct clime_chat_template chat;
-    const struct clime_output_parser *reasoning_parser;
+    struct clime_output_format format; /* of the policy's replies; its tools are the request's */
+    int32_t *markers;                  /* [n_markers] special tokens that its markers are made of */
+    int n_markers;
     struct clime_sampling_params openai_defaults; /* of the model's generation_config.json */
     struct clime_engine *engine;
     struct clime_text_pool *text;

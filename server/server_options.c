@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/http/server.h"
-#include "text/output_parser.h"
+#include "text/output/output_parser.h"
 
 const char *const clime_device_names[] = {"auto", "cpu", "cuda"};
 const char *const clime_dtype_names[] = {"auto", "bf16", "f32"};
@@ -70,9 +70,18 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .first = true,
          .type = CLIME_OPT_STRING,
          .value = &o->reasoning_parser,
-         .def = "none",
-         .choices = "none|qwen3|deepseek-r1|kimi",
-         .help = "how chat replies tell reasoning (reasoning_content) from content"},
+         .def = "auto",
+         .choices = "auto|none|qwen3|deepseek-r1|glm45|kimi|kimi_k2",
+         .help = "how replies tell reasoning from content (auto: as the chat template shows)"},
+        {.name = "tool-call-parser",
+         .first = true,
+         .type = CLIME_OPT_STRING,
+         .value = &o->tool_call_parser,
+         .def = "auto",
+         .choices = "auto|none|hermes|qwen3_coder|glm4|glm45|llama3|deepseekv3|deepseekv31|kimi_k2|mistral",
+         .help =
+             "how tool calls are told from content where a request has tools; SGLang's and vLLM's names too (auto: as "
+             "the chat template shows)"},
         {.name = "Device and memory", .type = CLIME_OPT_SECTION},
         {.name = "device",
          .first = true,
@@ -382,6 +391,26 @@ void clime_server_options_fit(struct clime_server_options *o, bool own_memory, s
     if (o->mem_fraction == 0) o->mem_fraction = own_memory ? 0.85 : 0.5;
 }
 
+static enum clime_err check_parsers(const struct clime_server_options *o, struct clime_error *e) {
+    bool reasoning = strcmp(o->reasoning_parser, "auto") == 0 || clime_output_parser_find(o->reasoning_parser);
+    bool calls = strcmp(o->tool_call_parser, "auto") == 0 || strcmp(o->tool_call_parser, "none") == 0 ||
+                 clime_call_format_find(o->tool_call_parser);
+    struct clime_buf names;
+    enum clime_err err = CLIME_OK;
+    clime_buf_init(&names, 4096);
+    if (!reasoning) {
+        clime_output_parser_names(&names);
+        err =
+            clime_fail(e, CLIME_ERR_INPUT, "--reasoning-parser %s: there are auto|%s", o->reasoning_parser, names.data);
+    } else if (!calls) {
+        clime_call_format_names(&names);
+        err = clime_fail(e, CLIME_ERR_INPUT, "--tool-call-parser %s: there are auto|none|%s", o->tool_call_parser,
+                         names.data);
+    }
+    clime_buf_free(&names);
+    return err;
+}
+
 enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_server_options *o,
                                           struct clime_error *e) {
     struct clime_opt table[MAX_OPTIONS];
@@ -393,14 +422,7 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
     if (err || (err = clime_server_inert_check(o, e))) return err;
     if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_concurrent_requests);
     if (o->http_threads < 2) return clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
-    if (!clime_output_parser_find(o->reasoning_parser)) {
-        struct clime_buf names;
-        clime_buf_init(&names, 4096);
-        clime_output_parser_names(&names);
-        err = clime_fail(e, CLIME_ERR_INPUT, "--reasoning-parser %s: there are %s", o->reasoning_parser, names.data);
-        clime_buf_free(&names);
-        return err;
-    }
+    if ((err = check_parsers(o, e))) return err;
     if (!o->model_path && !o->print_routes) return clime_fail(e, CLIME_ERR_INPUT, "--model-path is required");
     return CLIME_OK;
 }

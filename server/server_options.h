@@ -10,7 +10,7 @@
 
 struct clime_server_options {
     /* model */
-    const char *model_path, *weight_version, *chat_template, *reasoning_parser;
+    const char *model_path, *weight_version, *chat_template, *reasoning_parser, *tool_call_parser;
     struct clime_opt_list served_model_names;
     int64_t context_length, random_seed;
     int load_format; /* choice auto|none */

@@ -109,10 +109,17 @@ static void end_byte_run(struct clime_detok *d, struct clime_buf *out) {
     clime_buf_clear(&d->held);
 }
 
+static bool is_skipped(const struct clime_detok *d, int32_t id) {
+    if (!d->skip_special || !clime_tokenizer_is_special(d->t, id)) return false;
+    for (int i = 0; i < d->n_kept; i++)
+        if (d->kept[i] == id) return false;
+    return true;
+}
+
 void clime_detok_feed(struct clime_detok *d, int32_t id, struct clime_buf *out) {
     const struct clime_tokenizer *t = d->t;
     struct clime_str token = clime_tokenizer_decoder_text(t, id);
-    if (!token.ptr || (d->skip_special && clime_tokenizer_is_special(t, id))) return;
+    if (!token.ptr || is_skipped(d, id)) return;
     bool first = !d->started;
     d->started = true;
     struct clime_str piece = clime_tokenizer_bytes(t, id);

@@ -82,6 +82,8 @@ void clime_tokenizer_decode(const struct clime_tokenizer *t, const int32_t *ids,
 struct clime_detok {
     const struct clime_tokenizer *t;
     bool skip_special;
+    const int32_t *kept; /* [n_kept] special tokens that are not skipped; borrowed */
+    int n_kept;
     bool started;          /* a token was decoded */
     uint32_t n_strip;      /* leading characters still to be dropped */
     uint8_t tail[4];       /* byte-level: an unfinished UTF-8 sequence */

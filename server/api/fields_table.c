@@ -113,7 +113,7 @@ const struct clime_field clime_fields_openai[] = {
     {"suffix", NULL},
     {"best_of", "1"},
     {"echo", NULL},
-    {"parallel_tool_calls", INERT}, /* calls come back as text */
+    {"parallel_tool_calls", INERT}, /* there are no tools */
     {"reasoning", NULL},
     {"task", NULL},
     {"documents", NULL},

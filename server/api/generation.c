@@ -185,7 +185,7 @@ static void begin_parse(const struct clime_server *s, struct clime_output *o) {
     struct clime_buf end;
     clime_buf_init(&end, (size_t)1 << 20);
     clime_tokenizer_decode(s->tokenizer, o->ids + o->n_prompt - n, (size_t)n, false, &end);
-    clime_parse_begin(&o->parse, o->job->parser, clime_buf_str(&end));
+    clime_parse_begin(&o->parse, &o->job->format, clime_buf_str(&end));
     clime_buf_free(&end);
 }
 
@@ -213,6 +213,8 @@ static void make_outputs(struct clime_generation *gen, int n) {
         int member = gen->shared_params ? i : o->sample, members = gen->shared_params ? j->n_outs : n;
         o->seed = members > 1 ? member_seed(p->params->seed, member) : p->params->seed;
         clime_stop_text_init(&o->text, s->tokenizer, p->params, o->ids, o->n_prompt);
+        o->text.detok.kept = j->kept;
+        o->text.detok.n_kept = j->n_kept;
         begin_parse(s, o);
     }
 }

@@ -13,13 +13,14 @@ struct clime_openai_request {
     const struct clime_prompt *prompts; /* the generation's */
     bool chat;
     struct clime_chat_prompt prompt; /* chat */
+    struct clime_tools tools;        /* prompt.tools, read */
     struct clime_str text_prompt;    /* completions: raw JSON of `prompt` */
     struct clime_str input_ids;      /* chat: raw JSON; goes instead of the template */
     struct clime_str rid, salt;
     struct clime_str model; /* as asked for */
     const char *model_name; /* the served name, for replies */
     int64_t best_of, max_tokens, truncate;
-    bool stream, echo, no_tools, add_special;
+    bool stream, echo, no_tools, parallel_calls, add_special;
     bool usage_in_stream, usage_always; /* stream_options */
     bool logprobs;
     bool separate_reasoning, stream_reasoning;
@@ -37,7 +38,8 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
 /* "id", "object", "created", "model": opens the object, the caller closes it. */
 void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char *object);
 
-void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o); /* finish_reason, matched_stop */
+/* finish_reason, matched_stop. A stop behind a call is tool_calls. */
+void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o);
 void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j);
 void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n);
 /* token_ids, seed, meta_info of a choice, as far as asked for; from: the first token of a delta */
@@ -49,6 +51,13 @@ void clime_openai_token_text(struct clime_jw *w, const struct clime_openai_reque
 /* A closed job's reply, or an error reply; common tail of both handlers. */
 void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
                               void (*write)(struct clime_job *j, struct clime_buf *out));
+
+/* The id of an output's call: the model's own where its format has one, else made from the request's id. */
+#define CLIME_CALL_ID 300
+void clime_openai_call_id(const struct clime_output *o, int call, char id[CLIME_CALL_ID]);
+
+/* Appends all text of a kind, as a JSON string. */
+void clime_openai_write_kind(struct clime_jw *w, const struct clime_output *o, enum clime_segment_kind kind);
 
 /* The end of a reply's object: "metadata". */
 void clime_openai_close_reply(struct clime_jw *w, const struct clime_job *j);

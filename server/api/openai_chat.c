@@ -1,11 +1,14 @@
 /* POST /v1/chat/completions. The handler runs on an HTTP worker, the framer on the job's emitter.
  *
- * A stream's order: for each choice a chunk with the role; deltas of reasoning and content; for each choice a chunk
- * with the reason of the end; then one with the usage when asked for, then [DONE].
+ * A stream's order: for each choice a chunk with the role; deltas of reasoning, content and calls (of a call first id
+ * and name, then its arguments as they come); for each choice a chunk with the reason of the end; then one with the
+ * usage when asked for, then [DONE].
  */
 
 #include "common/http/sse.h"
 #include "server/api/openai.h"
+
+static const char *const reasoning_names[] = {"reasoning_content", "reasoning"}; /* SGLang's, and vLLM's */
 
 static void write_bytes(struct clime_jw *w, const struct clime_job *j, int32_t id) {
     struct clime_str s = clime_tokenizer_bytes(j->tokenizer, id);
@@ -52,25 +55,48 @@ static void write_logprobs(struct clime_jw *w, const struct clime_output *o, siz
     clime_jw_close(w);
 }
 
-/* All text of a kind. */
-static void write_kind(struct clime_jw *w, const struct clime_output *o, enum clime_segment_kind kind) {
-    struct clime_buf text;
-    clime_buf_init(&text, CLIME_MAX_REPLY);
-    clime_segments_text(&o->parse.segments, clime_stop_text_safe(&o->text), kind, &text);
-    clime_jw_str(w, clime_buf_str(&text));
-    clime_buf_free(&text);
+static void write_call(struct clime_jw *w, const struct clime_output *o, int call) {
+    const struct clime_call *c = &o->parse.calls.at[call];
+    char id[CLIME_CALL_ID];
+    clime_openai_call_id(o, call, id);
+    clime_jw_object(w);
+    clime_jw_key(w, "id");
+    clime_jw_strz(w, id);
+    clime_jw_key(w, "type");
+    clime_jw_strz(w, "function");
+    clime_jw_key(w, "function");
+    clime_jw_object(w);
+    clime_jw_key(w, "name");
+    clime_jw_str(w, clime_buf_str(&c->name));
+    clime_jw_key(w, "arguments");
+    clime_jw_str(w, clime_buf_str(&c->args));
+    clime_jw_close(w);
+    clime_jw_close(w);
 }
 
+/* Content is null where there are calls and nothing else. */
 static void write_message(struct clime_jw *w, const struct clime_output *o) {
+    const struct clime_parse *p = &o->parse;
+    int n_calls = clime_parse_n_calls(p);
     clime_jw_key(w, "message");
     clime_jw_object(w);
     clime_jw_key(w, "role");
     clime_jw_strz(w, "assistant");
     clime_jw_key(w, "content");
-    write_kind(w, o, CLIME_SEGMENT_CONTENT);
-    if (clime_segments_have(&o->parse.segments, CLIME_SEGMENT_REASONING)) {
-        clime_jw_key(w, "reasoning_content");
-        write_kind(w, o, CLIME_SEGMENT_REASONING);
+    if (n_calls > 0 && !clime_segments_have(&p->segments, CLIME_SEGMENT_CONTENT))
+        clime_jw_null(w);
+    else
+        clime_openai_write_kind(w, o, CLIME_SEGMENT_CONTENT);
+    for (int k = 0; k < 2 && clime_segments_have(&p->segments, CLIME_SEGMENT_REASONING); k++) {
+        clime_jw_key(w, reasoning_names[k]);
+        clime_openai_write_kind(w, o, CLIME_SEGMENT_REASONING);
+    }
+    if (n_calls > 0) {
+        clime_jw_key(w, "tool_calls");
+        clime_jw_array(w);
+        for (int i = 0; i < p->calls.n; i++)
+            if (!p->calls.at[i].void_) write_call(w, o, i);
+        clime_jw_close(w);
     }
     clime_jw_close(w);
 }
@@ -104,7 +130,7 @@ static void write_reply(struct clime_job *j, struct clime_buf *out) {
 /* ---- stream ------------------------------------------------------------------------------------------------ */
 
 struct cursor {
-    struct clime_segment_cursor at;
+    struct clime_parse_cursor at;
     size_t ids;
 };
 
@@ -137,20 +163,58 @@ static void stream_begin(struct clime_job *j, struct clime_buf *sse) {
     }
 }
 
-/* The numbers of all new tokens go with the first delta of a piece of news. */
-static void write_delta(struct clime_output *o, enum clime_segment_kind kind, struct clime_str text,
-                        struct clime_buf *sse) {
-    static const char *const names[] = {
-        [CLIME_SEGMENT_CONTENT] = "content", [CLIME_SEGMENT_REASONING] = "reasoning_content"};
+/* A delta is opened by its caller. The numbers of all new tokens go with the first one of a piece of news. */
+static void send_delta(struct clime_jw *w, struct clime_output *o, struct clime_buf *sse) {
     struct cursor *c = o->cursor;
-    struct clime_jw w = open_chunk(o);
-    clime_jw_key(&w, names[kind]);
-    clime_jw_str(&w, text);
-    clime_jw_close(&w);
-    write_logprobs(&w, o, c->ids);
-    clime_openai_write_extras(&w, o->job->endpoint, o, c->ids, false, false);
+    clime_jw_close(w);
+    write_logprobs(w, o, c->ids);
+    clime_openai_write_extras(w, o->job->endpoint, o, c->ids, false, false);
     c->ids = o->out.len;
-    send_unfinished(&w, o->job, sse);
+    send_unfinished(w, o->job, sse);
+}
+
+static void send_text(struct clime_output *o, enum clime_segment_kind kind, struct clime_str text,
+                      struct clime_buf *sse) {
+    struct clime_jw w = open_chunk(o);
+    if (kind == CLIME_SEGMENT_CONTENT) {
+        clime_jw_key(&w, "content");
+        clime_jw_str(&w, text);
+    }
+    for (int k = 0; k < 2 && kind == CLIME_SEGMENT_REASONING; k++) {
+        clime_jw_key(&w, reasoning_names[k]);
+        clime_jw_str(&w, text);
+    }
+    send_delta(&w, o, sse);
+}
+
+/* Id and name, or more of the arguments. */
+static void send_call(struct clime_output *o, const struct clime_piece *p, bool first, struct clime_buf *sse) {
+    struct clime_jw w = open_chunk(o);
+    char id[CLIME_CALL_ID];
+    clime_jw_key(&w, "tool_calls");
+    clime_jw_array(&w);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "index");
+    clime_jw_int(&w, p->call);
+    if (first) {
+        clime_openai_call_id(o, p->call, id);
+        clime_jw_key(&w, "id");
+        clime_jw_strz(&w, id);
+        clime_jw_key(&w, "type");
+        clime_jw_strz(&w, "function");
+    }
+    clime_jw_key(&w, "function");
+    clime_jw_object(&w);
+    if (first) {
+        clime_jw_key(&w, "name");
+        clime_jw_str(&w, clime_buf_str(&o->parse.calls.at[p->call].name));
+    }
+    clime_jw_key(&w, "arguments");
+    clime_jw_str(&w, first ? clime_str_of("") : p->text);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    send_delta(&w, o, sse);
 }
 
 /* stream_reasoning false: reasoning goes out as one delta, when it is over. */
@@ -164,14 +228,18 @@ static bool must_wait(const struct clime_openai_request *r, const struct clime_o
 static void stream_news(struct clime_job *j, struct clime_output *o, struct clime_buf *sse) {
     struct clime_openai_request *r = j->endpoint;
     struct cursor *c = o->cursor;
-    enum clime_segment_kind kind;
-    struct clime_str text;
+    struct clime_piece piece;
     if (clime_openai_stream_failed(r, o, sse)) return;
-    while (!must_wait(r, o) &&
-           clime_segments_next(&o->parse.segments, clime_stop_text_safe(&o->text), &c->at, &kind, &text))
-        write_delta(o, kind, text, sse);
+    while (!must_wait(r, o) && clime_parse_next(&o->parse, clime_stop_text_safe(&o->text), &c->at, &piece)) {
+        if (piece.kind != CLIME_SEGMENT_CALL) {
+            send_text(o, piece.kind, piece.text, sse);
+            continue;
+        }
+        if (piece.begins) send_call(o, &piece, true, sse);
+        if (piece.text.len > 0) send_call(o, &piece, false, sse);
+    }
     if (c->ids < o->out.len && (r->logprobs || r->return_token_ids))
-        write_delta(o, CLIME_SEGMENT_CONTENT, clime_str_of(""), sse);
+        send_text(o, CLIME_SEGMENT_CONTENT, clime_str_of(""), sse);
     if (o->finish.type == CLIME_FINISH_NONE) return;
     struct clime_jw w = open_chunk(o);
     clime_jw_close(&w);

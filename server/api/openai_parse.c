@@ -118,6 +118,7 @@ static const struct clime_member chat_rows[] = {
     {"input_ids", CLIME_MEMBER_RAW, AT(input_ids)},
     {"tools", CLIME_MEMBER_RAW, AT(prompt.tools)},
     {"tool_choice", CLIME_MEMBER_CALL, .read = read_tool_choice},
+    {"parallel_tool_calls", CLIME_MEMBER_BOOL, AT(parallel_calls)},
     {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(prompt.kwargs)},
     {"reasoning_effort", CLIME_MEMBER_RAW, AT(prompt.reasoning_effort)},
     {"add_generation_prompt", CLIME_MEMBER_CALL, .read = read_generation_prompt},
@@ -205,11 +206,28 @@ static void set_defaults(const struct clime_server *s, bool chat, struct clime_o
     r->best_of = 1;
     r->max_tokens = -1;
     r->add_special = !chat; /* a template writes its own */
-    r->separate_reasoning = r->stream_reasoning = true;
+    r->separate_reasoning = r->stream_reasoning = r->parallel_calls = true;
     r->params = s->openai_defaults;
     r->params.max_new_tokens = -1;
     r->logp = (struct clime_logp_options){.start = -1, .prompt_temperature = 1};
     clime_buf_init(&r->event, CLIME_MAX_REPLY);
+}
+
+/* How the replies are read: calls only where the model was shown tools. */
+static enum clime_err choose_format(struct clime_generation *gen, struct clime_openai_request *r,
+                                    struct clime_error *e) {
+    struct clime_job *j = gen->job;
+    const struct clime_server *s = gen->server;
+    if (r->separate_reasoning) j->format.reasoning = s->format.reasoning;
+    if (r->prompt.tools.len == 0) return CLIME_OK;
+    enum clime_err err = clime_tools_read(r->prompt.tools, &j->arena, &r->tools, e);
+    if (err) return err;
+    j->format.calls = s->format.calls;
+    j->format.tools = &r->tools;
+    j->format.one_call = !r->parallel_calls;
+    j->kept = s->markers;
+    j->n_kept = s->n_markers;
+    return CLIME_OK;
 }
 
 enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struct clime_openai_request *r,
@@ -234,7 +252,7 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
     r->model_name = gen->model;
     gen->shared_params = true;
     gen->job->stream = r->stream;
-    if (chat && r->separate_reasoning) gen->job->parser = gen->server->reasoning_parser;
+    if (chat && (err = choose_format(gen, r, e))) return err;
     gen->job->rids_given = r->rid.len > 0;
     for (int i = 0; i < gen->n_prompts; i++) {
         gen->prompts[i].params = &r->params;

@@ -1,8 +1,10 @@
 /* Pieces that replies of both OpenAI endpoints have in common. Writers run on the HTTP worker, or on the job's emitter
  * for streams; they read outputs only.
  */
+#include <inttypes.h>
 #include <stdio.h>
 
+#include "common/hash.h"
 #include "common/http/sse.h"
 #include "server/api/generate_reply.h"
 #include "server/api/openai.h"
@@ -26,6 +28,7 @@ static const char *finish_reason(const struct clime_output *o) {
                                         [CLIME_FINISH_STOP] = "stop",
                                         [CLIME_FINISH_LENGTH] = "length",
                                         [CLIME_FINISH_ABORT] = "abort"};
+    if (o->finish.type == CLIME_FINISH_STOP && clime_parse_n_calls(&o->parse) > 0) return "tool_calls";
     return names[o->finish.type];
 }
 
@@ -70,6 +73,25 @@ void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j) {
     clime_jw_int(w, reasoning);
     clime_jw_close(w);
     clime_jw_close(w);
+}
+
+void clime_openai_call_id(const struct clime_output *o, int call, char id[CLIME_CALL_ID]) {
+    const struct clime_buf *given = &o->parse.calls.at[call].id;
+    uint64_t h[2], words[3] = {clime_hash_bytes(o->rid.ptr, o->rid.len, 0), (uint64_t)o->index, (uint64_t)call};
+    h[0] = clime_hash64(words, 3);
+    h[1] = clime_hash64(h, 1);
+    if (given->len > 0)
+        snprintf(id, CLIME_CALL_ID, "%.*s", (int)given->len, given->data);
+    else
+        snprintf(id, CLIME_CALL_ID, "call_%016" PRIx64 "%08" PRIx32, h[0], (uint32_t)h[1]);
+}
+
+void clime_openai_write_kind(struct clime_jw *w, const struct clime_output *o, enum clime_segment_kind kind) {
+    struct clime_buf text;
+    clime_buf_init(&text, CLIME_MAX_REPLY);
+    clime_segments_text(&o->parse.segments, clime_stop_text_safe(&o->text), kind, &text);
+    clime_jw_str(w, clime_buf_str(&text));
+    clime_buf_free(&text);
 }
 
 void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n) {

@@ -17,7 +17,8 @@ enum clime_err clime_chat_template_open(struct clime_chat_template *t, const str
     struct clime_buf text;
     enum clime_err err = CLIME_OK;
     *t = (struct clime_chat_template){.bos = clime_tokenizer_special_text(tok, "bos_token"),
-                                      .eos = clime_tokenizer_special_text(tok, "eos_token")};
+                                      .eos = clime_tokenizer_special_text(tok, "eos_token"),
+                                      .reasoning = &clime_output_parsers[0]};
     clime_buf_init(&text, MAX_TEMPLATE);
     const char *source = clime_tokenizer_chat_template(tok, NULL);
     if (file) {
@@ -28,7 +29,11 @@ enum clime_err clime_chat_template_open(struct clime_chat_template *t, const str
     if (err)
         clime_error_prefix(e, "chat template");
     else if (t->compiled)
-        t->takes_parts = clime_chat_takes_parts(t->compiled);
+        t->takes = clime_chat_takes(t->compiled);
+    if (t->compiled) {
+        t->reasoning = clime_output_parser_of_template(clime_str_of(source));
+        t->calls = clime_call_format_of_template(clime_str_of(source));
+    }
     clime_buf_free(&text);
     return err;
 }
@@ -102,7 +107,7 @@ enum clime_err clime_chat_render(const struct clime_chat_template *t, const stru
     if (!t->compiled) return clime_fail(e, CLIME_ERR_INPUT, "the model has no chat template");
     clime_buf_init(&messages, MAX_RENDERED);
     clime_buf_init(&vars, MAX_RENDERED);
-    enum clime_err err = clime_chat_messages(p->messages, t->takes_parts, &messages, e);
+    enum clime_err err = clime_chat_messages(p->messages, t->takes, &messages, e);
     if (err) clime_error_prefix(e, "messages");
     if (!err && clime_str_is(clime_buf_str(&messages), "[]")) err = clime_fail(e, CLIME_ERR_INPUT, "messages is empty");
     if (!err && p->kwargs.len > 0 && p->kwargs.ptr[0] != '{')

@@ -2,14 +2,18 @@
 #ifndef CLIME_SERVER_JOB_CHAT_PROMPT_H
 #define CLIME_SERVER_JOB_CHAT_PROMPT_H
 
+#include "text/output/output_parser.h"
 #include "text/template/chat.h"
 #include "text/tokenizer.h"
 
 /* The model's template, compiled once at start. Immutable; any thread. */
 struct clime_chat_template {
     struct clime_template *compiled; /* NULL = the model has none */
-    bool takes_parts;                /* it renders lists of content parts itself */
+    unsigned takes;                  /* enum clime_chat_takes */
     const char *bos, *eos;           /* borrowed from the tokenizer; NULL = none */
+    /* how its model writes reasoning and calls, by what the template shows; calls NULL = it shows none */
+    const struct clime_output_parser *reasoning;
+    const struct clime_call_format *calls;
 };
 
 /* file NULL: the folder's own template. A folder without one is no error. Compiles on the calling thread, which needs

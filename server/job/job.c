@@ -22,7 +22,7 @@ struct clime_job *clime_job_new(size_t arena_bytes, const struct clime_tokenizer
     pthread_condattr_destroy(&attr);
     j->received_us = clime_now_us();
     j->tokenizer = t;
-    j->parser = &clime_output_parsers[0];
+    j->format.reasoning = &clime_output_parsers[0];
     j->touched_at = -1;
     return j;
 }

@@ -5,7 +5,7 @@
  *   output   one sampled continuation: batch item i with n samples gives outputs i*n .. i*n + n-1.
  *   event    what the engine says about an output: a token, prompt log-probabilities, the end.
  *   framer   how an endpoint writes a stream (native, chat, completions).
- *   parse    an output's text as segments (text/segments.h): what is content, what is reasoning.
+ *   parse    an output's text as segments (text/output/segments.h): what is content, reasoning, a tool call.
  *
  * Threads: until submission all belongs to the worker. Then the engine reads the first part of an output and the
  * emitter (one per job, by `shard`) owns its second part; the worker reads that after the job is closed. An output
@@ -20,7 +20,7 @@
 #include "common/http/server.h"
 #include "server/job/sampling_params.h"
 #include "server/job/stop_text.h"
-#include "text/output_parser.h"
+#include "text/output/output_parser.h"
 #include "text/tokenizer.h"
 
 #define CLIME_MAX_RID 256
@@ -152,9 +152,11 @@ struct clime_job {
     int shard;        /* which emitter */
     int64_t received_us;
     const struct clime_framer *framer;
-    const struct clime_output_parser *parser; /* of the outputs */
-    struct clime_http_stream *http;           /* streaming */
-    void *endpoint;                           /* the endpoint's own data, for its framer */
+    struct clime_output_format format; /* how the outputs are read */
+    const int32_t *kept;               /* [n_kept] special tokens that the format's markers are made of; borrowed */
+    int n_kept;
+    struct clime_http_stream *http; /* streaming */
+    void *endpoint;                 /* the endpoint's own data, for its framer */
     const struct clime_tokenizer *tokenizer;
     const char *device; /* kind that samples it, for the reply; NULL = unknown */
 

@@ -52,13 +52,14 @@ def message(s, body):
 def test_whole(s, model):
     reply = s.json("/v1/chat/completions", ask(model, return_meta_info=True))
     (choice,) = reply["choices"]
-    assert choice["message"] == {"role": "assistant", "content": "Yes!" + BLOCK, "reasoning_content": "So, h\u00e9."}
+    assert choice["message"] == {"role": "assistant", "content": "Yes!" + BLOCK, "reasoning_content": "So, h\u00e9.",
+                                 "reasoning": "So, h\u00e9."}  # fmt: skip
     assert reply["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1}
     assert choice["meta_info"]["reasoning_tokens"] == 1
     assert message(s, ask(model, separate_reasoning=False)) == {"role": "assistant", "content": BLOCK * 2}
     # cut off within the block, by a stop string: all of it is reasoning
     cut = message(s, ask(model, stop=["h\u00e9"]))
-    assert cut == {"role": "assistant", "content": "", "reasoning_content": "So, "}
+    assert cut == {"role": "assistant", "content": "", "reasoning_content": "So, ", "reasoning": "So, "}
     # the other endpoints give the text as it is
     params = {"max_new_tokens": 2, "temperature": 0, "logit_bias": {str(model[1]): 1000}}
     assert s.json("/generate", {"input_ids": [5], "sampling_params": params})["text"] == BLOCK * 2
@@ -87,6 +88,7 @@ def test_a_stream_adds_up(s, model, more):
                 if c["delta"].get(kind) and c["index"] == 0:
                     order.append(kind)
             n_reasoning += "reasoning_content" in c["delta"]
+            assert c["delta"].get("reasoning") == c["delta"].get("reasoning_content")
             ids += c.get("token_ids", [])
     for g, c in zip(got, whole["choices"], strict=True):
         assert g == {"content": c["message"]["content"], "reasoning_content": c["message"].get("reasoning_content", "")}
@@ -116,4 +118,4 @@ def test_without_a_parser_everything_is_content(model):
 
 def test_an_unknown_parser_is_refused_at_start(model):
     status, _, err = run("clime-server", "--model-path", model[0], "--reasoning-parser", "qwen", "--port", 0)
-    assert status == 2 and "none, qwen3" in err
+    assert status == 2 and "none|qwen3" in err

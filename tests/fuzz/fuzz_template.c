@@ -67,7 +67,7 @@ static void target(const char *data, size_t len) {
     struct clime_error e = {0};
     clime_buf_init(&out, 1 << 20);
     struct clime_str messages = {list, list ? (size_t)(vars.ptr + vars.len - list) : 0};
-    if (list && clime_chat_messages(messages, len & 1, &out, &e))
+    if (list && clime_chat_messages(messages, len & 7, &out, &e))
         CHECK(e.msg[0]);
     else
         check_text(clime_buf_str(&out));

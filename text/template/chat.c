@@ -14,8 +14,8 @@ struct chat {
     struct clime_json j;
     struct clime_jw w;
     struct clime_arena arena;
-    bool keep_parts;
-    int message; /* number of the one in work, for errors */
+    unsigned takes; /* enum clime_chat_takes */
+    int message;    /* number of the one in work, for errors */
 };
 
 #define BAD(c, fmt, ...) clime_json_bad(&(c)->j, "messages[%d]" fmt, (c)->message, ##__VA_ARGS__)
@@ -39,24 +39,20 @@ static bool is_object(struct chat *c, struct clime_str text) {
 
 static void arguments(struct chat *c, struct clime_str key) {
     struct clime_str text;
-    bool fine;
-    switch (clime_json_peek(&c->j)) {
-    case CLIME_JSON_STRING:
+    bool given_text = clime_json_peek(&c->j) == CLIME_JSON_STRING, fine;
+    if (given_text)
         fine = clime_json_string(&c->j, &text) && is_object(c, text);
-        break;
-    case CLIME_JSON_OBJECT:
-        fine = clime_json_skip(&c->j, &text);
-        break;
-    default:
-        fine = false;
-        break;
-    }
+    else
+        fine = clime_json_peek(&c->j) == CLIME_JSON_OBJECT && clime_json_skip(&c->j, &text);
     if (!fine) {
         BAD(c, ": arguments of a tool call must be a JSON object");
         return;
     }
     clime_jw_key_str(&c->w, key);
-    clime_jw_raw(&c->w, text);
+    if (given_text ? c->takes & CLIME_CHAT_TEXT_ARGS : !(c->takes & CLIME_CHAT_OBJECT_ARGS))
+        clime_jw_str(&c->w, text);
+    else
+        clime_jw_raw(&c->w, text);
 }
 
 static void function(struct chat *c) {
@@ -130,7 +126,7 @@ static void content_parts(struct chat *c, struct clime_str key) {
     }
     if (!c->j.failed) {
         clime_jw_key_str(&c->w, key);
-        if (c->keep_parts)
+        if ((c->takes & CLIME_CHAT_PARTS))
             clime_jw_raw(&c->w, (struct clime_str){from, (size_t)(c->j.at - from)});
         else
             clime_jw_str(&c->w, clime_buf_str(&joined));
@@ -177,10 +173,10 @@ static void message(struct chat *c) {
     clime_jw_close(&c->w);
 }
 
-enum clime_err clime_chat_messages(struct clime_str messages, bool keep_parts, struct clime_buf *out,
+enum clime_err clime_chat_messages(struct clime_str messages, unsigned takes, struct clime_buf *out,
                                    struct clime_error *e) {
     struct clime_error ignored = {0};
-    struct chat c = {.keep_parts = keep_parts};
+    struct chat c = {.takes = takes};
     if (!e) e = &ignored;
     clime_arena_init(&c.arena, messages.len * 4 + 65536);
     clime_json_init(&c.j, messages.ptr, messages.len, &c.arena, e);
@@ -198,16 +194,36 @@ enum clime_err clime_chat_messages(struct clime_str messages, bool keep_parts, s
     return CLIME_OK;
 }
 
-bool clime_chat_takes_parts(const struct clime_template *t) {
-    static const char probe[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"<probe>\"}]}],"
-        "\"tools\":null,\"add_generation_prompt\":true,\"bos_token\":\"\",\"eos_token\":\"\"}";
-    struct clime_str vars = {probe, sizeof probe - 1};
-    struct clime_template_input in = {.vars = &vars, .n_vars = 1};
-    struct clime_buf out;
+/* Renders the messages; does the text hold `want`, and none of the two words that a value shown as a whole would bring?
+ */
+static bool shows(const struct clime_template *t, const char *messages, const char *want, const char *not_this) {
+    struct clime_buf vars, out;
+    clime_buf_init(&vars, 4096);
+    clime_buf_printf(&vars,
+                     "{\"messages\":[{\"role\":\"user\",\"content\":%s],\"tools\":null,\"add_generation_prompt\":true,"
+                     "\"bos_token\":\"\",\"eos_token\":\"\"}",
+                     messages);
+    struct clime_str all = clime_buf_str(&vars);
+    struct clime_template_input in = {.vars = &all, .n_vars = 1};
     clime_buf_init(&out, (size_t)1 << 20);
-    bool takes = clime_template_render(t, &in, &out, NULL, NULL) == CLIME_OK && out.data &&
-                 strstr(out.data, "<probe>") && !strstr(out.data, "'type'") && !strstr(out.data, "\"type\"");
+    bool fine = clime_template_render(t, &in, &out, NULL, NULL) == CLIME_OK && out.data && strstr(out.data, want) &&
+                !strstr(out.data, not_this);
     clime_buf_free(&out);
-    return takes;
+    clime_buf_free(&vars);
+    return fine;
+}
+
+#define CALL_OF(arguments)                                                                                             \
+    "\"x\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"functions.probe:0\",\"type\":"          \
+    "\"function\",\"function\":{\"name\":\"probe\",\"arguments\":" arguments "}}]}"
+
+unsigned clime_chat_takes(const struct clime_template *t) {
+    static const char parts[] = "[{\"type\":\"text\",\"text\":\"<probe>\"}]}";
+    unsigned takes = 0;
+    if (shows(t, parts, "<probe>", "'type'") && shows(t, parts, "<probe>", "\"type\"")) takes |= CLIME_CHAT_PARTS;
+    if (shows(t, CALL_OF("\"{\\\"key\\\":\\\"<probe>\\\"}\""), "{\"key\":\"<probe>\"}", "\\\""))
+        takes |= CLIME_CHAT_TEXT_ARGS;
+    /* a tool's arguments written out by the template, not by str() */
+    bool objects = shows(t, CALL_OF("{\"key\":\"<probe>\"}"), "<probe>", "{'key'");
+    return objects || !(takes & CLIME_CHAT_TEXT_ARGS) ? takes | CLIME_CHAT_OBJECT_ARGS : takes;
 }

@@ -219,7 +219,7 @@ enum clime_err clime_history_read(const struct clime_renderer *r, struct clime_t
     struct clime_buf plain;
     clime_buf_init(&plain, CLIME_RENDER_MAX);
     clime_arena_init(&d.arena, 4 * CLIME_RENDER_MAX);
-    enum clime_err rc = clime_chat_messages(messages, clime_chat_takes_parts(r->template), &plain, e);
+    enum clime_err rc = clime_chat_messages(messages, clime_chat_takes(r->template), &plain, e);
     if (!rc) rc = split(&d, clime_buf_str(&plain), e);
     if (!rc) rc = read_history(&d, parent, given, e);
     if (!rc) memcpy(key, d.key[d.n - 1], CLIME_SESSION_KEY);

@@ -164,7 +164,7 @@ static void make_request(struct request *r, int i) {
         o->seed = (uint64_t)(i * 100 + k);
         o->max_new = 1 + (int)clime_rng_below(&rng, (uint64_t)(MAX_LEN - n_prompt));
         clime_stop_text_init(&o->text, tokenizer, &r->params, o->ids, n_prompt);
-        clime_parse_begin(&o->parse, r->job->parser, clime_str_of(""));
+        clime_parse_begin(&o->parse, &r->job->format, clime_str_of(""));
     }
 }
 

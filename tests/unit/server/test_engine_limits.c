@@ -249,7 +249,7 @@ static void test_large_job(void **state) {
         o->max_new = 8;
         atomic_init(&o->unwanted, i % 7 == 6);
         clime_stop_text_init(&o->text, tokenizer, &params, o->ids, o->n_prompt);
-        clime_parse_begin(&o->parse, j->parser, clime_str_of(""));
+        clime_parse_begin(&o->parse, &j->format, clime_str_of(""));
     }
     struct clime_error e = {0};
     assert_int_equal(clime_engine_reserve(g, 125, &e), CLIME_OK);

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "common/rng.h"
-#include "text/output_parser.h"
+#include "text/output/output_parser.h"
 
 struct row {
     const char *parser, *prompt_end, *text, *reasoning, *content;
@@ -39,6 +39,10 @@ static const struct row rows[] = {
     {"deepseek-r1", "", "Well\n</think>\n\nYes.", "Well", "Yes."},
     {"deepseek-r1", "", "<think>\nWell</think>Yes.", "Well", "Yes."},
     {"deepseek-r1", "<think>\n", "Well", "Well", ""},
+    {"glm45", "", "\n<think>a</think>\nb", "a", "b"},
+    {"glm45", "", "<think>a\n<tool_call>f", "a", "<tool_call>f"},
+    {"glm45", "<think></think>", "b <think>", "", "b <think>"},
+    {"kimi_k2", "", "<think>a<|tool_calls_section_begin|>b", "a", "<|tool_calls_section_begin|>b"},
     {"kimi", "", KIMI "a" KIMI_END "b \xE2\x97\x81", "a", "b \xE2\x97\x81"},
 };
 
@@ -59,20 +63,20 @@ static void expect(const struct clime_parse *p, const struct row *r) {
 /* Feeds the text in pieces that the bits of `cuts` end, reading with a cursor after each: the cursor's pieces add up.
  */
 static void feed(const struct row *r, uint64_t cuts) {
-    struct clime_str text = clime_str_of(r->text), got;
-    struct clime_segment_cursor cursor = {0};
-    enum clime_segment_kind kind;
+    struct clime_str text = clime_str_of(r->text);
+    struct clime_parse_cursor cursor = {0};
+    const struct clime_output_format how = {.reasoning = clime_output_parser_find(r->parser)};
+    struct clime_piece got;
     struct clime_buf read[2];
     struct clime_parse p;
     clime_buf_init(&read[0], 1 << 16);
     clime_buf_init(&read[1], 1 << 16);
-    clime_parse_begin(&p, clime_output_parser_find(r->parser), clime_str_of(r->prompt_end));
+    clime_parse_begin(&p, &how, clime_str_of(r->prompt_end));
     for (size_t n = 0; n <= text.len; n++) {
         bool last = n == text.len;
         if (!last && !(cuts >> (n % 64) & 1)) continue;
         clime_parse_feed(&p, (struct clime_str){text.ptr, n}, last);
-        while (clime_segments_next(&p.segments, text, &cursor, &kind, &got))
-            clime_buf_add(&read[kind], got.ptr, got.len);
+        while (clime_parse_next(&p, text, &cursor, &got)) clime_buf_add(&read[got.kind], got.text.ptr, got.text.len);
     }
     expect(&p, r);
     assert_true(clime_str_is(clime_buf_str(&read[CLIME_SEGMENT_REASONING]), r->reasoning));
@@ -111,7 +115,8 @@ static void test_cuts(void **state) {
             clime_buf_adds(&text, pieces[clime_rng_u32(&rng) % CLIME_COUNT(pieces)]);
         const char *parser = parsers[round % 2];
         const char *end = round % 3 ? "" : "<think>\n";
-        clime_parse_begin(&whole, clime_output_parser_find(parser), clime_str_of(end));
+        const struct clime_output_format how = {.reasoning = clime_output_parser_find(parser)};
+        clime_parse_begin(&whole, &how, clime_str_of(end));
         clime_parse_feed(&whole, clime_buf_str(&text), true);
         clime_segments_text(&whole.segments, clime_buf_str(&text), CLIME_SEGMENT_REASONING, &reasoning);
         clime_segments_text(&whole.segments, clime_buf_str(&text), CLIME_SEGMENT_CONTENT, &content);
@@ -132,8 +137,9 @@ static void test_table(void **state) {
     (void)state;
     clime_buf_init(&names, 4096);
     clime_output_parser_names(&names);
-    assert_non_null(strstr(names.data, "none, qwen3, "));
+    assert_non_null(strstr(names.data, "none|qwen3|"));
     assert_null(clime_output_parser_find("qwen"));
+    assert_ptr_equal(clime_output_parser_find("deepseek_r1"), clime_output_parser_find("deepseek-r1"));
     clime_buf_free(&names);
 }
 

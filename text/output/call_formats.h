@@ -1,0 +1,18 @@
+/* The table of formats of tool calls: which forms a model family writes them in (call.h). Constant; any thread. */
+#ifndef CLIME_TEXT_OUTPUT_CALL_FORMATS_H
+#define CLIME_TEXT_OUTPUT_CALL_FORMATS_H
+
+#include "text/output/call.h"
+
+/* The table; ends with name == NULL. Found by name or alias (SGLang's, vLLM's). */
+extern const struct clime_call_format clime_call_formats[];
+const struct clime_call_format *clime_call_format_find(const char *name);
+void clime_call_format_names(struct clime_buf *out); /* "a|b|c" */
+
+/* The format that a chat template shows, or NULL. */
+const struct clime_call_format *clime_call_format_of_template(struct clime_str source);
+
+/* Does the format write this token as (a part of) a marker? */
+bool clime_call_format_has_marker(const struct clime_call_format *f, struct clime_str token);
+
+#endif

@@ -1,0 +1,62 @@
+/* The tools of a request: their names, and which types each parameter may have.
+ *
+ * Formats that write arguments as tags ("<parameter=n>5</parameter>") do not say whether 5 is a number or a text; the
+ * tool's schema does. Read once per request, then constant; memory is the arena's, names point into the JSON or there.
+ */
+#ifndef CLIME_TEXT_OUTPUT_TOOLS_H
+#define CLIME_TEXT_OUTPUT_TOOLS_H
+
+#include "common/buf.h"
+#include "common/json/scan.h"
+
+/* Types of JSON schema as bits. */
+enum clime_tool_type {
+    CLIME_TYPE_NULL = 1,
+    CLIME_TYPE_INTEGER = 2,
+    CLIME_TYPE_NUMBER = 4,
+    CLIME_TYPE_BOOLEAN = 8,
+    CLIME_TYPE_OBJECT = 16,
+    CLIME_TYPE_ARRAY = 32,
+    CLIME_TYPE_STRING = 64,
+    CLIME_TYPE_OTHER = 128, /* a name that no schema knows: any JSON value, else a string */
+};
+
+struct clime_tool_param {
+    struct clime_str name;
+    unsigned types;
+};
+
+struct clime_tool {
+    struct clime_str name;
+    const struct clime_tool_param *params;
+    int n_params;
+};
+
+struct clime_tools {
+    const struct clime_tool *at;
+    int n;
+};
+
+/* Reads the value of `tools`: a list of {"type": "function", "function": {"name", "parameters"}}, or of the inner
+ * objects. CLIME_ERR_INPUT names what is wrong. */
+enum clime_err clime_tools_read(struct clime_str json, struct clime_arena *a, struct clime_tools *out,
+                                struct clime_error *e);
+
+const struct clime_tool *clime_tools_find(const struct clime_tools *t, struct clime_str name);
+
+/* The types that the tool's schema gives the parameter; 0 = it says nothing. t may be NULL. */
+unsigned clime_tools_types(const struct clime_tools *t, struct clime_str tool, struct clime_str param);
+
+/* The types that a schema allows: type (a name or a list), enum, anyOf, oneOf, allOf; string when it says nothing.
+ * Reads one value. */
+unsigned clime_schema_types(struct clime_json *j);
+unsigned clime_schema_type(struct clime_str name); /* the bit of one name; peers' other names of them too */
+
+/* Appends the text as a JSON value of the first type that it fits, tried as null, integer, number, boolean, object,
+ * array, string: vLLM's rule. A text that fits none is a string, and so is what JSON cannot say (1e999). */
+void clime_tool_value(struct clime_str text, unsigned types, struct clime_buf *out);
+
+/* Appends the text as it stands inside a JSON string. The text may end within a character. */
+void clime_json_escape(struct clime_buf *out, struct clime_str text);
+
+#endif
