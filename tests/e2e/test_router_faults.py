@@ -11,7 +11,7 @@ import time
 
 import httpx
 import pytest
-from mocks import Worker, processes, workers
+from mocks import Handler, Worker, processes, workers
 from programs import BUILD, SLOW, program
 
 QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "1")
@@ -381,9 +381,11 @@ def test_connections_that_are_kept_are_few():
         wait_for(lambda: kept() == 0, 30)
 
 
-def test_a_second_burst_does_not_wait_for_connections_that_the_first_has_left():
+def test_a_second_burst_does_not_wait_for_connections_that_the_first_has_left(monkeypatch):
     """A worker with a thread for each connection, as servers have: an idle one kept by somebody else holds it until the
-    worker ends it. Before: up to 21 s."""
+    worker ends it. Servers do after 20 s, and bursts took up to 21; this one takes so long that nothing else can."""
+    monkeypatch.setattr(Handler, "timeout", 300)
+
     def slow(handler, body):
         if handler.path == "/generate":
             time.sleep(0.1)
@@ -399,7 +401,7 @@ def test_a_second_burst_does_not_wait_for_connections_that_the_first_has_left():
                 assert {r.status_code for r in pool.map(lambda _: ask(router), range(160))} == {200}
                 took.append(time.monotonic() - began)
         print("bursts took", [f"{t:.1f}" for t in took])
-        assert max(took) < 15 * SLOW
+        assert max(took) < 150
 
 
 # ---- the end ----
