@@ -12,8 +12,8 @@
  */
 #include <stdlib.h>
 
+#include "model/backward_int.h"
 #include "model/convert.h"
-#include "model/train.h"
 
 /* Where the gradient of a row of the layout is summed; NULL: the family has no such tensor, or it is frozen. */
 static float *grad(const struct clime_train *t, int row) {

@@ -35,20 +35,4 @@ void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch 
 void clime_final_norm(struct clime_model *m, int R, const void *x, void *y, float *rstd);
 void clime_head_logits(struct clime_model *m, int R, const void *y, float *logits);
 
-/* m->matrix, from the layout. */
-void clime_model_matrices(struct clime_model *m);
-
-/* m->planes, from the layout and the device's type. */
-void clime_planes_make(struct clime_model *m);
-void clime_planes_free(struct clime_model *m);
-
-/* Weights of a row of the layout; NULL for -1 (the family has none). */
-static inline const void *clime_weight(const struct clime_model *m, int row) {
-    return row < 0 ? NULL : clime_model_at(m, m->layout.slices[row].offset);
-}
-
-static inline enum clime_dtype clime_model_dt(const struct clime_model *m) {
-    return clime_dev_info(m->dev)->dt;
-}
-
 #endif

@@ -17,7 +17,6 @@
 
 #include "common/hash.h"
 #include "common/log.h"
-#include "model/layer.h"
 #include "model/rope.h"
 #include "model/weights_map.h"
 

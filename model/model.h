@@ -149,4 +149,18 @@ void clime_forward_paged(struct clime_model *m, const struct clime_batch *b, str
  */
 void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int32_t *h_rows, int R);
 
+/* Inside of the model, for model/: its matrices from the layout; its planes from the layout and the device's type. */
+void clime_model_matrices(struct clime_model *m);
+void clime_planes_make(struct clime_model *m);
+void clime_planes_free(struct clime_model *m);
+
+/* Weights of a row of the layout; NULL for -1 (the family has none). */
+static inline const void *clime_weight(const struct clime_model *m, int row) {
+    return row < 0 ? NULL : clime_model_at(m, m->layout.slices[row].offset);
+}
+
+static inline enum clime_dtype clime_model_dt(const struct clime_model *m) {
+    return clime_dev_info(m->dev)->dt;
+}
+
 #endif

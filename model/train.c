@@ -9,7 +9,7 @@
  * loss rows need more than one, the backward pass makes each again: 2 of the head's 8 units of work (forward, again,
  * dx, dw), 2.4 % of a step of 4 B parameters. The gradients' chunks are the same, and so are their bits.
  */
-#include "model/train.h"
+#include "model/backward_int.h"
 
 #include <stdlib.h>
 #include <string.h>

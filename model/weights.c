@@ -11,6 +11,7 @@
 #include "common/rng.h"
 #include "common/threadpool.h"
 #include "model/convert.h"
+#include "model/weights.h"
 #include "model/weights_map.h"
 
 static int by_name(const void *a, const void *b) {

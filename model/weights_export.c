@@ -14,6 +14,7 @@
 
 #include "common/json/write.h"
 #include "common/os/atomic_file.h"
+#include "model/weights.h"
 #include "model/weights_map.h"
 
 #define HEADER_ALIGN 64

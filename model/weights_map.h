@@ -2,8 +2,10 @@
 #ifndef CLIME_MODEL_WEIGHTS_MAP_H
 #define CLIME_MODEL_WEIGHTS_MAP_H
 
+#include "kernels/kernels.h"
+#include "model/config.h"
+#include "model/layout.h"
 #include "model/safetensors.h"
-#include "model/weights.h"
 
 /* Tensors seen so far, over all files of a checkpoint. */
 struct clime_weights_seen {

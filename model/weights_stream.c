@@ -13,6 +13,7 @@
 
 #include "kernels/finite.h"
 #include "model/convert.h"
+#include "model/weights.h"
 #include "model/weights_map.h"
 
 struct clime_weights_reader {

@@ -6,7 +6,9 @@
 #ifndef CLIME_TEXT_BPE_H
 #define CLIME_TEXT_BPE_H
 
-#include "text/tokenizer.h"
+#include "common/err.h"
+#include "common/str.h"
+#include "text/ids.h"
 #include "text/vocab.h"
 
 struct clime_bpe_merge;

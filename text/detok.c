@@ -8,7 +8,7 @@
  */
 #include <stdlib.h>
 
-#include "text/tokenizer_impl.h"
+#include "text/tokenizer_int.h"
 #include "text/unicode.h"
 
 #define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */

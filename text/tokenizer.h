@@ -23,19 +23,10 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/str.h"
+#include "text/ids.h"
 
 struct clime_tokenizer;
 struct clime_tok_scratch;
-
-/* A vector of ids. Zero-initialise; free with clime_ids_free. */
-struct clime_ids {
-    int32_t *data;
-    size_t len;
-    size_t size;
-};
-void clime_ids_push(struct clime_ids *v, int32_t id);
-void clime_ids_append(struct clime_ids *v, const int32_t *ids, size_t n);
-void clime_ids_free(struct clime_ids *v); /* the vector may be used again */
 
 /* ---- load ---- */
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "common/json/tree.h"
-#include "text/tokenizer_impl.h"
+#include "text/tokenizer_int.h"
 
 #define MAX_FILE_BYTES (16u << 20)
 #define MAX_TEMPLATES 64

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "common/json/tree.h"
-#include "text/tokenizer_impl.h"
+#include "text/tokenizer_int.h"
 
 #define MAX_FILE_BYTES (64u << 20)
 

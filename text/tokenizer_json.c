@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "common/json/tree.h"
-#include "text/tokenizer_impl.h"
+#include "text/tokenizer_int.h"
 
 #define MAX_FILE_BYTES (256u << 20)
 #define MAX_ID CLIME_VOCAB_MAX_ID

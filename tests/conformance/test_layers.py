@@ -22,6 +22,12 @@ SOUND = {
     "trainer/plugin/plugin.h": "",
     "trainer/ledger/samples.c": '#include "trainer/sample/sample.h"\n',
     "examples/mine.c": '#include "trainer/plugin/plugin.h"\n',
+    "model/grow.h": "",  # a module with an inside, and one that stands on it
+    "model/grow_int.h": '#include "model/grow.h"\n',
+    "model/grow.c": '#include "model/grow_int.h"\n',
+    "model/rings.c": '#include "model/grow_int.h"\n',
+    "model/wood.h": '#include "model/grow.h"\n',
+    "model/saw.c": '#include "model/grow.h"\n#include "model/wood.h"\n',
 }
 
 BREACHES = {
@@ -37,6 +43,11 @@ BREACHES = {
                          "trainer/sample/sample.h includes trainer/env/env.h: trainer/sample may not see trainer/env"),
     "a circle": ({"model/a.h": '#pragma once\n#include "model/b.h"\n', "model/b.h": '#pragma once\n#include "model/a.h"\n'},
                  "model/a.h and model/b.h include each other"),
+    "a circle of modules": ({"model/fold.h": "", "model/cut.h": '#include "model/fold.h"\n', "model/fold.c": '#include "model/fold.h"\n#include "model/cut.h"\n'},
+                            "a circle: model/cut -> model/fold -> model/cut"),
+    "a circle through an inside": ({"model/sum.h": "", "model/sum_int.h": '#include "model/sum.h"\n', "model/parts.c": '#include "model/sum_int.h"\n#include "model/leaf.h"\n',
+                                    "model/leaf.h": "", "model/leaf.c": '#include "model/leaf.h"\n#include "model/sum.h"\n'},
+                                   "a circle: model/leaf -> model/sum -> model/leaf"),
     "private to kernels": ({"model/fast.c": '#include "kernels/cpu/tile.h"\n'},
                            "model/fast.c includes kernels/cpu/tile.h: private to kernels"),
     "an example": ({"examples/deep.c": '#include "trainer/sample/sample.h"\n'},

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #include "common/json/scan.h"
-#include "trainer/env/env_int.h"
+#include "trainer/env/environments_int.h"
 #include "trainer/rollout/generate.h"
 #include "trainer/rollout/teacher.h"
 

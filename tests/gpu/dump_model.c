@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "common/log.h"
-#include "model/train.h"
+#include "model/backward_int.h"
 
 static void fail(const char *what, const char *why) {
     fprintf(stderr, "dump_model: %s: %s\n", what, why);

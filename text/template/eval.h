@@ -5,7 +5,9 @@
 #define CLIME_TEXT_TEMPLATE_EVAL_H
 
 #include "text/template/ast.h"
-#include "text/template/template.h"
+#include "text/template/spans.h"
+
+struct clime_template;
 
 struct clime_tvar {
     const char *name; /* interned */

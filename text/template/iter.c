@@ -161,3 +161,81 @@ struct clime_tv clime_tloop_attr(struct clime_tr *tr, struct clime_tloop *l, str
         return peek(tr, l) ? l->after : clime_tv_undefined_hint(tr, "there is no next item");
     return clime_tv_kind(CLIME_T_MISSING);
 }
+
+bool clime_tv_length(struct clime_tr *tr, struct clime_tv v, int64_t *n) {
+    switch (v.kind) {
+    case CLIME_T_UNDEFINED:
+        *n = 0;
+        return true;
+    case CLIME_T_STR:
+        clime_tr_charge(tr, v.len / 16);
+        *n = 0;
+        for (uint32_t i = 0; i < v.len; i++) *n += ((uint8_t)v.s[i] & 0xC0) != 0x80;
+        return true;
+    case CLIME_T_LIST:
+    case CLIME_T_TUPLE:
+        *n = (int64_t)v.list->n;
+        return true;
+    case CLIME_T_DICT:
+    case CLIME_T_VIEW:
+        *n = (int64_t)v.dict->n;
+        return true;
+    case CLIME_T_RANGE:
+        *n = clime_trange_length(v.range);
+        return true;
+    case CLIME_T_LOOP:
+        *n = clime_tloop_length(tr, v.loop);
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool clime_tv_truth(struct clime_tr *tr, struct clime_tv v) {
+    int64_t n;
+    switch (v.kind) {
+    case CLIME_T_UNDEFINED:
+    case CLIME_T_NONE:
+        return false;
+    case CLIME_T_BOOL:
+        return v.b;
+    case CLIME_T_INT:
+        return v.i != 0;
+    case CLIME_T_FLOAT:
+        return v.f != 0;
+    case CLIME_T_STR:
+        return v.len != 0;
+    default:
+        return clime_tv_length(tr, v, &n) ? n != 0 : true;
+    }
+}
+
+bool clime_tv_contains(struct clime_tr *tr, struct clime_tv seq, struct clime_tv v) {
+    switch (seq.kind) {
+    case CLIME_T_STR:
+        if (v.kind != CLIME_T_STR)
+            clime_tr_fail(tr, CLIME_ERR_INPUT, "'in <string>' requires string as left operand, not %s",
+                          clime_tv_type(v));
+        clime_tr_charge(tr, seq.len / 16);
+        return v.len == 0 || memmem(seq.s, seq.len, v.s, v.len) != NULL;
+    case CLIME_T_DICT:
+        return clime_tdict_get(tr, seq.dict, v) != NULL;
+    case CLIME_T_VIEW:
+        if (seq.flag == CLIME_VIEW_KEYS) return clime_tdict_get(tr, seq.dict, v) != NULL;
+        break;
+    case CLIME_T_UNDEFINED:
+    case CLIME_T_LIST:
+    case CLIME_T_TUPLE:
+    case CLIME_T_RANGE:
+    case CLIME_T_ITER:
+    case CLIME_T_LOOP:
+        break;
+    default:
+        clime_tr_fail(tr, CLIME_ERR_INPUT, "argument of type '%s' is not iterable", clime_tv_type(seq));
+    }
+    struct clime_titer *it = clime_titer_new(tr, seq);
+    struct clime_tv item;
+    while (clime_titer_next(tr, it, &item))
+        if (clime_tv_same(item, v) || clime_tv_equal(tr, item, v)) return true;
+    return false;
+}

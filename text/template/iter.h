@@ -42,6 +42,11 @@ struct clime_tv clime_titer_value(struct clime_titer *it); /* as a value of kind
 /* The items of any iterable. A list or tuple is given as it is, not copied: read only. */
 struct clime_tlist *clime_titer_items(struct clime_tr *tr, struct clime_tv v);
 
+/* Questions whose answer may take a walk: `v in seq`, len() (false: has none), truth. */
+bool clime_tv_truth(struct clime_tr *tr, struct clime_tv v);
+bool clime_tv_length(struct clime_tr *tr, struct clime_tv v, int64_t *n);
+bool clime_tv_contains(struct clime_tr *tr, struct clime_tv seq, struct clime_tv v);
+
 /* An iterator over l's items, from the last one when reversed. */
 struct clime_tv clime_titer_over(struct clime_tr *tr, struct clime_tlist *l, bool reversed);
 

@@ -8,6 +8,7 @@
 
 #include "text/template/builtin.h"
 #include "text/template/eval.h"
+#include "text/template/iter.h"
 
 static const char *op_name(int op) {
     switch (op) {

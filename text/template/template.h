@@ -22,6 +22,7 @@
 #include "common/buf.h"
 #include "common/err.h"
 #include "common/str.h"
+#include "text/template/spans.h"
 
 struct clime_template;
 
@@ -47,16 +48,6 @@ struct clime_template_input {
     struct clime_template_limits limits;
 };
 
-/* Text of a `{% generation %}` block: bytes begin..end-1 of what the rendering appended. */
-struct clime_span {
-    size_t begin, end;
-};
-
-/* Zero-initialise; free with clime_spans_free. */
-struct clime_spans {
-    struct clime_span *data;
-    size_t n, size;
-};
 void clime_spans_free(struct clime_spans *s); /* may be used again */
 
 /* Appends the rendered text to out, and the spans to spans (NULL = not wanted). Errors: CLIME_ERR_INPUT (the variables

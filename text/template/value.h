@@ -1,4 +1,4 @@
-/* Python values as a chat template sees them: kinds, making, truth, equality, order, text.
+/* Python values as a chat template sees them: kinds, making, equality, order, text.
  *
  * Internal to text/template/. A struct clime_tv is 16 bytes and passed by value; what it points to lives in the
  * run's arena (constants: in the template's arena) and never changes after it is made, but for namespaces, iterators,
@@ -177,15 +177,12 @@ int64_t clime_trange_length(const struct clime_trange *r);
 /* ---- asking ---- */
 
 const char *clime_tv_type(struct clime_tv v); /* Python's type name: "str", "list", "Undefined", ... */
-bool clime_tv_truth(struct clime_tr *tr, struct clime_tv v);
 bool clime_tv_equal(struct clime_tr *tr, struct clime_tv a, struct clime_tv b);
 bool clime_tv_same(struct clime_tv a, struct clime_tv b);                      /* `is` */
 int clime_tv_order(struct clime_tr *tr, struct clime_tv a, struct clime_tv b); /* <0, 0, >0; fails where Python does */
 bool clime_tv_unordered(struct clime_tv a, struct clime_tv b);                 /* a comparison with NaN */
 uint64_t clime_tv_hash(struct clime_tr *tr, struct clime_tv v);                /* fails for unhashable values */
 bool clime_tv_hashable(struct clime_tv v);
-bool clime_tv_length(struct clime_tr *tr, struct clime_tv v, int64_t *n);            /* false: has no len() */
-bool clime_tv_contains(struct clime_tr *tr, struct clime_tv seq, struct clime_tv v); /* `v in seq` */
 void clime_tv_fail_undefined(struct clime_tr *tr, struct clime_tv v) __attribute__((noreturn));
 
 /* ---- text (text.c) ---- */

@@ -22,6 +22,7 @@
 #include "common/options.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/reward/rewarder.h"
+#include "trainer/reward/types.h"
 
 #define MAX_LINE (4 * CLIME_REWARD_MAX_TEXT)
 #define READ_BYTES ((size_t)1 << 16)

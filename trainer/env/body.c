@@ -10,7 +10,7 @@
 #include "common/http/sse.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
-#include "trainer/env/env_int.h"
+#include "trainer/env/environments_int.h"
 
 /* ---- the request ---- */
 

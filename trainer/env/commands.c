@@ -11,7 +11,7 @@
 #include "common/os/child.h"
 #include "common/os/dirs.h"
 #include "common/periodic.h"
-#include "trainer/env/env_int.h"
+#include "trainer/env/environments_int.h"
 
 #define CHECK_US 50000
 #define STEADY_US 3000000 /* a copy that ends sooner is as good as never started */

@@ -16,7 +16,7 @@
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
 #include "common/os/files.h"
-#include "trainer/env/env_int.h"
+#include "trainer/env/environments_int.h"
 #include "trainer/plugin/hooks.h"
 
 #define CHECK_US 200000 /* how often an idle owner looks at deadlines and stop flags */

@@ -1,6 +1,6 @@
 /* The trainer's HTTP interface for environments. HTTP workers; no state of its own. Shapes: openapi/trainer.yaml. */
 #include "common/clock.h"
-#include "trainer/env/env_int.h"
+#include "trainer/env/environments_int.h"
 
 /* POST /tasks/lease: {"wait_s"?} -> a task, or 204. */
 static void handle_lease(struct clime_http_request *rq, void *context) {

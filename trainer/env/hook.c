@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/json/scan.h"
-#include "trainer/env/env_int.h"
+#include "trainer/env/environments_int.h"
 #include "trainer/plugin/hooks.h"
 
 #define REASON_BYTES 400

@@ -9,7 +9,7 @@
 #include "common/clock.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
-#include "trainer/env/env_int.h"
+#include "trainer/env/environments_int.h"
 
 #define MAX_WAIT_S 60.0
 #define MAX_STRINGS ((size_t)1 << 20) /* of a body, decoded */

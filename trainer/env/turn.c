@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "trainer/env/env_int.h"
+#include "trainer/env/environments_int.h"
 #include "trainer/env/history.h"
 
 /* ---- the turn's prompt ---- */

@@ -8,8 +8,9 @@
 #define CLIME_TRAINER_LEARN_CRITIC_H
 
 #include "trainer/algorithm/stream.h"
-#include "trainer/learn/learner.h"
+#include "trainer/learn/learning.h"
 #include "trainer/learn/optimizer.h"
+#include "trainer/sample/pack.h"
 
 struct clime_critic {
     struct clime_learner_options opts; /* the learner's, with the critic's learning rate */

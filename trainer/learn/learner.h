@@ -13,60 +13,9 @@
 #define CLIME_TRAINER_LEARN_LEARNER_H
 
 #include "common/buf.h"
-#include "common/options.h"
-#include "model/backward.h"
-#include "trainer/algorithm/objective.h"
+#include "trainer/learn/learning.h"
 #include "trainer/sample/pack.h"
 #include "trainer/sample/sample.h"
-
-enum clime_schedule { CLIME_LR_CONSTANT, CLIME_LR_LINEAR, CLIME_LR_COSINE };
-
-struct clime_learner_options { /* names are slime's options */
-    const char *hf_checkpoint; /* weights at the start, config */
-    const char *ref_load;      /* reference model; NULL = none needed */
-    struct clime_model_options model;
-    struct clime_objective objective;
-    /* critic (an estimator that needs one) */
-    const char *critic_load; /* Hugging Face folder; NULL = hf_checkpoint */
-    double critic_lr, value_clip;
-    /* optimizer */
-    double lr, min_lr, adam_beta1, adam_beta2, adam_eps, weight_decay, clip_grad; /* clip_grad 0 = off */
-    struct clime_opt_list only_train, freeze; /* patterns of tensors' names (trainer/learn/freeze.h); one at most */
-    enum clime_schedule schedule;
-    int64_t lr_warmup_iters, lr_decay_iters; /* steps */
-    /* memory */
-    int max_tokens_per_gpu; /* rows of a micro-batch; longer samples get one of their own up to max_seq_len */
-    int max_seq_len;
-    enum clime_recompute recompute;
-    bool beside_servers;        /* sft: servers evaluate on the same device */
-    bool optimizer_cpu_offload; /* master weights and moments in host memory where the device has its own */
-};
-
-struct clime_step_stats {
-    int64_t step;                                    /* optimizer steps done, this one included */
-    double loss, pg_loss, kl_loss, entropy, ce_loss; /* weighted as in the loss; entropy and kl are token means */
-    double clipfrac, ppo_kl;                         /* token means; ppo_kl = mean(behave - logp) */
-    double grad_norm, lr;
-    double ois;                                     /* token mean of exp(logp - old) */
-    double tis, tis_abs, tis_clipfrac;              /* token means of rho, |rho - 1|, share that was changed */
-    double rs_masked, rs_veto;                      /* shares of tokens rejected, of samples vetoed */
-    double opsm_clipfrac;                           /* share of tokens masked */
-    double value_loss, value_clipfrac, critic_norm; /* of the critic; value_loss as in its loss */
-    int64_t critic_us;
-    bool critic_only, critic_skipped;
-    double gap_max;     /* max |logp - behave| over the gap's tokens: train_rollout_logprob_abs_diff; exactly 0 */
-    int64_t gap_tokens; /* 0 = no gap to report */
-    int64_t gap_wrong;  /* tokens of these that are not equal; where there are any, gap_max is at: */
-    struct {
-        int sample;           /* of the step's input */
-        int32_t token;        /* of its response, from 0 */
-        double logp, sampled; /* the trainer's number and the server's */
-    } gap_at;
-    int64_t tokens, trained_tokens, n_micro;
-    int64_t forward_us, backward_us, ref_us, optimizer_us;
-    int64_t updates; /* of the weights so far, over all starts */
-    bool skipped;    /* the gradient was not finite: no update was made, and this says so */
-};
 
 struct clime_learner;
 

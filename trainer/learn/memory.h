@@ -13,7 +13,7 @@
 #define CLIME_TRAINER_LEARN_MEMORY_H
 
 #include "common/buf.h"
-#include "trainer/learn/learner.h"
+#include "trainer/learn/learning.h"
 
 enum clime_memory_part {
     CLIME_MEM_WEIGHTS,

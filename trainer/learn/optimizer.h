@@ -10,7 +10,7 @@
 #define CLIME_TRAINER_LEARN_OPTIMIZER_H
 
 #include "model/model.h"
-#include "trainer/learn/learner.h"
+#include "trainer/learn/learning.h"
 
 struct clime_optimizer {
     const struct clime_ops *ops; /* of the device where the states lie */

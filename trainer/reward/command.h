@@ -10,7 +10,7 @@
 #ifndef CLIME_TRAINER_REWARD_COMMAND_H
 #define CLIME_TRAINER_REWARD_COMMAND_H
 
-#include "trainer/reward/reward.h"
+#include "trainer/reward/request.h"
 
 struct clime_command;
 

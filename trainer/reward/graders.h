@@ -1,4 +1,4 @@
-/* What the built-in graders share: their input, and the functions named in reward.c's table.
+/* What the built-in graders share: their input, and the functions named in the table of types.c.
  *
  * A grader sees the label as Python would print it, because the published verdicts come from str(label). Every
  * function here is pure and may run on any thread.
@@ -7,7 +7,7 @@
 #define CLIME_TRAINER_REWARD_GRADERS_H
 
 #include "common/json/scan.h"
-#include "trainer/reward/reward.h"
+#include "trainer/reward/request.h"
 
 struct clime_grader_input {
     struct clime_str response;

@@ -12,6 +12,7 @@
 #include "trainer/reward/answer.h"
 #include "trainer/reward/library.h"
 #include "trainer/reward/mixture.h"
+#include "trainer/reward/reward.h"
 
 /* The library's function cannot be stopped: whoever lent the thread may have given it up when it returns. */
 static enum clime_err library_call(struct clime_judge *o, const struct clime_reward_request *q, int n,

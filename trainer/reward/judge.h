@@ -6,7 +6,7 @@
 
 #include "trainer/reward/command.h"
 #include "trainer/reward/remote.h"
-#include "trainer/reward/rewarder.h"
+#include "trainer/reward/rewarder_options.h"
 
 struct clime_judge {
     const struct clime_rewarder_options *o; /* valid until the judge is lost */

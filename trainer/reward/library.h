@@ -2,7 +2,7 @@
 #ifndef CLIME_TRAINER_REWARD_LIBRARY_H
 #define CLIME_TRAINER_REWARD_LIBRARY_H
 
-#include "trainer/reward/reward.h"
+#include "trainer/reward/request.h"
 
 struct clime_hook;
 

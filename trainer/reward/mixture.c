@@ -9,6 +9,7 @@
 
 #include "common/json/write.h"
 #include "trainer/reward/text.h"
+#include "trainer/reward/types.h"
 
 static enum clime_err read_part(struct clime_str text, struct clime_mixture_part *out, struct clime_error *e) {
     int64_t colon = clime_rtext_rfind(text, ":");

@@ -7,7 +7,7 @@
 #ifndef CLIME_TRAINER_REWARD_MIXTURE_H
 #define CLIME_TRAINER_REWARD_MIXTURE_H
 
-#include "trainer/reward/reward.h"
+#include "trainer/reward/request.h"
 
 #define CLIME_MIXTURE_PARTS 16
 

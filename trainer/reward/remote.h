@@ -6,7 +6,7 @@
 #ifndef CLIME_TRAINER_REWARD_REMOTE_H
 #define CLIME_TRAINER_REWARD_REMOTE_H
 
-#include "trainer/reward/reward.h"
+#include "trainer/reward/request.h"
 
 struct clime_remote;
 

@@ -25,6 +25,7 @@
 #include "trainer/plugin/hooks.h"
 #include "trainer/reward/judge.h"
 #include "trainer/reward/mixture.h"
+#include "trainer/reward/types.h"
 
 #define MAX_WORKERS 256
 #define MAX_LOST 64      /* threads in calls that nobody waits for, before no more are started */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "text/unicode.h"
-#include "trainer/reward/reward.h"
+#include "trainer/reward/request.h"
 
 /* A rewriting grows a text at most fourfold (an ASCII letter becomes a four-byte mathematical one). */
 #define TEXT_CAP (5 * CLIME_REWARD_MAX_TEXT)

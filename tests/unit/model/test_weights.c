@@ -17,6 +17,7 @@
 #include "common/os/atomic_file.h"
 #include "common/rng.h"
 #include "model/convert.h"
+#include "model/weights.h"
 #include "model/weights_map.h"
 
 #define PIECE 37 /* elements: less than a tensor */

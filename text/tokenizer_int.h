@@ -1,6 +1,6 @@
 /* Inside of the tokenizer, for text/tokenizer*.c and text/detok.c only. See text/tokenizer.h. */
-#ifndef CLIME_TEXT_TOKENIZER_IMPL_H
-#define CLIME_TEXT_TOKENIZER_IMPL_H
+#ifndef CLIME_TEXT_TOKENIZER_INT_H
+#define CLIME_TEXT_TOKENIZER_INT_H
 
 #include "text/added_tokens.h"
 #include "text/bpe.h"

@@ -1,6 +1,6 @@
 /* What the files of trainer/env share: a task, and a call that waits for its owner. Internal. */
-#ifndef CLIME_TRAINER_ENV_ENV_INT_H
-#define CLIME_TRAINER_ENV_ENV_INT_H
+#ifndef CLIME_TRAINER_ENV_ENVIRONMENTS_INT_H
+#define CLIME_TRAINER_ENV_ENVIRONMENTS_INT_H
 
 #include <pthread.h>
 

@@ -1,7 +1,7 @@
 /* What train.c (forward, memory) and backward.c share: the trainer's buffers. Internal to model/.
  * Everything here belongs to the trainer's main thread. */
-#ifndef CLIME_MODEL_TRAIN_H
-#define CLIME_MODEL_TRAIN_H
+#ifndef CLIME_MODEL_BACKWARD_INT_H
+#define CLIME_MODEL_BACKWARD_INT_H
 
 #include "model/backward.h"
 #include "model/layer.h"
