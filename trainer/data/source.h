@@ -13,10 +13,7 @@
 
 #include <stdint.h>
 
-#include "common/err.h"
-#include "common/str.h"
-
-#define CLIME_ROW_MAX ((size_t)64 << 20) /* bytes of a row */
+#include "trainer/data/row.h"
 
 struct clime_source {
     char *path; /* owned */
@@ -34,7 +31,6 @@ enum clime_err clime_source_slice(const char *slice, int64_t n, int64_t *first, 
 /* Calls fn for each row of the source in order; stops at the first error, which fn returns. number: of the line where
  * the row begins, from 1; of a JSON array, of the item. Errors of its own name file and line: CLIME_ERR_NOT_FOUND,
  * CLIME_ERR_INPUT, CLIME_ERR_LIMIT. */
-typedef enum clime_err clime_row_fn(void *arg, int64_t number, struct clime_str json, struct clime_error *e);
 enum clime_err clime_source_rows(const char *source, clime_row_fn *fn, void *arg, struct clime_error *e);
 
 /* A short name of a source: its file's, without folders, ending, slice and weight. The caller frees it. */
