@@ -14,18 +14,9 @@
 #define CLIME_COMMON_GROUP_GROUP_H
 
 #include "common/buf.h"
-#include "common/group/place.h"
+#include "common/group/options.h"
 
 struct clime_group;
-struct clime_group_children; /* start.h */
-
-struct clime_group_options {
-    struct clime_place place;
-    int listener;                          /* rank 0: a socket that listens already; -1 = at place's address */
-    struct clime_group_children *children; /* rank 0: those that it started, watched until all are here; or NULL */
-    int64_t meet_limit_us;                 /* for all to come */
-    int64_t limit_us;                      /* of every other wait for a rank that has something to do */
-};
 
 /* Returns when all ranks have come and are of one build (the very same program file). CLIME_ERR_TIMEOUT names who is
  * missing, CLIME_ERR_INPUT who is another program or does not fit in; every rank that has come gets the reason. */

@@ -3,7 +3,7 @@
 #ifndef CLIME_COMMON_GROUP_START_H
 #define CLIME_COMMON_GROUP_START_H
 
-#include "common/group/group.h"
+#include "common/group/options.h"
 
 /* Starts ranks 1..world-1 with argv (argv[0] is this program's file) and fills o with what rank 0 meets them with.
  * log_dir: output goes to rank-N.log there; NULL = where ours goes. They end with us, however we end. */
