@@ -18,19 +18,16 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
-#include "common/metrics.h"
 #include "trainer/alarm/notify.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 
 #define MAX_JSON ((size_t)64 << 10)
-#define LINE_ARENA ((size_t)1 << 16) /* names with escapes: a set may be called anything */
 
 struct row {
     struct clime_alarm_state state;
     double limit;
     char *cause, *advice; /* of the next value; NULL = the table's */
-    struct clime_metric *gauge;
 };
 
 struct clime_alarms {
@@ -43,7 +40,28 @@ struct clime_alarms {
     int64_t rollout, step; /* of the newest line; -1 = none yet */
 };
 
-/* ---- limits ---- */
+/* ---- what others read and write ---- */
+
+int clime_alarm_event(const char *detail, bool *raised) {
+    struct clime_arena arena;
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str key, name = {"", 0}, state = {"", 0};
+    clime_arena_init(&arena, MAX_JSON);
+    clime_json_init(&j, detail, strlen(detail), &arena, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "alarm"))
+            clime_json_string(&j, &name);
+        else if (clime_str_is(key, "state"))
+            clime_json_string(&j, &state);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    int id = clime_json_end(&j) ? clime_alarm_find(name.ptr, (int)name.len) : -1;
+    *raised = clime_str_is(state, "raised");
+    clime_arena_free(&arena);
+    return id;
+}
 
 enum clime_err clime_alarm_limits(const struct clime_opt_list *words, bool async, double limits[CLIME_ALARMS],
                                   struct clime_error *e) {
@@ -150,7 +168,6 @@ static void tell(struct clime_alarms *a, int id, bool raised, double value, doub
         put_json(a, r, raised, value, bound, cause.data, advice, true, &json);
         clime_notify_send(a->notify, json.data);
     }
-    clime_metric_set(row->gauge, raised);
     clime_buf_free(&cause);
     clime_buf_free(&json);
 }
@@ -209,33 +226,28 @@ static int row_of(struct clime_str kind, struct clime_str figure) {
     return -1;
 }
 
-/* The kind comes first in a line. Values are judged in the table's order. */
-static void read_line(struct clime_alarms *a, const char *line, bool quiet) {
-    struct clime_arena arena;
-    struct clime_json j;
-    struct clime_error e = {0};
-    struct clime_str key, kind = {0};
+struct read {
+    struct clime_alarms *a;
     double values[CLIME_ALARMS];
-    bool has[CLIME_ALARMS] = {false};
-    clime_arena_init(&arena, LINE_ARENA);
-    clime_json_init(&j, line, strlen(line), &arena, &e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        int id = row_of(kind, key);
-        if (clime_str_is(key, "kind"))
-            clime_json_string(&j, &kind);
-        else if (clime_str_is(key, "rollout"))
-            clime_json_int(&j, INT64_MIN, INT64_MAX, &a->rollout);
-        else if (clime_str_is(key, "step"))
-            clime_json_int(&j, INT64_MIN, INT64_MAX, &a->step);
-        else if (id >= 0 && clime_json_peek(&j) == CLIME_JSON_NUMBER)
-            has[id] = clime_json_double(&j, &values[id]);
-        else
-            clime_json_skip(&j, NULL);
-    }
-    CHECK(clime_json_end(&j)); /* the trainer wrote it */
+    bool has[CLIME_ALARMS];
+};
+
+static void read_figure(void *arg, struct clime_str kind, struct clime_str name, double value) {
+    struct read *r = arg;
+    int id = row_of(kind, name);
+    if (clime_str_is(name, "rollout")) r->a->rollout = (int64_t)value;
+    if (clime_str_is(name, "step")) r->a->step = (int64_t)value;
+    if (id < 0) return;
+    r->values[id] = value;
+    r->has[id] = true;
+}
+
+/* Values are judged in the table's order. */
+static void read_line(struct clime_alarms *a, const char *line, bool quiet) {
+    struct read r = {.a = a};
+    clime_metrics_figures(line, read_figure, &r);
     for (int i = 0; i < CLIME_ALARMS; i++)
-        if (has[i]) judge(a, i, values[i], quiet);
-    clime_arena_free(&arena);
+        if (r.has[i]) judge(a, i, r.values[i], quiet);
 }
 
 void clime_alarms_line(struct clime_alarms *a, const char *line) {
@@ -251,26 +263,11 @@ static void recall_line(void *arg, const char *line) {
     read_line(arg, line, true);
 }
 
-/* {"alarm", "state", ...} of an event. */
 static void recall_event(void *arg, const char *detail) {
     struct clime_alarms *a = arg;
-    struct clime_arena arena;
-    struct clime_json j;
-    struct clime_error e = {0};
-    struct clime_str key, name = {0}, state = {0};
-    clime_arena_init(&arena, MAX_JSON);
-    clime_json_init(&j, detail, strlen(detail), &arena, &e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "alarm"))
-            clime_json_string(&j, &name);
-        else if (clime_str_is(key, "state"))
-            clime_json_string(&j, &state);
-        else
-            clime_json_skip(&j, NULL);
-    }
-    int id = name.ptr ? clime_alarm_find(name.ptr, (int)name.len) : -1;
-    if (clime_json_end(&j) && id >= 0) a->rows[id].state.raised = clime_str_is(state, "raised");
-    clime_arena_free(&arena);
+    bool raised;
+    int id = clime_alarm_event(detail, &raised);
+    if (id >= 0) a->rows[id].state.raised = raised;
 }
 
 /* Windows from the metrics, what is raised from the events; an alarm that is off now is over. */
@@ -283,7 +280,6 @@ static enum clime_err recall(struct clime_alarms *a, struct clime_error *e) {
         struct row *row = &a->rows[i];
         bool over = row->state.raised && isnan(row->limit);
         row->state.raised = row->state.raised && !over;
-        clime_metric_set(row->gauge, row->state.raised);
         if (over) tell(a, i, false, 0, NAN);
     }
     return rc;
@@ -300,13 +296,7 @@ enum clime_err clime_alarms_open(const struct clime_alarm_options *o, bool async
     a->rollout = a->step = -1;
     pthread_mutex_init(&a->lock, NULL);
     enum clime_err rc = clime_alarm_limits(&o->limits, async, limits, e);
-    for (int i = 0; i < CLIME_ALARMS && !rc; i++) {
-        char label[64];
-        snprintf(label, sizeof label, "alarm=\"%s\"", clime_alarm_rules[i].name);
-        a->rows[i].limit = limits[i];
-        a->rows[i].gauge =
-            clime_metric_gauge("clime_train_alarm", label, "1 while the alarm is raised (docs/alarms.md)");
-    }
+    for (int i = 0; i < CLIME_ALARMS; i++) a->rows[i].limit = limits[i];
     if (!rc && (o->command || o->url)) rc = clime_notify_open(o->command, o->url, &a->notify, e);
     if (!rc) rc = recall(a, e);
     if (rc) {

@@ -1,7 +1,6 @@
 /* The alarms of a run: they look at every line of metrics and at what the loop tells them, and say once what is wrong,
  * why it matters and what to do, and once that it is over. Where: an event of kind "alarm" in the ledger (JSON:
- * docs/alarms.md), a line of the log, the gauge clime_train_alarm, and --alarm-command and --alarm-url
- * (trainer/alarm/notify.h).
+ * docs/alarms.md), a line of the log, --alarm-command and --alarm-url (trainer/alarm/notify.h).
  *
  * What is raised is what the ledger says, so a restart raises nothing twice; windows are filled from its metrics.
  *
@@ -23,6 +22,9 @@ struct clime_alarm_options {
  * others unless a word names them. */
 enum clime_err clime_alarm_limits(const struct clime_opt_list *words, bool async, double limits[CLIME_ALARMS],
                                   struct clime_error *e);
+
+/* The row that the detail of an event of kind "alarm" is of; -1 = of another version's. */
+int clime_alarm_event(const char *detail, bool *raised);
 
 struct clime_alarms;
 

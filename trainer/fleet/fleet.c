@@ -19,6 +19,7 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
+#include "common/metrics.h"
 #include "common/os/host.h"
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
@@ -284,6 +285,11 @@ enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e) {
     else
         rc = clime_fleet_poll_children(f, e);
     for (int i = 0; i < f->n_servers && !rc; i++) rc = advance(f, &f->servers[i], e);
+    int n_serving = 0;
+    for (int i = 0; i < f->n_servers; i++)
+        n_serving += f->servers[i].admitted && f->servers[i].pushed == f->push.version;
+    clime_metric_set(f->known, f->n_servers);
+    clime_metric_set(f->serving, n_serving);
     return rc;
 }
 
@@ -469,6 +475,9 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
     f->has_push = o->serve_folder; /* of version 0, without a body */
     f->http = clime_http_client_new();
     clime_http_client_bearer(f->http, o->api_key);
+    f->known = clime_metric_gauge("clime_train_servers", "", "Servers that the trainer knows");
+    f->serving =
+        clime_metric_gauge("clime_train_servers_serving", "", "Servers that serve the newest weights to rollouts");
     f->lock = xmalloc(sizeof *f->lock);
     pthread_mutex_init(f->lock, NULL);
     enum clime_err rc;

@@ -42,6 +42,7 @@ struct clime_fleet {
     char device[64];                            /* kind of the trainer's own; without one that of the first server */
     bool publishing;                            /* the model holds the version that is pushed */
     bool was_published;                         /* a version was served by all once */
+    struct clime_metric *known, *serving;       /* for /metrics */
     pthread_mutex_t *lock; /* of url; behind a pointer so that clime_fleet_url may take a const fleet */
     char url[CLIME_FLEET_URL];
 };

@@ -3,6 +3,12 @@
  * together with what they tell of. */
 #include "trainer/ledger/metrics.h"
 
+#include <string.h>
+
+#include "common/json/scan.h"
+
+#define MAX_NAMES ((size_t)4 << 20) /* bytes of names with escapes: a set may be called anything */
+
 enum clime_err clime_metrics_insert(struct clime_db *db, const char *kind, int64_t step, const char *line,
                                     struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(db, "INSERT OR REPLACE INTO metrics(kind, step, line) VALUES(?, ?, ?)");
@@ -45,4 +51,34 @@ enum clime_err clime_metrics_each(struct clime_db *db, int64_t last, void (*fn)(
     clime_db_int(q, last);
     while (clime_db_row(q)) fn(arg, clime_db_get_text(q));
     return clime_db_done(q, e);
+}
+
+enum clime_err clime_metrics_newest(struct clime_db *db, const char *kind, void (*fn)(void *arg, const char *line),
+                                    void *arg, struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT line FROM (SELECT step, line FROM metrics WHERE kind = ? ORDER BY step DESC LIMIT 2)"
+                          " ORDER BY step");
+    clime_db_text(q, kind);
+    while (clime_db_row(q)) fn(arg, clime_db_get_text(q));
+    return clime_db_done(q, e);
+}
+
+void clime_metrics_figures(const char *line, clime_metrics_figure_fn *fn, void *arg) {
+    struct clime_arena arena;
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str name, kind = {"", 0}; /* the kind is the first member */
+    clime_arena_init(&arena, MAX_NAMES);
+    clime_json_init(&j, line, strlen(line), &arena, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &name);) {
+        double v;
+        if (clime_str_is(name, "kind"))
+            clime_json_string(&j, &kind);
+        else if (clime_json_peek(&j) != CLIME_JSON_NUMBER)
+            clime_json_skip(&j, NULL);
+        else if (clime_json_double(&j, &v))
+            fn(arg, kind, name, v);
+    }
+    CHECK(clime_json_end(&j)); /* we wrote it */
+    clime_arena_free(&arena);
 }

@@ -2,6 +2,7 @@
 #ifndef CLIME_TRAINER_LEDGER_METRICS_H
 #define CLIME_TRAINER_LEDGER_METRICS_H
 
+#include "common/str.h"
 #include "trainer/ledger/ledger.h"
 
 /* kind: "rollout" (before the steps, under its first step), "train" (a step), "perf", "eval". One line for each
@@ -18,5 +19,13 @@ enum clime_err clime_metrics_get(struct clime_db *db, const char *kind, int64_t 
 /* Calls fn for every line of step <= last in the order in which a run writes them. */
 enum clime_err clime_metrics_each(struct clime_db *db, int64_t last, void (*fn)(void *arg, const char *line), void *arg,
                                   struct clime_error *e);
+
+/* Calls fn for the two newest lines of a kind, the older first: what the newest does not say yet is as it was. */
+enum clime_err clime_metrics_newest(struct clime_db *db, const char *kind, void (*fn)(void *arg, const char *line),
+                                    void *arg, struct clime_error *e);
+
+/* Calls fn for every number of a line that the trainer wrote, "rollout" and "step" among them. kind is the line's. */
+typedef void clime_metrics_figure_fn(void *arg, struct clime_str kind, struct clime_str name, double value);
+void clime_metrics_figures(const char *line, clime_metrics_figure_fn *fn, void *arg);
 
 #endif

@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "common/clock.h"
-#include "common/json/scan.h"
 #include "common/log.h"
 #include "common/os/dirs.h"
 #include "trainer/ledger/metrics.h"
@@ -83,40 +82,35 @@ static void add_scalar(struct clime_buf *summary, struct clime_str tag, double v
     clime_buf_free(&value);
 }
 
+struct summary {
+    struct clime_buf scalars;
+    int64_t rollout, step;
+    bool by_step;
+};
+
+static void add_figure(void *arg, struct clime_str kind, struct clime_str name, double v) {
+    struct summary *s = arg;
+    s->by_step = clime_str_is(kind, "train") || clime_str_is(kind, "eval");
+    if (clime_str_is(name, "rollout"))
+        s->rollout = (int64_t)v;
+    else if (clime_str_is(name, "step"))
+        s->step = (int64_t)v;
+    else
+        add_scalar(&s->scalars, name, v);
+}
+
 /* The event of a line: wall_time = 1, step = 2, summary = 5. The members "kind", "rollout" and "step" place it. */
 static void make_event(struct clime_buf *event, const char *line, double seconds) {
-    struct clime_buf summary;
-    struct clime_arena arena;
-    struct clime_error e = {0};
-    struct clime_json j;
-    struct clime_str key, kind = {"", 0};
-    int64_t rollout = 0, step = 0;
-    clime_buf_init(&summary, MAX_EVENT);
-    clime_arena_init(&arena, MAX_EVENT);
-    clime_json_init(&j, line, strlen(line), &arena, &e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        double v;
-        if (clime_str_is(key, "kind"))
-            clime_json_string(&j, &kind);
-        else if (clime_str_is(key, "rollout"))
-            clime_json_int(&j, INT64_MIN, INT64_MAX, &rollout);
-        else if (clime_str_is(key, "step"))
-            clime_json_int(&j, INT64_MIN, INT64_MAX, &step);
-        else if (clime_json_peek(&j) != CLIME_JSON_NUMBER)
-            clime_json_skip(&j, NULL);
-        else if (clime_json_double(&j, &v))
-            add_scalar(&summary, key, v);
-    }
-    CHECK(clime_json_end(&j)); /* we wrote it */
-    bool by_step = clime_str_is(kind, "train") || clime_str_is(kind, "eval");
+    struct summary s = {0};
+    clime_buf_init(&s.scalars, MAX_EVENT);
+    clime_metrics_figures(line, add_figure, &s);
     clime_buf_clear(event);
     add_time(event, seconds);
     clime_buf_addc(event, 2 << 3);
-    add_varint(event, (uint64_t)(by_step ? step : rollout));
-    add_bytes(event, 5, summary.data, summary.len);
-    CHECK(!event->full && !summary.full);
-    clime_arena_free(&arena);
-    clime_buf_free(&summary);
+    add_varint(event, (uint64_t)(s.by_step ? s.step : s.rollout));
+    add_bytes(event, 5, s.scalars.data, s.scalars.len);
+    CHECK(!event->full && !s.scalars.full);
+    clime_buf_free(&s.scalars);
 }
 
 static void make_version(struct clime_buf *event, double seconds) {

@@ -64,6 +64,7 @@ extern const char clime_page_headers[];
 
 void clime_page_index(struct clime_http_request *rq, void *page);
 void clime_page_asset(struct clime_http_request *rq, void *page);
+void clime_page_prometheus(struct clime_http_request *rq, void *page); /* prometheus.c */
 void clime_page_list(struct clime_http_request *rq, void *page);
 void clime_page_options_of(struct clime_http_request *rq, void *page);
 void clime_page_metrics_of(struct clime_http_request *rq, void *page);

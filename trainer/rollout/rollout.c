@@ -17,6 +17,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/metrics.h"
 #include "trainer/ledger/events.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/rollout/rollout_int.h"
@@ -360,6 +361,7 @@ enum clime_err clime_rollouts_fill(struct clime_rollouts *r, int64_t id, bool *p
         if (then >= tick) {
             if ((rc = clime_fleet_poll(r->c->fleet, e)) || (rc = clime_flight_renew_expired(r, e))) break;
             tick = then + CLIME_ROLLOUT_TICK_US;
+            clime_metric_set(r->in_flight, r->n_flight);
             clime_alarms_see(r->c->alarms, CLIME_ALARM_STALLED, (double)(then - r->back_us) / 1e6, NULL, NULL);
         }
         show(r);
@@ -405,6 +407,7 @@ enum clime_err clime_rollouts_give(struct clime_rollouts *r, struct clime_rollou
     r->idle_us = 0;
     if (out->paused) return CLIME_OK;
     double all = (double)r->c->o->rollout_batch_size * r->members;
+    clime_metric_set(r->in_flight, r->n_flight);
     clime_alarms_see(r->c->alarms, CLIME_ALARM_STALLED, 0, NULL, NULL);
     clime_alarms_see(r->c->alarms, CLIME_ALARM_REWARD_FAILS, out->n_unrewarded / all, NULL, NULL);
     clime_alarms_see(r->c->alarms, CLIME_ALARM_SAMPLES_FAIL, out->n_ungenerated / all, NULL, NULL);
@@ -431,6 +434,7 @@ enum clime_err clime_rollouts_open(const struct clime_rollout_context *c, int64_
     r->members = (int)o->n_samples_per_prompt;
     r->window = 2 * c->n_threads;
     r->t0 = clime_now_us();
+    r->in_flight = clime_metric_gauge("clime_train_samples_in_flight", "", "Samples that are being made");
     if (o->group_rm && r->window < r->members) r->window = r->members; /* they wait for each other */
     atomic_init(&r->stop, false);
     clime_chooser_init(&r->chooser, (int)o->rollout_batch_size, (int)o->over_sampling_batch_size,

@@ -46,7 +46,8 @@ struct clime_rollouts {
     int n_failed, n_filtered; /* groups dropped */
     int64_t back_us;          /* when a request last came back, or the first one was sent */
     atomic_bool stop;         /* nothing more is wanted: what is in flight comes back as it is */
-    int64_t t0, idle_us;      /* idle: it was full, nothing was in flight, and the next one was not wanted yet */
+    struct clime_metric *in_flight;
+    int64_t t0, idle_us; /* idle: it was full, nothing was in flight, and the next one was not wanted yet */
 };
 
 static inline bool clime_rollouts_dropped(const struct clime_rollouts *r, int g) {

@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/metrics.h"
 #include "common/os/dirs.h"
 #include "trainer/env/environments.h"
 #include "trainer/ledger/events.h"
@@ -214,6 +215,8 @@ static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
     if (rl->o.rollout_only) return clime_rl_rollouts_only(rl, e);
     if ((rc = clime_rl_recover(rl, e)) || (rl->fleet && (rc = clime_rl_open_client(rl, e)))) return rc;
     clime_progress_count(&rl->progress, rl->rollouts_done, rl->num_rollout);
+    clime_metric_set(clime_metric_gauge("clime_train_rollouts_wanted", "", "Rollouts of the whole run"),
+                     (double)rl->num_rollout);
     while (rl->rollouts_done < rl->num_rollout) {
         if (!rl->o.async && (rc = clime_rl_evaluate_if_due(rl, e))) return rc;
         if ((rc = rl->o.async ? clime_rl_async_rollout(rl, e) : one_rollout(rl, e))) return rc;

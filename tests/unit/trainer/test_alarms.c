@@ -15,7 +15,6 @@
 #include "common/buf.h"
 #include "common/clock.h"
 #include "common/json/tree.h"
-#include "common/metrics.h"
 #include "trainer/alarm/alarms.h"
 #include "trainer/alarm/notify.h"
 #include "trainer/ledger/events.h"
@@ -138,13 +137,9 @@ static void test_every_row(void **state) {
         assert_string_equal(told(f, id).what, "");
         for (int i = 0; i < 4; i++) value(f, id, wrong(r));
         assert_string_equal(told(f, id).what, "+");
-        char label[64];
-        snprintf(label, sizeof label, "alarm=\"%s\"", r->name);
-        assert_true(clime_metric_value(clime_metric_gauge("clime_train_alarm", label, "")) == 1);
         assert_non_null(strstr(told(f, id).cause, r->what));
         for (int i = 0; i < r->calm; i++) value(f, id, sound(r));
         assert_string_equal(told(f, id).what, "+-");
-        assert_true(clime_metric_value(clime_metric_gauge("clime_train_alarm", label, "")) == 0);
         for (int i = 0; i < r->rise; i++) value(f, id, wrong(r));
         for (int i = 0; i < r->calm; i++) value(f, id, sound(r));
         assert_string_equal(told(f, id).what, "+-+-");
