@@ -5,7 +5,7 @@ WARN     = -Wall -Wextra -Wshadow -Wundef -Wmissing-prototypes -Wstrict-prototyp
 # -ffp-contract=off: the bits of a result must not depend on what the compiler inlines (docs/numerics.md).
 CFLAGS  ?= -O2 -g
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE $(WARN) -I. -pthread -fno-strict-aliasing -ffp-contract=off -MMD -MP $(SAN) $(CFLAGS)
-LDLIBS   = -lcivetweb -lcurl -lcjson -lsqlite3 -lpcre2-8 -lutf8proc -lz -ldl -lm -pthread
+LDLIBS   = -lcivetweb -lcurl -lcjson -lsqlite3 -lpcre2-8 -lutf8proc -lyaml -lz -ldl -lm -pthread
 
 # Sources: every .c of a folder belongs to it; *_main.c and main.c are programs.
 src      = $(filter-out %/main.c %_main.c,$(wildcard $(addsuffix /*.c,$(patsubst %/,%,$(1)))))

@@ -42,7 +42,7 @@ static bool decides(const void *arg, const char *name) {
 static bool is_for_evaluation(const char *word) {
     static const char *const begins[] = {
         "--eval-",   "--rm-",     "--custom-rm-path", "--reward-key", "--n-samples-per-eval-prompt", "--num-servers",
-        "--server-", "--sglang-", "--vllm-",          "--router-",    "--skip-eval-before-train"};
+        "--server-", "--sglang-", "--vllm-",          "--router-",    "--skip-eval-before-train",    "--keep-best"};
     for (size_t i = 0; i < CLIME_COUNT(begins); i++)
         if (!strncmp(word, begins[i], strlen(begins[i]))) return true;
     return false;
@@ -93,6 +93,7 @@ static enum clime_err parse_evaluation(struct sft_options *o, char **words, int 
     r->keep_checkpoints = own.keep_checkpoints;
     r->save_retain_interval = own.save_retain_interval;
     r->save_hf = NULL;
+    if (!err && r->eval_versions) err = clime_fail(e, CLIME_ERR_INPUT, "--eval-versions is for clime-train eval");
     if (!err && !r->eval_interval) err = clime_fail(e, CLIME_ERR_INPUT, "%s: give --eval-interval, in steps", words[1]);
     o->run.evaluates = true;
     return err;

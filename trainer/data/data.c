@@ -120,28 +120,49 @@ static enum clime_err render(const struct loader *l, const struct fields *f, str
     return rc;
 }
 
-/* metadata with the tools beside its own members, where the line has tools (as slime keeps them). */
-static char *make_metadata(const struct fields *f, struct clime_arena *a) {
-    if (!f->tools.ptr) return f->metadata.ptr ? xstrndup(f->metadata.ptr, f->metadata.len) : NULL;
+/* Whether the object, which may be none, has the member. */
+static bool has_member(const char *object, struct clime_str name, struct clime_arena *a) {
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str key;
+    bool has = false;
+    if (!object) return false;
+    clime_json_init(&j, object, strlen(object), a, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key); clime_json_skip(&j, NULL)) has |= clime_str_eq(key, name);
+    return has;
+}
+
+/* Writes the members of an object that `not` does not have. */
+static void copy_members(struct clime_jw *w, struct clime_str object, const char * not, struct clime_arena *a) {
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str key, raw;
+    if (!object.ptr) return;
+    clime_json_init(&j, object.ptr, object.len, a, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (!clime_json_skip(&j, &raw) || has_member(not, key, a)) continue;
+        clime_jw_key_str(w, key);
+        clime_jw_raw(w, raw);
+    }
+}
+
+/* metadata with what is laid over it, and with the tools beside its own members, where the line has tools (as slime
+ * keeps them). */
+static char *make_metadata(const struct loader *l, const struct fields *f, struct clime_arena *a) {
+    const char *over = l->o->metadata_overrides;
+    if (!f->tools.ptr && !over) return f->metadata.ptr ? xstrndup(f->metadata.ptr, f->metadata.len) : NULL;
     struct clime_buf b;
     struct clime_jw w;
     struct clime_str tools;
     clime_buf_init(&b, CLIME_ROW_MAX);
     clime_jw_init(&w, &b);
     clime_jw_object(&w);
-    if (f->metadata.ptr) {
-        struct clime_json j;
-        struct clime_error e = {0};
-        struct clime_str key, raw;
-        clime_json_init(&j, f->metadata.ptr, f->metadata.len, a, &e);
-        for (clime_json_object(&j); clime_json_key(&j, &key);) {
-            clime_json_skip(&j, &raw);
-            clime_jw_key_str(&w, key);
-            clime_jw_raw(&w, raw);
-        }
+    copy_members(&w, f->metadata, over, a);
+    if (over) copy_members(&w, clime_str_of(over), NULL, a);
+    if (f->tools.ptr) {
+        clime_jw_key(&w, "tools");
+        clime_jw_raw(&w, string_value(f->tools, a, &tools) ? tools : f->tools);
     }
-    clime_jw_key(&w, "tools");
-    clime_jw_raw(&w, string_value(f->tools, a, &tools) ? tools : f->tools);
     clime_jw_close(&w);
     return clime_buf_take(&b);
 }
@@ -194,7 +215,7 @@ static enum clime_err add_prompt(void *arg, int64_t line, struct clime_str json,
                                                .text = clime_buf_take(&text),
                                                .input = xstrndup(f.input.ptr, f.input.len),
                                                .label = f.label.ptr ? xstrndup(f.label.ptr, f.label.len) : NULL,
-                                               .metadata = make_metadata(&f, &a)};
+                                               .metadata = make_metadata(l, &f, &a)};
     ids = (struct clime_ids){0};
 done:
     clime_ids_free(&ids);

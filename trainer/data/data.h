@@ -23,6 +23,7 @@ struct clime_data_options {     /* names are slime's options */
     const char *const *sources; /* [n_sources] --prompt-data */
     int n_sources;
     const char *input_key, *label_key, *metadata_key, *tool_key; /* label_key NULL = no labels */
+    const char *metadata_overrides; /* JSON object laid over every row's metadata, or NULL */
     bool apply_chat_template;
     const char *apply_chat_template_kwargs; /* JSON object or NULL */
     int max_prompt_len;                     /* longer prompts are left out and counted; 0 = no limit */

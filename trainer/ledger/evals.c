@@ -2,6 +2,8 @@
  * An evaluation that a crash cut off leaves nothing and is run again; it takes no part in the weights. */
 #include "trainer/ledger/evals.h"
 
+#include <math.h>
+
 #include "common/clock.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/samples.h"
@@ -62,4 +64,15 @@ enum clime_err clime_evals_put(struct clime_ledger *l, const struct clime_eval_r
     CHECK(n > 0);
     struct put p = {records, n, metrics_line};
     return clime_ledger_write(l, put, &p, false, e);
+}
+
+enum clime_err clime_evals_is_best(struct clime_db *db, const char *name, int64_t step, double score, bool *best,
+                                   struct clime_error *e) {
+    *best = !isnan(score);
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT 1 FROM evals WHERE name = ? AND step <> ? AND score >= ? LIMIT 1");
+    clime_db_text(q, name);
+    clime_db_int(q, step);
+    clime_db_real(q, score);
+    if (clime_db_row(q)) *best = false;
+    return clime_db_done(q, e);
 }

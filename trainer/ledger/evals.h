@@ -6,9 +6,9 @@
 #include "trainer/sample/sample.h"
 
 struct clime_eval_record {
-    int64_t step, rollout; /* of the weights; rollout = the last one trained on, -1 before the first */
-    const char *name;
-    double score; /* mean reward; NaN when every sample failed */
+    int64_t step, rollout;      /* of the weights; rollout = the last one trained on, -1 before the first */
+    const char *name, *rm_type; /* rm_type, which may be NULL, is not stored */
+    double score;               /* mean reward; NaN when every sample failed */
     int n_prompts, n_failed;
     struct clime_sample *const *samples; /* [n]: group is the prompt's index in the set */
     int n;
@@ -18,5 +18,9 @@ struct clime_eval_record {
  * not at all. */
 enum clime_err clime_evals_put(struct clime_ledger *l, const struct clime_eval_record *records, int n,
                                const char *metrics_line, struct clime_error *e);
+
+/* Whether no evaluation of the set that is recorded for another step is as good. NaN is worse than every score. */
+enum clime_err clime_evals_is_best(struct clime_db *db, const char *name, int64_t step, double score, bool *best,
+                                   struct clime_error *e);
 
 #endif

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "trainer/ledger/summary.h"
+#include "trainer/observe/eval_table.h"
 
 #define PLOT_WIDTH 64
 #define PLOT_HEIGHT 10
@@ -59,14 +60,6 @@ static void plot(const double *reward, int n) {
     printf("\n%9s  rollout 0 to %d\n", "", n - 1);
 }
 
-static void print_eval(void *arg, const struct clime_eval_point *p) {
-    int *n = arg;
-    if ((*n)++ == 0) printf("\nevaluations\n");
-    printf("  %-16s step %-6" PRId64 " %.4f  (%" PRId64 " prompts", p->name, p->step, p->score, p->n_prompts);
-    if (p->n_failed) printf(", %" PRId64 " samples failed", p->n_failed);
-    printf(")\n");
-}
-
 static void print_text(const char *name, const char *text) {
     printf("  %s\n", name);
     for (const char *at = text; *at;) {
@@ -94,14 +87,13 @@ static enum clime_err report(const char *run, struct clime_error *e) {
     struct clime_db *db = NULL;
     struct clime_summary s;
     double *rewards = NULL;
-    int n = 0, n_evals = 0;
+    int n = 0;
     char *path = xasprintf("%s/ledger.db", run);
     enum clime_err rc = clime_db_open(path, CLIME_DB_READ, &db, e);
     if (rc || (rc = clime_summary_read(db, &s, e)) || (rc = clime_summary_rewards(db, &rewards, &n, e))) goto done;
     print_summary(run, &s);
     if (n > 0) plot(rewards, n);
-    if ((rc = clime_summary_evals(db, print_eval, &n_evals, e)) || (rc = print_sample(db, true, e)) ||
-        (rc = print_sample(db, false, e)))
+    if ((rc = clime_eval_table_print(db, e)) || (rc = print_sample(db, true, e)) || (rc = print_sample(db, false, e)))
         goto done;
 done:
     free(rewards);

@@ -64,6 +64,7 @@ static bool decides(const void *arg, const char *name) {
                                        "opd-teacher-timeout",
                                        "opd-teacher-concurrency",
                                        "skip-eval-before-train",
+                                       "keep-best",
                                        "n-samples-per-eval-prompt",
                                        "balance-data",
                                        "page-port",

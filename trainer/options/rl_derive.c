@@ -28,8 +28,8 @@ static enum clime_err check_required(struct clime_rl_options *o, struct clime_er
                           o->replay);
     if (o->pack.dynamic && !o->max_tokens_per_gpu)
         return clime_fail(e, CLIME_ERR_INPUT, "--use-dynamic-batch-size needs --max-tokens-per-gpu");
-    if (o->eval_interval && !o->eval_prompt_data.n)
-        return clime_fail(e, CLIME_ERR_INPUT, "--eval-interval needs --eval-prompt-data");
+    if (o->eval_interval && !o->eval_prompt_data.n && !o->eval_config)
+        return clime_fail(e, CLIME_ERR_INPUT, "--eval-interval needs --eval-prompt-data or --eval-config");
     if (o->fleet_api_key && !o->router_url)
         return clime_fail(e, CLIME_ERR_INPUT, "--fleet-api-key is for the servers of --router-url: others need no key");
     if (o->router_url && o->colocate)
@@ -44,8 +44,7 @@ static enum clime_err check_required(struct clime_rl_options *o, struct clime_er
 static enum clime_err check_evaluation(const struct clime_rl_options *o, struct clime_error *e) {
     enum clime_err rc;
     if ((rc = require("run", o->run, e)) || (rc = require("hf-checkpoint", o->hf_checkpoint, e)) ||
-        (rc = require("eval-prompt-data", o->eval_prompt_data.n > 0, e)) ||
-        (rc = require("eval-max-response-len", o->eval_sampling.max_response_len > 0, e)))
+        (rc = require("eval-prompt-data", o->eval_prompt_data.n > 0 || o->eval_config, e)))
         return rc;
     if (o->explain)
         return clime_fail(e, CLIME_ERR_INPUT, "--explain says what a training run would do: clime-train rl --explain");
@@ -93,6 +92,36 @@ static enum clime_err derive_eval(struct clime_rl_options *o, const struct clime
     return v->top_p > 0 ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "--eval-top-p must be above 0");
 }
 
+static enum clime_err derive_eval_sets(struct clime_rl_options *o, struct clime_error *e) {
+    const struct clime_eval_set like = {.input_key = o->eval_input_key,
+                                        .label_key = o->eval_label_key,
+                                        .tool_key = o->eval_tool_key,
+                                        .metadata_key = o->metadata_key,
+                                        .apply_chat_template = o->apply_chat_template,
+                                        .apply_chat_template_kwargs = o->apply_chat_template_kwargs,
+                                        .rm_type = o->eval_rm_type,
+                                        .reward_key = o->eval_reward_key,
+                                        .n_samples = o->n_samples_per_eval_prompt,
+                                        .max_prompt_len = o->eval_max_prompt_len,
+                                        .sampling = o->eval_sampling};
+    enum clime_err rc = o->eval_config ? clime_eval_sets_read(o->eval_config, &like, &o->eval_sets, e)
+                                       : clime_eval_sets_of_pairs(&o->eval_prompt_data, &like, &o->eval_sets, e);
+    bool known = !o->keep_best;
+    for (int i = 0; i < o->eval_sets.n && o->keep_best; i++) known |= !strcmp(o->keep_best, o->eval_sets.sets[i].name);
+    if (!rc && !known)
+        rc = clime_fail(e, CLIME_ERR_INPUT, "--keep-best %s: no evaluation set has this name", o->keep_best);
+    if (!rc && o->eval_versions && !o->evaluate)
+        rc = clime_fail(e, CLIME_ERR_INPUT, "--eval-versions is for clime-train eval");
+    if (!rc && o->eval_versions && !strcmp(o->eval_versions, o->run))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "--eval-versions %s is the run folder itself: --run must name another",
+                        o->eval_versions);
+    for (int i = 0; i < o->eval_sets.n && !rc && o->evaluate; i++)
+        if (!o->eval_sets.sets[i].sampling.max_response_len)
+            rc = clime_fail(e, CLIME_ERR_INPUT, "--eval-max-response-len is required, or max_response_len of set %s",
+                            o->eval_sets.sets[i].name);
+    return rc;
+}
+
 static void derive_learner(struct clime_rl_options *o, const struct clime_rl_given *g) {
     struct clime_learner_options *l = &o->learner;
     l->objective.correction.tis_mode = (enum clime_is_mode)(o->custom_tis ? CLIME_IS_ICEPOP : o->tis_mode);
@@ -126,7 +155,7 @@ enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl
     if (rc) return rc;
     if (!g->max_prompt && o->sampling.max_context_len) o->rollout_max_prompt_len = o->sampling.max_context_len - 1;
     if (o->learner.objective.use_opd && !o->rm_type) o->rm_type = "none";
-    if ((rc = derive_eval(o, g, e))) return rc;
+    if ((rc = derive_eval(o, g, e)) || (rc = derive_eval_sets(o, e))) return rc;
     derive_learner(o, g);
     if (!o->over_sampling_batch_size)
         o->over_sampling_batch_size = o->dynamic_sampling_filter ? o->rollout_batch_size : 1;

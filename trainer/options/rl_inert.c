@@ -167,7 +167,6 @@ static const struct clime_inert rows[] = {
     {"sglang-speculative-num-draft-tokens", false, NULL, NO_DRAFT},
     {"vllm-gpu-memory-utilization", false, "", "use --server-mem-fraction-static, a part of what is free at start"},
     {"vllm-tensor-parallel-size", false, "1", "a server uses one device"},
-    {"eval-config", false, "", LATER ": use --eval-prompt-data and the --eval-* options"},
     /* logging */
     {"use-wandb", true, "", "metrics go to metrics.jsonl in the run folder"},
     {"wandb-mode", false, NULL, NO_WANDB},

@@ -126,5 +126,6 @@ void clime_rl_options_free(struct clime_rl_options *o) {
     list_free(&o->prompt_data, false);
     list_free(&o->eval_prompt_data, false);
     list_free(&o->alarm.limits, false);
+    clime_eval_sets_free(&o->eval_sets);
     free(o->options_json);
 }

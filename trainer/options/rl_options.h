@@ -20,6 +20,7 @@
 #include "trainer/alarm/alarms.h"
 #include "trainer/data/data.h"
 #include "trainer/learn/learner.h"
+#include "trainer/options/eval_sets.h"
 #include "trainer/sample/pack.h"
 #include "trainer/sample/request.h"
 
@@ -75,6 +76,10 @@ struct clime_rl_options {
     /* evaluation */
     int64_t eval_interval, n_samples_per_eval_prompt;
     struct clime_opt_list eval_prompt_data;
+    const char *keep_best;            /* name of a set */
+    const char *eval_versions;        /* another run's folder */
+    const char *eval_config;          /* a YAML file; takes the place of the pairs */
+    struct clime_eval_sets eval_sets; /* derived from either */
     const char *eval_input_key, *eval_label_key, *eval_tool_key, *eval_rm_type, *eval_reward_key;
     bool skip_eval_before_train;
     struct clime_sampling_options eval_sampling;

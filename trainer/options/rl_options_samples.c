@@ -201,6 +201,15 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          0, -1, .first = true},
         {"eval-prompt-data", L, &o->eval_prompt_data, NULL, "NAME FILE",
          "evaluation sets; a single FILE is named after itself", .first = true},
+        {"eval-config", S, &o->eval_config, NULL, "FILE",
+         "a YAML file of evaluation sets, each with its own reward, sampling and keys (docs/evaluation.md); instead of "
+         "--eval-prompt-data"},
+        {"keep-best", S, &o->keep_best, NULL, "SET",
+         "the weights with the highest score of this evaluation set so far are kept in DIR/best of the run folder, as "
+         "a "
+         "Hugging Face folder"},
+        {"eval-versions", S, &o->eval_versions, NULL, "RUN",
+         "for clime-train eval: evaluate --hf-checkpoint and then every checkpoint of this run folder"},
         {"skip-eval-before-train", B, &o->skip_eval_before_train, NULL, NULL, "no evaluation of the initial weights"},
         {"eval-input-key", S, &o->eval_input_key, NULL, "KEY", "default: as for rollouts, like all that follow"},
         {"eval-label-key", S, &o->eval_label_key, NULL, "KEY", "label of an evaluation prompt"},

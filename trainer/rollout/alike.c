@@ -103,13 +103,14 @@ void clime_alike_see_evaluation(struct clime_alarms *a, const struct clime_rl_op
     char *cause = NULL;
     int n_zero = 0;
     clime_buf_init(&advice, 1 << 20);
-    for (int i = 0; i < n_sets && !none_wanted(o->eval_rm_type); i++) {
+    for (int i = 0; i < n_sets; i++) {
         const struct clime_sample *s;
+        if (none_wanted(sets[i].rm_type)) continue;
         int scored = count_alike(sets[i].samples, sets[i].n, &s);
         if (scored < 2 || s->reward != 0 || n_zero++) continue;
         cause =
             xasprintf("evaluation %s at step %" PRId64 ": all %d rewards are 0", sets[i].name, sets[i].step, scored);
-        put_advice(o, o->eval_rm_type, s, doubt(0), &advice);
+        put_advice(o, sets[i].rm_type, s, doubt(0), &advice);
     }
     clime_alarms_see(a, CLIME_ALARM_EVAL_ZERO, n_zero, cause, cause ? advice.data : NULL);
     clime_buf_free(&advice);

@@ -17,6 +17,7 @@
 #include "trainer/ledger/evals.h"
 #include "trainer/ledger/samples.h"
 #include "trainer/rollout/alike.h"
+#include "trainer/rollout/scores.h"
 #include "trainer/rollout/stats.h"
 
 #define BATCH 256
@@ -24,44 +25,32 @@
 
 /* ---- sets ---- */
 
-static char *stem_of(const char *file) {
-    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
-    return xstrndup(name, strcspn(name, ".@"));
-}
-
-static enum clime_err load_set(const struct clime_rl_options *o, const struct clime_tokenizer *t,
-                               struct clime_evaluation_set *set, struct clime_error *e) {
-    struct clime_data_options d = {.sources = &set->file,
+static enum clime_err load_set(const struct clime_eval_set *o, const struct clime_tokenizer *t,
+                               struct clime_dataset *out, struct clime_error *e) {
+    struct clime_data_options d = {.sources = &o->file,
                                    .n_sources = 1,
-                                   .input_key = o->eval_input_key,
-                                   .label_key = o->eval_label_key,
+                                   .input_key = o->input_key,
+                                   .label_key = o->label_key,
                                    .metadata_key = o->metadata_key,
-                                   .tool_key = o->eval_tool_key,
+                                   .tool_key = o->tool_key,
+                                   .metadata_overrides = o->metadata_overrides,
                                    .apply_chat_template = o->apply_chat_template,
                                    .apply_chat_template_kwargs = o->apply_chat_template_kwargs,
-                                   .max_prompt_len = (int)o->eval_max_prompt_len};
-    return clime_dataset_load(&d, t, &set->data, e);
+                                   .max_prompt_len = (int)o->max_prompt_len};
+    return clime_dataset_load(&d, t, out, e);
 }
 
 enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
                                      struct clime_evaluation *out, struct clime_error *e) {
-    const struct clime_opt_list *l = &o->eval_prompt_data;
     enum clime_err rc = CLIME_OK;
-    *out = (struct clime_evaluation){0};
-    if (l->n > 1 && l->n % 2)
-        return clime_fail(e, CLIME_ERR_INPUT, "--eval-prompt-data takes pairs NAME FILE, or one FILE");
-    out->sets = xcalloc((size_t)l->n + 1, sizeof *out->sets);
-    for (int i = 0; i < l->n && !rc; i += 2) {
+    *out = (struct clime_evaluation){.sets = xcalloc((size_t)o->eval_sets.n + 1, sizeof *out->sets)};
+    for (int i = 0; i < o->eval_sets.n && !rc; i++) {
         struct clime_evaluation_set *s = &out->sets[out->n_sets++];
-        s->file = l->n == 1 ? l->items[0] : l->items[i + 1];
-        s->name = l->n == 1 ? stem_of(s->file) : xstrdup(l->items[i]);
-        for (int k = 0; k < out->n_sets - 1 && !rc; k++)
-            if (!strcmp(out->sets[k].name, s->name))
-                rc = clime_fail(e, CLIME_ERR_INPUT, "--eval-prompt-data: two sets are named %s", s->name);
-        if (!rc) rc = load_set(o, t, s, e);
+        s->o = &o->eval_sets.sets[i];
+        rc = load_set(s->o, t, &s->data, e);
         for (int k = 0; k < s->data.n && !rc; k++) {
             int n = s->data.prompts[k].n_ids;
-            int len = n + (int)clime_sampling_room(&o->eval_sampling, n);
+            int len = n + (int)clime_sampling_room(&s->o->sampling, n);
             if (len > out->max_len) out->max_len = len;
         }
     }
@@ -70,10 +59,7 @@ enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const str
 }
 
 void clime_evaluation_free(struct clime_evaluation *v) {
-    for (int i = 0; i < v->n_sets; i++) {
-        free(v->sets[i].name);
-        clime_dataset_free(&v->sets[i].data);
-    }
+    for (int i = 0; i < v->n_sets; i++) clime_dataset_free(&v->sets[i].data);
     free(v->sets);
     *v = (struct clime_evaluation){0};
 }
@@ -87,18 +73,18 @@ struct job { /* all samples of one evaluation: set by set, prompt by prompt */
     int n;
 };
 
-static void make_sample(struct job *j, const struct clime_evaluation_context *c, int set, int prompt, int member,
-                        const struct clime_prompt *p, int64_t step) {
-    const struct clime_rl_options *o = c->o;
+static void make_sample(struct job *j, const struct clime_evaluation_context *c, const struct clime_evaluation_set *v,
+                        int set, int prompt, int member, int64_t step) {
+    const struct clime_prompt *p = &v->data.prompts[prompt];
     /* no rollout has a negative number, so these seeds are never a training sample's */
     const uint64_t words[4] = {c->run->seed, (uint64_t)(-1 - (int64_t)set), (uint64_t)prompt, (uint64_t)member};
     struct clime_sample *s = j->samples[j->n] =
         clime_sample_pending(-1, prompt, member, clime_hash64(words, 4), p->ids, p->n_ids, p->label, p->metadata);
     struct clime_request *r = &j->requests[j->n++];
     *r = (struct clime_request){.sample = s,
-                                .sampling = &o->eval_sampling,
-                                .rm_type = o->eval_rm_type,
-                                .reward_key = o->eval_reward_key,
+                                .sampling = &v->o->sampling,
+                                .rm_type = v->o->rm_type,
+                                .reward_key = v->o->reward_key,
                                 .prompt = p->text,
                                 .input = p->input,
                                 .version = step};
@@ -137,83 +123,71 @@ static enum clime_err generate(struct job *j, const struct clime_evaluation_cont
 
 /* ---- figures ---- */
 
-double clime_pass_at_k(int n, int c, int k) {
-    CHECK(n > 0 && k >= 1 && k <= n && c >= 0 && c <= n);
-    if (n - c < k) return 1;
-    double miss = 1;
-    for (int i = n - c + 1; i <= n; i++) miss *= 1 - (double)k / i;
-    return 1 - miss;
-}
-
-/* A failed sample is no wrong answer: a prompt counts with the answers that have a reward, where those are k or more.
- */
-static void add_pass(struct clime_metrics_line *m, const char *name, struct clime_sample *const *s, int n, int tries) {
-    char key[256];
-    for (int k = 1; k <= tries; k *= 2) {
-        double sum = 0;
-        int prompts = 0;
-        for (int i = 0; i < n; i += tries) {
-            int right = 0, scored = 0;
-            for (int t = 0; t < tries; t++) {
-                scored += s[i + t]->has_reward;
-                right += s[i + t]->has_reward && s[i + t]->reward == 1;
-            }
-            if (scored < k) continue;
-            sum += clime_pass_at_k(scored, right, k);
-            prompts++;
-        }
-        snprintf(key, sizeof key, "eval/%s-pass@%d", name, k);
-        if (prompts) clime_metrics_line_add(m, key, sum / prompts);
-    }
+/* Adds the mean over prompts and half the width of its 95 % interval. */
+static void add_interval(struct clime_metrics_line *m, const char *key, const struct clime_scores *scores) {
+    char name[300];
+    clime_metrics_line_add(m, key, scores->mean);
+    snprintf(name, sizeof name, "%s-ci95", key);
+    if (scores->n > 1) clime_metrics_line_add(m, name, clime_scores_ci95(scores));
 }
 
 /* Adds the set's metrics to the line and fills its record. */
 static void summarise(struct clime_metrics_line *m, const struct clime_evaluation_set *set,
-                      struct clime_sample *const *s, int n, int tries, struct clime_eval_record *r) {
+                      struct clime_sample *const *s, int n, struct clime_eval_record *r) {
     char key[256];
     struct clime_length_stats len;
-    double sum = 0;
-    int scored = 0, truncated = 0;
+    int tries = (int)set->o->n_samples, scored = 0, truncated = 0;
+    const char *name = set->o->name;
+    struct clime_scores scores;
     for (int i = 0; i < n; i++) {
-        if (s[i]->has_reward) sum += s[i]->reward;
         scored += s[i]->has_reward;
         truncated += s[i]->status == CLIME_SAMPLE_TRUNCATED;
     }
-    r->name = set->name;
-    r->score = scored ? sum / scored : NAN;
+    clime_scores_of_rewards(s, n, tries, &scores);
+    r->name = name;
+    r->rm_type = set->o->rm_type;
+    r->score = scored ? clime_mean_scored(s, n) : NAN;
     r->n_prompts = set->data.n;
     r->n_failed = n - scored;
     r->samples = s;
     r->n = n;
-    snprintf(key, sizeof key, "eval/%s", set->name);
+    snprintf(key, sizeof key, "eval/%s", name);
     clime_metrics_line_add(m, key, r->score);
-    snprintf(key, sizeof key, "eval/%s-truncated_ratio", set->name);
+    snprintf(key, sizeof key, "eval/%s-ci95", name);
+    if (scores.n > 1) clime_metrics_line_add(m, key, clime_scores_ci95(&scores));
+    snprintf(key, sizeof key, "eval/%s-truncated_ratio", name);
     clime_metrics_line_add(m, key, (double)truncated / n);
     if (r->n_failed) {
-        snprintf(key, sizeof key, "eval/%s-failed", set->name);
+        snprintf(key, sizeof key, "eval/%s-failed", name);
         clime_metrics_line_int(m, key, r->n_failed);
     }
     clime_length_stats(s, n, &len);
-    snprintf(key, sizeof key, "eval/%s/", set->name);
+    snprintf(key, sizeof key, "eval/%s/", name);
     clime_length_stats_add(m, key, &len);
-    if (tries > 1) add_pass(m, set->name, s, n, tries);
+    for (int k = 1; k <= tries && tries > 1; k *= 2) {
+        snprintf(key, sizeof key, "eval/%s-pass@%d", name, k);
+        clime_scores_of_pass(s, n, tries, k, &scores);
+        if (scores.n) add_interval(m, key, &scores);
+    }
 }
 
 /* Records the finished samples of all sets and shows the scores. */
 static enum clime_err record(struct clime_evaluation *v, const struct clime_evaluation_context *c, const struct job *j,
                              int64_t step, int64_t rollout, double seconds, struct clime_error *e) {
-    int tries = (int)c->o->n_samples_per_eval_prompt;
     struct clime_eval_record *records = xcalloc((size_t)v->n_sets, sizeof *records);
     struct clime_metrics_line m;
     clime_metrics_line_begin(&m, "eval", rollout, step);
     clime_metrics_line_int(&m, "eval/step", step);
     for (int i = 0; i < v->n_sets; i++) {
         records[i] = (struct clime_eval_record){.step = step, .rollout = rollout};
-        summarise(&m, &v->sets[i], j->samples + j->first[i], j->first[i + 1] - j->first[i], tries, &records[i]);
+        summarise(&m, &v->sets[i], j->samples + j->first[i], j->first[i + 1] - j->first[i], &records[i]);
     }
     clime_metrics_line_add(&m, "perf/eval_time", seconds);
     const char *line = clime_metrics_line_end(&m);
-    enum clime_err rc = clime_evals_put(c->ledger, records, v->n_sets, line, e);
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < v->n_sets && c->before_record && !rc; i++)
+        rc = c->before_record(c->arg, records[i].name, records[i].score, e);
+    if (!rc) rc = clime_evals_put(c->ledger, records, v->n_sets, line, e);
     if (!rc) clime_metrics_log_append(c->log, line);
     for (int i = 0; i < v->n_sets && !rc; i++) {
         clime_progress_row(c->progress, "eval     %-12s step %-5" PRId64 " score %.4f over %d prompts%s  (%.1f s)",
@@ -228,15 +202,15 @@ static enum clime_err record(struct clime_evaluation *v, const struct clime_eval
 
 enum clime_err clime_evaluation_run(struct clime_evaluation *v, const struct clime_evaluation_context *c, int64_t step,
                                     int64_t rollout, struct clime_error *e) {
-    int tries = (int)c->o->n_samples_per_eval_prompt, total = 0;
+    int total = 0;
     int64_t t0 = clime_now_us();
-    for (int i = 0; i < v->n_sets; i++) total += v->sets[i].data.n * tries;
+    for (int i = 0; i < v->n_sets; i++) total += v->sets[i].data.n * (int)v->sets[i].o->n_samples;
     struct job j = {.samples = xcalloc((size_t)total, sizeof *j.samples),
                     .requests = xcalloc((size_t)total, sizeof *j.requests),
                     .first = xcalloc((size_t)v->n_sets + 1, sizeof *j.first)};
     for (int i = 0; i < v->n_sets; i++) {
         for (int p = 0; p < v->sets[i].data.n; p++)
-            for (int t = 0; t < tries; t++) make_sample(&j, c, i, p, t, &v->sets[i].data.prompts[p], step);
+            for (int t = 0; t < v->sets[i].o->n_samples; t++) make_sample(&j, c, &v->sets[i], i, p, t, step);
         j.first[i + 1] = j.n;
     }
     enum clime_err rc = generate(&j, c, step, e);

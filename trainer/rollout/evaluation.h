@@ -2,7 +2,8 @@
  *
  * Metrics under slime's names: eval/NAME (mean reward), eval/NAME-truncated_ratio, eval/NAME/response_len, and with
  * several samples for a prompt eval/NAME-pass@k for k = 1, 2, 4, ... A sample that failed has no reward: it is left out
- * of the mean and counted in eval/NAME-failed. Main thread.
+ * of the mean and counted in eval/NAME-failed. eval/NAME-ci95 and eval/NAME-pass@k-ci95 are half the widths of 95 %
+ * intervals (trainer/rollout/scores.h). Main thread.
  */
 #ifndef CLIME_TRAINER_ROLLOUT_EVALUATION_H
 #define CLIME_TRAINER_ROLLOUT_EVALUATION_H
@@ -16,8 +17,7 @@
 #include "trainer/rollout/client.h"
 
 struct clime_evaluation_set {
-    char *name;
-    const char *file; /* borrowed from the options */
+    const struct clime_eval_set *o; /* of the options */
     struct clime_dataset data;
 };
 
@@ -37,9 +37,12 @@ struct clime_evaluation_context { /* all borrowed */
     struct clime_metrics_log *log;
     struct clime_progress *progress;
     struct clime_alarms *alarms; /* NULL = none */
+    /* Called with a set's score, NaN where every sample failed, before anything is recorded; NULL = not wanted. */
+    enum clime_err (*before_record)(void *arg, const char *set, double score, struct clime_error *e);
+    void *arg;
 };
 
-/* Loads the sets of --eval-prompt-data: pairs NAME FILE, or one FILE named after itself. */
+/* Loads the sets of the options. */
 enum clime_err clime_evaluation_load(const struct clime_rl_options *o, const struct clime_tokenizer *t,
                                      struct clime_evaluation *out, struct clime_error *e);
 void clime_evaluation_free(struct clime_evaluation *v);
@@ -48,9 +51,5 @@ void clime_evaluation_free(struct clime_evaluation *v);
  * trained on, -1 before the first. */
 enum clime_err clime_evaluation_run(struct clime_evaluation *v, const struct clime_evaluation_context *c, int64_t step,
                                     int64_t rollout, struct clime_error *e);
-
-/* Unbiased pass@k of n tries with c right ones: 1 - C(n - c, k) / C(n, k) (Chen et al., "Evaluating large language
- * models trained on code", 2021, equation 1). 1 <= k <= n. */
-double clime_pass_at_k(int n, int c, int k);
 
 #endif

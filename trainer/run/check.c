@@ -17,9 +17,11 @@
 #define TRIED_PROMPTS 16 /* that are graded with an empty answer, to see whether the labels are what the type needs */
 
 static enum clime_err check_reward_types(const struct clime_rl_options *o, struct clime_error *e) {
-    const char *const types[] = {o->rm_type, o->eval_prompt_data.n ? o->eval_rm_type : NULL};
-    for (size_t i = 0; i < CLIME_COUNT(types); i++)
-        if (types[i] && clime_reward_check(types[i], e)) return e->code;
+    if (o->rm_type && clime_reward_check(o->rm_type, e)) return e->code;
+    for (int i = 0; i < o->eval_sets.n; i++) {
+        const char *type = o->eval_sets.sets[i].rm_type;
+        if (type && clime_reward_check(type, e)) return e->code;
+    }
     if (o->group_rm && o->rm_type && strchr(o->rm_type, ':'))
         return clime_fail(e, CLIME_ERR_INPUT, "--group-rm goes with one type, not with the sum %s", o->rm_type);
     if (o->group_rm && o->n_samples_per_prompt > CLIME_GATHER_MOST)
@@ -83,7 +85,7 @@ static enum clime_err check_set(const struct clime_dataset *d, const char *const
     return CLIME_OK;
 }
 
-/* One set's reward, by the options that it has: --rm-type, or for evaluation --eval-rm-type. */
+/* One set's reward, by the options that it has: --rm-type, or an evaluation set's own. */
 static enum clime_err check_reward(const struct clime_rl *rl, const struct clime_dataset *d, const char *const *sources,
                                    const char *type, const char *key, struct clime_error *e) {
     const struct clime_rl_options *o = &rl->o;
@@ -100,6 +102,7 @@ enum clime_err clime_rl_check_rewards(const struct clime_rl *rl, struct clime_er
     if (!o->evaluate && !o->load_rollouts && !o->replay) /* these have their rewards */
         rc = check_reward(rl, &rl->data, o->prompt_data.items, o->rm_type, o->reward_key, e);
     for (int i = 0; i < rl->eval.n_sets && !rc && (o->evaluate || o->eval_interval); i++)
-        rc = check_reward(rl, &rl->eval.sets[i].data, &rl->eval.sets[i].file, o->eval_rm_type, o->eval_reward_key, e);
+        rc = check_reward(rl, &rl->eval.sets[i].data, &rl->eval.sets[i].o->file, rl->eval.sets[i].o->rm_type,
+                          rl->eval.sets[i].o->reward_key, e);
     return rc;
 }

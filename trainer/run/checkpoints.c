@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/os/dirs.h"
 #include "trainer/learn/manifest.h"
+#include "trainer/ledger/evals.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/streams.h"
 #include "trainer/ledger/versions.h"
@@ -47,10 +48,10 @@ static char *stored_path(const struct clime_rl *rl, const char *dir) {
 
 /* Where it is now. Schema 8 and before stored the path as it was typed: there, or in this run's folder of checkpoints.
  */
-static char *found_path(const struct clime_rl *rl, const char *stored) {
+static char *found_path(const char *run, const char *checkpoint_dir, const char *stored) {
     const char *name = strrchr(stored, '/');
-    char *const tries[] = {stored[0] == '/' ? xstrdup(stored) : xasprintf("%s/%s", rl->o.run, stored), xstrdup(stored),
-                           xasprintf("%s/%s", rl->checkpoint_dir, name ? name + 1 : stored)};
+    char *const tries[] = {stored[0] == '/' ? xstrdup(stored) : xasprintf("%s/%s", run, stored), xstrdup(stored),
+                           xasprintf("%s/%s", checkpoint_dir, name ? name + 1 : stored)};
     size_t at = 0;
     while (at + 1 < CLIME_COUNT(tries) && access(tries[at], F_OK)) at++;
     if (access(tries[at], F_OK)) at = 0; /* nowhere: the first is what is named */
@@ -87,7 +88,7 @@ static enum clime_err give_up_checkpoints(struct clime_rl *rl, struct clime_erro
     enum clime_err rc = CLIME_OK;
     while (!rc && keep && !(rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), c.step, &c, e)) &&
            c.step >= 0) {
-        char *dir = found_path(rl, c.path);
+        char *dir = found_path(rl->o.run, rl->checkpoint_dir, c.path);
         bool surplus = kept == keep && !is_retained(rl, c.step);
         if (surplus) rc = clime_dir_remove(dir, e);
         if (surplus && !rc) rc = clime_checkpoint_remove(rl->ledger, c.step, e);
@@ -152,7 +153,7 @@ enum clime_err clime_rl_load_checkpoint(struct clime_rl *rl, int64_t before, str
         struct clime_error why;
         enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), c.step, &c, e);
         if (rc || c.step < 0) return rc;
-        char *dir = found_path(rl, c.path);
+        char *dir = found_path(rl->o.run, rl->checkpoint_dir, c.path);
         rc = check_state(&c, dir, &why);
         if (!rc) rc = clime_learner_load(rl->learner, dir, &why);
         if (rc == CLIME_ERR_INTERNAL)
@@ -165,4 +166,31 @@ enum clime_err clime_rl_load_checkpoint(struct clime_rl *rl, int64_t before, str
         clime_checkpoint_free(&c);
         if (!rc || rc == CLIME_ERR_INTERNAL) return rc;
     }
+}
+
+enum clime_err clime_rl_load_version(struct clime_rl *rl, const char *run, const struct clime_checkpoint *c,
+                                     struct clime_error *e) {
+    char *checkpoints = xasprintf("%s/checkpoints", run), *dir = found_path(run, checkpoints, c->path);
+    enum clime_err rc = check_state(c, dir, e);
+    if (!rc) rc = clime_learner_load(rl->learner, dir, e);
+    if (!rc) rl->step = rl->rollouts_done = c->step;
+    free(dir);
+    free(checkpoints);
+    return rc;
+}
+
+/* ---- the best ---- */
+
+enum clime_err clime_rl_keep_best(struct clime_rl *rl, double score, struct clime_error *e) {
+    bool best;
+    enum clime_err rc =
+        clime_evals_is_best(clime_ledger_reader(rl->ledger), rl->o.keep_best, rl->step, score, &best, e);
+    if (rc || !best) return rc;
+    char *dir = xasprintf("%s/best", rl->o.run);
+    rc = clime_learner_export(rl->learner, dir, e);
+    if (!rc)
+        clime_event(rl->ledger, rl->run.incarnation, "best", "step %" PRId64 ": %s %.6g, in %s", rl->step,
+                    rl->o.keep_best, score, dir);
+    free(dir);
+    return rc;
 }

@@ -28,6 +28,7 @@
 #include "trainer/run/run.h"
 #include "trainer/sample/filter.h"
 
+#define LEAST_ROWS 16 /* of a learner that only holds weights */
 #define MAX_CLIENT_THREADS 4096
 
 static enum clime_err take_lock(int fd, const char *path, const char *run, struct clime_error *e) {
@@ -124,6 +125,11 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     struct clime_learner_options *l = &rl->o.learner;
     int longest;
     if (longest_sample(rl, &longest, e)) return e->code;
+    if (rl->o.evaluate) { /* nothing is trained: weights and what a checkpoint has beside them */
+        longest = LEAST_ROWS;
+        rl->o.max_tokens_per_gpu = LEAST_ROWS;
+        rl->o.pack.dynamic = l->beside_servers = l->objective.sft = true;
+    }
     l->hf_checkpoint = rl->initial_dir;
     l->model.dev.deterministic = true;
     l->model.shared = rl->o.colocate || rl->o.transport == CLIME_TRANSPORT_IPC;
@@ -269,7 +275,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .share = rl->o.colocate && !rl->o.evaluate,
                                     .transport = (enum clime_transport)rl->o.transport,
                                     .moving = rl->o.async,
-                                    .serve_folder = rl->o.evaluate || rl->o.rollout_only,
+                                    .serve_folder = (rl->o.evaluate && !rl->o.eval_versions) || rl->o.rollout_only,
                                     .server_args = &rl->o.server_args,
                                     .router_args = &rl->o.router_args,
                                     .ledger = rl->ledger,
@@ -312,7 +318,8 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
     if ((learner_first && (rc = open_learner(rl, e))) || (rc = open_fleet(rl, e))) return rc;
     abort_predecessors_requests(rl);
-    return rl->o.evaluate || rl->o.rollout_only || learner_first ? CLIME_OK : open_learner(rl, e);
+    bool none = (rl->o.evaluate && !rl->o.eval_versions) || rl->o.rollout_only;
+    return none || learner_first ? CLIME_OK : open_learner(rl, e);
 }
 
 enum clime_err clime_rl_load_evaluation(struct clime_rl *rl, struct clime_error *e) {

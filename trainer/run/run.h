@@ -22,6 +22,7 @@
 #include "trainer/alarm/alarms.h"
 #include "trainer/learn/fingerprint.h"
 #include "trainer/ledger/steps.h"
+#include "trainer/ledger/versions.h"
 #include "trainer/options/rl_options.h"
 #include "trainer/page/page.h"
 #include "trainer/plugin/hooks.h"
@@ -156,6 +157,12 @@ enum clime_err clime_rl_checkpoint(struct clime_rl *rl, struct clime_error *e);
 /* Loads the newest checkpoint of a step < before that is sound; damaged ones are named and passed over. rl->step = its
  * step, or 0. */
 enum clime_err clime_rl_load_checkpoint(struct clime_rl *rl, int64_t before, struct clime_error *e);
+
+/* The weights of a checkpoint of the run in folder `run`, whose ledger has it. After it rl->step is its step. */
+enum clime_err clime_rl_load_version(struct clime_rl *rl, const char *run, const struct clime_checkpoint *c,
+                                     struct clime_error *e);
+/* Before the current weights' evaluation is recorded: where none was better, the folder best/ of the run gets them. */
+enum clime_err clime_rl_keep_best(struct clime_rl *rl, double score, struct clime_error *e);
 
 /* inputs.c: CLIME_ERR_INPUT names what is another one than the run was begun with. */
 enum clime_err clime_rl_compare_options(const struct clime_rl *rl, const char *defaults, struct clime_error *e);

@@ -320,6 +320,11 @@ void clime_rl_writing(struct clime_rl *rl) {
     if (rl->offloaded) clime_fleet_offload(rl->fleet);
 }
 
+static enum clime_err keep_if_best(void *arg, const char *set, double score, struct clime_error *e) {
+    struct clime_rl *rl = arg;
+    return strcmp(set, rl->o.keep_best) ? CLIME_OK : clime_rl_keep_best(rl, score, e);
+}
+
 enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e) {
     struct clime_evaluation_context c = {.o = &rl->o,
                                          .run = &rl->run,
@@ -329,6 +334,9 @@ enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e) {
                                          .n_threads = rl->n_threads,
                                          .log = rl->log,
                                          .progress = &rl->progress,
-                                         .alarms = rl->alarms};
+                                         .alarms = rl->alarms,
+
+                                         .before_record = rl->o.keep_best ? keep_if_best : NULL,
+                                         .arg = rl};
     return clime_evaluation_run(&rl->eval, &c, rl->step, rl->rollouts_done - 1, e);
 }

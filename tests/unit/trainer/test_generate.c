@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "trainer/rollout/evaluation.h"
 #include "trainer/rollout/generate.h"
+#include "trainer/rollout/scores.h"
 
 static struct clime_sampling_options sampling = {
     .temperature = 0.5, .top_p = 1, .top_k = -1, .max_response_len = 8, .max_context_len = 10};
