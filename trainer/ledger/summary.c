@@ -79,6 +79,21 @@ enum clime_err clime_summary_rewards(struct clime_db *db, double **rewards, int 
     return clime_db_done(q, e);
 }
 
+enum clime_err clime_summary_evals(struct clime_db *db, void (*fn)(void *arg, const struct clime_eval_point *p),
+                                   void *arg, struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT name, step, n_prompts, n_failed, score FROM evals ORDER BY name, step");
+    while (clime_db_row(q)) {
+        struct clime_eval_point p = {.name = clime_db_get_text(q)};
+        p.step = clime_db_get_int(q);
+        p.n_prompts = clime_db_get_int(q);
+        p.n_failed = clime_db_get_int(q);
+        p.score = clime_db_get_real(q);
+        fn(arg, &p);
+    }
+    return clime_db_done(q, e);
+}
+
 enum clime_err clime_summary_sample(struct clime_db *db, bool best, char **prompt, char **response, double *reward,
                                     struct clime_error *e) {
     *prompt = *response = NULL;

@@ -22,6 +22,15 @@ enum clime_err clime_summary_read(struct clime_db *db, struct clime_summary *out
 /* Mean reward of each finished rollout, in order. The caller frees rewards. */
 enum clime_err clime_summary_rewards(struct clime_db *db, double **rewards, int *n, struct clime_error *e);
 
+/* Calls fn for every evaluation, by name and step. */
+struct clime_eval_point {
+    const char *name;
+    int64_t step, n_prompts, n_failed;
+    double score;
+};
+enum clime_err clime_summary_evals(struct clime_db *db, void (*fn)(void *arg, const struct clime_eval_point *p),
+                                   void *arg, struct clime_error *e);
+
 /* One rewarded sample of the newest rollout, the best or the worst: prompt, response, reward. Strings are the caller's;
  * prompt NULL when there is none. */
 enum clime_err clime_summary_sample(struct clime_db *db, bool best, char **prompt, char **response, double *reward,
