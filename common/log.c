@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/terminal.h"
 
 static const char *program_name = "clime";
 static enum clime_log_level lowest = CLIME_LOG_INFO;
@@ -27,7 +28,13 @@ void clime_log(enum clime_log_level level, const char *fmt, ...) {
     char line[2048], when[32];
     clime_wall_format(clime_wall_us(), when);
     int clear = isatty(STDERR_FILENO) ? (int)sizeof erase - 1 : 0;
-    int head = snprintf(line, sizeof line - 1, "%.*s%s %c %s: ", clear, erase, when, "DIWE"[level], program_name);
+    const char *colour = level == CLIME_LOG_ERROR ? CLIME_TERMINAL_RED : CLIME_TERMINAL_YELLOW, *plain = "";
+    if (level < CLIME_LOG_WARN || !clime_terminal_colours(STDERR_FILENO))
+        colour = "";
+    else
+        plain = CLIME_TERMINAL_PLAIN;
+    int head = snprintf(line, sizeof line - 1, "%.*s%s%s %c %s:%s ", clear, erase, colour, when, "DIWE"[level],
+                        program_name, plain);
     size_t at = (size_t)head < sizeof line - 1 ? (size_t)head : sizeof line - 2;
     va_list ap;
     va_start(ap, fmt);

@@ -261,7 +261,11 @@ static enum clime_err answer(const struct clime_opt *table, int n, const char *w
         clime_options_describe(table, n, markdown, &text);
     else if (clime_options_help(table, n, next, &text, e))
         return e->code;
-    printf(markdown ? "```\n%s\n```\n\n%s" : "%s\n%s", usage, clime_buf_str(&text).ptr);
+    struct clime_buf head;
+    clime_buf_init(&head, 1 << 20);
+    clime_options_usage(usage, &head);
+    printf(markdown ? "```\n%s\n```\n\n%s" : "%s\n%s", markdown ? usage : clime_buf_str(&head).ptr,
+           clime_buf_str(&text).ptr);
     exit(0);
 }
 

@@ -54,6 +54,9 @@ enum clime_err clime_options_parse(const struct clime_opt *table, int n, int arg
 struct clime_buf;
 void clime_options_describe(const struct clime_opt *table, int n, int markdown, struct clime_buf *out);
 
+/* Writes lines of a usage, those that a terminal is too narrow for on several. */
+void clime_options_usage(const char *usage, struct clime_buf *out);
+
 /* Writes what --help shows: word NULL = the first rows and the names of the groups. CLIME_ERR_INPUT when no group and
  * no option has the word in its name. */
 enum clime_err clime_options_help(const struct clime_opt *table, int n, const char *word, struct clime_buf *out,

@@ -11,7 +11,9 @@
 #include "common/terminal.h"
 
 #define HELP_COLUMN 34
-#define LINE_WIDTH 110 /* and less on a narrower terminal */
+#define LINE_WIDTH 110  /* and less on a narrower terminal */
+#define NARROW_WIDTH 64 /* on one that is narrower than this the help stands below its option */
+#define NARROW_COLUMN 6
 
 static const char *value_word(const struct clime_opt *o) {
     if (o->type == CLIME_OPT_BOOL) return "";
@@ -43,7 +45,7 @@ static const char *shown_default(const struct clime_opt *o) {
 
 static size_t line_width(void) {
     size_t columns = (size_t)clime_terminal_columns();
-    return columns > HELP_COLUMN && columns < LINE_WIDTH ? columns : LINE_WIDTH;
+    return columns && columns < LINE_WIDTH ? columns : LINE_WIDTH;
 }
 
 /* Words of text, broken at the line's width and continued at indent, where the line stands now. */
@@ -64,6 +66,22 @@ static void put_wrapped(struct clime_buf *out, const char *text, size_t indent) 
     }
 }
 
+void clime_options_usage(const char *usage, struct clime_buf *out) {
+    while (*usage) {
+        struct clime_buf line;
+        size_t n = strcspn(usage, "\n");
+        clime_buf_init(&line, 1 << 16);
+        clime_buf_add(&line, usage, n);
+        if (clime_terminal_columns() && n > line_width())
+            put_wrapped(out, clime_buf_str(&line).ptr, 0);
+        else
+            clime_buf_add(out, usage, n);
+        clime_buf_addc(out, '\n');
+        clime_buf_free(&line);
+        usage += n + (usage[n] == '\n');
+    }
+}
+
 static void describe_text(const struct clime_opt *o, struct clime_buf *out) {
     struct clime_buf help;
     clime_buf_init(&help, 1 << 16);
@@ -76,12 +94,13 @@ static void describe_text(const struct clime_opt *o, struct clime_buf *out) {
     clime_buf_printf(out, "  --%s", o->name);
     if (value_word(o)[0]) clime_buf_printf(out, " %s", value_word(o));
     if (o->type == CLIME_OPT_LIST) clime_buf_adds(out, " ...");
-    if (out->len - start >= HELP_COLUMN) {
+    size_t column = line_width() < NARROW_WIDTH ? NARROW_COLUMN : HELP_COLUMN;
+    if (column == NARROW_COLUMN || out->len - start >= column) {
         clime_buf_addc(out, '\n');
         start = out->len;
     }
-    clime_buf_printf(out, "%*s", (int)(HELP_COLUMN - (out->len - start)), "");
-    put_wrapped(out, clime_buf_str(&help).ptr, HELP_COLUMN);
+    clime_buf_printf(out, "%*s", (int)(column - (out->len - start)), "");
+    put_wrapped(out, clime_buf_str(&help).ptr, column);
     clime_buf_addc(out, '\n');
     clime_buf_free(&help);
 }
@@ -187,8 +206,10 @@ enum clime_err clime_options_help(const struct clime_opt *table, int n, const ch
         struct clime_buf groups;
         clime_buf_init(&groups, 1 << 16);
         put_groups(table, n, &groups);
-        clime_buf_adds(out,
-                       "\n--help-all shows every option, --help WORD the group or option with WORD in its name:\n  ");
+        clime_buf_addc(out, '\n');
+        clime_options_usage("--help-all shows every option, --help WORD the group or option with WORD in its name:\n",
+                            out);
+        clime_buf_adds(out, "  ");
         put_wrapped(out, clime_buf_str(&groups).ptr, 2);
         clime_buf_addc(out, '\n');
         clime_buf_free(&groups);

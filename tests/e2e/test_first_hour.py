@@ -196,21 +196,28 @@ def test_port_in_use(model, tmp_path, taken_port):
 # ---- the screen ------------------------------------------------------------------------------------------------------
 
 
+COLOUR = re.compile(r"\x1b\[\d*m")
+
+
 class Terminal:
     """A program on a terminal of so many columns; what it writes, as it comes."""
 
-    def __init__(self, name, words, columns, folder):
+    def __init__(self, name, words, columns, folder, **env):
         self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self.resize(columns)
+        env = {**os.environ, "TERM": "xterm", **env}
         self.process = subprocess.Popen([BUILD.resolve() / name, *map(str, words)], cwd=folder, stdin=slave,
-                                        stdout=slave, stderr=slave, start_new_session=True)  # fmt: skip
+                                        stdout=slave, stderr=slave, start_new_session=True, env=env)  # fmt: skip
         os.close(slave)
         self.text = ""
+
+    def resize(self, columns):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
 
     def read(self, until=None, limit=LIMIT):
         """Reads to the end, or until the pattern has come."""
         deadline = time.monotonic() + limit
-        while not (until and re.search(until, self.text)):
+        while not (until and re.search(until, COLOUR.sub("", self.text))):
             assert time.monotonic() < deadline, self.text
             if not select.select([self.master], [], [], 1)[0]:
                 continue
@@ -229,6 +236,7 @@ class Terminal:
 
 def shown(text):
     """What stands on the lines at the end, and every state that a line was in on the way."""
+    text = COLOUR.sub("", text)
     lines, states = [], []
     for line in text.replace("\r\n", "\n").split("\n"):
         now = ""
@@ -247,26 +255,79 @@ def sums(tmp_path_factory):
     return prompts(path, *({"input": f"{i}+1=", "label": str(i + 1)} for i in range(16)))
 
 
-@pytest.mark.parametrize("columns", [80, 110])
+@pytest.mark.parametrize("columns", [40, 80, 110])
 def test_screen(model, sums, tmp_path, columns):
+    """A live line with a bar, rows that fit, and at the end what there is and what comes next."""
     words = rl(model, sums, tmp_path / "run", "--eval-prompt-data", "sums", sums, rm_type="random", eval_interval=2,
                num_rollout=4, rollout_max_response_len=200, rollout_batch_size=8, n_samples_per_prompt=40)  # fmt: skip
     terminal = Terminal("clime-train", words, columns, tmp_path)
     assert terminal.end() == 0, terminal.text
     lines, states = shown(terminal.text)
-    ours = [s for s in lines + states if not re.match(r"\d{4}-\d\d-\d\dT", s)]  # the log has lines of its own
+    # the log has lines of its own, and commands that are there to be copied are not broken
+    next_at = next(i for i, line in enumerate(lines) if line.startswith("next  "))
+    copied = {line for line in lines[next_at:] if "/run" in line}
+    ours = [s for s in lines + states if not re.match(r"\d{4}-\d\d-\d\dT", s) and s not in copied]
     assert all(len(s) < columns for s in ours), max(ours, key=len)
     rows = [line for line in lines if line.startswith("rollout  ")]
     assert len(rows) == 4
     for i, row in enumerate(rows):
+        if columns == 40:
+            assert re.match(rf"rollout  {i} +reward \d\.\d{{4}}", row), row
+            continue
         assert re.match(rf"rollout  {i} +reward \d\.\d{{4}}  {i + 1} of 4(, [\d.]+ (s|min|h) left)?  ", row), row
-    assert " left" in rows[2]
-    assert any(re.match(r"rollout \d of 4: ", s) for s in states)
+    assert columns == 40 or " left" in rows[2]
+    bars = [s for s in states if re.match(r"\[=*>-*\] \d of 4(, [\d.]+ (s|min|h) left)?(  |$)", s)]
+    assert {s.index("]") - 1 for s in bars} == {min(columns // 5, 20)}
+    assert columns == 40 or any(re.search(r"  rollout \d: ", s) for s in bars)
+    assert [s[1 : s.index("]")].count("=") for s in bars if "1 of 4" in s] == [min(columns // 5, 20) // 4] * len(
+        [s for s in bars if "1 of 4" in s])  # fmt: skip
     assert not any(re.search(r"\b0 tokens/s", s) for s in states)
     for line in lines:  # nothing of the live line is left before or behind another one
         assert not re.search(r".\d{4}-\d\d-\d\dT\d\d:", line), line
-        assert not re.match(r"rollout \d of 4: ", line)
-    assert re.search(r"^ *sha256 [0-9a-f]{64}$", "\n".join(lines), re.M)  # it goes on in a line of its own
+        assert not re.match(r"\[", line)
+    assert re.search(r"^ *(weights  )?sha256 *[0-9a-f]*$", "\n".join(lines), re.M)  # it goes on in a line of its own
+    assert any(line.startswith("score    sums") for line in lines)
+    said = "\n".join(lines[next_at:]).removeprefix("next")
+    commands = [line.strip() for line in said.splitlines() if line.strip()]
+    assert [c.split()[1] for c in commands] == ["page", "report", "--model-path", "-readonly"], commands
+    assert subprocess.run(["sh", "-c", commands[1]], cwd=tmp_path, capture_output=True, timeout=LIMIT).returncode == 0
+    assert all((tmp_path / p).exists() for p in ("run/hf", "run/ledger.db")) and "run/hf" in commands[2]
+
+
+def test_screen_that_changes_its_width(model, sums, tmp_path):
+    """From the next line on; colours are off where NO_COLOR is set."""
+    words = rl(model, sums, tmp_path / "run", rm_type="random", num_rollout=100000, save_interval=100000)
+    terminal = Terminal("clime-train", words, 110, tmp_path, NO_COLOR="1")
+    terminal.read(until=r"rollout  3 ")
+    assert any(len(s) > 60 for s in shown(terminal.text)[1])
+    terminal.resize(50)
+    deadline, newest = time.monotonic() + LIMIT, []
+    while not newest or any(len(line) >= 50 for line in newest):
+        assert time.monotonic() < deadline, newest
+        terminal.read(until=rf"(?s)^.{{{len(terminal.text) + 500}}}")
+        newest = [line for line in shown(terminal.text)[0] if line.startswith("rollout  ")][-8:-1]
+    terminal.process.kill()
+    terminal.end()
+    assert not COLOUR.search(terminal.text)
+
+
+def test_colours(model, sums, tmp_path):
+    words = rl(model, sums, tmp_path / "run", "--alarm", "disk=1", rm_type="random", num_rollout=1)
+    terminal = Terminal("clime-train", words, 100, tmp_path, NO_COLOR="")
+    assert terminal.end() == 0
+    assert "\x1b[1mrollout\x1b[0m  0 " in terminal.text and re.search(r"\x1b\[33m\S+ W train:\x1b\[0m alarm disk", terminal.text)
+    status, out, err = run("clime-train", *rl(model, sums, tmp_path / "piped", rm_type="random", num_rollout=1))
+    assert status == 0 and "\x1b" not in out + err and "\r" not in out and "next " in out
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_help_on_a_narrow_terminal(tmp_path, columns):
+    for words in (["rl", "--help"], ["page", "--help"]):
+        terminal = Terminal("clime-train", words, columns, tmp_path)
+        assert terminal.end() == 0
+        lines = terminal.text.replace("\r\n", "\n").split("\n")
+        wide = [s for s in lines if len(s) > columns and not re.match(r"  --\S+( \S+){0,2}$| +\S+$", s)]
+        assert not wide, wide
 
 
 def test_interrupt_says_how_to_resume(model, sums, tmp_path):

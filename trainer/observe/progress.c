@@ -20,9 +20,12 @@
 #define ERASE "\r\x1b[K" /* to the line's beginning, and everything behind it away */
 #define HEAD 9           /* columns of a line's first word with its spaces: it is not broken there */
 #define INDENT 4         /* of what goes on in the next line */
+#define MOST_BAR 20      /* columns between its ends; less on a narrow terminal */
 
 void clime_progress_begin(struct clime_progress *p) {
-    *p = (struct clime_progress){.columns = clime_terminal_columns(), .last_plain_us = clime_now_us()};
+    *p = (struct clime_progress){.columns = clime_terminal_columns(),
+                                 .colours = clime_terminal_colours(STDOUT_FILENO),
+                                 .last_plain_us = clime_now_us()};
 }
 
 void clime_progress_count(struct clime_progress *p, int64_t done, int64_t of) {
@@ -55,33 +58,63 @@ void clime_progress_count_text(const struct clime_progress *p, char out[CLIME_PR
              p->done, p->of, left);
 }
 
-/* Bytes of text that a line of so many columns holds: all, or whole parts, or what fits. */
+/* Bytes of text that a line of so many columns holds: all, or whole parts, or what fits. A character is a column. */
 static int fitting(const char *text, int columns) {
-    int n = (int)strlen(text), last = 0;
-    if (n <= columns) return n;
-    for (int i = 1; i <= columns; i++)
-        if (text[i] == ' ' && text[i + 1] == ' ' && text[i - 1] != ' ' && i > HEAD) last = i;
-    return last ? last : columns;
+    int at = 0, last = 0;
+    for (; text[at] && (columns > 0 || (text[at] & 0xc0) == 0x80); at++) {
+        if ((text[at] & 0xc0) != 0x80) columns--;
+        if (text[at] == ' ' && text[at + 1] == ' ' && at > HEAD && text[at - 1] != ' ') last = at;
+    }
+    bool between = text[at] == ' ' && text[at + 1] == ' ';
+    return !text[at] || between || !last ? at : last;
+}
+
+/* "[=====>----] ": how far the run is. Nothing where that is not known. */
+static void draw_bar(const struct clime_progress *p, char out[MOST_BAR + 4]) {
+    int width = p->columns / 5 < 6 ? 6 : p->columns / 5 < MOST_BAR ? p->columns / 5 : MOST_BAR;
+    int full = p->of > 0 ? (int)(p->done * width / p->of) : 0, at = 0;
+    if (p->columns && p->of > 0) {
+        out[at++] = '[';
+        for (int i = 0; i < width; i++) out[at++] = i < full ? '=' : i == full ? '>' : '-';
+        out[at++] = ']';
+        out[at++] = ' ';
+    }
+    out[at] = 0;
 }
 
 void clime_progress_live(struct clime_progress *p, const char *fmt, ...) {
-    char text[LINE_BYTES];
+    char text[LINE_BYTES], bar[MOST_BAR + 4], count[CLIME_PROGRESS_COUNT] = "";
     int64_t now = clime_now_us();
     if (p->quiet) return;
     if (p->columns ? now < p->next_us : now - p->last_plain_us < PLAIN_PAUSE_US) return;
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
     p->next_us = now + LIVE_PAUSE_US;
     p->last_plain_us = now;
-    p->columns = clime_terminal_columns();
+    p->columns = clime_terminal_columns(); /* it may have another width by now */
+    draw_bar(p, bar);
+    if (p->of > 0) clime_progress_count_text(p, count);
+    int head = snprintf(text, sizeof text, "%s%s%s", bar, count, *count ? "  " : "");
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text + head, sizeof text - (size_t)head, fmt, ap);
+    va_end(ap);
     p->live = p->columns > 0;
-    if (p->live)
-        printf(ERASE "%.*s", fitting(text, p->columns - 1), text);
-    else
+    if (p->live) {
+        int n = fitting(text, p->columns - 1), n_bar = (int)strlen(bar);
+        bool coloured = p->colours && n_bar > 0 && n >= n_bar;
+        printf(ERASE "%s%.*s%s%.*s", coloured ? CLIME_TERMINAL_GREEN : "", coloured ? n_bar : 0, text,
+               coloured ? CLIME_TERMINAL_PLAIN : "", coloured ? n - n_bar : n, text + (coloured ? n_bar : 0));
+    } else {
         printf("%s\n", text);
+    }
     fflush(stdout);
+}
+
+/* A line's first word is what it is about. */
+static void put_head(const struct clime_progress *p, const char *text, int n) {
+    int word = (int)strcspn(text, " ");
+    if (!p->colours || word == 0 || word > n || text[word] != ' ' || text[word + 1] != ' ') word = 0;
+    if (word) printf(CLIME_TERMINAL_BOLD "%.*s" CLIME_TERMINAL_PLAIN, word, text);
+    printf("%.*s\n", n - word, text + word);
 }
 
 static void put(struct clime_progress *p, const char *text, bool whole) {
@@ -90,7 +123,7 @@ static void put(struct clime_progress *p, const char *text, bool whole) {
     p->live = false;
     p->last_plain_us = clime_now_us();
     int n = p->columns ? fitting(text, p->columns - 1) : (int)strlen(text);
-    printf("%.*s\n", n, text);
+    put_head(p, text, n);
     while (whole && text[n]) {
         text += n + (int)strspn(text + n, " ");
         n = fitting(text, p->columns - 1 - INDENT);

@@ -1,5 +1,5 @@
-/* What a user sees while training: one live line on a terminal, a plain line now and then otherwise; one finished line
- * for each rollout and evaluation. Standard output. Main thread.
+/* What a user sees while training: one live line on a terminal, with a bar, a plain line now and then otherwise; one
+ * finished line for each rollout and evaluation. Standard output. Main thread.
  *
  * Parts of a line are two spaces apart, the important ones first: a terminal that is too narrow for all of them gets
  * what fits (what a row leaves out is in metrics.jsonl), and nothing wraps.
@@ -13,6 +13,7 @@
 struct clime_progress {
     bool quiet;              /* show nothing */
     int columns;             /* of the terminal now; 0 = there is none */
+    bool colours;            /* of the terminal */
     bool live;               /* the cursor stands behind a live line */
     int64_t next_us;         /* when the live line may change again */
     int64_t last_plain_us;   /* when the last plain line was written */
@@ -29,7 +30,8 @@ void clime_progress_count(struct clime_progress *p, int64_t done, int64_t of);
 #define CLIME_PROGRESS_COUNT 64
 void clime_progress_count_text(const struct clime_progress *p, char out[CLIME_PROGRESS_COUNT]);
 
-/* The state of now; drawn at most a few times a second on a terminal, else one line a minute. */
+/* The state of now, behind the bar and the count; drawn at most a few times a second on a terminal, else one line a
+ * minute. */
 void clime_progress_live(struct clime_progress *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* A line that stays, one of many alike: on a terminal its parts as far as they fit. */

@@ -290,19 +290,14 @@ static enum clime_err resume(struct clime_rollouts *r, const int64_t *held, int 
 static void show(struct clime_rollouts *r) {
     double seconds = (double)(clime_now_us() - r->t0) / 1e6;
     long long samples = (long long)r->c->o->rollout_batch_size * r->members;
-    char count[CLIME_PROGRESS_COUNT], *left;
-    clime_progress_count_text(r->c->progress, count);
-    left = strchr(count, ',');
     if (!r->n_counted) /* a sample is heard of when it is whole */
-        clime_progress_live(r->c->progress,
-                            "rollout %" PRId64 " of %" PRId64 ": %d samples under way, none whole yet  (%.0f s)",
-                            r->now.id, r->c->progress->of, r->n_flight, seconds);
+        clime_progress_live(r->c->progress, "rollout %" PRId64 ": %d samples under way, none whole yet  (%.0f s)",
+                            r->now.id, r->n_flight, seconds);
     else
-        clime_progress_live(r->c->progress,
-                            "rollout %" PRId64 " of %" PRId64 ": %d of %lld samples  %.0f tokens/s  reward %.3f%s%s",
-                            r->now.id, r->c->progress->of, r->n_counted, samples,
-                            (double)r->now.n_tokens / (seconds > 0.001 ? seconds : 0.001), r->reward_sum / r->n_counted,
-                            left ? " " : "", left ? left + 1 : "");
+        clime_progress_live(r->c->progress, "rollout %" PRId64 ": %d of %lld samples  %.0f tokens/s  reward %.3f",
+                            r->now.id, r->n_counted, samples,
+                            (double)r->now.n_tokens / (seconds > 0.001 ? seconds : 0.001),
+                            r->reward_sum / r->n_counted);
 }
 
 /* What the thread that wants the rollout says. New weights may have come when it returns. */

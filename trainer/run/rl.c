@@ -66,8 +66,7 @@ enum clime_err clime_rl_run_steps(struct clime_rl *rl, const struct clime_step_p
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < n && !rc; i++) {
         const struct clime_step_result fresh = {0};
-        clime_progress_live(&rl->progress, "rollout %" PRId64 " of %" PRId64 ": training, step %d of %d",
-                            plans[i].rollout, rl->num_rollout, i + 1, n);
+        clime_progress_live(&rl->progress, "rollout %" PRId64 ": training, step %d of %d", plans[i].rollout, i + 1, n);
         rc = clime_rl_train_step(rl, &plans[i], &fresh, last, e);
         if (last->gap_max > gap_max) gap_max = last->gap_max;
         gap_tokens += last->gap_tokens;
@@ -192,8 +191,7 @@ static enum clime_err finish(struct clime_rl *rl, struct clime_error *e) {
     clime_event(rl->ledger, rl->run.incarnation, "end", "step %" PRId64 ", weights sha256 %s", rl->step, sha);
     clime_progress_line(&rl->progress, "done     %" PRId64 " rollouts, %" PRId64 " steps, weights  sha256 %s",
                         rl->rollouts_done, rl->step, sha);
-    if (rl->num_rollout > 0 && !rl->o.save_hf) clime_progress_line(&rl->progress, "policy   %s", rl->hf_dir);
-    return CLIME_OK;
+    return clime_rl_tell_end(rl, e);
 }
 
 /* --replay: every step of the record, which recovery runs and compares; nothing is generated. */

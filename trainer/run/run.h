@@ -10,6 +10,7 @@
  *   inputs.c           what the run was given is what it was begun with
  *   recover.c          bringing the weights to where the ledger says the run was
  *   replay_generate.c  --replay-generate
+ *   summary.c          the last lines of a run that is done
  *   explain.c          --explain
  *   sft.c              the loop of clime-train sft
  * and by trainer/cmd/eval.c, which opens the same things but a learner.
@@ -179,6 +180,9 @@ enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e);
  * where the record ends, metrics.jsonl holds what happened up to there, and the fleet, where there is one, serves the
  * version that samples the next rollout. */
 enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e);
+
+/* summary.c: what the run came to, where everything is, and the commands that come next, on the screen. */
+enum clime_err clime_rl_tell_end(struct clime_rl *rl, struct clime_error *e);
 
 /* explain.c */
 void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out);
