@@ -6,20 +6,22 @@ import os
 import re
 import socket
 import subprocess
+import sys
 
 import httpx
 import pytest
-from programs import BUILD, LIMIT, Program
-from test_rl import command, model, run_whole  # noqa: F401  the fixture
+import yaml
+from programs import BUILD, LIMIT, ROOT, Program
+sys.path.insert(0, str(ROOT / "tests" / "conformance"))
+from test_openapi import check_reply  # noqa: E402
+from test_rl import command, model, run_whole  # noqa: E402, F401  the fixture
 
 
 class Page(Program):
     """clime-train page, stopped by stop()."""
 
-    PORT = ("--page-port", "--page-port-file")
-
-    def __init__(self, *runs):
-        super().__init__("clime-train", *runs, first=["page"], port=Page.PORT)
+    def __init__(self, *runs, port=0):
+        super().__init__("clime-train", *runs, "--page-port", port, first=["page"], port=("--page-port", "--page-port-file"))
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,17 @@ def test_metrics_are_the_runs(page, run):
     got = page.get("/api/runs/0/metrics").json()
     assert got["next"] is None and sorted(map(json.dumps, got["lines"])) == sorted(json.dumps(json.loads(s)) for s in want)
     assert {m["step"] for m in page.get("/api/runs/0/metrics?from=5").json()["lines"]} == {5, 6, 7, 8}
+
+
+def test_replies_are_the_specs(page):
+    spec = yaml.safe_load((ROOT / "openapi" / "page.yaml").read_text())
+    ask = {"/api/runs/{run}/sample": "id=1", "/api/runs/{run}/group": "id=0", "/api/runs/{run}/answers": "set=heldout&line=0"}
+    for path in spec["paths"]:
+        if path.startswith("/api/"):
+            check_reply(spec, path, "get", page.get(path.replace("{run}", "0") + "?" + ask.get(path, "")))
+            if "{run}" in path:
+                check_reply(spec, path, "get", page.get(path.replace("{run}", "9")))
+    assert page.get("/api/runs/0/answers?set=heldout&line=0").json()["prompt"].startswith("<|user|>")
 
 
 def refused(*words):

@@ -13,8 +13,7 @@
 
 #define LINES_OF_A_PAGE 1500 /* of metrics: about a megabyte */
 
-/* "ended": it said so. "running": its process is there. "stopped": neither; the same command goes on with it. */
-static const char *state_of(int64_t pid, bool ended) {
+const char *clime_page_state(int64_t pid, bool ended) {
     char path[64], name[32] = "";
     if (ended) return "ended";
     if (pid <= 0 || (kill((pid_t)pid, 0) && errno == ESRCH)) return "stopped";
@@ -33,7 +32,7 @@ static enum clime_err describe(struct clime_page *p, int i, struct clime_jw *w, 
     if (rc) return rc;
     if (!(rc = clime_browse_process(db, &pid, &ended, e)) && !(rc = clime_browse_run(db, w, e))) {
         clime_jw_key(w, "state");
-        clime_jw_strz(w, state_of(pid, ended));
+        clime_jw_strz(w, clime_page_state(pid, ended));
     }
     clime_page_release(&p->runs[i], db, rc == CLIME_OK);
     return rc;

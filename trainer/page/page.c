@@ -22,6 +22,13 @@ const struct clime_http_route clime_page_routes[] = {
     {"GET", "/api/runs/{run}/options", CLIME_HTTP_OPEN, clime_page_options_of},
     {"GET", "/api/runs/{run}/metrics", CLIME_HTTP_OPEN, clime_page_metrics_of},
     {"GET", "/api/runs/{run}/events", CLIME_HTTP_OPEN, clime_page_events_of},
+    {"GET", "/api/runs/{run}/times", CLIME_HTTP_OPEN, clime_page_times},
+    {"GET", "/api/runs/{run}/now", CLIME_HTTP_OPEN, clime_page_now},
+    {"GET", "/api/runs/{run}/samples", CLIME_HTTP_OPEN, clime_page_samples},
+    {"GET", "/api/runs/{run}/group", CLIME_HTTP_OPEN, clime_page_group},
+    {"GET", "/api/runs/{run}/sample", CLIME_HTTP_OPEN, clime_page_sample},
+    {"GET", "/api/runs/{run}/prompts", CLIME_HTTP_OPEN, clime_page_prompts},
+    {"GET", "/api/runs/{run}/answers", CLIME_HTTP_OPEN, clime_page_answers},
     {NULL},
 };
 
@@ -31,6 +38,8 @@ static enum clime_err open_run(struct clime_page_run *r, const char *dir, struct
     r->dir = xstrdup(dir);
     r->ledger = xasprintf("%s/ledger.db", dir);
     pthread_mutex_init(&r->lock, NULL);
+    pthread_mutex_init(&r->fleet_lock, NULL);
+    clime_buf_init(&r->fleet, CLIME_PAGE_MAX_REPLY);
     enum clime_err rc = clime_page_acquire(r, &db, e);
     if (!rc) clime_page_release(r, db, true);
     return rc;
@@ -72,6 +81,8 @@ enum clime_err clime_page_open(const struct clime_page_options *o, struct clime_
     *out = NULL;
     p->tokenizer = o->tokenizer;
     p->tokenizer_dir = o->tokenizer_dir;
+    p->router_url = o->router_url ? o->router_url : "";
+    p->router_key = o->router_key;
     snprintf(p->host, sizeof p->host, "%s", o->host);
     p->runs = xcalloc((size_t)o->n_runs, sizeof *p->runs);
     while (p->n_runs < o->n_runs && !rc) {
@@ -103,6 +114,8 @@ void clime_page_close(struct clime_page *p) {
         struct clime_page_run *r = &p->runs[i];
         for (int k = 0; k < r->n_kept; k++) clime_db_close(r->kept[k]);
         clime_tokenizer_free(r->own);
+        clime_buf_free(&r->fleet);
+        pthread_mutex_destroy(&r->fleet_lock);
         pthread_mutex_destroy(&r->lock);
         free(r->dir);
         free(r->ledger);

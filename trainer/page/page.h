@@ -29,6 +29,8 @@ struct clime_page_options {
     /* Of the first run, borrowed. NULL: every run's is looked for in its folder (hf/), then in tokenizer_dir. */
     const struct clime_tokenizer *tokenizer;
     const char *tokenizer_dir; /* may be NULL */
+    /* Of the first run, where it is not the run's own, with what it must be sent as a bearer; NULL = none. */
+    const char *router_url, *router_key;
 };
 
 /* CLIME_ERR_NOT_FOUND, CLIME_ERR_INPUT: a ledger that cannot be read, by its name; CLIME_ERR_UNAVAILABLE: the port. */

@@ -19,13 +19,17 @@ struct clime_page_run {
     int n_kept;
     struct clime_tokenizer *own; /* loaded by the first who needs it; NULL = not yet, or there is none */
     bool looked;
+    pthread_mutex_t fleet_lock; /* of what router and servers said last, and when (clime_now_us) */
+    struct clime_buf fleet;
+    int64_t fleet_us;
 };
 
 struct clime_page {
     struct clime_http_server *http;
     char host[256];
     const struct clime_tokenizer *tokenizer; /* of the first run, borrowed; may be NULL */
-    const char *tokenizer_dir;
+    const char *tokenizer_dir, *router_key;
+    const char *router_url; /* of the first run; "" = its own */
     struct clime_page_run *runs;
     int n_runs;
 };
@@ -60,7 +64,10 @@ enum clime_err clime_page_real(const struct clime_answer *a, const char *name, d
 /* Headers of every answer: what a page of ours may load and do. */
 extern const char clime_page_headers[];
 
-/* ---- routes: overview.c, assets.c ---- */
+/* "running": its newest start's process is there. "ended": it said so. "stopped": neither. */
+const char *clime_page_state(int64_t pid, bool ended);
+
+/* ---- routes: assets.c, overview.c, samples.c, fleet.c ---- */
 
 void clime_page_index(struct clime_http_request *rq, void *page);
 void clime_page_asset(struct clime_http_request *rq, void *page);
@@ -69,5 +76,12 @@ void clime_page_list(struct clime_http_request *rq, void *page);
 void clime_page_options_of(struct clime_http_request *rq, void *page);
 void clime_page_metrics_of(struct clime_http_request *rq, void *page);
 void clime_page_events_of(struct clime_http_request *rq, void *page);
+void clime_page_samples(struct clime_http_request *rq, void *page);
+void clime_page_group(struct clime_http_request *rq, void *page);
+void clime_page_sample(struct clime_http_request *rq, void *page);
+void clime_page_prompts(struct clime_http_request *rq, void *page);
+void clime_page_answers(struct clime_http_request *rq, void *page);
+void clime_page_now(struct clime_http_request *rq, void *page);
+void clime_page_times(struct clime_http_request *rq, void *page);
 
 #endif

@@ -244,7 +244,9 @@ static enum clime_err open_page(struct clime_rl *rl, struct clime_error *e) {
                                          .runs = runs,
                                          .n_runs = 1,
                                          .port_file = path,
-                                         .tokenizer = rl->tokenizer};
+                                         .tokenizer = rl->tokenizer,
+                                         .router_url = rl->o.router_url,
+                                         .router_key = rl->o.fleet_api_key};
     enum clime_err rc = CLIME_OK;
     if (rl->o.page_port >= 0 && !(rc = clime_make_dirs(dir, e)) && !(rc = clime_page_open(&o, &rl->page, e))) {
         clime_page_url(rl->page, url, sizeof url);

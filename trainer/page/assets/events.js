@@ -1,0 +1,56 @@
+// Events and alarms of a run, the newest first.
+
+import { get, query } from "./api.js";
+import { h, moment, plural, segmented, show } from "./dom.js";
+
+export const title = "Events";
+export const keys = [["a", "alarms only, and back"]];
+
+const KIND = { alarm: "bad", error: "bad", gap: "bad", skip: "warn", child: "warn", lease: "warn", drop: "", start: "accent", recover: "accent", end: "good" };
+const HELP = {
+  start: "the trainer was started", recover: "it went on from its record", child: "a program that it had started", lease: "a sample was begun again",
+  drop: "a group was not used", skip: "a step without a finite gradient", gap: "the server's log-probability is not the trainer's", error: "why the trainer ended", end: "the run is done", alarm: "something to look at",
+};
+
+export function mount(root, app) {
+  let all = [], next = null, kind = app.params.kind || "", newest = 0;
+  const list = h("div", { class: "card events" }), more = h("button", { hidden: true, onclick: () => page() }, "Older events"), count = h("span", { class: "small soft" });
+  const pick = segmented([["", "all"], ["alarm", "alarms"], ["start", "starts"], ["child", "programs"], ["drop", "dropped groups"], ["error", "errors"]], kind, (k) => { kind = k; app.keep({ kind }); all = []; next = null; newest = 0; page(); }, "kind");
+  show(root, h("div", { class: "bar" }, pick, count), list, h("p", {}, more));
+
+  async function page() {
+    const got = await get(`runs/${app.run().run}/events` + query({ kind, before: next ?? "" }));
+    all = next === null ? got.events : all.concat(got.events);
+    next = got.next;
+    newest = all.length ? all[0].id : 0;
+    draw();
+  }
+
+  function draw() {
+    more.hidden = next === null;
+    count.textContent = all.length ? plural(all.length, "event") + (next === null ? "" : " so far") : "";
+    let day = "";
+    show(list, all.length ? all.map((v) => {
+      const at = moment(v.at_us);
+      day = at;
+      return h("div", { class: "event" }, h("time", { class: "small faint number" }, day), h("span", { class: `badge ${KIND[v.kind] || ""}`, title: HELP[v.kind] || "" }, v.kind), h("span", { class: "event-text" }, v.detail));
+    }) : h("p", { class: "empty" }, kind === "alarm" ? "No alarm. Nothing in this run has asked for a look." : "No event of this kind."));
+  }
+
+  return {
+    async update() {
+      if (!all.length && next === null && !newest) return page();
+      const got = await get(`runs/${app.run().run}/events` + query({ kind, limit: 50 }));
+      const fresh = got.events.filter((v) => v.id > newest);
+      if (!fresh.length) return;
+      all = fresh.concat(all).slice(0, 5000);
+      newest = all[0].id;
+      draw();
+    },
+    key(k) {
+      if (k !== "a") return false;
+      pick.choose(kind === "alarm" ? "" : "alarm");
+      return true;
+    },
+  };
+}

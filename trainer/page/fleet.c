@@ -1,0 +1,149 @@
+/* What a run is doing now: what its ledger has under way, and what router and servers say of themselves. On the
+ * server's threads.
+ *
+ * The programs are asked at most once a second, whoever looks and however many: the last answer is kept until then. The
+ * router is the run's own (RUN/ports/router, with its key), or the one that rl was given; a run that does not train is
+ * not asked, for its ports may be somebody else's now. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/http/client.h"
+#include "common/json/tree.h"
+#include "trainer/ledger/browse.h"
+#include "trainer/page/page_int.h"
+
+#define KEEP_US 1000000
+#define ASK_US 2000000 /* for one program to answer */
+#define MAX_ANSWER ((size_t)4 << 20)
+
+/* The first line of RUN/ports/name, "" where there is none. */
+static void read_line(const struct clime_page_run *r, const char *name, char *out, size_t size) {
+    char *path = xasprintf("%s/ports/%s", r->dir, name);
+    FILE *f = fopen(path, "r");
+    out[0] = 0;
+    if (f && fgets(out, (int)size, f)) out[strcspn(out, "\n")] = 0;
+    if (f) fclose(f);
+    free(path);
+}
+
+static bool ask(struct clime_http_client *c, const char *url, struct clime_buf *reply, struct clime_error *e) {
+    const struct clime_http_call call = {
+        .method = "GET", .url = url, .connect_timeout_us = ASK_US, .timeout_us = ASK_US, .max_reply = MAX_ANSWER};
+    struct clime_http_result got = {0};
+    bool well = !clime_http_client_call(c, &call, &got, e);
+    if (well && got.status != 200) {
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answers %d", url, got.status);
+        well = false;
+    } else if (well && clime_json_check(got.reply.data ? got.reply.data : "", got.reply.len, e)) {
+        *reply = got.reply;
+        return true;
+    } else if (well) {
+        clime_error_prefix(e, "%s", url);
+        well = false;
+    }
+    clime_buf_free(&got.reply);
+    return well;
+}
+
+/* A member with what a program answered, or null and the member "error". */
+static void write_answer(struct clime_jw *w, const char *key, struct clime_http_client *c, const char *url,
+                         struct cJSON **tree) {
+    struct clime_buf reply = {0};
+    struct clime_error e = {0};
+    clime_jw_key(w, key);
+    if (ask(c, url, &reply, &e)) {
+        clime_jw_raw(w, clime_buf_str(&reply));
+        if (tree && clime_tree_parse(reply.data, reply.len, tree, &e)) *tree = NULL;
+    } else {
+        clime_jw_null(w);
+        clime_jw_key(w, "error");
+        clime_jw_strz(w, e.msg);
+    }
+    clime_buf_free(&reply);
+}
+
+static void write_servers(struct clime_jw *w, struct clime_http_client *c, const struct cJSON *workers) {
+    char url[300];
+    clime_jw_key(w, "servers");
+    clime_jw_array(w);
+    for (const struct cJSON *s = clime_tree_first(workers); s; s = clime_tree_next(s)) {
+        const char *base = clime_tree_str(clime_tree_get(s, "url"), "");
+        snprintf(url, sizeof url, "%s/v1/loads", base);
+        clime_jw_object(w);
+        clime_jw_key(w, "url");
+        clime_jw_strz(w, base);
+        write_answer(w, "loads", c, url, NULL);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+}
+
+static void ask_programs(struct clime_page *p, struct clime_page_run *r, struct clime_jw *w) {
+    char port[32], key[256], url[300];
+    bool given = r == p->runs && p->router_url[0];
+    read_line(r, "router", port, sizeof port);
+    read_line(r, "api-key", key, sizeof key);
+    clime_jw_object(w);
+    if (given || port[0]) {
+        struct cJSON *tree = NULL;
+        struct clime_http_client *c = clime_http_client_new();
+        const char *bearer = given ? p->router_key : key;
+        if (bearer && bearer[0]) clime_http_client_bearer(c, bearer);
+        if (given)
+            snprintf(url, sizeof url, "%s/workers", p->router_url);
+        else
+            snprintf(url, sizeof url, "http://127.0.0.1:%s/workers", port);
+        write_answer(w, "router", c, url, &tree);
+        write_servers(w, c, clime_tree_get(tree, "workers"));
+        clime_tree_free(tree);
+        clime_http_client_free(c);
+    }
+    clime_jw_close(w);
+}
+
+/* The member "fleet". */
+static void write_fleet(struct clime_page *p, struct clime_page_run *r, struct clime_jw *w) {
+    pthread_mutex_lock(&r->fleet_lock);
+    if (!r->fleet.data || clime_now_us() >= r->fleet_us + KEEP_US) {
+        struct clime_jw own;
+        clime_buf_clear(&r->fleet);
+        clime_jw_init(&own, &r->fleet);
+        ask_programs(p, r, &own);
+        r->fleet_us = clime_now_us();
+    }
+    clime_jw_key(w, "fleet");
+    clime_jw_raw(w, clime_buf_str(&r->fleet));
+    pthread_mutex_unlock(&r->fleet_lock);
+}
+
+static enum clime_err answer_now(struct clime_answer *a, struct clime_error *e) {
+    int64_t pid;
+    bool ended;
+    clime_jw_object(&a->w);
+    enum clime_err rc = clime_browse_process(a->db, &pid, &ended, e);
+    if (!rc) rc = clime_browse_now(a->db, &a->w, e);
+    const char *state = rc ? "" : clime_page_state(pid, ended);
+    clime_jw_key(&a->w, "state");
+    clime_jw_strz(&a->w, state);
+    clime_jw_key(&a->w, "now_us");
+    clime_jw_int(&a->w, clime_wall_us());
+    if (!strcmp(state, "running")) write_fleet(a->page, &a->page->runs[a->run], &a->w);
+    clime_jw_close(&a->w);
+    return rc;
+}
+
+void clime_page_now(struct clime_http_request *rq, void *page) {
+    clime_page_answer(rq, page, answer_now);
+}
+
+static enum clime_err answer_times(struct clime_answer *a, struct clime_error *e) {
+    int64_t from = 0;
+    if (clime_page_int(a, "from", 0, INT64_MAX, &from, e)) return e->code;
+    return clime_browse_times(a->db, from, &a->w, e);
+}
+
+void clime_page_times(struct clime_http_request *rq, void *page) {
+    clime_page_answer(rq, page, answer_times);
+}
