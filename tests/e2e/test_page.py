@@ -12,6 +12,7 @@ import httpx
 import pytest
 import yaml
 from programs import BUILD, LIMIT, ROOT, Program
+
 sys.path.insert(0, str(ROOT / "tests" / "conformance"))
 from test_openapi import check_reply  # noqa: E402
 from test_rl import command, model, run_whole  # noqa: E402, F401  the fixture
