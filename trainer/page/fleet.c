@@ -11,7 +11,7 @@
 #include "common/clock.h"
 #include "common/http/client.h"
 #include "common/json/tree.h"
-#include "trainer/ledger/browse.h"
+#include "trainer/ledger/browse/browse.h"
 #include "trainer/page/page_int.h"
 
 #define KEEP_US 1000000

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "trainer/ledger/browse.h"
+#include "trainer/ledger/browse/browse.h"
 #include "trainer/page/page_int.h"
 
 #define LINES_OF_A_PAGE 1500 /* of metrics: about a megabyte */

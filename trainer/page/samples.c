@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "common/clock.h"
-#include "trainer/ledger/browse.h"
-#include "trainer/ledger/browse_samples.h"
+#include "trainer/ledger/browse/browse.h"
+#include "trainer/ledger/browse/samples.h"
 #include "trainer/page/page_int.h"
 
 #define SEARCH_US 150000 /* then a list answers with what it has found */

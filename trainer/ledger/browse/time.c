@@ -1,6 +1,6 @@
 /* When what happened, and what is under way, for those who look. See browse.h for the threads. */
-#include "trainer/ledger/browse.h"
-#include "trainer/ledger/rows.h"
+#include "trainer/ledger/browse/browse.h"
+#include "trainer/ledger/browse/rows.h"
 
 enum clime_err clime_browse_times(struct clime_db *db, int64_t from, struct clime_jw *w, struct clime_error *e) {
     clime_jw_object(w);

@@ -1,5 +1,5 @@
 /* Rows as JSON. Called by the files of this folder that read for somebody who looks, on a reading connection. */
-#include "trainer/ledger/rows.h"
+#include "trainer/ledger/browse/rows.h"
 
 #include <string.h>
 

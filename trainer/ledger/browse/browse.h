@@ -2,8 +2,8 @@
  * a page at a time, by key; the streams of samples are read for the one sample that is asked for.
  *
  * Every function writes one value into w. On an error what it wrote is incomplete. */
-#ifndef CLIME_TRAINER_LEDGER_BROWSE_H
-#define CLIME_TRAINER_LEDGER_BROWSE_H
+#ifndef CLIME_TRAINER_LEDGER_BROWSE_BROWSE_H
+#define CLIME_TRAINER_LEDGER_BROWSE_BROWSE_H
 
 #include "common/json/write.h"
 #include "trainer/ledger/db.h"

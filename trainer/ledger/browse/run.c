@@ -1,7 +1,7 @@
 /* The run as a whole, for those who look: figures, options, lines of metrics, events. See browse.h for the threads. */
-#include "trainer/ledger/browse.h"
+#include "trainer/ledger/browse/browse.h"
 
-#include "trainer/ledger/rows.h"
+#include "trainer/ledger/browse/rows.h"
 
 enum clime_err clime_browse_run(struct clime_db *db, struct clime_jw *w, struct clime_error *e) {
     struct clime_stmt *q = clime_db_stmt(

@@ -4,14 +4,14 @@
  * kept for it. In the order of ids it goes through the table in windows and looks at the clock after each, since one
  * query for what nothing matches would read all of it, with a text to look for all the text of the run: the answer
  * then is what was found, and where to go on. */
-#include "trainer/ledger/browse_samples.h"
+#include "trainer/ledger/browse/samples.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/clock.h"
-#include "trainer/ledger/rows.h"
+#include "trainer/ledger/browse/rows.h"
 
 #define WINDOW 20000    /* ids: a few milliseconds of figures */
 #define TEXT_WINDOW 200 /* the same of text */

@@ -1,6 +1,6 @@
 /* Prompts that several weights have answered, for those who compare. See browse.h for the threads. */
-#include "trainer/ledger/browse.h"
-#include "trainer/ledger/rows.h"
+#include "trainer/ledger/browse/browse.h"
+#include "trainer/ledger/browse/rows.h"
 
 enum clime_err clime_browse_repeated(struct clime_db *db, int64_t line, int64_t limit, struct clime_jw *w,
                                      struct clime_error *e) {
