@@ -1,4 +1,5 @@
-/* clime-tok: tokenizer and chat template as a filter. One JSON object a line from standard input to standard output.
+/* clime-tok: tokenizer, chat template and parsers of replies as a filter. One JSON object a line from standard input to
+ * standard output.
  *
  * A program of one thread. Each subcommand is a row of COMMANDS: it gets the words after its name and answers lines
  * one by one. A bad line is answered with {"error"} and the next one is read; only a folder that does not
@@ -11,6 +12,8 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/version.h"
+#include "text/output/output_parser.h"
+#include "text/template/chat.h"
 #include "text/template/template.h"
 #include "text/tokenizer.h"
 
@@ -21,6 +24,9 @@ struct session {
     struct clime_tok_scratch *scratch; /* NULL: render */
     struct clime_template *template;   /* NULL: encode, decode */
     struct clime_template_input input; /* bos_token, eos_token and date of render; vars are the line */
+    struct clime_output_format format; /* parse: of the template */
+    bool prepare;                      /* render: messages as the server gives them to the template */
+    unsigned takes;
     struct clime_ids ids;
     struct clime_buf text;
 };
@@ -79,16 +85,114 @@ static enum clime_err decode_line(struct session *s, struct clime_json *j, struc
     return CLIME_OK;
 }
 
+/* {"messages": ...}: those of the line, made ready as for a chat request. */
+static enum clime_err prepare_messages(const struct session *s, struct clime_str line, struct clime_arena *a,
+                                       struct clime_buf *out, struct clime_error *e) {
+    struct clime_str key, messages = {NULL, 0};
+    struct clime_json j;
+    clime_json_init(&j, line.ptr, line.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);)
+        clime_json_skip(&j, clime_str_is(key, "messages") ? &messages : NULL);
+    if (!clime_json_end(&j)) return e->code;
+    if (!messages.ptr) return clime_fail(e, CLIME_ERR_INPUT, "\"messages\" is missing");
+    clime_buf_adds(out, "{\"messages\":");
+    enum clime_err rc = clime_chat_messages(messages, s->takes, out, e);
+    clime_buf_addc(out, '}');
+    return rc;
+}
+
 static enum clime_err render_line(struct session *s, struct clime_json *j, struct clime_jw *w, struct clime_error *e) {
-    struct clime_str line;
-    if (!clime_json_skip(j, &line) || !clime_json_end(j)) return e->code;
-    s->input.vars = &line;
-    s->input.n_vars = 1;
+    struct clime_str vars[2] = {{NULL, 0}};
+    struct clime_buf messages;
+    enum clime_err rc = CLIME_OK;
+    clime_buf_init(&messages, MAX_LINE_BYTES);
+    if (!clime_json_skip(j, &vars[0]) || !clime_json_end(j)) return e->code;
+    if (s->prepare) rc = prepare_messages(s, vars[0], j->arena, &messages, e);
+    vars[1] = clime_buf_str(&messages);
+    s->input.vars = vars;
+    s->input.n_vars = s->prepare ? 2 : 1;
     clime_buf_clear(&s->text);
-    enum clime_err rc = clime_template_render(s->template, &s->input, &s->text, NULL, e);
+    if (!rc) rc = clime_template_render(s->template, &s->input, &s->text, NULL, e);
+    clime_buf_free(&messages);
     if (rc) return rc;
     clime_jw_key(w, "text");
     clime_jw_str(w, clime_buf_str(&s->text));
+    return CLIME_OK;
+}
+
+struct parse_request {
+    struct clime_str text, prompt_end, tools;
+    int64_t chunk;
+};
+
+static void read_parse(struct session *s, struct clime_json *j, struct parse_request *r, struct clime_error *e) {
+    struct clime_str key;
+    const char *name;
+    *r = (struct parse_request){.chunk = INT64_MAX};
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "text")) {
+            clime_json_string(j, &r->text);
+        } else if (clime_str_is(key, "prompt_end")) {
+            clime_json_string(j, &r->prompt_end);
+        } else if (clime_str_is(key, "tools")) {
+            clime_json_skip(j, &r->tools);
+        } else if (clime_str_is(key, "chunk")) {
+            clime_json_int(j, 1, INT32_MAX, &r->chunk);
+        } else if (clime_str_is(key, "tool_call_parser") && clime_json_string_z(j, &name)) {
+            if (!(s->format.calls = clime_call_format_find(name))) clime_json_bad(j, "there is no %s", name);
+        } else if (clime_str_is(key, "reasoning_parser") && clime_json_string_z(j, &name)) {
+            if (!(s->format.reasoning = clime_output_parser_find(name))) clime_json_bad(j, "there is no %s", name);
+        } else if (!j->failed) {
+            clime_json_bad(j, "unknown member \"" CLIME_STR_FMT "\"", CLIME_STR_ARG(key));
+        }
+    }
+    if (clime_json_end(j) && !r->text.ptr) clime_fail(e, CLIME_ERR_INPUT, "\"text\" is missing");
+}
+
+static void write_parse(const struct clime_parse *p, struct clime_str text, struct clime_buf *scratch,
+                        struct clime_jw *w) {
+    static const char *const names[] = {[CLIME_SEGMENT_CONTENT] = "content", [CLIME_SEGMENT_REASONING] = "reasoning"};
+    for (int kind = 0; kind < 2; kind++) {
+        clime_buf_clear(scratch);
+        clime_segments_text(&p->segments, text, (enum clime_segment_kind)kind, scratch);
+        clime_jw_key(w, names[kind]);
+        clime_jw_str(w, clime_buf_str(scratch));
+    }
+    clime_jw_key(w, "tool_calls");
+    clime_jw_array(w);
+    for (int i = 0; i < p->calls.n; i++) {
+        const struct clime_call *c = &p->calls.at[i];
+        if (c->void_) continue;
+        clime_jw_object(w);
+        clime_jw_key(w, "id");
+        clime_jw_str(w, clime_buf_str(&c->id));
+        clime_jw_key(w, "name");
+        clime_jw_str(w, clime_buf_str(&c->name));
+        clime_jw_key(w, "arguments");
+        clime_jw_str(w, clime_buf_str(&c->args));
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+}
+
+static enum clime_err parse_line(struct session *s, struct clime_json *j, struct clime_jw *w, struct clime_error *e) {
+    struct clime_output_format given = s->format;
+    struct parse_request r;
+    struct clime_tools tools = {NULL, 0};
+    struct clime_parse p;
+    read_parse(s, j, &r, e);
+    struct clime_output_format how = s->format;
+    s->format = given; /* a line's own parsers are for that line */
+    if (e->code || (r.tools.len > 0 && clime_tools_read(r.tools, j->arena, &tools, e))) return e->code;
+    how.tools = &tools;
+    clime_parse_begin(&p, &how, r.prompt_end);
+    for (size_t n = 0; n < r.text.len;) {
+        n += (size_t)r.chunk < r.text.len - n ? (size_t)r.chunk : r.text.len - n;
+        clime_parse_feed(&p, (struct clime_str){r.text.ptr, n}, false);
+    }
+    clime_parse_feed(&p, r.text, true);
+    write_parse(&p, r.text, &s->text, w);
+    clime_parse_free(&p);
     return CLIME_OK;
 }
 
@@ -200,11 +304,15 @@ static enum clime_err open_template(struct session *s, const char *dir, const ch
         s->input.eos_token = clime_tokenizer_special_text(s->t, "eos_token");
     }
     if (!rc) rc = clime_template_compile(text, &s->template, e);
+    if (!rc) s->takes = clime_chat_takes(s->template);
+    if (!rc) s->format.reasoning = clime_output_parser_of_template(text);
+    if (!rc) s->format.calls = clime_call_format_of_template(text);
     clime_buf_free(&source);
     return rc;
 }
 
-static int render_main(int n_args, char **args) {
+/* render and parse: a folder, or a template by itself. */
+static int template_main(int n_args, char **args, line_fn fn) {
     struct session s = {0};
     struct clime_error err = {0};
     const char *dir = NULL, *file = NULL;
@@ -214,6 +322,8 @@ static int render_main(int n_args, char **args) {
             file = args[++i];
         else if (strcmp(args[i], "--date") == 0 && !last && !s.input.now && (s.input.now = parse_date(args[i + 1])))
             i++;
+        else if (strcmp(args[i], "--chat") == 0)
+            s.prepare = true;
         else if (*args[i] == '-' || dir)
             return 2;
         else
@@ -221,9 +331,17 @@ static int render_main(int n_args, char **args) {
     }
     if (!dir == !file) return 2;
     clime_buf_init(&s.text, MAX_LINE_BYTES);
-    int status = open_template(&s, dir, file, &err) ? complain(&err) : run_lines(&s, render_line);
+    int status = open_template(&s, dir, file, &err) ? complain(&err) : run_lines(&s, fn);
     close_session(&s);
     return status;
+}
+
+static int render_main(int n_args, char **args) {
+    return template_main(n_args, args, render_line);
+}
+
+static int parse_main(int n_args, char **args) {
+    return template_main(n_args, args, parse_line);
 }
 
 static const struct {
@@ -234,8 +352,12 @@ static const struct {
     {"encode", encode_main, "encode DIR    {\"text\", \"add_special_tokens\"?: false} -> {\"ids\"}"},
     {"decode", decode_main, "decode DIR    {\"ids\", \"skip_special_tokens\"?: false} -> {\"text\"}"},
     {"render", render_main,
-     "render DIR | --template FILE  [--date YYYY-MM-DD]    the template's variables -> {\"text\"}\n"
-     "      --date is the day that strftime_now tells (default: today)"},
+     "render DIR | --template FILE  [--date YYYY-MM-DD] [--chat]    the template's variables -> {\"text\"}\n"
+     "      --date is the day that strftime_now tells (default: today); --chat prepares messages as the server does"},
+    {"parse", parse_main,
+     "parse DIR | --template FILE    {\"text\", \"prompt_end\"?, \"tools\"?, \"reasoning_parser\"?, "
+     "\"tool_call_parser\"?,\n"
+     "      \"chunk\"? (bytes at a time)} -> {\"content\", \"reasoning\", \"tool_calls\"}; parsers are the template's"},
 };
 
 static void usage(FILE *to) {

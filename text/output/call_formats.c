@@ -113,26 +113,28 @@ void clime_call_format_names(struct clime_buf *out) {
         clime_buf_printf(out, "%s%s", f > clime_call_formats ? "|" : "", f->name);
 }
 
-/* The first row whose text is in the template: what is more particular stands before what it contains. */
+static bool has(struct clime_str source, const char *text) {
+    return memmem(source.ptr, source.len, text, strlen(text)) != NULL;
+}
+
+/* The first row whose texts are in the template: what is more particular stands before what it contains. */
 const struct clime_call_format *clime_call_format_of_template(struct clime_str source) {
     static const struct {
-        const char *text, *format;
+        const char *text, *and_text, *format;
     } rows[] = {
-        {"<arg_key>", "glm45"},
-        {"<function=", "qwen3_coder"},
-        {"<tool_call>", "hermes"},
-        {"```json\\n'", "deepseekv3"},
-        {"```json\n", "deepseekv3"},
-        {DS("tool", "calls", "begin"), "deepseekv31"},
-        {"<|tool_calls_section_begin|>", "kimi_k2"},
-        {"[TOOL_CALLS]", "mistral"},
-        {"<|observation|>", "glm4"},
-        {"<|python_tag|>", "llama3"},
-        {"\"parameters\": ", "llama3"},
+        {"<arg_key>", "", "glm45"},
+        {"<function=", "", "qwen3_coder"},
+        {"<tool_call>", "", "hermes"},
+        {DS("tool", "calls", "begin"), "```json", "deepseekv3"},
+        {DS("tool", "calls", "begin"), "", "deepseekv31"},
+        {"<|tool_calls_section_begin|>", "", "kimi_k2"},
+        {"[TOOL_CALLS]", "", "mistral"},
+        {"<|observation|>", "", "glm4"},
+        {"<|python_tag|>", "", "llama3"},
+        {"\"parameters\": ", "<|eot_id|>", "llama3"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (memmem(source.ptr, source.len, rows[i].text, strlen(rows[i].text)))
-            return clime_call_format_find(rows[i].format);
+        if (has(source, rows[i].text) && has(source, rows[i].and_text)) return clime_call_format_find(rows[i].format);
     return NULL;
 }
 
