@@ -72,11 +72,16 @@ void clime_handle_generate(struct clime_http_request *rq, void *context);
 
 void clime_handle_completions(struct clime_http_request *rq, void *context);
 void clime_handle_chat(struct clime_http_request *rq, void *context);
+void clime_handle_messages(struct clime_http_request *rq, void *context);
+void clime_handle_count_tokens(struct clime_http_request *rq, void *context);
+void clime_handle_responses(struct clime_http_request *rq, void *context);
 void clime_handle_models(struct clime_http_request *rq, void *context);
 void clime_handle_model(struct clime_http_request *rq, void *context);
 
 void clime_handle_tokenize(struct clime_http_request *rq, void *context);
 void clime_handle_detokenize(struct clime_http_request *rq, void *context);
+void clime_handle_parse_function_call(struct clime_http_request *rq, void *context);
+void clime_handle_separate_reasoning(struct clime_http_request *rq, void *context);
 void clime_handle_apply_template(struct clime_http_request *rq, void *context);
 
 void clime_handle_health(struct clime_http_request *rq, void *context);

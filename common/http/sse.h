@@ -13,4 +13,12 @@ static inline void clime_sse_frame(struct clime_buf *out, struct clime_str data)
     clime_buf_adds(out, "\n\n");
 }
 
+/* The same with an event's name. */
+static inline void clime_sse_frame_named(struct clime_buf *out, const char *event, struct clime_str data) {
+    clime_buf_adds(out, "event: ");
+    clime_buf_adds(out, event);
+    clime_buf_addc(out, '\n');
+    clime_sse_frame(out, data);
+}
+
 #endif

@@ -39,9 +39,11 @@ void clime_fields_other(const struct clime_fields *f, struct clime_field_watch *
                         struct clime_str key);
 
 /* Rows of fields_table.c */
-extern const struct clime_field clime_fields_sampling[]; /* sampling parameters */
-extern const struct clime_field clime_fields_generate[]; /* /generate, beside sampling_params */
-extern const struct clime_field clime_fields_text[];     /* /tokenize, /apply_template, /detokenize */
-extern const struct clime_field clime_fields_openai[];   /* both OpenAI endpoints, beside sampling parameters */
+extern const struct clime_field clime_fields_sampling[];  /* sampling parameters */
+extern const struct clime_field clime_fields_generate[];  /* /generate, beside sampling_params */
+extern const struct clime_field clime_fields_text[];      /* /tokenize, /apply_template, /detokenize */
+extern const struct clime_field clime_fields_responses[]; /* /v1/responses */
+extern const struct clime_field clime_fields_messages[];  /* /v1/messages */
+extern const struct clime_field clime_fields_openai[];    /* both OpenAI endpoints, beside sampling parameters */
 
 #endif

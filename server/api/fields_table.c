@@ -149,3 +149,40 @@ const struct clime_field clime_fields_openai[] = {
     {"request_id", INERT},
     {NULL, NULL},
 };
+
+const struct clime_field clime_fields_responses[] = {
+    {"previous_response_id", NULL}, /* nothing is kept */
+    {"conversation", NULL},
+    {"prompt", NULL}, /* a stored one */
+    {"background", NULL},
+    {"context_management", NULL},
+    {"truncation", "\"disabled\""},
+    {"top_logprobs", "0"},
+    {"moderation", NULL},
+    {"store", INERT},
+    {"metadata", INERT},
+    {"user", INERT},
+    {"service_tier", INERT},
+    {"safety_identifier", INERT},
+    {"prompt_cache_key", INERT},
+    {"prompt_cache_options", INERT},
+    {"prompt_cache_retention", INERT},
+    {"client_metadata", INERT},
+    {"max_tool_calls", INERT}, /* of tools that OpenAI's servers run */
+    {"stream_options", INERT}, /* include_obfuscation: nothing is padded */
+    {NULL, NULL},
+};
+
+const struct clime_field clime_fields_messages[] = {
+    {"container", NULL},
+    {"context_management", INERT}, /* what the client would like to be forgotten; nothing is */
+    {"mcp_servers", NULL},
+    {"output_format", NULL},
+    {"cache_control", INERT}, /* the cache is by prefix, always */
+    {"inference_geo", INERT},
+    {"metadata", INERT},
+    {"service_tier", INERT},
+    {"speed", "\"standard\""},
+    {"betas", INERT},
+    {NULL, NULL},
+};

@@ -104,7 +104,7 @@ static void truncate_prompt(const struct clime_server *s, struct clime_prompt *p
     p->ids.len = (size_t)keep;
 }
 
-static enum clime_err encode_all(struct clime_generation *gen, struct clime_error *e) {
+enum clime_err clime_generation_encode(struct clime_generation *gen, struct clime_error *e) {
     struct encode_task t = {.gen = gen, .error = e};
     bool any = false;
     for (int i = 0; i < gen->n_prompts; i++) any |= gen->prompts[i].is_text || gen->prompts[i].chat;
@@ -275,7 +275,7 @@ static enum clime_err check_cost(const struct clime_generation *gen, struct clim
 /* Prompts as ids, checked, and the outputs made. */
 static enum clime_err prepare(struct clime_generation *gen, struct clime_error *e) {
     enum clime_err err = check_size(gen, e);
-    if (!err) err = encode_all(gen, e);
+    if (!err) err = clime_generation_encode(gen, e);
     for (int i = 0; i < gen->n_prompts && !err; i++) {
         truncate_prompt(gen->server, &gen->prompts[i]);
         err = check_prompt(gen->server, &gen->prompts[i], e);

@@ -45,6 +45,9 @@ enum clime_err clime_generation_prompts(struct clime_generation *gen, int n, str
  * none in particular. */
 enum clime_err clime_generation_model(struct clime_generation *gen, struct clime_str name, struct clime_error *e);
 
+/* The prompts' ids from their texts and conversations; a part of clime_generation_run. */
+enum clime_err clime_generation_encode(struct clime_generation *gen, struct clime_error *e);
+
 /* CLIME_OK: the job ran and is closed (and, when job->stream, the stream is written and ended). Otherwise nothing was
  * sent: the endpoint replies with the error. */
 enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_error *e);

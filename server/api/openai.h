@@ -1,4 +1,4 @@
-/* What the two OpenAI endpoints share: the request's fields, and the pieces of their replies.
+/* What the OpenAI endpoints, and Anthropic's, share: the request's fields, and the pieces of their replies.
  *
  * Field names and tolerance follow the OpenAI API with SGLang's and vLLM's extensions (docs/protocol.md).
  */
@@ -35,6 +35,13 @@ struct clime_openai_request {
 enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struct clime_openai_request *r,
                                   struct clime_error *e);
 
+/* The parts of it, for the endpoints that have a conversation in another form (Responses, Messages): the defaults, and,
+ * when the fields are read, model, prompt, tools and how the reply is to be told apart. */
+void clime_openai_begin(struct clime_generation *gen, bool chat, const char *rid_prefix,
+                        struct clime_openai_request *r);
+enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_openai_request *r, struct clime_error *e);
+bool clime_openai_read_tool_choice(struct clime_json *j, void *object); /* object: the request */
+
 /* "id", "object", "created", "model": opens the object, the caller closes it. */
 void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char *object);
 
@@ -55,6 +62,8 @@ void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, 
 /* The id of an output's call: the model's own where its format has one, else made from the request's id. */
 #define CLIME_CALL_ID 300
 void clime_openai_call_id(const struct clime_output *o, int call, char id[CLIME_CALL_ID]);
+/* PREFIX_ and digits made from the request's id and n. */
+void clime_openai_item_id(const struct clime_output *o, int n, const char *prefix, char id[CLIME_CALL_ID]);
 
 /* Appends all text of a kind, as a JSON string. */
 void clime_openai_write_kind(struct clime_jw *w, const struct clime_output *o, enum clime_segment_kind kind);

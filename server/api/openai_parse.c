@@ -29,7 +29,7 @@ static bool read_response_format(struct clime_json *j, void *object) {
 }
 
 /* auto leaves the choice to the model; none hides the tools from it; the others would need a grammar. */
-static bool read_tool_choice(struct clime_json *j, void *object) {
+bool clime_openai_read_tool_choice(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     struct clime_str raw;
     if (!clime_json_skip(j, &raw)) return false;
@@ -117,7 +117,7 @@ static const struct clime_member chat_rows[] = {
     {"messages", CLIME_MEMBER_RAW, AT(prompt.messages)},
     {"input_ids", CLIME_MEMBER_RAW, AT(input_ids)},
     {"tools", CLIME_MEMBER_RAW, AT(prompt.tools)},
-    {"tool_choice", CLIME_MEMBER_CALL, .read = read_tool_choice},
+    {"tool_choice", CLIME_MEMBER_CALL, .read = clime_openai_read_tool_choice},
     {"parallel_tool_calls", CLIME_MEMBER_BOOL, AT(parallel_calls)},
     {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(prompt.kwargs)},
     {"reasoning_effort", CLIME_MEMBER_RAW, AT(prompt.reasoning_effort)},
@@ -230,15 +230,25 @@ static enum clime_err choose_format(struct clime_generation *gen, struct clime_o
     return CLIME_OK;
 }
 
-enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struct clime_openai_request *r,
-                                  struct clime_error *e) {
-    enum clime_err err;
+void clime_openai_begin(struct clime_generation *gen, bool chat, const char *rid_prefix,
+                        struct clime_openai_request *r) {
     set_defaults(gen->server, chat, r);
     gen->job->endpoint = r;
-    gen->rid_prefix = chat ? "chatcmpl-" : "cmpl-";
+    gen->rid_prefix = rid_prefix;
+}
+
+enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struct clime_openai_request *r,
+                                  struct clime_error *e) {
+    clime_openai_begin(gen, chat, chat ? "chatcmpl-" : "cmpl-", r);
     e->code = CLIME_OK;
     read_body(gen, r, e);
-    if (e->code) return e->code;
+    return e->code ? e->code : clime_openai_settle(gen, r, e);
+}
+
+enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_openai_request *r,
+                                   struct clime_error *e) {
+    enum clime_err err;
+    bool chat = r->chat;
     if ((err = clime_generation_model(gen, r->model, e))) return err;
     if (r->best_of > r->params.n) return clime_fail(e, CLIME_ERR_INPUT, "best_of over n is not supported");
     if (r->rid.len > CLIME_MAX_RID) return clime_fail(e, CLIME_ERR_INPUT, "a rid has at most %d bytes", CLIME_MAX_RID);

@@ -77,13 +77,17 @@ void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j) {
 
 void clime_openai_call_id(const struct clime_output *o, int call, char id[CLIME_CALL_ID]) {
     const struct clime_buf *given = &o->parse.calls.at[call].id;
-    uint64_t h[2], words[3] = {clime_hash_bytes(o->rid.ptr, o->rid.len, 0), (uint64_t)o->index, (uint64_t)call};
-    h[0] = clime_hash64(words, 3);
-    h[1] = clime_hash64(h, 1);
     if (given->len > 0)
         snprintf(id, CLIME_CALL_ID, "%.*s", (int)given->len, given->data);
     else
-        snprintf(id, CLIME_CALL_ID, "call_%016" PRIx64 "%08" PRIx32, h[0], (uint32_t)h[1]);
+        clime_openai_item_id(o, call, "call", id);
+}
+
+void clime_openai_item_id(const struct clime_output *o, int n, const char *prefix, char id[CLIME_CALL_ID]) {
+    uint64_t h[2], words[3] = {clime_hash_bytes(o->rid.ptr, o->rid.len, 0), (uint64_t)o->index, (uint64_t)n};
+    h[0] = clime_hash64(words, 3);
+    h[1] = clime_hash64(h, 1);
+    snprintf(id, CLIME_CALL_ID, "%s_%016" PRIx64 "%08" PRIx32, prefix, h[0], (uint32_t)h[1]);
 }
 
 void clime_openai_write_kind(struct clime_jw *w, const struct clime_output *o, enum clime_segment_kind kind) {

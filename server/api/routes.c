@@ -9,6 +9,9 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST|PUT", .path = "/generate", .auth = USER, .handler = clime_handle_generate, .slot = true},
     {.methods = "POST", .path = "/v1/completions", .auth = USER, .handler = clime_handle_completions, .slot = true},
     {.methods = "POST", .path = "/v1/chat/completions", .auth = USER, .handler = clime_handle_chat, .slot = true},
+    {.methods = "POST", .path = "/v1/responses", .auth = USER, .handler = clime_handle_responses, .slot = true},
+    {.methods = "POST", .path = "/v1/messages", .auth = USER, .handler = clime_handle_messages, .slot = true},
+    {.methods = "POST", .path = "/v1/messages/count_tokens", .auth = USER, .handler = clime_handle_count_tokens},
     {.methods = "GET", .path = "/v1/models", .auth = USER, .handler = clime_handle_models},
     {.methods = "GET", .path = "/v1/models/{model}", .auth = USER, .handler = clime_handle_model},
     {.methods = "POST", .path = "/tokenize", .auth = USER, .handler = clime_handle_tokenize},
@@ -16,6 +19,8 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST", .path = "/detokenize", .auth = USER, .handler = clime_handle_detokenize},
     {.methods = "POST", .path = "/v1/detokenize", .auth = USER, .handler = clime_handle_detokenize},
     {.methods = "POST", .path = "/apply_template", .auth = USER, .handler = clime_handle_apply_template},
+    {.methods = "POST", .path = "/parse_function_call", .auth = USER, .handler = clime_handle_parse_function_call},
+    {.methods = "POST", .path = "/separate_reasoning", .auth = USER, .handler = clime_handle_separate_reasoning},
 
     {.methods = "GET", .path = "/health", .auth = OPEN, .handler = clime_handle_health},
     {.methods = "GET", .path = "/health_generate", .auth = OPEN, .handler = clime_handle_health_generate},

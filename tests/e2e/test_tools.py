@@ -1,5 +1,4 @@
-"""Tools in chat replies: calls told from content, whole and streamed. The model's output is forced: its tokenizer has
-tokens that spell parts of calls, and falling biases with a penalty on what was said make it say them one after the other."""
+"""Tools in chat replies: calls told from content, whole and streamed."""
 
 import asyncio
 import json
@@ -7,54 +6,8 @@ import re
 
 import openai
 import pytest
-from programs import program, run, server, tiny_model
-
-CALL = ["Let me.\n<tool_call>\n{\"name\": \"get\", ", '"arguments": {"city": "Pa', 'r\u00eds", "n": 2}}', "\n</tool_call>\n"]
-SECOND = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-BROKEN = '"arguments": {"city": oops}}'
-HALT = "<halt>"
-THOUGHT = "<think>\nHm.\n</think>\n\n"
-EXTRA = [*CALL, SECOND, BROKEN, HALT, THOUGHT]
-TEMPLATE = (
-    "{% if tools %}[tools] <tool_call>{{ tools|tojson }}\n</think>{% endif %}"
-    "{% for m in messages %}[{{ m.role }}] {{ m.content }}"
-    "{% for c in m.tool_calls %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": "
-    "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}{{ c.function.arguments|tojson }}{% endif %}}"
-    "\n</tool_call>{% endfor %}\n{% endfor %}"
-    "{% if add_generation_prompt %}[assistant] {% endif %}"
-)
-TOOLS = [
-    {"type": "function", "function": {"name": "get", "description": "d", "parameters": {
-        "type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}}}},
-    {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}},
-]  # fmt: skip
-ARGUMENTS = '{"city": "Par\u00eds", "n": 2}'
-
-
-def make_model(folder, texts, template, **sizes):
-    """A tiny model whose tokenizer has a token for each of the texts: (folder, {text: id})"""
-    plain = tiny_model(folder / "plain")
-    tokenizer = json.loads((plain / "tokenizer.json").read_text())
-    first = max([t["id"] for t in tokenizer["added_tokens"]] + list(tokenizer["model"]["vocab"].values())) + 1
-    for i, text in enumerate(texts):
-        tokenizer["added_tokens"].append({"id": first + i, "content": text, "special": False, "normalized": False,
-                                          "single_word": False, "lstrip": False, "rstrip": False})  # fmt: skip
-    (plain / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (plain / "chat_template.jinja").write_text(template)
-    sizes = {"hidden-size": 64, "intermediate-size": 192, "num-hidden-layers": 1, "num-attention-heads": 2,
-             "num-key-value-heads": 1, "head-dim": 32, "max-position-embeddings": 1024} | sizes  # fmt: skip
-    status, _, err = run("clime-train", "init", folder / "model", "--tokenizer", plain,
-                         *(w for k, v in sizes.items() for w in (f"--{k}", v)))  # fmt: skip
-    assert status == 0, err
-    (folder / "model" / "chat_template.jinja").write_text(template)
-    return folder / "model", {text: first + i for i, text in enumerate(texts)}
-
-
-def say(ids, *texts):
-    """Sampling parameters that make a model say these texts, in order; each at most once."""
-    bias = {str(ids[t]): 100 - 0.75 * i for i, t in enumerate(texts)}
-    return {"logit_bias": bias, "max_tokens": len(texts), "temperature": 0, "presence_penalty": 2, "frequency_penalty": 2}
-
+from programs import DATA, program, run, server
+from said import ARGUMENTS, BROKEN, CALL, EXTRA, HALT, SECOND, TEMPLATE, THOUGHT, TOOLS, make_model, say
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
@@ -207,3 +160,81 @@ def test_parsers_by_name(model):
     with server("--tool-call-parser", "none", model=model[0]) as s:
         message, _ = reply(s, ask(model, *CALL))
         assert message["content"] == "".join(CALL)
+
+
+def test_a_text_is_read_without_generating(s, model):
+    text = "<think>a</think>\n\n" + "".join(CALL) + SECOND
+    with program("clime-router", "--worker-urls", s.url) as router:
+        for where in (s, router):
+            got = where.json("/separate_reasoning", {"text": text})
+            assert got == {"reasoning_text": "a", "text": "".join(CALL) + SECOND}
+            got = where.json("/parse_function_call", {"text": got["text"] + "x", "tools": TOOLS[:1]})
+            assert got["normal_text"] == "Let me.x"
+            assert got["calls"] == [{"tool_index": 0, "name": "get", "parameters": ARGUMENTS},
+                                    {"tool_index": -1, "name": "now", "parameters": "{}"}]  # fmt: skip
+    glm = "<tool_call>get\n<arg_key>n</arg_key>\n<arg_value>5</arg_value>\n</tool_call>"
+    got = s.json("/parse_function_call", {"text": glm, "tools": TOOLS, "tool_call_parser": "glm45"})
+    assert got["calls"][0]["parameters"] == '{"n": 5}'
+    for path, body in (("/parse_function_call", {"text": "a", "tool_call_parser": "x"}), ("/parse_function_call", {}),
+                       ("/separate_reasoning", {"text": "a", "reasoning_parser": "x"})):  # fmt: skip
+        assert s.post(path, body).status_code == 400
+
+
+# ---- the recorded streams and ours, one checker -------------------------------------------------------------------
+
+
+def check_logprobs(logprobs):
+    for kind in ("content", "refusal"):
+        for t in (logprobs or {}).get(kind) or []:
+            assert {"token", "logprob", "bytes", "top_logprobs"} <= set(t) and t["logprob"] <= 0
+            assert all(0 <= b < 256 for b in t["bytes"] or [])
+
+
+def check_chat_stream(events, usage):
+    """Shapes and order of an OpenAI stream. Returns the reasons of the choices."""
+    assert events[-1] == "[DONE]" and "[DONE]" not in events[:-1]
+    chunks = [json.loads(e) for e in events[:-1]]
+    assert len({(c["id"], c["created"], c["model"], c["object"]) for c in chunks}) == 1
+    assert chunks[0]["object"] == "chat.completion.chunk"
+    if usage:
+        last = chunks.pop()
+        assert last["choices"] == [] and last["usage"]["total_tokens"] == last["usage"]["prompt_tokens"] + last["usage"]["completion_tokens"]
+    reasons, arguments = {}, {}
+    for chunk in chunks:
+        assert chunk["choices"] and not chunk.get("usage")
+        for c in chunk["choices"]:
+            i, delta = c["index"], c["delta"]
+            assert i not in reasons or reasons[i] is None  # nothing follows the end of a choice
+            assert ("role" in delta) == (i not in reasons)  # the first, and only the first
+            check_logprobs(c.get("logprobs"))
+            reasons[i] = c["finish_reason"]
+            for call in delta.get("tool_calls") or []:
+                key = (i, call["index"])
+                assert ("id" in call) == (key not in arguments) == ("name" in call["function"])
+                assert key in arguments or call["index"] == sum(k[0] == i for k in arguments)
+                arguments[key] = arguments.get(key, "") + call["function"]["arguments"]
+            if c["finish_reason"]:
+                assert not any(delta.values())
+    assert all(r in ("stop", "length", "tool_calls") for r in reasons.values())
+    assert any(reasons[i] != "length" for i, _ in arguments) or not arguments
+    for text in arguments.values():
+        assert isinstance(json.loads(text), dict)
+    return list(reasons.values())
+
+
+def test_recorded_streams():
+    folder = DATA / "http/openai-sse-recorded"
+    if not folder.is_dir():
+        pytest.skip(f"shared data is absent: {folder}")
+    files = sorted(folder.glob("*.bin"))
+    assert len(files) == 12
+    for path in files:
+        check_chat_stream([line[6:] for line in path.read_text().splitlines() if line.startswith("data: ")], True)
+
+
+@pytest.mark.parametrize("more", [{}, {"n": 3}, {"logprobs": True, "top_logprobs": 2}, {"stream_options": {"include_usage": True}},
+                                  {"tools": None}])  # fmt: skip
+def test_our_streams(s, model, more):
+    body = ask(model, THOUGHT, *CALL, HALT, stop=[HALT], max_tokens=9, stream=True, **more)
+    reasons = check_chat_stream(s.events("/v1/chat/completions", body), "stream_options" in more)
+    assert reasons == ["stop" if more.get("tools", 1) is None else "tool_calls"] * more.get("n", 1)

@@ -1,0 +1,24 @@
+/* POST /v1/messages and /v1/messages/count_tokens, Anthropic's form of a chat: the request, and what its parts share.
+ *
+ * The request becomes a chat prompt (chat_build.h); the reply is written from the output's segments as content blocks:
+ * thinking, text, tool_use.
+ */
+#ifndef CLIME_SERVER_API_MESSAGES_H
+#define CLIME_SERVER_API_MESSAGES_H
+
+#include "server/api/openai.h"
+
+struct clime_messages_request {
+    struct clime_openai_request r; /* the first: the job's endpoint points to it */
+    struct clime_str system, messages, tools;
+    bool thinks, no_thought; /* thinking: enabled, disabled; neither = as the template has it */
+    bool one_call, counts;   /* count_tokens needs no max_tokens */
+};
+
+enum clime_err clime_messages_parse(struct clime_generation *gen, bool counts, struct clime_messages_request *m,
+                                    struct clime_error *e);
+
+void clime_messages_write_reply(struct clime_job *j, struct clime_buf *out);
+extern const struct clime_framer clime_messages_framer;
+
+#endif

@@ -1,0 +1,187 @@
+"""/v1/responses as the official package uses it: whole and streamed, tools, reasoning, conversations, errors."""
+
+import json
+
+import openai
+import pytest
+from programs import program, server
+from said import ARGUMENTS, BROKEN, CALL, EXTRA, HALT, SECOND, TEMPLATE, THOUGHT, TOOLS, make_model, say
+
+FLAT_TOOLS = [{"type": "function", "strict": False} | t["function"] for t in TOOLS]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("responses"), EXTRA, TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def s(model):
+    with server(model=model[0]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(s):
+    with openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0) as running:
+        yield running
+
+
+def forced(model, *texts, **more):
+    body = say(model[1], *texts)
+    beside = {k: body[k] for k in ("logit_bias", "presence_penalty", "frequency_penalty")} | {"stop": [HALT]}
+    return {"model": "", "input": "Well?", "max_output_tokens": 9, "temperature": 0, "extra_body": beside} | more
+
+
+def raw(body):
+    return {k: v for k, v in body.items() if k != "extra_body"} | body["extra_body"]
+
+
+def kinds(response):
+    out = []
+    for item in response.output:
+        if item.type == "function_call":
+            out.append((item.name, item.arguments))
+        else:
+            out.append((item.type, "".join(part.text for part in item.content)))
+    return out
+
+
+def test_a_whole_reply(client, model):
+    got = client.responses.create(**forced(model, THOUGHT, *CALL, HALT, tools=FLAT_TOOLS, instructions="Be."))
+    assert kinds(got) == [("reasoning", "Hm."), ("message", "Let me."), ("get", ARGUMENTS)]
+    assert got.status == "completed" and got.object == "response" and got.error is None
+    assert got.output_text == "Let me." and got.instructions == "Be." and got.tools[0].name == "get"
+    assert got.usage.output_tokens == 6 and got.usage.output_tokens_details.reasoning_tokens == 1
+    assert got.usage.total_tokens == got.usage.input_tokens + 6
+    assert len({item.id for item in got.output}) == 3
+    got = client.responses.create(**forced(model, SECOND, max_output_tokens=1))
+    assert (got.status, got.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert kinds(got) == [("message", SECOND)]
+
+
+@pytest.mark.parametrize("texts", [[THOUGHT, *CALL], [*CALL, SECOND], [SECOND], []])
+def test_a_stream_is_the_whole_reply(client, model, texts):
+    body = forced(model, *texts, HALT, tools=FLAT_TOOLS)
+    whole = client.responses.create(**body)
+    with client.responses.stream(**body) as stream:
+        seen = list(stream)
+        final = stream.get_final_response()
+    assert kinds(final) == kinds(whole) and final.status == whole.status == "completed"
+    assert [e.sequence_number for e in seen] == list(range(len(seen)))
+    assert [e.type for e in seen[:2]] == ["response.created", "response.in_progress"]
+    assert seen[-1].type == "response.completed"
+    check_items(seen[2:-1])
+
+
+def check_items(seen):
+    """Each item whole before the next; its deltas make what its done says."""
+    index, open_item, text, part = -1, None, "", False
+    for e in seen:
+        if e.type == "response.output_item.added":
+            assert open_item is None and e.output_index == index + 1
+            index, open_item, text = e.output_index, e.item, ""
+            assert e.item.status == "in_progress"
+            continue
+        assert open_item is not None and e.output_index == index
+        if e.type == "response.content_part.added":
+            part = True
+        elif e.type.endswith(".delta"):
+            assert e.item_id == open_item.id and (part or open_item.type == "function_call")
+            text += e.delta
+        elif e.type == "response.function_call_arguments.done":
+            assert e.arguments == text and e.name == open_item.name
+        elif e.type in ("response.output_text.done", "response.reasoning_text.done"):
+            assert e.text == text
+        elif e.type == "response.content_part.done":
+            assert e.part.text == text
+            part = False
+        elif e.type == "response.output_item.done":
+            assert e.item.id == open_item.id and e.item.status == "completed" and not part
+            open_item = None
+        else:
+            raise AssertionError(e.type)
+    assert open_item is None
+
+
+def test_event_names(s, model):
+    with s.client.stream("POST", "/v1/responses", json=raw(forced(model, SECOND, HALT, tools=FLAT_TOOLS)) | {"stream": True}) as reply:
+        lines = [line for line in reply.iter_lines() if line and not line.startswith(":")]
+    pairs = list(zip(lines[::2], lines[1::2], strict=True))
+    assert len(pairs) >= 6
+    for name, data in pairs:
+        assert name == "event: " + json.loads(data.removeprefix("data: "))["type"]
+
+
+def test_what_is_no_call_is_text(s, client, model):
+    body = forced(model, CALL[0], BROKEN, tools=FLAT_TOOLS, max_output_tokens=2)
+    assert client.responses.create(**body).output_text == CALL[0] + BROKEN
+    events = [json.loads(e) for e in s.events("/v1/responses", raw(body) | {"stream": True})]
+    assert "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta") == CALL[0] + BROKEN
+    final = events[-1]
+    assert final["type"] == "response.incomplete" and all(i["type"] == "message" for i in final["response"]["output"])
+
+
+def test_a_conversation_reaches_the_template(s, client):
+    items = [
+        {"role": "developer", "content": "s2"},
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+        {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
+         "content": [{"type": "output_text", "text": "c", "annotations": []}]},
+        {"type": "function_call", "call_id": "call_1", "name": "now", "arguments": "{}"},
+        {"type": "function_call", "call_id": "call_2", "name": "now", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": "noon"},
+        {"type": "function_call_output", "call_id": "call_2", "output": [{"type": "input_text", "text": "late"}]},
+        {"role": "user", "content": "d"},
+    ]  # fmt: skip
+    call = {"type": "function", "function": {"name": "now", "arguments": "{}"}}
+    chat = [{"role": "system", "content": "s1\n\ns2"}, {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "c", "reasoning_content": "t",
+             "tool_calls": [{"id": "call_1"} | call, {"id": "call_2"} | call]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
+            {"role": "tool", "tool_call_id": "call_2", "content": "late"}, {"role": "user", "content": "d"}]  # fmt: skip
+    want = s.json("/apply_template", {"messages": chat, "add_special_tokens": False})["count"]
+    got = client.responses.create(model="", input=items, instructions="s1", max_output_tokens=1)
+    assert got.usage.input_tokens == want
+
+
+def test_a_round_with_tools(client, model):
+    """What the reply holds goes back as it came."""
+    body = forced(model, THOUGHT, SECOND, HALT, tools=FLAT_TOOLS)
+    first = client.responses.create(**body)
+    call = first.output[-1]
+    body["input"] = [{"role": "user", "content": "Well?"}, *[i.model_dump(exclude_none=True) for i in first.output],
+                     {"type": "function_call_output", "call_id": call.call_id, "output": "noon"}]  # fmt: skip
+    assert client.responses.create(**body).usage.input_tokens > first.usage.input_tokens
+
+
+def test_bad_requests(client, s):
+    for more, word in (
+        ({"input": None}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input_image"),
+        ({"input": [{"role": "nobody", "content": "a"}]}, "nobody"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
+        ({"input": [{"role": "user", "content": "a"}, {"type": "function_call", "name": "f"}]}, "input[1]"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "json_schema"),
+        ({"include": ["message.output_text.logprobs"]}, "logprobs"),
+        ({"model": "nobody"}, "nobody"),
+    ):
+        reply = s.post("/v1/responses", {"input": "a", "max_output_tokens": 1} | more)
+        assert reply.status_code in (400, 404) and word in reply.json()["error"]["message"], (more, reply.text)
+    # what agents send beside, and tools that others' servers run: not an error, and not shown
+    got = client.responses.create(model="", input="a", max_output_tokens=1, store=False, include=["reasoning.encrypted_content"],
+                                  tools=[{"type": "web_search"}], prompt_cache_key="k", text={"verbosity": "low"})  # fmt: skip
+    assert got.usage.input_tokens == client.responses.create(model="", input="a", max_output_tokens=1).usage.input_tokens
+
+
+def test_through_the_router(s, model):
+    with program("clime-router", "--worker-urls", s.url) as router:
+        with openai.OpenAI(base_url=router.url + "/v1", api_key="none", max_retries=0) as client:
+            body = forced(model, *CALL, HALT, tools=FLAT_TOOLS)
+            assert kinds(client.responses.create(**body)) == [("message", "Let me."), ("get", ARGUMENTS)]
+            with client.responses.stream(**body) as stream:
+                assert [e.type for e in stream][-1] == "response.completed"
