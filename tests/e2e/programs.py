@@ -18,6 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("CLIME_BUILD", ROOT / "build"))
 DATA = pathlib.Path(os.environ.get("CLIME_DATA", ROOT.parent / "shared" / "data"))
 STORIES = DATA / "stories260K"
+SLOW = float(os.environ.get("CLIME_SLOW", 1))  # how much longer a sanitizer build may take
+LIMIT = 60 * SLOW  # seconds that a short command may take on a busy machine
 
 
 def need_stories():
@@ -29,21 +31,21 @@ class Program:
     """A running program with --port 0 and --port-file; stopped (and its exit status checked) by stop(). first: words
     before the options; port: the options' names where they are others."""
 
-    def __init__(self, name, *options, timeout=30, first=(), port=("--port", "--port-file")):
+    def __init__(self, name, *options, first=(), port=("--port", "--port-file")):
         self.folder = tempfile.TemporaryDirectory(prefix=f"{name}-")
         port_file = pathlib.Path(self.folder.name) / "port"
         self.log_path = pathlib.Path(self.folder.name) / "log"
         command = [str(BUILD / name), *first, port[0], "0", port[1], str(port_file), *map(str, options)]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + LIMIT
         while not port_file.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{name} did not start:\n{self.log()}")
             time.sleep(0.01)
         self.port = int(port_file.read_text())
         self.url = f"http://127.0.0.1:{self.port}"
-        self.client = httpx.Client(base_url=self.url, timeout=60)
+        self.client = httpx.Client(base_url=self.url, timeout=LIMIT)
 
     def log(self):
         return self.log_path.read_text(errors="replace")
@@ -69,7 +71,7 @@ class Program:
         self.client.close()
         if self.process.poll() is None:
             self.process.send_signal(how)
-        status = self.process.wait(60)
+        status = self.process.wait(LIMIT)
         log = self.log()
         self.folder.cleanup()
         return status, log
@@ -100,10 +102,6 @@ def chat_model(folder):
         "{% if add_generation_prompt %}[assistant] {% endif %}"
     )
     return folder
-
-
-SLOW = float(os.environ.get("CLIME_SLOW", 1))  # how much longer a sanitizer build may take
-LIMIT = 60 * SLOW  # seconds that a short command may take on a busy machine
 
 
 def run(name, *words, stdin=b"", timeout=LIMIT):

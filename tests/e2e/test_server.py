@@ -16,7 +16,7 @@ import time
 
 import httpx
 import pytest
-from programs import BUILD, STORIES, need_stories, program, server
+from programs import BUILD, LIMIT, STORIES, need_stories, program, server
 
 pytestmark = pytest.mark.usefixtures("stories")
 
@@ -351,7 +351,7 @@ def in_background(function):
     return future
 
 
-def wait_for(condition, seconds=20):
+def wait_for(condition, seconds=LIMIT):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -363,32 +363,45 @@ def load(s):
     return entry["num_running_reqs"] + entry["num_waiting_reqs"]
 
 
+def held_under_way(s, body, n):
+    """The call, whose n sequences are paused in the middle; asked again where they had ended before the pause came."""
+    while True:
+        call = in_background(lambda: httpx.post(s.url + "/generate", timeout=LIMIT, json=body).json())
+        running = lambda: s.get("/v1/loads").json()["loads"][0]["num_running_reqs"]
+        wait_for(lambda: call.done() or running() == n)
+        s.json("/pause_generation", {"mode": "in_place"})
+        if running() == n:
+            return call
+        s.json("/continue_generation", {})
+        call.result(LIMIT)
+
+
 def test_abort_by_prefix_keeps_what_there_is(plain):
-    call = in_background(lambda: httpx.post(plain.url + "/generate", timeout=60, json={
-        "rid": "run/1/2", "input_ids": [1], "sampling_params": LONG, "return_logprob": True}).json())
-    wait_for(lambda: load(plain) > 0)
-    assert plain.json("/abort_request", {"rid": "other"})["num_aborted"] == 0
-    assert plain.json("/abort_request", {"rid": "run/1"})["num_aborted"] == 64
-    for reply in call.result(20):
+    body = {"rid": "run/1/2", "input_ids": [1], "sampling_params": LONG, "return_logprob": True}
+    call = held_under_way(plain, body, 64)
+    try:
+        assert plain.json("/abort_request", {"rid": "other"})["num_aborted"] == 0
+        assert plain.json("/abort_request", {"rid": "run/1"})["num_aborted"] == 64
+    finally:
+        plain.json("/continue_generation", {})
+    for reply in call.result(LIMIT):
         meta = reply["meta_info"]
         assert meta["id"] == "run/1/2"
-        if meta["finish_reason"]["type"] == "abort":
-            assert meta["finish_reason"]["status_code"] is None
+        assert meta["finish_reason"]["type"] == "abort" and meta["finish_reason"]["status_code"] is None
         assert len(reply["output_ids"]) == meta["output_token_logprobs_length"] == meta["completion_tokens"]
-    assert any(r["meta_info"]["finish_reason"]["type"] == "abort" for r in call.result())
     wait_for(lambda: load(plain) == 0)
 
 
 def test_pause_holds_new_requests_and_abort_reaches_them(plain):
     assert plain.json("/pause_generation", {}) == {"message": "Generation paused successfully.", "status": "ok"}
-    call = in_background(lambda: httpx.post(plain.url + "/generate", timeout=60, json={
+    call = in_background(lambda: httpx.post(plain.url + "/generate", timeout=LIMIT, json={
         "rid": "held", "input_ids": [1], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True}).json())
     try:
         wait_for(lambda: load(plain) == 1)
         time.sleep(0.05)
         assert not call.done()
         plain.json("/abort_request", {"abort_all": True})
-        reply = call.result(20)
+        reply = call.result(LIMIT)
     finally:
         plain.json("/continue_generation", {})
     assert reply["meta_info"]["finish_reason"]["message"] == "Abort in waiting queue"
@@ -400,7 +413,7 @@ def test_pause_and_go_on_gives_the_same_bits(plain, mode):
     body = {"input_ids": [1, 403], "return_logprob": True,
             "sampling_params": LONG | {"sampling_seed": 9, "max_new_tokens": 400, "n": 24}}
     want = [tokens(r) for r in plain.json("/generate", body)]
-    call = in_background(lambda: httpx.post(plain.url + "/generate", json=body, timeout=60).json())
+    call = in_background(lambda: httpx.post(plain.url + "/generate", json=body, timeout=LIMIT).json())
     wait_for(lambda: load(plain) > 0)
     plain.json("/pause_generation", {"mode": mode})
     try:
@@ -410,7 +423,7 @@ def test_pause_and_go_on_gives_the_same_bits(plain, mode):
         assert holds <= (mode == "in_place") and flushed == (400 if holds else 200)
     finally:
         plain.json("/continue_generation", {})
-    assert [tokens(r) for r in call.result(30)] == want
+    assert [tokens(r) for r in call.result(LIMIT)] == want
 
 
 def test_client_that_leaves_frees_its_place(plain):
@@ -481,12 +494,10 @@ def test_update_under_load(other_weights, inflight):
     body = {"input_ids": [1], "sampling_params": params, "return_logprob": True}
     with server("--weight-version", "a") as s:
         s.json("/generate", body | {"sampling_params": params | {"max_new_tokens": 2}})  # warm
-        call = in_background(lambda: httpx.post(s.url + "/generate", json=body, timeout=60).json())
-        wait_for(lambda: s.get("/v1/loads").json()["loads"][0]["num_running_reqs"] == n)
-        s.json("/pause_generation", {"mode": "in_place"})  # so that the update meets them for certain
+        call = held_under_way(s, body, n)  # so that the update meets them for certain
         assert put_weights(s, "b", other_weights, params={"inflight": inflight}).status_code == 200
         s.json("/continue_generation", {})
-        replies = call.result(60)
+        replies = call.result(LIMIT)
         for r in replies:
             meta = r["meta_info"]
             runs = meta["token_versions"]
@@ -574,7 +585,7 @@ def test_limits():
         assert s.get("/nowhere").status_code == 404
         assert s.get("/generate").status_code == 405
         s.json("/pause_generation", {})
-        calls = [in_background(lambda i=i: httpx.post(s.url + "/generate", timeout=60, json={
+        calls = [in_background(lambda i=i: httpx.post(s.url + "/generate", timeout=LIMIT, json={
             "rid": f"r{i}", "input_ids": [1], "sampling_params": {"max_new_tokens": 2}})) for i in range(2)]
         wait_for(lambda: load(s) == 2)
         full = s.post("/generate", {"input_ids": [1]})
@@ -584,7 +595,7 @@ def test_limits():
         assert s.get("/health").status_code == 200  # a full queue is not ill health
         assert s.get("/health_generate").status_code == 200
         s.json("/continue_generation", {})
-        assert [c.result(20).status_code for c in calls] == [200, 200]
+        assert [c.result(LIMIT).status_code for c in calls] == [200, 200]
 
 
 def test_keys():
@@ -599,11 +610,11 @@ def test_keys():
 
 def test_drain_finishes_what_runs():
     with server() as s:
-        call = in_background(lambda: httpx.post(s.url + "/generate", timeout=60, json={
+        call = in_background(lambda: httpx.post(s.url + "/generate", timeout=LIMIT, json={
             "input_ids": [1], "sampling_params": LONG | {"n": 32}}))
         wait_for(lambda: load(s) > 0)
         s.process.terminate()
-        reply = call.result(30)
+        reply = call.result(LIMIT)
         assert reply.status_code == 200
         assert all(r["meta_info"]["finish_reason"]["type"] == "length" for r in reply.json())
 
@@ -622,7 +633,7 @@ def test_many_clients_at_once(plain):
     stop = threading.Event()
 
     def client(i):
-        with httpx.Client(base_url=plain.url, timeout=60) as c:
+        with httpx.Client(base_url=plain.url, timeout=LIMIT) as c:
             for k in range(6):
                 body = {"rid": f"c{i}/{k}", "input_ids": [1, rng.randrange(3, 512)],
                         "sampling_params": {"max_new_tokens": rng.randrange(1, 120), "n": rng.choice([1, 3])}}
@@ -666,7 +677,7 @@ def test_health_port_and_parent(tmp_path):
     os.close(read)
     wait_for((tmp_path / "port").exists)
     os.close(write)
-    assert child.wait(20) == 0
+    assert child.wait(LIMIT) == 0
     child.stderr.close()
 
 
@@ -678,7 +689,7 @@ def test_an_orphan_leaves_the_port_file_alone(tmp_path, program):
     os.close(write)
     model = ["--model-path", str(STORIES)] if program == "clime-server" else []
     command = [str(BUILD / program), *model, "--port", "0", "--port-file", str(tmp_path / "port"), "--parent-fd", str(read)]
-    assert subprocess.run(command, pass_fds=[read], capture_output=True, timeout=20).returncode == 0
+    assert subprocess.run(command, pass_fds=[read], capture_output=True, timeout=LIMIT).returncode == 0
     os.close(read)
     assert (tmp_path / "port").read_text() == "1\n"
 
@@ -692,7 +703,7 @@ def test_an_orphan_leaves_the_port_file_alone(tmp_path, program):
     ([], "--model-path"),
 ])
 def test_start_that_fails_says_why(stories, options, says):
-    done = subprocess.run([BUILD / "clime-server", *options], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([BUILD / "clime-server", *options], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode != 0 and says in done.stderr, done.stderr
 
 
@@ -705,6 +716,6 @@ def test_what_is_wrong_is_told_before_weights_are_read(stories, tmp_path, option
     (tmp_path / "bad.jinja").write_text("{% for %}")
     options = [str(tmp_path / "bad.jinja") if o == "BAD" else o for o in options]
     command = [BUILD / "clime-server", "--model-path", str(STORIES), "--device", "cpu", "--port", "0", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 1 and re.search(says, done.stderr), done.stderr
     assert "parameters" not in done.stderr  # of a model that was loaded
