@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import struct
 import subprocess
@@ -165,6 +166,7 @@ def test_a_deleted_lock_lets_nobody_in(model):  # noqa: F811
     while not (run_dir / "ledger.db").exists():
         assert p.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
+    p.send_signal(signal.SIGSTOP)  # so that it is there still, however late the second one comes
     for lock in run_dir.glob("*lock*"):
         os.unlink(lock)
     assert "another clime-train works on" in fails(command(model, run_dir), model / "unlocked-2.log")

@@ -400,11 +400,13 @@ def test_external_fleet_with_keys_that_loses_a_worker(model, undisturbed, tmp_pa
         while "rollout  0 " not in open(model / "keys.log").read():  # it knows both workers, and seven rollouts are left
             assert p.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
+        p.send_signal(signal.SIGSTOP)
         send = lambda method, path: urllib.request.urlopen(
             urllib.request.Request(router + path, method=method, headers={"Authorization": "Bearer admin"}), timeout=LIMIT).read()  # fmt: skip
         first = json.loads(send("GET", "/workers"))["workers"][0]
         send("DELETE", f"/workers/{first['id']}")
         processes[1].kill()
+        p.send_signal(signal.SIGCONT)
         assert p.wait(timeout=2 * LIMIT) == 0, open(model / "keys.log").read()[-2000:]
         assert final_sha(model / "keys.log") == undisturbed[0]
         assert f"worker {first['url']} is gone" in open(model / "keys.log").read()
@@ -441,7 +443,9 @@ def test_two_trainers_on_one_run(model, undisturbed):
     while not (model / "twice" / "ledger.db").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    p.send_signal(signal.SIGSTOP)  # so that it is there still, however late the second one comes
     assert "another clime-train works on" in fails(command(model, model / "twice"), model / "second.log")
+    p.send_signal(signal.SIGCONT)
     assert p.wait(timeout=LIMIT) == 0 and final_sha(model / "twice.log") == undisturbed[0]
 
 
@@ -559,7 +563,7 @@ def test_stories260k_learns(tmp_path):
 def test_gsm8k_two_rollouts(tmp_path):
     subprocess.run(["tar", "xzf", DATA / "tokenizers" / "qwen3.tgz", "-C", tmp_path], check=True)
     tokenizer = next(tmp_path.glob("*/tokenizer.json")).parent
-    run = lambda *a: subprocess.run([TRAIN, *map(str, a)], check=True, capture_output=True, timeout=240)
+    run = lambda *a: subprocess.run([TRAIN, *map(str, a)], check=True, capture_output=True, timeout=4 * LIMIT)
     run("init", tmp_path / "model", "--tokenizer", tokenizer, "--hidden-size", 32, "--intermediate-size", 64,
         "--num-hidden-layers", 1, "--num-attention-heads", 1, "--num-key-value-heads", 1, "--head-dim", 32)  # fmt: skip
     run("rl", "--run", tmp_path / "run", "--hf-checkpoint", tmp_path / "model",

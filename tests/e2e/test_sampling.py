@@ -11,7 +11,8 @@ import signal
 import sqlite3
 
 import pytest
-from test_rl import KILLS, LIMIT, children, command, fails, metrics, model, run_whole, start, wait_watching  # noqa: F401, E501
+from test_plugin import compile_library
+from test_rl import KILLS, LIMIT, children, command, fails, final_sha, metrics, model, run_whole, start, wait_watching  # noqa: F401, E501
 
 FILTER = ["--dynamic-sampling-filter-path", "check_reward_nonzero_std"]
 PROMPT = ["--over-sampling-batch-size", "9", *FILTER, "--accept-order", "prompt"]
@@ -393,12 +394,36 @@ def test_kv_kept_over_an_update(model):
     assert pure_tokens(bad) < pure_tokens(run_dir)
 
 
+# Its first call, in the first step, waits for a file.
+WAITS = """#include <poll.h>
+#include <unistd.h>
+#include "trainer/plugin/plugin.h"
+static int f(const struct clime_plugin_loss *l, double *pg, double *g, char *e, size_t n) {
+    (void)e, (void)n;
+    while (access("GO", F_OK)) poll(NULL, 0, 10);
+    for (int k = 0; k < l->n; k++) pg[k] = 0, g[k] = -l->w[k] * (double)l->adv[k];
+    return 0;
+}
+const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .loss = f};
+"""
+
+
 def test_rollouts_ahead(model):
-    """Rollouts wait for the trainer, not one only; what is left over is not cut between them; the bound holds."""
+    """Rollouts wait for the trainer, not one only; what is left over is not cut between them; the bound holds. The trainer
+    waits in its first step until the three after it are there, so that they do, whoever is faster."""
     run_dir = model / "ahead"
-    more = ["--max-rollouts-ahead", "3", "--max-staleness", "6", "--update-weights-interval", "1"]
+    (model / "waits.c").write_text(WAITS.replace("GO", str(model / "go")))
+    waits = compile_library(model / "waits.c", model / "waits.so")
+    more = ["--max-rollouts-ahead", "3", "--max-staleness", "6", "--update-weights-interval", "1",
+            "--loss-type", "custom_loss", "--custom-loss-function-path", waits]  # fmt: skip
     words = command(model, run_dir, "--fully-async", *more, num_rollout=16, eval_interval=8, rollout_max_response_len=8)
-    sha = run_whole(words, model / "ahead.log")
+    p = start(words, model / "ahead.log")
+    rewarded = "SELECT count(*) FROM samples WHERE reward IS NOT NULL"
+    while not (run_dir / "metrics.jsonl").exists() or query(run_dir, rewarded) != [(4 * 24,)]:
+        assert wait_watching(p, run_dir, model / "ahead.log", 0.05)[0] is None, open(model / "ahead.log").read()[-2000:]
+    (model / "go").touch()
+    assert p.wait(timeout=2 * LIMIT) == 0, open(model / "ahead.log").read()[-2000:]
+    sha = final_sha(model / "ahead.log")
     check_ledger(run_dir, rollouts=16)
     assert [m["eval/step"] for m in metrics(run_dir) if m["kind"] == "eval"] == [0, 16, 32]
     ready = [m["perf/rollouts_ready"] for m in metrics(run_dir) if m["kind"] == "perf"]

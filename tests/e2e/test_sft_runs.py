@@ -122,13 +122,19 @@ def test_the_target_is_reached_at_the_same_step(d):
     sha = whole(d, "target", **more)
     n = len(lines(d, "target"))
     assert 16 <= n < 1000
-    p = subprocess.Popen([TRAIN, *words(d, "target-killed", **more)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (d / "target-killed" / "checkpoints" / "step_00000007").exists():
-        assert p.poll() is None
+    killed_behind(d, "target-killed", 7, **more)
+    assert whole(d, "target-killed", **more) == sha and len(lines(d, "target-killed")) == n
+
+
+def killed_behind(d, name, step, *more, **change):
+    """Killed when it has a checkpoint of that step or a later one; the older ones are deleted again."""
+    p = subprocess.Popen([TRAIN, *words(d, name, *more, **change)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    there = lambda: max((int(c.name[5:]) for c in (d / name).glob("checkpoints/step_????????")), default=0) >= step
+    while not there() and p.poll() is None:
         time.sleep(0.01)
     p.kill()
     p.wait()
-    assert whole(d, "target-killed", **more) == sha and len(lines(d, "target-killed")) == n
+    assert there()
 
 
 def evals(folder):
@@ -149,12 +155,7 @@ def test_it_evaluates_like_rl(d):
     found = evals(d / "evaluated")
     assert {row[0] for row in found} == {0, 40, 80, 100} and len(found) == 4 * 8
     assert [m["eval/step"] for m in lines(d, "evaluated") if m["kind"] == "eval"] == [0, 40, 80, 100]
-    p = subprocess.Popen([TRAIN, *words(d, "evaluated-killed", *more)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (d / "evaluated-killed" / "checkpoints" / "step_00000050").exists():
-        assert p.poll() is None
-        time.sleep(0.01)
-    p.kill()
-    p.wait()
+    killed_behind(d, "evaluated-killed", 50, *more)
     assert whole(d, "evaluated-killed", *more) == sha
     assert evals(d / "evaluated-killed") == found and lines(d, "evaluated-killed") == lines(d, "evaluated")
     done = train("eval", "--run", d / "alone", "--hf-checkpoint", d / "evaluated" / "hf", "--eval-input-key", "prompt", *how)
