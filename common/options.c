@@ -257,10 +257,12 @@ static enum clime_err answer(const struct clime_opt *table, int n, const char *w
     if (!help && !all && !markdown) return CLIME_OK;
     struct clime_buf text;
     clime_buf_init(&text, 1 << 20);
-    if (!help)
+    if (!help) {
         clime_options_describe(table, n, markdown, &text);
-    else if (clime_options_help(table, n, next, &text, e))
+    } else if (clime_options_help(table, n, next, &text, e)) {
+        clime_buf_free(&text);
         return e->code;
+    }
     struct clime_buf head;
     clime_buf_init(&head, 1 << 20);
     clime_options_usage(usage, &head);
