@@ -145,7 +145,7 @@ def answer_to(c):
 def time_of(to, method, path):
     start = time.monotonic()
     c = http.client.HTTPConnection("127.0.0.1", to.port, timeout=LIMIT)
-    c.request(method, path)
+    c.request(method, path, '{"rid": "nobody\'s"}' if path == "/abort_request" else None)
     assert c.getresponse().status == 200
     c.close()
     return time.monotonic() - start
@@ -354,7 +354,8 @@ def time_calls(calls, done):
 
 def test_a_thousand_streams():
     """1,024 streams at a time through router and server; from the first connection on health, load and control calls are
-    answered, on connections of their own. The figures are printed; how good they are depends on what else the machine does."""
+    answered, on connections of their own. They are held until all are there, else a quick server would have ended the first.
+    The figures are printed; how good they are depends on what else the machine does."""
     body = json.dumps({"input_ids": [1], "stream": True, "sampling_params":
                        {"temperature": 1, "max_new_tokens": 150, "ignore_eos": True}}).encode()  # fmt: skip
     head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -363,16 +364,18 @@ def test_a_thousand_streams():
     with program("clime-server", "--model-path", STORIES, *options) as s, \
          program("clime-router", "--worker-urls", s.url, "--health-port", aside.port) as router:  # fmt: skip
         calls = {"main port": [(s, "GET", "/health"), (router, "GET", "/health"), (router, "GET", "/get_weight_version"),
-                               (router, "POST", "/continue_generation"), (s, "POST", "/continue_generation")],
+                               (router, "POST", "/abort_request"), (s, "POST", "/abort_request")],
                  "health port": [(aside, "GET", "/health")]}  # fmt: skip
         done = threading.Event()
+        s.json("/pause_generation", {"mode": "retract"})
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             timed = {name: pool.submit(time_calls, these, done) for name, these in calls.items()}
             begun = time.monotonic()
             streams = [dial(router, head + body) for _ in range(1024)]
             ended = pool.submit(read_streams, streams, lambda: time.monotonic() > begun + 10 * LIMIT)
             try:
-                wait_for(lambda: waiting(s) > 512)
+                wait_for(lambda: waiting(s) == 1024)
+                s.json("/continue_generation", {})
                 assert ended.result() == 1024
             finally:
                 done.set()
@@ -383,7 +386,7 @@ def test_a_thousand_streams():
         for name, future in timed.items():
             times = future.result()
             print(f"{len(times)} calls of the {name}: median {times[len(times) // 2] * 1e3:.0f} ms, slowest {times[-1] * 1e3:.0f} ms")
-            assert times[-1] < 10 * SLOW and times[len(times) // 2] < SLOW
+            assert times[-1] < 20 * SLOW and times[len(times) // 2] < 5 * SLOW
 
 
 # ---- bodies that do not end ------------------------------------------------------------------------------------------
