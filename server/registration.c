@@ -20,8 +20,8 @@
 #include "common/json/write.h"
 #include "common/log.h"
 
-#define RETRY_US ((int64_t)1000000)   /* until the first success */
-#define REPEAT_US ((int64_t)10000000) /* after it */
+#define RETRY_US ((int64_t)1000000)  /* until the first success */
+#define REPEAT_US ((int64_t)2000000) /* after it */
 #define CALL_US ((int64_t)3000000)
 #define MAX_REPLY ((size_t)1 << 16)
 
