@@ -121,7 +121,7 @@ def workers(n, answer=None):
 
 class Process:
     """A mock in a process of its own. It answers at once, but: {"stream": N} gives N events, 0.05 s apart, and
-    {"wait": S} an answer after S seconds."""
+    {"wait": S, "at": PORT} an answer after S seconds, where PORT is its own."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory(prefix="mock-")
@@ -161,7 +161,8 @@ def slow_answer(handler, body):
     if "stream" in asked:
         handler.stream((json.dumps({"n": i, "port": handler.server.server_port}) for i in range(asked["stream"])), 0.05)
         return True
-    time.sleep(asked.get("wait", 0))
+    if asked.get("at", handler.server.server_port) == handler.server.server_port:
+        time.sleep(asked.get("wait", 0))
     return False
 
 

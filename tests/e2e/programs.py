@@ -4,12 +4,14 @@ Binaries are taken from $CLIME_BUILD (default: build), shared data from $CLIME_D
 """
 
 import contextlib
+import functools
 import os
 import pathlib
 import signal
 import subprocess
 import tempfile
 import time
+import types
 
 import httpx
 import pytest
@@ -20,6 +22,11 @@ DATA = pathlib.Path(os.environ.get("CLIME_DATA", ROOT.parent / "shared" / "data"
 STORIES = DATA / "stories260K"
 SLOW = float(os.environ.get("CLIME_SLOW", 1))  # how much longer a sanitizer build may take
 LIMIT = 60 * SLOW  # seconds that a short command may take on a busy machine
+
+
+# httpx without what it prepares for TLS each time, which takes 25 ms
+web = types.SimpleNamespace(**{name: functools.partial(getattr(httpx, name), verify=False)
+                               for name in ("get", "post", "put", "stream", "Client", "AsyncClient")})  # fmt: skip
 
 
 def need_stories():
@@ -45,7 +52,7 @@ class Program:
             time.sleep(0.01)
         self.port = int(port_file.read_text())
         self.url = f"http://127.0.0.1:{self.port}"
-        self.client = httpx.Client(base_url=self.url, timeout=LIMIT)
+        self.client = web.Client(base_url=self.url, timeout=LIMIT)
 
     def log(self):
         return self.log_path.read_text(errors="replace")

@@ -15,7 +15,7 @@ import time
 import httpx
 import pytest
 import yaml
-from programs import BUILD, LIMIT, ROOT, SLOW
+from programs import BUILD, LIMIT, ROOT, SLOW, web
 
 TRAIN = os.path.abspath(BUILD / "clime-train")
 SPEC = yaml.safe_load((ROOT / "openapi" / "trainer.yaml").read_text())
@@ -67,7 +67,7 @@ class Run:
         while not port.exists() or not port.read_text().endswith("\n"):
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{int(port.read_text())}", timeout=LIMIT)
+        self.http = web.Client(base_url=f"http://127.0.0.1:{int(port.read_text())}", timeout=LIMIT)
 
     def lease(self, wait_s=20):
         reply = self.http.post("/tasks/lease", json={"wait_s": wait_s})
@@ -339,7 +339,7 @@ def test_hundreds_of_connections(d):
             s.sendall(b"POST /tasks/lease HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
                       b"Content-Length: %d\r\n\r\n%s" % (len(body), body))  # fmt: skip
         time.sleep(0.5)  # they wait, or have been refused
-        with httpx.Client(base_url=run.http.base_url, timeout=20 * SLOW) as fresh:
+        with web.Client(base_url=run.http.base_url, timeout=20 * SLOW) as fresh:
             slowest = 0
             for _ in range(20):
                 before = time.monotonic()

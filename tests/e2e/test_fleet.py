@@ -12,9 +12,8 @@ import sqlite3
 import subprocess
 import time
 
-import httpx
 import pytest
-from programs import BUILD, LIMIT, SLOW, run, tiny_model
+from programs import BUILD, LIMIT, SLOW, run, tiny_model, web
 from test_rl import children, final_sha
 
 PROGRAMS = ("clime-train", "clime-router", "clime-server")
@@ -168,9 +167,9 @@ def test_a_fleets_own_key(d, tmp_path):
         assert len(pids) == 3 and not any(key in open(f"/proc/{pid}/cmdline").read() for pid in pids)
         for name, call in (("router", "/workers"), ("server-0", "/server_info"), ("server-1", "/flush_cache")):
             url = f"http://127.0.0.1:{int((run.dir / 'ports' / name).read_text())}"
-            ask = lambda **headers: httpx.get(url + call, headers=headers, timeout=LIMIT).status_code
+            ask = lambda **headers: web.get(url + call, headers=headers, timeout=LIMIT).status_code
             assert ask() == 401 and ask(Authorization="Bearer 0") == 401 and ask(Authorization=f"Bearer {key}") == 200
-            assert httpx.get(url + "/health", timeout=LIMIT).status_code == 200
+            assert web.get(url + "/health", timeout=LIMIT).status_code == 200
     finally:
         run.stop()
 

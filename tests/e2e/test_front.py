@@ -15,9 +15,8 @@ import subprocess
 import threading
 import time
 
-import httpx
 import pytest
-from programs import BUILD, SLOW, STORIES, need_stories, program, server
+from programs import BUILD, SLOW, STORIES, need_stories, program, server, web
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,7 +54,7 @@ def in_background(calls):
 
 
 def post(url, body, timeout=2 * LIMIT):
-    return httpx.post(url, json=body, timeout=timeout)
+    return web.post(url, json=body, timeout=timeout)
 
 
 # ---- slots -----------------------------------------------------------------------------------------------------------
@@ -70,9 +69,9 @@ def test_control_answers_while_generation_waits():
         done = concurrent.futures.as_completed(held, LIMIT)
         refused = [next(done).result() for _ in range(2)]
         assert [r.status_code for r in refused] == [429, 429] and all(r.headers["retry-after"] for r in refused)
-        assert httpx.get(s.url + "/health", timeout=LIMIT).status_code == 200
+        assert web.get(s.url + "/health", timeout=LIMIT).status_code == 200
         assert waiting(s) == 2
-        assert httpx.post(s.url + "/continue_generation", json={}, timeout=LIMIT).status_code == 200
+        assert web.post(s.url + "/continue_generation", json={}, timeout=LIMIT).status_code == 200
         assert sorted(f.result(LIMIT).status_code for f in held) == [200, 200, 429, 429]
 
 
@@ -83,8 +82,8 @@ def test_the_router_refuses_what_it_cannot_hold():
         held = in_background([lambda: post(router.url + "/generate", SHORT)] * 4)
         done = concurrent.futures.as_completed(held, LIMIT)
         assert [next(done).result().status_code for _ in range(2)] == [429, 429]
-        assert httpx.get(router.url + "/health", timeout=LIMIT).status_code == 200
-        assert httpx.post(router.url + "/continue_generation", json={}, timeout=LIMIT).status_code == 200
+        assert web.get(router.url + "/health", timeout=LIMIT).status_code == 200
+        assert web.post(router.url + "/continue_generation", json={}, timeout=LIMIT).status_code == 200
         assert sorted(f.result(LIMIT).status_code for f in held) == [200, 200, 429, 429]
 
 
@@ -95,7 +94,7 @@ def test_a_router_of_four_threads():
         held = in_background([lambda: post(router.url + "/generate", SHORT)] * 4)
         done = concurrent.futures.as_completed(held, LIMIT)
         assert [next(done).result().status_code for _ in range(2)] == [429, 429]
-        assert httpx.post(router.url + "/continue_generation", json={}, timeout=LIMIT).status_code == 200
+        assert web.post(router.url + "/continue_generation", json={}, timeout=LIMIT).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["clime-server", "clime-router"])
@@ -105,8 +104,8 @@ def test_health_port(name):
     start = server if name == "clime-server" else lambda *o: program(name, *o)
     with start("--health-port", port):
         for path in ("/health", "/metrics"):
-            assert httpx.get(f"http://127.0.0.1:{port}{path}", timeout=LIMIT).status_code in (200, 503)
-        assert httpx.get(f"http://127.0.0.1:{port}/generate", timeout=LIMIT).status_code == 404
+            assert web.get(f"http://127.0.0.1:{port}{path}", timeout=LIMIT).status_code in (200, 503)
+        assert web.get(f"http://127.0.0.1:{port}/generate", timeout=LIMIT).status_code == 404
 
 
 # ---- connections that only hold a thread -----------------------------------------------------------------------------

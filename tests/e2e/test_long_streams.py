@@ -4,9 +4,8 @@ reads all the time. Every one must come whole."""
 import asyncio
 import json
 
-import httpx
 import pytest
-from programs import SLOW, server, tiny_model
+from programs import SLOW, server, tiny_model, web
 
 N, TOKENS = 16, 2000
 
@@ -37,7 +36,7 @@ async def one(client, seed, top):
 
 
 async def all_of(url, top):
-    async with httpx.AsyncClient(base_url=url, timeout=240 * SLOW) as client:
+    async with web.AsyncClient(base_url=url, timeout=240 * SLOW) as client:
         return await asyncio.gather(*(one(client, i, top) for i in range(N)), return_exceptions=True)
 
 

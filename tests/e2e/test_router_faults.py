@@ -12,7 +12,7 @@ import time
 import httpx
 import pytest
 from mocks import Handler, Worker, processes, workers
-from programs import BUILD, SLOW, program
+from programs import BUILD, SLOW, program, web
 
 QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "1")
 LONG = 100  # seconds that nothing here should need, however busy the machine is
@@ -26,8 +26,8 @@ def states(router):
     return sorted(w["status"] for w in fleet(router).values())
 
 
-def wait_for(what, seconds=LONG):
-    deadline = time.monotonic() + seconds
+def wait_for(what):
+    deadline = time.monotonic() + LONG
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -38,7 +38,7 @@ def urls(made):
 
 
 def ask(router, body=None, timeout=LONG):
-    return httpx.post(router.url + "/generate", json=body or {"text": "x"}, timeout=timeout)
+    return web.post(router.url + "/generate", json=body or {"text": "x"}, timeout=timeout)
 
 
 # ---- requests that make workers sick, and workers that are ----
@@ -138,15 +138,21 @@ def test_what_a_frozen_worker_held_is_answered_by_another():
     with processes(2) as (a, b), program("clime-router", *QUICK, *urls([a]), "--control-timeout", "600") as router, \
          concurrent.futures.ThreadPoolExecutor(8) as pool:  # fmt: skip
         wait_for(lambda: states(router) == ["ready"])
-        asked = [pool.submit(ask, router, {"wait": 1}) for _ in range(3)]
-        streamed = pool.submit(lambda: ask(router, {"stream": 1000}).text)
+        began = threading.Event()
+
+        def stream():
+            with web.stream("POST", router.url + "/generate", json={"stream": 100_000}, timeout=LONG) as reply:
+                return [began.set() or line for line in reply.iter_lines()]
+
+        asked = [pool.submit(ask, router, {"wait": 10_000, "at": a.port}) for _ in range(3)]
+        streamed = pool.submit(stream)
         wait_for(lambda: fleet(router)[a.url]["load"] == 4)
-        time.sleep(0.3)  # some events
+        assert began.wait(LONG)
         a.freeze()
         router.post("/workers", {"url": b.url})
         for reply in asked:
             assert reply.result(LONG).json()["port"] == b.port
-        events = [json.loads(line[6:]) for line in streamed.result(LONG).splitlines() if line.startswith("data: {")]
+        events = [json.loads(line[6:]) for line in streamed.result(LONG) if line.startswith("data: {")]
         assert len(events) > 1 and "n" in events[0]
         assert events[-1]["error"]["code"] == 502 and a.url in events[-1]["error"]["message"]
         assert fleet(router)[a.url]["status"] == "down"
@@ -157,7 +163,7 @@ def test_a_control_call_does_not_wait_for_a_worker_that_freezes_under_it():
     with processes(2) as made, program("clime-router", *QUICK, *urls(made)) as router:
         wait_for(lambda: states(router) == ["ready", "ready"])
         made[0].freeze()
-        reply = httpx.post(router.url + "/pause_generation", json={}, timeout=LONG)
+        reply = web.post(router.url + "/pause_generation", json={}, timeout=LONG)
         assert reply.status_code == 207
         by_url = {w["url"]: w["status"] for w in reply.json()["workers"]}
         assert by_url == {made[0].url: 0, made[1].url: 200}
@@ -189,7 +195,7 @@ def test_a_worker_killed_in_a_stream_ends_it_with_an_error():
     for path in "/generate", "/v1/chat/completions":
         with processes(1) as (w,), program("clime-router", *QUICK, *urls([w])) as router:
             lines = []
-            with httpx.stream("POST", router.url + path, json={"stream": 1000}, timeout=LONG) as reply:
+            with web.stream("POST", router.url + path, json={"stream": 1000}, timeout=LONG) as reply:
                 for line in reply.iter_lines():
                     lines.append(line)
                     if len(lines) == 4:
@@ -347,13 +353,13 @@ def test_few_descriptors_are_never_a_workers_fault(tmp_path):
                 code = None
                 while code in (None, 408):  # threads are short: what had sent nothing for a while gave way to others
                     with contextlib.suppress(httpx.RemoteProtocolError):
-                        code = httpx.post(url + "/generate", json={"text": "x"}, timeout=LONG).status_code
+                        code = web.post(url + "/generate", json={"text": "x"}, timeout=LONG).status_code
                 with lock:
                     counts[code] = counts.get(code, 0) + 1
 
         with concurrent.futures.ThreadPoolExecutor(200) as pool:
             list(pool.map(client, range(200)))
-        listed = httpx.get(url + "/workers", timeout=LONG).json()["workers"]
+        listed = web.get(url + "/workers", timeout=LONG).json()["workers"]
         process.terminate()
         assert process.wait(LONG) == 0
         assert set(counts) <= {200, 429} and counts[200] > 0, counts
@@ -378,7 +384,7 @@ def test_connections_that_are_kept_are_few():
                        if int(line.split()[2].split(":")[1], 16) in ports and line.split()[3] == "01")  # fmt: skip
 
         assert kept() <= 64
-        wait_for(lambda: kept() == 0, 30)
+        wait_for(lambda: kept() == 0)
 
 
 def test_a_second_burst_does_not_wait_for_connections_that_the_first_has_left(monkeypatch):
@@ -408,21 +414,29 @@ def test_a_second_burst_does_not_wait_for_connections_that_the_first_has_left(mo
 
 
 def test_sigterm_finishes_what_is_in_flight():
-    with processes(1) as (w,), program("clime-router", *QUICK, *urls([w])) as router, \
+    seen = threading.Event()  # by the client, that the router drains
+
+    def answer(handler, body):
+        if b"stream" in body:
+            handler.stream(n for n in ("first", "last") if n == "first" or seen.wait(LONG))
+        return b"stream" in body or handler.path == "/generate" and not seen.wait(LONG)
+
+    with workers(1, answer) as (w,), program("clime-router", *QUICK, *urls([w])) as router, \
          concurrent.futures.ThreadPoolExecutor(8) as pool:  # fmt: skip
         wait_for(lambda: states(router) == ["ready"])
-        plain = pool.submit(ask, router, {"wait": 2})
-        stream = pool.submit(lambda: ask(router, {"stream": 30}).text)
+        plain = pool.submit(ask, router)
+        stream = pool.submit(lambda: ask(router, {"stream": 2}).text)
         wait_for(lambda: fleet(router)[w.url]["load"] == 2)
-        keep = httpx.Client(base_url=router.url, timeout=LONG)
+        keep = web.Client(base_url=router.url, timeout=LONG)
         assert keep.get("/health").status_code == 200
         router.process.terminate()
         wait_for(lambda: keep.get("/readiness").status_code == 503)
         reply = keep.post("/generate", json={"text": "x"})
         assert reply.status_code == 503 and "retry-after" in reply.headers
         keep.close()
+        seen.set()
         assert plain.result(LONG).status_code == 200
-        assert '"n": 29' in stream.result(LONG)
+        assert "data: last" in stream.result(LONG)
 
 
 def test_sigterm_ends_what_does_not_finish_with_a_503():

@@ -14,9 +14,8 @@ import subprocess
 import threading
 import time
 
-import httpx
 import pytest
-from programs import BUILD, LIMIT, STORIES, need_stories, program, server
+from programs import BUILD, LIMIT, STORIES, need_stories, program, server, web
 
 pytestmark = pytest.mark.usefixtures("stories")
 
@@ -366,7 +365,7 @@ def load(s):
 def held_under_way(s, body, n):
     """The call, whose n sequences are paused in the middle; asked again where they had ended before the pause came."""
     while True:
-        call = in_background(lambda: httpx.post(s.url + "/generate", timeout=LIMIT, json=body).json())
+        call = in_background(lambda: web.post(s.url + "/generate", timeout=LIMIT, json=body).json())
         running = lambda: s.get("/v1/loads").json()["loads"][0]["num_running_reqs"]
         wait_for(lambda: call.done() or running() == n)
         s.json("/pause_generation", {"mode": "in_place"})
@@ -394,7 +393,7 @@ def test_abort_by_prefix_keeps_what_there_is(plain):
 
 def test_pause_holds_new_requests_and_abort_reaches_them(plain):
     assert plain.json("/pause_generation", {}) == {"message": "Generation paused successfully.", "status": "ok"}
-    call = in_background(lambda: httpx.post(plain.url + "/generate", timeout=LIMIT, json={
+    call = in_background(lambda: web.post(plain.url + "/generate", timeout=LIMIT, json={
         "rid": "held", "input_ids": [1], "sampling_params": {"max_new_tokens": 4}, "return_logprob": True}).json())
     try:
         wait_for(lambda: load(plain) == 1)
@@ -413,7 +412,7 @@ def test_pause_and_go_on_gives_the_same_bits(plain, mode):
     body = {"input_ids": [1, 403], "return_logprob": True,
             "sampling_params": LONG | {"sampling_seed": 9, "max_new_tokens": 400, "n": 24}}
     want = [tokens(r) for r in plain.json("/generate", body)]
-    call = in_background(lambda: httpx.post(plain.url + "/generate", json=body, timeout=LIMIT).json())
+    call = in_background(lambda: web.post(plain.url + "/generate", json=body, timeout=LIMIT).json())
     wait_for(lambda: load(plain) > 0)
     plain.json("/pause_generation", {"mode": mode})
     try:
@@ -427,7 +426,7 @@ def test_pause_and_go_on_gives_the_same_bits(plain, mode):
 
 
 def test_client_that_leaves_frees_its_place(plain):
-    with httpx.Client(base_url=plain.url) as client, client.stream(
+    with web.Client(base_url=plain.url) as client, client.stream(
             "POST", "/generate", json={"input_ids": [1], "sampling_params": LONG, "stream": True}) as reply:
         next(reply.iter_bytes())
     wait_for(lambda: load(plain) == 0)
@@ -585,7 +584,7 @@ def test_limits():
         assert s.get("/nowhere").status_code == 404
         assert s.get("/generate").status_code == 405
         s.json("/pause_generation", {})
-        calls = [in_background(lambda i=i: httpx.post(s.url + "/generate", timeout=LIMIT, json={
+        calls = [in_background(lambda i=i: web.post(s.url + "/generate", timeout=LIMIT, json={
             "rid": f"r{i}", "input_ids": [1], "sampling_params": {"max_new_tokens": 2}})) for i in range(2)]
         wait_for(lambda: load(s) == 2)
         full = s.post("/generate", {"input_ids": [1]})
@@ -610,7 +609,7 @@ def test_keys():
 
 def test_drain_finishes_what_runs():
     with server() as s:
-        call = in_background(lambda: httpx.post(s.url + "/generate", timeout=LIMIT, json={
+        call = in_background(lambda: web.post(s.url + "/generate", timeout=LIMIT, json={
             "input_ids": [1], "sampling_params": LONG | {"n": 32}}))
         wait_for(lambda: load(s) > 0)
         s.process.terminate()
@@ -633,7 +632,7 @@ def test_many_clients_at_once(plain):
     stop = threading.Event()
 
     def client(i):
-        with httpx.Client(base_url=plain.url, timeout=LIMIT) as c:
+        with web.Client(base_url=plain.url, timeout=LIMIT) as c:
             for k in range(6):
                 body = {"rid": f"c{i}/{k}", "input_ids": [1, rng.randrange(3, 512)],
                         "sampling_params": {"max_new_tokens": rng.randrange(1, 120), "n": rng.choice([1, 3])}}

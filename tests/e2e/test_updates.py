@@ -9,9 +9,8 @@ import re
 import struct
 import time
 
-import httpx
 import pytest
-from programs import LIMIT, SLOW, server, tiny_model
+from programs import LIMIT, SLOW, server, tiny_model, web
 from test_handover import (  # noqa: F401
     GROUP,
     Owner,
@@ -37,7 +36,7 @@ def resident(s):
 def put(s, label, body):
     # a connection of its own each time: another thread of the server serves it
     sha = hashlib.sha256(body).hexdigest()
-    reply = httpx.put(f"{s.url}/weights/{label}", content=body, headers={"X-Clime-SHA256": sha}, timeout=60)
+    reply = web.put(f"{s.url}/weights/{label}", content=body, headers={"X-Clime-SHA256": sha}, timeout=60)
     assert reply.status_code == 200, reply.text
 
 
