@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 
-import httpx
 import pytest
 from mocks import workers
 from programs import LIMIT, STORIES, Program, need_stories, program, server
