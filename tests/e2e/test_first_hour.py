@@ -257,10 +257,16 @@ def sums(tmp_path_factory):
 
 @pytest.mark.parametrize("columns", [40, 80, 110])
 def test_screen(model, sums, tmp_path, columns):
-    """A live line with a bar, rows that fit, and at the end what there is and what comes next."""
-    words = rl(model, sums, tmp_path / "run", "--eval-prompt-data", "sums", sums, rm_type="random", eval_interval=2,
-               num_rollout=4, rollout_max_response_len=200, rollout_batch_size=8, n_samples_per_prompt=40)  # fmt: skip
+    """A live line with a bar, rows that fit, and at the end what there is and what comes next. The rewards of the first
+    rollout wait, but for some, until a live line was shown."""
+    reward = (f'while IFS= read -r line; do id=${{line#*\\"id\\":}}; id=${{id%%,*}}; [ $id -lt 8 ] || '
+              f'until [ -e {tmp_path}/shown ]; do sleep 0.05; done; echo "{{\\"id\\":$id,\\"reward\\":$((id % 2))}}"; done')
+    words = rl(model, sums, tmp_path / "run", "--eval-prompt-data", "sums", sums, "--eval-rm-type", "random", eval_interval=2,
+               rm_type="command", rm_command=reward, rm_timeout=LIMIT, num_rollout=4, rollout_max_response_len=48,
+               rollout_batch_size=8, n_samples_per_prompt=8)  # fmt: skip
     terminal = Terminal("clime-train", words, columns, tmp_path)
+    terminal.read(until=r"\] 0 of 4" if columns == 40 else r"rollout 0: \d+ of 64 samples")
+    (tmp_path / "shown").touch()
     assert terminal.end() == 0, terminal.text
     lines, states = shown(terminal.text)
     # the log has lines of its own, and commands that are there to be copied are not broken
