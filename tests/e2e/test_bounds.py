@@ -67,7 +67,7 @@ def test_a_text_far_over_the_limit_is_not_tokenised(folder):
             assert f.result().status_code == 400 and "512" in f.result().json()["message"], f.result().text[:500]
         peak = peak_bytes(s)
     print(f"{time.monotonic() - begun:.1f} s, others waited {slowest:.2f} s at most, peak {peak / 1e6:.0f} MB")
-    assert slowest < 10 * SLOW
+    assert slowest < 15 * SLOW
     assert SLOW > 1 or peak < 1.2e9
 
 

@@ -92,19 +92,27 @@ def events(run_dir, kind):
 
 @pytest.mark.parametrize("victim", ["clime-server", "clime-router"])
 def test_a_program_that_hangs_is_replaced(d, tmp_path, victim):
-    words = lambda name: rl(d, tmp_path / name, num_rollout=4, num_servers=2, rollout_max_response_len=96,
-                            rollout_batch_size=8, rollout_health_check_interval=0.2, rollout_health_check_timeout=3)  # fmt: skip
-    undisturbed = Run(words("undisturbed"))
-    undisturbed.end()
+    """It hangs when all are up and the first rollout waits for its rewards; those follow from what was answered."""
+    asked, go = tmp_path / "asked", tmp_path / "go"
+    reward = (f': >{asked}; until [ -e {go} ]; do sleep 0.05; done; while IFS= read -r line; do id=${{line#*\\"id\\":}}; '
+              'line=${line#*,}; echo "{\\"id\\":${id%%,*},\\"reward\\":$((${#line} % 2))}"; done')
+    words = lambda name: rl(d, tmp_path / name, num_rollout=3, num_servers=2, rollout_max_response_len=96, rm_type="command",
+                            rm_command=reward, rm_timeout=LIMIT, rollout_batch_size=8, rollout_health_check_interval=0.2,
+                            rollout_health_check_timeout=3)  # fmt: skip
     frozen = Run(words("frozen"))
     try:
-        frozen.wait_for("rollout 0")
+        while not asked.exists():
+            assert frozen.process.poll() is None, frozen.log()
+            time.sleep(0.02)
         pid = next(p for p, name in children(frozen.process.pid).items() if name == victim)
         os.kill(pid, signal.SIGSTOP)
+        go.touch()
         assert f"{victim.removeprefix('clime-')}" in frozen.end()
     finally:
         frozen.stop()
     assert "has not answered /health for 3 s: it is replaced" in frozen.log()
+    undisturbed = Run(words("undisturbed"))
+    undisturbed.end()
     assert final_sha(frozen.log_path) == final_sha(undisturbed.log_path)
 
 
@@ -123,7 +131,8 @@ def test_a_server_that_is_killed_at_every_start(d, tmp_path):
     try:
         run.wait_for("server-0 was ended by signal 9")
         time.sleep(3)  # how often it is started in this time is what is counted
-        assert 2 <= len((tmp_path / "starts").read_text().split()) <= 8
+        assert len((tmp_path / "starts").read_text().split()) <= 8
+        run.wait_for("server-0 was ended by signal 9(.|\n)*server-0 was ended by signal 9")  # and it is, again
         assert run.process.poll() is None
     finally:
         run.stop()

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from programs import BUILD, DATA
+from programs import BUILD, DATA, LIMIT
 
 CHILD = """
 import json, sys, time
@@ -18,7 +18,7 @@ for line in sys.stdin:
 """
 
 
-def grade(lines, *options, timeout=60):
+def grade(lines, *options, timeout=LIMIT):
     text = "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
     done = subprocess.run(
         [str(BUILD / "clime-train"), "grade", *options], input=text, capture_output=True, text=True, timeout=timeout
@@ -76,7 +76,7 @@ def test_an_answer_before_the_next_line():
         p.stdin.flush()
         assert json.loads(p.stdout.readline()) == {"reward": float(i == 7)}
     p.stdin.close()
-    assert p.wait(timeout=30) == 0
+    assert p.wait(timeout=LIMIT) == 0
 
 
 def test_command(tmp_path):

@@ -50,7 +50,7 @@ def prompts(path, *questions):
 def test_a_library_that_never_returns(d, hangs, tmp_path, more):  # noqa: F811
     """Its calls fail at --rm-timeout, those behind them are judged by others, and the end does not wait for it."""
     data = prompts(tmp_path / "p.jsonl", "1+1", "7+1", "2+22", "1+7", "3+3", "4+44", "1+2")
-    run = Run(rl(d, tmp_path / "run", "--custom-rm-path", hangs, *more, prompt_data=data, rm_timeout=0.5, num_rollout=1,
+    run = Run(rl(d, tmp_path / "run", "--custom-rm-path", hangs, *more, prompt_data=data, rm_timeout=0.5 * SLOW, num_rollout=1,
                  rollout_batch_size=5))  # fmt: skip
     try:
         run.end()

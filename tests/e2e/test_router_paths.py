@@ -4,12 +4,12 @@ import http.client
 
 import pytest
 from mocks import workers
-from programs import program
+from programs import LIMIT, program
 
 
 def raw(router, method, path, headers=None, body=None):
     """A request whose path nobody has made tidy."""
-    connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", router.port, timeout=LIMIT)
     try:
         connection.putrequest(method, path, skip_host=True)
         for name, value in ({"Host": "x"} | (headers or {})).items():
