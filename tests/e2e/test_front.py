@@ -410,7 +410,7 @@ def test_half_sent_bodies():
         assert post(s.url + "/generate", SHORT).status_code == 200
         for c in held:
             c.close()
-        assert grown < 450e6
+        assert grown < (450e6 if SLOW == 1 else 675e6)  # a sanitizer keeps what was freed; without a budget it is 960e6
         large = SHORT | {"junk": "x" * (50 << 20)}
         wait_for(lambda: post(s.url + "/generate", large).status_code == 200)  # their room is free again
 
@@ -428,6 +428,7 @@ def test_a_server_on_all_addresses_says_where_it_is():
 # ---- a machine without room for that many threads --------------------------------------------------------------------
 
 
+@pytest.mark.skipif(SLOW > 1, reason="a sanitizer needs more address space than that to begin with")
 def test_threads_that_cannot_be_started():
     """CivetWeb would go on with the threads that it got, fewer than there are slots, and leave none to others."""
     limit = 400 << 20
