@@ -63,6 +63,24 @@ enum clime_err clime_metrics_newest(struct clime_db *db, const char *kind, void 
     return clime_db_done(q, e);
 }
 
+enum clime_err clime_metrics_after(struct clime_db *db, const char *kind, int64_t step, int64_t most,
+                                   void (*fn)(void *arg, int64_t step, int64_t at_us, const char *line), void *arg,
+                                   struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(
+        db, "SELECT m.step, coalesce(CASE m.kind WHEN 'rollout' THEN s.chosen_us ELSE s.done_us END, s.chosen_us,"
+            " (SELECT created_us FROM runs)), m.line FROM metrics m LEFT JOIN steps s ON s.step = m.step"
+            " WHERE m.kind = ? AND m.step > ? AND (m.kind <> 'perf' OR m.line LIKE '%\"perf/step_time\"%'"
+            " OR m.step < (SELECT max(step) FROM metrics WHERE kind = 'perf')) ORDER BY m.step LIMIT ?");
+    clime_db_text(q, kind);
+    clime_db_int(q, step);
+    clime_db_int(q, most);
+    while (clime_db_row(q)) {
+        int64_t at = clime_db_get_int(q), at_us = clime_db_get_int(q);
+        fn(arg, at, at_us, clime_db_get_text(q));
+    }
+    return clime_db_done(q, e);
+}
+
 void clime_metrics_figures(const char *line, clime_metrics_figure_fn *fn, void *arg) {
     struct clime_arena arena;
     struct clime_json j;

@@ -24,6 +24,12 @@ enum clime_err clime_metrics_each(struct clime_db *db, int64_t last, void (*fn)(
 enum clime_err clime_metrics_newest(struct clime_db *db, const char *kind, void (*fn)(void *arg, const char *line),
                                     void *arg, struct clime_error *e);
 
+/* Calls fn for the lines of a kind after a step, at most so many, in their order, but for one that will be written
+ * anew. at_us: when its step was chosen (kind "rollout") or done; of lines without a step the run's beginning. */
+enum clime_err clime_metrics_after(struct clime_db *db, const char *kind, int64_t step, int64_t most,
+                                   void (*fn)(void *arg, int64_t step, int64_t at_us, const char *line), void *arg,
+                                   struct clime_error *e);
+
 /* Calls fn for every number of a line that the trainer wrote, "rollout" and "step" among them. kind is the line's. */
 typedef void clime_metrics_figure_fn(void *arg, struct clime_str kind, struct clime_str name, double value);
 void clime_metrics_figures(const char *line, clime_metrics_figure_fn *fn, void *arg);

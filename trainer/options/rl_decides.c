@@ -73,6 +73,10 @@ static bool decides(const void *arg, const char *name) {
                                        "tb-dir",
                                        "tb-project-name",
                                        "tb-experiment-name",
+                                       "mlflow-url",
+                                       "mlflow-experiment",
+                                       "mlflow-run-name",
+                                       "mlflow-token",
                                        "alarm",
                                        "alarm-command",
                                        "alarm-url"};

@@ -20,6 +20,7 @@
 #include "trainer/alarm/alarms.h"
 #include "trainer/data/data.h"
 #include "trainer/learn/learner.h"
+#include "trainer/observe/mlflow.h"
 #include "trainer/options/eval_sets.h"
 #include "trainer/sample/pack.h"
 #include "trainer/sample/request.h"
@@ -73,6 +74,7 @@ struct clime_rl_options {
     const char *tb_dir, *tb_project_name, *tb_experiment_name; /* may be NULL */
     double rm_timeout;                                         /* seconds */
     struct clime_alarm_options alarm;
+    struct clime_mlflow_options mlflow;
     /* evaluation */
     int64_t eval_interval, n_samples_per_eval_prompt;
     struct clime_opt_list eval_prompt_data;

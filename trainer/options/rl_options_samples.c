@@ -68,6 +68,10 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "its folder; default: $TENSORBOARD_DIR, else tensorboard/ in the run folder"},
         {"tb-project-name", S, &o->tb_project_name, NULL, "NAME", "a folder below it"},
         {"tb-experiment-name", S, &o->tb_experiment_name, NULL, "NAME", "a folder below that"},
+        {"mlflow-url", S, &o->mlflow.url, NULL, "URL", "send options and metrics to this MLflow tracking server"},
+        {"mlflow-experiment", S, &o->mlflow.experiment, "clime", "NAME", "its experiment, made where it is missing"},
+        {"mlflow-run-name", S, &o->mlflow.run_name, NULL, "NAME", "name of the run there; default: the run folder"},
+        {"mlflow-token", CLIME_OPT_KEY, &o->mlflow.key, NULL, "MLFLOW_TRACKING_TOKEN", "what it wants as a bearer"},
 
         {"Alarms", H, NULL, NULL, NULL, NULL},
         {"alarm", L, &o->alarm.limits, NULL, "NAME=VALUE",

@@ -314,7 +314,8 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
         return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = clime_rl_lock(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
-        (rc = open_page(rl, e)))
+        (rc = open_page(rl, e)) ||
+        (rl->o.mlflow.url && (rc = clime_mlflow_open(&rl->o.mlflow, &rl->run, rl->o.run, &rl->mlflow, e))))
         return rc;
     if ((rl->o.replay && !rl->o.replay_generate) || rl->o.load_rollouts) return open_learner(rl, e);
     bool learner_first = rl->o.colocate && !rl->o.evaluate; /* servers on its device plan with what it leaves */
@@ -388,6 +389,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
 
 void clime_rl_close(struct clime_rl *rl) {
     clime_page_close(rl->page);
+    clime_mlflow_close(rl->mlflow, false);
     clime_ahead_close(&rl->ahead);
     clime_client_close(rl->client);
     clime_environments_close(rl->environments);

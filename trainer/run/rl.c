@@ -271,6 +271,8 @@ int clime_rl_main(int argc, char **argv) {
         clime_alarms_see(rl.alarms, CLIME_ALARM_ENDED, 1, e.msg, NULL);
         LOG_ERROR("rl: %s", e.msg);
     }
+    clime_mlflow_close(rl.mlflow, !rc);
+    rl.mlflow = NULL;
     clime_rl_close(&rl);
     return rc ? 1 : 0;
 }
