@@ -10,13 +10,18 @@
 #include "trainer/algorithm/custom.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/kl.h"
+#include "trainer/algorithm/preference.h"
+
+bool clime_loss_is_supervised(const struct clime_objective *o) {
+    return o->sft || o->preference != CLIME_PREFERENCE_NONE;
+}
 
 bool clime_loss_needs_ref(const struct clime_objective *o) {
-    return !o->sft && o->use_kl_loss && o->kl_loss_coef != 0;
+    return clime_preference_needs_ref(o) || (!clime_loss_is_supervised(o) && o->use_kl_loss && o->kl_loss_coef != 0);
 }
 
 bool clime_reward_needs_ref(const struct clime_objective *o) {
-    return !o->sft && o->kl_coef != 0;
+    return !clime_loss_is_supervised(o) && o->kl_coef != 0;
 }
 
 bool clime_needs_ref(const struct clime_objective *o) {
@@ -25,11 +30,11 @@ bool clime_needs_ref(const struct clime_objective *o) {
 
 bool clime_loss_needs_old(const struct clime_objective *o) {
     const struct clime_correction_options *c = &o->correction;
-    return !o->sft && (c->use_tis || c->use_rs || c->veto > 0 || c->metrics);
+    return !clime_loss_is_supervised(o) && (c->use_tis || c->use_rs || c->veto > 0 || c->metrics);
 }
 
 bool clime_loss_needs_entropy(const struct clime_objective *o) {
-    return !o->sft && o->entropy_coef != 0;
+    return !clime_loss_is_supervised(o) && o->entropy_coef != 0;
 }
 
 void clime_loss_weights(const struct clime_objective *o, int64_t global_batch, struct clime_stream *s) {
@@ -44,6 +49,10 @@ void clime_loss_weights(const struct clime_objective *o, int64_t global_batch, s
         for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) {
             if (o->sft) {
                 s->w_ce[k] = (float)w;
+                continue;
+            }
+            if (o->preference) {
+                s->w_pg[k] = (float)(1.0 / (double)global_batch);
                 continue;
             }
             s->w_pg[k] = (float)w;
@@ -144,6 +153,10 @@ static int longest(const struct clime_stream *s, const int32_t *which, int n) {
 enum clime_err clime_loss_samples(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which,
                                   int n, const float *logp, const float *entropy, int64_t version, float *g_logp,
                                   float *g_entropy, struct clime_loss_sums *sums, struct clime_error *e) {
+    if (o->preference) {
+        clime_preference_samples(o, s, which, n, logp, g_logp, sums);
+        return CLIME_OK;
+    }
     size_t most = (size_t)longest(s, which, n) + 1;
     double *w = xcalloc(3 * most, sizeof *w);
     uint8_t *clipped = xcalloc(most, 1);

@@ -14,12 +14,14 @@ struct clime_loss_sums {
     int64_t gap_tokens, gap_wrong; /* compared, and not equal */
     int64_t gap_entry;             /* of the stream, where gap_max is; valid when gap_wrong */
     double gap_logp;               /* there: the trainer's number */
+    double pairs, pairs_right, chosen, rejected; /* of pairs: beta * s of each side, summed */
 };
 
 /* Fills the weights. Denominators (slime's reducers):
  *   per member:  w = 1 / (trained tokens of the member, all its samples together * global_batch)
  *   per token:   w = 1 / (trained tokens of the step; a sample counts at least 1)
  *   by constant: w = 1 / (loss_token_divisor * global_batch)
+ *   of pairs:    w = 1 / global_batch, which counts pairs
  * w_pg = w, or with sft w_ce = w; w_kl = kl_loss_coef * w; w_ent = entropy_coef * w. */
 void clime_loss_weights(const struct clime_objective *o, int64_t global_batch, struct clime_stream *s);
 
@@ -30,6 +32,7 @@ bool clime_reward_needs_ref(const struct clime_objective *o);
 bool clime_needs_ref(const struct clime_objective *o);
 bool clime_loss_needs_old(const struct clime_objective *o);
 bool clime_loss_needs_entropy(const struct clime_objective *o);
+bool clime_loss_is_supervised(const struct clime_objective *o); /* sft or pairs: nothing was sampled */
 
 /* For the samples which[0..n) of the stream, one after another, given the new logp and entropy (NULL = not wanted) of
  * their tokens: adds to sums, writes dLoss/dlogp and (when g_entropy is given) dLoss/dentropy. A sample must not be

@@ -10,6 +10,15 @@ enum clime_kl_type { CLIME_KL_K1, CLIME_KL_K2, CLIME_KL_K3, CLIME_KL_LOW_VAR }; 
 enum clime_is_mode { CLIME_IS_TRUNCATE, CLIME_IS_ICEPOP, CLIME_IS_MASK };
 enum clime_is_level { CLIME_IS_TOKEN, CLIME_IS_SEQUENCE, CLIME_IS_GEOMETRIC };
 
+/* Losses of pairs (trainer/algorithm/preference.h). */
+enum clime_preference {
+    CLIME_PREFERENCE_NONE,
+    CLIME_PREFERENCE_SIGMOID,
+    CLIME_PREFERENCE_DPO_NORM,
+    CLIME_PREFERENCE_IPO,
+    CLIME_PREFERENCE_SIMPO
+};
+
 struct clime_estimator; /* trainer/algorithm/estimator.h */
 struct clime_hook;      /* trainer/plugin/hooks.h */
 
@@ -28,7 +37,7 @@ struct clime_correction_options {
 
 struct clime_objective {
     /* advantages */
-    const struct clime_estimator *estimator; /* NULL with sft */
+    const struct clime_estimator *estimator; /* NULL with sft and pairs */
     double kl_coef, gamma, lambd;            /* KL in the reward; discount; GAE */
     bool use_opd, normalize_advantages;
     double opd_kl_coef; /* of the teacher's term of the advantage */
@@ -46,6 +55,8 @@ struct clime_objective {
     bool use_opsm, mask_offpolicy;
     double opsm_delta;
     bool sft; /* cross-entropy on the mask instead of the policy loss */
+    enum clime_preference preference; /* of pairs, instead of the policy loss */
+    double beta, label_smoothing, simpo_gamma;
 };
 
 #endif

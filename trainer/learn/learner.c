@@ -49,7 +49,7 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
                                    .has_reference = clime_needs_ref(&o->objective),
                                    .has_critic = needs_critic(o),
                                    .offload = offload(l),
-                                   .servers = !o->objective.sft || o->beside_servers};
+                                   .servers = !clime_loss_is_supervised(&o->objective) || o->beside_servers};
     clime_memory_fit(l->model, &u);
     return u;
 }
@@ -215,6 +215,10 @@ static void fill_stats(const struct clime_loss_sums *sums, const struct clime_co
     out->rs_masked = c->rejected / n;
     out->rs_veto = c->veto / n_samples;
     out->trained_tokens = (int64_t)sums->n;
+    double pairs = sums->pairs > 0 ? sums->pairs : 1;
+    out->pairs_right = sums->pairs_right / pairs;
+    out->reward_chosen = sums->chosen / pairs;
+    out->reward_rejected = sums->rejected / pairs;
 }
 
 /* Forward, loss and backward of one micro-batch. */
@@ -224,7 +228,7 @@ static enum clime_err run_micro(struct clime_learner *l, const struct clime_step
     const struct clime_packing *p = in->packing;
     const int32_t *which = p->sample + p->first[i];
     int n = p->first[i + 1] - p->first[i];
-    float *entropy = l->opts.objective.sft ? NULL : mb->entropy;
+    float *entropy = clime_loss_is_supervised(&l->opts.objective) ? NULL : mb->entropy;
     float *g_entropy = clime_loss_needs_entropy(&l->opts.objective) ? mb->g_entropy : NULL;
     clime_micro_fill(mb, in->samples, s, which, n);
     out->tokens += mb->b.T;
@@ -275,7 +279,7 @@ done:
 
 enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
                                   struct clime_step_stats *out, struct clime_error *e) {
-    CHECK(in->global_batch > 0 && (in->estimate || l->opts.objective.sft) && (l->critic || !in->critic_only));
+    CHECK(in->global_batch > 0 && (in->estimate || clime_loss_is_supervised(&l->opts.objective)) && (l->critic || !in->critic_only));
     *out = (struct clime_step_stats){.n_micro = in->packing->n_micro};
     enum clime_err err = check_samples(l, in->samples, in->n, e);
     if (!err) err = clime_micro_check(in->samples, in->packing, l->max_rows, e);

@@ -1,0 +1,68 @@
+/* Losses of pairs. Called by trainer/algorithm/loss.c between the forward and the backward of a micro-batch, main
+ * thread. A pair is never split: its loss depends on all tokens of both answers, and is linear in each of them with one
+ * slope a side, so a side's tokens all have the same derivative. */
+#include "trainer/algorithm/preference.h"
+
+#include <math.h>
+
+struct side {
+    double s;     /* sum or mean of the token terms */
+    double share; /* of one token in it */
+    int64_t n;
+};
+
+bool clime_preference_needs_ref(const struct clime_objective *o) {
+    return o->preference != CLIME_PREFERENCE_NONE && o->preference != CLIME_PREFERENCE_SIMPO;
+}
+
+static struct side measure(const struct clime_objective *o, const struct clime_stream *s, int32_t i,
+                           const float *logp) {
+    struct side out = {.n = s->first[i + 1] - s->first[i]};
+    bool with_ref = clime_preference_needs_ref(o);
+    for (int64_t k = 0; k < out.n; k++)
+        out.s += (double)logp[k] - (with_ref ? (double)s->ref[s->first[i] + k] : 0);
+    out.share = o->preference == CLIME_PREFERENCE_SIGMOID ? 1 : 1.0 / (double)out.n;
+    out.s *= out.share;
+    return out;
+}
+
+/* log sigmoid(x) and its derivative sigmoid(-x), for every x. */
+static double log_sigmoid(double x, double *slope) {
+    double e = exp(-fabs(x));
+    *slope = x < 0 ? 1 / (1 + e) : e / (1 + e);
+    return (x < 0 ? x : 0) - log1p(e);
+}
+
+/* The loss of h and its derivative. */
+static double loss_of(const struct clime_objective *o, double h, double *slope) {
+    if (o->preference == CLIME_PREFERENCE_IPO) {
+        double off = h - 1 / (2 * o->beta);
+        *slope = 2 * off;
+        return off * off;
+    }
+    double x = o->beta * h - (o->preference == CLIME_PREFERENCE_SIMPO ? o->simpo_gamma : 0), up, down;
+    double right = log_sigmoid(x, &up), wrong = log_sigmoid(-x, &down);
+    *slope = -o->beta * ((1 - o->label_smoothing) * up - o->label_smoothing * down);
+    return -(1 - o->label_smoothing) * right - o->label_smoothing * wrong;
+}
+
+void clime_preference_samples(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which,
+                              int n, const float *logp, float *g_logp, struct clime_loss_sums *sums) {
+    for (int i = 0; i < n; i += 2) {
+        CHECK(i + 1 < n && s->samples[which[i]]->group == s->samples[which[i + 1]]->group);
+        struct side chosen = measure(o, s, which[i], logp);
+        struct side rejected = measure(o, s, which[i + 1], logp + chosen.n);
+        CHECK(chosen.n > 0 && rejected.n > 0);
+        double slope, w = (double)s->w_pg[s->first[which[i]]];
+        double loss = loss_of(o, chosen.s - rejected.s, &slope);
+        for (int64_t k = 0; k < chosen.n; k++) *g_logp++ = (float)(w * slope * chosen.share);
+        for (int64_t k = 0; k < rejected.n; k++) *g_logp++ = (float)(-w * slope * rejected.share);
+        logp += chosen.n + rejected.n;
+        sums->loss += w * loss;
+        sums->n += (double)(chosen.n + rejected.n);
+        sums->pairs += 1;
+        sums->pairs_right += chosen.s > rejected.s;
+        sums->chosen += o->beta * chosen.s;
+        sums->rejected += o->beta * rejected.s;
+    }
+}

@@ -1,0 +1,27 @@
+/* Losses of pairs, of which one answer is preferred: DPO and its kin. Pure.
+ *
+ * With s(y) the sum over y's trained tokens of logp - ref (simpo: of logp), or its mean per token, h = s(chosen) -
+ * s(rejected), b = --beta, e = --label-smoothing:
+ *   sigmoid    -(1 - e) log sigmoid(b h) - e log sigmoid(-b h), sums (Rafailov et al. 2023, "Direct preference
+ *              optimization", eq. 7; e: Mitchell 2023, "A note on DPO with noisy preferences")
+ *   dpo_norm   the same of means (Lambert et al. 2024, "Tulu 3", eq. 6)
+ *   ipo        (h - 1 / (2 b))^2 of means, as TRL has it (Azar et al. 2023, "A general theoretical paradigm", eq. 17)
+ *   simpo      as sigmoid with b h - gamma in place of b h, means without a reference (Meng et al. 2024, "SimPO", eq. 6)
+ * The loss of a step is the mean over its pairs.
+ */
+#ifndef CLIME_TRAINER_ALGORITHM_PREFERENCE_H
+#define CLIME_TRAINER_ALGORITHM_PREFERENCE_H
+
+#include "trainer/algorithm/loss.h"
+
+bool clime_preference_needs_ref(const struct clime_objective *o);
+
+/* As clime_loss_samples: which[2i] is a chosen answer, which[2i + 1] the rejected one of the same group. Both have a
+ * trained token. */
+void clime_preference_samples(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which,
+                              int n, const float *logp, float *g_logp, struct clime_loss_sums *sums);
+
+/* The loss in words, for --help and documents: "sigmoid", ... */
+#define CLIME_PREFERENCE_NAMES "sigmoid|dpo_norm|ipo|simpo"
+
+#endif
