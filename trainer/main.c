@@ -26,6 +26,7 @@ static const struct {
     {"task", clime_task_main, "a generated dataset of questions with checkable answers"},
     {"data", clime_data_main, "what a file would be trained on; conversion, the best answers of a run"},
     {"sft", clime_sft_main, "supervised fine-tuning on prompts and responses"},
+    {"dpo", clime_dpo_main, "learning from pairs of which one answer is preferred: DPO and its kin"},
     {"rl", clime_rl_main, "reinforcement learning through router and servers"},
     {"eval", clime_eval_main, "a policy's score on prompt sets"},
     {"grade", clime_grade_main, "a reward function over JSON lines from standard input"},

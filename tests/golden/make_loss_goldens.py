@@ -305,7 +305,50 @@ LOSSES = [
     loss(mask_offpolicy=True),
     loss("gspo", mask_offpolicy=True, reduction="token", **TIS),
 ]
-doc = dict(version=VERSION, samples=SAMPLES, advantages=ADVANTAGES, losses=LOSSES, values=[value_loss(0.2), value_loss(0.05), value_loss(10.0)])
+
+
+# ---- pairs: DPO and its kin (docs/algorithms.md), sums over ragged answers; the derivative by autograd ----
+
+
+def preference(kind, beta=0.1, smoothing=0.0, gamma=0.0, scale=1.0):
+    rng = random.Random(900)
+    pairs = []
+    for chosen, rejected in ((3, 5), (1, 7), (6, 2), (4, 4)):
+        pairs.append([[(f32(-abs(rng.gauss(0, scale)) - 0.05).item(), f32(-abs(rng.gauss(0, scale)) - 0.05).item())
+                       for _ in range(n)] for n in (chosen, rejected)])  # fmt: skip
+    logp = [[torch.tensor([a for a, _ in side], dtype=D, requires_grad=True) for side in p] for p in pairs]
+    ref = [[torch.tensor([b for _, b in side], dtype=D) for side in p] for p in pairs]
+    total, right, rewards = 0, 0, [0.0, 0.0]
+    for lp, rf in zip(logp, ref):
+        s = [a.sum() if kind == "simpo" else (a - b).sum() for a, b in zip(lp, rf)]
+        if kind != "sigmoid":
+            s = [x / len(a) for x, a in zip(s, lp)]
+        h = s[0] - s[1]
+        if kind == "ipo":
+            each = (h - 1 / (2 * beta)) ** 2
+        else:
+            x = beta * h - (gamma if kind == "simpo" else 0)
+            each = -torch.nn.functional.logsigmoid(x) * (1 - smoothing) - torch.nn.functional.logsigmoid(-x) * smoothing
+        total = total + each / len(pairs)
+        right += (h > 0).item() / len(pairs)
+        rewards = [r + beta * x.item() / len(pairs) for r, x in zip(rewards, s)]
+    total.backward()
+    return dict(kind=kind, beta=beta, label_smoothing=smoothing, simpo_gamma=gamma, loss=total.item(), right=right,
+                chosen=rewards[0], rejected=rewards[1],
+                pairs=[[dict(logp=a.detach().tolist(), ref=b.tolist(), g=a.grad.tolist()) for a, b in zip(lp, rf)]
+                       for lp, rf in zip(logp, ref)])  # fmt: skip
+
+
+PAIRS = [
+    preference("sigmoid"),
+    preference("sigmoid", beta=0.5, smoothing=0.1),
+    preference("sigmoid", beta=30.0, scale=20.0),  # far into both tails
+    preference("dpo_norm", beta=5.0),
+    preference("ipo", beta=0.2),
+    preference("simpo", beta=2.0, gamma=1.0),
+    preference("simpo", beta=2.5, gamma=0.5, smoothing=0.05),
+]
+doc = dict(version=VERSION, pairs=PAIRS, samples=SAMPLES, advantages=ADVANTAGES, losses=LOSSES, values=[value_loss(0.2), value_loss(0.05), value_loss(10.0)])
 
 
 def short(x):

@@ -11,9 +11,9 @@ struct clime_loss_sums {
     double loss, pg, kl, ce; /* weighted as in the loss */
     double n, entropy, kl_token, clipped, ppo_kl, ois, opsm;
     double gap_max;
-    int64_t gap_tokens, gap_wrong; /* compared, and not equal */
-    int64_t gap_entry;             /* of the stream, where gap_max is; valid when gap_wrong */
-    double gap_logp;               /* there: the trainer's number */
+    int64_t gap_tokens, gap_wrong;               /* compared, and not equal */
+    int64_t gap_entry;                           /* of the stream, where gap_max is; valid when gap_wrong */
+    double gap_logp;                             /* there: the trainer's number */
     double pairs, pairs_right, chosen, rejected; /* of pairs: beta * s of each side, summed */
 };
 

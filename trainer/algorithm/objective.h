@@ -54,7 +54,7 @@ struct clime_objective {
     struct clime_correction_options correction;
     bool use_opsm, mask_offpolicy;
     double opsm_delta;
-    bool sft; /* cross-entropy on the mask instead of the policy loss */
+    bool sft;                         /* cross-entropy on the mask instead of the policy loss */
     enum clime_preference preference; /* of pairs, instead of the policy loss */
     double beta, label_smoothing, simpo_gamma;
 };

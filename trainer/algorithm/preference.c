@@ -19,8 +19,7 @@ static struct side measure(const struct clime_objective *o, const struct clime_s
                            const float *logp) {
     struct side out = {.n = s->first[i + 1] - s->first[i]};
     bool with_ref = clime_preference_needs_ref(o);
-    for (int64_t k = 0; k < out.n; k++)
-        out.s += (double)logp[k] - (with_ref ? (double)s->ref[s->first[i] + k] : 0);
+    for (int64_t k = 0; k < out.n; k++) out.s += (double)logp[k] - (with_ref ? (double)s->ref[s->first[i] + k] : 0);
     out.share = o->preference == CLIME_PREFERENCE_SIGMOID ? 1 : 1.0 / (double)out.n;
     out.s *= out.share;
     return out;

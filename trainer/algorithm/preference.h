@@ -6,8 +6,8 @@
  *              optimization", eq. 7; e: Mitchell 2023, "A note on DPO with noisy preferences")
  *   dpo_norm   the same of means (Lambert et al. 2024, "Tulu 3", eq. 6)
  *   ipo        (h - 1 / (2 b))^2 of means, as TRL has it (Azar et al. 2023, "A general theoretical paradigm", eq. 17)
- *   simpo      as sigmoid with b h - gamma in place of b h, means without a reference (Meng et al. 2024, "SimPO", eq. 6)
- * The loss of a step is the mean over its pairs.
+ *   simpo      as sigmoid with b h - gamma in place of b h, means without a reference (Meng et al. 2024, "SimPO", eq.
+ * 6) The loss of a step is the mean over its pairs.
  */
 #ifndef CLIME_TRAINER_ALGORITHM_PREFERENCE_H
 #define CLIME_TRAINER_ALGORITHM_PREFERENCE_H

@@ -1,5 +1,5 @@
-/* clime-train sft: its options, its samples, and what is left behind. Runs alone on the main thread; the loop is in
- * trainer/run/sft.c. */
+/* clime-train sft and its kin dpo: their options, their samples, and what is left behind. Runs alone on the main
+ * thread; the loop is in trainer/run/sft.c. The two differ in a few rows of the table, the loader and the loss. */
 #include "trainer/cmd/sft.h"
 
 #include <stdio.h>
@@ -9,13 +9,20 @@
 #include "common/log.h"
 #include "common/options.h"
 #include "model/folder.h"
+#include "trainer/algorithm/preference.h"
+#include "trainer/data/pair_data.h"
 #include "trainer/ledger/events.h"
 #include "trainer/options/record.h"
 #include "trainer/run/sft.h"
 
+#define MAX_ROWS 64
+
 struct sft_options {
     struct clime_sft run;
-    struct clime_sft_data_options set;
+    struct clime_sft_data_options set; /* of pairs, only what is of the data */
+    bool pairs;                        /* dpo */
+    const char *chosen_key, *rejected_key;
+    int loss_type;
     const char *save_hf, *device, *dtype;
     int64_t global_batch_size, threads, max_len, warmup, decay, print_samples;
     int schedule, recompute;
@@ -26,9 +33,10 @@ struct sft_options {
 /* Where things are and how long the run is does not decide its weights; its length does where the rate falls towards
  * its end. */
 static bool decides(const void *arg, const char *name) {
-    static const char *const not [] = {"run",     "hf-checkpoint", "prompt-data",           "save-hf",
-                                       "metrics", "save-interval", "keep-checkpoints",      "save-retain-interval",
-                                       "threads", "print-samples", "optimizer-cpu-offload", "target-loss"};
+    static const char *const not [] = {
+        "run",           "hf-checkpoint",         "ref-load",         "prompt-data",          "save-hf",
+        "metrics",       "save-interval",         "keep-checkpoints", "save-retain-interval", "threads",
+        "print-samples", "optimizer-cpu-offload", "target-loss"};
     const struct sft_options *o = arg;
     if (!strcmp(name, "num-epoch")) return o->schedule != CLIME_LR_CONSTANT && !o->decay;
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
@@ -101,28 +109,77 @@ static enum clime_err parse_evaluation(struct sft_options *o, char **words, int 
 
 /* ---- options ---- */
 
-static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct clime_error *e) {
-    struct clime_rl_options *r = &o->run.rl.o;
-    struct clime_learner_options *l = &r->learner;
-    const struct clime_opt table[] = {
+static int add_rows(struct clime_opt *t, int n, const struct clime_opt *rows, size_t n_rows) {
+    CHECK(n + (int)n_rows <= MAX_ROWS);
+    memcpy(t + n, rows, n_rows * sizeof *rows);
+    return n + (int)n_rows;
+}
+
+/* What a sample is made of. */
+static int data_rows(struct sft_options *o, struct clime_opt *t, int n) {
+    struct clime_data_options *d = &o->set.data;
+    const struct clime_opt first[] = {
         {"data", CLIME_OPT_SECTION, .help = "model and data"},
-        {"hf-checkpoint", CLIME_OPT_STRING, &l->hf_checkpoint, NULL, "DIR", "model to start from"},
-        {"prompt-data", CLIME_OPT_LIST, &r->prompt_data, NULL, "FILE",
+        {"hf-checkpoint", CLIME_OPT_STRING, &o->run.rl.o.learner.hf_checkpoint, NULL, "DIR", "model to start from"},
+        {"prompt-data", CLIME_OPT_LIST, &o->run.rl.o.prompt_data, NULL, "FILE",
          "JSON lines, a JSON array, CSV or TSV; FILE@[a:b] takes a slice. Several files are one, or with FILE@0.3 each "
          "has its share of every epoch"},
-        {"input-key", CLIME_OPT_STRING, &o->set.data.input_key, "prompt", "KEY",
-         "member with the prompt (text or messages)"},
-        {"label-key", CLIME_OPT_STRING, &o->set.data.label_key, "response", "KEY", "member with the response"},
-        {"apply-chat-template", CLIME_OPT_BOOL, &o->set.data.apply_chat_template, NULL, NULL,
-         "render prompts as messages"},
+    };
+    const struct clime_opt answers[] = {
+        {"input-key", CLIME_OPT_STRING, &d->input_key, "prompt", "KEY", "member with the prompt (text or messages)"},
+        {"label-key", CLIME_OPT_STRING, &d->label_key, "response", "KEY", "member with the response"},
+        {"apply-chat-template", CLIME_OPT_BOOL, &d->apply_chat_template, NULL, NULL, "render prompts as messages"},
         {"messages-key", CLIME_OPT_STRING, &o->set.messages_key, NULL, "KEY",
          "member with a whole conversation: every assistant message is trained; instead of prompt and response"},
         {"ids-key", CLIME_OPT_STRING, &o->set.ids_key, NULL, "KEY",
          "member with a sample's token ids, with 1 for each that is trained under \"mask\" (clime-train data "
          "--from-run); instead of prompt and response"},
-        {"tool-key", CLIME_OPT_STRING, &o->set.data.tool_key, "tools", "KEY", "tools for the chat template"},
-        {"apply-chat-template-kwargs", CLIME_OPT_STRING, &o->set.data.apply_chat_template_kwargs, NULL, "JSON",
+    };
+    const struct clime_opt pairs[] = {
+        {"input-key", CLIME_OPT_STRING, &d->input_key, "prompt", "KEY",
+         "member with the prompt (text or messages); where there is none, the answers are whole conversations"},
+        {"chosen-key", CLIME_OPT_STRING, &o->chosen_key, "chosen", "KEY",
+         "member with the preferred answer (text or messages)"},
+        {"rejected-key", CLIME_OPT_STRING, &o->rejected_key, "rejected", "KEY", "member with the other"},
+        {"apply-chat-template", CLIME_OPT_BOOL, &d->apply_chat_template, NULL, NULL,
+         "render prompts and answers as messages"},
+    };
+    const struct clime_opt template[] = {
+        {"tool-key", CLIME_OPT_STRING, &d->tool_key, "tools", "KEY", "tools for the chat template"},
+        {"apply-chat-template-kwargs", CLIME_OPT_STRING, &d->apply_chat_template_kwargs, NULL, "JSON",
          "more variables for the chat template"},
+    };
+    n = add_rows(t, n, first, CLIME_COUNT(first));
+    n = o->pairs ? add_rows(t, n, pairs, CLIME_COUNT(pairs)) : add_rows(t, n, answers, CLIME_COUNT(answers));
+    return add_rows(t, n, template, CLIME_COUNT(template));
+}
+
+static int loss_rows(struct sft_options *o, struct clime_opt *t, int n) {
+    struct clime_learner_options *l = &o->run.rl.o.learner;
+    const struct clime_opt answers[] = {
+        {"loss", CLIME_OPT_SECTION, .help = "loss"},
+        {"calculate-per-token-loss", CLIME_OPT_BOOL, &l->objective.calculate_per_token_loss, NULL, NULL,
+         "mean over tokens instead of over samples"},
+    };
+    const struct clime_opt pairs[] = {
+        {"loss", CLIME_OPT_SECTION, .help = "loss of a pair (docs/algorithms.md)"},
+        {"loss-type", CLIME_OPT_CHOICE, &o->loss_type, "sigmoid", CLIME_PREFERENCE_NAMES,
+         "DPO, DPO of means per token, IPO, SimPO"},
+        {"beta", CLIME_OPT_DOUBLE, &l->objective.beta, "0.1", "X", "strength; dpo_norm wants about 5, simpo 2", 1e-6,
+         1e6},
+        {"label-smoothing", CLIME_OPT_DOUBLE, &l->objective.label_smoothing, "0", "X",
+         "share of pairs that are the wrong way round", 0, 0.5},
+        {"simpo-gamma", CLIME_OPT_DOUBLE, &l->objective.simpo_gamma, "0.5", "X",
+         "by how much simpo wants the chosen answer ahead", 0, 1e6},
+        {"ref-load", CLIME_OPT_STRING, &l->ref_load, NULL, "DIR", "reference model; default --hf-checkpoint"},
+    };
+    return o->pairs ? add_rows(t, n, pairs, CLIME_COUNT(pairs)) : add_rows(t, n, answers, CLIME_COUNT(answers));
+}
+
+static int run_rows(struct sft_options *o, struct clime_opt *t, int n) {
+    struct clime_rl_options *r = &o->run.rl.o;
+    struct clime_learner_options *l = &r->learner;
+    const struct clime_opt rows[] = {
         {"no-shuffle", CLIME_OPT_BOOL, &o->no_shuffle, NULL, NULL, "keep the file's order in every epoch"},
         {"seed", CLIME_OPT_INT, &o->run.seed, "1234", "N", "seed of the order", 0, 9e15},
         {"save-hf", CLIME_OPT_STRING, &o->save_hf, NULL, "DIR", "where the trained model goes"},
@@ -142,8 +199,9 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
         {"num-epoch", CLIME_OPT_INT, &o->run.num_epoch, "1", "N", "passes over the data", 1, 1e6},
         {"target-loss", CLIME_OPT_DOUBLE, &o->run.target_loss, "0", "X",
          "stop once the mean loss of the last 16 steps is this low; 0 = run all passes", 0, 1e9},
-        {"global-batch-size", CLIME_OPT_INT, &o->global_batch_size, "32", "N", "samples a step", 1, 1e6},
-        {"lr", CLIME_OPT_DOUBLE, &l->lr, "1e-5", "X", "learning rate", 0, 10},
+        {"global-batch-size", CLIME_OPT_INT, &o->global_batch_size, "32", "N",
+         o->pairs ? "pairs a step" : "samples a step", 1, 1e6},
+        {"lr", CLIME_OPT_DOUBLE, &l->lr, o->pairs ? "1e-6" : "1e-5", "X", "learning rate", 0, 10},
         {"min-lr", CLIME_OPT_DOUBLE, &l->min_lr, "0", "X", "where decay ends", 0, 10},
         {"lr-decay-style", CLIME_OPT_CHOICE, &o->schedule, "constant", "constant|linear|cosine", "schedule"},
         {"lr-warmup-iters", CLIME_OPT_INT, &o->warmup, "0", "N", "steps of linear warm-up", 0, 1e9},
@@ -157,8 +215,6 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
          "train only tensors in whose Hugging Face name one of these is found; the others keep their bits, without "
          "gradients and moments"},
         {"freeze-params-name-list", CLIME_OPT_LIST, &l->freeze, NULL, "REGEX", "train all but those"},
-        {"calculate-per-token-loss", CLIME_OPT_BOOL, &l->objective.calculate_per_token_loss, NULL, NULL,
-         "mean over tokens instead of over samples"},
         {"max-tokens-per-gpu", CLIME_OPT_INT, &o->run.max_tokens, "4096", "N", "rows of a packed micro-batch", 16,
          1 << 24},
         {"max-len", CLIME_OPT_INT, &o->max_len, "0", "N",
@@ -172,19 +228,43 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
         {"dtype", CLIME_OPT_STRING, &o->dtype, "auto", "TYPE", "auto (the checkpoint's), bf16 or f32"},
         {"threads", CLIME_OPT_INT, &o->threads, "0", "N", "compute threads; 0 = all cores", 0, 1024},
     };
-    static const char usage[] = "clime-train sft --hf-checkpoint DIR --prompt-data FILE --save-hf DIR [options]\n"
-                                "Supervised fine-tuning, loss on the response. With --run it evaluates too, every\n"
-                                "--eval-interval steps: --eval-..., --rm-..., --custom-rm-path, --reward-key,\n"
-                                "--num-servers, --server-... and --router-... are those of clime-train eval.";
-    const int n = (int)CLIME_COUNT(table);
+    return add_rows(t, n, rows, CLIME_COUNT(rows));
+}
+
+static enum clime_err set_objective(struct sft_options *o, struct clime_error *e) {
+    struct clime_learner_options *l = &o->run.rl.o.learner;
+    l->objective.sft = !o->pairs;
+    o->run.n_members = o->pairs ? 2 : 1;
+    if (!o->pairs) return CLIME_OK;
+    l->objective.preference = (enum clime_preference)(CLIME_PREFERENCE_SIGMOID + o->loss_type);
+    if (l->ref_load && !clime_preference_needs_ref(&l->objective))
+        return clime_fail(e, CLIME_ERR_INPUT, "--ref-load: --loss-type simpo has no reference");
+    return l->ref_load ? clime_folder_check("ref-load", l->ref_load, CLIME_FOLDER_WEIGHTS, e) : CLIME_OK;
+}
+
+static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct clime_error *e) {
+    struct clime_rl_options *r = &o->run.rl.o;
+    struct clime_learner_options *l = &r->learner;
+    static struct clime_opt table[MAX_ROWS];
+    static const char evaluates[] = " With --run it evaluates too, every\n"
+                                    "--eval-interval steps: --eval-..., --rm-..., --custom-rm-path, --reward-key,\n"
+                                    "--num-servers, --server-... and --router-... are those of clime-train eval.";
+    const int n = loss_rows(o, table, run_rows(o, table, data_rows(o, table, 0)));
+    char *usage = xasprintf("clime-train %s --hf-checkpoint DIR --prompt-data FILE --save-hf DIR [options]\n%s%s",
+                            o->pairs ? "dpo" : "sft",
+                            o->pairs ? "Learning from pairs of which one answer is preferred: DPO and its kin."
+                                     : "Supervised fine-tuning, loss on the response.",
+                            evaluates);
     enum clime_err err = clime_options_parse(table, n, 1, argv, NULL, 0, usage, e);
     o->defaults = clime_options_record(table, n, decides, o);
     if (!err) err = clime_options_parse(table, n, argc, argv, NULL, 0, usage, e);
+    free(usage);
     if (err) return err;
     r->options_json = clime_options_record(table, n, decides, o);
     if (!l->hf_checkpoint || !r->prompt_data.n || !(o->save_hf || o->print_samples))
-        return clime_fail(e, CLIME_ERR_INPUT, "sft needs --hf-checkpoint, --prompt-data and --save-hf");
-    l->objective.sft = true;
+        return clime_fail(e, CLIME_ERR_INPUT, "%s needs --hf-checkpoint, --prompt-data and --save-hf",
+                          o->pairs ? "dpo" : "sft");
+    if ((err = set_objective(o, e))) return err;
     l->schedule = (enum clime_schedule)o->schedule;
     l->lr_warmup_iters = o->warmup;
     l->max_tokens_per_gpu = (int)o->run.max_tokens;
@@ -233,12 +313,18 @@ static enum clime_err load_samples(struct sft_options *o, struct clime_error *e)
     if (!err) err = clime_config_load(l->hf_checkpoint, &cfg, e);
     if (err) return err;
     int max_len = o->max_len && o->max_len < cfg.max_pos ? (int)o->max_len : cfg.max_pos;
-    if ((err = clime_sft_set_load(&o->set, l->hf_checkpoint, max_len, set, e))) return err;
-    if (set->n_untrained) LOG_WARN("%d conversations have no token to train on and are left out", set->n_untrained);
-    if (set->n_too_long) LOG_WARN("%d samples are longer than the limit and left out", set->n_too_long);
-    o->run.global_batch_size = o->global_batch_size < set->n ? (int)o->global_batch_size : set->n;
+    const struct clime_pair_data_options pairs = {
+        .data = o->set.data, .chosen_key = o->chosen_key, .rejected_key = o->rejected_key};
+    err = o->pairs ? clime_pair_set_load(&pairs, l->hf_checkpoint, max_len, set, e)
+                   : clime_sft_set_load(&o->set, l->hf_checkpoint, max_len, set, e);
+    if (err) return err;
+    const char *what = o->pairs ? "pairs" : "samples";
+    int n_units = set->n / o->run.n_members;
+    if (set->n_untrained) LOG_WARN("%d %s have no token to train on and are left out", set->n_untrained, what);
+    if (set->n_too_long) LOG_WARN("%d %s are longer than the limit and left out", set->n_too_long, what);
+    o->run.global_batch_size = o->global_batch_size < n_units ? (int)o->global_batch_size : n_units;
     l->max_seq_len = set->longest;
-    l->lr_decay_iters = o->decay ? o->decay : set->n / o->run.global_batch_size * o->run.num_epoch;
+    l->lr_decay_iters = o->decay ? o->decay : n_units / o->run.global_batch_size * o->run.num_epoch;
     return CLIME_OK;
 }
 
@@ -247,14 +333,16 @@ static enum clime_err train(struct sft_options *o, struct clime_error *e) {
     enum clime_err err = clime_sft_open(&o->run, o->defaults, e);
     if (!err) err = clime_sft_train(&o->run, e);
     if (!err) err = clime_learner_export(rl->learner, o->save_hf, e);
-    if (!err) printf("%s: trained on %d samples\n", o->save_hf, o->run.set.n);
+    if (!err)
+        printf("%s: trained on %d %s\n", o->save_hf, o->run.set.n / o->run.n_members, o->pairs ? "pairs" : "samples");
     if (err && rl->ledger) clime_event(rl->ledger, rl->run.incarnation, "error", "%s", e->msg);
     return err;
 }
 
-int clime_sft_main(int argc, char **argv) {
+static int tune(int argc, char **argv, bool pairs) {
     static struct sft_options o; /* zero: everything closed */
     struct clime_error e = {0};
+    o.pairs = pairs;
     o.run.rl.lock_fd = o.run.rl.dir_fd = -1;
     int n = 1;
     char **words = xcalloc((size_t)argc + 32, sizeof *words);
@@ -267,10 +355,18 @@ int clime_sft_main(int argc, char **argv) {
         print_samples(&o.run.set, o.print_samples);
     else if (!err)
         err = train(&o, &e);
-    if (err) LOG_ERROR("sft: %s", e.msg);
+    if (err) LOG_ERROR("%s: %s", pairs ? "dpo" : "sft", e.msg);
     clime_rl_close(&o.run.rl);
     clime_sft_set_free(&o.run.set);
     free(o.defaults);
     free(words);
     return err ? 1 : 0;
+}
+
+int clime_sft_main(int argc, char **argv) {
+    return tune(argc, argv, false);
+}
+
+int clime_dpo_main(int argc, char **argv) {
+    return tune(argc, argv, true);
 }

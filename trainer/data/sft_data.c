@@ -204,8 +204,8 @@ static enum clime_err load_rows(const struct clime_sft_data_options *o, const st
     return err;
 }
 
-/* A part for each source, with its weight and no sample yet. */
-static enum clime_err open_parts(struct clime_sft_set *set, const struct clime_data_options *o, struct clime_error *e) {
+enum clime_err clime_sft_set_open(struct clime_sft_set *set, const struct clime_data_options *o,
+                                  struct clime_error *e) {
     set->n_parts = o->n_sources;
     set->parts = xcalloc((size_t)o->n_sources, sizeof *set->parts);
     for (int k = 0; k < o->n_sources; k++) {
@@ -217,19 +217,22 @@ static enum clime_err open_parts(struct clime_sft_set *set, const struct clime_d
     return CLIME_OK;
 }
 
+enum clime_err clime_sft_set_check(struct clime_sft_set *set, const char *source, struct clime_error *e) {
+    if (set->n == 0) return clime_fail(e, CLIME_ERR_INPUT, "%s leaves no sample to train on", source);
+    for (int k = 1; k < set->n_parts; k++) set->parts[k].first = set->parts[k - 1].first + set->parts[k - 1].n;
+    return clime_mix_check(set->parts, set->n_parts, e);
+}
+
 enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const char *dir, int max_len,
                                   struct clime_sft_set *set, struct clime_error *e) {
     struct clime_tokenizer *tok = NULL;
-    enum clime_err err = open_parts(set, &o->data, e);
+    enum clime_err err = clime_sft_set_open(set, &o->data, e);
     if (!err) err = clime_tokenizer_load(dir, &tok, e);
     if (!err && (o->messages_key || o->ids_key))
         err = load_rows(o, tok, max_len, set, e);
     else if (!err)
         err = load_pairs(o, tok, max_len, set, e);
-    if (!err && set->n == 0)
-        err = clime_fail(e, CLIME_ERR_INPUT, "%s leaves no sample to train on", o->data.sources[0]);
-    for (int k = 1; k < set->n_parts; k++) set->parts[k].first = set->parts[k - 1].first + set->parts[k - 1].n;
-    if (!err) err = clime_mix_check(set->parts, set->n_parts, e);
+    if (!err) err = clime_sft_set_check(set, o->data.sources[0], e);
     clime_tokenizer_free(tok);
     return err;
 }

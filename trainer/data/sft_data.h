@@ -14,7 +14,7 @@ struct clime_sft_data_options {
 
 struct clime_sft_set {
     struct clime_sample **samples;  /* [n] in the order of sources and files; group = index */
-    int n, n_too_long, n_untrained; /* left out: longer than the limit; conversations without a trained token */
+    int n, n_too_long, n_untrained; /* left out: longer than the limit; without a trained token */
     int longest;                    /* tokens */
     int n_parts;
     struct clime_mix_part *parts; /* [n_parts] the samples of each source */
@@ -24,5 +24,10 @@ struct clime_sft_set {
 enum clime_err clime_sft_set_load(const struct clime_sft_data_options *o, const char *dir, int max_len,
                                   struct clime_sft_set *set, struct clime_error *e);
 void clime_sft_set_free(struct clime_sft_set *set);
+
+/* For loaders of other samples: a part for each source, with its weight and no sample yet; and when all are there,
+ * their places, or CLIME_ERR_INPUT: nothing is left to train on, or the weights are none (trainer/data/mix.h). */
+enum clime_err clime_sft_set_open(struct clime_sft_set *set, const struct clime_data_options *o, struct clime_error *e);
+enum clime_err clime_sft_set_check(struct clime_sft_set *set, const char *source, struct clime_error *e);
 
 #endif

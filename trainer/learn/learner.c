@@ -279,7 +279,8 @@ done:
 
 enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
                                   struct clime_step_stats *out, struct clime_error *e) {
-    CHECK(in->global_batch > 0 && (in->estimate || clime_loss_is_supervised(&l->opts.objective)) && (l->critic || !in->critic_only));
+    CHECK(in->global_batch > 0 && (in->estimate || clime_loss_is_supervised(&l->opts.objective)) &&
+          (l->critic || !in->critic_only));
     *out = (struct clime_step_stats){.n_micro = in->packing->n_micro};
     enum clime_err err = check_samples(l, in->samples, in->n, e);
     if (!err) err = clime_micro_check(in->samples, in->packing, l->max_rows, e);

@@ -47,7 +47,7 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
 
 struct clime_step_input {
     const struct clime_sample *const *samples; /* [n] in order */
-    const struct clime_estimate *estimate;     /* [n]; NULL with sft */
+    const struct clime_estimate *estimate;     /* [n]; NULL with sft and pairs */
     int n;
     const struct clime_packing *packing; /* as recorded */
     int64_t version;                     /* of the current weights: its tokens enter the gap */

@@ -34,11 +34,12 @@ struct clime_step_stats {
     double loss, pg_loss, kl_loss, entropy, ce_loss; /* weighted as in the loss; entropy and kl are token means */
     double clipfrac, ppo_kl;                         /* token means; ppo_kl = mean(behave - logp) */
     double grad_norm, lr;
-    double ois;                                     /* token mean of exp(logp - old) */
-    double tis, tis_abs, tis_clipfrac;              /* token means of rho, |rho - 1|, share that was changed */
-    double rs_masked, rs_veto;                      /* shares of tokens rejected, of samples vetoed */
-    double opsm_clipfrac;                           /* share of tokens masked */
-    double value_loss, value_clipfrac, critic_norm; /* of the critic; value_loss as in its loss */
+    double ois;                                         /* token mean of exp(logp - old) */
+    double tis, tis_abs, tis_clipfrac;                  /* token means of rho, |rho - 1|, share that was changed */
+    double rs_masked, rs_veto;                          /* shares of tokens rejected, of samples vetoed */
+    double pairs_right, reward_chosen, reward_rejected; /* of pairs: share told apart rightly, means of beta * s */
+    double opsm_clipfrac;                               /* share of tokens masked */
+    double value_loss, value_clipfrac, critic_norm;     /* of the critic; value_loss as in its loss */
     int64_t critic_us;
     bool critic_only, critic_skipped;
     double gap_max;     /* max |logp - behave| over the gap's tokens: train_rollout_logprob_abs_diff; exactly 0 */

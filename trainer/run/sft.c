@@ -1,7 +1,7 @@
 /* Order of the samples, one step, its record, and the end of a run by the mean of the last losses. Called by the
- * command, main thread. Samples go through the learner's ordinary step with cross-entropy weights instead of a policy
- * loss. Invariant: a step's row is written after the step, with its line of metrics; a checkpoint after the rows before
- * it. */
+ * commands sft and dpo, main thread. Samples go through the learner's ordinary step with another loss than a policy's.
+ * Invariant: a step's row is written after the step, with its line of metrics; a checkpoint after the rows before it.
+ */
 #include "trainer/run/sft.h"
 
 #include <errno.h>
@@ -28,8 +28,8 @@ struct recent_loss {
 struct loop {
     struct clime_sft *s;
     FILE *metrics;
-    int32_t *order;                    /* [set.n] of the current epoch */
-    const struct clime_sample **batch; /* [global_batch_size] */
+    int32_t *order;                    /* [units] of the current epoch */
+    const struct clime_sample **batch; /* [global_batch_size * n_members] */
     int64_t steps_per_epoch, total;    /* a tail that fills no batch comes in another epoch's order */
     int64_t recorded;                  /* steps in the ledger when this start began */
     int64_t began_us, told_us, tokens;
@@ -56,6 +56,12 @@ static enum clime_err write_record(struct loop *l, const struct clime_packing *p
     clime_metrics_line_add(&m, "train/grad_norm", stats->grad_norm);
     clime_metrics_line_add(&m, "train/lr-pg_0", stats->lr);
     clime_metrics_line_int(&m, "train/tokens", stats->trained_tokens);
+    if (s->rl.o.learner.objective.preference) {
+        clime_metrics_line_add(&m, "train/rewards/accuracies", stats->pairs_right);
+        clime_metrics_line_add(&m, "train/rewards/chosen", stats->reward_chosen);
+        clime_metrics_line_add(&m, "train/rewards/rejected", stats->reward_rejected);
+        clime_metrics_line_add(&m, "train/rewards/margins", stats->reward_chosen - stats->reward_rejected);
+    }
     if (stats->skipped) clime_metrics_line_int(&m, "train/skipped", 1);
     const char *line = clime_metrics_line_end(&m);
     enum clime_err rc = CLIME_OK;
@@ -73,23 +79,37 @@ static enum clime_err write_record(struct loop *l, const struct clime_packing *p
     return rc;
 }
 
+/* A packing of units as one of their samples. */
+static void unfold(struct clime_packing *p, int n_units, int members) {
+    if (members == 1) return;
+    int32_t *sample = xcalloc((size_t)(n_units * members), sizeof *sample);
+    for (int i = 0; i < n_units; i++)
+        for (int m = 0; m < members; m++) sample[i * members + m] = p->sample[i] * members + m;
+    for (int i = 0; i <= p->n_micro; i++) p->first[i] *= members;
+    free(p->sample);
+    p->sample = sample;
+}
+
 static enum clime_err run_step(struct loop *l, struct clime_step_stats *stats, struct clime_error *e) {
     struct clime_sft *s = l->s;
-    int n = s->global_batch_size;
+    int n = s->global_batch_size, members = s->n_members;
     int64_t at = s->rl.step % l->steps_per_epoch;
     if (at == 0 || l->tokens == 0)
         clime_mix_order(s->set.parts, s->set.n_parts, (uint64_t)s->seed, s->rl.step / l->steps_per_epoch, s->shuffle,
                         l->order);
     int32_t *lengths = xcalloc((size_t)n, sizeof *lengths);
-    for (int i = 0; i < n; i++) {
-        l->batch[i] = s->set.samples[l->order[at * n + i]];
-        lengths[i] = l->batch[i]->n_prompt + l->batch[i]->n_response;
-    }
+    for (int i = 0; i < n; i++)
+        for (int m = 0; m < members; m++) {
+            const struct clime_sample *x = s->set.samples[(int64_t)l->order[at * n + i] * members + m];
+            l->batch[i * members + m] = x;
+            lengths[i] += x->n_prompt + x->n_response;
+        }
     struct clime_pack_options po = {.max_tokens = (int)s->max_tokens, .dynamic = true};
     struct clime_packing packing;
     clime_pack_make(lengths, n, &po, &packing);
+    unfold(&packing, n, members);
     const struct clime_step_input in = {
-        .samples = l->batch, .n = n, .packing = &packing, .version = -1, .global_batch = n};
+        .samples = l->batch, .n = n * members, .packing = &packing, .version = -1, .global_batch = n};
     enum clime_err rc = clime_learner_step(s->rl.learner, &in, stats, e);
     if (!rc) rc = write_record(l, &packing, stats, e);
     if (!rc) s->rl.step = s->rl.rollouts_done = stats->step;
@@ -181,7 +201,8 @@ enum clime_err clime_sft_open(struct clime_sft *s, const char *defaults, struct 
     rl->o.learner.beside_servers = s->evaluates;
     if (!rc) rc = clime_learner_prepare(&rl->o.learner, &rl->learner, e);
     if (!rc && rl->fleet && clime_learner_model(rl->learner)->ops->own_memory) rc = clime_fleet_wait_up(rl->fleet, e);
-    return rc ? rc : clime_learner_start(rl->learner, e);
+    if (!rc) rc = clime_learner_start(rl->learner, e);
+    return rc || !rl->ledger ? rc : clime_rl_record_models(rl, e);
 }
 
 /* The losses before the checkpoint say whether the target was reached there already. */
@@ -238,10 +259,11 @@ enum clime_err clime_sft_train(struct clime_sft *s, struct clime_error *e) {
     struct loop l = {.s = s, .began_us = clime_now_us()};
     enum clime_err rc = CLIME_OK;
     l.told_us = l.began_us;
-    l.steps_per_epoch = s->set.n / s->global_batch_size;
+    int n_units = s->set.n / s->n_members;
+    l.steps_per_epoch = n_units / s->global_batch_size;
     l.total = l.steps_per_epoch * s->num_epoch;
-    l.order = xcalloc((size_t)s->set.n, sizeof *l.order);
-    l.batch = xcalloc((size_t)s->global_batch_size, sizeof(struct clime_sample *));
+    l.order = xcalloc((size_t)n_units, sizeof *l.order);
+    l.batch = xcalloc((size_t)(s->global_batch_size * s->n_members), sizeof(struct clime_sample *));
     l.metrics = s->metrics ? fopen(s->metrics, "w") : NULL;
     if (s->metrics && !l.metrics) rc = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", s->metrics, strerror(errno));
     if (!rc && s->rl.ledger) rc = recover(&l, e);

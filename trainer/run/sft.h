@@ -1,4 +1,5 @@
-/* The loop of clime-train sft: samples with answers to cross-entropy steps.
+/* The loop of clime-train sft and dpo: samples with answers to steps of cross-entropy, pairs to steps of a preference
+ * loss.
  *
  * A step is a function of the weights, the data, the seed and its number, so a run folder needs no samples: its ledger
  * has what each step came to, and a start goes on from the newest sound checkpoint. Steps that run again must have the
@@ -14,7 +15,8 @@ struct clime_sft {
     struct clime_rl rl; /* run folder, ledger, learner, checkpoints; o.run NULL = no folder, nothing is recorded */
     struct clime_sft_set set; /* owned */
     int64_t num_epoch, seed, max_tokens;
-    int global_batch_size; /* at most set.n */
+    int n_members;         /* samples of a unit, which is drawn and packed whole: 1, or 2 of a pair */
+    int global_batch_size; /* units; at most those of the set */
     double target_loss;    /* 0 = all passes */
     bool shuffle;
     bool evaluates;      /* rl.o has an evaluation's options; o.eval_interval counts steps */

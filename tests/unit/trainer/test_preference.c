@@ -46,7 +46,8 @@ struct answer {
 
 /* A token that is not trained stands between the others. */
 static void read_answer(const struct cJSON *c, int group, int member, struct answer *a) {
-    const struct cJSON *lp = clime_tree_first(clime_tree_get(c, "logp")), *rf = clime_tree_first(clime_tree_get(c, "ref"));
+    const struct cJSON *lp = clime_tree_first(clime_tree_get(c, "logp")),
+                       *rf = clime_tree_first(clime_tree_get(c, "ref"));
     const struct cJSON *g = clime_tree_first(clime_tree_get(c, "g"));
     *a = (struct answer){.s = {.group = group, .member = member, .n_prompt = PROMPT}};
     for (; lp; lp = clime_tree_next(lp), rf = clime_tree_next(rf), g = clime_tree_next(g), a->n++) {

@@ -1,0 +1,246 @@
+/* Rows to pairs of samples. Main thread, before training; the set owns the samples. A pair is taken whole or not at
+ * all: what is left out of one answer would change what is preferred. */
+#include "trainer/data/pair_data.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/scan.h"
+#include "common/json/write.h"
+#include "trainer/data/conversation.h"
+
+#define MAX_TEXT ((size_t)1 << 24)
+
+struct loader {
+    const struct clime_pair_data_options *o;
+    const struct clime_tokenizer *tok;
+    struct clime_tok_scratch *scratch;
+    struct clime_renderer renderer; /* with a chat template */
+    struct clime_sft_set *set;
+    int source, max_len, size;
+};
+
+struct row {
+    struct clime_str prompt, answer[2], tools; /* raw JSON; ptr NULL = absent */
+    struct clime_arena arena;
+};
+
+static enum clime_err read_row(const struct loader *l, struct clime_str json, struct row *r, struct clime_error *e) {
+    const struct clime_pair_data_options *o = l->o;
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_str key, raw;
+    clime_json_init(&j, json.ptr, json.len, &r->arena, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        clime_json_skip(&j, &raw);
+        if (clime_str_is(key, o->data.input_key) && !clime_str_is(raw, "null")) r->prompt = raw;
+        if (clime_str_is(key, o->chosen_key)) r->answer[0] = raw;
+        if (clime_str_is(key, o->rejected_key)) r->answer[1] = raw;
+        if (clime_str_is(key, o->data.tool_key) && !clime_str_is(raw, "null")) r->tools = raw;
+    }
+    if (!clime_json_end(&j)) return clime_fail(e, CLIME_ERR_INPUT, "%s", je.msg);
+    for (int i = 0; i < 2; i++)
+        if (!r->answer[i].ptr)
+            return clime_fail(e, CLIME_ERR_INPUT, "no \"%s\" (--%s-key)", i ? o->rejected_key : o->chosen_key,
+                              i ? "rejected" : "chosen");
+    return CLIME_OK;
+}
+
+/* ---- texts without a template ---- */
+
+static enum clime_err add_text(const struct loader *l, struct row *r, struct clime_str raw, const char *what, int flags,
+                               struct clime_ids *ids, struct clime_error *e) {
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_str text;
+    clime_json_init(&j, raw.ptr ? raw.ptr : "null", raw.ptr ? raw.len : 4, &r->arena, &je);
+    if (!clime_json_string(&j, &text))
+        return clime_fail(e, CLIME_ERR_INPUT, "the %s is no text: messages need --apply-chat-template", what);
+    return clime_tokenizer_encode(l->tok, l->scratch, text, flags, MAX_TEXT, ids, e);
+}
+
+static enum clime_err read_texts(const struct loader *l, struct row *r, int side, struct clime_sample **out,
+                                 struct clime_error *e) {
+    struct clime_ids ids = {0};
+    size_t n_eos, n_prompt;
+    const int32_t *eos = clime_tokenizer_eos(l->tok, &n_eos);
+    enum clime_err rc = add_text(l, r, r->prompt, "prompt", 0, &ids, e);
+    n_prompt = ids.len;
+    if (!rc && !n_prompt) rc = clime_fail(e, CLIME_ERR_INPUT, "the prompt is empty");
+    if (!rc) rc = add_text(l, r, r->answer[side], "answer", CLIME_ENCODE_PLAIN, &ids, e);
+    if (!rc && n_eos) clime_ids_push(&ids, eos[0]);
+    if (!rc && ids.len > n_prompt) {
+        struct clime_sample *s = *out = clime_sample_new();
+        s->n_prompt = (int32_t)n_prompt;
+        s->n_response = (int32_t)(ids.len - n_prompt);
+        s->ids = ids.data;
+        ids = (struct clime_ids){0};
+        s->mask = xmalloc((size_t)s->n_response);
+        memset(s->mask, 1, (size_t)s->n_response);
+    }
+    clime_ids_free(&ids);
+    return rc;
+}
+
+/* ---- messages ---- */
+
+struct messages {
+    struct clime_str *raw; /* [n] */
+    int n;
+};
+
+/* Appends the messages of a JSON array, or a text as one message of the role. */
+static enum clime_err add_messages(struct row *r, struct clime_str raw, const char *role, struct messages *out,
+                                   struct clime_error *e) {
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_str item;
+    if (!raw.ptr) return CLIME_OK;
+    clime_json_init(&j, raw.ptr, raw.len, &r->arena, &je);
+    if (clime_json_peek(&j) == CLIME_JSON_STRING) {
+        char *one = xasprintf("{\"role\":\"%s\",\"content\":%.*s}", role, CLIME_STR_ARG(raw));
+        item = clime_str_of(clime_arena_strdup(&r->arena, clime_str_of(one)));
+        free(one);
+        out->raw = xrealloc(out->raw, (size_t)(out->n + 1) * sizeof *out->raw);
+        out->raw[out->n++] = item;
+        return item.ptr ? CLIME_OK : clime_fail(e, CLIME_ERR_LIMIT, "the row is too long");
+    }
+    for (clime_json_array(&j); clime_json_item(&j);) {
+        if (!clime_json_skip(&j, &item)) break;
+        out->raw = xrealloc(out->raw, (size_t)(out->n + 1) * sizeof *out->raw);
+        out->raw[out->n++] = item;
+    }
+    return clime_json_end(&j) ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "the messages: %s", je.msg);
+}
+
+/* A message as context only, whatever it says of itself. */
+static void write_context(struct clime_jw *w, struct clime_str message, struct clime_arena *a) {
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_str key, raw;
+    clime_json_init(&j, message.ptr, message.len, a, &je);
+    clime_jw_object(w);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (!clime_json_skip(&j, &raw) || clime_str_is(key, "step_loss_mask")) continue;
+        clime_jw_key_str(w, key);
+        clime_jw_raw(w, raw);
+    }
+    clime_jw_key(w, "step_loss_mask");
+    clime_jw_int(w, 0);
+    clime_jw_close(w);
+}
+
+/* The sample of m's messages, of which the first n_context are not trained. *out stays NULL when no token is. */
+static enum clime_err read_conversation(const struct loader *l, struct row *r, const struct messages *m, int n_context,
+                                        struct clime_sample **out, struct clime_error *e) {
+    struct clime_conversation_samples made = {0};
+    struct clime_buf list;
+    struct clime_jw w;
+    clime_buf_init(&list, CLIME_RENDER_MAX);
+    clime_jw_init(&w, &list);
+    clime_jw_array(&w);
+    for (int i = 0; i < m->n; i++) {
+        if (i < n_context)
+            write_context(&w, m->raw[i], &r->arena);
+        else
+            clime_jw_raw(&w, m->raw[i]);
+    }
+    clime_jw_close(&w);
+    enum clime_err rc = clime_conversation_read(&l->renderer, l->scratch, clime_buf_str(&list), r->tools, &made, e);
+    if (!rc && made.n > 1)
+        rc = clime_fail(e, CLIME_ERR_INPUT,
+                        "the chat template rewrites earlier turns of the answer: it is no single text");
+    if (!rc && made.n) *out = made.data[0];
+    for (int i = 0; i < made.n && rc; i++) clime_sample_free(made.data[i]);
+    free(made.data);
+    clime_buf_free(&list);
+    return rc;
+}
+
+static enum clime_err read_both(const struct loader *l, struct row *r, struct clime_sample *out[2],
+                                struct clime_error *e) {
+    struct messages m[2] = {{0}};
+    enum clime_err rc = CLIME_OK;
+    int same = 0;
+    for (int i = 0; i < 2 && !rc; i++) {
+        rc = add_messages(r, r->prompt, "user", &m[i], e);
+        if (!rc) rc = add_messages(r, r->answer[i], "assistant", &m[i], e);
+    }
+    while (!rc && same < m[0].n && same < m[1].n && clime_str_eq(m[0].raw[same], m[1].raw[same])) same++;
+    for (int i = 0; i < 2 && !rc; i++) rc = read_conversation(l, r, &m[i], same, &out[i], e);
+    free(m[0].raw);
+    free(m[1].raw);
+    return rc;
+}
+
+/* ---- the set ---- */
+
+/* Takes the two samples. */
+static void add_pair(struct loader *l, struct clime_sample *pair[2]) {
+    struct clime_sft_set *set = l->set;
+    int len = 0;
+    bool too_long = false, untrained = !pair[0] || !pair[1];
+    for (int i = 0; i < 2 && !untrained; i++) {
+        len += pair[i]->n_prompt + pair[i]->n_response;
+        too_long |= pair[i]->n_prompt + pair[i]->n_response > l->max_len;
+    }
+    if (untrained || too_long) {
+        set->n_untrained += untrained;
+        set->n_too_long += too_long;
+        clime_sample_free(pair[0]);
+        clime_sample_free(pair[1]);
+        return;
+    }
+    if (set->n + 2 > l->size) {
+        l->size = l->size ? 2 * l->size : 512;
+        set->samples = xrealloc(set->samples, (size_t)l->size * sizeof(struct clime_sample *));
+    }
+    if (len > set->longest) set->longest = len;
+    for (int i = 0; i < 2; i++) {
+        pair[i]->group = set->n / 2;
+        pair[i]->member = i;
+    }
+    set->samples[set->n++] = pair[0];
+    set->samples[set->n++] = pair[1];
+    set->parts[l->source].n++;
+}
+
+static enum clime_err read_pair(void *arg, int64_t number, struct clime_str json, struct clime_error *e) {
+    struct loader *l = arg;
+    struct row r = {0};
+    struct clime_sample *pair[2] = {NULL, NULL};
+    clime_arena_init(&r.arena, 4 * json.len + 4096);
+    enum clime_err rc = read_row(l, json, &r, e);
+    if (!rc && l->renderer.template)
+        rc = read_both(l, &r, pair, e);
+    else
+        for (int i = 0; i < 2 && !rc; i++) rc = read_texts(l, &r, i, &pair[i], e);
+    if (rc) {
+        clime_error_prefix(e, "%s, line %lld", l->o->data.sources[l->source], (long long)number);
+        clime_sample_free(pair[0]);
+        clime_sample_free(pair[1]);
+    } else {
+        add_pair(l, pair);
+    }
+    clime_arena_free(&r.arena);
+    return rc;
+}
+
+enum clime_err clime_pair_set_load(const struct clime_pair_data_options *o, const char *dir, int max_len,
+                                   struct clime_sft_set *set, struct clime_error *e) {
+    struct clime_tokenizer *tok = NULL;
+    struct loader l = {.o = o, .set = set, .max_len = max_len};
+    enum clime_err rc = clime_sft_set_open(set, &o->data, e);
+    if (!rc) rc = clime_tokenizer_load(dir, &tok, e);
+    if (rc) return rc;
+    l.tok = tok;
+    l.scratch = clime_tok_scratch_new(tok);
+    if (o->data.apply_chat_template) rc = clime_renderer_open(tok, o->data.apply_chat_template_kwargs, &l.renderer, e);
+    for (; l.source < o->data.n_sources && !rc; l.source++)
+        rc = clime_source_rows(o->data.sources[l.source], read_pair, &l, e);
+    if (!rc) rc = clime_sft_set_check(set, o->data.sources[0], e);
+    clime_renderer_close(&l.renderer);
+    clime_tok_scratch_free(l.scratch);
+    clime_tokenizer_free(tok);
+    return rc;
+}
