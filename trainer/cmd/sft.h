@@ -4,6 +4,6 @@
 
 int clime_sft_main(int argc, char **argv);
 int clime_dpo_main(int argc, char **argv);
-    /* the same with pairs of answers */ /* argv[0] = "sft"; returns the exit code */
+/* the same with pairs of answers */ /* argv[0] = "sft"; returns the exit code */
 
 #endif
