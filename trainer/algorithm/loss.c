@@ -141,6 +141,24 @@ static void add_cross_entropy(const struct clime_stream *s, int64_t at, int n, c
     }
 }
 
+/* which[2i] is a chosen answer, which[2i + 1] the rejected one. */
+static void add_pairs(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which, int n,
+                      const float *logp, float *g_logp, struct clime_loss_sums *sums) {
+    CHECK(n % 2 == 0);
+    for (int64_t i = 0, done = 0; i < n; i += 2) {
+        struct clime_pair_loss l;
+        double w = (double)s->w_pg[s->first[which[i]]];
+        clime_preference_pair(o, s, which[i], which[i + 1], w, logp + done, g_logp + done, &l);
+        done += l.n;
+        sums->loss += w * l.loss;
+        sums->n += (double)l.n;
+        sums->pairs += 1;
+        sums->pairs_right += l.chosen > l.rejected;
+        sums->chosen += l.chosen;
+        sums->rejected += l.rejected;
+    }
+}
+
 static int longest(const struct clime_stream *s, const int32_t *which, int n) {
     int64_t most = 0;
     for (int i = 0; i < n; i++) {
@@ -154,7 +172,7 @@ enum clime_err clime_loss_samples(const struct clime_objective *o, const struct 
                                   int n, const float *logp, const float *entropy, int64_t version, float *g_logp,
                                   float *g_entropy, struct clime_loss_sums *sums, struct clime_error *e) {
     if (o->preference) {
-        clime_preference_samples(o, s, which, n, logp, g_logp, sums);
+        add_pairs(o, s, which, n, logp, g_logp, sums);
         return CLIME_OK;
     }
     size_t most = (size_t)longest(s, which, n) + 1;

@@ -45,23 +45,16 @@ static double loss_of(const struct clime_objective *o, double h, double *slope) 
     return -(1 - o->label_smoothing) * right - o->label_smoothing * wrong;
 }
 
-void clime_preference_samples(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which,
-                              int n, const float *logp, float *g_logp, struct clime_loss_sums *sums) {
-    for (int i = 0; i < n; i += 2) {
-        CHECK(i + 1 < n && s->samples[which[i]]->group == s->samples[which[i + 1]]->group);
-        struct side chosen = measure(o, s, which[i], logp);
-        struct side rejected = measure(o, s, which[i + 1], logp + chosen.n);
-        CHECK(chosen.n > 0 && rejected.n > 0);
-        double slope, w = (double)s->w_pg[s->first[which[i]]];
-        double loss = loss_of(o, chosen.s - rejected.s, &slope);
-        for (int64_t k = 0; k < chosen.n; k++) *g_logp++ = (float)(w * slope * chosen.share);
-        for (int64_t k = 0; k < rejected.n; k++) *g_logp++ = (float)(-w * slope * rejected.share);
-        logp += chosen.n + rejected.n;
-        sums->loss += w * loss;
-        sums->n += (double)(chosen.n + rejected.n);
-        sums->pairs += 1;
-        sums->pairs_right += chosen.s > rejected.s;
-        sums->chosen += o->beta * chosen.s;
-        sums->rejected += o->beta * rejected.s;
-    }
+void clime_preference_pair(const struct clime_objective *o, const struct clime_stream *s, int32_t chosen,
+                           int32_t rejected, double w, const float *logp, float *g_logp, struct clime_pair_loss *out) {
+    CHECK(s->samples[chosen]->group == s->samples[rejected]->group);
+    struct side a = measure(o, s, chosen, logp), b = measure(o, s, rejected, logp + a.n);
+    double slope;
+    CHECK(a.n > 0 && b.n > 0);
+    out->loss = loss_of(o, a.s - b.s, &slope);
+    out->chosen = o->beta * a.s;
+    out->rejected = o->beta * b.s;
+    out->n = a.n + b.n;
+    for (int64_t k = 0; k < a.n; k++) g_logp[k] = (float)(w * slope * a.share);
+    for (int64_t k = a.n; k < out->n; k++) g_logp[k] = (float)(-w * slope * b.share);
 }

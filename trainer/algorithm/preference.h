@@ -12,14 +12,21 @@
 #ifndef CLIME_TRAINER_ALGORITHM_PREFERENCE_H
 #define CLIME_TRAINER_ALGORITHM_PREFERENCE_H
 
-#include "trainer/algorithm/loss.h"
+#include "trainer/algorithm/objective.h"
+#include "trainer/algorithm/stream.h"
 
 bool clime_preference_needs_ref(const struct clime_objective *o);
 
-/* As clime_loss_samples: which[2i] is a chosen answer, which[2i + 1] the rejected one of the same group. Both have a
- * trained token. */
-void clime_preference_samples(const struct clime_objective *o, const struct clime_stream *s, const int32_t *which,
-                              int n, const float *logp, float *g_logp, struct clime_loss_sums *sums);
+struct clime_pair_loss {
+    double loss;             /* of the pair, without a weight */
+    double chosen, rejected; /* b s of each */
+    int64_t n;               /* trained tokens */
+};
+
+/* The pair of the stream's samples chosen and rejected, which have the same group and trained tokens each. logp: of
+ * those tokens, the chosen answer's first; their derivatives times w go to g_logp. */
+void clime_preference_pair(const struct clime_objective *o, const struct clime_stream *s, int32_t chosen,
+                           int32_t rejected, double w, const float *logp, float *g_logp, struct clime_pair_loss *out);
 
 /* The loss in words, for --help and documents: "sigmoid", ... */
 #define CLIME_PREFERENCE_NAMES "sigmoid|dpo_norm|ipo|simpo"

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/json/tree.h"
+#include "trainer/algorithm/loss.h"
 #include "trainer/algorithm/preference.h"
 
 enum { MAX_LEN = 16, MAX_PAIRS = 8, PROMPT = 2 };
