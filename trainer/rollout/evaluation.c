@@ -19,9 +19,7 @@
 #include "trainer/rollout/alike.h"
 #include "trainer/rollout/scores.h"
 #include "trainer/rollout/stats.h"
-
-#define BATCH 256
-#define TICK_US 100000
+#include "trainer/rollout/windowed.h"
 
 /* ---- sets ---- */
 
@@ -93,32 +91,37 @@ static void make_sample(struct job *j, const struct clime_evaluation_context *c,
 }
 
 /* An answer that fanned out counts with the mean of its parts' rewards; the first part is what is recorded of it. */
-static void merge_parts(struct clime_sample *s) {
-    if (!s->next) return;
+static enum clime_err merge_parts(void *arg, struct clime_request *r, struct clime_error *e) {
+    struct clime_sample *s = r->sample;
+    (void)arg, (void)e;
+    if (!s->next) return CLIME_OK;
     s->reward = clime_sample_reward(s);
     clime_sample_free(s->next);
     s->next = NULL;
+    return CLIME_OK;
+}
+
+struct telling {
+    struct clime_progress *progress;
+    int64_t step;
+};
+
+static void tell(void *arg, int done, int n) {
+    const struct telling *t = arg;
+    clime_progress_live(t->progress, "eval at step %" PRId64 ": %d of %d samples", t->step, done, n);
 }
 
 static enum clime_err generate(struct job *j, const struct clime_evaluation_context *c, int64_t step,
                                struct clime_error *e) {
-    struct clime_request *back[BATCH];
-    int sent = 0, done = 0, window = 2 * c->n_threads;
-    int64_t limit_us = (int64_t)(c->o->rollout_request_timeout * 1e6), tick = clime_now_us() + TICK_US;
-    while (done < j->n) {
-        for (; sent < j->n && sent - done < window; sent++) {
-            j->requests[sent].deadline_us = clime_now_us() + limit_us;
-            clime_client_submit(c->client, &j->requests[sent]);
-        }
-        int n = clime_client_next(c->client, back, BATCH, tick);
-        for (int i = 0; i < n; i++) merge_parts(back[i]->sample);
-        done += n;
-        if (clime_now_us() < tick) continue;
-        tick = clime_now_us() + TICK_US;
-        if (clime_fleet_poll(c->fleet, e)) return e->code; /* the run ends; what is in flight ends with the client */
-        clime_progress_live(c->progress, "eval at step %" PRId64 ": %d of %d samples", step, done, j->n);
-    }
-    return CLIME_OK;
+    struct telling telling = {c->progress, step};
+    struct clime_windowed w = {.client = c->client,
+                               .fleet = c->fleet,
+                               .n_threads = c->n_threads,
+                               .limit_us = (int64_t)(c->o->rollout_request_timeout * 1e6),
+                               .back = merge_parts,
+                               .tell = tell,
+                               .arg = &telling};
+    return clime_windowed_run(&w, j->requests, j->n, e);
 }
 
 /* ---- figures ---- */

@@ -10,15 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/clock.h"
 #include "trainer/ledger/samples.h"
+#include "trainer/rollout/windowed.h"
 #include "trainer/run/run.h"
 
-#define BATCH 256
-#define TICK_US 100000
-
 struct again {
-    struct clime_request request;
     struct clime_sampling_options sampling;
     const struct clime_sample *recorded;
     int n; /* tokens that are compared */
@@ -35,22 +31,25 @@ static int n_pure(const struct clime_sample *s) {
     return s->mixed_kv && s->mixed_kv - 1 < n ? s->mixed_kv - 1 : n;
 }
 
-static void make(struct clime_rl *rl, const struct clime_sample *recorded, struct again *a) {
+static void make(struct clime_rl *rl, const struct clime_sample *recorded, struct again *a, struct clime_request *r) {
     a->recorded = recorded;
     a->n = n_pure(recorded);
     a->sampling = rl->o.sampling;
     if (a->n < recorded->n_response) a->sampling.max_response_len = a->n;
-    a->request = (struct clime_request){.sample = same_prompt(recorded),
-                                        .sampling = &a->sampling,
-                                        .version = rl->step,
-                                        .scored = true, /* its reward is in the record */
-                                        .owner = a};
-    snprintf(a->request.rid, sizeof a->request.rid, "%s/again-%" PRId64 "/%" PRId64 "/%d/%" PRId64, rl->run.name,
-             rl->step, recorded->group, recorded->member, rl->run.incarnation);
+    *r = (struct clime_request){.sample = same_prompt(recorded),
+                                .sampling = &a->sampling,
+                                .version = rl->step,
+                                .scored = true, /* its reward is in the record */
+                                .owner = a};
+    snprintf(r->rid, sizeof r->rid, "%s/again-%" PRId64 "/%" PRId64 "/%d/%" PRId64, rl->run.name, rl->step,
+             recorded->group, recorded->member, rl->run.incarnation);
 }
 
-static enum clime_err compare(const struct again *a, struct clime_error *e) {
-    const struct clime_sample *was = a->recorded, *is = a->request.sample;
+static enum clime_err compare(void *arg, struct clime_request *r, struct clime_error *e) {
+    struct clime_rl *rl = arg;
+    const struct again *a = r->owner;
+    const struct clime_sample *was = a->recorded, *is = r->sample;
+    rl->replay_generated += a->n;
     if (is->status == CLIME_SAMPLE_FAILED)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "--replay-generate: sample %" PRId64 "/%d: %.300s", was->group,
                           was->member, is->error);
@@ -72,31 +71,10 @@ static enum clime_err compare(const struct again *a, struct clime_error *e) {
                       was->group, was->member, is->n_response, a->n);
 }
 
-static enum clime_err generate(struct clime_rl *rl, struct again *list, int n, struct clime_error *e) {
-    struct clime_request *back[BATCH];
-    int sent = 0, done = 0, window = 2 * rl->n_threads;
-    int64_t limit_us = (int64_t)(rl->o.rollout_request_timeout * 1e6), tick = clime_now_us() + TICK_US;
-    enum clime_err rc = CLIME_OK;
-    while (done < n && !rc) {
-        for (; sent < n && sent - done < window; sent++) {
-            list[sent].request.deadline_us = clime_now_us() + limit_us;
-            clime_client_submit(rl->client, &list[sent].request);
-        }
-        int got = clime_client_next(rl->client, back, BATCH, tick);
-        for (int i = 0; i < got && !rc; i++) {
-            const struct again *a = back[i]->owner;
-            rc = compare(a, e);
-            rl->replay_generated += a->n;
-        }
-        done += got;
-        if (rc || clime_now_us() < tick) continue;
-        tick = clime_now_us() + TICK_US;
-        rc = clime_fleet_poll(rl->fleet, e);
-        clime_progress_live(&rl->progress, "replaying: %d of %d samples of version %" PRId64 " generated again", done,
-                            n, rl->step);
-    }
-    if (rc) clime_client_stop(rl->client); /* what is in flight is ours again */
-    return rc;
+static void tell(void *arg, int done, int n) {
+    struct clime_rl *rl = arg;
+    clime_progress_live(&rl->progress, "replaying: %d of %d samples of version %" PRId64 " generated again", done, n,
+                        rl->step);
 }
 
 enum clime_err clime_rl_replay_generate(struct clime_rl *rl, struct clime_error *e) {
@@ -107,12 +85,21 @@ enum clime_err clime_rl_replay_generate(struct clime_rl *rl, struct clime_error 
     rc = clime_rl_publish(rl, e);
     if (!rc && !rl->client) rc = clime_rl_open_client(rl, e);
     struct again *list = xcalloc((size_t)n, sizeof *list);
+    struct clime_request *requests = xcalloc((size_t)n, sizeof *requests);
     int n_again = 0;
     for (int i = 0; i < n; i++)
-        if (n_pure(samples[i]) > 0) make(rl, samples[i], &list[n_again++]);
-    if (!rc) rc = generate(rl, list, n_again, e);
+        if (n_pure(samples[i]) > 0) make(rl, samples[i], &list[n_again], &requests[n_again]), n_again++;
+    struct clime_windowed w = {.client = rl->client,
+                               .fleet = rl->fleet,
+                               .n_threads = rl->n_threads,
+                               .limit_us = (int64_t)(rl->o.rollout_request_timeout * 1e6),
+                               .back = compare,
+                               .tell = tell,
+                               .arg = rl};
+    if (!rc) rc = clime_windowed_run(&w, requests, n_again, e);
     if (!rc) clime_rl_writing(rl); /* the steps that follow rewrite what servers may compute with */
-    for (int i = 0; i < n_again; i++) clime_sample_free(list[i].request.sample);
+    for (int i = 0; i < n_again; i++) clime_sample_free(requests[i].sample);
+    free(requests);
     free(list);
     clime_samples_free(samples, n);
     return rc;

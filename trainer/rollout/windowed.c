@@ -1,0 +1,33 @@
+/* Requests a window at a time (see windowed.h). Called by evaluation and --replay-generate; owns nothing.
+ *
+ * Invariant: a request's clock runs from its turn on, not while it waits for others of the list.
+ */
+#include "trainer/rollout/windowed.h"
+
+#include "common/clock.h"
+
+#define AT_ONCE 256
+#define TICK_US 100000
+
+enum clime_err clime_windowed_run(const struct clime_windowed *w, struct clime_request *requests, int n,
+                                  struct clime_error *e) {
+    struct clime_request *back[AT_ONCE];
+    int sent = 0, done = 0, window = 2 * w->n_threads;
+    int64_t tick = clime_now_us() + TICK_US;
+    enum clime_err rc = CLIME_OK;
+    while (done < n && !rc) {
+        for (; sent < n && sent - done < window; sent++) {
+            requests[sent].deadline_us = clime_now_us() + w->limit_us;
+            clime_client_submit(w->client, &requests[sent]);
+        }
+        int got = clime_client_next(w->client, back, AT_ONCE, tick);
+        for (int i = 0; i < got && !rc; i++) rc = w->back(w->arg, back[i], e);
+        done += got;
+        if (rc || clime_now_us() < tick) continue;
+        tick = clime_now_us() + TICK_US;
+        rc = clime_fleet_poll(w->fleet, e);
+        w->tell(w->arg, done, n);
+    }
+    if (rc) clime_client_stop(w->client);
+    return rc;
+}
