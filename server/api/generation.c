@@ -264,12 +264,21 @@ static enum clime_err check_size(const struct clime_generation *gen, struct clim
 
 static enum clime_err check_cost(const struct clime_generation *gen, struct clime_error *e) {
     int64_t bytes = clime_logprob_cost(gen->job), most = gen->server->opts.max_logprob_bytes;
-    if (bytes <= most) return CLIME_OK;
-    return clime_fail(
-        e, CLIME_ERR_INPUT,
-        "the log-probabilities asked for may take %lld MB, at most %lld MB a request: ask for fewer outputs, "
-        "tokens or alternatives (--max-logprob-bytes)",
-        (long long)(bytes >> 20), (long long)(most >> 20));
+    int64_t text = clime_logprob_text(gen->job);
+    if (bytes > most)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "the log-probabilities asked for may take %lld MB, at most %lld MB a request: ask for fewer outputs, "
+            "tokens or alternatives (--max-logprob-bytes)",
+            (long long)(bytes >> 20), (long long)(most >> 20));
+    if (text > (int64_t)CLIME_MAX_REPLY)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "the log-probabilities asked for may be %lld MB of text in one %s, at most %lld MB: ask for "
+                          "fewer %stokens or alternatives%s",
+                          (long long)(text >> 20), gen->job->stream ? "event of the stream" : "reply",
+                          (long long)(CLIME_MAX_REPLY >> 20), gen->job->stream ? "" : "outputs, ",
+                          gen->job->stream ? "" : ", or for a stream");
+    return CLIME_OK;
 }
 
 /* Prompts as ids, checked, and the outputs made. */

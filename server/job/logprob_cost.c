@@ -6,22 +6,41 @@
  */
 #include "server/job/logprob_cost.h"
 
-#define ENTRY_BYTES (8 + 32) /* an id and its number: held, and as text */
-#define POSITION_BYTES 32    /* a list of them: its pointer, header and malloc's own */
+#define HELD_BYTES 8        /* an id and its number */
+#define TEXT_BYTES 32       /* the same in a reply */
+#define TOKEN_TEXT_BYTES 12 /* and the token's text, where that is wanted */
+#define POSITION_BYTES 32   /* a list of them: its pointer, header and malloc's own */
 
-static int64_t position_cost(const struct clime_logp_options *lp) {
-    int64_t more = lp->top + lp->n_ids;
-    return ENTRY_BYTES * (1 + more) + (more > 0 ? POSITION_BYTES : 0);
+static int64_t positions_of(const struct clime_output *o) {
+    if (!o->logp->wanted && o->logp->top == 0 && o->logp->n_ids == 0) return 0;
+    bool of_prompt = o->logp->start >= 0 && o->logp->start < o->n_prompt;
+    return o->max_new + (of_prompt ? o->n_prompt - o->logp->start : 0);
+}
+
+static int64_t entries_of(const struct clime_output *o) {
+    return positions_of(o) * (1 + o->logp->top + o->logp->n_ids);
+}
+
+static int64_t text_of(const struct clime_output *o) {
+    return entries_of(o) * (TEXT_BYTES + (o->logp->text ? TOKEN_TEXT_BYTES : 0));
 }
 
 int64_t clime_logprob_cost(const struct clime_job *j) {
     int64_t sum = 0;
     for (int i = 0; i < j->n_outs; i++) {
         const struct clime_output *o = &j->outs[i];
-        if (!o->logp->wanted && o->logp->top == 0 && o->logp->n_ids == 0) continue;
-        int64_t positions = o->max_new;
-        if (o->logp->start >= 0 && o->logp->start < o->n_prompt) positions += o->n_prompt - o->logp->start;
-        sum += positions * position_cost(o->logp);
+        bool lists = o->logp->top + o->logp->n_ids > 0;
+        sum += entries_of(o) * HELD_BYTES + text_of(o) + (lists ? positions_of(o) * POSITION_BYTES : 0);
     }
     return sum;
+}
+
+int64_t clime_logprob_text(const struct clime_job *j) {
+    int64_t sum = 0, most = 0;
+    for (int i = 0; i < j->n_outs; i++) {
+        int64_t text = text_of(&j->outs[i]);
+        sum += text;
+        if (text > most) most = text;
+    }
+    return j->stream ? most : sum;
 }

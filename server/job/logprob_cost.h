@@ -7,4 +7,7 @@
 /* Bytes, held and written into the reply, if every output grows as long as it may. */
 int64_t clime_logprob_cost(const struct clime_job *j);
 
+/* Bytes of text that they may be in one piece of the reply: an event of a stream has one output, a reply has all. */
+int64_t clime_logprob_text(const struct clime_job *j);
+
 #endif

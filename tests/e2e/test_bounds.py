@@ -5,7 +5,7 @@ import pathlib
 import time
 
 import pytest
-from programs import SLOW, chat_model, need_stories, server
+from programs import SLOW, chat_model, need_stories, server, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,20 @@ def test_log_probabilities_have_a_byte_budget(folder):
         one = s.json("/generate", body | {"input_ids": ids[0]})
         assert len(one["meta_info"]["input_top_logprobs"]) == 401
         assert len(s.json("/generate", {"input_ids": ids, "sampling_params": {"max_new_tokens": 4}})) == 40
+
+
+def test_a_reply_that_is_too_large_is_refused_before_it_is_made(folder, tmp_path):
+    """Within the budget of host memory, but more text than one answer, or one event of a stream, may have."""
+    with server("--max-queued-requests", "200", model=folder) as s:
+        body = {"input_ids": [1], "return_logprob": True, "top_logprobs_num": 256,
+                "sampling_params": {"max_new_tokens": 500, "n": 160, "ignore_eos": True}}  # fmt: skip
+        message = s.json("/generate", body, 400)["message"]
+        assert "512 MB" in message and "stream" in message
+        assert s.json("/generate", body | {"sampling_params": {"max_new_tokens": 4, "n": 160}})
+    with server("--max-total-tokens", "70000", model=tiny_model(tmp_path / "long", **{"max-position-embeddings": 70000})) as s:
+        body = {"input_ids": [1], "return_logprob": True, "top_logprobs_num": 256, "token_ids_logprob": [1] * 64,
+                "sampling_params": {"max_new_tokens": 65000, "ignore_eos": True}, "stream": True}  # fmt: skip
+        assert "512 MB" in s.json("/generate", body, 400)["message"]
 
 
 def test_a_batch_larger_than_the_queue_is_not_told_to_come_again(folder):
