@@ -128,9 +128,11 @@ static void test_not_up_in_time(void **state) {
 }
 
 static void test_talks(void **state) {
-    const char *const vars[] = {"CLIME_WORD=again", "HOME=/nowhere", NULL};
+    const char *const vars[] = {"CLIME_WORD=again", "HOME=/nowhere", "CLIME_API_KEY=its own", NULL};
     const struct clime_child_options o = {.name = "echo",
-                                          .line = "echo \"$HOME $CLIME_WORD $(ulimit -Sn)\"; while read x; do echo "
+                                          .line = "echo \"$HOME $CLIME_WORD $(ulimit -Sn)\"; "
+                                                  "echo \"$CLIME_API_KEY,$CLIME_FLEET_API_KEY,$OTHER_API_KEY\"; "
+                                                  "while read x; do echo "
                                                   "\"$x\"; done",
                                           .vars = vars,
                                           .talk = true};
@@ -140,6 +142,9 @@ static void test_talks(void **state) {
     size_t n = 0;
     int64_t until = clime_now_us() + LIMIT_US;
     (void)state;
+    setenv("CLIME_API_KEY", "ours", 1); /* ours are no child's */
+    setenv("CLIME_FLEET_API_KEY", "ours", 1);
+    setenv("OTHER_API_KEY", "not ours", 1);
     clime_child_init(&c, &o);
     assert_int_equal(clime_child_poll(&c, NULL, &e), CLIME_OK);
     assert_int_equal(write(c.to, "line\n", 5), 5);
@@ -147,7 +152,7 @@ static void test_talks(void **state) {
         ssize_t got = read(c.from, text + n, sizeof text - 1 - n);
         if (got > 0) n += (size_t)got;
     }
-    snprintf(want, sizeof want, "/nowhere again %lld\nline\n", (long long)clime_files_given());
+    snprintf(want, sizeof want, "/nowhere again %lld\nits own,,not ours\nline\n", (long long)clime_files_given());
     assert_string_equal(text, want);
     clime_child_stop(&c);
     clime_child_free(&c);
