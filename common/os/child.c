@@ -87,7 +87,15 @@ void clime_child_free(struct clime_child *c) {
     *c = (struct clime_child){0};
 }
 
-/* Our environment with the child's own variables in the place of ours. The strings are borrowed. */
+/* $CLIME_API_KEY, $CLIME_FLEET_API_KEY, ...: what opens our doors and others' (CLIME_OPT_KEY's). */
+static bool is_key(const char *variable, size_t name) {
+    static const char begin[] = "CLIME_", end[] = "API_KEY";
+    return name >= sizeof begin + sizeof end - 2 && strncmp(variable, begin, sizeof begin - 1) == 0 &&
+           strncmp(variable + name - (sizeof end - 1), end, sizeof end - 1) == 0;
+}
+
+/* Our environment without our keys, and with the child's own variables in the place of ours. The strings are borrowed.
+ */
 static char **environment_of(const struct clime_child *c) {
     size_t n = 0, at = 0, n_own = 0;
     while (environ[n]) n++;
@@ -97,7 +105,7 @@ static char **environment_of(const struct clime_child *c) {
         bool own = false;
         size_t name = strcspn(environ[i], "=");
         for (size_t k = 0; k < n_own; k++) own |= !strncmp(c->vars[k], environ[i], name) && c->vars[k][name] == '=';
-        if (!own) out[at++] = environ[i];
+        if (!own && !is_key(environ[i], name)) out[at++] = environ[i];
     }
     memcpy(out + at, c->vars, n_own * sizeof *out);
     return out;

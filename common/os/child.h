@@ -3,6 +3,7 @@
  * It runs in a process group of its own: Ctrl-C in the terminal reaches us alone, and what it started is killed with
  * it. It gets the read end of a pipe that only we can write to, as descriptor CLIME_CHILD_FD: however we end, the pipe
  * ends. A program takes that as --parent-fd; a shell's line needs to know nothing, for it is killed with its group.
+ * Keys in our environment (CLIME_..._API_KEY) are not passed on: a child has those that it is given.
  *
  * Nouns
  *   up            it does its work: from clime_child_is_up on; without a limit for coming up, from its start.
