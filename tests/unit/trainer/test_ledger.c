@@ -438,6 +438,22 @@ static void write_file(const char *path, const char *data, size_t len) {
     fclose(out);
 }
 
+/* What the message about a damaged sample of an open group says to do, so that not every start fails at it. */
+static void go_on_without(struct fixture *f, const char *msg) {
+    struct clime_error e = {0};
+    struct clime_sample **s;
+    int n;
+    char sql[200];
+    const char *from = strstr(msg, "sqlite3 RUN/ledger.db \""), *to = strrchr(msg, '"');
+    if (!from || to - from > (ptrdiff_t)sizeof sql) fail_msg("no way out: %s", msg);
+    from = strchr(from, '"') + 1;
+    snprintf(sql, sizeof sql, "%.*s", (int)(to - from), from);
+    assert_int_equal(clime_ledger_write(f->ledger, run_sql, sql, false, &e), CLIME_OK);
+    assert_int_equal(clime_samples_open(clime_ledger_reader(f->ledger), &s, &n, &e), CLIME_OK);
+    assert_int_equal(n, 0);
+    clime_samples_free(s, n);
+}
+
 /* Whatever changes a value that decides is found when the value is read, and says whose it is. */
 static void test_damaged_values_are_found(void **state) {
     struct fixture *f = *state;
@@ -489,6 +505,7 @@ static void test_damaged_values_are_found(void **state) {
         enum clime_err rc = in_step ? clime_step_load(db, 1, &p, &r, &e)
                                     : clime_samples_open(clime_ledger_reader(f->ledger), &s, &n, &e);
         if (rc != CLIME_ERR_INPUT) fail_msg("not found: %s", sql);
+        if (!in_step) go_on_without(f, e.msg);
         stop(f);
         write_file(f->path, sound, len);
     }
