@@ -204,7 +204,7 @@ enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *
 #define COLUMNS                                                                                                        \
     "s.id, s.rollout, s.group_id, s.member, s.part, s.seed, s.status, s.n_prompt, s.n_response, s.versions,"           \
     " s.mixed_kv, s.temperature, g.label, g.metadata, s.finish, s.reward, s.reward_json, s.error, s.device,"           \
-    " s.submit_us, s.done_us, s.cached_tokens, s.metadata, s.checksum"
+    " s.submit_us, s.done_us, s.cached_tokens, s.metadata, s.checksum, g.state"
 
 static enum clime_err read_versions(const char *text, struct clime_sample *s, struct clime_error *e) {
     if (!text) return CLIME_OK;
@@ -235,6 +235,17 @@ static enum clime_err compare_checksum(const struct clime_sample *s, bool record
     return clime_fail(e, CLIME_ERR_INPUT,
                       "ledger: sample %lld/%lld/%d is damaged: its checksum is not the recorded one",
                       (long long)s->rollout, (long long)s->group, s->member);
+}
+
+/* A group that no step has is not worth a run that cannot go on: here is the way out, for whoever has read what it is.
+ */
+static enum clime_err say_way_out(const struct clime_sample *s, enum clime_err rc, struct clime_error *e) {
+    struct clime_error was = *e;
+    return clime_fail(
+        e, rc,
+        "%.200s. No step was trained on it; to go on without its group: sqlite3 RUN/ledger.db \"UPDATE groups "
+        "SET state = 'dropped', ended_in = %lld, cause = 'failed' WHERE id = %lld\"",
+        was.msg, (long long)s->rollout, (long long)s->group);
 }
 
 /* estimate: also what its step knows of it; NULL = not wanted. */
@@ -268,10 +279,12 @@ static enum clime_err read_sample(struct clime_db *db, struct clime_stmt *q, str
     s->own_metadata = clime_db_dup_text(q);
     bool recorded = !clime_db_get_null(q);
     uint64_t checksum = (uint64_t)clime_db_get_int(q);
+    bool open = !strcmp(clime_db_get_text(q), "open");
     if (!rc && (s->n_prompt < 0 || s->n_response < 0))
         rc = clime_fail(e, CLIME_ERR_INPUT, "ledger: sample %lld has a negative length", (long long)s->row_id);
     if (!rc) rc = clime_streams_get(db, s, estimate, e);
-    return rc ? rc : compare_checksum(s, recorded, checksum, e);
+    if (!rc) rc = compare_checksum(s, recorded, checksum, e);
+    return rc == CLIME_ERR_INPUT && open ? say_way_out(s, rc, e) : rc;
 }
 
 void clime_samples_free(struct clime_sample **samples, int n) {
