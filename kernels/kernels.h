@@ -60,6 +60,20 @@ struct clime_matrix {
     int N, K;
     const void *data; /* w[N, K] in the type of the context */
     void *packed;     /* the same in the device's own order, filled by pack; NULL: it has none or is not given */
+    int n_experts;    /* 0; or of grouped products: so many of them, one behind the other in data, and in packed each by
+                       * itself, pack_bytes apart */
+};
+
+#define CLIME_MAX_EXPERTS 1024
+
+/* How a router chooses k of E experts for a row. */
+struct clime_router {
+    int E, k;
+    bool sigmoid;           /* a score is the sigmoid of its logit; else the softmax over all E */
+    bool renormalize;       /* the weights of the chosen are divided by their sum */
+    float scale;            /* and multiplied by this */
+    int n_groups, k_groups; /* experts lie in n_groups of E / n_groups neighbours; only those of the k_groups with the
+                             * largest sums of two are chosen from. k_groups == n_groups: no matter */
 };
 
 /* Rotary table, fp32, made on the host once and uploaded: cos, sin [max_pos, rot/2]. */
@@ -351,6 +365,40 @@ struct clime_ops {
     /* h[T,F] = silu(gate) * up, gu[T, 2F] = gate | up. ROW */
     void (*swiglu)(struct clime_dev *d, int T, int F, const void *gu, void *h);
     void (*swiglu_bwd)(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu); /* may alias gu */
+
+    /* ---- experts ------------------------------------------------------------------------------------------ */
+    /* A device that lacks these has NULL in all of them. In all, slot j of row t is its j-th chosen expert. */
+
+    /* scores[T,E] (may alias logits) = softmax or sigmoid of logits[T,E]; of each row the k experts with the largest
+     * score + bias, lowest id first among equals: ids[T,k], ascending; weights[T,k] from their scores alone. All fp32.
+     * bias[3,E] (dt; may be NULL): three parts, whose sum is the fp32 bias. ROW */
+    void (*route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+                  float *scores, int32_t *ids, float *weights);
+    /* dlogits[T,E] (dt) from dweights[T,k]; which were chosen is a constant. ROW */
+    void (*route_bwd)(struct clime_dev *d, int T, const struct clime_router *r, const float *scores, const int32_t *ids,
+                      const float *dweights, void *dlogits);
+    /* Sorts the T*k slots by expert, rows ascending within one: place p is of row from[p], slot (t, j) has the place
+     * at[t*k + j], expert e has the places start[e] .. start[e+1]-1. start[E+1], from[T*k], at[T*k]. */
+    void (*permute)(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids, int32_t *start,
+                    int32_t *from, int32_t *at);
+    /* gemm, gemm_dx and gemm_dw of each expert e over its places of R = T*k rows; w has E matrices, and dw[E,N,K].
+     * The counts are the device's alone. CHAIN; dw: ORDER over an expert's places. */
+    void (*grouped_gemm)(struct clime_dev *d, int R, const int32_t *start, const void *x, const struct clime_matrix *w,
+                         void *y);
+    void (*grouped_dx)(struct clime_dev *d, int R, const int32_t *start, const void *dy, const struct clime_matrix *w,
+                       void *dx);
+    void (*grouped_dw)(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w, const void *dy,
+                       const void *x, float *dw);
+    /* y[t] = sum over j ascending of weights[t,j] x[at[t*k+j]], then + last_weight[t] last[t]: one fp32 chain, one
+     * rounding. weights, last_weight NULL = ones; last NULL = none, else [T,D] and y may alias it. ROW */
+    void (*combine)(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights, const void *x,
+                    const void *last, const float *last_weight, void *y);
+    /* Back through combine to what its rows were made of, x[p] = w_e h[p]: dh[p], the gradient of h without the
+     * weight, gives dweights[t,j] = dh[p] . h[p]; then dh[p] and h[p], of F elements each, are multiplied by the weight
+     * (so that grouped_dw of the unweighted gradient and this h is that of the weighted). at NULL = places are rows,
+     * k = 1. ROW */
+    void (*combine_bwd)(struct clime_dev *d, int T, int F, int k, const int32_t *at, const float *weights, void *dh,
+                        void *h, float *dweights);
 
     /* ---- attention ---------------------------------------------------------------------------------------- */
     /* out[T, H*Dh] = causal softmax(scale q k^T) v with q[T,H,Dh]. lse[T,H] (may be NULL) = log-sum-exp of the scaled

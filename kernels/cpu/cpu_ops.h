@@ -37,6 +37,14 @@ void CPU(qkv_rope_bwd)(struct clime_dev *d, int T, const struct clime_heads *h, 
                        const void *dq, const void *dk, const void *dv, void *dqkv, float *dq_norm, float *dk_norm);
 void CPU(swiglu)(struct clime_dev *d, int T, int F, const void *gu, void *h);
 void CPU(swiglu_bwd)(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu);
+void CPU(route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+                float *scores, int32_t *ids, float *weights);
+void CPU(route_bwd)(struct clime_dev *d, int T, const struct clime_router *r, const float *scores, const int32_t *ids,
+                    const float *dweights, void *dlogits);
+void CPU(combine)(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights, const void *x,
+                  const void *last, const float *last_weight, void *y);
+void CPU(combine_bwd)(struct clime_dev *d, int T, int F, int k, const int32_t *at, const float *weights, void *dh,
+                      void *h, float *dweights);
 void CPU(attn)(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
                const void *k, const void *v, void *out, float *lse);
 void CPU(attn_bwd)(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,

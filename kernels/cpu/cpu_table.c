@@ -3,6 +3,7 @@
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/grouped.h"
 
 static size_t pack_bytes(struct clime_dev *d, int N, int K) {
     return d->isa->pack_bytes(d, N, K);
@@ -90,6 +91,26 @@ static void gemm_swiglu(struct clime_dev *d, int T, const void *x, const struct 
 
 static void swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu) {
     d->isa->swiglu_bwd(d, T, F, gu, dh, dgu);
+}
+
+static void route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+                  float *scores, int32_t *ids, float *weights) {
+    d->isa->route(d, T, r, logits, bias, scores, ids, weights);
+}
+
+static void route_bwd(struct clime_dev *d, int T, const struct clime_router *r, const float *scores, const int32_t *ids,
+                      const float *dweights, void *dlogits) {
+    d->isa->route_bwd(d, T, r, scores, ids, dweights, dlogits);
+}
+
+static void combine(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights, const void *x,
+                    const void *last, const float *last_weight, void *y) {
+    d->isa->combine(d, T, D, k, at, weights, x, last, last_weight, y);
+}
+
+static void combine_bwd(struct clime_dev *d, int T, int F, int k, const int32_t *at, const float *weights, void *dh,
+                        void *h, float *dweights) {
+    d->isa->combine_bwd(d, T, F, k, at, weights, dh, h, dweights);
 }
 
 static void attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
@@ -203,6 +224,14 @@ const struct clime_ops clime_cpu_ops = {
     .qkv_rope_bwd = qkv_rope_bwd,
     .swiglu = swiglu,
     .swiglu_bwd = swiglu_bwd,
+    .route = route,
+    .route_bwd = route_bwd,
+    .permute = clime_cpu_permute,
+    .grouped_gemm = clime_cpu_grouped_gemm,
+    .grouped_dx = clime_cpu_grouped_dx,
+    .grouped_dw = clime_cpu_grouped_dw,
+    .combine = combine,
+    .combine_bwd = combine_bwd,
     .attn = attn,
     .attn_bwd = attn_bwd,
     .head_stats = head_stats,

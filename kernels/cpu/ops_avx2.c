@@ -8,6 +8,7 @@
 #include "kernels/cpu/attention_bwd.c"
 #include "kernels/cpu/cpu_isa.c"
 #include "kernels/cpu/embed.c"
+#include "kernels/cpu/experts.c"
 #include "kernels/cpu/gemm.c"
 #include "kernels/cpu/head.c"
 #include "kernels/cpu/norm.c"
