@@ -20,11 +20,26 @@ enum clime_act {
     CLIME_ACT_X2,        /* [T, D] the residual stream after attention; may be x */
     CLIME_ACT_LN2,       /* [T, D] may be ln1 when nothing is kept */
     CLIME_ACT_RSTD2,     /* [T] fp32 */
-    CLIME_ACT_GU,        /* [T, 2F] */
-    CLIME_ACT_H,         /* [T, F] */
+    CLIME_ACT_GU,        /* [T, 2F]; of experts [T*k, 2F] in their places */
+    CLIME_ACT_H,         /* [T, F], [T*k, F] */
     CLIME_ACT_DOWN,      /* [T, D] may be o when nothing is kept */
     CLIME_ACT_DOWN_NORM, /* [T, D] normalised (post_norms), else the same memory */
     CLIME_ACT_RSTD_DOWN, /* [T] fp32 */
+    /* of layers with experts (kernels.h: route, permute): */
+    CLIME_ACT_SCORES,        /* [T, E] fp32 */
+    CLIME_ACT_CHOSEN,        /* [T, k] int32 experts, ascending */
+    CLIME_ACT_WEIGHTS,       /* [T, k] fp32 */
+    CLIME_ACT_START,         /* [E + 1] int32 */
+    CLIME_ACT_FROM,          /* [T*k] int32 row of each place */
+    CLIME_ACT_AT,            /* [T, k] int32 place of each slot */
+    CLIME_ACT_EXPERT_IN,     /* [T*k, D] the rows of ln2 in their places */
+    CLIME_ACT_EXPERT_OUT,    /* [T*k, D] */
+    CLIME_ACT_SHARED_GU,     /* [T, 2F] */
+    CLIME_ACT_SHARED_H,      /* [T, F] */
+    CLIME_ACT_SHARED_OUT,    /* [T, D] */
+    CLIME_ACT_SHARED_SCORE,  /* [T] fp32: with a gate, a router of one expert's scores, */
+    CLIME_ACT_SHARED_ID,     /* [T] int32 its choice */
+    CLIME_ACT_SHARED_WEIGHT, /* [T] fp32 and weights */
     CLIME_ACT_N
 };
 

@@ -103,6 +103,69 @@ static void swiglu_again(struct clime_train *t, int l, const struct clime_batch 
     t->m->ops->swiglu(t->m->dev, b->T, t->m->cfg.F, a[CLIME_ACT_GU], a[CLIME_ACT_H]);
 }
 
+/* The shared expert's part: adds to t->dnorm. Its input's gradients go through shared_out, which is read no more. */
+static void shared_backward(struct clime_train *t, int T, const int *w, void *const *a) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    struct clime_dev *d = m->dev;
+    int D = m->cfg.D, F = m->cfg.F_shared;
+    void *dx = a[CLIME_ACT_SHARED_OUT];
+    ops->gemm_dx(d, T, t->dres, &m->matrix[w[CLIME_W_SHARED_DOWN]], t->dh); /* dh = */
+    if (w[CLIME_W_SHARED_GATE] >= 0) {
+        const struct clime_matrix *gate = &m->matrix[w[CLIME_W_SHARED_GATE]];
+        ops->combine_bwd(d, T, F, 1, NULL, a[CLIME_ACT_SHARED_WEIGHT], t->dh, a[CLIME_ACT_SHARED_H],
+                         t->dweights); /* dweights = , dh and h with the weight */
+        ops->route_bwd(d, T, &clime_shared_router, a[CLIME_ACT_SHARED_SCORE], a[CLIME_ACT_SHARED_ID], t->dweights,
+                       t->dscores);                                              /* dscores = */
+        weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_SHARED_GATE]); /* weight += */
+        ops->gemm_dx(d, T, t->dscores, gate, dx);                                /* dx = */
+        ops->add(d, T, D, t->dnorm, dx, t->dnorm);                               /* dnorm += */
+    }
+    weight_grad(t, T, t->dres, a[CLIME_ACT_SHARED_H], w[CLIME_W_SHARED_DOWN]);         /* weight += */
+    ops->swiglu_bwd(d, T, F, a[CLIME_ACT_SHARED_GU], t->dh, a[CLIME_ACT_SHARED_GU]);   /* gu = its gradient */
+    weight_grad(t, T, a[CLIME_ACT_SHARED_GU], a[CLIME_ACT_LN2], w[CLIME_W_SHARED_GU]); /* weight += */
+    ops->gemm_dx(d, T, a[CLIME_ACT_SHARED_GU], &m->matrix[w[CLIME_W_SHARED_GU]], dx);  /* dx = */
+    ops->add(d, T, D, t->dnorm, dx, t->dnorm);                                         /* dnorm += */
+}
+
+/* Back through down_norm = sum of weighted experts of ln2: from t->dres to t->dnorm. expert_in and expert_out are not
+ * kept; here they hold the rows in their places once more, and gradients of them. */
+static void experts_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    const struct clime_router *r = &m->cfg.router;
+    const int *w = m->layout.layer[l].w;
+    const struct clime_matrix *gu = &m->matrix[w[CLIME_W_EXPERTS_GU]], *down = &m->matrix[w[CLIME_W_EXPERTS_DOWN]];
+    const int32_t *start = a[CLIME_ACT_START], *from = a[CLIME_ACT_FROM], *at = a[CLIME_ACT_AT];
+    struct clime_dev *d = m->dev;
+    int T = b->T, D = m->cfg.D, F = m->cfg.F_expert, R = T * r->k;
+    float *dgu = grad(t, w[CLIME_W_EXPERTS_GU]), *ddown = grad(t, w[CLIME_W_EXPERTS_DOWN]);
+    void *dy = a[CLIME_ACT_EXPERT_OUT], *dx = dy, *x = a[CLIME_ACT_EXPERT_IN];
+
+    ops->gather(d, R, D, from, t->dres, dy);       /* dy = */
+    ops->grouped_dx(d, R, start, dy, down, t->dh); /* dh = */
+    ops->combine_bwd(d, T, F, r->k, at, a[CLIME_ACT_WEIGHTS], t->dh, a[CLIME_ACT_H],
+                     t->dweights); /* dweights = , dh and h with the weight */
+    if (ddown) ops->grouped_dw(d, R, start, down, dy, a[CLIME_ACT_H], ddown); /* weights += */
+    ops->swiglu_bwd(d, R, F, a[CLIME_ACT_GU], t->dh, a[CLIME_ACT_GU]);        /* gu = its gradient */
+    ops->gather(d, R, D, from, a[CLIME_ACT_LN2], x);                          /* x = , as in the forward pass */
+    if (dgu) ops->grouped_dw(d, R, start, gu, a[CLIME_ACT_GU], x, dgu);       /* weights += */
+    ops->grouped_dx(d, R, start, a[CLIME_ACT_GU], gu, dx);                    /* dx = , over dy */
+
+    ops->route_bwd(d, T, r, a[CLIME_ACT_SCORES], a[CLIME_ACT_CHOSEN], t->dweights, t->dscores); /* dscores = */
+    weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_ROUTER]);                         /* weight += */
+    ops->gemm_dx(d, T, t->dscores, &m->matrix[w[CLIME_W_ROUTER]], t->dnorm);                    /* dnorm = */
+    if (m->cfg.F_shared) shared_backward(t, T, w, a);                                           /* dnorm += */
+    ops->combine(d, T, D, r->k, at, NULL, dx, t->dnorm, NULL, t->dnorm);                        /* dnorm += */
+}
+
+static void experts_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
+    (void)l;
+    const struct clime_config *c = &t->m->cfg;
+    t->m->ops->swiglu(t->m->dev, b->T * c->router.k, c->F_expert, a[CLIME_ACT_GU], a[CLIME_ACT_H]);
+    if (c->F_shared) t->m->ops->swiglu(t->m->dev, b->T, c->F_shared, a[CLIME_ACT_SHARED_GU], a[CLIME_ACT_SHARED_H]);
+}
+
 /* ---- mixers ----------------------------------------------------------------------------------------------------- */
 
 /* Back through o_norm = [norm] o(attention(rope(norm(qkv(ln1))))): from t->dres to t->dnorm, the gradient of ln1. */
@@ -148,7 +211,8 @@ struct half_layer {
     void (*again)(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
 };
 static const struct half_layer mixers[] = {[CLIME_MIXER_ATTENTION] = {attention_backward, attention_again}};
-static const struct half_layer mlps[] = {[CLIME_MLP_SWIGLU] = {swiglu_backward, swiglu_again}};
+static const struct half_layer mlps[] = {
+    [CLIME_MLP_SWIGLU] = {swiglu_backward, swiglu_again}, [CLIME_MLP_EXPERTS] = {experts_backward, experts_again}};
 
 /* Back through y = x + f(norm(x)), whose f has left its gradient in t->dnorm: dres = dres + , weight += */
 static void residual_backward(struct clime_train *t, int T, int norm, const void *x, const float *rstd) {

@@ -43,7 +43,9 @@ struct clime_train {
     /* gradients of activations; one set, the layers run one after another */
     void *dres;      /* [T, D] of the residual stream; in the forward pass, the stream after the last layer */
     void *dnorm;     /* [T, D] of a norm's input or output */
-    void *dh;        /* [T, F] */
+    void *dh;        /* [T, F], [T*k, F] */
+    float *dweights; /* [T, k] of the chosen experts' weights, of the shared one's */
+    void *dscores;   /* [T, E] of a router's logits */
     void *datt, *dq; /* [T, H*Dh] */
     void *dk, *dv;   /* [T, HK*Dh] */
     void *dqkv;      /* [T, (H+2HK)*Dh] */

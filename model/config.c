@@ -1,4 +1,4 @@
-/* config.json of a Hugging Face folder, read into struct clime_config and written back.
+/* config.json of a Hugging Face folder, read into struct clime_config (config_write.c writes it back).
  *
  * Called once at start by clime_model_open (and by clime-train init and export); the caller's thread; owns nothing
  * after it returns. The invariant: a config that loads describes a model that clime computes exactly as transformers
@@ -9,17 +9,13 @@
  * fields (all published checkpoints), and transformers 5's rope_parameters object. The first is written, since every
  * version of transformers reads it.
  */
-#include "model/config.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/buf.h"
-#include "common/json/tree.h"
-#include "common/json/write.h"
-#include "common/os/atomic_file.h"
+#include "model/config_int.h"
+#include "model/config_keys.h"
 
 /* What every table of operations has room for: a head in registers, a row in a block of norms, the splits of a draw. */
 enum { MAX_HEAD_DIM = 256, MAX_D = 1 << 15, MAX_V = 1 << 20 };
@@ -35,9 +31,10 @@ struct family {
     float eps;
     double rotary_factor;
     bool qk_norm, post_norms, fused_gate_up, interleaved;
-    bool qkv_bias; /* when attention_bias is absent, or cannot be given */
-    bool bias_key; /* attention_bias is read */
-    bool o_bias;   /* attention_bias covers the output projection too */
+    bool qkv_bias;               /* when attention_bias is absent, or cannot be given */
+    const char *bias_key;        /* says whether q, k and v have one; NULL: nothing does */
+    bool o_bias;                 /* and the output projection too */
+    clime_read_experts *experts; /* NULL: a dense family */
 };
 
 static const struct family families[] = {
@@ -49,7 +46,7 @@ static const struct family families[] = {
      .eps = 1e-6f,
      .rotary_factor = 1,
      .qk_norm = true,
-     .bias_key = true,
+     .bias_key = "attention_bias",
      .o_bias = true},
     {.family = CLIME_QWEN2,
      .architecture = "Qwen2ForCausalLM",
@@ -64,7 +61,7 @@ static const struct family families[] = {
      .max_pos = 2048,
      .eps = 1e-6f,
      .rotary_factor = 1,
-     .bias_key = true,
+     .bias_key = "attention_bias",
      .o_bias = true},
     {.family = CLIME_GLM4,
      .architecture = "Glm4ForCausalLM",
@@ -77,79 +74,43 @@ static const struct family families[] = {
      .fused_gate_up = true,
      .interleaved = true,
      .qkv_bias = true,
-     .bias_key = true},
+     .bias_key = "attention_bias"},
+    {.family = CLIME_QWEN3_MOE,
+     .architecture = "Qwen3MoeForCausalLM",
+     .model_type = "qwen3_moe",
+     .max_pos = 32768,
+     .eps = 1e-6f,
+     .rotary_factor = 1,
+     .qk_norm = true,
+     .bias_key = "attention_bias",
+     .o_bias = true,
+     .experts = clime_config_qwen_experts},
+    {.family = CLIME_QWEN2_MOE,
+     .architecture = "Qwen2MoeForCausalLM",
+     .model_type = "qwen2_moe",
+     .max_pos = 32768,
+     .eps = 1e-6f,
+     .rotary_factor = 1,
+     .qkv_bias = true,
+     .bias_key = "qkv_bias",
+     .experts = clime_config_qwen_experts},
 };
-
-/* ---- reading ------------------------------------------------------------------------------------------------- */
-
-static bool absent(const struct cJSON *n) {
-    enum clime_json_kind k = clime_tree_kind(n);
-    return k == CLIME_JSON_ERROR || k == CLIME_JSON_NULL;
-}
-
-/* An integer in [min, max]; absent gives def, or an error when def < min. */
-static enum clime_err read_int(const struct cJSON *o, const char *key, int min, int max, int def, int *out,
-                               struct clime_error *e) {
-    const struct cJSON *n = clime_tree_get(o, key);
-    if (absent(n)) {
-        if (def < min) return clime_fail(e, CLIME_ERR_INPUT, "%s is missing", key);
-        *out = def;
-        return CLIME_OK;
-    }
-    double v = clime_tree_kind(n) == CLIME_JSON_NUMBER ? clime_tree_num(n, -1) : NAN;
-    if (!(v >= min && v <= max) || v != floor(v))
-        return clime_fail(e, CLIME_ERR_INPUT, "%s must be an integer from %d to %d", key, min, max);
-    *out = (int)v;
-    return CLIME_OK;
-}
-
-static enum clime_err read_positive(const struct cJSON *o, const char *key, double def, double *out,
-                                    struct clime_error *e) {
-    const struct cJSON *n = clime_tree_get(o, key);
-    *out = def;
-    if (absent(n)) {
-        if (!(def > 0)) return clime_fail(e, CLIME_ERR_INPUT, "%s is missing", key);
-        return CLIME_OK;
-    }
-    double v = clime_tree_kind(n) == CLIME_JSON_NUMBER ? clime_tree_num(n, -1) : -1;
-    if (!(v > 0) || !isfinite(v)) return clime_fail(e, CLIME_ERR_INPUT, "%s must be a positive number", key);
-    *out = v;
-    return CLIME_OK;
-}
-
-static enum clime_err read_bool(const struct cJSON *o, const char *key, bool def, bool *out, struct clime_error *e) {
-    const struct cJSON *n = clime_tree_get(o, key);
-    if (!absent(n) && clime_tree_kind(n) != CLIME_JSON_BOOL)
-        return clime_fail(e, CLIME_ERR_INPUT, "%s must be true or false", key);
-    *out = clime_tree_bool(n, def);
-    return CLIME_OK;
-}
-
-/* The text of a string; absent gives def. Another type is an error, so that no field is taken for absent. */
-static enum clime_err read_str(const struct cJSON *o, const char *key, const char *def, const char **out,
-                               struct clime_error *e) {
-    const struct cJSON *n = clime_tree_get(o, key);
-    if (!absent(n) && clime_tree_kind(n) != CLIME_JSON_STRING)
-        return clime_fail(e, CLIME_ERR_INPUT, "%s must be a string", key);
-    *out = clime_tree_str(n, def);
-    return CLIME_OK;
-}
 
 static const struct family *find_family(const struct cJSON *root, struct clime_error *e) {
     const struct cJSON *list = clime_tree_get(root, "architectures");
     const char *arch = clime_tree_str(clime_tree_first(list), NULL), *type;
-    if (!absent(list) && (clime_tree_kind(list) != CLIME_JSON_ARRAY || (clime_tree_first(list) && !arch))) {
+    if (!clime_key_absent(list) && (clime_tree_kind(list) != CLIME_JSON_ARRAY || (clime_tree_first(list) && !arch))) {
         clime_fail(e, CLIME_ERR_INPUT, "architectures must be a list of names");
         return NULL;
     }
-    if (read_str(root, "model_type", NULL, &type, e)) return NULL;
+    if (clime_key_str(root, "model_type", NULL, &type, e)) return NULL;
     for (size_t i = 0; i < CLIME_COUNT(families); i++) {
         if (arch ? strcmp(arch, families[i].architecture) == 0 : type && strcmp(type, families[i].model_type) == 0)
             return &families[i];
     }
     clime_fail(e, CLIME_ERR_INPUT,
                "architecture '%.60s' is not supported; supported: Qwen3ForCausalLM, Qwen2ForCausalLM, "
-               "LlamaForCausalLM, Glm4ForCausalLM",
+               "LlamaForCausalLM, Glm4ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM",
                arch   ? arch
                : type ? type
                       : "(none given)");
@@ -159,15 +120,15 @@ static const struct family *find_family(const struct cJSON *root, struct clime_e
 /* Refuses what would change the mathematics. */
 static enum clime_err refuse_unsupported(const struct cJSON *root, struct clime_error *e) {
     const char *act;
-    enum clime_err rc = read_str(root, "hidden_act", "silu", &act, e);
+    enum clime_err rc = clime_key_str(root, "hidden_act", "silu", &act, e);
     if (rc) return rc;
     if (strcmp(act, "silu") != 0) return clime_fail(e, CLIME_ERR_INPUT, "hidden_act '%.40s' is not supported", act);
-    if (!absent(clime_tree_get(root, "quantization_config")))
+    if (!clime_key_absent(clime_tree_get(root, "quantization_config")))
         return clime_fail(e, CLIME_ERR_INPUT, "quantization_config: quantized checkpoints are not supported");
     static const char *const off[] = {"mlp_bias", "use_sliding_window"};
     for (size_t i = 0; i < CLIME_COUNT(off); i++) {
         bool on;
-        if ((rc = read_bool(root, off[i], false, &on, e))) return rc;
+        if ((rc = clime_key_bool(root, off[i], false, &on, e))) return rc;
         if (on) return clime_fail(e, CLIME_ERR_INPUT, "%s = true is not supported", off[i]);
     }
     const struct cJSON *t = clime_tree_first(clime_tree_get(root, "layer_types"));
@@ -188,9 +149,9 @@ static enum clime_err read_rope(const struct cJSON *root, const struct family *f
     if (v5) scaling = params;
     double factor;
     enum clime_err rc;
-    if ((rc = read_positive(own, "rope_theta", 10000, &c->rope_theta, e))) return rc;
-    if (absent(clime_tree_get(own, "partial_rotary_factor"))) own = root;
-    if ((rc = read_positive(own, "partial_rotary_factor", f->rotary_factor, &factor, e))) return rc;
+    if ((rc = clime_key_positive(own, "rope_theta", 10000, &c->rope_theta, e))) return rc;
+    if (clime_key_absent(clime_tree_get(own, "partial_rotary_factor"))) own = root;
+    if ((rc = clime_key_positive(own, "partial_rotary_factor", f->rotary_factor, &factor, e))) return rc;
     c->rope_rot = (int)(c->Dh * factor);
     if (factor > 1 || c->rope_rot < 2 || c->rope_rot % 2)
         return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g gives %d rotating dimensions of %d", factor,
@@ -199,29 +160,29 @@ static enum clime_err read_rope(const struct cJSON *root, const struct family *f
         return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g is not supported for %s", factor,
                           f->architecture);
     c->rope_interleaved = f->interleaved;
-    if (absent(scaling)) return CLIME_OK;
+    if (clime_key_absent(scaling)) return CLIME_OK;
     if (clime_tree_kind(scaling) != CLIME_JSON_OBJECT)
         return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling must be an object or null");
     const char *type;
-    if ((rc = read_str(scaling, "type", "default", &type, e))) return rc;
-    if ((rc = read_str(scaling, "rope_type", type, &type, e))) return rc;
+    if ((rc = clime_key_str(scaling, "type", "default", &type, e))) return rc;
+    if ((rc = clime_key_str(scaling, "rope_type", type, &type, e))) return rc;
     if (strcmp(type, "default") == 0) return CLIME_OK;
     if (strcmp(type, "llama3") != 0)
         return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling of type '%.40s' is not supported (llama3 is)", type);
-    if ((rc = read_positive(scaling, "factor", 0, &c->rope_scaling.factor, e))) return rc;
-    if ((rc = read_positive(scaling, "low_freq_factor", 0, &c->rope_scaling.low_freq, e))) return rc;
-    if ((rc = read_positive(scaling, "high_freq_factor", 0, &c->rope_scaling.high_freq, e))) return rc;
+    if ((rc = clime_key_positive(scaling, "factor", 0, &c->rope_scaling.factor, e))) return rc;
+    if ((rc = clime_key_positive(scaling, "low_freq_factor", 0, &c->rope_scaling.low_freq, e))) return rc;
+    if ((rc = clime_key_positive(scaling, "high_freq_factor", 0, &c->rope_scaling.high_freq, e))) return rc;
     if (c->rope_scaling.high_freq <= c->rope_scaling.low_freq)
         return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: high_freq_factor must be above low_freq_factor");
-    return read_int(scaling, "original_max_position_embeddings", 1, 1 << 22, c->max_pos,
-                    &c->rope_scaling.original_max_pos, e);
+    return clime_key_int(scaling, "original_max_position_embeddings", 1, 1 << 22, c->max_pos,
+                         &c->rope_scaling.original_max_pos, e);
 }
 
 static enum clime_err read_eos(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     const struct cJSON *n = clime_tree_get(root, "eos_token_id");
-    if (absent(n)) return CLIME_OK;
+    if (clime_key_absent(n)) return CLIME_OK;
     if (clime_tree_kind(n) != CLIME_JSON_ARRAY) {
-        enum clime_err rc = read_int(root, "eos_token_id", 0, INT32_MAX, 0, &c->eos_ids[0], e);
+        enum clime_err rc = clime_key_int(root, "eos_token_id", 0, INT32_MAX, 0, &c->eos_ids[0], e);
         c->n_eos = rc ? 0 : 1;
         return rc;
     }
@@ -238,8 +199,8 @@ static enum clime_err read_eos(const struct cJSON *root, struct clime_config *c,
 
 static enum clime_err read_dtype(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     const char *name;
-    enum clime_err rc = read_str(root, "torch_dtype", "float32", &name, e);
-    if (rc || (rc = read_str(root, "dtype", name, &name, e))) return rc;
+    enum clime_err rc = clime_key_str(root, "torch_dtype", "float32", &name, e);
+    if (rc || (rc = clime_key_str(root, "dtype", name, &name, e))) return rc;
     if (strcmp(name, "bfloat16") == 0)
         c->dtype = CLIME_BF16;
     else if (strcmp(name, "float32") == 0 || strcmp(name, "float16") == 0)
@@ -262,34 +223,36 @@ static enum clime_err parse(const struct cJSON *root, struct clime_config *c, st
         const char *key;
         int max, *out;
     } sizes[] = {
-        {"hidden_size", MAX_D, &c->D},         {"num_hidden_layers", 1024, &c->L}, {"num_attention_heads", 1024, &c->H},
-        {"intermediate_size", 1 << 20, &c->F}, {"vocab_size", MAX_V, &c->V},
+        {"hidden_size", MAX_D, &c->D},        {"num_hidden_layers", CLIME_MAX_LAYERS, &c->L},
+        {"num_attention_heads", 1024, &c->H}, {"intermediate_size", 1 << 20, &c->F},
+        {"vocab_size", MAX_V, &c->V},
     };
     for (size_t i = 0; i < CLIME_COUNT(sizes); i++)
-        if ((rc = read_int(root, sizes[i].key, 1, sizes[i].max, 0, sizes[i].out, e))) return rc;
+        if ((rc = clime_key_int(root, sizes[i].key, 1, sizes[i].max, 0, sizes[i].out, e))) return rc;
     if (c->D > MAX_D / 2 && c->D % 8)
         return clime_fail(e, CLIME_ERR_INPUT, "hidden_size %d is above %d and no multiple of 8", c->D, MAX_D / 2);
-    if ((rc = read_int(root, "num_key_value_heads", 1, 1024, c->H, &c->HK, e))) return rc;
+    if ((rc = clime_key_int(root, "num_key_value_heads", 1, 1024, c->H, &c->HK, e))) return rc;
     if (c->H % c->HK)
         return clime_fail(e, CLIME_ERR_INPUT, "num_attention_heads %d is no multiple of num_key_value_heads %d", c->H,
                           c->HK);
-    if ((rc = read_int(root, "head_dim", 2, MAX_HEAD_DIM, f->head_dim ? f->head_dim : c->D / c->H, &c->Dh, e)))
+    if ((rc = clime_key_int(root, "head_dim", 2, MAX_HEAD_DIM, f->head_dim ? f->head_dim : c->D / c->H, &c->Dh, e)))
         return rc;
     if (c->Dh > MAX_HEAD_DIM) /* of hidden_size and num_attention_heads */
         return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is above %d", c->Dh, MAX_HEAD_DIM);
     if (c->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is odd", c->Dh);
-    if ((rc = read_int(root, "max_position_embeddings", 1, 1 << 22, f->max_pos, &c->max_pos, e))) return rc;
+    if ((rc = clime_key_int(root, "max_position_embeddings", 1, 1 << 22, f->max_pos, &c->max_pos, e))) return rc;
     double eps;
-    if ((rc = read_positive(root, "rms_norm_eps", f->eps, &eps, e))) return rc;
+    if ((rc = clime_key_positive(root, "rms_norm_eps", f->eps, &eps, e))) return rc;
     c->eps = (float)eps;
-    if ((rc = read_bool(root, "tie_word_embeddings", false, &c->tied, e))) return rc;
+    if ((rc = clime_key_bool(root, "tie_word_embeddings", false, &c->tied, e))) return rc;
     c->qkv_bias = f->qkv_bias;
-    if (f->bias_key && (rc = read_bool(root, "attention_bias", f->qkv_bias, &c->qkv_bias, e))) return rc;
+    if (f->bias_key && (rc = clime_key_bool(root, f->bias_key, f->qkv_bias, &c->qkv_bias, e))) return rc;
     c->o_bias = f->o_bias && c->qkv_bias;
+    if (f->experts && ((rc = f->experts(root, c, e)) || (rc = clime_config_known_keys(root, e)))) return rc;
     if ((rc = read_rope(root, f, c, e))) return rc;
     if ((rc = read_dtype(root, c, e))) return rc;
-    if ((rc = read_int(root, "bos_token_id", -1, INT32_MAX, -1, &c->bos_id, e))) return rc;
-    if ((rc = read_int(root, "pad_token_id", -1, INT32_MAX, -1, &c->pad_id, e))) return rc;
+    if ((rc = clime_key_int(root, "bos_token_id", -1, INT32_MAX, -1, &c->bos_id, e))) return rc;
+    if ((rc = clime_key_int(root, "pad_token_id", -1, INT32_MAX, -1, &c->pad_id, e))) return rc;
     return read_eos(root, c, e);
 }
 
@@ -305,103 +268,5 @@ enum clime_err clime_config_load(const char *dir, struct clime_config *out, stru
         clime_error_prefix(e, "%s", path);
     clime_tree_free(root);
     free(path);
-    return rc;
-}
-
-/* ---- writing ------------------------------------------------------------------------------------------------- */
-
-static void write_key_int(struct clime_jw *w, const char *key, int v) {
-    clime_jw_key(w, key);
-    clime_jw_int(w, v);
-}
-
-static void write_id(struct clime_jw *w, const char *key, int id) {
-    clime_jw_key(w, key);
-    if (id < 0)
-        clime_jw_null(w); /* said, because a class default may lie outside the vocabulary */
-    else
-        clime_jw_int(w, id);
-}
-
-static void write_rope(struct clime_jw *w, const struct clime_config *c) {
-    clime_jw_key(w, "rope_theta");
-    clime_jw_double(w, c->rope_theta);
-    if (c->family == CLIME_GLM4) {
-        clime_jw_key(w, "partial_rotary_factor");
-        clime_jw_double(w, (double)c->rope_rot / c->Dh);
-    }
-    clime_jw_key(w, "rope_scaling");
-    if (c->rope_scaling.factor == 0) {
-        clime_jw_null(w);
-        return;
-    }
-    clime_jw_object(w);
-    clime_jw_key(w, "rope_type");
-    clime_jw_strz(w, "llama3");
-    clime_jw_key(w, "factor");
-    clime_jw_double(w, c->rope_scaling.factor);
-    clime_jw_key(w, "low_freq_factor");
-    clime_jw_double(w, c->rope_scaling.low_freq);
-    clime_jw_key(w, "high_freq_factor");
-    clime_jw_double(w, c->rope_scaling.high_freq);
-    write_key_int(w, "original_max_position_embeddings", c->rope_scaling.original_max_pos);
-    clime_jw_close(w);
-}
-
-static void write_config(struct clime_jw *w, const struct clime_config *c, enum clime_dtype dtype) {
-    clime_jw_object(w);
-    clime_jw_key(w, "architectures");
-    clime_jw_array(w);
-    clime_jw_strz(w, c->architecture);
-    clime_jw_close(w);
-    clime_jw_key(w, "model_type");
-    clime_jw_strz(w, c->model_type);
-    write_key_int(w, "hidden_size", c->D);
-    write_key_int(w, "intermediate_size", c->F);
-    write_key_int(w, "num_hidden_layers", c->L);
-    write_key_int(w, "num_attention_heads", c->H);
-    write_key_int(w, "num_key_value_heads", c->HK);
-    write_key_int(w, "head_dim", c->Dh);
-    write_key_int(w, "vocab_size", c->V);
-    write_key_int(w, "max_position_embeddings", c->max_pos);
-    clime_jw_key(w, "rms_norm_eps");
-    clime_jw_float(w, c->eps);
-    write_rope(w, c);
-    clime_jw_key(w, "hidden_act");
-    clime_jw_strz(w, "silu");
-    clime_jw_key(w, "tie_word_embeddings");
-    clime_jw_bool(w, c->tied);
-    if (c->family != CLIME_QWEN2) {
-        clime_jw_key(w, "attention_bias");
-        clime_jw_bool(w, c->qkv_bias);
-    }
-    write_id(w, "bos_token_id", c->bos_id);
-    write_id(w, "pad_token_id", c->pad_id);
-    if (c->n_eos > 1) {
-        clime_jw_key(w, "eos_token_id");
-        clime_jw_array(w);
-        for (int i = 0; i < c->n_eos; i++) clime_jw_int(w, c->eos_ids[i]);
-        clime_jw_close(w);
-    } else {
-        write_id(w, "eos_token_id", c->n_eos ? c->eos_ids[0] : -1);
-    }
-    clime_jw_key(w, "torch_dtype");
-    clime_jw_strz(w, dtype == CLIME_BF16 ? "bfloat16" : "float32");
-    clime_jw_close(w);
-}
-
-enum clime_err clime_config_save(const char *dir, const struct clime_config *c, enum clime_dtype dtype,
-                                 struct clime_error *e) {
-    struct clime_buf text;
-    struct clime_jw w;
-    clime_buf_init(&text, 64 << 10);
-    clime_jw_init(&w, &text);
-    write_config(&w, c, dtype);
-    clime_buf_addc(&text, '\n');
-    CHECK(!text.full);
-    char *path = xasprintf("%s/config.json", dir);
-    enum clime_err rc = clime_atomic_save(path, text.data, text.len, e);
-    free(path);
-    clime_buf_free(&text);
     return rc;
 }

@@ -1,5 +1,5 @@
 /* What a model is, read from a Hugging Face config.json. A family is a row in config.c's table plus a map of tensor
- * names (model/weights.c). Immutable after loading; any thread. */
+ * names (model/layout.c). Immutable after loading; any thread. */
 #ifndef CLIME_MODEL_CONFIG_H
 #define CLIME_MODEL_CONFIG_H
 
@@ -8,9 +8,10 @@
 #include "common/err.h"
 #include "kernels/kernels.h"
 
-enum clime_family { CLIME_QWEN3, CLIME_QWEN2, CLIME_LLAMA, CLIME_GLM4 };
+enum clime_family { CLIME_QWEN3, CLIME_QWEN2, CLIME_LLAMA, CLIME_GLM4, CLIME_QWEN3_MOE, CLIME_QWEN2_MOE };
 
 #define CLIME_MAX_EOS 8
+#define CLIME_MAX_LAYERS 1024
 
 struct clime_config {
     enum clime_family family;
@@ -25,6 +26,11 @@ struct clime_config {
     bool qk_norm;       /* Qwen3 */
     bool post_norms;    /* GLM-4: norms after attention and MLP too */
     bool fused_gate_up; /* GLM-4: the checkpoint holds gate_up_proj */
+    /* Experts: every layer but the dense ones has router.E of them; 0 = a dense family. */
+    struct clime_router router;
+    int F_expert, F_shared; /* widths of one expert and of the one that all rows go to (0 = there is none) */
+    bool shared_gate;       /* Qwen2: that one's output is multiplied by sigmoid(w . x) */
+    uint8_t dense[CLIME_MAX_LAYERS];
     double rope_theta;
     int rope_rot; /* rotating dimensions of a head (partial_rotary_factor) */
     bool rope_interleaved;
@@ -36,6 +42,10 @@ struct clime_config {
     int bos_id, pad_id;     /* -1 = none */
     int eos_ids[CLIME_MAX_EOS], n_eos;
 };
+
+static inline bool clime_config_has_experts(const struct clime_config *c, int layer) {
+    return c->router.E > 0 && !c->dense[layer];
+}
 
 /* Reads DIR/config.json. CLIME_ERR_INPUT names the field or the architecture that is not known. */
 enum clime_err clime_config_load(const char *dir, struct clime_config *out, struct clime_error *e);

@@ -55,8 +55,45 @@ static void swiglu(struct clime_model *m, int l, const struct clime_batch *b, vo
                      a[CLIME_ACT_RSTD_DOWN]);
 }
 
+/* shared_out = down(swiglu(gate|up(ln2))) of the expert that all rows go to; with a gate, its weight in shared_weight.
+ */
+static void shared_expert(struct clime_model *m, int T, const int *w, void *const *a) {
+    const struct clime_ops *ops = m->ops;
+    struct clime_dev *d = m->dev;
+    ops->gemm_swiglu(d, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_SHARED_GU]], a[CLIME_ACT_SHARED_GU],
+                     a[CLIME_ACT_SHARED_H]);
+    ops->gemm(d, clime_model_dt(m), T, a[CLIME_ACT_SHARED_H], &m->matrix[w[CLIME_W_SHARED_DOWN]],
+              a[CLIME_ACT_SHARED_OUT]);
+    if (w[CLIME_W_SHARED_GATE] < 0) return;
+    ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_SHARED_GATE]], a[CLIME_ACT_SHARED_SCORE]);
+    ops->route(d, T, &clime_shared_router, a[CLIME_ACT_SHARED_SCORE], NULL, a[CLIME_ACT_SHARED_SCORE],
+               a[CLIME_ACT_SHARED_ID], a[CLIME_ACT_SHARED_WEIGHT]);
+}
+
+/* down_norm = sum over the chosen experts e of weight_e down_e(swiglu(gate|up_e(ln2))), plus the shared one's. */
+static void experts(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
+    const struct clime_ops *ops = m->ops;
+    const struct clime_router *r = &m->cfg.router;
+    const int *w = m->layout.layer[l].w;
+    struct clime_dev *d = m->dev;
+    int T = b->T, D = m->cfg.D, R = T * r->k;
+    ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_ROUTER]], a[CLIME_ACT_SCORES]);
+    ops->route(d, T, r, a[CLIME_ACT_SCORES], NULL, a[CLIME_ACT_SCORES], a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS]);
+    ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
+    ops->gather(d, R, D, a[CLIME_ACT_FROM], a[CLIME_ACT_LN2], a[CLIME_ACT_EXPERT_IN]);
+    ops->grouped_gemm(d, R, a[CLIME_ACT_START], a[CLIME_ACT_EXPERT_IN], &m->matrix[w[CLIME_W_EXPERTS_GU]],
+                      a[CLIME_ACT_GU]);
+    ops->swiglu(d, R, m->cfg.F_expert, a[CLIME_ACT_GU], a[CLIME_ACT_H]);
+    ops->grouped_gemm(d, R, a[CLIME_ACT_START], a[CLIME_ACT_H], &m->matrix[w[CLIME_W_EXPERTS_DOWN]],
+                      a[CLIME_ACT_EXPERT_OUT]);
+    if (m->cfg.F_shared) shared_expert(m, T, w, a);
+    ops->combine(d, T, D, r->k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], a[CLIME_ACT_EXPERT_OUT],
+                 m->cfg.F_shared ? a[CLIME_ACT_SHARED_OUT] : NULL,
+                 m->cfg.shared_gate ? a[CLIME_ACT_SHARED_WEIGHT] : NULL, a[CLIME_ACT_DOWN_NORM]);
+}
+
 static void (*const mlps[])(struct clime_model *, int, const struct clime_batch *,
-                            void *const *) = {[CLIME_MLP_SWIGLU] = swiglu};
+                            void *const *) = {[CLIME_MLP_SWIGLU] = swiglu, [CLIME_MLP_EXPERTS] = experts};
 
 /* ---- the layer -------------------------------------------------------------------------------------------------- */
 
@@ -90,13 +127,13 @@ void clime_head_logits(struct clime_model *m, int R, const void *y, float *logit
 /* ---- the server's side --------------------------------------------------------------------------------------- */
 
 static void plan_work(const struct clime_model *m, int max_rows, int max_out, struct clime_work *w) {
-    size_t T = (size_t)max_rows, R = (size_t)max_out, D = (size_t)m->cfg.D, dt = clime_dtype_bytes(clime_model_dt(m));
+    size_t R = (size_t)max_out, D = (size_t)m->cfg.D, dt = clime_dtype_bytes(clime_model_dt(m));
     struct clime_act_info acts[CLIME_ACT_N];
     clime_layer_acts(m, acts);
     *w = (struct clime_work){.max_rows = max_rows, .max_out = max_out};
     struct clime_plan *p = &w->plan;
     for (int i = 0; i < CLIME_ACT_N; i++)
-        if (acts[i].server == i) clime_plan_add(p, acts[i].name, T * acts[i].row_bytes, &w->act.at[i]);
+        if (acts[i].server == i) clime_plan_add(p, acts[i].name, clime_act_bytes(&acts[i], max_rows), &w->act.at[i]);
     clime_plan_add(p, "out_hidden", R * D * dt, &w->out_hidden);                /* [R, D] */
     clime_plan_add(p, "logits", R * (size_t)m->cfg.V * 4, (void **)&w->logits); /* [R, V] */
     clime_plan_add(p, "inv_temp", R * 4, (void **)&w->inv_temp);                /* [R], and so on */

@@ -20,11 +20,14 @@ enum clime_act_cost {
 
 struct clime_act_info {
     const char *name;
-    size_t row_bytes; /* 0: this model has none */
+    size_t row_bytes, fixed_bytes; /* of each row, and of any number of rows; both 0: this model has none */
     enum clime_act_cost cost;
     int server; /* in a server: whose memory it has, which may be its own; -1 = a plane of KV, or it is not wanted */
 };
 void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLIME_ACT_N]);
+static inline size_t clime_act_bytes(const struct clime_act_info *a, int rows) {
+    return (size_t)rows * a->row_bytes + a->fixed_bytes;
+}
 
 /* Runs layer l. With delta, x = res + delta comes first (the sum of the layer before, fused with this layer's norm);
  * without, x holds the residual stream already. Leaves x2 and down_norm, whose sum enters the next layer. */
@@ -34,5 +37,9 @@ void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch 
 /* The end of the network for R rows of the residual stream: y = final norm of x (may alias), then logits[R, V] fp32. */
 void clime_final_norm(struct clime_model *m, int R, const void *x, void *y, float *rstd);
 void clime_head_logits(struct clime_model *m, int R, const void *y, float *logits);
+
+/* The weight of a shared expert's output is a router's of one expert. */
+static const struct clime_router clime_shared_router = {
+    .E = 1, .k = 1, .sigmoid = true, .scale = 1, .n_groups = 1, .k_groups = 1};
 
 #endif

@@ -3,8 +3,8 @@
  *
  * Called at start by server, trainer and tools; the table is immutable after clime_layout_make and clime_layout_freeze
  * and any thread may read it. It owns its arrays. The invariant: tensors that a kernel reads as one matrix (q|k|v,
- * gate|up) are neighbours without a gap, and every such joined tensor starts at a multiple of CLIME_LAYOUT_ALIGN
- * elements, so that rows of all types are aligned for vector loads whatever the shapes before them.
+ * gate|up, all experts' gate|up) are neighbours without a gap, and every such joined tensor starts at a multiple of
+ * CLIME_LAYOUT_ALIGN elements, so that rows of all types are aligned for vector loads whatever the shapes before them.
  *
  * The order is that of use in the forward pass (embedding, layers, final norm, head): a start that reads the
  * checkpoint while it uploads, and an update that overlaps with a step, both touch memory front to back.
@@ -98,8 +98,45 @@ static void make_swiglu(struct maker *m, int *at) {
     if (c->post_norms) at[CLIME_W_DOWN_NORM] = norm(m, "post_mlp_layernorm.weight", D);
 }
 
+/* In one matrix each, so that what an expert's place is follows from its number: gate|up of expert after expert, then
+ * down. The tensors that transformers 5 makes of them, experts.gate_up_proj and experts.down_proj, are these bytes. */
+static void make_each_expert(struct maker *m, int *at) {
+    const struct clime_config *c = m->c;
+    int64_t D = c->D, F = c->F_expert;
+    char name[64];
+    for (int e = 0; e < c->router.E; e++) {
+        struct clime_cut cut = {CLIME_SHARD_EXPERTS, 1, 1, e, c->router.E};
+        snprintf(name, sizeof name, "mlp.experts.%d.gate_proj.weight", e);
+        int row = add(m, name, CLIME_PARAM_MATRIX, F, D, cut, e > 0);
+        if (e == 0) at[CLIME_W_EXPERTS_GU] = row;
+        snprintf(name, sizeof name, "mlp.experts.%d.up_proj.weight", e);
+        add(m, name, CLIME_PARAM_MATRIX, F, D, cut, true);
+    }
+    for (int e = 0; e < c->router.E; e++) {
+        struct clime_cut cut = {CLIME_SHARD_EXPERTS, 1, 1, e, c->router.E};
+        snprintf(name, sizeof name, "mlp.experts.%d.down_proj.weight", e);
+        int row = add(m, name, CLIME_PARAM_MATRIX, D, F, cut, e > 0);
+        if (e == 0) at[CLIME_W_EXPERTS_DOWN] = row;
+    }
+}
+
+static void make_experts(struct maker *m, int *at) {
+    const struct clime_config *c = m->c;
+    int64_t D = c->D, F = c->F_shared;
+    at[CLIME_W_LN2] = norm(m, "post_attention_layernorm.weight", D);
+    at[CLIME_W_ROUTER] = matrix(m, "mlp.gate.weight", c->router.E, D, whole);
+    if (F) {
+        at[CLIME_W_SHARED_GU] = matrix(m, "mlp.shared_expert.gate_proj.weight", F, D, pairs);
+        add(m, "mlp.shared_expert.up_proj.weight", CLIME_PARAM_MATRIX, F, D, pairs, true);
+        at[CLIME_W_SHARED_DOWN] = matrix(m, "mlp.shared_expert.down_proj.weight", D, F, rows);
+    }
+    if (c->shared_gate) at[CLIME_W_SHARED_GATE] = matrix(m, "mlp.shared_expert_gate.weight", 1, D, whole);
+    make_each_expert(m, at);
+}
+
 static void (*const mixers[])(struct maker *m, int *at) = {[CLIME_MIXER_ATTENTION] = make_attention};
-static void (*const mlps[])(struct maker *m, int *at) = {[CLIME_MLP_SWIGLU] = make_swiglu};
+static void (*const mlps[])(struct maker *m,
+                            int *at) = {[CLIME_MLP_SWIGLU] = make_swiglu, [CLIME_MLP_EXPERTS] = make_experts};
 
 /* Names, shapes and offsets folded word by word. The name is folded with its trailing zeros, 96 bytes. */
 static uint64_t layout_hash(const struct clime_layout *l) {
@@ -146,7 +183,7 @@ const struct clime_slice *clime_layout_find(const struct clime_layout *l, const 
 
 void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
     memset(out, 0, sizeof *out);
-    struct maker m = {.l = out, .c = c, .room = 3 + 20 * c->L, .layer = -1};
+    struct maker m = {.l = out, .c = c, .room = 3 + c->L * (20 + 3 * c->router.E), .layer = -1};
     out->n_layers = c->L;
     out->layer = xcalloc((size_t)c->L, sizeof *out->layer);
     out->slices = xcalloc((size_t)m.room, sizeof *out->slices);
@@ -154,7 +191,7 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
     for (m.layer = 0; m.layer < c->L; m.layer++) {
         struct clime_layer_at *at = &out->layer[m.layer];
         at->mixer = CLIME_MIXER_ATTENTION; /* all families of today */
-        at->mlp = CLIME_MLP_SWIGLU;
+        at->mlp = clime_config_has_experts(c, m.layer) ? CLIME_MLP_EXPERTS : CLIME_MLP_SWIGLU;
         for (int i = 0; i < CLIME_W_N; i++) at->w[i] = -1;
         mixers[at->mixer](&m, at->w);
         mlps[at->mlp](&m, at->w);

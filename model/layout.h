@@ -23,11 +23,12 @@ enum clime_update { CLIME_FROZEN, CLIME_ADAMW };
 
 /* How a tensor is cut over the devices of a group: always by output rows, never through a sum (DESIGN.md 4.6). */
 enum clime_shard_rule {
-    CLIME_SHARD_WHOLE, /* every device has all of it: norms */
-    CLIME_SHARD_ROWS,  /* any rows: outputs of o and down */
-    CLIME_SHARD_HEADS, /* rows of whole heads: q, k, v, each its own */
-    CLIME_SHARD_PAIRS, /* rows of gate and of up alike: a device has both of what it multiplies */
-    CLIME_SHARD_VOCAB  /* rows of whole CLIME_VOCAB_UNIT: embedding and head */
+    CLIME_SHARD_WHOLE,  /* every device has all of it: norms */
+    CLIME_SHARD_ROWS,   /* any rows: outputs of o and down */
+    CLIME_SHARD_HEADS,  /* rows of whole heads: q, k, v, each its own */
+    CLIME_SHARD_PAIRS,  /* rows of gate and of up alike: a device has both of what it multiplies */
+    CLIME_SHARD_VOCAB,  /* rows of whole CLIME_VOCAB_UNIT: embedding and head */
+    CLIME_SHARD_EXPERTS /* tensors of whole experts: a device has all of an expert or nothing */
 };
 
 struct clime_slice { /* a row of the table: one Hugging Face tensor */
@@ -46,27 +47,34 @@ struct clime_slice { /* a row of the table: one Hugging Face tensor */
         enum clime_shard_rule rule;
         int unit;    /* rows that stay together: the head size, CLIME_VOCAB_UNIT, 1 */
         int stacked; /* matrices that lie one on the other in it, each cut alike: 2 for a gate and up in one tensor */
+        int expert, n_experts; /* of whole experts: which of how many it belongs to */
     } cut;
 };
 
 /* A layer is a mixer of positions and an MLP, each of a kind. */
 enum clime_mixer_kind { CLIME_MIXER_ATTENTION };
-enum clime_mlp_kind { CLIME_MLP_SWIGLU };
+enum clime_mlp_kind { CLIME_MLP_SWIGLU, CLIME_MLP_EXPERTS };
 
 /* The tensors of a layer as the kernels read them. */
 enum clime_layer_weight {
-    CLIME_W_LN1,       /* [D] norm before attention */
-    CLIME_W_QKV,       /* [(H+2HK)*Dh, D] q|k|v */
-    CLIME_W_QKV_BIAS,  /* [(H+2HK)*Dh] */
-    CLIME_W_Q_NORM,    /* [Dh] */
-    CLIME_W_K_NORM,    /* [Dh] */
-    CLIME_W_O,         /* [D, H*Dh] */
-    CLIME_W_O_BIAS,    /* [D] */
-    CLIME_W_O_NORM,    /* [D] norm after attention (post_norms) */
-    CLIME_W_LN2,       /* [D] norm before the MLP */
-    CLIME_W_GU,        /* [2F, D] gate|up */
-    CLIME_W_DOWN,      /* [D, F] */
-    CLIME_W_DOWN_NORM, /* [D] norm after the MLP (post_norms) */
+    CLIME_W_LN1,          /* [D] norm before attention */
+    CLIME_W_QKV,          /* [(H+2HK)*Dh, D] q|k|v */
+    CLIME_W_QKV_BIAS,     /* [(H+2HK)*Dh] */
+    CLIME_W_Q_NORM,       /* [Dh] */
+    CLIME_W_K_NORM,       /* [Dh] */
+    CLIME_W_O,            /* [D, H*Dh] */
+    CLIME_W_O_BIAS,       /* [D] */
+    CLIME_W_O_NORM,       /* [D] norm after attention (post_norms) */
+    CLIME_W_LN2,          /* [D] norm before the MLP */
+    CLIME_W_GU,           /* [2F, D] gate|up */
+    CLIME_W_DOWN,         /* [D, F] */
+    CLIME_W_DOWN_NORM,    /* [D] norm after the MLP (post_norms) */
+    CLIME_W_ROUTER,       /* [E, D] */
+    CLIME_W_EXPERTS_GU,   /* [E, 2F, D] gate|up of each expert */
+    CLIME_W_EXPERTS_DOWN, /* [E, D, F] */
+    CLIME_W_SHARED_GU,    /* [2F, D] of the expert that all rows go to */
+    CLIME_W_SHARED_DOWN,  /* [D, F] */
+    CLIME_W_SHARED_GATE,  /* [1, D] of the weight of its output */
     CLIME_W_N
 };
 

@@ -31,6 +31,8 @@ void clime_model_matrices(struct clime_model *m) {
         struct clime_matrix w = {.K = (int)l->slices[i].dim[1]};
         for (end = i; end < l->n_slices && (end == i || l->slices[end].joined); end++)
             w.N += (int)l->slices[end].dim[0];
+        w.n_experts = l->slices[i].cut.n_experts;
+        if (w.n_experts) w.N /= w.n_experts;
         if (l->slices[i].type == CLIME_PARAM_MATRIX && (i != l->embed || i == l->head)) m->matrix[i] = w;
     }
 }
@@ -41,11 +43,22 @@ static size_t carve_packed(struct clime_model *m, char *base) {
     for (int i = 0; i < m->layout.n_slices; i++) {
         struct clime_matrix *w = &m->matrix[i];
         if (!w->N) continue;
-        size_t n = m->ops->pack_bytes(m->dev, w->N, w->K);
+        size_t n = m->ops->pack_bytes(m->dev, w->N, w->K) * (size_t)(w->n_experts ? w->n_experts : 1);
         w->packed = base && n ? base + at : NULL;
         at += (n + PACK_ALIGN - 1) / PACK_ALIGN * PACK_ALIGN;
     }
     return at;
+}
+
+/* One after another where they are several. */
+static void pack(const struct clime_model *m, const struct clime_matrix *w) {
+    size_t apart = m->ops->pack_bytes(m->dev, w->N, w->K);
+    struct clime_matrix one = *w;
+    for (int i = 0; i < (w->n_experts ? w->n_experts : 1); i++) {
+        m->ops->pack(m->dev, &one);
+        one.data = (const char *)one.data + (size_t)w->N * (size_t)w->K * clime_dtype_bytes(clime_model_dt(m));
+        one.packed = (char *)one.packed + apart;
+    }
 }
 
 void clime_model_repack(struct clime_model *m) {
@@ -53,7 +66,7 @@ void clime_model_repack(struct clime_model *m) {
         struct clime_matrix *w = &m->matrix[i];
         if (!w->N) continue;
         w->data = clime_weight(m, i);
-        if (w->packed) m->ops->pack(m->dev, w);
+        if (w->packed) pack(m, w);
     }
 }
 
@@ -186,6 +199,18 @@ static enum clime_err choose_dtype(const char *name, const struct clime_config *
     return CLIME_OK;
 }
 
+enum clime_err clime_model_operations(const struct clime_ops *ops, const struct clime_config *c,
+                                      struct clime_error *e) {
+    bool experts = ops->route && ops->route_bwd && ops->permute && ops->grouped_gemm && ops->grouped_dx &&
+                   ops->grouped_dw && ops->combine && ops->combine_bwd;
+    if (c->router.E && !experts)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "%s: its experts need operations (route, grouped_gemm, combine) that device %s does not have "
+                          "yet; --device cpu has them",
+                          c->architecture, ops->name);
+    return CLIME_OK;
+}
+
 static void plan_memory(struct clime_model *m, int max_pos) {
     const struct clime_config *c = &m->cfg;
     size_t table = (size_t)max_pos * (size_t)(c->rope_rot / 2) * sizeof(float);
@@ -227,6 +252,7 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     *out = NULL;
     if ((rc = clime_config_load(dir, &m->cfg, e))) goto done;
     if ((rc = clime_ops_choose(o->device ? o->device : "auto", &m->ops, e))) goto done;
+    if ((rc = clime_model_operations(m->ops, c, e))) goto done;
     if ((rc = choose_dtype(o->dtype, c, m->ops, &dev.dt, e))) goto done;
     if ((rc = m->ops->open(&dev, &m->dev, e))) goto done;
     m->no_weights = o->no_weights;

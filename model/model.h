@@ -151,6 +151,8 @@ void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int
 
 /* Inside of the model, for model/: its matrices from the layout; its planes from the layout and the device's type. */
 void clime_model_matrices(struct clime_model *m);
+/* CLIME_ERR_UNAVAILABLE, naming it, when a table lacks operations that the configuration needs. */
+enum clime_err clime_model_operations(const struct clime_ops *ops, const struct clime_config *c, struct clime_error *e);
 void clime_planes_make(struct clime_model *m);
 void clime_planes_free(struct clime_model *m);
 

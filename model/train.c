@@ -30,7 +30,7 @@ static void size_acts(struct clime_train *t) {
     if (t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) acts[CLIME_ACT_QKV].cost = CLIME_ACT_PRODUCT;
     for (int i = 0; i < CLIME_ACT_N; i++)
         t->acts[i] = (struct clime_act_buffer){.name = acts[i].name,
-                                               .layer_bytes = (size_t)t->o.max_rows * acts[i].row_bytes,
+                                               .layer_bytes = clime_act_bytes(&acts[i], t->o.max_rows),
                                                .keep = acts[i].cost != CLIME_ACT_CHEAP && acts[i].cost <= level};
 }
 
@@ -51,13 +51,20 @@ static int kept_layers(const struct clime_model *m) {
     return n > 0 ? n : 1;
 }
 
+/* Of what lies between the products of an MLP: the chosen experts', the shared one's, or a dense layer's. */
+static size_t most_width(const struct clime_config *c) {
+    size_t n = (size_t)c->router.k * (size_t)c->F_expert;
+    if (n < (size_t)c->F_shared) n = (size_t)c->F_shared;
+    return n < (size_t)c->F ? (size_t)c->F : n;
+}
+
 /* Adds every buffer to t->plan and says in t->sizes what it is for. */
 static void plan_train(struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
     struct clime_plan *p = &t->plan;
     enum clime_dtype type = clime_model_dt(t->m);
     size_t T = (size_t)t->o.max_rows, R = T, C = (size_t)t->o.head_chunk, dt = clime_dtype_bytes(type);
-    size_t D = (size_t)c->D, F = (size_t)c->F, V = (size_t)c->V, Q = (size_t)(c->H * c->Dh);
+    size_t D = (size_t)c->D, K = (size_t)c->router.k, V = (size_t)c->V, Q = (size_t)(c->H * c->Dh);
     size_t KV = (size_t)(c->HK * c->Dh), back = t->o.forward_only ? 0 : 1;
     size_t norms = back && t->m->layout.n_grads < t->m->layout.n ? 1 : 0 /* some may be frozen */,
            made = t->o.keep_logits ? R : C;
@@ -75,7 +82,9 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "q_start", ((size_t)t->o.max_seqs + 1) * 4, (void **)&t->q_start);
     clime_plan_add(p, "dres", T * D * dt, &t->dres);
     clime_plan_add(p, "dnorm", back * T * D * dt, &t->dnorm);
-    clime_plan_add(p, "dh", back * T * F * dt, &t->dh);
+    clime_plan_add(p, "dh", back * T * most_width(c) * dt, &t->dh);
+    clime_plan_add(p, "dweights", back * T * K * 4, (void **)&t->dweights);
+    clime_plan_add(p, "dscores", back * T * (size_t)c->router.E * dt, &t->dscores);
     clime_plan_add(p, "datt", back * T * Q * dt, &t->datt);
     clime_plan_add(p, "dq", back * T * Q * dt, &t->dq);
     clime_plan_add(p, "dk", back * T * KV * dt, &t->dk);

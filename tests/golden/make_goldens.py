@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Reference vectors for tests/unit/model/test_golden.c, made with PyTorch and transformers on the CPU.
 
-    python tests/golden/make_goldens.py            rewrites tests/golden/<case>/
-    python tests/golden/make_goldens.py --check    compares with what is stored, writes nothing
+    python tests/golden/make_goldens.py [CASE ...]    rewrites tests/golden/<case>/
+    python tests/golden/make_goldens.py --check       compares with what is stored, writes nothing
 
 For each case a tiny random model is written as a Hugging Face folder (weights in bf16, so that fp32 and bf16 runs start
 from the same numbers), with ref.safetensors beside it:
@@ -15,40 +15,54 @@ from the same numbers), with ref.safetensors beside it:
     logp, entropy     F32  of the loss rows
     grad.NAME         F32  gradient of the loss
     eps               F32  AdamW's epsilon of the fp32 and of the bf16 comparison
+    lr                F32  its learning rate; absent: LR
     losses.P          F64  before each of 10 AdamW steps and after the last, with the epsilon for P = fp32, bf16
     step10.P.NAME     F32  the parameter after 10 steps
     bf16.X            F32  relative error of torch's own bf16 run for X
 
 All references are computed in float64 (with transformers' fp32 rotary angles) and stored in fp32. Errors are
 norm(x - ref) / norm(ref). torch's bf16 run has bf16 weights and activations, one right-padded batch, fp32 master weights
-and moments: the same set-up as clime's. Its error is the larger of two runs, with fused (sdpa) and with eager attention:
-for a vector of 16 elements a single run's distance is a matter of luck.
+and moments: the same set-up as clime's. Its error is the largest of two runs, with fused (sdpa) and with eager attention
+(of models with experts, of four: each also with all experts' products in one batch):
+for a vector of 16 elements a single run's distance is a matter of luck. So is that of an expert with few rows: none or
+at least FEW are given to each, and the error of one expert's tensor is the largest of the same tensors of its layer.
 
 Why two epsilons: with 1e-8 the first steps move every element by +-lr, so in bf16 the few elements whose gradient is
 smaller than its rounding error decide the distance of a whole vector, in torch's run as in clime's, by chance. bf16 is
 therefore compared with an epsilon of the gradients' own size, where the distance follows the gradients' error. GLM-4
 with a key bias has elements whose true gradient is zero (the bias of dimensions that do not rotate adds the same to
 all scores of a row), so its fp32 epsilon must be above fp32's rounding noise.
+
+Which experts a row is given to is no smooth function of it, and rounding decides a near one. So ids of models with
+experts are drawn such that no router's choice is near (MARGIN), and what comes out is only taken when every run in
+bf16 chose in all steps what float64 chose. transformers 5 holds all experts in one tensor; here they have the names of
+the files, an expert each.
 """
 
 import argparse
 import copy
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Glm4Config, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, Glm4Config, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
+                          Qwen3MoeConfig)
 
 HERE = Path(__file__).resolve().parent
 LENGTHS = [5, 70, 1, 23]  # one crosses a 64-key block, one is a single token
 STEPS = 10
-ADAMW = dict(lr=1e-3, betas=(0.9, 0.95))
+ADAMW = dict(betas=(0.9, 0.95))
+LR, LR_EXPERTS = 1e-3, 1e-4  # ten steps of the first move a choice or two
 EPS = dict(fp32=1e-8, bf16=1e-2)
 EPS_ZERO_GRADIENTS = 1e-6
 WEIGHT_DECAY = 0.1
+ROUTER = 2    # deviation of a router's logits, about
+FEW = 8
+MARGIN = 0.5  # of theirs, between the last expert that is chosen and the first that is not
 
 SMALL = dict(hidden_size=32, intermediate_size=40, vocab_size=72, max_position_embeddings=128, bos_token_id=None,
              eos_token_id=1, pad_token_id=None)
@@ -68,6 +82,14 @@ def cases():
         "llama_bias": LlamaConfig(**heads(2, 1, 64, 1, tie_word_embeddings=True, attention_bias=True)),
         "glm4": Glm4Config(**heads(4, 2, 16, 2, tie_word_embeddings=False, attention_bias=True)),
         "glm4_nobias": Glm4Config(**heads(2, 1, 64, 1, tie_word_embeddings=True, attention_bias=False)),
+        "qwen3_moe": Qwen3MoeConfig(**heads(4, 2, 16, 2, tie_word_embeddings=False, num_experts=8, num_experts_per_tok=2,
+                                            moe_intermediate_size=24, norm_topk_prob=True, rope_theta=1e6)),
+        "qwen3_moe_dense": Qwen3MoeConfig(**heads(2, 1, 16, 4, tie_word_embeddings=True, num_experts=5,
+                                                  num_experts_per_tok=3, moe_intermediate_size=12,
+                                                  norm_topk_prob=False, decoder_sparse_step=2, mlp_only_layers=[1])),
+        "qwen2_moe": Qwen2MoeConfig(**heads(3, 1, 16, 2, tie_word_embeddings=False, num_experts=4,
+                                            num_experts_per_tok=2, moe_intermediate_size=24,
+                                            shared_expert_intermediate_size=28, norm_topk_prob=False)),
     }
 
 
@@ -77,8 +99,8 @@ def random_model(config, seed):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.dim() == 2:
-                p.normal_(0, 1 / math.sqrt(p.shape[1]))
+            if p.dim() >= 2:
+                p.normal_(0, (ROUTER if name.endswith(".gate.weight") else 1) / math.sqrt(p.shape[-1]))
             elif name.endswith("bias"):
                 p.normal_(0, 0.5)
             else:
@@ -93,7 +115,60 @@ def cast(model, dtype):
     return model
 
 
-def random_batch(config, seed):
+class Choices:
+    """What the routers of a model chose, call by call, and how near each choice was."""
+
+    def __init__(self, model):
+        self.ids, self.margin = [], []
+        for module in model.modules():
+            if type(module).__name__.endswith(("TopKRouter", "TopkRouter")):
+                module.register_forward_hook(self.see)
+
+    def see(self, module, args, out):
+        logits, _, ids = out
+        best = logits.detach().sort(-1, descending=True)[0]
+        self.margin.append(best[:, module.top_k - 1] - best[:, module.top_k])
+        self.ids.append(ids.sort(-1)[0])
+
+
+def far_ids(model, config, g):
+    """Token by token, the first of a random order with which every router's choice is clear."""
+    choices, ids = Choices(model), []
+    for length in LENGTHS:
+        seq = torch.zeros(0, dtype=torch.long)
+        for _ in range(length):
+            order = torch.randperm(config.vocab_size, generator=g)
+            choices.margin.clear()
+            with torch.no_grad():
+                model(input_ids=torch.cat([seq.expand(len(order), -1), order[:, None]], 1), use_cache=False)
+            margins = torch.stack([m.view(len(order), -1)[:, -1] for m in choices.margin]).min(0)[0]
+            far = (margins > MARGIN).nonzero()
+            assert len(far), "no id leaves all choices clear"
+            seq = torch.cat([seq, order[far[0]]])
+        ids.append(seq)
+    return torch.cat(ids)
+
+
+def tensors_of(named):
+    """Each expert's tensors by the names of the files."""
+    out = {}
+    for name, x in named.items():
+        stem, end = name.rsplit(".", 1)
+        if end not in ("gate_up_proj", "down_proj") or x.dim() != 3:
+            out[name] = x
+            continue
+        for e, each in enumerate(x):
+            parts = {"gate_proj": each[: len(each) // 2], "up_proj": each[len(each) // 2:]}
+            for part, rows in (parts if end == "gate_up_proj" else {end: each}).items():
+                out[f"{stem}.{e}.{part}.weight"] = rows
+    return out
+
+
+def has_experts(config):
+    return hasattr(config, "num_experts_per_tok")
+
+
+def random_batch(model, config, seed):
     g = torch.Generator().manual_seed(seed)
     total = sum(LENGTHS)
     start = torch.tensor([0] + LENGTHS).cumsum(0)
@@ -101,7 +176,7 @@ def random_batch(config, seed):
     row = row[torch.rand(total, generator=g) < 0.8]
     n = len(row)
     return dict(
-        ids=torch.randint(config.vocab_size, (total,), generator=g),
+        ids=far_ids(model, config, g) if has_experts(config) else torch.randint(config.vocab_size, (total,), generator=g),
         start=start,
         row=row,
         target=torch.randint(config.vocab_size, (n,), generator=g),
@@ -128,15 +203,16 @@ def forward(model, b):
     return out, logp, entropy, loss
 
 
-def run(model, b, precision, eps):
+def run(model, b, precision, eps, lr):
     """Everything that is compared, from one model in its own precision."""
     model = copy.deepcopy(model)
     wide = torch.float64 if model.dtype == torch.float64 else torch.float32
     params = dict(model.named_parameters())
     master = {k: p.detach().to(wide).clone().requires_grad_() for k, p in params.items()}
-    groups = [dict(params=[p for p in master.values() if p.dim() == 2], weight_decay=WEIGHT_DECAY),
-              dict(params=[p for p in master.values() if p.dim() != 2], weight_decay=0.0)]
-    adamw = torch.optim.AdamW(groups, eps=eps, **ADAMW)
+    groups = [dict(params=[p for p in master.values() if p.dim() >= 2], weight_decay=WEIGHT_DECAY),
+              dict(params=[p for p in master.values() if p.dim() < 2], weight_decay=0.0)]
+    adamw = torch.optim.AdamW(groups, eps=eps, lr=lr, **ADAMW)
+    choices = Choices(model)
     out, losses = {}, []
     for step in range(STEPS + 1):
         logits, logp, entropy, loss = forward(model, b)
@@ -148,7 +224,7 @@ def run(model, b, precision, eps):
         model.zero_grad()
         loss.backward()
         if step == 0:
-            out.update({"grad." + k: p.grad.clone() for k, p in params.items()})
+            out.update({"grad." + k: p for k, p in tensors_of({k: p.grad.clone() for k, p in params.items()}).items()})
         for k, p in params.items():
             master[k].grad = p.grad.to(wide)
         adamw.step()
@@ -156,31 +232,67 @@ def run(model, b, precision, eps):
             for k, p in params.items():
                 p.copy_(master[k])
     out["losses." + precision] = torch.tensor(losses, dtype=torch.float64)
-    out.update({f"step10.{precision}.{k}": p.detach() for k, p in master.items()})
-    return {k: v.to(torch.float64) for k, v in out.items()}
+    out.update({f"step10.{precision}.{k}": p.detach() for k, p in tensors_of(master).items()})
+    real = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]).flatten()  # the rest pads
+    return {k: v.to(torch.float64) for k, v in out.items()}, [ids[real] for ids in choices.ids]
 
 
 def reference(name, config):
-    seed = sum(map(ord, name))
-    model, batch = random_model(config, seed), random_batch(config, seed + 1)
-    eps = dict(EPS)
+    """From the first seed that will do."""
+    for seed in range(sum(map(ord, name)), 60000, 1000):
+        try:
+            return reference_of(config, seed)
+        except Unfit as why:
+            print(f"{name}: seed {seed}: {why}")
+    raise SystemExit(f"{name}: no seed will do")
+
+
+class Unfit(Exception):
+    pass
+
+
+def reference_of(config, seed):
+    model = random_model(config, seed)
+    model.set_experts_implementation("eager")
+    eps, lr = dict(EPS), LR_EXPERTS if has_experts(config) else LR
     if config.model_type == "glm4" and config.attention_bias:
         eps["fp32"] = EPS_ZERO_GRADIENTS
     wide_model = cast(copy.deepcopy(model), torch.float64)
+    batch = random_batch(copy.deepcopy(wide_model), config, seed + 1)
     wide_batch = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
     ref = {}
     for precision in eps:
-        ref.update(run(wide_model, wide_batch, precision, eps[precision]))
+        values, chosen = run(wide_model, wide_batch, precision, eps[precision], lr)
+        ref.update(values)
+    for ids in chosen:
+        rows = ids.flatten().bincount()
+        if ((rows > 0) & (rows < FEW)).any():
+            raise Unfit(f"experts are given {rows.tolist()} rows")
     halves = []
-    for attention in ("sdpa", "eager"):
+    ways = [("sdpa", "eager"), ("eager", "eager")]
+    for attention, experts in ways + [("sdpa", "batched_mm"), ("eager", "batched_mm")] * has_experts(config):
         model.set_attn_implementation(attention)
-        halves.append(run(model, batch, "bf16", eps["bf16"]))
+        model.set_experts_implementation(experts)
+        values, same = run(model, batch, "bf16", eps["bf16"], lr)
+        if not all(torch.equal(a, b) for a, b in zip(chosen, same)):
+            raise Unfit("a run in bf16 chose other experts")
+        halves.append(values)
     tensors = {k: (v.float() if v.is_floating_point() else v.int()).contiguous() for k, v in batch.items()}
     tensors["eps"] = torch.tensor([eps["fp32"], eps["bf16"]])
+    if has_experts(config):
+        tensors["lr"] = torch.tensor([lr])
     for k, v in ref.items():
         tensors[k] = v.contiguous() if k.startswith("losses") else v.float().contiguous()
         if k in halves[0]:
-            tensors["bf16." + k] = max((half[k] - v).norm() / v.norm() for half in halves).float().reshape(1)
+            error = max((half[k] - v).norm() / v.norm() for half in halves)
+            tensors["bf16." + k] = error.nan_to_num(0).float().reshape(1)  # 0 / 0: an expert without rows
+    of_layer = {}
+    for k in list(tensors):
+        if k.startswith("bf16.") and ".experts." in k:
+            of_layer.setdefault(re.sub(r"experts\.\d+", "experts", k), []).append(k)
+    for same in of_layer.values():
+        worst = max(tensors[k] for k in same)
+        tensors.update({k: worst.clone() for k in same})
     return model, tensors
 
 
@@ -198,10 +310,13 @@ def write_config(folder):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("case", nargs="*", help="those to make; all")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     for i, (name, config) in enumerate(cases().items()):
+        if args.case and name not in args.case:
+            continue
         model, tensors = reference(name, config)
         folder = HERE / name
         if args.check:

@@ -40,6 +40,11 @@ static enum clime_err load(const char *json, struct clime_config *c, struct clim
     "\"hidden_size\":64,\"intermediate_size\":128,\"num_hidden_layers\":2,\"num_attention_heads\":4,\"vocab_size\":96"
 #define QWEN3 "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\"," SIZES
 #define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\"," SIZES
+#define MOE(name, type)                                                                                                \
+    "{\"architectures\":[\"" name "\"],\"model_type\":\"" type "\",\"num_experts\":8,\"num_experts_per_tok\":2,"       \
+    "\"moe_intermediate_size\":32," SIZES
+#define QWEN3_MOE MOE("Qwen3MoeForCausalLM", "qwen3_moe")
+#define QWEN2_MOE MOE("Qwen2MoeForCausalLM", "qwen2_moe")
 #define GLM4 "{\"architectures\":[\"Glm4ForCausalLM\"],\"model_type\":\"glm4\"," SIZES
 #define LLAMA3                                                                                                         \
     ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"     \
@@ -87,6 +92,18 @@ static const struct {
     {LLAMA ",\"eos_token_id\":[1,-2]}", "eos_token_id"},
     {LLAMA ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}", "eos_token_id"},
     {LLAMA ",\"attention_bias\":1}", "attention_bias must be"},
+    {QWEN3_MOE ",\"num_experts_per_tok\":2,\"mlp_only_layers\":[2]}", "layers from 0 to 1"},
+    {QWEN3_MOE ",\"mlp_only_layers\":1}", "mlp_only_layers must be a list"},
+    {QWEN3_MOE ",\"decoder_sparse_step\":0}", "decoder_sparse_step must be an integer"},
+    {QWEN3_MOE ",\"norm_topk_prob\":1}", "norm_topk_prob must be"},
+    {"{\"model_type\":\"qwen3_moe\"," SIZES "}", "num_experts is missing"},
+    {"{\"model_type\":\"qwen3_moe\",\"num_experts\":8,\"num_experts_per_tok\":9,\"moe_intermediate_size\":8," SIZES "}",
+     "num_experts_per_tok must be an integer from 1 to 8"},
+    {"{\"model_type\":\"qwen3_moe\",\"num_experts\":1025,\"num_experts_per_tok\":9," SIZES "}",
+     "num_experts must be an integer from 1 to 1024"},
+    {QWEN3_MOE ",\"router_logit_softcapping\":30.0}", "router_logit_softcapping is not known: it may change"},
+    {QWEN3_MOE ",\"zero_expert_num\":2}", "zero_expert_num is not known"},
+    {QWEN2_MOE "}", "shared_expert_intermediate_size is missing"},
 };
 
 static void test_refused(void **state) {
@@ -187,6 +204,56 @@ static const struct {
       .bos_id = -1,
       .eps = 1.5625e-7f,
       .max_pos = 131072}},
+    {QWEN3_MOE ",\"head_dim\":16,\"norm_topk_prob\":true,\"max_window_layers\":48,\"router_aux_loss_coef\":0.001,"
+               "\"sliding_window\":null,\"unheard_of\":false,\"output_router_logits\":false}",
+     {.family = CLIME_QWEN3_MOE,
+      .H = 4,
+      .HK = 4,
+      .Dh = 16,
+      .F = 128,
+      .max_pos = 32768,
+      .eps = 1e-6f,
+      .qk_norm = true,
+      .router = {.E = 8, .k = 2, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1},
+      .F_expert = 32,
+      .rope_theta = 1e4,
+      .rope_rot = 16,
+      .dtype = CLIME_F32,
+      .bos_id = -1}},
+    {QWEN3_MOE ",\"decoder_sparse_step\":2}",
+     {.family = CLIME_QWEN3_MOE,
+      .H = 4,
+      .HK = 4,
+      .Dh = 16,
+      .F = 128,
+      .max_pos = 32768,
+      .eps = 1e-6f,
+      .qk_norm = true,
+      .router = {.E = 8, .k = 2, .scale = 1, .n_groups = 1, .k_groups = 1},
+      .F_expert = 32,
+      .dense = {1, 0},
+      .rope_theta = 1e4,
+      .rope_rot = 16,
+      .dtype = CLIME_F32,
+      .bos_id = -1}},
+    {QWEN2_MOE ",\"shared_expert_intermediate_size\":48,\"mlp_only_layers\":[1],\"qkv_bias\":true}",
+     {.family = CLIME_QWEN2_MOE,
+      .H = 4,
+      .HK = 4,
+      .Dh = 16,
+      .F = 128,
+      .max_pos = 32768,
+      .eps = 1e-6f,
+      .qkv_bias = true,
+      .router = {.E = 8, .k = 2, .scale = 1, .n_groups = 1, .k_groups = 1},
+      .F_expert = 32,
+      .F_shared = 48,
+      .shared_gate = true,
+      .dense = {0, 1},
+      .rope_theta = 1e4,
+      .rope_rot = 16,
+      .dtype = CLIME_F32,
+      .bos_id = -1}},
 };
 
 static void assert_same(const struct clime_config *a, const struct clime_config *b) {
@@ -201,6 +268,17 @@ static void assert_same(const struct clime_config *a, const struct clime_config 
     assert_int_equal(a->qk_norm, b->qk_norm);
     assert_int_equal(a->post_norms, b->post_norms);
     assert_int_equal(a->fused_gate_up, b->fused_gate_up);
+    assert_int_equal(a->router.E, b->router.E);
+    assert_int_equal(a->router.k, b->router.k);
+    assert_int_equal(a->router.sigmoid, b->router.sigmoid);
+    assert_int_equal(a->router.renormalize, b->router.renormalize);
+    assert_true(a->router.scale == b->router.scale);
+    assert_int_equal(a->router.n_groups, b->router.n_groups);
+    assert_int_equal(a->router.k_groups, b->router.k_groups);
+    assert_int_equal(a->F_expert, b->F_expert);
+    assert_int_equal(a->F_shared, b->F_shared);
+    assert_int_equal(a->shared_gate, b->shared_gate);
+    assert_memory_equal(a->dense, b->dense, sizeof a->dense);
     assert_true(a->rope_theta == b->rope_theta);
     assert_int_equal(a->rope_rot, b->rope_rot);
     assert_int_equal(a->rope_interleaved, b->rope_interleaved);

@@ -1,4 +1,4 @@
-/* The parameter table: what its rows say of every dense family, names found by hash, gradients and states of what is
+/* The parameter table: what its rows say of every family, names found by hash, gradients and states of what is
  * trained laid out without the frozen, shards that put the whole together again; and that freezing changes no bit of
  * the gradients that are left. */
 #include <setjmp.h>
@@ -52,6 +52,20 @@ static const struct clime_config configs[] = {
      .qkv_bias = true,
      .post_norms = true,
      .fused_gate_up = true},
+    {.family = CLIME_QWEN2_MOE,
+     .D = 32,
+     .L = 3,
+     .H = 4,
+     .HK = 4,
+     .Dh = 8,
+     .F = 12,
+     .V = 17000,
+     .qkv_bias = true,
+     .router = {.E = 8, .k = 2},
+     .F_expert = 5,
+     .F_shared = 20,
+     .shared_gate = true,
+     .dense = {0, 1, 0}},
 };
 
 static bool ends_with(const char *s, const char *end) {
@@ -59,7 +73,8 @@ static bool ends_with(const char *s, const char *end) {
 }
 
 static enum clime_shard_rule rule_of(const char *name) {
-    if (strstr(name, "norm")) return CLIME_SHARD_WHOLE;
+    if (strstr(name, "norm") || strstr(name, "mlp.gate.") || strstr(name, "expert_gate")) return CLIME_SHARD_WHOLE;
+    if (strstr(name, "experts.")) return CLIME_SHARD_EXPERTS;
     if (strstr(name, "q_proj") || strstr(name, "k_proj") || strstr(name, "v_proj")) return CLIME_SHARD_HEADS;
     if (strstr(name, "gate") || strstr(name, "up_proj")) return CLIME_SHARD_PAIRS;
     return strstr(name, "embed") || strstr(name, "lm_head") ? CLIME_SHARD_VOCAB : CLIME_SHARD_ROWS;
@@ -80,8 +95,9 @@ static void rows_say_what_tensors_are(void **state) {
             assert_int_equal(s->cut.stacked, strstr(s->name, "gate_up") ? 2 : 1);
             assert_int_equal(s->update, CLIME_ADAMW);
             assert_true(s->grad == s->offset && s->state == s->offset); /* with nothing frozen */
-            assert_int_equal(s->joined,
-                             strstr(s->name, "k_proj") || strstr(s->name, "v_proj") || strstr(s->name, ".up_proj"));
+            assert_int_equal(s->joined, strstr(s->name, "k_proj") || strstr(s->name, "v_proj") ||
+                                            strstr(s->name, ".up_proj") ||
+                                            (strstr(s->name, "experts.") && !strstr(s->name, "experts.0.")));
         }
         assert_true(l.n_grads == l.n && l.n_states == l.n && l.state_hash == l.hash && l.first_trained == 0);
         clime_layout_free(&l);
@@ -173,7 +189,9 @@ static void check_shards(const struct clime_layout *l, int n_ranks) {
         for (int i = 0; i < s.n_parts; i++) {
             const struct clime_shard_part *p = &s.parts[i];
             const struct clime_slice *t = &l->slices[p->slice];
-            bool goes_on = t->joined || (i && s.parts[i - 1].slice == p->slice);
+            bool first_expert = t->cut.rule == CLIME_SHARD_EXPERTS && !strstr(t->name, ".up_proj") &&
+                                t->cut.expert == r * t->cut.n_experts / n_ranks; /* of this rank */
+            bool goes_on = (t->joined && !first_expert) || (i && s.parts[i - 1].slice == p->slice);
             assert_true(p->n > 0 && p->global >= t->offset && p->global + p->n <= t->offset + t->n);
             assert_int_equal(p->n % (t->n / t->dim[0]), 0); /* whole rows */
             assert_int_equal(p->local, goes_on ? end : (end + 63) / 64 * 64);
@@ -243,6 +261,21 @@ static void the_cut_is_where_it_should_be(void **state) {
     assert_true(p[1].slice == p[0].slice && p[1].global == at + (12 + 6) * 32 && p[1].local == p[0].local + 6 * 32);
     clime_shard_free(&s);
     clime_layout_free(&l);
+
+    clime_layout_make(&configs[5],
+                      &l); /* 8 experts of D 32, F 5: the rank has the last 4, whole and one after another */
+    if (clime_layout_shard(&l, 1, 2, &s, &e)) fail_msg("%s", e.msg);
+    const struct clime_slice *all = &l.slices[l.layer[2].w[CLIME_W_EXPERTS_GU]];
+    p = part_of(&l, &s, "layers.2.mlp.experts.4.gate_proj.weight");
+    at = p->local;
+    for (int i = 0; i < 4; i++, p += 2) {
+        assert_true(p->global == all->offset + (4 + i) * 2 * 5 * 32 && p->local == at + i * 2 * 5 * 32 &&
+                    p->n == 5 * 32);
+        assert_int_equal(p[1].local, p->local + 5 * 32);
+    }
+    for (int i = 0; i < s.n_parts; i++) assert_null(strstr(l.slices[s.parts[i].slice].name, "experts.3."));
+    clime_shard_free(&s);
+    clime_layout_free(&l);
 }
 
 static void what_does_not_divide_is_refused(void **state) {
@@ -263,6 +296,13 @@ static void what_does_not_divide_is_refused(void **state) {
     clime_layout_make(&c, &l);
     assert_int_equal(clime_layout_shard(&l, 0, 8, &s, &e), CLIME_ERR_INPUT); /* 4 key/value heads */
     assert_non_null(strstr(e.msg, "4 heads of model.layers.0.self_attn.k_proj.weight"));
+    clime_layout_free(&l);
+    c = configs[5];
+    c.router.E = 6;
+    clime_layout_make(&c, &l);
+    assert_int_equal(clime_layout_shard(&l, 0, 4, &s, &e), CLIME_ERR_INPUT);
+    assert_non_null(
+        strstr(e.msg, "4 devices cannot share the 6 experts of model.layers.0.mlp.experts.0.gate_proj.weight"));
     clime_layout_free(&l);
 }
 
@@ -296,9 +336,20 @@ static void run_backward(struct clime_model *m, enum clime_recompute recompute, 
 /* The gradients of what is trained are those of a run that trains everything. */
 static void trained_gradients_keep_their_bits(void **state) {
     (void)state;
-    static const char *const models[] = {"qwen3_bias", "qwen2", "glm4"};
-    static const char *const frozen_names[] = {"mlp",   "norm", "k_proj", "layers.0", "layers.",
-                                               "embed", "bias", "head",   "model.",   "all but layers.1"};
+    static const char *const models[] = {"qwen3_bias", "qwen2", "glm4", "qwen2_moe"};
+    static const char *const frozen_names[] = {"mlp",
+                                               "norm",
+                                               "k_proj",
+                                               "layers.0",
+                                               "layers.",
+                                               "embed",
+                                               "bias",
+                                               "head",
+                                               "model.",
+                                               "all but layers.1",
+                                               "experts.1.",
+                                               "mlp.gate",
+                                               "all but shared_expert"};
     for (size_t i = 0; i < 2 * CLIME_COUNT(models) * CLIME_COUNT(frozen_names); i++) {
         const char *root = getenv("CLIME_GOLDEN"), *which = frozen_names[i / 2 / CLIME_COUNT(models)];
         char *dir = xasprintf("%s/%s", root ? root : "tests/golden", models[i / 2 % CLIME_COUNT(models)]);

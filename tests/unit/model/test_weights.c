@@ -123,6 +123,28 @@ static const struct clime_config configs[] = {
      .rope_interleaved = true,
      .bos_id = -1,
      .pad_id = -1},
+    {.family = CLIME_QWEN2_MOE,
+     .architecture = "Qwen2MoeForCausalLM",
+     .model_type = "qwen2_moe",
+     .D = 16,
+     .L = 3,
+     .H = 4,
+     .HK = 2,
+     .Dh = 4,
+     .F = 12,
+     .V = 19,
+     .max_pos = 64,
+     .eps = 1e-5f,
+     .qkv_bias = true,
+     .router = {.E = 5, .k = 2, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1},
+     .F_expert = 3,
+     .F_shared = 7,
+     .shared_gate = true,
+     .dense = {1, 0, 0},
+     .rope_theta = 1e4,
+     .rope_rot = 4,
+     .bos_id = -1,
+     .pad_id = -1},
 };
 
 static void *random_weights(const struct clime_layout *l, enum clime_dtype dt, uint64_t seed) {
@@ -139,7 +161,12 @@ static int64_t params(const struct clime_config *c) {
     if (c->o_bias) layer += D;
     if (c->qk_norm) layer += 2 * (int64_t)c->Dh;
     if (c->post_norms) layer += 2 * D;
-    return (c->tied ? 1 : 2) * (int64_t)c->V * D + c->L * layer + D;
+    int64_t n = (c->tied ? 1 : 2) * (int64_t)c->V * D + c->L * layer + D;
+    for (int l = 0; l < c->L; l++)
+        if (clime_config_has_experts(c, l))
+            n += D *
+                 (c->router.E + 3 * (int64_t)c->router.E * c->F_expert + 3 * c->F_shared + c->shared_gate - 3 * c->F);
+    return n;
 }
 
 static void test_layout(void **state) {

@@ -1,0 +1,161 @@
+/* The part of a configuration that is about experts: one reader a family, one writer, and the keys that may be there.
+ *
+ * Called by config.c and config_write.c; pure. The invariant is config.c's. These families still grow, so here it is
+ * kept the other way round as well: a key that is neither read nor known to be without effect is refused by name.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "model/config_int.h"
+#include "model/config_keys.h"
+
+enum { MAX_EXPERT_WIDTH = 1 << 17 };
+
+/* Which layers have one MLP instead: every one of mlp_only_layers, and all but each decoder_sparse_step-th. */
+static enum clime_err read_dense_layers(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    int step;
+    enum clime_err rc = clime_key_int(root, "decoder_sparse_step", 1, 1 << 20, 1, &step, e);
+    if (rc) return rc;
+    for (int l = 0; l < c->L; l++) c->dense[l] = (l + 1) % step != 0;
+    const struct cJSON *list = clime_tree_get(root, "mlp_only_layers");
+    if (!clime_key_absent(list) && clime_tree_kind(list) != CLIME_JSON_ARRAY)
+        return clime_fail(e, CLIME_ERR_INPUT, "mlp_only_layers must be a list of layers");
+    for (const struct cJSON *n = clime_tree_first(list); n; n = clime_tree_next(n)) {
+        double l = clime_tree_kind(n) == CLIME_JSON_NUMBER ? clime_tree_num(n, -1) : -1;
+        if (!(l >= 0 && l < c->L) || l != floor(l))
+            return clime_fail(e, CLIME_ERR_INPUT, "mlp_only_layers must hold layers from 0 to %d", c->L - 1);
+        c->dense[(int)l] = 1;
+    }
+    return CLIME_OK;
+}
+
+/* The number of experts by its name in the family, or by the one that transformers 5 may write. */
+static enum clime_err read_counts(const struct cJSON *root, const char *name, struct clime_config *c,
+                                  struct clime_error *e) {
+    const char *other = "num_local_experts";
+    if (!clime_key_absent(clime_tree_get(root, other))) name = other;
+    enum clime_err rc = clime_key_int(root, name, 1, CLIME_MAX_EXPERTS, 0, &c->router.E, e);
+    if (!rc) rc = clime_key_int(root, "num_experts_per_tok", 1, c->router.E, 0, &c->router.k, e);
+    if (!rc) rc = clime_key_int(root, "moe_intermediate_size", 1, MAX_EXPERT_WIDTH, 0, &c->F_expert, e);
+    return rc;
+}
+
+enum clime_err clime_config_qwen_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    c->router = (struct clime_router){.scale = 1, .n_groups = 1, .k_groups = 1};
+    enum clime_err rc = read_counts(root, "num_experts", c, e);
+    if (!rc) rc = clime_key_bool(root, "norm_topk_prob", false, &c->router.renormalize, e);
+    if (!rc) rc = read_dense_layers(root, c, e);
+    if (rc || c->family != CLIME_QWEN2_MOE) return rc;
+    c->shared_gate = true;
+    return clime_key_int(root, "shared_expert_intermediate_size", 1, MAX_EXPERT_WIDTH, 0, &c->F_shared, e);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------------------------ */
+
+static const char *const read_keys[] = {
+    "architectures",
+    "model_type",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "vocab_size",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "attention_bias",
+    "qkv_bias",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "partial_rotary_factor",
+    "hidden_act",
+    "quantization_config",
+    "mlp_bias",
+    "use_sliding_window",
+    "layer_types",
+    "torch_dtype",
+    "dtype",
+    "bos_token_id",
+    "pad_token_id",
+    "eos_token_id", /* experts: */
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "shared_expert_intermediate_size",
+};
+
+/* Of training with dropout or a loss that balances experts, of other programs' caches and layouts, or of windows that
+ * use_sliding_window turns on. */
+static const char *const inert_keys[] = {
+    "_name_or_path",
+    "attention_dropout",
+    "auto_map",
+    "aux_loss_alpha",
+    "chunk_size_feed_forward",
+    "ep_size",
+    "id2label",
+    "initializer_range",
+    "is_encoder_decoder",
+    "label2id",
+    "max_window_layers",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pretraining_tp",
+    "problem_type",
+    "return_dict",
+    "router_aux_loss_coef",
+    "seq_aux",
+    "sliding_window",
+    "tokenizer_class",
+    "transformers_version",
+    "unsloth_fixed",
+    "use_cache",
+};
+
+static bool listed(const char *key, const char *const *list, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(key, list[i]) == 0) return true;
+    return false;
+}
+
+enum clime_err clime_config_known_keys(const struct cJSON *root, struct clime_error *e) {
+    for (const struct cJSON *n = clime_tree_first(root); n; n = clime_tree_next(n)) {
+        const char *key = clime_tree_key(n);
+        enum clime_json_kind kind = clime_tree_kind(n);
+        bool off = kind == CLIME_JSON_NULL || (kind == CLIME_JSON_BOOL && !clime_tree_bool(n, true));
+        if (off || listed(key, read_keys, CLIME_COUNT(read_keys)) || listed(key, inert_keys, CLIME_COUNT(inert_keys)))
+            continue;
+        return clime_fail(e, CLIME_ERR_INPUT, "%.80s is not known: it may change what the model computes", key);
+    }
+    return CLIME_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------------- */
+
+static void write_int(struct clime_jw *w, const char *key, int v) {
+    clime_jw_key(w, key);
+    clime_jw_int(w, v);
+}
+
+void clime_config_write_experts(struct clime_jw *w, const struct clime_config *c) {
+    write_int(w, "num_experts", c->router.E);
+    write_int(w, "num_experts_per_tok", c->router.k);
+    write_int(w, "moe_intermediate_size", c->F_expert);
+    clime_jw_key(w, "norm_topk_prob");
+    clime_jw_bool(w, c->router.renormalize);
+    write_int(w, "decoder_sparse_step", 1);
+    clime_jw_key(w, "mlp_only_layers");
+    clime_jw_array(w);
+    for (int l = 0; l < c->L; l++)
+        if (c->dense[l]) clime_jw_int(w, l);
+    clime_jw_close(w);
+    if (c->F_shared) write_int(w, "shared_expert_intermediate_size", c->F_shared);
+}

@@ -1,0 +1,105 @@
+/* struct clime_config written as the config.json that transformers loads. Called by export and init; the caller's
+ * thread; owns nothing. The invariant: what is written, clime_config_load reads back as it was.
+ */
+#include <stdlib.h>
+
+#include "common/buf.h"
+#include "common/os/atomic_file.h"
+#include "model/config_int.h"
+
+static void write_key_int(struct clime_jw *w, const char *key, int v) {
+    clime_jw_key(w, key);
+    clime_jw_int(w, v);
+}
+
+static void write_id(struct clime_jw *w, const char *key, int id) {
+    clime_jw_key(w, key);
+    if (id < 0)
+        clime_jw_null(w); /* said, because a class default may lie outside the vocabulary */
+    else
+        clime_jw_int(w, id);
+}
+
+static void write_rope(struct clime_jw *w, const struct clime_config *c) {
+    clime_jw_key(w, "rope_theta");
+    clime_jw_double(w, c->rope_theta);
+    if (c->family == CLIME_GLM4) {
+        clime_jw_key(w, "partial_rotary_factor");
+        clime_jw_double(w, (double)c->rope_rot / c->Dh);
+    }
+    clime_jw_key(w, "rope_scaling");
+    if (c->rope_scaling.factor == 0) {
+        clime_jw_null(w);
+        return;
+    }
+    clime_jw_object(w);
+    clime_jw_key(w, "rope_type");
+    clime_jw_strz(w, "llama3");
+    clime_jw_key(w, "factor");
+    clime_jw_double(w, c->rope_scaling.factor);
+    clime_jw_key(w, "low_freq_factor");
+    clime_jw_double(w, c->rope_scaling.low_freq);
+    clime_jw_key(w, "high_freq_factor");
+    clime_jw_double(w, c->rope_scaling.high_freq);
+    write_key_int(w, "original_max_position_embeddings", c->rope_scaling.original_max_pos);
+    clime_jw_close(w);
+}
+
+static void write_config(struct clime_jw *w, const struct clime_config *c, enum clime_dtype dtype) {
+    clime_jw_object(w);
+    clime_jw_key(w, "architectures");
+    clime_jw_array(w);
+    clime_jw_strz(w, c->architecture);
+    clime_jw_close(w);
+    clime_jw_key(w, "model_type");
+    clime_jw_strz(w, c->model_type);
+    write_key_int(w, "hidden_size", c->D);
+    write_key_int(w, "intermediate_size", c->F);
+    write_key_int(w, "num_hidden_layers", c->L);
+    write_key_int(w, "num_attention_heads", c->H);
+    write_key_int(w, "num_key_value_heads", c->HK);
+    write_key_int(w, "head_dim", c->Dh);
+    write_key_int(w, "vocab_size", c->V);
+    write_key_int(w, "max_position_embeddings", c->max_pos);
+    clime_jw_key(w, "rms_norm_eps");
+    clime_jw_float(w, c->eps);
+    write_rope(w, c);
+    clime_jw_key(w, "hidden_act");
+    clime_jw_strz(w, "silu");
+    clime_jw_key(w, "tie_word_embeddings");
+    clime_jw_bool(w, c->tied);
+    if (c->family != CLIME_QWEN2) {
+        clime_jw_key(w, c->family == CLIME_QWEN2_MOE ? "qkv_bias" : "attention_bias");
+        clime_jw_bool(w, c->qkv_bias);
+    }
+    if (c->router.E) clime_config_write_experts(w, c);
+    write_id(w, "bos_token_id", c->bos_id);
+    write_id(w, "pad_token_id", c->pad_id);
+    if (c->n_eos > 1) {
+        clime_jw_key(w, "eos_token_id");
+        clime_jw_array(w);
+        for (int i = 0; i < c->n_eos; i++) clime_jw_int(w, c->eos_ids[i]);
+        clime_jw_close(w);
+    } else {
+        write_id(w, "eos_token_id", c->n_eos ? c->eos_ids[0] : -1);
+    }
+    clime_jw_key(w, "torch_dtype");
+    clime_jw_strz(w, dtype == CLIME_BF16 ? "bfloat16" : "float32");
+    clime_jw_close(w);
+}
+
+enum clime_err clime_config_save(const char *dir, const struct clime_config *c, enum clime_dtype dtype,
+                                 struct clime_error *e) {
+    struct clime_buf text;
+    struct clime_jw w;
+    clime_buf_init(&text, 64 << 10);
+    clime_jw_init(&w, &text);
+    write_config(&w, c, dtype);
+    clime_buf_addc(&text, '\n');
+    CHECK(!text.full);
+    char *path = xasprintf("%s/config.json", dir);
+    enum clime_err rc = clime_atomic_save(path, text.data, text.len, e);
+    free(path);
+    clime_buf_free(&text);
+    return rc;
+}
