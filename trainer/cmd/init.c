@@ -24,6 +24,7 @@ static const char byte_template[] = "{%- for message in messages -%}\n"
 struct init_options {
     int family, dtype; /* CHOICE */
     int64_t D, F, L, H, HK, Dh, V, max_pos, seed;
+    int64_t E, k, F_expert, F_shared, n_dense; /* 0: a family with experts takes a size of its own */
     double rope_theta, std, eps;
     bool untied;
     const char *tokenizer;
@@ -37,12 +38,39 @@ static const struct {
     {"qwen2", "Qwen2ForCausalLM", "qwen2", CLIME_QWEN2},
     {"llama", "LlamaForCausalLM", "llama", CLIME_LLAMA},
     {"glm4", "Glm4ForCausalLM", "glm4", CLIME_GLM4},
+    {"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3_moe", CLIME_QWEN3_MOE},
+    {"qwen2_moe", "Qwen2MoeForCausalLM", "qwen2_moe", CLIME_QWEN2_MOE},
 };
+
+static bool has_experts(enum clime_family f) {
+    return f == CLIME_QWEN3_MOE || f == CLIME_QWEN2_MOE;
+}
+
+static bool has_shared(enum clime_family f) {
+    return f == CLIME_QWEN2_MOE;
+}
+
+/* Sizes of experts where there are some, and none where not. */
+static enum clime_err check_experts(struct init_options *o, struct clime_error *e) {
+    enum clime_family f = families[o->family].family;
+    if (!has_experts(f) && (o->E || o->k || o->F_expert || o->F_shared || o->n_dense))
+        return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no experts", families[o->family].name);
+    if (!has_shared(f) && o->F_shared)
+        return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no shared expert", families[o->family].name);
+    if (!has_experts(f)) return CLIME_OK;
+    if (!o->E) o->E = 8;
+    if (!o->k) o->k = o->E < 2 ? o->E : 2;
+    if (!o->F_expert) o->F_expert = o->F / o->k ? o->F / o->k : 1;
+    if (!o->F_shared) o->F_shared = o->F_expert;
+    if (o->k > o->E) return clime_fail(e, CLIME_ERR_INPUT, "--num-experts-per-tok is above --num-experts");
+    if (o->n_dense > o->L) return clime_fail(e, CLIME_ERR_INPUT, "--num-dense-layers is above --num-hidden-layers");
+    return CLIME_OK;
+}
 
 static enum clime_err parse(int argc, char **argv, struct init_options *o, const char **dir, struct clime_error *e) {
     const struct clime_opt table[] = {
         {"model", CLIME_OPT_SECTION, .help = "shape"},
-        {"family", CLIME_OPT_CHOICE, &o->family, "qwen3", "qwen3|qwen2|llama|glm4", "architecture"},
+        {"family", CLIME_OPT_CHOICE, &o->family, "qwen3", "qwen3|qwen2|llama|glm4|qwen3_moe|qwen2_moe", "architecture"},
         {"hidden-size", CLIME_OPT_INT, &o->D, "256", "N", "width D", 8, 65536},
         {"intermediate-size", CLIME_OPT_INT, &o->F, "768", "N", "MLP width F", 8, 1 << 20},
         {"num-hidden-layers", CLIME_OPT_INT, &o->L, "4", "N", "layers L", 1, 1024},
@@ -55,6 +83,16 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
         {"rope-theta", CLIME_OPT_DOUBLE, &o->rope_theta, "10000", "X", "base of the rotary frequencies", 1, 1e12},
         {"rms-norm-eps", CLIME_OPT_DOUBLE, &o->eps, "1e-6", "X", "epsilon of the norms", 0, 1},
         {"untie-embeddings", CLIME_OPT_BOOL, &o->untied, NULL, NULL, "a head of its own instead of the embedding"},
+        {"experts", CLIME_OPT_SECTION, .help = "experts, of the families that end in _moe"},
+        {"num-experts", CLIME_OPT_INT, &o->E, "0", "N", "experts of a layer; 0 = 8", 0, CLIME_MAX_EXPERTS},
+        {"num-experts-per-tok", CLIME_OPT_INT, &o->k, "0", "N", "experts that a token is given to; 0 = 2", 0,
+         CLIME_MAX_EXPERTS},
+        {"moe-intermediate-size", CLIME_OPT_INT, &o->F_expert, "0", "N",
+         "width of an expert; 0 = --intermediate-size divided by --num-experts-per-tok", 0, 1 << 17},
+        {"shared-expert-intermediate-size", CLIME_OPT_INT, &o->F_shared, "0", "N",
+         "width of the expert that all tokens go to, where the family has one; 0 = --moe-intermediate-size", 0,
+         1 << 17},
+        {"num-dense-layers", CLIME_OPT_INT, &o->n_dense, "0", "N", "first layers that have one MLP instead", 0, 1024},
         {"weights", CLIME_OPT_SECTION, .help = "weights and tokenizer"},
         {"dtype", CLIME_OPT_CHOICE, &o->dtype, "bf16", "f32|bf16", "type the weights are stored in"},
         {"init-std", CLIME_OPT_DOUBLE, &o->std, "0.02", "X", "deviation of the random matrices", 0, 10},
@@ -69,7 +107,7 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
     if (!*dir) return clime_fail(e, CLIME_ERR_INPUT, "init needs the folder to make: clime-train init DIR");
     if (o->H % o->HK) return clime_fail(e, CLIME_ERR_INPUT, "--num-key-value-heads must divide --num-attention-heads");
     if (o->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "--head-dim must be even");
-    return CLIME_OK;
+    return check_experts(o, e);
 }
 
 /* Ids and vocabulary size from the tokenizer that now stands in dir. */
@@ -113,8 +151,16 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
     };
     snprintf(c.architecture, sizeof c.architecture, "%s", families[o->family].architecture);
     snprintf(c.model_type, sizeof c.model_type, "%s", families[o->family].model_type);
-    c.qkv_bias = c.family == CLIME_QWEN2;
-    c.qk_norm = c.family == CLIME_QWEN3;
+    c.qkv_bias = c.family == CLIME_QWEN2 || c.family == CLIME_QWEN2_MOE;
+    c.qk_norm = c.family == CLIME_QWEN3 || c.family == CLIME_QWEN3_MOE;
+    if (has_experts(c.family)) {
+        c.router = (struct clime_router){
+            .E = (int)o->E, .k = (int)o->k, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1};
+        c.F_expert = (int)o->F_expert;
+        c.F_shared = has_shared(c.family) ? (int)o->F_shared : 0;
+        c.shared_gate = c.family == CLIME_QWEN2_MOE;
+        memset(c.dense, 1, (size_t)o->n_dense);
+    }
     if (c.family == CLIME_GLM4) {
         c.post_norms = c.fused_gate_up = c.rope_interleaved = true;
         c.rope_rot = c.Dh / 2;

@@ -133,11 +133,12 @@ static void write_as_experts(const char *from, const char *dir) {
     if (clime_weights_import(from, &dense, &of_dense, CLIME_F32, w, &e)) fail_msg("%s", e.msg);
     for (int i = 0; i < l.n_slices; i++) {
         const struct clime_slice *s = &l.slices[i], *d;
-        int layer, expert;
-        char part[32], name[96];
+        const char *experts = strstr(s->name, ".experts.");
+        char name[96];
         snprintf(name, sizeof name, "%s", s->name);
-        if (sscanf(s->name, "model.layers.%d.mlp.experts.%d.%31s", &layer, &expert, part) == 3)
-            snprintf(name, sizeof name, "model.layers.%d.mlp.%s", layer, part);
+        if (experts) /* ".experts.3.up_proj.weight": without the expert */
+            snprintf(name, sizeof name, "%.*s%s", (int)(experts - s->name), s->name,
+                     strchr(experts + strlen(".experts."), '.'));
         if ((d = clime_layout_find(&of_dense, name))) memcpy(out + s->offset, w + d->offset, (size_t)s->n * sizeof *w);
     }
     struct clime_weights_source source = clime_weights_in_host(CLIME_F32, out);
