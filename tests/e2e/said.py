@@ -27,13 +27,13 @@ TOOLS = [
 ARGUMENTS = '{"city": "Par\u00eds", "n": 2}'
 
 
-def make_model(folder, texts, template, **sizes):
-    """A tiny model whose tokenizer has a token for each of the texts: (folder, {text: id})"""
+def make_model(folder, texts, template, special=(), **sizes):
+    """A tiny model whose tokenizer has a token for each of the texts, some of them special: (folder, {text: id})"""
     plain = tiny_model(folder / "plain")
     tokenizer = json.loads((plain / "tokenizer.json").read_text())
     first = max([t["id"] for t in tokenizer["added_tokens"]] + list(tokenizer["model"]["vocab"].values())) + 1
     for i, text in enumerate(texts):
-        tokenizer["added_tokens"].append({"id": first + i, "content": text, "special": False, "normalized": False,
+        tokenizer["added_tokens"].append({"id": first + i, "content": text, "special": text in special, "normalized": False,
                                           "single_word": False, "lstrip": False, "rstrip": False})  # fmt: skip
     (plain / "tokenizer.json").write_text(json.dumps(tokenizer))
     (plain / "chat_template.jinja").write_text(template)

@@ -180,6 +180,25 @@ def test_a_text_is_read_without_generating(s, model):
         assert s.post(path, body).status_code == 400
 
 
+def test_markers_that_are_special_tokens(tmp_path):
+    """Kimi K2's are: hidden from a text, but not from the parser. The call's id is the model's own."""
+    gap, end = "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+    texts = ["<|tool_calls_section_begin|>", "<|tool_call_begin|>", "functions.get:0", gap, '{"n": 1}', end]
+    special = [texts[0], texts[1], gap, end]
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}" + "{# <|tool_calls_section_begin|> #}"
+    model = make_model(tmp_path, texts, template, special=special)
+    with server(model=model[0]) as s:
+        # cut off behind the call: its section's end is not needed
+        message, _ = reply(s, ask(model, *texts))
+        (call,) = message["tool_calls"]
+        assert call["id"] == "functions.get:0" and call["function"] == {"name": "get", "arguments": '{"n": 1}'}
+        got, _, _ = stream(s, ask(model, *texts))
+        assert got["tool_calls"] == {0: {"id": "functions.get:0", "name": "get", "arguments": '{"n": 1}'}}
+        # where calls are not looked for, special tokens stay hidden
+        message, _ = reply(s, ask(model, *texts, tools=None))
+        assert message["content"] == 'functions.get:0{"n": 1}'
+
+
 # ---- the recorded streams and ours, one checker -------------------------------------------------------------------
 
 

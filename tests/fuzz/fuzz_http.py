@@ -32,6 +32,16 @@ SEEDS = [
     ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 3, "logprobs": True, "top_logprobs": 2, "stream": True,
                               "stream_options": {"include_usage": True}, "tools": [{"type": "function", "function":
                               {"name": "f", "parameters": {"type": "object"}}}], "stop": "x"}),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+                                 {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                                 {"type": "function_call_output", "call_id": "c", "output": "o"}], "max_output_tokens": 3,
+                       "instructions": "i", "tools": [{"type": "function", "name": "f", "parameters": {}}], "stream": True}),
+    ("/v1/messages", {"max_tokens": 3, "system": "s", "stream": True, "messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": [
+            {"type": "text", "text": "b"}, {"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "o"}]}]}),
+    ("/parse_function_call", {"text": "<tool_call>{}</tool_call>", "tool_call_parser": "hermes", "tools": []}),
+    ("/separate_reasoning", {"text": "<think>a</think>b", "reasoning_parser": "qwen3"}),
     ("/tokenize", {"prompt": ["a", "b"], "add_special_tokens": False}),
     ("/detokenize", {"tokens": [[1, 2], [3]], "skip_special_tokens": True}),
     ("/apply_template", {"messages": MESSAGES, "chat_template_kwargs": {"a": 1}, "add_generation_prompt": False}),

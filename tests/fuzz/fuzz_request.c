@@ -1,7 +1,9 @@
-/* Fuzzes the bodies of the generating endpoints: /generate, /v1/completions, /v1/chat/completions.
+/* Fuzzes the bodies of the generating endpoints: /generate, /v1/completions, /v1/chat/completions, /v1/responses,
+ * /v1/messages.
  *
- * Invariants: a body is refused with a message, or gives prompts whose parameters are inside their limits; nothing is
- * leaked either way (run under the address sanitizer).
+ * Invariants: a body is refused with a message, or gives prompts whose parameters are inside their limits; the messages
+ * and tools that a body in another form becomes are JSON; nothing is leaked either way (run under the address
+ * sanitizer).
  */
 #include "fuzz.h"
 
@@ -9,7 +11,9 @@
 
 #include "server/api/fields.h"
 #include "server/api/generate_parse.h"
+#include "server/api/messages.h"
 #include "server/api/openai.h"
+#include "server/api/responses.h"
 
 static struct clime_server server;
 
@@ -35,6 +39,28 @@ static void check_result(const struct clime_generation *gen, enum clime_err err,
         CHECK(e->msg[0] && err == e->code);
 }
 
+static void check_made(const struct clime_chat_prompt *p) {
+    CHECK(clime_json_check(p->messages.ptr, p->messages.len, NULL) && p->messages.ptr[0] == '[');
+    CHECK(p->tools.len == 0 || clime_json_check(p->tools.ptr, p->tools.len, NULL));
+}
+
+/* The conversations of Responses and Messages. */
+static void other_forms(struct clime_str body) {
+    struct clime_generation gen;
+    for (int form = 0; form < 3; form++) {
+        struct clime_responses_request q = {.r = {.server = &server}};
+        struct clime_messages_request m = {.r = {.server = &server}};
+        struct clime_openai_request *r = form ? &m.r : &q.r;
+        struct clime_error e = {0};
+        clime_generation_begin(&gen, &server, NULL, body);
+        enum clime_err err = form ? clime_messages_parse(&gen, form == 2, &m, &e) : clime_responses_parse(&gen, &q, &e);
+        check_result(&gen, err, &e);
+        if (!err) check_made(&r->prompt);
+        clime_generation_end(&gen);
+        clime_buf_free(&r->event);
+    }
+}
+
 static void target(const char *data, size_t len) {
     struct clime_str body = {data, len};
     struct clime_generation gen;
@@ -51,6 +77,7 @@ static void target(const char *data, size_t len) {
         clime_generation_end(&gen);
         clime_buf_free(&r.event);
     }
+    other_forms(body);
 }
 
 #define SEED(text)                                                                                                     \
@@ -70,6 +97,19 @@ int main(int argc, char **argv) {
         SEED("{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"tools\":[{\"type\":\"function\"}],"
              "\"tool_choice\":\"auto\",\"response_format\":{\"type\":\"text\"},\"max_completion_tokens\":9,"
              "\"chat_template_kwargs\":{\"a\":1},\"logprobs\":true,\"top_logprobs\":3,\"return_token_ids\":true}"),
+        SEED(
+            "{\"input\":[{\"role\":\"developer\",\"content\":\"s\"},{\"role\":\"user\",\"content\":[{\"type\":"
+            "\"input_text\",\"text\":\"a\"}]},{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"text\":\"t\"}]},{"
+            "\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":"
+            "\"function_call_output\",\"call_id\":\"c\",\"output\":\"o\"}],\"instructions\":\"i\",\"tools\":[{\"type\":"
+            "\"function\",\"name\":\"f\",\"parameters\":{}}],\"reasoning\":{\"effort\":\"low\"}}"),
+        SEED("{\"max_tokens\":5,\"system\":[{\"type\":\"text\",\"text\":\"s\"}],\"messages\":[{\"role\":\"user\","
+             "\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\"},{"
+             "\"type\":"
+             "\"tool_use\",\"id\":\"c\",\"name\":\"f\",\"input\":{}}]},{\"role\":\"user\",\"content\":[{\"type\":"
+             "\"tool_result\",\"tool_use_id\":\"c\",\"content\":\"o\"}]}],\"tools\":[{\"name\":\"f\",\"input_schema\":{"
+             "}}],"
+             "\"tool_choice\":{\"type\":\"none\"},\"thinking\":{\"type\":\"enabled\"},\"stop_sequences\":[\"x\"]}"),
     };
     static const char *const words[] = {"null",        "true",         "[]",       "{}",      "-1",         "1e9",
                                         "\"stop\":",   "\"n\":",       "\"text\"", "\"rid\"", "\"prompt\"", "[[1]]",

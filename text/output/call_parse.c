@@ -187,7 +187,7 @@ static bool read_between(struct clime_parse *p, struct clime_str text, bool last
     bool section = p->state == SECTION, may = false;
     size_t at = p->seen = skip_between(p, text, p->seen);
     if (at < text.len) {
-        if (section && f->section_close) {
+        if (section && f->section_close && p->n_in_section > 0) {
             if (clime_marker_at(text, at, f->section_close)) {
                 p->state = END;
                 return true;
