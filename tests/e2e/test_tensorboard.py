@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sqlite3
 import struct
 import subprocess
 
@@ -128,3 +129,69 @@ def test_tensorboard_reads_it(model):  # noqa: F811
                 assert found.pop((name, step)) == pytest.approx(value, rel=1e-6)
     assert not found
     assert json.dumps(board.Tags()["scalars"]).count("train/loss") >= 1
+
+
+def packed(data):
+    return struct.unpack(f"<{len(data) // 8}d", data)
+
+
+def values(event):
+    """{tag: fields of its value} of an event's summary."""
+    found = [dict(fields(v)) for number, v in fields(dict(fields(event)).get(5, b"")) if number == 1]
+    return {v[1].decode(): v for v in found}
+
+
+def records(path):
+    data, at = path.read_bytes(), 0
+    while at < len(data):
+        (n,) = struct.unpack_from("<Q", data, at)
+        assert struct.unpack_from("<I", data, at + 12 + n)[0] == masked(data[at + 12 : at + 12 + n])
+        yield data[at + 12 : at + 12 + n]
+        at += n + 16
+
+
+def check_samples(run_dir, path):
+    """An event a rollout: histograms of what the ledger holds, and its best and worst answer as text."""
+    first, *events = records(path)
+    assert dict(fields(first))[3] == b"brain.Event:2"
+    db = sqlite3.connect(run_dir / "ledger.db")
+    for rollout, event in enumerate(events):
+        assert dict(fields(event)).get(2, 0) == rollout
+        rows = db.execute(
+            "SELECT s.reward, s.n_response, t.advantage, s.response, g.prompt FROM step_samples t JOIN samples s "
+            "ON s.id = t.sample_id JOIN groups g ON g.id = s.group_id WHERE t.step IN (?, ?)",
+            (2 * rollout + 1, 2 * rollout + 2)).fetchall()  # fmt: skip
+        found = values(event)
+        for column, tag in enumerate(("samples/reward", "samples/response_len", "samples/advantage")):
+            want = [float(r[column]) for r in rows if r[column] is not None]
+            h = dict(fields(found[tag][5]))
+            low, high, n, total, squares = (struct.unpack("<d", h[i])[0] for i in range(1, 6))
+            assert (low, high, n) == (min(want), max(want), len(want))
+            assert total == pytest.approx(sum(want)) and squares == pytest.approx(sum(v * v for v in want))
+            limits, counts = packed(h[6]), packed(h[7])
+            assert sum(counts) == n and list(limits) == sorted(limits) and len(limits) == len(counts)
+            at_or_below = [sum(v < limit for v in want) for limit in limits[:-1]]
+            assert all(abs(sum(counts[: i + 1]) - k) <= len(want) * 0.2 for i, k in enumerate(at_or_below))
+        for tag, pick in (("samples/best", max), ("samples/worst", min)):
+            assert dict(fields(dict(fields(found[tag][9]))[1]))[1] == b"text"
+            tensor = dict(fields(found[tag][8]))
+            text = tensor[8].decode()
+            assert tensor[1] == 7 and text.startswith(f"reward {pick(r[0] for r in rows):g}\n\n    ")
+            indented = lambda s: s.replace("\n", "\n    ")  # noqa: E731
+            assert any(indented(r[4]) in text and text.endswith("answers\n\n    " + indented(r[3])) for r in rows)
+    db.close()
+    return len(events)
+
+
+def test_samples(model):  # noqa: F811
+    """Each rollout has one event, also after an end in the middle of one."""
+    run_dir = model / "board-samples"
+    words = command(model, run_dir, "--use-tensorboard", num_rollout=3)
+    path = run_dir / "tensorboard" / "samples" / "events.out.tfevents.clime"
+    run_whole(words, model / "board-samples.log")
+    assert check_samples(run_dir, path) == 3
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    words[words.index("--num-rollout") + 1] = "5"
+    run_whole(words, model / "board-samples.log")
+    assert path.read_bytes().startswith(whole[: len(whole) // 2]) and check_samples(run_dir, path) == 5

@@ -94,6 +94,38 @@ enum clime_err clime_summary_evals(struct clime_db *db, void (*fn)(void *arg, co
     return clime_db_done(q, e);
 }
 
+enum clime_err clime_summary_trained(struct clime_db *db, int64_t first, int64_t last,
+                                     void (*fn)(void *arg, const struct clime_trained_sample *s), void *arg,
+                                     struct clime_error *e) {
+    struct clime_stmt *q = clime_db_stmt(db, "SELECT s.id, s.reward, t.advantage, s.n_response FROM step_samples t"
+                                             " JOIN sample_rows s ON s.id = t.sample_id WHERE t.step BETWEEN ? AND ?"
+                                             " ORDER BY t.step, t.position");
+    clime_db_int(q, first);
+    clime_db_int(q, last);
+    while (clime_db_row(q)) {
+        struct clime_trained_sample s = {.id = clime_db_get_int(q)};
+        s.reward = clime_db_get_real(q);
+        s.advantage = clime_db_get_real(q);
+        s.n_response = clime_db_get_int(q);
+        fn(arg, &s);
+    }
+    return clime_db_done(q, e);
+}
+
+enum clime_err clime_summary_text(struct clime_db *db, int64_t id, char **prompt, char **response,
+                                  struct clime_error *e) {
+    struct clime_stmt *q =
+        clime_db_stmt(db, "SELECT g.prompt, s.response FROM samples s JOIN groups g ON g.id = s.group_id"
+                          " WHERE s.id = ?");
+    *prompt = *response = NULL;
+    clime_db_int(q, id);
+    if (clime_db_row(q)) {
+        *prompt = clime_db_dup_text(q);
+        *response = clime_db_dup_text(q);
+    }
+    return clime_db_done(q, e);
+}
+
 enum clime_err clime_summary_sample(struct clime_db *db, bool best, char **prompt, char **response, double *reward,
                                     struct clime_error *e) {
     *prompt = *response = NULL;

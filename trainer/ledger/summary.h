@@ -31,6 +31,20 @@ struct clime_eval_point {
 enum clime_err clime_summary_evals(struct clime_db *db, void (*fn)(void *arg, const struct clime_eval_point *p),
                                    void *arg, struct clime_error *e);
 
+/* Calls fn for every sample that the steps first..last were trained on, in the order of training. */
+struct clime_trained_sample {
+    int64_t id;               /* row of samples */
+    double reward, advantage; /* NaN = none */
+    int64_t n_response;
+};
+enum clime_err clime_summary_trained(struct clime_db *db, int64_t first, int64_t last,
+                                     void (*fn)(void *arg, const struct clime_trained_sample *s), void *arg,
+                                     struct clime_error *e);
+
+/* The prompt and the response of one sample; the caller frees them. NULL: they are not kept. */
+enum clime_err clime_summary_text(struct clime_db *db, int64_t id, char **prompt, char **response,
+                                  struct clime_error *e);
+
 /* One rewarded sample of the newest rollout, the best or the worst: prompt, response, reward. Strings are the caller's;
  * prompt NULL when there is none. */
 enum clime_err clime_summary_sample(struct clime_db *db, bool best, char **prompt, char **response, double *reward,

@@ -17,56 +17,15 @@
 #include "common/log.h"
 #include "common/os/dirs.h"
 #include "trainer/ledger/metrics.h"
+#include "trainer/observe/tfevents.h"
 
 #define MAX_EVENT ((size_t)4 << 20)
 #define MAX_FILE ((size_t)2 << 30)
-#define HEAD 12 /* bytes before an event: its length and that length's CRC */
-#define TIME 9  /* bytes of an event's first field, its time */
 
 struct clime_tensorboard {
     int fd;
     char *path;
 };
-
-/* CRC-32C (Castagnoli). */
-static uint32_t crc32c(const void *data, size_t len) {
-    const uint8_t *p = data;
-    uint32_t c = ~0u;
-    for (size_t i = 0; i < len; i++) {
-        c ^= p[i];
-        for (int k = 0; k < 8; k++) c = c & 1 ? c >> 1 ^ 0x82F63B78u : c >> 1;
-    }
-    return ~c;
-}
-
-static uint32_t masked_crc(const void *data, size_t len) {
-    uint32_t c = crc32c(data, len);
-    return (c >> 15 | c << 17) + 0xa282ead8u;
-}
-
-/* ---- protobuf ---- */
-
-static void add_fixed(struct clime_buf *b, uint64_t v, int bytes) {
-    for (int i = 0; i < bytes; i++) clime_buf_addc(b, (char)(v >> 8 * i));
-}
-
-static void add_varint(struct clime_buf *b, uint64_t v) {
-    for (; v >= 0x80; v >>= 7) clime_buf_addc(b, (char)(v | 0x80));
-    clime_buf_addc(b, (char)v);
-}
-
-static void add_bytes(struct clime_buf *b, int field, const void *data, size_t len) {
-    add_varint(b, (uint64_t)field << 3 | 2);
-    add_varint(b, len);
-    clime_buf_add(b, data, len);
-}
-
-static void add_time(struct clime_buf *b, double seconds) {
-    uint64_t bits;
-    memcpy(&bits, &seconds, sizeof bits);
-    clime_buf_addc(b, 1 << 3 | 1);
-    add_fixed(b, bits, 8);
-}
 
 /* Summary.Value {tag = 1, simple_value = 2} into a Summary {value = 1}. */
 static void add_scalar(struct clime_buf *summary, struct clime_str tag, double v) {
@@ -75,10 +34,10 @@ static void add_scalar(struct clime_buf *summary, struct clime_str tag, double v
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     clime_buf_init(&value, MAX_EVENT);
-    add_bytes(&value, 1, tag.ptr, tag.len);
+    clime_tfevents_bytes(&value, 1, tag.ptr, tag.len);
     clime_buf_addc(&value, 2 << 3 | 5);
-    add_fixed(&value, bits, 4);
-    add_bytes(summary, 1, value.data, value.len);
+    clime_tfevents_fixed(&value, bits, 4);
+    clime_tfevents_bytes(summary, 1, value.data, value.len);
     clime_buf_free(&value);
 }
 
@@ -104,28 +63,8 @@ static void make_event(struct clime_buf *event, const char *line, double seconds
     struct summary s = {0};
     clime_buf_init(&s.scalars, MAX_EVENT);
     clime_metrics_figures(line, add_figure, &s);
-    clime_buf_clear(event);
-    add_time(event, seconds);
-    clime_buf_addc(event, 2 << 3);
-    add_varint(event, (uint64_t)(s.by_step ? s.step : s.rollout));
-    add_bytes(event, 5, s.scalars.data, s.scalars.len);
-    CHECK(!event->full && !s.scalars.full);
+    clime_tfevents_event(event, seconds, s.by_step ? s.step : s.rollout, &s.scalars);
     clime_buf_free(&s.scalars);
-}
-
-static void make_version(struct clime_buf *event, double seconds) {
-    static const char version[] = "brain.Event:2";
-    clime_buf_clear(event);
-    add_time(event, seconds);
-    add_bytes(event, 3, version, sizeof version - 1);
-}
-
-static void add_record(struct clime_buf *out, const struct clime_buf *event) {
-    size_t at = out->len;
-    add_fixed(out, event->len, 8);
-    add_fixed(out, out->data ? masked_crc(out->data + at, 8) : 0, 4);
-    clime_buf_add(out, event->data, event->len);
-    add_fixed(out, masked_crc(event->data, event->len), 4);
 }
 
 /* ---- the file ---- */
@@ -139,11 +78,12 @@ struct rewrite {
 
 /* Takes the time of the old record when its event is this one but for the time. */
 static void keep_time(struct rewrite *r) {
-    size_t n = r->event.len, end = r->at + HEAD + n + 4;
-    const char *old = r->old.data + r->at + HEAD;
-    r->matches = r->matches && end <= r->old.len && memcmp(old + TIME, r->event.data + TIME, n - TIME) == 0;
+    size_t n = r->event.len, end = r->at + CLIME_TFEVENTS_HEAD + n + 4;
+    const char *old = r->old.data + r->at + CLIME_TFEVENTS_HEAD;
+    r->matches = r->matches && end <= r->old.len &&
+                 memcmp(old + CLIME_TFEVENTS_TIME, r->event.data + CLIME_TFEVENTS_TIME, n - CLIME_TFEVENTS_TIME) == 0;
     if (!r->matches) return;
-    memcpy(r->event.data, old, TIME);
+    memcpy(r->event.data, old, CLIME_TFEVENTS_TIME);
     r->at = end;
 }
 
@@ -151,7 +91,7 @@ static void write_line(void *arg, const char *line) {
     struct rewrite *r = arg;
     make_event(&r->event, line, r->now);
     keep_time(r);
-    add_record(&r->new, &r->event);
+    clime_tfevents_record(&r->new, &r->event);
 }
 
 static enum clime_err replace(const char *path, const struct clime_buf *b, struct clime_error *e) {
@@ -178,9 +118,9 @@ enum clime_err clime_tensorboard_open(const char *dir, struct clime_db *db, int6
     enum clime_err rc = clime_make_dirs(dir, e);
     if (!rc && clime_buf_read_file(&r.old, path, &none)) clime_buf_clear(&r.old);
     if (!rc) {
-        make_version(&r.event, r.now);
+        clime_tfevents_version(&r.event, r.now);
         keep_time(&r);
-        add_record(&r.new, &r.event);
+        clime_tfevents_record(&r.new, &r.event);
         rc = clime_metrics_each(db, last, write_line, &r, e);
     }
     if (!rc && r.new.full) rc = clime_fail(e, CLIME_ERR_LIMIT, "%s would pass %zu bytes", path, MAX_FILE);
@@ -212,7 +152,7 @@ void clime_tensorboard_append(struct clime_tensorboard *t, const char *line) {
     clime_buf_init(&event, MAX_EVENT);
     clime_buf_init(&record, MAX_EVENT);
     make_event(&event, line, (double)clime_wall_us() / 1e6);
-    add_record(&record, &event);
+    clime_tfevents_record(&record, &event);
     if (write(t->fd, record.data, record.len) != (ssize_t)record.len)
         LOG_WARN("%s: an event was not written: %s", t->path, strerror(errno));
     clime_buf_free(&event);

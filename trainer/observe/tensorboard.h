@@ -3,9 +3,7 @@
  * Lines of kind "train" and "eval" stand at their step, the others at their rollout. The file is a view of the ledger's
  * metrics table, as metrics.jsonl is: at a start it is written anew up to the last step that counts, with the times
  * that its events had, and lines are appended as they come. Main thread.
- *
- * Format: records of TFRecord (length, masked CRC-32C, bytes, masked CRC-32C), each a protobuf message Event
- * (tensorflow/core/util/event.proto), the first with file_version "brain.Event:2".
+ * The bytes are those of tfevents.h; samples have a file of their own (board_samples.h).
  */
 #ifndef CLIME_TRAINER_OBSERVE_TENSORBOARD_H
 #define CLIME_TRAINER_OBSERVE_TENSORBOARD_H

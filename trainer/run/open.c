@@ -25,6 +25,7 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/import.h"
 #include "trainer/ledger/samples.h"
+#include "trainer/observe/board_samples.h"
 #include "trainer/run/run.h"
 #include "trainer/sample/filter.h"
 
@@ -398,6 +399,7 @@ void clime_rl_close(struct clime_rl *rl) {
     clime_learner_close(rl->learner);
     for (size_t i = 0; i < CLIME_COUNT(rl->hooks); i++) clime_hook_close(rl->hooks[i]);
     clime_alarms_close(rl->alarms);
+    clime_board_samples_close(rl->board);
     clime_metrics_log_close(rl->log);
     clime_evaluation_free(&rl->eval);
     clime_dataset_free(&rl->data);

@@ -15,6 +15,7 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/samples.h"
+#include "trainer/observe/board_samples.h"
 #include "trainer/run/run.h"
 
 /* Appends the recorded line of a kind, where there is one. */
@@ -57,6 +58,7 @@ enum clime_err clime_rl_recover(struct clime_rl *rl, struct clime_error *e) {
     if (!rc)
         rc = clime_metrics_log_open(path, rl->tensorboard_dir, clime_ledger_reader(rl->ledger), rl->step, &rl->log, e);
     free(path);
+    if (!rc) rc = clime_board_samples_open(rl->tensorboard_dir, &rl->board, e);
     if (rc) return rc;
     rl->rollouts_done = rl->step / k;
     if ((rc = clime_rl_record_models(rl, e))) return rc;

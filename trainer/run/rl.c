@@ -19,6 +19,7 @@
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
+#include "trainer/observe/board_samples.h"
 #include "trainer/rollout/stats.h"
 #include "trainer/run/run.h"
 
@@ -144,6 +145,8 @@ enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout 
     if (rc) return rc;
     double total = (double)(clime_now_us() - t0) / 1e6;
     rc = write_times(rl, r, total, e);
+    if (!rc)
+        rc = clime_board_samples_add(rl->board, clime_ledger_reader(rl->ledger), r->id, rl->o.num_steps_per_rollout, e);
     struct clime_length_stats len;
     clime_length_stats(r->samples, r->n, &len);
     char count[CLIME_PROGRESS_COUNT];

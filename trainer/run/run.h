@@ -62,8 +62,9 @@ struct clime_rl {
     struct clime_page *page; /* NULL = none */
     struct clime_metrics_log *log;
     struct clime_progress progress;
-    struct clime_mlflow *mlflow; /* NULL = none */
-    struct clime_alarms *alarms; /* NULL = nothing is recorded, so nothing is watched */
+    struct clime_mlflow *mlflow;       /* NULL = none */
+    struct clime_board_samples *board; /* NULL = none */
+    struct clime_alarms *alarms;       /* NULL = nothing is recorded, so nothing is watched */
     struct {
         int64_t wait_us, train_us, update_us, save_us; /* of the current rollout */
     } time;
