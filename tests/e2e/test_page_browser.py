@@ -41,6 +41,9 @@ def rewrite(path):
         db.execute("UPDATE evals SET name = ?", (HOSTILE,))
         db.execute("INSERT INTO events(at_us, incarnation, kind, detail) VALUES(1, 1, ?, ?)", (HOSTILE, HOSTILE))
         db.execute("INSERT INTO events(at_us, incarnation, kind, detail) VALUES(2, 1, 'alarm', ?)", (HOSTILE,))
+        for at, name, state in [(3, "gap", "raised"), (4, "truncation", "raised"), (5, "truncation", "cleared")]:
+            alarm = {"alarm": name, "state": state, "rollout": 1, "step": 2, "cause": HOSTILE, "advice": "look at " + HOSTILE}
+            db.execute("INSERT INTO events(at_us, incarnation, kind, detail) VALUES(?, 1, 'alarm', ?)", (at, json.dumps(alarm)))
         lines = db.execute("SELECT kind, step, line FROM metrics").fetchall()
         for kind, step, line in lines:
             m = json.loads(line)
@@ -161,6 +164,18 @@ def test_a_point_of_a_curve_leads_to_its_rollout(shown):
     for kind in ("mousePressed", "mouseReleased"):
         browser.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
     browser.wait("location.hash.startsWith('#samples') && location.hash.includes('rollout=3') && document.querySelector('.row')")
+
+
+def test_alarms_that_are_raised_come_first(shown):
+    browser, page, _ = shown
+    show(browser, page, "events", 1)
+    browser.wait("document.querySelector('.alarm')")
+    assert browser.js("[...document.querySelectorAll('.alarm b')].map(e => e.textContent)") == ["gap"]
+    assert "look at </pre><script>" in browser.js("document.querySelector('.alarm .advice').textContent")
+    assert browser.js("document.querySelector('nav .badge').textContent") == "1"
+    browser.press("a")
+    browser.wait("document.querySelectorAll('.event').length === 5")
+    assert not browser.errors
 
 
 def test_a_page_that_stays_open(model, tmp_path, shown):  # noqa: F811

@@ -12,11 +12,32 @@ const HELP = {
   drop: "a group was not used", skip: "a step without a finite gradient", gap: "the server's log-probability is not the trainer's", error: "why the trainer ended", end: "the run is done", alarm: "something to look at",
 };
 
+// What an alarm's event says (docs/alarms.md), or null where it is none that this page knows.
+function alarmOf(v) {
+  if (v.kind !== "alarm") return null;
+  try {
+    const a = JSON.parse(v.detail);
+    return a && typeof a.alarm === "string" ? a : null;
+  } catch {
+    return null;
+  }
+}
+
 export function mount(root, app) {
+  const place = (a) => (a.rollout >= 0 ? h("a", { class: "small number", href: app.link("samples", { rollout: a.rollout }) }, `rollout ${a.rollout}`) : null);
+  const words = (a) => [h("b", {}, a.alarm), ` ${a.cause || ""} `, place(a), a.advice ? h("p", { class: "advice small" }, a.advice) : null];
   let all = [], next = null, kind = app.params.kind || "", newest = 0;
-  const list = h("div", { class: "card events" }), more = h("button", { hidden: true, onclick: () => page() }, "Older events"), count = h("span", { class: "small soft" });
+  const raised = h("div"), list = h("div", { class: "card events" }), more = h("button", { hidden: true, onclick: () => page() }, "Older events"), count = h("span", { class: "small soft" });
   const pick = segmented([["", "all"], ["alarm", "alarms"], ["start", "starts"], ["child", "programs"], ["drop", "dropped groups"], ["error", "errors"]], kind, (k) => { kind = k; app.keep({ kind }); all = []; next = null; newest = 0; page(); }, "kind");
-  show(root, h("div", { class: "bar" }, pick, count), list, h("p", {}, more));
+  show(root, h("div", { class: "bar" }, pick, count), raised, list, h("p", {}, more));
+
+  // The newest event of each alarm says whether it is raised.
+  async function drawRaised() {
+    const last = new Map();
+    for (const v of (await get(`runs/${app.run().run}/events` + query({ kind: "alarm", limit: 500 }))).events) { const a = alarmOf(v); if (a && !last.has(a.alarm)) last.set(a.alarm, { ...a, at_us: v.at_us }); }
+    const now = [...last.values()].filter((a) => a.state === "raised");
+    show(raised, now.map((a) => h("section", { class: "card alarm" }, h("div", { class: "small soft number" }, `raised ${moment(a.at_us)}`), words(a))));
+  }
 
   async function page() {
     const got = await get(`runs/${app.run().run}/events` + query({ kind, before: next ?? "" }));
@@ -29,16 +50,15 @@ export function mount(root, app) {
   function draw() {
     more.hidden = next === null;
     count.textContent = all.length ? plural(all.length, "event") + (next === null ? "" : " so far") : "";
-    let day = "";
     show(list, all.length ? all.map((v) => {
-      const at = moment(v.at_us);
-      day = at;
-      return h("div", { class: "event" }, h("time", { class: "small faint number" }, day), h("span", { class: `badge ${KIND[v.kind] || ""}`, title: HELP[v.kind] || "" }, v.kind), h("span", { class: "event-text" }, v.detail));
+      const a = alarmOf(v);
+      return h("div", { class: "event" }, h("time", { class: "small faint number" }, moment(v.at_us)), h("span", { class: `badge ${a && a.state === "cleared" ? "good" : KIND[v.kind] || ""}`, title: HELP[v.kind] || "" }, a && a.state === "cleared" ? "cleared" : v.kind), h("span", { class: "event-text" }, a ? words(a) : v.detail));
     }) : h("p", { class: "empty" }, kind === "alarm" ? "No alarm. Nothing in this run has asked for a look." : "No event of this kind."));
   }
 
   return {
     async update() {
+      await drawRaised();
       if (!all.length && next === null && !newest) return page();
       const got = await get(`runs/${app.run().run}/events` + query({ kind, limit: 50 }));
       const fresh = got.events.filter((v) => v.id > newest);

@@ -61,8 +61,8 @@ function open() {
 
 function drawHeader() {
   const tab = tabs[current] ? current : "samples";
-  show(el("tabs"), Object.entries(tabs).map(([name, v]) => h("a", { href: app.link(name), role: "tab", "aria-selected": String(name === tab) }, v.title)));
-  const main = app.run();
+  const main = app.run(), raised = main && main.n_alarms;
+  show(el("tabs"), Object.entries(tabs).map(([name, v]) => h("a", { href: app.link(name), role: "tab", "aria-selected": String(name === tab) }, v.title, name === "events" && raised ? h("span", { class: "badge bad", title: plural(raised, "alarm") }, num(raised)) : null)));
   show(el("runs"), runs.map((r) => {
     const name = r.dir.replace(/\/+$/, "").split("/").pop() || r.dir;
     const state = r.error ? "error" : r.state;
@@ -91,7 +91,7 @@ async function refresh() {
   const shown = view;
   try {
     runs = (await get("runs")).runs;
-    const says = JSON.stringify([runs.map((r) => [r.state, r.step, r.error, r.n_samples]), current]);
+    const says = JSON.stringify([runs.map((r) => [r.state, r.step, r.error, r.n_samples, r.n_alarms]), current]);
     if (says !== headerSays) drawHeader();
     headerSays = says;
     const broken = runs.find((r) => r.error);
