@@ -57,17 +57,22 @@ def fill(db, o):
             if member == 0:
                 group += 1
                 line = (group - 1) % 4000 + 1
+                prompt = f"What is {line} + {line * 7 % 997}?"
                 db.execute(
                     "INSERT INTO groups(id, rollout, epoch, line, prompt, label, state, ended_in, opened_us)"
                     " VALUES(?, ?, ?, ?, ?, ?, 'done', ?, ?)",
-                    (group, rollout, (group - 1) // 4000, line, f"What is {line} + {line * 7 % 997}?",
+                    (group, rollout, (group - 1) // 4000, line, prompt,
                      json.dumps(str(line + line * 7 % 997)), rollout, begin))  # fmt: skip
             sample += 1
-            n, n_prompt = max(1, int(r.gauss(0.4 + 0.6 * rollout / o.rollouts, 0.15) * 1.25 * o.tokens)), 12
+            n_prompt = len(prompt)
+            n = max(1, int(r.gauss(0.4 + 0.6 * rollout / o.rollouts, 0.15) * 1.45 * o.tokens))
             n = min(n, 2 * o.tokens)
             status = "truncated" if n == 2 * o.tokens or r.random() < 0.03 else "failed" if r.random() < 0.002 else "completed"
             reward = None if status == "failed" else float(r.random() < skill)
-            text = " ".join(r.choices(WORDS, k=n // 5)) + (" eureka" if r.random() < 0.001 else "")
+            text = " ".join(r.choices(WORDS, k=n // 3 + 1))[:n].ljust(n)  # a byte is a token
+            if r.random() < 0.001:
+                text = text[: n // 2] + " eureka " + text[n // 2 + 8 :]
+            n = len(text)
             rows(db, r, o, locals())
             if reward is not None:
                 chosen.append(sample)
@@ -93,9 +98,10 @@ def rows(db, r, o, v):
         (sample, rollout, v["group"], v["member"], r.getrandbits(62), v["status"], n_prompt, n, json.dumps([[2 * rollout, n]]),
          v["reward"], v["begin"] + r.randrange(5_000_000), v["begin"] + r.randrange(5_000_000, 40_000_000),
          '{"type":"stop","matched":257}', "reward: the command has ended" if v["status"] == "failed" else None))  # fmt: skip
-    noise = r.randbytes(4096)
-    ids = array.array("I", [97 + b % 26 for b in (noise * (n // 4096 + 1))[: n + n_prompt]])
-    logp = array.array("f", [-(b * b) / 20000 for b in (noise * (n // 4096 + 1))[:n]])
+    ids = array.array("I", list((v["prompt"] + v["text"]).encode()))
+    # The first letters of a word are the unlikely ones.
+    likely = [0.0] + [-0.001 * x for x in range(1, 64)]
+    logp = array.array("f", [-6 * r.random() if a == " " else likely[int(64 * r.random())] for a in " " + v["text"][:-1]])
     put = lambda name, kind, data: db.execute("INSERT INTO sample_streams VALUES(?, ?, ?, ?)", (sample, name, kind, data))
     put("ids", "u32", ids.tobytes())
     put("logp", "f32", logp.tobytes())

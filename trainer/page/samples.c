@@ -9,7 +9,7 @@
 #include "trainer/ledger/browse/samples.h"
 #include "trainer/page/page_int.h"
 
-#define SEARCH_US 150000 /* then a list answers with what it has found */
+#define SEARCH_US 100000 /* then a list answers with what it has found */
 #define MAX_LIST 500
 
 static enum clime_err read_order(const struct clime_answer *a, enum clime_browse_order *out, struct clime_error *e) {

@@ -34,17 +34,18 @@ const char *const clime_browse_order_names[] = {"newest", "oldest", "best", "wor
 #define AFTER(column, less)                                                                                            \
     " AND " column " IS NOT NULL AND (?13 IS NULL OR " column less "?13 OR (" column " = ?13 AND s.id < ?14))"
 
+/* By a value: ids are sorted first, with nothing but the value beside them, and the figures read of those that stay. */
+#define BY_VALUE(column, less, order)                                                                                  \
+    "SELECT " FIGURES " FROM sample_rows s WHERE s.id IN (SELECT s.id" MATCHES HAS_TEXT AFTER(                         \
+        column, less) " ORDER BY " column order ", s.id DESC LIMIT ?12) ORDER BY " column order ", s.id DESC"
+
 static const char *const selects[] = {
     [CLIME_BROWSE_NEWEST] = "SELECT " FIGURES MATCHES HAS_TEXT " ORDER BY s.id DESC LIMIT ?12",
     [CLIME_BROWSE_OLDEST] = "SELECT " FIGURES MATCHES HAS_TEXT " ORDER BY s.id LIMIT ?12",
-    [CLIME_BROWSE_BEST] =
-        "SELECT " FIGURES MATCHES HAS_TEXT AFTER("s.reward", " < ") " ORDER BY s.reward DESC, s.id DESC LIMIT ?12",
-    [CLIME_BROWSE_WORST] =
-        "SELECT " FIGURES MATCHES HAS_TEXT AFTER("s.reward", " > ") " ORDER BY s.reward, s.id DESC LIMIT ?12",
-    [CLIME_BROWSE_LONGEST] = "SELECT " FIGURES MATCHES HAS_TEXT AFTER("s.n_response", " < ") //
-    " ORDER BY s.n_response DESC, s.id DESC LIMIT ?12",
-    [CLIME_BROWSE_SHORTEST] =
-        "SELECT " FIGURES MATCHES HAS_TEXT AFTER("s.n_response", " > ") " ORDER BY s.n_response, s.id DESC LIMIT ?12",
+    [CLIME_BROWSE_BEST] = BY_VALUE("s.reward", " < ", " DESC"),
+    [CLIME_BROWSE_WORST] = BY_VALUE("s.reward", " > ", ""),
+    [CLIME_BROWSE_LONGEST] = BY_VALUE("s.n_response", " < ", " DESC"),
+    [CLIME_BROWSE_SHORTEST] = BY_VALUE("s.n_response", " > ", ""),
 };
 
 /* For LIKE: what it would read as its own signs is quoted. */
@@ -92,10 +93,13 @@ struct list {
     double last_value;
 };
 
+/* The first words, or those around what was looked for. */
 static enum clime_err write_words(struct list *l, struct clime_error *e) {
-    struct clime_stmt *q = clime_db_stmt(l->db, "SELECT substr(data, 1, " WORDS ") AS words FROM sample_streams"
-                                                " WHERE sample_id = ? AND name = 'response'");
+    struct clime_stmt *q =
+        clime_db_stmt(l->db, "SELECT substr(data, max(1, ifnull(instr(lower(data), lower(?2)), 0) - 50), " WORDS
+                             ") AS words FROM sample_streams WHERE sample_id = ?1 AND name = 'response'");
     clime_db_int(q, l->last_id);
+    clime_db_text(q, l->f->text);
     if (clime_db_row(q)) clime_row_members(q, l->w);
     return clime_db_done(q, e);
 }

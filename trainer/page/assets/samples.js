@@ -25,7 +25,8 @@ export function mount(root, app) {
     h("label", {}, "reward", h("input", { name: "reward_min", value: f.reward_min, size: 4, placeholder: "from", "aria-label": "reward from" }), h("input", { name: "reward_max", value: f.reward_max, size: 4, placeholder: "to", "aria-label": "reward to" })),
     h("label", {}, "length", h("input", { name: "length_min", value: f.length_min, size: 4, placeholder: "from", "aria-label": "length from" }), h("input", { name: "length_max", value: f.length_max, size: 4, placeholder: "to", "aria-label": "length to" })),
     h("button", { type: "button", onclick: clear }, "Clear"));
-  const form = h("form", { class: "bar", onsubmit: (e) => e.preventDefault(), oninput: calm(changed, 180) }, find, status, order,
+  const typed = calm(changed, 90);
+  const form = h("form", { class: "bar", onsubmit: (e) => e.preventDefault(), oninput: (e) => (e.target.tagName === "SELECT" ? changed() : typed()) }, find, status, order,
     filters);
   const list = h("div", { class: "card rows", role: "list" }), foot = h("p", { class: "small soft" }), fresh = h("button", { hidden: true, onclick: () => load(false) }, "Newer samples");
   show(root, form, fresh, list, foot);
@@ -75,11 +76,18 @@ export function mount(root, app) {
     if (mine === abort) foot.classList.remove("busy");
   }
 
+  // The words with what was looked for marked in them; null where there are none.
+  function marked(words) {
+    const i = f.text ? words.toLowerCase().indexOf(f.text.toLowerCase()) : -1;
+    if (i < 0) return words || null;
+    return [words.slice(0, i), h("mark", {}, words.slice(i, i + f.text.length)), words.slice(i + f.text.length)];
+  }
+
   function add(samples) {
     for (const s of samples) {
       const versions = versionsOf(s.versions);
       const e = h("a", { class: "row", role: "listitem", href: app.link("sample", { id: s.id }) },
-        rewardBadge(s.reward), h("span", { class: "row-words" }, s.error ? h("span", { class: "error" }, s.error) : (s.words || "").replace(/\s+/g, " ") || h("span", { class: "faint" }, s.status === "pending" ? "not there yet" : "no text")),
+        rewardBadge(s.reward), h("span", { class: "row-words" }, s.error ? h("span", { class: "error" }, s.error) : marked((s.words || "").replace(/\s+/g, " ")) || h("span", { class: "faint" }, s.status === "pending" ? "not there yet" : "no text")),
         h("span", { class: `badge ${STATUS[s.status]}` }, s.status), h("span", { class: "row-facts small soft number" }, h("span", {}, plural(s.n_response, "token")), h("span", {}, `rollout ${s.rollout}`), h("span", {}, `group ${s.group}.${s.member}${s.part ? "." + s.part : ""}`), versions.length ? h("span", {}, `weights ${versions.join(", ")}`) : null));
       rows.push({ s, e });
       list.append(e);

@@ -7,10 +7,12 @@ import { niceTicks, prepare } from "./chart.js";
 export const title = "Time";
 export const keys = [["h l", "earlier, later rollouts"], ["+ -", "fewer, more rollouts at once"]];
 
-// Stages of a rollout's time, by its line of metrics; what is left of step_time is "other". In an asynchronous run
-// generation goes on beside training: then the waiting for it is what the rollout's time has of it.
+// Stages of a rollout's time, by its line of metrics; what is left of step_time is "other". rewards: the seconds from
+// the last answer to the first step, which are part of rollout_time. In an asynchronous run generation and rewards go on
+// beside training: then the waiting for them is what the rollout's time has of both.
 const STAGES = [
-  ["generation", "--run0", (m, async) => (async ? Math.max(0, m["perf/train_wait_time"] - m["perf/update_weights_time"]) : m["perf/rollout_time"])],
+  ["generation", "--run0", (m, async, rewards) => (async ? Math.max(0, m["perf/train_wait_time"] - m["perf/update_weights_time"]) : m["perf/rollout_time"] - rewards)],
+  ["rewards", "--run3", (m, async, rewards) => (async ? 0 : rewards)],
   ["training", "--run1", (m) => m["perf/train_time"]],
   ["hand-over", "--run2", (m) => m["perf/update_weights_time"]],
   ["checkpoint", "--run5", (m) => m["perf/save_model_time"]],
@@ -37,11 +39,19 @@ export function mount(root, app) {
   function move(d) { last = Math.max(0, Math.min(newest(), (last ?? newest()) + d * Math.max(1, Math.round(wide / 2)))); if (last === newest()) last = null; draw(); }
   function zoom(f) { wide = Math.max(2, Math.min(200, Math.round(wide * f))); draw(); }
 
+  // When the first step of each rollout was chosen: its samples and their rewards were there.
+  function chosen() {
+    const found = new Map();
+    for (const s of steps.values()) if (!(found.get(s.rollout) <= s.chosen_us)) found.set(s.rollout, s.chosen_us);
+    return found;
+  }
+
   function times() {
-    const out = [];
+    const out = [], first = chosen();
     for (const [rollout, lines] of [...app.metrics(app.run().run).byRollout("perf")].sort((a, b) => a[0] - b[0])) {
       const m = lines[lines.length - 1];
-      const parts = STAGES.map(([name, ink, of]) => ({ name, ink, s: of(m, async) || 0 }));
+      const r = rollouts.get(rollout), rewards = r && r.end_us && first.has(rollout) ? Math.max(0, Math.min(m["perf/rollout_time"] || 0, (first.get(rollout) - r.end_us) / 1e6)) : 0;
+      const parts = STAGES.map(([name, ink, of]) => ({ name, ink, s: of(m, async, rewards) || 0 }));
       const sum = parts.reduce((a, p) => a + p.s, 0), total = Math.max(m["perf/step_time"] || 0, sum);
       parts.push({ name: OTHER[0], ink: OTHER[1], s: total - sum });
       out.push({ rollout, parts, total });
@@ -128,12 +138,15 @@ export function mount(root, app) {
       if (u) hand.push([done, done + u, r.rollout]);
       if (s) save.push([done + u, done + u + s, r.rollout]);
     }
+    // From the last answer to the choice of the steps, but for the time in which the trainer had other work.
+    const first = chosen(), rewards = inside.filter((r) => r.end_us && first.get(r.rollout) > r.end_us).flatMap((r) => gaps([...work, ...hand, ...save], r.end_us, first.get(r.rollout)).map(([a, b]) => [a, b, r.rollout, "rewards of the last answers"]));
     const rows = [
       ["generation", "--run0", inside.map((r) => [r.begin_us, r.end_us || end, r.rollout, `${plural(r.n, "sample")}, ${num(r.tokens)} tokens${r.end_us ? `, ${num((r.tokens / (r.end_us - r.begin_us)) * 1e6)} per second` : ", not done"}`])],
+      ["rewards", "--run3", rewards],
       ["training", "--run1", mine.map((s) => [s.chosen_us, s.done_us || end, s.rollout, `step ${s.step}${s.done_us ? "" : ", under way"}`])],
       ["hand-over", "--run2", hand],
       ["checkpoint", "--run5", save],
-      ["evaluation", "--run3", [...evals.values()].filter((v) => v.done_us >= begin && v.done_us <= end).map((v) => [v.done_us, v.done_us, v.rollout, `${v.name} ${num(v.score)}, done at ${clock(v.done_us)}`])],
+      ["evaluation", "--run4", [...evals.values()].filter((v) => v.done_us >= begin && v.done_us <= end).map((v) => [v.done_us, v.done_us, v.rollout, `${v.name} ${num(v.score)}, done at ${clock(v.done_us)}`])],
       ["trainer waits", "--faint", gaps([...work, ...hand, ...save], begin, end).map(([a, b]) => [a, b, -1])],
       ["servers wait", "--faint", gaps(gen, begin, end).map(([a, b]) => [a, b, -1])],
     ];
