@@ -1,10 +1,13 @@
 """The page of a run: its server. What a browser makes of it is in test_page_browser.py."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
 import re
+import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 
@@ -70,11 +73,35 @@ def test_a_run_has_its_page_over_a_restart(model):  # noqa: F811
             runs = httpx.get(url + "api/runs").json()["runs"]
             assert [(r["dir"], r["state"]) for r in runs] == [(str(run), "running")], runs
             assert 0 in {m["rollout"] for m in httpx.get(url + "api/runs/0/metrics").json()["lines"]}
+            now = httpx.get(url + "api/runs/0/now").json()
+            assert [s["loads"]["loads"][0]["max_total_num_tokens"] > 0 for s in now["fleet"]["servers"]] == [True], now
             urls.add(url)
     assert len(urls) == 1, urls
     page = Page(run)
     assert page.get("/api/runs").json()["runs"][0]["state"] == "stopped"
     page.stop()
+
+
+def test_servers_that_hang_do_not_hold_the_page(run, tmp_path):
+    """The router of the record takes connections and never answers. The ledger says that the run trains."""
+    shutil.copytree(run, tmp_path / "hung", ignore=shutil.ignore_patterns("checkpoints", "*.safetensors"))
+    trainer = subprocess.Popen([BUILD / "clime-train", "page", run], stdout=subprocess.PIPE)  # a clime-train that lives
+    with socket.create_server(("127.0.0.1", 0)) as router, contextlib.closing(sqlite3.connect(tmp_path / "hung" / "ledger.db")) as db:
+        try:
+            (tmp_path / "hung" / "ports" / "router").write_text(f"{router.getsockname()[1]}\n")
+            db.execute("UPDATE incarnations SET pid = ?", (trainer.pid,))
+            db.execute("DELETE FROM events WHERE kind = 'end'")
+            db.commit()
+            page = Page(tmp_path / "hung")
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                several = list(pool.map(lambda _: httpx.get(page.url + "/api/runs/0/now", timeout=LIMIT).json(), range(16)))
+            assert {n["state"] for n in several} == {"running"}
+            assert any("router" in n["fleet"].get("error", "") or "workers" in n["fleet"].get("error", "") for n in several), several
+            assert router.accept()[0].recv(1000).count(b"GET /workers") == 1
+            page.stop()
+        finally:
+            trainer.kill()
+            trainer.wait()
 
 
 def test_every_answer_forbids_what_is_not_ours(page):

@@ -1,9 +1,10 @@
 /* What a run is doing now: what its ledger has under way, and what router and servers say of themselves. On the
  * server's threads.
  *
- * The programs are asked at most once a second, whoever looks and however many: the last answer is kept until then. The
- * router is the run's own (RUN/ports/router, with its key), or the one that rl was given; a run that does not train is
- * not asked, for its ports may be somebody else's now. */
+ * The programs are asked at most once a second, whoever looks and however many: one thread asks, the others answer with
+ * what was said last, so that servers that hang hold one thread for the limit of all together. The router is the run's
+ * own (RUN/ports/router, with its key), or the one that rl was given; a run that does not train is not asked, for its
+ * ports may be somebody else's now. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,8 @@
 #include "trainer/page/page_int.h"
 
 #define KEEP_US 1000000
-#define ASK_US 2000000 /* for one program to answer */
+#define ASK_US 1500000 /* for one program to answer */
+#define ALL_US 4000000 /* for all of them */
 #define MAX_ANSWER ((size_t)4 << 20)
 
 /* The first line of RUN/ports/name, "" where there is none. */
@@ -28,11 +30,23 @@ static void read_line(const struct clime_page_run *r, const char *name, char *ou
     free(path);
 }
 
-static bool ask(struct clime_http_client *c, const char *url, struct clime_buf *reply, struct clime_error *e) {
+/* Those who are asked together. */
+struct round {
+    struct clime_http_client *http;
+    int64_t until_us;
+};
+
+static bool ask(const struct round *o, const char *url, struct clime_buf *reply, struct clime_error *e) {
+    int64_t left = o->until_us - clime_now_us();
+    if (left <= 0) {
+        clime_fail(e, CLIME_ERR_TIMEOUT, "not asked: the others took too long");
+        return false;
+    }
+    if (left > ASK_US) left = ASK_US;
     const struct clime_http_call call = {
-        .method = "GET", .url = url, .connect_timeout_us = ASK_US, .timeout_us = ASK_US, .max_reply = MAX_ANSWER};
+        .method = "GET", .url = url, .connect_timeout_us = left, .timeout_us = left, .max_reply = MAX_ANSWER};
     struct clime_http_result got = {0};
-    bool well = !clime_http_client_call(c, &call, &got, e);
+    bool well = !clime_http_client_call(o->http, &call, &got, e);
     if (well && got.status != 200) {
         clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s answers %d", url, got.status);
         well = false;
@@ -48,12 +62,12 @@ static bool ask(struct clime_http_client *c, const char *url, struct clime_buf *
 }
 
 /* A member with what a program answered, or null and the member "error". */
-static void write_answer(struct clime_jw *w, const char *key, struct clime_http_client *c, const char *url,
+static void write_answer(struct clime_jw *w, const char *key, const struct round *o, const char *url,
                          struct cJSON **tree) {
     struct clime_buf reply = {0};
     struct clime_error e = {0};
     clime_jw_key(w, key);
-    if (ask(c, url, &reply, &e)) {
+    if (ask(o, url, &reply, &e)) {
         clime_jw_raw(w, clime_buf_str(&reply));
         if (tree && clime_tree_parse(reply.data, reply.len, tree, &e)) *tree = NULL;
     } else {
@@ -64,7 +78,7 @@ static void write_answer(struct clime_jw *w, const char *key, struct clime_http_
     clime_buf_free(&reply);
 }
 
-static void write_servers(struct clime_jw *w, struct clime_http_client *c, const struct cJSON *workers) {
+static void write_servers(struct clime_jw *w, const struct round *o, const struct cJSON *workers) {
     char url[300];
     clime_jw_key(w, "servers");
     clime_jw_array(w);
@@ -74,7 +88,7 @@ static void write_servers(struct clime_jw *w, struct clime_http_client *c, const
         clime_jw_object(w);
         clime_jw_key(w, "url");
         clime_jw_strz(w, base);
-        write_answer(w, "loads", c, url, NULL);
+        write_answer(w, "loads", o, url, NULL);
         clime_jw_close(w);
     }
     clime_jw_close(w);
@@ -88,33 +102,46 @@ static void ask_programs(struct clime_page *p, struct clime_page_run *r, struct 
     clime_jw_object(w);
     if (given || port[0]) {
         struct cJSON *tree = NULL;
-        struct clime_http_client *c = clime_http_client_new();
+        const struct round o = {clime_http_client_new(), clime_now_us() + ALL_US};
         const char *bearer = given ? p->router_key : key;
-        if (bearer && bearer[0]) clime_http_client_bearer(c, bearer);
+        if (bearer && bearer[0]) clime_http_client_bearer(o.http, bearer);
         if (given)
             snprintf(url, sizeof url, "%s/workers", p->router_url);
         else
             snprintf(url, sizeof url, "http://127.0.0.1:%s/workers", port);
-        write_answer(w, "router", c, url, &tree);
-        write_servers(w, c, clime_tree_get(tree, "workers"));
+        write_answer(w, "router", &o, url, &tree);
+        write_servers(w, &o, clime_tree_get(tree, "workers"));
         clime_tree_free(tree);
-        clime_http_client_free(c);
+        clime_http_client_free(o.http);
     }
     clime_jw_close(w);
+}
+
+/* Makes r->fleet anew. One thread at a time. */
+static void renew(struct clime_page *p, struct clime_page_run *r) {
+    struct clime_buf said;
+    struct clime_jw w;
+    clime_buf_init(&said, CLIME_PAGE_MAX_REPLY);
+    clime_jw_init(&w, &said);
+    ask_programs(p, r, &w);
+    pthread_mutex_lock(&r->fleet_lock);
+    clime_buf_free(&r->fleet);
+    r->fleet = said;
+    r->fleet_us = clime_now_us();
+    r->asking = false;
+    pthread_mutex_unlock(&r->fleet_lock);
 }
 
 /* The member "fleet". */
 static void write_fleet(struct clime_page *p, struct clime_page_run *r, struct clime_jw *w) {
     pthread_mutex_lock(&r->fleet_lock);
-    if (!r->fleet.data || clime_now_us() >= r->fleet_us + KEEP_US) {
-        struct clime_jw own;
-        clime_buf_clear(&r->fleet);
-        clime_jw_init(&own, &r->fleet);
-        ask_programs(p, r, &own);
-        r->fleet_us = clime_now_us();
-    }
+    bool mine = !r->asking && (!r->fleet.data || clime_now_us() >= r->fleet_us + KEEP_US);
+    if (mine) r->asking = true;
+    pthread_mutex_unlock(&r->fleet_lock);
+    if (mine) renew(p, r);
+    pthread_mutex_lock(&r->fleet_lock);
     clime_jw_key(w, "fleet");
-    clime_jw_raw(w, clime_buf_str(&r->fleet));
+    clime_jw_raw(w, r->fleet.data ? clime_buf_str(&r->fleet) : clime_str_of("{}"));
     pthread_mutex_unlock(&r->fleet_lock);
 }
 

@@ -19,7 +19,8 @@ struct clime_page_run {
     int n_kept;
     struct clime_tokenizer *own; /* loaded by the first who needs it; NULL = not yet, or there is none */
     bool looked;
-    pthread_mutex_t fleet_lock; /* of what router and servers said last, and when (clime_now_us) */
+    pthread_mutex_t fleet_lock; /* of what router and servers said last, when (clime_now_us), and who asks them */
+    bool asking;
     struct clime_buf fleet;
     int64_t fleet_us;
 };
