@@ -31,8 +31,9 @@ struct clime_browse_filter {
     int64_t until_us; /* newest and oldest: when to answer with what was found so far (clime_now_us) */
 };
 
-/* {"samples": [...], "next": {"id", "value"} or null, "complete"}: figures of each and its first words, or those around the text. complete false:
- * the time was over before the page was full, next goes on with the search. No stream is read but for those words. */
+/* {"samples": [...], "next": {"id", "value"} or null, "complete"}: figures of each and its first words, or those around
+ * the text. complete false: the time was over before the page was full, next goes on with the search. No stream is read
+ * but for those words. */
 enum clime_err clime_browse_samples(struct clime_db *db, const struct clime_browse_filter *f, struct clime_jw *w,
                                     struct clime_error *e);
 
