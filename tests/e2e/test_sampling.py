@@ -11,6 +11,7 @@ import signal
 import sqlite3
 
 import pytest
+from programs import web
 from test_plugin import compile_library
 from test_rl import KILLS, LIMIT, children, command, fails, final_sha, metrics, model, run_whole, start, wait_watching  # noqa: F401, E501
 
@@ -356,12 +357,73 @@ def test_async_survives_kills(model, async_sha, victim):
         n += 1
 
 
+# Its first call, in the first step of a run, does FIRST.
+LOSS = """#include <curl/curl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <unistd.h>
+#include "trainer/plugin/plugin.h"
+static void first(void) { FIRST }
+static int f(const struct clime_plugin_loss *l, double *pg, double *g, char *e, size_t n) {
+    (void)e, (void)n;
+    if (access("RUN.begun", F_OK)) {
+        fclose(fopen("RUN.begun", "w"));
+        first();
+    }
+    for (int k = 0; k < l->n; k++) pg[k] = 0, g[k] = -l->w[k] * (double)l->adv[k];
+    return 0;
+}
+const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .loss = f};
+"""
+WAIT = 'while (access("RUN.go", F_OK)) poll(NULL, 0, 10);'
+PAUSE = """
+    char url[100], key[100];
+    int port;
+    FILE *ports = fopen("RUN/ports/server-0", "r"), *keys = fopen("RUN/ports/api-key", "r");
+    if (fscanf(ports, "%d", &port) != 1 || fscanf(keys, "%90s", key) != 1) _exit(3);
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/pause_generation", port);
+    CURL *c = curl_easy_init();
+    curl_easy_setopt(c, CURLOPT_URL, url);
+    curl_easy_setopt(c, CURLOPT_XOAUTH2_BEARER, key);
+    curl_easy_setopt(c, CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
+    curl_easy_setopt(c, CURLOPT_POSTFIELDS, "{\\"mode\\":\\"in_place\\"}");
+    curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
+    if (curl_easy_perform(c)) _exit(4);
+    curl_easy_cleanup(c);
+"""
+
+
+def loss_that(first, run_dir):
+    """The options of a run with such a loss."""
+    source = run_dir.with_suffix(".c")
+    source.write_text(LOSS.replace("FIRST }", first + "}").replace("RUN", str(run_dir)))
+    return ["--loss-type", "custom_loss", "--custom-loss-function-path", compile_library(source, run_dir.with_suffix(".so"))]
+
+
+def wait_until(there, p, run_dir, log):
+    while not there():
+        assert wait_watching(p, run_dir, log, 0.02)[0] is None, open(log).read()[-2000:]
+
+
+def ended(p, log):
+    """The SHA-256 of the final weights of a run that goes on to its end."""
+    assert p.wait(timeout=2 * LIMIT) == 0, open(log).read()[-2000:]
+    return final_sha(log)
+
+
 def test_kv_kept_over_an_update(model):
-    """Samples in flight keep their KV: marked, left out of the gap, trained the same by the record."""
+    """Samples in flight keep their KV: marked, left out of the gap, trained the same by the record. Whoever is faster, two
+    are in flight at the first push: the server pauses from the first step until it has the new weights."""
     run_dir, log = model / "kept", model / "kept.log"
     more = ["--fully-async", "--pause-generation-mode", "in_place", "--over-sampling-batch-size", "40",
-            "--server-max-running-requests", "2"]  # fmt: skip  # a push finds samples in flight, whoever is faster
-    sha = run_whole(command(model, run_dir, *more), log)
+            "--server-max-running-requests", "2", *loss_that(PAUSE, run_dir)]  # fmt: skip
+    p = start(command(model, run_dir, *more), log)
+    wait_until((model / "kept.begun").exists, p, run_dir, log)
+    port, key = ((run_dir / "ports" / name).read_text().strip() for name in ("server-0", "api-key"))
+    with web.Client(base_url=f"http://127.0.0.1:{port}", headers={"Authorization": f"Bearer {key}"}) as server:
+        wait_until(lambda: server.get("/get_weight_version").json()["weight_version"] == "2", p, run_dir, log)
+        assert server.post("/continue_generation", json={}).status_code == 200
+    sha = ended(p, log)
     check_ledger(run_dir)
     rows = query(run_dir, "SELECT t.step, s.versions, s.mixed_kv, s.n_response FROM step_samples t"
                           " JOIN samples s ON s.id = t.sample_id")  # fmt: skip
@@ -394,36 +456,19 @@ def test_kv_kept_over_an_update(model):
     assert pure_tokens(bad) < pure_tokens(run_dir)
 
 
-# Its first call, in the first step, waits for a file.
-WAITS = """#include <poll.h>
-#include <unistd.h>
-#include "trainer/plugin/plugin.h"
-static int f(const struct clime_plugin_loss *l, double *pg, double *g, char *e, size_t n) {
-    (void)e, (void)n;
-    while (access("GO", F_OK)) poll(NULL, 0, 10);
-    for (int k = 0; k < l->n; k++) pg[k] = 0, g[k] = -l->w[k] * (double)l->adv[k];
-    return 0;
-}
-const struct clime_plugin clime_plugin = {CLIME_PLUGIN_HEAD, .loss = f};
-"""
-
-
 def test_rollouts_ahead(model):
     """Rollouts wait for the trainer, not one only; what is left over is not cut between them; the bound holds. The trainer
     waits in its first step until the three after it are there, so that they do, whoever is faster."""
     run_dir = model / "ahead"
-    (model / "waits.c").write_text(WAITS.replace("GO", str(model / "go")))
-    waits = compile_library(model / "waits.c", model / "waits.so")
     more = ["--max-rollouts-ahead", "3", "--max-staleness", "6", "--update-weights-interval", "1",
-            "--loss-type", "custom_loss", "--custom-loss-function-path", waits]  # fmt: skip
+            *loss_that(WAIT, run_dir)]  # fmt: skip
     words = command(model, run_dir, "--fully-async", *more, num_rollout=16, eval_interval=8, rollout_max_response_len=8)
-    p = start(words, model / "ahead.log")
+    p, log = start(words, model / "ahead.log"), model / "ahead.log"
+    wait_until((model / "ahead.begun").exists, p, run_dir, log)
     rewarded = "SELECT count(*) FROM samples WHERE reward IS NOT NULL"
-    while not (run_dir / "metrics.jsonl").exists() or query(run_dir, rewarded) != [(4 * 24,)]:
-        assert wait_watching(p, run_dir, model / "ahead.log", 0.05)[0] is None, open(model / "ahead.log").read()[-2000:]
-    (model / "go").touch()
-    assert p.wait(timeout=2 * LIMIT) == 0, open(model / "ahead.log").read()[-2000:]
-    sha = final_sha(model / "ahead.log")
+    wait_until(lambda: query(run_dir, rewarded) == [(4 * 24,)], p, run_dir, log)
+    (model / "ahead.go").touch()
+    sha = ended(p, log)
     check_ledger(run_dir, rollouts=16)
     assert [m["eval/step"] for m in metrics(run_dir) if m["kind"] == "eval"] == [0, 16, 32]
     ready = [m["perf/rollouts_ready"] for m in metrics(run_dir) if m["kind"] == "perf"]
