@@ -179,7 +179,8 @@ int clime_grade_main(int argc, char **argv) {
         {"rm-url", CLIME_OPT_STRING, &o.url, NULL, "URL", "for rm-type url"},
         {"custom-rm-path", CLIME_OPT_STRING, &o.library, NULL, "FILE",
          "a shared library (trainer/plugin/plugin.h) whose `reward` grades every line"},
-        {"num-workers", CLIME_OPT_INT, &o.n_workers, "0", "N", "calls at a time; 0 = 64 for a URL, else 2", 0, 256},
+        {"num-workers", CLIME_OPT_INT, &o.n_workers, "0", "N", "calls at a time; 0 = 64 for a URL, else 2", 0, 256,
+         "rm-workers"},
         {"rollout-seed", CLIME_OPT_INT, &o.seed, "42", "N", "seed of rm-type random", 0, 9e15},
     };
     clime_buf_init(&usage, 1 << 16);

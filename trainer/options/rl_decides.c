@@ -58,6 +58,7 @@ static bool decides(const void *arg, const char *name) {
                                        "environment-attempts",
                                        "num-environments",
                                        "rm-timeout",
+                                       "rm-workers",
                                        "rm-command",
                                        "rm-url",
                                        "opd-teacher-url",

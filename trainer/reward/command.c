@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "common/log.h"
 #include "common/os/child.h"
 
 #define MAX_LINE ((size_t)1 << 20) /* of an answer */
@@ -24,6 +25,7 @@ struct clime_command {
     struct clime_child child;
     int stop_fd;
     int64_t id;          /* of the last question */
+    int64_t started_us;  /* when this child was started; 0: it has answered */
     struct clime_buf in; /* bytes read and not used */
 };
 
@@ -59,7 +61,9 @@ static enum clime_err stopped(struct clime_error *e) {
  * ends before its first answer every time is waited for a little longer each time. */
 static enum clime_err ensure_child(struct clime_command *c, int64_t deadline_us, struct clime_error *e) {
     for (;;) {
+        bool was_down = c->child.state == CLIME_CHILD_DOWN;
         enum clime_err rc = clime_child_poll(&c->child, NULL, e);
+        if (was_down && !rc && c->child.state != CLIME_CHILD_DOWN) c->started_us = clime_now_us();
         if (rc || c->child.state != CLIME_CHILD_DOWN) return rc;
         clime_buf_clear(&c->in);
         int64_t now = clime_now_us(), wait_us = c->child.restart_us - now;
@@ -225,6 +229,10 @@ static enum clime_err ask(struct clime_command *c, const struct clime_reward_req
     clime_buf_clear(&c->in);
     if (!exchange(c, clime_buf_str(&question), deadline_us, &out->error)) read_answer(c, n, reward_key, out, &broken);
 done:
+    if (!broken && c->started_us) /* what it imports can take longer than all that it grades */
+        LOG_INFO("reward command: process %d gave its first answer %.1f s after its start", (int)c->child.pid,
+                 (double)(clime_now_us() - c->started_us) / 1e6);
+    if (!broken) c->started_us = 0;
     if (!broken)
         clime_child_is_up(&c->child);
     else if (c->child.state != CLIME_CHILD_DOWN)
