@@ -78,7 +78,7 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .type = CLIME_OPT_STRING,
          .value = &o->tool_call_parser,
          .def = "auto",
-         .choices = "auto|none|hermes|qwen3_coder|glm4|glm45|llama3|deepseekv3|deepseekv31|kimi_k2|mistral",
+         .choices = "auto|none|hermes|qwen3_coder|glm4|glm45|llama3|deepseekv3|deepseekv31|kimi_k2|pythonic|mistral",
          .help =
              "how tool calls are told from content where a request has tools; SGLang's and vLLM's names too (auto: as "
              "the chat template shows)"},

@@ -143,6 +143,11 @@ static const char *const words[] = {"<think>",
                                     "\\",
                                     "\\ud800",
                                     "now\n{}",
+                                    "[get(",
+                                    "s='",
+                                    "n=[{'a': None}]",
+                                    ")]",
+                                    ", now()",
                                     NULL};
 
 #define SEED(text)                                                                                                     \

@@ -41,6 +41,7 @@ struct clime_call_form {
     enum clime_call_step (*read)(struct clime_parse *p, struct clime_str text, bool last);
     const char *separator; /* between name and arguments */
     const char *end;       /* closes a call; may be missing; NULL = none */
+    bool repeats;          /* begin "": wherever a call may begin, not only behind the section's opening */
     bool keep_begin;       /* the reader wants the opening too */
     bool bare;             /* no marker tells it from text: its name must be that of a tool where tools are known */
     bool function_id;      /* the name is functions.NAME:INDEX, and that is the id */
@@ -54,6 +55,7 @@ struct clime_call_format {
     const char *name, *aliases; /* "a|b" */
     const char *section_open, *section_close;
     const char *between; /* characters that may stand between calls, beside white space */
+    bool goes_on;        /* behind its section comes text; otherwise it ends the reply */
     bool keeps_space;    /* white space before the first marker is content: templates of the family keep it */
     struct clime_call_form forms[CLIME_MAX_CALL_FORMS];
 };
@@ -68,6 +70,9 @@ struct clime_call_reader {
     size_t args_begin, args_end; /* JSON arguments: where they stand; 0 = not yet */
     size_t json_end;
     unsigned types; /* of the value */
+    int depth;      /* Python: brackets that are open, and the quote */
+    char quote;
+    bool escaped;
     int n_params;
     struct clime_json_walk walk;
     int call; /* index in calls; -1 = not announced */

@@ -120,7 +120,7 @@ static const struct clime_call_form *form_at(const struct clime_parse *p, struct
         if (!begin) {
             if (tool_line(p, text, at, may)) return &forms[i];
         } else if (!*begin) {
-            if (at < text.len && p->n_in_section == 0 && at == p->section_at) return &forms[i];
+            if (at < text.len && (forms[i].repeats || (p->n_in_section == 0 && at == p->section_at))) return &forms[i];
         } else if (clime_marker_at(text, at, begin)) {
             return &forms[i];
         } else if (clime_marker_begins(text, at, begin)) {
@@ -189,7 +189,8 @@ static bool read_between(struct clime_parse *p, struct clime_str text, bool last
     if (at < text.len) {
         if (section && f->section_close && p->n_in_section > 0) {
             if (clime_marker_at(text, at, f->section_close)) {
-                p->state = END;
+                p->state = f->goes_on ? TEXT : END;
+                p->at = p->seen = at + strlen(f->section_close);
                 return true;
             }
             may = clime_marker_begins(text, at, f->section_close);

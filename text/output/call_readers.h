@@ -1,5 +1,5 @@
 /* From the text of a reply to its calls: the way through text, sections and calls (call_parse.c), and the readers of a
- * single call (call_json.c, call_tags.c). Used by the owner of the parse.
+ * single call (call_json.c, call_python.c, call_tags.c). Used by the owner of the parse.
  */
 #ifndef CLIME_TEXT_OUTPUT_CALL_READERS_H
 #define CLIME_TEXT_OUTPUT_CALL_READERS_H
@@ -13,9 +13,10 @@ bool clime_call_announce(struct clime_parse *p, struct clime_str text, struct cl
 /* White space, then the form's closing marker, which may be missing: DONE with p->seen behind what was there. */
 enum clime_call_step clime_call_close(struct clime_parse *p, struct clime_str text, bool last, const char *marker);
 
-/* The readers: {"name": ..., "arguments": {...}}, NAME separator {...}, and tags. */
+/* The readers: {"name": ..., "arguments": {...}}, NAME separator {...}, Python, and tags. */
 enum clime_call_step clime_call_read_object(struct clime_parse *p, struct clime_str text, bool last);
 enum clime_call_step clime_call_read_header(struct clime_parse *p, struct clime_str text, bool last);
+enum clime_call_step clime_call_read_python(struct clime_parse *p, struct clime_str text, bool last);
 enum clime_call_step clime_call_read_tags(struct clime_parse *p, struct clime_str text, bool last);
 
 /* Reads on in the reply (behind the reasoning): text and calls. */
