@@ -55,7 +55,7 @@ export const sections = [
 
 // "x/*" is every name that begins so; "eval/:set" a set's score itself, not what else is said of it.
 function fits(name, pattern) {
-  if (pattern === "eval/:set") return /^eval\/[^/]+$/.test(name) && !/-(failed|truncated_ratio)$/.test(name);
+  if (pattern === "eval/:set") return /^eval\/[^/]+$/.test(name) && !/-(failed|truncated_ratio|ci95)$/.test(name);
   return pattern.endsWith("*") ? name.startsWith(pattern.slice(0, -1)) : name === pattern;
 }
 

@@ -79,7 +79,7 @@ export class LineChart {
       return;
     }
     if (x0 === x1) { x0 -= 0.5; x1 += 0.5; }
-    if (y0 === y1) { const d = Math.abs(y0) * 0.1 || 1; y0 -= d; y1 += d; } else { const d = (y1 - y0) * 0.06; y0 -= d; y1 += d; }
+    if (y1 - y0 <= 1e-9 * Math.max(Math.abs(y0), Math.abs(y1))) { const d = Math.abs(y0) * 0.1 || 1; y0 -= d; y1 += d; } else { const d = (y1 - y0) * 0.06; y0 -= d; y1 += d; }
     this.toX = (x) => LEFT + ((x - x0) / (x1 - x0)) * (width - LEFT - RIGHT);
     this.fromX = (p) => x0 + ((p - LEFT) / (width - LEFT - RIGHT)) * (x1 - x0);
     const toY = (y) => TOP + (1 - (y - y0) / (y1 - y0)) * (height - TOP - BOTTOM);
