@@ -355,7 +355,8 @@ def test_interrupt_says_how_to_resume(model, sums, tmp_path):
 
 def test_rewards_that_are_all_alike(model, sums, tmp_path):
     """One line says so, with a command that grades one of the answers: it runs as it is shown."""
-    words = rl(model, sums, tmp_path / "run", "--eval-prompt-data", "sums", sums, "--alarm", "truncation=off", "lengths=off",
+    words = rl(model, sums, tmp_path / "run", "--eval-prompt-data", "sums", sums, "--alarm", "disk=off",
+               "truncation=off", "lengths=off",
                eval_interval=2, num_rollout=3)  # fmt: skip
     status, _, err = run("clime-train", *words)
     assert status == 0, err
