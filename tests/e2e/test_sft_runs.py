@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import random
+import signal
 import sqlite3
 import struct
 import subprocess
@@ -170,3 +171,20 @@ def test_an_evaluation_needs_what_it_needs(d):
                        ([*options, "--eval-interval", "5"], "nowhere.jsonl")]:  # fmt: skip
         done = train(*line)
         assert done.returncode == 1 and says in done.stderr, done.stderr[-1000:]
+
+
+def test_interrupt_says_how_to_resume(d):
+    """As rl does; only where there is a run to go on with."""
+    for name, run, says in [("interrupted", True, True), ("alone-interrupted", False, False)]:
+        options = words(d, name, num_epoch=100000)
+        if not run:
+            at = options.index("--run")
+            del options[at : at + 2]
+        p = subprocess.Popen([TRAIN, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while line := p.stdout.readline():
+            if line.startswith("step "):
+                break
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=LIMIT)
+        assert p.returncode == -signal.SIGINT
+        assert ("the same command goes on" in err) == says, err
