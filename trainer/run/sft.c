@@ -267,6 +267,7 @@ enum clime_err clime_sft_train(struct clime_sft *s, struct clime_error *e) {
     l.metrics = s->metrics ? fopen(s->metrics, "w") : NULL;
     if (s->metrics && !l.metrics) rc = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", s->metrics, strerror(errno));
     if (!rc && s->rl.ledger) rc = recover(&l, e);
+    if (!rc && s->rl.ledger) clime_progress_say_at_interrupt();
     if (!rc) rc = run_steps(&l, e);
     if (l.metrics && fclose(l.metrics) && !rc)
         rc = clime_fail(e, CLIME_ERR_IO, "writing %s: %s", s->metrics, strerror(errno));
