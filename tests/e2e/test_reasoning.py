@@ -9,7 +9,8 @@ from programs import run, server, tiny_model
 
 BLOCK = "<think>\nSo, h\u00e9.\n</think>\n\nYes!"
 TEMPLATE = (
-    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    "{% for m in messages %}[{{ m.role }}] {% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant] {% if think %}<think>\n{% endif %}{% endif %}"
 )
 
@@ -72,6 +73,22 @@ def test_a_block_that_the_template_opens(s, model):
     # whatever a random model says there is reasoning, as it never ends the block
     random = message(s, body | {"logit_bias": {}, "max_tokens": 40, "ignore_eos": True, "temperature": 1})
     assert random["content"] == "" and len(random["reasoning_content"]) > 0
+
+
+@pytest.mark.parametrize("last, inside", [({"content": "<think>\nHm"}, True), ({"content": "<think>a</think> Well, "}, False),
+                                          ({"content": "Well, "}, False), ({"content": "", "reasoning_content": "Hm"}, True),
+                                          ({"content": "Well, ", "reasoning_content": "Hm"}, False)])  # fmt: skip
+def test_a_message_that_goes_on(s, model, last, inside):
+    """continue_final_message: in the block of reasoning where the message ends inside it, else in the reply."""
+    body = ask(model, continue_final_message=True, add_generation_prompt=False)
+    body["messages"].append({"role": "assistant"} | last)
+    got = message(s, body)
+    if inside:
+        assert got["reasoning_content"] == "<think>\nSo, h\u00e9." and got["content"] == "Yes!" + BLOCK
+        shown = s.json("/apply_template", {k: body[k] for k in ("messages", "continue_final_message")})["text"]
+        assert shown.endswith("[assistant] <think>\nHm"), shown
+    else:
+        assert got["content"] == BLOCK * 2 and not got.get("reasoning_content")
 
 
 @pytest.mark.parametrize("more", [{}, {"n": 3}, {"stop": ["Yes"]}, {"logprobs": True, "return_token_ids": True},
