@@ -179,8 +179,21 @@ static uint64_t salt_of(struct clime_str salt) {
 
 #define PROMPT_END 16 /* tokens: enough for a marker and the white space behind it */
 
-/* A template may open a block of reasoning that the output goes on with. */
-static void begin_parse(const struct clime_server *s, struct clime_output *o) {
+/* A template may open a block of reasoning that the output goes on with, and a message that goes on may end inside one.
+ */
+static void begin_parse(const struct clime_server *s, const struct clime_prompt *p, struct clime_output *o) {
+    if (p->chat && p->chat->continue_final) {
+        struct clime_arena a;
+        struct clime_str said;
+        bool reasoning;
+        clime_arena_init(&a, p->chat->messages.len * 2 + 4096);
+        if (clime_chat_final(p->chat->messages, &a, &said, &reasoning))
+            clime_parse_go_on(&o->parse, &o->job->format, said, reasoning);
+        else
+            clime_parse_begin(&o->parse, &o->job->format, (struct clime_str){"", 0});
+        clime_arena_free(&a);
+        return;
+    }
     int n = o->n_prompt < PROMPT_END ? o->n_prompt : PROMPT_END;
     struct clime_buf end;
     clime_buf_init(&end, (size_t)1 << 20);
@@ -215,7 +228,7 @@ static void make_outputs(struct clime_generation *gen, int n) {
         clime_stop_text_init(&o->text, s->tokenizer, p->params, o->ids, o->n_prompt);
         o->text.detok.kept = j->kept;
         o->text.detok.n_kept = j->n_kept;
-        begin_parse(s, o);
+        begin_parse(s, p, o);
     }
 }
 

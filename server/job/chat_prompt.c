@@ -51,22 +51,25 @@ static void add_var(struct clime_jw *w, const char *name, struct clime_str json)
         clime_jw_null(w);
 }
 
-/* The last message's content when it is a string. */
-static bool final_content(struct clime_str messages, struct clime_arena *a, struct clime_str *out) {
+bool clime_chat_final(struct clime_str messages, struct clime_arena *a, struct clime_str *out, bool *reasoning) {
     struct clime_json j;
     struct clime_error e;
-    struct clime_str key;
+    struct clime_str key, content = {"", 0}, thought = {"", 0};
     bool found = false;
     clime_json_init(&j, messages.ptr, messages.len, a, &e);
     for (clime_json_array(&j); clime_json_item(&j);) {
+        content = thought = (struct clime_str){"", 0};
         found = false;
         for (clime_json_object(&j); clime_json_key(&j, &key);) {
-            if (clime_str_is(key, "content") && clime_json_peek(&j) == CLIME_JSON_STRING)
-                found = clime_json_string(&j, out);
+            bool is_content = clime_str_is(key, "content"), is_text = clime_json_peek(&j) == CLIME_JSON_STRING;
+            if (is_text && (is_content || clime_str_is(key, "reasoning_content")))
+                found |= clime_json_string(&j, is_content ? &content : &thought);
             else
                 clime_json_skip(&j, NULL);
         }
     }
+    *reasoning = content.len == 0 && thought.len > 0;
+    *out = *reasoning ? thought : content;
     return found && !j.failed;
 }
 
@@ -82,9 +85,10 @@ static enum clime_err cut_after_final(struct clime_buf *text, size_t from, struc
                                       struct clime_error *e) {
     struct clime_arena a;
     struct clime_str content;
+    bool reasoning;
     enum clime_err err = CLIME_OK;
     clime_arena_init(&a, messages.len * 2 + 4096);
-    if (!final_content(messages, &a, &content)) {
+    if (!clime_chat_final(messages, &a, &content, &reasoning)) {
         err = clime_fail(e, CLIME_ERR_INPUT, "continue_final_message needs a last message with text");
     } else {
         struct clime_str core = trim(content);

@@ -2,6 +2,7 @@
 #ifndef CLIME_SERVER_JOB_CHAT_PROMPT_H
 #define CLIME_SERVER_JOB_CHAT_PROMPT_H
 
+#include "common/arena.h"
 #include "text/output/output_parser.h"
 #include "text/template/chat.h"
 #include "text/tokenizer.h"
@@ -35,5 +36,9 @@ struct clime_chat_prompt {
 /* Appends the rendered text. CLIME_ERR_INPUT: no template, bad messages, or what the template raised. */
 enum clime_err clime_chat_render(const struct clime_chat_template *t, const struct clime_chat_prompt *p,
                                  struct clime_buf *out, struct clime_error *e);
+
+/* Where a conversation that goes on within its last message ends: in that message's content, or in its reasoning where
+ * it has no content yet. False when it has neither as text. The text lies in messages or in a. */
+bool clime_chat_final(struct clime_str messages, struct clime_arena *a, struct clime_str *out, bool *reasoning);
 
 #endif

@@ -57,6 +57,25 @@ void clime_parse_begin(struct clime_parse *p, const struct clime_output_format *
     if (how->reasoning->begin) how->reasoning->begin(p, prompt_end);
 }
 
+static struct clime_str behind_last(struct clime_str text, const char *marker) {
+    size_t n = strlen(marker);
+    for (size_t at = text.len; at >= n; at--)
+        if (memcmp(text.ptr + at - n, marker, n) == 0) return (struct clime_str){text.ptr + at, text.len - at};
+    return (struct clime_str){NULL, 0};
+}
+
+void clime_parse_go_on(struct clime_parse *p, const struct clime_output_format *how, struct clime_str said,
+                       bool reasoning) {
+    clime_parse_begin(p, how, (struct clime_str){"", 0});
+    if (p->reply || clime_skip_space(said, 0) == said.len) return; /* nothing was said: it begins */
+    struct clime_str opened = behind_last(said, how->reasoning->open);
+    struct clime_str closed = behind_last(said, how->reasoning->close);
+    if (reasoning || (opened.ptr && (!closed.ptr || opened.len < closed.len)))
+        how->reasoning->begin(p, clime_str_of(how->reasoning->open));
+    else
+        p->reply = true;
+}
+
 void clime_parse_feed(struct clime_parse *p, struct clime_str text, bool last) {
     if (text.len == p->at && !last) return;
     if (!p->reply && p->how.reasoning->feed(p, text, last)) {

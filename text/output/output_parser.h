@@ -35,6 +35,9 @@ const struct clime_output_parser *clime_output_parser_of_template(struct clime_s
 extern const struct clime_output_parser clime_output_parsers[];
 
 void clime_parse_begin(struct clime_parse *p, const struct clime_output_format *how, struct clime_str prompt_end);
+/* Of an output that goes on with a reply of which `said` is there already: its text, or only reasoning. */
+void clime_parse_go_on(struct clime_parse *p, const struct clime_output_format *how, struct clime_str said,
+                       bool reasoning);
 void clime_parse_feed(struct clime_parse *p, struct clime_str text, bool last);
 /* A parser's own functions, for the table. */
 void clime_parse_think_begin(struct clime_parse *p, struct clime_str prompt_end);
