@@ -145,8 +145,8 @@ static void write_request(struct clime_jw *w, const struct clime_responses_reque
     raw_or(w, "background", (struct clime_str){NULL, 0}, "false");
 }
 
-static void write_error(struct clime_jw *w, const struct clime_output *o) {
-    bool failed = o->finish.type == CLIME_FINISH_ABORT && o->finish.status >= 500;
+static void write_error(struct clime_jw *w, const struct clime_output *o, bool done) {
+    bool failed = done && o->finish.type == CLIME_FINISH_ABORT && o->finish.status >= 500;
     clime_jw_key(w, "error");
     if (failed) {
         clime_jw_object(w);
@@ -159,7 +159,7 @@ static void write_error(struct clime_jw *w, const struct clime_output *o) {
         clime_jw_null(w);
     }
     clime_jw_key(w, "incomplete_details");
-    if (o->finish.type == CLIME_FINISH_LENGTH)
+    if (done && o->finish.type == CLIME_FINISH_LENGTH)
         clime_jw_raw(w, clime_str_of("{\"reason\":\"max_output_tokens\"}"));
     else
         clime_jw_null(w);
@@ -183,7 +183,7 @@ void clime_responses_write(struct clime_jw *w, const struct clime_output *o, boo
     for (int i = 0; i < o->parse.segments.n && done; i++)
         if (o->parse.segments.at[i].kind != CLIME_SEGMENT_VOID) clime_responses_write_item(w, o, i, false);
     clime_jw_close(w);
-    write_error(w, o);
+    write_error(w, o, done);
     write_request(w, q);
     if (done) {
         write_usage(w, o);
