@@ -9,7 +9,7 @@ from programs import run, server, tiny_model
 
 BLOCK = "<think>\nSo, h\u00e9.\n</think>\n\nYes!"
 TEMPLATE = (
-    "{% for m in messages %}[{{ m.role }}] {% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{% for m in messages %}[{{ m.role }}] {% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n{{ '</' }}think>\n\n{% endif %}"
     "{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant] {% if think %}<think>\n{% endif %}{% endif %}"
 )
@@ -70,8 +70,8 @@ def test_a_block_that_the_template_opens(s, model):
     body = ask(model, chat_template_kwargs={"think": True})
     got = message(s, body)
     assert got["reasoning_content"] == "<think>\nSo, h\u00e9." and got["content"] == "Yes!" + BLOCK
-    # whatever a random model says there is reasoning, as it never ends the block
-    random = message(s, body | {"logit_bias": {}, "max_tokens": 40, "ignore_eos": True, "temperature": 1})
+    # whatever a random model says there is reasoning, as it never ends the block (without that token, which does)
+    random = message(s, body | {"logit_bias": {str(model[1]): -1000}, "max_tokens": 40, "ignore_eos": True, "temperature": 1})
     assert random["content"] == "" and len(random["reasoning_content"]) > 0
 
 
