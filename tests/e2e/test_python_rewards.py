@@ -43,6 +43,40 @@ for line in sys.stdin:
     assert (out + err).count("gave its first answer") == 3
 
 
+BATCHES = """
+import json, sys, time
+time.sleep(0.3)  # the others come to wait meanwhile
+for line in sys.stdin:
+    q = json.loads(line)
+    print(len(q["batch"]), file=open(sys.argv[1], "a"))
+    answers = [{"error": "odd"} if one["label"] % 2 else {"reward": {"score": one["label"]}} for one in q["batch"]]
+    if any(one["label"] == 40 for one in q["batch"]):
+        answers.pop()
+    print(json.dumps({"id": q["id"], "answers": answers}), flush=True)
+"""
+
+
+def test_batches(d, tmp_path):  # noqa: F811
+    """Every answer of a batch has its own reward or error; a batch of the wrong length fails whole, the next is well."""
+    script, sizes = tmp_path / "batches.py", tmp_path / "sizes"
+    script.write_text(BATCHES)
+    more = ["--rm-workers", 1, "--rm-batch-size", 8, "--reward-key", "score"]
+    rewards, _ = grade(f"{sys.executable} {script} {sizes}", [{"response": "r", "label": i} for i in range(39)], *more)
+    for i, r in enumerate(rewards):
+        assert ("odd" in r["error"]) if i % 2 else (r == {"reward": i}), (i, r)
+    seen = list(map(int, open(sizes)))
+    assert sum(seen) == 39 and 1 < max(seen) <= 8
+    rewards, _ = grade(f"{sys.executable} {script} {sizes}", [{"response": "r", "label": i} for i in (2, 40, 4, 40, 6)], *more)
+    assert len(rewards) == 5 and any("answers to a batch of" in r.get("error", "") for r in rewards)
+    assert all(r == {"reward": label} or "answers to a batch of" in r["error"] for r, label in zip(rewards, (2, 40, 4, 40, 6)))
+    # weighted sums, groups and other types are as they were
+    status, out, err = run("clime-train", *rl(d, "batches", rm_type="command", rm_batch_size=8, num_rollout=1, rm_command=(
+        f"{sys.executable} -uc 'import json, sys\n"
+        'for line in sys.stdin:\n q = json.loads(line)\n print(json.dumps({"id": q["id"], "answers": [{"reward": len(x["response"]) % 3} '
+        "for x in q[\"batch\"]]}))'")), timeout=2 * LIMIT)  # fmt: skip
+    assert status == 0, err
+
+
 @pytest.fixture
 def endpoint():
     """A judge that says 7, but at first that it is full; it counts what it is asked."""

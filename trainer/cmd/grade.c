@@ -31,7 +31,7 @@
 struct grade_options {
     const char *type, *reward_key, *command, *url, *library;
     double timeout;
-    int64_t n_workers, seed;
+    int64_t n_workers, batch, seed;
 };
 
 static void write_result(struct clime_buf *line, const struct clime_reward *reward) {
@@ -181,6 +181,7 @@ int clime_grade_main(int argc, char **argv) {
          "a shared library (trainer/plugin/plugin.h) whose `reward` grades every line"},
         {"num-workers", CLIME_OPT_INT, &o.n_workers, "0", "N", "calls at a time; 0 = 64 for a URL, else 2", 0, 256,
          "rm-workers"},
+        {"rm-batch-size", CLIME_OPT_INT, &o.batch, "1", "N", "answers that a command gets in one line", 1, 64},
         {"rollout-seed", CLIME_OPT_INT, &o.seed, "42", "N", "seed of rm-type random", 0, 9e15},
     };
     clime_buf_init(&usage, 1 << 16);
@@ -198,6 +199,7 @@ int clime_grade_main(int argc, char **argv) {
         ro.in_order = true;
         ro.timeout_us = (int64_t)(o.timeout * 1e6);
         ro.n_workers = (int)o.n_workers;
+        ro.batch = (int)o.batch;
         ro.max_pending = WINDOW;
         clime_http_client_global_init();
         err = clime_rewarder_new(&ro, &r, &e);

@@ -59,6 +59,7 @@ static bool decides(const void *arg, const char *name) {
                                        "num-environments",
                                        "rm-timeout",
                                        "rm-workers",
+                                       "rm-batch-size",
                                        "rm-command",
                                        "rm-url",
                                        "opd-teacher-url",

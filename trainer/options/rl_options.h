@@ -68,6 +68,7 @@ struct clime_rl_options {
     const char *custom_generate;      /* a library's path; it takes the place of environments */
     /* reward */
     const char *rm_type, *rm_url, *rm_command, *reward_key;
+    int64_t rm_batch_size;
     int64_t rm_workers; /* 0 = as many as the type wants */
     const char *custom_rm;
     bool group_rm;

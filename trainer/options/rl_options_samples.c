@@ -191,6 +191,8 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"rm-command", S, &o->rm_command, NULL, "COMMAND", "for rm-type command: reads and writes JSON lines"},
         {"rm-workers", I, &o->rm_workers, "0", "N",
          "rewards that are computed at a time; of a command as many processes. 0 = 64 for a URL, else 2", 0, 256},
+        {"rm-batch-size", I, &o->rm_batch_size, "1", "N",
+         "answers that a command gets in one line, of those that wait (docs/graders.md)", 1, 64},
         {"rm-url", S, &o->rm_url, NULL, "URL", "for rm-type remote_rm"},
         {"custom-rm-path", S, &o->custom_rm, NULL, "FILE",
          "a shared library (trainer/plugin/plugin.h) whose `reward` rewards every sample, whatever --rm-type and "

@@ -84,18 +84,20 @@ static void write_members(struct clime_jw *w, const struct clime_reward_request 
     clime_jw_raw(w, q->metadata.len ? q->metadata : clime_str_of("{}"));
 }
 
-/* n = 0: q alone, else a group of n. */
-static void write_question(struct clime_command *c, const struct clime_reward_request *q, int n,
+enum shape { ALONE, GROUP, BATCH };
+
+/* q alone, or n of them under the member that the shape has. */
+static void write_question(struct clime_command *c, const struct clime_reward_request *q, int n, enum shape shape,
                            struct clime_buf *out) {
     struct clime_jw w;
     clime_jw_init(&w, out);
     clime_jw_object(&w);
     clime_jw_key(&w, "id");
     clime_jw_int(&w, ++c->id);
-    if (n == 0) {
+    if (shape == ALONE) {
         write_members(&w, q);
     } else {
-        clime_jw_key(&w, "group");
+        clime_jw_key(&w, shape == GROUP ? "group" : "batch");
         clime_jw_array(&w);
         for (int i = 0; i < n; i++) {
             clime_jw_object(&w);
@@ -168,10 +170,55 @@ static enum clime_err exchange(struct clime_command *c, struct clime_str questio
     }
 }
 
-/* {"id", "reward"} ("rewards" of a group of n) or {"id", "error"}. *broken: the protocol was, and the child must go. */
-static enum clime_err read_answer(struct clime_command *c, int n, const char *reward_key, struct clime_reward *out,
-                                  bool *broken) {
-    const char *name = n ? "rewards" : "reward";
+/* {"reward"} or {"error"} of one of a batch. */
+static void read_own(struct clime_str json, const char *reward_key, struct clime_reward *out) {
+    struct clime_arena arena;
+    struct clime_json j;
+    struct clime_str key, reward = {NULL, 0}, complaint = {NULL, 0};
+    clime_arena_init(&arena, 2 * MAX_LINE);
+    clime_json_init(&j, json.ptr, json.len, &arena, &out->error);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "error") && clime_json_peek(&j) == CLIME_JSON_STRING)
+            clime_json_string(&j, &complaint);
+        else if (clime_str_is(key, "reward"))
+            clime_json_skip(&j, &reward);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    if (clime_json_end(&j) && complaint.ptr)
+        clime_fail(&out->error, CLIME_ERR_INPUT, "%.*s", (int)(complaint.len < 400 ? complaint.len : 400),
+                   complaint.ptr);
+    else if (!out->error.code && !reward.ptr)
+        clime_fail(&out->error, CLIME_ERR_INPUT, "an answer without \"reward\"");
+    else if (!out->error.code)
+        clime_reward_from_json(reward, reward_key, out);
+    if (out->error.code) clime_error_prefix(&out->error, "reward command");
+    clime_arena_free(&arena);
+}
+
+/* The answers of a batch, exactly n; too few or too many are a fault of the whole. */
+static enum clime_err read_batch(struct clime_str json, const char *reward_key, int n, struct clime_reward *out) {
+    struct clime_arena arena;
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str one;
+    int k = 0;
+    clime_arena_init(&arena, 2 * MAX_LINE);
+    clime_json_init(&j, json.ptr, json.len, &arena, &e);
+    for (clime_json_array(&j); clime_json_item(&j); k++)
+        if (clime_json_skip(&j, &one) && k < n) read_own(one, reward_key, &out[k]);
+    if (clime_json_end(&j) && k != n) clime_fail(&e, CLIME_ERR_INPUT, "%d answers to a batch of %d", k, n);
+    for (int i = 0; i < n && e.code; i++) clime_reward_free(&out[i]);
+    if (e.code) out[0].error = e;
+    clime_arena_free(&arena);
+    return e.code;
+}
+
+/* {"id", "reward"} ("rewards" of a group of n, "answers" of a batch) or {"id", "error"}. *broken: the protocol was, and
+ * the child must go. */
+static enum clime_err read_answer(struct clime_command *c, int n, enum shape shape, const char *reward_key,
+                                  struct clime_reward *out, bool *broken) {
+    const char *name = shape == GROUP ? "rewards" : shape == BATCH ? "answers" : "reward";
     struct clime_arena arena;
     struct clime_json j;
     struct clime_error bad = {0};
@@ -203,31 +250,39 @@ static enum clime_err read_answer(struct clime_command *c, int n, const char *re
         clime_fail(&out->error, CLIME_ERR_INTERNAL, "reward command: its answer has no \"%s\"", name);
     } else {
         *broken = false;
-        if (n)
-            clime_reward_list_from_json(reward, reward_key, n, out);
+        enum clime_err rc = CLIME_OK;
+        if (shape == BATCH)
+            rc = read_batch(reward, reward_key, n, out);
+        else if (shape == GROUP)
+            rc = clime_reward_list_from_json(reward, reward_key, n, out);
         else
-            clime_reward_from_json(reward, reward_key, out);
-        if (out->error.code) clime_error_prefix(&out->error, "reward command");
+            rc = clime_reward_from_json(reward, reward_key, out);
+        if (rc) clime_error_prefix(&out->error, "reward command");
+        *broken = rc && shape == BATCH;
+        clime_arena_free(&arena);
+        return rc;
     }
     clime_arena_free(&arena);
     return out->error.code;
 }
 
-static enum clime_err ask(struct clime_command *c, const struct clime_reward_request *q, int n, const char *reward_key,
-                          int64_t deadline_us, struct clime_reward *out) {
+static enum clime_err ask(struct clime_command *c, const struct clime_reward_request *q, int n, enum shape shape,
+                          const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
+    enum clime_err rc;
     struct clime_buf question;
     bool broken = true;
-    memset(out, 0, sizeof *out * (size_t)(n ? n : 1));
-    clime_buf_init(&question, 8 * CLIME_REWARD_MAX_TEXT * (size_t)(n ? n : 1));
-    if (ensure_child(c, deadline_us, &out->error)) goto done;
-    write_question(c, q, n, &question);
+    memset(out, 0, sizeof *out * (size_t)n);
+    clime_buf_init(&question, 8 * CLIME_REWARD_MAX_TEXT * (size_t)n);
+    if ((rc = ensure_child(c, deadline_us, &out->error))) goto done;
+    write_question(c, q, n, shape, &question);
     if (question.full) {
-        clime_fail(&out->error, CLIME_ERR_LIMIT, "reward command: the question is too long");
+        rc = clime_fail(&out->error, CLIME_ERR_LIMIT, "reward command: the question is too long");
         broken = false;
         goto done;
     }
     clime_buf_clear(&c->in);
-    if (!exchange(c, clime_buf_str(&question), deadline_us, &out->error)) read_answer(c, n, reward_key, out, &broken);
+    if (!(rc = exchange(c, clime_buf_str(&question), deadline_us, &out->error)))
+        rc = read_answer(c, n, shape, reward_key, out, &broken);
 done:
     if (!broken && c->started_us) /* what it imports can take longer than all that it grades */
         LOG_INFO("reward command: process %d gave its first answer %.1f s after its start", (int)c->child.pid,
@@ -238,15 +293,20 @@ done:
     else if (c->child.state != CLIME_CHILD_DOWN)
         clime_child_stop(&c->child);
     clime_buf_free(&question);
-    return out->error.code;
+    return rc;
 }
 
 enum clime_err clime_command_grade(struct clime_command *c, const struct clime_reward_request *q,
                                    const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
-    return ask(c, q, 0, reward_key, deadline_us, out);
+    return ask(c, q, 1, ALONE, reward_key, deadline_us, out);
 }
 
 enum clime_err clime_command_grade_group(struct clime_command *c, const struct clime_reward_request *q, int n,
                                          const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
-    return ask(c, q, n, reward_key, deadline_us, out);
+    return ask(c, q, n, GROUP, reward_key, deadline_us, out);
+}
+
+enum clime_err clime_command_grade_batch(struct clime_command *c, const struct clime_reward_request *q, int n,
+                                         const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
+    return ask(c, q, n, BATCH, reward_key, deadline_us, out);
 }

@@ -23,6 +23,12 @@ void clime_command_free(struct clime_command *c); /* closes its input, waits a m
 enum clime_err clime_command_grade_group(struct clime_command *c, const struct clime_reward_request *q, int n,
                                          const char *reward_key, int64_t deadline_us, struct clime_reward *out);
 
+/* Questions that have nothing to do with each other in one line: {"id": 7, "batch": [{"prompt", ...}, ...]}, and its
+ * answer {"id": 7, "answers": [{"reward": 1.0}, {"error": "why"}, ...]}: each has its own. When the call itself fails
+ * out[0].error says why and the others have no reward. */
+enum clime_err clime_command_grade_batch(struct clime_command *c, const struct clime_reward_request *q, int n,
+                                         const char *reward_key, int64_t deadline_us, struct clime_reward *out);
+
 /* One question and its answer. deadline_us on clime_now_us's scale. On error the child is gone: TIMEOUT (deadline),
  * UNAVAILABLE (it could not be started or died), INTERNAL (it broke the protocol), ABORTED (stop), INPUT (its own
  * "error", the child lives on). Returns out->error.code. */

@@ -114,6 +114,25 @@ void clime_judge_grade(struct clime_judge *o, struct clime_reward_request *q, in
     for (int i = 0; i < n && !o->lost; i++) clime_reward_check_range(&out[i]);
 }
 
+bool clime_judge_is_command(const struct clime_judge *o, const struct clime_reward_request *q) {
+    char name[CLIME_REWARD_NAME];
+    struct clime_error e;
+    return o->o->command && !o->o->library && !clime_reward_type_of(q, name, &e) && !strcmp(name, "command");
+}
+
+void clime_judge_grade_batch(struct clime_judge *o, struct clime_reward_request *q, int n, struct clime_reward *out) {
+    int64_t deadline_us = clime_now_us() + o->o->timeout_us;
+    if (!o->command) o->command = clime_command_new(o->o->command, o->stop_fd);
+    enum clime_err rc = clime_command_grade_batch(o->command, q, n, o->o->reward_key, deadline_us, out);
+    for (int i = 0; i < n; i++) {
+        if (rc && i) {
+            clime_reward_free(&out[i]);
+            out[i].error = out[0].error;
+        }
+        clime_reward_check_range(&out[i]);
+    }
+}
+
 void clime_judge_close(struct clime_judge *o) {
     clime_command_free(o->command);
     clime_remote_free(o->remote);

@@ -23,6 +23,10 @@ struct clime_judge {
 /* Grades n answers to one prompt, together where is_group and the type can. q gets the type's name while it runs. */
 void clime_judge_grade(struct clime_judge *o, struct clime_reward_request *q, int n, bool is_group,
                        struct clime_reward *out);
+/* Grades n answers in one call of the command; all are of its type (clime_judge_is_command). */
+void clime_judge_grade_batch(struct clime_judge *o, struct clime_reward_request *q, int n, struct clime_reward *out);
+/* Whether the answer goes to the command as it is: no sum, no box, and no library that rewards all. */
+bool clime_judge_is_command(const struct clime_judge *o, const struct clime_reward_request *q);
 void clime_judge_close(struct clime_judge *o);
 
 #endif

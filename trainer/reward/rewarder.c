@@ -28,6 +28,7 @@
 #include "trainer/reward/types.h"
 
 #define MAX_WORKERS 256
+#define MAX_BATCH 64     /* its arrays are on a worker's stack */
 #define MAX_LOST 64      /* threads in calls that nobody waits for, before no more are started */
 #define WATCH_US 20000   /* how often deadlines of a library's calls are looked at */
 #define LEAVE_US 2000000 /* for calls of a library to return at the end */
@@ -144,6 +145,32 @@ static void free_worker(struct worker *w) {
     free(w);
 }
 
+static bool goes_in_batch(const struct clime_judge *judge, const struct job *j) {
+    return j->n == 1 && !j->is_group && clime_judge_is_command(judge, j->q);
+}
+
+/* first, which is out of `waiting`, and of those that wait behind it a fair share for one worker, so that none is left
+ * without: what few wait for goes out at once, nothing is held back to fill a batch. Under the lock. */
+static int take_batch(struct clime_rewarder *r, const struct clime_judge *judge, struct job *first,
+                      struct job *batch[MAX_BATCH]) {
+    int n = 0, workers = 0, waiting = 1;
+    for (const struct worker *w = r->workers; w; w = w->next) workers++;
+    const int enough = workers * r->o.batch;
+    for (const struct job *j = r->waiting; j && waiting < enough; j = j->next_waiting) waiting++;
+    int most = (waiting + workers - 1) / workers;
+    batch[n++] = first;
+    while (n < most && n < MAX_BATCH && r->waiting && goes_in_batch(judge, r->waiting)) batch[n++] = pop_waiting(r);
+    return n;
+}
+
+static void grade_batch(struct clime_judge *judge, struct job *const *batch, int n) {
+    struct clime_reward_request q[MAX_BATCH];
+    struct clime_reward out[MAX_BATCH];
+    for (int i = 0; i < n; i++) q[i] = batch[i]->q[0];
+    clime_judge_grade_batch(judge, q, n, out);
+    for (int i = 0; i < n; i++) batch[i]->reward[0] = out[i];
+}
+
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     struct clime_rewarder *r = w->r;
@@ -152,6 +179,16 @@ static void *worker_main(void *arg) {
         struct job *j = w->job = pop_waiting(r);
         if (!j) {
             pthread_cond_wait(&r->work, &r->lock);
+            continue;
+        }
+        if (r->o.batch > 1 && goes_in_batch(&w->judge, j)) {
+            struct job *batch[MAX_BATCH];
+            int n = take_batch(r, &w->judge, j, batch);
+            pthread_mutex_unlock(&r->lock);
+            grade_batch(&w->judge, batch, n);
+            pthread_mutex_lock(&r->lock);
+            w->job = NULL;
+            for (int i = 0; i < n; i++) is_done(r, batch[i]);
             continue;
         }
         pthread_mutex_unlock(&r->lock);

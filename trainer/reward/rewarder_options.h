@@ -17,6 +17,7 @@ struct clime_rewarder_options { /* strings must stay valid */
     struct clime_hook *library;
     int64_t timeout_us; /* --rm-timeout: for one call, all its tries together; > 0 */
     bool in_order;      /* results come in the order of submission */
+    int batch;          /* answers that a command gets at a time, of those that wait; 0 or 1 = one */
     int n_workers;      /* 0 = 64 for a URL, else 2 */
     int max_pending;    /* submitted and not taken; 0 = 65536 */
 };

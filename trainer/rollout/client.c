@@ -391,6 +391,7 @@ enum clime_err clime_client_open(const struct clime_client_options *o, struct cl
                                         .command = o->rm_command,
                                         .url = o->rm_url,
                                         .n_workers = o->rm_workers,
+                                        .batch = o->rm_batch_size,
                                         .library = o->library,
                                         .timeout_us = o->reward_timeout_us,
                                         .max_pending = CLIME_REQUESTS_MAX};

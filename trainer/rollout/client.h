@@ -35,6 +35,7 @@ struct clime_client_options {
     int n_threads;
     int64_t reward_timeout_us;
     const char *rm_type, *rm_command, *rm_url; /* may be NULL */
+    int rm_batch_size;                         /* answers that a command gets at a time */
     int rm_workers;                            /* 0 = as many as the type wants */
     const char *teacher_url;                   /* NULL = no request asks for it */
     int teacher_threads;

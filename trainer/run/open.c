@@ -380,6 +380,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
                                      .rm_type = rl->o.rm_type,
                                      .rm_command = rl->o.rm_command,
                                      .rm_url = rl->o.rm_url,
+                                     .rm_batch_size = (int)rl->o.rm_batch_size,
                                      .rm_workers = (int)rl->o.rm_workers,
                                      .teacher_url = rl->o.learner.objective.use_opd ? rl->o.opd_teacher_url : NULL,
                                      .teacher_threads = (int)rl->o.opd_teacher_concurrency,
