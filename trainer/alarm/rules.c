@@ -88,7 +88,7 @@ const struct clime_alarm_rule clime_alarm_rules[CLIME_ALARMS] = {
                                  SELF(CLIME_ALARM_REWARD_SLOW), false,
                                  "the mean time from the end of a sample to its reward, in seconds",
                                  "Rollouts wait for rewards, not for the servers.",
-                                 "A faster reward, or more of them at a time."},
+                                 "A faster reward, or more of them at a time (--rm-workers)."},
     [CLIME_ALARM_SAMPLES_FAIL] =
         {"samples-fail", NULL, NULL, CLIME_ALARM_ABOVE, 0.05, 1, 2, SELF(CLIME_ALARM_SAMPLES_FAIL), false,
          "samples that could not be generated, as a share of a rollout's",
