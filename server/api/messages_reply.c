@@ -109,30 +109,9 @@ struct cursor {
     int index;   /* of the open block, or the next */
 };
 
-/* {"type": NAME, ...: opened; the caller closes it with send. */
-static struct clime_jw open_event(struct clime_job *j, const char *name) {
-    struct clime_openai_request *r = j->endpoint;
-    struct clime_jw w;
-    clime_buf_clear(&r->event);
-    clime_jw_init(&w, &r->event);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "type");
-    clime_jw_strz(&w, name);
-    return w;
-}
-
-static void send(struct clime_jw *w, struct clime_job *j, const char *name, struct clime_buf *sse) {
-    struct clime_openai_request *r = j->endpoint;
-    clime_jw_close(w);
-    if (r->event.full)
-        sse->full = true;
-    else
-        clime_sse_frame_named(sse, name, clime_buf_str(&r->event));
-}
-
 static void stream_begin(struct clime_job *j, struct clime_buf *sse) {
     const struct clime_output *o = &j->outs[0];
-    struct clime_jw w = open_event(j, "message_start");
+    struct clime_jw w = clime_openai_open_event(j, "message_start");
     clime_jw_key(&w, "message");
     open_message(&w, o);
     clime_jw_close(&w);
@@ -142,27 +121,27 @@ static void stream_begin(struct clime_job *j, struct clime_buf *sse) {
     clime_jw_null(&w);
     write_usage(&w, o);
     clime_jw_close(&w);
-    send(&w, j, "message_start", sse);
+    clime_openai_send_event(&w, j, "message_start", sse);
 }
 
 static void close_block(struct clime_output *o, struct clime_buf *sse) {
     struct cursor *c = o->cursor;
     if (!c->open) return;
-    struct clime_jw w = open_event(o->job, "content_block_stop");
+    struct clime_jw w = clime_openai_open_event(o->job, "content_block_stop");
     clime_jw_key(&w, "index");
     clime_jw_int(&w, c->index++);
-    send(&w, o->job, "content_block_stop", sse);
+    clime_openai_send_event(&w, o->job, "content_block_stop", sse);
     c->open = false;
 }
 
 static void open_block(struct clime_output *o, const struct clime_piece *p, struct clime_buf *sse) {
     struct cursor *c = o->cursor;
-    struct clime_jw w = open_event(o->job, "content_block_start");
+    struct clime_jw w = clime_openai_open_event(o->job, "content_block_start");
     clime_jw_key(&w, "index");
     clime_jw_int(&w, c->index);
     clime_jw_key(&w, "content_block");
     write_block(&w, o, p->kind, clime_str_of(""), p->call, true);
-    send(&w, o->job, "content_block_start", sse);
+    clime_openai_send_event(&w, o->job, "content_block_start", sse);
     c->open = true;
     c->segment = p->segment;
 }
@@ -172,7 +151,7 @@ static void send_delta(struct clime_output *o, const struct clime_piece *p, stru
                                            [CLIME_SEGMENT_REASONING] = {"thinking_delta", "thinking"},
                                            [CLIME_SEGMENT_CALL] = {"input_json_delta", "partial_json"}};
     const struct cursor *c = o->cursor;
-    struct clime_jw w = open_event(o->job, "content_block_delta");
+    struct clime_jw w = clime_openai_open_event(o->job, "content_block_delta");
     clime_jw_key(&w, "index");
     clime_jw_int(&w, c->index);
     clime_jw_key(&w, "delta");
@@ -182,12 +161,12 @@ static void send_delta(struct clime_output *o, const struct clime_piece *p, stru
     clime_jw_key(&w, names[p->kind][1]);
     clime_jw_str(&w, p->text);
     clime_jw_close(&w);
-    send(&w, o->job, "content_block_delta", sse);
+    clime_openai_send_event(&w, o->job, "content_block_delta", sse);
 }
 
 static bool failed(struct clime_job *j, const struct clime_output *o, struct clime_buf *sse) {
     if (o->finish.type != CLIME_FINISH_ABORT || o->finish.status < 500) return false;
-    struct clime_jw w = open_event(j, "error");
+    struct clime_jw w = clime_openai_open_event(j, "error");
     clime_jw_key(&w, "error");
     clime_jw_object(&w);
     clime_jw_key(&w, "type");
@@ -195,7 +174,7 @@ static bool failed(struct clime_job *j, const struct clime_output *o, struct cli
     clime_jw_key(&w, "message");
     clime_jw_strz(&w, o->finish.message);
     clime_jw_close(&w);
-    send(&w, j, "error", sse);
+    clime_openai_send_event(&w, j, "error", sse);
     return true;
 }
 
@@ -210,15 +189,15 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
     }
     if (o->finish.type == CLIME_FINISH_NONE) return;
     close_block(o, sse);
-    struct clime_jw w = open_event(j, "message_delta");
+    struct clime_jw w = clime_openai_open_event(j, "message_delta");
     clime_jw_key(&w, "delta");
     clime_jw_object(&w);
     write_stop(&w, o);
     clime_jw_close(&w);
     write_usage(&w, o);
-    send(&w, j, "message_delta", sse);
-    w = open_event(j, "message_stop");
-    send(&w, j, "message_stop", sse);
+    clime_openai_send_event(&w, j, "message_delta", sse);
+    w = clime_openai_open_event(j, "message_stop");
+    clime_openai_send_event(&w, j, "message_stop", sse);
 }
 
 static void stream_end(struct clime_job *j, struct clime_buf *sse) {

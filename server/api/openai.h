@@ -75,6 +75,10 @@ void clime_openai_close_reply(struct clime_jw *w, const struct clime_job *j);
  * usage as it was asked for and framed. */
 void clime_openai_open_chunk(struct clime_jw *w, const struct clime_output *o, const char *object);
 void clime_openai_send_chunk(struct clime_jw *w, struct clime_job *j, struct clime_buf *sse);
+/* Events with a name (Responses, Messages): {"type": NAME, ... in the request's event, then closed and framed. */
+struct clime_jw clime_openai_open_event(struct clime_job *j, const char *name);
+void clime_openai_send_event(struct clime_jw *w, struct clime_job *j, const char *name, struct clime_buf *sse);
+
 /* The error event of a failed output, and the common end (usage chunk, [DONE]). */
 bool clime_openai_stream_failed(struct clime_openai_request *r, const struct clime_output *o, struct clime_buf *sse);
 void clime_openai_stream_end(struct clime_job *j, struct clime_buf *sse, const char *object);

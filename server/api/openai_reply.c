@@ -185,6 +185,26 @@ void clime_openai_send_chunk(struct clime_jw *w, struct clime_job *j, struct cli
     clime_reply_event(sse, &r->event);
 }
 
+struct clime_jw clime_openai_open_event(struct clime_job *j, const char *name) {
+    struct clime_openai_request *r = j->endpoint;
+    struct clime_jw w;
+    clime_buf_clear(&r->event);
+    clime_jw_init(&w, &r->event);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "type");
+    clime_jw_strz(&w, name);
+    return w;
+}
+
+void clime_openai_send_event(struct clime_jw *w, struct clime_job *j, const char *name, struct clime_buf *sse) {
+    struct clime_openai_request *r = j->endpoint;
+    clime_jw_close(w);
+    if (r->event.full)
+        sse->full = true;
+    else
+        clime_sse_frame_named(sse, name, clime_buf_str(&r->event));
+}
+
 bool clime_openai_stream_failed(struct clime_openai_request *r, const struct clime_output *o, struct clime_buf *sse) {
     struct clime_jw w;
     if (o->finish.type != CLIME_FINISH_ABORT || o->finish.status < 500) return false;

@@ -18,35 +18,20 @@ struct cursor {
     int index;   /* of the open item, or the next */
 };
 
-/* {"type": NAME, "sequence_number": n, ...: opened; the caller closes it with send. */
+/* {"type": NAME, "sequence_number": n, ...: opened; the caller sends it. */
 static struct clime_jw open_event(struct clime_output *o, const char *name) {
-    struct clime_openai_request *r = o->job->endpoint;
     struct cursor *c = o->cursor;
-    struct clime_jw w;
-    clime_buf_clear(&r->event);
-    clime_jw_init(&w, &r->event);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "type");
-    clime_jw_strz(&w, name);
+    struct clime_jw w = clime_openai_open_event(o->job, name);
     clime_jw_key(&w, "sequence_number");
     clime_jw_int(&w, c->n_events++);
     return w;
-}
-
-static void send(struct clime_jw *w, struct clime_output *o, const char *name, struct clime_buf *sse) {
-    struct clime_openai_request *r = o->job->endpoint;
-    clime_jw_close(w);
-    if (r->event.full)
-        sse->full = true;
-    else
-        clime_sse_frame_named(sse, name, clime_buf_str(&r->event));
 }
 
 static void send_response(struct clime_output *o, const char *name, bool done, struct clime_buf *sse) {
     struct clime_jw w = open_event(o, name);
     clime_jw_key(&w, "response");
     clime_responses_write(&w, o, done);
-    send(&w, o, name, sse);
+    clime_openai_send_event(&w, o->job, name, sse);
 }
 
 /* An event of the open item, opened: its id and place. */
@@ -73,7 +58,7 @@ static void send_item(struct clime_output *o, const char *name, bool begins, str
     clime_jw_int(&w, c->index);
     clime_jw_key(&w, "item");
     clime_responses_write_item(&w, o, c->segment, begins);
-    send(&w, o, name, sse);
+    clime_openai_send_event(&w, o->job, name, sse);
 }
 
 static void send_part(struct clime_output *o, const char *name, struct clime_str text, struct clime_buf *sse) {
@@ -81,7 +66,7 @@ static void send_part(struct clime_output *o, const char *name, struct clime_str
     struct clime_jw w = open_item_event(o, name);
     clime_jw_key(&w, "part");
     clime_responses_write_part(&w, o->parse.segments.at[c->segment].kind, text);
-    send(&w, o, name, sse);
+    clime_openai_send_event(&w, o->job, name, sse);
 }
 
 /* More of the item's text or arguments (delta), or all of it (done). */
@@ -105,7 +90,7 @@ static void send_text(struct clime_output *o, bool done, struct clime_str text, 
         clime_jw_array(&w);
         clime_jw_close(&w);
     }
-    send(&w, o, name, sse);
+    clime_openai_send_event(&w, o->job, name, sse);
 }
 
 static void open_item(struct clime_output *o, const struct clime_piece *p, struct clime_buf *sse) {
