@@ -30,6 +30,7 @@ struct family {
     int max_pos;
     float eps;
     double rotary_factor;
+    bool partial; /* it may be less than 1 */
     bool qk_norm, post_norms, fused_gate_up, interleaved;
     bool qkv_bias;               /* when attention_bias is absent, or cannot be given */
     const char *bias_key;        /* says whether q, k and v have one; NULL: nothing does */
@@ -70,6 +71,7 @@ static const struct family families[] = {
      .max_pos = 131072,
      .eps = 1.5625e-7f,
      .rotary_factor = 0.5,
+     .partial = true,
      .post_norms = true,
      .fused_gate_up = true,
      .interleaved = true,
@@ -85,6 +87,15 @@ static const struct family families[] = {
      .bias_key = "attention_bias",
      .o_bias = true,
      .experts = clime_config_qwen_experts},
+    {.family = CLIME_GLM4_MOE,
+     .architecture = "Glm4MoeForCausalLM",
+     .model_type = "glm4_moe",
+     .max_pos = 131072,
+     .eps = 1e-5f,
+     .rotary_factor = 0.5,
+     .partial = true,
+     .bias_key = "attention_bias",
+     .experts = clime_config_glm_experts},
     {.family = CLIME_QWEN2_MOE,
      .architecture = "Qwen2MoeForCausalLM",
      .model_type = "qwen2_moe",
@@ -110,7 +121,8 @@ static const struct family *find_family(const struct cJSON *root, struct clime_e
     }
     clime_fail(e, CLIME_ERR_INPUT,
                "architecture '%.60s' is not supported; supported: Qwen3ForCausalLM, Qwen2ForCausalLM, "
-               "LlamaForCausalLM, Glm4ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM",
+               "LlamaForCausalLM, Glm4ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, "
+               "Glm4MoeForCausalLM",
                arch   ? arch
                : type ? type
                       : "(none given)");
@@ -156,7 +168,7 @@ static enum clime_err read_rope(const struct cJSON *root, const struct family *f
     if (factor > 1 || c->rope_rot < 2 || c->rope_rot % 2)
         return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g gives %d rotating dimensions of %d", factor,
                           c->rope_rot, c->Dh);
-    if (f->family != CLIME_GLM4 && c->rope_rot != c->Dh)
+    if (!f->partial && c->rope_rot != c->Dh)
         return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g is not supported for %s", factor,
                           f->architecture);
     c->rope_interleaved = f->interleaved;

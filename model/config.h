@@ -8,7 +8,15 @@
 #include "common/err.h"
 #include "kernels/kernels.h"
 
-enum clime_family { CLIME_QWEN3, CLIME_QWEN2, CLIME_LLAMA, CLIME_GLM4, CLIME_QWEN3_MOE, CLIME_QWEN2_MOE };
+enum clime_family {
+    CLIME_QWEN3,
+    CLIME_QWEN2,
+    CLIME_LLAMA,
+    CLIME_GLM4,
+    CLIME_QWEN3_MOE,
+    CLIME_QWEN2_MOE,
+    CLIME_GLM4_MOE
+};
 
 #define CLIME_MAX_EOS 8
 #define CLIME_MAX_LAYERS 1024
@@ -23,13 +31,15 @@ struct clime_config {
     bool tied;          /* lm_head is the embedding */
     bool qkv_bias;      /* Qwen2 always, others by attention_bias */
     bool o_bias;        /* Llama and Qwen3 with attention_bias: on the output projection too */
-    bool qk_norm;       /* Qwen3 */
+    bool qk_norm;       /* Qwen3, some GLM-4.5 */
     bool post_norms;    /* GLM-4: norms after attention and MLP too */
     bool fused_gate_up; /* GLM-4: the checkpoint holds gate_up_proj */
     /* Experts: every layer but the dense ones has router.E of them; 0 = a dense family. */
     struct clime_router router;
     int F_expert, F_shared; /* widths of one expert and of the one that all rows go to (0 = there is none) */
     bool shared_gate;       /* Qwen2: that one's output is multiplied by sigmoid(w . x) */
+    bool router_bias;       /* a bias is added to the scores for the choice */
+    int n_next;             /* layers after the last that predict further tokens: read past */
     uint8_t dense[CLIME_MAX_LAYERS];
     double rope_theta;
     int rope_rot; /* rotating dimensions of a head (partial_rotary_factor) */

@@ -50,6 +50,35 @@ enum clime_err clime_config_qwen_experts(const struct cJSON *root, struct clime_
     return clime_key_int(root, "shared_expert_intermediate_size", 1, MAX_EXPERT_WIDTH, 0, &c->F_shared, e);
 }
 
+/* DeepSeek's router without its latent attention. */
+enum clime_err clime_config_glm_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    struct clime_router *r = &c->router;
+    int n_shared, n_dense;
+    double scale;
+    *r = (struct clime_router){.sigmoid = true};
+    c->router_bias = true;
+    enum clime_err rc = read_counts(root, "n_routed_experts", c, e);
+    if (!rc) rc = clime_key_bool(root, "norm_topk_prob", true, &r->renormalize, e);
+    if (!rc) rc = clime_key_positive(root, "routed_scaling_factor", 1, &scale, e);
+    if (!rc) rc = clime_key_int(root, "n_group", 1, r->E, 1, &r->n_groups, e);
+    if (!rc) rc = clime_key_int(root, "topk_group", 1, r->n_groups, 1, &r->k_groups, e);
+    if (!rc) rc = clime_key_int(root, "n_shared_experts", 0, 64, 1, &n_shared, e);
+    if (!rc) rc = clime_key_int(root, "first_k_dense_replace", 0, c->L, c->L < 1 ? 0 : 1, &n_dense, e);
+    if (!rc) rc = clime_key_int(root, "num_nextn_predict_layers", 0, 64, 0, &c->n_next, e);
+    if (!rc) rc = clime_key_bool(root, "use_qk_norm", false, &c->qk_norm, e);
+    if (rc) return rc;
+    int in_group = r->E / r->n_groups;
+    if (r->E % r->n_groups)
+        return clime_fail(e, CLIME_ERR_INPUT, "n_group %d does not divide the %d experts", r->n_groups, r->E);
+    if (r->k_groups < r->n_groups && (in_group < 2 || r->k > r->k_groups * in_group))
+        return clime_fail(e, CLIME_ERR_INPUT, "topk_group %d leaves %d experts of each of %d groups for %d of a token",
+                          r->k_groups, in_group, r->n_groups, r->k);
+    r->scale = (float)scale;
+    c->F_shared = n_shared * c->F_expert;
+    memset(c->dense, 1, (size_t)n_dense);
+    return CLIME_OK;
+}
+
 /* ---- keys ------------------------------------------------------------------------------------------------------ */
 
 static const char *const read_keys[] = {
@@ -89,6 +118,14 @@ static const char *const read_keys[] = {
     "decoder_sparse_step",
     "mlp_only_layers",
     "shared_expert_intermediate_size",
+    "n_routed_experts",
+    "routed_scaling_factor",
+    "n_group",
+    "topk_group",
+    "n_shared_experts",
+    "first_k_dense_replace",
+    "num_nextn_predict_layers",
+    "use_qk_norm",
 };
 
 /* Of training with dropout or a loss that balances experts, of other programs' caches and layouts, or of windows that
@@ -145,12 +182,27 @@ static void write_int(struct clime_jw *w, const char *key, int v) {
     clime_jw_int(w, v);
 }
 
-void clime_config_write_experts(struct clime_jw *w, const struct clime_config *c) {
+static void write_bool(struct clime_jw *w, const char *key, bool v) {
+    clime_jw_key(w, key);
+    clime_jw_bool(w, v);
+}
+
+static void write_glm(struct clime_jw *w, const struct clime_config *c) {
+    int n_dense = 0;
+    while (n_dense < c->L && c->dense[n_dense]) n_dense++;
+    write_int(w, "n_routed_experts", c->router.E);
+    write_int(w, "n_shared_experts", c->F_shared / c->F_expert);
+    clime_jw_key(w, "routed_scaling_factor");
+    clime_jw_float(w, c->router.scale);
+    write_int(w, "n_group", c->router.n_groups);
+    write_int(w, "topk_group", c->router.k_groups);
+    write_int(w, "first_k_dense_replace", n_dense);
+    write_int(w, "num_nextn_predict_layers", c->n_next);
+    write_bool(w, "use_qk_norm", c->qk_norm);
+}
+
+static void write_qwen(struct clime_jw *w, const struct clime_config *c) {
     write_int(w, "num_experts", c->router.E);
-    write_int(w, "num_experts_per_tok", c->router.k);
-    write_int(w, "moe_intermediate_size", c->F_expert);
-    clime_jw_key(w, "norm_topk_prob");
-    clime_jw_bool(w, c->router.renormalize);
     write_int(w, "decoder_sparse_step", 1);
     clime_jw_key(w, "mlp_only_layers");
     clime_jw_array(w);
@@ -158,4 +210,14 @@ void clime_config_write_experts(struct clime_jw *w, const struct clime_config *c
         if (c->dense[l]) clime_jw_int(w, l);
     clime_jw_close(w);
     if (c->F_shared) write_int(w, "shared_expert_intermediate_size", c->F_shared);
+}
+
+void clime_config_write_experts(struct clime_jw *w, const struct clime_config *c) {
+    write_int(w, "num_experts_per_tok", c->router.k);
+    write_int(w, "moe_intermediate_size", c->F_expert);
+    write_bool(w, "norm_topk_prob", c->router.renormalize);
+    if (c->family == CLIME_GLM4_MOE)
+        write_glm(w, c);
+    else
+        write_qwen(w, c);
 }

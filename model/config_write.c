@@ -23,7 +23,7 @@ static void write_id(struct clime_jw *w, const char *key, int id) {
 static void write_rope(struct clime_jw *w, const struct clime_config *c) {
     clime_jw_key(w, "rope_theta");
     clime_jw_double(w, c->rope_theta);
-    if (c->family == CLIME_GLM4) {
+    if (c->family == CLIME_GLM4 || c->family == CLIME_GLM4_MOE) {
         clime_jw_key(w, "partial_rotary_factor");
         clime_jw_double(w, (double)c->rope_rot / c->Dh);
     }

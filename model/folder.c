@@ -41,10 +41,13 @@ enum clime_err clime_folder_write(const char *dir, const char *source_dir, const
                                   const struct clime_layout *l, const struct clime_weights_source *from,
                                   struct clime_error *e) {
     char *tmp = xasprintf("%s.tmp", dir);
+    struct clime_carried carried = {0};
     enum clime_err err = clime_dir_remove(tmp, e);
     if (!err) err = clime_make_dirs(tmp, e);
-    if (!err) err = clime_weights_export(tmp, c, l, from, 0, e);
+    if (!err) err = clime_carried_open(source_dir, c, &carried, e);
+    if (!err) err = clime_weights_export(tmp, c, l, from, &carried, 0, e);
     for (size_t i = 0; !err && i < CLIME_COUNT(side_files); i++) err = copy_file(source_dir, tmp, side_files[i], e);
+    clime_carried_close(&carried);
     if (!err) err = clime_dir_publish(tmp, dir, e);
     free(tmp);
     return err;

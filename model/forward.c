@@ -78,7 +78,8 @@ static void experts(struct clime_model *m, int l, const struct clime_batch *b, v
     struct clime_dev *d = m->dev;
     int T = b->T, D = m->cfg.D, R = T * r->k;
     ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_ROUTER]], a[CLIME_ACT_SCORES]);
-    ops->route(d, T, r, a[CLIME_ACT_SCORES], NULL, a[CLIME_ACT_SCORES], a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS]);
+    ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), a[CLIME_ACT_SCORES],
+               a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS]);
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
     ops->gather(d, R, D, a[CLIME_ACT_FROM], a[CLIME_ACT_LN2], a[CLIME_ACT_EXPERT_IN]);
     ops->grouped_gemm(d, R, a[CLIME_ACT_START], a[CLIME_ACT_EXPERT_IN], &m->matrix[w[CLIME_W_EXPERTS_GU]],

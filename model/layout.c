@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/hash.h"
+#include "model/convert.h"
 #include "model/layout_int.h"
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
@@ -125,10 +126,20 @@ static void make_experts(struct maker *m, int *at) {
     int64_t D = c->D, F = c->F_shared;
     at[CLIME_W_LN2] = norm(m, "post_attention_layernorm.weight", D);
     at[CLIME_W_ROUTER] = matrix(m, "mlp.gate.weight", c->router.E, D, whole);
+    if (c->router_bias) {
+        int row =
+            add(m, "mlp.gate.e_score_correction_bias", CLIME_PARAM_BIAS, CLIME_EXACT_PARTS, c->router.E, whole, false);
+        m->l->slices[row].exact = true;
+        at[CLIME_W_ROUTER_BIAS] = row;
+    }
     if (F) {
-        at[CLIME_W_SHARED_GU] = matrix(m, "mlp.shared_expert.gate_proj.weight", F, D, pairs);
-        add(m, "mlp.shared_expert.up_proj.weight", CLIME_PARAM_MATRIX, F, D, pairs, true);
-        at[CLIME_W_SHARED_DOWN] = matrix(m, "mlp.shared_expert.down_proj.weight", D, F, rows);
+        bool glm = c->family == CLIME_GLM4_MOE;
+        at[CLIME_W_SHARED_GU] =
+            matrix(m, glm ? "mlp.shared_experts.gate_proj.weight" : "mlp.shared_expert.gate_proj.weight", F, D, pairs);
+        add(m, glm ? "mlp.shared_experts.up_proj.weight" : "mlp.shared_expert.up_proj.weight", CLIME_PARAM_MATRIX, F, D,
+            pairs, true);
+        at[CLIME_W_SHARED_DOWN] =
+            matrix(m, glm ? "mlp.shared_experts.down_proj.weight" : "mlp.shared_expert.down_proj.weight", D, F, rows);
     }
     if (c->shared_gate) at[CLIME_W_SHARED_GATE] = matrix(m, "mlp.shared_expert_gate.weight", 1, D, whole);
     make_each_expert(m, at);
@@ -208,7 +219,8 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
 int64_t clime_layout_params(const struct clime_layout *l, bool trained) {
     int64_t n = 0;
     for (int i = 0; i < l->n_slices; i++)
-        if (!trained || l->slices[i].update != CLIME_FROZEN) n += l->slices[i].n;
+        if (!trained || l->slices[i].update != CLIME_FROZEN)
+            n += l->slices[i].exact ? l->slices[i].dim[1] : l->slices[i].n;
     return n;
 }
 

@@ -38,8 +38,10 @@ struct clime_slice { /* a row of the table: one Hugging Face tensor */
     int64_t dim[2];
     int64_t n;      /* elements */
     int64_t offset; /* of its first element in the buffer */
-    bool joined;    /* it goes on where the row before it ends: one tensor to the kernels */
-    bool decay;     /* weight decay applies: matrices; not norms and biases */
+    bool exact;  /* in files it is fp32 [dim[1]]; here three parts of any type, of which it is the sum: no bit is lost.
+                  * Nothing has a gradient for it, so no step changes it */
+    bool joined; /* it goes on where the row before it ends: one tensor to the kernels */
+    bool decay;  /* weight decay applies: matrices; not norms and biases */
     enum clime_update update;
     int64_t grad;  /* in the buffer of gradients; -1 = there is none: it and all that it is joined with are frozen */
     int64_t state; /* in each of the optimizer's arrays (master weights, moments); -1 = frozen */
@@ -69,6 +71,7 @@ enum clime_layer_weight {
     CLIME_W_GU,           /* [2F, D] gate|up */
     CLIME_W_DOWN,         /* [D, F] */
     CLIME_W_DOWN_NORM,    /* [D] norm after the MLP (post_norms) */
+    CLIME_W_ROUTER_BIAS,  /* [3, E] parts of an fp32 bias of the choice */
     CLIME_W_ROUTER,       /* [E, D] */
     CLIME_W_EXPERTS_GU,   /* [E, 2F, D] gate|up of each expert */
     CLIME_W_EXPERTS_DOWN, /* [E, D, F] */

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "model/layout.h"
+#include "model/safetensors.h"
 
 /* Where weights are read from: the host's memory, or a device's in pieces (model.h), so that nobody needs the host to
  * hold all of them. */
@@ -38,11 +39,29 @@ enum clime_err clime_weights_reader_feed(struct clime_weights_reader *r, const v
 enum clime_err clime_weights_reader_done(struct clime_weights_reader *r, struct clime_error *e);
 void clime_weights_reader_free(struct clime_weights_reader *r);
 
+/* What else a checkpoint holds and a folder made of it must hold too, as it is: layers that predict further tokens. The
+ * files stay mapped until it is closed. */
+#define CLIME_CARRIED_NAME 200 /* bytes of a name, at most */
+struct clime_carried {
+    struct clime_carried_tensor {
+        const struct clime_st_tensor *t;
+        const uint8_t *data;
+    } * tensors;
+    int n;
+    struct clime_st_file *files;
+    int n_files;
+};
+/* Nothing where the configuration has no such layers, or dir no weights. */
+enum clime_err clime_carried_open(const char *dir, const struct clime_config *c, struct clime_carried *out,
+                                  struct clime_error *e);
+void clime_carried_close(struct clime_carried *x);
+
 /* Writes model.safetensors (sharded over max_shard_bytes, with its index; 0 = one file) into DIR, through temporary
- * names, synced, then renamed. config.json is written too; tokenizer files are the caller's. */
+ * names, synced, then renamed. What is carried (NULL: nothing) goes into the last. config.json is written too;
+ * tokenizer files are the caller's. */
 enum clime_err clime_weights_export(const char *dir, const struct clime_config *c, const struct clime_layout *l,
-                                    const struct clime_weights_source *from, int64_t max_shard_bytes,
-                                    struct clime_error *e);
+                                    const struct clime_weights_source *from, const struct clime_carried *carried,
+                                    int64_t max_shard_bytes, struct clime_error *e);
 
 /* The safetensors form as a byte stream, for uploading without a file: total length, and bytes [at, at+size). flat is
  * host memory: the bodies for several servers are made at once, each by a thread of its own. */

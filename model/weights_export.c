@@ -14,49 +14,69 @@
 
 #include "common/json/write.h"
 #include "common/os/atomic_file.h"
+#include "model/convert.h"
 #include "model/weights.h"
 #include "model/weights_map.h"
 
 #define HEADER_ALIGN 64
+#define ENTRY_BYTES                                                                                                    \
+    (6 * CLIME_CARRIED_NAME + 512) /* of a carried tensor in a header: a byte of its name may be \u0000 */
 
 struct clime_weights_writer {
     const struct clime_layout *l;
     struct clime_weights_source from;
-    int first, last; /* slices [first, last) */
-    char *header;    /* length field, JSON, padding */
+    int first, last; /* slices [first, last), then what is carried */
+    const struct clime_carried_tensor *carried;
+    int n_carried;
+    char *header; /* length field, JSON, padding */
     int64_t header_len, length, at;
-    int slice;        /* where `at` is, once past the header */
-    int64_t slice_at; /* first byte of that slice in the stream */
+    float exact[CLIME_MAX_EXPERTS]; /* one that the buffer holds in parts */
+    int slice;                      /* where `at` is, once past the header */
+    int64_t slice_at;               /* first byte of that slice in the stream; past the slices, of a carried tensor */
 };
 
 static int64_t slice_bytes(const struct clime_slice *s, enum clime_dtype dt) {
+    if (s->exact) return s->dim[1] * 4;
     return s->n * (int64_t)clime_dtype_bytes(dt);
 }
 
-static void write_entry(struct clime_jw *w, const struct clime_slice *s, enum clime_dtype dt, int64_t begin) {
-    clime_jw_key(w, s->name);
+/* One tensor of a header; returns where the next one begins. */
+static int64_t write_entry(struct clime_jw *w, const char *name, const char *type, int n_dim, const int64_t *dim,
+                           int64_t begin, int64_t bytes) {
+    clime_jw_key(w, name);
     clime_jw_object(w);
     clime_jw_key(w, "dtype");
-    clime_jw_strz(w, dt == CLIME_BF16 ? "BF16" : "F32");
+    clime_jw_strz(w, type);
     clime_jw_key(w, "shape");
     clime_jw_array(w);
-    for (int i = 0; i < s->n_dim; i++) clime_jw_int(w, s->dim[i]);
+    for (int i = 0; i < n_dim; i++) clime_jw_int(w, dim[i]);
     clime_jw_close(w);
     clime_jw_key(w, "data_offsets");
     clime_jw_array(w);
     clime_jw_int(w, begin);
-    clime_jw_int(w, begin + slice_bytes(s, dt));
+    clime_jw_int(w, begin + bytes);
     clime_jw_close(w);
     clime_jw_close(w);
+    return begin + bytes;
+}
+
+static int64_t write_slice(struct clime_jw *w, const struct clime_slice *s, enum clime_dtype dt, int64_t begin) {
+    int skip = s->exact ? 1 : 0; /* the parts */
+    return write_entry(w, s->name, dt == CLIME_BF16 && !s->exact ? "BF16" : "F32", s->n_dim - skip, s->dim + skip,
+                       begin, slice_bytes(s, dt));
 }
 
 static struct clime_weights_writer *new_range(const struct clime_layout *l, const struct clime_weights_source *from,
-                                              int first, int last) {
+                                              int first, int last, const struct clime_carried *carried) {
     struct clime_weights_writer *w = xcalloc(1, sizeof *w);
     *w = (struct clime_weights_writer){.l = l, .from = *from, .first = first, .last = last, .slice = first};
+    if (carried && last == l->n_slices) {
+        w->carried = carried->tensors;
+        w->n_carried = carried->n;
+    }
     struct clime_buf text;
     struct clime_jw jw;
-    clime_buf_init(&text, (size_t)l->n_slices * 512 + 4096);
+    clime_buf_init(&text, (size_t)l->n_slices * 512 + (size_t)w->n_carried * ENTRY_BYTES + 4096);
     clime_buf_add(&text, "\0\0\0\0\0\0\0\0", 8);
     clime_jw_init(&jw, &text);
     clime_jw_object(&jw);
@@ -66,9 +86,10 @@ static struct clime_weights_writer *new_range(const struct clime_layout *l, cons
     clime_jw_strz(&jw, "pt");
     clime_jw_close(&jw);
     int64_t at = 0;
-    for (int i = first; i < last; i++) {
-        write_entry(&jw, &l->slices[i], from->dt, at);
-        at += slice_bytes(&l->slices[i], from->dt);
+    for (int i = first; i < last; i++) at = write_slice(&jw, &l->slices[i], from->dt, at);
+    for (int i = 0; i < w->n_carried; i++) {
+        const struct clime_st_tensor *t = w->carried[i].t;
+        at = write_entry(&jw, t->name, t->dtype, t->n_dim, t->dim, at, (int64_t)(t->end - t->begin));
     }
     clime_jw_close(&jw);
     while (text.len % HEADER_ALIGN) clime_buf_addc(&text, ' ');
@@ -85,7 +106,7 @@ static struct clime_weights_writer *new_range(const struct clime_layout *l, cons
 struct clime_weights_writer *clime_weights_writer_new(const struct clime_layout *l, enum clime_dtype dt,
                                                       const void *flat) {
     struct clime_weights_source from = clime_weights_in_host(dt, flat);
-    return new_range(l, &from, 0, l->n_slices);
+    return new_range(l, &from, 0, l->n_slices, NULL);
 }
 
 int64_t clime_weights_writer_length(const struct clime_weights_writer *w) {
@@ -104,6 +125,15 @@ static enum clime_err next_run(struct clime_weights_writer *w, const char **at, 
     while (w->slice < w->last) {
         const struct clime_slice *s = &w->l->slices[w->slice];
         int64_t bytes = slice_bytes(s, w->from.dt), in = w->at - w->slice_at;
+        if (in < bytes && s->exact) {
+            const void *parts;
+            enum clime_err rc = w->from.read(&w->from, s->offset, s->n, &parts, e);
+            if (rc) return rc;
+            clime_exact_join(w->from.dt, (size_t)s->dim[1], parts, w->exact);
+            *at = (const char *)w->exact + in;
+            *len = bytes - in;
+            return CLIME_OK;
+        }
         if (in < bytes) {
             int64_t first = in / size, n = s->n - first, skip = in % size; /* a reader may have stopped in an element */
             const void *piece;
@@ -116,6 +146,16 @@ static enum clime_err next_run(struct clime_weights_writer *w, const char **at, 
         }
         w->slice_at += bytes;
         w->slice++;
+    }
+    for (int i; (i = w->slice - w->last) < w->n_carried; w->slice++) {
+        const struct clime_carried_tensor *c = &w->carried[i];
+        int64_t bytes = (int64_t)(c->t->end - c->t->begin), in = w->at - w->slice_at;
+        if (in < bytes) {
+            *at = (const char *)c->data + in;
+            *len = bytes - in;
+            return CLIME_OK;
+        }
+        w->slice_at += bytes;
     }
     return CLIME_OK;
 }
@@ -171,13 +211,15 @@ static int count_shards(const struct clime_layout *l, enum clime_dtype dt, int64
 }
 
 static enum clime_err write_shards(const char *dir, const struct clime_layout *l,
-                                   const struct clime_weights_source *from, int64_t max_bytes, int n,
-                                   struct clime_error *e) {
+                                   const struct clime_weights_source *from, const struct clime_carried *carried,
+                                   int64_t max_bytes, int n, struct clime_error *e) {
     struct clime_buf text;
     struct clime_jw jw;
     int64_t total = 0;
+    int n_carried = carried ? carried->n : 0;
     for (int i = 0; i < l->n_slices; i++) total += slice_bytes(&l->slices[i], from->dt);
-    clime_buf_init(&text, (size_t)l->n_slices * 512 + 4096);
+    for (int i = 0; i < n_carried; i++) total += (int64_t)(carried->tensors[i].t->end - carried->tensors[i].t->begin);
+    clime_buf_init(&text, (size_t)l->n_slices * 512 + (size_t)n_carried * ENTRY_BYTES + 4096);
     clime_jw_init(&jw, &text);
     clime_jw_object(&jw);
     clime_jw_key(&jw, "metadata");
@@ -196,8 +238,12 @@ static enum clime_err write_shards(const char *dir, const struct clime_layout *l
             clime_jw_key(&jw, l->slices[i].name);
             clime_jw_strz(&jw, name);
         }
+        for (int i = 0; last == l->n_slices && i < n_carried; i++) {
+            clime_jw_key(&jw, carried->tensors[i].t->name);
+            clime_jw_strz(&jw, name);
+        }
         char *path = xasprintf("%s/%s", dir, name);
-        struct clime_weights_writer *w = new_range(l, from, first, last);
+        struct clime_weights_writer *w = new_range(l, from, first, last, carried);
         rc = write_file(path, w, e);
         clime_weights_writer_free(w);
         free(path);
@@ -216,9 +262,9 @@ static enum clime_err write_shards(const char *dir, const struct clime_layout *l
 }
 
 static enum clime_err write_one(const char *dir, const struct clime_layout *l, const struct clime_weights_source *from,
-                                struct clime_error *e) {
+                                const struct clime_carried *carried, struct clime_error *e) {
     char *path = xasprintf("%s/model.safetensors", dir);
-    struct clime_weights_writer *w = new_range(l, from, 0, l->n_slices);
+    struct clime_weights_writer *w = new_range(l, from, 0, l->n_slices, carried);
     enum clime_err rc = write_file(path, w, e);
     clime_weights_writer_free(w);
     free(path);
@@ -226,10 +272,11 @@ static enum clime_err write_one(const char *dir, const struct clime_layout *l, c
 }
 
 enum clime_err clime_weights_export(const char *dir, const struct clime_config *c, const struct clime_layout *l,
-                                    const struct clime_weights_source *from, int64_t max_shard_bytes,
-                                    struct clime_error *e) {
+                                    const struct clime_weights_source *from, const struct clime_carried *carried,
+                                    int64_t max_shard_bytes, struct clime_error *e) {
     int n = count_shards(l, from->dt, max_shard_bytes);
-    enum clime_err rc = n > 1 ? write_shards(dir, l, from, max_shard_bytes, n, e) : write_one(dir, l, from, e);
+    enum clime_err rc =
+        n > 1 ? write_shards(dir, l, from, carried, max_shard_bytes, n, e) : write_one(dir, l, from, carried, e);
     if (rc) return rc;
     /* An earlier export of the other kind into the same folder would be read first. */
     char *other = xasprintf("%s/%s", dir, n > 1 ? "model.safetensors" : "model.safetensors.index.json");

@@ -26,14 +26,33 @@
 
 /* ---- placing tensors ----------------------------------------------------------------------------------------- */
 
+/* [E, rows, cols] of a layer, whose bytes are those of the slices from `first` on. */
+static void add_fused(struct clime_weights_seen *s, int layer, const char *name, int first, int rows, int cols) {
+    struct clime_slice *f = &s->fused[s->n_fused++];
+    *f = s->l->slices[first];
+    snprintf(f->name, sizeof f->name, "model.layers.%d.mlp.experts.%s", layer, name);
+    f->dim[0] = rows;
+    f->dim[1] = cols;
+    f->n = s->c->router.E * (int64_t)rows * cols;
+}
+
 void clime_weights_seen_init(struct clime_weights_seen *s, const struct clime_config *c, const struct clime_layout *l) {
-    *s = (struct clime_weights_seen){.l = l, .tied = c->tied};
+    *s = (struct clime_weights_seen){.l = l, .c = c};
     s->have = xcalloc((size_t)l->n_slices, sizeof *s->have);
+    s->fused = xcalloc(2 * (size_t)c->L, sizeof *s->fused);
+    for (int i = 0; i < c->L; i++) {
+        const int *w = l->layer[i].w;
+        if (!clime_config_has_experts(c, i)) continue;
+        add_fused(s, i, "gate_up_proj", w[CLIME_W_EXPERTS_GU], 2 * c->F_expert, c->D);
+        add_fused(s, i, "down_proj", w[CLIME_W_EXPERTS_DOWN], c->D, c->F_expert);
+    }
 }
 
 void clime_weights_seen_free(struct clime_weights_seen *s) {
     free(s->have);
+    free(s->fused);
     s->have = NULL;
+    s->fused = NULL;
 }
 
 static bool ends_with(const char *s, const char *end) {
@@ -51,31 +70,63 @@ static void shape_text(int n, const int64_t *dim, char *out, size_t size) {
         snprintf(out, size, "[%" PRId64 ", %" PRId64 "%s]", dim[0], dim[1], n > 2 ? ", ..." : "");
 }
 
+bool clime_weights_beyond(const struct clime_config *c, const char *name) {
+    static const char stem[] = "model.layers.";
+    char *end;
+    if (strncmp(name, stem, sizeof stem - 1) != 0) return false;
+    long layer = strtol(name + sizeof stem - 1, &end, 10);
+    return *end == '.' && layer >= c->L && layer < c->L + c->n_next;
+}
+
+static const struct clime_slice *find_fused(const struct clime_weights_seen *s, const char *name) {
+    for (int i = 0; i < s->n_fused; i++)
+        if (strcmp(s->fused[i].name, name) == 0) return &s->fused[i];
+    return NULL;
+}
+
+/* Notes that the slice is there, or with a fused one all that begin in it. */
+static enum clime_err take(struct clime_weights_seen *s, const struct clime_slice *at, bool fused,
+                           struct clime_error *e) {
+    int first = fused ? 0 : (int)(at - s->l->slices);
+    while (s->l->slices[first].offset < at->offset) first++;
+    for (int i = first; i < s->l->n_slices && s->l->slices[i].offset < at->offset + at->n; i++) {
+        if (s->have[i]) return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is in two files", s->l->slices[i].name);
+        s->have[i] = true;
+    }
+    return CLIME_OK;
+}
+
 enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t, enum clime_dtype dt,
                                    const struct clime_slice **out, struct clime_error *e) {
     const struct clime_slice *at = clime_layout_find(s->l, t->name);
     *out = NULL;
+    const struct clime_slice *fused = at ? NULL : find_fused(s, t->name);
+    if (fused) at = fused;
     if (!at) {
-        if ((s->tied && strcmp(t->name, "lm_head.weight") == 0) || ends_with(t->name, "rotary_emb.inv_freq"))
+        if (clime_weights_beyond(s->c, t->name)) return CLIME_OK;
+        if ((s->c->tied && strcmp(t->name, "lm_head.weight") == 0) || ends_with(t->name, "rotary_emb.inv_freq"))
             return CLIME_OK;
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%.200s' is not part of this model", t->name);
     }
-    bool same = t->n_dim == at->n_dim;
-    for (int i = 0; same && i < at->n_dim; i++) same = t->dim[i] == at->dim[i];
+    const int64_t all[] = {s->c->router.E, at->dim[0], at->dim[1]}, *dim = at->exact ? &at->dim[1]
+                                                                           : fused   ? all
+                                                                                     : at->dim;
+    int n_dim = at->exact ? 1 : fused ? 3 : at->n_dim;
+    bool same = t->n_dim == n_dim;
+    for (int i = 0; same && i < n_dim; i++) same = t->dim[i] == dim[i];
     if (!same) {
         char theirs[64], ours[64];
         shape_text(t->n_dim, t->dim, theirs, sizeof theirs);
-        shape_text(at->n_dim, at->dim, ours, sizeof ours);
+        shape_text(n_dim, dim, ours, sizeof ours);
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has shape %s, the model needs %s", t->name, theirs, ours);
     }
     if (t->type == CLIME_ST_OTHER)
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has type %s; BF16, F16 and F32 are supported", t->name,
                           t->dtype);
-    bool *have = &s->have[at - s->l->slices];
-    if (*have) return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is in two files", t->name);
-    *have = true;
+    enum clime_err rc = take(s, at, fused != NULL, e);
+    if (rc) return rc;
     s->n_half += t->type == CLIME_ST_F16;
-    s->n_narrowed += t->type == CLIME_ST_F32 && dt == CLIME_BF16;
+    s->n_narrowed += t->type == CLIME_ST_F32 && dt == CLIME_BF16 && !at->exact;
     *out = at;
     return CLIME_OK;
 }
@@ -117,6 +168,13 @@ struct import {
 
 static enum clime_err put_tensor(struct import *im, const struct clime_st_tensor *t, const struct clime_slice *at,
                                  const uint8_t *data, struct clime_error *e) {
+    if (at->exact) { /* as many as there are experts */
+        CHECK(at->n <= IMPORT_BLOCK);
+        clime_convert_exact(t->type, im->dt, (size_t)at->dim[1], data, im->block, (size_t)at->dim[1]);
+        if (!clime_all_finite(im->dt, (size_t)at->n, im->block)) return clime_weights_not_finite(t->name, e);
+        im->put(im->arg, at->offset, im->block, at->n);
+        return CLIME_OK;
+    }
     for (int64_t i = 0; i < at->n; i += IMPORT_BLOCK) {
         int64_t n = at->n - i < IMPORT_BLOCK ? at->n - i : IMPORT_BLOCK;
         clime_convert(t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(t->type), im->block);
@@ -126,7 +184,8 @@ static enum clime_err put_tensor(struct import *im, const struct clime_st_tensor
     return CLIME_OK;
 }
 
-static enum clime_err import_file(struct import *im, const char *path, struct clime_error *e) {
+static enum clime_err import_file(void *arg, const char *path, struct clime_error *e) {
+    struct import *im = arg;
     struct clime_st_file f;
     enum clime_err rc = clime_st_open(path, &f, e);
     if (rc) return rc;
@@ -159,7 +218,9 @@ static enum clime_err list_shards(const struct cJSON *index, const char **files,
     return CLIME_OK;
 }
 
-static enum clime_err import_index(struct import *im, const char *dir, const char *index_path, struct clime_error *e) {
+static enum clime_err index_files(const char *dir, const char *index_path,
+                                  enum clime_err (*each)(void *arg, const char *path, struct clime_error *e), void *arg,
+                                  struct clime_error *e) {
     struct cJSON *index = NULL;
     const char **files = xcalloc(MAX_SHARDS, sizeof *files);
     int n = 0;
@@ -175,12 +236,28 @@ static enum clime_err import_index(struct import *im, const char *dir, const cha
     }
     for (int i = 0; i < n && rc == CLIME_OK; i++) {
         char *path = xasprintf("%s/%s", dir, files[i]);
-        rc = import_file(im, path, e);
+        rc = each(arg, path, e);
         free(path);
     }
 done:
     clime_tree_free(index);
     free(files);
+    return rc;
+}
+
+enum clime_err clime_weights_files(const char *dir,
+                                   enum clime_err (*each)(void *arg, const char *path, struct clime_error *e),
+                                   void *arg, struct clime_error *e) {
+    char *one = xasprintf("%s/model.safetensors", dir), *index = xasprintf("%s/model.safetensors.index.json", dir);
+    enum clime_err rc;
+    if (access(one, F_OK) == 0)
+        rc = each(arg, one, e);
+    else if (access(index, F_OK) == 0)
+        rc = index_files(dir, index, each, arg, e);
+    else
+        rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s holds neither model.safetensors nor its index", dir);
+    free(one);
+    free(index);
     return rc;
 }
 
@@ -205,15 +282,7 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     struct import im = {.dt = dt, .put = put, .arg = arg};
     im.block = xmalloc(IMPORT_BLOCK * clime_dtype_bytes(dt));
     clime_weights_seen_init(&im.seen, c, l);
-    char *one = xasprintf("%s/model.safetensors", dir);
-    char *index = xasprintf("%s/model.safetensors.index.json", dir);
-    enum clime_err rc;
-    if (access(one, F_OK) == 0)
-        rc = import_file(&im, one, e);
-    else if (access(index, F_OK) == 0)
-        rc = import_index(&im, dir, index, e);
-    else
-        rc = clime_fail(e, CLIME_ERR_NOT_FOUND, "%s holds neither model.safetensors nor its index", dir);
+    enum clime_err rc = clime_weights_files(dir, import_file, &im, e);
     if (rc == CLIME_OK && (rc = clime_weights_complete(&im.seen, e))) clime_error_prefix(e, "%s", dir);
     if (rc == CLIME_OK) {
         put_padding(&im, l);
@@ -221,8 +290,6 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     }
     clime_weights_seen_free(&im.seen);
     free(im.block);
-    free(one);
-    free(index);
     return rc;
 }
 

@@ -10,7 +10,9 @@
 /* Tensors seen so far, over all files of a checkpoint. */
 struct clime_weights_seen {
     const struct clime_layout *l;
-    bool tied;
+    const struct clime_config *c;
+    struct clime_slice *fused; /* [n_fused] rows for tensors of all experts of a layer, which some files hold; owned */
+    int n_fused;
     bool *have;     /* [l->n_slices], owned */
     int n_half;     /* tensors that came as fp16 */
     int n_narrowed; /* fp32 tensors that were rounded to bf16 */
@@ -18,8 +20,9 @@ struct clime_weights_seen {
 void clime_weights_seen_init(struct clime_weights_seen *s, const struct clime_config *c, const struct clime_layout *l);
 void clime_weights_seen_free(struct clime_weights_seen *s);
 
-/* Finds the slice of t and checks its shape and type. *out is NULL for a tensor that is rightly ignored (a tied head,
- * rotary tables). CLIME_ERR_INPUT for an unknown tensor, another shape, a type that cannot be read, or a second copy.
+/* Finds the slice of t and checks its shape and type; for all experts of a layer in one tensor, one slice of them all.
+ * *out is NULL for a tensor that is rightly ignored (a tied head, rotary tables, layers that predict further tokens).
+ * CLIME_ERR_INPUT for an unknown tensor, another shape, a type that cannot be read, or a second copy.
  */
 enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t, enum clime_dtype dt,
                                    const struct clime_slice **out, struct clime_error *e);
@@ -36,6 +39,14 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
                                            enum clime_dtype dt,
                                            void (*put)(void *arg, int64_t offset, const void *data, int64_t n),
                                            void *arg, struct clime_error *e);
+
+/* name is of a layer after the last, which predicts further tokens: nothing here computes it. */
+bool clime_weights_beyond(const struct clime_config *c, const char *name);
+
+/* Calls each with the path of every file of a checkpoint, in the order of the index; ends at the first error. */
+enum clime_err clime_weights_files(const char *dir,
+                                   enum clime_err (*each)(void *arg, const char *path, struct clime_error *e),
+                                   void *arg, struct clime_error *e);
 
 /* Zeroes the elements between slices. */
 void clime_weights_zero_padding(const struct clime_layout *l, enum clime_dtype dt, void *flat);

@@ -71,6 +71,22 @@ static enum clime_err header_arrived(struct clime_weights_reader *r, struct clim
     return rc ? rc : clime_weights_complete(&r->seen, e);
 }
 
+/* n elements of the tensor, which come to element `first` of s. */
+static enum clime_err put(struct clime_weights_reader *r, const struct clime_st_tensor *t, const struct clime_slice *s,
+                          int64_t first, size_t n, const void *from, struct clime_error *e) {
+    void *dst = clime_weights_at(r->flat, r->dt, s->offset + first);
+    bool finite = true;
+    if (s->exact) {
+        clime_convert_exact(t->type, r->dt, n, from, dst, (size_t)s->dim[1]);
+        for (int64_t p = 0; p < CLIME_EXACT_PARTS; p++)
+            finite &= clime_all_finite(r->dt, n, clime_weights_at(dst, r->dt, p * s->dim[1]));
+    } else {
+        clime_convert(t->type, r->dt, n, from, dst);
+        finite = clime_all_finite(r->dt, n, dst);
+    }
+    return finite ? CLIME_OK : clime_weights_not_finite(t->name, e);
+}
+
 /* Bytes of the current tensor: whole elements are converted to their place. */
 static enum clime_err store(struct clime_weights_reader *r, const uint8_t *at, size_t n, struct clime_error *e) {
     const struct clime_st_tensor *t = &r->header.tensors[r->tensor];
@@ -81,16 +97,14 @@ static enum clime_err store(struct clime_weights_reader *r, const uint8_t *at, s
     if (r->n_part) {
         while (r->n_part < width && n > 0) r->part[r->n_part++] = *at++, n--;
         if (r->n_part < width) return CLIME_OK;
-        void *one = clime_weights_at(r->flat, r->dt, s->offset + done);
-        clime_convert(t->type, r->dt, 1, r->part, one);
-        if (!clime_all_finite(r->dt, 1, one)) return clime_weights_not_finite(t->name, e);
+        enum clime_err rc = put(r, t, s, done, 1, r->part, e);
+        if (rc) return rc;
         r->n_part = 0;
         done++;
     }
     size_t whole = n / width;
-    void *dst = clime_weights_at(r->flat, r->dt, s->offset + done);
-    clime_convert(t->type, r->dt, whole, at, dst);
-    if (!clime_all_finite(r->dt, whole, dst)) return clime_weights_not_finite(t->name, e);
+    enum clime_err rc = put(r, t, s, done, whole, at, e);
+    if (rc) return rc;
     r->n_part = (unsigned)(n - whole * width);
     memcpy(r->part, at + whole * width, r->n_part);
     return CLIME_OK;

@@ -49,8 +49,8 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Glm4Config, LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config,
-                          Qwen3MoeConfig)
+from transformers import (AutoModelForCausalLM, Glm4Config, Glm4MoeConfig, LlamaConfig, Qwen2Config, Qwen2MoeConfig,
+                          Qwen3Config, Qwen3MoeConfig)
 
 HERE = Path(__file__).resolve().parent
 LENGTHS = [5, 70, 1, 23]  # one crosses a 64-key block, one is a single token
@@ -90,6 +90,13 @@ def cases():
         "qwen2_moe": Qwen2MoeConfig(**heads(3, 1, 16, 2, tie_word_embeddings=False, num_experts=4,
                                             num_experts_per_tok=2, moe_intermediate_size=24,
                                             shared_expert_intermediate_size=28, norm_topk_prob=False)),
+        "glm4_moe": Glm4MoeConfig(**heads(4, 2, 16, 3, tie_word_embeddings=False, n_routed_experts=8,
+                                          num_experts_per_tok=3, moe_intermediate_size=20, n_group=4, topk_group=2,
+                                          routed_scaling_factor=2.5, first_k_dense_replace=1, attention_bias=True,
+                                          use_qk_norm=True, num_mtp_layers=0)),
+        "glm4_moe_air": Glm4MoeConfig(**heads(2, 1, 16, 2, tie_word_embeddings=True, n_routed_experts=5,
+                                              num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=2,
+                                              first_k_dense_replace=0, attention_bias=False, num_mtp_layers=0)),
     }
 
 
@@ -105,6 +112,11 @@ def random_model(config, seed):
                 p.normal_(0, 0.5)
             else:
                 p.normal_(1, 0.1)
+        for name, bias in model.named_buffers():  # fp32 in every checkpoint, and far from any bf16
+            if name.endswith("e_score_correction_bias"):
+                bias.normal_(0, 0.1)
+                if config.n_group == 1:  # all rows go to the first expert, none to the second
+                    bias[:2] = torch.tensor([2.1, -2.1])
     return cast(model, torch.bfloat16)
 
 
@@ -125,10 +137,25 @@ class Choices:
                 module.register_forward_hook(self.see)
 
     def see(self, module, args, out):
-        logits, _, ids = out
-        best = logits.detach().sort(-1, descending=True)[0]
-        self.margin.append(best[:, module.top_k - 1] - best[:, module.top_k])
+        x, _, ids = out
+        x = x.detach()
+        if not hasattr(module, "e_score_correction_bias"):
+            margin = gap(x, module.top_k)
+        else:
+            x = 4 * (x.sigmoid() + module.e_score_correction_bias)  # a sigmoid's slope is up to 1 / 4
+            groups = x.view(len(x), module.num_group, -1)
+            sums = groups.topk(2, -1)[0].sum(-1)
+            kept = torch.zeros_like(sums).scatter_(1, sums.topk(module.topk_group)[1], 1).bool()
+            margin = gap(groups.masked_fill(~kept[..., None], -100).flatten(1), module.top_k)
+            if module.topk_group < module.num_group:
+                margin = torch.minimum(margin, gap(sums, module.topk_group))
+        self.margin.append(margin)
         self.ids.append(ids.sort(-1)[0])
+
+
+def gap(x, k):
+    best = x.sort(-1, descending=True)[0]
+    return best[:, k - 1] - best[:, k]
 
 
 def far_ids(model, config, g):
@@ -143,7 +170,8 @@ def far_ids(model, config, g):
                 model(input_ids=torch.cat([seq.expand(len(order), -1), order[:, None]], 1), use_cache=False)
             margins = torch.stack([m.view(len(order), -1)[:, -1] for m in choices.margin]).min(0)[0]
             far = (margins > MARGIN).nonzero()
-            assert len(far), "no id leaves all choices clear"
+            if not len(far):
+                raise Unfit("no id leaves all choices clear")
             seq = torch.cat([seq, order[far[0]]])
         ids.append(seq)
     return torch.cat(ids)
@@ -255,7 +283,7 @@ def reference_of(config, seed):
     model = random_model(config, seed)
     model.set_experts_implementation("eager")
     eps, lr = dict(EPS), LR_EXPERTS if has_experts(config) else LR
-    if config.model_type == "glm4" and config.attention_bias:
+    if config.model_type.startswith("glm4") and config.attention_bias:
         eps["fp32"] = EPS_ZERO_GRADIENTS
     wide_model = cast(copy.deepcopy(model), torch.float64)
     batch = random_batch(copy.deepcopy(wide_model), config, seed + 1)

@@ -60,7 +60,7 @@ static void run_batch(struct clime_train *t, int max_T, const char *dir) {
     if (clime_train_backward(t, &b, g_logp, g_ent, &e)) fail(dir, e.msg);
     m->ops->copy_out(m->dev, big, clime_train_grads(t), N * 4);
     struct clime_weights_source from = clime_weights_in_host(CLIME_F32, big);
-    if (clime_weights_export(dir, &m->cfg, &m->layout, &from, 0, &e)) fail(dir, e.msg);
+    if (clime_weights_export(dir, &m->cfg, &m->layout, &from, NULL, 0, &e)) fail(dir, e.msg);
     free(ids);
     free(inv_temp);
     free(big);

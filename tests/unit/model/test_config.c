@@ -45,6 +45,9 @@ static enum clime_err load(const char *json, struct clime_config *c, struct clim
     "\"moe_intermediate_size\":32," SIZES
 #define QWEN3_MOE MOE("Qwen3MoeForCausalLM", "qwen3_moe")
 #define QWEN2_MOE MOE("Qwen2MoeForCausalLM", "qwen2_moe")
+#define GLM4_MOE                                                                                                       \
+    "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"model_type\":\"glm4_moe\",\"n_routed_experts\":8,"                  \
+    "\"num_experts_per_tok\":3,\"moe_intermediate_size\":32," SIZES
 #define GLM4 "{\"architectures\":[\"Glm4ForCausalLM\"],\"model_type\":\"glm4\"," SIZES
 #define LLAMA3                                                                                                         \
     ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"     \
@@ -104,6 +107,13 @@ static const struct {
     {QWEN3_MOE ",\"router_logit_softcapping\":30.0}", "router_logit_softcapping is not known: it may change"},
     {QWEN3_MOE ",\"zero_expert_num\":2}", "zero_expert_num is not known"},
     {QWEN2_MOE "}", "shared_expert_intermediate_size is missing"},
+    {GLM4_MOE ",\"n_group\":3}", "n_group 3 does not divide the 8 experts"},
+    {GLM4_MOE ",\"n_group\":4,\"topk_group\":5}", "topk_group must be an integer from 1 to 4"},
+    {GLM4_MOE ",\"n_group\":4,\"topk_group\":1}", "topk_group 1 leaves 2 experts of each of 4 groups for 3 of a token"},
+    {GLM4_MOE ",\"n_group\":8,\"topk_group\":4}", "topk_group 4 leaves 1 experts"},
+    {GLM4_MOE ",\"first_k_dense_replace\":3}", "first_k_dense_replace must be an integer from 0 to 2"},
+    {GLM4_MOE ",\"routed_scaling_factor\":-1}", "routed_scaling_factor must be a positive number"},
+    {GLM4_MOE ",\"scoring_func\":\"softmax\"}", "scoring_func is not known"},
 };
 
 static void test_refused(void **state) {
@@ -254,6 +264,28 @@ static const struct {
       .rope_rot = 16,
       .dtype = CLIME_F32,
       .bos_id = -1}},
+    {GLM4_MOE
+     ",\"n_shared_experts\":2,\"routed_scaling_factor\":2.5,\"n_group\":4,\"topk_group\":2,\"use_qk_norm\":true,"
+     "\"attention_bias\":true,\"num_nextn_predict_layers\":1}",
+     {.family = CLIME_GLM4_MOE,
+      .H = 4,
+      .HK = 4,
+      .Dh = 16,
+      .F = 128,
+      .max_pos = 131072,
+      .eps = 1e-5f,
+      .qk_norm = true,
+      .qkv_bias = true,
+      .router = {.E = 8, .k = 3, .sigmoid = true, .renormalize = true, .scale = 2.5f, .n_groups = 4, .k_groups = 2},
+      .F_expert = 32,
+      .F_shared = 64,
+      .router_bias = true,
+      .n_next = 1,
+      .dense = {1, 0},
+      .rope_theta = 1e4,
+      .rope_rot = 8,
+      .dtype = CLIME_F32,
+      .bos_id = -1}},
 };
 
 static void assert_same(const struct clime_config *a, const struct clime_config *b) {
@@ -278,6 +310,8 @@ static void assert_same(const struct clime_config *a, const struct clime_config 
     assert_int_equal(a->F_expert, b->F_expert);
     assert_int_equal(a->F_shared, b->F_shared);
     assert_int_equal(a->shared_gate, b->shared_gate);
+    assert_int_equal(a->router_bias, b->router_bias);
+    assert_int_equal(a->n_next, b->n_next);
     assert_memory_equal(a->dense, b->dense, sizeof a->dense);
     assert_true(a->rope_theta == b->rope_theta);
     assert_int_equal(a->rope_rot, b->rope_rot);

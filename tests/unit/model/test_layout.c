@@ -66,6 +66,19 @@ static const struct clime_config configs[] = {
      .F_shared = 20,
      .shared_gate = true,
      .dense = {0, 1, 0}},
+    {.family = CLIME_GLM4_MOE,
+     .D = 32,
+     .L = 2,
+     .H = 4,
+     .HK = 4,
+     .Dh = 8,
+     .F = 12,
+     .V = 17000,
+     .router = {.E = 8, .k = 2, .sigmoid = true},
+     .F_expert = 5,
+     .F_shared = 8,
+     .router_bias = true,
+     .dense = {1, 0}},
 };
 
 static bool ends_with(const char *s, const char *end) {
@@ -74,7 +87,7 @@ static bool ends_with(const char *s, const char *end) {
 
 static enum clime_shard_rule rule_of(const char *name) {
     if (strstr(name, "norm") || strstr(name, "mlp.gate.") || strstr(name, "expert_gate")) return CLIME_SHARD_WHOLE;
-    if (strstr(name, "experts.")) return CLIME_SHARD_EXPERTS;
+    if (strstr(name, ".experts.")) return CLIME_SHARD_EXPERTS;
     if (strstr(name, "q_proj") || strstr(name, "k_proj") || strstr(name, "v_proj")) return CLIME_SHARD_HEADS;
     if (strstr(name, "gate") || strstr(name, "up_proj")) return CLIME_SHARD_PAIRS;
     return strstr(name, "embed") || strstr(name, "lm_head") ? CLIME_SHARD_VOCAB : CLIME_SHARD_ROWS;
@@ -88,16 +101,17 @@ static void rows_say_what_tensors_are(void **state) {
         clime_layout_make(c, &l);
         for (int k = 0; k < l.n_slices; k++) {
             const struct clime_slice *s = &l.slices[k];
-            bool norm = strstr(s->name, "norm") != NULL, bias = ends_with(s->name, ".bias");
+            bool norm = strstr(s->name, "norm") != NULL, bias = ends_with(s->name, "bias");
             assert_int_equal(s->type, norm ? CLIME_PARAM_NORM : bias ? CLIME_PARAM_BIAS : CLIME_PARAM_MATRIX);
             assert_int_equal(s->decay, !norm && !bias);
             assert_int_equal(s->cut.rule, rule_of(s->name));
             assert_int_equal(s->cut.stacked, strstr(s->name, "gate_up") ? 2 : 1);
             assert_int_equal(s->update, CLIME_ADAMW);
+            assert_int_equal(s->exact, ends_with(s->name, "correction_bias"));
             assert_true(s->grad == s->offset && s->state == s->offset); /* with nothing frozen */
             assert_int_equal(s->joined, strstr(s->name, "k_proj") || strstr(s->name, "v_proj") ||
                                             strstr(s->name, ".up_proj") ||
-                                            (strstr(s->name, "experts.") && !strstr(s->name, "experts.0.")));
+                                            (strstr(s->name, ".experts.") && !strstr(s->name, ".experts.0.")));
         }
         assert_true(l.n_grads == l.n && l.n_states == l.n && l.state_hash == l.hash && l.first_trained == 0);
         clime_layout_free(&l);

@@ -142,7 +142,7 @@ static void write_as_experts(const char *from, const char *dir) {
         if ((d = clime_layout_find(&of_dense, name))) memcpy(out + s->offset, w + d->offset, (size_t)s->n * sizeof *w);
     }
     struct clime_weights_source source = clime_weights_in_host(CLIME_F32, out);
-    if (clime_weights_export(dir, &c, &l, &source, 0, &e)) fail_msg("%s", e.msg);
+    if (clime_weights_export(dir, &c, &l, &source, NULL, 0, &e)) fail_msg("%s", e.msg);
     free(w);
     free(out);
     clime_layout_free(&of_dense);

@@ -145,11 +145,41 @@ static const struct clime_config configs[] = {
      .rope_rot = 4,
      .bos_id = -1,
      .pad_id = -1},
+    {.family = CLIME_GLM4_MOE,
+     .architecture = "Glm4MoeForCausalLM",
+     .model_type = "glm4_moe",
+     .D = 16,
+     .L = 2,
+     .H = 4,
+     .HK = 2,
+     .Dh = 4,
+     .F = 12,
+     .V = 19,
+     .max_pos = 64,
+     .eps = 1e-5f,
+     .qk_norm = true,
+     .router = {.E = 7, .k = 3, .sigmoid = true, .renormalize = true, .scale = 2.5f, .n_groups = 1, .k_groups = 1},
+     .F_expert = 3,
+     .F_shared = 6,
+     .router_bias = true,
+     .dense = {1, 0},
+     .rope_theta = 1e4,
+     .rope_rot = 2,
+     .bos_id = -1,
+     .pad_id = -1},
 };
 
 static void *random_weights(const struct clime_layout *l, enum clime_dtype dt, uint64_t seed) {
     void *w = xmalloc((size_t)l->n * clime_dtype_bytes(dt));
     clime_weights_init(l, dt, w, 0.02f, seed);
+    for (int i = 0; i < l->n_slices; i++) { /* of an fp32 that no shorter type holds */
+        const struct clime_slice *t = &l->slices[i];
+        for (int64_t k = 0; t->exact && k < t->dim[1]; k++) {
+            float x = 1.0f / (float)(3 + k) - 0.2f;
+            clime_convert_exact(CLIME_ST_F32, dt, 1, &x, (char *)w + (size_t)(t->offset + k) * clime_dtype_bytes(dt),
+                                (size_t)t->dim[1]);
+        }
+    }
     return w;
 }
 
@@ -164,8 +194,8 @@ static int64_t params(const struct clime_config *c) {
     int64_t n = (c->tied ? 1 : 2) * (int64_t)c->V * D + c->L * layer + D;
     for (int l = 0; l < c->L; l++)
         if (clime_config_has_experts(c, l))
-            n += D *
-                 (c->router.E + 3 * (int64_t)c->router.E * c->F_expert + 3 * c->F_shared + c->shared_gate - 3 * c->F);
+            n += (c->router_bias ? c->router.E : 0) + D * (c->router.E + 3 * (int64_t)c->router.E * c->F_expert +
+                                                           3 * c->F_shared + c->shared_gate - 3 * c->F);
     return n;
 }
 
@@ -181,7 +211,7 @@ static void test_layout(void **state) {
         for (int k = 0; k < l.n_slices; k++) {
             assert_true(l.slices[k].offset >= end && l.slices[k].offset - end < 64);
             end = l.slices[k].offset + l.slices[k].n;
-            n += l.slices[k].n;
+            n += l.slices[k].exact ? l.slices[k].dim[1] : l.slices[k].n;
             assert_ptr_equal(clime_layout_find(&l, l.slices[k].name), &l.slices[k]);
         }
         assert_int_equal(n, params(c));
@@ -307,7 +337,7 @@ static void test_folder(void **state) {
                 clime_layout_make(&configs[i], &l);
                 void *w = random_weights(&l, dt, 5), *got = xmalloc((size_t)l.n * 4);
                 struct clime_weights_source from = {.dt = dt, .most = PIECE, .read = read_piece, .arg = w};
-                assert_int_equal(clime_weights_export(dir, &configs[i], &l, &from, shard, &e), CLIME_OK);
+                assert_int_equal(clime_weights_export(dir, &configs[i], &l, &from, NULL, shard, &e), CLIME_OK);
                 assert_int_equal(clime_config_load(dir, &c, &e), CLIME_OK);
                 assert_int_equal(c.dtype, dt);
                 if (clime_weights_import(dir, &c, &l, dt, got, &e)) fail_msg("%s", e.msg);
@@ -373,6 +403,16 @@ static void test_stream(void **state) {
             clime_layout_make(&configs[i], &l);
             void *w = random_weights(&l, stored, i), *want = xmalloc((size_t)l.n * 4), *got = xmalloc((size_t)l.n * 4);
             clime_convert(stored == CLIME_BF16 ? CLIME_ST_BF16 : CLIME_ST_F32, dt, (size_t)l.n, w, want);
+            for (int t = 0; t < l.n_slices; t++) { /* the same fp32, in the parts of the other type */
+                const struct clime_slice *x = &l.slices[t];
+                float whole[16];
+                if (!x->exact) continue;
+                clime_exact_join(stored, (size_t)x->dim[1], (char *)w + (size_t)x->offset * clime_dtype_bytes(stored),
+                                 whole);
+                assert_true(whole[0] == 1.0f / 3 - 0.2f && whole[6] == 1.0f / 9 - 0.2f);
+                clime_convert_exact(CLIME_ST_F32, dt, (size_t)x->dim[1], whole,
+                                    (char *)want + (size_t)x->offset * clime_dtype_bytes(dt), (size_t)x->dim[1]);
+            }
             size_t len;
             uint8_t *s = stream_of(&l, stored, w, &len);
             static const size_t pieces[] = {3, 17, 1000, 1 << 20};

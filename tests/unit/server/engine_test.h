@@ -56,7 +56,7 @@ static int make_model(void **state) {
     void *flat = xcalloc((size_t)l.n, clime_dtype_bytes(c.dtype));
     clime_weights_init(&l, c.dtype, flat, 0.3f, 11); /* wide, so that the distributions are not flat */
     struct clime_weights_source from = clime_weights_in_host(c.dtype, flat);
-    enum clime_err err = clime_weights_export(dir, &c, &l, &from, 0, &e);
+    enum clime_err err = clime_weights_export(dir, &c, &l, &from, NULL, 0, &e);
     if (!err) err = clime_tokenizer_write_bytes(dir, specials, 1, "<end>", NULL, NULL, &e);
     if (!err) err = clime_tokenizer_load(dir, &tokenizer, &e);
     struct clime_model_options o = {.device = "cpu", .dtype = "auto", .dev = {.n_threads = 2}};
