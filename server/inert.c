@@ -112,7 +112,7 @@ static const struct clime_inert rows[] = {
     {"chat-template-content-format", false, NULL, "it is found from the template"},
     {"max-logprobs", false, NULL, "256 a position; --max-logprob-bytes bounds a request"},
     {"enable-cache-report", true, NULL, "replies have cached_tokens in any case"},
-    {"enable-return-routed-experts", true, "", "no model here has experts"},
+    {"enable-return-routed-experts", true, "", "a trainer chooses the same experts from the same bits"},
     {"ssl-certfile", false, "", TLS},
     {"ssl-keyfile", false, "", TLS},
     {"root-path", false, "", "paths begin at /"},

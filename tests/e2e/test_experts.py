@@ -1,18 +1,48 @@
 """A mixture of experts through the real programs: the same weights whatever the fleet and its limits, gap 0 over batching,
-chunks of prefill, cached prefixes and members of a group, and a saved folder that is the model again.
+chunks of prefill, cached prefixes and members of a group, and a saved folder that is the model again. The folder it comes
+from holds all experts of a layer in one tensor, as transformers 5 may write them, and a layer more than the model has.
 """
 
 import json
+import random
+import struct
 import subprocess
 
 import pytest
 from programs import run, server
+from test_bad_folders import change_config, pack, read_tensors
 from test_rl import LIMIT, TRAIN, check_record, command, run_whole
 
-SHAPE = ["--family", "qwen2_moe", "--hidden-size", 64, "--intermediate-size", 96, "--num-hidden-layers", 3,
+SHAPE = ["--family", "glm4_moe", "--hidden-size", 64, "--intermediate-size", 96, "--num-hidden-layers", 3,
          "--num-dense-layers", 1, "--num-experts", 6, "--num-experts-per-tok", 2, "--moe-intermediate-size", 40,
          "--num-attention-heads", 2, "--num-key-value-heads", 1, "--head-dim", 32, "--max-position-embeddings", 256,
          "--init-std", 0.1]  # fmt: skip
+
+
+FURTHER = "model.layers.3.mtp.weight"
+
+
+def rewrite(folder):
+    """Biases that matter, fused experts in the second layer, and a tensor of a layer that predicts further tokens."""
+    header, data = read_tensors(folder)
+    header.pop("__metadata__")
+    tensors = {n: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for n, t in header.items()}
+    random.seed(3)
+    for name, (dtype, shape, _) in tensors.items():
+        if name.endswith("e_score_correction_bias"):
+            assert (dtype, shape) == ("F32", [6])
+            tensors[name] = (dtype, shape, struct.pack("<6f", *(random.gauss(0, 0.1) for _ in range(6))))
+    each = lambda e, part: tensors.pop(f"model.layers.1.mlp.experts.{e}.{part}_proj.weight")[2]
+    both = b"".join(each(e, "gate") + each(e, "up") for e in range(6))
+    tensors["model.layers.1.mlp.experts.gate_up_proj"] = ("BF16", [6, 80, 64], both)
+    tensors["model.layers.1.mlp.experts.down_proj"] = ("BF16", [6, 64, 40], b"".join(each(e, "down") for e in range(6)))
+    tensors[FURTHER] = ("F64", [2, 1], struct.pack("<2d", 0.1, float("nan")))
+    out, blob = {}, b""
+    for name, (dtype, shape, bytes_) in tensors.items():
+        out[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(blob), len(blob) + len(bytes_)]}
+        blob += bytes_
+    (folder / "model.safetensors").write_bytes(pack(out, blob))
+    change_config(num_nextn_predict_layers=1)(folder)
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +50,7 @@ def model(tmp_path_factory):
     d = tmp_path_factory.mktemp("experts")
     do = lambda *a: subprocess.run([TRAIN, *map(str, a)], check=True, capture_output=True, timeout=LIMIT)
     do("init", d / "init", *SHAPE)
+    rewrite(d / "init")
     do("task", d / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
     return d
 
@@ -64,12 +95,19 @@ def test_one_number(model):
 
 
 def test_saved_folder(model, undisturbed):
-    """It has the names of the family, an expert each, and is served."""
+    """It has the names of the family, an expert each; what no step changes is as it was; and it is served."""
+    given, given_data = read_tensors(model / "init")
+    saved, data = read_tensors(model / "hf")
     config = json.loads((model / "hf" / "config.json").read_text())
-    assert config["mlp_only_layers"] == [0] and config["num_experts"] == 6
-    blob = (model / "hf" / "model.safetensors").read_bytes()
-    names = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
-    assert "model.layers.2.mlp.experts.5.down_proj.weight" in names and "model.layers.0.mlp.up_proj.weight" in names
+    assert config["first_k_dense_replace"] == 1 and config["num_nextn_predict_layers"] == 1
+    assert "model.layers.1.mlp.experts.5.down_proj.weight" in saved and "model.layers.0.mlp.up_proj.weight" in saved
+    assert "model.layers.1.mlp.experts.down_proj" not in saved
+    same = [n for n in given if n == FURTHER or n.endswith("correction_bias")]
+    assert len(same) == 3
+    for name in same:
+        a, b = given[name], saved[name]
+        assert (a["dtype"], a["shape"]) == (b["dtype"], b["shape"])
+        assert given_data[slice(*a["data_offsets"])] == data[slice(*b["data_offsets"])]
     with server(model=model / "hf") as s:
         assert ids(s.json("/generate", {"input_ids": [5], "return_logprob": True, "sampling_params": {"max_new_tokens": 3}}))
 

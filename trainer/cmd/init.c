@@ -40,14 +40,11 @@ static const struct {
     {"glm4", "Glm4ForCausalLM", "glm4", CLIME_GLM4},
     {"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3_moe", CLIME_QWEN3_MOE},
     {"qwen2_moe", "Qwen2MoeForCausalLM", "qwen2_moe", CLIME_QWEN2_MOE},
+    {"glm4_moe", "Glm4MoeForCausalLM", "glm4_moe", CLIME_GLM4_MOE},
 };
 
 static bool has_experts(enum clime_family f) {
-    return f == CLIME_QWEN3_MOE || f == CLIME_QWEN2_MOE;
-}
-
-static bool has_shared(enum clime_family f) {
-    return f == CLIME_QWEN2_MOE;
+    return f == CLIME_QWEN3_MOE || f == CLIME_QWEN2_MOE || f == CLIME_GLM4_MOE;
 }
 
 /* Sizes of experts where there are some, and none where not. */
@@ -55,8 +52,9 @@ static enum clime_err check_experts(struct init_options *o, struct clime_error *
     enum clime_family f = families[o->family].family;
     if (!has_experts(f) && (o->E || o->k || o->F_expert || o->F_shared || o->n_dense))
         return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no experts", families[o->family].name);
-    if (!has_shared(f) && o->F_shared)
-        return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no shared expert", families[o->family].name);
+    if (f != CLIME_QWEN2_MOE && o->F_shared)
+        return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no shared expert of a width of its own",
+                          families[o->family].name);
     if (!has_experts(f)) return CLIME_OK;
     if (!o->E) o->E = 8;
     if (!o->k) o->k = o->E < 2 ? o->E : 2;
@@ -70,7 +68,8 @@ static enum clime_err check_experts(struct init_options *o, struct clime_error *
 static enum clime_err parse(int argc, char **argv, struct init_options *o, const char **dir, struct clime_error *e) {
     const struct clime_opt table[] = {
         {"model", CLIME_OPT_SECTION, .help = "shape"},
-        {"family", CLIME_OPT_CHOICE, &o->family, "qwen3", "qwen3|qwen2|llama|glm4|qwen3_moe|qwen2_moe", "architecture"},
+        {"family", CLIME_OPT_CHOICE, &o->family, "qwen3", "qwen3|qwen2|llama|glm4|qwen3_moe|qwen2_moe|glm4_moe",
+         "architecture"},
         {"hidden-size", CLIME_OPT_INT, &o->D, "256", "N", "width D", 8, 65536},
         {"intermediate-size", CLIME_OPT_INT, &o->F, "768", "N", "MLP width F", 8, 1 << 20},
         {"num-hidden-layers", CLIME_OPT_INT, &o->L, "4", "N", "layers L", 1, 1024},
@@ -90,8 +89,7 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
         {"moe-intermediate-size", CLIME_OPT_INT, &o->F_expert, "0", "N",
          "width of an expert; 0 = --intermediate-size divided by --num-experts-per-tok", 0, 1 << 17},
         {"shared-expert-intermediate-size", CLIME_OPT_INT, &o->F_shared, "0", "N",
-         "width of the expert that all tokens go to, where the family has one; 0 = --moe-intermediate-size", 0,
-         1 << 17},
+         "qwen2_moe: width of the expert that all tokens go to; 0 = --moe-intermediate-size", 0, 1 << 17},
         {"num-dense-layers", CLIME_OPT_INT, &o->n_dense, "0", "N", "first layers that have one MLP instead", 0, 1024},
         {"weights", CLIME_OPT_SECTION, .help = "weights and tokenizer"},
         {"dtype", CLIME_OPT_CHOICE, &o->dtype, "bf16", "f32|bf16", "type the weights are stored in"},
@@ -157,9 +155,13 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
         c.router = (struct clime_router){
             .E = (int)o->E, .k = (int)o->k, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1};
         c.F_expert = (int)o->F_expert;
-        c.F_shared = has_shared(c.family) ? (int)o->F_shared : 0;
+        c.F_shared = c.family == CLIME_QWEN3_MOE ? 0 : (int)o->F_shared;
         c.shared_gate = c.family == CLIME_QWEN2_MOE;
         memset(c.dense, 1, (size_t)o->n_dense);
+    }
+    if (c.family == CLIME_GLM4_MOE) {
+        c.router.sigmoid = c.router_bias = true;
+        c.rope_rot = c.Dh / 2;
     }
     if (c.family == CLIME_GLM4) {
         c.post_norms = c.fused_gate_up = c.rope_interleaved = true;

@@ -14,7 +14,8 @@
 #define LATER "not implemented"
 #define NO_DELTA "only --update-weight-mode delta would use it"
 #define NO_DISK "weights go over HTTP or are copied on the device, never through files"
-#define NO_EXPERTS "no model here has experts"
+#define NO_BALANCE "there is no loss and no update that balances experts"
+#define SAME_EXPERTS "server and trainer choose the same experts from the same bits: there is nothing to replay"
 #define NO_WANDB "only --use-wandb would use it"
 #define NO_BUFFER "there is no rollout buffer server: groups and samples are in the run folder's ledger"
 #define NO_MTP "there is no multi-token prediction"
@@ -88,8 +89,8 @@ static const struct clime_inert rows[] = {
     {"opd-teacher-load", false, "", "the teacher is a server: start one on that folder and give --opd-teacher-url"},
     {"opd-teacher-ckpt-step", false, "",
      "the teacher is a server: start one on that folder and give --opd-teacher-url"},
-    {"use-routing-replay", true, NULL, NO_EXPERTS},
-    {"use-rollout-routing-replay", true, NULL, NO_EXPERTS},
+    {"use-routing-replay", true, NULL, SAME_EXPERTS},
+    {"use-rollout-routing-replay", true, NULL, SAME_EXPERTS},
     {"freeze-indexer", true, NULL, "no model here has an indexer"},
     {"qwen-gdn-backend", false, NULL, "no model here has linear attention"},
     {"keep-old-actor", true, NULL, "the old log-probabilities are those of the weights that sampled"},
@@ -119,8 +120,8 @@ static const struct clime_inert rows[] = {
     {"custom-megatron-before-train-step-hook-path", false, "", HOOK},
     {"megatron-deepgemm-forward-layers", false, NULL, SAME_BITS},
     {"megatron-deepgemm-forward-modules", false, NULL, SAME_BITS},
-    {"megatron-deepgemm-moe-forward-layers", false, NULL, NO_EXPERTS},
-    {"megatron-deepgemm-moe-forward-modules", false, NULL, NO_EXPERTS},
+    {"megatron-deepgemm-moe-forward-layers", false, NULL, SAME_BITS},
+    {"megatron-deepgemm-moe-forward-modules", false, NULL, SAME_BITS},
     {"rollout-data-transport", false, NULL, "rollout and training are one process"},
     {"rollout-buffer-url", false, "", NO_BUFFER},
     {"fetch-trajectory-retry-times", false, NULL, NO_BUFFER},
@@ -229,6 +230,27 @@ static const struct clime_inert rows[] = {
     {"model-name", false, NULL, SHAPE},
     {"max-position-embeddings", false, NULL, SHAPE},
     {"make-vocab-size-divisible-by", false, NULL, SHAPE},
+    /* experts */
+    {"num-experts", false, NULL, SHAPE},
+    {"moe-ffn-hidden-size", false, NULL, SHAPE},
+    {"moe-shared-expert-intermediate-size", false, NULL, SHAPE},
+    {"moe-layer-freq", false, NULL, SHAPE},
+    {"moe-router-topk", false, NULL, SHAPE},
+    {"moe-router-score-function", false, NULL, SHAPE},
+    {"moe-router-pre-softmax", true, NULL, SHAPE},
+    {"moe-router-enable-expert-bias", true, NULL, SHAPE},
+    {"moe-router-num-groups", false, NULL, SHAPE},
+    {"moe-router-group-topk", false, NULL, SHAPE},
+    {"moe-router-topk-scaling-factor", false, NULL, SHAPE},
+    {"moe-router-dtype", false, NULL, "a router's logits are fp32 in any case"},
+    {"moe-router-load-balancing-type", false, NULL, NO_BALANCE},
+    {"moe-aux-loss-coeff", false, "0", NO_BALANCE},
+    {"moe-router-bias-update-rate", false, "0", NO_BALANCE},
+    {"moe-token-drop-policy", false, NULL, "no token is dropped"},
+    {"moe-token-dispatcher-type", false, NULL, ONE_RANK},
+    {"moe-enable-deepep", true, NULL, ONE_RANK},
+    {"moe-permute-fusion", true, NULL, SAME_BITS},
+    {"moe-grouped-gemm", true, NULL, SAME_BITS},
     {"seq-length", false, NULL, "samples are packed, never padded"},
 };
 
