@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 
+import httpx
 import pytest
 from programs import BUILD, SLOW, STORIES, need_stories, program, server, web
 
@@ -54,7 +55,13 @@ def in_background(calls):
 
 
 def post(url, body, timeout=2 * LIMIT):
-    return web.post(url, json=body, timeout=timeout)
+    """Sent again where the connection was ended before the request had come: with no thread free a client that was slow
+    to send it gives way to others."""
+    while True:
+        with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            reply = web.post(url, json=body, timeout=timeout)
+            if reply.status_code != 408:
+                return reply
 
 
 # ---- slots -----------------------------------------------------------------------------------------------------------
