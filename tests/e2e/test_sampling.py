@@ -141,7 +141,7 @@ def test_prompt_order_survives_kills(model, prompt_sha):
         words = command(model, model / f"prompt-{n}", *PROMPT)
         log = model / f"prompt-{n}.log"
         killed += kill_now_and_then(words, model / f"prompt-{n}", log, 5, rng, lambda d: None)
-        assert prompt_sha in open(log).read().splitlines()[-2]
+        assert final_sha(log) == prompt_sha
         check_ledger(model / f"prompt-{n}")
         n += 1
 
@@ -183,7 +183,7 @@ def test_partial_rollout_masks_old_tokens(model):
 def test_replay_gives_the_same_weights(model, name, options):
     """The record alone makes the weights again, bit for bit; a kill in between changes nothing."""
     source, run_dir, log = model / name, model / f"{name}-replay", model / f"{name}-replay.log"
-    sha = open(model / f"{name}.log").read().splitlines()[-2].split()[-1]
+    sha = final_sha(model / f"{name}.log")
     words = command(model, run_dir, *options, "--replay", source)
     words = list(map(str, words))
     p = start(words, log)
@@ -351,7 +351,7 @@ def test_async_survives_kills(model, async_sha, victim):
         witness = Witness()
         words = command(model, model / name, *ASYNC, "--num-servers", "2" if victim == "clime-server" else "1")
         killed += kill_now_and_then(words, model / name, model / f"{name}.log", 5, rng, witness.look, victim)
-        assert async_sha in open(model / f"{name}.log").read().splitlines()[-2]
+        assert final_sha(model / f"{name}.log") == async_sha
         witness.confirm(model / name)
         check_ledger(model / name)
         n += 1
@@ -557,7 +557,7 @@ def test_fully_async_survives_kills(model, victim, mode, options):
         assert max(behind) <= int(options[options.index("--max-staleness") + 1])
         assert max(m["rollout/staleness/max"] for m in rollouts(model / name)) == max(behind)
         n += 1
-    sha = open(model / f"{name}.log").read().splitlines()[-2].split()[-1]
+    sha = final_sha(model / f"{name}.log")
     words = list(map(str, command(model, model / f"{name}-replay", *options, "--replay", model / name)))
     assert run_whole(words, model / f"{name}-replay.log") == sha
 

@@ -589,8 +589,9 @@ static void test_without_descriptors(void **state) {
     stop(f);
 }
 
-/* Works until it is killed: opens groups, finishes samples, chooses and finishes steps, as a trainer does. */
-static void work_until_killed(struct fixture *f) {
+/* Works until it is killed: opens groups, finishes samples, chooses and finishes steps, as a trainer does. A byte goes
+ * to the pipe for each step. */
+static void work_until_killed(struct fixture *f, int pipe) {
     struct clime_error e = {0};
     int64_t step, next;
     start(f);
@@ -602,6 +603,7 @@ static void work_until_killed(struct fixture *f) {
         finish_rollout(f, step);
         if (choose_rollout(f, step, &e)) _exit(2);
         if (clime_step_finish(f->ledger, step + 1, (double)step, 1.0, "{}", "{}", &e)) _exit(3);
+        if (write(pipe, "", 1) != 1) _exit(4);
     }
 }
 
@@ -618,12 +620,19 @@ static void test_killed_writer_leaves_a_sound_ledger(void **state) {
     int64_t step_before = 0;
     clime_rng_init(&rng, 7);
     for (int round = 0; round < 12; round++) {
+        int steps[2];
+        char done;
+        assert_int_equal(pipe(steps), 0);
         pid_t pid = fork();
-        if (pid == 0) work_until_killed(f);
+        if (pid == 0) work_until_killed(f, steps[1]);
+        if (round % 2 == 0)
+            assert_int_equal(read(steps[0], &done, 1), 1); /* half of them in the middle, however slow */
         clime_sleep_us(20000 + (int64_t)clime_rng_below(&rng, 60000));
         int status;
         kill(pid, SIGKILL);
         waitpid(pid, &status, 0);
+        close(steps[0]);
+        close(steps[1]);
         assert_true(WIFSIGNALED(status)); /* it did not end by itself */
 
         start(f);

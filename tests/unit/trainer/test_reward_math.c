@@ -1,7 +1,8 @@
 /* The algebra rule, piece by piece. Expected values: slime's functions, run with pylatexenc 2.10 and sympy 1.14. */
+#include <time.h>
+
 #include "reward_test.h"
 
-#include "common/clock.h"
 #include "trainer/reward/answer.h"
 #include "trainer/reward/graders/algebra.h"
 #include "trainer/reward/text.h"
@@ -123,11 +124,11 @@ static void test_adversarial(void **state) {
         char *open = repeat("</think>\\boxed{", cases[i].s, cases[i].n, "");
         char *closed = repeat("</think>\\boxed{", cases[i].s, cases[i].n, "1}");
         for (size_t t = 0; t < CLIME_COUNT(types); t++) {
-            int64_t start_us = clime_now_us();
+            clock_t start = clock(); /* the processor's time: what else a machine does is no matter */
             assert_true(grade_text(types[t], open, "17", strncmp(types[t], "dapo", 4) ? NULL : "score") < 1);
             assert_true(grade_text(types[t], closed, "17", strncmp(types[t], "dapo", 4) ? NULL : "score") < 1);
-            /* no clock decides here, but a quadratic step would take minutes: 20 s also holds under sanitizers */
-            assert_true(clime_now_us() - start_us < 20000000);
+            /* a quadratic step would take minutes: 20 s also holds under sanitizers */
+            assert_true(clock() - start < 20 * CLOCKS_PER_SEC);
         }
         free(open);
         free(closed);

@@ -192,7 +192,7 @@ static void test_free_in_flight(void **state) {
     submit(r, "x", 1);
     submit(r, "y", 2);
     long pid = 0;
-    for (int i = 0; i < 500 && pid == 0; i++) {
+    for (int i = 0; i < 6000 && pid == 0; i++) {
         char text[32] = "";
         FILE *f = fopen(path, "r");
         if (fgets(text, sizeof text, f)) pid = strtol(text, NULL, 10);

@@ -1,8 +1,8 @@
 /* math_verify: the published verdicts of Math-Verify's tests, equalities of every kind of answer, where an answer is
  * found, and input that is made to take long. */
-#include "reward_test.h"
+#include <time.h>
 
-#include "common/clock.h"
+#include "reward_test.h"
 
 /* ---- published verdicts ---- */
 
@@ -249,12 +249,12 @@ static char *repeat(const char *piece, size_t n) {
 static void check_quick(const char *response, const char *truth) {
     struct clime_reward_request q = {.type = "math_verify", .response = clime_str_of(response)};
     struct clime_reward out;
-    int64_t t0 = clime_now_us();
+    clock_t t0 = clock(); /* the processor's time: what else a machine does is no matter */
     q.label = clime_str_of(truth);
     enum clime_err err = clime_reward_grade(&q, NULL, &out);
-    int64_t us = clime_now_us() - t0;
+    double s = (double)(clock() - t0) / CLOCKS_PER_SEC;
     if (err) fail_msg("%.40s: %s", response, out.error.msg);
-    if (us > 10000000) fail_msg("%.40s: %lld us", response, (long long)us); /* 0.3 s on a quiet machine */
+    if (s > 20) fail_msg("%.40s: %.1f s", response, s); /* 0.3 s without a sanitizer */
     clime_reward_free(&out);
 }
 
