@@ -462,6 +462,40 @@ static void write_checkpoint(const char *json, size_t data) {
     free(bytes);
 }
 
+/* All experts of a layer in one tensor: of this shape, and not beside an expert's own. */
+static void check_fused_misfits(void) {
+    static const struct {
+        const char *json, *error;
+    } cases[] = {
+        {"{\"model.layers.1.mlp.experts.gate_up_proj\":{\"dtype\":\"BF16\",\"shape\":[7,16,6],\"data_offsets\":[0,1344]"
+         "}}",
+         "has shape [7, 16, ...], the model needs [7, 6, ...]"},
+        {"{\"model.layers.0.mlp.experts.down_proj\":{\"dtype\":\"BF16\",\"shape\":[7,16,3],\"data_offsets\":[0,672]}}",
+         "is not part of this model"}, /* a dense layer */
+        {"{\"model.layers.1.mlp.experts.6.down_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[16,3],\"data_offsets\":[0,"
+         "96]},"
+         "\"model.layers.1.mlp.experts.down_proj\":{\"dtype\":\"BF16\",\"shape\":[7,16,3],\"data_offsets\":[96,768]}}",
+         "'model.layers.1.mlp.experts.6.down_proj.weight' is in two files"},
+        {"{\"model.layers.2.eh_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[0,2]}}",
+         "'model.layers.2.eh_proj.weight' is not part of this model"}, /* its configuration has no further layer */
+        {"{\"model.layers.1.mlp.gate.e_score_correction_bias\":{\"dtype\":\"F32\",\"shape\":[3,7],\"data_offsets\":[0,"
+         "84]}}",
+         "has shape [3, 7], the model needs [7]"},
+    };
+    const struct clime_config *c = &configs[CLIME_COUNT(configs) - 1];
+    struct clime_layout l;
+    struct clime_error e = {0};
+    clime_layout_make(c, &l);
+    float *flat = xmalloc((size_t)l.n * sizeof *flat);
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        write_checkpoint(cases[i].json, strtoul(strrchr(cases[i].json, ',') + 1, NULL, 10));
+        assert_int_equal(clime_weights_import(dir, c, &l, CLIME_F32, flat, &e), CLIME_ERR_INPUT);
+        if (!strstr(e.msg, cases[i].error)) fail_msg("case %zu: '%s' lacks '%s'", i, e.msg, cases[i].error);
+    }
+    free(flat);
+    clime_layout_free(&l);
+}
+
 static void test_misfit(void **state) {
     (void)state;
     static const struct {
@@ -493,6 +527,7 @@ static void test_misfit(void **state) {
         assert_int_equal(clime_weights_import(dir, &configs[0], &l, CLIME_F32, flat, &e), CLIME_ERR_INPUT);
         if (!strstr(e.msg, cases[i].error)) fail_msg("case %zu: '%s' lacks '%s'", i, e.msg, cases[i].error);
     }
+    check_fused_misfits();
     clear_dir();
     static const char *const indexes[] = {
         "{}", "{\"weight_map\":{\"a\":3}}", "{\"weight_map\":{\"a\":\"../x.safetensors\"}}",
