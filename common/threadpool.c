@@ -112,7 +112,7 @@ static int quota_cores(void) {
     return (int)((quota + period - 1) / period);
 }
 
-static int allowed_cores(void) {
+int clime_allowed_cores(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set)) return 1;
     int cores = CPU_COUNT(&set), quota = quota_cores();
@@ -122,7 +122,7 @@ static int allowed_cores(void) {
 struct clime_pool *clime_pool_new(int n_threads) {
     CHECK(n_threads >= 0);
     struct clime_pool *p = xaligned(64, sizeof *p);
-    *p = (struct clime_pool){.n_threads = n_threads ? n_threads : allowed_cores()};
+    *p = (struct clime_pool){.n_threads = n_threads ? n_threads : clime_allowed_cores()};
     p->threads = xcalloc((size_t)p->n_threads, sizeof p->threads[0]);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);

@@ -10,6 +10,7 @@
 struct clime_pool;
 
 /* n_threads >= 1 counts the caller; 0 = the cores this process may use (affinity, container quota). */
+int clime_allowed_cores(void); /* that this process may run on */
 struct clime_pool *clime_pool_new(int n_threads);
 void clime_pool_free(struct clime_pool *p); /* NULL is fine; joins the threads */
 int clime_pool_threads(const struct clime_pool *p);

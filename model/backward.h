@@ -43,6 +43,8 @@ void clime_train_sizes(const struct clime_model *m, const struct clime_train_opt
 /* fp32 gradients [layout.n_grads] where the rows of the layout say, device memory. */
 float *clime_train_grads(struct clime_train *t);
 void clime_train_zero_grads(struct clime_train *t);
+/* From now on the backward pass adds to these instead of its own; as many, device memory of the caller's. */
+void clime_train_grads_to(struct clime_train *t, float *grads);
 
 /* A packed micro-batch in host memory: sequences one after another, sequence s is rows start[s]..start[s+1]. */
 struct clime_packed_batch {

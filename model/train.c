@@ -159,6 +159,10 @@ float *clime_train_grads(struct clime_train *t) {
     return t->grads;
 }
 
+void clime_train_grads_to(struct clime_train *t, float *grads) {
+    t->grads = grads;
+}
+
 void clime_train_zero_grads(struct clime_train *t) {
     t->m->ops->zero(t->m->dev, t->grads, (size_t)t->m->layout.n_grads * sizeof *t->grads);
 }

@@ -14,6 +14,7 @@
 #include "trainer/cmd/page.h"
 #include "trainer/cmd/sft.h"
 #include "trainer/cmd/task.h"
+#include "trainer/learn/follower.h"
 #include "trainer/observe/report.h"
 #include "trainer/run/rl.h"
 
@@ -52,6 +53,7 @@ int main(int argc, char **argv) {
         puts("clime-train " CLIME_VERSION);
         return 0;
     }
+    if (!strcmp(argv[1], "rank")) return clime_follower_main(); /* as rank 0 starts it */
     for (size_t i = 0; i < CLIME_COUNT(commands); i++)
         if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
     fprintf(stderr, "clime-train: no command \"%s\"\n", argv[1]);

@@ -26,6 +26,7 @@ void clime_group_close(struct clime_group *g); /* NULL is fine. The others find 
 int clime_group_rank(const struct clime_group *g);
 int clime_group_world(const struct clime_group *g);
 int64_t clime_group_limit_us(const struct clime_group *g);
+void clime_group_set_limit(struct clime_group *g, int64_t limit_us);
 bool clime_group_one_host(const struct clime_group *g); /* all ranks see each other's processes */
 /* "rank 2 of 4 (pid 4711)", for messages; in one of four places that take turns. */
 const char *clime_group_name(const struct clime_group *g, int rank);
@@ -39,12 +40,20 @@ enum clime_err clime_group_receive(struct clime_group *g, int from, const char *
 /* Tells the others, or rank 0, why this rank cannot go on: they find it lost with these words. */
 void clime_group_fail(struct clime_group *g, const struct clime_error *why);
 
+/* This rank is the one that cannot go on: the group is lost to it, too. */
+void clime_group_give_up(struct clime_group *g, const struct clime_error *why);
+
 /* CLIME_OK while nobody is lost. Does not wait. For those who wait by other means. */
 enum clime_err clime_group_check(struct clime_group *g, struct clime_error *e);
 
 /* All ranks must say the same ("device cpu avx2-fma, layout 01ab"). CLIME_ERR_INPUT on all of them, naming the first
  * that does not. */
 enum clime_err clime_group_agree(struct clime_group *g, const char *mine, struct clime_error *e);
+
+/* Host memory of all ranks: buf holds rank r's part at bytes [from[r], from[r + 1]); each has its own and gets the
+ * others', through rank 0. For what is small; from: [world + 1], the same on all. */
+enum clime_err clime_group_share(struct clime_group *g, const char *what, void *buf, const size_t *from,
+                                 struct clime_error *e);
 
 /* A message of this rank's about what another has not done in time. */
 enum clime_err clime_group_late(struct clime_group *g, int rank, const char *what, struct clime_error *e);

@@ -95,6 +95,10 @@ int64_t clime_group_limit_us(const struct clime_group *g) {
     return g->limit_us;
 }
 
+void clime_group_set_limit(struct clime_group *g, int64_t limit_us) {
+    g->limit_us = limit_us;
+}
+
 bool clime_group_one_host(const struct clime_group *g) {
     return g->one_host;
 }

@@ -179,6 +179,11 @@ void clime_group_fail(struct clime_group *g, const struct clime_error *why) {
         if (g->sock[r] >= 0) send_frame(g, r, FRAME_FAILED, why, sizeof *why, LAST_WORDS_US, NULL);
 }
 
+void clime_group_give_up(struct clime_group *g, const struct clime_error *why) {
+    if (!g->is_lost) g->lost = *why;
+    g->is_lost = true;
+}
+
 /* ---- agreement ---- */
 
 #define MOST_SAID 1024
@@ -209,5 +214,33 @@ enum clime_err clime_group_agree(struct clime_group *g, const char *mine, struct
     enum clime_err rc = clime_group_send(g, 0, mine, strlen(mine), e);
     if (!rc) rc = clime_group_receive(g, 0, "what every rank must have alike", g->limit_us, &answer, e);
     clime_buf_free(&answer);
+    return rc;
+}
+
+/* ---- small things of all ranks ---- */
+
+static enum clime_err receive_part(struct clime_group *g, int from, const char *what, void *at, size_t n,
+                                   struct clime_error *e) {
+    struct clime_buf b;
+    clime_buf_init(&b, n);
+    enum clime_err rc = clime_group_receive(g, from, what, g->limit_us, &b, e);
+    if (!rc && b.len != n)
+        rc = clime_group_lose(g, e, "%s: %s has sent %zu bytes instead of %zu", what, clime_group_name(g, from), b.len,
+                              n);
+    if (!rc && n) memcpy(at, b.data, n);
+    clime_buf_free(&b);
+    return rc;
+}
+
+enum clime_err clime_group_share(struct clime_group *g, const char *what, void *buf, const size_t *from,
+                                 struct clime_error *e) {
+    char *at = buf;
+    enum clime_err rc = CLIME_OK;
+    if (g->rank) {
+        rc = clime_group_send(g, 0, at + from[g->rank], from[g->rank + 1] - from[g->rank], e);
+        return rc ? rc : receive_part(g, 0, what, at, from[g->world], e);
+    }
+    for (int r = 1; r < g->world && !rc; r++) rc = receive_part(g, r, what, at + from[r], from[r + 1] - from[r], e);
+    for (int r = 1; r < g->world && !rc; r++) rc = clime_group_send(g, r, at, from[g->world], e);
     return rc;
 }

@@ -56,3 +56,14 @@ enum clime_err clime_place_find(struct clime_place *out, struct clime_error *e) 
     out->ours = secret && out->rank > 0;
     return read_number("MASTER_PORT", port, 1, 65535, &out->port, e);
 }
+
+enum clime_err clime_place_take(struct clime_place *out, struct clime_error *e) {
+    enum clime_err rc = clime_place_find(out, e);
+    const char *const *const names[] = {rank_names, world_names, local_names};
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 3; k++) unsetenv(names[i][k]);
+    unsetenv("MASTER_ADDR");
+    unsetenv("MASTER_PORT");
+    unsetenv("CLIME_GROUP_SECRET");
+    return rc;
+}

@@ -23,4 +23,8 @@ struct clime_place {
  * that is no number or out of range, or missing beside others. */
 enum clime_err clime_place_find(struct clime_place *out, struct clime_error *e);
 
+/* The same, and the variables are removed from the environment: what this program starts is no rank. Before there are
+ * threads. */
+enum clime_err clime_place_take(struct clime_place *out, struct clime_error *e);
+
 #endif

@@ -26,6 +26,9 @@
 #define GEMM(name) CPU(name)
 #endif
 
+/* One chunk of AdamW and of the norm. Part of the numbers: it says in which order squares are added. */
+#define CLIME_CPU_NORM_BLOCK 16384
+
 struct clime_cpu_room { /* memory that only grows */
     void *p;
     size_t bytes;

@@ -36,4 +36,5 @@ const struct clime_ops GEMM(ops) = {
     .adamw = CPU(adamw),
     .adamw_start = CPU(adamw_start),
     .sumsq = CPU(sumsq),
+    .accumulate = CPU(accumulate),
 };

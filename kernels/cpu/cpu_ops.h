@@ -63,5 +63,6 @@ void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, cons
                 float *v, void *params);
 void CPU(adamw_start)(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
 double CPU(sumsq)(struct clime_dev *d, size_t n, const float *x);
+void CPU(accumulate)(struct clime_dev *d, size_t n, const float *x, float *y);
 
 #endif

@@ -164,6 +164,10 @@ static double sumsq(struct clime_dev *d, size_t n, const float *x) {
     return d->isa->sumsq(d, n, x);
 }
 
+static void accumulate(struct clime_dev *d, size_t n, const float *x, float *y) {
+    d->isa->accumulate(d, n, x, y);
+}
+
 const struct clime_ops clime_cpu_ops = {
     .name = "cpu",
     .f32 = true,
@@ -242,4 +246,6 @@ const struct clime_ops clime_cpu_ops = {
     .adamw = adamw,
     .adamw_start = adamw_start,
     .sumsq = sumsq,
+    .norm_block = CLIME_CPU_NORM_BLOCK,
+    .accumulate = accumulate,
 };

@@ -7,7 +7,7 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vec.h"
 
-#define CHUNK 16384
+#define CHUNK CLIME_CPU_NORM_BLOCK
 /* Of memory that is touched for the first time: a huge page of each array, which two threads would otherwise both clear
  * and one of them for nothing. */
 #define FIRST_CHUNK ((size_t)1 << 19)
@@ -98,4 +98,16 @@ double CPU(sumsq)(struct clime_dev *d, size_t n, const float *x) {
     double sum = 0;
     for (int i = 0; i < chunks(n); i++) sum += j.partial[i];
     return sum;
+}
+
+static void accumulate_chunk(void *arg, int i, int slot) {
+    (void)slot;
+    const struct optim_job *j = arg;
+    size_t end = ((size_t)i + 1) * CHUNK < j->n ? ((size_t)i + 1) * CHUNK : j->n;
+    for (size_t k = (size_t)i * CHUNK; k < end; k++) j->m[k] += j->grad[k];
+}
+
+void CPU(accumulate)(struct clime_dev *d, size_t n, const float *x, float *y) {
+    struct optim_job j = {.d = d, .n = n, .grad = x, .m = y};
+    clime_cpu_for(d, chunks(n), (double)n / 4, accumulate_chunk, &j);
 }

@@ -11,8 +11,10 @@
 #include "model/folder.h"
 #include "trainer/algorithm/preference.h"
 #include "trainer/data/pair_data.h"
+#include "trainer/learn/follower.h"
 #include "trainer/ledger/events.h"
 #include "trainer/options/record.h"
+#include "trainer/run/again.h"
 #include "trainer/run/sft.h"
 
 #define MAX_ROWS 64
@@ -27,6 +29,7 @@ struct sft_options {
     int64_t global_batch_size, threads, max_len, warmup, decay, print_samples;
     int schedule, recompute;
     bool no_shuffle;
+    struct clime_rank_options ranks;
     char *defaults; /* the record of a command without options; owned */
 };
 
@@ -38,6 +41,7 @@ static bool decides(const void *arg, const char *name) {
         "metrics",       "save-interval",         "keep-checkpoints", "save-retain-interval", "threads",
         "print-samples", "optimizer-cpu-offload", "target-loss"};
     const struct sft_options *o = arg;
+    if (!clime_rank_decides(name)) return false;
     if (!strcmp(name, "num-epoch")) return o->schedule != CLIME_LR_CONSTANT && !o->decay;
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
         if (!strcmp(name, not [i])) return false;
@@ -249,7 +253,9 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     static const char evaluates[] = " With --run it evaluates too, every\n"
                                     "--eval-interval steps: --eval-..., --rm-..., --custom-rm-path, --reward-key,\n"
                                     "--num-servers, --server-... and --router-... are those of clime-train eval.";
-    const int n = loss_rows(o, table, run_rows(o, table, data_rows(o, table, 0)));
+    int n = loss_rows(o, table, run_rows(o, table, data_rows(o, table, 0)));
+    CHECK(n + CLIME_RANK_ROWS <= MAX_ROWS);
+    n += clime_rank_rows(&o->ranks, table + n);
     char *usage = xasprintf("clime-train %s --hf-checkpoint DIR --prompt-data FILE --save-hf DIR [options]\n%s%s",
                             o->pairs ? "dpo" : "sft",
                             o->pairs ? "Learning from pairs of which one answer is preferred: DPO and its kin."
@@ -259,7 +265,9 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     o->defaults = clime_options_record(table, n, decides, o);
     if (!err) err = clime_options_parse(table, n, argc, argv, NULL, 0, usage, e);
     free(usage);
+    if (!err) err = clime_rank_derive(&o->ranks, l, e);
     if (err) return err;
+    l->rank_logs = r->run;
     r->options_json = clime_options_record(table, n, decides, o);
     if (!l->hf_checkpoint || !r->prompt_data.n || !(o->save_hf || o->print_samples))
         return clime_fail(e, CLIME_ERR_INPUT, "%s needs --hf-checkpoint, --prompt-data and --save-hf",
@@ -344,6 +352,13 @@ static int tune(int argc, char **argv, bool pairs) {
     struct clime_error e = {0};
     o.pairs = pairs;
     o.run.rl.lock_fd = o.run.rl.dir_fd = -1;
+    struct clime_place *place = &o.run.rl.o.learner.place;
+    if (clime_place_take(place, &e)) {
+        LOG_ERROR("%s: %s", pairs ? "dpo" : "sft", e.msg);
+        return 1;
+    }
+    if (place->rank > 0) return clime_follower_run(place);
+    clime_again_keep(argc, argv);
     int n = 1;
     char **words = xcalloc((size_t)argc + 32, sizeof *words);
     words[0] = argv[0];
@@ -355,6 +370,7 @@ static int tune(int argc, char **argv, bool pairs) {
         print_samples(&o.run.set, o.print_samples);
     else if (!err)
         err = train(&o, &e);
+    if (err) clime_again_if_rank_lost(&o.run.rl, &e);
     if (err) LOG_ERROR("%s: %s", pairs ? "dpo" : "sft", e.msg);
     clime_rl_close(&o.run.rl);
     clime_sft_set_free(&o.run.set);

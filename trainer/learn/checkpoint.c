@@ -5,7 +5,10 @@
  * was refreshed (its weights in the model's type), critic_* where there is a critic, and
  * state.json. The model's own weights are not stored: they are the master weights rounded once, to nearest even, as the
  * optimizer rounds them. Exactness: a run that stops and resumes gives the bits of one that did not; state.json holds
- * the checksums of the other files (manifest.h), and the ledger that of state.json. */
+ * the checksums of the other files (manifest.h), and the ledger that of state.json.
+ *
+ * Of several ranks each writes and reads its own ranges of the same files, so a folder does not know how many made it.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +20,12 @@
 #include "common/os/atomic_file.h"
 #include "common/os/dirs.h"
 #include "model/convert.h"
+#include "trainer/learn/arrays.h"
 #include "trainer/learn/learner_int.h"
 #include "trainer/learn/manifest.h"
+#include "trainer/learn/wire.h"
 
 #define FORMAT 1
-#define PIECE ((int64_t)4 << 20) /* elements moved at a time */
 
 static const char *const array_names[3] = {"master.f32", "moment1.f32", "moment2.f32"};
 
@@ -36,22 +40,6 @@ static size_t critic_head_bytes(const struct clime_learner *l) {
 
 static size_t reference_size(const struct clime_learner *l) {
     return clime_dtype_bytes(clime_dev_info(l->model->dev)->dt);
-}
-
-/* n_all elements of `size` bytes at x, on the device dev. */
-static enum clime_err write_array(const struct clime_ops *ops, struct clime_dev *dev, const char *path, const void *x,
-                                  int64_t n_all, size_t size, struct clime_error *e) {
-    struct clime_atomic_file f;
-    enum clime_err err = clime_atomic_open(&f, path, e);
-    if (err) return err;
-    void *piece = xmalloc((size_t)PIECE * size);
-    for (int64_t at = 0; !err && at < n_all; at += PIECE) {
-        size_t n = (size_t)(n_all - at < PIECE ? n_all - at : PIECE);
-        ops->copy_out(dev, piece, (const char *)x + (size_t)at * size, n * size);
-        err = clime_atomic_write(&f, piece, n * size, e);
-    }
-    free(piece);
-    return clime_atomic_close(&f, err, e);
 }
 
 /* The last file of the folder: it holds the checksums of the others. */
@@ -97,24 +85,55 @@ static enum clime_err write_state(struct clime_learner *l, const char *dir, stru
     return err;
 }
 
-/* master, moment1, moment2 of an optimizer. */
-static enum clime_err write_optimizer(const struct clime_optimizer *o, const struct clime_model *m, const char *dir,
-                                      const char *prefix, struct clime_error *e) {
+/* master, moment1 or moment2 of an optimizer: this rank's part. What every rank has, rank 0 writes. */
+static struct clime_array array_of(const struct clime_optimizer *o, const struct clime_model *m, int i, bool writing) {
+    const struct clime_optimizer_array a = clime_optimizer_array(o, m, i);
+    bool others = writing && a.everywhere && o->links && o->links->rank > 0;
+    return (struct clime_array){o->ops, o->dev, a.at, sizeof(float), a.from, others ? 0 : a.n, a.n_all};
+}
+
+typedef enum clime_err array_file(const struct clime_array *a, const char *path, struct clime_error *e);
+
+static enum clime_err each_array(const struct clime_optimizer *o, const struct clime_model *m, const char *dir,
+                                 const char *prefix, array_file *file, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
         char *path = xasprintf("%s/%s%s", dir, prefix, array_names[i]);
-        int64_t n;
-        const float *x = clime_optimizer_array(o, m, i, &n);
-        err = write_array(o->ops, o->dev, path, x, n, sizeof(float), e);
+        const struct clime_array a = array_of(o, m, i, file != clime_array_read);
+        err = file(&a, path, e);
         free(path);
     }
     return err;
 }
 
+static enum clime_err write_optimizer(const struct clime_optimizer *o, const struct clime_model *m, const char *dir,
+                                      const char *prefix, struct clime_error *e) {
+    enum clime_err err = each_array(o, m, dir, prefix, clime_array_create, e);
+    return err ? err : each_array(o, m, dir, prefix, clime_array_write, e);
+}
+
+/* The policy's, by all ranks at the same time: rank 0 makes the files. */
+static enum clime_err write_policy(struct clime_learner *l, const char *dir, struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    if (!clime_team_follows(l->team)) err = each_array(&l->optimizer, l->model, dir, "", clime_array_create, e);
+    if (!err && clime_team_leads(l->team)) {
+        clime_wire_put_text(clime_team_begin(l->team, CLIME_TEAM_SAVE), dir);
+        err = clime_team_say(l->team, e);
+    }
+    if (!err) err = each_array(&l->optimizer, l->model, dir, "", clime_array_write, e);
+    return clime_team_done(l->team, err, e);
+}
+
+static struct clime_array reference_of(const struct clime_learner *l) {
+    const struct clime_model *m = l->ref_model;
+    return (struct clime_array){m->ops, m->dev, m->flat, reference_size(l), 0, m->layout.n, m->layout.n};
+}
+
 static enum clime_err write_reference(struct clime_learner *l, const char *dir, struct clime_error *e) {
     char *path = xasprintf("%s/%s", dir, reference_name);
-    enum clime_err err = write_array(l->ref_model->ops, l->ref_model->dev, path, l->ref_model->flat, l->model->layout.n,
-                                     reference_size(l), e);
+    const struct clime_array a = reference_of(l);
+    enum clime_err err = clime_array_create(&a, path, e);
+    if (!err) err = clime_array_write(&a, path, e);
     free(path);
     return err;
 }
@@ -128,10 +147,11 @@ static enum clime_err write_critic(struct clime_learner *l, const char *dir, str
 }
 
 enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, struct clime_error *e) {
+    if (clime_team_follows(l->team)) return write_policy(l, dir, e);
     char *tmp = xasprintf("%s.tmp", dir);
     enum clime_err err = clime_dir_remove(tmp, e);
     if (!err) err = clime_make_dirs(tmp, e);
-    if (!err) err = write_optimizer(&l->optimizer, l->model, tmp, "", e);
+    if (!err) err = write_policy(l, tmp, e);
     if (!err && l->ref_step > 0) err = write_reference(l, tmp, e);
     if (!err && l->critic) err = write_critic(l, tmp, e);
     if (!err) err = write_state(l, tmp, e);
@@ -140,37 +160,10 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
     return err;
 }
 
-static enum clime_err read_array(const struct clime_optimizer *o, const char *path, float *x, int64_t n_all,
-                                 struct clime_error *e) {
-    float *piece = xmalloc((size_t)PIECE * sizeof *piece);
-    enum clime_err err = CLIME_OK;
-    FILE *f = fopen(path, "rb");
-    if (!f) err = clime_fail(e, CLIME_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
-    for (int64_t at = 0; !err && at < n_all; at += PIECE) {
-        size_t n = (size_t)(n_all - at < PIECE ? n_all - at : PIECE);
-        if (fread(piece, sizeof *piece, n, f) != n) {
-            err = clime_fail(e, CLIME_ERR_INTERNAL, "reading %s breaks off after %lld elements", path, (long long)at);
-            break;
-        }
-        o->ops->copy_in(o->dev, x + at, piece, n * sizeof *piece);
-    }
-    if (f) fclose(f);
-    free(piece);
-    return err;
-}
-
 static enum clime_err read_optimizer(struct clime_model *m, struct clime_optimizer *o, const char *dir,
                                      const char *prefix, struct clime_error *e) {
-    enum clime_err err = CLIME_OK;
-    for (int i = 0; !err && i < 3; i++) {
-        char *path = xasprintf("%s/%s%s", dir, prefix, array_names[i]);
-        int64_t n;
-        float *x = clime_optimizer_array(o, m, i, &n);
-        err = read_array(o, path, x, n, e);
-        free(path);
-    }
-    if (!err) clime_optimizer_write_weights(o, m);
-    return err;
+    enum clime_err err = each_array(o, m, dir, prefix, clime_array_read, e);
+    return err ? err : clime_optimizer_write_weights(o, m, e);
 }
 
 static enum clime_err read_whole(const char *dir, const char *name, void *out, size_t bytes, struct clime_error *e) {
@@ -187,19 +180,8 @@ static enum clime_err read_whole(const char *dir, const char *name, void *out, s
 static enum clime_err read_reference(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct clime_model *m = l->ref_model;
     char *path = xasprintf("%s/%s", dir, reference_name);
-    size_t bytes = (size_t)PIECE * reference_size(l), left = clime_model_bytes(m), n;
-    char *piece = xmalloc(bytes), *to = m->flat;
-    enum clime_err err = CLIME_OK;
-    FILE *f = fopen(path, "rb");
-    for (; !err && left > 0; left -= n, to += n) {
-        n = left < bytes ? left : bytes;
-        if (!f || fread(piece, 1, n, f) != n)
-            err = clime_fail(e, CLIME_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
-        else
-            m->ops->copy_in(m->dev, to, piece, n);
-    }
-    if (f) fclose(f);
-    free(piece);
+    const struct clime_array a = reference_of(l);
+    enum clime_err err = clime_array_read(&a, path, e);
     free(path);
     if (err) return err;
     clime_model_repack(m);
@@ -238,10 +220,9 @@ static enum clime_err check_sizes(const struct clime_learner *l, const char *dir
     size_t n = (size_t)l->model->layout.n;
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
-        int64_t array; /* the critic's has as many */
-        clime_optimizer_array(&l->optimizer, l->model, i, &array);
-        err = check_size(dir, "", array_names[i], (size_t)array * sizeof(float), e);
-        if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], (size_t)array * sizeof(float), e);
+        size_t bytes = (size_t)clime_optimizer_array(&l->optimizer, l->model, i).n_all * sizeof(float);
+        err = check_size(dir, "", array_names[i], bytes, e); /* the critic's has as many */
+        if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], bytes, e);
     }
     if (!err && l->critic) err = check_size(dir, "", critic_head_name, critic_head_bytes(l), e);
     if (!err && s->ref_step > 0) err = check_size(dir, "", reference_name, n * reference_size(l), e);
@@ -276,7 +257,7 @@ static enum clime_err read_state(struct clime_learner *l, const char *dir, struc
                        "run from the folder)",
                        path, device, clime_dev_info(l->model->dev)->name);
     if (!err) err = check_sizes(l, dir, s, e);
-    if (!err) err = clime_manifest_check(dir, clime_tree_get(root, "files"), e);
+    if (!err && !clime_team_follows(l->team)) err = clime_manifest_check(dir, clime_tree_get(root, "files"), e);
     clime_tree_free(root);
 done:
     free(path);
@@ -286,10 +267,15 @@ done:
 enum clime_err clime_learner_load(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct state state = {0};
     enum clime_err err = read_state(l, dir, &state, e);
+    if (err && !clime_team_follows(l->team)) return err; /* nobody has touched anything */
+    if (!err && clime_team_leads(l->team)) {
+        clime_wire_put_text(clime_team_begin(l->team, CLIME_TEAM_LOAD), dir);
+        err = clime_team_say(l->team, e);
+    }
     if (!err) err = read_optimizer(l->model, &l->optimizer, dir, "", e);
     if (!err && state.ref_step > 0) err = read_reference(l, dir, e);
     if (!err && l->critic) err = read_critic(l, dir, e);
-    if (err) return err;
+    if ((err = clime_team_done(l->team, err, e))) return err;
     l->step = state.step;
     l->optimizer.step = state.updates;
     l->ref_step = state.ref_step;

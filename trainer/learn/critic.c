@@ -40,7 +40,7 @@ enum clime_err clime_critic_open(const struct clime_learner_options *o, const st
     if (!err) err = clime_freeze(&c->model->layout, &o->only_train, &o->freeze, e);
     if (!err) err = clime_model_load(c->model, dir, e);
     if (!err) err = clime_train_open(c->model, &t, &c->train, e);
-    if (!err) err = clime_optimizer_open(&c->optimizer, c->model, offload, o->model.dev.n_threads, e);
+    if (!err) err = clime_optimizer_open(&c->optimizer, c->model, offload, o->model.dev.n_threads, NULL, e);
     if (err)
         clime_critic_close(c);
     else
@@ -148,8 +148,11 @@ enum clime_err clime_critic_step(struct clime_critic *c, const struct clime_pack
     clime_micro_free(&mb);
     if (err) return err;
     double head = head_norm(c), body = 0;
-    out->critic_skipped = !isfinite(head) || !clime_optimizer_step(&c->optimizer, c->model, &c->opts,
-                                                                   clime_train_grads(c->train), &body, &lr);
+    out->critic_skipped = !isfinite(head);
+    if (isfinite(head))
+        err = clime_optimizer_step(&c->optimizer, c->model, &c->opts, clime_train_grads(c->train), &body, &lr,
+                                   &out->critic_skipped, e);
+    if (err) return err;
     if (!out->critic_skipped) update_head(c, head, lr);
     out->critic_norm = hypot(body, head);
     err = c->model->ops->sync(c->model->dev, e);

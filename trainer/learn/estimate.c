@@ -13,16 +13,33 @@
 #include "trainer/algorithm/opd.h"
 #include "trainer/learn/learner_int.h"
 #include "trainer/learn/micro.h"
+#include "trainer/learn/wire.h"
+
+/* By all ranks. */
+static enum clime_err score(struct clime_learner *l, struct clime_train *t, const struct clime_sample *const *samples,
+                            const struct clime_packing *p, struct clime_stream *s, int64_t oldest, float *out,
+                            struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    if (l->team) {
+        struct clime_buf *b = clime_team_begin(l->team, CLIME_TEAM_SCORE);
+        clime_wire_put_int(b, t == l->ref_train);
+        clime_wire_put_int(b, oldest);
+        clime_wire_put_batch(b, samples, NULL, s->n_samples, p);
+        err = clime_team_say(l->team, e);
+    }
+    if (!err) err = clime_learner_score(l, t, samples, p, s, out, e);
+    return clime_team_done(l->team, err, e);
+}
 
 /* The forward passes that the options need; kl of each token, old against reference, where it is in the reward. */
 static enum clime_err run_forwards(struct clime_learner *l, const struct clime_sample *const *samples,
-                                   const struct clime_packing *p, struct clime_stream *s, float *kl,
+                                   const struct clime_packing *p, struct clime_stream *s, int64_t oldest, float *kl,
                                    struct clime_error *e) {
     enum clime_err err = CLIME_OK;
-    if (clime_loss_needs_old(&l->opts.objective)) err = clime_learner_score(l, l->train, samples, p, s, s->old, e);
+    if (clime_loss_needs_old(&l->opts.objective)) err = score(l, l->train, samples, p, s, oldest, s->old, e);
     if (!err && l->critic) err = clime_critic_values(l->critic, p, s, s->value, e);
     if (err || !kl) return err;
-    err = clime_learner_score(l, l->ref_train, samples, p, s, s->ref, e);
+    err = score(l, l->ref_train, samples, p, s, oldest, s->ref, e);
     double unused;
     for (int64_t k = 0; k < s->n && !err; k++)
         kl[k] = (float)clime_kl_value(l->opts.objective.kl_loss_type, (double)s->old[k], (double)s->ref[k], &unused);
@@ -110,7 +127,8 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
     const struct clime_learner_options *o = &l->opts;
     struct clime_stream s;
     bool has_old = clime_loss_needs_old(&o->objective), has_values = l->critic != NULL;
-    clime_stream_init(&s, samples, NULL, n, o->objective.mask_offpolicy ? version : INT64_MIN);
+    int64_t oldest = o->objective.mask_offpolicy ? version : INT64_MIN;
+    clime_stream_init(&s, samples, NULL, n, oldest);
     float *kl = clime_reward_needs_ref(&o->objective) ? xcalloc((size_t)s.n + 1, sizeof *kl) : NULL;
     double *reward = xcalloc((size_t)n + 1, sizeof *reward);
     enum clime_err err = CLIME_OK;
@@ -123,7 +141,7 @@ enum clime_err clime_learner_estimate(struct clime_learner *l, const struct clim
     }
     if (!err && o->objective.custom_rewards) err = clime_custom_rewards(o->objective.custom_rewards, &s, reward, e);
     if (!err) err = check_rewards(samples, n, reward, stats, e);
-    if (!err) err = run_forwards(l, samples, p, &s, kl, e);
+    if (!err) err = run_forwards(l, samples, p, &s, oldest, kl, e);
     if (!err) err = fill_advantages(o, reward, kl, &s, e);
     for (int64_t k = 0; !err && has_values && k < s.n; k++) s.ret[k] = s.adv[k] + s.value[k];
     if (!err && o->objective.use_opd)

@@ -1,23 +1,22 @@
-/* The learner: one optimizer step from samples to new weights. Called by the loops (rl, sft) on the main thread.
+/* The learner: what it owns, its plan and its weights; a step is in step.c. Called by the loops (rl, sft) on the main
+ * thread.
  *
  * Owns the model, its training context, the optimizer and, where a KL term needs one, a reference model.
- * Invariant: the log-probabilities of the training forward are computed from its own logits; the server's numbers enter
- * only as `behave`, so the gap that is reported is measured and not copied. */
+ * Invariant: nothing is allocated before the memory plan has passed. */
 #include "trainer/learn/learner.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-#include "common/clock.h"
 #include "common/log.h"
+#include "common/threadpool.h"
 #include "model/folder.h"
-#include "trainer/algorithm/correction.h"
 #include "trainer/algorithm/estimator.h"
 #include "trainer/algorithm/loss.h"
 #include "trainer/learn/freeze.h"
 #include "trainer/learn/learner_int.h"
 #include "trainer/learn/memory.h"
-#include "trainer/learn/micro.h"
+
+#define RANK_LIMIT_US 600000000
 
 /* ---- open and close ---- */
 
@@ -49,17 +48,46 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
                                    .has_reference = clime_needs_ref(&o->objective),
                                    .has_critic = needs_critic(o),
                                    .offload = offload(l),
-                                   .servers = !clime_loss_is_supervised(&o->objective) || o->beside_servers};
+                                   .servers = !clime_loss_is_supervised(&o->objective) || o->beside_servers,
+                                   .part = {.world = o->n_ranks},
+                                   .lanes = o->gradient_lanes};
     clime_memory_fit(l->model, &u);
     return u;
+}
+
+/* How many ranks, and what follows from it where it was not said. */
+static void derive_ranks(struct clime_learner_options *o) {
+    if (o->place.world > 1) o->n_ranks = o->place.world;
+    if (o->n_ranks < 1) o->n_ranks = 1;
+    if (!o->gradient_lanes) o->gradient_lanes = o->n_ranks;
+    if (!o->rank_limit_us) o->rank_limit_us = RANK_LIMIT_US;
+    /* CPU ranks of one host share its cores */
+    if (o->n_ranks > 1 && !o->model.dev.n_threads)
+        o->model.dev.n_threads = clime_allowed_cores() > o->n_ranks ? clime_allowed_cores() / o->n_ranks : 1;
+}
+
+static enum clime_err check_ranks(const struct clime_learner *l, struct clime_error *e) {
+    const struct clime_learner_options *o = &l->opts;
+    enum clime_err err = clime_lanes_check(o->gradient_lanes, o->n_ranks, e);
+    if (err || o->n_ranks == 1) return err;
+    if (needs_critic(o))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--advantage-estimator %s trains a critic, which takes part on one rank only",
+                          o->objective.estimator->name);
+    if (!l->model->ops->links_open)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%d ranks cannot train together on \"%s\" yet (--device cpu can)",
+                          o->n_ranks, l->model->ops->name);
+    return CLIME_OK;
 }
 
 enum clime_err clime_learner_prepare(const struct clime_learner_options *o, struct clime_learner **out,
                                      struct clime_error *e) {
     struct clime_learner *l = xcalloc(1, sizeof *l);
     l->opts = *o;
-    enum clime_err err = clime_model_prepare(o->hf_checkpoint, &o->model, &l->model, e);
+    derive_ranks(&l->opts);
+    enum clime_err err = clime_model_prepare(o->hf_checkpoint, &l->opts.model, &l->model, e);
     if (!err) err = clime_freeze(&l->model->layout, &o->only_train, &o->freeze, e);
+    if (!err) err = check_ranks(l, e);
     if (err) {
         clime_learner_close(l);
         return err;
@@ -97,9 +125,13 @@ static enum clime_err load_reference(struct clime_learner *l, struct clime_error
 enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *e) {
     struct clime_memory_users users = memory_users(l);
     enum clime_err err = obey_plan(l, &users, e);
+    if (!err && l->opts.n_ranks > 1 && !l->team) err = clime_team_open(&l->opts, &l->team, e);
+    if (!err && l->team) err = clime_team_link(l->team, l->model, e);
+    struct clime_links *links = l->team ? l->team->links : NULL;
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
     if (!err) err = clime_train_open(l->model, &users.policy, &l->train, e);
-    if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, e);
+    if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, links, e);
+    if (!err) err = clime_lanes_open(&l->lanes, l->model, l->train, l->opts.gradient_lanes, links, e);
     if (!err && clime_needs_ref(&l->opts.objective)) err = load_reference(l, e);
     if (!err && needs_critic(&l->opts)) err = clime_critic_open(&l->opts, l->model, offload(l), &l->critic, e);
     return err;
@@ -117,6 +149,8 @@ enum clime_err clime_learner_open(const struct clime_learner_options *o, struct 
 
 void clime_learner_close(struct clime_learner *l) {
     if (!l) return;
+    clime_team_close(l->team);
+    clime_lanes_close(&l->lanes);
     clime_critic_close(l->critic);
     clime_train_close(l->ref_train);
     clime_model_close(l->ref_model);
@@ -128,6 +162,25 @@ void clime_learner_close(struct clime_learner *l) {
 
 const struct clime_model *clime_learner_model(const struct clime_learner *l) {
     return l->model;
+}
+
+bool clime_learner_lost_a_rank(const struct clime_learner *l) {
+    return l && l->team && l->team->group && clime_group_check(l->team->group, NULL);
+}
+
+static void describe_ranks(const struct clime_learner *l, struct clime_buf *out) {
+    const struct clime_learner_options *o = &l->opts;
+    int n = o->n_ranks, lanes = o->gradient_lanes;
+    if (n > 1)
+        clime_buf_printf(out,
+                         "  %d ranks, replicated: each has all weights and computes %d of %d micro-batches of a round; "
+                         "it sums the gradients and has the master weights and moments of 1/%d of the parameters, and "
+                         "the new weights are gathered. The plan is a rank's:\n",
+                         n, lanes / n, lanes, n);
+    if (lanes > 1)
+        clime_buf_printf(out,
+                         "  gradients of %d lanes: a buffer for a round, %d for its tree, 1/%d for the step's sum\n",
+                         lanes, clime_lanes_levels(lanes, n), n);
 }
 
 void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out) {
@@ -144,164 +197,8 @@ void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out
         clime_freeze_describe(&l->model->layout, out);
         clime_buf_adds(out, "\n");
     }
+    describe_ranks(l, out);
     clime_memory_plan_table(&p, out);
-}
-
-/* ---- one step ---- */
-
-static enum clime_err check_samples(const struct clime_learner *l, const struct clime_sample *const *samples, int n,
-                                    struct clime_error *e) {
-    for (int i = 0; i < n; i++) {
-        const struct clime_sample *s = samples[i];
-        int64_t len = (int64_t)s->n_prompt + s->n_response;
-        if (s->n_prompt < 1 || (size_t)len > l->max_rows || len > l->model->rope.max_pos)
-            return clime_fail(e, CLIME_ERR_LIMIT,
-                              "sample %lld/%lld/%d has %d + %lld tokens; the plan holds 1 to %zu rows and %d positions",
-                              (long long)s->rollout, (long long)s->group, s->member, s->n_prompt,
-                              (long long)s->n_response, l->max_rows, l->model->rope.max_pos);
-        for (int64_t k = 0; k < len; k++)
-            if (s->ids[k] < 0 || s->ids[k] >= l->model->cfg.V)
-                return clime_fail(e, CLIME_ERR_INPUT, "sample %lld/%lld/%d holds token %d outside the vocabulary of %d",
-                                  (long long)s->rollout, (long long)s->group, s->member, s->ids[k], l->model->cfg.V);
-    }
-    return CLIME_OK;
-}
-
-enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
-                                   const struct clime_sample *const *samples, const struct clime_packing *p,
-                                   const struct clime_stream *s, float *out, struct clime_error *e) {
-    struct clime_micro mb = {0};
-    enum clime_err err = check_samples(l, samples, s->n_samples, e);
-    if (err) return err;
-    clime_micro_alloc(&mb, l->max_rows);
-    for (int i = 0; i < p->n_micro && !err; i++) {
-        clime_micro_fill(&mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
-        err = clime_train_forward(t, &mb.b, false, mb.logp, NULL, e);
-        for (int k = 0; !err && k < mb.b.n_loss; k++) out[mb.index[k]] = mb.logp[k];
-    }
-    clime_micro_free(&mb);
-    return err;
-}
-
-static void fill_gap(const struct clime_loss_sums *sums, const struct clime_stream *s, struct clime_step_stats *out) {
-    int64_t k = sums->gap_entry;
-    int i = 0;
-    out->gap_max = sums->gap_max;
-    out->gap_tokens = sums->gap_tokens;
-    out->gap_wrong = sums->gap_wrong;
-    if (!sums->gap_wrong) return;
-    while (s->first[i + 1] <= k) i++;
-    out->gap_at.sample = i;
-    out->gap_at.token = s->row[k] + 1 - s->samples[i]->n_prompt;
-    out->gap_at.logp = sums->gap_logp;
-    out->gap_at.sampled = (double)s->behave[k];
-}
-
-static void fill_stats(const struct clime_loss_sums *sums, const struct clime_correction_stats *c, int n_samples,
-                       struct clime_step_stats *out) {
-    double n = sums->n > 0 ? sums->n : 1;
-    out->loss = sums->loss;
-    out->pg_loss = sums->pg;
-    out->kl_loss = sums->kl_token / n;
-    out->ce_loss = sums->ce;
-    out->entropy = sums->entropy / n;
-    out->clipfrac = sums->clipped / n;
-    out->ppo_kl = sums->ppo_kl / n;
-    out->ois = sums->ois / n;
-    out->opsm_clipfrac = sums->opsm / n;
-    out->tis = c->rho / n;
-    out->tis_abs = c->rho_abs / n;
-    out->tis_clipfrac = c->changed / n;
-    out->rs_masked = c->rejected / n;
-    out->rs_veto = c->veto / n_samples;
-    out->trained_tokens = (int64_t)sums->n;
-    double pairs = sums->pairs > 0 ? sums->pairs : 1;
-    out->pairs_right = sums->pairs_right / pairs;
-    out->reward_chosen = sums->chosen / pairs;
-    out->reward_rejected = sums->rejected / pairs;
-}
-
-/* Forward, loss and backward of one micro-batch. */
-static enum clime_err run_micro(struct clime_learner *l, const struct clime_step_input *in, int i,
-                                const struct clime_stream *s, struct clime_micro *mb, struct clime_loss_sums *sums,
-                                struct clime_step_stats *out, struct clime_error *e) {
-    const struct clime_packing *p = in->packing;
-    const int32_t *which = p->sample + p->first[i];
-    int n = p->first[i + 1] - p->first[i];
-    float *entropy = clime_loss_is_supervised(&l->opts.objective) ? NULL : mb->entropy;
-    float *g_entropy = clime_loss_needs_entropy(&l->opts.objective) ? mb->g_entropy : NULL;
-    clime_micro_fill(mb, in->samples, s, which, n);
-    out->tokens += mb->b.T;
-    int64_t t0 = clime_now_us();
-    enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);
-    if (err) return err;
-    int64_t t1 = clime_now_us();
-    err = clime_loss_samples(&l->opts.objective, s, which, n, mb->logp, entropy, in->version, mb->g_logp, g_entropy,
-                             sums, e);
-    if (!err) err = clime_train_backward(l->train, &mb->b, mb->g_logp, g_entropy, e);
-    out->forward_us += t1 - t0;
-    out->backward_us += clime_now_us() - t1;
-    return err;
-}
-
-/* Gradients over all micro-batches and the update of the policy. */
-static enum clime_err step_policy(struct clime_learner *l, const struct clime_step_input *in, struct clime_stream *s,
-                                  struct clime_step_stats *out, struct clime_error *e) {
-    struct clime_micro mb = {0};
-    struct clime_loss_sums sums = {0};
-    struct clime_correction_stats corrected = {0};
-    enum clime_err err = CLIME_OK;
-    if (clime_loss_needs_old(&l->opts.objective)) clime_correct(&l->opts.objective, s, &corrected);
-    clime_micro_alloc(&mb, l->max_rows);
-
-    int64_t t0 = clime_now_us();
-    if (clime_loss_needs_ref(&l->opts.objective))
-        err = clime_learner_score(l, l->ref_train, in->samples, in->packing, s, s->ref, e);
-    if (err) goto done;
-    out->ref_us = clime_now_us() - t0;
-
-    clime_train_zero_grads(l->train);
-    for (int i = 0; i < in->packing->n_micro; i++)
-        if ((err = run_micro(l, in, i, s, &mb, &sums, out, e))) goto done;
-
-    t0 = clime_now_us();
-    out->skipped = !clime_optimizer_step(&l->optimizer, l->model, &l->opts, clime_train_grads(l->train),
-                                         &out->grad_norm, &out->lr);
-    err = l->model->ops->sync(l->model->dev, e);
-    if (err) goto done;
-    out->optimizer_us = clime_now_us() - t0;
-    fill_stats(&sums, &corrected, in->n, out);
-    fill_gap(&sums, s, out);
-done:
-    clime_micro_free(&mb);
-    return err;
-}
-
-enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
-                                  struct clime_step_stats *out, struct clime_error *e) {
-    CHECK(in->global_batch > 0 && (in->estimate || clime_loss_is_supervised(&l->opts.objective)) &&
-          (l->critic || !in->critic_only));
-    *out = (struct clime_step_stats){.n_micro = in->packing->n_micro};
-    enum clime_err err = check_samples(l, in->samples, in->n, e);
-    if (!err) err = clime_micro_check(in->samples, in->packing, l->max_rows, e);
-    if (err) return err;
-
-    struct clime_stream s;
-    clime_stream_init(&s, in->samples, in->estimate, in->n,
-                      l->opts.objective.mask_offpolicy ? in->rollout_version : INT64_MIN);
-    clime_loss_weights(&l->opts.objective, in->global_batch, &s);
-    if (l->critic) err = clime_critic_step(l->critic, in->packing, &s, out, e);
-    if (!err && !in->critic_only) err = step_policy(l, in, &s, out, e);
-    if (!err && in->critic_only) { /* what recovery compares is then the critic's */
-        out->loss = out->value_loss;
-        out->grad_norm = out->critic_norm;
-        out->trained_tokens = s.n;
-        out->critic_only = true;
-    }
-    if (!err) out->step = ++l->step;
-    out->updates = l->optimizer.step;
-    clime_stream_free(&s);
-    return err;
 }
 
 /* ---- weights out ---- */
@@ -309,9 +206,15 @@ enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_st
 /* From device to device; the policy's work is done (clime_learner_step waits), and must not go on before the copy's. */
 enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e) {
     CHECK(l->ref_model);
+    enum clime_err err = CLIME_OK;
+    if (clime_team_leads(l->team)) {
+        clime_team_begin(l->team, CLIME_TEAM_REFRESH);
+        if ((err = clime_team_say(l->team, e))) return err;
+    }
     l->ref_step = l->step;
-    enum clime_err err = clime_model_copy(l->ref_model, l->model->flat, e);
-    return err ? err : l->ref_model->ops->sync(l->ref_model->dev, e);
+    err = clime_model_copy(l->ref_model, l->model->flat, e);
+    if (!err) err = l->ref_model->ops->sync(l->ref_model->dev, e);
+    return clime_team_done(l->team, err, e);
 }
 
 /* Of the tensors of a layout, which may be a part of the model's. */

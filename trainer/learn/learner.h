@@ -70,6 +70,8 @@ struct clime_given_sha256 {
 enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_given_sha256 *out,
                                           struct clime_error *e);
 const struct clime_model *clime_learner_model(const struct clime_learner *l);
+/* A rank has ended or does not answer: nothing more can be asked of this learner. */
+bool clime_learner_lost_a_rank(const struct clime_learner *l);
 
 /* The reference model becomes the current policy (--ref-update-interval). Only where there is one. */
 enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e);

@@ -1,17 +1,21 @@
-/* The learner's own structure, shared by trainer/learn/learner.c, estimate.c and checkpoint.c only. */
+/* The learner's own structure, shared by the files of trainer/learn only. */
 #ifndef CLIME_TRAINER_LEARN_LEARNER_INT_H
 #define CLIME_TRAINER_LEARN_LEARNER_INT_H
 
 #include "trainer/algorithm/stream.h"
 #include "trainer/learn/critic.h"
+#include "trainer/learn/lanes.h"
 #include "trainer/learn/learner.h"
 #include "trainer/learn/optimizer.h"
+#include "trainer/learn/team.h"
 
 struct clime_learner {
     struct clime_learner_options opts;
     struct clime_model *model;
     struct clime_train *train;
     struct clime_optimizer optimizer;
+    struct clime_lanes lanes;
+    struct clime_team *team;       /* NULL = alone */
     int64_t step;                  /* steps done, those included that made no update; versions count these */
     struct clime_model *ref_model; /* NULL when no KL term needs it */
     struct clime_train *ref_train;
@@ -20,7 +24,8 @@ struct clime_learner {
     size_t max_rows;             /* of a micro-batch */
 };
 
-/* Log-probabilities of the stream's tokens under the weights of t, by forward passes packed by p, into out[s->n]. */
+/* Log-probabilities of the stream's tokens under the weights of t, by forward passes packed by p, into out[s->n].
+ * Of a team every rank calls it alike and runs its own packs; rank 0 gets all. */
 enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
                                    const struct clime_sample *const *samples, const struct clime_packing *p,
                                    const struct clime_stream *s, float *out, struct clime_error *e);

@@ -2,6 +2,7 @@
 #ifndef CLIME_TRAINER_LEARN_LEARNING_H
 #define CLIME_TRAINER_LEARN_LEARNING_H
 
+#include "common/group/place.h"
 #include "common/options.h"
 #include "model/backward.h"
 #include "trainer/algorithm/objective.h"
@@ -27,6 +28,11 @@ struct clime_learner_options { /* names are slime's options */
     enum clime_recompute recompute;
     bool beside_servers;        /* sft: servers evaluate on the same device */
     bool optimizer_cpu_offload; /* master weights and moments in host memory where the device has its own */
+    /* ranks (docs/devices.md) */
+    int n_ranks, gradient_lanes; /* 0 = 1; 0 = as many lanes as ranks */
+    struct clime_place place;    /* of a launcher's group; world 0 or 1: this rank starts the others */
+    const char *rank_logs;       /* folder of their logs; NULL = where this one's goes */
+    int64_t rank_limit_us;       /* of every wait for another rank; 0 = 10 minutes */
 };
 
 struct clime_step_stats {

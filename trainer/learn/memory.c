@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "trainer/learn/lanes.h"
 #include "trainer/learn/optimizer.h"
 
 static const char *const names[CLIME_MEM_N] = {
@@ -37,7 +38,7 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
     snprintf(out->device, sizeof out->device, "%s", clime_dev_info(m->dev)->name);
     m->ops->memory(m->dev, &out->free_bytes, &out->total_bytes);
     clime_train_sizes(m, &u->policy, &s);
-    clime_optimizer_bytes(m, u->offload, &o);
+    clime_optimizer_bytes(m, u->offload, u->part, &o);
     if (u->has_reference) {
         clime_train_sizes(m, &u->reference, &r);
         out->part[CLIME_MEM_REFERENCE] = clime_model_memory(m) + r.activations + r.head + r.scratch;
@@ -50,7 +51,7 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
     out->part[CLIME_MEM_WEIGHTS] = clime_model_memory(m);
     out->part[CLIME_MEM_MASTER] = o.master;
     out->part[CLIME_MEM_MOMENTS] = o.moments;
-    out->part[CLIME_MEM_GRADIENTS] = s.gradients;
+    out->part[CLIME_MEM_GRADIENTS] = s.gradients + clime_lanes_bytes(m, u->lanes, u->part);
     out->part[CLIME_MEM_ACTIVATIONS] = s.activations;
     out->part[CLIME_MEM_HEAD] = s.head;
     out->part[CLIME_MEM_SCRATCH] = s.scratch;

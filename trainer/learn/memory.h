@@ -14,6 +14,7 @@
 
 #include "common/buf.h"
 #include "trainer/learn/learning.h"
+#include "trainer/learn/part.h"
 
 enum clime_memory_part {
     CLIME_MEM_WEIGHTS,
@@ -45,8 +46,10 @@ struct clime_memory_plan {
 struct clime_memory_users {
     struct clime_train_options policy, reference, critic;
     bool has_reference, has_critic;
-    bool offload; /* optimizer states in host memory */
-    bool servers; /* some may run on this device, and take more of it later */
+    bool offload;           /* optimizer states in host memory */
+    bool servers;           /* some may run on this device, and take more of it later */
+    struct clime_part part; /* of the optimizer: which rank's plan this is */
+    int lanes;              /* of gradients */
 };
 
 /* Decides u->policy.keep_logits. m: as below. Without recomputing, on a device of its own memory, logits are kept where

@@ -2,7 +2,7 @@
  * Works by the parameter table (model/layout.h): span by span of what is trained.
  *
  * The global norm is one ordered fp64 sum over the flat gradient (padding is zero and adds nothing), so that it is the
- * same bits in every run: recovery compares it with the ledger's record. */
+ * same bits in every run and on any number of ranks: recovery compares it with the ledger's record. */
 #include "trainer/learn/optimizer.h"
 
 #include <math.h>
@@ -21,8 +21,26 @@ static enum clime_dtype dtype_of(const struct clime_model *m) {
     return clime_dev_info(m->dev)->dt;
 }
 
-void clime_optimizer_bytes(const struct clime_model *m, bool offload, struct clime_optimizer_bytes *out) {
-    size_t bytes = (size_t)m->layout.n_states * sizeof(float);
+/* The states of the gradients [lo, hi): [*first, *first + *n), those that belong to no tensor included. */
+static void states_of(const struct clime_layout *l, int64_t lo, int64_t hi, int64_t *first, int64_t *n) {
+    struct clime_param_span r;
+    int64_t from = -1, to = 0;
+    for (int i = clime_param_span(l, 0, &r); r.n > 0; i = clime_param_span(l, i, &r)) {
+        int64_t a = r.grad > lo ? r.grad : lo, b = r.grad + r.n < hi ? r.grad + r.n : hi;
+        if (a >= b) continue;
+        if (from < 0) from = r.state + (a - r.grad);
+        to = r.state + (b - r.grad);
+    }
+    bool all = lo == 0 && hi == l->n_grads;
+    *first = all || from < 0 ? 0 : from;
+    *n = all ? l->n_states : from < 0 ? 0 : to - from;
+}
+
+void clime_optimizer_bytes(const struct clime_model *m, bool offload, struct clime_part part,
+                           struct clime_optimizer_bytes *out) {
+    int64_t first, n, lo = clime_part_from(&m->layout, m->ops, part.rank, part.world);
+    states_of(&m->layout, lo, clime_part_from(&m->layout, m->ops, part.rank + 1, part.world), &first, &n);
+    size_t bytes = (size_t)n * sizeof(float);
     if (offload)
         *out = (struct clime_optimizer_bytes){.host = 3 * bytes + 2 * (size_t)piece_len(m) * (sizeof(float) + 2)};
     else
@@ -45,16 +63,31 @@ static enum clime_err open_offload(struct clime_optimizer *o, struct clime_model
     return err;
 }
 
-/* Spans of the table cut into what one piece of the offload holds. */
+/* Spans of the table with gradients [lo, hi), cut into what one piece of the offload holds. */
 struct pieces {
     const struct clime_layout *lay;
+    int64_t lo, hi;
     int64_t most; /* elements */
     int next;     /* row */
     struct clime_param_span rest;
 };
 
+static struct pieces pieces_of(const struct clime_optimizer *o, const struct clime_model *m) {
+    return (struct pieces){&m->layout, o->lo, o->hi, o->offload ? piece_len(m) : INT64_MAX, 0, {0}};
+}
+
+static void clip(struct clime_param_span *r, int64_t lo, int64_t hi) {
+    int64_t before = r->grad < lo ? lo - r->grad : 0, end = r->grad + r->n < hi ? r->grad + r->n : hi;
+    int64_t n = end - (r->grad + before);
+    *r = (struct clime_param_span){r->offset + before, r->grad + before, r->state + before, n > 0 ? n : 0, r->decay};
+}
+
 static bool next_piece(struct pieces *p, struct clime_param_span *out) {
-    if (p->rest.n == 0) p->next = clime_param_span(p->lay, p->next, &p->rest);
+    while (p->rest.n == 0) {
+        p->next = clime_param_span(p->lay, p->next, &p->rest);
+        if (p->rest.n == 0) break; /* the last one has been */
+        clip(&p->rest, p->lo, p->hi);
+    }
     *out = p->rest;
     if (out->n > p->most) out->n = p->most;
     p->rest.offset += out->n;
@@ -67,13 +100,14 @@ static bool next_piece(struct pieces *p, struct clime_param_span *out) {
 /* Where the master weights of a span are: in an array of their own, or they are the weights. */
 static float *master_at(const struct clime_optimizer *o, const struct clime_model *m,
                         const struct clime_param_span *r) {
-    return o->own_master ? o->master + r->state : (float *)clime_model_at(m, r->offset);
+    return o->own_master ? o->master + (r->state - o->first) : (float *)clime_model_at(m, r->offset);
 }
 
-/* States [from, to), which belong to no tensor: checkpoints store them too. */
+/* States [from, to) of its own, which belong to no tensor: checkpoints store them too. */
 static void clear_gap(struct clime_optimizer *o, int64_t from, int64_t to) {
     size_t bytes = (size_t)(to - from) * sizeof(float);
     if (from == to) return;
+    from -= o->first;
     if (o->own_master) o->ops->zero(o->dev, o->master + from, bytes);
     o->ops->zero(o->dev, o->m + from, bytes);
     o->ops->zero(o->dev, o->v + from, bytes);
@@ -82,23 +116,28 @@ static void clear_gap(struct clime_optimizer *o, int64_t from, int64_t to) {
 /* 12 bytes an element are touched for the first time here. Offloaded, that is the work of all the host's threads, piece
  * by piece. */
 static void start(struct clime_optimizer *o, struct clime_model *m) {
-    struct pieces p = {.lay = &m->layout, .most = o->offload ? piece_len(m) : INT64_MAX};
+    struct pieces p = pieces_of(o, m);
     struct clime_param_span r;
-    int64_t at = 0;
+    int64_t at = o->first;
     for (; next_piece(&p, &r); at = r.state + r.n) {
         void *params = o->offload ? o->piece[0].params : clime_model_at(m, r.offset);
         clear_gap(o, at, r.state);
         if (o->offload)
             m->ops->copy_out(m->dev, params, clime_model_at(m, r.offset), (size_t)r.n * sizeof *o->piece[0].params);
-        o->ops->adamw_start(o->dev, (size_t)r.n, params, master_at(o, m, &r), o->m + r.state, o->v + r.state);
+        o->ops->adamw_start(o->dev, (size_t)r.n, params, master_at(o, m, &r), o->m + (r.state - o->first),
+                            o->v + (r.state - o->first));
     }
-    clear_gap(o, at, m->layout.n_states);
+    clear_gap(o, at, o->first + o->n);
 }
 
 enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, bool offload, int n_threads,
-                                    struct clime_error *e) {
-    *o = (struct clime_optimizer){.ops = m->ops, .dev = m->dev, .offload = offload};
-    size_t bytes = (size_t)m->layout.n_states * sizeof(float);
+                                    struct clime_links *links, struct clime_error *e) {
+    *o = (struct clime_optimizer){.ops = m->ops, .dev = m->dev, .offload = offload, .links = links};
+    const struct clime_part part = {links ? links->rank : 0, links ? links->world : 1};
+    o->lo = clime_part_from(&m->layout, m->ops, part.rank, part.world);
+    o->hi = clime_part_from(&m->layout, m->ops, part.rank + 1, part.world);
+    states_of(&m->layout, o->lo, o->hi, &o->first, &o->n);
+    size_t bytes = (size_t)o->n * sizeof(float);
     o->own_master = dtype_of(m) != CLIME_F32;
     enum clime_err err = offload ? open_offload(o, m, n_threads, e) : CLIME_OK;
     if (err) return err;
@@ -134,19 +173,22 @@ double clime_lr_at(const struct clime_learner_options *o, int64_t step) {
 /* The next piece's gradients come down while this one is updated and its parameters go up. */
 static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a, float decay,
                            const float *grads) {
-    struct pieces p = {.lay = &m->layout, .most = piece_len(m)};
+    struct pieces p = pieces_of(o, m);
     struct clime_param_span now, next;
     bool more = next_piece(&p, &now);
-    if (more) m->ops->copy_out_start(m->dev, o->piece[0].grad, grads + now.grad, (size_t)now.n * sizeof *grads, 0);
+
+    if (more)
+        m->ops->copy_out_start(m->dev, o->piece[0].grad, grads + (now.grad - o->lo), (size_t)now.n * sizeof *grads, 0);
     for (int i = 0; more; i = !i, now = next) {
         more = next_piece(&p, &next);
         if (more)
-            m->ops->copy_out_start(m->dev, o->piece[!i].grad, grads + next.grad, (size_t)next.n * sizeof *grads, !i);
+            m->ops->copy_out_start(m->dev, o->piece[!i].grad, grads + (next.grad - o->lo),
+                                   (size_t)next.n * sizeof *grads, !i);
         /* what this piece's parameters held went up before its gradients came down */
         m->ops->copy_wait(m->dev, i, NULL); /* a failure stays: the next sync reports it */
         a->weight_decay = now.decay ? decay : 0;
-        o->ops->adamw(o->dev, (size_t)now.n, a, o->piece[i].grad, master_at(o, m, &now), o->m + now.state,
-                      o->v + now.state, o->piece[i].params);
+        o->ops->adamw(o->dev, (size_t)now.n, a, o->piece[i].grad, master_at(o, m, &now), o->m + (now.state - o->first),
+                      o->v + (now.state - o->first), o->piece[i].params);
         m->ops->copy_in_start(m->dev, clime_model_at(m, now.offset), o->piece[i].params,
                               (size_t)now.n * sizeof(uint16_t));
     }
@@ -154,29 +196,102 @@ static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, str
 
 static void step_in_place(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a, float decay,
                           const float *grads) {
+    struct pieces p = pieces_of(o, m);
     struct clime_param_span r;
-    for (int i = clime_param_span(&m->layout, 0, &r); r.n > 0; i = clime_param_span(&m->layout, i, &r)) {
+    while (next_piece(&p, &r)) {
         a->weight_decay = r.decay ? decay : 0;
-        o->ops->adamw(o->dev, (size_t)r.n, a, grads + r.grad, master_at(o, m, &r), o->m + r.state, o->v + r.state,
-                      clime_model_at(m, r.offset));
+        o->ops->adamw(o->dev, (size_t)r.n, a, grads + (r.grad - o->lo), master_at(o, m, &r),
+                      o->m + (r.state - o->first), o->v + (r.state - o->first), clime_model_at(m, r.offset));
     }
 }
 
 /* A frozen part of a joined tensor has a gradient, made with the rest's; it must not count in the norm. */
-static void forget_frozen(const struct clime_model *m, float *grads) {
+static void forget_frozen(const struct clime_optimizer *o, const struct clime_model *m, float *grads) {
     for (int i = 0; i < m->layout.n_slices; i++) {
         const struct clime_slice *s = &m->layout.slices[i];
-        if (s->update == CLIME_FROZEN && s->grad >= 0)
-            m->ops->zero(m->dev, grads + s->grad, (size_t)s->n * sizeof *grads);
+        struct clime_param_span r = {.grad = s->grad, .n = s->n};
+        if (s->update != CLIME_FROZEN || s->grad < 0) continue;
+        clip(&r, o->lo, o->hi);
+        if (r.n) m->ops->zero(m->dev, grads + (r.grad - o->lo), (size_t)r.n * sizeof *grads);
     }
 }
 
-bool clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m, const struct clime_learner_options *opts,
-                          float *grads, double *grad_norm, double *lr) {
+/* ---- over several ranks ---- */
+
+/* Each rank's blocks, the sums of which all ranks get and add in the order of the whole. */
+static enum clime_err norm_of_all(const struct clime_optimizer *o, const struct clime_model *m, const float *grads,
+                                  double *sum, struct clime_error *e) {
+    struct clime_links *links = o->links;
+    int64_t block = (int64_t)m->ops->norm_block, n_blocks = (m->layout.n_grads + block - 1) / block;
+    size_t from[CLIME_GROUP_MAX + 1];
+    double *of = xcalloc((size_t)n_blocks, sizeof *of);
+    for (int r = 0; r <= links->world; r++) {
+        int64_t lo = clime_part_from(&m->layout, m->ops, r, links->world);
+        from[r] = (size_t)((lo + block - 1) / block) * sizeof *of;
+    }
+    for (int64_t at = o->lo; at < o->hi; at += block)
+        of[at / block] = m->ops->sumsq(m->dev, (size_t)(o->hi - at < block ? o->hi - at : block), grads + (at - o->lo));
+    enum clime_err rc = clime_group_share(links->group, "the norm of the gradients", of, from, e);
+    *sum = 0;
+    for (int64_t i = 0; i < n_blocks; i++) *sum += of[i];
+    free(of);
+    return rc;
+}
+
+static enum clime_err norm(const struct clime_optimizer *o, const struct clime_model *m, const float *grads,
+                           double *out, struct clime_error *e) {
+    double sum = 0;
+    enum clime_err rc = CLIME_OK;
+    if (o->links)
+        rc = norm_of_all(o, m, grads, &sum, e);
+    else
+        sum = m->ops->sumsq(m->dev, (size_t)m->layout.n_grads, grads);
+    *out = sqrt(sum);
+    return rc;
+}
+
+/* Every rank's part of the weights, span by span in the order of the table, to all others. */
+static enum clime_err gather_weights(const struct clime_optimizer *o, struct clime_model *m, struct clime_error *e) {
+    struct clime_links *links = o->links;
+    struct clime_move *sends, *receives;
+    int n_sends = 0, n_receives = 0;
+    if (!links) return CLIME_OK;
+    const size_t width = clime_dtype_bytes(dtype_of(m)), room = (size_t)(m->layout.n_slices + links->world);
+    sends = xcalloc(room * (size_t)links->world, sizeof *sends);
+    receives = xcalloc(room, sizeof *receives);
+    for (int r = 0; r < links->world; r++) {
+        struct pieces p = {&m->layout,
+                           clime_part_from(&m->layout, m->ops, r, links->world),
+                           clime_part_from(&m->layout, m->ops, r + 1, links->world),
+                           INT64_MAX,
+                           0,
+                           {0}};
+        struct clime_param_span s;
+        while (next_piece(&p, &s)) {
+            struct clime_move move = {r, clime_model_at(m, s.offset), (size_t)s.n * width};
+            if (r != links->rank) receives[n_receives++] = move;
+            for (int q = 0; r == links->rank && q < links->world; q++) {
+                move.rank = q;
+                if (q != r) sends[n_sends++] = move;
+            }
+        }
+    }
+    enum clime_err rc = clime_links_exchange(links, "gathering new weights", sends, n_sends, receives, n_receives, e);
+    free(sends);
+    free(receives);
+    return rc;
+}
+
+/* ---- a step ---- */
+
+enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m,
+                                    const struct clime_learner_options *opts, float *grads, double *grad_norm,
+                                    double *lr, bool *skipped, struct clime_error *e) {
     *lr = clime_lr_at(opts, o->step);
-    forget_frozen(m, grads);
-    *grad_norm = sqrt(m->ops->sumsq(m->dev, (size_t)m->layout.n_grads, grads));
-    if (!isfinite(*grad_norm)) return false;
+    forget_frozen(o, m, grads);
+    enum clime_err rc = norm(o, m, grads, grad_norm, e);
+    *skipped = !isfinite(*grad_norm);
+    if (rc || *skipped) return rc;
 
     o->step++;
     struct clime_adamw a = {
@@ -194,26 +309,34 @@ bool clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m, cons
         step_offloaded(o, m, &a, (float)opts->weight_decay, grads);
     else
         step_in_place(o, m, &a, (float)opts->weight_decay, grads);
+    if ((rc = gather_weights(o, m, e))) return rc;
     clime_model_repack(m);
-    return true;
+    return CLIME_OK;
 }
 
-float *clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i, int64_t *n) {
-    *n = i == 0 && !o->own_master ? m->layout.n : m->layout.n_states;
-    return i == 1 ? o->m : i == 2 ? o->v : o->own_master ? o->master : m->flat;
+struct clime_optimizer_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m,
+                                                   int i) {
+    if (i == 0 && !o->own_master) return (struct clime_optimizer_array){m->flat, 0, m->layout.n, m->layout.n, true};
+    return (struct clime_optimizer_array){i == 1   ? o->m
+                                          : i == 2 ? o->v
+                                                   : o->master,
+                                          o->first, o->n, m->layout.n_states, false};
 }
 
-void clime_optimizer_write_weights(const struct clime_optimizer *o, struct clime_model *m) {
-    if (!o->own_master) return;
-    struct pieces p = {.lay = &m->layout, .most = piece_len(m)};
+enum clime_err clime_optimizer_write_weights(const struct clime_optimizer *o, struct clime_model *m,
+                                             struct clime_error *e) {
+    if (!o->own_master) return CLIME_OK;
+    struct pieces p = pieces_of(o, m);
     struct clime_param_span r;
+    p.most = piece_len(m);
     float *master = xmalloc((size_t)p.most * sizeof *master);
     uint16_t *params = xmalloc((size_t)p.most * sizeof *params);
     while (next_piece(&p, &r)) {
-        o->ops->copy_out(o->dev, master, o->master + r.state, (size_t)r.n * sizeof *master);
+        o->ops->copy_out(o->dev, master, o->master + (r.state - o->first), (size_t)r.n * sizeof *master);
         for (int64_t k = 0; k < r.n; k++) params[k] = clime_bf16_of(master[k]);
         m->ops->copy_in(m->dev, clime_model_at(m, r.offset), params, (size_t)r.n * sizeof *params);
     }
     free(master);
     free(params);
+    return gather_weights(o, m, e);
 }

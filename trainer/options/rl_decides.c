@@ -83,7 +83,7 @@ static bool decides(const void *arg, const char *name) {
                                        "alarm-command",
                                        "alarm-url"};
     bool falls = o->lr_decay_style != CLIME_LR_CONSTANT && !o->lr_decay_iters;
-    if (!strncmp(name, "eval-", 5)) return false;
+    if (!strncmp(name, "eval-", 5) || !clime_rank_decides(name)) return false;
     if (falls && (!strcmp(name, "num-rollout") || !strcmp(name, "num-epoch"))) return true;
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
         if (!strcmp(name, not [i])) return false;

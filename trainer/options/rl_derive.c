@@ -134,6 +134,7 @@ static void derive_learner(struct clime_rl_options *o, const struct clime_rl_giv
     l->lr_decay_iters = o->lr_decay_iters;
     l->recompute = (enum clime_recompute)o->recompute_granularity;
     l->hf_checkpoint = o->hf_checkpoint;
+    l->rank_logs = o->run;
     l->ref_load = o->ref_load ? o->ref_load : o->hf_checkpoint;
     l->model.device = o->device;
     l->model.dtype = o->dtype;

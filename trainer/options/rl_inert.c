@@ -6,7 +6,7 @@
 #include "trainer/options/rl_options.h"
 
 #define SHAPE "the model's shape is read from config.json"
-#define ONE_RANK "the trainer is one rank"
+#define WHOLE "every rank has all weights and computes rows of its own"
 #define HOOK                                                                                                           \
     "Python cannot be called; trainer/plugin/plugin.h says what a shared library can be, and a reward may be a "       \
     "command or a "                                                                                                    \
@@ -25,24 +25,19 @@
 
 static const struct clime_inert rows[] = {
     /* parallel sizes and placement */
-    {"tensor-model-parallel-size", false, "1", ONE_RANK},
-    {"pipeline-model-parallel-size", false, "1", ONE_RANK},
-    {"context-parallel-size", false, "1", ONE_RANK},
-    {"expert-model-parallel-size", false, "1", ONE_RANK},
-    {"expert-tensor-parallel-size", false, "1", ONE_RANK},
-    {"sequence-parallel", true, NULL, ONE_RANK},
-    {"actor-num-nodes", false, "1", ONE_RANK},
-    {"actor-num-gpus-per-node", false, "1", ONE_RANK},
+    {"context-parallel-size", false, "1", "a sequence is computed by one rank"},
+    {"expert-model-parallel-size", false, "1", WHOLE},
+    {"expert-tensor-parallel-size", false, "1", WHOLE},
+    {"sequence-parallel", true, NULL, WHOLE},
     {"rollout-num-gpus-per-engine", false, "1", "a server uses one device"},
     {"rollout-num-gpus", false, "", "say how many servers to start with --num-servers"},
     {"num-gpus-per-node", false, NULL, "servers are counted with --num-servers"},
     {"offload", true, NULL, "the trainer stays in memory; --offload-rollout releases the servers' KV while it trains"},
     {"offload-train", true, NULL, "the trainer stays in memory beside the servers"},
-    {"virtual-pipeline-model-parallel-size", false, "1", ONE_RANK},
-    {"decoder-last-pipeline-num-layers", false, NULL, ONE_RANK},
-    {"allgather-cp", true, NULL, ONE_RANK},
-    {"distributed-backend", false, NULL, ONE_RANK},
-    {"distributed-timeout-minutes", false, NULL, ONE_RANK},
+    {"virtual-pipeline-model-parallel-size", false, "1", WHOLE},
+    {"decoder-last-pipeline-num-layers", false, NULL, WHOLE},
+    {"allgather-cp", true, NULL, "a sequence is computed by one rank"},
+    {"distributed-backend", false, NULL, "the kind of device says how ranks exchange bytes"},
     {"train-backend", false, "megatron", "there is one trainer"},
     {"train-env-vars", false, "{}", "the trainer is this process: set them in its environment"},
     {"release-train", true, "",
@@ -62,7 +57,7 @@ static const struct clime_inert rows[] = {
     {"optimizer", false, "adam", "AdamW is the optimizer"},
     {"overlap-cpu-optimizer-d2h-h2d", true, NULL, "with --optimizer-cpu-offload copies overlap in any case"},
     {"use-precision-aware-optimizer", true, NULL, "master weights and moments are fp32"},
-    {"use-distributed-optimizer", true, NULL, ONE_RANK},
+    {"use-distributed-optimizer", true, NULL, "each rank has the states of its part in any case"},
     {"recompute-method", false, NULL, "--recompute-granularity decides"},
     {"recompute-num-layers", false, NULL, "--recompute-granularity decides, for all layers"},
     {"recompute-loss-function", true, NULL,
@@ -128,7 +123,7 @@ static const struct clime_inert rows[] = {
     {"min-batch-collection-ratio", false, "1", NO_BUFFER},
     {"rollout-task-type", false, NULL, NO_BUFFER},
     {"loss-mask-type", false, NULL, "masks are exact for every chat template (clime-train sft)"},
-    {"balance-by-flops", true, NULL, ONE_RANK},
+    {"balance-by-flops", true, NULL, "packs go to the ranks in their order, which decides the sums"},
     {"variable-global-batch-size", true, "", LATER},
     {"variable-global-batch-size-schedule", false, "", LATER},
     {"pg-loss-type", false, "", LATER ": the policy term is that of --advantage-estimator"},
@@ -247,8 +242,8 @@ static const struct clime_inert rows[] = {
     {"moe-aux-loss-coeff", false, "0", NO_BALANCE},
     {"moe-router-bias-update-rate", false, "0", NO_BALANCE},
     {"moe-token-drop-policy", false, NULL, "no token is dropped"},
-    {"moe-token-dispatcher-type", false, NULL, ONE_RANK},
-    {"moe-enable-deepep", true, NULL, ONE_RANK},
+    {"moe-token-dispatcher-type", false, NULL, WHOLE},
+    {"moe-enable-deepep", true, NULL, WHOLE},
     {"moe-permute-fusion", true, NULL, SAME_BITS},
     {"moe-grouped-gemm", true, NULL, SAME_BITS},
     {"seq-length", false, NULL, "samples are packed, never padded"},

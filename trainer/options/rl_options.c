@@ -24,6 +24,8 @@ static const char rl_usage[] =
 static int all_rows(struct clime_rl_options *o, struct clime_opt *t, struct clime_rl_given *g, int *n_core) {
     int n = clime_rl_sample_rows(o, t, g);
     n += clime_rl_learning_rows(o, t + n, g);
+    t[n++] = (struct clime_opt){.name = "Ranks", .type = CLIME_OPT_SECTION};
+    n += clime_rank_rows(&o->ranks, t + n);
     *n_core = n;
     t[n++] = (struct clime_opt){.name = "Options of slime's recipes: inert or refused", .type = CLIME_OPT_SECTION};
     n += clime_rl_inert_rows(o, t + n);
@@ -86,11 +88,12 @@ enum clime_err clime_rl_options_parse(int argc, char **argv, struct clime_rl_opt
     struct clime_opt *table = xcalloc(MAX_ROWS, sizeof *table);
     struct clime_rl_given g = {0};
     enum clime_err rc;
-    *o = (struct clime_rl_options){.evaluate = o->evaluate};
+    *o = (struct clime_rl_options){.evaluate = o->evaluate, .learner.place = o->learner.place};
     int n_core, n = all_rows(o, table, &g, &n_core);
     argc = split_words(table, n, argc, argv, o);
     if ((rc = clime_options_parse(table, n, argc, argv, NULL, 0, o->evaluate ? eval_usage : rl_usage, e)) ||
-        (rc = clime_rl_inert_check(o, e)) || (rc = clime_rl_derive(o, &g, e)))
+        (rc = clime_rl_inert_check(o, e)) || (rc = clime_rank_derive(&o->ranks, &o->learner, e)) ||
+        (rc = clime_rl_derive(o, &g, e)))
         goto done;
     o->options_json = clime_rl_deciding_options(o, table, n_core);
     /* after the record, so that another --lr is named and not what follows it */

@@ -22,6 +22,7 @@
 #include "trainer/learn/learner.h"
 #include "trainer/observe/mlflow.h"
 #include "trainer/options/eval_sets.h"
+#include "trainer/options/ranks.h"
 #include "trainer/sample/pack.h"
 #include "trainer/sample/request.h"
 
@@ -90,6 +91,7 @@ struct clime_rl_options {
     int64_t eval_max_prompt_len;
     /* algorithm and optimizer */
     struct clime_learner_options learner;
+    struct clime_rank_options ranks;
     int64_t ref_update_interval;   /* rollouts; 0 = never */
     int64_t num_critic_only_steps; /* rollouts */
     const char *advantage_estimator, *custom_tis, *custom_rewards, *custom_advantages, *custom_loss;

@@ -130,7 +130,7 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          "tokens of a micro-batch; a longer sample runs alone", 0, -1, .first = true},
         {"micro-batch-size", I, &o->micro_batch_size, "1", "N",
          "samples of a micro-batch without --use-dynamic-batch-size", 1, 0},
-        {"balance-data", B, &o->pack.balance, NULL, NULL, "balance ranks (one rank: no effect)"},
+        {"balance-data", B, &o->pack.balance, NULL, NULL, "no effect: packs go to the ranks in their order"},
         {"recompute-granularity", C, &o->recompute_granularity, "none", "none|selective|full",
          "to save memory, compute again in the backward pass: selective = norms, rotation and SwiGLU, while the "
          "outputs "

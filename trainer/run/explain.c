@@ -184,7 +184,7 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
         bool inert;
         const char *text;
     } rows[] = {
-        {o->pack.balance, "--balance-data: the trainer is one rank"},
+        {o->pack.balance, "--balance-data: packs go to the ranks in their order, which decides the sums"},
         {l->objective.use_kl_loss && !clime_loss_needs_ref(&l->objective),
          "--use-kl-loss: its coefficient is 0, so the reference model is not run"},
         {l->objective.use_unbiased_kl && !clime_loss_needs_ref(&l->objective),

@@ -16,11 +16,13 @@
 #include "common/metrics.h"
 #include "common/os/dirs.h"
 #include "trainer/env/environments.h"
+#include "trainer/learn/follower.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
 #include "trainer/ledger/versions.h"
 #include "trainer/observe/board_samples.h"
 #include "trainer/rollout/stats.h"
+#include "trainer/run/again.h"
 #include "trainer/run/run.h"
 
 void clime_rl_tell_line(struct clime_rl *rl, const char *line) {
@@ -262,13 +264,17 @@ int clime_rl_main(int argc, char **argv) {
         print_routes();
         return 0;
     }
-    enum clime_err rc = clime_rl_options_parse(argc, argv, &rl.o, &e);
+    clime_again_keep(argc, argv);
+    enum clime_err rc = clime_place_take(&rl.o.learner.place, &e);
+    if (!rc && rl.o.learner.place.rank > 0) return clime_follower_run(&rl.o.learner.place);
+    if (!rc) rc = clime_rl_options_parse(argc, argv, &rl.o, &e);
     if (!rc) rc = clime_rl_open(&rl, &e);
     if (!rc && !rl.o.explain) clime_progress_say_at_interrupt();
     if (!rc && rl.o.explain)
         explain(&rl);
     else if (!rc)
         rc = loop(&rl, &e);
+    if (rc && rl.ledger) clime_again_if_rank_lost(&rl, &e);
     if (rc) {
         if (rl.ledger) clime_event(rl.ledger, rl.run.incarnation, "error", "%s", e.msg);
         clime_alarms_see(rl.alarms, CLIME_ALARM_ENDED, 1, e.msg, NULL);

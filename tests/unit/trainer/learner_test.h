@@ -20,6 +20,7 @@
 static size_t taken, offered; /* bytes allocated so far, free ones that the device claims to have */
 static size_t head_bytes;     /* of a chunk of logits; 0 = the table's, one chunk for all rows here */
 static size_t code_bytes;
+static int pack_tokens = 50; /* of steps() */
 static bool own_memory = true;
 
 static enum clime_err counting_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
@@ -81,7 +82,7 @@ enum { N_SAMPLES = 6, SAMPLE_LEN = 20, STEPS = 4 };
 static void steps(struct clime_learner *l, int from, int to) {
     struct clime_sample *s[N_SAMPLES];
     int32_t lengths[N_SAMPLES];
-    struct clime_pack_options po = {.max_tokens = 50, .dynamic = true};
+    struct clime_pack_options po = {.max_tokens = pack_tokens, .dynamic = true};
     struct clime_packing packing;
     struct clime_step_stats stats;
     struct clime_error e;

@@ -57,7 +57,9 @@ static void frozen_gradients_do_not_count(const struct clime_learner *l) {
 
 static struct clime_memory_plan plan_of(const struct clime_learner *l) {
     struct clime_memory_users u = {.policy = {.max_rows = 300, .max_seqs = 300, .recompute = l->opts.recompute},
-                                   .offload = l->opts.optimizer_cpu_offload};
+                                   .offload = l->opts.optimizer_cpu_offload,
+                                   .part = {.world = 1},
+                                   .lanes = 1};
     struct clime_memory_plan p;
     clime_memory_fit(l->model, &u);
     clime_memory_plan_make(l->model, &u, &p);

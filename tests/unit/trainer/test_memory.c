@@ -21,7 +21,9 @@ static struct clime_learner *prepare(const char *name, const char *dtype, enum c
 static void make(struct clime_learner *l, struct clime_memory_plan *p) {
     struct clime_memory_users u = {.policy = {.max_rows = 300, .max_seqs = 300, .recompute = l->opts.recompute},
                                    .offload = l->opts.optimizer_cpu_offload,
-                                   .servers = !l->opts.objective.sft};
+                                   .servers = !l->opts.objective.sft,
+                                   .part = {.world = 1},
+                                   .lanes = 1};
     clime_memory_fit(l->model, &u);
     clime_memory_plan_make(l->model, &u, p);
 }

@@ -1,0 +1,190 @@
+"""Several ranks train one policy: the same SHA-256 on 1, 2 and 4 of them, through losses of any of them, started by rank 0
+or by a launcher; and whoever does not fit in, is missing or frozen is named."""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import time
+
+import pytest
+from programs import SLOW
+from test_rl import LIMIT, TRAIN, children, command, metrics, model, run_whole  # noqa: F401  the fixture
+
+ALL_TERMS = ["--use-kl-loss", "--kl-loss-coef", "0.01", "--ref-update-interval", "2", "--entropy-coef", "0.001",
+             "--use-tis", "--gradient-lanes", "4"]  # fmt: skip
+
+
+def test_reinforcement_learning(model):  # noqa: F811
+    """Every forward pass that there is, on all ranks: old, reference, policy. Figures and weights are those of one rank."""
+    done = {}
+    for n in (1, 2, 4):
+        run_dir = model / f"ranks-{n}"
+        words = command(model, run_dir, *ALL_TERMS, "--actor-num-gpus-per-node", str(n), num_rollout=3)
+        sha = run_whole(words, model / f"ranks-{n}.log")
+        figures = lambda m: {k: v for k, v in m.items() if k.startswith("train/")}
+        done[n] = sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"]
+    assert len(done[1][1]) == 6 and any(m["train/kl_loss"] != 0 for m in done[1][1][2:]), done[1]
+    assert done[2] == done[1] and done[4] == done[1]
+
+
+@pytest.fixture(scope="module")
+def d(model, tmp_path_factory):  # noqa: F811
+    d = tmp_path_factory.mktemp("ranks")
+    lines = [json.dumps({"prompt": f"{i} + {i + 1} =", "response": str(2 * i + 1)}) for i in range(200)]
+    (d / "data.jsonl").write_text("\n".join(lines))
+    shutil.copytree(model / "init", d / "init")
+    done = subprocess.run(words(d, "alone", 1), capture_output=True, text=True, timeout=2 * LIMIT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return d
+
+
+def words(d, name, ranks, *more, **change):
+    """Supervised training: 100 steps of two rounds of four lanes."""
+    options = {"hf-checkpoint": d / "init", "prompt-data": d / "data.jsonl", "save-hf": d / name / "hf", "run": d / name,
+               "global-batch-size": 8, "num-epoch": 4, "lr": 1e-3, "save-interval": 10, "max-tokens-per-gpu": 16,
+               "gradient-lanes": 4, **({"actor-num-gpus-per-node": ranks} if ranks else {}),
+               **{k.replace("_", "-"): v for k, v in change.items()}}  # fmt: skip
+    return [TRAIN, "sft", *[str(w) for k, v in options.items() for w in (f"--{k}", v)], *more]
+
+
+def sha(d, name):
+    return hashlib.sha256((d / name / "hf" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def steps_done(d, name):
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{d / name / 'ledger.db'}?mode=ro", uri=True)) as db:
+            return db.execute("SELECT count(*) FROM steps WHERE done_us IS NOT NULL").fetchone()[0]
+    except sqlite3.OperationalError:  # not there yet
+        return 0
+
+
+def events(d, name, kind):
+    with contextlib.closing(sqlite3.connect(d / name / "ledger.db")) as db:
+        return [detail for (detail,) in db.execute("SELECT detail FROM events WHERE kind = ? ORDER BY rowid", (kind,))]
+
+
+def until(true, what):
+    end = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.005)
+
+
+def ranks_of(pid):
+    """Pids of the ranks that a trainer has started, by rank."""
+    found = {}
+    for child in children(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            env = open(f"/proc/{child}/environ").read().split("\0")
+            found |= {int(v[5:]): child for v in env if v.startswith("RANK=")}
+    return found
+
+
+def popen(words, log, **env):
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=open(log, "w"), env={**os.environ, **env})
+
+
+@pytest.mark.parametrize("ranks, victim, then", [(2, 1, 2), (4, 3, 4), (2, 0, 4), (4, 0, 1)])
+def test_a_killed_rank(d, ranks, victim, then):
+    """At a random step: a follower's end is said with its name, and the run goes on by itself from its checkpoint; after
+    rank 0's the same command does, with any number of ranks. No other rank outlives it."""
+    name, log = f"killed-{ranks}-{victim}", d / f"killed-{ranks}-{victim}.log"
+    at = random.Random(victim * 8 + ranks).randrange(11, 50)
+    p = popen(words(d, name, ranks), log)
+    until(lambda: len(ranks_of(p.pid)) == ranks - 1, "the ranks")
+    others = ranks_of(p.pid)
+    until(lambda: steps_done(d, name) >= at, "the step")
+    os.kill(others[victim] if victim else p.pid, signal.SIGKILL)
+    status = p.wait(timeout=2 * LIMIT)
+    if victim:
+        assert status == 0, log.read_text()[-2000:]
+        said = events(d, name, "rank")
+        assert len(said) == 1 and f"rank {victim} of {ranks} (pid {others[victim]})" in said[0], said
+    else:
+        assert status == -signal.SIGKILL
+        until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in others.values()), "the end of the others")
+        done = subprocess.run(words(d, name, then), capture_output=True, text=True, timeout=2 * LIMIT)
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert sha(d, name) == sha(d, "alone")
+    assert any("run again" in e for e in events(d, name, "recover"))
+
+
+def test_a_frozen_rank(d):
+    """It is named at the limit, and the run goes on without it having done anything."""
+    p = popen(words(d, "frozen", 2, distributed_timeout_minutes=0.05 * SLOW), d / "frozen.log")
+    until(lambda: ranks_of(p.pid), "the ranks")
+    frozen = ranks_of(p.pid)[1]
+    until(lambda: steps_done(d, "frozen") >= 12, "the step")
+    os.kill(frozen, signal.SIGSTOP)
+    assert p.wait(timeout=3 * LIMIT) == 0, (d / "frozen.log").read_text()[-2000:]
+    said = events(d, "frozen", "rank")
+    assert len(said) == 1 and f"rank 1 of 2 (pid {frozen}) is not there within" in said[0], said
+    assert sha(d, "frozen") == sha(d, "alone")
+
+
+# ---- a launcher's ranks ----
+
+
+def launched(rank, world, port):
+    return dict(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_launched_ranks(d):
+    """The same command once for each rank, with torch's variables; nobody starts any more."""
+    port = free_port()
+    ranks = [popen(words(d, "launched", None), d / f"launched-{r}.log", **launched(r, 2, port)) for r in (1, 0)]
+    assert [p.wait(timeout=2 * LIMIT) for p in ranks] == [0, 0], (d / "launched-0.log").read_text()[-2000:]
+    assert sha(d, "launched") == sha(d, "alone")
+
+
+def test_another_build(d):
+    other = d / "other-build"
+    shutil.copy(TRAIN, other)
+    with open(other, "ab") as f:
+        f.write(b"\n")
+    port = free_port()
+    one = popen([other, *words(d, "other", None)[1:]], d / "other-1.log", **launched(1, 2, port))
+    zero = popen(words(d, "other", None), d / "other-0.log", **launched(0, 2, port))
+    assert zero.wait(timeout=LIMIT) == 1 and one.wait(timeout=LIMIT) == 1
+    for log in ("other-0.log", "other-1.log"):
+        assert f"rank 1 (pid {one.pid} on" in (d / log).read_text() and "is another build" in (d / log).read_text()
+
+
+def test_a_missing_rank(d):
+    zero = popen(words(d, "missing", None, distributed_timeout_minutes=0.02), d / "missing.log", **launched(0, 4, free_port()))
+    assert zero.wait(timeout=LIMIT) == 1
+    assert "ranks 1, 2, 3 of 4 did not come to 127.0.0.1:" in (d / "missing.log").read_text()
+
+
+@pytest.mark.parametrize("more, why", [
+    (["--actor-num-nodes", "2"], "--actor-num-nodes 2 needs a launcher"),
+    (["--actor-num-gpus-per-node", "3"], "3 ranks"),
+    (["--gradient-lanes", "2", "--actor-num-gpus-per-node", "4"], "--gradient-lanes 2 cannot be shared by 4 ranks"),
+    (["--tensor-model-parallel-size", "2"], "the trainer has 1 rank"),
+])  # fmt: skip
+def test_what_cannot_be_is_said(d, more, why):
+    done = subprocess.run(words(d, "refused", None, *more), capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 1 and why in done.stderr, done.stderr
+
+
+def test_the_lanes_of_a_run_stay(d):
+    """They decide the weights: begun with four, the run does not go on with two; as many ranks as one likes do."""
+    done = subprocess.run(words(d, "alone", 1, gradient_lanes=2), capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 1 and "--gradient-lanes differs from what this run was begun with" in done.stderr
+    for ranks in (2, 4):
+        done = subprocess.run(words(d, "alone", ranks), capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,143 @@
+/* Several ranks train: the weights after some steps are the same bits on 1, 2 and 4 of them, for every dense family,
+ * and a checkpoint of one number goes on with another. */
+#include <unistd.h>
+
+#include "common/os/dirs.h"
+#include "tests/unit/trainer/learner_test.h"
+#include "trainer/learn/follower.h"
+
+static struct clime_learner_options ranks_of(const char *name, const char *dtype, int n_ranks, int lanes) {
+    struct clime_learner_options o = options_of(name, dtype);
+    o.n_ranks = n_ranks;
+    o.gradient_lanes = lanes;
+    o.rank_limit_us = 120000000;
+    return o;
+}
+
+static struct clime_learner *open_learner(const struct clime_learner_options *o) {
+    own_memory = false;
+    struct clime_learner *l = prepare_with(o);
+    start(l);
+    return l;
+}
+
+static void sha_of(struct clime_learner *l, char hex[65]) {
+    struct clime_error e;
+    if (clime_learner_sha256(l, hex, &e)) fail_msg("%s", e.msg);
+}
+
+/* The weights' SHA-256 after the steps [0, STEPS), of packs that fill a round of four lanes and a half. */
+static void train(const struct clime_learner_options *o, char hex[65]) {
+    struct clime_learner *l = open_learner(o);
+    pack_tokens = 25;
+    steps(l, 0, STEPS);
+    sha_of(l, hex);
+    clime_learner_close(l);
+}
+
+static void same_weights_on_any_number_of_ranks(void **state) {
+    static const char *const names[] = {"qwen3", "qwen2", "llama", "glm4"};
+    (void)state;
+    for (size_t i = 0; i < 2 * CLIME_COUNT(names); i++) {
+        const char *dtype = i % 2 ? "f32" : "bf16";
+        char alone[65], one_lane[65], hex[65];
+        struct clime_learner_options o = ranks_of(names[i / 2], dtype, 1, 4);
+        train(&o, alone);
+        o.gradient_lanes = 1;
+        train(&o, one_lane);
+        if (i % 2) assert_string_not_equal(alone, one_lane); /* another order of sums; bf16 may round it away */
+        for (int n = 2; n <= 4; n *= 2) {
+            o = ranks_of(names[i / 2], dtype, n, 4);
+            train(&o, hex);
+            assert_string_equal(hex, alone);
+        }
+    }
+}
+
+/* Bytes of a file of the checkpoint. */
+static struct clime_buf read_file(const char *dir, const char *name) {
+    struct clime_buf b;
+    struct clime_error e;
+    char *path = xasprintf("%s/%s", dir, name);
+    clime_buf_init(&b, (size_t)1 << 30);
+    if (clime_buf_read_file(&b, path, &e)) fail_msg("%s", e.msg);
+    free(path);
+    return b;
+}
+
+/* Two steps on `before` ranks, a checkpoint at dir, the others on `after` ranks. */
+static void interrupted(struct clime_learner_options o, int before, int after, const char *dir, char hex[65]) {
+    struct clime_error e;
+    o.n_ranks = before;
+    struct clime_learner *l = open_learner(&o);
+    steps(l, 0, STEPS / 2);
+    if (clime_learner_save(l, dir, &e)) fail_msg("%s", e.msg);
+    clime_learner_close(l);
+    o.n_ranks = after;
+    l = open_learner(&o);
+    if (clime_learner_load(l, dir, &e)) fail_msg("%s", e.msg);
+    steps(l, STEPS / 2, STEPS);
+    sha_of(l, hex);
+    clime_learner_close(l);
+}
+
+/* The folder does not know how many made it, byte by byte, and any number goes on with it. Also where tensors are
+ * frozen, parts of a joined one among them. */
+static void checkpoints_do_not_know_the_ranks(void **state) {
+    static const char *const files[] = {"master.f32", "moment1.f32", "moment2.f32", "state.json"};
+    static const char *frozen[] = {"k_proj", "embed_tokens", "layers.0.mlp"};
+    static const int numbers[][2] = {{1, 4}, {4, 1}, {2, 4}, {4, 2}};
+    char root[] = "/tmp/clime-ranks-XXXXXX", first[64], dir[64], alone[65], hex[65];
+    struct clime_error e;
+    (void)state;
+    assert_non_null(mkdtemp(root));
+    snprintf(first, sizeof first, "%s/first", root);
+    snprintf(dir, sizeof dir, "%s/other", root);
+    for (int i = 0; i < 4; i++) {
+        struct clime_learner_options o = ranks_of(i / 2 ? "qwen2" : "glm4", i % 2 ? "f32" : "bf16", 1, 4);
+        if (i / 2) o.freeze = (struct clime_opt_list){frozen, 3};
+        train(&o, alone);
+        interrupted(o, 1, 1, first, hex);
+        assert_string_equal(hex, alone);
+        for (size_t k = 0; k < CLIME_COUNT(numbers); k++) {
+            interrupted(o, numbers[k][0], numbers[k][1], dir, hex);
+            assert_string_equal(hex, alone);
+            for (size_t f = 0; f < CLIME_COUNT(files); f++) {
+                struct clime_buf a = read_file(first, files[f]), b = read_file(dir, files[f]);
+                assert_int_equal(a.len, b.len);
+                assert_memory_equal(a.data, b.data, a.len);
+                clime_buf_free(&a);
+                clime_buf_free(&b);
+            }
+        }
+    }
+    assert_int_equal(clime_dir_remove(first, &e), CLIME_OK);
+    assert_int_equal(clime_dir_remove(dir, &e), CLIME_OK);
+    assert_int_equal(rmdir(root), 0);
+}
+
+static void what_cannot_be_shared_is_refused(void **state) {
+    static const struct {
+        int n_ranks, lanes;
+        const char *why;
+    } cases[] = {{2, 3, "--gradient-lanes 3: 1, 2, 4"},
+                 {4, 2, "--gradient-lanes 2 cannot be shared by 4 ranks"},
+                 {3, 0, "3 ranks"},
+                 {1, 128, "--gradient-lanes 128"}};
+    struct clime_learner *l;
+    struct clime_error e;
+    (void)state;
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_learner_options o = ranks_of("qwen3", "f32", cases[i].n_ranks, cases[i].lanes);
+        assert_int_equal(clime_learner_prepare(&o, &l, &e), CLIME_ERR_INPUT);
+        if (!strstr(e.msg, cases[i].why)) fail_msg("%s", e.msg);
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_weights_on_any_number_of_ranks),
+                                       cmocka_unit_test(checkpoints_do_not_know_the_ranks),
+                                       cmocka_unit_test(what_cannot_be_shared_is_refused)};
+    if (argc == 2 && !strcmp(argv[1], "rank")) return clime_follower_main();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,76 @@
+/* Arrays in files. See arrays.h. Invariant: a part is written at its own place and nowhere else, so that ranks write
+ * the same file at the same time. */
+#include "trainer/learn/arrays.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PIECE ((int64_t)4 << 20) /* elements moved at a time */
+
+static enum clime_err cannot(const char *what, const char *path, struct clime_error *e) {
+    return clime_fail(e, CLIME_ERR_IO, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+enum clime_err clime_array_create(const struct clime_array *a, const char *path, struct clime_error *e) {
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    enum clime_err rc = fd < 0 ? cannot("create", path, e) : CLIME_OK;
+    if (!rc && ftruncate(fd, (off_t)((size_t)a->n_all * a->size))) rc = cannot("write", path, e);
+    if (fd >= 0) close(fd);
+    return rc;
+}
+
+static bool write_at(int fd, const char *p, size_t n, off_t at) {
+    for (ssize_t k; n > 0; p += k, at += k, n -= (size_t)k) {
+        k = pwrite(fd, p, n, at);
+        if (k < 0 && errno == EINTR) k = 0;
+        if (k < 0) return false;
+    }
+    return true;
+}
+
+static bool read_at(int fd, char *p, size_t n, off_t at) {
+    for (ssize_t k; n > 0; p += k, at += k, n -= (size_t)k) {
+        k = pread(fd, p, n, at);
+        if (k < 0 && errno == EINTR)
+            k = 0;
+        else if (k <= 0)
+            return false;
+    }
+    return true;
+}
+
+enum clime_err clime_array_write(const struct clime_array *a, const char *path, struct clime_error *e) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    enum clime_err rc = fd < 0 ? cannot("write", path, e) : CLIME_OK;
+    char *piece = xmalloc((size_t)PIECE * a->size);
+    for (int64_t at = 0; !rc && at < a->n; at += PIECE) {
+        size_t bytes = (size_t)(a->n - at < PIECE ? a->n - at : PIECE) * a->size;
+        a->ops->copy_out(a->dev, piece, (const char *)a->at + (size_t)at * a->size, bytes);
+        if (!write_at(fd, piece, bytes, (off_t)((size_t)(a->from + at) * a->size))) rc = cannot("write", path, e);
+    }
+    if (!rc && fsync(fd)) rc = cannot("sync", path, e);
+    if (fd >= 0 && close(fd) && !rc) rc = cannot("close", path, e);
+    free(piece);
+    return rc;
+}
+
+enum clime_err clime_array_read(const struct clime_array *a, const char *path, struct clime_error *e) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    enum clime_err rc = CLIME_OK;
+    char *piece = xmalloc((size_t)PIECE * a->size);
+    if (fd < 0) rc = clime_fail(e, CLIME_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
+    for (int64_t at = 0; !rc && at < a->n; at += PIECE) {
+        size_t bytes = (size_t)(a->n - at < PIECE ? a->n - at : PIECE) * a->size;
+        if (!read_at(fd, piece, bytes, (off_t)((size_t)(a->from + at) * a->size)))
+            rc = clime_fail(e, CLIME_ERR_INTERNAL, "reading %s breaks off after %lld elements", path,
+                            (long long)(a->from + at));
+        else
+            a->ops->copy_in(a->dev, (char *)a->at + (size_t)at * a->size, piece, bytes);
+    }
+    if (fd >= 0) close(fd);
+    free(piece);
+    return rc;
+}

@@ -1,0 +1,60 @@
+/* Lanes of gradients: the order in which the gradients of a step's packs are added, fixed by the packs alone.
+ *
+ * A step's packs are cut into rounds of G (--gradient-lanes), pack i being lane i % G of round i / G. The gradients of
+ * a round's packs are added as a balanced tree over its lanes, ((0 + 1) + (2 + 3)) + ..., and one round after the other
+ * onto the sum of the step. A group of ranks (G is a multiple of their number) has G / ranks neighbouring lanes each: a
+ * subtree. So the sum is the same bits on any number of ranks that divides G, whoever computed which pack.
+ *
+ * One lane is a chain: each product adds onto the sum itself, which takes no memory and costs nothing. More lanes take
+ * a buffer of all gradients for the round and log2(G / ranks) for its tree. Over several ranks a rank keeps the sum of
+ * its own part only (part.h).
+ *
+ * Owned by the learner; main thread.
+ */
+#ifndef CLIME_TRAINER_LEARN_LANES_H
+#define CLIME_TRAINER_LEARN_LANES_H
+
+#include "kernels/links.h"
+#include "model/backward.h"
+#include "trainer/learn/part.h"
+
+#define CLIME_LANES_MAX 64
+
+struct clime_lanes {
+    struct clime_train *train;
+    const struct clime_model *m;
+    struct clime_links *links; /* NULL = alone */
+    struct clime_part part;
+    int n;           /* G */
+    float *round;    /* [n_grads] the backward pass's own buffer; with one lane it is the sum */
+    float *level[6]; /* [n_grads] each: what the right halves of the tree are added up in */
+    float *sum;      /* gradients of this rank's part, over the rounds so far */
+    float *received; /* [world][PIECE] a piece of the sum from each rank */
+    int64_t lo, hi;
+    struct clime_plan plan;
+};
+
+/* CLIME_ERR_INPUT for a number that is no power of two, or no multiple of the ranks. */
+enum clime_err clime_lanes_check(int n, int world, struct clime_error *e);
+
+int clime_lanes_levels(int n, int world); /* buffers that the tree of a rank's lanes takes */
+size_t clime_lanes_bytes(const struct clime_model *m, int n,
+                         struct clime_part part); /* beside the backward pass's own */
+
+enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model *m, struct clime_train *t, int n,
+                                struct clime_links *links, struct clime_error *e);
+void clime_lanes_close(struct clime_lanes *l); /* zero is fine */
+
+/* Which rank computes pack i. */
+static inline int clime_lanes_rank(const struct clime_lanes *l, int i) {
+    return i % l->n / (l->n / l->part.world);
+}
+
+/* Runs pack i, forward and backward. */
+typedef enum clime_err clime_lanes_run(void *arg, int pack, struct clime_error *e);
+
+/* The sum over n packs, of which this rank runs its own; *sum: the gradients of its part. All ranks call it alike. */
+enum clime_err clime_lanes_add(struct clime_lanes *l, int n_packs, clime_lanes_run *run, void *arg, float **sum,
+                               struct clime_error *e);
+
+#endif

@@ -1,0 +1,291 @@
+/* One optimizer step from samples to new weights, and the forward passes that only score. Part of the learner: main
+ * thread. Of a team every rank runs its own packs; rank 0 gets the numbers of all.
+ *
+ * Invariant: the log-probabilities of the training forward are computed from its own logits; the server's numbers enter
+ * only as `behave`, so the gap that is reported is measured and not copied. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "trainer/algorithm/correction.h"
+#include "trainer/algorithm/loss.h"
+#include "trainer/learn/learner_int.h"
+#include "trainer/learn/micro.h"
+#include "trainer/learn/wire.h"
+
+static enum clime_err check_samples(const struct clime_learner *l, const struct clime_sample *const *samples, int n,
+                                    struct clime_error *e) {
+    for (int i = 0; i < n; i++) {
+        const struct clime_sample *s = samples[i];
+        int64_t len = (int64_t)s->n_prompt + s->n_response;
+        if (s->n_prompt < 1 || (size_t)len > l->max_rows || len > l->model->rope.max_pos)
+            return clime_fail(e, CLIME_ERR_LIMIT,
+                              "sample %lld/%lld/%d has %d + %lld tokens; the plan holds 1 to %zu rows and %d positions",
+                              (long long)s->rollout, (long long)s->group, s->member, s->n_prompt,
+                              (long long)s->n_response, l->max_rows, l->model->rope.max_pos);
+        for (int64_t k = 0; k < len; k++)
+            if (s->ids[k] < 0 || s->ids[k] >= l->model->cfg.V)
+                return clime_fail(e, CLIME_ERR_INPUT, "sample %lld/%lld/%d holds token %d outside the vocabulary of %d",
+                                  (long long)s->rollout, (long long)s->group, s->member, s->ids[k], l->model->cfg.V);
+    }
+    return CLIME_OK;
+}
+
+/* Where in the stream the loss rows of pack i are, in order; returns their number. index: [rows of a pack]. */
+static int entries_of(const struct clime_packing *p, int i, const struct clime_stream *s, int64_t *index) {
+    int n = 0;
+    for (int32_t k = p->first[i]; k < p->first[i + 1]; k++)
+        for (int64_t at = s->first[p->sample[k]]; at < s->first[p->sample[k] + 1]; at++) index[n++] = at;
+    return n;
+}
+
+/* Numbers of the loss rows of rank's packs, to or from `flat`, in order; returns how many. */
+static size_t flatten(const struct clime_learner *l, const struct clime_packing *p, const struct clime_stream *s,
+                      int rank, float *of_stream, float *flat, bool to_flat) {
+    int64_t *index = xcalloc((size_t)s->n + 1, sizeof *index);
+    size_t n = 0;
+    for (int i = 0; i < p->n_micro; i++) {
+        if (clime_lanes_rank(&l->lanes, i) != rank) continue;
+        int rows = entries_of(p, i, s, index);
+        for (int k = 0; k < rows && flat; k++) {
+            if (to_flat)
+                flat[n + (size_t)k] = of_stream[index[k]];
+            else
+                of_stream[index[k]] = flat[n + (size_t)k];
+        }
+        n += (size_t)rows;
+    }
+    free(index);
+    return n;
+}
+
+/* Of a team, rank 0 gets what the others have written into x[s->n] for their packs. */
+static enum clime_err gather_rows(struct clime_learner *l, const struct clime_packing *p, const struct clime_stream *s,
+                                  float *x, struct clime_error *e) {
+    struct clime_team *t = l->team;
+    enum clime_err rc = CLIME_OK;
+    if (!t) return CLIME_OK;
+    for (int r = 1; r < t->world && !rc; r++) {
+        size_t n = t->rank == 0 || t->rank == r ? flatten(l, p, s, r, x, NULL, true) : 0;
+        float *flat = xmalloc((n + 1) * sizeof *flat);
+        if (t->rank == r) {
+            flatten(l, p, s, r, x, flat, true);
+            rc = clime_group_send(t->group, 0, flat, n * sizeof *flat, e);
+        } else if (t->rank == 0) {
+            rc = clime_group_receive(t->group, r, "log-probabilities", clime_group_limit_us(t->group), &t->wire, e);
+            if (!rc && t->wire.len != n * sizeof *flat)
+                rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s has sent %zu bytes instead of %zu",
+                                clime_group_name(t->group, r), t->wire.len, n * sizeof *flat);
+            if (!rc && n) memcpy(flat, t->wire.data, t->wire.len);
+            if (!rc) flatten(l, p, s, r, x, flat, false);
+        }
+        free(flat);
+    }
+    return rc;
+}
+
+enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
+                                   const struct clime_sample *const *samples, const struct clime_packing *p,
+                                   const struct clime_stream *s, float *out, struct clime_error *e) {
+    struct clime_micro mb = {0};
+    enum clime_err err = check_samples(l, samples, s->n_samples, e);
+    if (!err) err = clime_micro_check(samples, p, l->max_rows, e);
+    if (err) return err;
+    clime_micro_alloc(&mb, l->max_rows);
+    for (int i = 0; i < p->n_micro && !err; i++) {
+        if (l->team && clime_lanes_rank(&l->lanes, i) != l->team->rank) continue;
+        clime_micro_fill(&mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
+        err = clime_train_forward(t, &mb.b, false, mb.logp, NULL, e);
+        for (int k = 0; !err && k < mb.b.n_loss; k++) out[mb.index[k]] = mb.logp[k];
+    }
+    clime_micro_free(&mb);
+    return err ? err : gather_rows(l, p, s, out, e);
+}
+
+static void fill_gap(const struct clime_loss_sums *sums, const struct clime_stream *s, struct clime_step_stats *out) {
+    int64_t k = sums->gap_entry;
+    int i = 0;
+    out->gap_max = sums->gap_max;
+    out->gap_tokens = sums->gap_tokens;
+    out->gap_wrong = sums->gap_wrong;
+    if (!sums->gap_wrong) return;
+    while (s->first[i + 1] <= k) i++;
+    out->gap_at.sample = i;
+    out->gap_at.token = s->row[k] + 1 - s->samples[i]->n_prompt;
+    out->gap_at.logp = sums->gap_logp;
+    out->gap_at.sampled = (double)s->behave[k];
+}
+
+static void fill_stats(const struct clime_loss_sums *sums, const struct clime_correction_stats *c, int n_samples,
+                       struct clime_step_stats *out) {
+    double n = sums->n > 0 ? sums->n : 1;
+    out->loss = sums->loss;
+    out->pg_loss = sums->pg;
+    out->kl_loss = sums->kl_token / n;
+    out->ce_loss = sums->ce;
+    out->entropy = sums->entropy / n;
+    out->clipfrac = sums->clipped / n;
+    out->ppo_kl = sums->ppo_kl / n;
+    out->ois = sums->ois / n;
+    out->opsm_clipfrac = sums->opsm / n;
+    out->tis = c->rho / n;
+    out->tis_abs = c->rho_abs / n;
+    out->tis_clipfrac = c->changed / n;
+    out->rs_masked = c->rejected / n;
+    out->rs_veto = c->veto / n_samples;
+    out->trained_tokens = (int64_t)sums->n;
+    double pairs = sums->pairs > 0 ? sums->pairs : 1;
+    out->pairs_right = sums->pairs_right / pairs;
+    out->reward_chosen = sums->chosen / pairs;
+    out->reward_rejected = sums->rejected / pairs;
+}
+
+struct step { /* what its packs share */
+    struct clime_learner *l;
+    const struct clime_step_input *in;
+    struct clime_stream *s;
+    struct clime_micro mb;
+    struct clime_loss_sums sums;
+    struct clime_step_stats *out;
+    float *logp, *entropy; /* [s->n] of a team: what this rank's packs gave; rank 0 gets all */
+};
+
+static const int32_t *pack_samples(const struct clime_packing *p, int i, int *n) {
+    *n = p->first[i + 1] - p->first[i];
+    return p->sample + p->first[i];
+}
+
+static enum clime_err loss(struct step *st, int i, struct clime_error *e) {
+    const struct clime_objective *o = &st->l->opts.objective;
+    struct clime_micro *mb = &st->mb;
+    int n;
+    const int32_t *which = pack_samples(st->in->packing, i, &n);
+    return clime_loss_samples(o, st->s, which, n, mb->logp, clime_loss_is_supervised(o) ? NULL : mb->entropy,
+                              st->in->version, mb->g_logp, clime_loss_needs_entropy(o) ? mb->g_entropy : NULL,
+                              &st->sums, e);
+}
+
+/* Forward, loss and backward of one micro-batch. */
+static enum clime_err run_micro(void *arg, int i, struct clime_error *e) {
+    struct step *st = arg;
+    struct clime_learner *l = st->l;
+    struct clime_micro *mb = &st->mb;
+    int n;
+    const int32_t *which = pack_samples(st->in->packing, i, &n);
+    float *entropy = clime_loss_is_supervised(&l->opts.objective) ? NULL : mb->entropy;
+    clime_micro_fill(mb, st->in->samples, st->s, which, n);
+    st->out->tokens += mb->b.T;
+    int64_t t0 = clime_now_us();
+    enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);
+    if (err) return err;
+    int64_t t1 = clime_now_us();
+    for (int k = 0; st->logp && k < mb->b.n_loss; k++) {
+        st->logp[mb->index[k]] = mb->logp[k];
+        if (entropy) st->entropy[mb->index[k]] = entropy[k];
+    }
+    err = loss(st, i, e);
+    float *g_entropy = clime_loss_needs_entropy(&l->opts.objective) ? mb->g_entropy : NULL;
+    if (!err) err = clime_train_backward(l->train, &mb->b, mb->g_logp, g_entropy, e);
+    st->out->forward_us += t1 - t0;
+    st->out->backward_us += clime_now_us() - t1;
+    return err;
+}
+
+/* Of a team: rank 0 sums the loss of all packs in their order, as a rank alone does, from what all ranks have computed.
+ */
+static enum clime_err sum_of_all(struct step *st, struct clime_error *e) {
+    struct clime_learner *l = st->l;
+    const struct clime_packing *p = st->in->packing;
+    enum clime_err err = gather_rows(l, p, st->s, st->logp, e);
+    if (!err && !clime_loss_is_supervised(&l->opts.objective)) err = gather_rows(l, p, st->s, st->entropy, e);
+    if (err || clime_team_follows(l->team)) return err;
+    st->sums = (struct clime_loss_sums){0};
+    st->out->tokens = 0;
+    for (int i = 0; i < p->n_micro && !err; i++) {
+        int n;
+        const int32_t *which = pack_samples(p, i, &n);
+        clime_micro_fill(&st->mb, st->in->samples, st->s, which, n);
+        for (int k = 0; k < st->mb.b.n_loss; k++) {
+            st->mb.logp[k] = st->logp[st->mb.index[k]];
+            st->mb.entropy[k] = st->entropy[st->mb.index[k]];
+        }
+        st->out->tokens += st->mb.b.T;
+        err = loss(st, i, e);
+    }
+    return err;
+}
+
+/* Gradients over all micro-batches and the update of the policy. */
+static enum clime_err step_policy(struct clime_learner *l, const struct clime_step_input *in, struct clime_stream *s,
+                                  struct clime_step_stats *out, struct clime_error *e) {
+    struct step st = {.l = l, .in = in, .s = s, .out = out};
+    struct clime_correction_stats corrected = {0};
+    enum clime_err err = CLIME_OK;
+    float *grads;
+    if (clime_loss_needs_old(&l->opts.objective)) clime_correct(&l->opts.objective, s, &corrected);
+    clime_micro_alloc(&st.mb, l->max_rows);
+    if (l->team) st.logp = xcalloc((size_t)s->n + 1, sizeof *st.logp);
+    if (l->team) st.entropy = xcalloc((size_t)s->n + 1, sizeof *st.entropy);
+
+    int64_t t0 = clime_now_us();
+    if (clime_loss_needs_ref(&l->opts.objective))
+        err = clime_learner_score(l, l->ref_train, in->samples, in->packing, s, s->ref, e);
+    if (err) goto done;
+    out->ref_us = clime_now_us() - t0;
+
+    err = clime_lanes_add(&l->lanes, in->packing->n_micro, run_micro, &st, &grads, e);
+    if (!err && l->team) err = sum_of_all(&st, e);
+    if (err) goto done;
+
+    t0 = clime_now_us();
+    err = clime_optimizer_step(&l->optimizer, l->model, &l->opts, grads, &out->grad_norm, &out->lr, &out->skipped, e);
+    if (!err) err = l->model->ops->sync(l->model->dev, e);
+    if (err) goto done;
+    out->optimizer_us = clime_now_us() - t0;
+    fill_stats(&st.sums, &corrected, in->n, out);
+    fill_gap(&st.sums, s, out);
+done:
+    clime_micro_free(&st.mb);
+    free(st.logp);
+    free(st.entropy);
+    return err;
+}
+
+static enum clime_err tell_step(struct clime_learner *l, const struct clime_step_input *in, struct clime_error *e) {
+    if (!clime_team_leads(l->team)) return CLIME_OK;
+    struct clime_buf *b = clime_team_begin(l->team, CLIME_TEAM_STEP);
+    clime_wire_put_int(b, in->version);
+    clime_wire_put_int(b, in->rollout_version);
+    clime_wire_put_int(b, in->global_batch);
+    clime_wire_put_batch(b, in->samples, in->estimate, in->n, in->packing);
+    return clime_team_say(l->team, e);
+}
+
+enum clime_err clime_learner_step(struct clime_learner *l, const struct clime_step_input *in,
+                                  struct clime_step_stats *out, struct clime_error *e) {
+    CHECK(in->global_batch > 0 && (in->estimate || clime_loss_is_supervised(&l->opts.objective)) &&
+          (l->critic || !in->critic_only));
+    *out = (struct clime_step_stats){.n_micro = in->packing->n_micro};
+    enum clime_err err = check_samples(l, in->samples, in->n, e);
+    if (!err) err = clime_micro_check(in->samples, in->packing, l->max_rows, e);
+    if (!err) err = tell_step(l, in, e);
+    if (err) return err;
+
+    struct clime_stream s;
+    clime_stream_init(&s, in->samples, in->estimate, in->n,
+                      l->opts.objective.mask_offpolicy ? in->rollout_version : INT64_MIN);
+    clime_loss_weights(&l->opts.objective, in->global_batch, &s);
+    if (l->critic) err = clime_critic_step(l->critic, in->packing, &s, out, e);
+    if (!err && !in->critic_only) err = step_policy(l, in, &s, out, e);
+    err = clime_team_done(l->team, err, e);
+    if (!err && in->critic_only) { /* what recovery compares is then the critic's */
+        out->loss = out->value_loss;
+        out->grad_norm = out->critic_norm;
+        out->trained_tokens = s.n;
+        out->critic_only = true;
+    }
+    if (!err) out->step = ++l->step;
+    out->updates = l->optimizer.step;
+    clime_stream_free(&s);
+    return err;
+}

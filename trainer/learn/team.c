@@ -1,0 +1,109 @@
+/* Commands to the other ranks. See team.h. */
+#include "trainer/learn/team.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/group/start.h"
+#include "common/log.h"
+#include "trainer/learn/wire.h"
+
+#define MOST_BYTES ((size_t)1 << 33) /* of a message: a step's samples */
+
+static struct clime_team *new_team(const struct clime_place *p) {
+    struct clime_team *t = xcalloc(1, sizeof *t);
+    t->rank = p->rank;
+    t->world = p->world;
+    clime_buf_init(&t->wire, MOST_BYTES);
+    return t;
+}
+
+enum clime_err clime_team_open(const struct clime_learner_options *o, struct clime_team **out, struct clime_error *e) {
+    static const char *const argv[] = {"/proc/self/exe", "rank", NULL};
+    struct clime_group_options g = {
+        .place = o->place, .listener = -1, .meet_limit_us = o->rank_limit_us, .limit_us = o->rank_limit_us};
+    enum clime_err rc = CLIME_OK;
+    if (o->place.world < 2) rc = clime_group_start(o->n_ranks, argv, o->rank_logs, &g, e);
+    if (rc) return rc;
+    struct clime_team *t = new_team(&g.place);
+    t->children = g.children;
+    if (!rc) rc = clime_group_meet(&g, &t->group, e);
+    clime_wire_put_options(&t->wire, o);
+    if (!rc) rc = clime_team_say(t, e);
+    if (!rc) LOG_INFO("%d ranks are together", t->world);
+    if (rc)
+        clime_team_close(t);
+    else
+        *out = t;
+    return rc;
+}
+
+enum clime_err clime_team_join(const struct clime_place *p, struct clime_learner_options *o, struct clime_team **out,
+                               struct clime_error *e) {
+    const int64_t first_limit_us = 600000000; /* until rank 0 says its own */
+    const struct clime_group_options g = {
+        .place = *p, .listener = -1, .meet_limit_us = first_limit_us, .limit_us = first_limit_us};
+    struct clime_team *t = new_team(p);
+    enum clime_err rc = clime_group_meet(&g, &t->group, e);
+    if (!rc) rc = clime_group_receive(t->group, 0, "the options", first_limit_us, &t->wire, e);
+    struct clime_wire w = {t->wire.data, t->wire.data + t->wire.len, false};
+    if (!rc) rc = clime_wire_options(&w, o, e);
+    if (rc && t->group) clime_group_fail(t->group, e);
+    if (rc) {
+        clime_team_close(t);
+        return rc;
+    }
+    clime_group_set_limit(t->group, o->rank_limit_us);
+    *out = t;
+    return CLIME_OK;
+}
+
+enum clime_err clime_team_link(struct clime_team *t, const struct clime_model *m, struct clime_error *e) {
+    char mine[160];
+    const struct clime_dev_head *dev = clime_dev_info(m->dev);
+    snprintf(mine, sizeof mine, "device %s (%s), layout %016llx", dev->name, dev->dt == CLIME_F32 ? "fp32" : "bf16",
+             (unsigned long long)m->layout.state_hash);
+    enum clime_err rc = clime_group_agree(t->group, mine, e);
+    return rc ? rc : clime_links_open(m->ops, m->dev, t->group, &t->links, e);
+}
+
+void clime_team_close(struct clime_team *t) {
+    struct clime_error unused;
+    if (!t) return;
+    if (t->rank == 0 && t->group && clime_group_check(t->group, &unused) == CLIME_OK) {
+        clime_team_begin(t, CLIME_TEAM_END);
+        clime_team_say(t, &unused);
+    }
+    clime_links_close(t->links);
+    clime_group_close(t->group);
+    clime_group_stop(t->children);
+    clime_buf_free(&t->wire);
+    free(t);
+}
+
+struct clime_buf *clime_team_begin(struct clime_team *t, enum clime_team_word word) {
+    clime_buf_clear(&t->wire);
+    clime_wire_put_int(&t->wire, word);
+    return &t->wire;
+}
+
+enum clime_err clime_team_say(struct clime_team *t, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    if (t->wire.full)
+        return clime_fail(e, CLIME_ERR_LIMIT, "what the other ranks must be told has over %zu bytes", MOST_BYTES);
+    for (int r = 1; r < t->world && !rc; r++) rc = clime_group_send(t->group, r, t->wire.data, t->wire.len, e);
+    return rc;
+}
+
+enum clime_err clime_team_done(struct clime_team *t, enum clime_err rc, struct clime_error *e) {
+    if (!t) return rc;
+    if (rc) { /* the others are in the middle of the same command, or wait for the next */
+        clime_group_fail(t->group, e);
+        clime_group_give_up(t->group, e);
+        return rc;
+    }
+    if (t->rank) return clime_group_send(t->group, 0, "", 0, e);
+    for (int r = 1; r < t->world && !rc; r++)
+        rc = clime_group_receive(t->group, r, "the end of a command", clime_group_limit_us(t->group), &t->wire, e);
+    return rc;
+}

@@ -1,0 +1,67 @@
+/* Options of ranks. See ranks.h.
+ *
+ * How many ranks there are does not decide the weights, the number of lanes does: it is recorded as it is in force, so
+ * that a run that was begun on four ranks goes on with four lanes on two. */
+#include "trainer/options/ranks.h"
+
+#include <string.h>
+
+int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
+    const struct clime_opt rows[CLIME_RANK_ROWS] = {
+        {"actor-num-gpus-per-node", CLIME_OPT_INT, &r->per_node, "1", "N",
+         "ranks that train together, a process a device; this one starts the others. A power of two. Under a launcher "
+         "(RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) it says how many there are",
+         1, CLIME_GROUP_MAX, NULL, &r->per_node_given},
+        {"actor-num-nodes", CLIME_OPT_INT, &r->nodes, "1", "N", "hosts of them; more than 1 needs a launcher", 1,
+         CLIME_GROUP_MAX},
+        {"gradient-lanes", CLIME_OPT_INT, &r->lanes, "1", "G",
+         "gradients of G micro-batches are added as a balanced tree, so that the weights are the same bits on any "
+         "number "
+         "of ranks that divides G; default as many as there are ranks (docs/devices.md)",
+         1, 64, NULL, &r->lanes_given},
+        {"distributed-timeout-minutes", CLIME_OPT_DOUBLE, &r->timeout_minutes, "10", "M",
+         "a rank that another waits for longer ends the step with its name", 0.001, 1e6},
+        {"tensor-model-parallel-size", CLIME_OPT_INT, &r->tp_size, "1", "N",
+         "slime's; every rank has all weights and computes rows of its own, so it must only divide the ranks", 1, 0},
+        {"pipeline-model-parallel-size", CLIME_OPT_INT, &r->pp_size, "1", "N", "the same", 1, 0},
+    };
+    memcpy(t, rows, sizeof rows);
+    return CLIME_RANK_ROWS;
+}
+
+bool clime_rank_decides(const char *name) {
+    static const char *const not [] = {"actor-num-gpus-per-node", "actor-num-nodes", "distributed-timeout-minutes",
+                                       "tensor-model-parallel-size", "pipeline-model-parallel-size"};
+    for (size_t i = 0; i < CLIME_COUNT(not ); i++)
+        if (!strcmp(name, not [i])) return false;
+    return true;
+}
+
+static enum clime_err check_size(const char *name, int64_t size, int n_ranks, struct clime_error *e) {
+    if (n_ranks % size == 0) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "--%s %lld cannot be honoured: the trainer has %d rank%s (--actor-num-gpus-per-node)", name,
+                      (long long)size, n_ranks, n_ranks == 1 ? "" : "s");
+}
+
+enum clime_err clime_rank_derive(struct clime_rank_options *r, struct clime_learner_options *l, struct clime_error *e) {
+    int launched = l->place.world > 1 ? l->place.world : 0;
+    int64_t said = r->nodes * r->per_node;
+    bool is_said = r->per_node_given || r->nodes > 1;
+    if (r->nodes > 1 && !launched)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--actor-num-nodes %lld needs a launcher: start the same command for every rank with RANK, "
+                          "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT",
+                          (long long)r->nodes);
+    if (launched && is_said && said != launched)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--actor-num-nodes %lld and --actor-num-gpus-per-node %lld say %lld ranks, the launcher has "
+                          "started %d",
+                          (long long)r->nodes, (long long)r->per_node, (long long)said, launched);
+    l->n_ranks = launched ? launched : (int)said;
+    if (!r->lanes_given) r->lanes = l->n_ranks;
+    l->gradient_lanes = (int)r->lanes;
+    l->rank_limit_us = (int64_t)(r->timeout_minutes * 60e6);
+    enum clime_err rc = check_size("tensor-model-parallel-size", r->tp_size, l->n_ranks, e);
+    return rc ? rc : check_size("pipeline-model-parallel-size", r->pp_size, l->n_ranks, e);
+}

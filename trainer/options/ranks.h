@@ -1,0 +1,27 @@
+/* Options of how many ranks train, the same for clime-train rl and sft. Called by their parsers; pure. */
+#ifndef CLIME_TRAINER_OPTIONS_RANKS_H
+#define CLIME_TRAINER_OPTIONS_RANKS_H
+
+#include "common/options.h"
+#include "trainer/learn/learner.h"
+
+#define CLIME_RANK_ROWS 6
+
+struct clime_rank_options {
+    int64_t nodes, per_node; /* ranks */
+    int64_t lanes;           /* after derive: the number in force, which decides the weights */
+    int64_t tp_size, pp_size;
+    double timeout_minutes;
+    bool per_node_given, lanes_given;
+};
+
+/* Rows for the program's table; returns their number. */
+int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t);
+
+/* Fills what the learner is told. l->place is a launcher's, or zero. CLIME_ERR_INPUT for what does not fit together. */
+enum clime_err clime_rank_derive(struct clime_rank_options *r, struct clime_learner_options *l, struct clime_error *e);
+
+/* Whether a row's option takes part in the weights. */
+bool clime_rank_decides(const char *name);
+
+#endif
