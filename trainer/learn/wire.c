@@ -7,6 +7,14 @@
 #include "trainer/algorithm/estimator.h"
 #include "trainer/plugin/hooks.h"
 
+/* Structs go as they are, and each of their pointers is sent and replaced one by one: a field that is added to one of
+ * them is looked at here, and its size put right. */
+#if __SIZEOF_POINTER__ == 8
+_Static_assert(sizeof(struct clime_learner_options) == 664, "put_options, clime_wire_options");
+_Static_assert(sizeof(struct clime_sample) == 232, "put_sample, sample");
+_Static_assert(sizeof(struct clime_estimate) == 40, "put_estimate, estimate");
+#endif
+
 /* ---- numbers, texts, arrays ---- */
 
 static void take(struct clime_wire *w, void *out, size_t n) {
