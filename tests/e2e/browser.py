@@ -2,8 +2,10 @@
 
 import base64
 import fcntl
+import functools
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -14,11 +16,28 @@ import pytest
 from programs import LIMIT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-dev-shm-usage",
+         "--disable-background-networking", "--disable-component-update",
+         "--disable-features=Translate,MediaRouter,OptimizationHints"]  # fmt: skip
+
+
+@functools.cache
+def refuses():
+    """Why there is no browser here; "" = there is one, and it starts (in some containers it cannot)."""
+    if not CHROMIUM:
+        return "no chromium here (apt-get install chromium)"
+    with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as folder:
+        try:
+            done = subprocess.run([CHROMIUM, *FLAGS, f"--user-data-dir={folder}", "--dump-dom", "about:blank"],
+                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT)  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return "chromium does not come up here"
+        return "" if done.returncode == 0 else f"chromium does not start here: {done.stderr.decode()[-300:]}"
 
 
 def need_chromium():
-    if not CHROMIUM:
-        pytest.skip("no chromium here (apt-get install chromium): what a browser makes of the page is not tested")
+    if refuses():
+        pytest.skip(refuses() + ": what a browser makes of the page is not tested")
 
 
 class Browser:
@@ -28,10 +47,7 @@ class Browser:
         self.folder = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
         to_read, self.to = os.pipe()
         self.back, from_write = os.pipe()
-        words = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
-                 "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update",
-                 "--disable-features=Translate,MediaRouter,OptimizationHints", "--remote-debugging-pipe",
-                 f"--user-data-dir={self.folder.name}", "about:blank"]  # fmt: skip
+        words = [CHROMIUM, *FLAGS, "--remote-debugging-pipe", f"--user-data-dir={self.folder.name}", "about:blank"]
 
         def as_3_and_4():  # where chromium looks for them; by way of numbers that are neither
             ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (to_read, from_write)]
@@ -63,6 +79,7 @@ class Browser:
 
     def message(self):
         while b"\0" not in self.buffer:
+            assert select.select([self.back], [], [], LIMIT)[0], "chromium says nothing"
             more = os.read(self.back, 1 << 20)
             assert more, "chromium has ended"
             self.buffer += more
