@@ -127,8 +127,8 @@ static void test_adversarial(void **state) {
             clock_t start = clock(); /* the processor's time: what else a machine does is no matter */
             assert_true(grade_text(types[t], open, "17", strncmp(types[t], "dapo", 4) ? NULL : "score") < 1);
             assert_true(grade_text(types[t], closed, "17", strncmp(types[t], "dapo", 4) ? NULL : "score") < 1);
-            /* a quadratic step would take minutes: 20 s also holds under sanitizers */
-            assert_true(clock() - start < 20 * CLOCKS_PER_SEC);
+            /* a quadratic step would take minutes: 60 s also holds under sanitizers */
+            assert_true(clock() - start < 60 * CLOCKS_PER_SEC);
         }
         free(open);
         free(closed);
