@@ -13,6 +13,12 @@ export function niceTicks(low, high, n) {
   return ticks;
 }
 
+// As many digits as tell neighbours apart: on a narrow scale `short` would write the same thrice.
+function tickText(t, ticks) {
+  const digits = ticks.length > 1 ? Math.ceil(1 - Math.log10(ticks[1] - ticks[0])) : 0;
+  return digits > 3 && digits < 7 ? String(Number(t.toFixed(digits))) : short(t);
+}
+
 function logTicks(low, high) {
   const ticks = [], every = Math.max(1, Math.ceil((high - low) / 4));
   for (let p = Math.ceil(low); p <= high + 1e-9; p += every) ticks.push(p);
@@ -105,7 +111,8 @@ export class LineChart {
     c.textBaseline = "middle";
     c.textAlign = "right";
     c.lineWidth = 1;
-    for (const t of log ? logTicks(y0, y1) : niceTicks(y0, y1, Math.max(2, Math.floor(height / 48)))) {
+    const ticks = log ? logTicks(y0, y1) : niceTicks(y0, y1, Math.max(2, Math.floor(height / 48)));
+    for (const t of ticks) {
       const y = Math.round(toY(t)) + 0.5;
       c.strokeStyle = colour("--line");
       c.beginPath();
@@ -113,7 +120,7 @@ export class LineChart {
       c.lineTo(width - RIGHT, y);
       c.stroke();
       c.fillStyle = colour("--faint");
-      c.fillText(log ? short(10 ** t) : short(t), LEFT - 6, y);
+      c.fillText(log ? short(10 ** t) : tickText(t, ticks), LEFT - 6, y);
     }
     c.textAlign = "center";
     c.textBaseline = "alphabetic";
