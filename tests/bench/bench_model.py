@@ -130,4 +130,5 @@ def main():
         print(f"{label:24}{x:10.1f}{y:10.1f}{x / y:8.2f}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -26,9 +26,9 @@ def options_in(text):
 
 
 def readme_command():
-    """The words of README's command on the reader's own data, as pairs of option and value."""
+    """The words of README's command for a downloaded model and GSM8K, as pairs of option and value."""
     text = (ROOT / "README.md").read_text()
-    block = next(b for b in re.findall(r"```sh\n(.*?)```", text, re.S) if "clime-train rl" in b)
+    block = next(b for b in re.findall(r"```sh\n(.*?)```", text, re.S) if "clime-train rl --run runs/gsm8k" in b)
     return dict(re.findall(r"--([\w-]+)(?: ([^\s\\-][^\s\\]*))?", block))
 
 
