@@ -93,7 +93,7 @@ int clime_follower_main(void) {
 }
 
 int clime_follower_run(const struct clime_place *p) {
-    struct clime_learner_options o;
+    static struct clime_learner_options o; /* its texts are kept for good */
     struct clime_team *team = NULL;
     struct clime_learner *l = NULL;
     struct clime_error e = {0};
