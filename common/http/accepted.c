@@ -92,14 +92,18 @@ static bool has_address(const struct entry *entry, const char *remote_addr) {
            strcmp(text, remote_addr) == 0;
 }
 
-int clime_accepted_claim(const char *remote_addr, int remote_port, int local_port) {
+int clime_accepted_claim(const char *remote_addr, int remote_port, int local_port, bool *ended) {
     int found = -1;
+    *ended = false;
     pthread_mutex_lock(&lock);
     for (int i = n_entries - 1; i >= 0 && found < 0; i--) { /* forget moves the last one, which was looked at */
         struct entry *entry = &entries[i];
         if (entry->peer_port != remote_port || entry->local_port != local_port) continue;
         if (!has_address(entry, remote_addr)) continue;
-        if (still_connected(entry->a.fd, entry)) found = entry->a.fd;
+        if (still_connected(entry->a.fd, entry)) {
+            found = entry->a.fd;
+            *ended = entry->ended;
+        }
         forget(entry);
     }
     pthread_mutex_unlock(&lock);

@@ -14,8 +14,9 @@
 #include <stdint.h>
 
 /* The socket accepted on local_port whose peer is (remote_addr, remote_port), which is noted no longer; -1 when there
- * is none. remote_addr: numeric, as getnameinfo writes it. */
-int clime_accepted_claim(const char *remote_addr, int remote_port, int local_port);
+ * is none. remote_addr: numeric, as getnameinfo writes it. *ended: it was ended while its request was on the way, of
+ * which a part may be missing. */
+int clime_accepted_claim(const char *remote_addr, int remote_port, int local_port, bool *ended);
 
 struct clime_accepted {
     int fd;

@@ -219,7 +219,9 @@ void clime_http_connection_begin(struct clime_http_connections *all, struct clim
                                  const char *remote_addr, int remote_port, int local_port) {
     pthread_mutex_lock(&all->lock);
     c->state = BUSY;
-    if (c->socket < 0) c->socket = clime_accepted_claim(remote_addr, remote_port, local_port);
+    bool ended = false;
+    if (c->socket < 0) c->socket = clime_accepted_claim(remote_addr, remote_port, local_port, &ended);
+    if (ended) atomic_store(&c->ended, true);
     pthread_mutex_unlock(&all->lock);
 }
 

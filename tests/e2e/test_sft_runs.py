@@ -180,7 +180,8 @@ def test_interrupt_says_how_to_resume(d):
         if not run:
             at = options.index("--run")
             del options[at : at + 2]
-        p = subprocess.Popen([TRAIN, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  a shell's "&" has it ignored
+        p = subprocess.Popen([TRAIN, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
         while line := p.stdout.readline():
             if line.startswith("step "):
                 break

@@ -68,13 +68,15 @@ static struct seen unclaimed(void) {
 static void test_claim(void **state) {
     (void)state;
     int a[3], c[3];
+    bool ended;
     for (int i = 0; i < 3; i++) c[i] = dial(0, &a[i]);
     assert_int_equal(unclaimed().n, 3);
-    assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[1]), port + 1), -1);
-    assert_int_equal(clime_accepted_claim("127.0.0.2", port_of(c[1]), port), -1);
-    assert_int_equal(clime_accepted_claim("127.0.0.1", port, port), -1);
-    for (int i = 1; i < 4; i++) assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[i % 3]), port), a[i % 3]);
-    assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[0]), port), -1);
+    assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[1]), port + 1, &ended), -1);
+    assert_int_equal(clime_accepted_claim("127.0.0.2", port_of(c[1]), port, &ended), -1);
+    assert_int_equal(clime_accepted_claim("127.0.0.1", port, port, &ended), -1);
+    for (int i = 1; i < 4; i++)
+        assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[i % 3]), port, &ended), a[i % 3]);
+    assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[0]), port, &ended), -1);
     assert_int_equal(unclaimed().n, 0);
     for (int i = 0; i < 3; i++) close(a[i]), close(c[i]);
 }
@@ -83,6 +85,7 @@ static void test_claim(void **state) {
 static void test_a_number_that_is_anothers(void **state) {
     (void)state;
     int old, fresh, pair[2], c = dial(0, &old), from = port_of(c);
+    bool ended;
     struct seen before = unclaimed();
     assert_int_equal(before.fd, old);
     close(c);
@@ -95,7 +98,7 @@ static void test_a_number_that_is_anothers(void **state) {
     assert_int_equal(unclaimed().n, 0);
     c = dial(from, &fresh); /* the same client's port once more */
     assert_int_not_equal(fresh, old);
-    assert_int_equal(clime_accepted_claim("127.0.0.1", from, port), fresh);
+    assert_int_equal(clime_accepted_claim("127.0.0.1", from, port, &ended), fresh);
     close(pair[0]), close(pair[1]), close(c), close(fresh);
 }
 
@@ -104,16 +107,20 @@ static void test_end(void **state) {
     (void)state;
     int a[2], c[2];
     char byte;
+    bool ended;
     for (int i = 0; i < 2; i++) {
         c[i] = dial(0, &a[i]);
         struct seen s = unclaimed();
         assert_int_equal(s.fd, a[i]);
-        if (i == 1) assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[i]), port), a[i]);
+        if (i == 1) assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[i]), port, &ended), a[i]);
+        if (i == 1) assert_false(ended);
         clime_accepted_end(s.id);
         assert_int_equal(recv(a[i], &byte, 1, MSG_DONTWAIT), i == 0 ? 0 : -1);
         assert_int_equal(unclaimed().n, 0); /* an ended one is not ended again */
     }
-    assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[0]), port), a[0]); /* its request was on the way */
+    assert_int_equal(clime_accepted_claim("127.0.0.1", port_of(c[0]), port, &ended),
+                     a[0]); /* its request was on the way */
+    assert_true(ended);
     for (int i = 0; i < 2; i++) close(a[i]), close(c[i]);
 }
 
