@@ -1,8 +1,10 @@
 """The page of a run: its server. What a browser makes of it is in test_page_browser.py."""
 
+import array
 import concurrent.futures
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -128,6 +130,23 @@ def test_metrics_are_the_runs(page, run):
     got = page.get("/api/runs/0/metrics").json()
     assert got["next"] is None and sorted(map(json.dumps, got["lines"])) == sorted(json.dumps(json.loads(s)) for s in want)
     assert {m["step"] for m in page.get("/api/runs/0/metrics?from=5").json()["lines"]} == {5, 6, 7, 8}
+
+
+def test_entropy_of_tokens_is_the_steps(page, run):
+    """A number for each token that a step trained on, and for no other; their mean is the step's figure."""
+    with contextlib.closing(sqlite3.connect(run / "ledger.db")) as db:
+        rows = db.execute("SELECT t.step, s.entropy, s.mask FROM step_samples t JOIN samples s ON s.id = t.sample_id").fetchall()
+        figures = dict(db.execute("SELECT step, json_extract(stats, '$.train/entropy_loss') FROM steps"))
+    assert len(figures) == 8
+    for step, figure in figures.items():
+        found = []
+        for entropy, mask in ((e, m) for at, e, m in rows if at == step):
+            values = array.array("f", entropy)
+            assert [math.isnan(v) for v in values] == [not m for m in mask]
+            found += [v for v in values if not math.isnan(v)]
+        assert len(set(found)) > 10 and min(found) > 0 and sum(found) / len(found) == pytest.approx(figure, rel=1e-6)
+    shown = page.get("/api/runs/0/sample?id=1").json()["streams"]
+    assert len(shown["entropy"]) == len(shown["logp"])
 
 
 def test_replies_are_the_specs(page):

@@ -14,6 +14,7 @@ from test_page import Page, run  # noqa: F401  fixtures
 from test_rl import model  # noqa: F401
 
 HOSTILE = '</pre><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1"><svg onload=window.hacked=1>'
+NUMBERS = ("logp", "old_logp", "teacher_logp", "advantages", "old_values", "returns", "entropy")
 VIEWS = ("curves", "time", "fleet", "samples", "compare", "compare?what=options", "events", "sample?id=1", "group?id=0")
 
 
@@ -29,7 +30,7 @@ def rewrite(path):
         assert n >= 3
         hard = [-1e-45, -0.0, -0.1, -1.0000001, -16777216.0, -3.4028235e38, -0.33333334, -7.5e-05]
         pack = lambda shift: struct.pack(f"<{n}f", *(hard[(i + shift) % len(hard)] for i in range(n)))
-        for shift, name in enumerate(("logp", "old_logp", "teacher_logp", "advantages", "old_values", "returns")):
+        for shift, name in enumerate(NUMBERS):
             db.execute("INSERT OR REPLACE INTO sample_streams VALUES(1, ?, 'f32', ?)", (name, pack(shift)))
         db.execute("UPDATE sample_streams SET data = ? WHERE sample_id = 1 AND name = 'mask'", (bytes(int(i % 4 != 3) for i in range(n)),))
         db.execute("UPDATE sample_streams SET data = ? WHERE name = 'response'", (HOSTILE,))
@@ -106,14 +107,14 @@ def test_token_numbers_are_the_ledgers_bits(shown):
         browser.press("]")  # the keyboard walks; what it shows is read as text, as a person would
         got = browser.js("Object.fromEntries([...document.querySelectorAll('[data-value]')].map(e => [e.dataset.value, e.firstChild.textContent]))")
         assert got["position"] == str(i) and int(got["token"]) == ids[n_prompt + i]
-        for name in ("logp", "old_logp", "teacher_logp", "advantages", "old_values", "returns"):
+        for name in NUMBERS:
             assert struct.pack("<f", float(got[name])) == streams[name][4 * i : 4 * i + 4], (i, name, got[name])
         assert int(got["mask"]) == streams["mask"][i] and int(got["version"]) == version[i]
     seen = set()
-    for _ in range(9):  # every way of colouring paints
+    for _ in range(10):  # every way of colouring paints
         seen.add(browser.js("[...document.querySelectorAll('.tok')].map(e => e.style.backgroundColor).join()"))
         browser.press("c")
-    assert len(seen) >= 7, seen
+    assert len(seen) >= 8, seen
     assert not browser.errors
 
 

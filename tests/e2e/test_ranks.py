@@ -29,7 +29,10 @@ def test_reinforcement_learning(model):  # noqa: F811
         words = command(model, run_dir, *ALL_TERMS, "--actor-num-gpus-per-node", str(n), num_rollout=3)
         sha = run_whole(words, model / f"ranks-{n}.log")
         figures = lambda m: {k: v for k, v in m.items() if k.startswith("train/")}
-        done[n] = sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"]
+        with contextlib.closing(sqlite3.connect(run_dir / "ledger.db")) as db:
+            entropy = db.execute("SELECT data FROM sample_streams WHERE name = 'entropy' ORDER BY sample_id").fetchall()
+        assert entropy
+        done[n] = sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"], entropy
     assert len(done[1][1]) == 6 and any(m["train/kl_loss"] != 0 for m in done[1][1][2:]), done[1]
     assert done[2] == done[1] and done[4] == done[1]
 

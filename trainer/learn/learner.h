@@ -54,6 +54,8 @@ struct clime_step_input {
     int64_t rollout_version;             /* with which training on the rollout began */
     int64_t global_batch;                /* divisor of the mean over members */
     bool critic_only;                    /* the policy stays as it is */
+    float *const *entropy;               /* NULL, or [n] where that of each response token goes, [n_response] each:
+                                            untouched where the step has none (context, a critic alone) */
 };
 
 /* One optimizer step. */

@@ -140,6 +140,13 @@ static void fill_stats(const struct clime_loss_sums *sums, const struct clime_co
     out->reward_rejected = sums->rejected / pairs;
 }
 
+/* From the entries of the stream to the tokens of the responses. */
+static void give_entropy(const struct clime_stream *s, const float *of_stream, float *const *of_sample) {
+    for (int i = 0; i < s->n_samples; i++)
+        for (int64_t k = s->first[i]; k < s->first[i + 1]; k++)
+            of_sample[i][s->row[k] + 1 - s->samples[i]->n_prompt] = of_stream[k];
+}
+
 struct step { /* what its packs share */
     struct clime_learner *l;
     const struct clime_step_input *in;
@@ -147,7 +154,8 @@ struct step { /* what its packs share */
     struct clime_micro mb;
     struct clime_loss_sums sums;
     struct clime_step_stats *out;
-    float *logp, *entropy; /* [s->n] of a team: what this rank's packs gave; rank 0 gets all */
+    /* [s->n] what this rank's packs gave; of a team rank 0 gets all. NULL where nobody asks. */
+    float *logp, *entropy;
 };
 
 static const int32_t *pack_samples(const struct clime_packing *p, int i, int *n) {
@@ -179,9 +187,9 @@ static enum clime_err run_micro(void *arg, int i, struct clime_error *e) {
     enum clime_err err = clime_train_forward(l->train, &mb->b, true, mb->logp, entropy, e);
     if (err) return err;
     int64_t t1 = clime_now_us();
-    for (int k = 0; st->logp && k < mb->b.n_loss; k++) {
-        st->logp[mb->index[k]] = mb->logp[k];
-        if (entropy) st->entropy[mb->index[k]] = entropy[k];
+    for (int k = 0; k < mb->b.n_loss; k++) {
+        if (st->logp) st->logp[mb->index[k]] = mb->logp[k];
+        if (st->entropy && entropy) st->entropy[mb->index[k]] = entropy[k];
     }
     err = loss(st, i, e);
     float *g_entropy = clime_loss_needs_entropy(&l->opts.objective) ? mb->g_entropy : NULL;
@@ -225,7 +233,7 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     if (clime_loss_needs_old(&l->opts.objective)) clime_correct(&l->opts.objective, s, &corrected);
     clime_micro_alloc(&st.mb, l->max_rows);
     if (l->team) st.logp = xcalloc((size_t)s->n + 1, sizeof *st.logp);
-    if (l->team) st.entropy = xcalloc((size_t)s->n + 1, sizeof *st.entropy);
+    if (l->team || in->entropy) st.entropy = xcalloc((size_t)s->n + 1, sizeof *st.entropy);
 
     int64_t t0 = clime_now_us();
     if (clime_loss_needs_ref(&l->opts.objective))
@@ -244,6 +252,7 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     out->optimizer_us = clime_now_us() - t0;
     fill_stats(&st.sums, &corrected, in->n, out);
     fill_gap(&st.sums, s, out);
+    if (in->entropy && !clime_loss_is_supervised(&l->opts.objective)) give_entropy(s, st.entropy, in->entropy);
 done:
     clime_micro_free(&st.mb);
     free(st.logp);

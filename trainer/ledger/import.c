@@ -24,7 +24,7 @@ static const char streams_sql[] =
     "INSERT INTO sample_streams(sample_id, name, type, data) SELECT m.id, t.name, t.type, t.data"
     " FROM main.sample_rows m JOIN source.sample_rows s USING(group_id, member, part)"
     " JOIN source.sample_streams t ON t.sample_id = s.id"
-    " WHERE t.name NOT IN (" CLIME_ESTIMATE_STREAMS ") AND NOT EXISTS (SELECT 1 FROM main.sample_streams)"
+    " WHERE t.name NOT IN (" CLIME_STEP_STREAMS ") AND NOT EXISTS (SELECT 1 FROM main.sample_streams)"
     " ORDER BY m.id, t.rowid";
 
 static enum clime_err copy_rows(struct clime_db *db, struct clime_error *e) {

@@ -324,6 +324,22 @@ static const char *const migrations[] = {
 
     "ALTER TABLE groups ADD COLUMN source TEXT;" /* of several, the prompt's; NULL: there is one */
     "PRAGMA user_version = 10;",
+
+    /* A stream that a step adds when it ran: the entropy of the policy where it sampled a token. */
+    "DROP VIEW samples;"
+    "CREATE VIEW samples AS SELECT r.*,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'ids') AS ids,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'logp') AS logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'teacher_logp') AS teacher_logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'mask') AS mask,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'response') AS response,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'advantages') AS advantages,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'old_logp') AS old_logp,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'old_values') AS old_values,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'returns') AS returns,"
+    " (SELECT data FROM sample_streams WHERE sample_id = r.id AND name = 'entropy') AS entropy"
+    " FROM sample_rows r;"
+    "PRAGMA user_version = 11;",
 };
 
 int clime_schema_version(void) {

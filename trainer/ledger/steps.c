@@ -96,6 +96,7 @@ struct finish_step {
     int64_t step;
     double loss, grad_norm;
     const char *stats, *line;
+    const struct clime_step_tokens *tokens;
 };
 
 static enum clime_err finish_step(struct clime_db *db, void *arg, struct clime_error *e) {
@@ -108,12 +109,15 @@ static enum clime_err finish_step(struct clime_db *db, void *arg, struct clime_e
     clime_db_text(q, f->stats);
     clime_db_int(q, f->step);
     enum clime_err rc = clime_db_run(q, NULL, e);
+    for (int i = 0; f->tokens && i < f->tokens->n && !rc; i++)
+        rc = clime_streams_put_entropy(db, f->tokens->samples[i], f->tokens->entropy[i], e);
     return rc ? rc : clime_metrics_insert(db, "train", f->step, f->line, e);
 }
 
 enum clime_err clime_step_finish(struct clime_ledger *l, int64_t step, double loss, double grad_norm,
-                                 const char *stats_json, const char *metrics_line, struct clime_error *e) {
-    struct finish_step f = {step, loss, grad_norm, stats_json, metrics_line};
+                                 const char *stats_json, const char *metrics_line,
+                                 const struct clime_step_tokens *tokens, struct clime_error *e) {
+    struct finish_step f = {step, loss, grad_norm, stats_json, metrics_line, tokens};
     return clime_ledger_write(l, finish_step, &f, false, e);
 }
 
@@ -131,7 +135,7 @@ static enum clime_err record_step(struct clime_db *db, void *arg, struct clime_e
 enum clime_err clime_step_record(struct clime_ledger *l, const struct clime_step_plan *plan, double loss,
                                  double grad_norm, const char *stats_json, const char *metrics_line,
                                  struct clime_error *e) {
-    struct record_step r = {plan, {plan->step, loss, grad_norm, stats_json, metrics_line}};
+    struct record_step r = {plan, {plan->step, loss, grad_norm, stats_json, metrics_line, NULL}};
     CHECK(plan->n == 0);
     return clime_ledger_write(l, record_step, &r, false, e);
 }

@@ -39,9 +39,17 @@ enum clime_err clime_step_record(struct clime_ledger *l, const struct clime_step
 enum clime_err clime_step_result_get(struct clime_db *db, int64_t step, struct clime_step_result *out,
                                      struct clime_error *e);
 
-/* Records the result of a step and its line of metrics in one transaction. */
+/* What a step found of each token, beside its samples. */
+struct clime_step_tokens {
+    struct clime_sample *const *samples; /* [n] */
+    float *const *entropy;               /* [n], [n_response] each */
+    int n;
+};
+
+/* Records the result of a step, its line of metrics and its tokens (NULL = none) in one transaction. */
 enum clime_err clime_step_finish(struct clime_ledger *l, int64_t step, double loss, double grad_norm,
-                                 const char *stats_json, const char *metrics_line, struct clime_error *e);
+                                 const char *stats_json, const char *metrics_line,
+                                 const struct clime_step_tokens *tokens, struct clime_error *e);
 
 enum clime_err clime_steps_last(struct clime_db *db, int64_t *step, struct clime_error *e); /* 0 = none chosen */
 

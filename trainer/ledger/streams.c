@@ -31,12 +31,14 @@ static const struct stream of_sample[] = {
 };
 
 static const struct stream of_estimate[] = {
-    /* CLIME_ESTIMATE_STREAMS */
+    /* CLIME_STEP_STREAMS names them, and entropy */
     {"advantages", "f32", EXTENT_RESPONSE, 4, OF_ESTIMATE(adv)},
     {"old_logp", "f32", EXTENT_RESPONSE, 4, OF_ESTIMATE(old)},
     {"old_values", "f32", EXTENT_RESPONSE, 4, OF_ESTIMATE(value)},
     {"returns", "f32", EXTENT_RESPONSE, 4, OF_ESTIMATE(ret)},
 };
+
+static const struct stream of_run = {"entropy", "f32", EXTENT_RESPONSE, 4, 0};
 
 static const void *pointer_in(const void *structure, const struct stream *r) {
     const void *p; /* members differ in what they point to, not in size */
@@ -83,6 +85,11 @@ enum clime_err clime_streams_put_estimate(struct clime_db *db, const struct clim
     enum clime_err rc = CLIME_OK;
     for (size_t i = 0; i < CLIME_COUNT(of_estimate) && !rc; i++) rc = put(db, s, &of_estimate[i], estimate, e);
     return rc;
+}
+
+enum clime_err clime_streams_put_entropy(struct clime_db *db, const struct clime_sample *s, const float *entropy,
+                                         struct clime_error *e) {
+    return put(db, s, &of_run, &entropy, e);
 }
 
 static const struct stream *find(const struct stream *rows, size_t n, const char *name) {

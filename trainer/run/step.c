@@ -179,7 +179,8 @@ static void add_train_times(struct clime_metrics_line *m, const struct clime_ste
 }
 
 static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_plan *p,
-                                  const struct clime_step_stats *s, struct clime_error *e) {
+                                  const struct clime_step_stats *s, float *const *entropy, struct clime_error *e) {
+    const struct clime_step_tokens tokens = {p->samples, entropy, p->n};
     struct clime_metrics_line stats, m;
     clime_metrics_line_begin(&stats, "train", p->rollout, p->step);
     add_train_metrics(&stats, rl, s);
@@ -187,8 +188,8 @@ static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_p
     add_train_metrics(&m, rl, s);
     add_train_times(&m, s);
     const char *line = clime_metrics_line_end(&m);
-    enum clime_err rc =
-        clime_step_finish(rl->ledger, p->step, s->loss, s->grad_norm, clime_metrics_line_end(&stats), line, e);
+    enum clime_err rc = clime_step_finish(rl->ledger, p->step, s->loss, s->grad_norm, clime_metrics_line_end(&stats),
+                                          line, s->critic_only ? NULL : &tokens, e);
     if (!rc) clime_rl_tell_line(rl, line);
     clime_metrics_line_free(&stats);
     clime_metrics_line_free(&m);
@@ -232,9 +233,22 @@ static enum clime_err tell_gap(struct clime_rl *rl, const struct clime_step_plan
     return rc;
 }
 
+/* [n] of [n_response] each, NaN: in one block, which *block owns. */
+static float **new_entropy(const struct clime_step_plan *p, float **block) {
+    size_t n = 0;
+    for (int i = 0; i < p->n; i++) n += (size_t)p->samples[i]->n_response;
+    float **of = xcalloc((size_t)p->n, sizeof *of);
+    *block = xmalloc((n + 1) * sizeof **block);
+    for (size_t k = 0; k < n; k++) (*block)[k] = NAN;
+    n = 0;
+    for (int i = 0; i < p->n; n += (size_t)p->samples[i++]->n_response) of[i] = *block + n;
+    return of;
+}
+
 enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_plan *p,
                                    const struct clime_step_result *recorded, struct clime_step_stats *stats,
                                    struct clime_error *e) {
+    float *block = NULL, **entropy = recorded->done ? NULL : new_entropy(p, &block);
     CHECK(p->step == rl->step + 1);
     const struct clime_step_input in = {.samples = (const struct clime_sample *const *)p->samples,
                                         .estimate = p->estimate,
@@ -243,14 +257,19 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
                                         .version = rl->step,
                                         .rollout_version = rl->step - rl->step % rl->o.num_steps_per_rollout,
                                         .global_batch = p->global_batch,
-                                        .critic_only = p->rollout < rl->o.num_critic_only_steps};
+                                        .critic_only = p->rollout < rl->o.num_critic_only_steps,
+                                        .entropy = entropy};
     enum clime_err rc = clime_learner_step(rl->learner, &in, stats, e);
-    if (rc || (rc = tell_gap(rl, p, stats, !recorded->done, e))) return rc;
+    if (rc || (rc = tell_gap(rl, p, stats, !recorded->done, e))) goto done;
     CHECK(stats->step == p->step);
     rl->step = p->step;
     if (stats->skipped || stats->critic_skipped)
         clime_event(rl->ledger, rl->run.incarnation, "skip", "step %" PRId64 ": the gradient was not finite", p->step);
-    return recorded->done ? clime_rl_compare_step(rl, recorded, stats, e) : record_step(rl, p, stats, e);
+    rc = recorded->done ? clime_rl_compare_step(rl, recorded, stats, e) : record_step(rl, p, stats, entropy, e);
+done:
+    free(entropy);
+    free(block);
+    return rc;
 }
 
 /* ---- weights ---- */

@@ -249,7 +249,7 @@ static void test_sample_belongs_to_one_step(void **state) {
     clime_samples_free(p.samples, p.n);
     clime_step_plan_free(&p);
 
-    assert_int_equal(clime_step_finish(f->ledger, 1, 0.1, 1.0 / 3.0, "{}", "{\"train/loss\":0.1}", &e), CLIME_OK);
+    assert_int_equal(clime_step_finish(f->ledger, 1, 0.1, 1.0 / 3.0, "{}", "{\"train/loss\":0.1}", NULL, &e), CLIME_OK);
     assert_int_equal(clime_step_load(db, 1, &p, &r, &e), CLIME_OK);
     assert_true(r.done && r.loss == 0.1 && r.grad_norm == 1.0 / 3.0);
     clime_samples_free(p.samples, p.n);
@@ -602,7 +602,7 @@ static void work_until_killed(struct fixture *f, int pipe) {
         for (int64_t rollout = step; next < 2 * (rollout + 1); next++) open_group(f, rollout, next);
         finish_rollout(f, step);
         if (choose_rollout(f, step, &e)) _exit(2);
-        if (clime_step_finish(f->ledger, step + 1, (double)step, 1.0, "{}", "{}", &e)) _exit(3);
+        if (clime_step_finish(f->ledger, step + 1, (double)step, 1.0, "{}", "{}", NULL, &e)) _exit(3);
         if (write(pipe, "", 1) != 1) _exit(4);
     }
 }
@@ -664,7 +664,8 @@ static void test_killed_writer_leaves_a_sound_ledger(void **state) {
             struct clime_step_result r;
             assert_int_equal(clime_step_load(db, step, &p, &r, &e), CLIME_OK);
             if (!r.done) /* chosen, not trained: it runs now */
-                assert_int_equal(clime_step_finish(f->ledger, step, (double)step - 1, 1.0, "{}", "{}", &e), CLIME_OK);
+                assert_int_equal(clime_step_finish(f->ledger, step, (double)step - 1, 1.0, "{}", "{}", NULL, &e),
+                                 CLIME_OK);
             for (int i = 0; i < p.n; i++) assert_int_equal(p.samples[i]->ids[3], p.samples[i]->group * 10 + i % 4);
             clime_samples_free(p.samples, p.n);
             clime_step_plan_free(&p);

@@ -69,7 +69,7 @@ static void write_group(struct clime_ledger *l, int64_t incarnation, int64_t id)
                                       .n = MEMBERS,
                                       .packing = {.n_micro = 1, .first = first, .sample = which}};
     assert_int_equal(clime_steps_choose(l, &p, 1, false, "{}", "{}", &e), CLIME_OK);
-    assert_int_equal(clime_step_finish(l, id + 1, 0, 1, "{}", "{}", &e), CLIME_OK);
+    assert_int_equal(clime_step_finish(l, id + 1, 0, 1, "{}", "{}", NULL, &e), CLIME_OK);
     for (int m = 0; m < MEMBERS; m++) {
         free(estimate[m].adv);
         clime_sample_free(members[m]);

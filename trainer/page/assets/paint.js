@@ -41,6 +41,8 @@ const surprise = (name) => (t, i) => { const v = t.at(name, i); return v === und
 const signed = (value, name) => (t, i) => { const v = value(t, i); return v === undefined || v === null ? null : rgba(v < 0 ? WARM : COLD, (Math.abs(v) / t.most(name)) * 0.6); };
 const gap = (name) => (t, i) => { const a = t.at("logp", i), b = t.at(name, i); return a === undefined || b === undefined ? null : rgba(b > a ? COLD : WARM, Math.min(1, Math.abs(a - b) / 2) * 0.7); };
 
+const unsure = (t, i) => { const v = t.at("entropy", i); return v === undefined || v === null ? null : rgba(COLD, (v / t.most("entropy")) * 0.7); };
+
 // [name, label, legend, needs(tokens), colour(tokens, i) or null]
 export const WAYS = [
   ["logp", "log-probability", "the stronger, the less likely the token was", (t) => t.has("logp"), surprise("logp")],
@@ -51,5 +53,6 @@ export const WAYS = [
   ["teacher_logp", "teacher", "orange: the teacher finds it less likely; blue: more", (t) => t.has("teacher_logp"), gap("teacher_logp")],
   ["returns", "returns", "blue: above 0; orange: below", (t) => t.has("returns"), signed((t, i) => t.at("returns", i), "returns")],
   ["old_values", "values", "of the critic; blue: above 0, orange: below", (t) => t.has("old_values"), signed((t, i) => t.at("old_values", i), "old_values")],
+  ["entropy", "entropy", "the stronger, the less sure the policy was of what comes", (t) => t.has("entropy"), unsure],
   ["none", "none", "", () => true, () => null],
 ];

@@ -101,7 +101,8 @@ export function mount(root, app) {
     const a = tokens.advantage(i);
     if (tokens.has("advantages")) rows.push(row("advantages", exact(a)));
     else if (a !== undefined) rows.push(row("advantage", exact(a), "of the step, for all its tokens"));
-    for (const name of Object.keys(s).filter((k) => !["ids", "logp", "old_logp", "advantages", "mask"].includes(k) && tokens.has(k))) rows.push(row(name, exact(s[name][i])));
+    for (const name of Object.keys(s).filter((k) => !["ids", "logp", "old_logp", "advantages", "mask", "entropy"].includes(k) && tokens.has(k))) rows.push(row(name, exact(s[name][i])));
+    if (tokens.has("entropy")) rows.push(row("entropy", s.entropy[i] === null ? "none" : exact(s.entropy[i]), s.entropy[i] === null ? "not trained on" : "of the policy there, when it was trained on"));
     if (tokens.has("mask")) rows.push(row("mask", String(s.mask[i]), s.mask[i] ? "sampled by the policy" : "context: not trained on"));
     if (tokens.version[i] !== undefined) rows.push(row("version", String(tokens.version[i])));
     show(root.panel, h("pre", { class: "token-text" }, JSON.stringify(pieceOf(tokens.n_prompt + i))), h("table", {}, rows));
