@@ -61,7 +61,7 @@ void clime_server_metrics_job(struct clime_server_metrics *m, const struct clime
         clime_metric_add(m->requests, 1);
         if (o->finish.type == CLIME_FINISH_ABORT) clime_metric_add(m->aborted, 1);
         clime_metric_add(m->prompt, o->n_prompt);
-        clime_metric_add(m->generated, (double)o->out.len);
+        clime_metric_add(m->generated, (double)o->out.len - o->n_resumed);
         clime_metric_add(m->cached, o->cached_tokens);
         if (o->first_token_us) clime_metric_observe(m->first_token, (double)(o->first_token_us - j->received_us) / 1e6);
         clime_metric_observe(m->latency, (double)(o->finished_us - j->received_us) / 1e6);

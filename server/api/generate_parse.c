@@ -11,11 +11,12 @@
 #include <stdio.h>
 
 #include "server/api/fields.h"
+#include "server/api/id_list.h"
 
 struct fields { /* raw values; empty = absent or null */
     struct clime_str rid, text, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
         token_ids_logprob, return_text_in_logprobs, logprob_temperature, stream, extra_key, cache_salt,
-        return_prompt_token_ids, model;
+        return_prompt_token_ids, model, resume, incremental_streaming_output;
 };
 
 #define RAW(field)                                                                                                     \
@@ -37,6 +38,8 @@ static const struct clime_member members[] = {
     RAW(cache_salt),
     RAW(return_prompt_token_ids),
     RAW(model),
+    RAW(resume),
+    RAW(incremental_streaming_output),
 };
 static const struct clime_members own = {members, CLIME_COUNT(members)};
 
@@ -55,22 +58,6 @@ static bool find_fields(struct clime_generation *gen, struct fields *f, struct c
     for (clime_json_object(&j); clime_json_key(&j, &key);)
         if (!clime_members_read(&own, &j, key, f)) clime_fields_other(&body_fields, gen->server->field_watch, &j, key);
     return clime_json_end(&j);
-}
-
-bool clime_generate_read_ids(struct clime_json *j, struct clime_ids *out) {
-    size_t n = 1;
-    struct clime_str raw;
-    struct clime_json again = *j;
-    if (!clime_json_skip(&again, &raw)) return clime_json_skip(j, NULL); /* fails with the error in the right place */
-    for (size_t i = 0; i < raw.len; i++) n += raw.ptr[i] == ',';
-    out->len = 0;
-    out->size = n;
-    out->data = clime_arena_alloc(j->arena, n * sizeof *out->data);
-    if (!out->data) return clime_json_bad(j, "too many ids");
-    int64_t id;
-    for (clime_json_array(j); clime_json_item(j) && clime_json_int(j, INT32_MIN, INT32_MAX, &id);)
-        out->data[out->len++] = (int32_t)id;
-    return !j->failed;
 }
 
 /* ---- values that may be one for all or one for each prompt -------------------------------------------------- */
@@ -139,7 +126,7 @@ static bool read_top(struct clime_json *j, struct clime_generation *gen, int i) 
 static bool read_chosen(struct clime_json *j, struct clime_generation *gen, int i) {
     struct clime_ids ids = {0};
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    if (!clime_generate_read_ids(j, &ids)) return false;
+    if (!clime_id_list_read(j, &ids)) return false;
     if (ids.len > CLIME_MAX_CHOSEN_LOGPROBS) return clime_json_bad(j, "more than %d ids", CLIME_MAX_CHOSEN_LOGPROBS);
     for (size_t k = 0; k < ids.len; k++)
         if (ids.data[k] < 0) return clime_json_bad(j, "id %d is negative", (int)ids.data[k]);
@@ -182,7 +169,7 @@ static bool read_text(struct clime_json *j, struct clime_generation *gen, int i)
 }
 
 static bool read_ids(struct clime_json *j, struct clime_generation *gen, int i) {
-    return clime_generate_read_ids(j, &gen->prompts[i].ids);
+    return clime_id_list_read(j, &gen->prompts[i].ids);
 }
 
 static enum clime_err read_prompts(struct clime_generation *gen, const struct fields *f, struct clime_error *e) {
@@ -291,6 +278,10 @@ enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_g
         !read_flag(f.return_prompt_token_ids, "return_prompt_token_ids", &gen->job->arena, &o->return_prompt_ids, e))
         return e->code;
     gen->job->incremental = gen->server->opts.incremental_streaming_output;
+    if (!read_flag(f.incremental_streaming_output, "incremental_streaming_output", &gen->job->arena,
+                   &gen->job->incremental, e))
+        return e->code;
+    gen->resume = f.resume;
     gen->job->is_list = gen->job->is_list || gen->prompts[0].params->n > 1;
     return CLIME_OK;
 }

@@ -12,7 +12,4 @@ struct clime_generate_options { /* what only the reply needs */
 enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_generate_options *o,
                                     struct clime_error *e);
 
-/* Reads a JSON array of ids into the arena; false (with the scanner's error) when it is not one. */
-bool clime_generate_read_ids(struct clime_json *j, struct clime_ids *out);
-
 #endif

@@ -155,8 +155,8 @@ static void write_versions(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_array(w);
     for (int i = 0; i < o->n_runs;) {
         const struct clime_weight_label *label = o->runs[i].label;
-        int count = 0;
-        for (; i < o->n_runs && o->runs[i].label == label; i++) count += o->runs[i].count;
+        int count = 0; /* one label may have two structs: what was resumed brought its own */
+        for (; i < o->n_runs && strcmp(o->runs[i].label->name, label->name) == 0; i++) count += o->runs[i].count;
         clime_jw_array(w);
         clime_jw_strz(w, label->name);
         clime_jw_int(w, count);
@@ -226,6 +226,10 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t 
     }
     clime_jw_key(w, "num_retractions");
     clime_jw_int(w, o->n_retractions);
+    if (o->n_resumed) {
+        clime_jw_key(w, "resumed_tokens");
+        clime_jw_int(w, o->n_resumed);
+    }
     clime_jw_key(w, "e2e_latency");
     clime_jw_double(w, (double)(end - o->job->received_us) / 1e6);
     clime_jw_key(w, "response_sent_to_client_ts");
@@ -355,6 +359,7 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
     struct cursor from = {0, 0}, *sent = o->cursor;
     struct fragment *frag = NULL;
     if (j->incremental) {
+        if (sent->ids < (size_t)o->n_resumed) *sent = (struct cursor){(size_t)o->n_resumed, o->resumed_text};
         from = *sent;
         *sent = (struct cursor){o->out.len, o->text.n_safe};
     } else {
@@ -372,4 +377,4 @@ static void stream_end(struct clime_job *j, struct clime_buf *sse) {
 }
 
 const struct clime_framer clime_generate_framer = {
-    .cursor_bytes = sizeof(struct cursor), .news = stream_news, .end = stream_end};
+    .cursor_bytes = sizeof(struct cursor), .news = stream_news, .end = stream_end, .resumable = true};

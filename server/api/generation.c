@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "server/api/resume.h"
 #include "server/job/logprob_cost.h"
 #include "server/server_metrics.h"
 
@@ -305,7 +306,15 @@ static enum clime_err prepare(struct clime_generation *gen, struct clime_error *
     }
     if (err) return err;
     make_outputs(gen, (int)gen->prompts[0].params->n);
-    return check_cost(gen, e);
+    if ((err = check_cost(gen, e))) return err;
+    return gen->resume.len ? clime_resume_read(gen->server, gen->job, gen->resume, e) : CLIME_OK;
+}
+
+/* A router that knows what the events hold can go on with a broken stream elsewhere. */
+static const char *stream_head(const struct clime_job *j) {
+    if (!j->framer->resumable) return "Cache-Control: no-cache\r\n";
+    return j->incremental ? "Cache-Control: no-cache\r\nX-Clime-Stream: incremental\r\n"
+                          : "Cache-Control: no-cache\r\nX-Clime-Stream: cumulative\r\n";
 }
 
 enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_error *e) {
@@ -318,7 +327,7 @@ enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_e
     if ((err = clime_engine_reserve(s->engine, j->n_outs, e))) return err;
     gen->n_reserved = j->n_outs;
     if (j->stream) {
-        j->http = clime_http_stream_begin(gen->rq, 200, "text/event-stream", "Cache-Control: no-cache\r\n");
+        j->http = clime_http_stream_begin(gen->rq, 200, "text/event-stream", stream_head(j));
         if (!j->http) return clime_fail(e, CLIME_ERR_IO, "the client left");
         if (s->opts.stream_heartbeat > 0 && j->framer->heartbeat)
             clime_http_stream_heartbeat(j->http, j->framer->heartbeat, s->opts.stream_heartbeat * 1000000);

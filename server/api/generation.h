@@ -31,7 +31,8 @@ struct clime_generation {
     const char *rid_prefix;       /* of ids that are made up */
     struct clime_prompt *prompts; /* [n_prompts] in the job's arena */
     int n_prompts;
-    bool shared_params; /* all prompts have one params object, so seeds differ by item */
+    struct clime_str resume; /* replies to go on from, as JSON (resume.h); empty = none */
+    bool shared_params;      /* all prompts have one params object, so seeds differ by item */
     bool registered;
     int n_reserved;
 };

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 
 #include "server/api/fields.h"
-#include "server/api/generate_parse.h"
+#include "server/api/id_list.h"
 #include "server/job/chat_prompt.h"
+#include "server/server.h"
 
 #define MAX_ITEMS 4096     /* texts or id lists of a request */
 #define MAX_IDS (1u << 20) /* of one text */
@@ -105,8 +106,7 @@ static enum clime_err read_items(struct text_request *t, bool texts) {
     if (t->is_list) clime_json_array(&j);
     for (int i = 0; i < t->n; i++) {
         if (t->is_list && !clime_json_item(&j)) return t->error->code;
-        if (!(texts ? clime_json_string(&j, &t->texts[i]) : clime_generate_read_ids(&j, &t->ids[i])))
-            return t->error->code;
+        if (!(texts ? clime_json_string(&j, &t->texts[i]) : clime_id_list_read(&j, &t->ids[i]))) return t->error->code;
     }
     if (t->is_list && clime_json_item(&j)) return t->error->code;
     return clime_json_end(&j) ? CLIME_OK : t->error->code;

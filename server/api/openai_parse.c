@@ -8,7 +8,7 @@
 
 #include "common/clock.h"
 #include "server/api/fields.h"
-#include "server/api/generate_parse.h"
+#include "server/api/id_list.h"
 #include "server/api/openai.h"
 
 /* ---- members ----------------------------------------------------------------------------------------------- */
@@ -178,7 +178,7 @@ static bool read_completion_prompts(struct clime_generation *gen, struct clime_o
         struct clime_prompt *p = &gen->prompts[i];
         if (list && !clime_json_item(&j)) return false;
         p->is_text = clime_json_peek(&j) == CLIME_JSON_STRING;
-        if (!(p->is_text ? clime_json_string(&j, &p->text) : clime_generate_read_ids(&j, &p->ids))) {
+        if (!(p->is_text ? clime_json_string(&j, &p->text) : clime_id_list_read(&j, &p->ids))) {
             clime_error_prefix(e, "prompt");
             return false;
         }
@@ -191,7 +191,7 @@ static bool read_chat_prompt(struct clime_generation *gen, struct clime_openai_r
     if (clime_generation_prompts(gen, 1, e)) return false;
     if (r->input_ids.len > 0) {
         clime_json_init(&j, r->input_ids.ptr, r->input_ids.len, &gen->job->arena, e);
-        if (clime_generate_read_ids(&j, &gen->prompts[0].ids)) return true;
+        if (clime_id_list_read(&j, &gen->prompts[0].ids)) return true;
         clime_error_prefix(e, "input_ids");
         return false;
     }

@@ -93,7 +93,8 @@ static void take_output(struct clime_engine *g, struct clime_output *o) {
         .type = CLIME_FINISH_ABORT, .message = "the engine is dead: the device failed", .status = 503};
     bool is_dead = atomic_load(&g->dead);
     struct clime_seq *q = o->seq;
-    if (is_dead || atomic_load(&o->unwanted)) {
+    bool has_ended = o->finish.type != CLIME_FINISH_NONE && q->prompt_logp_next == q->n_prompt; /* by what it resumed */
+    if (is_dead || has_ended || atomic_load(&o->unwanted)) {
         struct clime_event *ev = add_event(g, o, NULL);
         ev->kind = CLIME_EVENT_CLOSE;
         ev->finish = is_dead ? dead : aborted_waiting;
@@ -223,9 +224,10 @@ static bool ends_sequence(const struct clime_engine *g, const struct clime_sampl
 }
 
 /* SGLang's order: the limit goes before a stop token (serving-api.md D.6; docs/protocol.md). */
-static struct clime_finish finish_after(const struct clime_engine *g, const struct clime_seq *q, int32_t id) {
-    if (q->n_total == q->max_total) return (struct clime_finish){.type = CLIME_FINISH_LENGTH};
-    if (ends_sequence(g, q->out->params, id)) return (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = id};
+struct clime_finish clime_engine_finish(const struct clime_engine *g, const struct clime_output *o, int n_out,
+                                        int32_t id) {
+    if (n_out == o->max_new) return (struct clime_finish){.type = CLIME_FINISH_LENGTH};
+    if (ends_sequence(g, o->params, id)) return (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = id};
     return (struct clime_finish){.type = CLIME_FINISH_NONE};
 }
 
@@ -246,7 +248,7 @@ static void take_token(struct clime_engine *g, struct clime_seq *q, struct clime
     ev->logp = r->drawn.logp;
     ev->extra = r->extra;
     ev->kept_kv = q->mixed;
-    ev->finish = finish_after(g, q, r->drawn.id);
+    ev->finish = clime_engine_finish(g, q->out, q->n_total - q->n_prompt, r->drawn.id);
     if (ev->finish.type != CLIME_FINISH_NONE) end(g, q, (struct clime_finish){.type = CLIME_FINISH_NONE});
 }
 

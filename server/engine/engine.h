@@ -44,6 +44,9 @@ enum clime_err clime_engine_reserve(struct clime_engine *g, int n, struct clime_
 void clime_engine_release(struct clime_engine *g, int n);
 /* Reserved before. Sets the job's shard and makes its sequences, which is where prompts are walked. */
 void clime_engine_submit(struct clime_engine *g, struct clime_job *j);
+/* Why an output ends with id as its n_out-th token, as far as ids say it; type NONE when it goes on. */
+struct clime_finish clime_engine_finish(const struct clime_engine *g, const struct clime_output *o, int n_out,
+                                        int32_t id);
 void clime_engine_sweep(struct clime_engine *g); /* end the outputs marked unwanted, soon */
 
 void clime_engine_drain(struct clime_engine *g);        /* from now on reserve refuses */

@@ -36,19 +36,24 @@ struct clime_seq *clime_seq_new(struct clime_output *o, const struct clime_seq_o
     int n_stop = stop_ids(p, opts, stop);
     q->out = o;
     q->queued_us = clime_now_us();
-    q->n_prompt = q->n_total = o->n_prompt;
-    q->max_total = o->n_prompt + o->max_new;
+    q->n_prompt = o->n_prompt;
+    q->n_total = o->n_prompt + o->n_resumed;
+    q->max_total = o->finish.type != CLIME_FINISH_NONE ? q->n_total : o->n_prompt + o->max_new; /* draws no more */
     q->ids = xmalloc((size_t)q->max_total * sizeof *q->ids);
     memcpy(q->ids, o->ids, (size_t)o->n_prompt * sizeof *q->ids);
     q->pages = xmalloc((size_t)clime_pages_for(q->max_total) * sizeof *q->pages);
     q->edits = clime_logit_edits_new(p, opts->V, o->ids, o->n_prompt, stop, n_stop);
+    for (int i = 0; i < o->n_resumed; i++) { /* from here on it is as one that was preempted */
+        q->ids[o->n_prompt + i] = o->out.data[i];
+        if (q->edits) clime_logit_edits_add(q->edits, o->out.data[i]);
+    }
     q->salt = o->salt;
     bool sibling = before && before->out->ids == o->ids && before->n_prompt == o->n_prompt && before->salt == o->salt;
     q->prompt_hash = sibling ? before->prompt_hash : hash_of(o);
     q->prompt_logp_next = q->n_prompt;
     if (o->logp->wanted && o->logp->start >= 0 && o->logp->start < q->n_prompt)
         q->prompt_logp_next = o->logp->start > 0 ? (int)o->logp->start : 1;
-    q->share_prompt = q->prompt_logp_next == q->n_prompt && (opts->cache || o->job->n_samples > 1);
+    q->share_prompt = o->n_resumed == 0 && q->prompt_logp_next == q->n_prompt && (opts->cache || o->job->n_samples > 1);
     free(stop);
     return q;
 }

@@ -48,57 +48,16 @@ struct clime_emitters {
 
 /* ---- what an event does to its output ---------------------------------------------------------------------- */
 
-static void count_version(struct clime_output *o, const struct clime_event *ev) {
-    struct clime_version_run *last = o->n_runs ? &o->runs[o->n_runs - 1] : NULL;
-    if (last && last->label == ev->version && last->kept_kv == ev->kept_kv) {
-        last->count++;
-        return;
-    }
-    o->runs = xrealloc(o->runs, (size_t)(o->n_runs + 1) * sizeof *o->runs);
-    o->runs[o->n_runs++] = (struct clime_version_run){ev->version, ev->kept_kv, 1};
-}
-
-static void append_token(struct clime_output *o, const struct clime_event *ev) {
-    size_t size = o->out.size;
-    clime_ids_push(&o->out, ev->id);
-    if (o->out.size != size) {
-        o->out_logp = xrealloc(o->out_logp, o->out.size * sizeof *o->out_logp);
-        o->text_at = xrealloc(o->text_at, o->out.size * sizeof *o->text_at);
-        if (o->extra || ev->extra) o->extra = xrealloc(o->extra, o->out.size * sizeof(struct clime_lp_extra *));
-    }
-    o->out_logp[o->out.len - 1] = ev->logp;
-    o->text_at[o->out.len - 1] = (uint32_t)o->text.text.len;
-    if (o->extra) o->extra[o->out.len - 1] = ev->extra;
-    count_version(o, ev);
-    o->version = ev->version;
-    o->cached_tokens = ev->cached_tokens;
-    o->n_retractions = ev->n_retractions;
-    if (o->out.len == 1) o->first_token_us = clime_now_us();
-}
-
-/* What is final of the text becomes segments. */
-static void parse_text(struct clime_output *o) {
-    clime_parse_feed(&o->parse, clime_stop_text_safe(&o->text), o->text.done);
-}
-
-/* Order of the ends at one token: limit, stop string, stop token (SGLang's). */
 static void on_token(struct emitter *em, struct clime_output *o, const struct clime_event *ev) {
-    struct clime_str matched = {NULL, 0};
     if (o->cut) {
         free(ev->extra);
         return;
     }
-    append_token(o, ev);
-    o->finish = ev->finish;
-    o->text.no_search = ev->finish.type == CLIME_FINISH_LENGTH;
-    bool hidden = ev->finish.type == CLIME_FINISH_STOP && !o->params->no_stop_trim;
-    bool found = !hidden && clime_stop_text_feed(&o->text, ev->id, &matched);
-    if (!found && ev->finish.type != CLIME_FINISH_NONE) found = clime_stop_text_finish(&o->text, &matched);
-    parse_text(o);
-    if (!found) return;
-    o->finish = (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = -1, .matched_str = matched};
-    o->cut = true;
-    if (ev->finish.type != CLIME_FINISH_NONE) return; /* the engine has ended it already */
+    if (!o->first_token_us) o->first_token_us = clime_now_us();
+    o->cached_tokens = ev->cached_tokens;
+    o->n_retractions = ev->n_retractions;
+    o->cut = clime_output_token(o, ev);
+    if (!o->cut || ev->finish.type != CLIME_FINISH_NONE) return; /* or the engine has ended it already */
     atomic_store(&o->unwanted, true);
     em->cut_some = true;
 }
@@ -125,7 +84,7 @@ static void on_close(struct clime_output *o, const struct clime_event *ev) {
         o->finish = ev->finish;
         o->text.no_search = true; /* what was decoded was searched; an abort is not undone by the held-back rest */
         clime_stop_text_finish(&o->text, &matched);
-        parse_text(o);
+        clime_parse_feed(&o->parse, clime_stop_text_safe(&o->text), o->text.done);
     }
     if (!o->version) o->version = ev->version;
     o->cached_tokens = ev->cached_tokens;

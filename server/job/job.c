@@ -43,6 +43,44 @@ void clime_job_outputs(struct clime_job *j, int n_prompts, int n_samples) {
     }
 }
 
+static void count_version(struct clime_output *o, const struct clime_event *ev) {
+    struct clime_version_run *last = o->n_runs ? &o->runs[o->n_runs - 1] : NULL;
+    if (last && last->label == ev->version && last->kept_kv == ev->kept_kv) {
+        last->count++;
+        return;
+    }
+    o->runs = xrealloc(o->runs, (size_t)(o->n_runs + 1) * sizeof *o->runs);
+    o->runs[o->n_runs++] = (struct clime_version_run){ev->version, ev->kept_kv, 1};
+}
+
+static void append_token(struct clime_output *o, const struct clime_event *ev) {
+    size_t size = o->out.size;
+    clime_ids_push(&o->out, ev->id);
+    if (o->out.size != size) {
+        o->out_logp = xrealloc(o->out_logp, o->out.size * sizeof *o->out_logp);
+        o->text_at = xrealloc(o->text_at, o->out.size * sizeof *o->text_at);
+        if (o->extra || ev->extra) o->extra = xrealloc(o->extra, o->out.size * sizeof(struct clime_lp_extra *));
+    }
+    o->out_logp[o->out.len - 1] = ev->logp;
+    o->text_at[o->out.len - 1] = (uint32_t)o->text.text.len;
+    if (o->extra) o->extra[o->out.len - 1] = ev->extra;
+    count_version(o, ev);
+    o->version = ev->version;
+}
+
+bool clime_output_token(struct clime_output *o, const struct clime_event *ev) {
+    struct clime_str matched = {NULL, 0};
+    append_token(o, ev);
+    o->finish = ev->finish;
+    o->text.no_search = ev->finish.type == CLIME_FINISH_LENGTH;
+    bool hidden = ev->finish.type == CLIME_FINISH_STOP && !o->params->no_stop_trim;
+    bool found = !hidden && clime_stop_text_feed(&o->text, ev->id, &matched);
+    if (!found && ev->finish.type != CLIME_FINISH_NONE) found = clime_stop_text_finish(&o->text, &matched);
+    clime_parse_feed(&o->parse, clime_stop_text_safe(&o->text), o->text.done);
+    if (found) o->finish = (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = -1, .matched_str = matched};
+    return found;
+}
+
 int clime_output_reasoning_tokens(const struct clime_output *o) {
     const struct clime_segments *s = &o->parse.segments;
     size_t end = 0, n = 0;

@@ -86,6 +86,8 @@ struct clime_output {
     uint64_t seed;
     uint64_t salt;         /* of the prefix cache */
     int max_new;           /* max_new_tokens, cut to the context */
+    int n_resumed;         /* tokens of `out` that an earlier reply brought (server/api/resume.h) */
+    size_t resumed_text;   /* bytes of their text that were final */
     atomic_bool unwanted;  /* set by anyone: the engine ends it at its next sweep, or when it comes in */
     struct clime_seq *seq; /* made at submission, then the engine's */
 
@@ -138,6 +140,7 @@ struct clime_framer {
     /* Appends the events of one output's news (and end, when out->finish is set) to sse. */
     void (*news)(struct clime_job *j, struct clime_output *out, struct clime_buf *sse);
     void (*end)(struct clime_job *j, struct clime_buf *sse); /* after the last output */
+    bool resumable; /* what a broken stream has told is enough to go on with it (server/api/resume.h) */
 };
 
 struct clime_job {
@@ -176,6 +179,10 @@ void clime_job_free(struct clime_job *j); /* closed, or never submitted */
 /* Allocates and links n_prompts * n outputs, with cursors when the job streams; the caller fills in their first part.
  */
 void clime_job_outputs(struct clime_job *j, int n_prompts, int n_samples);
+
+/* One token more, as the event says it, whose extra it takes; its text, and what ends with it: the limit, a stop
+ * string, a stop token, in this order (SGLang's). True when it is a stop string: nothing may follow. */
+bool clime_output_token(struct clime_output *o, const struct clime_event *ev);
 
 /* Sampled tokens up to the end of what the parser took for reasoning. */
 int clime_output_reasoning_tokens(const struct clime_output *o);

@@ -1,0 +1,217 @@
+/* Reading "resume" (see resume.h). Called by the HTTP worker that owns the job, before it is submitted: until then both
+ * parts of an output are its own. The tokens take the emitter's way (clime_output_token), so that text, stop strings
+ * and segments are as they were.
+ *
+ * Invariant: nothing of a reply is believed that an output relies on: ids are in the vocabulary, lists as long as they
+ * have to be, and no token stands behind one that ends the output.
+ */
+#include "server/api/resume.h"
+
+#include <stdlib.h>
+
+#include "server/api/id_list.h"
+
+struct reply {
+    struct clime_ids ids;
+    struct clime_str id, logp, top, chosen, versions, kept; /* lists as their text */
+    uint64_t seed;
+    bool has_seed;
+};
+
+static bool read_meta(struct clime_json *j, struct reply *r) {
+    struct clime_str key;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "id"))
+            clime_json_string(j, &r->id);
+        else if (clime_str_is(key, "seed"))
+            r->has_seed = clime_json_uint(j, &r->seed);
+        else if (clime_str_is(key, "output_token_logprobs"))
+            clime_json_skip(j, &r->logp);
+        else if (clime_str_is(key, "output_top_logprobs"))
+            clime_json_skip(j, &r->top);
+        else if (clime_str_is(key, "output_token_ids_logprobs"))
+            clime_json_skip(j, &r->chosen);
+        else if (clime_str_is(key, "token_versions"))
+            clime_json_skip(j, &r->versions);
+        else if (clime_str_is(key, "kept_kv"))
+            clime_json_skip(j, &r->kept);
+        else
+            clime_json_skip(j, NULL);
+    }
+    return !j->failed;
+}
+
+static bool read_reply(struct clime_json *j, struct reply *r) {
+    struct clime_str key;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "output_ids"))
+            clime_id_list_read(j, &r->ids);
+        else if (clime_str_is(key, "meta_info"))
+            read_meta(j, r);
+        else
+            clime_json_skip(j, NULL);
+    }
+    return !j->failed;
+}
+
+/* ---- lists beside the ids ---------------------------------------------------------------------------------- */
+
+/* The lists of a reply as scanners that stand before the next token's item. An empty text is a list that ended. */
+struct lists {
+    struct clime_json logp, top, chosen, versions, kept;
+    struct clime_error *e;
+    struct clime_weight_label *label; /* of the next n_of_label tokens */
+    int64_t n_of_label;
+    int64_t kept_from, kept_n; /* the next run of tokens whose context held older KV */
+    bool no_more_kept;
+};
+
+static void open_list(struct clime_json *j, struct clime_str text, struct clime_arena *a, struct clime_error *e) {
+    if (!text.len) text = clime_str_of("[]");
+    clime_json_init(j, text.ptr, text.len, a, e);
+    clime_json_array(j);
+}
+
+static bool next_pair(struct clime_json *j, int64_t *first, int64_t *second) {
+    bool ok = clime_json_array(j) && clime_json_item(j) && clime_json_int(j, 0, INT32_MAX, first) &&
+              clime_json_item(j) && clime_json_int(j, 1, INT32_MAX, second) && !clime_json_item(j);
+    return ok && !j->failed;
+}
+
+static bool next_label(struct lists *l, struct clime_arena *a) {
+    const char *name;
+    if (!clime_json_item(&l->versions)) return clime_json_bad(&l->versions, "token_versions has too few tokens");
+    bool ok = clime_json_array(&l->versions) && clime_json_item(&l->versions) &&
+              clime_json_string_z(&l->versions, &name) && clime_json_item(&l->versions) &&
+              clime_json_int(&l->versions, 1, INT32_MAX, &l->n_of_label) && !clime_json_item(&l->versions);
+    if (!ok || l->versions.failed) return false;
+    l->label = clime_arena_zalloc(a, sizeof *l->label);
+    if (l->label) l->label->name = name;
+    return l->label != NULL;
+}
+
+static bool next_logp(struct clime_json *j, int32_t id, float *out) {
+    double number = 0;
+    int64_t of = -1;
+    if (!clime_json_item(j)) return clime_json_bad(j, "output_token_logprobs has fewer items than output_ids");
+    if (!clime_json_array(j) || !clime_json_item(j) || !clime_json_double(j, &number) || !clime_json_item(j) ||
+        !clime_json_int(j, 0, INT32_MAX, &of))
+        return false;
+    if (of != id) return clime_json_bad(j, "output_token_logprobs and output_ids are of different tokens");
+    while (clime_json_item(j)) clime_json_skip(j, NULL); /* the token's text */
+    *out = (float)number;
+    return !j->failed;
+}
+
+/* A position's tuples, at most room of them, appended to x. */
+static bool next_extra(struct clime_json *j, int room, struct clime_lp_extra *x, int *n) {
+    int at = x->n_top + x->n_ids;
+    if (!clime_json_item(j)) return clime_json_bad(j, "a list of log-probabilities has fewer items than output_ids");
+    for (clime_json_array(j); clime_json_item(j); ++*n) {
+        double number = 0;
+        int64_t id = 0;
+        if (*n == room) return clime_json_bad(j, "more log-probabilities of a token than the request asks for");
+        if (!clime_json_array(j) || !clime_json_item(j) || !clime_json_double(j, &number) || !clime_json_item(j) ||
+            !clime_json_int(j, 0, INT32_MAX, &id))
+            return false;
+        while (clime_json_item(j)) clime_json_skip(j, NULL);
+        x->at[at + *n].logp = (float)number;
+        x->at[at + *n].id = (int32_t)id;
+    }
+    return !j->failed;
+}
+
+/* Outputs with such lists have one for every token, if only an empty one. */
+static bool take_extra(struct lists *l, const struct clime_logp_options *lp, struct clime_event *ev) {
+    if (lp->top + lp->n_ids == 0) return true;
+    struct clime_lp_extra *x = xcalloc(1, sizeof *x + (size_t)(lp->top + lp->n_ids) * sizeof x->at[0]);
+    ev->extra = x;
+    if (!lp->wanted) return true; /* the reply does not show them */
+    return (lp->top == 0 || next_extra(&l->top, lp->top, x, &x->n_top)) &&
+           (lp->n_ids == 0 || next_extra(&l->chosen, lp->n_ids, x, &x->n_ids));
+}
+
+static bool take_kept(struct lists *l, int at, bool *kept) {
+    if (l->kept_n > 0 && at >= l->kept_from + l->kept_n) l->kept_n = 0;
+    if (l->kept_n == 0 && !l->no_more_kept) {
+        l->no_more_kept = !clime_json_item(&l->kept);
+        if (!l->no_more_kept && !next_pair(&l->kept, &l->kept_from, &l->kept_n)) return false;
+    }
+    *kept = l->kept_n > 0 && at >= l->kept_from && at < l->kept_from + l->kept_n;
+    return !l->kept.failed;
+}
+
+/* ---- one output -------------------------------------------------------------------------------------------- */
+
+static bool take_token(const struct clime_server *s, struct clime_output *o, struct lists *l, int at,
+                       struct clime_event *ev) {
+    struct clime_arena *a = &o->job->arena;
+    if (ev->id < 0 || ev->id >= s->model->cfg.V)
+        return clime_fail(l->e, CLIME_ERR_INPUT, "id %d is outside the vocabulary", (int)ev->id), false;
+    if (l->n_of_label == 0 && !next_label(l, a)) return false;
+    l->n_of_label--;
+    ev->version = l->label;
+    ev->finish = clime_engine_finish(s->engine, o, at + 1, ev->id);
+    if (!take_kept(l, at, &ev->kept_kv)) return false;
+    if (o->logp->wanted && !next_logp(&l->logp, ev->id, &ev->logp)) return false;
+    return take_extra(l, o->logp, ev);
+}
+
+static enum clime_err fill(const struct clime_server *s, struct clime_output *o, const struct reply *r,
+                           struct clime_error *e) {
+    struct clime_arena *a = &o->job->arena;
+    struct lists l = {.e = e};
+    if (r->ids.len > (size_t)o->max_new)
+        return clime_fail(e, CLIME_ERR_INPUT, "%zu tokens, more than the %d of max_new_tokens", r->ids.len, o->max_new);
+    open_list(&l.logp, r->logp, a, e);
+    open_list(&l.top, r->top, a, e);
+    open_list(&l.chosen, r->chosen, a, e);
+    open_list(&l.versions, r->versions, a, e);
+    open_list(&l.kept, r->kept, a, e);
+    for (size_t i = 0; i < r->ids.len && !e->code; i++) {
+        struct clime_event ev = {.out = o, .kind = CLIME_EVENT_TOKEN, .id = r->ids.data[i]};
+        if (o->finish.type != CLIME_FINISH_NONE) {
+            clime_fail(e, CLIME_ERR_INPUT, "tokens go on after token %zu has ended the output", i);
+        } else if (!take_token(s, o, &l, (int)i, &ev)) {
+            free(ev.extra);
+            if (!e->code) clime_fail(e, CLIME_ERR_LIMIT, "the request takes too much memory");
+        } else {
+            clime_output_token(o, &ev);
+        }
+    }
+    if (e->code) return e->code;
+    if (r->id.len) o->rid = r->id;
+    if (r->has_seed) o->seed = r->seed;
+    o->n_resumed = o->n_written = (int)o->out.len;
+    o->resumed_text = o->text.n_safe;
+    return CLIME_OK;
+}
+
+static enum clime_err read_one(const struct clime_server *s, struct clime_output *o, struct clime_json *j,
+                               struct clime_error *e) {
+    struct reply r = {.ids = {0}};
+    if (clime_json_peek(j) == CLIME_JSON_NULL)
+        clime_json_null(j);
+    else if (read_reply(j, &r))
+        fill(s, o, &r, e);
+    if (e->code) clime_error_prefix(e, "resume[%d]", o->index);
+    return e->code;
+}
+
+enum clime_err clime_resume_read(const struct clime_server *s, struct clime_job *job, struct clime_str resume,
+                                 struct clime_error *e) {
+    struct clime_json j;
+    int n = 0;
+    clime_json_init(&j, resume.ptr, resume.len, &job->arena, e);
+    if (clime_json_peek(&j) != CLIME_JSON_ARRAY) {
+        if (job->n_outs > 1)
+            return clime_fail(e, CLIME_ERR_INPUT, "resume must be a list with an item for each output");
+        if (read_one(s, &job->outs[0], &j, e)) return e->code;
+    } else {
+        for (clime_json_array(&j); clime_json_item(&j); n++) {
+            if (n == job->n_outs) return clime_fail(e, CLIME_ERR_INPUT, "resume has more items than there are outputs");
+            if (read_one(s, &job->outs[n], &j, e)) return e->code;
+        }
+    }
+    return clime_json_end(&j) ? CLIME_OK : e->code;
+}
