@@ -1,0 +1,246 @@
+"""Streams of /generate whose worker dies, freezes or ends: another one goes on, and the client sees one answer, which is
+the undisturbed one bit for bit. Workers are real servers behind a gate that lets so much of each stream through, so that
+what is broken off is in the middle on any machine."""
+
+import concurrent.futures
+import contextlib
+import json
+import signal
+import socket
+import threading
+
+import pytest
+from mocks import workers
+from programs import LIMIT, STORIES, Program, need_stories, program, server, web
+from test_resumed_replies import EACH_TOKEN, lasting
+from test_router_faults import fleet, states, urls, wait_for
+
+LONG = 100
+QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "1", "--health-failure-threshold", "2",
+         "--replay-wait", LONG)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def well():
+    need_stories()
+    with server() as made:
+        yield made
+
+
+class Gate:
+    """Stands before a server; of each event stream `events` events pass, then nothing until the connection ends."""
+
+    def __init__(self, server, events):
+        self.server, self.events, self.held = server, events, 0
+        self.lock = threading.Lock()
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                inner, _ = self.listener.accept()
+                outer = socket.socket()
+                try:
+                    outer.connect(("127.0.0.1", self.server.port))
+                except OSError:
+                    inner.close()
+                    continue
+                threading.Thread(target=self.pump, args=(inner, outer), daemon=True).start()
+                threading.Thread(target=self.answer, args=(outer, inner), daemon=True).start()
+
+    def pump(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for s in source, sink:
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+
+    def answer(self, source, sink):
+        """From the server: a stream stops behind an event, in the middle of the next."""
+        with contextlib.suppress(OSError):
+            seen = b""
+            while data := source.recv(1 << 16):
+                seen += data
+                if b"text/event-stream" not in seen[:1000]:
+                    sink.sendall(data)
+                    continue
+                at = 0
+                for _ in range(self.events):
+                    at = seen.find(b"\n\n", at) + 2
+                    if at == 1:
+                        break
+                if at == 1 or len(seen) < at + 20:
+                    sink.sendall(data)
+                    continue
+                sink.sendall(data[: at + 20 - (len(seen) - len(data))])
+                with self.lock:
+                    self.held += 1
+                while source.recv(1 << 16):
+                    pass
+        for s in source, sink:
+            with contextlib.suppress(OSError):
+                s.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.listener.close()
+
+
+@contextlib.contextmanager
+def gated(n, events=3):
+    """Servers behind gates, each in a process that the test may end as it likes."""
+    made = [Program("clime-server", "--model-path", STORIES, "--http-threads", "40") for _ in range(n)]
+    gates = [Gate(s, events) for s in made]
+    try:
+        yield gates
+    finally:
+        for g in gates:
+            g.close()
+            with contextlib.suppress(ProcessLookupError):
+                g.server.process.send_signal(signal.SIGCONT)
+            g.server.stop(signal.SIGKILL)
+
+
+def bodies():
+    """All that a stream may be: cumulative and incremental, text and ids, several outputs, seeds given and not."""
+    for i in range(16):
+        params = {"max_new_tokens": 200 + i, "stream_interval": 7, "ignore_eos": True}
+        params |= [{}, {"frequency_penalty": 0.3}, {"n": 2}, {"stop": ["zzzzzz"], "temperature": 0}][i % 4]
+        yield {"sampling_params": params | ({"sampling_seed": i} if i % 5 else {}), "stream": True,
+               "incremental_streaming_output": i % 2 == 1, "return_logprob": i % 3 > 0, "top_logprobs_num": i % 3,
+               "token_ids_logprob": [7] if i % 3 else None,
+               } | ({"text": "Once upon a time"} if i % 4 else {"input_ids": [1] + [300 + i] * i})  # fmt: skip
+
+
+def joined(events, incremental):
+    """The outputs of a stream, whole, by index. Cumulative ones must only grow."""
+    outs = {}
+    for e in events:
+        i = e.pop("index", 0)
+        if i in outs and incremental:
+            was = outs[i]
+            assert was["meta_info"]["finish_reason"] is None
+            e["text"] = was["text"] + e["text"]
+            e["output_ids"] = was["output_ids"] + e["output_ids"]
+            for name in EACH_TOKEN:
+                if name in e["meta_info"]:
+                    e["meta_info"][name] = was["meta_info"][name] + e["meta_info"][name]
+        elif i in outs:
+            assert e["output_ids"][: len(outs[i]["output_ids"])] == outs[i]["output_ids"]
+            assert e["text"].startswith(outs[i]["text"]) and e["meta_info"]["id"] == outs[i]["meta_info"]["id"]
+        e["meta_info"].pop("output_token_logprobs_length", None)
+        outs[i] = e
+    return [outs[i] for i in sorted(outs)]
+
+
+def stream(router, body):
+    with web.stream("POST", router.url + "/generate", json=body, timeout=LONG) as reply:
+        assert reply.status_code == 200, reply.read()
+        data = [line[6:] for line in reply.iter_lines() if line.startswith("data: ")]
+    assert data[-1] == "[DONE]"
+    return joined([json.loads(d) for d in data[:-1]], body["incremental_streaming_output"])
+
+
+def undisturbed(well, body, outs):
+    """The same outputs, each from its seed alone."""
+    for out in outs:
+        params = {k: v for k, v in body["sampling_params"].items() if k != "n"}
+        alone = body | {"stream": False, "sampling_params": params | {"sampling_seed": out["meta_info"]["seed_text"]}}
+        whole = well.json("/generate", alone)
+        whole["meta_info"] |= {"id": out["meta_info"]["id"]}
+        whole["meta_info"].pop("output_token_logprobs_length", None)
+        yield whole
+
+
+def test_all_streams_of_a_killed_and_a_frozen_worker_are_whole(well):
+    with gated(2) as (dying, freezing), program("clime-router", *QUICK) as router, \
+         concurrent.futures.ThreadPoolExecutor(16) as pool:  # fmt: skip
+        for g in dying, freezing:
+            router.post("/workers", {"url": g.url})
+        asked = [(body, pool.submit(stream, router, body)) for body in bodies()]
+        wait_for(lambda: dying.held + freezing.held >= 16)
+        assert dying.held and freezing.held
+        router.post("/workers", {"url": well.url})
+        freezing.server.process.send_signal(signal.SIGSTOP)
+        dying.server.process.kill()
+        for body, outs in asked:
+            outs = outs.result(LONG)
+            assert len(outs) == body["sampling_params"].get("n", 1)
+            for out, whole in zip(outs, undisturbed(well, body, outs)):
+                assert 0 < out["meta_info"]["resumed_tokens"] < len(out["output_ids"]) or len(outs) > 1
+                assert lasting(out) == lasting(whole)
+        assert fleet(router)[well.url]["served"] == 16
+        replays = next(line for line in router.get("/metrics").text.splitlines() if "_replays_total " in line and line[0] != "#")
+        assert float(replays.split()[1]) >= 16
+
+
+def test_a_worker_that_stops_hands_its_streams_on(well):
+    """Not a byte is lost, and nothing counts against a server that says that it is shutting down."""
+    body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 400, "ignore_eos": True, "sampling_seed": 3},
+            "stream": True, "incremental_streaming_output": False}  # fmt: skip
+    with program("clime-router", *QUICK) as router, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        def shutting_down(handler, asked):
+            if handler.path == "/generate":
+                first = well.events("/generate", body | {"sampling_params": body["sampling_params"] | {"max_new_tokens": 5}})
+                part = json.loads(first[-2])
+                part["meta_info"]["finish_reason"] = None
+                error = {"error": {"message": "the server is shutting down", "type": "server_error", "code": 503}}
+                handler.send_response(200)
+                for name, value in {"Content-Type": "text/event-stream", "X-Clime-Stream": "cumulative",
+                                    "Connection": "close"}.items():  # fmt: skip
+                    handler.send_header(name, value)
+                handler.end_headers()
+                handler.close_connection = True
+                for event in json.dumps(part), json.dumps(error), "[DONE]":
+                    handler.wfile.write(f"data: {event}\n\n".encode())
+            return handler.path == "/generate"
+
+        with workers(1, shutting_down) as (w,):
+            router.post("/workers", {"url": w.url})
+            asked = pool.submit(stream, router, body)
+            wait_for(lambda: w.calls("/generate"))
+            router.post("/workers", {"url": well.url})
+            (out,) = asked.result(LONG)
+            assert lasting(out) == lasting(next(undisturbed(well, body, [out])))
+            assert fleet(router)[w.url]["failed"] == 0
+
+
+def test_a_lone_worker_that_comes_back_goes_on():
+    """The fleet is one server, which is started again at the same address."""
+    need_stories()
+    body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 300, "ignore_eos": True, "sampling_seed": 3},
+            "stream": True, "incremental_streaming_output": True, "return_logprob": True}  # fmt: skip
+    with gated(1, events=40) as (gate,), program("clime-router", *QUICK) as router, \
+         concurrent.futures.ThreadPoolExecutor(1) as pool:  # fmt: skip
+        router.post("/workers", {"url": gate.url})
+        asked = pool.submit(stream, router, body)
+        wait_for(lambda: gate.held == 1)
+        gate.server.process.kill()
+        gate.server.process.wait(LIMIT)
+        wait_for(lambda: states(router) == ["down"])
+        gate.events = 10**9
+        gate.server = Program("clime-server", "--model-path", STORIES)
+        (out,) = asked.result(LONG)
+        assert out["meta_info"]["resumed_tokens"] >= 40
+        assert lasting(out) == lasting(next(undisturbed(gate.server, body, [out])))
+
+
+def test_what_cannot_go_on_ends_with_an_error(well):
+    """Chat has no ids to go on from; a worker that knows no `resume` would begin again; without room nothing is kept."""
+    body = next(bodies())
+    foreign = [{"text": "x", "output_ids": [1], "meta_info": {"finish_reason": None}}]
+    for words, others in [(("--replay-memory", "10"), None), (("--replay-wait", "1"), foreign)]:
+        with gated(1) as (gate,), program("clime-router", *QUICK, *words) as router, \
+             workers(1, lambda h, _: h.path == "/generate" and (h.stream(map(json.dumps, foreign)) or True)) as (w,), \
+             concurrent.futures.ThreadPoolExecutor(1) as pool:  # fmt: skip
+            router.post("/workers", {"url": gate.url})
+            asked = pool.submit(lambda: web.post(router.url + "/generate", json=body, timeout=LONG).text)
+            wait_for(lambda: gate.held == 1)
+            if others:
+                router.post("/workers", {"url": w.url})
+            gate.server.process.kill()
+            events = [line[6:] for line in asked.result(LONG).split("\n\n") if line]
+            assert events[-1] == "[DONE]" and json.loads(events[-2])["error"]["code"] in (502, 503)
+            assert json.loads(events[-3])["meta_info"]["finish_reason"] is None and len(events) == 5
