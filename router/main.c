@@ -20,8 +20,9 @@
 struct options {
     const char *host, *port_file, *api_key, *admin_key, *worker_key;
     int64_t port, health_port, parent_fd, http_threads, max_in_flight, max_retries, max_body, max_body_memory,
-        fail_threshold, ok_threshold;
-    double request_timeout, control_timeout, drain_timeout, probe_interval, probe_timeout, session_ttl, session_slack;
+        replay_memory, fail_threshold, ok_threshold;
+    double replay_wait, request_timeout, control_timeout, drain_timeout, probe_interval, probe_timeout, session_ttl,
+        session_slack;
     int policy, log_level; /* CHOICE */
     struct clime_opt_list workers, cors_origins;
     bool print_routes;
@@ -41,6 +42,10 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
          1, 1e6},
         {"max-retries", CLIME_OPT_INT, &o->max_retries, "5", "N", "further workers tried before the first byte", 0,
          CLIME_WORKERS_MAX},
+        {"replay-wait", CLIME_OPT_DOUBLE, &o->replay_wait, "30", "S",
+         "how long a stream whose worker was lost waits for another one that goes on with it", 0, 1e6},
+        {"replay-memory", CLIME_OPT_BYTES, &o->replay_memory, "1g", "BYTES",
+         "for what streams have told so far; without room a stream ends with its worker", 0, 1e12},
         {"request-timeout", CLIME_OPT_DOUBLE, &o->request_timeout, "14400", "S", "longest generation", 1, 1e6},
         {"control-timeout", CLIME_OPT_DOUBLE, &o->control_timeout, "600", "S", "longest control call to a worker", 1,
          1e6},
@@ -117,6 +122,7 @@ static void register_metrics(struct clime_router *r) {
     static const double seconds[] = {0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800};
     r->m_requests = clime_metric_counter("clime_router_requests_total", "", "generation requests answered");
     r->m_retries = clime_metric_counter("clime_router_retries_total", "", "attempts on a further worker");
+    r->m_replays = clime_metric_counter("clime_router_replays_total", "", "streams gone on with on a further worker");
     r->m_in_flight = clime_metric_gauge("clime_router_requests_active", "", "generation requests in flight");
     r->m_seconds = clime_metric_histogram("clime_router_request_seconds", "", "time of a generation request", seconds,
                                           (int)CLIME_COUNT(seconds));
@@ -156,6 +162,8 @@ int main(int argc, char **argv) {
         .control_timeout_us = (int64_t)(o.control_timeout * 1e6),
         .probe_interval_us = (int64_t)(o.probe_interval * 1e6),
         .probe_timeout_us = (int64_t)(o.probe_timeout * 1e6),
+        .replay_memory = {.max = o.replay_memory},
+        .replay_wait_us = (int64_t)(o.replay_wait * 1e6),
         .max_retries = (int)o.max_retries,
         .max_reply = (size_t)o.max_body,
     };

@@ -1,9 +1,11 @@
 /* Passes one generation request to a worker and its answer back. Runs on HTTP threads.
  *
- * Another worker is tried while the client has not been sent a byte, never one that this request has failed on. What
- * was BUSY or could not be reached is tried as often as --max-retries allows. A request that has gone wrong on
- * MOST_SUSPECT workers that did see it is taken to be the cause: it must not take the fleet down one by one. A worker
- * that answers 500 to what another one then serves is to blame for that. */
+ * Another worker is tried while the client has not been sent a byte, and after it where the stream can go on elsewhere
+ * (replay.h), never one that this request has just failed on. What was BUSY or could not be reached is tried as often
+ * as
+ * --max-retries allows. A request that has gone wrong on MOST_SUSPECT workers that did see it, without a token from
+ * them, is taken to be the cause: it must not take the fleet down one by one. A worker that answers 500 to what another
+ * one then serves is to blame for that. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,6 +16,8 @@
 #include "router/request.h"
 
 #define MOST_SUSPECT 2
+#define WAIT_LOOK_US 50000
+#define TRY_AGAIN_US 1000000
 
 static struct clime_str session_of(struct clime_http_request *rq) {
     const char *v = clime_http_header(rq, "X-SMG-Routing-Key");
@@ -22,7 +26,7 @@ static struct clime_str session_of(struct clime_http_request *rq) {
 }
 
 static bool may_try_again(const struct clime_relay *y, int n_suspect) {
-    if (y->stream || n_suspect >= MOST_SUSPECT || atomic_load(&y->router->phase) == CLIME_ROUTER_CUTTING) return false;
+    if (n_suspect >= MOST_SUSPECT || atomic_load(&y->router->phase) == CLIME_ROUTER_CUTTING) return false;
     switch (y->outcome) {
     case CLIME_OUTCOME_SERVED:
     case CLIME_OUTCOME_CLIENT:
@@ -37,30 +41,60 @@ static bool may_try_again(const struct clime_relay *y, int n_suspect) {
     return false;
 }
 
+/* The workers that a request has been tried on, and until when it may wait for others. */
+struct trials {
+    uint64_t tried[CLIME_WORKERS_MAX / 64];
+    int64_t until_us;
+    int n_suspect;
+    int64_t suspect; /* the worker that answered 500 */
+};
+
+/* A stream whose worker is lost may wait for one: its client cannot ask again without losing what it has. In the end
+ * the lost one may be back. */
+static bool pick(struct clime_relay *y, const struct clime_route_request *request, struct trials *t,
+                 struct clime_lease *out, struct clime_error *e) {
+    struct clime_router *r = y->router;
+    int64_t again_us = clime_now_us() + TRY_AGAIN_US;
+    while (clime_workers_pick(r->workers, request, t->tried, out, e)) {
+        int64_t now = clime_now_us();
+        bool cut = atomic_load(&r->phase) == CLIME_ROUTER_CUTTING;
+        if (cut || now >= t->until_us || clime_http_peer_gone(y->rq)) return false;
+        if (now >= again_us) memset(t->tried, 0, sizeof t->tried);
+        clime_sleep_us(WAIT_LOOK_US);
+    }
+    return true;
+}
+
+static void count_trial(struct clime_relay *y, const struct clime_lease *lease, struct trials *t) {
+    struct clime_workers *w = y->router->workers;
+    clime_workers_release(w, lease, y->outcome);
+    if (y->progressed) /* a stream that was broken off: what happened before it is over */
+        *t = (struct trials){.until_us = clime_now_us() + y->router->replay_wait_us};
+    t->tried[lease->slot / 64] |= (uint64_t)1 << (lease->slot % 64);
+    if (y->outcome == CLIME_OUTCOME_SERVED && t->suspect) clime_workers_blame(w, t->suspect);
+    if (y->outcome == CLIME_OUTCOME_UNKNOWN) t->suspect = lease->id;
+    t->n_suspect += y->outcome == CLIME_OUTCOME_UNKNOWN || (y->outcome == CLIME_OUTCOME_WORKER && y->connected);
+}
+
 /* Tries workers until one has the answer. Sets y->e where there is none from a worker. */
 static void serve(struct clime_relay *y, const struct clime_route_request *request) {
     struct clime_router *r = y->router;
-    uint64_t tried[CLIME_WORKERS_MAX / 64] = {0};
-    int n_suspect = 0;
-    int64_t suspect = 0; /* the worker that answered 500 */
-    for (int turn = 0; turn <= r->max_retries; turn++) {
+    struct trials t = {.until_us = 0};
+    for (int turn = 0; turn <= r->max_retries || y->stream; turn++) {
         struct clime_lease lease;
         struct clime_error none = {0};
-        if (clime_workers_pick(r->workers, request, tried, &lease, &none)) {
+        if (!pick(y, request, &t, &lease, &none)) {
             if (turn == 0) y->e = none; /* else the last worker's own answer says more than "none is left" */
             break;
         }
         clime_relay_attempt(y, &lease);
-        clime_workers_release(r->workers, &lease, y->outcome);
-        tried[lease.slot / 64] |= (uint64_t)1 << (lease.slot % 64);
-        if (y->outcome == CLIME_OUTCOME_SERVED && suspect) clime_workers_blame(r->workers, suspect);
-        if (y->outcome == CLIME_OUTCOME_UNKNOWN) suspect = lease.id;
-        n_suspect += y->outcome == CLIME_OUTCOME_UNKNOWN || (y->outcome == CLIME_OUTCOME_WORKER && y->connected);
-        if (!may_try_again(y, n_suspect)) break;
+        count_trial(y, &lease, &t);
+        if (!may_try_again(y, t.n_suspect) || (y->stream && !clime_relay_go_on(y))) break;
         char status[24];
         snprintf(status, sizeof status, "status %d", y->status);
-        LOG_WARN("a request on %s failed (%s), trying another worker", lease.url, y->e.code ? y->e.msg : status);
-        clime_metric_add(r->m_retries, 1);
+        LOG_WARN("a request on %s failed (%s), %s another worker", lease.url, y->e.code ? y->e.msg : status,
+                 y->stream ? "going on with its stream on" : "trying");
+        clime_metric_add(y->stream ? r->m_replays : r->m_retries, 1);
     }
 }
 

@@ -22,6 +22,9 @@
 void clime_relay_init(struct clime_relay *y, struct clime_router *r, struct clime_http_request *rq,
                       const char *target) {
     *y = (struct clime_relay){.router = r, .rq = rq, .target = target};
+    clime_replay_init(&y->replay, &r->replay_memory);
+    clime_buf_init(&y->last_words, LARGEST_EVENT + PIECE_CAP);
+    clime_buf_init(&y->again, 0);
     clime_buf_init(&y->body, r->max_reply);
     clime_buf_init(&y->held, LARGEST_EVENT + PIECE_CAP);
 }
@@ -29,6 +32,9 @@ void clime_relay_init(struct clime_relay *y, struct clime_router *r, struct clim
 void clime_relay_free(struct clime_relay *y) {
     clime_buf_free(&y->body);
     clime_buf_free(&y->held);
+    clime_buf_free(&y->last_words);
+    clime_buf_free(&y->again);
+    clime_replay_free(&y->replay);
 }
 
 /* ---- callbacks of the HTTP client, on this thread ---- */
@@ -42,6 +48,7 @@ static void on_header(void *arg, int status, const char *name, const char *value
     y->status = status;
     y->heard_us = clime_now_us();
     if (!strcasecmp(name, "content-type")) snprintf(y->content_type, sizeof y->content_type, "%s", value);
+    if (!strcasecmp(name, "x-clime-stream")) snprintf(y->kind, sizeof y->kind, "%s", value);
     if (!strcasecmp(name, "retry-after")) snprintf(y->retry_after, sizeof y->retry_after, "%s", value);
 }
 
@@ -54,13 +61,61 @@ static size_t whole_events(const struct clime_buf *held, size_t from) {
     return 0;
 }
 
-/* Sends the first n of the held bytes to the client and drops them. */
+/* The end of the event that begins at `at`, of n bytes of whole events. */
+static size_t event_end(const struct clime_buf *held, size_t at, size_t n) {
+    for (const char *line; at < n && (line = memchr(held->data + at, '\n', n - at));) {
+        at = (size_t)(line - held->data) + 1;
+        if (whole_events(&(struct clime_buf){.data = held->data, .len = at}, at - 1)) return at;
+    }
+    return n;
+}
+
+/* Of the first n held bytes, which are whole events, moves those that are the client's to the front; returns their
+ * length. */
+static size_t sift(struct clime_relay *y, size_t n) {
+    char *held = y->held.data;
+    size_t kept = 0;
+    for (size_t at = 0, end; at < n && !y->last_words.len; at = end) {
+        end = event_end(&y->held, at, n);
+        struct clime_str event = {held + at, end - at};
+        switch (clime_replay_event(&y->replay, event, &y->status)) {
+        case CLIME_REPLAY_PASS:
+            memmove(held + kept, event.ptr, event.len);
+            kept += event.len;
+            break;
+        case CLIME_REPLAY_ERROR:
+            clime_buf_add(&y->last_words, event.ptr, event.len);
+            break;
+        case CLIME_REPLAY_DROP:
+            break;
+        }
+    }
+    return kept;
+}
+
+/* Sends of the first n held bytes what is the client's and drops them. */
 static bool pass(struct clime_relay *y, size_t n) {
-    y->client_gone = !clime_http_stream_write(y->stream, y->held.data, n);
-    y->inside_event = y->held.data[n - 1] != '\n';
+    size_t kept = y->replay.kind && !y->replay.lost ? sift(y, n) : n;
+    if (kept) {
+        y->client_gone = !clime_http_stream_write(y->stream, y->held.data, kept);
+        y->inside_event = y->held.data[kept - 1] != '\n';
+        y->progressed = true;
+    }
     memmove(y->held.data, y->held.data + n, y->held.len - n);
     y->held.len -= n;
-    return !y->client_gone;
+    return !y->client_gone && !y->last_words.len;
+}
+
+/* The answer's first bytes: false when they are no part of the client's stream. */
+static bool begin_stream(struct clime_relay *y) {
+    y->foreign = !clime_replay_begin(&y->replay, y->kind) && y->stream;
+    if (y->foreign) return false;
+    y->streamed = true;
+    if (y->stream) return true;
+    char extra[64] = "Cache-Control: no-cache\r\n";
+    if (y->replay.kind) snprintf(extra, sizeof extra, "Cache-Control: no-cache\r\nX-Clime-Stream: %s\r\n", y->kind);
+    y->stream = clime_http_stream_begin(y->rq, 200, y->content_type, extra);
+    return true;
 }
 
 static bool on_data(void *arg, const char *data, size_t len) {
@@ -70,11 +125,13 @@ static bool on_data(void *arg, const char *data, size_t len) {
         clime_buf_add(&y->body, data, len);
         return !y->body.full;
     }
-    if (!y->stream) y->stream = clime_http_stream_begin(y->rq, 200, y->content_type, "Cache-Control: no-cache\r\n");
+    if (!y->streamed && !begin_stream(y)) return false;
     size_t before = y->held.len;
     clime_buf_add(&y->held, data, len);
     CHECK(!y->held.full);
-    size_t whole = y->held.len > LARGEST_EVENT ? y->held.len : whole_events(&y->held, before);
+    bool parts = y->held.len > LARGEST_EVENT; /* it goes through unread */
+    if (parts) clime_replay_lose(&y->replay);
+    size_t whole = parts ? y->held.len : whole_events(&y->held, before);
     return whole == 0 || pass(y, whole);
 }
 
@@ -104,7 +161,14 @@ static enum clime_outcome outcome_of_status(int status) {
 static void judge(struct clime_relay *y) {
     struct clime_error *e = &y->e;
     const char *url = y->lease->url;
-    if (e->code == CLIME_OK) {
+    if (y->last_words.len && !y->client_gone) { /* status is the error's */
+        e->code = CLIME_OK;
+        y->outcome = outcome_of_status(y->status);
+    } else if (y->foreign) { /* it cannot go on; others may */
+        e->code = CLIME_OK;
+        y->status = 503;
+        y->outcome = CLIME_OUTCOME_BUSY;
+    } else if (e->code == CLIME_OK) {
         y->outcome = outcome_of_status(y->status);
     } else if (y->client_gone) {
         y->outcome = CLIME_OUTCOME_CLIENT;
@@ -135,8 +199,14 @@ void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease)
     struct clime_router *r = y->router;
     struct clime_relay fresh = {.router = r, .rq = y->rq, .target = y->target, .lease = lease};
     fresh.body = y->body;
-    fresh.held = y->held; /* empty: after a stream there is no other attempt */
+    fresh.held = y->held;
+    fresh.last_words = y->last_words;
+    fresh.stream = y->stream;
+    fresh.replay = y->replay;
+    fresh.again = y->again;
     clime_buf_clear(&fresh.body);
+    clime_buf_clear(&fresh.held); /* half an event, which another worker will tell whole */
+    clime_buf_clear(&fresh.last_words);
     fresh.heard_us = clime_now_us();
     fresh.look_us = fresh.heard_us + LOOK_US;
     *y = fresh;
@@ -147,7 +217,7 @@ void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease)
     struct clime_http_call call = {
         .method = method,
         .url = url,
-        .body = clime_http_body(y->rq),
+        .body = y->again.len ? clime_buf_str(&y->again) : clime_http_body(y->rq),
         .content_type = clime_http_body(y->rq).len ? clime_http_header(y->rq, "Content-Type") : NULL,
         .headers = (const char *const *)headers.lines,
         .bearer = r->worker_key,
@@ -199,10 +269,24 @@ static void end_stream(struct clime_relay *y) {
     clime_buf_free(&sse);
 }
 
+bool clime_relay_go_on(struct clime_relay *y) {
+    clime_buf_free(&y->again);
+    return !y->inside_event && clime_replay_request(&y->replay, clime_http_body(y->rq), &y->again);
+}
+
 void clime_relay_finish(struct clime_relay *y) {
     if (y->stream) {
-        if (!y->e.code && y->held.len) pass(y, y->held.len);
-        if (y->e.code && !y->client_gone) end_stream(y);
+        bool told = y->last_words.len > 0;
+        if (!y->e.code && y->streamed && !told && y->held.len) pass(y, y->held.len);
+        if (!y->e.code && !y->streamed) /* of the last worker that was to go on with it */
+            clime_fail(&y->e, CLIME_ERR_UNAVAILABLE, "no worker could go on with the stream (the last one answered %d)",
+                       y->status);
+        if (told && !y->client_gone) {
+            clime_sse_frame(&y->last_words, clime_str_of("[DONE]"));
+            clime_http_stream_write(y->stream, y->last_words.data, y->last_words.len);
+        } else if (y->e.code && !y->client_gone) {
+            end_stream(y);
+        }
         clime_http_stream_end(y->stream, !y->client_gone);
     } else if (y->e.code) {
         clime_http_reply_error(y->rq, status_of(&y->e), y->e.msg);

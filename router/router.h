@@ -10,6 +10,7 @@
 
 #include "common/http/server.h"
 #include "common/metrics.h"
+#include "router/replay.h"
 #include "router/workers.h"
 
 enum clime_router_phase {
@@ -27,12 +28,14 @@ struct clime_router {
     int64_t request_timeout_us; /* of a whole generation */
     int64_t control_timeout_us; /* of a control call to one worker */
     int64_t probe_interval_us, probe_timeout_us;
-    int max_retries;  /* further workers tried after the first */
-    size_t max_reply; /* bytes of an answer that is no stream */
+    struct clime_replay_memory replay_memory;
+    int64_t replay_wait_us; /* how long a stream waits for a worker that goes on with it */
+    int max_retries;        /* further workers tried after the first */
+    size_t max_reply;       /* bytes of an answer that is no stream */
     atomic_int in_flight;
     _Atomic enum clime_router_phase phase;
     char instance[17]; /* of this process, in /health: a server registers again when it changes */
-    struct clime_metric *m_requests, *m_retries, *m_seconds, *m_in_flight;
+    struct clime_metric *m_requests, *m_retries, *m_replays, *m_seconds, *m_in_flight;
 };
 
 extern const struct clime_http_route clime_router_routes[];
