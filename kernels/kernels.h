@@ -33,7 +33,7 @@ static inline size_t clime_dtype_bytes(enum clime_dtype t) {
 #define CLIME_SHARE_BYTES 64    /* of a handle of shared memory */
 #define CLIME_COMM_ID_BYTES 128 /* of a group's id */
 #define CLIME_PAGE 64           /* positions in a KV page = keys in one online-softmax block */
-#define CLIME_VOCAB_UNIT 4096   /* ids that stay on one device: whole splits of head_stats on every device */
+#define CLIME_VOCAB_UNIT 16     /* ids whose logits one device of a group computes: whole tiles of a product */
 
 struct clime_dev;   /* each table's own context; begins with struct clime_dev_head */
 struct clime_graph; /* recorded work */
@@ -313,6 +313,10 @@ struct clime_ops {
                                      int n_sends, const struct clime_move *receives, int n_receives,
                                      struct clime_error *e);
     void (*links_close)(struct clime_links *l);
+    /* What an all-gather of columns leaves becomes rows: y[T] rows of at[n] bytes, of which part r has bytes
+     * [at[r], at[r+1]); parts lie one behind the other, each with its T rows. at: [n + 1] host memory. ROW. NULL where
+     * there are no links. */
+    void (*join_columns)(struct clime_dev *d, int T, int n, const size_t *at, const void *parts, void *y);
 
     /* ---- matrix products ---------------------------------------------------------------------------------- */
     /* A device may want weights in its own order as well. 0 = it does not, and `packed` is ignored everywhere. */

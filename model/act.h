@@ -22,6 +22,7 @@ enum clime_act {
     CLIME_ACT_RSTD2,     /* [T] fp32 */
     CLIME_ACT_GU,        /* [T, 2F]; of experts [T*k, 2F] in their places */
     CLIME_ACT_H,         /* [T, F], [T*k, F] */
+    CLIME_ACT_PARTS,     /* over several ranks: what is gathered, each one's columns of T rows behind each other */
     CLIME_ACT_DOWN,      /* [T, D] may be o when nothing is kept */
     CLIME_ACT_DOWN_NORM, /* [T, D] normalised (post_norms), else the same memory */
     CLIME_ACT_RSTD_DOWN, /* [T] fp32 */

@@ -12,6 +12,17 @@
 #include <stdlib.h>
 
 #include "model/layer.h"
+#include "model/ranks.h"
+
+/* y[T, N] = x w^T + bias, of which this rank computes its columns. */
+static void product(struct clime_model *m, int T, const void *x, int w, int bias, int N, void *const *a, void *y) {
+    enum clime_dtype dt = clime_model_dt(m);
+    size_t row = (size_t)N * clime_dtype_bytes(dt);
+    void *mine = clime_ranks_mine(m, T, row, a[CLIME_ACT_PARTS], y);
+    m->ops->gemm(m->dev, dt, T, x, &m->matrix[w], mine);
+    if (bias >= 0) m->ops->bias(m->dev, T, m->matrix[w].N, mine, clime_weight(m, bias));
+    clime_ranks_gather(m, T, row, a[CLIME_ACT_PARTS], y);
+}
 
 /* ---- mixers ---------------------------------------------------------------------------------------------------- */
 
@@ -22,15 +33,16 @@ static void attention(struct clime_model *m, int l, const struct clime_batch *b,
     const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
     enum clime_dtype dt = clime_model_dt(m);
-    int T = b->T, D = c->D, QKV = (c->H + 2 * c->HK) * c->Dh;
+    int T = b->T, D = c->D, QKV = m->matrix[w[CLIME_W_QKV]].N;
+    size_t att = (size_t)(c->H * c->Dh) * clime_dtype_bytes(dt);
     ops->gemm(d, dt, T, a[CLIME_ACT_LN1], &m->matrix[w[CLIME_W_QKV]], a[CLIME_ACT_QKV]);
     if (w[CLIME_W_QKV_BIAS] >= 0) ops->bias(d, T, QKV, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_QKV_BIAS]));
     ops->qkv_rope(d, T, &m->heads, &m->rope, c->eps, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_Q_NORM]),
                   clime_weight(m, w[CLIME_W_K_NORM]), b->pos, b->slot, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V]);
-    ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
-              a[CLIME_ACT_LSE]);
-    ops->gemm(d, dt, T, a[CLIME_ACT_ATT], &m->matrix[w[CLIME_W_O]], a[CLIME_ACT_O]);
-    if (w[CLIME_W_O_BIAS] >= 0) ops->bias(d, T, D, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_BIAS]));
+    ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V],
+              clime_ranks_mine(m, T, att, a[CLIME_ACT_PARTS], a[CLIME_ACT_ATT]), a[CLIME_ACT_LSE]);
+    clime_ranks_gather(m, T, att, a[CLIME_ACT_PARTS], a[CLIME_ACT_ATT]);
+    product(m, T, a[CLIME_ACT_ATT], w[CLIME_W_O], w[CLIME_W_O_BIAS], D, a, a[CLIME_ACT_O]);
     if (w[CLIME_W_O_NORM] >= 0)
         ops->rmsnorm(d, T, D, c->eps, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_NORM]), a[CLIME_ACT_O_NORM],
                      a[CLIME_ACT_RSTD_O]);
@@ -48,8 +60,11 @@ static void swiglu(struct clime_model *m, int l, const struct clime_batch *b, vo
     const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
     int T = b->T, D = c->D;
-    ops->gemm_swiglu(d, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_GU]], a[CLIME_ACT_GU], a[CLIME_ACT_H]);
-    ops->gemm(d, clime_model_dt(m), T, a[CLIME_ACT_H], &m->matrix[w[CLIME_W_DOWN]], a[CLIME_ACT_DOWN]);
+    size_t h = (size_t)c->F * clime_dtype_bytes(clime_model_dt(m));
+    ops->gemm_swiglu(d, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_GU]], a[CLIME_ACT_GU],
+                     clime_ranks_mine(m, T, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_H]));
+    clime_ranks_gather(m, T, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_H]);
+    product(m, T, a[CLIME_ACT_H], w[CLIME_W_DOWN], -1, D, a, a[CLIME_ACT_DOWN]);
     if (w[CLIME_W_DOWN_NORM] >= 0)
         ops->rmsnorm(d, T, D, c->eps, a[CLIME_ACT_DOWN], clime_weight(m, w[CLIME_W_DOWN_NORM]), a[CLIME_ACT_DOWN_NORM],
                      a[CLIME_ACT_RSTD_DOWN]);
@@ -137,7 +152,8 @@ static void plan_work(const struct clime_model *m, int max_rows, int max_out, st
         if (acts[i].server == i) clime_plan_add(p, acts[i].name, clime_act_bytes(&acts[i], max_rows), &w->act.at[i]);
     clime_plan_add(p, "out_hidden", R * D * dt, &w->out_hidden);                /* [R, D] */
     clime_plan_add(p, "logits", R * (size_t)m->cfg.V * 4, (void **)&w->logits); /* [R, V] */
-    clime_plan_add(p, "inv_temp", R * 4, (void **)&w->inv_temp);                /* [R], and so on */
+    if (m->ranks.n > 1) clime_plan_add(p, "logit parts", R * (size_t)m->cfg.V * 4, (void **)&w->logit_parts);
+    clime_plan_add(p, "inv_temp", R * 4, (void **)&w->inv_temp); /* [R], and so on */
     clime_plan_add(p, "lse", R * 4, (void **)&w->lse);
     clime_plan_add(p, "logp", R * 4, (void **)&w->logp);
     clime_plan_add(p, "entropy", R * 4, (void **)&w->entropy);
@@ -190,5 +206,6 @@ void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int
         m->ops->gather(m->dev, R, m->cfg.D, w->out_rows, x, w->out_hidden);
     }
     clime_final_norm(m, R, h_rows ? w->out_hidden : x, w->out_hidden, NULL);
-    clime_head_logits(m, R, w->out_hidden, w->logits);
+    clime_head_logits(m, R, w->out_hidden, clime_ranks_my_logits(m, R, w->logit_parts, w->logits));
+    clime_ranks_gather_logits(m, R, w->logit_parts, w->logits);
 }

@@ -11,19 +11,21 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
     const enum clime_act_cost cheap = CLIME_ACT_CHEAP, input = CLIME_ACT_INPUT, product = CLIME_ACT_PRODUCT,
                               pass = CLIME_ACT_ROW_PASS;
     size_t dt = clime_dtype_bytes(clime_model_dt(m)), f32 = sizeof(float), post = c->post_norms ? 1 : 0;
-    size_t D = (size_t)c->D, F = (size_t)c->F, H = (size_t)c->H, Q = H * (size_t)c->Dh, KV = (size_t)(c->HK * c->Dh);
+    size_t D = (size_t)c->D, F = (size_t)c->F, H = (size_t)c->H, Q = H * (size_t)c->Dh;
+    size_t n = (size_t)m->ranks.n, KV = (size_t)(m->heads.HK * c->Dh); /* the rank's keys and values */
     /* with norms of its own a head's q and k go back through them; else only what came after the rotation is read */
     enum clime_act_cost qkv = c->qk_norm ? product : cheap;
     size_t E = (size_t)c->router.E, k = (size_t)c->router.k, FE = (size_t)c->F_expert, FS = (size_t)c->F_shared;
     size_t some = E ? 1 : 0, shared = FS ? 1 : 0, gate = c->shared_gate ? 1 : 0, i32 = sizeof(int32_t);
-    if (k * FE > F) F = k * FE;                          /* one place for layers of either kind */
+    if (k * FE > F) F = k * FE; /* one place for layers of either kind */
+    size_t widest = F > Q ? (F > D ? F : D) : (Q > D ? Q : D);
     enum clime_act_cost normed = post ? product : cheap; /* read by the backward pass of the norm after it */
     const struct clime_act_info rows[CLIME_ACT_N] = {
         [CLIME_ACT_X] = {"x", D * dt, 0, input, CLIME_ACT_X},
         [CLIME_ACT_LN1] = {"ln1", D * dt, 0, pass, CLIME_ACT_LN1},
         [CLIME_ACT_RSTD1] = {"rstd1", f32, 0, pass, -1},
-        [CLIME_ACT_QKV] = {"qkv", (Q + 2 * KV) * dt, 0, qkv, CLIME_ACT_QKV},
-        [CLIME_ACT_Q] = {"q", Q * dt, 0, pass, CLIME_ACT_Q},
+        [CLIME_ACT_QKV] = {"qkv", (Q / n + 2 * KV) * dt, 0, qkv, CLIME_ACT_QKV},
+        [CLIME_ACT_Q] = {"q", Q / n * dt, 0, pass, CLIME_ACT_Q},
         [CLIME_ACT_K] = {"k", KV * dt, 0, pass, -1},
         [CLIME_ACT_V] = {"v", KV * dt, 0, pass, -1},
         [CLIME_ACT_ATT] = {"att", Q * dt, 0, product, CLIME_ACT_ATT},
@@ -34,8 +36,9 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
         [CLIME_ACT_X2] = {"x2", D * dt, 0, product, CLIME_ACT_X},
         [CLIME_ACT_LN2] = {"ln2", D * dt, 0, pass, CLIME_ACT_LN1},
         [CLIME_ACT_RSTD2] = {"rstd2", f32, 0, pass, -1},
-        [CLIME_ACT_GU] = {"gu", 2 * F * dt, 0, product, CLIME_ACT_GU},
+        [CLIME_ACT_GU] = {"gu", 2 * F / n * dt, 0, product, CLIME_ACT_GU},
         [CLIME_ACT_H] = {"h", F * dt, 0, pass, CLIME_ACT_H},
+        [CLIME_ACT_PARTS] = {"parts", n > 1 ? widest * dt : 0, 0, cheap, CLIME_ACT_PARTS},
         [CLIME_ACT_DOWN] = {"down", D * dt, 0, normed, CLIME_ACT_O},
         [CLIME_ACT_DOWN_NORM] = {"down_norm", post * D * dt, 0, cheap, CLIME_ACT_O},
         [CLIME_ACT_RSTD_DOWN] = {"rstd_down", post * f32, 0, product, -1},

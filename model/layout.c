@@ -63,17 +63,18 @@ static int norm(struct maker *m, const char *name, int64_t n) {
 
 static void make_attention(struct maker *m, int *at) {
     const struct clime_config *c = m->c;
-    const struct clime_cut heads = {CLIME_SHARD_HEADS, c->Dh, 1};
+    const struct clime_cut heads = {CLIME_SHARD_HEADS, c->Dh, 1},
+                           kv = {.rule = CLIME_SHARD_HEADS, .unit = c->Dh, .stacked = 1, .lent = true};
     const enum clime_param_type M = CLIME_PARAM_MATRIX, B = CLIME_PARAM_BIAS;
     int64_t D = c->D, Q = (int64_t)c->H * c->Dh, KV = (int64_t)c->HK * c->Dh;
     at[CLIME_W_LN1] = norm(m, "input_layernorm.weight", D);
     at[CLIME_W_QKV] = matrix(m, "self_attn.q_proj.weight", Q, D, heads);
-    add(m, "self_attn.k_proj.weight", M, KV, D, heads, true);
-    add(m, "self_attn.v_proj.weight", M, KV, D, heads, true);
+    add(m, "self_attn.k_proj.weight", M, KV, D, kv, true);
+    add(m, "self_attn.v_proj.weight", M, KV, D, kv, true);
     if (c->qkv_bias) {
         at[CLIME_W_QKV_BIAS] = add(m, "self_attn.q_proj.bias", B, Q, 0, heads, false);
-        add(m, "self_attn.k_proj.bias", B, KV, 0, heads, true);
-        add(m, "self_attn.v_proj.bias", B, KV, 0, heads, true);
+        add(m, "self_attn.k_proj.bias", B, KV, 0, kv, true);
+        add(m, "self_attn.v_proj.bias", B, KV, 0, kv, true);
     }
     if (c->qk_norm) {
         at[CLIME_W_Q_NORM] = norm(m, "self_attn.q_norm.weight", c->Dh);
@@ -198,7 +199,7 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
     out->n_layers = c->L;
     out->layer = xcalloc((size_t)c->L, sizeof *out->layer);
     out->slices = xcalloc((size_t)m.room, sizeof *out->slices);
-    out->embed = matrix(&m, "model.embed_tokens.weight", c->V, c->D, vocab);
+    out->embed = matrix(&m, "model.embed_tokens.weight", c->V, c->D, whole);
     for (m.layer = 0; m.layer < c->L; m.layer++) {
         struct clime_layer_at *at = &out->layer[m.layer];
         at->mixer = CLIME_MIXER_ATTENTION; /* all families of today */

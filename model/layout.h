@@ -23,11 +23,11 @@ enum clime_update { CLIME_FROZEN, CLIME_ADAMW };
 
 /* How a tensor is cut over the devices of a group: always by output rows, never through a sum (DESIGN.md 4.6). */
 enum clime_shard_rule {
-    CLIME_SHARD_WHOLE,  /* every device has all of it: norms */
+    CLIME_SHARD_WHOLE,  /* every device has all of it: norms; the embedding, of which a step reads any rows */
     CLIME_SHARD_ROWS,   /* any rows: outputs of o and down */
     CLIME_SHARD_HEADS,  /* rows of whole heads: q, k, v, each its own */
     CLIME_SHARD_PAIRS,  /* rows of gate and of up alike: a device has both of what it multiplies */
-    CLIME_SHARD_VOCAB,  /* rows of whole CLIME_VOCAB_UNIT: embedding and head */
+    CLIME_SHARD_VOCAB,  /* rows of whole CLIME_VOCAB_UNIT: the head */
     CLIME_SHARD_EXPERTS /* tensors of whole experts: a device has all of an expert or nothing */
 };
 
@@ -50,6 +50,7 @@ struct clime_slice { /* a row of the table: one Hugging Face tensor */
         int unit;    /* rows that stay together: the head size, CLIME_VOCAB_UNIT, 1 */
         int stacked; /* matrices that lie one on the other in it, each cut alike: 2 for a gate and up in one tensor */
         int expert, n_experts; /* of whole experts: which of how many it belongs to */
+        bool lent;             /* where there are fewer units than devices, neighbours have the same one: k and v */
     } cut;
 };
 
@@ -139,5 +140,8 @@ struct clime_shard { /* what one rank of a group holds, in the order of the tabl
 enum clime_err clime_layout_shard(const struct clime_layout *l, int rank, int n_ranks, struct clime_shard *out,
                                   struct clime_error *e);
 void clime_shard_free(struct clime_shard *s);
+
+/* Rows [*from, *to) of the head are the rank's, also where they lie in an embedding that every rank has. */
+void clime_layout_head_rows(const struct clime_layout *l, int rank, int n_ranks, int64_t *from, int64_t *to);
 
 #endif

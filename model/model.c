@@ -11,7 +11,6 @@
  */
 #include "model/model.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,20 +21,6 @@
 
 #define PACK_ALIGN 256 /* bytes; what ops->alloc promises */
 #define PIECE_BYTES ((int64_t)32 << 20)
-
-/* Names the matrices that products read: the joined tensors of the layers, and the head. */
-void clime_model_matrices(struct clime_model *m) {
-    const struct clime_layout *l = &m->layout;
-    m->matrix = xcalloc((size_t)l->n_slices, sizeof *m->matrix);
-    for (int i = 0, end; i < l->n_slices; i = end) {
-        struct clime_matrix w = {.K = (int)l->slices[i].dim[1]};
-        for (end = i; end < l->n_slices && (end == i || l->slices[end].joined); end++)
-            w.N += (int)l->slices[end].dim[0];
-        w.n_experts = l->slices[i].cut.n_experts;
-        if (w.n_experts) w.N /= w.n_experts;
-        if (l->slices[i].type == CLIME_PARAM_MATRIX && (i != l->embed || i == l->head)) m->matrix[i] = w;
-    }
-}
 
 /* Bytes of all packed copies; with base, they are given their places. */
 static size_t carve_packed(struct clime_model *m, char *base) {
@@ -66,6 +51,7 @@ void clime_model_repack(struct clime_model *m) {
         struct clime_matrix *w = &m->matrix[i];
         if (!w->N) continue;
         w->data = clime_weight(m, i);
+        if (i == m->layout.embed) w->data = clime_tied_head(m);
         if (w->packed) pack(m, w);
     }
 }
@@ -74,8 +60,12 @@ size_t clime_model_bytes(const struct clime_model *m) {
     return (size_t)m->layout.n * clime_dtype_bytes(clime_model_dt(m));
 }
 
+size_t clime_model_own_bytes(const struct clime_model *m) {
+    return (size_t)m->shard.n * clime_dtype_bytes(clime_model_dt(m));
+}
+
 size_t clime_model_memory(const struct clime_model *m) {
-    return clime_model_bytes(m) + clime_plan_bytes(&m->plan);
+    return clime_model_own_bytes(m) + clime_plan_bytes(&m->plan);
 }
 
 static void drop_weights(struct clime_model *m) {
@@ -92,7 +82,7 @@ size_t clime_model_release(struct clime_model *m) {
     if (!m->flat || m->foreign || m->released || !m->releasable) return 0;
     m->ops->give_back(m->dev, m->flat);
     m->released = true;
-    return clime_model_bytes(m);
+    return clime_model_own_bytes(m);
 }
 
 enum clime_err clime_model_take_back(struct clime_model *m, struct clime_error *e) {
@@ -102,13 +92,14 @@ enum clime_err clime_model_take_back(struct clime_model *m, struct clime_error *
 }
 
 /* Memory of the model's own, as it is or fresh. */
-static enum clime_err own_weights(struct clime_model *m, struct clime_error *e) {
+enum clime_err clime_model_own(struct clime_model *m, struct clime_error *e) {
     void *p;
     if (m->flat && !m->foreign) return clime_model_take_back(m, e);
     const struct clime_ops *ops = m->ops;
-    enum clime_err rc = (m->releasable                  ? ops->alloc_fixed
-                         : m->shared || ops->own_memory ? ops->alloc_shared
-                                                        : ops->alloc)(m->dev, clime_model_bytes(m), "weights", &p, e);
+    enum clime_err rc =
+        (m->releasable                  ? ops->alloc_fixed
+         : m->shared || ops->own_memory ? ops->alloc_shared
+                                        : ops->alloc)(m->dev, clime_model_own_bytes(m), "weights", &p, e);
     if (rc) return rc;
     drop_weights(m);
     m->flat = p;
@@ -116,7 +107,7 @@ static enum clime_err own_weights(struct clime_model *m, struct clime_error *e) 
 }
 
 enum clime_err clime_model_set(struct clime_model *m, const void *h_flat, struct clime_error *e) {
-    enum clime_err rc = own_weights(m, e);
+    enum clime_err rc = clime_model_own(m, e);
     if (rc) return rc;
     m->ops->copy_in(m->dev, m->flat, h_flat, clime_model_bytes(m));
     clime_model_repack(m);
@@ -124,7 +115,7 @@ enum clime_err clime_model_set(struct clime_model *m, const void *h_flat, struct
 }
 
 enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struct clime_error *e) {
-    enum clime_err rc = own_weights(m, e);
+    enum clime_err rc = clime_model_own(m, e);
     if (rc) return rc;
     m->ops->copy(m->dev, m->flat, d_flat, clime_model_bytes(m));
     clime_model_repack(m);
@@ -236,11 +227,6 @@ static void upload_rope(struct clime_model *m) {
     free(h);
 }
 
-static void put_device(void *arg, int64_t offset, const void *data, int64_t n) {
-    struct clime_model *m = arg;
-    m->ops->copy_in(m->dev, clime_model_at(m, offset), data, (size_t)n * clime_dtype_bytes(clime_model_dt(m)));
-}
-
 enum clime_err clime_model_prepare(const char *dir, const struct clime_model_options *o, struct clime_model **out,
                                    struct clime_error *e) {
     struct clime_error own;
@@ -258,11 +244,11 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     m->no_weights = o->no_weights;
     m->shared = o->shared;
     m->releasable = o->releasable;
+    m->ranks = (struct clime_model_ranks){.rank = o->rank, .n = o->n_ranks > 1 ? o->n_ranks : 1};
     clime_layout_make(c, &m->layout);
-    clime_model_matrices(m);
+    if ((rc = clime_model_lay(m, e))) goto done;
     m->handover = clime_hash64((uint64_t[]){m->layout.hash, clime_rope_checksum(c)}, 2);
     clime_planes_make(m);
-    m->heads = (struct clime_heads){c->H, c->HK, c->Dh, 1.0f / sqrtf((float)c->Dh), .common_keys = c->qkv_bias};
     plan_memory(m, o->max_pos > 0 ? o->max_pos : c->max_pos);
     *out = m;
 done:
@@ -280,8 +266,8 @@ enum clime_err clime_model_load(struct clime_model *m, const char *dir, struct c
     carve_packed(m, m->packed_base);
     upload_rope(m);
     if (!m->no_weights) {
-        if ((rc = own_weights(m, e))) return rc;
-        if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dt, put_device, m, e))) return rc;
+        if ((rc = clime_model_own(m, e))) return rc;
+        if ((rc = clime_weights_import_blocks(dir, c, &m->layout, dt, clime_model_put, m, e))) return rc;
         clime_model_repack(m);
     }
     if ((rc = m->ops->sync(m->dev, e))) return rc;
@@ -309,6 +295,8 @@ void clime_model_close(struct clime_model *m) {
         m->ops->close(m->dev);
     }
     clime_layout_free(&m->layout);
+    clime_shard_free(&m->shard);
+    free(m->place);
     clime_planes_free(m);
     free(m->matrix);
     free(m);

@@ -12,24 +12,37 @@
 #define CLIME_MODEL_MODEL_H
 
 #include "kernels/kernels.h"
+#include "kernels/links.h"
 #include "kernels/plan.h"
 #include "model/act.h"
 #include "model/config.h"
 #include "model/weights.h"
 
+/* A model over the ranks of a group (model/ranks.c): each has its share of the weights and computes its columns of
+ * every product; columns are gathered, nothing is added. Every rank runs the same calls with the same rows. */
+struct clime_model_ranks {
+    int rank, n;               /* 0 of 1: alone */
+    struct clime_links *links; /* between them; borrowed */
+    enum clime_err err;        /* the first exchange that failed: then what is computed means nothing */
+    struct clime_error error;
+};
+
 struct clime_model {
     struct clime_config cfg;
-    struct clime_layout layout;
+    struct clime_layout layout; /* of the whole model, whatever a rank's share */
+    struct clime_shard shard;   /* what of it lies in flat: alone, all in the same places */
+    int64_t *place;             /* [layout.n_slices] where in flat the rank's part of each row begins */
+    struct clime_model_ranks ranks;
     uint64_t handover; /* hash of layout and rotary table: both sides of a handover compare it */
     const struct clime_ops *ops;
     struct clime_dev *dev;               /* dt inside; owned */
-    void *flat;                          /* device: layout.n elements of dt; NULL while the model has no weights */
+    void *flat;                          /* device: shard.n elements of dt; NULL while the model has no weights */
     bool no_weights, shared, releasable; /* as in the options */
     bool released;                       /* the bytes of flat are given back */
     bool foreign; /* flat is another process's memory, mapped from the handle: never written here */
     uint8_t handle[CLIME_SHARE_BYTES];
     struct clime_rope rope;
-    struct clime_heads heads;
+    struct clime_heads heads;    /* the rank's */
     struct clime_matrix *matrix; /* [layout.n_slices] of the row that a matrix begins with; N = 0 in all other rows.
                                   * data and packed are up to date since clime_model_repack */
     void *packed_base;           /* the allocation that packed copies are carved from */
@@ -49,6 +62,7 @@ struct clime_model_options {
     bool no_weights;              /* open without any; they come by clime_model_set, _copy or _map */
     bool shared;                  /* the weights may be exported; always so on a device with memory of its own */
     bool releasable;              /* the weights may be given back, their address stays; then never exported */
+    int rank, n_ranks;            /* of a group that shares the model; 0 of 0 or 1: alone */
 };
 
 /* In two steps, for who must know what fits before anything is allocated: prepare reads DIR's configuration, opens the
@@ -61,8 +75,9 @@ enum clime_err clime_model_open(const char *dir, const struct clime_model_option
                                 struct clime_error *e);
 void clime_model_close(struct clime_model *m); /* NULL is fine */
 
-size_t clime_model_bytes(const struct clime_model *m);  /* of the weights */
-size_t clime_model_memory(const struct clime_model *m); /* of all that a model with weights of its own allocates */
+size_t clime_model_bytes(const struct clime_model *m);     /* of all weights */
+size_t clime_model_own_bytes(const struct clime_model *m); /* of this rank's */
+size_t clime_model_memory(const struct clime_model *m);    /* of all that a model with weights of its own allocates */
 
 /* Replacing all weights, only between steps; then the matrices are packed again. */
 /* From memory of the same layout and type, of the host or the device. Foreign weights are left for memory of the
@@ -80,7 +95,20 @@ enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME
 size_t clime_model_release(struct clime_model *m);
 enum clime_err clime_model_take_back(struct clime_model *m, struct clime_error *e);
 
-void clime_model_get(const struct clime_model *m, void *h_flat); /* waits */
+/* ---- over several ranks ---- */
+/* The links of the group; after load, before the first step. */
+void clime_model_link(struct clime_model *m, struct clime_links *links);
+/* CLIME_OK until an exchange has failed. */
+enum clime_err clime_model_ranks_check(const struct clime_model *m, struct clime_error *e);
+void clime_model_ranks_fail(struct clime_model *m, const struct clime_error *why); /* as if one had */
+/* Memory for the rank's weights is there. CLIME_ERR_LIMIT: it is not, nothing has changed. */
+enum clime_err clime_model_own(struct clime_model *m, struct clime_error *e);
+/* Replaces all weights on all ranks: rank 0 has them whole, in host or device memory, and hands out each one's share;
+ * the others take theirs at the same time. All have memory of their own. After an error ranks_check fails, too. */
+enum clime_err clime_model_hand_out(struct clime_model *m, const void *flat, bool host, struct clime_error *e);
+enum clime_err clime_model_take_share(struct clime_model *m, struct clime_error *e);
+
+void clime_model_get(const struct clime_model *m, void *h_flat); /* waits; of a model alone */
 void clime_model_repack(struct clime_model *m);                  /* after flat changed in place (optimizer) */
 
 /* The weights as a source of pieces, which pass through 32 MiB of host memory at most. dev: a context on the model's
@@ -132,7 +160,8 @@ struct clime_work {
     int max_rows, max_out;
     struct clime_layer_act act; /* one set for all layers; many share memory; the planes of KV are not here */
     void *out_hidden;           /* [max_out, D] gathered, then normalised */
-    float *logits;              /* [max_out, V] */
+    float *logits;              /* [max_out, V]; over several ranks filled on rank 0 alone */
+    float *logit_parts;         /* over several ranks: [max_out, V] as they come */
     float *inv_temp, *lse, *logp, *entropy; /* [max_out] device */
     int32_t *targets, *out_rows;            /* [max_out] device */
     struct clime_plan plan;
@@ -149,8 +178,14 @@ void clime_forward_paged(struct clime_model *m, const struct clime_batch *b, str
  */
 void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int32_t *h_rows, int R);
 
-/* Inside of the model, for model/: its matrices from the layout; its planes from the layout and the device's type. */
-void clime_model_matrices(struct clime_model *m);
+/* Inside of the model, for model/: its share, places and matrices from the layout; its planes from the layout and the
+ * device's type. CLIME_ERR_INPUT when so many ranks cannot share it. */
+enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e);
+/* The rank's rows of a head that is the embedding. */
+const void *clime_tied_head(const struct clime_model *m);
+/* n elements of the whole model's buffer from offset on, of which the rank keeps what is its own; as
+ * clime_weights_import_blocks calls it. arg: the model. */
+void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n);
 /* CLIME_ERR_UNAVAILABLE, naming it, when a table lacks operations that the configuration needs. */
 enum clime_err clime_model_operations(const struct clime_ops *ops, const struct clime_config *c, struct clime_error *e);
 void clime_planes_make(struct clime_model *m);
@@ -158,7 +193,7 @@ void clime_planes_free(struct clime_model *m);
 
 /* Weights of a row of the layout; NULL for -1 (the family has none). */
 static inline const void *clime_weight(const struct clime_model *m, int row) {
-    return row < 0 ? NULL : clime_model_at(m, m->layout.slices[row].offset);
+    return row < 0 ? NULL : clime_model_at(m, m->place[row]);
 }
 
 static inline enum clime_dtype clime_model_dt(const struct clime_model *m) {

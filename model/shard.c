@@ -18,14 +18,19 @@ static int64_t n_units(const struct clime_slice *s) {
     return (rows + s->cut.unit - 1) / s->cut.unit;
 }
 
-/* The vocabulary is cut where a row of logits is, so some ranks have a unit more than others; all else is the same work
- * on every rank. */
+static int64_t vocab_units(const struct clime_layout *l) {
+    return (l->slices[l->head].dim[0] + CLIME_VOCAB_UNIT - 1) / CLIME_VOCAB_UNIT;
+}
+
+/* The vocabulary's units need not be as many for each, all else is the same work on every rank. */
 static bool divides(const struct clime_slice *s, int n_ranks) {
-    if (s->cut.rule == CLIME_SHARD_WHOLE) return true;
-    return s->cut.rule == CLIME_SHARD_VOCAB ? n_units(s) >= n_ranks : n_units(s) % n_ranks == 0;
+    if (s->cut.rule == CLIME_SHARD_WHOLE || s->cut.rule == CLIME_SHARD_VOCAB) return true;
+    int64_t n = n_units(s);
+    return n % n_ranks == 0 || (s->cut.lent && n_ranks % n == 0);
 }
 
 static const struct clime_slice *does_not_divide(const struct clime_layout *l, int n_ranks) {
+    if (vocab_units(l) < n_ranks) return &l->slices[l->head];
     for (int i = 0; i < l->n_slices; i++)
         if (!divides(&l->slices[i], n_ranks)) return &l->slices[i];
     return NULL;
@@ -36,20 +41,26 @@ static enum clime_err refuse(const struct clime_layout *l, const struct clime_sl
     static const char *const unit[] = {[CLIME_SHARD_ROWS] = "rows",
                                        [CLIME_SHARD_HEADS] = "heads",
                                        [CLIME_SHARD_PAIRS] = "pairs of rows",
-                                       [CLIME_SHARD_VOCAB] = "parts of the vocabulary",
                                        [CLIME_SHARD_EXPERTS] = "experts"};
     char sizes[128] = "1";
     size_t at = 1;
     for (int n = 2; n <= MAX_RANKS && at < sizeof sizes - 8; n++)
         if (!does_not_divide(l, n)) at += (size_t)snprintf(sizes + at, sizeof sizes - at, ", %d", n);
+    bool head = s == &l->slices[l->head];
     return clime_fail(e, CLIME_ERR_INPUT, "%d devices cannot share the %lld %s of %s; these numbers can: %s", n_ranks,
-                      (long long)n_units(s), unit[s->cut.rule], s->name, sizes);
+                      (long long)(head ? vocab_units(l) : n_units(s)),
+                      head ? "parts of the vocabulary" : unit[s->cut.rule], s->name, sizes);
 }
 
 /* Rows [*from, *to) of each matrix in s are rank's. */
 static void rows_of(const struct clime_slice *s, int rank, int n_ranks, int64_t *from, int64_t *to) {
     int64_t rows = s->dim[0] / s->cut.stacked, units = n_units(s);
     bool whole = s->cut.rule == CLIME_SHARD_WHOLE;
+    if (s->cut.lent && units < n_ranks) {
+        *from = units * rank / n_ranks * s->cut.unit;
+        *to = *from + s->cut.unit;
+        return;
+    }
     if (s->cut.rule == CLIME_SHARD_EXPERTS) {
         *from = 0;
         *to = s->cut.expert * (int64_t)n_ranks / units == rank ? rows : 0;
@@ -84,6 +95,13 @@ enum clime_err clime_layout_shard(const struct clime_layout *l, int rank, int n_
     }
     out->n = clime_layout_align(out->n);
     return CLIME_OK;
+}
+
+void clime_layout_head_rows(const struct clime_layout *l, int rank, int n_ranks, int64_t *from, int64_t *to) {
+    int64_t rows = l->slices[l->head].dim[0], units = vocab_units(l);
+    *from = units * rank / n_ranks * CLIME_VOCAB_UNIT;
+    *to = units * (rank + 1) / n_ranks * CLIME_VOCAB_UNIT;
+    if (*to > rows) *to = rows;
 }
 
 void clime_shard_free(struct clime_shard *s) {

@@ -49,4 +49,7 @@ enum clime_err clime_cpu_links_exchange(struct clime_links *l, const char *what,
                                         struct clime_error *e);
 void clime_cpu_links_close(struct clime_links *l);
 
+/* columns.c */
+void clime_cpu_join_columns(struct clime_dev *d, int T, int n, const size_t *at, const void *parts, void *y);
+
 #endif

@@ -207,6 +207,7 @@ const struct clime_ops clime_cpu_ops = {
     .comm_close = clime_cpu_comm_close,
     .links_open = clime_cpu_links_open,
     .links_exchange = clime_cpu_links_exchange,
+    .join_columns = clime_cpu_join_columns,
     .links_close = clime_cpu_links_close,
     .pack_bytes = pack_bytes,
     .pack = pack,

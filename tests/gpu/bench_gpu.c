@@ -101,9 +101,9 @@ static struct clime_model *make_model(void) {
     m->ops = ops;
     m->dev = dev;
     clime_layout_make(&m->cfg, &m->layout);
-    clime_model_matrices(m);
+    m->ranks.n = 1;
+    CHECK(!clime_model_lay(m, NULL));
     clime_planes_make(m);
-    m->heads = (struct clime_heads){m->cfg.H, m->cfg.HK, m->cfg.Dh, 1 / sqrtf(128)};
     m->flat = room((size_t)m->layout.n * 2);
     fill(m->flat, (size_t)m->layout.n * 2);
     enum { POS = 16384 };

@@ -90,7 +90,8 @@ static enum clime_shard_rule rule_of(const char *name) {
     if (strstr(name, ".experts.")) return CLIME_SHARD_EXPERTS;
     if (strstr(name, "q_proj") || strstr(name, "k_proj") || strstr(name, "v_proj")) return CLIME_SHARD_HEADS;
     if (strstr(name, "gate") || strstr(name, "up_proj")) return CLIME_SHARD_PAIRS;
-    return strstr(name, "embed") || strstr(name, "lm_head") ? CLIME_SHARD_VOCAB : CLIME_SHARD_ROWS;
+    if (strstr(name, "embed")) return CLIME_SHARD_WHOLE;
+    return strstr(name, "lm_head") ? CLIME_SHARD_VOCAB : CLIME_SHARD_ROWS;
 }
 
 static void rows_say_what_tensors_are(void **state) {
@@ -218,7 +219,10 @@ static void check_shards(const struct clime_layout *l, int n_ranks) {
     }
     for (int i = 0; i < l->n_slices; i++) {
         const struct clime_slice *s = &l->slices[i];
-        uint8_t want = s->cut.rule == CLIME_SHARD_WHOLE ? (uint8_t)n_ranks : 1;
+        int64_t heads = s->dim[0] / s->cut.unit;
+        uint8_t want = s->cut.rule == CLIME_SHARD_WHOLE ? (uint8_t)n_ranks
+                       : s->cut.lent && heads < n_ranks ? (uint8_t)(n_ranks / heads)
+                                                        : 1;
         for (int64_t k = s->offset; k < s->offset + s->n; k++) assert_int_equal(times[k], want);
     }
     free(times);
@@ -231,7 +235,8 @@ static void shards_are_the_whole(void **state) {
         clime_layout_make(&configs[i], &l);
         check_shards(&l, 1);
         check_shards(&l, 2);
-        if (configs[i].V > 12288) check_shards(&l, 4);
+        check_shards(&l, 4);
+        if (configs[i].H == 8) check_shards(&l, 8); /* of which the first has 4 key/value heads */
         clime_layout_free(&l);
     }
 }
@@ -250,10 +255,15 @@ static void the_cut_is_where_it_should_be(void **state) {
     struct clime_error e;
     struct clime_layout l;
     struct clime_shard s;
-    clime_layout_make(&configs[0], &l); /* D 64, 8 + 2 * 4 heads of 6, F 40, V 20000 = 5 units of 4096 */
+    clime_layout_make(&configs[0], &l); /* D 64, 8 + 2 * 4 heads of 6, F 40, V 20000 */
     if (clime_layout_shard(&l, 1, 2, &s, &e)) fail_msg("%s", e.msg);
     const struct clime_shard_part *p = part_of(&l, &s, "embed_tokens.weight");
-    assert_true(p->global == 2 * 4096 * 64 && p->n == (20000 - 2 * 4096) * 64); /* the first rank has 2 units */
+    assert_true(p->global == 0 && p->n == 20000 * 64);
+    int64_t from, to;
+    clime_layout_head_rows(&l, 1, 2, &from, &to); /* it is the embedding */
+    assert_true(from == 10000 && to == 20000);
+    clime_layout_head_rows(&l, 2, 3, &from, &to); /* 1250 units: 416, 417, 417 */
+    assert_true(from == 833 * 16 && to == 20000);
     const struct clime_shard_part *q = part_of(&l, &s, "layers.0.self_attn.q_proj.weight");
     assert_true(q->global == l.slices[q->slice].offset + 4 * 6 * 64 && q->n == 4 * 6 * 64);
     const struct clime_shard_part *k = part_of(&l, &s, "layers.0.self_attn.k_proj.weight");
@@ -300,16 +310,21 @@ static void what_does_not_divide_is_refused(void **state) {
     clime_layout_make(&configs[0], &l);
     assert_int_equal(clime_layout_shard(&l, 0, 3, &s, &e), CLIME_ERR_INPUT);
     assert_non_null(strstr(e.msg, "3 devices cannot share the 8 heads of model.layers.0.self_attn.q_proj.weight"));
-    assert_non_null(strstr(e.msg, "these numbers can: 1, 2, 4"));
+    assert_non_null(strstr(e.msg, "these numbers can: 1, 2, 4, 8"));
     assert_null(strstr(e.msg, "5"));
-    assert_int_equal(clime_layout_shard(&l, 0, 8, &s, &e), CLIME_ERR_INPUT); /* 5 units of the vocabulary */
-    assert_non_null(strstr(e.msg, "5 parts of the vocabulary of model.embed_tokens.weight"));
     clime_layout_free(&l);
     struct clime_config c = configs[0];
-    c.V = 1 << 17;
+    c.V = 100;
     clime_layout_make(&c, &l);
-    assert_int_equal(clime_layout_shard(&l, 0, 8, &s, &e), CLIME_ERR_INPUT); /* 4 key/value heads */
-    assert_non_null(strstr(e.msg, "4 heads of model.layers.0.self_attn.k_proj.weight"));
+    assert_int_equal(clime_layout_shard(&l, 0, 8, &s, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "7 parts of the vocabulary of model.embed_tokens.weight"));
+    clime_layout_free(&l);
+    c = configs[0];
+    c.H = 12;
+    c.HK = 6;
+    clime_layout_make(&c, &l);
+    assert_int_equal(clime_layout_shard(&l, 0, 4, &s, &e), CLIME_ERR_INPUT); /* neither a part nor a multiple of 4 */
+    assert_non_null(strstr(e.msg, "6 heads of model.layers.0.self_attn.k_proj.weight"));
     clime_layout_free(&l);
     c = configs[5];
     c.router.E = 6;

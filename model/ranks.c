@@ -1,0 +1,251 @@
+/* A model over several ranks: its share, and what goes between them. See ranks.h.
+ *
+ * Called by the owner of the model, on every rank alike and in the same order; owns the share and the matrices' table.
+ * The invariant: nothing is added across ranks. Every output of a product is computed whole on one rank, from rows that
+ * all have, so its bits do not know how many ranks there are (DESIGN.md 4.6).
+ *
+ * An exchange that fails is kept like a device's failure: later ones do nothing, what is computed from then on means
+ * nothing, and whoever ends a step asks (clime_model_ranks_check).
+ * Logits are gathered as they are, and rank 0 alone takes their statistics and draws: what it costs is reading them
+ * once more over a link, and edits, truncation and lists need all of them in one place anyway.
+ */
+#include "model/ranks.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define PIECE ((int64_t)4 << 20) /* elements of one exchange of weights */
+
+/* ---- the share ------------------------------------------------------------------------------------------------- */
+
+static struct clime_heads heads_of(const struct clime_config *c, int n_ranks) {
+    int HK = c->HK > n_ranks ? c->HK / n_ranks : 1;
+    return (struct clime_heads){c->H / n_ranks, HK, c->Dh, 1.0f / sqrtf((float)c->Dh), .common_keys = c->qkv_bias};
+}
+
+static void head_rows(const struct clime_model *m, int rank, int64_t *from, int64_t *to) {
+    clime_layout_head_rows(&m->layout, rank, m->ranks.n, from, to);
+}
+
+/* Names the matrices that products read: the joined tensors of the layers, and the head. held[n_slices]: elements of
+ * each row of the table that are this rank's. */
+static void make_matrices(struct clime_model *m, const int64_t *held) {
+    const struct clime_layout *l = &m->layout;
+    int64_t from, to;
+    m->matrix = xcalloc((size_t)l->n_slices, sizeof *m->matrix);
+    for (int i = 0, end; i < l->n_slices; i = end) {
+        struct clime_matrix w = {.K = (int)l->slices[i].dim[1]};
+        bool is_matrix = l->slices[i].type == CLIME_PARAM_MATRIX && (i != l->embed || i == l->head);
+        for (end = i; end < l->n_slices && (end == i || l->slices[end].joined); end++)
+            if (is_matrix) w.N += (int)(held[end] / w.K);
+        w.n_experts = l->slices[i].cut.n_experts;
+        if (w.n_experts) w.N /= w.n_experts;
+        if (is_matrix) m->matrix[i] = w;
+    }
+    head_rows(m, m->ranks.rank, &from, &to);
+    m->matrix[l->head].N = (int)(to - from);
+}
+
+enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e) {
+    const struct clime_layout *l = &m->layout;
+    if (m->ranks.n > 1 && m->cfg.router.E)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: its experts cannot be shared by several devices yet",
+                          m->cfg.architecture);
+    enum clime_err rc = clime_layout_shard(l, m->ranks.rank, m->ranks.n, &m->shard, e);
+    if (rc) return rc;
+    int64_t *held = xcalloc((size_t)l->n_slices, sizeof *held);
+    m->place = xmalloc((size_t)l->n_slices * sizeof *m->place);
+    for (int i = 0; i < m->shard.n_parts; i++) {
+        const struct clime_shard_part *p = &m->shard.parts[i];
+        if (!held[p->slice]) m->place[p->slice] = p->local;
+        held[p->slice] += p->n;
+    }
+    make_matrices(m, held);
+    free(held);
+    m->heads = heads_of(&m->cfg, m->ranks.n);
+    return CLIME_OK;
+}
+
+const void *clime_tied_head(const struct clime_model *m) {
+    int64_t from, to;
+    head_rows(m, m->ranks.rank, &from, &to);
+    return clime_model_at(m, m->place[m->layout.head] + from * m->cfg.D);
+}
+
+void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n) {
+    struct clime_model *m = arg;
+    size_t width = clime_dtype_bytes(clime_model_dt(m));
+    if (m->ranks.n == 1) {
+        m->ops->copy_in(m->dev, clime_model_at(m, offset), data, (size_t)n * width);
+        return;
+    }
+    int low = 0, high = m->shard.n_parts; /* the first part that ends behind offset: parts are in the order of both */
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        const struct clime_shard_part *p = &m->shard.parts[middle];
+        if (p->global + p->n <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (int i = low; i < m->shard.n_parts && m->shard.parts[i].global < offset + n; i++) {
+        const struct clime_shard_part *p = &m->shard.parts[i];
+        int64_t from = p->global > offset ? p->global : offset, end = p->global + p->n;
+        if (end > offset + n) end = offset + n;
+        m->ops->copy_in(m->dev, clime_model_at(m, p->local + (from - p->global)),
+                        (const char *)data + (size_t)(from - offset) * width, (size_t)(end - from) * width);
+    }
+}
+
+/* ---- exchanges --------------------------------------------------------------------------------------------------- */
+
+void clime_model_link(struct clime_model *m, struct clime_links *links) {
+    CHECK(links->world == m->ranks.n && links->rank == m->ranks.rank && m->ops->join_columns);
+    m->ranks.links = links;
+}
+
+enum clime_err clime_model_ranks_check(const struct clime_model *m, struct clime_error *e) {
+    if (m->ranks.err && e) *e = m->ranks.error;
+    return m->ranks.err;
+}
+
+void clime_model_ranks_fail(struct clime_model *m, const struct clime_error *why) {
+    if (m->ranks.err) return;
+    m->ranks.err = why->code;
+    m->ranks.error = *why;
+}
+
+static void even_columns(const struct clime_model *m, size_t row_bytes, size_t at[CLIME_GROUP_MAX + 1]) {
+    size_t n = (size_t)m->ranks.n;
+    CHECK(row_bytes % n == 0);
+    for (size_t r = 0; r <= n; r++) at[r] = row_bytes / n * r;
+}
+
+static void vocab_columns(const struct clime_model *m, size_t at[CLIME_GROUP_MAX + 1]) {
+    int64_t from, to;
+    at[0] = 0;
+    for (int r = 0; r < m->ranks.n; r++) {
+        head_rows(m, r, &from, &to);
+        at[r + 1] = (size_t)to * sizeof(float);
+    }
+}
+
+void *clime_ranks_mine(const struct clime_model *m, int T, size_t row_bytes, void *parts, void *y) {
+    size_t at[CLIME_GROUP_MAX + 1];
+    if (m->ranks.n == 1) return y;
+    even_columns(m, row_bytes, at);
+    return (char *)parts + (size_t)T * at[m->ranks.rank];
+}
+
+void clime_ranks_gather(struct clime_model *m, int T, size_t row_bytes, void *parts, void *y) {
+    size_t at[CLIME_GROUP_MAX + 1], from[CLIME_GROUP_MAX + 1];
+    struct clime_error e;
+    if (m->ranks.n == 1 || m->ranks.err) return;
+    even_columns(m, row_bytes, at);
+    for (int r = 0; r <= m->ranks.n; r++) from[r] = (size_t)T * at[r];
+    if (clime_links_all_gather(m->ranks.links, "gathering activations", parts, from, &e)) {
+        clime_model_ranks_fail(m, &e);
+        return;
+    }
+    m->ops->join_columns(m->dev, T, m->ranks.n, at, parts, y);
+}
+
+float *clime_ranks_my_logits(const struct clime_model *m, int R, float *parts, float *logits) {
+    size_t at[CLIME_GROUP_MAX + 1];
+    if (m->ranks.n == 1) return logits;
+    vocab_columns(m, at);
+    return (float *)(void *)((char *)parts + (size_t)R * at[m->ranks.rank]);
+}
+
+void clime_ranks_gather_logits(struct clime_model *m, int R, float *parts, float *logits) {
+    size_t at[CLIME_GROUP_MAX + 1];
+    struct clime_move moves[CLIME_GROUP_MAX];
+    struct clime_error e;
+    int n = m->ranks.n, rank = m->ranks.rank, n_others = 0;
+    if (n == 1 || m->ranks.err) return;
+    vocab_columns(m, at);
+    for (int r = 0; r < n; r++) {
+        struct clime_move move = {r, (char *)parts + (size_t)R * at[r], (size_t)R * (at[r + 1] - at[r])};
+        if (rank == 0 && r > 0) moves[n_others++] = move;
+        if (rank > 0 && r == rank) moves[n_others++] = (struct clime_move){0, move.at, move.bytes};
+    }
+    const char *what = "gathering logits";
+    enum clime_err rc = rank ? clime_links_exchange(m->ranks.links, what, moves, n_others, NULL, 0, &e)
+                             : clime_links_exchange(m->ranks.links, what, NULL, 0, moves, n_others, &e);
+    if (rc)
+        clime_model_ranks_fail(m, &e);
+    else if (rank == 0)
+        m->ops->join_columns(m->dev, R, n, at, parts, logits);
+}
+
+/* ---- new weights ---------------------------------------------------------------------------------------------------
+ */
+
+/* One part to rank, in pieces; from host memory through the device's. */
+static enum clime_err send_part(struct clime_model *m, int rank, const struct clime_shard_part *p, const char *flat,
+                                void *bounce, struct clime_error *e) {
+    size_t width = clime_dtype_bytes(clime_model_dt(m));
+    enum clime_err rc = CLIME_OK;
+    for (int64_t at = 0, n; at < p->n && !rc; at += n) {
+        n = p->n - at < PIECE ? p->n - at : PIECE;
+        const char *from = flat + (size_t)(p->global + at) * width;
+        if (bounce) m->ops->copy_in(m->dev, bounce, from, (size_t)n * width);
+        struct clime_move move = {rank, bounce ? bounce : (void *)(uintptr_t)from, (size_t)n * width};
+        rc = clime_links_exchange(m->ranks.links, "handing out weights", &move, 1, NULL, 0, e);
+    }
+    return rc;
+}
+
+static enum clime_err send_share(struct clime_model *m, int rank, const char *flat, void *bounce,
+                                 struct clime_error *e) {
+    struct clime_shard s;
+    enum clime_err rc = clime_layout_shard(&m->layout, rank, m->ranks.n, &s, e);
+    for (int i = 0; i < s.n_parts && !rc; i++) rc = send_part(m, rank, &s.parts[i], flat, bounce, e);
+    clime_shard_free(&s);
+    return rc;
+}
+
+static void take_own(struct clime_model *m, const char *flat, bool host) {
+    size_t width = clime_dtype_bytes(clime_model_dt(m));
+    for (int i = 0; i < m->shard.n_parts; i++) {
+        const struct clime_shard_part *p = &m->shard.parts[i];
+        (host ? m->ops->copy_in : m->ops->copy)(m->dev, clime_model_at(m, p->local), flat + (size_t)p->global * width,
+                                                (size_t)p->n * width);
+    }
+}
+
+static enum clime_err taken(struct clime_model *m, enum clime_err rc, struct clime_error *e) {
+    if (!rc)
+        clime_model_repack(m);
+    else if (!m->ranks.err)
+        clime_model_ranks_fail(m, e);
+    return rc;
+}
+
+enum clime_err clime_model_hand_out(struct clime_model *m, const void *flat, bool host, struct clime_error *e) {
+    void *bounce = NULL;
+    enum clime_err rc = clime_model_ranks_check(m, e);
+    CHECK(m->ranks.rank == 0 && m->flat && !m->foreign && !m->released);
+    if (!rc && host && m->ops->own_memory)
+        rc = m->ops->alloc(m->dev, (size_t)PIECE * clime_dtype_bytes(clime_model_dt(m)), "a piece of the weights",
+                           &bounce, e);
+    for (int r = 1; r < m->ranks.n && !rc; r++) rc = send_share(m, r, flat, bounce, e);
+    if (!rc) take_own(m, flat, host);
+    if (bounce) m->ops->free(m->dev, bounce);
+    return taken(m, rc, e);
+}
+
+enum clime_err clime_model_take_share(struct clime_model *m, struct clime_error *e) {
+    size_t width = clime_dtype_bytes(clime_model_dt(m));
+    enum clime_err rc = clime_model_ranks_check(m, e);
+    CHECK(m->ranks.rank > 0 && m->flat && !m->foreign && !m->released);
+    for (int i = 0; i < m->shard.n_parts && !rc; i++) {
+        const struct clime_shard_part *p = &m->shard.parts[i];
+        for (int64_t at = 0, n; at < p->n && !rc; at += n) {
+            n = p->n - at < PIECE ? p->n - at : PIECE;
+            struct clime_move move = {0, clime_model_at(m, p->local + at), (size_t)n * width};
+            rc = clime_links_exchange(m->ranks.links, "taking weights", NULL, 0, &move, 1, e);
+        }
+    }
+    return taken(m, rc, e);
+}
