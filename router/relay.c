@@ -138,6 +138,7 @@ static bool on_data(void *arg, const char *data, size_t len) {
 static bool cancelled(void *arg) {
     struct clime_relay *y = arg;
     int64_t now = clime_now_us();
+    clime_http_waits(y->rq); /* asked first when the request is on its way */
     y->cut = atomic_load(&y->router->phase) == CLIME_ROUTER_CUTTING;
     if (now >= y->look_us) {
         y->look_us = now + LOOK_US;

@@ -131,5 +131,9 @@ bool clime_http_admit(struct clime_http_request *rq) {
     if (!clime_http_origin_check(rq) || clime_http_preflight(rq)) return false;
     if (!clime_http_route_find(rq) || !check_key(rq) || !check_coding(rq)) return false;
     if (no_slot_left(rq)) return refuse_busy(rq);
-    return take_body(rq) && (!rq->route->slot || take_slot(rq));
+    if (!take_body(rq)) return false;
+    if (!rq->route->slot) return true;
+    if (!take_slot(rq)) return false;
+    clime_permits_take(rq->server->permits);
+    return rq->has_permit = true;
 }

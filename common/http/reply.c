@@ -62,6 +62,7 @@ static void settle_connection(struct clime_http_request *rq) {
 
 void clime_http_head(struct clime_http_request *rq, struct clime_buf *out, int status, const char *content_type,
                      const char *extra_headers, int64_t length, bool chunked) {
+    clime_http_waits(rq); /* the peer may be slow to read */
     settle_connection(rq);
     size_t row = status_row(status);
     char date[40];

@@ -24,6 +24,7 @@
 #include "common/http/peer.h"
 #include "common/http/server_int.h"
 #include "common/log.h"
+#include "common/threadpool.h"
 
 #define IDLE_MS "20000"        /* keep-alive: an idle connection holds a thread */
 #define SOCKET_WAIT_MS "30000" /* longest wait for a peer that neither reads nor writes */
@@ -35,6 +36,7 @@
 #define MOST_KEPT 64          /* threads that requests with slots never get */
 #define NO_THREAD "Cannot start worker thread "
 #define HEALTH_THREADS 4
+#define PERMITS_A_CORE 2 /* one waits for a page or a lock now and then */
 
 /* Connection */
 
@@ -96,6 +98,11 @@ struct clime_str clime_http_query_string(const struct clime_http_request *rq) {
 bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size) {
     const char *query = mg_get_request_info(rq->conn)->query_string;
     return query && mg_get_var(query, strlen(query), name, out, size) >= 0;
+}
+
+void clime_http_waits(struct clime_http_request *rq) {
+    if (rq->has_permit) clime_permits_give(rq->server->permits);
+    rq->has_permit = false;
 }
 
 /* Connections and requests */
@@ -171,6 +178,7 @@ static int begin_request(struct mg_connection *conn) {
     clime_http_connection_begin(s->connections, rq.connection, info->remote_addr, info->remote_port, info->server_port);
     if (check_frame(&rq, info) && clime_http_admit(&rq)) {
         rq.route->handler(&rq, s->o.context);
+        clime_http_waits(&rq);
         if (rq.streaming) clime_http_stream_finish(&rq.stream);
         if (!rq.answered) clime_http_reply_error(&rq, 500, "the handler gave no answer");
     }
@@ -232,6 +240,7 @@ static void server_free(struct clime_http_server *s) {
     free(s->api_key);
     free(s->admin_key);
     clime_http_connections_free(s->connections);
+    clime_permits_free(s->permits);
     free(s);
 }
 
@@ -294,6 +303,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     int kept = o->n_threads - clime_http_slots(o->n_threads);
     s->connections = clime_http_connections_new(o->n_threads, o->n_threads - (kept + 1) / 2, o->n_threads / 2,
                                                 s->o.body_grace_us / 4);
+    s->permits = clime_permits_new(o->n_permits > 0 ? o->n_permits : PERMITS_A_CORE * clime_allowed_cores());
     s->api_key = o->api_key && o->api_key[0] ? xstrdup(o->api_key) : NULL;
     s->admin_key = o->admin_key && o->admin_key[0] ? xstrdup(o->admin_key) : NULL;
     bool v6 = strchr(o->host, ':') != NULL;
@@ -377,6 +387,8 @@ void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *o
          clime_http_connections_count(s->connections)},
         {"clime_http_slots", "gauge", "requests that may wait at a time", s->n_slots},
         {"clime_http_slots_held", "gauge", "requests that hold a slot", atomic_load(&s->n_held)},
+        {"clime_http_permits_waiting", "gauge", "requests with a slot that wait for few others to have begun",
+         clime_permits_waiting(s->permits)},
         {"clime_http_refused_total", "counter", "requests that found no slot", atomic_load(&s->n_refused)},
     };
     for (size_t i = 0; i < CLIME_COUNT(all); i++)

@@ -7,6 +7,7 @@
  *
  * A thread serves one connection at a time, so requests that may wait for long (`slot` in the route) hold slots, always
  * fewer than the threads: past them the answer is 429 at once, and control and health find a thread whatever waits.
+ * Few of them are at work at a time (permits.h), so that the others find a processor as well.
  * When few threads are left, answers say "Connection: close". `health_routes` have a port and threads of their own.
  *
  * Refused before any handler: both Transfer-Encoding and Content-Length (400), unknown route (404), wrong method
@@ -39,7 +40,7 @@ struct clime_http_route {
     enum clime_http_auth auth;
     void (*handler)(struct clime_http_request *rq, void *context);
     bool stream_body; /* the handler reads the body itself with clime_http_body_read, and limits its size */
-    bool slot;        /* the request may wait for long: it holds one of the slots */
+    bool slot;        /* the request may wait for long: it holds one of the slots; see clime_http_waits */
 };
 
 struct clime_http_options {
@@ -47,6 +48,7 @@ struct clime_http_options {
     int port;               /* 0 = ephemeral; see clime_http_server_port */
     int n_threads;          /* = the most connections served at a time; >= 2 */
     int n_slots;            /* 0, or more than the threads allow: clime_http_slots(n_threads) */
+    int n_permits;          /* requests with a slot at work at a time; 0 = two for each core */
     size_t max_body;        /* bytes of a body that is read before the handler */
     size_t max_body_memory; /* of all bodies over 64 KiB together, while their requests last; a quarter of it while they
                              * come in; at least max_body; 0 = 1 GiB. Past it 429 */
@@ -94,6 +96,9 @@ bool clime_http_query(const struct clime_http_request *rq, const char *name, cha
 /* Streaming body: > 0 bytes read, 0 at the end, -1 when it breaks off, is wrongly framed or too slow. */
 int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size);
 bool clime_http_stopping(const struct clime_http_request *rq);
+/* The handler of a route with a slot has done its work and from now on waits for others: the next request may begin.
+ * Must be called before any wait; an answer says the same when it begins. Again, or without a slot, it does nothing. */
+void clime_http_waits(struct clime_http_request *rq);
 /* The client's X-Request-Id where it can stand in a header, else one that is made up; every answer carries it. */
 const char *clime_http_request_id(const struct clime_http_request *rq);
 

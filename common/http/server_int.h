@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "common/http/connections.h"
+#include "common/http/permits.h"
 #include "common/http/server.h"
 
 #define CLIME_HTTP_DISCARD_KEEP                                                                                        \
@@ -26,6 +27,7 @@ struct clime_http_server {
     struct clime_http_options o;
     char *api_key, *admin_key; /* copies; NULL = none */
     struct clime_http_connections *connections;
+    struct clime_permits *permits;
     struct clime_http_server *health; /* the health port; NULL = none */
     struct clime_http_server *main;   /* whose health port this is, or itself */
     int port, n_slots;
@@ -76,7 +78,7 @@ struct clime_http_request {
     bool head_only;
     bool answered;
     int status; /* of the answer */
-    bool holds_slot;
+    bool holds_slot, has_permit;
     char id[CLIME_HTTP_ID_SIZE];
     const char *page; /* the Origin of a web page that is let in, else NULL */
     bool streaming;

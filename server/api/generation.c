@@ -110,6 +110,7 @@ enum clime_err clime_generation_encode(struct clime_generation *gen, struct clim
     bool any = false;
     for (int i = 0; i < gen->n_prompts; i++) any |= gen->prompts[i].is_text || gen->prompts[i].chat;
     if (!any) return CLIME_OK;
+    clime_http_waits(gen->rq);
     enum clime_err err = clime_text_pool_run(gen->server->text, encode_prompts, &t, e);
     return err ? err : t.err;
 }
@@ -333,6 +334,7 @@ enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_e
             clime_http_stream_heartbeat(j->http, j->framer->heartbeat, s->opts.stream_heartbeat * 1000000);
     }
     clime_engine_submit(s->engine, j);
+    clime_http_waits(gen->rq);
     wait_closed(gen);
     clime_server_metrics_job(s->metrics, j);
     return CLIME_OK;

@@ -13,6 +13,7 @@ static void handle_lease(struct clime_http_request *rq, void *context) {
         return;
     }
     clime_buf_init(&out, (size_t)256 << 20);
+    clime_http_waits(rq);
     enum clime_lease_answer given =
         clime_env_lease(v, clime_now_us() + (int64_t)(wait_s * 1e6), rq, clime_env_task_write, &out);
     if (given == CLIME_LEASE_GIVEN)
@@ -52,8 +53,9 @@ static void take_turn(struct clime_http_request *rq, struct clime_environments *
     struct clime_error e = {0};
     struct clime_buf reply;
     clime_buf_init(&reply, (size_t)256 << 20);
-    if (!clime_env_body_read(clime_http_body(rq), chat, &body, &e) &&
-        !clime_env_call(v, clime_http_param(rq), &call, &e)) {
+    bool sound = !clime_env_body_read(clime_http_body(rq), chat, &body, &e);
+    clime_http_waits(rq);
+    if (sound && !clime_env_call(v, clime_http_param(rq), &call, &e)) {
         clime_env_body_reply(&body, &call, &reply);
         if (reply.full) clime_fail(&e, CLIME_ERR_LIMIT, "the reply is too long");
     }
