@@ -17,7 +17,7 @@ import time
 
 import httpx
 import pytest
-from programs import BUILD, SLOW, STORIES, need_stories, program, server, web
+from programs import BUILD, SLOW, STORIES, need_stories, program, server, tiny_model, web
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -323,6 +323,23 @@ def test_pages_that_are_let_in():
         assert "access-control-allow-origin" not in r.get("/workers").headers
     with program("clime-router") as r:
         assert r.client.options("/workers").status_code == 405
+
+
+# ---- long steps ------------------------------------------------------------------------------------------------------
+
+
+def test_an_abort_of_nobody_does_not_wait_for_a_step(tmp_path):
+    """Twenty of them are answered while the engine is in one step, of 8,000 rows: there is nobody to wait for."""
+    model = tiny_model(tmp_path / "model", **{"max-position-embeddings": 8192})
+    options = ["--chunked-prefill-size", "8192", "--max-total-tokens", "8192"]
+    with program("clime-server", "--model-path", model, *options) as s:
+        body = {"input_ids": [5] * 8000, "sampling_params": {"max_new_tokens": 1}}
+        (call,) = in_background([lambda: post(s.url + "/generate", body)])
+        wait_for(lambda: waiting(s) == 1)
+        for _ in range(20):
+            assert s.json("/abort_request", {"rid": "nobody's"})["num_aborted"] == 0
+        assert not call.done()
+        assert call.result(10 * LIMIT).status_code == 200
 
 
 # ---- 1,024 streams ---------------------------------------------------------------------------------------------------
