@@ -47,7 +47,7 @@ void clime_handle_abort(struct clime_http_request *rq, void *context) {
     } else {
         if (all || rid.len > 0) { /* an empty rid alone names nothing, as in SGLang */
             n = clime_job_table_mark(&s->jobs, all ? NULL : &rid);
-            clime_engine_sweep_wait(s->engine);
+            if (n > 0) clime_engine_sweep_wait(s->engine); /* the step of a thousand sequences may take long */
         }
         struct clime_buf body;
         clime_buf_init(&body, 256);
