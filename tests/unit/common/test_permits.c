@@ -136,7 +136,7 @@ static int slots_held(void) {
     clime_buf_addc(&text, 0);
     const char *at = strstr(text.data, "\nclime_http_slots_held ");
     assert_non_null(at);
-    int n = atoi(strchr(at + 1, ' '));
+    int n = (int)strtol(strchr(at + 1, ' '), NULL, 10);
     clime_buf_free(&text);
     return n;
 }
