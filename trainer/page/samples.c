@@ -10,6 +10,7 @@
 #include "trainer/page/page_int.h"
 
 #define SEARCH_US 100000 /* then a list answers with what it has found */
+#define FIRST_US 20000   /* the same of one that begins and has found something: who waits sees it at once */
 #define MAX_LIST 500
 
 static enum clime_err read_order(const struct clime_answer *a, enum clime_browse_order *out, struct clime_error *e) {
@@ -34,7 +35,8 @@ static enum clime_err answer_list(struct clime_answer *a, struct clime_error *e)
                                     .length_max = INT64_MAX,
                                     .last_id = -1,
                                     .limit = 50,
-                                    .until_us = clime_now_us() + SEARCH_US};
+                                    .until_us = clime_now_us() + SEARCH_US,
+                                    .soon_us = clime_now_us() + FIRST_US};
     if (read_order(a, &f.order, e) || clime_page_int(a, "rollout", 0, INT64_MAX, &f.rollout, e) ||
         clime_page_int(a, "group", 0, INT64_MAX, &f.group, e) || clime_page_int(a, "step", 0, INT64_MAX, &f.step, e) ||
         clime_page_real(a, "reward_min", &f.reward_min, e) || clime_page_real(a, "reward_max", &f.reward_max, e) ||
@@ -44,6 +46,7 @@ static enum clime_err answer_list(struct clime_answer *a, struct clime_error *e)
         clime_page_int(a, "after", 0, INT64_MAX, &f.last_id, e) || clime_page_real(a, "after_value", &f.last_value, e))
         return e->code;
     f.goes_on = f.last_id >= 0;
+    if (f.goes_on) f.soon_us = f.until_us;
     if (clime_http_query(a->rq, "status", status, sizeof status) && status[0]) f.status = status;
     if (clime_http_query(a->rq, "text", text, sizeof text) && text[0]) f.text = text;
     return clime_browse_samples(a->db, &f, &a->w, e);

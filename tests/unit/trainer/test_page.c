@@ -15,6 +15,7 @@
 #include "common/clock.h"
 #include "common/http/client.h"
 #include "common/json/tree.h"
+#include "trainer/ledger/browse/samples.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/groups.h"
 #include "trainer/ledger/metrics.h"
@@ -208,6 +209,56 @@ static void test_pages_join(void **state) {
     }
 }
 
+/* How many a search finds before it answers, whether that was all, and the id from where it goes on. */
+static int search(struct fixture *f, enum clime_browse_order order, int64_t until_us, int64_t soon_us, int64_t after,
+                  bool *complete, int64_t *next) {
+    const struct clime_browse_filter filter = {.rollout = -1,
+                                               .group = -1,
+                                               .step = -1,
+                                               .reward_min = NAN,
+                                               .reward_max = NAN,
+                                               .length_max = INT64_MAX,
+                                               .text = "it_all",
+                                               .order = order,
+                                               .goes_on = after >= 0,
+                                               .last_id = after,
+                                               .limit = 50,
+                                               .until_us = until_us,
+                                               .soon_us = soon_us};
+    struct clime_error e = {0};
+    struct clime_buf text;
+    struct clime_jw w;
+    struct cJSON *t;
+    clime_buf_init(&text, 1 << 20);
+    clime_jw_init(&w, &text);
+    assert_int_equal(clime_browse_samples(clime_ledger_reader(f->l), &filter, &w, &e), CLIME_OK);
+    assert_int_equal(clime_tree_parse(text.data, text.len, &t, &e), CLIME_OK);
+    int n = clime_tree_size(clime_tree_get(t, "samples"));
+    *complete = clime_tree_bool(clime_tree_get(t, "complete"), false);
+    *next = (int64_t)clime_tree_num(clime_tree_get(clime_tree_get(t, "next"), "id"), -1);
+    clime_tree_free(t);
+    clime_buf_free(&text);
+    return n;
+}
+
+/* A search that has found something does not wait for the rest of its time, one that has not does; what is left of it
+ * is found by the next. */
+static void test_first_hits_come_early(void **state) {
+    struct fixture *f = *state;
+    bool complete;
+    int64_t next;
+    for (int64_t id = GROUPS; id < 120; id++) write_group(f, id); /* 480 samples: three windows of text */
+    assert_int_equal(search(f, CLIME_BROWSE_OLDEST, INT64_MAX, INT64_MAX, -1, &complete, &next), MEMBERS);
+    assert_true(complete);
+    assert_int_equal(search(f, CLIME_BROWSE_OLDEST, INT64_MAX, 0, -1, &complete, &next), MEMBERS);
+    assert_true(!complete && next >= 16 && next < 300);
+    assert_int_equal(search(f, CLIME_BROWSE_OLDEST, INT64_MAX, 0, next, &complete, &next), 0);
+    assert_true(complete);
+    assert_int_equal(search(f, CLIME_BROWSE_NEWEST, 0, INT64_MAX, -1, &complete, &next), 0);
+    assert_true(!complete && next > 200);
+    assert_int_equal(search(f, CLIME_BROWSE_NEWEST, INT64_MAX, 0, next, &complete, &next), MEMBERS);
+}
+
 static void test_tokens_keep_every_bit(void **state) {
     struct fixture *f = *state;
     struct clime_buf text;
@@ -300,6 +351,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_lists_by_filter_and_order, setup, teardown),
         cmocka_unit_test_setup_teardown(test_pages_join, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_first_hits_come_early, setup, teardown),
         cmocka_unit_test_setup_teardown(test_tokens_keep_every_bit, setup, teardown),
         cmocka_unit_test_setup_teardown(test_group_and_answers, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_live_ledger, setup, teardown),

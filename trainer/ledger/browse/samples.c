@@ -164,7 +164,7 @@ static enum clime_err by_id(struct list *l, int64_t low, int64_t high, bool *com
             high = first - 1;
         else
             low = last + 1;
-        if (low <= high && clime_now_us() >= f->until_us) {
+        if (low <= high && clime_now_us() >= (l->n ? f->soon_us : f->until_us)) {
             *complete = false;
             return CLIME_OK;
         }

@@ -28,7 +28,8 @@ struct clime_browse_filter {
     int64_t last_id;
     double last_value;
     int64_t limit;
-    int64_t until_us; /* newest and oldest: when to answer with what was found so far (clime_now_us) */
+    /* Newest and oldest (clime_now_us): when to answer with what was found so far, and when if anything was. */
+    int64_t until_us, soon_us;
 };
 
 /* {"samples": [...], "next": {"id", "value"} or null, "complete"}: figures of each and its first words, or those around
