@@ -149,6 +149,17 @@ def test_entropy_of_tokens_is_the_steps(page, run):
     assert len(shown["entropy"]) == len(shown["logp"])
 
 
+def test_memory_beside_its_plan(page, run):
+    lines = [m for m in page.get("/api/runs/0/metrics").json()["lines"] if m["kind"] == "perf"]
+    assert len(lines) == 4
+    for m in lines:  # on CPUs what is in use is the process, which holds at least half of what was planned for it
+        assert m["perf/memory_planned_bytes"] > 1 << 20 and "perf/memory_host_used_bytes" not in m
+        assert m["perf/memory_planned_bytes"] / 2 < m["perf/memory_used_bytes"] < 1 << 34
+    (event,) = page.get("/api/runs/0/events?kind=memory").json()["events"]
+    assert event["detail"].startswith("weights ") and "GiB free" in event["detail"]
+    assert event["detail"] in (run.parent / "paged.log").read_text()
+
+
 def test_replies_are_the_specs(page):
     spec = yaml.safe_load((ROOT / "openapi" / "page.yaml").read_text())
     ask = {"/api/runs/{run}/sample": "id=1", "/api/runs/{run}/group": "id=0", "/api/runs/{run}/answers": "set=heldout&line=0"}

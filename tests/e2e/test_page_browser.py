@@ -90,6 +90,8 @@ def test_every_view_draws(shown, width, dark):
             assert not browser.errors, (view, n, browser.errors)
             assert browser.js("window.hacked") is None, (view, n)
             assert browser.js("document.querySelectorAll('script').length") == 1, (view, n)
+            if view == "time":
+                browser.wait("document.querySelector('#plan').textContent.includes('activations') && document.querySelector('.meter + #plan')")
             assert browser.js("document.documentElement.scrollWidth <= innerWidth"), f"{view} is wider than {width}"
     browser.size(1280, 800)
 

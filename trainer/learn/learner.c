@@ -97,19 +97,18 @@ enum clime_err clime_learner_prepare(const struct clime_learner_options *o, stru
     return CLIME_OK;
 }
 
-static enum clime_err obey_plan(const struct clime_learner *l, const struct clime_memory_users *users,
+static enum clime_err obey_plan(struct clime_learner *l, const struct clime_memory_users *users,
                                 struct clime_error *e) {
-    struct clime_memory_plan p;
     struct clime_buf line;
-    clime_memory_plan_make(l->model, users, &p);
+    clime_memory_plan_make(l->model, users, &l->plan);
     clime_buf_init(&line, 4096);
-    clime_memory_plan_line(&p, &line);
-    LOG_INFO("memory: %s (recompute %s)", line.data, clime_recompute_name(p.recompute));
+    clime_memory_plan_line(&l->plan, &line);
+    LOG_INFO("memory: %s (recompute %s)", line.data, clime_recompute_name(l->plan.recompute));
     clime_buf_clear(&line);
     clime_freeze_describe(&l->model->layout, &line);
     if (line.len) LOG_INFO("%s", clime_buf_str(&line).ptr);
     clime_buf_free(&line);
-    return clime_memory_plan_check(l->model, users, &p, e);
+    return clime_memory_plan_check(l->model, users, &l->plan, e);
 }
 
 static enum clime_err load_reference(struct clime_learner *l, struct clime_error *e) {
@@ -162,6 +161,11 @@ void clime_learner_close(struct clime_learner *l) {
 
 const struct clime_model *clime_learner_model(const struct clime_learner *l) {
     return l->model;
+}
+
+const struct clime_memory_plan *clime_learner_memory(const struct clime_learner *l, struct clime_memory_use *now) {
+    if (now) clime_memory_use(l->model, &l->plan, now);
+    return &l->plan;
 }
 
 bool clime_learner_lost_a_rank(const struct clime_learner *l) {

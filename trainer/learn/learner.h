@@ -14,6 +14,7 @@
 
 #include "common/buf.h"
 #include "trainer/learn/learning.h"
+#include "trainer/learn/memory.h"
 #include "trainer/sample/pack.h"
 #include "trainer/sample/sample.h"
 
@@ -72,6 +73,8 @@ struct clime_given_sha256 {
 enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_given_sha256 *out,
                                           struct clime_error *e);
 const struct clime_model *clime_learner_model(const struct clime_learner *l);
+/* The plan that it was started by, and what is in use (may be NULL). Of a team: rank 0's. */
+const struct clime_memory_plan *clime_learner_memory(const struct clime_learner *l, struct clime_memory_use *now);
 /* A rank has ended or does not answer: nothing more can be asked of this learner. */
 bool clime_learner_lost_a_rank(const struct clime_learner *l);
 

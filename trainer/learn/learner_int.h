@@ -6,6 +6,7 @@
 #include "trainer/learn/critic.h"
 #include "trainer/learn/lanes.h"
 #include "trainer/learn/learner.h"
+#include "trainer/learn/memory.h"
 #include "trainer/learn/optimizer.h"
 #include "trainer/learn/team.h"
 
@@ -22,6 +23,7 @@ struct clime_learner {
     struct clime_critic *critic; /* NULL when the estimator needs none */
     int64_t ref_step;            /* optimizer steps of the weights in the reference model; 0 = as it was loaded */
     size_t max_rows;             /* of a micro-batch */
+    struct clime_memory_plan plan;
 };
 
 /* Log-probabilities of the stream's tokens under the weights of t, by forward passes packed by p, into out[s->n].

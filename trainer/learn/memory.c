@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 
+#include "common/os/memory.h"
 #include "trainer/learn/lanes.h"
 #include "trainer/learn/optimizer.h"
 
@@ -120,6 +121,16 @@ enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct
     enum clime_err rc = clime_fail(e, CLIME_ERR_LIMIT, "training does not fit: %s", text.data);
     clime_buf_free(&text);
     return rc;
+}
+
+void clime_memory_use(const struct clime_model *m, const struct clime_memory_plan *p, struct clime_memory_use *out) {
+    size_t free_bytes, total, resident = clime_resident_bytes();
+    *out = (struct clime_memory_use){.planned = p->need, .used = resident};
+    if (!p->own_memory) return;
+    m->ops->memory(m->dev, &free_bytes, &total);
+    out->used = p->free_bytes > free_bytes ? p->free_bytes - free_bytes : 0;
+    out->host_planned = p->host;
+    out->host = resident;
 }
 
 static const char *remark(const struct clime_memory_plan *p, int part) {

@@ -4,6 +4,7 @@
  *   clime_memory_plan_make(...)       the parts, from shapes and options alone
  *   clime_memory_plan_check(...)      CLIME_ERR_LIMIT with the arithmetic, and with what would fit instead
  *   clime_memory_plan_line / _table   for the log at start, and for --explain
+ *   clime_memory_use                  what came of it
  *
  * Pure but for one question to the device: how much is free. A server on the same device has taken its share by then,
  * and it shows as what is not free (the loop waits for its servers before it asks); with --colocate it comes after, and
@@ -67,6 +68,14 @@ enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct
 /* "weights 7.5 + master weights 15.0 + ... = 102.0 GiB of 131.2 free ..." */
 void clime_memory_plan_line(const struct clime_memory_plan *p, struct clime_buf *out);
 void clime_memory_plan_table(const struct clime_memory_plan *p, struct clime_buf *out); /* a part a line */
+
+/* What is in use, beside what was planned. A device without memory of its own is the host: then host is 0 and the
+ * process's memory is `used`, with code and files that no plan has. */
+struct clime_memory_use {
+    size_t planned, used; /* bytes of the device: the plan's; what it has less free than when the plan was made */
+    size_t host_planned, host;
+};
+void clime_memory_use(const struct clime_model *m, const struct clime_memory_plan *p, struct clime_memory_use *out);
 
 const char *clime_recompute_name(enum clime_recompute r); /* as --recompute-granularity calls it */
 

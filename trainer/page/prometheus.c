@@ -80,6 +80,10 @@ static const struct series table[] = {
      "Share of its time that the trainer waited for the newest rollout"},
     {"perf", "perf/rollout_idle_ratio", "clime_train_rollout_idle_ratio", NULL,
      "Share of the time in which nothing was generated"},
+    {"perf", "perf/memory_planned_bytes", "clime_train_memory_planned_bytes", NULL,
+     "Memory of the device that the trainer's plan has"},
+    {"perf", "perf/memory_used_bytes", "clime_train_memory_used_bytes", NULL,
+     "Memory of the device that is in use since the plan was made, at the newest rollout"},
     {"perf", "perf/disk_free_ratio", "clime_train_disk_free_ratio", NULL,
      "Free share of the run folder's file system at the newest rollout"},
 };

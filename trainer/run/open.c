@@ -148,12 +148,23 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     return clime_learner_prepare(l, &rl->learner, e);
 }
 
+/* In the ledger, for those who look at the run later. */
+static void tell_memory(const struct clime_rl *rl) {
+    struct clime_buf plan;
+    clime_buf_init(&plan, 4096);
+    clime_memory_plan_line(clime_learner_memory(rl->learner, NULL), &plan);
+    clime_event_put(rl->ledger, rl->run.incarnation, "memory", clime_buf_str(&plan).ptr);
+    clime_buf_free(&plan);
+}
+
 /* On a device with memory of its own the plan must see what the servers have taken: where there are any yet, they come
  * first. Elsewhere both load at the same time. */
 static enum clime_err open_learner(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = prepare_learner(rl, e);
     if (!rc && rl->fleet && clime_learner_model(rl->learner)->ops->own_memory) rc = clime_fleet_wait_up(rl->fleet, e);
-    return rc ? rc : clime_learner_start(rl->learner, e);
+    if (!rc) rc = clime_learner_start(rl->learner, e);
+    if (!rc) tell_memory(rl);
+    return rc;
 }
 
 /* The user's libraries decide the weights: their contents are recorded with the options. */

@@ -120,6 +120,15 @@ static double share(int64_t us, double total) {
     return s < 1 ? s : 1;
 }
 
+static void add_memory(const struct clime_rl *rl, struct clime_metrics_line *m) {
+    struct clime_memory_use use;
+    clime_learner_memory(rl->learner, &use);
+    clime_metrics_line_int(m, "perf/memory_planned_bytes", (int64_t)use.planned);
+    clime_metrics_line_int(m, "perf/memory_used_bytes", (int64_t)use.used);
+    if (use.host_planned) clime_metrics_line_int(m, "perf/memory_host_planned_bytes", (int64_t)use.host_planned);
+    if (use.host) clime_metrics_line_int(m, "perf/memory_host_used_bytes", (int64_t)use.host);
+}
+
 static enum clime_err write_times(struct clime_rl *rl, const struct clime_rollout *r, double total,
                                   struct clime_error *e) {
     struct clime_metrics_line m;
@@ -133,6 +142,7 @@ static enum clime_err write_times(struct clime_rl *rl, const struct clime_rollou
     clime_metrics_line_add(&m, "perf/trainer_idle_ratio", share(rl->time.wait_us, total));
     clime_metrics_line_add(&m, "perf/rollout_idle_ratio", 1 - share(r->time_us, total));
     clime_metrics_line_add(&m, "perf/disk_free_ratio", clime_disk_free_ratio(rl->o.run));
+    add_memory(rl, &m);
     const char *line = clime_metrics_line_end(&m);
     enum clime_err rc = clime_metrics_put(rl->ledger, "perf", rl->step, line, e);
     if (!rc) clime_rl_tell_line(rl, line);

@@ -40,6 +40,8 @@ export function num(v) {
   return v.toExponential(2);
 }
 
+export const bytes = (n) => (n >= 2 ** 30 ? `${num(n / 2 ** 30)} GiB` : `${num(n / 2 ** 20)} MiB`);
+
 // A number with all its digits, as it is stored.
 export const exact = (v) => (v === null ? "not finite" : Object.is(v, -0) ? "-0" : String(v));
 

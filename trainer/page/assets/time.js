@@ -1,7 +1,7 @@
 // Where the time goes: shares of the stages, a column for each rollout, and the clock of a few rollouts in lanes.
 
 import { get } from "./api.js";
-import { clock, colour, h, num, percent, plural, seconds, show } from "./dom.js";
+import { bytes, clock, colour, h, num, percent, plural, seconds, show } from "./dom.js";
 import { niceTicks, prepare } from "./chart.js";
 
 export const title = "Time";
@@ -21,17 +21,18 @@ const OTHER = ["other", "--faint"];
 
 export function mount(root, app) {
   let rollouts = new Map(), steps = new Map(), versions = new Map(), evals = new Map(), asked = false, last = null, wide = 12, async = false;
-  const shares = h("div"), columns = h("canvas", { class: "chart tall", role: "img", "aria-label": "time of each rollout by stage" });
+  const shares = h("div"), memory = h("div", { class: "card" }), columns = h("canvas", { class: "chart tall", role: "img", "aria-label": "time of each rollout by stage" });
   const lanes = h("canvas", { class: "chart lanes", role: "img", "aria-label": "stages on the clock" }), note = h("p", { class: "small soft number" }, " ");
   const where = h("span", { class: "small soft number" });
-  let boxes = [];
+  let boxes = [], plan = null;
   columns.addEventListener("click", (e) => { const i = columnAt(e.offsetX); if (i !== null) { last = i; draw(); } });
   lanes.addEventListener("pointermove", (e) => say(boxes.find((b) => e.offsetX >= b.x && e.offsetX <= b.x + b.w && e.offsetY >= b.y && e.offsetY <= b.y + b.h)));
   lanes.addEventListener("click", (e) => { const b = boxes.find((c) => e.offsetX >= c.x && e.offsetX <= c.x + c.w && e.offsetY >= c.y && e.offsetY <= c.y + c.h); if (b && b.rollout >= 0) app.go("samples", { rollout: b.rollout }); });
   show(root, h("div", { class: "section" }, h("h2", {}, "By stage")), h("div", { class: "card" }, shares),
     h("div", { class: "section" }, h("h2", {}, "By rollout"), h("span", { class: "small soft" }, "a column is a rollout; click one to see it below")), h("div", { class: "card" }, columns),
     h("div", { class: "section" }, h("h2", {}, "On the clock"), where, h("button", { onclick: () => move(-1), title: "earlier (h)" }, "←"), h("button", { onclick: () => move(1), title: "later (l)" }, "→"), h("button", { onclick: () => zoom(0.5), title: "fewer rollouts (+)" }, "+"), h("button", { onclick: () => zoom(2), title: "more rollouts (-)" }, "−")),
-    h("div", { class: "card" }, lanes, note));
+    h("div", { class: "card" }, lanes, note),
+    h("div", { class: "section" }, h("h2", {}, "Memory of the trainer")), memory);
 
   const say = (b) => (note.textContent = b ? b.text : "Point at a bar for its figures; click it for its samples.");
   const ids = () => [...rollouts.keys()].sort((a, b) => a - b);
@@ -175,7 +176,20 @@ export function mount(root, app) {
     say(null);
   }
 
+  // What was planned, and what is in use: of the device, and of the host where that is another.
+  function drawMemory() {
+    const m = [...app.metrics(app.run().run).byRollout("perf")].sort((a, b) => b[0] - a[0]).map(([, lines]) => lines[lines.length - 1]).find((l) => "perf/memory_used_bytes" in l);
+    const bar = (name, used, planned) => {
+      if (used === undefined) return null;
+      const most = Math.max(used, planned || 0, 1);
+      return [h("p", { class: "small number" }, `${name}: ${bytes(used)} in use${planned ? `, ${bytes(planned)} planned` : ""}`), h("div", { class: "meter" }, h("span", { style: { width: `${(100 * used) / most}%` } }))];
+    };
+    show(memory, m ? [bar(m["perf/memory_host_used_bytes"] === undefined ? "memory" : "device", m["perf/memory_used_bytes"], m["perf/memory_planned_bytes"]), bar("host", m["perf/memory_host_used_bytes"], m["perf/memory_host_planned_bytes"])] : h("p", { class: "soft" }, "No rollout has said it yet."),
+      plan ? h("p", { class: "small soft", id: "plan" }, `The plan: ${plan}`) : null);
+  }
+
   function draw() {
+    drawMemory();
     const all = times();
     drawShares(all);
     drawColumns(all);
@@ -188,6 +202,7 @@ export function mount(root, app) {
     async update() {
       const run = app.run().run;
       if (!asked) async = ((await get(`runs/${run}/options`)).run?.options || {}).async === true;
+      if (!plan) plan = (await get(`runs/${run}/events?kind=memory&limit=1`)).events[0]?.detail;
       const from = asked ? Math.max(0, newest() - 2) : 0;
       const [t] = await Promise.all([get(`runs/${run}/times?from=${from}`), app.metrics(run).refresh()]);
       asked = true;
