@@ -35,6 +35,12 @@ struct clime_learner_options { /* names are slime's options */
     int64_t rank_limit_us;       /* of every wait for another rank; 0 = 10 minutes */
 };
 
+#define CLIME_RANKS_MAX 64
+
+struct clime_rank_times { /* of a rank's part in a step; what is left of whole_us it waits and exchanges */
+    int64_t forward_us, backward_us, optimizer_us, whole_us;
+};
+
 struct clime_step_stats {
     int64_t step;                                    /* optimizer steps done, this one included */
     double loss, pg_loss, kl_loss, entropy, ce_loss; /* weighted as in the loss; entropy and kl are token means */
@@ -58,6 +64,8 @@ struct clime_step_stats {
     } gap_at;
     int64_t tokens, trained_tokens, n_micro;
     int64_t forward_us, backward_us, ref_us, optimizer_us;
+    int n_ranks; /* 0 = alone: the times are those above */
+    struct clime_rank_times rank[CLIME_RANKS_MAX];
     int64_t updates; /* of the weights so far, over all starts */
     bool skipped;    /* the gradient was not finite: no update was made, and this says so */
 };

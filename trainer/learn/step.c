@@ -223,6 +223,20 @@ static enum clime_err sum_of_all(struct step *st, struct clime_error *e) {
     return err;
 }
 
+_Static_assert(CLIME_RANKS_MAX == CLIME_LANES_MAX, "a rank has a lane at least");
+
+/* Every rank's times to all, which is where rank 0 is. */
+static enum clime_err share_times(const struct clime_learner *l, int64_t whole_us, struct clime_step_stats *out,
+                                  struct clime_error *e) {
+    const struct clime_team *t = l->team;
+    size_t from[CLIME_RANKS_MAX + 1];
+    if (!t) return CLIME_OK;
+    out->n_ranks = t->world;
+    for (int r = 0; r <= t->world; r++) from[r] = (size_t)r * sizeof out->rank[0];
+    out->rank[t->rank] = (struct clime_rank_times){out->forward_us, out->backward_us, out->optimizer_us, whole_us};
+    return clime_group_share(t->group, "the times of a step", out->rank, from, e);
+}
+
 /* Gradients over all micro-batches and the update of the policy. */
 static enum clime_err step_policy(struct clime_learner *l, const struct clime_step_input *in, struct clime_stream *s,
                                   struct clime_step_stats *out, struct clime_error *e) {
@@ -240,16 +254,18 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
         err = clime_learner_score(l, l->ref_train, in->samples, in->packing, s, s->ref, e);
     if (err) goto done;
     out->ref_us = clime_now_us() - t0;
+    t0 = clime_now_us();
 
     err = clime_lanes_add(&l->lanes, in->packing->n_micro, run_micro, &st, &grads, e);
     if (!err && l->team) err = sum_of_all(&st, e);
     if (err) goto done;
 
-    t0 = clime_now_us();
+    int64_t t1 = clime_now_us();
     err = clime_optimizer_step(&l->optimizer, l->model, &l->opts, grads, &out->grad_norm, &out->lr, &out->skipped, e);
     if (!err) err = l->model->ops->sync(l->model->dev, e);
     if (err) goto done;
-    out->optimizer_us = clime_now_us() - t0;
+    out->optimizer_us = clime_now_us() - t1;
+    if ((err = share_times(l, clime_now_us() - t0, out, e))) goto done;
     fill_stats(&st.sums, &corrected, in->n, out);
     fill_gap(&st.sums, s, out);
     if (in->entropy && !clime_loss_is_supervised(&l->opts.objective)) give_entropy(s, st.entropy, in->entropy);

@@ -167,6 +167,12 @@ static void add_train_metrics(struct clime_metrics_line *m, const struct clime_r
     clime_metrics_line_int(m, "train/micro_batches", s->n_micro);
 }
 
+static void add_rank_time(struct clime_metrics_line *m, int rank, const char *what, int64_t us) {
+    char name[64];
+    snprintf(name, sizeof name, "perf/rank/%d/%s_time", rank, what);
+    clime_metrics_line_add(m, name, (double)us / 1e6);
+}
+
 static void add_train_times(struct clime_metrics_line *m, const struct clime_step_stats *s) {
     int64_t us = s->forward_us + s->backward_us + s->ref_us + s->optimizer_us;
     clime_metrics_line_add(m, "perf/actor_train_time", (double)us / 1e6);
@@ -176,6 +182,13 @@ static void add_train_times(struct clime_metrics_line *m, const struct clime_ste
     if (s->critic_us) clime_metrics_line_add(m, "perf/critic_train_time", (double)s->critic_us / 1e6);
     clime_metrics_line_add(m, "perf/optimizer_time", (double)s->optimizer_us / 1e6);
     clime_metrics_line_add(m, "perf/actor_train_tok_per_s", us > 0 ? (double)s->tokens * 1e6 / (double)us : 0);
+    for (int r = 0; r < s->n_ranks; r++) {
+        const struct clime_rank_times *t = &s->rank[r];
+        add_rank_time(m, r, "forward", t->forward_us);
+        add_rank_time(m, r, "backward", t->backward_us);
+        add_rank_time(m, r, "optimizer", t->optimizer_us);
+        add_rank_time(m, r, "wait", t->whole_us - t->forward_us - t->backward_us - t->optimizer_us);
+    }
 }
 
 static enum clime_err record_step(struct clime_rl *rl, const struct clime_step_plan *p,

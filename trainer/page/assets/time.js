@@ -120,12 +120,11 @@ export function mount(root, app) {
   }
 
   function drawLanes() {
-    const { c, width, height } = prepare(lanes), left = width < 520 ? 78 : 110;
     const to = last ?? newest(), from = Math.max(0, to - wide + 1);
     const inside = [...rollouts.values()].filter((r) => r.rollout >= from && r.rollout <= to && r.begin_us);
     boxes = [];
     where.textContent = inside.length ? `rollouts ${from} to ${to}` : "";
-    if (!inside.length) return say(null);
+    if (!inside.length) return prepare(lanes), say(null);
     const mine = [...steps.values()].filter((s) => s.rollout >= from && s.rollout <= to);
     const ends = [...inside.map((r) => r.end_us || r.begin_us), ...mine.map((s) => s.done_us || s.chosen_us)];
     const begin = Math.min(...inside.map((r) => r.begin_us)), end = Math.max(...ends, begin + 1);
@@ -141,16 +140,31 @@ export function mount(root, app) {
     }
     // From the last answer to the choice of the steps, but for the time in which the trainer had other work.
     const first = chosen(), rewards = inside.filter((r) => r.end_us && first.get(r.rollout) > r.end_us).flatMap((r) => gaps([...work, ...hand, ...save], r.end_us, first.get(r.rollout)).map(([a, b]) => [a, b, r.rollout, "rewards of the last answers"]));
+    // Each rank's part of a step, in its order: its packs from the step's begin, its update at the end, between them the others.
+    const byStep = new Map([...app.metrics(app.run().run).byRollout("train").values()].flat().map((m) => [m.step, m]));
+    const ranks = [];
+    for (const s of mine) {
+      const m = byStep.get(s.step) || {}, part = (r, what) => (m[`perf/rank/${r}/${what}_time`] || 0) * 1e6;
+      for (let r = 0; `perf/rank/${r}/wait_time` in m; r++) {
+        const packs = part(r, "forward") + part(r, "backward"), update = part(r, "optimizer"), from = Math.max(s.chosen_us, s.done_us - packs - update - part(r, "wait"));
+        ranks[r] = ranks[r] || [`rank ${r}`, "--run1", []];
+        ranks[r][2].push([from, from + packs, s.rollout, `step ${s.step}, its packs; ${seconds(part(r, "wait") / 1e6)} waiting`], [s.done_us - update, s.done_us, s.rollout, `step ${s.step}, its update`]);
+      }
+    }
     const rows = [
       ["generation", "--run0", inside.map((r) => [r.begin_us, r.end_us || end, r.rollout, `${plural(r.n, "sample")}, ${num(r.tokens)} tokens${r.end_us ? `, ${num((r.tokens / (r.end_us - r.begin_us)) * 1e6)} per second` : ", not done"}`])],
       ["rewards", "--run3", rewards],
       ["training", "--run1", mine.map((s) => [s.chosen_us, s.done_us || end, s.rollout, `step ${s.step}${s.done_us ? "" : ", under way"}`])],
+      ...ranks,
       ["hand-over", "--run2", hand],
       ["checkpoint", "--run5", save],
       ["evaluation", "--run4", [...evals.values()].filter((v) => v.done_us >= begin && v.done_us <= end).map((v) => [v.done_us, v.done_us, v.rollout, `${v.name} ${num(v.score)}, done at ${clock(v.done_us)}`])],
       ["trainer waits", "--faint", gaps([...work, ...hand, ...save], begin, end).map(([a, b]) => [a, b, -1])],
       ["servers wait", "--faint", gaps(gen, begin, end).map(([a, b]) => [a, b, -1])],
     ];
+    lanes.style.height = ranks.length ? `${(rows.length + 1) * 32}px` : "";
+    lanes.setAttribute("aria-label", `on the clock: ${rows.map(([name]) => name).join(", ")}`);
+    const { c, width, height } = prepare(lanes), left = width < 520 ? 78 : 110;
     const toX = (us) => left + ((us - begin) / (end - begin)) * (width - left - 10), tall = (height - 24) / rows.length;
     c.textBaseline = "middle";
     rows.forEach(([name, ink, bars], i) => {
@@ -201,10 +215,11 @@ export function mount(root, app) {
   return {
     async update() {
       const run = app.run().run;
-      if (!asked) async = ((await get(`runs/${run}/options`)).run?.options || {}).async === true;
-      if (!plan) plan = (await get(`runs/${run}/events?kind=memory&limit=1`)).events[0]?.detail;
       const from = asked ? Math.max(0, newest() - 2) : 0;
-      const [t] = await Promise.all([get(`runs/${run}/times?from=${from}`), app.metrics(run).refresh()]);
+      const once = (path) => (asked ? null : get(`runs/${run}/${path}`));
+      const [t, options, planned] = await Promise.all([get(`runs/${run}/times?from=${from}`), once("options"), once("events?kind=memory&limit=1"), app.metrics(run).refresh()]);
+      if (options) async = (options.run?.options || {}).async === true;
+      if (planned) plan = planned.events[0]?.detail;
       asked = true;
       for (const r of t.rollouts) rollouts.set(r.rollout, r);
       for (const s of t.steps) steps.set(s.step, s);
