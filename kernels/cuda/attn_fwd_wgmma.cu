@@ -32,14 +32,6 @@ template <int DH> struct fwd_shared {
     tile_info tile[TILES];
 };
 
-/* A place in a ring: which stage, and the parity of the phase that fills it. */
-template <int STAGES> struct ring_at {
-    int stage, parity;
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    }
-};
-
 /* ---- the warp that finds tiles ---- */
 
 /* A sequence's rows, numbered by position times heads of the group, so that those of all sequences compare. */
@@ -213,16 +205,6 @@ static __device__ void fetch(const attn_args &a, const CUtensorMap &k_map, const
 }
 
 /* ---- the warpgroups that multiply ---- */
-
-/* Tells the compiler that all lanes have the same value: wgmma in what it thinks may diverge is serialized. */
-static __device__ __forceinline__ int uniform(int x) {
-    return __shfl_sync(0xffffffffu, x, 0);
-}
-
-/* Each of a warpgroup's warps says that it has read a stage. */
-static __device__ __forceinline__ void release(uint64_t *empty) {
-    if ((threadIdx.x & 31) == 0) barrier_arrive(empty);
-}
 
 template <int DH>
 static __device__ __forceinline__ void issue_scores(float (&z)[CLIME_PAGE / 8][4], const uint32_t (&q)[DH / 16][4],

@@ -93,8 +93,8 @@ struct clime_product {
 };
 
 /* a, b, y as in the table: forward x, w, y; dX dy, w, dx; dW dy, x, dw. */
-static inline struct clime_product clime_product_of(enum clime_lt_kind kind, int T, int N, int K, const void *a,
-                                                    const void *b, void *y) {
+static inline __host__ __device__ struct clime_product clime_product_of(enum clime_lt_kind kind, int T, int N, int K,
+                                                                        const void *a, const void *b, void *y) {
     const bf16 *pa = (const bf16 *)a, *pb = (const bf16 *)b;
     switch (kind) {
     case CLIME_LT_DX:
@@ -107,6 +107,30 @@ static inline struct clime_product clime_product_of(enum clime_lt_kind kind, int
 }
 
 void clime_cuda_product_plain(struct clime_dev *d, const struct clime_product *p);
+
+/* Products of experts: each has rows start[e] .. start[e+1]-1 of R, and an [N,K] of its own behind the others'. kind is
+ * not CLIME_LT_FORWARD_F32. a, b, y as in clime_product_of; b of dW is x. */
+struct clime_grouped {
+    enum clime_lt_kind kind;
+    int R, E, N, K;
+    const int32_t *start; /* the device's */
+    const bf16 *a, *b;
+    void *y;
+};
+
+static inline __device__ struct clime_product clime_product_of_expert(const struct clime_grouped *g, int e) {
+    size_t row = (size_t)g->start[e], rows = (size_t)g->start[e + 1] - row, all = (size_t)e * g->N * g->K;
+    const bf16 *b = g->b + (g->kind == CLIME_LT_DW ? row * g->K : all);
+    const bf16 *a = g->a + row * (g->kind == CLIME_LT_FORWARD ? g->K : g->N);
+    void *y = g->kind == CLIME_LT_DW ? (void *)((float *)g->y + all)
+                                     : (void *)((bf16 *)g->y + row * (g->kind == CLIME_LT_DX ? g->K : g->N));
+    return clime_product_of(g->kind, (int)rows, g->N, g->K, a, b, y);
+}
+
+void clime_cuda_grouped_plain(struct clime_dev *d, const struct clime_grouped *g);
+/* grouped_tiles.cu, grouped_rows.cu: false when the shape is not one for it. */
+bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g);
+bool clime_cuda_grouped_rows(struct clime_dev *d, const struct clime_grouped *g);
 /* False when the shape is not one for it. 16-byte aligned operands. */
 bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32);
 /* w [2F,K]: gate, then up; h [T,F] besides. */
@@ -137,6 +161,8 @@ void clime_cuda_flush(struct clime_dev *d);
 /* What kernels must be told once, at open: shared memory above 48 KB. */
 void clime_cuda_gemm_small_open(struct clime_dev *d);
 void clime_cuda_row_open(struct clime_dev *d);
+void clime_cuda_grouped_tiles_open(struct clime_dev *d);
+void clime_cuda_grouped_rows_open(struct clime_dev *d);
 void clime_cuda_attn_open(struct clime_dev *d);
 void clime_cuda_attn_bwd_open(struct clime_dev *d);
 

@@ -123,6 +123,8 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     CU(d, cudaMallocHost((void **)&d->h_stage, STAGE_BYTES));
     clime_cuda_gemm_small_open(d);
     clime_cuda_row_open(d);
+    clime_cuda_grouped_tiles_open(d);
+    clime_cuda_grouped_rows_open(d);
     clime_cuda_rope_open(d);
     clime_cuda_attn_open(d);
     clime_cuda_attn_bwd_open(d);

@@ -1,8 +1,9 @@
-/* Any matrix product as one chain of mma.sync m16n8k16 over K ascending. Launched by gemm.cu and lt.cu.
+/* Any matrix product as one chain of mma.sync m16n8k16 over K ascending. Launched by gemm.cu, lt.cu and
+ * grouped.cu.
  *
- * Takes every shape, stride and alignment, so it serves what the fast paths cannot, and it is the definition of the
- * canonical bits: lt.cu accepts a library algorithm only when it gives these. A tile is 64 x 64 and K comes through
- * shared memory KC at a time; K's tail is filled with zeros, which add nothing to a chain. */
+ * Takes every shape, stride and alignment, so it serves what the fast paths cannot, experts' products too, and it is
+ * the definition of the canonical bits: lt.cu accepts a library algorithm only when it gives these. A tile is 64 x 64
+ * and K comes through shared memory KC at a time; K's tail is filled with zeros, which add nothing to a chain. */
 #include "kernels/cuda/cuda_int.cuh"
 
 enum { TILE = 64, KC = 32, LD = KC + 8, THREADS = 128 };
@@ -17,10 +18,11 @@ static __device__ __forceinline__ void load_tile(const struct clime_strided m, i
     }
 }
 
-__global__ void plain_kernel(struct clime_product p) {
+/* The tile of y from (i0, j0) on. */
+static __device__ __forceinline__ void multiply_tile(const struct clime_product &p, int i0, int j0) {
     __shared__ __align__(16) bf16 a_tile[TILE][LD], b_tile[TILE][LD];
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    int i0 = blockIdx.y * TILE, j0 = blockIdx.x * TILE, wi = warp / 2 * 32, wj = warp % 2 * 32;
+    int wi = warp / 2 * 32, wj = warp % 2 * 32;
     float c[2][4][4] = {};
     for (int k0 = 0; k0 < p.K; k0 += KC) {
         load_tile(p.a, i0, p.M, k0, p.K, a_tile);
@@ -57,8 +59,32 @@ __global__ void plain_kernel(struct clime_product p) {
     }
 }
 
+__global__ void plain_kernel(struct clime_product p) {
+    multiply_tile(p, blockIdx.y * TILE, blockIdx.x * TILE);
+}
+
 void clime_cuda_product_plain(struct clime_dev *d, const struct clime_product *p) {
     clime_cuda_flush(d);
     dim3 grid((p->N + TILE - 1) / TILE, (p->M + TILE - 1) / TILE);
     launch_after(d, plain_kernel, grid, THREADS, 0, *p);
+}
+
+/* A block finds its expert by counting tiles of rows from the first on; of dW, blockIdx.z is the expert. */
+__global__ void grouped_plain_kernel(struct clime_grouped g) {
+    int e = blockIdx.z, tile = blockIdx.y;
+    bool dw = g.kind == CLIME_LT_DW;
+    for (; !dw && e < g.E; e++) {
+        int n = (g.start[e + 1] - g.start[e] + TILE - 1) / TILE;
+        if (tile < n) break;
+        tile -= n;
+    }
+    if (e == g.E || g.start[e] == g.start[e + 1]) return;
+    multiply_tile(clime_product_of_expert(&g, e), tile * TILE, blockIdx.x * TILE);
+}
+
+void clime_cuda_grouped_plain(struct clime_dev *d, const struct clime_grouped *g) {
+    bool dw = g->kind == CLIME_LT_DW;
+    int columns = g->kind == CLIME_LT_FORWARD ? g->N : g->K, most = g->R / TILE + g->E; /* tiles of rows, at most */
+    dim3 grid((columns + TILE - 1) / TILE, dw ? (g->N + TILE - 1) / TILE : most < g->R ? most : g->R, dw ? g->E : 1);
+    launch_after(d, grouped_plain_kernel, grid, THREADS, 0, *g);
 }

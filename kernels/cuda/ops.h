@@ -84,6 +84,22 @@ void clime_cuda_qkv_rope_bwd(struct clime_dev *d, int T, const struct clime_head
                              float *dk_norm);
 void clime_cuda_swiglu(struct clime_dev *d, int T, int F, const void *gu, void *h);
 void clime_cuda_swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, const void *dh, void *dgu);
+void clime_cuda_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+                      float *scores, int32_t *ids, float *weights);
+void clime_cuda_route_bwd(struct clime_dev *d, int T, const struct clime_router *r, const float *scores,
+                          const int32_t *ids, const float *dweights, void *dlogits);
+void clime_cuda_permute(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids, int32_t *start,
+                        int32_t *from, int32_t *at);
+void clime_cuda_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, const void *x,
+                             const struct clime_matrix *w, void *y);
+void clime_cuda_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,
+                           const struct clime_matrix *w, void *dx);
+void clime_cuda_grouped_dw(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w,
+                           const void *dy, const void *x, float *dw);
+void clime_cuda_combine(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights,
+                        const void *x, const void *last, const float *last_weight, void *y);
+void clime_cuda_combine_bwd(struct clime_dev *d, int T, int F, int k, const int32_t *at, const float *weights, void *dh,
+                            void *h, float *dweights);
 void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
                      const void *k, const void *v, void *out, float *lse);
 void clime_cuda_attn_bwd(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,

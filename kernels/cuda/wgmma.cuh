@@ -80,6 +80,19 @@ static __device__ __forceinline__ void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* A place in a ring: which stage, and the parity of the phase that fills it. */
+template <int STAGES> struct ring_at {
+    int stage, parity;
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+};
+
+/* Each of a warpgroup's warps says that it has read a stage. */
+static __device__ __forceinline__ void release(uint64_t *empty) {
+    if ((threadIdx.x & 31) == 0) barrier_arrive(empty);
+}
+
 /* ---- copies ---- */
 
 /* bytes: a multiple of 16; both addresses too. */
@@ -134,6 +147,11 @@ static __device__ __forceinline__ int swizzled(int r, int c) {
 }
 
 /* ---- wgmma ---- */
+
+/* Tells the compiler that all lanes have the same value: wgmma in what it thinks may diverge is serialized. */
+static __device__ __forceinline__ int uniform(int x) {
+    return __shfl_sync(0xffffffffu, x, 0);
+}
 
 /* A tile as an operand. panel: bytes from one panel to the next; used when columns are not what is summed over. */
 static __device__ __forceinline__ uint64_t wgmma_tile(const void *tile, int panel) {

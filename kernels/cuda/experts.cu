@@ -1,0 +1,324 @@
+/* Routers, the sorting of rows by expert, and sums over experts. Launched by the context's owner.
+ *
+ * A row of a router is one warp's: a lane has experts lane, lane + 32, ... in registers, so sums are over a lane's own,
+ * ascending, then over lanes by warp_sum. Experts are compared as integers that order as their scores do (NaN lies
+ * somewhere, and is chosen at most once); the warp asks for the largest, then for the lowest id that has it.
+ *
+ * Counts stay here: an expert's block counts the slots of lower experts, which is where its places begin, then walks
+ * over all slots in order. No block waits for another, nothing is stored in between, and the host sizes launches by
+ * T*k alone, so that all of it can be recorded. */
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+
+enum { WARPS = 4, THREADS = 256 };
+
+/* ---- routers ---- */
+
+/* Orders as the floats do; 0 is nobody's. */
+static __device__ __forceinline__ uint32_t order_of(float x) {
+    uint32_t u = __float_as_uint(x);
+    return max(u & 0x80000000u ? ~u : u | 0x80000000u, 1u);
+}
+
+/* Index of the largest key of the warp, the lowest among equals; its key becomes 0. key[i] is of index lane + 32 i. */
+template <int N> static __device__ __forceinline__ int take_largest(uint32_t (&key)[N]) {
+    uint32_t lane = threadIdx.x & 31, most = 0, at = 0xffffffffu;
+#pragma unroll
+    for (int i = 0; i < N; i++) most = max(most, key[i]);
+    most = __reduce_max_sync(0xffffffffu, most);
+#pragma unroll
+    for (int i = N - 1; i >= 0; i--)
+        if (key[i] == most) at = lane + 32 * i;
+    at = __reduce_min_sync(0xffffffffu, at);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (at == lane + 32 * i) key[i] = 0;
+    return (int)at;
+}
+
+/* Of the experts of all groups but the best the keys become 0. c: what is compared, [E] in shared memory. */
+template <int N>
+static __device__ __forceinline__ void keep_groups(const clime_router &r, const float *c, uint32_t (&key)[N]) {
+    int lane = threadIdx.x & 31, size = r.E / r.n_groups;
+    uint32_t group[N], kept[N] = {};
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int g = lane + 32 * i;
+        group[i] = 0;
+        if (g >= r.n_groups) continue;
+        const float *of = c + g * size;
+        float first = of[0], second = of[1];
+        if (second > first) first = of[1], second = of[0];
+        for (int e = 2; e < size; e++) {
+            if (of[e] > first)
+                second = first, first = of[e];
+            else if (of[e] > second)
+                second = of[e];
+        }
+        group[i] = order_of(first + second);
+    }
+    for (int i = 0; i < r.k_groups; i++) {
+        int g = take_largest(group);
+#pragma unroll
+        for (int n = 0; n < N; n++) kept[n] |= (lane + 32 * n) / size == g;
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        if (!kept[n]) key[n] = 0;
+}
+
+template <int N>
+__global__ void __launch_bounds__(WARPS * 32)
+    route_kernel(int T, const clime_router r, const float *logits, const bf16 *bias, float *scores, int32_t *ids,
+                 float *weights) {
+    __shared__ float shared[WARPS][32 * N];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, t = blockIdx.x * WARPS + warp;
+    float s[N], top = -INFINITY, all = 0;
+    uint32_t key[N], chosen[N] = {};
+    start_next();
+    wait_for_last();
+    if (t >= T) return;
+    logits += (size_t)t * r.E;
+    scores += (size_t)t * r.E;
+    ids += (size_t)t * r.k;
+    weights += (size_t)t * r.k;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int e = lane + 32 * i;
+        s[i] = e < r.E ? logits[e] : -INFINITY;
+        top = fmaxf(top, s[i]);
+    }
+    if (r.sigmoid) {
+#pragma unroll
+        for (int i = 0; i < N; i++) s[i] = 1.0f / (1.0f + expf(-s[i]));
+    } else {
+        top = warp_max(top);
+#pragma unroll
+        for (int i = 0; i < N; i++) all += s[i] = lane + 32 * i < r.E ? expf(s[i] - top) : 0;
+        all = warp_sum(all);
+#pragma unroll
+        for (int i = 0; i < N; i++) s[i] /= all;
+    }
+    float *c = shared[warp];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int e = lane + 32 * i;
+        float v = s[i];
+        key[i] = 0;
+        if (e >= r.E) continue;
+        scores[e] = s[i];
+        if (bias) v += f_of(bias[e]) + f_of(bias[r.E + e]) + f_of(bias[2 * r.E + e]);
+        key[i] = order_of(v);
+        c[e] = v;
+    }
+    if (r.k_groups < r.n_groups) {
+        __syncwarp();
+        keep_groups(r, c, key);
+        __syncwarp();
+    }
+    for (int j = 0; j < r.k; j++) {
+        int e = take_largest(key);
+#pragma unroll
+        for (int i = 0; i < N; i++) chosen[i] |= e == lane + 32 * i;
+    }
+    /* by ascending id; their scores to shared memory, where each lane adds them in that order */
+    int place[N], before = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint32_t who = __ballot_sync(0xffffffffu, chosen[i]);
+        place[i] = before + __popc(who & ((1u << lane) - 1));
+        before += __popc(who);
+        if (chosen[i]) {
+            ids[place[i]] = lane + 32 * i;
+            c[place[i]] = s[i];
+        }
+    }
+    __syncwarp();
+    float sum = 0;
+    for (int j = 0; j < r.k; j++) sum += c[j];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (chosen[i]) weights[place[i]] = (r.renormalize ? s[i] / (sum + 1e-20f) : s[i]) * r.scale;
+}
+
+/* As kernels/cpu/experts.c has it. */
+__global__ void __launch_bounds__(WARPS * 32)
+    route_bwd_kernel(int T, const clime_router r, const float *scores, const int32_t *ids, const float *dweights,
+                     bf16 *dlogits) {
+    int lane = threadIdx.x & 31, t = blockIdx.x * WARPS + (threadIdx.x >> 5);
+    if (t >= T) return;
+    const float *s = scores + (size_t)t * r.E, *dw = dweights + (size_t)t * r.k;
+    float sum = 0, dot = 0, all = 0;
+    ids += (size_t)t * r.k;
+    dlogits += (size_t)t * r.E;
+    for (int j = 0; j < r.k; j++) sum += s[ids[j]];
+    sum += 1e-20f;
+    for (int j = 0; j < r.k; j++) dot += dw[j] * (s[ids[j]] / sum);
+    auto of_score = [&](int j) { return r.renormalize ? r.scale * (dw[j] - dot) / sum : r.scale * dw[j]; };
+    for (int j = 0; j < r.k; j++) all += of_score(j) * s[ids[j]];
+    for (int e = lane; e < r.E; e += 32) {
+        float g = 0, v = s[e];
+        for (int j = 0; j < r.k; j++)
+            if (ids[j] == e) g = of_score(j);
+        dlogits[e] = b_of(r.sigmoid ? g * (v * (1.0f - v)) : v * (g - all));
+    }
+}
+
+static int n_blocks(int T) {
+    return (T + WARPS - 1) / WARPS;
+}
+
+CUDA_OP void clime_cuda_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits,
+                              const void *bias, float *scores, int32_t *ids, float *weights) {
+    CHECK(r->E <= CLIME_MAX_EXPERTS && r->k <= r->E);
+    if (T == 0) return;
+    int each = (r->E + 31) / 32;
+    auto kernel = each <= 1   ? route_kernel<1>
+                  : each <= 2 ? route_kernel<2>
+                  : each <= 4 ? route_kernel<4>
+                  : each <= 8 ? route_kernel<8>
+                              : route_kernel<CLIME_MAX_EXPERTS / 32>;
+    launch(d, kernel, n_blocks(T), WARPS * 32, 0, T, *r, logits, (const bf16 *)bias, scores, ids, weights);
+}
+
+CUDA_OP void clime_cuda_route_bwd(struct clime_dev *d, int T, const struct clime_router *r, const float *scores,
+                                  const int32_t *ids, const float *dweights, void *dlogits) {
+    if (T == 0) return;
+    launch_after(d, route_bwd_kernel, n_blocks(T), WARPS * 32, 0, T, *r, scores, ids, dweights, (bf16 *)dlogits);
+}
+
+/* ---- sorting ---- */
+
+enum { SLOTS = 4 }; /* a thread's, neighbours */
+
+static __device__ __forceinline__ int4 slots_of(const int32_t *ids, int n, int first) {
+    if (first + SLOTS <= n && (uintptr_t)(ids + first) % 16 == 0) return *(const int4 *)(ids + first);
+    auto one = [&](int i) { return first + i < n ? ids[first + i] : INT_MAX; };
+    return make_int4(one(0), one(1), one(2), one(3));
+}
+
+__global__ void __launch_bounds__(THREADS)
+    permute_kernel(int n, int k, int E, const int32_t *ids, int32_t *start, int32_t *from, int32_t *at) {
+    __shared__ int sums[THREADS / 32];
+    int e = blockIdx.x, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, lower = 0;
+    start_next();
+    wait_for_last();
+    for (int i = threadIdx.x * SLOTS; i < n; i += THREADS * SLOTS) {
+        int4 v = slots_of(ids, n, i);
+        lower += (v.x < e) + (v.y < e) + (v.z < e) + (v.w < e);
+    }
+    /* block_sum's tree, of integers: any order would do */
+    lower = __reduce_add_sync(0xffffffffu, lower);
+    if (lane == 0) sums[warp] = lower;
+    __syncthreads();
+    lower = __reduce_add_sync(0xffffffffu, lane < THREADS / 32 ? sums[lane] : 0);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        start[e] = lower;
+        if (e == E - 1) start[E] = n;
+    }
+    for (int base = 0; base < n; base += THREADS * SLOTS) {
+        int first = base + threadIdx.x * SLOTS;
+        int4 v = slots_of(ids, n, first);
+        int mine[SLOTS] = {v.x == e, v.y == e, v.z == e, v.w == e}, count = mine[0] + mine[1] + mine[2] + mine[3];
+        if (!__syncthreads_or(count)) continue;
+        int upto = count;
+#pragma unroll
+        for (int m = 1; m < 32; m *= 2) {
+            int other = __shfl_up_sync(0xffffffffu, upto, m);
+            if (lane >= m) upto += other;
+        }
+        if (lane == 31) sums[warp] = upto;
+        __syncthreads();
+        int before = 0, all = 0;
+#pragma unroll
+        for (int w = 0; w < THREADS / 32; w++) {
+            before += w < warp ? sums[w] : 0;
+            all += sums[w];
+        }
+        int place = lower + before + upto - count;
+#pragma unroll
+        for (int i = 0; i < SLOTS; i++)
+            if (mine[i]) {
+                at[first + i] = place;
+                from[place++] = (first + i) / k;
+            }
+        lower += all;
+        __syncthreads();
+    }
+}
+
+CUDA_OP void clime_cuda_permute(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids,
+                                int32_t *start, int32_t *from, int32_t *at) {
+    launch(d, permute_kernel, r->E, THREADS, 0, T * r->k, r->k, r->E, ids, start, from, at);
+}
+
+/* ---- sums ---- */
+
+/* A thread has V columns of row blockIdx.y. */
+template <int V>
+__global__ void __launch_bounds__(THREADS)
+    combine_kernel(int D, int k, const int32_t *at, const float *weights, const bf16 *x, const bf16 *last,
+                   const float *last_weight, bf16 *y) {
+    int t = blockIdx.y, c = (blockIdx.x * THREADS + threadIdx.x) * V;
+    float sum[V] = {}, v[V];
+    start_next();
+    wait_for_last();
+    if (c >= D) return;
+    at += (size_t)t * k;
+    if (weights) weights += (size_t)t * k;
+    auto add = [&](float w, const bf16 *from) {
+        unpack(load<V>(from), v);
+#pragma unroll
+        for (int i = 0; i < V; i++) sum[i] = __fmaf_rn(w, v[i], sum[i]);
+    };
+#pragma unroll 8
+    for (int j = 0; j < k; j++) add(weights ? weights[j] : 1.0f, x + (size_t)at[j] * D + c);
+    if (last) add(last_weight ? last_weight[t] : 1.0f, last + (size_t)t * D + c);
+    store(y + (size_t)t * D + c, pack(sum));
+}
+
+CUDA_OP void clime_cuda_combine(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights,
+                                const void *x, const void *last, const float *last_weight, void *y) {
+    if (T == 0) return;
+    int V = D % 8 == 0 ? 8 : 1, most = 65535;
+    for (int t = 0; t < T; t += most) { /* of a grid */
+        size_t row = (size_t)t * D;
+        dim3 grid((D / V + THREADS - 1) / THREADS, T - t < most ? T - t : most);
+        launch(d, V == 8 ? combine_kernel<8> : combine_kernel<1>, grid, THREADS, 0, D, k, at + (size_t)t * k,
+               weights ? weights + (size_t)t * k : NULL, (const bf16 *)x, last ? (const bf16 *)last + row : NULL,
+               last_weight ? last_weight + t : NULL, (bf16 *)y + row);
+    }
+}
+
+/* A slot is one warp's. */
+template <int V>
+__global__ void __launch_bounds__(THREADS)
+    combine_bwd_kernel(int n, int F, const int32_t *at, const float *weights, bf16 *dh, bf16 *h, float *dweights) {
+    int lane = threadIdx.x & 31, slot = blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5);
+    if (slot >= n) return;
+    size_t row = (size_t)(at ? at[slot] : slot) * F;
+    float w = weights[slot], dot = 0, a[V], b[V];
+    for (int c = lane * V; c < F; c += 32 * V) {
+        unpack(load<V>(dh + row + c), a);
+        unpack(load<V>(h + row + c), b);
+#pragma unroll
+        for (int i = 0; i < V; i++) {
+            dot = __fmaf_rn(a[i], b[i], dot);
+            a[i] *= w;
+            b[i] *= w;
+        }
+        store(dh + row + c, pack(a));
+        store(h + row + c, pack(b));
+    }
+    dot = warp_sum(dot);
+    if (lane == 0) dweights[slot] = dot;
+}
+
+CUDA_OP void clime_cuda_combine_bwd(struct clime_dev *d, int T, int F, int k, const int32_t *at, const float *weights,
+                                    void *dh, void *h, float *dweights) {
+    if (T == 0) return;
+    int n = T * k, each = THREADS / 32;
+    launch_after(d, F % 8 == 0 ? combine_bwd_kernel<8> : combine_bwd_kernel<1>, (n + each - 1) / each, THREADS, 0, n, F,
+                 at, weights, (bf16 *)dh, (bf16 *)h, dweights);
+}

@@ -1,0 +1,30 @@
+/* The products of experts: picks a kernel by shape and by the number of all rows, which the host knows; how many each
+ * expert has is the device's alone. Launched by the context's owner.
+ *
+ * Whatever is picked, an output is the chain that gemm.cu's products are, so the choice is free to follow the rows. */
+#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/ops.h"
+
+static void multiply(struct clime_dev *d, enum clime_lt_kind kind, int R, const int32_t *start,
+                     const struct clime_matrix *w, const void *a, const void *b, void *y) {
+    if (R == 0) return;
+    struct clime_grouped g = {kind, R, w->n_experts, w->N, w->K, start, (const bf16 *)a, (const bf16 *)b, y};
+    bool aligned = g.N % 8 == 0 && g.K % 8 == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)y) % 16 == 0;
+    if (!aligned || !(clime_cuda_grouped_rows(d, &g) || clime_cuda_grouped_tiles(d, &g)))
+        clime_cuda_grouped_plain(d, &g);
+}
+
+CUDA_OP void clime_cuda_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, const void *x,
+                                     const struct clime_matrix *w, void *y) {
+    multiply(d, CLIME_LT_FORWARD, R, start, w, x, w->data, y);
+}
+
+CUDA_OP void clime_cuda_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,
+                                   const struct clime_matrix *w, void *dx) {
+    multiply(d, CLIME_LT_DX, R, start, w, dy, w->data, dx);
+}
+
+CUDA_OP void clime_cuda_grouped_dw(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w,
+                                   const void *dy, const void *x, float *dw) {
+    multiply(d, CLIME_LT_DW, R, start, w, dy, x, dw);
+}

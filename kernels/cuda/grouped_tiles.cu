@@ -1,0 +1,323 @@
+/* Products of experts on wgmma: forward, dX and dW. Launched by grouped.cu.
+ *
+ * Blocks of threads stay and take tile after tile, every gridDim.x-th. Which tiles there are follows from the experts'
+ * numbers of rows: each block adds them up in shared memory, so that the host need not know. A tile begins at an
+ * expert's own first row or a multiple of ROWS after it, so it does not depend on other experts' load; it may read rows
+ * of the next expert past its end, and does not store what comes of them. Two warps bring the operands into a ring, two
+ * warpgroups multiply 64 rows each, or half of the columns each where rows are few. dW sums over an expert's rows, so
+ * rows past its end are cleared before anyone reads them: no expert sees another's NaN. */
+#include "kernels/cuda/wgmma.cuh"
+
+enum { PANEL = 64, CONSUMERS = 2, WARPS = CONSUMERS * 4, THREADS = (CONSUMERS + 1) * 128, REGISTERS = 240 };
+enum { SQUARE = PANEL * 64 * 2 }; /* bytes of a panel of 64 rows */
+enum { SMEM = 227 << 10, COUNTS = CLIME_MAX_EXPERTS + 1 };
+
+/* A tile has the rows of WM and the columns of WN warpgroups, NB columns each; a stage of the ring PANEL of what is
+ * summed over. */
+template <enum clime_lt_kind KIND_, int WM_, int WN, int NB_> struct tile_shape {
+    static constexpr enum clime_lt_kind KIND = KIND_;
+    static constexpr bool DW = KIND == CLIME_LT_DW, FORWARD = KIND == CLIME_LT_FORWARD;
+    static constexpr int WM = WM_, NB = NB_, ROWS = 64 * WM, COLUMNS = NB * WN;
+    static constexpr int A = ROWS * PANEL * 2, B = COLUMNS * PANEL * 2, STAGE = A + B;
+    static constexpr int N = NB < 128 ? NB : 128, PARTS = NB / N;        /* columns of a wgmma; how many of them */
+    static constexpr int LD = PANEL + 8, OUT = DW ? 1 : WARPS * 16 * LD; /* 16 bytes of padding */
+    static constexpr int STAGES = (SMEM - OUT * 2 - 2 * COUNTS * 4 - 512) / STAGE;
+};
+
+template <class S> struct tiles_shared {
+    char ring[S::STAGES][S::STAGE];
+    bf16 out[S::OUT];
+    int start[COUNTS], upto[COUNTS]; /* as given; units of work before an expert's: tiles of rows, or, of dW, experts */
+    uint64_t full[S::STAGES], empty[S::STAGES], tail[2];
+};
+
+struct tiles_args {
+    int E, N, K;
+    const int32_t *start;
+    void *y;
+};
+
+/* ---- which tiles there are ---- */
+
+struct tile {
+    int expert, first, end; /* its rows that count */
+    int row, column;        /* of y; of dW's [N, K] */
+    int n_chunks;           /* stages of the ring */
+};
+
+template <class S> static __device__ void count_units(const tiles_args &a, tiles_shared<S> &s) {
+    for (int e = threadIdx.x; e <= a.E; e += THREADS) s.start[e] = a.start[e];
+    if (threadIdx.x == 0) s.upto[0] = 0;
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        int lane = threadIdx.x, before = 0;
+        for (int base = 0; base < a.E; base += 32) {
+            int e = base + lane, rows = e < a.E ? s.start[e + 1] - s.start[e] : 0;
+            int n = S::DW ? rows > 0 : (rows + S::ROWS - 1) / S::ROWS;
+#pragma unroll
+            for (int m = 1; m < 32; m *= 2) {
+                int other = __shfl_up_sync(0xffffffffu, n, m);
+                if (lane >= m) n += other;
+            }
+            if (e < a.E) s.upto[e + 1] = before + n;
+            before += __shfl_sync(0xffffffffu, n, 31);
+        }
+    }
+    __syncthreads();
+}
+
+/* Tiles of a unit. */
+template <class S> static __device__ __forceinline__ int tiles_of(const tiles_args &a) {
+    int across = ((S::FORWARD ? a.N : a.K) + S::COLUMNS - 1) / S::COLUMNS;
+    return S::DW ? across * ((a.N + S::ROWS - 1) / S::ROWS) : across;
+}
+
+/* An expert's tiles are neighbours, those of one column too: what they share is read about once. */
+template <class S>
+static __device__ __forceinline__ tile find_tile(const tiles_args &a, const tiles_shared<S> &s, int index) {
+    int each = tiles_of<S>(a), unit = index / each, low = 0, high = a.E;
+    while (high - low > 1) {
+        int mid = (low + high) / 2;
+        if (s.upto[mid] <= unit)
+            low = mid;
+        else
+            high = mid;
+    }
+    int first = s.start[low], end = s.start[low + 1], at = index - s.upto[low] * each;
+    if (S::DW) {
+        int down = (a.N + S::ROWS - 1) / S::ROWS;
+        return {low, first, end, at % down * S::ROWS, at / down * S::COLUMNS, (end - first + PANEL - 1) / PANEL};
+    }
+    int down = s.upto[low + 1] - s.upto[low], depth = S::FORWARD ? a.K : a.N;
+    return {low, first, end, first + at % down * S::ROWS, at / down * S::COLUMNS, (depth + PANEL - 1) / PANEL};
+}
+
+/* ---- the warps that bring operands ---- */
+
+/* Chunk c of A or of B, as wgmma reads it: panels of rows along what is summed over, or squares of it as rows. */
+template <class S, bool OF_A>
+static __device__ __forceinline__ void fetch_chunk(const tiles_args &a, const tile &t, const CUtensorMap *map, int c,
+                                                   char *to, uint64_t *full) {
+    if (OF_A && !S::DW) {
+        tensor_copy(to, map, c * PANEL, t.row, full);
+    } else if (S::FORWARD) {
+        tensor_copy(to, map, c * PANEL, t.expert * a.N + t.column, full);
+    } else {
+        int row = c * PANEL + (S::DW ? t.first : t.expert * a.N), column = OF_A ? t.row : t.column;
+#pragma unroll
+        for (int i = 0; i < (OF_A ? S::A : S::B) / SQUARE; i++)
+            tensor_copy(to + i * SQUARE, map, column + i * 64, row, full);
+    }
+}
+
+template <class S, bool OF_A>
+static __device__ void fetch(const tiles_args &a, const CUtensorMap *map, tiles_shared<S> &s) {
+    constexpr int BYTES = OF_A ? S::A : S::B;
+    int lane = threadIdx.x & 31, n_tiles = s.upto[a.E] * tiles_of<S>(a), tail_parity = 0;
+    ring_at<S::STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
+    for (int index = blockIdx.x; index < n_tiles; index += gridDim.x) {
+        tile t = find_tile(a, s, index);
+        for (int c = 0; c < t.n_chunks; c++, at.next()) {
+            char *to = s.ring[at.stage] + (OF_A ? 0 : S::A);
+            int left = t.end - t.first - c * PANEL; /* dW: rows of the expert from here on */
+            bool tail = S::DW && left < PANEL;
+            uint64_t *full = tail ? &s.tail[OF_A] : &s.full[at.stage];
+            barrier_wait(&s.empty[at.stage], at.parity);
+            if (lane == 0) {
+                barrier_expect(full, BYTES);
+                fetch_chunk<S, OF_A>(a, t, map, c, to, full);
+            }
+            if (!tail) continue;
+            barrier_wait(full, tail_parity);
+            tail_parity ^= 1;
+            for (int e = left * 8 + lane; e < PANEL * 8; e += 32)
+#pragma unroll
+                for (int i = 0; i < BYTES / SQUARE; i++) *(uint4 *)(to + i * SQUARE + e * 16) = make_uint4(0, 0, 0, 0);
+            fence_async();
+            __syncwarp();
+            if (lane == 0) barrier_arrive(&s.full[at.stage]);
+        }
+    }
+}
+
+/* ---- the warpgroups that multiply ---- */
+
+/* bf16, through shared memory, so that rows leave 128 bytes at a time. row, column: of the warp's 16 rows and of d. */
+template <class S>
+static __device__ __forceinline__ void store_rows(const tiles_args &a, const tile &t, int row, int column,
+                                                  float (&d)[S::N / 8][4], bf16 *out) {
+    int lane = threadIdx.x & 31, width = S::FORWARD ? a.N : a.K;
+#pragma unroll
+    for (int q = 0; q < S::N / PANEL; q++) {
+#pragma unroll
+        for (int n = 0; n < PANEL / 8; n += 2) {
+            uint32_t r[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float *v = &d[q * (PANEL / 8) + n + e / 2][e % 2 * 2];
+                r[e] = pack2(v[0], v[1]);
+            }
+            stmatrix_x4(out + lane % 16 * S::LD + n * 8 + lane / 16 * 8, r);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int e = lane; e < 16 * PANEL / 8; e += 32) {
+            int r = e / (PANEL / 8), c = e % (PANEL / 8) * 8, to = column + q * PANEL + c;
+            uint4 v = *(const uint4 *)(out + r * S::LD + c);
+            if (row + r < t.end && to < width) *(uint4 *)((bf16 *)a.y + (size_t)(row + r) * width + to) = v;
+        }
+        __syncwarp();
+    }
+}
+
+/* fp32, added to what is there. */
+template <class S>
+static __device__ __forceinline__ void add_rows(const tiles_args &a, const tile &t, int row, int column,
+                                                float (&d)[S::N / 8][4]) {
+    constexpr int BATCH = 8; /* loads under way */
+    int lane = threadIdx.x & 31;
+    float *y = (float *)a.y + (size_t)t.expert * a.N * a.K;
+#pragma unroll
+    for (int n0 = 0; n0 < S::N / 8; n0 += BATCH) {
+        float2 old[BATCH][2];
+#pragma unroll
+        for (int i = 0; i < BATCH * 2; i++) {
+            int r = row + lane / 4 + i % 2 * 8, c = column + (n0 + i / 2) * 8 + lane % 4 * 2;
+            if (r < a.N && c < a.K) old[i / 2][i % 2] = *(const float2 *)(y + (size_t)r * a.K + c);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH * 2; i++) {
+            int r = row + lane / 4 + i % 2 * 8, c = column + (n0 + i / 2) * 8 + lane % 4 * 2;
+            const float *v = &d[n0 + i / 2][i % 2 * 2];
+            float2 o = old[i / 2][i % 2];
+            if (r < a.N && c < a.K) *(float2 *)(y + (size_t)r * a.K + c) = make_float2(o.x + v[0], o.y + v[1]);
+        }
+    }
+}
+
+template <class S> static __device__ void multiply(const tiles_args &a, tiles_shared<S> &s) {
+    constexpr int TRANS_A = S::DW, TRANS_B = !S::FORWARD;
+    int warp = uniform(threadIdx.x / 32 - 4), group = warp / 4;
+    int down = S::WM == 2 ? group : 0, across = S::WM == 2 ? 0 : group * S::NB; /* the group's part of the tile */
+    int n_tiles = uniform(s.upto[a.E] * tiles_of<S>(a));
+    ring_at<S::STAGES> at = {0, 0};
+    for (int index = blockIdx.x; index < n_tiles; index += gridDim.x) {
+        tile t = find_tile(a, s, index);
+        int n_chunks = uniform(t.n_chunks);
+        float d[S::PARTS][S::N / 8][4] = {};
+        uint64_t *read = NULL; /* the stage whose products may be under way */
+#pragma unroll
+        for (int p = 0; p < S::PARTS; p++) wgmma_hold(d[p]);
+        for (int c = 0; c < n_chunks; c++, at.next()) {
+            const char *stage = s.ring[at.stage];
+            uint64_t x = wgmma_tile(stage + down * SQUARE, SQUARE),
+                     w = wgmma_tile(stage + S::A + across * PANEL * 2, SQUARE);
+            barrier_wait(&s.full[at.stage], at.parity);
+            wgmma_fence();
+#pragma unroll
+            for (int kk = 0; kk < PANEL / 16; kk++)
+#pragma unroll
+                for (int p = 0; p < S::PARTS; p++) {
+                    uint64_t b = w + (p * S::N * PANEL * 2 >> 4);
+                    wgmma_ss<TRANS_A, TRANS_B>(d[p], TRANS_A ? wgmma_rows(x, kk) : wgmma_columns(x, kk, 0),
+                                               TRANS_B ? wgmma_rows(b, kk) : wgmma_columns(b, kk, 0), 1);
+                }
+            wgmma_commit();
+            wgmma_wait<1>();
+            if (read) release(read);
+            read = &s.empty[at.stage];
+        }
+        wgmma_wait<0>();
+#pragma unroll
+        for (int p = 0; p < S::PARTS; p++) wgmma_hold(d[p]);
+        release(read);
+#pragma unroll
+        for (int p = 0; p < S::PARTS; p++) {
+            int row = t.row + down * 64 + warp % 4 * 16, column = t.column + across + p * S::N;
+            if constexpr (S::DW)
+                add_rows<S>(a, t, row, column, d[p]);
+            else
+                store_rows<S>(a, t, row, column, d[p], s.out + warp * 16 * S::LD);
+        }
+    }
+}
+
+template <class S>
+__global__ void __launch_bounds__(THREADS, 1)
+    tiles_kernel(const tiles_args a, const __grid_constant__ CUtensorMap a_map,
+                 const __grid_constant__ CUtensorMap b_map) {
+    extern __shared__ __align__(1024) char smem[];
+    tiles_shared<S> &s = *(tiles_shared<S> *)smem;
+    start_next();
+    if (threadIdx.x == 0) {
+        tensor_map_prefetch(&a_map);
+        tensor_map_prefetch(&b_map);
+        for (int i = 0; i < S::STAGES; i++) {
+            barrier_init(&s.full[i], 2);
+            barrier_init(&s.empty[i], WARPS);
+        }
+        for (uint64_t &b : s.tail) barrier_init(&b, 1);
+        barrier_init_done();
+    }
+    wait_for_last();
+    count_units(a, s);
+    if (threadIdx.x < 128) {
+        registers_down<24>();
+        int warp = threadIdx.x / 32;
+        if (warp == 0)
+            fetch<S, true>(a, &a_map, s);
+        else if (warp == 1)
+            fetch<S, false>(a, &b_map, s);
+    } else {
+        registers_up<REGISTERS>();
+        multiply<S>(a, s);
+    }
+}
+
+/* ---- the choice ---- */
+
+/* Where experts have many rows on average, 128 x 256 are few reads a product; below, as few rows as there are. */
+template <enum clime_lt_kind KIND> using tall = tile_shape<KIND, 2, 1, 256>;
+template <enum clime_lt_kind KIND> using flat = tile_shape<KIND, 1, 2, 128>;
+template <enum clime_lt_kind KIND> using narrow = tile_shape<KIND, 1, 2, 64>;
+enum { TALL_ROWS = 32 }; /* of an expert, mean: docs/performance.md */
+
+template <class S> static void open_one(struct clime_dev *d) {
+    static_assert(sizeof(tiles_shared<S>) <= SMEM && S::STAGES >= 4, "room");
+    CU(d, cudaFuncSetAttribute(tiles_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(tiles_shared<S>)));
+}
+
+void clime_cuda_grouped_tiles_open(struct clime_dev *d) {
+    open_one<tall<CLIME_LT_FORWARD>>(d);
+    open_one<flat<CLIME_LT_FORWARD>>(d);
+    open_one<narrow<CLIME_LT_FORWARD>>(d);
+    open_one<tall<CLIME_LT_DX>>(d);
+    open_one<tall<CLIME_LT_DW>>(d);
+}
+
+template <class S> static void run(struct clime_dev *d, const struct clime_grouped *g) {
+    int a_columns = S::FORWARD ? g->K : g->N;
+    CUtensorMap a_map, b_map;
+    if (!clime_cuda_tensor_map(d, &a_map, g->a, g->R, a_columns, a_columns, S::DW ? 64 : S::ROWS) ||
+        !clime_cuda_tensor_map(d, &b_map, g->b, S::DW ? (uint64_t)g->R : (uint64_t)g->E * g->N, g->K, g->K,
+                               S::FORWARD ? S::COLUMNS : 64))
+        return;
+    tiles_args a = {g->E, g->N, g->K, g->start, g->y};
+    launch(d, tiles_kernel<S>, d->n_sm, THREADS, sizeof(tiles_shared<S>), a, a_map, b_map);
+}
+
+bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g) {
+    if (g->kind == CLIME_LT_DW) {
+        run<tall<CLIME_LT_DW>>(d, g);
+    } else if (g->kind == CLIME_LT_DX) {
+        if (g->N % PANEL != 0) return false; /* the next expert's weights would be summed over too */
+        run<tall<CLIME_LT_DX>>(d, g);
+    } else if (g->R > TALL_ROWS * g->E) {
+        run<tall<CLIME_LT_FORWARD>>(d, g);
+    } else if ((g->R < g->E ? g->R : g->E) * (g->N / flat<CLIME_LT_FORWARD>::COLUMNS) > 4 * d->n_sm) {
+        run<flat<CLIME_LT_FORWARD>>(d, g);
+    } else {
+        run<narrow<CLIME_LT_FORWARD>>(d, g);
+    }
+    return true;
+}
