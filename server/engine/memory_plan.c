@@ -48,9 +48,13 @@ static size_t trial_of(const struct clime_model *m, const struct clime_sched_opt
                     {dt, T, c->D, c->H * c->Dh},
                     {dt, T, 2 * c->F, c->D},
                     {dt, T, c->D, c->F},
-                    {CLIME_F32, R, c->V, c->D}};
+                    {CLIME_F32, R, c->V, c->D},
+                    {CLIME_F32, T, c->router.E, c->D}, /* of experts these and the shared one's; grouped ones try nothing */
+                    {dt, T, 2 * c->F_shared, c->D},
+                    {dt, T, c->D, c->F_shared}};
     size_t most = 0;
     for (size_t i = 0; i < CLIME_COUNT(products); i++) {
+        if (products[i].N == 0 || products[i].K == 0) continue; /* the family has none */
         size_t n = m->ops->trial_bytes(m->dev, products[i].out, products[i].T, products[i].N, products[i].K);
         if (n > most) most = n;
     }

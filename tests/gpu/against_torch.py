@@ -28,7 +28,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from transformers import AttentionInterface, AutoModelForCausalLM, Glm4Config, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import (AttentionInterface, AutoModelForCausalLM, Glm4Config, Glm4MoeConfig, LlamaConfig, Qwen2Config,
+                          Qwen3Config, Qwen3MoeConfig)
 from transformers.utils import logging
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,6 +60,11 @@ def configs(small):
         "llama 64": of(LlamaConfig, d64, True, rope_parameters=llama3),
         "glm4 128": of(Glm4Config, d128, False, attention_bias=True),
         "glm4 64": of(Glm4Config, d64, False, attention_bias=False),
+        "qwen3_moe 64": of(Qwen3MoeConfig, d64, False, rope_theta=1e6, num_experts=8, num_experts_per_tok=2,
+                           norm_topk_prob=True, moe_intermediate_size=d64["intermediate_size"] // 2),
+        "glm4_moe 128": of(Glm4MoeConfig, d128, False, n_routed_experts=16, num_experts_per_tok=4, n_shared_experts=1,
+                           routed_scaling_factor=1.5, first_k_dense_replace=1, n_group=1, topk_group=1, use_qk_norm=True,
+                           moe_intermediate_size=d128["intermediate_size"] // 4),
     }
 
 
@@ -85,16 +91,20 @@ def cast(model, dtype):
 def random_model(config, device):
     """Weights of a size that makes every part matter (transformers' default of 0.02 leaves attention uniform)."""
     torch.manual_seed(1)
+    more = {"experts_implementation": "eager"} if "Moe" in type(config).__name__ else {}
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **more).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if p.dim() == 2:
-                p.normal_(0, 1 / math.sqrt(p.shape[1]))
+            if p.dim() > 1:
+                p.normal_(0, 1 / math.sqrt(p.shape[-1]))
             elif name.endswith("bias"):
                 p.normal_(0, 0.5)
             else:
                 p.normal_(1, 0.1)
+        for name, b in model.named_buffers():
+            if name.endswith("correction_bias"):
+                b.normal_(0, 0.1)
     return cast(model, torch.bfloat16)
 
 
@@ -135,8 +145,17 @@ def torch_run(model, b, attention):
 def clime_run(folder, config, device):
     read = lambda name: torch.from_numpy(np.fromfile(folder / f"{name}.f32", dtype=np.float32)).to(device)
     out = dict(logits=read("logits").view(-1, config.vocab_size), logp=read("logp"), entropy=read("entropy"))
-    for k, v in load_file(folder / "model.safetensors", device=device).items():
-        out["grad." + k] = v
+    grads = load_file(folder / "model.safetensors", device=device)
+    for k in [k for k in grads if ".experts.0.gate_proj." in k]:  # all of a layer in one tensor, as transformers has them
+        each = lambda name: [grads.pop(k.replace(".0.gate_proj.", f".{e}.{name}.")) for e in range(n_experts)]
+        n_experts = sum(o.startswith(k.split("0.gate_proj")[0]) for o in grads) // 3
+        gate, up, down = each("gate_proj"), each("up_proj"), each("down_proj")
+        at = "grad." + k.split("0.gate_proj")[0]
+        out[at + "gate_up_proj"] = torch.stack([torch.cat(two) for two in zip(gate, up)])
+        out[at + "down_proj"] = torch.stack(down)
+    for k, v in grads.items():
+        if not k.endswith("correction_bias"):  # it chooses, and is not learned
+            out["grad." + k] = v
     return out
 
 

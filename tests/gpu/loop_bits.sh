@@ -1,10 +1,11 @@
 #!/bin/sh
 # The whole loop of clime-train rl, the same weights by every way: other batching in the server, weights in place,
 # optimizer states on the host with recomputed layers, and kill -9 in the middle. Prints the SHA-256 of each.
-#   tests/gpu/loop_bits.sh [DEVICE]      programs from $O (build); 2 small runs a minute on a CPU, seconds on a GPU
+#   tests/gpu/loop_bits.sh [DEVICE] [FAMILY]      programs from $O (build); 2 small runs a minute on a CPU, seconds on a GPU
 set -eu
 cd "$(dirname "$0")/../.."
 device=${1:-cuda}
+family=${2:-qwen3}
 bin=${O:-build}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -12,7 +13,7 @@ train=$bin/clime-train
 run=
 small=1
 [ "$device" = cpu ] || small=4
-$train init "$work/init" --family qwen3 --hidden-size $((small * 128)) --intermediate-size $((small * 384)) \
+$train init "$work/init" --family "$family" --hidden-size $((small * 128)) --intermediate-size $((small * 384)) \
     --num-hidden-layers 4 --num-attention-heads $((small * 2)) --num-key-value-heads $small --head-dim 64 \
     --vocab-size $((small * 1024)) --max-position-embeddings 1024 --init-std 0.05
 $train task "$work/task" --kind add --max-operand 99 --num-warmup 100 --num-heldout 100 >/dev/null

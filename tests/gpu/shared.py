@@ -22,5 +22,9 @@ SHAPES = {
     "qwen3-0.6b": shape("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, "--rope-theta", 1000000),
     "qwen3-4b": shape("qwen3", 2560, 9728, 36, 32, 8, 128, 151936, "--rope-theta", 1000000),
     "glm4-9b": shape("glm4", 4096, 13696, 40, 32, 2, 128, 151552, "--untie-embeddings"),
+    "qwen3-30b-a3b": shape("qwen3_moe", 2048, 6144, 48, 32, 4, 128, 151936, "--rope-theta", 1000000, "--num-experts", 128,
+                           "--num-experts-per-tok", 8, "--moe-intermediate-size", 768, "--untie-embeddings"),
+    "tiny-experts": shape("glm4_moe", 128, 256, 3, 4, 2, 64, 151552, "--init-std", "0.05", "--num-experts", 16,
+                          "--num-experts-per-tok", 4, "--moe-intermediate-size", 64),
     "tiny": shape("qwen3", 128, 256, 2, 4, 2, 64, 151936, "--init-std", "0.05"),
 }
