@@ -44,14 +44,15 @@ static size_t trial_of(const struct clime_model *m, const struct clime_sched_opt
     const struct {
         enum clime_dtype out;
         int T, N, K;
-    } products[] = {{dt, T, (c->H + 2 * c->HK) * c->Dh, c->D},
-                    {dt, T, c->D, c->H * c->Dh},
-                    {dt, T, 2 * c->F, c->D},
-                    {dt, T, c->D, c->F},
-                    {CLIME_F32, R, c->V, c->D},
-                    {CLIME_F32, T, c->router.E, c->D}, /* of experts these and the shared one's; grouped ones try nothing */
-                    {dt, T, 2 * c->F_shared, c->D},
-                    {dt, T, c->D, c->F_shared}};
+    } products[] = {
+        {dt, T, (c->H + 2 * c->HK) * c->Dh, c->D},
+        {dt, T, c->D, c->H * c->Dh},
+        {dt, T, 2 * c->F, c->D},
+        {dt, T, c->D, c->F},
+        {CLIME_F32, R, c->V, c->D},
+        {CLIME_F32, T, c->router.E, c->D}, /* of experts these and the shared one's; grouped ones try nothing */
+        {dt, T, 2 * c->F_shared, c->D},
+        {dt, T, c->D, c->F_shared}};
     size_t most = 0;
     for (size_t i = 0; i < CLIME_COUNT(products); i++) {
         if (products[i].N == 0 || products[i].K == 0) continue; /* the family has none */

@@ -1,9 +1,6 @@
-/* Speed of the CUDA table on the Qwen3-4B shape with random weights made on the device, against ceilings measured in
- * the same run: bytes or FLOPs over time. Prints one line a figure; scripts/bench-gpu runs it. */
-#include <time.h>
-
-#include "tests/gpu/gpu_test.h"
-
+/* Speed of the CUDA table on the shapes of Qwen3-4B and, if asked for, Qwen3-30B-A3B, with random weights made on the
+ * device, against ceilings measured in the same run: bytes or FLOPs over time. Prints one line a figure;
+ * scripts/bench-gpu runs it. */
 #include "common/log.h"
 #include "model/backward.h"
 #include "model/layer.h"
@@ -11,93 +8,46 @@
 #include "server/engine/step.h"
 #include "tests/gpu/op_times.h"
 
-static const struct clime_ops *ops;
-static struct clime_dev *dev;
-static double copy_rate, gemm_rate; /* the ceilings: bytes/s read + written, FLOP/s */
+#include "tests/gpu/bench.h" /* whose rates are arguments there */
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+static const struct clime_config
+    QWEN3_4B = {.family = CLIME_QWEN3,
+                .architecture = "Qwen3ForCausalLM",
+                .D = 2560,
+                .L = 36,
+                .H = 32,
+                .HK = 8,
+                .Dh = 128,
+                .F = 9728,
+                .V = 151936,
+                .max_pos = 40960,
+                .eps = 1e-6f,
+                .tied = true,
+                .qk_norm = true,
+                .rope_theta = 1e6,
+                .rope_rot = 128,
+                .dtype = CLIME_BF16},
+    QWEN3_30B_A3B = {.family = CLIME_QWEN3_MOE,
+                     .architecture = "Qwen3MoeForCausalLM",
+                     .D = 2048,
+                     .L = 48,
+                     .H = 32,
+                     .HK = 4,
+                     .Dh = 128,
+                     .F = 6144,
+                     .F_expert = 768,
+                     .V = 151936,
+                     .max_pos = 40960,
+                     .eps = 1e-6f,
+                     .qk_norm = true,
+                     .rope_theta = 1e6,
+                     .rope_rot = 128,
+                     .dtype = CLIME_BF16,
+                     .router = {.E = 128, .k = 8, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1}};
 
-static void wait(void) {
-    struct clime_error e;
-    if (ops->sync(dev, &e)) {
-        printf("%s\n", e.msg);
-        exit(1);
-    }
-}
-
-/* Seconds a turn of `body` over `turns`, after one warm-up. */
-#define TIME(out, turns, ...)                                                                                          \
-    do {                                                                                                               \
-        int turn_ = 0;                                                                                                 \
-        __VA_ARGS__;                                                                                                   \
-        wait();                                                                                                        \
-        double start_ = now();                                                                                         \
-        for (; turn_ < (turns); turn_++) {                                                                             \
-            __VA_ARGS__;                                                                                               \
-        }                                                                                                              \
-        wait();                                                                                                        \
-        (out) = (now() - start_) / (turns);                                                                            \
-    } while (0)
-
-static void *room(size_t bytes) {
-    void *p;
-    struct clime_error e;
-    if (ops->alloc(dev, bytes, "bench", &p, &e)) {
-        printf("%s\n", e.msg);
-        exit(1);
-    }
-    return p;
-}
-
-/* bf16 noise, uniform below `most`, one block made on the host and repeated. */
-static void fill_below(void *p, size_t bytes, float most) {
-    static uint16_t *block;
-    static float made;
-    enum { N = 8 << 20 };
-    if (!block) block = xmalloc(N * 2);
-    if (made != most) {
-        uint64_t h = 1;
-        for (size_t i = 0; i < N; i++) {
-            h = h * 6364136223846793005u + 1442695040888963407u;
-            block[i] = bf16_of(((float)(int32_t)(h >> 32)) * 0x1p-31f * most);
-        }
-        made = most;
-    }
-    for (size_t at = 0; at < bytes; at += N * 2) {
-        size_t n = bytes - at < N * 2 ? bytes - at : N * 2;
-        if (at == 0)
-            ops->copy_in(dev, p, block, n);
-        else
-            ops->copy(dev, (char *)p + at, p, n);
-    }
-}
-
-static void fill(void *p, size_t bytes) {
-    fill_below(p, bytes, 0.035f);
-}
-
-static struct clime_model *make_model(void) {
+static struct clime_model *make_model(const struct clime_config *c) {
     struct clime_model *m = xcalloc(1, sizeof *m);
-    m->cfg = (struct clime_config){.family = CLIME_QWEN3,
-                                   .architecture = "Qwen3ForCausalLM",
-                                   .D = 2560,
-                                   .L = 36,
-                                   .H = 32,
-                                   .HK = 8,
-                                   .Dh = 128,
-                                   .F = 9728,
-                                   .V = 151936,
-                                   .max_pos = 40960,
-                                   .eps = 1e-6f,
-                                   .tied = true,
-                                   .qk_norm = true,
-                                   .rope_theta = 1e6,
-                                   .rope_rot = 128,
-                                   .dtype = CLIME_BF16};
+    m->cfg = *c;
     m->ops = ops;
     m->dev = dev;
     clime_layout_make(&m->cfg, &m->layout);
@@ -117,19 +67,19 @@ static struct clime_model *make_model(void) {
     return m;
 }
 
-static void bench_ceilings(void) {
-    size_t bytes = (size_t)4 << 30;
-    char *a = room(bytes), *b = room(bytes);
-    double s;
-    fill(a, bytes);
-    TIME(s, 10, ops->copy(dev, b, a, bytes));
-    copy_rate = 2 * (double)bytes / s;
-    enum { N = 8192 };
-    TIME(s, 20, ops->gemm(dev, CLIME_BF16, N, a, &(struct clime_matrix){N, N, a + (1 << 30), NULL}, b));
-    gemm_rate = 2.0 * N * N * N / s;
-    printf("ceilings: copy %.0f GB/s, bf16 GEMM 8192^3 %.0f TFLOP/s\n", copy_rate * 1e-9, gemm_rate * 1e-12);
-    ops->free(dev, a);
-    ops->free(dev, b);
+/* Weights of all experts but n of each layer that has some. */
+static double spared_experts(const struct clime_config *c, double n) {
+    return c->router.E ? (double)c->L * (c->router.E - n) * 3 * c->D * c->F_expert : 0;
+}
+
+/* Weights that a decode step of B rows reads, by what a router that is even would hit; that a row's products have. */
+static double weights_read(const struct clime_model *m, int B) {
+    const struct clime_config *c = &m->cfg;
+    double E = c->router.E, hit = E ? E * (1 - pow(1 - c->router.k / E, B)) : 0;
+    return (double)m->layout.n - (c->tied ? 0 : (double)c->V * c->D) - spared_experts(c, hit);
+}
+static double weights_active(const struct clime_model *m) {
+    return (double)m->layout.n - spared_experts(&m->cfg, m->cfg.router.k);
 }
 
 static void bench_products(struct clime_model *m) {
@@ -259,7 +209,7 @@ static double run_steps(struct clime_runner *r, const struct clime_step_plan *pl
  * pages of every sequence. Recorded steps, one after another and each started before the one before is finished; each
  * launch by itself; and recorded without the contract on products. */
 static void bench_decode(struct clime_model *m, bool graphs, bool overlap, const char *name) {
-    static const int BATCH[] = {1, 64, MAX_BATCH};
+    static const int BATCH[] = {1, 16, 64, MAX_BATCH};
     struct clime_sched_options so = {.max_running = MAX_BATCH, .chunk = CONTEXT, .n_pages = MAX_BATCH * SEQ_PAGES};
     struct clime_runner *r;
     struct clime_error e;
@@ -298,7 +248,7 @@ static void bench_decode(struct clime_model *m, bool graphs, bool overlap, const
     plan.T = CONTEXT;
     run_steps(r, &plan, false, 1, results);
     seqs[0].n_kv = CONTEXT - 1;
-    double weights = 2.0 * (double)m->layout.n, per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
+    double per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
     for (size_t k = 0; k < CLIME_COUNT(BATCH); k++) {
         plan.T = plan.n_items = BATCH[k];
         plan.n_copies = BATCH[k] * SEQ_PAGES;
@@ -309,7 +259,7 @@ static void bench_decode(struct clime_model *m, bool graphs, bool overlap, const
         plan.n_copies = 0;
         run_steps(r, &plan, overlap, 10, results);
         double t = run_steps(r, &plan, overlap, 100, results);
-        double floor = (weights + per_key * CONTEXT * BATCH[k]) / copy_rate;
+        double floor = (2 * weights_read(m, BATCH[k]) + per_key * CONTEXT * BATCH[k]) / copy_rate;
         printf("decode, %s, batch %d, context %d: %.3f ms a step, %.0f tok/s, %.0f%% of the bytes' limit%s\n", name,
                BATCH[k], CONTEXT, t * 1e3, BATCH[k] / t, 100 * floor / t, results[0].drawn.bad ? ", BAD LOGITS" : "");
     }
@@ -370,7 +320,7 @@ static void bench_serving(struct clime_model *m) {
          ops->attn(dev, &m->heads, s.T, &s.b.attn, w.act.at[CLIME_ACT_Q], clime_kv_plane(m, &kv, 0, CLIME_PLANE_K),
                    clime_kv_plane(m, &kv, 0, CLIME_PLANE_V), w.act.at[CLIME_ACT_ATT], NULL));
     double pairs = 2.0 * 2 * 8192 * 8192 / 2 * m->cfg.H * m->cfg.Dh;
-    double matrices = 2 * ((double)m->layout.n - (double)m->cfg.V * m->cfg.D) * 8192;
+    double matrices = 2 * (weights_active(m) - (double)m->cfg.V * m->cfg.D * (m->cfg.tied ? 1 : 2)) * 8192;
     printf("prefill of 8192: %.1f ms, %.0f tok/s, %.0f TFLOP/s, %.0f%% of the GEMM ceiling (attention %.2f ms a layer, "
            "%.0f "
            "TFLOP/s)\n",
@@ -456,8 +406,8 @@ static void bench_training(struct clime_model *m, int n_seq, int len) {
     struct clime_train_sizes sizes;
     clime_train_sizes(m, &o, &sizes);
     size_t bytes = sizes.gradients + sizes.activations + sizes.head + sizes.scratch;
-    double flop =
-        6.0 * (double)m->layout.n * T + 3.0 * m->cfg.L * 2 * 2 * (double)len * len * m->cfg.H * m->cfg.Dh / 2 * n_seq;
+    double flop = 6.0 * (weights_active(m) - (m->cfg.tied ? 0 : (double)m->cfg.V * m->cfg.D)) * T +
+                  3.0 * m->cfg.L * 2 * 2 * (double)len * len * m->cfg.H * m->cfg.Dh / 2 * n_seq;
     printf("training %dx%d: forward %.0f ms, with backward %.0f ms, %.0f tok/s, %.0f model TFLOP/s, %.1f GiB\n", n_seq,
            len, forward * 1e3, both * 1e3, T / both, flop / both * 1e-12, (double)bytes / (1 << 30));
     struct clime_ops timed = op_times_begin(ops);
@@ -491,7 +441,18 @@ static void bench_optimizer(void) {
     for (int i = 0; i < 5; i++) ops->free(dev, all[i]);
 }
 
-/* No argument: everything. "attention", "training", "decode": only that. */
+/* The shape of Qwen3-30B-A3B whole; what training it takes, with as many layers as one device has room for. */
+static void bench_experts(void) {
+    struct clime_model *m = make_model(&QWEN3_30B_A3B);
+    struct clime_config cut = QWEN3_30B_A3B;
+    bench_decode(m, true, true, "overlapped");
+    bench_serving(m);
+    ops->free(dev, m->flat);
+    cut.L = 8;
+    bench_training(make_model(&cut), 1, 8192);
+}
+
+/* No argument: everything of a dense model. "attention", "training", "decode": only that. "experts": Qwen3-30B-A3B. */
 int main(int argc, char **argv) {
     const char *only = argc > 1 ? argv[1] : "";
     bool all = !*only, training = all || strcmp(only, "training") == 0, decode = all || strcmp(only, "decode") == 0;
@@ -505,7 +466,11 @@ int main(int argc, char **argv) {
     if (all || strcmp(only, "attention") == 0) bench_attention();
     if (strcmp(only, "attention") == 0) return 0;
     bench_ceilings();
-    struct clime_model *m = make_model();
+    if (strcmp(only, "experts") == 0) {
+        bench_experts();
+        return 0;
+    }
+    struct clime_model *m = make_model(&QWEN3_4B);
     if (all) bench_optimizer();
     if (decode) {
         bench_products(m);

@@ -146,6 +146,52 @@ static void timed_swiglu_bwd(struct clime_dev *d, int T, int F, const void *gu, 
     op_end(d, "swiglu_bwd", 0, 10.0 * T * F);
 }
 
+static void timed_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
+                        float *scores, int32_t *ids, float *weights) {
+    op_begin();
+    REAL->route(d, T, r, logits, bias, scores, ids, weights);
+    op_end(d, "route", 0, 8.0 * T * r->E);
+}
+static void timed_permute(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids, int32_t *start,
+                          int32_t *from, int32_t *at) {
+    op_begin();
+    REAL->permute(d, T, r, ids, start, from, at);
+    op_end(d, "permute", 0, 12.0 * T * r->k);
+}
+static void timed_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, const void *x,
+                               const struct clime_matrix *w, void *y) {
+    double N = w->N, K = w->K;
+    op_begin();
+    REAL->grouped_gemm(d, R, start, x, w, y);
+    op_end(d, op_shape("experts x w", w->N, w->K), 2 * R * N * K, 2 * (R * (N + K) + w->n_experts * N * K));
+}
+static void timed_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,
+                             const struct clime_matrix *w, void *dx) {
+    double N = w->N, K = w->K;
+    op_begin();
+    REAL->grouped_dx(d, R, start, dy, w, dx);
+    op_end(d, op_shape("experts dX", w->N, w->K), 2 * R * N * K, 2 * (R * (N + K) + w->n_experts * N * K));
+}
+static void timed_grouped_dw(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w,
+                             const void *dy, const void *x, float *dw) {
+    double N = w->N, K = w->K;
+    op_begin();
+    REAL->grouped_dw(d, R, start, w, dy, x, dw);
+    op_end(d, op_shape("experts dW", w->N, w->K), 2 * R * N * K, 2 * R * (N + K) + 8 * w->n_experts * N * K);
+}
+static void timed_combine(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights,
+                          const void *x, const void *last, const float *last_weight, void *y) {
+    op_begin();
+    REAL->combine(d, T, D, k, at, weights, x, last, last_weight, y);
+    op_end(d, "combine", 0, 2.0 * T * D * (k + (last ? 2 : 1)));
+}
+static void timed_combine_bwd(struct clime_dev *d, int T, int F, int k, const int32_t *at, const float *weights,
+                              void *dh, void *h, float *dweights) {
+    op_begin();
+    REAL->combine_bwd(d, T, F, k, at, weights, dh, h, dweights);
+    op_end(d, "combine_bwd", 0, 8.0 * T * k * F);
+}
+
 /* One product of attention: half of a square a sequence, all query heads. */
 static double attn_flop(const struct clime_heads *h, const struct clime_attn *a) {
     double flop = 0;
@@ -203,6 +249,13 @@ static struct clime_ops op_times_begin(const struct clime_ops *real) {
     t.qkv_rope_bwd = timed_qkv_rope_bwd;
     t.swiglu = timed_swiglu;
     t.swiglu_bwd = timed_swiglu_bwd;
+    t.route = timed_route;
+    t.permute = timed_permute;
+    t.grouped_gemm = timed_grouped_gemm;
+    t.grouped_dx = timed_grouped_dx;
+    t.grouped_dw = timed_grouped_dw;
+    t.combine = timed_combine;
+    t.combine_bwd = timed_combine_bwd;
     t.attn = timed_attn;
     t.attn_bwd = timed_attn_bwd;
     t.head_stats = timed_head_stats;

@@ -237,10 +237,10 @@ static void check_grouped(struct gpu_test *t, const struct grouped_case *c, enum
 
 /* The widths of Qwen3-30B-A3B and of Moonlight, with fewer experts, and what no fast way takes. */
 static const struct grouped_case CASES[] = {
-    {{.E = 6, .k = 2}, 40, 24},     {{.E = 9, .k = 3}, 19, 33},     {{.E = 8, .k = 3}, 1536, 2048},
+    {{.E = 6, .k = 2}, 40, 24},    {{.E = 9, .k = 3}, 19, 33},     {{.E = 8, .k = 3}, 1536, 2048},
     {{.E = 8, .k = 3}, 2048, 768}, {{.E = 8, .k = 3}, 2816, 2048}, {{.E = 8, .k = 3}, 2048, 1408},
-    {{.E = 128, .k = 8}, 64, 128},  {{.E = 5, .k = 2}, 96, 64},     {{.E = 64, .k = 6}, 200, 72},
-    {{.E = 300, .k = 8}, 128, 64},  {{.E = 4, .k = 1}, 72, 4096},
+    {{.E = 128, .k = 8}, 64, 128}, {{.E = 5, .k = 2}, 96, 64},     {{.E = 64, .k = 6}, 200, 72},
+    {{.E = 300, .k = 8}, 128, 64}, {{.E = 4, .k = 1}, 72, 4096},
 };
 
 static void test_grouped(struct gpu_test *t) {
