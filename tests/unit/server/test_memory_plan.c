@@ -34,7 +34,8 @@ static size_t scratch(const struct clime_scratch_shape *s) {
 }
 
 static size_t trial(struct clime_dev *d, enum clime_dtype out, int T, int N, int K) {
-    (void)d, (void)out, (void)T, (void)K;
+    (void)d, (void)out, (void)T;
+    assert_true(N > 0 && K > 0);
     return (size_t)N * TRIAL_PER_COLUMN;
 }
 
@@ -106,6 +107,24 @@ static void test_sum(void **state) {
     assert_non_null(strstr(e.msg, "does not fit"));
 }
 
+/* What experts add to the products that are tried. */
+static void test_experts(void **state) {
+    (void)state;
+    const struct clime_sched_options sched = {.max_running = 64, .chunk = 512, .n_pages = 16};
+    const struct clime_memory_want want = {.fraction = 0.5, .max_total_tokens = 64, .context = 64};
+    struct clime_server_memory p;
+    struct clime_error e;
+    free_bytes = 8 * GIB;
+    model->cfg.router = (struct clime_router){.E = 20000, .k = 1};
+    assert_int_equal(clime_server_memory_make(model, &sched, &want, &p, &e), CLIME_OK);
+    assert_int_equal(p.trial, 20000 * TRIAL_PER_COLUMN);
+    model->cfg.F_shared = 15000;
+    assert_int_equal(clime_server_memory_make(model, &sched, &want, &p, &e), CLIME_OK);
+    assert_int_equal(p.trial, 30000 * TRIAL_PER_COLUMN);
+    model->cfg.router = (struct clime_router){0};
+    model->cfg.F_shared = 0;
+}
+
 static void test_runner_takes_it(void **state) {
     (void)state;
     const struct clime_sched_options sched = {.max_running = 4, .chunk = 32, .n_pages = 16, .cache = true};
@@ -147,7 +166,7 @@ static void test_defaults(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sum), cmocka_unit_test(test_runner_takes_it),
-                                       cmocka_unit_test(test_defaults)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sum), cmocka_unit_test(test_experts),
+                                       cmocka_unit_test(test_runner_takes_it), cmocka_unit_test(test_defaults)};
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
