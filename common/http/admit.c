@@ -47,16 +47,24 @@ static bool same_secret(const char *given, const char *key) {
     return difference == 0;
 }
 
+/* NULL: none. */
+static const char *given_key(const struct clime_http_request *rq) {
+    const char *given = clime_http_header(rq, "Authorization");
+    if (given && strncasecmp(given, "Bearer ", 7) == 0) return given + 7 + strspn(given + 7, " ");
+    return clime_http_header(rq, "X-Api-Key"); /* how Anthropic's clients send it */
+}
+
+bool clime_http_has_key(const struct clime_http_request *rq, const char *key) {
+    const char *given = given_key(rq);
+    return given && same_secret(given, key);
+}
+
 static bool check_key(struct clime_http_request *rq) {
     const struct clime_http_server *s = rq->server;
     enum clime_http_auth level = rq->route->auth;
     const char *key = level == CLIME_HTTP_ADMIN && s->admin_key ? s->admin_key : s->api_key;
     if (level == CLIME_HTTP_OPEN || !key) return true; /* no key set: whatever the client sends is ignored */
-    const char *given = clime_http_header(rq, "Authorization");
-    if (given && strncasecmp(given, "Bearer ", 7) == 0)
-        given += 7 + strspn(given + 7, " ");
-    else
-        given = clime_http_header(rq, "X-Api-Key"); /* how Anthropic's clients send it */
+    const char *given = given_key(rq);
     if (given && same_secret(given, key)) return true;
     if (given && level == CLIME_HTTP_USER && s->admin_key && same_secret(given, s->admin_key)) return true;
     return clime_http_refuse(rq, 401, given ? "wrong key" : "this endpoint needs a key: Authorization: Bearer ...",

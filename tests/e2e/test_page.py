@@ -163,8 +163,8 @@ def test_memory_beside_its_plan(page, run):
 def test_replies_are_the_specs(page):
     spec = yaml.safe_load((ROOT / "openapi" / "page.yaml").read_text())
     ask = {"/api/runs/{run}/sample": "id=1", "/api/runs/{run}/group": "id=0", "/api/runs/{run}/answers": "set=heldout&line=0"}
-    for path in spec["paths"]:
-        if path.startswith("/api/"):
+    for path, methods in spec["paths"].items():
+        if path.startswith("/api/") and "get" in methods:
             check_reply(spec, path, "get", page.get(path.replace("{run}", "0") + "?" + ask.get(path, "")))
             if "{run}" in path:
                 check_reply(spec, path, "get", page.get(path.replace("{run}", "9")))

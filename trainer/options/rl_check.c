@@ -150,9 +150,21 @@ static enum clime_err check_halves(const struct clime_rl_options *o, struct clim
     return CLIME_OK;
 }
 
+/* Orders are taken by the loop between rollouts that it trains on. */
+static enum clime_err check_page(const struct clime_rl_options *o, struct clime_error *e) {
+    const char *without = o->page_port < 0  ? "--page-port -1"
+                          : o->replay       ? "--replay"
+                          : o->rollout_only ? "--debug-rollout-only"
+                                            : NULL;
+    if (!o->page_control || !without) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "--page-control cannot be honoured with %s: there is nothing that takes orders", without);
+}
+
 enum clime_err clime_rl_check_sampling(struct clime_rl_options *o, struct clime_error *e) {
     enum clime_err rc = check_async(o, e);
     if (!rc) rc = check_halves(o, e);
+    if (!rc) rc = check_page(o, e);
     if (!rc) rc = check_fleet(o, e);
     if (!rc) rc = check_environment(o, e);
     return rc ? rc : check_sampling(o, e);

@@ -71,6 +71,7 @@ static bool decides(const void *arg, const char *name) {
                                        "balance-data",
                                        "page-port",
                                        "page-host",
+                                       "page-control",
                                        "use-tensorboard",
                                        "tb-dir",
                                        "tb-project-name",

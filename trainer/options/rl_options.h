@@ -39,7 +39,8 @@ struct clime_rl_options {
     bool no_save_optim, gap_must_be_zero;
     bool explain;
     const char *page_host;
-    int64_t page_port;                  /* -1 = no page */
+    int64_t page_port; /* -1 = no page */
+    bool page_control;
     const char *replay, *load_rollouts; /* another run's folder */
     bool rollout_only, train_only, replay_generate;
     /* data */

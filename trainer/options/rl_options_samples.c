@@ -63,6 +63,10 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          -1, 65535},
         {"page-host", S, &o->page_host, "127.0.0.1", "ADDR",
          "address of the page; it has no key: on another one than loopback whoever reaches it reads the run"},
+        {"page-control", B, &o->page_control, NULL, NULL,
+         "the page may pause the run between rollouts, have it write a checkpoint, and stop it: for who has the key, "
+         "which "
+         "the printed address ends in"},
         {"use-tensorboard", B, &o->use_tensorboard, NULL, NULL, "write the metrics to a TensorBoard event file too"},
         {"tb-dir", S, &o->tb_dir, NULL, "DIR",
          "its folder; default: $TENSORBOARD_DIR, else tensorboard/ in the run folder"},

@@ -157,6 +157,7 @@ static enum clime_err answer_now(struct clime_answer *a, struct clime_error *e) 
     clime_jw_key(&a->w, "now_us");
     clime_jw_int(&a->w, clime_wall_us());
     if (!strcmp(state, "running")) write_fleet(a->page, &a->page->runs[a->run], &a->w);
+    if (a->run == 0 && a->page->control) clime_page_control_write(a->page->control, &a->w);
     clime_jw_close(&a->w);
     return rc;
 }

@@ -29,6 +29,7 @@ const struct clime_http_route clime_page_routes[] = {
     {"GET", "/api/runs/{run}/sample", CLIME_HTTP_OPEN, clime_page_sample},
     {"GET", "/api/runs/{run}/prompts", CLIME_HTTP_OPEN, clime_page_prompts},
     {"GET", "/api/runs/{run}/answers", CLIME_HTTP_OPEN, clime_page_answers},
+    {"POST", "/api/runs/{run}/order", CLIME_HTTP_OPEN, clime_page_order},
     {NULL},
 };
 
@@ -83,6 +84,7 @@ enum clime_err clime_page_open(const struct clime_page_options *o, struct clime_
     p->tokenizer_dir = o->tokenizer_dir;
     p->router_url = o->router_url ? o->router_url : "";
     p->router_key = o->router_key;
+    p->control = o->control;
     snprintf(p->host, sizeof p->host, "%s", o->host);
     p->runs = xcalloc((size_t)o->n_runs, sizeof *p->runs);
     while (p->n_runs < o->n_runs && !rc) {
@@ -104,7 +106,9 @@ int clime_page_port(const struct clime_page *p) {
 void clime_page_url(const struct clime_page *p, char *out, size_t size) {
     bool all = !strcmp(p->host, "0.0.0.0") || !strcmp(p->host, "::");
     const char *host = all ? "127.0.0.1" : p->host;
-    snprintf(out, size, strchr(host, ':') ? "http://[%s]:%d/" : "http://%s:%d/", host, clime_page_port(p));
+    int n = snprintf(out, size, strchr(host, ':') ? "http://[%s]:%d/" : "http://%s:%d/", host, clime_page_port(p));
+    if (p->control && n > 0 && (size_t)n < size) /* behind the #: a browser keeps it to itself */
+        snprintf(out + n, size - (size_t)n, "#key=%s", clime_page_control_key(p->control));
 }
 
 void clime_page_close(struct clime_page *p) {

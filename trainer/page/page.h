@@ -1,20 +1,22 @@
 /* The page of one or several runs: an HTTP server whose answers are read from their ledgers, and the files of the page
- * itself. It only reads: every route is a GET, every connection to a ledger is a reading one, so it shows live and
- * ended runs alike and takes no part in them.
+ * itself. It only reads: every route but one is a GET, every connection to a ledger is a reading one, so it shows live
+ * and ended runs alike and takes no part in them. The one is for orders to the run that serves it (control.h), which
+ * it takes where it was given a control.
  *
  * Nouns
  *   run    a run folder, by its number in the order in which they were given (0 is the first)
  *   asset  a file of the page: trainer/page/assets/, inside the program
  *
  * Opened and closed by the main thread; handlers run on the server's threads, a ledger connection each while they
- * answer. openapi/page.yaml describes the routes. There is no key: on a loopback address a web page of another host
- * cannot read it (common/http/origin.c), on another address whoever reaches it can.
+ * answer. openapi/page.yaml describes the routes. Reading needs no key: on a loopback address a web page of another
+ * host cannot read it (common/http/origin.c), on another address whoever reaches it can.
  */
 #ifndef CLIME_TRAINER_PAGE_PAGE_H
 #define CLIME_TRAINER_PAGE_PAGE_H
 
 #include "common/http/server.h"
 #include "text/tokenizer.h"
+#include "trainer/page/control.h"
 
 struct clime_page;
 
@@ -31,6 +33,8 @@ struct clime_page_options {
     const char *tokenizer_dir; /* may be NULL */
     /* Of the first run, where it is not the run's own, with what it must be sent as a bearer; NULL = none. */
     const char *router_url, *router_key;
+    /* Orders to the first run, borrowed; NULL: none are taken, the page only reads. */
+    struct clime_page_control *control;
 };
 
 /* CLIME_ERR_NOT_FOUND, CLIME_ERR_INPUT: a ledger that cannot be read, by its name; CLIME_ERR_UNAVAILABLE: the port. */

@@ -30,7 +30,8 @@ struct clime_page {
     char host[256];
     const struct clime_tokenizer *tokenizer; /* of the first run, borrowed; may be NULL */
     const char *tokenizer_dir, *router_key;
-    const char *router_url; /* of the first run; "" = its own */
+    const char *router_url;             /* of the first run; "" = its own */
+    struct clime_page_control *control; /* of the first run, borrowed; NULL = the page only reads */
     struct clime_page_run *runs;
     int n_runs;
 };
@@ -72,6 +73,7 @@ const char *clime_page_state(int64_t pid, bool ended);
 
 void clime_page_index(struct clime_http_request *rq, void *page);
 void clime_page_asset(struct clime_http_request *rq, void *page);
+void clime_page_order(struct clime_http_request *rq, void *page);      /* order.c */
 void clime_page_prometheus(struct clime_http_request *rq, void *page); /* prometheus.c */
 void clime_page_list(struct clime_http_request *rq, void *page);
 void clime_page_options_of(struct clime_http_request *rq, void *page);

@@ -247,6 +247,15 @@ static enum clime_err open_ledger(struct clime_rl *rl, struct clime_error *e) {
     return rc ? rc : clime_rl_record_data(rl, rl->o.evaluate ? NULL : &prompts, e);
 }
 
+static enum clime_err open_control(struct clime_rl *rl, struct clime_error *e) {
+    char *dir = xasprintf("%s/ports", rl->o.run), *key = xasprintf("%s/page-key", dir);
+    enum clime_err rc = clime_make_dirs(dir, e);
+    if (!rc) rc = clime_page_control_open(key, &rl->control, e);
+    free(dir);
+    free(key);
+    return rc;
+}
+
 /* The page only shows the run: where the port was not asked for, a run without one goes on. */
 static enum clime_err open_page(struct clime_rl *rl, struct clime_error *e) {
     const char *runs[] = {rl->o.run};
@@ -258,7 +267,8 @@ static enum clime_err open_page(struct clime_rl *rl, struct clime_error *e) {
                                          .port_file = path,
                                          .tokenizer = rl->tokenizer,
                                          .router_url = rl->o.router_url,
-                                         .router_key = rl->o.fleet_api_key};
+                                         .router_key = rl->o.fleet_api_key,
+                                         .control = rl->control};
     enum clime_err rc = CLIME_OK;
     if (rl->o.page_port >= 0 && !(rc = clime_make_dirs(dir, e)) && !(rc = clime_page_open(&o, &rl->page, e))) {
         clime_page_url(rl->page, url, sizeof url);
@@ -326,7 +336,7 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
         return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = clime_rl_lock(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
-        (rc = open_page(rl, e)) ||
+        (rl->o.page_control && (rc = open_control(rl, e))) || (rc = open_page(rl, e)) ||
         (rl->o.mlflow.url && (rc = clime_mlflow_open(&rl->o.mlflow, &rl->run, rl->o.run, &rl->mlflow, e))))
         return rc;
     if ((rl->o.replay && !rl->o.replay_generate) || rl->o.load_rollouts) return open_learner(rl, e);
@@ -403,6 +413,7 @@ enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) 
 
 void clime_rl_close(struct clime_rl *rl) {
     clime_page_close(rl->page);
+    clime_page_control_close(rl->control);
     clime_mlflow_close(rl->mlflow, false);
     clime_ahead_close(&rl->ahead);
     clime_client_close(rl->client);

@@ -231,6 +231,8 @@ static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
     clime_metric_set(clime_metric_gauge("clime_train_rollouts_wanted", "", "Rollouts of the whole run"),
                      (double)rl->num_rollout);
     while (rl->rollouts_done < rl->num_rollout) {
+        bool stop;
+        if ((rc = clime_rl_obey(rl, &stop, e)) || stop) return rc;
         if (!rl->o.async && (rc = clime_rl_evaluate_if_due(rl, e))) return rc;
         if ((rc = rl->o.async ? clime_rl_async_rollout(rl, e) : one_rollout(rl, e))) return rc;
     }

@@ -60,7 +60,8 @@ struct clime_rl {
     struct clime_client *client;             /* NULL until the fleet was first published to */
     struct clime_ahead ahead;                /* --async: the rollouts after this one */
     int n_threads;
-    struct clime_page *page; /* NULL = none */
+    struct clime_page *page;            /* NULL = none */
+    struct clime_page_control *control; /* NULL = the page gives no orders */
     struct clime_metrics_log *log;
     struct clime_progress progress;
     struct clime_mlflow *mlflow;       /* NULL = none */
@@ -109,6 +110,8 @@ enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout 
 /* The version that samples rollout q: the current one, or with --async one that is older by a rollout and what
  * --update-weights-interval adds; a function of q, so that a restart samples with the same. */
 int64_t clime_rl_version_of(const struct clime_rl *rl, int64_t rollout);
+/* Orders of the page, before the next rollout (orders.c). *stop: the run ends here, and all is saved. */
+enum clime_err clime_rl_obey(struct clime_rl *rl, bool *stop, struct clime_error *e);
 enum clime_err clime_rl_async_rollout(struct clime_rl *rl, struct clime_error *e); /* the next one: taken, trained on */
 
 /* debug.c */

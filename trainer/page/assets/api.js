@@ -10,10 +10,19 @@ function note(message) {
   for (const fn of watchers) fn(message);
 }
 
-export async function get(path, signal) {
+// The key for orders: the address that the run prints has it. It stays in this tab, not in the address or its history.
+const inAddress = /^#key=([0-9a-f]+)$/.exec(location.hash);
+if (inAddress) {
+  sessionStorage.setItem("key", inAddress[1]);
+  history.replaceState(null, "", location.pathname + location.search);
+}
+export const mayOrder = () => sessionStorage.getItem("key") !== null;
+export const order = (word) => get("runs/0/order", undefined, { method: "POST", body: JSON.stringify({ order: word }), headers: { Authorization: `Bearer ${sessionStorage.getItem("key")}` } });
+
+export async function get(path, signal, more) {
   let reply;
   try {
-    reply = await fetch("api/" + path, { signal });
+    reply = await fetch("api/" + path, { signal, ...more });
   } catch (e) {
     if (e.name === "AbortError") throw e;
     note("The program does not answer. This page shows what it last read and goes on when the program is back.");

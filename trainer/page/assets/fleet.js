@@ -1,6 +1,6 @@
 // What a run does now: the trainer, the samples under way, and every server with what it is busy with or waits for.
 
-import { get } from "./api.js";
+import { get, mayOrder, order } from "./api.js";
 import { h, num, percent, plural, seconds, show } from "./dom.js";
 
 export const title = "Fleet";
@@ -24,6 +24,14 @@ function serverWords(load, worker) {
   return ["", "waits for requests"];
 }
 
+// What may be asked of the run; null where this page only reads.
+function orders(c, refresh) {
+  if (!c || !mayOrder()) return null;
+  const said = h("span", { class: "small soft", id: "orders-say" }, c.stop ? "It ends after this rollout." : c.waiting ? "It waits." : c.pause ? "It pauses after this rollout." : c.checkpoint ? "It writes a checkpoint after this rollout." : "");
+  const button = (word, text, ask) => h("button", { name: word, disabled: c.stop, onclick: () => { if (!ask || confirm(ask)) order(word).then(refresh, (e) => (said.textContent = e.message)); } }, text);
+  return h("div", { class: "bar", id: "orders" }, c.pause ? button("resume", "Go on") : button("pause", "Pause"), button("checkpoint", "Checkpoint"), button("stop", "Stop", "End the run after this rollout? The same command goes on from there."), said);
+}
+
 export function mount(root, app) {
   const trainer = h("div", { class: "card" }), servers = h("div", { class: "grid" }), oldest = h("div", { class: "card scroll" }), note = h("span", { class: "small soft" });
   show(root, h("div", { class: "section" }, h("h2", {}, "Trainer")), trainer, h("div", { class: "section" }, h("h2", {}, "Servers"), note), servers, h("div", { class: "section" }, h("h2", {}, "In flight"), h("span", { class: "small soft" }, "those with the least time left come first")), oldest);
@@ -31,8 +39,8 @@ export function mount(root, app) {
   function drawTrainer(n) {
     const run = app.run(), open = n.open || {};
     if (n.state !== "running") return show(trainer, h("p", {}, h("span", { class: `badge ${n.state === "ended" ? "good" : "bad"}` }, n.state), " ", n.state === "ended" ? "The run is done. Nothing of it runs any more." : "The trainer does not run. The same command goes on from the ledger."));
-    const [doing, more] = trainerWords(n, run);
-    show(trainer, h("p", { class: "lead" }, h("span", { class: "badge accent" }, doing), " ", more), h("div", { class: "facts" }, fact("rollout", num(run.rollout)), fact("step", num(run.step)), fact("open groups", num(open.groups || 0)), fact("in flight", num(open.in_flight || 0)), fact("failed", num(open.failed || 0)), fact("last step", run.step_us ? seconds((n.now_us - run.step_us) / 1e6) + " ago" : "–"), fact("starts", num(run.n_starts))));
+    const [doing, more] = n.control && n.control.waiting ? ["is paused", "until somebody has it go on"] : trainerWords(n, run);
+    show(trainer, h("p", { class: "lead" }, h("span", { class: "badge accent" }, doing), " ", more), h("div", { class: "facts" }, fact("rollout", num(run.rollout)), fact("step", num(run.step)), fact("open groups", num(open.groups || 0)), fact("in flight", num(open.in_flight || 0)), fact("failed", num(open.failed || 0)), fact("last step", run.step_us ? seconds((n.now_us - run.step_us) / 1e6) + " ago" : "–"), fact("starts", num(run.n_starts))), orders(n.control, app.refresh));
   }
 
   function drawServer(s, workers) {

@@ -119,7 +119,7 @@ function help() {
   const all = Object.keys(tabs).map((_, i) => i + 1);
   show(el("help"), h("h2", {}, "Keys"), h("dl", { class: "keys" },
     row([`${all[0]} – ${all[all.length - 1]}`, "the views, from left to right"]), row(["/", "find"]), row(["Esc", "leave a field; back"]), row(["?", "these keys"]),
-    (views[current].keys || []).map(row)), h("p", { class: "small soft" }, "The page only reads. What it shows is in RUN/ledger.db; docs/ledger.md says how to ask it."), h("button", { onclick: () => el("help").close() }, "Close"));
+    (views[current].keys || []).map(row)), h("p", { class: "small soft" }, "What the page shows is in RUN/ledger.db; docs/ledger.md says how to ask it."), h("button", { onclick: () => el("help").close() }, "Close"));
   el("help").showModal();
 }
 
