@@ -18,6 +18,7 @@ struct one {
     struct clime_http_request *rq; /* read only, while the handler waits in join */
     const char *target;
     int64_t id, began_us; /* of the worker */
+    const char *key;      /* for it */
     pthread_t thread;
     bool started;
     struct clime_fanout_result *result;
@@ -36,13 +37,13 @@ static void *call_one(void *arg) {
     char *url = xasprintf("%s%s", out->url, o->target);
     char *method = xstrndup(clime_http_method(o->rq).ptr, clime_http_method(o->rq).len);
     struct clime_headers headers;
-    clime_forward_headers(o->r, o->rq, &headers);
+    clime_forward_headers(o->key, o->rq, &headers);
     struct clime_http_call call = {
         .method = method,
         .url = url,
         .body = clime_http_body(o->rq),
         .headers = (const char *const *)headers.lines,
-        .bearer = o->r->worker_key,
+        .bearer = o->key,
         .timeout_us = o->r->control_timeout_us,
         .max_reply = LARGEST_REPLY,
         .cancel = given_up,
@@ -69,11 +70,18 @@ static void *call_one(void *arg) {
 bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq) {
     struct clime_error e;
     char *target;
-    *f = (struct clime_fanout){0};
     if (clime_forward_target(clime_http_path(rq), clime_http_query_string(rq), &target, &e)) {
         clime_http_reply_err(rq, &e);
         return false;
     }
+    clime_fanout_run_to(f, r, rq, target);
+    free(target);
+    return true;
+}
+
+void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq,
+                         const char *target) {
+    *f = (struct clime_fanout){0};
     struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
     f->n = clime_workers_list(r->workers, views, CLIME_WORKERS_MAX);
     f->results = xcalloc((size_t)f->n + 1, sizeof *f->results);
@@ -81,6 +89,7 @@ bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct cli
     for (int i = 0; i < f->n; i++) {
         memcpy(f->results[i].url, views[i].url, sizeof views[i].url);
         all[i] = (struct one){.r = r, .rq = rq, .target = target, .id = views[i].id, .began_us = clime_now_us()};
+        all[i].key = clime_router_key_for(r, views[i].key);
         all[i].result = &f->results[i];
         all[i].started = pthread_create(&all[i].thread, NULL, call_one, &all[i]) == 0;
         if (!all[i].started) call_one(&all[i]); /* no thread to be had: in turn */
@@ -91,8 +100,6 @@ bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct cli
     }
     free(all);
     free(views);
-    free(target);
-    return true;
 }
 
 void clime_fanout_free(struct clime_fanout *f) {

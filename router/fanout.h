@@ -19,6 +19,9 @@ struct clime_fanout {
 /* Sends the request as it is to every worker and waits: at most --control-timeout for one that works, no longer than a
  * probe may take for one that the prober finds silent. False: the request was refused. */
 bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq);
+/* The same to another path and query. */
+void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq,
+                         const char *target);
 void clime_fanout_free(struct clime_fanout *f);
 
 /* 200 when all did it, 207 when some did, 502 when none did, 503 without workers. */

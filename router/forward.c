@@ -57,7 +57,7 @@ enum clime_err clime_forward_target(struct clime_str path, struct clime_str quer
     return CLIME_OK;
 }
 
-void clime_forward_headers(const struct clime_router *r, struct clime_http_request *rq, struct clime_headers *out) {
+void clime_forward_headers(const char *worker_key, struct clime_http_request *rq, struct clime_headers *out) {
     static const struct {
         const char *name;
         bool is_key;
@@ -65,7 +65,7 @@ void clime_forward_headers(const struct clime_router *r, struct clime_http_reque
     int n = 0;
     for (size_t i = 0; i < CLIME_COUNT(passed); i++) {
         const char *value = clime_http_header(rq, passed[i].name);
-        if (value && !(passed[i].is_key && r->worker_key)) out->lines[n++] = xasprintf("%s: %s", passed[i].name, value);
+        if (value && !(passed[i].is_key && worker_key)) out->lines[n++] = xasprintf("%s: %s", passed[i].name, value);
     }
     out->lines[n++] =
         xasprintf("X-Request-ID: %s", clime_http_request_id(rq)); /* the client's, or the one it will see */

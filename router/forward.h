@@ -10,11 +10,12 @@
  * leads elsewhere than it says. */
 enum clime_err clime_forward_target(struct clime_str path, struct clime_str query, char **out, struct clime_error *e);
 
-/* The client's headers that a worker may care for; its keys only where the router has none of its own for workers. */
+/* The client's headers that a worker may care for; its keys only where the router has none of its own for the worker.
+ */
 struct clime_headers {
     char *lines[CLIME_PASSED_HEADERS + 1]; /* "Name: value", NULL at the end */
 };
-void clime_forward_headers(const struct clime_router *r, struct clime_http_request *rq, struct clime_headers *out);
+void clime_forward_headers(const char *worker_key, struct clime_http_request *rq, struct clime_headers *out);
 void clime_forward_headers_free(struct clime_headers *h);
 
 #endif

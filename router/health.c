@@ -10,6 +10,7 @@
 
 #include "common/clock.h"
 #include "common/http/client.h"
+#include "common/json/scan.h"
 #include "common/log.h"
 #include "router/connections.h"
 #include "router/router.h"
@@ -21,12 +22,12 @@
 
 /* ---- one probe ---- */
 
-static bool ask(struct clime_router *r, struct clime_http_client *c, const char *worker, const char *path,
-                struct clime_http_result *res) {
-    char *url = xasprintf("%s%s", worker, path);
+static bool ask(struct clime_router *r, struct clime_http_client *c, const struct clime_worker_view *v, const char *at,
+                const char *path, struct clime_http_result *res) {
+    char *url = xasprintf("%s%s", at, path);
     struct clime_http_call call = {.method = "GET",
                                    .url = url,
-                                   .bearer = r->worker_key,
+                                   .bearer = clime_router_key_for(r, v->key),
                                    .connect_timeout_us = r->probe_timeout_us,
                                    .timeout_us = r->probe_timeout_us,
                                    .max_reply = 65536};
@@ -37,21 +38,58 @@ static bool ask(struct clime_router *r, struct clime_http_client *c, const char 
     return e.code != CLIME_ERR_BUSY;
 }
 
+/* max_total_num_tokens (SGLang's name) of all ranks in /v1/loads, or -1. */
+static int64_t read_capacity(struct clime_str body) {
+    struct clime_arena arena;
+    struct clime_error e;
+    struct clime_json j;
+    struct clime_str key;
+    int64_t sum = 0, n;
+    clime_arena_init(&arena, body.len + 1024);
+    clime_json_init(&j, body.ptr, body.len, &arena, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (!clime_str_is(key, "loads")) {
+            clime_json_skip(&j, NULL);
+            continue;
+        }
+        for (clime_json_array(&j); clime_json_item(&j);)
+            for (clime_json_object(&j); clime_json_key(&j, &key);) {
+                if (!clime_str_is(key, "max_total_num_tokens"))
+                    clime_json_skip(&j, NULL);
+                else if (clime_json_int(&j, 1, (int64_t)1 << 40, &n))
+                    sum += n;
+            }
+    }
+    bool ok = clime_json_end(&j) && sum > 0;
+    clime_arena_free(&arena);
+    return ok ? sum : -1;
+}
+
+/* Once, after a worker has come or come back: it does not change while the worker lives. */
+static void ask_capacity(struct clime_router *r, struct clime_http_client *client, const struct clime_worker_view *v) {
+    struct clime_http_result loads = {0};
+    if (ask(r, client, v, v->url, "/v1/loads?include=core", &loads) && loads.status)
+        clime_workers_set_capacity(r->workers, v->id,
+                                   loads.status == 200 ? read_capacity(clime_buf_str(&loads.reply)) : -1);
+    clime_buf_free(&loads.reply);
+}
+
 void clime_router_probe(struct clime_router *r, const struct clime_worker_view *v) {
     struct clime_http_client *client = clime_http_client_new();
     struct clime_http_result health = {0}, version = {0};
     char label[CLIME_LABEL_SIZE] = "";
     static atomic_bool warned;
     /* Without a descriptor nothing was asked, and nothing is known. */
-    bool asked = ask(r, client, v->health_url, "/health", &health);
+    bool asked = ask(r, client, v, v->health_url, "/health", &health);
     bool ok = asked && health.status == 200;
     if (ok && clime_workers_has_version(r->workers)) {
-        asked = ask(r, client, v->url, "/get_weight_version", &version);
+        asked = ask(r, client, v, v->url, "/get_weight_version", &version);
         if (version.status == 200) clime_version_read(clime_buf_str(&version.reply), label);
         if (version.status == 401 && !atomic_exchange(&warned, true))
             LOG_WARN("%s keeps its weights' version from us: --worker-api-key has no key for it", v->url);
     }
     if (asked) clime_workers_probed(r->workers, v->id, ok, label);
+    if (ok && v->capacity == 0) ask_capacity(r, client, v);
     clime_buf_free(&health.reply);
     clime_buf_free(&version.reply);
     clime_http_client_free(client);

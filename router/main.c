@@ -11,7 +11,8 @@
 #include "common/options.h"
 #include "common/os/process.h"
 #include "router/connections.h"
-#include "router/policy.h"
+#include "router/discovery.h"
+#include "router/policy/policy.h"
 #include "router/router.h"
 
 #define MAX_KEPT 256 /* idle connections to workers */
@@ -21,10 +22,11 @@ struct options {
     const char *host, *port_file, *api_key, *admin_key, *worker_key;
     int64_t port, health_port, parent_fd, http_threads, max_in_flight, max_retries, max_body, max_body_memory,
         replay_memory, fail_threshold, ok_threshold;
-    double replay_wait, request_timeout, control_timeout, drain_timeout, probe_interval, probe_timeout, session_ttl,
-        session_slack;
+    const char *worker_file;
+    double discovery_interval, max_worker_load, replay_wait, request_timeout, control_timeout, drain_timeout,
+        probe_interval, probe_timeout, session_ttl, session_slack;
     int policy, log_level; /* CHOICE */
-    struct clime_opt_list workers, cors_origins;
+    struct clime_opt_list workers, worker_names, cors_origins;
     bool print_routes;
 };
 
@@ -33,6 +35,12 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"fleet", CLIME_OPT_SECTION, .help = "fleet"},
         {"worker-urls", CLIME_OPT_LIST, &o->workers, NULL, "URL",
          "servers known at start; others register at /workers"},
+        {"worker-file", CLIME_OPT_STRING, &o->worker_file, NULL, "FILE",
+         "more servers, a line each: a URL or an object as of POST /workers; followed when it changes"},
+        {"worker-dns", CLIME_OPT_LIST, &o->worker_names, NULL, "NAME:PORT",
+         "more servers: every address of the name; followed when they change"},
+        {"discovery-interval", CLIME_OPT_DOUBLE, &o->discovery_interval, "5", "S",
+         "how often the file and the names are looked at", 0.01, 86400},
         {"policy", CLIME_OPT_CHOICE, &o->policy, "least_tokens", CLIME_POLICY_NAMES, "how a worker is chosen"},
         {"session-ttl", CLIME_OPT_DOUBLE, &o->session_ttl, "7200", "S", "an idle session is forgotten after this", 1,
          1e9},
@@ -40,6 +48,10 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
          "a session, or with --policy prefix a prompt, leaves a worker with more than X times the mean of "
          "outstanding tokens",
          1, 1e6},
+        {"max-worker-load", CLIME_OPT_DOUBLE, &o->max_worker_load, "0", "X",
+         "a worker gets no more than X times the tokens that its KV holds by its own word; when all have that, 429 "
+         "(0: no limit)",
+         0, 1e6},
         {"max-retries", CLIME_OPT_INT, &o->max_retries, "5", "N", "further workers tried before the first byte", 0,
          CLIME_WORKERS_MAX},
         {"replay-wait", CLIME_OPT_DOUBLE, &o->replay_wait, "30", "S",
@@ -133,6 +145,7 @@ int main(int argc, char **argv) {
     struct options o = {0};
     struct clime_http_server *http = NULL;
     struct clime_prober *prober = NULL;
+    struct clime_discovery *discovery = NULL;
     struct clime_router r = {0};
 
     clime_log_open("router", CLIME_LOG_INFO);
@@ -151,6 +164,7 @@ int main(int argc, char **argv) {
         .policy = clime_policies[o.policy],
         .session_ttl_us = (int64_t)(o.session_ttl * 1e6),
         .slack = o.session_slack,
+        .max_load = o.max_worker_load,
     };
     struct clime_concurrency fit = {.n_threads = (int)o.http_threads, .max_kept = MAX_KEPT};
     if (clime_router_fit_descriptors(&fit, &e)) goto failed;
@@ -171,6 +185,11 @@ int main(int argc, char **argv) {
     snprintf(r.instance, sizeof r.instance, "%016llx", (unsigned long long)clime_hash64(who, 2));
     register_metrics(&r);
     if (add_known_workers(&r, &o, &e)) goto failed;
+    const struct clime_discovery_options discover = {.file = o.worker_file,
+                                                     .names = o.worker_names.items,
+                                                     .n_names = o.worker_names.n,
+                                                     .interval_us = (int64_t)(o.discovery_interval * 1e6)};
+    if (clime_discovery_start(&discover, r.workers, &discovery, &e)) goto failed;
 
     if (clime_http_port_check("port", o.host, (int)o.port, &e) ||
         clime_http_port_check("health-port", o.host, (int)o.health_port, &e))
@@ -201,7 +220,8 @@ failed:
     if (http) clime_http_server_stop(http);
     clime_prober_stop(prober);
     clime_connections_free(r.connections);
-    clime_workers_free(r.workers);
+    if (clime_discovery_stop(discovery)) clime_workers_free(r.workers);
+    free(o.worker_names.items);
     free(o.workers.items);
     free(o.cors_origins.items);
     if (e.code) LOG_ERROR("%s", e.msg);

@@ -12,14 +12,23 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "router/forward.h"
+#include "router/policy/request.h"
 #include "router/relay.h"
-#include "router/request.h"
 
 #define MOST_SUSPECT 2
 #define WAIT_LOOK_US 50000
 #define TRY_AGAIN_US 1000000
 
-static struct clime_str session_of(struct clime_http_request *rq) {
+/* The session that the path or a header names, and the path without it. */
+static struct clime_str session_of(struct clime_http_request *rq, struct clime_str *path) {
+    static const char in_path[] = "/sessions/";
+    *path = clime_http_path(rq);
+    if (clime_str_starts(*path, in_path)) {
+        struct clime_str id = clime_http_param(rq);
+        size_t n = sizeof in_path - 1 + id.len;
+        *path = (struct clime_str){path->ptr + n, path->len - n};
+        return id;
+    }
     const char *v = clime_http_header(rq, "X-SMG-Routing-Key");
     if (!v) v = clime_http_header(rq, "X-Session-ID");
     return clime_str_of(v);
@@ -104,13 +113,15 @@ static void proxy(struct clime_router *r, struct clime_http_request *rq) {
     struct clime_relay y;
     struct clime_error e;
     char *target;
-    if (clime_forward_target(clime_http_path(rq), clime_http_query_string(rq), &target, &e)) {
+    struct clime_str path, session = session_of(rq, &path);
+    if (clime_forward_target(path, clime_http_query_string(rq), &target, &e)) {
         clime_http_reply_err(rq, &e);
         return;
     }
     struct clime_str body = clime_http_body(rq);
     clime_arena_init(&arena, body.len + 4096);
-    clime_route_request_read(&request, session_of(rq), body, &arena);
+    clime_route_request_read(&request, session, body, &arena);
+    request.label = clime_str_of(clime_http_header(rq, "X-Clime-Worker-Label"));
     clime_relay_init(&y, r, rq, target);
     serve(&y, &request);
     clime_relay_finish(&y);

@@ -1,11 +1,13 @@
-/* The fleet over HTTP: /workers (POST, GET, DELETE), the older /add_worker, /remove_worker, /list_workers, the
- * router's own /health and /metrics. Runs on HTTP threads. Shapes: SGLang's gateway, so its clients work unchanged. */
+/* The fleet over HTTP: /workers (POST, GET, PUT, PATCH, DELETE), the older /add_worker, /remove_worker, /list_workers,
+ * the router's own /health and /metrics. Runs on HTTP threads. Shapes: SGLang's gateway, so its clients work unchanged.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "router/router.h"
+#include "router/worker_body.h"
 
 static const char *state_name(enum clime_worker_state s) {
     switch (s) {
@@ -21,6 +23,16 @@ static const char *state_name(enum clime_worker_state s) {
         break;
     }
     return "free";
+}
+
+static void write_labels(struct clime_jw *w, const char *labels) {
+    clime_jw_object(w);
+    for (const char *at = labels + (*labels == '\n'); *at; at += strcspn(at, "\n") + 1) {
+        size_t name = strcspn(at, "="), all = strcspn(at, "\n");
+        clime_jw_key_str(w, (struct clime_str){at, name});
+        clime_jw_str(w, (struct clime_str){at + name + 1, all - name - 1});
+    }
+    clime_jw_close(w);
 }
 
 static void write_worker(struct clime_jw *w, const struct clime_worker_view *v) {
@@ -39,6 +51,17 @@ static void write_worker(struct clime_jw *w, const struct clime_worker_view *v) 
     clime_jw_strz(w, state_name(v->state));
     clime_jw_key(w, "weight_version"); /* null: not known, since the fleet is on none */
     clime_jw_strz(w, v->version[0] ? v->version : NULL);
+    clime_jw_key(w, "labels");
+    write_labels(w, v->labels);
+    clime_jw_key(w, "has_api_key"); /* of its own; which one, nobody is told */
+    clime_jw_bool(w, v->key[0] != 0);
+    clime_jw_key(w, "capacity"); /* null: not known */
+    if (v->capacity > 0)
+        clime_jw_int(w, v->capacity);
+    else
+        clime_jw_null(w);
+    clime_jw_key(w, "on_trial");
+    clime_jw_bool(w, v->trial);
     clime_jw_key(w, "load");
     clime_jw_int(w, v->requests);
     clime_jw_key(w, "tokens");
@@ -101,11 +124,13 @@ void clime_router_list_workers(struct clime_http_request *rq, void *context) {
 }
 
 /* Adds the worker and asks it at once, so that it is ready when it is said to be. */
-static void accept_worker(struct clime_http_request *rq, struct clime_router *r, struct clime_str url, int health_port,
+static void accept_worker(struct clime_http_request *rq, struct clime_router *r, const struct clime_worker_body *b,
                           int status) {
     struct clime_error e;
+    struct clime_str url = b->url;
     int64_t id;
-    if (clime_workers_add(r->workers, url, health_port, &id, &e)) {
+    if (clime_workers_add(r->workers, url, b->settings.health_port < 0 ? 0 : b->settings.health_port, &id, &e) ||
+        clime_workers_set(r->workers, id, &b->settings, &e)) {
         clime_http_reply_err(rq, &e);
         return;
     }
@@ -142,31 +167,45 @@ static void accept_worker(struct clime_http_request *rq, struct clime_router *r,
 void clime_router_workers_post(struct clime_http_request *rq, void *context) {
     struct clime_arena arena;
     struct clime_error e = {0};
-    struct clime_json j;
-    struct clime_str body = clime_http_body(rq), key, url = {0};
-    int64_t health_port = 0;
-    clime_arena_init(&arena, body.len + 4096);
-    clime_json_init(&j, body.ptr, body.len, &arena, &e);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (clime_str_is(key, "health_port"))
-            clime_json_int(&j, 1, 65535, &health_port);
-        else if (!clime_str_is(key, "url"))
-            clime_json_skip(&j, NULL);
-        else if (!clime_json_string(&j, &url))
-            clime_error_prefix(&e, "url");
-    }
-    if (!clime_json_end(&j))
+    struct clime_worker_body b;
+    clime_arena_init(&arena, clime_http_body(rq).len + 4096);
+    if (clime_worker_body_read(clime_http_body(rq), &arena, &b, &e))
         clime_http_reply_err(rq, &e);
-    else if (!url.len)
+    else if (!b.url.len)
         clime_http_reply_error(rq, 400, "the body needs a member \"url\"");
     else
-        accept_worker(rq, context, url, (int)health_port, 202);
+        accept_worker(rq, context, &b, 202);
+    clime_arena_free(&arena);
+}
+
+/* PUT says all of it, what is left out is nothing; PATCH what changes. */
+static void change_worker(struct clime_http_request *rq, struct clime_router *r, int64_t id) {
+    struct clime_arena arena;
+    struct clime_error e = {0};
+    struct clime_worker_body b;
+    struct clime_buf out;
+    clime_arena_init(&arena, clime_http_body(rq).len + 4096);
+    enum clime_err err = clime_worker_body_read(clime_http_body(rq), &arena, &b, &e);
+    if (!err && b.url.len)
+        err = clime_fail(&e, CLIME_ERR_INPUT, "a worker's url is what it is known by: add another one instead");
+    if (!err && clime_str_is(clime_http_method(rq), "PUT")) {
+        if (!b.settings.key) b.settings.key = "";
+        if (!b.settings.labels) b.settings.labels = "";
+        if (b.settings.health_port < 0) b.settings.health_port = 0;
+    }
+    if (!err) err = clime_workers_set(r->workers, id, &b.settings, &e);
+    if (err) {
+        clime_http_reply_err(rq, &e);
+    } else {
+        write_list(r, &out, id, false);
+        reply(rq, 200, &out);
+    }
     clime_arena_free(&arena);
 }
 
 void clime_router_worker_one(struct clime_http_request *rq, void *context) {
     struct clime_router *r = context;
-    struct clime_str param = clime_http_param(rq);
+    struct clime_str param = clime_http_param(rq), method = clime_http_method(rq);
     struct clime_error e;
     struct clime_buf out;
     char text[24] = "", *end = text;
@@ -174,7 +213,9 @@ void clime_router_worker_one(struct clime_http_request *rq, void *context) {
     long long id = strtoll(text, &end, 10);
     if (id <= 0 || end == text || *end) {
         clime_http_reply_error(rq, 404, "no such worker");
-    } else if (clime_str_is(clime_http_method(rq), "DELETE")) {
+    } else if (clime_str_is(method, "PUT") || clime_str_is(method, "PATCH")) {
+        change_worker(rq, r, id);
+    } else if (clime_str_is(method, "DELETE")) {
         struct clime_str none = {0};
         if (clime_workers_remove(r->workers, id, none, &e))
             clime_http_reply_err(rq, &e);
@@ -188,10 +229,36 @@ void clime_router_worker_one(struct clime_http_request *rq, void *context) {
     }
 }
 
+void clime_router_finish_session(struct clime_http_request *rq, void *context) {
+    struct clime_router *r = context;
+    struct clime_arena arena;
+    struct clime_error e;
+    struct clime_json j;
+    struct clime_str body = clime_http_body(rq), key, session = {"", 0};
+    char id[4096];
+    clime_arena_init(&arena, body.len + 1024);
+    if (clime_http_query(rq, "session_id", id, sizeof id)) {
+        session = clime_str_of(id);
+    } else if (body.len) {
+        clime_json_init(&j, body.ptr, body.len, &arena, &e);
+        for (clime_json_object(&j); clime_json_key(&j, &key);)
+            if (!clime_str_is(key, "session_id") || !clime_json_string(&j, &session)) clime_json_skip(&j, NULL);
+        if (!clime_json_end(&j)) session.len = 0;
+    }
+    if (!session.len)
+        clime_http_reply_error(rq, 400, "the query or the body needs a session_id");
+    else if (clime_workers_finish_session(r->workers, session))
+        clime_http_reply_json(rq, 200, clime_str_of("{\"finished\":true}"));
+    else
+        clime_http_reply_json(rq, 200, clime_str_of("{\"finished\":false,\"message\":\"it had no worker\"}"));
+    clime_arena_free(&arena);
+}
+
 void clime_router_add_worker(struct clime_http_request *rq, void *context) {
     char url[CLIME_WORKER_URL];
     if (clime_http_query(rq, "url", url, sizeof url))
-        accept_worker(rq, context, clime_str_of(url), 0, 200);
+        accept_worker(rq, context,
+                      &(struct clime_worker_body){.url = clime_str_of(url), .settings = {.health_port = -1}}, 200);
     else
         clime_http_reply_error(rq, 400, "the query needs url=http://host:port");
 }

@@ -38,6 +38,11 @@ struct clime_router {
     struct clime_metric *m_requests, *m_retries, *m_replays, *m_seconds, *m_in_flight;
 };
 
+/* The key for a worker: its own, else that for all; NULL = none. */
+static inline const char *clime_router_key_for(const struct clime_router *r, const char *own) {
+    return own[0] ? own : r->worker_key;
+}
+
 extern const struct clime_http_route clime_router_routes[];
 extern const struct clime_http_route clime_router_health_routes[];
 
@@ -47,6 +52,7 @@ void clime_router_proxy(struct clime_http_request *rq, void *context);
 void clime_router_workers_get(struct clime_http_request *rq, void *context);
 void clime_router_workers_post(struct clime_http_request *rq, void *context);
 void clime_router_worker_one(struct clime_http_request *rq, void *context);
+void clime_router_finish_session(struct clime_http_request *rq, void *context);
 void clime_router_add_worker(struct clime_http_request *rq, void *context);
 void clime_router_remove_worker(struct clime_http_request *rq, void *context);
 void clime_router_list_workers(struct clime_http_request *rq, void *context);
@@ -58,6 +64,7 @@ void clime_router_metrics(struct clime_http_request *rq, void *context);
 /* fleet.c: a control call to every worker, answered with a result for each; what they say in the shape of one server;
  * the version that the fleet is on. */
 void clime_router_fanout(struct clime_http_request *rq, void *context);
+void clime_router_engine_metrics(struct clime_http_request *rq, void *context);
 void clime_router_loads(struct clime_http_request *rq, void *context);
 void clime_router_get_version(struct clime_http_request *rq, void *context);
 void clime_router_put_version(struct clime_http_request *rq, void *context);

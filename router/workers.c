@@ -1,36 +1,20 @@
-/* The fleet's table. Called by handlers (any HTTP thread), the prober and fan-out; one mutex guards all of it. */
-#include "router/workers.h"
-
-#include <pthread.h>
+/* The fleet's table: who is in it and how they are. Called by handlers (any HTTP thread), the prober and fan-out; one
+ * mutex guards all of it. Choosing is choose.c.
+ *
+ * The breaker: a worker that fails requests is taken out, and its probes bring it back (it was started again, or its
+ * network is). What answers probes and fails requests would come back for ever; so it comes back on trial, one request
+ * at a time, and each trial that fails doubles the pause before the next. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
-#include "router/placements.h"
-#include "router/policy.h"
-#include "router/request.h"
+#include "router/policy/policy.h"
+#include "router/workers_int.h"
 
-#define FREE_TOKENS 4096 /* load under which nothing leaves its worker */
-
-struct worker {
-    struct clime_worker_view v;
-    int fails_in_row, oks_in_row; /* of probes and requests */
-    int silences_in_row;          /* of probes alone */
-    int64_t silent_since_us;      /* see clime_workers_silent_since */
-};
-
-struct clime_workers {
-    pthread_mutex_t lock;
-    struct clime_workers_options opts;
-    struct worker w[CLIME_WORKERS_MAX];
-    struct clime_worker_view ready[CLIME_WORKERS_MAX]; /* of one pick: too large for a stack, too often for malloc */
-    struct clime_placements *sessions, *prefixes;
-    char version[CLIME_LABEL_SIZE]; /* the fleet's; empty = none */
-    int64_t next_id;
-    uint64_t turn;
-};
+#define FIRST_PAUSE_US ((int64_t)1000000)
+#define LONGEST_PAUSE_US ((int64_t)60000000)
 
 struct clime_workers *clime_workers_new(const struct clime_workers_options *o) {
     struct clime_workers *w = xcalloc(1, sizeof *w);
@@ -100,12 +84,14 @@ enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, 
         k = &w->w[i];
         *k = (struct worker){.v = {.slot = i, .id = w->next_id++}};
         memcpy(k->v.url, url.ptr, url.len);
+        k->v.url_hash = clime_hash_bytes(url.ptr, url.len, 0x75726c);
     }
     if (k) {
         if (k->v.state == CLIME_WORKER_FREE || k->v.state == CLIME_WORKER_DRAINING) k->v.state = CLIME_WORKER_DOWN;
         put_health_url(k->v.health_url, url, health_port);
         k->oks_in_row = w->opts.ok_threshold; /* its next answer will do */
         k->fails_in_row = 0;
+        k->pause_us = k->paused_until_us = 0;
         /* A newcomer starts level with the fleet, or round robin would send it everything until it caught up. */
         for (int i = 0; i < CLIME_WORKERS_MAX; i++)
             if (w->w[i].v.state == CLIME_WORKER_READY && w->w[i].v.picked > k->v.picked) k->v.picked = w->w[i].v.picked;
@@ -115,6 +101,22 @@ enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, 
     }
     pthread_mutex_unlock(&w->lock);
     return err;
+}
+
+enum clime_err clime_workers_set(struct clime_workers *w, int64_t id, const struct clime_worker_settings *s,
+                                 struct clime_error *e) {
+    struct clime_str none = {0};
+    if (s->key && strlen(s->key) >= CLIME_WORKER_KEY)
+        return clime_fail(e, CLIME_ERR_INPUT, "a worker's key has less than %d bytes", CLIME_WORKER_KEY);
+    if (s->labels && strlen(s->labels) >= CLIME_WORKER_LABELS)
+        return clime_fail(e, CLIME_ERR_INPUT, "a worker's labels have less than %d bytes", CLIME_WORKER_LABELS);
+    pthread_mutex_lock(&w->lock);
+    struct worker *k = find_locked(w, id, none);
+    if (k && s->key) snprintf(k->v.key, sizeof k->v.key, "%s", s->key);
+    if (k && s->labels) snprintf(k->v.labels, sizeof k->v.labels, "%s", s->labels);
+    if (k && s->health_port >= 0) put_health_url(k->v.health_url, clime_str_of(k->v.url), s->health_port);
+    pthread_mutex_unlock(&w->lock);
+    return k ? CLIME_OK : clime_fail(e, CLIME_ERR_NOT_FOUND, "no such worker");
 }
 
 static void free_if_drained(struct worker *k) {
@@ -153,87 +155,31 @@ bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_
     return k != NULL;
 }
 
-/* ---- choosing ---- */
-
-static double most_tokens(const struct clime_workers *w, const struct clime_worker_view *views, int n) {
-    int64_t sum = 0;
-    for (int i = 0; i < n; i++) sum += views[i].tokens;
-    return w->opts.slack * (double)sum / n + FREE_TOKENS;
-}
-
-static int index_of(const struct clime_worker_view *views, int n, int64_t id) {
-    for (int i = 0; i < n; i++)
-        if (views[i].id == id) return i;
-    return -1;
-}
-
-/* Sets views[].pages: a page that went somewhere else last is no end, for a prompt's first pages are those of many. */
-static void find_pages(const struct clime_workers *w, const struct clime_route_request *rq,
-                       struct clime_worker_view *views, int n, double most, int64_t now) {
-    for (int i = 0; i < n; i++) views[i].pages = 0;
-    for (int p = 0; p < rq->n_pages; p++) {
-        int at = index_of(views, n, clime_placements_get(w->prefixes, rq->pages[p], now));
-        if (at >= 0 && (double)views[at].tokens <= most) views[at].pages = p + 1;
-    }
-}
-
-static uint64_t session_hash(struct clime_str session) {
-    return clime_hash_bytes(session.ptr, session.len, 0x73657373);
-}
-
-/* The session's worker when it is there and has not far more to do than the others, else the policy's choice. */
-static int choose(struct clime_workers *w, const struct clime_route_request *rq, struct clime_worker_view *views, int n,
-                  int64_t now) {
-    double most = most_tokens(w, views, n);
-    if (rq->session.len) {
-        int at = index_of(views, n, clime_placements_get(w->sessions, session_hash(rq->session), now));
-        if (at >= 0 && (double)views[at].tokens <= most) return at;
-    }
-    if (w->opts.policy->wants_pages) find_pages(w, rq, views, n, most, now);
-    int at = w->opts.policy->pick(rq, views, n, w->turn);
-    CHECK(at >= 0 && at < n);
-    return at;
-}
-
-enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,
-                                  const uint64_t tried[CLIME_WORKERS_MAX / 64], struct clime_lease *out,
-                                  struct clime_error *e) {
-    struct clime_worker_view *views = w->ready;
-    enum clime_err err = CLIME_OK;
-    int n = 0, known = 0;
-    int64_t now = clime_now_us();
-    pthread_mutex_lock(&w->lock);
-    for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
-        const struct clime_worker_view *v = &w->w[i].v;
-        known += v->state != CLIME_WORKER_FREE;
-        if (v->state == CLIME_WORKER_READY && !(tried[i / 64] >> (i % 64) & 1)) views[n++] = *v;
-    }
-    if (n == 0) {
-        err = clime_fail(e, CLIME_ERR_UNAVAILABLE,
-                         known ? "none of the %d workers is ready" : "no worker is registered", known);
-    } else {
-        struct worker *k = &w->w[views[choose(w, rq, views, n, now)].slot];
-        w->turn++;
-        if (rq->session.len) clime_placements_set(w->sessions, session_hash(rq->session), k->v.id, now);
-        for (int i = 0; w->opts.policy->wants_pages && i < rq->n_pages; i++)
-            clime_placements_set(w->prefixes, rq->pages[i], k->v.id, now);
-        k->v.tokens += rq->cost;
-        k->v.requests++;
-        k->v.picked++;
-        *out = (struct clime_lease){.slot = k->v.slot, .id = k->v.id, .cost = rq->cost};
-        memcpy(out->url, k->v.url, sizeof out->url);
-    }
-    pthread_mutex_unlock(&w->lock);
-    return err;
+static void take_down(struct worker *k) {
+    k->v.state = CLIME_WORKER_DOWN;
+    k->v.capacity = 0; /* it may come back with another */
+    LOG_WARN("worker %s is down after %d failures in a row", k->v.url, k->fails_in_row);
 }
 
 static void count_failure(struct clime_workers *w, struct worker *k) {
+    bool up = k->v.state == CLIME_WORKER_READY || k->v.state == CLIME_WORKER_STALE;
     k->oks_in_row = 0;
     k->fails_in_row++;
-    if (k->fails_in_row < w->opts.fail_threshold) return;
-    if (k->v.state != CLIME_WORKER_READY && k->v.state != CLIME_WORKER_STALE) return;
-    k->v.state = CLIME_WORKER_DOWN;
-    LOG_WARN("worker %s is down after %d failures in a row", k->v.url, k->fails_in_row);
+    if (up && k->fails_in_row >= w->opts.fail_threshold) take_down(k);
+}
+
+/* Of a request. Failing on trial is enough. */
+static void count_failed_request(struct clime_workers *w, struct worker *k) {
+    bool on_trial = k->v.trial && k->v.state == CLIME_WORKER_READY;
+    k->v.failed++;
+    count_failure(w, k);
+    if (on_trial) {
+        k->pause_us = k->pause_us ? k->pause_us * 2 : FIRST_PAUSE_US;
+        if (k->pause_us > LONGEST_PAUSE_US) k->pause_us = LONGEST_PAUSE_US;
+        k->paused_until_us = clime_now_us() + k->pause_us;
+        if (k->v.state == CLIME_WORKER_READY) take_down(k);
+    }
+    if (k->v.state == CLIME_WORKER_DOWN) k->v.trial = true;
 }
 
 void clime_workers_release(struct clime_workers *w, const struct clime_lease *l, enum clime_outcome outcome) {
@@ -245,9 +191,10 @@ void clime_workers_release(struct clime_workers *w, const struct clime_lease *l,
     if (outcome == CLIME_OUTCOME_SERVED) {
         k->v.served++;
         k->fails_in_row = 0;
+        k->v.trial = false;
+        k->pause_us = 0;
     } else if (outcome == CLIME_OUTCOME_WORKER) {
-        k->v.failed++;
-        count_failure(w, k);
+        count_failed_request(w, k);
     }
     free_if_drained(k);
     pthread_mutex_unlock(&w->lock);
@@ -257,10 +204,7 @@ void clime_workers_blame(struct clime_workers *w, int64_t id) {
     struct clime_str none = {0};
     pthread_mutex_lock(&w->lock);
     struct worker *k = find_locked(w, id, none);
-    if (k) {
-        k->v.failed++;
-        count_failure(w, k);
-    }
+    if (k) count_failed_request(w, k);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -282,7 +226,16 @@ static void heard(struct clime_workers *w, struct worker *k, const char *version
     k->oks_in_row++;
     snprintf(k->v.version, sizeof k->v.version, "%s", version);
     bool well = k->v.state == CLIME_WORKER_READY || k->v.state == CLIME_WORKER_STALE;
-    if (well || (k->v.state == CLIME_WORKER_DOWN && k->oks_in_row >= w->opts.ok_threshold)) judge_version(w, k);
+    bool back = k->oks_in_row >= w->opts.ok_threshold && clime_now_us() >= k->paused_until_us;
+    if (well || (k->v.state == CLIME_WORKER_DOWN && back)) judge_version(w, k);
+}
+
+void clime_workers_set_capacity(struct clime_workers *w, int64_t id, int64_t capacity) {
+    struct clime_str none = {0};
+    pthread_mutex_lock(&w->lock);
+    struct worker *k = find_locked(w, id, none);
+    if (k) k->v.capacity = capacity;
+    pthread_mutex_unlock(&w->lock);
 }
 
 void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const char *version) {
@@ -293,6 +246,8 @@ void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const ch
         heard(w, k, version);
     } else if (k) {
         count_failure(w, k);
+        k->v.trial = false; /* who does not answer is lost, not sick */
+        k->pause_us = 0;
         if (++k->silences_in_row >= w->opts.fail_threshold && !k->silent_since_us) k->silent_since_us = clime_now_us();
     }
     pthread_mutex_unlock(&w->lock);

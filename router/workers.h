@@ -12,9 +12,9 @@
 
 #include "common/err.h"
 #include "common/str.h"
-#include "router/worker_view.h"
+#include "router/policy/worker_view.h"
 
-#define CLIME_WORKERS_MAX 256
+#define CLIME_WORKERS_MAX 1024
 
 struct clime_workers;
 struct clime_policy;
@@ -26,6 +26,7 @@ struct clime_workers_options {
     const struct clime_policy *policy;
     int64_t session_ttl_us; /* an idle session is forgotten */
     double slack;           /* a session, or a prefix, leaves a worker with more than slack * mean + 4096 tokens */
+    double max_load;        /* a worker gets no more than so many times its capacity in tokens; 0 = no limit */
 };
 
 struct clime_workers *clime_workers_new(const struct clime_workers_options *o);
@@ -35,6 +36,13 @@ void clime_workers_free(struct clime_workers *w);
  * one is enough. An url that is there already is the same worker: READY or STALE stays what it is. CLIME_ERR_LIMIT when
  * the table is full, CLIME_ERR_INPUT for what is no http URL. */
 enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, int health_port, int64_t *id,
+                                 struct clime_error *e);
+/* What may be said of a worker besides its url; a NULL member stays as it is. */
+struct clime_worker_settings {
+    const char *key, *labels; /* as in the view; what does not fit is CLIME_ERR_INPUT */
+    int health_port;          /* < 0 = stays, 0 = the worker's own */
+};
+enum clime_err clime_workers_set(struct clime_workers *w, int64_t id, const struct clime_worker_settings *s,
                                  struct clime_error *e);
 /* Starts draining, by id or by url. CLIME_ERR_NOT_FOUND. */
 enum clime_err clime_workers_remove(struct clime_workers *w, int64_t id, struct clime_str url, struct clime_error *e);
@@ -46,15 +54,19 @@ int clime_workers_list(struct clime_workers *w, struct clime_worker_view *out, i
 bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_view *out);
 
 /* A lease on the worker that stickiness and the policy choose among READY workers whose bit in tried is not set
- * (tried: CLIME_WORKERS_MAX bits, by slot). CLIME_ERR_UNAVAILABLE when none. */
+ * (tried: CLIME_WORKERS_MAX bits, by slot). CLIME_ERR_UNAVAILABLE when none, CLIME_ERR_BUSY when all of
+ * them have as much as they may (max_load). */
 struct clime_lease {
     int slot;
     int64_t id, cost;
-    char url[CLIME_WORKER_URL];
+    char url[CLIME_WORKER_URL], key[CLIME_WORKER_KEY];
 };
 enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,
                                   const uint64_t tried[CLIME_WORKERS_MAX / 64], struct clime_lease *out,
                                   struct clime_error *e);
+
+/* The session may go anywhere from now on; false when it was nowhere. */
+bool clime_workers_finish_session(struct clime_workers *w, struct clime_str session);
 
 /* How a request on a worker ended. Only WORKER counts towards DOWN: a client that asks for what nobody can do must not
  * take a fleet out, and a busy worker is a working one. */
@@ -69,6 +81,8 @@ void clime_workers_release(struct clime_workers *w, const struct clime_lease *l,
 /* What was UNKNOWN has turned out to be the worker's fault: another one has served the same request. */
 void clime_workers_blame(struct clime_workers *w, int64_t id);
 
+/* What the worker says that its KV holds (view.capacity). */
+void clime_workers_set_capacity(struct clime_workers *w, int64_t id, int64_t capacity);
 /* The prober's finding. version: the label of the worker's weights, empty when it was not asked or did not say. */
 void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const char *version);
 /* Since when the worker answers no probe (clime_now_us scale), once it is DOWN for that; 0 = it does, or it is gone. */

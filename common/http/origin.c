@@ -85,7 +85,7 @@ bool clime_http_preflight(struct clime_http_request *rq) {
     if (!rq->page || !clime_str_is(rq->method, "OPTIONS") || !clime_http_header(rq, "Access-Control-Request-Method"))
         return false;
     snprintf(extra, sizeof extra,
-             "Access-Control-Allow-Methods: GET, POST, PUT, DELETE\r\nAccess-Control-Allow-Headers: %.500s\r\n"
+             "Access-Control-Allow-Methods: GET, POST, PUT, PATCH, DELETE\r\nAccess-Control-Allow-Headers: %.500s\r\n"
              "Access-Control-Max-Age: 600\r\n",
              asked ? asked : "authorization, content-type");
     clime_http_reply(rq, 204, NULL, extra, clime_str_of(""));

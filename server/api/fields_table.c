@@ -64,7 +64,7 @@ const struct clime_field clime_fields_generate[] = {
     {"routed_experts_start_len", "0"},
     {"return_indexer_topk", NULL},
     {"return_bytes", NULL},
-    {"session_id", NULL},
+    {"session_id", CLIME_FIELD_INERT}, /* a router's: which worker */
     {"session_params", NULL},
     {"lora_path", NULL},
     {"lora_id", NULL},
@@ -123,7 +123,7 @@ const struct clime_field clime_fields_openai[] = {
     {"input_embeds", NULL},
     {"prompt_embeds", NULL},
     {"lora_path", NULL},
-    {"session_id", NULL},
+    {"session_id", CLIME_FIELD_INERT}, /* a router's: which worker */
     {"session_params", NULL},
     {"return_hidden_states", NULL},
     {"return_routed_experts", NULL},

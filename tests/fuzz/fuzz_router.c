@@ -13,8 +13,8 @@
 #include "common/err.h"
 #include "common/json/scan.h"
 #include "router/forward.h"
+#include "router/policy/request.h"
 #include "router/replay.h"
-#include "router/request.h"
 
 static void check_request(struct clime_str body) {
     struct clime_arena arena;

@@ -11,12 +11,12 @@
 
 #include "common/buf.h"
 #include "common/hash.h"
-#include "router/placements.h"
-#include "router/policy.h"
-#include "router/request.h"
+#include "router/policy/placements.h"
+#include "router/policy/policy.h"
+#include "router/policy/request.h"
 #include "router/workers.h"
 
-enum { N_POLICIES = 4 };
+enum { N_POLICIES = 6 };
 
 static const uint64_t none_tried[CLIME_WORKERS_MAX / 64];
 static const struct clime_str no_session = {0};
@@ -213,6 +213,158 @@ static void test_prefix_policy(void **state) {
     clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
     assert_int_equal(clime_workers_remove(w, other + 1, no_session, NULL), CLIME_OK);
     assert_int_not_equal(pick_ids(w, 0, 640, &l), other);
+    clime_workers_free(w);
+}
+
+static int pick_for(struct clime_workers *w, struct clime_route_request rq) {
+    struct clime_lease l;
+    struct clime_error e;
+    if (rq.cost == 0) rq.cost = 1;
+    if (clime_workers_pick(w, &rq, none_tried, &l, &e)) return -(int)e.code;
+    clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
+    return l.slot;
+}
+
+static void test_power_of_two(void **state) {
+    (void)state;
+    enum { N = 8, PICKS = 2000 };
+    struct clime_workers *w = fleet(N, 4);
+    struct clime_lease l;
+    int64_t most = 0, tokens[N] = {0};
+    assert_string_equal(clime_policies[4]->name, "power_of_two");
+    for (int i = 0; i < PICKS; i++) tokens[pick(w, NULL, 1, none_tried, &l)]++; /* nothing ends */
+    for (int i = 0; i < N; i++) most = tokens[i] > most ? tokens[i] : most;
+    assert_in_range(most, PICKS / N, PICKS / N + 10); /* random alone would be 40 off */
+    clime_workers_free(w);
+}
+
+/* Keys stay when a worker comes or goes, but for its own; two tables agree; one key does not drown its worker. */
+static void test_consistent_hashing(void **state) {
+    (void)state;
+    enum { N = 10, KEYS = 1000 };
+    struct clime_workers *w = fleet(N, 5), *other = fleet(N, 5);
+    int at[KEYS], n_of[N] = {0}, moved = 0;
+    char key[16];
+    assert_string_equal(clime_policies[5]->name, "consistent_hashing");
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < KEYS; i++) {
+            snprintf(key, sizeof key, "key-%d", i);
+            struct clime_route_request rq = {.session = clime_str_of(key)};
+            int slot = pick_for(w, rq);
+            if (pass == 0) {
+                at[i] = slot;
+                n_of[slot]++;
+                assert_int_equal(pick_for(other, rq), slot);
+            } else {
+                assert_int_not_equal(slot, 3);
+                moved += slot != at[i];
+            }
+        }
+        if (pass == 0) assert_int_equal(clime_workers_remove(w, 4, no_session, NULL), CLIME_OK);
+    }
+    assert_int_equal(moved, n_of[3]);
+    for (int i = 0; i < N; i++) assert_in_range(n_of[i], 60, 150);
+
+    struct clime_lease l;
+    int slots[N] = {0}; /* all of one session, and nothing ends */
+    for (int i = 0; i < 100; i++) slots[pick(other, "one", 5000, none_tried, &l)]++;
+    for (int i = 0; i < N; i++) assert_true(slots[i] <= 25);
+    clime_workers_free(w);
+    clime_workers_free(other);
+}
+
+static void test_a_finished_session_goes_anywhere(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(2, 1);
+    struct clime_route_request rq = {.session = clime_str_of("s")};
+    int first = pick_for(w, rq);
+    for (int i = 0; i < 3; i++) assert_int_equal(pick_for(w, rq), first);
+    assert_true(clime_workers_finish_session(w, rq.session));
+    assert_false(clime_workers_finish_session(w, rq.session));
+    assert_int_not_equal(pick_for(w, rq), first); /* round robin: the other has had fewer */
+    clime_workers_free(w);
+}
+
+static void test_labels(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(3, 0);
+    const struct clime_worker_settings a = {.labels = "\npool=train\nzone=a\n", .health_port = -1},
+                                       b = {.labels = "\npool=eval\n", .health_port = -1};
+    clime_workers_set(w, 1, &a, NULL);
+    clime_workers_set(w, 3, &b, NULL);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(pick_for(w, (struct clime_route_request){.label = clime_str_of("zone=a")}), 0);
+        assert_int_equal(pick_for(w, (struct clime_route_request){.label = clime_str_of("pool=eval")}), 2);
+    }
+    const char *const none[] = {"pool=tra", "pool", "ool=eval", "zone=b", "\n"};
+    for (size_t i = 0; i < CLIME_COUNT(none); i++)
+        assert_int_equal(pick_for(w, (struct clime_route_request){.label = clime_str_of(none[i])}),
+                         -CLIME_ERR_UNAVAILABLE);
+    clime_workers_free(w);
+}
+
+/* Twice the KV takes twice the tokens; past max_load nobody gets more. */
+static void test_capacities(void **state) {
+    (void)state;
+    struct clime_workers_options o = {.fail_threshold = 2,
+                                      .ok_threshold = 2,
+                                      .policy = clime_policies[0],
+                                      .session_ttl_us = 60000000,
+                                      .slack = 2,
+                                      .max_load = 1.5};
+    struct clime_workers *w = clime_workers_new(&o);
+    struct clime_lease l, last;
+    struct clime_error e;
+    int n_of[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        int64_t id;
+        assert_int_equal(clime_workers_add(w, clime_str_of(i ? "http://b" : "http://a"), 0, &id, NULL), CLIME_OK);
+        clime_workers_probed(w, id, true, "");
+        clime_workers_set_capacity(w, id, i ? 2000 : 1000);
+    }
+    for (int i = 0; i < 45; i++) n_of[pick(w, NULL, 100, none_tried, &last)]++;
+    assert_true(n_of[0] == 15 && n_of[1] == 30);
+    struct clime_route_request rq = {.cost = 1};
+    assert_int_equal(clime_workers_pick(w, &rq, none_tried, &l, &e), CLIME_ERR_BUSY);
+    assert_non_null(strstr(e.msg, "4500 tokens to do, and hold 3000"));
+    clime_workers_release(w, &last, CLIME_OUTCOME_SERVED);
+    assert_int_equal(pick(w, NULL, 1, none_tried, &l), last.slot);
+    clime_workers_free(w);
+}
+
+/* A worker that answers its probes and fails every request comes back with one request at a time. */
+static void test_the_breaker(void **state) {
+    (void)state;
+    struct clime_workers *w = fleet(1, 0);
+    struct clime_lease l, second;
+    struct clime_worker_view v;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(pick(w, NULL, 1, none_tried, &l), 0);
+        clime_workers_release(w, &l, CLIME_OUTCOME_WORKER);
+    }
+    for (int i = 0; i < 2; i++) clime_workers_probed(w, 1, true, "");
+    assert_true(clime_workers_get(w, 1, &v) && v.state == CLIME_WORKER_READY && v.trial);
+    assert_int_equal(pick(w, NULL, 1, none_tried, &l), 0);
+    clime_workers_release(w, &l, CLIME_OUTCOME_WORKER); /* one is enough, and its probes do not help for a while */
+    for (int i = 0; i < 4; i++) clime_workers_probed(w, 1, true, "");
+    assert_int_equal(pick(w, NULL, 1, none_tried, &l), -1);
+    clime_workers_probed(w, 1, false, ""); /* it was started again */
+    for (int i = 0; i < 2; i++) clime_workers_probed(w, 1, true, "");
+    assert_true(clime_workers_get(w, 1, &v) && !v.trial);
+    w = (clime_workers_free(w), fleet(2, 0));
+    for (int i = 0; i < 2; i++) {
+        uint64_t only_first[CLIME_WORKERS_MAX / 64] = {2};
+        assert_int_equal(pick(w, NULL, 1, only_first, &l), 0);
+        clime_workers_release(w, &l, CLIME_OUTCOME_WORKER);
+    }
+    for (int i = 0; i < 2; i++) clime_workers_probed(w, 1, true, "");
+    struct clime_lease other;
+    assert_int_equal(pick(w, NULL, 100, none_tried, &other), 1); /* it has had fewer */
+    assert_int_equal(pick(w, NULL, 1, none_tried, &l), 0);
+    assert_int_equal(pick(w, NULL, 1, none_tried, &second), 1); /* though it has more to do */
+    clime_workers_release(w, &l, CLIME_OUTCOME_SERVED);
+    assert_int_equal(pick(w, NULL, 1, none_tried, &l), 0);
+    assert_int_equal(pick(w, NULL, 1, none_tried, &l), 0);
     clime_workers_free(w);
 }
 
@@ -479,6 +631,12 @@ int main(void) {
         cmocka_unit_test(test_request),
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_prefix_policy),
+        cmocka_unit_test(test_power_of_two),
+        cmocka_unit_test(test_consistent_hashing),
+        cmocka_unit_test(test_a_finished_session_goes_anywhere),
+        cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_capacities),
+        cmocka_unit_test(test_the_breaker),
         cmocka_unit_test(test_properties),
         cmocka_unit_test(test_placements),
         cmocka_unit_test(test_health_urls),

@@ -1,20 +1,22 @@
 /* A routing policy: picks one of the ready workers. A policy is one small file and its name in CLIME_POLICIES.
  * Called under the workers' mutex, so it must be quick and must not block; it owns no state but what the views hold. */
-#ifndef CLIME_ROUTER_POLICY_H
-#define CLIME_ROUTER_POLICY_H
+#ifndef CLIME_ROUTER_POLICY_POLICY_H
+#define CLIME_ROUTER_POLICY_POLICY_H
 
-#include "router/request.h"
-#include "router/worker_view.h"
+#include "router/policy/request.h"
+#include "router/policy/worker_view.h"
 
 struct clime_policy {
     const char *name;
     /* views[n], n >= 1, are ready and untried, by slot; turn counts picks. Returns an index below n. */
-    int (*pick)(const struct clime_route_request *rq, const struct clime_worker_view *views, int n, uint64_t turn);
+    int (*pick)(const struct clime_route_request *rq, struct clime_worker_view *const *views, int n, uint64_t turn);
+    bool is_sticky;   /* keeps sessions together itself: no placement is remembered for them */
     bool wants_pages; /* views[].pages are counted, and the request's recorded, for those that read them */
 };
 
-/* Every policy: clime_policy_NAME in policy_NAME.c is what --policy NAME picks with. */
-#define CLIME_POLICIES(row) row(least_tokens) row(round_robin) row(random) row(prefix)
+/* Every policy: clime_policy_NAME in NAME.c is what --policy NAME picks with. */
+#define CLIME_POLICIES(row)                                                                                            \
+    row(least_tokens) row(round_robin) row(random) row(prefix) row(power_of_two) row(consistent_hashing)
 
 #define CLIME_POLICY_EXTERN(name) extern const struct clime_policy clime_policy_##name;
 CLIME_POLICIES(CLIME_POLICY_EXTERN)

@@ -1,6 +1,6 @@
 /* What the router reads of a request to choose a worker for it. Pure; any thread. */
-#ifndef CLIME_ROUTER_REQUEST_H
-#define CLIME_ROUTER_REQUEST_H
+#ifndef CLIME_ROUTER_POLICY_REQUEST_H
+#define CLIME_ROUTER_POLICY_REQUEST_H
 
 #include <stdint.h>
 
@@ -14,16 +14,18 @@
 /* Slices are of the request's headers and body, or of the arena it was read with. */
 struct clime_route_request {
     struct clime_str session;          /* requests of one session prefer one worker; empty = none */
+    struct clime_str label;            /* "name=value" that its worker must have; empty = any will do */
     struct clime_str model;            /* as the client names it; empty = it does not */
     int64_t cost;                      /* tokens that it may occupy, >= 1 */
     int n_pages;                       /* whole ones, of the first prompt of a batch */
     uint64_t pages[CLIME_ROUTE_PAGES]; /* each a hash of the prompt from its start to the page's end, and the model */
 };
 
-/* Reads a body. Cost: for each prompt its tokens (ids counted exactly, text at 4 bytes a token) and what it may
- * generate (max_new_tokens, max_tokens or max_completion_tokens; 128 when it does not say), times n; in a batch each
- * prompt has its own sampling parameters, or all have the same. A body that is no JSON costs its length / 4: the worker
- * is the one to refuse it, with the better message. */
+/* Reads a body. session: of a header or the path; without one the body's session_id, or session_params.session_id,
+ * counts. Cost: for each prompt its tokens (ids counted exactly, text at 4 bytes a token) and what it may generate
+ * (max_new_tokens, max_tokens or max_completion_tokens; 128 when it does not say), times n; in a batch each prompt has
+ * its own sampling parameters, or all have the same. A body that is no JSON costs its length / 4: the worker is the one
+ * to refuse it, with the better message. */
 void clime_route_request_read(struct clime_route_request *rq, struct clime_str session, struct clime_str body,
                               struct clime_arena *arena);
 

@@ -1,7 +1,7 @@
 /* Reading a request's cost, model and pages (see request.h). Called by the proxy on HTTP threads, once a request.
  *
  * Sums are kept in double: they are exact below 2^53, and no count that a client writes can overflow them. */
-#include "router/request.h"
+#include "router/policy/request.h"
 
 #include "common/hash.h"
 #include "common/json/scan.h"
@@ -138,11 +138,24 @@ static bool is_prompt(struct clime_str key) {
            clime_str_is(key, "token_ids");
 }
 
+/* "session_id", or in SGLang's gateways {"session_params": {"session_id"}}; the header goes first. */
+static bool read_session(struct clime_json *j, struct clime_str key, struct reading *r) {
+    enum clime_json_kind kind = clime_json_peek(j);
+    if (clime_str_is(key, "session_id") && kind == CLIME_JSON_STRING) {
+        clime_json_string(j, r->rq->session.len ? &(struct clime_str){0} : &r->rq->session);
+        return true;
+    }
+    if (!clime_str_is(key, "session_params") || kind != CLIME_JSON_OBJECT) return false;
+    for (clime_json_object(j); clime_json_key(j, &key);)
+        if (clime_str_is(key, "session_params") || !read_session(j, key, r)) clime_json_skip(j, NULL);
+    return true;
+}
+
 static void read_members(struct clime_json *j, struct reading *r) {
     struct clime_str key;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         enum clime_json_kind kind = clime_json_peek(j);
-        if (read_limit(j, key, &r->common)) continue;
+        if (read_limit(j, key, &r->common) || read_session(j, key, r)) continue;
         if (clime_str_is(key, "sampling_params") && kind == CLIME_JSON_ARRAY)
             read_own_params(j, r);
         else if (clime_str_is(key, "sampling_params"))

@@ -1,5 +1,5 @@
 /* See version.h. Called by handlers, the prober's threads and the workers' table. */
-#include "router/version.h"
+#include "router/policy/version.h"
 
 #include <stdint.h>
 #include <stdio.h>

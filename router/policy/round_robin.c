@@ -1,13 +1,13 @@
 /* Round robin: the ready worker that was picked the fewest times, the lower slot among equals. Counting picks instead
  * of keeping a cursor stays even when workers come, go or are excluded by a retry. */
-#include "router/policy.h"
+#include "router/policy/policy.h"
 
-static int pick(const struct clime_route_request *rq, const struct clime_worker_view *v, int n, uint64_t turn) {
+static int pick(const struct clime_route_request *rq, struct clime_worker_view *const *v, int n, uint64_t turn) {
     (void)rq;
     (void)turn;
     int best = 0;
     for (int i = 1; i < n; i++)
-        if (v[i].picked < v[best].picked) best = i;
+        if (v[i]->picked < v[best]->picked) best = i;
     return best;
 }
 

@@ -1,7 +1,7 @@
 /* The map: open addressing over a fixed table of hashes, 8 ways a bucket, the least recently used one of a full bucket
  * is replaced. At 65,536 entries a false match is a 1 in 10^9 event, and it would only cost affinity. Guarded by the
  * workers' mutex. */
-#include "router/placements.h"
+#include "router/policy/placements.h"
 
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@ enum { BUCKETS = 8192, WAYS = 8 };
 
 struct entry {
     uint64_t hash; /* 0 = empty */
-    int64_t worker_id, used_us;
+    int64_t worker, used_us;
 };
 
 struct clime_placements {
@@ -36,11 +36,11 @@ static uint64_t not_zero(uint64_t hash) {
 int64_t clime_placements_get(const struct clime_placements *p, uint64_t hash, int64_t now_us) {
     const struct entry *b = p->entries[not_zero(hash) % BUCKETS];
     for (int i = 0; i < WAYS; i++)
-        if (b[i].hash == not_zero(hash)) return now_us - b[i].used_us > p->ttl_us ? -1 : b[i].worker_id;
+        if (b[i].hash == not_zero(hash)) return now_us - b[i].used_us > p->ttl_us ? -1 : b[i].worker;
     return -1;
 }
 
-void clime_placements_set(struct clime_placements *p, uint64_t hash, int64_t worker_id, int64_t now_us) {
+void clime_placements_set(struct clime_placements *p, uint64_t hash, int64_t worker, int64_t now_us) {
     struct entry *b = p->entries[not_zero(hash) % BUCKETS], *e = &b[0];
     for (int i = 0; i < WAYS; i++) {
         if (b[i].hash == not_zero(hash)) {
@@ -49,5 +49,11 @@ void clime_placements_set(struct clime_placements *p, uint64_t hash, int64_t wor
         }
         if (b[i].hash == 0 || b[i].used_us < e->used_us) e = &b[i];
     }
-    *e = (struct entry){not_zero(hash), worker_id, now_us};
+    *e = (struct entry){not_zero(hash), worker, now_us};
+}
+
+void clime_placements_remove(struct clime_placements *p, uint64_t hash) {
+    struct entry *b = p->entries[not_zero(hash) % BUCKETS];
+    for (int i = 0; i < WAYS; i++)
+        if (b[i].hash == not_zero(hash)) b[i] = (struct entry){0};
 }

@@ -1,8 +1,8 @@
 /* Random among the ready workers, from a counter-based generator: a restarted router draws the same sequence. */
 #include "common/rng.h"
-#include "router/policy.h"
+#include "router/policy/policy.h"
 
-static int pick(const struct clime_route_request *rq, const struct clime_worker_view *v, int n, uint64_t turn) {
+static int pick(const struct clime_route_request *rq, struct clime_worker_view *const *v, int n, uint64_t turn) {
     (void)rq;
     (void)v;
     return (int)(clime_rng_uniform(0x726f75746572, turn, 0) * (float)n) % n;

@@ -1,6 +1,6 @@
 /* Labels of weights: what workers and clients say, and which of two is older. Pure; any thread. */
-#ifndef CLIME_ROUTER_VERSION_H
-#define CLIME_ROUTER_VERSION_H
+#ifndef CLIME_ROUTER_POLICY_VERSION_H
+#define CLIME_ROUTER_POLICY_VERSION_H
 
 #include "common/str.h"
 

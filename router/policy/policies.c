@@ -1,5 +1,5 @@
 /* The table of routing policies, in the order of CLIME_POLICY_NAMES (a unit test compares them). Read-only. */
-#include "router/policy.h"
+#include "router/policy/policy.h"
 
 #define ROW(name) &clime_policy_##name,
 const struct clime_policy *const clime_policies[] = {CLIME_POLICIES(ROW)};

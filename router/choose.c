@@ -1,0 +1,169 @@
+/* Who gets a request: the session's worker, or the policy's choice, among those that may. Called by handlers (any HTTP
+ * thread) under the table's mutex; nothing is copied but what the lease needs, since a fleet may have 1,024 workers and
+ * a pick is all that requests wait for each other. */
+#include <stdio.h>
+
+#include "common/clock.h"
+#include "common/hash.h"
+#include "router/policy/policy.h"
+#include "router/policy/request.h"
+#include "router/workers_int.h"
+
+#define FREE_TOKENS 4096 /* load under which nothing leaves its worker */
+#define TRIAL_US ((int64_t)5000000)
+
+/* ---- who may ---- */
+
+static bool has_label(const struct clime_worker_view *v, struct clime_str label) {
+    for (const char *at = v->labels; label.len && (at = strchr(at, '\n')); at++)
+        if (strncmp(at + 1, label.ptr, label.len) == 0 && at[1 + label.len] == '\n') return true;
+    return label.len == 0;
+}
+
+static bool is_full(const struct clime_workers *w, const struct clime_worker_view *v) {
+    return w->opts.max_load > 0 && v->capacity > 0 && (double)v->tokens >= w->opts.max_load * (double)v->capacity;
+}
+
+struct census { /* of those that were left out, for the message */
+    int n_known, n_full;
+    int64_t tokens, capacity; /* of the full ones */
+};
+
+/* A worker on trial has one request, until that has ended or goes on for long enough. */
+static bool waits_for_trial(const struct worker *k, int64_t now) {
+    return k->v.trial && k->v.requests > 0 && now - k->trial_us < TRIAL_US;
+}
+
+/* Fills w->ready. all: those that wait for a trial too, since there is nobody else. */
+static int find_ready(struct clime_workers *w, const struct clime_route_request *rq, const uint64_t *tried, bool all,
+                      int64_t now, struct census *c) {
+    int n = 0;
+    *c = (struct census){0};
+    for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
+        struct clime_worker_view *v = &w->w[i].v;
+        w->at_of_slot[i] = -1;
+        c->n_known += v->state != CLIME_WORKER_FREE;
+        if (v->state != CLIME_WORKER_READY || tried[i / 64] >> (i % 64) & 1 || !has_label(v, rq->label)) continue;
+        if (is_full(w, v)) {
+            c->n_full++;
+            c->tokens += v->tokens;
+            c->capacity += v->capacity;
+        } else if (all || !waits_for_trial(&w->w[i], now)) {
+            w->at_of_slot[i] = (int16_t)n;
+            w->ready[n++] = v;
+        }
+    }
+    return n;
+}
+
+static enum clime_err nobody(const struct clime_workers *w, const struct clime_route_request *rq,
+                             const struct census *c, struct clime_error *e) {
+    if (c->n_full)
+        return clime_fail(e, CLIME_ERR_BUSY,
+                          "all %d ready workers are full: they have %lld tokens to do, and hold %lld at a time "
+                          "(--max-worker-load %g)",
+                          c->n_full, (long long)c->tokens, (long long)c->capacity, w->opts.max_load);
+    if (rq->label.len && c->n_known)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "none of the %d workers is ready and has the label " CLIME_STR_FMT,
+                          c->n_known, rq->label.len > 80 ? 80 : (int)rq->label.len, rq->label.ptr);
+    return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                      c->n_known ? "none of the %d workers is ready" : "no worker is registered", c->n_known);
+}
+
+/* ---- loads ---- */
+
+/* Outstanding tokens; where all say what they hold, a worker that holds twice as much may have twice as many. */
+static void weigh(struct clime_workers *w, int n) {
+    double sum = 0, capacities = 0;
+    bool known = true;
+    for (int i = 0; i < n; i++) {
+        known = known && w->ready[i]->capacity > 0;
+        capacities += (double)w->ready[i]->capacity;
+    }
+    for (int i = 0; i < n; i++) {
+        struct clime_worker_view *v = w->ready[i];
+        v->load = (double)v->tokens * (known ? capacities / n / (double)v->capacity : 1);
+        sum += v->load;
+    }
+    double most = w->opts.slack * sum / n + FREE_TOKENS;
+    for (int i = 0; i < n; i++) w->ready[i]->overloaded = w->ready[i]->load > most;
+}
+
+/* ---- where it was before ---- */
+
+static int64_t place_of(const struct clime_worker_view *v) {
+    return v->id * CLIME_WORKERS_MAX + v->slot;
+}
+
+/* Index in ready of a worker that is not overloaded, or -1. */
+static int index_of(const struct clime_workers *w, int64_t place) {
+    int at = place < 0 ? -1 : w->at_of_slot[place % CLIME_WORKERS_MAX];
+    return at >= 0 && place_of(w->ready[at]) == place && !w->ready[at]->overloaded ? at : -1;
+}
+
+/* Sets pages: a page that went somewhere else last is no end, for a prompt's first pages are those of many. */
+static void find_pages(struct clime_workers *w, const struct clime_route_request *rq, int n, int64_t now) {
+    for (int i = 0; i < n; i++) w->ready[i]->pages = 0;
+    for (int p = 0; p < rq->n_pages; p++) {
+        int at = index_of(w, clime_placements_get(w->prefixes, rq->pages[p], now));
+        if (at >= 0) w->ready[at]->pages = p + 1;
+    }
+}
+
+static uint64_t session_hash(struct clime_str session) {
+    return clime_hash_bytes(session.ptr, session.len, 0x73657373);
+}
+
+bool clime_workers_finish_session(struct clime_workers *w, struct clime_str session) {
+    pthread_mutex_lock(&w->lock);
+    bool was = clime_placements_get(w->sessions, session_hash(session), clime_now_us()) >= 0;
+    clime_placements_remove(w->sessions, session_hash(session));
+    pthread_mutex_unlock(&w->lock);
+    return was;
+}
+
+/* ---- the choice ---- */
+
+static int choose(struct clime_workers *w, const struct clime_route_request *rq, int n, int64_t now) {
+    weigh(w, n);
+    if (rq->session.len && !w->opts.policy->is_sticky) {
+        int at = index_of(w, clime_placements_get(w->sessions, session_hash(rq->session), now));
+        if (at >= 0) return at;
+    }
+    if (w->opts.policy->wants_pages) find_pages(w, rq, n, now);
+    int at = w->opts.policy->pick(rq, w->ready, n, w->turn);
+    CHECK(at >= 0 && at < n);
+    return at;
+}
+
+static void take(struct clime_workers *w, const struct clime_route_request *rq, struct clime_worker_view *v,
+                 struct clime_lease *out, int64_t now) {
+    w->turn++;
+    if (rq->session.len) clime_placements_set(w->sessions, session_hash(rq->session), place_of(v), now);
+    for (int i = 0; w->opts.policy->wants_pages && i < rq->n_pages; i++)
+        clime_placements_set(w->prefixes, rq->pages[i], place_of(v), now);
+    if (v->requests == 0) w->w[v->slot].trial_us = now;
+    v->tokens += rq->cost;
+    v->requests++;
+    v->picked++;
+    *out = (struct clime_lease){.slot = v->slot, .id = v->id, .cost = rq->cost};
+    memcpy(out->url, v->url, sizeof out->url);
+    memcpy(out->key, v->key, sizeof out->key);
+}
+
+enum clime_err clime_workers_pick(struct clime_workers *w, const struct clime_route_request *rq,
+                                  const uint64_t tried[CLIME_WORKERS_MAX / 64], struct clime_lease *out,
+                                  struct clime_error *e) {
+    struct census c;
+    enum clime_err err = CLIME_OK;
+    int64_t now = clime_now_us();
+    pthread_mutex_lock(&w->lock);
+    int n = find_ready(w, rq, tried, false, now, &c);
+    if (n == 0) n = find_ready(w, rq, tried, true, now, &c);
+    if (n == 0)
+        err = nobody(w, rq, &c, e);
+    else
+        take(w, rq, w->ready[choose(w, rq, n, now)], out, now);
+    pthread_mutex_unlock(&w->lock);
+    return err;
+}

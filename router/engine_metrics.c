@@ -1,0 +1,120 @@
+/* GET /engine_metrics: the /metrics of all workers as one text, each sample with its worker's label. Runs on HTTP
+ * threads; owns nothing. Prometheus wants the samples of a metric together, below one HELP and TYPE; so lines are
+ * sorted by the first place of their metric in any worker's text, and keep their order otherwise. */
+#include <stdlib.h>
+
+#include "router/fanout.h"
+
+#define TEXT_CAP ((size_t)256 << 20)
+
+struct line {
+    struct clime_str text;
+    int metric, order; /* order: among all */
+    int worker;
+    bool comment;
+};
+
+struct lines {
+    struct line *at;
+    int n, size;
+    struct clime_str *metrics; /* names, by first place */
+    int n_metrics, metrics_size;
+};
+
+/* The name that a sample or a comment (# HELP name ..., # TYPE name ...) is about. A histogram's samples have longer
+ * names than its comments. */
+static struct clime_str name_in(struct clime_str line, bool comment) {
+    size_t from = comment ? 7 : 0, n = 0;
+    if (from >= line.len) return (struct clime_str){line.ptr, 0};
+    while (from + n < line.len && !strchr(" {\t", line.ptr[from + n])) n++;
+    return (struct clime_str){line.ptr + from, n};
+}
+
+static bool is_of(struct clime_str sample, struct clime_str metric) {
+    static const char *const ends[] = {"", "_bucket", "_sum", "_count"};
+    if (sample.len < metric.len || memcmp(sample.ptr, metric.ptr, metric.len) != 0) return false;
+    struct clime_str end = {sample.ptr + metric.len, sample.len - metric.len};
+    for (size_t i = 0; i < CLIME_COUNT(ends); i++)
+        if (clime_str_is(end, ends[i])) return true;
+    return false;
+}
+
+static int metric_of(struct lines *l, struct clime_str name, int before, bool comment) {
+    if (before >= 0 && !comment && is_of(name, l->metrics[before])) return before; /* mostly that of the line before */
+    for (int i = 0; i < l->n_metrics; i++)
+        if (clime_str_eq(name, l->metrics[i])) return i;
+    if (l->n_metrics == l->metrics_size) {
+        l->metrics_size = l->metrics_size ? 2 * l->metrics_size : 64;
+        l->metrics = xrealloc(l->metrics, (size_t)l->metrics_size * sizeof *l->metrics);
+    }
+    l->metrics[l->n_metrics] = name;
+    return l->n_metrics++;
+}
+
+static void add_text(struct lines *l, struct clime_str text, int worker) {
+    int before = -1;
+    for (size_t at = 0, end; at < text.len; at = end + 1) {
+        const char *nl = memchr(text.ptr + at, '\n', text.len - at);
+        end = nl ? (size_t)(nl - text.ptr) : text.len;
+        struct clime_str line = {text.ptr + at, end - at};
+        bool comment = clime_str_starts(line, "# HELP ") || clime_str_starts(line, "# TYPE ");
+        struct clime_str name = name_in(line, comment);
+        if (!name.len || (!comment && line.ptr[0] == '#')) continue;
+        before = metric_of(l, name, before, comment);
+        if (l->n == l->size) {
+            l->size = l->size ? 2 * l->size : 1024;
+            l->at = xrealloc(l->at, (size_t)l->size * sizeof *l->at);
+        }
+        l->at[l->n] =
+            (struct line){.text = line, .metric = before, .order = l->n, .worker = worker, .comment = comment};
+        l->n++;
+    }
+}
+
+static int by_metric(const void *a, const void *b) {
+    const struct line *x = a, *y = b;
+    if (x->metric != y->metric) return x->metric - y->metric;
+    return x->comment != y->comment ? y->comment - x->comment : x->order - y->order;
+}
+
+static void write_sample(struct clime_buf *out, const struct line *line, const char *url) {
+    size_t name = name_in(line->text, false).len;
+    const char *rest = line->text.ptr + name;
+    size_t n = line->text.len - name;
+    bool labels = n > 1 && rest[0] == '{' && rest[1] != '}';
+    bool braces = n > 0 && rest[0] == '{';
+    clime_buf_add(out, line->text.ptr, name);
+    clime_buf_printf(out, "{worker=\"%s\"%s", url, labels ? "," : braces ? "" : "}");
+    clime_buf_add(out, rest + braces, n - braces);
+    clime_buf_addc(out, '\n');
+}
+
+void clime_router_engine_metrics(struct clime_http_request *rq, void *context) {
+    struct clime_fanout f;
+    struct clime_buf out;
+    struct lines l = {0};
+    int first = -1; /* the worker whose comments the metric has */
+    clime_fanout_run_to(&f, context, rq, "/metrics");
+    for (int i = 0; i < f.n; i++)
+        if (f.results[i].status == 200) add_text(&l, clime_buf_str(&f.results[i].body), i);
+    if (l.n) qsort(l.at, (size_t)l.n, sizeof *l.at, by_metric);
+    clime_buf_init(&out, TEXT_CAP);
+    for (int i = 0; i < l.n; i++) {
+        if (i == 0 || l.at[i].metric != l.at[i - 1].metric) first = l.at[i].worker;
+        if (!l.at[i].comment) {
+            write_sample(&out, &l.at[i], f.results[l.at[i].worker].url);
+        } else if (l.at[i].worker == first) {
+            clime_buf_add(&out, l.at[i].text.ptr, l.at[i].text.len);
+            clime_buf_addc(&out, '\n');
+        }
+    }
+    int status = f.n_ok ? 200 : clime_fanout_status(&f);
+    if (status == 200)
+        clime_http_reply(rq, 200, "text/plain; version=0.0.4", NULL, clime_buf_str(&out));
+    else
+        clime_http_reply_error(rq, status, f.n ? "no worker has told its metrics" : "no worker is registered");
+    clime_buf_free(&out);
+    free(l.at);
+    free(l.metrics);
+    clime_fanout_free(&f);
+}

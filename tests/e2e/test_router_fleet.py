@@ -1,0 +1,192 @@
+"""The router's fleet: sessions in path, header and body; labels and keys of workers; their capacity; discovery by a file and by
+a name; the workers' metrics as one text. Workers are mocks."""
+
+import concurrent.futures
+import json
+import os
+import subprocess
+
+import pytest
+from mocks import workers
+from programs import BUILD, program
+from test_router_faults import ask, fleet, states, urls, wait_for
+
+QUICK = ("--health-check-interval", "0.1", "--discovery-interval", "0.05")
+
+
+def where(router, path="/generate", headers=None, **body):
+    reply = router.client.post(path, json={"text": "x"} | body, headers=headers)
+    assert reply.status_code == 200, reply.text
+    return reply.json()["port"]
+
+
+# ---- sessions ----
+
+
+def test_a_session_is_named_by_path_header_or_body():
+    with workers(4) as made, program("clime-router", "--policy", "round_robin", *urls(made)) as router:
+        first = where(router, "/sessions/one/generate")
+        for _ in range(3):
+            assert where(router, "/sessions/one/v1/chat/completions") == first
+            assert where(router, headers={"X-Session-ID": "one"}) == first
+            assert where(router, headers={"X-SMG-Routing-Key": "one"}) == first
+            assert where(router, session_id="one") == first
+            assert where(router, session_params={"session_id": "one", "x": [1]}) == first
+            assert where(router, session_id="two", headers={"X-Session-ID": "one"}) == first
+        seen = {c[1] for w in made for c in w.calls()}
+        assert seen == {"/generate", "/v1/chat/completions"}  # the session stays here
+        assert first not in {where(router) for _ in range(6)}  # it has had more
+        assert router.post("/finish_session?session_id=one").json() == {"finished": True}
+        assert router.post("/finish_session", {"session_id": "one"}).json()["finished"] is False
+        assert where(router, session_id="one") != first
+        assert router.post("/finish_session").status_code == 400
+
+
+def test_consistent_hashing_outlives_the_router():
+    with workers(5) as made:
+        def places(order):
+            with program("clime-router", "--policy", "consistent_hashing", *urls(order)) as router:
+                return [where(router, session_id=f"s{i}") for i in range(20)]
+
+        first = places(made)
+        assert len(set(first)) > 2
+        assert places(made[::-1]) == first
+
+
+# ---- what is said of a worker ----
+
+
+def test_labels_and_keys_of_workers():
+    with workers(2) as (a, b), program("clime-router", "--worker-api-key", "common", *QUICK) as router:
+        def one(method, body, path=""):
+            reply = router.client.request(method, f"/workers/{ids[a.url]}{path}", json=body)
+            return reply.json() if reply.status_code == 200 else (reply.status_code, reply.json()["message"])
+
+        said = {"url": a.url, "labels": {"pool": "train", "zone": "é=1"}, "api_key": "own"}
+        assert router.post("/workers", said).status_code == 202
+        assert router.post("/workers", {"url": b.url, "priority": 3}).status_code == 202
+        ids = {w["url"]: w["id"] for w in fleet(router).values()}
+        for _ in range(3):
+            assert where(router, headers={"X-Clime-Worker-Label": "pool=train"}) == a.port
+        assert [c[2]["Authorization"] for c in a.calls("/generate")] == ["Bearer own"] * 3
+        for _ in range(4):
+            where(router)
+        assert b.calls("/generate")[0][2]["Authorization"] == "Bearer common"
+        assert {c[2]["Authorization"] for c in a.calls("/health")} == {"Bearer own"}
+        reply = router.client.post("/generate", json={}, headers={"X-Clime-Worker-Label": "pool=eval"})
+        assert reply.status_code == 503 and "pool=eval" in reply.json()["message"]
+        assert fleet(router)[a.url]["labels"] == said["labels"] and fleet(router)[a.url]["has_api_key"]
+        assert one("PATCH", {"labels": {"pool": "eval"}})["labels"] == {"pool": "eval"}
+        assert one("PATCH", {})["has_api_key"] is True
+        assert where(router, headers={"X-Clime-Worker-Label": "pool=eval"}) == a.port
+        changed = one("PUT", {"labels": {"pool": "new"}})
+        assert changed["has_api_key"] is False and changed["labels"] == {"pool": "new"} and "own" not in json.dumps(changed)
+        where(router, headers={"X-Clime-Worker-Label": "pool=new"})
+        assert a.calls("/generate")[-1][2]["Authorization"] == "Bearer common"
+        for bad in ({"labels": {"a=b": "c"}}, {"labels": {"a": "b\n"}}, {"labels": {"a": 1}}, {"labels": {"a": "x" * 600}},
+                    {"api_key": "x" * 300}, {"api_key": "a\r\nX: y"}, {"url": "http://other"}, {"health_port": 0}, []):  # fmt: skip
+            assert one("PATCH", bad)[0] == 400, bad
+        assert router.client.put("/workers/999", json={}).status_code == 404
+        assert fleet(router)[a.url]["labels"] == {"pool": "new"}
+
+
+def loads(tokens):
+    def answer(handler, body):
+        if handler.path.startswith("/v1/loads"):
+            handler.reply(200, {"loads": [{"dp_rank": 0, "max_total_num_tokens": tokens}]})
+        return handler.path.startswith("/v1/loads")
+
+    return answer
+
+
+def test_a_full_fleet_says_so_with_its_numbers():
+    with workers(2, loads(100)) as made, \
+         program("clime-router", "--max-worker-load", "2", *QUICK, *urls(made)) as router:  # fmt: skip
+        wait_for(lambda: [w["capacity"] for w in fleet(router).values()] == [100, 100])
+        large = {"input_ids": [1] * 150, "sampling_params": {"max_new_tokens": 100}}
+        hold = []
+
+        def slow(handler, body):
+            if handler.path == "/generate":
+                wait_for(lambda: hold)
+            return False
+
+        for w in made:
+            w.answer = slow
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(ask, router, large) for _ in range(2)]
+            wait_for(lambda: [w["load"] for w in fleet(router).values()] == [1, 1])
+            reply = ask(router, large)
+            hold.append(True)
+            assert reply.status_code == 429 and "retry-after" in reply.headers
+            assert "502 tokens to do, and hold 200" in reply.json()["message"]
+            assert [a.result().status_code for a in asked] == [200, 200]
+        assert ask(router, large).status_code == 200
+
+
+# ---- discovery ----
+
+
+def test_workers_of_a_file_come_and_go(tmp_path):
+    with workers(3) as (a, b, c):
+        path = tmp_path / "workers"
+
+        def write(text):
+            path.with_suffix(".new").write_text(text)
+            os.replace(path.with_suffix(".new"), path)
+
+        write(f"# the fleet\n{a.url}\n\n" + json.dumps({"url": b.url, "labels": {"pool": "x"}, "api_key": "k"}) + "\n")
+        with program("clime-router", *QUICK, "--worker-file", path, "--worker-urls", c.url) as router:
+            assert set(fleet(router)) == {a.url, b.url, c.url}
+            assert fleet(router)[b.url]["labels"] == {"pool": "x"} and fleet(router)[b.url]["has_api_key"]
+            write(f"{b.url}\nhttp://half")  # and no line's end: it is read all the same
+            wait_for(lambda: set(fleet(router)) == {b.url, c.url, "http://half"})
+            assert fleet(router)[b.url]["labels"] == {}
+            write("nonsense\n")
+            wait_for(lambda: "line 1" in router.log())
+            path.unlink()
+            wait_for(lambda: "No such file" in router.log() or "line 1" in router.log())
+            assert set(fleet(router)) == {b.url, c.url, "http://half"}
+            write(f"{a.url}\n")
+            wait_for(lambda: set(fleet(router)) == {a.url, c.url})
+            wait_for(lambda: states(router) == ["ready", "ready"])
+
+
+def test_workers_of_a_name():
+    with workers(1) as (w,), program("clime-router", *QUICK, "--worker-dns", f"localhost:{w.port}",
+                                     f"no-such-name.invalid:{w.port}") as router:  # fmt: skip
+        wait_for(lambda: f"http://127.0.0.1:{w.port}" in fleet(router))
+        wait_for(lambda: fleet(router)[f"http://127.0.0.1:{w.port}"]["status"] == "ready")
+        assert "no-such-name.invalid" in router.log()
+
+
+@pytest.mark.parametrize("words, says", [
+    (["--worker-dns", "localhost"], "NAME:PORT"),
+    (["--worker-file", "/no/such/file"], "/no/such/file"),
+])  # fmt: skip
+def test_what_is_no_source_is_said_at_start(words, says):
+    done = subprocess.run([BUILD / "clime-router", *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and done.stderr.count("\n") == 1 and says in done.stderr
+
+
+# ---- metrics ----
+
+
+def test_the_metrics_of_all_workers_are_one_text():
+    def metrics(handler, body):
+        text = (f"# HELP a_total what\n# TYPE a_total counter\na_total {handler.server.server_port}\n"
+                '# HELP h seconds\n# TYPE h histogram\nh_bucket{le="1"} 2\nh_bucket{le="+Inf"} 3\nh_sum 4\nh_count 3\n')  # fmt: skip
+        if handler.path == "/metrics":
+            handler.reply(200, text.encode(), "text/plain")
+        return handler.path == "/metrics"
+
+    with workers(2, metrics) as (a, b), program("clime-router", *urls([a, b])) as router:
+        lines = router.get("/engine_metrics").text.splitlines()
+        at = {w: f'worker="{w.url}"' for w in (a, b)}
+        assert lines == [
+            "# HELP a_total what", "# TYPE a_total counter", f"a_total{{{at[a]}}} {a.port}", f"a_total{{{at[b]}}} {b.port}",
+            "# HELP h seconds", "# TYPE h histogram",
+            *(line for w in (a, b) for line in (f'h_bucket{{{at[w]},le="1"}} 2', f'h_bucket{{{at[w]},le="+Inf"}} 3',
+                                                f"h_sum{{{at[w]}}} 4", f"h_count{{{at[w]}}} 3"))]  # fmt: skip
+    with program("clime-router") as router:
+        assert router.get("/engine_metrics").status_code == 503
