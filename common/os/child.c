@@ -25,7 +25,7 @@
 #define MAX_QUICK_DEATHS 5
 #define FIRST_PAUSE_US 50000
 #define MAX_PAUSE_US 10000000
-#define WORD_EVERY_US 10000000
+#define WORD_EVERY_US 10000000 /* or a sixtieth of the time there is */
 #define LOG_TAIL 300
 
 extern char **environ;
@@ -178,6 +178,11 @@ static int spawn(struct clime_child *c, int in, int out) {
     return rc;
 }
 
+static int64_t word_every_us(const struct clime_child *c) {
+    int64_t part = c->up_limit_us / 60;
+    return part < WORD_EVERY_US ? part : WORD_EVERY_US;
+}
+
 static enum clime_err start(struct clime_child *c, struct clime_error *e) {
     int in[2] = {-1, -1}, out[2] = {-1, -1};
     pthread_once(&pipe_once, open_pipe);
@@ -195,7 +200,7 @@ static enum clime_err start(struct clime_child *c, struct clime_error *e) {
     if (c->talk) CHECK(!fcntl(c->to, F_SETFL, O_NONBLOCK) && !fcntl(c->from, F_SETFL, O_NONBLOCK));
     c->n_starts++;
     c->state = CLIME_CHILD_STARTING;
-    c->next_word_us = c->started_us + WORD_EVERY_US;
+    c->next_word_us = c->started_us + word_every_us(c);
     if (!c->up_limit_us) clime_child_is_up(c);
     return CLIME_OK;
 }
@@ -263,7 +268,7 @@ static enum clime_err wait_for(struct clime_child *c, struct clime_error *e) {
                           about_log(c, log, sizeof log));
     }
     if (now < c->next_word_us) return CLIME_OK;
-    c->next_word_us = now + WORD_EVERY_US;
+    c->next_word_us = now + word_every_us(c);
     LOG_INFO("waiting for %s to come up: %.0f s of at most %.0f s%s", c->name, waited, limit,
              about_log(c, log, sizeof log));
     return CLIME_OK;

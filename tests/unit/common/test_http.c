@@ -3,13 +3,17 @@
 #include <stdarg.h>
 #include <stddef.h>
 
+#include <arpa/inet.h>
 #include <cmocka.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 #include "common/http/client.h"
@@ -443,6 +447,58 @@ static void test_client_limits(void **state) {
     expect_reply(a_call("POST", "/echo"), 200, "");
 }
 
+/* A host that is gone sends nothing, not even a reset: the kernel asks it. */
+static void test_keepalive(void **state) {
+    (void)state;
+    expect_reply(a_call("POST", "/echo"), 200, ""); /* its connection is kept */
+    int n_found = 0;
+    for (int fd = 3; fd < 1000; fd++) {
+        struct sockaddr_in peer;
+        socklen_t len = sizeof peer;
+        if (getpeername(fd, (struct sockaddr *)&peer, &len) || ntohs(peer.sin_port) != clime_http_server_port(server))
+            continue;
+        const struct {
+            int level, name, least, most;
+        } wanted[] = {
+            {SOL_SOCKET, SO_KEEPALIVE, 1, 1}, {IPPROTO_TCP, TCP_KEEPIDLE, 1, 60}, {IPPROTO_TCP, TCP_KEEPINTVL, 1, 10}};
+        for (size_t i = 0; i < CLIME_COUNT(wanted); i++) {
+            int value;
+            len = sizeof value;
+            assert_int_equal(getsockopt(fd, wanted[i].level, wanted[i].name, &value, &len), 0);
+            assert_in_range(value, wanted[i].least, wanted[i].most);
+        }
+        n_found++;
+    }
+    assert_in_range(n_found, 1, 16);
+}
+
+static int64_t endless(void *arg, void *out, size_t size) {
+    (void)arg;
+    memset(out, 'x', size);
+    return (int64_t)size;
+}
+
+/* Whoever takes nothing of a body for `stall_us` is given up, long before the time for the whole call. */
+static void test_stall(void **state) {
+    (void)state;
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(listener >= 0 && !bind(listener, (struct sockaddr *)&a, len) && !listen(listener, 1));
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &len), 0);
+    char url[64];
+    snprintf(url, sizeof url, "http://127.0.0.1:%d/weights/1", ntohs(a.sin_port));
+    struct clime_http_call c = a_call("PUT", "/");
+    c.url = url;
+    c.timeout_us = 600000000;
+    c.stall_us = 1000000;
+    c.read_body = endless;
+    c.body_length = (int64_t)1 << 30;
+    assert_int_equal(run(c), CLIME_ERR_TIMEOUT); /* the kernel connects for the listener, who never accepts */
+    assert_true(result.connected);
+    close(listener);
+}
+
 static void test_start_errors(void **state) {
     (void)state;
     struct clime_http_options o = options();
@@ -468,7 +524,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_routes),        cmocka_unit_test(test_headers),      cmocka_unit_test(test_keys),
         cmocka_unit_test(test_bodies),        cmocka_unit_test(test_uploads),      cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_client_limits), cmocka_unit_test(test_start_errors),
+        cmocka_unit_test(test_client_limits), cmocka_unit_test(test_start_errors), cmocka_unit_test(test_keepalive),
+        cmocka_unit_test(test_stall),
     };
     int failed = cmocka_run_group_tests(tests, set_up, tear_down);
     clime_buf_free(&result.reply);
