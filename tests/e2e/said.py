@@ -3,7 +3,8 @@ a penalty on what was said make it say them one after the other. Shared by the t
 
 import json
 
-from programs import run, tiny_model
+import pytest
+from programs import run, server, tiny_model
 
 CALL = ["Let me.\n<tool_call>\n{\"name\": \"get\", ", '"arguments": {"city": "Pa', 'r\u00eds", "n": 2}}', "\n</tool_call>\n"]
 SECOND = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
@@ -52,3 +53,19 @@ def say(ids, *texts):
     assert len(texts) <= 6
     bias = {str(ids[t]): 100 - 0.65 * i for i, t in enumerate(texts)}
     return {"logit_bias": bias, "max_tokens": len(texts), "temperature": 0, "presence_penalty": 2, "frequency_penalty": 2}
+
+
+def beside(ids, *texts):
+    """What of that OpenAI's and Anthropic's packages have no name for everywhere."""
+    return {k: v for k, v in say(ids, *texts).items() if k in ("logit_bias", "presence_penalty", "frequency_penalty")}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("said"), EXTRA, TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def s(model):
+    with server(model=model[0]) as running:
+        yield running

@@ -5,21 +5,10 @@ import json
 import anthropic
 import pytest
 from programs import program, server
-from said import ARGUMENTS, BROKEN, CALL, EXTRA, HALT, SECOND, TEMPLATE, THOUGHT, TOOLS, make_model, say
+from said import ARGUMENTS, BROKEN, CALL, HALT, SECOND, THOUGHT, TOOLS, beside, model, s  # noqa: F401
 
 ANTHROPIC_TOOLS = [{"name": t["function"]["name"], "description": "d", "input_schema": t["function"]["parameters"]}
                    for t in TOOLS]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("messages"), EXTRA, TEMPLATE)
-
-
-@pytest.fixture(scope="module")
-def s(model):
-    with server(model=model[0]) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +19,8 @@ def client(s):
 
 def forced(model, *texts, **more):
     """What the package has no name for goes beside."""
-    body = say(model[1], *texts)
     return {"model": "", "max_tokens": 9, "messages": [{"role": "user", "content": "Well?"}],
-            "extra_body": {k: body[k] for k in ("logit_bias", "presence_penalty", "frequency_penalty")} | {"temperature": 0},
+            "extra_body": beside(model[1], *texts) | {"temperature": 0},
             "stop_sequences": [HALT]} | more  # fmt: skip
 
 

@@ -5,20 +5,9 @@ import json
 import openai
 import pytest
 from programs import program, server
-from said import ARGUMENTS, BROKEN, CALL, EXTRA, HALT, SECOND, TEMPLATE, THOUGHT, TOOLS, make_model, say
+from said import ARGUMENTS, BROKEN, CALL, HALT, SECOND, THOUGHT, TOOLS, beside, model, s  # noqa: F401
 
 FLAT_TOOLS = [{"type": "function", "strict": False} | t["function"] for t in TOOLS]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("responses"), EXTRA, TEMPLATE)
-
-
-@pytest.fixture(scope="module")
-def s(model):
-    with server(model=model[0]) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +17,8 @@ def client(s):
 
 
 def forced(model, *texts, **more):
-    body = say(model[1], *texts)
-    beside = {k: body[k] for k in ("logit_bias", "presence_penalty", "frequency_penalty")} | {"stop": [HALT]}
-    return {"model": "", "input": "Well?", "max_output_tokens": 9, "temperature": 0, "extra_body": beside} | more
+    return {"model": "", "input": "Well?", "max_output_tokens": 9, "temperature": 0,
+            "extra_body": beside(model[1], *texts) | {"stop": [HALT]}} | more  # fmt: skip
 
 
 def raw(body):

@@ -7,17 +7,7 @@ import re
 import openai
 import pytest
 from programs import DATA, program, run, server
-from said import ARGUMENTS, BROKEN, CALL, EXTRA, HALT, SECOND, TEMPLATE, THOUGHT, TOOLS, make_model, say
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return make_model(tmp_path_factory.mktemp("tools"), EXTRA, TEMPLATE)
-
-
-@pytest.fixture(scope="module")
-def s(model):
-    with server(model=model[0]) as running:
-        yield running
+from said import ARGUMENTS, BROKEN, CALL, HALT, SECOND, THOUGHT, TOOLS, make_model, model, s, say  # noqa: F401
 
 
 def ask(model, *texts, **more):
