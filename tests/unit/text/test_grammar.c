@@ -1,0 +1,585 @@
+/* Grammars: what a source accepts, byte by byte and token by token, the masks against a search without any shortcut,
+ * and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/rng.h"
+#include "common/utf8.h"
+#include "text/grammar/grammar.h"
+#include "text/output/output_parser.h"
+#include "text/vocab.h"
+
+#define END 256 /* ends a sequence */
+
+static char dir[] = "/tmp/clime-grammar-XXXXXX";
+static struct clime_tokenizer *tokenizer;
+static struct clime_vocab_trie *trie;
+static int n_vocab;
+
+/* Tokens beside the 256 bytes; those in angle brackets with bars are special. */
+static const char *const pieces[] = {"<|end|>",
+                                     "<|call|>",
+                                     "{\"",
+                                     "\": ",
+                                     "\", \"",
+                                     "\"}",
+                                     "\": \"",
+                                     "true",
+                                     "false",
+                                     "null",
+                                     "ab",
+                                     "abc",
+                                     "name",
+                                     "10",
+                                     "123",
+                                     "00",
+                                     ", ",
+                                     "\n  ",
+                                     "}\n",
+                                     "[[",
+                                     "]]",
+                                     "\"a\": 1",
+                                     "\xC3\xA9",
+                                     "\xE2\x82\xAC\xE2\x82\xAC",
+                                     "\\n",
+                                     "\\\"",
+                                     "<think>",
+                                     "</think>",
+                                     "</",
+                                     "think",
+                                     "}}",
+                                     "\"\"",
+                                     " \"",
+                                     "-1",
+                                     ".5",
+                                     "e1",
+                                     "                    ",
+                                     "aaaaaaaaaaaaaaaaaaaaaaaa"};
+
+static bool is_special(const char *piece) {
+    return piece[0] == '<' && piece[1] == '|';
+}
+
+static int make_tokenizer(void **state) {
+    struct clime_error e = {0};
+    struct clime_buf out;
+    (void)state;
+    if (!mkdtemp(dir)) return -1;
+    clime_buf_init(&out, 1 << 20);
+    clime_buf_adds(&out, "{\"model\":{\"type\":\"BPE\",\"vocab\":{");
+    for (int b = 0; b < 256; b++) {
+        char z[4];
+        int n = clime_utf8_encode((uint32_t)clime_byte_alphabet_char((uint8_t)b), z);
+        clime_buf_printf(&out, "%s\"%s%.*s\":%d", b ? "," : "", b == '"' || b == '\\' ? "\\" : "", n, z, b);
+    }
+    clime_buf_adds(&out, "},\"merges\":[]},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                         "\"decoder\":{\"type\":\"ByteLevel\"},\"added_tokens\":[");
+    for (size_t i = 0; i < CLIME_COUNT(pieces); i++) {
+        clime_buf_printf(&out, "%s{\"id\":%zu,\"content\":\"", i ? "," : "", END + i);
+        for (const char *p = pieces[i]; *p; p++) {
+            if (*p == '\n')
+                clime_buf_adds(&out, "\\n");
+            else
+                clime_buf_printf(&out, "%s%c", *p == '"' || *p == '\\' ? "\\" : "", *p);
+        }
+        clime_buf_printf(
+            &out, "\",\"special\":%s,\"normalized\":false,\"single_word\":false,\"lstrip\":false,\"rstrip\":false}",
+            is_special(pieces[i]) ? "true" : "false");
+    }
+    clime_buf_adds(&out, "]}");
+    char *path = xasprintf("%s/tokenizer.json", dir);
+    FILE *f = fopen(path, "wb");
+    if (!f) return -1;
+    fwrite(out.data, 1, out.len, f);
+    fclose(f);
+    free(path);
+    clime_buf_free(&out);
+    const int32_t eos[] = {END};
+    if (clime_tokenizer_load(dir, &tokenizer, &e)) {
+        fprintf(stderr, "%s\n", e.msg);
+        return -1;
+    }
+    n_vocab = clime_tokenizer_n_vocab(tokenizer) + 5; /* a model may pad its vocabulary */
+    trie = clime_vocab_trie_new(tokenizer, n_vocab, eos, 1);
+    return 0;
+}
+
+static int remove_tokenizer(void **state) {
+    char *path = xasprintf("%s/tokenizer.json", dir);
+    (void)state;
+    clime_vocab_trie_free(trie);
+    clime_tokenizer_free(tokenizer);
+    unlink(path);
+    free(path);
+    return rmdir(dir);
+}
+
+/* ---- asking ---- */
+
+static struct clime_grammar *compile(enum clime_grammar_kind kind, const char *text) {
+    const struct clime_grammar_source s = {.kind = kind, .text = clime_str_of(text)};
+    struct clime_grammar *g = NULL;
+    struct clime_error e = {0};
+    if (clime_grammar_compile(trie, &s, &g, &e)) fail_msg("%s: %s", text, e.msg);
+    return g;
+}
+
+static bool allows(const uint32_t *mask, int32_t id) {
+    return mask[id >> 5] >> (id & 31) & 1;
+}
+
+/* Whether the text is accepted, spelt in bytes; `parts`: it is the beginning of one. */
+static bool accepts_from(struct clime_grammar *g, const char *text, bool parts) {
+    struct clime_grammar_state *s = clime_grammar_state_new(g);
+    bool fine = true;
+    for (const char *p = text; *p && fine; p++) {
+        struct clime_grammar_next next = clime_grammar_state_next(s);
+        fine = next.allowed && allows(next.allowed, (uint8_t)*p);
+        if (fine) clime_grammar_state_add(s, (uint8_t)*p);
+    }
+    if (fine && !parts) fine = clime_grammar_state_next(s).may_end;
+    clime_grammar_state_free(s);
+    return fine;
+}
+
+static void check(enum clime_grammar_kind kind, const char *source, const char *const *good, const char *const *bad) {
+    struct clime_grammar *g = compile(kind, source);
+    for (; *good; good++)
+        if (!accepts_from(g, *good, false)) fail_msg("%s does not accept %s", source, *good);
+    for (; *bad; bad++)
+        if (accepts_from(g, *bad, false)) fail_msg("%s accepts %s", source, *bad);
+    clime_grammar_unref(g);
+}
+
+#define GOOD(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define BAD(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void test_regex(void **state) {
+    (void)state;
+    check(CLIME_GRAMMAR_REGEX, "abc", GOOD("abc"), BAD("", "ab", "abcd", "abd"));
+    check(CLIME_GRAMMAR_REGEX, "^(a|bc)*$", GOOD("", "a", "bc", "abca"), BAD("b", "ab", "c"));
+    check(CLIME_GRAMMAR_REGEX, "[a-c]+?x{2,3}", GOOD("axx", "abcxxx"), BAD("xx", "ax", "axxxx"));
+    check(CLIME_GRAMMAR_REGEX, "a{3}", GOOD("aaa"), BAD("aa", "aaaa", ""));
+    check(CLIME_GRAMMAR_REGEX, "(ab){2,}", GOOD("abab", "ababab"), BAD("ab", "aba", ""));
+    check(CLIME_GRAMMAR_REGEX, "(?:a{2}b){1,2}", GOOD("aab", "aabaab"), BAD("ab", "aabaabaab"));
+    check(CLIME_GRAMMAR_REGEX, "(a*){2,3}b", GOOD("b", "aaaab"), BAD("a", ""));
+    check(CLIME_GRAMMAR_REGEX, "\\d+\\.\\d{2}", GOOD("1.50", "22.00"), BAD("1.5", ".50", "1x50"));
+    check(CLIME_GRAMMAR_REGEX, "[^a]", GOOD("b", "\xC3\xA9", "\xF0\x9F\x98\x80", "\n"), BAD("a", "", "bb", "\xC3"));
+    check(CLIME_GRAMMAR_REGEX, ".", GOOD("b", "\xE2\x82\xAC"), BAD("\n", "", "\xE2\x82"));
+    check(CLIME_GRAMMAR_REGEX, "[\xC3\xA0-\xC3\xBF\\]-]", GOOD("\xC3\xA9", "]", "-"), BAD("a", "\xC4\x80"));
+    check(CLIME_GRAMMAR_REGEX, "a{,2}b{x}", GOOD("b{x}", "aab{x}"), BAD("aaab{x}"));
+    check(CLIME_GRAMMAR_REGEX, "(?P<y>[0-9]{4})|none", GOOD("2024", "none"), BAD("202", "non"));
+    check(CLIME_GRAMMAR_REGEX, "\\x41\\u00e9\\t", GOOD("A\xC3\xA9\t"), BAD("A"));
+}
+
+static void refused(enum clime_grammar_kind kind, const char *source, const char *word) {
+    const struct clime_grammar_source s = {.kind = kind, .text = clime_str_of(source)};
+    struct clime_grammar *g = NULL;
+    struct clime_error e = {0};
+    if (!clime_grammar_compile(trie, &s, &g, &e)) fail_msg("%s is not refused", source);
+    if (!strstr(e.msg, word)) fail_msg("%s: \"%s\" does not say %s", source, e.msg, word);
+    assert_int_equal(e.code, CLIME_ERR_INPUT);
+}
+
+static void test_regex_refused(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"(?=a)b", "looking around"}, {"(?<!a)b", "looking around"},
+                                           {"(a)\\1", "back reference"}, {"\\bword", "boundary"},
+                                           {"\\p{L}", "property"},       {"(?i)a", "flag"},
+                                           {"a++", "possessive"},        {"a^b", "anchor"},
+                                           {"(a", "without its end"},    {"a)", "parenthesis"},
+                                           {"[b-a]", "range"},           {"[a", "class"},
+                                           {"*a", "nothing to repeat"},  {"a{3,2}", "most"},
+                                           {"a{2000000}", "count"},      {"\\q", "escape"},
+                                           {"a\\", "backslash"},         {"[]", "empty class"}};
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) refused(CLIME_GRAMMAR_REGEX, cases[i][0], cases[i][1]);
+}
+
+static void test_ebnf(void **state) {
+    (void)state;
+    check(CLIME_GRAMMAR_EBNF, "root ::= \"yes\" | \"no\" why? # comment\nwhy ::= \", \" [^\\n]{1,3}\n",
+          GOOD("yes", "no", "no, abc"), BAD("no, ", "no, abcd", "maybe"));
+    check(CLIME_GRAMMAR_EBNF, "root ::= \"(\" root \")\" | \"x\"", GOOD("x", "(x)", "((((x))))"),
+          BAD("", "(x", "x)", "()"));
+    check(CLIME_GRAMMAR_EBNF, "root ::= expr\nexpr ::= term (\"+\" term)*\nterm ::= [0-9]+ | \"(\" expr\n   \")\"",
+          GOOD("1", "1+2", "(1+2)+33", "((1))"), BAD("1+", "(1", "+1"));
+    check(CLIME_GRAMMAR_EBNF, "root ::= item root | item\nitem ::= 'a' | \"\\u00e9\" | .{2}",
+          GOOD("a", "aa", "\xC3\xA9", "xy", "axy"), BAD(""));
+    refused(CLIME_GRAMMAR_EBNF, "root ::= root \"a\" | \"a\"", "left-recursive");
+    refused(CLIME_GRAMMAR_EBNF, "root ::= e* b\ne ::= \"\" | b\nb ::= root", "left-recursive");
+    refused(CLIME_GRAMMAR_EBNF, "root ::= other", "other is not defined");
+    refused(CLIME_GRAMMAR_EBNF, "rot ::= \"a\"", "root is not defined");
+    refused(CLIME_GRAMMAR_EBNF, "root ::= \"a\" root", "no text");
+    refused(CLIME_GRAMMAR_EBNF, "root ::= \"a", "without its end");
+    refused(CLIME_GRAMMAR_EBNF, "root ::= (=\"a\") \"b\"", "lookahead");
+    refused(CLIME_GRAMMAR_EBNF, "root ::= \"a\"\nroot ::= \"b\"", "twice");
+}
+
+static void test_choice(void **state) {
+    (void)state;
+    check(CLIME_GRAMMAR_CHOICE, "[\"yes\", \"no\", \"n\\\"o\"]", GOOD("yes", "no", "n\"o"), BAD("n", "yesno", ""));
+    refused(CLIME_GRAMMAR_CHOICE, "[]", "empty");
+    refused(CLIME_GRAMMAR_CHOICE, "{}", "array");
+}
+
+static void test_schema(void **state) {
+    (void)state;
+    const enum clime_grammar_kind S = CLIME_GRAMMAR_SCHEMA;
+    check(S,
+          "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}},\"required\":"
+          "[\"a\"]}",
+          GOOD("{\"a\":1}", "{\"a\": -10, \"b\": \"x\\n\"}", "{\n  \"a\": 0,\n  \"b\": \"\xC3\xA9\"\n}"),
+          BAD("{}", "{\"b\":\"x\"}", "{\"a\":01}", "{\"a\":1.0}", "{\"a\":1,\"c\":2}", "{\"b\":\"x\",\"a\":1}",
+              "{\"a\":1}x", "{\"a\":1,}", "{\"a\":1, \"b\": \"\n\"}"));
+    check(S, "{\"type\":\"array\",\"items\":{\"enum\":[1,\"x\",null,true]},\"minItems\":1,\"maxItems\":3}",
+          GOOD("[1]", "[\"x\", null,true]", "[\n\t1\n]"), BAD("[]", "[1,1,1,1]", "[2]", "[1 ]x"));
+    check(S, "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+          GOOD("\"ab\"", "\"\xC3\xA9\xC3\xA9\xC3\xA9\"", "\"\\u00e9\\n\"", "\"\\ud83d\\ude00x\""),
+          BAD("\"a\"", "\"abcd\"", "\"\\ud83d\"", "\"\\ud83dxx\"", "\"\\x\""));
+    check(S, "{\"type\":\"string\",\"pattern\":\"^a\\\\\\\\\\\"[\\n-b]$\"}", GOOD("\"a\\\\\\\"b\"", "\"a\\\\\\\"\\n\""),
+          BAD("\"a\\\\\\\"c\""));
+    check(S, "{\"pattern\":\"b\"}", GOOD("\"abc\"", "\"b\""), BAD("\"ac\"", "1"));
+    check(S, "{\"type\":\"integer\",\"minimum\":-12,\"exclusiveMaximum\":105}",
+          GOOD("-12", "-9", "0", "9", "10", "99", "104"), BAD("-13", "105", "-0", "1000", "200"));
+    check(S, "{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", GOOD("0", "0.5", "1", "1.0", "0.000"),
+          BAD("1.1", "-0.1", "2", "1.01"));
+    check(S, "{\"type\":\"number\",\"exclusiveMinimum\":-2.5,\"exclusiveMaximum\":0.25}",
+          GOOD("-2.4", "-2", "0", "0.2", "0.24", "-0.1"), BAD("-2.5", "-2.6", "0.25", "0.3", "-3"));
+    check(S, "{\"type\":\"number\",\"minimum\":2.25,\"maximum\":2.75}", GOOD("2.25", "2.5", "2.75", "2.251", "2.750"),
+          BAD("2", "2.2", "2.76", "3", "2.751"));
+    check(S, "{\"type\":[\"boolean\",\"null\"]}", GOOD("true", "false", "null"), BAD("1", "\"true\""));
+    check(S, "{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"string\",\"maxLength\":1}]}", GOOD("1", "\"a\""),
+          BAD("\"ab\"", "null"));
+    check(S,
+          "{\"$ref\":\"#/$defs/"
+          "n\",\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},\"next\":{"
+          "\"anyOf\":[{\"$ref\":\"#/$defs/n\"},{\"type\":\"null\"}]}},\"required\":[\"v\",\"next\"]}}}",
+          GOOD("{\"v\":1,\"next\":null}", "{\"v\":1,\"next\":{\"v\":2,\"next\":null}}"),
+          BAD("{\"v\":1}", "{\"v\":1,\"next\":{}}"));
+    check(S, "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}",
+          GOOD("{}", "{\"x\": 1, \"yy\":2}"), BAD("{\"x\":\"1\"}"));
+    check(S,
+          "{\"properties\":{\"ab\":{\"type\":\"null\"},\"ac\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":"
+          "\"integer\"}}",
+          GOOD("{\"ab\":null,\"a\":1}", "{\"abc\":1,\"b\":2}", "{\"\":1}"),
+          BAD("{\"ab\":1}", "{\"a\":null}", "{\"\\u0061b\":1}"));
+    check(S,
+          "{\"allOf\":[{\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]},{\"properties\":{\"b\":{"
+          "\"const\":2}}}],"
+          "\"type\":\"object\"}",
+          GOOD("{\"a\":1,\"b\":2}", "{\"a\":1}"), BAD("{\"b\":2}", "{\"a\":1,\"b\":1}"));
+    check(S, "{\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":false}", GOOD("[1,\"a\"]"),
+          BAD("[1]", "[1,\"a\",1]"));
+    check(S,
+          "{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"},\"n\":{\"type\":\"integer\"}},\"required\":[\"k\","
+          "\"n\"]},"
+          "{\"properties\":{\"k\":{\"const\":\"b\"}},\"required\":[\"k\"]}]}",
+          GOOD("{\"k\":\"a\",\"n\":1}", "{\"k\":\"b\"}"), BAD("{\"k\":\"a\"}", "{\"k\":\"c\"}"));
+    check(S, "{\"type\":\"string\",\"format\":\"date\"}", GOOD("\"2024-02-28\""),
+          BAD("\"2024-13-01\"", "\"24-01-01\""));
+    check(S,
+          "{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^[a-z]{2}$\"},\"additionalProperties\":true,"
+          "\"maxProperties\":2}",
+          GOOD("{\"ab\":1}", "{\"ab\":[],\"cd\":{\"x\":null}}"), BAD("{\"abc\":1}", "{\"ab\":1,\"cd\":1,\"ef\":1}"));
+    check(S, "true", GOOD("1.5e10", "[]", "{\"a\":[{}]}", "\"\"", "null"), BAD("", "[", "nul", "+1"));
+    check(CLIME_GRAMMAR_JSON_OBJECT, "", GOOD("{}", "{\"a\":{\"b\":[1,2]}}"), BAD("[]", "1"));
+}
+
+static void test_schema_refused(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{\"not\":{}}", "\"not\""},
+        {"{\"type\":\"object\",\"dependentRequired\":{}}", "dependentRequired"},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
+        {"{\"type\":\"array\",\"contains\":{}}", "contains"},
+        {"{\"type\":\"number\",\"multipleOf\":3}", "multipleOf"},
+        {"{\"type\":\"string\",\"format\":\"iri\"}", "iri"},
+        {"{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":3}", "maxLength"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "oneOf"},
+        {"{\"oneOf\":[{\"properties\":{\"a\":{}}},{\"properties\":{\"b\":{}}}]}", "oneOf"},
+        {"{\"$ref\":\"http://x/y\"}", "$ref"},
+        {"{\"$ref\":\"#/$defs/x\"}", "nowhere"},
+        {"{\"type\":\"thing\"}", "thing"},
+        {"{\"enum\":[\"a\"],\"minLength\":3}", "enum"},
+        {"{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", "itself"},
+        {"{\"type\":\"object\",\"properties\":{\"x\":{\"$ref\":\"#\"}},\"required\":[\"x\"]}", "no text"},
+        {"false", "no text"},
+        {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "no text"},
+        {"{\"type\":\"array\",\"minItems\":2,\"maxItems\":1}", "no text"},
+        {"{\"const\":\"\\u0000\"}", "u0000"},
+        {"[]", "object or a boolean"},
+        {"{", "schema"},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) refused(CLIME_GRAMMAR_SCHEMA, cases[i][0], cases[i][1]);
+}
+
+/* ---- masks, against a search without shortcuts ---- */
+
+/* Whether the state goes on with the token, asked by running its bytes alone. */
+static bool goes_on(struct clime_grammar *g, const struct clime_ids *ids, int32_t id) {
+    struct clime_str bytes = clime_vocab_trie_bytes(trie, id);
+    struct clime_grammar_state *s = clime_grammar_state_new(g);
+    if (bytes.len == 0) {
+        clime_grammar_state_free(s);
+        return false;
+    }
+    for (size_t i = 0; i < ids->len; i++) clime_grammar_state_add(s, ids->data[i]);
+    clime_grammar_state_add(s, id);
+    struct clime_grammar_next next = clime_grammar_state_next(s);
+    bool fine = next.allowed || next.may_end;
+    clime_grammar_state_free(s);
+    return fine;
+}
+
+static const struct {
+    enum clime_grammar_kind kind;
+    const char *text;
+} samples[] = {
+    {CLIME_GRAMMAR_REGEX, "(ab|abc|a)*10?[0-3]{2,40}x"},
+    {CLIME_GRAMMAR_REGEX, "([a-c]{1,3}-){2,5}[^x]{0,30}"},
+    {CLIME_GRAMMAR_EBNF, "root ::= \"[\" root* \"]\" | \"a\"+ | \"\\n  \" root"},
+    {CLIME_GRAMMAR_SCHEMA,
+     "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"a\":{\"type\":\"number\"},"
+     "\"l\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":30}}}}"},
+    {CLIME_GRAMMAR_SCHEMA,
+     "{\"anyOf\":[{\"properties\":{\"a\":{\"type\":\"integer\"}}},{\"properties\":{\"a\":{\"type\":\"string\"}}},"
+     "{\"items\":{\"$ref\":\"#\"},\"type\":\"array\"}]}"},
+    {CLIME_GRAMMAR_SCHEMA, "true"},
+};
+
+/* Random walks: a mask allows a token exactly where its bytes alone lead on, and no walk ends in a dead end. */
+static void test_masks(void **state) {
+    struct clime_rng rng;
+    (void)state;
+    clime_rng_init(&rng, 7);
+    for (size_t i = 0; i < CLIME_COUNT(samples); i++) {
+        struct clime_grammar *g = compile(samples[i].kind, samples[i].text);
+        for (int walk = 0; walk < 6; walk++) {
+            struct clime_grammar_state *s = clime_grammar_state_new(g);
+            struct clime_ids ids = {0};
+            for (int step = 0; step < 25; step++) {
+                struct clime_grammar_next next = clime_grammar_state_next(s);
+                int32_t can[600];
+                int n = 0;
+                assert_true(next.allowed || next.may_end);
+                for (int32_t id = 0; id < n_vocab; id++) {
+                    bool want = goes_on(g, &ids, id);
+                    if (allows(next.allowed, id) != want)
+                        fail_msg("%s: token %d after %zu: mask %d, bytes %d", samples[i].text, id, ids.len, !want,
+                                 want);
+                    if (want) can[n++] = id;
+                }
+                if (n == 0) break;
+                /* the longer tokens more often: they cross from one rule to the next */
+                int32_t id = can[clime_rng_below(&rng, (uint64_t)n)];
+                for (int k = 0; k < 3 && id < END; k++) id = can[clime_rng_below(&rng, (uint64_t)n)];
+                clime_ids_push(&ids, id);
+                clime_grammar_state_add(s, id);
+            }
+            clime_ids_free(&ids);
+            clime_grammar_state_free(s);
+        }
+        clime_grammar_unref(g);
+    }
+}
+
+/* Nesting ends in time: at the greatest depth only what closes is allowed, and a walk that opens where it can still
+ * ends. */
+static void test_depth(void **state) {
+    (void)state;
+    struct clime_grammar *g = compile(CLIME_GRAMMAR_SCHEMA, "{\"type\":\"array\"}");
+    struct clime_grammar_state *s = clime_grammar_state_new(g);
+    int opened = 0, closed = 0;
+    for (;;) {
+        struct clime_grammar_next next = clime_grammar_state_next(s);
+        if (!next.allowed || !allows(next.allowed, '[')) break;
+        clime_grammar_state_add(s, '[');
+        opened++;
+        assert_true(opened < 64); /* the depth that the scanner reads */
+    }
+    assert_true(opened > 30);
+    for (;;) {
+        struct clime_grammar_next next = clime_grammar_state_next(s);
+        if (next.only_end) break;
+        assert_non_null(next.allowed);
+        assert_true(allows(next.allowed, ']'));
+        clime_grammar_state_add(s, ']');
+        closed++;
+    }
+    assert_int_equal(opened, closed);
+    clime_grammar_state_free(s);
+    clime_grammar_unref(g);
+}
+
+static void test_reasoning_first(void **state) {
+    (void)state;
+    struct clime_grammar_source s = {.kind = CLIME_GRAMMAR_REGEX,
+                                     .text = clime_str_of("[0-9]+"),
+                                     .lead = CLIME_LEAD_REASONING,
+                                     .reasoning = clime_output_parser_find("qwen3")};
+    struct clime_grammar *g = NULL;
+    struct clime_error e = {0};
+    assert_int_equal(clime_grammar_compile(trie, &s, &g, &e), CLIME_OK);
+    assert_true(accepts_from(g, "Hm. </ </thin </think>\n\n12", false));
+    assert_true(accepts_from(g, "</think>1", false));
+    assert_false(accepts_from(g, "12", false));
+    assert_false(accepts_from(g, "a</think>\n\n\n1", false));
+    struct clime_grammar_state *st = clime_grammar_state_new(g);
+    const int32_t close = clime_tokenizer_id(tokenizer, clime_str_of("</think>"));
+    assert_true(allows(clime_grammar_state_next(st).allowed, close));
+    clime_grammar_state_add(st, close);
+    assert_true(allows(clime_grammar_state_next(st).allowed, clime_tokenizer_id(tokenizer, clime_str_of("123"))));
+    assert_false(allows(clime_grammar_state_next(st).allowed, 'a'));
+    clime_grammar_state_free(st);
+    clime_grammar_unref(g);
+    s.lead = CLIME_LEAD_MAYBE;
+    assert_int_equal(clime_grammar_compile(trie, &s, &g, &e), CLIME_OK);
+    assert_true(accepts_from(g, "12", false));
+    assert_true(accepts_from(g, "<think>a</think>\n12", false));
+    assert_false(accepts_from(g, "a</think>12", false));
+    clime_grammar_unref(g);
+}
+
+static void test_tags(void **state) {
+    (void)state;
+    const char *legacy =
+        "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f=a>\",\"schema\":{\"type\":\"integer\"},"
+        "\"end\":\"</f>\"},{\"begin\":\"<|call|>\",\"schema\":{\"type\":\"null\"},\"end\":\"!\"}],"
+        "\"triggers\":[\"<f=\",\"<|call|>\"]}";
+    check(CLIME_GRAMMAR_TAGS, legacy, GOOD("", "free <f text", "x<f=a>12</f> y<f=a>3</f>"),
+          BAD("<f=b>", "<f=a>x", "<f=a>1", "<|call|>1"));
+    struct clime_grammar *g = compile(CLIME_GRAMMAR_TAGS, legacy);
+    struct clime_grammar_state *s = clime_grammar_state_new(g);
+    const int32_t call = clime_tokenizer_id(tokenizer, clime_str_of("<|call|>"));
+    assert_true(allows(clime_grammar_state_next(s).allowed, call)); /* a special token, where the grammar asks for it */
+    clime_grammar_state_add(s, call);
+    assert_false(clime_grammar_state_next(s).may_end);
+    assert_true(allows(clime_grammar_state_next(s).allowed, 'n'));
+    assert_false(allows(clime_grammar_state_next(s).allowed, call));
+    clime_grammar_state_free(s);
+    clime_grammar_unref(g);
+    check(CLIME_GRAMMAR_TAGS,
+          "{\"type\":\"structural_tag\",\"format\":{\"type\":\"sequence\",\"elements\":[{\"type\":\"const_string\","
+          "\"value\":\"A:\"},"
+          "{\"type\":\"or\",\"elements\":[{\"type\":\"regex\",\"pattern\":\"[0-9]+\"},{\"type\":\"tag\",\"begin\":\"<t>"
+          "\","
+          "\"content\":{\"type\":\"any_text\"},\"end\":\"</t>\"}]}]}}",
+          GOOD("A:1", "A:<t>x</t>"), BAD("A:", "A:<t>x", "1"));
+    refused(CLIME_GRAMMAR_TAGS, "{\"type\":\"structural_tag\",\"format\":{\"type\":\"dispatch\"}}", "not supported");
+}
+
+/* What the parsers read is what the grammar writes, for every form that can be forced. */
+static void test_calls(void **state) {
+    static const char *const formats[] = {"hermes",     "qwen3_coder", "glm4",    "glm45",  "llama3",
+                                          "deepseekv3", "deepseekv31", "kimi_k2", "mistral"};
+    static const char tools_json[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"get\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+        "\"city\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":99}},\"required\":["
+        "\"city\",\"n\"]}}},"
+        "{\"type\":\"function\",\"function\":{\"name\":\"now\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}"
+        "]";
+    struct clime_error e = {0};
+    struct clime_arena a;
+    struct clime_tools tools;
+    struct clime_rng rng;
+    (void)state;
+    clime_rng_init(&rng, 3);
+    clime_arena_init(&a, 1 << 16);
+    assert_int_equal(clime_tools_read(clime_str_of(tools_json), &a, &tools, &e), CLIME_OK);
+    for (size_t f = 0; f < CLIME_COUNT(formats); f++) {
+        const struct clime_call_format *format = clime_call_format_find(formats[f]);
+        const struct clime_grammar_source source = {
+            .kind = CLIME_GRAMMAR_CALLS, .text = clime_str_of(tools_json), .calls = format};
+        struct clime_grammar *g = NULL;
+        if (clime_grammar_compile(trie, &source, &g, &e)) fail_msg("%s: %s", formats[f], e.msg);
+        for (int walk = 0; walk < 40; walk++) {
+            struct clime_grammar_state *s = clime_grammar_state_new(g);
+            struct clime_buf text;
+            struct clime_parse p;
+            clime_buf_init(&text, 1 << 20);
+            for (int step = 0; step < 4000; step++) {
+                struct clime_grammar_next next = clime_grammar_state_next(s);
+                int n = 0, can[600];
+                assert_true(next.allowed || next.may_end);
+                if (next.may_end && (next.only_end || clime_rng_below(&rng, 2))) break;
+                for (int32_t id = 0; id < n_vocab; id++)
+                    if (allows(next.allowed, id)) can[n++] = id;
+                int32_t id = can[clime_rng_below(&rng, (uint64_t)n)];
+                for (int32_t c = 0; c < 3; c++) /* texts come to an end */
+                    if (allows(next.allowed, "\"<]"[c]) && clime_rng_below(&rng, 4) == 0) id = "\"<]"[c];
+                struct clime_str bytes = clime_tokenizer_bytes(tokenizer, id);
+                clime_grammar_state_add(s, id);
+                clime_buf_add(&text, bytes.ptr, bytes.len);
+            }
+            if (clime_grammar_state_next(s).may_end) {
+                const struct clime_output_format how = {
+                    .reasoning = &clime_output_parsers[0], .calls = format, .tools = &tools};
+                clime_parse_begin(&p, &how, clime_str_of(""));
+                clime_parse_feed(&p, clime_buf_str(&text), true);
+                if (clime_parse_n_calls(&p) == 0 || clime_segments_have(&p.segments, CLIME_SEGMENT_CONTENT))
+                    fail_msg("%s reads no call in: %s", formats[f], text.data);
+                for (int c = 0; c < p.calls.n; c++)
+                    assert_non_null(clime_tools_find(&tools, clime_buf_str(&p.calls.at[c].name)));
+                clime_parse_free(&p);
+            }
+            clime_buf_free(&text);
+            clime_grammar_state_free(s);
+        }
+        clime_grammar_unref(g);
+    }
+    struct clime_grammar *g = NULL;
+    struct clime_grammar_source source = {.kind = CLIME_GRAMMAR_CALLS,
+                                          .text = clime_str_of(tools_json),
+                                          .calls = clime_call_format_find("hermes"),
+                                          .tool = clime_str_of("now"),
+                                          .one_call = true};
+    assert_int_equal(clime_grammar_compile(trie, &source, &g, &e), CLIME_OK);
+    assert_true(accepts_from(g, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", false));
+    assert_false(accepts_from(g, "<tool_call>\n{\"name\": \"g", true));
+    assert_false(accepts_from(g, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n", true));
+    clime_grammar_unref(g);
+    source.tool = clime_str_of("other");
+    assert_int_equal(clime_grammar_compile(trie, &source, &g, &e), CLIME_ERR_INPUT);
+    assert_non_null(strstr(e.msg, "other"));
+    clime_arena_free(&a);
+}
+
+/* A grammar that is hostile costs a bounded time and memory, and says so. */
+static void test_limits(void **state) {
+    (void)state;
+    struct clime_grammar *g = compile(CLIME_GRAMMAR_REGEX, "(.{0,900}a){0,900}(.{0,900}b){0,900}");
+    struct clime_grammar_state *s = clime_grammar_state_new(g);
+    struct clime_grammar_next next = {.allowed = NULL};
+    int n = 0;
+    for (; n < 300; n++) {
+        next = clime_grammar_state_next(s);
+        if (!next.allowed) break;
+        clime_grammar_state_add(s, 'a');
+    }
+    assert_non_null(next.stuck);
+    assert_non_null(strstr(next.stuck, "ambiguous"));
+    clime_grammar_state_free(s);
+    clime_grammar_unref(g);
+    char *deep = xmalloc(1 << 16);
+    memset(deep, '(', 1000);
+    strcpy(deep + 1000, "a");
+    refused(CLIME_GRAMMAR_REGEX, deep, "deep");
+    free(deep);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_regex),  cmocka_unit_test(test_regex_refused), cmocka_unit_test(test_ebnf),
+        cmocka_unit_test(test_choice), cmocka_unit_test(test_schema),        cmocka_unit_test(test_schema_refused),
+        cmocka_unit_test(test_masks),  cmocka_unit_test(test_depth),         cmocka_unit_test(test_reasoning_first),
+        cmocka_unit_test(test_tags),   cmocka_unit_test(test_calls),         cmocka_unit_test(test_limits),
+    };
+    return cmocka_run_group_tests(tests, make_tokenizer, remove_tokenizer);
+}

@@ -1,0 +1,191 @@
+/* Calls of tools as the model's family writes them (text/output/call_formats.h), arguments by the tools' schemas: what
+ * `tool_choice: required` or a named function lets a model write. Called by grammar.c, on the thread that compiles.
+ *
+ * Layout between the markers is that of the families' templates, so that the model stays where it was trained.
+ */
+#include <stdlib.h>
+
+#include "text/grammar/schema_params.h"
+#include "text/output/call_readers.h"
+
+#define MAX_TOOLS 512
+
+struct tool {
+    struct clime_str name, parameters; /* parameters: raw JSON */
+};
+
+struct reader {
+    struct clime_exprs *x;
+    const struct clime_vocab_trie *v;
+    const struct clime_call_format *f;
+    const struct clime_call_form *form;
+    struct clime_error *e;
+    enum clime_err err;
+};
+
+static int text(struct reader *r, const char *z) {
+    return clime_expr_text(r->x, z);
+}
+
+static int marker(struct reader *r, const char *z) {
+    return z ? clime_expr_marker(r->x, r->v, clime_str_of(z)) : CLIME_EXPR_EMPTY_NODE;
+}
+
+static int arguments(struct reader *r, const struct tool *t) {
+    int node = CLIME_EXPR_NEVER_NODE;
+    struct clime_str schema = t->parameters.len > 0 ? t->parameters : clime_str_of("{\"properties\":{}}");
+    enum clime_err err = clime_schema_read(r->x, schema, true, &node, r->e);
+    if (err && !r->err) r->err = clime_error_prefix(r->e, "the parameters of " CLIME_STR_FMT, CLIME_STR_ARG(t->name));
+    return node;
+}
+
+/* {"name": "N", "arguments": {...}} */
+static int object_call(struct reader *r, const struct tool *t) {
+    bool llama = r->form->keep_begin && r->form->bare;
+    const int kids[] = {text(r, "{\"name\": \""), clime_expr_json_text(r->x, t->name),
+                        text(r, llama ? "\", \"parameters\": " : "\", \"arguments\": "), arguments(r, t), text(r, "}")};
+    int object = clime_expr_seq(r->x, kids, CLIME_COUNT(kids));
+    if (r->form->keep_begin) return object;
+    const int wrapped[] = {marker(r, r->form->begin), text(r, "\n"), object, text(r, "\n"), marker(r, r->form->end)};
+    return clime_expr_seq(r->x, wrapped, CLIME_COUNT(wrapped));
+}
+
+/* NAME separator {...} */
+static int header_call(struct reader *r, const struct tool *t) {
+    const struct clime_call_form *form = r->form;
+    bool fenced = form->end && form->end[0] == '`';
+    int number = clime_expr_repeat(r->x, clime_expr_range(r->x, '0', '9'), 1, 2);
+    int index = clime_expr_seq2(r->x, text(r, ":"), number);
+    const int kids[] = {marker(r, form->begin),
+                        text(r, form->function_id ? "functions." : ""),
+                        clime_expr_literal(r->x, t->name),
+                        form->function_id ? index : CLIME_EXPR_EMPTY_NODE,
+                        marker(r, form->separator),
+                        arguments(r, t),
+                        text(r, fenced ? "\n" : ""),
+                        marker(r, form->end)};
+    return clime_expr_seq(r->x, kids, CLIME_COUNT(kids));
+}
+
+/* A parameter as tags: its value as text where it is a text, else as JSON. */
+static int tag_value(struct reader *r, const struct clime_schema_param *p) {
+    const struct clime_call_form *form = r->form;
+    const char *newline = form->trim_newline ? "\n" : "";
+    const int head[] = {marker(r, form->key_open), clime_expr_literal(r->x, p->name), marker(r, form->key_close),
+                        text(r, "\n"), marker(r, form->value_open)};
+    int open = clime_expr_seq(r->x, head, CLIME_COUNT(head)), value = p->node;
+    if (p->any_text) {
+        value = clime_expr_text_until(r->x, r->v, &form->value_close, NULL, 1, false);
+    } else {
+        const int kids[] = {value, text(r, newline), marker(r, form->value_close)};
+        value = clime_expr_seq(r->x, kids, 3);
+    }
+    return clime_expr_seq2(r->x, open, clime_expr_seq2(r->x, value, text(r, "\n")));
+}
+
+static int tags_call(struct reader *r, const struct tool *t) {
+    const struct clime_call_form *form = r->form;
+    struct clime_schema_params params = {.n = 0};
+    struct clime_expr_list all = {0};
+    struct clime_str schema = t->parameters.len > 0 ? t->parameters : clime_str_of("{\"properties\":{}}");
+    enum clime_err err = clime_schema_params_read(r->x, schema, &params, r->e);
+    if (err && !r->err) r->err = clime_error_prefix(r->e, "the parameters of " CLIME_STR_FMT, CLIME_STR_ARG(t->name));
+    clime_expr_list_add(&all, marker(r, form->begin));
+    if (form->name_open) {
+        clime_expr_list_add(&all, text(r, "\n"));
+        clime_expr_list_add(&all, marker(r, form->name_open));
+    }
+    clime_expr_list_add(&all, clime_expr_literal(r->x, t->name));
+    clime_expr_list_add(&all, marker(r, form->name_close));
+    clime_expr_list_add(&all, text(r, "\n"));
+    for (int i = 0; i < params.n && !r->err; i++) {
+        int value = tag_value(r, &params.at[i]);
+        clime_expr_list_add(&all, params.at[i].required ? value : clime_expr_optional(r->x, value));
+    }
+    clime_expr_list_add(&all, marker(r, form->close));
+    if (form->end) {
+        clime_expr_list_add(&all, text(r, "\n"));
+        clime_expr_list_add(&all, marker(r, form->end));
+    }
+    clime_schema_params_free(&params);
+    return clime_expr_list_seq(r->x, &all);
+}
+
+static int one_call(struct reader *r, const struct tool *t) {
+    if (r->form->read == clime_call_read_object) return object_call(r, t);
+    if (r->form->read == clime_call_read_header) return header_call(r, t);
+    return tags_call(r, t);
+}
+
+/* ---- the whole ---- */
+
+/* One call or more, and the section around them. */
+static int whole(struct reader *r, int call, bool one) {
+    const struct clime_call_format *f = r->f;
+    bool list = f->section_open && r->form->keep_begin; /* Mistral's: a JSON list behind the marker */
+    bool repeats =
+        f->section_open && !r->form->keep_begin && r->form->begin && !*r->form->begin; /* the section is a call's */
+    const char *glue = list ? ", " : f->between ? "; " : f->section_open ? (r->form->end[0] == '`' ? "\n" : "") : "\n";
+    if (repeats) {
+        int section = clime_expr_seq2(r->x, marker(r, f->section_open), call);
+        return one ? section : clime_expr_repeat(r->x, section, 1, CLIME_EXPR_INF);
+    }
+    int more = clime_expr_seq2(r->x, text(r, glue), call);
+    const int kids[] = {marker(r, f->section_open), text(r, list ? "[" : ""), call,
+                        one ? CLIME_EXPR_EMPTY_NODE : clime_expr_repeat(r->x, more, 0, CLIME_EXPR_INF),
+                        marker(r, f->section_close)};
+    return clime_expr_seq(r->x, kids, CLIME_COUNT(kids));
+}
+
+/* The form that the model writes, of those that are read. */
+static const struct clime_call_form *form_of(const struct clime_call_format *f, const struct clime_vocab_trie *v) {
+    const struct clime_call_form *second = &f->forms[1];
+    if (!second->read) return &f->forms[0];
+    if (second->separator)
+        return clime_tokenizer_id(v->tokenizer, clime_str_of(second->separator)) >= 0 ? second : &f->forms[0];
+    return second->keep_begin ? second : &f->forms[0]; /* Llama: the bare object */
+}
+
+static void read_function(struct clime_json *j, struct tool *t) {
+    struct clime_str key;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "function"))
+            read_function(j, t);
+        else if (clime_str_is(key, "name"))
+            clime_json_string(j, &t->name);
+        else
+            clime_json_skip(j, clime_str_is(key, "parameters") ? &t->parameters : NULL);
+    }
+}
+
+enum clime_err clime_calls_read(struct clime_exprs *x, const struct clime_vocab_trie *v,
+                                const struct clime_grammar_source *s, int *out, struct clime_error *e) {
+    struct reader r = {.x = x, .v = v, .f = s->calls, .e = e};
+    struct clime_expr_list calls = {0};
+    struct clime_arena a;
+    struct clime_json j;
+    int n = 0;
+    if (!s->calls || s->calls->forms[0].read == clime_call_read_python)
+        return clime_fail(e, CLIME_ERR_INPUT, "tool_choice: calls can not be forced in this model's form of them%s",
+                          s->calls ? "" : " (its template shows none; --tool-call-parser names one)");
+    r.form = form_of(s->calls, v);
+    clime_arena_init(&a, 2 * s->text.len + 4096);
+    clime_json_init(&j, s->text.ptr, s->text.len, &a, e);
+    for (clime_json_array(&j); clime_json_item(&j) && !r.err && n < MAX_TOOLS;) {
+        struct tool t = {.name = {"", 0}, .parameters = {NULL, 0}};
+        read_function(&j, &t);
+        if (j.failed || t.name.len == 0 || (s->tool.len > 0 && !clime_str_eq(s->tool, t.name))) continue;
+        if (clime_str_is(t.parameters, "null")) t.parameters.len = 0;
+        clime_expr_list_add(&calls, one_call(&r, &t));
+        n++;
+    }
+    bool fine = r.err || clime_json_end(&j);
+    *out = whole(&r, clime_expr_list_alt(x, &calls), s->one_call);
+    clime_arena_free(&a);
+    if (r.err) return r.err;
+    if (!fine) return clime_error_prefix(e, "tools");
+    if (n == 0 && s->tool.len > 0)
+        return clime_fail(e, CLIME_ERR_INPUT, "tool_choice names " CLIME_STR_FMT ", which is not among the tools",
+                          CLIME_STR_ARG(s->tool));
+    return n == 0 ? clime_fail(e, CLIME_ERR_INPUT, "tool_choice: there are no tools to call") : CLIME_OK;
+}

@@ -1,0 +1,181 @@
+/* Compiled grammars and the states in them. Compiled by text threads, used by the engine thread; a grammar owns its
+ * program, machine and masks.
+ *
+ * Invariant: a state's set number belongs to the grammar's present `life`; when what is kept passed MAX_BYTES it is all
+ * forgotten (between two masks, never while one is in use), and a state of an earlier life runs its tokens again.
+ */
+#include "text/grammar/grammar.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "text/grammar/masks.h"
+#include "text/grammar/readers.h"
+#include "text/output/output_parser.h"
+
+#define MAX_BYTES ((size_t)48 << 20) /* kept by one grammar: some 2,000 masks of 152k tokens */
+#define MAX_DEPTH 256                /* rules within rules */
+#define MAX_JSON_DEPTH 60            /* JSON nests no deeper than clime's own scanner reads */
+
+struct clime_grammar {
+    atomic_int refs;
+    const struct clime_vocab_trie *v;
+    struct clime_program program;
+    struct clime_machine machine;
+    struct clime_masks masks;
+    uint32_t life;
+};
+
+/* ---- compiling ---- */
+
+/* What may stand before the grammar where the model reasons: text up to the closing marker, and newlines behind it. */
+static int lead(struct clime_exprs *x, const struct clime_vocab_trie *v, const struct clime_grammar_source *s,
+                int root) {
+    const struct clime_output_parser *r = s->reasoning;
+    if (s->lead == CLIME_LEAD_NONE || !r || !r->close) return root;
+    const char *const close[] = {r->close};
+    int newline = clime_expr_repeat(x, clime_expr_text(x, "\n"), 0, 2);
+    const int kids[] = {clime_expr_text_until(x, v, close, NULL, 1, false), newline, root};
+    int thinks = clime_expr_seq(x, kids, CLIME_COUNT(kids));
+    if (s->lead == CLIME_LEAD_REASONING) return thinks;
+    return clime_expr_alt2(x, root, clime_expr_seq2(x, clime_expr_marker(x, v, clime_str_of(r->open)), thinks));
+}
+
+static enum clime_err read_source(struct clime_exprs *x, const struct clime_vocab_trie *v,
+                                  const struct clime_grammar_source *s, int *root, struct clime_error *e) {
+    switch (s->kind) {
+    case CLIME_GRAMMAR_REGEX:
+        return clime_regex_read(x, s->text, CLIME_SPELL_UTF8, false, root, e);
+    case CLIME_GRAMMAR_SCHEMA:
+        return clime_schema_read(x, s->text, false, root, e);
+    case CLIME_GRAMMAR_JSON_OBJECT:
+        return clime_schema_read(x, clime_str_of("{}"), true, root, e);
+    case CLIME_GRAMMAR_EBNF:
+        return clime_ebnf_read(x, s->text, root, e);
+    case CLIME_GRAMMAR_CHOICE:
+        return clime_choice_read(x, s->text, root, e);
+    case CLIME_GRAMMAR_TAGS:
+        return clime_tags_read(x, v, s->text, root, e);
+    case CLIME_GRAMMAR_CALLS:
+        return clime_calls_read(x, v, s, root, e);
+    case CLIME_GRAMMAR_NONE:
+        break;
+    }
+    return clime_fail(e, CLIME_ERR_INPUT, "no grammar");
+}
+
+enum clime_err clime_grammar_compile(const struct clime_vocab_trie *v, const struct clime_grammar_source *s,
+                                     struct clime_grammar **out, struct clime_error *e) {
+    struct clime_exprs x;
+    struct clime_program program;
+    int root = CLIME_EXPR_NEVER_NODE;
+    bool free_form = s->kind == CLIME_GRAMMAR_EBNF || s->kind == CLIME_GRAMMAR_REGEX;
+    if (s->text.len > CLIME_GRAMMAR_MAX_SOURCE)
+        return clime_fail(e, CLIME_ERR_INPUT, "a grammar has at most %d KB", (int)(CLIME_GRAMMAR_MAX_SOURCE >> 10));
+    clime_exprs_init(&x);
+    enum clime_err err = read_source(&x, v, s, &root, e);
+    if (!err) root = lead(&x, v, s, root);
+    if (!err) err = clime_program_compile(&x, root, free_form ? MAX_DEPTH : MAX_JSON_DEPTH, &program, e);
+    clime_exprs_free(&x);
+    if (err == CLIME_ERR_LIMIT) e->code = err = CLIME_ERR_INPUT; /* a limit of the source, not of the server */
+    if (err) return err;
+    struct clime_grammar *g = xcalloc(1, sizeof *g);
+    atomic_init(&g->refs, 1);
+    g->v = v;
+    g->program = program;
+    clime_machine_init(&g->machine, &g->program);
+    clime_masks_init(&g->masks, v, &g->machine);
+    *out = g;
+    return CLIME_OK;
+}
+
+struct clime_grammar *clime_grammar_ref(struct clime_grammar *g) {
+    if (g) atomic_fetch_add(&g->refs, 1);
+    return g;
+}
+
+void clime_grammar_unref(struct clime_grammar *g) {
+    if (!g || atomic_fetch_sub(&g->refs, 1) > 1) return;
+    clime_masks_free(&g->masks);
+    clime_machine_free(&g->machine);
+    clime_program_free(&g->program);
+    free(g);
+}
+
+size_t clime_grammar_bytes(const struct clime_grammar *g) {
+    return g->machine.bytes + g->masks.bytes;
+}
+
+/* ---- states ---- */
+
+struct clime_grammar_state {
+    struct clime_grammar *g;
+    struct clime_ids ids; /* of the output */
+    int32_t set;          /* of the machine, in life `life`; not known before the first question */
+    uint32_t life;
+    bool begun;
+};
+
+struct clime_grammar_state *clime_grammar_state_new(struct clime_grammar *g) {
+    struct clime_grammar_state *s = xcalloc(1, sizeof *s);
+    s->g = clime_grammar_ref(g);
+    return s;
+}
+
+void clime_grammar_state_free(struct clime_grammar_state *s) {
+    if (!s) return;
+    clime_ids_free(&s->ids);
+    clime_grammar_unref(s->g);
+    free(s);
+}
+
+static void take(struct clime_grammar_state *s, int32_t id) {
+    struct clime_str bytes = clime_vocab_trie_bytes(s->g->v, id);
+    if (bytes.len == 0) s->set = 0; /* no grammar asks for it */
+    for (size_t i = 0; i < bytes.len; i++) s->set = clime_machine_step(&s->g->machine, s->set, (uint8_t)bytes.ptr[i]);
+}
+
+/* The state in the grammar's present life. */
+static void come_along(struct clime_grammar_state *s) {
+    if (s->begun && s->life == s->g->life) return;
+    s->set = clime_machine_start(&s->g->machine);
+    s->life = s->g->life;
+    s->begun = true;
+    for (size_t i = 0; i < s->ids.len; i++) take(s, s->ids.data[i]);
+}
+
+void clime_grammar_state_add(struct clime_grammar_state *s, int32_t id) {
+    struct clime_grammar *g = s->g;
+    if (clime_grammar_bytes(g) > MAX_BYTES) {
+        clime_masks_forget(&g->masks);
+        clime_machine_forget(&g->machine);
+        g->life++;
+    }
+    come_along(s);
+    clime_ids_push(&s->ids, id);
+    take(s, id);
+}
+
+struct clime_grammar_next clime_grammar_state_next(struct clime_grammar_state *s) {
+    struct clime_grammar_next next = {.allowed = NULL};
+    struct clime_machine *m = &s->g->machine;
+    come_along(s);
+    const struct clime_set *set = &m->sets[s->set];
+    next.may_end = set->ends;
+    next.only_end = set->ends && set->n == 0;
+    if (set->n == 0 && !set->ends) {
+        next.stuck = "the grammar is too ambiguous: there are too many ways to read what was written";
+        return next;
+    }
+    next.allowed = clime_masks_of(&s->g->masks, s->set);
+    if (!next.allowed) {
+        next.stuck = "the grammar is too ambiguous: finding the next tokens takes too long";
+        return next;
+    }
+    bool any = next.may_end;
+    for (size_t i = 0, n = clime_mask_words(s->g->v->V); i < n && !any; i++) any = next.allowed[i] != 0;
+    if (any) return next;
+    next.allowed = NULL;
+    next.stuck = "no token of the vocabulary can follow in the grammar";
+    return next;
+}

@@ -1,0 +1,156 @@
+/* Markers in grammars, and free text up to one. Called by grammar.c and readers, on the thread that compiles.
+ *
+ * Free text is an automaton over characters that knows how much of a marker it has seen (A. Aho and M. Corasick, 1975):
+ * each state is a rule that goes on with the next one, so it costs no depth.
+ */
+#include <stdlib.h>
+
+#include "common/utf8.h"
+#include "text/grammar/readers.h"
+
+#define MAX_STATES 1024 /* characters of all markers */
+
+/* The longest special token that begins the text; 0 = none. */
+static size_t special_at(const struct clime_vocab_trie *v, struct clime_str text) {
+    for (size_t n = text.len; n > 0; n--) {
+        int32_t id = clime_tokenizer_id(v->tokenizer, (struct clime_str){text.ptr, n});
+        struct clime_str bytes = clime_vocab_trie_bytes(v, id);
+        if (bytes.len > 0 && (uint8_t)bytes.ptr[0] == CLIME_SPECIAL_BYTE) return n;
+    }
+    return 0;
+}
+
+int clime_expr_marker(struct clime_exprs *x, const struct clime_vocab_trie *v, struct clime_str marker) {
+    struct clime_buf out;
+    clime_buf_init(&out, 2 * marker.len + 1);
+    for (size_t at = 0; at < marker.len;) {
+        size_t n = special_at(v, (struct clime_str){marker.ptr + at, marker.len - at});
+        if (n > 0) clime_buf_addc(&out, (char)CLIME_SPECIAL_BYTE);
+        if (n == 0) n = 1;
+        clime_buf_add(&out, marker.ptr + at, n);
+        at += n;
+    }
+    int node = clime_expr_literal(x, clime_buf_str(&out));
+    clime_buf_free(&out);
+    return node;
+}
+
+struct state {
+    uint32_t c; /* the character that leads here */
+    int parent, fail;
+    int marker; /* that ends here, -1 = none */
+    int rule;
+};
+
+struct automaton {
+    struct state *at; /* breadth first once it is sorted by depth: parents before children */
+    int n;
+    struct clime_chars used; /* the characters of markers */
+};
+
+static int child(const struct automaton *a, int s, uint32_t c) {
+    for (int i = 1; i < a->n; i++)
+        if (a->at[i].parent == s && a->at[i].c == c) return i;
+    return -1;
+}
+
+static int go(const struct automaton *a, int s, uint32_t c) {
+    for (;; s = a->at[s].fail) {
+        int to = child(a, s, c);
+        if (to >= 0) return to;
+        if (s == 0) return 0;
+    }
+}
+
+/* Characters are added level by level, so that failure links lead to what is there. False: too many. */
+static bool build(struct automaton *a, const char *const *markers, int n) {
+    struct clime_str rest[CLIME_MAX_MARKERS];
+    int where[CLIME_MAX_MARKERS];
+    CHECK(n <= CLIME_MAX_MARKERS);
+    for (int i = 0; i < n; i++) {
+        rest[i] = clime_str_of(markers[i]);
+        where[i] = 0;
+    }
+    for (bool on = true; on;) {
+        on = false;
+        int level = a->n;
+        for (int i = 0; i < n; i++) {
+            uint32_t c;
+            if (rest[i].len == 0) continue;
+            int bytes = clime_utf8_decode(rest[i].ptr, rest[i].len, &c);
+            if (bytes < 1 || a->n == MAX_STATES) return false;
+            rest[i].ptr += bytes;
+            rest[i].len -= (size_t)bytes;
+            int to = child(a, where[i], c);
+            if (to < 0) {
+                to = a->n++;
+                a->at[to] = (struct state){.c = c, .parent = where[i], .marker = -1};
+                clime_chars_add(&a->used, c, c);
+            }
+            where[i] = to;
+            if (rest[i].len == 0 && a->at[to].marker < 0) a->at[to].marker = i;
+            on = true;
+        }
+        for (int s = level; s < a->n; s++) {
+            int p = a->at[s].parent;
+            a->at[s].fail = p == 0 ? 0 : go(a, a->at[p].fail, a->at[s].c);
+            if (a->at[s].marker < 0) a->at[s].marker = a->at[a->at[s].fail].marker;
+        }
+    }
+    clime_chars_settle(&a->used);
+    return true;
+}
+
+/* One character that leads from state s to state `to`, which goes on. */
+static int arrive(struct clime_exprs *x, const struct automaton *a, struct clime_chars *c, int to, const int *then) {
+    int chars = clime_expr_chars(x, c, CLIME_SPELL_UTF8), marker = a->at[to].marker;
+    int next = marker < 0 ? clime_expr_rule(x, a->at[to].rule) : then ? then[marker] : CLIME_EXPR_EMPTY_NODE;
+    return clime_expr_seq2(x, chars, next);
+}
+
+static int body_of(struct clime_exprs *x, const struct automaton *a, int s, const int *then) {
+    struct clime_expr_list all = {0};
+    struct clime_chars other = {0};
+    for (int i = 0; i < a->used.n; i++) {
+        clime_chars_add(&other, a->used.at[i].lo, a->used.at[i].hi);
+        for (uint32_t c = a->used.at[i].lo; c <= a->used.at[i].hi; c++) {
+            struct clime_chars one = {0};
+            clime_chars_add(&one, c, c);
+            clime_expr_list_add(&all, arrive(x, a, &one, go(a, s, c), then));
+            clime_chars_free(&one);
+        }
+    }
+    clime_chars_invert(&other);
+    clime_expr_list_add(&all, arrive(x, a, &other, 0, then));
+    clime_chars_free(&other);
+    return clime_expr_list_alt(x, &all);
+}
+
+int clime_expr_text_until(struct clime_exprs *x, const struct clime_vocab_trie *v, const char *const *markers,
+                          const int *then, int n, bool may_end) {
+    struct automaton a = {.at = xmalloc(MAX_STATES * sizeof *a.at), .n = 1};
+    int whole = CLIME_EXPR_NEVER_NODE;
+    a.at[0] = (struct state){.marker = -1};
+    if (!build(&a, markers, n)) {
+        x->full = true;
+        goto done;
+    }
+    struct clime_expr_list tokens = {0}; /* a marker that is a special token may come anywhere */
+    for (int i = 0; i < n; i++) {
+        struct clime_str text = clime_str_of(markers[i]);
+        if (special_at(v, text) > 0)
+            clime_expr_list_add(
+                &tokens, clime_expr_seq2(x, clime_expr_marker(x, v, text), then ? then[i] : CLIME_EXPR_EMPTY_NODE));
+    }
+    if (may_end) clime_expr_list_add(&tokens, CLIME_EXPR_EMPTY_NODE);
+    int anywhere = clime_expr_list_alt(x, &tokens);
+    for (int s = 0; s < a.n; s++) a.at[s].rule = clime_expr_rule_new(x, clime_str_of("text"));
+    for (int s = 0; s < a.n && !x->full; s++)
+        x->rules[a.at[s].rule].body =
+            a.at[s].marker >= 0 ? CLIME_EXPR_NEVER_NODE : clime_expr_alt2(x, body_of(x, &a, s, then), anywhere);
+    whole = clime_expr_rule(x, a.at[0].rule);
+done:
+    clime_chars_free(&a.used);
+    free(a.at);
+    return whole;
+}

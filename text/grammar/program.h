@@ -1,0 +1,52 @@
+/* A grammar as a program: a recursive automaton over bytes, immutable once compiled. What the machine (machine.h) runs.
+ *
+ * An op is a place in a rule. Only BYTE takes a byte; the others lead on without one. A call pushes a frame, and RET
+ * takes it off; a call that a RET follows pushes none, so lists and alternatives cost no depth. A repetition that
+ * counts is a frame that counts: "a{0,5000}" is as small as "a{0,5}".
+ *
+ * No dead ends: every op that can be reached can reach the end of its rule, and `need` says with how many more frames
+ * at least, so that the machine never goes where the greatest depth would stop it.
+ */
+#ifndef CLIME_TEXT_GRAMMAR_PROGRAM_H
+#define CLIME_TEXT_GRAMMAR_PROGRAM_H
+
+#include "text/grammar/expr.h"
+
+enum clime_op_kind {
+    CLIME_OP_RET,
+    CLIME_OP_BYTE,   /* one of sets[a], then b */
+    CLIME_OP_SPLIT,  /* a or b */
+    CLIME_OP_CALL,   /* the rule that begins at a, then b */
+    CLIME_OP_REPEAT, /* the rule that begins at a, min to max times, then b */
+    CLIME_OP_NEVER
+};
+
+struct clime_op {
+    enum clime_op_kind kind;
+    int32_t a, b;
+    int32_t min, max; /* max < 0: without bound */
+    int32_t need;     /* frames on top of its own until its rule's end, at least */
+};
+
+struct clime_program {
+    struct clime_op *ops; /* [0] is RET */
+    int n_ops, size;
+    struct clime_byte_set *sets;
+    int n_sets;
+    int32_t start;
+    int max_depth;         /* frames */
+    uint8_t class_of[256]; /* bytes that no set tells apart are one class */
+    uint8_t byte_of[256];  /* a byte of each class */
+    int n_classes;
+};
+
+#define CLIME_PROGRAM_MAX_OPS (1 << 19)
+#define CLIME_GRAMMAR_MAX_DEPTH 512
+
+/* Compiles root. CLIME_ERR_INPUT: it matches no text, or a rule is left-recursive, or nests deeper than max_depth;
+ * CLIME_ERR_LIMIT: too large. On error p is empty. */
+enum clime_err clime_program_compile(struct clime_exprs *x, int root, int max_depth, struct clime_program *p,
+                                     struct clime_error *e);
+void clime_program_free(struct clime_program *p);
+
+#endif

@@ -1,0 +1,40 @@
+/* Readers of grammars: each makes an expression of one kind of source. What they cannot do they refuse by name
+ * (CLIME_ERR_INPUT). Called by grammar.c; no state of their own.
+ */
+#ifndef CLIME_TEXT_GRAMMAR_READERS_H
+#define CLIME_TEXT_GRAMMAR_READERS_H
+
+#include "text/grammar/chars.h"
+#include "text/grammar/grammar.h"
+
+/* regex.c. search: the pattern may match anywhere in the text, as in JSON schemas; else it matches the whole. */
+enum clime_err clime_regex_read(struct clime_exprs *x, struct clime_str pattern, enum clime_spelling how, bool search,
+                                int *out, struct clime_error *e);
+/* A class of characters, shared with EBNF: *at stands behind the opening bracket, and then behind the closing one. */
+enum clime_err clime_class_read(struct clime_str text, size_t *at, struct clime_chars *out, struct clime_error *e);
+
+/* ebnf.c: GBNF, as llama.cpp and XGrammar write it. The rule `root` is the whole. */
+enum clime_err clime_ebnf_read(struct clime_exprs *x, struct clime_str text, int *out, struct clime_error *e);
+
+/* schema.c. object: and it must be an object. */
+enum clime_err clime_schema_read(struct clime_exprs *x, struct clime_str json, bool object, int *out,
+                                 struct clime_error *e);
+
+/* tags.c */
+enum clime_err clime_choice_read(struct clime_exprs *x, struct clime_str json, int *out, struct clime_error *e);
+enum clime_err clime_tags_read(struct clime_exprs *x, const struct clime_vocab_trie *v, struct clime_str json, int *out,
+                               struct clime_error *e);
+
+/* calls.c */
+enum clime_err clime_calls_read(struct clime_exprs *x, const struct clime_vocab_trie *v,
+                                const struct clime_grammar_source *s, int *out, struct clime_error *e);
+
+/* markers.c. A marker is text in which special tokens of the vocabulary stand for themselves. */
+int clime_expr_marker(struct clime_exprs *x, const struct clime_vocab_trie *v, struct clime_str marker);
+/* Any text up to the first of the n markers, and the marker, spelt as tokens or as text, then then[i] (NULL: nothing).
+ * may_end: or any text without one. */
+#define CLIME_MAX_MARKERS 64
+int clime_expr_text_until(struct clime_exprs *x, const struct clime_vocab_trie *v, const char *const *markers,
+                          const int *then, int n, bool may_end);
+
+#endif

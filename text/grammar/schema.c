@@ -1,0 +1,387 @@
+/* JSON schemas to expressions: sets of schemas, references, alternatives. Called by grammar.c, on the thread that
+ * compiles.
+ *
+ * What comes out accepts only texts that the schema accepts, and not always all of them: properties come in the
+ * schema's order, objects and tuples have what the schema names and no more unless it says so, and where keywords of
+ * one type stand without `type` that type is meant. A keyword that is not understood is refused by name, never left
+ * out.
+ *
+ * Invariant: a set's schemas are in the tree of the request, in the order in which they were met, which is that of the
+ * properties too; each once, so there are finitely many sets.
+ */
+#include "text/grammar/schema.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "text/output/tools.h"
+
+#define MAX_NESTING 400
+#define MAX_SETS 4096
+#define TYPE_ALL                                                                                                       \
+    (CLIME_TYPE_NULL | CLIME_TYPE_INTEGER | CLIME_TYPE_NUMBER | CLIME_TYPE_BOOLEAN | CLIME_TYPE_OBJECT |               \
+     CLIME_TYPE_ARRAY | CLIME_TYPE_STRING)
+#define NUMBERS (CLIME_TYPE_INTEGER | CLIME_TYPE_NUMBER)
+
+int clime_schema_bad(struct clime_schema *s, const char *fmt, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (!s->err) s->err = clime_fail(s->e, CLIME_ERR_INPUT, "schema: %s", text);
+    return CLIME_EXPR_NEVER_NODE;
+}
+
+/* ---- keywords ---- */
+
+static const struct {
+    const char *name;
+    unsigned types; /* that it says something about; 0 = it says nothing of the value, or is dealt with here */
+} keywords[] = {
+    {"type", 0},
+    {"enum", 0},
+    {"const", 0},
+    {"$ref", 0},
+    {"allOf", 0},
+    {"anyOf", 0},
+    {"oneOf", 0},
+    {"nullable", 0},
+    {"title", 0},
+    {"description", 0},
+    {"default", 0},
+    {"examples", 0},
+    {"example", 0},
+    {"$schema", 0},
+    {"$id", 0},
+    {"$comment", 0},
+    {"$defs", 0},
+    {"definitions", 0},
+    {"deprecated", 0},
+    {"readOnly", 0},
+    {"writeOnly", 0},
+    {"discriminator", 0},
+    {"strict", 0},
+    {"contentEncoding", 0},
+    {"contentMediaType", 0},
+    {"minLength", CLIME_TYPE_STRING},
+    {"maxLength", CLIME_TYPE_STRING},
+    {"pattern", CLIME_TYPE_STRING},
+    {"format", CLIME_TYPE_STRING},
+    {"minimum", NUMBERS},
+    {"maximum", NUMBERS},
+    {"exclusiveMinimum", NUMBERS},
+    {"exclusiveMaximum", NUMBERS},
+    {"multipleOf", NUMBERS},
+    {"items", CLIME_TYPE_ARRAY},
+    {"prefixItems", CLIME_TYPE_ARRAY},
+    {"additionalItems", CLIME_TYPE_ARRAY},
+    {"minItems", CLIME_TYPE_ARRAY},
+    {"maxItems", CLIME_TYPE_ARRAY},
+    {"uniqueItems", CLIME_TYPE_ARRAY},
+    {"properties", CLIME_TYPE_OBJECT},
+    {"required", CLIME_TYPE_OBJECT},
+    {"additionalProperties", CLIME_TYPE_OBJECT},
+    {"unevaluatedProperties", CLIME_TYPE_OBJECT},
+    {"minProperties", CLIME_TYPE_OBJECT},
+    {"maxProperties", CLIME_TYPE_OBJECT},
+    {"propertyNames", CLIME_TYPE_OBJECT},
+    {"patternProperties", CLIME_TYPE_OBJECT},
+};
+
+/* The types that the keywords of a schema speak of; an unknown keyword is an error. */
+static unsigned spoken_of(struct clime_schema *s, const struct cJSON *schema) {
+    unsigned types = 0;
+    for (const struct cJSON *c = clime_tree_first(schema); c; c = clime_tree_next(c)) {
+        const char *key = clime_tree_key(c);
+        size_t i = 0;
+        while (i < CLIME_COUNT(keywords) && strcmp(keywords[i].name, key) != 0) i++;
+        if (i < CLIME_COUNT(keywords))
+            types |= keywords[i].types;
+        else if (strncmp(key, "x-", 2) != 0)
+            clime_schema_bad(s, "the keyword \"%.60s\" is not supported", key);
+    }
+    return types;
+}
+
+int64_t clime_schema_count(struct clime_schema *s, const struct cJSON *schema, const char *key, int64_t absent) {
+    const struct cJSON *n = clime_tree_get(schema, key);
+    if (!n) return absent;
+    double v = clime_tree_num(n, -1);
+    if (v < 0 || v != (double)(int64_t)v || v > CLIME_EXPR_MAX_REPEAT) {
+        clime_schema_bad(s, "%s must be a whole number up to %d", key, CLIME_EXPR_MAX_REPEAT);
+        return absent;
+    }
+    return (int64_t)v;
+}
+
+/* ---- references ---- */
+
+static int hex_digit(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* One step of a JSON pointer: ~0, ~1 and %XX undone. */
+static const char *unescape(const char *at, char *out, size_t size) {
+    size_t n = 0;
+    for (; *at && *at != '/' && n + 1 < size; at++) {
+        char c = *at;
+        if (c == '%' && hex_digit(at[1]) >= 0 && hex_digit(at[2]) >= 0) {
+            c = (char)(hex_digit(at[1]) * 16 + hex_digit(at[2]));
+            at += 2;
+        }
+        if (c == '~' && (at[1] == '0' || at[1] == '1')) c = *++at == '0' ? '~' : '/';
+        out[n++] = c;
+    }
+    out[n] = '\0';
+    return at;
+}
+
+static const struct cJSON *resolve(struct clime_schema *s, const char *ref) {
+    const struct cJSON *at = s->root;
+    char step[512];
+    if (ref[0] != '#') {
+        clime_schema_bad(s, "$ref \"%.80s\" is not supported: only \"#/...\" within the schema is", ref);
+        return NULL;
+    }
+    for (const char *p = ref + 1; *p && at;) {
+        if (*p != '/') break;
+        p = unescape(p + 1, step, sizeof step);
+        const struct cJSON *next = clime_tree_get(at, step);
+        if (clime_tree_kind(at) == CLIME_JSON_ARRAY) {
+            next = clime_tree_first(at);
+            for (long i = strtol(step, NULL, 10); i > 0 && next; i--) next = clime_tree_next(next);
+        }
+        at = next;
+        if (!*p) return at ? at : (clime_schema_bad(s, "$ref \"%.80s\" leads nowhere", ref), NULL);
+    }
+    if (!ref[1]) return s->root;
+    clime_schema_bad(s, "$ref \"%.80s\" leads nowhere", ref);
+    return NULL;
+}
+
+/* ---- sets ---- */
+
+void clime_schema_join(struct clime_schema *s, struct clime_schema_set *set, const struct cJSON *schema) {
+    enum clime_json_kind kind = clime_tree_kind(schema);
+    int i = 0;
+    if (s->err) return;
+    if (kind == CLIME_JSON_BOOL) {
+        if (!clime_tree_bool(schema, true)) set->never = true;
+        return;
+    }
+    if (kind != CLIME_JSON_OBJECT) {
+        clime_schema_bad(s, "a schema must be an object or a boolean");
+        return;
+    }
+    while (i < set->n && set->at[i].schema != schema) i++;
+    if (i < set->n) {
+        if (set->at[i].done)
+            clime_schema_bad(s, "an alternative that leads back to itself for the same value is not supported");
+        return;
+    }
+    if (!clime_tree_first(schema)) return; /* {}: anything */
+    if (set->n == CLIME_MAX_CONJUNCTS) {
+        clime_schema_bad(s, "more than %d schemas hold for one value", CLIME_MAX_CONJUNCTS);
+        return;
+    }
+    set->at[set->n++] = (struct clime_schema_member){schema, 0};
+    const struct cJSON *ref = clime_tree_get(schema, "$ref"), *all = clime_tree_get(schema, "allOf");
+    if (ref) {
+        const struct cJSON *to = resolve(s, clime_tree_str(ref, ""));
+        if (to) clime_schema_join(s, set, to);
+    }
+    if (all && clime_tree_kind(all) != CLIME_JSON_ARRAY) clime_schema_bad(s, "allOf must be a list");
+    for (const struct cJSON *c = clime_tree_first(all); c; c = clime_tree_next(c)) clime_schema_join(s, set, c);
+}
+
+static unsigned type_of_name(struct clime_schema *s, const char *name) {
+    unsigned t = clime_schema_type(clime_str_of(name));
+    if (t == CLIME_TYPE_NUMBER) t = NUMBERS;
+    if (t == 0 || t & CLIME_TYPE_OTHER) clime_schema_bad(s, "the type \"%.60s\" is not supported", name);
+    return t;
+}
+
+static unsigned declared_types(struct clime_schema *s, const struct cJSON *schema) {
+    const struct cJSON *type = clime_tree_get(schema, "type");
+    unsigned types = type ? 0 : TYPE_ALL;
+    if (clime_tree_kind(type) == CLIME_JSON_STRING) types = type_of_name(s, clime_tree_str(type, ""));
+    if (clime_tree_kind(type) == CLIME_JSON_ARRAY)
+        for (const struct cJSON *c = clime_tree_first(type); c; c = clime_tree_next(c))
+            types |= type_of_name(s, clime_tree_str(c, ""));
+    if (type && types == 0) clime_schema_bad(s, "type must be a name or a list of names");
+    return types;
+}
+
+unsigned clime_schema_set_types(struct clime_schema *s, const struct clime_schema_set *set) {
+    unsigned types = set->never ? 0 : TYPE_ALL;
+    for (int i = 0; i < set->n; i++) {
+        const struct cJSON *schema = set->at[i].schema;
+        unsigned own = declared_types(s, schema), meant = spoken_of(s, schema);
+        if (own == TYPE_ALL && meant != 0) own = meant;
+        if (clime_tree_bool(clime_tree_get(schema, "nullable"), false)) own |= CLIME_TYPE_NULL;
+        types &= own;
+    }
+    return types;
+}
+
+/* ---- values that are listed ---- */
+
+static unsigned type_of_value(const struct cJSON *v) {
+    double d;
+    switch (clime_tree_kind(v)) {
+    case CLIME_JSON_NULL:
+        return CLIME_TYPE_NULL;
+    case CLIME_JSON_BOOL:
+        return CLIME_TYPE_BOOLEAN;
+    case CLIME_JSON_NUMBER:
+        d = clime_tree_num(v, 0);
+        return d >= -1e15 && d <= 1e15 && d == (double)(int64_t)d ? CLIME_TYPE_INTEGER : CLIME_TYPE_NUMBER;
+    case CLIME_JSON_STRING:
+        return CLIME_TYPE_STRING;
+    case CLIME_JSON_ARRAY:
+        return CLIME_TYPE_ARRAY;
+    case CLIME_JSON_OBJECT:
+        return CLIME_TYPE_OBJECT;
+    case CLIME_JSON_ERROR:
+        break;
+    }
+    return 0;
+}
+
+static bool lists(const struct cJSON *schema, const struct cJSON *value) {
+    const struct cJSON *one = clime_tree_get(schema, "const"), *many = clime_tree_get(schema, "enum");
+    bool in = !many;
+    for (const struct cJSON *c = clime_tree_first(many); c && !in; c = clime_tree_next(c))
+        in = clime_schema_same(c, value);
+    return in && (!one || clime_schema_same(one, value));
+}
+
+/* A value of a list must fit the set's other keywords too; those that would have to be worked out are refused. */
+static bool fits(struct clime_schema *s, const struct clime_schema_set *set, const struct cJSON *value,
+                 unsigned types) {
+    unsigned type = type_of_value(value);
+    if (!(types & type)) return false;
+    for (int i = 0; i < set->n; i++) {
+        if (!lists(set->at[i].schema, value)) return false;
+        if (spoken_of(s, set->at[i].schema) & type) {
+            clime_schema_bad(s, "enum or const beside keywords that limit the same value is not supported");
+            return false;
+        }
+    }
+    return true;
+}
+
+static int compile_listed(struct clime_schema *s, const struct clime_schema_set *set, const struct cJSON *from) {
+    struct clime_expr_list all = {0};
+    unsigned types = TYPE_ALL;
+    for (int i = 0; i < set->n; i++) types &= declared_types(s, set->at[i].schema);
+    const struct cJSON *one = clime_tree_get(from, "const");
+    const struct cJSON *c = one ? one : clime_tree_first(clime_tree_get(from, "enum"));
+    for (; c; c = one ? NULL : clime_tree_next(c))
+        if (fits(s, set, c, types)) clime_expr_list_add(&all, clime_schema_literal(s, c));
+    for (int i = 0; i < set->n; i++) /* OpenAPI: null beside the list */
+        if (clime_tree_bool(clime_tree_get(set->at[i].schema, "nullable"), false) && set->n == 1)
+            clime_expr_list_add(&all, clime_expr_text(s->x, "null"));
+    return clime_expr_list_alt(s->x, &all);
+}
+
+/* ---- a set becomes an expression ---- */
+
+static int compile_options(struct clime_schema *s, const struct clime_schema_set *set, int member, unsigned done,
+                           const struct cJSON *options) {
+    struct clime_expr_list all = {0};
+    if (clime_tree_kind(options) != CLIME_JSON_ARRAY || !clime_tree_first(options))
+        return clime_schema_bad(s, "anyOf and oneOf must be lists with something in them");
+    for (const struct cJSON *c = clime_tree_first(options); c && !s->err; c = clime_tree_next(c)) {
+        struct clime_schema_set with = *set;
+        with.at[member].done |= done;
+        clime_schema_join(s, &with, c);
+        clime_expr_list_add(&all, clime_schema_compile(s, &with));
+        for (const struct cJSON *d = clime_tree_next(c); d && done == CLIME_DONE_ONE_OF && !s->err;
+             d = clime_tree_next(d))
+            if (!clime_schema_apart(s, c, d))
+                clime_schema_bad(s, "oneOf is supported only where it is plain that no value fits two of its schemas; "
+                                    "anyOf allows that");
+    }
+    return clime_expr_list_alt(s->x, &all);
+}
+
+static int compile_types(struct clime_schema *s, const struct clime_schema_set *set) {
+    struct clime_expr_list all = {0};
+    unsigned types = clime_schema_set_types(s, set);
+    if (types & CLIME_TYPE_OBJECT) clime_expr_list_add(&all, clime_schema_object(s, set));
+    if (types & CLIME_TYPE_ARRAY) clime_expr_list_add(&all, clime_schema_array(s, set));
+    if (types & CLIME_TYPE_STRING) clime_expr_list_add(&all, clime_schema_string(s, set));
+    if (types & NUMBERS) clime_expr_list_add(&all, clime_schema_number(s, set, !(types & CLIME_TYPE_NUMBER)));
+    if (types & CLIME_TYPE_BOOLEAN) {
+        clime_expr_list_add(&all, clime_expr_text(s->x, "true"));
+        clime_expr_list_add(&all, clime_expr_text(s->x, "false"));
+    }
+    if (types & CLIME_TYPE_NULL) clime_expr_list_add(&all, clime_expr_text(s->x, "null"));
+    return clime_expr_list_alt(s->x, &all);
+}
+
+static int compile_body(struct clime_schema *s, const struct clime_schema_set *set) {
+    for (int i = 0; i < set->n && !s->err; i++) {
+        const struct cJSON *schema = set->at[i].schema, *any = clime_tree_get(schema, "anyOf"),
+                           *one = clime_tree_get(schema, "oneOf");
+        spoken_of(s, schema);
+        if (any && !(set->at[i].done & CLIME_DONE_ANY_OF)) return compile_options(s, set, i, CLIME_DONE_ANY_OF, any);
+        if (one && !(set->at[i].done & CLIME_DONE_ONE_OF)) return compile_options(s, set, i, CLIME_DONE_ONE_OF, one);
+    }
+    for (int i = 0; i < set->n && !s->err; i++)
+        if (clime_tree_get(set->at[i].schema, "enum") || clime_tree_get(set->at[i].schema, "const"))
+            return compile_listed(s, set, set->at[i].schema);
+    return s->err ? CLIME_EXPR_NEVER_NODE : compile_types(s, set);
+}
+
+static bool same_set(const struct clime_schema_set *a, const struct clime_schema_set *b) {
+    bool same = a->n == b->n;
+    for (int i = 0; i < a->n && same; i++) same = a->at[i].schema == b->at[i].schema && a->at[i].done == b->at[i].done;
+    return same;
+}
+
+int clime_schema_compile(struct clime_schema *s, const struct clime_schema_set *set) {
+    if (s->err || set->never) return CLIME_EXPR_NEVER_NODE;
+    if (set->n == 0) return clime_schema_any(s);
+    for (int i = 0; i < s->n_rules; i++)
+        if (same_set(&s->rules[i].set, set)) return clime_expr_rule(s->x, s->rules[i].rule);
+    if (s->depth == MAX_NESTING || s->n_rules == MAX_SETS)
+        return clime_schema_bad(s, "it is too large: over %d schemas within one another, or %d in all", MAX_NESTING,
+                                MAX_SETS);
+    if (s->n_rules == s->rules_size) {
+        s->rules_size = s->rules_size ? s->rules_size * 2 : 32;
+        s->rules = xrealloc(s->rules, (size_t)s->rules_size * sizeof *s->rules);
+    }
+    const char *title = set->n > 0 ? clime_tree_str(clime_tree_get(set->at[0].schema, "title"), "a schema") : "";
+    int rule = clime_expr_rule_new(s->x, clime_str_of(title));
+    s->rules[s->n_rules].set = *set;
+    s->rules[s->n_rules++].rule = rule;
+    s->depth++;
+    int body = compile_body(s, set);
+    s->depth--;
+    if (!s->x->full) s->x->rules[rule].body = body;
+    return clime_expr_rule(s->x, rule);
+}
+
+enum clime_err clime_schema_read(struct clime_exprs *x, struct clime_str json, bool object, int *out,
+                                 struct clime_error *e) {
+    static const char objects[] = "{\"type\":\"object\"}";
+    struct cJSON *root = NULL, *also = NULL;
+    struct clime_schema s = {
+        .x = x, .e = e, .space = -1, .string = -1, .json_char = -1, .number = -1, .integer = -1, .value = -1};
+    struct clime_schema_set set = {.n = 0};
+    if (memmem(json.ptr, json.len, "\\u0000", 6)) /* the tree's strings end at a NUL */
+        return clime_fail(e, CLIME_ERR_INPUT, "schema: the character \\u0000 is not supported");
+    enum clime_err err = clime_tree_parse(json.ptr, json.len, &root, e);
+    if (err) return clime_error_prefix(e, "schema");
+    s.root = root;
+    clime_schema_join(&s, &set, root);
+    if (object && !(err = clime_tree_parse(objects, sizeof objects - 1, &also, e))) clime_schema_join(&s, &set, also);
+    *out = clime_schema_compile(&s, &set);
+    clime_tree_free(root);
+    clime_tree_free(also);
+    free(s.rules);
+    return err ? err : s.err;
+}

@@ -1,0 +1,79 @@
+/* Inside of the reader of JSON schemas, for text/grammar/schema*.c only. See readers.h.
+ *
+ * A value must fit several schemas at once (allOf, $ref beside other keywords, additionalProperties of one schema for a
+ * property of another), so what is compiled is a set of schemas; each set becomes a rule, found again when it recurs,
+ * which is what makes recursion come out.
+ */
+#ifndef CLIME_TEXT_GRAMMAR_SCHEMA_H
+#define CLIME_TEXT_GRAMMAR_SCHEMA_H
+
+#include "common/json/tree.h"
+#include "text/grammar/readers.h"
+
+#define CLIME_MAX_CONJUNCTS 64
+
+/* Parts of a schema that a member of a set leaves out, because they were dealt with. */
+enum clime_schema_done { CLIME_DONE_ANY_OF = 1, CLIME_DONE_ONE_OF = 2 };
+
+struct clime_schema_member {
+    const struct cJSON *schema;
+    unsigned done; /* enum clime_schema_done */
+};
+
+struct clime_schema_set {
+    struct clime_schema_member at[CLIME_MAX_CONJUNCTS]; /* in the order in which they were met; each once */
+    int n;
+    bool never; /* `false` is among them */
+};
+
+struct clime_schema_rule { /* a set that was met */
+    struct clime_schema_set set;
+    int rule;
+};
+
+struct clime_schema {
+    struct clime_exprs *x;
+    const struct cJSON *root;
+    struct clime_error *e;
+    enum clime_err err;
+    struct clime_schema_rule *rules;
+    int n_rules, rules_size;
+    int depth;
+    /* shared pieces; -1 = not made yet */
+    int space, string, json_char, number, integer, value;
+};
+
+/* Sets the error once; returns NEVER. */
+int clime_schema_bad(struct clime_schema *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* schema.c */
+void clime_schema_join(struct clime_schema *s, struct clime_schema_set *set, const struct cJSON *schema);
+int clime_schema_compile(struct clime_schema *s, const struct clime_schema_set *set); /* a reference to its rule */
+unsigned clime_schema_set_types(struct clime_schema *s, const struct clime_schema_set *set); /* CLIME_TYPE_... */
+
+/* A rule that is made once, at its first use: its number goes to *rule; then its body. */
+int clime_schema_shared(struct clime_schema *s, int *rule, const char *name);
+void clime_schema_define(struct clime_schema *s, int rule, int body);
+
+/* schema_values.c: whole values */
+int clime_schema_space(struct clime_schema *s);                    /* what may stand between tokens */
+int clime_schema_any(struct clime_schema *s);                      /* any value */
+int clime_schema_any_string(struct clime_schema *s);               /* with its quotes */
+int clime_schema_any_number(struct clime_schema *s, bool integer); /* schema_numbers.c */
+int clime_schema_literal(struct clime_schema *s, const struct cJSON *value);
+bool clime_schema_same(const struct cJSON *a, const struct cJSON *b);
+int clime_schema_wrap(struct clime_schema *s, const char *open, int inside, const char *close);
+
+/* One type of a flat set (no $ref, allOf, anyOf, oneOf, enum, const in it) each. */
+int clime_schema_string(struct clime_schema *s, const struct clime_schema_set *set);
+int clime_schema_number(struct clime_schema *s, const struct clime_schema_set *set, bool integer);
+int clime_schema_array(struct clime_schema *s, const struct clime_schema_set *set);
+int clime_schema_object(struct clime_schema *s, const struct clime_schema_set *set);
+
+/* schema_oneof.c: no value that `a` gives fits b as well. */
+bool clime_schema_apart(struct clime_schema *s, const struct cJSON *a, const struct cJSON *b);
+
+/* The value of a keyword as a whole number >= 0, or `absent`. */
+int64_t clime_schema_count(struct clime_schema *s, const struct cJSON *schema, const char *key, int64_t absent);
+
+#endif

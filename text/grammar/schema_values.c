@@ -1,0 +1,209 @@
+/* The pieces of JSON that schemas are made of: white space, literals, any value, strings. Called by schema.c.
+ *
+ * White space: what a model writes of itself, and no more, so that none can go on for ever. Behind ":" a space; behind
+ * "," and the opening and before the closing bracket a space, or a newline and up to 32 spaces or 8 tabs; none
+ * elsewhere.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "common/json/write.h"
+#include "text/grammar/schema.h"
+
+int clime_schema_shared(struct clime_schema *s, int *rule, const char *name) {
+    *rule = clime_expr_rule_new(s->x, clime_str_of(name));
+    return *rule;
+}
+
+void clime_schema_define(struct clime_schema *s, int rule, int body) {
+    if (!s->x->full) s->x->rules[rule].body = body;
+}
+
+int clime_schema_space(struct clime_schema *s) {
+    if (s->space < 0) {
+        int spaces = clime_expr_repeat(s->x, clime_expr_text(s->x, " "), 0, 32);
+        int tabs = clime_expr_repeat(s->x, clime_expr_text(s->x, "\t"), 1, 8);
+        int line = clime_expr_seq2(s->x, clime_expr_text(s->x, "\n"), clime_expr_alt2(s->x, spaces, tabs));
+        s->space = clime_expr_optional(s->x, clime_expr_alt2(s->x, clime_expr_text(s->x, " "), line));
+    }
+    return s->space;
+}
+
+int clime_schema_wrap(struct clime_schema *s, const char *open, int inside, const char *close) {
+    const int kids[] = {clime_expr_text(s->x, open), clime_schema_space(s), inside, clime_schema_space(s),
+                        clime_expr_text(s->x, close)};
+    return clime_expr_seq(s->x, kids, CLIME_COUNT(kids));
+}
+
+/* ---- strings ---- */
+
+static int json_char(struct clime_schema *s) {
+    if (s->json_char < 0) s->json_char = clime_expr_json_char(s->x);
+    return s->json_char;
+}
+
+static int quoted(struct clime_schema *s, int inside) {
+    int quote = clime_expr_text(s->x, "\"");
+    const int kids[] = {quote, inside, quote};
+    return clime_expr_seq(s->x, kids, 3);
+}
+
+int clime_schema_any_string(struct clime_schema *s) {
+    if (s->string < 0) {
+        int rule = clime_schema_shared(s, &s->string, "string");
+        clime_schema_define(s, rule, quoted(s, clime_expr_repeat(s->x, json_char(s), 0, CLIME_EXPR_INF)));
+    }
+    return clime_expr_rule(s->x, s->string);
+}
+
+/* Formats as patterns: what every reader takes for one, not all of what the standards allow. */
+static const struct {
+    const char *name, *pattern;
+} formats[] = {
+#define DATE "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
+#define TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define LABEL "[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?"
+#define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+    {"date", "^" DATE "$"},
+    {"time", "^" TIME "$"},
+    {"date-time", "^" DATE "T" TIME "$"},
+    {"duration", "^P([0-9]{1,4}W|[0-9]{1,4}D(T[0-9]{1,4}H)?|T[0-9]{1,4}[HMS])$"},
+    {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
+    {"email", "^[a-z0-9_+-]{1,32}(\\.[a-z0-9_+-]{1,32}){0,3}@" LABEL "(\\." LABEL "){1,4}$"},
+    {"hostname", "^" LABEL "(\\." LABEL "){0,6}$"},
+    {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
+    {"ipv6", "^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$"},
+    {"uri", "^https?://" LABEL "(\\." LABEL "){0,6}(/[A-Za-z0-9._~-]{0,40}){0,8}$"},
+};
+
+static const char *format_pattern(struct clime_schema *s, const char *name) {
+    for (size_t i = 0; i < CLIME_COUNT(formats); i++)
+        if (strcmp(formats[i].name, name) == 0) return formats[i].pattern;
+    clime_schema_bad(s, "the format \"%.60s\" is not supported", name);
+    return "";
+}
+
+int clime_schema_string(struct clime_schema *s, const struct clime_schema_set *set) {
+    int64_t min = 0, max = CLIME_EXPR_INF;
+    const char *pattern = NULL;
+    int n_patterns = 0, node = CLIME_EXPR_NEVER_NODE;
+    for (int i = 0; i < set->n; i++) {
+        const struct cJSON *m = set->at[i].schema, *p = clime_tree_get(m, "pattern"), *f = clime_tree_get(m, "format");
+        int64_t low = clime_schema_count(s, m, "minLength", 0), high = clime_schema_count(s, m, "maxLength", max);
+        if (low > min) min = low;
+        if (max < 0 || high < max) max = high;
+        if (p) pattern = clime_tree_str(p, "");
+        if (f) pattern = format_pattern(s, clime_tree_str(f, ""));
+        n_patterns += (p != NULL) + (f != NULL);
+    }
+    if (n_patterns > 1) return clime_schema_bad(s, "two of pattern and format for one string are not supported");
+    if (n_patterns == 1 && (min > 0 || max >= 0))
+        return clime_schema_bad(
+            s, "minLength or maxLength beside pattern or format is not supported: say it in the pattern");
+    if (n_patterns == 1) {
+        enum clime_err err = clime_regex_read(s->x, clime_str_of(pattern), CLIME_SPELL_JSON, true, &node, s->e);
+        if (err && !s->err) s->err = clime_error_prefix(s->e, "schema");
+        return quoted(s, node);
+    }
+    if (min == 0 && max < 0) return clime_schema_any_string(s);
+    return quoted(s, clime_expr_repeat(s->x, json_char(s), (int)min, (int)max));
+}
+
+/* ---- literals ---- */
+
+static void write_value(struct clime_jw *w, const struct cJSON *v) {
+    char z[40];
+    double d;
+    switch (clime_tree_kind(v)) {
+    case CLIME_JSON_STRING:
+        clime_jw_strz(w, clime_tree_str(v, ""));
+        break;
+    case CLIME_JSON_NUMBER:
+        d = clime_tree_num(v, 0);
+        if (fabs(d) < 1e15 && d == floor(d)) {
+            snprintf(z, sizeof z, "%.0f", d == 0 ? 0 : d);
+            clime_jw_raw(w, clime_str_of(z));
+        } else {
+            clime_jw_double(w, d);
+        }
+        break;
+    case CLIME_JSON_BOOL:
+        clime_jw_bool(w, clime_tree_bool(v, false));
+        break;
+    case CLIME_JSON_ARRAY:
+    case CLIME_JSON_OBJECT:
+        if (clime_tree_kind(v) == CLIME_JSON_ARRAY)
+            clime_jw_array(w);
+        else
+            clime_jw_object(w);
+        for (const struct cJSON *c = clime_tree_first(v); c; c = clime_tree_next(c)) {
+            if (clime_tree_kind(v) == CLIME_JSON_OBJECT) clime_jw_key(w, clime_tree_key(c));
+            write_value(w, c);
+        }
+        clime_jw_close(w);
+        break;
+    case CLIME_JSON_NULL:
+    case CLIME_JSON_ERROR:
+        clime_jw_null(w);
+    }
+}
+
+int clime_schema_literal(struct clime_schema *s, const struct cJSON *value) {
+    struct clime_buf out;
+    struct clime_jw w;
+    clime_buf_init(&out, CLIME_GRAMMAR_MAX_SOURCE * 8);
+    clime_jw_init(&w, &out);
+    write_value(&w, value);
+    if (out.full) s->x->full = true;
+    int node = clime_expr_literal(s->x, clime_buf_str(&out));
+    clime_buf_free(&out);
+    return node;
+}
+
+bool clime_schema_same(const struct cJSON *a, const struct cJSON *b) {
+    enum clime_json_kind kind = clime_tree_kind(a);
+    if (kind != clime_tree_kind(b)) return false;
+    if (kind == CLIME_JSON_NUMBER) return clime_tree_num(a, 0) == clime_tree_num(b, 0);
+    if (kind == CLIME_JSON_STRING) return strcmp(clime_tree_str(a, ""), clime_tree_str(b, "")) == 0;
+    if (kind == CLIME_JSON_BOOL) return clime_tree_bool(a, false) == clime_tree_bool(b, false);
+    if (kind != CLIME_JSON_ARRAY && kind != CLIME_JSON_OBJECT) return true;
+    if (clime_tree_size(a) != clime_tree_size(b)) return false;
+    const struct cJSON *x = clime_tree_first(a), *y = clime_tree_first(b);
+    for (; x && y; x = clime_tree_next(x), y = clime_tree_next(y)) {
+        if (kind == CLIME_JSON_OBJECT) {
+            const struct cJSON *other = clime_tree_get(b, clime_tree_key(x));
+            if (!other || !clime_schema_same(x, other)) return false;
+        } else if (!clime_schema_same(x, y)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- any value ---- */
+
+/* A list of pieces with commas between them, one at least. */
+static int listed(struct clime_schema *s, int piece) {
+    const int more[] = {clime_expr_text(s->x, ","), clime_schema_space(s), piece};
+    return clime_expr_seq2(s->x, piece, clime_expr_repeat(s->x, clime_expr_seq(s->x, more, 3), 0, CLIME_EXPR_INF));
+}
+
+int clime_schema_any(struct clime_schema *s) {
+    if (s->value < 0) {
+        int rule = clime_schema_shared(s, &s->value, "value"), value = clime_expr_rule(s->x, rule);
+        int object = clime_expr_rule_new(s->x, clime_str_of("object")),
+            array = clime_expr_rule_new(s->x, clime_str_of("array"));
+        const int pair[] = {clime_schema_any_string(s), clime_expr_text(s->x, ":"),
+                            clime_expr_optional(s->x, clime_expr_text(s->x, " ")), value};
+        int pairs = clime_schema_wrap(s, "{", listed(s, clime_expr_seq(s->x, pair, 4)), "}");
+        int items = clime_schema_wrap(s, "[", listed(s, value), "]");
+        clime_schema_define(s, object, clime_expr_alt2(s->x, clime_expr_text(s->x, "{}"), pairs));
+        clime_schema_define(s, array, clime_expr_alt2(s->x, clime_expr_text(s->x, "[]"), items));
+        const int kinds[] = {clime_expr_rule(s->x, object), clime_expr_rule(s->x, array),
+                             clime_schema_any_string(s),    clime_schema_any_number(s, false),
+                             clime_expr_text(s->x, "true"), clime_expr_text(s->x, "false"),
+                             clime_expr_text(s->x, "null")};
+        clime_schema_define(s, rule, clime_expr_alt(s->x, kinds, CLIME_COUNT(kinds)));
+    }
+    return clime_expr_rule(s->x, s->value);
+}
