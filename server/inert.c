@@ -11,7 +11,7 @@
 #define ONE_ATTENTION "there is one attention, the trainer's"
 #define FOLDER "a model is a folder; nothing is downloaded"
 #define NO_CODE "no code is taken from a model's folder"
-#define NO_GRAMMAR "there is no constrained decoding: requests that ask for it are refused"
+#define NO_GRAMMAR "there is one way to follow a grammar (docs/protocol.md)"
 #define NO_LORA "there are no adapters"
 #define NO_DRAFT "there is no speculative decoding"
 #define ALWAYS_TOOLS "always: --tool-call-parser says how"

@@ -168,6 +168,7 @@ static enum clime_err open_engine(struct clime_server *s, const struct graph_siz
     enum clime_err err = clime_model_load(s->model, o->model_path, e);
     if (err) return err;
     join_eos(s);
+    s->grammars = clime_grammar_cache_new(s->tokenizer, s->model->cfg.V, s->eos, s->n_eos);
     struct clime_engine_options g = {.sched = sched_options(s),
                                      .max_len = s->max_len,
                                      .max_queued = o->max_queued_requests,
@@ -293,6 +294,7 @@ done:
     clime_http_server_stop(http);
     clime_engine_close(s->engine);
     clime_text_pool_close(s->text);
+    clime_grammar_cache_free(s->grammars);
     clime_chat_template_close(&s->chat);
     clime_server_metrics_free(s->metrics);
     clime_model_close(s->model);

@@ -9,6 +9,7 @@
 #include "common/json/write.h"
 #include "server/engine/engine.h"
 #include "server/job/chat_prompt.h"
+#include "server/job/grammar_cache.h"
 #include "server/job/job_table.h"
 #include "server/job/text_pool.h"
 #include "server/server_options.h"
@@ -32,7 +33,8 @@ struct clime_server {
     struct clime_sampling_params openai_defaults; /* of the model's generation_config.json */
     struct clime_engine *engine;
     struct clime_text_pool *text;
-    struct clime_job_table jobs; /* own lock */
+    struct clime_grammar_cache *grammars; /* own lock */
+    struct clime_job_table jobs;          /* own lock */
     struct clime_weight_update *update;
     struct clime_server_metrics *metrics;  /* atomics */
     struct clime_field_watch *field_watch; /* own lock */

@@ -20,7 +20,7 @@ static void read_row(const struct clime_member *m, struct clime_json *j, void *o
         clime_lenient_raw(j, at);
         break;
     case CLIME_MEMBER_CALL:
-        m->read(j, object);
+        m->read(j, (char *)object + m->at);
         break;
     }
 }

@@ -18,7 +18,7 @@ enum clime_member_kind {
     CLIME_MEMBER_DOUBLE, /* double in min..max */
     CLIME_MEMBER_STRING, /* struct clime_str */
     CLIME_MEMBER_RAW,    /* struct clime_str: any value, as its text */
-    CLIME_MEMBER_CALL    /* read() */
+    CLIME_MEMBER_CALL    /* read(), of what stands at `at` */
 };
 
 struct clime_member {
@@ -26,7 +26,7 @@ struct clime_member {
     enum clime_member_kind kind;
     size_t at; /* where in the struct */
     double min, max;
-    bool (*read)(struct clime_json *j, void *object);
+    bool (*read)(struct clime_json *j, void *at);
 };
 
 struct clime_members {

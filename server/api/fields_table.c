@@ -8,16 +8,6 @@
 #define INERT CLIME_FIELD_INERT
 
 const struct clime_field clime_fields_sampling[] = {
-    {"json_schema", NULL},
-    {"regex", NULL},
-    {"ebnf", NULL},
-    {"structural_tag", NULL},
-    {"structured_outputs", NULL},
-    {"guided_json", NULL},
-    {"guided_regex", NULL},
-    {"guided_choice", NULL},
-    {"guided_grammar", NULL},
-    {"guided_decoding", NULL},
     {"guided_decoding_backend", INERT}, /* how, not what */
     {"guided_whitespace_pattern", NULL},
     {"stop_regex", NULL},
@@ -101,7 +91,7 @@ const struct clime_field clime_fields_openai[] = {
     {"prompt", NULL}, /* what the one endpoint reads, the other does not have */
     {"messages", NULL},
     {"tools", NULL},
-    {"tool_choice", "\"none\"|\"auto\""},
+    {"tool_choice", "\"none\"|\"auto\""}, /* of /v1/completions */
     {"top_logprobs", "0"},
     {"functions", NULL},
     {"function_call", "\"none\"|\"auto\""}, /* there are no functions */
@@ -177,7 +167,6 @@ const struct clime_field clime_fields_messages[] = {
     {"container", NULL},
     {"context_management", INERT}, /* what the client would like to be forgotten; nothing is */
     {"mcp_servers", NULL},
-    {"output_format", NULL},
     {"cache_control", INERT}, /* the cache is by prefix, always */
     {"inference_geo", INERT},
     {"metadata", INERT},

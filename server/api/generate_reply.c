@@ -352,7 +352,7 @@ static void stream_news(struct clime_job *j, struct clime_output *o, struct clim
     struct clime_generate_reply *r = j->endpoint;
     struct clime_jw w;
     clime_buf_clear(&r->event);
-    if (o->finish.type == CLIME_FINISH_ABORT && o->finish.status >= 500) {
+    if (o->finish.type == CLIME_FINISH_ABORT && o->finish.status >= 400) {
         write_stream_error(r, o, sse);
         return;
     }

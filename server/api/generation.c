@@ -183,16 +183,17 @@ static uint64_t salt_of(struct clime_str salt) {
 
 /* A template may open a block of reasoning that the output goes on with, and a message that goes on may end inside one.
  */
-static void begin_parse(const struct clime_server *s, const struct clime_prompt *p, struct clime_output *o) {
+static void begin_parse(const struct clime_server *s, const struct clime_prompt *p,
+                        const struct clime_output_format *format, struct clime_output *o) {
     if (p->chat && p->chat->continue_final) {
         struct clime_arena a;
         struct clime_str said;
         bool reasoning;
         clime_arena_init(&a, p->chat->messages.len * 2 + 4096);
         if (clime_chat_final(p->chat->messages, &a, &said, &reasoning))
-            clime_parse_go_on(&o->parse, &o->job->format, said, reasoning);
+            clime_parse_go_on(&o->parse, format, said, reasoning);
         else
-            clime_parse_begin(&o->parse, &o->job->format, (struct clime_str){"", 0});
+            clime_parse_begin(&o->parse, format, (struct clime_str){"", 0});
         clime_arena_free(&a);
         return;
     }
@@ -200,8 +201,22 @@ static void begin_parse(const struct clime_server *s, const struct clime_prompt 
     struct clime_buf end;
     clime_buf_init(&end, (size_t)1 << 20);
     clime_tokenizer_decode(s->tokenizer, o->ids + o->n_prompt - n, (size_t)n, false, &end);
-    clime_parse_begin(&o->parse, &o->job->format, clime_buf_str(&end));
+    clime_parse_begin(&o->parse, format, clime_buf_str(&end));
     clime_buf_free(&end);
+}
+
+/* Where a reply stands when it begins, as the parser sees it that the model's template calls for: reasoning is the
+ * model's way even where the client does not want it apart. Without a conversation a grammar begins at once. */
+static enum clime_grammar_lead lead_of(const struct clime_server *s, const struct clime_prompt *p,
+                                       const struct clime_output *o) {
+    struct clime_output seen = {.job = o->job, .ids = o->ids, .n_prompt = o->n_prompt};
+    if (!p->chat || p->params->grammar.kind == CLIME_GRAMMAR_NONE || !s->format.reasoning->feed) return CLIME_LEAD_NONE;
+    begin_parse(s, p, &s->format, &seen);
+    enum clime_grammar_lead lead = seen.parse.reply                        ? CLIME_LEAD_NONE
+                                   : clime_parse_is_reasoning(&seen.parse) ? CLIME_LEAD_REASONING
+                                                                           : CLIME_LEAD_MAYBE;
+    clime_parse_free(&seen.parse);
+    return lead;
 }
 
 static void make_outputs(struct clime_generation *gen, int n) {
@@ -230,8 +245,44 @@ static void make_outputs(struct clime_generation *gen, int n) {
         clime_stop_text_init(&o->text, s->tokenizer, p->params, o->ids, o->n_prompt);
         o->text.detok.kept = j->kept;
         o->text.detok.n_kept = j->n_kept;
-        begin_parse(s, p, o);
+        begin_parse(s, p, &j->format, o);
+        o->lead = lead_of(s, p, o);
     }
+}
+
+/* ---- grammars ---------------------------------------------------------------------------------------------- */
+
+struct grammar_task {
+    struct clime_generation *gen;
+    struct clime_error *error;
+    enum clime_err err;
+    int n_done;
+};
+
+/* An output's grammar, that of the output before it where they ask for the same. */
+static bool compile_grammar(void *arg, struct clime_tok_scratch *scratch) {
+    struct grammar_task *t = arg;
+    const struct clime_server *s = t->gen->server;
+    struct clime_job *j = t->gen->job;
+    struct clime_output *o = &j->outs[t->n_done], *before = t->n_done > 0 ? o - 1 : NULL;
+    struct clime_grammar_source source = o->params->grammar;
+    (void)scratch;
+    source.lead = o->lead;
+    source.reasoning = s->format.reasoning;
+    if (before && before->grammar && before->params == o->params && before->lead == o->lead)
+        o->grammar = clime_grammar_ref(before->grammar);
+    else if (source.kind != CLIME_GRAMMAR_NONE)
+        t->err = clime_grammar_cache_get(s->grammars, &source, &o->grammar, t->error);
+    return !t->err && ++t->n_done < j->n_outs;
+}
+
+static enum clime_err compile_grammars(struct clime_generation *gen, struct clime_error *e) {
+    struct grammar_task t = {.gen = gen, .error = e};
+    bool any = false;
+    for (int i = 0; i < gen->n_prompts; i++) any |= gen->prompts[i].params->grammar.kind != CLIME_GRAMMAR_NONE;
+    if (!any) return CLIME_OK;
+    enum clime_err err = clime_text_pool_run(gen->server->text, compile_grammar, &t, e);
+    return err ? err : t.err;
 }
 
 /* ---- waiting ----------------------------------------------------------------------------------------------- */
@@ -307,7 +358,7 @@ static enum clime_err prepare(struct clime_generation *gen, struct clime_error *
     }
     if (err) return err;
     make_outputs(gen, (int)gen->prompts[0].params->n);
-    if ((err = check_cost(gen, e))) return err;
+    if ((err = check_cost(gen, e)) || (err = compile_grammars(gen, e))) return err;
     return gen->resume.len ? clime_resume_read(gen->server, gen->job, gen->resume, e) : CLIME_OK;
 }
 
@@ -342,7 +393,7 @@ enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_e
 
 const struct clime_output *clime_generation_failed(const struct clime_generation *gen) {
     for (int i = 0; i < gen->job->n_outs; i++)
-        if (gen->job->outs[i].finish.type == CLIME_FINISH_ABORT && gen->job->outs[i].finish.status >= 500)
+        if (gen->job->outs[i].finish.type == CLIME_FINISH_ABORT && gen->job->outs[i].finish.status >= 400)
             return &gen->job->outs[i];
     return NULL;
 }

@@ -53,7 +53,8 @@ enum clime_err clime_generation_encode(struct clime_generation *gen, struct clim
  * sent: the endpoint replies with the error. */
 enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_error *e);
 
-/* An output that failed in the server (status >= 500), or NULL: a reply that is not a stream becomes that error. */
+/* An output that failed (it has a status of its own, 422 or 5xx), or NULL: a reply that is not a stream becomes that
+ * error. */
 const struct clime_output *clime_generation_failed(const struct clime_generation *gen);
 
 void clime_generation_end(struct clime_generation *gen); /* after the reply */

@@ -6,12 +6,13 @@
 #include "server/api/chat_build.h"
 #include "server/api/fields.h"
 #include "server/api/messages.h"
+#include "server/job/grammar_fields.h"
 
 /* ---- members ----------------------------------------------------------------------------------------------- */
 
 #define AT(field) offsetof(struct clime_messages_request, field)
 
-/* auto and none; any and tool would need a grammar. */
+/* auto and none; any and tool are a grammar of calls. */
 static bool read_tool_choice(struct clime_json *j, void *object) {
     struct clime_messages_request *m = object;
     struct clime_str key, type = {"auto", 4};
@@ -21,11 +22,17 @@ static bool read_tool_choice(struct clime_json *j, void *object) {
             clime_json_string(j, &type);
         else if (clime_str_is(key, "disable_parallel_tool_use"))
             clime_lenient_bool(j, &m->one_call);
+        else if (clime_str_is(key, "name"))
+            clime_lenient_string(j, &m->r.must_name);
         else
             clime_json_skip(j, NULL);
     }
+    bool one = clime_str_is(type, "tool");
     m->r.no_tools = clime_str_is(type, "none");
-    return m->r.no_tools || clime_str_is(type, "auto") ||
+    m->r.must_call = one || clime_str_is(type, "any");
+    if (!one) m->r.must_name = (struct clime_str){"", 0};
+    if (one && m->r.must_name.len == 0) return clime_json_bad(j, "name is missing");
+    return m->r.no_tools || m->r.must_call || clime_str_is(type, "auto") ||
            clime_json_bad(j, "type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
 }
 
@@ -47,14 +54,21 @@ static bool read_thinking(struct clime_json *j, void *object) {
            clime_json_bad(j, "type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
 }
 
-/* An effort is a wish; a format would need a grammar. */
+static bool read_format(struct clime_json *j, void *object) {
+    struct clime_messages_request *m = object;
+    return clime_grammar_read_format(j, &m->r.params.grammar);
+}
+
+/* An effort is a wish; a format is a grammar. */
 static bool read_output_config(struct clime_json *j, void *object) {
-    struct clime_str key, raw;
-    (void)object;
+    struct clime_str key;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    for (clime_json_object(j); clime_json_key(j, &key);)
-        if (clime_json_skip(j, &raw) && clime_str_is(key, "format") && !clime_lenient_nothing(raw))
-            return clime_json_bad(j, "format is not supported");
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "format"))
+            read_format(j, object);
+        else
+            clime_json_skip(j, NULL);
+    }
     return !j->failed;
 }
 
@@ -68,6 +82,7 @@ static const struct clime_member rows[] = {
     {"tool_choice", CLIME_MEMBER_CALL, .read = read_tool_choice},
     {"thinking", CLIME_MEMBER_CALL, .read = read_thinking},
     {"output_config", CLIME_MEMBER_CALL, .read = read_output_config},
+    {"output_format", CLIME_MEMBER_CALL, .read = read_format},
     {"cache_salt", CLIME_MEMBER_STRING, AT(r.salt)},
     {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(r.prompt.kwargs)},
 };

@@ -21,6 +21,8 @@ struct clime_openai_request {
     const char *model_name; /* the served name, for replies */
     int64_t best_of, max_tokens, truncate;
     bool stream, echo, no_tools, parallel_calls, add_special;
+    bool must_call;                     /* tool_choice: required, or a function by name */
+    struct clime_str must_name;         /* which; empty = any */
     bool usage_in_stream, usage_always; /* stream_options */
     bool logprobs;
     bool separate_reasoning, stream_reasoning;

@@ -10,31 +10,46 @@
 #include "server/api/fields.h"
 #include "server/api/id_list.h"
 #include "server/api/openai.h"
+#include "server/job/grammar_fields.h"
 
 /* ---- members ----------------------------------------------------------------------------------------------- */
 
-/* {"type": "text"} asks for nothing; the others need a grammar. */
 static bool read_response_format(struct clime_json *j, void *object) {
-    struct clime_str key, type = {"", 0};
-    (void)object;
-    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
-    for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (clime_str_is(key, "type"))
-            clime_json_string(j, &type);
-        else
-            clime_json_skip(j, NULL);
-    }
-    return clime_str_is(type, "text") ||
-           clime_json_bad(j, "type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
+    struct clime_openai_request *r = object;
+    return clime_grammar_read_format(j, &r->params.grammar);
 }
 
-/* auto leaves the choice to the model; none hides the tools from it; the others would need a grammar. */
+/* {"type": "function", "function": {"name": N}}, and {"type": "function", "name": N} of Responses */
+static bool read_function_choice(struct clime_json *j, struct clime_openai_request *r) {
+    struct clime_str key, inner;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "name")) {
+            clime_json_string(j, &r->must_name);
+        } else if (clime_str_is(key, "function") && clime_json_peek(j) == CLIME_JSON_OBJECT) {
+            for (clime_json_object(j); clime_json_key(j, &inner);) {
+                if (clime_str_is(inner, "name"))
+                    clime_json_string(j, &r->must_name);
+                else
+                    clime_json_skip(j, NULL);
+            }
+        } else {
+            clime_json_skip(j, NULL);
+        }
+    }
+    return !j->failed &&
+           (r->must_name.len > 0 || clime_json_bad(j, "a choice that names no function is not supported"));
+}
+
+/* auto leaves the choice to the model; none hides the tools from it; the others are a grammar of calls. */
 bool clime_openai_read_tool_choice(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     struct clime_str raw;
+    r->must_name = (struct clime_str){"", 0};
+    if (clime_json_peek(j) == CLIME_JSON_OBJECT) return r->must_call = read_function_choice(j, r);
     if (!clime_json_skip(j, &raw)) return false;
     r->no_tools = clime_str_is(raw, "\"none\"");
-    return r->no_tools || clime_str_is(raw, "\"auto\"") || clime_str_is(raw, "null") ||
+    r->must_call = clime_str_is(raw, "\"required\"");
+    return r->no_tools || r->must_call || clime_str_is(raw, "\"auto\"") || clime_str_is(raw, "null") ||
            clime_json_bad(j, CLIME_STR_FMT " is not supported", CLIME_STR_ARG(raw));
 }
 
@@ -213,15 +228,30 @@ static void set_defaults(const struct clime_server *s, bool chat, struct clime_o
     clime_buf_init(&r->event, CLIME_MAX_REPLY);
 }
 
+/* A grammar of calls; a named function is called once. */
+static enum clime_err force_calls(const struct clime_server *s, struct clime_openai_request *r, struct clime_error *e) {
+    struct clime_grammar_source *g = &r->params.grammar;
+    if (g->kind != CLIME_GRAMMAR_NONE)
+        return clime_fail(e, CLIME_ERR_INPUT, "tool_choice forces a call, and another grammar is asked for as well");
+    if (r->prompt.tools.len == 0)
+        return clime_fail(e, CLIME_ERR_INPUT, "tool_choice forces a call, but there are no tools");
+    *g = (struct clime_grammar_source){.kind = CLIME_GRAMMAR_CALLS,
+                                       .text = r->prompt.tools,
+                                       .calls = s->format.calls,
+                                       .tool = r->must_name,
+                                       .one_call = !r->parallel_calls || r->must_name.len > 0};
+    return CLIME_OK;
+}
+
 /* How the replies are read: calls only where the model was shown tools. */
 static enum clime_err choose_format(struct clime_generation *gen, struct clime_openai_request *r,
                                     struct clime_error *e) {
     struct clime_job *j = gen->job;
     const struct clime_server *s = gen->server;
     if (r->separate_reasoning) j->format.reasoning = s->format.reasoning;
-    if (r->prompt.tools.len == 0) return CLIME_OK;
-    enum clime_err err = clime_tools_read(r->prompt.tools, &j->arena, &r->tools, e);
-    if (err) return err;
+    enum clime_err err = r->must_call ? force_calls(s, r, e) : CLIME_OK;
+    if (err || r->prompt.tools.len == 0) return err;
+    if ((err = clime_tools_read(r->prompt.tools, &j->arena, &r->tools, e))) return err;
     j->format.calls = s->format.calls;
     j->format.tools = &r->tools;
     j->format.one_call = !r->parallel_calls;

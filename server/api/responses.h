@@ -10,7 +10,7 @@
 
 struct clime_responses_request {
     struct clime_openai_request r; /* the first: the job's endpoint points to it */
-    struct clime_str input, instructions, tools, reasoning, tool_choice;
+    struct clime_str input, instructions, tools, reasoning, tool_choice, text;
 };
 
 enum clime_err clime_responses_parse(struct clime_generation *gen, struct clime_responses_request *q,

@@ -6,6 +6,7 @@
 #include "server/api/chat_build.h"
 #include "server/api/fields.h"
 #include "server/api/responses.h"
+#include "server/job/grammar_fields.h"
 
 /* ---- members ----------------------------------------------------------------------------------------------- */
 
@@ -19,25 +20,20 @@ static bool read_tool_choice(struct clime_json *j, void *object) {
     return true;
 }
 
-/* {"format": {"type": "text"}} asks for nothing; another format needs a grammar. */
+/* {"format": {"type": "text" | "json_object" | "json_schema", ...}} */
 static bool read_text(struct clime_json *j, void *object) {
-    struct clime_str key, inner, type = {"text", 4};
-    (void)object;
+    struct clime_responses_request *q = object;
+    struct clime_str key;
     if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    const char *from = j->at;
     for (clime_json_object(j); clime_json_key(j, &key);) {
-        if (!clime_str_is(key, "format") || clime_json_peek(j) != CLIME_JSON_OBJECT) {
+        if (clime_str_is(key, "format"))
+            clime_grammar_read_format(j, &q->r.params.grammar);
+        else
             clime_json_skip(j, NULL);
-            continue;
-        }
-        for (clime_json_object(j); clime_json_key(j, &inner);) {
-            if (clime_str_is(inner, "type"))
-                clime_json_string(j, &type);
-            else
-                clime_json_skip(j, NULL);
-        }
     }
-    return clime_str_is(type, "text") ||
-           clime_json_bad(j, "format " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(type));
+    q->text = (struct clime_str){from, (size_t)(j->at - from)};
+    return !j->failed;
 }
 
 /* {"effort": ...} is for the template; the raw value comes back in the reply. */

@@ -5,7 +5,7 @@
 
 static const char *status(const struct clime_output *o) {
     if (o->finish.type == CLIME_FINISH_NONE) return "in_progress";
-    if (o->finish.type == CLIME_FINISH_ABORT) return o->finish.status >= 500 ? "failed" : "cancelled";
+    if (o->finish.type == CLIME_FINISH_ABORT) return o->finish.status >= 400 ? "failed" : "cancelled";
     return o->finish.type == CLIME_FINISH_LENGTH ? "incomplete" : "completed";
 }
 
@@ -138,7 +138,7 @@ static void write_request(struct clime_jw *w, const struct clime_responses_reque
     raw_or(w, "tools", q->tools, "[]");
     raw_or(w, "tool_choice", q->tool_choice, "\"auto\"");
     raw_or(w, "reasoning", q->reasoning, "{\"effort\":null,\"summary\":null}");
-    raw_or(w, "text", (struct clime_str){NULL, 0}, "{\"format\":{\"type\":\"text\"}}");
+    raw_or(w, "text", q->text, "{\"format\":{\"type\":\"text\"}}");
     raw_or(w, "truncation", (struct clime_str){NULL, 0}, "\"disabled\"");
     raw_or(w, "previous_response_id", (struct clime_str){NULL, 0}, "null");
     raw_or(w, "store", (struct clime_str){NULL, 0}, "false");
@@ -146,7 +146,7 @@ static void write_request(struct clime_jw *w, const struct clime_responses_reque
 }
 
 static void write_error(struct clime_jw *w, const struct clime_output *o, bool done) {
-    bool failed = done && o->finish.type == CLIME_FINISH_ABORT && o->finish.status >= 500;
+    bool failed = done && o->finish.type == CLIME_FINISH_ABORT && o->finish.status >= 400;
     clime_jw_key(w, "error");
     if (failed) {
         clime_jw_object(w);

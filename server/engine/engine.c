@@ -227,7 +227,9 @@ static bool ends_sequence(const struct clime_engine *g, const struct clime_sampl
 struct clime_finish clime_engine_finish(const struct clime_engine *g, const struct clime_output *o, int n_out,
                                         int32_t id) {
     if (n_out == o->max_new) return (struct clime_finish){.type = CLIME_FINISH_LENGTH};
-    if (ends_sequence(g, o->params, id)) return (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = id};
+    bool complete = o->grammar && !clime_grammar_reads(o->grammar, id); /* drawn only where its text may end */
+    if (complete || ends_sequence(g, o->params, id))
+        return (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = id};
     return (struct clime_finish){.type = CLIME_FINISH_NONE};
 }
 
@@ -238,6 +240,12 @@ static void take_token(struct clime_engine *g, struct clime_seq *q, struct clime
             (struct clime_finish){.type = CLIME_FINISH_ABORT,
                                   .message = "the model gave no finite logits (NaN in the weights?)",
                                   .status = 500});
+        return;
+    }
+    const char *stuck = q->edits ? clime_logit_edits_stuck(q->edits) : NULL;
+    if (stuck) {
+        free(r->extra);
+        end(g, q, (struct clime_finish){.type = CLIME_FINISH_ABORT, .message = stuck, .status = 422});
         return;
     }
     q->ids[q->n_total++] = r->drawn.id;

@@ -25,6 +25,12 @@ struct clime_logit_edits {
     int n, size;
     bool counts; /* frequency or presence penalty */
     bool bans;   /* min_new_tokens is not reached */
+    const struct clime_grammar *of;
+    struct clime_grammar_state *grammar; /* NULL = none; then so are these */
+    uint32_t *mask;                      /* [clime_id_words(V)] of the next draw */
+    int V, n_stop;
+    int32_t *stop; /* [n_stop] */
+    const char *stuck;
 };
 
 static struct clime_logit_edit edit_of(const struct clime_logit_edits *x, const struct entry *t) {
@@ -63,14 +69,27 @@ static uint32_t *set_of(int V, const int32_t *ids, int n) {
     return set;
 }
 
-struct clime_logit_edits *clime_logit_edits_new(const struct clime_sampling_params *p, int V, const int32_t *prompt,
-                                                int n_prompt, const int32_t *stop, int n_stop) {
+static void follow_grammar(struct clime_logit_edits *x, struct clime_grammar *g, int V, const int32_t *stop,
+                           int n_stop) {
+    x->of = g;
+    x->grammar = clime_grammar_state_new(g);
+    x->V = V;
+    x->mask = xcalloc(clime_id_words(V), sizeof *x->mask);
+    x->stop = xmalloc(((size_t)n_stop + 1) * sizeof *stop);
+    x->n_stop = n_stop;
+    if (n_stop > 0) memcpy(x->stop, stop, (size_t)n_stop * sizeof *stop);
+}
+
+struct clime_logit_edits *clime_logit_edits_new(const struct clime_sampling_params *p, struct clime_grammar *grammar,
+                                                int V, const int32_t *prompt, int n_prompt, const int32_t *stop,
+                                                int n_stop) {
     bool counts = p->frequency_penalty != 0 || p->presence_penalty != 0, repeats = p->repetition_penalty != 1;
-    if (!counts && !repeats && p->n_bias == 0 && p->min_new_tokens == 0 && p->n_allowed == 0) return NULL;
+    if (!counts && !repeats && p->n_bias == 0 && p->min_new_tokens == 0 && p->n_allowed == 0 && !grammar) return NULL;
     struct clime_logit_edits *x = xcalloc(1, sizeof *x);
     x->p = p;
     x->counts = counts;
     x->bans = p->min_new_tokens > 0;
+    if (grammar) follow_grammar(x, grammar, V, stop, n_stop);
     if (repeats) x->seen = set_of(V, prompt, n_prompt);
     if (p->n_allowed > 0) x->allowed = set_of(V, p->allowed, p->n_allowed);
     for (int i = 0; i < p->n_bias; i++) {
@@ -88,6 +107,9 @@ struct clime_logit_edits *clime_logit_edits_new(const struct clime_sampling_para
 
 void clime_logit_edits_free(struct clime_logit_edits *x) {
     if (!x) return;
+    clime_grammar_state_free(x->grammar);
+    free(x->mask);
+    free(x->stop);
     free(x->seen);
     free(x->allowed);
     free(x->entries);
@@ -96,6 +118,7 @@ void clime_logit_edits_free(struct clime_logit_edits *x) {
 }
 
 void clime_logit_edits_add(struct clime_logit_edits *x, int32_t id) {
+    if (x->grammar) clime_grammar_state_add(x->grammar, id);
     if (x->seen) clime_id_add(x->seen, id);
     if (!x->counts) return;
     int i = place_of(x, id);
@@ -104,7 +127,7 @@ void clime_logit_edits_add(struct clime_logit_edits *x, int32_t id) {
 }
 
 bool clime_logit_edits_follow(const struct clime_logit_edits *x) {
-    return x->seen || x->counts;
+    return x->seen || x->counts || x->grammar;
 }
 
 /* What was only there to be banned goes; a list without effect would still count as an edit. */
@@ -120,11 +143,39 @@ static void lift_bans(struct clime_logit_edits *x) {
     x->n = n;
 }
 
+/* What the grammar allows, with the ids that end the sequence where it may end and the request wants that: one that
+ * ignores them goes on as long as there is something to go on with. True when only the end is left. */
+static bool apply_grammar(struct clime_logit_edits *x) {
+    struct clime_grammar_next next = clime_grammar_state_next(x->grammar);
+    bool any = false;
+    x->stuck = next.stuck;
+    if (x->stuck) return false;
+    for (size_t i = 0, n = clime_id_words(x->V); i < n; i++) {
+        x->mask[i] = x->allowed ? next.allowed[i] & x->allowed[i] : next.allowed[i];
+        any |= x->mask[i] != 0;
+    }
+    bool only_end = next.may_end && !any;
+    for (int i = 0; i < x->n_stop && next.may_end; i++) {
+        if (x->p->ignore_eos && (!only_end || clime_grammar_reads(x->of, x->stop[i]))) continue;
+        clime_id_add(x->mask, x->stop[i]);
+        any = true;
+    }
+    if (!any)
+        x->stuck = next.may_end ? "the grammar's text is complete, and the model has no token that ends it"
+                                : "allowed_token_ids leave the grammar no token";
+    return only_end;
+}
+
+const char *clime_logit_edits_stuck(const struct clime_logit_edits *x) {
+    return x->stuck;
+}
+
 void clime_logit_edits_apply(struct clime_logit_edits *x, int n_out, struct clime_sampling *s) {
-    if (x->bans && n_out >= x->p->min_new_tokens) lift_bans(x);
+    bool only_end = x->grammar && apply_grammar(x);
+    if (x->bans && (n_out >= x->p->min_new_tokens || only_end)) lift_bans(x); /* there is nothing to go on with */
     s->seen = x->seen;
     s->repetition = (float)x->p->repetition_penalty;
     s->edits = x->edits;
     s->n_edits = x->n;
-    s->allowed = x->allowed;
+    s->allowed = x->stuck ? NULL : x->grammar ? x->mask : x->allowed;
 }

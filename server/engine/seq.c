@@ -42,7 +42,7 @@ struct clime_seq *clime_seq_new(struct clime_output *o, const struct clime_seq_o
     q->ids = xmalloc((size_t)q->max_total * sizeof *q->ids);
     memcpy(q->ids, o->ids, (size_t)o->n_prompt * sizeof *q->ids);
     q->pages = xmalloc((size_t)clime_pages_for(q->max_total) * sizeof *q->pages);
-    q->edits = clime_logit_edits_new(p, opts->V, o->ids, o->n_prompt, stop, n_stop);
+    q->edits = clime_logit_edits_new(p, o->grammar, opts->V, o->ids, o->n_prompt, stop, n_stop);
     for (int i = 0; i < o->n_resumed; i++) { /* from here on it is as one that was preempted */
         q->ids[o->n_prompt + i] = o->out.data[i];
         if (q->edits) clime_logit_edits_add(q->edits, o->out.data[i]);

@@ -110,6 +110,7 @@ void clime_job_free(struct clime_job *j) {
         free(o->cursor);
         clime_stop_text_free(&o->text);
         clime_parse_free(&o->parse);
+        clime_grammar_unref(o->grammar);
     }
     free(j->outs);
     pthread_mutex_destroy(&j->lock);

@@ -20,6 +20,7 @@
 #include "common/http/server.h"
 #include "server/job/sampling_params.h"
 #include "server/job/stop_text.h"
+#include "text/grammar/grammar.h"
 #include "text/output/output_parser.h"
 #include "text/tokenizer.h"
 
@@ -84,12 +85,14 @@ struct clime_output {
     const struct clime_sampling_params *params;
     const struct clime_logp_options *logp;
     uint64_t seed;
-    uint64_t salt;         /* of the prefix cache */
-    int max_new;           /* max_new_tokens, cut to the context */
-    int n_resumed;         /* tokens of `out` that an earlier reply brought (server/api/resume.h) */
-    size_t resumed_text;   /* bytes of their text that were final */
-    atomic_bool unwanted;  /* set by anyone: the engine ends it at its next sweep, or when it comes in */
-    struct clime_seq *seq; /* made at submission, then the engine's */
+    uint64_t salt;                 /* of the prefix cache */
+    enum clime_grammar_lead lead;  /* where the output stands when it begins */
+    struct clime_grammar *grammar; /* that it must follow; a reference. NULL = none */
+    int max_new;                   /* max_new_tokens, cut to the context */
+    int n_resumed;                 /* tokens of `out` that an earlier reply brought (server/api/resume.h) */
+    size_t resumed_text;           /* bytes of their text that were final */
+    atomic_bool unwanted;          /* set by anyone: the engine ends it at its next sweep, or when it comes in */
+    struct clime_seq *seq;         /* made at submission, then the engine's */
 
     /* emitter, then worker */
     struct clime_ids out;          /* sampled ids */

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "server/job/grammar_fields.h"
 
 void clime_sampling_defaults(struct clime_sampling_params *p) {
     *p = (struct clime_sampling_params){.max_new_tokens = 128,
@@ -188,6 +189,17 @@ static const struct clime_member members[] = {
     {"stop_token_ids", CLIME_MEMBER_CALL, .read = read_stop_ids},
     {"logit_bias", CLIME_MEMBER_CALL, .read = read_bias},
     {"allowed_token_ids", CLIME_MEMBER_CALL, .read = read_allowed},
+    {"regex", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_regex},
+    {"ebnf", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_ebnf},
+    {"json_schema", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_schema},
+    {"structural_tag", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_tags},
+    {"structured_outputs", CLIME_MEMBER_CALL, AT(grammar),
+     .read = clime_grammar_read_object}, /* vLLM's names, new and old */
+    {"guided_decoding", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_object},
+    {"guided_json", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_schema},
+    {"guided_regex", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_regex},
+    {"guided_choice", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_choice},
+    {"guided_grammar", CLIME_MEMBER_CALL, AT(grammar), .read = clime_grammar_read_ebnf},
 };
 const struct clime_members clime_sampling_members = {members, CLIME_COUNT(members)};
 

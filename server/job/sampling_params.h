@@ -5,6 +5,7 @@
 #define CLIME_SERVER_JOB_SAMPLING_PARAMS_H
 
 #include "common/json/members.h"
+#include "text/grammar/source.h"
 
 #define CLIME_MAX_STOP 32        /* stop strings of a request */
 #define CLIME_MAX_STOP_BYTES 512 /* of one stop string */
@@ -37,6 +38,7 @@ struct clime_sampling_params {
     struct clime_bias *bias; /* ascending id, each id once */
     int n_allowed;           /* allowed_token_ids; 0 = all ids */
     const int32_t *allowed;
+    struct clime_grammar_source grammar; /* kind NONE = none; its lead is the output's */
 };
 
 void clime_sampling_defaults(struct clime_sampling_params *p);

@@ -29,8 +29,7 @@ TEXT = {"prompt": "Once", "max_tokens": 2}
 NATIVE = {"text": "Once", "sampling_params": {"max_new_tokens": 2}}
 
 UNSUPPORTED = {
-    "structured_outputs": {"json": {"type": "object"}}, "guided_json": {"type": "object"}, "guided_regex": "a+",
-    "guided_choice": ["a"], "guided_grammar": "root ::= a", "bad_words": ["a"], "prompt_logprobs": 1,
+    "guided_whitespace_pattern": " *", "bad_words": ["a"], "prompt_logprobs": 1,
     "use_beam_search": True, "length_penalty": 2.0, "custom_params": {"a": 1}, "logits_processors": ["x"],
     "logprob_token_ids": [5], "thinking_token_budget": 5, "stop_regex": "a", "lora_path": "x",
 }  # fmt: skip
@@ -46,8 +45,7 @@ def test_a_known_field_without_support_is_refused_by_name(s, name):
 @pytest.mark.parametrize(
     "where, name, value",
     [
-        ("sampling_params", "custom_params", {"a": 1}), ("sampling_params", "json_schema", "{}x"),
-        ("sampling_params", "structured_outputs", {"regex": "a"}), ("sampling_params", "bad_words", ["a"]),
+        ("sampling_params", "custom_params", {"a": 1}), ("sampling_params", "bad_words", ["a"]),
         ("sampling_params", "use_beam_search", True), ("sampling_params", "prompt_logprobs", 0),
         ("top", "return_hidden_states", True), ("top", "return_hidden_states", "last"), ("top", "lora_path", "a"),
         ("top", "image_data", "a"), ("top", "return_routed_experts", True), ("top", "return_entropy", True),

@@ -154,7 +154,7 @@ def test_bad_requests(client, s):
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"background": True}, "background"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {}}}}, "json_schema"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "schema"),
         ({"include": ["message.output_text.logprobs"]}, "logprobs"),
         ({"model": "nobody"}, "nobody"),
     ):

@@ -153,7 +153,7 @@ def test_tokenize_and_back(s):
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": 5}]}),
     ("/v1/chat/completions", {"messages": MESSAGES, "n": 0}),
     ("/v1/chat/completions", {"messages": MESSAGES, "temperature": "hot"}),
-    ("/v1/chat/completions", {"messages": MESSAGES, "response_format": {"type": "json_object"}}),
+    ("/v1/chat/completions", {"messages": MESSAGES, "response_format": {"type": "xml"}}),
     ("/v1/chat/completions", {"messages": MESSAGES, "tool_choice": "required"}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 600}]}),
     ("/v1/completions", {}),

@@ -2,7 +2,7 @@
  * program, machine and masks.
  *
  * Invariant: a state's set number belongs to the grammar's present `life`; when what is kept passed MAX_BYTES it is all
- * forgotten (between two masks, never while one is in use), and a state of an earlier life runs its tokens again.
+ * forgotten, before a question is answered, and a state of an earlier life runs its tokens again.
  */
 #include "text/grammar/grammar.h"
 
@@ -106,12 +106,17 @@ size_t clime_grammar_bytes(const struct clime_grammar *g) {
     return g->machine.bytes + g->masks.bytes;
 }
 
+bool clime_grammar_reads(const struct clime_grammar *g, int32_t id) {
+    return clime_vocab_trie_bytes(g->v, id).len > 0;
+}
+
 /* ---- states ---- */
 
 struct clime_grammar_state {
     struct clime_grammar *g;
     struct clime_ids ids; /* of the output */
-    int32_t set;          /* of the machine, in life `life`; not known before the first question */
+    size_t n_taken;       /* of them that led to `set` */
+    int32_t set;          /* of the machine, in life `life` */
     uint32_t life;
     bool begun;
 };
@@ -129,41 +134,41 @@ void clime_grammar_state_free(struct clime_grammar_state *s) {
     free(s);
 }
 
-static void take(struct clime_grammar_state *s, int32_t id) {
-    struct clime_str bytes = clime_vocab_trie_bytes(s->g->v, id);
-    if (bytes.len == 0) s->set = 0; /* no grammar asks for it */
-    for (size_t i = 0; i < bytes.len; i++) s->set = clime_machine_step(&s->g->machine, s->set, (uint8_t)bytes.ptr[i]);
-}
-
-/* The state in the grammar's present life. */
-static void come_along(struct clime_grammar_state *s) {
-    if (s->begun && s->life == s->g->life) return;
-    s->set = clime_machine_start(&s->g->machine);
-    s->life = s->g->life;
-    s->begun = true;
-    for (size_t i = 0; i < s->ids.len; i++) take(s, s->ids.data[i]);
-}
-
 void clime_grammar_state_add(struct clime_grammar_state *s, int32_t id) {
-    struct clime_grammar *g = s->g;
-    if (clime_grammar_bytes(g) > MAX_BYTES) {
-        clime_masks_forget(&g->masks);
-        clime_machine_forget(&g->machine);
-        g->life++;
-    }
-    come_along(s);
     clime_ids_push(&s->ids, id);
-    take(s, id);
+}
+
+static void forget(struct clime_grammar *g) {
+    clime_masks_forget(&g->masks);
+    clime_machine_forget(&g->machine);
+    g->life++;
+}
+
+/* The set where the output stands, in the grammar's present life. */
+static void come_along(struct clime_grammar_state *s) {
+    struct clime_grammar *g = s->g;
+    if (!s->begun || s->life != g->life) {
+        s->set = clime_machine_start(&g->machine);
+        s->life = g->life;
+        s->n_taken = 0;
+        s->begun = true;
+    }
+    while (s->n_taken < s->ids.len) {
+        struct clime_str bytes = clime_vocab_trie_bytes(g->v, s->ids.data[s->n_taken++]);
+        if (bytes.len == 0) s->set = 0; /* no grammar asks for it */
+        for (size_t i = 0; i < bytes.len; i++) s->set = clime_machine_step(&g->machine, s->set, (uint8_t)bytes.ptr[i]);
+    }
 }
 
 struct clime_grammar_next clime_grammar_state_next(struct clime_grammar_state *s) {
     struct clime_grammar_next next = {.allowed = NULL};
     struct clime_machine *m = &s->g->machine;
+    if (clime_grammar_bytes(s->g) > MAX_BYTES) forget(s->g);
     come_along(s);
-    const struct clime_set *set = &m->sets[s->set];
-    next.may_end = set->ends;
-    next.only_end = set->ends && set->n == 0;
-    if (set->n == 0 && !set->ends) {
+    next.may_end = m->sets[s->set].ends;
+    bool goes_on = m->sets[s->set].n > 0;
+    next.only_end = next.may_end && !goes_on;
+    if (!goes_on && !next.may_end) {
         next.stuck = "the grammar is too ambiguous: there are too many ways to read what was written";
         return next;
     }

@@ -5,7 +5,8 @@
 #define CLIME_TEXT_GRAMMAR_READERS_H
 
 #include "text/grammar/chars.h"
-#include "text/grammar/grammar.h"
+#include "text/grammar/source.h"
+#include "text/grammar/vocab_trie.h"
 
 /* regex.c. search: the pattern may match anywhere in the text, as in JSON schemas; else it matches the whole. */
 enum clime_err clime_regex_read(struct clime_exprs *x, struct clime_str pattern, enum clime_spelling how, bool search,

@@ -18,6 +18,10 @@ void clime_parse_think_begin(struct clime_parse *p, struct clime_str prompt_end)
     if (end >= open.len && memcmp(prompt_end.ptr + end - open.len, open.ptr, open.len) == 0) p->state = INSIDE;
 }
 
+bool clime_parse_is_reasoning(const struct clime_parse *p) {
+    return !p->reply && (p->state == INSIDE || p->how.reasoning->opened);
+}
+
 static void before(struct clime_parse *p, struct clime_str text, bool last) {
     const struct clime_output_parser *row = p->how.reasoning;
     size_t at = p->seen = clime_skip_space(text, p->seen);

@@ -111,12 +111,12 @@ static void test_edits(void **state) {
     const int32_t prompt[] = {5, 39, 5}, stop[] = {1, 9};
     clime_arena_init(&a, 1 << 20);
     assert_true(parse("{}", &p, &a, &e));
-    assert_null(clime_logit_edits_new(&p, V, prompt, 3, stop, 2));
+    assert_null(clime_logit_edits_new(&p, NULL, V, prompt, 3, stop, 2));
 
     assert_true(parse("{\"frequency_penalty\": 0.5, \"presence_penalty\": 0.25, \"repetition_penalty\": 1.5,"
                       "\"min_new_tokens\": 2, \"logit_bias\": {\"9\": 3, \"20\": -1}}",
                       &p, &a, &e));
-    struct clime_logit_edits *x = clime_logit_edits_new(&p, V, prompt, 3, stop, 2);
+    struct clime_logit_edits *x = clime_logit_edits_new(&p, NULL, V, prompt, 3, stop, 2);
     assert_true(clime_logit_edits_follow(x));
     clime_logit_edits_apply(x, 0, &s);
     assert_true(s.repetition == 1.5f && !s.allowed);
@@ -135,7 +135,7 @@ static void test_edits(void **state) {
     clime_logit_edits_free(x);
 
     assert_true(parse("{\"allowed_token_ids\": [7, 38, 7], \"min_new_tokens\": 1}", &p, &a, &e));
-    x = clime_logit_edits_new(&p, V, prompt, 3, stop, 2);
+    x = clime_logit_edits_new(&p, NULL, V, prompt, 3, stop, 2);
     assert_false(clime_logit_edits_follow(x)); /* nothing of it waits for a token */
     clime_logit_edits_apply(x, 0, &s);
     assert_true(!s.seen && s.n_edits == 2);

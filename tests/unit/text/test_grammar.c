@@ -569,7 +569,7 @@ static void test_limits(void **state) {
     clime_grammar_unref(g);
     char *deep = xmalloc(1 << 16);
     memset(deep, '(', 1000);
-    strcpy(deep + 1000, "a");
+    memcpy(deep + 1000, "a", 2);
     refused(CLIME_GRAMMAR_REGEX, deep, "deep");
     free(deep);
 }
