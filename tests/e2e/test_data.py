@@ -35,7 +35,9 @@ def sums(tmp_path_factory):
 
 
 def test_what_would_be_trained_on(d, sums, tmp_path):  # noqa: F811
-    assert "--input-key question? --label-key answer?" in data(sums, status=1)
+    assert "--input-key question? --label-key answer?" in data(sums)  # a look: what it says is no failure
+    assert "--input-key question? --label-key answer?" in data(sums, "--output", tmp_path / "out.jsonl", status=1)
+    assert not (tmp_path / "out.jsonl").exists()
     out = data(sums, "--input-key", "question", "--label-key", "answer", "--hf-checkpoint", d / "init",
                "--apply-chat-template", "--rm-type", "gsm8k", "--rollout-max-prompt-len", 10, "--print", 1)  # fmt: skip
     assert "9 rows" in out and "left out: 9 longer" in out

@@ -43,6 +43,15 @@ for line in sys.stdin:
     assert (out + err).count("gave its first answer") == 3
 
 
+def test_how_near_a_number_is():
+    solution = "Natalia sold 48+24 = <<48+24=72>>72 clips altogether.\n#### 72"
+    rows = [("72", "72"), ("so 48 + 24 = 72", solution), ("71", "72"), ("145", "72"), ("0", "72"), ("-72", "72"), ("I do not know", "72"), ("1,200", "1200")]  # fmt: skip
+    graded, _ = grade(f"{sys.executable} {REWARDS / 'close_reward.py'}", [{"response": r, "label": a} for r, a in rows])
+    got = [g["reward"] for g in graded]
+    assert got[:2] == [1, 1] and got[6:] == [0, 1]
+    assert 0.5 > got[2] > got[3] == 0.25 > got[4] > got[5] > 0  # 146 is twice 73
+
+
 BATCHES = """
 import json, sys, time
 time.sleep(0.3)  # the others come to wait meanwhile

@@ -36,7 +36,8 @@ static enum clime_err parse(int argc, char **argv, struct clime_data_command *c,
     struct clime_data_options *d = &c->set.data;
     const struct clime_opt table[] = {
         {"what is in the files", CLIME_OPT_SECTION},
-        {"input-key", CLIME_OPT_STRING, &d->input_key, "input", "KEY", "the prompt: a string or a list of messages"},
+        {"input-key", CLIME_OPT_STRING, &d->input_key, "input", "KEY", "the prompt: a string or a list of messages", 0,
+         0, NULL, &c->has_input_key},
         {"label-key", CLIME_OPT_STRING, &d->label_key, NULL, "KEY",
          "the label that the reward compares with; with --sft the response"},
         {"metadata-key", CLIME_OPT_STRING, &d->metadata_key, "metadata", "KEY", "an object for the reward"},
@@ -92,9 +93,15 @@ static void suggest_key(const struct clime_look *l, const char *option, const ch
         if (clime_look_find(l, names[i])) clime_buf_printf(out, " --%s %s?", option, names[i]);
 }
 
+/* The first look at a file: nothing is asked that needs its prompts, so what they may be is the answer. */
+static bool only_looks(const struct clime_data_command *c) {
+    return !c->has_input_key && !c->hf_checkpoint && !c->reward.type && !c->reward.library && !c->output &&
+           !c->against.n;
+}
+
 /* Fails when the files lack the members that the options name, with what they might be. */
 static enum clime_err check_fields(const struct clime_data_command *c, const struct clime_look *l,
-                                   struct clime_error *e) {
+                                   struct clime_buf *out, struct clime_error *e) {
     static const char *const inputs[] = {"prompt", "question", "problem", "instruction", "query", "messages"};
     static const char *const labels[] = {"label", "answer", "solution", "target", "response", "output", "completion"};
     const struct clime_data_options *d = &c->set.data;
@@ -105,8 +112,11 @@ static enum clime_err check_fields(const struct clime_data_command *c, const str
     if (!clime_look_find(l, input)) {
         suggest_key(l, "input-key", inputs, (int)CLIME_COUNT(inputs), &guess);
         suggest_key(l, "label-key", labels, (int)CLIME_COUNT(labels), &guess);
-        rc = clime_fail(e, CLIME_ERR_INPUT, "no row has \"%s\", the prompt:%s", input,
-                        guess.len ? guess.data : " give --input-key");
+        const char *may_be = guess.len ? guess.data : " give --input-key";
+        if (only_looks(c))
+            clime_buf_printf(out, "\nwhich are prompt and label?%s\n", may_be);
+        else
+            rc = clime_fail(e, CLIME_ERR_INPUT, "no row has \"%s\", the prompt:%s", input, may_be);
     } else if (d->label_key && !clime_look_find(l, d->label_key)) {
         suggest_key(l, "label-key", labels, (int)CLIME_COUNT(labels), &guess);
         rc = clime_fail(e, CLIME_ERR_INPUT, "no row has \"%s\", the label:%s", d->label_key,
@@ -202,7 +212,7 @@ static enum clime_err look(const struct clime_data_command *c, struct clime_erro
     if (!rc) {
         clime_buf_printf(&out, "%" PRId64 " rows\n  %-16s %8s  %-12s %s\n", l.n, "field", "rows", "kind", "first");
         clime_look_print(&l, &out);
-        rc = check_fields(c, &l, e);
+        rc = check_fields(c, &l, &out, e);
     }
     if (!rc && c->hf_checkpoint) rc = clime_data_prompts(c, &out, &fits, e);
     if (!rc && !c->hf_checkpoint)

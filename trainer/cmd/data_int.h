@@ -23,7 +23,7 @@ struct clime_data_command {
     struct clime_opt_list against; /* sources */
     struct clime_rewarder_options reward;
     double rm_timeout;
-    bool best, has_min_reward;
+    bool best, has_min_reward, has_input_key;
     double min_reward;
 };
 
