@@ -15,7 +15,7 @@ from test_rl import LIMIT, TRAIN
 
 
 def train(*words):
-    return subprocess.run([TRAIN, *map(str, words)], capture_output=True, text=True, timeout=LIMIT)
+    return subprocess.run([str(TRAIN), *map(str, words)], capture_output=True, text=True, timeout=LIMIT)
 
 
 def set_tensor(path, name, element):
@@ -39,6 +39,18 @@ def test_a_run_without_an_update_fails(tmp_path):
               tmp_path / "out", "--global-batch-size", 4)  # fmt: skip
     assert p.returncode == 1 and "no step changed the weights" in p.stderr, (p.returncode, p.stderr)
     assert not (tmp_path / "out").exists()
+    # as a run: its alarms, in the ledger and to the command
+    same = p.args + ["--run", str(tmp_path / "run"), "--alarm-command", f"cat >> {tmp_path}/told; echo >> {tmp_path}/told"]
+    assert subprocess.run(same, capture_output=True, timeout=LIMIT).returncode == 1
+    with contextlib.closing(sqlite3.connect(tmp_path / "run" / "ledger.db")) as db:
+        alarms = [json.loads(x) for (x,) in db.execute("SELECT detail FROM events WHERE kind = 'alarm' ORDER BY id")]
+    assert [(a["alarm"], a["state"]) for a in alarms] == [("gradient-not-finite", "raised"), ("ended", "raised")]
+    told = [json.loads(line)["alarm"] for line in (tmp_path / "told").read_text().splitlines()]
+    assert told and told == [a["alarm"] for a in alarms][: len(told)]  # a process that ends may leave some untold
+    off = subprocess.run([*same, "--alarm", "gradient-not-finite=off"], capture_output=True, text=True, timeout=LIMIT)
+    assert off.returncode == 1 and "W train: alarm ended" in off.stderr and "W train: alarm gradient" not in off.stderr  # may differ from start to start
+    assert "alarms need --run" in subprocess.run(p.args + ["--alarm", "ended=off"], capture_output=True, text=True, timeout=LIMIT).stderr
+    assert "no alarm is called gapp" in subprocess.run([*same, "--alarm", "gapp=1"], capture_output=True, text=True, timeout=LIMIT).stderr
 
 
 @pytest.fixture(scope="module")

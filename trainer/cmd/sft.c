@@ -13,6 +13,7 @@
 #include "trainer/data/pair_data.h"
 #include "trainer/learn/follower.h"
 #include "trainer/ledger/events.h"
+#include "trainer/options/alarms.h"
 #include "trainer/options/record.h"
 #include "trainer/run/again.h"
 #include "trainer/run/sft.h"
@@ -41,7 +42,7 @@ static bool decides(const void *arg, const char *name) {
         "metrics",       "save-interval",         "keep-checkpoints", "save-retain-interval", "threads",
         "print-samples", "optimizer-cpu-offload", "target-loss"};
     const struct sft_options *o = arg;
-    if (!clime_rank_decides(name)) return false;
+    if (!clime_rank_decides(name) || clime_alarm_is_option(name)) return false;
     if (!strcmp(name, "num-epoch")) return o->schedule != CLIME_LR_CONSTANT && !o->decay;
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
         if (!strcmp(name, not [i])) return false;
@@ -99,6 +100,7 @@ static enum clime_err parse_evaluation(struct sft_options *o, char **words, int 
     r->options_json = own.options_json;
     r->evaluate = false;
     r->learner = own.learner;
+    r->alarm = own.alarm;
     r->prompt_data = own.prompt_data;
     r->rollout_seed = own.rollout_seed;
     r->save_interval = own.save_interval;
@@ -254,8 +256,9 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
                                     "--eval-interval steps: --eval-..., --rm-..., --custom-rm-path, --reward-key,\n"
                                     "--num-servers, --server-... and --router-... are those of clime-train eval.";
     int n = loss_rows(o, table, run_rows(o, table, data_rows(o, table, 0)));
-    CHECK(n + CLIME_RANK_ROWS <= MAX_ROWS);
+    CHECK(n + CLIME_RANK_ROWS + CLIME_ALARM_ROWS <= MAX_ROWS);
     n += clime_rank_rows(&o->ranks, table + n);
+    n += clime_alarm_rows(&r->alarm, table + n);
     char *usage = xasprintf("clime-train %s --hf-checkpoint DIR --prompt-data FILE --save-hf DIR [options]\n%s%s",
                             o->pairs ? "dpo" : "sft",
                             o->pairs ? "Learning from pairs of which one answer is preferred: DPO and its kin."
@@ -272,6 +275,10 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     if (!l->hf_checkpoint || !r->prompt_data.n || !(o->save_hf || o->print_samples))
         return clime_fail(e, CLIME_ERR_INPUT, "%s needs --hf-checkpoint, --prompt-data and --save-hf",
                           o->pairs ? "dpo" : "sft");
+    double limits[CLIME_ALARMS];
+    if ((err = clime_alarm_limits(&r->alarm.limits, false, limits, e))) return err;
+    if (!r->run && (r->alarm.limits.n || r->alarm.command || r->alarm.url))
+        return clime_fail(e, CLIME_ERR_INPUT, "alarms need --run, whose figures they look at");
     if ((err = set_objective(o, e))) return err;
     l->schedule = (enum clime_schedule)o->schedule;
     l->lr_warmup_iters = o->warmup;
@@ -344,6 +351,7 @@ static enum clime_err train(struct sft_options *o, struct clime_error *e) {
     if (!err)
         printf("%s: trained on %d %s\n", o->save_hf, o->run.set.n / o->run.n_members, o->pairs ? "pairs" : "samples");
     if (err && rl->ledger) clime_event(rl->ledger, rl->run.incarnation, "error", "%s", e->msg);
+    if (err) clime_alarms_see(rl->alarms, CLIME_ALARM_ENDED, 1, e->msg, NULL);
     return err;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/json/write.h"
+#include "trainer/options/alarms.h"
 #include "trainer/options/record.h"
 #include "trainer/options/rl_options_int.h"
 
@@ -79,12 +80,9 @@ static bool decides(const void *arg, const char *name) {
                                        "mlflow-url",
                                        "mlflow-experiment",
                                        "mlflow-run-name",
-                                       "mlflow-token",
-                                       "alarm",
-                                       "alarm-command",
-                                       "alarm-url"};
+                                       "mlflow-token"};
     bool falls = o->lr_decay_style != CLIME_LR_CONSTANT && !o->lr_decay_iters;
-    if (!strncmp(name, "eval-", 5) || !clime_rank_decides(name)) return false;
+    if (!strncmp(name, "eval-", 5) || !clime_rank_decides(name) || clime_alarm_is_option(name)) return false;
     if (falls && (!strcmp(name, "num-rollout") || !strcmp(name, "num-epoch"))) return true;
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
         if (!strcmp(name, not [i])) return false;

@@ -4,6 +4,7 @@
  * rl_options_learning.c and rl_inert.c, checks and derived values in rl_check.c and rl_derive.c, what of it decides the
  * weights in rl_decides.c. The table is built at run time because the fields that it fills are those of one struct.
  */
+#include "trainer/options/alarms.h"
 #include "trainer/options/rl_options_int.h"
 
 #include <stdlib.h>
@@ -24,6 +25,8 @@ static const char rl_usage[] =
 static int all_rows(struct clime_rl_options *o, struct clime_opt *t, struct clime_rl_given *g, int *n_core) {
     int n = clime_rl_sample_rows(o, t, g);
     n += clime_rl_learning_rows(o, t + n, g);
+    t[n++] = (struct clime_opt){.name = "Alarms", .type = CLIME_OPT_SECTION};
+    n += clime_alarm_rows(&o->alarm, t + n);
     t[n++] = (struct clime_opt){.name = "Ranks", .type = CLIME_OPT_SECTION};
     n += clime_rank_rows(&o->ranks, t + n);
     *n_core = n;

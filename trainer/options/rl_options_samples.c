@@ -77,13 +77,6 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
         {"mlflow-run-name", S, &o->mlflow.run_name, NULL, "NAME", "name of the run there; default: the run folder"},
         {"mlflow-token", CLIME_OPT_KEY, &o->mlflow.key, NULL, "MLFLOW_TRACKING_TOKEN", "what it wants as a bearer"},
 
-        {"Alarms", H, NULL, NULL, NULL, NULL},
-        {"alarm", L, &o->alarm.limits, NULL, "NAME=VALUE",
-         "another limit for an alarm, or NAME=off (docs/alarms.md has the names, causes and limits)"},
-        {"alarm-command", S, &o->alarm.command, NULL, "COMMAND",
-         "run this shell command for every alarm that is raised or over, with a JSON object on its standard input"},
-        {"alarm-url", S, &o->alarm.url, NULL, "URL", "POST the same object there"},
-
         {"Prompts", H, NULL, NULL, NULL, NULL},
         {"prompt-data", L, &o->prompt_data, NULL, "FILE",
          "JSON lines, a JSON array, CSV or TSV; FILE@[a:b] takes a slice. Several files are one, or with FILE@0.3 each "
