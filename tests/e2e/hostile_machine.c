@@ -1,0 +1,107 @@
+/* A machine that lets its programs down, to be preloaded by test_hostile_machine.py.
+ *
+ *   HOSTILE_CLOCK     the time of day leaps by a day, there and back, ten times a second
+ *   HOSTILE_FULL      the files under this folder take HOSTILE_ROOM bytes of a process, and no more
+ *   HOSTILE_READONLY  no ledger can be opened for writing
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+/* ---- the clock ---- */
+
+int clock_gettime(clockid_t id, struct timespec *t) {
+    static __typeof__(&clock_gettime) real;
+    struct timespec steady;
+    if (!real) real = REAL(clock_gettime);
+    int rc = real(id, t);
+    if (rc || id != CLOCK_REALTIME || !getenv("HOSTILE_CLOCK")) return rc;
+    real(CLOCK_MONOTONIC, &steady);
+    t->tv_sec += (steady.tv_nsec / 100000000 % 3 - 1) * 86400;
+    return 0;
+}
+
+int gettimeofday(struct timeval *t, void *zone) {
+    struct timespec now;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &now);
+    *t = (struct timeval){now.tv_sec, now.tv_nsec / 1000};
+    return 0;
+}
+
+time_t time(time_t *out) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (out) *out = now.tv_sec;
+    return now.tv_sec;
+}
+
+/* ---- the disk ---- */
+
+static atomic_llong written;
+
+static int has_room(int fd, size_t n) {
+    const char *folder = getenv("HOSTILE_FULL");
+    char link[64], path[PATH_MAX];
+    if (!folder || fd < 3) return 1;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t len = readlink(link, path, sizeof path - 1);
+    path[len < 0 ? 0 : len] = 0;
+    if (strncmp(path, folder, strlen(folder))) return 1;
+    return atomic_fetch_add(&written, (long long)n) + (long long)n <= strtoll(getenv("HOSTILE_ROOM"), NULL, 10);
+}
+
+ssize_t write(int fd, const void *data, size_t n) {
+    static __typeof__(&write) real;
+    if (!real) real = REAL(write);
+    if (!has_room(fd, n)) return errno = ENOSPC, -1;
+    return real(fd, data, n);
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t n, off64_t at) {
+    static __typeof__(&pwrite64) real;
+    if (!real) real = REAL(pwrite64);
+    if (!has_room(fd, n)) return errno = ENOSPC, -1;
+    return real(fd, data, n, at);
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t at) {
+    return pwrite64(fd, data, n, at);
+}
+
+/* ---- the ledger ---- */
+
+static int refuses(const char *path, int flags) {
+    size_t n = strlen(path);
+    return getenv("HOSTILE_READONLY") && (flags & O_ACCMODE) != O_RDONLY && n > 9 && !strcmp(path + n - 9, "ledger.db");
+}
+
+int open64(const char *path, int flags, ...) {
+    static __typeof__(&open64) real;
+    va_list more;
+    if (!real) real = REAL(open64);
+    if (refuses(path, flags)) return errno = EACCES, -1;
+    va_start(more, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
+    va_end(more);
+    return real(path, flags, mode);
+}
+
+int open(const char *path, int flags, ...) {
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
+    va_end(more);
+    return open64(path, flags, mode);
+}

@@ -1,0 +1,56 @@
+"""A machine that lets its programs down: a full disk, a ledger that cannot be written, a clock that leaps. The machine
+is a library that is preloaded (hostile_machine.c)."""
+
+import hashlib
+import pathlib
+import subprocess
+
+import pytest
+from programs import LIMIT, SLOW
+from test_rl import command, fails, final_sha, model, run_whole, start  # noqa: F401  the fixture
+
+pytestmark = pytest.mark.skipif(SLOW > 1, reason="a sanitizer's library must be the first that is loaded")
+SHORT = {"num_rollout": 4, "eval_interval": 0, "rollout_max_response_len": 24}
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    library = tmp_path_factory.mktemp("hostile") / "hostile.so"
+    source = pathlib.Path(__file__).with_name("hostile_machine.c")
+    subprocess.run(["cc", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl"],
+                   check=True, timeout=LIMIT)  # fmt: skip
+    return lambda words, **what: ["env", f"LD_PRELOAD={library}", *(f"HOSTILE_{k}={v}" for k, v in what.items()), *words]
+
+
+@pytest.fixture(scope="module")
+def calm(model):  # noqa: F811
+    return run_whole(command(model, model / "calm", **SHORT), model / "calm.log")
+
+
+def test_a_clock_that_leaps(model, hostile, calm):  # noqa: F811
+    words = hostile(command(model, model / "leaps", **SHORT), CLOCK=1)
+    assert run_whole(words, model / "leaps.log") == calm
+    days = {line[:10] for line in open(model / "leaps.log") if line[:2] == "20"}
+    assert len(days) > 1  # it did
+
+
+def test_a_disk_that_is_full_for_a_time(model, hostile, calm):  # noqa: F811
+    """The run ends with a word each time, nothing that was kept is lost, and with room enough the same command comes to
+    the same weights."""
+    run, log, room, text = model / "no-room", model / "no-room.log", 0, ""
+    while not text or final_sha(log) is None:
+        p = start(hostile(command(model, run, **SHORT), FULL=run, ROOM=room), log)
+        status, text = p.wait(LIMIT), open(log).read()
+        last = text.splitlines()[-1]
+        assert status == 0 or (status == 1 and ("disk is full" in last or "No space left" in last)), last
+        room = room * 3 // 2 + 100_000
+    assert final_sha(log) == calm
+    assert "\nresumed  at step" in text  # it was full in the midst, too
+
+
+def test_a_ledger_that_cannot_be_written(model, hostile, calm):  # noqa: F811
+    run, log = model / "calm", model / "readonly.log"
+    before = hashlib.sha256((run / "ledger.db").read_bytes()).hexdigest()
+    text = fails(hostile(command(model, run, **SHORT | {"num_rollout": 5}), READONLY=1), log)
+    assert "ledger" in text.splitlines()[-1], text[-2000:]
+    assert hashlib.sha256((run / "ledger.db").read_bytes()).hexdigest() == before
