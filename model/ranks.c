@@ -51,6 +51,9 @@ enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e) {
     if (m->ranks.n > 1 && m->cfg.router.E)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: its experts cannot be shared by several devices yet",
                           m->cfg.architecture);
+    if (m->ranks.n > 1 && !m->ops->join_columns)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "several devices cannot share a model on \"%s\" yet (--device cpu can)", m->ops->name);
     enum clime_err rc = clime_layout_shard(l, m->ranks.rank, m->ranks.n, &m->shard, e);
     if (rc) return rc;
     int64_t *held = xcalloc((size_t)l->n_slices, sizeof *held);

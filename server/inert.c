@@ -6,7 +6,7 @@
  */
 #include "server/server_options.h"
 
-#define ONE_DEVICE "a server uses one device"
+#define ONE_DEVICE "a server's devices share every layer's matrices (--tp-size)"
 #define SAME_BITS "results do not depend on the batch in any case"
 #define ONE_ATTENTION "there is one attention, the trainer's"
 #define FOLDER "a model is a folder; nothing is downloaded"
@@ -23,8 +23,6 @@
 
 static const struct clime_inert rows[] = {
     /* devices and processes */
-    {"tp-size", false, "1", ONE_DEVICE},
-    {"tensor-parallel-size", false, "1", ONE_DEVICE},
     {"pp-size", false, "1", ONE_DEVICE},
     {"pipeline-parallel-size", false, "1", ONE_DEVICE},
     {"dp-size", false, "1", ONE_DEVICE},
@@ -37,7 +35,6 @@ static const struct clime_inert rows[] = {
     {"node-rank", false, "0", ONE_DEVICE},
     {"gpu-id-step", false, NULL, ONE_DEVICE},
     {"dist-init-addr", false, NULL, ONE_DEVICE},
-    {"dist-timeout", false, NULL, ONE_DEVICE},
     {"nccl-port", false, NULL, ONE_DEVICE},
     {"distributed-executor-backend", false, NULL, ONE_DEVICE},
     {"disable-custom-all-reduce", true, NULL, ONE_DEVICE},

@@ -14,8 +14,10 @@
 #include "common/os/process.h"
 #include "model/folder.h"
 #include "server/api/fields.h"
+#include "server/engine/followers.h"
 #include "server/engine/memory_plan.h"
 #include "server/engine/step_graphs.h"
+#include "server/follower.h"
 #include "server/registration.h"
 #include "server/server.h"
 #include "server/server_metrics.h"
@@ -43,6 +45,7 @@ static enum clime_err plan_memory(struct clime_server *s, struct clime_error *e)
     struct clime_memory_want want = {.fraction = o->mem_fraction,
                                      .max_total_tokens = o->max_total_tokens,
                                      .context = context,
+                                     .n_ranks = (int)o->tp_size,
                                      .own_weights = o->load_format == 0};
     struct clime_server_memory plan;
     struct clime_buf text;
@@ -132,13 +135,7 @@ static enum clime_err choose_graph_sizes(const struct clime_server_options *o, s
  * or read. */
 static enum clime_err prepare(struct clime_server *s, struct graph_sizes *graphs, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
-    struct clime_model_options m = {
-        .device = clime_device_names[o->device],
-        .dtype = clime_dtype_names[o->dtype],
-        .dev = {.n_threads = (int)o->threads, .isa = o->isa, .gpu = (int)o->gpu, .deterministic = o->deterministic},
-        .max_pos = (int)o->context_length,
-        .no_weights = o->load_format != 0,
-        .releasable = true};
+    const struct clime_model_options m = clime_server_model_options(o, 0);
     enum clime_err err = clime_tokenizer_load(o->model_path, &s->tokenizer, e);
     if (!err) err = open_text(s, e);
     clime_sampling_defaults(&s->openai_defaults);
@@ -165,11 +162,14 @@ static void join_eos(struct clime_server *s) {
 
 static enum clime_err open_engine(struct clime_server *s, const struct graph_sizes *graphs, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
-    enum clime_err err = clime_model_load(s->model, o->model_path, e);
+    struct clime_sched_options sched = sched_options(s);
+    enum clime_err err = s->followers ? clime_followers_plan(s->followers, &sched, s->max_len, e) : CLIME_OK;
+    if (!err) err = clime_model_load(s->model, o->model_path, e);
+    if (!err && s->followers) err = clime_followers_link(s->followers, s->model, e);
     if (err) return err;
     join_eos(s);
     s->grammars = clime_grammar_cache_new(s->tokenizer, s->model->cfg.V, s->eos, s->n_eos);
-    struct clime_engine_options g = {.sched = sched_options(s),
+    struct clime_engine_options g = {.sched = sched,
                                      .max_len = s->max_len,
                                      .max_queued = o->max_queued_requests,
                                      .queue_limit_us = o->max_queue_seconds * 1000000,
@@ -177,10 +177,11 @@ static enum clime_err open_engine(struct clime_server *s, const struct graph_siz
                                      .weight_version = o->weight_version,
                                      .eos = s->eos,
                                      .n_eos = s->n_eos,
-                                     .overlap = s->model->ops->queues && !o->disable_overlap_schedule,
+                                     .overlap = s->model->ops->queues && !o->disable_overlap_schedule && !s->followers,
                                      .debug_checks = o->debug_checks,
+                                     .followers = s->followers,
                                      .graph_bs = graphs->rows,
-                                     .n_graph_bs = graphs->n};
+                                     .n_graph_bs = s->followers ? 0 : graphs->n};
     return clime_engine_open(&g, s->model, &s->engine, e);
 }
 
@@ -253,6 +254,12 @@ static void drain(struct clime_server *s, bool patient) {
     wait_idle(s, ABORT_WAIT_US);
 }
 
+static enum clime_err start_followers(struct clime_server *s, char *const *argv, struct clime_error *e) {
+    const struct clime_server_options *o = &s->opts;
+    if (o->tp_size == 1) return CLIME_OK;
+    return clime_followers_start((int)o->tp_size, argv, (int64_t)(o->dist_timeout * 1e6), &s->followers, e);
+}
+
 static void log_inert(const struct clime_server_options *o) {
     struct clime_buf text;
     clime_buf_init(&text, (size_t)1 << 20);
@@ -262,14 +269,15 @@ static void log_inert(const struct clime_server_options *o) {
     clime_buf_free(&text);
 }
 
-static int serve(struct clime_server *s, int64_t start_us) {
+static int serve(struct clime_server *s, char *const *argv, int64_t start_us) {
     struct clime_http_server *http = NULL;
     struct graph_sizes graphs;
     struct clime_error e = {0};
     enum clime_err err;
     int status = 1;
     log_inert(&s->opts);
-    if ((err = check_options(&s->opts, &e)) || (err = prepare(s, &graphs, &e)) || (err = open_engine(s, &graphs, &e)))
+    if ((err = check_options(&s->opts, &e)) || (err = start_followers(s, argv, &e)) ||
+        (err = prepare(s, &graphs, &e)) || (err = open_engine(s, &graphs, &e)))
         goto done;
     s->metrics = clime_server_metrics_new(s->model_names[0]);
     if ((err = open_http(s, &http, &e))) goto done;
@@ -293,6 +301,7 @@ done:
     if (err) LOG_ERROR("%s", e.msg);
     clime_http_server_stop(http);
     clime_engine_close(s->engine);
+    clime_followers_close(s->followers);
     clime_text_pool_close(s->text);
     clime_grammar_cache_free(s->grammars);
     clime_chat_template_close(&s->chat);
@@ -325,8 +334,11 @@ int main(int argc, char **argv) {
         clime_buf_free(&out);
         return 0;
     }
-    clime_log_open("server", levels[s.opts.log_level]);
+    struct clime_place place = {.world = 1};
+    bool follows = getenv("CLIME_GROUP_SECRET") && !clime_place_take(&place, &e) && place.ours;
+    clime_log_open(follows ? "server rank" : "server", levels[s.opts.log_level]);
     clime_process_begin();
+    if (follows) return clime_server_follow(&s.opts, &place);
     clime_http_client_global_init();
     clime_job_table_init(&s.jobs);
     clime_weight_update_init(&update);
@@ -337,7 +349,7 @@ int main(int argc, char **argv) {
     s.model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.items : one;
     s.n_model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.n : 1;
     s.field_watch = clime_field_watch_new(s.opts.strict_fields);
-    int status = serve(&s, start_us);
+    int status = serve(&s, argv, start_us);
     clime_weight_update_free(&update);
     clime_job_table_free(&s.jobs);
     clime_field_watch_free(s.field_watch);

@@ -32,6 +32,7 @@ struct clime_server {
     int n_markers;
     struct clime_sampling_params openai_defaults; /* of the model's generation_config.json */
     struct clime_engine *engine;
+    struct clime_followers *followers; /* --tp-size: the other ranks; NULL = alone. The engine's */
     struct clime_text_pool *text;
     struct clime_grammar_cache *grammars; /* own lock */
     struct clime_job_table jobs;          /* own lock */

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "common/group/place.h"
 #include "common/http/server.h"
 #include "text/output/output_parser.h"
 
@@ -119,6 +120,32 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .choices = "N",
          .max = 64,
          .help = "index of the CUDA device"},
+        {.name = "tp-size",
+         .alias = "tensor-parallel-size",
+         .type = CLIME_OPT_INT,
+         .value = &o->tp_size,
+         .def = "1",
+         .choices = "N",
+         .min = 1,
+         .max = CLIME_GROUP_MAX,
+         .help = "devices that share the model, a process each, which this one starts: the same bits on any number of "
+                 "them (docs/devices.md)"},
+        {.name = "tp",
+         .type = CLIME_OPT_INT,
+         .value = &o->tp_size,
+         .def = "1",
+         .choices = "N",
+         .min = 1,
+         .max = CLIME_GROUP_MAX,
+         .help = "the same"},
+        {.name = "dist-timeout",
+         .type = CLIME_OPT_DOUBLE,
+         .value = &o->dist_timeout,
+         .def = "60",
+         .choices = "SECONDS",
+         .min = 0.1,
+         .max = 1e6,
+         .help = "a device that the others wait for longer ends the server, which names it"},
         {.name = "deterministic",
          .type = CLIME_OPT_BOOL,
          .value = &o->deterministic,

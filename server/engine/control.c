@@ -159,8 +159,25 @@ void clime_engine_set_label(struct clime_engine *g, const char *name, uint64_t n
     atomic_store(&g->version, l);
 }
 
-static enum clime_err take_weights(struct clime_model *m, const struct clime_weight_source *from,
+/* Over several ranks each has its share in memory of its own, also of weights that are their owner's. */
+static enum clime_err share_weights(struct clime_engine *g, const struct clime_weight_source *from,
+                                    struct clime_error *e) {
+    const struct clime_model *m = g->model;
+    void *theirs = NULL;
+    bool same_unit;
+    enum clime_err err = CLIME_OK;
+    if (from->kind == CLIME_FROM_OWNER)
+        err = m->ops->share_open(m->dev, from->handle, clime_model_bytes(m), &same_unit, &theirs, e);
+    if (!err)
+        err = clime_followers_update(g->opts.followers, theirs ? theirs : from->flat, from->kind == CLIME_FROM_HOST, e);
+    if (theirs) m->ops->share_close(m->dev, theirs);
+    return err;
+}
+
+static enum clime_err take_weights(struct clime_engine *g, const struct clime_weight_source *from,
                                    struct clime_error *e) {
+    struct clime_model *m = g->model;
+    if (g->opts.followers) return share_weights(g, from, e);
     switch (from->kind) {
     case CLIME_FROM_HOST:
         return clime_model_set(m, from->flat, e);
@@ -175,10 +192,19 @@ static enum clime_err refuse_dead(struct clime_engine *g, struct clime_error *e)
     return atomic_load(&g->dead) ? clime_fail(e, CLIME_ERR_DEVICE, "the engine is dead: the device failed") : CLIME_OK;
 }
 
+/* What was done between two steps has failed for good on some rank. */
+static bool lost_ranks(struct clime_engine *g) {
+    struct clime_error e;
+    enum clime_err err = clime_model_ranks_check(g->model, &e);
+    return clime_engine_is_dead(g, err, &e);
+}
+
 static void do_update(struct clime_engine *g, struct clime_command *c) {
     if ((c->err = refuse_dead(g, c->error))) return;
     c->n_inflight = g->sched.n_running + g->sched.n_waiting;
-    if ((c->err = take_weights(g->model, c->from, c->error))) return;
+    c->err = take_weights(g, c->from, c->error);
+    if (lost_ranks(g) || c->err) return;
+    g->has_owner = c->from->kind == CLIME_FROM_OWNER;
     c->err = g->model->ops->sync(g->model->dev, c->error);
     if (clime_engine_is_dead(g, c->err, c->error)) return;
     if (c->inflight == CLIME_INFLIGHT_ABORT) clime_engine_end_all(g, aborted);
@@ -202,7 +228,7 @@ enum clime_err clime_engine_update(struct clime_engine *g, const struct clime_we
 
 static void do_writing(struct clime_engine *g, struct clime_command *c) {
     if ((c->err = refuse_dead(g, c->error))) return;
-    if (!g->model->foreign) {
+    if (!g->has_owner) {
         c->err = clime_fail(c->error, CLIME_ERR_INPUT, "the weights are this server's own; nobody else writes them");
         return;
     }
@@ -243,6 +269,9 @@ static void do_give_back(struct clime_engine *g, struct clime_command *c) {
         if (out->weights > 0) atomic_store(&g->weights, CLIME_WEIGHTS_ABSENT);
     }
     c->err = g->model->ops->sync(g->model->dev, c->error);
+    if (!c->err && g->opts.followers)
+        c->err = clime_followers_memory(g->opts.followers, CLIME_FOLLOW_GIVE_BACK, c->tags, &out->kv, &out->weights,
+                                        c->error);
     out->free_after = free_memory(g);
     clime_engine_is_dead(g, c->err, c->error);
 }
@@ -252,13 +281,17 @@ static void do_take_back(struct clime_engine *g, struct clime_command *c) {
     if ((c->err = refuse_dead(g, c->error))) return;
     out->free_before = free_memory(g);
     if (c->tags & CLIME_MEMORY_WEIGHTS) {
-        out->weights = g->model->released ? clime_model_bytes(g->model) : 0;
+        out->weights = g->model->released ? clime_model_own_bytes(g->model) : 0;
         if ((c->err = clime_model_take_back(g->model, c->error))) return;
     }
-    if ((c->tags & CLIME_MEMORY_KV) && atomic_load(&g->no_kv)) {
-        if ((c->err = clime_runner_take_back_kv(g->runner, &out->kv, c->error))) return;
-        atomic_store(&g->no_kv, false);
-    }
+    if ((c->tags & CLIME_MEMORY_KV) && atomic_load(&g->no_kv) &&
+        (c->err = clime_runner_take_back_kv(g->runner, &out->kv, c->error)))
+        return;
+    if (g->opts.followers)
+        c->err = clime_followers_memory(g->opts.followers, CLIME_FOLLOW_TAKE_BACK, c->tags, &out->kv, &out->weights,
+                                        c->error);
+    if (lost_ranks(g) || c->err) return;
+    if (c->tags & CLIME_MEMORY_KV) atomic_store(&g->no_kv, false);
     out->free_after = free_memory(g);
 }
 

@@ -27,6 +27,7 @@
 #include "server/engine/logit_edits.h"
 
 #define WINDOW_US ((int64_t)1000000) /* over which the throughput is measured */
+#define LOOK_US ((int64_t)100000)    /* between looks of an idle engine at its followers */
 #define INTAKE 64                    /* outputs that come in between two steps */
 
 /* ---- events ------------------------------------------------------------------------------------------------ */
@@ -165,8 +166,15 @@ static void end_held(struct clime_engine *g) {
     atomic_store(&g->writing_until_us, 0);
 }
 
+/* A follower that is gone ends the engine also while nobody asks for anything. */
+static bool lost_a_rank(struct clime_engine *g, struct clime_error *e) {
+    return g->opts.followers && !atomic_load(&g->dead) && clime_followers_check(g->opts.followers, e);
+}
+
 static void wait_for_work(struct clime_engine *g) {
     int64_t until_us = queue_deadline(g), writing_us = atomic_load(&g->writing_until_us);
+    int64_t look_us = g->opts.followers && !atomic_load(&g->dead) ? clime_now_us() + LOOK_US : INT64_MAX;
+    if (look_us < until_us) until_us = look_us;
     if (writing_us && writing_us < until_us) until_us = writing_us;
     if (until_us == INT64_MAX) {
         pthread_cond_wait(&g->wake, &g->lock);
@@ -181,9 +189,11 @@ static void step(struct clime_engine *g, bool may_overlap);
 /* Empties the inbox; sleeps first while there is nothing to do. False when the engine is to stop. What does more than
  * bring jobs meets no step in flight. */
 static bool take_inbox(struct clime_engine *g) {
+    struct clime_error e;
+    bool lost = false;
     pthread_mutex_lock(&g->lock);
     while (!g->first_job && !g->incoming && !g->first_command && !g->sweep && !g->stop && !g->started && !has_work(g) &&
-           !owner_is_late(g) && clime_now_us() < queue_deadline(g))
+           !owner_is_late(g) && clime_now_us() < queue_deadline(g) && !(lost = lost_a_rank(g, &e)))
         wait_for_work(g);
     struct clime_job *jobs = g->first_job;
     struct clime_command *command = g->first_command;
@@ -193,6 +203,7 @@ static bool take_inbox(struct clime_engine *g) {
     g->sweep = false;
     pthread_mutex_unlock(&g->lock);
 
+    if (lost) clime_engine_is_dead(g, e.code, &e);
     if (g->started && (command || sweep || stop || owner_is_late(g))) step(g, false);
     add_incoming(g, jobs);
     take_jobs(g, command || stop ? INT_MAX : INTAKE);
@@ -416,6 +427,7 @@ enum clime_err clime_engine_open(const struct clime_engine_options *o, struct cl
         free(g);
         return err;
     }
+    clime_runner_lead(g->runner, o->followers);
     clime_sched_init(&g->sched, &o->sched);
     for (int i = 0; i < 2; i++) clime_step_plan_init(&g->plans[i], o->sched.max_running);
     g->results = xcalloc((size_t)o->sched.max_running, sizeof *g->results);

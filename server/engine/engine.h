@@ -13,6 +13,7 @@
 #include "server/job/emitter.h"
 
 struct clime_engine;
+struct clime_followers;
 
 struct clime_engine_options {
     struct clime_sched_options sched;
@@ -23,8 +24,9 @@ struct clime_engine_options {
     const char *weight_version; /* label of the weights loaded at start; copied */
     const int32_t *eos;         /* [n_eos] ids that end a sequence; borrowed */
     int n_eos;
-    bool overlap;        /* start the next step before this one's results are read, where that can be */
-    bool debug_checks;   /* recount all invariants after every step */
+    bool overlap;                      /* start the next step before this one's results are read, where that can be */
+    bool debug_checks;                 /* recount all invariants after every step */
+    struct clime_followers *followers; /* the other ranks of the model; NULL = there are none. Borrowed until close */
     const int *graph_bs; /* [n_graph_bs] batch sizes of recorded decode steps; borrowed until open returns */
     int n_graph_bs;
 };

@@ -3,6 +3,7 @@
 #define CLIME_SERVER_ENGINE_ENGINE_INT_H
 
 #include "server/engine/engine.h"
+#include "server/engine/followers.h"
 #include "server/engine/step.h"
 
 enum clime_weights_state { CLIME_WEIGHTS_READY, CLIME_WEIGHTS_ABSENT, CLIME_WEIGHTS_WRITING };
@@ -44,6 +45,7 @@ struct clime_engine {
     struct clime_job *incoming; /* out of the inbox; outputs of the first from incoming_at on are to be taken */
     int incoming_at;
     const char *dead_message;
+    bool has_owner;                   /* the weights came from memory that stays another process's */
     int64_t window_us, window_tokens; /* of the throughput being measured */
     struct clime_loads window_from;   /* as the window began */
 

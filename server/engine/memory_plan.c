@@ -25,6 +25,10 @@ static int64_t choose_pages(const struct clime_server_memory *p, const struct cl
                             const struct clime_memory_want *want, size_t page) {
     if (want->max_total_tokens > 0) return (want->max_total_tokens + CLIME_PAGE - 1) / CLIME_PAGE;
     size_t room = (size_t)((double)p->free_bytes * want->fraction), rest = CPU_KV_BYTES;
+    if (!p->own_memory && want->n_ranks > 1) {
+        room /= (size_t)want->n_ranks;
+        rest /= (size_t)want->n_ranks;
+    }
     if (p->own_memory) {
         room = less(room, p->weights);
         rest = less(p->free_bytes, p->weights + p->scratch + p->code + p->staging + p->trial);
@@ -66,11 +70,11 @@ enum clime_err clime_server_memory_make(const struct clime_model *m, const struc
                                         const struct clime_memory_want *want, struct clime_server_memory *out,
                                         struct clime_error *e) {
     struct clime_server_memory *p = out;
-    size_t page = clime_kv_page_bytes(m), weights = clime_model_bytes(m);
+    size_t page = clime_kv_page_bytes(m), weights = clime_model_own_bytes(m);
     *p = (struct clime_server_memory){.own_memory = m->ops->own_memory, .code = m->ops->code_bytes};
     m->ops->memory(m->dev, &p->free_bytes, &p->total_bytes);
     p->weights = clime_model_memory(m) - (want->own_weights ? 0 : weights);
-    p->staging = want->own_weights && p->own_memory ? weights : 0;
+    p->staging = want->own_weights && p->own_memory ? clime_model_bytes(m) : 0;
     p->scratch = clime_runner_bytes(m, sched, want->context);
     p->trial = trial_of(m, sched);
     int64_t n = choose_pages(p, sched, want, page);

@@ -16,6 +16,7 @@ struct clime_memory_want {
     double fraction;
     int64_t max_total_tokens; /* KV in tokens; 0 = by the fraction */
     int context;              /* the longest sequence */
+    int n_ranks;              /* over which the model is shared: on CPUs they have one memory; 0 = 1 */
     bool own_weights;         /* false: they come later, shared with their owner or by an update */
 };
 

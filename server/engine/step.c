@@ -20,7 +20,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/engine/followers.h"
 #include "server/engine/logit_edits.h"
+#include "server/engine/step_arrays.h"
 #include "server/engine/step_graphs.h"
 #include "server/engine/step_lists.h"
 
@@ -31,6 +33,7 @@ struct clime_runner {
     struct clime_kv kv;
     struct clime_work work;
     struct clime_step_graphs graphs;
+    struct clime_followers *followers; /* of the other ranks; NULL = there are none, or this is one of them */
     int max_rows, max_seqs, max_pages;
     int pad_page; /* the page of padding rows */
     int turn;     /* 0 or 1: of the host arrays, and of the mark by which their step's results come */
@@ -46,29 +49,6 @@ struct clime_runner {
     float *h_inv_temp, *h_logp; /* [max_out] */
     struct clime_sampling *sampling;
 };
-
-/* The arrays of a step of T rows in n_seq sequences, page tables of `stride` entries, one behind the other. */
-struct arrays {
-    int32_t *ids, *pos, *slot; /* [T] */
-    int32_t *from;             /* [T] the row of the last draw that gives ids[t]; -1: ids[t] is known */
-    int32_t *q_start;          /* [n_seq + 1] */
-    int32_t *pos0;             /* [n_seq] */
-    float *inv_temp;           /* [n_seq] of a decode step */
-    int32_t *table;            /* [n_seq, stride] */
-};
-
-static size_t n_words(int T, int n_seq, int stride) {
-    return 4 * (size_t)T + 3 * (size_t)n_seq + 1 + (size_t)n_seq * (size_t)stride;
-}
-
-static struct arrays carve(int32_t *base, int T, int n_seq) {
-    struct arrays a = {.ids = base, .pos = base + T, .slot = base + 2 * T, .from = base + 3 * T};
-    a.q_start = base + 4 * T;
-    a.pos0 = a.q_start + n_seq + 1;
-    a.inv_temp = (float *)(a.pos0 + n_seq);
-    a.table = a.pos0 + 2 * n_seq;
-    return a;
-}
 
 static size_t drawn_bytes(int max_out) {
     return (size_t)max_out * (sizeof(struct clime_drawn) + CLIME_LIST_ROOM * sizeof(struct clime_id_logp));
@@ -96,8 +76,8 @@ static size_t scratch_bytes(const struct clime_model *m, const struct clime_sche
 size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_options *o, int max_len) {
     int rows = o->chunk + o->max_running;
     return clime_work_bytes(m, rows, max_out_of(o)) +
-           n_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) + drawn_bytes(max_out_of(o)) +
-           scratch_bytes(m, o, max_len);
+           clime_step_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) +
+           drawn_bytes(max_out_of(o)) + scratch_bytes(m, o, max_len);
 }
 
 static size_t kv_bytes(const struct clime_runner *r) {
@@ -127,7 +107,7 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
     r->max_pages = clime_pages_for(max_len);
     r->pad_page = o->n_pages;
     clime_step_graphs_init(&r->graphs, m, graph_bs, n_graph_bs, max_out, r->max_pages);
-    size_t bytes = n_words(r->max_rows, r->max_seqs, r->max_pages) * sizeof(int32_t);
+    size_t bytes = clime_step_words(r->max_rows, r->max_seqs, r->max_pages) * sizeof(int32_t);
     size_t drawn = drawn_bytes(max_out);
     if ((err = clime_kv_open(m, o->n_pages + 1, &r->kv, e)) ||
         (err = clime_work_open(m, r->max_rows, max_out, &r->work, e)) ||
@@ -153,6 +133,10 @@ fail:
     return err;
 }
 
+void clime_runner_lead(struct clime_runner *r, struct clime_followers *f) {
+    r->followers = f;
+}
+
 void clime_runner_close(struct clime_runner *r) {
     if (!r) return;
     clime_step_graphs_free(&r->graphs);
@@ -172,79 +156,66 @@ void clime_runner_close(struct clime_runner *r) {
 
 /* ---- the rows ---------------------------------------------------------------------------------------------- */
 
-/* Fills the host arrays: the plan's items, then sequences of padding up to n_seq. Returns the longest sequence. */
-static int fill_arrays(struct clime_runner *r, const struct clime_step_plan *plan, struct arrays *h, int n_seq,
-                       int stride) {
-    int t = 0, max_len = 1;
-    for (int i = 0; i < plan->n_items; i++) {
-        const struct clime_step_item *item = &plan->items[i];
-        const struct clime_seq *q = item->seq;
-        int end = item->first + item->n_rows;
-        h->q_start[i] = t;
-        h->pos0[i] = item->first;
-        for (int p = item->first; p < end; p++, t++) {
-            h->ids[t] = plan->ahead ? 0 : q->ids[p];
-            h->from[t] = plan->ahead ? item->from : -1;
-            h->pos[t] = p;
-            h->slot[t] = q->pages[p / CLIME_PAGE] * CLIME_PAGE + p % CLIME_PAGE;
-        }
-        size_t at = (size_t)i * (size_t)stride;
-        memcpy(h->table + at, q->pages, (size_t)q->n_pages * sizeof *q->pages);
-        memset(h->table + at + q->n_pages, 0, (size_t)(stride - q->n_pages) * sizeof *q->pages);
-        if (end > max_len) max_len = end;
-    }
-    for (int i = plan->n_items; i < n_seq; i++, t++) {
-        h->q_start[i] = t;
-        h->ids[t] = h->pos[t] = h->pos0[i] = 0;
-        h->from[t] = -1;
-        h->slot[t] = r->pad_page * CLIME_PAGE;
-        h->inv_temp[i] = 1;
-        for (int k = 0; k < stride; k++) h->table[(size_t)i * (size_t)stride + (size_t)k] = r->pad_page;
-    }
-    h->q_start[n_seq] = t;
-    return max_len;
-}
-
-static int pages_of(const struct clime_step_plan *plan) { /* of the item that has most */
-    int n = 1;
-    for (int i = 0; i < plan->n_items; i++)
-        if (plan->items[i].seq->n_pages > n) n = plan->items[i].seq->n_pages;
-    return n;
-}
-
 /* What the rows read: the arrays, the tokens drawn last where the plan is ahead of them, and copied pages. */
-static void queue_inputs(struct clime_runner *r, const struct clime_step_plan *plan, const struct arrays *d, int T,
-                         size_t words) {
+static void queue_inputs(struct clime_runner *r, const struct clime_step_shape *shape, bool ahead,
+                         const struct clime_page_copy *copies, int n_copies) {
     const struct clime_ops *ops = r->m->ops;
+    struct clime_step_arrays d = clime_step_carve(r->d_arrays, shape->T, shape->n_seq);
+    size_t words = clime_step_words(shape->T, shape->n_seq, shape->stride);
     ops->copy_in_start(r->m->dev, r->d_arrays, r->h_arrays[r->turn], words * sizeof **r->h_arrays);
-    if (plan->ahead) ops->take_drawn(r->m->dev, T, d->from, r->d_drawn, d->ids);
-    for (int i = 0; i < plan->n_copies; i++) clime_kv_copy_page(r->m, &r->kv, plan->copies[i].from, plan->copies[i].to);
+    if (ahead) ops->take_drawn(r->m->dev, shape->T, d.from, r->d_drawn, d.ids);
+    for (int i = 0; i < n_copies; i++) clime_kv_copy_page(r->m, &r->kv, copies[i].from, copies[i].to);
 }
 
-static struct clime_batch batch_of(struct clime_runner *r, const struct arrays *d, int T, int n_seq, int stride) {
-    return (struct clime_batch){
-        .T = T,
-        .ids = d->ids,
-        .pos = d->pos,
-        .slot = d->slot,
-        .attn = {.n_seq = n_seq, .q_start = d->q_start, .pos0 = d->pos0, .page_table = d->table, .max_pages = stride},
-        .kv = &r->kv};
+static struct clime_batch batch_of(struct clime_runner *r, const struct clime_step_shape *shape) {
+    struct clime_step_arrays d = clime_step_carve(r->d_arrays, shape->T, shape->n_seq);
+    return (struct clime_batch){.T = shape->T,
+                                .ids = d.ids,
+                                .pos = d.pos,
+                                .slot = d.slot,
+                                .attn = {.n_seq = shape->n_seq,
+                                         .q_start = d.q_start,
+                                         .pos0 = d.pos0,
+                                         .page_table = d.table,
+                                         .max_pages = shape->stride,
+                                         .max_len = shape->max_len},
+                                .kv = &r->kv};
+}
+
+/* The host arrays of this turn are filled. */
+static void queue_rows(struct clime_runner *r, const struct clime_step_shape *shape, bool ahead,
+                       const struct clime_page_copy *copies, int n_copies) {
+    struct clime_step_arrays h = clime_step_carve(r->h_arrays[r->turn], shape->T, shape->n_seq);
+    queue_inputs(r, shape, ahead, copies, n_copies);
+    struct clime_batch b = batch_of(r, shape);
+    b.attn.h_q_start = h.q_start;
+    b.attn.h_pos0 = h.pos0;
+    clime_forward_paged(r->m, &b, &r->work);
 }
 
 static void run_forward(struct clime_runner *r, const struct clime_step_plan *plan) {
-    struct clime_model *m = r->m;
-    int stride = pages_of(plan);
-    CHECK(plan->T <= r->max_rows && plan->n_items <= r->max_seqs && stride <= r->max_pages);
-    struct arrays h = carve(r->h_arrays[r->turn], plan->T, plan->n_items),
-                  d = carve(r->d_arrays, plan->T, plan->n_items);
-    int max_len = fill_arrays(r, plan, &h, plan->n_items, stride);
-    CHECK(h.q_start[plan->n_items] == plan->T);
-    queue_inputs(r, plan, &d, plan->T, n_words(plan->T, plan->n_items, stride));
-    struct clime_batch b = batch_of(r, &d, plan->T, plan->n_items, stride);
-    b.attn.h_q_start = h.q_start;
-    b.attn.h_pos0 = h.pos0;
-    b.attn.max_len = max_len;
-    clime_forward_paged(m, &b, &r->work);
+    struct clime_step_shape shape = {plan->T, plan->n_items, clime_step_pages(plan), 0};
+    CHECK(shape.T <= r->max_rows && shape.n_seq <= r->max_seqs && shape.stride <= r->max_pages);
+    struct clime_step_arrays h = clime_step_carve(r->h_arrays[r->turn], shape.T, shape.n_seq);
+    clime_step_fill(plan, r->pad_page, &h, &shape);
+    if (r->followers) clime_followers_rows(r->followers, &shape, r->h_arrays[r->turn], plan->copies, plan->n_copies);
+    queue_rows(r, &shape, plan->ahead, plan->copies, plan->n_copies);
+}
+
+bool clime_runner_follow_rows(struct clime_runner *r, const struct clime_step_shape *shape, const int32_t *words,
+                              const struct clime_page_copy *copies, int n_copies) {
+    if (shape->T < 1 || shape->T > r->max_rows || shape->n_seq < 1 || shape->n_seq > r->max_seqs || shape->stride < 1 ||
+        shape->stride > r->max_pages)
+        return false;
+    memcpy(r->h_arrays[r->turn], words, clime_step_words(shape->T, shape->n_seq, shape->stride) * sizeof **r->h_arrays);
+    queue_rows(r, shape, false, copies, n_copies);
+    return true;
+}
+
+bool clime_runner_follow_logits(struct clime_runner *r, const int32_t *rows, int n) {
+    if (n < 1 || n > r->work.max_out) return false;
+    clime_forward_logits(r->m, &r->work, rows, n);
+    return true;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------- */
@@ -254,6 +225,7 @@ static void run_head(struct clime_runner *r, int n, bool targets) {
     const struct clime_ops *ops = r->m->ops;
     struct clime_dev *dev = r->m->dev;
     struct clime_work *w = &r->work;
+    if (r->followers) clime_followers_logits(r->followers, r->h_rows, n);
     clime_forward_logits(r->m, w, r->h_rows, n);
     ops->copy_in(dev, w->inv_temp, r->h_inv_temp, (size_t)n * 4);
     if (targets) ops->copy_in(dev, w->targets, r->h_targets, (size_t)n * 4);
@@ -384,16 +356,17 @@ static void queue_decode(void *arg) {
 }
 
 static void queue_recorded(struct clime_runner *r, const struct clime_step_plan *plan, struct clime_step_size size) {
-    int B = size.rows, stride = size.pages;
-    CHECK(B <= r->work.max_out && B <= r->max_rows && stride <= r->max_pages);
-    struct arrays h = carve(r->h_arrays[r->turn], B, B), d = carve(r->d_arrays, B, B);
+    struct clime_step_shape shape = {size.rows, size.rows, size.pages, 0};
+    CHECK(size.rows <= r->work.max_out && size.rows <= r->max_rows && size.pages <= r->max_pages);
+    struct clime_step_arrays h = clime_step_carve(r->h_arrays[r->turn], size.rows, size.rows);
     for (int i = 0; i < plan->n_items; i++) {
         h.inv_temp[i] = inv_temp_of(&plan->items[i]);
     }
-    fill_arrays(r, plan, &h, B, stride);
-    queue_inputs(r, plan, &d, B, n_words(B, B, stride));
-    struct decode x = {.r = r, .b = batch_of(r, &d, B, B, stride), .inv_temp = d.inv_temp};
-    x.b.attn.max_len = stride * CLIME_PAGE;
+    clime_step_fill(plan, r->pad_page, &h, &shape);
+    shape.max_len = size.pages * CLIME_PAGE;
+    queue_inputs(r, &shape, plan->ahead, plan->copies, plan->n_copies);
+    struct decode x = {
+        .r = r, .b = batch_of(r, &shape), .inv_temp = clime_step_carve(r->d_arrays, size.rows, size.rows).inv_temp};
     clime_step_graphs_run(&r->graphs, size, queue_decode, &x);
 }
 
@@ -459,7 +432,7 @@ void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan) {
     r->turn = !r->turn;
     plan->mark = -1;
     plan->undrawn = must_wait(plan);
-    if (only_decodes(plan) && clime_step_graphs_size(&r->graphs, n, pages_of(plan), &size)) {
+    if (only_decodes(plan) && clime_step_graphs_size(&r->graphs, n, clime_step_pages(plan), &size)) {
         queue_recorded(r, plan, size);
         for (int k = 0; k < n; k++) items[k] = k;
     } else {
@@ -494,5 +467,5 @@ enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_st
     }
     for (int i = 0, t = 0; i < plan->n_items && !err && !plan->ahead; t += plan->items[i++].n_rows)
         err = score_prompt(r, &plan->items[i], t, &results[i].prompt, e);
-    return err;
+    return err ? err : clime_model_ranks_check(r->m, e);
 }

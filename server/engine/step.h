@@ -8,6 +8,7 @@
 
 #include "model/model.h"
 #include "server/engine/scheduler.h"
+#include "server/engine/step_arrays.h"
 #include "server/job/job.h"
 
 struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first + n */
@@ -30,6 +31,14 @@ struct clime_runner; /* the step's arrays; borrows the model */
 enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched_options *o, int max_len,
                                  const int *graph_bs, int n_graph_bs, struct clime_runner **out, struct clime_error *e);
 void clime_runner_close(struct clime_runner *r);
+
+/* Over several ranks: steps are told to the followers, with what their rows read. Before the first step. */
+struct clime_followers;
+void clime_runner_lead(struct clime_runner *r, struct clime_followers *f);
+/* On a follower: the same rows, and the same logits of them. false: the message does not fit this runner. */
+bool clime_runner_follow_rows(struct clime_runner *r, const struct clime_step_shape *shape, const int32_t *words,
+                              const struct clime_page_copy *copies, int n_copies);
+bool clime_runner_follow_logits(struct clime_runner *r, const int32_t *rows, int n);
 
 /* A step is started, drawn, then finished. Before it is finished the next one may be started, when it was planned ahead
  * of this one and this one's mark is not negative; a third may not. */

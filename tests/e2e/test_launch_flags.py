@@ -6,7 +6,7 @@ from programs import need_stories, run, server
 SGLANG = ["--tp-size", "1", "--trust-remote-code", "--enable-metrics", "--dtype", "auto", "--mem-fraction-static", "0.4",
           "--attention-backend", "fa3", "--disable-custom-all-reduce", "--enable-cache-report", "--context-length", "256",
           "--schedule-policy", "fcfs", "--enable-memory-saver", "--chunked-prefill-size", "64"]  # fmt: skip
-VLLM = ["--tensor-parallel-size", "1.0", "--max-model-len", "256", "--max-num-seqs", "8", "--max-num-batched-tokens", "64",
+VLLM = ["--tensor-parallel-size", "1", "--max-model-len", "256", "--max-num-seqs", "8", "--max-num-batched-tokens", "64",
         "--enforce-eager", "--enable-prefix-caching", "--disable-log-requests", "--trust-remote-code",
         "--generation-config", "auto", "--seed", "7"]  # fmt: skip
 
@@ -26,7 +26,7 @@ def test_usual_flags_are_accepted_and_listed(flags):
 
 
 @pytest.mark.parametrize("flags, why", [
-    (["--tp-size", "2"], "one device"), (["--tensor-parallel-size=8"], "one device"), (["--enable-lora"], "adapters"),
+    (["--pp-size", "2"], "share every layer"), (["--data-parallel-size=8"], "share every layer"), (["--enable-lora"], "adapters"),
     (["--quantization", "fp8"], "bfloat16"), (["--no-enable-prefix-caching"], "--disable-radix-cache"),
     (["--speculative-algorithm", "EAGLE"], "speculative"), (["--gpu-memory-utilization", "0.9"], "--mem-fraction-static"),
     (["--schedule-policy", "lpm"], "first come")])  # fmt: skip

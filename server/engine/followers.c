@@ -1,0 +1,163 @@
+/* The leader's side of a server over several devices. See followers.h. Owns the group, the children and the links.
+ *
+ * Invariant: every follower gets the same messages in the same order as this rank does the work itself, so exchanges
+ * meet. After a failure no message is sent: who is left waits in an exchange and finds the group lost.
+ */
+#include "server/engine/followers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "common/group/start.h"
+#include "common/log.h"
+#include "model/model.h"
+
+#define START_LIMIT_US ((int64_t)600000000) /* for ranks that load their weights */
+
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
+
+enum clime_err clime_followers_start(int world, char *const *argv, int64_t limit_us, struct clime_followers **out,
+                                     struct clime_error *e) {
+    struct clime_group_options o = {.listener = -1, .meet_limit_us = START_LIMIT_US, .limit_us = START_LIMIT_US};
+    int n = 0;
+    while (argv[n]) n++;
+    const char **args = xcalloc((size_t)n + 1, sizeof *args);
+    for (int i = 1; i < n; i++) args[i] = argv[i];
+    args[0] = "/proc/self/exe";
+    enum clime_err rc = clime_group_start(world, args, NULL, &o, e);
+    free(args);
+    if (rc) return rc;
+    struct clime_followers *f = xcalloc(1, sizeof *f);
+    *f = (struct clime_followers){.children = o.children, .world = world, .limit_us = limit_us};
+    clime_buf_init(&f->wire, CLIME_FOLLOW_BYTES);
+    rc = clime_group_meet(&o, &f->group, e);
+    if (rc)
+        clime_followers_close(f);
+    else
+        *out = f;
+    return rc;
+}
+
+static enum clime_err tell(struct clime_followers *f, const void *data, size_t n, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    for (int r = 1; r < f->world && !rc; r++) rc = clime_group_send(f->group, r, data, n, e);
+    return rc;
+}
+
+enum clime_err clime_followers_plan(struct clime_followers *f, const struct clime_sched_options *sched, int max_len,
+                                    struct clime_error *e) {
+    const struct clime_follow_plan p = {.sched = *sched, .max_len = max_len, .limit_us = f->limit_us};
+    return tell(f, &p, sizeof p, e);
+}
+
+enum clime_err clime_follow_link(struct clime_group *g, struct clime_model *m, struct clime_links **out,
+                                 struct clime_error *e) {
+    char mine[160];
+    const struct clime_dev_head *dev = clime_dev_info(m->dev);
+    snprintf(mine, sizeof mine, "device %s (%s), model %016llx", dev->name, dev->dt == CLIME_F32 ? "fp32" : "bf16",
+             (unsigned long long)m->handover);
+    enum clime_err rc = clime_group_agree(g, mine, e);
+    if (!rc) rc = clime_links_open(m->ops, m->dev, g, out, e);
+    if (!rc) clime_model_link(m, *out);
+    return rc;
+}
+
+enum clime_err clime_followers_link(struct clime_followers *f, struct clime_model *m, struct clime_error *e) {
+    enum clime_err rc = clime_follow_link(f->group, m, &f->links, e);
+    if (rc) return rc;
+    clime_group_set_limit(f->group, f->limit_us);
+    f->model = m;
+    LOG_INFO("%d devices share the model: %.1f MiB of weights on this one, of %.1f", f->world,
+             (double)clime_model_own_bytes(m) / (1 << 20), (double)clime_model_bytes(m) / (1 << 20));
+    return CLIME_OK;
+}
+
+void clime_followers_close(struct clime_followers *f) {
+    const struct clime_follow end = {.word = CLIME_FOLLOW_END};
+    struct clime_error unused;
+    if (!f) return;
+    if (f->links && !clime_group_check(f->group, &unused)) tell(f, &end, sizeof end, &unused);
+    clime_links_close(f->links);
+    clime_group_close(f->group);
+    clime_group_stop(f->children);
+    clime_buf_free(&f->wire);
+    free(f);
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------------
+ */
+
+static void tell_step(struct clime_followers *f) {
+    struct clime_error e;
+    if (clime_model_ranks_check(f->model, NULL)) return;
+    CHECK(!f->wire.full);
+    if (tell(f, f->wire.data, f->wire.len, &e)) clime_model_ranks_fail(f->model, &e);
+}
+
+void clime_followers_rows(struct clime_followers *f, const struct clime_step_shape *shape, const int32_t *words,
+                          const struct clime_page_copy *copies, int n_copies) {
+    const struct clime_follow m = {.word = CLIME_FOLLOW_ROWS, .shape = *shape, .n_copies = n_copies};
+    size_t n_words = clime_step_words(shape->T, shape->n_seq, shape->stride);
+    clime_buf_clear(&f->wire);
+    clime_buf_add(&f->wire, &m, sizeof m);
+    clime_buf_add(&f->wire, words, n_words * sizeof *words);
+    clime_buf_add(&f->wire, copies, (size_t)n_copies * sizeof *copies);
+    tell_step(f);
+}
+
+void clime_followers_logits(struct clime_followers *f, const int32_t *rows, int n) {
+    const struct clime_follow m = {.word = CLIME_FOLLOW_LOGITS, .n_rows = n};
+    clime_buf_clear(&f->wire);
+    clime_buf_add(&f->wire, &m, sizeof m);
+    clime_buf_add(&f->wire, rows, (size_t)n * sizeof *rows);
+    tell_step(f);
+}
+
+enum clime_err clime_followers_check(struct clime_followers *f, struct clime_error *e) {
+    enum clime_err rc = clime_model_ranks_check(f->model, e);
+    return rc ? rc : clime_group_check(f->group, e);
+}
+
+/* ---- between steps -------------------------------------------------------------------------------------------------
+ */
+
+/* All followers' answers to a word; the first error of one is ours, and none of the others' is left unread. */
+static enum clime_err ask(struct clime_followers *f, enum clime_follow_word word, unsigned tags, size_t *kv,
+                          size_t *weights, struct clime_error *e) {
+    const struct clime_follow m = {.word = word, .tags = tags};
+    struct clime_follow_answer a;
+    struct clime_error lost = {0};
+    enum clime_err rc = CLIME_OK, err = clime_model_ranks_check(f->model, &lost);
+    if (!err) err = tell(f, &m, sizeof m, &lost);
+    for (int r = 1; r < f->world && !err; r++) {
+        err = clime_group_receive(f->group, r, "memory given back or taken", f->limit_us, &f->wire, &lost);
+        if (err) break;
+        CHECK(f->wire.len == sizeof a);
+        memcpy(&a, f->wire.data, sizeof a);
+        *kv += a.kv;
+        *weights += a.weights;
+        if (a.error.code && !rc) rc = clime_fail(e, a.error.code, "%s: %s", clime_group_name(f->group, r), a.error.msg);
+    }
+    if (!err) return rc;
+    clime_model_ranks_fail(f->model, &lost);
+    if (e) *e = lost;
+    return err;
+}
+
+enum clime_err clime_followers_memory(struct clime_followers *f, enum clime_follow_word word, unsigned tags, size_t *kv,
+                                      size_t *weights, struct clime_error *e) {
+    return ask(f, word, tags, kv, weights, e);
+}
+
+enum clime_err clime_followers_update(struct clime_followers *f, const void *flat, bool host, struct clime_error *e) {
+    const struct clime_follow m = {.word = CLIME_FOLLOW_WEIGHTS};
+    size_t unused[2] = {0};
+    enum clime_err rc = clime_model_own(f->model, e);
+    if (!rc) rc = ask(f, CLIME_FOLLOW_OWN, 0, &unused[0], &unused[1], e);
+    if (rc) return rc;
+    if ((rc = tell(f, &m, sizeof m, e))) {
+        clime_model_ranks_fail(f->model, e);
+        return rc;
+    }
+    return clime_model_hand_out(f->model, flat, host, e);
+}

@@ -1,0 +1,91 @@
+/* A server over several devices: rank 0, which is the server, tells the other ranks what to do.
+ *
+ * A follower is a process with its share of the model, the same runner and no scheduler: it replays each message of the
+ * leader, so both run the same rows over the same pages. What it computes comes to the leader by the links, inside the
+ * forward pass (model/ranks.h). The leader alone samples.
+ *
+ * The main thread starts and links them; then they are the engine thread's. A follower that is lost or late ends the
+ * engine: the first failure is kept by the model (clime_model_ranks_check), and nothing is told any more.
+ */
+#ifndef CLIME_SERVER_ENGINE_FOLLOWERS_H
+#define CLIME_SERVER_ENGINE_FOLLOWERS_H
+
+#include "common/group/group.h"
+#include "server/engine/scheduler.h"
+#include "server/engine/step_arrays.h"
+
+enum clime_follow_word {
+    CLIME_FOLLOW_ROWS,      /* run these rows; their arrays follow, then copies of pages */
+    CLIME_FOLLOW_LOGITS,    /* and the head over some of them, whose numbers follow */
+    CLIME_FOLLOW_OWN,       /* have memory for weights. Answered */
+    CLIME_FOLLOW_WEIGHTS,   /* take your share of new ones */
+    CLIME_FOLLOW_GIVE_BACK, /* memory by tags. Answered */
+    CLIME_FOLLOW_TAKE_BACK, /* the same */
+    CLIME_FOLLOW_END
+};
+
+struct clime_follow { /* what a message begins with; all are the same program on one host */
+    enum clime_follow_word word;
+    struct clime_step_shape shape;
+    int n_copies, n_rows;
+    unsigned tags; /* enum clime_memory_tag */
+};
+
+struct clime_follow_answer {
+    size_t kv, weights; /* bytes given back or taken */
+    struct clime_error error;
+};
+
+struct clime_follow_plan { /* what the leader has decided, told once, before weights are loaded */
+    struct clime_sched_options sched;
+    int max_len;
+    int64_t limit_us;
+};
+
+#define CLIME_FOLLOW_BYTES ((size_t)1 << 30) /* of a message, at most */
+
+struct clime_model;
+struct clime_links;
+struct clime_group_children;
+
+struct clime_followers {
+    struct clime_group *group;
+    struct clime_group_children *children;
+    struct clime_links *links;
+    struct clime_model *model; /* the leader's */
+    struct clime_buf wire;
+    int world;
+    int64_t limit_us; /* of every wait for one that has something to do */
+};
+
+/* Starts ranks 1..world-1: this program's file with argv's options (argv[0] is not read). Returns when all have come.
+ */
+enum clime_err clime_followers_start(int world, char *const *argv, int64_t limit_us, struct clime_followers **out,
+                                     struct clime_error *e);
+enum clime_err clime_followers_plan(struct clime_followers *f, const struct clime_sched_options *sched, int max_len,
+                                    struct clime_error *e);
+/* m is loaded here and there: opens the links. */
+enum clime_err clime_followers_link(struct clime_followers *f, struct clime_model *m, struct clime_error *e);
+void clime_followers_close(struct clime_followers *f); /* before the model; NULL is fine */
+
+/* On any rank: all have one kind of device and one model; the links of the group, for m. */
+enum clime_err clime_follow_link(struct clime_group *g, struct clime_model *m, struct clime_links **out,
+                                 struct clime_error *e);
+
+/* Engine thread. Failures are kept by the model. */
+void clime_followers_rows(struct clime_followers *f, const struct clime_step_shape *shape, const int32_t *words,
+                          const struct clime_page_copy *copies, int n_copies);
+void clime_followers_logits(struct clime_followers *f, const int32_t *rows, int n);
+
+/* CLIME_OK while all are there. Does not wait. */
+enum clime_err clime_followers_check(struct clime_followers *f, struct clime_error *e);
+
+/* New weights on all ranks, from the whole of them in host or device memory. CLIME_ERR_LIMIT: a rank has no memory,
+ * nothing has changed. */
+enum clime_err clime_followers_update(struct clime_followers *f, const void *flat, bool host, struct clime_error *e);
+
+/* GIVE_BACK or TAKE_BACK on all followers; their bytes are added to *kv and *weights. */
+enum clime_err clime_followers_memory(struct clime_followers *f, enum clime_follow_word word, unsigned tags, size_t *kv,
+                                      size_t *weights, struct clime_error *e);
+
+#endif

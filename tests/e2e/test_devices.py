@@ -1,0 +1,271 @@
+"""A server over 2 and 4 devices (CPU ranks): the same tokens and the same bits of every log-probability as one has, through
+every way that weights change; a rank that dies, freezes or lies; and what cannot be shared."""
+
+import array
+import contextlib
+import functools
+import hashlib
+import os
+import random
+import signal
+import struct
+import threading
+
+import pytest
+from programs import LIMIT, SLOW, Program, run, server, tiny_model
+from test_handover import GROUP, Owner, Sender, beside, checksum, ipc, lists, tensors
+from test_ranks import ranks_of, until
+
+SHAPE = {"num-hidden-layers": 2, "num-attention-heads": 4, "num-key-value-heads": 2, "head-dim": 16}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("devices") / "m", **SHAPE)
+
+
+@pytest.fixture(scope="module")
+def servers(model):
+    """By number of devices: small chunks, few pages, so that prompts are cut and pages are taken again."""
+    with contextlib.ExitStack() as all_of:
+        words = ["--device", "cpu", "--dtype", "bfloat16", "--threads", "1", "--chunked-prefill-size", "48", "--max-running-requests",
+                 "6", "--max-total-tokens", "2048"]  # fmt: skip
+        yield {n: all_of.enter_context(server("--tp-size", n, *words, model=model)) for n in (1, 2, 4)}
+
+
+def replies(s):
+    """What a server says to requests of every kind, a part of them at once, twice: prefixes come from the cache then."""
+    prompt = lambda i, n: [(k * k + 7 * i) % 250 for k in range(n)]
+    first = [(k * 3) % 250 for k in range(70)]  # in common
+    logp = {"return_logprob": True, "top_logprobs_num": 3}
+    asked = [
+        {"input_ids": prompt(1, 150), "sampling_params": {"max_new_tokens": 20, "temperature": 0}, "logprob_start_len": 0, **logp},
+        {"input_ids": first + prompt(2, 30), "sampling_params": {"max_new_tokens": 24, "temperature": 1, "sampling_seed": 3, "n": 3}, **logp},
+        {"input_ids": first + prompt(3, 5), "sampling_params": {"max_new_tokens": 30, "temperature": 0.7, "sampling_seed": 4, "top_p": 0.8,
+         "repetition_penalty": 1.3, "frequency_penalty": 0.2}, **logp},
+        {"input_ids": [5], "sampling_params": {"max_new_tokens": 40, "temperature": 1.2, "sampling_seed": 5, "top_k": 9, "min_p": 0.01},
+         "token_ids_logprob": [3, 17, 200], **logp},
+        {"input_ids": first, "sampling_params": {"max_new_tokens": 9, "temperature": 1, "sampling_seed": 6,
+         "logit_bias": {"11": 5.0, "12": -100.0}}, **logp},
+    ]  # fmt: skip
+    said = [None] * len(asked)
+
+    def ask(i):
+        got = s.json("/generate", asked[i])
+        keys = ("output_token_logprobs", "input_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs", "weight_version")
+        said[i] = [[r["output_ids"], *(r["meta_info"].get(k) for k in keys)] for r in (got if isinstance(got, list) else [got])]
+
+    rounds = []
+    for _ in range(2):
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(asked))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(LIMIT)
+        rounds.append(list(said))
+    assert rounds[0] == rounds[1] and all(rounds[0]) and len(rounds[0][1]) == 3
+    return rounds[0]
+
+
+def check_same(servers):
+    said = {n: replies(s) for n, s in servers.items()}
+    assert said[2] == said[1] and said[4] == said[1]
+    return said[1]
+
+
+def test_the_same_bits(servers):
+    check_same(servers)
+    for n, s in servers.items():
+        assert s.get("/server_info").json()["tp_size"] == n and len(ranks_of(s.process.pid)) == n - 1
+
+
+@functools.cache
+def policy(seed, n):
+    """n random bf16 numbers."""
+    rng = random.Random(seed)
+    values = array.array("f", (rng.gauss(0, 0.2) for _ in range(n))).tobytes()
+    return b"".join(values[i + 2 : i + 4] for i in range(0, len(values), 4))
+
+
+def test_new_weights_by_every_way(servers, model, tmp_path):
+    """Each is in force on all ranks, from its first token; what is refused changes nothing on any of them."""
+    seen = [check_same(servers)]
+    all_of = tensors(model)
+    body = (model / "model.safetensors").read_bytes()
+    head = 8 + struct.unpack("<Q", body[:8])[0]
+    size = len(body) - head
+    layout = {s.get("/server_info").json()["layout"] for s in servers.values()}
+    assert len(layout) == 1
+    same = {"layout": layout.pop(), "dtype": "bf16"}
+
+    def each(way):
+        for n, s in servers.items():
+            way(n, s)
+        seen.append(check_same(servers))
+        assert len({str(x[0][0][1]) for x in seen}) == len(seen)  # other numbers each time
+
+    def put(n, s):
+        new = body[:head] + policy(1, size // 2)
+        sha = hashlib.sha256(new).hexdigest()
+        reply = s.client.put("/weights/put", content=new, headers={"X-Clime-SHA256": sha})
+        assert reply.status_code == 200, reply.text
+        reply = s.client.put("/weights/bad", content=new[:-2] + b"\xc0\x7f", headers={"X-Clime-SHA256": sha})
+        assert reply.status_code == 400
+
+    def disk(n, s):
+        folder = tmp_path / f"disk-{n}"
+        folder.mkdir()
+        for path in model.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+        (folder / "model.safetensors").write_bytes(body[:head] + policy(2, size // 2))
+        s.json("/update_weights_from_disk", {"model_path": str(folder), "weight_version": "disk"})
+
+    owner = Owner(0x10000)  # the right size is said by a server that cannot map so little
+    says = ipc(servers[2], 400, mode="share", weight_version="1", handle=Owner(64).handle(), **same)["message"]
+    owner = Owner(int(says.rsplit(" ", 1)[1]))
+
+    def copy(n, s):
+        owner.map[:] = policy(3, len(owner.map) // 2)
+        ipc(s, mode="copy", weight_version="copy", handle=owner.handle(), checksum=checksum(bytes(owner.map)), **same)
+
+    def share(n, s):
+        assert "own" in ipc(s, 400, mode="writing")["message"]
+        owner.map[:] = policy(4, len(owner.map) // 2)
+        ipc(s, mode="share", weight_version="share", handle=owner.handle(), **same)
+
+    def rewritten(n, s):
+        ipc(s, mode="writing")
+        assert s.post("/generate", {"input_ids": [5]}).status_code == 503
+        owner.map[:] = policy(5, len(owner.map) // 2)
+        ipc(s, mode="share", weight_version="rewritten", handle=owner.handle(), **same)
+
+    def broadcast(n, s):
+        sender = Sender()
+        beside(sender.accept, lambda: s.json("/init_weights_update_group", GROUP | {"nccl_id": sender.id()}))
+        data = [policy(100 + i, len(t[2]) // 2) for i, t in enumerate(all_of)]
+        reply = beside(
+            lambda: sender.peer.sendall(b"".join(data)),
+            lambda: s.json("/update_weights_from_distributed", lists(all_of, weight_version="broadcast")),
+        )
+        assert reply["weight_version"] == "broadcast"
+        s.json("/destroy_weights_update_group", {"group_name": "g"})
+        sender.close()
+
+    for way in (put, disk, copy, share, rewritten, broadcast):
+        each(way)
+
+
+def test_pause_and_update_in_flight(servers, model):
+    """A request that is running goes on with new weights, its KV kept or computed anew, as on one device."""
+    body = (model / "model.safetensors").read_bytes()
+    sha = hashlib.sha256(body).hexdigest()
+    said = {}
+    for n, s in servers.items():
+        for inflight in ("keep", "recompute"):
+            got = []
+            ask = {"input_ids": [9, 8, 7], "sampling_params": {"max_new_tokens": 90, "temperature": 1, "sampling_seed": 8, "ignore_eos": True},
+                   "return_logprob": True}  # fmt: skip
+            s.post("/pause_generation", {"mode": "retract"})
+            t = threading.Thread(target=lambda: got.append(s.json("/generate", ask)))
+            t.start()
+            until(lambda: s.get("/v1/loads").json()["loads"][0]["num_waiting_uncached_tokens"] > 0, "the request")
+            reply = s.client.put(f"/weights/{inflight}?inflight={inflight}", content=body, headers={"X-Clime-SHA256": sha})
+            assert reply.status_code == 200, reply.text
+            s.post("/continue_generation")
+            t.join(LIMIT)
+            said.setdefault(inflight, []).append(got[0]["meta_info"]["output_token_logprobs"])
+    assert all(len(x) == 3 and x[1] == x[0] and x[2] == x[0] and len(x[0]) == 90 for x in said.values())
+
+
+def test_memory_is_lent_and_comes_back(servers, model):
+    before = check_same(servers)
+    lent = {}
+    for n, s in servers.items():
+        lent[n] = s.json("/release_memory_occupation", {"tags": ["kv_cache", "weights"]})
+        assert s.post("/generate", {"input_ids": [5]}).status_code == 503
+        s.json("/resume_memory_occupation", {"tags": ["kv_cache", "weights"]})
+        s.json("/update_weights_from_disk", {"model_path": str(model), "weight_version": before[0][0][-1]})
+    assert check_same(servers) == before
+    # key/value heads are shared out, 2 over 4 devices twice; of weights all have the embedding and the norms
+    assert lent[2]["kv_cache_bytes"] == lent[1]["kv_cache_bytes"] and lent[4]["kv_cache_bytes"] == 2 * lent[1]["kv_cache_bytes"]
+    assert lent[1]["weights_bytes"] < lent[2]["weights_bytes"] < 2 * lent[1]["weights_bytes"]
+
+
+# ---- ranks that do not do their part ----
+
+
+def lone(model, *words):
+    return Program("clime-server", "--model-path", model, "--device", "cpu", "--threads", "1", "--http-threads", "80", *words)
+
+
+def stream_begins(s):
+    """A stream of many tokens of which the first has come; what is left of it, when it has ended."""
+    begun, ended = threading.Event(), []
+
+    def read():
+        text = ""
+        try:
+            body = {"input_ids": [5], "stream": True, "sampling_params": {"max_new_tokens": 240, "ignore_eos": True}}
+            with s.client.stream("POST", "/generate", json=body) as reply:
+                for line in reply.iter_lines():
+                    text += line + "\n"
+                    begun.set()
+        except Exception as e:  # the connection may go with the server
+            text += repr(e)
+        ended.append(text)
+
+    t = threading.Thread(target=read)
+    t.start()
+    assert begun.wait(LIMIT)
+    return t, ended
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_killed_rank_ends_the_server(model, busy):
+    """At once, whether it computes or sleeps: health flips, requests end, the exit code says that it failed."""
+    s = lone(model, "--tp-size", "4")
+    others = ranks_of(s.process.pid)
+    if busy:
+        t, ended = stream_begins(s)
+    os.kill(others[2], signal.SIGKILL)
+    assert s.process.wait(LIMIT) != 0
+    if busy:
+        t.join(LIMIT)
+        assert ended and "the engine is dead" in ended[0] and '"code":503' in ended[0], ended
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in others.values()), "the end of the others")
+    _, log = s.stop()
+    assert f"rank 2 of 4 (pid {others[2]})" in log and "the engine is dead" in log, log
+
+
+def test_a_frozen_rank_ends_the_server_at_the_limit(model):
+    s = lone(model, "--tp-size", "2", "--dist-timeout", str(1.5 * SLOW))
+    frozen = ranks_of(s.process.pid)[1]
+    os.kill(frozen, signal.SIGSTOP)
+    assert s.get("/health").status_code == 200  # an idle server waits for nobody
+    reply = s.post("/generate", {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 4}})
+    assert reply.status_code == 503 and "dead" in reply.text, reply.text
+    assert s.process.wait(LIMIT) != 0
+    until(lambda: not os.path.exists(f"/proc/{frozen}"), "its end")
+    _, log = s.stop()
+    assert f"rank 1 of 2 (pid {frozen}) is not there within" in log, log
+
+
+def test_no_rank_outlives_the_server(model):
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        s = lone(model, "--tp-size", "2")
+        other = ranks_of(s.process.pid)[1]
+        os.kill(other, signal.SIGTERM)  # as a batch system does to all; the server decides when it ends
+        s.json("/generate", {"input_ids": [5, 6], "sampling_params": {"max_new_tokens": 4}})
+        status, log = s.stop(how)
+        assert status == (0 if how == signal.SIGTERM else -signal.SIGKILL), log
+        until(lambda: not os.path.exists(f"/proc/{other}"), "its end")
+
+
+def test_what_cannot_be_shared(model, tmp_path):
+    words = ["--model-path", model, "--device", "cpu", "--port", "0"]
+    status, _, err = run("clime-server", *words, "--tp-size", "3")
+    assert status == 1 and "3 devices cannot share the 4 heads" in err and "these numbers can: 1, 2, 4" in err, err
+    status, _, err = run("clime-server", *words, "--tensor-parallel-size", "0")
+    assert status == 2 and "tp-size" in err, err
+    status, _, err = run("clime-server", *words, "--tp", "2", "--pp-size", "2")
+    assert status == 2 and "pp-size" in err, err
