@@ -9,12 +9,15 @@ import os
 import random
 import signal
 import struct
+import subprocess
 import threading
 
 import pytest
 from programs import LIMIT, SLOW, Program, run, server, tiny_model
 from test_handover import GROUP, Owner, Sender, beside, checksum, ipc, lists, tensors
 from test_ranks import ranks_of, until
+from test_rl import command, metrics, run_whole
+from test_rl import model as rl_model  # noqa: F401  the fixture
 
 SHAPE = {"num-hidden-layers": 2, "num-attention-heads": 4, "num-key-value-heads": 2, "head-dim": 16}
 
@@ -198,40 +201,22 @@ def lone(model, *words):
     return Program("clime-server", "--model-path", model, "--device", "cpu", "--threads", "1", "--http-threads", "80", *words)
 
 
-def stream_begins(s):
-    """A stream of many tokens of which the first has come; what is left of it, when it has ended."""
-    begun, ended = threading.Event(), []
-
-    def read():
-        text = ""
-        try:
-            body = {"input_ids": [5], "stream": True, "sampling_params": {"max_new_tokens": 240, "ignore_eos": True}}
-            with s.client.stream("POST", "/generate", json=body) as reply:
-                for line in reply.iter_lines():
-                    text += line + "\n"
-                    begun.set()
-        except Exception as e:  # the connection may go with the server
-            text += repr(e)
-        ended.append(text)
-
-    t = threading.Thread(target=read)
-    t.start()
-    assert begun.wait(LIMIT)
-    return t, ended
-
-
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_killed_rank_ends_the_server(model, busy):
     """At once, whether it computes or sleeps: health flips, requests end, the exit code says that it failed."""
     s = lone(model, "--tp-size", "4")
     others = ranks_of(s.process.pid)
-    if busy:
-        t, ended = stream_begins(s)
+    replies = []
+    if busy:  # the engine is in a step that rank 2 does not do its part of
+        os.kill(others[2], signal.SIGSTOP)
+        t = threading.Thread(target=lambda: replies.append(s.post("/generate", {"input_ids": [5]})))
+        t.start()
+        until(lambda: s.get("/v1/loads").json()["loads"][0]["num_waiting_reqs"] == 1, "the request")
     os.kill(others[2], signal.SIGKILL)
     assert s.process.wait(LIMIT) != 0
     if busy:
         t.join(LIMIT)
-        assert ended and "the engine is dead" in ended[0] and '"code":503' in ended[0], ended
+        assert replies[0].status_code == 503 and "the engine is dead" in replies[0].text, replies
     until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in others.values()), "the end of the others")
     _, log = s.stop()
     assert f"rank 2 of 4 (pid {others[2]})" in log and "the engine is dead" in log, log
@@ -269,3 +254,35 @@ def test_what_cannot_be_shared(model, tmp_path):
     assert status == 2 and "tp-size" in err, err
     status, _, err = run("clime-server", *words, "--tp", "2", "--pp-size", "2")
     assert status == 2 and "pp-size" in err, err
+
+
+# ---- the trainer's servers ----
+
+
+def test_a_trainer_with_servers_over_several_devices(rl_model):
+    """The weights and figures of a run whose servers have one device each, the gap 0 on every token: pushed, and with the
+    trainer's own weights handed over at each step; also where the trainer has ranks, too."""
+    words = lambda name, *more: command(rl_model, rl_model / name, *more, num_rollout=2, rollout_max_response_len=24)
+    sha = run_whole(words("tp-1", "--num-servers", "2"), rl_model / "tp-1.log")
+    ways = {
+        "tp-2": ["--rollout-num-gpus", "4", "--rollout-num-gpus-per-engine", "2"],
+        "tp-2-colocated": ["--sglang-tp-size", "2", "--colocate", "--actor-num-gpus-per-node", "2", "--gradient-lanes", "2"],
+    }
+    one = run_whole(words("lanes-2", "--gradient-lanes", "2"), rl_model / "lanes-2.log")
+    for name, more in ways.items():
+        assert run_whole(words(name, *more), rl_model / f"{name}.log") == (one if "lanes" in str(more) else sha)
+        steps = [m for m in metrics(rl_model / name) if m["kind"] == "train"]
+        assert len(steps) == 4 and steps[0]["train/logprob_gap_tokens"] > 0
+        assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps if m["train/logprob_gap_tokens"])
+    logs = list((rl_model / "tp-2" / "logs").glob("server-*.log"))
+    assert len(logs) == 2 and all("2 devices share the model" in log.read_text() for log in logs)
+
+
+def test_servers_that_do_not_add_up(rl_model):
+    for more, says in [
+        (["--rollout-num-gpus", "3", "--rollout-num-gpus-per-engine", "2"], "no multiple"),
+        (["--rollout-num-gpus", "4", "--num-servers", "3"], "are 4 servers of 1 devices"),
+        (["--router-url", "http://127.0.0.1:9", "--rollout-num-gpus-per-engine", "2"], "--router-url names others"),
+    ]:
+        done = subprocess.run(command(rl_model, rl_model / "none", *more), capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 1 and says in done.stderr, done.stderr

@@ -51,10 +51,13 @@ static enum clime_err init_program(struct clime_fleet *f, struct clime_program *
 static enum clime_err make_server(struct clime_fleet *f, int i, const char *program, struct clime_error *e) {
     const struct clime_opt_list *more = f->o.server_args;
     const char *dtype = !strcmp(f->o.dtype, "bf16") ? "bfloat16" : !strcmp(f->o.dtype, "f32") ? "float32" : "auto";
-    char room[24];
+    char room[24], tp[24];
+    snprintf(tp, sizeof tp, "%d", f->o.tp_size);
     snprintf(room, sizeof room, "%d", f->o.concurrency > PROGRAMS_ROOM ? f->o.concurrency : PROGRAMS_ROOM);
     const char *own[] = {"--max-concurrent-requests",
                          room,
+                         "--tp-size",
+                         tp,
                          "--model-path",
                          f->o.hf_checkpoint,
                          "--device",

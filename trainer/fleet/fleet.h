@@ -28,6 +28,7 @@ struct clime_fleet_options {
     const char *hf_checkpoint;  /* config and tokenizer of the servers */
     const char *device, *dtype; /* as the trainer's own */
     int num_servers;
+    int tp_size;                      /* devices of each */
     int64_t start_limit_us;           /* for a program that is started to answer */
     int64_t silence_us, ask_every_us; /* one that says nothing for so long is replaced; how often it is asked */
     const char *router_url;           /* NULL = start a router and num_servers servers */

@@ -111,10 +111,11 @@ static enum clime_err check_fleet(const struct clime_rl_options *o, struct clime
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--router-url cannot be honoured with --debug-rollout-only: the servers serve "
                           "--hf-checkpoint as it is, and what others serve is not known");
-    if (o->router_url && o->num_servers != 1)
+    if (o->router_url && (o->num_servers != 1 || o->gpus_per_engine != 1))
         return clime_fail(e, CLIME_ERR_INPUT,
-                          "--num-servers %lld is of servers that the trainer starts, --router-url names others",
-                          (long long)o->num_servers);
+                          "%s %lld is of servers that the trainer starts, --router-url names others",
+                          o->num_servers != 1 ? "--num-servers" : "--rollout-num-gpus-per-engine",
+                          (long long)(o->num_servers != 1 ? o->num_servers : o->gpus_per_engine));
     return CLIME_OK;
 }
 

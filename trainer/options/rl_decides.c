@@ -38,6 +38,8 @@ static bool decides(const void *arg, const char *name) {
                                        "num-rollout",
                                        "num-epoch",
                                        "num-servers",
+                                       "rollout-num-gpus-per-engine",
+                                       "rollout-num-gpus",
                                        "router-url",
                                        "fleet-api-key",
                                        "colocate",

@@ -53,6 +53,24 @@ static enum clime_err check_evaluation(const struct clime_rl_options *o, struct 
     return CLIME_OK;
 }
 
+static enum clime_err derive_servers(struct clime_rl_options *o, const struct clime_rl_given *g,
+                                     struct clime_error *e) {
+    long long all = o->rollout_num_gpus, each = o->gpus_per_engine;
+    if (!all) return CLIME_OK;
+    if (all % each)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--rollout-num-gpus %lld is no multiple of --rollout-num-gpus-per-engine %lld", all, each);
+    if (all / each > CLIME_MAX_SERVERS)
+        return clime_fail(e, CLIME_ERR_LIMIT, "--rollout-num-gpus %lld are %lld servers, more than %d", all, all / each,
+                          CLIME_MAX_SERVERS);
+    if (g->num_servers && o->num_servers != all / each)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--num-servers %lld, but --rollout-num-gpus %lld are %lld servers of %lld devices",
+                          (long long)o->num_servers, all, all / each, each);
+    o->num_servers = all / each;
+    return CLIME_OK;
+}
+
 /* rollout_batch_size * n_samples_per_prompt == global_batch_size * num_steps_per_rollout, one side derived. */
 static enum clime_err derive_batch(struct clime_rl_options *o, struct clime_error *e) {
     int64_t samples;
@@ -149,6 +167,7 @@ enum clime_err clime_rl_derive(struct clime_rl_options *o, const struct clime_rl
         return clime_fail(e, CLIME_ERR_INPUT,
                           "give one of --custom-generate-function-path and --environment: each makes every sample");
     if (o->environment_command || o->custom_generate) o->environment = true;
+    if ((rc = derive_servers(o, g, e))) return rc;
     rc = o->evaluate ? check_evaluation(o, e) : check_required(o, e);
     if (!rc && !o->evaluate) rc = derive_batch(o, e);
     if (!rc && !o->evaluate) rc = clime_rl_check_staleness(o, e);

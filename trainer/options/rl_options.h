@@ -27,6 +27,7 @@
 #include "trainer/sample/request.h"
 
 #define CLIME_MAX_INERT 256
+#define CLIME_MAX_SERVERS 256
 
 enum clime_accept_order { CLIME_ACCEPT_ARRIVAL, CLIME_ACCEPT_PROMPT };
 enum clime_pause_mode { CLIME_PAUSE_RETRACT, CLIME_PAUSE_IN_PLACE }; /* --pause-generation-mode */
@@ -109,6 +110,7 @@ struct clime_rl_options {
     const char *device, *dtype;
     /* servers */
     int64_t num_servers, server_concurrency;
+    int64_t rollout_num_gpus, gpus_per_engine; /* devices of all servers (0 = not said), and of each */
     double server_start_timeout, health_interval, health_timeout; /* seconds */
     const char *router_url, *fleet_api_key;
     bool colocate, offload_rollout, mixed_devices;

@@ -8,7 +8,7 @@
 struct clime_rl_given { /* by the user: options whose absence means "as another option" */
     bool eps_clip_high, eps_clip_c, critic_lr, eval_temperature, eval_top_p, eval_top_k, eval_len, eval_ctx, eval_min,
         eval_prompt_len;
-    bool max_prompt;
+    bool max_prompt, num_servers;
 };
 
 /* Rows of the table, in the order of the help: what makes samples (rl_options_samples.c), what learns from them

@@ -289,6 +289,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .device = rl->o.device,
                                     .dtype = rl->o.dtype,
                                     .num_servers = (int)rl->o.num_servers,
+                                    .tp_size = (int)rl->o.gpus_per_engine,
                                     .mixed_devices = rl->o.mixed_devices,
                                     .start_limit_us = (int64_t)(rl->o.server_start_timeout * 1e6),
                                     .silence_us = (int64_t)(rl->o.health_timeout * 1e6),
