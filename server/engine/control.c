@@ -170,6 +170,7 @@ static enum clime_err share_weights(struct clime_engine *g, const struct clime_w
         err = m->ops->share_open(m->dev, from->handle, clime_model_bytes(m), &same_unit, &theirs, e);
     if (!err)
         err = clime_followers_update(g->opts.followers, theirs ? theirs : from->flat, from->kind == CLIME_FROM_HOST, e);
+    if (theirs && !err) err = m->ops->sync(m->dev, e); /* what is queued reads it */
     if (theirs) m->ops->share_close(m->dev, theirs);
     return err;
 }

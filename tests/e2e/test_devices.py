@@ -50,6 +50,8 @@ def replies(s):
          "token_ids_logprob": [3, 17, 200], **logp},
         {"input_ids": first, "sampling_params": {"max_new_tokens": 9, "temperature": 1, "sampling_seed": 6,
          "logit_bias": {"11": 5.0, "12": -100.0}}, **logp},
+        {"input_ids": first + [1], "sampling_params": {"max_new_tokens": 9, "temperature": 1.5, "sampling_seed": 7,
+         "allowed_token_ids": [3, 5, 200, 201]}, **logp},
     ]  # fmt: skip
     said = [None] * len(asked)
 
@@ -233,6 +235,26 @@ def test_a_frozen_rank_ends_the_server_at_the_limit(model):
     until(lambda: not os.path.exists(f"/proc/{frozen}"), "its end")
     _, log = s.stop()
     assert f"rank 1 of 2 (pid {frozen}) is not there within" in log, log
+
+
+def test_a_slow_rank_holds_the_others_up(servers):
+    """It stops again and again for moments: nobody is named, and no bit changes."""
+    s, at_work = servers[2], threading.Event()
+    slow = ranks_of(s.process.pid)[1]
+
+    def stop_and_go():
+        while not at_work.wait(0.01):
+            os.kill(slow, signal.SIGSTOP)
+            at_work.wait(0.02)
+            os.kill(slow, signal.SIGCONT)
+
+    t = threading.Thread(target=stop_and_go)
+    t.start()
+    try:
+        check_same(servers)
+    finally:
+        at_work.set()
+        t.join(LIMIT)
 
 
 def test_no_rank_outlives_the_server(model):
