@@ -38,42 +38,40 @@ static void forget_unlisted(struct clime_fleet *f) {
     f->n_servers = n;
 }
 
-/* Reads GET /workers: new workers join the list; known ones that are missing leave it. */
-enum clime_err clime_fleet_read_workers(struct clime_fleet *f, struct clime_error *e) {
-    char url[CLIME_FLEET_URL + 16];
-    struct clime_buf reply = {0};
-    struct clime_error je = {0};
-    snprintf(url, sizeof url, "%s/workers", f->o.router_url);
-    enum clime_err rc = clime_fleet_call(f, "GET", url, (struct clime_str){0}, CLIME_FLEET_CONTROL_US, &reply, e);
-    if (rc) return rc;
-    for (int i = 0; i < f->n_servers; i++) f->servers[i].admitted = false;
-    struct clime_arena a;
-    struct clime_json j;
+static void read_list(void *arg, struct clime_json *j) {
+    struct clime_fleet *f = arg;
     struct clime_str key, v;
-    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
-    clime_json_init(&j, reply.data, reply.len, &a, &je);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+    for (clime_json_object(j); clime_json_key(j, &key);) {
         if (!clime_str_is(key, "workers")) {
-            clime_json_skip(&j, NULL);
+            clime_json_skip(j, NULL);
             continue;
         }
-        for (clime_json_array(&j); clime_json_item(&j);) {
-            for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        for (clime_json_array(j); clime_json_item(j);) {
+            for (clime_json_object(j); clime_json_key(j, &key);) {
                 if (!clime_str_is(key, "url")) {
-                    clime_json_skip(&j, NULL);
-                } else if (clime_json_string(&j, &v)) {
+                    clime_json_skip(j, NULL);
+                } else if (clime_json_string(j, &v)) {
                     struct clime_fleet_server *s = find_server(f, v);
                     if (s) s->admitted = true;
                 }
             }
         }
     }
-    if (clime_json_end(&j))
-        forget_unlisted(f);
-    else
-        rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", url, je.msg);
-    clime_arena_free(&a);
-    clime_buf_free(&reply);
+}
+
+/* Reads GET /workers: new workers join the list; known ones that are missing leave it. */
+enum clime_err clime_fleet_read_workers(struct clime_fleet *f, struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 16];
+    bool listed[CLIME_FLEET_SERVERS];
+    int n = f->n_servers;
+    snprintf(url, sizeof url, "%s/workers", f->o.router_url);
+    for (int i = 0; i < n; i++) {
+        listed[i] = f->servers[i].admitted;
+        f->servers[i].admitted = false;
+    }
+    enum clime_err rc = clime_fleet_read(f, url, read_list, f, e);
+    if (!rc) forget_unlisted(f);
+    for (int i = 0; rc && i < n; i++) f->servers[i].admitted = listed[i]; /* nothing is known of them */
     return rc;
 }
 

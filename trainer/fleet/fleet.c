@@ -60,6 +60,23 @@ enum clime_err clime_fleet_call(struct clime_fleet *f, const char *method, const
     return rc;
 }
 
+enum clime_err clime_fleet_read(struct clime_fleet *f, const char *url, void (*read)(void *arg, struct clime_json *j),
+                                void *arg, struct clime_error *e) {
+    struct clime_buf reply = {0};
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_error je = {0};
+    enum clime_err rc = clime_fleet_call(f, "GET", url, (struct clime_str){0}, CLIME_FLEET_CONTROL_US, &reply, e);
+    if (rc) return rc;
+    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
+    clime_json_init(&j, reply.data, reply.len, &a, &je);
+    read(arg, &j);
+    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", url, je.msg);
+    clime_arena_free(&a);
+    clime_buf_free(&reply);
+    return rc;
+}
+
 static enum clime_err admit(struct clime_fleet *f, const char *server_url, struct clime_error *e) {
     char url[CLIME_FLEET_URL + 16];
     struct clime_buf body;
@@ -89,37 +106,30 @@ struct server_info { /* what /server_info says of where a server runs */
     char device_name[64], device_unit[64], host_id[64];
 };
 
-static enum clime_err ask_info(struct clime_fleet *f, const char *server_url, struct server_info *out,
-                               struct clime_error *e) {
-    char url[CLIME_FLEET_URL + 16];
-    struct clime_buf reply = {0};
-    struct clime_error je = {0};
+static void read_info(void *arg, struct clime_json *j) {
+    struct server_info *out = arg;
     const struct {
         const char *name;
         char *at;
     } fields[] = {{"device_name", out->device_name}, {"device_unit", out->device_unit}, {"host_id", out->host_id}};
-    *out = (struct server_info){0};
-    snprintf(url, sizeof url, "%s/server_info", server_url);
-    enum clime_err rc = clime_fleet_call(f, "GET", url, (struct clime_str){0}, CLIME_FLEET_CONTROL_US, &reply, e);
-    if (rc) return rc;
-    struct clime_arena a;
-    struct clime_json j;
     struct clime_str key, v;
-    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
-    clime_json_init(&j, reply.data, reply.len, &a, &je);
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+    for (clime_json_object(j); clime_json_key(j, &key);) {
         char *at = NULL;
         for (size_t i = 0; i < CLIME_COUNT(fields); i++)
             if (clime_str_is(key, fields[i].name)) at = fields[i].at;
-        if (!at || clime_json_peek(&j) != CLIME_JSON_STRING)
-            clime_json_skip(&j, NULL);
-        else if (clime_json_string(&j, &v))
+        if (!at || clime_json_peek(j) != CLIME_JSON_STRING)
+            clime_json_skip(j, NULL);
+        else if (clime_json_string(j, &v))
             snprintf(at, 64, CLIME_STR_FMT, CLIME_STR_ARG(v));
     }
-    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", url, je.msg);
-    clime_arena_free(&a);
-    clime_buf_free(&reply);
-    return rc;
+}
+
+static enum clime_err ask_info(struct clime_fleet *f, const char *server_url, struct server_info *out,
+                               struct clime_error *e) {
+    char url[CLIME_FLEET_URL + 16];
+    *out = (struct server_info){0};
+    snprintf(url, sizeof url, "%s/server_info", server_url);
+    return clime_fleet_read(f, url, read_info, out, e);
 }
 
 /* ---- one server's way ---- */

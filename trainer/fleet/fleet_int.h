@@ -53,6 +53,11 @@ void clime_fleet_set_url(struct clime_fleet *f, const char *url);
 enum clime_err clime_fleet_call(struct clime_fleet *f, const char *method, const char *url, struct clime_str body,
                                 int64_t timeout_us, struct clime_buf *reply, struct clime_error *e);
 
+/* GET, whose answer is one JSON value that `read` takes. */
+struct clime_json;
+enum clime_err clime_fleet_read(struct clime_fleet *f, const char *url, void (*read)(void *arg, struct clime_json *j),
+                                void *arg, struct clime_error *e);
+
 /* External: out of the router for a while, after which it is pushed to and admitted again. Why: s->last. */
 void clime_fleet_quarantine(struct clime_fleet *f, struct clime_fleet_server *s);
 
