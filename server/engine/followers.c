@@ -47,6 +47,13 @@ static enum clime_err tell(struct clime_followers *f, const void *data, size_t n
 enum clime_err clime_followers_plan(struct clime_followers *f, const struct clime_sched_options *sched, int max_len,
                                     struct clime_error *e) {
     const struct clime_follow_plan p = {.sched = *sched, .max_len = max_len, .limit_us = f->limit_us};
+    size_t words = clime_step_words(sched->chunk + sched->max_running, sched->max_running, clime_pages_for(max_len));
+    if (words > CLIME_FOLLOW_WORDS)
+        return clime_fail(e, CLIME_ERR_LIMIT,
+                          "a step of %d sequences of %d tokens is told to the other devices in %zu MiB, more than %zu: "
+                          "a smaller --max-running-requests or --context-length is needed",
+                          sched->max_running, max_len, words * sizeof(int32_t) >> 20,
+                          CLIME_FOLLOW_WORDS * sizeof(int32_t) >> 20);
     return tell(f, &p, sizeof p, e);
 }
 

@@ -42,7 +42,8 @@ struct clime_follow_plan { /* what the leader has decided, told once, before wei
     int64_t limit_us;
 };
 
-#define CLIME_FOLLOW_BYTES ((size_t)1 << 30) /* of a message, at most */
+#define CLIME_FOLLOW_WORDS ((size_t)1 << 28)                                          /* of a step's arrays, at most */
+#define CLIME_FOLLOW_BYTES (CLIME_FOLLOW_WORDS * sizeof(int32_t) + ((size_t)1 << 20)) /* of a message: copies too */
 
 struct clime_model;
 struct clime_links;
