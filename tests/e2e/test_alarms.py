@@ -132,6 +132,19 @@ def test_starving_stale_and_stalled(model, tmp_path):
     assert "truncation" not in told(found) and told(found)["stalled"][-1] == "-"
 
 
+def test_a_rate_that_is_far_too_high(model, tmp_path):
+    """Sixteen steps a rollout on tokens that are sixteen steps old, with a learning rate of 0.1: they are stale, the loss
+    clips most of them, and the policy ends with one answer. No limit is moved."""
+    words = command(model, tmp_path, ["fine"] * 12, "--async", "--alarm", "disk=off", lr=0.1, lr_warmup_iters=20,
+                    n_samples_per_prompt=16, num_steps_per_rollout=16)  # fmt: skip
+    status, _, err = run("clime-train", *words)
+    assert status == 0, err
+    found = events(tmp_path)
+    assert {"staleness", "clipped", "entropy-collapse"} <= set(told(found)), told(found)
+    limits = {e["alarm"]: e["limit"] for e in found}
+    assert (limits["staleness"], limits["clipped"]) == (8, 0.3) and 0.02 * 4 < limits["entropy-collapse"] < 0.02 * 7
+
+
 def test_samples_that_fail(model, tmp_path):
     """A prompt that fills the context: its sample cannot be generated, and that is no fault of the reward."""
     words = command(model, tmp_path, ["fine"] * 8, "--alarm", "disk=off", rollout_max_context_len=16,
