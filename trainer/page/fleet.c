@@ -61,13 +61,14 @@ static bool ask(const struct round *o, const char *url, struct clime_buf *reply,
     return well;
 }
 
-/* A member with what a program answered, or null and the member "error". */
-static void write_answer(struct clime_jw *w, const char *key, const struct round *o, const char *url,
+/* A member with what a program answered (true), or null and the member "error". */
+static bool write_answer(struct clime_jw *w, const char *key, const struct round *o, const char *url,
                          struct cJSON **tree) {
     struct clime_buf reply = {0};
     struct clime_error e = {0};
     clime_jw_key(w, key);
-    if (ask(o, url, &reply, &e)) {
+    bool well = ask(o, url, &reply, &e);
+    if (well) {
         clime_jw_raw(w, clime_buf_str(&reply));
         if (tree && clime_tree_parse(reply.data, reply.len, tree, &e)) *tree = NULL;
     } else {
@@ -76,6 +77,7 @@ static void write_answer(struct clime_jw *w, const char *key, const struct round
         clime_jw_strz(w, e.msg);
     }
     clime_buf_free(&reply);
+    return well;
 }
 
 static void write_servers(struct clime_jw *w, const struct round *o, const struct cJSON *workers) {
@@ -88,7 +90,9 @@ static void write_servers(struct clime_jw *w, const struct round *o, const struc
         clime_jw_object(w);
         clime_jw_key(w, "url");
         clime_jw_strz(w, base);
-        write_answer(w, "loads", o, url, NULL);
+        bool well = write_answer(w, "loads", o, url, NULL);
+        snprintf(url, sizeof url, "%s/get_weight_version", base);
+        if (well) write_answer(w, "version", o, url, NULL);
         clime_jw_close(w);
     }
     clime_jw_close(w);

@@ -47,7 +47,7 @@ export function mount(root, app) {
     const worker = workers.find((w) => w.url === s.url), load = s.loads && s.loads.loads && s.loads.loads[0], [kind, words] = serverWords(load, worker);
     return h("section", { class: "card" }, h("div", { class: "chart-head" }, h("h3", { class: "mono" }, s.url.replace(/^https?:\/\//, "")), h("span", { class: `badge ${kind}` }, worker ? worker.status : "unknown")), h("p", {}, words), s.error ? h("p", { class: "error small" }, s.error) : null,
       load ? [h("div", { class: "small soft" }, `KV memory: ${num(load.num_used_tokens)} of ${num(load.max_total_num_tokens)} tokens`), meter(load.token_usage, percent(load.token_usage || 0))] : null,
-      h("div", { class: "facts" }, load ? [fact("running", num(load.num_running_reqs)), fact("waiting", num(load.num_waiting_reqs)), fact("tokens/s", num(load.gen_throughput)), fact("cache hits", percent(load.cache_hit_rate || 0))] : null, worker ? [fact("weights", worker.weight_version ?? "–"), fact("served", num(worker.served)), fact("failed", num(worker.failed))] : null));
+      h("div", { class: "facts" }, load ? [fact("running", num(load.num_running_reqs)), fact("waiting", num(load.num_waiting_reqs)), fact("tokens/s", num(load.gen_throughput)), fact("cache hits", percent(load.cache_hit_rate || 0))] : null, s.version ? fact("weights", s.version.weight_version) : null, worker ? [fact("served", num(worker.served)), fact("failed", num(worker.failed))] : null));
   }
 
   return {

@@ -196,9 +196,9 @@ export function mount(root, app) {
     const bar = (name, used, planned) => {
       if (used === undefined) return null;
       const most = Math.max(used, planned || 0, 1);
-      return [h("p", { class: "small number" }, `${name}: ${bytes(used)} in use${planned ? `, ${bytes(planned)} planned` : ""}`), h("div", { class: "meter" }, h("span", { style: { width: `${(100 * used) / most}%` } }))];
+      return [h("p", { class: "small number" }, `${bytes(used)} in use by ${name}${planned ? `; planned: ${bytes(planned)}` : ""}`), h("div", { class: "meter" }, h("span", { style: { width: `${(100 * used) / most}%` } }))];
     };
-    show(memory, m ? [bar(m["perf/memory_host_used_bytes"] === undefined ? "memory" : "device", m["perf/memory_used_bytes"], m["perf/memory_planned_bytes"]), bar("host", m["perf/memory_host_used_bytes"], m["perf/memory_host_planned_bytes"])] : h("p", { class: "soft" }, "No rollout has said it yet."),
+    show(memory, m ? [bar(m["perf/memory_host_used_bytes"] === undefined ? "the process, its code and files too" : "the device", m["perf/memory_used_bytes"], m["perf/memory_planned_bytes"]), bar("the process on the host", m["perf/memory_host_used_bytes"], m["perf/memory_host_planned_bytes"])] : h("p", { class: "soft" }, "No rollout has said it yet."),
       plan ? h("p", { class: "small soft", id: "plan" }, `The plan: ${plan}`) : null);
   }
 
