@@ -114,6 +114,22 @@ def test_servers_that_hang_do_not_hold_the_page(run, tmp_path):
             trainer.wait()
 
 
+def test_a_run_of_the_schema_before(run, tmp_path):
+    """An ended run is shown and reported as it is: nobody has to start it again first."""
+    with contextlib.closing(sqlite3.connect(run / "ledger.db")) as db, contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as to:
+        db.backup(to)
+        to.executescript("DROP VIEW samples; DELETE FROM sample_streams WHERE name = 'entropy'; PRAGMA user_version = 10;")
+    before = (tmp_path / "ledger.db").read_bytes()
+    page = Page(tmp_path)
+    shown = page.get("/api/runs/0/sample?id=1").json()
+    assert shown["streams"]["logp"] and "entropy" not in shown["streams"]
+    assert page.get("/api/runs/0/samples?text=1").json()["samples"] and page.get("/api/runs/0/times").json()["rollouts"]
+    page.stop()
+    done = subprocess.run([BUILD / "clime-train", "report", tmp_path], capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "ledger.db").read_bytes() == before
+
+
 def test_every_answer_forbids_what_is_not_ours(page):
     for path in ("/", "/assets/main.js", "/api/runs", "/api/runs/0/events"):
         headers = page.get(path).headers
