@@ -79,12 +79,12 @@ static enum clime_err migrate(struct clime_db *db, const char *path, bool write,
     if (version > clime_schema_version())
         return clime_fail(e, CLIME_ERR_INPUT, "ledger %s has schema version %lld, this program knows %d", path,
                           (long long)version, clime_schema_version());
-    if (!write && version < clime_schema_version())
+    if (!write && version < clime_schema_readable())
         return clime_fail(e, CLIME_ERR_INPUT, "ledger %s has schema version %lld: run clime-train rl on it once", path,
                           (long long)version);
-    if (version > 0 && version < clime_schema_version())
+    if (write && version > 0 && version < clime_schema_version())
         LOG_INFO("ledger %s: from schema %lld to %d", path, (long long)version, clime_schema_version());
-    for (; version < clime_schema_version(); version++) {
+    for (; write && version < clime_schema_version(); version++) {
         if ((rc = clime_db_begin(db, true, e))) return rc;
         if ((rc = exec(db, clime_schema_migration((int)version), e)) || (rc = clime_db_commit(db, e))) {
             clime_db_rollback(db);

@@ -346,6 +346,11 @@ int clime_schema_version(void) {
     return (int)CLIME_COUNT(migrations);
 }
 
+/* 11 only gave the view `samples` a column, for the sqlite3 shell. */
+int clime_schema_readable(void) {
+    return 10;
+}
+
 const char *clime_schema_migration(int v) {
     CHECK(v >= 0 && v < clime_schema_version());
     return migrations[v];
