@@ -11,7 +11,9 @@ static enum clime_err checkpoint_now(struct clime_rl *rl, struct clime_error *e)
     enum clime_err rc = clime_checkpoint_newest(clime_ledger_reader(rl->ledger), INT64_MAX, &saved, e);
     clime_checkpoint_free(&saved);
     if (!rc && saved.step < rl->step) rc = clime_rl_checkpoint(rl, e);
-    if (!rc) clime_event(rl->ledger, rl->run.incarnation, "order", "checkpoint: step %" PRId64 " is saved", rl->step);
+    if (!rc)
+        clime_event(rl->ledger, rl->run.incarnation, "order", "checkpoint: step %" PRId64 " %s", rl->step,
+                    rl->o.no_save_optim ? "is not saved, as --no-save-optim wants" : "is saved");
     return rc;
 }
 
