@@ -4,7 +4,7 @@
 
 int clime_schema_version(void);
 int clime_schema_readable(void);
-    /* the oldest version that this program's readers understand as it is */ /* user_version of a finished ledger */
+/* the oldest version that this program's readers understand as it is */ /* user_version of a finished ledger */
 
 /* SQL that leads from version v to v + 1, with the PRAGMA that says so. 0 <= v < clime_schema_version(). */
 const char *clime_schema_migration(int v);
