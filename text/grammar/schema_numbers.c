@@ -64,7 +64,7 @@ static int whole_range(struct clime_schema *s, int64_t lo, int64_t hi) {
     struct clime_expr_list all = {0};
     char a[24], b[24];
     if (hi > MAX_WHOLE) hi = MAX_WHOLE;
-    for (int64_t from = lo, ten = 10; from <= hi; from = ten, ten *= 10) {
+    for (int64_t from = lo, ten = 10; from <= hi; from = ten) { /* ten: the least number of one digit more */
         while (ten <= from) ten *= 10;
         int64_t to = hi < ten - 1 ? hi : ten - 1;
         int n = snprintf(a, sizeof a, "%lld", (long long)from);

@@ -33,7 +33,7 @@ static struct clime_json scan(struct reader *r, struct clime_str raw) {
 }
 
 static void end(struct reader *r, struct clime_json *j) {
-    if (!clime_json_end(j) && !r->err) r->err = clime_error_prefix(r->e, "structural tag");
+    if (!r->err && !clime_json_end(j)) r->err = clime_error_prefix(r->e, "structural tag");
 }
 
 static const char *text_z(struct reader *r, struct clime_str s) {
@@ -73,7 +73,7 @@ static const struct clime_members format_members = {format_rows, CLIME_COUNT(for
 static void read_object(struct reader *r, struct clime_str raw, const struct clime_members *m, void *out) {
     struct clime_json j = scan(r, raw);
     struct clime_str key;
-    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+    for (clime_json_object(&j); !r->err && clime_json_key(&j, &key);) {
         if (clime_members_read(m, &j, key, out)) continue;
         if (!clime_str_is(key, "type") && !r->err)
             r->err = clime_fail(r->e, CLIME_ERR_INPUT, "structural tag: \"" CLIME_STR_FMT "\" is not supported",
