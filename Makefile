@@ -83,6 +83,8 @@ $(O)/unit/%: tests/unit/%.c $$(call unit_libs,$$(word 1,$$(subst /, ,$$*)))
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) -lcmocka $(LDLIBS)
 unit-build: $(UNIT)
+$(O)/bench_grammar: tests/bench/bench_grammar.c $(O)/libtext.a $(O)/libcommon.a
+	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(LDLIBS)
 $(O)/bench_kernels: tests/bench/bench_kernels.c $(O)/libkernels.a $(O)/libcommon.a
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) -lm -pthread
 # Instrumented code brings false warnings and takes minutes at -O3, so sanitizer builds have options of their own.

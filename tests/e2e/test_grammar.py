@@ -160,6 +160,18 @@ def test_the_same_alone_and_among_others(model):
         assert list(pool.map(lambda body: ask(s, body), bodies)) == alone
 
 
+def test_a_broken_reply_goes_on(s):
+    """Where an output is in its grammar follows from its tokens, those that an earlier reply brought too."""
+    body = {"text": "Once", "sampling_params": {"max_new_tokens": 90, "regex": "([a-z]{2,9} ){6}!", "sampling_seed": 5}}
+    whole = s.json("/generate", body)
+    assert re.fullmatch("([a-z]{2,9} ){6}!", whole["text"])
+    for n in (1, 9, len(whole["output_ids"]) - 1):
+        part = whole | {"output_ids": whole["output_ids"][:n],
+                        "meta_info": whole["meta_info"] | {"token_versions": [["default", n]]}}  # fmt: skip
+        again = s.json("/generate", body | {"resume": part})
+        assert (again["output_ids"], again["text"]) == (whole["output_ids"], whole["text"])
+
+
 def test_ends(s):
     """EOS comes where the grammar may end, and there only, whatever else the request says of the end."""
     ends = s.json("/generate", {"text": "Once", "sampling_params": {"max_new_tokens": 50, "regex": "a{3}", "ignore_eos": True}})

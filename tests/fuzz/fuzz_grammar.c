@@ -1,0 +1,170 @@
+/* Fuzzes the compilers of grammars (regexes, EBNF, JSON schemas, structural tags, choices) and what comes out of them.
+ *
+ * The first byte of a case chooses the kind, the second what is drawn.
+ * Invariants: a source is refused with a message, or gives a grammar in which no walk ends in a dead end but by a limit
+ * that it names; what a mask allows leads on; the text of a finished walk under a schema is JSON.
+ */
+#include "fuzz.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "common/json/scan.h"
+#include "common/rng.h"
+#include "text/grammar/grammar.h"
+
+static struct clime_tokenizer *tokenizer;
+static struct clime_vocab_trie *trie;
+
+#define STEPS 24
+
+static void walk(struct clime_grammar *g, enum clime_grammar_kind kind, uint64_t seed) {
+    struct clime_grammar_state *s = clime_grammar_state_new(g);
+    struct clime_rng rng;
+    struct clime_buf text;
+    clime_rng_init(&rng, seed);
+    clime_buf_init(&text, 1 << 16);
+    for (int i = 0; i < STEPS; i++) {
+        struct clime_grammar_next next = clime_grammar_state_next(s);
+        if (next.stuck) {
+            CHECK(strstr(next.stuck, "ambiguous") || strstr(next.stuck, "vocabulary"));
+            break;
+        }
+        CHECK(next.allowed && (!next.only_end || next.may_end));
+        if (next.may_end && kind == CLIME_GRAMMAR_SCHEMA) CHECK(clime_json_check(text.data, text.len, NULL));
+        if (next.only_end) break;
+        int32_t from = (int32_t)clime_rng_below(&rng, (uint64_t)trie->V), id = from;
+        while (!(next.allowed[id >> 5] >> (id & 31) & 1)) {
+            id = (id + 1) % trie->V;
+            CHECK(id != from); /* it goes on, so some token must */
+        }
+        struct clime_str bytes = clime_tokenizer_bytes(tokenizer, id);
+        clime_buf_add(&text, bytes.ptr, bytes.len);
+        clime_grammar_state_add(s, id);
+    }
+    clime_buf_free(&text);
+    clime_grammar_state_free(s);
+}
+
+static void target(const char *data, size_t len) {
+    static const enum clime_grammar_kind kinds[] = {CLIME_GRAMMAR_REGEX,  CLIME_GRAMMAR_EBNF, CLIME_GRAMMAR_SCHEMA,
+                                                    CLIME_GRAMMAR_SCHEMA, CLIME_GRAMMAR_TAGS, CLIME_GRAMMAR_CHOICE};
+    struct clime_error e = {0};
+    struct clime_grammar *g = NULL;
+    if (len < 2) return;
+    const struct clime_grammar_source s = {.kind = kinds[(unsigned char)data[0] % CLIME_COUNT(kinds)],
+                                           .text = {data + 2, len - 2}};
+    enum clime_err err = clime_grammar_compile(trie, &s, &g, &e);
+    if (err) {
+        if (err != CLIME_ERR_INPUT || e.code != err || !e.msg[0])
+            fprintf(stderr, "%d %d %s: %.*s\n", err, e.code, e.msg, (int)len, data);
+        CHECK(err == CLIME_ERR_INPUT && e.code == err && e.msg[0]);
+        return;
+    }
+    walk(g, s.kind, (unsigned char)data[1]);
+    clime_grammar_unref(g);
+}
+
+static const char *const words[] = {"{\"type\":\"object\",\"properties\":{",
+                                    "\"a\":{\"type\":\"string\",\"maxLength\":3}",
+                                    "\"type\":[\"integer\",\"null\"]",
+                                    "\"minimum\":-1.5",
+                                    "\"exclusiveMaximum\":10",
+                                    "\"enum\":[1,\"x\",null,{}]",
+                                    "\"const\":true",
+                                    "\"required\":[\"a\"]",
+                                    "\"additionalProperties\":",
+                                    "\"anyOf\":[",
+                                    "\"oneOf\":[",
+                                    "\"allOf\":[",
+                                    "{\"$ref\":\"#\"}",
+                                    "\"$defs\":{",
+                                    "\"$ref\":\"#/$defs/a\"",
+                                    "\"items\":",
+                                    "\"prefixItems\":[",
+                                    "\"minItems\":2",
+                                    "\"maxItems\":3",
+                                    "\"pattern\":\"^a+$\"",
+                                    "\"format\":\"date\"",
+                                    "\"nullable\":true",
+                                    "\"minProperties\":1",
+                                    "\"propertyNames\":",
+                                    "\"patternProperties\":{\"^x\":",
+                                    "{",
+                                    "}",
+                                    "[",
+                                    "]",
+                                    ",",
+                                    "\"",
+                                    "root ::= ",
+                                    "\nrule ::= ",
+                                    "rule",
+                                    "root",
+                                    "|",
+                                    "(",
+                                    ")",
+                                    "*",
+                                    "+",
+                                    "?",
+                                    "{2,5}",
+                                    "{0,40}",
+                                    "[^a-z]",
+                                    "\\d",
+                                    "\\\\",
+                                    ".",
+                                    "^",
+                                    "$",
+                                    "(?:",
+                                    "\xC3\xA9",
+                                    "\"triggers\":[\"<\"]",
+                                    "\"type\":\"sequence\",\"elements\":",
+                                    "\"type\":\"any_text\"",
+                                    "\"type\":\"tag\"",
+                                    NULL};
+
+#define SEED(text)                                                                                                     \
+    { text, sizeof text - 1 }
+static const struct clime_str seeds[] = {
+    SEED("\x01\x01(a|b[^c]){2,5}(?:x\\d+)?$"),
+    SEED("\x01\x01root ::= \"a\" rule* | [0-9]{1,3}\nrule ::= \"(\" root \")\" # x\n"),
+    SEED("\x02\x01{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":-7,\"maximum\":123},"
+         "\"b\":{\"type\":\"array\",\"items\":{"
+         "\"$ref\":\"#\"}}},\"required\":[\"a\"],\"additionalProperties\":{\"type\":\"number\",\"exclusiveMinimum\":0."
+         "25}}"),
+    SEED("\x02\x02{\"oneOf\":[{\"type\":\"string\",\"pattern\":\"a.b\"},{\"type\":\"number\",\"maximum\":2.75}],"
+         "\"title\":\"x\"}"),
+    SEED("\x03\x03{\"allOf\":[{\"properties\":{\"x\":{\"enum\":[1,2]}}},{\"$ref\":\"#/$defs/"
+         "a\"}],\"$defs\":{\"a\":{\"required\":[\"x\"]}}}"),
+    SEED("\x04\x01{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f>\",\"schema\":{\"type\":\"null\"},"
+         "\"end\":\"</f>\"}],\"triggers\":[\"<f\"]}"),
+    SEED("\x04\x02{\"type\":\"structural_tag\",\"format\":{\"type\":\"or\",\"elements\":[{\"type\":\"regex\","
+         "\"pattern\":\"a\"},{\"type\":\"any_text\"}]}}"),
+    SEED("\x05\x01[\"a\",\"bc\"]"),
+};
+
+int main(int argc, char **argv) {
+    char dir[] = "/tmp/clime-fuzz-grammar-XXXXXX";
+    static const char *const specials[] = {"<end>", "{\"", "\": \"", "ab", "</f>"};
+    struct clime_error e = {0};
+    CHECK(mkdtemp(dir));
+    CHECK(clime_tokenizer_write_bytes(dir, specials, CLIME_COUNT(specials), "<end>", NULL, NULL, &e) == CLIME_OK);
+    CHECK(clime_tokenizer_load(dir, &tokenizer, &e) == CLIME_OK);
+    trie = clime_vocab_trie_new(tokenizer, clime_tokenizer_n_vocab(tokenizer), (const int32_t[]){256}, 1);
+    char *files[] = {xasprintf("%s/tokenizer.json", dir), xasprintf("%s/tokenizer_config.json", dir)};
+    for (size_t i = 0; i < CLIME_COUNT(files); i++) {
+        unlink(files[i]);
+        free(files[i]);
+    }
+    rmdir(dir);
+    const struct fuzz f = {.seeds = seeds,
+                           .n_seeds = (int)(sizeof seeds / sizeof *seeds),
+                           .words = words,
+                           .max_bytes = 1024,
+                           .iterations = 20000,
+                           .target = target};
+    int status = fuzz_main(argc, argv, &f);
+    clime_vocab_trie_free(trie);
+    clime_tokenizer_free(tokenizer);
+    return status;
+}
