@@ -189,39 +189,58 @@ CUDA_OP void clime_cuda_route_bwd(struct clime_dev *d, int T, const struct clime
 
 /* ---- sorting ---- */
 
-enum { SLOTS = 4 }; /* a thread's, neighbours */
+enum { SLOTS = 8, SORTERS = 1024 }; /* slots of a thread, neighbours; threads, where there are many slots */
 
-static __device__ __forceinline__ int4 slots_of(const int32_t *ids, int n, int first) {
-    if (first + SLOTS <= n && (uintptr_t)(ids + first) % 16 == 0) return *(const int4 *)(ids + first);
-    auto one = [&](int i) { return first + i < n ? ids[first + i] : INT_MAX; };
-    return make_int4(one(0), one(1), one(2), one(3));
+struct slots {
+    int id[SLOTS];
+};
+static __device__ __forceinline__ slots slots_of(const int32_t *ids, int n, int first) {
+    slots s;
+    if (first + SLOTS <= n && (uintptr_t)(ids + first) % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < SLOTS / 4; i++) {
+            int4 v = ((const int4 *)(ids + first))[i];
+            s.id[4 * i] = v.x, s.id[4 * i + 1] = v.y, s.id[4 * i + 2] = v.z, s.id[4 * i + 3] = v.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < SLOTS; i++) s.id[i] = first + i < n ? ids[first + i] : INT_MAX;
+    }
+    return s;
 }
 
-__global__ void __launch_bounds__(THREADS)
+/* Sum over the block, of integers, so in any order; every thread gets it. sums: one a warp. */
+static __device__ __forceinline__ int block_count(int v, int *sums) {
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    v = __reduce_add_sync(0xffffffffu, v);
+    if (lane == 0) sums[warp] = v;
+    __syncthreads();
+    v = __reduce_add_sync(0xffffffffu, lane < blockDim.x / 32 ? sums[lane] : 0);
+    __syncthreads();
+    return v;
+}
+
+__global__ void __launch_bounds__(SORTERS)
     permute_kernel(int n, int k, int E, const int32_t *ids, int32_t *start, int32_t *from, int32_t *at) {
-    __shared__ int sums[THREADS / 32];
+    __shared__ int sums[SORTERS / 32];
     int e = blockIdx.x, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, lower = 0;
     start_next();
     wait_for_last();
-    for (int i = threadIdx.x * SLOTS; i < n; i += THREADS * SLOTS) {
-        int4 v = slots_of(ids, n, i);
-        lower += (v.x < e) + (v.y < e) + (v.z < e) + (v.w < e);
+    for (int first = threadIdx.x * SLOTS; first < n; first += blockDim.x * SLOTS) {
+        slots s = slots_of(ids, n, first);
+#pragma unroll
+        for (int i = 0; i < SLOTS; i++) lower += s.id[i] < e;
     }
-    /* block_sum's tree, of integers: any order would do */
-    lower = __reduce_add_sync(0xffffffffu, lower);
-    if (lane == 0) sums[warp] = lower;
-    __syncthreads();
-    lower = __reduce_add_sync(0xffffffffu, lane < THREADS / 32 ? sums[lane] : 0);
-    __syncthreads();
+    lower = block_count(lower, sums);
     if (threadIdx.x == 0) {
         start[e] = lower;
         if (e == E - 1) start[E] = n;
     }
-    for (int base = 0; base < n; base += THREADS * SLOTS) {
-        int first = base + threadIdx.x * SLOTS;
-        int4 v = slots_of(ids, n, first);
-        int mine[SLOTS] = {v.x == e, v.y == e, v.z == e, v.w == e}, count = mine[0] + mine[1] + mine[2] + mine[3];
-        if (!__syncthreads_or(count)) continue;
+    for (int base = 0; base < n; base += blockDim.x * SLOTS) {
+        int first = base + threadIdx.x * SLOTS, count = 0;
+        slots s = slots_of(ids, n, first);
+#pragma unroll
+        for (int i = 0; i < SLOTS; i++) count += s.id[i] == e;
         int upto = count;
 #pragma unroll
         for (int m = 1; m < 32; m *= 2) {
@@ -230,16 +249,12 @@ __global__ void __launch_bounds__(THREADS)
         }
         if (lane == 31) sums[warp] = upto;
         __syncthreads();
-        int before = 0, all = 0;
-#pragma unroll
-        for (int w = 0; w < THREADS / 32; w++) {
-            before += w < warp ? sums[w] : 0;
-            all += sums[w];
-        }
+        int mine = lane < blockDim.x / 32 ? sums[lane] : 0; /* of the warp that this lane stands for */
+        int before = __reduce_add_sync(0xffffffffu, lane < warp ? mine : 0), all = __reduce_add_sync(0xffffffffu, mine);
         int place = lower + before + upto - count;
 #pragma unroll
         for (int i = 0; i < SLOTS; i++)
-            if (mine[i]) {
+            if (s.id[i] == e) {
                 at[first + i] = place;
                 from[place++] = (first + i) / k;
             }
@@ -250,7 +265,8 @@ __global__ void __launch_bounds__(THREADS)
 
 CUDA_OP void clime_cuda_permute(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids,
                                 int32_t *start, int32_t *from, int32_t *at) {
-    launch(d, permute_kernel, r->E, THREADS, 0, T * r->k, r->k, r->E, ids, start, from, at);
+    int n = T * r->k, threads = n > SLOTS * THREADS ? SORTERS : n > SLOTS * 32 ? THREADS : 32;
+    launch(d, permute_kernel, r->E, threads, 0, n, r->k, r->E, ids, start, from, at);
 }
 
 /* ---- sums ---- */

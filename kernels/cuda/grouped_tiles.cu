@@ -5,30 +5,38 @@
  * expert's own first row or a multiple of ROWS after it, so it does not depend on other experts' load; it may read rows
  * of the next expert past its end, and does not store what comes of them. Two warps bring the operands into a ring, two
  * warpgroups multiply 64 rows each, or half of the columns each where rows are few. dW sums over an expert's rows, so
- * rows past its end are cleared before anyone reads them: no expert sees another's NaN. */
+ * rows past its end are cleared before anyone reads them: no expert sees another's NaN. Its fp32 sums weigh as much as
+ * its products, so there each warpgroup has tiles, a ring and two warps of its own: one adds while the other
+ * multiplies.
+ */
 #include "kernels/cuda/wgmma.cuh"
 
 enum { PANEL = 64, CONSUMERS = 2, WARPS = CONSUMERS * 4, THREADS = (CONSUMERS + 1) * 128, REGISTERS = 240 };
 enum { SQUARE = PANEL * 64 * 2 }; /* bytes of a panel of 64 rows */
 enum { SMEM = 227 << 10, COUNTS = CLIME_MAX_EXPERTS + 1 };
 
-/* A tile has the rows of WM and the columns of WN warpgroups, NB columns each; a stage of the ring PANEL of what is
- * summed over. */
-template <enum clime_lt_kind KIND_, int WM_, int WN, int NB_> struct tile_shape {
+/* A tile has the rows of WM and the columns of WN warpgroups, NB columns each; or, where they work ALONE, 128 x 128 of
+ * one. A stage of the ring has PANEL of what is summed over. */
+template <enum clime_lt_kind KIND_, int WM_, int WN, int NB_, bool ALONE_ = false> struct tile_shape {
     static constexpr enum clime_lt_kind KIND = KIND_;
-    static constexpr bool DW = KIND == CLIME_LT_DW, FORWARD = KIND == CLIME_LT_FORWARD;
-    static constexpr int WM = WM_, NB = NB_, ROWS = 64 * WM, COLUMNS = NB * WN;
+    static constexpr bool DW = KIND == CLIME_LT_DW, FORWARD = KIND == CLIME_LT_FORWARD, ALONE = ALONE_;
+    static constexpr int WM = WM_, NB = NB_, ROWS = ALONE ? 128 : 64 * WM, COLUMNS = ALONE ? 128 : NB * WN;
+    static constexpr int RINGS = ALONE ? CONSUMERS : 1;
     static constexpr int A = ROWS * PANEL * 2, B = COLUMNS * PANEL * 2, STAGE = A + B;
-    static constexpr int N = NB < 128 ? NB : 128, PARTS = NB / N;        /* columns of a wgmma; how many of them */
-    static constexpr int LD = PANEL + 8, OUT = DW ? 1 : WARPS * 16 * LD; /* 16 bytes of padding */
-    static constexpr int STAGES = (SMEM - OUT * 2 - 2 * COUNTS * 4 - 512) / STAGE;
+    static constexpr int N = NB < 128 ? NB : 128, PARTS = ALONE ? 2 : NB / N; /* columns of a wgmma; how many of them */
+    static constexpr int LD = PANEL + 8, OUT = DW ? 1 : WARPS * 16 * LD;      /* 16 bytes of padding */
+    static constexpr int STAGES = (SMEM - OUT * 2 - 2 * COUNTS * 4 - 512) / (STAGE * RINGS);
 };
 
 template <class S> struct tiles_shared {
-    char ring[S::STAGES][S::STAGE];
+    struct {
+        char stage[S::STAGES][S::STAGE];
+    } ring[S::RINGS];
     bf16 out[S::OUT];
     int start[COUNTS], upto[COUNTS]; /* as given; units of work before an expert's: tiles of rows, or, of dW, experts */
-    uint64_t full[S::STAGES], empty[S::STAGES], tail[2];
+    struct {
+        uint64_t full[S::STAGES], empty[S::STAGES], tail[2];
+    } barrier[S::RINGS];
 };
 
 struct tiles_args {
@@ -111,18 +119,19 @@ static __device__ __forceinline__ void fetch_chunk(const tiles_args &a, const ti
 }
 
 template <class S, bool OF_A>
-static __device__ void fetch(const tiles_args &a, const CUtensorMap *map, tiles_shared<S> &s) {
+static __device__ void fetch(const tiles_args &a, const CUtensorMap *map, int ring, tiles_shared<S> &s) {
     constexpr int BYTES = OF_A ? S::A : S::B;
+    auto &barrier = s.barrier[ring];
     int lane = threadIdx.x & 31, n_tiles = s.upto[a.E] * tiles_of<S>(a), tail_parity = 0;
     ring_at<S::STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
-    for (int index = blockIdx.x; index < n_tiles; index += gridDim.x) {
+    for (int index = blockIdx.x * S::RINGS + ring; index < n_tiles; index += gridDim.x * S::RINGS) {
         tile t = find_tile(a, s, index);
         for (int c = 0; c < t.n_chunks; c++, at.next()) {
-            char *to = s.ring[at.stage] + (OF_A ? 0 : S::A);
+            char *to = s.ring[ring].stage[at.stage] + (OF_A ? 0 : S::A);
             int left = t.end - t.first - c * PANEL; /* dW: rows of the expert from here on */
             bool tail = S::DW && left < PANEL;
-            uint64_t *full = tail ? &s.tail[OF_A] : &s.full[at.stage];
-            barrier_wait(&s.empty[at.stage], at.parity);
+            uint64_t *full = tail ? &barrier.tail[OF_A] : &barrier.full[at.stage];
+            barrier_wait(&barrier.empty[at.stage], at.parity);
             if (lane == 0) {
                 barrier_expect(full, BYTES);
                 fetch_chunk<S, OF_A>(a, t, map, c, to, full);
@@ -135,7 +144,7 @@ static __device__ void fetch(const tiles_args &a, const CUtensorMap *map, tiles_
                 for (int i = 0; i < BYTES / SQUARE; i++) *(uint4 *)(to + i * SQUARE + e * 16) = make_uint4(0, 0, 0, 0);
             fence_async();
             __syncwarp();
-            if (lane == 0) barrier_arrive(&s.full[at.stage]);
+            if (lane == 0) barrier_arrive(&barrier.full[at.stage]);
         }
     }
 }
@@ -198,10 +207,12 @@ static __device__ __forceinline__ void add_rows(const tiles_args &a, const tile 
 template <class S> static __device__ void multiply(const tiles_args &a, tiles_shared<S> &s) {
     constexpr int TRANS_A = S::DW, TRANS_B = !S::FORWARD;
     int warp = uniform(threadIdx.x / 32 - 4), group = warp / 4;
-    int down = S::WM == 2 ? group : 0, across = S::WM == 2 ? 0 : group * S::NB; /* the group's part of the tile */
+    int ring = S::ALONE ? group : 0;
+    int down = !S::ALONE && S::WM == 2 ? group : 0, across = !S::ALONE && S::WM == 1 ? group * S::NB : 0; /* its part */
+    auto &barrier = s.barrier[ring];
     int n_tiles = uniform(s.upto[a.E] * tiles_of<S>(a));
     ring_at<S::STAGES> at = {0, 0};
-    for (int index = blockIdx.x; index < n_tiles; index += gridDim.x) {
+    for (int index = blockIdx.x * S::RINGS + ring; index < n_tiles; index += gridDim.x * S::RINGS) {
         tile t = find_tile(a, s, index);
         int n_chunks = uniform(t.n_chunks);
         float d[S::PARTS][S::N / 8][4] = {};
@@ -209,23 +220,24 @@ template <class S> static __device__ void multiply(const tiles_args &a, tiles_sh
 #pragma unroll
         for (int p = 0; p < S::PARTS; p++) wgmma_hold(d[p]);
         for (int c = 0; c < n_chunks; c++, at.next()) {
-            const char *stage = s.ring[at.stage];
+            const char *stage = s.ring[ring].stage[at.stage];
             uint64_t x = wgmma_tile(stage + down * SQUARE, SQUARE),
                      w = wgmma_tile(stage + S::A + across * PANEL * 2, SQUARE);
-            barrier_wait(&s.full[at.stage], at.parity);
+            barrier_wait(&barrier.full[at.stage], at.parity);
             wgmma_fence();
 #pragma unroll
             for (int kk = 0; kk < PANEL / 16; kk++)
 #pragma unroll
                 for (int p = 0; p < S::PARTS; p++) {
-                    uint64_t b = w + (p * S::N * PANEL * 2 >> 4);
-                    wgmma_ss<TRANS_A, TRANS_B>(d[p], TRANS_A ? wgmma_rows(x, kk) : wgmma_columns(x, kk, 0),
-                                               TRANS_B ? wgmma_rows(b, kk) : wgmma_columns(b, kk, 0), 1);
+                    uint64_t a_at = x + (S::ALONE ? p * SQUARE >> 4 : 0),
+                             b_at = w + (S::ALONE ? 0 : p * S::N * PANEL * 2 >> 4);
+                    wgmma_ss<TRANS_A, TRANS_B>(d[p], TRANS_A ? wgmma_rows(a_at, kk) : wgmma_columns(a_at, kk, 0),
+                                               TRANS_B ? wgmma_rows(b_at, kk) : wgmma_columns(b_at, kk, 0), 1);
                 }
             wgmma_commit();
             wgmma_wait<1>();
             if (read) release(read);
-            read = &s.empty[at.stage];
+            read = &barrier.empty[at.stage];
         }
         wgmma_wait<0>();
 #pragma unroll
@@ -233,7 +245,8 @@ template <class S> static __device__ void multiply(const tiles_args &a, tiles_sh
         release(read);
 #pragma unroll
         for (int p = 0; p < S::PARTS; p++) {
-            int row = t.row + down * 64 + warp % 4 * 16, column = t.column + across + p * S::N;
+            int row = t.row + (S::ALONE ? p : down) * 64 + warp % 4 * 16;
+            int column = t.column + across + (S::ALONE ? 0 : p * S::N);
             if constexpr (S::DW)
                 add_rows<S>(a, t, row, column, d[p]);
             else
@@ -252,11 +265,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&a_map);
         tensor_map_prefetch(&b_map);
-        for (int i = 0; i < S::STAGES; i++) {
-            barrier_init(&s.full[i], 2);
-            barrier_init(&s.empty[i], WARPS);
+        for (auto &barrier : s.barrier) {
+            for (int i = 0; i < S::STAGES; i++) {
+                barrier_init(&barrier.full[i], 2);
+                barrier_init(&barrier.empty[i], WARPS / S::RINGS);
+            }
+            for (uint64_t &b : barrier.tail) barrier_init(&b, 1);
         }
-        for (uint64_t &b : s.tail) barrier_init(&b, 1);
         barrier_init_done();
     }
     wait_for_last();
@@ -264,10 +279,12 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 128) {
         registers_down<24>();
         int warp = threadIdx.x / 32;
-        if (warp == 0)
-            fetch<S, true>(a, &a_map, s);
-        else if (warp == 1)
-            fetch<S, false>(a, &b_map, s);
+        if (warp / 2 < S::RINGS) {
+            if (warp % 2 == 0)
+                fetch<S, true>(a, &a_map, warp / 2, s);
+            else
+                fetch<S, false>(a, &b_map, warp / 2, s);
+        }
     } else {
         registers_up<REGISTERS>();
         multiply<S>(a, s);
@@ -278,12 +295,13 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* Where experts have many rows on average, 128 x 256 are few reads a product; below, as few rows as there are. */
 template <enum clime_lt_kind KIND> using tall = tile_shape<KIND, 2, 1, 256>;
+using alone = tile_shape<CLIME_LT_DW, 1, 1, 128, true>;
 template <enum clime_lt_kind KIND> using flat = tile_shape<KIND, 1, 2, 128>;
 template <enum clime_lt_kind KIND> using narrow = tile_shape<KIND, 1, 2, 64>;
 enum { TALL_ROWS = 32 }; /* of an expert, mean: docs/performance.md */
 
 template <class S> static void open_one(struct clime_dev *d) {
-    static_assert(sizeof(tiles_shared<S>) <= SMEM && S::STAGES >= 4, "room");
+    static_assert(sizeof(tiles_shared<S>) <= SMEM && S::STAGES >= 3, "room");
     CU(d, cudaFuncSetAttribute(tiles_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(tiles_shared<S>)));
 }
 
@@ -292,7 +310,7 @@ void clime_cuda_grouped_tiles_open(struct clime_dev *d) {
     open_one<flat<CLIME_LT_FORWARD>>(d);
     open_one<narrow<CLIME_LT_FORWARD>>(d);
     open_one<tall<CLIME_LT_DX>>(d);
-    open_one<tall<CLIME_LT_DW>>(d);
+    open_one<alone>(d);
 }
 
 template <class S> static void run(struct clime_dev *d, const struct clime_grouped *g) {
@@ -308,7 +326,7 @@ template <class S> static void run(struct clime_dev *d, const struct clime_group
 
 bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g) {
     if (g->kind == CLIME_LT_DW) {
-        run<tall<CLIME_LT_DW>>(d, g);
+        run<alone>(d, g);
     } else if (g->kind == CLIME_LT_DX) {
         if (g->N % PANEL != 0) return false; /* the next expert's weights would be summed over too */
         run<tall<CLIME_LT_DX>>(d, g);
