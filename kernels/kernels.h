@@ -389,6 +389,10 @@ struct clime_ops {
      * The counts are the device's alone. CHAIN; dw: ORDER over an expert's places. */
     void (*grouped_gemm)(struct clime_dev *d, int R, const int32_t *start, const void *x, const struct clime_matrix *w,
                          void *y);
+    /* The first half of experts: in[p] = x[from[p]], gu = grouped_gemm of in and w[2F, K] (gate, then up), h =
+     * swiglu(gu), with those bits. in[R, K] is room that may stay as it was. */
+    void (*grouped_swiglu)(struct clime_dev *d, int R, const int32_t *start, const int32_t *from, const void *x,
+                           const struct clime_matrix *w, void *in, void *gu, void *h);
     void (*grouped_dx)(struct clime_dev *d, int R, const int32_t *start, const void *dy, const struct clime_matrix *w,
                        void *dx);
     void (*grouped_dw)(struct clime_dev *d, int R, const int32_t *start, const struct clime_matrix *w, const void *dy,

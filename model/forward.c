@@ -96,10 +96,8 @@ static void experts(struct clime_model *m, int l, const struct clime_batch *b, v
     ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), a[CLIME_ACT_SCORES],
                a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS]);
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
-    ops->gather(d, R, D, a[CLIME_ACT_FROM], a[CLIME_ACT_LN2], a[CLIME_ACT_EXPERT_IN]);
-    ops->grouped_gemm(d, R, a[CLIME_ACT_START], a[CLIME_ACT_EXPERT_IN], &m->matrix[w[CLIME_W_EXPERTS_GU]],
-                      a[CLIME_ACT_GU]);
-    ops->swiglu(d, R, m->cfg.F_expert, a[CLIME_ACT_GU], a[CLIME_ACT_H]);
+    ops->grouped_swiglu(d, R, a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_LN2],
+                        &m->matrix[w[CLIME_W_EXPERTS_GU]], a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU], a[CLIME_ACT_H]);
     ops->grouped_gemm(d, R, a[CLIME_ACT_START], a[CLIME_ACT_H], &m->matrix[w[CLIME_W_EXPERTS_DOWN]],
                       a[CLIME_ACT_EXPERT_OUT]);
     if (m->cfg.F_shared) shared_expert(m, T, w, a);

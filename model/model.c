@@ -192,8 +192,8 @@ static enum clime_err choose_dtype(const char *name, const struct clime_config *
 
 enum clime_err clime_model_operations(const struct clime_ops *ops, const struct clime_config *c,
                                       struct clime_error *e) {
-    bool experts = ops->route && ops->route_bwd && ops->permute && ops->grouped_gemm && ops->grouped_dx &&
-                   ops->grouped_dw && ops->combine && ops->combine_bwd;
+    bool experts = ops->route && ops->route_bwd && ops->permute && ops->grouped_gemm && ops->grouped_swiglu &&
+                   ops->grouped_dx && ops->grouped_dw && ops->combine && ops->combine_bwd;
     if (c->router.E && !experts)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE,
                           "%s: its experts need operations (route, grouped_gemm, combine) that device %s does not have "

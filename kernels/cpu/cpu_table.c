@@ -233,6 +233,7 @@ const struct clime_ops clime_cpu_ops = {
     .route_bwd = route_bwd,
     .permute = clime_cpu_permute,
     .grouped_gemm = clime_cpu_grouped_gemm,
+    .grouped_swiglu = clime_cpu_grouped_swiglu,
     .grouped_dx = clime_cpu_grouped_dx,
     .grouped_dw = clime_cpu_grouped_dw,
     .combine = combine,

@@ -51,6 +51,13 @@ void clime_cpu_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, co
     }
 }
 
+void clime_cpu_grouped_swiglu(struct clime_dev *d, int R, const int32_t *start, const int32_t *from, const void *x,
+                              const struct clime_matrix *w, void *in, void *gu, void *h) {
+    d->head.ops->gather(d, R, w->K, from, x, in);
+    clime_cpu_grouped_gemm(d, R, start, in, w, gu);
+    d->isa->swiglu(d, R, w->N / 2, gu, h);
+}
+
 void clime_cpu_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,
                           const struct clime_matrix *w, void *dx) {
     CHECK(start[w->n_experts] == R);

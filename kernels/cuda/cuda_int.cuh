@@ -42,6 +42,9 @@ struct clime_dev {
     /* Bytes put into it so far; how many of them the stream has certainly read; and had been put at each mark. */
     size_t staged, unstaged, staged_at[2];
     struct clime_cuda_fixed *fixed; /* memory at fixed addresses (fixed.cu) */
+    unsigned n_launched;            /* kernels that may start before the one before has ended */
+    const int32_t *gated_start;     /* grouped_rows.cu: the last gated product's, and n_launched since then */
+    unsigned gated_at;
 };
 
 /* Keeps the first failure; returns whether all is well. */
@@ -131,6 +134,8 @@ void clime_cuda_grouped_plain(struct clime_dev *d, const struct clime_grouped *g
 /* grouped_tiles.cu, grouped_rows.cu: false when the shape is not one for it. */
 bool clime_cuda_grouped_tiles(struct clime_dev *d, const struct clime_grouped *g);
 bool clime_cuda_grouped_rows(struct clime_dev *d, const struct clime_grouped *g);
+/* a has the rows that `from` names, in any order; g->y is gate|up, h besides. */
+bool clime_cuda_grouped_rows_swiglu(struct clime_dev *d, const struct clime_grouped *g, const int32_t *from, void *h);
 /* False when the shape is not one for it. 16-byte aligned operands. */
 bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void *x, const void *w, void *y, bool f32);
 /* w [2F,K]: gate, then up; h [T,F] besides. */
@@ -207,6 +212,7 @@ static inline void launch_cluster(struct clime_dev *d, void (*kernel)(P...), dim
         with[c.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
     }
     CU(d, cudaLaunchKernelEx(&c, kernel, P(args)...));
+    d->n_launched++;
 }
 
 template <class... P, class... A>

@@ -69,6 +69,7 @@ const struct clime_ops clime_cuda_ops = {
     .route_bwd = clime_cuda_route_bwd,
     .permute = clime_cuda_permute,
     .grouped_gemm = clime_cuda_grouped_gemm,
+    .grouped_swiglu = clime_cuda_grouped_swiglu,
     .grouped_dx = clime_cuda_grouped_dx,
     .grouped_dw = clime_cuda_grouped_dw,
     .combine = clime_cuda_combine,

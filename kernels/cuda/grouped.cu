@@ -5,13 +5,28 @@
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
+/* 16-byte accesses fit. */
+static bool aligned(const struct clime_grouped *g) {
+    return g->N % 8 == 0 && g->K % 8 == 0 && ((uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->y) % 16 == 0;
+}
+
 static void multiply(struct clime_dev *d, enum clime_lt_kind kind, int R, const int32_t *start,
                      const struct clime_matrix *w, const void *a, const void *b, void *y) {
     if (R == 0) return;
     struct clime_grouped g = {kind, R, w->n_experts, w->N, w->K, start, (const bf16 *)a, (const bf16 *)b, y};
-    bool aligned = g.N % 8 == 0 && g.K % 8 == 0 && ((uintptr_t)a | (uintptr_t)b | (uintptr_t)y) % 16 == 0;
-    if (!aligned || !(clime_cuda_grouped_rows(d, &g) || clime_cuda_grouped_tiles(d, &g)))
+    if (!aligned(&g) || !(clime_cuda_grouped_rows(d, &g) || clime_cuda_grouped_tiles(d, &g)))
         clime_cuda_grouped_plain(d, &g);
+}
+
+CUDA_OP void clime_cuda_grouped_swiglu(struct clime_dev *d, int R, const int32_t *start, const int32_t *from,
+                                       const void *x, const struct clime_matrix *w, void *in, void *gu, void *h) {
+    if (R == 0) return;
+    struct clime_grouped g = {CLIME_LT_FORWARD,      R, w->n_experts, w->N, w->K, start, (const bf16 *)x,
+                              (const bf16 *)w->data, gu};
+    if (aligned(&g) && w->N % 16 == 0 && clime_cuda_grouped_rows_swiglu(d, &g, from, h)) return;
+    clime_cuda_gather(d, R, w->K, from, x, in);
+    clime_cuda_grouped_gemm(d, R, start, in, w, gu);
+    clime_cuda_swiglu(d, R, w->N / 2, gu, h);
 }
 
 CUDA_OP void clime_cuda_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, const void *x,

@@ -2,9 +2,14 @@
  * are read once, near the memory's speed. Launched by grouped.cu.
  *
  * A block has COLUMNS outputs of one row, a warp 8 of them as one chain of mma.sync (all 16 rows of the fragment are
- * the one); a thread fills a ring with tensor copies of the weights. Three blocks of a multiprocessor run beside each
- * other, so that some read while others begin or end. Rows of the same expert each read its weights, which the second
- * finds in the L2. Bytes: R N K 2. */
+ * the one); one more warp looks for the row's expert and fills a ring with tensor copies of its weights. Three blocks
+ * of a multiprocessor run beside each other, so that some read while others begin or end. Rows of the same expert each
+ * read its weights, which the second finds in the L2. A gated product has half of its columns from up, and does the
+ * SwiGLU too. Bytes: R N K 2.
+ *
+ * Inside a recording the product that follows a gated one starts while that still runs and reads weights before it
+ * waits, for which it must know the rows' experts: they were sorted before the gated one's own wait ended, and only
+ * after that does a gated one let the next start. */
 #include "kernels/cuda/wgmma.cuh"
 
 enum { PANEL = 64, PANELS = 4, CHUNK = PANEL * PANELS, COLUMNS = 32, WARPS = COLUMNS / 8, STAGES = 4 };
@@ -13,20 +18,23 @@ enum { MOST_ROWS = 32, MOST_K = 8192 };
 
 struct rows_args {
     int E, N, K;
-    const int32_t *start;
+    const int32_t *start, *from; /* from NULL: x lies in the places */
     const bf16 *x;
-    bf16 *y;
+    bf16 *y, *h;
+    bool early; /* start is there before what went before has ended */
 };
 
+template <bool GATED>
 __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ CUtensorMap w_map, const rows_args a) {
+    constexpr int ACROSS = GATED ? COLUMNS / 2 : COLUMNS; /* columns of a box of weights, of h or of y */
     extern __shared__ char smem[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
-    __shared__ int expert;
+    __shared__ bf16 up[ACROSS];
     char *ring = (char *)(((uintptr_t)smem + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
-    int n_chunks = (a.K + CHUNK - 1) / CHUNK, row = blockIdx.y, n0 = blockIdx.x * COLUMNS;
+    int n_chunks = (a.K + CHUNK - 1) / CHUNK, row = blockIdx.y, n0 = blockIdx.x * ACROSS;
+    int width = GATED ? a.N / 2 : a.N;
     bf16 *x = (bf16 *)(ring + min(STAGES, n_chunks) * STAGE);
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    start_next();
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&w_map);
         for (int i = 0; i < STAGES; i++) {
@@ -35,25 +43,33 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
         }
         barrier_init_done();
     }
-    wait_for_last();
-    for (int e = threadIdx.x; e < a.E; e += THREADS)
-        if (a.start[e] <= row && row < a.start[e + 1]) expert = e;
-    for (int k = threadIdx.x * 8; k < n_chunks * CHUNK; k += THREADS * 8)
-        *(uint4 *)(x + k) = k < a.K ? *(const uint4 *)(a.x + (size_t)row * a.K + k) : make_uint4(0, 0, 0, 0);
     __syncthreads();
+    if (warp < WARPS || !a.early) wait_for_last();
+    start_next();
 
     if (warp == WARPS) {
+        int expert = 0; /* as many end at this row or before; past the L1, which may hold an older list */
+#pragma unroll 4
+        for (int e = lane; e < a.E; e += 32) expert += __ldcg(a.start + e + 1) <= row;
+        expert = __reduce_add_sync(0xffffffffu, expert);
         ring_at<STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
         for (int c = 0; c < n_chunks && lane == 0; c++, at.next()) {
             barrier_wait(&empty[at.stage], at.parity);
             barrier_expect(&full[at.stage], STAGE);
 #pragma unroll
-            for (int p = 0; p < PANELS; p++)
-                tensor_copy(ring + at.stage * STAGE + p * W_PANEL, &w_map, c * CHUNK + p * PANEL, expert * a.N + n0,
-                            &full[at.stage]);
+            for (int p = 0; p < PANELS; p++) {
+                char *to = ring + at.stage * STAGE + p * W_PANEL;
+                int k = c * CHUNK + p * PANEL, first = expert * a.N + n0;
+                tensor_copy(to, &w_map, k, first, &full[at.stage]);
+                if (GATED) tensor_copy(to + W_PANEL / 2, &w_map, k, first + width, &full[at.stage]);
+            }
         }
         return;
     }
+    const bf16 *own = a.x + (size_t)(a.from ? a.from[row] : row) * a.K;
+    for (int k = threadIdx.x * 8; k < n_chunks * CHUNK; k += WARPS * 32 * 8)
+        *(uint4 *)(x + k) = k < a.K ? *(const uint4 *)(own + k) : make_uint4(0, 0, 0, 0);
+    named_barrier(1, WARPS * 32);
     float d[4] = {};
     ring_at<STAGES> at = {0, 0};
     for (int c = 0; c < n_chunks; c++, at.next()) {
@@ -77,8 +93,15 @@ __global__ void __launch_bounds__(THREADS) rows_kernel(const __grid_constant__ C
         __syncwarp();
         if (lane == 0) barrier_arrive(&empty[at.stage]);
     }
-    int column = n0 + warp * 8 + lane * 2;
-    if (lane < 4 && column < a.N) *(uint32_t *)(a.y + (size_t)row * a.N + column) = pack2(d[0], d[1]);
+    int at_column = warp * 8 % ACROSS + lane % 4 * 2, column = n0 + at_column;
+    bool of_up = warp * 8 >= ACROSS, mine = lane < 4 && column < width;
+    if (mine) *(uint32_t *)(a.y + (size_t)row * a.N + (of_up ? width : 0) + column) = pack2(d[0], d[1]);
+    if (!GATED) return;
+    if (of_up && lane < 4) *(uint32_t *)(up + at_column) = pack2(d[0], d[1]);
+    named_barrier(1, WARPS * 32);
+    if (mine && !of_up)
+        *(uint32_t *)(a.h + (size_t)row * width + column) =
+            pack2(swiglu_of(b_of(d[0]), up[at_column]), swiglu_of(b_of(d[1]), up[at_column + 1]));
 }
 
 static int bytes_of(int K) {
@@ -87,14 +110,29 @@ static int bytes_of(int K) {
 }
 
 void clime_cuda_grouped_rows_open(struct clime_dev *d) {
-    CU(d, cudaFuncSetAttribute(rows_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_of(MOST_K)));
+    for (auto kernel : {rows_kernel<false>, rows_kernel<true>})
+        CU(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_of(MOST_K)));
+}
+
+template <bool GATED>
+static bool product(struct clime_dev *d, const struct clime_grouped *g, const int32_t *from, void *h) {
+    int across = GATED ? COLUMNS / 2 : COLUMNS, width = GATED ? g->N / 2 : g->N;
+    if (g->kind != CLIME_LT_FORWARD || g->R > MOST_ROWS || g->K > MOST_K) return false;
+    CUtensorMap w_map;
+    if (!clime_cuda_tensor_map(d, &w_map, g->b, (uint64_t)g->E * g->N, g->K, g->K, across)) return true; /* kept */
+    clime_cuda_flush(d);
+    bool early = !GATED && d->gated_start == g->start && d->gated_at == d->n_launched;
+    rows_args a = {g->E, g->N, g->K, g->start, from, g->a, (bf16 *)g->y, (bf16 *)h, early};
+    launch(d, rows_kernel<GATED>, dim3((width + across - 1) / across, g->R), THREADS, bytes_of(g->K), w_map, a);
+    d->gated_start = GATED ? g->start : NULL;
+    d->gated_at = d->n_launched;
+    return true;
 }
 
 bool clime_cuda_grouped_rows(struct clime_dev *d, const struct clime_grouped *g) {
-    if (g->kind != CLIME_LT_FORWARD || g->R > MOST_ROWS || g->K > MOST_K) return false;
-    CUtensorMap w_map;
-    if (!clime_cuda_tensor_map(d, &w_map, g->b, (uint64_t)g->E * g->N, g->K, g->K, COLUMNS)) return true; /* kept */
-    rows_args a = {g->E, g->N, g->K, g->start, g->a, (bf16 *)g->y};
-    launch(d, rows_kernel, dim3((g->N + COLUMNS - 1) / COLUMNS, g->R), THREADS, bytes_of(g->K), w_map, a);
-    return true;
+    return product<false>(d, g, NULL, NULL);
+}
+
+bool clime_cuda_grouped_rows_swiglu(struct clime_dev *d, const struct clime_grouped *g, const int32_t *from, void *h) {
+    return product<true>(d, g, from, h);
 }

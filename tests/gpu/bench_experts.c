@@ -53,9 +53,7 @@ static void queue(const struct shape *s, int T, const struct layer *l, const str
     ops->gemm(dev, CLIME_F32, T, w->x, &l->router, w->scores);
     ops->route(dev, T, &r, w->scores, NULL, w->scores, w->unread, w->unread_w);
     ops->permute(dev, T, &r, ids, w->start, w->from, w->at);
-    ops->gather(dev, R, s->D, w->from, w->x, w->in);
-    ops->grouped_gemm(dev, R, w->start, w->in, &l->gate_up, w->gu);
-    ops->swiglu(dev, R, s->F, w->gu, w->h);
+    ops->grouped_swiglu(dev, R, w->start, w->from, w->x, &l->gate_up, w->in, w->gu, w->h);
     ops->grouped_gemm(dev, R, w->start, w->h, &l->down, w->out);
     ops->combine(dev, T, s->D, s->k, w->at, w->weights, w->out, NULL, NULL, w->y);
 }

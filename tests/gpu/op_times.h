@@ -165,6 +165,13 @@ static void timed_grouped_gemm(struct clime_dev *d, int R, const int32_t *start,
     REAL->grouped_gemm(d, R, start, x, w, y);
     op_end(d, op_shape("experts x w", w->N, w->K), 2 * R * N * K, 2 * (R * (N + K) + w->n_experts * N * K));
 }
+static void timed_grouped_swiglu(struct clime_dev *d, int R, const int32_t *start, const int32_t *from, const void *x,
+                                 const struct clime_matrix *w, void *in, void *gu, void *h) {
+    double N = w->N, K = w->K;
+    op_begin();
+    REAL->grouped_swiglu(d, R, start, from, x, w, in, gu, h);
+    op_end(d, op_shape("experts swiglu", w->N, w->K), 2 * R * N * K, 2 * (R * (1.5 * N + K) + w->n_experts * N * K));
+}
 static void timed_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,
                              const struct clime_matrix *w, void *dx) {
     double N = w->N, K = w->K;
@@ -252,6 +259,7 @@ static struct clime_ops op_times_begin(const struct clime_ops *real) {
     t.route = timed_route;
     t.permute = timed_permute;
     t.grouped_gemm = timed_grouped_gemm;
+    t.grouped_swiglu = timed_grouped_swiglu;
     t.grouped_dx = timed_grouped_dx;
     t.grouped_dw = timed_grouped_dw;
     t.combine = timed_combine;

@@ -256,6 +256,47 @@ static void test_grouped(struct gpu_test *t) {
     }
 }
 
+/* Gathered, multiplied and gated at once, against one after the other. */
+static void test_gated(struct gpu_test *t) {
+    static const int SHAPES[][4] = {
+        {768, 2048, 128, 8}, {1408, 2048, 64, 6}, {24, 72, 9, 3}, {20, 24, 5, 2}, {9, 33, 4, 2}};
+    static const int ROWS[] = {1, 2, 3, 4, 5, 8, 40};
+    const struct clime_ops *ops = t->gpu.ops;
+    struct clime_dev *d = t->gpu.dev;
+    for (size_t c = 0; c < CLIME_COUNT(SHAPES); c++) {
+        struct clime_router r = {.E = SHAPES[c][2], .k = SHAPES[c][3]};
+        size_t F = (size_t)SHAPES[c][0], K = (size_t)SHAPES[c][1], E = (size_t)r.E, most = (size_t)(40 * r.k);
+        struct clime_matrix w = {
+            .N = 2 * SHAPES[c][0], .K = SHAPES[c][1], .data = noise(t, E * 2 * F * K, 0.05), .n_experts = r.E};
+        void *x = noise(t, 40 * K, 1), *in = side_alloc(&t->gpu, most * K * 2),
+             *want = side_alloc(&t->gpu, most * 4 * F), *want_h = side_alloc(&t->gpu, most * 2 * F),
+             *gu = side_alloc(&t->gpu, most * 4 * F), *h = side_alloc(&t->gpu, most * 2 * F);
+        printf("gate and up of experts, F %zu K %zu\n", F, K);
+        for (size_t i = 0; i < CLIME_COUNT(ROWS) * N_LOADS; i++) {
+            int T = ROWS[i / N_LOADS], R = T * r.k;
+            int32_t *ids = xmalloc((size_t)R * 4);
+            choose(t, (enum load)(i % N_LOADS), T, &r, ids);
+            struct both b_ids = both_ints(t, ids, (size_t)R), start = both_room(t, E + 1, CLIME_F32),
+                        from = both_room(t, (size_t)R, CLIME_F32), at = both_room(t, (size_t)R, CLIME_F32);
+            ops->permute(d, T, &r, b_ids.gpu, start.gpu, from.gpu, at.gpu);
+            ops->gather(d, R, w.K, from.gpu, x, in);
+            ops->grouped_gemm(d, R, start.gpu, in, &w, want);
+            ops->swiglu(d, R, w.N / 2, want, want_h);
+            ops->zero(d, in, most * K * 2);
+            ops->grouped_swiglu(d, R, start.gpu, from.gpu, x, &w, in, gu, h);
+            char what[96];
+            snprintf(what, sizeof what, "gate and up of %d rows, %s:", T, LOADS[i % N_LOADS]);
+            same_bits(t, what, want, gu, (size_t)R * 4 * F);
+            same_bits(t, what, want_h, h, (size_t)R * 2 * F);
+            free(ids);
+            struct both *all[] = {&b_ids, &start, &from, &at};
+            for (size_t k = 0; k < CLIME_COUNT(all); k++) both_free(t, all[k]);
+        }
+        void *all[] = {(void *)(uintptr_t)w.data, x, in, want, want_h, gu, h};
+        for (size_t i = 0; i < CLIME_COUNT(all); i++) ops->free(d, all[i]);
+    }
+}
+
 /* ---- sums, and against the CPU ---- */
 
 static void test_sums(struct gpu_test *t) {
@@ -349,9 +390,7 @@ static void queue_experts(struct gpu_test *t, const struct layer *l, int T) {
     ops->gemm(d, CLIME_F32, T, l->x, &l->router, l->scores);
     ops->route(d, T, &l->r, l->scores, NULL, l->scores, l->ids, l->w);
     ops->permute(d, T, &l->r, l->ids, l->start, l->from, l->at);
-    ops->gather(d, R, l->D, l->from, l->x, l->in);
-    ops->grouped_gemm(d, R, l->start, l->in, &l->gate_up, l->gu);
-    ops->swiglu(d, R, l->F, l->gu, l->h);
+    ops->grouped_swiglu(d, R, l->start, l->from, l->x, &l->gate_up, l->in, l->gu, l->h);
     ops->grouped_gemm(d, R, l->start, l->h, &l->down, l->out);
     ops->combine(d, T, l->D, l->r.k, l->at, l->w, l->out, NULL, NULL, l->y);
 }
@@ -419,8 +458,9 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*run)(struct gpu_test *t);
-    } TESTS[] = {{"route", test_route},     {"ties", test_ties},       {"permute", test_permute},  {"sums", test_sums},
-                 {"cpu", test_grouped_cpu}, {"grouped", test_grouped}, {"recorded", test_recorded}};
+    } TESTS[] = {{"route", test_route}, {"ties", test_ties},        {"permute", test_permute},
+                 {"sums", test_sums},   {"cpu", test_grouped_cpu},  {"grouped", test_grouped},
+                 {"gated", test_gated}, {"recorded", test_recorded}};
     struct gpu_test t;
     setvbuf(stdout, NULL, _IOLBF, 0);
     gpu_test_open(&t);

@@ -271,6 +271,18 @@ static void test_grouped(struct kt *k) {
             k->ops->grouped_gemm(k->dev, (int)R, s.start, x, &all, y);
             assert_memory_equal(y, y1, R * N * size);
         }
+        if (N % 2 == 0) { /* gathered, multiplied and gated at once */
+            size_t F = N / 2;
+            void *h = kt_room(k, R * F), *h1 = kt_room(k, R * F), *in = kt_room(k, R * K);
+            k->ops->gather(k->dev, (int)R, cases[c].K, s.from, x, in);
+            k->ops->grouped_gemm(k->dev, (int)R, s.start, in, &all, y1);
+            k->ops->swiglu(k->dev, (int)R, (int)F, y1, h1);
+            k->ops->grouped_swiglu(k->dev, (int)R, s.start, s.from, x, &all, in, y, h);
+            assert_memory_equal(y, y1, R * N * size);
+            assert_memory_equal(h, h1, R * F * size);
+            void *gated[] = {h, h1, in};
+            for (size_t i = 0; i < CLIME_COUNT(gated); i++) kt_free(k, gated[i]);
+        }
         k->ops->grouped_dx(k->dev, (int)R, s.start, dy, &all, dx);
         assert_memory_equal(dx, dx1, R * K * size);
         k->ops->grouped_dw(k->dev, (int)R, s.start, &all, dy, x, dw);
