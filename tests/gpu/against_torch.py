@@ -46,8 +46,8 @@ def configs(small):
     llama3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=500000.0,
                   original_max_position_embeddings=1024)
 
-    def of(kind, heads, tied, **more):
-        return kind(**heads, vocab_size=200 if small else 3000, num_hidden_layers=2 if small else 4,
+    def of(kind, heads, tied, layers=2 if small else 4, **more):
+        return kind(**heads, vocab_size=200 if small else 3000, num_hidden_layers=layers,
                     max_position_embeddings=8192, tie_word_embeddings=tied, bos_token_id=None, eos_token_id=1,
                     pad_token_id=None, **more)
 
@@ -60,9 +60,9 @@ def configs(small):
         "llama 64": of(LlamaConfig, d64, True, rope_parameters=llama3),
         "glm4 128": of(Glm4Config, d128, False, attention_bias=True),
         "glm4 64": of(Glm4Config, d64, False, attention_bias=False),
-        "qwen3_moe 64": of(Qwen3MoeConfig, d64, False, rope_theta=1e6, num_experts=8, num_experts_per_tok=2,
+        "qwen3_moe 64": of(Qwen3MoeConfig, d64, False, 2, rope_theta=1e6, num_experts=8, num_experts_per_tok=2,
                            norm_topk_prob=True, moe_intermediate_size=d64["intermediate_size"] // 2),
-        "glm4_moe 128": of(Glm4MoeConfig, d128, False, n_routed_experts=16, num_experts_per_tok=4, n_shared_experts=1,
+        "glm4_moe 128": of(Glm4MoeConfig, d128, False, 2, n_routed_experts=16, num_experts_per_tok=4, n_shared_experts=1,
                            routed_scaling_factor=1.5, first_k_dense_replace=1, n_group=1, topk_group=1, use_qk_norm=True,
                            moe_intermediate_size=d128["intermediate_size"] // 4),
     }
