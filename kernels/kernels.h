@@ -93,6 +93,23 @@ struct clime_heads {
      * usually taken, is wrong by the rounding of out; with this set a bf16 backward sums P dP itself, two products
      * more. */
     bool common_keys;
+    /* 0; or values are the first Dv elements of their keys: v is not read, a head of out and of dout has Dv elements,
+     * and in dk is all of a key's gradient (dv is not written). */
+    int Dv;
+};
+
+/* Latent attention (DeepSeek-AI 2024, "DeepSeek-V2"). What is kept of a position is one row, [R elements after a norm |
+ * Dr that rotate]: the key of all heads, and its first R their value (clime_heads: HK = 1, Dh = R + Dr, Dv = R). A
+ * head's query [Dn | Dr] comes to it through a matrix [Dn, R], its output leaves through one [Dv, R]. */
+struct clime_latent {
+    int R, Dn, Dr, Dv;
+};
+
+/* A product for each head, y = x w^T with w[N, K]: where element 0 of row t of head h lies, in elements. */
+struct clime_head_product {
+    int H, N, K;
+    int x_row, x_head, y_row, y_head; /* from row to row, from head to head */
+    int w_head;
 };
 
 /* Which rows attend to which keys. The rows of a sequence are consecutive in the batch and consecutive in position.
@@ -407,6 +424,28 @@ struct clime_ops {
      * k = 1. ROW */
     void (*combine_bwd)(struct clime_dev *d, int T, int F, int k, const int32_t *at, const float *weights, void *dh,
                         void *h, float *dweights);
+
+    /* ---- latent attention ----------------------------------------------------------------------------------- */
+    /* A device that lacks these has NULL in all of them. */
+
+    /* gemm, gemm_dx and gemm_dw for each head: y = x w^T, dx = dy w, dw += dy^T x; dy lies as y, dx as x, dw as w.
+     * CHAIN; dw: ORDER */
+    void (*heads_gemm)(struct clime_dev *d, int T, const struct clime_head_product *p, const void *x, const void *w,
+                       void *y);
+    void (*heads_dx)(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy, const void *w,
+                     void *dx);
+    void (*heads_dw)(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy, const void *x,
+                     float *dw);
+    /* Of q[T, H, Dn+Dr] each head's last Dr are rotated by pos[t] into the last Dr of out[T, H, R+Dr]; of kv[T, R+Dr]
+     * the first R are normalised (norm[R], eps), the last Dr rotated, and the row goes to k: packed or paged as in
+     * qkv_rope. ROW */
+    void (*latent_rope)(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_latent *l,
+                        const struct clime_rope *rope, float eps, const void *q, const void *kv, const void *norm,
+                        const int32_t *pos, const int32_t *slot, void *out, void *k);
+    /* Back through the above (packed). dnorm += (ORDER) or NULL. dkv = , and of dq each head's last Dr = . */
+    void (*latent_rope_bwd)(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_latent *l,
+                            const struct clime_rope *rope, float eps, const void *kv, const void *norm,
+                            const int32_t *pos, const void *dout, const void *dk, void *dq, void *dkv, float *dnorm);
 
     /* ---- attention ---------------------------------------------------------------------------------------- */
     /* out[T, H*Dh] = causal softmax(scale q k^T) v with q[T,H,Dh]. lse[T,H] (may be NULL) = log-sum-exp of the scaled

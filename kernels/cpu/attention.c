@@ -71,9 +71,9 @@ static float softmax_block(float *s, int n, float scale, float *m, float *l) {
 }
 
 /* o[r] = o[r] * alpha[r] + p[r] v for rows with n[r] valid keys, n ascending. */
-VEC_INLINE void attn_values(const bool bf16, int rows, int Dh, const int *n, const float *alpha, const float *p,
+VEC_INLINE void attn_values(const bool bf16, int rows, int Dv, const int *n, const float *alpha, const float *p,
                             const void *v, size_t ld, const char *ahead, float *o) {
-    int pad = attn_pad(Dh);
+    int pad = attn_pad(Dv);
     for (int r = 0; r < rows; r++) {
         for (int i = 0; i < pad; i += VW) vf_store(o + r * pad + i, vf_load(o + r * pad + i) * alpha[r]);
     }
@@ -81,11 +81,11 @@ VEC_INLINE void attn_values(const bool bf16, int rows, int Dh, const int *n, con
     for (int r = 0; r < rows;) {
         /* up to four rows share the keys that all of them see; each goes on alone with the rest */
         int group = rows - r < 4 ? rows - r : 4, shared = n[r];
-        sum_rows(bf16, Dh, group, shared, p + r * CLIME_PAGE, CLIME_PAGE, 1, v, ld, r == 0 ? ahead : NULL, o + r * pad,
+        sum_rows(bf16, Dv, group, shared, p + r * CLIME_PAGE, CLIME_PAGE, 1, v, ld, r == 0 ? ahead : NULL, o + r * pad,
                  (size_t)pad);
         for (int i = 1; i < group; i++) {
             if (n[r + i] == shared) continue;
-            sum_rows(bf16, Dh, 1, n[r + i] - shared, p + (r + i) * CLIME_PAGE + shared, CLIME_PAGE, 1,
+            sum_rows(bf16, Dv, 1, n[r + i] - shared, p + (r + i) * CLIME_PAGE + shared, CLIME_PAGE, 1,
                      (const char *)v + (size_t)shared * ld * size, ld, NULL, o + (r + i) * pad, (size_t)pad);
         }
         r += group;
@@ -106,7 +106,8 @@ static const char *attn_next_keys(const struct attn_job *j, int i, int b, int la
 VEC_INLINE void attn_task_body(const struct attn_job *j, int i, int slot, const bool bf16) {
     const struct clime_heads *h = j->h;
     const struct attn_tile *tile = &j->tiles[i / h->HK];
-    const int head = i % h->HK, G = h->H / h->HK, Dh = h->Dh, pad = attn_pad(Dh), KW = gemm_words(Dh, bf16);
+    const int head = i % h->HK, G = h->H / h->HK, Dh = h->Dh, Dv = attn_value(h), pad = attn_pad(Dv);
+    const int KW = gemm_words(Dh, bf16);
     const int rows = tile->n * G;
     const bool ahead = tile->n == 1 && j->a->page_table; /* few rows: memory decides, so the next blocks are fetched */
     const size_t size = bf16 ? 2 : 4;
@@ -132,7 +133,7 @@ VEC_INLINE void attn_task_body(const struct attn_job *j, int i, int slot, const 
         int key0 = b * CLIME_PAGE, nk = last + 1 - key0 < CLIME_PAGE ? last + 1 - key0 : CLIME_PAGE;
         struct attn_block at = attn_block_of(h, j->a, tile->seq, head, b);
         struct gemm_operand keys = {(const char *)j->k + at.at * size, nk, Dh, false, at.ld};
-        const char *values = (const char *)j->v + at.at * size, *next_keys = NULL;
+        const char *values = (const char *)(h->Dv ? j->k : j->v) + at.at * size, *next_keys = NULL;
         if (ahead) next_keys = attn_next_keys(j, i, b, last, size);
         gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, kt);
         int r0 = pos0 >= key0 ? 0 : (key0 - pos0) * G; /* rows before it see nothing of this block */
@@ -142,14 +143,14 @@ VEC_INLINE void attn_task_body(const struct attn_job *j, int i, int slot, const 
             n[r] = valid < CLIME_PAGE ? valid : CLIME_PAGE;
             alpha[r] = softmax_block(s + (size_t)r * CLIME_PAGE, n[r], h->scale, &m[r], &l[r]);
         }
-        attn_values(bf16, rows - r0, Dh, n + r0, alpha + r0, s + (size_t)r0 * CLIME_PAGE, values, at.ld, next_keys,
+        attn_values(bf16, rows - r0, Dv, n + r0, alpha + r0, s + (size_t)r0 * CLIME_PAGE, values, at.ld, next_keys,
                     o + (size_t)r0 * (size_t)pad);
     }
     for (int r = 0; r < rows; r++) {
         size_t row = (size_t)(tile->row + r / G) * (size_t)h->H + (size_t)(head * G + r % G);
-        for (int k = 0; k < Dh; k += VW) {
-            dt_store(j->out, row * (size_t)Dh + (size_t)k, vf_load(o + (size_t)r * (size_t)pad + k) / l[r],
-                     vec_lanes(k, Dh), bf16);
+        for (int k = 0; k < Dv; k += VW) {
+            dt_store(j->out, row * (size_t)Dv + (size_t)k, vf_load(o + (size_t)r * (size_t)pad + k) / l[r],
+                     vec_lanes(k, Dv), bf16);
         }
         if (j->lse) j->lse[row] = m[r] + f32_log(l[r]);
     }
@@ -166,7 +167,7 @@ static void attn_task(void *arg, int i, int slot) {
 
 void CPU(attn)(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
                const void *k, const void *v, void *out, float *lse) {
-    CHECK(h->H % h->HK == 0 && h->Dh % 2 == 0);
+    CHECK(h->H % h->HK == 0 && h->Dh % 2 == 0 && h->Dv <= h->Dh);
     struct attn_tile *tiles = clime_cpu_shared(d, (size_t)(T > 0 ? T : 1) * sizeof *tiles);
     int G = h->H / h->HK, step = TASK_ROWS / G > 0 ? TASK_ROWS / G : 1, n_tiles = 0;
     double pairs = 0; /* of query row and key */

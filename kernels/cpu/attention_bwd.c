@@ -23,12 +23,14 @@ struct attn_bwd_job {
 
 /* One task's scratch, all fp32 rows padded to whole vectors. */
 struct attn_bwd_room {
-    float *dq;             /* [G][len][pad] */
-    float *delta;          /* [G][len] sum of dout * out over the head */
-    float *keys, *dk, *dv; /* [CLIME_PAGE][pad] */
-    float *q, *dout;       /* [BWD_ROWS][pad] */
-    float *p, *ds;         /* [BWD_ROWS][CLIME_PAGE] */
-    uint32_t *kt, *vt;     /* [KW][CLIME_PAGE] */
+    float *dq;         /* [G][len][pad] */
+    float *delta;      /* [G][len] sum of dout * out over the head */
+    float *keys, *dk;  /* [CLIME_PAGE][pad] */
+    float *dv;         /* [CLIME_PAGE][pad of a value] */
+    float *q;          /* [BWD_ROWS][pad] */
+    float *dout;       /* [BWD_ROWS][pad of a value] */
+    float *p, *ds;     /* [BWD_ROWS][CLIME_PAGE] */
+    uint32_t *kt, *vt; /* [words][CLIME_PAGE] */
 };
 
 static void attn_bwd_carve(struct clime_dev *d, int slot, size_t G, size_t len, size_t pad, size_t KW,
@@ -76,29 +78,36 @@ VEC_INLINE void attn_bwd_row(float *p, float *ds, int valid, int nk, float scale
     }
 }
 
+/* First element of a query head's row, and of its output's. */
+static size_t attn_bwd_query(const struct attn_bwd_job *j, int row, int head) {
+    return ((size_t)row * (size_t)j->h->H + (size_t)head) * (size_t)j->h->Dh;
+}
+static size_t attn_bwd_output(const struct attn_bwd_job *j, int row, int head) {
+    return ((size_t)row * (size_t)j->h->H + (size_t)head) * (size_t)attn_value(j->h);
+}
+
 /* Keys and values of a block of nk positions from element kv on, as score_rows wants them. */
 VEC_INLINE void attn_bwd_keys(const struct attn_bwd_job *j, size_t kv, int nk, const struct attn_bwd_room *m,
                               const bool bf16) {
-    const int Dh = j->h->Dh, KW = gemm_words(Dh, bf16);
+    const int Dh = j->h->Dh, Dv = attn_value(j->h);
     const size_t size = bf16 ? 2 : 4, ld_k = (size_t)j->h->HK * (size_t)Dh;
     struct gemm_operand keys = {(const char *)j->k + kv * size, nk, Dh, false, ld_k};
-    struct gemm_operand values = {(const char *)j->v + kv * size, nk, Dh, false, ld_k};
-    gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m->kt);
-    gemm_streams(&values, bf16, 0, nk, CLIME_PAGE, 1, 0, KW, m->vt);
+    struct gemm_operand values = {(const char *)(j->h->Dv ? j->k : j->v) + kv * size, nk, Dv, false, ld_k};
+    gemm_streams(&keys, bf16, 0, nk, CLIME_PAGE, 1, 0, gemm_words(Dh, bf16), m->kt);
+    gemm_streams(&values, bf16, 0, nk, CLIME_PAGE, 1, 0, gemm_words(Dv, bf16), m->vt);
 }
 
-/* m->p = q k, m->ds = dout v: of the rows of one head from element `at` on with the block. */
-VEC_INLINE void attn_bwd_scores(const struct attn_bwd_job *j, size_t at, int rows, int nk,
+/* m->p = q k, m->ds = dout v: of the rows of one head from row0 on with the block. */
+VEC_INLINE void attn_bwd_scores(const struct attn_bwd_job *j, int row0, int head, int rows, int nk,
                                 const struct attn_bwd_room *m, const bool bf16) {
-    const int KW = gemm_words(j->h->Dh, bf16);
-    const size_t size = bf16 ? 2 : 4, ld_q = (size_t)j->h->H * (size_t)j->h->Dh;
+    const size_t size = bf16 ? 2 : 4;
     const char *qs[BWD_ROWS], *dos[BWD_ROWS];
     for (int r = 0; r < rows; r++) {
-        qs[r] = (const char *)j->q + (at + (size_t)r * ld_q) * size;
-        dos[r] = (const char *)j->dout + (at + (size_t)r * ld_q) * size;
+        qs[r] = (const char *)j->q + attn_bwd_query(j, row0 + r, head) * size;
+        dos[r] = (const char *)j->dout + attn_bwd_output(j, row0 + r, head) * size;
     }
-    score_rows(bf16, qs, rows, KW, m->kt, nk, NULL, m->p);
-    score_rows(bf16, dos, rows, KW, m->vt, nk, NULL, m->ds);
+    score_rows(bf16, qs, rows, gemm_words(j->h->Dh, bf16), m->kt, nk, NULL, m->p);
+    score_rows(bf16, dos, rows, gemm_words(attn_value(j->h), bf16), m->vt, nk, NULL, m->ds);
 }
 
 /* delta[g][t] = the sum of P dP over the keys, blocks ascending (struct clime_heads, common_keys). */
@@ -106,7 +115,7 @@ VEC_INLINE void attn_exact_delta(const struct attn_bwd_job *j, int seq, int head
                                  const bool bf16) {
     const struct clime_heads *h = j->h;
     const int G = h->H / h->HK, Dh = h->Dh, row0 = j->a->h_q_start[seq], len = j->a->h_q_start[seq + 1] - row0;
-    const size_t ld_q = (size_t)h->H * (size_t)Dh, ld_k = (size_t)h->HK * (size_t)Dh;
+    const size_t ld_k = (size_t)h->HK * (size_t)Dh;
     memset(m->delta, 0, (size_t)G * (size_t)len * sizeof *m->delta);
     for (int key0 = 0; key0 < len; key0 += CLIME_PAGE) {
         int nk = len - key0 < CLIME_PAGE ? len - key0 : CLIME_PAGE;
@@ -115,8 +124,7 @@ VEC_INLINE void attn_exact_delta(const struct attn_bwd_job *j, int seq, int head
         for (int g = 0; g < G; g++) {
             for (int t0 = key0; t0 < len; t0 += BWD_ROWS) {
                 int rows = len - t0 < BWD_ROWS ? len - t0 : BWD_ROWS;
-                size_t at = (size_t)(row0 + t0) * ld_q + (size_t)(head * G + g) * (size_t)Dh;
-                attn_bwd_scores(j, at, rows, nk, m, bf16);
+                attn_bwd_scores(j, row0 + t0, head * G + g, rows, nk, m, bf16);
                 for (int r = 0; r < rows; r++) {
                     float *p = m->p + r * CLIME_PAGE, *ds = m->ds + r * CLIME_PAGE;
                     size_t row = (size_t)(row0 + t0 + r) * (size_t)h->H + (size_t)(head * G + g);
@@ -130,11 +138,20 @@ VEC_INLINE void attn_exact_delta(const struct attn_bwd_job *j, int seq, int head
     }
 }
 
+/* The gradient of keys that are values too: dk[nk][pad] += dv[nk][pad_v]. */
+VEC_INLINE void attn_bwd_join(int nk, int pad, int pad_v, const float *dv, float *dk) {
+    for (int r = 0; r < nk; r++) {
+        for (int i = 0; i < pad_v; i += VW)
+            vf_store(dk + r * pad + i, vf_load(dk + r * pad + i) + vf_load(dv + r * pad_v + i));
+    }
+}
+
 VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, const bool bf16) {
     const struct clime_heads *h = j->h;
-    const int seq = i / h->HK, head = i % h->HK, G = h->H / h->HK, Dh = h->Dh, pad = attn_pad(Dh);
+    const int seq = i / h->HK, head = i % h->HK, G = h->H / h->HK, Dh = h->Dh, Dv = attn_value(h);
     const int row0 = j->a->h_q_start[seq], len = j->a->h_q_start[seq + 1] - row0, KW = gemm_words(Dh, bf16);
-    const size_t ld_q = (size_t)h->H * (size_t)Dh, ld_k = (size_t)h->HK * (size_t)Dh;
+    const int pad = attn_pad(Dh), pad_v = attn_pad(Dv);
+    const size_t ld_q = (size_t)h->H * (size_t)Dh, ld_o = (size_t)h->H * (size_t)Dv, ld_k = (size_t)h->HK * (size_t)Dh;
     if (len == 0) return;
 
     struct attn_bwd_room m;
@@ -142,10 +159,10 @@ VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, con
     memset(m.dq, 0, (size_t)G * (size_t)len * (size_t)pad * 4);
     for (int g = 0; g < G; g++) {
         for (int t = 0; t < len; t++) {
-            size_t at = (size_t)(row0 + t) * ld_q + (size_t)(head * G + g) * (size_t)Dh;
+            size_t at = attn_bwd_output(j, row0 + t, head * G + g);
             vf sum = {0};
-            for (int k = 0; k < Dh; k += VW) {
-                int n = vec_lanes(k, Dh);
+            for (int k = 0; k < Dv; k += VW) {
+                int n = vec_lanes(k, Dv);
                 sum = vf_fma(dt_load(j->dout, at + (size_t)k, n, bf16), dt_load(j->out, at + (size_t)k, n, bf16), sum);
             }
             m.delta[(size_t)g * (size_t)len + (size_t)t] = vf_sum(sum);
@@ -159,28 +176,32 @@ VEC_INLINE void attn_bwd_body(const struct attn_bwd_job *j, int i, int slot, con
         attn_bwd_keys(j, kv, nk, &m, bf16);
         attn_widen(bf16, j->k, kv, ld_k, nk, Dh, m.keys);
         memset(m.dk, 0, (size_t)CLIME_PAGE * (size_t)pad * 4);
-        memset(m.dv, 0, (size_t)CLIME_PAGE * (size_t)pad * 4);
+        memset(m.dv, 0, (size_t)CLIME_PAGE * (size_t)pad_v * 4);
         for (int g = 0; g < G; g++) {
             for (int t0 = key0; t0 < len; t0 += BWD_ROWS) {
                 int rows = len - t0 < BWD_ROWS ? len - t0 : BWD_ROWS;
-                size_t at = (size_t)(row0 + t0) * ld_q + (size_t)(head * G + g) * (size_t)Dh;
-                attn_bwd_scores(j, at, rows, nk, &m, bf16);
+                const int first = row0 + t0, query_head = head * G + g;
+                attn_bwd_scores(j, first, query_head, rows, nk, &m, bf16);
                 for (int r = 0; r < rows; r++) {
                     size_t row = (size_t)(row0 + t0 + r) * (size_t)h->H + (size_t)(head * G + g);
                     attn_bwd_row(m.p + r * CLIME_PAGE, m.ds + r * CLIME_PAGE, t0 + r + 1 - key0, nk, h->scale,
                                  j->lse[row], m.delta[(size_t)g * (size_t)len + (size_t)(t0 + r)]);
                 }
-                attn_widen(bf16, j->q, at, ld_q, rows, Dh, m.q);
-                attn_widen(bf16, j->dout, at, ld_q, rows, Dh, m.dout);
-                size_t p = (size_t)pad;
-                sum_rows(false, pad, nk, rows, m.p, 1, CLIME_PAGE, m.dout, p, NULL, m.dv, p);
+                attn_widen(bf16, j->q, attn_bwd_query(j, first, query_head), ld_q, rows, Dh, m.q);
+                attn_widen(bf16, j->dout, attn_bwd_output(j, first, query_head), ld_o, rows, Dv, m.dout);
+                size_t p = (size_t)pad, pv = (size_t)pad_v;
+                sum_rows(false, pad_v, nk, rows, m.p, 1, CLIME_PAGE, m.dout, pv, NULL, m.dv, pv);
                 sum_rows(false, pad, nk, rows, m.ds, 1, CLIME_PAGE, m.q, p, NULL, m.dk, p);
                 sum_rows(false, pad, rows, nk, m.ds, CLIME_PAGE, 1, m.keys, p, NULL,
                          m.dq + ((size_t)g * (size_t)len + (size_t)t0) * p, p);
             }
         }
+        if (h->Dv) {
+            attn_bwd_join(nk, pad, pad_v, m.dv, m.dk);
+        } else {
+            attn_narrow(bf16, m.dv, nk, Dh, j->dv, kv, ld_k);
+        }
         attn_narrow(bf16, m.dk, nk, Dh, j->dk, kv, ld_k);
-        attn_narrow(bf16, m.dv, nk, Dh, j->dv, kv, ld_k);
     }
     for (int g = 0; g < G; g++) {
         attn_narrow(bf16, m.dq + (size_t)g * (size_t)len * (size_t)pad, len, Dh, j->dq,
@@ -200,7 +221,7 @@ static void attn_bwd_task(void *arg, int i, int slot) {
 void CPU(attn_bwd)(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
                    const void *k, const void *v, const void *out, const float *lse, const void *dout, void *dq,
                    void *dk, void *dv) {
-    CHECK(!a->page_table && h->H % h->HK == 0 && h->Dh % 2 == 0);
+    CHECK(!a->page_table && h->H % h->HK == 0 && h->Dh % 2 == 0 && h->Dv <= h->Dh && h->Dv % 2 == 0);
     struct attn_bwd_job j = {.d = d,
                              .h = h,
                              .a = a,

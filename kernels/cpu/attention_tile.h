@@ -16,6 +16,11 @@ static inline int attn_pad(int Dh) {
     return (Dh + VW - 1) / VW * VW;
 }
 
+/* Elements of a value and of an output. */
+static inline int attn_value(const struct clime_heads *h) {
+    return h->Dv ? h->Dv : h->Dh;
+}
+
 /* s[r][key] = q_r . key for rows r < mr, nb vectors of keys. rows[r]: the words of q_r, any alignment.
  * ahead: a block as large as kt that is read next, brought in meanwhile (fetch). */
 VEC_INLINE void score_tile(const int mr, const int nb, const bool bf16, const bool fetch, const char *const *rows,

@@ -113,6 +113,33 @@ static void combine_bwd(struct clime_dev *d, int T, int F, int k, const int32_t 
     d->isa->combine_bwd(d, T, F, k, at, weights, dh, h, dweights);
 }
 
+static void heads_gemm(struct clime_dev *d, int T, const struct clime_head_product *p, const void *x, const void *w,
+                       void *y) {
+    d->isa->heads_gemm(d, T, p, x, w, y);
+}
+
+static void heads_dx(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy, const void *w,
+                     void *dx) {
+    d->isa->heads_dx(d, T, p, dy, w, dx);
+}
+
+static void heads_dw(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy, const void *x,
+                     float *dw) {
+    d->isa->heads_dw(d, T, p, dy, x, dw);
+}
+
+static void latent_rope(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_latent *l,
+                        const struct clime_rope *rope, float eps, const void *q, const void *kv, const void *norm,
+                        const int32_t *pos, const int32_t *slot, void *out, void *k) {
+    d->isa->latent_rope(d, T, h, l, rope, eps, q, kv, norm, pos, slot, out, k);
+}
+
+static void latent_rope_bwd(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_latent *l,
+                            const struct clime_rope *rope, float eps, const void *kv, const void *norm,
+                            const int32_t *pos, const void *dout, const void *dk, void *dq, void *dkv, float *dnorm) {
+    d->isa->latent_rope_bwd(d, T, h, l, rope, eps, kv, norm, pos, dout, dk, dq, dkv, dnorm);
+}
+
 static void attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
                  const void *k, const void *v, void *out, float *lse) {
     d->isa->attn(d, h, T, a, q, k, v, out, lse);
@@ -238,6 +265,11 @@ const struct clime_ops clime_cpu_ops = {
     .grouped_dw = clime_cpu_grouped_dw,
     .combine = combine,
     .combine_bwd = combine_bwd,
+    .heads_gemm = heads_gemm,
+    .heads_dx = heads_dx,
+    .heads_dw = heads_dw,
+    .latent_rope = latent_rope,
+    .latent_rope_bwd = latent_rope_bwd,
     .attn = attn,
     .attn_bwd = attn_bwd,
     .head_stats = head_stats,

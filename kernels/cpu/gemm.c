@@ -178,13 +178,15 @@ void CPU(pack)(struct clime_dev *d, const struct clime_matrix *w) {
 }
 
 /* ---- the operations -------------------------------------------------------------------------------------- */
-void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w, void *y) {
+/* Rows of x and of y that lie x_row and y_row elements apart. */
+static void forward_product(struct clime_dev *d, enum clime_dtype out, int T, const void *x, int x_row,
+                            const struct clime_matrix *w, void *y, int y_row) {
     bool bf16 = clime_cpu_bf16(d);
     int N = w->N, K = w->K;
     for (int t = 0; t < T; t += STRIP_ROWS) {
         int rows = T - t < STRIP_ROWS ? T - t : STRIP_ROWS;
         struct product p = {.d = d,
-                            .a = {clime_cpu_at(d, x, (size_t)t * (size_t)K), rows, K, false, (size_t)K},
+                            .a = {clime_cpu_at(d, x, (size_t)t * (size_t)x_row), rows, K, false, (size_t)x_row},
                             .b = {w->data, N, K, false, (size_t)K},
                             .bf16 = bf16,
                             .M = rows,
@@ -194,17 +196,18 @@ void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, 
                             .block_vecs = BLOCK_VECS,
                             .k_piece = K_PIECE,
                             .b_stream = w->packed,
-                            .c = {(char *)y + (size_t)t * (size_t)N * clime_dtype_bytes(out), N, out, false}};
+                            .c = {(char *)y + (size_t)t * (size_t)y_row * clime_dtype_bytes(out), y_row, out, false}};
         a_pack(&p);
         product_run(&p);
     }
 }
 
-void CPU(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx) {
+static void dx_product(struct clime_dev *d, int T, const void *dy, int y_row, const struct clime_matrix *w, void *dx,
+                       int x_row) {
     bool bf16 = clime_cpu_bf16(d);
     int N = w->N, K = w->K;
     struct product p = {.d = d,
-                        .a = {dy, T, N, false, (size_t)N},
+                        .a = {dy, T, N, false, (size_t)y_row},
                         .b = {w->data, K, N, true, (size_t)K},
                         .bf16 = bf16,
                         .M = T,
@@ -213,16 +216,17 @@ void CPU(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime
                         .block_rows = OWN_ROWS,
                         .block_vecs = OWN_VECS,
                         .k_piece = OWN_K_PIECE,
-                        .c = {dx, K, d->head.dt, false}};
+                        .c = {dx, x_row, d->head.dt, false}};
     product_run(&p);
 }
 
-void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
+static void dw_product(struct clime_dev *d, int T, int N, int K, const void *dy, int y_row, const void *x, int x_row,
+                       float *dw) {
     if (T == 0) return;
     bool bf16 = clime_cpu_bf16(d);
     struct product p = {.d = d,
-                        .a = {dy, N, T, true, (size_t)N},
-                        .b = {x, K, T, true, (size_t)K},
+                        .a = {dy, N, T, true, (size_t)y_row},
+                        .b = {x, K, T, true, (size_t)x_row},
                         .bf16 = bf16,
                         .M = N,
                         .N = K,
@@ -232,6 +236,49 @@ void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, cons
                         .k_piece = OWN_K_PIECE,
                         .c = {dw, K, CLIME_F32, true}};
     product_run(&p);
+}
+
+void CPU(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w, void *y) {
+    forward_product(d, out, T, x, w->K, w, y, w->N);
+}
+
+void CPU(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx) {
+    dx_product(d, T, dy, w->N, w, dx, w->K);
+}
+
+void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
+    dw_product(d, T, N, K, dy, N, x, K, dw);
+}
+
+static struct clime_matrix head_matrix(const struct clime_dev *d, const struct clime_head_product *p, const void *w,
+                                       int head) {
+    return (struct clime_matrix){.N = p->N, .K = p->K, .data = clime_cpu_at(d, w, (size_t)head * (size_t)p->w_head)};
+}
+
+void CPU(heads_gemm)(struct clime_dev *d, int T, const struct clime_head_product *p, const void *x, const void *w,
+                     void *y) {
+    for (int h = 0; h < p->H; h++) {
+        struct clime_matrix one = head_matrix(d, p, w, h);
+        forward_product(d, d->head.dt, T, clime_cpu_at(d, x, (size_t)h * (size_t)p->x_head), p->x_row, &one,
+                        clime_cpu_at_mut(d, y, (size_t)h * (size_t)p->y_head), p->y_row);
+    }
+}
+
+void CPU(heads_dx)(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy, const void *w,
+                   void *dx) {
+    for (int h = 0; h < p->H; h++) {
+        struct clime_matrix one = head_matrix(d, p, w, h);
+        dx_product(d, T, clime_cpu_at(d, dy, (size_t)h * (size_t)p->y_head), p->y_row, &one,
+                   clime_cpu_at_mut(d, dx, (size_t)h * (size_t)p->x_head), p->x_row);
+    }
+}
+
+void CPU(heads_dw)(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy, const void *x,
+                   float *dw) {
+    for (int h = 0; h < p->H; h++) {
+        dw_product(d, T, p->N, p->K, clime_cpu_at(d, dy, (size_t)h * (size_t)p->y_head), p->y_row,
+                   clime_cpu_at(d, x, (size_t)h * (size_t)p->x_head), p->x_row, dw + (size_t)h * (size_t)p->w_head);
+    }
 }
 
 struct bias_job {

@@ -6,7 +6,7 @@
 
 struct gemm_result {
     void *c; /* [rows, N] */
-    int N;
+    int ld;  /* elements from one row to the next */
     enum clime_dtype type;
     bool add; /* c += (fp32) instead of = */
 };
@@ -16,7 +16,7 @@ static void gemm_store(const struct gemm_result *to, const float *sums, size_t l
                        int cols) {
     bool bf16 = to->type == CLIME_BF16;
     for (int r = 0; r < rows; r++) {
-        size_t at = (size_t)(row0 + r) * (size_t)to->N + (size_t)col0;
+        size_t at = (size_t)(row0 + r) * (size_t)to->ld + (size_t)col0;
         for (int i = 0; i < cols; i += VW) {
             int n = vec_lanes(i, cols);
             vf v = vf_load(sums + (size_t)r * ldc + i);

@@ -11,6 +11,7 @@
 #include "kernels/cpu/experts.c"
 #include "kernels/cpu/gemm.c"
 #include "kernels/cpu/head.c"
+#include "kernels/cpu/latent.c"
 #include "kernels/cpu/norm.c"
 #include "kernels/cpu/optim.c"
 #include "kernels/cpu/rope.c"

@@ -6,7 +6,7 @@
  * batch are the same bits. The gradients of the q/k norms are summed in fixed chunks of rows, chunks in order.
  */
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/rope_row.h"
 
 #define ROPE_ROWS 8
 #define HEAD_MAX 512 /* elements of a head that fit the stack buffer */
@@ -26,37 +26,6 @@ struct rope_job {
     float *partial; /* [chunks][q|k][Dh] or NULL */
 };
 
-/* sign = 1 rotates, -1 rotates back (the transpose). */
-VEC_INLINE void rope_rotate(const struct rope_job *j, int t, float sign, float *x) {
-    int half = j->rope->rot / 2;
-    const float *cosines = j->rope->cos + (size_t)j->pos[t] * (size_t)half;
-    const float *sines = j->rope->sin + (size_t)j->pos[t] * (size_t)half;
-    if (j->rope->interleaved) {
-        for (int i = 0; i < half; i++) {
-            float a = x[2 * i], b = x[2 * i + 1], s = sines[i] * sign;
-            x[2 * i] = a * cosines[i] - b * s;
-            x[2 * i + 1] = b * cosines[i] + a * s;
-        }
-        return;
-    }
-    for (int i = 0; i < half; i += VW) {
-        int n = vec_lanes(i, half);
-        vf a = dt_load(x, (size_t)i, n, false), b = dt_load(x, (size_t)(half + i), n, false);
-        vf c = dt_load(cosines, (size_t)i, n, false), s = dt_load(sines, (size_t)i, n, false) * sign;
-        dt_store(x, (size_t)i, a * c - b * s, n, false);
-        dt_store(x, (size_t)(half + i), b * c + a * s, n, false);
-    }
-}
-
-VEC_INLINE float rope_rstd(const float *x, int Dh, float eps) {
-    vf sum = {0};
-    for (int i = 0; i < Dh; i += VW) {
-        vf v = dt_load(x, (size_t)i, vec_lanes(i, Dh), false);
-        sum = vf_fma(v, v, sum);
-    }
-    return 1.0f / sqrtf(vf_sum(sum) / (float)Dh + eps);
-}
-
 VEC_INLINE void rope_head(const struct rope_job *j, int t, size_t from, const void *norm, void *out, size_t to,
                           const bool bf16) {
     int Dh = j->h->Dh;
@@ -65,15 +34,8 @@ VEC_INLINE void rope_head(const struct rope_job *j, int t, size_t from, const vo
         int n = vec_lanes(i, Dh);
         dt_store(x, (size_t)i, dt_load(j->qkv, from + (size_t)i, n, bf16), n, false);
     }
-    if (norm) {
-        float r = rope_rstd(x, Dh, j->eps);
-        for (int i = 0; i < Dh; i += VW) {
-            int n = vec_lanes(i, Dh);
-            vf v = dt_load(x, (size_t)i, n, false) * r * dt_load(norm, (size_t)i, n, bf16);
-            dt_store(x, (size_t)i, v, n, false);
-        }
-    }
-    rope_rotate(j, t, 1, x);
+    if (norm) rope_norm(x, Dh, norm, j->eps, bf16);
+    rope_rotate(j->rope, j->pos[t], 1, x);
     for (int i = 0; i < Dh; i += VW) {
         int n = vec_lanes(i, Dh);
         dt_store(out, to + (size_t)i, dt_load(x, (size_t)i, n, false), n, bf16);
@@ -135,7 +97,7 @@ void CPU(qkv_rope)(struct clime_dev *d, int T, const struct clime_heads *h, cons
 }
 
 /* ---- backward -------------------------------------------------------------------------------------------- */
-/* The head's gradient turned back, then through the norm (norm.c has the formula). dw: this chunk's sum or NULL. */
+/* The head's gradient turned back, then through the norm. dw: this chunk's sum or NULL. */
 VEC_INLINE void rope_head_bwd(const struct rope_job *j, int t, size_t at, const void *norm, const void *dy, size_t from,
                               float *dw, const bool bf16) {
     int Dh = j->h->Dh;
@@ -144,28 +106,13 @@ VEC_INLINE void rope_head_bwd(const struct rope_job *j, int t, size_t at, const 
         int n = vec_lanes(i, Dh);
         dt_store(g, (size_t)i, dt_load(dy, from + (size_t)i, n, bf16), n, false);
     }
-    rope_rotate(j, t, -1, g);
+    rope_rotate(j->rope, j->pos[t], -1, g);
     if (norm) {
         for (int i = 0; i < Dh; i += VW) {
             int n = vec_lanes(i, Dh);
             dt_store(x, (size_t)i, dt_load(j->qkv, at + (size_t)i, n, bf16), n, false);
         }
-        float r = rope_rstd(x, Dh, j->eps);
-        vf dot = {0};
-        for (int i = 0; i < Dh; i += VW) {
-            int n = vec_lanes(i, Dh);
-            vf gv = dt_load(g, (size_t)i, n, false), xv = dt_load(x, (size_t)i, n, false);
-            if (dw) dt_store(dw, (size_t)i, dt_load(dw, (size_t)i, n, false) + gv * (xv * r), n, false);
-            gv = gv * dt_load(norm, (size_t)i, n, bf16);
-            dot = vf_fma(gv, xv, dot);
-            dt_store(g, (size_t)i, gv, n, false);
-        }
-        float c = vf_sum(dot) / (float)Dh * r * r * r;
-        for (int i = 0; i < Dh; i += VW) {
-            int n = vec_lanes(i, Dh);
-            vf v = dt_load(g, (size_t)i, n, false) * r - dt_load(x, (size_t)i, n, false) * c;
-            dt_store(g, (size_t)i, v, n, false);
-        }
+        rope_norm_bwd(x, Dh, norm, j->eps, g, dw, bf16);
     }
     for (int i = 0; i < Dh; i += VW) {
         int n = vec_lanes(i, Dh);
