@@ -8,11 +8,11 @@ enum clime_act {
     CLIME_ACT_X,         /* [T, D] the residual stream that enters */
     CLIME_ACT_LN1,       /* [T, D] */
     CLIME_ACT_RSTD1,     /* [T] fp32, or NULL: not wanted; so the others */
-    CLIME_ACT_QKV,       /* [T, (H+2HK)*Dh] before norm and rotation */
-    CLIME_ACT_Q,         /* [T, H, Dh] */
-    CLIME_ACT_K,         /* packed: [T, HK, Dh]; paged: the layer's plane of keys */
-    CLIME_ACT_V,         /* the same of values */
-    CLIME_ACT_ATT,       /* [T, H*Dh] */
+    CLIME_ACT_QKV,       /* [T, (H+2HK)*Dh] before norm and rotation; of latent attention [T, H, Dn+Dr], q alone */
+    CLIME_ACT_Q,         /* [T, H, Dh] as attention reads it; of latent attention [T, H, R+Dr] */
+    CLIME_ACT_K,         /* packed: [T, HK, Dh], [T, R+Dr]; paged: the layer's plane of keys */
+    CLIME_ACT_V,         /* the same of values; latent attention has none */
+    CLIME_ACT_ATT,       /* [T, H*Dh], [T, H, R] */
     CLIME_ACT_LSE,       /* [T, H] fp32 */
     CLIME_ACT_O,         /* [T, D] output projection */
     CLIME_ACT_O_NORM,    /* [T, D] normalised (post_norms), else the same memory */
@@ -26,6 +26,12 @@ enum clime_act {
     CLIME_ACT_DOWN,      /* [T, D] may be o when nothing is kept */
     CLIME_ACT_DOWN_NORM, /* [T, D] normalised (post_norms), else the same memory */
     CLIME_ACT_RSTD_DOWN, /* [T] fp32 */
+    /* of latent attention: */
+    CLIME_ACT_Q_A,      /* [T, q_rank] the row that queries come through, */
+    CLIME_ACT_Q_A_NORM, /* [T, q_rank] normalised */
+    CLIME_ACT_RSTD_Q_A, /* [T] fp32 */
+    CLIME_ACT_KV_A,     /* [T, R+Dr] the row that is kept, before norm and rotation */
+    CLIME_ACT_HEADS,    /* [T, H, Dv] the heads' outputs */
     /* of layers with experts (kernels.h: route, permute): */
     CLIME_ACT_SCORES,        /* [T, E] fp32 */
     CLIME_ACT_CHOSEN,        /* [T, k] int32 experts, ascending */

@@ -15,31 +15,14 @@
 #include "model/backward_int.h"
 #include "model/convert.h"
 
-/* Where the gradient of a row of the layout is summed; NULL: the family has no such tensor, or it is frozen. */
-static float *grad(const struct clime_train *t, int row) {
-    return row < 0 || t->m->layout.slices[row].grad < 0 ? NULL : t->grads + t->m->layout.slices[row].grad;
-}
-
-/* The same for a norm, whose gradient comes with that of its input: a frozen one's goes where nobody reads it. */
-static float *norm_grad(const struct clime_train *t, int row) {
-    float *g = grad(t, row);
-    return g || row < 0 ? g : t->unread;
-}
-
-/* weight += of a product with the matrix of a row, unless it is frozen. */
-static void weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row) {
-    const struct clime_matrix *w = &t->m->matrix[row];
-    if (grad(t, row)) t->m->ops->gemm_dw(t->m->dev, T, w->N, w->K, dy, x, grad(t, row));
-}
-
 static void bias_grad(const struct clime_train *t, int T, int N, const void *dy, int row) {
-    if (grad(t, row)) t->m->ops->bias_bwd(t->m->dev, T, N, dy, grad(t, row));
+    if (clime_train_grad(t, row)) t->m->ops->bias_bwd(t->m->dev, T, N, dy, clime_train_grad(t, row));
 }
 
 /* Something before the head is trained. */
 static bool body_trained(const struct clime_train *t) {
     const struct clime_layout *l = &t->m->layout;
-    return l->first_trained < t->m->cfg.L || grad(t, l->norm);
+    return l->first_trained < t->m->cfg.L || clime_train_grad(t, l->norm);
 }
 
 /* t->dhead: gradient of the final norm's output on the loss rows. That of its input, spread over all rows, to t->dres.
@@ -48,8 +31,8 @@ static void norm_backward(struct clime_train *t, int T, int R) {
     struct clime_model *m = t->m;
     int D = m->cfg.D;
     m->ops->rmsnorm_bwd(m->dev, R, D, t->dhead, t->head_x, clime_weight(m, m->layout.norm), t->head_rstd, NULL,
-                        t->dhead, norm_grad(t, m->layout.norm));  /* dhead = , dnorm.weight += */
-    m->ops->scatter(m->dev, T, R, D, t->rows, t->dhead, t->dres); /* dres = */
+                        t->dhead, clime_train_norm_grad(t, m->layout.norm)); /* dhead = , dnorm.weight += */
+    m->ops->scatter(m->dev, T, R, D, t->rows, t->dhead, t->dres);            /* dres = */
 }
 
 /* The head's weight, and the gradient of what it reads, to t->dhead. */
@@ -69,7 +52,7 @@ static void head_backward(struct clime_train *t, int R, bool entropy) {
             clime_head_logits(m, n, y, logits); /* logits = (a later chunk lies over them) */
         ops->head_grad(d, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, t->entropy + r, t->g_logp + r,
                        entropy ? t->g_ent + r : NULL, dlogits, V); /* dlogits = */
-        weight_grad(t, n, dlogits, y, head);                       /* weight += */
+        clime_train_weight_grad(t, n, dlogits, y, head);           /* weight += */
         if (body_trained(t))
             ops->gemm_dx(d, n, dlogits, &m->matrix[head], (char *)t->dhead + (size_t)r * row_bytes); /* = */
     }
@@ -88,14 +71,14 @@ static void swiglu_backward(struct clime_train *t, int l, const struct clime_bat
     if (w[CLIME_W_DOWN_NORM] >= 0) {
         ops->rmsnorm_bwd(d, T, D, t->dres, a[CLIME_ACT_DOWN], clime_weight(m, w[CLIME_W_DOWN_NORM]),
                          a[CLIME_ACT_RSTD_DOWN], NULL, t->dnorm,
-                         norm_grad(t, w[CLIME_W_DOWN_NORM])); /* dnorm = , weight += */
+                         clime_train_norm_grad(t, w[CLIME_W_DOWN_NORM])); /* dnorm = , weight += */
         ddown = t->dnorm;
     }
-    weight_grad(t, T, ddown, a[CLIME_ACT_H], w[CLIME_W_DOWN]);                /* weight += */
-    ops->gemm_dx(d, T, ddown, &m->matrix[w[CLIME_W_DOWN]], t->dh);            /* dh = */
-    ops->swiglu_bwd(d, T, F, a[CLIME_ACT_GU], t->dh, a[CLIME_ACT_GU]);        /* gu = its gradient */
-    weight_grad(t, T, a[CLIME_ACT_GU], a[CLIME_ACT_LN2], w[CLIME_W_GU]);      /* weight += */
-    ops->gemm_dx(d, T, a[CLIME_ACT_GU], &m->matrix[w[CLIME_W_GU]], t->dnorm); /* dnorm = */
+    clime_train_weight_grad(t, T, ddown, a[CLIME_ACT_H], w[CLIME_W_DOWN]);           /* weight += */
+    ops->gemm_dx(d, T, ddown, &m->matrix[w[CLIME_W_DOWN]], t->dh);                   /* dh = */
+    ops->swiglu_bwd(d, T, F, a[CLIME_ACT_GU], t->dh, a[CLIME_ACT_GU]);               /* gu = its gradient */
+    clime_train_weight_grad(t, T, a[CLIME_ACT_GU], a[CLIME_ACT_LN2], w[CLIME_W_GU]); /* weight += */
+    ops->gemm_dx(d, T, a[CLIME_ACT_GU], &m->matrix[w[CLIME_W_GU]], t->dnorm);        /* dnorm = */
 }
 
 static void swiglu_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
@@ -116,16 +99,16 @@ static void shared_backward(struct clime_train *t, int T, const int *w, void *co
         ops->combine_bwd(d, T, F, 1, NULL, a[CLIME_ACT_SHARED_WEIGHT], t->dh, a[CLIME_ACT_SHARED_H],
                          t->dweights); /* dweights = , dh and h with the weight */
         ops->route_bwd(d, T, &clime_shared_router, a[CLIME_ACT_SHARED_SCORE], a[CLIME_ACT_SHARED_ID], t->dweights,
-                       t->dscores);                                              /* dscores = */
-        weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_SHARED_GATE]); /* weight += */
-        ops->gemm_dx(d, T, t->dscores, gate, dx);                                /* dx = */
-        ops->add(d, T, D, t->dnorm, dx, t->dnorm);                               /* dnorm += */
+                       t->dscores);                                                          /* dscores = */
+        clime_train_weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_SHARED_GATE]); /* weight += */
+        ops->gemm_dx(d, T, t->dscores, gate, dx);                                            /* dx = */
+        ops->add(d, T, D, t->dnorm, dx, t->dnorm);                                           /* dnorm += */
     }
-    weight_grad(t, T, t->dres, a[CLIME_ACT_SHARED_H], w[CLIME_W_SHARED_DOWN]);         /* weight += */
-    ops->swiglu_bwd(d, T, F, a[CLIME_ACT_SHARED_GU], t->dh, a[CLIME_ACT_SHARED_GU]);   /* gu = its gradient */
-    weight_grad(t, T, a[CLIME_ACT_SHARED_GU], a[CLIME_ACT_LN2], w[CLIME_W_SHARED_GU]); /* weight += */
-    ops->gemm_dx(d, T, a[CLIME_ACT_SHARED_GU], &m->matrix[w[CLIME_W_SHARED_GU]], dx);  /* dx = */
-    ops->add(d, T, D, t->dnorm, dx, t->dnorm);                                         /* dnorm += */
+    clime_train_weight_grad(t, T, t->dres, a[CLIME_ACT_SHARED_H], w[CLIME_W_SHARED_DOWN]); /* weight += */
+    ops->swiglu_bwd(d, T, F, a[CLIME_ACT_SHARED_GU], t->dh, a[CLIME_ACT_SHARED_GU]);       /* gu = its gradient */
+    clime_train_weight_grad(t, T, a[CLIME_ACT_SHARED_GU], a[CLIME_ACT_LN2], w[CLIME_W_SHARED_GU]); /* weight += */
+    ops->gemm_dx(d, T, a[CLIME_ACT_SHARED_GU], &m->matrix[w[CLIME_W_SHARED_GU]], dx);              /* dx = */
+    ops->add(d, T, D, t->dnorm, dx, t->dnorm);                                                     /* dnorm += */
 }
 
 /* Back through down_norm = sum of weighted experts of ln2: from t->dres to t->dnorm. expert_in and expert_out are not
@@ -139,7 +122,7 @@ static void experts_backward(struct clime_train *t, int l, const struct clime_ba
     const int32_t *start = a[CLIME_ACT_START], *from = a[CLIME_ACT_FROM], *at = a[CLIME_ACT_AT];
     struct clime_dev *d = m->dev;
     int T = b->T, D = m->cfg.D, F = m->cfg.F_expert, R = T * r->k;
-    float *dgu = grad(t, w[CLIME_W_EXPERTS_GU]), *ddown = grad(t, w[CLIME_W_EXPERTS_DOWN]);
+    float *dgu = clime_train_grad(t, w[CLIME_W_EXPERTS_GU]), *ddown = clime_train_grad(t, w[CLIME_W_EXPERTS_DOWN]);
     void *dy = a[CLIME_ACT_EXPERT_OUT], *dx = dy, *x = a[CLIME_ACT_EXPERT_IN];
 
     ops->gather(d, R, D, from, t->dres, dy);       /* dy = */
@@ -153,7 +136,7 @@ static void experts_backward(struct clime_train *t, int l, const struct clime_ba
     ops->grouped_dx(d, R, start, a[CLIME_ACT_GU], gu, dx);                    /* dx = , over dy */
 
     ops->route_bwd(d, T, r, a[CLIME_ACT_SCORES], a[CLIME_ACT_CHOSEN], t->dweights, t->dscores); /* dscores = */
-    weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_ROUTER]);                         /* weight += */
+    clime_train_weight_grad(t, T, t->dscores, a[CLIME_ACT_LN2], w[CLIME_W_ROUTER]);             /* weight += */
     ops->gemm_dx(d, T, t->dscores, &m->matrix[w[CLIME_W_ROUTER]], t->dnorm);                    /* dnorm = */
     if (m->cfg.F_shared) shared_backward(t, T, w, a);                                           /* dnorm += */
     ops->combine(d, T, D, r->k, at, NULL, dx, t->dnorm, NULL, t->dnorm);                        /* dnorm += */
@@ -179,20 +162,21 @@ static void attention_backward(struct clime_train *t, int l, const struct clime_
     const void *dout = t->dres;
     if (w[CLIME_W_O_NORM] >= 0) {
         ops->rmsnorm_bwd(d, T, D, t->dres, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_NORM]), a[CLIME_ACT_RSTD_O],
-                         NULL, t->dnorm, norm_grad(t, w[CLIME_W_O_NORM])); /* dnorm = , weight += */
+                         NULL, t->dnorm, clime_train_norm_grad(t, w[CLIME_W_O_NORM])); /* dnorm = , weight += */
         dout = t->dnorm;
     }
-    bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);                 /* bias += */
-    weight_grad(t, T, dout, a[CLIME_ACT_ATT], w[CLIME_W_O]);     /* weight += */
-    ops->gemm_dx(d, T, dout, &m->matrix[w[CLIME_W_O]], t->datt); /* datt = */
+    bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);                         /* bias += */
+    clime_train_weight_grad(t, T, dout, a[CLIME_ACT_ATT], w[CLIME_W_O]); /* weight += */
+    ops->gemm_dx(d, T, dout, &m->matrix[w[CLIME_W_O]], t->datt);         /* datt = */
     ops->attn_bwd(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
                   a[CLIME_ACT_LSE], t->datt, t->dq, t->dk, t->dv); /* all = */
     ops->qkv_rope_bwd(d, T, &m->heads, &m->rope, c->eps, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_Q_NORM]),
                       clime_weight(m, w[CLIME_W_K_NORM]), b->pos, t->dq, t->dk, t->dv, t->dqkv,
-                      norm_grad(t, w[CLIME_W_Q_NORM]), norm_grad(t, w[CLIME_W_K_NORM])); /* dqkv = , weights += */
-    bias_grad(t, T, QKV, t->dqkv, w[CLIME_W_QKV_BIAS]);                                  /* bias += */
-    weight_grad(t, T, t->dqkv, a[CLIME_ACT_LN1], w[CLIME_W_QKV]);                        /* weight += */
-    ops->gemm_dx(d, T, t->dqkv, &m->matrix[w[CLIME_W_QKV]], t->dnorm);                   /* dnorm = */
+                      clime_train_norm_grad(t, w[CLIME_W_Q_NORM]),
+                      clime_train_norm_grad(t, w[CLIME_W_K_NORM]));           /* dqkv = , weights += */
+    bias_grad(t, T, QKV, t->dqkv, w[CLIME_W_QKV_BIAS]);                       /* bias += */
+    clime_train_weight_grad(t, T, t->dqkv, a[CLIME_ACT_LN1], w[CLIME_W_QKV]); /* weight += */
+    ops->gemm_dx(d, T, t->dqkv, &m->matrix[w[CLIME_W_QKV]], t->dnorm);        /* dnorm = */
 }
 
 static void attention_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
@@ -210,14 +194,15 @@ struct half_layer {
     void (*backward)(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
     void (*again)(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
 };
-static const struct half_layer mixers[] = {[CLIME_MIXER_ATTENTION] = {attention_backward, attention_again}};
+static const struct half_layer mixers[] = {[CLIME_MIXER_ATTENTION] = {attention_backward, attention_again},
+                                           [CLIME_MIXER_LATENT] = {clime_latent_backward, clime_latent_again}};
 static const struct half_layer mlps[] = {
     [CLIME_MLP_SWIGLU] = {swiglu_backward, swiglu_again}, [CLIME_MLP_EXPERTS] = {experts_backward, experts_again}};
 
 /* Back through y = x + f(norm(x)), whose f has left its gradient in t->dnorm: dres = dres + , weight += */
 static void residual_backward(struct clime_train *t, int T, int norm, const void *x, const float *rstd) {
     t->m->ops->rmsnorm_bwd(t->m->dev, T, t->m->cfg.D, t->dnorm, x, clime_weight(t->m, norm), rstd, t->dres, t->dres,
-                           norm_grad(t, norm));
+                           clime_train_norm_grad(t, norm));
 }
 
 /* t->dres: gradient of the layer's output on entry, of its input on return. */
@@ -260,7 +245,7 @@ static enum clime_err body_backward(struct clime_train *t, const struct clime_pa
         }
         layer_backward(t, l, &batch);
     }
-    float *table = grad(t, m->layout.embed);
+    float *table = clime_train_grad(t, m->layout.embed);
     if (table) m->ops->embed_bwd(m->dev, b->T, m->cfg.D, m->cfg.V, t->ids, t->dres, table); /* += */
     return m->ops->sync(m->dev, e);
 }

@@ -21,7 +21,7 @@ struct clime_train {
     struct clime_plan plan;
     struct clime_train_sizes sizes;
     float *grads;  /* [layout.n_grads] */
-    float *unread; /* [max(D, Dh)] gradients of frozen norms */
+    float *unread; /* [the widest norm] gradients of frozen norms */
     struct clime_act_buffer acts[CLIME_ACT_N];
 
     /* the batch on the device */
@@ -46,9 +46,9 @@ struct clime_train {
     void *dh;        /* [T, F], [T*k, F] */
     float *dweights; /* [T, k] of the chosen experts' weights, of the shared one's */
     void *dscores;   /* [T, E] of a router's logits */
-    void *datt, *dq; /* [T, H*Dh] */
+    void *datt, *dq; /* [T, H*Dh] as attention reads it (struct clime_heads) */
     void *dk, *dv;   /* [T, HK*Dh] */
-    void *dqkv;      /* [T, (H+2HK)*Dh] */
+    void *dqkv;      /* [T, (H+2HK)*Dh]; of latent attention [T, H, Dn+Dr], and before that [T, H, Dv] */
     void *dhead;     /* [R, D] */
 
     bool saved; /* a forward pass with save ran and its backward pass did not */
@@ -57,6 +57,29 @@ struct clime_train {
 /* The buffers of layer l, and the batch b as the forward pass takes it. */
 struct clime_layer_act clime_train_act(const struct clime_train *t, int l);
 struct clime_batch clime_train_batch(const struct clime_train *t, const struct clime_packed_batch *b);
+
+/* Where the gradient of a row of the layout is summed; NULL: the family has no such tensor, or it is frozen. */
+static inline float *clime_train_grad(const struct clime_train *t, int row) {
+    return row < 0 || t->m->layout.slices[row].grad < 0 ? NULL : t->grads + t->m->layout.slices[row].grad;
+}
+
+/* The same for a norm, whose gradient comes with that of its input: a frozen one's goes where nobody reads it. */
+static inline float *clime_train_norm_grad(const struct clime_train *t, int row) {
+    float *g = clime_train_grad(t, row);
+    return g || row < 0 ? g : t->unread;
+}
+
+/* weight += of a product with the matrix of a row, unless it is frozen. */
+static inline void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row) {
+    const struct clime_matrix *w = &t->m->matrix[row];
+    float *g = clime_train_grad(t, row);
+    if (g) t->m->ops->gemm_dw(t->m->dev, T, w->N, w->K, dy, x, g);
+}
+
+/* model/latent.c: back through latent attention as backward.c goes through the others, from t->dres to t->dnorm; and
+ * what SELECTIVE did not keep of it. */
+void clime_latent_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
+void clime_latent_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a);
 
 /* Where the logits of the chunk that begins with loss row r lie. */
 static inline float *clime_train_logits(const struct clime_train *t, int r) {

@@ -31,11 +31,13 @@ struct family {
     float eps;
     double rotary_factor;
     bool partial; /* it may be less than 1 */
-    bool qk_norm, post_norms, fused_gate_up, interleaved;
+    bool qk_norm, post_norms, fused_gate_up;
+    bool interleaved;            /* not of latent attention, which says it */
     bool qkv_bias;               /* when attention_bias is absent, or cannot be given */
     const char *bias_key;        /* says whether q, k and v have one; NULL: nothing does */
     bool o_bias;                 /* and the output projection too */
     clime_read_experts *experts; /* NULL: a dense family */
+    bool latent;                 /* latent attention */
 };
 
 static const struct family families[] = {
@@ -96,6 +98,22 @@ static const struct family families[] = {
      .partial = true,
      .bias_key = "attention_bias",
      .experts = clime_config_glm_experts},
+    {.family = CLIME_DEEPSEEK_V3, /* Moonlight and Kimi K2 too */
+     .architecture = "DeepseekV3ForCausalLM",
+     .model_type = "deepseek_v3",
+     .max_pos = 4096,
+     .eps = 1e-6f,
+     .rotary_factor = 1,
+     .experts = clime_config_deepseek_experts,
+     .latent = true},
+    {.family = CLIME_GLM4_MOE_LITE,
+     .architecture = "Glm4MoeLiteForCausalLM",
+     .model_type = "glm4_moe_lite",
+     .max_pos = 202752,
+     .eps = 1e-5f,
+     .rotary_factor = 1,
+     .experts = clime_config_deepseek_experts,
+     .latent = true},
     {.family = CLIME_QWEN2_MOE,
      .architecture = "Qwen2MoeForCausalLM",
      .model_type = "qwen2_moe",
@@ -122,7 +140,7 @@ static const struct family *find_family(const struct cJSON *root, struct clime_e
     clime_fail(e, CLIME_ERR_INPUT,
                "architecture '%.60s' is not supported; supported: Qwen3ForCausalLM, Qwen2ForCausalLM, "
                "LlamaForCausalLM, Glm4ForCausalLM, Qwen3MoeForCausalLM, Qwen2MoeForCausalLM, "
-               "Glm4MoeForCausalLM",
+               "Glm4MoeForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM",
                arch   ? arch
                : type ? type
                       : "(none given)");
@@ -150,44 +168,6 @@ static enum clime_err refuse_unsupported(const struct cJSON *root, struct clime_
             return clime_fail(e, CLIME_ERR_INPUT, "layer_types: '%.40s' is not supported", kind);
     }
     return CLIME_OK;
-}
-
-static enum clime_err read_rope(const struct cJSON *root, const struct family *f, struct clime_config *c,
-                                struct clime_error *e) {
-    const struct cJSON *params = clime_tree_get(root, "rope_parameters"); /* transformers 5 */
-    const struct cJSON *scaling = clime_tree_get(root, "rope_scaling");
-    bool v5 = clime_tree_kind(params) == CLIME_JSON_OBJECT;
-    const struct cJSON *own = v5 ? params : root; /* where theta and the rotary factor are */
-    if (v5) scaling = params;
-    double factor;
-    enum clime_err rc;
-    if ((rc = clime_key_positive(own, "rope_theta", 10000, &c->rope_theta, e))) return rc;
-    if (clime_key_absent(clime_tree_get(own, "partial_rotary_factor"))) own = root;
-    if ((rc = clime_key_positive(own, "partial_rotary_factor", f->rotary_factor, &factor, e))) return rc;
-    c->rope_rot = (int)(c->Dh * factor);
-    if (factor > 1 || c->rope_rot < 2 || c->rope_rot % 2)
-        return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g gives %d rotating dimensions of %d", factor,
-                          c->rope_rot, c->Dh);
-    if (!f->partial && c->rope_rot != c->Dh)
-        return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g is not supported for %s", factor,
-                          f->architecture);
-    c->rope_interleaved = f->interleaved;
-    if (clime_key_absent(scaling)) return CLIME_OK;
-    if (clime_tree_kind(scaling) != CLIME_JSON_OBJECT)
-        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling must be an object or null");
-    const char *type;
-    if ((rc = clime_key_str(scaling, "type", "default", &type, e))) return rc;
-    if ((rc = clime_key_str(scaling, "rope_type", type, &type, e))) return rc;
-    if (strcmp(type, "default") == 0) return CLIME_OK;
-    if (strcmp(type, "llama3") != 0)
-        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling of type '%.40s' is not supported (llama3 is)", type);
-    if ((rc = clime_key_positive(scaling, "factor", 0, &c->rope_scaling.factor, e))) return rc;
-    if ((rc = clime_key_positive(scaling, "low_freq_factor", 0, &c->rope_scaling.low_freq, e))) return rc;
-    if ((rc = clime_key_positive(scaling, "high_freq_factor", 0, &c->rope_scaling.high_freq, e))) return rc;
-    if (c->rope_scaling.high_freq <= c->rope_scaling.low_freq)
-        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: high_freq_factor must be above low_freq_factor");
-    return clime_key_int(scaling, "original_max_position_embeddings", 1, 1 << 22, c->max_pos,
-                         &c->rope_scaling.original_max_pos, e);
 }
 
 static enum clime_err read_eos(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
@@ -222,6 +202,22 @@ static enum clime_err read_dtype(const struct cJSON *root, struct clime_config *
     return CLIME_OK;
 }
 
+static enum clime_err read_heads(const struct cJSON *root, const struct family *f, struct clime_config *c,
+                                 struct clime_error *e) {
+    enum clime_err rc;
+    if ((rc = clime_key_int(root, "num_key_value_heads", 1, 1024, c->H, &c->HK, e))) return rc;
+    if (c->H % c->HK)
+        return clime_fail(e, CLIME_ERR_INPUT, "num_attention_heads %d is no multiple of num_key_value_heads %d", c->H,
+                          c->HK);
+    if ((rc = clime_key_int(root, "head_dim", 2, MAX_HEAD_DIM, f->head_dim ? f->head_dim : c->D / c->H, &c->Dh, e)))
+        return rc;
+    if (c->Dh > MAX_HEAD_DIM) /* of hidden_size and num_attention_heads */
+        return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is above %d", c->Dh, MAX_HEAD_DIM);
+    if (c->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is odd", c->Dh);
+    c->rope_interleaved = f->interleaved;
+    return CLIME_OK;
+}
+
 static enum clime_err parse(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     const struct family *f = find_family(root, e);
     if (!f) return e ? e->code : CLIME_ERR_INPUT;
@@ -243,15 +239,7 @@ static enum clime_err parse(const struct cJSON *root, struct clime_config *c, st
         if ((rc = clime_key_int(root, sizes[i].key, 1, sizes[i].max, 0, sizes[i].out, e))) return rc;
     if (c->D > MAX_D / 2 && c->D % 8)
         return clime_fail(e, CLIME_ERR_INPUT, "hidden_size %d is above %d and no multiple of 8", c->D, MAX_D / 2);
-    if ((rc = clime_key_int(root, "num_key_value_heads", 1, 1024, c->H, &c->HK, e))) return rc;
-    if (c->H % c->HK)
-        return clime_fail(e, CLIME_ERR_INPUT, "num_attention_heads %d is no multiple of num_key_value_heads %d", c->H,
-                          c->HK);
-    if ((rc = clime_key_int(root, "head_dim", 2, MAX_HEAD_DIM, f->head_dim ? f->head_dim : c->D / c->H, &c->Dh, e)))
-        return rc;
-    if (c->Dh > MAX_HEAD_DIM) /* of hidden_size and num_attention_heads */
-        return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is above %d", c->Dh, MAX_HEAD_DIM);
-    if (c->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "head_dim %d is odd", c->Dh);
+    if ((rc = f->latent ? clime_config_latent(root, c, e) : read_heads(root, f, c, e))) return rc;
     if ((rc = clime_key_int(root, "max_position_embeddings", 1, 1 << 22, f->max_pos, &c->max_pos, e))) return rc;
     double eps;
     if ((rc = clime_key_positive(root, "rms_norm_eps", f->eps, &eps, e))) return rc;
@@ -260,8 +248,8 @@ static enum clime_err parse(const struct cJSON *root, struct clime_config *c, st
     c->qkv_bias = f->qkv_bias;
     if (f->bias_key && (rc = clime_key_bool(root, f->bias_key, f->qkv_bias, &c->qkv_bias, e))) return rc;
     c->o_bias = f->o_bias && c->qkv_bias;
-    if (f->experts && ((rc = f->experts(root, c, e)) || (rc = clime_config_known_keys(root, e)))) return rc;
-    if ((rc = read_rope(root, f, c, e))) return rc;
+    if (f->experts && ((rc = f->experts(root, c, e)) || (rc = clime_config_known_keys(root, c, e)))) return rc;
+    if ((rc = clime_config_rope(root, f->rotary_factor, f->partial, c, e))) return rc;
     if ((rc = read_dtype(root, c, e))) return rc;
     if ((rc = clime_key_int(root, "bos_token_id", -1, INT32_MAX, -1, &c->bos_id, e))) return rc;
     if ((rc = clime_key_int(root, "pad_token_id", -1, INT32_MAX, -1, &c->pad_id, e))) return rc;

@@ -15,7 +15,9 @@ enum clime_family {
     CLIME_GLM4,
     CLIME_QWEN3_MOE,
     CLIME_QWEN2_MOE,
-    CLIME_GLM4_MOE
+    CLIME_GLM4_MOE,
+    CLIME_DEEPSEEK_V3,
+    CLIME_GLM4_MOE_LITE
 };
 
 #define CLIME_MAX_EOS 8
@@ -41,12 +43,18 @@ struct clime_config {
     bool router_bias;       /* a bias is added to the scores for the choice */
     int n_next;             /* layers after the last that predict further tokens: read past */
     uint8_t dense[CLIME_MAX_LAYERS];
+    struct clime_latent
+        latent; /* R = 0: attention has keys and values of its own. Else HK = H, Dh = Dn + Dr of a query */
+    int q_rank; /* latent attention's queries come through a row of this width; 0 = they do not */
     double rope_theta;
     int rope_rot; /* rotating dimensions of a head (partial_rotary_factor) */
     bool rope_interleaved;
-    struct { /* rope_scaling of type llama3; factor 0 = none. Other types are refused by name. */
+    struct { /* rope_scaling of type llama3 or yarn; factor 0 = none. Other types are refused by name. */
         double factor, low_freq, high_freq;
         int original_max_pos;
+        bool yarn;                     /* then not low_freq, high_freq, but: */
+        double beta_fast, beta_slow;   /* turns over original_max_pos: faster ones are kept, slower ones scaled */
+        double mscale, mscale_all_dim; /* 0 = not given */
     } rope_scaling;
     enum clime_dtype dtype; /* of the checkpoint as config.json says; fp16 is read as fp32 */
     int bos_id, pad_id;     /* -1 = none */

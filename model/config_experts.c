@@ -50,8 +50,8 @@ enum clime_err clime_config_qwen_experts(const struct cJSON *root, struct clime_
     return clime_key_int(root, "shared_expert_intermediate_size", 1, MAX_EXPERT_WIDTH, 0, &c->F_shared, e);
 }
 
-/* DeepSeek's router without its latent attention. */
-enum clime_err clime_config_glm_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+/* DeepSeek's: a sigmoid with a bias that only chooses, groups, a shared expert, the first layers dense. */
+static enum clime_err read_deepseek(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
     struct clime_router *r = &c->router;
     int n_shared, n_dense;
     double scale;
@@ -65,7 +65,6 @@ enum clime_err clime_config_glm_experts(const struct cJSON *root, struct clime_c
     if (!rc) rc = clime_key_int(root, "n_shared_experts", 0, 64, 1, &n_shared, e);
     if (!rc) rc = clime_key_int(root, "first_k_dense_replace", 0, c->L, c->L < 1 ? 0 : 1, &n_dense, e);
     if (!rc) rc = clime_key_int(root, "num_nextn_predict_layers", 0, 64, 0, &c->n_next, e);
-    if (!rc) rc = clime_key_bool(root, "use_qk_norm", false, &c->qk_norm, e);
     if (rc) return rc;
     int in_group = r->E / r->n_groups;
     if (r->E % r->n_groups)
@@ -77,6 +76,50 @@ enum clime_err clime_config_glm_experts(const struct cJSON *root, struct clime_c
     c->F_shared = n_shared * c->F_expert;
     memset(c->dense, 1, (size_t)n_dense);
     return CLIME_OK;
+}
+
+/* Without its latent attention. */
+enum clime_err clime_config_glm_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    enum clime_err rc = read_deepseek(root, c, e);
+    return rc ? rc : clime_key_bool(root, "use_qk_norm", false, &c->qk_norm, e);
+}
+
+/* mlp_layer_types says of each layer what it is; it goes before first_k_dense_replace, as in transformers. */
+static enum clime_err read_layer_types(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    const struct cJSON *list = clime_tree_get(root, "mlp_layer_types");
+    int l = 0;
+    if (clime_key_absent(list)) return CLIME_OK;
+    if (clime_tree_kind(list) != CLIME_JSON_ARRAY || clime_tree_size(list) != c->L)
+        return clime_fail(e, CLIME_ERR_INPUT, "mlp_layer_types must be a list of %d words", c->L);
+    for (const struct cJSON *n = clime_tree_first(list); n; n = clime_tree_next(n), l++) {
+        const char *type = clime_tree_str(n, "");
+        c->dense[l] = strcmp(type, "dense") == 0;
+        if (!c->dense[l] && strcmp(type, "sparse") != 0)
+            return clime_fail(e, CLIME_ERR_INPUT, "mlp_layer_types: '%.40s' is neither dense nor sparse", type);
+    }
+    return CLIME_OK;
+}
+
+/* The classes differ in their defaults, each being those of one model: what chooses experts must be said. */
+enum clime_err clime_config_deepseek_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    static const char *const must[] = {"norm_topk_prob", "routed_scaling_factor", "n_group", "topk_group",
+                                       "n_shared_experts"};
+    static const char *const fixed[][2] = {{"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"}};
+    const char *word;
+    int every;
+    for (size_t i = 0; i < CLIME_COUNT(must); i++)
+        if (clime_key_absent(clime_tree_get(root, must[i])))
+            return clime_fail(e, CLIME_ERR_INPUT, "%s is missing", must[i]);
+    if (c->family == CLIME_DEEPSEEK_V3 && clime_key_absent(clime_tree_get(root, "first_k_dense_replace")))
+        return clime_fail(e, CLIME_ERR_INPUT, "first_k_dense_replace is missing");
+    enum clime_err rc = read_deepseek(root, c, e);
+    for (size_t i = 0; i < CLIME_COUNT(fixed) && !rc; i++) {
+        rc = clime_key_str(root, fixed[i][0], fixed[i][1], &word, e);
+        if (!rc && strcmp(word, fixed[i][1]) != 0)
+            rc = clime_fail(e, CLIME_ERR_INPUT, "%s '%.40s' is not supported", fixed[i][0], word);
+    }
+    if (!rc) rc = clime_key_int(root, "moe_layer_freq", 1, 1, 1, &every, e);
+    return rc || c->family != CLIME_GLM4_MOE_LITE ? rc : read_layer_types(root, c, e);
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------------ */
@@ -157,67 +200,73 @@ static const char *const inert_keys[] = {
     "use_cache",
 };
 
+/* Of latent attention, read too; head_dim and qk_head_dim follow from them. */
+static const char *const latent_keys[] = {
+    "q_lora_rank",     "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+    "rope_interleave", "qk_head_dim",  "scoring_func",     "topk_method",      "moe_layer_freq",
+};
+
 static bool listed(const char *key, const char *const *list, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (strcmp(key, list[i]) == 0) return true;
     return false;
 }
 
-enum clime_err clime_config_known_keys(const struct cJSON *root, struct clime_error *e) {
+static bool known(const char *key, const struct clime_config *c) {
+    return listed(key, read_keys, CLIME_COUNT(read_keys)) || listed(key, inert_keys, CLIME_COUNT(inert_keys)) ||
+           (c->latent.R && listed(key, latent_keys, CLIME_COUNT(latent_keys))) ||
+           (c->family == CLIME_GLM4_MOE_LITE && strcmp(key, "mlp_layer_types") == 0);
+}
+
+enum clime_err clime_config_known_keys(const struct cJSON *root, const struct clime_config *c, struct clime_error *e) {
     for (const struct cJSON *n = clime_tree_first(root); n; n = clime_tree_next(n)) {
         const char *key = clime_tree_key(n);
         enum clime_json_kind kind = clime_tree_kind(n);
         bool off = kind == CLIME_JSON_NULL || (kind == CLIME_JSON_BOOL && !clime_tree_bool(n, true));
-        if (off || listed(key, read_keys, CLIME_COUNT(read_keys)) || listed(key, inert_keys, CLIME_COUNT(inert_keys)))
-            continue;
-        return clime_fail(e, CLIME_ERR_INPUT, "%.80s is not known: it may change what the model computes", key);
+        if (!off && !known(key, c))
+            return clime_fail(e, CLIME_ERR_INPUT, "%.80s is not known: it may change what the model computes", key);
     }
     return CLIME_OK;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------------- */
 
-static void write_int(struct clime_jw *w, const char *key, int v) {
-    clime_jw_key(w, key);
-    clime_jw_int(w, v);
-}
-
-static void write_bool(struct clime_jw *w, const char *key, bool v) {
-    clime_jw_key(w, key);
-    clime_jw_bool(w, v);
-}
-
-static void write_glm(struct clime_jw *w, const struct clime_config *c) {
+static void write_deepseek(struct clime_jw *w, const struct clime_config *c) {
     int n_dense = 0;
     while (n_dense < c->L && c->dense[n_dense]) n_dense++;
-    write_int(w, "n_routed_experts", c->router.E);
-    write_int(w, "n_shared_experts", c->F_shared / c->F_expert);
+    clime_write_int(w, "n_routed_experts", c->router.E);
+    clime_write_int(w, "n_shared_experts", c->F_shared / c->F_expert);
     clime_jw_key(w, "routed_scaling_factor");
     clime_jw_float(w, c->router.scale);
-    write_int(w, "n_group", c->router.n_groups);
-    write_int(w, "topk_group", c->router.k_groups);
-    write_int(w, "first_k_dense_replace", n_dense);
-    write_int(w, "num_nextn_predict_layers", c->n_next);
-    write_bool(w, "use_qk_norm", c->qk_norm);
+    clime_write_int(w, "n_group", c->router.n_groups);
+    clime_write_int(w, "topk_group", c->router.k_groups);
+    clime_write_int(w, "first_k_dense_replace", n_dense);
+    clime_write_int(w, "num_nextn_predict_layers", c->n_next);
+    if (c->family == CLIME_GLM4_MOE) clime_write_bool(w, "use_qk_norm", c->qk_norm);
+    if (c->family != CLIME_GLM4_MOE_LITE) return;
+    clime_jw_key(w, "mlp_layer_types");
+    clime_jw_array(w);
+    for (int l = 0; l < c->L; l++) clime_jw_strz(w, c->dense[l] ? "dense" : "sparse");
+    clime_jw_close(w);
 }
 
 static void write_qwen(struct clime_jw *w, const struct clime_config *c) {
-    write_int(w, "num_experts", c->router.E);
-    write_int(w, "decoder_sparse_step", 1);
+    clime_write_int(w, "num_experts", c->router.E);
+    clime_write_int(w, "decoder_sparse_step", 1);
     clime_jw_key(w, "mlp_only_layers");
     clime_jw_array(w);
     for (int l = 0; l < c->L; l++)
         if (c->dense[l]) clime_jw_int(w, l);
     clime_jw_close(w);
-    if (c->F_shared) write_int(w, "shared_expert_intermediate_size", c->F_shared);
+    if (c->F_shared) clime_write_int(w, "shared_expert_intermediate_size", c->F_shared);
 }
 
 void clime_config_write_experts(struct clime_jw *w, const struct clime_config *c) {
-    write_int(w, "num_experts_per_tok", c->router.k);
-    write_int(w, "moe_intermediate_size", c->F_expert);
-    write_bool(w, "norm_topk_prob", c->router.renormalize);
-    if (c->family == CLIME_GLM4_MOE)
-        write_glm(w, c);
+    clime_write_int(w, "num_experts_per_tok", c->router.k);
+    clime_write_int(w, "moe_intermediate_size", c->F_expert);
+    clime_write_bool(w, "norm_topk_prob", c->router.renormalize);
+    if (c->router.sigmoid)
+        write_deepseek(w, c);
     else
         write_qwen(w, c);
 }

@@ -1,4 +1,5 @@
-/* What the files of the configuration share (config.c, config_experts.c, config_write.c). Internal to model/. */
+/* What the files of the configuration share (config.c, config_experts.c, config_latent.c, config_rope.c,
+ * config_write.c). Internal to model/. */
 #ifndef CLIME_MODEL_CONFIG_INT_H
 #define CLIME_MODEL_CONFIG_INT_H
 
@@ -9,12 +10,34 @@
 /* Reads a family's experts into router, F_expert, F_shared, shared_gate and dense. The sizes of the layers are there.
  */
 typedef enum clime_err clime_read_experts(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
-clime_read_experts clime_config_qwen_experts, clime_config_glm_experts;
+clime_read_experts clime_config_qwen_experts, clime_config_glm_experts, clime_config_deepseek_experts;
+
+/* Reads latent attention: latent, q_rank, HK, Dh and rope_interleaved. */
+enum clime_err clime_config_latent(const struct cJSON *root, struct clime_config *c, struct clime_error *e);
+
+/* Reads the rotary settings; rotary_factor: when partial_rotary_factor is absent; may_be_partial: it may be below 1. */
+enum clime_err clime_config_rope(const struct cJSON *root, double rotary_factor, bool may_be_partial,
+                                 struct clime_config *c, struct clime_error *e);
 
 /* CLIME_ERR_INPUT when a key is there that nobody reads and that is not known to change nothing. */
-enum clime_err clime_config_known_keys(const struct cJSON *root, struct clime_error *e);
+enum clime_err clime_config_known_keys(const struct cJSON *root, const struct clime_config *c, struct clime_error *e);
 
 /* The keys of all this, into an open object. */
 void clime_config_write_experts(struct clime_jw *w, const struct clime_config *c);
+void clime_config_write_latent(struct clime_jw *w, const struct clime_config *c);
+void clime_config_write_rope(struct clime_jw *w, const struct clime_config *c);
+
+static inline void clime_write_int(struct clime_jw *w, const char *key, int v) {
+    clime_jw_key(w, key);
+    clime_jw_int(w, v);
+}
+static inline void clime_write_bool(struct clime_jw *w, const char *key, bool v) {
+    clime_jw_key(w, key);
+    clime_jw_bool(w, v);
+}
+static inline void clime_write_double(struct clime_jw *w, const char *key, double v) {
+    clime_jw_key(w, key);
+    clime_jw_double(w, v);
+}
 
 #endif

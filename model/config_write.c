@@ -7,42 +7,12 @@
 #include "common/os/atomic_file.h"
 #include "model/config_int.h"
 
-static void write_key_int(struct clime_jw *w, const char *key, int v) {
-    clime_jw_key(w, key);
-    clime_jw_int(w, v);
-}
-
 static void write_id(struct clime_jw *w, const char *key, int id) {
     clime_jw_key(w, key);
     if (id < 0)
         clime_jw_null(w); /* said, because a class default may lie outside the vocabulary */
     else
         clime_jw_int(w, id);
-}
-
-static void write_rope(struct clime_jw *w, const struct clime_config *c) {
-    clime_jw_key(w, "rope_theta");
-    clime_jw_double(w, c->rope_theta);
-    if (c->family == CLIME_GLM4 || c->family == CLIME_GLM4_MOE) {
-        clime_jw_key(w, "partial_rotary_factor");
-        clime_jw_double(w, (double)c->rope_rot / c->Dh);
-    }
-    clime_jw_key(w, "rope_scaling");
-    if (c->rope_scaling.factor == 0) {
-        clime_jw_null(w);
-        return;
-    }
-    clime_jw_object(w);
-    clime_jw_key(w, "rope_type");
-    clime_jw_strz(w, "llama3");
-    clime_jw_key(w, "factor");
-    clime_jw_double(w, c->rope_scaling.factor);
-    clime_jw_key(w, "low_freq_factor");
-    clime_jw_double(w, c->rope_scaling.low_freq);
-    clime_jw_key(w, "high_freq_factor");
-    clime_jw_double(w, c->rope_scaling.high_freq);
-    write_key_int(w, "original_max_position_embeddings", c->rope_scaling.original_max_pos);
-    clime_jw_close(w);
 }
 
 static void write_config(struct clime_jw *w, const struct clime_config *c, enum clime_dtype dtype) {
@@ -53,25 +23,25 @@ static void write_config(struct clime_jw *w, const struct clime_config *c, enum 
     clime_jw_close(w);
     clime_jw_key(w, "model_type");
     clime_jw_strz(w, c->model_type);
-    write_key_int(w, "hidden_size", c->D);
-    write_key_int(w, "intermediate_size", c->F);
-    write_key_int(w, "num_hidden_layers", c->L);
-    write_key_int(w, "num_attention_heads", c->H);
-    write_key_int(w, "num_key_value_heads", c->HK);
-    write_key_int(w, "head_dim", c->Dh);
-    write_key_int(w, "vocab_size", c->V);
-    write_key_int(w, "max_position_embeddings", c->max_pos);
+    clime_write_int(w, "hidden_size", c->D);
+    clime_write_int(w, "intermediate_size", c->F);
+    clime_write_int(w, "num_hidden_layers", c->L);
+    clime_write_int(w, "num_attention_heads", c->H);
+    clime_write_int(w, "num_key_value_heads", c->HK);
+    if (c->latent.R)
+        clime_config_write_latent(w, c);
+    else
+        clime_write_int(w, "head_dim", c->Dh);
+    clime_write_int(w, "vocab_size", c->V);
+    clime_write_int(w, "max_position_embeddings", c->max_pos);
     clime_jw_key(w, "rms_norm_eps");
     clime_jw_float(w, c->eps);
-    write_rope(w, c);
+    clime_config_write_rope(w, c);
     clime_jw_key(w, "hidden_act");
     clime_jw_strz(w, "silu");
-    clime_jw_key(w, "tie_word_embeddings");
-    clime_jw_bool(w, c->tied);
-    if (c->family != CLIME_QWEN2) {
-        clime_jw_key(w, c->family == CLIME_QWEN2_MOE ? "qkv_bias" : "attention_bias");
-        clime_jw_bool(w, c->qkv_bias);
-    }
+    clime_write_bool(w, "tie_word_embeddings", c->tied);
+    if (c->family != CLIME_QWEN2)
+        clime_write_bool(w, c->family == CLIME_QWEN2_MOE ? "qkv_bias" : "attention_bias", c->qkv_bias);
     if (c->router.E) clime_config_write_experts(w, c);
     write_id(w, "bos_token_id", c->bos_id);
     write_id(w, "pad_token_id", c->pad_id);

@@ -1,4 +1,4 @@
-/* The forward pass: the only place that knows what a decoder layer computes.
+/* The forward pass: with latent.c the only place that knows what a decoder layer computes.
  *
  * Called by the server's engine thread (clime_forward_paged, clime_forward_logits) and by train.c
  * (clime_layer_forward and the head); owns nothing. The invariant: everything but attention is row by row, and
@@ -48,8 +48,8 @@ static void attention(struct clime_model *m, int l, const struct clime_batch *b,
                      a[CLIME_ACT_RSTD_O]);
 }
 
-static void (*const mixers[])(struct clime_model *, int, const struct clime_batch *,
-                              void *const *) = {[CLIME_MIXER_ATTENTION] = attention};
+static void (*const mixers[])(struct clime_model *, int, const struct clime_batch *, void *const *) = {
+    [CLIME_MIXER_ATTENTION] = attention, [CLIME_MIXER_LATENT] = clime_latent_forward};
 
 /* ---- MLPs ------------------------------------------------------------------------------------------------------- */
 
@@ -190,7 +190,7 @@ void clime_forward_paged(struct clime_model *m, const struct clime_batch *b, str
     m->ops->embed(m->dev, b->T, D, b->ids, clime_weight(m, m->layout.embed), x);
     for (int l = 0; l < m->cfg.L; l++) {
         a.at[CLIME_ACT_K] = clime_kv_plane(m, b->kv, l, CLIME_PLANE_K);
-        a.at[CLIME_ACT_V] = clime_kv_plane(m, b->kv, l, CLIME_PLANE_V);
+        if (!m->heads.Dv) a.at[CLIME_ACT_V] = clime_kv_plane(m, b->kv, l, CLIME_PLANE_V);
         clime_layer_forward(m, l, b, &a, x, l ? delta : NULL);
     }
     m->ops->add(m->dev, b->T, D, x, delta, x);

@@ -15,8 +15,11 @@ static int layer_planes(const struct clime_model *m, int l, size_t bytes[MAX_PLA
     switch (m->layout.layer[l].mixer) {
     case CLIME_MIXER_ATTENTION: /* [HK, CLIME_PAGE, Dh] */
         bytes[CLIME_PLANE_K] = bytes[CLIME_PLANE_V] =
-            (size_t)m->heads.HK * CLIME_PAGE * (size_t)m->cfg.Dh * clime_dtype_bytes(clime_model_dt(m));
+            (size_t)m->heads.HK * CLIME_PAGE * (size_t)m->heads.Dh * clime_dtype_bytes(clime_model_dt(m));
         return 2;
+    case CLIME_MIXER_LATENT: /* [CLIME_PAGE, R+Dr] */
+        bytes[CLIME_PLANE_K] = CLIME_PAGE * (size_t)m->heads.Dh * clime_dtype_bytes(clime_model_dt(m));
+        return 1;
     }
     CHECK(!"a kind of mixer");
     return 0;

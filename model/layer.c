@@ -11,10 +11,14 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
     const enum clime_act_cost cheap = CLIME_ACT_CHEAP, input = CLIME_ACT_INPUT, product = CLIME_ACT_PRODUCT,
                               pass = CLIME_ACT_ROW_PASS;
     size_t dt = clime_dtype_bytes(clime_model_dt(m)), f32 = sizeof(float), post = c->post_norms ? 1 : 0;
-    size_t D = (size_t)c->D, F = (size_t)c->F, H = (size_t)c->H, Q = H * (size_t)c->Dh;
-    size_t n = (size_t)m->ranks.n, KV = (size_t)(m->heads.HK * c->Dh); /* the rank's keys and values */
-    /* with norms of its own a head's q and k go back through them; else only what came after the rotation is read */
-    enum clime_act_cost qkv = c->qk_norm ? product : cheap;
+    size_t D = (size_t)c->D, F = (size_t)c->F, H = (size_t)c->H, Q = H * (size_t)m->heads.Dh;
+    size_t n = (size_t)m->ranks.n, KV = (size_t)(m->heads.HK * m->heads.Dh); /* the rank's keys and values */
+    size_t latent = c->latent.R ? 1 : 0, V = latent ? 0 : KV, ATT = latent ? H * (size_t)m->heads.Dv : Q;
+    size_t QKV = latent ? H * (size_t)c->Dh : Q / n + 2 * KV;
+    size_t QR = (size_t)c->q_rank, ranked = QR ? 1 : 0, HV = H * (size_t)c->latent.Dv;
+    /* with norms of its own a head's q and k go back through them, and latent attention's q through its matrices; else
+     * only what came after the rotation is read */
+    enum clime_act_cost qkv = c->qk_norm || latent ? product : cheap;
     size_t E = (size_t)c->router.E, k = (size_t)c->router.k, FE = (size_t)c->F_expert, FS = (size_t)c->F_shared;
     size_t some = E ? 1 : 0, shared = FS ? 1 : 0, gate = c->shared_gate ? 1 : 0, i32 = sizeof(int32_t);
     if (k * FE > F) F = k * FE; /* one place for layers of either kind */
@@ -24,11 +28,11 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
         [CLIME_ACT_X] = {"x", D * dt, 0, input, CLIME_ACT_X},
         [CLIME_ACT_LN1] = {"ln1", D * dt, 0, pass, CLIME_ACT_LN1},
         [CLIME_ACT_RSTD1] = {"rstd1", f32, 0, pass, -1},
-        [CLIME_ACT_QKV] = {"qkv", (Q / n + 2 * KV) * dt, 0, qkv, CLIME_ACT_QKV},
+        [CLIME_ACT_QKV] = {"qkv", QKV * dt, 0, qkv, CLIME_ACT_QKV},
         [CLIME_ACT_Q] = {"q", Q / n * dt, 0, pass, CLIME_ACT_Q},
         [CLIME_ACT_K] = {"k", KV * dt, 0, pass, -1},
-        [CLIME_ACT_V] = {"v", KV * dt, 0, pass, -1},
-        [CLIME_ACT_ATT] = {"att", Q * dt, 0, product, CLIME_ACT_ATT},
+        [CLIME_ACT_V] = {"v", V * dt, 0, pass, -1},
+        [CLIME_ACT_ATT] = {"att", ATT * dt, 0, product, CLIME_ACT_ATT},
         [CLIME_ACT_LSE] = {"lse", H * f32, 0, product, -1},
         [CLIME_ACT_O] = {"o", D * dt, 0, normed, CLIME_ACT_O},
         [CLIME_ACT_O_NORM] = {"o_norm", post * D * dt, 0, cheap, CLIME_ACT_O},
@@ -42,6 +46,11 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
         [CLIME_ACT_DOWN] = {"down", D * dt, 0, normed, CLIME_ACT_O},
         [CLIME_ACT_DOWN_NORM] = {"down_norm", post * D * dt, 0, cheap, CLIME_ACT_O},
         [CLIME_ACT_RSTD_DOWN] = {"rstd_down", post * f32, 0, product, -1},
+        [CLIME_ACT_Q_A] = {"q_a", QR * dt, 0, product, CLIME_ACT_Q_A},
+        [CLIME_ACT_Q_A_NORM] = {"q_a_norm", QR * dt, 0, pass, CLIME_ACT_Q_A_NORM},
+        [CLIME_ACT_RSTD_Q_A] = {"rstd_q_a", ranked * f32, 0, pass, -1},
+        [CLIME_ACT_KV_A] = {"kv_a", latent * KV * dt, 0, product, CLIME_ACT_KV_A},
+        [CLIME_ACT_HEADS] = {"heads", HV * dt, 0, product, CLIME_ACT_HEADS},
         [CLIME_ACT_SCORES] = {"scores", E * f32, 0, product, CLIME_ACT_SCORES},
         [CLIME_ACT_CHOSEN] = {"chosen", k * i32, 0, product, CLIME_ACT_CHOSEN},
         [CLIME_ACT_WEIGHTS] = {"weights of experts", k * f32, 0, product, CLIME_ACT_WEIGHTS},

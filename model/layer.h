@@ -1,9 +1,9 @@
 /* One decoder layer, written once for server and trainer. Internal to model/.
  *
- * A layer is a mixer (attention) and an MLP, each of a kind (model/layout.h), with a norm before it and a sum after it.
- * Its weights are rows of the layout, its activations rows of a table (model/act.h). A caller gives the layer its
- * buffers: the server lets many of them share memory, the trainer keeps them for the backward pass; the operations and
- * their order are the same, and so are the bits.
+ * A layer is a mixer (attention, latent attention) and an MLP, each of a kind (model/layout.h), with a norm before it
+ * and a sum after it. Its weights are rows of the layout, its activations rows of a table (model/act.h). A caller gives
+ * the layer its buffers: the server lets many of them share memory, the trainer keeps them for the backward pass; the
+ * operations and their order are the same, and so are the bits.
  */
 #ifndef CLIME_MODEL_LAYER_H
 #define CLIME_MODEL_LAYER_H
@@ -33,6 +33,9 @@ static inline size_t clime_act_bytes(const struct clime_act_info *a, int rows) {
  * without, x holds the residual stream already. Leaves x2 and down_norm, whose sum enters the next layer. */
 void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch *b, const struct clime_layer_act *a,
                          const void *res, const void *delta);
+
+/* model/latent.c: o_norm = o(heads of latent attention(ln1)), as forward.c's mixer. */
+void clime_latent_forward(struct clime_model *m, int l, const struct clime_batch *b, void *const *a);
 
 /* The end of the network for R rows of the residual stream: y = final norm of x (may alias), then logits[R, V] fp32. */
 void clime_final_norm(struct clime_model *m, int R, const void *x, void *y, float *rstd);

@@ -85,6 +85,26 @@ static void make_attention(struct maker *m, int *at) {
     if (c->post_norms) at[CLIME_W_O_NORM] = norm(m, "post_self_attn_layernorm.weight", D);
 }
 
+static void make_latent(struct maker *m, int *at) {
+    const struct clime_config *c = m->c;
+    const struct clime_latent *l = &c->latent;
+    const struct clime_cut queries = {CLIME_SHARD_HEADS, c->Dh, 1}, heads = {CLIME_SHARD_HEADS, l->Dn + l->Dv, 1};
+    int64_t D = c->D, Q = (int64_t)c->H * c->Dh;
+    at[CLIME_W_LN1] = norm(m, "input_layernorm.weight", D);
+    if (c->q_rank) {
+        at[CLIME_W_Q_A] = matrix(m, "self_attn.q_a_proj.weight", c->q_rank, D, rows);
+        at[CLIME_W_Q_A_NORM] = norm(m, "self_attn.q_a_layernorm.weight", c->q_rank);
+        at[CLIME_W_QKV] = matrix(m, "self_attn.q_b_proj.weight", Q, c->q_rank, queries);
+    } else {
+        at[CLIME_W_QKV] = matrix(m, "self_attn.q_proj.weight", Q, D, queries);
+    }
+    at[CLIME_W_KV_A] = matrix(m, "self_attn.kv_a_proj_with_mqa.weight", l->R + l->Dr, D, rows);
+    at[CLIME_W_KV_A_NORM] = norm(m, "self_attn.kv_a_layernorm.weight", l->R);
+    at[CLIME_W_KV_B] = matrix(m, "self_attn.kv_b_proj.weight", (int64_t)c->H * (l->Dn + l->Dv), l->R, heads);
+    m->l->slices[at[CLIME_W_KV_B]].by_head = true;
+    at[CLIME_W_O] = matrix(m, "self_attn.o_proj.weight", D, (int64_t)c->H * l->Dv, rows);
+}
+
 static void make_swiglu(struct maker *m, int *at) {
     const struct clime_config *c = m->c;
     int64_t D = c->D, F = c->F;
@@ -134,19 +154,20 @@ static void make_experts(struct maker *m, int *at) {
         at[CLIME_W_ROUTER_BIAS] = row;
     }
     if (F) {
-        bool glm = c->family == CLIME_GLM4_MOE;
+        bool many = c->router.sigmoid; /* in their name */
         at[CLIME_W_SHARED_GU] =
-            matrix(m, glm ? "mlp.shared_experts.gate_proj.weight" : "mlp.shared_expert.gate_proj.weight", F, D, pairs);
-        add(m, glm ? "mlp.shared_experts.up_proj.weight" : "mlp.shared_expert.up_proj.weight", CLIME_PARAM_MATRIX, F, D,
-            pairs, true);
+            matrix(m, many ? "mlp.shared_experts.gate_proj.weight" : "mlp.shared_expert.gate_proj.weight", F, D, pairs);
+        add(m, many ? "mlp.shared_experts.up_proj.weight" : "mlp.shared_expert.up_proj.weight", CLIME_PARAM_MATRIX, F,
+            D, pairs, true);
         at[CLIME_W_SHARED_DOWN] =
-            matrix(m, glm ? "mlp.shared_experts.down_proj.weight" : "mlp.shared_expert.down_proj.weight", D, F, rows);
+            matrix(m, many ? "mlp.shared_experts.down_proj.weight" : "mlp.shared_expert.down_proj.weight", D, F, rows);
     }
     if (c->shared_gate) at[CLIME_W_SHARED_GATE] = matrix(m, "mlp.shared_expert_gate.weight", 1, D, whole);
     make_each_expert(m, at);
 }
 
-static void (*const mixers[])(struct maker *m, int *at) = {[CLIME_MIXER_ATTENTION] = make_attention};
+static void (*const mixers[])(struct maker *m,
+                              int *at) = {[CLIME_MIXER_ATTENTION] = make_attention, [CLIME_MIXER_LATENT] = make_latent};
 static void (*const mlps[])(struct maker *m,
                             int *at) = {[CLIME_MLP_SWIGLU] = make_swiglu, [CLIME_MLP_EXPERTS] = make_experts};
 
@@ -202,7 +223,7 @@ void clime_layout_make(const struct clime_config *c, struct clime_layout *out) {
     out->embed = matrix(&m, "model.embed_tokens.weight", c->V, c->D, whole);
     for (m.layer = 0; m.layer < c->L; m.layer++) {
         struct clime_layer_at *at = &out->layer[m.layer];
-        at->mixer = CLIME_MIXER_ATTENTION; /* all families of today */
+        at->mixer = c->latent.R ? CLIME_MIXER_LATENT : CLIME_MIXER_ATTENTION;
         at->mlp = clime_config_has_experts(c, m.layer) ? CLIME_MLP_EXPERTS : CLIME_MLP_SWIGLU;
         for (int i = 0; i < CLIME_W_N; i++) at->w[i] = -1;
         mixers[at->mixer](&m, at->w);

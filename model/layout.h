@@ -38,10 +38,11 @@ struct clime_slice { /* a row of the table: one Hugging Face tensor */
     int64_t dim[2];
     int64_t n;      /* elements */
     int64_t offset; /* of its first element in the buffer */
-    bool exact;  /* in files it is fp32 [dim[1]]; here three parts of any type, of which it is the sum: no bit is lost.
-                  * Nothing has a gradient for it, so no step changes it */
-    bool joined; /* it goes on where the row before it ends: one tensor to the kernels */
-    bool decay;  /* weight decay applies: matrices; not norms and biases */
+    bool exact;   /* in files it is fp32 [dim[1]]; here three parts of any type, of which it is the sum: no bit is lost.
+                   * Nothing has a gradient for it, so no step changes it */
+    bool joined;  /* it goes on where the row before it ends: one tensor to the kernels */
+    bool by_head; /* read head by head (heads_gemm), never as one matrix */
+    bool decay;   /* weight decay applies: matrices; not norms and biases */
     enum clime_update update;
     int64_t grad;  /* in the buffer of gradients; -1 = there is none: it and all that it is joined with are frozen */
     int64_t state; /* in each of the optimizer's arrays (master weights, moments); -1 = frozen */
@@ -55,17 +56,22 @@ struct clime_slice { /* a row of the table: one Hugging Face tensor */
 };
 
 /* A layer is a mixer of positions and an MLP, each of a kind. */
-enum clime_mixer_kind { CLIME_MIXER_ATTENTION };
+enum clime_mixer_kind { CLIME_MIXER_ATTENTION, CLIME_MIXER_LATENT };
 enum clime_mlp_kind { CLIME_MLP_SWIGLU, CLIME_MLP_EXPERTS };
 
 /* The tensors of a layer as the kernels read them. */
 enum clime_layer_weight {
     CLIME_W_LN1,          /* [D] norm before attention */
-    CLIME_W_QKV,          /* [(H+2HK)*Dh, D] q|k|v */
+    CLIME_W_QKV,          /* [(H+2HK)*Dh, D] q|k|v; of latent attention [H*Dh, D or q_rank] q alone */
     CLIME_W_QKV_BIAS,     /* [(H+2HK)*Dh] */
     CLIME_W_Q_NORM,       /* [Dh] */
     CLIME_W_K_NORM,       /* [Dh] */
-    CLIME_W_O,            /* [D, H*Dh] */
+    CLIME_W_Q_A,          /* [q_rank, D] latent attention: the row that queries come through, */
+    CLIME_W_Q_A_NORM,     /* [q_rank] its norm, */
+    CLIME_W_KV_A,         /* [R+Dr, D] the row that is kept, */
+    CLIME_W_KV_A_NORM,    /* [R] the norm of its latent part, */
+    CLIME_W_KV_B,         /* [H*(Dn+Dv), R] of each head what its query and its output pass */
+    CLIME_W_O,            /* [D, H*Dh], [D, H*Dv] */
     CLIME_W_O_BIAS,       /* [D] */
     CLIME_W_O_NORM,       /* [D] norm after attention (post_norms) */
     CLIME_W_LN2,          /* [D] norm before the MLP */

@@ -199,6 +199,12 @@ enum clime_err clime_model_operations(const struct clime_ops *ops, const struct 
                           "%s: its experts need operations (route, grouped_gemm, combine) that device %s does not have "
                           "yet; --device cpu has them",
                           c->architecture, ops->name);
+    bool latent = ops->heads_gemm && ops->heads_dx && ops->heads_dw && ops->latent_rope && ops->latent_rope_bwd;
+    if (c->latent.R && !latent)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "%s: its latent attention needs operations (heads_gemm, latent_rope) that device %s does not "
+                          "have yet; --device cpu has them",
+                          c->architecture, ops->name);
     return CLIME_OK;
 }
 

@@ -128,7 +128,8 @@ static inline void *clime_model_at(const struct clime_model *m, int64_t offset) 
 
 /* ---- paged memory of a server ------------------------------------------------------------------------------ */
 /* What a layer keeps of a position lies in planes, as many and as wide as its mixer needs: attention has one of keys
- * and one of values, each [n_pages, HK, CLIME_PAGE, Dh]. */
+ * and one of values, each [n_pages, HK, CLIME_PAGE, Dh]; latent attention one of its rows, [n_pages, CLIME_PAGE, R+Dr].
+ */
 enum { CLIME_PLANE_K, CLIME_PLANE_V };
 
 struct clime_kv {

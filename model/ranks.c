@@ -11,8 +11,9 @@
  */
 #include "model/ranks.h"
 
-#include <math.h>
 #include <stdlib.h>
+
+#include "model/rope.h"
 
 #define PIECE ((int64_t)4 << 20) /* elements of one exchange of weights */
 
@@ -20,7 +21,9 @@
 
 static struct clime_heads heads_of(const struct clime_config *c, int n_ranks) {
     int HK = c->HK > n_ranks ? c->HK / n_ranks : 1;
-    return (struct clime_heads){c->H / n_ranks, HK, c->Dh, 1.0f / sqrtf((float)c->Dh), .common_keys = c->qkv_bias};
+    float scale = clime_rope_attention_scale(c);
+    if (c->latent.R) return (struct clime_heads){c->H, 1, c->latent.R + c->latent.Dr, scale, .Dv = c->latent.R};
+    return (struct clime_heads){c->H / n_ranks, HK, c->Dh, scale, .common_keys = c->qkv_bias};
 }
 
 static void head_rows(const struct clime_model *m, int rank, int64_t *from, int64_t *to) {
@@ -35,7 +38,8 @@ static void make_matrices(struct clime_model *m, const int64_t *held) {
     m->matrix = xcalloc((size_t)l->n_slices, sizeof *m->matrix);
     for (int i = 0, end; i < l->n_slices; i = end) {
         struct clime_matrix w = {.K = (int)l->slices[i].dim[1]};
-        bool is_matrix = l->slices[i].type == CLIME_PARAM_MATRIX && (i != l->embed || i == l->head);
+        bool is_matrix =
+            l->slices[i].type == CLIME_PARAM_MATRIX && !l->slices[i].by_head && (i != l->embed || i == l->head);
         for (end = i; end < l->n_slices && (end == i || l->slices[end].joined); end++)
             if (is_matrix) w.N += (int)(held[end] / w.K);
         w.n_experts = l->slices[i].cut.n_experts;
@@ -54,6 +58,9 @@ enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e) {
     if (m->ranks.n > 1 && !m->ops->join_columns)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE,
                           "several devices cannot share a model on \"%s\" yet (--device cpu can)", m->ops->name);
+    if (m->ranks.n > 1 && m->cfg.latent.R)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: its latent attention cannot be shared by several devices yet",
+                          m->cfg.architecture);
     enum clime_err rc = clime_layout_shard(l, m->ranks.rank, m->ranks.n, &m->shard, e);
     if (rc) return rc;
     int64_t *held = xcalloc((size_t)l->n_slices, sizeof *held);

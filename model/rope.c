@@ -6,7 +6,9 @@
  * trained with. cos and sin themselves are taken in double and rounded once.
  *
  * Formulas: Su et al. 2021, "RoFormer" (theta_i = base^(-2i/rot)); llama3 scaling as published with Llama 3.1
- * (long wavelengths divided by `factor`, short ones kept, a linear blend between).
+ * (long wavelengths divided by `factor`, short ones kept, a linear blend between); Peng et al. 2023, "YaRN": the same
+ * with a blend over dimensions, and what is rotated is made larger by a factor, which is taken as it was published with
+ * DeepSeek-V2: mscale of what rotates over mscale of the whole head, whose square is in the scale of attention.
  */
 #include "model/rope.h"
 
@@ -16,10 +18,43 @@
 #include "common/err.h"
 #include "common/hash.h"
 
+/* The dimension that turns so many times over the positions that the model first knew. */
+static double yarn_dim(const struct clime_config *c, double turns) {
+    return c->rope_rot * log(c->rope_scaling.original_max_pos / (turns * 2 * M_PI)) / (2 * log(c->rope_theta));
+}
+
+static float yarn_freq(const struct clime_config *c, int i, float f) {
+    double low = floor(yarn_dim(c, c->rope_scaling.beta_fast)), high = ceil(yarn_dim(c, c->rope_scaling.beta_slow));
+    if (low < 0) low = 0;
+    if (high > c->rope_rot - 1) high = c->rope_rot - 1;
+    if (high == low) high += 0.001;
+    double ramp = (i - low) / (high - low);
+    ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+    return (float)(f / c->rope_scaling.factor * ramp + f * (1 - ramp));
+}
+
+static double yarn_mscale(const struct clime_config *c, double mscale) {
+    double factor = c->rope_scaling.factor;
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+/* What cos and sin are multiplied by. */
+static float table_scale(const struct clime_config *c) {
+    double part = c->rope_scaling.mscale, whole = c->rope_scaling.mscale_all_dim;
+    if (!c->rope_scaling.yarn) return 1;
+    return (float)(part > 0 && whole > 0 ? yarn_mscale(c, part) / yarn_mscale(c, whole) : yarn_mscale(c, 1));
+}
+
+float clime_rope_attention_scale(const struct clime_config *c) {
+    double m = c->rope_scaling.yarn && c->latent.R ? yarn_mscale(c, c->rope_scaling.mscale_all_dim) : 1;
+    return 1.0f / sqrtf((float)c->Dh) * (float)(m * m);
+}
+
 static float inv_freq(const struct clime_config *c, int i) {
     float f = (float)(1.0 / pow(c->rope_theta, 2.0 * i / c->rope_rot));
     double factor = c->rope_scaling.factor;
     if (factor == 0) return f;
+    if (c->rope_scaling.yarn) return yarn_freq(c, i, f);
     double old = c->rope_scaling.original_max_pos, low = c->rope_scaling.low_freq, high = c->rope_scaling.high_freq;
     double wavelength = 2 * M_PI / f;
     if (wavelength < old / high) return f;
@@ -30,12 +65,13 @@ static float inv_freq(const struct clime_config *c, int i) {
 
 void clime_rope_table(const struct clime_config *c, int first, int n, float *cos_out, float *sin_out) {
     int half = c->rope_rot / 2;
+    float scale = table_scale(c);
     for (int i = 0; i < half; i++) {
         float f = inv_freq(c, i);
         for (int p = 0; p < n; p++) {
             float angle = (float)(first + p) * f;
-            cos_out[(size_t)p * (size_t)half + (size_t)i] = (float)cos((double)angle);
-            sin_out[(size_t)p * (size_t)half + (size_t)i] = (float)sin((double)angle);
+            cos_out[(size_t)p * (size_t)half + (size_t)i] = (float)cos((double)angle) * scale;
+            sin_out[(size_t)p * (size_t)half + (size_t)i] = (float)sin((double)angle) * scale;
         }
     }
 }

@@ -58,20 +58,34 @@ static size_t most_width(const struct clime_config *c) {
     return n < (size_t)c->F ? (size_t)c->F : n;
 }
 
+static size_t widest_norm(const struct clime_config *c) {
+    const int n[] = {c->D, c->Dh, c->q_rank, c->latent.R};
+    int most = 0;
+    for (size_t i = 0; i < CLIME_COUNT(n); i++)
+        if (n[i] > most) most = n[i];
+    return (size_t)most;
+}
+
+/* Of a head's query or of its output, before and behind latent attention. */
+static size_t latent_width(const struct clime_config *c) {
+    return (size_t)(c->Dh > c->latent.Dv ? c->Dh : c->latent.Dv);
+}
+
 /* Adds every buffer to t->plan and says in t->sizes what it is for. */
 static void plan_train(struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
     struct clime_plan *p = &t->plan;
     enum clime_dtype type = clime_model_dt(t->m);
     size_t T = (size_t)t->o.max_rows, R = T, C = (size_t)t->o.head_chunk, dt = clime_dtype_bytes(type);
-    size_t D = (size_t)c->D, K = (size_t)c->router.k, V = (size_t)c->V, Q = (size_t)(c->H * c->Dh);
-    size_t KV = (size_t)(c->HK * c->Dh), back = t->o.forward_only ? 0 : 1;
+    size_t D = (size_t)c->D, K = (size_t)c->router.k, V = (size_t)c->V, H = (size_t)c->H;
+    size_t Q = H * (size_t)t->m->heads.Dh, KV = (size_t)(t->m->heads.HK * t->m->heads.Dh),
+           back = t->o.forward_only ? 0 : 1;
     size_t norms = back && t->m->layout.n_grads < t->m->layout.n ? 1 : 0 /* some may be frozen */,
            made = t->o.keep_logits ? R : C;
     size_acts(t);
     clime_plan_add(p, "gradients", back * (size_t)t->m->layout.n_grads * 4, (void **)&t->grads);
     t->sizes.gradients = clime_plan_bytes(p);
-    clime_plan_add(p, "unread gradients", norms * (c->D > c->Dh ? D : (size_t)c->Dh) * 4, (void **)&t->unread);
+    clime_plan_add(p, "unread gradients", norms * widest_norm(c) * 4, (void **)&t->unread);
 
     for (int i = 0; i < CLIME_ACT_N; i++) {
         struct clime_act_buffer *a = &t->acts[i];
@@ -85,11 +99,11 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "dh", back * T * most_width(c) * dt, &t->dh);
     clime_plan_add(p, "dweights", back * T * K * 4, (void **)&t->dweights);
     clime_plan_add(p, "dscores", back * T * (size_t)c->router.E * dt, &t->dscores);
-    clime_plan_add(p, "datt", back * T * Q * dt, &t->datt);
+    clime_plan_add(p, "datt", back * T * (Q > (size_t)c->q_rank ? Q : (size_t)c->q_rank) * dt, &t->datt);
     clime_plan_add(p, "dq", back * T * Q * dt, &t->dq);
     clime_plan_add(p, "dk", back * T * KV * dt, &t->dk);
     clime_plan_add(p, "dv", back * T * KV * dt, &t->dv);
-    clime_plan_add(p, "dqkv", back * T * (Q + 2 * KV) * dt, &t->dqkv);
+    clime_plan_add(p, "dqkv", back * T * (c->latent.R ? H * latent_width(c) : Q + 2 * KV) * dt, &t->dqkv);
     t->sizes.activations = clime_plan_bytes(p) - t->sizes.gradients;
 
     clime_plan_add(p, "loss rows", R * 4, (void **)&t->rows);

@@ -49,8 +49,8 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Glm4Config, Glm4MoeConfig, LlamaConfig, Qwen2Config, Qwen2MoeConfig,
-                          Qwen3Config, Qwen3MoeConfig)
+from transformers import (AutoModelForCausalLM, DeepseekV3Config, Glm4Config, Glm4MoeConfig, Glm4MoeLiteConfig,
+                          LlamaConfig, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
 
 HERE = Path(__file__).resolve().parent
 LENGTHS = [5, 70, 1, 23]  # one crosses a 64-key block, one is a single token
@@ -68,11 +68,16 @@ SMALL = dict(hidden_size=32, intermediate_size=40, vocab_size=72, max_position_e
              eos_token_id=1, pad_token_id=None)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=500.0,
               original_max_position_embeddings=32)
+YARN = dict(rope_type="yarn", factor=4.0, beta_fast=2.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=0.7, rope_theta=500.0,
+            original_max_position_embeddings=32)
 
 
 def cases():
     heads = lambda n, k, d, layers, **kw: dict(SMALL, num_attention_heads=n, num_key_value_heads=k, head_dim=d,
                                                num_hidden_layers=layers, **kw)
+    latent = lambda n, rank, nope, rope, v, layers, **kw: dict(
+        SMALL, num_attention_heads=n, num_key_value_heads=n, kv_lora_rank=rank, qk_nope_head_dim=nope,
+        qk_rope_head_dim=rope, v_head_dim=v, num_hidden_layers=layers, **kw)
     return {
         "qwen3": Qwen3Config(**heads(4, 2, 16, 2, tie_word_embeddings=True, rope_theta=1e6)),
         "qwen3_head64": Qwen3Config(**heads(2, 1, 64, 1, tie_word_embeddings=False)),
@@ -97,6 +102,18 @@ def cases():
         "glm4_moe_air": Glm4MoeConfig(**heads(2, 1, 16, 2, tie_word_embeddings=True, n_routed_experts=5,
                                               num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=2,
                                               first_k_dense_replace=0, attention_bias=False, num_mtp_layers=0)),
+        "deepseek_v3": DeepseekV3Config(**latent(4, 32, 16, 8, 12, 2, tie_word_embeddings=False, q_lora_rank=24,
+                                                 n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=24,
+                                                 n_group=4, topk_group=2, routed_scaling_factor=2.5,
+                                                 first_k_dense_replace=1, num_mtp_layers=0, rope_parameters=YARN)),
+        "moonlight": DeepseekV3Config(**latent(3, 18, 9, 6, 11, 2, tie_word_embeddings=False, q_lora_rank=None,
+                                               n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+                                               n_shared_experts=2, n_group=1, topk_group=1, first_k_dense_replace=0,
+                                               num_mtp_layers=0)),
+        "glm4_moe_lite": Glm4MoeLiteConfig(**latent(2, 24, 8, 16, 24, 2, tie_word_embeddings=True, q_lora_rank=20,
+                                                    n_routed_experts=5, num_experts_per_tok=2, moe_intermediate_size=16,
+                                                    mlp_layer_types=["sparse", "dense"], rope_interleave=False,
+                                                    rms_norm_eps=1e-2)),
     }
 
 
@@ -104,6 +121,9 @@ def random_model(config, seed):
     """Weights of a size that makes every part matter (transformers' default of 0.02 leaves attention uniform)."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for module in model.modules():  # transformers has 1e-6 in latent attention's own norms, whatever the configuration says
+        if hasattr(module, "variance_epsilon"):
+            module.variance_epsilon = config.rms_norm_eps
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.dim() >= 2:

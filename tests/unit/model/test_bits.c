@@ -16,9 +16,10 @@
 #include "model/backward.h"
 #include "tests/unit/model/paged.h"
 
-static const char *const cases[] = {"qwen3",      "qwen3_head64", "qwen3_bias",  "qwen2",     "llama",
-                                    "llama_bias", "glm4",         "glm4_nobias", "qwen3_moe", "qwen3_moe_dense",
-                                    "qwen2_moe",  "glm4_moe",     "glm4_moe_air"};
+static const char *const cases[] = {"qwen3",        "qwen3_head64",    "qwen3_bias", "qwen2",
+                                    "llama",        "llama_bias",      "glm4",       "glm4_nobias",
+                                    "qwen3_moe",    "qwen3_moe_dense", "qwen2_moe",  "glm4_moe",
+                                    "glm4_moe_air", "deepseek_v3",     "moonlight",  "glm4_moe_lite"};
 
 /* Lengths around the page of 64 keys, and one of several pages. */
 static const int lengths[] = {1, 2, 63, 64, 65, 130, 300, 17};

@@ -84,7 +84,7 @@ static const struct {
     {QWEN3 ",\"use_sliding_window\":true}", "use_sliding_window"},
     {QWEN3 ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "'sliding_attention'"},
     {QWEN3 ",\"quantization_config\":{}}", "quantized"},
-    {LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", "type 'yarn'"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", "type 'dynamic'"},
     {LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4}}", "type 'linear'"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"}}", "factor is missing"},
     {LLAMA ",\"rope_scaling\":3}", "rope_scaling must be"},

@@ -19,9 +19,10 @@
 #include "model/safetensors.h"
 #include "tests/unit/model/paged.h"
 
-static const char *const cases[] = {"qwen3",      "qwen3_head64", "qwen3_bias",  "qwen2",     "llama",
-                                    "llama_bias", "glm4",         "glm4_nobias", "qwen3_moe", "qwen3_moe_dense",
-                                    "qwen2_moe",  "glm4_moe",     "glm4_moe_air"};
+static const char *const cases[] = {"qwen3",        "qwen3_head64",    "qwen3_bias", "qwen2",
+                                    "llama",        "llama_bias",      "glm4",       "glm4_nobias",
+                                    "qwen3_moe",    "qwen3_moe_dense", "qwen2_moe",  "glm4_moe",
+                                    "glm4_moe_air", "deepseek_v3",     "moonlight",  "glm4_moe_lite"};
 
 #define FP32_LIMIT 1e-4
 #define BF16_FACTOR 1.6 /* of torch's own error in bf16; what rounds in another order comes to 0.99 to 1.02 of 1.5 */

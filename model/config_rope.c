@@ -1,0 +1,110 @@
+/* The rotary settings of a configuration, read and written.
+ *
+ * Called by config.c and config_write.c; pure. The invariant is config.c's: a kind of scaling that the table is not
+ * made for (model/rope.c) is refused by name.
+ */
+#include <string.h>
+
+#include "model/config_int.h"
+#include "model/config_keys.h"
+
+static enum clime_err read_llama3(const struct cJSON *scaling, struct clime_config *c, struct clime_error *e) {
+    enum clime_err rc;
+    if ((rc = clime_key_positive(scaling, "factor", 0, &c->rope_scaling.factor, e))) return rc;
+    if ((rc = clime_key_positive(scaling, "low_freq_factor", 0, &c->rope_scaling.low_freq, e))) return rc;
+    if ((rc = clime_key_positive(scaling, "high_freq_factor", 0, &c->rope_scaling.high_freq, e))) return rc;
+    if (c->rope_scaling.high_freq <= c->rope_scaling.low_freq)
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: high_freq_factor must be above low_freq_factor");
+    return CLIME_OK;
+}
+
+/* 0 when it is not given. */
+static enum clime_err read_mscale(const struct cJSON *scaling, const char *key, double *out, struct clime_error *e) {
+    *out = 0;
+    return clime_key_absent(clime_tree_get(scaling, key)) ? CLIME_OK : clime_key_positive(scaling, key, 1, out, e);
+}
+
+static enum clime_err read_yarn(const struct cJSON *scaling, struct clime_config *c, struct clime_error *e) {
+    enum clime_err rc;
+    bool whole;
+    c->rope_scaling.yarn = true;
+    if (clime_key_absent(clime_tree_get(scaling, "original_max_position_embeddings")))
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: original_max_position_embeddings is missing");
+    if (!clime_key_absent(clime_tree_get(scaling, "attention_factor")))
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: attention_factor is not supported");
+    if ((rc = clime_key_bool(scaling, "truncate", true, &whole, e))) return rc;
+    if (!whole) return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling: truncate = false is not supported");
+    if ((rc = clime_key_positive(scaling, "factor", 0, &c->rope_scaling.factor, e))) return rc;
+    if ((rc = clime_key_positive(scaling, "beta_fast", 32, &c->rope_scaling.beta_fast, e))) return rc;
+    if ((rc = clime_key_positive(scaling, "beta_slow", 1, &c->rope_scaling.beta_slow, e))) return rc;
+    if ((rc = read_mscale(scaling, "mscale", &c->rope_scaling.mscale, e))) return rc;
+    return read_mscale(scaling, "mscale_all_dim", &c->rope_scaling.mscale_all_dim, e);
+}
+
+static enum clime_err read_scaling(const struct cJSON *scaling, struct clime_config *c, struct clime_error *e) {
+    if (clime_key_absent(scaling)) return CLIME_OK;
+    if (clime_tree_kind(scaling) != CLIME_JSON_OBJECT)
+        return clime_fail(e, CLIME_ERR_INPUT, "rope_scaling must be an object or null");
+    const char *type;
+    enum clime_err rc;
+    if ((rc = clime_key_str(scaling, "type", "default", &type, e))) return rc;
+    if ((rc = clime_key_str(scaling, "rope_type", type, &type, e))) return rc;
+    if (strcmp(type, "default") == 0) return CLIME_OK;
+    if (strcmp(type, "llama3") == 0)
+        rc = read_llama3(scaling, c, e);
+    else if (strcmp(type, "yarn") == 0)
+        rc = read_yarn(scaling, c, e);
+    else
+        rc =
+            clime_fail(e, CLIME_ERR_INPUT, "rope_scaling of type '%.40s' is not supported (llama3 and yarn are)", type);
+    if (rc) return rc;
+    return clime_key_int(scaling, "original_max_position_embeddings", 1, 1 << 22, c->max_pos,
+                         &c->rope_scaling.original_max_pos, e);
+}
+
+enum clime_err clime_config_rope(const struct cJSON *root, double rotary_factor, bool may_be_partial,
+                                 struct clime_config *c, struct clime_error *e) {
+    const struct cJSON *params = clime_tree_get(root, "rope_parameters"); /* transformers 5 */
+    bool v5 = clime_tree_kind(params) == CLIME_JSON_OBJECT;
+    const struct cJSON *own = v5 ? params : root; /* where theta and the rotary factor are */
+    int width = c->latent.R ? c->latent.Dr : c->Dh;
+    double factor;
+    enum clime_err rc;
+    if ((rc = clime_key_positive(own, "rope_theta", 10000, &c->rope_theta, e))) return rc;
+    if (clime_key_absent(clime_tree_get(own, "partial_rotary_factor"))) own = root;
+    if ((rc = clime_key_positive(own, "partial_rotary_factor", rotary_factor, &factor, e))) return rc;
+    c->rope_rot = (int)(width * factor);
+    if (factor > 1 || c->rope_rot < 2 || c->rope_rot % 2)
+        return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g gives %d rotating dimensions of %d", factor,
+                          c->rope_rot, width);
+    if (!may_be_partial && c->rope_rot != width)
+        return clime_fail(e, CLIME_ERR_INPUT, "partial_rotary_factor %g is not supported for %s", factor,
+                          c->architecture);
+    return read_scaling(v5 ? params : clime_tree_get(root, "rope_scaling"), c, e);
+}
+
+void clime_config_write_rope(struct clime_jw *w, const struct clime_config *c) {
+    clime_write_double(w, "rope_theta", c->rope_theta);
+    if (c->family == CLIME_GLM4 || c->family == CLIME_GLM4_MOE)
+        clime_write_double(w, "partial_rotary_factor", (double)c->rope_rot / c->Dh);
+    clime_jw_key(w, "rope_scaling");
+    if (c->rope_scaling.factor == 0) {
+        clime_jw_null(w);
+        return;
+    }
+    clime_jw_object(w);
+    clime_jw_key(w, "rope_type");
+    clime_jw_strz(w, c->rope_scaling.yarn ? "yarn" : "llama3");
+    clime_write_double(w, "factor", c->rope_scaling.factor);
+    if (c->rope_scaling.yarn) {
+        clime_write_double(w, "beta_fast", c->rope_scaling.beta_fast);
+        clime_write_double(w, "beta_slow", c->rope_scaling.beta_slow);
+        if (c->rope_scaling.mscale > 0) clime_write_double(w, "mscale", c->rope_scaling.mscale);
+        if (c->rope_scaling.mscale_all_dim > 0) clime_write_double(w, "mscale_all_dim", c->rope_scaling.mscale_all_dim);
+    } else {
+        clime_write_double(w, "low_freq_factor", c->rope_scaling.low_freq);
+        clime_write_double(w, "high_freq_factor", c->rope_scaling.high_freq);
+    }
+    clime_write_int(w, "original_max_position_embeddings", c->rope_scaling.original_max_pos);
+    clime_jw_close(w);
+}

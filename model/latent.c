@@ -1,0 +1,130 @@
+/* Latent attention (DeepSeek-AI 2024, "DeepSeek-V2"), forward and backward.
+ *
+ * Called by forward.c and backward.c, on the thread that owns the model; owns nothing. Of a position one row is kept,
+ * [latent | rotated], and of each head kv_b has [Dn, R], which makes its keys of the latent, and [Dv, R], which makes
+ * its values. Here neither is ever made: the query goes through the first to the latent's own coordinates, attention
+ * runs over the rows as they are kept, and its output goes through the second ("absorbed"). Server and trainer compute
+ * this one form. Making keys and values first would be other bits: less work over whole sequences, but a product with
+ * kv_b for every key of every step of a decode (docs/decisions.md has the numbers).
+ */
+#include "model/backward_int.h"
+
+/* The matrices of the heads in kv_b: from latent to a head's keys, and to its values. */
+static struct clime_head_product keys_of(const struct clime_model *m) {
+    const struct clime_latent *l = &m->cfg.latent;
+    return (struct clime_head_product){.H = m->cfg.H,
+                                       .N = l->Dn,
+                                       .K = l->R,
+                                       .x_row = m->cfg.H * m->heads.Dh,
+                                       .x_head = m->heads.Dh,
+                                       .y_row = m->cfg.H * m->cfg.Dh,
+                                       .y_head = m->cfg.Dh,
+                                       .w_head = (l->Dn + l->Dv) * l->R};
+}
+
+static struct clime_head_product values_of(const struct clime_model *m) {
+    const struct clime_latent *l = &m->cfg.latent;
+    return (struct clime_head_product){.H = m->cfg.H,
+                                       .N = l->Dv,
+                                       .K = l->R,
+                                       .x_row = m->cfg.H * l->R,
+                                       .x_head = l->R,
+                                       .y_row = m->cfg.H * l->Dv,
+                                       .y_head = l->Dv,
+                                       .w_head = (l->Dn + l->Dv) * l->R};
+}
+
+/* Where the second of those begin behind the first, in elements; and they themselves in layer l. */
+static int64_t values_at(const struct clime_model *m) {
+    return (int64_t)m->cfg.latent.Dn * m->cfg.latent.R;
+}
+static const void *value_weights(const struct clime_model *m, int l) {
+    return clime_model_at(m, m->place[m->layout.layer[l].w[CLIME_W_KV_B]] + values_at(m));
+}
+
+/* q = what attention reads of qkv, k = what is kept of kv_a. */
+static void to_latent(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
+    const int *w = m->layout.layer[l].w;
+    const struct clime_head_product keys = keys_of(m);
+    m->ops->heads_dx(m->dev, b->T, &keys, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_KV_B]), a[CLIME_ACT_Q]);
+    m->ops->latent_rope(m->dev, b->T, &m->heads, &m->cfg.latent, &m->rope, m->cfg.eps, a[CLIME_ACT_QKV],
+                        a[CLIME_ACT_KV_A], clime_weight(m, w[CLIME_W_KV_A_NORM]), b->pos, b->slot, a[CLIME_ACT_Q],
+                        a[CLIME_ACT_K]);
+}
+
+void clime_latent_forward(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
+    const struct clime_ops *ops = m->ops;
+    const int *w = m->layout.layer[l].w;
+    struct clime_dev *d = m->dev;
+    enum clime_dtype dt = clime_model_dt(m);
+    const struct clime_head_product values = values_of(m);
+    const void *x = a[CLIME_ACT_LN1];
+    int T = b->T;
+    ops->gemm(d, dt, T, x, &m->matrix[w[CLIME_W_KV_A]], a[CLIME_ACT_KV_A]);
+    if (w[CLIME_W_Q_A] >= 0) {
+        ops->gemm(d, dt, T, x, &m->matrix[w[CLIME_W_Q_A]], a[CLIME_ACT_Q_A]);
+        ops->rmsnorm(d, T, m->cfg.q_rank, m->cfg.eps, a[CLIME_ACT_Q_A], clime_weight(m, w[CLIME_W_Q_A_NORM]),
+                     a[CLIME_ACT_Q_A_NORM], a[CLIME_ACT_RSTD_Q_A]);
+        x = a[CLIME_ACT_Q_A_NORM];
+    }
+    ops->gemm(d, dt, T, x, &m->matrix[w[CLIME_W_QKV]], a[CLIME_ACT_QKV]);
+    to_latent(m, l, b, a);
+    ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], NULL, a[CLIME_ACT_ATT], a[CLIME_ACT_LSE]);
+    ops->heads_gemm(d, T, &values, a[CLIME_ACT_ATT], value_weights(m, l), a[CLIME_ACT_HEADS]);
+    ops->gemm(d, dt, T, a[CLIME_ACT_HEADS], &m->matrix[w[CLIME_W_O]], a[CLIME_ACT_O]);
+}
+
+/* Back from the gradient of the heads' outputs, in t->dqkv, to that of q and k; and kv_b's. */
+static void attention_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    struct clime_dev *d = m->dev;
+    const struct clime_head_product keys = keys_of(m), values = values_of(m);
+    int T = b->T, kv_b = m->layout.layer[l].w[CLIME_W_KV_B];
+    float *g = clime_train_grad(t, kv_b);
+    if (g) ops->heads_dw(d, T, &values, t->dqkv, a[CLIME_ACT_ATT], g + values_at(m)); /* weight += */
+    ops->heads_dx(d, T, &values, t->dqkv, value_weights(m, l), t->datt);              /* datt = */
+    ops->attn_bwd(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], NULL, a[CLIME_ACT_ATT], a[CLIME_ACT_LSE],
+                  t->datt, t->dq, t->dk, NULL);                          /* both = */
+    ops->heads_gemm(d, T, &keys, t->dq, clime_weight(m, kv_b), t->dqkv); /* dqkv =, of each head Dn */
+    if (g) ops->heads_dw(d, T, &keys, a[CLIME_ACT_QKV], t->dq, g);       /* weight += */
+}
+
+/* t->dv holds the gradient of kv_a; o, which nothing reads any more, the part of ln1's that comes through it. */
+void clime_latent_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
+    struct clime_model *m = t->m;
+    const struct clime_ops *ops = m->ops;
+    const int *w = m->layout.layer[l].w;
+    struct clime_dev *d = m->dev;
+    int T = b->T, D = m->cfg.D;
+    clime_train_weight_grad(t, T, t->dres, a[CLIME_ACT_HEADS], w[CLIME_W_O]); /* weight += */
+    ops->gemm_dx(d, T, t->dres, &m->matrix[w[CLIME_W_O]], t->dqkv);           /* dqkv = */
+    attention_backward(t, l, b, a);                                           /* dq, dk, dqkv = */
+    ops->latent_rope_bwd(d, T, &m->heads, &m->cfg.latent, &m->rope, m->cfg.eps, a[CLIME_ACT_KV_A],
+                         clime_weight(m, w[CLIME_W_KV_A_NORM]), b->pos, t->dq, t->dk, t->dqkv, t->dv,
+                         clime_train_norm_grad(t, w[CLIME_W_KV_A_NORM])); /* the rest of dqkv = , dv = , weight += */
+    if (w[CLIME_W_Q_A] >= 0) {
+        clime_train_weight_grad(t, T, t->dqkv, a[CLIME_ACT_Q_A_NORM], w[CLIME_W_QKV]); /* weight += */
+        ops->gemm_dx(d, T, t->dqkv, &m->matrix[w[CLIME_W_QKV]], t->datt);              /* datt = */
+        ops->rmsnorm_bwd(d, T, m->cfg.q_rank, t->datt, a[CLIME_ACT_Q_A], clime_weight(m, w[CLIME_W_Q_A_NORM]),
+                         a[CLIME_ACT_RSTD_Q_A], NULL, t->datt,
+                         clime_train_norm_grad(t, w[CLIME_W_Q_A_NORM]));          /* datt = , weight += */
+        clime_train_weight_grad(t, T, t->datt, a[CLIME_ACT_LN1], w[CLIME_W_Q_A]); /* weight += */
+        ops->gemm_dx(d, T, t->datt, &m->matrix[w[CLIME_W_Q_A]], t->dnorm);        /* dnorm = */
+    } else {
+        clime_train_weight_grad(t, T, t->dqkv, a[CLIME_ACT_LN1], w[CLIME_W_QKV]); /* weight += */
+        ops->gemm_dx(d, T, t->dqkv, &m->matrix[w[CLIME_W_QKV]], t->dnorm);        /* dnorm = */
+    }
+    clime_train_weight_grad(t, T, t->dv, a[CLIME_ACT_LN1], w[CLIME_W_KV_A]); /* weight += */
+    ops->gemm_dx(d, T, t->dv, &m->matrix[w[CLIME_W_KV_A]], a[CLIME_ACT_O]);  /* o = */
+    ops->add(d, T, D, t->dnorm, a[CLIME_ACT_O], t->dnorm);                   /* dnorm += */
+}
+
+void clime_latent_again(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
+    struct clime_model *m = t->m;
+    const int *w = m->layout.layer[l].w;
+    if (w[CLIME_W_Q_A] >= 0)
+        m->ops->rmsnorm(m->dev, b->T, m->cfg.q_rank, m->cfg.eps, a[CLIME_ACT_Q_A], clime_weight(m, w[CLIME_W_Q_A_NORM]),
+                        a[CLIME_ACT_Q_A_NORM], a[CLIME_ACT_RSTD_Q_A]);
+    to_latent(m, l, b, a);
+}
