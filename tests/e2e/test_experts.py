@@ -77,21 +77,25 @@ def ids(reply):
     return [x[1] for x in reply["meta_info"]["output_token_logprobs"]]
 
 
-def test_one_number(model):
+def check_one_number(folder):
     """Members of a group, others beside them, a prompt in chunks and from the cache: the number of a token alone."""
     prompt = [(7 * i) % 250 for i in range(150)]
     sampling = {"max_new_tokens": 12, "temperature": 1, "ignore_eos": True, "sampling_seed": 5}
-    with server(model=model / "init") as s:
+    with server(model=folder) as s:
         group = s.json("/generate", {"input_ids": prompt, "return_logprob": True, "sampling_params": {**sampling, "n": 4}})
         again = s.json("/generate", {"input_ids": prompt, "return_logprob": True, "sampling_params": {**sampling, "n": 4}})
         assert [logps(x) for x in again] == [logps(x) for x in group] and len({tuple(ids(x)) for x in group}) > 1
     with server("--chunked-prefill-size", "9", "--disable-radix-cache", "--max-running-requests", "2",
-                model=model / "init") as s:  # fmt: skip
+                model=folder) as s:  # fmt: skip
         for member in group:
             scored = s.json("/generate", {"input_ids": prompt + ids(member), "return_logprob": True,
                                           "logprob_start_len": len(prompt),
                                           "sampling_params": {"max_new_tokens": 0}})  # fmt: skip
             assert [x[0] for x in scored["meta_info"]["input_token_logprobs"]][-12:] == logps(member)
+
+
+def test_one_number(model):
+    check_one_number(model / "init")
 
 
 def test_saved_folder(model, undisturbed):

@@ -25,6 +25,7 @@ struct init_options {
     int family, dtype; /* CHOICE */
     int64_t D, F, L, H, HK, Dh, V, max_pos, seed;
     int64_t E, k, F_expert, F_shared, n_dense; /* 0: a family with experts takes a size of its own */
+    int64_t q_rank, kv_rank, nope, rope, value;
     double rope_theta, std, eps;
     bool untied;
     const char *tokenizer;
@@ -41,10 +42,24 @@ static const struct {
     {"qwen3_moe", "Qwen3MoeForCausalLM", "qwen3_moe", CLIME_QWEN3_MOE},
     {"qwen2_moe", "Qwen2MoeForCausalLM", "qwen2_moe", CLIME_QWEN2_MOE},
     {"glm4_moe", "Glm4MoeForCausalLM", "glm4_moe", CLIME_GLM4_MOE},
+    {"deepseek_v3", "DeepseekV3ForCausalLM", "deepseek_v3", CLIME_DEEPSEEK_V3},
+    {"glm4_moe_lite", "Glm4MoeLiteForCausalLM", "glm4_moe_lite", CLIME_GLM4_MOE_LITE},
 };
 
+static bool is_latent(enum clime_family f) {
+    return f == CLIME_DEEPSEEK_V3 || f == CLIME_GLM4_MOE_LITE;
+}
+
 static bool has_experts(enum clime_family f) {
-    return f == CLIME_QWEN3_MOE || f == CLIME_QWEN2_MOE || f == CLIME_GLM4_MOE;
+    return f == CLIME_QWEN3_MOE || f == CLIME_QWEN2_MOE || f == CLIME_GLM4_MOE || is_latent(f);
+}
+
+static enum clime_err check_latent(const struct init_options *o, struct clime_error *e) {
+    if (!is_latent(families[o->family].family) && (o->q_rank || o->kv_rank || o->nope || o->rope || o->value))
+        return clime_fail(e, CLIME_ERR_INPUT, "--family %s has no latent attention", families[o->family].name);
+    if (o->kv_rank % 2 || o->rope % 2)
+        return clime_fail(e, CLIME_ERR_INPUT, "--kv-lora-rank and --qk-rope-head-dim must be even");
+    return CLIME_OK;
 }
 
 /* Sizes of experts where there are some, and none where not. */
@@ -68,8 +83,8 @@ static enum clime_err check_experts(struct init_options *o, struct clime_error *
 static enum clime_err parse(int argc, char **argv, struct init_options *o, const char **dir, struct clime_error *e) {
     const struct clime_opt table[] = {
         {"model", CLIME_OPT_SECTION, .help = "shape"},
-        {"family", CLIME_OPT_CHOICE, &o->family, "qwen3", "qwen3|qwen2|llama|glm4|qwen3_moe|qwen2_moe|glm4_moe",
-         "architecture"},
+        {"family", CLIME_OPT_CHOICE, &o->family, "qwen3",
+         "qwen3|qwen2|llama|glm4|qwen3_moe|qwen2_moe|glm4_moe|deepseek_v3|glm4_moe_lite", "architecture"},
         {"hidden-size", CLIME_OPT_INT, &o->D, "256", "N", "width D", 8, 65536},
         {"intermediate-size", CLIME_OPT_INT, &o->F, "768", "N", "MLP width F", 8, 1 << 20},
         {"num-hidden-layers", CLIME_OPT_INT, &o->L, "4", "N", "layers L", 1, 1024},
@@ -82,7 +97,16 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
         {"rope-theta", CLIME_OPT_DOUBLE, &o->rope_theta, "10000", "X", "base of the rotary frequencies", 1, 1e12},
         {"rms-norm-eps", CLIME_OPT_DOUBLE, &o->eps, "1e-6", "X", "epsilon of the norms", 0, 1},
         {"untie-embeddings", CLIME_OPT_BOOL, &o->untied, NULL, NULL, "a head of its own instead of the embedding"},
-        {"experts", CLIME_OPT_SECTION, .help = "experts, of the families that end in _moe"},
+        {"latent", CLIME_OPT_SECTION, .help = "latent attention, of deepseek_v3 and glm4_moe_lite"},
+        {"q-lora-rank", CLIME_OPT_INT, &o->q_rank, "0", "N", "width that queries come through; 0 = they do not", 0,
+         1 << 14},
+        {"kv-lora-rank", CLIME_OPT_INT, &o->kv_rank, "0", "N",
+         "width of what is kept of a position beside what rotates; 0 = 64", 0, 1024},
+        {"qk-nope-head-dim", CLIME_OPT_INT, &o->nope, "0", "N",
+         "of a head's query, elements that do not rotate; 0 = --head-dim", 0, 256},
+        {"qk-rope-head-dim", CLIME_OPT_INT, &o->rope, "0", "N", "and that do; 0 = 16", 0, 256},
+        {"v-head-dim", CLIME_OPT_INT, &o->value, "0", "N", "elements of a head's output; 0 = --head-dim", 0, 256},
+        {"experts", CLIME_OPT_SECTION, .help = "experts, of the families with _moe in their name and of deepseek_v3"},
         {"num-experts", CLIME_OPT_INT, &o->E, "0", "N", "experts of a layer; 0 = 8", 0, CLIME_MAX_EXPERTS},
         {"num-experts-per-tok", CLIME_OPT_INT, &o->k, "0", "N", "experts that a token is given to; 0 = 2", 0,
          CLIME_MAX_EXPERTS},
@@ -105,7 +129,8 @@ static enum clime_err parse(int argc, char **argv, struct init_options *o, const
     if (!*dir) return clime_fail(e, CLIME_ERR_INPUT, "init needs the folder to make: clime-train init DIR");
     if (o->H % o->HK) return clime_fail(e, CLIME_ERR_INPUT, "--num-key-value-heads must divide --num-attention-heads");
     if (o->Dh % 2) return clime_fail(e, CLIME_ERR_INPUT, "--head-dim must be even");
-    return check_experts(o, e);
+    err = check_latent(o, e);
+    return err ? err : check_experts(o, e);
 }
 
 /* Ids and vocabulary size from the tokenizer that now stands in dir. */
@@ -159,9 +184,17 @@ static enum clime_err make(const char *dir, struct init_options *o, struct clime
         c.shared_gate = c.family == CLIME_QWEN2_MOE;
         memset(c.dense, 1, (size_t)o->n_dense);
     }
-    if (c.family == CLIME_GLM4_MOE) {
-        c.router.sigmoid = c.router_bias = true;
-        c.rope_rot = c.Dh / 2;
+    if (c.family == CLIME_GLM4_MOE || is_latent(c.family)) c.router.sigmoid = c.router_bias = true;
+    if (c.family == CLIME_GLM4_MOE) c.rope_rot = c.Dh / 2;
+    if (is_latent(c.family)) {
+        c.latent.R = o->kv_rank ? (int)o->kv_rank : 64;
+        c.latent.Dn = o->nope ? (int)o->nope : c.Dh;
+        c.latent.Dr = c.rope_rot = o->rope ? (int)o->rope : 16;
+        c.latent.Dv = o->value ? (int)o->value : c.Dh;
+        c.q_rank = (int)o->q_rank;
+        c.HK = c.H;
+        c.Dh = c.latent.Dn + c.latent.Dr;
+        c.rope_interleaved = true;
     }
     if (c.family == CLIME_GLM4) {
         c.post_norms = c.fused_gate_up = c.rope_interleaved = true;

@@ -48,6 +48,20 @@ static enum clime_err load(const char *json, struct clime_config *c, struct clim
 #define GLM4_MOE                                                                                                       \
     "{\"architectures\":[\"Glm4MoeForCausalLM\"],\"model_type\":\"glm4_moe\",\"n_routed_experts\":8,"                  \
     "\"num_experts_per_tok\":3,\"moe_intermediate_size\":32," SIZES
+#define ROUTED                                                                                                         \
+    ",\"n_routed_experts\":8,\"num_experts_per_tok\":3,\"moe_intermediate_size\":32,\"n_shared_experts\":2,"           \
+    "\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,\"n_group\":4,\"topk_group\":2"
+#define LATENT                                                                                                         \
+    ",\"kv_lora_rank\":32,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":8,\"v_head_dim\":12,\"num_key_value_heads\":4"
+#define DEEPSEEK(type)                                                                                                 \
+    "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"" type                                            \
+    "\",\"first_k_dense_replace\":1," SIZES ROUTED LATENT
+#define GLM4_LITE                                                                                                      \
+    "{\"architectures\":[\"Glm4MoeLiteForCausalLM\"],\"model_type\":\"glm4_moe_lite\",\"q_lora_rank\":24," SIZES       \
+        ROUTED LATENT
+#define YARN(more)                                                                                                     \
+    ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"beta_fast\":32,\"beta_slow\":1,"                             \
+    "\"original_max_position_embeddings\":4096" more "}"
 #define GLM4 "{\"architectures\":[\"Glm4ForCausalLM\"],\"model_type\":\"glm4\"," SIZES
 #define LLAMA3                                                                                                         \
     ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,"     \
@@ -114,6 +128,31 @@ static const struct {
     {GLM4_MOE ",\"first_k_dense_replace\":3}", "first_k_dense_replace must be an integer from 0 to 2"},
     {GLM4_MOE ",\"routed_scaling_factor\":-1}", "routed_scaling_factor must be a positive number"},
     {GLM4_MOE ",\"scoring_func\":\"softmax\"}", "scoring_func is not known"},
+    {GLM4_MOE ",\"kv_lora_rank\":32}", "kv_lora_rank is not known"},
+    {DEEPSEEK("deepseek_v3") "}", "q_lora_rank is missing"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":0}", "q_lora_rank must be an integer from 1"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"scoring_func\":\"softmax\"}",
+     "scoring_func 'softmax' is not supported"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"topk_method\":\"greedy\"}", "topk_method 'greedy' is not supported"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"moe_layer_freq\":2}", "moe_layer_freq must be"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"attention_bias\":true}", "attention_bias = true is not supported"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"index_topk\":2048}", "index_topk is not known"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8,\"mlp_layer_types\":[\"dense\",\"sparse\"]}",
+     "mlp_layer_types is not known"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8" YARN(",\"attention_factor\":1.0") "}",
+     "attention_factor is not supported"},
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":8" YARN(",\"mscale\":-1") "}", "mscale must be a positive number"},
+    {"{\"model_type\":\"deepseek_v3\",\"q_lora_rank\":8," SIZES LATENT "}", "norm_topk_prob is missing"},
+    {"{\"model_type\":\"deepseek_v3\",\"q_lora_rank\":8," SIZES ROUTED LATENT "}", "first_k_dense_replace is missing"},
+    {"{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":9,\"qk_nope_head_dim\":4,\"qk_rope_head_dim\":4,"
+     "\"v_head_dim\":4,\"q_lora_rank\":null," SIZES "}",
+     "kv_lora_rank is odd"},
+    {"{\"model_type\":\"deepseek_v3\",\"kv_lora_rank\":8,\"qk_nope_head_dim\":4,\"qk_rope_head_dim\":4,"
+     "\"v_head_dim\":4,\"q_lora_rank\":null,\"num_key_value_heads\":2," SIZES "}",
+     "num_key_value_heads 2: latent attention has as many as heads, 4"},
+    {GLM4_LITE ",\"mlp_layer_types\":[\"dense\"]}", "mlp_layer_types must be a list of 2 words"},
+    {GLM4_LITE ",\"mlp_layer_types\":[\"dense\",\"full\"]}", "'full' is neither dense nor sparse"},
+    {LLAMA ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", "original_max_position_embeddings is missing"},
 };
 
 static void test_refused(void **state) {
@@ -286,6 +325,74 @@ static const struct {
       .rope_rot = 8,
       .dtype = CLIME_F32,
       .bos_id = -1}},
+    /* DeepSeek-V3's own keys; model_type as Kimi K2 has it */
+    {DEEPSEEK("kimi_k2") ",\"q_lora_rank\":24,\"num_nextn_predict_layers\":1,\"scoring_func\":\"sigmoid\",\"topk_"
+                         "method\":\"noaux_tc\","
+                         "\"moe_layer_freq\":1,\"aux_loss_alpha\":0.001,\"seq_aux\":true,\"ep_size\":1,\"auto_map\":{"
+                         "\"a\":\"b\"},"
+                         "\"pretraining_tp\":1,\"max_position_embeddings\":163840" YARN(
+                             ",\"mscale\":1.0,\"mscale_all_dim\":0.5") "}",
+     {.family = CLIME_DEEPSEEK_V3,
+      .HK = 4,
+      .Dh = 24,
+      .max_pos = 163840,
+      .eps = 1e-6f,
+      .latent = {32, 16, 8, 12},
+      .q_rank = 24,
+      .router = {.E = 8, .k = 3, .sigmoid = true, .renormalize = true, .scale = 2.5f, .n_groups = 4, .k_groups = 2},
+      .F_expert = 32,
+      .F_shared = 64,
+      .router_bias = true,
+      .n_next = 1,
+      .dense = {1, 0},
+      .rope_theta = 1e4,
+      .rope_rot = 8,
+      .rope_interleaved = true,
+      .rope_scaling = {.factor = 40,
+                       .original_max_pos = 4096,
+                       .yarn = true,
+                       .beta_fast = 32,
+                       .beta_slow = 1,
+                       .mscale = 1,
+                       .mscale_all_dim = 0.5},
+      .dtype = CLIME_F32,
+      .bos_id = -1}},
+    /* Moonlight, and what transformers writes besides */
+    {DEEPSEEK("deepseek_v3") ",\"q_lora_rank\":null,\"head_dim\":8,\"qk_head_dim\":24,\"rope_interleave\":false}",
+     {.family = CLIME_DEEPSEEK_V3,
+      .HK = 4,
+      .Dh = 24,
+      .max_pos = 4096,
+      .eps = 1e-6f,
+      .latent = {32, 16, 8, 12},
+      .router = {.E = 8, .k = 3, .sigmoid = true, .renormalize = true, .scale = 2.5f, .n_groups = 4, .k_groups = 2},
+      .F_expert = 32,
+      .F_shared = 64,
+      .router_bias = true,
+      .dense = {1, 0},
+      .rope_theta = 1e4,
+      .rope_rot = 8,
+      .dtype = CLIME_F32,
+      .bos_id = -1}},
+    {GLM4_LITE ",\"mlp_layer_types\":[\"sparse\",\"dense\"],\"first_k_dense_replace\":1,\"rope_theta\":1000000,"
+               "\"partial_rotary_factor\":1.0,\"topk_method\":\"noaux_tc\"}",
+     {.family = CLIME_GLM4_MOE_LITE,
+      .HK = 4,
+      .Dh = 24,
+      .max_pos = 202752,
+      .eps = 1e-5f,
+      .latent = {32, 16, 8, 12},
+      .q_rank = 24,
+      .router = {.E = 8, .k = 3, .sigmoid = true, .renormalize = true, .scale = 2.5f, .n_groups = 4, .k_groups = 2},
+      .F_expert = 32,
+      .F_shared = 64,
+      .router_bias = true,
+      .dense = {0, 1},
+      .rope_theta = 1e6,
+      .rope_rot = 8,
+      .rope_interleaved = true,
+      .dtype = CLIME_F32,
+      .bos_id = -1}},
 };
 
 static void assert_same(const struct clime_config *a, const struct clime_config *b) {
@@ -313,6 +420,8 @@ static void assert_same(const struct clime_config *a, const struct clime_config 
     assert_int_equal(a->router_bias, b->router_bias);
     assert_int_equal(a->n_next, b->n_next);
     assert_memory_equal(a->dense, b->dense, sizeof a->dense);
+    assert_memory_equal(&a->latent, &b->latent, sizeof a->latent);
+    assert_int_equal(a->q_rank, b->q_rank);
     assert_true(a->rope_theta == b->rope_theta);
     assert_int_equal(a->rope_rot, b->rope_rot);
     assert_int_equal(a->rope_interleaved, b->rope_interleaved);
@@ -320,6 +429,11 @@ static void assert_same(const struct clime_config *a, const struct clime_config 
     assert_true(a->rope_scaling.low_freq == b->rope_scaling.low_freq);
     assert_true(a->rope_scaling.high_freq == b->rope_scaling.high_freq);
     assert_int_equal(a->rope_scaling.original_max_pos, b->rope_scaling.original_max_pos);
+    assert_int_equal(a->rope_scaling.yarn, b->rope_scaling.yarn);
+    assert_true(a->rope_scaling.beta_fast == b->rope_scaling.beta_fast);
+    assert_true(a->rope_scaling.beta_slow == b->rope_scaling.beta_slow);
+    assert_true(a->rope_scaling.mscale == b->rope_scaling.mscale);
+    assert_true(a->rope_scaling.mscale_all_dim == b->rope_scaling.mscale_all_dim);
     assert_int_equal(a->dtype, b->dtype);
     assert_int_equal(a->bos_id, b->bos_id);
     assert_int_equal(a->n_eos, b->n_eos);

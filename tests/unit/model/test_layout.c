@@ -79,6 +79,34 @@ static const struct clime_config configs[] = {
      .F_shared = 8,
      .router_bias = true,
      .dense = {1, 0}},
+    {.family = CLIME_DEEPSEEK_V3,
+     .D = 32,
+     .L = 1,
+     .H = 4,
+     .HK = 4,
+     .Dh = 12,
+     .F = 12,
+     .V = 17000,
+     .latent = {16, 8, 4, 6},
+     .q_rank = 20,
+     .router = {.E = 8, .k = 2, .sigmoid = true},
+     .F_expert = 5,
+     .F_shared = 8,
+     .router_bias = true,
+     .dense = {1}},
+    {.family = CLIME_DEEPSEEK_V3,
+     .D = 32,
+     .L = 1,
+     .H = 4,
+     .HK = 4,
+     .Dh = 12,
+     .F = 12,
+     .V = 17000,
+     .latent = {16, 8, 4, 6},
+     .router = {.E = 8, .k = 2, .sigmoid = true},
+     .F_expert = 5,
+     .F_shared = 8,
+     .router_bias = true},
 };
 
 static bool ends_with(const char *s, const char *end) {
@@ -89,6 +117,7 @@ static enum clime_shard_rule rule_of(const char *name) {
     if (strstr(name, "norm") || strstr(name, "mlp.gate.") || strstr(name, "expert_gate")) return CLIME_SHARD_WHOLE;
     if (strstr(name, ".experts.")) return CLIME_SHARD_EXPERTS;
     if (strstr(name, "q_proj") || strstr(name, "k_proj") || strstr(name, "v_proj")) return CLIME_SHARD_HEADS;
+    if (strstr(name, "q_b_proj") || strstr(name, "kv_b_proj")) return CLIME_SHARD_HEADS;
     if (strstr(name, "gate") || strstr(name, "up_proj")) return CLIME_SHARD_PAIRS;
     if (strstr(name, "embed")) return CLIME_SHARD_WHOLE;
     return strstr(name, "lm_head") ? CLIME_SHARD_VOCAB : CLIME_SHARD_ROWS;

@@ -167,6 +167,29 @@ static const struct clime_config configs[] = {
      .rope_rot = 2,
      .bos_id = -1,
      .pad_id = -1},
+    {.family = CLIME_DEEPSEEK_V3,
+     .architecture = "DeepseekV3ForCausalLM",
+     .model_type = "deepseek_v3",
+     .D = 16,
+     .L = 2,
+     .H = 4,
+     .HK = 4,
+     .Dh = 7,
+     .F = 12,
+     .V = 19,
+     .max_pos = 64,
+     .eps = 1e-5f,
+     .latent = {6, 3, 4, 5},
+     .q_rank = 10,
+     .router = {.E = 7, .k = 3, .sigmoid = true, .renormalize = true, .scale = 2.5f, .n_groups = 1, .k_groups = 1},
+     .F_expert = 3,
+     .F_shared = 6,
+     .router_bias = true,
+     .dense = {1, 0},
+     .rope_theta = 1e4,
+     .rope_rot = 4,
+     .bos_id = -1,
+     .pad_id = -1},
 };
 
 static void *random_weights(const struct clime_layout *l, enum clime_dtype dt, uint64_t seed) {
@@ -187,6 +210,11 @@ static void *random_weights(const struct clime_layout *l, enum clime_dtype dt, u
 static int64_t params(const struct clime_config *c) {
     int64_t qkv_rows = (int64_t)(c->H + 2 * c->HK) * c->Dh, D = c->D;
     int64_t layer = 2 * D + qkv_rows * D + (int64_t)c->H * c->Dh * D + 3 * (int64_t)c->F * D;
+    if (c->latent.R) {
+        int64_t R = c->latent.R, Q = (int64_t)c->H * c->Dh, q = c->q_rank ? c->q_rank * (D + 1 + Q) : D * Q;
+        layer = 2 * D + 3 * (int64_t)c->F * D + q + (R + c->latent.Dr) * D + R +
+                R * c->H * (c->latent.Dn + c->latent.Dv) + D * c->H * c->latent.Dv;
+    }
     if (c->qkv_bias) layer += qkv_rows;
     if (c->o_bias) layer += D;
     if (c->qk_norm) layer += 2 * (int64_t)c->Dh;
@@ -221,8 +249,11 @@ static void test_layout(void **state) {
         int64_t D = c->D, q = (int64_t)c->H * c->Dh, kv = (int64_t)c->HK * c->Dh;
         const struct clime_slice *k_proj = clime_layout_find(&l, "model.layers.0.self_attn.k_proj.weight");
         const struct clime_slice *v_proj = clime_layout_find(&l, "model.layers.0.self_attn.v_proj.weight");
-        assert_int_equal(k_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + q * D); /* joined without a gap */
-        assert_int_equal(v_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + (q + kv) * D);
+        assert_int_equal(c->latent.R > 0, !k_proj && !v_proj);
+        if (k_proj && v_proj) { /* joined without a gap */
+            assert_int_equal(k_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + q * D);
+            assert_int_equal(v_proj->offset, l.slices[l.layer[0].w[CLIME_W_QKV]].offset + (q + kv) * D);
+        }
         assert_int_equal(l.slices[l.layer[0].w[CLIME_W_GU]].offset % 64, 0);
         assert_null(clime_layout_find(&l, "model.layers.0"));
         struct clime_config other = *c;
