@@ -1,4 +1,4 @@
-/* What the files of the configuration share (config.c, config_experts.c, config_latent.c, config_rope.c,
+/* What the files of the configuration share (config.c, config_attention.c, config_experts.c,
  * config_write.c). Internal to model/. */
 #ifndef CLIME_MODEL_CONFIG_INT_H
 #define CLIME_MODEL_CONFIG_INT_H
