@@ -13,7 +13,7 @@
 
 #include <stdint.h>
 
-#include "model/config.h"
+#include "model/config/config.h"
 
 /* How a tensor begins, and what an optimizer may do with it. */
 enum clime_param_type { CLIME_PARAM_MATRIX, CLIME_PARAM_NORM, CLIME_PARAM_BIAS };

@@ -15,7 +15,7 @@
 #include "kernels/links.h"
 #include "kernels/plan.h"
 #include "model/act.h"
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/weights.h"
 
 /* A model over the ranks of a group (model/ranks.c): each has its share of the weights and computes its columns of

@@ -3,7 +3,7 @@
 #define CLIME_MODEL_WEIGHTS_MAP_H
 
 #include "kernels/kernels.h"
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/layout.h"
 #include "model/safetensors.h"
 

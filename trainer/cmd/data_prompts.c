@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/config.h"
+#include "model/config/config.h"
 #include "trainer/cmd/data_int.h"
 #include "trainer/cmd/data_labels.h"
 

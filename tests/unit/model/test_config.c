@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "common/os/atomic_file.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 static char dir[64];
 

@@ -1,11 +1,11 @@
 /* What the files of the configuration share (config.c, config_attention.c, config_experts.c,
  * config_write.c). Internal to model/. */
-#ifndef CLIME_MODEL_CONFIG_INT_H
-#define CLIME_MODEL_CONFIG_INT_H
+#ifndef CLIME_MODEL_CONFIG_CONFIG_INT_H
+#define CLIME_MODEL_CONFIG_CONFIG_INT_H
 
 #include "common/json/tree.h"
 #include "common/json/write.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 /* Reads a family's experts into router, F_expert, F_shared, shared_gate and dense. The sizes of the layers are there.
  */

@@ -7,8 +7,8 @@
  */
 #include <string.h>
 
-#include "model/config_int.h"
-#include "model/config_keys.h"
+#include "model/config/config_int.h"
+#include "model/config/config_keys.h"
 
 /* ---- latent attention ------------------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
 
 #include "common/buf.h"
 #include "common/os/atomic_file.h"
-#include "model/config_int.h"
+#include "model/config/config_int.h"
 
 static void write_id(struct clime_jw *w, const char *key, int id) {
     clime_jw_key(w, key);

@@ -1,7 +1,7 @@
 /* config.json's fields, read with their types. Called by config.c and its families while a model is opened; pure. The
  * invariant: a field of another type, or outside its range, is an error that names it, never taken for absent.
  */
-#include "model/config_keys.h"
+#include "model/config/config_keys.h"
 
 #include <math.h>
 

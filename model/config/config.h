@@ -1,7 +1,7 @@
 /* What a model is, read from a Hugging Face config.json. A family is a row in config.c's table plus a map of tensor
  * names (model/layout.c). Immutable after loading; any thread. */
-#ifndef CLIME_MODEL_CONFIG_H
-#define CLIME_MODEL_CONFIG_H
+#ifndef CLIME_MODEL_CONFIG_CONFIG_H
+#define CLIME_MODEL_CONFIG_CONFIG_H
 
 #include <stdint.h>
 

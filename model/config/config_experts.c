@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/config_int.h"
-#include "model/config_keys.h"
+#include "model/config/config_int.h"
+#include "model/config/config_keys.h"
 
 enum { MAX_EXPERT_WIDTH = 1 << 17 };
 

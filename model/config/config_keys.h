@@ -1,6 +1,6 @@
 /* config.json's fields, read with their types: CLIME_ERR_INPUT names the field that is wrong. Internal to model/. */
-#ifndef CLIME_MODEL_CONFIG_KEYS_H
-#define CLIME_MODEL_CONFIG_KEYS_H
+#ifndef CLIME_MODEL_CONFIG_CONFIG_KEYS_H
+#define CLIME_MODEL_CONFIG_CONFIG_KEYS_H
 
 #include "common/err.h"
 #include "common/json/tree.h"

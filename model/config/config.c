@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/config_int.h"
-#include "model/config_keys.h"
+#include "model/config/config_int.h"
+#include "model/config/config_keys.h"
 
 /* What every table of operations has room for: a head in registers, a row in a block of norms, the splits of a draw. */
 enum { MAX_HEAD_DIM = 256, MAX_D = 1 << 15, MAX_V = 1 << 20 };
