@@ -3,10 +3,12 @@
  *
  * Called by who writes a folder, on the thread that does; owns the mapped files in between. The invariant: bytes, types
  * and names go out as they came in, whatever the weights beside them are stored in.
+ * Those of an FP8 checkpoint do not go out: what is written says nothing of FP8.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/log.h"
 #include "model/weights.h"
 #include "model/weights_map.h"
 
@@ -59,6 +61,10 @@ enum clime_err clime_carried_open(const char *dir, const struct clime_config *c,
     struct clime_error own;
     *out = (struct clime_carried){0};
     if (c->n_next == 0) return CLIME_OK;
+    if (c->fp8) {
+        LOG_WARN("%s: its layers that predict further tokens are FP8 and are left out of a folder in bf16", dir);
+        return CLIME_OK;
+    }
     enum clime_err rc = clime_weights_files(dir, look_into, &l, e ? e : &own);
     if (rc) clime_carried_close(out);
     return rc == CLIME_ERR_NOT_FOUND ? CLIME_OK : rc; /* a new model takes only a tokenizer from dir */

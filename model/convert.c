@@ -33,7 +33,7 @@ static void to_f32(enum clime_st_dtype from, size_t n, const uint8_t *src, float
 }
 
 void clime_convert(enum clime_st_dtype from, enum clime_dtype to, size_t n, const void *src, void *dst) {
-    CHECK(from != CLIME_ST_OTHER);
+    CHECK(from < CLIME_ST_FP8);
     if (to == CLIME_F32) {
         to_f32(from, n, src, dst);
         return;

@@ -25,7 +25,7 @@ static inline float clime_bf16_float(uint16_t b) {
     return x;
 }
 
-/* dst[n] of type `to` from n elements at src (any alignment) of type `from`, which is not CLIME_ST_OTHER. */
+/* dst[n] of type `to` from n elements at src (any alignment) of type `from`: F32, F16 or BF16. */
 void clime_convert(enum clime_st_dtype from, enum clime_dtype to, size_t n, const void *src, void *dst);
 
 /* An fp32 as CLIME_EXACT_PARTS numbers of either type that it is the sum of: element i's part p at dst[p * apart + i],

@@ -25,11 +25,11 @@ static const struct {
     enum clime_st_dtype type;
     unsigned bytes;
 } dtypes[] = {
-    {"F32", CLIME_ST_F32, 4},       {"F16", CLIME_ST_F16, 2},       {"BF16", CLIME_ST_BF16, 2},
-    {"F64", CLIME_ST_OTHER, 8},     {"I64", CLIME_ST_OTHER, 8},     {"I32", CLIME_ST_OTHER, 4},
-    {"I16", CLIME_ST_OTHER, 2},     {"I8", CLIME_ST_OTHER, 1},      {"U64", CLIME_ST_OTHER, 8},
-    {"U32", CLIME_ST_OTHER, 4},     {"U16", CLIME_ST_OTHER, 2},     {"U8", CLIME_ST_OTHER, 1},
-    {"BOOL", CLIME_ST_OTHER, 1},    {"F8_E4M3", CLIME_ST_OTHER, 1}, {"F8_E5M2", CLIME_ST_OTHER, 1},
+    {"F32", CLIME_ST_F32, 4},       {"F16", CLIME_ST_F16, 2},     {"BF16", CLIME_ST_BF16, 2},
+    {"F64", CLIME_ST_OTHER, 8},     {"I64", CLIME_ST_OTHER, 8},   {"I32", CLIME_ST_OTHER, 4},
+    {"I16", CLIME_ST_OTHER, 2},     {"I8", CLIME_ST_OTHER, 1},    {"U64", CLIME_ST_OTHER, 8},
+    {"U32", CLIME_ST_OTHER, 4},     {"U16", CLIME_ST_OTHER, 2},   {"U8", CLIME_ST_OTHER, 1},
+    {"BOOL", CLIME_ST_OTHER, 1},    {"F8_E4M3", CLIME_ST_FP8, 1}, {"F8_E5M2", CLIME_ST_OTHER, 1},
     {"F8_E8M0", CLIME_ST_OTHER, 1}, {"C64", CLIME_ST_OTHER, 8},
 };
 

@@ -19,7 +19,13 @@
 #define CLIME_ST_MAX_HEADER (32 << 20) /* bytes; 10^5 tensors' worth. The reference reader allows 100 MB */
 #define CLIME_ST_MAX_DIMS 8
 
-enum clime_st_dtype { CLIME_ST_F32, CLIME_ST_F16, CLIME_ST_BF16, CLIME_ST_OTHER /* known size, not readable here */ };
+enum clime_st_dtype {
+    CLIME_ST_F32,
+    CLIME_ST_F16,
+    CLIME_ST_BF16,
+    CLIME_ST_FP8,  /* e4m3 without infinities; readable with its scales only (fp8.h) */
+    CLIME_ST_OTHER /* known size, not readable here */
+};
 
 struct clime_st_tensor {
     const char *name;  /* NUL-terminated, in the header's arena */

@@ -104,6 +104,7 @@ enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct cl
     if (fused) at = fused;
     if (!at) {
         if (clime_weights_beyond(s->c, t->name)) return CLIME_OK;
+        if (s->scales && clime_fp8_is_scale(t->name)) return CLIME_OK;
         if ((s->c->tied && strcmp(t->name, "lm_head.weight") == 0) || ends_with(t->name, "rotary_emb.inv_freq"))
             return CLIME_OK;
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%.200s' is not part of this model", t->name);
@@ -120,12 +121,16 @@ enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct cl
         shape_text(n_dim, dim, ours, sizeof ours);
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has shape %s, the model needs %s", t->name, theirs, ours);
     }
-    if (t->type == CLIME_ST_OTHER)
+    bool fp8 = t->type == CLIME_ST_FP8 && s->scales && !fused && !at->exact;
+    if (fp8 && !s->scales->of[at - s->l->slices])
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' is FP8 and %s_scale_inv is missing", t->name, t->name);
+    if (!fp8 && t->type >= CLIME_ST_FP8)
         return clime_fail(e, CLIME_ERR_INPUT, "tensor '%s' has type %s; BF16, F16 and F32 are supported", t->name,
                           t->dtype);
     enum clime_err rc = take(s, at, fused != NULL, e);
     if (rc) return rc;
     s->n_half += t->type == CLIME_ST_F16;
+    s->n_fp8 += fp8;
     s->n_narrowed += t->type == CLIME_ST_F32 && dt == CLIME_BF16 && !at->exact;
     *out = at;
     return CLIME_OK;
@@ -144,6 +149,8 @@ enum clime_err clime_weights_not_finite(const char *name, struct clime_error *e)
 void clime_weights_tell(const struct clime_weights_seen *s, enum clime_dtype dt) {
     if (s->n_half)
         LOG_INFO("weights: %d fp16 tensors are held as %s", s->n_half, dt == CLIME_F32 ? "fp32 (exact)" : "bf16");
+    if (s->n_fp8)
+        LOG_INFO("weights: %d FP8 tensors with their scales became %s", s->n_fp8, dt == CLIME_F32 ? "fp32" : "bf16");
     if (s->n_narrowed) LOG_INFO("weights: %d fp32 tensors were rounded to bf16", s->n_narrowed);
 }
 
@@ -177,7 +184,10 @@ static enum clime_err put_tensor(struct import *im, const struct clime_st_tensor
     }
     for (int64_t i = 0; i < at->n; i += IMPORT_BLOCK) {
         int64_t n = at->n - i < IMPORT_BLOCK ? at->n - i : IMPORT_BLOCK;
-        clime_convert(t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(t->type), im->block);
+        if (t->type == CLIME_ST_FP8)
+            clime_fp8_convert(data, im->seen.scales->of[at - im->seen.l->slices], at->dim[1], i, n, im->dt, im->block);
+        else
+            clime_convert(t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(t->type), im->block);
         if (!clime_all_finite(im->dt, (size_t)n, im->block)) return clime_weights_not_finite(t->name, e);
         im->put(im->arg, at->offset + i, im->block, n);
     }
@@ -280,15 +290,19 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     struct clime_error own;
     if (!e) e = &own;
     struct import im = {.dt = dt, .put = put, .arg = arg};
+    struct clime_fp8_scales scales = {0};
     im.block = xmalloc(IMPORT_BLOCK * clime_dtype_bytes(dt));
     clime_weights_seen_init(&im.seen, c, l);
-    enum clime_err rc = clime_weights_files(dir, import_file, &im, e);
+    enum clime_err rc = c->fp8 ? clime_fp8_scales_read(dir, c, l, &scales, e) : CLIME_OK;
+    if (c->fp8) im.seen.scales = &scales;
+    if (!rc) rc = clime_weights_files(dir, import_file, &im, e);
     if (rc == CLIME_OK && (rc = clime_weights_complete(&im.seen, e))) clime_error_prefix(e, "%s", dir);
     if (rc == CLIME_OK) {
         put_padding(&im, l);
         clime_weights_tell(&im.seen, dt);
     }
     clime_weights_seen_free(&im.seen);
+    clime_fp8_scales_free(&scales);
     free(im.block);
     return rc;
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/kernels.h"
 #include "model/config/config.h"
+#include "model/fp8.h"
 #include "model/layout.h"
 #include "model/safetensors.h"
 
@@ -13,16 +14,19 @@ struct clime_weights_seen {
     const struct clime_config *c;
     struct clime_slice *fused; /* [n_fused] rows for tensors of all experts of a layer, which some files hold; owned */
     int n_fused;
-    bool *have;     /* [l->n_slices], owned */
-    int n_half;     /* tensors that came as fp16 */
-    int n_narrowed; /* fp32 tensors that were rounded to bf16 */
+    bool *have;                            /* [l->n_slices], owned */
+    const struct clime_fp8_scales *scales; /* of a folder in FP8; NULL: no tensor may be FP8. Borrowed */
+    int n_half;                            /* tensors that came as fp16 */
+    int n_fp8;                             /* as FP8 with scales */
+    int n_narrowed;                        /* fp32 tensors that were rounded to bf16 */
 };
 void clime_weights_seen_init(struct clime_weights_seen *s, const struct clime_config *c, const struct clime_layout *l);
 void clime_weights_seen_free(struct clime_weights_seen *s);
 
 /* Finds the slice of t and checks its shape and type; for all experts of a layer in one tensor, one slice of them all.
- * *out is NULL for a tensor that is rightly ignored (a tied head, rotary tables, layers that predict further tokens).
- * CLIME_ERR_INPUT for an unknown tensor, another shape, a type that cannot be read, or a second copy.
+ * *out is NULL for a tensor that is rightly ignored (a tied head, rotary tables, layers that predict further tokens,
+ * scales that were read before). CLIME_ERR_INPUT for an unknown tensor, another shape, a type that cannot be read, or a
+ * second copy.
  */
 enum clime_err clime_weights_place(struct clime_weights_seen *s, const struct clime_st_tensor *t, enum clime_dtype dt,
                                    const struct clime_slice **out, struct clime_error *e);

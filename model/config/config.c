@@ -153,8 +153,6 @@ static enum clime_err refuse_unsupported(const struct cJSON *root, struct clime_
     enum clime_err rc = clime_key_str(root, "hidden_act", "silu", &act, e);
     if (rc) return rc;
     if (strcmp(act, "silu") != 0) return clime_fail(e, CLIME_ERR_INPUT, "hidden_act '%.40s' is not supported", act);
-    if (!clime_key_absent(clime_tree_get(root, "quantization_config")))
-        return clime_fail(e, CLIME_ERR_INPUT, "quantization_config: quantized checkpoints are not supported");
     static const char *const off[] = {"mlp_bias", "use_sliding_window"};
     for (size_t i = 0; i < CLIME_COUNT(off); i++) {
         bool on;
@@ -202,6 +200,21 @@ static enum clime_err read_dtype(const struct cJSON *root, struct clime_config *
     return CLIME_OK;
 }
 
+/* DeepSeek's FP8; every other way of quantising is refused. */
+static enum clime_err read_quantization(const struct cJSON *root, struct clime_config *c, struct clime_error *e) {
+    const struct cJSON *q = clime_tree_get(root, "quantization_config"),
+                       *block = clime_tree_get(q, "weight_block_size");
+    if (clime_key_absent(q)) return CLIME_OK;
+    const struct cJSON *first = clime_tree_first(block);
+    c->fp8 = strcmp(clime_tree_str(clime_tree_get(q, "quant_method"), ""), "fp8") == 0 &&
+             strcmp(clime_tree_str(clime_tree_get(q, "fmt"), "e4m3"), "e4m3") == 0 && clime_tree_size(block) == 2 &&
+             clime_tree_num(first, 0) == 128 && clime_tree_num(clime_tree_next(first), 0) == 128;
+    if (c->fp8) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "quantization_config: of quantized checkpoints only FP8 in blocks is read (quant_method fp8, fmt "
+                      "e4m3, weight_block_size [128, 128])");
+}
+
 static enum clime_err read_heads(const struct cJSON *root, const struct family *f, struct clime_config *c,
                                  struct clime_error *e) {
     enum clime_err rc;
@@ -226,7 +239,7 @@ static enum clime_err parse(const struct cJSON *root, struct clime_config *c, st
     snprintf(c->architecture, sizeof c->architecture, "%s", f->architecture);
     snprintf(c->model_type, sizeof c->model_type, "%s", f->model_type);
     enum clime_err rc;
-    if ((rc = refuse_unsupported(root, e))) return rc;
+    if ((rc = refuse_unsupported(root, e)) || (rc = read_quantization(root, c, e))) return rc;
     const struct {
         const char *key;
         int max, *out;

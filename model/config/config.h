@@ -56,6 +56,7 @@ struct clime_config {
         double beta_fast, beta_slow;   /* turns over original_max_pos: faster ones are kept, slower ones scaled */
         double mscale, mscale_all_dim; /* 0 = not given */
     } rope_scaling;
+    bool fp8;               /* the checkpoint's matrices are FP8 in blocks; what is written is not */
     enum clime_dtype dtype; /* of the checkpoint as config.json says; fp16 is read as fp32 */
     int bos_id, pad_id;     /* -1 = none */
     int eos_ids[CLIME_MAX_EOS], n_eos;

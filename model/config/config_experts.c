@@ -241,7 +241,7 @@ static void write_deepseek(struct clime_jw *w, const struct clime_config *c) {
     clime_write_int(w, "n_group", c->router.n_groups);
     clime_write_int(w, "topk_group", c->router.k_groups);
     clime_write_int(w, "first_k_dense_replace", n_dense);
-    clime_write_int(w, "num_nextn_predict_layers", c->n_next);
+    clime_write_int(w, "num_nextn_predict_layers", c->fp8 ? 0 : c->n_next); /* carried.c */
     if (c->family == CLIME_GLM4_MOE) clime_write_bool(w, "use_qk_norm", c->qk_norm);
     if (c->family != CLIME_GLM4_MOE_LITE) return;
     clime_jw_key(w, "mlp_layer_types");

@@ -97,7 +97,7 @@ static const struct {
     {LLAMA ",\"mlp_bias\":true}", "mlp_bias = true"},
     {QWEN3 ",\"use_sliding_window\":true}", "use_sliding_window"},
     {QWEN3 ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]}", "'sliding_attention'"},
-    {QWEN3 ",\"quantization_config\":{}}", "quantized"},
+    {QWEN3 ",\"quantization_config\":{}}", "only FP8 in blocks is read"},
     {LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4}}", "type 'dynamic'"},
     {LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4}}", "type 'linear'"},
     {LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"}}", "factor is missing"},
