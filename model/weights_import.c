@@ -17,6 +17,7 @@
 #include "common/log.h"
 #include "kernels/finite.h"
 #include "model/convert.h"
+#include "model/fp8.h"
 #include "model/weights.h"
 #include "model/weights_map.h"
 

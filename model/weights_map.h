@@ -4,9 +4,10 @@
 
 #include "kernels/kernels.h"
 #include "model/config/config.h"
-#include "model/fp8.h"
 #include "model/layout.h"
 #include "model/safetensors.h"
+
+struct clime_fp8_scales; /* model/fp8.h */
 
 /* Tensors seen so far, over all files of a checkpoint. */
 struct clime_weights_seen {
