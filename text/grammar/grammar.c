@@ -85,6 +85,11 @@ enum clime_err clime_grammar_compile(const struct clime_vocab_trie *v, const str
     g->program = program;
     clime_machine_init(&g->machine, &g->program);
     clime_masks_init(&g->masks, v, &g->machine);
+    const struct clime_set *start = &g->machine.sets[clime_machine_start(&g->machine)];
+    if (start->n == 0 && !start->ends) {
+        clime_grammar_unref(g);
+        return clime_fail(e, CLIME_ERR_INPUT, "the grammar is too ambiguous: it may begin in too many ways");
+    }
     *out = g;
     return CLIME_OK;
 }

@@ -12,6 +12,8 @@
 #include "common/hash.h"
 
 #define FIRST_SLOTS 256
+#define VISIT 8              /* the effort of looking at an op, in nodes of a trie */
+#define MAX_VISITS (1 << 16) /* of one closure: some 3 ms */
 
 static void *grown(void *p, int *size, int n, size_t item) {
     if (n <= *size) return p;
@@ -64,6 +66,7 @@ static void begin(struct clime_machine *m) {
     m->n_work = m->n_found = m->n_seen = 0;
     m->ends = m->leaves = false;
     m->reach = 0;
+    m->n_visits = 0;
     if (++m->stamp == 0) { /* 2^32 closures: old stamps would come again */
         memset(m->seen, 0, (size_t)m->seen_size * sizeof *m->seen);
         m->stamp = 1;
@@ -92,7 +95,8 @@ static bool first_time(struct clime_machine *m, struct clime_place at) {
 static void visit(struct clime_machine *m, int32_t pc, int32_t stack) {
     struct clime_place at = {pc, stack};
     int32_t need = m->p->ops[pc].need, depth = m->frames[stack].depth + need;
-    m->effort++;
+    m->effort += VISIT;
+    m->n_visits++;
     if (need > m->p->max_depth) return;
     if (depth > m->reach) m->reach = depth;
     if (depth > m->p->max_depth || !first_time(m, at)) return;
@@ -146,7 +150,7 @@ static void finish(struct clime_machine *m) {
         case CLIME_OP_NEVER:
             break;
         }
-        if (m->n_found > CLIME_MAX_PLACES || m->n_work > 4 * CLIME_MAX_PLACES) {
+        if (m->n_found > CLIME_MAX_PLACES || m->n_work > 4 * CLIME_MAX_PLACES || m->n_visits > MAX_VISITS) {
             m->n_found = m->n_work = 0;
             m->ends = m->leaves = false;
         }

@@ -65,7 +65,8 @@ struct clime_machine {
     bool ends, leaves;
     int32_t reach;
     size_t bytes;   /* of what is kept */
-    int64_t effort; /* ops looked at, ever */
+    int n_visits;   /* of the closure in work */
+    int64_t effort; /* ever: ops and nodes of a trie looked at */
 };
 
 void clime_machine_init(struct clime_machine *m, const struct clime_program *p);

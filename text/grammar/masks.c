@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_EFFORT ((int64_t)1 << 24) /* ops and nodes of one mask: some 0.1 s */
+#define MAX_EFFORT ((int64_t)1 << 24) /* of one mask: some 0.1 s */
 #define MAX_BASES_OF_SET 16           /* a set of more places is walked as it is */
 
 struct clime_mask_base {

@@ -13,7 +13,8 @@
 #include "common/hash.h"
 
 #define RET_PC 0
-#define NO_NEED (1 << 20) /* no way to the end */
+#define NO_NEED (1 << 20)            /* no way to the end */
+#define MAX_SWEPT ((int64_t)1 << 27) /* ops looked at by an analysis: some 0.3 s */
 
 struct pair {
     int32_t node, next, pc;
@@ -173,19 +174,34 @@ static int32_t least(const struct clime_program *p, const struct clime_op *op) {
     return NO_NEED;
 }
 
-/* Ops refer backwards but for loops and rules: a few sweeps settle it, at most one for each frame of the deepest need.
- */
-static void find_needs(struct clime_program *p) {
+/* A sweep over the ops settles what refers one way; they go up and down in turn, since rules refer both ways. One that
+ * takes more of them than work is given for is refused. */
+struct sweeps {
+    int64_t left; /* ops that may still be looked at */
+    bool down;
+};
+
+static bool next_sweep(struct sweeps *w, int n_ops) {
+    w->down = !w->down;
+    w->left -= n_ops;
+    return w->left >= 0;
+}
+
+static bool find_needs(struct clime_program *p) {
+    struct sweeps w = {.left = MAX_SWEPT};
     for (int i = 0; i < p->n_ops; i++) p->ops[i].need = NO_NEED;
     for (bool changed = true; changed;) {
         changed = false;
-        for (int i = 0; i < p->n_ops; i++) {
+        if (!next_sweep(&w, p->n_ops)) return false;
+        for (int k = 0; k < p->n_ops; k++) {
+            int i = w.down ? p->n_ops - 1 - k : k;
             int32_t need = least(p, &p->ops[i]);
             if (need >= p->ops[i].need || need > CLIME_GRAMMAR_MAX_DEPTH) continue;
             p->ops[i].need = need;
             changed = true;
         }
     }
+    return true;
 }
 
 /* ---- left recursion ---- */
@@ -265,18 +281,23 @@ static int32_t find_circle(struct left *l, int32_t start) {
     return found;
 }
 
+/* -1: no rule is; -2: it took too long to tell. */
 static int32_t left_recursive(const struct clime_program *p) {
     struct left l = {.p = p};
+    struct sweeps w = {.left = MAX_SWEPT};
     int32_t found = -1;
     l.nullable = xcalloc((size_t)p->n_ops, 1);
     l.state = xcalloc((size_t)p->n_ops, 1);
     l.stamp = xcalloc((size_t)p->n_ops, sizeof *l.stamp);
-    for (bool changed = true; changed;) {
+    for (bool changed = true; changed && found == -1;) {
         changed = false;
-        for (int i = 0; i < p->n_ops; i++)
+        if (!next_sweep(&w, p->n_ops)) found = -2;
+        for (int k = 0; k < p->n_ops && found == -1; k++) {
+            int i = w.down ? p->n_ops - 1 - k : k;
             if (!l.nullable[i] && is_nullable(&l, i)) l.nullable[i] = changed = true;
+        }
     }
-    for (int i = 0; i < p->n_ops && found < 0; i++) {
+    for (int i = 0; i < p->n_ops && found == -1; i++) {
         const struct clime_op *op = &p->ops[i];
         if ((op->kind == CLIME_OP_CALL || op->kind == CLIME_OP_REPEAT) && !l.state[op->a])
             found = find_circle(&l, op->a);
@@ -343,8 +364,9 @@ enum clime_err clime_program_compile(struct clime_exprs *x, int root, int max_de
                          rule_name(&c, circle));
         goto done;
     }
-    find_needs(p);
-    if (p->ops[p->start].need > max_depth)
+    if (circle == -2 || !find_needs(p))
+        err = clime_fail(e, CLIME_ERR_LIMIT, "the grammar is too large: its rules refer to one another too often");
+    else if (p->ops[p->start].need > max_depth)
         err = clime_fail(e, CLIME_ERR_INPUT, "no text of at most %d nested rules fits", max_depth);
 done:
     if (err) clime_program_free(p);

@@ -499,6 +499,7 @@ static void test_calls(void **state) {
             .kind = CLIME_GRAMMAR_CALLS, .text = clime_str_of(tools_json), .calls = format};
         struct clime_grammar *g = NULL;
         if (clime_grammar_compile(trie, &source, &g, &e)) fail_msg("%s: %s", formats[f], e.msg);
+        int n_read = 0;
         for (int walk = 0; walk < 40; walk++) {
             struct clime_grammar_state *s = clime_grammar_state_new(g);
             struct clime_buf text;
@@ -519,6 +520,7 @@ static void test_calls(void **state) {
                 clime_buf_add(&text, bytes.ptr, bytes.len);
             }
             if (clime_grammar_state_next(s).may_end) {
+                n_read++;
                 const struct clime_output_format how = {
                     .reasoning = &clime_output_parsers[0], .calls = format, .tools = &tools};
                 clime_parse_begin(&p, &how, clime_str_of(""));
@@ -532,6 +534,7 @@ static void test_calls(void **state) {
             clime_buf_free(&text);
             clime_grammar_state_free(s);
         }
+        if (n_read < 10) fail_msg("%s: %d walks came to an end", formats[f], n_read);
         clime_grammar_unref(g);
     }
     struct clime_grammar *g = NULL;
@@ -572,6 +575,23 @@ static void test_limits(void **state) {
     memcpy(deep + 1000, "a", 2);
     refused(CLIME_GRAMMAR_REGEX, deep, "deep");
     free(deep);
+    for (int way = 0; way < 2; way++) { /* a long chain of rules is settled at once, whichever way it is written */
+        struct clime_buf text;
+        struct clime_error e = {0};
+        const int links = 10000;
+        clime_buf_init(&text, CLIME_GRAMMAR_MAX_SOURCE);
+        clime_buf_printf(&text, "root ::= r0\nr%d ::= \"a\"\n", links);
+        for (int i = 0; i < links; i++) {
+            int k = way ? links - 1 - i : i;
+            clime_buf_printf(&text, "r%d ::= r%d?\n", k, k + 1);
+        }
+        const struct clime_grammar_source source = {.kind = CLIME_GRAMMAR_EBNF, .text = clime_buf_str(&text)};
+        if (clime_grammar_compile(trie, &source, &g, &e)) fail_msg("%s", e.msg);
+        assert_true(accepts_from(g, "a", false));
+        assert_true(accepts_from(g, "", false));
+        clime_grammar_unref(g);
+        clime_buf_free(&text);
+    }
 }
 
 int main(void) {
