@@ -101,12 +101,14 @@ static int index_of(const struct clime_workers *w, int64_t place) {
     return at >= 0 && place_of(w->ready[at]) == place && !w->ready[at]->overloaded ? at : -1;
 }
 
-/* Sets pages: a page that went somewhere else last is no end, for a prompt's first pages are those of many. */
+/* Sets matched: a mark that went somewhere else last is no end, for a prompt's first pages are those of many. */
 static void find_pages(struct clime_workers *w, const struct clime_route_request *rq, int n, int64_t now) {
-    for (int i = 0; i < n; i++) w->ready[i]->pages = 0;
+    for (int i = 0; i < n; i++) w->ready[i]->matched = 0;
+    int64_t page = 0;
     for (int p = 0; p < rq->n_pages; p++) {
+        page = clime_route_next_page(page);
         int at = index_of(w, clime_placements_get(w->prefixes, rq->pages[p], now));
-        if (at >= 0) w->ready[at]->pages = p + 1;
+        if (at >= 0) w->ready[at]->matched = page * CLIME_ROUTE_PAGE_TOKENS;
     }
 }
 

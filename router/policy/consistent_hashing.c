@@ -1,15 +1,18 @@
 /* Consistent hashing, bounded: each key has its own order of the workers (rendezvous hashing over their URLs), and goes
- * to the first that is not overloaded. The key is the session's, without one the prompt's first page, which a group's
- * members and a conversation's turns share; without that the least loaded. Nothing is remembered, so routers side by
+ * to the first that is not overloaded. The key is the session's, without one the prompt's first KEY_MARKS marks, some
+ * 1,000 tokens, which a group's members and a conversation's turns share and a system prompt seldom fills; without that
+ * the least loaded. Nothing is remembered, so routers side by
  * side and a restarted one agree, and a worker that comes or goes moves only its own keys. */
 #include "common/hash.h"
 #include "router/policy/policy.h"
+
+#define KEY_MARKS 16
 
 static bool key_of(const struct clime_route_request *rq, uint64_t *key) {
     if (rq->session.len)
         *key = clime_hash_bytes(rq->session.ptr, rq->session.len, 0);
     else if (rq->n_pages)
-        *key = rq->pages[0];
+        *key = rq->pages[rq->n_pages < KEY_MARKS ? rq->n_pages - 1 : KEY_MARKS - 1];
     return rq->session.len || rq->n_pages;
 }
 

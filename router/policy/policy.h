@@ -11,7 +11,7 @@ struct clime_policy {
     /* views[n], n >= 1, are ready and untried, by slot; turn counts picks. Returns an index below n. */
     int (*pick)(const struct clime_route_request *rq, struct clime_worker_view *const *views, int n, uint64_t turn);
     bool is_sticky;   /* keeps sessions together itself: no placement is remembered for them */
-    bool wants_pages; /* views[].pages are counted, and the request's recorded, for those that read them */
+    bool wants_pages; /* views[].matched is found, and the request's recorded, for those that read them */
 };
 
 /* Every policy: clime_policy_NAME in NAME.c is what --policy NAME picks with. */

@@ -6,7 +6,7 @@
 #include "common/hash.h"
 #include "common/json/scan.h"
 
-enum { BYTES_A_TOKEN = 4, TOKENS_A_PAGE = 64, DEFAULT_NEW_TOKENS = 128 };
+enum { BYTES_A_TOKEN = 4, DEFAULT_NEW_TOKENS = 128 };
 #define COST_MAX ((int64_t)1 << 40)
 
 struct limits { /* one prompt's sampling parameters, as far as they cost */
@@ -18,7 +18,8 @@ struct reading {
     double prompt_tokens;
     int64_t n_prompts;
     uint64_t so_far; /* hash of the first prompt up to here */
-    int n_ids;       /* of it, beyond the last whole page */
+    int64_t n_ids;   /* of it */
+    int64_t mark;    /* the page whose end has the next mark */
     struct limits common;
     int64_t n_own;               /* prompts with sampling parameters of their own, a list; 0 = common holds for all */
     double own_n, own_generated; /* summed over those: n, and n times what may be generated */
@@ -32,18 +33,21 @@ static double generated(struct limits l) {
 
 static void end_page(struct reading *r) {
     if (r->rq->n_pages < CLIME_ROUTE_PAGES) r->rq->pages[r->rq->n_pages++] = r->so_far;
+    r->mark = clime_route_next_page(r->mark);
 }
 
 static void add_id(struct reading *r, struct clime_str number) {
     if (r->rq->n_pages == CLIME_ROUTE_PAGES) return;
     r->so_far = clime_hash_bytes(number.ptr, number.len, r->so_far);
-    if (++r->n_ids % TOKENS_A_PAGE == 0) end_page(r);
+    if (++r->n_ids == r->mark * CLIME_ROUTE_PAGE_TOKENS) end_page(r);
 }
 
 static void add_text(struct reading *r, struct clime_str text) {
-    const size_t page = TOKENS_A_PAGE * BYTES_A_TOKEN;
-    for (size_t at = 0; at + page <= text.len && r->rq->n_pages < CLIME_ROUTE_PAGES; at += page) {
-        r->so_far = clime_hash_bytes(text.ptr + at, page, r->so_far);
+    const size_t page = CLIME_ROUTE_PAGE_TOKENS * BYTES_A_TOKEN;
+    size_t at = 0, end;
+    while (r->rq->n_pages < CLIME_ROUTE_PAGES && (end = (size_t)r->mark * page) <= text.len) {
+        r->so_far = clime_hash_bytes(text.ptr + at, end - at, r->so_far);
+        at = end;
         end_page(r);
     }
 }
@@ -182,7 +186,7 @@ void clime_route_request_read(struct clime_route_request *rq, struct clime_str s
     struct clime_error e;
     struct clime_json j;
     *rq = (struct clime_route_request){.session = session, .cost = (int64_t)body.len / BYTES_A_TOKEN + 1};
-    struct reading r = {.rq = rq, .common = {DEFAULT_NEW_TOKENS, 1}};
+    struct reading r = {.rq = rq, .mark = 1, .common = {DEFAULT_NEW_TOKENS, 1}};
     clime_json_init(&j, body.ptr, body.len, arena, &e);
     if (clime_json_peek(&j) != CLIME_JSON_OBJECT) return;
     read_members(&j, &r);

@@ -7,9 +7,16 @@
 #include "common/arena.h"
 #include "common/str.h"
 
-/* Pages of a prompt, by which prompts with the same beginning are known: 64 tokens as in a server's KV, or 256 bytes of
- * a text or a conversation, which are about as many. Longer prompts are known by this many. */
+/* Marks in a prompt, by which prompts with the same beginning are known: at the ends of pages of 64 tokens as in a
+ * server's KV, or of 256 bytes of a text or a conversation, which are about as many. The first twenty pages have one
+ * each, further ones lie a tenth of the way apart, so that this many reach over 80,000 tokens. */
 #define CLIME_ROUTE_PAGES 64
+#define CLIME_ROUTE_PAGE_TOKENS 64
+
+/* The page after `page` (counted from 1; 0 = the start) that has a mark. */
+static inline int64_t clime_route_next_page(int64_t page) {
+    return page + (page < 20 ? 1 : page / 10);
+}
 
 /* Slices are of the request's headers and body, or of the arena it was read with. */
 struct clime_route_request {
@@ -17,8 +24,8 @@ struct clime_route_request {
     struct clime_str label;            /* "name=value" that its worker must have; empty = any will do */
     struct clime_str model;            /* as the client names it; empty = it does not */
     int64_t cost;                      /* tokens that it may occupy, >= 1 */
-    int n_pages;                       /* whole ones, of the first prompt of a batch */
-    uint64_t pages[CLIME_ROUTE_PAGES]; /* each a hash of the prompt from its start to the page's end, and the model */
+    int n_pages;                       /* marks, of the first prompt of a batch */
+    uint64_t pages[CLIME_ROUTE_PAGES]; /* each a hash of the prompt from its start to the mark, and the model */
 };
 
 /* Reads a body. session: of a header or the path; without one the body's session_id, or session_params.session_id,

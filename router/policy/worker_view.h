@@ -39,7 +39,7 @@ struct clime_worker_view {
     /* of one pick */
     double load;     /* outstanding tokens, where capacities are known over its part of the mean capacity */
     bool overloaded; /* far more of it than the others */
-    int pages;       /* leading pages of the request's prompt that it was sent before; 0 when it is overloaded */
+    int64_t matched; /* leading tokens of the request's prompt that it was sent before; 0 when it is overloaded */
 };
 
 #endif
