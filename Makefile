@@ -87,6 +87,8 @@ $(O)/bench_grammar: tests/bench/bench_grammar.c $(O)/libtext.a $(O)/libcommon.a
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(LDLIBS)
 $(O)/bench_kernels: tests/bench/bench_kernels.c $(O)/libkernels.a $(O)/libcommon.a
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) -lm -pthread
+$(O)/bench_routing: tests/bench/bench_routing.c $(O)/librouter.a $(O)/libcommon.a
+	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(LDLIBS)
 # Instrumented code brings false warnings and takes minutes at -O3, so sanitizer builds have options of their own.
 # Reports go to files beside the programs: a child's report counts, whoever started it and wherever its output went.
 ASAN     = CUDA=0 BARE=1 SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" CFLAGS="-O1 -g -Wno-error" OPT=
