@@ -16,7 +16,7 @@ from test_resumed_replies import EACH_TOKEN, lasting
 from test_router_faults import fleet, states, urls, wait_for
 
 LONG = 100
-QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "1", "--health-failure-threshold", "2",
+QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "2", "--health-failure-threshold", "2",
          "--replay-wait", LONG)  # fmt: skip
 
 
@@ -244,3 +244,27 @@ def test_what_cannot_go_on_ends_with_an_error(well):
             events = [line[6:] for line in asked.result(LONG).split("\n\n") if line]
             assert events[-1] == "[DONE]" and json.loads(events[-2])["error"]["code"] in (502, 503)
             assert json.loads(events[-3])["meta_info"]["finish_reason"] is None and len(events) == 5
+
+
+def test_workers_that_die_one_after_another(well):
+    """The one that is to go on dies before it has said a word; that is no reason to give the stream up."""
+    body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 100, "ignore_eos": True, "sampling_seed": 3,
+                                                  "stream_interval": 7},
+            "stream": True, "incremental_streaming_output": False}  # fmt: skip
+
+    def die(handler, asked):
+        if handler.path == "/generate":
+            raise ConnectionError
+        return False
+
+    with gated(1) as (gate,), workers(1, die) as (dying,), program("clime-router", *QUICK) as router, \
+         concurrent.futures.ThreadPoolExecutor(1) as pool:  # fmt: skip
+        router.post("/workers", {"url": gate.url})
+        asked = pool.submit(stream, router, body)
+        wait_for(lambda: gate.held == 1)
+        router.post("/workers", {"url": dying.url})
+        gate.server.process.kill()
+        wait_for(lambda: dying.calls("/generate"))
+        router.post("/workers", {"url": well.url})
+        (out,) = asked.result(LONG)
+        assert lasting(out) == lasting(next(undisturbed(well, body, [out])))
