@@ -82,7 +82,8 @@ static void count_trial(struct clime_relay *y, const struct clime_lease *lease, 
     t->tried[lease->slot / 64] |= (uint64_t)1 << (lease->slot % 64);
     if (y->outcome == CLIME_OUTCOME_SERVED && t->suspect) clime_workers_blame(w, t->suspect);
     if (y->outcome == CLIME_OUTCOME_UNKNOWN) t->suspect = lease->id;
-    t->n_suspect += y->outcome == CLIME_OUTCOME_UNKNOWN || (y->outcome == CLIME_OUTCOME_WORKER && y->connected);
+    bool lost = y->outcome == CLIME_OUTCOME_WORKER && y->connected && !y->progressed;
+    t->n_suspect += lost || y->outcome == CLIME_OUTCOME_UNKNOWN;
 }
 
 /* Tries workers until one has the answer. Sets y->e where there is none from a worker. */
