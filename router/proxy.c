@@ -52,7 +52,7 @@ static bool may_try_again(const struct clime_relay *y, int n_suspect) {
 
 /* The workers that a request has been tried on, and until when it may wait for others. */
 struct trials {
-    uint64_t tried[CLIME_WORKERS_MAX / 64];
+    uint64_t tried[CLIME_WORKERS_MAX / 64], seen_failing[CLIME_WORKERS_MAX / 64]; /* by slot */
     int64_t until_us;
     int n_suspect;
     int64_t suspect; /* the worker that answered 500 */
@@ -83,7 +83,11 @@ static void count_trial(struct clime_relay *y, const struct clime_lease *lease, 
     if (y->outcome == CLIME_OUTCOME_SERVED && t->suspect) clime_workers_blame(w, t->suspect);
     if (y->outcome == CLIME_OUTCOME_UNKNOWN) t->suspect = lease->id;
     bool lost = y->outcome == CLIME_OUTCOME_WORKER && y->connected && !y->progressed;
-    t->n_suspect += lost || y->outcome == CLIME_OUTCOME_UNKNOWN;
+    bool new =
+        !(t->seen_failing[lease->slot / 64] >> (lease->slot % 64) & 1); /* one sick worker is no evidence twice */
+    if (!new || !(lost || y->outcome == CLIME_OUTCOME_UNKNOWN)) return;
+    t->seen_failing[lease->slot / 64] |= (uint64_t)1 << (lease->slot % 64);
+    t->n_suspect++;
 }
 
 /* Tries workers until one has the answer. Sets y->e where there is none from a worker. */

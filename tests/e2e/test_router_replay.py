@@ -85,6 +85,9 @@ class Gate:
                 s.shutdown(socket.SHUT_RDWR)
 
     def close(self):
+        """Nobody gets in any more."""
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)  # or accept would go on in its thread
         self.listener.close()
 
 
@@ -263,6 +266,7 @@ def test_workers_that_die_one_after_another(well):
         asked = pool.submit(stream, router, body)
         wait_for(lambda: gate.held == 1)
         router.post("/workers", {"url": dying.url})
+        gate.close()
         gate.server.process.kill()
         wait_for(lambda: dying.calls("/generate"))
         router.post("/workers", {"url": well.url})
