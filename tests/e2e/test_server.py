@@ -550,7 +550,7 @@ BAD = [
     ("bias", b'{"input_ids":[1],"sampling_params":{"logit_bias":{"x":1}}}'),
     ("bias id", b'{"input_ids":[1],"sampling_params":{"logit_bias":{"512":1}}}'),
     ("seed", b'{"input_ids":[1],"sampling_params":{"sampling_seed":"x"}}'),
-    ("grammar", b'{"input_ids":[1],"sampling_params":{"regex":"a+"}}'),
+    ("grammar", b'{"input_ids":[1],"sampling_params":{"regex":"a("}}'),
     ("lora", b'{"input_ids":[1],"lora_path":"x"}'),
     ("rid", b'{"input_ids":[1],"rid":5}'),
     ("same rid twice", b'{"input_ids":[[1],[1]],"rid":["a","a"]}'),
