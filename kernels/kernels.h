@@ -492,11 +492,12 @@ struct clime_ops {
                   float *m, float *v, void *params);
     /* What it begins with: m = v = 0, master = params in fp32 (not written where master == params). ROW */
     void (*adamw_start)(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
-    /* Sum of squares in fp64 over fixed chunks in order; waits. The sum over several arrays that are one, cut at
-     * multiples of norm_block, is the sum of what each block alone gives, in order. */
-    double (*sumsq)(struct clime_dev *d, size_t n, const float *x);
-    size_t norm_block; /* elements; 0: this device's sums cannot be cut */
-    /* y += x, fp32. ROW. NULL: this device has no lanes of gradients yet. */
+    /* Sums of squares in fp64, of each norm_block elements (the last may have fewer), into host memory; waits. A
+     * block's sum depends on its elements alone, so the sum over all blocks in order is the same bits whoever has
+     * which. */
+    void (*sumsq)(struct clime_dev *d, size_t n, const float *x, double *h_sums);
+    size_t norm_block;
+    /* y += x, fp32. ROW */
     void (*accumulate)(struct clime_dev *d, size_t n, const float *x, float *y);
 };
 

@@ -74,7 +74,7 @@ void CPU(list_logp)(struct clime_dev *d, int n, int V, const float *logits, cons
 void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master, float *m,
                 float *v, void *params);
 void CPU(adamw_start)(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
-double CPU(sumsq)(struct clime_dev *d, size_t n, const float *x);
+void CPU(sumsq)(struct clime_dev *d, size_t n, const float *x, double *h_sums);
 void CPU(accumulate)(struct clime_dev *d, size_t n, const float *x, float *y);
 
 #endif

@@ -187,8 +187,8 @@ static void adamw_start(struct clime_dev *d, size_t n, const void *params, float
     d->isa->adamw_start(d, n, params, master, m, v);
 }
 
-static double sumsq(struct clime_dev *d, size_t n, const float *x) {
-    return d->isa->sumsq(d, n, x);
+static void sumsq(struct clime_dev *d, size_t n, const float *x, double *h_sums) {
+    d->isa->sumsq(d, n, x, h_sums);
 }
 
 static void accumulate(struct clime_dev *d, size_t n, const float *x, float *y) {

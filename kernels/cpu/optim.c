@@ -1,8 +1,8 @@
 /* AdamW and the norm of the gradient.
  *
  * Called by the trainer's owner of the context; fixed chunks run on the pool. Owns nothing. Each element is updated
- * alone (Loshchilov & Hutter 2019, in the order of torch.optim.AdamW); the norm is a sum in double over fixed chunks,
- * chunks in order, so neither depends on threads.
+ * alone (Loshchilov & Hutter 2019, in the order of torch.optim.AdamW); the norm is made of sums in double over fixed
+ * chunks, so neither depends on threads.
  */
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vec.h"
@@ -19,7 +19,7 @@ struct optim_job {
     const float *grad;
     float *master, *m, *v;
     void *params;
-    double *partial;
+    double *sums;
 };
 
 VEC_INLINE void adamw_body(const struct optim_job *j, int chunk, const bool bf16) {
@@ -88,16 +88,12 @@ static void sumsq_chunk(void *arg, int i, int slot) {
         for (int c = 0; c < 8; c++) sum[c] += (double)j->grad[k + (size_t)c] * (double)j->grad[k + (size_t)c];
     }
     for (; k < end; k++) sum[0] += (double)j->grad[k] * (double)j->grad[k];
-    j->partial[i] = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+    j->sums[i] = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
 }
 
-double CPU(sumsq)(struct clime_dev *d, size_t n, const float *x) {
-    struct optim_job j = {.d = d, .n = n, .grad = x};
-    j.partial = clime_cpu_shared(d, (size_t)(chunks(n) + 1) * sizeof *j.partial);
+void CPU(sumsq)(struct clime_dev *d, size_t n, const float *x, double *h_sums) {
+    struct optim_job j = {.d = d, .n = n, .grad = x, .sums = h_sums};
     clime_cpu_for(d, chunks(n), (double)n / 4, sumsq_chunk, &j);
-    double sum = 0;
-    for (int i = 0; i < chunks(n); i++) sum += j.partial[i];
-    return sum;
 }
 
 static void accumulate_chunk(void *arg, int i, int slot) {

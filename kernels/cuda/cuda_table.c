@@ -84,4 +84,6 @@ const struct clime_ops clime_cuda_ops = {
     .adamw = clime_cuda_adamw,
     .adamw_start = clime_cuda_adamw_start,
     .sumsq = clime_cuda_sumsq,
+    .norm_block = CLIME_CUDA_NORM_BLOCK,
+    .accumulate = clime_cuda_accumulate,
 };

@@ -8,6 +8,8 @@
 extern "C" {
 #endif
 
+#define CLIME_CUDA_NORM_BLOCK 65536
+
 extern const struct clime_ops clime_cuda_ops;
 
 /* Whether the table can run on this GPU; no context is made. */
@@ -121,7 +123,8 @@ void clime_cuda_list_logp(struct clime_dev *d, int n, int V, const float *logits
 void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master,
                       float *m, float *v, void *params);
 void clime_cuda_adamw_start(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
-double clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x);
+void clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x, double *h_sums);
+void clime_cuda_accumulate(struct clime_dev *d, size_t n, const float *x, float *y);
 
 #ifdef __cplusplus
 }

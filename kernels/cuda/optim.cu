@@ -1,13 +1,14 @@
-/* AdamW over flat ranges, and the sum of squares in a fixed order. Launched by the context's owner; owns nothing.
+/* AdamW over flat ranges, sums of squares in a fixed order, and gradients added to others. Launched by the context's
+ * owner; owns nothing.
  *
- * An element is updated alone, with the CPU's operations in the CPU's order; the sum runs over fixed blocks with a
- * fixed tree each, the blocks in order on the host. So neither depends on the launch. */
-#include <stdlib.h>
+ * An element is updated alone, with the CPU's operations in the CPU's order; sums are those of fixed blocks with a
+ * fixed tree each. So neither depends on the launch. */
+#include <string.h>
 
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 256, SUM_BLOCK = 65536 };
+enum { THREADS = 256, SUM_BLOCK = CLIME_CUDA_NORM_BLOCK };
 
 /* One element: 4 floats read, 3 written, one bf16 written: 30 bytes. Operation for operation the CPU's
  * (kernels/cpu/optim.c), so that states may lie on either side: the same bits. */
@@ -60,14 +61,31 @@ __global__ void sumsq_kernel(size_t n, const float *x, double *partial) {
     if (threadIdx.x == 0) partial[blockIdx.x] = shared[0];
 }
 
-CUDA_OP double clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x) {
+CUDA_OP void clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x, double *h_sums) {
     size_t blocks = (n + SUM_BLOCK - 1) / SUM_BLOCK;
-    double *partial = (double *)clime_cuda_scratch(d, (blocks + 1) * sizeof *partial);
-    if (!partial || blocks == 0) return 0;
+    if (blocks == 0) return;
+    memset(h_sums, 0, blocks * sizeof *h_sums);
+    double *partial = (double *)clime_cuda_scratch(d, blocks * sizeof *partial);
+    if (!partial) return;
     launch_after(d, sumsq_kernel, (unsigned)blocks, THREADS, 0, n, x, partial);
-    double *h = (double *)xmalloc(blocks * sizeof *h), sum = 0;
-    clime_cuda_copy_out(d, h, partial, blocks * sizeof *h);
-    for (size_t i = 0; i < blocks; i++) sum += h[i];
-    free(h);
-    return d->failure.code == CLIME_OK ? sum : 0;
+    clime_cuda_copy_out(d, h_sums, partial, blocks * sizeof *h_sums);
+}
+
+/* V elements a thread; what is left over is added by the first block. */
+template <int V> __global__ void accumulate_kernel(size_t n, const float *x, float *y) {
+    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * V, tail = n / V * V + threadIdx.x;
+    if (i + V <= n) {
+        lanes<V, float> a = load<V>(x + i), b = load<V>(y + i);
+#pragma unroll
+        for (int k = 0; k < V; k++) b.x[k] += a.x[k];
+        store(y + i, b);
+    }
+    if (V > 1 && blockIdx.x == 0 && tail < n) y[tail] += x[tail];
+}
+
+CUDA_OP void clime_cuda_accumulate(struct clime_dev *d, size_t n, const float *x, float *y) {
+    bool aligned = ((uintptr_t)x | (uintptr_t)y) % 16 == 0;
+    size_t threads = aligned ? (n + 3) / 4 : n, blocks = (threads + THREADS - 1) / THREADS;
+    if (n == 0) return;
+    launch_after(d, aligned ? accumulate_kernel<4> : accumulate_kernel<1>, (unsigned)blocks, THREADS, 0, n, x, y);
 }

@@ -84,7 +84,9 @@ static bool allocates(struct clime_model *m, const struct batch *b) {
     m->ops->memory(m->dev, &before, &total);
     if (clime_train_forward(t, &p, true, logp, NULL, &e) || clime_train_backward(t, &p, b->g_logp, b->g_ent, &e))
         exit(1);
-    m->ops->sumsq(m->dev, (size_t)m->layout.n, clime_train_grads(t));
+    double *sums = xcalloc((size_t)m->layout.n_grads / m->ops->norm_block + 1, sizeof *sums);
+    m->ops->sumsq(m->dev, (size_t)m->layout.n_grads, clime_train_grads(t), sums);
+    free(sums);
     m->ops->memory(m->dev, &after, &total);
     clime_train_close(t);
     return before != after;

@@ -473,6 +473,19 @@ static void sides_agree(struct gpu_test *t, const char *name, const struct both 
     free(gpu);
 }
 
+/* Each block's sum is what the block gives alone; of the whole, in order. */
+static double squares(struct side *s, size_t n, const float *x) {
+    size_t block = s->ops->norm_block, n_blocks = (n + block - 1) / block;
+    double *of = xcalloc(n_blocks, sizeof *of), sum = 0, alone = 0;
+    s->ops->sumsq(s->dev, n, x, of);
+    for (size_t i = 0; i < n_blocks; i++) {
+        s->ops->sumsq(s->dev, n - i * block < block ? n - i * block : block, x + i * block, &alone);
+        sum += alone == of[i] ? of[i] : NAN;
+    }
+    free(of);
+    return sum;
+}
+
 /* The states may lie on either side (--optimizer-cpu-offload): the same bits, subnormal ones too. */
 static void test_optimizer(struct gpu_test *t) {
     enum { N = 100003, STEPS = 4 };
@@ -496,8 +509,12 @@ static void test_optimizer(struct gpu_test *t) {
     sides_agree(t, "adamw_start master", &p);
     sides_agree(t, "adamw_start m", &m);
     sides_agree(t, "adamw_start v", &v);
-    double c = t->cpu.ops->sumsq(t->cpu.dev, N, g.cpu), u = t->gpu.ops->sumsq(t->gpu.dev, N, g.gpu);
+    double c = squares(&t->cpu, N, g.cpu), u = squares(&t->gpu, N, g.gpu);
     check(t, fabs(c - u) <= 1e-9 * c, "sumsq", "");
+    for (size_t from = 0; from < 2; from++) { /* on 16 bytes and beside them */
+        BOTH(t, accumulate, N - 3 - from, (float *)AT(m) + from, (float *)AT(p) + from);
+        sides_agree(t, "accumulate", &p);
+    }
     struct both *all[] = {&g, &p, &m, &v, &w};
     for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
 }

@@ -54,10 +54,6 @@ enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model 
     *l = (struct clime_lanes){.train = t, .m = m, .links = links, .n = n, .round = clime_train_grads(t)};
     l->part = (struct clime_part){links ? links->rank : 0, links ? links->world : 1};
     enum clime_err rc = clime_lanes_check(n, l->part.world, e);
-    if (!rc && n > 1 && !m->ops->accumulate)
-        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE,
-                        "--gradient-lanes %d: gradients cannot be added in lanes on \"%s\" yet (--device cpu can)", n,
-                        m->ops->name);
     if (rc) return rc;
     plan_buffers(l, m);
     return l->plan.n ? clime_plan_commit(&l->plan, m->dev, "lanes of gradients", e) : CLIME_OK;

@@ -218,34 +218,24 @@ static void forget_frozen(const struct clime_optimizer *o, const struct clime_mo
 
 /* ---- over several ranks ---- */
 
-/* Each rank's blocks, the sums of which all ranks get and add in the order of the whole. */
-static enum clime_err norm_of_all(const struct clime_optimizer *o, const struct clime_model *m, const float *grads,
-                                  double *sum, struct clime_error *e) {
-    struct clime_links *links = o->links;
-    int64_t block = (int64_t)m->ops->norm_block, n_blocks = (m->layout.n_grads + block - 1) / block;
-    size_t from[CLIME_GROUP_MAX + 1];
-    double *of = xcalloc((size_t)n_blocks, sizeof *of);
-    for (int r = 0; r <= links->world; r++) {
-        int64_t lo = clime_part_from(&m->layout, m->ops, r, links->world);
-        from[r] = (size_t)((lo + block - 1) / block) * sizeof *of;
-    }
-    for (int64_t at = o->lo; at < o->hi; at += block)
-        of[at / block] = m->ops->sumsq(m->dev, (size_t)(o->hi - at < block ? o->hi - at : block), grads + (at - o->lo));
-    enum clime_err rc = clime_group_share(links->group, "the norm of the gradients", of, from, e);
-    *sum = 0;
-    for (int64_t i = 0; i < n_blocks; i++) *sum += of[i];
-    free(of);
-    return rc;
-}
-
+/* The sums of each rank's blocks, which all ranks get and add in the order of the whole. */
 static enum clime_err norm(const struct clime_optimizer *o, const struct clime_model *m, const float *grads,
                            double *out, struct clime_error *e) {
-    double sum = 0;
+    struct clime_links *links = o->links;
+    int64_t block = (int64_t)m->ops->norm_block, n_blocks = (m->layout.n_grads + block - 1) / block;
+    double *of = xcalloc((size_t)n_blocks + 1, sizeof *of), sum = 0;
     enum clime_err rc = CLIME_OK;
-    if (o->links)
-        rc = norm_of_all(o, m, grads, &sum, e);
-    else
-        sum = m->ops->sumsq(m->dev, (size_t)m->layout.n_grads, grads);
+    m->ops->sumsq(m->dev, (size_t)(o->hi - o->lo), grads, of + o->lo / block);
+    if (links) {
+        size_t from[CLIME_GROUP_MAX + 1];
+        for (int r = 0; r <= links->world; r++) {
+            int64_t lo = clime_part_from(&m->layout, m->ops, r, links->world);
+            from[r] = (size_t)((lo + block - 1) / block) * sizeof *of;
+        }
+        rc = clime_group_share(links->group, "the norm of the gradients", of, from, e);
+    }
+    for (int64_t i = 0; i < n_blocks; i++) sum += of[i];
+    free(of);
     *out = sqrt(sum);
     return rc;
 }

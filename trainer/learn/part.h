@@ -13,7 +13,7 @@ struct clime_part { /* of world ranks, this one's; world 1: all */
 
 /* First gradient of a rank's range; that of rank `world` is n_grads. */
 static inline int64_t clime_part_from(const struct clime_layout *l, const struct clime_ops *ops, int rank, int world) {
-    int64_t block = (int64_t)ops->norm_block, n_blocks = block ? (l->n_grads + block - 1) / block : 0;
+    int64_t block = (int64_t)ops->norm_block, n_blocks = (l->n_grads + block - 1) / block;
     int64_t at = rank == 0 ? 0 : rank == world ? l->n_grads : n_blocks * rank / world * block;
     return at < l->n_grads ? at : l->n_grads;
 }
