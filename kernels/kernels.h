@@ -46,6 +46,12 @@ struct clime_dev_head {
     char unit[64]; /* which of the host's devices it is: the GPU's UUID, "cpu" */
 };
 
+enum clime_links_way {                   /* how GPUs of a group exchange bytes */
+                       CLIME_LINKS_AUTO, /* through memory that they map where all of them can, else by NCCL */
+                       CLIME_LINKS_MAPPED,
+                       CLIME_LINKS_NCCL
+};
+
 struct clime_dev_options {
     enum clime_dtype dt;
     int n_threads;      /* CPU: 0 = all cores this process may use */
@@ -53,6 +59,7 @@ struct clime_dev_options {
     int gpu;            /* CUDA: device index */
     bool deterministic; /* CUDA: products as the contract has them. false: as the library likes best, which depends on
                          * the number of rows; only to measure what the contract costs */
+    enum clime_links_way links; /* CUDA */
 };
 
 /* A matrix of weights, as products read it. Host memory; data and packed are the device's. */
@@ -323,7 +330,7 @@ struct clime_ops {
     void (*comm_close)(struct clime_comm *c); /* does not wait for the others; NULL is fine */
 
     /* ---- links between the devices of a group (kernels/links.h says what they do; called from there alone) ---- */
-    /* NULL: this device has none yet. */
+    size_t (*links_bytes)(int world); /* of the device's memory that open takes, at most */
     enum clime_err (*links_open)(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
                                  struct clime_error *e);
     enum clime_err (*links_exchange)(struct clime_links *l, const char *what, const struct clime_move *sends,

@@ -4,10 +4,6 @@
 enum clime_err clime_links_open(const struct clime_ops *ops, struct clime_dev *d, struct clime_group *g,
                                 struct clime_links **out, struct clime_error *e) {
     *out = NULL;
-    if (!ops->links_open)
-        return clime_fail(
-            e, CLIME_ERR_UNAVAILABLE,
-            "several devices cannot work together on \"%s\" yet: its table has no links (--device cpu has)", ops->name);
     return ops->links_open(d, g, out, e);
 }
 

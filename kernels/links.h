@@ -2,9 +2,9 @@
  * (DESIGN.md 4.6). A sum over ranks is an exchange and a local sum in a fixed order.
  *
  * Everything is one operation, an exchange: each rank says what it sends to whom and what it gets from whom; what goes
- * from one rank to another arrives in the order in which both name it. The collectives below are exchanges that all
- * ranks call alike. at is memory of the device (ops->alloc); on a device that queues, an exchange is queued like any
- * operation, and what it sent may be written again by what is queued after it.
+ * from one rank to another arrives in the order in which both name it, cut alike. The collectives below are exchanges
+ * that all ranks call alike. at is memory of the device (ops->alloc); on a device that queues, an exchange is queued
+ * like any operation, and what it sent may be written again by what is queued after it.
  *
  * Every wait ends: at once (some 50 ms) when a rank is lost, at the group's limit when one does not move, with an error
  * that names rank and operation. After an error only close may follow. One thread: the owner of dev and of the group.
@@ -18,6 +18,7 @@
 struct clime_links { /* the head of each table's own */
     const struct clime_ops *ops;
     struct clime_group *group;
+    const char *way; /* how bytes go, for people */
     int rank, world;
 };
 
@@ -27,8 +28,7 @@ struct clime_move {
     size_t bytes;
 };
 
-/* All ranks of the group call it. CLIME_ERR_UNAVAILABLE where the device's table has no links, or the ranks are too far
- * apart for them. */
+/* All ranks of the group call it. CLIME_ERR_UNAVAILABLE where the ranks are too far apart for them. */
 enum clime_err clime_links_open(const struct clime_ops *ops, struct clime_dev *d, struct clime_group *g,
                                 struct clime_links **out, struct clime_error *e);
 void clime_links_close(struct clime_links *l); /* NULL is fine */

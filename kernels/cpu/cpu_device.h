@@ -42,6 +42,7 @@ enum clime_err clime_cpu_comm_broadcast(struct clime_comm *c, const struct clime
 void clime_cpu_comm_close(struct clime_comm *c);
 
 /* cpu_links.c */
+size_t clime_cpu_links_bytes(int world);
 enum clime_err clime_cpu_links_open(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
                                     struct clime_error *e);
 enum clime_err clime_cpu_links_exchange(struct clime_links *l, const char *what, const struct clime_move *sends,

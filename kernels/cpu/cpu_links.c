@@ -6,11 +6,8 @@
  *
  * Invariant: head - tail <= RING bytes are in a ring, written before head moved and read before tail does.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/group/memory.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/links.h"
@@ -47,50 +45,8 @@ static struct ring *ring_of(const struct cpu_links *l, int from, int to) {
     return &l->ring[(size_t)from * (size_t)l->head.world + (size_t)to];
 }
 
-/* ---- the mapping ---- */
-
-struct where {
-    int64_t pid, fd;
-};
-
-static void map(struct cpu_links *l, int fd) {
-    void *p = fd < 0 ? MAP_FAILED : mmap(NULL, l->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED) return;
-    l->bell = p;
-    l->ring = (struct ring *)(void *)((char *)p + (size_t)l->head.world * sizeof *l->bell);
-}
-
-static enum clime_err map_as_leader(struct cpu_links *l, int *fd, struct clime_error *e) {
-    *fd = memfd_create("clime-links", MFD_CLOEXEC);
-    if (*fd >= 0 && !ftruncate(*fd, (off_t)l->bytes)) map(l, *fd);
-    if (!l->bell)
-        return clime_fail(e, CLIME_ERR_LIMIT, "links between %d ranks need %zu bytes of shared memory: %s",
-                          l->head.world, l->bytes, strerror(errno));
-    struct where w = {getpid(), *fd};
-    enum clime_err rc = CLIME_OK;
-    for (int r = 1; r < l->head.world && !rc; r++) rc = clime_group_send(l->head.group, r, &w, sizeof w, e);
-    return rc;
-}
-
-static enum clime_err map_as_follower(struct cpu_links *l, int *fd, struct clime_error *e) {
-    struct clime_buf b;
-    struct where w;
-    char path[64];
-    clime_buf_init(&b, sizeof w);
-    enum clime_err rc =
-        clime_group_receive(l->head.group, 0, "opening links", clime_group_limit_us(l->head.group), &b, e);
-    if (!rc && b.len != sizeof w) rc = clime_fail(e, CLIME_ERR_INTERNAL, "rank 0 does not say where its memory is");
-    if (!rc) {
-        memcpy(&w, b.data, sizeof w);
-        snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)w.pid, (long long)w.fd);
-        *fd = open(path, O_RDWR | O_CLOEXEC);
-        map(l, *fd);
-        if (!l->bell)
-            rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "rank 0's shared memory (%s) cannot be mapped: %s", path,
-                            strerror(errno));
-    }
-    clime_buf_free(&b);
-    return rc;
+size_t clime_cpu_links_bytes(int world) { /* a rank's share of what all have together */
+    return sizeof(struct bell) + (size_t)world * sizeof(struct ring);
 }
 
 enum clime_err clime_cpu_links_open(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
@@ -100,22 +56,23 @@ enum clime_err clime_cpu_links_open(struct clime_dev *d, struct clime_group *g, 
                           "ranks on CPUs share memory, so all must run on one host and see each other's processes");
     struct cpu_links *l = xcalloc(1, sizeof *l);
     size_t n = (size_t)clime_group_world(g);
-    int fd = -1;
-    l->head = (struct clime_links){clime_dev_info(d)->ops, g, clime_group_rank(g), (int)n};
+    void *at;
+    l->head = (struct clime_links){clime_dev_info(d)->ops, g, "shared memory", clime_group_rank(g), (int)n};
     l->bytes = n * sizeof *l->bell + n * n * sizeof *l->ring;
-    enum clime_err rc = l->head.rank ? map_as_follower(l, &fd, e) : map_as_leader(l, &fd, e);
-    if (!rc) rc = clime_group_agree(g, "links", e); /* all have mapped: the descriptor may go */
-    if (fd >= 0) close(fd);
-    if (rc)
-        clime_cpu_links_close(&l->head);
-    else
-        *out = &l->head;
-    return rc;
+    enum clime_err rc = clime_group_memory(g, l->bytes, &at, e);
+    if (rc) {
+        free(l);
+        return rc;
+    }
+    l->bell = at;
+    l->ring = (struct ring *)(void *)((char *)at + n * sizeof *l->bell);
+    *out = &l->head;
+    return CLIME_OK;
 }
 
 void clime_cpu_links_close(struct clime_links *links) {
     struct cpu_links *l = (struct cpu_links *)(void *)links;
-    if (l->bell) munmap(l->bell, l->bytes);
+    munmap(l->bell, l->bytes);
     free(l);
 }
 

@@ -232,6 +232,7 @@ const struct clime_ops clime_cpu_ops = {
     .comm_open = clime_cpu_comm_open,
     .comm_broadcast = clime_cpu_comm_broadcast,
     .comm_close = clime_cpu_comm_close,
+    .links_bytes = clime_cpu_links_bytes,
     .links_open = clime_cpu_links_open,
     .links_exchange = clime_cpu_links_exchange,
     .join_columns = clime_cpu_join_columns,

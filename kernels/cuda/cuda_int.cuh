@@ -17,7 +17,8 @@ extern "C" {
 
 typedef __nv_bfloat16 bf16;
 
-struct clime_lt;          /* cuBLASLt: handle, cached algorithms (lt.cu) */
+struct clime_lt; /* cuBLASLt: handle, cached algorithms (lt.cu) */
+struct clime_cuda_links;
 struct clime_row_program; /* products of a single row that wait to be launched together (row_program.cu) */
 
 struct clime_dev {
@@ -45,11 +46,18 @@ struct clime_dev {
     unsigned n_launched;            /* kernels that may start before the one before has ended */
     const int32_t *gated_start;     /* grouped_rows.cu: the last gated product's, and n_launched since then */
     unsigned gated_at;
+    struct clime_cuda_links *links; /* open ones, which its waits are told by (links.cu) */
+    enum clime_links_way links_way;
 };
 
 /* Keeps the first failure; returns whether all is well. */
 bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what);
 #define CU(d, call) clime_cuda_ok((d), (call), #call)
+
+/* Until the stream has nothing left to do; false after a failure. There is no other way to wait for it: while links are
+ * open, what it waits for may never come (links.cu). */
+bool clime_cuda_wait(struct clime_dev *d);
+bool clime_cuda_links_wait(struct clime_cuda_links *l, cudaEvent_t event);
 
 /* At least bytes of device scratch, valid until the next operation asks; NULL after a failure. */
 void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/links.cuh"
 #include "kernels/cuda/ops.h"
 
 enum { STAGE_BYTES = 32 << 20 }; /* room for two steps' sets of ids of 64 sequences */
@@ -18,10 +19,20 @@ bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what) {
     return false;
 }
 
+/* Until all that came before the event has run, or with NULL all there is. */
+static bool wait_for(struct clime_dev *d, cudaEvent_t event) {
+    if (d->links) return clime_cuda_links_wait(d->links, event);
+    return event ? CU(d, cudaEventSynchronize(event)) : CU(d, cudaStreamSynchronize(d->stream));
+}
+
+bool clime_cuda_wait(struct clime_dev *d) {
+    return wait_for(d, NULL);
+}
+
 /* A graph may hold its address: then it is kept. */
 static void drop_scratch(struct clime_dev *d) {
     CHECK(!d->recording); /* what is recorded has run before */
-    CU(d, cudaStreamSynchronize(d->stream));
+    clime_cuda_wait(d);
     CHECK(d->n_outgrown < (int)CLIME_COUNT(d->outgrown));
     if (d->n_graphs > 0)
         d->outgrown[d->n_outgrown++] = d->scratch;
@@ -118,6 +129,7 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     d->gpu = o->gpu;
     d->n_sm = prop.multiProcessorCount;
     d->deterministic = o->deterministic;
+    d->links_way = o->links;
     CU(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     for (cudaEvent_t &mark : d->copied) CU(d, cudaEventCreateWithFlags(&mark, cudaEventDisableTiming));
     CU(d, cudaMallocHost((void **)&d->h_stage, STAGE_BYTES));
@@ -167,7 +179,7 @@ enum clime_err clime_cuda_alloc(struct clime_dev *d, size_t bytes, const char *w
 }
 
 void clime_cuda_free(struct clime_dev *d, void *p) {
-    CU(d, cudaStreamSynchronize(d->stream));
+    clime_cuda_wait(d);
     if (!clime_cuda_free_fixed(d, p)) CU(d, cudaFree(p));
 }
 
@@ -179,7 +191,7 @@ const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t byte
         at = 0;
     }
     if (d->staged + bytes > d->unstaged + STAGE_BYTES) {
-        if (!CU(d, cudaStreamSynchronize(d->stream))) return NULL;
+        if (!clime_cuda_wait(d)) return NULL;
         d->unstaged = d->staged;
     }
     memcpy(d->h_stage + at, h_src, bytes);
@@ -187,11 +199,17 @@ const void *clime_cuda_stage(struct clime_dev *d, const void *h_src, size_t byte
     return d->h_stage + at;
 }
 
+/* The driver waits by itself in a copy of memory that is not page-locked, and then for ever where a rank is lost. */
+static void before_pageable(struct clime_dev *d) {
+    if (d->links) clime_cuda_wait(d);
+}
+
 /* A step of a server copies a few small arrays: through pinned memory they cost no wait. */
 void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_t bytes) {
     if (bytes > STAGE_BYTES / 8) {
+        before_pageable(d);
         CU(d, cudaMemcpyAsync(dst, h_src, bytes, cudaMemcpyHostToDevice, d->stream));
-        CU(d, cudaStreamSynchronize(d->stream));
+        clime_cuda_wait(d);
         return;
     }
     const void *at = clime_cuda_stage(d, h_src, bytes);
@@ -199,8 +217,9 @@ void clime_cuda_copy_in(struct clime_dev *d, void *dst, const void *h_src, size_
 }
 
 void clime_cuda_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes) {
+    before_pageable(d);
     CU(d, cudaMemcpyAsync(h_dst, src, bytes, cudaMemcpyDeviceToHost, d->stream));
-    CU(d, cudaStreamSynchronize(d->stream));
+    clime_cuda_wait(d);
 }
 
 enum clime_err clime_cuda_host_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
@@ -214,7 +233,7 @@ enum clime_err clime_cuda_host_alloc(struct clime_dev *d, size_t bytes, const ch
 }
 
 void clime_cuda_host_free(struct clime_dev *d, void *p) {
-    CU(d, cudaStreamSynchronize(d->stream));
+    clime_cuda_wait(d);
     cudaFreeHost(p);
 }
 
@@ -227,11 +246,11 @@ void clime_cuda_copy_out_start(struct clime_dev *d, void *h_dst, const void *src
 static enum clime_err state_of(struct clime_dev *d, struct clime_error *e) {
     if (d->failure.code == CLIME_OK) return CLIME_OK;
     if (e) *e = d->failure;
-    return CLIME_ERR_DEVICE;
+    return d->failure.code;
 }
 
 enum clime_err clime_cuda_copy_wait(struct clime_dev *d, int mark, struct clime_error *e) {
-    CU(d, cudaEventSynchronize(d->copied[mark]));
+    wait_for(d, d->copied[mark]);
     if (d->staged_at[mark] > d->unstaged) d->unstaged = d->staged_at[mark];
     return state_of(d, e);
 }
@@ -251,7 +270,7 @@ void clime_cuda_zero(struct clime_dev *d, void *p, size_t bytes) {
 }
 
 enum clime_err clime_cuda_sync(struct clime_dev *d, struct clime_error *e) {
-    CU(d, cudaStreamSynchronize(d->stream));
+    clime_cuda_wait(d);
     d->unstaged = d->staged;
     return state_of(d, e);
 }

@@ -83,7 +83,7 @@ static bool put_bytes(struct clime_dev *d, struct clime_cuda_fixed *f) {
 
 static void take_bytes(struct clime_dev *d, struct clime_cuda_fixed *f) {
     if (!f->backed) return;
-    CU(d, cudaStreamSynchronize(d->stream));
+    clime_cuda_wait(d);
     VM(d, vm.unmap(f->at, f->bytes));
     VM(d, vm.release(f->handle));
     f->backed = false;

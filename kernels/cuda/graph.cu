@@ -56,7 +56,7 @@ CUDA_OP void clime_cuda_graph_launch(struct clime_dev *d, struct clime_graph *g)
 
 CUDA_OP void clime_cuda_graph_free(struct clime_dev *d, struct clime_graph *g) {
     if (!g) return;
-    CU(d, cudaStreamSynchronize(d->stream));
+    clime_cuda_wait(d);
     CU(d, cudaGraphExecDestroy(g->exec));
     d->n_graphs--;
     free(g);

@@ -272,8 +272,7 @@ static bool cut_passes(struct clime_dev *d, struct trial *t, const struct cut *c
     size_t n = (size_t)c->n_rows * c->n_columns;
     launch_after(d, differ_kernel, (unsigned)((n + 255) / 256), 256, 0, c->n_rows, c->n_columns, c->step, (int64_t)p.N,
                  t->width, c->want, t->got, t->differs);
-    CU(d, cudaMemcpyAsync(&differs, t->differs, sizeof(int), cudaMemcpyDeviceToHost, d->stream));
-    CU(d, cudaStreamSynchronize(d->stream));
+    clime_cuda_copy_out(d, &differs, t->differs, sizeof differs);
     return !differs && d->failure.code == CLIME_OK;
 }
 

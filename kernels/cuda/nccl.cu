@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/links.cuh"
 #include "kernels/cuda/ops.h"
 
 extern "C" {
@@ -25,7 +25,8 @@ enum { POLL_US = 20 };
 
 #define NCCL_FUNCTIONS(X)                                                                                              \
     X(GetUniqueId)                                                                                                     \
-    X(CommInitRankConfig) X(CommGetAsyncError) X(CommAbort) X(Broadcast) X(GroupStart) X(GroupEnd) X(GetErrorString)
+    X(CommInitRankConfig)                                                                                              \
+    X(CommGetAsyncError) X(CommAbort) X(Broadcast) X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(GetErrorString)
 
 static struct {
 #define X(name) decltype(&nccl##name) name;
@@ -57,12 +58,16 @@ static enum clime_err need_library(struct clime_error *e) {
                : clime_fail(e, CLIME_ERR_UNAVAILABLE, "libnccl.so.2 is not found; name its folder in LD_LIBRARY_PATH");
 }
 
-/* The communicator is of no more use. */
-static enum clime_err failed(struct clime_comm *c, struct clime_error *e, enum clime_err code, const char *what,
-                             const char *why) {
+void clime_cuda_comm_abort(struct clime_comm *c) {
     c->dead = true;
     if (c->comm) nccl.CommAbort(c->comm);
     c->comm = NULL;
+}
+
+/* The communicator is of no more use. */
+static enum clime_err failed(struct clime_comm *c, struct clime_error *e, enum clime_err code, const char *what,
+                             const char *why) {
+    clime_cuda_comm_abort(c);
     return clime_fail(e, code, "NCCL, rank %d of %d, %s: %s", c->rank, c->world, what, why);
 }
 
@@ -129,6 +134,10 @@ enum clime_err clime_cuda_comm_open(struct clime_dev *d, const uint8_t id[CLIME_
     return err;
 }
 
+static bool goes_on(ncclResult_t rc) {
+    return rc == ncclSuccess || rc == ncclInProgress;
+}
+
 enum clime_err clime_cuda_comm_broadcast(struct clime_comm *c, const struct clime_comm_part *parts, int n,
                                          const struct clime_comm_wait *wait, struct clime_error *e) {
     int64_t until_us = clime_now_us() + wait->limit_us;
@@ -136,13 +145,29 @@ enum clime_err clime_cuda_comm_broadcast(struct clime_comm *c, const struct clim
     cudaError_t set = cudaSetDevice(c->gpu);
     if (set != cudaSuccess) return failed(c, e, CLIME_ERR_DEVICE, "broadcast", cudaGetErrorString(set));
     ncclResult_t rc = nccl.GroupStart();
-    for (int i = 0; i < n && (rc == ncclSuccess || rc == ncclInProgress); i++)
+    for (int i = 0; i < n && goes_on(rc); i++)
         rc = nccl.Broadcast(parts[i].at, parts[i].at, parts[i].bytes, ncclUint8, 0, c->comm, c->stream);
     ncclResult_t end = nccl.GroupEnd();
-    if (rc == ncclSuccess || rc == ncclInProgress) rc = end;
-    if (rc != ncclSuccess && rc != ncclInProgress)
-        return failed(c, e, CLIME_ERR_UNAVAILABLE, "broadcast", nccl.GetErrorString(rc));
+    if (goes_on(rc)) rc = end;
+    if (!goes_on(rc)) return failed(c, e, CLIME_ERR_UNAVAILABLE, "broadcast", nccl.GetErrorString(rc));
     return settle(c, true, until_us, wait, "broadcast", e);
+}
+
+enum clime_err clime_cuda_comm_exchange(struct clime_comm *c, cudaStream_t stream, const struct clime_move *sends,
+                                        int n_sends, const struct clime_move *receives, int n_receives,
+                                        const struct clime_comm_wait *wait, const char *what, struct clime_error *e) {
+    int64_t until_us = clime_now_us() + wait->limit_us;
+    if (c->dead) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "NCCL: the group has failed before");
+    ncclResult_t rc = nccl.GroupStart();
+    for (int i = 0; i < n_sends && goes_on(rc); i++)
+        if (sends[i].bytes) rc = nccl.Send(sends[i].at, sends[i].bytes, ncclUint8, sends[i].rank, c->comm, stream);
+    for (int i = 0; i < n_receives && goes_on(rc); i++)
+        if (receives[i].bytes)
+            rc = nccl.Recv(receives[i].at, receives[i].bytes, ncclUint8, receives[i].rank, c->comm, stream);
+    ncclResult_t end = nccl.GroupEnd();
+    if (goes_on(rc)) rc = end;
+    if (!goes_on(rc)) return failed(c, e, CLIME_ERR_UNAVAILABLE, what, nccl.GetErrorString(rc));
+    return settle(c, false, until_us, wait, what, e);
 }
 
 /* Abort rather than destroy: it does not wait for the others, and nothing is under way. */
@@ -173,6 +198,14 @@ enum clime_err clime_cuda_comm_broadcast(struct clime_comm *, const struct clime
                                          const struct clime_comm_wait *, struct clime_error *e) {
     return without(e);
 }
+
+enum clime_err clime_cuda_comm_exchange(struct clime_comm *, cudaStream_t, const struct clime_move *, int,
+                                        const struct clime_move *, int, const struct clime_comm_wait *, const char *,
+                                        struct clime_error *e) {
+    return without(e);
+}
+
+void clime_cuda_comm_abort(struct clime_comm *) {}
 
 void clime_cuda_comm_close(struct clime_comm *) {}
 

@@ -57,6 +57,13 @@ enum clime_err clime_cuda_comm_open(struct clime_dev *d, const uint8_t id[CLIME_
 enum clime_err clime_cuda_comm_broadcast(struct clime_comm *c, const struct clime_comm_part *parts, int n,
                                          const struct clime_comm_wait *wait, struct clime_error *e);
 void clime_cuda_comm_close(struct clime_comm *c);
+size_t clime_cuda_links_bytes(int world);
+enum clime_err clime_cuda_links_open(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
+                                     struct clime_error *e);
+enum clime_err clime_cuda_links_exchange(struct clime_links *l, const char *what, const struct clime_move *sends,
+                                         int n_sends, const struct clime_move *receives, int n_receives,
+                                         struct clime_error *e);
+void clime_cuda_links_close(struct clime_links *l);
 size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
 void clime_cuda_pack(struct clime_dev *d, const struct clime_matrix *w);
 void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w,

@@ -78,7 +78,7 @@ enum clime_err clime_cuda_share_open(struct clime_dev *d, const uint8_t handle[C
 }
 
 void clime_cuda_share_close(struct clime_dev *d, void *p) {
-    CU(d, cudaStreamSynchronize(d->stream));
+    clime_cuda_wait(d);
     CU(d, cudaIpcCloseMemHandle(p));
 }
 

@@ -168,20 +168,9 @@ static void test_lost_and_frozen_ranks_end_the_wait(void **state) {
     }
 }
 
-static void test_table_without_links_says_so(void **state) {
-    struct clime_ops none = clime_cpu_ops;
-    struct clime_links *l;
-    struct clime_error e;
-    (void)state;
-    none.links_open = NULL;
-    none.name = "abacus";
-    assert_int_equal(clime_links_open(&none, NULL, NULL, &l, &e), CLIME_ERR_UNAVAILABLE);
-    assert_non_null(strstr(e.msg, "\"abacus\""));
-}
-
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_byte_arrives), cmocka_unit_test(test_moves_of_one_pair_keep_their_order),
-        cmocka_unit_test(test_lost_and_frozen_ranks_end_the_wait), cmocka_unit_test(test_table_without_links_says_so)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_byte_arrives),
+                                       cmocka_unit_test(test_moves_of_one_pair_keep_their_order),
+                                       cmocka_unit_test(test_lost_and_frozen_ranks_end_the_wait)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,66 @@
+/* What the files of links between GPUs share (links.cu, links_mapped.cu, links_nccl.cu). Included there and in
+ * device.cu.
+ *
+ * An exchange is queued on the context's stream. Two words in pinned memory say how far the stream is: the exchange
+ * that it has begun, and the last that is done. A way queues what lies between them, and can let a stream go that waits
+ * for a rank which will not come. */
+#ifndef CLIME_KERNELS_CUDA_LINKS_CUH
+#define CLIME_KERNELS_CUDA_LINKS_CUH
+
+#include "kernels/cuda/cuda_int.cuh"
+
+extern "C" {
+#include "kernels/links.h"
+}
+
+enum { LINKS_QUEUED = 64 }; /* exchanges that the host may be ahead of the stream */
+
+struct clime_link_words {
+    volatile uint32_t begun, done;
+};
+
+struct clime_link_mapped; /* links_mapped.cu */
+struct clime_comm;        /* nccl.cu */
+
+struct clime_cuda_links {
+    struct clime_links head; /* must be first */
+    struct clime_dev *d;
+    struct clime_link_mapped *mapped; /* one of the two */
+    struct clime_comm *nccl;
+    struct clime_link_words *words; /* pinned; written by the stream */
+    uint32_t n_queued;              /* exchanges so far */
+    struct {
+        const char *what;
+        int rank; /* that it waits for, if nothing better is known */
+    } queued[LINKS_QUEUED];
+    uint64_t moved; /* how far all was, and when that was first seen */
+    int64_t moved_us;
+    int64_t broken_us; /* when waits were let go; 0 = all is well */
+};
+
+/* The words that a stream writes or waits for; address: of the device. */
+bool clime_link_write(struct clime_dev *d, cudaStream_t s, const volatile uint32_t *at, uint32_t value);
+bool clime_link_wait(struct clime_dev *d, cudaStream_t s, const volatile uint32_t *at, uint32_t value); /* until >= */
+
+/* links_mapped.cu. open: all ranks call it; *out stays NULL, without an error, where one of them cannot map another's
+ * memory: why says it for people. */
+enum clime_err clime_link_mapped_open(struct clime_dev *d, struct clime_group *g, struct clime_link_mapped **out,
+                                      struct clime_error *why, struct clime_error *e);
+/* number: of the exchange. */
+void clime_link_mapped_queue(struct clime_link_mapped *m, uint32_t number, const struct clime_move *sends, int n_sends,
+                             const struct clime_move *receives, int n_receives);
+uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m);
+/* The rank that it waits for in that exchange; -1 = none. */
+int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number);
+void clime_link_mapped_release(struct clime_link_mapped *m);    /* lets waits go that are being waited */
+bool clime_link_mapped_idle(const struct clime_link_mapped *m); /* its streams have nothing left to do */
+void clime_link_mapped_close(struct clime_link_mapped *m);      /* when it is idle */
+size_t clime_link_mapped_bytes(int world);
+
+/* nccl.cu: sends and receives in one group call, queued on the stream; returns when they are queued. */
+enum clime_err clime_cuda_comm_exchange(struct clime_comm *c, cudaStream_t stream, const struct clime_move *sends,
+                                        int n_sends, const struct clime_move *receives, int n_receives,
+                                        const struct clime_comm_wait *wait, const char *what, struct clime_error *e);
+void clime_cuda_comm_abort(struct clime_comm *c);
+
+#endif

@@ -1,0 +1,266 @@
+/* The way of links through memory that peers map (CUDA IPC): the bytes of a pair of GPUs go by copy engines, so that
+ * nothing that computes is disturbed.
+ *
+ * On each GPU there are SLOTS places of PIECE bytes for every other rank. Who sends copies a piece into the other's
+ * next place, who receives copies it to where it belongs. Two words for each ordered pair, in host memory that all
+ * ranks share, count the pieces that were sent and taken; streams write them and wait for them, no host is in between.
+ * All that a rank sends goes over one stream, all that it takes over another, which begin when the context's stream has
+ * come to the exchange, and which it then waits for.
+ *
+ * Invariant: taken <= sent <= taken + SLOTS. It cannot lock: in every exchange all ranks go by piece number, then by
+ * rank, in sending and in taking; piece k is sent when k - SLOTS was taken, and taken when it was sent.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kernels/cuda/links.cuh"
+#include "kernels/cuda/ops.h"
+
+extern "C" {
+#include "common/group/memory.h"
+}
+
+#define PIECE ((size_t)32 << 20)
+#define PAGE ((size_t)4096)
+enum { SLOTS = 2 };
+
+struct pair {
+    alignas(64) volatile uint32_t sent;
+    alignas(64) volatile uint32_t taken;
+};
+
+struct pieces {
+    uint32_t out[CLIME_GROUP_MAX], in[CLIME_GROUP_MAX]; /* to and from a rank */
+};
+
+struct clime_link_mapped {
+    struct clime_dev *d;
+    int rank, world;
+    cudaStream_t out, in;
+    cudaEvent_t forked, sent, taken;
+    struct pair *pairs, *on_device; /* [world][world] from, to; the same memory as host and GPU see it */
+    size_t bytes;                   /* of it */
+    bool registered;
+    char *own;                            /* the places here */
+    char *peers[CLIME_GROUP_MAX];         /* those of others, mapped */
+    struct pieces n, after[LINKS_QUEUED]; /* queued so far; and by the end of an exchange */
+};
+
+struct card { /* what a rank tells the others */
+    uint8_t handle[CLIME_SHARE_BYTES];
+    struct clime_error why; /* it cannot; code CLIME_OK = it can */
+};
+
+static size_t room(int world) {
+    return (size_t)(world - 1) * SLOTS * PIECE;
+}
+
+size_t clime_link_mapped_bytes(int world) {
+    return room(world);
+}
+
+/* Where in rank `to`'s places those for `from` are. */
+static char *place(char *places, int to, int from, uint32_t piece) {
+    return places + ((size_t)(from - (from > to)) * SLOTS + piece % SLOTS) * PIECE;
+}
+
+static size_t index_of(const struct clime_link_mapped *m, int from, int to) {
+    return (size_t)from * (size_t)m->world + (size_t)to;
+}
+
+/* ---- open and close ---- */
+
+static enum clime_err cannot(struct clime_error *e, cudaError_t rc, const char *what) {
+    cudaGetLastError();
+    return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: %s", what, cudaGetErrorString(rc));
+}
+
+static enum clime_err open_own(struct clime_link_mapped *m, struct card *c, struct clime_error *e) {
+    cudaError_t rc = cudaHostRegister(m->pairs, m->bytes, cudaHostRegisterMapped);
+    if (rc != cudaSuccess) return cannot(e, rc, "the GPU does not take shared host memory");
+    m->registered = true;
+    rc = cudaHostGetDevicePointer((void **)&m->on_device, m->pairs, 0);
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&m->out, cudaStreamNonBlocking);
+    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&m->in, cudaStreamNonBlocking);
+    cudaEvent_t *const events[] = {&m->forked, &m->sent, &m->taken};
+    for (cudaEvent_t *event : events)
+        if (rc == cudaSuccess) rc = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
+    if (rc != cudaSuccess) return cannot(e, rc, "making streams");
+    enum clime_err err = clime_cuda_alloc_shared(m->d, room(m->world), "places of links", (void **)&m->own, e);
+    return err ? err : clime_cuda_share_export(m->d, m->own, c->handle, e);
+}
+
+static enum clime_err open_peers(struct clime_link_mapped *m, const struct card *cards, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    for (int r = 0; r < m->world && !rc; r++) {
+        bool same_unit;
+        if (r != m->rank)
+            rc = clime_cuda_share_open(m->d, cards[r].handle, room(m->world), &same_unit, (void **)&m->peers[r], e);
+    }
+    return rc;
+}
+
+/* Everybody's card to everybody; the first that cannot, and why. */
+static enum clime_err tell(const struct clime_link_mapped *m, struct clime_group *g, struct card *cards, bool *all_can,
+                           struct clime_error *why, struct clime_error *e) {
+    size_t from[CLIME_GROUP_MAX + 1];
+    for (int r = 0; r <= m->world; r++) from[r] = (size_t)r * sizeof *cards;
+    enum clime_err rc = clime_group_share(g, "opening links", cards, from, e);
+    *all_can = true;
+    for (int r = m->world - 1; r >= 0 && !rc; r--) {
+        if (!cards[r].why.code) continue;
+        *all_can = false;
+        *why = cards[r].why;
+        clime_error_prefix(why, "%s", clime_group_name(g, r));
+    }
+    return rc;
+}
+
+enum clime_err clime_link_mapped_open(struct clime_dev *d, struct clime_group *g, struct clime_link_mapped **out,
+                                      struct clime_error *why, struct clime_error *e) {
+    struct clime_link_mapped *m = (struct clime_link_mapped *)xcalloc(1, sizeof *m);
+    m->d = d;
+    m->rank = clime_group_rank(g);
+    m->world = clime_group_world(g);
+    m->bytes = (sizeof(struct pair) * (size_t)m->world * (size_t)m->world + PAGE - 1) / PAGE * PAGE;
+    struct card *cards = (struct card *)xcalloc((size_t)m->world, sizeof *cards), *own = &cards[m->rank];
+    bool all_can = false;
+    enum clime_err rc = clime_group_memory(g, m->bytes, (void **)&m->pairs, e);
+    if (!rc) {
+        open_own(m, own, &own->why);
+        rc = tell(m, g, cards, &all_can, why, e);
+    }
+    if (!rc && all_can) {
+        open_peers(m, cards, &own->why);
+        rc = tell(m, g, cards, &all_can, why, e);
+    }
+    free(cards);
+    if (rc || !all_can)
+        clime_link_mapped_close(m);
+    else
+        *out = m;
+    return rc;
+}
+
+void clime_link_mapped_close(struct clime_link_mapped *m) {
+    if (!m) return;
+    for (int r = 0; r < m->world; r++)
+        if (m->peers[r]) cudaIpcCloseMemHandle(m->peers[r]);
+    cudaFree(m->own);
+    cudaEvent_t const events[] = {m->forked, m->sent, m->taken};
+    for (cudaEvent_t event : events)
+        if (event) cudaEventDestroy(event);
+    if (m->out) cudaStreamDestroy(m->out);
+    if (m->in) cudaStreamDestroy(m->in);
+    if (m->registered) cudaHostUnregister(m->pairs);
+    if (m->pairs) munmap(m->pairs, m->bytes);
+    free(m);
+}
+
+/* ---- queueing ---- */
+
+struct cursor { /* what of the moves to or from a rank is queued */
+    int move;
+    size_t at;
+};
+
+/* Queues the next piece from this rank to another: false when there is none. */
+static bool send_piece(struct clime_link_mapped *m, int to, const struct clime_move *moves, int n, struct cursor *c) {
+    struct clime_dev *d = m->d;
+    struct pair *pair = &m->on_device[index_of(m, m->rank, to)];
+    uint32_t piece = m->n.out[to];
+    size_t filled = 0;
+    for (; c->move < n && filled < PIECE; c->move++, c->at = 0) {
+        const struct clime_move *v = &moves[c->move];
+        size_t rest = v->bytes - c->at, bytes = rest < PIECE - filled ? rest : PIECE - filled;
+        if (v->rank != to || !rest) continue;
+        if (!filled) clime_link_wait(d, m->out, &pair->taken, piece + 1 - SLOTS);
+        CU(d, cudaMemcpyAsync(place(m->peers[to], to, m->rank, piece) + filled, (const char *)v->at + c->at, bytes,
+                              cudaMemcpyDeviceToDevice, m->out));
+        filled += bytes;
+        c->at += bytes;
+        if (bytes < rest) break;
+    }
+    if (filled) clime_link_write(d, m->out, &pair->sent, m->n.out[to] = piece + 1);
+    return filled > 0;
+}
+
+static bool take_piece(struct clime_link_mapped *m, int from, const struct clime_move *moves, int n, struct cursor *c) {
+    struct clime_dev *d = m->d;
+    struct pair *pair = &m->on_device[index_of(m, from, m->rank)];
+    uint32_t piece = m->n.in[from];
+    size_t filled = 0;
+    for (; c->move < n && filled < PIECE; c->move++, c->at = 0) {
+        const struct clime_move *v = &moves[c->move];
+        size_t rest = v->bytes - c->at, bytes = rest < PIECE - filled ? rest : PIECE - filled;
+        if (v->rank != from || !rest) continue;
+        if (!filled) clime_link_wait(d, m->in, &pair->sent, piece + 1);
+        CU(d, cudaMemcpyAsync((char *)v->at + c->at, place(m->own, m->rank, from, piece) + filled, bytes,
+                              cudaMemcpyDeviceToDevice, m->in));
+        filled += bytes;
+        c->at += bytes;
+        if (bytes < rest) break;
+    }
+    if (filled) clime_link_write(d, m->in, &pair->taken, m->n.in[from] = piece + 1);
+    return filled > 0;
+}
+
+void clime_link_mapped_queue(struct clime_link_mapped *m, uint32_t number, const struct clime_move *sends, int n_sends,
+                             const struct clime_move *receives, int n_receives) {
+    struct clime_dev *d = m->d;
+    struct cursor out[CLIME_GROUP_MAX] = {}, in[CLIME_GROUP_MAX] = {};
+    CU(d, cudaEventRecord(m->forked, d->stream));
+    CU(d, cudaStreamWaitEvent(m->out, m->forked, 0));
+    CU(d, cudaStreamWaitEvent(m->in, m->forked, 0));
+    for (bool more = true; more;) {
+        more = false;
+        for (int k = 1; k < m->world; k++) {
+            int to = (m->rank + k) % m->world, from = (m->rank + m->world - k) % m->world;
+            more |= send_piece(m, to, sends, n_sends, &out[to]);
+            more |= take_piece(m, from, receives, n_receives, &in[from]);
+        }
+    }
+    m->after[number % LINKS_QUEUED] = m->n;
+    CU(d, cudaEventRecord(m->sent, m->out));
+    CU(d, cudaEventRecord(m->taken, m->in));
+    CU(d, cudaStreamWaitEvent(d->stream, m->sent, 0));
+    CU(d, cudaStreamWaitEvent(d->stream, m->taken, 0));
+}
+
+/* ---- looking ---- */
+
+uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m) {
+    uint64_t sum = 0;
+    for (int r = 0; r < m->world; r++) {
+        const struct pair *to = &m->pairs[index_of(m, m->rank, r)], *from = &m->pairs[index_of(m, r, m->rank)];
+        sum += (uint64_t)to->sent + to->taken + from->sent + from->taken;
+    }
+    return sum;
+}
+
+int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number) {
+    const struct pieces *after = &m->after[number % LINKS_QUEUED];
+    for (int r = 0; r < m->world; r++) {
+        const struct pair *from = &m->pairs[index_of(m, r, m->rank)];
+        if (r != m->rank && from->sent == from->taken && from->taken != after->in[r]) return r;
+    }
+    for (int r = 0; r < m->world; r++) {
+        const struct pair *to = &m->pairs[index_of(m, m->rank, r)];
+        if (r != m->rank && to->taken != after->out[r]) return r;
+    }
+    return -1;
+}
+
+/* Only this rank reads what is written here; who wrote it before may do so again, which ends when it is lost. */
+void clime_link_mapped_release(struct clime_link_mapped *m) {
+    for (int r = 0; r < m->world; r++) {
+        m->pairs[index_of(m, r, m->rank)].sent = m->n.in[r];
+        m->pairs[index_of(m, m->rank, r)].taken = m->n.out[r];
+    }
+}
+
+bool clime_link_mapped_idle(const struct clime_link_mapped *m) {
+    return cudaStreamQuery(m->out) != cudaErrorNotReady && cudaStreamQuery(m->in) != cudaErrorNotReady;
+}

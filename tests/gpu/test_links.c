@@ -1,0 +1,252 @@
+/* Links between GPUs, each way: every byte arrives, what was sent may be written over by what is queued after, and a
+ * rank that is killed or stopped ends the wait with its name. Then the rate. Two ranks, or as many as the argument
+ * says, on as many GPUs as there are; on a single one NCCL is left out, which takes a GPU once.
+ *
+ * CUDA does not live through fork, so this process never opens a GPU: every case is a family of its own. */
+#include <math.h>
+
+#include "kernels/links.h"
+#include "tests/unit/ranks.h"
+
+enum { PIECE = 32 << 20, MOST = 2 * PIECE + 12345, TURNS = 8, SHORT_US = 1000000 };
+#define BIG ((size_t)1 << 30)
+
+struct work {
+    enum clime_links_way way;
+    int n_gpus;
+    int (*body)(const struct clime_place *p, void *work);
+    bool frozen;
+};
+
+struct rank {
+    const struct clime_ops *ops;
+    struct clime_dev *dev;
+    struct clime_group *group;
+    struct clime_links *links;
+};
+
+#define CHECK_RC(call)                                                                                                 \
+    do {                                                                                                               \
+        if (call) {                                                                                                    \
+            printf("FAILED: rank %d: %s: %s\n", p->rank, #call, e.msg);                                                \
+            return 1;                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+
+static int open_rank(const struct clime_place *p, const struct work *w, struct rank *r) {
+    const struct clime_group_options o = ranks_options(p, RANKS_LONG_US);
+    const struct clime_dev_options dev = {.dt = CLIME_BF16, .gpu = p->local_rank % w->n_gpus, .links = w->way};
+    struct clime_error e;
+    CHECK_RC(clime_ops_choose("cuda", &r->ops, &e));
+    CHECK_RC(r->ops->open(&dev, &r->dev, &e));
+    CHECK_RC(clime_group_meet(&o, &r->group, &e));
+    CHECK_RC(clime_links_open(r->ops, r->dev, r->group, &r->links, &e));
+    return 0;
+}
+
+static void close_rank(struct rank *r) {
+    clime_links_close(r->links);
+    clime_group_close(r->group);
+    r->ops->close(r->dev);
+}
+
+static void fill(uint8_t *at, size_t n, int from, int to, int round) {
+    for (size_t i = 0; i < n; i++) at[i] = (uint8_t)(i * 31 + i / 251 * 7 + (size_t)(from * 67 + to * 13 + round * 5));
+}
+
+static bool holds(const struct rank *r, const void *at, size_t n, int from, int to, int round) {
+    uint8_t *got = xmalloc(n + 1), *want = xmalloc(n + 1);
+    r->ops->copy_out(r->dev, got, at, n);
+    fill(want, n, from, to, round);
+    bool same = memcmp(got, want, n) == 0;
+    free(got);
+    free(want);
+    return same;
+}
+
+static void put(const struct rank *r, void *at, size_t n, int from, int to, int round) {
+    uint8_t *h = xmalloc(n + 1);
+    fill(h, n, from, to, round);
+    r->ops->copy_in(r->dev, at, h, n);
+    free(h);
+}
+
+/* Of round's parts: odd sizes, none at all, more than the places hold. */
+static void sizes(int world, int round, size_t *from) {
+    static const size_t some[] = {5000, 1, MOST, 0, PIECE, 77777};
+    from[0] = 0;
+    for (int r = 0; r < world; r++) from[r + 1] = from[r] + some[(size_t)(round + r) % CLIME_COUNT(some)];
+}
+
+static int collectives(const struct clime_place *p, void *work) {
+    struct rank r;
+    struct clime_error e;
+    size_t from[CLIME_GROUP_MAX + 1];
+    int me = p->rank, world = p->world;
+    void *buf, *got;
+    if (open_rank(p, work, &r)) return 1;
+    if (me == 0) printf("  by %s\n", r.links->way);
+    CHECK_RC(r.ops->alloc(r.dev, (size_t)world * MOST, "test", &buf, &e));
+    CHECK_RC(r.ops->alloc(r.dev, (size_t)world * MOST, "test", &got, &e));
+    for (int round = 0; round < 6; round++) {
+        sizes(world, round, from);
+        size_t part = from[me + 1] - from[me];
+        char *own = (char *)buf + from[me];
+        put(&r, own, part, me, 0, round);
+        CHECK_RC(clime_links_all_gather(r.links, "gathering", buf, from, &e));
+        r.ops->zero(r.dev, own, part); /* queued after it */
+        for (int q = 0; q < world; q++)
+            if (q != me && !holds(&r, (char *)buf + from[q], from[q + 1] - from[q], q, 0, round)) return 3;
+        for (int q = 0; q < world; q++) put(&r, (char *)buf + from[q], from[q + 1] - from[q], me, q, round);
+        CHECK_RC(clime_links_all_to_all(r.links, "exchanging", buf, from, got, &e));
+        for (int q = 0; q < world; q++)
+            if (q != me && !holds(&r, (char *)got + (size_t)q * part, part, q, me, round)) return 5;
+        int root = round % world;
+        if (me == root) put(&r, buf, from[world], root, 9, round);
+        CHECK_RC(clime_links_broadcast(r.links, "spreading", root, buf, from[world], &e));
+        if (!holds(&r, buf, from[world], root, 9, round)) return 7;
+    }
+    /* far ahead of the stream: each round adds what the last has brought */
+    put(&r, buf, 4096, me, 0, 0);
+    for (int turn = 0; turn < 300; turn++) {
+        struct clime_move send = {(me + 1) % world, turn % 2 ? got : buf, 4096};
+        struct clime_move receive = {(me + world - 1) % world, turn % 2 ? buf : got, 4096};
+        CHECK_RC(clime_links_exchange(r.links, "going round", &send, 1, &receive, 1, &e));
+    }
+    if (!holds(&r, buf, 4096, ((me - 300) % world + world) % world, 0, 0)) return 8;
+    CHECK_RC(r.ops->sync(r.dev, &e));
+    r.ops->free(r.dev, buf);
+    r.ops->free(r.dev, got);
+    close_rank(&r);
+    return 0;
+}
+
+/* Seconds of a turn of an exchange with the next rank and the last. */
+static double turn_of(const struct rank *r, struct clime_move *send, int n_sends, struct clime_move *receive,
+                      int n_receives) {
+    struct clime_error e;
+    int64_t t0 = 0;
+    for (int turn = 0; turn <= TURNS; turn++) {
+        if (turn == 1 && r->ops->sync(r->dev, &e)) return NAN;
+        if (turn == 1) t0 = clime_now_us();
+        if (clime_links_exchange(r->links, "measuring", send, n_sends, receive, n_receives, &e)) return NAN;
+    }
+    if (r->ops->sync(r->dev, &e)) return NAN;
+    return (double)(clime_now_us() - t0) / 1e6 / TURNS;
+}
+
+static int rate(const struct clime_place *p, void *work) {
+    static const size_t bytes[] = {BIG, (size_t)64 << 20, 1 << 20, 4096};
+    struct rank r;
+    struct clime_error e;
+    int me = p->rank, world = p->world;
+    void *buf, *got;
+    if (open_rank(p, work, &r)) return 1;
+    CHECK_RC(r.ops->alloc(r.dev, BIG, "test", &buf, &e));
+    CHECK_RC(r.ops->alloc(r.dev, BIG, "test", &got, &e));
+    r.ops->zero(r.dev, buf, BIG);
+    for (size_t i = 0; i < CLIME_COUNT(bytes); i++) {
+        struct clime_move send = {(me + 1) % world, buf, bytes[i]}, receive = {(me + world - 1) % world, got, bytes[i]};
+        double both = turn_of(&r, &send, 1, &receive, 1);
+        double one = me == 0 ? turn_of(&r, &send, 1, NULL, 0) : me == 1 ? turn_of(&r, NULL, 0, &receive, 1) : 0;
+        if (me == 0)
+            printf("  %10zu bytes: one way %8.1f us, %6.1f GB/s; each to the next at once %8.1f us, %6.1f GB/s\n",
+                   bytes[i], one * 1e6, (double)bytes[i] / one / 1e9, both * 1e6, (double)bytes[i] / both / 1e9);
+    }
+    close_rank(&r);
+    return 0;
+}
+
+/* The last rank ends or stops instead of taking part; what the others say of it. */
+static int without(const struct clime_place *p, void *work) {
+    const struct work *w = work;
+    struct rank r;
+    struct clime_error e = {0};
+    size_t from[CLIME_GROUP_MAX + 1];
+    char name[32];
+    void *buf;
+    if (open_rank(p, w, &r)) return 1;
+    CHECK_RC(r.ops->alloc(r.dev, (size_t)p->world * PIECE * 3, "test", &buf, &e));
+    for (int i = 0; i <= p->world; i++) from[i] = (size_t)i * PIECE * 3;   /* more than the places hold */
+    CHECK_RC(clime_links_all_gather(r.links, "gathering", buf, from, &e)); /* all is open and connected */
+    CHECK_RC(r.ops->sync(r.dev, &e));
+    CHECK_RC(clime_group_agree(r.group, "here", &e));
+    if (w->frozen) clime_group_set_limit(r.group, SHORT_US);
+    if (p->rank == p->world - 1) raise(w->frozen ? SIGSTOP : SIGKILL);
+    int64_t t0 = clime_now_us();
+    enum clime_err rc = clime_links_all_gather(r.links, "gathering", buf, from, &e);
+    if (!rc) rc = r.ops->sync(r.dev, &e);
+    double took = (double)(clime_now_us() - t0) / 1e6;
+    snprintf(name, sizeof name, "rank %d of %d", p->world - 1, p->world);
+    if (rc && p->rank) clime_group_fail(r.group, &e);
+    if (p->rank == 0) printf("  after %.2f s: %s\n", took, rc ? e.msg : "no error");
+    r.ops->free(r.dev, buf);
+    close_rank(&r);
+    if (p->rank == 0) printf("  closed after %.2f s\n", (double)(clime_now_us() - t0) / 1e6);
+    /* another rank may have heard it from rank 0 first */
+    if (!rc || (p->rank == 0 && rc != (w->frozen ? CLIME_ERR_TIMEOUT : CLIME_ERR_UNAVAILABLE))) return 2;
+    return strstr(e.msg, "gathering") && (p->rank || strstr(e.msg, name)) ? 0 : 3;
+}
+
+static int exists(const struct clime_place *p, void *gpu) {
+    const struct clime_dev_options dev = {.dt = CLIME_BF16, .gpu = *(int *)gpu};
+    const struct clime_ops *ops;
+    struct clime_dev *d;
+    struct clime_error e;
+    (void)p;
+    if (clime_ops_choose("cuda", &ops, &e) || ops->open(&dev, &d, &e)) return 1;
+    ops->close(d);
+    return 0;
+}
+
+static int wait_for(pid_t pid) {
+    int status;
+    return waitpid(pid, &status, 0) == pid && WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+
+/* Runs the work in a family of its own: 0 when every rank has ended as it should. */
+static int family(const char *name, int world, struct work *w) {
+    printf("%s\n", name);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct ranks r;
+        int last = w->body == without ? world - 1 : world, bad = 0;
+        ranks_fork(&r, world, w->body, w);
+        int own = w->body(&r.place, w);
+        if (own) kill(r.pid[1], SIGKILL); /* the others may wait for this one */
+        for (int i = 1; i < last; i++) bad |= ranks_end(&r, i);
+        if (last < world) kill(r.pid[last], SIGKILL);
+        if (bad || own) printf("FAILED: %s: rank 0 ended with %d, the others with %d\n", name, own, bad);
+        fflush(stdout);
+        _exit(own || bad);
+    }
+    return wait_for(pid);
+}
+
+int main(int argc, char **argv) {
+    static const char *const ways[] = {"auto", "mapped", "nccl"};
+    int world = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2, n_gpus = 0, failed = 0;
+    for (; n_gpus < world; n_gpus++) {
+        pid_t pid = fork();
+        if (pid == 0) _exit(exists(NULL, &n_gpus));
+        if (wait_for(pid)) break;
+    }
+    if (!n_gpus) return 77;
+    printf("%d ranks on %d GPUs\n", world, n_gpus);
+    for (enum clime_links_way way = CLIME_LINKS_MAPPED; way <= CLIME_LINKS_NCCL; way++) {
+        char name[64];
+        if (way == CLIME_LINKS_NCCL && n_gpus < world) continue;
+        struct work all[] = {{way, n_gpus, collectives, false},
+                             {way, n_gpus, rate, false},
+                             {way, n_gpus, without, false},
+                             {way, n_gpus, without, true}};
+        const char *const what[] = {"collectives", "rate", "a killed rank", "a frozen rank"};
+        for (size_t i = 0; i < CLIME_COUNT(all); i++) {
+            snprintf(name, sizeof name, "%s: %s", ways[way], what[i]);
+            failed += family(name, world, &all[i]) != 0;
+        }
+    }
+    printf("%d failed\n", failed);
+    return failed ? 1 : 0;
+}
