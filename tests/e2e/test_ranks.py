@@ -182,6 +182,7 @@ def test_a_missing_rank(d):
     (["--actor-num-gpus-per-node", "3"], "3 ranks"),
     (["--gradient-lanes", "2", "--actor-num-gpus-per-node", "4"], "--gradient-lanes 2 cannot be shared by 4 ranks"),
     (["--tensor-model-parallel-size", "2"], "the trainer has 1 rank"),
+    (["--actor-num-gpus-per-node", "2", "--rank-transport", "nccl", "--device", "cpu"], "--rank-transport nccl is of GPUs"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said(d, more, why):
     done = subprocess.run(words(d, "refused", None, *more), capture_output=True, text=True, timeout=LIMIT)

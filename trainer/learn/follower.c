@@ -99,6 +99,7 @@ int clime_follower_run(const struct clime_place *p) {
     struct clime_error e = {0};
     enum clime_err rc = p->ours ? clime_group_end_with_parent(&e) : CLIME_OK;
     if (!rc) rc = clime_team_join(p, &o, &team, &e);
+    o.place = *p; /* not rank 0's */
     if (!rc && !(rc = clime_learner_prepare(&o, &l, &e))) {
         l->team = team;
         rc = clime_learner_start(l, &e);

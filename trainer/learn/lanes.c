@@ -6,7 +6,10 @@
 
 #include "common/log.h"
 
-#define PIECE ((int64_t)1 << 20) /* elements that each rank sends to each other at a time */
+/* Elements that each rank sends to each other at a time: what keeps a link busy. The sums do not depend on it. */
+static int64_t piece_of(const struct clime_model *m) {
+    return (int64_t)1 << (m->ops->queues ? 24 : 20);
+}
 
 enum clime_err clime_lanes_check(int n, int world, struct clime_error *e) {
     if (world & (world - 1))
@@ -39,7 +42,7 @@ static void plan_buffers(struct clime_lanes *l, const struct clime_model *m) {
         clime_plan_add(&l->plan, "gradients of a lane", all, (void **)&l->level[i]);
     clime_plan_add(&l->plan, "gradients of a step", (size_t)(l->hi - l->lo) * sizeof(float), (void **)&l->sum);
     if (l->part.world > 1)
-        clime_plan_add(&l->plan, "gradients of others", (size_t)l->part.world * (size_t)PIECE * sizeof(float),
+        clime_plan_add(&l->plan, "gradients of others", (size_t)l->part.world * (size_t)piece_of(m) * sizeof(float),
                        (void **)&l->received);
 }
 
@@ -91,27 +94,28 @@ static enum clime_err add_tree(const struct packs *p, int from, int to, float *o
     return rc;
 }
 
-/* sum += the balanced tree over all ranks' round, of elements [at, at + PIECE) of each rank's part. */
+/* sum += the balanced tree over all ranks' round, of a piece of each rank's part that begins at `at`. */
 static enum clime_err add_piece(struct clime_lanes *l, int64_t at, struct clime_error *e) {
     struct clime_move sends[CLIME_GROUP_MAX] = {0}, receives[CLIME_GROUP_MAX] = {0};
     const struct clime_ops *ops = l->m->ops;
+    const int64_t piece = piece_of(l->m);
     int world = l->part.world, me = l->part.rank, n = 0;
-    int64_t mine = l->hi - l->lo - at < PIECE ? l->hi - l->lo - at : PIECE;
+    int64_t mine = l->hi - l->lo - at < piece ? l->hi - l->lo - at : piece;
     if (mine < 0) mine = 0;
     for (int k = 1; k < world; k++, n++) {
         int q = (me + k) % world;
         int64_t lo = clime_part_from(&l->m->layout, ops, q, world) + at;
         int64_t len = clime_part_from(&l->m->layout, ops, q + 1, world) - lo;
-        if (len > PIECE) len = PIECE;
+        if (len > piece) len = piece;
         sends[n] = (struct clime_move){q, l->round + lo, len > 0 ? (size_t)len * sizeof(float) : 0};
-        receives[n] = (struct clime_move){q, l->received + q * PIECE, (size_t)mine * sizeof(float)};
+        receives[n] = (struct clime_move){q, l->received + q * piece, (size_t)mine * sizeof(float)};
     }
     enum clime_err rc = clime_links_exchange(l->links, "adding gradients", sends, n, receives, n, e);
     if (rc || !mine) return rc;
-    ops->copy(l->m->dev, l->received + me * PIECE, l->round + l->lo + at, (size_t)mine * sizeof(float));
+    ops->copy(l->m->dev, l->received + me * piece, l->round + l->lo + at, (size_t)mine * sizeof(float));
     for (int step = 1; step < world; step *= 2)
         for (int r = 0; r < world; r += 2 * step)
-            ops->accumulate(l->m->dev, (size_t)mine, l->received + (r + step) * PIECE, l->received + r * PIECE);
+            ops->accumulate(l->m->dev, (size_t)mine, l->received + (r + step) * piece, l->received + r * piece);
     ops->accumulate(l->m->dev, (size_t)mine, l->received, l->sum + at);
     return CLIME_OK;
 }
@@ -132,7 +136,7 @@ static enum clime_err add_round(const struct packs *p, int first, struct clime_e
                     clime_part_from(&l->m->layout, l->m->ops, r, l->part.world);
         if (n > longest) longest = n;
     }
-    for (int64_t at = 0; at < longest && !rc; at += PIECE) rc = add_piece(l, at, e);
+    for (int64_t at = 0; at < longest && !rc; at += piece_of(l->m)) rc = add_piece(l, at, e);
     return rc;
 }
 

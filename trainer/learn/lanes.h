@@ -29,7 +29,7 @@ struct clime_lanes {
     float *round;    /* [n_grads] the backward pass's own buffer; with one lane it is the sum */
     float *level[6]; /* [n_grads] each: what the right halves of the tree are added up in */
     float *sum;      /* gradients of this rank's part, over the rounds so far */
-    float *received; /* [world][PIECE] a piece of the sum from each rank */
+    float *received; /* a piece of the sum from each rank */
     int64_t lo, hi;
     struct clime_plan plan;
 };

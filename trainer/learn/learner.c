@@ -6,6 +6,7 @@
 #include "trainer/learn/learner.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/log.h"
 #include "common/threadpool.h"
@@ -61,6 +62,8 @@ static void derive_ranks(struct clime_learner_options *o) {
     if (o->n_ranks < 1) o->n_ranks = 1;
     if (!o->gradient_lanes) o->gradient_lanes = o->n_ranks;
     if (!o->rank_limit_us) o->rank_limit_us = RANK_LIMIT_US;
+    o->model.dev.gpu = o->base_gpu + o->place.local_rank;
+    o->model.dev.links = o->rank_transport;
     /* CPU ranks of one host share its cores */
     if (o->n_ranks > 1 && !o->model.dev.n_threads)
         o->model.dev.n_threads = clime_allowed_cores() > o->n_ranks ? clime_allowed_cores() / o->n_ranks : 1;
@@ -74,9 +77,9 @@ static enum clime_err check_ranks(const struct clime_learner *l, struct clime_er
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--advantage-estimator %s trains a critic, which takes part on one rank only",
                           o->objective.estimator->name);
-    if (!l->model->ops->links_open)
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%d ranks cannot train together on \"%s\" yet (--device cpu can)",
-                          o->n_ranks, l->model->ops->name);
+    if (o->rank_transport == CLIME_LINKS_NCCL && strcmp(l->model->ops->comm_backend, "nccl"))
+        return clime_fail(e, CLIME_ERR_INPUT, "--rank-transport nccl is of GPUs; ranks on \"%s\" share memory",
+                          l->model->ops->name);
     return CLIME_OK;
 }
 
@@ -166,6 +169,10 @@ const struct clime_model *clime_learner_model(const struct clime_learner *l) {
 const struct clime_memory_plan *clime_learner_memory(const struct clime_learner *l, struct clime_memory_use *now) {
     if (now) clime_memory_use(l->model, &l->plan, now);
     return &l->plan;
+}
+
+const struct clime_dev_options *clime_learner_device(const struct clime_learner *l) {
+    return &l->opts.model.dev;
 }
 
 bool clime_learner_lost_a_rank(const struct clime_learner *l) {

@@ -75,6 +75,8 @@ enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_
 const struct clime_model *clime_learner_model(const struct clime_learner *l);
 /* The plan that it was started by, and what is in use (may be NULL). Of a team: rank 0's. */
 const struct clime_memory_plan *clime_learner_memory(const struct clime_learner *l, struct clime_memory_use *now);
+/* As its model's device was opened: for another context on the same. */
+const struct clime_dev_options *clime_learner_device(const struct clime_learner *l);
 /* A rank has ended or does not answer: nothing more can be asked of this learner. */
 bool clime_learner_lost_a_rank(const struct clime_learner *l);
 

@@ -30,9 +30,11 @@ struct clime_learner_options { /* names are slime's options */
     bool optimizer_cpu_offload; /* master weights and moments in host memory where the device has its own */
     /* ranks (docs/devices.md) */
     int n_ranks, gradient_lanes; /* 0 = 1; 0 = as many lanes as ranks */
-    struct clime_place place;    /* of a launcher's group; world 0 or 1: this rank starts the others */
-    const char *rank_logs;       /* folder of their logs; NULL = where this one's goes */
-    int64_t rank_limit_us;       /* of every wait for another rank; 0 = 10 minutes */
+    int base_gpu;                /* a host's first rank has this GPU, the next the next */
+    enum clime_links_way rank_transport;
+    struct clime_place place; /* of a launcher's group; world 0 or 1: this rank starts the others */
+    const char *rank_logs;    /* folder of their logs; NULL = where this one's goes */
+    int64_t rank_limit_us;    /* of every wait for another rank; 0 = 10 minutes */
 };
 
 #define CLIME_RANKS_MAX 64

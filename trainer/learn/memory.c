@@ -55,7 +55,7 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
     out->part[CLIME_MEM_GRADIENTS] = s.gradients + clime_lanes_bytes(m, u->lanes, u->part);
     out->part[CLIME_MEM_ACTIVATIONS] = s.activations;
     out->part[CLIME_MEM_HEAD] = s.head;
-    out->part[CLIME_MEM_SCRATCH] = s.scratch;
+    out->part[CLIME_MEM_SCRATCH] = s.scratch + (u->part.world > 1 ? m->ops->links_bytes(u->part.world) : 0);
     out->part[CLIME_MEM_CODE] = m->ops->code_bytes;
     out->host = o.host * (u->has_critic ? 2 : 1);
     for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];

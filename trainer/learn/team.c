@@ -64,7 +64,9 @@ enum clime_err clime_team_link(struct clime_team *t, const struct clime_model *m
     snprintf(mine, sizeof mine, "device %s (%s), layout %016llx", dev->name, dev->dt == CLIME_F32 ? "fp32" : "bf16",
              (unsigned long long)m->layout.state_hash);
     enum clime_err rc = clime_group_agree(t->group, mine, e);
-    return rc ? rc : clime_links_open(m->ops, m->dev, t->group, &t->links, e);
+    if (!rc) rc = clime_links_open(m->ops, m->dev, t->group, &t->links, e);
+    if (!rc && t->rank == 0) LOG_INFO("%d ranks exchange bytes by %s", t->world, t->links->way);
+    return rc;
 }
 
 void clime_team_close(struct clime_team *t) {
@@ -97,13 +99,15 @@ enum clime_err clime_team_say(struct clime_team *t, struct clime_error *e) {
 
 enum clime_err clime_team_done(struct clime_team *t, enum clime_err rc, struct clime_error *e) {
     if (!t) return rc;
-    if (rc) { /* the others are in the middle of the same command, or wait for the next */
-        clime_group_fail(t->group, e);
-        clime_group_give_up(t->group, e);
-        return rc;
-    }
-    if (t->rank) return clime_group_send(t->group, 0, "", 0, e);
+    if (!rc && t->rank) return clime_group_send(t->group, 0, "", 0, e);
     for (int r = 1; r < t->world && !rc; r++)
         rc = clime_group_receive(t->group, r, "the end of a command", clime_group_limit_us(t->group), &t->wire, e);
+    if (!rc) return CLIME_OK;
+    /* The others are in the middle of the same command, or wait for the next. A device may still wait for what they
+     * will never send, and whoever frees memory of it, for the device: closing the links ends that. */
+    clime_group_fail(t->group, e);
+    clime_group_give_up(t->group, e);
+    clime_links_close(t->links);
+    t->links = NULL;
     return rc;
 }

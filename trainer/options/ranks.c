@@ -21,6 +21,12 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
          1, 64, NULL, &r->lanes_given},
         {"distributed-timeout-minutes", CLIME_OPT_DOUBLE, &r->timeout_minutes, "10", "M",
          "a rank that another waits for longer ends the step with its name", 0.001, 1e6},
+        {"rank-transport", CLIME_OPT_CHOICE, &r->transport, "auto", "auto|mapped|nccl",
+         "how ranks on GPUs exchange bytes: mapped = through memory of each other that they map, on one host; nccl = "
+         "by "
+         "NCCL's send and receive; auto = mapped where all of them can, else nccl. The weights are the same bits"},
+        {"actor-base-gpu-id", CLIME_OPT_INT, &r->base_gpu, "0", "N",
+         "the GPU of a host's first rank; the next has the next", 0, -1},
         {"tensor-model-parallel-size", CLIME_OPT_INT, &r->tp_size, "1", "N",
          "slime's; every rank has all weights and computes rows of its own, so it must only divide the ranks", 1, 0},
         {"pipeline-model-parallel-size", CLIME_OPT_INT, &r->pp_size, "1", "N", "the same", 1, 0},
@@ -30,8 +36,10 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
 }
 
 bool clime_rank_decides(const char *name) {
-    static const char *const not [] = {"actor-num-gpus-per-node", "actor-num-nodes", "distributed-timeout-minutes",
-                                       "tensor-model-parallel-size", "pipeline-model-parallel-size"};
+    static const char *const not [] = {"actor-num-gpus-per-node",     "actor-num-nodes",
+                                       "distributed-timeout-minutes", "rank-transport",
+                                       "actor-base-gpu-id",           "tensor-model-parallel-size",
+                                       "pipeline-model-parallel-size"};
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
         if (!strcmp(name, not [i])) return false;
     return true;
@@ -61,6 +69,8 @@ enum clime_err clime_rank_derive(struct clime_rank_options *r, struct clime_lear
     l->n_ranks = launched ? launched : (int)said;
     if (!r->lanes_given) r->lanes = l->n_ranks;
     l->gradient_lanes = (int)r->lanes;
+    l->base_gpu = (int)r->base_gpu;
+    l->rank_transport = (enum clime_links_way)r->transport;
     l->rank_limit_us = (int64_t)(r->timeout_minutes * 60e6);
     enum clime_err rc = check_size("tensor-model-parallel-size", r->tp_size, l->n_ranks, e);
     return rc ? rc : check_size("pipeline-model-parallel-size", r->pp_size, l->n_ranks, e);

@@ -288,7 +288,7 @@ done:
 /* ---- weights ---- */
 
 void clime_rl_record_begin(struct clime_rl *rl) {
-    clime_fingerprint_begin(&rl->fingerprint, clime_learner_model(rl->learner), &rl->o.learner.model.dev);
+    clime_fingerprint_begin(&rl->fingerprint, clime_learner_model(rl->learner), clime_learner_device(rl->learner));
 }
 
 enum clime_err clime_rl_record_end(struct clime_rl *rl, struct clime_error *e) {
