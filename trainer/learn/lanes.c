@@ -6,9 +6,17 @@
 
 #include "common/log.h"
 
-/* Elements that each rank sends to each other at a time: what keeps a link busy. The sums do not depend on it. */
-static int64_t piece_of(const struct clime_model *m) {
-    return (int64_t)1 << (m->ops->queues ? 24 : 20);
+/* Elements that each rank sends to each other at a time: what keeps a link busy, of no rank's part more than there is.
+ * The sums do not depend on it. */
+static void cut_pieces(struct clime_lanes *l, const struct clime_model *m) {
+    const int world = l->part.world;
+    l->longest = 0;
+    l->piece = m->ops->queues ? ((int64_t)1 << 27) / world : (int64_t)1 << 20;
+    for (int r = 0; r < world; r++) {
+        int64_t n = clime_part_from(&m->layout, m->ops, r + 1, world) - clime_part_from(&m->layout, m->ops, r, world);
+        if (n > l->longest) l->longest = n;
+    }
+    if (l->longest < l->piece) l->piece = l->longest;
 }
 
 enum clime_err clime_lanes_check(int n, int world, struct clime_error *e) {
@@ -37,12 +45,13 @@ static void plan_buffers(struct clime_lanes *l, const struct clime_model *m) {
     size_t all = (size_t)m->layout.n_grads * sizeof(float);
     l->lo = clime_part_from(&m->layout, m->ops, l->part.rank, l->part.world);
     l->hi = clime_part_from(&m->layout, m->ops, l->part.rank + 1, l->part.world);
+    cut_pieces(l, m);
     if (l->n == 1) return;
     for (int i = 0; i < clime_lanes_levels(l->n, l->part.world); i++)
         clime_plan_add(&l->plan, "gradients of a lane", all, (void **)&l->level[i]);
     clime_plan_add(&l->plan, "gradients of a step", (size_t)(l->hi - l->lo) * sizeof(float), (void **)&l->sum);
     if (l->part.world > 1)
-        clime_plan_add(&l->plan, "gradients of others", (size_t)l->part.world * (size_t)piece_of(m) * sizeof(float),
+        clime_plan_add(&l->plan, "gradients of others", (size_t)l->part.world * (size_t)l->piece * sizeof(float),
                        (void **)&l->received);
 }
 
@@ -98,8 +107,9 @@ static enum clime_err add_tree(const struct packs *p, int from, int to, float *o
 static enum clime_err add_piece(struct clime_lanes *l, int64_t at, struct clime_error *e) {
     struct clime_move sends[CLIME_GROUP_MAX] = {0}, receives[CLIME_GROUP_MAX] = {0};
     const struct clime_ops *ops = l->m->ops;
-    const int64_t piece = piece_of(l->m);
     int world = l->part.world, me = l->part.rank, n = 0;
+    const int64_t piece = l->piece;
+    float *of[CLIME_GROUP_MAX]; /* what each rank has of it */
     int64_t mine = l->hi - l->lo - at < piece ? l->hi - l->lo - at : piece;
     if (mine < 0) mine = 0;
     for (int k = 1; k < world; k++, n++) {
@@ -112,11 +122,10 @@ static enum clime_err add_piece(struct clime_lanes *l, int64_t at, struct clime_
     }
     enum clime_err rc = clime_links_exchange(l->links, "adding gradients", sends, n, receives, n, e);
     if (rc || !mine) return rc;
-    ops->copy(l->m->dev, l->received + me * piece, l->round + l->lo + at, (size_t)mine * sizeof(float));
+    for (int r = 0; r < world; r++) of[r] = r == me ? l->round + l->lo + at : l->received + r * piece;
     for (int step = 1; step < world; step *= 2)
-        for (int r = 0; r < world; r += 2 * step)
-            ops->accumulate(l->m->dev, (size_t)mine, l->received + (r + step) * piece, l->received + r * piece);
-    ops->accumulate(l->m->dev, (size_t)mine, l->received, l->sum + at);
+        for (int r = 0; r < world; r += 2 * step) ops->accumulate(l->m->dev, (size_t)mine, of[r + step], of[r]);
+    ops->accumulate(l->m->dev, (size_t)mine, of[0], l->sum + at);
     return CLIME_OK;
 }
 
@@ -130,13 +139,7 @@ static enum clime_err add_round(const struct packs *p, int first, struct clime_e
         zero(l, l->round, l->m->layout.n_grads);
     if (!rc && l->part.world == 1) l->m->ops->accumulate(l->m->dev, (size_t)l->m->layout.n_grads, l->round, l->sum);
     if (rc || l->part.world == 1) return rc;
-    int64_t longest = 0;
-    for (int r = 0; r < l->part.world; r++) {
-        int64_t n = clime_part_from(&l->m->layout, l->m->ops, r + 1, l->part.world) -
-                    clime_part_from(&l->m->layout, l->m->ops, r, l->part.world);
-        if (n > longest) longest = n;
-    }
-    for (int64_t at = 0; at < longest && !rc; at += piece_of(l->m)) rc = add_piece(l, at, e);
+    for (int64_t at = 0; at < l->longest && !rc; at += l->piece) rc = add_piece(l, at, e);
     return rc;
 }
 

@@ -31,6 +31,7 @@ struct clime_lanes {
     float *sum;      /* gradients of this rank's part, over the rounds so far */
     float *received; /* a piece of the sum from each rank */
     int64_t lo, hi;
+    int64_t longest, piece; /* elements of the longest part; that are exchanged at a time */
     struct clime_plan plan;
 };
 
