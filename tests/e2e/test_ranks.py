@@ -35,7 +35,8 @@ def test_reinforcement_learning(model):  # noqa: F811
         of_ranks = lambda m: {k: v for k, v in m.items() if k.startswith("perf/rank/")}
         times = [of_ranks(m) for m in metrics(run_dir) if m["kind"] == "train"]
         assert all(set(t) == {f"perf/rank/{r}/{w}_time" for r in range(n if n > 1 else 0) for w in ("forward", "backward", "optimizer", "wait")}
-                   and all(v > 0 for v in t.values()) for t in times), times  # fmt: skip
+                   and all(v >= 0 for v in t.values()) for t in times), times  # fmt: skip
+        assert n == 1 or all(t["perf/rank/0/forward_time"] > 0 for t in times), times  # a rank may have no pack
         done[n] = sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"], entropy
     assert len(done[1][1]) == 6 and any(m["train/kl_loss"] != 0 for m in done[1][1][2:]), done[1]
     assert done[2] == done[1] and done[4] == done[1]
