@@ -46,7 +46,7 @@ struct clime_dev {
     unsigned n_launched;            /* kernels that may start before the one before has ended */
     const int32_t *gated_start;     /* grouped_rows.cu: the last gated product's, and n_launched since then */
     unsigned gated_at;
-    struct clime_cuda_links *links; /* open ones, which its waits are told by (links.cu) */
+    struct clime_cuda_links *links; /* open ones, which its waits are told by (links/links.cu) */
     enum clime_links_way links_way;
 };
 
@@ -55,7 +55,7 @@ bool clime_cuda_ok(struct clime_dev *d, cudaError_t rc, const char *what);
 #define CU(d, call) clime_cuda_ok((d), (call), #call)
 
 /* Until the stream has nothing left to do; false after a failure. There is no other way to wait for it: while links are
- * open, what it waits for may never come (links.cu). */
+ * open, what it waits for may never come (links/links.cu). */
 bool clime_cuda_wait(struct clime_dev *d);
 bool clime_cuda_links_wait(struct clime_cuda_links *l, cudaEvent_t event);
 

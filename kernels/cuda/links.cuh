@@ -1,5 +1,4 @@
-/* What the files of links between GPUs share (links.cu, links_mapped.cu, links_nccl.cu). Included there and in
- * device.cu.
+/* What links between GPUs share with the context and with NCCL (links/links.cu, links/mapped.cu, device.cu, nccl.cu).
  *
  * An exchange is queued on the context's stream. Two words in pinned memory say how far the stream is: the exchange
  * that it has begun, and the last that is done. A way queues what lies between them, and can let a stream go that waits
@@ -19,7 +18,7 @@ struct clime_link_words {
     volatile uint32_t begun, done;
 };
 
-struct clime_link_mapped; /* links_mapped.cu */
+struct clime_link_mapped; /* mapped.cu */
 struct clime_comm;        /* nccl.cu */
 
 struct clime_cuda_links {
@@ -42,7 +41,7 @@ struct clime_cuda_links {
 bool clime_link_write(struct clime_dev *d, cudaStream_t s, const volatile uint32_t *at, uint32_t value);
 bool clime_link_wait(struct clime_dev *d, cudaStream_t s, const volatile uint32_t *at, uint32_t value); /* until >= */
 
-/* links_mapped.cu. open: all ranks call it; *out stays NULL, without an error, where one of them cannot map another's
+/* mapped.cu. open: all ranks call it; *out stays NULL, without an error, where one of them cannot map another's
  * memory: why says it for people. */
 enum clime_err clime_link_mapped_open(struct clime_dev *d, struct clime_group *g, struct clime_link_mapped **out,
                                       struct clime_error *why, struct clime_error *e);
