@@ -251,6 +251,7 @@ enum clime_err clime_cuda_links_exchange(struct clime_links *links, const char *
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
     struct clime_dev *d = l->d;
     CHECK(!d->recording);
+    clime_cuda_flush(d); /* what is sent may be the result of what waits to be launched */
     if (l->n_queued - l->words->done >= LINKS_QUEUED) clime_cuda_links_wait(l, NULL);
     if (d->failure.code == CLIME_OK && (any_bytes(sends, n_sends) || any_bytes(receives, n_receives)))
         queue(l, what, sends, n_sends, receives, n_receives);
