@@ -61,9 +61,6 @@ enum clime_err clime_follow_link(struct clime_group *g, struct clime_model *m, s
                                  struct clime_error *e) {
     char mine[160];
     const struct clime_dev_head *dev = clime_dev_info(m->dev);
-    if (m->ops->queues) /* its steps are queued and recorded, which nobody has tried with exchanges in them */
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "a server over several devices runs on --device cpu, not on \"%s\"",
-                          m->ops->name);
     snprintf(mine, sizeof mine, "device %s (%s), model %016llx", dev->name, dev->dt == CLIME_F32 ? "fp32" : "bf16",
              (unsigned long long)m->handover);
     enum clime_err rc = clime_group_agree(g, mine, e);

@@ -75,7 +75,8 @@ enum clime_err clime_server_memory_make(const struct clime_model *m, const struc
     m->ops->memory(m->dev, &p->free_bytes, &p->total_bytes);
     p->weights = clime_model_memory(m) - (want->own_weights ? 0 : weights);
     p->staging = want->own_weights && p->own_memory ? clime_model_bytes(m) : 0;
-    p->scratch = clime_runner_bytes(m, sched, want->context);
+    p->scratch =
+        clime_runner_bytes(m, sched, want->context) + (want->n_ranks > 1 ? m->ops->links_bytes(want->n_ranks) : 0);
     p->trial = trial_of(m, sched);
     int64_t n = choose_pages(p, sched, want, page);
     p->kv = (size_t)(n + 1) * page; /* one more for the padding of recorded steps */

@@ -3,7 +3,7 @@ prompts of mixed lengths, shared and cached prefixes, prompts in chunks, decode 
 requests wait. The gap must be 0 on every token, and the weights after two steps the same whatever the way.
 
     python3 tests/gpu/gap.py [BUILD] [qwen3-0.6b|qwen3-4b|glm4-9b|qwen3-30b-a3b|tiny|tiny-experts]
-    LAYERS=N cuts the model; DEVICE=cpu with tiny and tiny-experts
+    LAYERS=N cuts the model; DEVICE=cpu with tiny and tiny-experts; TP=N: a server over N devices
 
 Exit status 1 when something is wrong.
 """
@@ -53,6 +53,7 @@ def main():
     build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build").resolve()
     what = sys.argv[2] if len(sys.argv) > 2 else "qwen3-0.6b"
     device = os.environ.get("DEVICE", "cuda")
+    over = ["--rollout-num-gpus-per-engine", os.environ["TP"]] if "TP" in os.environ else []
     with tempfile.TemporaryDirectory(prefix="gap-") as root:
         root = pathlib.Path(root)
         words = ["init", root / "init", *SHAPES[what], "--max-position-embeddings", 2048]
@@ -69,7 +70,7 @@ def main():
                   "--apply-chat-template", "--rm-type", "random", "--num-rollout", 2, "--rollout-batch-size", n_prompts,
                   "--n-samples-per-prompt", members, "--rollout-max-response-len", new, "--rollout-stop-token-ids", *stops,
                   "--lr", "1e-5", "--use-dynamic-batch-size", "--max-tokens-per-gpu", 4096, "--no-save-optim",
-                  "--recompute-granularity", "full", "--colocate", "--server-mem-fraction-static", "0.5", *more]  # fmt: skip
+                  "--recompute-granularity", "full", "--colocate", "--server-mem-fraction-static", "0.5", *over, *more]  # fmt: skip
             t0 = time.time()
             done = subprocess.run([build / "clime-train", *map(str, rl)], capture_output=True, text=True, timeout=300)
             text = done.stdout + done.stderr
