@@ -45,28 +45,41 @@ def rewrite(folder):
     change_config(num_nextn_predict_layers=1)(folder)
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    d = tmp_path_factory.mktemp("experts")
+def make(d, shape, change):
+    """A model of the shape, changed, and a task beside it."""
     do = lambda *a: subprocess.run([TRAIN, *map(str, a)], check=True, capture_output=True, timeout=LIMIT)
-    do("init", d / "init", *SHAPE)
-    rewrite(d / "init")
+    do("init", d / "init", *shape)
+    change(d / "init")
     do("task", d / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
     return d
 
 
-@pytest.fixture(scope="module")
-def undisturbed(model):
+def train_undisturbed(model):
     sha = run_whole(command(model, model / "undisturbed", "--save-hf", model / "hf"), model / "undisturbed.log")
     check_record(model / "undisturbed")
     return sha
 
 
-def test_same_weights(model, undisturbed):
+def check_same_weights(model, sha, recompute):
+    """Two servers, few requests at a time, prompts in chunks, layers computed again."""
     more = ["--num-servers", "2", "--server-max-running-requests", "3", "--server-chunked-prefill-size", "7",
-            "--recompute-granularity", "full"]  # fmt: skip
-    assert run_whole(command(model, model / "other", *more), model / "other.log") == undisturbed
+            "--recompute-granularity", recompute]  # fmt: skip
+    assert run_whole(command(model, model / "other", *more), model / "other.log") == sha
     check_record(model / "other")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("experts"), SHAPE, rewrite)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model):
+    return train_undisturbed(model)
+
+
+def test_same_weights(model, undisturbed):
+    check_same_weights(model, undisturbed, "full")
 
 
 def logps(reply):

@@ -4,13 +4,11 @@ beyond those that it stretches.
 """
 
 import json
-import subprocess
 
 import pytest
 from programs import run, server
 from test_bad_folders import change_config, read_tensors
-from test_experts import check_one_number, ids
-from test_rl import LIMIT, TRAIN, check_record, command, run_whole
+from test_experts import check_one_number, check_same_weights, ids, make, train_undisturbed
 
 SHAPE = ["--family", "deepseek_v3", "--hidden-size", 64, "--intermediate-size", 96, "--num-hidden-layers", 2,
          "--num-dense-layers", 1, "--num-experts", 6, "--num-experts-per-tok", 2, "--moe-intermediate-size", 40,
@@ -23,26 +21,16 @@ YARN = {"type": "yarn", "factor": 4, "beta_fast": 8, "beta_slow": 1, "mscale": 1
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    d = tmp_path_factory.mktemp("latent")
-    do = lambda *a: subprocess.run([TRAIN, *map(str, a)], check=True, capture_output=True, timeout=LIMIT)
-    do("init", d / "init", *SHAPE)
-    change_config(rope_scaling=YARN)(d / "init")
-    do("task", d / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
-    return d
+    return make(tmp_path_factory.mktemp("latent"), SHAPE, change_config(rope_scaling=YARN))
 
 
 @pytest.fixture(scope="module")
 def undisturbed(model):
-    sha = run_whole(command(model, model / "undisturbed", "--save-hf", model / "hf"), model / "undisturbed.log")
-    check_record(model / "undisturbed")
-    return sha
+    return train_undisturbed(model)
 
 
 def test_same_weights(model, undisturbed):
-    more = ["--num-servers", "2", "--server-max-running-requests", "3", "--server-chunked-prefill-size", "7",
-            "--recompute-granularity", "selective"]  # fmt: skip
-    assert run_whole(command(model, model / "other", *more), model / "other.log") == undisturbed
-    check_record(model / "other")
+    check_same_weights(model, undisturbed, "selective")
 
 
 def test_one_number(model):
