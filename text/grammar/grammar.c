@@ -179,6 +179,7 @@ struct clime_grammar_next clime_grammar_state_next(struct clime_grammar_state *s
     }
     next.allowed = clime_masks_of(&s->g->masks, s->set);
     if (!next.allowed) {
+        forget(s->g); /* a mask that was given up is not whole */
         next.stuck = "the grammar is too ambiguous: finding the next tokens takes too long";
         return next;
     }
