@@ -54,5 +54,7 @@ enum clime_err clime_worker_body_read(struct clime_str json, struct clime_arena 
     if (!clime_json_end(&j)) return e->code;
     if (out->settings.key && strpbrk(out->settings.key, "\r\n"))
         return clime_fail(e, CLIME_ERR_INPUT, "api_key: a key is one line");
+    if (out->settings.key && strlen(out->settings.key) >= CLIME_WORKER_KEY)
+        return clime_fail(e, CLIME_ERR_INPUT, "api_key: a key has less than %d bytes", CLIME_WORKER_KEY);
     return CLIME_OK;
 }

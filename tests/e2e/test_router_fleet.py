@@ -86,6 +86,9 @@ def test_labels_and_keys_of_workers():
         for bad in ({"labels": {"a=b": "c"}}, {"labels": {"a": "b\n"}}, {"labels": {"a": 1}}, {"labels": {"a": "x" * 600}},
                     {"api_key": "x" * 300}, {"api_key": "a\r\nX: y"}, {"url": "http://other"}, {"health_port": 0}, []):  # fmt: skip
             assert one("PATCH", bad)[0] == 400, bad
+        many = len(fleet(router))
+        assert router.post("/workers", {"url": "http://127.0.0.1:1", "api_key": "x" * 300}).status_code == 400
+        assert len(fleet(router)) == many  # refused whole
         assert router.client.put("/workers/999", json={}).status_code == 404
         assert fleet(router)[a.url]["labels"] == {"pool": "new"}
 
