@@ -55,9 +55,6 @@ enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e) {
     if (m->ranks.n > 1 && m->cfg.router.E)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: its experts cannot be shared by several devices yet",
                           m->cfg.architecture);
-    if (m->ranks.n > 1 && !m->ops->join_columns)
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
-                          "several devices cannot share a model on \"%s\" yet (--device cpu can)", m->ops->name);
     if (m->ranks.n > 1 && m->cfg.latent.R)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: its latent attention cannot be shared by several devices yet",
                           m->cfg.architecture);
@@ -110,7 +107,7 @@ void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n) {
 /* ---- exchanges --------------------------------------------------------------------------------------------------- */
 
 void clime_model_link(struct clime_model *m, struct clime_links *links) {
-    CHECK(links->world == m->ranks.n && links->rank == m->ranks.rank && m->ops->join_columns);
+    CHECK(links->world == m->ranks.n && links->rank == m->ranks.rank);
     m->ranks.links = links;
 }
 

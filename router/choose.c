@@ -1,7 +1,7 @@
 /* Who gets a request: the session's worker, or the policy's choice, among those that may. Called by handlers (any HTTP
  * thread) under the table's mutex; nothing is copied but what the lease needs, since a fleet may have 1,024 workers and
  * a pick is all that requests wait for each other. */
-#include <stdio.h>
+#include <string.h>
 
 #include "common/clock.h"
 #include "common/hash.h"

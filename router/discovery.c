@@ -121,7 +121,8 @@ static enum clime_err read_lines(struct clime_discovery *d, struct source *s, st
     return CLIME_OK;
 }
 
-/* Checked whole before any of it counts: a file that is being written is not half a fleet. */
+/* Read whole before any of it counts: a file that is being written is not half a fleet. A worker that the table refuses
+ * ends it there, and nothing is drained. */
 static enum clime_err look_at_file(struct clime_discovery *d, struct source *s, struct clime_error *e) {
     struct stat st;
     struct clime_buf text;

@@ -1,9 +1,8 @@
 /* Passes one generation request to a worker and its answer back. Runs on HTTP threads.
  *
  * Another worker is tried while the client has not been sent a byte, and after it where the stream can go on elsewhere
- * (replay.h), never one that this request has just failed on. What was BUSY or could not be reached is tried as often
- * as
- * --max-retries allows. A request that has gone wrong on MOST_SUSPECT workers that did see it, without a token from
+ * (replay.h), never one that this request has just failed on. What was BUSY or could not be reached is tried
+ * --max-retries times. A request that has gone wrong on MOST_SUSPECT workers that did see it, without a token from
  * them, is taken to be the cause: it must not take the fleet down one by one. A worker that answers 500 to what another
  * one then serves is to blame for that. */
 #include <stdio.h>

@@ -75,10 +75,10 @@ static void read_meta(struct clime_json *j, struct event *ev) {
             clime_json_skip(j, &ev->lists[k]);
         else if (clime_str_is(key, "completion_tokens"))
             clime_json_int(j, 0, INT32_MAX, &ev->completion_tokens);
-        else if (clime_str_is(key, "finish_reason") && (ev->ended = clime_json_peek(j) != CLIME_JSON_NULL, true))
+        else {
+            if (clime_str_is(key, "finish_reason")) ev->ended = clime_json_peek(j) != CLIME_JSON_NULL;
             clime_json_skip(j, NULL);
-        else
-            clime_json_skip(j, NULL);
+        }
     }
 }
 

@@ -16,8 +16,6 @@
 #include "server/engine/memory_plan.h"
 #include "server/engine/step.h"
 
-#define START_LIMIT_US ((int64_t)600000000) /* until the leader has said its own */
-
 struct follower {
     struct clime_model *model;
     struct clime_runner *runner;
@@ -44,7 +42,7 @@ struct clime_model_options clime_server_model_options(const struct clime_server_
  */
 
 static enum clime_err take_plan(struct follower *f, struct clime_follow_plan *p, struct clime_error *e) {
-    enum clime_err rc = clime_group_receive(f->group, 0, "the plan", START_LIMIT_US, &f->wire, e);
+    enum clime_err rc = clime_group_receive(f->group, 0, "the plan", CLIME_FOLLOW_START_US, &f->wire, e);
     if (rc) return rc;
     if (f->wire.len != sizeof *p) return clime_fail(e, CLIME_ERR_INTERNAL, "the leader's plan has another size");
     memcpy(p, f->wire.data, sizeof *p);
@@ -66,7 +64,7 @@ static enum clime_err check_memory(const struct follower *f, const struct clime_
 static enum clime_err open_follower(struct follower *f, const struct clime_server_options *o,
                                     const struct clime_place *place, struct clime_error *e) {
     const struct clime_group_options g = {
-        .place = *place, .listener = -1, .meet_limit_us = START_LIMIT_US, .limit_us = START_LIMIT_US};
+        .place = *place, .listener = -1, .meet_limit_us = CLIME_FOLLOW_START_US, .limit_us = CLIME_FOLLOW_START_US};
     const struct clime_model_options m = clime_server_model_options(o, place->rank);
     struct clime_follow_plan p;
     enum clime_err rc = clime_group_meet(&g, &f->group, e);

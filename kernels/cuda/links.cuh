@@ -18,7 +18,7 @@ struct clime_link_words {
     volatile uint32_t begun, done;
 };
 
-struct clime_link_mapped; /* mapped.cu */
+struct clime_link_mapped; /* links/mapped.cu */
 struct clime_comm;        /* nccl.cu */
 
 struct clime_cuda_links {
@@ -41,7 +41,7 @@ struct clime_cuda_links {
 bool clime_link_write(struct clime_dev *d, cudaStream_t s, const volatile uint32_t *at, uint32_t value);
 bool clime_link_wait(struct clime_dev *d, cudaStream_t s, const volatile uint32_t *at, uint32_t value); /* until >= */
 
-/* mapped.cu. open: all ranks call it; *out stays NULL, without an error, where one of them cannot map another's
+/* links/mapped.cu. open: all ranks call it; *out stays NULL, without an error, where one of them cannot map another's
  * memory: why says it for people. */
 enum clime_err clime_link_mapped_open(struct clime_dev *d, struct clime_group *g, struct clime_link_mapped **out,
                                       struct clime_error *why, struct clime_error *e);
@@ -60,6 +60,6 @@ size_t clime_link_mapped_bytes(int world);
 enum clime_err clime_cuda_comm_exchange(struct clime_comm *c, cudaStream_t stream, const struct clime_move *sends,
                                         int n_sends, const struct clime_move *receives, int n_receives,
                                         const struct clime_comm_wait *wait, const char *what, struct clime_error *e);
-void clime_cuda_comm_abort(struct clime_comm *c);
+void clime_cuda_comm_abort(struct clime_comm *c); /* ends what waits on the device; only close may follow */
 
 #endif

@@ -1,5 +1,5 @@
 /* Where something was sent last: a bounded map from a 64-bit hash (of a session's key, of a prompt's pages) to a
- * worker, forgotten when idle. Guarded by the workers' mutex; only router/workers.c calls it. */
+ * worker, forgotten when idle. Guarded by the workers' mutex; only router/workers.c and router/choose.c call it. */
 #ifndef CLIME_ROUTER_POLICY_PLACEMENTS_H
 #define CLIME_ROUTER_POLICY_PLACEMENTS_H
 

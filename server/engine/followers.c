@@ -12,13 +12,12 @@
 #include "common/log.h"
 #include "model/model.h"
 
-#define START_LIMIT_US ((int64_t)600000000) /* for ranks that load their weights */
-
 /* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 enum clime_err clime_followers_start(int world, char *const *argv, int64_t limit_us, struct clime_followers **out,
                                      struct clime_error *e) {
-    struct clime_group_options o = {.listener = -1, .meet_limit_us = START_LIMIT_US, .limit_us = START_LIMIT_US};
+    struct clime_group_options o = {
+        .listener = -1, .meet_limit_us = CLIME_FOLLOW_START_US, .limit_us = CLIME_FOLLOW_START_US};
     int n = 0;
     while (argv[n]) n++;
     const char **args = xcalloc((size_t)n + 1, sizeof *args);

@@ -45,6 +45,8 @@ struct clime_follow_plan { /* what the leader has decided, told once, before wei
 #define CLIME_FOLLOW_WORDS ((size_t)1 << 28)                                          /* of a step's arrays, at most */
 #define CLIME_FOLLOW_BYTES (CLIME_FOLLOW_WORDS * sizeof(int32_t) + ((size_t)1 << 20)) /* of a message: copies too */
 
+#define CLIME_FOLLOW_START_US ((int64_t)600000000) /* for meeting, and for ranks that load their weights */
+
 struct clime_model;
 struct clime_links;
 struct clime_group_children;

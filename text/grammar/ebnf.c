@@ -8,6 +8,7 @@
  */
 #include <stdlib.h>
 
+#include "common/hash.h"
 #include "common/utf8.h"
 #include "text/grammar/readers.h"
 
@@ -65,9 +66,7 @@ static struct clime_str read_name(struct reader *r) {
 }
 
 static int *slot_of(struct reader *r, struct clime_str name) {
-    unsigned h = 2166136261u;
-    for (size_t i = 0; i < name.len; i++) h = (h ^ (unsigned char)name.ptr[i]) * 16777619u;
-    int at = (int)(h & (unsigned)(r->n_slots - 1));
+    int at = (int)(clime_hash_bytes(name.ptr, name.len, 0) & (uint64_t)(r->n_slots - 1));
     while (r->slots[at] && !clime_str_eq(r->rules[r->slots[at] - 1].name, name)) at = (at + 1) & (r->n_slots - 1);
     return &r->slots[at];
 }

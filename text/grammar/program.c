@@ -323,7 +323,6 @@ static void find_classes(struct clime_program *p) {
         }
         p->n_classes = n;
     }
-    for (int b = 255; b >= 0; b--) p->byte_of[p->class_of[b]] = (uint8_t)b;
 }
 
 /* ---- all of it ---- */

@@ -36,7 +36,6 @@ struct clime_program {
     int32_t start;
     int max_depth;         /* frames */
     uint8_t class_of[256]; /* bytes that no set tells apart are one class */
-    uint8_t byte_of[256];  /* a byte of each class */
     int n_classes;
 };
 

@@ -140,9 +140,8 @@ static const char *read_class(struct clime_str text, size_t *at, struct clime_ch
     bool inverted = *at < text.len && text.ptr[*at] == '^', kinds = false, is_kind;
     const char *wrong;
     if (inverted) ++*at;
-    for (bool first = true; *at < text.len && (text.ptr[*at] != ']' || first); first = false) {
+    while (*at < text.len && text.ptr[*at] != ']') {
         uint32_t lo = 0, hi;
-        if (text.ptr[*at] == ']') break; /* an empty class: refused below */
         if ((wrong = read_member(text, at, out, &is_kind, &lo))) return wrong;
         kinds |= is_kind;
         hi = lo;

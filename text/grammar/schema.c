@@ -354,7 +354,7 @@ int clime_schema_compile(struct clime_schema *s, const struct clime_schema_set *
         s->rules_size = s->rules_size ? s->rules_size * 2 : 32;
         s->rules = xrealloc(s->rules, (size_t)s->rules_size * sizeof *s->rules);
     }
-    const char *title = set->n > 0 ? clime_tree_str(clime_tree_get(set->at[0].schema, "title"), "a schema") : "";
+    const char *title = clime_tree_str(clime_tree_get(set->at[0].schema, "title"), "a schema");
     int rule = clime_expr_rule_new(s->x, clime_str_of(title));
     s->rules[s->n_rules].set = *set;
     s->rules[s->n_rules++].rule = rule;

@@ -260,7 +260,7 @@ static int numbers(struct clime_schema *s, const struct limits *l) {
         clime_expr_list_add(&all,
                             clime_expr_seq2(s->x, clime_expr_text(s->x, "-"), unsigned_range(&d, &near_zero, &lo)));
     }
-    if (l->hi >= 0) clime_expr_list_add(&all, unsigned_range(&d, l->lo > 0 || l->lo == 0 ? &lo : &zero, &hi));
+    if (l->hi >= 0) clime_expr_list_add(&all, unsigned_range(&d, l->lo >= 0 ? &lo : &zero, &hi));
     return clime_expr_list_alt(s->x, &all);
 }
 

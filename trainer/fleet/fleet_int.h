@@ -8,6 +8,8 @@
 #include "trainer/fleet/fleet.h"
 #include "trainer/fleet/program.h"
 
+struct clime_json;
+
 #define CLIME_FLEET_SERVERS 256
 #define CLIME_FLEET_CONTROL_US 10000000
 #define CLIME_FLEET_READY_US 60000000 /* beside the time that pushes take */
@@ -54,7 +56,6 @@ enum clime_err clime_fleet_call(struct clime_fleet *f, const char *method, const
                                 int64_t timeout_us, struct clime_buf *reply, struct clime_error *e);
 
 /* GET, whose answer is one JSON value that `read` takes. */
-struct clime_json;
 enum clime_err clime_fleet_read(struct clime_fleet *f, const char *url, void (*read)(void *arg, struct clime_json *j),
                                 void *arg, struct clime_error *e);
 

@@ -37,8 +37,6 @@ struct clime_learner_options { /* names are slime's options */
     int64_t rank_limit_us;    /* of every wait for another rank; 0 = 10 minutes */
 };
 
-#define CLIME_RANKS_MAX 64
-
 struct clime_rank_times { /* of a rank's part in a step; what is left of whole_us it waits and exchanges */
     int64_t forward_us, backward_us, optimizer_us, whole_us;
 };
@@ -67,7 +65,7 @@ struct clime_step_stats {
     int64_t tokens, trained_tokens, n_micro;
     int64_t forward_us, backward_us, ref_us, optimizer_us;
     int n_ranks; /* 0 = alone: the times are those above */
-    struct clime_rank_times rank[CLIME_RANKS_MAX];
+    struct clime_rank_times rank[CLIME_GROUP_MAX];
     int64_t updates; /* of the weights so far, over all starts */
     bool skipped;    /* the gradient was not finite: no update was made, and this says so */
 };

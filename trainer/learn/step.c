@@ -223,13 +223,13 @@ static enum clime_err sum_of_all(struct step *st, struct clime_error *e) {
     return err;
 }
 
-_Static_assert(CLIME_RANKS_MAX == CLIME_LANES_MAX, "a rank has a lane at least");
+_Static_assert(CLIME_GROUP_MAX == CLIME_LANES_MAX, "a rank has a lane at least");
 
 /* Every rank's times to all, which is where rank 0 is. */
 static enum clime_err share_times(const struct clime_learner *l, int64_t whole_us, struct clime_step_stats *out,
                                   struct clime_error *e) {
     const struct clime_team *t = l->team;
-    size_t from[CLIME_RANKS_MAX + 1];
+    size_t from[CLIME_GROUP_MAX + 1];
     if (!t) return CLIME_OK;
     out->n_ranks = t->world;
     for (int r = 0; r <= t->world; r++) from[r] = (size_t)r * sizeof out->rank[0];

@@ -27,7 +27,7 @@ enum clime_err clime_team_open(const struct clime_learner_options *o, struct cli
     if (rc) return rc;
     struct clime_team *t = new_team(&g.place);
     t->children = g.children;
-    if (!rc) rc = clime_group_meet(&g, &t->group, e);
+    rc = clime_group_meet(&g, &t->group, e);
     clime_wire_put_options(&t->wire, o);
     if (!rc) rc = clime_team_say(t, e);
     if (!rc) LOG_INFO("%d ranks are together", t->world);

@@ -1,4 +1,4 @@
-/* Options of how many ranks train, the same for clime-train rl and sft. Called by their parsers; pure. */
+/* Options of how many ranks train, the same for clime-train rl, sft and dpo. Called by their parsers; pure. */
 #ifndef CLIME_TRAINER_OPTIONS_RANKS_H
 #define CLIME_TRAINER_OPTIONS_RANKS_H
 

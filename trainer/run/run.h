@@ -13,6 +13,7 @@
  *   summary.c          the last lines of a run that is done
  *   explain.c          --explain
  *   sft.c              the loop of clime-train sft
+ *   orders.c           orders of the page between two rollouts
  *   again.c            the same command once more, when a rank was lost
  * and by trainer/cmd/eval.c, which opens the same things but a learner.
  *

@@ -12,7 +12,6 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/links.cuh"

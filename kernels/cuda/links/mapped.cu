@@ -10,9 +10,7 @@
  * Invariant: taken <= sent <= taken + SLOTS. It cannot lock: in every exchange all ranks go by piece number, then by
  * rank, in sending and in taking; piece k is sent when k - SLOTS was taken, and taken when it was sent.
  */
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 #include "kernels/cuda/links.cuh"
