@@ -42,7 +42,12 @@ $(O)/gpu/%: tests/gpu/%.c $(O)/libserver.a $(O)/libmodel.a $(O)/libtext.a $(O)/l
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) $(GPU_LDLIBS)
 GPU_LDLIBS = -lpcre2-8 -lutf8proc -lcjson -lm -pthread
+# A library of products that errs, for test_products.
+ERRING_LT = $(O)/gpu/erring/libcublasLt.so.13
+$(ERRING_LT): tests/gpu/erring_lt.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_ALL) -MF $@.d -fPIC -shared $(addprefix -isystem ,$(wildcard $(CUDA_HOME)/include $(CUDA_HOME)/targets/x86_64-linux/include)) -o $@ $< $(CUDA_LDLIBS)
 .PHONY: gpu-build gpu-test
-gpu-build: $(GPU_TESTS) ## build the GPU tests and the benchmark
+gpu-build: $(GPU_TESTS) $(if $(CUDA_SRC),$(ERRING_LT)) ## build the GPU tests and the benchmark
 gpu-test: ## everything of tests/gpu (needs a GPU)
 	@O=$(O) scripts/test-gpu
