@@ -11,6 +11,7 @@
 #include <sys/random.h>
 
 #include "common/clock.h"
+#include "common/http/secret.h"
 #include "common/http/server_int.h"
 
 bool clime_http_refuse(struct clime_http_request *rq, int status, const char *message, const char *extra_headers) {
@@ -39,14 +40,6 @@ const char *clime_http_request_id(const struct clime_http_request *rq) {
 
 /* ---- key --------------------------------------------------------------------------------------------------- */
 
-/* In time that depends on the lengths only. */
-static bool same_secret(const char *given, const char *key) {
-    size_t n = strlen(key), n_given = strlen(given);
-    volatile unsigned char difference = n != n_given;
-    for (size_t i = 0; i < n_given; i++) difference |= (unsigned char)(given[i] ^ key[n ? i % n : 0]);
-    return difference == 0;
-}
-
 /* NULL: none. */
 static const char *given_key(const struct clime_http_request *rq) {
     const char *given = clime_http_header(rq, "Authorization");
@@ -56,7 +49,7 @@ static const char *given_key(const struct clime_http_request *rq) {
 
 bool clime_http_has_key(const struct clime_http_request *rq, const char *key) {
     const char *given = given_key(rq);
-    return given && same_secret(given, key);
+    return given && clime_secret_equal(given, key);
 }
 
 static bool check_key(struct clime_http_request *rq) {
@@ -65,8 +58,8 @@ static bool check_key(struct clime_http_request *rq) {
     const char *key = level == CLIME_HTTP_ADMIN && s->admin_key ? s->admin_key : s->api_key;
     if (level == CLIME_HTTP_OPEN || !key) return true; /* no key set: whatever the client sends is ignored */
     const char *given = given_key(rq);
-    if (given && same_secret(given, key)) return true;
-    if (given && level == CLIME_HTTP_USER && s->admin_key && same_secret(given, s->admin_key)) return true;
+    if (given && clime_secret_equal(given, key)) return true;
+    if (given && level == CLIME_HTTP_USER && s->admin_key && clime_secret_equal(given, s->admin_key)) return true;
     return clime_http_refuse(rq, 401, given ? "wrong key" : "this endpoint needs a key: Authorization: Bearer ...",
                              "WWW-Authenticate: Bearer\r\n");
 }

@@ -192,7 +192,7 @@ def test_refusals_change_nothing(pair):
 
 def test_needs_the_admin_key(model):
     with server("--admin-api-key", "boss", "--api-key", "user", model=model) as s:
-        for key, status in [("user", 401), ("boss", 400)]:
+        for key, status in [("user", 403), ("boss", 400)]:
             reply = s.post("/update_weights_from_ipc", {}, headers={"Authorization": f"Bearer {key}"})
             assert reply.status_code == status
 

@@ -602,7 +602,7 @@ def test_keys():
         def ask(key, path="/flush_cache"):
             return s.get(path, headers={"Authorization": f"Bearer {key}"} if key else {}).status_code
 
-        assert [ask(None), ask("user"), ask("boss")] == [401, 401, 200]
+        assert [ask(None), ask("no"), ask("user"), ask("boss")] == [401, 401, 403, 200]
         assert [ask(None, "/model_info"), ask("user", "/model_info")] == [401, 200]
         assert [ask(None, "/health"), ask(None, "/metrics")] == [200, 200]
 

@@ -274,11 +274,12 @@ static void test_keys(void **state) {
           {"/items", NULL, 201}}},
         {"key",
          "adm",
-         {{"/admin", "key", 401},
+         {{"/admin", "key", 403},
           {"/admin", "adm", 201},
           {"/user", "key", 201},
           {"/user", "adm", 201},
-          {"/user", "no", 401}}},
+          {"/user", "no", 401},
+          {"/admin", "no", 401}}},
         {NULL, "adm", {{"/user", NULL, 201}, {"/admin", NULL, 401}, {"/admin", "adm", 201}}},
     };
     char saved[64];

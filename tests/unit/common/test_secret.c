@@ -1,0 +1,83 @@
+/* The comparison of keys: right, and no quicker for a better guess. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+#include <signal.h>
+#include <string.h>
+
+#include "common/http/secret.h"
+
+static void test_only_the_key_is_the_key(void **state) {
+    (void)state;
+    static const char key[] = "sk-0123456789abcdef";
+    char other[64];
+    assert_true(clime_secret_equal(key, key));
+    for (size_t i = 0; i < sizeof key - 1; i++)
+        for (int bit = 0; bit < 8; bit++) {
+            memcpy(other, key, sizeof key);
+            other[i] ^= (char)(1 << bit);
+            assert_false(clime_secret_equal(other, key));
+        }
+    memcpy(other, key, sizeof key);
+    for (size_t n = 0; n < sizeof key - 1; n++) { /* every beginning of it */
+        other[n] = '\0';
+        assert_false(clime_secret_equal(other, key));
+        other[n] = key[n];
+    }
+    assert_false(clime_secret_equal("sk-0123456789abcdefsk-0123456789abcdef", key)); /* itself again and again */
+    assert_false(clime_secret_equal("", key));
+    assert_true(clime_secret_equal("", ""));
+    assert_false(clime_secret_equal("a", ""));
+}
+
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define HAVE_TRAP 1
+static volatile sig_atomic_t n_steps;
+
+static void count_step(int signal_number) {
+    (void)signal_number;
+    n_steps = n_steps + 1;
+}
+
+/* The processor traps after each instruction while its trap flag is set, so the count says exactly how much was run. */
+static int instructions_of(const char *given, const char *key) {
+    n_steps = 0;
+    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
+                         : "cc", "memory");
+    clime_secret_equal(given, key);
+    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::
+                         : "cc", "memory");
+    return n_steps;
+}
+#endif
+
+static void test_a_better_guess_takes_no_longer(void **state) {
+    (void)state;
+#ifdef HAVE_TRAP
+    /* Aligned alike: strlen goes by blocks, and the place of a string is no secret. */
+    static const char key[64] __attribute__((aligned(64))) = "sk-0123456789abcdef0123456789abcdef";
+    static char guess[64] __attribute__((aligned(64)));
+    struct sigaction act = {.sa_handler = count_step}, before;
+    assert_int_equal(sigaction(SIGTRAP, &act, &before), 0);
+    memcpy(guess, key, sizeof key);
+    instructions_of(guess, key); /* the dynamic linker finds strlen */
+    int right = instructions_of(guess, key);
+    for (size_t i = 0; i < strlen(key); i++) {
+        memset(guess, '#', strlen(key));
+        memcpy(guess, key, i); /* i bytes are right */
+        assert_int_equal(instructions_of(guess, key), right);
+    }
+    sigaction(SIGTRAP, &before, NULL);
+    assert_true(right > 4 * (int)strlen(key)); /* it did step through all bytes */
+#else
+    skip();
+#endif
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_the_key_is_the_key),
+                                       cmocka_unit_test(test_a_better_guess_takes_no_longer)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
