@@ -54,13 +54,14 @@ bool clime_http_has_key(const struct clime_http_request *rq, const char *key) {
 
 static bool check_key(struct clime_http_request *rq) {
     const struct clime_http_server *s = rq->server;
-    enum clime_http_auth level = rq->route->auth;
-    const char *key = level == CLIME_HTTP_ADMIN && s->admin_key ? s->admin_key : s->api_key;
-    if (level == CLIME_HTTP_OPEN || !key) return true; /* no key set: whatever the client sends is ignored */
-    const char *given = given_key(rq);
+    bool admin = rq->route->auth == CLIME_HTTP_ADMIN && s->admin_key;
+    const char *key = admin ? s->admin_key : s->api_key, *given = given_key(rq);
+    if (rq->route->auth == CLIME_HTTP_OPEN || !key) return true; /* no key set: whatever the client sends is ignored */
     if (given && clime_secret_equal(given, key)) return true;
-    if (given && level == CLIME_HTTP_USER && s->admin_key && clime_secret_equal(given, s->admin_key)) return true;
-    return clime_http_refuse(rq, 401, given ? "wrong key" : "this endpoint needs a key: Authorization: Bearer ...",
+    if (given && !admin && s->admin_key && clime_secret_equal(given, s->admin_key)) return true;
+    if (given && admin && s->api_key && clime_secret_equal(given, s->api_key))
+        return clime_http_refuse(rq, 403, "this endpoint needs the admin key, not the API key", NULL);
+    return clime_http_refuse(rq, 401, given ? "wrong key" : "this endpoint needs a key: send Authorization: Bearer KEY",
                              "WWW-Authenticate: Bearer\r\n");
 }
 

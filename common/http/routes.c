@@ -51,8 +51,10 @@ bool clime_http_route_find(struct clime_http_request *rq) {
                  rq->path.ptr);
         return clime_http_refuse(rq, 404, message, NULL);
     }
+    char message[160];
+    snprintf(message, sizeof message, "this method is not allowed here; allowed: %s", allow + start);
     snprintf(allow + n, sizeof allow - n, "\r\n");
-    return clime_http_refuse(rq, 405, "method not allowed here", allow);
+    return clime_http_refuse(rq, 405, message, allow);
 }
 
 void clime_http_routes_json(const struct clime_http_route *routes, struct clime_buf *out) {

@@ -11,8 +11,8 @@
  * When few threads are left, answers say "Connection: close". `health_routes` have a port and threads of their own.
  *
  * Refused before any handler: both Transfer-Encoding and Content-Length (400), unknown route (404), wrong method
- * (405 with Allow), a foreign web page (403, origin.c), missing or wrong key (401), a coding of the body (415), no slot
- * (429), body over the limit (413) or too slow (408). Expect:
+ * (405 with Allow), a foreign web page (403, origin.c), missing or wrong key (401), the API key where the admin key is
+ * asked for (403), a coding of the body (415), no slot (429), body over the limit (413) or too slow (408). Expect:
  * 100-continue is answered.
  */
 #ifndef CLIME_COMMON_HTTP_SERVER_H
