@@ -74,6 +74,19 @@ $(O)/clime-tok:    $(O)/obj/text/tok_main.o $(O)/libtext.a $(O)/libcommon.a
 $(addprefix $(O)/,$(PROGRAMS)):
 	$(CC) $(SAN) -o $@ $^ $(CUDA_LDLIBS) $(LDLIBS) -rdynamic
 
+# The contracts of openapi/ are in the programs that keep them, as JSON (common/http/openapi.h).
+$(O)/openapi-embed: $(O)/obj/common/http/openapi_main.o $(O)/libcommon.a
+	$(CC) $(SAN) -o $@ $^ $(LDLIBS)
+$(O)/openapi/%.c: openapi/%.yaml $(O)/openapi-embed
+	@mkdir -p $(@D)
+	$(O)/openapi-embed $< $* > $@.new && mv $@.new $@
+$(O)/openapi/%.o: $(O)/openapi/%.c
+	$(CC) $(CFLAGS_ALL) -c -o $@ $<
+.PRECIOUS: $(O)/openapi/%.c
+$(O)/libserver.a: $(O)/openapi/server.o
+$(O)/librouter.a: $(O)/openapi/router.o
+$(O)/libtrainer.a: $(O)/openapi/trainer.o $(O)/openapi/page.o
+
 # Unit tests: tests/unit/<folder>/test_x.c -> $(O)/unit/<folder>/test_x, linked with that folder's layer and below.
 unit_libs = $(if $(filter server,$(1)),$(O)/libserver.a) $(if $(filter router,$(1)),$(O)/librouter.a) \
             $(if $(filter trainer,$(1)),$(O)/libtrainer.a) $(if $(filter common router text,$(1)),,$(O)/libmodel.a) $(if $(filter common,$(1)),,$(O)/libtext.a) \

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/http/openapi.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "router/router.h"
@@ -281,6 +282,11 @@ void clime_router_health(struct clime_http_request *rq, void *context) {
     char body[64];
     snprintf(body, sizeof body, "{\"status\":\"ok\",\"instance\":\"%s\"}", r->instance);
     clime_http_reply_json(rq, 200, clime_str_of(body));
+}
+
+void clime_router_openapi(struct clime_http_request *rq, void *context) {
+    (void)context;
+    clime_http_reply_json(rq, 200, clime_openapi_router);
 }
 
 void clime_router_liveness(struct clime_http_request *rq, void *context) {

@@ -57,6 +57,7 @@ void clime_router_add_worker(struct clime_http_request *rq, void *context);
 void clime_router_remove_worker(struct clime_http_request *rq, void *context);
 void clime_router_list_workers(struct clime_http_request *rq, void *context);
 void clime_router_health(struct clime_http_request *rq, void *context);
+void clime_router_openapi(struct clime_http_request *rq, void *context);
 void clime_router_liveness(struct clime_http_request *rq, void *context);
 void clime_router_readiness(struct clime_http_request *rq, void *context);
 void clime_router_metrics(struct clime_http_request *rq, void *context);

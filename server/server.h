@@ -87,6 +87,7 @@ void clime_handle_parse_function_call(struct clime_http_request *rq, void *conte
 void clime_handle_separate_reasoning(struct clime_http_request *rq, void *context);
 void clime_handle_apply_template(struct clime_http_request *rq, void *context);
 
+void clime_handle_openapi(struct clime_http_request *rq, void *context);
 void clime_handle_health(struct clime_http_request *rq, void *context);
 void clime_handle_health_generate(struct clime_http_request *rq, void *context);
 void clime_handle_model_info(struct clime_http_request *rq, void *context);

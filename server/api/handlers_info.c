@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/http/openapi.h"
 #include "common/os/host.h"
 #include "common/version.h"
 #include "server/api/generation.h"
@@ -12,6 +13,11 @@
 
 #define PROBE_US ((int64_t)20000000) /* SGLang's health check timeout */
 #define INFO_BYTES 65536
+
+void clime_handle_openapi(struct clime_http_request *rq, void *context) {
+    (void)context;
+    clime_http_reply_json(rq, 200, clime_openapi_server);
+}
 
 static void reply_empty(struct clime_http_request *rq, bool well) {
     clime_http_reply(rq, well ? 200 : 503, "text/plain", NULL, clime_str_of(""));

@@ -22,6 +22,7 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST", .path = "/parse_function_call", .auth = USER, .handler = clime_handle_parse_function_call},
     {.methods = "POST", .path = "/separate_reasoning", .auth = USER, .handler = clime_handle_separate_reasoning},
 
+    {.methods = "GET", .path = "/openapi.json", .auth = OPEN, .handler = clime_handle_openapi},
     {.methods = "GET", .path = "/health", .auth = OPEN, .handler = clime_handle_health},
     {.methods = "GET", .path = "/health_generate", .auth = OPEN, .handler = clime_handle_health_generate},
     {.methods = "GET", .path = "/metrics", .auth = OPEN, .handler = clime_handle_metrics},

@@ -82,6 +82,7 @@ def check_reply(spec, path, method, reply):
 def test_router_replies():
     spec = load("router")
     with program("clime-router") as r:
+        assert r.get("/openapi.json").json() == spec
         check_reply(spec, "/health", "get", r.get("/health"))
         check_reply(spec, "/metrics", "get", r.get("/metrics"))
         check_reply(spec, "/generate", "post", r.post("/generate", {"text": "a"}))  # no worker: 503
@@ -155,6 +156,7 @@ def test_server_replies(tmp_path):
                      "/get_server_info", "/get_weight_version", "/weight_version", "/v1/loads", "/v1/models",
                      "/flush_cache"):
             check_reply(spec, path, "get", s.get(path))
+        assert s.get("/openapi.json").json() == spec
         name = s.get("/v1/models").json()["data"][0]["id"]
         check_reply(spec, "/v1/models/{model}", "get", s.get(f"/v1/models/{name}"))
         check_reply(spec, "/v1/models/{model}", "get", s.get("/v1/models/other"))

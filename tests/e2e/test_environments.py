@@ -228,6 +228,7 @@ def test_limits_and_bad_requests(d):
     try:
         assert run.http.post("/tasks/lease", json={}).status_code == 401
         assert run.http.get("/health").status_code == 200
+        assert run.http.get("/openapi.json").json() == SPEC
         run.http.headers["Authorization"] = "Bearer secret"
         assert run.http.post("/tasks/lease", json={"wait_s": 61}).status_code == 400
         assert run.http.post("/tasks/lease", content=b"{").status_code == 400

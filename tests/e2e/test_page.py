@@ -182,6 +182,7 @@ def test_memory_beside_its_plan(page, run):
 
 def test_replies_are_the_specs(page):
     spec = yaml.safe_load((ROOT / "openapi" / "page.yaml").read_text())
+    assert page.get("/openapi.json").json() == spec
     ask = {"/api/runs/{run}/sample": "id=1", "/api/runs/{run}/group": "id=0", "/api/runs/{run}/answers": "set=heldout&line=0"}
     for path, methods in spec["paths"].items():
         if path.startswith("/api/") and "get" in methods:

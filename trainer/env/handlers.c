@@ -1,5 +1,6 @@
 /* The trainer's HTTP interface for environments. HTTP workers; no state of its own. Shapes: openapi/trainer.yaml. */
 #include "common/clock.h"
+#include "common/http/openapi.h"
 #include "trainer/env/environments_int.h"
 
 /* POST /tasks/lease: {"wait_s"?} -> a task, or 204. */
@@ -78,6 +79,11 @@ static void handle_generate(struct clime_http_request *rq, void *context) {
     take_turn(rq, context, false);
 }
 
+static void handle_openapi(struct clime_http_request *rq, void *context) {
+    (void)context;
+    clime_http_reply_json(rq, 200, clime_openapi_trainer);
+}
+
 static void handle_health(struct clime_http_request *rq, void *context) {
     (void)context;
     clime_http_reply_json(rq, 200, clime_str_of("{\"status\":\"ok\"}"));
@@ -88,6 +94,7 @@ const struct clime_http_route clime_environment_routes[] = {
     {"POST", "/tasks/{id}", CLIME_HTTP_USER, handle_result},
     {"POST", "/sessions/{id}/v1/chat/completions", CLIME_HTTP_USER, handle_chat, .slot = true},
     {"POST", "/sessions/{id}/generate", CLIME_HTTP_USER, handle_generate, .slot = true},
+    {"GET", "/openapi.json", CLIME_HTTP_OPEN, handle_openapi},
     {"GET", "/health", CLIME_HTTP_OPEN, handle_health},
     {0},
 };

@@ -7,8 +7,8 @@
 
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "common/json/yaml.h"
 #include "trainer/data/source.h"
-#include "trainer/options/yaml.h"
 
 #define MAX_FILE ((size_t)1 << 20)
 #define MAX_SETS 1024

@@ -1,5 +1,6 @@
 /* The files of the page, inside the program: the assembler takes them in as they are (.incbin, from the folder where
  * make runs; the Makefile says what this object depends on). On the server's threads; owns nothing. */
+#include "common/http/openapi.h"
 #include "common/http/server.h"
 #include "trainer/page/page_int.h"
 
@@ -55,6 +56,11 @@ static void reply(struct clime_http_request *rq, const char *type, const char *d
 void clime_page_index(struct clime_http_request *rq, void *page) {
     (void)page;
     reply(rq, "text/html; charset=utf-8", asset_index, asset_index_end);
+}
+
+void clime_page_openapi(struct clime_http_request *rq, void *page) {
+    (void)page;
+    clime_http_reply(rq, 200, "application/json", clime_page_headers, clime_openapi_page);
 }
 
 void clime_page_asset(struct clime_http_request *rq, void *page) {

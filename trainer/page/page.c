@@ -17,6 +17,7 @@
 const struct clime_http_route clime_page_routes[] = {
     {"GET", "/", CLIME_HTTP_OPEN, clime_page_index},
     {"GET", "/assets/{name}", CLIME_HTTP_OPEN, clime_page_asset},
+    {"GET", "/openapi.json", CLIME_HTTP_OPEN, clime_page_openapi},
     {"GET", "/metrics", CLIME_HTTP_OPEN, clime_page_prometheus},
     {"GET", "/api/runs", CLIME_HTTP_OPEN, clime_page_list},
     {"GET", "/api/runs/{run}/options", CLIME_HTTP_OPEN, clime_page_options_of},

@@ -73,6 +73,7 @@ const char *clime_page_state(int64_t pid, bool ended);
 
 void clime_page_index(struct clime_http_request *rq, void *page);
 void clime_page_asset(struct clime_http_request *rq, void *page);
+void clime_page_openapi(struct clime_http_request *rq, void *page);
 void clime_page_order(struct clime_http_request *rq, void *page);      /* order.c */
 void clime_page_prometheus(struct clime_http_request *rq, void *page); /* prometheus.c */
 void clime_page_list(struct clime_http_request *rq, void *page);

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
+#include "common/json/yaml.h"
 #include "trainer/options/eval_sets.h"
-#include "trainer/options/yaml.h"
 #include "trainer/rollout/scores.h"
 
 /* The JSON of a YAML text, or what is wrong with it. */

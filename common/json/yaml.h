@@ -3,8 +3,8 @@
  * Anchors and aliases are resolved. Plain scalars are null (also ~ and nothing), true, false or a number where JSON
  * would read them as that, else text; whatever stands in quotes is text. Tags are not looked at, << is a name as any
  * other. */
-#ifndef CLIME_TRAINER_OPTIONS_YAML_H
-#define CLIME_TRAINER_OPTIONS_YAML_H
+#ifndef CLIME_COMMON_JSON_YAML_H
+#define CLIME_COMMON_JSON_YAML_H
 
 #include "common/buf.h"
 #include "common/err.h"

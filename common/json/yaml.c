@@ -1,6 +1,6 @@
-/* The tree that libyaml loads, written as JSON. Called when options are parsed, main thread. Invariant: the buffer's
- * cap ends the walk, so a document of aliases to aliases costs no more than it. */
-#include "trainer/options/yaml.h"
+/* The tree that libyaml loads, written as JSON. Called when options are parsed and by the build. Invariant: the
+ * buffer's cap ends the walk, so a document of aliases to aliases costs no more than it. */
+#include "common/json/yaml.h"
 
 #include <stdlib.h>
 #include <yaml.h>

@@ -1,0 +1,11 @@
+/* The contracts of openapi/ as JSON, for GET /openapi.json. The build makes each from its YAML file (openapi_main.c,
+ * Makefile) and puts it into the archive of the layer that keeps it. Constant.
+ */
+#ifndef CLIME_COMMON_HTTP_OPENAPI_H
+#define CLIME_COMMON_HTTP_OPENAPI_H
+
+#include "common/str.h"
+
+extern const struct clime_str clime_openapi_server, clime_openapi_router, clime_openapi_trainer, clime_openapi_page;
+
+#endif
