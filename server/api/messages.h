@@ -1,7 +1,7 @@
 /* POST /v1/messages and /v1/messages/count_tokens, Anthropic's form of a chat: the request, and what its parts share.
  *
- * The request becomes a chat prompt (chat_build.h); the reply is written from the output's segments as content blocks:
- * thinking, text, tool_use.
+ * The request becomes a chat prompt (text/chat/conversation.h); the reply is written from the output's segments as
+ * content blocks: thinking, text, tool_use (text/chat/messages_answer.h).
  */
 #ifndef CLIME_SERVER_API_MESSAGES_H
 #define CLIME_SERVER_API_MESSAGES_H
@@ -17,8 +17,5 @@ struct clime_messages_request {
 
 enum clime_err clime_messages_parse(struct clime_generation *gen, bool counts, struct clime_messages_request *m,
                                     struct clime_error *e);
-
-void clime_messages_write_reply(struct clime_job *j, struct clime_buf *out);
-extern const struct clime_framer clime_messages_framer;
 
 #endif

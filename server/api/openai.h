@@ -7,6 +7,7 @@
 
 #include "server/api/generation.h"
 #include "server/job/chat_prompt.h"
+#include "text/chat/chat_answer.h"
 
 struct clime_openai_request {
     const struct clime_server *server;
@@ -61,14 +62,8 @@ void clime_openai_token_text(struct clime_jw *w, const struct clime_openai_reque
 void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, const struct clime_error *e,
                               void (*write)(struct clime_job *j, struct clime_buf *out));
 
-/* The id of an output's call: the model's own where its format has one, else made from the request's id. */
-#define CLIME_CALL_ID 300
-void clime_openai_call_id(const struct clime_output *o, int call, char id[CLIME_CALL_ID]);
-/* PREFIX_ and digits made from the request's id and n. */
-void clime_openai_item_id(const struct clime_output *o, int n, const char *prefix, char id[CLIME_CALL_ID]);
-
-/* Appends all text of a kind, as a JSON string. */
-void clime_openai_write_kind(struct clime_jw *w, const struct clime_output *o, enum clime_segment_kind kind);
+/* The output as the writers of its message see it (text/chat). */
+struct clime_answer clime_openai_answer(const struct clime_output *o);
 
 /* The end of a reply's object: "metadata". */
 void clime_openai_close_reply(struct clime_jw *w, const struct clime_job *j);
@@ -77,10 +72,6 @@ void clime_openai_close_reply(struct clime_jw *w, const struct clime_job *j);
  * usage as it was asked for and framed. */
 void clime_openai_open_chunk(struct clime_jw *w, const struct clime_output *o, const char *object);
 void clime_openai_send_chunk(struct clime_jw *w, struct clime_job *j, struct clime_buf *sse);
-/* Events with a name (Responses, Messages): {"type": NAME, ... in the request's event, then closed and framed. */
-struct clime_jw clime_openai_open_event(struct clime_job *j, const char *name);
-void clime_openai_send_event(struct clime_jw *w, struct clime_job *j, const char *name, struct clime_buf *sse);
-
 /* The error event of a failed output, and the common end (usage chunk, [DONE]). */
 bool clime_openai_stream_failed(struct clime_openai_request *r, const struct clime_output *o, struct clime_buf *sse);
 void clime_openai_stream_end(struct clime_job *j, struct clime_buf *sse, const char *object);

@@ -8,8 +8,6 @@
 #include "common/http/sse.h"
 #include "server/api/openai.h"
 
-static const char *const reasoning_names[] = {"reasoning_content", "reasoning"}; /* SGLang's, and vLLM's */
-
 static void write_bytes(struct clime_jw *w, const struct clime_job *j, int32_t id) {
     struct clime_str s = clime_tokenizer_bytes(j->tokenizer, id);
     clime_jw_key(w, "bytes"); /* a token may be a part of a character, which `token` cannot show */
@@ -55,57 +53,13 @@ static void write_logprobs(struct clime_jw *w, const struct clime_output *o, siz
     clime_jw_close(w);
 }
 
-static void write_call(struct clime_jw *w, const struct clime_output *o, int call) {
-    const struct clime_call *c = &o->parse.calls.at[call];
-    char id[CLIME_CALL_ID];
-    clime_openai_call_id(o, call, id);
-    clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_strz(w, id);
-    clime_jw_key(w, "type");
-    clime_jw_strz(w, "function");
-    clime_jw_key(w, "function");
-    clime_jw_object(w);
-    clime_jw_key(w, "name");
-    clime_jw_str(w, clime_buf_str(&c->name));
-    clime_jw_key(w, "arguments");
-    clime_jw_str(w, clime_buf_str(&c->args));
-    clime_jw_close(w);
-    clime_jw_close(w);
-}
-
-/* Content is null where there are calls and nothing else. */
-static void write_message(struct clime_jw *w, const struct clime_output *o) {
-    const struct clime_parse *p = &o->parse;
-    int n_calls = clime_parse_n_calls(p);
-    clime_jw_key(w, "message");
-    clime_jw_object(w);
-    clime_jw_key(w, "role");
-    clime_jw_strz(w, "assistant");
-    clime_jw_key(w, "content");
-    if (n_calls > 0 && !clime_segments_have(&p->segments, CLIME_SEGMENT_CONTENT))
-        clime_jw_null(w);
-    else
-        clime_openai_write_kind(w, o, CLIME_SEGMENT_CONTENT);
-    for (int k = 0; k < 2 && clime_segments_have(&p->segments, CLIME_SEGMENT_REASONING); k++) {
-        clime_jw_key(w, reasoning_names[k]);
-        clime_openai_write_kind(w, o, CLIME_SEGMENT_REASONING);
-    }
-    if (n_calls > 0) {
-        clime_jw_key(w, "tool_calls");
-        clime_jw_array(w);
-        for (int i = 0; i < p->calls.n; i++)
-            if (!p->calls.at[i].void_) write_call(w, o, i);
-        clime_jw_close(w);
-    }
-    clime_jw_close(w);
-}
-
 static void write_choice(struct clime_jw *w, const struct clime_output *o) {
+    const struct clime_answer a = clime_openai_answer(o);
     clime_jw_object(w);
     clime_jw_key(w, "index");
     clime_jw_int(w, o->index);
-    write_message(w, o);
+    clime_jw_key(w, "message");
+    clime_chat_answer_write(w, &a);
     write_logprobs(w, o, 0);
     clime_openai_write_finish(w, o);
     clime_openai_write_extras(w, o->job->endpoint, o, 0, false, true);
@@ -176,44 +130,14 @@ static void send_delta(struct clime_jw *w, struct clime_output *o, struct clime_
 static void send_text(struct clime_output *o, enum clime_segment_kind kind, struct clime_str text,
                       struct clime_buf *sse) {
     struct clime_jw w = open_chunk(o);
-    if (kind == CLIME_SEGMENT_CONTENT) {
-        clime_jw_key(&w, "content");
-        clime_jw_str(&w, text);
-    }
-    for (int k = 0; k < 2 && kind == CLIME_SEGMENT_REASONING; k++) {
-        clime_jw_key(&w, reasoning_names[k]);
-        clime_jw_str(&w, text);
-    }
+    clime_chat_answer_text(&w, kind, text);
     send_delta(&w, o, sse);
 }
 
-/* Id and name, or more of the arguments. */
 static void send_call(struct clime_output *o, const struct clime_piece *p, bool first, struct clime_buf *sse) {
+    const struct clime_answer a = clime_openai_answer(o);
     struct clime_jw w = open_chunk(o);
-    char id[CLIME_CALL_ID];
-    clime_jw_key(&w, "tool_calls");
-    clime_jw_array(&w);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "index");
-    clime_jw_int(&w, p->call);
-    if (first) {
-        clime_openai_call_id(o, p->call, id);
-        clime_jw_key(&w, "id");
-        clime_jw_strz(&w, id);
-        clime_jw_key(&w, "type");
-        clime_jw_strz(&w, "function");
-    }
-    clime_jw_key(&w, "function");
-    clime_jw_object(&w);
-    if (first) {
-        clime_jw_key(&w, "name");
-        clime_jw_str(&w, clime_buf_str(&o->parse.calls.at[p->call].name));
-    }
-    clime_jw_key(&w, "arguments");
-    clime_jw_str(&w, first ? clime_str_of("") : p->text);
-    clime_jw_close(&w);
-    clime_jw_close(&w);
-    clime_jw_close(&w);
+    clime_chat_answer_call(&w, &a, p, first);
     send_delta(&w, o, sse);
 }
 

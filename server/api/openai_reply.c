@@ -1,10 +1,8 @@
 /* Pieces that replies of both OpenAI endpoints have in common. Writers run on the HTTP worker, or on the job's emitter
  * for streams; they read outputs only.
  */
-#include <inttypes.h>
 #include <stdio.h>
 
-#include "common/hash.h"
 #include "common/http/sse.h"
 #include "server/api/generate_reply.h"
 #include "server/api/openai.h"
@@ -22,19 +20,34 @@ void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char
     clime_jw_strz(w, r->model_name);
 }
 
-/* NULL = not yet. */
-static const char *finish_reason(const struct clime_output *o) {
-    static const char *const names[] = {[CLIME_FINISH_NONE] = NULL,
-                                        [CLIME_FINISH_STOP] = "stop",
-                                        [CLIME_FINISH_LENGTH] = "length",
-                                        [CLIME_FINISH_ABORT] = "abort"};
-    if (o->finish.type == CLIME_FINISH_STOP && clime_parse_n_calls(&o->parse) > 0) return "tool_calls";
-    return names[o->finish.type];
+struct clime_answer clime_openai_answer(const struct clime_output *o) {
+    static const enum clime_answer_end ends[] = {[CLIME_FINISH_NONE] = CLIME_ANSWER_OPEN,
+                                                 [CLIME_FINISH_STOP] = CLIME_ANSWER_STOP,
+                                                 [CLIME_FINISH_LENGTH] = CLIME_ANSWER_LENGTH,
+                                                 [CLIME_FINISH_ABORT] = CLIME_ANSWER_ABORT};
+    const struct clime_openai_request *r = o->job->endpoint;
+    bool ended = o->finish.type != CLIME_FINISH_NONE;
+    return (struct clime_answer){.id = o->rid,
+                                 .model = r->model_name,
+                                 .created = r->created,
+                                 .index = o->index,
+                                 .parse = &o->parse,
+                                 .text = clime_stop_text_safe(&o->text),
+                                 .end = ends[o->finish.type],
+                                 .matched = o->finish.matched_str,
+                                 .status = o->finish.status,
+                                 .message = o->finish.message,
+                                 .n_prompt = o->n_prompt,
+                                 .n_cached = o->cached_tokens,
+                                 .n_out = (int64_t)o->out.len,
+                                 .n_reasoning = ended ? clime_output_reasoning_tokens(o) : 0, /* it looks at them all */
+                                 .weight_version = ended ? o->version->name : NULL};
 }
 
 void clime_openai_write_finish(struct clime_jw *w, const struct clime_output *o) {
+    const struct clime_answer a = clime_openai_answer(o);
     clime_jw_key(w, "finish_reason");
-    clime_jw_strz(w, finish_reason(o));
+    clime_jw_strz(w, clime_chat_answer_finish(&a));
     clime_jw_key(w, "matched_stop");
     if (o->finish.type != CLIME_FINISH_STOP)
         clime_jw_null(w);
@@ -73,29 +86,6 @@ void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j) {
     clime_jw_int(w, reasoning);
     clime_jw_close(w);
     clime_jw_close(w);
-}
-
-void clime_openai_call_id(const struct clime_output *o, int call, char id[CLIME_CALL_ID]) {
-    const struct clime_buf *given = &o->parse.calls.at[call].id;
-    if (given->len > 0)
-        snprintf(id, CLIME_CALL_ID, "%.*s", (int)given->len, given->data);
-    else
-        clime_openai_item_id(o, call, "call", id);
-}
-
-void clime_openai_item_id(const struct clime_output *o, int n, const char *prefix, char id[CLIME_CALL_ID]) {
-    uint64_t h[2], words[3] = {clime_hash_bytes(o->rid.ptr, o->rid.len, 0), (uint64_t)o->index, (uint64_t)n};
-    h[0] = clime_hash64(words, 3);
-    h[1] = clime_hash64(h, 1);
-    snprintf(id, CLIME_CALL_ID, "%s_%016" PRIx64 "%08" PRIx32, prefix, h[0], (uint32_t)h[1]);
-}
-
-void clime_openai_write_kind(struct clime_jw *w, const struct clime_output *o, enum clime_segment_kind kind) {
-    struct clime_buf text;
-    clime_buf_init(&text, CLIME_MAX_REPLY);
-    clime_segments_text(&o->parse.segments, clime_stop_text_safe(&o->text), kind, &text);
-    clime_jw_str(w, clime_buf_str(&text));
-    clime_buf_free(&text);
 }
 
 void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n) {
@@ -149,12 +139,7 @@ void clime_openai_finish_call(struct clime_generation *gen, enum clime_err err, 
 }
 
 void clime_openai_close_reply(struct clime_jw *w, const struct clime_job *j) {
-    clime_jw_key(w, "metadata");
-    clime_jw_object(w);
-    clime_jw_key(w, "weight_version");
-    clime_jw_strz(w, j->outs[0].version->name);
-    clime_jw_close(w);
-    clime_jw_close(w);
+    clime_answer_close(w, j->outs[0].version->name);
 }
 
 /* ---- streams ----------------------------------------------------------------------------------------------- */
@@ -183,26 +168,6 @@ void clime_openai_send_chunk(struct clime_jw *w, struct clime_job *j, struct cli
     }
     clime_jw_close(w);
     clime_reply_event(sse, &r->event);
-}
-
-struct clime_jw clime_openai_open_event(struct clime_job *j, const char *name) {
-    struct clime_openai_request *r = j->endpoint;
-    struct clime_jw w;
-    clime_buf_clear(&r->event);
-    clime_jw_init(&w, &r->event);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "type");
-    clime_jw_strz(&w, name);
-    return w;
-}
-
-void clime_openai_send_event(struct clime_jw *w, struct clime_job *j, const char *name, struct clime_buf *sse) {
-    struct clime_openai_request *r = j->endpoint;
-    clime_jw_close(w);
-    if (r->event.full)
-        sse->full = true;
-    else
-        clime_sse_frame_named(sse, name, clime_buf_str(&r->event));
 }
 
 bool clime_openai_stream_failed(struct clime_openai_request *r, const struct clime_output *o, struct clime_buf *sse) {

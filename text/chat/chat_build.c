@@ -1,7 +1,7 @@
 /* Conversations in another form, made ready for the chat template. Called by the parsers of Responses and Messages on
  * HTTP workers.
  */
-#include "server/api/chat_build.h"
+#include "text/chat/chat_build.h"
 
 #define MAX_MESSAGES ((size_t)64 << 20)
 

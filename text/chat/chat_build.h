@@ -1,10 +1,10 @@
 /* Builds the messages of a chat prompt from a conversation in another form (Responses' items, Messages' blocks).
  *
  * What an assistant said, thought and called in a row is one message; tools' results are messages of their own; system
- * texts at the beginning are one. Owner: the request's HTTP worker.
+ * texts at the beginning are one. Owner: who reads the request.
  */
-#ifndef CLIME_SERVER_API_CHAT_BUILD_H
-#define CLIME_SERVER_API_CHAT_BUILD_H
+#ifndef CLIME_TEXT_CHAT_CHAT_BUILD_H
+#define CLIME_TEXT_CHAT_CHAT_BUILD_H
 
 #include "common/json/scan.h"
 #include "common/json/write.h"

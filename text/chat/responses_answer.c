@@ -1,25 +1,20 @@
-/* The response of /v1/responses as an object, and its items. Written on the HTTP worker, or on the job's emitter for
- * streams; outputs are read only.
+/* The response of /v1/responses as an object, and its items. Called by the endpoint's handlers, and by streams
+ * (responses_stream.c); answers are read only.
  */
-#include "server/api/responses.h"
+#include "text/chat/responses_answer.h"
 
-static const char *status(const struct clime_output *o) {
-    if (o->finish.type == CLIME_FINISH_NONE) return "in_progress";
-    if (o->finish.type == CLIME_FINISH_ABORT) return o->finish.status >= 400 ? "failed" : "cancelled";
-    return o->finish.type == CLIME_FINISH_LENGTH ? "incomplete" : "completed";
+static const char *status(const struct clime_answer *a) {
+    if (a->end == CLIME_ANSWER_OPEN) return "in_progress";
+    if (a->end == CLIME_ANSWER_ABORT) return a->status >= 400 ? "failed" : "cancelled";
+    return a->end == CLIME_ANSWER_LENGTH ? "incomplete" : "completed";
 }
 
-void clime_responses_item_id(const struct clime_output *o, int segment, char id[CLIME_CALL_ID]) {
+void clime_responses_item_id(const struct clime_answer *a, int segment, char id[CLIME_ANSWER_ID]) {
     static const char *const prefix[] = {[CLIME_SEGMENT_CONTENT] = "msg",
                                          [CLIME_SEGMENT_REASONING] = "rs",
                                          [CLIME_SEGMENT_CALL] = "fc",
                                          [CLIME_SEGMENT_VOID] = "fc"};
-    clime_openai_item_id(o, segment, prefix[o->parse.segments.at[segment].kind], id);
-}
-
-struct clime_str clime_responses_text(const struct clime_output *o, int segment) {
-    const struct clime_segment *g = &o->parse.segments.at[segment];
-    return (struct clime_str){clime_stop_text_safe(&o->text).ptr + g->begin, g->end - g->begin};
+    clime_answer_item_id(a, segment, prefix[a->parse->segments.at[segment].kind], id);
 }
 
 void clime_responses_write_part(struct clime_jw *w, enum clime_segment_kind kind, struct clime_str text) {
@@ -37,8 +32,8 @@ void clime_responses_write_part(struct clime_jw *w, enum clime_segment_kind kind
     clime_jw_close(w);
 }
 
-static void write_content(struct clime_jw *w, const struct clime_output *o, int segment, bool begins) {
-    enum clime_segment_kind kind = o->parse.segments.at[segment].kind;
+static void write_content(struct clime_jw *w, const struct clime_answer *a, int segment, bool begins) {
+    enum clime_segment_kind kind = a->parse->segments.at[segment].kind;
     if (kind == CLIME_SEGMENT_CONTENT) {
         clime_jw_key(w, "role");
         clime_jw_strz(w, "assistant");
@@ -49,14 +44,14 @@ static void write_content(struct clime_jw *w, const struct clime_output *o, int 
     }
     clime_jw_key(w, "content");
     clime_jw_array(w);
-    if (!begins) clime_responses_write_part(w, kind, clime_responses_text(o, segment));
+    if (!begins) clime_responses_write_part(w, kind, clime_answer_segment(a, segment));
     clime_jw_close(w);
 }
 
-static void write_call(struct clime_jw *w, const struct clime_output *o, int call, bool begins) {
-    const struct clime_call *c = &o->parse.calls.at[call];
-    char id[CLIME_CALL_ID];
-    clime_openai_call_id(o, call, id);
+static void write_call(struct clime_jw *w, const struct clime_answer *a, int call, bool begins) {
+    const struct clime_call *c = &a->parse->calls.at[call];
+    char id[CLIME_ANSWER_ID];
+    clime_answer_call_id(a, call, id);
     clime_jw_key(w, "call_id");
     clime_jw_strz(w, id);
     clime_jw_key(w, "name");
@@ -65,16 +60,16 @@ static void write_call(struct clime_jw *w, const struct clime_output *o, int cal
     clime_jw_str(w, begins ? clime_str_of("") : clime_buf_str(&c->args));
 }
 
-void clime_responses_write_item(struct clime_jw *w, const struct clime_output *o, int segment, bool begins) {
+void clime_responses_write_item(struct clime_jw *w, const struct clime_answer *a, int segment, bool begins) {
     static const char *const types[] = {[CLIME_SEGMENT_CONTENT] = "message",
                                         [CLIME_SEGMENT_REASONING] = "reasoning",
                                         [CLIME_SEGMENT_CALL] = "function_call",
                                         [CLIME_SEGMENT_VOID] = "function_call"};
-    const struct clime_segment *g = &o->parse.segments.at[segment];
-    bool last = segment + 1 == o->parse.segments.n, cut = last && o->finish.type == CLIME_FINISH_LENGTH;
+    const struct clime_segment *g = &a->parse->segments.at[segment];
+    bool last = segment + 1 == a->parse->segments.n, cut = last && a->end == CLIME_ANSWER_LENGTH;
     bool call = g->kind == CLIME_SEGMENT_CALL || g->kind == CLIME_SEGMENT_VOID;
-    char id[CLIME_CALL_ID];
-    clime_responses_item_id(o, segment, id);
+    char id[CLIME_ANSWER_ID];
+    clime_responses_item_id(a, segment, id);
     clime_jw_object(w);
     clime_jw_key(w, "id");
     clime_jw_strz(w, id);
@@ -83,19 +78,18 @@ void clime_responses_write_item(struct clime_jw *w, const struct clime_output *o
     clime_jw_key(w, "status");
     clime_jw_strz(w, begins ? "in_progress" : cut || g->kind == CLIME_SEGMENT_VOID ? "incomplete" : "completed");
     if (call)
-        write_call(w, o, g->call, begins);
+        write_call(w, a, g->call, begins);
     else
-        write_content(w, o, segment, begins);
+        write_content(w, a, segment, begins);
     clime_jw_close(w);
 }
 
-static void write_usage(struct clime_jw *w, const struct clime_output *o) {
+static void write_usage(struct clime_jw *w, const struct clime_answer *a) {
     const struct {
         const char *name, *details, *detail;
         int64_t n, n_detail;
-    } rows[] = {{"input_tokens", "input_tokens_details", "cached_tokens", o->n_prompt, o->cached_tokens},
-                {"output_tokens", "output_tokens_details", "reasoning_tokens", (int64_t)o->out.len,
-                 clime_output_reasoning_tokens(o)}};
+    } rows[] = {{"input_tokens", "input_tokens_details", "cached_tokens", a->n_prompt, a->n_cached},
+                {"output_tokens", "output_tokens_details", "reasoning_tokens", a->n_out, a->n_reasoning}};
     clime_jw_key(w, "usage");
     clime_jw_object(w);
     for (int i = 0; i < 2; i++) {
@@ -108,7 +102,7 @@ static void write_usage(struct clime_jw *w, const struct clime_output *o) {
         clime_jw_close(w);
     }
     clime_jw_key(w, "total_tokens");
-    clime_jw_int(w, o->n_prompt + (int64_t)o->out.len);
+    clime_jw_int(w, a->n_prompt + a->n_out);
     clime_jw_close(w);
 }
 
@@ -118,23 +112,23 @@ static void raw_or(struct clime_jw *w, const char *key, struct clime_str raw, co
 }
 
 /* The request's fields come back in the response. */
-static void write_request(struct clime_jw *w, const struct clime_responses_request *q) {
+static void write_request(struct clime_jw *w, const struct clime_responses_asked *q) {
     clime_jw_key(w, "instructions");
     if (q->instructions.ptr)
         clime_jw_str(w, q->instructions);
     else
         clime_jw_null(w);
     clime_jw_key(w, "max_output_tokens");
-    if (q->r.params.max_new_tokens > 0)
-        clime_jw_int(w, q->r.params.max_new_tokens);
+    if (q->max_output_tokens > 0)
+        clime_jw_int(w, q->max_output_tokens);
     else
         clime_jw_null(w);
     clime_jw_key(w, "parallel_tool_calls");
-    clime_jw_bool(w, q->r.parallel_calls);
+    clime_jw_bool(w, q->parallel_calls);
     clime_jw_key(w, "temperature");
-    clime_jw_double(w, q->r.params.temperature);
+    clime_jw_double(w, q->temperature);
     clime_jw_key(w, "top_p");
-    clime_jw_double(w, q->r.params.top_p);
+    clime_jw_double(w, q->top_p);
     raw_or(w, "tools", q->tools, "[]");
     raw_or(w, "tool_choice", q->tool_choice, "\"auto\"");
     raw_or(w, "reasoning", q->reasoning, "{\"effort\":null,\"summary\":null}");
@@ -145,49 +139,49 @@ static void write_request(struct clime_jw *w, const struct clime_responses_reque
     raw_or(w, "background", (struct clime_str){NULL, 0}, "false");
 }
 
-static void write_error(struct clime_jw *w, const struct clime_output *o, bool done) {
-    bool failed = done && o->finish.type == CLIME_FINISH_ABORT && o->finish.status >= 400;
+static void write_error(struct clime_jw *w, const struct clime_answer *a, bool done) {
+    bool failed = done && a->end == CLIME_ANSWER_ABORT && a->status >= 400;
     clime_jw_key(w, "error");
     if (failed) {
         clime_jw_object(w);
         clime_jw_key(w, "code");
         clime_jw_strz(w, "server_error");
         clime_jw_key(w, "message");
-        clime_jw_strz(w, o->finish.message);
+        clime_jw_strz(w, a->message);
         clime_jw_close(w);
     } else {
         clime_jw_null(w);
     }
     clime_jw_key(w, "incomplete_details");
-    if (done && o->finish.type == CLIME_FINISH_LENGTH)
+    if (done && a->end == CLIME_ANSWER_LENGTH)
         clime_jw_raw(w, clime_str_of("{\"reason\":\"max_output_tokens\"}"));
     else
         clime_jw_null(w);
 }
 
-void clime_responses_write(struct clime_jw *w, const struct clime_output *o, bool done) {
-    const struct clime_responses_request *q = o->job->endpoint;
+void clime_responses_write(struct clime_jw *w, const struct clime_answer *a, const struct clime_responses_asked *q,
+                           bool done) {
     clime_jw_object(w);
     clime_jw_key(w, "id");
-    clime_jw_str(w, o->rid);
+    clime_jw_str(w, a->id);
     clime_jw_key(w, "object");
     clime_jw_strz(w, "response");
     clime_jw_key(w, "created_at");
-    clime_jw_int(w, q->r.created);
+    clime_jw_int(w, a->created);
     clime_jw_key(w, "status");
-    clime_jw_strz(w, done ? status(o) : "in_progress");
+    clime_jw_strz(w, done ? status(a) : "in_progress");
     clime_jw_key(w, "model");
-    clime_jw_strz(w, q->r.model_name);
+    clime_jw_strz(w, a->model);
     clime_jw_key(w, "output");
     clime_jw_array(w);
-    for (int i = 0; i < o->parse.segments.n && done; i++)
-        if (o->parse.segments.at[i].kind != CLIME_SEGMENT_VOID) clime_responses_write_item(w, o, i, false);
+    for (int i = 0; i < a->parse->segments.n && done; i++)
+        if (a->parse->segments.at[i].kind != CLIME_SEGMENT_VOID) clime_responses_write_item(w, a, i, false);
     clime_jw_close(w);
-    write_error(w, o, done);
+    write_error(w, a, done);
     write_request(w, q);
     if (done) {
-        write_usage(w, o);
-        clime_openai_close_reply(w, o->job);
+        write_usage(w, a);
+        clime_answer_close(w, a->weight_version);
     } else {
         clime_jw_key(w, "usage");
         clime_jw_null(w);

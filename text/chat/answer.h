@@ -1,0 +1,50 @@
+/* A policy's answer, as those see it who write it in the form of one of the chat APIs: chat completions
+ * (chat_answer.h), Responses (responses_answer.h), Messages (messages_answer.h).
+ *
+ * An answer is a view of an output that may still grow: nothing in it is owned. A stream is written from the same view
+ * as a whole answer, by a cursor that knows what was written. Owner: whoever writes it, one thread at a time.
+ */
+#ifndef CLIME_TEXT_CHAT_ANSWER_H
+#define CLIME_TEXT_CHAT_ANSWER_H
+
+#include "common/json/write.h"
+#include "text/output/parse.h"
+
+enum clime_answer_end { CLIME_ANSWER_OPEN, CLIME_ANSWER_STOP, CLIME_ANSWER_LENGTH, CLIME_ANSWER_ABORT };
+
+struct clime_answer {
+    struct clime_str id;
+    const char *model;
+    int64_t created; /* seconds since 1970 */
+    int index;       /* of the choice */
+    const struct clime_parse *parse;
+    struct clime_str text; /* as far as it is final: the segments are ranges of it */
+    enum clime_answer_end end;
+    struct clime_str matched;                       /* STOP by a string: which; else empty */
+    int status;                                     /* ABORT: HTTP status, 0 = on request */
+    const char *message;                            /* ABORT */
+    int64_t n_prompt, n_cached, n_out, n_reasoning; /* tokens */
+    const char *weight_version;                     /* in force at the end */
+};
+
+#define CLIME_ANSWER_ID 300
+/* The id of a call: the model's own where its format has one, else made from the answer's. */
+void clime_answer_call_id(const struct clime_answer *a, int call, char id[CLIME_ANSWER_ID]);
+/* PREFIX_ and digits made from the answer's id and n. */
+void clime_answer_item_id(const struct clime_answer *a, int n, const char *prefix, char id[CLIME_ANSWER_ID]);
+
+/* The text of a segment that is no call; of all segments of a kind, as a JSON string. */
+struct clime_str clime_answer_segment(const struct clime_answer *a, int segment);
+void clime_answer_write_kind(struct clime_jw *w, const struct clime_answer *a, enum clime_segment_kind kind);
+
+/* "metadata": the end of an answer's object. */
+void clime_answer_close(struct clime_jw *w, const char *weight_version);
+
+/* Where a stream's events with a name go: {"type": NAME, ... is opened in scratch, then closed and framed. */
+struct clime_answer_events {
+    struct clime_buf *scratch, *sse;
+};
+struct clime_jw clime_answer_open_event(const struct clime_answer_events *to, const char *name);
+void clime_answer_send_event(struct clime_jw *w, const struct clime_answer_events *to, const char *name);
+
+#endif

@@ -1,0 +1,27 @@
+/* Conversations in the forms of Responses and Messages, as the messages and tools of chat completions that chat
+ * templates take. Any thread; no state. What comes out is a copy in the arena, JSON. Errors name the place:
+ * CLIME_ERR_INPUT for what is no conversation, or holds what is no text; CLIME_ERR_LIMIT.
+ */
+#ifndef CLIME_TEXT_CHAT_CONVERSATION_H
+#define CLIME_TEXT_CHAT_CONVERSATION_H
+
+#include "common/json/scan.h"
+#include "common/json/write.h"
+
+/* Responses: input is raw JSON (a text or a list of items), instructions a text (empty = none). */
+enum clime_err clime_responses_conversation(struct clime_str input, struct clime_str instructions,
+                                            struct clime_arena *a, struct clime_str *messages, struct clime_error *e);
+/* Messages: both raw JSON; system may be empty. */
+enum clime_err clime_messages_conversation(struct clime_str system, struct clime_str list, struct clime_arena *a,
+                                           struct clime_str *messages, struct clime_error *e);
+
+/* Tools to functions. raw: JSON, may be empty; *tools is set unless it asks for nothing. */
+enum clime_err clime_responses_functions(struct clime_str raw, struct clime_arena *a, struct clime_str *tools,
+                                         struct clime_error *e);
+enum clime_err clime_messages_functions(struct clime_str raw, struct clime_arena *a, struct clime_str *tools,
+                                        struct clime_error *e);
+/* For the two above: a list of tools, of which read writes one, or nothing. */
+enum clime_err clime_functions_read(struct clime_str raw, void (*read)(struct clime_json *j, struct clime_jw *w),
+                                    struct clime_arena *a, struct clime_str *tools, struct clime_error *e);
+
+#endif

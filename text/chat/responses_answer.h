@@ -1,0 +1,40 @@
+/* An answer in the form of OpenAI's Responses: an object with items (reasoning, message, function_call), and the events
+ * of its stream. Writers; no state but a stream's own.
+ */
+#ifndef CLIME_TEXT_CHAT_RESPONSES_ANSWER_H
+#define CLIME_TEXT_CHAT_RESPONSES_ANSWER_H
+
+#include "text/chat/answer.h"
+
+/* What the request said and the response says again. Borrowed; raw JSON, empty = absent; instructions are text. */
+struct clime_responses_asked {
+    struct clime_str instructions, tools, reasoning, tool_choice, text;
+    int64_t max_output_tokens; /* 0 or less: no limit */
+    bool parallel_calls;
+    double temperature, top_p;
+};
+
+/* The response: `output` as far as it is known where done, empty otherwise. */
+void clime_responses_write(struct clime_jw *w, const struct clime_answer *a, const struct clime_responses_asked *q,
+                           bool done);
+/* An item of the output; begins: as it is added in a stream, without its text. */
+void clime_responses_write_item(struct clime_jw *w, const struct clime_answer *a, int segment, bool begins);
+/* A part of a message's or a reasoning's content. */
+void clime_responses_write_part(struct clime_jw *w, enum clime_segment_kind kind, struct clime_str text);
+void clime_responses_item_id(const struct clime_answer *a, int segment, char id[CLIME_ANSWER_ID]);
+
+/* How far a stream is; zero = the beginning. */
+struct clime_responses_stream {
+    struct clime_parse_cursor at;
+    int64_t n_events;
+    bool open;   /* an item is */
+    int segment; /* of the open item */
+    int index;   /* of the open item, or the next */
+};
+void clime_responses_begin(struct clime_responses_stream *s, const struct clime_answer *a,
+                           const struct clime_responses_asked *q, const struct clime_answer_events *to);
+/* What is new of the answer, and its end where it has one. */
+void clime_responses_news(struct clime_responses_stream *s, const struct clime_answer *a,
+                          const struct clime_responses_asked *q, const struct clime_answer_events *to);
+
+#endif

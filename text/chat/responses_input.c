@@ -1,0 +1,142 @@
+/* Responses' items to messages for the chat template, its tools to functions. Called by the endpoints that take them,
+ * on HTTP workers; strings and raw values are borrowed from the body or the arena.
+ */
+#include <stddef.h>
+
+#include "common/json/lenient.h"
+#include "common/json/members.h"
+#include "text/chat/chat_build.h"
+#include "text/chat/conversation.h"
+
+/* ---- input ------------------------------------------------------------------------------------------------- */
+
+struct item {
+    struct clime_str type, role, call_id, name;
+    struct clime_str arguments, content, output, summary; /* raw */
+};
+
+#define ITEM(field) offsetof(struct item, field)
+static const struct clime_member item_rows[] = {
+    {"type", CLIME_MEMBER_STRING, ITEM(type)},        {"role", CLIME_MEMBER_STRING, ITEM(role)},
+    {"call_id", CLIME_MEMBER_STRING, ITEM(call_id)},  {"name", CLIME_MEMBER_STRING, ITEM(name)},
+    {"arguments", CLIME_MEMBER_RAW, ITEM(arguments)}, {"content", CLIME_MEMBER_RAW, ITEM(content)},
+    {"output", CLIME_MEMBER_RAW, ITEM(output)},       {"summary", CLIME_MEMBER_RAW, ITEM(summary)},
+};
+static const struct clime_members item_members = {item_rows, CLIME_COUNT(item_rows)};
+
+struct reader {
+    struct clime_chat_build build;
+    struct clime_buf text; /* scratch */
+    struct clime_arena *arena;
+    struct clime_error *error;
+};
+
+static bool text_of(struct reader *rd, struct clime_str raw) {
+    struct clime_json j;
+    clime_buf_clear(&rd->text);
+    if (raw.len == 0) return true;
+    clime_json_init(&j, raw.ptr, raw.len, rd->arena, rd->error);
+    return clime_chat_build_text(&j, &rd->text);
+}
+
+static bool add_message(struct reader *rd, struct clime_json *j, const struct item *it) {
+    if (!text_of(rd, it->content)) return j->failed = true, false;
+    struct clime_str text = clime_buf_str(&rd->text);
+    if (clime_str_is(it->role, "user"))
+        clime_chat_build_user(&rd->build, text);
+    else if (clime_str_is(it->role, "assistant"))
+        clime_chat_build_said(&rd->build, text);
+    else if (clime_str_is(it->role, "system") || clime_str_is(it->role, "developer"))
+        clime_chat_build_system(&rd->build, text); /* templates know no developer */
+    else
+        return clime_json_bad(j, "role \"" CLIME_STR_FMT "\" is none of user, assistant, system, developer",
+                              CLIME_STR_ARG(it->role));
+    return true;
+}
+
+static bool add_item(struct reader *rd, struct clime_json *j, const struct item *it) {
+    if (it->type.len == 0 || clime_str_is(it->type, "message")) return add_message(rd, j, it);
+    if (clime_str_is(it->type, "function_call")) {
+        if (it->name.len == 0 || it->arguments.len == 0)
+            return clime_json_bad(j, "a function_call needs name and arguments");
+        clime_chat_build_called(&rd->build, it->call_id, it->name, it->arguments);
+        return true;
+    }
+    if (clime_str_is(it->type, "function_call_output")) {
+        if (!text_of(rd, it->output)) return j->failed = true, false;
+        clime_chat_build_tool(&rd->build, it->call_id, clime_buf_str(&rd->text));
+        return true;
+    }
+    if (clime_str_is(it->type, "reasoning")) { /* in full where the client has it, else its summary */
+        bool full = it->content.len > 0 && !clime_lenient_nothing(it->content);
+        if (!text_of(rd, full ? it->content : it->summary)) return j->failed = true, false;
+        clime_chat_build_thought(&rd->build, clime_buf_str(&rd->text));
+        return true;
+    }
+    return clime_json_bad(j, "an item of type " CLIME_STR_FMT " is not supported", CLIME_STR_ARG(it->type));
+}
+
+static bool read_items(struct reader *rd, struct clime_json *j, int *n) {
+    struct clime_str key, text;
+    if (clime_json_peek(j) == CLIME_JSON_STRING) {
+        if (clime_json_string(j, &text)) clime_chat_build_user(&rd->build, text);
+        return clime_json_end(j);
+    }
+    for (clime_json_array(j); clime_json_item(j); ++*n) {
+        struct item it = {.type = {"", 0}};
+        for (clime_json_object(j); clime_json_key(j, &key);)
+            if (!clime_members_read(&item_members, j, key, &it)) clime_json_skip(j, NULL); /* id, status */
+        if (j->failed || !add_item(rd, j, &it)) return false;
+    }
+    return clime_json_end(j);
+}
+
+enum clime_err clime_responses_conversation(struct clime_str input, struct clime_str instructions,
+                                            struct clime_arena *a, struct clime_str *messages, struct clime_error *e) {
+    struct reader rd = {.arena = a, .error = e};
+    enum clime_err err = CLIME_OK;
+    struct clime_json j;
+    int n = 0;
+    clime_chat_build_begin(&rd.build);
+    clime_buf_init(&rd.text, input.len + 1);
+    clime_chat_build_system(&rd.build, instructions);
+    clime_json_init(&j, input.ptr, input.len, rd.arena, e);
+    if (!read_items(&rd, &j, &n)) err = clime_error_prefix(e, "input[%d]", n);
+    if (!err) err = clime_chat_build_end(&rd.build, rd.arena, messages, e);
+    clime_buf_free(&rd.text);
+    clime_chat_build_free(&rd.build);
+    return err;
+}
+
+/* ---- tools ------------------------------------------------------------------------------------------------- */
+
+/* {"type": "function", "name", ...} to {"type", "function": {...}}. Tools that OpenAI's servers run are not shown. */
+static void read_tool(struct clime_json *j, struct clime_jw *w) {
+    struct clime_str key, raw, type = {"", 0};
+    struct clime_json again = *j;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "type"))
+            clime_json_string(j, &type);
+        else
+            clime_json_skip(j, NULL);
+    }
+    if (j->failed || !clime_str_is(type, "function")) return;
+    clime_jw_object(w);
+    clime_jw_key(w, "type");
+    clime_jw_strz(w, "function");
+    clime_jw_key(w, "function");
+    clime_jw_object(w);
+    for (clime_json_object(&again); clime_json_key(&again, &key);) {
+        clime_json_skip(&again, &raw);
+        if (clime_str_is(key, "type") || clime_str_is(raw, "null")) continue;
+        clime_jw_key_str(w, key);
+        clime_jw_raw(w, raw);
+    }
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
+enum clime_err clime_responses_functions(struct clime_str raw, struct clime_arena *a, struct clime_str *tools,
+                                         struct clime_error *e) {
+    return clime_functions_read(raw, read_tool, a, tools, e);
+}

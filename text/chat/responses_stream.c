@@ -1,0 +1,140 @@
+/* The stream of /v1/responses. Called by its endpoint's framer.
+ *
+ * Its order: response.created, response.in_progress; for each item output_item.added, its part or arguments in deltas,
+ * each ended by its done, output_item.done; then response.completed, incomplete or failed. Every event has its name and
+ * a sequence number. A call that turns out to be none ends as incomplete, and its text follows as a message.
+ */
+#include <stdio.h>
+
+#include "text/chat/responses_answer.h"
+
+struct writer {
+    const struct clime_answer *a;
+    const struct clime_responses_asked *q;
+    struct clime_responses_stream *stream;
+    const struct clime_answer_events *to;
+};
+
+/* {"type": NAME, "sequence_number": n, ...: opened; the caller sends it. */
+static struct clime_jw open_event(struct writer *o, const char *name) {
+    struct clime_responses_stream *c = o->stream;
+    struct clime_jw w = clime_answer_open_event(o->to, name);
+    clime_jw_key(&w, "sequence_number");
+    clime_jw_int(&w, c->n_events++);
+    return w;
+}
+
+static void send_response(struct writer *o, const char *name, bool done) {
+    struct clime_jw w = open_event(o, name);
+    clime_jw_key(&w, "response");
+    clime_responses_write(&w, o->a, o->q, done);
+    clime_answer_send_event(&w, o->to, name);
+}
+
+/* An event of the open item, opened: its id and place. */
+static struct clime_jw open_item_event(struct writer *o, const char *name) {
+    const struct clime_responses_stream *c = o->stream;
+    struct clime_jw w = open_event(o, name);
+    char id[CLIME_ANSWER_ID];
+    clime_responses_item_id(o->a, c->segment, id);
+    clime_jw_key(&w, "item_id");
+    clime_jw_strz(&w, id);
+    clime_jw_key(&w, "output_index");
+    clime_jw_int(&w, c->index);
+    if (o->a->parse->segments.at[c->segment].kind <= CLIME_SEGMENT_REASONING) {
+        clime_jw_key(&w, "content_index");
+        clime_jw_int(&w, 0);
+    }
+    return w;
+}
+
+static void send_item(struct writer *o, const char *name, bool begins) {
+    const struct clime_responses_stream *c = o->stream;
+    struct clime_jw w = open_event(o, name);
+    clime_jw_key(&w, "output_index");
+    clime_jw_int(&w, c->index);
+    clime_jw_key(&w, "item");
+    clime_responses_write_item(&w, o->a, c->segment, begins);
+    clime_answer_send_event(&w, o->to, name);
+}
+
+static void send_part(struct writer *o, const char *name, struct clime_str text) {
+    const struct clime_responses_stream *c = o->stream;
+    struct clime_jw w = open_item_event(o, name);
+    clime_jw_key(&w, "part");
+    clime_responses_write_part(&w, o->a->parse->segments.at[c->segment].kind, text);
+    clime_answer_send_event(&w, o->to, name);
+}
+
+/* More of the item's text or arguments (delta), or all of it (done). */
+static void send_text(struct writer *o, bool done, struct clime_str text) {
+    static const char *const what[] = {[CLIME_SEGMENT_CONTENT] = "output_text",
+                                       [CLIME_SEGMENT_REASONING] = "reasoning_text",
+                                       [CLIME_SEGMENT_CALL] = "function_call_arguments"};
+    const struct clime_responses_stream *c = o->stream;
+    const struct clime_segment *g = &o->a->parse->segments.at[c->segment];
+    char name[64];
+    snprintf(name, sizeof name, "response.%s.%s", what[g->kind], done ? "done" : "delta");
+    struct clime_jw w = open_item_event(o, name);
+    if (done && g->kind == CLIME_SEGMENT_CALL) {
+        clime_jw_key(&w, "name");
+        clime_jw_str(&w, clime_buf_str(&o->a->parse->calls.at[g->call].name));
+    }
+    clime_jw_key(&w, !done ? "delta" : g->kind == CLIME_SEGMENT_CALL ? "arguments" : "text");
+    clime_jw_str(&w, text);
+    if (g->kind == CLIME_SEGMENT_CONTENT) {
+        clime_jw_key(&w, "logprobs");
+        clime_jw_array(&w);
+        clime_jw_close(&w);
+    }
+    clime_answer_send_event(&w, o->to, name);
+}
+
+static void open_item(struct writer *o, const struct clime_piece *p) {
+    struct clime_responses_stream *c = o->stream;
+    c->open = true;
+    c->segment = p->segment;
+    send_item(o, "response.output_item.added", true);
+    if (p->kind != CLIME_SEGMENT_CALL) send_part(o, "response.content_part.added", clime_str_of(""));
+}
+
+static void close_item(struct writer *o) {
+    struct clime_responses_stream *c = o->stream;
+    if (!c->open) return;
+    const struct clime_segment *g = &o->a->parse->segments.at[c->segment];
+    if (g->kind == CLIME_SEGMENT_CALL) {
+        send_text(o, true, clime_buf_str(&o->a->parse->calls.at[g->call].args));
+    } else if (g->kind != CLIME_SEGMENT_VOID) {
+        struct clime_str text = clime_answer_segment(o->a, c->segment);
+        send_text(o, true, text);
+        send_part(o, "response.content_part.done", text);
+    }
+    send_item(o, "response.output_item.done", false);
+    c->open = false;
+    c->index++;
+}
+
+void clime_responses_begin(struct clime_responses_stream *c, const struct clime_answer *a,
+                           const struct clime_responses_asked *q, const struct clime_answer_events *to) {
+    struct writer o = {a, q, c, to};
+    send_response(&o, "response.created", false);
+    send_response(&o, "response.in_progress", false);
+}
+
+void clime_responses_news(struct clime_responses_stream *c, const struct clime_answer *a,
+                          const struct clime_responses_asked *q, const struct clime_answer_events *to) {
+    struct writer o = {a, q, c, to};
+    struct clime_piece p;
+    while (clime_parse_next(a->parse, a->text, &c->at, &p)) {
+        if (c->open && p.segment != c->segment) close_item(&o);
+        if (!c->open) open_item(&o, &p);
+        if (p.text.len > 0) send_text(&o, false, p.text);
+    }
+    if (a->end == CLIME_ANSWER_OPEN) return;
+    close_item(&o);
+    send_response(&o,
+                  a->end == CLIME_ANSWER_ABORT    ? "response.failed"
+                  : a->end == CLIME_ANSWER_LENGTH ? "response.incomplete"
+                                                  : "response.completed",
+                  true);
+}
