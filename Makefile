@@ -9,7 +9,7 @@ LDLIBS   = -lcivetweb -lcurl -lcjson -lsqlite3 -lpcre2-8 -lutf8proc -lyaml -lz -
 
 # Sources: every .c of a folder belongs to it; *_main.c and main.c are programs.
 src      = $(filter-out %/main.c %_main.c,$(wildcard $(addsuffix /*.c,$(patsubst %/,%,$(1)))))
-COMMON   = $(call src,common common/os common/json common/http common/group)
+COMMON   = $(call src,common common/os common/json common/http common/page common/group)
 KERNELS  = $(call src,kernels kernels/cpu)
 TEXT     = $(call src,text text/template text/output text/grammar text/chat)
 MODEL    = $(call src,model model/config)
@@ -39,8 +39,10 @@ $(O)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) $(OPT) $(ISA) -c -o $@ $<
 
-# The page's files are taken in by this one (.incbin), which the compiler's list of includes does not name.
+# The pages' files are taken in by these (.incbin), which the compiler's list of includes does not name.
 $(O)/obj/trainer/page/assets.o: $(wildcard trainer/page/assets/*)
+$(O)/obj/server/page/page.o: $(wildcard server/page/assets/*)
+$(O)/obj/common/page/assets.o: $(wildcard common/page/*)
 
 # BARE=1: the programs compute with operations that have no sanitizer in them and are as fast as ever; only the unit tests
 # have instrumented ones. Those visit every operation and odd shape, and through the programs the same loops would take

@@ -88,6 +88,9 @@ void clime_handle_separate_reasoning(struct clime_http_request *rq, void *contex
 void clime_handle_apply_template(struct clime_http_request *rq, void *context);
 
 void clime_handle_openapi(struct clime_http_request *rq, void *context);
+void clime_handle_page(struct clime_http_request *rq, void *context);
+void clime_handle_page_asset(struct clime_http_request *rq, void *context);
+
 void clime_handle_health(struct clime_http_request *rq, void *context);
 void clime_handle_health_generate(struct clime_http_request *rq, void *context);
 void clime_handle_model_info(struct clime_http_request *rq, void *context);

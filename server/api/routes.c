@@ -23,6 +23,9 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST", .path = "/separate_reasoning", .auth = USER, .handler = clime_handle_separate_reasoning},
 
     {.methods = "GET", .path = "/openapi.json", .auth = OPEN, .handler = clime_handle_openapi},
+    {.methods = "GET", .path = "/", .auth = OPEN, .handler = clime_handle_page},
+    {.methods = "GET", .path = "/assets/{name}", .auth = OPEN, .handler = clime_handle_page_asset},
+
     {.methods = "GET", .path = "/health", .auth = OPEN, .handler = clime_handle_health},
     {.methods = "GET", .path = "/health_generate", .auth = OPEN, .handler = clime_handle_health_generate},
     {.methods = "GET", .path = "/metrics", .auth = OPEN, .handler = clime_handle_metrics},

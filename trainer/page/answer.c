@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "common/clock.h"
+#include "common/page/assets.h"
 #include "trainer/page/page_int.h"
 
 #define ANSWER_US                                                                                                      \
@@ -13,10 +14,6 @@
               */
 
 /* No script, style, font or picture but our own, no frame around us, and text stays text. */
-const char clime_page_headers[] =
-    "Content-Security-Policy: default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'\r\n"
-    "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nCache-Control: no-cache\r\n";
-
 static enum clime_err find_run(struct clime_answer *a, struct clime_error *e) {
     struct clime_str s = clime_http_param(a->rq);
     int run = 0;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "common/json/tree.h"
+#include "common/page/assets.h"
 #include "trainer/page/page_int.h"
 
 static enum clime_err take(struct clime_page *p, struct clime_http_request *rq, struct clime_error *e) {

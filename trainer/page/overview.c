@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/page/assets.h"
 #include "trainer/ledger/browse/browse.h"
 #include "trainer/page/page_int.h"
 

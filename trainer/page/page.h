@@ -5,7 +5,7 @@
  *
  * Nouns
  *   run    a run folder, by its number in the order in which they were given (0 is the first)
- *   asset  a file of the page: trainer/page/assets/, inside the program
+ *   asset  a file of the page: trainer/page/assets/ or common/page/, inside the program
  *
  * Opened and closed by the main thread; handlers run on the server's threads, a ledger connection each while they
  * answer. openapi/page.yaml describes the routes. Reading needs no key: on a loopback address a web page of another

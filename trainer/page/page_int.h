@@ -63,8 +63,6 @@ void clime_page_answer(struct clime_http_request *rq, void *page, clime_answer_f
 enum clime_err clime_page_int(const struct clime_answer *a, const char *name, int64_t min, int64_t max, int64_t *out,
                               struct clime_error *e);
 enum clime_err clime_page_real(const struct clime_answer *a, const char *name, double *out, struct clime_error *e);
-/* Headers of every answer: what a page of ours may load and do. */
-extern const char clime_page_headers[];
 
 /* "running": its newest start's process is there. "ended": it said so. "stopped": neither. */
 const char *clime_page_state(int64_t pid, bool ended);

@@ -11,6 +11,7 @@
 
 #include "common/clock.h"
 #include "common/metrics.h"
+#include "common/page/assets.h"
 #include "trainer/alarm/alarms.h"
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/metrics.h"
