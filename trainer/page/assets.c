@@ -1,6 +1,6 @@
 /* The files of the page, inside the program (common/page/assets.h). On the server's threads; owns nothing. */
-#include "common/http/openapi.h"
 #include "common/page/assets.h"
+#include "common/http/openapi.h"
 
 #include "trainer/page/page_int.h"
 
