@@ -327,6 +327,8 @@ struct clime_ops {
     /* From rank 0's parts to all others' of the same sizes, one transfer each; done when it returns. */
     enum clime_err (*comm_broadcast)(struct clime_comm *c, const struct clime_comm_part *parts, int n,
                                      const struct clime_comm_wait *wait, struct clime_error *e);
+    /* Takes part in an all-reduce of one float, with which the groups of vLLM's trainers begin; the sum is not used. */
+    enum clime_err (*comm_greet)(struct clime_comm *c, const struct clime_comm_wait *wait, struct clime_error *e);
     void (*comm_close)(struct clime_comm *c); /* does not wait for the others; NULL is fine */
 
     /* ---- links between the devices of a group (kernels/links.h says what they do; called from there alone) ---- */

@@ -122,6 +122,17 @@ enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struc
     return CLIME_OK;
 }
 
+void clime_model_copy_slices(struct clime_model *m, const void *d_flat, const bool *slices) {
+    size_t width = clime_dtype_bytes(clime_model_dt(m));
+    CHECK(m->flat && !m->foreign && !m->released);
+    for (int i = 0; i < m->layout.n_slices; i++) {
+        const struct clime_slice *s = &m->layout.slices[i];
+        size_t at = (size_t)s->offset * width;
+        if (slices[i]) m->ops->copy(m->dev, (char *)m->flat + at, (const char *)d_flat + at, (size_t)s->n * width);
+    }
+    clime_model_repack(m);
+}
+
 enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME_SHARE_BYTES], struct clime_error *e) {
     if (!m->foreign || memcmp(m->handle, handle, sizeof m->handle) != 0) {
         bool same_unit;

@@ -84,6 +84,9 @@ size_t clime_model_memory(const struct clime_model *m);    /* of all that a mode
  * model's own first: CLIME_ERR_LIMIT when there is none, and nothing has changed. */
 enum clime_err clime_model_set(struct clime_model *m, const void *h_flat, struct clime_error *e);
 enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struct clime_error *e);
+/* Of memory of the device only the marked rows of the layout, [layout.n_slices]; the others stay. The weights are there
+ * and the model's own. */
+void clime_model_copy_slices(struct clime_model *m, const void *d_flat, const bool *slices);
 /* From now on the weights are those that another process exported, in place; memory of the model's own is freed. The
  * owner may rewrite them while this model does not compute; then map is called again. CLIME_ERR_INPUT as
  * ops->share_open or when they lie on another device; nothing has changed then. */

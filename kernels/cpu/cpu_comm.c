@@ -154,6 +154,20 @@ enum clime_err clime_cpu_comm_broadcast(struct clime_comm *c, const struct clime
     return rc;
 }
 
+/* Rank 0 adds up. */
+enum clime_err clime_cpu_comm_greet(struct clime_comm *c, const struct clime_comm_wait *wait, struct clime_error *e) {
+    struct waiting w = {clime_now_us() + wait->limit_us, wait, "a greeting over sockets"};
+    enum clime_err rc = CLIME_OK;
+    float sum = 0, theirs;
+    for (int p = 0; p < c->n_peers && !rc; p++) {
+        if (c->rank) rc = move(&w, c->peer[p], &sum, sizeof sum, true, e);
+        if (!rc) rc = move(&w, c->peer[p], &theirs, sizeof theirs, false, e);
+        if (!rc) sum += theirs;
+    }
+    for (int p = 0; p < c->n_peers && !rc && c->rank == 0; p++) rc = move(&w, c->peer[p], &sum, sizeof sum, true, e);
+    return rc;
+}
+
 void clime_cpu_comm_close(struct clime_comm *c) {
     if (!c) return;
     for (int i = 0; i < c->n_peers; i++)

@@ -39,6 +39,7 @@ enum clime_err clime_cpu_comm_open(struct clime_dev *d, const uint8_t id[CLIME_C
                                    const struct clime_comm_wait *wait, struct clime_comm **out, struct clime_error *e);
 enum clime_err clime_cpu_comm_broadcast(struct clime_comm *c, const struct clime_comm_part *parts, int n,
                                         const struct clime_comm_wait *wait, struct clime_error *e);
+enum clime_err clime_cpu_comm_greet(struct clime_comm *c, const struct clime_comm_wait *wait, struct clime_error *e);
 void clime_cpu_comm_close(struct clime_comm *c);
 
 /* cpu_links.c */

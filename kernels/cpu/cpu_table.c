@@ -231,6 +231,7 @@ const struct clime_ops clime_cpu_ops = {
     .comm_id = clime_cpu_comm_id,
     .comm_open = clime_cpu_comm_open,
     .comm_broadcast = clime_cpu_comm_broadcast,
+    .comm_greet = clime_cpu_comm_greet,
     .comm_close = clime_cpu_comm_close,
     .links_bytes = clime_cpu_links_bytes,
     .links_open = clime_cpu_links_open,

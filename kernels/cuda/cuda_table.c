@@ -44,6 +44,7 @@ const struct clime_ops clime_cuda_ops = {
     .comm_id = clime_cuda_comm_id,
     .comm_open = clime_cuda_comm_open,
     .comm_broadcast = clime_cuda_comm_broadcast,
+    .comm_greet = clime_cuda_comm_greet,
     .comm_close = clime_cuda_comm_close,
     .links_bytes = clime_cuda_links_bytes,
     .links_open = clime_cuda_links_open,

@@ -26,7 +26,8 @@ enum { POLL_US = 20 };
 #define NCCL_FUNCTIONS(X)                                                                                              \
     X(GetUniqueId)                                                                                                     \
     X(CommInitRankConfig)                                                                                              \
-    X(CommGetAsyncError) X(CommAbort) X(Broadcast) X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(GetErrorString)
+    X(CommGetAsyncError)                                                                                               \
+    X(CommAbort) X(Broadcast) X(AllReduce) X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(GetErrorString)
 
 static struct {
 #define X(name) decltype(&nccl##name) name;
@@ -170,6 +171,21 @@ enum clime_err clime_cuda_comm_exchange(struct clime_comm *c, cudaStream_t strea
     return settle(c, false, until_us, wait, what, e);
 }
 
+enum clime_err clime_cuda_comm_greet(struct clime_comm *c, const struct clime_comm_wait *wait, struct clime_error *e) {
+    int64_t until_us = clime_now_us() + wait->limit_us;
+    float *one = NULL;
+    if (c->dead) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "NCCL: the group has failed before");
+    cudaError_t rc = cudaSetDevice(c->gpu);
+    if (rc == cudaSuccess) rc = cudaMallocAsync((void **)&one, sizeof *one, c->stream);
+    if (rc == cudaSuccess) rc = cudaMemsetAsync(one, 0, sizeof *one, c->stream);
+    if (rc != cudaSuccess) return failed(c, e, CLIME_ERR_DEVICE, "a greeting", cudaGetErrorString(rc));
+    ncclResult_t begun = nccl.AllReduce(one, one, 1, ncclFloat32, ncclSum, c->comm, c->stream);
+    enum clime_err err = goes_on(begun) ? settle(c, true, until_us, wait, "a greeting", e)
+                                        : failed(c, e, CLIME_ERR_UNAVAILABLE, "a greeting", nccl.GetErrorString(begun));
+    cudaFreeAsync(one, c->stream);
+    return err;
+}
+
 /* Abort rather than destroy: it does not wait for the others, and nothing is under way. */
 void clime_cuda_comm_close(struct clime_comm *c) {
     if (!c) return;
@@ -196,6 +212,10 @@ enum clime_err clime_cuda_comm_open(struct clime_dev *, const uint8_t *, int, in
 
 enum clime_err clime_cuda_comm_broadcast(struct clime_comm *, const struct clime_comm_part *, int,
                                          const struct clime_comm_wait *, struct clime_error *e) {
+    return without(e);
+}
+
+enum clime_err clime_cuda_comm_greet(struct clime_comm *, const struct clime_comm_wait *, struct clime_error *e) {
     return without(e);
 }
 

@@ -56,6 +56,7 @@ enum clime_err clime_cuda_comm_open(struct clime_dev *d, const uint8_t id[CLIME_
                                     const struct clime_comm_wait *wait, struct clime_comm **out, struct clime_error *e);
 enum clime_err clime_cuda_comm_broadcast(struct clime_comm *c, const struct clime_comm_part *parts, int n,
                                          const struct clime_comm_wait *wait, struct clime_error *e);
+enum clime_err clime_cuda_comm_greet(struct clime_comm *c, const struct clime_comm_wait *wait, struct clime_error *e);
 void clime_cuda_comm_close(struct clime_comm *c);
 size_t clime_cuda_links_bytes(int world);
 enum clime_err clime_cuda_links_open(struct clime_dev *d, struct clime_group *g, struct clime_links **out,

@@ -6,7 +6,7 @@
 #include "common/clock.h"
 #include "common/json/lenient.h"
 #include "common/log.h"
-#include "server/server.h"
+#include "server/update/weight_update.h"
 
 #define ARENA_BYTES ((size_t)1 << 20)
 
@@ -99,6 +99,11 @@ void clime_handle_pause(struct clime_http_request *rq, void *context) {
 
 void clime_handle_continue(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
+    struct clime_error e;
+    if (clime_update_before_resume(s, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
     clime_engine_resume(s->engine);
     reply_status(rq, "Generation continued successfully.");
 }

@@ -183,10 +183,24 @@ static enum clime_err take_weights(struct clime_engine *g, const struct clime_we
     case CLIME_FROM_HOST:
         return clime_model_set(m, from->flat, e);
     case CLIME_FROM_DEVICE:
-        return clime_model_copy(m, from->flat, e);
+        if (!from->slices) return clime_model_copy(m, from->flat, e);
+        clime_model_copy_slices(m, from->flat, from->slices);
+        return CLIME_OK;
     default:
         return clime_model_map(m, from->handle, e);
     }
+}
+
+/* A part of the weights changes only where the rest is in force and may be written. */
+static enum clime_err refuse_part(struct clime_engine *g, const struct clime_weight_source *from,
+                                  struct clime_error *e) {
+    if (!from->slices) return CLIME_OK;
+    if (g->opts.followers)
+        return clime_fail(e, CLIME_ERR_INPUT, "weights over several devices change all at once: send every tensor");
+    if (atomic_load(&g->weights) != CLIME_WEIGHTS_READY || g->has_owner)
+        return clime_fail(e, CLIME_ERR_INPUT, "a part of the tensors came, and the others %s: send every tensor",
+                          g->has_owner ? "are another process's" : "are not there");
+    return CLIME_OK;
 }
 
 static enum clime_err refuse_dead(struct clime_engine *g, struct clime_error *e) {
@@ -201,7 +215,7 @@ static bool lost_ranks(struct clime_engine *g) {
 }
 
 static void do_update(struct clime_engine *g, struct clime_command *c) {
-    if ((c->err = refuse_dead(g, c->error))) return;
+    if ((c->err = refuse_dead(g, c->error)) || (c->err = refuse_part(g, c->from, c->error))) return;
     c->n_inflight = g->sched.n_running + g->sched.n_waiting;
     c->err = take_weights(g, c->from, c->error);
     if (lost_ranks(g) || c->err) return;

@@ -63,15 +63,17 @@ void clime_engine_pause(struct clime_engine *g, enum clime_pause mode);
 void clime_engine_resume(struct clime_engine *g);
 enum clime_err clime_engine_flush(struct clime_engine *g, struct clime_error *e); /* CLIME_ERR_BUSY unless idle */
 
-/* Where a full set of weights comes from, in the model's layout and type. */
+/* Where weights come from, in the model's layout and type. */
 struct clime_weight_source {
     enum { CLIME_FROM_HOST, CLIME_FROM_DEVICE, CLIME_FROM_OWNER } kind;
     const void *flat; /* host or device memory, copied */
     const uint8_t
-        *handle; /* FROM_OWNER: [CLIME_SHARE_BYTES] of memory that stays another process's (clime_model_map) */
+        *handle;        /* FROM_OWNER: [CLIME_SHARE_BYTES] of memory that stays another process's (clime_model_map) */
+    const bool *slices; /* FROM_DEVICE: [layout.n_slices] the tensors that change; NULL = all do */
 };
 
-/* Replaces the weights at a step boundary. n_inflight: sequences it met. */
+/* Replaces the weights at a step boundary. n_inflight: sequences it met. CLIME_ERR_INPUT for a part of them where the
+ * rest is not there, is not the server's own, or lies on several devices. */
 enum clime_err clime_engine_update(struct clime_engine *g, const struct clime_weight_source *from, const char *label,
                                    enum clime_inflight inflight, int *n_inflight, struct clime_error *e);
 

@@ -1,7 +1,7 @@
 /* New weights for a running server: over HTTP or from a folder (weight_update.c), from another process's memory on this
- * host (ipc.c), by broadcast in a group (group.c). Into staging memory, verified, then swapped in at a
- * step boundary (server/engine/engine.h), but for memory that is shared with its owner. One update at a time; any
- * thread.
+ * host (ipc.c), by broadcast in a group (group.c), asked for in SGLang's words (distributed.c) or vLLM's (transfer.c).
+ * Into staging memory, verified, then swapped in at a step boundary (server/engine/engine.h), but for memory that is
+ * shared with its owner. One update at a time; any thread.
  */
 #ifndef CLIME_SERVER_UPDATE_WEIGHT_UPDATE_H
 #define CLIME_SERVER_UPDATE_WEIGHT_UPDATE_H
@@ -12,9 +12,16 @@
 
 #define CLIME_MAX_GROUPS 8
 
+struct clime_torch_store;
+struct clime_weights_gather;
+
 struct clime_update_group {
-    char name[64]; /* "" = free */
-    struct clime_comm *comm;
+    char name[64];                   /* "" = free */
+    struct clime_comm *comm;         /* NULL: not joined yet */
+    struct clime_torch_store *store; /* where the group's id will be, before it is joined; else NULL */
+    int rank, world;
+    bool apart; /* its sender launches one broadcast at a time, so we must, too: NCCL chooses how by what goes together
+                 */
 };
 
 struct clime_weight_update {
@@ -25,9 +32,12 @@ struct clime_weight_update {
     const struct clime_ops *ops;                        /* of dev */
     struct clime_update_group groups[CLIME_MAX_GROUPS]; /* under lock, as what follows */
     char evicted[64];                                   /* the group that was closed last to make room; "" = none */
-    void *incoming;                                     /* of dev: tensors broadcast so far; NULL = none */
-    bool *have;                                         /* [layout.n_slices] which */
-    int n_have;
+    void *incoming;                                     /* of dev: tensors that came so far; NULL = none */
+    struct clime_weights_gather *gather;                /* which */
+    char label[CLIME_MAX_LABEL + 1];                    /* what they are to be called; "" = as now */
+    enum clime_inflight inflight;                       /* what then becomes of sequences */
+    bool to_be_finished; /* they wait for /finish_weight_update, even when all are there */
+    bool torn; /* a part of this update has failed: what came after it is in force only if it is all tensors */
 };
 
 void clime_weight_update_init(struct clime_weight_update *u);
@@ -47,7 +57,56 @@ enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint6
 enum clime_err clime_update_finite(const struct clime_model *m, struct clime_dev *dev, const void *staging,
                                    struct clime_error *e);
 
+/* ---- groups (group.c); under lock ---- */
+
+struct clime_group_ask {
+    const char *name;
+    int rank, world;
+    double timeout;    /* seconds */
+    const uint8_t *id; /* [CLIME_COMM_ID_BYTES], or NULL: it will be in the torch store at host:port, */
+    const char *host;
+    int port;
+    bool vllm; /* as vLLM's trainers put it there, else as torch does */
+};
+
+/* With an id, and in vLLM's groups, returns when all ranks have come. In torch's only the store has been joined: the id
+ * appears with the sender's first broadcast, and the rest is done with ours. *evicted: another group made room. */
+enum clime_err clime_update_group_join(struct clime_server *s, const struct clime_group_ask *a, bool *evicted,
+                                       struct clime_error *e);
+struct clime_update_group *clime_update_group_find(struct clime_weight_update *u, struct clime_str name); /* or NULL */
+enum clime_err clime_update_group_absent(const struct clime_weight_update *u, struct clime_str name,
+                                         struct clime_error *e); /* why find has found none */
+/* From the sender; done when it returns. After an error the group is closed. */
+enum clime_err clime_update_group_receive(struct clime_server *s, struct clime_update_group *g,
+                                          const struct clime_comm_part *parts, int n, double timeout,
+                                          struct clime_error *e);
+void clime_update_group_close(struct clime_weight_update *u, struct clime_update_group *g);
 void clime_update_groups_close(struct clime_weight_update *u);
+
+/* ---- tensors that gather (incoming.c); under lock ---- */
+
+struct clime_incoming_ask {
+    struct clime_str names, dtypes, shapes; /* JSON lists */
+    bool bucket;                            /* several tensors a broadcast, their bytes behind each other */
+    int64_t bucket_bytes;                   /* one ends with the tensor that takes it past this; 0 = all in one */
+    double timeout;
+};
+
+/* Takes the tensors that the lists name from g. After an error all that had gathered is dropped, and the update torn.
+ */
+enum clime_err clime_incoming_receive(struct clime_server *s, struct clime_update_group *g,
+                                      const struct clime_incoming_ask *ask, struct clime_arena *a,
+                                      struct clime_error *e);
+int clime_incoming_count(const struct clime_weight_update *u); /* tensors that are here */
+bool clime_incoming_complete(const struct clime_server *s);    /* all of the model's */
+/* What has gathered is verified and in force, tensors that did not come staying as they are; dropped if not. checksum:
+ * of the whole layout, 16 hex digits; empty = not compared. */
+enum clime_err clime_incoming_apply(struct clime_server *s, struct clime_str checksum, int *n_inflight,
+                                    struct clime_error *e);
+/* CLIME_ERR_INPUT, and nothing is left, when the update is torn. */
+enum clime_err clime_incoming_refuse_torn(struct clime_weight_update *u, struct clime_error *e);
+void clime_incoming_drop(struct clime_weight_update *u);   /* what has gathered */
+void clime_incoming_forget(struct clime_weight_update *u); /* that, and that there was an update */
 
 /* SGLang's two flags as one word. */
 static inline enum clime_inflight clime_update_inflight(bool abort_all, bool flush_cache) {
@@ -56,5 +115,9 @@ static inline enum clime_inflight clime_update_inflight(bool abort_all, bool flu
 
 /* The context for copies, opened at first use and taken over by the calling thread. Under lock. */
 enum clime_err clime_update_device(struct clime_server *s, struct clime_dev **out, struct clime_error *e);
+
+/* Generation is about to go on: what has gathered without being finished comes into force first. Takes the lock; an
+ * update that is going on beside is left alone. */
+enum clime_err clime_update_before_resume(struct clime_server *s, struct clime_error *e);
 
 #endif

@@ -1,0 +1,221 @@
+/* SGLang's words for weights by broadcast: /init_weights_update_group, /update_weights_from_distributed,
+ * /destroy_weights_update_group. HTTP workers; group.c and incoming.c do it, one request at a time.
+ *
+ * A request brings some of the tensors or all. With the last of the model's they are in force; fewer are when
+ * generation goes on after a pause (clime_update_before_resume). SGLang changes the weights with each request instead,
+ * under whatever runs.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/json/lenient.h"
+#include "common/log.h"
+#include "server/server_metrics.h"
+#include "server/update/weight_update.h"
+
+#define ARENA_BYTES ((size_t)16 << 20)
+#define MAX_WORLD 4096
+
+struct group_request { /* slices of the body */
+    struct clime_str name, backend, id, address, version, load_format, checksum;
+    struct clime_str names, dtypes, shapes; /* the lists, read later */
+    int64_t rank, world, port;
+    double timeout;
+    bool abort_all, flush_cache;
+};
+
+static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct group_request *r,
+                                struct clime_error *e) {
+    struct clime_json j;
+    struct clime_str key, body = clime_http_body(rq);
+    const struct {
+        const char *name;
+        struct clime_str *at;
+        bool raw; /* a list, read later */
+    } words[] = {{"group_name", &r->name, false},
+                 {"backend", &r->backend, false},
+                 {"nccl_id", &r->id, false},
+                 {"master_address", &r->address, false},
+                 {"weight_version", &r->version, false},
+                 {"load_format", &r->load_format, false},
+                 {"checksum", &r->checksum, false},
+                 {"names", &r->names, true},
+                 {"dtypes", &r->dtypes, true},
+                 {"shapes", &r->shapes, true}};
+    *r = (struct group_request){.name = clime_str_of("weight_update_group"),
+                                .backend = clime_str_of("nccl"),
+                                .rank = -1,
+                                .world = -1,
+                                .port = -1,
+                                .timeout = 60,
+                                .flush_cache = true};
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        size_t i = 0;
+        while (i < CLIME_COUNT(words) && !clime_str_is(key, words[i].name)) i++;
+        if (i < CLIME_COUNT(words) && words[i].raw && clime_json_peek(&j) != CLIME_JSON_NULL)
+            clime_json_skip(&j, words[i].at);
+        else if (i < CLIME_COUNT(words))
+            clime_lenient_string(&j, words[i].at);
+        else if (clime_str_is(key, "rank_offset"))
+            clime_lenient_int(&j, 1, MAX_WORLD - 1, &r->rank);
+        else if (clime_str_is(key, "world_size"))
+            clime_lenient_int(&j, 2, MAX_WORLD, &r->world);
+        else if (clime_str_is(key, "master_port"))
+            clime_lenient_int(&j, 0, 65535, &r->port);
+        else if (clime_str_is(key, "timeout"))
+            clime_lenient_double(&j, 0, 3600, &r->timeout);
+        else if (clime_str_is(key, "abort_all_requests"))
+            clime_lenient_bool(&j, &r->abort_all);
+        else if (clime_str_is(key, "flush_cache"))
+            clime_lenient_bool(&j, &r->flush_cache);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    if (!clime_json_end(&j)) return e->code;
+    if (r->name.len == 0 || r->name.len >= sizeof((struct clime_update_group *)0)->name)
+        return clime_fail(e, CLIME_ERR_INPUT, "group_name has 1 to 63 bytes");
+    if (!(r->timeout > 0)) return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 3600 seconds");
+    return CLIME_OK;
+}
+
+/* ---- the group --------------------------------------------------------------------------------------------- */
+
+static enum clime_err read_ask(const struct group_request *r, struct clime_arena *a, uint8_t id[CLIME_COMM_ID_BYTES],
+                               struct clime_group_ask *ask, struct clime_error *e) {
+    *ask = (struct clime_group_ask){.name = clime_arena_strdup(a, r->name),
+                                    .rank = (int)r->rank,
+                                    .world = (int)r->world,
+                                    .timeout = r->timeout,
+                                    .host = clime_arena_strdup(a, r->address),
+                                    .port = (int)r->port};
+    if (!ask->name || !ask->host || strlen(ask->name) != r->name.len)
+        return clime_fail(e, CLIME_ERR_INPUT, "group_name and master_address are plain text");
+    if (r->world < 0 || r->rank < 0 || r->rank >= r->world)
+        return clime_fail(e, CLIME_ERR_INPUT, "rank_offset must be 1 to world_size - 1; rank 0 sends");
+    if (r->id.len > 0) {
+        ask->id = id;
+        return clime_update_hex("nccl_id", r->id, id, CLIME_COMM_ID_BYTES, e);
+    }
+    if (r->address.len == 0 || r->port < 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "master_address and master_port of the sender's torch store are required, or nccl_id, the "
+                          "group's id in hex");
+    return CLIME_OK;
+}
+
+void clime_handle_init_group(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct group_request r;
+    struct clime_group_ask ask;
+    struct clime_arena a;
+    struct clime_error e = {0};
+    uint8_t id[CLIME_COMM_ID_BYTES];
+    bool evicted = false;
+    char message[200] = "Succeeded to initialize the group.";
+    clime_arena_init(&a, ARENA_BYTES);
+    enum clime_err err = read_body(rq, &a, &r, &e);
+    if (!err && !clime_str_is(r.backend, s->model->ops->comm_backend)) {
+        char text[200];
+        snprintf(text, sizeof text,
+                 "backend \"%.40s\" is not there: groups of this server's device are of backend \"%s\"%s",
+                 clime_arena_strdup(&a, r.backend), s->model->ops->comm_backend,
+                 clime_str_is(r.backend, "gloo") ? "; torch's gloo is not spoken" : "");
+        clime_http_reply_error(rq, 501, text);
+        clime_arena_free(&a);
+        return;
+    }
+    if (!err) err = read_ask(&r, &a, id, &ask, &e);
+    if (!err && !(err = clime_update_lock(s->update, &e))) {
+        err = clime_update_group_join(s, &ask, &evicted, &e);
+        if (evicted)
+            snprintf(message + strlen(message), sizeof message - strlen(message),
+                     " The oldest of %d, \"%s\", was closed to make room.", CLIME_MAX_GROUPS, s->update->evicted);
+        clime_update_unlock(s->update);
+    }
+    if (err) {
+        LOG_WARN("no group for weight updates: %s", e.msg);
+        clime_http_reply_err(rq, &e);
+    } else {
+        clime_reply_success(rq, CLIME_OK, message);
+    }
+    clime_arena_free(&a);
+}
+
+void clime_handle_destroy_group(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct group_request r;
+    struct clime_arena a;
+    struct clime_error e = {0};
+    clime_arena_init(&a, ARENA_BYTES);
+    enum clime_err err = read_body(rq, &a, &r, &e);
+    if (!err && !(err = clime_update_lock(s->update, &e))) {
+        struct clime_update_group *g = clime_update_group_find(s->update, r.name);
+        if (g) {
+            s->update->ops->bind(s->update->dev);
+            clime_update_group_close(s->update, g);
+            clime_incoming_forget(s->update);
+        } else {
+            err = clime_update_group_absent(s->update, r.name, &e);
+        }
+        clime_update_unlock(s->update);
+    }
+    if (err)
+        clime_http_reply_err(rq, &e);
+    else
+        clime_reply_success(rq, CLIME_OK, "Succeeded to destroy the group.");
+    clime_arena_free(&a);
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------------------- */
+
+static enum clime_err receive(struct clime_server *s, const struct group_request *r, struct clime_arena *a,
+                              bool *complete, int *n_inflight, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    struct clime_incoming_ask ask = {.names = r->names,
+                                     .dtypes = r->dtypes,
+                                     .shapes = r->shapes,
+                                     .bucket = clime_str_is(r->load_format, "flattened_bucket"),
+                                     .timeout = r->timeout};
+    if (!ask.bucket && r->load_format.len > 0)
+        return clime_fail(e, CLIME_ERR_INPUT, "load_format must be null or flattened_bucket");
+    struct clime_update_group *g = clime_update_group_find(u, r->name);
+    if (!g) return clime_update_group_absent(u, r->name, e);
+    enum clime_err err = clime_incoming_receive(s, g, &ask, a, e);
+    if (err) return err;
+    if (r->version.len > 0) snprintf(u->label, sizeof u->label, CLIME_STR_FMT, CLIME_STR_ARG(r->version));
+    u->inflight = clime_update_inflight(r->abort_all, r->flush_cache);
+    *complete = clime_incoming_complete(s) && !u->to_be_finished;
+    return *complete ? clime_incoming_apply(s, r->checksum, n_inflight, e) : CLIME_OK;
+}
+
+void clime_handle_update_from_distributed(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct group_request r;
+    struct clime_arena a;
+    struct clime_error e = {0};
+    char message[120];
+    bool complete = false;
+    int n_inflight = 0, n_have = 0;
+    int64_t t0 = clime_now_us();
+    clime_arena_init(&a, ARENA_BYTES);
+    enum clime_err err = read_body(rq, &a, &r, &e);
+    if (!err && r.version.len > 0) err = clime_update_label(r.version, &e);
+    if (!err && !(err = clime_update_lock(s->update, &e))) {
+        err = receive(s, &r, &a, &complete, &n_inflight, &e);
+        n_have = clime_incoming_count(s->update);
+        clime_update_unlock(s->update);
+    }
+    if (err) {
+        LOG_WARN("update by broadcast refused: %s", e.msg);
+        clime_http_reply_err(rq, &e);
+    } else {
+        if (complete) clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
+        snprintf(message, sizeof message,
+                 complete ? "Weights updated." : "%d of %d tensors are here; the old version serves on.", n_have,
+                 s->model->layout.n_slices);
+        clime_update_reply(rq, message, clime_engine_version(s->engine)->name, n_inflight);
+    }
+    clime_arena_free(&a);
+}

@@ -1,0 +1,256 @@
+/* Tensors that come over a group: where each one's bytes go, and putting what has gathered in force. Called by the
+ * handlers of distributed.c and transfer.c and before generation goes on, HTTP workers, under the update lock.
+ *
+ * They gather in staging memory of the model's layout on its device, over as many requests as it takes. What has the
+ * model's own type is received where it belongs; another type, and tensors that come as one but are no neighbours here,
+ * by way of scratch memory.
+ * Invariant: staging and list stand and fall together: after any error both are gone, and the old version serves.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/log.h"
+#include "model/weights_gather.h"
+#include "server/update/weight_update.h"
+
+#define MAX_UNUSED 64 /* tensors of one request that are none of the layout's rows: a tied head, tables */
+
+void clime_incoming_drop(struct clime_weight_update *u) {
+    if (u->incoming) u->ops->free(u->dev, u->incoming);
+    clime_weights_gather_free(u->gather);
+    u->incoming = NULL;
+    u->gather = NULL;
+    u->label[0] = '\0';
+}
+
+void clime_incoming_forget(struct clime_weight_update *u) {
+    clime_incoming_drop(u);
+    u->to_be_finished = u->torn = false;
+}
+
+enum clime_err clime_incoming_refuse_torn(struct clime_weight_update *u, struct clime_error *e) {
+    if (!u->torn) return CLIME_OK;
+    clime_incoming_forget(u);
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "a part of this update has failed, so nothing of it is in force: send all of it again");
+}
+
+int clime_incoming_count(const struct clime_weight_update *u) {
+    return u->gather ? clime_weights_gather_count(u->gather) : 0;
+}
+
+bool clime_incoming_complete(const struct clime_server *s) {
+    return clime_incoming_count(s->update) == s->model->layout.n_slices;
+}
+
+static enum clime_err begin(struct clime_server *s, struct clime_dev *dev, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    size_t bytes = clime_model_bytes(s->model);
+    if (u->incoming) return CLIME_OK;
+    enum clime_err err = u->ops->alloc(dev, bytes, "staging of the weights", &u->incoming, e);
+    if (err) return err;
+    u->ops->zero(dev, u->incoming, bytes); /* what lies between tensors */
+    u->gather = clime_weights_gather_new(&s->model->cfg, &s->model->layout, clime_dev_info(dev)->dt);
+    return u->ops->sync(dev, e);
+}
+
+/* ---- the lists --------------------------------------------------------------------------------------------- */
+
+static enum clime_err read_shape(struct clime_json *j, int64_t dim[CLIME_ST_MAX_DIMS], int *n, struct clime_error *e) {
+    int64_t v;
+    *n = 0;
+    for (clime_json_array(j); clime_json_item(j) && clime_json_int(j, 0, INT64_MAX, &v); (*n)++)
+        if (*n < CLIME_ST_MAX_DIMS) dim[*n] = v;
+    return e->code;
+}
+
+static enum clime_err lengths_differ(struct clime_error *e) {
+    return e->code ? e->code : clime_fail(e, CLIME_ERR_INPUT, "names, dtypes and shapes differ in length");
+}
+
+/* out[most]; their number, or -1. */
+static int read_lists(struct clime_weights_gather *g, const struct clime_incoming_ask *ask, struct clime_arena *a,
+                      struct clime_gather_tensor *out, int most, struct clime_error *e) {
+    struct clime_json names, dtypes, shapes;
+    struct clime_str name, dtype;
+    int n = 0;
+    if (!ask->names.len || !ask->dtypes.len || !ask->shapes.len)
+        return clime_fail(e, CLIME_ERR_INPUT, "names, dtypes and shapes are required"), -1;
+    clime_json_init(&names, ask->names.ptr, ask->names.len, a, e);
+    clime_json_init(&dtypes, ask->dtypes.ptr, ask->dtypes.len, a, e);
+    clime_json_init(&shapes, ask->shapes.ptr, ask->shapes.len, a, e);
+    clime_json_array(&dtypes);
+    clime_json_array(&shapes);
+    for (clime_json_array(&names); clime_json_item(&names); n++) {
+        int64_t dim[CLIME_ST_MAX_DIMS];
+        int n_dim;
+        if (n == most) return clime_fail(e, CLIME_ERR_INPUT, "more tensors than the model has"), -1;
+        if (!clime_json_string(&names, &name) || !clime_json_item(&dtypes) || !clime_json_string(&dtypes, &dtype) ||
+            !clime_json_item(&shapes))
+            return lengths_differ(e), -1;
+        const char *text = clime_arena_strdup(a, name);
+        if (!text) return clime_fail(e, CLIME_ERR_LIMIT, "the names are too long"), -1;
+        if (read_shape(&shapes, dim, &n_dim, e) || clime_weights_gather_take(g, text, dtype, n_dim, dim, &out[n], e))
+            return -1;
+    }
+    if (!clime_json_end(&names) || clime_json_item(&dtypes) || clime_json_item(&shapes)) return lengths_differ(e), -1;
+    if (n == 0) return clime_fail(e, CLIME_ERR_INPUT, "no tensor is named"), -1;
+    return n;
+}
+
+/* ---- where bytes go ---------------------------------------------------------------------------------------- */
+
+struct receipt {                               /* one request's tensors */
+    const struct clime_gather_tensor *tensors; /* [n] */
+    int n;
+    char **from; /* [n] in scratch; NULL: received where it belongs */
+    struct clime_comm_part *parts;
+    int n_parts;
+    void *scratch; /* of the device */
+};
+
+static char *place_of(const struct clime_server *s, const struct clime_gather_tensor *t) {
+    return (char *)s->update->incoming + (size_t)t->to->offset * clime_dtype_bytes(clime_dev_info(s->update->dev)->dt);
+}
+
+/* Do the tensors follow each other in the layout as they do on the wire? */
+static bool lie_as_they_come(const struct clime_server *s, const struct receipt *r) {
+    for (int i = 0; i < r->n; i++) {
+        const struct clime_gather_tensor *t = &r->tensors[i];
+        if (!t->as_it_is || (i > 0 && place_of(s, t) != place_of(s, t - 1) + t[-1].bytes)) return false;
+    }
+    return true;
+}
+
+static enum clime_err take_scratch(struct clime_server *s, struct receipt *r, bool all, struct clime_error *e) {
+    size_t bytes = 0;
+    for (int i = 0; i < r->n; i++) bytes += all || !r->tensors[i].as_it_is ? r->tensors[i].bytes : 0;
+    if (bytes == 0) return CLIME_OK;
+    enum clime_err err = s->update->ops->alloc(s->update->dev, bytes, "tensors of another form", &r->scratch, e);
+    char *at = r->scratch;
+    for (int i = 0; i < r->n && !err; i++) {
+        if (!all && r->tensors[i].as_it_is) continue;
+        r->from[i] = at;
+        at += r->tensors[i].bytes;
+    }
+    return err;
+}
+
+static enum clime_err plan(struct clime_server *s, struct receipt *r, const struct clime_incoming_ask *ask,
+                           struct clime_error *e) {
+    bool in_place = ask->bucket && lie_as_they_come(s, r);
+    enum clime_err err = in_place ? CLIME_OK : take_scratch(s, r, ask->bucket, e);
+    for (int i = 0; i < r->n && !err; i++) {
+        const struct clime_gather_tensor *t = &r->tensors[i];
+        struct clime_comm_part *last = r->n_parts ? &r->parts[r->n_parts - 1] : NULL;
+        bool full = ask->bucket_bytes > 0 && last && (int64_t)last->bytes > ask->bucket_bytes;
+        if (ask->bucket && last && !full)
+            last->bytes += t->bytes;
+        else
+            r->parts[r->n_parts++] = (struct clime_comm_part){r->from[i] ? r->from[i] : place_of(s, t), t->bytes};
+    }
+    return err;
+}
+
+/* From scratch to where it belongs. */
+static void unpack(struct clime_server *s, const struct clime_gather_tensor *t, const char *from) {
+    struct clime_weight_update *u = s->update;
+    size_t bytes = t->to ? (size_t)t->to->n * clime_dtype_bytes(clime_dev_info(u->dev)->dt) : 0;
+    if (!t->to) return;
+    if (t->as_it_is) {
+        u->ops->copy(u->dev, place_of(s, t), from, t->bytes);
+        return;
+    }
+    void *h_bytes = xmalloc(t->bytes), *h_own = xmalloc(bytes);
+    u->ops->copy_out(u->dev, h_bytes, from, t->bytes);
+    clime_weights_gather_convert(u->gather, t, h_bytes, h_own);
+    u->ops->copy_in(u->dev, place_of(s, t), h_own, bytes);
+    free(h_bytes);
+    free(h_own);
+}
+
+static enum clime_err receive(struct clime_server *s, struct clime_update_group *g,
+                              const struct clime_incoming_ask *ask, struct receipt *r, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    enum clime_err err = plan(s, r, ask, e);
+    if (!err) err = clime_update_group_receive(s, g, r->parts, r->n_parts, ask->timeout, e);
+    for (int i = 0; i < r->n && !err; i++)
+        if (r->from[i]) unpack(s, &r->tensors[i], r->from[i]);
+    if (!err) err = u->ops->sync(u->dev, e);
+    if (r->scratch) u->ops->free(u->dev, r->scratch);
+    return err;
+}
+
+enum clime_err clime_incoming_receive(struct clime_server *s, struct clime_update_group *g,
+                                      const struct clime_incoming_ask *ask, struct clime_arena *a,
+                                      struct clime_error *e) {
+    int most = s->model->layout.n_slices + MAX_UNUSED;
+    struct clime_gather_tensor *tensors = xcalloc((size_t)most, sizeof *tensors);
+    struct receipt r = {.tensors = tensors};
+    struct clime_dev *dev;
+    enum clime_err err = clime_update_device(s, &dev, e);
+    if (!err) err = begin(s, dev, e);
+    if (!err) r.n = read_lists(s->update->gather, ask, a, tensors, most, e);
+    if (!err && r.n < 0) err = e->code;
+    if (!err) {
+        r.from = xcalloc((size_t)r.n, sizeof *r.from);
+        r.parts = xcalloc((size_t)r.n, sizeof *r.parts);
+        err = receive(s, g, ask, &r, e);
+    }
+    if (err) {
+        clime_incoming_drop(s->update);
+        s->update->torn = true;
+    }
+    free(r.from);
+    free(r.parts);
+    free(tensors);
+    return err;
+}
+
+/* ---- in force ---------------------------------------------------------------------------------------------- */
+
+static enum clime_err check_sum(struct clime_server *s, struct clime_str checksum, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    uint64_t want, sum;
+    if (checksum.len == 0) return CLIME_OK;
+    if (clime_update_hex64("checksum", checksum, &want, e)) return e->code;
+    if (!clime_incoming_complete(s))
+        return clime_fail(e, CLIME_ERR_INPUT, "checksum is of all tensors, and only some have come");
+    sum = u->ops->checksum(u->dev, clime_model_bytes(s->model), u->incoming);
+    if (sum == want) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "the checksum of what came is %016llx, the request says %016llx",
+                      (unsigned long long)sum, (unsigned long long)want);
+}
+
+enum clime_err clime_incoming_apply(struct clime_server *s, struct clime_str checksum, int *n_inflight,
+                                    struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    struct clime_dev *dev;
+    const char *label = u->label[0] ? u->label : clime_engine_version(s->engine)->name;
+    bool all = clime_incoming_complete(s);
+    CHECK(u->incoming);
+    enum clime_err err = clime_update_device(s, &dev, e);
+    if (!err) err = check_sum(s, checksum, e);
+    if (!err) err = clime_update_finite(s->model, dev, u->incoming, e);
+    struct clime_weight_source from = {
+        .kind = CLIME_FROM_DEVICE, .flat = u->incoming, .slices = all ? NULL : clime_weights_gather_have(u->gather)};
+    if (!err) err = clime_engine_update(s->engine, &from, label, u->inflight, n_inflight, e);
+    if (!err) u->last_sha[0] = '\0';
+    clime_incoming_forget(u);
+    return err;
+}
+
+enum clime_err clime_update_before_resume(struct clime_server *s, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    enum clime_err err = CLIME_OK;
+    if (clime_update_lock(u, NULL)) return CLIME_OK;
+    int n = clime_incoming_count(u), n_inflight;
+    if (n > 0 && !u->to_be_finished) {
+        err = clime_incoming_refuse_torn(u, e);
+        if (!err) err = clime_incoming_apply(s, (struct clime_str){"", 0}, &n_inflight, e);
+        if (!err)
+            LOG_INFO("%d of %d tensors came before generation went on, and are in force", n, s->model->layout.n_slices);
+    }
+    clime_update_unlock(u);
+    return err;
+}
