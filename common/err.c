@@ -46,6 +46,8 @@ const char *clime_err_name(enum clime_err code) {
         return "OK";
     case CLIME_ERR_INPUT:
         return "INPUT";
+    case CLIME_ERR_TOO_LONG:
+        return "TOO_LONG";
     case CLIME_ERR_NOT_FOUND:
         return "NOT_FOUND";
     case CLIME_ERR_LIMIT:

@@ -17,6 +17,7 @@
 enum clime_err {
     CLIME_OK = 0,
     CLIME_ERR_INPUT,       /* the caller's data is wrong: HTTP 400 */
+    CLIME_ERR_TOO_LONG,    /* a prompt is longer than the model's context: 400, as context_length_exceeded */
     CLIME_ERR_NOT_FOUND,   /* a file, model or id does not exist: 404 */
     CLIME_ERR_LIMIT,       /* over a stated limit (size, depth, length): 413 or 400 */
     CLIME_ERR_BUSY,        /* a queue is full, try again later: 429 */

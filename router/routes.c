@@ -4,12 +4,14 @@
 const struct clime_http_route clime_router_routes[] = {
     /* generation: one worker */
     {"POST|PUT", "/generate", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
+    {"POST", "/inference/v1/generate", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/v1/completions", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/v1/chat/completions", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/v1/responses", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/v1/messages", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     /* the same in a session, which may so be part of a client's base URL */
     {"POST|PUT", "/sessions/{id}/generate", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
+    {"POST", "/sessions/{id}/inference/v1/generate", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/sessions/{id}/v1/completions", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/sessions/{id}/v1/chat/completions", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
     {"POST", "/sessions/{id}/v1/responses", CLIME_HTTP_USER, clime_router_proxy, .slot = true},
@@ -23,6 +25,7 @@ const struct clime_http_route clime_router_routes[] = {
     {"POST", "/apply_template", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/parse_function_call", CLIME_HTTP_USER, clime_router_proxy},
     {"POST", "/separate_reasoning", CLIME_HTTP_USER, clime_router_proxy},
+    {"GET", "/tokenizer_info", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/v1/models", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/v1/models/{model}", CLIME_HTTP_USER, clime_router_proxy},
     {"GET", "/model_info", CLIME_HTTP_USER, clime_router_proxy},

@@ -73,6 +73,7 @@ void clime_reply_success(struct clime_http_request *rq, enum clime_err err, cons
 /* ---- handlers: one per endpoint, context = struct clime_server ---- */
 void clime_handle_generate(struct clime_http_request *rq, void *context);
 
+void clime_handle_inference(struct clime_http_request *rq, void *context);
 void clime_handle_completions(struct clime_http_request *rq, void *context);
 void clime_handle_chat(struct clime_http_request *rq, void *context);
 void clime_handle_messages(struct clime_http_request *rq, void *context);
@@ -96,6 +97,10 @@ void clime_handle_health_generate(struct clime_http_request *rq, void *context);
 void clime_handle_model_info(struct clime_http_request *rq, void *context);
 void clime_handle_server_info(struct clime_http_request *rq, void *context);
 void clime_handle_weight_version(struct clime_http_request *rq, void *context);
+void clime_handle_tokenizer_info(struct clime_http_request *rq, void *context);
+void clime_handle_version(struct clime_http_request *rq, void *context);
+void clime_handle_load(struct clime_http_request *rq, void *context);
+void clime_handle_get_load(struct clime_http_request *rq, void *context);
 void clime_handle_loads(struct clime_http_request *rq, void *context);
 void clime_handle_metrics(struct clime_http_request *rq, void *context);
 

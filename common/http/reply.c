@@ -106,7 +106,8 @@ void clime_http_reply_json(struct clime_http_request *rq, int status, struct cli
     clime_http_reply(rq, status, "application/json", NULL, body);
 }
 
-static void put_error_members(struct clime_jw *w, int status, const char *message) {
+/* name: of the error in OpenAI's terms, in place of the status; NULL = it has none */
+static void put_error_members(struct clime_jw *w, int status, const char *name, const char *message) {
     clime_jw_key(w, "object");
     clime_jw_strz(w, "error");
     clime_jw_key(w, "message");
@@ -116,28 +117,40 @@ static void put_error_members(struct clime_jw *w, int status, const char *messag
     clime_jw_key(w, "param");
     clime_jw_null(w);
     clime_jw_key(w, "code");
-    clime_jw_int(w, status);
+    if (name)
+        clime_jw_strz(w, name);
+    else
+        clime_jw_int(w, status);
 }
 
-void clime_http_error_member(struct clime_jw *w, int status, const char *message) {
+static void put_error(struct clime_jw *w, int status, const char *name, const char *message) {
     clime_jw_key(w, "error");
     clime_jw_object(w);
-    put_error_members(w, status, message);
+    put_error_members(w, status, name, message);
     clime_jw_close(w);
 }
 
-void clime_http_reply_error_with(struct clime_http_request *rq, int status, const char *message,
-                                 const char *extra_headers) {
+void clime_http_error_member(struct clime_jw *w, int status, const char *message) {
+    put_error(w, status, NULL, message);
+}
+
+static void reply_error(struct clime_http_request *rq, int status, const char *name, const char *message,
+                        const char *extra_headers) {
     struct clime_buf body;
     struct clime_jw w;
     clime_buf_init(&body, 1 << 20);
     clime_jw_init(&w, &body);
     clime_jw_object(&w);
-    put_error_members(&w, status, message);
-    clime_http_error_member(&w, status, message);
+    put_error_members(&w, status, NULL, message);
+    put_error(&w, status, name, message);
     clime_jw_close(&w);
     clime_http_reply(rq, status, "application/json", extra_headers, clime_buf_str(&body));
     clime_buf_free(&body);
+}
+
+void clime_http_reply_error_with(struct clime_http_request *rq, int status, const char *message,
+                                 const char *extra_headers) {
+    reply_error(rq, status, NULL, message, extra_headers);
 }
 
 void clime_http_reply_error(struct clime_http_request *rq, int status, const char *message) {
@@ -146,6 +159,10 @@ void clime_http_reply_error(struct clime_http_request *rq, int status, const cha
 }
 
 void clime_http_reply_err(struct clime_http_request *rq, const struct clime_error *e) {
+    if (e->code == CLIME_ERR_TOO_LONG) { /* clients cut the conversation when they read this */
+        reply_error(rq, 400, "context_length_exceeded", e->msg, NULL);
+        return;
+    }
     clime_http_reply_error(rq, clime_http_status_of(e->code), e->msg);
 }
 
@@ -154,6 +171,7 @@ int clime_http_status_of(enum clime_err code) {
     case CLIME_OK:
         return 200;
     case CLIME_ERR_INPUT:
+    case CLIME_ERR_TOO_LONG:
         return 400;
     case CLIME_ERR_NOT_FOUND:
         return 404;

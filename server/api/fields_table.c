@@ -125,7 +125,6 @@ const struct clime_field clime_fields_openai[] = {
     {"routed_dp_rank", "0"},
     {"data_parallel_rank", "0"},
     {"return_cached_tokens_details", INERT}, /* always there */
-    {"return_prompt_token_ids", NULL},
     {"user", INERT},
     {"metadata", INERT},
     {"store", INERT}, /* nothing is kept */

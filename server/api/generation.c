@@ -82,7 +82,7 @@ static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scr
     clime_buf_free(&rendered);
     if (err != CLIME_ERR_LIMIT) return err;
     struct clime_error why = *e;
-    return clime_fail(e, CLIME_ERR_INPUT, "%s: prompt and reply together may have %d", why.msg, s->max_len);
+    return clime_fail(e, CLIME_ERR_TOO_LONG, "%s: prompt and reply together may have %d", why.msg, s->max_len);
 }
 
 /* A slice of the prompts. */
@@ -123,7 +123,7 @@ static enum clime_err check_prompt(const struct clime_server *s, const struct cl
     if (err) return err;
     if (p->ids.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "the prompt is empty");
     if (p->ids.len > (size_t)s->max_len || (p->ids.len == (size_t)s->max_len && p->params->max_new_tokens != 0))
-        return clime_fail(e, CLIME_ERR_INPUT,
+        return clime_fail(e, CLIME_ERR_TOO_LONG,
                           "the prompt has %zu tokens, but prompt and reply together may have %d (the model's context "
                           "length, or the KV memory)",
                           p->ids.len, s->max_len);

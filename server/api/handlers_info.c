@@ -258,6 +258,28 @@ void clime_handle_loads(struct clime_http_request *rq, void *context) {
     clime_reply_buf(rq, 200, &body);
 }
 
+/* SGLang's older form, which its router polls. */
+void clime_handle_get_load(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_loads l;
+    struct clime_buf body;
+    struct clime_jw w;
+    clime_engine_loads(s->engine, &l);
+    clime_buf_init(&body, INFO_BYTES);
+    clime_jw_init(&w, &body);
+    clime_jw_array(&w);
+    clime_jw_object(&w);
+    put_int(&w, "dp_rank", 0);
+    put_int(&w, "num_reqs", l.n_running + l.n_waiting);
+    put_int(&w, "num_waiting_reqs", l.n_waiting);
+    put_int(&w, "num_tokens", l.n_used_tokens + l.n_waiting_tokens);
+    put_int(&w, "num_pending_tokens", l.n_waiting_tokens);
+    put_double(&w, "ts_tic", (double)clime_now_us() / 1e6);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_reply_buf(rq, 200, &body);
+}
+
 void clime_handle_metrics(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_buf body;

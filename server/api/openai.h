@@ -16,6 +16,7 @@ struct clime_openai_request {
     struct clime_chat_prompt prompt; /* chat */
     struct clime_tools tools;        /* prompt.tools, read */
     struct clime_str text_prompt;    /* completions: raw JSON of `prompt` */
+    const char *prompt_name;         /* what the request calls it, for messages */
     struct clime_str input_ids;      /* chat: raw JSON; goes instead of the template */
     struct clime_str rid, salt;
     struct clime_str model; /* as asked for */
@@ -27,7 +28,10 @@ struct clime_openai_request {
     bool usage_in_stream, usage_always; /* stream_options */
     bool logprobs;
     bool separate_reasoning, stream_reasoning;
-    bool return_token_ids, return_meta_info, ids_as_text; /* "token_id:5" instead of the token's text */
+    bool return_token_ids, return_prompt_ids, return_meta_info,
+        ids_as_text;         /* "token_id:5" instead of the token's text */
+    int top;                 /* alternatives that are shown; logp.top may be more */
+    int64_t prompt_logprobs; /* alternatives at each position of the prompt, beside its own token; -1: none wanted */
     struct clime_sampling_params params;
     struct clime_logp_options logp;
     int64_t created; /* seconds since 1970 */
@@ -43,7 +47,10 @@ enum clime_err clime_openai_parse(struct clime_generation *gen, bool chat, struc
 void clime_openai_begin(struct clime_generation *gen, bool chat, const char *rid_prefix,
                         struct clime_openai_request *r);
 enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_openai_request *r, struct clime_error *e);
-bool clime_openai_read_tool_choice(struct clime_json *j, void *object); /* object: the request */
+/* Members that need more than a table's row; object: the request. */
+bool clime_openai_read_tool_choice(struct clime_json *j, void *object);
+bool clime_openai_read_stream_options(struct clime_json *j, void *object);
+bool clime_openai_read_model(struct clime_json *j, void *object);
 
 /* "id", "object", "created", "model": opens the object, the caller closes it. */
 void clime_openai_open(struct clime_jw *w, const struct clime_job *j, const char *object);
@@ -55,6 +62,10 @@ void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *
 /* token_ids, seed, meta_info of a choice, as far as asked for; from: the first token of a delta */
 void clime_openai_write_extras(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_output *o,
                                size_t from, bool prompt_ids, bool last);
+/* vLLM's "prompt_logprobs", where it was asked for: by position null or {id: {logprob, rank, decoded_token}}. */
+void clime_openai_write_prompt_logprobs(struct clime_jw *w, const struct clime_output *o);
+/* "logprobs" as chat has them, {"content": [...]}, from the token `from` on; null where they were not asked for. */
+void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from);
 void clime_openai_token_text(struct clime_jw *w, const struct clime_openai_request *r, const struct clime_job *j,
                              int32_t id);
 

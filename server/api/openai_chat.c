@@ -8,51 +8,6 @@
 #include "common/http/sse.h"
 #include "server/api/openai.h"
 
-static void write_bytes(struct clime_jw *w, const struct clime_job *j, int32_t id) {
-    struct clime_str s = clime_tokenizer_bytes(j->tokenizer, id);
-    clime_jw_key(w, "bytes"); /* a token may be a part of a character, which `token` cannot show */
-    clime_jw_array(w);
-    for (size_t i = 0; i < s.len; i++) clime_jw_int(w, (unsigned char)s.ptr[i]);
-    clime_jw_close(w);
-}
-
-static void write_token(struct clime_jw *w, const struct clime_job *j, int32_t id, float logp) {
-    clime_jw_key(w, "token");
-    clime_openai_token_text(w, j->endpoint, j, id);
-    write_bytes(w, j, id);
-    clime_jw_key(w, "logprob");
-    clime_jw_float(w, logp);
-}
-
-static void write_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from) {
-    const struct clime_openai_request *r = o->job->endpoint;
-    clime_jw_key(w, "logprobs");
-    if (!r->logprobs) {
-        clime_jw_null(w);
-        return;
-    }
-    clime_jw_object(w);
-    clime_jw_key(w, "content");
-    clime_jw_array(w);
-    for (size_t i = from; i < o->out.len; i++) {
-        clime_jw_object(w);
-        write_token(w, o->job, o->out.data[i], o->out_logp[i]);
-        clime_jw_key(w, "top_logprobs");
-        clime_jw_array(w);
-        for (int k = 0; o->extra && k < o->extra[i]->n_top; k++) {
-            clime_jw_object(w);
-            write_token(w, o->job, o->extra[i]->at[k].id, o->extra[i]->at[k].logp);
-            clime_jw_close(w);
-        }
-        clime_jw_close(w);
-        clime_jw_close(w);
-    }
-    clime_jw_close(w);
-    clime_jw_key(w, "refusal");
-    clime_jw_null(w);
-    clime_jw_close(w);
-}
-
 static void write_choice(struct clime_jw *w, const struct clime_output *o) {
     const struct clime_answer a = clime_openai_answer(o);
     clime_jw_object(w);
@@ -60,7 +15,7 @@ static void write_choice(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_int(w, o->index);
     clime_jw_key(w, "message");
     clime_chat_answer_write(w, &a);
-    write_logprobs(w, o, 0);
+    clime_openai_write_content_logprobs(w, o, 0);
     clime_openai_write_finish(w, o);
     clime_openai_write_extras(w, o->job->endpoint, o, 0, false, true);
     clime_jw_close(w);
@@ -76,8 +31,9 @@ static void write_reply(struct clime_job *j, struct clime_buf *out) {
     for (int i = 0; i < j->n_outs; i++) write_choice(&w, &j->outs[i]);
     clime_jw_close(&w);
     clime_openai_write_usage(&w, j);
-    if (r->return_token_ids)
+    if (r->return_token_ids || r->return_prompt_ids)
         clime_openai_write_ids(&w, "prompt_token_ids", j->outs[0].ids, (size_t)j->outs[0].n_prompt);
+    clime_openai_write_prompt_logprobs(&w, &j->outs[0]);
     clime_openai_close_reply(&w, j);
 }
 
@@ -112,7 +68,8 @@ static void stream_begin(struct clime_job *j, struct clime_buf *sse) {
         clime_jw_key(&w, "content");
         clime_jw_str(&w, clime_str_of(""));
         clime_jw_close(&w);
-        if (r->return_token_ids) clime_openai_write_ids(&w, "prompt_token_ids", o->ids, (size_t)o->n_prompt);
+        if (r->return_token_ids || r->return_prompt_ids)
+            clime_openai_write_ids(&w, "prompt_token_ids", o->ids, (size_t)o->n_prompt);
         send_unfinished(&w, j, sse);
     }
 }
@@ -121,7 +78,7 @@ static void stream_begin(struct clime_job *j, struct clime_buf *sse) {
 static void send_delta(struct clime_jw *w, struct clime_output *o, struct clime_buf *sse) {
     struct cursor *c = o->cursor;
     clime_jw_close(w);
-    write_logprobs(w, o, c->ids);
+    clime_openai_write_content_logprobs(w, o, c->ids);
     clime_openai_write_extras(w, o->job->endpoint, o, c->ids, false, false);
     c->ids = o->out.len;
     send_unfinished(w, o->job, sse);

@@ -15,9 +15,10 @@
 static void write_top(struct clime_jw *w, const struct clime_output *o, const struct clime_lp_extra *x, int32_t own,
                       float own_logp) {
     const struct clime_openai_request *r = o->job->endpoint;
+    int n = x->n_top < r->top ? x->n_top : r->top;
     clime_jw_object(w);
-    for (int k = 0; k <= x->n_top; k++) {
-        int32_t id = k < x->n_top ? x->at[k].id : own;
+    for (int k = 0; k <= n; k++) {
+        int32_t id = k < n ? x->at[k].id : own;
         struct clime_str text = clime_tokenizer_bytes(o->job->tokenizer, id);
         bool seen = false;
         for (int m = 0; m < k && !seen; m++)
@@ -27,7 +28,7 @@ static void write_top(struct clime_jw *w, const struct clime_output *o, const st
         char name[32];
         snprintf(name, sizeof name, "token_id:%d", (int)id);
         clime_jw_key_str(w, r->ids_as_text ? clime_str_of(name) : text);
-        clime_jw_float(w, k < x->n_top ? x->at[k].logp : own_logp);
+        clime_jw_float(w, k < n ? x->at[k].logp : own_logp);
     }
     clime_jw_close(w);
 }
@@ -141,18 +142,18 @@ static void write_logprobs(struct clime_jw *w, const struct clime_output *o, boo
     }
     clime_jw_close(w);
     clime_jw_key(w, "top_logprobs");
-    if (r->logp.top > 0)
+    if (r->top > 0)
         clime_jw_array(w);
     else
         clime_jw_null(w);
-    for (size_t i = 0; i < n && r->logp.top > 0; i++) {
+    for (size_t i = 0; i < n && r->top > 0; i++) {
         struct position p = position_at(o, i, with_prompt, from);
         if (p.extra)
             write_top(w, o, p.extra, p.id, p.logp);
         else
             clime_jw_null(w);
     }
-    if (r->logp.top > 0) clime_jw_close(w);
+    if (r->top > 0) clime_jw_close(w);
     clime_jw_key(w, "text_offset"); /* characters of `text` before the token */
     clime_jw_array(w);
     write_offsets(w, o, with_prompt, from, at);
@@ -182,6 +183,7 @@ static void write_choice(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_int(w, o->index);
     write_text(w, o, r->echo, 0);
     write_logprobs(w, o, r->echo, 0, &(struct place){0, 0});
+    clime_openai_write_prompt_logprobs(w, o);
     clime_openai_write_finish(w, o);
     clime_openai_write_extras(w, r, o, 0, true, true);
     clime_jw_close(w);

@@ -55,7 +55,7 @@ bool clime_openai_read_tool_choice(struct clime_json *j, void *object) {
 
 #define AT(field) offsetof(struct clime_openai_request, field)
 
-static bool read_stream_options(struct clime_json *j, void *object) {
+bool clime_openai_read_stream_options(struct clime_json *j, void *object) {
     static const struct clime_member rows[] = {{"include_usage", CLIME_MEMBER_BOOL, AT(usage_in_stream)},
                                                {"continuous_usage_stats", CLIME_MEMBER_BOOL, AT(usage_always)}};
     static const struct clime_members options = {rows, CLIME_COUNT(rows)};
@@ -70,9 +70,9 @@ static bool read_stream_options(struct clime_json *j, void *object) {
 
 static bool read_top(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
-    int64_t n = r->logp.top;
+    int64_t n = r->top;
     if (!clime_lenient_int(j, 0, CLIME_MAX_TOP_LOGPROBS, &n)) return false;
-    r->logp.top = (int)n;
+    r->top = (int)n;
     return true;
 }
 
@@ -101,7 +101,7 @@ static bool read_generation_prompt(struct clime_json *j, void *object) {
 }
 
 /* Every `model` of a body is looked at, so that a second one cannot hide the first. */
-static bool read_model(struct clime_json *j, void *object) {
+bool clime_openai_read_model(struct clime_json *j, void *object) {
     struct clime_openai_request *r = object;
     struct clime_str name = {"", 0};
     if (!clime_lenient_string(j, &name)) return false;
@@ -110,19 +110,21 @@ static bool read_model(struct clime_json *j, void *object) {
 }
 
 static const struct clime_member rows[] = {
-    {"model", CLIME_MEMBER_CALL, .read = read_model},
+    {"model", CLIME_MEMBER_CALL, .read = clime_openai_read_model},
     {"response_format", CLIME_MEMBER_CALL, .read = read_response_format},
     {"max_tokens", CLIME_MEMBER_INT, AT(max_tokens), .min = 0, .max = INT32_MAX},
     {"max_completion_tokens", CLIME_MEMBER_INT, AT(params.max_new_tokens), .min = 0, .max = INT32_MAX},
     {"min_tokens", CLIME_MEMBER_INT, AT(params.min_new_tokens), .min = 0, .max = INT32_MAX},
     {"stream", CLIME_MEMBER_BOOL, AT(stream)},
-    {"stream_options", CLIME_MEMBER_CALL, .read = read_stream_options},
+    {"stream_options", CLIME_MEMBER_CALL, .read = clime_openai_read_stream_options},
     {"rid", CLIME_MEMBER_STRING, AT(rid)},
     {"cache_salt", CLIME_MEMBER_STRING, AT(salt)},
     {"extra_key", CLIME_MEMBER_STRING, AT(salt)},
     {"add_special_tokens", CLIME_MEMBER_BOOL, AT(add_special)},
     {"truncate_prompt_tokens", CLIME_MEMBER_CALL, .read = read_truncate},
     {"return_token_ids", CLIME_MEMBER_BOOL, AT(return_token_ids)},
+    {"return_prompt_token_ids", CLIME_MEMBER_BOOL, AT(return_prompt_ids)},
+    {"prompt_logprobs", CLIME_MEMBER_INT, AT(prompt_logprobs), .min = 0, .max = CLIME_MAX_TOP_LOGPROBS},
     {"return_meta_info", CLIME_MEMBER_BOOL, AT(return_meta_info)},
     {"return_tokens_as_token_ids", CLIME_MEMBER_BOOL, AT(ids_as_text)},
 };
@@ -180,7 +182,7 @@ static bool read_completion_prompts(struct clime_generation *gen, struct clime_o
     struct clime_json j, in;
     int n = 1;
     clime_json_init(&j, r->text_prompt.ptr, r->text_prompt.len, a, e);
-    if (r->text_prompt.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "prompt is missing"), false;
+    if (r->text_prompt.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "%s is missing", r->prompt_name), false;
     in = j;
     bool list = clime_json_peek(&j) == CLIME_JSON_ARRAY && clime_json_array(&in) && clime_json_item(&in) &&
                 clime_json_peek(&in) != CLIME_JSON_NUMBER;
@@ -194,7 +196,7 @@ static bool read_completion_prompts(struct clime_generation *gen, struct clime_o
         if (list && !clime_json_item(&j)) return false;
         p->is_text = clime_json_peek(&j) == CLIME_JSON_STRING;
         if (!(p->is_text ? clime_json_string(&j, &p->text) : clime_id_list_read(&j, &p->ids))) {
-            clime_error_prefix(e, "prompt");
+            clime_error_prefix(e, "%s", r->prompt_name);
             return false;
         }
     }
@@ -220,6 +222,8 @@ static void set_defaults(const struct clime_server *s, bool chat, struct clime_o
     r->created = clime_wall_us() / 1000000;
     r->best_of = 1;
     r->max_tokens = -1;
+    r->prompt_logprobs = -1;
+    r->prompt_name = "prompt";
     r->add_special = !chat; /* a template writes its own */
     r->separate_reasoning = r->stream_reasoning = r->parallel_calls = true;
     r->params = s->openai_defaults;
@@ -285,8 +289,11 @@ enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_op
     if (r->params.max_new_tokens < 0) r->params.max_new_tokens = r->max_tokens; /* max_completion_tokens goes first */
     if (r->params.max_new_tokens < 0 && !chat) r->params.max_new_tokens = 16;
     if (r->no_tools || clime_lenient_nothing(r->prompt.tools)) r->prompt.tools = (struct clime_str){NULL, 0};
-    r->logp.wanted = r->logprobs || r->return_meta_info;
-    if (r->echo && r->logprobs) r->logp.start = 0;
+    bool of_prompt = r->prompt_logprobs >= 0;
+    if (of_prompt && r->stream) return clime_fail(e, CLIME_ERR_INPUT, "a stream has no prompt_logprobs");
+    r->logp.wanted = r->logprobs || r->return_meta_info || of_prompt;
+    r->logp.top = r->top > r->prompt_logprobs ? r->top : (int)r->prompt_logprobs;
+    if ((r->echo && r->logprobs) || of_prompt) r->logp.start = 0;
     if (!(chat ? read_chat_prompt(gen, r, e) : read_completion_prompts(gen, r, e))) return e->code;
     if (r->rid.len > 0 && gen->n_prompts > 1) return clime_fail(e, CLIME_ERR_INPUT, "one rid for several prompts");
     r->model_name = gen->model;

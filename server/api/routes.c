@@ -7,6 +7,11 @@
 
 const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST|PUT", .path = "/generate", .auth = USER, .handler = clime_handle_generate, .slot = true},
+    {.methods = "POST",
+     .path = "/inference/v1/generate",
+     .auth = USER,
+     .handler = clime_handle_inference,
+     .slot = true},
     {.methods = "POST", .path = "/v1/completions", .auth = USER, .handler = clime_handle_completions, .slot = true},
     {.methods = "POST", .path = "/v1/chat/completions", .auth = USER, .handler = clime_handle_chat, .slot = true},
     {.methods = "POST", .path = "/v1/responses", .auth = USER, .handler = clime_handle_responses, .slot = true},
@@ -21,6 +26,7 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "POST", .path = "/apply_template", .auth = USER, .handler = clime_handle_apply_template},
     {.methods = "POST", .path = "/parse_function_call", .auth = USER, .handler = clime_handle_parse_function_call},
     {.methods = "POST", .path = "/separate_reasoning", .auth = USER, .handler = clime_handle_separate_reasoning},
+    {.methods = "GET", .path = "/tokenizer_info", .auth = USER, .handler = clime_handle_tokenizer_info},
 
     {.methods = "GET", .path = "/openapi.json", .auth = OPEN, .handler = clime_handle_openapi},
     {.methods = "GET", .path = "/", .auth = OPEN, .handler = clime_handle_page},
@@ -28,6 +34,8 @@ const struct clime_http_route clime_server_routes[] = {
 
     {.methods = "GET", .path = "/health", .auth = OPEN, .handler = clime_handle_health},
     {.methods = "GET", .path = "/health_generate", .auth = OPEN, .handler = clime_handle_health_generate},
+    {.methods = "GET|POST", .path = "/ping", .auth = OPEN, .handler = clime_handle_health},
+    {.methods = "GET", .path = "/version", .auth = OPEN, .handler = clime_handle_version},
     {.methods = "GET", .path = "/metrics", .auth = OPEN, .handler = clime_handle_metrics},
     {.methods = "GET", .path = "/model_info", .auth = USER, .handler = clime_handle_model_info},
     {.methods = "GET", .path = "/get_model_info", .auth = USER, .handler = clime_handle_model_info},
@@ -36,6 +44,8 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "GET", .path = "/get_weight_version", .auth = USER, .handler = clime_handle_weight_version},
     {.methods = "GET", .path = "/weight_version", .auth = USER, .handler = clime_handle_weight_version},
     {.methods = "GET", .path = "/v1/loads", .auth = USER, .handler = clime_handle_loads},
+    {.methods = "GET", .path = "/get_load", .auth = USER, .handler = clime_handle_get_load},
+    {.methods = "GET", .path = "/load", .auth = USER, .handler = clime_handle_load},
 
     {.methods = "POST", .path = "/abort_request", .auth = ADMIN, .handler = clime_handle_abort},
     {.methods = "POST", .path = "/pause_generation", .auth = ADMIN, .handler = clime_handle_pause},

@@ -29,7 +29,7 @@ TEXT = {"prompt": "Once", "max_tokens": 2}
 NATIVE = {"text": "Once", "sampling_params": {"max_new_tokens": 2}}
 
 UNSUPPORTED = {
-    "guided_whitespace_pattern": " *", "bad_words": ["a"], "prompt_logprobs": 1,
+    "guided_whitespace_pattern": " *", "bad_words": ["a"],
     "use_beam_search": True, "length_penalty": 2.0, "custom_params": {"a": 1}, "logits_processors": ["x"],
     "logprob_token_ids": [5], "thinking_token_budget": 5, "stop_regex": "a", "lora_path": "x",
 }  # fmt: skip

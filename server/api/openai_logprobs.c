@@ -1,0 +1,90 @@
+/* Log-probabilities in the forms that several endpoints have: chat's {"content": [...]}, and vLLM's prompt_logprobs.
+ * Writers run on the HTTP worker, or on the job's emitter for streams; they read outputs only.
+ */
+#include <stdio.h>
+
+#include "server/api/openai.h"
+
+static void write_bytes(struct clime_jw *w, const struct clime_job *j, int32_t id) {
+    struct clime_str s = clime_tokenizer_bytes(j->tokenizer, id);
+    clime_jw_key(w, "bytes"); /* a token may be a part of a character, which `token` cannot show */
+    clime_jw_array(w);
+    for (size_t i = 0; i < s.len; i++) clime_jw_int(w, (unsigned char)s.ptr[i]);
+    clime_jw_close(w);
+}
+
+static void write_token(struct clime_jw *w, const struct clime_job *j, int32_t id, float logp) {
+    clime_jw_key(w, "token");
+    clime_openai_token_text(w, j->endpoint, j, id);
+    write_bytes(w, j, id);
+    clime_jw_key(w, "logprob");
+    clime_jw_float(w, logp);
+}
+
+void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    clime_jw_key(w, "logprobs");
+    if (!r->logprobs) {
+        clime_jw_null(w);
+        return;
+    }
+    clime_jw_object(w);
+    clime_jw_key(w, "content");
+    clime_jw_array(w);
+    for (size_t i = from; i < o->out.len; i++) {
+        clime_jw_object(w);
+        write_token(w, o->job, o->out.data[i], o->out_logp[i]);
+        clime_jw_key(w, "top_logprobs");
+        clime_jw_array(w);
+        for (int k = 0; o->extra && k < o->extra[i]->n_top && k < r->top; k++) {
+            clime_jw_object(w);
+            write_token(w, o->job, o->extra[i]->at[k].id, o->extra[i]->at[k].logp);
+            clime_jw_close(w);
+        }
+        clime_jw_close(w);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+    clime_jw_key(w, "refusal");
+    clime_jw_null(w);
+    clime_jw_close(w);
+}
+
+static void write_alternative(struct clime_jw *w, const struct clime_job *j, int32_t id, float logp, int rank) {
+    char name[16];
+    snprintf(name, sizeof name, "%d", (int)id);
+    clime_jw_key(w, name);
+    clime_jw_object(w);
+    clime_jw_key(w, "logprob");
+    clime_jw_float(w, logp);
+    clime_jw_key(w, "rank");
+    if (rank > 0)
+        clime_jw_int(w, rank);
+    else
+        clime_jw_null(w); /* the token is not among the largest, and nobody has counted those before it */
+    clime_jw_key(w, "decoded_token");
+    clime_jw_str(w, clime_tokenizer_bytes(j->tokenizer, id));
+    clime_jw_close(w);
+}
+
+void clime_openai_write_prompt_logprobs(struct clime_jw *w, const struct clime_output *o) {
+    const struct clime_openai_request *r = o->job->endpoint;
+    if (r->prompt_logprobs < 0) return;
+    clime_jw_key(w, "prompt_logprobs");
+    clime_jw_array(w);
+    for (int i = 0; i < o->n_prompt; i++) {
+        int at = i - o->prompt_first, rank = 0;
+        const struct clime_lp_extra *x = o->prompt_extra && at >= 0 ? o->prompt_extra[at] : NULL;
+        if (at < 0 || at >= o->n_prompt_logp) { /* nothing comes before the first */
+            clime_jw_null(w);
+            continue;
+        }
+        for (int k = 0; x && k < x->n_top && rank == 0; k++) rank = x->at[k].id == o->ids[i] ? k + 1 : 0;
+        clime_jw_object(w);
+        write_alternative(w, o->job, o->ids[i], o->prompt_logp[at], rank);
+        for (int k = 0; x && k < x->n_top && k < r->prompt_logprobs; k++)
+            if (x->at[k].id != o->ids[i]) write_alternative(w, o->job, x->at[k].id, x->at[k].logp, k + 1);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+}

@@ -1,0 +1,120 @@
+"""vLLM's surface: tokens in and tokens out, prompt log-probabilities, the tokenizer's words, load and version."""
+
+import json
+
+import pytest
+from programs import STORIES, chat_model, need_stories, program, server
+
+PROMPT = [1, 403, 407, 261, 378]
+
+
+@pytest.fixture(scope="module")
+def s(tmp_path_factory):
+    need_stories()
+    with server(model=chat_model(tmp_path_factory.mktemp("model"))) as running:
+        yield running
+
+
+def ask(s, stream=False, **params):
+    body = {"token_ids": PROMPT, "sampling_params": {"max_tokens": 12, "seed": 5, **params}}
+    return s.events("/inference/v1/generate", body | {"stream": True}) if stream else s.json("/inference/v1/generate", body)
+
+
+def native(s, **more):
+    body = {"input_ids": PROMPT, "return_logprob": True, "sampling_params": {"max_new_tokens": 12, "sampling_seed": 5}}
+    return s.json("/generate", body | more)
+
+
+def test_the_same_tokens_as_generate(s):
+    reply, known = ask(s, logprobs=2), native(s, top_logprobs_num=2)
+    choice, meta = reply["choices"][0], known["meta_info"]
+    assert choice["token_ids"] == known["output_ids"] and choice["finish_reason"] == "length"
+    content = choice["logprobs"]["content"]
+    assert [(t["logprob"], t["token"]) for t in content] == [(lp, f"token_id:{i}") for lp, i, _ in meta["output_token_logprobs"]]
+    tops = [[(a["logprob"], a["token"]) for a in t["top_logprobs"]] for t in content]
+    assert tops == [[(lp, f"token_id:{i}") for lp, i, _ in at] for at in meta["output_top_logprobs"]]
+    assert reply["usage"]["completion_tokens"] == 12 and reply["usage"]["prompt_tokens"] == len(PROMPT)
+    assert "prompt_logprobs" not in reply and reply["metadata"] == {"weight_version": "default"}
+    assert ask(s)["choices"][0]["logprobs"] is None
+    two = ask(s, n=2)["choices"]
+    assert [c["index"] for c in two] == [0, 1] and two[0]["token_ids"] != two[1]["token_ids"]
+
+
+def test_a_stream_has_each_id_once(s):
+    whole = ask(s, logprobs=0)["choices"][0]
+    *events, done = ask(s, stream=True, logprobs=0)
+    choices = [json.loads(e)["choices"][0] for e in events]
+    assert done == "[DONE]" and [i for c in choices for i in c["token_ids"]] == whole["token_ids"]
+    assert [t for c in choices for t in c["logprobs"]["content"]] == whole["logprobs"]["content"]
+    assert [c["finish_reason"] for c in choices] == [None] * (len(choices) - 1) + ["length"]
+    body = {"token_ids": PROMPT, "sampling_params": {"max_tokens": 3}, "stream": True, "stream_options": {"include_usage": True}}
+    last = json.loads(s.events("/inference/v1/generate", body)[-2])
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_prompt_logprobs(s, n):
+    known = native(s, logprob_start_len=0, top_logprobs_num=max(n, 1))["meta_info"]
+    own, tops = known["input_token_logprobs"], known["input_top_logprobs"]
+    chat = {"messages": [], "input_ids": PROMPT, "max_tokens": 1, "prompt_logprobs": n, "logprobs": True, "top_logprobs": 1}
+    text = {"prompt": [PROMPT, PROMPT], "max_tokens": 1, "prompt_logprobs": n, "logprobs": 2}
+    chat, text = s.json("/v1/chat/completions", chat), s.json("/v1/completions", text)
+    assert all(len(t["top_logprobs"]) == 1 for t in chat["choices"][0]["logprobs"]["content"])  # what was asked for, no more
+    assert all(2 <= len(t) <= 3 for t in text["choices"][0]["logprobs"]["top_logprobs"])
+    for got in (ask(s, prompt_logprobs=n)["prompt_logprobs"], chat["prompt_logprobs"], *(c["prompt_logprobs"] for c in text["choices"])):
+        assert len(got) == len(PROMPT) and got[0] is None
+        for i in range(1, len(PROMPT)):
+            want = {str(i): lp for lp, i, _ in tops[i][:n]} | {str(own[i][1]): own[i][0]}
+            assert {k: v["logprob"] for k, v in got[i].items()} == want
+            ranks = {str(t[1]): k + 1 for k, t in enumerate(tops[i])}
+            assert all(v["rank"] in (ranks.get(k), None) and isinstance(v["decoded_token"], str) for k, v in got[i].items())
+            assert all(got[i][str(t[1])]["rank"] == k + 1 for k, t in enumerate(tops[i][:n]))
+
+
+@pytest.mark.parametrize(("body", "says"), [
+    ({}, "token_ids is missing"),
+    ({"token_ids": "Once"}, "token_ids must be a list of ids"),
+    ({"token_ids": [[1], [2]]}, "token_ids must be a list of ids"),
+    ({"token_ids": [1, "x"]}, "token_ids"),
+    ({"token_ids": [1], "features": {"mm_hashes": {"image": ["x"]}}}, "features is not supported"),
+    ({"token_ids": [1], "sampling_params": {"bad_words": ["x"]}}, "bad_words is not supported"),
+    ({"token_ids": [1], "stream": True, "sampling_params": {"prompt_logprobs": 1}}, "a stream has no prompt_logprobs"),
+])  # fmt: skip
+def test_what_is_refused(s, body, says):
+    assert says in s.json("/inference/v1/generate", body, 400)["message"]
+
+
+def test_a_prompt_that_is_too_long_has_openais_code(s):
+    for path, body in [("/v1/chat/completions", {"messages": [{"role": "user", "content": "Once upon a time " * 400}]}),
+                       ("/v1/completions", {"prompt": [1] * 600}), ("/inference/v1/generate", {"token_ids": [1] * 600}),
+                       ("/v1/messages", {"messages": [{"role": "user", "content": "there was " * 600}], "max_tokens": 2})]:  # fmt: skip
+        reply = s.json(path, body, 400)
+        assert reply["error"]["code"] == "context_length_exceeded" and reply["code"] == 400, path
+    assert s.json("/v1/completions", {"prompt": [1], "top_p": 7}, 400)["error"]["code"] == 400
+
+
+def test_about_the_tokenizer_and_the_load(s):
+    info = s.get("/tokenizer_info").json()
+    file = json.loads((STORIES / "tokenizer_config.json").read_text()) if (STORIES / "tokenizer_config.json").exists() else {}
+    assert info.items() >= {k: v for k, v in file.items() if k != "chat_template"}.items()
+    assert "[assistant]" in info["chat_template"] and info["eos_token"] and info["tokenizer_class"]
+    assert s.get("/version").json() == {"version": s.get("/server_info").json()["version"]}
+    assert s.get("/ping").status_code == 200 and s.get("/load").json() == {"server_load": 0}
+    s.json("/pause_generation", {"mode": "in_place"})  # parked requests count
+    with s.client.stream("POST", "/generate", json={"input_ids": PROMPT, "stream": True}) as parked:
+        assert parked.status_code == 200  # the head of a stream is sent when the request is in
+        load, = s.get("/get_load").json()
+        assert load["num_reqs"] == load["num_waiting_reqs"] == 1 and load["num_pending_tokens"] == load["num_tokens"] == len(PROMPT)
+        assert s.get("/load").json() == {"server_load": 1}
+        loads = s.get("/v1/loads").json()["loads"][0]
+        assert loads["num_running_reqs"] + loads["num_waiting_reqs"] == 1 and loads["paused"]
+        s.json("/continue_generation", {})
+        parked.read()
+    assert s.get("/load").json() == {"server_load": 0}
+
+
+def test_through_a_router(s):
+    with program("clime-router", "--worker-urls", s.url) as r:
+        reply = r.json("/inference/v1/generate", {"token_ids": PROMPT, "sampling_params": {"max_tokens": 12, "seed": 5}})
+        assert reply["choices"][0]["token_ids"] == ask(s)["choices"][0]["token_ids"]
+        assert r.get("/tokenizer_info").json() == s.get("/tokenizer_info").json()
