@@ -12,6 +12,9 @@
  * and settles the one in flight first: control calls, sweeps, the end. So an event's version is that of the weights it
  * was computed with, and a token past the last one exists nowhere but in a row of the device's arrays.
  *
+ * With drafting a step may have rows of guessed tokens; how many of them count is known when its results are, so no
+ * step is started ahead of them.
+ *
  * Invariant: an output gets its CLOSE event exactly once, and nothing after it; then its memory may be gone.
  * The end of a sequence is decided here by token count and token ids, and by the emitter for stop strings, which need
  * text (server/job/stop_text.h); a sequence that must stop is found by a sweep over the flag `unwanted`, so that
@@ -25,6 +28,7 @@
 #include "common/os/process.h"
 #include "server/engine/engine_int.h"
 #include "server/engine/logit_edits.h"
+#include "server/engine/step_graphs.h"
 
 #define WINDOW_US ((int64_t)1000000) /* over which the throughput is measured */
 #define LOOK_US ((int64_t)100000)    /* between looks of an idle engine at its followers */
@@ -42,6 +46,7 @@ static struct clime_event *add_event(struct clime_engine *g, struct clime_output
     if (q) {
         ev->n_retractions = q->n_retractions;
         ev->cached_tokens = q->cached_tokens;
+        ev->drafts = q->drafts;
     }
     return ev;
 }
@@ -244,7 +249,8 @@ struct clime_finish clime_engine_finish(const struct clime_engine *g, const stru
     return (struct clime_finish){.type = CLIME_FINISH_NONE};
 }
 
-static void take_token(struct clime_engine *g, struct clime_seq *q, struct clime_step_result *r) {
+/* The token at position `at`, which is known already where it was guessed. */
+static void take_token(struct clime_engine *g, struct clime_seq *q, int at, struct clime_step_draw *r) {
     if (r->drawn.bad) {
         free(r->extra);
         end(g, q,
@@ -259,16 +265,42 @@ static void take_token(struct clime_engine *g, struct clime_seq *q, struct clime
         end(g, q, (struct clime_finish){.type = CLIME_FINISH_ABORT, .message = stuck, .status = 422});
         return;
     }
-    q->ids[q->n_total++] = r->drawn.id;
+    q->ids[at] = r->drawn.id;
+    if (at == q->n_total) q->n_total++;
     if (q->edits) clime_logit_edits_add(q->edits, r->drawn.id);
+    if (g->drafting) clime_drafting_learn(g->drafting, q);
     struct clime_event *ev = add_event(g, q->out, q);
     ev->kind = CLIME_EVENT_TOKEN;
     ev->id = r->drawn.id;
     ev->logp = r->drawn.logp;
     ev->extra = r->extra;
     ev->kept_kv = q->mixed;
-    ev->finish = clime_engine_finish(g, q->out, q->n_total - q->n_prompt, r->drawn.id);
+    ev->finish = clime_engine_finish(g, q->out, at + 1 - q->n_prompt, r->drawn.id);
     if (ev->finish.type != CLIME_FINISH_NONE) end(g, q, (struct clime_finish){.type = CLIME_FINISH_NONE});
+}
+
+/* Which guesses the draws confirm, up to one that ends the sequence; what was drawn behind a wrong one goes. */
+static void confirm(const struct clime_engine *g, struct clime_step_item *item, struct clime_step_result *r) {
+    const struct clime_seq *q = item->seq;
+    int n = 0;
+    for (; n < item->n_guesses; n++) {
+        const struct clime_drawn *drawn = &r->draws[n].drawn;
+        if (drawn->bad || drawn->id != q->ids[q->n_total + n]) break;
+        if (clime_engine_finish(g, q->out, q->n_total + n + 1 - q->n_prompt, drawn->id).type != CLIME_FINISH_NONE)
+            break;
+    }
+    item->n_right = n;
+    while (r->n_draws > n + 1) free(r->draws[--r->n_draws].extra);
+}
+
+static int take_draws(struct clime_engine *g, const struct clime_step_item *item, struct clime_step_result *r) {
+    struct clime_seq *q = item->seq;
+    int first = q->n_total - item->n_right, n = r->n_draws;
+    q->drafts.n_steps++;
+    q->drafts.n_guesses += item->n_guesses;
+    q->drafts.n_right += item->n_right;
+    for (int k = 0; k < n; k++) take_token(g, q, first + k, &r->draws[k]); /* the last one may end it */
+    return n;
 }
 
 static void take_prompt_logp(struct clime_engine *g, struct clime_seq *q, struct clime_prompt_logp *p) {
@@ -294,12 +326,17 @@ static void close_window(struct clime_engine *g, int64_t now) {
     g->window_tokens = 0;
 }
 
-static void count_step(struct clime_engine *g, int n_tokens) {
+static void count_step(struct clime_engine *g, const struct clime_step_plan *plan, int n_tokens) {
     int64_t now = clime_now_us();
     atomic_store(&g->last_step_us, now);
     pthread_mutex_lock(&g->lock);
     g->loads.n_generated += n_tokens;
     g->loads.n_steps++;
+    for (int i = 0; i < plan->n_items; i++) {
+        g->loads.n_draw_steps += plan->items[i].sample;
+        g->loads.n_guesses += plan->items[i].n_guesses;
+        g->loads.n_right += plan->items[i].n_right;
+    }
     g->window_tokens += n_tokens;
     if (now - g->window_us >= WINDOW_US) close_window(g, now);
     pthread_mutex_unlock(&g->lock);
@@ -351,24 +388,39 @@ bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const stru
     return true;
 }
 
-static void take_results(struct clime_engine *g, const struct clime_step_plan *plan) {
+static void take_results(struct clime_engine *g, struct clime_step_plan *plan) {
     int n_tokens = 0;
+    for (int i = 0; i < plan->n_items; i++)
+        if (plan->items[i].n_guesses > 0) confirm(g, &plan->items[i], &g->results.items[i]);
     clime_sched_done(&g->sched, plan);
     for (int i = 0; i < plan->n_items; i++) {
         struct clime_seq *q = plan->items[i].seq;
+        struct clime_step_result *r = &g->results.items[i];
         if (!q) continue;
-        take_prompt_logp(g, q, &g->results[i].prompt);
-        if (g->results[i].drew) {
-            take_token(g, q, &g->results[i]);
-            n_tokens++;
+        take_prompt_logp(g, q, &r->prompt);
+        if (r->n_draws > 0) {
+            n_tokens += take_draws(g, &plan->items[i], r);
         } else if (q->n_kv == q->max_total) { /* max_new_tokens 0: the prompt was scored */
             end(g, q, (struct clime_finish){.type = CLIME_FINISH_LENGTH});
         }
     }
     if (g->opts.debug_checks) clime_sched_check(&g->sched);
-    count_step(g, n_tokens);
+    count_step(g, plan, n_tokens);
     publish_loads(g);
     post_events(g);
+}
+
+/* A step's time ends where its results are taken and begins where that of the one before ended, if it followed at
+ * once. */
+static void measure(struct clime_engine *g, const struct clime_step_plan *plan) {
+    int64_t now = clime_now_us();
+    if (!g->drafting) return;
+    clime_drafting_done(g->drafting, plan, g->step_from_us ? now - g->step_from_us : 0);
+    g->step_from_us = now;
+}
+
+static bool may_start_ahead(const struct clime_engine *g, const struct clime_step_plan *now) {
+    return g->opts.overlap && now->mark >= 0 && !(g->drafting && clime_drafting_looks(g->drafting));
 }
 
 /* Finishes the step in flight, or one planned now. may_overlap: the one after it may be in flight at the end. */
@@ -379,16 +431,18 @@ static void step(struct clime_engine *g, bool may_overlap) {
     if (!g->started) {
         clime_sched_plan(&g->sched, now);
         CHECK(now->n_items > 0); /* the oldest sequence always gets its pages */
+        if (g->drafting) clime_drafting_plan(g->drafting, &g->sched, now);
         clime_runner_start(g->runner, now);
     }
-    g->started = may_overlap && g->opts.overlap && now->mark >= 0 && clime_sched_plan_ahead(&g->sched, now, next);
+    g->started = may_overlap && may_start_ahead(g, now) && clime_sched_plan_ahead(&g->sched, now, next);
     if (g->started) clime_runner_start(g->runner, next);
     int64_t t1 = clime_now_us();
-    enum clime_err err = clime_runner_finish(g->runner, now, g->results, &e);
+    enum clime_err err = clime_runner_finish(g->runner, now, &g->results, &e);
     int64_t t2 = clime_now_us();
     if (err) g->started = false;
     if (clime_engine_is_dead(g, err, &e)) return;
     take_results(g, now);
+    measure(g, now);
     if (g->started) {
         clime_runner_draw(g->runner, next);
         g->turn = !g->turn;
@@ -404,6 +458,7 @@ static void *engine_main(void *arg) {
         if (g->started || has_work(g)) continue;
         count_idle(g);
         publish_loads(g);
+        g->step_from_us = 0;
     }
     clime_engine_end_all(
         g, (struct clime_finish){.type = CLIME_FINISH_ABORT, .message = "the server is shutting down", .status = 503});
@@ -412,6 +467,14 @@ static void *engine_main(void *arg) {
 }
 
 /* ---- opening and closing ----------------------------------------------------------------------------------- */
+
+/* Guessed rows take the place of sequences, so that no array of a step grows; all draws are of one block. */
+static struct clime_drafting *open_drafting(const struct clime_engine_options *o) {
+    int rows = o->sched.max_running < CLIME_GRAPH_MAX_ROWS ? o->sched.max_running : CLIME_GRAPH_MAX_ROWS;
+    const struct clime_drafting_options d = {
+        .most_rows = rows, .most_of_one = o->draft_rows, .adaptive = o->draft_adaptive};
+    return clime_drafting_open(&d);
+}
 
 static void sweep_from_emitter(void *arg) {
     clime_engine_sweep(arg);
@@ -430,7 +493,9 @@ enum clime_err clime_engine_open(const struct clime_engine_options *o, struct cl
     clime_runner_lead(g->runner, o->followers);
     clime_sched_init(&g->sched, &o->sched);
     for (int i = 0; i < 2; i++) clime_step_plan_init(&g->plans[i], o->sched.max_running);
-    g->results = xcalloc((size_t)o->sched.max_running, sizeof *g->results);
+    g->results.items = xcalloc((size_t)o->sched.max_running, sizeof *g->results.items);
+    g->results.draws = xcalloc((size_t)o->sched.max_running, sizeof *g->results.draws);
+    if (o->draft_rows >= 2) g->drafting = open_drafting(o);
     pthread_mutex_init(&g->lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -467,7 +532,9 @@ void clime_engine_close(struct clime_engine *g) {
     pthread_mutex_destroy(&g->lock);
     pthread_cond_destroy(&g->wake);
     pthread_cond_destroy(&g->done);
-    free(g->results);
+    free(g->results.items);
+    free(g->results.draws);
+    clime_drafting_close(g->drafting);
     free(g->events);
     free(g);
 }

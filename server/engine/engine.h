@@ -25,6 +25,8 @@ struct clime_engine_options {
     const int32_t *eos;         /* [n_eos] ids that end a sequence; borrowed */
     int n_eos;
     bool overlap;                      /* start the next step before this one's results are read, where that can be */
+    int draft_rows;                    /* most rows of a sequence in a step, guessed ones included; < 2: no drafting */
+    bool draft_adaptive;               /* only where it pays */
     bool debug_checks;                 /* recount all invariants after every step */
     struct clime_followers *followers; /* the other ranks of the model; NULL = there are none. Borrowed until close */
     const int *graph_bs; /* [n_graph_bs] batch sizes of recorded decode steps; borrowed until open returns */
@@ -110,6 +112,8 @@ struct clime_loads {
     double gen_throughput;    /* sampled tokens a second, over the last second of work; 0 after 2 s without */
     double hit_rate;          /* of prompt tokens, since start */
     int64_t n_retracted, n_generated, n_prompt, n_steps;
+    int64_t n_draw_steps;                 /* a sequence that drew in a step, summed over both */
+    int64_t n_guesses, n_right;           /* tokens guessed, and of those the ones that were drawn */
     int64_t n_overlapped;                 /* of the steps: the next one was started before their results were read */
     int64_t start_us, wait_us, result_us; /* planning and starting steps, waiting for the device, taking results */
     bool paused;

@@ -2,6 +2,7 @@
 #ifndef CLIME_SERVER_ENGINE_ENGINE_INT_H
 #define CLIME_SERVER_ENGINE_ENGINE_INT_H
 
+#include "server/engine/drafting.h"
 #include "server/engine/engine.h"
 #include "server/engine/followers.h"
 #include "server/engine/step.h"
@@ -37,9 +38,11 @@ struct clime_engine {
     struct clime_runner *runner;
     struct clime_step_plan plans[2]; /* by turns: the step being run, and the one after it */
     int turn;
-    bool started;                      /* plans[turn] is in flight; while a step is being run: the one after it is */
-    struct clime_step_result *results; /* [max_running] */
-    struct clime_event *events;        /* of the present step, posted together */
+    bool started; /* plans[turn] is in flight; while a step is being run: the one after it is */
+    struct clime_step_results results;
+    struct clime_drafting *drafting; /* NULL = off */
+    int64_t step_from_us;            /* when the last step's results were taken; 0 = something else came between */
+    struct clime_event *events;      /* of the present step, posted together */
     int n_events, events_size;
     int64_t next_id;
     struct clime_job *incoming; /* out of the inbox; outputs of the first from incoming_at on are to be taken */

@@ -130,6 +130,10 @@ bool clime_logit_edits_follow(const struct clime_logit_edits *x) {
     return x->seen || x->counts || x->grammar;
 }
 
+bool clime_logit_edits_fixed(const struct clime_logit_edits *x) {
+    return !clime_logit_edits_follow(x) && !x->bans;
+}
+
 /* What was only there to be banned goes; a list without effect would still count as an edit. */
 static void lift_bans(struct clime_logit_edits *x) {
     int n = 0;

@@ -27,6 +27,9 @@ void clime_logit_edits_add(struct clime_logit_edits *x, int32_t id); /* a sample
 /* True when a draw's edits depend on the token before it, so that it cannot be queued before that one is known. */
 bool clime_logit_edits_follow(const struct clime_logit_edits *x);
 
+/* True when all draws to come have the same edits. */
+bool clime_logit_edits_fixed(const struct clime_logit_edits *x);
+
 /* Sets the next draw's edits in s; they stand until the next call or add. n_out: tokens sampled so far. Engine thread.
  */
 void clime_logit_edits_apply(struct clime_logit_edits *x, int n_out, struct clime_sampling *s);

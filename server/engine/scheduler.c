@@ -290,6 +290,20 @@ void clime_sched_plan(struct clime_sched *s, struct clime_step_plan *plan) {
     if (plan->n_items > 1) qsort(plan->items, (size_t)plan->n_items, sizeof *plan->items, by_arrival);
 }
 
+int clime_sched_guess(struct clime_sched *s, struct clime_step_plan *plan, struct clime_step_item *item, int n) {
+    struct clime_seq *q = item->seq;
+    int most = q->max_total - 1 - q->n_total; /* the last token is never an input */
+    CHECK(item->n_rows == 1 && item->sample && item->n_guesses == 0);
+    if (n > most) n = most;
+    while (q->n_pages < clime_pages_for(q->n_total + n) && s->pages.n_free > 0 && grow(s, q)) continue;
+    int fit = q->n_pages * CLIME_PAGE - q->n_total;
+    if (n > fit) n = fit;
+    item->n_rows += n;
+    item->n_guesses = n;
+    plan->T += n;
+    return n;
+}
+
 /* Pages for the token that q gets from the step that is running. */
 static bool goes_on(struct clime_sched *s, struct clime_seq *q) {
     while (q->n_pages < clime_pages_for(q->n_total + 1))
@@ -306,7 +320,8 @@ bool clime_sched_plan_ahead(struct clime_sched *s, const struct clime_step_plan 
         if (!q) continue; /* ended, and computed in vain */
         n_live++;
         if (!now->items[i].sample || q->prompt_logp_next < q->n_prompt) return false;
-        if (q->n_total + 1 == q->max_total) continue; /* ends with the token that is being drawn */
+        if (now->items[i].n_guesses > 0) return false; /* how far it comes is not known */
+        if (q->n_total + 1 == q->max_total) continue;  /* ends with the token that is being drawn */
         if (!goes_on(s, q)) return false;
         next->items[next->n_items++] =
             (struct clime_step_item){.seq = q, .first = q->n_total, .n_rows = 1, .sample = true, .from = i};
@@ -329,12 +344,21 @@ static void publish_pages(struct clime_sched *s, struct clime_seq *q) {
     }
 }
 
+/* Rows of wrong guesses go, with the pages that only they needed. */
+static void roll_back(struct clime_sched *s, struct clime_seq *q, const struct clime_step_item *item) {
+    CHECK(item->n_right >= 0 && item->n_right <= item->n_guesses);
+    q->n_kv -= item->n_guesses - item->n_right;
+    q->n_total += item->n_right;
+    while (q->n_pages > clime_pages_for(q->n_total + 1)) clime_prefix_release(&s->prefix, q->pages[--q->n_pages]);
+}
+
 void clime_sched_done(struct clime_sched *s, const struct clime_step_plan *plan) {
     for (int i = 0; i < plan->n_items; i++) {
         struct clime_seq *q = plan->items[i].seq;
         if (!q) continue; /* planned ahead, and it has ended since */
         CHECK(q->n_kv == plan->items[i].first);
         q->n_kv += plan->items[i].n_rows;
+        if (plan->items[i].n_guesses > 0) roll_back(s, q, &plan->items[i]);
         CHECK(q->n_kv <= q->n_total && q->n_kv <= q->n_pages * CLIME_PAGE);
         publish_pages(s, q);
     }

@@ -3,6 +3,7 @@
  * Pure bookkeeping over sequences, pages and the prefix cache: no model, no device, no clock, so that property tests
  * can drive it alone. A step is: clime_sched_plan, the caller runs the rows, then clime_sched_done, and the caller
  * appends the sampled tokens. Before done, clime_sched_plan_ahead may plan the step that follows from counts alone.
+ * clime_sched_guess adds rows of guessed tokens to a plan; what of them was wrong leaves no trace.
  *
  * Order: first come, first served, by arrival. Each running sequence that has one row left runs it (decode); what is
  * left of the token budget goes to prefill, in arrival order. When pages run out, the sequence that arrived last gives
@@ -25,7 +26,9 @@ struct clime_sched_options {
 struct clime_step_item {
     struct clime_seq *seq;
     int first, n_rows; /* rows first .. first + n_rows */
-    bool sample;       /* the last row's logits give the next token, at position first + n_rows */
+    bool sample;       /* the rows from the last known token on draw, each the token of the position after its own */
+    int n_guesses;     /* the last rows' tokens are guessed: seq->ids has them behind the known ones */
+    int n_right;       /* of those, how many the draws before them have confirmed; set before clime_sched_done */
     int from;          /* planned ahead: the item of the step before that draws this one's token */
 };
 
@@ -74,6 +77,11 @@ void clime_sched_add(struct clime_sched *s, struct clime_seq *q);    /* new: wai
 void clime_sched_remove(struct clime_sched *s, struct clime_seq *q); /* ended or aborted: pages released */
 void clime_sched_plan(struct clime_sched *s, struct clime_step_plan *plan);
 
+/* Room in the plan for up to n rows more of an item that decodes: of tokens guessed to follow its last known one. Takes
+ * free pages for them, nobody else's. Returns how many there is room for; the caller writes so many guesses behind the
+ * known tokens. */
+int clime_sched_guess(struct clime_sched *s, struct clime_step_plan *plan, struct clime_step_item *item, int n);
+
 /* The step after `now`, whose rows are running and whose tokens are not known: every running sequence draws in `now`
  * and goes on, but for those whose last token that is. False, and nothing is to be run ahead, where what follows may
  * be something else: somebody could start, a page lacks, or a prompt is not done with. Sequences that
@@ -81,7 +89,8 @@ void clime_sched_plan(struct clime_sched *s, struct clime_step_plan *plan);
  * runs after it. */
 bool clime_sched_plan_ahead(struct clime_sched *s, const struct clime_step_plan *now, struct clime_step_plan *next);
 
-/* The plan's rows have run: their KV counts, full pages go to the cache. Sampled tokens may have been appended. */
+/* The plan's rows have run: their KV counts, full pages go to the cache. Guesses that were right become known tokens;
+ * the token that each item's last right row drew is the caller's to append. */
 void clime_sched_done(struct clime_sched *s, const struct clime_step_plan *plan);
 
 void clime_sched_retract_all(struct clime_sched *s);            /* every running sequence waits again, without pages */

@@ -1,7 +1,8 @@
 /* A sequence inside the engine: one output's tokens, its pages, and where it stands.
  *
  * Positions: ids[0 .. n_total) are known tokens; KV is in the pages for positions [0, n_kv). A step runs rows n_kv and
- * on; when it runs row n_total - 1, that row's logits give token n_total.
+ * on; when it runs row n_total - 1, that row's logits give token n_total. Within a step, ids from n_total on may hold
+ * guesses (clime_sched_guess).
  * Owner: who submits, until it is in the engine's inbox; then the engine thread.
  */
 #ifndef CLIME_SERVER_ENGINE_SEQ_H
@@ -11,7 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct clime_output;
+#include "server/engine/draft_index.h"
+#include "server/job/job.h"
+
 struct clime_logit_edits;
 
 enum clime_seq_state { CLIME_SEQ_WAITING, CLIME_SEQ_RUNNING, CLIME_SEQ_GONE };
@@ -43,6 +46,9 @@ struct clime_seq {
     bool admitted;            /* once */
     int64_t queued_us;        /* when it was submitted: one that was not admitted may expire */
     int n_retractions;
+    int n_learned; /* of ids, by drafting */
+    struct clime_draft_trust trust;
+    struct clime_draft_counts drafts;
 
     struct clime_seq *next, *prev; /* waiting list, ascending arrival */
 };

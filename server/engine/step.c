@@ -11,6 +11,9 @@
  * token: its forward is, and clime_runner_draw queues the draws once the token is known, while the device computes.
  * Lists of log-probabilities come with the drawn tokens, in the same transfer.
  *
+ * Rows of guessed tokens (clime_sched_guess) are rows as any others, and each draws with the seed and the position that
+ * its token has: a guess that is right changes nothing but when its successor is drawn.
+ *
  * A step of which every item decodes one token is padded to one of a few sizes and, where the device records work,
  * replayed (server/engine/step_graphs.h). Padding rows are sequences of one token on a page of their own that nobody
  * reads.
@@ -247,12 +250,12 @@ static float inv_temp_of(const struct clime_step_item *item) {
     return clime_sampling_greedy(p) ? 1.0f : clime_inv_temp(p->temperature);
 }
 
-/* Of an item whose sequence has ended meanwhile, anything: nobody gets it. */
-static struct clime_sampling sampling_of(const struct clime_step_item *item) {
+/* The k-th draw of an item. Of one whose sequence has ended meanwhile, anything: nobody gets it. */
+static struct clime_sampling sampling_of(const struct clime_step_item *item, int k) {
     struct clime_seq *q = item->seq;
     if (!q) return (struct clime_sampling){.inv_temp = 1, .greedy = true, .top_p = 1};
     const struct clime_sampling_params *p = q->out->params;
-    int position = item->first + item->n_rows;
+    int position = item->first + item->n_rows - item->n_guesses + k;
     struct clime_sampling s = {.seed = q->out->seed,
                                .position = position,
                                .inv_temp = inv_temp_of(item),
@@ -264,29 +267,49 @@ static struct clime_sampling sampling_of(const struct clime_step_item *item) {
     return s;
 }
 
-/* The items from *i on that draw, at most max_out of them, with their rows of the forward; *t: rows before *i. */
-static int next_block(struct clime_runner *r, const struct clime_step_plan *plan, int *i, int *t, int *items) {
+struct draw {
+    int item, k; /* the k-th of an item */
+};
+
+static int n_draws_of(const struct clime_step_item *item) {
+    return item->sample ? 1 + item->n_guesses : 0;
+}
+
+/* The items from *i on that draw, so many that their draws are at most max_out, with the rows of the forward; *t: rows
+ * before *i. */
+static int next_block(struct clime_runner *r, const struct clime_step_plan *plan, int *i, int *t, struct draw *draws) {
     int n = 0;
-    for (; *i < plan->n_items && n < r->work.max_out; ++*i) {
-        *t += plan->items[*i].n_rows;
-        if (!plan->items[*i].sample) continue;
-        r->h_rows[n] = *t - 1;
-        r->h_inv_temp[n] = inv_temp_of(&plan->items[*i]);
-        items[n++] = *i;
+    for (; *i < plan->n_items; ++*i) {
+        const struct clime_step_item *item = &plan->items[*i];
+        int n_draws = n_draws_of(item);
+        if (n + n_draws > r->work.max_out) break;
+        *t += item->n_rows;
+        for (int k = 0; k < n_draws; k++) {
+            r->h_rows[n] = *t - n_draws + k;
+            r->h_inv_temp[n] = inv_temp_of(item);
+            draws[n++] = (struct draw){*i, k};
+        }
     }
     return n;
 }
 
-/* Draws from the n rows of logits, which are those of items[]; tokens and lists come by the mark `turn`. */
-static void queue_draw(struct clime_runner *r, const struct clime_step_plan *plan, const int *items, int n, int turn) {
+/* Of a plan of which each item draws once. */
+static int all_draws(const struct clime_step_plan *plan, struct draw *draws) {
+    for (int i = 0; i < plan->n_items; i++) draws[i] = (struct draw){i, 0};
+    return plan->n_items;
+}
+
+/* Draws from the n rows of logits, which are those of draws[]; tokens and lists come by the mark `turn`. */
+static void queue_draw(struct clime_runner *r, const struct clime_step_plan *plan, const struct draw *draws, int n,
+                       int turn) {
     const struct clime_ops *ops = r->m->ops;
     struct clime_dev *dev = r->m->dev;
     size_t bytes = (size_t)n * sizeof *r->d_drawn;
     int V = r->m->cfg.V;
     r->lists.n = r->lists.n_entries = 0;
     for (int k = 0; k < n; k++) {
-        const struct clime_step_item *item = &plan->items[items[k]];
-        r->sampling[k] = sampling_of(item);
+        const struct clime_step_item *item = &plan->items[draws[k].item];
+        r->sampling[k] = sampling_of(item, draws[k].k);
         r->list_at[turn][k] =
             item->seq ? clime_step_lists_add(&r->lists, k, V, r->sampling[k].inv_temp, item->seq->out->logp) : -1;
     }
@@ -298,16 +321,17 @@ static void queue_draw(struct clime_runner *r, const struct clime_step_plan *pla
     ops->copy_out_start(dev, r->h_drawn[turn], r->d_drawn, bytes, turn);
 }
 
-/* Waits for the n tokens that come by a mark; which item each belongs to is items[]. */
-static enum clime_err take_drawn(struct clime_runner *r, const struct clime_step_plan *plan, int mark, const int *items,
-                                 int n, struct clime_step_result *results, struct clime_error *e) {
+/* Waits for the n tokens that come by a mark; which draw each is, is draws[]. */
+static enum clime_err take_drawn(struct clime_runner *r, const struct clime_step_plan *plan, int mark,
+                                 const struct draw *draws, int n, const struct clime_step_results *results,
+                                 struct clime_error *e) {
     enum clime_err err = r->m->ops->copy_wait(r->m->dev, mark, e);
     for (int k = 0; k < n && !err; k++) {
-        const struct clime_seq *q = plan->items[items[k]].seq;
-        struct clime_step_result *out = &results[items[k]];
+        const struct clime_seq *q = plan->items[draws[k].item].seq;
         if (!q) continue;
-        out->drew = true;
-        out->drawn = r->h_drawn[mark][k];
+        struct clime_step_result *item = &results->items[draws[k].item];
+        struct clime_step_draw *out = &item->draws[item->n_draws++];
+        *out = (struct clime_step_draw){.drawn = r->h_drawn[mark][k]};
         if (r->list_at[mark][k] >= 0)
             out->extra =
                 clime_step_lists_take(listed(r, r->h_drawn[mark]) + r->list_at[mark][k], r->m->cfg.V, q->out->logp);
@@ -317,13 +341,14 @@ static enum clime_err take_drawn(struct clime_runner *r, const struct clime_step
 
 /* The draws of a step that start has left to finish: more than a block. */
 static enum clime_err draw_in_blocks(struct clime_runner *r, const struct clime_step_plan *plan,
-                                     struct clime_step_result *results, struct clime_error *e) {
+                                     const struct clime_step_results *results, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
-    int items[HEAD_ROWS], n, i = 0, t = 0;
-    while (!err && (n = next_block(r, plan, &i, &t, items)) > 0) {
+    struct draw draws[HEAD_ROWS];
+    int n, i = 0, t = 0;
+    while (!err && (n = next_block(r, plan, &i, &t, draws)) > 0) {
         run_head(r, n, false);
-        queue_draw(r, plan, items, n, r->turn);
-        err = take_drawn(r, plan, r->turn, items, n, results, e);
+        queue_draw(r, plan, draws, n, r->turn);
+        err = take_drawn(r, plan, r->turn, draws, n, results, e);
     }
     return err ? err : r->m->ops->sync(r->m->dev, e);
 }
@@ -428,44 +453,47 @@ static bool must_wait(const struct clime_step_plan *plan) {
 
 void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan) {
     struct clime_step_size size;
-    int items[HEAD_ROWS], n = plan->n_items, i = 0, t = 0;
+    struct draw draws[HEAD_ROWS];
+    int n = plan->n_items, i = 0, t = 0;
     r->turn = !r->turn;
     plan->mark = -1;
     plan->undrawn = must_wait(plan);
     if (only_decodes(plan) && clime_step_graphs_size(&r->graphs, n, clime_step_pages(plan), &size)) {
         queue_recorded(r, plan, size);
-        for (int k = 0; k < n; k++) items[k] = k;
+        all_draws(plan, draws);
     } else {
         run_forward(r, plan);
-        n = next_block(r, plan, &i, &t, items);
+        n = next_block(r, plan, &i, &t, draws);
         if (n == 0 || i < plan->n_items) return;
         run_head(r, n, false);
     }
     plan->mark = r->turn;
-    if (!plan->undrawn) queue_draw(r, plan, items, n, r->turn);
+    if (!plan->undrawn) queue_draw(r, plan, draws, n, r->turn);
 }
 
 void clime_runner_draw(struct clime_runner *r, struct clime_step_plan *plan) {
-    int items[HEAD_ROWS];
+    struct draw draws[HEAD_ROWS];
     if (!plan->undrawn) return;
     plan->undrawn = false;
-    for (int k = 0; k < plan->n_items; k++) items[k] = k; /* a step ahead has one row an item */
-    queue_draw(r, plan, items, plan->n_items, plan->mark);
+    int n = all_draws(plan, draws); /* a step ahead has one row an item */
+    queue_draw(r, plan, draws, n, plan->mark);
 }
 
 enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_step_plan *plan,
-                                   struct clime_step_result *results, struct clime_error *e) {
+                                   const struct clime_step_results *results, struct clime_error *e) {
     enum clime_err err;
-    int items[HEAD_ROWS], n = 0;
-    memset(results, 0, (size_t)plan->n_items * sizeof *results);
+    struct draw draws[HEAD_ROWS];
+    int n = 0;
+    for (int i = 0, at = 0; i < plan->n_items; at += n_draws_of(&plan->items[i++]))
+        results->items[i] = (struct clime_step_result){.draws = results->draws + at};
     if (plan->mark < 0) {
         err = draw_in_blocks(r, plan, results, e);
     } else {
         for (int i = 0; i < plan->n_items; i++)
-            if (plan->items[i].sample) items[n++] = i;
-        err = take_drawn(r, plan, plan->mark, items, n, results, e);
+            for (int k = 0; k < n_draws_of(&plan->items[i]); k++) draws[n++] = (struct draw){i, k};
+        err = take_drawn(r, plan, plan->mark, draws, n, results, e);
     }
     for (int i = 0, t = 0; i < plan->n_items && !err && !plan->ahead; t += plan->items[i++].n_rows)
-        err = score_prompt(r, &plan->items[i], t, &results[i].prompt, e);
+        err = score_prompt(r, &plan->items[i], t, &results->items[i].prompt, e);
     return err ? err : clime_model_ranks_check(r->m, e);
 }

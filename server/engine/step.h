@@ -17,11 +17,20 @@ struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first 
     struct clime_lp_extra **extra; /* [n] or NULL */
 };
 
-struct clime_step_result { /* of one plan item */
-    bool drew;             /* a token was sampled */
+struct clime_step_draw { /* a token that was sampled */
     struct clime_drawn drawn;
-    struct clime_lp_extra *extra;    /* NULL unless asked for */
+    struct clime_lp_extra *extra; /* NULL unless asked for */
+};
+
+struct clime_step_result {           /* of one plan item */
+    int n_draws;                     /* one, and one more for each guessed row: each is what follows if all guesses */
+    struct clime_step_draw *draws;   /* before it are right; they lie in the results' array of draws */
     struct clime_prompt_logp prompt; /* n = 0: none */
+};
+
+struct clime_step_results {
+    struct clime_step_result *items; /* [max_running] */
+    struct clime_step_draw *draws;   /* [max_running] of all items */
 };
 
 struct clime_runner; /* the step's arrays; borrows the model */
@@ -48,10 +57,10 @@ bool clime_runner_follow_logits(struct clime_runner *r, const int32_t *rows, int
 void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan);
 /* Queues the draws that start has left, the tokens before them being known to their sequences now. */
 void clime_runner_draw(struct clime_runner *r, struct clime_step_plan *plan);
-/* Waits for the oldest started step and fills results[plan->n_items]; the caller frees the lists in it. An item whose
- * seq is NULL (it has ended since) gets none. CLIME_ERR_DEVICE: the device is dead. */
+/* Waits for the oldest started step and fills the results of the plan's items; the caller frees the lists in them. An
+ * item whose seq is NULL (it has ended since) gets none. CLIME_ERR_DEVICE: the device is dead. */
 enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_step_plan *plan,
-                                   struct clime_step_result *results, struct clime_error *e);
+                                   const struct clime_step_results *results, struct clime_error *e);
 
 /* Gives the KV memory back and takes some again at the same address; what it held is lost. No step between the two. */
 size_t clime_runner_release_kv(struct clime_runner *r); /* returns its bytes, 0 = it was not there */

@@ -56,6 +56,7 @@ static void on_token(struct emitter *em, struct clime_output *o, const struct cl
     if (!o->first_token_us) o->first_token_us = clime_now_us();
     o->cached_tokens = ev->cached_tokens;
     o->n_retractions = ev->n_retractions;
+    o->drafts = ev->drafts;
     o->cut = clime_output_token(o, ev);
     if (!o->cut || ev->finish.type != CLIME_FINISH_NONE) return; /* or the engine has ended it already */
     atomic_store(&o->unwanted, true);
@@ -89,6 +90,7 @@ static void on_close(struct clime_output *o, const struct clime_event *ev) {
     if (!o->version) o->version = ev->version;
     o->cached_tokens = ev->cached_tokens;
     o->n_retractions = ev->n_retractions;
+    o->drafts = ev->drafts;
     o->finished_us = clime_now_us();
     o->closed = true;
 }

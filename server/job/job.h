@@ -71,6 +71,11 @@ struct clime_version_run { /* consecutive tokens sampled alike */
     int count;
 };
 
+struct clime_draft_counts { /* of one output */
+    int n_steps;            /* that drew for it */
+    int n_guesses, n_right; /* tokens guessed, and of those the ones that were drawn */
+};
+
 struct clime_seq;
 
 struct clime_output {
@@ -111,6 +116,7 @@ struct clime_output {
     bool cut;    /* a stop string was found: later tokens are dropped */
     bool closed; /* the engine's last event came */
     int cached_tokens, n_retractions;
+    struct clime_draft_counts drafts;
     int64_t first_token_us, finished_us;
     /* streams */
     int n_written; /* ids of which the framer knew at its last news */
@@ -127,6 +133,7 @@ struct clime_event {
     bool kept_kv;                     /* TOKEN: its context held KV of older weights */
     int n;                            /* PROMPT: positions */
     int cached_tokens, n_retractions; /* so far */
+    struct clime_draft_counts drafts; /* so far */
     const struct clime_weight_label *version;
     struct clime_lp_extra *extra;         /* TOKEN: owned by the event */
     float *prompt_logp;                   /* PROMPT: [n], owned by the event */

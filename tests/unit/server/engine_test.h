@@ -112,6 +112,7 @@ static void watch(void (*hook)(int n)) { /* while no engine is open */
 }
 
 static int64_t queue_limit_us;
+static int draft_rows; /* as in the options; every guess runs that there is room for */
 
 static struct clime_engine *open_engine(int max_running, int chunk, int n_pages, bool cache, bool overlap) {
     static const int32_t eos[] = {256};
@@ -125,6 +126,7 @@ static struct clime_engine *open_engine(int max_running, int chunk, int n_pages,
         .eos = eos,
         .n_eos = 1,
         .overlap = overlap,
+        .draft_rows = draft_rows,
         .debug_checks = true};
     struct clime_engine *g = NULL;
     struct clime_error e = {0};

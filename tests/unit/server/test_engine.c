@@ -66,6 +66,36 @@ static void test_together(void **state) {
     assert_true(most[0] == 1 && most[1] == 2);
 }
 
+/* With guesses: every way to batch, with and without room for them, gives the same bits, and some guesses are right. */
+static void test_together_with_guesses(void **state) {
+    (void)state;
+    static const struct {
+        int max_running, chunk, n_pages, draft_rows;
+        bool cache, disturb;
+    } rows[] = {
+        {32, 512, 128, 8, true, false}, {32, 512, 128, 4, false, false},
+        {2, 13, 128, 2, true, false},   {32, 64, 6, 16, true, false}, /* preemption */
+        {32, 512, 128, 3, true, true},  {32, 100, 8, 100, true, true},
+    };
+    for (size_t i = 0; i < 2 * CLIME_COUNT(rows); i++) {
+        size_t k = i % CLIME_COUNT(rows);
+        struct clime_loads l;
+        watch(NULL);
+        draft_rows = rows[k].draft_rows;
+        struct clime_engine *g =
+            open_engine(rows[k].max_running, rows[k].chunk, rows[k].n_pages, rows[k].cache, i >= CLIME_COUNT(rows));
+        draft_rows = 0;
+        run_together(g, rows[k].disturb);
+        if (rows[k].cache) run_together(g, false); /* now with siblings' text, and a filled cache */
+        check_token_count(g, rows[k].cache ? 2 : 1);
+        clime_engine_loads(g, &l);
+        clime_engine_close(g);
+        assert_true(l.n_guesses > l.n_right && l.n_right > 0);
+        assert_int_equal(l.n_draw_steps + l.n_right, l.n_generated);
+        assert_int_equal(atomic_load(&n_drawn), atomic_load(&n_waited));
+    }
+}
+
 /* ---- what comes while a step is in flight ---- */
 
 static struct clime_engine *engine;
@@ -248,6 +278,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_together),
+        cmocka_unit_test(test_together_with_guesses),
         cmocka_unit_test(test_end_in_flight),
         cmocka_unit_test(test_abort_in_flight),
         cmocka_unit_test(test_pause_in_flight),

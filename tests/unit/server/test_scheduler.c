@@ -3,7 +3,8 @@
  * The naive "KV" of a position is a hash of all tokens up to it and of the weights' version. Each row that runs checks
  * that every earlier position of its sequence reads back what belongs there, through the page table, and writes its
  * own; the next token is drawn from what was read. So a wrong page, a stale version, a lost copy or a missed
- * recomputation shows as a wrong hash. After every operation clime_sched_check recounts the books.
+ * recomputation shows as a wrong hash. Rows of guessed tokens, right and wrong ones, run among the others. After every
+ * operation clime_sched_check recounts the books.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -29,6 +30,8 @@ struct naive {
     bool ahead;                /* next has been planned and is to run */
     int ahead_slots[MAX_SEQS]; /* where its rows write, as the page tables were when it was planned */
     int n_ahead, n_in_vain;
+    bool guess;
+    int n_right, n_wrong; /* guesses */
     struct clime_rng rng;
     uint64_t *slots; /* [n_pages * CLIME_PAGE] the naive KV memory */
     struct clime_seq *seqs[MAX_SEQS];
@@ -100,14 +103,14 @@ static void run_rows(struct naive *m, const int *n_kv_before) {
                CLIME_PAGE * sizeof *m->slots);
     for (int k = 0; k < m->plan.n_items; k++) {
         struct clime_seq *q = m->plan.items[k].seq;
-        int i = index_of(m, q), end = q->n_kv + m->plan.items[k].n_rows;
+        int i = index_of(m, q), end = q->n_kv + m->plan.items[k].n_rows, known = end - m->plan.items[k].n_guesses;
         if (n_kv_before[i] == 0) /* what came from the cache or a leader belongs to the present weights */
             for (int p = 0; p < q->n_kv; p++) m->kv[i][p] = kv_value(q, p, m->sched.version);
         assert_true(k == 0 || m->plan.items[k - 1].seq->arrival < q->arrival);
         assert_int_equal(m->plan.items[k].first, q->n_kv);
-        assert_true(m->plan.items[k].sample == (end == q->n_total));
+        assert_true(m->plan.items[k].sample == (known == q->n_total));
         if (q->prompt_logp_next < q->n_prompt) assert_true(q->n_kv < q->prompt_logp_next);
-        if (m->plan.items[k].n_rows > 1) prefill += m->plan.items[k].n_rows;
+        if (known - q->n_kv > 1) prefill += known - q->n_kv;
         for (int p = 0; p < q->n_kv; p++) assert_int_equal(*slot_of(m, q, p), m->kv[i][p]);
         for (int p = q->n_kv; p < end; p++) {
             m->kv[i][p] = kv_value(q, p, m->sched.version);
@@ -153,6 +156,43 @@ static void end_seq(struct naive *m, int i) {
     drop_seq(m, i);
 }
 
+static int32_t token_after(const struct naive *m, const struct clime_seq *q, int p) {
+    return (int32_t)(m->kv[index_of(m, q)][p] % 5);
+}
+
+static bool ends_after(const struct naive *m, const struct clime_seq *q, int p) {
+    return p + 2 == q->max_total || m->kv[index_of(m, q)][p] % 61 == 0;
+}
+
+/* Guesses for some of those that decode; most are what the draws will give. */
+static void add_guesses(struct naive *m) {
+    for (int k = 0; k < m->plan.n_items; k++) {
+        struct clime_step_item *item = &m->plan.items[k];
+        struct clime_seq *q = item->seq;
+        int rows = m->plan.T, n_pages = q->n_pages, n_free = m->sched.pages.n_free;
+        if (item->n_rows != 1 || !item->sample || clime_rng_below(&m->rng, 3) == 0) continue;
+        int n = clime_sched_guess(&m->sched, &m->plan, item, 1 + (int)clime_rng_below(&m->rng, 90));
+        assert_true(n == item->n_guesses && item->n_rows == 1 + n && m->plan.T == rows + n);
+        assert_true(n >= 0 && q->n_total + n < q->max_total && q->n_pages - n_pages == n_free - m->sched.pages.n_free);
+        for (int p = q->n_total; p < q->n_total + n; p++) {
+            q->ids[p] = (int32_t)(kv_value(q, p - 1, m->sched.version) % 5); /* of the last row but for its version */
+            if (clime_rng_below(&m->rng, 20) == 0) q->ids[p] = (q->ids[p] + 1) % 5;
+        }
+    }
+    clime_sched_check(&m->sched);
+}
+
+static void confirm(struct naive *m, struct clime_step_item *item) {
+    const struct clime_seq *q = item->seq;
+    int n = 0;
+    while (n < item->n_guesses && q->ids[q->n_total + n] == token_after(m, q, q->n_total - 1 + n) &&
+           !ends_after(m, q, q->n_total - 1 + n))
+        n++;
+    item->n_right = n;
+    m->n_right += n;
+    m->n_wrong += item->n_guesses - n;
+}
+
 static void run_step(struct naive *m, bool may_overlap) {
     int n_kv_before[MAX_SEQS];
     for (int i = 0; i < MAX_SEQS; i++) n_kv_before[i] = m->seqs[i] ? m->seqs[i]->n_kv : 0;
@@ -165,18 +205,21 @@ static void run_step(struct naive *m, bool may_overlap) {
         clime_sched_plan(&m->sched, &m->plan);
         clime_sched_check(&m->sched);
         assert_true(m->plan.n_items > 0 || m->sched.n_running + m->sched.n_waiting == 0); /* progress */
+        if (m->guess && clime_rng_below(&m->rng, 3)) add_guesses(m);
         run_rows(m, n_kv_before);
     }
     m->ahead = false;
     if (may_overlap) plan_ahead(m);
+    for (int k = 0; k < m->plan.n_items; k++)
+        if (m->plan.items[k].n_guesses > 0) confirm(m, &m->plan.items[k]);
     clime_sched_done(&m->sched, &m->plan);
     clime_sched_check(&m->sched);
     for (int k = 0; k < m->plan.n_items; k++) {
         struct clime_seq *q = m->plan.items[k].seq;
         if (!q || !m->plan.items[k].sample) continue;
-        int i = index_of(m, q);
-        q->ids[q->n_total++] = (int32_t)(m->kv[i][q->n_kv - 1] % 5);
-        if (q->n_total == q->max_total || m->kv[i][q->n_kv - 1] % 61 == 0) end_seq(m, i);
+        int last = q->n_kv - 1;
+        q->ids[q->n_total++] = token_after(m, q, last);
+        if (ends_after(m, q, last)) end_seq(m, index_of(m, q));
     }
     clime_sched_check(&m->sched);
 }
@@ -257,13 +300,14 @@ static void run_until_done(struct naive *m) {
     settle(m);
 }
 
-static void run_random(const struct clime_sched_options *o, uint64_t seed, bool overlap) {
-    struct naive m = {.overlap = overlap};
+static void run_random(const struct clime_sched_options *o, uint64_t seed, bool overlap, bool guess) {
+    struct naive m = {.overlap = overlap, .guess = guess};
     open_naive(&m, o, seed);
     for (int step = 0; step < 1500; step++) random_operation(&m);
     run_until_done(&m);
     assert_true(m.n_done > 100);
-    if (overlap) assert_true(m.n_ahead > 100 && m.n_in_vain > 10);
+    if (overlap) assert_true(guess ? m.n_ahead > 10 : m.n_ahead > 100 && m.n_in_vain > 10);
+    if (guess) assert_true(m.n_right > 100 && m.n_wrong > 100);
     close_naive(&m);
 }
 
@@ -277,7 +321,7 @@ static void test_random_work(void **state) {
         {.max_running = 1, .chunk = 1, .n_pages = 6, .cache = true},      /* one row at a time */
     };
     for (size_t i = 0; i < CLIME_COUNT(options); i++)
-        for (uint64_t seed = 0; seed < 6; seed++) run_random(&options[i], seed, seed % 2);
+        for (uint64_t seed = 0; seed < 8; seed++) run_random(&options[i], seed, seed % 2, seed % 4 > 1);
 }
 
 /* A group of equal prompts computes the prompt once, and copies the last page. */

@@ -1,0 +1,81 @@
+/* The choice of guessed rows. Called by server/engine/drafting.c, engine thread.
+ *
+ * Invariant: the guesses that run are those by which tokens a second are most, by at least GAIN over none. What trying
+ * costs is bounded: at most one step of TRY_EVERY runs at a size whose time is not known, and only one above those that
+ * are, where it would pay if time went on growing as it did so far.
+ */
+#include "server/engine/draft_cost.h"
+
+#include <string.h>
+
+enum {
+    KNOWN = 3,      /* steps by which a size is known: the first of a device may have to choose something */
+    PERIOD = 512,   /* steps */
+    TRY_EVERY = 32, /* steps */
+    MOST_TRIES = 2 * KNOWN
+};
+#define GAIN 1.02f
+
+/* The smallest 1 << size that holds n rows; CLIME_DRAFT_SIZES: there is none. */
+static int size_of(int n) {
+    int i = 0;
+    while (i < CLIME_DRAFT_SIZES && 1 << i < n) i++;
+    return i;
+}
+
+void clime_draft_cost_init(struct clime_draft_cost *c) {
+    *c = (struct clime_draft_cost){.n_tries = MOST_TRIES};
+}
+
+static void end_period(struct clime_draft_time *t) {
+    for (int i = 0; i < CLIME_DRAFT_SIZES; i++)
+        t[i] = (struct clime_draft_time){.us_before = t[i].us, .n_before = t[i].n};
+}
+
+void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed, float us) {
+    int i = size_of(n_rows);
+    if (i == CLIME_DRAFT_SIZES) return;
+    struct clime_draft_time *t = guessed ? &c->guessed[i] : &c->plain[i];
+    if (t->n == 0 || us < t->us) t->us = us;
+    t->n++;
+    if (c->n_tries < MOST_TRIES) c->n_tries += 1.0f / TRY_EVERY;
+    if (++c->n_steps < PERIOD) return;
+    c->n_steps = 0;
+    end_period(c->plain);
+    end_period(c->guessed);
+}
+
+/* 0: not known. */
+static float time_of(const struct clime_draft_time *t) {
+    if (t->n + t->n_before < KNOWN) return 0;
+    return t->n > 0 && (t->n_before == 0 || t->us < t->us_before) ? t->us : t->us_before;
+}
+
+int clime_draft_cost_choose(struct clime_draft_cost *c, int n_seqs, const float *chance, int n) {
+    int at = size_of(n_seqs), chosen = 0;
+    float plain_us = at < CLIME_DRAFT_SIZES ? time_of(&c->plain[at]) : 0, us = plain_us, row_us = 0;
+    float tokens = (float)n_seqs;
+    if (us == 0) return 0;
+    float best = tokens / us * GAIN;
+    bool tried = false, trying = false;
+    for (int k = 0, rows = n_seqs; at < CLIME_DRAFT_SIZES && k < n && !trying; at++) {
+        int more = (1 << at) - rows;
+        if (more == 0) continue;
+        rows += more;
+        for (; k < n && n_seqs + k < rows; k++) tokens += chance[k];
+        float known = time_of(&c->guessed[at]);
+        trying = known == 0;
+        if (trying && c->n_tries < 1) break;
+        if (trying)
+            us += row_us * (float)more;
+        else if (known > us)
+            us = known; /* more rows are never faster */
+        row_us = (us - plain_us) / (float)(rows - n_seqs);
+        if (tokens / us <= best) continue;
+        best = tokens / us;
+        chosen = k;
+        tried = trying;
+    }
+    if (tried) c->n_tries -= 1;
+    return chosen;
+}

@@ -1,0 +1,32 @@
+/* How many guessed rows a step is worth, from what steps took.
+ *
+ * A step of n sequences gives n tokens; with guessed rows it takes longer and gives as many more as are right. What it
+ * takes is measured, by the number of its rows and by whether some are guessed; the fastest of the last one or two
+ * periods counts, since a busy machine only ever adds. A size that nobody has measured of late is tried now and then.
+ * Owner: the engine thread. No clock: the caller says what a step took.
+ */
+#ifndef CLIME_SERVER_ENGINE_DRAFT_COST_H
+#define CLIME_SERVER_ENGINE_DRAFT_COST_H
+
+#include <stdbool.h>
+
+#define CLIME_DRAFT_SIZES 9 /* powers of two up to 256 */
+
+struct clime_draft_cost {
+    struct clime_draft_time {
+        float us, us_before; /* the fastest step of this period, and of the one before; 0 = none */
+        int n, n_before;     /* steps measured */
+    } plain[CLIME_DRAFT_SIZES], guessed[CLIME_DRAFT_SIZES];
+    int n_steps;   /* of this period */
+    float n_tries; /* steps that may still be tried at sizes that are not known */
+};
+
+void clime_draft_cost_init(struct clime_draft_cost *c);
+
+/* A step that only decoded: n_rows in all, some of them guessed or none, took us. */
+void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed, float us);
+
+/* How many of n guesses to run beside n_seqs rows; chance[n], descending: that each is right. */
+int clime_draft_cost_choose(struct clime_draft_cost *c, int n_seqs, const float *chance, int n);
+
+#endif
