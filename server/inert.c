@@ -13,7 +13,7 @@
 #define NO_CODE "no code is taken from a model's folder"
 #define NO_GRAMMAR "there is one way to follow a grammar (docs/protocol.md)"
 #define NO_LORA "there are no adapters"
-#define NO_DRAFT "there is no speculative decoding"
+#define NO_DRAFT "--speculative-algorithm NGRAM guesses from text; there is no draft model"
 #define ALWAYS_TOOLS "always: --tool-call-parser says how"
 #define NO_MEDIA "text models only"
 #define METRICS "/metrics is there in any case"
@@ -63,11 +63,9 @@ static const struct clime_inert rows[] = {
     {"lora-paths", false, "", NO_LORA},
     {"max-loras-per-batch", false, NULL, NO_LORA},
     {"max-lora-rank", false, NULL, NO_LORA},
-    {"speculative-algorithm", false, "", NO_DRAFT},
     {"speculative-config", false, "", NO_DRAFT},
-    {"speculative-num-steps", false, NULL, NO_DRAFT},
-    {"speculative-eagle-topk", false, NULL, NO_DRAFT},
-    {"speculative-num-draft-tokens", false, NULL, NO_DRAFT},
+    {"speculative-num-steps", false, NULL, "--speculative-num-draft-tokens bounds how far a guess goes"},
+    {"speculative-eagle-topk", false, NULL, "a guess is one chain of tokens"},
     /* how it computes */
     {"attention-backend", false, NULL, ONE_ATTENTION},
     {"prefill-attention-backend", false, NULL, ONE_ATTENTION},

@@ -178,6 +178,8 @@ static enum clime_err open_engine(struct clime_server *s, const struct graph_siz
                                      .eos = s->eos,
                                      .n_eos = s->n_eos,
                                      .overlap = s->model->ops->queues && !o->disable_overlap_schedule && !s->followers,
+                                     .draft_rows = o->speculative ? (int)o->speculative_draft_tokens : 0,
+                                     .draft_adaptive = o->speculative_adaptive,
                                      .debug_checks = o->debug_checks,
                                      .followers = s->followers,
                                      .graph_bs = graphs->rows,

@@ -11,6 +11,7 @@
 
 struct clime_server_metrics {
     struct clime_metric *running, *waiting, *used, *total, *usage, *throughput, *hit_rate, *retracted, *paused;
+    struct clime_metric *guesses, *right, *accept_length, *accept_rate;
     struct clime_metric *requests, *aborted, *prompt, *generated, *cached;
     struct clime_metric *first_token, *latency, *load_time;
 };
@@ -36,6 +37,10 @@ struct clime_server_metrics *clime_server_metrics_new(const char *model_name) {
     m->hit_rate = clime_metric_gauge("sglang:cache_hit_rate", l, "part of the prompt tokens found in the cache");
     m->retracted = clime_metric_gauge("sglang:num_retracted_reqs", l, "preemptions since start");
     m->paused = clime_metric_gauge("sglang:paused", l, "1 while generation is paused");
+    m->guesses = clime_metric_counter("sglang:spec_num_proposed_drafts_total", l, "tokens guessed, of ended sequences");
+    m->right = clime_metric_counter("sglang:spec_num_correct_drafts_total", l, "guessed tokens that were drawn");
+    m->accept_length = clime_metric_gauge("sglang:spec_accept_length", l, "tokens a sequence and step, since start");
+    m->accept_rate = clime_metric_gauge("sglang:spec_accept_rate", l, "part of the guesses that was right");
     m->requests = clime_metric_counter("sglang:num_requests_total", l, "sequences that ended");
     m->aborted = clime_metric_counter("sglang:num_aborted_requests_total", l, "sequences that were aborted");
     m->prompt = clime_metric_counter("sglang:prompt_tokens_total", l, "prompt tokens of ended sequences");
@@ -63,6 +68,8 @@ void clime_server_metrics_job(struct clime_server_metrics *m, const struct clime
         clime_metric_add(m->prompt, o->n_prompt);
         clime_metric_add(m->generated, (double)o->out.len - o->n_resumed);
         clime_metric_add(m->cached, o->cached_tokens);
+        clime_metric_add(m->guesses, o->drafts.n_guesses);
+        clime_metric_add(m->right, o->drafts.n_right);
         if (o->first_token_us) clime_metric_observe(m->first_token, (double)(o->first_token_us - j->received_us) / 1e6);
         clime_metric_observe(m->latency, (double)(o->finished_us - j->received_us) / 1e6);
     }
@@ -84,5 +91,7 @@ void clime_server_metrics_write(struct clime_server_metrics *m, struct clime_eng
     clime_metric_set(m->hit_rate, l.hit_rate);
     clime_metric_set(m->retracted, (double)l.n_retracted);
     clime_metric_set(m->paused, l.paused);
+    clime_metric_set(m->accept_length, clime_loads_accept_length(&l));
+    clime_metric_set(m->accept_rate, l.n_guesses ? (double)l.n_right / (double)l.n_guesses : 0);
     clime_metrics_write(out);
 }

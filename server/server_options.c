@@ -211,6 +211,29 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .choices = "N",
          .max = 1e9,
          .help = "503 for a request that has waited so long and not begun (0: no limit)"},
+        {.name = "speculative-algorithm",
+         .type = CLIME_OPT_CHOICE,
+         .value = &o->speculative,
+         .def = "none",
+         .choices = "none|NGRAM",
+         .help =
+             "NGRAM: guess tokens from what followed the same few before, in the sequence's own text or another "
+             "sample's of its prompt, and compute them in one step; the same replies to the bit (docs/rollouts.md)"},
+        {.name = "speculative-num-draft-tokens",
+         .type = CLIME_OPT_INT,
+         .value = &o->speculative_draft_tokens,
+         .def = "8",
+         .choices = "N",
+         .min = 2,
+         .max = 64,
+         .help = "with NGRAM, rows of one sequence in a step: its last token and guesses; all rows of a step together "
+                 "are at most --max-running-requests, and 256"},
+        {.name = "speculative-adaptive",
+         .type = CLIME_OPT_BOOL,
+         .value = &o->speculative_adaptive,
+         .def = "true",
+         .help = "with NGRAM, only as many guesses as pay, by how many were right and by what steps take; off: all "
+                 "that there is room for, to measure with"},
         {.name = "disable-radix-cache",
          .type = CLIME_OPT_BOOL,
          .value = &o->disable_radix_cache,
@@ -450,6 +473,10 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
     if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_concurrent_requests);
     if (o->http_threads < 2) return clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
     if ((err = check_parsers(o, e))) return err;
+    if (o->speculative && o->max_running_requests == 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--speculative-algorithm needs --max-running-requests of 2 or more: guesses "
+                          "take the place of sequences in a step");
     if (!o->model_path && !o->print_routes) return clime_fail(e, CLIME_ERR_INPUT, "--model-path is required");
     return CLIME_OK;
 }

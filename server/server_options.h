@@ -25,6 +25,9 @@ struct clime_server_options {
     bool deterministic;
     /* scheduling */
     int64_t max_running_requests, chunked_prefill_size, max_prefill_tokens, max_queued_requests, max_queue_seconds;
+    int speculative; /* choice none|NGRAM */
+    int64_t speculative_draft_tokens;
+    bool speculative_adaptive;
     bool disable_radix_cache, debug_checks, disable_cuda_graph, disable_overlap_schedule;
     struct clime_opt_list cuda_graph_bs;
     /* http */

@@ -204,6 +204,21 @@ void clime_seed_write(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_strz(w, text);
 }
 
+/* SGLang's, of a server that guesses. */
+static void write_drafts(struct clime_jw *w, const struct clime_output *o) {
+    const struct clime_draft_counts *d = &o->drafts;
+    clime_jw_key(w, "spec_verify_ct");
+    clime_jw_int(w, d->n_steps);
+    clime_jw_key(w, "spec_num_proposed_drafts");
+    clime_jw_int(w, d->n_guesses);
+    clime_jw_key(w, "spec_num_correct_drafts");
+    clime_jw_int(w, d->n_right);
+    clime_jw_key(w, "spec_accept_rate");
+    clime_jw_double(w, d->n_guesses ? (double)d->n_right / d->n_guesses : 0);
+    clime_jw_key(w, "spec_accept_length");
+    clime_jw_double(w, d->n_steps ? (double)(d->n_steps + d->n_right) / d->n_steps : 0);
+}
+
 static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t from, const struct fragment *frag) {
     int64_t now = clime_now_us(), end = o->finished_us ? o->finished_us : now;
     clime_jw_object(w);
@@ -230,6 +245,7 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t 
         clime_jw_key(w, "resumed_tokens");
         clime_jw_int(w, o->n_resumed);
     }
+    if (o->job->drafting) write_drafts(w, o);
     clime_jw_key(w, "e2e_latency");
     clime_jw_double(w, (double)(end - o->job->received_us) / 1e6);
     clime_jw_key(w, "response_sent_to_client_ts");

@@ -31,6 +31,7 @@ void clime_generation_begin(struct clime_generation *gen, struct clime_server *s
                                      .model = s->model_names[0],
                                      .rid_prefix = ""};
     if (s->model) gen->job->device = clime_dev_info(s->model->dev)->name;
+    gen->job->drafting = s->opts.speculative != 0;
 }
 
 enum clime_err clime_generation_model(struct clime_generation *gen, struct clime_str name, struct clime_error *e) {

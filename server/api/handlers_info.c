@@ -218,6 +218,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     put_int(&w, "step_wait_us", l.wait_us);
     put_int(&w, "step_result_us", l.result_us);
     put_int(&w, "num_generated_tokens", l.n_generated);
+    put_double(&w, "avg_spec_accept_length", clime_loads_accept_length(&l));
     clime_jw_close(&w);
     clime_jw_close(&w);
     clime_jw_close(&w);

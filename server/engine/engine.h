@@ -120,4 +120,9 @@ struct clime_loads {
 };
 void clime_engine_loads(struct clime_engine *g, struct clime_loads *out);
 
+/* Tokens that a step gives a sequence, since start; 0 before the first. */
+static inline double clime_loads_accept_length(const struct clime_loads *l) {
+    return l->n_draw_steps ? (double)(l->n_draw_steps + l->n_right) / (double)l->n_draw_steps : 0;
+}
+
 #endif

@@ -171,6 +171,7 @@ struct clime_job {
     struct clime_http_stream *http; /* streaming */
     void *endpoint;                 /* the endpoint's own data, for its framer */
     const struct clime_tokenizer *tokenizer;
+    bool drafting;      /* the server guesses: the reply says how well */
     const char *device; /* kind that samples it, for the reply; NULL = unknown */
 
     pthread_mutex_t lock;

@@ -28,7 +28,7 @@ def test_usual_flags_are_accepted_and_listed(flags):
 @pytest.mark.parametrize("flags, why", [
     (["--pp-size", "2"], "share every layer"), (["--data-parallel-size=8"], "share every layer"), (["--enable-lora"], "adapters"),
     (["--quantization", "fp8"], "bfloat16"), (["--no-enable-prefix-caching"], "--disable-radix-cache"),
-    (["--speculative-algorithm", "EAGLE"], "speculative"), (["--gpu-memory-utilization", "0.9"], "--mem-fraction-static"),
+    (["--speculative-config", "{}"], "draft model"), (["--gpu-memory-utilization", "0.9"], "--mem-fraction-static"),
     (["--schedule-policy", "lpm"], "first come")])  # fmt: skip
 def test_what_cannot_be_honoured_is_refused_with_the_reason(flags, why):
     status, _, err = run("clime-server", "--model-path", "/nowhere", *flags)

@@ -19,7 +19,6 @@
 #define NO_WANDB "only --use-wandb would use it"
 #define NO_BUFFER "there is no rollout buffer server: groups and samples are in the run folder's ledger"
 #define NO_MTP "there is no multi-token prediction"
-#define NO_DRAFT "there is no speculative decoding"
 #define IN_LEDGER "every sample is in the run folder's ledger (docs/ledger.md); --replay trains on it"
 #define SAME_BITS "server and trainer compute the same bits in any case"
 
@@ -154,10 +153,8 @@ static const struct clime_inert rows[] = {
     {"sglang-pp-size", false, "1", "a server's devices share every layer's matrices"},
     {"sglang-ep-size", false, "1", "a server's devices share every layer's matrices"},
     {"sglang-enable-dp-attention", true, "", "a server's devices share every layer's matrices"},
-    {"sglang-speculative-algorithm", false, "", NO_DRAFT},
-    {"sglang-speculative-num-steps", false, NULL, NO_DRAFT},
-    {"sglang-speculative-eagle-topk", false, NULL, NO_DRAFT},
-    {"sglang-speculative-num-draft-tokens", false, NULL, NO_DRAFT},
+    {"sglang-speculative-num-steps", false, NULL, "--sglang-speculative-num-draft-tokens bounds how far a guess goes"},
+    {"sglang-speculative-eagle-topk", false, NULL, "a guess is one chain of tokens"},
     {"vllm-gpu-memory-utilization", false, "", "use --server-mem-fraction-static, a part of what is free at start"},
     /* logging */
     {"use-wandb", true, "", "metrics go to metrics.jsonl in the run folder"},
