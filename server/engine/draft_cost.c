@@ -6,12 +6,10 @@
  */
 #include "server/engine/draft_cost.h"
 
-#include <string.h>
-
 enum {
-    KNOWN = 3,      /* steps by which a size is known: the first of a device may have to choose something */
-    PERIOD = 512,   /* steps */
-    TRY_EVERY = 32, /* steps */
+    KNOWN = 3,       /* steps by which a size is known: the first of a device may have to choose something */
+    KNOWN_FOR = 256, /* steps */
+    TRY_EVERY = 40,  /* steps */
     MOST_TRIES = 2 * KNOWN
 };
 #define GAIN 1.02f
@@ -27,33 +25,32 @@ void clime_draft_cost_init(struct clime_draft_cost *c) {
     *c = (struct clime_draft_cost){.n_tries = MOST_TRIES};
 }
 
-static void end_period(struct clime_draft_time *t) {
-    for (int i = 0; i < CLIME_DRAFT_SIZES; i++)
-        t[i] = (struct clime_draft_time){.us_before = t[i].us, .n_before = t[i].n};
+static bool is_old(const struct clime_draft_cost *c, const struct clime_draft_time *t) {
+    return c->n_steps - t->at > KNOWN_FOR;
 }
 
 void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed, float us) {
     int i = size_of(n_rows);
     if (i == CLIME_DRAFT_SIZES) return;
     struct clime_draft_time *t = guessed ? &c->guessed[i] : &c->plain[i];
-    if (t->n == 0 || us < t->us) t->us = us;
-    t->n++;
+    if (is_old(c, t)) t->n = 0;
+    t->us[t->n++ % CLIME_DRAFT_LAST] = us;
+    t->at = ++c->n_steps;
     if (c->n_tries < MOST_TRIES) c->n_tries += 1.0f / TRY_EVERY;
-    if (++c->n_steps < PERIOD) return;
-    c->n_steps = 0;
-    end_period(c->plain);
-    end_period(c->guessed);
 }
 
 /* 0: not known. */
-static float time_of(const struct clime_draft_time *t) {
-    if (t->n + t->n_before < KNOWN) return 0;
-    return t->n > 0 && (t->n_before == 0 || t->us < t->us_before) ? t->us : t->us_before;
+static float time_of(const struct clime_draft_cost *c, const struct clime_draft_time *t) {
+    if (t->n < KNOWN || is_old(c, t)) return 0;
+    float us = t->us[0];
+    for (int i = 1; i < CLIME_DRAFT_LAST && i < t->n; i++)
+        if (t->us[i] < us) us = t->us[i];
+    return us;
 }
 
 int clime_draft_cost_choose(struct clime_draft_cost *c, int n_seqs, const float *chance, int n) {
     int at = size_of(n_seqs), chosen = 0;
-    float plain_us = at < CLIME_DRAFT_SIZES ? time_of(&c->plain[at]) : 0, us = plain_us, row_us = 0;
+    float plain_us = at < CLIME_DRAFT_SIZES ? time_of(c, &c->plain[at]) : 0, us = plain_us, row_us = 0;
     float tokens = (float)n_seqs;
     if (us == 0) return 0;
     float best = tokens / us * GAIN;
@@ -63,7 +60,7 @@ int clime_draft_cost_choose(struct clime_draft_cost *c, int n_seqs, const float 
         if (more == 0) continue;
         rows += more;
         for (; k < n && n_seqs + k < rows; k++) tokens += chance[k];
-        float known = time_of(&c->guessed[at]);
+        float known = time_of(c, &c->guessed[at]);
         trying = known == 0;
         if (trying && c->n_tries < 1) break;
         if (trying)

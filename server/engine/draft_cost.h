@@ -1,23 +1,26 @@
 /* How many guessed rows a step is worth, from what steps took.
  *
  * A step of n sequences gives n tokens; with guessed rows it takes longer and gives as many more as are right. What it
- * takes is measured, by the number of its rows and by whether some are guessed; the fastest of the last one or two
- * periods counts, since a busy machine only ever adds. A size that nobody has measured of late is tried now and then.
- * Owner: the engine thread. No clock: the caller says what a step took.
+ * takes is measured, by the number of its rows and by whether some are guessed; the fastest of the last few counts,
+ * since a busy machine only ever adds. A size that nobody has measured of late is tried now and then. Owner: the engine
+ * thread. No clock: the caller says what a step took.
  */
 #ifndef CLIME_SERVER_ENGINE_DRAFT_COST_H
 #define CLIME_SERVER_ENGINE_DRAFT_COST_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #define CLIME_DRAFT_SIZES 9 /* powers of two up to 256 */
+#define CLIME_DRAFT_LAST 4
 
 struct clime_draft_cost {
     struct clime_draft_time {
-        float us, us_before; /* the fastest step of this period, and of the one before; 0 = none */
-        int n, n_before;     /* steps measured */
+        float us[CLIME_DRAFT_LAST]; /* what the last steps took */
+        int n;                      /* steps measured since there was none for long */
+        int64_t at;                 /* number of the last one */
     } plain[CLIME_DRAFT_SIZES], guessed[CLIME_DRAFT_SIZES];
-    int n_steps;   /* of this period */
+    int64_t n_steps;
     float n_tries; /* steps that may still be tried at sizes that are not known */
 };
 
