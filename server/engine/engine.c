@@ -30,9 +30,8 @@
 #include "server/engine/logit_edits.h"
 #include "server/engine/step_graphs.h"
 
-#define WINDOW_US ((int64_t)1000000) /* over which the throughput is measured */
-#define LOOK_US ((int64_t)100000)    /* between looks of an idle engine at its followers */
-#define INTAKE 64                    /* outputs that come in between two steps */
+#define LOOK_US ((int64_t)100000) /* between looks of an idle engine at its followers */
+#define INTAKE 64                 /* outputs that come in between two steps */
 
 /* ---- events ------------------------------------------------------------------------------------------------ */
 
@@ -314,68 +313,6 @@ static void take_prompt_logp(struct clime_engine *g, struct clime_seq *q, struct
     q->prompt_logp_next = p->first + p->n;
 }
 
-static void close_window(struct clime_engine *g, int64_t now) {
-    const struct clime_loads *l = &g->loads, *was = &g->window_from;
-    LOG_DEBUG("%lld steps (%lld overlapped): %lld us planning and starting, %lld us waiting, %lld us results",
-              (long long)(l->n_steps - was->n_steps), (long long)(l->n_overlapped - was->n_overlapped),
-              (long long)(l->start_us - was->start_us), (long long)(l->wait_us - was->wait_us),
-              (long long)(l->result_us - was->result_us));
-    g->window_from = *l;
-    g->loads.gen_throughput = (double)g->window_tokens * 1e6 / (double)(now - g->window_us);
-    g->window_us = now;
-    g->window_tokens = 0;
-}
-
-static void count_step(struct clime_engine *g, const struct clime_step_plan *plan, int n_tokens) {
-    int64_t now = clime_now_us();
-    atomic_store(&g->last_step_us, now);
-    pthread_mutex_lock(&g->lock);
-    g->loads.n_generated += n_tokens;
-    g->loads.n_steps++;
-    for (int i = 0; i < plan->n_items; i++) {
-        g->loads.n_draw_steps += plan->items[i].sample;
-        g->loads.n_guesses += plan->items[i].n_guesses;
-        g->loads.n_right += plan->items[i].n_right;
-    }
-    g->window_tokens += n_tokens;
-    if (now - g->window_us >= WINDOW_US) close_window(g, now);
-    pthread_mutex_unlock(&g->lock);
-}
-
-/* Where a step's time goes: what is not waiting stands beside an idle device, but in an overlapped step. */
-static void count_times(struct clime_engine *g, int64_t start_us, int64_t wait_us, int64_t result_us) {
-    pthread_mutex_lock(&g->lock);
-    g->loads.n_overlapped += g->started;
-    g->loads.start_us += start_us;
-    g->loads.wait_us += wait_us;
-    g->loads.result_us += result_us;
-    pthread_mutex_unlock(&g->lock);
-}
-
-/* An idle engine's window does not run on; what a short burst sampled is counted when it ends. */
-static void count_idle(struct clime_engine *g) {
-    int64_t now = clime_now_us();
-    pthread_mutex_lock(&g->lock);
-    if (g->window_tokens > 0 && now > g->window_us) close_window(g, now);
-    g->window_us = now;
-    pthread_mutex_unlock(&g->lock);
-}
-
-static void publish_loads(struct clime_engine *g) {
-    const struct clime_sched *s = &g->sched;
-    pthread_mutex_lock(&g->lock);
-    struct clime_loads *l = &g->loads;
-    l->n_running = s->n_running;
-    l->n_waiting = s->n_waiting;
-    l->n_used_tokens = clime_sched_used_tokens(s);
-    l->hit_rate = s->n_prompt_tokens ? (double)s->n_hit_tokens / (double)s->n_prompt_tokens : 0;
-    l->n_prompt = s->n_prompt_tokens;
-    l->n_retracted = s->n_preempted;
-    l->paused = g->paused;
-    l->n_waiting_tokens = s->n_waiting_tokens;
-    pthread_mutex_unlock(&g->lock);
-}
-
 bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const struct clime_error *e) {
     if (!err) return false;
     LOG_ERROR("the engine is dead: %s", e->msg);
@@ -405,8 +342,8 @@ static void take_results(struct clime_engine *g, struct clime_step_plan *plan) {
         }
     }
     if (g->opts.debug_checks) clime_sched_check(&g->sched);
-    count_step(g, plan, n_tokens);
-    publish_loads(g);
+    clime_engine_count_step(g, plan, n_tokens);
+    clime_engine_publish_loads(g);
     post_events(g);
 }
 
@@ -447,7 +384,7 @@ static void step(struct clime_engine *g, bool may_overlap) {
         clime_runner_draw(g->runner, next);
         g->turn = !g->turn;
     }
-    count_times(g, t1 - t0, t2 - t1, clime_now_us() - t2);
+    clime_engine_count_times(g, t1 - t0, t2 - t1, clime_now_us() - t2);
 }
 
 static void *engine_main(void *arg) {
@@ -456,8 +393,8 @@ static void *engine_main(void *arg) {
     while (take_inbox(g)) {
         if (g->started || has_work(g)) step(g, true);
         if (g->started || has_work(g)) continue;
-        count_idle(g);
-        publish_loads(g);
+        clime_engine_count_idle(g);
+        clime_engine_publish_loads(g);
         g->step_from_us = 0;
     }
     clime_engine_end_all(

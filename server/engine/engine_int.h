@@ -1,4 +1,4 @@
-/* Private to engine.c (thread and steps) and control.c (what others ask of it). */
+/* Private to engine.c (thread and steps), counts.c (what it counts) and control.c (what others ask of it). */
 #ifndef CLIME_SERVER_ENGINE_ENGINE_INT_H
 #define CLIME_SERVER_ENGINE_ENGINE_INT_H
 
@@ -77,6 +77,10 @@ struct clime_engine {
 void clime_engine_end_all(struct clime_engine *g, struct clime_finish why);
 void clime_engine_do_sweep(struct clime_engine *g);
 void clime_engine_set_label(struct clime_engine *g, const char *name, uint64_t number);
+void clime_engine_count_step(struct clime_engine *g, const struct clime_step_plan *plan, int n_tokens);
+void clime_engine_count_times(struct clime_engine *g, int64_t start_us, int64_t wait_us, int64_t result_us);
+void clime_engine_count_idle(struct clime_engine *g); /* there is nothing to do */
+void clime_engine_publish_loads(struct clime_engine *g);
 bool clime_engine_is_dead(struct clime_engine *g, enum clime_err err, const struct clime_error *e);
 
 #endif
