@@ -20,10 +20,13 @@
 
 enum kind { COUNTER, GAUGE, HISTOGRAM };
 
+#define MAX_ALIASES 2
+
 struct clime_metric {
     struct clime_metric *next; /* guarded by lock; order of registration */
     enum kind kind;
     const char *name, *help;
+    const char *aliases[MAX_ALIASES]; /* NULL = none; all series of a name have the same */
     char *labels;
     _Atomic uint64_t value;   /* bits of a double; a histogram's sum */
     double *bounds;           /* n_buckets upper bounds, ascending */
@@ -91,6 +94,15 @@ struct clime_metric *clime_metric_histogram(const char *name, const char *labels
     return find_or_add(HISTOGRAM, name, labels, help, buckets, n_buckets);
 }
 
+void clime_metric_alias(struct clime_metric *m, const char *name) {
+    int i = 0;
+    pthread_mutex_lock(&lock);
+    while (i < MAX_ALIASES && m->aliases[i] && strcmp(m->aliases[i], name) != 0) i++;
+    CHECK(i < MAX_ALIASES);
+    m->aliases[i] = name;
+    pthread_mutex_unlock(&lock);
+}
+
 static void add(_Atomic uint64_t *to, double v) {
     uint64_t old = atomic_load_explicit(to, memory_order_relaxed);
     while (!atomic_compare_exchange_weak_explicit(to, &old, bits_of(double_of(old) + v), memory_order_relaxed,
@@ -134,9 +146,9 @@ static void put_value(struct clime_buf *out, double v) {
     }
 }
 
-static void put_head(struct clime_buf *out, const struct clime_metric *m) {
+static void put_head(struct clime_buf *out, const struct clime_metric *m, const char *name) {
     static const char *const kinds[] = {"counter", "gauge", "histogram"};
-    clime_buf_printf(out, "# HELP %s ", m->name);
+    clime_buf_printf(out, "# HELP %s ", name);
     for (const char *c = m->help; *c; c++) {
         if (*c == '\\')
             clime_buf_adds(out, "\\\\");
@@ -145,38 +157,47 @@ static void put_head(struct clime_buf *out, const struct clime_metric *m) {
         else
             clime_buf_addc(out, *c);
     }
-    clime_buf_printf(out, "\n# TYPE %s %s\n", m->name, kinds[m->kind]);
+    clime_buf_printf(out, "\n# TYPE %s %s\n", name, kinds[m->kind]);
 }
 
 /* "name suffix {labels} value". */
-static void put_line(struct clime_buf *out, const struct clime_metric *m, const char *suffix, double v) {
-    clime_buf_printf(out, "%s%s", m->name, suffix);
+static void put_line(struct clime_buf *out, const struct clime_metric *m, const char *name, const char *suffix,
+                     double v) {
+    clime_buf_printf(out, "%s%s", name, suffix);
     if (m->labels[0]) clime_buf_printf(out, "{%s}", m->labels);
     clime_buf_addc(out, ' ');
     put_value(out, v);
     clime_buf_addc(out, '\n');
 }
 
-static void put_bucket(struct clime_buf *out, const struct clime_metric *m, double bound, double cumulative) {
-    clime_buf_printf(out, "%s_bucket{%s%sle=\"", m->name, m->labels, m->labels[0] ? "," : "");
+static void put_bucket(struct clime_buf *out, const struct clime_metric *m, const char *name, double bound,
+                       double cumulative) {
+    clime_buf_printf(out, "%s_bucket{%s%sle=\"", name, m->labels, m->labels[0] ? "," : "");
     put_value(out, bound);
     clime_buf_adds(out, "\"} ");
     put_value(out, cumulative);
     clime_buf_addc(out, '\n');
 }
 
-static void put_metric(struct clime_buf *out, const struct clime_metric *m) {
+static void put_metric(struct clime_buf *out, const struct clime_metric *m, const char *name) {
     if (m->kind != HISTOGRAM) {
-        put_line(out, m, "", clime_metric_value(m));
+        put_line(out, m, name, "", clime_metric_value(m));
         return;
     }
     uint64_t count = 0;
     for (int i = 0; i <= m->n_buckets; i++) {
         count += atomic_load_explicit(&m->counts[i], memory_order_relaxed);
-        put_bucket(out, m, i < m->n_buckets ? m->bounds[i] : (double)INFINITY, (double)count);
+        put_bucket(out, m, name, i < m->n_buckets ? m->bounds[i] : (double)INFINITY, (double)count);
     }
-    put_line(out, m, "_sum", clime_metric_value(m));
-    put_line(out, m, "_count", (double)count);
+    put_line(out, m, name, "_sum", clime_metric_value(m));
+    put_line(out, m, name, "_count", (double)count);
+}
+
+/* All series of m's name, of which m is the first, below one head. */
+static void put_series(struct clime_buf *out, const struct clime_metric *m, const char *name) {
+    put_head(out, m, name);
+    for (const struct clime_metric *s = m; s; s = s->next)
+        if (strcmp(s->name, m->name) == 0) put_metric(out, s, name);
 }
 
 void clime_metrics_write(struct clime_buf *out) {
@@ -186,9 +207,8 @@ void clime_metrics_write(struct clime_buf *out) {
         const struct clime_metric *earlier = first;
         while (strcmp(earlier->name, m->name) != 0) earlier = earlier->next;
         if (earlier != m) continue;
-        put_head(out, m);
-        for (const struct clime_metric *s = m; s; s = s->next)
-            if (strcmp(s->name, m->name) == 0) put_metric(out, s);
+        put_series(out, m, m->name);
+        for (int i = 0; i < MAX_ALIASES && m->aliases[i]; i++) put_series(out, m, m->aliases[i]);
     }
     pthread_mutex_unlock(&lock);
 }

@@ -18,6 +18,9 @@ struct clime_metric *clime_metric_gauge(const char *name, const char *labels, co
 struct clime_metric *clime_metric_histogram(const char *name, const char *labels, const char *help,
                                             const double *buckets, int n_buckets);
 
+/* The same numbers under another name as well, below it; twice at most. name must stay valid. */
+void clime_metric_alias(struct clime_metric *m, const char *name);
+
 void clime_metric_add(struct clime_metric *m, double v); /* counter, gauge */
 void clime_metric_set(struct clime_metric *m, double v); /* gauge */
 void clime_metric_observe(struct clime_metric *m, double v);

@@ -351,10 +351,15 @@ int main(int argc, char **argv) {
     s.model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.items : one;
     s.n_model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.n : 1;
     s.field_watch = clime_field_watch_new(s.opts.strict_fields);
+    pthread_mutex_init(&s.profile_lock, NULL);
+    atomic_init(&s.request_log_level, (int)s.opts.log_requests_level);
+    atomic_init(&s.request_log, s.opts.log_requests ? (int)s.opts.log_requests_level : -1);
     int status = serve(&s, argv, start_us);
     clime_weight_update_free(&update);
     clime_job_table_free(&s.jobs);
     clime_field_watch_free(s.field_watch);
+    pthread_mutex_destroy(&s.profile_lock);
+    free(s.profile_path);
     free(folder);
     free(s.opts.served_model_names.items);
     free(s.opts.cuda_graph_bs.items);

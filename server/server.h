@@ -45,6 +45,9 @@ struct clime_server {
     int64_t started_us; /* wall clock */
     double startup_seconds;
     atomic_bool ready, stopping;
+    atomic_int request_log, request_log_level; /* request_log.h: what is logged now, and when it is switched on */
+    pthread_mutex_t profile_lock;
+    char *profile_path;                /* of the trace that is being recorded, under that lock; NULL = none is */
     atomic_uint_fast64_t n_made_seeds; /* --random-seed: how many it has made */
 };
 
@@ -108,6 +111,11 @@ void clime_handle_abort(struct clime_http_request *rq, void *context);
 void clime_handle_pause(struct clime_http_request *rq, void *context);
 void clime_handle_continue(struct clime_http_request *rq, void *context);
 void clime_handle_flush(struct clime_http_request *rq, void *context);
+
+void clime_handle_start_profile(struct clime_http_request *rq, void *context);
+void clime_handle_stop_profile(struct clime_http_request *rq, void *context);
+void clime_handle_configure_logging(struct clime_http_request *rq, void *context);
+void clime_handle_weights_checker(struct clime_http_request *rq, void *context);
 
 void clime_handle_release_memory(struct clime_http_request *rq, void *context);
 void clime_handle_resume_memory(struct clime_http_request *rq, void *context);

@@ -16,6 +16,19 @@ struct clime_server_metrics {
     struct clime_metric *first_token, *latency, *load_time;
 };
 
+/* vLLM's names, where a number of ours is what theirs means. */
+static void give_aliases(struct clime_server_metrics *m) {
+    clime_metric_alias(m->running, "vllm:num_requests_running");
+    clime_metric_alias(m->waiting, "vllm:num_requests_waiting");
+    clime_metric_alias(m->usage, "vllm:kv_cache_usage_perc");
+    clime_metric_alias(m->prompt, "vllm:prompt_tokens_total");
+    clime_metric_alias(m->prompt, "vllm:prefix_cache_queries_total");
+    clime_metric_alias(m->cached, "vllm:prefix_cache_hits_total");
+    clime_metric_alias(m->generated, "vllm:generation_tokens_total");
+    clime_metric_alias(m->first_token, "vllm:time_to_first_token_seconds");
+    clime_metric_alias(m->latency, "vllm:e2e_request_latency_seconds");
+}
+
 struct clime_server_metrics *clime_server_metrics_new(const char *model_name) {
     static const double seconds[] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
     struct clime_server_metrics *m = xcalloc(1, sizeof *m);
@@ -53,6 +66,7 @@ struct clime_server_metrics *clime_server_metrics_new(const char *model_name) {
     m->load_time = clime_metric_histogram("sglang:weight_load_duration_seconds", l,
                                           "a weight update, transfer included", seconds, (int)CLIME_COUNT(seconds));
     clime_buf_free(&label);
+    give_aliases(m);
     return m;
 }
 

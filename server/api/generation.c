@@ -13,6 +13,7 @@
 
 #include "common/clock.h"
 #include "common/hash.h"
+#include "server/api/request_log.h"
 #include "server/api/resume.h"
 #include "server/job/logprob_cost.h"
 #include "server/server_metrics.h"
@@ -389,6 +390,7 @@ enum clime_err clime_generation_run(struct clime_generation *gen, struct clime_e
     clime_http_waits(gen->rq);
     wait_closed(gen);
     clime_server_metrics_job(s->metrics, j);
+    clime_request_log(s, gen->rq, j);
     return CLIME_OK;
 }
 

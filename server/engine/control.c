@@ -257,6 +257,38 @@ enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, st
     return c.err;
 }
 
+static void do_read_weights(struct clime_engine *g, struct clime_command *c) {
+    if ((c->err = refuse_dead(g, c->error))) return;
+    if (g->opts.followers)
+        c->err = clime_fail(c->error, CLIME_ERR_INPUT, "the weights lie on several devices, a share on each");
+    else if (atomic_load(&g->weights) != CLIME_WEIGHTS_READY)
+        c->err = complete(g, c->error);
+    else
+        g->model->ops->copy_out(g->model->dev, c->h_weights, (const char *)g->model->flat + c->weights_at, c->n_bytes);
+}
+
+enum clime_err clime_engine_read_weights(struct clime_engine *g, size_t at, size_t n_bytes, void *h_out,
+                                         struct clime_error *e) {
+    struct clime_command c = {
+        .run = do_read_weights, .weights_at = at, .n_bytes = n_bytes, .h_weights = h_out, .error = e};
+    run_command(g, &c);
+    return c.err;
+}
+
+/* ---- trace ------------------------------------------------------------------------------------------------- */
+
+static void do_trace(struct clime_engine *g, struct clime_command *c) {
+    struct clime_trace *had = g->trace;
+    g->trace = c->trace;
+    c->trace = had;
+}
+
+void clime_engine_trace(struct clime_engine *g, struct clime_trace *give, struct clime_trace **out) {
+    struct clime_command c = {.run = do_trace, .trace = give};
+    run_command(g, &c);
+    *out = c.trace;
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
 static size_t free_memory(struct clime_engine *g) {

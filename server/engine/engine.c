@@ -216,7 +216,9 @@ static bool take_inbox(struct clime_engine *g) {
     if (owner_is_late(g)) end_held(g);
     for (struct clime_command *next; command; command = next) {
         next = command->next;
+        int64_t begin_us = clime_now_us();
         command->run(g, command);
+        if (g->trace) clime_trace_control(g->trace, begin_us, clime_now_us());
         post_events(g);
         pthread_mutex_lock(&g->lock);
         command->done = true; /* the caller's stack: not touched again */
@@ -360,6 +362,20 @@ static bool may_start_ahead(const struct clime_engine *g, const struct clime_ste
     return g->opts.overlap && now->mark >= 0 && !(g->drafting && clime_drafting_looks(g->drafting));
 }
 
+static void trace_step(struct clime_engine *g, const struct clime_step_plan *plan, int64_t t0, int64_t t1, int64_t t2) {
+    if (!g->trace) return;
+    const struct clime_trace_step s = {.number = g->loads.n_steps,
+                                       .plan_us = t0,
+                                       .wait_us = t1,
+                                       .result_us = t2,
+                                       .end_us = clime_now_us(),
+                                       .n_seqs = plan->n_items,
+                                       .n_rows = plan->T,
+                                       .n_waiting = g->sched.n_waiting,
+                                       .overlapped = g->started};
+    clime_trace_step(g->trace, &s);
+}
+
 /* Finishes the step in flight, or one planned now. may_overlap: the one after it may be in flight at the end. */
 static void step(struct clime_engine *g, bool may_overlap) {
     struct clime_error e = {0};
@@ -384,6 +400,7 @@ static void step(struct clime_engine *g, bool may_overlap) {
         clime_runner_draw(g->runner, next);
         g->turn = !g->turn;
     }
+    trace_step(g, now, t0, t1, t2);
     clime_engine_count_times(g, t1 - t0, t2 - t1, clime_now_us() - t2);
 }
 
@@ -469,6 +486,7 @@ void clime_engine_close(struct clime_engine *g) {
     pthread_mutex_destroy(&g->lock);
     pthread_cond_destroy(&g->wake);
     pthread_cond_destroy(&g->done);
+    clime_trace_free(g->trace);
     free(g->results.items);
     free(g->results.draws);
     clime_drafting_close(g->drafting);

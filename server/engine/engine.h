@@ -98,6 +98,16 @@ enum clime_err clime_engine_give_back(struct clime_engine *g, unsigned tags, str
 enum clime_err clime_engine_take_back(struct clime_engine *g, unsigned tags, struct clime_memory_change *out,
                                       struct clime_error *e);
 
+/* Gives the engine a trace to record its steps in (trace.h), and takes back the one that it had, or NULL: then nothing
+ * is recorded. Owned by whoever has it. */
+struct clime_trace;
+void clime_engine_trace(struct clime_engine *g, struct clime_trace *give, struct clime_trace **out);
+
+/* n_bytes of the weights, from byte `at` of the layout on, into the host's memory. CLIME_ERR_UNAVAILABLE without
+ * weights, CLIME_ERR_INPUT where several devices have a share each. */
+enum clime_err clime_engine_read_weights(struct clime_engine *g, size_t at, size_t n_bytes, void *h_out,
+                                         struct clime_error *e);
+
 /* True when the engine thread answers within the time, or has finished a step within it. */
 bool clime_engine_alive(struct clime_engine *g, int64_t timeout_us);
 /* True while the owner of the weights rewrites them within its time. */

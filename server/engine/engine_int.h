@@ -6,6 +6,7 @@
 #include "server/engine/engine.h"
 #include "server/engine/followers.h"
 #include "server/engine/step.h"
+#include "server/engine/trace.h"
 
 enum clime_weights_state { CLIME_WEIGHTS_READY, CLIME_WEIGHTS_ABSENT, CLIME_WEIGHTS_WRITING };
 
@@ -22,6 +23,9 @@ struct clime_command {
     int64_t limit_us;
     unsigned tags;
     struct clime_memory_change *change;
+    struct clime_trace *trace;  /* given, or taken away */
+    void *h_weights;            /* where so many bytes of them go, */
+    size_t weights_at, n_bytes; /* from this byte on */
     int n_inflight;
     enum clime_err err;
     struct clime_error *error;
@@ -48,6 +52,7 @@ struct clime_engine {
     struct clime_job *incoming; /* out of the inbox; outputs of the first from incoming_at on are to be taken */
     int incoming_at;
     const char *dead_message;
+    struct clime_trace *trace;        /* of the steps, while somebody wants one; else NULL */
     bool has_owner;                   /* the weights came from memory that stays another process's */
     int64_t window_us, window_tokens; /* of the throughput being measured */
     struct clime_loads window_from;   /* as the window began */

@@ -28,6 +28,7 @@ void clime_weight_update_free(struct clime_weight_update *u) {
         clime_update_groups_close(u);
         u->ops->close(u->dev);
     }
+    free(u->snapshot);
     pthread_mutex_destroy(&u->lock);
 }
 

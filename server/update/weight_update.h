@@ -25,10 +25,11 @@ struct clime_update_group {
 };
 
 struct clime_weight_update {
-    pthread_mutex_t lock;  /* held by the update that is going on */
-    char last_sha[65];     /* hash of the body that made the present version; "" = it came otherwise. Under lock */
-    struct clime_dev *dev; /* a second context on the model's device, for copies beside the engine's; NULL until one
-                            * was needed. Under lock */
+    pthread_mutex_t lock;    /* held by the update that is going on */
+    char last_sha[65];       /* hash of the body that made the present version; "" = it came otherwise. Under lock */
+    uint8_t (*snapshot)[32]; /* [tensors] checksums that /weights_checker compares with; NULL = none. Under lock */
+    struct clime_dev *dev;   /* a second context on the model's device, for copies beside the engine's; NULL until one
+                              * was needed. Under lock */
     const struct clime_ops *ops;                        /* of dev */
     struct clime_update_group groups[CLIME_MAX_GROUPS]; /* under lock, as what follows */
     char evicted[64];                                   /* the group that was closed last to make room; "" = none */

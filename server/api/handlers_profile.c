@@ -1,0 +1,157 @@
+/* /start_profile and /stop_profile: a trace of the engine's steps, as a file that Perfetto opens. HTTP workers; each
+ * waits for the engine to come between two steps. Names and texts are SGLang's.
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/os/atomic_file.h"
+#include "server/api/fields.h"
+#include "server/engine/trace.h"
+#include "server/server.h"
+
+#define DEFAULT_DIR "/tmp" /* and SGLang's variable goes first */
+#define MAX_TRACE ((size_t)512 << 20)
+#define MAX_NAME 64
+
+struct ask {
+    struct clime_str dir, id, prefix;
+    int64_t start_step, n_steps;
+};
+
+#define AT(field) offsetof(struct ask, field)
+
+static const struct clime_member rows[] = {
+    {"output_dir", CLIME_MEMBER_STRING, AT(dir)},
+    {"profile_id", CLIME_MEMBER_STRING, AT(id)},
+    {"profile_prefix", CLIME_MEMBER_STRING, AT(prefix)},
+    {"start_step", CLIME_MEMBER_INT, AT(start_step), .min = 0, .max = 1e15},
+    {"num_steps", CLIME_MEMBER_INT, AT(n_steps), .min = 0, .max = 1e15},
+};
+static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+static const struct clime_field others[] = {
+    {"activities", CLIME_FIELD_INERT}, /* of torch; the device's side is the wait of each step */
+    {"with_stack", CLIME_FIELD_INERT},
+    {"record_shapes", CLIME_FIELD_INERT},
+    {"merge_profiles", CLIME_FIELD_INERT}, /* there is one */
+    {"profile_by_stage", NULL},
+    {"profile_stages", NULL},
+    {NULL, NULL},
+};
+static const struct clime_fields fields = {.where = "/start_profile", .rows = {others}, .read = {&members}};
+
+/* A part of the file's name. */
+static bool plain_name(struct clime_str s) {
+    for (size_t i = 0; i < s.len; i++)
+        if (!strchr("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.", s.ptr[i])) return false;
+    return s.len <= MAX_NAME && !memchr(s.ptr, '\0', s.len) && (s.len == 0 || s.ptr[0] != '.');
+}
+
+static enum clime_err read_ask(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
+                               struct ask *out, struct clime_error *e) {
+    struct clime_str body = clime_http_body(rq), key;
+    struct clime_json j;
+    if (body.len == 0) return CLIME_OK;
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);)
+        if (!clime_members_read(&members, &j, key, out)) clime_fields_other(&fields, s->field_watch, &j, key);
+    if (!clime_json_end(&j)) return e->code;
+    if (!plain_name(out->id) || !plain_name(out->prefix))
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "profile_id and profile_prefix are parts of a file's name: letters, digits, - _ . and at most "
+            "%d of them",
+            MAX_NAME);
+    return CLIME_OK;
+}
+
+/* Where the trace will be: the folder must be there, or be made, now. */
+static enum clime_err make_path(const struct ask *ask, char **out, struct clime_error *e) {
+    const char *given = getenv("SGLANG_TORCH_PROFILER_DIR");
+    char *dir = ask->dir.len > 0 ? xstrndup(ask->dir.ptr, ask->dir.len) : xstrdup(given ? given : DEFAULT_DIR);
+    struct stat st;
+    char id[32];
+    snprintf(id, sizeof id, "%lld", (long long)(clime_wall_us() / 1000));
+    struct clime_str name = ask->id.len > 0 ? ask->id : clime_str_of(id);
+    mkdir(dir, 0777); /* its parent is there, or the next line says that it is not */
+    enum clime_err err = CLIME_OK;
+    if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
+        err = clime_fail(e, CLIME_ERR_INPUT, "output_dir %.200s is no folder, and cannot be made", dir);
+    else
+        *out = xasprintf("%s/" CLIME_STR_FMT "%s" CLIME_STR_FMT "-TP-0.trace.json", dir, CLIME_STR_ARG(ask->prefix),
+                         ask->prefix.len > 0 ? "-" : "", CLIME_STR_ARG(name));
+    free(dir);
+    return err;
+}
+
+static void reply_text(struct clime_http_request *rq, const char *text) {
+    clime_http_reply(rq, 200, "text/plain", NULL, clime_str_of(text));
+}
+
+void clime_handle_start_profile(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e = {0};
+    struct clime_arena a;
+    struct ask ask = {.dir = {"", 0}, .id = {"", 0}, .prefix = {"", 0}};
+    struct clime_loads l;
+    char *path = NULL;
+    clime_arena_init(&a, clime_http_body(rq).len * 2 + 65536);
+    enum clime_err err = read_ask(s, rq, &a, &ask, &e);
+    if (!err) err = make_path(&ask, &path, &e);
+    pthread_mutex_lock(&s->profile_lock);
+    if (!err && s->profile_path)
+        err = clime_fail(&e, CLIME_ERR_INPUT, "a profile is being recorded already: /stop_profile ends it");
+    if (!err) {
+        struct clime_trace *none;
+        clime_engine_loads(s->engine, &l);
+        clime_engine_trace(s->engine, clime_trace_new(l.n_steps + ask.start_step, ask.n_steps), &none);
+        s->profile_path = path;
+        path = NULL;
+    }
+    pthread_mutex_unlock(&s->profile_lock);
+    if (err)
+        clime_http_reply_err(rq, &e);
+    else
+        reply_text(rq, "Start profiling.\n");
+    free(path);
+    clime_arena_free(&a);
+}
+
+static enum clime_err save(const struct clime_trace *t, const char *path, struct clime_error *e) {
+    struct clime_buf out;
+    clime_buf_init(&out, MAX_TRACE);
+    clime_trace_write(t, "clime-server", &out);
+    enum clime_err err = out.full ? clime_fail(e, CLIME_ERR_LIMIT, "the trace is over %zu bytes", MAX_TRACE)
+                                  : clime_atomic_save(path, out.data, out.len, e);
+    clime_buf_free(&out);
+    return err;
+}
+
+void clime_handle_stop_profile(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_trace *t = NULL;
+    struct clime_error e = {0};
+    enum clime_err err = CLIME_OK;
+    pthread_mutex_lock(&s->profile_lock);
+    char *path = s->profile_path;
+    s->profile_path = NULL;
+    if (path)
+        clime_engine_trace(s->engine, NULL, &t);
+    else
+        err = clime_fail(&e, CLIME_ERR_INPUT, "no profile is being recorded: /start_profile begins one");
+    pthread_mutex_unlock(&s->profile_lock);
+    if (!err) err = save(t, path, &e);
+    if (err) {
+        clime_http_reply_err(rq, &e);
+    } else {
+        char *said = xasprintf("Stop profiling: %d steps in %s\n", clime_trace_count(t), path);
+        LOG_INFO("profile: %d steps in %s", clime_trace_count(t), path);
+        reply_text(rq, said);
+        free(said);
+    }
+    clime_trace_free(t);
+    free(path);
+}

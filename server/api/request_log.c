@@ -1,0 +1,149 @@
+/* The log of requests (see request_log.h), and POST /configure_logging. HTTP workers; the level is one atomic. A line
+ * of the log holds 2 KB (common/log.h), so what may be long is cut before, and each line is whole JSON.
+ */
+#include "server/api/request_log.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "server/api/fields.h"
+
+#define SHOWN_BYTES 400 /* of a text */
+#define SHOWN_IDS 32    /* of a prompt */
+#define LINE 1900
+
+static void put_int(struct clime_jw *w, const char *key, int64_t value) {
+    clime_jw_key(w, key);
+    clime_jw_int(w, value);
+}
+
+static void put_double(struct clime_jw *w, const char *key, double value) {
+    clime_jw_key(w, key);
+    clime_jw_double(w, value);
+}
+
+static void put_params(struct clime_jw *w, const struct clime_output *o) {
+    const struct clime_sampling_params *p = o->params;
+    clime_jw_key(w, "sampling_params");
+    clime_jw_object(w);
+    put_int(w, "max_new_tokens", p->max_new_tokens);
+    put_int(w, "min_new_tokens", p->min_new_tokens);
+    put_double(w, "temperature", p->temperature);
+    put_double(w, "top_p", p->top_p);
+    put_int(w, "top_k", p->top_k);
+    put_double(w, "min_p", p->min_p);
+    put_double(w, "frequency_penalty", p->frequency_penalty);
+    put_double(w, "presence_penalty", p->presence_penalty);
+    put_double(w, "repetition_penalty", p->repetition_penalty);
+    put_int(w, "n", p->n);
+    put_int(w, "stop", p->n_stop);
+    put_int(w, "logit_bias", p->n_bias);
+    clime_jw_key(w, "grammar");
+    clime_jw_bool(w, p->grammar.kind != CLIME_GRAMMAR_NONE);
+    clime_jw_close(w);
+}
+
+static void put_text(struct clime_jw *w, const struct clime_output *o) {
+    struct clime_str text = clime_stop_text_safe(&o->text);
+    if (text.len > SHOWN_BYTES) text.len = SHOWN_BYTES;
+    clime_jw_key(w, "prompt_ids");
+    clime_jw_array(w);
+    for (int i = 0; i < o->n_prompt && i < SHOWN_IDS; i++) clime_jw_int(w, o->ids[i]);
+    clime_jw_close(w);
+    clime_jw_key(w, "text");
+    clime_jw_str(w, text);
+}
+
+static void write_line(struct clime_buf *out, const struct clime_http_request *rq, const struct clime_output *o,
+                       int level) {
+    static const char *const ends[] = {[CLIME_FINISH_NONE] = "none",
+                                       [CLIME_FINISH_STOP] = "stop",
+                                       [CLIME_FINISH_LENGTH] = "length",
+                                       [CLIME_FINISH_ABORT] = "abort"};
+    struct clime_str path = clime_http_path(rq);
+    struct clime_jw w;
+    clime_buf_clear(out);
+    clime_jw_init(&w, out);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "rid");
+    clime_jw_str(&w, o->rid);
+    clime_jw_key(&w, "request_id");
+    clime_jw_strz(&w, clime_http_request_id(rq));
+    clime_jw_key(&w, "path");
+    clime_jw_str(&w, path);
+    put_int(&w, "prompt_tokens", o->n_prompt);
+    put_int(&w, "cached_tokens", o->cached_tokens);
+    put_int(&w, "completion_tokens", (int64_t)o->out.len);
+    clime_jw_key(&w, "finish_reason");
+    clime_jw_strz(&w, ends[o->finish.type]);
+    clime_jw_key(&w, "weight_version");
+    clime_jw_strz(&w, o->version ? o->version->name : "");
+    clime_jw_key(&w, "seed");
+    clime_jw_uint(&w, o->seed);
+    if (o->first_token_us) put_double(&w, "ttft", (double)(o->first_token_us - o->job->received_us) / 1e6);
+    put_double(&w, "e2e_latency", (double)(o->finished_us - o->job->received_us) / 1e6);
+    if (level >= CLIME_LOG_PARAMS) put_params(&w, o);
+    if (level >= CLIME_LOG_TEXT) put_text(&w, o);
+    clime_jw_close(&w);
+}
+
+void clime_request_log(const struct clime_server *s, const struct clime_http_request *rq, const struct clime_job *j) {
+    int level = atomic_load(&s->request_log);
+    struct clime_buf line;
+    if (level < CLIME_LOG_META) return;
+    clime_buf_init(&line, (size_t)1 << 16);
+    for (int i = 0; i < j->n_outs; i++) {
+        for (int at = level; at >= CLIME_LOG_META; at--) { /* escapes make a text up to six times as long */
+            write_line(&line, rq, &j->outs[i], at);
+            if (line.len <= LINE) break;
+        }
+        LOG_INFO("request %s", line.data);
+    }
+    clime_buf_free(&line);
+}
+
+/* ---- /configure_logging ------------------------------------------------------------------------------------ */
+
+struct ask {
+    int64_t level; /* -1: as it is */
+    bool on, given;
+};
+
+static bool read_on(struct clime_json *j, void *object) {
+    struct ask *ask = object;
+    if (clime_json_peek(j) == CLIME_JSON_NULL) return clime_json_null(j);
+    ask->given = true;
+    return clime_lenient_bool(j, &ask->on);
+}
+
+void clime_handle_configure_logging(struct clime_http_request *rq, void *context) {
+    static const struct clime_member rows[] = {
+        {"log_requests", CLIME_MEMBER_CALL, .read = read_on},
+        {"log_requests_level", CLIME_MEMBER_INT, offsetof(struct ask, level), .min = 0, .max = CLIME_LOG_TEXT}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_field others[] = {{"log_requests_format", "\"json\""}, {"log_level", NULL},
+                                                {"dump_requests_folder", NULL},      {"dump_requests_threshold", NULL},
+                                                {"crash_dump_folder", NULL},         {NULL, NULL}};
+    static const struct clime_fields fields = {.where = "/configure_logging", .rows = {others}, .read = {&members}};
+    struct clime_server *s = context;
+    struct clime_str body = clime_http_body(rq), key;
+    struct clime_error e = {0};
+    struct ask ask = {.level = -1};
+    struct clime_arena a;
+    struct clime_json j;
+    clime_arena_init(&a, body.len * 2 + 65536);
+    clime_json_init(&j, body.ptr, body.len, &a, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);)
+        if (!clime_members_read(&members, &j, key, &ask)) clime_fields_other(&fields, s->field_watch, &j, key);
+    if (!clime_json_end(&j)) {
+        clime_http_reply_err(rq, &e);
+    } else {
+        if (ask.level >= 0) atomic_store(&s->request_log_level, (int)ask.level);
+        bool on = ask.given ? ask.on : atomic_load(&s->request_log) >= CLIME_LOG_META;
+        atomic_store(&s->request_log, on ? atomic_load(&s->request_log_level) : CLIME_LOG_NO_REQUESTS);
+        clime_reply_success(rq, CLIME_OK, on ? "requests are logged" : "requests are not logged");
+    }
+    clime_arena_free(&a);
+}

@@ -1,0 +1,199 @@
+/* POST /weights_checker (SGLang's): what the weights in force are, tensor by tensor, and whether an update has brought
+ * all of them. HTTP workers, under the lock of updates, so that none comes between two pieces; the weights are read in
+ * pieces between two steps. Owns the checksums of the last snapshot.
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/hash.h"
+#include "common/log.h"
+#include "server/api/fields.h"
+#include "server/update/weight_update.h"
+
+#define PIECE_BYTES ((size_t)8 << 20) /* what a step may have to wait for */
+#define MAX_SAID 5                    /* names in a message */
+
+typedef uint8_t digest[32];
+
+static enum clime_dtype type_of(const struct clime_server *s) {
+    return clime_dev_info(s->model->dev)->dt;
+}
+
+/* SHA-256 of each tensor's bytes as they lie on the device: out[n_slices]. */
+static enum clime_err checksums(struct clime_server *s, digest *out, struct clime_error *e) {
+    const struct clime_layout *l = &s->model->layout;
+    size_t size = clime_dtype_bytes(type_of(s));
+    uint8_t *piece = xmalloc(PIECE_BYTES);
+    enum clime_err err = CLIME_OK;
+    for (int i = 0; i < l->n_slices && !err; i++) {
+        const struct clime_slice *t = &l->slices[i];
+        struct clime_sha256 sha;
+        size_t left = (size_t)t->n * size, at = (size_t)t->offset * size;
+        clime_sha256_init(&sha);
+        while (left > 0 && !err) {
+            size_t n = left < PIECE_BYTES ? left : PIECE_BYTES;
+            if ((err = clime_engine_read_weights(s->engine, at, n, piece, e))) break;
+            clime_sha256_add(&sha, piece, n);
+            at += n;
+            left -= n;
+        }
+        clime_sha256_done(&sha, out[i]);
+    }
+    free(piece);
+    return err;
+}
+
+/* One number for all: of the tensors' names and checksums, in the layout's order. */
+static void whole(const struct clime_layout *l, const digest *sums, char hex[65]) {
+    struct clime_sha256 sha;
+    uint8_t out[32];
+    clime_sha256_init(&sha);
+    for (int i = 0; i < l->n_slices; i++) {
+        clime_sha256_add(&sha, l->slices[i].name, strlen(l->slices[i].name) + 1);
+        clime_sha256_add(&sha, sums[i], sizeof sums[i]);
+    }
+    clime_sha256_done(&sha, out);
+    clime_sha256_hex(out, hex);
+}
+
+static void reply_sums(struct clime_http_request *rq, const struct clime_server *s, const digest *sums) {
+    const struct clime_layout *l = &s->model->layout;
+    struct clime_buf body;
+    struct clime_jw w;
+    char hex[65];
+    clime_buf_init(&body, CLIME_MAX_REPLY);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "success");
+    clime_jw_bool(&w, true);
+    clime_jw_key(&w, "message");
+    clime_jw_strz(&w, "SHA-256 of each tensor's bytes on the device");
+    clime_jw_key(&w, "ranks");
+    clime_jw_array(&w);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "checksums");
+    clime_jw_object(&w);
+    for (int i = 0; i < l->n_slices; i++) {
+        clime_sha256_hex(sums[i], hex);
+        clime_jw_key(&w, l->slices[i].name);
+        clime_jw_strz(&w, hex);
+    }
+    clime_jw_close(&w);
+    whole(l, sums, hex);
+    clime_jw_key(&w, "per_gpu_checksum");
+    clime_jw_strz(&w, hex);
+    clime_jw_key(&w, "parallelism_info");
+    clime_jw_object(&w);
+    clime_jw_key(&w, "tp_rank");
+    clime_jw_int(&w, 0);
+    clime_jw_key(&w, "tp_size");
+    clime_jw_int(&w, 1);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+    clime_jw_key(&w, "per_engine_checksum");
+    clime_jw_strz(&w, hex);
+    clime_jw_key(&w, "weight_version");
+    clime_jw_strz(&w, clime_engine_version(s->engine)->name);
+    clime_jw_close(&w);
+    clime_reply_buf(rq, 200, &body);
+}
+
+/* CLIME_ERR_INPUT names tensors that are not what they were. */
+static enum clime_err compare(const struct clime_layout *l, const digest *was, const digest *now,
+                              struct clime_error *e) {
+    char names[400] = "";
+    size_t at = 0;
+    int n = 0;
+    for (int i = 0; i < l->n_slices; i++) {
+        if (memcmp(was[i], now[i], sizeof was[i]) == 0) continue;
+        if (n++ < MAX_SAID && at < sizeof names)
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", n > 1 ? ", " : "", l->slices[i].name);
+    }
+    if (n == 0) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "%d of %d tensors are not those of the snapshot: %s%s", n, l->n_slices, names,
+                      n > MAX_SAID ? ", ..." : "");
+}
+
+/* Small finite numbers that no checkpoint holds, another one in each place, so that what an update leaves out shows. */
+static enum clime_err reset(struct clime_server *s, struct clime_error *e) {
+    size_t bytes = clime_model_bytes(s->model);
+    uint8_t *flat = malloc(bytes);
+    if (!flat) return clime_fail(e, CLIME_ERR_LIMIT, "%zu bytes for other weights cannot be had", bytes);
+    if (type_of(s) == CLIME_F32)
+        for (size_t i = 0; i < bytes / 4; i++)
+            memcpy(flat + i * 4, &(uint32_t){0x3c000000u | (uint32_t)(i * 2654435761u) >> 9}, 4);
+    else
+        for (size_t i = 0; i < bytes / 2; i++)
+            memcpy(flat + i * 2, &(uint16_t){(uint16_t)(0x3c00u | (uint32_t)(i * 2654435761u) >> 25)}, 2);
+    const struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = flat};
+    enum clime_err err =
+        clime_engine_update(s->engine, &from, clime_engine_version(s->engine)->name, CLIME_INFLIGHT_RECOMPUTE, NULL, e);
+    if (!err) s->update->last_sha[0] = '\0';
+    free(flat);
+    return err;
+}
+
+/* ---- the request ------------------------------------------------------------------------------------------- */
+
+struct ask {
+    struct clime_str action;
+};
+
+static enum clime_err read_ask(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
+                               struct ask *out, struct clime_error *e) {
+    static const struct clime_member rows[] = {{"action", CLIME_MEMBER_STRING, offsetof(struct ask, action)}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_field others[] = {{"allow_quant_error", NULL}, {NULL, NULL}}; /* nothing is quantised */
+    static const struct clime_fields fields = {.where = "/weights_checker", .rows = {others}, .read = {&members}};
+    static const char *const actions[] = {"checksum", "snapshot", "compare", "reset_tensors"};
+    struct clime_str body = clime_http_body(rq), key;
+    struct clime_json j;
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);)
+        if (!clime_members_read(&members, &j, key, out)) clime_fields_other(&fields, s->field_watch, &j, key);
+    if (!clime_json_end(&j)) return e->code;
+    for (size_t i = 0; i < CLIME_COUNT(actions); i++)
+        if (clime_str_is(out->action, actions[i])) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT, "action must be checksum, snapshot, compare or reset_tensors");
+}
+
+static enum clime_err act(struct clime_server *s, const struct ask *ask, digest *sums, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    size_t bytes = (size_t)s->model->layout.n_slices * sizeof *sums;
+    enum clime_err err;
+    if (clime_str_is(ask->action, "reset_tensors")) return reset(s, e);
+    if (clime_str_is(ask->action, "compare") && !u->snapshot)
+        return clime_fail(e, CLIME_ERR_INPUT, "there is no snapshot to compare with: ask for one first");
+    if ((err = checksums(s, sums, e))) return err;
+    if (clime_str_is(ask->action, "compare"))
+        return compare(&s->model->layout, (const digest *)u->snapshot, (const digest *)sums, e);
+    if (clime_str_is(ask->action, "snapshot")) {
+        if (!u->snapshot) u->snapshot = xmalloc(bytes);
+        memcpy(u->snapshot, sums, bytes);
+    }
+    return CLIME_OK;
+}
+
+void clime_handle_weights_checker(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e = {0};
+    struct clime_arena a;
+    struct ask ask = {{"", 0}};
+    digest *sums = xmalloc((size_t)s->model->layout.n_slices * sizeof *sums);
+    clime_arena_init(&a, clime_http_body(rq).len * 2 + 65536);
+    enum clime_err err = read_ask(s, rq, &a, &ask, &e);
+    bool locked = !err && !(err = clime_update_lock(s->update, &e));
+    if (locked) err = act(s, &ask, sums, &e);
+    if (locked) clime_update_unlock(s->update);
+    if (err && err != CLIME_ERR_INPUT)
+        clime_http_reply_err(rq, &e);
+    else if (!err && clime_str_is(ask.action, "checksum"))
+        reply_sums(rq, s, (const digest *)sums);
+    else
+        clime_reply_success(rq, err, err ? e.msg : "Success.");
+    clime_arena_free(&a);
+    free(sums);
+}

@@ -1,0 +1,142 @@
+/* The ring of spans (see trace.h). Owned by the engine while it records, then by whoever took it away.
+ *
+ * One entry a step and one a control call, of fixed size, so that recording costs a copy of 80 bytes and no allocation;
+ * the phases become events of their own when the trace is written.
+ */
+#include "server/engine/trace.h"
+
+#include <stdlib.h>
+
+#include "common/err.h"
+#include "common/json/write.h"
+
+#define RING 65536 /* entries: 5 MB, five minutes of steps of 5 ms */
+
+struct entry {
+    bool control; /* from plan_us to end_us; the rest is empty */
+    struct clime_trace_step step;
+};
+
+struct clime_trace {
+    int64_t first, n_left; /* n_left < 0: no end */
+    int64_t n;             /* entries so far; the newest RING are there */
+    int64_t n_steps;       /* of them, steps */
+    struct entry ring[RING];
+};
+
+struct clime_trace *clime_trace_new(int64_t first, int64_t n_steps) {
+    struct clime_trace *t = xcalloc(1, sizeof *t);
+    t->first = first;
+    t->n_left = n_steps > 0 ? n_steps : -1;
+    return t;
+}
+
+void clime_trace_free(struct clime_trace *t) {
+    free(t);
+}
+
+static void add(struct clime_trace *t, const struct entry *e) {
+    struct entry *at = &t->ring[t->n % RING];
+    if (t->n >= RING && !at->control) t->n_steps--;
+    *at = *e;
+    t->n++;
+    t->n_steps += !e->control;
+}
+
+void clime_trace_step(struct clime_trace *t, const struct clime_trace_step *s) {
+    if (s->number < t->first || t->n_left == 0) return;
+    if (t->n_left > 0) t->n_left--;
+    add(t, &(struct entry){.step = *s});
+}
+
+void clime_trace_control(struct clime_trace *t, int64_t begin_us, int64_t end_us) {
+    if (t->n_left != 0) add(t, &(struct entry){.control = true, .step = {.plan_us = begin_us, .end_us = end_us}});
+}
+
+int clime_trace_count(const struct clime_trace *t) {
+    return (int)t->n_steps;
+}
+
+static void open_event(struct clime_jw *w, const char *name, const char *phase) {
+    clime_jw_object(w);
+    clime_jw_key(w, "name");
+    clime_jw_strz(w, name);
+    clime_jw_key(w, "ph");
+    clime_jw_strz(w, phase);
+    clime_jw_key(w, "pid");
+    clime_jw_int(w, 1);
+    clime_jw_key(w, "tid");
+    clime_jw_int(w, 1);
+}
+
+static void name_it(struct clime_jw *w, const char *what, const char *name) {
+    open_event(w, what, "M");
+    clime_jw_key(w, "args");
+    clime_jw_object(w);
+    clime_jw_key(w, "name");
+    clime_jw_strz(w, name);
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
+/* Leaves the object open. */
+static void open_span(struct clime_jw *w, const char *name, int64_t begin_us, int64_t end_us) {
+    open_event(w, name, "X");
+    clime_jw_key(w, "cat");
+    clime_jw_strz(w, "engine");
+    clime_jw_key(w, "ts");
+    clime_jw_int(w, begin_us);
+    clime_jw_key(w, "dur");
+    clime_jw_int(w, end_us - begin_us);
+}
+
+static void write_step(struct clime_jw *w, const struct clime_trace_step *s) {
+    const struct {
+        const char *name;
+        int64_t begin_us, end_us;
+    } phases[] = {{"plan and start", s->plan_us, s->wait_us},
+                  {"wait for the device", s->wait_us, s->result_us},
+                  {"results", s->result_us, s->end_us}};
+    open_span(w, "step", s->plan_us, s->end_us);
+    clime_jw_key(w, "args");
+    clime_jw_object(w);
+    clime_jw_key(w, "number");
+    clime_jw_int(w, s->number);
+    clime_jw_key(w, "sequences");
+    clime_jw_int(w, s->n_seqs);
+    clime_jw_key(w, "rows");
+    clime_jw_int(w, s->n_rows);
+    clime_jw_key(w, "waiting");
+    clime_jw_int(w, s->n_waiting);
+    clime_jw_key(w, "overlapped");
+    clime_jw_bool(w, s->overlapped);
+    clime_jw_close(w);
+    clime_jw_close(w);
+    for (size_t i = 0; i < CLIME_COUNT(phases); i++) {
+        open_span(w, phases[i].name, phases[i].begin_us, phases[i].end_us);
+        clime_jw_close(w);
+    }
+}
+
+void clime_trace_write(const struct clime_trace *t, const char *process, struct clime_buf *out) {
+    struct clime_jw w;
+    clime_jw_init(&w, out);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "displayTimeUnit");
+    clime_jw_strz(&w, "ms");
+    clime_jw_key(&w, "traceEvents");
+    clime_jw_array(&w);
+    name_it(&w, "process_name", process);
+    name_it(&w, "thread_name", "engine");
+    for (int64_t i = t->n > RING ? t->n - RING : 0; i < t->n; i++) {
+        const struct entry *e = &t->ring[i % RING];
+        if (!e->control) {
+            write_step(&w, &e->step);
+            continue;
+        }
+        open_span(&w, "control call", e->step.plan_us, e->step.end_us);
+        clime_jw_close(&w);
+    }
+    clime_jw_close(&w);
+    clime_jw_close(&w);
+}

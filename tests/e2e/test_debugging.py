@@ -1,0 +1,130 @@
+"""What an operator asks a running server for: checksums of its weights, a trace of its steps, a log of its requests."""
+
+import hashlib
+import json
+import re
+import struct
+import time
+
+import pytest
+from programs import LIMIT, STORIES, need_stories, server
+
+ONE = {"input_ids": [1, 403], "sampling_params": {"max_new_tokens": 8, "sampling_seed": 7}}
+
+
+@pytest.fixture(scope="module")
+def s():
+    need_stories()
+    with server() as running:
+        yield running
+
+
+def tensors(path):
+    data = path.read_bytes()
+    n, = struct.unpack("<Q", data[:8])
+    head = json.loads(data[8 : 8 + n])
+    return {k: data[8 + n + v["data_offsets"][0] : 8 + n + v["data_offsets"][1]] for k, v in head.items() if k != "__metadata__"}
+
+
+def test_checksums_are_those_of_the_file(s):
+    file = tensors(STORIES / "model.safetensors")
+    reply = s.json("/weights_checker", {"action": "checksum"})
+    rank, = reply["ranks"]
+    assert reply["success"] and len(rank["checksums"]) > 10
+    for name, sum_ in rank["checksums"].items():
+        assert sum_ == hashlib.sha256(file[name]).hexdigest(), name
+    assert reply["per_engine_checksum"] == rank["per_gpu_checksum"] and reply["weight_version"] == "default"
+
+
+def test_an_update_that_leaves_nothing_out():
+    """slime's --check-weight-update-equal: snapshot, reset, update, compare."""
+    need_stories()
+    with server() as s:
+        before = s.json("/generate", ONE)
+        assert "no snapshot" in s.json("/weights_checker", {"action": "compare"}, 400)["message"]
+        assert s.json("/weights_checker", {"action": "snapshot"})["success"] and s.json("/weights_checker", {"action": "compare"})["success"]
+        s.json("/weights_checker", {"action": "reset_tensors"})
+        refused = s.json("/weights_checker", {"action": "compare"}, 400)
+        n, all_ = map(int, re.match(r"(\d+) of (\d+) tensors", refused["message"]).groups())
+        assert not refused["success"] and n == all_ > 10 and "..." in refused["message"]
+        assert s.json("/generate", ONE)["output_ids"] != before["output_ids"]  # they are in force
+        s.json("/update_weights_from_disk", {"model_path": str(STORIES)})
+        assert s.json("/weights_checker", {"action": "compare"})["success"]
+        assert s.json("/generate", ONE)["output_ids"] == before["output_ids"]
+        assert "action must be" in s.json("/weights_checker", {"action": "shuffle"}, 400)["message"]
+        s.json("/release_memory_occupation", {"tags": ["weights"]})
+        assert "no weights" in s.json("/weights_checker", {"action": "checksum"}, 503)["message"]
+
+
+def test_a_trace_of_the_steps(s, tmp_path):
+    where = tmp_path / "traces"
+    assert s.get("/stop_profile").status_code == 400
+    assert s.post("/start_profile", {"output_dir": str(where), "profile_id": "one", "activities": ["CPU"], "with_stack": True}).text
+    assert "already" in s.json("/start_profile", {}, 400)["message"]
+    first = s.get("/server_info").json()["internal_states"][0]["num_steps"]
+    s.json("/generate", ONE)
+    s.json("/pause_generation", {"mode": "in_place"})
+    s.json("/continue_generation", {})
+    said = s.post("/stop_profile").text
+    steps = s.get("/server_info").json()["internal_states"][0]["num_steps"] - first
+    assert f"{steps} steps in {where}/one-TP-0.trace.json" in said
+    trace = json.loads((where / "one-TP-0.trace.json").read_text())
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert all(e["dur"] >= 0 and e["pid"] == 1 and e["tid"] == 1 for e in spans)
+    assert {e["name"] for e in trace["traceEvents"] if e["ph"] == "M"} == {"process_name", "thread_name"}
+    whole = [e for e in spans if e["name"] == "step"]
+    assert len(whole) == steps >= 8 and [e["args"]["number"] for e in whole] == list(range(whole[0]["args"]["number"], whole[0]["args"]["number"] + steps))
+    assert whole[0]["args"]["rows"] == 2 and all(e["args"]["rows"] == e["args"]["sequences"] == 1 for e in whole[1:])
+    for step, *phases in zip(spans[0::4], spans[1::4], spans[2::4], spans[3::4]):
+        if step["name"] != "step":
+            break  # the control calls are behind
+        assert [p["name"] for p in phases] == ["plan and start", "wait for the device", "results"]
+        assert phases[0]["ts"] == step["ts"] and sum(p["dur"] for p in phases) == step["dur"]
+    assert sum(e["name"] == "control call" for e in spans) >= 2
+    for body, says in [({"output_dir": str(tmp_path / "a" / "b")}, "no folder"), ({"profile_id": "../x"}, "profile_id"),
+                       ({"profile_by_stage": True}, "profile_by_stage is not supported"), ({"num_steps": -1}, "num_steps")]:  # fmt: skip
+        assert says in s.json("/start_profile", body, 400)["message"]
+    s.post("/start_profile", {"output_dir": str(where), "profile_prefix": "few", "profile_id": "two", "start_step": 3, "num_steps": 2})
+    s.json("/generate", ONE)
+    assert "2 steps" in s.post("/stop_profile").text and (where / "few-two-TP-0.trace.json").exists()
+
+
+def test_a_log_of_requests():
+    need_stories()
+    with server("--log-requests", "--log-requests-level", "0") as s:
+        def logged():
+            return [json.loads(m) for m in re.findall(r"request (\{.*\})$", s.log(), re.M)]
+
+        reply = s.json("/generate", ONE, 200)
+        line, = logged()
+        assert line["rid"] == reply["meta_info"]["id"] and line["path"] == "/generate" and line["completion_tokens"] == 8
+        assert line["finish_reason"] == "length" and line["e2e_latency"] >= line["ttft"] >= 0 and "sampling_params" not in line
+        assert s.json("/configure_logging", {"log_requests_level": 2}) == {"success": True, "message": "requests are logged"}
+        odd = {"prompt": 'say "\u00e9"\n' * 9, "max_tokens": 300, "ignore_eos": True, "rid": "mine"}
+        s.json("/v1/completions", odd)
+        line = logged()[-1]
+        assert line["rid"] == "mine" and line["sampling_params"]["max_new_tokens"] == 300 and 0 < len(line["text"].encode()) <= 402
+        assert len(line["prompt_ids"]) == 32
+        s.json("/configure_logging", {"log_requests": False})
+        s.json("/generate", ONE)
+        assert len(logged()) == 2
+        assert s.json("/configure_logging", {"log_requests": True})["message"] == "requests are logged"
+        s.events("/generate", ONE | {"stream": True})
+        deadline = time.monotonic() + LIMIT
+        while len(logged()) < 3 and time.monotonic() < deadline:  # a stream's line comes behind its last byte
+            time.sleep(0.01)
+        assert len(logged()) == 3 and "text" in logged()[-1]
+        assert "dump_requests_folder is not supported" in s.json("/configure_logging", {"dump_requests_folder": "/tmp"}, 400)["message"]
+
+
+def test_metrics_under_vllms_names(s):
+    text = s.get("/metrics").text
+    values = dict(re.findall(r'^((?:sglang|vllm):\w+)\{model_name="[^"]*"\} (\S+)$', text, re.M))
+    for theirs, ours in [("num_requests_running", "num_running_reqs"), ("num_requests_waiting", "num_queue_reqs"),
+                         ("kv_cache_usage_perc", "token_usage"), ("generation_tokens_total", "generation_tokens_total"),
+                         ("prefix_cache_hits_total", "cached_tokens_total"), ("prompt_tokens_total", "prompt_tokens_total")]:  # fmt: skip
+        assert values[f"vllm:{theirs}"] == values[f"sglang:{ours}"], theirs
+    assert int(values["vllm:generation_tokens_total"]) > 0
+    for name in ("time_to_first_token_seconds", "e2e_request_latency_seconds"):
+        assert re.findall(rf"^sglang:{name}(.*)$", text, re.M) == re.findall(rf"^vllm:{name}(.*)$", text, re.M) != []
+    assert text.count("# TYPE vllm:prompt_tokens_total counter") == 1
