@@ -89,13 +89,7 @@ static void choose_formats(struct clime_server *s) {
     f->reasoning = strcmp(reasoning, "auto") == 0 ? s->chat.reasoning : clime_output_parser_find(reasoning);
     f->calls = strcmp(calls, "auto") == 0 ? s->chat.calls : clime_call_format_find(calls);
     LOG_INFO("replies: reasoning %s, tool calls %s", f->reasoning->name, f->calls ? f->calls->name : "none");
-    for (int32_t id = 0; f->calls && id < clime_tokenizer_n_vocab(s->tokenizer); id++) {
-        if (!clime_tokenizer_is_special(s->tokenizer, id) ||
-            !clime_call_format_has_marker(f->calls, clime_tokenizer_token(s->tokenizer, id)))
-            continue;
-        s->markers = xrealloc(s->markers, (size_t)(s->n_markers + 1) * sizeof *s->markers);
-        s->markers[s->n_markers++] = id;
-    }
+    clime_call_format_markers(f->calls, s->tokenizer, &s->markers);
 }
 
 /* The text threads, and on one of them the template. A folder's own template that does not compile only disables chat:
@@ -311,7 +305,7 @@ done:
     clime_model_close(s->model);
     clime_tokenizer_free(s->tokenizer);
     free(s->eos);
-    free(s->markers);
+    clime_ids_free(&s->markers);
     return status;
 }
 

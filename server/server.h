@@ -28,8 +28,7 @@ struct clime_server {
     struct clime_tokenizer *tokenizer;
     struct clime_chat_template chat;
     struct clime_output_format format; /* of the policy's replies; its tools are the request's */
-    int32_t *markers;                  /* [n_markers] special tokens that its markers are made of */
-    int n_markers;
+    struct clime_ids markers;          /* special tokens that its markers are made of */
     struct clime_sampling_params openai_defaults; /* of the model's generation_config.json */
     struct clime_engine *engine;
     struct clime_followers *followers; /* --tp-size: the other ranks; NULL = alone. The engine's */

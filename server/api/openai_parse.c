@@ -259,8 +259,8 @@ static enum clime_err choose_format(struct clime_generation *gen, struct clime_o
     j->format.calls = s->format.calls;
     j->format.tools = &r->tools;
     j->format.one_call = !r->parallel_calls;
-    j->kept = s->markers;
-    j->n_kept = s->n_markers;
+    j->kept = s->markers.data;
+    j->n_kept = (int)s->markers.len;
     return CLIME_OK;
 }
 

@@ -161,3 +161,10 @@ bool clime_call_format_has_marker(const struct clime_call_format *f, struct clim
     }
     return false;
 }
+
+void clime_call_format_markers(const struct clime_call_format *f, const struct clime_tokenizer *t,
+                               struct clime_ids *out) {
+    for (int32_t id = 0; f && id < clime_tokenizer_n_vocab(t); id++)
+        if (clime_tokenizer_is_special(t, id) && clime_call_format_has_marker(f, clime_tokenizer_token(t, id)))
+            clime_ids_push(out, id);
+}

@@ -3,6 +3,7 @@
 #define CLIME_TEXT_OUTPUT_CALL_FORMATS_H
 
 #include "text/output/call.h"
+#include "text/tokenizer.h"
 
 /* The table; ends with name == NULL. Found by name or alias (SGLang's, vLLM's). */
 extern const struct clime_call_format clime_call_formats[];
@@ -14,5 +15,8 @@ const struct clime_call_format *clime_call_format_of_template(struct clime_str s
 
 /* Does the format write this token as (a part of) a marker? */
 bool clime_call_format_has_marker(const struct clime_call_format *f, struct clime_str token);
+/* Appends the special tokens that the format writes as (parts of) markers. f may be NULL: none. */
+void clime_call_format_markers(const struct clime_call_format *f, const struct clime_tokenizer *t,
+                               struct clime_ids *out);
 
 #endif

@@ -1,18 +1,21 @@
-/* The bodies of a session's two endpoints: an HTTP request to what a turn is asked for, its answer to a reply.
+/* The bodies of a session's turns: an HTTP request to what a turn is asked for.
  *
  * Called by the handlers, on HTTP workers; no state. Owns nothing but what a struct clime_env_body holds. Shapes:
- * openapi/trainer.yaml. Invariant: a body that was not read whole asks for nothing. */
-#include <inttypes.h>
-#include <stdio.h>
+ * openapi/trainer.yaml. Invariant: a body that was not read whole asks for nothing.
+ *
+ * Sampling is the run's, so its parameters are passed over, those of the template too; what would make another answer
+ * of it (a forced call, a grammar, several answers) is refused. */
 #include <string.h>
 
-#include "common/clock.h"
-#include "common/http/sse.h"
+#include "common/json/lenient.h"
 #include "common/json/scan.h"
-#include "common/json/write.h"
+#include "text/chat/conversation.h"
 #include "trainer/env/environments_int.h"
 
-/* ---- the request ---- */
+/* What conversations in another form are read from; raw JSON but for instructions. */
+struct raw {
+    struct clime_str input, system, messages;
+};
 
 static void read_stop(struct clime_env_body *b, struct clime_json *j) {
     const char *s;
@@ -40,6 +43,58 @@ static void read_limit(struct clime_env_body *b, struct clime_json *j) {
         clime_json_int(j, 1, INT32_MAX, &b->ask.max_new);
 }
 
+/* A member of an object, as raw JSON; empty = absent or null. Consumes the object. */
+static struct clime_str member(struct clime_json *j, const char *name) {
+    struct clime_str key, raw, found = {NULL, 0};
+    if (clime_json_peek(j) != CLIME_JSON_OBJECT) {
+        clime_json_skip(j, NULL);
+        return found;
+    }
+    for (clime_json_object(j); clime_json_key(j, &key);)
+        if (clime_json_skip(j, &raw) && clime_str_is(key, name) && !clime_str_is(raw, "null")) found = raw;
+    return found;
+}
+
+/* auto and none, as a text or as {"type": ...}; *tools: whether they are shown. */
+static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *tools) {
+    struct clime_json again = *j;
+    struct clime_str raw;
+    if (!clime_json_skip(j, &raw)) return;
+    b->asked.tool_choice = raw;
+    if (clime_json_peek(&again) == CLIME_JSON_OBJECT) {
+        struct clime_json once_more = again;
+        raw = member(&again, "type");
+        b->ask.one_call |= clime_str_is(member(&once_more, "disable_parallel_tool_use"), "true");
+    }
+    *tools = !clime_str_is(raw, "\"none\"");
+    if (*tools && raw.len && !clime_str_is(raw, "\"auto\"") && !clime_str_is(raw, "null"))
+        clime_json_bad(j, "tool_choice: the policy chooses in a session: auto or none, not " CLIME_STR_FMT,
+                       CLIME_STR_ARG(raw));
+}
+
+/* {"type": "text"} or nothing. */
+static void read_format(struct clime_json *j, const char *name) {
+    struct clime_str type = member(j, "type");
+    if (type.len && !clime_str_is(type, "\"text\""))
+        clime_json_bad(j, "%s: the policy writes freely in a session: text, not " CLIME_STR_FMT, name,
+                       CLIME_STR_ARG(type));
+}
+
+static void read_one(struct clime_json *j, const char *what) {
+    int64_t v;
+    if (clime_json_peek(j) == CLIME_JSON_NULL)
+        clime_json_null(j);
+    else if (clime_json_int(j, 1, 128, &v) && v != 1)
+        clime_json_bad(j, "%s: a session has one answer a turn", what);
+}
+
+static void read_parallel(struct clime_env_body *b, struct clime_json *j) {
+    bool parallel = true;
+    clime_lenient_bool(j, &parallel);
+    b->ask.one_call = !parallel;
+    b->asked.parallel_calls = parallel;
+}
+
 static void read_sampling(struct clime_env_body *b, struct clime_json *j) {
     struct clime_str key;
     for (clime_json_object(j); clime_json_key(j, &key);) {
@@ -52,181 +107,166 @@ static void read_sampling(struct clime_env_body *b, struct clime_json *j) {
     }
 }
 
-enum clime_err clime_env_body_read(struct clime_str body, bool chat, struct clime_env_body *b, struct clime_error *e) {
+/* ---- the members of each form; false: key is none ---- */
+
+static bool read_generate(struct clime_env_body *b, struct clime_json *j, struct clime_str key) {
+    int64_t v;
+    if (clime_str_is(key, "text")) {
+        clime_json_string(j, &b->ask.text);
+    } else if (clime_str_is(key, "input_ids")) {
+        b->ask.has_ids = true;
+        for (clime_json_array(j); clime_json_item(j);)
+            if (clime_json_int(j, 0, INT32_MAX, &v)) clime_ids_push(&b->ids, (int32_t)v);
+    } else if (clime_str_is(key, "sampling_params")) {
+        read_sampling(b, j);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool read_chat(struct clime_env_body *b, struct clime_json *j, struct clime_str key, bool *tools) {
+    if (clime_str_is(key, "messages"))
+        clime_json_skip(j, &b->ask.messages);
+    else if (clime_str_is(key, "tools"))
+        clime_json_skip(j, &b->ask.tools);
+    else if (clime_str_is(key, "tool_choice"))
+        read_choice(b, j, tools);
+    else if (clime_str_is(key, "parallel_tool_calls"))
+        read_parallel(b, j);
+    else if (clime_str_is(key, "max_tokens") || clime_str_is(key, "max_completion_tokens"))
+        read_limit(b, j);
+    else if (clime_str_is(key, "stop"))
+        read_stop(b, j);
+    else if (clime_str_is(key, "n"))
+        read_one(j, "n");
+    else if (clime_str_is(key, "response_format"))
+        read_format(j, "response_format");
+    else if (clime_str_is(key, "stream_options"))
+        b->usage = clime_str_is(member(j, "include_usage"), "true");
+    else
+        return false;
+    return true;
+}
+
+static bool read_responses(struct clime_env_body *b, struct clime_json *j, struct clime_str key, struct raw *raw,
+                           bool *tools) {
+    struct clime_responses_asked *q = &b->asked;
+    struct clime_json again = *j;
+    if (clime_str_is(key, "input")) {
+        clime_json_skip(j, &raw->input);
+    } else if (clime_str_is(key, "instructions")) {
+        clime_lenient_string(j, &q->instructions);
+    } else if (clime_str_is(key, "tools")) {
+        clime_json_skip(j, &q->tools);
+    } else if (clime_str_is(key, "tool_choice")) {
+        read_choice(b, j, tools);
+    } else if (clime_str_is(key, "parallel_tool_calls")) {
+        read_parallel(b, j);
+    } else if (clime_str_is(key, "max_output_tokens")) {
+        read_limit(b, j);
+    } else if (clime_str_is(key, "reasoning")) {
+        if (clime_json_skip(j, &q->reasoning) && clime_lenient_nothing(q->reasoning)) q->reasoning.len = 0;
+    } else if (clime_str_is(key, "text")) {
+        struct clime_str format = member(&again, "format");
+        if (!clime_json_skip(j, &q->text)) return true;
+        if (clime_lenient_nothing(q->text)) q->text.len = 0;
+        if (!format.len) return true;
+        clime_json_init(&again, format.ptr, format.len, &b->arena, j->err);
+        read_format(&again, "text.format");
+        j->failed = j->failed || again.failed;
+    } else if (clime_str_is(key, "previous_response_id") || clime_str_is(key, "conversation")) {
+        if (clime_json_skip(j, &raw->system) && !clime_lenient_nothing(raw->system))
+            clime_json_bad(j, CLIME_STR_FMT " is not supported: send the whole conversation", CLIME_STR_ARG(key));
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool read_messages(struct clime_env_body *b, struct clime_json *j, struct clime_str key, struct raw *raw,
+                          bool *tools) {
+    if (clime_str_is(key, "system"))
+        clime_json_skip(j, &raw->system);
+    else if (clime_str_is(key, "messages"))
+        clime_json_skip(j, &raw->messages);
+    else if (clime_str_is(key, "tools"))
+        clime_json_skip(j, &b->ask.tools);
+    else if (clime_str_is(key, "tool_choice"))
+        read_choice(b, j, tools);
+    else if (clime_str_is(key, "max_tokens"))
+        read_limit(b, j);
+    else if (clime_str_is(key, "stop_sequences"))
+        read_stop(b, j);
+    else if (clime_str_is(key, "output_format"))
+        read_format(j, "output_format");
+    else
+        return false;
+    return true;
+}
+
+/* ---- the whole ---- */
+
+/* The conversation as messages and tools of chat completions. */
+static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, bool tools, struct clime_error *e) {
     struct clime_env_ask *a = &b->ask;
+    struct clime_str given = a->tools;
+    enum clime_err rc = CLIME_OK;
+    switch (b->api) {
+    case CLIME_ENV_GENERATE:
+        if (b->stream) return clime_fail(e, CLIME_ERR_INPUT, "stream: a session's /generate answers whole");
+        if (a->has_ids && a->text.ptr)
+            rc = clime_fail(e, CLIME_ERR_INPUT, "give one of input_ids (the whole context) and text (what is new)");
+        return rc;
+    case CLIME_ENV_CHAT:
+        if (!a->messages.ptr) return clime_fail(e, CLIME_ERR_INPUT, "messages: missing");
+        break;
+    case CLIME_ENV_RESPONSES:
+        if (!raw->input.len) return clime_fail(e, CLIME_ERR_INPUT, "input: missing");
+        rc = clime_responses_conversation(raw->input, b->asked.instructions, &b->arena, &a->messages, e);
+        if (!rc) rc = clime_responses_functions(b->asked.tools, &b->arena, &a->tools, e);
+        b->asked.max_output_tokens = a->max_new;
+        break;
+    case CLIME_ENV_MESSAGES:
+    case CLIME_ENV_COUNT:
+        if (!raw->messages.len) return clime_fail(e, CLIME_ERR_INPUT, "messages: missing");
+        rc = clime_messages_conversation(raw->system, raw->messages, &b->arena, &a->messages, e);
+        a->tools = (struct clime_str){NULL, 0};
+        if (!rc) rc = clime_messages_functions(given, &b->arena, &a->tools, e);
+    }
+    if (rc) return rc;
+    if (!tools || clime_lenient_nothing(a->tools) || clime_str_is(a->tools, "[]")) a->tools.ptr = NULL;
+    if (!a->tools.ptr) return CLIME_OK;
+    a->known = &b->tools;
+    return clime_tools_read(a->tools, &b->arena, &b->tools, e);
+}
+
+enum clime_err clime_env_body_read(struct clime_str body, enum clime_env_api api, struct clime_env_body *b,
+                                   struct clime_error *e) {
     struct clime_json j;
     struct clime_str key;
-    int64_t v;
-    *b = (struct clime_env_body){.ask = {.chat = chat, .max_new = -1}};
+    struct raw raw = {0};
+    bool tools = true;
+    *b = (struct clime_env_body){.api = api,
+                                 .ask = {.chat = api != CLIME_ENV_GENERATE, .count = api == CLIME_ENV_COUNT},
+                                 .asked = {.parallel_calls = true}};
+    b->ask.max_new = -1;
     clime_arena_init(&b->arena, CLIME_RENDER_MAX);
     clime_json_init(&j, body.ptr, body.len, &b->arena, e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
-        if (chat && clime_str_is(key, "messages")) {
-            clime_json_skip(&j, &a->messages);
-        } else if (chat && clime_str_is(key, "tools")) {
-            clime_json_skip(&j, &a->tools);
-            if (clime_str_is(a->tools, "null") || clime_str_is(a->tools, "[]")) a->tools.ptr = NULL;
-        } else if (chat && (clime_str_is(key, "max_tokens") || clime_str_is(key, "max_completion_tokens"))) {
-            read_limit(b, &j);
-        } else if (chat && clime_str_is(key, "stop")) {
-            read_stop(b, &j);
-        } else if (chat && clime_str_is(key, "n")) {
-            if (clime_json_int(&j, 1, 128, &v) && v != 1) clime_json_bad(&j, "n: a session has one answer a turn");
-        } else if (clime_str_is(key, "stream")) {
-            clime_json_bool(&j, &b->stream);
-        } else if (!chat && clime_str_is(key, "text")) {
-            clime_json_string(&j, &a->text);
-        } else if (!chat && clime_str_is(key, "input_ids")) {
-            a->has_ids = true;
-            for (clime_json_array(&j); clime_json_item(&j);)
-                if (clime_json_int(&j, 0, INT32_MAX, &v)) clime_ids_push(&b->ids, (int32_t)v);
-        } else if (!chat && clime_str_is(key, "sampling_params")) {
-            read_sampling(b, &j);
-        } else {
+        bool read = api == CLIME_ENV_GENERATE    ? read_generate(b, &j, key)
+                    : api == CLIME_ENV_CHAT      ? read_chat(b, &j, key, &tools)
+                    : api == CLIME_ENV_RESPONSES ? read_responses(b, &j, key, &raw, &tools)
+                                                 : read_messages(b, &j, key, &raw, &tools);
+        if (!read && clime_str_is(key, "stream"))
+            clime_lenient_bool(&j, &b->stream);
+        else if (!read)
             clime_json_skip(&j, NULL);
-        }
     }
     if (!clime_json_end(&j)) return e->code;
-    a->ids = b->ids.data;
-    a->n_ids = b->ids.len;
-    if (chat && !a->messages.ptr) return clime_fail(e, CLIME_ERR_INPUT, "messages: missing");
-    if (!chat && b->stream) return clime_fail(e, CLIME_ERR_INPUT, "stream: a session's /generate answers whole");
-    if (!chat && a->has_ids && a->text.ptr)
-        return clime_fail(e, CLIME_ERR_INPUT, "give one of input_ids (the whole context) and text (what is new)");
-    return CLIME_OK;
-}
-
-/* ---- the reply ---- */
-
-static const char *finish_of(const struct clime_sample *s) {
-    return s->status == CLIME_SAMPLE_COMPLETED ? "stop" : "length";
-}
-
-static void chat_begin(struct clime_jw *w, const struct clime_env_call *c, const char *object) {
-    clime_jw_object(w);
-    clime_jw_key(w, "id");
-    clime_jw_strz(w, c->rid);
-    clime_jw_key(w, "object");
-    clime_jw_strz(w, object);
-    clime_jw_key(w, "created");
-    clime_jw_int(w, clime_wall_us() / 1000000);
-    clime_jw_key(w, "model");
-    clime_jw_strz(w, "policy");
-    clime_jw_key(w, "turn");
-    clime_jw_int(w, c->turn);
-    clime_jw_key(w, "choices");
-    clime_jw_array(w);
-    clime_jw_object(w);
-    clime_jw_key(w, "index");
-    clime_jw_int(w, 0);
-}
-
-static void write_message(struct clime_jw *w, const char *key, const char *role, const struct clime_buf *text) {
-    clime_jw_key(w, key);
-    clime_jw_object(w);
-    if (role) {
-        clime_jw_key(w, "role");
-        clime_jw_strz(w, role);
-    }
-    if (text) {
-        clime_jw_key(w, "content");
-        clime_jw_str(w, clime_buf_str(text));
-    }
-    clime_jw_close(w);
-}
-
-static void chat_end(struct clime_jw *w, const struct clime_env_call *c, const char *finish) {
-    const struct clime_sample *s = c->answer;
-    clime_jw_key(w, "logprobs");
-    clime_jw_null(w);
-    clime_jw_key(w, "finish_reason");
-    clime_jw_strz(w, finish);
-    clime_jw_close(w);
-    clime_jw_close(w);
-    if (finish) {
-        clime_jw_key(w, "usage");
-        clime_jw_object(w);
-        clime_jw_key(w, "prompt_tokens");
-        clime_jw_int(w, s->n_prompt);
-        clime_jw_key(w, "completion_tokens");
-        clime_jw_int(w, s->n_response);
-        clime_jw_key(w, "total_tokens");
-        clime_jw_int(w, s->n_prompt + s->n_response);
-        clime_jw_close(w);
-    }
-    clime_jw_close(w);
-}
-
-/* A whole answer, or its two chunks as events. */
-static void reply_chat(const struct clime_env_call *c, bool stream, struct clime_buf *out) {
-    struct clime_jw w;
-    if (!stream) {
-        clime_jw_init(&w, out);
-        chat_begin(&w, c, "chat.completion");
-        write_message(&w, "message", "assistant", &c->text);
-        chat_end(&w, c, finish_of(c->answer));
-        return;
-    }
-    struct clime_buf event;
-    clime_buf_init(&event, CLIME_RENDER_MAX);
-    for (int last = 0; last < 2; last++) {
-        clime_buf_clear(&event);
-        clime_jw_init(&w, &event);
-        chat_begin(&w, c, "chat.completion.chunk");
-        write_message(&w, "delta", last ? NULL : "assistant", last ? NULL : &c->text);
-        chat_end(&w, c, last ? finish_of(c->answer) : NULL);
-        clime_sse_frame(out, clime_buf_str(&event));
-    }
-    clime_sse_frame(out, clime_str_of("[DONE]"));
-    clime_buf_free(&event);
-}
-
-static void reply_generate(const struct clime_env_call *c, struct clime_buf *out) {
-    const struct clime_sample *s = c->answer;
-    struct clime_jw w;
-    char version[24];
-    snprintf(version, sizeof version, "%" PRId64, c->version);
-    clime_jw_init(&w, out);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "text");
-    clime_jw_str(&w, clime_buf_str(&c->text));
-    clime_jw_key(&w, "output_ids");
-    clime_jw_array(&w);
-    for (int i = 0; i < s->n_response; i++) clime_jw_int(&w, s->ids[s->n_prompt + i]);
-    clime_jw_close(&w);
-    clime_jw_key(&w, "meta_info");
-    clime_jw_object(&w);
-    clime_jw_key(&w, "id");
-    clime_jw_strz(&w, c->rid);
-    clime_jw_key(&w, "finish_reason");
-    clime_jw_raw(&w, clime_str_of(s->finish ? s->finish : "null"));
-    clime_jw_key(&w, "turn");
-    clime_jw_int(&w, c->turn);
-    clime_jw_key(&w, "prompt_tokens");
-    clime_jw_int(&w, s->n_prompt);
-    clime_jw_key(&w, "completion_tokens");
-    clime_jw_int(&w, s->n_response);
-    clime_jw_key(&w, "weight_version");
-    clime_jw_strz(&w, version);
-    clime_jw_key(&w, "output_token_logprobs");
-    clime_jw_array(&w);
-    for (int i = 0; i < s->n_response; i++) {
-        clime_jw_array(&w);
-        clime_jw_float(&w, s->logp[i]);
-        clime_jw_int(&w, s->ids[s->n_prompt + i]);
-        clime_jw_null(&w);
-        clime_jw_close(&w);
-    }
-    clime_jw_close(&w);
-    clime_jw_close(&w);
-    clime_jw_close(&w);
-}
-
-void clime_env_body_reply(const struct clime_env_body *b, const struct clime_env_call *c, struct clime_buf *out) {
-    if (b->ask.chat)
-        reply_chat(c, b->stream, out);
-    else
-        reply_generate(c, out);
+    b->ask.ids = b->ids.data;
+    b->ask.n_ids = b->ids.len;
+    return convert(b, &raw, tools, e);
 }
 
 void clime_env_body_free(struct clime_env_body *b) {

@@ -23,6 +23,7 @@
 #define MORE_SLOTS 256  /* beside those of the tasks: for environments that wait for one */
 #define MOST_SLOTS 8192
 #define MAX_BODY ((size_t)64 << 20)
+#define MAX_QUEUED 64         /* calls of a session that wait for one another */
 #define MAX_LOST 64           /* threads of a hook whose tasks are over, before no more are started */
 #define HOOK_LEAVE_US 2000000 /* for a hook's threads to return at the end */
 
@@ -145,6 +146,7 @@ static bool given_up(struct clime_environments *v, struct clime_task *t, bool st
         session_reset(t);
         t->state = CLIME_TASK_WAITING;
         t->id[0] = 0;
+        t->n_came = t->n_let = 0;
         pthread_cond_broadcast(&v->offered);
     }
     return false;
@@ -195,9 +197,11 @@ void clime_environments_run(struct clime_environments *v, struct clime_request *
     }
     for (at = &v->tasks; *at != &t;) at = &(*at)->next;
     *at = t.next;
+    pthread_cond_broadcast(&v->answered); /* who waits for its turn finds no task */
     if (v->o.hook && t.state == CLIME_TASK_LEASED && !t.has_result) v->n_lost++;
     pthread_mutex_unlock(&v->lock);
     if (t.has_result) take_result(v, &t, owner);
+    r->turns = clime_session_counts(t.session);
     clime_session_free(t.session);
     clime_tok_scratch_free(t.scratch);
     pthread_cond_destroy(&t.changed);
@@ -237,6 +241,7 @@ static enum clime_err check_turns(const struct clime_task *t, const struct clime
 void clime_env_call_free(struct clime_env_call *c) {
     clime_sample_free(c->answer);
     clime_buf_free(&c->text);
+    clime_parse_free(&c->parse);
     *c = (struct clime_env_call){0};
 }
 
@@ -277,18 +282,30 @@ static struct clime_task *find_locked(struct clime_environments *v, struct clime
     return NULL;
 }
 
+/* The leased task of this id, once all that came before are done with it; NULL with *e set: it is over, or too many
+ * wait. The lock is given up meanwhile. */
+static struct clime_task *find_idle(struct clime_environments *v, struct clime_str id, struct clime_error *e) {
+    struct clime_task *t = find_locked(v, id, e);
+    if (!t) return NULL;
+    if (t->n_came - t->n_let >= MAX_QUEUED) {
+        clime_fail(e, CLIME_ERR_BUSY, "the session has %d calls waiting for one another", MAX_QUEUED);
+        return NULL;
+    }
+    for (uint64_t ticket = t->n_came++; t->call || t->n_let != ticket;) {
+        pthread_cond_wait(&v->answered, &v->lock);
+        if (!(t = find_locked(v, id, e))) return NULL;
+    }
+    t->n_let++;
+    pthread_cond_broadcast(&v->answered); /* the next one may wait for the call, or find the result */
+    if (!t->has_result) return t;
+    clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
+    return NULL;
+}
+
 enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id, struct clime_env_call *call,
                               struct clime_error *e) {
     pthread_mutex_lock(&v->lock);
-    struct clime_task *t = find_locked(v, id, e);
-    if (t && t->call) {
-        clime_fail(e, CLIME_ERR_INPUT, "the session has a call under way: its turns come one after another");
-        t = NULL;
-    }
-    if (t && t->has_result) {
-        clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
-        t = NULL;
-    }
+    struct clime_task *t = find_idle(v, id, e);
     if (t) {
         t->call = call;
         pthread_cond_broadcast(&t->changed);
@@ -301,14 +318,7 @@ enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id,
 
 enum clime_err clime_env_result_locked(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
                                        struct clime_error *e) {
-    struct clime_task *t = find_locked(v, id, e);
-    if (t && (t->call || t->has_result)) {
-        if (t->call)
-            clime_fail(e, CLIME_ERR_INPUT, "the session has a call under way");
-        else /* as a moment later, when its owner has taken the result and the lease is gone */
-            clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
-        t = NULL;
-    }
+    struct clime_task *t = find_idle(v, id, e);
     if (t && !check_turns(t, r, e)) {
         t->has_result = true;
         t->result = *r;
@@ -388,6 +398,7 @@ enum clime_err clime_environments_open(const struct clime_environments_options *
     v->renderer.tok = o->tok;
     v->has_template = clime_tokenizer_chat_template(o->tok, NULL) != NULL;
     if (v->has_template) rc = clime_renderer_open(o->tok, o->chat_template_kwargs, &v->renderer, e);
+    if (v->has_template && !rc) clime_env_choose_format(v);
     if (!rc && !o->hook) rc = listen_at(v, e);
     if (rc)
         clime_environments_close(v);
@@ -420,6 +431,7 @@ void clime_environments_close(struct clime_environments *v) {
         return;
     }
     clime_renderer_close(&v->renderer);
+    clime_ids_free(&v->markers);
     pthread_cond_destroy(&v->offered);
     pthread_cond_destroy(&v->answered);
     pthread_cond_destroy(&v->hook_left);

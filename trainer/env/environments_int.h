@@ -5,15 +5,21 @@
 #include <pthread.h>
 
 #include "common/arena.h"
+#include "text/chat/responses_answer.h"
+#include "text/output/output_parser.h"
 #include "trainer/env/environments.h"
 #include "trainer/env/session.h"
 
 #define CLIME_ENV_MAX_STOP 16
+#define CLIME_ENV_MODEL "policy" /* what a session calls the model */
 
 /* What is asked of the policy in one turn; nothing in it is owned. */
 struct clime_env_ask {
     bool chat;                        /* by messages */
-    struct clime_str messages, tools; /* raw JSON; tools may be absent (ptr NULL) */
+    bool count;                       /* no answer: how many tokens its prompt has */
+    bool one_call;                    /* the first call of a tool ends the answer */
+    struct clime_str messages, tools; /* raw JSON as of chat completions; tools may be absent (ptr NULL) */
+    const struct clime_tools *known;  /* the tools, read; NULL where there are none */
     bool has_ids;                     /* ids are the whole context; else they come after the newest turn */
     const int32_t *ids;               /* [n_ids] */
     size_t n_ids;
@@ -31,8 +37,13 @@ struct clime_env_call {
     struct clime_error error;    /* code CLIME_OK: what follows is there */
     struct clime_sample *answer; /* the context as prompt, the policy's tokens as response */
     struct clime_buf text;       /* the answer without the token that ends a turn */
+    struct clime_parse parse;    /* chat: reasoning, content and calls in it */
+    int n_reasoning;             /* tokens of it */
     int turn;                    /* its number in the session */
-    int64_t version;
+    int64_t n_prompt;            /* tokens of the context */
+    int64_t version, created;    /* of the weights; seconds since 1970 */
+    double temperature, top_p;   /* that it was sampled with */
+    char version_name[24];
     char rid[112];
 };
 void clime_env_call_free(struct clime_env_call *c); /* what it owns; it may be used again */
@@ -63,6 +74,7 @@ struct clime_task {
     int attempts; /* leases so far */
     int64_t lease_until_us;
     struct clime_env_call *call; /* waiting for the owner, or in its hands */
+    uint64_t n_came, n_let;      /* calls and results come one after another: how many came, how many were let in */
     pthread_cond_t changed;      /* wakes the owner */
     /* the result */
     bool has_result;
@@ -77,6 +89,9 @@ struct clime_environments {
     struct clime_environments_options o;
     struct clime_renderer renderer;
     bool has_template;
+    unsigned takes;                    /* enum clime_chat_takes of the template */
+    struct clime_output_format format; /* of the policy's answers, as the template shows; its tools are the request's */
+    struct clime_ids markers;          /* special tokens that its markers are made of */
     struct clime_http_server *http;
     struct clime_env_commands *commands; /* NULL without --environment-command */
     pthread_mutex_t lock;
@@ -104,11 +119,12 @@ enum clime_lease_answer clime_env_lease(struct clime_environments *v, int64_t un
                                         void (*write)(const struct clime_environments *v, const struct clime_task *t,
                                                       struct clime_buf *out),
                                         struct clime_buf *out);
-/* Hands the call to the task's owner and waits until it is done. CLIME_ERR_NOT_FOUND: no such lease (any more).
- * CLIME_ERR_INPUT: another call is under way. Otherwise the call's own error. */
+/* Hands the call to the task's owner, when those that came before it are done, and waits until it is done.
+ * CLIME_ERR_NOT_FOUND: no such lease (any more). CLIME_ERR_BUSY: too many wait. Otherwise the call's own error. */
 enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id, struct clime_env_call *call,
                               struct clime_error *e);
-/* Takes *r over when it returns CLIME_OK. CLIME_ERR_INPUT: it names a turn that is not there, or one twice. */
+/* Takes *r over when it returns CLIME_OK; waits for the calls that came before it. CLIME_ERR_INPUT: it names a turn
+ * that is not there, or one twice. */
 enum clime_err clime_env_result(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
                                 struct clime_error *e);
 /* The same under the lock. CLIME_ERR_NOT_FOUND: the lease is over. */
@@ -124,16 +140,30 @@ enum clime_err clime_env_lease_read(struct clime_str body, double *wait_s, struc
 enum clime_err clime_env_result_read(struct clime_str body, struct clime_env_result *r, bool *renew,
                                      struct clime_error *e);
 
-/* body.c: an HTTP body to what it asks for, the answer to a reply. */
+/* body.c: an HTTP body to what it asks for. */
+enum clime_env_api { CLIME_ENV_GENERATE, CLIME_ENV_CHAT, CLIME_ENV_RESPONSES, CLIME_ENV_MESSAGES, CLIME_ENV_COUNT };
 struct clime_env_body {
-    struct clime_env_ask ask; /* points into what follows and into the request's body */
-    bool stream;              /* the reply is events */
+    enum clime_env_api api;
+    struct clime_env_ask ask;           /* points into what follows and into the request's body */
+    bool stream, usage;                 /* the reply is events; of a chat, with the usage */
+    struct clime_responses_asked asked; /* RESPONSES */
+    struct clime_tools tools;
     struct clime_arena arena;
     struct clime_ids ids;
 };
-enum clime_err clime_env_body_read(struct clime_str body, bool chat, struct clime_env_body *b, struct clime_error *e);
-void clime_env_body_reply(const struct clime_env_body *b, const struct clime_env_call *c, struct clime_buf *out);
+enum clime_err clime_env_body_read(struct clime_str body, enum clime_env_api api, struct clime_env_body *b,
+                                   struct clime_error *e);
 void clime_env_body_free(struct clime_env_body *b);
+
+/* reply.c: the answer to a reply, in the form that it was asked for in. */
+void clime_env_reply(const struct clime_env_body *b, const struct clime_env_call *c, struct clime_buf *out);
+
+/* answer.c: how the policy's answers are read: from the template, at open (on a thread with 1 MiB of stack); the text
+ * of an answer and what is in it; the answer as its writers see it. */
+void clime_env_choose_format(struct clime_environments *v);
+void clime_env_read_answer(const struct clime_environments *v, const struct clime_sample *s, bool skip_special,
+                           struct clime_env_call *c);
+struct clime_answer clime_env_answer(const struct clime_env_call *c);
 
 /* hook.c: begins a thread for the task that acts with it as the library's `generate` says; false: no thread is to be
  * had now. Under the lock, the task is leased. The thread ends with a result, or without one when the lease is over. */

@@ -48,16 +48,16 @@ static void handle_result(struct clime_http_request *rq, void *context) {
         clime_http_reply_json(rq, 200, clime_str_of("{\"success\":true}"));
 }
 
-static void take_turn(struct clime_http_request *rq, struct clime_environments *v, bool chat) {
+static void take_turn(struct clime_http_request *rq, struct clime_environments *v, enum clime_env_api api) {
     struct clime_env_body body;
     struct clime_env_call call = {.ask = &body.ask};
     struct clime_error e = {0};
     struct clime_buf reply;
     clime_buf_init(&reply, (size_t)256 << 20);
-    bool sound = !clime_env_body_read(clime_http_body(rq), chat, &body, &e);
+    bool sound = !clime_env_body_read(clime_http_body(rq), api, &body, &e);
     clime_http_waits(rq);
     if (sound && !clime_env_call(v, clime_http_param(rq), &call, &e)) {
-        clime_env_body_reply(&body, &call, &reply);
+        clime_env_reply(&body, &call, &reply);
         if (reply.full) clime_fail(&e, CLIME_ERR_LIMIT, "the reply is too long");
     }
     if (e.code)
@@ -71,12 +71,35 @@ static void take_turn(struct clime_http_request *rq, struct clime_environments *
     clime_buf_free(&reply);
 }
 
-static void handle_chat(struct clime_http_request *rq, void *context) {
-    take_turn(rq, context, true);
+static void handle_generate(struct clime_http_request *rq, void *context) {
+    take_turn(rq, context, CLIME_ENV_GENERATE);
 }
 
-static void handle_generate(struct clime_http_request *rq, void *context) {
-    take_turn(rq, context, false);
+static void handle_chat(struct clime_http_request *rq, void *context) {
+    take_turn(rq, context, CLIME_ENV_CHAT);
+}
+
+static void handle_responses(struct clime_http_request *rq, void *context) {
+    take_turn(rq, context, CLIME_ENV_RESPONSES);
+}
+
+static void handle_messages(struct clime_http_request *rq, void *context) {
+    take_turn(rq, context, CLIME_ENV_MESSAGES);
+}
+
+static void handle_count(struct clime_http_request *rq, void *context) {
+    take_turn(rq, context, CLIME_ENV_COUNT);
+}
+
+/* Clients ask for it first: the one model, as long as the session is. */
+static void handle_models(struct clime_http_request *rq, void *context) {
+    struct clime_error e = {0};
+    if (clime_env_renew(context, clime_http_param(rq), &e))
+        clime_http_reply_err(rq, &e);
+    else
+        clime_http_reply_json(rq, 200,
+                              clime_str_of("{\"object\":\"list\",\"data\":[{\"id\":\"" CLIME_ENV_MODEL
+                                           "\",\"object\":\"model\",\"created\":0,\"owned_by\":\"clime\"}]}"));
 }
 
 static void handle_openapi(struct clime_http_request *rq, void *context) {
@@ -93,6 +116,10 @@ const struct clime_http_route clime_environment_routes[] = {
     {"POST", "/tasks/lease", CLIME_HTTP_USER, handle_lease, .slot = true},
     {"POST", "/tasks/{id}", CLIME_HTTP_USER, handle_result},
     {"POST", "/sessions/{id}/v1/chat/completions", CLIME_HTTP_USER, handle_chat, .slot = true},
+    {"POST", "/sessions/{id}/v1/responses", CLIME_HTTP_USER, handle_responses, .slot = true},
+    {"POST", "/sessions/{id}/v1/messages", CLIME_HTTP_USER, handle_messages, .slot = true},
+    {"POST", "/sessions/{id}/v1/messages/count_tokens", CLIME_HTTP_USER, handle_count, .slot = true},
+    {"GET", "/sessions/{id}/v1/models", CLIME_HTTP_USER, handle_models},
     {"POST", "/sessions/{id}/generate", CLIME_HTTP_USER, handle_generate, .slot = true},
     {"GET", "/openapi.json", CLIME_HTTP_OPEN, handle_openapi},
     {"GET", "/health", CLIME_HTTP_OPEN, handle_health},

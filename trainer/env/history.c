@@ -27,6 +27,21 @@ static int by_key(const void *a, const void *b) {
     return c ? c : (x->key.len > y->key.len) - (x->key.len < y->key.len);
 }
 
+/* The members of an object, by name. The caller frees them. */
+static struct member *members_of(struct clime_json *j, size_t *n) {
+    struct member *m = NULL;
+    struct clime_str key, item;
+    size_t size = 0;
+    *n = 0;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        clime_json_skip(j, &item);
+        if (*n == size) m = xrealloc(m, (size = size ? 2 * size : 8) * sizeof *m);
+        m[(*n)++] = (struct member){key, item};
+    }
+    if (*n > 1) qsort(m, *n, sizeof *m, by_key);
+    return m;
+}
+
 /* Appends raw (valid JSON, at most CLIME_JSON_MAX_DEPTH deep) in one form: members by name, no space, one escape. */
 static void write_canonical(struct clime_str raw, struct clime_arena *a, struct clime_jw *w) {
     struct clime_json j;
@@ -47,14 +62,8 @@ static void write_canonical(struct clime_str raw, struct clime_arena *a, struct 
         clime_jw_close(w);
         break;
     case CLIME_JSON_OBJECT: {
-        struct member *m = NULL;
-        size_t n = 0, size = 0;
-        for (clime_json_object(&j); clime_json_key(&j, &s);) {
-            clime_json_skip(&j, &item);
-            if (n == size) m = xrealloc(m, (size = size ? 2 * size : 8) * sizeof *m);
-            m[n++] = (struct member){s, item};
-        }
-        if (n > 1) qsort(m, n, sizeof *m, by_key);
+        size_t n;
+        struct member *m = members_of(&j, &n);
         clime_jw_object(w);
         for (size_t i = 0; i < n; i++) {
             clime_jw_key_str(w, m[i].key);
@@ -69,39 +78,131 @@ static void write_canonical(struct clime_str raw, struct clime_arena *a, struct 
     }
 }
 
-/* key = SHA-256(key | canonical form of raw). */
-static void chain(uint8_t key[CLIME_SESSION_KEY], struct clime_str raw, struct clime_arena *a) {
+/* The arguments of a call, an object or the text of one, as the object. */
+static void write_arguments(struct clime_str raw, struct clime_arena *a, struct clime_jw *w) {
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str text;
+    clime_json_init(&j, raw.ptr, raw.len, a, &e);
+    if (clime_json_peek(&j) == CLIME_JSON_STRING && clime_json_string(&j, &text)) {
+        clime_json_init(&j, text.ptr, text.len, a, &e);
+        if (clime_json_skip(&j, NULL) && clime_json_end(&j)) raw = text;
+    }
+    write_canonical(raw, a, w);
+}
+
+/* Id, name and arguments of each call. */
+static void write_calls(struct clime_str raw, struct clime_arena *a, struct clime_jw *w) {
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str key, inner, item;
+    clime_jw_array(w);
+    clime_json_init(&j, raw.ptr, raw.len, a, &e);
+    for (clime_json_array(&j); clime_json_item(&j);) {
+        struct clime_str id = {"null", 4}, name = id, arguments = id;
+        for (clime_json_object(&j); clime_json_key(&j, &key);) {
+            if (clime_str_is(key, "function") && clime_json_peek(&j) == CLIME_JSON_OBJECT) {
+                for (clime_json_object(&j); clime_json_key(&j, &inner);) {
+                    clime_json_skip(&j, &item);
+                    if (clime_str_is(inner, "name")) name = item;
+                    if (clime_str_is(inner, "arguments")) arguments = item;
+                }
+            } else {
+                clime_json_skip(&j, clime_str_is(key, "id") ? &id : NULL);
+            }
+        }
+        clime_jw_array(w);
+        write_canonical(id, a, w);
+        write_canonical(name, a, w);
+        write_arguments(arguments, a, w);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+}
+
+/* What libraries put around an answer that they repeat. */
+static bool is_envelope(struct clime_str key) {
+    static const char *const names[] = {"refusal", "annotations", "audio", "function_call", "provider_specific_fields"};
+    for (size_t i = 0; i < CLIME_COUNT(names); i++)
+        if (clime_str_is(key, names[i])) return true;
+    return false;
+}
+
+/* Of a message of raw JSON; an assistant's with its reasoning under one of two names, or (bare) without. */
+static void write_message(struct clime_str raw, bool bare, struct clime_arena *a, struct clime_jw *w) {
+    struct clime_json j;
+    struct clime_error e = {0};
+    size_t n;
+    clime_json_init(&j, raw.ptr, raw.len, a, &e);
+    struct member *m = members_of(&j, &n);
+    bool answer = false, named = false;
+    for (size_t i = 0; i < n; i++) {
+        answer = answer || (clime_str_is(m[i].key, "role") && clime_str_is(m[i].value, "\"assistant\""));
+        named = named || clime_str_is(m[i].key, "reasoning_content");
+    }
+    clime_jw_object(w);
+    for (size_t i = 0; i < n; i++) {
+        bool other = clime_str_is(m[i].key, "reasoning"),
+             thought = other || clime_str_is(m[i].key, "reasoning_content");
+        if (answer && ((thought && bare) || (other && named) || is_envelope(m[i].key))) continue;
+        if (answer && thought)
+            clime_jw_key(w, "reasoning_content");
+        else
+            clime_jw_key_str(w, m[i].key);
+        if (answer && clime_str_is(m[i].key, "tool_calls"))
+            write_calls(m[i].value, a, w);
+        else
+            write_canonical(m[i].value, a, w);
+    }
+    clime_jw_close(w);
+    free(m);
+}
+
+enum what { VALUE, MESSAGE, BARE_MESSAGE };
+
+/* out = SHA-256(key | canonical form of raw). */
+static void chain(const uint8_t key[CLIME_SESSION_KEY], enum what what, struct clime_str raw, struct clime_arena *a,
+                  uint8_t out[CLIME_SESSION_KEY]) {
     struct clime_buf text;
     struct clime_jw w;
     struct clime_sha256 h;
     clime_buf_init(&text, 2 * CLIME_RENDER_MAX);
     clime_jw_init(&w, &text);
-    write_canonical(raw, a, &w);
+    if (what == VALUE)
+        write_canonical(raw, a, &w);
+    else
+        write_message(raw, what == BARE_MESSAGE, a, &w);
     clime_sha256_init(&h);
     clime_sha256_add(&h, key, CLIME_SESSION_KEY);
     clime_sha256_add(&h, text.data, text.len);
-    clime_sha256_done(&h, key);
+    clime_sha256_done(&h, out);
     clime_buf_free(&text);
 }
 
-void clime_history_answer(const uint8_t key[CLIME_SESSION_KEY], struct clime_str content,
-                          uint8_t out[CLIME_SESSION_KEY]) {
-    struct clime_buf message;
+void clime_history_answered(const struct clime_history *h, unsigned takes, struct clime_str message,
+                            struct clime_session *s, int turn) {
+    struct clime_buf list, plain;
     struct clime_arena a;
-    struct clime_jw w;
-    clime_buf_init(&message, 2 * CLIME_RENDER_MAX);
-    clime_arena_init(&a, CLIME_RENDER_MAX);
-    clime_jw_init(&w, &message);
-    clime_jw_object(&w);
-    clime_jw_key(&w, "content");
-    clime_jw_str(&w, content);
-    clime_jw_key(&w, "role");
-    clime_jw_strz(&w, "assistant");
-    clime_jw_close(&w);
-    memmove(out, key, CLIME_SESSION_KEY);
-    chain(out, clime_buf_str(&message), &a);
+    struct clime_error e = {0};
+    clime_buf_init(&list, 2 * CLIME_RENDER_MAX);
+    clime_buf_init(&plain, 2 * CLIME_RENDER_MAX);
+    clime_arena_init(&a, 2 * CLIME_RENDER_MAX);
+    clime_buf_addc(&list, '[');
+    clime_buf_add(&list, message.ptr, message.len);
+    clime_buf_addc(&list, ']');
+    /* What cannot be read back cannot be repeated either: nothing will go on from this turn. */
+    if (!clime_chat_messages(clime_buf_str(&list), takes, &plain, &e)) {
+        struct clime_str one = {plain.data + 1, plain.len - 2};
+        uint8_t(*keys)[CLIME_SESSION_KEY] = xmalloc((size_t)(h->n_keys + 1) * sizeof *keys), bare[CLIME_SESSION_KEY];
+        memcpy(keys, h->keys, (size_t)h->n_keys * sizeof *keys);
+        chain(keys[h->n_keys - 1], MESSAGE, one, &a, keys[h->n_keys]);
+        chain(keys[h->n_keys - 1], BARE_MESSAGE, one, &a, bare);
+        clime_session_set_history(s, turn, (const uint8_t(*)[CLIME_SESSION_KEY])keys, h->n_keys + 1, bare);
+        free(keys);
+    }
     clime_arena_free(&a);
-    clime_buf_free(&message);
+    clime_buf_free(&plain);
+    clime_buf_free(&list);
 }
 
 /* ---- reading ---- */
@@ -111,25 +212,24 @@ struct reader {
     struct clime_tok_scratch *scratch;
     const struct clime_session *s;
     struct clime_str tools;
-    struct clime_str *raw;             /* [n] messages */
-    uint8_t (*key)[CLIME_SESSION_KEY]; /* [n] of messages 0..i */
+    struct clime_str *raw;              /* [n] messages */
+    uint8_t (*keys)[CLIME_SESSION_KEY]; /* [n + 1] of the tools, and up to each message */
     int n;
     struct clime_arena arena;
 };
 
 static enum clime_err split(struct reader *d, struct clime_str messages, struct clime_error *e) {
     struct clime_json j;
-    uint8_t key[CLIME_SESSION_KEY] = {0};
     d->raw = xcalloc(MAX_MESSAGES, sizeof *d->raw);
-    d->key = xcalloc(MAX_MESSAGES, sizeof *d->key);
-    if (d->tools.ptr) chain(key, d->tools, &d->arena);
+    d->keys = xcalloc(MAX_MESSAGES + 1, sizeof *d->keys);
+    if (d->tools.ptr) chain(d->keys[0], VALUE, d->tools, &d->arena, d->keys[0]);
     clime_json_init(&j, messages.ptr, messages.len, &d->arena, e);
     for (clime_json_array(&j); clime_json_item(&j);) {
         if (d->n == MAX_MESSAGES) return clime_fail(e, CLIME_ERR_LIMIT, "messages: more than %d of them", MAX_MESSAGES);
         clime_json_skip(&j, &d->raw[d->n]);
         if (j.failed) break;
-        chain(key, d->raw[d->n], &d->arena);
-        memcpy(d->key[d->n++], key, CLIME_SESSION_KEY);
+        chain(d->keys[d->n], MESSAGE, d->raw[d->n], &d->arena, d->keys[d->n + 1]);
+        d->n++;
     }
     if (!clime_json_end(&j)) return e->code;
     return d->n ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "messages: none");
@@ -190,42 +290,75 @@ done:
     return rc;
 }
 
-static enum clime_err read_history(struct reader *d, int *parent, struct clime_ids *given, struct clime_error *e) {
-    *parent = -1;
+static bool is_answer(struct reader *d, int message) {
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str key, raw;
+    bool answer = false;
+    clime_json_init(&j, d->raw[message].ptr, d->raw[message].len, &d->arena, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        clime_json_skip(&j, &raw);
+        if (clime_str_is(key, "role")) answer = clime_str_is(raw, "\"assistant\"");
+    }
+    return answer;
+}
+
+/* Of messages that go on from no turn. */
+static enum clime_turn_kind why(struct reader *d) {
+    bool bare;
+    int n = clime_session_common(d->s, (const uint8_t(*)[CLIME_SESSION_KEY])d->keys, d->n + 1, &bare);
+    if (clime_session_turns(d->s) == 0) return CLIME_TURN_FIRST;
+    if (bare) return CLIME_TURN_REASONING;
+    if (n < 0 || n == 1) return CLIME_TURN_OTHER;
+    if (n == 0) return CLIME_TURN_TOOLS;
+    if (n == d->n + 1) return CLIME_TURN_REWOUND;
+    return is_answer(d, n - 1) ? CLIME_TURN_ANSWER : CLIME_TURN_MESSAGE;
+}
+
+static enum clime_err read_history(struct reader *d, struct clime_history *h, struct clime_error *e) {
+    h->parent = -1;
+    h->kind = why(d);
     for (int k = d->n - 1; k > 0; k--) {
-        int turn = clime_session_find_key(d->s, d->key[k - 1]);
+        int turn = clime_session_find_key(d->s, d->keys[k]);
         if (turn < 0) continue;
         bool fits = false;
-        enum clime_err rc = go_on(d, turn, k, &fits, given, e);
+        enum clime_err rc = go_on(d, turn, k, &fits, &h->given, e);
         if (rc || fits) {
-            *parent = turn;
+            h->parent = turn;
+            h->kind = clime_session_is_leaf(d->s, turn) ? CLIME_TURN_EXTENDED : CLIME_TURN_REWOUND;
             return rc;
         }
+        h->kind = CLIME_TURN_TEMPLATE;
         break;
     }
     struct clime_buf all;
     clime_buf_init(&all, CLIME_RENDER_MAX);
     enum clime_err rc = render(d, d->n, true, &all, e);
-    if (!rc) rc = encode(d, &all, 0, given, e);
+    if (!rc) rc = encode(d, &all, 0, &h->given, e);
     clime_buf_free(&all);
     return rc;
 }
 
-enum clime_err clime_history_read(const struct clime_renderer *r, struct clime_tok_scratch *scratch,
+enum clime_err clime_history_read(const struct clime_renderer *r, unsigned takes, struct clime_tok_scratch *scratch,
                                   const struct clime_session *s, struct clime_str messages, struct clime_str tools,
-                                  int *parent, struct clime_ids *given, uint8_t key[CLIME_SESSION_KEY],
-                                  struct clime_error *e) {
+                                  struct clime_history *h, struct clime_error *e) {
     struct reader d = {.r = r, .scratch = scratch, .s = s, .tools = tools};
     struct clime_buf plain;
     clime_buf_init(&plain, CLIME_RENDER_MAX);
     clime_arena_init(&d.arena, 4 * CLIME_RENDER_MAX);
-    enum clime_err rc = clime_chat_messages(messages, clime_chat_takes(r->template), &plain, e);
+    enum clime_err rc = clime_chat_messages(messages, takes, &plain, e);
     if (!rc) rc = split(&d, clime_buf_str(&plain), e);
-    if (!rc) rc = read_history(&d, parent, given, e);
-    if (!rc) memcpy(key, d.key[d.n - 1], CLIME_SESSION_KEY);
+    if (!rc) rc = read_history(&d, h, e);
     free(d.raw);
-    free(d.key);
+    h->keys = d.keys;
+    h->n_keys = d.n + 1;
     clime_arena_free(&d.arena);
     clime_buf_free(&plain);
     return rc;
+}
+
+void clime_history_free(struct clime_history *h) {
+    clime_ids_free(&h->given);
+    free(h->keys);
+    *h = (struct clime_history){0};
 }

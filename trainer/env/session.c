@@ -19,9 +19,12 @@ struct turn {
     char *finish;
     float temperature;
     int32_t mixed_kv; /* as of a sample, counted in this turn's own */
-    bool has_key;
-    bool given; /* a fill has it as trained */
-    uint8_t key[CLIME_SESSION_KEY];
+    enum clime_turn_kind kind;
+    bool leaf;
+    bool given;                         /* a fill has it as trained */
+    uint8_t (*keys)[CLIME_SESSION_KEY]; /* [n_keys] its history; none in a session by tokens */
+    int n_keys;
+    uint8_t bare[CLIME_SESSION_KEY];
 };
 
 struct clime_session {
@@ -40,6 +43,7 @@ void clime_session_free(struct clime_session *s) {
         free(s->turns[i].logp);
         free(s->turns[i].versions);
         free(s->turns[i].finish);
+        free(s->turns[i].keys);
     }
     free(s->turns);
     free(s);
@@ -75,8 +79,34 @@ int clime_session_find_ids(const struct clime_session *s, const int32_t *ids, in
 
 int clime_session_find_key(const struct clime_session *s, const uint8_t key[CLIME_SESSION_KEY]) {
     for (int i = s->n - 1; i >= 0; i--)
-        if (s->turns[i].has_key && !memcmp(s->turns[i].key, key, CLIME_SESSION_KEY)) return i;
+        if (s->turns[i].n_keys && !memcmp(s->turns[i].keys[s->turns[i].n_keys - 1], key, CLIME_SESSION_KEY)) return i;
     return -1;
+}
+
+int clime_session_common(const struct clime_session *s, const uint8_t (*keys)[CLIME_SESSION_KEY], int n, bool *bare) {
+    int most = -1;
+    *bare = false;
+    for (int i = 0; i < s->n; i++) {
+        const struct turn *t = &s->turns[i];
+        int k = 0;
+        if (!t->n_keys) continue;
+        while (k < n && k < t->n_keys && !memcmp(keys[k], t->keys[k], CLIME_SESSION_KEY)) k++;
+        if (k > most) *bare = false;
+        if (k > most) most = k;
+        if (k == most && k == t->n_keys - 1 && k < n && !memcmp(keys[k], t->bare, CLIME_SESSION_KEY)) *bare = true;
+    }
+    return most;
+}
+
+bool clime_session_is_leaf(const struct clime_session *s, int turn) {
+    CHECK(turn >= 0 && turn < s->n);
+    return s->turns[turn].leaf;
+}
+
+struct clime_turn_counts clime_session_counts(const struct clime_session *s) {
+    struct clime_turn_counts c = {{0}};
+    for (int i = 0; i < s->n; i++) c.n[s->turns[i].kind]++;
+    return c;
 }
 
 int clime_session_path(const struct clime_session *s, int turn, int32_t *ids) {
@@ -101,7 +131,7 @@ int64_t clime_session_version(const struct clime_session *s, int turn) {
     return t->versions[t->n_versions - 1].version;
 }
 
-int clime_session_add(struct clime_session *s, int parent, const struct clime_sample *in) {
+int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind kind, const struct clime_sample *in) {
     int begin = clime_session_path(s, parent, NULL);
     CHECK(parent < s->n && in->n_prompt >= begin && begins_with(s, parent, in->ids, in->n_prompt));
     if (s->n == s->size) {
@@ -117,7 +147,10 @@ int clime_session_add(struct clime_session *s, int parent, const struct clime_sa
                        .status = in->status,
                        .finish = in->finish ? xstrdup(in->finish) : NULL,
                        .temperature = in->temperature,
-                       .mixed_kv = in->mixed_kv};
+                       .mixed_kv = in->mixed_kv,
+                       .kind = kind,
+                       .leaf = true};
+    if (parent >= 0) s->turns[parent].leaf = false;
     size_t n = (size_t)own(t), n_sampled = (size_t)t->n_sampled;
     t->ids = xmalloc(n * sizeof *t->ids + 1);
     memcpy(t->ids, in->ids + begin, n * sizeof *t->ids);
@@ -128,10 +161,15 @@ int clime_session_add(struct clime_session *s, int parent, const struct clime_sa
     return s->n++;
 }
 
-void clime_session_set_key(struct clime_session *s, int turn, const uint8_t key[CLIME_SESSION_KEY]) {
-    CHECK(turn >= 0 && turn < s->n);
-    memcpy(s->turns[turn].key, key, CLIME_SESSION_KEY);
-    s->turns[turn].has_key = true;
+void clime_session_set_history(struct clime_session *s, int turn, const uint8_t (*keys)[CLIME_SESSION_KEY], int n,
+                               const uint8_t bare[CLIME_SESSION_KEY]) {
+    CHECK(turn >= 0 && turn < s->n && n > 0);
+    struct turn *t = &s->turns[turn];
+    free(t->keys);
+    t->keys = xmalloc((size_t)n * sizeof *t->keys);
+    memcpy(t->keys, keys, (size_t)n * sizeof *t->keys);
+    t->n_keys = n;
+    memcpy(t->bare, bare, CLIME_SESSION_KEY);
 }
 
 /* n more tokens of a version; out->versions has room. */

@@ -12,6 +12,7 @@
 #define CLIME_TRAINER_ENV_SESSION_H
 
 #include "trainer/sample/sample.h"
+#include "trainer/sample/turns.h"
 
 #define CLIME_SESSION_KEY 32 /* bytes of a history's digest */
 
@@ -23,8 +24,14 @@ int clime_session_turns(const struct clime_session *s);
 
 /* The turn whose path is the longest that ids begin with; -1 = none. */
 int clime_session_find_ids(const struct clime_session *s, const int32_t *ids, int n);
-/* The turn whose history (below) has this digest; -1 = none. */
+/* The newest turn whose history (below) ends with this digest; -1 = none. */
 int clime_session_find_key(const struct clime_session *s, const uint8_t key[CLIME_SESSION_KEY]);
+/* How many digests the history of some turn begins with as keys[n] do: the most; -1 when no turn has a history. *bare:
+ * the next one is that of such a turn's answer without its reasoning. */
+int clime_session_common(const struct clime_session *s, const uint8_t (*keys)[CLIME_SESSION_KEY], int n, bool *bare);
+
+bool clime_session_is_leaf(const struct clime_session *s, int turn); /* nothing goes on from it */
+struct clime_turn_counts clime_session_counts(const struct clime_session *s);
 
 /* The path of a turn; -1 has an empty one. Returns how many; ids may be NULL. */
 int clime_session_path(const struct clime_session *s, int turn, int32_t *ids);
@@ -37,9 +44,11 @@ int64_t clime_session_version(const struct clime_session *s, int turn);
 
 /* Adds a turn after `parent` (-1 = a root). in: a sample whose prompt is the path of the parent and then the new
  * tokens, and whose response was sampled; it is copied. Returns the turn's number. */
-int clime_session_add(struct clime_session *s, int parent, const struct clime_sample *in);
-/* The digest of the messages that end with the turn's answer: what a client repeats when it goes on from here. */
-void clime_session_set_key(struct clime_session *s, int turn, const uint8_t key[CLIME_SESSION_KEY]);
+int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind kind, const struct clime_sample *in);
+/* The turn's history: digests of what a client repeats when it goes on from here, of more and more messages up to the
+ * turn's answer (keys[n], n > 0); bare: the last one if the answer had no reasoning. Copied. */
+void clime_session_set_history(struct clime_session *s, int turn, const uint8_t (*keys)[CLIME_SESSION_KEY], int n,
+                               const uint8_t bare[CLIME_SESSION_KEY]);
 
 /* Makes the path of a turn the tokens of out: the first turn's own tokens are the prompt, the rest the response, with
  * mask 0 (and log-probability 0) where the policy did not sample, and where it did in a turn that an earlier fill of

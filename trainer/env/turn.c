@@ -7,40 +7,45 @@
  * Sampling is the run's, whatever the client asks for: what is trained on is sampled as the run says. A client may
  * lower the number of new tokens and add stop strings. Seeds are hash64(sample's seed, turn), so a session that does
  * the same things gets the same tokens. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/clock.h"
 #include "common/hash.h"
+#include "text/chat/chat_answer.h"
 #include "trainer/env/environments_int.h"
 #include "trainer/env/history.h"
 
 /* ---- the turn's prompt ---- */
 
-/* parent and the tokens given after it. */
+/* The turn that it goes on from, how, and the tokens given after it. */
 static enum clime_err place(struct clime_environments *v, struct clime_task *t, const struct clime_env_ask *a,
-                            int *parent, struct clime_ids *given, uint8_t key[CLIME_SESSION_KEY],
-                            struct clime_error *e) {
+                            struct clime_history *h, struct clime_error *e) {
     if (a->chat) {
         if (!v->has_template)
             return clime_fail(e, CLIME_ERR_INPUT, "the policy's tokenizer has no chat template: use /generate");
-        return clime_history_read(&v->renderer, t->scratch, t->session, a->messages, a->tools, parent, given, key, e);
+        return clime_history_read(&v->renderer, v->takes, t->scratch, t->session, a->messages, a->tools, h, e);
     }
     int n_vocab = clime_tokenizer_n_vocab(v->o.tok);
     for (size_t i = 0; i < a->n_ids; i++)
         if (a->ids[i] < 0 || a->ids[i] >= n_vocab)
             return clime_fail(e, CLIME_ERR_INPUT, "input_ids: %d is not in the vocabulary", a->ids[i]);
+    h->parent = a->has_ids ? clime_session_find_ids(t->session, a->ids, (int)a->n_ids) : t->last_turn;
+    if (h->parent >= 0)
+        h->kind = clime_session_is_leaf(t->session, h->parent) ? CLIME_TURN_EXTENDED : CLIME_TURN_REWOUND;
+    else
+        h->kind = clime_session_turns(t->session) ? CLIME_TURN_IDS : CLIME_TURN_FIRST;
     if (a->has_ids) {
-        *parent = clime_session_find_ids(t->session, a->ids, (int)a->n_ids);
-        int n = clime_session_path(t->session, *parent, NULL);
-        if (a->n_ids > (size_t)n) clime_ids_append(given, a->ids + n, a->n_ids - (size_t)n);
+        int n = clime_session_path(t->session, h->parent, NULL);
+        if (a->n_ids > (size_t)n) clime_ids_append(&h->given, a->ids + n, a->n_ids - (size_t)n);
         return CLIME_OK;
     }
-    *parent = t->last_turn;
-    if (*parent < 0) clime_ids_append(given, t->r->sample->ids, (size_t)t->r->sample->n_prompt);
-    if (a->n_ids) clime_ids_append(given, a->ids, a->n_ids);
+    if (h->parent < 0) clime_ids_append(&h->given, t->r->sample->ids, (size_t)t->r->sample->n_prompt);
+    if (a->n_ids) clime_ids_append(&h->given, a->ids, a->n_ids);
     if (!a->text.ptr) return CLIME_OK;
-    return clime_tokenizer_encode(v->o.tok, t->scratch, a->text, 0, CLIME_RENDER_MAX, given, e);
+    return clime_tokenizer_encode(v->o.tok, t->scratch, a->text, 0, CLIME_RENDER_MAX, &h->given, e);
 }
 
 /* Tokens that the session may still sample after `used`, of which the first n_prompt are its prompt. */
@@ -49,21 +54,13 @@ static int64_t room_after(const struct clime_sampling_options *s, int n_prompt, 
     return left < 0 ? 0 : left;
 }
 
-/* ---- the answer's text ---- */
-
-static void write_text(struct clime_environments *v, const struct clime_request *turn, struct clime_buf *out) {
-    const struct clime_sample *s = turn->sample;
-    int n = s->n_response;
-    if (n > 0 && clime_renderer_ends_turn(&v->renderer, s->ids[s->n_prompt + n - 1])) n--; /* the turn's end */
-    clime_tokenizer_decode(v->o.tok, s->ids + s->n_prompt, (size_t)n, turn->sampling->skip_special_tokens, out);
-}
-
 /* ---- the turn ---- */
 
 /* Generates after path | given; the tree gets the turn. */
-static enum clime_err generate(struct clime_task *t, const struct clime_env_ask *a, int parent,
-                               const struct clime_ids *given, struct clime_request *turn, clime_turn_fn *fn, void *arg,
-                               struct clime_error *e) {
+static enum clime_err generate(struct clime_task *t, const struct clime_env_ask *a, const struct clime_history *h,
+                               struct clime_request *turn, clime_turn_fn *fn, void *arg, struct clime_error *e) {
+    const struct clime_ids *given = &h->given;
+    int parent = h->parent;
     int begin = clime_session_path(t->session, parent, NULL), n = begin + (int)given->len;
     int n_prompt = parent < 0 ? n : clime_session_prompt(t->session, parent);
     struct clime_sampling_options sampling = *t->r->sampling;
@@ -97,38 +94,52 @@ static enum clime_err generate(struct clime_task *t, const struct clime_env_ask 
     if (s->status == CLIME_SAMPLE_ABORTED) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the task was stopped");
     if (s->status == CLIME_SAMPLE_FAILED)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%.400s", s->error ? s->error : "generation failed");
-    t->last_turn = clime_session_add(t->session, parent, s);
+    t->last_turn = clime_session_add(t->session, parent, h->kind, s);
     return CLIME_OK;
+}
+
+/* What the answer says, and under which history a client may go on from it. */
+static void finish(struct clime_environments *v, struct clime_task *t, const struct clime_history *h,
+                   const struct clime_request *turn, struct clime_env_call *call) {
+    call->answer = turn->sample;
+    call->turn = t->last_turn;
+    call->version = clime_session_version(t->session, t->last_turn);
+    call->created = clime_wall_us() / 1000000;
+    call->temperature = turn->sampling->temperature;
+    call->top_p = turn->sampling->top_p;
+    snprintf(call->version_name, sizeof call->version_name, "%" PRId64, call->version);
+    snprintf(call->rid, sizeof call->rid, "%s", turn->rid);
+    clime_env_read_answer(v, turn->sample, turn->sampling->skip_special_tokens, call);
+    if (!call->ask->chat) return;
+    struct clime_answer answer = clime_env_answer(call);
+    struct clime_buf message;
+    struct clime_jw w;
+    clime_buf_init(&message, 2 * CLIME_RENDER_MAX);
+    clime_jw_init(&w, &message);
+    clime_chat_answer_write(&w, &answer);
+    clime_history_answered(h, v->takes, clime_buf_str(&message), t->session, t->last_turn);
+    clime_buf_free(&message);
 }
 
 void clime_env_turn(struct clime_environments *v, struct clime_task *t, struct clime_env_call *call, clime_turn_fn *fn,
                     void *arg) {
     struct clime_request turn = *t->r;
-    struct clime_ids given = {0};
-    uint8_t key[CLIME_SESSION_KEY];
-    int parent = -1;
+    struct clime_history h = {0};
     struct clime_error *e = &call->error;
     turn.n_tries = turn.n_stale = 0;
     turn.sample = clime_sample_new();
     clime_buf_init(&call->text, CLIME_RENDER_MAX);
-    if (v->o.max_turns && clime_session_turns(t->session) >= v->o.max_turns) {
+    if (!call->ask->count && v->o.max_turns && clime_session_turns(t->session) >= v->o.max_turns) {
         clime_fail(e, CLIME_ERR_LIMIT, "the session has had its %d turns", v->o.max_turns);
         goto done;
     }
-    if (place(v, t, call->ask, &parent, &given, key, e) || generate(t, call->ask, parent, &given, &turn, fn, arg, e))
-        goto done;
-    write_text(v, &turn, &call->text);
-    if (call->ask->chat) {
-        clime_history_answer(key, clime_buf_str(&call->text), key);
-        clime_session_set_key(t->session, t->last_turn, key);
-    }
-    call->answer = turn.sample;
-    call->turn = t->last_turn;
-    call->version = clime_session_version(t->session, t->last_turn);
-    snprintf(call->rid, sizeof call->rid, "%s", turn.rid);
+    if (place(v, t, call->ask, &h, e)) goto done;
+    call->n_prompt = clime_session_path(t->session, h.parent, NULL) + (int64_t)h.given.len;
+    if (call->ask->count || generate(t, call->ask, &h, &turn, fn, arg, e)) goto done;
+    finish(v, t, &h, &turn, call);
     turn.sample = NULL;
     if (call->text.full) clime_fail(e, CLIME_ERR_LIMIT, "the answer's text is too long");
 done:
-    clime_ids_free(&given);
+    clime_history_free(&h);
     clime_sample_free(turn.sample);
 }

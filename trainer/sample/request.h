@@ -8,6 +8,7 @@
 
 #include "common/options.h"
 #include "trainer/sample/sample.h"
+#include "trainer/sample/turns.h"
 
 struct clime_sampling_options { /* of one request */
     double temperature, top_p;
@@ -42,7 +43,8 @@ struct clime_request {
     bool scored;                      /* no reward is wanted */
     void *owner;                      /* for the owner's use */
     /* out */
-    int n_tries, n_stale; /* requests sent; answers refused for their version */
+    int n_tries, n_stale;           /* requests sent; answers refused for their version */
+    struct clime_turn_counts turns; /* of its session, where it had one */
     int64_t generate_us;
     int64_t reward_us; /* from the end of the sample to its reward, with all waits */
     bool rewarded;     /* that was come to; a sample that failed then failed at its reward */
