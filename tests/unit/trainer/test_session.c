@@ -1,0 +1,372 @@
+/* Sessions without HTTP and without a model: a scripted policy, real chat templates, clients that repeat histories. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "common/os/dirs.h"
+#include "trainer/env/environments_int.h"
+
+#define MAX ((size_t)1 << 22)
+#define TOOLS                                                                                                          \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"description\":\"adds\",\"parameters\":{\"type\":"        \
+    "\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"integer\"}}}}}]"
+
+struct world {
+    struct clime_environments v;
+    struct clime_tokenizer *tok;
+    struct clime_task task;
+    struct clime_request request;
+    struct clime_sampling_options sampling;
+    char dir[64];
+    const char *says; /* what the policy says next */
+    int64_t version;
+};
+
+static struct world begin(const char *source, const char *end) {
+    struct world w = {.dir = "/tmp/clime_session.XXXXXX"};
+    const char *specials[] = {end, "<pad>"};
+    struct clime_error e = {0};
+    assert_non_null(mkdtemp(w.dir));
+    assert_int_equal(clime_tokenizer_write_bytes(w.dir, specials, 2, end, "<pad>", source, &e), CLIME_OK);
+    assert_int_equal(clime_tokenizer_load(w.dir, &w.tok, &e), CLIME_OK);
+    clime_dir_remove(w.dir, NULL);
+    w.v.o.tok = w.tok;
+    w.v.has_template = true;
+    if (clime_renderer_open(w.tok, NULL, &w.v.renderer, &e)) fail_msg("%s", e.msg);
+    clime_env_choose_format(&w.v);
+    w.sampling = (struct clime_sampling_options){.temperature = 1, .top_p = 1, .max_response_len = 1 << 20};
+    w.request.sample = clime_sample_new();
+    snprintf(w.request.rid, sizeof w.request.rid, "r");
+    w.task =
+        (struct clime_task){.last_turn = -1, .session = clime_session_new(), .scratch = clime_tok_scratch_new(w.tok)};
+    return w;
+}
+
+static void end(struct world *w) {
+    clime_session_free(w->task.session);
+    clime_tok_scratch_free(w->task.scratch);
+    clime_sample_free(w->request.sample);
+    clime_renderer_close(&w->v.renderer);
+    clime_ids_free(&w->v.markers);
+    clime_tokenizer_free(w->tok);
+}
+
+/* The policy: says w->says and ends its turn. */
+static void speak(void *arg, struct clime_request *turn) {
+    struct world *w = arg;
+    struct clime_sample *s = turn->sample;
+    struct clime_ids ids = {0};
+    struct clime_error e = {0};
+    assert_int_equal(clime_tokenizer_encode(w->tok, w->task.scratch, clime_str_of(w->says), 0, MAX, &ids, &e),
+                     CLIME_OK);
+    s->n_response = (int32_t)ids.len;
+    s->ids = xrealloc(s->ids, ((size_t)s->n_prompt + ids.len) * sizeof *s->ids);
+    memcpy(s->ids + s->n_prompt, ids.data, ids.len * sizeof *ids.data);
+    s->logp = xcalloc(ids.len, sizeof *s->logp);
+    for (size_t i = 0; i < ids.len; i++) s->logp[i] = -(float)(i + 1);
+    s->versions = xcalloc(1, sizeof *s->versions);
+    s->versions[0] = (struct clime_version_run){w->version, s->n_response};
+    s->n_versions = 1;
+    s->status = CLIME_SAMPLE_COMPLETED;
+    clime_ids_free(&ids);
+}
+
+/* One turn; the caller frees the reply. */
+static char *turn(struct world *w, enum clime_env_api api, const char *body, const char *says) {
+    struct clime_env_body b;
+    struct clime_env_call call = {.ask = &b.ask};
+    struct clime_error e = {0};
+    struct clime_buf reply;
+    clime_buf_init(&reply, MAX);
+    w->says = says;
+    w->request.sampling = &w->sampling;
+    w->task.r = &w->request;
+    if (clime_env_body_read(clime_str_of(body), api, &b, &e)) fail_msg("%s: %s", e.msg, body);
+    clime_env_turn(&w->v, &w->task, &call, speak, w);
+    if (call.error.code) fail_msg("%s: %s", call.error.msg, body);
+    clime_env_reply(&b, &call, &reply);
+    clime_env_call_free(&call);
+    clime_env_body_free(&b);
+    char *text = xstrndup(reply.data, reply.len);
+    clime_buf_free(&reply);
+    return text;
+}
+
+/* The raw value of the first member of this name in a JSON text, at any depth; the caller frees it. */
+static char *member(const char *json, const char *name) {
+    char *quoted = xasprintf("\"%s\":", name);
+    const char *at = strstr(json, quoted);
+    if (!at) fail_msg("%s is not in %s", name, json);
+    struct clime_json j;
+    struct clime_arena a;
+    struct clime_error e = {0};
+    struct clime_str raw;
+    at += strlen(quoted);
+    clime_arena_init(&a, MAX);
+    clime_json_init(&j, at, strlen(at), &a, &e);
+    assert_true(clime_json_skip(&j, &raw));
+    clime_arena_free(&a);
+    free(quoted);
+    return xstrndup(raw.ptr, raw.len);
+}
+
+static int64_t count(const struct world *w, enum clime_turn_kind kind) {
+    return clime_session_counts(w->task.session).n[kind];
+}
+
+/* A growing list of messages, and the body that asks with it. */
+struct history {
+    struct clime_buf list;
+};
+
+static void say(struct history *h, const char *message) {
+    if (!h->list.data) clime_buf_init(&h->list, MAX);
+    clime_buf_printf(&h->list, "%s%s", h->list.len ? "," : "", message);
+}
+
+static char *ask(const struct history *h, const char *more) {
+    return xasprintf("{\"messages\":[%.*s]%s}", (int)h->list.len, h->list.data, more);
+}
+
+/* ---- rounds of tools by the families' own templates (that of Kimi K2 is refused by transformers too: it appends) ----
+ */
+
+struct family {
+    const char *file, *end, *says; /* with %d, %d: the numbers */
+};
+#define DS(a) "<\xEF\xBD\x9C" a "\xEF\xBD\x9C>"
+#define BAR "\xE2\x96\x81"
+static const struct family families[] = {
+    {"Qwen-Qwen3-0.6B", "<|im_end|>",
+     "<think>\nhm\n</think>\n\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": %d, \"b\": %d}}\n</tool_call>"},
+    {"GLM-4.6", "<|observation|>",
+     "\n<think>hm</think>\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>%d</arg_value>\n<arg_key>b</arg_key>\n"
+     "<arg_value>%d</arg_value>\n</tool_call>"},
+    {"meta-llama-Llama-3.1-8B-Instruct", "<|eot_id|>", "{\"name\": \"add\", \"parameters\": {\"a\": %d, \"b\": %d}}"},
+    {"deepseek-ai-DeepSeek-V3.1", DS("end" BAR "of" BAR "sentence"),
+     DS("tool" BAR "calls" BAR "begin") DS("tool" BAR "call" BAR "begin") "add" DS(
+         "tool" BAR "sep") "{\"a\": %d, \"b\": %d}" DS("tool" BAR "call" BAR "end") DS("tool" BAR "calls" BAR "end")},
+    {"Qwen3-Coder", "<|im_end|>",
+     "<tool_call>\n<function=add>\n<parameter=a>\n%d\n</parameter>\n<parameter=b>\n%d\n</parameter>\n</function>\n"
+     "</tool_call>"},
+    {"Qwen-Qwen2.5-7B-Instruct", "<|im_end|>",
+     "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": %d, \"b\": %d}}\n</tool_call>"},
+};
+
+/* Eight answers with a call each, each repeated as the client was given it: the tokens of all turns stay, and what was
+ * sampled is found in the sample, with its numbers, and nothing else has mask 1. */
+static void check_family(const struct family *f, const char *source) {
+    struct world w = begin(source, f->end);
+    struct history h = {0};
+    struct clime_buf said;
+    clime_buf_init(&said, MAX);
+    say(&h, "{\"role\":\"user\",\"content\":\"2+3?\"}");
+    for (int i = 0; i < 8; i++) {
+        char *text = xasprintf(f->says, i, i + 1), *body = ask(&h, ",\"tools\":" TOOLS);
+        char *whole = xasprintf("%s%s", text, f->end);
+        w.version = i;
+        char *reply = turn(&w, CLIME_ENV_CHAT, body, whole), *message = member(reply, "message");
+        char *id = member(message, "id"), *reason = member(reply, "finish_reason");
+        assert_string_equal(reason, "\"tool_calls\"");
+        char *tool = xasprintf("{\"role\":\"tool\",\"tool_call_id\":%s,\"content\":\"%d\"}", id, 2 * i + 1);
+        clime_buf_adds(&said, whole);
+        say(&h, message);
+        say(&h, tool);
+        char *all[] = {text, body, whole, reply, message, id, reason, tool};
+        for (size_t k = 0; k < CLIME_COUNT(all); k++) free(all[k]);
+    }
+    if (count(&w, CLIME_TURN_EXTENDED) != 7) {
+        struct clime_turn_counts c = clime_session_counts(w.task.session);
+        for (int k = 0; k < CLIME_N_TURN_KINDS; k++) print_message("%s %d\n", clime_turn_kinds[k].name, (int)c.n[k]);
+        fail_msg("%s", f->file);
+    }
+    struct clime_sample *s = clime_sample_new();
+    struct clime_ids sampled = {0};
+    struct clime_buf again;
+    clime_session_fill(w.task.session, w.task.last_turn, s);
+    int at = 0, in_turn = 0, turns = 0, run = 0;
+    for (int i = 0; i < s->n_response; at++, i++) {
+        if (at == s->versions[run].n) run++, at = 0;
+        if (!s->mask[i]) {
+            assert_true(s->logp[i] == 0);
+            in_turn = 0;
+            continue;
+        }
+        turns += in_turn == 0;
+        assert_true(s->logp[i] == -(float)++in_turn);
+        assert_int_equal(s->versions[run].version, turns - 1);
+        clime_ids_push(&sampled, s->ids[s->n_prompt + i]);
+    }
+    clime_buf_init(&again, MAX);
+    clime_tokenizer_decode(w.tok, sampled.data, sampled.len, false, &again);
+    assert_int_equal(turns, 8);
+    assert_int_equal(again.len, said.len);
+    assert_memory_equal(again.data, said.data, said.len);
+    clime_ids_free(&sampled);
+    clime_sample_free(s);
+    clime_buf_free(&again);
+    clime_buf_free(&said);
+    clime_buf_free(&h.list);
+    end(&w);
+}
+
+static void test_families(void **state) {
+    (void)state;
+    const char *data = getenv("CLIME_DATA");
+    for (size_t i = 0; i < CLIME_COUNT(families); i++) {
+        char *path = xasprintf("%s/templates/%s.jinja", data ? data : "../shared/data", families[i].file);
+        struct clime_buf source;
+        struct clime_error e = {0};
+        clime_buf_init(&source, MAX);
+        if (access(path, R_OK)) {
+            free(path);
+            skip();
+        }
+        assert_int_equal(clime_buf_read_file(&source, path, &e), CLIME_OK);
+        clime_buf_addc(&source, 0);
+        check_family(&families[i], source.data);
+        clime_buf_free(&source);
+        free(path);
+    }
+}
+
+/* ---- why a branch is one ---- */
+
+/* Keeps the reasoning of a message only behind the last user's. */
+static const char template[] =
+    "{%- set ns = namespace(last=0) -%}{%- for m in messages -%}{%- if m.role == 'user' -%}{%- set ns.last = "
+    "loop.index0 "
+    "-%}{%- endif -%}{%- endfor -%}{%- if tools -%}[{{ tools | length }}]{%- endif -%}"
+    "{%- for m in messages -%}<{{ m.role }}>"
+    "{%- if m.reasoning_content and loop.index0 > ns.last -%}<think>{{ m.reasoning_content }}</think>{%- endif -%}"
+    "{{ m.content }}{%- for c in m.tool_calls or [] -%}<tool_call>{{ c.function | tojson }}</tool_call>{%- endfor -%}"
+    "<end>{%- endfor -%}{%- if add_generation_prompt -%}<assistant>{%- endif -%}";
+
+#define USER(x) "{\"role\":\"user\",\"content\":\"" x "\"}"
+#define SAID(x) "{\"content\":\"" x "\",\"role\":\"assistant\",\"annotations\":[],\"refusal\":null}"
+
+static void one(struct world *w, const char *messages, const char *more, const char *says, enum clime_turn_kind want) {
+    int64_t before = count(w, want);
+    char *body = xasprintf("{\"messages\":[%s]%s}", messages, more);
+    free(turn(w, CLIME_ENV_CHAT, body, says));
+    if (count(w, want) != before + 1) {
+        struct clime_turn_counts c = clime_session_counts(w->task.session);
+        for (int k = 0; k < CLIME_N_TURN_KINDS; k++) print_message("%s %d\n", clime_turn_kinds[k].name, (int)c.n[k]);
+        fail_msg("not %s: %s", clime_turn_kinds[want].name, body);
+    }
+    free(body);
+}
+
+static void test_reasons(void **state) {
+    (void)state;
+    struct world w = begin(template, "<end>");
+    const char *thought = "<think>hm</think>5<end>";
+#define TOOL ",{\"role\":\"tool\",\"content\":\"7\"}"
+#define FULL "{\"role\":\"assistant\",\"content\":\"5\",\"reasoning\":\"hm\",\"reasoning_content\":\"hm\"}"
+#define OLD_NAME "{\"role\":\"assistant\",\"content\":\"5\",\"reasoning\":\"hm\"}"
+    one(&w, USER("a"), "", thought, CLIME_TURN_FIRST);
+    one(&w, USER("a"), "", thought, CLIME_TURN_REWOUND);
+    one(&w, USER("a") "," FULL TOOL, "", "8<end>", CLIME_TURN_EXTENDED);
+    one(&w, USER("a") "," OLD_NAME TOOL, "", "9<end>", CLIME_TURN_REWOUND); /* the other name; from there again */
+    one(&w, USER("a") "," SAID("5") TOOL, "", "8<end>", CLIME_TURN_REASONING);
+    one(&w, USER("a") "," SAID("6") TOOL, "", "8<end>", CLIME_TURN_ANSWER);
+    one(&w, USER("a") "," FULL "," USER("b"), "", "8<end>", CLIME_TURN_TEMPLATE); /* it drops what was thought */
+    one(&w, USER("a") "," USER("b"), "", "8<end>", CLIME_TURN_MESSAGE);
+    one(&w, USER("b"), "", "8<end>", CLIME_TURN_OTHER);
+    one(&w, USER("a") "," FULL TOOL, ",\"tools\":" TOOLS, "8<end>", CLIME_TURN_TOOLS);
+    one(&w, USER("b") "," SAID("8") "," USER("c"), "", "8<end>", CLIME_TURN_EXTENDED);
+    free(turn(&w, CLIME_ENV_GENERATE, "{\"input_ids\":[65,66]}", "8<end>"));
+    assert_int_equal(count(&w, CLIME_TURN_IDS), 1);
+    free(turn(&w, CLIME_ENV_GENERATE, "{\"text\":\"more\"}", "8<end>"));
+    assert_int_equal(count(&w, CLIME_TURN_EXTENDED), 3);
+    end(&w);
+}
+
+/* Arguments come back as an object, in another order, with other spaces: it is the same call, and the tokens are those
+ * that were sampled. Another number is another call. */
+static void test_calls_come_back(void **state) {
+    (void)state;
+    struct world w = begin(template, "<end>");
+    const char *says = "<tool_call>{\"name\":\"add\",  \"arguments\":{\"a\":1,\"b\":2}}</tool_call><end>";
+    const char *tools = ",\"tools\":" TOOLS;
+#define CALL(args)                                                                                                     \
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"index\":0,\"type\":\"function\",\"id\":%s,"           \
+    "\"function\":{\"arguments\":" args ",\"name\":\"add\"}}]}"
+    static const char *const same[] = {CALL("\"{\\\"b\\\": 2, \\\"a\\\": 1}\""), CALL("{\"a\":1,\"b\":2}")};
+    char *reply = turn(&w, CLIME_ENV_CHAT, "{\"messages\":[" USER("1+2") "],\"tools\":" TOOLS "}", says);
+    char *calls = member(reply, "tool_calls"), *id = member(calls, "id");
+    for (int i = 0; i < 2; i++) {
+        char *call = xasprintf(same[i], id), *list = xasprintf(USER("1+2") ",%s" TOOL, call);
+        one(&w, list, tools, "3<end>", i ? CLIME_TURN_REWOUND : CLIME_TURN_EXTENDED);
+        int32_t path[4096];
+        int n = clime_session_path(w.task.session, w.task.last_turn, path);
+        struct clime_buf text;
+        clime_buf_init(&text, MAX);
+        clime_tokenizer_decode(w.tok, path, (size_t)n, false, &text);
+        clime_buf_addc(&text, 0);
+        assert_non_null(strstr(text.data, says));
+        clime_buf_free(&text);
+        free(call);
+        free(list);
+    }
+    char *call = xasprintf(CALL("{\"a\":1,\"b\":3}"), id), *list = xasprintf(USER("1+2") ",%s" TOOL, call);
+    one(&w, list, tools, "3<end>", CLIME_TURN_ANSWER);
+    char *all[] = {reply, calls, id, call, list};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) free(all[i]);
+    end(&w);
+}
+
+/* One conversation, begun in chat completions, gone on with as Responses, then as Messages: one chain of tokens. */
+static void test_forms_agree(void **state) {
+    (void)state;
+    struct world w = begin(template, "<end>");
+    const char *says = "<think>hm</think><tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call><end>";
+    char *reply = turn(&w, CLIME_ENV_CHAT, "{\"messages\":[" USER("1+2") "],\"tools\":" TOOLS "}", says);
+    char *calls = member(reply, "tool_calls"), *id = member(calls, "id");
+    static const char functions[] = "\"tools\":[{\"type\":\"function\",\"name\":\"add\",\"description\":\"adds\","
+                                    "\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},"
+                                    "\"b\":{\"type\":\"integer\"}}}}]";
+    char *body = xasprintf("{%s,\"input\":[{\"role\":\"user\",\"content\":\"1+2\"},"
+                           "{\"type\":\"reasoning\",\"summary\":[],\"content\":[{\"type\":\"reasoning_text\",\"text\":"
+                           "\"hm\"}]},{\"type\":\"function_call\",\"call_id\":%s,\"name\":\"add\",\"arguments\":"
+                           "\"{\\\"a\\\": 1}\"},{\"type\":\"function_call_output\",\"call_id\":%s,\"output\":\"7\"}]}",
+                           functions, id, id);
+    char *second = turn(&w, CLIME_ENV_RESPONSES, body, "3<end>");
+    assert_int_equal(count(&w, CLIME_TURN_EXTENDED), 1);
+    char *output = member(second, "output"), *text = member(output, "text");
+    assert_string_equal(text, "\"3\"");
+    char *third = xasprintf(
+        "{\"max_tokens\":9,\"tools\":[{\"name\":\"add\",\"description\":\"adds\",\"input_schema\":{\"type\":\"object\","
+        "\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"integer\"}}}}],\"messages\":["
+        "{\"role\":\"user\",\"content\":\"1+2\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\","
+        "\"thinking\":\"hm\",\"signature\":\"\"},{\"type\":\"tool_use\",\"id\":%s,\"name\":\"add\",\"input\":{\"a\":1}}"
+        "]},"
+        "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":%s,\"content\":\"7\"}]},"
+        "{\"role\":\"assistant\",\"content\":\"3\"},{\"role\":\"user\",\"content\":\"so?\"}]}",
+        id, id);
+    char *counted = turn(&w, CLIME_ENV_COUNT, third, ""), *last = turn(&w, CLIME_ENV_MESSAGES, third, "yes<end>");
+    /* the template drops what was thought before a user's message */
+    assert_int_equal(count(&w, CLIME_TURN_TEMPLATE), 1);
+    char *n = member(counted, "input_tokens"), *sent = member(last, "input_tokens");
+    assert_string_equal(n, sent);
+    char *all[] = {reply, calls, id, body, second, output, text, third, counted, last, n, sent};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) free(all[i]);
+    end(&w);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_calls_come_back),
+        cmocka_unit_test(test_forms_agree),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
