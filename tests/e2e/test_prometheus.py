@@ -84,5 +84,6 @@ def test_a_run_while_it_trains_and_after(tmp_path):
     assert of(after, "clime_train_alarm", alarm="gap", **label) == 0
     assert of(after, "clime_train_ledger_bytes", **label) >= (run / "ledger.db").stat().st_size
     said = {n for n in (*now, *after) if n.startswith("clime_train_")}
-    rare = {"clime_train_kl_loss", "clime_train_staleness_steps_mean", "clime_train_staleness_steps_max"}
+    rare = {"clime_train_kl_loss", "clime_train_staleness_steps_mean", "clime_train_staleness_steps_max",
+            "clime_train_turns_extended", "clime_train_turns_branched"}  # fmt: skip
     assert said | rare == documented()

@@ -84,6 +84,22 @@ static struct clime_sample *new_part(const struct clime_sample *first, int part)
     return s;
 }
 
+/* The one part of a result for every path: a part for each. An answer that they share is trained in the first. */
+static void spread(struct clime_task *t) {
+    struct clime_env_result *r = &t->result;
+    int at = 0;
+    for (int turn = 0; turn < clime_session_turns(t->session); turn++) {
+        if (!clime_session_is_leaf(t->session, turn)) continue;
+        struct clime_env_part *p = at++ ? clime_env_result_add(r, turn) : r->parts;
+        const struct clime_env_part *first = r->parts;
+        *p = *first;
+        p->turn = turn;
+        if (p == first) continue;
+        p->metadata = copy_of(first->metadata);
+        p->reward.object = copy_of(first->reward.object);
+    }
+}
+
 /* The result of the environment to the sample and its further parts. */
 static void take_result(const struct clime_environments *v, struct clime_task *t,
                         const struct clime_task_owner *owner) {
@@ -96,6 +112,7 @@ static void take_result(const struct clime_environments *v, struct clime_task *t
         sample_failed(s, CLIME_ERR_INPUT, who(v), "it ended the task without a turn of the policy");
         return;
     }
+    if (t->result.every_path) spread(t);
     for (int i = 0; i < t->result.n_parts; i++) {
         struct clime_env_part *p = &t->result.parts[i];
         struct clime_sample *part = i ? new_part(s, i) : s;

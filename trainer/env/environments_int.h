@@ -59,7 +59,8 @@ struct clime_env_part {
 struct clime_env_result {
     struct clime_env_part *parts; /* [n_parts] owned */
     int n_parts;
-    char *error; /* owned; NULL = none */
+    bool every_path; /* the one part is about the path of every turn that nothing goes on from */
+    char *error;     /* owned; NULL = none */
 };
 struct clime_env_part *clime_env_result_add(struct clime_env_result *r, int turn); /* valid until the next one */
 void clime_env_result_free(struct clime_env_result *r);

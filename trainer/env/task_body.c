@@ -132,6 +132,14 @@ static void read_samples(struct clime_json *j, struct clime_env_result *r) {
     }
 }
 
+/* "last" (the newest turn's), or "all". */
+static void read_paths(struct clime_json *j, struct clime_env_result *r) {
+    struct clime_str s;
+    if (!clime_json_string(j, &s)) return;
+    r->every_path = clime_str_is(s, "all");
+    if (!r->every_path && !clime_str_is(s, "last")) clime_json_bad(j, "paths: \"last\" or \"all\"");
+}
+
 enum clime_err clime_env_result_read(struct clime_str body, struct clime_env_result *r, bool *renew,
                                      struct clime_error *e) {
     struct clime_arena a;
@@ -151,6 +159,9 @@ enum clime_err clime_env_result_read(struct clime_str body, struct clime_env_res
                 free(r->error);
                 r->error = xstrndup(s.ptr, s.len < 400 ? s.len : 400);
             }
+        } else if (clime_str_is(key, "paths")) {
+            has_more = true;
+            read_paths(&j, &one);
         } else if (clime_str_is(key, "renew")) {
             clime_json_bool(&j, renew);
         } else if (read_part(&j, key, p)) {
@@ -165,7 +176,7 @@ enum clime_err clime_env_result_read(struct clime_str body, struct clime_env_res
     if (clime_json_end(&j) && has_reward + has_samples + (r->error != NULL) + *renew != 1)
         clime_fail(e, CLIME_ERR_INPUT, "give one of \"reward\", \"samples\", \"error\" and \"renew\": true");
     else if (!e->code && has_more && !has_reward)
-        clime_fail(e, CLIME_ERR_INPUT, "\"metadata\" and \"truncated\" are of a sample with its \"reward\"");
+        clime_fail(e, CLIME_ERR_INPUT, "\"metadata\", \"truncated\" and \"paths\" are of a sample with its \"reward\"");
     else if (!e->code && has_samples && r->n_parts == 0)
         clime_fail(e, CLIME_ERR_INPUT, "samples: there must be one");
     if (has_reward && !e->code) {

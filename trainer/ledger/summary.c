@@ -79,6 +79,20 @@ enum clime_err clime_summary_rewards(struct clime_db *db, double **rewards, int 
     return clime_db_done(q, e);
 }
 
+enum clime_err clime_summary_turns(struct clime_db *db, struct clime_turn_counts *out, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < CLIME_N_TURN_KINDS && !rc; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "$.rollout/turns/%s", clime_turn_kinds[i].name);
+        struct clime_stmt *q =
+            clime_db_stmt(db, "SELECT ifnull(sum(json_extract(line, ?)), 0) FROM metrics WHERE kind = 'rollout'");
+        clime_db_text(q, path);
+        if (clime_db_row(q)) out->n[i] = clime_db_get_int(q);
+        rc = clime_db_done(q, e);
+    }
+    return rc;
+}
+
 enum clime_err clime_summary_evals(struct clime_db *db, void (*fn)(void *arg, const struct clime_eval_point *p),
                                    void *arg, struct clime_error *e) {
     struct clime_stmt *q =

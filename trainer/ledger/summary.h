@@ -3,6 +3,7 @@
 #define CLIME_TRAINER_LEDGER_SUMMARY_H
 
 #include "trainer/ledger/db.h"
+#include "trainer/sample/turns.h"
 
 struct clime_summary {
     char name[32];
@@ -21,6 +22,9 @@ enum clime_err clime_summary_read(struct clime_db *db, struct clime_summary *out
 
 /* Mean reward of each finished rollout, in order. The caller frees rewards. */
 enum clime_err clime_summary_rewards(struct clime_db *db, double **rewards, int *n, struct clime_error *e);
+
+/* How the turns of the run's sessions went on, over all rollouts that were trained on. */
+enum clime_err clime_summary_turns(struct clime_db *db, struct clime_turn_counts *out, struct clime_error *e);
 
 /* Calls fn for every evaluation, by name and step. */
 struct clime_eval_point {

@@ -38,6 +38,17 @@ static void print_summary(const char *run, const struct clime_summary *s) {
     if (s->version >= 0) printf("weights    version %" PRId64 ", sha256 %s\n", s->version, s->sha256);
 }
 
+/* How far what was trained on is what the agents saw and said: nothing where there were no sessions. */
+static void print_turns(const struct clime_turn_counts *c) {
+    int64_t all = clime_turn_counts_all(c);
+    const char *head = "sessions";
+    for (int i = 0; i < CLIME_N_TURN_KINDS && all; i++) {
+        if (!c->n[i]) continue;
+        printf("%-10s %" PRId64 " of %" PRId64 " turns %s\n", head, c->n[i], all, clime_turn_kinds[i].words);
+        head = "";
+    }
+}
+
 static void plot(const double *reward, int n) {
     double column[PLOT_WIDTH], low = INFINITY, high = -INFINITY;
     int width = n < PLOT_WIDTH ? n : PLOT_WIDTH;
@@ -86,12 +97,15 @@ static enum clime_err print_sample(struct clime_db *db, bool best, struct clime_
 static enum clime_err report(const char *run, struct clime_error *e) {
     struct clime_db *db = NULL;
     struct clime_summary s;
+    struct clime_turn_counts turns = {{0}};
     double *rewards = NULL;
     int n = 0;
     char *path = xasprintf("%s/ledger.db", run);
     enum clime_err rc = clime_db_open(path, CLIME_DB_READ, &db, e);
     if (rc || (rc = clime_summary_read(db, &s, e)) || (rc = clime_summary_rewards(db, &rewards, &n, e))) goto done;
+    if ((rc = clime_summary_turns(db, &turns, e))) goto done;
     print_summary(run, &s);
+    print_turns(&turns);
     if (n > 0) plot(rewards, n);
     if ((rc = clime_eval_table_print(db, e)) || (rc = print_sample(db, true, e)) || (rc = print_sample(db, false, e)))
         goto done;

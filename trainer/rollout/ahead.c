@@ -9,6 +9,7 @@
 
 static void add_effort(struct clime_rollout *to, const struct clime_rollout *more) {
     to->n_stale += more->n_stale;
+    clime_turn_counts_add(&to->turns, &more->turns);
     to->n_tries += more->n_tries;
     to->n_tokens += more->n_tokens;
     to->n_reset += more->n_reset;

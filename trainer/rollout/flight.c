@@ -132,6 +132,7 @@ static void count_failure(struct clime_rollouts *r, const struct clime_request *
 static void count_effort(struct clime_rollout *to, const struct clime_request *request) {
     to->n_tries += request->n_tries;
     to->n_stale += request->n_stale;
+    clime_turn_counts_add(&to->turns, &request->turns);
     if (!request->rewarded) return;
     to->n_rewards++;
     to->reward_us += request->reward_us;

@@ -47,12 +47,13 @@ struct clime_rollout {
     int n;
     struct clime_drop_count *drops; /* [n_drops] owned */
     int n_drops;
-    int n_left;       /* groups that were not needed */
-    int64_t n_stale;  /* answers of another version that were refused */
-    int64_t n_tries;  /* requests sent */
-    int64_t n_tokens; /* generated now */
-    int n_ready;      /* rollouts that were complete when the trainer came for this one (--fully-async) */
-    int64_t n_reset;  /* samples begun anew because their tokens were over --max-staleness */
+    int n_left;                     /* groups that were not needed */
+    int64_t n_stale;                /* answers of another version that were refused */
+    int64_t n_tries;                /* requests sent */
+    int64_t n_tokens;               /* generated now */
+    struct clime_turn_counts turns; /* of the sessions that came back now */
+    int n_ready;                    /* rollouts that were complete when the trainer came for this one (--fully-async) */
+    int64_t n_reset;                /* samples begun anew because their tokens were over --max-staleness */
     int64_t n_rewards, reward_us, reward_max_us; /* from the end of a sample to its reward: sum, longest */
     int n_unrewarded, n_ungenerated;             /* samples that failed: at their reward, before */
     int n_servers;

@@ -183,6 +183,19 @@ static void add_staleness(struct clime_metrics_line *m, const struct clime_rl_op
     if (o->max_staleness >= 0) clime_metrics_line_int(m, "rollout/staleness/reset_samples", r->n_reset);
 }
 
+/* How the turns of sessions went on: the report on drift. */
+static void add_turns(struct clime_metrics_line *m, const struct clime_turn_counts *c) {
+    char key[64];
+    int64_t branched = 0;
+    if (!clime_turn_counts_all(c)) return;
+    for (int i = 0; i < CLIME_N_TURN_KINDS; i++) {
+        snprintf(key, sizeof key, "rollout/turns/%s", clime_turn_kinds[i].name);
+        clime_metrics_line_int(m, key, c->n[i]);
+        branched += i >= CLIME_TURN_TEMPLATE ? c->n[i] : 0;
+    }
+    clime_metrics_line_int(m, "rollout/turns/branched", branched);
+}
+
 /* What the learner made of the samples. */
 static void add_estimate(struct clime_metrics_line *m, const struct clime_rl_options *o,
                          const struct clime_estimate_stats *estimate) {
@@ -229,6 +242,7 @@ void clime_rollout_stats_add(struct clime_metrics_line *m, const struct clime_rl
     clime_metrics_line_add(m, "rollout/repetition_frac", (double)repeats / r->n);
     add_drops(m, o, r);
     clime_metrics_line_int(m, "rollout/stale_refused", r->n_stale);
+    add_turns(m, &r->turns);
     clime_length_stats(r->samples, r->n, &len);
     clime_length_stats_add(m, "rollout/", &len);
     clime_metrics_line_add(m, "rollout/response_len/of_limit", of_limit / r->n);

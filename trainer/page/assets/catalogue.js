@@ -40,6 +40,11 @@ export const sections = [
     ["rollout/staleness/max", "Staleness, most", ""],
     ["rollout/staleness/offpolicy_frac", "Off-policy tokens", "share sampled by older weights"],
   ]],
+  ["Sessions", [
+    ["rollout/turns/extended", "Turns that went on exactly", "from their session's own tokens"],
+    ["rollout/turns/branched", "Turns that began a branch", "the client or the template made another past"],
+    ["rollout/turns/*", "Turns", "of sessions, by how they went on"],
+  ]],
   ["Speed", [
     ["perf/step_time", "Time of a rollout", "all of it, in seconds"],
     ["perf/rollout_time", "Generation", "in seconds"],
