@@ -27,8 +27,8 @@ struct clime_server {
     struct clime_model *model; /* its configuration may be read; the rest is the engine's */
     struct clime_tokenizer *tokenizer;
     struct clime_chat_template chat;
-    struct clime_output_format format; /* of the policy's replies; its tools are the request's */
-    struct clime_ids markers;          /* special tokens that its markers are made of */
+    struct clime_output_format format;            /* of the policy's replies; its tools are the request's */
+    struct clime_ids markers;                     /* special tokens that its markers are made of */
     struct clime_sampling_params openai_defaults; /* of the model's generation_config.json */
     struct clime_engine *engine;
     struct clime_followers *followers; /* --tp-size: the other ranks; NULL = alone. The engine's */

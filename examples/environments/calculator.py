@@ -46,7 +46,8 @@ def act(client, task):
     return 0.0
 
 
-def main():
+def main(act):
+    """Leases tasks and plays them with act(client, task), which returns the reward, for ever."""
     http = httpx.Client(base_url=URL, headers={"Authorization": f"Bearer {KEY}"}, timeout=120)
     connection = httpx.Client(timeout=600)  # one for all tasks: making a client costs more than a turn
     while True:
@@ -70,4 +71,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(act)

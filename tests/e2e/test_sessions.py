@@ -1,0 +1,214 @@
+"""Agents' sessions: clients as they come from PyPI at a session's URL, many at once, and clients that misbehave."""
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import threading
+
+import anthropic
+import openai
+import pytest
+from programs import BUILD, LIMIT, ROOT, web
+from test_environments import Run
+
+TRAIN = os.path.abspath(BUILD / "clime-train")
+
+
+@pytest.fixture(scope="module")
+def d(tmp_path_factory):
+    """A small random model: what it says does not matter here, where its tokens go does."""
+    d = tmp_path_factory.mktemp("sessions")
+    subprocess.run([TRAIN, "init", d / "warm", "--family", "qwen3", "--hidden-size", "32", "--intermediate-size", "64",
+                    "--num-hidden-layers", "1", "--num-attention-heads", "2", "--num-key-value-heads", "1", "--head-dim",
+                    "32", "--max-position-embeddings", "1024"], check=True, capture_output=True, timeout=LIMIT)  # fmt: skip
+    (d / "warm" / "chat_template.jinja").write_text((ROOT / "examples/environments/tools.jinja").read_text())
+    with open(d / "train.jsonl", "w") as f:
+        for i in range(64):
+            f.write(json.dumps({"prompt": f"say {i}", "label": str(i)}) + "\n")
+    return d
+
+
+def start(d, name, *more, **change):
+    sizes = {"num_rollout": 1, "rollout_batch_size": 1, "rollout_max_response_len": 512, "rollout_max_context_len": 900,
+             "max_tokens_per_gpu": 4096, **change}  # fmt: skip
+    return Run(d, name, *more, **sizes)
+
+
+def turns_of(run):
+    """The report on drift, as the metrics have it; and the same in words."""
+    db = sqlite3.connect(run.dir / "ledger.db")
+    lines = [json.loads(x) for (x,) in db.execute("SELECT line FROM metrics WHERE kind = 'rollout'")]
+    db.close()
+    counts = {}
+    for line in lines:
+        for key, n in line.items():
+            if key.startswith("rollout/turns/") and n:
+                counts[key[14:]] = counts.get(key[14:], 0) + n
+    report = subprocess.run([TRAIN, "report", run.dir], check=True, capture_output=True, text=True, timeout=LIMIT).stdout
+    return counts, report
+
+
+def clients(run, task):
+    base = f"{run.http.base_url}".rstrip("/") + task["session"]
+    return (openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0, timeout=LIMIT),
+            anthropic.Anthropic(base_url=base, api_key="none", max_retries=0, timeout=LIMIT))  # fmt: skip
+
+
+def test_every_form_goes_on_from_the_same_tokens(d):
+    """Chat, Responses and Messages, whole and streamed, by openai and anthropic: one chain of seven exact turns."""
+    run = start(d, "forms", n_samples_per_prompt=2)
+    try:
+        task, other = run.lease(), run.lease()
+        ai, claude = clients(run, task)
+        assert [m.id for m in ai.models.list()] == ["policy"]
+        m = [{"role": "user", "content": task["input"]}]
+        c = ai.chat.completions.create(model="policy", messages=m, max_tokens=6)
+        total = c.usage.total_tokens
+        m += [c.choices[0].message, {"role": "user", "content": "and?"}]  # the library's own object goes back
+        chunks = list(ai.chat.completions.create(model="policy", messages=m, max_tokens=6, stream=True,
+                                                 stream_options={"include_usage": True}))  # fmt: skip
+        said = "".join(x.choices[0].delta.content or "" for x in chunks if x.choices)
+        assert chunks[-1].usage.prompt_tokens > total and chunks[-2].choices[0].finish_reason in ("stop", "length")
+        m = [x if isinstance(x, dict) else {"role": "assistant", "content": x.content} for x in m]
+        m += [{"role": "assistant", "content": said}, {"role": "user", "content": "and?"}]
+        r = ai.responses.create(model="policy", input=m, max_output_tokens=6)
+        assert r.status in ("completed", "incomplete") and r.id.endswith("/turn2")
+        m += [{"role": "assistant", "content": r.output_text}, {"role": "user", "content": "and?"}]
+        r = list(ai.responses.create(model="policy", input=m, max_output_tokens=6, stream=True))[-1].response
+        m += [{"role": "assistant", "content": r.output_text}, {"role": "user", "content": "and?"}]
+        n = claude.messages.count_tokens(model="policy", messages=m).input_tokens
+        a = claude.messages.create(model="policy", messages=m, max_tokens=6)
+        assert a.usage.input_tokens + (a.usage.cache_read_input_tokens or 0) == n
+        text = lambda a: "".join(b.text for b in a.content)
+        m += [{"role": "assistant", "content": text(a)}, {"role": "user", "content": "and?"}]
+        with claude.messages.stream(model="policy", messages=m, max_tokens=6) as stream:
+            a = stream.get_final_message()
+        m += [{"role": "assistant", "content": text(a)}, {"role": "user", "content": "and?"}]
+        last = ai.chat.completions.create(model="policy", messages=m, max_tokens=6)
+        # what a session does not do is said, and costs nothing
+        for more in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {"n": 2}):
+            with pytest.raises(openai.BadRequestError):
+                ai.chat.completions.create(model="policy", messages=m, **more)
+        with pytest.raises(openai.BadRequestError, match="whole conversation"):
+            ai.responses.create(model="policy", input="x", previous_response_id="resp_1")
+        with pytest.raises(openai.APIStatusError) as e:  # longer than the context
+            ai.chat.completions.create(model="policy", messages=[{"role": "user", "content": "x" * 2000}])
+        assert e.value.status_code == 413
+        run.end(task, reward=1)
+        ai, _ = clients(run, other)
+        with pytest.raises(openai.NotFoundError):
+            clients(run, {"session": "/sessions/0123"})[0].models.list()
+        # a branch: the history is edited, and both paths are to be samples
+        m = [{"role": "user", "content": other["input"]}]
+        said = ai.chat.completions.create(model="policy", messages=m, max_tokens=6).choices[0].message.content
+        m += [{"role": "assistant", "content": said + " indeed"}, {"role": "user", "content": "and?"}]
+        ai.chat.completions.create(model="policy", messages=m, max_tokens=6)
+        run.end(other, status=400, reward=1, paths="some")
+        run.end(other, reward=0.5, paths="all")
+        assert run.process.wait(LIMIT) == 0, run.log.read_text()[-3000:]
+    finally:
+        run.stop()
+    counts, report = turns_of(run)
+    assert counts == {"first": 2, "extended": 6, "branch_answer": 1, "branched": 1}
+    assert "6 of 9 turns went on from their session's exact tokens" in report and "the client changed an answer" in report
+    rows = run.samples("member, part, n_prompt, n_response, mask, reward, group_id")
+    assert sorted((r[0], r[1], r[5]) for r in rows) == sorted([(rows[0][0], 0, 1), (1 - rows[0][0], 0, .5), (1 - rows[0][0], 1, .5)])
+    chain = next(r for r in rows if r[5] == 1)
+    assert chain[2] + chain[3] == last.usage.total_tokens and len({r[6] for r in rows}) == 1
+    assert "".join(map(str, chain[4])).count("01") == 6  # seven answers, what the client said between them
+    assert run.gaps() == [sum(sum(r[4]) for r in rows)]
+
+
+def test_64_sessions_at_once(d):
+    """Each asks two things at once and then posts its result while a third is under way: all are answered, in some order."""
+    run = start(d, "many", rollout_batch_size=8, n_samples_per_prompt=8, rollout_max_response_len=64)
+    lock, numbers, results, failed = threading.Lock(), [], [], []
+
+    def play():
+        http, mine = web.Client(base_url=run.http.base_url, timeout=LIMIT), []
+        task = http.post("/tasks/lease", json={"wait_s": 60}).json()
+        everyone.wait(LIMIT)
+
+        def one(text):
+            with web.Client(base_url=run.http.base_url, timeout=LIMIT) as own:
+                reply = own.post(f"{task['session']}/v1/chat/completions",
+                                 json={"messages": [{"role": "user", "content": text}], "max_tokens": 4})  # fmt: skip
+            with lock:
+                mine.append(reply.json()["turn"] if reply.status_code == 200 else reply.text)
+
+        asking = [threading.Thread(target=one, args=[t]) for t in (task["input"], "a title for it")]
+        for t in asking:
+            t.start()
+        for t in asking:
+            t.join()
+        third = threading.Thread(target=one, args=[task["input"]])
+        third.start()
+        done = [http.post(f"/tasks/{task['task']}", json={"reward": i}).status_code for i in (1, 0)]
+        third.join()
+        with lock:
+            numbers.append(mine)
+            results.append(done)
+
+    everyone = threading.Barrier(64)
+
+    def guarded():
+        try:
+            play()
+        except Exception as e:  # noqa: BLE001  (said below, with the run's log)
+            failed.append(repr(e))
+
+    players = [threading.Thread(target=guarded) for _ in range(64)]
+    for t in players:
+        t.start()
+    for t in players:
+        t.join()
+    assert not failed and run.process.wait(2 * LIMIT) == 0, (failed[:3], run.log.read_text()[-3000:])
+    assert len(numbers) == 64
+    for mine, done in zip(numbers, results):
+        assert sorted(mine[:2]) == [0, 1] and done == [200, 404]
+        assert mine[2] == 2 or "result already" in mine[2] or "no such lease" in mine[2]  # it came before or after the result
+    assert [r[6] for r in run.samples()] == [1] * 64
+    counts, _ = turns_of(run)
+    assert counts["first"] == 64 and counts["branch_other"] == 64 and counts.get("rewound", 0) <= 64
+    assert len(run.gaps()) >= 1
+
+
+def post_and_leave(run, task, read):
+    """A streamed turn whose client goes away, at once or without ever reading; its socket."""
+    body = json.dumps({"messages": [{"role": "user", "content": task["input"]}], "max_tokens": 200, "stream": True}).encode()
+    s = socket.create_connection(("127.0.0.1", run.http.base_url.port), timeout=LIMIT)
+    s.sendall(b"POST %s/v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+              b"Content-Length: %d\r\n\r\n%s" % (task["session"].encode(), len(body), body))  # fmt: skip
+    if not read:
+        return s
+    s.close()
+
+
+def test_a_client_vanishes_and_one_freezes(d):
+    """The one that vanished asks again and goes on; the frozen one's task is somebody else's after its lease."""
+    run = start(d, "frozen", "--environment-lease-timeout", "4", n_samples_per_prompt=2)
+    try:
+        gone, frozen = run.lease(), run.lease()
+        held = post_and_leave(run, frozen, read=False)
+        post_and_leave(run, gone, read=True)
+        m = [{"role": "user", "content": gone["input"]}]
+        said = run.chat(gone, m, max_tokens=5)
+        last = run.http.post(f"{gone['session']}/v1/chat/completions",
+                             json={"messages": [*m, {"role": "assistant", "content": said}, {"role": "user", "content": "?"}],
+                                   "max_tokens": 5}).json()  # fmt: skip
+        run.end(gone, reward=1)
+        again = run.lease(60)
+        assert again["rid"] == frozen["rid"] and again["task"] != frozen["task"]
+        assert "no such lease" in run.generate(frozen, status=404)
+        run.generate(again, sampling_params={"max_new_tokens": 3})
+        run.end(again, reward=0)
+        assert run.process.wait(LIMIT) == 0, run.log.read_text()[-3000:]
+        held.close()
+    finally:
+        run.stop()
+    kept = {r[6]: r[1] + r[2] for r in run.samples()}
+    assert kept[1] == last["usage"]["total_tokens"]
+    counts, _ = turns_of(run)
+    assert counts["extended"] == 1 and counts["first"] == 2 and sum(counts.values()) in (3, 4)  # whether the lost one was made
