@@ -72,6 +72,14 @@ static bool read_output_config(struct clime_json *j, void *object) {
     return !j->failed;
 }
 
+/* A conversation that the server would keep between requests: none is kept, and a request that goes on with one does
+ * not hold its beginning. */
+static bool read_thread(struct clime_json *j, void *object) {
+    struct clime_messages_request *m = object;
+    m->threaded = clime_json_peek(j) != CLIME_JSON_NULL;
+    return clime_json_skip(j, NULL);
+}
+
 static const struct clime_member rows[] = {
     {"model", CLIME_MEMBER_STRING, AT(r.model)},
     {"max_tokens", CLIME_MEMBER_INT, AT(r.params.max_new_tokens), .min = 1, .max = INT32_MAX},
@@ -83,6 +91,7 @@ static const struct clime_member rows[] = {
     {"thinking", CLIME_MEMBER_CALL, .read = read_thinking},
     {"output_config", CLIME_MEMBER_CALL, .read = read_output_config},
     {"output_format", CLIME_MEMBER_CALL, .read = read_format},
+    {"thread", CLIME_MEMBER_CALL, .read = read_thread},
     {"cache_salt", CLIME_MEMBER_STRING, AT(r.salt)},
     {"chat_template_kwargs", CLIME_MEMBER_RAW, AT(r.prompt.kwargs)},
 };
@@ -116,6 +125,8 @@ enum clime_err clime_messages_parse(struct clime_generation *gen, bool counts, s
     e->code = CLIME_OK;
     read_body(gen, m, e);
     if (e->code) return e->code;
+    if (m->threaded)
+        return clime_fail(e, CLIME_ERR_INPUT, "no thread is kept here: send the whole conversation, without thread");
     if (m->messages.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "messages is missing");
     if (!counts && m->r.params.max_new_tokens < 0) return clime_fail(e, CLIME_ERR_INPUT, "max_tokens is missing");
     if (m->r.params.n != 1) return clime_fail(e, CLIME_ERR_INPUT, "there is one reply: n must be 1");
