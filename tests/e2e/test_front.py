@@ -6,7 +6,9 @@ import contextlib
 import gzip
 import http.client
 import json
+import os
 import pathlib
+import re
 import resource
 import selectors
 import socket
@@ -346,8 +348,8 @@ def test_an_abort_of_nobody_does_not_wait_for_a_step(tmp_path):
 
 
 def read_streams(streams, done):
-    """Reads all of them as they come; how many ended with [DONE]."""
-    tails = {c: b"" for c in streams}
+    """Reads all of them as they come: what came of each, where it ended as it should."""
+    came = {c: [] for c in streams}
     with selectors.DefaultSelector() as ready:
         for c in streams:
             c.setblocking(False)
@@ -355,10 +357,33 @@ def read_streams(streams, done):
         while len(ready.get_map()) and not done():
             for key, _ in ready.select(1):
                 data = key.fileobj.recv(1 << 16)
-                tails[key.fileobj] = (tails[key.fileobj] + data)[-100:]
-                if not data or tails[key.fileobj].endswith(b"0\r\n\r\n"):
+                came[key.fileobj].append(data)
+                if not data or b"".join(came[key.fileobj][-2:]).endswith(b"0\r\n\r\n"):
                     ready.unregister(key.fileobj)
-    return sum(b"data: [DONE]" in tail for tail in tails.values())
+    return [b"".join(came[c]) for c in streams]
+
+
+def events_of(data):
+    head, body = data.split(b"\r\n\r\n", 1)
+    assert head.startswith(b"HTTP/1.1 200")
+    *events, done, rest = dechunk(body).split(b"\n\n")
+    assert done == b"data: [DONE]" and rest == b""
+    return [e.removeprefix(b"data: ") for e in events]
+
+
+def tokens_of(cumulative, events):
+    """The ids of a stream's events, each in its place."""
+    if not cumulative:
+        return [i for e in events for c in json.loads(e)["choices"] for i in c["token_ids"]]
+    counts = [int(re.search(rb'"completion_tokens":(\d+)', e)[1]) for e in events]
+    assert counts == sorted(set(counts))
+    return json.loads(events[-1])["output_ids"]
+
+
+def cpu_seconds(s):
+    """Of the program, all threads, so far."""
+    times = pathlib.Path(f"/proc/{s.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Elsewhere:
@@ -375,37 +400,60 @@ def time_calls(calls, done):
     return sorted(times)
 
 
+def thousandth(i):
+    """The request of one of a thousand streams: cumulative or delta, and whose tokens it must get, by its seed."""
+    if i % 2:
+        return "/v1/completions", {"prompt": [1], "stream": True, "return_token_ids": True, "seed": i % 64, "temperature": 1,
+                                   "max_tokens": 150, "ignore_eos": True}  # fmt: skip
+    params = {"sampling_seed": i % 64, "temperature": 1, "max_new_tokens": 150, "ignore_eos": True}
+    return "/generate", {"input_ids": [1], "stream": True, "sampling_params": params}
+
+
 def test_a_thousand_streams():
-    """1,024 streams at a time through router and server; from the first connection on health, load and control calls are
-    answered, on connections of their own. They are held until all are there, else a quick server would have ended the first.
-    The figures are printed; how good they are depends on what else the machine does."""
-    body = json.dumps({"input_ids": [1], "stream": True, "sampling_params":
-                       {"temperature": 1, "max_new_tokens": 150, "ignore_eos": True}}).encode()  # fmt: skip
-    head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    """1,024 streams at a time through router and server: every token comes, once and in its place, and to whom it belongs; from
+    the first connection on health, load and control calls are answered, on connections of their own. They are held until all
+    are there, else a quick server would have ended the first. The figures are printed; how good they are depends on what else
+    the machine does."""
     options = ["--max-running-requests", "1024", "--max-total-tokens", str(1024 * 384)]
     aside = Elsewhere(free_port())
     with program("clime-server", "--model-path", STORIES, *options) as s, \
          program("clime-router", "--worker-urls", s.url, "--health-port", aside.port) as router:  # fmt: skip
+        params = [thousandth(i - i % 2)[1]["sampling_params"] | {"sampling_seed": i} for i in range(64)]
+        want = [reply["output_ids"] for reply in s.json("/generate", {"input_ids": [[1]] * 64, "sampling_params": params})]
         calls = {"main port": [(s, "GET", "/health"), (router, "GET", "/health"), (router, "GET", "/get_weight_version"),
                                (router, "POST", "/abort_request"), (s, "POST", "/abort_request")],
                  "health port": [(aside, "GET", "/health")]}  # fmt: skip
         done = threading.Event()
         s.json("/pause_generation", {"mode": "retract"})
+        before = {p: (cpu_seconds(p), memory(p)) for p in (s, router)}
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             timed = {name: pool.submit(time_calls, these, done) for name, these in calls.items()}
             begun = time.monotonic()
-            streams = [dial(router, head + body) for _ in range(1024)]
+            streams = []
+            for i in range(1024):
+                path, body = thousandth(i)
+                body = json.dumps(body)
+                streams.append(dial(router, f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()))
             ended = pool.submit(read_streams, streams, lambda: time.monotonic() > begun + 10 * LIMIT)
             try:
                 wait_for(lambda: waiting(s) == 1024)
                 s.json("/continue_generation", {})
-                assert ended.result() == 1024
+                came = ended.result()
             finally:
                 done.set()
             took = time.monotonic() - begun
+        after = {p: (cpu_seconds(p), memory(p)) for p in (s, router)}
         for c in streams:
             c.close()
-        print(f"1,024 streams of 150 tokens in {took:.1f} s")
+        n_events = 0
+        for i, data in enumerate(came):
+            events = events_of(data)
+            n_events += len(events)
+            assert tokens_of(i % 2 == 0, events) == want[i % 64], i
+        print(f"1,024 streams of 150 tokens in {took:.1f} s, {n_events} events, {sum(map(len, came)) / 1e6:.0f} MB")
+        for name, p in (("server", s), ("router", router)):
+            cpu, rss = (b - a for a, b in zip(before[p], after[p]))
+            print(f"{name}: {cpu / n_events * 1e6:.1f} us of a processor an event, {rss / 1e6:.0f} MB more than before")
         for name, future in timed.items():
             times = future.result()
             print(f"{len(times)} calls of the {name}: median {times[len(times) // 2] * 1e3:.0f} ms, slowest {times[-1] * 1e3:.0f} ms")
