@@ -6,6 +6,7 @@ import struct
 import pytest
 from browser import Browser, need_chromium
 from programs import chat_model, need_stories, server, web
+from test_front import wait_for
 
 KEY = "secret <key>"
 HOSTILE = '</pre><img src=x onerror="window.hacked = 1"><script>window.hacked = 1</script>'
@@ -141,12 +142,10 @@ def test_stopping_ends_the_request_and_errors_are_said(s, page):
     enter(page, "[name=message]", "Once")
     page.press("Enter")
     busy = "fetch('v1/loads', {headers: {Authorization: 'Bearer ' + sessionStorage.getItem('api-key')}}).then(r => r.json()).then(l => l.loads[0].num_running_reqs + l.loads[0].num_waiting_reqs)"
-    while page.js(busy) != 1:
-        pass
+    wait_for(lambda: page.js(busy) == 1)
     page.js("document.querySelector('.composer button').click()")
     page.wait("document.querySelector('.assistant .foot').textContent.startsWith('stopped')")
-    while page.js(busy) != 0:
-        pass
+    wait_for(lambda: page.js(busy) == 0)
     s.post("/continue_generation")
     enter(page, "[name=temperature]", "-1")
     page.js("[...document.querySelectorAll('.composer button')].find(e => e.textContent === 'again').click()")
