@@ -29,7 +29,7 @@ UNIT     = $(patsubst tests/unit/%.c,$(O)/unit/%,$(wildcard tests/unit/*/test_*.
 
 all: $(addprefix $(O)/,$(PROGRAMS)) ## build the programs (default)
 .DEFAULT_GOAL := all
-.PHONY: all unit unit-build test quickstart lint format layers asan tsan fuzz fuzz-run bench help clean
+.PHONY: all unit unit-build test quickstart clients lint format layers asan tsan fuzz fuzz-run bench help clean
 
 %_avx2.o:   ISA = -mavx2 -mfma -mf16c
 %_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c
@@ -123,6 +123,11 @@ test: ## set up, build, run every test (the same as scripts/test)
 	scripts/test
 quickstart: ## set up, build, train a small policy (the same as scripts/quickstart)
 	scripts/quickstart
+# Other people's packages, too heavy for the tests' own environment; and with them other versions of OpenAI's and Anthropic's.
+clients: all ## lm-eval, openai-agents, langchain and litellm against server and router
+	scripts/setup clients
+	CLIME_BUILD=$(O) build/clients/bin/python -m pytest -q -p no:cacheprovider tests/e2e/test_clients_*.py \
+	    tests/e2e/test_tool_loops.py tests/e2e/test_server_openai.py tests/e2e/test_tools.py tests/e2e/test_responses.py tests/e2e/test_messages.py
 lint: ## clang-format, banned functions
 	scripts/lint
 format: ## rewrite the sources with clang-format
