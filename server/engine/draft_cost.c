@@ -1,8 +1,8 @@
 /* The choice of guessed rows. Called by server/engine/drafting.c, engine thread.
  *
  * Invariant: the guesses that run are those by which tokens a second are most, by at least GAIN over none. What trying
- * costs is bounded: at most one step of TRY_EVERY runs at a size whose time is not known, and only one above those that
- * are, where it would pay if time went on growing as it did so far.
+ * costs is bounded: a size whose time is not known is tried only where it would pay if time went on growing as it did
+ * so far, and what such steps lose is at most one step in TRY_EVERY.
  */
 #include "server/engine/draft_cost.h"
 
@@ -10,7 +10,8 @@ enum {
     KNOWN = 3,       /* steps by which a size is known: the first of a device may have to choose something */
     KNOWN_FOR = 256, /* steps */
     TRY_EVERY = 40,  /* steps */
-    MOST_TRIES = 2 * KNOWN
+    MOST_TRIES = 2 * KNOWN,
+    MOST_LOST = 4 /* by one: a device that chooses something takes long, once */
 };
 #define GAIN 1.02f
 
@@ -37,6 +38,11 @@ void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed,
     t->us[t->n++ % CLIME_DRAFT_LAST] = us;
     t->at = ++c->n_steps;
     if (c->n_tries < MOST_TRIES) c->n_tries += 1.0f / TRY_EVERY;
+    if (guessed && c->try_us > 0 && us > c->worth_us) {
+        float lost = (us - c->worth_us) / c->try_us;
+        c->n_tries -= lost < MOST_LOST ? lost : MOST_LOST;
+    }
+    c->try_us = 0;
 }
 
 /* 0: not known. */
@@ -52,9 +58,10 @@ int clime_draft_cost_choose(struct clime_draft_cost *c, int n_seqs, const float 
     int at = size_of(n_seqs), chosen = 0;
     float plain_us = at < CLIME_DRAFT_SIZES ? time_of(c, &c->plain[at]) : 0, us = plain_us, row_us = 0;
     float tokens = (float)n_seqs;
+    c->try_us = 0;
     if (us == 0) return 0;
     float best = tokens / us * GAIN;
-    bool tried = false, trying = false;
+    bool trying = false;
     for (int k = 0, rows = n_seqs; at < CLIME_DRAFT_SIZES && k < n && !trying; at++) {
         int more = (1 << at) - rows;
         if (more == 0) continue;
@@ -71,8 +78,8 @@ int clime_draft_cost_choose(struct clime_draft_cost *c, int n_seqs, const float 
         if (tokens / us <= best) continue;
         best = tokens / us;
         chosen = k;
-        tried = trying;
+        c->try_us = trying ? plain_us : 0;
+        c->worth_us = plain_us * tokens / (float)n_seqs;
     }
-    if (tried) c->n_tries -= 1;
     return chosen;
 }

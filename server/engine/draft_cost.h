@@ -21,7 +21,8 @@ struct clime_draft_cost {
         int64_t at;                 /* number of the last one */
     } plain[CLIME_DRAFT_SIZES], guessed[CLIME_DRAFT_SIZES];
     int64_t n_steps;
-    float n_tries; /* steps that may still be tried at sizes that are not known */
+    float n_tries;          /* what may be lost by trying sizes that are not known, in plain steps */
+    float try_us, worth_us; /* of a try that runs: a plain step, and what its tokens are worth in them; 0 = none runs */
 };
 
 void clime_draft_cost_init(struct clime_draft_cost *c);

@@ -189,7 +189,7 @@ enum { MAX_BATCH = 256, CONTEXT = 1024, SEQ_PAGES = CONTEXT / CLIME_PAGE };
 /* Seconds a step, of n. ahead: as the server does, each started before the one before is finished, from which it takes
  * its tokens; else each when the last one's tokens are there. */
 static double run_steps(struct clime_runner *r, const struct clime_step_plan *plan, bool ahead, int n,
-                        struct clime_step_result *results) {
+                        const struct clime_step_results *results) {
     struct clime_step_plan plans[2] = {*plan, *plan}; /* in turn: a started one is kept until it is finished */
     struct clime_error e;
     double start = now();
@@ -220,7 +220,9 @@ static void bench_decode(struct clime_model *m, bool graphs, bool overlap, const
     static struct clime_seq seqs[MAX_BATCH];
     static struct clime_output outs[MAX_BATCH];
     static struct clime_step_item items[MAX_BATCH];
-    static struct clime_step_result results[MAX_BATCH];
+    static struct clime_step_result results_of[MAX_BATCH];
+    static struct clime_step_draw draws[MAX_BATCH];
+    const struct clime_step_results results = {results_of, draws};
     static struct clime_page_copy copies[MAX_BATCH * SEQ_PAGES];
     static int32_t ids[CONTEXT], pages[MAX_BATCH][SEQ_PAGES];
     struct clime_sampling_params params = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
@@ -246,7 +248,7 @@ static void bench_decode(struct clime_model *m, bool graphs, bool overlap, const
     seqs[0].n_kv = 0;
     items[0] = (struct clime_step_item){.seq = &seqs[0], .n_rows = CONTEXT, .sample = true};
     plan.T = CONTEXT;
-    run_steps(r, &plan, false, 1, results);
+    run_steps(r, &plan, false, 1, &results);
     seqs[0].n_kv = CONTEXT - 1;
     double per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
     for (size_t k = 0; k < CLIME_COUNT(BATCH); k++) {
@@ -255,14 +257,14 @@ static void bench_decode(struct clime_model *m, bool graphs, bool overlap, const
         for (int i = 0; i < BATCH[k]; i++)
             items[i] =
                 (struct clime_step_item){.seq = &seqs[i], .first = CONTEXT - 1, .n_rows = 1, .sample = true, .from = i};
-        run_steps(r, &plan, false, 1, results);
+        run_steps(r, &plan, false, 1, &results);
         plan.n_copies = 0;
-        run_steps(r, &plan, overlap, 10, results);
-        double t = run_steps(r, &plan, overlap, 100, results);
+        run_steps(r, &plan, overlap, 10, &results);
+        double t = run_steps(r, &plan, overlap, 100, &results);
         double floor = (2 * weights_read(m, BATCH[k]) + per_key * CONTEXT * BATCH[k]) / copy_rate;
         printf("decode, %s, batch %d, context %d: %.3f ms a step, %.0f tok/s, %.0f%% of the bytes' limit%s%s\n", name,
                BATCH[k], CONTEXT, t * 1e3, BATCH[k] / t, 100 * floor / t,
-               m->cfg.router.E ? " if the router were even" : "", results[0].drawn.bad ? ", BAD LOGITS" : "");
+               m->cfg.router.E ? " if the router were even" : "", draws[0].drawn.bad ? ", BAD LOGITS" : "");
     }
     clime_runner_close(r);
 }

@@ -48,7 +48,9 @@ static void run(struct clime_model *m, const int *sizes, int n_sizes, bool overl
     struct clime_sched_options so = {.max_running = N_SEQS, .chunk = 500, .n_pages = 200, .cache = true};
     struct clime_sched sched;
     struct clime_step_plan plan[2];
-    struct clime_step_result results[N_SEQS];
+    struct clime_step_result items[N_SEQS];
+    struct clime_step_draw draws[N_SEQS];
+    const struct clime_step_results results = {items, draws};
     struct clime_runner *r;
     struct clime_error e = {0};
     struct clime_seq seqs[N_SEQS] = {0};
@@ -87,21 +89,22 @@ static void run(struct clime_model *m, const int *sizes, int n_sizes, bool overl
         ahead = overlap && now->mark >= 0 && clime_sched_plan_ahead(&sched, now, next);
         if (ahead) clime_runner_start(r, next);
         out->n_ahead += ahead;
-        if (clime_runner_finish(r, now, results, &e)) {
+        if (clime_runner_finish(r, now, &results, &e)) {
             printf("FAILED: %s\n", e.msg);
             exit(1);
         }
         clime_sched_done(&sched, now);
         for (int i = 0; i < now->n_items; i++) {
             struct clime_seq *q = now->items[i].seq;
-            if (!q || !results[i].drew) continue;
+            if (!q || items[i].n_draws == 0) continue;
+            const struct clime_drawn *drawn = &items[i].draws[0].drawn;
             int s = (int)(q - seqs);
             if (out->n[s] < MAX_NEW) {
-                out->ids[s][out->n[s]] = results[i].drawn.id;
-                out->logp[s][out->n[s]++] = results[i].drawn.logp;
+                out->ids[s][out->n[s]] = drawn->id;
+                out->logp[s][out->n[s]++] = drawn->logp;
             }
-            q->ids[q->n_total++] = results[i].drawn.id;
-            bool stops = results[i].drawn.id % 100 == s; /* where a step ahead has a row of it already */
+            q->ids[q->n_total++] = drawn->id;
+            bool stops = drawn->id % 100 == s; /* where a step ahead has a row of it already */
             if (q->n_total < q->max_total && !stops) continue;
             for (int k = 0; ahead && k < next->n_items; k++)
                 if (next->items[k].seq == q) next->items[k].seq = NULL;
