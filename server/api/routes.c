@@ -70,6 +70,10 @@ const struct clime_http_route clime_server_routes[] = {
      .path = "/update_weights_from_distributed",
      .auth = ADMIN,
      .handler = clime_handle_update_from_distributed},
+    {.methods = "POST", .path = "/init_weight_transfer_engine", .auth = ADMIN, .handler = clime_handle_init_transfer},
+    {.methods = "POST", .path = "/start_weight_update", .auth = ADMIN, .handler = clime_handle_start_update},
+    {.methods = "POST", .path = "/update_weights", .auth = ADMIN, .handler = clime_handle_update_weights},
+    {.methods = "POST", .path = "/finish_weight_update", .auth = ADMIN, .handler = clime_handle_finish_update},
     {0}};
 
 /* Of the health port, with threads of its own. */

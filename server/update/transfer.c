@@ -1,0 +1,214 @@
+/* vLLM's words for weights by broadcast: /init_weight_transfer_engine, /start_weight_update, /update_weights,
+ * /finish_weight_update. HTTP workers; group.c and incoming.c do it, one request at a time.
+ *
+ * Between start and finish everything waits for finish, which puts all tensors in force, or those that came. Trainers
+ * of older vLLM send neither: their tensors are in force when all are there, or before generation goes on, as SGLang's
+ * are.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/json/lenient.h"
+#include "common/log.h"
+#include "server/server_metrics.h"
+#include "server/update/weight_update.h"
+
+#define ARENA_BYTES ((size_t)16 << 20)
+#define GROUP "weight transfer" /* there is one, without a name in the requests */
+#define MAX_WORLD 4096
+#define TIMEOUT_S 300 /* vLLM's trainers name none, and its own group waits this long */
+
+struct transfer_request { /* slices of the body */
+    struct clime_str address, version;
+    struct clime_str names, dtypes, shapes; /* the lists, read later */
+    struct clime_str other;                 /* a way of sending that is not there */
+    int64_t rank, world, port, bucket_bytes;
+    double timeout;
+    bool packed;
+};
+
+static void read_init_info(struct clime_json *j, struct transfer_request *r) {
+    struct clime_str key;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        if (clime_str_is(key, "master_address"))
+            clime_lenient_string(j, &r->address);
+        else if (clime_str_is(key, "master_port"))
+            clime_lenient_int(j, 1, 65535, &r->port);
+        else if (clime_str_is(key, "rank_offset"))
+            clime_lenient_int(j, 1, MAX_WORLD - 1, &r->rank);
+        else if (clime_str_is(key, "world_size"))
+            clime_lenient_int(j, 2, MAX_WORLD, &r->world);
+        else
+            clime_json_skip(j, NULL);
+    }
+}
+
+static void read_update_info(struct clime_json *j, struct transfer_request *r) {
+    static const char *const ways[] = {"ipc_handles", "ipc_handles_pickled", "sparse", "num_updates_list"};
+    struct clime_str key, raw;
+    for (clime_json_object(j); clime_json_key(j, &key);) {
+        struct clime_str *list = clime_str_is(key, "names")         ? &r->names
+                                 : clime_str_is(key, "dtype_names") ? &r->dtypes
+                                 : clime_str_is(key, "shapes")      ? &r->shapes
+                                                                    : NULL;
+        bool way = false;
+        for (size_t i = 0; i < CLIME_COUNT(ways); i++) way = way || clime_str_is(key, ways[i]);
+        if (list)
+            clime_json_skip(j, list);
+        else if (clime_str_is(key, "packed"))
+            clime_lenient_bool(j, &r->packed);
+        else if (clime_str_is(key, "packed_buffer_size_bytes"))
+            clime_lenient_int(j, 1, INT64_MAX, &r->bucket_bytes);
+        else if (way && clime_lenient_raw(j, &raw) && !clime_lenient_nothing(raw))
+            r->other = key;
+        else if (!way)
+            clime_json_skip(j, NULL);
+    }
+}
+
+/* A body is {}, nothing, or has what the endpoint needs. */
+static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct transfer_request *r,
+                                struct clime_error *e) {
+    struct clime_json j;
+    struct clime_str key, body = clime_http_body(rq);
+    *r = (struct transfer_request){
+        .rank = -1, .world = -1, .port = -1, .bucket_bytes = (int64_t)1 << 30, .timeout = TIMEOUT_S};
+    if (body.len == 0) return CLIME_OK;
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        bool null = clime_json_peek(&j) == CLIME_JSON_NULL;
+        if (clime_str_is(key, "init_info") && !null)
+            read_init_info(&j, r);
+        else if (clime_str_is(key, "update_info") && !null)
+            read_update_info(&j, r);
+        else if (clime_str_is(key, "weight_version"))
+            clime_lenient_string(&j, &r->version);
+        else if (clime_str_is(key, "timeout"))
+            clime_lenient_double(&j, 0, 3600, &r->timeout);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    if (!clime_json_end(&j)) return e->code;
+    if (r->other.len > 0)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          CLIME_STR_FMT " is a way of sending that is not there; packed or not, by NCCL",
+                          CLIME_STR_ARG(r->other));
+    if (!(r->timeout > 0)) return clime_fail(e, CLIME_ERR_INPUT, "timeout must be above 0 and at most 3600 seconds");
+    return r->version.len > 0 ? clime_update_label(r->version, e) : CLIME_OK;
+}
+
+/* ---- the four ---------------------------------------------------------------------------------------------- */
+
+/* Joins anew: a trainer that was started again has another group. */
+static enum clime_err do_init(struct clime_server *s, const struct transfer_request *r, struct clime_arena *a,
+                              struct clime_error *e) {
+    struct clime_group_ask ask = {.name = GROUP,
+                                  .rank = (int)r->rank,
+                                  .world = (int)r->world,
+                                  .timeout = r->timeout,
+                                  .host = clime_arena_strdup(a, r->address),
+                                  .port = (int)r->port,
+                                  .vllm = true};
+    bool evicted;
+    if (!ask.host || r->address.len == 0 || r->port < 0 || r->rank < 0 || r->rank >= r->world)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "init_info needs master_address, master_port, world_size, and rank_offset of 1 to "
+                          "world_size - 1");
+    struct clime_update_group *old = clime_update_group_find(s->update, clime_str_of(GROUP));
+    if (old) {
+        s->update->ops->bind(s->update->dev);
+        clime_update_group_close(s->update, old);
+    }
+    return clime_update_group_join(s, &ask, &evicted, e);
+}
+
+static enum clime_err do_start(struct clime_server *s, const struct transfer_request *r, struct clime_arena *a,
+                               struct clime_error *e) {
+    struct clime_dev *dev;
+    (void)r;
+    (void)a;
+    if (clime_update_device(s, &dev, e)) return e->code;
+    clime_incoming_forget(s->update); /* what an update that was never finished has left */
+    s->update->to_be_finished = true;
+    return CLIME_OK;
+}
+
+static enum clime_err apply(struct clime_server *s, struct clime_error *e) {
+    int n_inflight;
+    int64_t t0 = clime_now_us();
+    enum clime_err err = clime_incoming_apply(s, (struct clime_str){"", 0}, &n_inflight, e);
+    if (!err) clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
+    return err;
+}
+
+static enum clime_err do_update(struct clime_server *s, const struct transfer_request *r, struct clime_arena *a,
+                                struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    struct clime_incoming_ask ask = {.names = r->names,
+                                     .dtypes = r->dtypes,
+                                     .shapes = r->shapes,
+                                     .bucket = r->packed,
+                                     .bucket_bytes = r->bucket_bytes,
+                                     .timeout = r->timeout};
+    struct clime_update_group *g = clime_update_group_find(u, clime_str_of(GROUP));
+    if (!g) return clime_fail(e, CLIME_ERR_INPUT, "there is no group: /init_weight_transfer_engine comes first");
+    enum clime_err err = clime_incoming_receive(s, g, &ask, a, e);
+    if (err) return err;
+    u->inflight =
+        CLIME_INFLIGHT_KEEP; /* vLLM goes on with the KV that is there; /pause and /reset_prefix_cache drop it */
+    if (r->version.len > 0) snprintf(u->label, sizeof u->label, CLIME_STR_FMT, CLIME_STR_ARG(r->version));
+    return clime_incoming_complete(s) && !u->to_be_finished ? apply(s, e) : CLIME_OK;
+}
+
+static enum clime_err do_finish(struct clime_server *s, const struct transfer_request *r, struct clime_arena *a,
+                                struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    (void)a;
+    bool whole = clime_incoming_complete(s);
+    if (!whole && clime_incoming_refuse_torn(u, e)) return e->code;
+    if (clime_incoming_count(u) == 0) {
+        u->to_be_finished = false;
+        return clime_fail(e, CLIME_ERR_INPUT, "no tensor has come that is to be put in force");
+    }
+    if (r->version.len > 0) snprintf(u->label, sizeof u->label, CLIME_STR_FMT, CLIME_STR_ARG(r->version));
+    return apply(s, e);
+}
+
+static void handle(struct clime_http_request *rq, struct clime_server *s,
+                   enum clime_err (*run)(struct clime_server *, const struct transfer_request *, struct clime_arena *,
+                                         struct clime_error *),
+                   const char *done) {
+    struct transfer_request r;
+    struct clime_arena a;
+    struct clime_error e = {0};
+    clime_arena_init(&a, ARENA_BYTES);
+    enum clime_err err = read_body(rq, &a, &r, &e);
+    if (!err && !(err = clime_update_lock(s->update, &e))) {
+        err = run(s, &r, &a, &e);
+        clime_update_unlock(s->update);
+    }
+    if (err) {
+        LOG_WARN("weight transfer refused: %s", e.msg);
+        clime_http_reply_err(rq, &e);
+    } else {
+        clime_update_reply(rq, done, clime_engine_version(s->engine)->name, 0);
+    }
+    clime_arena_free(&a);
+}
+
+void clime_handle_init_transfer(struct clime_http_request *rq, void *context) {
+    handle(rq, context, do_init, "Weight transfer initialized");
+}
+
+void clime_handle_start_update(struct clime_http_request *rq, void *context) {
+    handle(rq, context, do_start, "Weight update started");
+}
+
+void clime_handle_update_weights(struct clime_http_request *rq, void *context) {
+    handle(rq, context, do_update, "Weights updated");
+}
+
+void clime_handle_finish_update(struct clime_http_request *rq, void *context) {
+    handle(rq, context, do_finish, "Weight update finished");
+}
