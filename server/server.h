@@ -115,6 +115,16 @@ void clime_handle_start_profile(struct clime_http_request *rq, void *context);
 void clime_handle_stop_profile(struct clime_http_request *rq, void *context);
 void clime_handle_configure_logging(struct clime_http_request *rq, void *context);
 void clime_handle_weights_checker(struct clime_http_request *rq, void *context);
+void clime_handle_vllm_pause(struct clime_http_request *rq, void *context);
+void clime_handle_vllm_resume(struct clime_http_request *rq, void *context);
+void clime_handle_is_paused(struct clime_http_request *rq, void *context);
+void clime_handle_sleep(struct clime_http_request *rq, void *context);
+void clime_handle_wake_up(struct clime_http_request *rq, void *context);
+void clime_handle_is_sleeping(struct clime_http_request *rq, void *context);
+void clime_handle_abort_requests(struct clime_http_request *rq, void *context);
+void clime_handle_reset_prefix_cache(struct clime_http_request *rq, void *context);
+void clime_handle_world_size(struct clime_http_request *rq, void *context);
+void clime_handle_update_version(struct clime_http_request *rq, void *context);
 
 void clime_handle_release_memory(struct clime_http_request *rq, void *context);
 void clime_handle_resume_memory(struct clime_http_request *rq, void *context);

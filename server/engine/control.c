@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "server/engine/engine_int.h"
 
+#define ASK_AGAIN_US 20000          /* a question ends the overlap of steps for a moment */
 #define STALE_US ((int64_t)2000000) /* without a step, the last throughput no longer says anything */
 
 static void post_command(struct clime_engine *g, struct clime_command *c) {
@@ -111,9 +112,16 @@ void clime_engine_sweep_wait(struct clime_engine *g) {
 
 static const struct clime_finish aborted = {.type = CLIME_FINISH_ABORT, .message = "Aborted"};
 
+static void open_door(struct clime_engine *g) {
+    atomic_store(&g->closing, false);
+    g->sched.closed_from = INT64_MAX;
+    g->sched.held = false;
+}
+
 static void do_pause(struct clime_engine *g, struct clime_command *c) {
     if (c->pause == CLIME_PAUSE_ABORT) clime_engine_end_all(g, aborted);
     if (c->pause == CLIME_PAUSE_RETRACT) clime_sched_retract_all(&g->sched);
+    open_door(g);
     g->paused = true;
 }
 
@@ -122,15 +130,57 @@ void clime_engine_pause(struct clime_engine *g, enum clime_pause mode) {
     run_command(g, &c);
 }
 
+static void do_close(struct clime_engine *g, struct clime_command *c) {
+    (void)c;
+    if (g->paused || atomic_load(&g->closing)) return;
+    g->sched.closed_from = g->next_id;
+    atomic_store(&g->closing, true);
+}
+
+static void do_pause_if_done(struct clime_engine *g, struct clime_command *c) {
+    if (g->paused) return;
+    if (!atomic_load(&g->closing)) {
+        c->err = clime_fail(c->error, CLIME_ERR_UNAVAILABLE, "generation was resumed before the requests had ended");
+    } else if (clime_sched_has_work(&g->sched)) {
+        c->err = clime_fail(c->error, CLIME_ERR_TIMEOUT, "%d requests did not end within the time limit",
+                            g->sched.n_running);
+    } else {
+        g->paused = true;
+        open_door(g);
+    }
+}
+
+static void do_open(struct clime_engine *g, struct clime_command *c) {
+    (void)c;
+    open_door(g);
+}
+
+enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limit_us, struct clime_error *e) {
+    int64_t until_us = clime_now_us() + limit_us;
+    struct clime_command shut = {.run = do_close};
+    run_command(g, &shut);
+    for (;;) {
+        struct clime_command c = {.run = do_pause_if_done, .error = e};
+        run_command(g, &c);
+        if (c.err != CLIME_ERR_TIMEOUT) return c.err;
+        if (clime_now_us() >= until_us) break;
+        clime_sleep_us(ASK_AGAIN_US);
+    }
+    struct clime_command c = {.run = do_open};
+    run_command(g, &c);
+    return CLIME_ERR_TIMEOUT;
+}
+
 static void do_resume(struct clime_engine *g, struct clime_command *c) {
     (void)c;
     g->paused = false;
+    open_door(g);
 }
 
 /* What is not paused, nor about to be, has nothing to wait for: the step of a thousand sequences may take long. */
 void clime_engine_resume(struct clime_engine *g) {
     pthread_mutex_lock(&g->lock);
-    bool idle = !g->first_command && !atomic_load(&g->paused);
+    bool idle = !g->first_command && !atomic_load(&g->paused) && !atomic_load(&g->closing);
     pthread_mutex_unlock(&g->lock);
     struct clime_command c = {.run = do_resume};
     if (!idle) run_command(g, &c);
@@ -227,6 +277,7 @@ static void do_update(struct clime_engine *g, struct clime_command *c) {
     clime_engine_set_label(g, c->label, g->sched.version);
     atomic_store(&g->writing_until_us, 0);
     atomic_store(&g->weights, CLIME_WEIGHTS_READY);
+    atomic_store(&g->lent_weights, false);
 }
 
 enum clime_err clime_engine_update(struct clime_engine *g, const struct clime_weight_source *from, const char *label,
@@ -314,6 +365,7 @@ static void do_give_back(struct clime_engine *g, struct clime_command *c) {
     if (c->tags & CLIME_MEMORY_WEIGHTS) {
         out->weights = clime_model_release(g->model);
         if (out->weights > 0) atomic_store(&g->weights, CLIME_WEIGHTS_ABSENT);
+        if (out->weights > 0) atomic_store(&g->lent_weights, true);
     }
     c->err = g->model->ops->sync(g->model->dev, c->error);
     if (!c->err && g->opts.followers)
@@ -339,6 +391,7 @@ static void do_take_back(struct clime_engine *g, struct clime_command *c) {
                                         c->error);
     if (lost_ranks(g) || c->err) return;
     if (c->tags & CLIME_MEMORY_KV) atomic_store(&g->no_kv, false);
+    if (c->tags & CLIME_MEMORY_WEIGHTS) atomic_store(&g->lent_weights, false);
     out->free_after = free_memory(g);
 }
 
@@ -358,6 +411,20 @@ enum clime_err clime_engine_give_back(struct clime_engine *g, unsigned tags, str
 enum clime_err clime_engine_take_back(struct clime_engine *g, unsigned tags, struct clime_memory_change *out,
                                       struct clime_error *e) {
     return change_memory(g, do_take_back, tags, out, e);
+}
+
+unsigned clime_engine_lent(struct clime_engine *g) {
+    return (atomic_load(&g->no_kv) ? CLIME_MEMORY_KV : 0u) |
+           (atomic_load(&g->lent_weights) ? CLIME_MEMORY_WEIGHTS : 0u);
+}
+
+static void do_relabel(struct clime_engine *g, struct clime_command *c) {
+    clime_engine_set_label(g, c->label, g->sched.version);
+}
+
+void clime_engine_relabel(struct clime_engine *g, const char *label) {
+    struct clime_command c = {.run = do_relabel, .label = label};
+    run_command(g, &c);
 }
 
 /* ---- questions --------------------------------------------------------------------------------------------- */

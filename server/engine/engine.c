@@ -153,7 +153,7 @@ static void expire_queued(struct clime_engine *g) {
 
 static bool has_work(const struct clime_engine *g) {
     return !g->paused && atomic_load(&g->weights) == CLIME_WEIGHTS_READY && !atomic_load(&g->no_kv) &&
-           g->sched.n_running + g->sched.n_waiting > 0;
+           clime_sched_has_work(&g->sched);
 }
 
 /* Requests are not held for ever for an owner of the weights who may be gone. */
@@ -220,6 +220,7 @@ static bool take_inbox(struct clime_engine *g) {
         command->run(g, command);
         if (g->trace) clime_trace_control(g->trace, begin_us, clime_now_us());
         post_events(g);
+        clime_engine_publish_loads(g); /* who asks next finds it done */
         pthread_mutex_lock(&g->lock);
         command->done = true; /* the caller's stack: not touched again */
         pthread_cond_broadcast(&g->done);

@@ -62,6 +62,9 @@ enum clime_pause { CLIME_PAUSE_ABORT, CLIME_PAUSE_RETRACT, CLIME_PAUSE_IN_PLACE 
 
 void clime_engine_sweep_wait(struct clime_engine *g); /* every output marked unwanted before the call has left */
 void clime_engine_pause(struct clime_engine *g, enum clime_pause mode);
+/* Who is here goes on to its end, who comes waits; paused when the last has left. CLIME_ERR_TIMEOUT after limit_us: the
+ * door is open again. CLIME_ERR_UNAVAILABLE when somebody has resumed meanwhile. */
+enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limit_us, struct clime_error *e);
 void clime_engine_resume(struct clime_engine *g);
 enum clime_err clime_engine_flush(struct clime_engine *g, struct clime_error *e); /* CLIME_ERR_BUSY unless idle */
 
@@ -107,6 +110,9 @@ void clime_engine_trace(struct clime_engine *g, struct clime_trace *give, struct
  * weights, CLIME_ERR_INPUT where several devices have a share each. */
 enum clime_err clime_engine_read_weights(struct clime_engine *g, size_t at, size_t n_bytes, void *h_out,
                                          struct clime_error *e);
+unsigned clime_engine_lent(struct clime_engine *g); /* tags whose memory is given back */
+/* The weights stay and are called otherwise from here on; so are the tokens of who runs. */
+void clime_engine_relabel(struct clime_engine *g, const char *label);
 
 /* True when the engine thread answers within the time, or has finished a step within it. */
 bool clime_engine_alive(struct clime_engine *g, int64_t timeout_us);

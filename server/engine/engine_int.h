@@ -70,10 +70,12 @@ struct clime_engine {
     atomic_llong in_flight;
     atomic_bool draining, dead;
     atomic_bool paused;            /* set by the engine thread */
+    atomic_bool closing;           /* who comes waits, until those who are here have ended; set by the engine thread */
     atomic_int weights;            /* enum clime_weights_state, set by the engine thread */
     atomic_llong writing_until_us; /* end of patience with the owner of the weights; 0 = nobody waits for it. Set by
                                     * the engine thread */
     atomic_bool no_kv;             /* KV memory is given back; set by the engine thread */
+    atomic_bool lent_weights; /* so are the weights, and nothing has brought others yet; set by the engine thread */
     _Atomic(const struct clime_weight_label *) version;
     atomic_llong last_step_us;
 };

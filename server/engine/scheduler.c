@@ -17,7 +17,7 @@
 
 void clime_sched_init(struct clime_sched *s, const struct clime_sched_options *o) {
     CHECK(o->max_running > 0 && o->chunk > 0 && o->n_pages > 0);
-    *s = (struct clime_sched){.opts = *o, .version = 1};
+    *s = (struct clime_sched){.opts = *o, .version = 1, .closed_from = INT64_MAX};
     clime_pages_init(&s->pages, o->n_pages);
     clime_prefix_init(&s->prefix, &s->pages, o->cache);
     s->running = xcalloc((size_t)o->max_running, sizeof(struct clime_seq *));
@@ -244,6 +244,7 @@ static void admit(struct clime_sched *s, struct clime_step_plan *plan, int budge
     s->held = false;
     for (struct clime_seq *q = s->first, *next; q && budget > 0 && s->n_running < s->opts.max_running; q = next) {
         next = q->next;
+        if (q->arrival >= s->closed_from) break; /* they wait in order of arrival */
         if (leader_is_busy(q)) {
             all_seen = false;
             continue;
@@ -265,6 +266,10 @@ static void admit(struct clime_sched *s, struct clime_step_plan *plan, int budge
         budget -= rows;
     }
     s->held = s->n_running == s->opts.max_running;
+}
+
+bool clime_sched_has_work(const struct clime_sched *s) {
+    return s->n_running > 0 || (s->first && s->first->arrival < s->closed_from);
 }
 
 static int by_arrival(const void *a, const void *b) {

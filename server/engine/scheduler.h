@@ -63,6 +63,7 @@ struct clime_sched {
     int n_waiting;
     int64_t n_waiting_tokens; /* known ones, of those who wait */
     bool held;                /* of those who wait nobody can start before a sequence leaves or comes */
+    int64_t closed_from;      /* who arrived then or later does not start; INT64_MAX = the door is open */
     uint64_t version;
     int64_t n_prompt_tokens, n_hit_tokens; /* of admitted prompts, for the hit rate */
     int64_t n_preempted;
@@ -97,6 +98,7 @@ void clime_sched_retract_all(struct clime_sched *s);            /* every running
 void clime_sched_flush(struct clime_sched *s);                  /* empties the prefix cache */
 void clime_sched_new_version(struct clime_sched *s, bool keep); /* !keep: recompute */
 
+bool clime_sched_has_work(const struct clime_sched *s);   /* somebody runs or may start */
 int clime_sched_used_tokens(const struct clime_sched *s); /* positions in held or cached pages, in whole pages */
 
 /* Recounts every reference and flag; aborts when something does not hold. For tests and debug builds. */

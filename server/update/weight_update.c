@@ -29,6 +29,7 @@ void clime_weight_update_free(struct clime_weight_update *u) {
         u->ops->close(u->dev);
     }
     free(u->snapshot);
+    free(u->kept);
     pthread_mutex_destroy(&u->lock);
 }
 

@@ -37,7 +37,9 @@ struct clime_weight_update {
     struct clime_weights_gather *gather;                /* which */
     char label[CLIME_MAX_LABEL + 1];                    /* what they are to be called; "" = as now */
     enum clime_inflight inflight;                       /* what then becomes of sequences */
-    bool to_be_finished; /* they wait for /finish_weight_update, even when all are there */
+    bool to_be_finished;  /* they wait for /finish_weight_update, even when all are there */
+    void *kept;           /* host memory: the weights of a sleeping server; NULL = none */
+    uint64_t kept_number; /* their version's */
     bool torn; /* a part of this update has failed: what came after it is in force only if it is all tensors */
 };
 
@@ -120,5 +122,11 @@ enum clime_err clime_update_device(struct clime_server *s, struct clime_dev **ou
 /* Generation is about to go on: what has gathered without being finished comes into force first. Takes the lock; an
  * update that is going on beside is left alone. */
 enum clime_err clime_update_before_resume(struct clime_server *s, struct clime_error *e);
+
+/* KV and weights are given back, and with keep_weights these stay in the host's memory until wake. Generation is
+ * paused; abort: requests that come in between are ended, else they are CLIME_ERR_BUSY (sleep.c). */
+enum clime_err clime_update_sleep(struct clime_server *s, bool keep_weights, bool abort, struct clime_error *e);
+/* Takes back what was given, of enum clime_memory_tag's tags. */
+enum clime_err clime_update_wake(struct clime_server *s, unsigned tags, struct clime_error *e);
 
 #endif

@@ -144,6 +144,19 @@ def test_server_replies(tmp_path):
             ("/init_weights_update_group", {"backend": "socket", "nccl_id": "00"}),
             ("/destroy_weights_update_group", {}),
             ("/update_weights_from_distributed", {}),
+            ("/init_weight_transfer_engine", {}),
+            ("/start_weight_update", {}),
+            ("/update_weights", {"update_info": {}}),
+            ("/finish_weight_update", {}),
+            ("/pause", {}),
+            ("/resume", {}),
+            ("/sleep", {}),
+            ("/wake_up", {}),
+            ("/abort_requests", {}),
+            ("/abort_requests", {"request_ids": 5}),
+            ("/reset_prefix_cache", {}),
+            ("/update_weight_version", {}),
+            ("/update_weight_version", {"new_version": "a"}),
             ("/release_memory_occupation", {"tags": ["kv_cache"]}),
             ("/resume_memory_occupation", {}),
             ("/release_memory_occupation", {"tags": ["x"]}),
@@ -153,8 +166,8 @@ def test_server_replies(tmp_path):
         ]:
             check_reply(spec, path, "post", s.post(path, body))
         for path in ("/health", "/health_generate", "/metrics", "/model_info", "/get_model_info", "/server_info",
-                     "/get_server_info", "/get_weight_version", "/weight_version", "/v1/loads", "/v1/models",
-                     "/flush_cache"):
+                     "/get_server_info", "/get_weight_version", "/weight_version", "/v1/loads", "/v1/models", "/is_paused", "/is_sleeping",
+                     "/get_world_size", "/weight_info", "/flush_cache"):
             check_reply(spec, path, "get", s.get(path))
         assert s.get("/openapi.json").json() == spec
         name = s.get("/v1/models").json()["data"][0]["id"]

@@ -1,0 +1,269 @@
+/* What RL trainers ask of a server in vLLM's words: pause, sleep, the cache, the version. HTTP workers; each waits
+ * until the engine has done it. The engine's own words are SGLang's (handlers_control.c); docs/protocol.md has both
+ * side by side.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/json/lenient.h"
+#include "common/log.h"
+#include "server/update/weight_update.h"
+
+#define ARENA_BYTES ((size_t)1 << 20)
+#define WAIT_S 600 /* for requests in flight, at most */
+
+static void reply_text(struct clime_http_request *rq, const char *json) {
+    clime_http_reply_json(rq, 200, clime_str_of(json));
+}
+
+/* A query parameter that is true or false. */
+static enum clime_err query_bool(struct clime_http_request *rq, const char *name, bool *out, struct clime_error *e) {
+    char text[16];
+    if (!clime_http_query(rq, name, text, sizeof text)) return CLIME_OK;
+    bool yes = !strcasecmp(text, "true") || !strcmp(text, "1"), no = !strcasecmp(text, "false") || !strcmp(text, "0");
+    if (!yes && !no) return clime_fail(e, CLIME_ERR_INPUT, "%s must be true or false", name);
+    *out = yes;
+    return CLIME_OK;
+}
+
+/* ---- pause --------------------------------------------------------------------------------------------------- */
+
+enum mode { MODE_ABORT, MODE_WAIT, MODE_KEEP };
+
+static enum clime_err read_mode(struct clime_http_request *rq, enum mode *out, double *wait_s, struct clime_error *e) {
+    static const char *const modes[] = {[MODE_ABORT] = "abort", [MODE_WAIT] = "wait", [MODE_KEEP] = "keep"};
+    char text[32], *end = NULL;
+    bool wait = false;
+    int i = 0;
+    *out = MODE_ABORT;
+    *wait_s = WAIT_S;
+    if (query_bool(rq, "wait_for_inflight_requests", &wait, e)) return e->code;
+    if (wait) *out = MODE_WAIT; /* its name of old */
+    if (clime_http_query(rq, "timeout", text, sizeof text)) *wait_s = strtod(text, &end);
+    if ((end && (*end || end == text)) || !(*wait_s >= 0 && *wait_s <= 3600))
+        return clime_fail(e, CLIME_ERR_INPUT, "timeout must be 0 to 3600 seconds");
+    if (!clime_http_query(rq, "mode", text, sizeof text)) return CLIME_OK;
+    while (i < (int)CLIME_COUNT(modes) && strcmp(text, modes[i]) != 0) i++;
+    if (i == (int)CLIME_COUNT(modes)) return clime_fail(e, CLIME_ERR_INPUT, "mode must be abort, wait or keep");
+    *out = (enum mode)i;
+    return CLIME_OK;
+}
+
+static enum clime_err pause_as(struct clime_server *s, enum mode mode, double wait_s, struct clime_error *e) {
+    if (mode == MODE_WAIT) return clime_engine_pause_when_done(s->engine, (int64_t)(wait_s * 1e6), e);
+    if (mode == MODE_ABORT) clime_job_table_mark(&s->jobs, NULL); /* those on their way in as well */
+    clime_engine_pause(s->engine, mode == MODE_ABORT ? CLIME_PAUSE_ABORT : CLIME_PAUSE_IN_PLACE);
+    return CLIME_OK;
+}
+
+void clime_handle_vllm_pause(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e;
+    enum mode mode;
+    double wait_s;
+    bool clear = true;
+    if (read_mode(rq, &mode, &wait_s, &e) || query_bool(rq, "clear_cache", &clear, &e) ||
+        pause_as(s, mode, wait_s, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    if (clear && mode != MODE_KEEP) clime_engine_flush(s->engine, NULL); /* nobody runs */
+    reply_text(rq, "{\"status\":\"paused\"}");
+}
+
+void clime_handle_vllm_resume(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e;
+    if (clime_update_before_resume(s, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    clime_engine_resume(s->engine);
+    reply_text(rq, "{\"status\":\"resumed\"}");
+}
+
+void clime_handle_is_paused(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_loads l;
+    clime_engine_loads(s->engine, &l);
+    reply_text(rq, l.paused ? "{\"is_paused\":true}" : "{\"is_paused\":false}");
+}
+
+/* ---- sleep --------------------------------------------------------------------------------------------------- */
+
+static void reply_sleeping(struct clime_http_request *rq, const struct clime_server *s) {
+    reply_text(rq, clime_engine_lent(s->engine) ? "{\"is_sleeping\":true}" : "{\"is_sleeping\":false}");
+}
+
+/* Level 0 pauses and gives nothing back; 1 keeps the weights in the host's memory; 2 drops them. */
+void clime_handle_sleep(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e = {0};
+    enum mode mode;
+    double wait_s;
+    char level[8];
+    if (!clime_http_query(rq, "level", level, sizeof level)) snprintf(level, sizeof level, "1");
+    enum clime_err err = read_mode(rq, &mode, &wait_s, &e);
+    if (!err && (strlen(level) != 1 || !strchr("012", level[0])))
+        err = clime_fail(&e, CLIME_ERR_INPUT, "level must be 0, 1 or 2");
+    if (!err) err = pause_as(s, mode, wait_s, &e);
+    if (!err && level[0] != '0' && (err = clime_update_sleep(s, level[0] == '1', mode == MODE_ABORT, &e)))
+        clime_engine_resume(s->engine);
+    if (err)
+        clime_http_reply_err(rq, &e);
+    else
+        reply_sleeping(rq, s);
+}
+
+/* ?tags=weights&tags=kv_cache; none means all. */
+static enum clime_err read_tags(struct clime_http_request *rq, unsigned *tags, struct clime_error *e) {
+    struct clime_str query = clime_http_query_string(rq);
+    const char *at = query.ptr, *end = query.ptr + query.len;
+    *tags = 0;
+    while (at < end) {
+        const char *next = memchr(at, '&', (size_t)(end - at));
+        struct clime_str one = {at, (size_t)((next ? next : end) - at)};
+        if (clime_str_is(one, "tags=weights"))
+            *tags |= CLIME_MEMORY_WEIGHTS;
+        else if (clime_str_is(one, "tags=kv_cache"))
+            *tags |= CLIME_MEMORY_KV;
+        else if (one.len >= 5 && !memcmp(one.ptr, "tags=", 5))
+            return clime_fail(e, CLIME_ERR_INPUT, "tags are weights and kv_cache");
+        at = next ? next + 1 : end;
+    }
+    if (!*tags) *tags = CLIME_MEMORY_KV | CLIME_MEMORY_WEIGHTS;
+    return CLIME_OK;
+}
+
+void clime_handle_wake_up(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e;
+    unsigned tags;
+    if (read_tags(rq, &tags, &e) || clime_update_wake(s, tags, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    if (!clime_engine_lent(s->engine)) clime_engine_resume(s->engine); /* awake as a whole */
+    reply_sleeping(rq, s);
+}
+
+void clime_handle_is_sleeping(struct clime_http_request *rq, void *context) {
+    reply_sleeping(rq, context);
+}
+
+/* ---- requests, cache, version -------------------------------------------------------------------------------- */
+
+/* {"request_ids": null | [ids]}: none means all. Returns how many outputs were meant, or -1. */
+static int mark_requests(struct clime_server *s, struct clime_http_request *rq, struct clime_error *e) {
+    struct clime_str key, id, body = clime_http_body(rq);
+    struct clime_json j;
+    struct clime_arena a;
+    bool named = false;
+    int n = 0;
+    clime_arena_init(&a, ARENA_BYTES);
+    clime_json_init(&j, body.len ? body.ptr : "{}", body.len ? body.len : 2, &a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (!clime_str_is(key, "request_ids") || clime_json_peek(&j) == CLIME_JSON_NULL) {
+            clime_json_skip(&j, NULL);
+            continue;
+        }
+        for (clime_json_array(&j); clime_json_item(&j) && clime_json_string(&j, &id); named = true)
+            if (id.len > 0) n += clime_job_table_mark(&s->jobs, &id);
+    }
+    bool ok = clime_json_end(&j);
+    clime_arena_free(&a);
+    if (!ok) return -1;
+    return named ? n : clime_job_table_mark(&s->jobs, NULL);
+}
+
+void clime_handle_abort_requests(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e = {0};
+    struct clime_buf body;
+    int n = mark_requests(s, rq, &e);
+    if (n < 0) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    if (n > 0) clime_engine_sweep_wait(s->engine);
+    clime_buf_init(&body, 256);
+    clime_buf_printf(&body, "{\"status\":\"aborted\",\"aborted\":%d}", n);
+    clime_reply_buf(rq, 200, &body);
+}
+
+/* ?reset_running_requests=true: who runs gives its KV up and computes it anew. */
+void clime_handle_reset_prefix_cache(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_loads l;
+    struct clime_error e;
+    bool running = false;
+    if (query_bool(rq, "reset_running_requests", &running, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    clime_engine_loads(s->engine, &l);
+    if (running) clime_engine_pause(s->engine, CLIME_PAUSE_RETRACT);
+    bool done = !clime_engine_flush(s->engine, &e);
+    if (running && !l.paused) clime_engine_resume(s->engine);
+    reply_text(rq, done ? "{\"success\":true}" : "{\"success\":false}");
+}
+
+void clime_handle_world_size(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_buf body;
+    clime_buf_init(&body, 256);
+    clime_buf_printf(&body, "{\"world_size\":%d}", (int)s->opts.tp_size);
+    clime_reply_buf(rq, 200, &body);
+}
+
+static enum clime_err read_new_version(struct clime_http_request *rq, struct clime_arena *a, struct clime_str *version,
+                                       bool *abort_all, struct clime_error *e) {
+    struct clime_json j;
+    struct clime_str key, body = clime_http_body(rq);
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "new_version"))
+            clime_lenient_string(&j, version);
+        else if (clime_str_is(key, "abort_all_requests"))
+            clime_lenient_bool(&j, abort_all);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    return clime_json_end(&j) ? clime_update_label(*version, e) : e->code;
+}
+
+/* SGLang's and vLLM's; SGLang aborts what runs unless told otherwise, which here only the request asks for. */
+void clime_handle_update_version(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_str version = {"", 0};
+    struct clime_error e = {0};
+    struct clime_arena a;
+    bool abort_all = false;
+    clime_arena_init(&a, ARENA_BYTES);
+    enum clime_err err = read_new_version(rq, &a, &version, &abort_all, &e);
+    if (!err) err = clime_update_lock(s->update, &e);
+    if (err) {
+        clime_http_reply_err(rq, &e);
+    } else {
+        char label[CLIME_MAX_LABEL + 1];
+        struct clime_buf body;
+        struct clime_jw w;
+        snprintf(label, sizeof label, CLIME_STR_FMT, CLIME_STR_ARG(version));
+        if (abort_all && clime_job_table_mark(&s->jobs, NULL) > 0) clime_engine_sweep_wait(s->engine);
+        clime_engine_relabel(s->engine, label);
+        clime_update_unlock(s->update);
+        clime_buf_init(&body, 8192);
+        clime_jw_init(&w, &body);
+        clime_jw_object(&w);
+        clime_jw_key(&w, "success");
+        clime_jw_bool(&w, true);
+        clime_jw_key(&w, "message");
+        clime_jw_strz(&w, "The weights are as they were, and called otherwise.");
+        clime_jw_key(&w, "new_version");
+        clime_jw_strz(&w, label);
+        clime_jw_close(&w);
+        clime_reply_buf(rq, 200, &body);
+    }
+    clime_arena_free(&a);
+}

@@ -1,0 +1,86 @@
+/* A server that sleeps and wakes, in vLLM's words (server/api/handlers_vllm_control.c): device memory given back, and
+ * at level 1 the weights kept meanwhile in the host's memory. HTTP workers, under the update lock, so that no update
+ * comes between.
+ *
+ * Invariant: what was kept comes back only if nobody has brought other weights since; it is freed in any case.
+ */
+#include <stdlib.h>
+
+#include "common/log.h"
+#include "server/update/weight_update.h"
+
+#define AGAIN 20 /* requests that come between the abort and the giving back are aborted, too, so often */
+
+static void forget_kept(struct clime_weight_update *u) {
+    free(u->kept);
+    u->kept = NULL;
+}
+
+static enum clime_err keep(struct clime_server *s, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    size_t bytes = clime_model_bytes(s->model);
+    if (clime_engine_lent(s->engine) & CLIME_MEMORY_WEIGHTS) return CLIME_OK; /* asleep as it is */
+    forget_kept(u);
+    u->kept = malloc(bytes);
+    if (!u->kept)
+        return clime_fail(e, CLIME_ERR_LIMIT, "the host has no %zu bytes to keep the weights in; level 2 drops them",
+                          bytes);
+    enum clime_err err = clime_engine_read_weights(s->engine, 0, bytes, u->kept, e);
+    u->kept_number = clime_engine_version(s->engine)->number;
+    if (err) forget_kept(u);
+    return err;
+}
+
+static enum clime_err give_back(struct clime_server *s, bool abort, struct clime_memory_change *c,
+                                struct clime_error *e) {
+    unsigned tags = CLIME_MEMORY_KV | CLIME_MEMORY_WEIGHTS;
+    enum clime_err err;
+    for (int i = 0; (err = clime_engine_give_back(s->engine, tags, c, e)) == CLIME_ERR_BUSY && abort && i < AGAIN;
+         i++) {
+        clime_job_table_mark(&s->jobs, NULL);
+        clime_engine_pause(s->engine, CLIME_PAUSE_ABORT);
+    }
+    return err;
+}
+
+enum clime_err clime_update_sleep(struct clime_server *s, bool keep_weights, bool abort, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    struct clime_memory_change c;
+    enum clime_err err = clime_update_lock(u, e);
+    if (err) return err;
+    if (keep_weights) err = keep(s, e);
+    if (!err && (err = give_back(s, abort, &c, e))) forget_kept(u);
+    if (!err && c.weights == 0 && !(clime_engine_lent(s->engine) & CLIME_MEMORY_WEIGHTS))
+        forget_kept(u); /* they are their owner's, and stay where they are */
+    if (!err)
+        LOG_INFO("asleep: KV %zu bytes, weights %zu bytes given back%s", c.kv, c.weights,
+                 u->kept ? ", the weights kept by the host" : "");
+    clime_update_unlock(u);
+    return err;
+}
+
+static enum clime_err wake_weights(struct clime_server *s, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    const struct clime_weight_label *now = clime_engine_version(s->engine);
+    struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = u->kept};
+    struct clime_memory_change c;
+    enum clime_err err;
+    int n;
+    if (u->kept && now->number == u->kept_number)
+        err = clime_engine_update(s->engine, &from, now->name, CLIME_INFLIGHT_RECOMPUTE, &n, e);
+    else
+        err = clime_engine_take_back(s->engine, CLIME_MEMORY_WEIGHTS, &c, e);
+    if (!err) forget_kept(u);
+    return err;
+}
+
+enum clime_err clime_update_wake(struct clime_server *s, unsigned tags, struct clime_error *e) {
+    struct clime_memory_change c;
+    enum clime_err err = clime_update_lock(s->update, e);
+    if (err) return err;
+    tags &= clime_engine_lent(s->engine);
+    if (tags & CLIME_MEMORY_WEIGHTS) err = wake_weights(s, e);
+    if (!err && (tags & CLIME_MEMORY_KV)) err = clime_engine_take_back(s->engine, CLIME_MEMORY_KV, &c, e);
+    clime_update_unlock(s->update);
+    return err;
+}
