@@ -84,7 +84,7 @@ SAMPLING = {
     "top_k": [*NOT_WHOLE, -2, 1.5, HUGE],
     "frequency_penalty": [*NOT_A_NUMBER, -2.1, 2.1],
     "presence_penalty": [*NOT_A_NUMBER, -2.1, 2.1],
-    "repetition_penalty": [*NOT_A_NUMBER, 0, 2.1],
+    "repetition_penalty": [*NOT_A_NUMBER, 0, 5e-324, 1e-7, 2.1],
     "n": [*NOT_WHOLE, 0, -1, 1.5, HUGE],
     "sampling_seed": ["one", "1.0", True, {}, 1.5, 2**70],
     "ignore_eos": NOT_A_BOOL,
