@@ -13,6 +13,8 @@
 #include "common/buf.h"
 #include "server/job/grammar_fields.h"
 
+#define MIN_REPETITION 1e-6 /* logits are divided by it, and must stay finite */
+
 void clime_sampling_defaults(struct clime_sampling_params *p) {
     *p = (struct clime_sampling_params){.max_new_tokens = 128,
                                         .temperature = 1,
@@ -162,7 +164,7 @@ static bool read_top_p(struct clime_json *j, void *object) {
 
 static bool read_repetition(struct clime_json *j, void *object) {
     struct clime_sampling_params *p = object;
-    return read_positive(j, 2, &p->repetition_penalty);
+    return clime_lenient_double(j, MIN_REPETITION, 2, &p->repetition_penalty);
 }
 
 #define AT(field) offsetof(struct clime_sampling_params, field)
