@@ -36,6 +36,7 @@ static const struct {
     {431, "Request Header Fields Too Large", "BadRequestError"},
     {499, "Client Closed Request", "AbortedError"},
     {500, "Internal Server Error", "InternalServerError"},
+    {501, "Not Implemented", "NotImplementedError"},
     {502, "Bad Gateway", "BadGatewayError"},
     {503, "Service Unavailable", "ServiceUnavailableError"},
     {504, "Gateway Timeout", "TimeoutError"},

@@ -1,0 +1,68 @@
+"""openapi/*.yaml as schemathesis reads it: requests that the contracts allow, and such that they don't, against the
+running programs. Nothing may crash, and every answer must be one that the contract has.
+
+Each run makes the same requests. CLIME_EXAMPLES=200 (so many random ones an operation, here it is 6) makes a longer search, in which
+the endpoints with all the sampling parameters also get every bound of each, which takes most of the time.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+from programs import BUILD, LIMIT, SLOW, chat_model, need_stories, program, server
+from test_environments import Run, d  # noqa: F401  (d is a fixture)
+
+EXAMPLES = int(os.environ.get("CLIME_EXAMPLES", 6))
+CHECKS = "status_code_conformance,content_type_conformance,response_schema_conformance,ignored_auth,refusals"
+KEYS = ["--api-key", "user", "--admin-api-key", "boss"]
+# What stops or changes a server for all others: tried on one of its own, where nobody generates.
+CONTROL = (r"/(abort_request|(pause|continue)_generation|pause|resume|sleep|wake_up|flush_cache|reset_prefix_cache|(release|resume)_memory_occupation"
+           r"|start_profile|stop_profile|configure_logging|weights_checker|weights/.*|update_weight.*|init_weight.*|destroy_weight.*|start_weight.*"
+           r"|start_draft_weight.*|finish_weight.*|abort_requests|collective_rpc|workers.*|add_worker|remove_worker|weight_version)$")  # fmt: skip
+
+
+GENERATING = r"/(generate|v1/(completions|chat/completions|responses|messages))$"
+BOUNDS, RANDOM = "coverage", "examples,fuzzing"
+
+
+def search(url, tmp_path, *options, phases=f"{BOUNDS},{RANDOM}", key="boss"):
+    """Runs schemathesis over what url serves; returns how many requests were made."""
+    tool = pathlib.Path(sys.executable).with_name("schemathesis")
+    here = pathlib.Path(__file__).parent
+    done = subprocess.run(
+        [tool, "run", f"{url}/openapi.json", "--phases", phases, "--max-examples", str(EXAMPLES),
+         "--checks", CHECKS, "--generation-deterministic", "--continue-on-failure", "--no-color",
+         "--request-timeout", str(LIMIT), "--warnings", "off", "--suppress-health-check", "all",
+         *(["-H", f"Authorization: Bearer {key}"] if key else []), *options],
+        cwd=tmp_path, capture_output=True, text=True, timeout=(300 + 60 * EXAMPLES) * SLOW,
+        env=os.environ | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(here)})  # fmt: skip
+    assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-4000:]
+    return int(re.search(r"(\d+) generated", done.stdout)[1])
+
+
+@contextlib.contextmanager
+def small_server(tmp_path):
+    """Replies are short, so that there can be many."""
+    need_stories()
+    with server(*KEYS, "--context-length", "48", model=chat_model(tmp_path)) as s:
+        yield s
+
+
+def test_server(tmp_path):
+    with small_server(tmp_path) as s:
+        if "CLIME_EXAMPLES" in os.environ:
+            n = search(s.url, tmp_path, "--exclude-path-regex", CONTROL)
+        else:
+            n = search(s.url, tmp_path, "--include-path-regex", GENERATING, phases=RANDOM)
+            n += search(s.url, tmp_path, "--exclude-path-regex", f"{CONTROL}|{GENERATING}")
+        print(f"{n} requests")
+        assert n > 300
+
+
+def test_control_of_a_server(tmp_path):
+    with small_server(tmp_path) as s:
+        assert search(s.url, tmp_path, "--include-path-regex", CONTROL) > 100
