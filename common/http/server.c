@@ -197,6 +197,7 @@ static int http_error(struct mg_connection *conn, int status, const char *messag
     struct clime_http_request rq = {.server = mg_get_user_data(mg_get_context(conn)), .conn = conn};
     if (strcmp(message, "Malformed message") == 0)
         message = "malformed request, or its head is over " HEAD_BYTES " bytes";
+    if (strcmp(message, "Bad request") == 0) message = "the request line is malformed, or its method is not known here";
     clime_http_reply_error(&rq, status, message);
     return 0;
 }

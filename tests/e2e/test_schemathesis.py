@@ -13,8 +13,8 @@ import subprocess
 import sys
 
 import pytest
-from programs import BUILD, LIMIT, SLOW, chat_model, need_stories, program, server
-from test_environments import Run, d  # noqa: F401  (d is a fixture)
+from programs import LIMIT, SLOW, chat_model, need_stories, program, server, tiny_model
+from test_environments import Run
 
 EXAMPLES = int(os.environ.get("CLIME_EXAMPLES", 6))
 CHECKS = "status_code_conformance,content_type_conformance,response_schema_conformance,ignored_auth,refusals"
@@ -22,14 +22,14 @@ KEYS = ["--api-key", "user", "--admin-api-key", "boss"]
 # What stops or changes a server for all others: tried on one of its own, where nobody generates.
 CONTROL = (r"/(abort_request|(pause|continue)_generation|pause|resume|sleep|wake_up|flush_cache|reset_prefix_cache|(release|resume)_memory_occupation"
            r"|start_profile|stop_profile|configure_logging|weights_checker|weights/.*|update_weight.*|init_weight.*|destroy_weight.*|start_weight.*"
-           r"|start_draft_weight.*|finish_weight.*|abort_requests|collective_rpc|workers.*|add_worker|remove_worker|weight_version)$")  # fmt: skip
+           r"|start_draft_weight.*|finish_weight.*|abort_requests|collective_rpc)$")  # fmt: skip
 
 
 GENERATING = r"/(generate|v1/(completions|chat/completions|responses|messages))$"
 BOUNDS, RANDOM = "coverage", "examples,fuzzing"
 
 
-def search(url, tmp_path, *options, phases=f"{BOUNDS},{RANDOM}", key="boss"):
+def search(url, tmp_path, *options, phases=f"{BOUNDS},{RANDOM}", key="boss", session=""):
     """Runs schemathesis over what url serves; returns how many requests were made."""
     tool = pathlib.Path(sys.executable).with_name("schemathesis")
     here = pathlib.Path(__file__).parent
@@ -39,7 +39,7 @@ def search(url, tmp_path, *options, phases=f"{BOUNDS},{RANDOM}", key="boss"):
          "--request-timeout", str(LIMIT), "--warnings", "off", "--suppress-health-check", "all",
          *(["-H", f"Authorization: Bearer {key}"] if key else []), *options],
         cwd=tmp_path, capture_output=True, text=True, timeout=(300 + 60 * EXAMPLES) * SLOW,
-        env=os.environ | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(here)})  # fmt: skip
+        env=os.environ | {"SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(here), "CLIME_SESSION": session})  # fmt: skip
     assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-4000:]
     return int(re.search(r"(\d+) generated", done.stdout)[1])
 
@@ -66,3 +66,35 @@ def test_server(tmp_path):
 def test_control_of_a_server(tmp_path):
     with small_server(tmp_path) as s:
         assert search(s.url, tmp_path, "--include-path-regex", CONTROL) > 100
+
+
+def test_router(tmp_path):
+    with small_server(tmp_path) as s, program("clime-router", *KEYS, "--worker-api-key", "boss", "--worker-urls", s.url) as r:
+        n = search(r.url, tmp_path, "--exclude-path-regex", f"{CONTROL}|^/sessions", phases=RANDOM)
+        print(f"{n} requests")
+        assert n > 50
+        assert s.json("/v1/completions", {"prompt": "a", "max_tokens": 1}, 401)  # it is there, and has its keys
+
+
+def test_control_of_a_router(tmp_path):
+    with small_server(tmp_path) as s, program("clime-router", *KEYS, "--worker-api-key", "boss", "--worker-urls", s.url) as r:
+        n = search(r.url, tmp_path, "--include-path-regex", rf"{CONTROL}|^/workers|_worker")
+        print(f"{n} requests")
+        assert n > 100
+
+
+def test_gateway_and_page(tmp_path):
+    """The trainer's two: a run that waits for its environment."""
+    tiny_model(tmp_path / "tiny")
+    (tmp_path / "train.jsonl").write_text('{"prompt": "1+1", "label": "2"}\n' * 4)
+    run = Run(tmp_path, "run", "--environment-api-key", "secret", model="tiny")
+    try:
+        run.http.headers["Authorization"] = "Bearer secret"
+        task = run.lease()
+        n = search(str(run.http.base_url).rstrip("/"), tmp_path, key="secret", session=task["session"].rsplit("/", 1)[1])
+        page = (run.dir / "ports" / "page").read_text().strip()
+        m = search(f"http://127.0.0.1:{page}", tmp_path, key=None)
+        print(f"{n} + {m} requests")
+        assert run.process.poll() is None and n > 100 and m > 100
+    finally:
+        run.stop()
