@@ -19,7 +19,9 @@
 #include "server/server_metrics.h"
 
 #define MAX_RENDERED ((size_t)64 << 20) /* bytes of a prompt as text */
-#define POLL_US 500000                  /* how often a sleeping worker looks whether its client is still there */
+/* OpenAI's words, by which clients know that they must shorten the conversation. */
+#define TOO_LONG "this model's maximum context length is %d tokens, prompt and reply together: "
+#define POLL_US 500000 /* how often a sleeping worker looks whether its client is still there */
 
 void clime_generation_begin(struct clime_generation *gen, struct clime_server *s, struct clime_http_request *rq,
                             struct clime_str body) {
@@ -84,7 +86,7 @@ static enum clime_err encode_prompt(struct clime_server *s, struct clime_tok_scr
     clime_buf_free(&rendered);
     if (err != CLIME_ERR_LIMIT) return err;
     struct clime_error why = *e;
-    return clime_fail(e, CLIME_ERR_TOO_LONG, "%s: prompt and reply together may have %d", why.msg, s->max_len);
+    return clime_fail(e, CLIME_ERR_TOO_LONG, TOO_LONG "%s", s->max_len, why.msg);
 }
 
 /* A slice of the prompts. */
@@ -126,9 +128,8 @@ static enum clime_err check_prompt(const struct clime_server *s, const struct cl
     if (p->ids.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "the prompt is empty");
     if (p->ids.len > (size_t)s->max_len || (p->ids.len == (size_t)s->max_len && p->params->max_new_tokens != 0))
         return clime_fail(e, CLIME_ERR_TOO_LONG,
-                          "the prompt has %zu tokens, but prompt and reply together may have %d (the model's context "
-                          "length, or the KV memory)",
-                          p->ids.len, s->max_len);
+                          TOO_LONG "the prompt has %zu (the limit is the model's context or the KV memory)", s->max_len,
+                          p->ids.len);
     for (size_t i = 0; i < p->ids.len; i++)
         if (p->ids.data[i] < 0 || p->ids.data[i] >= n_vocab)
             return clime_fail(e, CLIME_ERR_INPUT, "input id %d at place %zu is outside the vocabulary of %d",

@@ -2,12 +2,14 @@
 litellm. They come from `scripts/setup clients` (`make clients`); the tests' own environment has none of them."""
 
 import asyncio
+import os
 
 import pytest
 from programs import program, server
 from tool_user import ANSWER, NAME, OPTIONS, QUESTION, taught
 
 MODEL = "tool-user"
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network for prices
 
 
 @pytest.fixture(scope="module", params=["server", "router"])
