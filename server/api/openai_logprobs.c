@@ -5,20 +5,10 @@
 
 #include "server/api/openai.h"
 
-static void write_bytes(struct clime_jw *w, const struct clime_job *j, int32_t id) {
-    struct clime_str s = clime_tokenizer_bytes(j->tokenizer, id);
-    clime_jw_key(w, "bytes"); /* a token may be a part of a character, which `token` cannot show */
-    clime_jw_array(w);
-    for (size_t i = 0; i < s.len; i++) clime_jw_int(w, (unsigned char)s.ptr[i]);
-    clime_jw_close(w);
-}
-
 static void write_token(struct clime_jw *w, const struct clime_job *j, int32_t id, float logp) {
     clime_jw_key(w, "token");
     clime_openai_token_text(w, j->endpoint, j, id);
-    write_bytes(w, j, id);
-    clime_jw_key(w, "logprob");
-    clime_jw_float(w, logp);
+    clime_chat_answer_logprob(w, clime_tokenizer_bytes(j->tokenizer, id), logp);
 }
 
 void clime_openai_write_content_logprobs(struct clime_jw *w, const struct clime_output *o, size_t from) {

@@ -67,25 +67,7 @@ void clime_openai_write_usage(struct clime_jw *w, const struct clime_job *j) {
         completion += (int64_t)j->outs[i].out.len;
         reasoning += clime_output_reasoning_tokens(&j->outs[i]);
     }
-    clime_jw_key(w, "usage");
-    clime_jw_object(w);
-    clime_jw_key(w, "prompt_tokens");
-    clime_jw_int(w, prompt);
-    clime_jw_key(w, "completion_tokens");
-    clime_jw_int(w, completion);
-    clime_jw_key(w, "total_tokens");
-    clime_jw_int(w, prompt + completion);
-    clime_jw_key(w, "prompt_tokens_details");
-    clime_jw_object(w);
-    clime_jw_key(w, "cached_tokens");
-    clime_jw_int(w, cached);
-    clime_jw_close(w);
-    clime_jw_key(w, "completion_tokens_details");
-    clime_jw_object(w);
-    clime_jw_key(w, "reasoning_tokens");
-    clime_jw_int(w, reasoning);
-    clime_jw_close(w);
-    clime_jw_close(w);
+    clime_chat_answer_usage(w, prompt, completion, cached, reasoning);
 }
 
 void clime_openai_write_ids(struct clime_jw *w, const char *key, const int32_t *ids, size_t n) {

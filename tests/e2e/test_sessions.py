@@ -11,7 +11,7 @@ import anthropic
 import openai
 import pytest
 from programs import BUILD, LIMIT, ROOT, web
-from test_environments import Run
+from test_environments import Run, f32, floats_of
 
 TRAIN = os.path.abspath(BUILD / "clime-train")
 
@@ -64,7 +64,8 @@ def test_every_form_goes_on_from_the_same_tokens(d):
         ai, claude = clients(run, task)
         assert [m.id for m in ai.models.list()] == ["policy"]
         m = [{"role": "user", "content": task["input"]}]
-        c = ai.chat.completions.create(model="policy", messages=m, max_tokens=6)
+        c = ai.chat.completions.create(model="policy", messages=m, max_tokens=6, logprobs=True)
+        numbers = [t.logprob for t in c.choices[0].logprobs.content]
         total = c.usage.total_tokens
         m += [c.choices[0].message, {"role": "user", "content": "and?"}]  # the library's own object goes back
         chunks = list(ai.chat.completions.create(model="policy", messages=m, max_tokens=6, stream=True,
@@ -88,7 +89,7 @@ def test_every_form_goes_on_from_the_same_tokens(d):
         m += [{"role": "assistant", "content": text(a)}, {"role": "user", "content": "and?"}]
         last = ai.chat.completions.create(model="policy", messages=m, max_tokens=6)
         # what a session does not do is said, and costs nothing
-        for more in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {"n": 2}):
+        for more in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}, {"n": 2}, {"logprobs": True, "top_logprobs": 2}):
             with pytest.raises(openai.BadRequestError):
                 ai.chat.completions.create(model="policy", messages=m, **more)
         with pytest.raises(openai.BadRequestError, match="whole conversation"):
@@ -113,10 +114,11 @@ def test_every_form_goes_on_from_the_same_tokens(d):
     counts, report = turns_of(run)
     assert counts == {"first": 2, "extended": 6, "branch_answer": 1, "branched": 1}
     assert "6 of 9 turns went on from their session's exact tokens" in report and "the client changed an answer" in report
-    rows = run.samples("member, part, n_prompt, n_response, mask, reward, group_id")
+    rows = run.samples("member, part, n_prompt, n_response, mask, reward, group_id, logp")
     assert sorted((r[0], r[1], r[5]) for r in rows) == sorted([(rows[0][0], 0, 1), (1 - rows[0][0], 0, .5), (1 - rows[0][0], 1, .5)])
     chain = next(r for r in rows if r[5] == 1)
     assert chain[2] + chain[3] == last.usage.total_tokens and len({r[6] for r in rows}) == 1
+    assert [f32(x) for x in numbers] == floats_of(chain[7])[: len(numbers)] and len(numbers) == c.usage.completion_tokens
     assert "".join(map(str, chain[4])).count("01") == 6  # seven answers, what the client said between them
     assert run.gaps() == [sum(sum(r[4]) for r in rows)]
 

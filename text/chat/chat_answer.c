@@ -93,3 +93,34 @@ void clime_chat_answer_call(struct clime_jw *w, const struct clime_answer *a, co
     clime_jw_close(w);
     clime_jw_close(w);
 }
+
+static void put_int(struct clime_jw *w, const char *key, int64_t v) {
+    clime_jw_key(w, key);
+    clime_jw_int(w, v);
+}
+
+void clime_chat_answer_usage(struct clime_jw *w, int64_t prompt, int64_t out, int64_t cached, int64_t reasoning) {
+    clime_jw_key(w, "usage");
+    clime_jw_object(w);
+    put_int(w, "prompt_tokens", prompt);
+    put_int(w, "completion_tokens", out);
+    put_int(w, "total_tokens", prompt + out);
+    clime_jw_key(w, "prompt_tokens_details");
+    clime_jw_object(w);
+    put_int(w, "cached_tokens", cached);
+    clime_jw_close(w);
+    clime_jw_key(w, "completion_tokens_details");
+    clime_jw_object(w);
+    put_int(w, "reasoning_tokens", reasoning);
+    clime_jw_close(w);
+    clime_jw_close(w);
+}
+
+void clime_chat_answer_logprob(struct clime_jw *w, struct clime_str bytes, float logp) {
+    clime_jw_key(w, "bytes");
+    clime_jw_array(w);
+    for (size_t i = 0; i < bytes.len; i++) clime_jw_int(w, (unsigned char)bytes.ptr[i]);
+    clime_jw_close(w);
+    clime_jw_key(w, "logprob");
+    clime_jw_float(w, logp);
+}

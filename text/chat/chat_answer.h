@@ -15,4 +15,11 @@ void clime_chat_answer_call(struct clime_jw *w, const struct clime_answer *a, co
 /* finish_reason; NULL = not yet. A stop behind a call is tool_calls. */
 const char *clime_chat_answer_finish(const struct clime_answer *a);
 
+/* "usage", in tokens. */
+void clime_chat_answer_usage(struct clime_jw *w, int64_t prompt, int64_t out, int64_t cached, int64_t reasoning);
+
+/* Members of a token in a choice's "logprobs", beside its text: "bytes" (it may be a part of a character, which a text
+ * cannot show) and "logprob". */
+void clime_chat_answer_logprob(struct clime_jw *w, struct clime_str bytes, float logp);
+
 #endif

@@ -88,6 +88,12 @@ static void read_one(struct clime_json *j, const char *what) {
         clime_json_bad(j, "%s: a session has one answer a turn", what);
 }
 
+static void read_top(struct clime_json *j) {
+    int64_t n = 0;
+    if (clime_lenient_int(j, 0, INT32_MAX, &n) && n > 0)
+        clime_json_bad(j, "top_logprobs: a session keeps those of the sampled tokens alone");
+}
+
 static void read_parallel(struct clime_env_body *b, struct clime_json *j) {
     bool parallel = true;
     clime_lenient_bool(j, &parallel);
@@ -142,6 +148,10 @@ static bool read_chat(struct clime_env_body *b, struct clime_json *j, struct cli
         read_one(j, "n");
     else if (clime_str_is(key, "response_format"))
         read_format(j, "response_format");
+    else if (clime_str_is(key, "logprobs"))
+        clime_lenient_bool(j, &b->logprobs);
+    else if (clime_str_is(key, "top_logprobs"))
+        read_top(j);
     else if (clime_str_is(key, "stream_options"))
         b->usage = clime_str_is(member(j, "include_usage"), "true");
     else

@@ -34,15 +34,16 @@ struct clime_env_call {
     const struct clime_env_ask *ask; /* valid until done */
     /* out */
     bool done;
-    struct clime_error error;    /* code CLIME_OK: what follows is there */
-    struct clime_sample *answer; /* the context as prompt, the policy's tokens as response */
-    struct clime_buf text;       /* the answer without the token that ends a turn */
-    struct clime_parse parse;    /* chat: reasoning, content and calls in it */
-    int n_reasoning;             /* tokens of it */
-    int turn;                    /* its number in the session */
-    int64_t n_prompt;            /* tokens of the context */
-    int64_t version, created;    /* of the weights; seconds since 1970 */
-    double temperature, top_p;   /* that it was sampled with */
+    struct clime_error error;          /* code CLIME_OK: what follows is there */
+    struct clime_sample *answer;       /* the context as prompt, the policy's tokens as response */
+    struct clime_buf text;             /* the answer without the token that ends a turn */
+    struct clime_parse parse;          /* chat: reasoning, content and calls in it */
+    int n_reasoning;                   /* tokens of it */
+    int turn;                          /* its number in the session */
+    int64_t n_prompt;                  /* tokens of the context */
+    const struct clime_tokenizer *tok; /* borrowed */
+    int64_t version, created;          /* of the weights; seconds since 1970 */
+    double temperature, top_p;         /* that it was sampled with */
     char version_name[24];
     char rid[112];
 };
@@ -146,7 +147,7 @@ enum clime_env_api { CLIME_ENV_GENERATE, CLIME_ENV_CHAT, CLIME_ENV_RESPONSES, CL
 struct clime_env_body {
     enum clime_env_api api;
     struct clime_env_ask ask;           /* points into what follows and into the request's body */
-    bool stream, usage;                 /* the reply is events; of a chat, with the usage */
+    bool stream, usage, logprobs;       /* the reply is events; of a chat, with usage, with log-probabilities */
     struct clime_responses_asked asked; /* RESPONSES */
     struct clime_tools tools;
     struct clime_arena arena;

@@ -39,43 +39,53 @@ static void open_choice(struct clime_jw *w) {
     clime_jw_int(w, 0);
 }
 
-static void close_choice(struct clime_jw *w, const char *finish) {
-    clime_jw_key(w, "logprobs");
+/* Of all tokens of the answer. */
+static void write_logprobs(struct clime_jw *w, const struct clime_env_call *c) {
+    const struct clime_sample *s = c->answer;
+    clime_jw_object(w);
+    clime_jw_key(w, "content");
+    clime_jw_array(w);
+    for (int i = 0; i < s->n_response; i++) {
+        struct clime_str bytes = clime_tokenizer_bytes(c->tok, s->ids[s->n_prompt + i]);
+        clime_jw_object(w);
+        clime_jw_key(w, "token");
+        clime_jw_str(w, bytes);
+        clime_chat_answer_logprob(w, bytes, s->logp[i]);
+        clime_jw_key(w, "top_logprobs");
+        clime_jw_array(w);
+        clime_jw_close(w);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+    clime_jw_key(w, "refusal");
     clime_jw_null(w);
+    clime_jw_close(w);
+}
+
+/* call: whose log-probabilities are wanted; NULL = none. */
+static void close_choice(struct clime_jw *w, const char *finish, const struct clime_env_call *call) {
+    clime_jw_key(w, "logprobs");
+    if (call)
+        write_logprobs(w, call);
+    else
+        clime_jw_null(w);
     clime_jw_key(w, "finish_reason");
     clime_jw_strz(w, finish);
     clime_jw_close(w);
 }
 
 static void write_usage(struct clime_jw *w, const struct clime_answer *a) {
-    clime_jw_key(w, "usage");
-    clime_jw_object(w);
-    clime_jw_key(w, "prompt_tokens");
-    clime_jw_int(w, a->n_prompt);
-    clime_jw_key(w, "completion_tokens");
-    clime_jw_int(w, a->n_out);
-    clime_jw_key(w, "total_tokens");
-    clime_jw_int(w, a->n_prompt + a->n_out);
-    clime_jw_key(w, "prompt_tokens_details");
-    clime_jw_object(w);
-    clime_jw_key(w, "cached_tokens");
-    clime_jw_int(w, a->n_cached);
-    clime_jw_close(w);
-    clime_jw_key(w, "completion_tokens_details");
-    clime_jw_object(w);
-    clime_jw_key(w, "reasoning_tokens");
-    clime_jw_int(w, a->n_reasoning);
-    clime_jw_close(w);
-    clime_jw_close(w);
+    clime_chat_answer_usage(w, a->n_prompt, a->n_out, a->n_cached, a->n_reasoning);
 }
 
-static void reply_chat(const struct clime_answer *a, const struct clime_env_call *c, struct clime_buf *out) {
+static void reply_chat(const struct clime_answer *a, const struct clime_env_call *c, bool logprobs,
+                       struct clime_buf *out) {
     struct clime_jw w;
     open_chat(&w, a, c, "chat.completion", out);
     open_choice(&w);
     clime_jw_key(&w, "message");
     clime_chat_answer_write(&w, a);
-    close_choice(&w, clime_chat_answer_finish(a));
+    close_choice(&w, clime_chat_answer_finish(a), logprobs ? c : NULL);
     clime_jw_close(&w);
     write_usage(&w, a);
     clime_answer_close(&w, a->weight_version);
@@ -96,15 +106,15 @@ static struct clime_jw *open_delta(struct chat_stream *s) {
     return &s->w;
 }
 
-static void send_delta(struct chat_stream *s, const char *finish) {
+static void send_delta(struct chat_stream *s, const char *finish, bool logprobs) {
     clime_jw_close(&s->w);
-    close_choice(&s->w, finish);
+    close_choice(&s->w, finish, logprobs ? s->c : NULL);
     clime_jw_close(&s->w);
     clime_jw_close(&s->w);
     clime_sse_frame(s->to.sse, clime_buf_str(s->to.scratch));
 }
 
-static void stream_chat(struct chat_stream *s, bool usage) {
+static void stream_chat(struct chat_stream *s, bool usage, bool logprobs) {
     struct clime_parse_cursor at = {0};
     struct clime_piece p;
     struct clime_jw *w = open_delta(s);
@@ -112,20 +122,20 @@ static void stream_chat(struct chat_stream *s, bool usage) {
     clime_jw_strz(w, "assistant");
     clime_jw_key(w, "content");
     clime_jw_str(w, clime_str_of(""));
-    send_delta(s, NULL);
+    send_delta(s, NULL, false);
     while (clime_parse_next(s->a->parse, s->a->text, &at, &p)) {
         if (p.kind != CLIME_SEGMENT_CALL) {
             clime_chat_answer_text(open_delta(s), p.kind, p.text);
-            send_delta(s, NULL);
+            send_delta(s, NULL, false);
             continue;
         }
         for (int first = p.begins; first >= 0 && (first || p.text.len > 0); first--) {
             clime_chat_answer_call(open_delta(s), s->a, &p, first);
-            send_delta(s, NULL);
+            send_delta(s, NULL, false);
         }
     }
     open_delta(s);
-    send_delta(s, clime_chat_answer_finish(s->a));
+    send_delta(s, clime_chat_answer_finish(s->a), logprobs); /* the last one has the numbers of all */
     if (usage) {
         open_chat(&s->w, s->a, s->c, "chat.completion.chunk", s->to.scratch);
         clime_jw_close(&s->w);
@@ -197,7 +207,7 @@ static void stream(const struct clime_env_body *b, const struct clime_answer *a,
     struct clime_messages_stream messages = {0};
     clime_buf_init(&event, MAX_EVENT);
     if (b->api == CLIME_ENV_CHAT) {
-        stream_chat(&chat, b->usage);
+        stream_chat(&chat, b->usage, b->logprobs);
     } else if (b->api == CLIME_ENV_RESPONSES) {
         clime_responses_begin(&responses, a, asked, &to);
         clime_responses_news(&responses, a, asked, &to);
@@ -225,7 +235,7 @@ void clime_env_reply(const struct clime_env_body *b, const struct clime_env_call
     }
     clime_jw_init(&w, out);
     if (b->api == CLIME_ENV_CHAT)
-        reply_chat(&a, c, out);
+        reply_chat(&a, c, b->logprobs, out);
     else if (b->api == CLIME_ENV_RESPONSES)
         clime_responses_write(&w, &a, &asked, true);
     else

@@ -102,6 +102,7 @@ static enum clime_err generate(struct clime_task *t, const struct clime_env_ask 
 static void finish(struct clime_environments *v, struct clime_task *t, const struct clime_history *h,
                    const struct clime_request *turn, struct clime_env_call *call) {
     call->answer = turn->sample;
+    call->tok = v->o.tok;
     call->turn = t->last_turn;
     call->version = clime_session_version(t->session, t->last_turn);
     call->created = clime_wall_us() / 1000000;
