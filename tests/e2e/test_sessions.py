@@ -214,3 +214,25 @@ def test_a_client_vanishes_and_one_freezes(d):
     assert kept[1] == last["usage"]["total_tokens"]
     counts, _ = turns_of(run)
     assert counts["extended"] == 1 and counts["first"] == 2 and sum(counts.values()) in (3, 4)  # whether the lost one was made
+
+
+def test_an_agent_with_a_tool_is_trained_token_by_token(d):
+    """scripts/agent-calculator, made small: an openai loop with a tool. What its rewards come to in a longer run is in docs."""
+    run = d / "agent"
+    options = ["--num-rollout", "3", "--rollout-batch-size", "8"]
+    env = {**os.environ, "BELOW": "20", "PAIRS": "200", "WARM_LOSS": "0.1", "CLIME_BUILD": str(BUILD.resolve())}
+    p = subprocess.run([ROOT / "scripts/agent-calculator", run, *options], env=env, capture_output=True, text=True, timeout=4 * LIMIT)
+    assert p.returncode == 0, (p.stdout + p.stderr)[-3000:]
+    db = sqlite3.connect(run / "run" / "ledger.db")
+    rows = db.execute("SELECT mask, response FROM samples").fetchall()
+    steps = [json.loads(x) for (x,) in db.execute("SELECT line FROM metrics WHERE kind = 'train'")]
+    lines = [json.loads(x) for (x,) in db.execute("SELECT line FROM metrics WHERE kind = 'rollout'")]
+    db.close()
+    assert len(rows) == 192 and len(steps) == 3
+    assert all(m["train/train_rollout_logprob_abs_diff"] == 0 for m in steps)
+    assert sum(m["train/logprob_gap_tokens"] for m in steps) == sum(sum(mask) for mask, _ in rows)  # over all turns
+    count = lambda name: sum(m[f"rollout/turns/{name}"] for m in lines)
+    asked = [mask for mask, said in rows if "<tool_call>" in said and "<|tool|>" in said]
+    assert count("first") == 192 and count("extended") >= len(asked) > 10  # the tool answered, and the session went on
+    assert count("branched") == count("rewound") == 0
+    assert all(b"\x01\x00" in bytes(mask) and bytes(mask).endswith(b"\x01") for mask in asked)
