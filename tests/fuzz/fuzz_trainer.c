@@ -46,15 +46,17 @@ static int read_result(struct clime_str body) {
     return n;
 }
 
-static int read_turn(struct clime_str body, bool chat) {
+static int read_turn(struct clime_str body, enum clime_env_api api) {
     struct clime_error e = {0};
     struct clime_env_body b;
-    enum clime_err rc = clime_env_body_read(body, chat, &b, &e);
+    enum clime_err rc = clime_env_body_read(body, api, &b, &e);
     check_error(rc, &e);
     if (!rc) {
         CHECK(b.ask.n_stop <= CLIME_ENV_MAX_STOP && (b.ask.max_new == -1 || b.ask.max_new > 0));
         for (int i = 0; i < b.ask.n_stop; i++) CHECK(b.ask.stop[i][0]);
         for (size_t i = 0; i < b.ask.n_ids; i++) CHECK(b.ask.ids[i] >= 0);
+        CHECK(b.ask.chat == (api != CLIME_ENV_GENERATE) && b.ask.chat == (b.ask.messages.ptr != NULL));
+        CHECK((b.ask.tools.ptr != NULL) == (b.ask.known != NULL));
     }
     int n = rc ? -1 : b.ask.n_stop;
     clime_env_body_free(&b);
@@ -133,14 +135,16 @@ static void escape(struct clime_str in, struct clime_buf *out) {
 
 struct verdict {
     double lease;
-    int result, chat, generate, reply, teacher, rewards;
+    int result, chat, responses, messages, generate, reply, teacher, rewards;
 };
 
 static struct verdict read_all(struct clime_str text) {
     return (struct verdict){.lease = read_lease(text),
                             .result = read_result(text),
-                            .chat = read_turn(text, true),
-                            .generate = read_turn(text, false),
+                            .chat = read_turn(text, CLIME_ENV_CHAT),
+                            .responses = read_turn(text, CLIME_ENV_RESPONSES),
+                            .messages = read_turn(text, CLIME_ENV_MESSAGES),
+                            .generate = read_turn(text, CLIME_ENV_GENERATE),
                             .reply = read_generate(text),
                             .teacher = read_teacher(text),
                             .rewards = read_rewards(text)};
@@ -156,6 +160,7 @@ static void target(const char *data, size_t len) {
     w = read_all(clime_buf_str(&escaped));
     if (clime_json_check(data, len, &e)) {
         CHECK(v.lease == w.lease && v.result == w.result && v.chat == w.chat && v.generate == w.generate);
+        CHECK(v.responses == w.responses && v.messages == w.messages);
         CHECK(v.reply == w.reply && v.teacher == w.teacher && v.rewards == w.rewards);
     }
     clime_buf_free(&escaped);
@@ -173,6 +178,14 @@ int main(int argc, char **argv) {
         SEED("{\"renew\":true}"),
         SEED("{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[],\"max_tokens\":5,"
              "\"stop\":[\"\\n\",\"b\"],\"n\":1,\"stream\":true}"),
+        SEED("{\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"h\"},"
+             "{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":{}}]},{\"role\":\"user\",\"content\":["
+             "{\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"content\":\"x\"}]}],\"system\":\"s\","
+             "\"tools\":[{\"name\":\"f\",\"input_schema\":{}}],\"tool_choice\":{\"type\":\"auto\"}}"),
+        SEED("{\"input\":[{\"type\":\"reasoning\",\"content\":[{\"text\":\"h\"}]},{\"type\":\"function_call\","
+             "\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":"
+             "\"1\",\"output\":\"x\"}],\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"text\":{\"format\":"
+             "{\"type\":\"text\"}},\"tool_choice\":\"none\",\"parallel_tool_calls\":false}"),
         SEED("{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":3,\"stop\":\"x\"}}"),
         SEED("{\"input_ids\":[1,2,3]}"),
         SEED("{\"text\":\"ab\",\"meta_info\":{\"output_token_logprobs\":[[-0.5,7,null],[-1e-3,8,\"b\"]],"

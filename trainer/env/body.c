@@ -55,27 +55,47 @@ static struct clime_str member(struct clime_json *j, const char *name) {
     return found;
 }
 
+/* What a value says: a string's text, else its JSON; empty where it is null or no value. */
+static struct clime_str said(struct clime_json *j) {
+    struct clime_str s = {NULL, 0};
+    if (clime_json_peek(j) == CLIME_JSON_STRING)
+        clime_json_string(j, &s);
+    else
+        clime_json_skip(j, &s);
+    return j->failed || clime_str_is(s, "null") ? (struct clime_str){NULL, 0} : s;
+}
+
+static struct clime_str said_by(struct clime_env_body *b, struct clime_json *j, const char *name) {
+    struct clime_str raw = member(j, name);
+    struct clime_json inner;
+    if (j->failed || !raw.len) return (struct clime_str){NULL, 0};
+    clime_json_init(&inner, raw.ptr, raw.len, &b->arena, j->err);
+    raw = said(&inner);
+    j->failed = j->failed || inner.failed;
+    return raw;
+}
+
 /* auto and none, as a text or as {"type": ...}; *tools: whether they are shown. */
 static void read_choice(struct clime_env_body *b, struct clime_json *j, bool *tools) {
-    struct clime_json again = *j;
-    struct clime_str raw;
-    if (!clime_json_skip(j, &raw)) return;
-    b->asked.tool_choice = raw;
+    struct clime_json again = *j, once_more = *j;
+    struct clime_str what;
+    if (!clime_json_skip(j, &b->asked.tool_choice)) return;
     if (clime_json_peek(&again) == CLIME_JSON_OBJECT) {
-        struct clime_json once_more = again;
-        raw = member(&again, "type");
+        what = said_by(b, &again, "type");
         b->ask.one_call |= clime_str_is(member(&once_more, "disable_parallel_tool_use"), "true");
+    } else {
+        what = said(&again);
     }
-    *tools = !clime_str_is(raw, "\"none\"");
-    if (*tools && raw.len && !clime_str_is(raw, "\"auto\"") && !clime_str_is(raw, "null"))
+    *tools = !clime_str_is(what, "none");
+    if (*tools && what.len && !clime_str_is(what, "auto"))
         clime_json_bad(j, "tool_choice: the policy chooses in a session: auto or none, not " CLIME_STR_FMT,
-                       CLIME_STR_ARG(raw));
+                       CLIME_STR_ARG(what));
 }
 
 /* {"type": "text"} or nothing. */
-static void read_format(struct clime_json *j, const char *name) {
-    struct clime_str type = member(j, "type");
-    if (type.len && !clime_str_is(type, "\"text\""))
+static void read_format(struct clime_env_body *b, struct clime_json *j, const char *name) {
+    struct clime_str type = said_by(b, j, "type");
+    if (type.len && !clime_str_is(type, "text"))
         clime_json_bad(j, "%s: the policy writes freely in a session: text, not " CLIME_STR_FMT, name,
                        CLIME_STR_ARG(type));
 }
@@ -147,7 +167,7 @@ static bool read_chat(struct clime_env_body *b, struct clime_json *j, struct cli
     else if (clime_str_is(key, "n"))
         read_one(j, "n");
     else if (clime_str_is(key, "response_format"))
-        read_format(j, "response_format");
+        read_format(b, j, "response_format");
     else if (clime_str_is(key, "logprobs"))
         clime_lenient_bool(j, &b->logprobs);
     else if (clime_str_is(key, "top_logprobs"))
@@ -183,7 +203,7 @@ static bool read_responses(struct clime_env_body *b, struct clime_json *j, struc
         if (clime_lenient_nothing(q->text)) q->text.len = 0;
         if (!format.len) return true;
         clime_json_init(&again, format.ptr, format.len, &b->arena, j->err);
-        read_format(&again, "text.format");
+        read_format(b, &again, "text.format");
         j->failed = j->failed || again.failed;
     } else if (clime_str_is(key, "previous_response_id") || clime_str_is(key, "conversation")) {
         if (clime_json_skip(j, &raw->system) && !clime_lenient_nothing(raw->system))
@@ -209,7 +229,7 @@ static bool read_messages(struct clime_env_body *b, struct clime_json *j, struct
     else if (clime_str_is(key, "stop_sequences"))
         read_stop(b, j);
     else if (clime_str_is(key, "output_format"))
-        read_format(j, "output_format");
+        read_format(b, j, "output_format");
     else
         return false;
     return true;

@@ -128,6 +128,15 @@ static bool is_envelope(struct clime_str key) {
     return false;
 }
 
+/* Whether a value of raw JSON is this text. */
+static bool is_text(struct clime_str raw, const char *text, struct clime_arena *a) {
+    struct clime_json j;
+    struct clime_error e = {0};
+    struct clime_str s;
+    clime_json_init(&j, raw.ptr, raw.len, a, &e);
+    return clime_json_peek(&j) == CLIME_JSON_STRING && clime_json_string(&j, &s) && clime_str_is(s, text);
+}
+
 /* Of a message of raw JSON; an assistant's with its reasoning under one of two names, or (bare) without. */
 static void write_message(struct clime_str raw, bool bare, struct clime_arena *a, struct clime_jw *w) {
     struct clime_json j;
@@ -137,7 +146,7 @@ static void write_message(struct clime_str raw, bool bare, struct clime_arena *a
     struct member *m = members_of(&j, &n);
     bool answer = false, named = false;
     for (size_t i = 0; i < n; i++) {
-        answer = answer || (clime_str_is(m[i].key, "role") && clime_str_is(m[i].value, "\"assistant\""));
+        answer = answer || (clime_str_is(m[i].key, "role") && is_text(m[i].value, "assistant", a));
         named = named || clime_str_is(m[i].key, "reasoning_content");
     }
     clime_jw_object(w);
@@ -298,7 +307,7 @@ static bool is_answer(struct reader *d, int message) {
     clime_json_init(&j, d->raw[message].ptr, d->raw[message].len, &d->arena, &e);
     for (clime_json_object(&j); clime_json_key(&j, &key);) {
         clime_json_skip(&j, &raw);
-        if (clime_str_is(key, "role")) answer = clime_str_is(raw, "\"assistant\"");
+        if (clime_str_is(key, "role")) answer = is_text(raw, "assistant", &d->arena);
     }
     return answer;
 }

@@ -323,6 +323,39 @@ static void test_calls_come_back(void **state) {
     end(&w);
 }
 
+/* What a session cannot do is refused, however it is spelt. */
+static void test_refused(void **state) {
+    (void)state;
+    static const struct {
+        enum clime_env_api api;
+        const char *body, *says; /* NULL: it is fine */
+    } cases[] = {
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"tool_choice\":\"\\u006eone\"}", NULL},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"tool_choice\":\"required\"}", "not required"},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"tool_choice\":{\"type\":\"function\"}}", "not function"},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"response_format\":{\"type\":\"te\\u0078t\"}}", NULL},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"response_format\":{\"type\":\"json_object\"}}", "not json_object"},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"top_logprobs\":1}", "top_logprobs"},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"n\":null,\"stop\":null,\"stream\":null,\"tools\":null}", NULL},
+        {CLIME_ENV_RESPONSES, "{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"json_schema\"}}}", "text.format"},
+        {CLIME_ENV_RESPONSES, "{\"input\":\"x\",\"text\":{\"verbosity\":\"low\"},\"reasoning\":null}", NULL},
+        {CLIME_ENV_RESPONSES, "{\"input\":\"x\",\"previous_response_id\":\"r\"}", "whole conversation"},
+        {CLIME_ENV_RESPONSES, "{\"input\":\"x\",\"previous_response_id\":null}", NULL},
+        {CLIME_ENV_RESPONSES, "{}", "input: missing"},
+        {CLIME_ENV_MESSAGES,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":{\"type\":\"any\"}}", "not any"},
+        {CLIME_ENV_MESSAGES, "{\"messages\":[]}", "empty"},
+        {CLIME_ENV_MESSAGES, "{}", "messages: missing"},
+    };
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_env_body b;
+        struct clime_error e = {0};
+        enum clime_err rc = clime_env_body_read(clime_str_of(cases[i].body), cases[i].api, &b, &e);
+        clime_env_body_free(&b);
+        if (!rc != !cases[i].says || (rc && !strstr(e.msg, cases[i].says))) fail_msg("%s: %s", cases[i].body, e.msg);
+    }
+}
+
 /* One conversation, begun in chat completions, gone on with as Responses, then as Messages: one chain of tokens. */
 static void test_forms_agree(void **state) {
     (void)state;
@@ -363,10 +396,8 @@ static void test_forms_agree(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_calls_come_back),
-        cmocka_unit_test(test_forms_agree),
+        cmocka_unit_test(test_families), cmocka_unit_test(test_reasons),     cmocka_unit_test(test_calls_come_back),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_forms_agree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
