@@ -1,7 +1,8 @@
 """Guessed rows (--speculative-algorithm NGRAM) at a model's real widths: every token and log-probability is that of a server
 without, and what guessing gains on text that repeats itself and costs on text that does not.
 
-    python3 tests/gpu/drafting.py [BUILD] [qwen3-4b|qwen3-0.6b|tiny] [ROUNDS]
+    python3 tests/gpu/drafting.py [BUILD] [qwen3-4b|qwen3-0.6b|tiny|FOLDER] [ROUNDS]
+    DEVICE=cpu with tiny or a small model's folder
 
 The policy is random, and what attention says is not listened to (its output matrix is zero, the work is the same): a token
 follows from the one before. Greedily it goes in circles, at temperature 1 nothing comes twice. Exit status 1 when something
@@ -37,8 +38,10 @@ LOADS = {
     "warm circles, 16": (16, 0.06, 384, True),
     "random, 1": (1, 1.0, 256, False), "random, 64": (64, 1.0, 256, False), "random, 192": (192, 1.0, 256, False),
 }  # fmt: skip
-TINY = {"circles, 1": (1, 0.0, 100, True), "circles, 4": (4, 0.0, 60, True), "random, 4": (4, 1.0, 40, False)}
-LONG = 200 if SHAPE == "tiny" else 1500  # tokens before it is one
+FEW = {"circles, 1": (1, 0.0, 200, True), "circles, 8": (8, 0.0, 200, True), "random, 1": (1, 1.0, 200, False),
+       "random, 8": (8, 1.0, 200, False), "random, 64": (64, 1.0, 100, False)}  # fmt: skip
+SMALL = DEVICE == "cpu" or SHAPE == "tiny"
+LONG = 200 if SMALL else 1500  # tokens before it is one
 
 
 def silence(file):
@@ -53,6 +56,8 @@ def silence(file):
 
 def folder(root):
     """A layer of random weights, as many times as the shape has layers."""
+    if SHAPE not in SHAPES:
+        return pathlib.Path(SHAPE)
     words = SHAPES[SHAPE].copy()
     at = words.index("--num-hidden-layers") + 1
     layers, words[at] = words[at], 1
@@ -63,11 +68,11 @@ def folder(root):
 
 
 class Server:
-    def __init__(self, root, name, words):
+    def __init__(self, root, model, name, words):
         self.log = root / f"{name}.log"
         port = root / f"{name}.port"
-        command = [BUILD / "clime-server", "--model-path", root / "model", "--device", DEVICE, "--port", "0", "--port-file", port,
-                   "--max-running-requests", "256", "--max-total-tokens", "180000", *words]
+        command = [BUILD / "clime-server", "--model-path", model, "--device", DEVICE, "--port", "0", "--port-file", port,
+                   "--max-running-requests", "256", "--max-total-tokens", "180000", *words]  # fmt: skip
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(list(map(str, command)), stderr=log)
         while not port.exists() or not port.read_text().strip():
@@ -121,11 +126,11 @@ def main():
     with tempfile.TemporaryDirectory(prefix="drafting-") as root:
         root = pathlib.Path(root)
         start = time.time()
-        folder(root)
-        servers = {name: Server(root, name, words) for name, words in SERVERS.items()}
+        model = folder(root)
+        servers = {name: Server(root, model, name, words) for name, words in SERVERS.items()}
         print(f"{SHAPE}, {len(servers)} servers ready after {time.time() - start:.1f} s", flush=True)
         try:
-            loads = TINY if SHAPE == "tiny" else LOADS
+            loads = FEW if SMALL else LOADS
             most = max(n for n, _, _, circles in loads.values() if circles)
             first = prompts(most, 7)
             long = [p + r["output_ids"] for p, r in zip(first, ask(servers["plain"], first, LONG), strict=True)]
