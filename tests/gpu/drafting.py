@@ -61,7 +61,8 @@ def folder(root):
     words = SHAPES[SHAPE].copy()
     at = words.index("--num-hidden-layers") + 1
     layers, words[at] = words[at], 1
-    subprocess.run([BUILD / "clime-train", "init", root / "one", *map(str, words)], check=True, capture_output=True)
+    subprocess.run([BUILD / "clime-train", "init", root / "one", *map(str, words),
+                    "--max-position-embeddings", "4096"], check=True, capture_output=True)
     silence(root / "one" / "model.safetensors")
     deepen(root / "one", root / "model", layers)
     return root / "model"
