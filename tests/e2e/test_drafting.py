@@ -85,7 +85,7 @@ def test_the_same_replies(servers, plain, way):
             assert 0 <= right <= guessed and steps + right == meta["completion_tokens"]
             assert meta["spec_accept_rate"] == (right / guessed if guessed else 0)
             assert meta["spec_accept_length"] == (meta["completion_tokens"] / steps if steps else 0)
-        if way != "adaptive":
+        if way != "adaptive" and not together:  # alone it has room
             assert got["long"]["meta_info"]["spec_num_correct_drafts"] > 100
     assert not SPEC & plain["greedy"]["meta_info"].keys()
 
@@ -117,7 +117,7 @@ def test_what_comes_in_between(servers, plain, model):
     with concurrent.futures.ThreadPoolExecutor(len(everything) + len(long)) as threads:
         running = {name: threads.submit(s.json, "/generate", b) for name, b in (everything | long).items()}
         k = 0
-        while not all(f.done() for name, f in running.items() if name in everything):
+        while k < 40 and not all(f.done() for name, f in running.items() if name in everything):
             s.json("/pause_generation", {"mode": ("in_place", "retract")[k % 2]})
             if k % 3 == 0:
                 s.json("/update_weights_from_disk", {"model_path": str(model), "weight_version": "default", "flush_cache": False})
