@@ -241,9 +241,16 @@ def test_recorded_streams():
         check_chat_stream([line[6:] for line in path.read_text().splitlines() if line.startswith("data: ")], True)
 
 
+@pytest.fixture(scope="module")
+def router(s):
+    with program("clime-router", "--worker-urls", s.url) as running:
+        yield running
+
+
 @pytest.mark.parametrize("more", [{}, {"n": 3}, {"logprobs": True, "top_logprobs": 2}, {"stream_options": {"include_usage": True}},
                                   {"tools": None}])  # fmt: skip
-def test_our_streams(s, model, more):
+def test_our_streams(s, router, model, more):
     body = ask(model, THOUGHT, *CALL, HALT, stop=[HALT], max_tokens=9, stream=True, **more)
-    reasons = check_chat_stream(s.events("/v1/chat/completions", body), "stream_options" in more)
-    assert reasons == ["stop" if more.get("tools", 1) is None else "tool_calls"] * more.get("n", 1)
+    for where in (s, router):
+        reasons = check_chat_stream(where.events("/v1/chat/completions", body), "stream_options" in more)
+        assert reasons == ["stop" if more.get("tools", 1) is None else "tool_calls"] * more.get("n", 1)

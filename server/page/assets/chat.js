@@ -17,10 +17,16 @@ function forget(from) {
   }
 }
 
+// Who is at the end stays there; who reads further up is left alone.
+function follow(change) {
+  const page = document.documentElement, atEnd = scrollY + innerHeight > page.scrollHeight - 60;
+  change();
+  if (atEnd) scrollTo(0, page.scrollHeight);
+}
+
 function card(role, ...content) {
   const e = h("section", { class: `message ${role}` }, h("h3", {}, role), content);
-  log.append(e);
-  e.scrollIntoView({ block: "end" });
+  follow(() => log.append(e));
   return e;
 }
 
@@ -50,7 +56,8 @@ async function answer() {
   running = new AbortController();
   button.textContent = "stop";
   const began = performance.now();
-  let first = null, end = null, usage = null, seed = null, problem = "";
+  let first = null, end = null, usage = null, seed = null, problem = "", due = false;
+  const draw = () => { due = false; drawParsed(parsed, m, calls); };
   try {
     for await (const event of events("v1/chat/completions", body, running.signal)) {
       usage = event.usage || usage;
@@ -62,16 +69,17 @@ async function answer() {
           calls[t.index] = calls[t.index] || { name: t.function.name, arguments: "" };
           calls[t.index].arguments += t.function.arguments || "";
         }
-        addTokens(m.tokens, c);
+        follow(() => addTokens(m.tokens, c));
         end = c.finish_reason || end;
         seed = c.seed_text || seed;
       }
-      drawParsed(parsed, m, calls);
-      m.card.scrollIntoView({ block: "end" });
+      if (!due) requestAnimationFrame(draw); // it writes long texts anew: once a frame is enough
+      due = true;
     }
   } catch (e) {
     problem = e.name === "AbortError" ? "stopped" : e.message;
   }
+  follow(draw);
   const took = (performance.now() - began) / 1000, n = m.tokens.tokens.length;
   show(foot, problem && problem !== "stopped" ? h("span", { class: "error", role: "alert" }, problem) : null,
     [problem === "stopped" ? problem : end && `ended: ${end}`, plural(n, "token"), usage && `prompt ${num(usage.prompt_tokens)}`,
