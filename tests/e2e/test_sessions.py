@@ -125,7 +125,7 @@ def test_every_form_goes_on_from_the_same_tokens(d):
 
 def test_64_sessions_at_once(d):
     """Each asks two things at once and then posts its result while a third is under way: all are answered, in some order."""
-    run = start(d, "many", rollout_batch_size=8, n_samples_per_prompt=8, rollout_max_response_len=64)
+    run = start(d, "many", num_rollout=2, rollout_batch_size=8, n_samples_per_prompt=8, rollout_max_response_len=64)
     lock, numbers, results, failed = threading.Lock(), [], [], []
 
     def play():
@@ -166,15 +166,15 @@ def test_64_sessions_at_once(d):
         t.start()
     for t in players:
         t.join()
-    assert not failed and run.process.wait(2 * LIMIT) == 0, (failed[:3], run.log.read_text()[-3000:])
-    assert len(numbers) == 64
+    assert not failed and len(numbers) == 64, (failed[:3], run.log.read_text()[-3000:])
+    assert run.lease(60), "the first rollout is trained on, and the second has begun"
+    run.stop()
     for mine, done in zip(numbers, results):
         assert sorted(mine[:2]) == [0, 1] and done == [200, 404]
         assert mine[2] == 2 or "result already" in mine[2] or "no such lease" in mine[2]  # it came before or after the result
-    assert [r[6] for r in run.samples()] == [1] * 64
+    assert [r for _, r in run.samples("rollout, reward") if r is not None] == [1] * 64
     counts, _ = turns_of(run)
     assert counts["first"] == 64 and counts["branch_other"] == 64 and counts.get("rewound", 0) <= 64
-    assert len(run.gaps()) >= 1
 
 
 def post_and_leave(run, task, read):
