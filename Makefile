@@ -89,6 +89,15 @@ $(O)/libserver.a: $(O)/openapi/server.o
 $(O)/librouter.a: $(O)/openapi/router.o
 $(O)/libtrainer.a: $(O)/openapi/trainer.o $(O)/openapi/page.o
 
+# What CivetWeb's TLS lacks with OpenSSL 3, as a library inside the programs (common/http/tls.h).
+$(O)/libssl.so: common/http/libssl/peer_certificate.c
+	@mkdir -p $(@D)
+	$(CC) $(WARN) -O2 -shared -fPIC -nostdlib -o $@ $< -Wl,-soname,libssl.so -l:libssl.so.3
+$(O)/obj/common/http/libssl.o: $(O)/libssl.so
+	@mkdir -p $(@D)
+	cd $(O) && ld -r -b binary -z noexecstack -o obj/common/http/libssl.o libssl.so
+$(O)/libcommon.a: $(O)/obj/common/http/libssl.o
+
 # Unit tests: tests/unit/<folder>/test_x.c -> $(O)/unit/<folder>/test_x, linked with that folder's layer and below.
 unit_libs = $(if $(filter server,$(1)),$(O)/libserver.a) $(if $(filter router,$(1)),$(O)/librouter.a) \
             $(if $(filter trainer,$(1)),$(O)/libtrainer.a) $(if $(filter common router text,$(1)),,$(O)/libmodel.a) $(if $(filter common,$(1)),,$(O)/libtext.a) \

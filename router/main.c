@@ -19,7 +19,7 @@
 #define DRAIN_LOOK_US 20000
 
 struct options {
-    const char *host, *port_file, *api_key, *admin_key, *worker_key;
+    const char *host, *port_file, *api_key, *admin_key, *worker_key, *tls_certificate;
     int64_t port, health_port, parent_fd, http_threads, max_in_flight, max_retries, max_body, max_body_memory,
         replay_memory, fail_threshold, ok_threshold;
     const char *worker_file;
@@ -94,6 +94,8 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"admin-api-key", CLIME_OPT_KEY, &o->admin_key, NULL, "CLIME_ADMIN_API_KEY", "asked for control calls"},
         {"worker-api-key", CLIME_OPT_KEY, &o->worker_key, NULL, "CLIME_WORKER_API_KEY",
          "sent to workers instead of the client's"},
+        {"tls-certificate", CLIME_OPT_STRING, &o->tls_certificate, NULL, "FILE",
+         "PEM with certificate and key: serve HTTPS"},
         {"log-level", CLIME_OPT_CHOICE, &o->log_level, "info", "debug|info|warn|error", "what is logged"},
         {"print-routes", CLIME_OPT_BOOL, &o->print_routes, NULL, NULL, "print the route table and exit"},
     };
@@ -202,6 +204,7 @@ int main(int argc, char **argv) {
         .max_body = (size_t)o.max_body,
         .max_body_memory = (size_t)o.max_body_memory,
         .api_key = o.api_key,
+        .tls_certificate = o.tls_certificate,
         .admin_key = o.admin_key,
         .cors_origins = o.cors_origins.items,
         .n_cors_origins = o.cors_origins.n,

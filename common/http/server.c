@@ -10,7 +10,6 @@
 
 #include <arpa/inet.h>
 #include <civetweb.h>
-#include <dlfcn.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -23,6 +22,7 @@
 #include "common/clock.h"
 #include "common/http/peer.h"
 #include "common/http/server_int.h"
+#include "common/http/tls.h"
 #include "common/log.h"
 #include "common/threadpool.h"
 
@@ -115,7 +115,8 @@ static int connection_opened(const struct mg_connection *conn, void **conn_data)
 
 static void connection_closes(const struct mg_connection *conn) {
     struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
-    clime_http_connection_close(s->connections, mg_get_user_connection_data(conn));
+    struct clime_http_connection *c = mg_get_user_connection_data(conn);
+    if (c) clime_http_connection_close(s->connections, c); /* one whose TLS handshake failed was never opened */
 }
 
 /* RFC 9112, section 6: exactly one way to know where the body ends. */
@@ -222,21 +223,6 @@ static void raise_file_limit(int n_threads) {
                  (unsigned long long)l.rlim_cur);
 }
 
-/* CivetWeb up to 1.15 takes SSL_get_peer_certificate from libssl without asking whether it is there; OpenSSL 3 has it
- * no more, and the first TLS connection would jump to address 0 (so on Debian 12). Better refused at the start. */
-static enum clime_err check_tls(const struct clime_http_options *o, struct clime_error *e) {
-    if (!o->tls_certificate) return CLIME_OK;
-    if (access(o->tls_certificate, R_OK) != 0)
-        return clime_fail(e, CLIME_ERR_NOT_FOUND, "cannot read the TLS certificate %s", o->tls_certificate);
-    void *ssl = dlopen("libssl.so", RTLD_LAZY);
-    bool works = ssl && (dlsym(ssl, "SSL_get_peer_certificate") || strtod(mg_version(), NULL) > 1.15);
-    if (ssl) dlclose(ssl);
-    if (works) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_INPUT,
-                      "TLS does not work with the installed CivetWeb %s and %s; put a TLS proxy in front", mg_version(),
-                      ssl ? "OpenSSL 3" : "no libssl.so");
-}
-
 static void server_free(struct clime_http_server *s) {
     free(s->api_key);
     free(s->admin_key);
@@ -291,7 +277,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     CHECK(o->host && o->routes && o->n_threads > 1);
     *out = NULL;
     enum clime_err rc = check_host(o->host, e);
-    if (rc == CLIME_OK) rc = check_tls(o, e);
+    if (rc == CLIME_OK && o->tls_certificate) rc = clime_tls_prepare(o->tls_certificate, e);
     if (rc != CLIME_OK) return rc;
     raise_file_limit(o->n_threads);
     struct clime_http_server *s = xcalloc(1, sizeof *s);

@@ -57,7 +57,7 @@ struct clime_http_options {
     const char *api_key, *admin_key;       /* NULL = none */
     const char *const *cors_origins;       /* web pages that may ask, "https://a.b:1" or "*"; without a key others */
     int n_cors_origins;                    /* are refused (403), and so is a foreign Host on a loopback address */
-    const char *tls_certificate;           /* PEM with key, or NULL; refused where CivetWeb cannot (Debian 12) */
+    const char *tls_certificate;           /* PEM with key, or NULL (tls.h) */
     const struct clime_http_route *routes; /* ends with path == NULL; must stay valid */
     const struct clime_http_route *health_routes; /* served on health_port by other threads; NULL = no such port */
     int health_port;                              /* 0 = ephemeral; see clime_http_server_health_port */
