@@ -351,11 +351,12 @@ static void take_results(struct clime_engine *g, struct clime_step_plan *plan) {
 }
 
 /* A step's time ends where its results are taken and begins where that of the one before ended, if it followed at
- * once. */
+ * once. Where steps overlap, one without guesses that did not is no measure of those that do. */
 static void measure(struct clime_engine *g, const struct clime_step_plan *plan) {
-    int64_t now = clime_now_us();
+    int64_t now = clime_now_us(), us = g->step_from_us ? now - g->step_from_us : 0;
+    bool plain = plan->T == plan->n_items;
     if (!g->drafting) return;
-    clime_drafting_done(g->drafting, plan, g->step_from_us ? now - g->step_from_us : 0);
+    clime_drafting_done(g->drafting, plan, plain && g->opts.overlap && !plan->ahead ? 0 : us);
     g->step_from_us = now;
 }
 

@@ -139,11 +139,12 @@ def main():
                 ask(s, long, 1)
             print(f"{most} texts, {len({tuple(t[-50:]) for t in long})} ends; {time.time() - start:.1f} s", flush=True)
             for r in range(ROUNDS):
-                for load, (n, temperature, new, circles) in loads.items():
+                for j, (load, (n, temperature, new, circles)) in enumerate(loads.items()):
                     said, plain = {}, 0
-                    given = long[:n] if circles else prompts(n, 1000 * r)
+                    base = 10000 * r + 300 * j  # nothing is asked twice
+                    given = long[:n] if circles else prompts(n, base)
                     for name, s in servers.items():
-                        speed, said[name], text = run(s, given, temperature, new, 1000 * r)
+                        speed, said[name], text = run(s, given, temperature, new, base)
                         plain = plain or speed
                         print(f"{load}, round {r}, {name}: {speed:.0f} tok/s ({speed / plain:.3f}); {text}", flush=True)
                     wrong = [name for name in said if said[name] != said["plain"]]
