@@ -339,6 +339,9 @@ struct clime_ops {
                                      int n_sends, const struct clime_move *receives, int n_receives,
                                      struct clime_error *e);
     void (*links_close)(struct clime_links *l);
+    /* NULL where links do not record (clime_links_gather_rows). mine: this rank's T rows of its columns. */
+    void (*links_rows)(struct clime_links *l, const char *what, int root, int T, const size_t *at, const void *mine,
+                       void *y);
     /* What an all-gather of columns leaves becomes rows: y[T] rows of at[n] bytes, of which part r has bytes
      * [at[r], at[r+1]); parts lie one behind the other, each with its T rows. at: [n + 1] host memory. ROW. NULL where
      * there are no links. */

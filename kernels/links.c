@@ -50,3 +50,29 @@ enum clime_err clime_links_broadcast(struct clime_links *l, const char *what, in
         if (q != root) sends[n++] = (struct clime_move){q, buf, bytes};
     return clime_links_exchange(l, what, sends, n, &receive, l->rank != root, e);
 }
+
+/* The columns of all ranks to the one that wants the rows. */
+static enum clime_err columns_to(struct clime_links *l, const char *what, int root, const size_t *from, char *parts,
+                                 struct clime_error *e) {
+    struct clime_move moves[CLIME_GROUP_MAX];
+    int n = 0;
+    for (int r = 0; r < l->world; r++)
+        if (r != root && (l->rank == root || l->rank == r))
+            moves[n++] = (struct clime_move){l->rank == root ? r : root, parts + from[r], from[r + 1] - from[r]};
+    return l->rank == root ? clime_links_exchange(l, what, NULL, 0, moves, n, e)
+                           : clime_links_exchange(l, what, moves, n, NULL, 0, e);
+}
+
+enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, int root, int T, const size_t *at,
+                                       void *parts, void *y, struct clime_error *e) {
+    size_t from[CLIME_GROUP_MAX + 1];
+    for (int r = 0; r <= l->world; r++) from[r] = (size_t)T * at[r];
+    if (l->records && T <= CLIME_LINKS_FEW_ROWS) {
+        l->ops->links_rows(l, what, root, T, at, (char *)parts + from[l->rank], y);
+        return CLIME_OK;
+    }
+    enum clime_err rc =
+        root < 0 ? clime_links_all_gather(l, what, parts, from, e) : columns_to(l, what, root, from, parts, e);
+    if (!rc && y != parts && (root < 0 || root == l->rank)) l->ops->join_columns(l->dev, T, l->world, at, parts, y);
+    return rc;
+}

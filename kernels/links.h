@@ -17,10 +17,14 @@
 
 struct clime_links { /* the head of each table's own */
     const struct clime_ops *ops;
+    struct clime_dev *dev;
     struct clime_group *group;
     const char *way; /* how bytes go, for people */
     int rank, world;
+    bool records; /* gathers of few rows may be recorded */
 };
+
+#define CLIME_LINKS_FEW_ROWS 256
 
 struct clime_move {
     int rank; /* the other one; never this rank itself */
@@ -47,6 +51,14 @@ enum clime_err clime_links_all_gather(struct clime_links *l, const char *what, v
  * receive + r * (bytes of q's part). What a rank keeps for itself is not copied. from: [world + 1], the same on all. */
 enum clime_err clime_links_all_to_all(struct clime_links *l, const char *what, void *send, const size_t *from,
                                       void *receive, struct clime_error *e);
+
+/* Rows of which every rank has computed its columns: y[T] rows of at[world] bytes, rank r's are the bytes [at[r],
+ * at[r + 1]) of each. parts has room for all: rank r's columns of T rows lie at parts + T * at[r], its own are there.
+ * root: the rank that gets y, -1 = all. y may lie where parts does where one rank has all columns. Up to
+ * CLIME_LINKS_FEW_ROWS, where links record, it is an operation like others: it may be recorded, and fails as they do.
+ */
+enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, int root, int T, const size_t *at,
+                                       void *parts, void *y, struct clime_error *e);
 
 /* From root's buf to all others'. */
 enum clime_err clime_links_broadcast(struct clime_links *l, const char *what, int root, void *buf, size_t bytes,

@@ -104,6 +104,10 @@ void clime_model_link(struct clime_model *m, struct clime_links *links);
 /* CLIME_OK until an exchange has failed. */
 enum clime_err clime_model_ranks_check(const struct clime_model *m, struct clime_error *e);
 void clime_model_ranks_fail(struct clime_model *m, const struct clime_error *why); /* as if one had */
+/* ids[T] of rank 0, in device memory, come to all: tokens that were drawn there and that no host knows yet. */
+void clime_model_share_ids(struct clime_model *m, int T, int32_t *ids);
+/* Steps of up to CLIME_LINKS_FEW_ROWS rows may be recorded. */
+bool clime_model_records(const struct clime_model *m);
 /* Memory for the rank's weights is there. CLIME_ERR_LIMIT: it is not, nothing has changed. */
 enum clime_err clime_model_own(struct clime_model *m, struct clime_error *e);
 /* Replaces all weights on all ranks: rank 0 has them whole, in host or device memory, and hands out each one's share;

@@ -111,6 +111,10 @@ void clime_model_link(struct clime_model *m, struct clime_links *links) {
     m->ranks.links = links;
 }
 
+bool clime_model_records(const struct clime_model *m) {
+    return m->ops->graph_begin && (m->ranks.n == 1 || m->ranks.links->records);
+}
+
 enum clime_err clime_model_ranks_check(const struct clime_model *m, struct clime_error *e) {
     if (m->ranks.err && e) *e = m->ranks.error;
     return m->ranks.err;
@@ -137,6 +141,12 @@ static void vocab_columns(const struct clime_model *m, size_t at[CLIME_GROUP_MAX
     }
 }
 
+static void gather(struct clime_model *m, const char *what, int root, int T, const size_t *at, void *parts, void *y) {
+    struct clime_error e;
+    if (!m->ranks.err && clime_links_gather_rows(m->ranks.links, what, root, T, at, parts, y, &e))
+        clime_model_ranks_fail(m, &e);
+}
+
 void *clime_ranks_mine(const struct clime_model *m, int T, size_t row_bytes, void *parts, void *y) {
     size_t at[CLIME_GROUP_MAX + 1];
     if (m->ranks.n == 1) return y;
@@ -145,16 +155,10 @@ void *clime_ranks_mine(const struct clime_model *m, int T, size_t row_bytes, voi
 }
 
 void clime_ranks_gather(struct clime_model *m, int T, size_t row_bytes, void *parts, void *y) {
-    size_t at[CLIME_GROUP_MAX + 1], from[CLIME_GROUP_MAX + 1];
-    struct clime_error e;
-    if (m->ranks.n == 1 || m->ranks.err) return;
+    size_t at[CLIME_GROUP_MAX + 1];
+    if (m->ranks.n == 1) return;
     even_columns(m, row_bytes, at);
-    for (int r = 0; r <= m->ranks.n; r++) from[r] = (size_t)T * at[r];
-    if (clime_links_all_gather(m->ranks.links, "gathering activations", parts, from, &e)) {
-        clime_model_ranks_fail(m, &e);
-        return;
-    }
-    m->ops->join_columns(m->dev, T, m->ranks.n, at, parts, y);
+    gather(m, "gathering activations", -1, T, at, parts, y);
 }
 
 float *clime_ranks_my_logits(const struct clime_model *m, int R, float *parts, float *logits) {
@@ -166,23 +170,15 @@ float *clime_ranks_my_logits(const struct clime_model *m, int R, float *parts, f
 
 void clime_ranks_gather_logits(struct clime_model *m, int R, float *parts, float *logits) {
     size_t at[CLIME_GROUP_MAX + 1];
-    struct clime_move moves[CLIME_GROUP_MAX];
-    struct clime_error e;
-    int n = m->ranks.n, rank = m->ranks.rank, n_others = 0;
-    if (n == 1 || m->ranks.err) return;
+    if (m->ranks.n == 1) return;
     vocab_columns(m, at);
-    for (int r = 0; r < n; r++) {
-        struct clime_move move = {r, (char *)parts + (size_t)R * at[r], (size_t)R * (at[r + 1] - at[r])};
-        if (rank == 0 && r > 0) moves[n_others++] = move;
-        if (rank > 0 && r == rank) moves[n_others++] = (struct clime_move){0, move.at, move.bytes};
-    }
-    const char *what = "gathering logits";
-    enum clime_err rc = rank ? clime_links_exchange(m->ranks.links, what, moves, n_others, NULL, 0, &e)
-                             : clime_links_exchange(m->ranks.links, what, NULL, 0, moves, n_others, &e);
-    if (rc)
-        clime_model_ranks_fail(m, &e);
-    else if (rank == 0)
-        m->ops->join_columns(m->dev, R, n, at, parts, logits);
+    gather(m, "gathering logits", 0, R, at, parts, logits);
+}
+
+void clime_model_share_ids(struct clime_model *m, int T, int32_t *ids) {
+    size_t at[CLIME_GROUP_MAX + 1] = {0};
+    for (int r = 1; r <= m->ranks.n; r++) at[r] = (size_t)T * sizeof *ids;
+    gather(m, "handing out drawn tokens", -1, 1, at, ids, ids);
 }
 
 /* ---- new weights ---------------------------------------------------------------------------------------------------

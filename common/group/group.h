@@ -37,6 +37,8 @@ enum clime_err clime_group_send(struct clime_group *g, int to, const void *data,
  * long as nobody is lost (a follower for its next command). */
 enum clime_err clime_group_receive(struct clime_group *g, int from, const char *what, int64_t limit_us,
                                    struct clime_buf *out, struct clime_error *e);
+/* Whether there is something to receive from it, or it has ended; waits up to ms for that. */
+bool clime_group_said(struct clime_group *g, int from, int ms);
 /* Tells the others, or rank 0, why this rank cannot go on: they find it lost with these words. */
 void clime_group_fail(struct clime_group *g, const struct clime_error *why);
 

@@ -146,6 +146,11 @@ enum clime_err clime_group_send(struct clime_group *g, int to, const void *data,
     return send_frame(g, to, FRAME_MESSAGE, data, n, g->limit_us, e);
 }
 
+bool clime_group_said(struct clime_group *g, int from, int ms) {
+    struct pollfd p = {.fd = g->sock[from], .events = POLLIN | POLLRDHUP};
+    return poll(&p, 1, ms) > 0;
+}
+
 enum clime_err clime_group_receive(struct clime_group *g, int from, const char *what, int64_t limit_us,
                                    struct clime_buf *out, struct clime_error *e) {
     struct frame f;

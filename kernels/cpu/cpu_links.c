@@ -57,7 +57,7 @@ enum clime_err clime_cpu_links_open(struct clime_dev *d, struct clime_group *g, 
     struct cpu_links *l = xcalloc(1, sizeof *l);
     size_t n = (size_t)clime_group_world(g);
     void *at;
-    l->head = (struct clime_links){clime_dev_info(d)->ops, g, "shared memory", clime_group_rank(g), (int)n};
+    l->head = (struct clime_links){clime_dev_info(d)->ops, d, g, "shared memory", clime_group_rank(g), (int)n};
     l->bytes = n * sizeof *l->bell + n * n * sizeof *l->ring;
     enum clime_err rc = clime_group_memory(g, l->bytes, &at, e);
     if (rc) {

@@ -205,6 +205,23 @@ static __device__ __forceinline__ void start_next() {
     asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
 }
 
+/* A launch's number is how many there were before of the kernels that count together, in 32 bits; no two of them run at
+ * the same time. Each of a launch's at most LAUNCH_BLOCKS blocks adds its part, by one thread, when it needs the number
+ * no more; what all add is LAUNCH. */
+enum { LAUNCH_BLOCKS = 1024 };
+#define LAUNCH (1ull << 32)
+
+static __device__ __forceinline__ uint32_t launch_number(const unsigned long long *launched) {
+    uint32_t high;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n" : "=r"(high) : "l"((const uint32_t *)launched + 1) : "memory");
+    return high;
+}
+
+static __device__ __forceinline__ void count_launch(unsigned long long *launched) {
+    unsigned long long part = LAUNCH / LAUNCH_BLOCKS;
+    atomicAdd(launched, blockIdx.x ? part : LAUNCH - part * (gridDim.x - 1));
+}
+
 template <class... P, class... A>
 static inline void launch_cluster(struct clime_dev *d, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
                                   int cluster, A... args) {

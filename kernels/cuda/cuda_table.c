@@ -50,6 +50,7 @@ const struct clime_ops clime_cuda_ops = {
     .links_open = clime_cuda_links_open,
     .links_exchange = clime_cuda_links_exchange,
     .links_close = clime_cuda_links_close,
+    .links_rows = clime_cuda_links_rows,
     .join_columns = clime_cuda_join_columns,
     .pack_bytes = clime_cuda_pack_bytes,
     .pack = clime_cuda_pack,

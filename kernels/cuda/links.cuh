@@ -19,6 +19,7 @@ struct clime_link_words {
 };
 
 struct clime_link_mapped; /* links/mapped.cu */
+struct clime_link_gather; /* links/gather.cu */
 struct clime_comm;        /* nccl.cu */
 
 struct clime_cuda_links {
@@ -26,8 +27,9 @@ struct clime_cuda_links {
     struct clime_dev *d;
     struct clime_link_mapped *mapped; /* one of the two */
     struct clime_comm *nccl;
-    struct clime_link_words *words; /* pinned; written by the stream */
-    uint32_t n_queued;              /* exchanges so far */
+    struct clime_link_gather *gather; /* beside mapped; NULL: rows are gathered by exchanges */
+    struct clime_link_words *words;   /* pinned; written by the stream */
+    uint32_t n_queued;                /* exchanges so far */
     struct {
         const char *what;
         int rank; /* that it waits for, if nothing better is known */
@@ -55,6 +57,19 @@ void clime_link_mapped_release(struct clime_link_mapped *m);    /* lets waits go
 bool clime_link_mapped_idle(const struct clime_link_mapped *m); /* its streams have nothing left to do */
 void clime_link_mapped_close(struct clime_link_mapped *m);      /* when it is idle */
 size_t clime_link_mapped_bytes(int world);
+
+/* links/gather.cu. open: all ranks call it; *out stays NULL, without an error, where there are too many of them. */
+enum clime_err clime_link_gather_open(struct clime_dev *d, struct clime_group *group, struct clime_link_gather **out,
+                                      struct clime_error *e);
+void clime_link_gather_queue(struct clime_link_gather *g, const char *what, int64_t limit_us, int root, int T,
+                             const size_t *at, const void *mine, void *y);
+/* While the stream has work: whether it has waited for one rank for the limit. And for which, and for what: NULL = it
+ * has not waited long. */
+bool clime_link_gather_late(struct clime_link_gather *g, int64_t now_us, int64_t limit_us);
+const char *clime_link_gather_awaited(const struct clime_link_gather *g, int *rank);
+void clime_link_gather_release(struct clime_link_gather *g);
+void clime_link_gather_close(struct clime_link_gather *g); /* when the stream has nothing left to do */
+size_t clime_link_gather_bytes(int world);
 
 /* nccl.cu: sends and receives in one group call, queued on the stream; returns when they are queued. */
 enum clime_err clime_cuda_comm_exchange(struct clime_comm *c, cudaStream_t stream, const struct clime_move *sends,

@@ -65,6 +65,8 @@ enum clime_err clime_cuda_links_exchange(struct clime_links *l, const char *what
                                          int n_sends, const struct clime_move *receives, int n_receives,
                                          struct clime_error *e);
 void clime_cuda_links_close(struct clime_links *l);
+void clime_cuda_links_rows(struct clime_links *l, const char *what, int root, int T, const size_t *at, const void *mine,
+                           void *y);
 void clime_cuda_join_columns(struct clime_dev *d, int T, int n, const size_t *at, const void *parts, void *y);
 size_t clime_cuda_pack_bytes(struct clime_dev *d, int N, int K);
 void clime_cuda_pack(struct clime_dev *d, const struct clime_matrix *w);

@@ -52,23 +52,6 @@ static __device__ __forceinline__ void together() {
     named_barrier(1, CONSUMERS);
 }
 
-/* A launch's number is how many there were before, in 32 bits. Each of at most BLOCKS blocks adds its part when it
- * needs the number no more; what all add is LAUNCH. */
-enum { BLOCKS = 1024 };
-#define LAUNCH (1ull << 32)
-
-static __device__ __forceinline__ uint32_t launch_number(const unsigned long long *launched) {
-    uint32_t high;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];\n" : "=r"(high) : "l"((const uint32_t *)launched + 1) : "memory");
-    return high;
-}
-
-static __device__ __forceinline__ void count_launch(unsigned long long *launched) {
-    unsigned long long part = LAUNCH / BLOCKS;
-    together();
-    if (threadIdx.x == 0) atomicAdd(launched, blockIdx.x ? part : LAUNCH - part * (gridDim.x - 1));
-}
-
 static __device__ __forceinline__ void put_word(uint64_t *to, uint32_t two, uint32_t number) {
     asm volatile("st.relaxed.gpu.global.b64 [%0], %1;\n" ::"l"(to), "l"((uint64_t)number << 32 | two) : "memory");
 }
@@ -409,7 +392,10 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
             else
                 product<2>(a, first, row, at, words, number);
     }
-    if (p.n > 1) count_launch(p.launched);
+    if (p.n > 1) {
+        together();
+        if (threadIdx.x == 0) count_launch(p.launched);
+    }
 }
 
 #endif

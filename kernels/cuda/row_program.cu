@@ -79,7 +79,7 @@ static void run(struct clime_dev *d, row_kernel_args *p) {
         if (n > d->n_sm) n = d->n_sm; /* and takes turns */
         blocks = n > blocks ? n : blocks;
     }
-    CHECK(blocks <= BLOCKS);
+    CHECK(blocks <= LAUNCH_BLOCKS);
     launch(d, row_kernel, blocks, THREADS, p->n_stages * p->stage_bytes + row + ALIGN, *p);
 }
 

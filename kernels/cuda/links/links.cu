@@ -22,7 +22,7 @@ extern "C" {
 #include "common/log.h"
 }
 
-enum { POLL_US = 20, LOOK_US = 10000, LET_GO_US = 10000000 };
+enum { SPIN_US = 1000, POLL_US = 20, LOOK_US = 10000, LET_GO_US = 10000000 };
 
 /* ---- words ---- */
 
@@ -103,6 +103,8 @@ static enum clime_err open_way(struct clime_cuda_links *l, struct clime_error *e
     bool may_map = l->d->links_way != CLIME_LINKS_NCCL && clime_group_one_host(g);
     enum clime_err rc = may_map ? clime_link_mapped_open(l->d, g, &l->mapped, &why, e) : CLIME_OK;
     l->head.way = "memory that peers map";
+    if (!rc && l->mapped) rc = clime_link_gather_open(l->d, g, &l->gather, e);
+    l->head.records = l->gather != NULL;
     if (rc || l->mapped) return rc;
     if (l->d->links_way == CLIME_LINKS_MAPPED)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "ranks cannot map each other's memory: %s",
@@ -121,6 +123,7 @@ enum clime_err clime_cuda_links_open(struct clime_dev *d, struct clime_group *g,
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the GPU's driver is too old for several ranks");
     struct clime_cuda_links *l = (struct clime_cuda_links *)xcalloc(1, sizeof *l);
     l->head.ops = d->head.ops;
+    l->head.dev = d;
     l->head.group = g;
     l->head.rank = clime_group_rank(g);
     l->head.world = clime_group_world(g);
@@ -140,7 +143,7 @@ enum clime_err clime_cuda_links_open(struct clime_dev *d, struct clime_group *g,
 }
 
 size_t clime_cuda_links_bytes(int world) {
-    return clime_link_mapped_bytes(world);
+    return clime_link_mapped_bytes(world) + clime_link_gather_bytes(world);
 }
 
 /* ---- waiting ---- */
@@ -148,6 +151,7 @@ size_t clime_cuda_links_bytes(int world) {
 static void let_go(struct clime_cuda_links *l) {
     if (!l->broken_us) l->broken_us = clime_now_us();
     if (l->mapped) clime_link_mapped_release(l->mapped);
+    if (l->gather) clime_link_gather_release(l->gather);
     if (l->nccl) clime_cuda_comm_abort(l->nccl);
 }
 
@@ -162,18 +166,26 @@ static void look(struct clime_cuda_links *l, int64_t now) {
     struct clime_group *g = l->head.group;
     struct clime_error e;
     uint32_t done = l->words->done, begun = l->words->begun, n = done % LINKS_QUEUED;
-    const char *what = done != l->n_queued ? l->queued[n].what : "waiting for the device";
+    int rank = -1;
+    bool late = l->gather && clime_link_gather_late(l->gather, now, clime_group_limit_us(g));
+    const char *gathered = l->gather ? clime_link_gather_awaited(l->gather, &rank) : NULL,
+               *what = gathered              ? gathered
+                       : done != l->n_queued ? l->queued[n].what
+                                             : "waiting for the device";
     uint64_t moved = begun + done + (l->mapped ? clime_link_mapped_progress(l->mapped) : 0);
     if (l->broken_us) {
         let_go(l); /* what has been waited for since */
     } else if (clime_group_check(g, &e)) {
         clime_error_prefix(&e, "%s", what);
         fail(l, &e);
+    } else if (late) {
+        clime_group_late(g, rank, what, &e);
+        fail(l, &e);
     } else if (begun == done || moved != l->moved) {
         l->moved = moved;
         l->moved_us = now;
     } else if (now - l->moved_us > clime_group_limit_us(g)) {
-        int rank = l->mapped ? clime_link_mapped_awaited(l->mapped, n) : -1;
+        rank = l->mapped ? clime_link_mapped_awaited(l->mapped, n) : -1;
         clime_group_late(g, rank < 0 ? l->queued[n].rank : rank, what, &e);
         fail(l, &e);
     }
@@ -186,7 +198,7 @@ static cudaError_t state_of(const struct clime_cuda_links *l, cudaEvent_t event)
 
 bool clime_cuda_links_wait(struct clime_cuda_links *l, cudaEvent_t event) {
     struct clime_dev *d = l->d;
-    int64_t next_look = 0;
+    int64_t next_look = 0, began = clime_now_us();
     for (;;) {
         cudaError_t rc = state_of(l, event);
         if (rc == cudaSuccess) return d->failure.code == CLIME_OK;
@@ -198,7 +210,7 @@ bool clime_cuda_links_wait(struct clime_cuda_links *l, cudaEvent_t event) {
             look(l, now);
             next_look = now + (l->broken_us ? POLL_US : LOOK_US);
         }
-        clime_sleep_us(POLL_US);
+        if (now - began > SPIN_US) clime_sleep_us(POLL_US); /* a step of a server is awaited without a sleep's delay */
     }
 }
 
@@ -208,6 +220,7 @@ void clime_cuda_links_close(struct clime_links *links) {
     if (d->links && clime_group_check(l->head.group, NULL)) let_go(l); /* nobody will come */
     if (d->links) clime_cuda_links_wait(l, NULL);
     d->links = NULL;
+    clime_link_gather_close(l->gather);
     clime_link_mapped_close(l->mapped);
     clime_cuda_comm_close(l->nccl);
     if (l->words) cudaFreeHost(l->words);
@@ -256,4 +269,11 @@ enum clime_err clime_cuda_links_exchange(struct clime_links *links, const char *
         queue(l, what, sends, n_sends, receives, n_receives);
     if (d->failure.code && e) *e = d->failure;
     return d->failure.code;
+}
+
+void clime_cuda_links_rows(struct clime_links *links, const char *what, int root, int T, const size_t *at,
+                           const void *mine, void *y) {
+    struct clime_cuda_links *l = (struct clime_cuda_links *)links;
+    CHECK(l->gather && T <= CLIME_LINKS_FEW_ROWS);
+    clime_link_gather_queue(l->gather, what, clime_group_limit_us(l->head.group), root, T, at, mine, y);
 }
