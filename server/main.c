@@ -157,7 +157,8 @@ static void join_eos(struct clime_server *s) {
 static enum clime_err open_engine(struct clime_server *s, const struct graph_sizes *graphs, struct clime_error *e) {
     const struct clime_server_options *o = &s->opts;
     struct clime_sched_options sched = sched_options(s);
-    enum clime_err err = s->followers ? clime_followers_plan(s->followers, &sched, s->max_len, e) : CLIME_OK;
+    enum clime_err err =
+        s->followers ? clime_followers_plan(s->followers, &sched, s->max_len, graphs->rows, graphs->n, e) : CLIME_OK;
     if (!err) err = clime_model_load(s->model, o->model_path, e);
     if (!err && s->followers) err = clime_followers_link(s->followers, s->model, e);
     if (err) return err;
@@ -171,13 +172,13 @@ static enum clime_err open_engine(struct clime_server *s, const struct graph_siz
                                      .weight_version = o->weight_version,
                                      .eos = s->eos,
                                      .n_eos = s->n_eos,
-                                     .overlap = s->model->ops->queues && !o->disable_overlap_schedule && !s->followers,
+                                     .overlap = s->model->ops->queues && !o->disable_overlap_schedule,
                                      .draft_rows = o->speculative ? (int)o->speculative_draft_tokens : 0,
                                      .draft_adaptive = o->speculative_adaptive,
                                      .debug_checks = o->debug_checks,
                                      .followers = s->followers,
                                      .graph_bs = graphs->rows,
-                                     .n_graph_bs = s->followers ? 0 : graphs->n};
+                                     .n_graph_bs = graphs->n};
     return clime_engine_open(&g, s->model, &s->engine, e);
 }
 

@@ -44,8 +44,11 @@ static enum clime_err tell(struct clime_followers *f, const void *data, size_t n
 }
 
 enum clime_err clime_followers_plan(struct clime_followers *f, const struct clime_sched_options *sched, int max_len,
-                                    struct clime_error *e) {
-    const struct clime_follow_plan p = {.sched = *sched, .max_len = max_len, .limit_us = f->limit_us};
+                                    const int *graph_bs, int n_graph_bs, struct clime_error *e) {
+    struct clime_follow_plan p = {
+        .sched = *sched, .max_len = max_len, .n_graph_bs = n_graph_bs, .limit_us = f->limit_us};
+    CHECK(n_graph_bs <= CLIME_GRAPH_MAX_SIZES);
+    for (int i = 0; i < n_graph_bs; i++) p.graph_bs[i] = graph_bs[i];
     size_t words = clime_step_words(sched->chunk + sched->max_running, sched->max_running, clime_pages_for(max_len));
     if (words > CLIME_FOLLOW_WORDS)
         return clime_fail(e, CLIME_ERR_LIMIT,

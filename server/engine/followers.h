@@ -13,6 +13,7 @@
 #include "common/group/group.h"
 #include "server/engine/scheduler.h"
 #include "server/engine/step_arrays.h"
+#include "server/engine/step_graphs.h"
 
 enum clime_follow_word {
     CLIME_FOLLOW_ROWS,      /* run these rows; their arrays follow, then copies of pages */
@@ -39,6 +40,7 @@ struct clime_follow_answer {
 struct clime_follow_plan { /* what the leader has decided, told once, before weights are loaded */
     struct clime_sched_options sched;
     int max_len;
+    int graph_bs[CLIME_GRAPH_MAX_SIZES], n_graph_bs; /* sizes of recorded steps */
     int64_t limit_us;
 };
 
@@ -66,7 +68,7 @@ struct clime_followers {
 enum clime_err clime_followers_start(int world, char *const *argv, int64_t limit_us, struct clime_followers **out,
                                      struct clime_error *e);
 enum clime_err clime_followers_plan(struct clime_followers *f, const struct clime_sched_options *sched, int max_len,
-                                    struct clime_error *e);
+                                    const int *graph_bs, int n_graph_bs, struct clime_error *e);
 /* m is loaded here and there: opens the links. */
 enum clime_err clime_followers_link(struct clime_followers *f, struct clime_model *m, struct clime_error *e);
 void clime_followers_close(struct clime_followers *f); /* before the model; NULL is fine */

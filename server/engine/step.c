@@ -159,14 +159,16 @@ void clime_runner_close(struct clime_runner *r) {
 
 /* ---- the rows ---------------------------------------------------------------------------------------------- */
 
-/* What the rows read: the arrays, the tokens drawn last where the plan is ahead of them, and copied pages. */
-static void queue_inputs(struct clime_runner *r, const struct clime_step_shape *shape, bool ahead,
+/* What the rows read: the arrays, the tokens drawn last where the step is ahead of them, and copied pages. Tokens are
+ * drawn on rank 0 alone: the others get them by links, a recorded step in the recording. */
+static void queue_inputs(struct clime_runner *r, const struct clime_step_shape *shape,
                          const struct clime_page_copy *copies, int n_copies) {
     const struct clime_ops *ops = r->m->ops;
     struct clime_step_arrays d = clime_step_carve(r->d_arrays, shape->T, shape->n_seq);
     size_t words = clime_step_words(shape->T, shape->n_seq, shape->stride);
     ops->copy_in_start(r->m->dev, r->d_arrays, r->h_arrays[r->turn], words * sizeof **r->h_arrays);
-    if (ahead) ops->take_drawn(r->m->dev, shape->T, d.from, r->d_drawn, d.ids);
+    if (shape->ahead && r->m->ranks.rank == 0) ops->take_drawn(r->m->dev, shape->T, d.from, r->d_drawn, d.ids);
+    if (shape->ahead && r->m->ranks.n > 1 && !shape->recorded) clime_model_share_ids(r->m, shape->T, d.ids);
     for (int i = 0; i < n_copies; i++) clime_kv_copy_page(r->m, &r->kv, copies[i].from, copies[i].to);
 }
 
@@ -186,10 +188,10 @@ static struct clime_batch batch_of(struct clime_runner *r, const struct clime_st
 }
 
 /* The host arrays of this turn are filled. */
-static void queue_rows(struct clime_runner *r, const struct clime_step_shape *shape, bool ahead,
+static void queue_rows(struct clime_runner *r, const struct clime_step_shape *shape,
                        const struct clime_page_copy *copies, int n_copies) {
     struct clime_step_arrays h = clime_step_carve(r->h_arrays[r->turn], shape->T, shape->n_seq);
-    queue_inputs(r, shape, ahead, copies, n_copies);
+    queue_inputs(r, shape, copies, n_copies);
     struct clime_batch b = batch_of(r, shape);
     b.attn.h_q_start = h.q_start;
     b.attn.h_pos0 = h.pos0;
@@ -197,28 +199,12 @@ static void queue_rows(struct clime_runner *r, const struct clime_step_shape *sh
 }
 
 static void run_forward(struct clime_runner *r, const struct clime_step_plan *plan) {
-    struct clime_step_shape shape = {plan->T, plan->n_items, clime_step_pages(plan), 0};
+    struct clime_step_shape shape = {plan->T, plan->n_items, clime_step_pages(plan), .ahead = plan->ahead};
     CHECK(shape.T <= r->max_rows && shape.n_seq <= r->max_seqs && shape.stride <= r->max_pages);
     struct clime_step_arrays h = clime_step_carve(r->h_arrays[r->turn], shape.T, shape.n_seq);
     clime_step_fill(plan, r->pad_page, &h, &shape);
     if (r->followers) clime_followers_rows(r->followers, &shape, r->h_arrays[r->turn], plan->copies, plan->n_copies);
-    queue_rows(r, &shape, plan->ahead, plan->copies, plan->n_copies);
-}
-
-bool clime_runner_follow_rows(struct clime_runner *r, const struct clime_step_shape *shape, const int32_t *words,
-                              const struct clime_page_copy *copies, int n_copies) {
-    if (shape->T < 1 || shape->T > r->max_rows || shape->n_seq < 1 || shape->n_seq > r->max_seqs || shape->stride < 1 ||
-        shape->stride > r->max_pages)
-        return false;
-    memcpy(r->h_arrays[r->turn], words, clime_step_words(shape->T, shape->n_seq, shape->stride) * sizeof **r->h_arrays);
-    queue_rows(r, shape, false, copies, n_copies);
-    return true;
-}
-
-bool clime_runner_follow_logits(struct clime_runner *r, const int32_t *rows, int n) {
-    if (n < 1 || n > r->work.max_out) return false;
-    clime_forward_logits(r->m, &r->work, rows, n);
-    return true;
+    queue_rows(r, &shape, plan->copies, plan->n_copies);
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------- */
@@ -367,7 +353,8 @@ static bool only_decodes(const struct clime_step_plan *plan) {
 struct decode {
     struct clime_runner *r;
     struct clime_batch b;
-    const float *inv_temp; /* [T] device */
+    int32_t *ids;          /* [T] device, and so on */
+    const float *inv_temp; /* [T] */
 };
 
 /* The work that is recorded: everything between the arrays' arrival and the draw. */
@@ -375,13 +362,24 @@ static void queue_decode(void *arg) {
     struct decode *x = arg;
     struct clime_model *m = x->r->m;
     struct clime_work *w = &x->r->work;
+    if (m->ranks.n > 1) clime_model_share_ids(m, x->b.T, x->ids);
     clime_forward_paged(m, &x->b, w);
     clime_forward_logits(m, w, NULL, x->b.T);
-    m->ops->head_stats(m->dev, x->b.T, m->cfg.V, w->logits, x->inv_temp, NULL, w->lse, NULL, NULL);
+    if (m->ranks.rank == 0)
+        m->ops->head_stats(m->dev, x->b.T, m->cfg.V, w->logits, x->inv_temp, NULL, w->lse, NULL, NULL);
+}
+
+/* The host arrays of this turn are filled. */
+static void run_recorded(struct clime_runner *r, const struct clime_step_shape *shape,
+                         const struct clime_page_copy *copies, int n_copies) {
+    struct clime_step_arrays d = clime_step_carve(r->d_arrays, shape->T, shape->n_seq);
+    struct decode x = {.r = r, .b = batch_of(r, shape), .ids = d.ids, .inv_temp = d.inv_temp};
+    queue_inputs(r, shape, copies, n_copies);
+    clime_step_graphs_run(&r->graphs, (struct clime_step_size){shape->T, shape->stride}, queue_decode, &x);
 }
 
 static void queue_recorded(struct clime_runner *r, const struct clime_step_plan *plan, struct clime_step_size size) {
-    struct clime_step_shape shape = {size.rows, size.rows, size.pages, 0};
+    struct clime_step_shape shape = {size.rows, size.rows, size.pages, .ahead = plan->ahead, .recorded = true};
     CHECK(size.rows <= r->work.max_out && size.rows <= r->max_rows && size.pages <= r->max_pages);
     struct clime_step_arrays h = clime_step_carve(r->h_arrays[r->turn], size.rows, size.rows);
     for (int i = 0; i < plan->n_items; i++) {
@@ -389,10 +387,42 @@ static void queue_recorded(struct clime_runner *r, const struct clime_step_plan 
     }
     clime_step_fill(plan, r->pad_page, &h, &shape);
     shape.max_len = size.pages * CLIME_PAGE;
-    queue_inputs(r, &shape, plan->ahead, plan->copies, plan->n_copies);
-    struct decode x = {
-        .r = r, .b = batch_of(r, &shape), .inv_temp = clime_step_carve(r->d_arrays, size.rows, size.rows).inv_temp};
-    clime_step_graphs_run(&r->graphs, size, queue_decode, &x);
+    if (r->followers) clime_followers_rows(r->followers, &shape, r->h_arrays[r->turn], plan->copies, plan->n_copies);
+    run_recorded(r, &shape, plan->copies, plan->n_copies);
+}
+
+/* ---- following ---------------------------------------------------------------------------------------------- */
+
+static bool fits(const struct clime_runner *r, const struct clime_step_shape *s) {
+    struct clime_step_size size;
+    if (s->T < 1 || s->T > r->max_rows || s->n_seq < 1 || s->n_seq > r->max_seqs || s->stride < 1 ||
+        s->stride > r->max_pages)
+        return false;
+    return !s->recorded || (s->n_seq == s->T && clime_step_graphs_size(&r->graphs, s->T, s->stride, &size) &&
+                            size.rows == s->T && size.pages == s->stride);
+}
+
+enum clime_err clime_runner_follow_rows(struct clime_runner *r, const struct clime_step_shape *shape,
+                                        const int32_t *words, const struct clime_page_copy *copies, int n_copies,
+                                        struct clime_error *e) {
+    const struct clime_ops *ops = r->m->ops;
+    if (!fits(r, shape)) return clime_fail(e, CLIME_ERR_INTERNAL, "the leader's step does not fit this rank");
+    r->turn = !r->turn;
+    enum clime_err rc = ops->copy_wait(r->m->dev, r->turn, e); /* who used these host arrays last */
+    if (rc) return rc;
+    memcpy(r->h_arrays[r->turn], words, clime_step_words(shape->T, shape->n_seq, shape->stride) * sizeof **r->h_arrays);
+    if (shape->recorded)
+        run_recorded(r, shape, copies, n_copies);
+    else
+        queue_rows(r, shape, copies, n_copies);
+    ops->copy_out_start(r->m->dev, r->h_drawn[r->turn], r->d_drawn, 0, r->turn); /* the mark alone */
+    return CLIME_OK;
+}
+
+bool clime_runner_follow_logits(struct clime_runner *r, const int32_t *rows, int n) {
+    if (n < 1 || n > r->work.max_out) return false;
+    clime_forward_logits(r->m, &r->work, rows, n);
+    return true;
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------------------- */

@@ -44,9 +44,11 @@ void clime_runner_close(struct clime_runner *r);
 /* Over several ranks: steps are told to the followers, with what their rows read. Before the first step. */
 struct clime_followers;
 void clime_runner_lead(struct clime_runner *r, struct clime_followers *f);
-/* On a follower: the same rows, and the same logits of them. false: the message does not fit this runner. */
-bool clime_runner_follow_rows(struct clime_runner *r, const struct clime_step_shape *shape, const int32_t *words,
-                              const struct clime_page_copy *copies, int n_copies);
+/* On a follower: the same rows, which begins when the host arrays of the step before the last are free, and the same
+ * logits of them (false: they do not fit). words and copies are the caller's again when it returns. */
+enum clime_err clime_runner_follow_rows(struct clime_runner *r, const struct clime_step_shape *shape,
+                                        const int32_t *words, const struct clime_page_copy *copies, int n_copies,
+                                        struct clime_error *e);
 bool clime_runner_follow_logits(struct clime_runner *r, const int32_t *rows, int n);
 
 /* A step is started, drawn, then finished. Before it is finished the next one may be started, when it was planned ahead

@@ -6,9 +6,11 @@
 #include "server/engine/scheduler.h"
 
 struct clime_step_shape {
-    int T, n_seq; /* rows, and sequences they belong to */
-    int stride;   /* entries of a page table */
-    int max_len;  /* of the longest sequence, in keys */
+    int T, n_seq;  /* rows, and sequences they belong to */
+    int stride;    /* entries of a page table */
+    int max_len;   /* of the longest sequence, in keys */
+    bool ahead;    /* tokens are drawn by the step before, on the device */
+    bool recorded; /* T = n_seq rows that decode, by a recording where there is one */
 };
 
 struct clime_step_arrays {     /* one behind the other in one buffer: one transfer */

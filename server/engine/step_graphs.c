@@ -21,11 +21,12 @@ static int ascending(const void *a, const void *b) {
 
 void clime_step_graphs_init(struct clime_step_graphs *g, struct clime_model *m, const int *rows, int n, int max_rows,
                             int max_pages) {
+    _Static_assert(CLIME_GRAPH_MAX_ROWS <= CLIME_LINKS_FEW_ROWS, "its gathers may be recorded");
     memset(g, 0, sizeof *g);
     g->m = m;
     g->max_pages = max_pages;
     if (max_rows > CLIME_GRAPH_MAX_ROWS) max_rows = CLIME_GRAPH_MAX_ROWS;
-    for (int i = 0; i < n && m->ops->graph_begin; i++) {
+    for (int i = 0; i < n && clime_model_records(m); i++) {
         CHECK(rows[i] > 0);
         if (rows[i] <= max_rows && g->n_rows < CLIME_GRAPH_MAX_SIZES) g->rows[g->n_rows++] = rows[i];
     }
