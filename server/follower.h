@@ -5,16 +5,10 @@
 
 #include "common/group/place.h"
 #include "model/model.h"
-#include "server/engine/step.h"
 #include "server/server_options.h"
 
 /* What every rank opens the model with. */
 struct clime_model_options clime_server_model_options(const struct clime_server_options *o, int rank);
-
-/* Replays the leader's messages until it says that this is the end. Steps are queued as they come, the next while the
- * device has the last; all else waits until the device is done. */
-enum clime_err clime_follow_obey(struct clime_model *m, struct clime_runner *r, struct clime_group *g,
-                                 struct clime_error *e);
 
 /* The exit code: 0 when the leader has ended it. */
 int clime_server_follow(const struct clime_server_options *o, const struct clime_place *p);

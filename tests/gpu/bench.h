@@ -17,7 +17,7 @@ static inline double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static inline void wait(void) {
+static inline void finish(void) {
     struct clime_error e;
     if (ops->sync(dev, &e)) {
         printf("%s\n", e.msg);
@@ -30,12 +30,12 @@ static inline void wait(void) {
     do {                                                                                                               \
         int turn_ = 0;                                                                                                 \
         __VA_ARGS__;                                                                                                   \
-        wait();                                                                                                        \
+        finish();                                                                                                      \
         double start_ = now();                                                                                         \
         for (; turn_ < (turns); turn_++) {                                                                             \
             __VA_ARGS__;                                                                                               \
         }                                                                                                              \
-        wait();                                                                                                        \
+        finish();                                                                                                      \
         (out) = (now() - start_) / (turns);                                                                            \
     } while (0)
 

@@ -8,7 +8,7 @@
 #include "server/engine/step.h"
 #include "tests/gpu/op_times.h"
 
-#include "tests/gpu/bench.h" /* whose rates are arguments there */
+#include "tests/gpu/bench_decode.h" /* with bench.h, whose rates are arguments there */
 
 static const struct clime_config
     QWEN3_4B = {.family = CLIME_QWEN3,
@@ -44,43 +44,6 @@ static const struct clime_config
                      .rope_rot = 128,
                      .dtype = CLIME_BF16,
                      .router = {.E = 128, .k = 8, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1}};
-
-static struct clime_model *make_model(const struct clime_config *c) {
-    struct clime_model *m = xcalloc(1, sizeof *m);
-    m->cfg = *c;
-    m->ops = ops;
-    m->dev = dev;
-    clime_layout_make(&m->cfg, &m->layout);
-    m->ranks.n = 1;
-    CHECK(!clime_model_lay(m, NULL));
-    clime_planes_make(m);
-    m->flat = room((size_t)m->layout.n * 2);
-    fill(m->flat, (size_t)m->layout.n * 2);
-    enum { POS = 16384 };
-    size_t n = POS * 64;
-    float *h = xmalloc(2 * n * 4), *table = room(2 * n * 4);
-    clime_rope_table(&m->cfg, 0, POS, h, h + n);
-    ops->copy_in(dev, table, h, 2 * n * 4);
-    free(h);
-    m->rope = (struct clime_rope){table, table + n, POS, 128, false};
-    clime_model_repack(m);
-    return m;
-}
-
-/* Weights of all experts but n of each layer that has some. */
-static double spared_experts(const struct clime_config *c, double n) {
-    return c->router.E ? (double)c->L * (c->router.E - n) * 3 * c->D * c->F_expert : 0;
-}
-
-/* Weights that a decode step of B rows reads, by what a router that is even would hit; that a row's products have. */
-static double weights_read(const struct clime_model *m, int B) {
-    const struct clime_config *c = &m->cfg;
-    double E = c->router.E, hit = E ? E * (1 - pow(1 - c->router.k / E, B)) : 0;
-    return (double)m->layout.n - (c->tied ? 0 : (double)c->V * c->D) - spared_experts(c, hit);
-}
-static double weights_active(const struct clime_model *m) {
-    return (double)m->layout.n - spared_experts(&m->cfg, m->cfg.router.k);
-}
 
 static void bench_products(struct clime_model *m) {
     static const struct {
@@ -181,92 +144,7 @@ static void make_step(struct step *s, int n_seq, int rows, int before, struct cl
 static void one_step(struct clime_model *m, struct step *s, struct clime_work *w) {
     clime_forward_paged(m, &s->b, w);
     clime_forward_logits(m, w, s->h_rows, s->n_seq);
-    wait();
-}
-
-enum { MAX_BATCH = 256, CONTEXT = 1024, SEQ_PAGES = CONTEXT / CLIME_PAGE };
-
-/* Seconds a step, of n. ahead: as the server does, each started before the one before is finished, from which it takes
- * its tokens; else each when the last one's tokens are there. */
-static double run_steps(struct clime_runner *r, const struct clime_step_plan *plan, bool ahead, int n,
-                        const struct clime_step_results *results) {
-    struct clime_step_plan plans[2] = {*plan, *plan}; /* in turn: a started one is kept until it is finished */
-    struct clime_error e;
-    double start = now();
-    for (int i = 0; i < n; i++) {
-        struct clime_step_plan *this = &plans[i % 2], *next = &plans[(i + 1) % 2];
-        if (i == 0 || !ahead) clime_runner_start(r, this);
-        if (ahead && i + 1 < n) {
-            next->ahead = true;
-            clime_runner_start(r, next);
-        }
-        if (clime_runner_finish(r, this, results, &e)) exit(1);
-    }
-    return (now() - start) / n;
-}
-
-/* Decode steps as the server runs them: scheduler's plan in, drawn tokens out. The keys of one real prompt lie in the
- * pages of every sequence. Recorded steps, one after another and each started before the one before is finished; each
- * launch by itself; and recorded without the contract on products. */
-static void bench_decode(struct clime_model *m, bool graphs, bool overlap, const char *name) {
-    static const int BATCH[] = {1, 16, 64, MAX_BATCH};
-    struct clime_sched_options so = {.max_running = MAX_BATCH, .chunk = CONTEXT, .n_pages = MAX_BATCH * SEQ_PAGES};
-    struct clime_runner *r;
-    struct clime_error e;
-    if (clime_runner_open(m, &so, 4 * CONTEXT, BATCH, graphs ? (int)CLIME_COUNT(BATCH) : 0, &r, &e)) {
-        printf("%s\n", e.msg);
-        exit(1);
-    }
-    static struct clime_seq seqs[MAX_BATCH];
-    static struct clime_output outs[MAX_BATCH];
-    static struct clime_step_item items[MAX_BATCH];
-    static struct clime_step_result results_of[MAX_BATCH];
-    static struct clime_step_draw draws[MAX_BATCH];
-    const struct clime_step_results results = {results_of, draws};
-    static struct clime_page_copy copies[MAX_BATCH * SEQ_PAGES];
-    static int32_t ids[CONTEXT], pages[MAX_BATCH][SEQ_PAGES];
-    struct clime_sampling_params params = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
-    struct clime_logp_options logp = {.start = -1};
-    for (int i = 0; i < CONTEXT; i++) ids[i] = (i * 7 + i / 5) % m->cfg.V;
-    for (int i = 0; i < MAX_BATCH; i++) {
-        outs[i] = (struct clime_output){.params = &params, .logp = &logp, .seed = (uint64_t)i};
-        seqs[i] = (struct clime_seq){.out = &outs[i],
-                                     .ids = ids,
-                                     .n_prompt = 1,
-                                     .prompt_logp_next = 1,
-                                     .n_total = CONTEXT,
-                                     .max_total = 2 * CONTEXT,
-                                     .n_kv = CONTEXT - 1,
-                                     .pages = pages[i],
-                                     .n_pages = SEQ_PAGES};
-        for (int p = 0; p < SEQ_PAGES; p++) {
-            pages[i][p] = (int)((long)(i * SEQ_PAGES + p) * 1361 % so.n_pages);
-            copies[i * SEQ_PAGES + p] = (struct clime_page_copy){pages[0][p], pages[i][p]};
-        }
-    }
-    struct clime_step_plan plan = {.items = items, .n_items = 1, .copies = copies};
-    seqs[0].n_kv = 0;
-    items[0] = (struct clime_step_item){.seq = &seqs[0], .n_rows = CONTEXT, .sample = true};
-    plan.T = CONTEXT;
-    run_steps(r, &plan, false, 1, &results);
-    seqs[0].n_kv = CONTEXT - 1;
-    double per_key = (double)clime_kv_page_bytes(m) / CLIME_PAGE;
-    for (size_t k = 0; k < CLIME_COUNT(BATCH); k++) {
-        plan.T = plan.n_items = BATCH[k];
-        plan.n_copies = BATCH[k] * SEQ_PAGES;
-        for (int i = 0; i < BATCH[k]; i++)
-            items[i] =
-                (struct clime_step_item){.seq = &seqs[i], .first = CONTEXT - 1, .n_rows = 1, .sample = true, .from = i};
-        run_steps(r, &plan, false, 1, &results);
-        plan.n_copies = 0;
-        run_steps(r, &plan, overlap, 10, &results);
-        double t = run_steps(r, &plan, overlap, 100, &results);
-        double floor = (2 * weights_read(m, BATCH[k]) + per_key * CONTEXT * BATCH[k]) / copy_rate;
-        printf("decode, %s, batch %d, context %d: %.3f ms a step, %.0f tok/s, %.0f%% of the bytes' limit%s%s\n", name,
-               BATCH[k], CONTEXT, t * 1e3, BATCH[k] / t, 100 * floor / t,
-               m->cfg.router.E ? " if the router were even" : "", draws[0].drawn.bad ? ", BAD LOGITS" : "");
-    }
-    clime_runner_close(r);
+    finish();
 }
 
 /* The same without the contract on products: what it costs. */
@@ -279,7 +157,7 @@ static void bench_decode_free(struct clime_model *m) {
         exit(1);
     }
     dev = m->dev;
-    bench_decode(m, true, false, "no contract");
+    bench_decode(m, NULL, true, false, "no contract");
     ops->close(m->dev);
     dev = m->dev = own;
 }
@@ -448,13 +326,13 @@ static void bench_optimizer(void) {
 
 /* The shape of Qwen3-30B-A3B whole; what training it takes, with as many layers as one device has room for. */
 static void bench_experts(void) {
-    struct clime_model *m = make_model(&QWEN3_30B_A3B);
+    struct clime_model *m = make_model(&QWEN3_30B_A3B, 0, 1);
     struct clime_config cut = QWEN3_30B_A3B;
-    bench_decode(m, true, true, "overlapped");
+    bench_decode(m, NULL, true, true, "overlapped");
     bench_serving(m);
     ops->free(dev, m->flat);
     cut.L = 8;
-    bench_training(make_model(&cut), 1, 8192);
+    bench_training(make_model(&cut, 0, 1), 1, 8192);
 }
 
 /* No argument: everything of a dense model. "attention", "training", "decode": only that. "experts": Qwen3-30B-A3B. */
@@ -475,13 +353,13 @@ int main(int argc, char **argv) {
         bench_experts();
         return 0;
     }
-    struct clime_model *m = make_model(&QWEN3_4B);
+    struct clime_model *m = make_model(&QWEN3_4B, 0, 1);
     if (all) bench_optimizer();
     if (decode) {
         bench_products(m);
-        bench_decode(m, true, false, "recorded");
-        bench_decode(m, true, true, "overlapped");
-        bench_decode(m, false, false, "launched");
+        bench_decode(m, NULL, true, false, "recorded");
+        bench_decode(m, NULL, true, true, "overlapped");
+        bench_decode(m, NULL, false, false, "launched");
         bench_decode_free(m);
         bench_serving(m);
     }

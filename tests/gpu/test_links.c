@@ -1,6 +1,7 @@
 /* Links between GPUs, each way: every byte arrives, what was sent may be written over by what is queued after, and a
  * rank that is killed or stopped ends the wait with its name. Then the rate. Two ranks, or as many as the argument
- * says, on as many GPUs as there are; on a single one NCCL is left out, which takes a GPU once.
+ * says, on as many GPUs as there are; on a single one NCCL is left out, which takes a GPU once. A second argument: only
+ * what has that in its name.
  *
  * CUDA does not live through fork, so this process never opens a GPU: every case is a family of its own. */
 #include <math.h>
@@ -157,6 +158,159 @@ static int rate(const struct clime_place *p, void *work) {
     return 0;
 }
 
+/* ---- rows ---- */
+
+struct rows { /* a gather */
+    int T, root;
+    size_t at[CLIME_GROUP_MAX + 1], bytes;
+    uint8_t *parts, *y;
+};
+
+/* Of round's shape, cut in thirds of `cut`; buffers for it. */
+static void make_rows(const struct rank *r, int world, int T, size_t most, size_t cut, int root, struct rows *w) {
+    struct clime_error e;
+    *w = (struct rows){.T = T, .root = root};
+    for (int q = 0; q < world; q++) w->at[q + 1] = w->at[q] + (q % 3 == 0 ? most : q % 3 == 1 ? most - cut : cut);
+    w->bytes = (size_t)T * w->at[world];
+    if (r->ops->alloc(r->dev, w->bytes, "test", (void **)&w->parts, &e) ||
+        r->ops->alloc(r->dev, w->bytes, "test", (void **)&w->y, &e))
+        abort();
+}
+
+static void put_own(const struct rank *r, const struct rows *w, int me, int round) {
+    size_t width = w->at[me + 1] - w->at[me];
+    put(r, w->parts + (size_t)w->T * w->at[me], (size_t)w->T * width, me, 0, round);
+    r->ops->zero(r->dev, w->y, w->bytes);
+}
+
+static bool rows_hold(const struct rank *r, const struct rows *w, int world, int round) {
+    uint8_t *got = xmalloc(w->bytes), *part = xmalloc(w->bytes);
+    bool same = true;
+    r->ops->copy_out(r->dev, got, w->y, w->bytes);
+    for (int q = 0; q < world; q++) {
+        size_t width = w->at[q + 1] - w->at[q];
+        fill(part, (size_t)w->T * width, q, 0, round);
+        for (int t = 0; t < w->T; t++)
+            same = same && memcmp(got + (size_t)t * w->at[world] + w->at[q], part + (size_t)t * width, width) == 0;
+    }
+    free(got);
+    free(part);
+    return same;
+}
+
+static int gather_rows(const struct rank *r, const struct rows *w, struct clime_error *e) {
+    return clime_links_gather_rows(r->links, "gathering rows", w->root, w->T, w->at, w->parts, w->y, e);
+}
+
+/* Queued, and recorded together and replayed: columns of eight bytes and of two, some that are nobody's, more than the
+ * places hold, to all and to one. More than a recording takes go as exchanges. */
+static int rows(const struct clime_place *p, void *work) {
+    static const struct {
+        int T;
+        size_t most, cut;
+        int root;
+    } some[] = {{1, 8, 0, -1},       {1, 2560, 640, -1}, {3, 10, 4, -1},    {64, 12800, 1600, -1}, {7, 6, 6, 0},
+                {256, 25600, 8, -1}, {64, 303872, 0, 0}, {17, 2222, 22, 0}, {300, 4096, 64, -1}};
+    enum { N = CLIME_COUNT(some), RECORDED = N - 1, TURNS_OF_IT = 5 };
+    struct rows w[N];
+    struct rank r;
+    struct clime_error e;
+    struct clime_graph *graph = NULL;
+    int me = p->rank, world = p->world;
+    if (open_rank(p, work, &r)) return 1;
+    for (int i = 0; i < N; i++) make_rows(&r, world, some[i].T, some[i].most, some[i].cut, some[i].root, &w[i]);
+    for (int round = 0; round < 3; round++)
+        for (int i = 0; i < N; i++) {
+            put_own(&r, &w[i], me, round + i);
+            CHECK_RC(gather_rows(&r, &w[i], &e));
+            if ((w[i].root < 0 || w[i].root == me) && !rows_hold(&r, &w[i], world, round + i)) {
+                printf("FAILED: rank %d: other bytes, gather %d, round %d\n", me, i, round);
+                return 2;
+            }
+        }
+    printf("  rank %d: queued, the bytes are there; recorded: %d\n", me, r.links->records);
+    if (r.links->records) r.ops->graph_begin(r.dev);
+    for (int i = 0; i < RECORDED && r.links->records; i++) CHECK_RC(gather_rows(&r, &w[i], &e));
+    if (r.links->records) CHECK_RC(r.ops->graph_end(r.dev, &graph, &e));
+    for (int turn = 0; turn < TURNS_OF_IT && graph; turn++) {
+        for (int i = 0; i < RECORDED; i++) put_own(&r, &w[i], me, turn * 3 + i);
+        r.ops->graph_launch(r.dev, graph);
+        for (int i = 0; i < RECORDED; i++)
+            if ((w[i].root < 0 || w[i].root == me) && !rows_hold(&r, &w[i], world, turn * 3 + i)) {
+                printf("FAILED: rank %d: other bytes, gather %d of replay %d\n", me, i, turn);
+                return 3;
+            }
+    }
+    for (int turn = 0; turn < 200 && graph; turn++) r.ops->graph_launch(r.dev, graph); /* far ahead of the device */
+    CHECK_RC(r.ops->sync(r.dev, &e));
+    if (graph) r.ops->graph_free(r.dev, graph);
+    close_rank(&r);
+    return 0;
+}
+
+/* What a gather costs, recorded: one behind the other, as in a decode step of rows this wide. */
+static int rows_rate(const struct clime_place *p, void *work) {
+    static const size_t bytes[] = {8 << 10, 10 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20};
+    enum { EACH = 64, REPLAYS = 50 };
+    struct rank r;
+    struct clime_error e;
+    if (open_rank(p, work, &r)) return 1;
+    for (size_t i = 0; i < CLIME_COUNT(bytes) && r.links->records; i++) {
+        struct rows w;
+        struct clime_graph *graph;
+        make_rows(&r, p->world, 1, bytes[i] / (size_t)p->world, 0, -1, &w);
+        for (int q = 0; q <= p->world; q++) w.at[q] = bytes[i] / (size_t)p->world * (size_t)q;
+        CHECK_RC(gather_rows(&r, &w, &e));
+        r.ops->graph_begin(r.dev);
+        for (int k = 0; k < EACH; k++) CHECK_RC(gather_rows(&r, &w, &e));
+        CHECK_RC(r.ops->graph_end(r.dev, &graph, &e));
+        r.ops->graph_launch(r.dev, graph);
+        CHECK_RC(r.ops->sync(r.dev, &e));
+        CHECK_RC(clime_group_agree(r.group, "ready", &e));
+        int64_t t0 = clime_now_us();
+        for (int k = 0; k < REPLAYS; k++) r.ops->graph_launch(r.dev, graph);
+        CHECK_RC(r.ops->sync(r.dev, &e));
+        double us = (double)(clime_now_us() - t0) / EACH / REPLAYS;
+        if (p->rank == 0) printf("  %8zu bytes of all ranks: %6.2f us\n", bytes[i], us);
+        r.ops->graph_free(r.dev, graph);
+    }
+    close_rank(&r);
+    return 0;
+}
+
+/* As below, in recorded gathers. */
+static int rows_without(const struct clime_place *p, void *work) {
+    const struct work *w = work;
+    struct rank r;
+    struct rows some;
+    struct clime_error e = {0};
+    struct clime_graph *graph;
+    char name[32];
+    if (open_rank(p, w, &r)) return 1;
+    if (!r.links->records) return 0;
+    make_rows(&r, p->world, 64, 2560, 0, -1, &some);
+    CHECK_RC(gather_rows(&r, &some, &e));
+    r.ops->graph_begin(r.dev);
+    for (int k = 0; k < 100; k++) CHECK_RC(gather_rows(&r, &some, &e));
+    CHECK_RC(r.ops->graph_end(r.dev, &graph, &e));
+    CHECK_RC(r.ops->sync(r.dev, &e));
+    CHECK_RC(clime_group_agree(r.group, "here", &e));
+    if (w->frozen) clime_group_set_limit(r.group, SHORT_US);
+    if (p->rank == p->world - 1) raise(w->frozen ? SIGSTOP : SIGKILL);
+    int64_t t0 = clime_now_us();
+    for (int k = 0; k < 3; k++) r.ops->graph_launch(r.dev, graph);
+    enum clime_err rc = r.ops->sync(r.dev, &e);
+    double took = (double)(clime_now_us() - t0) / 1e6;
+    snprintf(name, sizeof name, "rank %d of %d", p->world - 1, p->world);
+    if (rc && p->rank) clime_group_fail(r.group, &e);
+    if (p->rank == 0) printf("  after %.2f s: %s\n", took, rc ? e.msg : "no error");
+    r.ops->graph_free(r.dev, graph);
+    close_rank(&r);
+    if (p->rank == 0) printf("  closed after %.2f s\n", (double)(clime_now_us() - t0) / 1e6);
+    if (!rc || (p->rank == 0 && rc != (w->frozen ? CLIME_ERR_TIMEOUT : CLIME_ERR_UNAVAILABLE))) return 2;
+    return p->rank || strstr(e.msg, name) ? 0 : 3;
+}
+
 /* The last rank ends or stops instead of taking part; what the others say of it. */
 static int without(const struct clime_place *p, void *work) {
     const struct work *w = work;
@@ -211,7 +365,7 @@ static int family(const char *name, int world, struct work *w) {
     pid_t pid = fork();
     if (pid == 0) {
         struct ranks r;
-        int last = w->body == without ? world - 1 : world, bad = 0;
+        int last = w->body == without || w->body == rows_without ? world - 1 : world, bad = 0;
         ranks_fork(&r, world, w->body, w);
         int own = w->body(&r.place, w);
         if (own) kill(r.pid[1], SIGKILL); /* the others may wait for this one */
@@ -225,6 +379,7 @@ static int family(const char *name, int world, struct work *w) {
 }
 
 int main(int argc, char **argv) {
+    const char *only = argc > 2 ? argv[2] : "";
     static const char *const ways[] = {"auto", "mapped", "nccl"};
     int world = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2, n_gpus = 0, failed = 0;
     for (; n_gpus < world; n_gpus++) {
@@ -237,14 +392,15 @@ int main(int argc, char **argv) {
     for (enum clime_links_way way = CLIME_LINKS_MAPPED; way <= CLIME_LINKS_NCCL; way++) {
         char name[64];
         if (way == CLIME_LINKS_NCCL && n_gpus < world) continue;
-        struct work all[] = {{way, n_gpus, collectives, false},
-                             {way, n_gpus, rate, false},
-                             {way, n_gpus, without, false},
-                             {way, n_gpus, without, true}};
-        const char *const what[] = {"collectives", "rate", "a killed rank", "a frozen rank"};
+        struct work all[] = {{way, n_gpus, collectives, false},  {way, n_gpus, rate, false},
+                             {way, n_gpus, without, false},      {way, n_gpus, without, true},
+                             {way, n_gpus, rows, false},         {way, n_gpus, rows_rate, false},
+                             {way, n_gpus, rows_without, false}, {way, n_gpus, rows_without, true}};
+        const char *const what[] = {"collectives", "rate",         "a killed rank",       "a frozen rank",
+                                    "rows",        "rate of rows", "rows, a killed rank", "rows, a frozen rank"};
         for (size_t i = 0; i < CLIME_COUNT(all); i++) {
             snprintf(name, sizeof name, "%s: %s", ways[way], what[i]);
-            failed += family(name, world, &all[i]) != 0;
+            if (strstr(name, only)) failed += family(name, world, &all[i]) != 0;
         }
     }
     printf("%d failed\n", failed);

@@ -93,6 +93,47 @@ static int collectives(const struct clime_place *p, void *arg) {
     return 0;
 }
 
+/* Columns of all ranks, some of which have none, become rows on all or on one, also where they lie already. */
+static int rows(const struct clime_place *p, void *arg) {
+    enum { T = 7, WIDEST = 600 };
+    struct rank r;
+    struct clime_error e;
+    size_t at[CLIME_GROUP_MAX + 1] = {0};
+    int me = p->rank, world = p->world;
+    (void)arg;
+    if (!open_rank(p, RANKS_LONG_US, &r)) return 1;
+    uint8_t *parts = xcalloc((size_t)(world * T), WIDEST), *y = xcalloc((size_t)(world * T), WIDEST);
+    for (int round = 0; round < ROUNDS; round++) {
+        int root = round % (world + 1) - 1;
+        for (int q = 0; q < world; q++) at[q + 1] = at[q] + (size_t)(round * 53 + q * 31) % 5 * 120;
+        size_t width = at[me + 1] - at[me];
+        fill(parts + T * at[me], T * width, me, 0, round);
+        memset(y, 0, T * at[world]);
+        if (clime_links_gather_rows(r.links, "gathering", root, T, at, parts, y, &e)) return 2;
+        for (int q = 0; q < world && (root < 0 || root == me); q++)
+            for (size_t t = 0; t < T; t++)
+                for (size_t i = 0, n = at[q + 1] - at[q]; i < n; i++)
+                    if (y[t * at[world] + at[q] + i] != byte_of(q, 0, round, t * n + i)) return 3;
+    }
+    for (int q = 1; q <= world; q++) at[q] = WIDEST; /* one row that is all rank 0's */
+    if (me == 0) fill(y, at[1], 0, 7, 0);
+    if (clime_links_gather_rows(r.links, "handing out", -1, 1, at, y, y, &e) || !holds(y, at[1], 0, 7, 0)) return 4;
+    free(parts);
+    free(y);
+    close_rank(&r);
+    return 0;
+}
+
+static void test_columns_become_rows(void **state) {
+    (void)state;
+    for (int world = 2; world <= 3; world++) {
+        struct ranks r;
+        ranks_fork(&r, world, rows, NULL);
+        assert_int_equal(rows(&r.place, NULL), 0);
+        for (int i = 1; i < world; i++) assert_int_equal(ranks_end(&r, i), 0);
+    }
+}
+
 static void test_every_byte_arrives(void **state) {
     (void)state;
     for (int world = 2; world <= 4; world++) {
@@ -170,6 +211,7 @@ static void test_lost_and_frozen_ranks_end_the_wait(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_byte_arrives),
+                                       cmocka_unit_test(test_columns_become_rows),
                                        cmocka_unit_test(test_moves_of_one_pair_keep_their_order),
                                        cmocka_unit_test(test_lost_and_frozen_ranks_end_the_wait)};
     return cmocka_run_group_tests(tests, NULL, NULL);
