@@ -112,7 +112,7 @@ void clime_model_link(struct clime_model *m, struct clime_links *links) {
 }
 
 bool clime_model_records(const struct clime_model *m) {
-    return m->ops->graph_begin && (m->ranks.n == 1 || m->ranks.links->records);
+    return m->ops->graph_begin && (!m->ranks.links || m->ranks.links->records); /* no links: alone */
 }
 
 enum clime_err clime_model_ranks_check(const struct clime_model *m, struct clime_error *e) {
