@@ -114,6 +114,7 @@ void clime_handle_flush(struct clime_http_request *rq, void *context);
 void clime_handle_start_profile(struct clime_http_request *rq, void *context);
 void clime_handle_stop_profile(struct clime_http_request *rq, void *context);
 void clime_handle_configure_logging(struct clime_http_request *rq, void *context);
+void clime_handle_weights_by_name(struct clime_http_request *rq, void *context);
 void clime_handle_weights_checker(struct clime_http_request *rq, void *context);
 void clime_handle_vllm_pause(struct clime_http_request *rq, void *context);
 void clime_handle_vllm_resume(struct clime_http_request *rq, void *context);

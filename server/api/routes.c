@@ -54,6 +54,7 @@ const struct clime_http_route clime_server_routes[] = {
     {.methods = "GET|POST", .path = "/start_profile", .auth = ADMIN, .handler = clime_handle_start_profile},
     {.methods = "GET|POST", .path = "/stop_profile", .auth = ADMIN, .handler = clime_handle_stop_profile},
     {.methods = "POST", .path = "/configure_logging", .auth = ADMIN, .handler = clime_handle_configure_logging},
+    {.methods = "GET|POST", .path = "/get_weights_by_name", .auth = ADMIN, .handler = clime_handle_weights_by_name},
     {.methods = "POST", .path = "/weights_checker", .auth = ADMIN, .handler = clime_handle_weights_checker},
     {.methods = "POST", .path = "/release_memory_occupation", .auth = ADMIN, .handler = clime_handle_release_memory},
     {.methods = "POST", .path = "/resume_memory_occupation", .auth = ADMIN, .handler = clime_handle_resume_memory},

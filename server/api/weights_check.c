@@ -1,6 +1,6 @@
-/* POST /weights_checker (SGLang's): what the weights in force are, tensor by tensor, and whether an update has brought
- * all of them. HTTP workers, under the lock of updates, so that none comes between two pieces; the weights are read in
- * pieces between two steps. Owns the checksums of the last snapshot.
+/* /weights_checker and /get_weights_by_name (SGLang's): what the weights in force are, tensor by tensor, and whether an
+ * update has brought all of them. HTTP workers, under the lock of updates, so that none comes between two pieces; the
+ * weights are read in pieces between two steps. Owns the checksums of the last snapshot.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "common/hash.h"
-#include "common/log.h"
+#include "model/convert.h"
 #include "server/api/fields.h"
 #include "server/update/weight_update.h"
 
@@ -196,4 +196,90 @@ void clime_handle_weights_checker(struct clime_http_request *rq, void *context) 
         clime_reply_success(rq, err, err ? e.msg : "Success.");
     clime_arena_free(&a);
     free(sums);
+}
+
+/* ---- /get_weights_by_name ---------------------------------------------------------------------------------- */
+
+#define MAX_SHOWN ((size_t)32 << 20) /* bytes of a tensor in one reply */
+
+struct name_ask {
+    struct clime_str name;
+    int64_t n_rows;
+};
+
+static enum clime_err read_name_ask(struct clime_server *s, struct clime_http_request *rq, struct clime_arena *a,
+                                    struct name_ask *out, struct clime_error *e) {
+    static const struct clime_member rows[] = {
+        {"name", CLIME_MEMBER_STRING, offsetof(struct name_ask, name)},
+        {"truncate_size", CLIME_MEMBER_INT, offsetof(struct name_ask, n_rows), .min = 1, .max = INT32_MAX}};
+    static const struct clime_members members = {rows, CLIME_COUNT(rows)};
+    static const struct clime_field none[] = {{NULL, NULL}};
+    static const struct clime_fields fields = {.where = "/get_weights_by_name", .rows = {none}, .read = {&members}};
+    struct clime_str body = clime_http_body(rq), key;
+    struct clime_json j;
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);)
+        if (!clime_members_read(&members, &j, key, out)) clime_fields_other(&fields, s->field_watch, &j, key);
+    if (!clime_json_end(&j)) return e->code;
+    if (out->name.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "name is missing: a tensor's Hugging Face name");
+    return CLIME_OK;
+}
+
+static float value_at(const uint8_t *data, enum clime_dtype dt, int64_t i) {
+    uint16_t half;
+    float v;
+    if (dt == CLIME_F32) {
+        memcpy(&v, data + i * 4, sizeof v);
+        return v;
+    }
+    memcpy(&half, data + i * 2, sizeof half);
+    return clime_bf16_float(half);
+}
+
+/* The first rows of a matrix as lists, or the first values of a vector. */
+static enum clime_err write_values(struct clime_server *s, const struct name_ask *ask, struct clime_buf *body,
+                                   struct clime_error *e) {
+    char name[sizeof s->model->layout.slices->name];
+    enum clime_dtype dt = type_of(s);
+    struct clime_jw w;
+    snprintf(name, sizeof name, CLIME_STR_FMT, CLIME_STR_ARG(ask->name));
+    const struct clime_slice *t = ask->name.len < sizeof name ? clime_layout_find(&s->model->layout, name) : NULL;
+    if (!t) return clime_fail(e, CLIME_ERR_NOT_FOUND, "the model has no tensor %.100s", name);
+    int64_t n_rows = ask->n_rows < t->dim[0] ? ask->n_rows : t->dim[0], width = t->n_dim > 1 ? t->dim[1] : 1;
+    size_t n_bytes = (size_t)(n_rows * width) * clime_dtype_bytes(dt);
+    if (n_bytes > MAX_SHOWN)
+        return clime_fail(e, CLIME_ERR_INPUT, "%lld rows of %s are over %zu MB: lower truncate_size", (long long)n_rows,
+                          name, MAX_SHOWN >> 20);
+    uint8_t *data = xmalloc(n_bytes);
+    enum clime_err err =
+        clime_engine_read_weights(s->engine, (size_t)t->offset * clime_dtype_bytes(dt), n_bytes, data, e);
+    clime_jw_init(&w, body);
+    clime_jw_array(&w);
+    for (int64_t r = 0; r < n_rows && !err; r++) {
+        if (t->n_dim > 1) clime_jw_array(&w);
+        for (int64_t c = 0; c < width; c++) clime_jw_float(&w, value_at(data, dt, r * width + c));
+        if (t->n_dim > 1) clime_jw_close(&w);
+    }
+    clime_jw_close(&w);
+    free(data);
+    return err;
+}
+
+void clime_handle_weights_by_name(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct clime_error e = {0};
+    struct clime_arena a;
+    struct clime_buf body;
+    struct name_ask ask = {{"", 0}, 100};
+    clime_arena_init(&a, clime_http_body(rq).len * 2 + 65536);
+    clime_buf_init(&body, CLIME_MAX_REPLY);
+    enum clime_err err = read_name_ask(s, rq, &a, &ask, &e);
+    if (!err) err = write_values(s, &ask, &body, &e);
+    if (err) {
+        clime_http_reply_err(rq, &e);
+        clime_buf_free(&body);
+    } else {
+        clime_reply_buf(rq, 200, &body);
+    }
+    clime_arena_free(&a);
 }

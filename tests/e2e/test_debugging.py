@@ -36,6 +36,18 @@ def test_checksums_are_those_of_the_file(s):
     assert reply["per_engine_checksum"] == rank["per_gpu_checksum"] and reply["weight_version"] == "default"
 
 
+def test_values_are_those_of_the_file(s):
+    file = tensors(STORIES / "model.safetensors")
+    floats = lambda name: struct.unpack(f"<{len(file[name]) // 4}f", file[name])
+    norm, matrix = "model.norm.weight", "model.layers.1.self_attn.k_proj.weight"
+    assert s.json("/get_weights_by_name", {"name": norm}) == pytest.approx(floats(norm)[:100], rel=1e-6)
+    rows = s.json("/get_weights_by_name", {"name": matrix, "truncate_size": 2})
+    assert len(rows) == 2 and rows[0] + rows[1] == pytest.approx(floats(matrix)[: 2 * len(rows[0])], rel=1e-6)
+    assert "no tensor" in s.json("/get_weights_by_name", {"name": "model.norm"}, 404)["message"]
+    assert "no tensor" in s.json("/get_weights_by_name", {"name": "x" * 5000}, 404)["message"]
+    assert "name is missing" in s.json("/get_weights_by_name", {}, 400)["message"]
+
+
 def test_an_update_that_leaves_nothing_out():
     """slime's --check-weight-update-equal: snapshot, reset, update, compare."""
     need_stories()

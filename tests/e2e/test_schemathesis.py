@@ -21,7 +21,7 @@ CHECKS = "status_code_conformance,content_type_conformance,response_schema_confo
 KEYS = ["--api-key", "user", "--admin-api-key", "boss"]
 # What stops or changes a server for all others: tried on one of its own, where nobody generates.
 CONTROL = (r"/(abort_request|(pause|continue)_generation|pause|resume|sleep|wake_up|flush_cache|reset_prefix_cache|(release|resume)_memory_occupation"
-           r"|start_profile|stop_profile|configure_logging|weights_checker|weights/.*|update_weight.*|init_weight.*|destroy_weight.*|start_weight.*"
+           r"|start_profile|stop_profile|configure_logging|get_weights_by_name|weights_checker|weights/.*|update_weight.*|init_weight.*|destroy_weight.*|start_weight.*"
            r"|start_draft_weight.*|finish_weight.*|abort_requests|collective_rpc)$")  # fmt: skip
 
 
