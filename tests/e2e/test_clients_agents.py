@@ -1,19 +1,53 @@
-"""Frameworks that run tools by themselves, unmodified, on server and router: openai-agents (chat and responses), langchain,
-litellm. They come from `scripts/setup clients` (`make clients`); the tests' own environment has none of them."""
+"""Frameworks that run tools by themselves, unmodified, on server, router and a trainer's session: openai-agents (chat and
+responses), langchain, litellm. They come from `scripts/setup clients` (`make clients`); the tests' own environment has none of them."""
 
 import asyncio
+import contextlib
+import json
 import os
+import sqlite3
 
 import pytest
-from programs import program, server
+from programs import LIMIT, program, server
+from test_environments import Run
 from tool_user import ANSWER, NAME, OPTIONS, QUESTION, taught
 
 MODEL = "tool-user"
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network for prices
 
 
-@pytest.fixture(scope="module", params=["server", "router"])
+@contextlib.contextmanager
+def session(d):
+    """A task of a training run. Whatever the frameworks do to the messages that they repeat, the session goes on exactly."""
+    policy = taught(d)
+    (d / "train.jsonl").write_text(json.dumps({"prompt": QUESTION, "label": ANSWER}))
+    run = Run(d, "run", "--rollout-temperature", "0.01", hf_checkpoint=policy, num_rollout=1, rollout_batch_size=1,
+              rollout_max_response_len=200, rollout_max_context_len=500)  # fmt: skip
+    try:
+        task, other = run.lease(), run.lease()
+        yield f"{run.http.base_url}".rstrip("/") + task["session"] + "/v1"
+        run.generate(other, sampling_params={"max_new_tokens": 1})
+        run.end(other, reward=0)
+        run.end(task, reward=1, paths="all")
+        assert run.process.wait(LIMIT) == 0, run.log.read_text()[-3000:]
+    finally:
+        run.stop()
+    with contextlib.closing(sqlite3.connect(run.dir / "ledger.db")) as db:
+        turns = json.loads(db.execute("SELECT line FROM metrics WHERE kind = 'rollout'").fetchone()[0])
+    assert turns["rollout/turns/extended"] + turns["rollout/turns/rewound"] >= 6
+    changed = ("answer", "message", "reasoning", "template")
+    assert [turns[f"rollout/turns/branch_{why}"] for why in changed] == [0] * 4, turns
+    assert sum(run.gaps()) > 0
+
+
+@pytest.fixture(scope="module", params=["server", "router", "session"])
 def url(request, tmp_path_factory):
+    if request.param == "session":
+        for name in ("agents", "langchain_openai", "litellm"):
+            pytest.importorskip(name, reason=f"{name} is not here: make clients")
+        with session(tmp_path_factory.mktemp("session")) as s:
+            yield s
+        return
     with server(*OPTIONS, model=taught(tmp_path_factory.mktemp("tools"))) as s:
         if request.param == "server":
             yield s.url + "/v1"
@@ -82,5 +116,7 @@ def test_litellm(url):
     assert [c.function.arguments for c in streamed.tool_calls] == [c.function.arguments for c in whole.tool_calls]
     messages += [whole.model_dump(), {"role": "tool", "tool_call_id": whole.tool_calls[0].id, "content": "42"}]
     assert litellm.completion(messages=messages, **ask).choices[0].message.content == ANSWER
+    if "/sessions/" in url:  # its limits are 413
+        return
     with pytest.raises(litellm.ContextWindowExceededError):
         litellm.completion(messages=[{"role": "user", "content": "word " * 600}], **ask)
