@@ -7,10 +7,9 @@
 #include "server/engine/draft_cost.h"
 
 enum {
-    KNOWN = 3,       /* steps by which a size is known: the first of a device may have to choose something */
     KNOWN_FOR = 256, /* steps */
     TRY_EVERY = 40,  /* steps */
-    MOST_TRIES = 2 * KNOWN,
+    MOST_TRIES = 2 * CLIME_DRAFT_KNOWN,
     MOST_LOST = 4 /* by one: a device that chooses something takes long, once */
 };
 #define GAIN 1.02f
@@ -47,19 +46,23 @@ void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed,
 
 /* 0: not known. */
 static float time_of(const struct clime_draft_cost *c, const struct clime_draft_time *t) {
-    if (t->n < KNOWN || is_old(c, t)) return 0;
+    if (t->n < CLIME_DRAFT_KNOWN || is_old(c, t)) return 0;
     float us = t->us[0];
     for (int i = 1; i < CLIME_DRAFT_LAST && i < t->n; i++)
         if (t->us[i] < us) us = t->us[i];
     return us;
 }
 
+bool clime_draft_cost_known(const struct clime_draft_cost *c, int n_seqs) {
+    int at = size_of(n_seqs);
+    return at < CLIME_DRAFT_SIZES && time_of(c, &c->plain[at]) > 0;
+}
+
 int clime_draft_cost_choose(struct clime_draft_cost *c, int n_seqs, const float *chance, int n) {
     int at = size_of(n_seqs), chosen = 0;
-    float plain_us = at < CLIME_DRAFT_SIZES ? time_of(c, &c->plain[at]) : 0, us = plain_us, row_us = 0;
-    float tokens = (float)n_seqs;
     c->try_us = 0;
-    if (us == 0) return 0;
+    if (!clime_draft_cost_known(c, n_seqs)) return 0;
+    float plain_us = time_of(c, &c->plain[at]), us = plain_us, row_us = 0, tokens = (float)n_seqs;
     float best = tokens / us * GAIN;
     bool trying = false;
     for (int k = 0, rows = n_seqs; at < CLIME_DRAFT_SIZES && k < n && !trying; at++) {

@@ -13,6 +13,7 @@
 
 #define CLIME_DRAFT_SIZES 9 /* powers of two up to 256 */
 #define CLIME_DRAFT_LAST 4
+#define CLIME_DRAFT_KNOWN 3 /* steps by which a size is known: the first of a device may have to choose something */
 
 struct clime_draft_cost {
     struct clime_draft_time {
@@ -29,6 +30,9 @@ void clime_draft_cost_init(struct clime_draft_cost *c);
 
 /* A step that only decoded: n_rows in all, some of them guessed or none, took us. */
 void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed, float us);
+
+/* A step of n_seqs without guesses has been measured; until then none is chosen. */
+bool clime_draft_cost_known(const struct clime_draft_cost *c, int n_seqs);
 
 /* How many of n guesses to run beside n_seqs rows; chance[n], descending: that each is right. */
 int clime_draft_cost_choose(struct clime_draft_cost *c, int n_seqs, const float *chance, int n);

@@ -120,6 +120,10 @@ static int collect(struct clime_drafting *d, const struct clime_step_plan *plan)
 
 void clime_drafting_plan(struct clime_drafting *d, struct clime_sched *s, struct clime_step_plan *plan) {
     if (d->n_left > 0 || plan->n_items >= d->opts.most_rows || !only_decodes(plan)) return;
+    if (d->opts.adaptive && !clime_draft_cost_known(&d->cost, plan->n_items)) {
+        d->n_left = CLIME_DRAFT_KNOWN; /* plain steps, to know what guesses must be better than */
+        return;
+    }
     int n = collect(d, plan), room = d->opts.most_rows - plan->n_items, n_seqs = plan->n_items;
     if (n > room) n = room;
     if (d->opts.adaptive) n = clime_draft_cost_choose(&d->cost, n_seqs, d->chance, n);
