@@ -35,32 +35,6 @@ static void write_reply(struct clime_job *j, struct clime_buf *out) {
     clime_messages_write(&w, &a);
 }
 
-static void put(struct clime_jw *w, const char *key, const char *text) {
-    clime_jw_key(w, key);
-    clime_jw_strz(w, text);
-}
-
-/* By this error code Anthropic's own loops leave the thread out and send the whole conversation from then on. */
-static void refuse_thread(struct clime_http_request *rq, const char *message) {
-    struct clime_buf body;
-    struct clime_jw w;
-    clime_buf_init(&body, 4096);
-    clime_jw_init(&w, &body);
-    clime_jw_object(&w);
-    for (int inside = 0; inside < 2; inside++) {
-        put(&w, "object", "error");
-        put(&w, "type", inside ? "invalid_request_error" : "BadRequestError");
-        put(&w, "message", message);
-        clime_jw_key(&w, "code");
-        clime_jw_int(&w, 400);
-        clime_jw_key(&w, inside ? "details" : "error");
-        clime_jw_object(&w);
-    }
-    put(&w, "error_code", "thread_unsupported_request");
-    for (int i = 0; i < 3; i++) clime_jw_close(&w);
-    clime_reply_buf(rq, 400, &body);
-}
-
 void clime_handle_messages(struct clime_http_request *rq, void *context) {
     struct clime_generation gen;
     struct clime_messages_request m = {.r = {.server = context}};
@@ -70,7 +44,10 @@ void clime_handle_messages(struct clime_http_request *rq, void *context) {
     enum clime_err err = clime_messages_parse(&gen, false, &m, &e);
     if (!err) err = clime_generation_run(&gen, &e);
     if (m.threaded) {
-        refuse_thread(rq, e.msg);
+        struct clime_buf body;
+        clime_buf_init(&body, 4096);
+        clime_messages_refuse_thread(&body);
+        clime_reply_buf(rq, 400, &body);
         clime_generation_end(&gen);
     } else {
         clime_openai_finish_call(&gen, err, &e, write_reply);

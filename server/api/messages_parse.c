@@ -125,8 +125,7 @@ enum clime_err clime_messages_parse(struct clime_generation *gen, bool counts, s
     e->code = CLIME_OK;
     read_body(gen, m, e);
     if (e->code) return e->code;
-    if (m->threaded)
-        return clime_fail(e, CLIME_ERR_INPUT, "no thread is kept here: send the whole conversation, without thread");
+    if (m->threaded) return clime_fail(e, CLIME_ERR_INPUT, "a thread is not kept");
     if (m->messages.len == 0) return clime_fail(e, CLIME_ERR_INPUT, "messages is missing");
     if (!counts && m->r.params.max_new_tokens < 0) return clime_fail(e, CLIME_ERR_INPUT, "max_tokens is missing");
     if (m->r.params.n != 1) return clime_fail(e, CLIME_ERR_INPUT, "there is one reply: n must be 1");

@@ -94,6 +94,9 @@ def test_every_form_goes_on_from_the_same_tokens(d):
                 ai.chat.completions.create(model="policy", messages=m, **more)
         with pytest.raises(openai.BadRequestError, match="whole conversation"):
             ai.responses.create(model="policy", input="x", previous_response_id="resp_1")
+        with pytest.raises(anthropic.BadRequestError) as e:  # by this code its loops send whole conversations
+            claude.beta.messages.create(model="policy", messages=m, max_tokens=6, thread={"type": "create"})
+        assert e.value.error_code == "thread_unsupported_request"
         with pytest.raises(openai.APIStatusError) as e:  # longer than the context
             ai.chat.completions.create(model="policy", messages=[{"role": "user", "content": "x" * 2000}])
         assert e.value.status_code == 413

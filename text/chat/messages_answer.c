@@ -184,3 +184,24 @@ void clime_messages_news(struct clime_messages_stream *c, const struct clime_ans
     w = clime_answer_open_event(to, "message_stop");
     clime_answer_send_event(&w, to, "message_stop");
 }
+
+void clime_messages_refuse_thread(struct clime_buf *out) {
+    struct clime_jw w;
+    clime_jw_init(&w, out);
+    clime_jw_object(&w);
+    for (int inside = 0; inside < 2; inside++) {
+        clime_jw_key(&w, "object");
+        clime_jw_strz(&w, "error");
+        clime_jw_key(&w, "type");
+        clime_jw_strz(&w, inside ? "invalid_request_error" : "BadRequestError");
+        clime_jw_key(&w, "message");
+        clime_jw_strz(&w, "no thread is kept here: send the whole conversation, without thread");
+        clime_jw_key(&w, "code");
+        clime_jw_int(&w, 400);
+        clime_jw_key(&w, inside ? "details" : "error");
+        clime_jw_object(&w);
+    }
+    clime_jw_key(&w, "error_code");
+    clime_jw_strz(&w, "thread_unsupported_request");
+    for (int i = 0; i < 3; i++) clime_jw_close(&w);
+}

@@ -20,4 +20,9 @@ void clime_messages_begin(const struct clime_answer *a, const struct clime_answe
 void clime_messages_news(struct clime_messages_stream *s, const struct clime_answer *a,
                          const struct clime_answer_events *to);
 
+/* The answer, a 400, to a request with a thread, a conversation that the server would keep: none is kept, and one that
+ * goes on does not hold its beginning. By the error code Anthropic's own loops leave the thread out and send the whole
+ * conversation from then on. */
+void clime_messages_refuse_thread(struct clime_buf *out);
+
 #endif

@@ -230,7 +230,10 @@ static bool read_messages(struct clime_env_body *b, struct clime_json *j, struct
         read_stop(b, j);
     else if (clime_str_is(key, "output_format"))
         read_format(b, j, "output_format");
-    else
+    else if (clime_str_is(key, "thread")) {
+        b->threaded = clime_json_peek(j) != CLIME_JSON_NULL;
+        clime_json_skip(j, NULL);
+    } else
         return false;
     return true;
 }
@@ -259,6 +262,7 @@ static enum clime_err convert(struct clime_env_body *b, const struct raw *raw, b
         break;
     case CLIME_ENV_MESSAGES:
     case CLIME_ENV_COUNT:
+        if (b->threaded) return clime_fail(e, CLIME_ERR_INPUT, "a thread is not kept");
         if (!raw->messages.len) return clime_fail(e, CLIME_ERR_INPUT, "messages: missing");
         rc = clime_messages_conversation(raw->system, raw->messages, &b->arena, &a->messages, e);
         a->tools = (struct clime_str){NULL, 0};

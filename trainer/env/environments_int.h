@@ -148,6 +148,7 @@ struct clime_env_body {
     enum clime_env_api api;
     struct clime_env_ask ask;           /* points into what follows and into the request's body */
     bool stream, usage, logprobs;       /* the reply is events; of a chat, with usage, with log-probabilities */
+    bool threaded;                      /* MESSAGES, COUNT: refused, in words that the client's package goes on by */
     struct clime_responses_asked asked; /* RESPONSES */
     struct clime_tools tools;
     struct clime_arena arena;

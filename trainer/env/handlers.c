@@ -1,6 +1,7 @@
 /* The trainer's HTTP interface for environments. HTTP workers; no state of its own. Shapes: openapi/trainer.yaml. */
 #include "common/clock.h"
 #include "common/http/openapi.h"
+#include "text/chat/messages_answer.h"
 #include "trainer/env/environments_int.h"
 
 /* POST /tasks/lease: {"wait_s"?} -> a task, or 204. */
@@ -60,7 +61,10 @@ static void take_turn(struct clime_http_request *rq, struct clime_environments *
         clime_env_reply(&body, &call, &reply);
         if (reply.full) clime_fail(&e, CLIME_ERR_LIMIT, "the reply is too long");
     }
-    if (e.code)
+    if (body.threaded) {
+        clime_messages_refuse_thread(&reply);
+        clime_http_reply_json(rq, 400, clime_buf_str(&reply));
+    } else if (e.code)
         clime_http_reply_err(rq, &e);
     else if (body.stream)
         clime_http_reply(rq, 200, "text/event-stream", NULL, clime_buf_str(&reply));
