@@ -19,7 +19,7 @@
 #include "kernels/cuda/links.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 512, EACH = 4 /* words that a thread waits for at once */, RANKS = 16, NAMES = 8 };
+enum { THREADS = 512, EACH = 4 /* words that a thread has under way at once */, RANKS = 16, NAMES = 8 };
 enum { TRIES = 256, BEAT_NS = 1000000, STILL_US = 1000000 };
 #define SPARE_NS 10000000000ull /* beyond the group's limit, at which the host is the first to act */
 #define PLACE ((size_t)4 << 20) /* bytes of words from one rank, in a turn */
@@ -152,14 +152,22 @@ template <class V> static __device__ void send(const gather_args &a, uint32_t nu
     uint32_t n = moved(a, a.rank), stride = gridDim.x * THREADS, i = blockIdx.x * THREADS + threadIdx.x;
     bool here = a.root < 0 || a.root == a.rank;
     const V *mine = (const V *)a.mine + a.first;
-    for (; i < n || i == 0; i += stride) {
-        V x = {};
-        if (i < n) x = mine[i];
+    for (; i < n || i == 0; i += EACH * stride) {
+        V x[EACH] = {};
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            if (i + k * stride < n) x[k] = mine[i + k * stride];
         for (int k = 1; k < a.n; k++) {
             int q = (a.rank + k) % a.n;
-            if (a.root < 0 || q == a.root || i == 0) put(a.to[q] + turn, i, x, number);
+            bool all = a.root < 0 || q == a.root;
+#pragma unroll
+            for (int j = 0; j < EACH; j++)
+                if (i + j * stride == 0 || (all && i + j * stride < n))
+                    put(a.to[q] + turn, i + j * stride, x[j], number);
         }
-        if (here && i < n) *in_row<V>(a, a.rank, i) = x;
+#pragma unroll
+        for (int k = 0; k < EACH; k++)
+            if (here && i + k * stride < n) *in_row<V>(a, a.rank, i + k * stride) = x[k];
     }
 }
 
@@ -220,7 +228,7 @@ template <class V> static void gather(struct clime_link_gather *g, gather_args a
     for (int r = 0; r <= g->world; r++) a.at[r] = (uint32_t)(at[r] / sizeof(V));
     for (int r = 0; r < g->world; r++) most = max(most, a.T * (a.at[r + 1] - a.at[r]));
     for (a.first = 0, a.most = room; a.first < most; a.first += room) {
-        uint32_t blocks = (min(most - a.first, room) + 2 * THREADS - 1) / (2 * THREADS);
+        uint32_t blocks = (min(most - a.first, room) + THREADS - 1) / THREADS;
         launch(g->d, gather_kernel<V>, min(blocks, (uint32_t)g->d->n_sm), THREADS, 0, a);
     }
 }
