@@ -335,8 +335,16 @@ enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id,
 
 enum clime_err clime_env_result_locked(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
                                        struct clime_error *e) {
-    struct clime_task *t = find_idle(v, id, e);
-    if (t && !check_turns(t, r, e)) {
+    /* One that names turns is compared with the session, which is its owner's while a turn is under way. Any other is
+     * taken at once: a result must not hold a thread for as long as a turn takes. */
+    bool names = false;
+    for (int i = 0; i < r->n_parts; i++) names = names || r->parts[i].turn >= 0;
+    struct clime_task *t = names ? find_idle(v, id, e) : find_locked(v, id, e);
+    if (t && t->has_result) {
+        clime_fail(e, CLIME_ERR_NOT_FOUND, "the task has its result already");
+        t = NULL;
+    }
+    if (t && (!names || !check_turns(t, r, e))) {
         t->has_result = true;
         t->result = *r;
         *r = (struct clime_env_result){0};

@@ -125,8 +125,9 @@ enum clime_lease_answer clime_env_lease(struct clime_environments *v, int64_t un
  * CLIME_ERR_NOT_FOUND: no such lease (any more). CLIME_ERR_BUSY: too many wait. Otherwise the call's own error. */
 enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id, struct clime_env_call *call,
                               struct clime_error *e);
-/* Takes *r over when it returns CLIME_OK; waits for the calls that came before it. CLIME_ERR_INPUT: it names a turn
- * that is not there, or one twice. */
+/* Takes *r over when it returns CLIME_OK. The turn that is under way is its newest; those that wait find the task over.
+ * If it names turns, it waits for the calls that came before it instead. CLIME_ERR_INPUT: it names a turn that is not
+ * there, or one twice. */
 enum clime_err clime_env_result(struct clime_environments *v, struct clime_str id, struct clime_env_result *r,
                                 struct clime_error *e);
 /* The same under the lock. CLIME_ERR_NOT_FOUND: the lease is over. */
