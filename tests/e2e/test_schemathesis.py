@@ -65,7 +65,9 @@ def test_server(tmp_path):
 
 def test_control_of_a_server(tmp_path):
     with small_server(tmp_path) as s:
-        assert search(s.url, tmp_path, "--include-path-regex", CONTROL) > 100
+        n = search(s.url, tmp_path, "--include-path-regex", CONTROL)
+        print(f"{n} requests")
+        assert n > 100
 
 
 def test_router(tmp_path):

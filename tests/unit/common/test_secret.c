@@ -64,6 +64,7 @@ static void test_a_better_guess_takes_no_longer(void **state) {
     memcpy(guess, key, sizeof key);
     instructions_of(guess, key); /* the dynamic linker finds strlen */
     int right = instructions_of(guess, key);
+    if (right == 0) skip(); /* a machine that takes the trap for itself */
     for (size_t i = 0; i < strlen(key); i++) {
         memset(guess, '#', strlen(key));
         memcpy(guess, key, i); /* i bytes are right */
