@@ -93,11 +93,13 @@ __global__ void __launch_bounds__(THREADS) edit_kernel(int V, const row_params *
 
 /* The key of the item at which the sum of weights of larger-or-equal keys first reaches `want`, by radix descent from
  * the top digit; weight 1 (counts) or the fixed-point probability. Ids whose key is below `floor` do not count.
- * *above = weight of the strictly larger keys. All threads call it and get the same result. */
+ * *above = weight of the strictly larger keys. All threads call it and get the same result. Counts have 32 bits: shared
+ * memory adds those by itself, and 64 bits only by trying until nobody came between, which logits, most of them within
+ * a few powers of two and so of few digits, make slow. */
 static __device__ uint32_t radix_threshold(const float *x, int V, uint32_t floor, bool by_mass, float scale, float top,
                                            unsigned long long want, unsigned long long *above,
                                            unsigned long long *histogram, unsigned long long *state) {
-    uint32_t prefix = 0, mask = 0;
+    uint32_t prefix = 0, mask = 0, *counts = (uint32_t *)histogram;
     unsigned long long over = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (int i = threadIdx.x; i < RADIX; i += THREADS) histogram[i] = 0;
@@ -105,14 +107,20 @@ static __device__ uint32_t radix_threshold(const float *x, int V, uint32_t floor
         for (int i = threadIdx.x; i < V; i += THREADS) {
             uint32_t key = key_of(x[i]);
             if (key < floor || (key & mask) != prefix) continue;
-            unsigned long long w = by_mass ? mass_of(x[i], top, scale) : 1;
-            atomicAdd(&histogram[key >> shift & 255], w);
+            if (by_mass)
+                atomicAdd(&histogram[key >> shift & 255], mass_of(x[i], top, scale));
+            else
+                atomicAdd(&counts[key >> shift & 255], 1u);
         }
         __syncthreads();
         if (threadIdx.x == 0) {
             int digit = 255;
             unsigned long long sum = over;
-            while (digit > 0 && sum + histogram[digit] < want) sum += histogram[digit--];
+            for (; digit > 0; digit--) {
+                unsigned long long here = by_mass ? histogram[digit] : counts[digit];
+                if (sum + here >= want) break;
+                sum += here;
+            }
             state[0] = sum;
             state[1] = (unsigned long long)digit;
         }
@@ -256,7 +264,7 @@ __global__ void __launch_bounds__(THREADS)
             __syncthreads();
             unsigned long long want = (unsigned long long)((double)p.top_p * (double)total);
             if (want < 1) want = 1;
-            uint32_t t = radix_threshold(x, V, 0, true, p.inv_temp, top, want, &above, histogram, state);
+            uint32_t t = radix_threshold(x, V, q.limit, true, p.inv_temp, top, want, &above, histogram, state);
             if (t > q.limit) {
                 unsigned long long each = mass_of(value_of(t), top, p.inv_temp);
                 q.n_equal = each ? (want - above + each - 1) / each : 1;
