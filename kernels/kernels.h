@@ -299,6 +299,10 @@ struct clime_ops {
     enum clime_err (*share_open)(struct clime_dev *d, const uint8_t handle[CLIME_SHARE_BYTES], size_t bytes,
                                  bool *same_unit, void **out, struct clime_error *e);
     void (*share_close)(struct clime_dev *d, void *p);
+    /* Waits until the exporter's queue has come to the event of that handle, at most limit_us (CLIME_ERR_TIMEOUT). NULL
+     * where nothing is queued. */
+    enum clime_err (*share_wait)(struct clime_dev *d, const uint8_t event[CLIME_SHARE_BYTES], int64_t limit_us,
+                                 struct clime_error *e);
     /* Sum over 8-byte words (the last padded with zeros) of a mixture of word and index; waits. The same on every
      * device: both sides of a copy compare it. */
     uint64_t (*checksum)(struct clime_dev *d, size_t bytes, const void *p);

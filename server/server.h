@@ -136,6 +136,7 @@ void clime_handle_update_from_ipc(struct clime_http_request *rq, void *context);
 void clime_handle_init_group(struct clime_http_request *rq, void *context);
 void clime_handle_destroy_group(struct clime_http_request *rq, void *context);
 void clime_handle_update_from_distributed(struct clime_http_request *rq, void *context);
+void clime_handle_update_from_tensor(struct clime_http_request *rq, void *context);
 void clime_handle_init_transfer(struct clime_http_request *rq, void *context);
 void clime_handle_start_update(struct clime_http_request *rq, void *context);
 void clime_handle_update_weights(struct clime_http_request *rq, void *context);

@@ -34,6 +34,7 @@ const struct clime_ops clime_cuda_ops = {
     .share_export = clime_cuda_share_export,
     .share_open = clime_cuda_share_open,
     .share_close = clime_cuda_share_close,
+    .share_wait = clime_cuda_share_wait,
     .checksum = clime_cuda_checksum,
     .finite = clime_cuda_finite,
     .bind = clime_cuda_bind,

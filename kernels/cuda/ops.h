@@ -43,6 +43,8 @@ enum clime_err clime_cuda_share_export(struct clime_dev *d, const void *p, uint8
                                        struct clime_error *e);
 enum clime_err clime_cuda_share_open(struct clime_dev *d, const uint8_t handle[CLIME_SHARE_BYTES], size_t bytes,
                                      bool *same_unit, void **out, struct clime_error *e);
+enum clime_err clime_cuda_share_wait(struct clime_dev *d, const uint8_t event[CLIME_SHARE_BYTES], int64_t limit_us,
+                                     struct clime_error *e);
 void clime_cuda_share_close(struct clime_dev *d, void *p);
 uint64_t clime_cuda_checksum(struct clime_dev *d, size_t bytes, const void *p);
 bool clime_cuda_finite(struct clime_dev *d, size_t n, const void *x);

@@ -12,6 +12,10 @@
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
+extern "C" {
+#include "common/clock.h"
+}
+
 enum { BLOCK = 2 << 20, THREADS = 256 };
 
 void clime_cuda_unit(const cudaDeviceProp *prop, char out[64]) {
@@ -75,6 +79,26 @@ enum clime_err clime_cuda_share_open(struct clime_dev *d, const uint8_t handle[C
     }
     *same_unit = at.device == d->gpu;
     return CLIME_OK;
+}
+
+enum clime_err clime_cuda_share_wait(struct clime_dev *d, const uint8_t event[CLIME_SHARE_BYTES], int64_t limit_us,
+                                     struct clime_error *e) {
+    static_assert(sizeof(cudaIpcEventHandle_t) == CLIME_SHARE_BYTES, "the handle's size is CUDA's");
+    cudaIpcEventHandle_t h;
+    cudaEvent_t theirs;
+    (void)d;
+    memcpy(&h, event, sizeof h);
+    cudaError_t rc = cudaIpcOpenEventHandle(&theirs, h);
+    if (rc == cudaSuccess) {
+        int64_t until_us = clime_now_us() + limit_us;
+        while ((rc = cudaEventQuery(theirs)) == cudaErrorNotReady && clime_now_us() < until_us) clime_sleep_us(20);
+        cudaEventDestroy(theirs);
+    }
+    if (rc == cudaSuccess) return CLIME_OK;
+    cudaGetLastError();
+    if (rc == cudaErrorNotReady)
+        return clime_fail(e, CLIME_ERR_TIMEOUT, "the memory's owner did not finish writing it within the time limit");
+    return clime_fail(e, CLIME_ERR_INPUT, "the handle is of no event: %s", cudaGetErrorString(rc));
 }
 
 void clime_cuda_share_close(struct clime_dev *d, void *p) {

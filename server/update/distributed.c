@@ -184,10 +184,8 @@ static enum clime_err receive(struct clime_server *s, const struct group_request
     if (!g) return clime_update_group_absent(u, r->name, e);
     enum clime_err err = clime_incoming_receive(s, g, &ask, a, e);
     if (err) return err;
-    if (r->version.len > 0) snprintf(u->label, sizeof u->label, CLIME_STR_FMT, CLIME_STR_ARG(r->version));
-    u->inflight = clime_update_inflight(r->abort_all, r->flush_cache);
-    *complete = clime_incoming_complete(s) && !u->to_be_finished;
-    return *complete ? clime_incoming_apply(s, r->checksum, n_inflight, e) : CLIME_OK;
+    return clime_incoming_settle(s, r->version, clime_update_inflight(r->abort_all, r->flush_cache), r->checksum,
+                                 complete, n_inflight, e);
 }
 
 void clime_handle_update_from_distributed(struct clime_http_request *rq, void *context) {
@@ -195,7 +193,6 @@ void clime_handle_update_from_distributed(struct clime_http_request *rq, void *c
     struct group_request r;
     struct clime_arena a;
     struct clime_error e = {0};
-    char message[120];
     bool complete = false;
     int n_inflight = 0, n_have = 0;
     int64_t t0 = clime_now_us();
@@ -212,10 +209,7 @@ void clime_handle_update_from_distributed(struct clime_http_request *rq, void *c
         clime_http_reply_err(rq, &e);
     } else {
         if (complete) clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
-        snprintf(message, sizeof message,
-                 complete ? "Weights updated." : "%d of %d tensors are here; the old version serves on.", n_have,
-                 s->model->layout.n_slices);
-        clime_update_reply(rq, message, clime_engine_version(s->engine)->name, n_inflight);
+        clime_incoming_reply(rq, s, complete, n_have, n_inflight);
     }
     clime_arena_free(&a);
 }

@@ -6,6 +6,7 @@
  * by way of scratch memory.
  * Invariant: staging and list stand and fall together: after any error both are gone, and the old version serves.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,6 +29,11 @@ void clime_incoming_forget(struct clime_weight_update *u) {
     u->to_be_finished = u->torn = false;
 }
 
+void clime_incoming_tear(struct clime_weight_update *u) {
+    clime_incoming_drop(u);
+    u->torn = true;
+}
+
 enum clime_err clime_incoming_refuse_torn(struct clime_weight_update *u, struct clime_error *e) {
     if (!u->torn) return CLIME_OK;
     clime_incoming_forget(u);
@@ -43,11 +49,13 @@ bool clime_incoming_complete(const struct clime_server *s) {
     return clime_incoming_count(s->update) == s->model->layout.n_slices;
 }
 
-static enum clime_err begin(struct clime_server *s, struct clime_dev *dev, struct clime_error *e) {
+enum clime_err clime_incoming_begin(struct clime_server *s, struct clime_error *e) {
     struct clime_weight_update *u = s->update;
+    struct clime_dev *dev;
     size_t bytes = clime_model_bytes(s->model);
-    if (u->incoming) return CLIME_OK;
-    enum clime_err err = u->ops->alloc(dev, bytes, "staging of the weights", &u->incoming, e);
+    enum clime_err err = clime_update_device(s, &dev, e);
+    if (err || u->incoming) return err;
+    err = u->ops->alloc(dev, bytes, "staging of the weights", &u->incoming, e);
     if (err) return err;
     u->ops->zero(dev, u->incoming, bytes); /* what lies between tensors */
     u->gather = clime_weights_gather_new(&s->model->cfg, &s->model->layout, clime_dev_info(dev)->dt);
@@ -152,18 +160,18 @@ static enum clime_err plan(struct clime_server *s, struct receipt *r, const stru
     return err;
 }
 
-/* From scratch to where it belongs. */
-static void unpack(struct clime_server *s, const struct clime_gather_tensor *t, const char *from) {
+/* A tensor's bytes, in the device's memory or the host's, to where they belong. */
+static void unpack(struct clime_server *s, const struct clime_gather_tensor *t, const char *from, bool host) {
     struct clime_weight_update *u = s->update;
     size_t bytes = t->to ? (size_t)t->to->n * clime_dtype_bytes(clime_dev_info(u->dev)->dt) : 0;
     if (!t->to) return;
     if (t->as_it_is) {
-        u->ops->copy(u->dev, place_of(s, t), from, t->bytes);
+        (host ? u->ops->copy_in : u->ops->copy)(u->dev, place_of(s, t), from, t->bytes);
         return;
     }
-    void *h_bytes = xmalloc(t->bytes), *h_own = xmalloc(bytes);
-    u->ops->copy_out(u->dev, h_bytes, from, t->bytes);
-    clime_weights_gather_convert(u->gather, t, h_bytes, h_own);
+    void *h_bytes = host ? NULL : xmalloc(t->bytes), *h_own = xmalloc(bytes);
+    if (!host) u->ops->copy_out(u->dev, h_bytes, from, t->bytes);
+    clime_weights_gather_convert(u->gather, t, host ? from : h_bytes, h_own);
     u->ops->copy_in(u->dev, place_of(s, t), h_own, bytes);
     free(h_bytes);
     free(h_own);
@@ -175,7 +183,7 @@ static enum clime_err receive(struct clime_server *s, struct clime_update_group 
     enum clime_err err = plan(s, r, ask, e);
     if (!err) err = clime_update_group_receive(s, g, r->parts, r->n_parts, ask->timeout, e);
     for (int i = 0; i < r->n && !err; i++)
-        if (r->from[i]) unpack(s, &r->tensors[i], r->from[i]);
+        if (r->from[i]) unpack(s, &r->tensors[i], r->from[i], false);
     if (!err) err = u->ops->sync(u->dev, e);
     if (r->scratch) u->ops->free(u->dev, r->scratch);
     return err;
@@ -187,9 +195,7 @@ enum clime_err clime_incoming_receive(struct clime_server *s, struct clime_updat
     int most = s->model->layout.n_slices + MAX_UNUSED;
     struct clime_gather_tensor *tensors = xcalloc((size_t)most, sizeof *tensors);
     struct receipt r = {.tensors = tensors};
-    struct clime_dev *dev;
-    enum clime_err err = clime_update_device(s, &dev, e);
-    if (!err) err = begin(s, dev, e);
+    enum clime_err err = clime_incoming_begin(s, e);
     if (!err) r.n = read_lists(s->update->gather, ask, a, tensors, most, e);
     if (!err && r.n < 0) err = e->code;
     if (!err) {
@@ -197,14 +203,23 @@ enum clime_err clime_incoming_receive(struct clime_server *s, struct clime_updat
         r.parts = xcalloc((size_t)r.n, sizeof *r.parts);
         err = receive(s, g, ask, &r, e);
     }
-    if (err) {
-        clime_incoming_drop(s->update);
-        s->update->torn = true;
-    }
+    if (err) clime_incoming_tear(s->update);
     free(r.from);
     free(r.parts);
     free(tensors);
     return err;
+}
+
+enum clime_err clime_incoming_put(struct clime_server *s, const struct clime_incoming_tensor *t,
+                                  struct clime_error *e) {
+    struct clime_gather_tensor g;
+    enum clime_err err = clime_weights_gather_take(s->update->gather, t->name, t->dtype, t->n_dim, t->dim, &g, e);
+    if (err) return err;
+    if (g.bytes != t->n_bytes)
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor \"%.200s\" comes with %zu bytes and needs %zu", t->name,
+                          t->n_bytes, g.bytes);
+    unpack(s, &g, t->from, t->host);
+    return CLIME_OK;
 }
 
 /* ---- in force ---------------------------------------------------------------------------------------------- */
@@ -238,6 +253,25 @@ enum clime_err clime_incoming_apply(struct clime_server *s, struct clime_str che
     if (!err) u->last_sha[0] = '\0';
     clime_incoming_forget(u);
     return err;
+}
+
+enum clime_err clime_incoming_settle(struct clime_server *s, struct clime_str version, enum clime_inflight inflight,
+                                     struct clime_str checksum, bool *complete, int *n_inflight,
+                                     struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    if (version.len > 0) snprintf(u->label, sizeof u->label, CLIME_STR_FMT, CLIME_STR_ARG(version));
+    u->inflight = inflight;
+    *complete = clime_incoming_complete(s) && !u->to_be_finished;
+    return *complete ? clime_incoming_apply(s, checksum, n_inflight, e) : CLIME_OK;
+}
+
+void clime_incoming_reply(struct clime_http_request *rq, const struct clime_server *s, bool complete, int n_have,
+                          int n_inflight) {
+    char message[120];
+    snprintf(message, sizeof message,
+             complete ? "Weights updated." : "%d of %d tensors are here; the old version serves on.", n_have,
+             s->model->layout.n_slices);
+    clime_update_reply(rq, message, clime_engine_version(s->engine)->name, n_inflight);
 }
 
 enum clime_err clime_update_before_resume(struct clime_server *s, struct clime_error *e) {

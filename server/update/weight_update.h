@@ -100,6 +100,27 @@ struct clime_incoming_ask {
 enum clime_err clime_incoming_receive(struct clime_server *s, struct clime_update_group *g,
                                       const struct clime_incoming_ask *ask, struct clime_arena *a,
                                       struct clime_error *e);
+
+struct clime_incoming_tensor { /* one that another process has */
+    const char *name;
+    struct clime_str dtype; /* torch's word */
+    int n_dim;
+    const int64_t *dim;
+    const char *from; /* [n_bytes], in the device's memory, or the host's */
+    size_t n_bytes;
+    bool host;
+};
+/* Takes tensors without a group: begin, put for each, settle. put may read `from` until the device is synced. */
+enum clime_err clime_incoming_begin(struct clime_server *s, struct clime_error *e);
+enum clime_err clime_incoming_put(struct clime_server *s, const struct clime_incoming_tensor *t, struct clime_error *e);
+void clime_incoming_tear(struct clime_weight_update *u); /* after any error since begin */
+/* What a request has brought is here: in force if that is all, and nobody waits for a finish. version: empty = as now.
+ */
+enum clime_err clime_incoming_settle(struct clime_server *s, struct clime_str version, enum clime_inflight inflight,
+                                     struct clime_str checksum, bool *complete, int *n_inflight, struct clime_error *e);
+void clime_incoming_reply(struct clime_http_request *rq, const struct clime_server *s, bool complete, int n_have,
+                          int n_inflight);
+
 int clime_incoming_count(const struct clime_weight_update *u); /* tensors that are here */
 bool clime_incoming_complete(const struct clime_server *s);    /* all of the model's */
 /* What has gathered is verified and in force, tensors that did not come staying as they are; dropped if not. checksum:

@@ -144,6 +144,8 @@ def test_server_replies(tmp_path):
             ("/init_weights_update_group", {"backend": "socket", "nccl_id": "00"}),
             ("/destroy_weights_update_group", {}),
             ("/update_weights_from_distributed", {}),
+            ("/update_weights_from_tensor", {}),
+            ("/update_weights_from_tensor", {"serialized_named_tensors": ["AAAAAAAAAAAAAAAA"]}),
             ("/init_weight_transfer_engine", {}),
             ("/start_weight_update", {}),
             ("/update_weights", {"update_info": {}}),

@@ -1,7 +1,8 @@
 """Weights as the peers' trainers send them: torch, rank 0 of its own NCCL group on GPU 1, and clime-server on GPU 0 that joins
 over torch's TCPStore. The sequence of slime (SGLang's words; tensors one by one and as flattened buckets), then vLLM's
-(PyNcclCommunicator's steps on libnccl itself), a sender that stops, and one that is killed. Weights are compared by the bits of
-log-probabilities with those of the same files loaded from disk.
+(PyNcclCommunicator's steps on libnccl itself), a sender that stops, and one that is killed; torch on the server's own GPU that
+sends handles of its memory; sleep and wake. Weights are compared by their checksum and by the bits of log-probabilities with
+those of the same files loaded from disk.
 
     python3 tests/gpu/torch_sender.py [BUILD]
 
@@ -43,10 +44,10 @@ def beside(call):
     return wait
 
 
-def weights(folder):
+def weights(folder, device=SENDER):
     from safetensors.torch import load_file
 
-    return [(k, v.to(SENDER)) for path in sorted(folder.glob("*.safetensors")) for k, v in load_file(path).items()]
+    return [(k, v.to(device)) for path in sorted(folder.glob("*.safetensors")) for k, v in load_file(path).items()]
 
 
 def custom_group(port, world=2):
@@ -74,6 +75,11 @@ class Server(handover.Server):
         status, reply = self.post("/update_weights_from_disk", {"model_path": str(folder), "weight_version": "disk"})
         check(status == 200, f"from disk: {reply['message']}")
         return self.logp()
+
+    def logp(self):
+        """The checksum with them."""
+        status, reply = self.post("/weights_checker", {"action": "checksum"})
+        return [reply.get("per_engine_checksum") or reply.get("message"), super().logp()] if status == 200 else [status, super().logp()]
 
     def version(self):
         with urllib.request.urlopen(self.url + "/get_weight_version", timeout=20) as reply:
@@ -235,6 +241,113 @@ def vllm(s, a, b, bits):
         check(s.logp() == bits[which], f"vLLM's way: the bits of {which} from disk")
 
 
+# ---- memory of the server's own GPU ------------------------------------------------------------------------------
+
+
+def as_sglang_patches():
+    """The GPU's UUID in place of its number, and the rebuilding function by SGLang's name."""
+    import types
+
+    import torch
+    from torch.multiprocessing import reductions
+
+    module = types.ModuleType("sglang.srt.utils.patch_torch")
+    for name in ("sglang", "sglang.srt", "sglang.srt.utils"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules[module.__name__] = module
+    original = reductions.reduce_tensor
+
+    def _rebuild_cuda_tensor_modified(*args):
+        raise AssertionError("it is the server that reads")
+
+    _rebuild_cuda_tensor_modified.__module__, _rebuild_cuda_tensor_modified.__qualname__ = module.__name__, "_rebuild_cuda_tensor_modified"
+    module._rebuild_cuda_tensor_modified = _rebuild_cuda_tensor_modified
+
+    def reduce_tensor(tensor):
+        _, args = original(tensor)
+        return _rebuild_cuda_tensor_modified, (*args[:6], str(torch.cuda.get_device_properties(args[6]).uuid), *args[7:])
+
+    reductions.reduce_tensor = reduce_tensor
+    reductions.init_reductions()
+
+
+def metadata_class():
+    import dataclasses
+    import types
+
+    import torch
+
+    module = types.ModuleType("sglang.srt.weight_sync.tensor_bucket")
+    sys.modules["sglang.srt.weight_sync"] = types.ModuleType("sglang.srt.weight_sync")
+    sys.modules[module.__name__] = module
+    fields = [("name", str), ("shape", torch.Size), ("dtype", torch.dtype), ("start_idx", int), ("end_idx", int), ("numel", int)]
+    made = dataclasses.make_dataclass("FlattenedTensorMetadata", fields)
+    made.__module__ = module.__name__
+    module.FlattenedTensorMetadata = made
+    return made
+
+
+def serialized(obj):
+    import base64
+    import io
+    from multiprocessing.reduction import ForkingPickler
+
+    out = io.BytesIO()
+    ForkingPickler(out).dump(obj)
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def named(s, a, b, bits):
+    import torch
+    import torch.multiprocessing  # noqa: F401  registers the reductions
+
+    torch.cuda.set_device(0)
+    before = torch.cuda.memory_allocated(0)
+    tensors = weights(b, "cuda:0")
+    status, reply = s.post("/update_weights_from_tensor", {"serialized_named_tensors": [serialized(tensors)], "weight_version": "list"})
+    check(status == 200 and s.version() == "list", f"handles in a list: {reply}")
+    check(s.logp() == bits["b"], "handles in a list: the bits of b from disk")
+    as_sglang_patches()
+    row = metadata_class()
+    for which, folder in (("a", a), ("b", b)):
+        tensors = weights(folder, "cuda:0")[::-1]
+        took = 0
+        for some in (tensors[:40], tensors[40:]):
+            size = sum(v.numel() * v.element_size() for _, v in some)
+            flat, at, rows = torch.zeros(size, dtype=torch.uint8, device="cuda:0"), 0, []
+            torch.cuda._sleep(400_000_000)  # the content is there only after this: the event must be waited for
+            for name, v in some:
+                part = v.contiguous().view(torch.uint8).view(-1)
+                flat[at : at + part.numel()] = part
+                rows.append(row(name, v.shape, v.dtype, at, at + part.numel(), part.numel()))
+                at += part.numel()
+            t0 = time.time()
+            body = {"serialized_named_tensors": [serialized({"flattened_tensor": flat, "metadata": rows})], "load_format": "flattened_bucket",
+                    "flush_cache": False, "weight_version": f"bucket-{which}"}  # fmt: skip
+            status, reply = s.post("/update_weights_from_tensor", body)
+            took += time.time() - t0
+            check(status == 200, f"a bucket of handles: {reply}")
+        check(s.version() == f"bucket-{which}" and s.logp() == bits[which], f"buckets of handles: the bits of {which} from disk")
+        print(f"        {took * 1e3:.1f} ms, the sender's kernels among them", flush=True)
+    del tensors, some, flat, v, part
+    torch.cuda.synchronize(0)
+    torch.cuda.ipc_collect()
+    left = torch.cuda.memory_allocated(0) - before
+    check(left == 0, f"the sender's memory is free again: {left} bytes are not")
+
+
+def sleeps(s, bits):
+    for level in (1, 2):
+        for path in (f"/sleep?level={level}", "/wake_up?tags=weights", "/wake_up"):
+            status, reply = s.post(path, {})
+            check(status == 200, f"{path}: {reply}")
+        if level == 2:
+            status, reply = s.post("/generate", {"input_ids": [5]})
+            check(status == 503, f"no weights after level 2: {status}")
+            s.disk(bits["folder_a"])
+        check(s.logp() == bits["a"], f"the same bits after sleep at level {level}")
+
+
 # ---- senders that are lost ---------------------------------------------------------------------------------------
 
 
@@ -275,7 +388,7 @@ class Remote(Server):
 def sender(url, parts, a, b, bits):
     for part in parts:
         try:
-            {"slime": slime, "vllm": vllm}[part](Remote(url), a, b, bits)
+            {"slime": slime, "vllm": vllm, "named": named}[part](Remote(url), a, b, bits)
         except Exception:
             check(False, traceback.format_exc())
     sys.stdout.flush()
@@ -293,9 +406,9 @@ def main():
         for name, seed in (("a", 1), ("b", 2)):
             handover.init(root / name, 1024, 8, 3072, vocab=("--seed", seed))
         s = Server(root, root / "a", "--gpu", "0", "--max-total-tokens", "65536")
-        bits = {"b": s.disk(root / "b"), "a": s.disk(root / "a"), "folder": str(root / "b")}
-        check(bits["a"] != bits["b"] and bits["a"] != 503, "two policies")
-        for part in ("slime", "vllm"):
+        bits = {"b": s.disk(root / "b"), "a": s.disk(root / "a"), "folder": str(root / "b"), "folder_a": str(root / "a")}
+        check(bits["a"] != bits["b"] and bits["a"][1] != 503, f"two policies: {bits['a'][0]}, {bits['b'][0]}")
+        for part in ("slime", "vllm", "named"):
             code = run_apart(sender, s.url, [part], root / "a", root / "b", bits)
             check(code == 0, f"{part}'s sequence: {code} failed")
         s.disk(root / "a")
@@ -309,6 +422,7 @@ def main():
         status, reply = s.post("/update_weights_from_distributed", one)
         check(status in (503, 504), f"a killed sender: {status} after {time.time() - t0:.1f} s: {reply}")
         check(s.logp() == bits["a"], "the old version serves on")
+        sleeps(s, bits)
         s.stop()
     except Exception:
         check(False, traceback.format_exc())

@@ -1,0 +1,274 @@
+/* POST /update_weights_from_tensor: tensors whose memory the request names (SGLang's way on one host: the pickle of
+ * torch's handles of GPU memory), or carries (a safetensors body). HTTP workers, under the update lock.
+ *
+ * serialized_named_tensors has a text for each rank of the model; the first is read, since every sender puts whole
+ * tensors in each. As with a broadcast, the tensors gather until all are here, or until generation goes on
+ * (incoming.c). Invariant: memory of others is mapped only while this request runs, and every tensor that was named is
+ * released to its owner, also after an error.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/base64.h"
+#include "common/clock.h"
+#include "common/json/lenient.h"
+#include "common/log.h"
+#include "server/server_metrics.h"
+#include "server/update/torch_tensor.h"
+#include "server/update/weight_update.h"
+
+#define BODY_ARENA_BYTES ((size_t)4 << 20)
+#define TREE_ARENA_BYTES ((size_t)256 << 20)
+#define MAX_MAPPED 64 /* allocations of one request */
+#define EVENT_LIMIT_US ((int64_t)60000000)
+
+struct tensor_request {
+    struct clime_str text, version; /* text: the first rank's, as it is in the body */
+    bool bucket, abort_all, flush_cache;
+};
+
+static enum clime_err read_body(struct clime_http_request *rq, struct clime_arena *a, struct tensor_request *r,
+                                struct clime_error *e) {
+    struct clime_json j;
+    struct clime_str key, raw, format = {"", 0}, body = clime_http_body(rq);
+    *r = (struct tensor_request){.flush_cache = true};
+    clime_json_init(&j, body.ptr, body.len, a, e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "serialized_named_tensors")) {
+            int n = 0;
+            for (clime_json_array(&j); clime_json_item(&j) && clime_json_skip(&j, &raw); n++)
+                if (n == 0) r->text = raw;
+        } else if (clime_str_is(key, "load_format")) {
+            clime_lenient_string(&j, &format);
+        } else if (clime_str_is(key, "weight_version")) {
+            clime_lenient_string(&j, &r->version);
+        } else if (clime_str_is(key, "abort_all_requests")) {
+            clime_lenient_bool(&j, &r->abort_all);
+        } else if (clime_str_is(key, "flush_cache")) {
+            clime_lenient_bool(&j, &r->flush_cache);
+        } else {
+            clime_json_skip(&j, NULL);
+        }
+    }
+    if (!clime_json_end(&j)) return e->code;
+    r->bucket = clime_str_is(format, "flattened_bucket");
+    if (!r->bucket && format.len > 0 && !clime_str_is(format, "direct"))
+        return clime_fail(e, CLIME_ERR_INPUT, "load_format must be null, direct or flattened_bucket");
+    if (r->text.len < 2 || r->text.ptr[0] != '"')
+        return clime_fail(e, CLIME_ERR_INPUT, "serialized_named_tensors must be a list of texts in base64");
+    r->text.ptr++; /* base64 needs no escapes: what is between the quotes is the text */
+    r->text.len -= 2;
+    return r->version.len > 0 ? clime_update_label(r->version, e) : CLIME_OK;
+}
+
+/* ---- a safetensors body ------------------------------------------------------------------------------------ */
+
+static enum clime_err put_safetensors(struct clime_server *s, const uint8_t *bytes, size_t n, struct clime_error *e) {
+    static const char *const words[] = {
+        [CLIME_ST_F32] = "float32", [CLIME_ST_F16] = "float16", [CLIME_ST_BF16] = "bfloat16"};
+    struct clime_st_header h;
+    uint64_t length;
+    enum clime_err err = clime_st_header_length(bytes, &length, e);
+    if (!err && length > n - 8) err = clime_fail(e, CLIME_ERR_INPUT, "the safetensors body ends inside its header");
+    if (!err) err = clime_st_header_parse((const char *)bytes + 8, (size_t)length, &h, e);
+    if (err) return err;
+    if (h.data_bytes != n - 8 - length)
+        err = clime_fail(e, CLIME_ERR_INPUT, "the safetensors body has %zu bytes of tensors, its header says %llu",
+                         n - 8 - (size_t)length, (unsigned long long)h.data_bytes);
+    for (int i = 0; i < h.n && !err; i++) {
+        const struct clime_st_tensor *t = &h.tensors[i];
+        const char *word = t->type < (int)CLIME_COUNT(words) ? words[t->type] : t->dtype;
+        struct clime_incoming_tensor in = {.name = t->name,
+                                           .dtype = clime_str_of(word),
+                                           .n_dim = t->n_dim,
+                                           .dim = t->dim,
+                                           .from = (const char *)bytes + 8 + length + t->begin,
+                                           .n_bytes = (size_t)(t->end - t->begin),
+                                           .host = true};
+        err = clime_incoming_put(s, &in, e);
+    }
+    clime_st_header_free(&h);
+    return err;
+}
+
+/* ---- memory that is named ---------------------------------------------------------------------------------- */
+
+struct mapped { /* the allocations of one request */
+    struct {
+        const uint8_t *handle;
+        void *at;
+        size_t bytes;
+    } of[MAX_MAPPED];
+    int n;
+};
+
+static bool same_unit(struct clime_str theirs, const char *own) { /* "GPU-" before it or not */
+    const char *plain = strncmp(own, "GPU-", 4) == 0 ? own + 4 : own;
+    return theirs.len == 0 || clime_str_is(theirs, own) || clime_str_is(theirs, plain);
+}
+
+/* Where the tensor lies for this process, its content waited for. NULL with e. */
+static const char *map_tensor(struct clime_server *s, struct mapped *m, const struct clime_torch_tensor *t,
+                              struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    const char *own = clime_dev_info(u->dev)->unit;
+    bool same;
+    int i = 0;
+    if (!same_unit(t->unit, own))
+        return clime_fail(e, CLIME_ERR_INPUT, "a tensor lies on " CLIME_STR_FMT ", this server computes on %s",
+                          CLIME_STR_ARG(t->unit), own),
+               NULL;
+    if (t->event && u->ops->share_wait && u->ops->share_wait(u->dev, t->event, EVENT_LIMIT_US, e)) return NULL;
+    while (i < m->n && memcmp(m->of[i].handle, t->handle, CLIME_SHARE_BYTES) != 0) i++;
+    if (i < m->n && m->of[i].bytes < t->at + t->n_bytes) { /* mapped for less: anew */
+        u->ops->share_close(u->dev, m->of[i].at);
+        m->of[i] = m->of[--m->n];
+        i = m->n;
+    }
+    if (i == MAX_MAPPED) return clime_fail(e, CLIME_ERR_LIMIT, "tensors of more than %d allocations", i), NULL;
+    if (i == m->n) {
+        if (u->ops->share_open(u->dev, t->handle, t->at + t->n_bytes, &same, &m->of[i].at, e)) return NULL;
+        m->of[i].handle = t->handle;
+        m->of[i].bytes = t->at + t->n_bytes;
+        m->n++;
+    }
+    return (const char *)m->of[i].at + t->at;
+}
+
+static enum clime_err put_named(struct clime_server *s, struct mapped *m, struct clime_arena *a,
+                                const struct clime_pickle_value *pair, struct clime_error *e) {
+    struct clime_torch_tensor t;
+    if (pair->kind != CLIME_PICKLE_TUPLE || pair->n != 2 || pair->items[0]->kind != CLIME_PICKLE_TEXT)
+        return clime_fail(e, CLIME_ERR_INPUT, "the pickle must be a list of pairs of a name and a tensor");
+    const char *name = clime_arena_strdup(a, pair->items[0]->text);
+    enum clime_err err = name ? clime_torch_tensor_read(pair->items[1], &t, e)
+                              : clime_fail(e, CLIME_ERR_LIMIT, "the names are too long");
+    if (err) return err;
+    const char *from = map_tensor(s, m, &t, e);
+    struct clime_incoming_tensor in = {
+        .name = name, .dtype = t.dtype, .n_dim = t.n_dim, .dim = t.dim, .from = from, .n_bytes = t.n_bytes};
+    return from ? clime_incoming_put(s, &in, e) : e->code;
+}
+
+/* A row of a bucket's list: SGLang's FlattenedTensorMetadata, whose state has its fields. */
+static enum clime_err put_row(struct clime_server *s, struct clime_arena *a, const struct clime_pickle_value *row,
+                              const char *from, size_t n_bytes, struct clime_error *e) {
+    int64_t dim[CLIME_ST_MAX_DIMS];
+    int n_dim;
+    const struct clime_pickle_value *state = row->kind == CLIME_PICKLE_CALL ? row->items[2] : row;
+    const struct clime_pickle_value *name = clime_pickle_at(state, "name"),
+                                    *begin = clime_pickle_at(state, "start_idx"),
+                                    *end = clime_pickle_at(state, "end_idx");
+    if (!name || name->kind != CLIME_PICKLE_TEXT || !begin || begin->kind != CLIME_PICKLE_INT || !end ||
+        end->kind != CLIME_PICKLE_INT)
+        return clime_fail(e, CLIME_ERR_INPUT, "a bucket's metadata needs name, shape, dtype, start_idx and end_idx");
+    if (begin->number < 0 || end->number < begin->number || (uint64_t)end->number > n_bytes)
+        return clime_fail(e, CLIME_ERR_INPUT, "tensor \"" CLIME_STR_FMT "\" lies outside of the bucket",
+                          (int)(name->text.len < 200 ? name->text.len : 200), name->text.ptr);
+    const char *text = clime_arena_strdup(a, name->text);
+    if (!text) return clime_fail(e, CLIME_ERR_LIMIT, "the names are too long");
+    if (clime_torch_shape(clime_pickle_at(state, "shape"), dim, &n_dim, e)) return e->code;
+    struct clime_incoming_tensor in = {.name = text,
+                                       .dtype = clime_torch_dtype(clime_pickle_at(state, "dtype")),
+                                       .n_dim = n_dim,
+                                       .dim = dim,
+                                       .from = from + begin->number,
+                                       .n_bytes = (size_t)(end->number - begin->number)};
+    return clime_incoming_put(s, &in, e);
+}
+
+static enum clime_err put_bucket(struct clime_server *s, struct mapped *m, struct clime_arena *a,
+                                 const struct clime_pickle_value *root, struct clime_error *e) {
+    struct clime_torch_tensor t;
+    const struct clime_pickle_value *rows = clime_pickle_at(root, "metadata");
+    if (!rows || rows->kind != CLIME_PICKLE_LIST)
+        return clime_fail(e, CLIME_ERR_INPUT, "a flattened_bucket is a dict of flattened_tensor and metadata, a list");
+    enum clime_err err = clime_torch_tensor_read(clime_pickle_at(root, "flattened_tensor"), &t, e);
+    if (err) return err;
+    const char *from = map_tensor(s, m, &t, e);
+    if (!from) return e->code;
+    for (int i = 0; i < rows->n && !err; i++) err = put_row(s, a, rows->items[i], from, t.n_bytes, e);
+    return err;
+}
+
+/* Every tensor that the pickle names, whether it was taken or not. */
+static void release_all(const struct clime_pickle_value *root) {
+    struct clime_torch_tensor t;
+    struct clime_error ignored;
+    if (!clime_torch_tensor_read(clime_pickle_at(root, "flattened_tensor"), &t, &ignored))
+        clime_torch_tensor_release(&t);
+    bool list = root->kind == CLIME_PICKLE_LIST || root->kind == CLIME_PICKLE_TUPLE;
+    for (int i = 0; list && i < root->n; i++) {
+        const struct clime_pickle_value *pair = root->items[i];
+        if (pair->kind == CLIME_PICKLE_TUPLE && pair->n == 2 && !clime_torch_tensor_read(pair->items[1], &t, &ignored))
+            clime_torch_tensor_release(&t);
+    }
+}
+
+static enum clime_err put_pickle(struct clime_server *s, struct clime_str bytes, bool bucket, struct clime_error *e) {
+    struct clime_arena a;
+    struct mapped m = {.n = 0};
+    const struct clime_pickle_value *root;
+    clime_arena_init(&a, TREE_ARENA_BYTES);
+    enum clime_err err = clime_pickle_read(bytes, &a, &root, e);
+    if (!err && bucket) {
+        err = put_bucket(s, &m, &a, root, e);
+    } else if (!err && root->kind != CLIME_PICKLE_LIST && root->kind != CLIME_PICKLE_TUPLE) {
+        err = clime_fail(e, CLIME_ERR_INPUT, "the pickle must be a list of pairs of a name and a tensor");
+    } else {
+        for (int i = 0; !err && i < root->n; i++) err = put_named(s, &m, &a, root->items[i], e);
+    }
+    struct clime_error late;
+    if (m.n > 0 && s->update->ops->sync(s->update->dev, err ? &late : e) && !err) err = e->code;
+    for (int i = 0; i < m.n; i++) s->update->ops->share_close(s->update->dev, m.of[i].at);
+    if (root) release_all(root);
+    clime_arena_free(&a);
+    return err;
+}
+
+/* ---- a request --------------------------------------------------------------------------------------------- */
+
+static enum clime_err take(struct clime_server *s, const struct tensor_request *r, struct clime_error *e) {
+    uint8_t *bytes = malloc(r->text.len / 4 * 3 + 3);
+    size_t n;
+    if (!bytes) return clime_fail(e, CLIME_ERR_LIMIT, "no memory for the tensors of the request");
+    enum clime_err err = clime_base64_decode(r->text, bytes, &n, e);
+    if (!err && n < 9) err = clime_fail(e, CLIME_ERR_INPUT, "serialized_named_tensors[0] holds no tensors");
+    if (!err) err = clime_incoming_begin(s, e);
+    if (!err && bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5) /* how a pickle begins */
+        err = put_pickle(s, (struct clime_str){(const char *)bytes, n}, r->bucket, e);
+    else if (!err)
+        err = put_safetensors(s, bytes, n, e);
+    if (!err) err = s->update->ops->sync(s->update->dev, e);
+    free(bytes);
+    if (err) clime_incoming_tear(s->update);
+    return err;
+}
+
+void clime_handle_update_from_tensor(struct clime_http_request *rq, void *context) {
+    struct clime_server *s = context;
+    struct tensor_request r;
+    struct clime_arena a;
+    struct clime_error e = {0};
+    bool complete = false;
+    int n_inflight = 0, n_have = 0;
+    int64_t t0 = clime_now_us();
+    clime_arena_init(&a, BODY_ARENA_BYTES);
+    enum clime_err err = read_body(rq, &a, &r, &e);
+    if (!err && !(err = clime_update_lock(s->update, &e))) {
+        err = take(s, &r, &e);
+        if (!err)
+            err = clime_incoming_settle(s, r.version, clime_update_inflight(r.abort_all, r.flush_cache),
+                                        (struct clime_str){"", 0}, &complete, &n_inflight, &e);
+        n_have = clime_incoming_count(s->update);
+        clime_update_unlock(s->update);
+    }
+    if (err) {
+        LOG_WARN("update from tensors refused: %s", e.msg);
+        clime_http_reply_err(rq, &e);
+    } else {
+        if (complete) clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
+        clime_incoming_reply(rq, s, complete, n_have, n_inflight);
+    }
+    clime_arena_free(&a);
+}
