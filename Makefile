@@ -150,7 +150,7 @@ tsan: ## run the unit tests and two end-to-end tests against a build with the th
 fuzz: ## run the fuzzers under the address and undefined sanitizers
 	$(MAKE) O=$(O)/asan $(ASAN) fuzz-run
 FUZZ = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
-$(O)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.c $$(if $$(filter fuzz_request,$$*),$(O)/libserver.a) \
+$(O)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.c $$(if $$(filter fuzz_request fuzz_pickle,$$*),$(O)/libserver.a) \
              $$(if $$(filter fuzz_reward fuzz_trainer,$$*),$(O)/libtrainer.a) $$(if $$(filter fuzz_router,$$*),$(O)/librouter.a) \
              $$(if $$(filter fuzz_json,$$*),,$(O)/libmodel.a $(O)/libkernels.a $(O)/libtext.a) $(O)/libcommon.a
 	@mkdir -p $(@D)
