@@ -1,8 +1,8 @@
 /* Reading what Python's pickle has written, as a tree of values. Nothing is executed and nothing is imported: a call of
  * something is a value that names it, and whoever reads the tree decides what it knows.
  *
- * Protocols 3 to 5 (2 has no bytes). The tree and its text lie in the arena and in the bytes, which must outlive it; it may share
- * branches, and a hostile one may have circles, so readers go no deeper than what they look for. Any thread.
+ * Protocols 3 to 5 (2 has no bytes). The tree and its text lie in the arena and in the bytes, which must outlive it; it
+ * may share branches, and a hostile one may have circles, so readers go no deeper than what they look for. Any thread.
  */
 #ifndef CLIME_SERVER_UPDATE_PICKLE_H
 #define CLIME_SERVER_UPDATE_PICKLE_H
