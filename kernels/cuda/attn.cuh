@@ -17,6 +17,7 @@ enum { ATTN_SPLIT = 256, ATTN_SPLIT_BLOCKS = ATTN_SPLIT / CLIME_PAGE };
 /* Arguments of every attention kernel, by value. */
 struct attn_args {
     int n_seq, H, HK, Dh;
+    int Dv;              /* of a value and of a head's output; Dh but where values are the first part of their keys */
     float scale, scale2; /* of q.k; the same times log2(e), since exponentials are powers of 2 here */
     const int32_t *q_start, *pos0, *page_table;
     int max_pages;
@@ -28,14 +29,14 @@ struct attn_args {
 static inline attn_args attn_args_of(const struct clime_heads *h, const struct clime_attn *a, const void *q,
                                      const void *k, const void *v, void *out, float *lse) {
     CHECK(h->H % h->HK == 0 && h->scale > 0); /* the largest score is the largest q.k */
-    attn_args r = {a->n_seq, h->H, h->HK, h->Dh, h->scale, h->scale * 1.4426950408889634f};
+    attn_args r = {a->n_seq, h->H, h->HK, h->Dh, h->Dv ? h->Dv : h->Dh, h->scale, h->scale * 1.4426950408889634f};
     r.q_start = a->q_start;
     r.pos0 = a->pos0;
     r.page_table = a->page_table;
     r.max_pages = a->max_pages;
     r.q = (const bf16 *)q;
     r.k = (const bf16 *)k;
-    r.v = (const bf16 *)v;
+    r.v = (const bf16 *)(h->Dv ? k : v);
     r.out = (bf16 *)out;
     r.lse = lse;
     return r;
@@ -135,7 +136,13 @@ void clime_cuda_attn_wide(struct clime_dev *d, const attn_args &a, int T, int n_
 void clime_cuda_attn_tiles_open(struct clime_dev *d);
 void clime_cuda_attn_tiles(struct clime_dev *d, const attn_args &a, const struct clime_attn *batch, int T);
 
-/* attn_plain.cu: any head size up to 256 */
+/* latent/: false when the shape is not one for it */
+bool clime_cuda_latent_attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,
+                            const attn_args &args);
+bool clime_cuda_latent_attn_bwd(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,
+                                const attn_args &args, const void *dout, void *dq, void *dk);
+
+/* attn_plain.cu: any head size up to 2048 */
 void clime_cuda_attn_plain(struct clime_dev *d, const attn_args &a, int T);
 void clime_cuda_attn_bwd_plain(struct clime_dev *d, const attn_args &a, int T, bool common_keys, const bf16 *dout,
                                bf16 *dq, bf16 *dk, bf16 *dv);

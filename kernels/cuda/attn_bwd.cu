@@ -48,8 +48,11 @@ CUDA_OP void clime_cuda_attn_bwd(struct clime_dev *d, const struct clime_heads *
                                  const void *dout, void *dq, void *dk, void *dv) {
     if (T == 0) return;
     attn_args args = attn_args_of(h, a, q, k, v, (void *)out, (float *)lse);
-    if (h->Dh != 64 && h->Dh != 128) {
-        clime_cuda_attn_bwd_plain(d, args, T, h->common_keys, (const bf16 *)dout, (bf16 *)dq, (bf16 *)dk, (bf16 *)dv);
+    CHECK(!h->Dv || !h->common_keys);
+    if (clime_cuda_latent_attn_bwd(d, h, T, a, args, dout, dq, dk)) return;
+    if (h->Dv || (h->Dh != 64 && h->Dh != 128)) {
+        clime_cuda_attn_bwd_plain(d, args, T, h->common_keys, (const bf16 *)dout, (bf16 *)dq, (bf16 *)dk,
+                                  h->Dv ? NULL : (bf16 *)dv);
         return;
     }
     bwd_args g = {NULL, bwd_stats_at(T, a->n_seq), (bf16 *)dq, (bf16 *)dk, (bf16 *)dv};

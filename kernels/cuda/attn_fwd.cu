@@ -4,7 +4,8 @@
  * merge_kernel. Its 16 rows are the positions and query heads of the group. Where that leaves multiprocessors idle,
  * attn_wide.cu computes the same with four warps a split.
  * Prefill and training go to attn_fwd_wgmma.cu, which walks the same blocks and splits one after another; rows of a
- * tile do not meet in either, so which kernel ran does not show in a row's bits. */
+ * tile do not meet in either, so which kernel ran does not show in a row's bits.
+ * Latent attention has kernels of its own (latent/). */
 #include "kernels/cuda/attn_tile.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -85,6 +86,7 @@ void clime_cuda_attn_open(struct clime_dev *d) {
     set_attributes<128>(d);
     clime_cuda_attn_tiles_open(d);
     clime_cuda_attn_wide_open(d);
+    clime_cuda_latent_open(d);
 }
 
 /* A decode step may have any number of sequences of any length. Their splits' outputs take at most this much at a time,
@@ -100,6 +102,7 @@ static int n_splits_of(int keys) {
 }
 
 size_t clime_cuda_attn_scratch(const struct clime_heads *h, int n_seq, int max_len) {
+    if (h->Dv) return clime_cuda_latent_scratch(h, n_seq, max_len);
     int group = h->H / h->HK, most = group < 16 ? 16 / group : 1; /* rows of a sequence here */
     size_t row = row_bytes(h->H, h->Dh, n_splits_of(max_len)), one = most * row, all = n_seq * one;
     return all < SPLITS_BYTES ? all : one > SPLITS_BYTES ? one : SPLITS_BYTES;
@@ -145,7 +148,8 @@ CUDA_OP void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, i
                              const void *q, const void *k, const void *v, void *out, float *lse) {
     if (T == 0) return;
     attn_args args = attn_args_of(h, a, q, k, v, out, lse);
-    if (h->Dh != 64 && h->Dh != 128) {
+    if (clime_cuda_latent_attn(d, h, T, a, args)) return;
+    if (h->Dv || (h->Dh != 64 && h->Dh != 128)) {
         clime_cuda_attn_plain(d, args, T);
         return;
     }

@@ -67,6 +67,10 @@ void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
 size_t clime_cuda_attn_scratch(const struct clime_heads *h, int n_seq, int max_len);
 size_t clime_cuda_draw_scratch(int R, int V, int max_len);
 
+/* latent/: scratch of latent attention, forward and backward; 0 where the shape is not one for it. */
+size_t clime_cuda_latent_scratch(const struct clime_heads *h, int n_seq, int max_len);
+size_t clime_cuda_latent_bwd_scratch(const struct clime_heads *h, int T);
+
 /* Chunks that the rows of a sum are cut into, at most. */
 enum { MOST_CHUNKS = 1024 };
 
@@ -101,6 +105,7 @@ struct clime_product {
     struct clime_strided a, b;
     void *y;
     enum clime_out out;
+    int64_t ld; /* of y, elements from row to row */
 };
 
 /* a, b, y as in the table: forward x, w, y; dX dy, w, dx; dW dy, x, dw. */
@@ -109,11 +114,11 @@ static inline __host__ __device__ struct clime_product clime_product_of(enum cli
     const bf16 *pa = (const bf16 *)a, *pb = (const bf16 *)b;
     switch (kind) {
     case CLIME_LT_DX:
-        return {T, K, N, {pa, N, 1}, {pb, 1, K}, y, CLIME_OUT_BF16};
+        return {T, K, N, {pa, N, 1}, {pb, 1, K}, y, CLIME_OUT_BF16, K};
     case CLIME_LT_DW:
-        return {N, K, T, {pa, 1, N}, {pb, 1, K}, y, CLIME_OUT_F32_ADD};
+        return {N, K, T, {pa, 1, N}, {pb, 1, K}, y, CLIME_OUT_F32_ADD, K};
     default:
-        return {T, N, K, {pa, K, 1}, {pb, K, 1}, y, kind == CLIME_LT_FORWARD ? CLIME_OUT_BF16 : CLIME_OUT_F32};
+        return {T, N, K, {pa, K, 1}, {pb, K, 1}, y, kind == CLIME_LT_FORWARD ? CLIME_OUT_BF16 : CLIME_OUT_F32, N};
     }
 }
 
@@ -178,6 +183,8 @@ void clime_cuda_grouped_tiles_open(struct clime_dev *d);
 void clime_cuda_grouped_rows_open(struct clime_dev *d);
 void clime_cuda_attn_open(struct clime_dev *d);
 void clime_cuda_attn_bwd_open(struct clime_dev *d);
+void clime_cuda_latent_open(struct clime_dev *d);
+void clime_cuda_heads_open(struct clime_dev *d);
 
 /* library.cu: opens one of NVIDIA's libraries (soname; the folder of its Python package under nvidia/); NULL when it is
  * nowhere. */

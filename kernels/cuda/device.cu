@@ -70,9 +70,12 @@ size_t clime_cuda_scratch_bytes(const struct clime_scratch_shape *s) {
     size_t T = (size_t)s->T, chunks = T < MOST_CHUNKS ? T : MOST_CHUNKS,
            qkv = (size_t)(s->heads.H + 2 * s->heads.HK) * (size_t)s->heads.Dh, D = (size_t)s->D;
     const size_t needs[] = {
-        2 * T * qkv * sizeof(float),                           /* attention: splits, or fp32 sums and delta */
-        chunks * (D > qkv ? D : qkv) * sizeof(float),          /* partial sums of weights of norms and of biases */
-        stats_scratch(s), (s->n / 32768 + 1) * sizeof(double), /* partial sums of the norm of the gradient */
+        2 * T * qkv * sizeof(float),                  /* attention: splits, or fp32 sums and delta */
+        chunks * (D > qkv ? D : qkv) * sizeof(float), /* partial sums of weights of norms and of biases */
+        clime_cuda_latent_scratch(&s->heads, 0, 0),
+        clime_cuda_latent_bwd_scratch(&s->heads, s->T),
+        stats_scratch(s),
+        (s->n / 32768 + 1) * sizeof(double), /* partial sums of the norm of the gradient */
     };
     size_t most = 0;
     for (size_t need : needs) most = need > most ? need : most;
@@ -140,6 +143,7 @@ enum clime_err clime_cuda_open(const struct clime_dev_options *o, struct clime_d
     clime_cuda_rope_open(d);
     clime_cuda_attn_open(d);
     clime_cuda_attn_bwd_open(d);
+    clime_cuda_heads_open(d);
     clime_lt_open(d);
     if (d->failure.code != CLIME_OK) {
         if (e) *e = d->failure;

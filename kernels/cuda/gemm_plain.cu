@@ -1,5 +1,5 @@
-/* Any matrix product as one chain of mma.sync m16n8k16 over K ascending. Launched by gemm.cu, lt.cu and
- * grouped.cu.
+/* Any matrix product as one chain of mma.sync m16n8k16 over K ascending. Launched by gemm.cu, lt.cu,
+ * grouped.cu and latent/heads.cu.
  *
  * Takes every shape, stride and alignment, so it serves what the fast paths cannot, experts' products too, and it is
  * the definition of the canonical bits: lt.cu accepts a library algorithm only when it gives these. A tile is 64 x 64
@@ -48,7 +48,7 @@ static __device__ __forceinline__ void multiply_tile(const struct clime_product 
         int m = e / 16, n = e / 4 % 4, r = e % 4;
         int i = i0 + wi + m * 16 + lane / 4 + r / 2 * 8, j = j0 + wj + n * 8 + lane % 4 * 2 + r % 2;
         if (i >= p.M || j >= p.N) continue;
-        size_t at = (size_t)i * p.N + j;
+        size_t at = (size_t)i * p.ld + j;
         float v = c[m][n][r];
         if (p.out == CLIME_OUT_BF16)
             ((bf16 *)p.y)[at] = b_of(v);

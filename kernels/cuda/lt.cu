@@ -201,7 +201,7 @@ static struct clime_product product_of(const struct trial *t, int T, void *y) {
 static void make_want(struct clime_dev *d, struct trial *t, struct cut *c) {
     struct clime_product p = product_of(t, c->T, c->want);
     p.M = c->n_rows;
-    p.N = c->n_columns;
+    p.ld = p.N = c->n_columns;
     p.a.i *= c->step;
     p.b.i *= c->step;
     CU(d, cudaMemsetAsync(c->want, 0x3f, (size_t)p.M * p.N * t->width, d->stream)); /* 0.747: what dW adds to */

@@ -117,6 +117,19 @@ void clime_cuda_combine(struct clime_dev *d, int T, int D, int k, const int32_t 
                         const void *x, const void *last, const float *last_weight, void *y);
 void clime_cuda_combine_bwd(struct clime_dev *d, int T, int F, int k, const int32_t *at, const float *weights, void *dh,
                             void *h, float *dweights);
+void clime_cuda_heads_gemm(struct clime_dev *d, int T, const struct clime_head_product *p, const void *x, const void *w,
+                           void *y);
+void clime_cuda_heads_dx(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy, const void *w,
+                         void *dx);
+void clime_cuda_heads_dw(struct clime_dev *d, int T, const struct clime_head_product *p, const void *dy, const void *x,
+                         float *dw);
+void clime_cuda_latent_rope(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_latent *l,
+                            const struct clime_rope *rope, float eps, const void *q, const void *kv, const void *norm,
+                            const int32_t *pos, const int32_t *slot, void *out, void *k);
+void clime_cuda_latent_rope_bwd(struct clime_dev *d, int T, const struct clime_heads *h, const struct clime_latent *l,
+                                const struct clime_rope *rope, float eps, const void *kv, const void *norm,
+                                const int32_t *pos, const void *dout, const void *dk, void *dq, void *dkv,
+                                float *dnorm);
 void clime_cuda_attn(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a, const void *q,
                      const void *k, const void *v, void *out, float *lse);
 void clime_cuda_attn_bwd(struct clime_dev *d, const struct clime_heads *h, int T, const struct clime_attn *a,

@@ -188,6 +188,7 @@ template <int N> static __device__ __forceinline__ void wgmma_hold(float (&d)[N]
 }
 
 /* clang-format off */
+#define WGMMA_D16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
 #define WGMMA_D32 \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
@@ -204,6 +205,14 @@ template <int N> static __device__ __forceinline__ void wgmma_hold(float (&d)[N]
 
 /* d = add * d + A B, one step of 16. ss: A and B tiles in shared memory; rs: A fragments in registers. TRANS_A,
  * TRANS_B: 1 when that tile is mn-major. d may not be touched until wgmma_wait; a neither. */
+template <int TRANS_A, int TRANS_B>
+static __device__ __forceinline__ void wgmma_ss(float (&d)[4][4], uint64_t a, uint64_t b, int add) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 " WGMMA_D16 ", %16, %17, p, 1, 1, %19, %20;\n}\n"
+                 : WGMMA_OUT4(d, 0)
+                 : "l"(a), "l"(b), "r"(add), "n"(TRANS_A), "n"(TRANS_B));
+}
+
 template <int TRANS_A, int TRANS_B>
 static __device__ __forceinline__ void wgmma_ss(float (&d)[8][4], uint64_t a, uint64_t b, int add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
@@ -224,6 +233,13 @@ static __device__ __forceinline__ void wgmma_ss(float (&d)[16][4], uint64_t a, u
 /* d = A B, the step of 16 that begins a sum. Nothing is read from d: with add = 0 instead, d would have to live from
  * its definition on, and where other products are under way then, ptxas gives up and makes each one wait for the last.
  */
+template <int TRANS_A, int TRANS_B>
+static __device__ __forceinline__ void wgmma_ss_first(float (&d)[4][4], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 " WGMMA_D16 ", %16, %17, 0, 1, 1, %18, %19;\n"
+                 : WGMMA_NEW4(d, 0)
+                 : "l"(a), "l"(b), "n"(TRANS_A), "n"(TRANS_B));
+}
+
 template <int TRANS_A, int TRANS_B>
 static __device__ __forceinline__ void wgmma_ss_first(float (&d)[8][4], uint64_t a, uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " WGMMA_D32 ", %32, %33, 0, 1, 1, %34, %35;\n"

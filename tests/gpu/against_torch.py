@@ -30,8 +30,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file
-from transformers import (AttentionInterface, AutoModelForCausalLM, Glm4Config, Glm4MoeConfig, LlamaConfig, Qwen2Config,
-                          Qwen3Config, Qwen3MoeConfig)
+from transformers import (AttentionInterface, AutoModelForCausalLM, DeepseekV3Config, Glm4Config, Glm4MoeConfig,
+                          LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
 from transformers.utils import logging
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,11 @@ ZERO = 1e-4  # of the whole gradient's norm: what may be left of a gradient that
 def configs(small):
     d64 = dict(hidden_size=512, intermediate_size=1536, num_attention_heads=8, num_key_value_heads=2, head_dim=64)
     d128 = dict(hidden_size=768, intermediate_size=1536, num_attention_heads=6, num_key_value_heads=2, head_dim=128)
+    latent = dict(hidden_size=768, intermediate_size=1536, num_attention_heads=6, num_key_value_heads=6, q_lora_rank=384,
+                  kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128)
     if small:
+        latent.update(hidden_size=64, intermediate_size=96, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=24,
+                      kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16)
         d64.update(hidden_size=64, intermediate_size=96, num_attention_heads=2, num_key_value_heads=1)
         d128.update(hidden_size=64, intermediate_size=96, num_attention_heads=2, num_key_value_heads=1)
     llama3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, rope_theta=500000.0,
@@ -67,6 +71,9 @@ def configs(small):
         "glm4_moe 128": of(Glm4MoeConfig, d128, False, 2, n_routed_experts=16, num_experts_per_tok=4, n_shared_experts=1,
                            routed_scaling_factor=1.5, first_k_dense_replace=1, n_group=1, topk_group=1, use_qk_norm=True,
                            moe_intermediate_size=d128["intermediate_size"] // 4),
+        "deepseek_v3 576": of(DeepseekV3Config, latent, False, 2, n_routed_experts=16, num_experts_per_tok=4,
+                              n_shared_experts=1, routed_scaling_factor=1.5, first_k_dense_replace=1, n_group=1,
+                              topk_group=1, moe_intermediate_size=latent["intermediate_size"] // 4),
     }
 
 
@@ -93,7 +100,7 @@ def cast(model, dtype):
 def random_model(config, device):
     """Weights of a size that makes every part matter (transformers' default of 0.02 leaves attention uniform)."""
     torch.manual_seed(1)
-    more = {"experts_implementation": "eager"} if "Moe" in type(config).__name__ else {}
+    more = {"experts_implementation": "eager"} if hasattr(config, "num_experts_per_tok") else {}
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **more).eval()
     with torch.no_grad():

@@ -24,19 +24,20 @@ static struct clime_model *make_model(const struct clime_config *c, int rank, in
     m->flat = room((size_t)m->shard.n * 2);
     fill(m->flat, (size_t)m->shard.n * 2);
     enum { POS = 16384 };
-    size_t n = POS * 64;
+    size_t n = (size_t)(POS * c->rope_rot / 2);
     float *h = xmalloc(2 * n * 4), *table = room(2 * n * 4);
     clime_rope_table(&m->cfg, 0, POS, h, h + n);
     ops->copy_in(dev, table, h, 2 * n * 4);
     free(h);
-    m->rope = (struct clime_rope){table, table + n, POS, 128, false};
+    m->rope = (struct clime_rope){table, table + n, POS, c->rope_rot, c->rope_interleaved};
     clime_model_repack(m);
     return m;
 }
 
 /* Weights of all experts but n of each layer that has some. */
 static double spared_experts(const struct clime_config *c, double n) {
-    return c->router.E ? (double)c->L * (c->router.E - n) * 3 * c->D * c->F_expert : 0;
+    int layers = c->L - (c->dense[0] ? 1 : 0);
+    return c->router.E ? (double)layers * (c->router.E - n) * 3 * c->D * c->F_expert : 0;
 }
 
 /* Weights that a decode step of B rows reads, by what a router that is even would hit; that a row's products have. */

@@ -1,5 +1,5 @@
-/* Speed of the CUDA table on the shapes of Qwen3-4B and, if asked for, Qwen3-30B-A3B, with random weights made on the
- * device, against ceilings measured in the same run: bytes or FLOPs over time. Prints one line a figure;
+/* Speed of the CUDA table on the shapes of Qwen3-4B and, if asked for, Qwen3-30B-A3B and Moonlight, with random weights
+ * made on the device, against ceilings measured in the same run: bytes or FLOPs over time. Prints one line a figure;
  * scripts/bench-gpu runs it. */
 #include "common/log.h"
 #include "model/backward.h"
@@ -43,7 +43,30 @@ static const struct clime_config
                      .rope_theta = 1e6,
                      .rope_rot = 128,
                      .dtype = CLIME_BF16,
-                     .router = {.E = 128, .k = 8, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1}};
+                     .router = {.E = 128, .k = 8, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1}},
+    MOONLIGHT = {
+        .family = CLIME_DEEPSEEK_V3,
+        .architecture = "DeepseekV3ForCausalLM",
+        .D = 2048,
+        .L = 27,
+        .H = 16,
+        .HK = 16,
+        .Dh = 192,
+        .F = 11264,
+        .F_expert = 1408,
+        .F_shared = 2816,
+        .V = 163840,
+        .max_pos = 8192,
+        .eps = 1e-5f,
+        .rope_theta = 5e4,
+        .rope_rot = 64,
+        .rope_interleaved = true,
+        .latent = {512, 128, 64, 128},
+        .dtype = CLIME_BF16,
+        .dense = {1},
+        .router_bias = true,
+        .router = {
+            .E = 64, .k = 6, .sigmoid = true, .renormalize = true, .scale = 2.446f, .n_groups = 1, .k_groups = 1}};
 
 static void bench_products(struct clime_model *m) {
     static const struct {
@@ -162,6 +185,16 @@ static void bench_decode_free(struct clime_model *m) {
     dev = m->dev = own;
 }
 
+/* Latent attention has none: its values are part of its keys. */
+static void *value_plane(struct clime_model *m, struct clime_kv *kv, int l) {
+    return m->heads.Dv ? NULL : clime_kv_plane(m, kv, l, CLIME_PLANE_V);
+}
+
+/* Operations of a query head with one key: its score and its value. */
+static double pair_flop(const struct clime_model *m) {
+    return 2.0 * (m->heads.Dh + (m->heads.Dv ? m->heads.Dv : m->heads.Dh));
+}
+
 static void bench_serving(struct clime_model *m) {
     enum { PAGES = MAX_BATCH * 17 + 64 };
     struct clime_kv kv;
@@ -184,8 +217,8 @@ static void bench_serving(struct clime_model *m) {
         one_step(m, &s, &w);
         TIME(attn, 40,
              ops->attn(dev, &m->heads, s.T, &s.b.attn, w.act.at[CLIME_ACT_Q],
-                       clime_kv_plane(m, &kv, turn_ % m->cfg.L, CLIME_PLANE_K),
-                       clime_kv_plane(m, &kv, turn_ % m->cfg.L, CLIME_PLANE_V), w.act.at[CLIME_ACT_ATT], NULL));
+                       clime_kv_plane(m, &kv, turn_ % m->cfg.L, CLIME_PLANE_K), value_plane(m, &kv, turn_ % m->cfg.L),
+                       w.act.at[CLIME_ACT_ATT], NULL));
         TIME(head, 5, clime_forward_logits(m, &w, s.h_rows, s.n_seq));
         TIME(draw, 5, ops->head_stats(dev, s.n_seq, m->cfg.V, w.logits, w.inv_temp, NULL, w.lse, NULL, NULL));
         printf("batch %d, context 1024: attention %.1f us a layer, %.0f%% of its bytes' limit; logits %.0f us, "
@@ -199,8 +232,8 @@ static void bench_serving(struct clime_model *m) {
     TIME(t, 2, one_step(m, &s, &w));
     TIME(attn, 3,
          ops->attn(dev, &m->heads, s.T, &s.b.attn, w.act.at[CLIME_ACT_Q], clime_kv_plane(m, &kv, 0, CLIME_PLANE_K),
-                   clime_kv_plane(m, &kv, 0, CLIME_PLANE_V), w.act.at[CLIME_ACT_ATT], NULL));
-    double pairs = 2.0 * 2 * 8192 * 8192 / 2 * m->cfg.H * m->cfg.Dh;
+                   value_plane(m, &kv, 0), w.act.at[CLIME_ACT_ATT], NULL));
+    double pairs = pair_flop(m) * 8192 * 8192 / 2 * m->cfg.H;
     double matrices = 2 * (weights_active(m) - (double)m->cfg.V * m->cfg.D * (m->cfg.tied ? 1 : 2)) * 8192;
     printf("prefill of 8192: %.1f ms, %.0f tok/s, %.0f TFLOP/s, %.0f%% of the GEMM ceiling (attention %.2f ms a layer, "
            "%.0f "
@@ -232,15 +265,15 @@ static void bench_attention_of(struct clime_heads h, int n_seq, int rows, int be
     fill_below(v, KV * 2, 1.7f);
     struct clime_attn a = {.n_seq = n_seq, .q_start = d_start, .h_q_start = start, .max_len = keys};
     if (before > 0) a.pos0 = d_pos0, a.h_pos0 = pos0, a.page_table = d_table, a.max_pages = pages;
-    double forward, backward, product = 2.0 * n_seq * rows * (before + rows / 2.0) * h.H * h.Dh;
+    double forward, backward, pairs = 2.0 * n_seq * rows * (before + rows / 2.0) * h.H, Dv = h.Dv ? h.Dv : h.Dh;
     TIME(forward, 10, ops->attn(dev, &h, T, &a, q, k, v, out, before > 0 ? NULL : lse));
     printf("attention, head size %d, %d x %d rows after %d: forward %.0f us, %.0f TFLOP/s", h.Dh, n_seq, rows, before,
-           forward * 1e6, 2 * product / forward * 1e-12);
+           forward * 1e6, pairs * (h.Dh + Dv) / forward * 1e-12);
     if (before == 0) {
         void *dout = room(Q), *dq = room(Q), *dk = room(KV * 2), *dv = room(KV * 2), *more[] = {dout, dq, dk, dv};
         fill_below(dout, Q, 1.7f);
         TIME(backward, 10, ops->attn_bwd(dev, &h, T, &a, q, k, v, out, lse, dout, dq, dk, dv));
-        printf("; backward %.0f us, %.0f TFLOP/s", backward * 1e6, 7 * product / backward * 1e-12);
+        printf("; backward %.0f us, %.0f TFLOP/s", backward * 1e6, pairs * (4 * h.Dh + 3 * Dv) / backward * 1e-12);
         for (size_t i = 0; i < CLIME_COUNT(more); i++) ops->free(dev, more[i]);
     }
     printf("\n");
@@ -250,7 +283,8 @@ static void bench_attention_of(struct clime_heads h, int n_seq, int rows, int be
 }
 
 static void bench_attention(void) {
-    static const struct clime_heads HEADS[] = {{32, 8, 128, 0.0884f}, {32, 8, 64, 0.125f}};
+    static const struct clime_heads HEADS[] = {
+        {32, 8, 128, 0.0884f}, {32, 8, 64, 0.125f}, {16, 1, 576, 0.072f, .Dv = 512}};
     for (size_t i = 0; i < CLIME_COUNT(HEADS); i++) {
         bench_attention_of(HEADS[i], 1, 8192, 0);
         bench_attention_of(HEADS[i], 4, 2048, 0);
@@ -288,7 +322,7 @@ static void bench_training(struct clime_model *m, int n_seq, int len) {
     clime_train_sizes(m, &o, &sizes);
     size_t bytes = sizes.gradients + sizes.activations + sizes.head + sizes.scratch;
     double flop = 6.0 * (weights_active(m) - (m->cfg.tied ? 0 : (double)m->cfg.V * m->cfg.D)) * T +
-                  3.0 * m->cfg.L * 2 * 2 * (double)len * len * m->cfg.H * m->cfg.Dh / 2 * n_seq;
+                  3.0 * m->cfg.L * pair_flop(m) * (double)len * len * m->cfg.H / 2 * n_seq;
     printf("training %dx%d: forward %.0f ms, with backward %.0f ms, %.0f tok/s, %.0f model TFLOP/s, %.1f GiB\n", n_seq,
            len, forward * 1e3, both * 1e3, T / both, flop / both * 1e-12, (double)bytes / (1 << 30));
     struct clime_ops timed = op_times_begin(ops);
@@ -335,7 +369,19 @@ static void bench_experts(void) {
     bench_training(make_model(&cut, 0, 1), 1, 8192);
 }
 
-/* No argument: everything of a dense model. "attention", "training", "decode": only that. "experts": Qwen3-30B-A3B. */
+/* The shape of Moonlight. */
+static void bench_latent(void) {
+    struct clime_model *m = make_model(&MOONLIGHT, 0, 1);
+    struct clime_config cut = MOONLIGHT;
+    bench_decode(m, NULL, true, true, "overlapped");
+    bench_serving(m);
+    ops->free(dev, m->flat);
+    cut.L = 6;
+    bench_training(make_model(&cut, 0, 1), 1, 8192);
+}
+
+/* No argument: everything of a dense model. "attention", "training", "decode": only that. "experts": Qwen3-30B-A3B.
+ * "latent": Moonlight. */
 int main(int argc, char **argv) {
     const char *only = argc > 1 ? argv[1] : "";
     bool all = !*only, training = all || strcmp(only, "training") == 0, decode = all || strcmp(only, "decode") == 0;
@@ -351,6 +397,10 @@ int main(int argc, char **argv) {
     bench_ceilings();
     if (strcmp(only, "experts") == 0) {
         bench_experts();
+        return 0;
+    }
+    if (strcmp(only, "latent") == 0) {
+        bench_latent();
         return 0;
     }
     struct clime_model *m = make_model(&QWEN3_4B, 0, 1);

@@ -2,8 +2,8 @@
 prompts of mixed lengths, shared and cached prefixes, prompts in chunks, decode steps recorded and not, KV so scarce that
 requests wait. The gap must be 0 on every token, and the weights after two steps the same whatever the way.
 
-    python3 tests/gpu/gap.py [BUILD] [qwen3-0.6b|qwen3-4b|glm4-9b|qwen3-30b-a3b|tiny|tiny-experts]
-    LAYERS=N cuts the model; DEVICE=cpu with tiny and tiny-experts; TP=N: a server over N devices
+    python3 tests/gpu/gap.py [BUILD] [qwen3-0.6b|qwen3-4b|glm4-9b|qwen3-30b-a3b|moonlight|tiny|tiny-experts|tiny-latent]
+    LAYERS=N cuts the model; DEVICE=cpu with the tiny ones; TP=N: a server over N devices
 
 Exit status 1 when something is wrong.
 """
@@ -21,7 +21,7 @@ import time
 from shared import SHAPES, check, failures
 
 # the rollouts of a shape: prompts, samples of each, most new tokens, longest prompt in bytes
-SIZES = {"tiny": (8, 4, 40, 300), "tiny-experts": (8, 4, 40, 300)}
+SIZES = {name: (8, 4, 40, 300) for name in ("tiny", "tiny-experts", "tiny-latent")}
 FEWER = (4, 4, 64, 300)  # for one request at a time, which would take minutes
 ALONE = "one at a time"
 WAYS = {

@@ -18,12 +18,18 @@ def shape(family, hidden, intermediate, layers, heads, kv, head_dim, vocab, *mor
             "--head-dim", head_dim, "--vocab-size", vocab, *more]  # fmt: skip
 
 
+MOONLIGHT_LATENT = ["--kv-lora-rank", 512, "--qk-nope-head-dim", 128, "--qk-rope-head-dim", 64, "--v-head-dim", 128]
+
 SHAPES = {
     "qwen3-0.6b": shape("qwen3", 1024, 3072, 28, 16, 8, 128, 151936, "--rope-theta", 1000000),
     "qwen3-4b": shape("qwen3", 2560, 9728, 36, 32, 8, 128, 151936, "--rope-theta", 1000000),
     "glm4-9b": shape("glm4", 4096, 13696, 40, 32, 2, 128, 151552, "--untie-embeddings"),
     "qwen3-30b-a3b": shape("qwen3_moe", 2048, 6144, 48, 32, 4, 128, 151936, "--rope-theta", 1000000, "--num-experts", 128,
                            "--num-experts-per-tok", 8, "--moe-intermediate-size", 768, "--untie-embeddings"),
+    "moonlight": shape("deepseek_v3", 2048, 11264, 27, 16, 16, 128, 163840, *MOONLIGHT_LATENT, "--num-experts", 64,
+                       "--num-experts-per-tok", 6, "--moe-intermediate-size", 1408, "--untie-embeddings"),
+    "tiny-latent": shape("deepseek_v3", 128, 256, 3, 4, 4, 128, 151552, "--init-std", "0.05", *MOONLIGHT_LATENT,
+                         "--num-experts", 16, "--num-experts-per-tok", 4, "--moe-intermediate-size", 64),
     "tiny-experts": shape("glm4_moe", 128, 256, 3, 4, 2, 64, 151552, "--init-std", "0.05", "--num-experts", 16,
                           "--num-experts-per-tok", 4, "--moe-intermediate-size", 64),
     "tiny": shape("qwen3", 128, 256, 2, 4, 2, 64, 151936, "--init-std", "0.05"),

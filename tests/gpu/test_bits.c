@@ -187,34 +187,43 @@ static void *to_pool(struct gpu_test *t, const struct clime_heads *h, const void
 }
 
 static void test_attention(struct gpu_test *t) {
-    static const struct clime_heads CASES[] = {{8, 2, 128, 0.0884f}, {8, 8, 64, 0.125f},    {16, 1, 128, 0.0884f},
-                                               {14, 2, 64, 0.125f},  {20, 1, 128, 0.0884f}, {6, 2, 40, 0.158f}};
+    static const struct clime_heads CASES[] = {{8, 2, 128, 0.0884f},
+                                               {8, 8, 64, 0.125f},
+                                               {16, 1, 128, 0.0884f},
+                                               {14, 2, 64, 0.125f},
+                                               {20, 1, 128, 0.0884f},
+                                               {6, 2, 40, 0.158f},
+                                               {16, 1, 576, 0.042f, .Dv = 512},
+                                               {20, 1, 576, 0.042f, .Dv = 512},
+                                               {128, 1, 576, 0.042f, .Dv = 512},
+                                               {4, 1, 80, 0.11f, .Dv = 64}};
     static const int CUTS[] = {0, 1, 3, 67, 68, 511, 513, 900, 1024, 1025, LEN};
     static const int AT_POS[] = {0, 1, 63, 64, 200, 511, 512, 513, 1023, 1024, LEN - 1};
     const struct clime_ops *ops = t->gpu.ops;
     struct clime_dev *d = t->gpu.dev;
     for (size_t c = 0; c < CLIME_COUNT(CASES); c++) {
         struct clime_heads h = CASES[c];
-        size_t Q = (size_t)(h.H * h.Dh), KV = (size_t)(h.HK * h.Dh), H = (size_t)h.H;
+        size_t Q = (size_t)(h.H * h.Dh), KV = (size_t)(h.HK * h.Dh), H = (size_t)h.H,
+               O = H * (size_t)(h.Dv ? h.Dv : h.Dh);
         /* a sequence of another length first, so that rows lie anywhere in the tiles of the pack */
         enum { BEFORE = 37, T = BEFORE + LEN };
         static const int32_t START[] = {0, BEFORE, T};
         struct both q = both_random(t, T * Q, CLIME_BF16, 1.5), k = both_random(t, T * KV, CLIME_BF16, 1.5),
-                    v = both_random(t, T * KV, CLIME_BF16, 1), out = both_room(t, T * Q, CLIME_BF16),
+                    v = both_random(t, T * KV, CLIME_BF16, 1), out = both_room(t, T * O, CLIME_BF16),
                     lse = both_room(t, T * H, CLIME_F32), again = both_room(t, T * Q, CLIME_BF16),
                     lse2 = both_room(t, T * H, CLIME_F32), start = both_ints(t, START, 3);
         printf("attention H %d HK %d Dh %d\n", h.H, h.HK, h.Dh);
         struct clime_attn a = {.n_seq = 2, .q_start = start.gpu, .h_q_start = START, .max_len = LEN};
         ops->attn(d, &h, T, &a, q.gpu, k.gpu, v.gpu, out.gpu, lse.gpu);
         ops->attn(d, &h, T, &a, q.gpu, k.gpu, v.gpu, again.gpu, lse2.gpu);
-        same_bits(t, "attn, again", out.gpu, again.gpu, T * Q * 2);
+        same_bits(t, "attn, again", out.gpu, again.gpu, T * O * 2);
 
         int32_t table[PAGES];
         for (int p = 0; p < PAGES; p++) table[p] = (p * 17 + 5) % POOL; /* POOL and 17 have no common factor */
         void *kp = to_pool(t, &h, (char *)k.cpu + BEFORE * KV * 2, table);
         void *vp = to_pool(t, &h, (char *)v.cpu + BEFORE * KV * 2, table);
         struct both d_table = both_ints(t, table, PAGES);
-        const char *want = (char *)out.gpu + BEFORE * Q * 2;
+        const char *want = (char *)out.gpu + BEFORE * O * 2;
         const float *want_lse = (const float *)lse.gpu + BEFORE * H;
 
         for (size_t i = 0; i + 1 < CLIME_COUNT(CUTS); i++) { /* prefill in chunks */
@@ -224,7 +233,7 @@ static void test_attention(struct gpu_test *t) {
             ops->attn(d, &h, n, &p, (char *)q.gpu + (size_t)(BEFORE + from) * Q * 2, kp, vp, again.gpu, lse2.gpu);
             char what[64];
             snprintf(what, sizeof what, "attn, paged chunk %d to %d:", from, CUTS[i + 1]);
-            same_bits(t, what, want + (size_t)from * Q * 2, again.gpu, (size_t)n * Q * 2);
+            same_bits(t, what, want + (size_t)from * O * 2, again.gpu, (size_t)n * O * 2);
             same_bits(t, what, want_lse + (size_t)from * H, lse2.gpu, (size_t)n * H * 4);
             both_free(t, &d_qs);
             both_free(t, &d_pos);
@@ -241,13 +250,13 @@ static void test_attention(struct gpu_test *t) {
         }
         qs[B] = B;
         struct both d_qs = both_ints(t, qs, B + 1), d_pos = both_ints(t, pos, B),
-                    d_tables = both_ints(t, &tables[0][0], B * PAGES), dec = both_room(t, B * Q, CLIME_BF16);
+                    d_tables = both_ints(t, &tables[0][0], B * PAGES), dec = both_room(t, B * O, CLIME_BF16);
         struct clime_attn p = {B, d_qs.gpu, qs, d_pos.gpu, pos, d_tables.gpu, PAGES, LEN};
         ops->attn(d, &h, B, &p, again.gpu, kp, vp, dec.gpu, lse2.gpu);
         for (int i = 0; i < (int)B; i++) {
             char what[64];
             snprintf(what, sizeof what, "attn, decode at %d:", pos[i]);
-            same_bits(t, what, want + (size_t)pos[i] * Q * 2, (char *)dec.gpu + (size_t)i * Q * 2, Q * 2);
+            same_bits(t, what, want + (size_t)pos[i] * O * 2, (char *)dec.gpu + (size_t)i * O * 2, O * 2);
             same_bits(t, what, want_lse + (size_t)pos[i] * H, (float *)lse2.gpu + (size_t)i * H, H * 4);
         }
         ops->free(d, kp);

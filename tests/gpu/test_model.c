@@ -6,9 +6,10 @@
 #include "model/backward.h"
 #include "tests/unit/model/paged.h"
 
-static const char *const MODELS[] = {"qwen3",      "qwen3_head64", "qwen3_bias",  "qwen2",     "llama",
-                                     "llama_bias", "glm4",         "glm4_nobias", "qwen3_moe", "qwen3_moe_dense",
-                                     "qwen2_moe",  "glm4_moe",     "glm4_moe_air"};
+static const char *const MODELS[] = {"qwen3",        "qwen3_head64",    "qwen3_bias", "qwen2",
+                                     "llama",        "llama_bias",      "glm4",       "glm4_nobias",
+                                     "qwen3_moe",    "qwen3_moe_dense", "qwen2_moe",  "glm4_moe",
+                                     "glm4_moe_air", "deepseek_v3",     "moonlight",  "glm4_moe_lite"};
 static const int LENGTHS[] = {1, 2, 63, 64, 65, 130, 300, 17};
 enum { N_SEQS = CLIME_COUNT(LENGTHS), MAX_LEN = 320, MAX_T = 700 };
 

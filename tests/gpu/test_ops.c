@@ -204,22 +204,24 @@ static void same_grads(struct gpu_test *t, const char *what, struct attention *x
 }
 
 static void test_attention_of(struct gpu_test *t, struct clime_heads heads, const struct pack *p) {
-    size_t T = (size_t)p->T, Q = T * (size_t)(heads.H * heads.Dh), KV = T * (size_t)(heads.HK * heads.Dh);
+    int Dv = heads.Dv ? heads.Dv : heads.Dh;
+    size_t T = (size_t)p->T, Q = T * (size_t)(heads.H * heads.Dh), KV = T * (size_t)(heads.HK * heads.Dh),
+           O = T * (size_t)(heads.H * Dv), V = heads.Dv ? T : KV; /* of latent attention v and dv stay as they are */
     struct attention x = {.heads = heads,
                           .pack = p,
                           .start = both_ints(t, p->start, (size_t)p->n_seq + 1),
                           .q = both_random(t, Q, CLIME_BF16, 1.5),
                           .k = both_random(t, KV, CLIME_BF16, 1.5),
-                          .v = both_random(t, KV, CLIME_BF16, 1),
-                          .out = both_room(t, Q, CLIME_BF16),
+                          .v = both_random(t, V, CLIME_BF16, 1),
+                          .out = both_room(t, O, CLIME_BF16),
                           .lse = both_room(t, T * (size_t)heads.H, CLIME_F32),
-                          .dout = both_random(t, Q, CLIME_BF16, 1),
+                          .dout = both_random(t, O, CLIME_BF16, 1),
                           .dq = both_room(t, Q, CLIME_BF16),
                           .dk = both_room(t, KV, CLIME_BF16),
-                          .dv = both_room(t, KV, CLIME_BF16)};
+                          .dv = both_random(t, V, CLIME_BF16, 1)};
     attention_backward(t, &x, false, true);
     attention_backward(t, &x, true, true);
-    printf("attention H %d HK %d Dh %d%s, %d rows in %d sequences\n", heads.H, heads.HK, heads.Dh,
+    printf("attention H %d HK %d Dh %d Dv %d%s, %d rows in %d sequences\n", heads.H, heads.HK, heads.Dh, Dv,
            heads.common_keys ? " common keys" : "", p->T, p->n_seq);
     near_norm(t, "attn", &x.out, BF16_NEAR);
     near_norm(t, "attn lse", &x.lse, F32_NEAR);
@@ -249,23 +251,23 @@ static void test_attention_of(struct gpu_test *t, struct clime_heads heads, cons
 
 /* A decode step whose splits take more scratch than there is: in several launches, with the scratch that was planned
  * and no more. The sequences share their pages. */
-static void test_sliced_decode(struct gpu_test *t) {
-    enum { S = 2200, H = 16, DH = 64, PAGES = 64 };
-    const struct clime_heads heads = {H, 1, DH, 0.125f, false};
-    int32_t *start = xcalloc(S + 1, sizeof *start), *pos0 = xcalloc(S, sizeof *pos0),
+static void test_sliced_decode(struct gpu_test *t, struct clime_heads heads, int S) {
+    enum { PAGES = 64 };
+    size_t Q = (size_t)(S * heads.H * heads.Dh), KV = (size_t)(PAGES * CLIME_PAGE * heads.Dh),
+           O = Q / (size_t)heads.Dh * (size_t)(heads.Dv ? heads.Dv : heads.Dh);
+    int32_t *start = xcalloc((size_t)S + 1, sizeof *start), *pos0 = xcalloc((size_t)S, sizeof *pos0),
             *table = xcalloc((size_t)S * PAGES, sizeof *table);
     for (int s = 0; s < S; s++) {
         start[s + 1] = s + 1;
-        pos0[s] = s % 3 ? PAGES * CLIME_PAGE - 1 - s : s;
+        pos0[s] = s % 3 ? PAGES * CLIME_PAGE - 1 - s : s; /* S < PAGES * CLIME_PAGE */
         for (int p = 0; p < PAGES; p++) table[s * PAGES + p] = (p + s) % PAGES;
     }
-    struct both d_start = both_ints(t, start, S + 1), d_pos0 = both_ints(t, pos0, S),
-                d_table = both_ints(t, table, (size_t)S * PAGES), q = both_random(t, (size_t)S * H * DH, CLIME_BF16, 1),
-                k = both_random(t, (size_t)PAGES * CLIME_PAGE * DH, CLIME_BF16, 1),
-                v = both_random(t, (size_t)PAGES * CLIME_PAGE * DH, CLIME_BF16, 1),
-                out = both_room(t, (size_t)S * H * DH, CLIME_BF16), lse = both_room(t, (size_t)S * H, CLIME_F32);
+    struct both d_start = both_ints(t, start, (size_t)S + 1), d_pos0 = both_ints(t, pos0, (size_t)S),
+                d_table = both_ints(t, table, (size_t)S * PAGES), q = both_random(t, Q, CLIME_BF16, 1),
+                k = both_random(t, KV, CLIME_BF16, 1), v = both_random(t, KV, CLIME_BF16, 1),
+                out = both_room(t, O, CLIME_BF16), lse = both_room(t, (size_t)(S * heads.H), CLIME_F32);
     const struct clime_scratch_shape shape = {
-        .T = S, .D = H * DH, .R = 1, .V = 1024, .heads = heads, .n_seq = S, .max_len = PAGES * CLIME_PAGE};
+        .T = S, .D = heads.H * heads.Dh, .R = 1, .V = 1024, .heads = heads, .n_seq = S, .max_len = PAGES * CLIME_PAGE};
     size_t before, after, total;
     struct clime_error e;
     check(t, !t->gpu.ops->reserve_scratch(t->gpu.dev, t->gpu.ops->scratch_bytes(&shape), &e), "scratch is reserved",
@@ -311,7 +313,17 @@ static void test_attention(struct gpu_test *t) {
         test_attention_of(t, heads, &few);
         test_attention_of(t, heads, &many);
     }
-    test_sliced_decode(t);
+    static const struct clime_heads LATENT[] = {{16, 1, 576, 0.042f, .Dv = 512},
+                                                {5, 1, 576, 0.042f, .Dv = 512},
+                                                {128, 1, 576, 0.042f, .Dv = 512},
+                                                {4, 1, 80, 0.11f, .Dv = 64},
+                                                {3, 1, 300, 0.05f, .Dv = 280}};
+    for (size_t c = 0; c < CLIME_COUNT(LATENT); c++) {
+        if (LATENT[c].H < 100) test_attention_of(t, LATENT[c], &few); /* the CPU takes its time */
+        test_attention_of(t, LATENT[c], &many);
+    }
+    test_sliced_decode(t, (struct clime_heads){16, 1, 64, 0.125f}, 2200);
+    test_sliced_decode(t, LATENT[0], 1100);
 }
 
 /* Rows whose gradient is bf16 of half the logits' size: over the logits, or elsewhere, the same bits. */
