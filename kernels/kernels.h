@@ -33,6 +33,7 @@ static inline size_t clime_dtype_bytes(enum clime_dtype t) {
 #define CLIME_SHARE_BYTES 64    /* of a handle of shared memory */
 #define CLIME_COMM_ID_BYTES 128 /* of a group's id */
 #define CLIME_PAGE 64           /* positions in a KV page = keys in one online-softmax block */
+#define CLIME_TREE_MAX 64       /* arrays that are added as one tree: the ranks of a group */
 #define CLIME_VOCAB_UNIT 16     /* ids whose logits one device of a group computes: whole tiles of a product */
 
 struct clime_dev;   /* each table's own context; begins with struct clime_dev_head */
@@ -363,8 +364,8 @@ struct clime_ops {
     void (*gemm_swiglu)(struct clime_dev *d, int T, const void *x, const struct clime_matrix *w, void *gu, void *h);
     /* dx[T,K] = dy[T,N] w[N,K]. CHAIN over N. */
     void (*gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx);
-    /* dw[N,K] += dy[T,N]^T x[T,K], fp32. ORDER over T; what was in dw is added last. */
-    void (*gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
+    /* dw[N,K] = dy[T,N]^T x[T,K], fp32, and with add +=. ORDER over T; what was in dw is added last. */
+    void (*gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, bool add, float *dw);
     void (*bias)(struct clime_dev *d, int T, int N, void *y, const void *b);        /* y += b. ROW */
     void (*bias_bwd)(struct clime_dev *d, int T, int N, const void *dy, float *db); /* db += column sums. ORDER */
 
@@ -513,8 +514,9 @@ struct clime_ops {
      * which. */
     void (*sumsq)(struct clime_dev *d, size_t n, const float *x, double *h_sums);
     size_t norm_block;
-    /* y += x, fp32. ROW */
-    void (*accumulate)(struct clime_dev *d, size_t n, const float *x, float *y);
+    /* y += the sum of x[0..n_x), added as a balanced tree: ((0 + 1) + (2 + 3)) + ...; where n_x is no power of two,
+     * what is missing at the end adds nothing. fp32; n_x is CLIME_TREE_MAX at most. ROW */
+    void (*accumulate)(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y);
 };
 
 extern const struct clime_ops clime_cpu_ops;

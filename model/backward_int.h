@@ -73,7 +73,7 @@ static inline float *clime_train_norm_grad(const struct clime_train *t, int row)
 static inline void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row) {
     const struct clime_matrix *w = &t->m->matrix[row];
     float *g = clime_train_grad(t, row);
-    if (g) t->m->ops->gemm_dw(t->m->dev, T, w->N, w->K, dy, x, g);
+    if (g) t->m->ops->gemm_dw(t->m->dev, T, w->N, w->K, dy, x, true, g);
 }
 
 /* model/latent.c: back through latent attention as backward.c goes through the others, from t->dres to t->dnorm; and

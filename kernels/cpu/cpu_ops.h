@@ -11,7 +11,7 @@
     void name(gemm)(struct clime_dev *d, enum clime_dtype out, int T, const void *x, const struct clime_matrix *w,     \
                     void *y);                                                                                          \
     void name(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx);            \
-    void name(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw)
+    void name(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, bool add, float *dw)
 /* clang-format on */
 CLIME_PRODUCTS(CPU);
 #if defined(CLIME_CPU_AMX)
@@ -75,6 +75,6 @@ void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, cons
                 float *v, void *params);
 void CPU(adamw_start)(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
 void CPU(sumsq)(struct clime_dev *d, size_t n, const float *x, double *h_sums);
-void CPU(accumulate)(struct clime_dev *d, size_t n, const float *x, float *y);
+void CPU(accumulate)(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y);
 
 #endif

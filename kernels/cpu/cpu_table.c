@@ -22,8 +22,8 @@ static void gemm_dx(struct clime_dev *d, int T, const void *dy, const struct cli
     d->isa->gemm_dx(d, T, dy, w, dx);
 }
 
-static void gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
-    d->isa->gemm_dw(d, T, N, K, dy, x, dw);
+static void gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, bool add, float *dw) {
+    d->isa->gemm_dw(d, T, N, K, dy, x, add, dw);
 }
 
 static void bias(struct clime_dev *d, int T, int N, void *y, const void *b) {
@@ -191,8 +191,8 @@ static void sumsq(struct clime_dev *d, size_t n, const float *x, double *h_sums)
     d->isa->sumsq(d, n, x, h_sums);
 }
 
-static void accumulate(struct clime_dev *d, size_t n, const float *x, float *y) {
-    d->isa->accumulate(d, n, x, y);
+static void accumulate(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y) {
+    d->isa->accumulate(d, n, n_x, x, y);
 }
 
 const struct clime_ops clime_cpu_ops = {

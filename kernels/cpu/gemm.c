@@ -221,8 +221,11 @@ static void dx_product(struct clime_dev *d, int T, const void *dy, int y_row, co
 }
 
 static void dw_product(struct clime_dev *d, int T, int N, int K, const void *dy, int y_row, const void *x, int x_row,
-                       float *dw) {
-    if (T == 0) return;
+                       bool add, float *dw) {
+    if (T == 0) {
+        if (!add) memset(dw, 0, (size_t)N * (size_t)K * sizeof *dw);
+        return;
+    }
     bool bf16 = clime_cpu_bf16(d);
     struct product p = {.d = d,
                         .a = {dy, N, T, true, (size_t)y_row},
@@ -234,7 +237,7 @@ static void dw_product(struct clime_dev *d, int T, int N, int K, const void *dy,
                         .block_rows = OWN_ROWS,
                         .block_vecs = OWN_VECS,
                         .k_piece = OWN_K_PIECE,
-                        .c = {dw, K, CLIME_F32, true}};
+                        .c = {dw, K, CLIME_F32, add}};
     product_run(&p);
 }
 
@@ -246,8 +249,8 @@ void CPU(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clime
     dx_product(d, T, dy, w->N, w, dx, w->K);
 }
 
-void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
-    dw_product(d, T, N, K, dy, N, x, K, dw);
+void CPU(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, bool add, float *dw) {
+    dw_product(d, T, N, K, dy, N, x, K, add, dw);
 }
 
 static struct clime_matrix head_matrix(const struct clime_dev *d, const struct clime_head_product *p, const void *w,
@@ -277,7 +280,8 @@ void CPU(heads_dw)(struct clime_dev *d, int T, const struct clime_head_product *
                    float *dw) {
     for (int h = 0; h < p->H; h++) {
         dw_product(d, T, p->N, p->K, clime_cpu_at(d, dy, (size_t)h * (size_t)p->y_head), p->y_row,
-                   clime_cpu_at(d, x, (size_t)h * (size_t)p->x_head), p->x_row, dw + (size_t)h * (size_t)p->w_head);
+                   clime_cpu_at(d, x, (size_t)h * (size_t)p->x_head), p->x_row, true,
+                   dw + (size_t)h * (size_t)p->w_head);
     }
 }
 

@@ -322,18 +322,17 @@ void GEMM(gemm_dx)(struct clime_dev *d, int T, const void *dy, const struct clim
     run_product(&p);
 }
 
-void GEMM(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
-    if (!clime_cpu_bf16(d)) {
-        CPU(gemm_dw)(d, T, N, K, dy, x, dw);
+void GEMM(gemm_dw)(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, bool add, float *dw) {
+    if (!clime_cpu_bf16(d) || T == 0) {
+        CPU(gemm_dw)(d, T, N, K, dy, x, add, dw);
         return;
     }
-    if (T == 0) return;
     struct product p = {.d = d,
                         .a = {dy, N, T, true, (size_t)N},
                         .b = {x, K, T, true, (size_t)K},
                         .M = N,
                         .N = K,
                         .steps = steps_of(T),
-                        .c = {dw, K, CLIME_F32, true}};
+                        .c = {dw, K, CLIME_F32, add}};
     run_product(&p);
 }

@@ -76,6 +76,6 @@ void clime_cpu_grouped_dw(struct clime_dev *d, int R, const int32_t *start, cons
     for (int e = 0; e < w->n_experts; e++) {
         size_t row = (size_t)start[e], n = (size_t)w->N * (size_t)w->K;
         d->isa->gemm_dw(d, start[e + 1] - start[e], w->N, w->K, clime_cpu_at(d, dy, row * (size_t)w->N),
-                        clime_cpu_at(d, x, row * (size_t)w->K), dw + (size_t)e * n);
+                        clime_cpu_at(d, x, row * (size_t)w->K), true, dw + (size_t)e * n);
     }
 }

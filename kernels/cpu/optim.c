@@ -96,14 +96,41 @@ void CPU(sumsq)(struct clime_dev *d, size_t n, const float *x, double *h_sums) {
     clime_cpu_for(d, chunks(n), (double)n / 4, sumsq_chunk, &j);
 }
 
-static void accumulate_chunk(void *arg, int i, int slot) {
-    (void)slot;
-    const struct optim_job *j = arg;
-    size_t end = ((size_t)i + 1) * CHUNK < j->n ? ((size_t)i + 1) * CHUNK : j->n;
-    for (size_t k = (size_t)i * CHUNK; k < end; k++) j->m[k] += j->grad[k];
+struct tree_job {
+    const float *const *x;
+    int n_x;
+    size_t n;
+    float *y;
+};
+
+enum { TREE_BLOCK = 512 };
+
+/* The sum of x[first, first + size), of n elements from `at` on: where it lies, or in out. */
+static const float *tree_of(const struct tree_job *j, int first, int size, size_t at, size_t n, float *out) {
+    float other[TREE_BLOCK];
+    if (size == 1) return j->x[first] + at;
+    const float *a = tree_of(j, first, size / 2, at, n, out);
+    if (first + size / 2 >= j->n_x) return a;
+    const float *b = tree_of(j, first + size / 2, size / 2, at, n, other);
+    for (size_t k = 0; k < n; k++) out[k] = a[k] + b[k];
+    return out;
 }
 
-void CPU(accumulate)(struct clime_dev *d, size_t n, const float *x, float *y) {
-    struct optim_job j = {.d = d, .n = n, .grad = x, .m = y};
-    clime_cpu_for(d, chunks(n), (double)n / 4, accumulate_chunk, &j);
+static void accumulate_chunk(void *arg, int i, int slot) {
+    (void)slot;
+    const struct tree_job *j = arg;
+    size_t end = ((size_t)i + 1) * CHUNK < j->n ? ((size_t)i + 1) * CHUNK : j->n;
+    int size = 1;
+    while (size < j->n_x) size *= 2;
+    for (size_t at = (size_t)i * CHUNK; at < end; at += TREE_BLOCK) {
+        float sum[TREE_BLOCK];
+        size_t n = end - at < TREE_BLOCK ? end - at : TREE_BLOCK;
+        const float *x = tree_of(j, 0, size, at, n, sum);
+        for (size_t k = 0; k < n; k++) j->y[at + k] += x[k];
+    }
+}
+
+void CPU(accumulate)(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y) {
+    struct tree_job j = {.x = x, .n_x = n_x, .n = n, .y = y};
+    clime_cpu_for(d, chunks(n), (double)n * n_x / 4, accumulate_chunk, &j);
 }

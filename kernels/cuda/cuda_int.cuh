@@ -196,7 +196,7 @@ void clime_lt_close(struct clime_dev *d);
 /* False when cuBLASLt has no split-free algorithm with the canonical bits for this shape, or it is not aligned: use the
  * plain kernel. It says so once. */
 bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned, int T, int N, int K, const void *a,
-                     const void *b, void *y);
+                     const void *b, bool add, void *y);
 
 /* ---- launches of a decode step ----
  *

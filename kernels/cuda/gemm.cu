@@ -30,7 +30,7 @@ CUDA_OP void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, c
         if (d->deterministic && T == 1 && clime_cuda_row_product(d, N, K, x, w, y, NULL, f32)) return;
         if (d->deterministic && clime_cuda_gemm_small(d, T, N, K, x, w, y, f32)) return;
     }
-    if (clime_lt_matmul(d, f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, whole, T, N, K, x, w, y)) return;
+    if (clime_lt_matmul(d, f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, whole, T, N, K, x, w, false, y)) return;
     struct clime_product p = clime_product_of(f32 ? CLIME_LT_FORWARD_F32 : CLIME_LT_FORWARD, T, N, K, x, w, y);
     clime_cuda_product_plain(d, &p);
 }
@@ -48,18 +48,19 @@ CUDA_OP void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, const void *x, c
     clime_cuda_swiglu(d, T, F, gu, h);
 }
 
-static void gradient(struct clime_dev *d, enum clime_lt_kind kind, int T, int N, int K, const void *dy, const void *b,
-                     void *y) {
+CUDA_OP void clime_cuda_gemm_dx(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx) {
     if (T == 0) return;
-    if (clime_lt_matmul(d, kind, aligned(N, K, dy, b), T, N, K, dy, b, y)) return;
-    struct clime_product p = clime_product_of(kind, T, N, K, dy, b, y);
+    if (clime_lt_matmul(d, CLIME_LT_DX, aligned(w->N, w->K, dy, w->data), T, w->N, w->K, dy, w->data, false, dx))
+        return;
+    struct clime_product p = clime_product_of(CLIME_LT_DX, T, w->N, w->K, dy, w->data, dx);
     clime_cuda_product_plain(d, &p);
 }
 
-CUDA_OP void clime_cuda_gemm_dx(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx) {
-    gradient(d, CLIME_LT_DX, T, w->N, w->K, dy, w->data, dx);
-}
-
-CUDA_OP void clime_cuda_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
-    gradient(d, CLIME_LT_DW, T, N, K, dy, x, dw);
+CUDA_OP void clime_cuda_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, bool add,
+                                float *dw) {
+    if (T == 0 && !add) clime_cuda_zero(d, dw, (size_t)N * K * sizeof *dw);
+    if (T == 0 || clime_lt_matmul(d, CLIME_LT_DW, aligned(N, K, dy, x), T, N, K, dy, x, add, dw)) return;
+    struct clime_product p = clime_product_of(CLIME_LT_DW, T, N, K, dy, x, dw);
+    if (!add) p.out = CLIME_OUT_F32;
+    clime_cuda_product_plain(d, &p);
 }

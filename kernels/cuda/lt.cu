@@ -138,10 +138,10 @@ static void describe(struct clime_lt *lt, enum clime_lt_kind kind, int T, int N,
 }
 
 /* The layouts must describe the product. */
-static cublasStatus_t multiply(struct clime_dev *d, const cublasLtMatmulAlgo_t *algo, enum clime_lt_kind kind,
-                               const void *a, const void *b, void *y) {
+static cublasStatus_t multiply(struct clime_dev *d, const cublasLtMatmulAlgo_t *algo, const void *a, const void *b,
+                               bool add, void *y) {
     struct clime_lt *lt = d->lt;
-    float one = 1, beta = kind == CLIME_LT_DW ? 1 : 0;
+    float one = 1, beta = add;
     return lt->Matmul(lt->handle, lt->desc, &one, b, lt->a, a, lt->b, &beta, y, lt->y, y, lt->y, algo, lt->workspace,
                       WORKSPACE, d->stream);
 }
@@ -268,7 +268,7 @@ static bool cut_passes(struct clime_dev *d, struct trial *t, const struct cut *c
     CU(d, cudaMemsetAsync(t->differs, 0, sizeof(int), d->stream));
     CU(d, cudaMemsetAsync(t->got, 0x3f, (size_t)p.M * p.N * t->width, d->stream));
     describe(d->lt, t->kind, c->T, t->N, t->K);
-    if (multiply(d, algo, t->kind, t->a, t->b, t->got) != CUBLAS_STATUS_SUCCESS) return false;
+    if (multiply(d, algo, t->a, t->b, t->kind == CLIME_LT_DW, t->got) != CUBLAS_STATUS_SUCCESS) return false;
     size_t n = (size_t)c->n_rows * c->n_columns;
     launch_after(d, differ_kernel, (unsigned)((n + 255) / 256), 256, 0, c->n_rows, c->n_columns, c->step, (int64_t)p.N,
                  t->width, c->want, t->got, t->differs);
@@ -365,7 +365,7 @@ static void choose(struct clime_dev *d, struct shape *s, bool deep) {
 }
 
 bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned, int T, int N, int K, const void *a,
-                     const void *b, void *y) {
+                     const void *b, bool add, void *y) {
     struct clime_lt *lt = d->lt;
     if (!lt || d->failure.code != CLIME_OK) return false;
     bool deep = is_deep(d, kind, N, K);
@@ -381,7 +381,7 @@ bool clime_lt_matmul(struct clime_dev *d, enum clime_lt_kind kind, bool aligned,
     if (!s->usable) return false;
     clime_cuda_flush(d);
     describe(lt, kind, T, N, K);
-    cublasStatus_t rc = multiply(d, &s->algo, kind, a, b, y);
+    cublasStatus_t rc = multiply(d, &s->algo, a, b, add, y);
     if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE) return false; /* nothing was queued */
     lt_ok(d, rc, "Matmul");
     return true;

@@ -76,7 +76,7 @@ void clime_cuda_gemm(struct clime_dev *d, enum clime_dtype out, int T, const voi
                      void *y);
 void clime_cuda_gemm_swiglu(struct clime_dev *d, int T, const void *x, const struct clime_matrix *w, void *gu, void *h);
 void clime_cuda_gemm_dx(struct clime_dev *d, int T, const void *dy, const struct clime_matrix *w, void *dx);
-void clime_cuda_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw);
+void clime_cuda_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, bool add, float *dw);
 void clime_cuda_bias(struct clime_dev *d, int T, int N, void *y, const void *b);
 void clime_cuda_bias_bwd(struct clime_dev *d, int T, int N, const void *dy, float *db);
 void clime_cuda_embed(struct clime_dev *d, int T, int D, const int32_t *ids, const void *table, void *y);
@@ -150,7 +150,7 @@ void clime_cuda_adamw(struct clime_dev *d, size_t n, const struct clime_adamw *o
                       float *m, float *v, void *params);
 void clime_cuda_adamw_start(struct clime_dev *d, size_t n, const void *params, float *master, float *m, float *v);
 void clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x, double *h_sums);
-void clime_cuda_accumulate(struct clime_dev *d, size_t n, const float *x, float *y);
+void clime_cuda_accumulate(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y);
 
 #ifdef __cplusplus
 }

@@ -71,21 +71,57 @@ CUDA_OP void clime_cuda_sumsq(struct clime_dev *d, size_t n, const float *x, dou
     clime_cuda_copy_out(d, h_sums, partial, blocks * sizeof *h_sums);
 }
 
+struct tree { /* what is added */
+    const float *x[CLIME_TREE_MAX];
+    int n;
+};
+
+/* The sum of 2^LOG arrays from `first` on, of V elements from i on. */
+template <int LOG, int V>
+static __device__ __forceinline__ lanes<V, float> tree_of(const tree &t, int first, size_t i) {
+    if constexpr (LOG == 0) {
+        return load<V>(t.x[first] + i);
+    } else {
+        const int half = 1 << (LOG - 1);
+        lanes<V, float> a = tree_of<LOG - 1, V>(t, first, i);
+        if (first + half >= t.n) return a;
+        lanes<V, float> b = tree_of<LOG - 1, V>(t, first + half, i);
+#pragma unroll
+        for (int k = 0; k < V; k++) a.x[k] += b.x[k];
+        return a;
+    }
+}
+
 /* V elements a thread; what is left over is added by the first block. */
-template <int V> __global__ void accumulate_kernel(size_t n, const float *x, float *y) {
+template <int LOG, int V> __global__ void accumulate_kernel(size_t n, const __grid_constant__ tree t, float *y) {
     size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * V, tail = n / V * V + threadIdx.x;
     if (i + V <= n) {
-        lanes<V, float> a = load<V>(x + i), b = load<V>(y + i);
+        lanes<V, float> a = tree_of<LOG, V>(t, 0, i), b = load<V>(y + i);
 #pragma unroll
         for (int k = 0; k < V; k++) b.x[k] += a.x[k];
         store(y + i, b);
     }
-    if (V > 1 && blockIdx.x == 0 && tail < n) y[tail] += x[tail];
+    if (V > 1 && blockIdx.x == 0 && tail < n) y[tail] += tree_of<LOG, 1>(t, 0, tail).x[0];
 }
 
-CUDA_OP void clime_cuda_accumulate(struct clime_dev *d, size_t n, const float *x, float *y) {
-    bool aligned = ((uintptr_t)x | (uintptr_t)y) % 16 == 0;
+template <int LOG> static void accumulate(struct clime_dev *d, size_t n, const tree &t, float *y) {
+    uintptr_t all = (uintptr_t)y;
+    for (int i = 0; i < t.n; i++) all |= (uintptr_t)t.x[i];
+    bool aligned = all % 16 == 0;
     size_t threads = aligned ? (n + 3) / 4 : n, blocks = (threads + THREADS - 1) / THREADS;
+    launch_after(d, aligned ? accumulate_kernel<LOG, 4> : accumulate_kernel<LOG, 1>, (unsigned)blocks, THREADS, 0, n, t,
+                 y);
+}
+
+CUDA_OP void clime_cuda_accumulate(struct clime_dev *d, size_t n, int n_x, const float *const *x, float *y) {
+    static void (*const of[])(struct clime_dev *, size_t, const tree &, float *) = {
+        accumulate<0>, accumulate<1>, accumulate<2>, accumulate<3>, accumulate<4>, accumulate<5>, accumulate<6>};
+    int log = 0;
+    tree t;
     if (n == 0) return;
-    launch_after(d, aligned ? accumulate_kernel<4> : accumulate_kernel<1>, (unsigned)blocks, THREADS, 0, n, x, y);
+    CHECK(n_x > 0 && n_x <= CLIME_TREE_MAX);
+    memcpy(t.x, x, (size_t)n_x * sizeof *x);
+    t.n = n_x;
+    while (1 << log < n_x) log++;
+    of[log](d, n, t, y);
 }

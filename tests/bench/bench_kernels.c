@@ -163,7 +163,7 @@ static void do_dx(struct shape *s) {
     ops->gemm_dx(dev, s->T, s->x, &(struct clime_matrix){s->N, s->K, s->w, NULL}, s->y);
 }
 static void do_dw(struct shape *s) {
-    ops->gemm_dw(dev, s->T, s->N, s->K, s->x, s->w, s->y);
+    ops->gemm_dw(dev, s->T, s->N, s->K, s->x, s->w, true, s->y);
 }
 static void do_pack(struct shape *s) {
     ops->pack(dev, &(struct clime_matrix){s->N, s->K, s->w, s->y});

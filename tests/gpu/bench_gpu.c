@@ -102,7 +102,7 @@ static void bench_products(struct clime_model *m) {
     TIME(dx, 10, ops->gemm_dx(dev, T, x, &(struct clime_matrix){N, K, m->flat, NULL}, y));
     void *g = room((size_t)N * K * 4);
     ops->zero(dev, g, (size_t)N * K * 4);
-    TIME(dw, 10, ops->gemm_dw(dev, T, N, K, x, y, g));
+    TIME(dw, 10, ops->gemm_dw(dev, T, N, K, x, y, true, g));
     printf("  dX, dW of gate|up at 8192 rows: %.0f, %.0f TFLOP/s\n", 2.0 * T * N * K / dx * 1e-12,
            2.0 * T * N * K / dw * 1e-12);
     ops->free(dev, g);

@@ -76,10 +76,11 @@ static void timed_gemm_dx(struct clime_dev *d, int T, const void *dy, const stru
     REAL->gemm_dx(d, T, dy, w, dx);
     op_end(d, op_shape("dX", N, K), 2.0 * T * N * K, 2.0 * T * K + 2.0 * N * K + 2.0 * T * N);
 }
-static void timed_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, float *dw) {
+static void timed_gemm_dw(struct clime_dev *d, int T, int N, int K, const void *dy, const void *x, bool add,
+                          float *dw) {
     op_begin();
-    REAL->gemm_dw(d, T, N, K, dy, x, dw);
-    op_end(d, op_shape("dW", N, K), 2.0 * T * N * K, 2.0 * T * K + 8.0 * N * K + 2.0 * T * N);
+    REAL->gemm_dw(d, T, N, K, dy, x, add, dw);
+    op_end(d, op_shape("dW", N, K), 2.0 * T * N * K, 2.0 * T * K + (add ? 8.0 : 4.0) * N * K + 2.0 * T * N);
 }
 static void timed_embed(struct clime_dev *d, int T, int D, const int32_t *ids, const void *table, void *y) {
     op_begin();

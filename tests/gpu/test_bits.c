@@ -416,7 +416,8 @@ static void test_again(struct gpu_test *t) {
         ops->zero(d, dw[i].gpu, N * K * 4);
         ops->zero(d, db[i].gpu, N * 4);
         ops->zero(d, dt[i].gpu, V * K * 4);
-        ops->gemm_dw(d, T, N, K, dy.gpu, x.gpu, dw[i].gpu);
+        if (i == 1) ops->copy(d, dw[1].gpu, dw[0].gpu, N * K * 4); /* what was there, where nothing is added */
+        ops->gemm_dw(d, T, N, K, dy.gpu, x.gpu, i == 0, dw[i].gpu);
         ops->bias_bwd(d, T, N, dy.gpu, db[i].gpu);
         ops->embed_bwd(d, T, K, V, ids.gpu, x.gpu, dt[i].gpu);
         ops->rmsnorm_bwd(d, T, K, x.gpu, x.gpu, w.gpu, rstd.gpu, NULL, dx[i].gpu, dn[i].gpu);

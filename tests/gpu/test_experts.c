@@ -186,7 +186,7 @@ static void check_grouped(struct gpu_test *t, const struct grouped_case *c, enum
         struct clime_matrix one = {.N = c->N, .K = c->K, .data = (const char *)w + e * each * 2};
         ops->gemm(d, CLIME_BF16, n, x + row * K * 2, &one, y1 + row * N * 2);
         ops->gemm_dx(d, n, dy + row * N * 2, &one, dx1 + row * K * 2);
-        ops->gemm_dw(d, n, c->N, c->K, dy + row * N * 2, x + row * K * 2, (float *)(void *)dw1 + e * each);
+        ops->gemm_dw(d, n, c->N, c->K, dy + row * N * 2, x + row * K * 2, true, (float *)(void *)dw1 + e * each);
     }
     ops->grouped_gemm(d, (int)R, start.gpu, x, &all, y);
     ops->grouped_dx(d, (int)R, start.gpu, dy, &all, dx);

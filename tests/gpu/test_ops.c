@@ -28,7 +28,7 @@ static void test_products(struct gpu_test *t) {
         near_norm(t, "gemm fp32", &yf, F32_NEAR);
         BOTH(t, gemm_dx, T, AT(dy), &(struct clime_matrix){N, K, AT(w), NULL}, AT(dx));
         near_norm(t, "gemm_dx", &dx, BF16_NEAR);
-        BOTH(t, gemm_dw, T, N, K, AT(dy), AT(x), AT(dw));
+        BOTH(t, gemm_dw, T, N, K, AT(dy), AT(x), true, AT(dw));
         near_norm(t, "gemm_dw", &dw, F32_NEAR);
         BOTH(t, bias, T, N, AT(y), AT(b));
         near_norm(t, "bias", &y, BF16_NEAR);
@@ -524,8 +524,13 @@ static void test_optimizer(struct gpu_test *t) {
     double c = squares(&t->cpu, N, g.cpu), u = squares(&t->gpu, N, g.gpu);
     check(t, fabs(c - u) <= 1e-9 * c, "sumsq", "");
     for (size_t from = 0; from < 2; from++) { /* on 16 bytes and beside them */
-        BOTH(t, accumulate, N - 3 - from, (float *)AT(m) + from, (float *)AT(p) + from);
-        sides_agree(t, "accumulate", &p);
+        for (int n = 1; n <= 5; n++) {
+            const float *cpu[] = {m.cpu, v.cpu, g.cpu, p.cpu, m.cpu}, *gpu[] = {m.gpu, v.gpu, g.gpu, p.gpu, m.gpu};
+            for (int i = 0; i < n; i++) cpu[i] += from, gpu[i] += from;
+            t->cpu.ops->accumulate(t->cpu.dev, N - 3 - from, n, cpu, (float *)p.cpu + from);
+            t->gpu.ops->accumulate(t->gpu.dev, N - 3 - from, n, gpu, (float *)p.gpu + from);
+            sides_agree(t, "accumulate", &p);
+        }
     }
     struct both *all[] = {&g, &p, &m, &v, &w};
     for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);

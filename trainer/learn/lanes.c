@@ -99,7 +99,8 @@ static enum clime_err add_tree(const struct packs *p, int from, int to, float *o
     enum clime_err rc = add_tree(p, from, mid, out, level + 1, e);
     if (rc || mid >= p->n) return rc;
     rc = add_tree(p, mid, to, l->level[level], level + 1, e);
-    if (!rc) l->m->ops->accumulate(l->m->dev, (size_t)l->m->layout.n_grads, l->level[level], out);
+    if (!rc)
+        l->m->ops->accumulate(l->m->dev, (size_t)l->m->layout.n_grads, 1, (const float *const[]){l->level[level]}, out);
     return rc;
 }
 
@@ -109,7 +110,7 @@ static enum clime_err add_piece(struct clime_lanes *l, int64_t at, struct clime_
     const struct clime_ops *ops = l->m->ops;
     int world = l->part.world, me = l->part.rank, n = 0;
     const int64_t piece = l->piece;
-    float *of[CLIME_GROUP_MAX]; /* what each rank has of it */
+    const float *of[CLIME_GROUP_MAX]; /* what each rank has of it */
     int64_t mine = l->hi - l->lo - at < piece ? l->hi - l->lo - at : piece;
     if (mine < 0) mine = 0;
     for (int k = 1; k < world; k++, n++) {
@@ -123,9 +124,7 @@ static enum clime_err add_piece(struct clime_lanes *l, int64_t at, struct clime_
     enum clime_err rc = clime_links_exchange(l->links, "adding gradients", sends, n, receives, n, e);
     if (rc || !mine) return rc;
     for (int r = 0; r < world; r++) of[r] = r == me ? l->round + l->lo + at : l->received + r * piece;
-    for (int step = 1; step < world; step *= 2)
-        for (int r = 0; r < world; r += 2 * step) ops->accumulate(l->m->dev, (size_t)mine, of[r + step], of[r]);
-    ops->accumulate(l->m->dev, (size_t)mine, of[0], l->sum + at);
+    ops->accumulate(l->m->dev, (size_t)mine, world, of, l->sum + at);
     return CLIME_OK;
 }
 
@@ -137,7 +136,8 @@ static enum clime_err add_round(const struct packs *p, int first, struct clime_e
         rc = add_tree(p, from, from + lanes, l->round, 0, e);
     else
         zero(l, l->round, l->m->layout.n_grads);
-    if (!rc && l->part.world == 1) l->m->ops->accumulate(l->m->dev, (size_t)l->m->layout.n_grads, l->round, l->sum);
+    if (!rc && l->part.world == 1)
+        l->m->ops->accumulate(l->m->dev, (size_t)l->m->layout.n_grads, 1, (const float *const[]){l->round}, l->sum);
     if (rc || l->part.world == 1) return rc;
     for (int64_t at = 0; at < l->longest && !rc; at += l->piece) rc = add_piece(l, at, e);
     return rc;

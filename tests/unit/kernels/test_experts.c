@@ -265,7 +265,7 @@ static void test_grouped(struct kt *k) {
                 }
                 if (!with_packed)
                     k->ops->gemm_dw(k->dev, (int)n, all.N, all.K, (char *)dy + row * N * size,
-                                    (char *)x + row * K * size, dw1 + e * N * K);
+                                    (char *)x + row * K * size, true, dw1 + e * N * K);
             }
             if (with_packed) all.packed = packed;
             k->ops->grouped_gemm(k->dev, (int)R, s.start, x, &all, y);

@@ -50,8 +50,14 @@ static void test_values(struct kt *k) {
         kt_close_norm(k, "y fp32", y32, CLIME_F32, want, T * N, tolerance(k, kk, false));
         k->ops->gemm_dx(k->dev, t, dy, &m, dx);
         kt_close_norm(k, "dx", dx, k->dt, want_dx, T * K, tolerance(k, n, true));
-        k->ops->gemm_dw(k->dev, t, n, kk, dy, x, dw);
+        k->ops->gemm_dw(k->dev, t, n, kk, dy, x, true, dw);
         kt_close_norm(k, "dw", dw, CLIME_F32, want_dw, N * K, tolerance(k, t, false));
+        float *anew = kt_random_f32(k, N * K, 1); /* what is there does not count */
+        k->ops->zero(k->dev, dw, N * K * sizeof *dw);
+        k->ops->gemm_dw(k->dev, t, n, kk, dy, x, true, dw);
+        k->ops->gemm_dw(k->dev, t, n, kk, dy, x, false, anew);
+        for (size_t i = 0; i < N * K; i++) assert_true(anew[i] == dw[i]);
+        kt_free(k, anew);
         void *all[] = {x, w, dy, packed, y, dx, y32, dw};
         for (size_t i = 0; i < CLIME_COUNT(all); i++) kt_free(k, all[i]);
         free(want);
@@ -109,7 +115,7 @@ static void threads(void **state) {
                 const struct clime_matrix m = {N, K, w, NULL};
                 k.ops->gemm(k.dev, k.dt, T, x, &m, out[0]);
                 k.ops->gemm_dx(k.dev, T, dy, &m, out[1]);
-                k.ops->gemm_dw(k.dev, T, N, K, dy, x, out[2]);
+                k.ops->gemm_dw(k.dev, T, N, K, dy, x, true, out[2]);
                 for (int o = 0; o < 3; o++) {
                     if (n == 1) {
                         first[o] = malloc(bytes[o]);

@@ -45,7 +45,7 @@ static void test_products(struct kt *k) {
             plain.ops->gemm(plain.dev, k->dt, T, xh, &one, yh);
             take_head(k, T, &ys, want_y, h, yh, true);
             take_head(k, T, &ys, dy, h, yh, false);
-            plain.ops->gemm_dw(plain.dev, T, N, K, yh, xh, want_dw + h * W_HEAD);
+            plain.ops->gemm_dw(plain.dev, T, N, K, yh, xh, true, want_dw + h * W_HEAD);
             plain.ops->gemm_dx(plain.dev, T, yh, &one, xh);
             take_head(k, T, &xs, want_dx, h, xh, true);
         }

@@ -99,7 +99,36 @@ static void threads(void **state) {
     }
 }
 
+/* y += ((0 + 1) + (2 + 3)) + ..., of any number of arrays, to the bit. */
+static void test_tree(struct kt *k) {
+    enum { N = 70001, MOST = 9 };
+    const float *x[MOST];
+    float *y = kt_random_f32(k, N, 1);
+    for (int i = 0; i < MOST; i++) x[i] = kt_random_f32(k, N, 1);
+    for (int n = 1; n <= MOST; n++) {
+        float *want = malloc(N * sizeof *want);
+        for (size_t i = 0; i < N; i++) {
+            float sum[16] = {0};
+            for (int j = 0; j < n; j++) sum[j] = x[j][i];
+            for (int step = 1; step < 16; step *= 2)
+                for (int j = 0; j + step < 16; j += 2 * step) sum[j] += sum[j + step];
+            want[i] = y[i] + sum[0];
+        }
+        k->ops->accumulate(k->dev, N, n, x, y);
+        assert_memory_equal(y, want, N * sizeof *want);
+        free(want);
+    }
+    for (int i = 0; i < MOST; i++) kt_free(k, (void *)(uintptr_t)x[i]);
+    kt_free(k, y);
+}
+
+static void tree(void **state) {
+    (void)state;
+    kt_each(test_tree);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(adamw), cmocka_unit_test(start), cmocka_unit_test(threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(adamw), cmocka_unit_test(start), cmocka_unit_test(threads),
+                                       cmocka_unit_test(tree)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
