@@ -340,9 +340,10 @@ struct clime_ops {
     size_t (*links_bytes)(int world); /* of the device's memory that open takes, at most */
     enum clime_err (*links_open)(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
                                  struct clime_error *e);
-    enum clime_err (*links_exchange)(struct clime_links *l, const char *what, const struct clime_move *sends,
-                                     int n_sends, const struct clime_move *receives, int n_receives,
-                                     struct clime_error *e);
+    enum clime_err (*links_begin)(struct clime_links *l, const char *what, const struct clime_move *sends, int n_sends,
+                                  const struct clime_move *receives, int n_receives, uint32_t *number,
+                                  struct clime_error *e);
+    void (*links_end)(struct clime_links *l, uint32_t number);
     void (*links_close)(struct clime_links *l);
     /* NULL where links do not record (clime_links_gather_rows). mine: this rank's T rows of its columns. */
     void (*links_rows)(struct clime_links *l, const char *what, int root, int T, const size_t *at, const void *mine,

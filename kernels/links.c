@@ -14,7 +14,20 @@ void clime_links_close(struct clime_links *l) {
 enum clime_err clime_links_exchange(struct clime_links *l, const char *what, const struct clime_move *sends,
                                     int n_sends, const struct clime_move *receives, int n_receives,
                                     struct clime_error *e) {
-    return l->ops->links_exchange(l, what, sends, n_sends, receives, n_receives, e);
+    uint32_t number;
+    enum clime_err rc = clime_links_begin(l, what, sends, n_sends, receives, n_receives, &number, e);
+    if (!rc) clime_links_end(l, number);
+    return rc;
+}
+
+enum clime_err clime_links_begin(struct clime_links *l, const char *what, const struct clime_move *sends, int n_sends,
+                                 const struct clime_move *receives, int n_receives, uint32_t *number,
+                                 struct clime_error *e) {
+    return l->ops->links_begin(l, what, sends, n_sends, receives, n_receives, number, e);
+}
+
+void clime_links_end(struct clime_links *l, uint32_t number) {
+    l->ops->links_end(l, number);
 }
 
 enum clime_err clime_links_all_gather(struct clime_links *l, const char *what, void *buf, const size_t *from,

@@ -6,6 +6,10 @@
  * that all ranks call alike. at is memory of the device (ops->alloc); on a device that queues, an exchange is queued
  * like any operation, and what it sent may be written again by what is queued after it.
  *
+ * Or it is queued beside the operations: begin lets it run from what is queued before, end makes what is queued after
+ * wait for it. In between nobody may write what it sends, nor touch what it receives. Exchanges run in the order in
+ * which they begin, so an end is one of all that began before; a device that does not queue has done it in begin.
+ *
  * Every wait ends: at once (some 50 ms) when a rank is lost, at the group's limit when one does not move, with an error
  * that names rank and operation. After an error only close may follow. One thread: the owner of dev and of the group.
  */
@@ -41,6 +45,11 @@ void clime_links_close(struct clime_links *l); /* NULL is fine */
 enum clime_err clime_links_exchange(struct clime_links *l, const char *what, const struct clime_move *sends,
                                     int n_sends, const struct clime_move *receives, int n_receives,
                                     struct clime_error *e);
+
+enum clime_err clime_links_begin(struct clime_links *l, const char *what, const struct clime_move *sends, int n_sends,
+                                 const struct clime_move *receives, int n_receives, uint32_t *number,
+                                 struct clime_error *e);
+void clime_links_end(struct clime_links *l, uint32_t number);
 
 /* buf holds every rank's part behind each other, rank r's at bytes [from[r], from[r + 1]); each has its own and gets
  * the others'. from: [world + 1], the same on all. */

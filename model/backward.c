@@ -5,6 +5,9 @@
  * is written (=) by exactly one operation before it is read; a comment says which at each call. A tied head and
  * embedding share one slice: head chunks add to it first, in row order, the embedding's rows last.
  *
+ * Gradients that begin anew (clime_train_grads_to) are written by the first product; where something else would be the
+ * first to add to a tensor, it is zeroed before, and so is what nothing has added to when its stage is over.
+ *
  * Of frozen tensors no gradient is made; below the lowest layer that has a trained one nothing runs at all.
  *
  * swiglu_bwd writes its result over the saved gate|up and fp32's dlogits over its chunk's logits: both are read there
@@ -14,6 +17,51 @@
 
 #include "model/backward_int.h"
 #include "model/convert.h"
+
+/* ---- stages ----------------------------------------------------------------------------------------------------- */
+
+int clime_train_stages(const struct clime_layout *l) {
+    return 2 + l->n_layers - l->first_trained;
+}
+
+/* The first row that is done after stage i. */
+static int stage_row(const struct clime_layout *l, int i) {
+    if (i == clime_train_stages(l) - 1) return 0;
+    return i == 0 ? l->norm : l->layer[l->n_layers - i].w[CLIME_W_LN1];
+}
+
+int64_t clime_train_stage(const struct clime_layout *l, int i) {
+    int row = stage_row(l, i);
+    if (row == 0) return 0;
+    while (row < l->n_slices && l->slices[row].grad < 0) row++;
+    return row < l->n_slices ? l->slices[row].grad : l->n_grads;
+}
+
+void clime_train_settle(const struct clime_train *t, int row) {
+    const struct clime_layout *l = &t->m->layout;
+    int64_t n = l->slices[row].n;
+    if (!t->fresh[row]) return;
+    t->fresh[row] = false;
+    for (int i = row + 1; i < l->n_slices && l->slices[i].joined; i++) n += l->slices[i].n;
+    t->m->ops->zero(t->m->dev, t->grads + l->slices[row].grad, (size_t)n * sizeof *t->grads);
+}
+
+static void begin(struct clime_train *t) {
+    const struct clime_layout *l = &t->m->layout;
+    t->settled = l->n_slices;
+    if (t->made) t->made(t->made_arg, l->n_grads);
+    for (int i = 0; i < l->n_slices; i++) t->fresh[i] = t->anew && l->slices[i].grad >= 0 && !l->slices[i].joined;
+    t->anew = false;
+}
+
+static void stage_done(struct clime_train *t, int i) {
+    const struct clime_layout *l = &t->m->layout;
+    int row = stage_row(l, i);
+    while (t->settled > row) clime_train_settle(t, --t->settled);
+    if (t->made) t->made(t->made_arg, clime_train_stage(l, i));
+}
+
+/* ---- the head ---------------------------------------------------------------------------------------------------- */
 
 static void bias_grad(const struct clime_train *t, int T, int N, const void *dy, int row) {
     if (clime_train_grad(t, row)) t->m->ops->bias_bwd(t->m->dev, T, N, dy, clime_train_grad(t, row));
@@ -236,7 +284,9 @@ static void rows_again(struct clime_train *t, int l, const struct clime_batch *b
 static enum clime_err body_backward(struct clime_train *t, const struct clime_packed_batch *b, struct clime_error *e) {
     struct clime_model *m = t->m;
     struct clime_batch batch = clime_train_batch(t, b);
+    int stage = 0;
     if (body_trained(t)) norm_backward(t, b->T, b->n_loss);
+    stage_done(t, stage++);
     for (int l = m->cfg.L - 1; l >= m->layout.first_trained; l--) {
         if (t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) rows_again(t, l, &batch);
         if (t->o.recompute == CLIME_RECOMPUTE_FULL) {
@@ -244,9 +294,11 @@ static enum clime_err body_backward(struct clime_train *t, const struct clime_pa
             clime_layer_forward(m, l, &batch, &a, NULL, NULL); /* from the kept x: the same bits as before */
         }
         layer_backward(t, l, &batch);
+        stage_done(t, stage++);
     }
     float *table = clime_train_grad(t, m->layout.embed);
     if (table) m->ops->embed_bwd(m->dev, b->T, m->cfg.D, m->cfg.V, t->ids, t->dres, table); /* += */
+    stage_done(t, stage);
     return m->ops->sync(m->dev, e);
 }
 
@@ -255,7 +307,11 @@ enum clime_err clime_train_backward(struct clime_train *t, const struct clime_pa
     struct clime_model *m = t->m;
     CHECK(t->saved);
     t->saved = false;
-    if (b->n_loss == 0) return CLIME_OK;
+    begin(t);
+    if (b->n_loss == 0) {
+        stage_done(t, clime_train_stages(&m->layout) - 1);
+        return CLIME_OK;
+    }
     m->ops->copy_in(m->dev, t->g_logp, g_logp, (size_t)b->n_loss * 4);
     if (g_entropy) m->ops->copy_in(m->dev, t->g_ent, g_entropy, (size_t)b->n_loss * 4);
     head_backward(t, b->n_loss, g_entropy != NULL);
@@ -266,7 +322,11 @@ enum clime_err clime_train_hidden_backward(struct clime_train *t, const struct c
                                            struct clime_error *e) {
     CHECK(t->saved);
     t->saved = false;
-    if (b->n_loss == 0) return CLIME_OK;
+    begin(t);
+    if (b->n_loss == 0) {
+        stage_done(t, clime_train_stages(&t->m->layout) - 1);
+        return CLIME_OK;
+    }
     size_t n = (size_t)b->n_loss * (size_t)t->m->cfg.D;
     bool half = clime_model_dt(t->m) == CLIME_BF16;
     uint16_t *rows = half ? xmalloc(n * sizeof *rows) : NULL;

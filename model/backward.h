@@ -43,8 +43,20 @@ void clime_train_sizes(const struct clime_model *m, const struct clime_train_opt
 /* fp32 gradients [layout.n_grads] where the rows of the layout say, device memory. */
 float *clime_train_grads(struct clime_train *t);
 void clime_train_zero_grads(struct clime_train *t);
-/* From now on the backward pass adds to these instead of its own; as many, device memory of the caller's. */
+/* From now on the backward pass's gradients are these instead of its own; as many, device memory of the caller's. The
+ * next pass begins them anew: what is there does not count, but for what lies between tensors, which nobody writes. */
 void clime_train_grads_to(struct clime_train *t, float *grads);
+
+/* The gradients of a pass are done in stages, from the end of the buffer to its beginning: head and final norm, the
+ * layers from the last on, the embedding. After stage i nothing more is added at clime_train_stage(i) and beyond; after
+ * the last that is 0. */
+int clime_train_stages(const struct clime_layout *l);
+int64_t clime_train_stage(const struct clime_layout *l, int i);
+
+/* made is called in every backward pass, before the first gradient is written with n_grads, then after every stage;
+ * what the device has been told to do by then makes them. NULL: nobody is told. */
+typedef void clime_train_made(void *arg, int64_t from);
+void clime_train_on_grads(struct clime_train *t, clime_train_made *made, void *arg);
 
 /* A packed micro-batch in host memory: sequences one after another, sequence s is rows start[s]..start[s+1]. */
 struct clime_packed_batch {

@@ -20,7 +20,12 @@ struct clime_train {
     struct clime_train_options o; /* head_chunk resolved; keep_logits never with forward_only */
     struct clime_plan plan;
     struct clime_train_sizes sizes;
-    float *grads;  /* [layout.n_grads] */
+    float *grads; /* [layout.n_grads] */
+    bool anew;    /* the next backward pass begins them anew */
+    bool *fresh;  /* [layout.n_slices] of a joined tensor's first row: nothing there counts yet, the first writes */
+    int settled;  /* in a backward pass: the rows from here on are done */
+    clime_train_made *made;
+    void *made_arg;
     float *unread; /* [the widest norm] gradients of frozen norms */
     struct clime_act_buffer acts[CLIME_ACT_N];
 
@@ -58,9 +63,14 @@ struct clime_train {
 struct clime_layer_act clime_train_act(const struct clime_train *t, int l);
 struct clime_batch clime_train_batch(const struct clime_train *t, const struct clime_packed_batch *b);
 
-/* Where the gradient of a row of the layout is summed; NULL: the family has no such tensor, or it is frozen. */
+/* Zeros where nothing counts yet. */
+void clime_train_settle(const struct clime_train *t, int row);
+
+/* Where the gradient of a row of the layout is added up; NULL: the family has no such tensor, or it is frozen. */
 static inline float *clime_train_grad(const struct clime_train *t, int row) {
-    return row < 0 || t->m->layout.slices[row].grad < 0 ? NULL : t->grads + t->m->layout.slices[row].grad;
+    if (row < 0 || t->m->layout.slices[row].grad < 0) return NULL;
+    clime_train_settle(t, row);
+    return t->grads + t->m->layout.slices[row].grad;
 }
 
 /* The same for a norm, whose gradient comes with that of its input: a frozen one's goes where nobody reads it. */
@@ -69,11 +79,13 @@ static inline float *clime_train_norm_grad(const struct clime_train *t, int row)
     return g || row < 0 ? g : t->unread;
 }
 
-/* weight += of a product with the matrix of a row, unless it is frozen. */
+/* weight += of a product with the matrix of a row, unless it is frozen; = where nothing counts yet. */
 static inline void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row) {
     const struct clime_matrix *w = &t->m->matrix[row];
-    float *g = clime_train_grad(t, row);
-    if (g) t->m->ops->gemm_dw(t->m->dev, T, w->N, w->K, dy, x, true, g);
+    const int64_t at = t->m->layout.slices[row].grad;
+    if (at < 0) return;
+    t->m->ops->gemm_dw(t->m->dev, T, w->N, w->K, dy, x, !t->fresh[row], t->grads + at);
+    t->fresh[row] = false;
 }
 
 /* model/latent.c: back through latent attention as backward.c goes through the others, from t->dres to t->dnorm; and

@@ -131,6 +131,7 @@ static struct clime_train *new_train(struct clime_model *m, const struct clime_t
     CHECK(o->max_rows > 0 && o->max_seqs > 0);
     t->m = m;
     t->o = *o;
+    t->fresh = xcalloc((size_t)m->layout.n_slices, sizeof *t->fresh);
     if (t->o.head_chunk <= 0) {
         size_t rows = m->ops->head_bytes / 4 / (size_t)m->cfg.V;
         t->o.head_chunk = rows < 1 ? 1 : rows > (size_t)o->max_rows ? o->max_rows : (int)rows;
@@ -159,6 +160,7 @@ enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_
 void clime_train_close(struct clime_train *t) {
     if (!t) return;
     clime_plan_free(&t->plan, t->m->dev);
+    free(t->fresh);
     free(t);
 }
 
@@ -166,6 +168,7 @@ void clime_train_sizes(const struct clime_model *m, const struct clime_train_opt
                        struct clime_train_sizes *out) {
     struct clime_train *t = new_train((struct clime_model *)(uintptr_t)m, o);
     *out = t->sizes;
+    free(t->fresh);
     free(t);
 }
 
@@ -175,6 +178,12 @@ float *clime_train_grads(struct clime_train *t) {
 
 void clime_train_grads_to(struct clime_train *t, float *grads) {
     t->grads = grads;
+    t->anew = true;
+}
+
+void clime_train_on_grads(struct clime_train *t, clime_train_made *made, void *arg) {
+    t->made = made;
+    t->made_arg = arg;
 }
 
 void clime_train_zero_grads(struct clime_train *t) {

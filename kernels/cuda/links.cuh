@@ -1,7 +1,8 @@
 /* What links between GPUs share with the context and with NCCL (links/links.cu, links/mapped.cu, device.cu, nccl.cu).
  *
- * An exchange is queued on the context's stream. Two words in pinned memory say how far the stream is: the exchange
- * that it has begun, and the last that is done. A way queues what lies between them, and can let a stream go that waits
+ * Exchanges are queued on a stream of their own, one after the other: each begins when the context's stream has come to
+ * it, and that one waits for its end where it is told to. Two words in pinned memory say how far they are: the exchange
+ * that has begun, and the last that is done. A way queues what lies between them, and can let a stream go that waits
  * for a rank which will not come. */
 #ifndef CLIME_KERNELS_CUDA_LINKS_CUH
 #define CLIME_KERNELS_CUDA_LINKS_CUH
@@ -12,7 +13,7 @@ extern "C" {
 #include "kernels/links.h"
 }
 
-enum { LINKS_QUEUED = 64 }; /* exchanges that the host may be ahead of the stream */
+enum { LINKS_QUEUED = 256 }; /* exchanges that the host may be ahead of them */
 
 struct clime_link_words {
     volatile uint32_t begun, done;
@@ -28,8 +29,11 @@ struct clime_cuda_links {
     struct clime_link_mapped *mapped; /* one of the two */
     struct clime_comm *nccl;
     struct clime_link_gather *gather; /* beside mapped; NULL: rows are gathered by exchanges */
-    struct clime_link_words *words;   /* pinned; written by the stream */
-    uint32_t n_queued;                /* exchanges so far */
+    cudaStream_t stream;              /* of exchanges */
+    cudaEvent_t forked;               /* the context's stream has come to the exchange that is queued */
+    cudaEvent_t ended[LINKS_QUEUED];
+    struct clime_link_words *words; /* pinned; written by the stream */
+    uint32_t n_queued;              /* exchanges so far */
     struct {
         const char *what;
         int rank; /* that it waits for, if nothing better is known */
@@ -47,14 +51,15 @@ bool clime_link_wait(struct clime_dev *d, cudaStream_t s, const volatile uint32_
  * memory: why says it for people. */
 enum clime_err clime_link_mapped_open(struct clime_dev *d, struct clime_group *g, struct clime_link_mapped **out,
                                       struct clime_error *why, struct clime_error *e);
-/* number: of the exchange. */
-void clime_link_mapped_queue(struct clime_link_mapped *m, uint32_t number, const struct clime_move *sends, int n_sends,
-                             const struct clime_move *receives, int n_receives);
+/* number: of the exchange. in: the stream of the links, which is where it was forked. */
+void clime_link_mapped_queue(struct clime_link_mapped *m, uint32_t number, cudaStream_t in, cudaEvent_t forked,
+                             const struct clime_move *sends, int n_sends, const struct clime_move *receives,
+                             int n_receives);
 uint64_t clime_link_mapped_progress(const struct clime_link_mapped *m);
 /* The rank that it waits for in that exchange; -1 = none. */
 int clime_link_mapped_awaited(const struct clime_link_mapped *m, uint32_t number);
 void clime_link_mapped_release(struct clime_link_mapped *m);    /* lets waits go that are being waited */
-bool clime_link_mapped_idle(const struct clime_link_mapped *m); /* its streams have nothing left to do */
+bool clime_link_mapped_idle(const struct clime_link_mapped *m); /* its stream has nothing left to do */
 void clime_link_mapped_close(struct clime_link_mapped *m);      /* when it is idle */
 size_t clime_link_mapped_bytes(int world);
 

@@ -58,8 +58,8 @@ static void compare_shape(struct gpu_test *t, int T, int N, int K) {
     same_bits(t, what, want, got, TK * 2);
     ops->zero(d, want, NK * 4);
     ops->zero(d, got, NK * 4);
-    ops->gemm_dw(d, T, N, K, dy.aside, x.aside, (float *)want);
-    ops->gemm_dw(d, T, N, K, dy.aligned, x.aligned, (float *)got);
+    ops->gemm_dw(d, T, N, K, dy.aside, x.aside, true, (float *)want);
+    ops->gemm_dw(d, T, N, K, dy.aligned, x.aligned, true, (float *)got);
     snprintf(what, sizeof what, "T %d N %d K %d, dW:", T, N, K);
     same_bits(t, what, want, got, NK * 4);
     ops->free(d, want);

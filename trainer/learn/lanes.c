@@ -1,23 +1,11 @@
-/* Adding the gradients of packs. See lanes.h. Called by the learner once a step, main thread.
+/* Adding the gradients of packs. See lanes.h. Called by the learner once a step, main thread; in between by the
+ * backward passes, with what is made.
  *
- * Invariant: what is added to what depends on the number of packs and of lanes alone. A rank that has no pack in a
- * round gives zeros: x + 0 is x. */
+ * Invariant: what is added to what depends on the number of packs and of lanes alone. Where a pack is missing nothing
+ * is added; the sum begins with zeros, so the sign of a zero is lost in any case. */
 #include "trainer/learn/lanes.h"
 
 #include "common/log.h"
-
-/* Elements that each rank sends to each other at a time: what keeps a link busy, of no rank's part more than there is.
- * The sums do not depend on it. */
-static void cut_pieces(struct clime_lanes *l, const struct clime_model *m) {
-    const int world = l->part.world;
-    l->longest = 0;
-    l->piece = m->ops->queues ? ((int64_t)1 << 27) / world : (int64_t)1 << 20;
-    for (int r = 0; r < world; r++) {
-        int64_t n = clime_part_from(&m->layout, m->ops, r + 1, world) - clime_part_from(&m->layout, m->ops, r, world);
-        if (n > l->longest) l->longest = n;
-    }
-    if (l->longest < l->piece) l->piece = l->longest;
-}
 
 enum clime_err clime_lanes_check(int n, int world, struct clime_error *e) {
     if (world & (world - 1))
@@ -43,113 +31,140 @@ int clime_lanes_levels(int n, int world) {
 /* Where the buffers go; NULL: only their sizes count. */
 static void plan_buffers(struct clime_lanes *l, const struct clime_model *m) {
     size_t all = (size_t)m->layout.n_grads * sizeof(float);
-    l->lo = clime_part_from(&m->layout, m->ops, l->part.rank, l->part.world);
-    l->hi = clime_part_from(&m->layout, m->ops, l->part.rank + 1, l->part.world);
-    cut_pieces(l, m);
+    int64_t lo = clime_part_from(&m->layout, m->ops, l->part.rank, l->part.world);
+    int64_t hi = clime_part_from(&m->layout, m->ops, l->part.rank + 1, l->part.world);
     if (l->n == 1) return;
     for (int i = 0; i < clime_lanes_levels(l->n, l->part.world); i++)
         clime_plan_add(&l->plan, "gradients of a lane", all, (void **)&l->level[i]);
-    clime_plan_add(&l->plan, "gradients of a step", (size_t)(l->hi - l->lo) * sizeof(float), (void **)&l->sum);
-    if (l->part.world > 1)
-        clime_plan_add(&l->plan, "gradients of others", (size_t)l->part.world * (size_t)l->piece * sizeof(float),
-                       (void **)&l->received);
+    clime_plan_add(&l->plan, "gradients of a step", (size_t)(hi - lo) * sizeof(float), (void **)&l->sum);
+    if (l->part.world > 1) clime_between_plan(&l->between, m, l->part, &l->plan);
 }
 
 size_t clime_lanes_bytes(const struct clime_model *m, int n, struct clime_part part) {
     struct clime_lanes l = {.n = n, .part = part};
     plan_buffers(&l, m);
+    clime_between_free(&l.between);
     return clime_plan_bytes(&l.plan);
 }
-
-enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model *m, struct clime_train *t, int n,
-                                struct clime_links *links, struct clime_error *e) {
-    *l = (struct clime_lanes){.train = t, .m = m, .links = links, .n = n, .round = clime_train_grads(t)};
-    l->part = (struct clime_part){links ? links->rank : 0, links ? links->world : 1};
-    enum clime_err rc = clime_lanes_check(n, l->part.world, e);
-    if (rc) return rc;
-    plan_buffers(l, m);
-    return l->plan.n ? clime_plan_commit(&l->plan, m->dev, "lanes of gradients", e) : CLIME_OK;
-}
-
-void clime_lanes_close(struct clime_lanes *l) {
-    if (l->plan.base) clime_plan_free(&l->plan, l->m->dev);
-    *l = (struct clime_lanes){0};
-}
-
-struct packs {
-    struct clime_lanes *l;
-    int n;
-    clime_lanes_run *run;
-    void *arg;
-};
 
 static void zero(const struct clime_lanes *l, float *x, int64_t n) {
     l->m->ops->zero(l->m->dev, x, (size_t)n * sizeof *x);
 }
 
-/* out = the gradients of packs [from, to), a power of two of lanes, of which the first is there. */
-static enum clime_err add_tree(const struct packs *p, int from, int to, float *out, int level, struct clime_error *e) {
-    struct clime_lanes *l = p->l;
-    int mid = from + (to - from) / 2;
-    if (to - from == 1) {
-        zero(l, out, l->m->layout.n_grads);
-        clime_train_grads_to(l->train, out);
-        return p->run(p->arg, from, e);
-    }
-    enum clime_err rc = add_tree(p, from, mid, out, level + 1, e);
-    if (rc || mid >= p->n) return rc;
-    rc = add_tree(p, mid, to, l->level[level], level + 1, e);
-    if (!rc)
-        l->m->ops->accumulate(l->m->dev, (size_t)l->m->layout.n_grads, 1, (const float *const[]){l->level[level]}, out);
-    return rc;
-}
+static clime_train_made made;
 
-/* sum += the balanced tree over all ranks' round, of a piece of each rank's part that begins at `at`. */
-static enum clime_err add_piece(struct clime_lanes *l, int64_t at, struct clime_error *e) {
-    struct clime_move sends[CLIME_GROUP_MAX] = {0}, receives[CLIME_GROUP_MAX] = {0};
-    const struct clime_ops *ops = l->m->ops;
-    int world = l->part.world, me = l->part.rank, n = 0;
-    const int64_t piece = l->piece;
-    const float *of[CLIME_GROUP_MAX]; /* what each rank has of it */
-    int64_t mine = l->hi - l->lo - at < piece ? l->hi - l->lo - at : piece;
-    if (mine < 0) mine = 0;
-    for (int k = 1; k < world; k++, n++) {
-        int q = (me + k) % world;
-        int64_t lo = clime_part_from(&l->m->layout, ops, q, world) + at;
-        int64_t len = clime_part_from(&l->m->layout, ops, q + 1, world) - lo;
-        if (len > piece) len = piece;
-        sends[n] = (struct clime_move){q, l->round + lo, len > 0 ? (size_t)len * sizeof(float) : 0};
-        receives[n] = (struct clime_move){q, l->received + q * piece, (size_t)mine * sizeof(float)};
-    }
-    enum clime_err rc = clime_links_exchange(l->links, "adding gradients", sends, n, receives, n, e);
-    if (rc || !mine) return rc;
-    for (int r = 0; r < world; r++) of[r] = r == me ? l->round + l->lo + at : l->received + r * piece;
-    ops->accumulate(l->m->dev, (size_t)mine, world, of, l->sum + at);
+enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model *m, struct clime_train *t, int n,
+                                struct clime_links *links, struct clime_error *e) {
+    *l = (struct clime_lanes){.train = t, .m = m, .n = n, .round = clime_train_grads(t)};
+    l->part = (struct clime_part){links ? links->rank : 0, links ? links->world : 1};
+    enum clime_err rc = clime_lanes_check(n, l->part.world, e);
+    if (rc || n == 1) return rc;
+    plan_buffers(l, m);
+    if ((rc = clime_plan_commit(&l->plan, m->dev, "lanes of gradients", e))) return rc;
+    for (int i = 0; i < clime_lanes_levels(n, l->part.world); i++)
+        zero(l, l->level[i], m->layout.n_grads); /* what lies between tensors stays so */
+    l->between.links = links;
+    l->between.from = l->round;
+    l->between.sum = l->sum;
+    clime_train_on_grads(t, made, l);
     return CLIME_OK;
 }
 
-static enum clime_err add_round(const struct packs *p, int first, struct clime_error *e) {
-    struct clime_lanes *l = p->l;
-    int lanes = l->n / l->part.world, from = first + l->part.rank * lanes;
+void clime_lanes_close(struct clime_lanes *l) {
+    if (l->train && l->n > 1) clime_train_on_grads(l->train, NULL, NULL);
+    if (l->plan.base) clime_plan_free(&l->plan, l->m->dev);
+    clime_between_free(&l->between);
+    *l = (struct clime_lanes){0};
+}
+
+/* ---- a round ---- */
+
+static void add(const struct clime_lanes *l, int64_t n, int n_x, const float *const *x, float *y) {
+    l->m->ops->accumulate(l->m->dev, (size_t)n, n_x, x, y);
+}
+
+/* Where the tree that begins with a lane is added up: the left half of one is where the whole is. */
+static float *tree_of(const struct clime_lanes *l, int lane) {
+    int level = clime_lanes_levels(l->n, l->part.world) - 1;
+    if (lane == 0) return l->round;
+    for (; lane % 2 == 0; lane /= 2) level--;
+    return l->level[level];
+}
+
+/* Gradients [lo, hi) of the pack that runs are made: they end all trees of which it is the last. The last two of a rank
+ * alone are added onto the sum at once. */
+static void add_trees(struct clime_lanes *l, int64_t lo, int64_t hi) {
+    const bool last = l->lane + 1 == l->now.n, alone = l->part.world == 1;
+    int lane = l->lane;
+    for (int size = 1; size < l->n / l->part.world; size *= 2) {
+        if (!(lane & size) && !last) return; /* a left half */
+        if (!(lane & size)) continue;        /* whose right half has no packs */
+        const float *right = tree_of(l, lane) + lo;
+        lane -= size;
+        float *left = tree_of(l, lane) + lo;
+        if (last && alone && lane == 0) {
+            add(l, hi - lo, 2, (const float *const[]){left, right}, l->sum + lo);
+            return;
+        }
+        add(l, hi - lo, 1, &right, left);
+    }
+    if (alone) add(l, hi - lo, 1, (const float *const[]){l->round + lo}, l->sum + lo);
+}
+
+static void begin_round(struct clime_lanes *l) {
+    struct clime_between *b = &l->between;
+    if (l->part.world == 1) return;
+    clime_between_end(b, NULL); /* the last one; its failure stays */
+    clime_between_begin(b, l->now.n_ranks);
+}
+
+/* A backward pass has come so far. Before it writes anything the last round's sum is no longer needed. */
+static void made(void *arg, int64_t from) {
+    struct clime_lanes *l = arg;
+    if (from == l->m->layout.n_grads) {
+        if (l->lane == 0) begin_round(l);
+    } else if (from < l->made) {
+        add_trees(l, from, l->made);
+        if (l->part.world > 1 && l->lane + 1 == l->now.n) clime_between_go_on(&l->between, from);
+    }
+    l->made = from;
+}
+
+static struct clime_round round_of(const struct clime_lanes *l, int first, int n_packs) {
+    int lanes = l->n / l->part.world, n = n_packs - first < l->n ? n_packs - first : l->n;
+    int own = n - l->part.rank * lanes;
+    return (struct clime_round){.n_ranks = (n + lanes - 1) / lanes,
+                                .from = first + l->part.rank * lanes,
+                                .n = own < 0       ? 0
+                                     : own > lanes ? lanes
+                                                   : own};
+}
+
+static enum clime_err add_round(struct clime_lanes *l, clime_lanes_run *run, void *arg, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
-    if (from < p->n)
-        rc = add_tree(p, from, from + lanes, l->round, 0, e);
-    else
-        zero(l, l->round, l->m->layout.n_grads);
-    if (!rc && l->part.world == 1)
-        l->m->ops->accumulate(l->m->dev, (size_t)l->m->layout.n_grads, 1, (const float *const[]){l->round}, l->sum);
-    if (rc || l->part.world == 1) return rc;
-    for (int64_t at = 0; at < l->longest && !rc; at += l->piece) rc = add_piece(l, at, e);
+    for (l->lane = 0; l->lane < l->now.n && !rc; l->lane++) {
+        clime_train_grads_to(l->train, tree_of(l, l->lane));
+        rc = run(arg, l->now.from + l->lane, e);
+    }
+    if (l->now.n == 0) { /* it takes part for the others' sake */
+        begin_round(l);
+        clime_between_go_on(&l->between, 0);
+    }
     return rc;
 }
 
 enum clime_err clime_lanes_add(struct clime_lanes *l, int n_packs, clime_lanes_run *run, void *arg, float **sum,
                                struct clime_error *e) {
-    const struct packs p = {l, n_packs, run, arg};
     enum clime_err rc = CLIME_OK;
     *sum = l->n == 1 ? l->round : l->sum;
-    zero(l, *sum, l->n == 1 ? l->m->layout.n_grads : l->hi - l->lo);
+    int64_t n = l->n == 1 ? l->m->layout.n_grads
+                          : clime_part_from(&l->m->layout, l->m->ops, l->part.rank + 1, l->part.world) -
+                                clime_part_from(&l->m->layout, l->m->ops, l->part.rank, l->part.world);
+    zero(l, *sum, n);
     for (int i = 0; l->n == 1 && i < n_packs && !rc; i++) rc = run(arg, i, e);
-    for (int i = 0; l->n > 1 && i < n_packs && !rc; i += l->n) rc = add_round(&p, i, e);
-    return rc;
+    for (int i = 0; l->n > 1 && i < n_packs && !rc; i += l->n) {
+        l->now = round_of(l, i, n_packs);
+        rc = add_round(l, run, arg, e);
+    }
+    return rc || l->part.world == 1 ? rc : clime_between_end(&l->between, e);
 }

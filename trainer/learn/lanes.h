@@ -9,6 +9,9 @@
  * a buffer of all gradients for the round and log2(G / ranks) for its tree. Over several ranks a rank keeps the sum of
  * its own part only (part.h).
  *
+ * Nothing waits for a pack's end: what a stage of its backward pass has finished is added while the next one runs, and
+ * over several ranks the last pack's goes out piece by piece (between.h).
+ *
  * Owned by the learner; main thread.
  */
 #ifndef CLIME_TRAINER_LEARN_LANES_H
@@ -16,23 +19,31 @@
 
 #include "kernels/links.h"
 #include "model/backward.h"
+#include "trainer/learn/between.h"
 #include "trainer/learn/part.h"
 
 #define CLIME_LANES_MAX 64
 
+/* The packs of a round. */
+struct clime_round {
+    int n_ranks; /* that have any: the first ones */
+    int from, n; /* this rank's */
+};
+
 struct clime_lanes {
     struct clime_train *train;
     const struct clime_model *m;
-    struct clime_links *links; /* NULL = alone */
     struct clime_part part;
     int n;           /* G */
     float *round;    /* [n_grads] the backward pass's own buffer; with one lane it is the sum */
     float *level[6]; /* [n_grads] each: what the right halves of the tree are added up in */
     float *sum;      /* gradients of this rank's part, over the rounds so far */
-    float *received; /* a piece of the sum from each rank */
-    int64_t lo, hi;
-    int64_t longest, piece; /* elements of the longest part; that are exchanged at a time */
+    struct clime_between between;
     struct clime_plan plan;
+    /* under way */
+    struct clime_round now;
+    int lane;     /* which of this rank's packs runs */
+    int64_t made; /* its gradients are made from here on */
 };
 
 /* CLIME_ERR_INPUT for a number that is no power of two, or no multiple of the ranks. */

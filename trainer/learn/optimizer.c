@@ -76,6 +76,19 @@ static struct pieces pieces_of(const struct clime_optimizer *o, const struct cli
     return (struct pieces){&m->layout, o->lo, o->hi, o->offload ? piece_len(m) : INT64_MAX, 0, {0}};
 }
 
+/* A rank's new weights go to the others in so many portions, one while the next is made. */
+enum { PORTIONS = 8, PORTION_ALIGN = 64 };
+
+/* The spans of a rank's portion i of n. */
+static struct pieces portion_of(const struct clime_model *m, struct clime_part part, int i, int n) {
+    const struct clime_layout *l = &m->layout;
+    int64_t lo = clime_part_from(l, m->ops, part.rank, part.world);
+    int64_t hi = clime_part_from(l, m->ops, part.rank + 1, part.world);
+    int64_t each = ((hi - lo + n - 1) / n + PORTION_ALIGN - 1) / PORTION_ALIGN * PORTION_ALIGN, from = lo + i * each;
+    if (from > hi) from = hi;
+    return (struct pieces){l, from, hi - from > each ? from + each : hi, INT64_MAX, 0, {0}};
+}
+
 static void clip(struct clime_param_span *r, int64_t lo, int64_t hi) {
     int64_t before = r->grad < lo ? lo - r->grad : 0, end = r->grad + r->n < hi ? r->grad + r->n : hi;
     int64_t n = end - (r->grad + before);
@@ -194,17 +207,6 @@ static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, str
     }
 }
 
-static void step_in_place(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a, float decay,
-                          const float *grads) {
-    struct pieces p = pieces_of(o, m);
-    struct clime_param_span r;
-    while (next_piece(&p, &r)) {
-        a->weight_decay = r.decay ? decay : 0;
-        o->ops->adamw(o->dev, (size_t)r.n, a, grads + (r.grad - o->lo), master_at(o, m, &r),
-                      o->m + (r.state - o->first), o->v + (r.state - o->first), clime_model_at(m, r.offset));
-    }
-}
-
 /* A frozen part of a joined tensor has a gradient, made with the rest's; it must not count in the norm. */
 static void forget_frozen(const struct clime_optimizer *o, const struct clime_model *m, float *grads) {
     for (int i = 0; i < m->layout.n_slices; i++) {
@@ -240,22 +242,18 @@ static enum clime_err norm(const struct clime_optimizer *o, const struct clime_m
     return rc;
 }
 
-/* Every rank's part of the weights, span by span in the order of the table, to all others. */
-static enum clime_err gather_weights(const struct clime_optimizer *o, struct clime_model *m, struct clime_error *e) {
+/* Every rank's portion i of n of the weights, span by span in the order of the table, to all others: *number is the
+ * exchange's. */
+static enum clime_err gather_portion(const struct clime_optimizer *o, struct clime_model *m, int i, int n,
+                                     uint32_t *number, struct clime_error *e) {
     struct clime_links *links = o->links;
     struct clime_move *sends, *receives;
     int n_sends = 0, n_receives = 0;
-    if (!links) return CLIME_OK;
     const size_t width = clime_dtype_bytes(dtype_of(m)), room = (size_t)(m->layout.n_slices + links->world);
     sends = xcalloc(room * (size_t)links->world, sizeof *sends);
     receives = xcalloc(room, sizeof *receives);
     for (int r = 0; r < links->world; r++) {
-        struct pieces p = {&m->layout,
-                           clime_part_from(&m->layout, m->ops, r, links->world),
-                           clime_part_from(&m->layout, m->ops, r + 1, links->world),
-                           INT64_MAX,
-                           0,
-                           {0}};
+        struct pieces p = portion_of(m, (struct clime_part){r, links->world}, i, n);
         struct clime_param_span s;
         while (next_piece(&p, &s)) {
             struct clime_move move = {r, clime_model_at(m, s.offset), (size_t)s.n * width};
@@ -266,13 +264,43 @@ static enum clime_err gather_weights(const struct clime_optimizer *o, struct cli
             }
         }
     }
-    enum clime_err rc = clime_links_exchange(links, "gathering new weights", sends, n_sends, receives, n_receives, e);
+    enum clime_err rc =
+        clime_links_begin(links, "gathering new weights", sends, n_sends, receives, n_receives, number, e);
     free(sends);
     free(receives);
     return rc;
 }
 
+/* All weights, when this rank's are made. */
+static enum clime_err gather_weights(const struct clime_optimizer *o, struct clime_model *m, struct clime_error *e) {
+    uint32_t number;
+    if (!o->links) return CLIME_OK;
+    enum clime_err rc = gather_portion(o, m, 0, 1, &number, e);
+    if (!rc) clime_links_end(o->links, number);
+    return rc;
+}
+
 /* ---- a step ---- */
+
+static enum clime_err step_in_place(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a,
+                                    float decay, const float *grads, struct clime_error *e) {
+    const struct clime_part part = {o->links ? o->links->rank : 0, o->links ? o->links->world : 1};
+    const int n = o->links ? PORTIONS : 1;
+    uint32_t number = 0;
+    enum clime_err rc = CLIME_OK;
+    for (int i = 0; i < n && !rc; i++) {
+        struct pieces p = portion_of(m, part, i, n);
+        struct clime_param_span r;
+        while (next_piece(&p, &r)) {
+            a->weight_decay = r.decay ? decay : 0;
+            o->ops->adamw(o->dev, (size_t)r.n, a, grads + (r.grad - o->lo), master_at(o, m, &r),
+                          o->m + (r.state - o->first), o->v + (r.state - o->first), clime_model_at(m, r.offset));
+        }
+        if (o->links) rc = gather_portion(o, m, i, n, &number, e);
+    }
+    if (o->links && !rc) clime_links_end(o->links, number);
+    return rc;
+}
 
 enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m,
                                     const struct clime_learner_options *opts, float *grads, double *grad_norm,
@@ -295,11 +323,13 @@ enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_mode
     };
     if (opts->clip_grad > 0 && *grad_norm > opts->clip_grad)
         a.grad_scale = (float)(opts->clip_grad / (*grad_norm + 1e-6));
-    if (o->offload)
+    if (o->offload) {
         step_offloaded(o, m, &a, (float)opts->weight_decay, grads);
-    else
-        step_in_place(o, m, &a, (float)opts->weight_decay, grads);
-    if ((rc = gather_weights(o, m, e))) return rc;
+        rc = gather_weights(o, m, e);
+    } else {
+        rc = step_in_place(o, m, &a, (float)opts->weight_decay, grads, e);
+    }
+    if (rc) return rc;
     clime_model_repack(m);
     return CLIME_OK;
 }

@@ -1,13 +1,13 @@
 /* Links between GPUs: one process a GPU. Through memory that peers map where all are on one host and can, else by
  * NCCL's send and receive; nothing is added on the way. Called by the owner of context and group.
  *
- * The host never waits in an exchange, it queues; so a rank that is lost shows when the host waits for the stream.
- * While links are open it therefore asks the stream again and again instead of sleeping in the driver
+ * The host never waits in an exchange, it queues; so a rank that is lost shows when the host waits for the context's
+ * stream. While links are open it therefore asks that again and again instead of sleeping in the driver
  * (clime_cuda_wait), and looks at the group meanwhile. When a rank is lost, or nothing has moved for the group's limit
- * in an exchange that the stream has begun, what the stream waits for is let go: then all that was queued runs to its
- * end, with bytes that nobody may use, and the failure stays in the context.
+ * in an exchange that has begun, what a stream waits for is let go: then all that was queued runs to its end, with
+ * bytes that nobody may use, and the failure stays in the context.
  *
- * Invariant: the stream's work ends, whatever the others do.
+ * Invariant: the work of all streams ends, whatever the others do.
  */
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -114,6 +114,21 @@ static enum clime_err open_way(struct clime_cuda_links *l, struct clime_error *e
     return open_nccl(l, e);
 }
 
+static bool open_stream(struct clime_cuda_links *l) {
+    bool ok = cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking) == cudaSuccess &&
+              cudaEventCreateWithFlags(&l->forked, cudaEventDisableTiming) == cudaSuccess;
+    for (cudaEvent_t &event : l->ended)
+        ok = ok && cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess;
+    return ok;
+}
+
+static void close_stream(struct clime_cuda_links *l) {
+    for (cudaEvent_t event : l->ended)
+        if (event) cudaEventDestroy(event);
+    if (l->forked) cudaEventDestroy(l->forked);
+    if (l->stream) cudaStreamDestroy(l->stream);
+}
+
 enum clime_err clime_cuda_links_open(struct clime_dev *d, struct clime_group *g, struct clime_links **out,
                                      struct clime_error *e) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -131,6 +146,7 @@ enum clime_err clime_cuda_links_open(struct clime_dev *d, struct clime_group *g,
     enum clime_err rc = CLIME_OK;
     if (cudaMallocHost((void **)&l->words, sizeof *l->words) != cudaSuccess)
         rc = clime_fail(e, CLIME_ERR_LIMIT, "a page of page-locked host memory is not to be had");
+    if (!rc && !open_stream(l)) rc = clime_fail(e, CLIME_ERR_DEVICE, "a stream for links is not to be had");
     if (!rc) l->words->begun = l->words->done = 0;
     if (!rc) rc = open_way(l, e);
     if (rc) {
@@ -193,6 +209,7 @@ static void look(struct clime_cuda_links *l, int64_t now) {
 
 static cudaError_t state_of(const struct clime_cuda_links *l, cudaEvent_t event) {
     if (l->broken_us && l->mapped && !clime_link_mapped_idle(l->mapped)) return cudaErrorNotReady;
+    if (l->broken_us && cudaStreamQuery(l->stream) == cudaErrorNotReady) return cudaErrorNotReady;
     return event ? cudaEventQuery(event) : cudaStreamQuery(l->d->stream);
 }
 
@@ -218,11 +235,13 @@ void clime_cuda_links_close(struct clime_links *links) {
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
     struct clime_dev *d = l->d;
     if (d->links && clime_group_check(l->head.group, NULL)) let_go(l); /* nobody will come */
+    if (d->links && l->n_queued) clime_cuda_links_end(links, l->n_queued - 1);
     if (d->links) clime_cuda_links_wait(l, NULL);
     d->links = NULL;
     clime_link_gather_close(l->gather);
     clime_link_mapped_close(l->mapped);
     clime_cuda_comm_close(l->nccl);
+    close_stream(l);
     if (l->words) cudaFreeHost(l->words);
     free(l);
 }
@@ -235,7 +254,7 @@ static bool any_bytes(const struct clime_move *moves, int n) {
     return false;
 }
 
-/* On the stream after what is queued already, between its two words. */
+/* After what is queued already, between its two words. */
 static void queue(struct clime_cuda_links *l, const char *what, const struct clime_move *sends, int n_sends,
                   const struct clime_move *receives, int n_receives) {
     struct clime_dev *d = l->d;
@@ -243,30 +262,34 @@ static void queue(struct clime_cuda_links *l, const char *what, const struct cli
     const int rank = n_receives ? receives[0].rank : sends[0].rank;
     l->queued[number % LINKS_QUEUED].what = what;
     l->queued[number % LINKS_QUEUED].rank = rank;
-    clime_link_write(d, d->stream, &l->words->begun, number + 1);
+    CU(d, cudaEventRecord(l->forked, d->stream));
+    CU(d, cudaStreamWaitEvent(l->stream, l->forked, 0));
+    clime_link_write(d, l->stream, &l->words->begun, number + 1);
     if (l->mapped) {
-        clime_link_mapped_queue(l->mapped, number, sends, n_sends, receives, n_receives);
+        clime_link_mapped_queue(l->mapped, number, l->stream, l->forked, sends, n_sends, receives, n_receives);
     } else {
         const struct clime_comm_wait wait = as_group(l->head.group);
         struct clime_error e;
         enum clime_err rc =
-            clime_cuda_comm_exchange(l->nccl, d->stream, sends, n_sends, receives, n_receives, &wait, what, &e);
+            clime_cuda_comm_exchange(l->nccl, l->stream, sends, n_sends, receives, n_receives, &wait, what, &e);
         if (rc) explain(l->head.group, rank, what, rc, &e);
         if (rc) fail(l, &e);
     }
-    clime_link_write(d, d->stream, &l->words->done, number + 1);
+    clime_link_write(d, l->stream, &l->words->done, number + 1);
+    CU(d, cudaEventRecord(l->ended[number % LINKS_QUEUED], l->stream));
 }
 
-enum clime_err clime_cuda_links_exchange(struct clime_links *links, const char *what, const struct clime_move *sends,
-                                         int n_sends, const struct clime_move *receives, int n_receives,
-                                         struct clime_error *e) {
+enum clime_err clime_cuda_links_begin(struct clime_links *links, const char *what, const struct clime_move *sends,
+                                      int n_sends, const struct clime_move *receives, int n_receives, uint32_t *number,
+                                      struct clime_error *e) {
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
     struct clime_dev *d = l->d;
     CHECK(!d->recording);
     clime_cuda_flush(d); /* what is sent may be the result of what waits to be launched */
-    if (l->n_queued - l->words->done >= LINKS_QUEUED) clime_cuda_links_wait(l, NULL);
+    if (l->n_queued - l->words->done >= LINKS_QUEUED) clime_cuda_links_wait(l, l->ended[l->n_queued % LINKS_QUEUED]);
     if (d->failure.code == CLIME_OK && (any_bytes(sends, n_sends) || any_bytes(receives, n_receives)))
         queue(l, what, sends, n_sends, receives, n_receives);
+    *number = l->n_queued - 1; /* one of no bytes ends with the last that had some */
     if (d->failure.code && e) *e = d->failure;
     return d->failure.code;
 }
@@ -276,4 +299,11 @@ void clime_cuda_links_rows(struct clime_links *links, const char *what, int root
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
     CHECK(l->gather && T <= CLIME_LINKS_FEW_ROWS);
     clime_link_gather_queue(l->gather, what, clime_group_limit_us(l->head.group), root, T, at, mine, y);
+}
+
+void clime_cuda_links_end(struct clime_links *links, uint32_t number) {
+    struct clime_cuda_links *l = (struct clime_cuda_links *)links;
+    if (l->n_queued == 0) return;
+    clime_cuda_flush(l->d);
+    CU(l->d, cudaStreamWaitEvent(l->d->stream, l->ended[number % LINKS_QUEUED], 0));
 }

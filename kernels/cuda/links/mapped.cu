@@ -4,8 +4,8 @@
  * On each GPU there are SLOTS places of PIECE bytes for every other rank. Who sends copies a piece into the other's
  * next place, who receives copies it to where it belongs. Two words for each ordered pair, in host memory that all
  * ranks share, count the pieces that were sent and taken; streams write them and wait for them, no host is in between.
- * All that a rank sends goes over one stream, all that it takes over another, which begin when the context's stream has
- * come to the exchange, and which it then waits for.
+ * All that a rank sends goes over a stream of its own, all that it takes over that of the links, which waits for the
+ * other at the exchange's end.
  *
  * Invariant: taken <= sent <= taken + SLOTS. It cannot lock: in every exchange all ranks go by piece number, then by
  * rank, in sending and in taking; piece k is sent when k - SLOTS was taken, and taken when it was sent.
@@ -36,8 +36,8 @@ struct pieces {
 struct clime_link_mapped {
     struct clime_dev *d;
     int rank, world;
-    cudaStream_t out, in;
-    cudaEvent_t forked, sent, taken;
+    cudaStream_t out;
+    cudaEvent_t sent;
     struct pair *pairs, *on_device; /* [world][world] from, to; the same memory as host and GPU see it */
     size_t bytes;                   /* of it */
     bool registered;
@@ -81,11 +81,8 @@ static enum clime_err open_own(struct clime_link_mapped *m, struct card *c, stru
     m->registered = true;
     rc = cudaHostGetDevicePointer((void **)&m->on_device, m->pairs, 0);
     if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&m->out, cudaStreamNonBlocking);
-    if (rc == cudaSuccess) rc = cudaStreamCreateWithFlags(&m->in, cudaStreamNonBlocking);
-    cudaEvent_t *const events[] = {&m->forked, &m->sent, &m->taken};
-    for (cudaEvent_t *event : events)
-        if (rc == cudaSuccess) rc = cudaEventCreateWithFlags(event, cudaEventDisableTiming);
-    if (rc != cudaSuccess) return cannot(e, rc, "making streams");
+    if (rc == cudaSuccess) rc = cudaEventCreateWithFlags(&m->sent, cudaEventDisableTiming);
+    if (rc != cudaSuccess) return cannot(e, rc, "making a stream");
     enum clime_err err = clime_cuda_alloc_shared(m->d, room(m->world), "places of links", (void **)&m->own, e);
     return err ? err : clime_cuda_share_export(m->d, m->own, c->handle, e);
 }
@@ -147,11 +144,8 @@ void clime_link_mapped_close(struct clime_link_mapped *m) {
     for (int r = 0; r < m->world; r++)
         if (m->peers[r]) cudaIpcCloseMemHandle(m->peers[r]);
     cudaFree(m->own);
-    cudaEvent_t const events[] = {m->forked, m->sent, m->taken};
-    for (cudaEvent_t event : events)
-        if (event) cudaEventDestroy(event);
+    if (m->sent) cudaEventDestroy(m->sent);
     if (m->out) cudaStreamDestroy(m->out);
-    if (m->in) cudaStreamDestroy(m->in);
     if (m->registered) cudaHostUnregister(m->pairs);
     if (m->pairs) munmap(m->pairs, m->bytes);
     free(m);
@@ -185,7 +179,8 @@ static bool send_piece(struct clime_link_mapped *m, int to, const struct clime_m
     return filled > 0;
 }
 
-static bool take_piece(struct clime_link_mapped *m, int from, const struct clime_move *moves, int n, struct cursor *c) {
+static bool take_piece(struct clime_link_mapped *m, cudaStream_t in, int from, const struct clime_move *moves, int n,
+                       struct cursor *c) {
     struct clime_dev *d = m->d;
     struct pair *pair = &m->on_device[index_of(m, from, m->rank)];
     uint32_t piece = m->n.in[from];
@@ -194,37 +189,34 @@ static bool take_piece(struct clime_link_mapped *m, int from, const struct clime
         const struct clime_move *v = &moves[c->move];
         size_t rest = v->bytes - c->at, bytes = rest < PIECE - filled ? rest : PIECE - filled;
         if (v->rank != from || !rest) continue;
-        if (!filled) clime_link_wait(d, m->in, &pair->sent, piece + 1);
+        if (!filled) clime_link_wait(d, in, &pair->sent, piece + 1);
         CU(d, cudaMemcpyAsync((char *)v->at + c->at, place(m->own, m->rank, from, piece) + filled, bytes,
-                              cudaMemcpyDeviceToDevice, m->in));
+                              cudaMemcpyDeviceToDevice, in));
         filled += bytes;
         c->at += bytes;
         if (bytes < rest) break;
     }
-    if (filled) clime_link_write(d, m->in, &pair->taken, m->n.in[from] = piece + 1);
+    if (filled) clime_link_write(d, in, &pair->taken, m->n.in[from] = piece + 1);
     return filled > 0;
 }
 
-void clime_link_mapped_queue(struct clime_link_mapped *m, uint32_t number, const struct clime_move *sends, int n_sends,
-                             const struct clime_move *receives, int n_receives) {
+void clime_link_mapped_queue(struct clime_link_mapped *m, uint32_t number, cudaStream_t in, cudaEvent_t forked,
+                             const struct clime_move *sends, int n_sends, const struct clime_move *receives,
+                             int n_receives) {
     struct clime_dev *d = m->d;
-    struct cursor out[CLIME_GROUP_MAX] = {}, in[CLIME_GROUP_MAX] = {};
-    CU(d, cudaEventRecord(m->forked, d->stream));
-    CU(d, cudaStreamWaitEvent(m->out, m->forked, 0));
-    CU(d, cudaStreamWaitEvent(m->in, m->forked, 0));
+    struct cursor sent[CLIME_GROUP_MAX] = {}, taken[CLIME_GROUP_MAX] = {};
+    CU(d, cudaStreamWaitEvent(m->out, forked, 0));
     for (bool more = true; more;) {
         more = false;
         for (int k = 1; k < m->world; k++) {
             int to = (m->rank + k) % m->world, from = (m->rank + m->world - k) % m->world;
-            more |= send_piece(m, to, sends, n_sends, &out[to]);
-            more |= take_piece(m, from, receives, n_receives, &in[from]);
+            more |= send_piece(m, to, sends, n_sends, &sent[to]);
+            more |= take_piece(m, in, from, receives, n_receives, &taken[from]);
         }
     }
     m->after[number % LINKS_QUEUED] = m->n;
     CU(d, cudaEventRecord(m->sent, m->out));
-    CU(d, cudaEventRecord(m->taken, m->in));
-    CU(d, cudaStreamWaitEvent(d->stream, m->sent, 0));
-    CU(d, cudaStreamWaitEvent(d->stream, m->taken, 0));
+    CU(d, cudaStreamWaitEvent(in, m->sent, 0));
 }
 
 /* ---- looking ---- */
@@ -260,5 +252,5 @@ void clime_link_mapped_release(struct clime_link_mapped *m) {
 }
 
 bool clime_link_mapped_idle(const struct clime_link_mapped *m) {
-    return cudaStreamQuery(m->out) != cudaErrorNotReady && cudaStreamQuery(m->in) != cudaErrorNotReady;
+    return cudaStreamQuery(m->out) != cudaErrorNotReady;
 }
