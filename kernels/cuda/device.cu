@@ -32,6 +32,7 @@ bool clime_cuda_wait(struct clime_dev *d) {
 /* A graph may hold its address: then it is kept. */
 static void drop_scratch(struct clime_dev *d) {
     CHECK(!d->recording); /* what is recorded has run before */
+    if (d->links) clime_cuda_links_drain(d->links);
     clime_cuda_wait(d);
     CHECK(d->n_outgrown < (int)CLIME_COUNT(d->outgrown));
     if (d->n_graphs > 0)
@@ -183,6 +184,7 @@ enum clime_err clime_cuda_alloc(struct clime_dev *d, size_t bytes, const char *w
 }
 
 void clime_cuda_free(struct clime_dev *d, void *p) {
+    if (d->links) clime_cuda_links_drain(d->links);
     clime_cuda_wait(d);
     if (!clime_cuda_free_fixed(d, p)) CU(d, cudaFree(p));
 }

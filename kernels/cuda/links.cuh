@@ -43,6 +43,10 @@ struct clime_cuda_links {
     int64_t broken_us; /* when waits were let go; 0 = all is well */
 };
 
+/* links/links.cu: until all exchanges that have begun are done, looking at the others meanwhile. Before the driver
+ * waits for the whole device, which it does without looking. */
+void clime_cuda_links_drain(struct clime_cuda_links *l);
+
 /* The words that a stream writes or waits for; address: of the device. */
 bool clime_link_write(struct clime_dev *d, cudaStream_t s, const volatile uint32_t *at, uint32_t value);
 bool clime_link_wait(struct clime_dev *d, cudaStream_t s, const volatile uint32_t *at, uint32_t value); /* until >= */

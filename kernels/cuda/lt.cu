@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/links.cuh"
 #include "kernels/cuda/ops.h"
 
 extern "C" {
@@ -344,6 +345,7 @@ static void choose(struct clime_dev *d, struct shape *s, bool deep) {
     const char *why = s->rows ? "none of its algorithms has the canonical bits" : "a size is no multiple of 8";
     if (n > 0 && d->deterministic) {
         struct trial t;
+        if (d->links) clime_cuda_links_drain(d->links);
         if (trial_open(d, (enum clime_lt_kind)s->kind, fewest(s, deep), s->rows, s->N, s->K, &t)) {
             while (i < n && !trial_passes(d, &t, &found[i].algo)) i++;
             cudaFree(t.memory);

@@ -231,12 +231,16 @@ bool clime_cuda_links_wait(struct clime_cuda_links *l, cudaEvent_t event) {
     }
 }
 
+void clime_cuda_links_drain(struct clime_cuda_links *l) {
+    if (l->n_queued) clime_cuda_links_end(&l->head, l->n_queued - 1);
+    clime_cuda_links_wait(l, NULL);
+}
+
 void clime_cuda_links_close(struct clime_links *links) {
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
     struct clime_dev *d = l->d;
     if (d->links && clime_group_check(l->head.group, NULL)) let_go(l); /* nobody will come */
-    if (d->links && l->n_queued) clime_cuda_links_end(links, l->n_queued - 1);
-    if (d->links) clime_cuda_links_wait(l, NULL);
+    if (d->links) clime_cuda_links_drain(l);
     d->links = NULL;
     clime_link_gather_close(l->gather);
     clime_link_mapped_close(l->mapped);
