@@ -266,17 +266,23 @@ def speed(root, shape, one):
            "--gradient-lanes", 2, "--save-interval", 1000)) for n in (1, 2)}  # fmt: skip
     same(f"two layers of {shape}'s widths", at_once(**two))
 
-    alone = speed_of(root, "whole", "long", "one GPU, a chain", 1, 8, "--gradient-lanes", 1, *more)
+    chain = ("--gradient-lanes", 1, *more)
+    alone = speed_of(root, "whole", "long", "one GPU, a chain", 1, 8, *chain)
+    # GPUs differ, and clock down together: a group is as fast as its slowest
+    each = at_once(**{str(g): (speed_of, root, "whole", "long", f"one GPU, a chain, GPU {g} beside the other", 1, 8, *place, *chain)
+                      for g, place in ((0, ()), (1, other_gpu()))})  # fmt: skip
+    least = min(each.values())
     for name, lanes, way in (("2 lanes", 2, "mapped"), ("2 lanes, NCCL", 2, "nccl"), ("8 lanes", 8, "mapped")):
         rate = speed_of(root, "whole", "long", f"two GPUs, {name}", 2, 8, "--gradient-lanes", lanes, "--rank-transport", way, *more)
-        print(f"        {shape}, {name}: {rate} tok/s on two GPUs, {rate / max(1, 2 * alone):.3f} of twice {alone} on one", flush=True)
-    chain = 0
-    for first, second in ((1, 2), (4, 8)):
-        got = at_once(**{str(g): (speed_of, root, "half", "long", f"half, {g} lanes", 1, 8, "--gradient-lanes", g, *place, *more)
-                         for g, place in ((first, ()), (second, other_gpu()))})  # fmt: skip
-        chain = chain or got["1"]
-        for g, rate in got.items():
-            print(f"        half of its layers on one GPU, {g} lanes: {rate} tok/s, {rate / max(1, chain):.3f} of a chain's", flush=True)
+        print(f"        {shape}, {name}: {rate} tok/s on two GPUs, {rate / max(1, 2 * alone):.3f} of twice {alone} on one, "
+              f"{rate / max(1, 2 * least):.3f} of twice the slower's {least}", flush=True)
+    chains = {}
+    for lanes in ((1, 1), (2, 8), (4, 2)):
+        got = at_once(**{f"GPU {i}, {g} lanes": (speed_of, root, "half", "long", f"half, {g} lanes, GPU {i}", 1, 8, "--gradient-lanes", g, *place, *more)
+                         for i, (g, place) in enumerate(zip(lanes, ((), other_gpu())))})  # fmt: skip
+        for name, rate in got.items():
+            chain = chains.setdefault(name[:5], rate)
+            print(f"        half of its layers on {name}: {rate} tok/s, {rate / max(1, chain):.3f} of a chain's", flush=True)
 
 
 def main():

@@ -115,6 +115,31 @@ static int collectives(const struct clime_place *p, void *work) {
         CHECK_RC(clime_links_exchange(r.links, "going round", &send, 1, &receive, 1, &e));
     }
     if (!holds(&r, buf, 4096, ((me - 300) % world + world) % world, 0, 0)) return 8;
+    /* beside what is queued: from what comes before a begin, and until the last one's end */
+    enum { AT_ONCE = 5, MANY = 300 };
+    uint32_t number = 0;
+    for (int i = 0; i < AT_ONCE; i++) {
+        char *own = (char *)buf + (size_t)i * PIECE / 4, *to = (char *)got + (size_t)i * PIECE / 4;
+        struct clime_move send = {(me + 1) % world, own, PIECE / 4 - 64 * (size_t)i};
+        struct clime_move receive = {(me + world - 1) % world, to, send.bytes};
+        put(&r, own, send.bytes, me, 7, i);
+        CHECK_RC(clime_links_begin(r.links, "going beside", &send, 1, &receive, 1, &number, &e));
+    }
+    clime_links_end(r.links, number);
+    r.ops->zero(r.dev, buf, MOST);
+    for (int i = 0; i < AT_ONCE; i++)
+        if (!holds(&r, (char *)got + (size_t)i * PIECE / 4, PIECE / 4 - 64 * (size_t)i, (me + world - 1) % world, 7, i))
+            return 9;
+    /* more than can be queued, none of them awaited before the last */
+    for (int i = 0; i < MANY; i++) {
+        struct clime_move send = {(me + 1) % world, (char *)buf + i * 4096, 4096};
+        struct clime_move receive = {(me + world - 1) % world, (char *)got + i * 4096, 4096};
+        put(&r, send.at, 4096, me, 8, i);
+        CHECK_RC(clime_links_begin(r.links, "going beside", &send, 1, &receive, 1, &number, &e));
+    }
+    clime_links_end(r.links, number);
+    for (int i = 0; i < MANY; i++)
+        if (!holds(&r, (char *)got + i * 4096, 4096, (me + world - 1) % world, 8, i)) return 10;
     CHECK_RC(r.ops->sync(r.dev, &e));
     r.ops->free(r.dev, buf);
     r.ops->free(r.dev, got);

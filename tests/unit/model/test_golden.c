@@ -463,6 +463,77 @@ static void test_bad_batches(void **state) {
     close_case(&g);
 }
 
+/* ---- gradients as they are made --------------------------------------------------------------------------------- */
+
+struct watch { /* of a backward pass: what is made, at the time when it is said to be */
+    struct golden *g;
+    const float *grads; /* on the device */
+    float *made;        /* [n_grads] */
+    int64_t from;       /* so far */
+    int n;
+};
+
+static void watch(void *arg, int64_t from) {
+    struct watch *w = arg;
+    const struct clime_layout *l = &w->g->m->layout;
+    if (w->n == 0) {
+        assert_int_equal(from, l->n_grads);
+    } else {
+        assert_true(from <= w->from && (w->n < clime_train_stages(l) || from == 0));
+        assert_int_equal(from, clime_train_stage(l, w->n - 1));
+        w->g->m->ops->copy_out(w->g->m->dev, w->made + from, w->grads + from, (size_t)(w->from - from) * 4);
+    }
+    w->from = from;
+    w->n++;
+}
+
+/* What a stage has made no later one touches; gradients that begin anew are those that are added to zeros, whatever was
+ * there, also where a pack has no loss rows. */
+static void test_made(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2 * CLIME_COUNT(cases); i++) {
+        struct golden g;
+        struct clime_error e = {0};
+        if (!open_case(&g, cases[i / 2], i % 2 ? "bf16" : "f32", NULL)) continue;
+        const struct clime_layout *l = &g.m->layout;
+        size_t N = (size_t)l->n_grads, R = (size_t)g.b.n_loss;
+        struct clime_train *t = open_train(&g, CLIME_RECOMPUTE_NONE, 7, false);
+        struct clime_packed_batch none = g.b;
+        none.n_loss = 0;
+        float *logp = xmalloc(R * 4), *want = xmalloc(N * 4), *got = xmalloc(N * 4), *anew = device_floats(&g, NULL);
+        struct watch w = {.g = &g, .grads = anew, .made = xmalloc(N * 4)};
+        if (clime_train_forward(t, &g.b, true, logp, NULL, &e)) fail_msg("%s", e.msg);
+        if (clime_train_backward(t, &g.b, g.g_logp, NULL, &e)) fail_msg("%s", e.msg);
+        g.m->ops->copy_out(g.m->dev, want, clime_train_grads(t), N * 4);
+        for (int k = 0; k < l->n_slices; k++)
+            for (int64_t j = 0; l->slices[k].grad >= 0 && j < l->slices[k].n; j++) anew[l->slices[k].grad + j] = NAN;
+        clime_train_on_grads(t, watch, &w);
+        for (int turn = 0; turn < 2; turn++) {
+            w.n = 0;
+            clime_train_grads_to(t, anew);
+            if (clime_train_forward(t, &g.b, true, logp, NULL, &e)) fail_msg("%s", e.msg);
+            if (clime_train_backward(t, &g.b, g.g_logp, NULL, &e)) fail_msg("%s", e.msg);
+            assert_int_equal(w.n, clime_train_stages(l) + 1);
+            g.m->ops->copy_out(g.m->dev, got, anew, N * 4);
+            assert_memory_equal(w.made, got, N * 4);
+            for (size_t j = 0; j < N; j++) assert_true(got[j] == want[j]);
+        }
+        clime_train_on_grads(t, NULL, NULL);
+        clime_train_grads_to(t, anew);
+        assert_int_equal(clime_train_forward(t, &none, true, NULL, NULL, &e), CLIME_OK);
+        assert_int_equal(clime_train_backward(t, &none, NULL, NULL, &e), CLIME_OK);
+        g.m->ops->copy_out(g.m->dev, got, anew, N * 4);
+        for (size_t j = 0; j < N; j++) assert_true(got[j] == 0);
+        free(w.made);
+        free(got);
+        free(want);
+        free(logp);
+        g.m->ops->free(g.m->dev, anew);
+        clime_train_close(t);
+        close_case(&g);
+    }
+}
+
 /* ---- a head of the caller's ------------------------------------------------------------------------------------- */
 
 /* d(sum g_logp * logp) / dy for one row, by the definition of a softmax over W y. */
@@ -526,8 +597,9 @@ static void test_hidden(void **state) {
 
 int main(void) {
     clime_log_open("test", CLIME_LOG_WARN);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32),   cmocka_unit_test(test_bf16),
-                                       cmocka_unit_test(test_ways),   cmocka_unit_test(test_kept_logits),
-                                       cmocka_unit_test(test_hidden), cmocka_unit_test(test_bad_batches)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp32),       cmocka_unit_test(test_bf16),
+                                       cmocka_unit_test(test_ways),       cmocka_unit_test(test_kept_logits),
+                                       cmocka_unit_test(test_made),       cmocka_unit_test(test_hidden),
+                                       cmocka_unit_test(test_bad_batches)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,7 @@ static void sha_of(struct clime_learner *l, char hex[65]) {
 static void train(const struct clime_learner_options *o, char hex[65]) {
     struct clime_learner *l = open_learner(o);
     pack_tokens = 25;
+    if (o->n_ranks > 1) assert_true(l->lanes.between.n_pieces > CLIME_BETWEEN_PLACES); /* places are used again */
     steps(l, 0, STEPS);
     sha_of(l, hex);
     clime_learner_close(l);
