@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <poll.h>
+#include <sys/syscall.h>
+
 #include <cmocka.h>
 
 #include "common/group/start.h"
@@ -106,6 +109,49 @@ static int ends(const struct clime_place *p, void *arg) {
     clime_group_fail(g, &e);
     pause(); /* what counts are its words, not its end */
     return 3;
+}
+
+/* Rank 3 is killed; rank 2 finds it, says so and ends; rank 1 looks when it has ended, or after `late_us`. */
+static int finds(const struct clime_place *p, void *late_us) {
+    struct clime_group *g = meet(p, RANKS_LONG_US);
+    struct clime_error e = {0};
+    struct clime_buf b;
+    if (!g) return 1;
+    clime_buf_init(&b, 16);
+    if (p->rank == 3) raise(SIGKILL);
+    if (p->rank == 1) {
+        if (clime_group_receive(g, 0, "the pid of rank 2", RANKS_LONG_US, &b, &e)) return 2;
+        const struct timespec end = {.tv_nsec = *(int *)late_us * 1000L};
+        int ended = (int)syscall(SYS_pidfd_open, *(pid_t *)(void *)b.data, 0);
+        struct pollfd w = {.fd = ended, .events = POLLIN};
+        if (ended >= 0) ppoll(&w, 1, &end, NULL);
+    }
+    while (!clime_group_check(g, &e)) clime_sleep_us(1000);
+    clime_group_fail(g, &e);
+    clime_group_close(g);
+    return strstr(e.msg, "rank 3 of 4") ? 0 : 3;
+}
+
+/* Who ends because another one is lost is not taken for it by who looks later. */
+static void test_who_is_lost_is_named_by_all(void **state) {
+    struct ranks r;
+    struct clime_error e;
+    int late_us = 300000;
+    (void)state;
+    ranks_fork(&r, 4, finds, &late_us);
+    struct clime_group *g = meet(&r.place, RANKS_LONG_US);
+    assert_int_equal(clime_group_send(g, 1, &r.pid[2], sizeof r.pid[2], &e), CLIME_OK);
+    siginfo_t info;
+    assert_int_equal(waitid(P_PID, (id_t)r.pid[3], &info, WEXITED | WNOWAIT), 0);
+    struct pollfd ended = {.fd = (int)syscall(SYS_pidfd_open, r.pid[1], 0), .events = POLLIN};
+    poll(&ended, 1, 2 * late_us / 1000); /* rank 0 is slow too */
+    while (!clime_group_check(g, &e)) clime_sleep_us(1000);
+    assert_non_null(strstr(e.msg, "rank 3 of 4"));
+    clime_group_close(g);
+    close(ended.fd);
+    assert_int_equal(ranks_end(&r, 1), 0);
+    assert_int_equal(ranks_end(&r, 2), 0);
+    assert_int_equal(ranks_end(&r, 3), 128 + SIGKILL);
 }
 
 /* Everybody hears of it with its name, also a follower to whom it has no connection. */
@@ -290,6 +336,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_messages),
                                        cmocka_unit_test(test_disagreement_is_told_to_all),
                                        cmocka_unit_test(test_lost_rank_ends_all_waits),
+                                       cmocka_unit_test(test_who_is_lost_is_named_by_all),
                                        cmocka_unit_test(test_frozen_rank_is_named_at_the_limit),
                                        cmocka_unit_test(test_who_does_not_fit_in_is_named),
                                        cmocka_unit_test(test_strangers_do_not_hold_it_up),
