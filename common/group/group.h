@@ -21,7 +21,9 @@ struct clime_group;
 /* Returns when all ranks have come and are of one build (the very same program file). CLIME_ERR_TIMEOUT names who is
  * missing, CLIME_ERR_INPUT who is another program or does not fit in; every rank that has come gets the reason. */
 enum clime_err clime_group_meet(const struct clime_group_options *o, struct clime_group **out, struct clime_error *e);
-void clime_group_close(struct clime_group *g); /* NULL is fine. The others find this one lost */
+/* NULL is fine. The others find this one lost. Where a rank is lost a follower waits here for rank 0 to close, for 10 s
+ * at most. */
+void clime_group_close(struct clime_group *g);
 
 int clime_group_rank(const struct clime_group *g);
 int clime_group_world(const struct clime_group *g);

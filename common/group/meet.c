@@ -71,8 +71,17 @@ static struct clime_group *new_group(const struct clime_group_options *o) {
     return g;
 }
 
+/* A follower of a group that has lost a rank is there until rank 0 has closed it too: who looks later would take its
+ * end for the cause, and its last words could be lost with its connection. */
+#define STAY_MS 10000
+static void stay(const struct clime_group *g) {
+    struct pollfd w = {.fd = g->sock[0], .events = POLLRDHUP};
+    poll(&w, 1, STAY_MS);
+}
+
 void clime_group_close(struct clime_group *g) {
     if (!g) return;
+    if (g->is_lost && g->rank && g->sock[0] >= 0) stay(g);
     for (int i = 0; i < g->world; i++) {
         if (g->sock[i] >= 0) close(g->sock[i]);
         if (g->process[i] >= 0) close(g->process[i]);
