@@ -344,6 +344,20 @@ static void test_refused(void **state) {
         {CLIME_ENV_RESPONSES, "{}", "input: missing"},
         {CLIME_ENV_MESSAGES,
          "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tool_choice\":{\"type\":\"any\"}}", "not any"},
+        {CLIME_ENV_MESSAGES,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"output_config\":{\"format\":{\"type\":\"json_"
+         "schema\"}}}",
+         "output_config.format"},
+        {CLIME_ENV_MESSAGES,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"output_config\":{\"effort\":\"low\",\"format\":null}"
+         "}",
+         NULL},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"regex\":\"a+\"}", "regex"},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"continue_final_message\":true}", "continue_final_message"},
+        {CLIME_ENV_CHAT, "{\"messages\":[],\"continue_final_message\":false,\"guided_json\":null,\"top_k\":4}", NULL},
+        {CLIME_ENV_GENERATE, "{\"sampling_params\":{\"n\":2}}", "one answer"},
+        {CLIME_ENV_GENERATE, "{\"sampling_params\":{\"json_schema\":\"{\\\"type\\\":1}\"}}", "json_schema"},
+        {CLIME_ENV_GENERATE, "{\"sampling_params\":{\"n\":1,\"json_schema\":null,\"temperature\":0}}", NULL},
         {CLIME_ENV_MESSAGES, "{\"messages\":[]}", "empty"},
         {CLIME_ENV_MESSAGES, "{}", "messages: missing"},
     };
@@ -394,10 +408,42 @@ static void test_forms_agree(void **state) {
     end(&w);
 }
 
+/* The client's text ends before its stop string, whose tokens the policy has sampled: they stay, and the next turn goes
+ * on from them. One that stands earlier, or came with the end of the turn, did not end the answer. */
+static void test_stop_strings(void **state) {
+    (void)state;
+    struct world w = begin(template, "<end>");
+    static const char asked[] = "{\"messages\":[" USER("x") "%s],\"stop%s\":[\"zz\",\"STOP\"]}";
+    char *body = xasprintf(asked, "", ""), *reply = turn(&w, CLIME_ENV_CHAT, body, "so STOP");
+    char *content = member(reply, "content");
+    assert_string_equal(content, "\"so \"");
+    char *next = xasprintf(asked, ",{\"role\":\"assistant\",\"content\":\"so \"}," USER("y"), "_sequences");
+    char *second = turn(&w, CLIME_ENV_MESSAGES, next, "and STOP");
+    assert_int_equal(count(&w, CLIME_TURN_EXTENDED), 1);
+    char *why = member(second, "stop_reason"), *which = member(second, "stop_sequence"), *text = member(second, "text");
+    assert_string_equal(why, "\"stop_sequence\"");
+    assert_string_equal(which, "\"STOP\"");
+    assert_string_equal(text, "\"and \"");
+    char *third = turn(&w, CLIME_ENV_CHAT, body, "a STOP b<end>"), *whole = member(third, "content");
+    assert_string_equal(whole, "\"a STOP b\"");
+    struct clime_sample *s = clime_sample_new();
+    struct clime_buf said;
+    clime_session_fill(w.task.session, 1, s);
+    clime_buf_init(&said, MAX);
+    clime_tokenizer_decode(w.tok, s->ids, (size_t)(s->n_prompt + s->n_response), false, &said);
+    assert_non_null(strstr(said.data, "so STOP"));
+    assert_non_null(strstr(said.data, "and STOP"));
+    clime_buf_free(&said);
+    clime_sample_free(s);
+    char *all[] = {body, reply, content, next, second, why, which, text, third, whole};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) free(all[i]);
+    end(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_families), cmocka_unit_test(test_reasons),     cmocka_unit_test(test_calls_come_back),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_forms_agree),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_forms_agree), cmocka_unit_test(test_stop_strings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
