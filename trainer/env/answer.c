@@ -4,6 +4,7 @@
  * A session's chat is read as the servers read theirs, by what the chat template shows, so that an agent meets here
  * what it meets where the policy is served. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "text/chat/chat_answer.h"
 #include "text/template/chat.h"
@@ -47,13 +48,31 @@ static void parse(const struct clime_environments *v, const struct clime_sample 
     clime_buf_free(&end);
 }
 
+/* A stop string of the client's is no part of the text that it gets, though the policy has said it and its tokens stay.
+ * The one that ended the answer was completed by the last token, whose text begins at `last`. */
+static void cut_stop(size_t last, struct clime_env_call *c) {
+    const struct clime_env_ask *a = c->ask;
+    size_t cut = c->text.len;
+    for (int i = 0; i < a->n_stop; i++) {
+        size_t n = strlen(a->stop[i]), from = last >= n ? last - n + 1 : 0;
+        if (from + n > c->text.len) continue;
+        const char *hit = memmem(c->text.data + from, c->text.len - from, a->stop[i], n);
+        if (!hit || (size_t)(hit - c->text.data) >= cut) continue;
+        cut = (size_t)(hit - c->text.data);
+        c->matched = a->stop[i];
+    }
+    c->text.len = cut;
+}
+
 void clime_env_read_answer(const struct clime_environments *v, const struct clime_sample *s, bool skip_special,
                            struct clime_env_call *c) {
     const int32_t *ids = s->ids + s->n_prompt;
     int n = s->n_response;
-    if (n > 0 && clime_renderer_ends_turn(&v->renderer, ids[n - 1])) n--; /* the turn's end */
+    bool ended = n > 0 && clime_renderer_ends_turn(&v->renderer, ids[n - 1]);
+    if (ended) n--;
     size_t *begins = xmalloc((size_t)n * sizeof *begins + 1), thought = 0;
     decode(v, ids, n, skip_special, c->ask->chat && c->ask->known, begins, &c->text);
+    if (c->ask->chat && !ended && n > 0 && s->status == CLIME_SAMPLE_COMPLETED) cut_stop(begins[n - 1], c);
     if (c->ask->chat) parse(v, s, c);
     for (int i = 0; i < c->parse.segments.n; i++)
         if (c->parse.segments.at[i].kind == CLIME_SEGMENT_REASONING) thought = c->parse.segments.at[i].end;
@@ -69,6 +88,7 @@ struct clime_answer clime_env_answer(const struct clime_env_call *c) {
                                  .parse = &c->parse,
                                  .text = clime_buf_str(&c->text),
                                  .end = s->status == CLIME_SAMPLE_COMPLETED ? CLIME_ANSWER_STOP : CLIME_ANSWER_LENGTH,
+                                 .matched = clime_str_of(c->matched ? c->matched : ""),
                                  .n_prompt = s->n_prompt,
                                  .n_cached = s->cached_tokens,
                                  .n_out = s->n_response,

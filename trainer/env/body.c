@@ -100,6 +100,16 @@ static void read_format(struct clime_env_body *b, struct clime_json *j, const ch
                        CLIME_STR_ARG(type));
 }
 
+/* The same inside of an object. */
+static void read_its_format(struct clime_env_body *b, struct clime_json *j, const char *name) {
+    struct clime_str format = member(j, "format");
+    struct clime_json inner;
+    if (j->failed || !format.len) return;
+    clime_json_init(&inner, format.ptr, format.len, &b->arena, j->err);
+    read_format(b, &inner, name);
+    j->failed = j->failed || inner.failed;
+}
+
 static void read_one(struct clime_json *j, const char *what) {
     int64_t v;
     if (clime_json_peek(j) == CLIME_JSON_NULL)
@@ -121,6 +131,26 @@ static void read_parallel(struct clime_env_body *b, struct clime_json *j) {
     b->asked.parallel_calls = parallel;
 }
 
+/* What no form has a member for: the run's own sampling parameters, unless they would make another answer of it. */
+static void pass_over(struct clime_json *j, struct clime_str key) {
+    static const char *const refused[] = {"regex",
+                                          "ebnf",
+                                          "json_schema",
+                                          "structural_tag",
+                                          "guided_json",
+                                          "structured_outputs",
+                                          "guided_regex",
+                                          "guided_choice",
+                                          "guided_decoding",
+                                          "guided_grammar",
+                                          "continue_final_message"};
+    struct clime_str raw;
+    if (!clime_json_skip(j, &raw) || clime_lenient_nothing(raw)) return;
+    for (size_t i = 0; i < CLIME_COUNT(refused); i++)
+        if (clime_str_is(key, refused[i]))
+            clime_json_bad(j, "%s: not in a session, where the policy writes freely", refused[i]);
+}
+
 static void read_sampling(struct clime_env_body *b, struct clime_json *j) {
     struct clime_str key;
     for (clime_json_object(j); clime_json_key(j, &key);) {
@@ -128,8 +158,10 @@ static void read_sampling(struct clime_env_body *b, struct clime_json *j) {
             read_limit(b, j);
         else if (clime_str_is(key, "stop"))
             read_stop(b, j);
+        else if (clime_str_is(key, "n"))
+            read_one(j, "n");
         else
-            clime_json_skip(j, NULL);
+            pass_over(j, key);
     }
 }
 
@@ -198,12 +230,9 @@ static bool read_responses(struct clime_env_body *b, struct clime_json *j, struc
     } else if (clime_str_is(key, "reasoning")) {
         if (clime_json_skip(j, &q->reasoning) && clime_lenient_nothing(q->reasoning)) q->reasoning.len = 0;
     } else if (clime_str_is(key, "text")) {
-        struct clime_str format = member(&again, "format");
         if (!clime_json_skip(j, &q->text)) return true;
         if (clime_lenient_nothing(q->text)) q->text.len = 0;
-        if (!format.len) return true;
-        clime_json_init(&again, format.ptr, format.len, &b->arena, j->err);
-        read_format(b, &again, "text.format");
+        read_its_format(b, &again, "text.format");
         j->failed = j->failed || again.failed;
     } else if (clime_str_is(key, "previous_response_id") || clime_str_is(key, "conversation")) {
         if (clime_json_skip(j, &raw->system) && !clime_lenient_nothing(raw->system))
@@ -230,6 +259,8 @@ static bool read_messages(struct clime_env_body *b, struct clime_json *j, struct
         read_stop(b, j);
     else if (clime_str_is(key, "output_format"))
         read_format(b, j, "output_format");
+    else if (clime_str_is(key, "output_config"))
+        read_its_format(b, j, "output_config.format");
     else if (clime_str_is(key, "thread")) {
         b->threaded = clime_json_peek(j) != CLIME_JSON_NULL;
         clime_json_skip(j, NULL);
@@ -295,7 +326,7 @@ enum clime_err clime_env_body_read(struct clime_str body, enum clime_env_api api
         if (!read && clime_str_is(key, "stream"))
             clime_lenient_bool(&j, &b->stream);
         else if (!read)
-            clime_json_skip(&j, NULL);
+            pass_over(&j, key);
     }
     if (!clime_json_end(&j)) return e->code;
     b->ask.ids = b->ids.data;

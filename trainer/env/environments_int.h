@@ -39,6 +39,7 @@ struct clime_env_call {
     struct clime_buf text;             /* the answer without the token that ends a turn */
     struct clime_parse parse;          /* chat: reasoning, content and calls in it */
     int n_reasoning;                   /* tokens of it */
+    const char *matched;               /* chat: the stop string of the client's that ended it; NULL = none; of ask */
     int turn;                          /* its number in the session */
     int64_t n_prompt;                  /* tokens of the context */
     const struct clime_tokenizer *tok; /* borrowed */
