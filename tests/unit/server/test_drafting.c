@@ -1,4 +1,5 @@
-/* Drafting without an engine: the index of contexts beside a naive one, and how many guesses a step is worth. */
+/* Drafting without an engine: the index of contexts beside a naive one, how many guesses a step is worth, and when
+ * steps may be started ahead. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include "common/rng.h"
 #include "server/engine/draft_cost.h"
 #include "server/engine/draft_index.h"
+#include "server/engine/drafting.h"
 
 /* ---- the index --------------------------------------------------------------------------------------------- */
 
@@ -203,12 +205,31 @@ static void test_choice(void **state) {
     }
 }
 
+/* ---- looks ------------------------------------------------------------------------------------------------- */
+
+/* A full batch has no room for guesses: nearly all of its steps are started before the one before is done. */
+static void test_full_batch(void **state) {
+    (void)state;
+    struct clime_step_item items[2] = {{.n_rows = 1, .sample = true}, {.n_rows = 1, .sample = true}};
+    struct clime_step_plan plan = {.items = items, .n_items = 2, .T = 2};
+    const struct clime_drafting_options o = {.most_rows = 2, .most_of_one = 8, .adaptive = true};
+    struct clime_drafting *d = clime_drafting_open(&o);
+    bool started = false;
+    int n_ahead = 0;
+    for (int step = 0; step < 160; step++) { /* as the engine does */
+        if (!started) clime_drafting_plan(d, NULL, &plan);
+        started = !clime_drafting_looks(d);
+        n_ahead += started;
+        clime_drafting_done(d, &plan, 1000);
+    }
+    clime_drafting_close(d);
+    assert_in_range(n_ahead, 140, 160);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_index),
-        cmocka_unit_test(test_chances),
-        cmocka_unit_test(test_small_index),
-        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_index),  cmocka_unit_test(test_chances),    cmocka_unit_test(test_small_index),
+        cmocka_unit_test(test_choice), cmocka_unit_test(test_full_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
