@@ -3,8 +3,8 @@
  * Invariant: nothing here can change a token, a log-probability or where a sequence ends; a guess only offers a row
  * whose result counts when the draws confirm it. So the choice may follow the clock.
  * On a device that is given a step ahead of the results of the one before, a step with guesses cannot be: its tokens
- * must be known first. After a look that found nothing worth a row, the next ones come 1, 3, 7, then every 15 steps
- * later.
+ * must be known first. After a look that found nothing worth a row, or no room for one, the next ones come 1, 3, 7,
+ * then every 15 steps later.
  */
 #include "server/engine/drafting.h"
 
@@ -118,8 +118,18 @@ static int collect(struct clime_drafting *d, const struct clime_step_plan *plan)
     return n;
 }
 
+/* After a look; those that found nothing are ever further apart. */
+static void rest(struct clime_drafting *d, bool found) {
+    d->rest = found || !d->opts.adaptive ? 0 : d->rest < LONGEST_REST ? 2 * d->rest + 1 : LONGEST_REST;
+    d->n_left = d->rest;
+}
+
 void clime_drafting_plan(struct clime_drafting *d, struct clime_sched *s, struct clime_step_plan *plan) {
-    if (d->n_left > 0 || plan->n_items >= d->opts.most_rows || !only_decodes(plan)) return;
+    if (d->n_left > 0 || !only_decodes(plan)) return;
+    if (plan->n_items >= d->opts.most_rows) { /* no room for any */
+        rest(d, false);
+        return;
+    }
     if (d->opts.adaptive && !clime_draft_cost_known(&d->cost, plan->n_items)) {
         d->n_left = CLIME_DRAFT_KNOWN; /* plain steps, to know what guesses must be better than */
         return;
@@ -131,8 +141,7 @@ void clime_drafting_plan(struct clime_drafting *d, struct clime_sched *s, struct
     for (int i = 0; i < n; i++) d->n_chosen[d->candidates[i].item]++;
     for (int i = 0; i < n_seqs; i++)
         if (d->n_chosen[i] > 0) clime_sched_guess(s, plan, &plan->items[i], d->n_chosen[i]);
-    d->rest = plan->T > n_seqs || !d->opts.adaptive ? 0 : d->rest < LONGEST_REST ? 2 * d->rest + 1 : LONGEST_REST;
-    d->n_left = d->rest;
+    rest(d, plan->T > n_seqs);
 }
 
 void clime_drafting_done(struct clime_drafting *d, const struct clime_step_plan *plan, int64_t us) {
