@@ -35,6 +35,7 @@ void clime_draft_cost_step(struct clime_draft_cost *c, int n_rows, bool guessed,
     struct clime_draft_time *t = guessed ? &c->guessed[i] : &c->plain[i];
     if (is_old(c, t)) t->n = 0;
     t->us[t->n++ % CLIME_DRAFT_LAST] = us;
+    if (t->n == 2 * CLIME_DRAFT_LAST) t->n = CLIME_DRAFT_LAST; /* a server runs for long */
     t->at = ++c->n_steps;
     if (c->n_tries < MOST_TRIES) c->n_tries += 1.0f / TRY_EVERY;
     if (guessed && c->try_us > 0 && us > c->worth_us) {

@@ -18,7 +18,7 @@
 struct clime_draft_cost {
     struct clime_draft_time {
         float us[CLIME_DRAFT_LAST]; /* what the last steps took */
-        int n;                      /* steps measured since there was none for long */
+        int n;                      /* steps measured since there was none for long; of many, less whole rounds */
         int64_t at;                 /* number of the last one */
     } plain[CLIME_DRAFT_SIZES], guessed[CLIME_DRAFT_SIZES];
     int64_t n_steps;

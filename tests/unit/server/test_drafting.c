@@ -172,6 +172,8 @@ static double run(int n_seqs, int n_steps, int n_guesses, float chance, float (*
         time += took;
         *rows += k;
     }
+    for (int i = 0; i < CLIME_DRAFT_SIZES; i++) /* what is counted stays small, however long a server runs */
+        assert_true(c.plain[i].n < 2 * CLIME_DRAFT_LAST && c.guessed[i].n < 2 * CLIME_DRAFT_LAST);
     *rows /= n_steps;
     return tokens / time / (n_seqs / (1.02 * us(n_seqs)));
 }
