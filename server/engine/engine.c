@@ -221,6 +221,7 @@ static bool take_inbox(struct clime_engine *g) {
         if (g->trace) clime_trace_control(g->trace, begin_us, clime_now_us());
         post_events(g);
         clime_engine_publish_loads(g); /* who asks next finds it done */
+        g->step_from_us = 0;
         pthread_mutex_lock(&g->lock);
         command->done = true; /* the caller's stack: not touched again */
         pthread_cond_broadcast(&g->done);
