@@ -314,8 +314,10 @@ static void do_read_weights(struct clime_engine *g, struct clime_command *c) {
         c->err = clime_fail(c->error, CLIME_ERR_INPUT, "the weights lie on several devices, a share on each");
     else if (atomic_load(&g->weights) != CLIME_WEIGHTS_READY)
         c->err = complete(g, c->error);
-    else
-        g->model->ops->copy_out(g->model->dev, c->h_weights, (const char *)g->model->flat + c->weights_at, c->n_bytes);
+    if (c->err) return;
+    g->model->ops->copy_out(g->model->dev, c->h_weights, (const char *)g->model->flat + c->weights_at, c->n_bytes);
+    c->err = g->model->ops->sync(g->model->dev, c->error); /* a copy out of a failed device is none */
+    clime_engine_is_dead(g, c->err, c->error);
 }
 
 enum clime_err clime_engine_read_weights(struct clime_engine *g, size_t at, size_t n_bytes, void *h_out,
