@@ -163,6 +163,30 @@ static bool wants_keep_alive(struct clime_http_request *rq) {
     return connection ? strcasestr(connection, "keep-alive") != NULL : !rq->http10;
 }
 
+static int hex_of(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+}
+
+/* RFC 3986, section 2.1, where the path lies: the head's buffer is the connection's own. False: an escape that is none,
+ * or one of a zero byte, at which CivetWeb's own decoding would end the path. */
+static bool decode_path(struct clime_str *path) {
+    char *to = (char *)path->ptr;
+    size_t n = 0;
+    for (size_t i = 0; i < path->len; i++) {
+        char c = path->ptr[i];
+        if (c == '%') {
+            int high = i + 2 < path->len ? hex_of(path->ptr[i + 1]) : -1,
+                low = high >= 0 ? hex_of(path->ptr[i + 2]) : -1;
+            if (low < 0 || high + low == 0) return false;
+            c = (char)(high << 4 | low);
+            i += 2;
+        }
+        to[n++] = c;
+    }
+    path->len = n;
+    return true;
+}
+
 static int begin_request(struct mg_connection *conn) {
     struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
     const struct mg_request_info *info = mg_get_request_info(conn);
@@ -170,6 +194,7 @@ static int begin_request(struct mg_connection *conn) {
     struct clime_http_request rq = {.server = s, .conn = conn, .connection = mg_get_user_connection_data(conn)};
     rq.method = clime_str_of(info->request_method);
     rq.path = clime_str_of(info->local_uri_raw);
+    bool is_path = decode_path(&rq.path);
     if (rq.path.len > 1 && rq.path.ptr[rq.path.len - 1] == '/') rq.path.len--; /* as clients write it by mistake */
     rq.http10 = strcmp(info->http_version, "1.0") == 0;
     rq.keep_alive = wants_keep_alive(&rq);
@@ -177,7 +202,10 @@ static int begin_request(struct mg_connection *conn) {
     clime_http_identify(&rq);
     clime_buf_init(&rq.body, s->o.max_body);
     clime_http_connection_begin(s->connections, rq.connection, info->remote_addr, info->remote_port, info->server_port);
-    if (check_frame(&rq, info) && clime_http_admit(&rq)) {
+    if (!is_path) rq.keep_alive = false; /* what follows the head is not looked at */
+    if (!is_path)
+        clime_http_refuse(&rq, 400, "the path has a % that two hexadecimal digits, not both 0, do not follow", NULL);
+    else if (check_frame(&rq, info) && clime_http_admit(&rq)) {
         rq.route->handler(&rq, s->o.context);
         clime_http_waits(&rq);
         if (rq.streaming) clime_http_stream_finish(&rq.stream);
@@ -307,7 +335,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
         {"keep_alive_timeout_ms", IDLE_MS},
         {"request_timeout_ms", SOCKET_WAIT_MS},
         {"tcp_nodelay", "1"},
-        {"decode_url", "yes"},
+        {"decode_url", "no"},
         {o->tls_certificate ? "ssl_certificate" : NULL, o->tls_certificate},
         {NULL, NULL},
     };

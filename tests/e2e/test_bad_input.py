@@ -272,7 +272,10 @@ HTTP = [
      (b"", b"400")),
     ("chunk cut", b"POST /generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{}", (b"", b"400")),
     ("dots", b"GET /../../etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", (b"", b"400", b"404")),
-    ("escapes", b"GET /%00%ff%zz HTTP/1.1\r\nHost: x\r\n\r\n", (b"", b"400", b"404")),
+    ("escapes", b"GET /%ff%zz HTTP/1.1\r\nHost: x\r\n\r\n", (b"400",)),
+    ("an escaped zero", b"GET /health%00?x HTTP/1.1\r\nHost: x\r\n\r\n", (b"400",)),
+    ("an escape cut off", b"GET /health%6 HTTP/1.1\r\nHost: x\r\n\r\n", (b"400",)),
+    ("a letter escaped", b"GET /h%65alth?x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", (b"200",)),
 ]  # fmt: skip
 
 
