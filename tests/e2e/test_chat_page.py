@@ -78,6 +78,9 @@ def test_a_wrong_key_is_asked_for_again(s, browser):
     browser.press("Escape")  # without one there is nothing to do, and the page says so
     browser.wait("!document.querySelector('#notice').hidden && !document.querySelector('#key-button').hidden")
     browser.js("document.querySelector('#key-button').click()")
+    give_key(browser, "k\u043bjuch")  # no header can carry it
+    browser.wait("document.querySelector('#notice').textContent.includes('ASCII')")
+    browser.js("document.querySelector('#key-button').click()")
     give_key(browser, KEY)
     browser.wait("document.querySelector('#policy').textContent === 'tales · weights default · 512 tokens'")
 

@@ -11,7 +11,12 @@ PROMPT = [1, 403, 407, 261, 378]
 @pytest.fixture(scope="module")
 def s(tmp_path_factory):
     need_stories()
-    with server(model=chat_model(tmp_path_factory.mktemp("model"))) as running:
+    folder = chat_model(tmp_path_factory.mktemp("model"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["bos_token"] = {"__type": "AddedToken", "content": config["bos_token"], "lstrip": False}  # as DeepSeek's files have it
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    with server(model=folder) as running:
         yield running
 
 

@@ -181,7 +181,18 @@ def test_sleep_beside_requests(s):
     request = frozen_one(s)
     busy = s.post("/sleep?mode=keep")
     assert busy.status_code == 429 and "in flight" in busy.json()["message"], busy.text
-    assert request.result() and s.get("/is_sleeping").json() == {"is_sleeping": False}  # it went on
+    assert s.get("/is_paused").json() == {"is_paused": True}  # as it was, of whoever paused it
+    s.json("/resume", {})
+    assert request.result() and s.get("/is_sleeping").json() == {"is_sleeping": False}
+    running = Request(s)
+    until(lambda: loads(s)["num_running_reqs"] > 0 or not running.is_alive())
+    said = s.post("/sleep?mode=keep")
+    if said.status_code == 429:
+        assert s.get("/is_paused").json() == {"is_paused": False}  # it goes on, and so does the request
+    else:
+        assert said.json() == {"is_sleeping": True}  # the request had ended
+        s.json("/wake_up", {})
+    assert running.result()["meta_info"]["completion_tokens"] == MANY
     assert s.json("/sleep?level=0&mode=keep", {}) == {"is_sleeping": False} and s.get("/is_paused").json()["is_paused"]
     assert s.json("/wake_up", {}) == {"is_sleeping": False} and not s.get("/is_paused").json()["is_paused"]
     for path in ("/sleep?level=3", "/sleep?mode=never", "/pause?mode=retract", "/pause?clear_cache=maybe", "/pause?mode=wait&timeout=x",
@@ -205,6 +216,7 @@ def test_aborts_and_versions(s):
     assert s.json("/update_weight_version", {"new_version": "1", "abort_all_requests": True})["success"]
     assert request.result()["meta_info"]["finish_reason"]["type"] == "abort"
     request = frozen_one(s)
+    assert s.json("/abort_requests", {"request_ids": []}) == {"status": "aborted", "aborted": 0}  # as in vLLM, nobody
     assert s.json("/abort_requests", {}) == {"status": "aborted", "aborted": 1}
     assert request.result()["meta_info"]["finish_reason"]["type"] == "abort"
     for body in ({}, {"new_version": ""}, {"new_version": 5}, {"new_version": "\n"}):
