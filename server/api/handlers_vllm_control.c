@@ -100,6 +100,7 @@ static void reply_sleeping(struct clime_http_request *rq, const struct clime_ser
 void clime_handle_sleep(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e = {0};
+    struct clime_loads before;
     enum mode mode;
     double wait_s;
     char level[8];
@@ -107,9 +108,11 @@ void clime_handle_sleep(struct clime_http_request *rq, void *context) {
     enum clime_err err = read_mode(rq, &mode, &wait_s, &e);
     if (!err && (strlen(level) != 1 || !strchr("012", level[0])))
         err = clime_fail(&e, CLIME_ERR_INPUT, "level must be 0, 1 or 2");
+    clime_engine_loads(s->engine, &before);
     if (!err) err = pause_as(s, mode, wait_s, &e);
-    if (!err && level[0] != '0' && (err = clime_update_sleep(s, level[0] == '1', mode == MODE_ABORT, &e)))
-        clime_engine_resume(s->engine);
+    if (!err && level[0] != '0' && (err = clime_update_sleep(s, level[0] == '1', mode == MODE_ABORT, &e)) &&
+        !before.paused)
+        clime_engine_resume(s->engine); /* a pause of somebody else's stays */
     if (err)
         clime_http_reply_err(rq, &e);
     else
@@ -154,7 +157,8 @@ void clime_handle_is_sleeping(struct clime_http_request *rq, void *context) {
 
 /* ---- requests, cache, version -------------------------------------------------------------------------------- */
 
-/* {"request_ids": null | [ids]}: none means all. Returns how many outputs were meant, or -1. */
+/* {"request_ids": null | [ids]}: null, or no such member, means all, and an empty list nobody. Returns how many outputs
+ * were meant, or -1. */
 static int mark_requests(struct clime_server *s, struct clime_http_request *rq, struct clime_error *e) {
     struct clime_str key, id, body = clime_http_body(rq);
     struct clime_json j;
@@ -168,7 +172,8 @@ static int mark_requests(struct clime_server *s, struct clime_http_request *rq, 
             clime_json_skip(&j, NULL);
             continue;
         }
-        for (clime_json_array(&j); clime_json_item(&j) && clime_json_string(&j, &id); named = true)
+        named = true;
+        for (clime_json_array(&j); clime_json_item(&j) && clime_json_string(&j, &id);)
             if (id.len > 0) n += clime_job_table_mark(&s->jobs, &id);
     }
     bool ok = clime_json_end(&j);
