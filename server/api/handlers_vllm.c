@@ -25,9 +25,15 @@ void clime_handle_load(struct clime_http_request *rq, void *context) {
 
 static const char *const names[] = {"bos_token", "eos_token", "unk_token", "pad_token"};
 
-/* The file's members but for the template, which may be another one. has[i]: the file names that token. */
-static enum clime_err copy_config(const char *dir, struct clime_jw *w, bool has_class[1], bool has[CLIME_COUNT(names)],
-                                  struct clime_error *e) {
+static bool is_name(struct clime_str key) {
+    for (size_t i = 0; i < CLIME_COUNT(names); i++)
+        if (clime_str_is(key, names[i])) return true;
+    return false;
+}
+
+/* The file's members but for the template, which may be another one, and the tokens with a name, which many files write
+ * as objects and clients want as text. */
+static enum clime_err copy_config(const char *dir, struct clime_jw *w, bool *has_class, struct clime_error *e) {
     char *path = xasprintf("%s/tokenizer_config.json", dir);
     struct clime_buf text;
     struct clime_arena a;
@@ -39,9 +45,8 @@ static enum clime_err copy_config(const char *dir, struct clime_jw *w, bool has_
     if (!err) {
         clime_json_init(&j, text.data, text.len, &a, e);
         for (clime_json_object(&j); clime_json_key(&j, &key) && clime_json_skip(&j, &raw);) {
-            if (clime_str_is(key, "chat_template")) continue;
+            if (clime_str_is(key, "chat_template") || is_name(key)) continue;
             *has_class |= clime_str_is(key, "tokenizer_class");
-            for (size_t i = 0; i < CLIME_COUNT(names); i++) has[i] |= clime_str_is(key, names[i]);
             clime_jw_key_str(w, key);
             clime_jw_raw(w, raw);
         }
@@ -66,17 +71,17 @@ static void write_template(struct clime_jw *w, const struct clime_server *s) {
     clime_buf_free(&text);
 }
 
-/* tokenizer_config.json with the template in force, and with what a folder without that file says elsewhere. */
+/* tokenizer_config.json with the template in force and the tokens with a name, also those that stand in other files. */
 void clime_handle_tokenizer_info(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e = {0};
     struct clime_buf body;
     struct clime_jw w;
-    bool has_class = false, has[CLIME_COUNT(names)] = {false};
+    bool has_class = false;
     clime_buf_init(&body, MAX_CONFIG);
     clime_jw_init(&w, &body);
     clime_jw_object(&w);
-    if (copy_config(s->opts.model_path, &w, &has_class, has, &e)) {
+    if (copy_config(s->opts.model_path, &w, &has_class, &e)) {
         clime_http_reply_err(rq, &e);
         clime_buf_free(&body);
         return;
@@ -86,7 +91,6 @@ void clime_handle_tokenizer_info(struct clime_http_request *rq, void *context) {
         clime_jw_strz(&w, "PreTrainedTokenizerFast");
     }
     for (size_t i = 0; i < CLIME_COUNT(names); i++) {
-        if (has[i]) continue;
         clime_jw_key(&w, names[i]);
         clime_jw_strz(&w, clime_tokenizer_special_text(s->tokenizer, names[i]));
     }
