@@ -10,6 +10,7 @@ async function newKey(refused) {
   asking = asking || askForKey(refused !== null).finally(() => { asking = null; });
   const given = await asking;
   if (given === null) throw new Error("the server wants a key");
+  if (/[^\x20-\x7e]/.test(given)) throw new Error("a key is of ASCII characters, which a header can carry");
   key = given;
   sessionStorage.setItem("api-key", key);
 }
