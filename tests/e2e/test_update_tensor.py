@@ -188,6 +188,22 @@ def test_a_part_and_other_types(shared, model, other, memory):  # noqa: F811
     assert logprobs(s) == before
 
 
+def test_a_part_and_what_comes_after(shared, model, other):  # noqa: F811
+    s = shared
+    want, before = from_disk(s, other), from_disk(s, model)
+    part = safetensors([t for t in tensors(other) if "down_proj" in t[0]])
+    send(s, part)
+    assert from_disk(s, other) == want
+    assert from_disk(s, model) == before
+    s.json("/continue_generation", {})
+    assert logprobs(s) == before  # the part was older than the whole that came
+    s.json("/sleep?level=1", {})
+    s.json("/wake_up?tags=weights", {})
+    send(s, part)
+    s.json("/wake_up?tags=kv_cache", {})
+    assert logprobs(s) not in (want, before)  # in force with the end of sleep, as with that of a pause
+
+
 def test_what_is_refused(shared, model, memory):  # noqa: F811
     s = shared
     before = from_disk(s, model)

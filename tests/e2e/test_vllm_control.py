@@ -2,6 +2,7 @@
 same through a router.
 """
 
+import hashlib
 import threading
 import time
 
@@ -175,6 +176,23 @@ def test_what_was_kept_does_not_hide_new_weights(s, model, tmp_path):
     s.json("/wake_up", {})
     assert Request(s, 8).result()["meta_info"]["output_token_logprobs"] == want
     s.json("/update_weights_from_disk", {"model_path": str(model)})
+
+
+def test_weights_that_were_dropped_are_taken_again(model):
+    """A body that was in force is that no more when sleep has dropped the weights."""
+    body = (model / "model.safetensors").read_bytes()
+    with server("--device", "cpu", "--dtype", "bfloat16", model=model) as s:
+
+        def put():
+            reply = s.client.put("/weights/1", content=body, headers={"X-Clime-SHA256": hashlib.sha256(body).hexdigest()})
+            assert reply.status_code == 200, reply.text
+            return reply.json()["message"]
+
+        assert put() == "Weights updated." and "already" in put()
+        s.json("/sleep?level=2", {})
+        s.json("/wake_up", {})
+        assert put() == "Weights updated."
+        assert Request(s, 2).result()["meta_info"]["completion_tokens"] == 2
 
 
 def test_sleep_beside_requests(s):

@@ -80,6 +80,10 @@ def test_a_failed_part_fails_the_update(shared, model, other):  # noqa: F811
     trainer.push(all_of[:3])
     bad = s.json("/update_weights", {"update_info": {"names": ["x"], "dtype_names": ["bfloat16"], "shapes": [[1]]}}, 400)
     assert "not part of" in bad["message"]
+    of_no_use, wide = "a.rotary_emb.inv_freq", (1 << 61) - 1  # two of 2^63 - 4 bytes and one of 16: 8 bytes, if sums wrapped
+    for shapes, says in ([[0]], "has no numbers"), ([[wide], [wide], [4]], "too large"):
+        info = {"names": [of_no_use] * len(shapes), "dtype_names": ["float32"] * len(shapes), "shapes": shapes}
+        assert says in s.json("/update_weights", {"update_info": info}, 400)["message"]
     trainer.push(all_of[3:])
     assert "send all of it again" in s.json("/finish_weight_update", {}, 400)["message"]
     assert logprobs(s) == before and version(s) == "disk"
