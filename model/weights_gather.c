@@ -8,6 +8,8 @@
 #include "model/convert.h"
 #include "model/weights_map.h"
 
+#define MAX_NUMBERS ((int64_t)1 << 38) /* of a tensor: more than any has; sums over many do not overflow */
+
 struct clime_weights_gather {
     struct clime_weights_seen seen;
     enum clime_dtype dt;
@@ -57,9 +59,10 @@ enum clime_err clime_weights_gather_take(struct clime_weights_gather *g, const c
         return clime_fail(e, CLIME_ERR_INPUT, "tensor \"%.200s\" has %d dimensions", name, n_dim);
     for (int i = 0; i < n_dim; i++) {
         t.dim[i] = dim[i];
-        if (__builtin_mul_overflow(n, dim[i], &n) || n > INT64_MAX / 4)
+        if (__builtin_mul_overflow(n, dim[i], &n) || n > MAX_NUMBERS)
             return clime_fail(e, CLIME_ERR_INPUT, "tensor \"%.200s\" is too large", name);
     }
+    if (n == 0) return clime_fail(e, CLIME_ERR_INPUT, "tensor \"%.200s\" has no numbers", name);
     if (parts) { /* counted as what it is in files */
         t.n_dim = 1;
         t.dim[0] = dim[1];

@@ -143,11 +143,15 @@ void clime_handle_wake_up(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e;
     unsigned tags;
-    if (read_tags(rq, &tags, &e) || clime_update_wake(s, tags, &e)) {
+    enum clime_err err = read_tags(rq, &tags, &e);
+    if (!err) err = clime_update_wake(s, tags, &e);
+    bool whole = !err && !clime_engine_lent(s->engine);
+    if (whole) err = clime_update_before_resume(s, &e);
+    if (err) {
         clime_http_reply_err(rq, &e);
         return;
     }
-    if (!clime_engine_lent(s->engine)) clime_engine_resume(s->engine); /* awake as a whole */
+    if (whole) clime_engine_resume(s->engine);
     reply_sleeping(rq, s);
 }
 

@@ -415,6 +415,10 @@ enum clime_err clime_engine_take_back(struct clime_engine *g, unsigned tags, str
     return change_memory(g, do_take_back, tags, out, e);
 }
 
+bool clime_engine_has_weights(struct clime_engine *g) {
+    return atomic_load(&g->weights) == CLIME_WEIGHTS_READY;
+}
+
 unsigned clime_engine_lent(struct clime_engine *g) {
     return (atomic_load(&g->no_kv) ? CLIME_MEMORY_KV : 0u) |
            (atomic_load(&g->lent_weights) ? CLIME_MEMORY_WEIGHTS : 0u);

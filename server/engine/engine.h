@@ -110,7 +110,8 @@ void clime_engine_trace(struct clime_engine *g, struct clime_trace *give, struct
  * weights, CLIME_ERR_INPUT where several devices have a share each. */
 enum clime_err clime_engine_read_weights(struct clime_engine *g, size_t at, size_t n_bytes, void *h_out,
                                          struct clime_error *e);
-unsigned clime_engine_lent(struct clime_engine *g); /* tags whose memory is given back */
+bool clime_engine_has_weights(struct clime_engine *g); /* a full set, in force; any thread */
+unsigned clime_engine_lent(struct clime_engine *g);    /* tags whose memory is given back */
 /* The weights stay and are called otherwise from here on; so are the tokens of who runs. */
 void clime_engine_relabel(struct clime_engine *g, const char *label);
 

@@ -17,7 +17,10 @@
 #define MAX_UNUSED 64 /* tensors of one request that are none of the layout's rows: a tied head, tables */
 
 void clime_incoming_drop(struct clime_weight_update *u) {
-    if (u->incoming) u->ops->free(u->dev, u->incoming);
+    if (u->incoming) {
+        u->ops->bind(u->dev);
+        u->ops->free(u->dev, u->incoming);
+    }
     clime_weights_gather_free(u->gather);
     u->incoming = NULL;
     u->gather = NULL;

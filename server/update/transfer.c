@@ -59,7 +59,7 @@ static void read_update_info(struct clime_json *j, struct transfer_request *r) {
         else if (clime_str_is(key, "packed"))
             clime_lenient_bool(j, &r->packed);
         else if (clime_str_is(key, "packed_buffer_size_bytes"))
-            clime_lenient_int(j, 1, INT64_MAX, &r->bucket_bytes);
+            clime_lenient_int(j, 1, (int64_t)1 << 62, &r->bucket_bytes);
         else if (way && clime_lenient_raw(j, &raw) && !clime_lenient_nothing(raw))
             r->other = key;
         else if (!way)

@@ -178,9 +178,13 @@ void clime_handle_put_weights(struct clime_http_request *rq, void *context) {
         return;
     }
     snprintf(label, sizeof label, CLIME_STR_FMT, CLIME_STR_ARG(param));
-    bool held = strcmp(s->update->last_sha, sha) == 0 && strcmp(clime_engine_version(s->engine)->name, label) == 0;
+    bool held = strcmp(s->update->last_sha, sha) == 0 && clime_engine_has_weights(s->engine) &&
+                strcmp(clime_engine_version(s->engine)->name, label) == 0;
     enum clime_err err = held ? CLIME_OK : put_weights(s, rq, label, sha, inflight, &n_inflight, &e);
-    if (!err) memcpy(s->update->last_sha, sha, sizeof sha);
+    if (!err) {
+        memcpy(s->update->last_sha, sha, sizeof sha);
+        clime_incoming_forget(s->update); /* older than these: /continue_generation must not put it over them */
+    }
     clime_update_unlock(s->update);
     if (err) {
         LOG_WARN("weights \"%s\" refused: %s", label, e.msg);
@@ -240,7 +244,10 @@ static enum clime_err update_from_disk(struct clime_server *s, const struct disk
     if (!err)
         err = clime_engine_update(s->engine, &from, label, clime_update_inflight(d->abort_all, d->flush_cache),
                                   n_inflight, e);
-    if (!err) s->update->last_sha[0] = '\0';
+    if (!err) {
+        s->update->last_sha[0] = '\0';
+        clime_incoming_forget(s->update);
+    }
     free(staging);
     return err;
 }
