@@ -33,4 +33,11 @@ static inline bool clime_str_starts(struct clime_str s, const char *z) {
     return s.len >= n && (n == 0 || memcmp(s.ptr, z, n) == 0);
 }
 
+/* The value of a hexadecimal digit of either case; -1: it is none. */
+static inline int clime_hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
 #endif

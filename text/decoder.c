@@ -131,16 +131,10 @@ static void metaspace(const struct clime_decoder_step *step, struct clime_str to
     }
 }
 
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 /* The byte of "<0xXX>", or -1. */
 static int byte_token(struct clime_str token) {
     if (token.len != 6 || !clime_str_starts(token, "<0x") || token.ptr[5] != '>') return -1;
-    int high = hex_digit(token.ptr[3]), low = hex_digit(token.ptr[4]);
+    int high = clime_hex_digit(token.ptr[3]), low = clime_hex_digit(token.ptr[4]);
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 

@@ -163,20 +163,16 @@ static bool wants_keep_alive(struct clime_http_request *rq) {
     return connection ? strcasestr(connection, "keep-alive") != NULL : !rq->http10;
 }
 
-static int hex_of(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-}
-
 /* RFC 3986, section 2.1, where the path lies: the head's buffer is the connection's own. False: an escape that is none,
- * or one of a zero byte, at which CivetWeb's own decoding would end the path. */
+ * or one of a zero byte. CivetWeb's own decoding keeps the first as it stands and ends the path at the second. */
 static bool decode_path(struct clime_str *path) {
     char *to = (char *)path->ptr;
     size_t n = 0;
     for (size_t i = 0; i < path->len; i++) {
         char c = path->ptr[i];
         if (c == '%') {
-            int high = i + 2 < path->len ? hex_of(path->ptr[i + 1]) : -1,
-                low = high >= 0 ? hex_of(path->ptr[i + 2]) : -1;
+            int high = i + 2 < path->len ? clime_hex_digit(path->ptr[i + 1]) : -1,
+                low = high >= 0 ? clime_hex_digit(path->ptr[i + 2]) : -1;
             if (low < 0 || high + low == 0) return false;
             c = (char)(high << 4 | low);
             i += 2;

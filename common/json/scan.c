@@ -132,11 +132,7 @@ bool clime_json_item(struct clime_json *j) {
 static bool read_hex4(struct clime_json *j, uint32_t *v) {
     *v = 0;
     for (int i = 0; i < 4; i++, j->at++) {
-        char c = j->at < j->end ? *j->at : 0;
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
+        int digit = j->at < j->end ? clime_hex_digit(*j->at) : -1;
         if (digit < 0) return fail(j, CLIME_ERR_INPUT, "expected four hexadecimal digits after \\u");
         *v = *v << 4 | (uint32_t)digit;
     }

@@ -88,8 +88,7 @@ static struct named *rule_of(struct reader *r, struct clime_str name) {
 static bool hex(struct reader *r, int digits, uint32_t *c) {
     *c = 0;
     for (int i = 0; i < digits; i++, r->at++) {
-        int d = r->at < r->text.len ? r->text.ptr[r->at] : 0;
-        int v = d >= '0' && d <= '9' ? d - '0' : (d | 32) >= 'a' && (d | 32) <= 'f' ? (d | 32) - 'a' + 10 : -1;
+        int v = r->at < r->text.len ? clime_hex_digit(r->text.ptr[r->at]) : -1;
         if (v < 0) return false;
         *c = *c * 16 + (uint32_t)v;
     }

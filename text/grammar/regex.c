@@ -51,8 +51,7 @@ static bool decode(struct clime_str text, size_t *at, uint32_t *c) {
 static bool hex(struct clime_str text, size_t *at, int digits, uint32_t *c) {
     *c = 0;
     for (int i = 0; i < digits; i++, ++*at) {
-        int d = *at < text.len ? text.ptr[*at] : 0;
-        int v = d >= '0' && d <= '9' ? d - '0' : (d | 32) >= 'a' && (d | 32) <= 'f' ? (d | 32) - 'a' + 10 : -1;
+        int v = *at < text.len ? clime_hex_digit(text.ptr[*at]) : -1;
         if (v < 0) return false;
         *c = *c * 16 + (uint32_t)v;
     }

@@ -117,17 +117,13 @@ int64_t clime_schema_count(struct clime_schema *s, const struct cJSON *schema, c
 
 /* ---- references ---- */
 
-static int hex_digit(char c) {
-    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
-}
-
 /* One step of a JSON pointer: ~0, ~1 and %XX undone. */
 static const char *unescape(const char *at, char *out, size_t size) {
     size_t n = 0;
     for (; *at && *at != '/' && n + 1 < size; at++) {
         char c = *at;
-        if (c == '%' && hex_digit(at[1]) >= 0 && hex_digit(at[2]) >= 0) {
-            c = (char)(hex_digit(at[1]) * 16 + hex_digit(at[2]));
+        if (c == '%' && clime_hex_digit(at[1]) >= 0 && clime_hex_digit(at[2]) >= 0) {
+            c = (char)(clime_hex_digit(at[1]) * 16 + clime_hex_digit(at[2]));
             at += 2;
         }
         if (c == '~' && (at[1] == '0' || at[1] == '1')) c = *++at == '0' ? '~' : '/';
