@@ -93,21 +93,30 @@ static enum clime_err put_safetensors(struct clime_server *s, const uint8_t *byt
 
 /* ---- memory that is named ---------------------------------------------------------------------------------- */
 
-struct mapped { /* the allocations of one request */
+struct mapped { /* the allocations of one request: all are noted before the first is mapped, so each is mapped once */
     struct {
         const uint8_t *handle;
-        void *at;
-        size_t bytes;
+        void *at;     /* NULL until a tensor of it is taken */
+        size_t bytes; /* as far as tensors lie in it */
     } of[MAX_MAPPED];
     int n;
 };
+
+static enum clime_err note_memory(struct mapped *m, const struct clime_torch_tensor *t, struct clime_error *e) {
+    int i = 0;
+    while (i < m->n && memcmp(m->of[i].handle, t->handle, CLIME_SHARE_BYTES) != 0) i++;
+    if (i == MAX_MAPPED) return clime_fail(e, CLIME_ERR_LIMIT, "tensors of more than %d allocations", i);
+    if (i == m->n) m->of[m->n++].handle = t->handle;
+    if (m->of[i].bytes < t->at + t->n_bytes) m->of[i].bytes = t->at + t->n_bytes;
+    return CLIME_OK;
+}
 
 static bool same_unit(struct clime_str theirs, const char *own) { /* "GPU-" before it or not */
     const char *plain = strncmp(own, "GPU-", 4) == 0 ? own + 4 : own;
     return theirs.len == 0 || clime_str_is(theirs, own) || clime_str_is(theirs, plain);
 }
 
-/* Where the tensor lies for this process, its content waited for. NULL with e. */
+/* Where the tensor, which is noted, lies for this process, its content waited for. NULL with e. */
 static const char *map_tensor(struct clime_server *s, struct mapped *m, const struct clime_torch_tensor *t,
                               struct clime_error *e) {
     struct clime_weight_update *u = s->update;
@@ -119,35 +128,40 @@ static const char *map_tensor(struct clime_server *s, struct mapped *m, const st
                           CLIME_STR_ARG(t->unit), own),
                NULL;
     if (t->event && u->ops->share_wait && u->ops->share_wait(u->dev, t->event, EVENT_LIMIT_US, e)) return NULL;
-    while (i < m->n && memcmp(m->of[i].handle, t->handle, CLIME_SHARE_BYTES) != 0) i++;
-    if (i < m->n && m->of[i].bytes < t->at + t->n_bytes) { /* mapped for less: anew */
-        u->ops->share_close(u->dev, m->of[i].at);
-        m->of[i] = m->of[--m->n];
-        i = m->n;
-    }
-    if (i == MAX_MAPPED) return clime_fail(e, CLIME_ERR_LIMIT, "tensors of more than %d allocations", i), NULL;
-    if (i == m->n) {
-        if (u->ops->share_open(u->dev, t->handle, t->at + t->n_bytes, &same, &m->of[i].at, e)) return NULL;
-        m->of[i].handle = t->handle;
-        m->of[i].bytes = t->at + t->n_bytes;
-        m->n++;
-    }
+    while (memcmp(m->of[i].handle, t->handle, CLIME_SHARE_BYTES) != 0) i++;
+    if (!m->of[i].at && u->ops->share_open(u->dev, t->handle, m->of[i].bytes, &same, &m->of[i].at, e)) return NULL;
     return (const char *)m->of[i].at + t->at;
+}
+
+static enum clime_err read_named(const struct clime_pickle_value *pair, struct clime_torch_tensor *t,
+                                 struct clime_error *e) {
+    if (pair->kind != CLIME_PICKLE_TUPLE || pair->n != 2 || pair->items[0]->kind != CLIME_PICKLE_TEXT)
+        return clime_fail(e, CLIME_ERR_INPUT, "the pickle must be a list of pairs of a name and a tensor");
+    return clime_torch_tensor_read(pair->items[1], t, e);
 }
 
 static enum clime_err put_named(struct clime_server *s, struct mapped *m, struct clime_arena *a,
                                 const struct clime_pickle_value *pair, struct clime_error *e) {
     struct clime_torch_tensor t;
-    if (pair->kind != CLIME_PICKLE_TUPLE || pair->n != 2 || pair->items[0]->kind != CLIME_PICKLE_TEXT)
-        return clime_fail(e, CLIME_ERR_INPUT, "the pickle must be a list of pairs of a name and a tensor");
+    if (read_named(pair, &t, e)) return e->code;
     const char *name = clime_arena_strdup(a, pair->items[0]->text);
-    enum clime_err err = name ? clime_torch_tensor_read(pair->items[1], &t, e)
-                              : clime_fail(e, CLIME_ERR_LIMIT, "the names are too long");
-    if (err) return err;
+    if (!name) return clime_fail(e, CLIME_ERR_LIMIT, "the names are too long");
     const char *from = map_tensor(s, m, &t, e);
     struct clime_incoming_tensor in = {
         .name = name, .dtype = t.dtype, .n_dim = t.n_dim, .dim = t.dim, .from = from, .n_bytes = t.n_bytes};
     return from ? clime_incoming_put(s, &in, e) : e->code;
+}
+
+static enum clime_err put_list(struct clime_server *s, struct mapped *m, struct clime_arena *a,
+                               const struct clime_pickle_value *root, struct clime_error *e) {
+    struct clime_torch_tensor t;
+    enum clime_err err = CLIME_OK;
+    if (root->kind != CLIME_PICKLE_LIST && root->kind != CLIME_PICKLE_TUPLE)
+        return clime_fail(e, CLIME_ERR_INPUT, "the pickle must be a list of pairs of a name and a tensor");
+    for (int i = 0; i < root->n && !err; i++)
+        if (!(err = read_named(root->items[i], &t, e))) err = note_memory(m, &t, e);
+    for (int i = 0; i < root->n && !err; i++) err = put_named(s, m, a, root->items[i], e);
+    return err;
 }
 
 /* A row of a bucket's list: SGLang's FlattenedTensorMetadata, whose state has its fields. */
@@ -184,7 +198,7 @@ static enum clime_err put_bucket(struct clime_server *s, struct mapped *m, struc
     if (!rows || rows->kind != CLIME_PICKLE_LIST)
         return clime_fail(e, CLIME_ERR_INPUT, "a flattened_bucket is a dict of flattened_tensor and metadata, a list");
     enum clime_err err = clime_torch_tensor_read(clime_pickle_at(root, "flattened_tensor"), &t, e);
-    if (err) return err;
+    if (err || (err = note_memory(m, &t, e))) return err;
     const char *from = map_tensor(s, m, &t, e);
     if (!from) return e->code;
     for (int i = 0; i < rows->n && !err; i++) err = put_row(s, a, rows->items[i], from, t.n_bytes, e);
@@ -211,16 +225,11 @@ static enum clime_err put_pickle(struct clime_server *s, struct clime_str bytes,
     const struct clime_pickle_value *root;
     clime_arena_init(&a, TREE_ARENA_BYTES);
     enum clime_err err = clime_pickle_read(bytes, &a, &root, e);
-    if (!err && bucket) {
-        err = put_bucket(s, &m, &a, root, e);
-    } else if (!err && root->kind != CLIME_PICKLE_LIST && root->kind != CLIME_PICKLE_TUPLE) {
-        err = clime_fail(e, CLIME_ERR_INPUT, "the pickle must be a list of pairs of a name and a tensor");
-    } else {
-        for (int i = 0; !err && i < root->n; i++) err = put_named(s, &m, &a, root->items[i], e);
-    }
+    if (!err) err = (bucket ? put_bucket : put_list)(s, &m, &a, root, e);
     struct clime_error late;
     if (m.n > 0 && s->update->ops->sync(s->update->dev, err ? &late : e) && !err) err = e->code;
-    for (int i = 0; i < m.n; i++) s->update->ops->share_close(s->update->dev, m.of[i].at);
+    for (int i = 0; i < m.n; i++)
+        if (m.of[i].at) s->update->ops->share_close(s->update->dev, m.of[i].at);
     if (root) release_all(root);
     clime_arena_free(&a);
     return err;
