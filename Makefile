@@ -29,7 +29,7 @@ UNIT     = $(patsubst tests/unit/%.c,$(O)/unit/%,$(wildcard tests/unit/*/test_*.
 
 all: $(addprefix $(O)/,$(PROGRAMS)) ## build the programs (default)
 .DEFAULT_GOAL := all
-.PHONY: all unit unit-build test quickstart clients lint format layers asan tsan fuzz fuzz-run bench help clean
+.PHONY: all unit unit-build test quickstart clients lint format layers asan tsan fuzz fuzz-run chaos bench help clean
 
 %_avx2.o:   ISA = -mavx2 -mfma -mf16c
 %_avx512.o: ISA = -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16 -mavx2 -mfma -mf16c
@@ -159,6 +159,9 @@ fuzz-run: $(FUZZ) all
 	@for t in $(FUZZ); do $$t || exit 1; done
 	scripts/setup test
 	CLIME_BUILD=$(O) build/venv/bin/python tests/fuzz/fuzz_http.py
+chaos: all ## 100 rounds (ROUNDS=N) of a run whose programs are killed, frozen, cut off and lied to, by SEED=1
+	scripts/setup test
+	CLIME_BUILD=$(O) build/venv/bin/python tests/chaos/chaos.py --rounds $(or $(ROUNDS),100) --seed $(or $(SEED),1)
 bench: all ## measure server, training step and kernels beside their ceilings and peers
 	scripts/bench
 help: ## this list
