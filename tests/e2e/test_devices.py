@@ -84,6 +84,39 @@ def test_the_same_bits(servers):
         assert s.get("/server_info").json()["tp_size"] == n and len(ranks_of(s.process.pid)) == n - 1
 
 
+EXPERTS = {"hidden-size": 64, "intermediate-size": 96, "num-hidden-layers": 2, "num-dense-layers": 1, "num-experts": 6,
+           "num-experts-per-tok": 2, "moe-intermediate-size": 40, "num-attention-heads": 4, "num-key-value-heads": 2, "head-dim": 16,
+           "init-std": 0.1}  # fmt: skip
+LATENT = {"kv-lora-rank": 32, "qk-nope-head-dim": 24, "qk-rope-head-dim": 16, "v-head-dim": 20}
+
+
+@pytest.mark.parametrize(
+    "family, more",
+    [
+        ("qwen3_moe", {}),
+        ("qwen2_moe", {"num-dense-layers": 0, "shared-expert-intermediate-size": 48}),
+        ("glm4_moe", {}),
+        ("deepseek_v3", LATENT | {"q-lora-rank": 48}),
+        ("glm4_moe_lite", LATENT),
+    ],
+)
+def test_experts_and_latent_attention(family, more, tmp_path):
+    """Of every expert a rank has rows, of latent attention heads: prompts in chunks, from the cache, samples of one prompt."""
+    model = tiny_model(tmp_path / "m", family=family, **(EXPERTS | more))
+    first = [(k * 3) % 250 for k in range(70)]
+    asked = {"input_ids": [first, first + [(k * k) % 250 for k in range(30)], [5]], "return_logprob": True, "logprob_start_len": 0,
+             "sampling_params": [{"max_new_tokens": 12, "temperature": 1, "sampling_seed": i, "n": 2} for i in range(3)]}  # fmt: skip
+    said = {}
+    for n in (1, 2, 4):
+        with server("--tp-size", n, "--threads", "1", "--chunked-prefill-size", "48", "--max-total-tokens", "2048", model=model) as s:
+            reply = [s.json("/generate", asked) for _ in range(2)]
+            assert len(ranks_of(s.process.pid)) == n - 1
+        said[n] = [[(r["output_ids"], r["meta_info"]["output_token_logprobs"]) for r in round] for round in reply]
+        prompts = [r["meta_info"]["input_token_logprobs"] for r in reply[0]]
+        said[n].append(prompts)
+    assert len(said[1][0]) == 6 and said[1][0] == said[1][1] and said[2] == said[1] and said[4] == said[1]
+
+
 @functools.cache
 def policy(seed, n):
     """n random bf16 numbers."""
