@@ -76,16 +76,17 @@ static enum clime_err columns_to(struct clime_links *l, const char *what, int ro
                            : clime_links_exchange(l, what, moves, n, NULL, 0, e);
 }
 
-enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, int root, int T, const size_t *at,
-                                       void *parts, void *y, struct clime_error *e) {
+enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, int root, int T, int each,
+                                       const size_t *at, void *parts, void *y, struct clime_error *e) {
     size_t from[CLIME_GROUP_MAX + 1];
-    for (int r = 0; r <= l->world; r++) from[r] = (size_t)T * at[r];
+    int R = T * each;
+    for (int r = 0; r <= l->world; r++) from[r] = (size_t)R * at[r];
     if (l->records && T <= CLIME_LINKS_FEW_ROWS) {
-        l->ops->links_rows(l, what, root, T, at, (char *)parts + from[l->rank], y);
+        l->ops->links_rows(l, what, root, R, at, (char *)parts + from[l->rank], y);
         return CLIME_OK;
     }
     enum clime_err rc =
         root < 0 ? clime_links_all_gather(l, what, parts, from, e) : columns_to(l, what, root, from, parts, e);
-    if (!rc && y != parts && (root < 0 || root == l->rank)) l->ops->join_columns(l->dev, T, l->world, at, parts, y);
+    if (!rc && y != parts && (root < 0 || root == l->rank)) l->ops->join_columns(l->dev, R, l->world, at, parts, y);
     return rc;
 }

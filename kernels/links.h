@@ -61,13 +61,13 @@ enum clime_err clime_links_all_gather(struct clime_links *l, const char *what, v
 enum clime_err clime_links_all_to_all(struct clime_links *l, const char *what, void *send, const size_t *from,
                                       void *receive, struct clime_error *e);
 
-/* Rows of which every rank has computed its columns: y[T] rows of at[world] bytes, rank r's are the bytes [at[r],
- * at[r + 1]) of each. parts has room for all: rank r's columns of T rows lie at parts + T * at[r], its own are there.
- * root: the rank that gets y, -1 = all. y may lie where parts does where one rank has all columns. Up to
- * CLIME_LINKS_FEW_ROWS, where links record, it is an operation like others: it may be recorded, and fails as they do.
- */
-enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, int root, int T, const size_t *at,
-                                       void *parts, void *y, struct clime_error *e);
+/* Rows of which every rank has computed its columns: y[R] rows of at[world] bytes, rank r's are the bytes [at[r],
+ * at[r + 1]) of each, R = T * each: `each` of every row of a step. parts has room for all: rank r's columns of R rows
+ * lie at parts + R * at[r], its own are there. root: the rank that gets y, -1 = all. y may lie where parts does where
+ * one rank has all columns. Up to T of CLIME_LINKS_FEW_ROWS, where links record, it is an operation like others: it may
+ * be recorded, and fails as they do. */
+enum clime_err clime_links_gather_rows(struct clime_links *l, const char *what, int root, int T, int each,
+                                       const size_t *at, void *parts, void *y, struct clime_error *e);
 
 /* From root's buf to all others'. */
 enum clime_err clime_links_broadcast(struct clime_links *l, const char *what, int root, void *buf, size_t bytes,

@@ -14,16 +14,6 @@
 #include "model/layer.h"
 #include "model/ranks.h"
 
-/* y[T, N] = x w^T + bias, of which this rank computes its columns. */
-static void product(struct clime_model *m, int T, const void *x, int w, int bias, int N, void *const *a, void *y) {
-    enum clime_dtype dt = clime_model_dt(m);
-    size_t row = (size_t)N * clime_dtype_bytes(dt);
-    void *mine = clime_ranks_mine(m, T, row, a[CLIME_ACT_PARTS], y);
-    m->ops->gemm(m->dev, dt, T, x, &m->matrix[w], mine);
-    if (bias >= 0) m->ops->bias(m->dev, T, m->matrix[w].N, mine, clime_weight(m, bias));
-    clime_ranks_gather(m, T, row, a[CLIME_ACT_PARTS], y);
-}
-
 /* ---- mixers ---------------------------------------------------------------------------------------------------- */
 
 /* o_norm = [norm] o(attention(rope(norm(qkv(ln1))))) */
@@ -41,8 +31,8 @@ static void attention(struct clime_model *m, int l, const struct clime_batch *b,
                   clime_weight(m, w[CLIME_W_K_NORM]), b->pos, b->slot, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V]);
     ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V],
               clime_ranks_mine(m, T, att, a[CLIME_ACT_PARTS], a[CLIME_ACT_ATT]), a[CLIME_ACT_LSE]);
-    clime_ranks_gather(m, T, att, a[CLIME_ACT_PARTS], a[CLIME_ACT_ATT]);
-    product(m, T, a[CLIME_ACT_ATT], w[CLIME_W_O], w[CLIME_W_O_BIAS], D, a, a[CLIME_ACT_O]);
+    clime_ranks_gather(m, T, 1, att, a[CLIME_ACT_PARTS], a[CLIME_ACT_ATT]);
+    clime_ranks_product(m, T, a[CLIME_ACT_ATT], w[CLIME_W_O], w[CLIME_W_O_BIAS], D, a[CLIME_ACT_PARTS], a[CLIME_ACT_O]);
     if (w[CLIME_W_O_NORM] >= 0)
         ops->rmsnorm(d, T, D, c->eps, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_NORM]), a[CLIME_ACT_O_NORM],
                      a[CLIME_ACT_RSTD_O]);
@@ -63,20 +53,22 @@ static void swiglu(struct clime_model *m, int l, const struct clime_batch *b, vo
     size_t h = (size_t)c->F * clime_dtype_bytes(clime_model_dt(m));
     ops->gemm_swiglu(d, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_GU]], a[CLIME_ACT_GU],
                      clime_ranks_mine(m, T, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_H]));
-    clime_ranks_gather(m, T, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_H]);
-    product(m, T, a[CLIME_ACT_H], w[CLIME_W_DOWN], -1, D, a, a[CLIME_ACT_DOWN]);
+    clime_ranks_gather(m, T, 1, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_H]);
+    clime_ranks_product(m, T, a[CLIME_ACT_H], w[CLIME_W_DOWN], -1, D, a[CLIME_ACT_PARTS], a[CLIME_ACT_DOWN]);
     if (w[CLIME_W_DOWN_NORM] >= 0)
         ops->rmsnorm(d, T, D, c->eps, a[CLIME_ACT_DOWN], clime_weight(m, w[CLIME_W_DOWN_NORM]), a[CLIME_ACT_DOWN_NORM],
                      a[CLIME_ACT_RSTD_DOWN]);
 }
 
-/* shared_out = down(swiglu(gate|up(ln2))) of the expert that all rows go to; with a gate, its weight in shared_weight.
- */
+/* shared_out = down(swiglu(gate|up(ln2))) of the expert that all rows go to, this rank's columns of it; with a gate,
+ * its weight in shared_weight. */
 static void shared_expert(struct clime_model *m, int T, const int *w, void *const *a) {
     const struct clime_ops *ops = m->ops;
     struct clime_dev *d = m->dev;
+    size_t h = (size_t)m->cfg.F_shared * clime_dtype_bytes(clime_model_dt(m));
     ops->gemm_swiglu(d, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_SHARED_GU]], a[CLIME_ACT_SHARED_GU],
-                     a[CLIME_ACT_SHARED_H]);
+                     clime_ranks_mine(m, T, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_SHARED_H]));
+    clime_ranks_gather(m, T, 1, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_SHARED_H]);
     ops->gemm(d, clime_model_dt(m), T, a[CLIME_ACT_SHARED_H], &m->matrix[w[CLIME_W_SHARED_DOWN]],
               a[CLIME_ACT_SHARED_OUT]);
     if (w[CLIME_W_SHARED_GATE] < 0) return;
@@ -85,25 +77,32 @@ static void shared_expert(struct clime_model *m, int T, const int *w, void *cons
                a[CLIME_ACT_SHARED_ID], a[CLIME_ACT_SHARED_WEIGHT]);
 }
 
-/* down_norm = sum over the chosen experts e of weight_e down_e(swiglu(gate|up_e(ln2))), plus the shared one's. */
+/* down_norm = sum over the chosen experts e of weight_e down_e(swiglu(gate|up_e(ln2))), plus the shared one's. Every
+ * rank chooses alike, and has rows of all experts: what is gathered is as in swiglu, k rows of each row in their
+ * places, and then the sums. */
 static void experts(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     const struct clime_ops *ops = m->ops;
     const struct clime_router *r = &m->cfg.router;
     const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
-    int T = b->T, D = m->cfg.D, R = T * r->k;
+    int T = b->T, D = m->cfg.D, R = T * r->k, down = w[CLIME_W_EXPERTS_DOWN];
+    size_t dt = clime_dtype_bytes(clime_model_dt(m)), h = (size_t)m->cfg.F_expert * dt, row = (size_t)D * dt;
+    void *parts = a[CLIME_ACT_PARTS];
     ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_ROUTER]], a[CLIME_ACT_SCORES]);
     ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), a[CLIME_ACT_SCORES],
                a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS]);
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
     ops->grouped_swiglu(d, R, a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_LN2],
-                        &m->matrix[w[CLIME_W_EXPERTS_GU]], a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU], a[CLIME_ACT_H]);
-    ops->grouped_gemm(d, R, a[CLIME_ACT_START], a[CLIME_ACT_H], &m->matrix[w[CLIME_W_EXPERTS_DOWN]],
-                      a[CLIME_ACT_EXPERT_OUT]);
+                        &m->matrix[w[CLIME_W_EXPERTS_GU]], a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU],
+                        clime_ranks_mine(m, R, h, parts, a[CLIME_ACT_H]));
+    clime_ranks_gather(m, T, r->k, h, parts, a[CLIME_ACT_H]);
+    ops->grouped_gemm(d, R, a[CLIME_ACT_START], a[CLIME_ACT_H], &m->matrix[down], a[CLIME_ACT_EXPERT_OUT]);
     if (m->cfg.F_shared) shared_expert(m, T, w, a);
-    ops->combine(d, T, D, r->k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], a[CLIME_ACT_EXPERT_OUT],
+    ops->combine(d, T, m->matrix[down].N, r->k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], a[CLIME_ACT_EXPERT_OUT],
                  m->cfg.F_shared ? a[CLIME_ACT_SHARED_OUT] : NULL,
-                 m->cfg.shared_gate ? a[CLIME_ACT_SHARED_WEIGHT] : NULL, a[CLIME_ACT_DOWN_NORM]);
+                 m->cfg.shared_gate ? a[CLIME_ACT_SHARED_WEIGHT] : NULL,
+                 clime_ranks_mine(m, T, row, parts, a[CLIME_ACT_DOWN_NORM]));
+    clime_ranks_gather(m, T, 1, row, parts, a[CLIME_ACT_DOWN_NORM]);
 }
 
 static void (*const mlps[])(struct clime_model *, int, const struct clime_batch *,

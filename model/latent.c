@@ -8,28 +8,29 @@
  * kv_b for every key of every step of a decode (docs/decisions.md has the numbers).
  */
 #include "model/backward_int.h"
+#include "model/ranks.h"
 
 /* The matrices of the heads in kv_b: from latent to a head's keys, and to its values. */
 static struct clime_head_product keys_of(const struct clime_model *m) {
     const struct clime_latent *l = &m->cfg.latent;
-    return (struct clime_head_product){.H = m->cfg.H,
+    return (struct clime_head_product){.H = m->heads.H,
                                        .N = l->Dn,
                                        .K = l->R,
-                                       .x_row = m->cfg.H * m->heads.Dh,
+                                       .x_row = m->heads.H * m->heads.Dh,
                                        .x_head = m->heads.Dh,
-                                       .y_row = m->cfg.H * m->cfg.Dh,
+                                       .y_row = m->heads.H * m->cfg.Dh,
                                        .y_head = m->cfg.Dh,
                                        .w_head = (l->Dn + l->Dv) * l->R};
 }
 
 static struct clime_head_product values_of(const struct clime_model *m) {
     const struct clime_latent *l = &m->cfg.latent;
-    return (struct clime_head_product){.H = m->cfg.H,
+    return (struct clime_head_product){.H = m->heads.H,
                                        .N = l->Dv,
                                        .K = l->R,
-                                       .x_row = m->cfg.H * l->R,
+                                       .x_row = m->heads.H * l->R,
                                        .x_head = l->R,
-                                       .y_row = m->cfg.H * l->Dv,
+                                       .y_row = m->heads.H * l->Dv,
                                        .y_head = l->Dv,
                                        .w_head = (l->Dn + l->Dv) * l->R};
 }
@@ -70,8 +71,11 @@ void clime_latent_forward(struct clime_model *m, int l, const struct clime_batch
     ops->gemm(d, dt, T, x, &m->matrix[w[CLIME_W_QKV]], a[CLIME_ACT_QKV]);
     to_latent(m, l, b, a);
     ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], NULL, a[CLIME_ACT_ATT], a[CLIME_ACT_LSE]);
-    ops->heads_gemm(d, T, &values, a[CLIME_ACT_ATT], value_weights(m, l), a[CLIME_ACT_HEADS]);
-    ops->gemm(d, dt, T, a[CLIME_ACT_HEADS], &m->matrix[w[CLIME_W_O]], a[CLIME_ACT_O]);
+    size_t heads = (size_t)(m->cfg.H * m->cfg.latent.Dv) * clime_dtype_bytes(dt);
+    ops->heads_gemm(d, T, &values, a[CLIME_ACT_ATT], value_weights(m, l),
+                    clime_ranks_mine(m, T, heads, a[CLIME_ACT_PARTS], a[CLIME_ACT_HEADS]));
+    clime_ranks_gather(m, T, 1, heads, a[CLIME_ACT_PARTS], a[CLIME_ACT_HEADS]);
+    clime_ranks_product(m, T, a[CLIME_ACT_HEADS], w[CLIME_W_O], -1, m->cfg.D, a[CLIME_ACT_PARTS], a[CLIME_ACT_O]);
 }
 
 /* Back from the gradient of the heads' outputs, in t->dqkv, to that of q and k; and kv_b's. */

@@ -13,8 +13,8 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
     size_t dt = clime_dtype_bytes(clime_model_dt(m)), f32 = sizeof(float), post = c->post_norms ? 1 : 0;
     size_t D = (size_t)c->D, F = (size_t)c->F, H = (size_t)c->H, Q = H * (size_t)m->heads.Dh;
     size_t n = (size_t)m->ranks.n, KV = (size_t)(m->heads.HK * m->heads.Dh); /* the rank's keys and values */
-    size_t latent = c->latent.R ? 1 : 0, V = latent ? 0 : KV, ATT = latent ? H * (size_t)m->heads.Dv : Q;
-    size_t QKV = latent ? H * (size_t)c->Dh : Q / n + 2 * KV;
+    size_t latent = c->latent.R ? 1 : 0, V = latent ? 0 : KV, ATT = latent ? H * (size_t)m->heads.Dv / n : Q;
+    size_t QKV = latent ? H * (size_t)c->Dh / n : Q / n + 2 * KV;
     size_t QR = (size_t)c->q_rank, ranked = QR ? 1 : 0, HV = H * (size_t)c->latent.Dv;
     /* with norms of its own a head's q and k go back through them, and latent attention's q through its matrices; else
      * only what came after the rotation is read */
@@ -22,7 +22,9 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
     size_t E = (size_t)c->router.E, k = (size_t)c->router.k, FE = (size_t)c->F_expert, FS = (size_t)c->F_shared;
     size_t some = E ? 1 : 0, shared = FS ? 1 : 0, gate = c->shared_gate ? 1 : 0, i32 = sizeof(int32_t);
     if (k * FE > F) F = k * FE; /* one place for layers of either kind */
-    size_t widest = F > Q ? (F > D ? F : D) : (Q > D ? Q : D);
+    const size_t gathered[] = {D, F, FS, latent ? HV : Q};
+    size_t widest = 0;
+    for (size_t i = 0; i < CLIME_COUNT(gathered); i++) widest = gathered[i] > widest ? gathered[i] : widest;
     enum clime_act_cost normed = post ? product : cheap; /* read by the backward pass of the norm after it */
     const struct clime_act_info rows[CLIME_ACT_N] = {
         [CLIME_ACT_X] = {"x", D * dt, 0, input, CLIME_ACT_X},
@@ -58,10 +60,10 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
         [CLIME_ACT_FROM] = {"from", k * i32, 0, product, CLIME_ACT_FROM},
         [CLIME_ACT_AT] = {"at", k * i32, 0, product, CLIME_ACT_AT},
         [CLIME_ACT_EXPERT_IN] = {"expert_in", k * D * dt, 0, cheap, CLIME_ACT_EXPERT_IN},
-        [CLIME_ACT_EXPERT_OUT] = {"expert_out", k * D * dt, 0, cheap, CLIME_ACT_EXPERT_OUT},
-        [CLIME_ACT_SHARED_GU] = {"shared_gu", 2 * FS * dt, 0, product, CLIME_ACT_SHARED_GU},
+        [CLIME_ACT_EXPERT_OUT] = {"expert_out", k * D / n * dt, 0, cheap, CLIME_ACT_EXPERT_OUT},
+        [CLIME_ACT_SHARED_GU] = {"shared_gu", 2 * FS / n * dt, 0, product, CLIME_ACT_SHARED_GU},
         [CLIME_ACT_SHARED_H] = {"shared_h", FS * dt, 0, pass, CLIME_ACT_SHARED_H},
-        [CLIME_ACT_SHARED_OUT] = {"shared_out", shared * D * dt, 0, cheap, CLIME_ACT_SHARED_OUT},
+        [CLIME_ACT_SHARED_OUT] = {"shared_out", shared * D / n * dt, 0, cheap, CLIME_ACT_SHARED_OUT},
         [CLIME_ACT_SHARED_SCORE] = {"shared_score", gate * f32, 0, product, CLIME_ACT_SHARED_SCORE},
         [CLIME_ACT_SHARED_ID] = {"shared_id", gate * i32, 0, product, CLIME_ACT_SHARED_ID},
         [CLIME_ACT_SHARED_WEIGHT] = {"shared_weight", gate * f32, 0, product, CLIME_ACT_SHARED_WEIGHT},

@@ -92,13 +92,13 @@ static void make_latent(struct maker *m, int *at) {
     int64_t D = c->D, Q = (int64_t)c->H * c->Dh;
     at[CLIME_W_LN1] = norm(m, "input_layernorm.weight", D);
     if (c->q_rank) {
-        at[CLIME_W_Q_A] = matrix(m, "self_attn.q_a_proj.weight", c->q_rank, D, rows);
+        at[CLIME_W_Q_A] = matrix(m, "self_attn.q_a_proj.weight", c->q_rank, D, whole);
         at[CLIME_W_Q_A_NORM] = norm(m, "self_attn.q_a_layernorm.weight", c->q_rank);
         at[CLIME_W_QKV] = matrix(m, "self_attn.q_b_proj.weight", Q, c->q_rank, queries);
     } else {
         at[CLIME_W_QKV] = matrix(m, "self_attn.q_proj.weight", Q, D, queries);
     }
-    at[CLIME_W_KV_A] = matrix(m, "self_attn.kv_a_proj_with_mqa.weight", l->R + l->Dr, D, rows);
+    at[CLIME_W_KV_A] = matrix(m, "self_attn.kv_a_proj_with_mqa.weight", l->R + l->Dr, D, whole);
     at[CLIME_W_KV_A_NORM] = norm(m, "self_attn.kv_a_layernorm.weight", l->R);
     at[CLIME_W_KV_B] = matrix(m, "self_attn.kv_b_proj.weight", (int64_t)c->H * (l->Dn + l->Dv), l->R, heads);
     m->l->slices[at[CLIME_W_KV_B]].by_head = true;
@@ -127,19 +127,18 @@ static void make_each_expert(struct maker *m, int *at) {
     int64_t D = c->D, F = c->F_expert;
     char name[64];
     for (int e = 0; e < c->router.E; e++) {
-        struct clime_cut cut = {CLIME_SHARD_EXPERTS, 1, 1, e, c->router.E};
         snprintf(name, sizeof name, "mlp.experts.%d.gate_proj.weight", e);
-        int row = add(m, name, CLIME_PARAM_MATRIX, F, D, cut, e > 0);
+        int row = add(m, name, CLIME_PARAM_MATRIX, F, D, pairs, e > 0);
         if (e == 0) at[CLIME_W_EXPERTS_GU] = row;
         snprintf(name, sizeof name, "mlp.experts.%d.up_proj.weight", e);
-        add(m, name, CLIME_PARAM_MATRIX, F, D, cut, true);
+        add(m, name, CLIME_PARAM_MATRIX, F, D, pairs, true);
     }
     for (int e = 0; e < c->router.E; e++) {
-        struct clime_cut cut = {CLIME_SHARD_EXPERTS, 1, 1, e, c->router.E};
         snprintf(name, sizeof name, "mlp.experts.%d.down_proj.weight", e);
-        int row = add(m, name, CLIME_PARAM_MATRIX, D, F, cut, e > 0);
+        int row = add(m, name, CLIME_PARAM_MATRIX, D, F, rows, e > 0);
         if (e == 0) at[CLIME_W_EXPERTS_DOWN] = row;
     }
+    m->l->slices[at[CLIME_W_EXPERTS_GU]].n_experts = m->l->slices[at[CLIME_W_EXPERTS_DOWN]].n_experts = c->router.E;
 }
 
 static void make_experts(struct maker *m, int *at) {

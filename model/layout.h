@@ -23,12 +23,12 @@ enum clime_update { CLIME_FROZEN, CLIME_ADAMW };
 
 /* How a tensor is cut over the devices of a group: always by output rows, never through a sum (DESIGN.md 4.6). */
 enum clime_shard_rule {
-    CLIME_SHARD_WHOLE,  /* every device has all of it: norms; the embedding, of which a step reads any rows */
-    CLIME_SHARD_ROWS,   /* any rows: outputs of o and down */
-    CLIME_SHARD_HEADS,  /* rows of whole heads: q, k, v, each its own */
-    CLIME_SHARD_PAIRS,  /* rows of gate and of up alike: a device has both of what it multiplies */
-    CLIME_SHARD_VOCAB,  /* rows of whole CLIME_VOCAB_UNIT: the head */
-    CLIME_SHARD_EXPERTS /* tensors of whole experts: a device has all of an expert or nothing */
+    CLIME_SHARD_WHOLE, /* every device has all of it: norms; the embedding, of which a step reads any rows; the router;
+                        * what latent attention's queries come through and what it keeps, which all heads read */
+    CLIME_SHARD_ROWS,  /* any rows: outputs of o and down, of each expert's too */
+    CLIME_SHARD_HEADS, /* rows of whole heads: q, k, v, each its own; latent attention's kv_b */
+    CLIME_SHARD_PAIRS, /* rows of gate and of up alike: a device has both of what it multiplies */
+    CLIME_SHARD_VOCAB  /* rows of whole CLIME_VOCAB_UNIT: the head */
 };
 
 struct clime_slice { /* a row of the table: one Hugging Face tensor */
@@ -50,9 +50,9 @@ struct clime_slice { /* a row of the table: one Hugging Face tensor */
         enum clime_shard_rule rule;
         int unit;    /* rows that stay together: the head size, CLIME_VOCAB_UNIT, 1 */
         int stacked; /* matrices that lie one on the other in it, each cut alike: 2 for a gate and up in one tensor */
-        int expert, n_experts; /* of whole experts: which of how many it belongs to */
-        bool lent;             /* where there are fewer units than devices, neighbours have the same one: k and v */
+        bool lent;   /* where there are fewer units than devices, neighbours have the same one: k and v */
     } cut;
+    int n_experts; /* 0; or with what is joined to it the matrices of so many experts, of which it is the first */
 };
 
 /* A layer is a mixer of positions and an MLP, each of a kind. */

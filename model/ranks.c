@@ -22,7 +22,8 @@
 static struct clime_heads heads_of(const struct clime_config *c, int n_ranks) {
     int HK = c->HK > n_ranks ? c->HK / n_ranks : 1;
     float scale = clime_rope_attention_scale(c);
-    if (c->latent.R) return (struct clime_heads){c->H, 1, c->latent.R + c->latent.Dr, scale, .Dv = c->latent.R};
+    if (c->latent.R)
+        return (struct clime_heads){c->H / n_ranks, 1, c->latent.R + c->latent.Dr, scale, .Dv = c->latent.R};
     return (struct clime_heads){c->H / n_ranks, HK, c->Dh, scale, .common_keys = c->qkv_bias};
 }
 
@@ -42,7 +43,7 @@ static void make_matrices(struct clime_model *m, const int64_t *held) {
             l->slices[i].type == CLIME_PARAM_MATRIX && !l->slices[i].by_head && (i != l->embed || i == l->head);
         for (end = i; end < l->n_slices && (end == i || l->slices[end].joined); end++)
             if (is_matrix) w.N += (int)(held[end] / w.K);
-        w.n_experts = l->slices[i].cut.n_experts;
+        w.n_experts = l->slices[i].n_experts;
         if (w.n_experts) w.N /= w.n_experts;
         if (is_matrix) m->matrix[i] = w;
     }
@@ -52,12 +53,6 @@ static void make_matrices(struct clime_model *m, const int64_t *held) {
 
 enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e) {
     const struct clime_layout *l = &m->layout;
-    if (m->ranks.n > 1 && m->cfg.router.E)
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: its experts cannot be shared by several devices yet",
-                          m->cfg.architecture);
-    if (m->ranks.n > 1 && m->cfg.latent.R)
-        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%s: its latent attention cannot be shared by several devices yet",
-                          m->cfg.architecture);
     enum clime_err rc = clime_layout_shard(l, m->ranks.rank, m->ranks.n, &m->shard, e);
     if (rc) return rc;
     int64_t *held = xcalloc((size_t)l->n_slices, sizeof *held);
@@ -141,9 +136,10 @@ static void vocab_columns(const struct clime_model *m, size_t at[CLIME_GROUP_MAX
     }
 }
 
-static void gather(struct clime_model *m, const char *what, int root, int T, const size_t *at, void *parts, void *y) {
+static void gather(struct clime_model *m, const char *what, int root, int T, int each, const size_t *at, void *parts,
+                   void *y) {
     struct clime_error e;
-    if (!m->ranks.err && clime_links_gather_rows(m->ranks.links, what, root, T, at, parts, y, &e))
+    if (!m->ranks.err && clime_links_gather_rows(m->ranks.links, what, root, T, each, at, parts, y, &e))
         clime_model_ranks_fail(m, &e);
 }
 
@@ -154,11 +150,20 @@ void *clime_ranks_mine(const struct clime_model *m, int T, size_t row_bytes, voi
     return (char *)parts + (size_t)T * at[m->ranks.rank];
 }
 
-void clime_ranks_gather(struct clime_model *m, int T, size_t row_bytes, void *parts, void *y) {
+void clime_ranks_gather(struct clime_model *m, int T, int each, size_t row_bytes, void *parts, void *y) {
     size_t at[CLIME_GROUP_MAX + 1];
     if (m->ranks.n == 1) return;
     even_columns(m, row_bytes, at);
-    gather(m, "gathering activations", -1, T, at, parts, y);
+    gather(m, "gathering activations", -1, T, each, at, parts, y);
+}
+
+void clime_ranks_product(struct clime_model *m, int T, const void *x, int w, int bias, int N, void *parts, void *y) {
+    enum clime_dtype dt = clime_model_dt(m);
+    size_t row = (size_t)N * clime_dtype_bytes(dt);
+    void *mine = clime_ranks_mine(m, T, row, parts, y);
+    m->ops->gemm(m->dev, dt, T, x, &m->matrix[w], mine);
+    if (bias >= 0) m->ops->bias(m->dev, T, m->matrix[w].N, mine, clime_weight(m, bias));
+    clime_ranks_gather(m, T, 1, row, parts, y);
 }
 
 float *clime_ranks_my_logits(const struct clime_model *m, int R, float *parts, float *logits) {
@@ -172,13 +177,13 @@ void clime_ranks_gather_logits(struct clime_model *m, int R, float *parts, float
     size_t at[CLIME_GROUP_MAX + 1];
     if (m->ranks.n == 1) return;
     vocab_columns(m, at);
-    gather(m, "gathering logits", 0, R, at, parts, logits);
+    gather(m, "gathering logits", 0, R, 1, at, parts, logits);
 }
 
 void clime_model_share_ids(struct clime_model *m, int T, int32_t *ids) {
     size_t at[CLIME_GROUP_MAX + 1] = {0};
     for (int r = 1; r <= m->ranks.n; r++) at[r] = (size_t)T * sizeof *ids;
-    gather(m, "handing out drawn tokens", -1, 1, at, ids, ids);
+    gather(m, "handing out drawn tokens", -1, 1, 1, at, ids, ids);
 }
 
 /* ---- new weights ---------------------------------------------------------------------------------------------------

@@ -10,9 +10,13 @@
 
 #include "model/model.h"
 
-/* Where this rank writes its columns of y[T] rows of row_bytes; then all ranks get the whole of y. */
+/* Where this rank writes its columns of y[T] rows of row_bytes; then all ranks get the whole of y. each: of a row of
+ * the step there are so many in y, T * each in all. */
 void *clime_ranks_mine(const struct clime_model *m, int T, size_t row_bytes, void *parts, void *y);
-void clime_ranks_gather(struct clime_model *m, int T, size_t row_bytes, void *parts, void *y);
+void clime_ranks_gather(struct clime_model *m, int T, int each, size_t row_bytes, void *parts, void *y);
+
+/* y[T, N] = x w^T + bias, of which this rank computes its columns. w, bias: rows of the layout; bias -1 = none. */
+void clime_ranks_product(struct clime_model *m, int T, const void *x, int w, int bias, int N, void *parts, void *y);
 
 /* The same of logits[R, V]; rank 0 alone gets them, for it alone draws. */
 float *clime_ranks_my_logits(const struct clime_model *m, int R, float *parts, float *logits);

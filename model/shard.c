@@ -11,9 +11,8 @@
 
 #define MAX_RANKS 1024
 
-/* Units of rows in each of the matrices that lie in s; of an expert's, the experts. */
+/* Units of rows in each of the matrices that lie in s. */
 static int64_t n_units(const struct clime_slice *s) {
-    if (s->cut.rule == CLIME_SHARD_EXPERTS) return s->cut.n_experts;
     int64_t rows = s->dim[0] / s->cut.stacked;
     return (rows + s->cut.unit - 1) / s->cut.unit;
 }
@@ -38,10 +37,8 @@ static const struct clime_slice *does_not_divide(const struct clime_layout *l, i
 
 static enum clime_err refuse(const struct clime_layout *l, const struct clime_slice *s, int n_ranks,
                              struct clime_error *e) {
-    static const char *const unit[] = {[CLIME_SHARD_ROWS] = "rows",
-                                       [CLIME_SHARD_HEADS] = "heads",
-                                       [CLIME_SHARD_PAIRS] = "pairs of rows",
-                                       [CLIME_SHARD_EXPERTS] = "experts"};
+    static const char *const unit[] = {
+        [CLIME_SHARD_ROWS] = "rows", [CLIME_SHARD_HEADS] = "heads", [CLIME_SHARD_PAIRS] = "pairs of rows"};
     char sizes[128] = "1";
     size_t at = 1;
     for (int n = 2; n <= MAX_RANKS && at < sizeof sizes - 8; n++)
@@ -59,11 +56,6 @@ static void rows_of(const struct clime_slice *s, int rank, int n_ranks, int64_t 
     if (s->cut.lent && units < n_ranks) {
         *from = units * rank / n_ranks * s->cut.unit;
         *to = *from + s->cut.unit;
-        return;
-    }
-    if (s->cut.rule == CLIME_SHARD_EXPERTS) {
-        *from = 0;
-        *to = s->cut.expert * (int64_t)n_ranks / units == rank ? rows : 0;
         return;
     }
     *from = whole ? 0 : units * rank / n_ranks * s->cut.unit;
@@ -87,7 +79,6 @@ enum clime_err clime_layout_shard(const struct clime_layout *l, int rank, int n_
         if (!s->joined) out->n = clime_layout_align(out->n);
         for (int k = 0; k < s->cut.stacked; k++) {
             int64_t n = (to - from) * width;
-            if (n == 0) continue; /* another rank's expert */
             out->parts[out->n_parts++] = (struct clime_shard_part){
                 .slice = i, .global = s->offset + k * each + from * width, .local = out->n, .n = n};
             out->n += n;

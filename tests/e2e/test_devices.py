@@ -93,11 +93,8 @@ LATENT = {"kv-lora-rank": 32, "qk-nope-head-dim": 24, "qk-rope-head-dim": 16, "v
 @pytest.mark.parametrize(
     "family, more",
     [
-        ("qwen3_moe", {}),
-        ("qwen2_moe", {"num-dense-layers": 0, "shared-expert-intermediate-size": 48}),
-        ("glm4_moe", {}),
+        ("qwen2_moe", {"num-dense-layers": 0, "shared-expert-intermediate-size": 48}),  # whose shared expert has a gate
         ("deepseek_v3", LATENT | {"q-lora-rank": 48}),
-        ("glm4_moe_lite", LATENT),
     ],
 )
 def test_experts_and_latent_attention(family, more, tmp_path):
@@ -309,6 +306,8 @@ def test_what_cannot_be_shared(model, tmp_path):
     assert status == 2 and "tp-size" in err, err
     status, _, err = run("clime-server", *words, "--tp", "2", "--pp-size", "2")
     assert status == 2 and "pp-size" in err, err
+    status, _, err = run("clime-server", *words, "--tp", "2", "--ep-size", "2")
+    assert status == 2 and "of every expert each device has rows" in err, err
 
 
 # ---- the trainer's servers ----

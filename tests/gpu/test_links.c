@@ -224,7 +224,7 @@ static bool rows_hold(const struct rank *r, const struct rows *w, int world, int
 }
 
 static int gather_rows(const struct rank *r, const struct rows *w, struct clime_error *e) {
-    return clime_links_gather_rows(r->links, "gathering rows", w->root, w->T, w->at, w->parts, w->y, e);
+    return clime_links_gather_rows(r->links, "gathering rows", w->root, w->T, 1, w->at, w->parts, w->y, e);
 }
 
 /* Queued, and recorded together and replayed: columns of eight bytes and of two, some that are nobody's, more than the

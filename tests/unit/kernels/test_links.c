@@ -109,7 +109,7 @@ static int rows(const struct clime_place *p, void *arg) {
         size_t width = at[me + 1] - at[me];
         fill(parts + T * at[me], T * width, me, 0, round);
         memset(y, 0, T * at[world]);
-        if (clime_links_gather_rows(r.links, "gathering", root, T, at, parts, y, &e)) return 2;
+        if (clime_links_gather_rows(r.links, "gathering", root, T, 1, at, parts, y, &e)) return 2;
         for (int q = 0; q < world && (root < 0 || root == me); q++)
             for (size_t t = 0; t < T; t++)
                 for (size_t i = 0, n = at[q + 1] - at[q]; i < n; i++)
@@ -117,7 +117,7 @@ static int rows(const struct clime_place *p, void *arg) {
     }
     for (int q = 1; q <= world; q++) at[q] = WIDEST; /* one row that is all rank 0's */
     if (me == 0) fill(y, at[1], 0, 7, 0);
-    if (clime_links_gather_rows(r.links, "handing out", -1, 1, at, y, y, &e) || !holds(y, at[1], 0, 7, 0)) return 4;
+    if (clime_links_gather_rows(r.links, "handing out", -1, 1, 1, at, y, y, &e) || !holds(y, at[1], 0, 7, 0)) return 4;
     free(parts);
     free(y);
     close_rank(&r);

@@ -62,7 +62,7 @@ static const struct clime_config configs[] = {
      .V = 17000,
      .qkv_bias = true,
      .router = {.E = 8, .k = 2},
-     .F_expert = 5,
+     .F_expert = 12,
      .F_shared = 20,
      .shared_gate = true,
      .dense = {0, 1, 0}},
@@ -75,7 +75,7 @@ static const struct clime_config configs[] = {
      .F = 12,
      .V = 17000,
      .router = {.E = 8, .k = 2, .sigmoid = true},
-     .F_expert = 5,
+     .F_expert = 12,
      .F_shared = 8,
      .router_bias = true,
      .dense = {1, 0}},
@@ -90,7 +90,7 @@ static const struct clime_config configs[] = {
      .latent = {16, 8, 4, 6},
      .q_rank = 20,
      .router = {.E = 8, .k = 2, .sigmoid = true},
-     .F_expert = 5,
+     .F_expert = 12,
      .F_shared = 8,
      .router_bias = true,
      .dense = {1}},
@@ -104,7 +104,7 @@ static const struct clime_config configs[] = {
      .V = 17000,
      .latent = {16, 8, 4, 6},
      .router = {.E = 8, .k = 2, .sigmoid = true},
-     .F_expert = 5,
+     .F_expert = 12,
      .F_shared = 8,
      .router_bias = true},
 };
@@ -115,7 +115,7 @@ static bool ends_with(const char *s, const char *end) {
 
 static enum clime_shard_rule rule_of(const char *name) {
     if (strstr(name, "norm") || strstr(name, "mlp.gate.") || strstr(name, "expert_gate")) return CLIME_SHARD_WHOLE;
-    if (strstr(name, ".experts.")) return CLIME_SHARD_EXPERTS;
+    if (strstr(name, "q_a_proj") || strstr(name, "kv_a_proj")) return CLIME_SHARD_WHOLE;
     if (strstr(name, "q_proj") || strstr(name, "k_proj") || strstr(name, "v_proj")) return CLIME_SHARD_HEADS;
     if (strstr(name, "q_b_proj") || strstr(name, "kv_b_proj")) return CLIME_SHARD_HEADS;
     if (strstr(name, "gate") || strstr(name, "up_proj")) return CLIME_SHARD_PAIRS;
@@ -233,9 +233,7 @@ static void check_shards(const struct clime_layout *l, int n_ranks) {
         for (int i = 0; i < s.n_parts; i++) {
             const struct clime_shard_part *p = &s.parts[i];
             const struct clime_slice *t = &l->slices[p->slice];
-            bool first_expert = t->cut.rule == CLIME_SHARD_EXPERTS && !strstr(t->name, ".up_proj") &&
-                                t->cut.expert == r * t->cut.n_experts / n_ranks; /* of this rank */
-            bool goes_on = (t->joined && !first_expert) || (i && s.parts[i - 1].slice == p->slice);
+            bool goes_on = t->joined || (i && s.parts[i - 1].slice == p->slice);
             assert_true(p->n > 0 && p->global >= t->offset && p->global + p->n <= t->offset + t->n);
             assert_int_equal(p->n % (t->n / t->dim[0]), 0); /* whole rows */
             assert_int_equal(p->local, goes_on ? end : (end + 63) / 64 * 64);
@@ -315,18 +313,18 @@ static void the_cut_is_where_it_should_be(void **state) {
     clime_shard_free(&s);
     clime_layout_free(&l);
 
-    clime_layout_make(&configs[5],
-                      &l); /* 8 experts of D 32, F 5: the rank has the last 4, whole and one after another */
+    clime_layout_make(&configs[5], &l); /* 8 experts of D 32, F 12: of each the rank has 6 rows of gate and of up */
     if (clime_layout_shard(&l, 1, 2, &s, &e)) fail_msg("%s", e.msg);
     const struct clime_slice *all = &l.slices[l.layer[2].w[CLIME_W_EXPERTS_GU]];
-    p = part_of(&l, &s, "layers.2.mlp.experts.4.gate_proj.weight");
+    p = part_of(&l, &s, "layers.2.mlp.experts.0.gate_proj.weight");
     at = p->local;
-    for (int i = 0; i < 4; i++, p += 2) {
-        assert_true(p->global == all->offset + (4 + i) * 2 * 5 * 32 && p->local == at + i * 2 * 5 * 32 &&
-                    p->n == 5 * 32);
-        assert_int_equal(p[1].local, p->local + 5 * 32);
+    for (int i = 0; i < 8; i++, p += 2) {
+        assert_true(p->global == all->offset + (i * 24 + 6) * 32 && p->local == at + i * 12 * 32 && p->n == 6 * 32);
+        assert_true(p[1].global == p->global + 12 * 32 && p[1].local == p->local + 6 * 32);
     }
-    for (int i = 0; i < s.n_parts; i++) assert_null(strstr(l.slices[s.parts[i].slice].name, "experts.3."));
+    p = part_of(&l, &s, "layers.2.mlp.experts.7.down_proj.weight"); /* and 16 of the 32 of down */
+    assert_true(p->global == l.slices[p->slice].offset + 16 * 12 && p->n == 16 * 12);
+    assert_int_equal(all->n_experts, 8);
     clime_shard_free(&s);
     clime_layout_free(&l);
 }
@@ -356,11 +354,11 @@ static void what_does_not_divide_is_refused(void **state) {
     assert_non_null(strstr(e.msg, "6 heads of model.layers.0.self_attn.k_proj.weight"));
     clime_layout_free(&l);
     c = configs[5];
-    c.router.E = 6;
+    c.F_expert = 6;
     clime_layout_make(&c, &l);
     assert_int_equal(clime_layout_shard(&l, 0, 4, &s, &e), CLIME_ERR_INPUT);
     assert_non_null(
-        strstr(e.msg, "4 devices cannot share the 6 experts of model.layers.0.mlp.experts.0.gate_proj.weight"));
+        strstr(e.msg, "4 devices cannot share the 6 pairs of rows of model.layers.0.mlp.experts.0.gate_proj.weight"));
     clime_layout_free(&l);
 }
 

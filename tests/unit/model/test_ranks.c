@@ -1,4 +1,4 @@
-/* A model over 1, 2 and 4 ranks: the same logits, bit for bit, in prefill by pieces and in decode, of every dense
+/* A model over 1, 2 and 4 ranks: the same logits, bit for bit, in prefill by pieces and in decode, of every
  * family; with the weights of its folder and with weights that rank 0 hands out. What cannot be shared is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -119,7 +119,11 @@ static void the_same_bits(void **state) {
     } models[] = {{"qwen3", 4}, /* tied; 2 key/value heads, which 4 ranks share */
                   {"glm4", 4},  /* gate and up in one tensor, norms after both parts */
                   {"llama", 4}, /* head of its own */
-                  {"llama_bias", 2}, {"qwen3_head64", 2}, {"glm4_nobias", 2}};
+                  {"llama_bias", 2},   {"qwen3_head64", 2},    {"glm4_nobias", 2},
+                  {"qwen3_moe", 4},    {"qwen3_moe_dense", 2}, /* not all layers have experts */
+                  {"glm4_moe", 4},                             /* a shared expert */
+                  {"glm4_moe_air", 2}, {"deepseek_v3", 4},     /* latent attention, groups of experts */
+                  {"glm4_moe_lite", 2}};
     for (size_t i = 0; i < CLIME_COUNT(models); i++) {
         for (int k = 0; k < 2; k++) {
             struct run alone = {.dir = models[i].dir, .dtype = k ? "f32" : "bf16"};
@@ -156,7 +160,7 @@ static void what_cannot_be_shared_is_refused(void **state) {
                   "3 devices cannot share the 4 heads of model.layers.0.self_attn.q_proj.weight; these "
                   "numbers can: 1, 2, 4");
     check_refused("qwen3", 8, "8 devices cannot share the 5 parts of the vocabulary");
-    check_refused("qwen3_moe", 2, "experts cannot be shared by several devices yet");
+    check_refused("moonlight", 2, "2 devices cannot share the 3 heads of model.layers.0.self_attn.q_proj.weight");
 }
 
 int main(void) {
