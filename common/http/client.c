@@ -4,6 +4,8 @@
  * interface with one easy handle instead of curl_easy_perform, whose progress callback comes once a second when nothing
  * moves: so a cancelled call ends within CANCEL_POLL_MS. Connections stay in the client's own cache; sharing a cache
  * between threads is unsupported by libcurl and crashed when measured.
+ *
+ * A loop waits with epoll for the sockets that libcurl names, so that a turn costs what moves, not what waits.
  */
 #include "common/http/client.h"
 
@@ -11,7 +13,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/clock.h"
 
@@ -23,6 +28,7 @@
 #define KEEPALIVE_S 15L /* after this much silence the kernel asks the peer's; KEEPALIVE_EVERY_S apart from then on */
 #define KEEPALIVE_EVERY_S 5L
 #define MOST_RETRY_AFTER_S 3600
+#define EVENTS 256 /* of sockets, taken at a time */
 
 struct clime_http_client {
     CURLM *multi;
@@ -30,13 +36,33 @@ struct clime_http_client {
     char *bearer; /* of calls without one; NULL = none */
 };
 
-/* One call in progress; on the caller's stack. */
+/* One call in progress; on the caller's stack, or a loop's. */
 struct transfer {
     const struct clime_http_call *call;
     struct clime_http_result *out;
     CURL *easy;
+    struct curl_slist *headers;
+    char why[CURL_ERROR_SIZE];
     enum clime_err stopped; /* why a callback stopped the transfer */
     bool no_descriptor;     /* this process could not open a socket: no fault of the peer */
+    /* of a loop */
+    struct clime_http_call own; /* what call points to */
+    struct clime_error *e;
+    clime_http_done_fn *done;
+    void *arg;
+    struct transfer *before, *after;
+};
+
+struct clime_http_loop {
+    CURLM *multi;
+    char *bearer;
+    int epoll, wake;      /* descriptors */
+    int64_t timer_us;     /* when libcurl wants a word without a socket that moved; -1 = not */
+    int64_t next_ask_us;  /* when calls are asked whether they are cancelled */
+    struct transfer *all; /* under way */
+    int n_all;
+    CURL **spare; /* [n_spare] handles for calls to come */
+    int n_spare;
 };
 
 void clime_http_client_global_init(void) {
@@ -128,8 +154,8 @@ static curl_socket_t open_socket(void *arg, curlsocktype purpose, struct curl_so
 
 /* Setting up */
 
-static struct curl_slist *header_list(const struct clime_http_client *c, const struct clime_http_call *call) {
-    const char *bearer = call->bearer ? call->bearer : c->bearer;
+static struct curl_slist *header_list(const char *bearer, const struct clime_http_call *call) {
+    if (call->bearer) bearer = call->bearer;
     struct curl_slist *list = curl_slist_append(NULL, "Expect:"); /* waiting for 100 Continue only costs time */
     char *line = NULL;
     if (bearer) {
@@ -172,8 +198,14 @@ static int64_t connect_limit(const struct clime_http_call *call) {
     return call->connect_timeout_us ? call->connect_timeout_us : CONNECT_TIMEOUT_US;
 }
 
-static void set_call(CURL *h, const struct clime_http_call *call, struct transfer *t, struct curl_slist *headers,
-                     char *why) {
+static void set_call(struct transfer *t, const char *bearer) {
+    const struct clime_http_call *call = t->call;
+    CURL *h = t->easy;
+    CHECK(call->timeout_us > 0 || call->cancel);
+    CHECK(call->on_data || call->max_reply > 0);
+    *t->out = (struct clime_http_result){0};
+    clime_buf_init(&t->out->reply, call->max_reply);
+    t->headers = header_list(bearer, call);
     curl_easy_reset(h);
     curl_easy_setopt(h, CURLOPT_URL, call->url);
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -194,8 +226,8 @@ static void set_call(CURL *h, const struct clime_http_call *call, struct transfe
         curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1L);
         curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, (long)((call->stall_us + 999999) / 1000000));
     }
-    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, why);
-    curl_easy_setopt(h, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, t->why);
+    curl_easy_setopt(h, CURLOPT_HTTPHEADER, t->headers);
     curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header_line);
     curl_easy_setopt(h, CURLOPT_HEADERDATA, t);
     curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
@@ -249,8 +281,7 @@ static enum clime_err class_of(CURL *h, CURLcode rc) {
     }
 }
 
-static enum clime_err report(struct clime_http_client *c, const struct transfer *t, CURLcode rc, const char *why,
-                             struct clime_error *e) {
+static enum clime_err report(const struct transfer *t, CURLcode rc, struct clime_error *e) {
     const struct clime_http_call *call = t->call;
     if (t->stopped == CLIME_ERR_LIMIT)
         return clime_fail(e, CLIME_ERR_LIMIT, "%s %s: the reply is larger than %zu bytes", call->method, call->url,
@@ -260,27 +291,171 @@ static enum clime_err report(struct clime_http_client *c, const struct transfer 
     if (t->no_descriptor)
         return clime_fail(e, CLIME_ERR_BUSY, "%s %s: this process has no file descriptor left", call->method,
                           call->url);
-    return clime_fail(e, class_of(c->easy, rc), "%s %s: %s", call->method, call->url,
-                      why[0] ? why : curl_easy_strerror(rc));
+    return clime_fail(e, class_of(t->easy, rc), "%s %s: %s", call->method, call->url,
+                      t->why[0] ? t->why : curl_easy_strerror(rc));
+}
+
+/* After the transfer: what became of it. Its handle is free for another. */
+static enum clime_err finish(CURLM *multi, struct transfer *t, CURLcode rc, struct clime_error *e) {
+    enum clime_err code = report(t, rc, e);
+    curl_off_t connected = 0;
+    curl_easy_getinfo(t->easy, CURLINFO_PRETRANSFER_TIME_T, &connected);
+    t->out->connected = connected > 0;
+    curl_multi_remove_handle(multi, t->easy); /* closes the connection unless the transfer ended cleanly */
+    curl_slist_free_all(t->headers);
+    return code;
 }
 
 enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
                                       struct clime_http_result *out, struct clime_error *e) {
-    CHECK(call->timeout_us > 0 || call->cancel);
-    CHECK(call->on_data || call->max_reply > 0);
-    *out = (struct clime_http_result){0};
-    clime_buf_init(&out->reply, call->max_reply);
     struct transfer t = {.call = call, .out = out, .easy = c->easy};
-    char why[CURL_ERROR_SIZE] = "";
-    struct curl_slist *headers = header_list(c, call);
-    set_call(c->easy, call, &t, headers, why);
+    set_call(&t, c->bearer);
     CURLcode rc = CURLE_FAILED_INIT;
     if (curl_multi_add_handle(c->multi, c->easy) == CURLM_OK) rc = drive(c, &t);
-    enum clime_err code = report(c, &t, rc, why, e);
-    curl_off_t connected = 0;
-    curl_easy_getinfo(c->easy, CURLINFO_PRETRANSFER_TIME_T, &connected);
-    out->connected = connected > 0;
-    curl_multi_remove_handle(c->multi, c->easy); /* closes the connection unless the transfer ended cleanly */
-    curl_slist_free_all(headers);
-    return code;
+    return finish(c->multi, &t, rc, e);
+}
+
+/* ---- many at once ---- */
+
+static int watch_socket(CURL *h, curl_socket_t fd, int what, void *arg, void *unused) {
+    struct clime_http_loop *l = arg;
+    struct epoll_event v = {.data.fd = fd};
+    (void)h;
+    (void)unused;
+    if (what == CURL_POLL_REMOVE) {
+        epoll_ctl(l->epoll, EPOLL_CTL_DEL, fd, NULL); /* fails when it is closed already: then it is out */
+        return 0;
+    }
+    if (what & CURL_POLL_IN) v.events |= EPOLLIN;
+    if (what & CURL_POLL_OUT) v.events |= EPOLLOUT;
+    if (epoll_ctl(l->epoll, EPOLL_CTL_MOD, fd, &v)) CHECK(epoll_ctl(l->epoll, EPOLL_CTL_ADD, fd, &v) == 0);
+    return 0;
+}
+
+static int set_timer(CURLM *multi, long ms, void *arg) {
+    struct clime_http_loop *l = arg;
+    (void)multi;
+    l->timer_us = ms < 0 ? -1 : clime_now_us() + (int64_t)ms * 1000;
+    return 0;
+}
+
+struct clime_http_loop *clime_http_loop_new(int n_kept) {
+    struct clime_http_loop *l = xcalloc(1, sizeof *l);
+    l->multi = curl_multi_init();
+    l->epoll = epoll_create1(EPOLL_CLOEXEC);
+    l->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    l->timer_us = -1;
+    CHECK(l->multi && l->epoll >= 0 && l->wake >= 0);
+    struct epoll_event v = {.events = EPOLLIN, .data.fd = l->wake};
+    CHECK(epoll_ctl(l->epoll, EPOLL_CTL_ADD, l->wake, &v) == 0);
+    curl_multi_setopt(l->multi, CURLMOPT_MAXCONNECTS, (long)n_kept);
+    curl_multi_setopt(l->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
+    curl_multi_setopt(l->multi, CURLMOPT_SOCKETDATA, l);
+    curl_multi_setopt(l->multi, CURLMOPT_TIMERFUNCTION, set_timer);
+    curl_multi_setopt(l->multi, CURLMOPT_TIMERDATA, l);
+    return l;
+}
+
+void clime_http_loop_bearer(struct clime_http_loop *l, const char *key) {
+    free(l->bearer);
+    l->bearer = key ? xstrdup(key) : NULL;
+}
+
+static void end_transfer(struct clime_http_loop *l, struct transfer *t, CURLcode rc) {
+    if (t->before) t->before->after = t->after;
+    if (t->after) t->after->before = t->before;
+    if (l->all == t) l->all = t->after;
+    l->n_all--;
+    enum clime_err code = finish(l->multi, t, rc, t->e);
+    l->spare = xrealloc(l->spare, (size_t)(l->n_spare + 1) * sizeof *l->spare);
+    l->spare[l->n_spare++] = t->easy;
+    clime_http_done_fn *done = t->done;
+    void *arg = t->arg;
+    free(t);
+    done(arg, code);
+}
+
+void clime_http_loop_start(struct clime_http_loop *l, const struct clime_http_call *call, struct clime_http_result *out,
+                           struct clime_error *e, clime_http_done_fn *done, void *arg) {
+    struct transfer *t = xcalloc(1, sizeof *t);
+    *t = (struct transfer){.own = *call, .out = out, .e = e, .done = done, .arg = arg};
+    t->call = &t->own;
+    t->easy = l->n_spare ? l->spare[--l->n_spare] : curl_easy_init();
+    CHECK(t->easy);
+    set_call(t, l->bearer);
+    curl_easy_setopt(t->easy, CURLOPT_PRIVATE, t);
+    if ((t->after = l->all)) l->all->before = t;
+    l->all = t;
+    l->n_all++;
+    CHECK(curl_multi_add_handle(l->multi, t->easy) == CURLM_OK);
+}
+
+static void ask_whether_cancelled(struct clime_http_loop *l) {
+    for (struct transfer *t = l->all, *next; t; t = next) {
+        next = t->after;
+        if (!t->call->cancel || !t->call->cancel(t->call->arg)) continue;
+        t->stopped = CLIME_ERR_ABORTED;
+        end_transfer(l, t, CURLE_ABORTED_BY_CALLBACK);
+    }
+    l->next_ask_us = clime_now_us() + CANCEL_POLL_MS * 1000;
+}
+
+static void end_finished(struct clime_http_loop *l) {
+    int left;
+    for (CURLMsg *m; (m = curl_multi_info_read(l->multi, &left));) {
+        struct transfer *t;
+        if (m->msg != CURLMSG_DONE) continue;
+        curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t);
+        end_transfer(l, t, m->data.result);
+    }
+}
+
+static void pass_event(struct clime_http_loop *l, const struct epoll_event *v) {
+    int what = 0, running;
+    uint64_t count;
+    if (v->data.fd == l->wake) {
+        CHECK(read(l->wake, &count, sizeof count) == sizeof count || errno == EAGAIN);
+        return;
+    }
+    if (v->events & EPOLLIN) what |= CURL_CSELECT_IN;
+    if (v->events & EPOLLOUT) what |= CURL_CSELECT_OUT;
+    if (v->events & (EPOLLERR | EPOLLHUP)) what |= CURL_CSELECT_ERR;
+    curl_multi_socket_action(l->multi, v->data.fd, what, &running);
+}
+
+int clime_http_loop_turn(struct clime_http_loop *l, int64_t until_us) {
+    struct epoll_event v[EVENTS];
+    int64_t until = l->n_all && l->next_ask_us < until_us ? l->next_ask_us : until_us, now = clime_now_us();
+    int running;
+    if (l->timer_us >= 0 && l->timer_us < until) until = l->timer_us;
+    if (until > now + IDLE_POLL_MS * 1000) until = now + IDLE_POLL_MS * 1000;
+    int n = epoll_wait(l->epoll, v, EVENTS, until > now ? (int)((until - now + 999) / 1000) : 0);
+    for (int i = 0; i < n; i++) pass_event(l, &v[i]);
+    if (l->timer_us >= 0 && clime_now_us() >= l->timer_us) {
+        l->timer_us = -1;
+        curl_multi_socket_action(l->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    }
+    end_finished(l);
+    if (clime_now_us() >= l->next_ask_us) ask_whether_cancelled(l);
+    return l->n_all;
+}
+
+void clime_http_loop_wake(struct clime_http_loop *l) {
+    uint64_t one = 1;
+    CHECK(write(l->wake, &one, sizeof one) == sizeof one || errno == EAGAIN);
+}
+
+void clime_http_loop_free(struct clime_http_loop *l) {
+    if (!l) return;
+    while (l->all) {
+        l->all->stopped = CLIME_ERR_ABORTED;
+        end_transfer(l, l->all, CURLE_ABORTED_BY_CALLBACK);
+    }
+    for (int i = 0; i < l->n_spare; i++) curl_easy_cleanup(l->spare[i]);
+    curl_multi_cleanup(l->multi);
+    close(l->epoll);
+    close(l->wake);
+    free(l->spare);
+    free(l->bearer);
+    free(l);
 }

@@ -1,6 +1,7 @@
 /* HTTP client: a thin skin over libcurl (client.c is the only includer), connections kept alive per client.
- * A client belongs to one thread at a time. Every call has a deadline or can be cancelled. HTTP/1.1; redirects are not
- * followed; proxies of the environment are not used, since the programs of a run talk to each other directly.
+ * A client makes one call at a time and waits for it; a loop has thousands under way on one thread. Either belongs to
+ * one thread at a time. Every call has a deadline or can be cancelled. HTTP/1.1; redirects are not followed; proxies of
+ * the environment are not used, since the programs of a run talk to each other directly.
  */
 #ifndef CLIME_COMMON_HTTP_CLIENT_H
 #define CLIME_COMMON_HTTP_CLIENT_H
@@ -57,5 +58,25 @@ struct clime_http_result {
  * names the URL. */
 enum clime_err clime_http_client_call(struct clime_http_client *c, const struct clime_http_call *call,
                                       struct clime_http_result *out, struct clime_error *e);
+
+/* ---- many at once ---- */
+
+struct clime_http_loop;
+
+/* n_kept: idle connections that it keeps for calls to come. */
+struct clime_http_loop *clime_http_loop_new(int n_kept);
+void clime_http_loop_free(struct clime_http_loop *l); /* what is under way ends with CLIME_ERR_ABORTED; NULL is fine */
+void clime_http_loop_bearer(struct clime_http_loop *l, const char *key);
+
+/* Begins a call. *call is copied; what it points to, *out and *e must live until done, which turn (or free) calls once
+ * with what clime_http_client_call would return. done may begin other calls. */
+typedef void clime_http_done_fn(void *arg, enum clime_err rc);
+void clime_http_loop_start(struct clime_http_loop *l, const struct clime_http_call *call, struct clime_http_result *out,
+                           struct clime_error *e, clime_http_done_fn *done, void *arg);
+
+/* Moves all calls on and returns how many are under way. When nothing can be moved it waits until something can, it is
+ * woken, until_us (clime_now_us scale), or some seconds have passed. */
+int clime_http_loop_turn(struct clime_http_loop *l, int64_t until_us);
+void clime_http_loop_wake(struct clime_http_loop *l); /* any thread */
 
 #endif

@@ -33,15 +33,23 @@ static int64_t pause_of(const struct clime_retry *r, int64_t now, int64_t at_lea
     return pause > at_least_us ? pause : at_least_us;
 }
 
-enum clime_retry_end clime_retry_wait(struct clime_retry *r, int64_t at_least_us, const struct clime_error *e) {
+enum clime_retry_end clime_retry_plan(struct clime_retry *r, int64_t at_least_us, const struct clime_error *e,
+                                      int64_t *pause_us) {
     int64_t now = clime_now_us();
     if (r->n_tries++ == 0) r->begun_us = now;
     if (r->stop && r->stop(r->arg, 0)) return CLIME_RETRY_STOPPED;
-    int64_t pause = pause_of(r, now, at_least_us);
-    if (now + pause >= r->deadline_us) return CLIME_RETRY_LATE;
+    *pause_us = pause_of(r, now, at_least_us);
+    if (now + *pause_us >= r->deadline_us) return CLIME_RETRY_LATE;
     if (r->most_tries && r->n_tries >= r->most_tries) return CLIME_RETRY_TIRED;
     LOG_DEBUG("%s: %s; trying again", r->what, e->msg);
     say(r, now, e);
+    return CLIME_RETRY_AGAIN;
+}
+
+enum clime_retry_end clime_retry_wait(struct clime_retry *r, int64_t at_least_us, const struct clime_error *e) {
+    int64_t pause;
+    enum clime_retry_end end = clime_retry_plan(r, at_least_us, e, &pause);
+    if (end != CLIME_RETRY_AGAIN) return end;
     if (!r->stop)
         clime_sleep_us(pause);
     else if (r->stop(r->arg, pause))

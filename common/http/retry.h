@@ -4,7 +4,7 @@
  *   while (!try_once(..., &e) && clime_retry_wait(&again, &result, &e)) {}
  *
  * Pauses double. What has been tried for long is said in the log, with what it waits for: once in a while for all
- * threads together. On the stack of the thread that calls.
+ * threads together. It belongs to the thread that calls.
  */
 #ifndef CLIME_COMMON_HTTP_RETRY_H
 #define CLIME_COMMON_HTTP_RETRY_H
@@ -37,6 +37,10 @@ enum clime_retry_end {
 /* After a failed try: pauses, then says whether another is due. at_least_us: what the other side asked for
  * (Retry-After); e: why the last one failed. */
 enum clime_retry_end clime_retry_wait(struct clime_retry *r, int64_t at_least_us, const struct clime_error *e);
+
+/* The same without the pause, for an event loop: *pause_us is how long it is, where the end is AGAIN. */
+enum clime_retry_end clime_retry_plan(struct clime_retry *r, int64_t at_least_us, const struct clime_error *e,
+                                      int64_t *pause_us);
 
 /* Statuses that say nothing about the request: 408, 425, 429, 499 (who was between us closed it) and all from 500 on.
  */
