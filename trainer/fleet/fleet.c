@@ -20,6 +20,7 @@
 #include "common/json/write.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/os/files.h"
 #include "common/os/host.h"
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
@@ -27,7 +28,8 @@
 #define ABORT_TIMEOUT_US 3000000
 #define POLL_PAUSE_US 20000
 #define FIRST_PAUSE_US 1000000 /* before an external server is tried again; twice as long each time, 32 s at most */
-#define PROBE_US 3000000       /* for one that failed before to say anything */
+#define MOST_IN_FLIGHT 4096
+#define PROBE_US 3000000 /* for one that failed before to say anything */
 
 bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
     pthread_mutex_lock(f->lock);
@@ -465,6 +467,20 @@ void clime_fleet_abort(struct clime_fleet *f, const char *prefix) {
 
 const char *clime_fleet_api_key(const struct clime_fleet *f) {
     return f->key[0] ? f->key : f->o.api_key;
+}
+
+int clime_fleet_room(const struct clime_fleet *f) {
+    static bool said;
+    int64_t n = 0, files = clime_files_limit() / 4; /* a request has a connection, and may have a session's */
+    for (int i = 0; i < f->n_servers; i++) n += f->servers[i].out ? 0 : f->o.concurrency;
+    if (n < f->o.concurrency) n = f->o.concurrency;
+    if (n > MOST_IN_FLIGHT) n = MOST_IN_FLIGHT;
+    if (n <= files) return (int)n;
+    if (!said)
+        LOG_WARN("%lld requests in flight need more open files than the limit of %lld allows: %lld at a time",
+                 (long long)n, (long long)clime_files_limit(), (long long)files);
+    said = true;
+    return (int)files;
 }
 
 int clime_fleet_size(const struct clime_fleet *f) {

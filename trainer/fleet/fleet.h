@@ -83,6 +83,10 @@ void clime_fleet_abort(struct clime_fleet *f, const char *prefix);
  * the time of the run (in RUN/ports/api-key, readable by its owner). NULL = none. Any thread. */
 const char *clime_fleet_api_key(const struct clime_fleet *f);
 
+/* Requests that may be under way at a time: --server-concurrency for each server that is not out for a while, as far as
+ * open files allow. */
+int clime_fleet_room(const struct clime_fleet *f);
+
 int clime_fleet_size(const struct clime_fleet *f);     /* servers known */
 const char *clime_fleet_device(struct clime_fleet *f); /* kind of device the servers report; "" = unknown */
 

@@ -1,4 +1,4 @@
-/* The trainer's side of /generate: threads that turn a request into a finished sample.
+/* What turns a request into a finished sample: threads behind two queues.
  *
  * A request is generation and then reward. The owner (rollout or eval, on the main thread) fills one, submits it, and
  * gets it back from clime_client_next with the sample COMPLETED, TRUNCATED or FAILED, or ABORTED after the owner set
@@ -13,9 +13,7 @@
  * without an answer, or the rollout is stopped, those that waited for it come back ABORTED, one token short, so that
  * continuing them ends where they had ended.
  *
- * A try that breaks (server gone, router gone, a status that common/http/retry.h calls passing, an abort that nobody
- * asked for, another weight version) is repeated with the same seed and a new rid until the deadline: by the contract
- * on numerics the result is the same. Any other answer of 4xx is final.
+ * A try that breaks is repeated (asker.h): by the contract on numerics the result is the same.
  */
 #ifndef CLIME_TRAINER_ROLLOUT_CLIENT_H
 #define CLIME_TRAINER_ROLLOUT_CLIENT_H
@@ -32,7 +30,7 @@ struct clime_client_options {
     const struct clime_fleet *fleet; /* asked for the router's URL before every try */
     const char *api_key;             /* of the fleet, or NULL */
     const struct clime_tokenizer *tokenizer;
-    int n_threads;
+    int n_most; /* requests under way at a time; with environments also sessions, a thread each */
     int64_t reward_timeout_us;
     const char *rm_type, *rm_command, *rm_url; /* may be NULL */
     int rm_batch_size;                         /* answers that a command gets at a time */
@@ -55,6 +53,10 @@ void clime_client_close(struct clime_client *c); /* stop, and free; NULL is fine
 /* At most CLIME_REQUESTS_MAX requests may be submitted and not fetched. */
 int64_t clime_client_gathering(struct clime_client *c); /* another number each time; by who submits */
 void clime_client_submit(struct clime_client *c, struct clime_request *r);
+
+/* How many are under way at a time, from now on; with environments never more than at the start. By who submits. */
+void clime_client_limit(struct clime_client *c, int n_most);
+int clime_client_most(const struct clime_client *c);
 
 /* Finished requests: waits until one is there or the deadline (clime_now_us scale); returns how many (0 to max). */
 int clime_client_next(struct clime_client *c, struct clime_request **out, int max, int64_t deadline_us);

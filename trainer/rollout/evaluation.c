@@ -116,7 +116,6 @@ static enum clime_err generate(struct job *j, const struct clime_evaluation_cont
     struct telling telling = {c->progress, step};
     struct clime_windowed w = {.client = c->client,
                                .fleet = c->fleet,
-                               .n_threads = c->n_threads,
                                .limit_us = (int64_t)(c->o->rollout_request_timeout * 1e6),
                                .back = merge_parts,
                                .tell = tell,

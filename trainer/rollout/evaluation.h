@@ -33,7 +33,6 @@ struct clime_evaluation_context { /* all borrowed */
     struct clime_ledger *ledger;
     struct clime_fleet *fleet;
     struct clime_client *client;
-    int n_threads;
     struct clime_metrics_log *log;
     struct clime_progress *progress;
     struct clime_alarms *alarms; /* NULL = none */

@@ -3,8 +3,8 @@
  * Owns one `leased` for each sample in flight. The ledger is written first and memory follows: a lease before a
  * request, the result before it is counted.
  *
- * Only `window` samples are leased at a time, twice the client's threads: a lease's clock must not run while its
- * request waits in a queue behind a thousand others.
+ * Only `window` samples are leased at a time, twice as many as the client has under way: a lease's clock must not run
+ * while its request waits in a queue behind a thousand others.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -309,6 +309,12 @@ static enum clime_err obey(struct clime_rollouts *r, bool *pause, struct clime_e
     return clime_fail(e, CLIME_ERR_ABORTED, "rollout %" PRId64 " was given up", r->now.id);
 }
 
+/* How many samples to have under a lease: servers come and go. */
+static void set_window(struct clime_rollouts *r) {
+    r->window = 2 * clime_client_most(r->c->client);
+    if (r->c->o->group_rm && r->window < r->members) r->window = r->members; /* they wait for each other */
+}
+
 /* How many groups to have: those of this rollout and, where others may follow it now, theirs. */
 static void want(struct clime_rollouts *r) {
     int64_t n = r->c->control ? atomic_load(&r->c->control->last) - r->now.id + 1 : 1;
@@ -355,6 +361,8 @@ enum clime_err clime_rollouts_fill(struct clime_rollouts *r, int64_t id, bool *p
         if (idle) r->back_us = then;
         if (then >= tick) {
             if ((rc = clime_fleet_poll(r->c->fleet, e)) || (rc = clime_flight_renew_expired(r, e))) break;
+            clime_client_limit(r->c->client, clime_fleet_room(r->c->fleet));
+            set_window(r);
             tick = then + CLIME_ROLLOUT_TICK_US;
             clime_metric_set(r->in_flight, r->n_flight);
             clime_alarms_see(r->c->alarms, CLIME_ALARM_STALLED, (double)(then - r->back_us) / 1e6, NULL, NULL);
@@ -427,10 +435,9 @@ enum clime_err clime_rollouts_open(const struct clime_rollout_context *c, int64_
     r->c = c;
     r->now = (struct clime_rollout){.id = id, .version = version};
     r->members = (int)o->n_samples_per_prompt;
-    r->window = 2 * c->n_threads;
     r->t0 = clime_now_us();
     r->in_flight = clime_metric_gauge("clime_train_samples_in_flight", "", "Samples that are being made");
-    if (o->group_rm && r->window < r->members) r->window = r->members; /* they wait for each other */
+    set_window(r);
     atomic_init(&r->stop, false);
     clime_chooser_init(&r->chooser, (int)o->rollout_batch_size, (int)o->over_sampling_batch_size,
                        o->accept_order == CLIME_ACCEPT_PROMPT);

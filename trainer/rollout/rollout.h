@@ -34,7 +34,6 @@ struct clime_rollout_context { /* all borrowed */
     struct clime_rollout_control *control; /* NULL = no orders come */
     struct clime_fleet *fleet;
     struct clime_client *client;
-    int n_threads; /* of the client */
     struct clime_dataset *data;
     struct clime_progress *progress;
     struct clime_alarms *alarms; /* NULL = none */

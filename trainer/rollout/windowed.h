@@ -1,4 +1,4 @@
-/* A list of requests that is known beforehand, run with so many at a time as keep the client's threads busy:
+/* A list of requests that is known beforehand, run with so many at a time as keep the client busy:
  * evaluation, and what --replay-generate samples again. (A rollout's next request depends on what came back, and is
  * leased: it has a loop of its own, flight.c.) Main thread.
  */
@@ -11,7 +11,6 @@
 struct clime_windowed {
     struct clime_client *client;
     struct clime_fleet *fleet; /* looked after meanwhile */
-    int n_threads;             /* the client's */
     int64_t limit_us;          /* of a request, from its turn on */
     /* A request has come back; an error ends the run. */
     enum clime_err (*back)(void *arg, struct clime_request *r, struct clime_error *e);

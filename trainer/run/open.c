@@ -30,7 +30,6 @@
 #include "trainer/sample/filter.h"
 
 #define LEAST_ROWS 16 /* of a learner that only holds weights */
-#define MAX_CLIENT_THREADS 4096
 
 static enum clime_err take_lock(int fd, const char *path, const char *run, struct clime_error *e) {
     if (fd < 0) return clime_fail(e, CLIME_ERR_IO, "cannot open %s: %s", path, strerror(errno));
@@ -377,27 +376,19 @@ static enum clime_err open_environments(struct clime_rl *rl, struct clime_error 
                                            .max_attempts = (int)r->environment_attempts,
                                            .command = r->environment_command,
                                            .n_commands = (int)r->num_environments,
-                                           .n_tasks = rl->n_threads,
+                                           .n_tasks = clime_fleet_room(rl->fleet),
                                            .run_dir = r->run};
     return clime_environments_open(&o, &rl->environments, e);
 }
 
 enum clime_err clime_rl_open_client(struct clime_rl *rl, struct clime_error *e) {
-    int64_t n = rl->o.server_concurrency * clime_fleet_size(rl->fleet);
-    int64_t files = clime_files_limit() / 4; /* a thread has a connection and what waits for it */
-    rl->n_threads = (int)(n < MAX_CLIENT_THREADS ? n : MAX_CLIENT_THREADS);
-    if (rl->n_threads > files) {
-        rl->n_threads = (int)files;
-        LOG_WARN("%lld requests in flight need more open files than the limit of %lld allows: %d at a time",
-                 (long long)n, (long long)clime_files_limit(), rl->n_threads);
-    }
     enum clime_err rc = rl->o.environment ? open_environments(rl, e) : CLIME_OK;
     if (rc) return rc;
     struct clime_client_options o = {.fleet = rl->fleet,
                                      .api_key = clime_fleet_api_key(rl->fleet),
                                      .tokenizer = rl->tokenizer,
                                      .environments = rl->environments,
-                                     .n_threads = rl->n_threads,
+                                     .n_most = clime_fleet_room(rl->fleet),
                                      .reward_timeout_us = (int64_t)(rl->o.rm_timeout * 1e6),
                                      .rm_type = rl->o.rm_type,
                                      .rm_command = rl->o.rm_command,

@@ -91,7 +91,6 @@ enum clime_err clime_rl_replay_generate(struct clime_rl *rl, struct clime_error 
         if (n_pure(samples[i]) > 0) make(rl, samples[i], &list[n_again], &requests[n_again]), n_again++;
     struct clime_windowed w = {.client = rl->client,
                                .fleet = rl->fleet,
-                               .n_threads = rl->n_threads,
                                .limit_us = (int64_t)(rl->o.rollout_request_timeout * 1e6),
                                .back = compare,
                                .tell = tell,

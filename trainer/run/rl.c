@@ -55,7 +55,6 @@ struct clime_rollout_context clime_rl_rollout_context(struct clime_rl *rl) {
                                           .db = clime_ledger_reader(rl->ledger),
                                           .fleet = rl->fleet,
                                           .client = rl->client,
-                                          .n_threads = rl->n_threads,
                                           .data = &rl->data,
                                           .progress = &rl->progress,
                                           .alarms = rl->alarms};

@@ -60,9 +60,8 @@ struct clime_rl {
     struct clime_environments *environments; /* NULL = none */
     struct clime_client *client;             /* NULL until the fleet was first published to */
     struct clime_ahead ahead;                /* --async: the rollouts after this one */
-    int n_threads;
-    struct clime_page *page;            /* NULL = none */
-    struct clime_page_control *control; /* NULL = the page gives no orders */
+    struct clime_page *page;                 /* NULL = none */
+    struct clime_page_control *control;      /* NULL = the page gives no orders */
     struct clime_metrics_log *log;
     struct clime_progress progress;
     struct clime_mlflow *mlflow;       /* NULL = none */

@@ -363,7 +363,6 @@ enum clime_err clime_rl_evaluate(struct clime_rl *rl, struct clime_error *e) {
                                          .ledger = rl->ledger,
                                          .fleet = rl->fleet,
                                          .client = rl->client,
-                                         .n_threads = rl->n_threads,
                                          .log = rl->log,
                                          .progress = &rl->progress,
                                          .alarms = rl->alarms,

@@ -1,0 +1,277 @@
+/* The asker's event loop. Called by trainer/rollout/client.c: anybody asks, one thread does.
+ *
+ * Owns one `asked` for each request that is under way or pauses between two tries, its body, its reply, and the loop of
+ * HTTP calls. Invariant: a request that was asked is done in the end, whatever the network does: every call has the
+ * request's deadline, and what pauses is looked at as long as it does.
+ */
+#include "trainer/rollout/asker.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/http/client.h"
+#include "common/http/retry.h"
+#include "common/queue.h"
+#include "trainer/fleet/fleet.h"
+#include "trainer/reward/reward.h"
+#include "trainer/rollout/generate.h"
+
+#define MAX_REPLY ((size_t)256 << 20)
+#define MAX_BODY ((size_t)64 << 20)
+#define FIRST_PAUSE_US 50000
+#define MAX_PAUSE_US 1000000
+#define STOP_CHECK_US 200000 /* what pauses is asked so often whether it was stopped */
+#define AT_ONCE 256
+
+struct asked {
+    struct clime_asker *a;
+    struct clime_request *r;
+    clime_asker_done_fn *done;
+    void *arg;
+    struct clime_retry again;
+    int64_t t0, next_us; /* clime_now_us scale; next: of the try after a pause */
+    struct clime_buf body;
+    struct clime_http_result result;
+    struct clime_error e;
+    char url[CLIME_FLEET_URL + 16];
+    struct asked *after; /* in the list of those that pause */
+};
+
+struct clime_asker {
+    struct clime_asker_options o;
+    struct clime_queue *inbox; /* of struct asked */
+    struct clime_http_loop *http;
+    pthread_t thread;
+    atomic_int n_most;
+    atomic_bool stop, closed;
+    /* the thread's own */
+    int n_asked;           /* under way, or pausing */
+    struct asked *pausing; /* in no order */
+};
+
+static bool stopping(void *arg) {
+    return atomic_load(&((struct clime_asker *)arg)->stop);
+}
+
+/* True when the text of the response ends inside a stop string, or inside a character: what comes next may complete it,
+ * and the server that continues looks for stop strings in new text only. */
+static bool ends_inside_stop(const struct clime_tokenizer *tok, const struct clime_request *r) {
+    const struct clime_sample *s = r->sample;
+    const struct clime_opt_list *stop = &r->sampling->stop;
+    struct clime_buf text;
+    bool inside = false;
+    clime_buf_init(&text, CLIME_REWARD_MAX_TEXT);
+    clime_tokenizer_decode(tok, s->ids + s->n_prompt, (size_t)s->n_response, r->sampling->skip_special_tokens, &text);
+    inside = text.len >= 3 && !memcmp(text.data + text.len - 3, "\xef\xbf\xbd", 3);
+    for (int i = 0; i < stop->n && !inside; i++)
+        for (size_t n = strlen(stop->items[i]) - 1; n > 0 && !inside; n--)
+            inside = text.len >= n && !memcmp(text.data + text.len - n, stop->items[i], n);
+    clime_buf_free(&text);
+    return inside;
+}
+
+void clime_asker_cut(const struct clime_tokenizer *tok, struct clime_request *r) {
+    struct clime_sample *s = r->sample;
+    while (s->n_response > 0 && r->sampling->stop.n > 0 && ends_inside_stop(tok, r)) clime_sample_drop_token(s);
+}
+
+/* ---- one request ---- */
+
+static void end(struct asked *q) {
+    struct clime_request *r = q->r;
+    if (r->sample->status == CLIME_SAMPLE_ABORTED) clime_asker_cut(q->a->o.tokenizer, r);
+    r->sample->t_done_us = clime_wall_us();
+    r->generate_us = clime_now_us() - q->t0;
+    q->a->n_asked--;
+    q->done(q->arg, r);
+    free(q);
+}
+
+/* A try broke: another one after a pause, or none. */
+static void broke(struct asked *q, int64_t retry_after_us) {
+    struct clime_asker *a = q->a;
+    int64_t pause;
+    if (!stopping(a) && clime_retry_plan(&q->again, retry_after_us, &q->e, &pause) == CLIME_RETRY_AGAIN) {
+        q->next_us = clime_now_us() + pause;
+        q->after = a->pausing;
+        a->pausing = q;
+        return;
+    }
+    if (clime_request_stopped(q->r))
+        q->r->sample->status = CLIME_SAMPLE_ABORTED;
+    else
+        clime_sample_fail(q->r->sample, &q->e);
+    end(q);
+}
+
+static void answered(void *arg, enum clime_err rc) {
+    struct asked *q = arg;
+    struct clime_request *r = q->r;
+    struct clime_http_result *res = &q->result;
+    bool finished = false;
+    int64_t retry_after_us = 0;
+    if (rc) {
+        finished = rc == CLIME_ERR_LIMIT;
+    } else if (res->status == 200) {
+        enum clime_generate_outcome out = clime_generate_read(r, clime_buf_str(&res->reply), &q->e);
+        if (out == CLIME_GENERATE_STALE) r->n_stale++;
+        finished = out == CLIME_GENERATE_DONE || out == CLIME_GENERATE_BROKEN;
+        if (out == CLIME_GENERATE_BROKEN) clime_sample_fail(r->sample, &q->e);
+    } else {
+        finished = !clime_http_status_passes(res->status);
+        if (res->status == 429) retry_after_us = res->retry_after_us;
+        clime_fail(&q->e, finished ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "/generate answers %d: %.300s",
+                   res->status, res->reply.len ? res->reply.data : "");
+    }
+    clime_buf_free(&q->body);
+    clime_buf_free(&res->reply);
+    if (finished && r->sample->status == CLIME_SAMPLE_PENDING) clime_sample_fail(r->sample, &q->e);
+    if (finished)
+        end(q);
+    else
+        broke(q, retry_after_us);
+}
+
+static void try_now(struct asked *q) {
+    struct clime_asker *a = q->a;
+    struct clime_request *r = q->r;
+    struct clime_http_call call = {.method = "POST",
+                                   .url = q->url,
+                                   .timeout_us = r->deadline_us - clime_now_us(),
+                                   .max_reply = MAX_REPLY,
+                                   .cancel = stopping,
+                                   .arg = a};
+    if (clime_request_stopped(r)) {
+        r->sample->status = CLIME_SAMPLE_ABORTED;
+        end(q);
+    } else if (stopping(a)) {
+        clime_fail(&q->e, CLIME_ERR_ABORTED, "it was given up");
+        broke(q, 0);
+    } else if (!clime_fleet_url(a->o.fleet, q->url, CLIME_FLEET_URL)) {
+        clime_fail(&q->e, CLIME_ERR_UNAVAILABLE, "the router is not there");
+        broke(q, 0);
+    } else if (call.timeout_us <= 0) {
+        clime_fail(&q->e, CLIME_ERR_TIMEOUT, "no answer before its deadline");
+        clime_sample_fail(r->sample, &q->e);
+        end(q);
+    } else {
+        strncat(q->url, "/generate", sizeof q->url - strlen(q->url) - 1);
+        r->n_tries++;
+        clime_buf_init(&q->body, MAX_BODY);
+        clime_generate_body(r, &q->body);
+        call.body = clime_buf_str(&q->body);
+        clime_http_loop_start(a->http, &call, &q->result, &q->e, answered, q);
+    }
+}
+
+static void begin(struct asked *q) {
+    struct clime_request *r = q->r;
+    struct clime_sample *s = r->sample;
+    int64_t room = clime_sampling_room(r->sampling, s->n_prompt);
+    q->again = (struct clime_retry){
+        .what = r->rid, .deadline_us = r->deadline_us, .first_pause_us = FIRST_PAUSE_US, .most_pause_us = MAX_PAUSE_US};
+    q->t0 = clime_now_us();
+    q->a->n_asked++;
+    s->status = CLIME_SAMPLE_PENDING;
+    s->t_submit_us = clime_wall_us();
+    if (room == 0) {
+        clime_fail(&q->e, CLIME_ERR_LIMIT, "the prompt of %d tokens fills the context", s->n_prompt);
+        clime_sample_fail(s, &q->e);
+    } else if (room == s->n_response) { /* it was aborted at its last token */
+        s->status = CLIME_SAMPLE_TRUNCATED;
+    }
+    if (s->status == CLIME_SAMPLE_PENDING)
+        try_now(q);
+    else
+        end(q);
+}
+
+/* ---- the thread ---- */
+
+/* Takes in what there is room for. */
+static void take_in(struct clime_asker *a) {
+    void *items[AT_ONCE];
+    int room;
+    size_t n;
+    do {
+        room = atomic_load(&a->n_most) - a->n_asked;
+        n = room > 0 ? clime_queue_pop(a->inbox, items, room < AT_ONCE ? (size_t)room : AT_ONCE, 0) : 0;
+        for (size_t i = 0; i < n; i++) begin(items[i]);
+    } while (n > 0);
+}
+
+/* Goes on with those whose pause is over, or that were stopped; returns when the next one is to be looked at. */
+static int64_t look_at_pausing(struct clime_asker *a) {
+    int64_t now = clime_now_us(), next = INT64_MAX;
+    struct asked *all = a->pausing, *q;
+    a->pausing = NULL; /* those that pause again come to it anew */
+    while ((q = all)) {
+        all = q->after;
+        if (now >= q->next_us || clime_request_stopped(q->r) || stopping(a)) {
+            try_now(q);
+        } else {
+            q->after = a->pausing;
+            a->pausing = q;
+        }
+    }
+    for (q = a->pausing; q; q = q->after)
+        if (q->next_us < next) next = q->next_us;
+    return a->pausing && now + STOP_CHECK_US < next ? now + STOP_CHECK_US : next;
+}
+
+static void *asker_main(void *arg) {
+    struct clime_asker *a = arg;
+    while (!atomic_load(&a->closed) || a->n_asked > 0) {
+        take_in(a);
+        clime_http_loop_turn(a->http, look_at_pausing(a));
+    }
+    return NULL;
+}
+
+enum clime_err clime_asker_open(const struct clime_asker_options *o, struct clime_asker **out, struct clime_error *e) {
+    struct clime_asker *a = *out = xcalloc(1, sizeof *a);
+    a->o = *o;
+    atomic_init(&a->stop, false);
+    atomic_init(&a->closed, false);
+    atomic_init(&a->n_most, o->n_most);
+    a->inbox = clime_queue_new(CLIME_REQUESTS_MAX);
+    a->http = clime_http_loop_new(o->n_most);
+    clime_http_loop_bearer(a->http, o->api_key);
+    if (!pthread_create(&a->thread, NULL, asker_main, a)) return CLIME_OK;
+    clime_http_loop_free(a->http);
+    clime_queue_free(a->inbox);
+    free(a);
+    *out = NULL;
+    return clime_fail(e, CLIME_ERR_INTERNAL, "cannot start the thread that asks for answers");
+}
+
+void clime_asker_ask(struct clime_asker *a, struct clime_request *r, clime_asker_done_fn *done, void *arg) {
+    struct asked *q = xcalloc(1, sizeof *q);
+    *q = (struct asked){.a = a, .r = r, .done = done, .arg = arg};
+    CHECK(clime_queue_push(a->inbox, q));
+    clime_http_loop_wake(a->http);
+}
+
+void clime_asker_limit(struct clime_asker *a, int n_most) {
+    if (atomic_exchange(&a->n_most, n_most) < n_most) clime_http_loop_wake(a->http);
+}
+
+void clime_asker_stop(struct clime_asker *a) {
+    atomic_store(&a->stop, true);
+    clime_http_loop_wake(a->http);
+}
+
+void clime_asker_close(struct clime_asker *a) {
+    void *item;
+    if (!a) return;
+    atomic_store(&a->closed, true);
+    clime_asker_stop(a);
+    pthread_join(a->thread, NULL);
+    while (clime_queue_pop(a->inbox, &item, 1, 0) == 1) free(item); /* never begun */
+    clime_http_loop_free(a->http);
+    clime_queue_free(a->inbox);
+    free(a);
+}
