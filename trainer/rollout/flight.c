@@ -1,4 +1,4 @@
-/* Samples in flight: leased, sent, collected, stored. Called by rollout.c on its thread; client threads do the waiting.
+/* Samples in flight: leased, sent, collected, stored. Called by rollout.c on its thread; the client does the waiting.
  *
  * Owns one `leased` for each sample in flight. The ledger is written first and memory follows: a lease before a
  * request, the result before it is counted.

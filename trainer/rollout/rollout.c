@@ -1,5 +1,5 @@
 /* Making rollouts: groups are submitted, and those that are complete make one. Called by the loop (rl.c) on the main
- * thread, or by trainer/rollout/ahead.c on its own; client threads do the waiting.
+ * thread, or by trainer/rollout/ahead.c on its own; the client does the waiting.
  *
  * Owns the groups' samples. The ledger is written first and memory follows: groups and pending samples before anything
  * is sent, then what flight.c says. So the same functions make a rollout from nothing and finish one that a
