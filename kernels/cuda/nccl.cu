@@ -27,7 +27,9 @@ enum { POLL_US = 20 };
     X(GetUniqueId)                                                                                                     \
     X(CommInitRankConfig)                                                                                              \
     X(CommGetAsyncError)                                                                                               \
-    X(CommAbort) X(Broadcast) X(AllReduce) X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(GetErrorString)
+    X(CommAbort)                                                                                                       \
+    X(Broadcast)                                                                                                       \
+    X(AllReduce) X(Send) X(Recv) X(GroupStart) X(GroupEnd) X(GetErrorString) X(GetLastError) X(GetVersion)
 
 static struct {
 #define X(name) decltype(&nccl##name) name;
@@ -72,6 +74,18 @@ static enum clime_err failed(struct clime_comm *c, struct clime_error *e, enum c
     return clime_fail(e, code, "NCCL, rank %d of %d, %s: %s", c->rank, c->world, what, why);
 }
 
+/* NCCL's own words, and which one is here: the ranks of a group must all have the same. */
+static enum clime_err erred(struct clime_comm *c, struct clime_error *e, const char *what, ncclResult_t rc) {
+    char why[400];
+    int version = 0;
+    const char *last = nccl.GetLastError(NULL);
+    nccl.GetVersion(&version);
+    snprintf(why, sizeof why, "%s%s%.*s (NCCL %d.%d.%d is here)", nccl.GetErrorString(rc), last && *last ? ": " : "",
+             last ? (int)strcspn(last, "\n") : 0, last ? last : "", version / 10000, version / 100 % 100,
+             version % 100);
+    return failed(c, e, CLIME_ERR_UNAVAILABLE, what, why);
+}
+
 /* Waits until the communicator, and where asked the stream, has nothing left to do. */
 static enum clime_err settle(struct clime_comm *c, bool stream, int64_t until_us, const struct clime_comm_wait *wait,
                              const char *what, struct clime_error *e) {
@@ -79,8 +93,7 @@ static enum clime_err settle(struct clime_comm *c, bool stream, int64_t until_us
         ncclResult_t state = ncclInProgress;
         ncclResult_t rc = nccl.CommGetAsyncError(c->comm, &state);
         if (rc != ncclSuccess) state = rc;
-        if (state != ncclSuccess && state != ncclInProgress)
-            return failed(c, e, CLIME_ERR_UNAVAILABLE, what, nccl.GetErrorString(state));
+        if (state != ncclSuccess && state != ncclInProgress) return erred(c, e, what, state);
         if (state == ncclSuccess) {
             cudaError_t done = stream ? cudaStreamQuery(c->stream) : cudaSuccess;
             if (done == cudaSuccess) return CLIME_OK;
@@ -124,7 +137,7 @@ enum clime_err clime_cuda_comm_open(struct clime_dev *d, const uint8_t id[CLIME_
     } else {
         ncclResult_t begun = nccl.CommInitRankConfig(&c->comm, world, unique, rank, &config);
         if (begun != ncclSuccess && begun != ncclInProgress)
-            err = failed(c, e, CLIME_ERR_UNAVAILABLE, "joining", nccl.GetErrorString(begun));
+            err = erred(c, e, "joining", begun);
         else
             err = settle(c, false, until_us, wait, "joining", e);
     }
@@ -150,7 +163,7 @@ enum clime_err clime_cuda_comm_broadcast(struct clime_comm *c, const struct clim
         rc = nccl.Broadcast(parts[i].at, parts[i].at, parts[i].bytes, ncclUint8, 0, c->comm, c->stream);
     ncclResult_t end = nccl.GroupEnd();
     if (goes_on(rc)) rc = end;
-    if (!goes_on(rc)) return failed(c, e, CLIME_ERR_UNAVAILABLE, "broadcast", nccl.GetErrorString(rc));
+    if (!goes_on(rc)) return erred(c, e, "broadcast", rc);
     return settle(c, true, until_us, wait, "broadcast", e);
 }
 
@@ -167,7 +180,7 @@ enum clime_err clime_cuda_comm_exchange(struct clime_comm *c, cudaStream_t strea
             rc = nccl.Recv(receives[i].at, receives[i].bytes, ncclUint8, receives[i].rank, c->comm, stream);
     ncclResult_t end = nccl.GroupEnd();
     if (goes_on(rc)) rc = end;
-    if (!goes_on(rc)) return failed(c, e, CLIME_ERR_UNAVAILABLE, what, nccl.GetErrorString(rc));
+    if (!goes_on(rc)) return erred(c, e, what, rc);
     return settle(c, false, until_us, wait, what, e);
 }
 
@@ -180,8 +193,8 @@ enum clime_err clime_cuda_comm_greet(struct clime_comm *c, const struct clime_co
     if (rc == cudaSuccess) rc = cudaMemsetAsync(one, 0, sizeof *one, c->stream);
     if (rc != cudaSuccess) return failed(c, e, CLIME_ERR_DEVICE, "a greeting", cudaGetErrorString(rc));
     ncclResult_t begun = nccl.AllReduce(one, one, 1, ncclFloat32, ncclSum, c->comm, c->stream);
-    enum clime_err err = goes_on(begun) ? settle(c, true, until_us, wait, "a greeting", e)
-                                        : failed(c, e, CLIME_ERR_UNAVAILABLE, "a greeting", nccl.GetErrorString(begun));
+    enum clime_err err =
+        goes_on(begun) ? settle(c, true, until_us, wait, "a greeting", e) : erred(c, e, "a greeting", begun);
     cudaFreeAsync(one, c->stream);
     return err;
 }

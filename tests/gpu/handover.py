@@ -8,6 +8,7 @@ Needs a GPU and nothing but Python's standard library. Exit status 1 when someth
 """
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -79,13 +80,14 @@ def small(root):
 
 
 class Server:
-    def __init__(self, root, model, *more):
+    def __init__(self, root, model, *more, environment=None):
         self.log = root / "server.log"
         port_file = root / "port"
         port_file.unlink(missing_ok=True)
         with open(self.log, "w") as out:
             self.process = subprocess.Popen([BUILD / "clime-server", "--model-path", model, "--device", "cuda", "--port", "0",
-                                             "--port-file", port_file, *more], stdout=out, stderr=out)  # fmt: skip
+                                             "--port-file", port_file, *more], stdout=out, stderr=out,
+                                            env={**os.environ, **(environment or {})})  # fmt: skip
         while not port_file.exists():
             assert self.process.poll() is None, self.log.read_text()
             time.sleep(0.02)

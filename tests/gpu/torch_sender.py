@@ -70,6 +70,15 @@ def free_port():
         return s.getsockname()[1]
 
 
+def torchs_nccl():
+    """NCCL refuses ranks of different versions, so the server takes torch's."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("nvidia.nccl")
+    folders = [str(pathlib.Path(p) / "lib") for p in (spec.submodule_search_locations if spec else [])]
+    return {"LD_LIBRARY_PATH": ":".join([*folders, os.environ.get("LD_LIBRARY_PATH", "")])}
+
+
 class Server(handover.Server):
     def disk(self, folder):
         status, reply = self.post("/update_weights_from_disk", {"model_path": str(folder), "weight_version": "disk"})
@@ -391,6 +400,7 @@ def sender(url, parts, a, b, bits):
             {"slime": slime, "vllm": vllm, "named": named}[part](Remote(url), a, b, bits)
         except Exception:
             check(False, traceback.format_exc())
+            Remote(url).post("/continue_generation", {})  # for those behind it
     sys.stdout.flush()
     os._exit(len(failures))
 
@@ -405,7 +415,7 @@ def main():
     try:
         for name, seed in (("a", 1), ("b", 2)):
             handover.init(root / name, 1024, 8, 3072, vocab=("--seed", seed))
-        s = Server(root, root / "a", "--gpu", "0", "--max-total-tokens", "65536")
+        s = Server(root, root / "a", "--gpu", "0", "--max-total-tokens", "65536", environment=torchs_nccl())
         bits = {"b": s.disk(root / "b"), "a": s.disk(root / "a"), "folder": str(root / "b"), "folder_a": str(root / "a")}
         check(bits["a"] != bits["b"] and bits["a"][1] != 503, f"two policies: {bits['a'][0]}, {bits['b'][0]}")
         for part in ("slime", "vllm", "named"):
