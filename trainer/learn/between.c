@@ -19,78 +19,96 @@ static int64_t longest_piece(const struct clime_model *m, int world) {
 static void cut(struct clime_between *b) {
     const struct clime_layout *l = &b->m->layout;
     const int n_stages = clime_train_stages(l);
-    const int64_t least = b->longest / 4;
+    const int64_t longest = longest_piece(b->m, b->parts->who.world), least = longest / 4;
     int64_t hi = l->n_grads;
     b->pieces = xcalloc((size_t)(l->n_grads / least + n_stages + 1), sizeof *b->pieces);
     for (int i = 0; i < n_stages; i++) {
         int64_t made = clime_train_stage(l, i);
         while (hi > made && (hi - made >= least || made == 0)) {
-            int64_t lo = hi - made > b->longest ? hi - b->longest : made;
+            int64_t lo = hi - made > longest ? hi - longest : made;
             b->pieces[b->n_pieces++] = (struct clime_piece){lo, hi};
             hi = lo;
         }
     }
 }
 
-void clime_between_plan(struct clime_between *b, const struct clime_model *m, struct clime_part part,
+/* The next range of a piece that is a rank's, from *at on (0 to begin with); false when there is none. */
+static bool next_range(const struct clime_between *b, int piece, int rank, int *at, struct clime_range *out) {
+    const struct clime_piece p = b->pieces[piece];
+    int i = *at ? *at : clime_parts_find(b->parts, p.lo);
+    for (; i < b->parts->n && clime_range_cut(&b->parts->ranges[i], p.lo, p.hi, out); i++)
+        if (out->rank == rank) break;
+    *at = i + 1;
+    return i < b->parts->n && out->lo < out->hi;
+}
+
+static int64_t of_rank(const struct clime_between *b, int piece, int rank) {
+    struct clime_range r;
+    int64_t n = 0;
+    for (int at = 0; next_range(b, piece, rank, &at, &r);) n += r.hi - r.lo;
+    return n;
+}
+
+void clime_between_plan(struct clime_between *b, const struct clime_model *m, const struct clime_parts *parts,
                         struct clime_plan *plan) {
+    const size_t others = (size_t)parts->who.world - 1;
     b->m = m;
-    b->part = part;
-    b->longest = longest_piece(m, part.world);
+    b->parts = parts;
     cut(b);
-    clime_plan_add(plan, "gradients of others",
-                   (size_t)CLIME_BETWEEN_PLACES * (size_t)(part.world - 1) * (size_t)b->longest * sizeof(float),
+    for (int i = 0; i < b->n_pieces; i++) {
+        int64_t n = of_rank(b, i, parts->who.rank);
+        if (n > b->most) b->most = n;
+    }
+    b->most = (b->most + ALIGN - 1) / ALIGN * ALIGN;
+    b->sends = xcalloc((size_t)parts->n, sizeof *b->sends);
+    b->receives = xcalloc((size_t)parts->n * others, sizeof *b->receives);
+    clime_plan_add(plan, "gradients of others", CLIME_BETWEEN_PLACES * others * (size_t)b->most * sizeof(float),
                    (void **)&b->received);
 }
 
 void clime_between_free(struct clime_between *b) {
     free(b->pieces);
+    free(b->sends);
+    free(b->receives);
     b->pieces = NULL;
-}
-
-/* What of a piece is of a rank's part. */
-static struct clime_piece of_part(const struct clime_between *b, int piece, int rank) {
-    struct clime_piece p = b->pieces[piece];
-    int64_t lo = clime_part_from(&b->m->layout, b->m->ops, rank, b->part.world);
-    int64_t hi = clime_part_from(&b->m->layout, b->m->ops, rank + 1, b->part.world);
-    if (p.lo < lo) p.lo = lo;
-    if (p.hi > hi) p.hi = hi;
-    if (p.hi < p.lo) p.hi = p.lo;
-    return p;
+    b->sends = b->receives = NULL;
 }
 
 static float *place(const struct clime_between *b, int piece, int rank) {
-    int64_t row = (int64_t)(piece % CLIME_BETWEEN_PLACES) * (b->part.world - 1) + rank - (rank > b->part.rank);
-    return b->received + row * b->longest;
+    const struct clime_part who = b->parts->who;
+    int64_t row = (int64_t)(piece % CLIME_BETWEEN_PLACES) * (who.world - 1) + rank - (rank > who.rank);
+    return b->received + row * b->most;
 }
 
 static void begin_piece(struct clime_between *b, int piece) {
-    struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
-    const struct clime_piece mine = of_part(b, piece, b->part.rank);
+    const struct clime_part who = b->parts->who;
+    struct clime_range r;
     int n_sends = 0, n_receives = 0;
-    for (int k = 1; k < b->part.world; k++) {
-        int q = (b->part.rank + k) % b->part.world;
-        const struct clime_piece p = of_part(b, piece, q);
-        if (b->part.rank < b->n_ranks)
-            sends[n_sends++] =
-                (struct clime_move){q, (void *)(uintptr_t)(b->from + p.lo), (size_t)(p.hi - p.lo) * sizeof(float)};
-        if (q < b->n_ranks)
-            receives[n_receives++] =
-                (struct clime_move){q, place(b, piece, q), (size_t)(mine.hi - mine.lo) * sizeof(float)};
+    for (int k = 1; k < who.world; k++) {
+        int q = (who.rank + k) % who.world;
+        for (int at = 0; who.rank < b->n_ranks && next_range(b, piece, q, &at, &r);)
+            b->sends[n_sends++] =
+                (struct clime_move){q, (void *)(uintptr_t)(b->from + r.lo), (size_t)(r.hi - r.lo) * sizeof(float)};
+        float *to = place(b, piece, q);
+        for (int at = 0; q < b->n_ranks && next_range(b, piece, who.rank, &at, &r); to += r.hi - r.lo)
+            b->receives[n_receives++] = (struct clime_move){q, to, (size_t)(r.hi - r.lo) * sizeof(float)};
     }
-    clime_links_begin(b->links, "adding gradients", sends, n_sends, receives, n_receives,
+    clime_links_begin(b->links, "adding gradients", b->sends, n_sends, b->receives, n_receives,
                       &b->number[piece % CLIME_BETWEEN_PLACES], &b->error);
 }
 
 /* sum += the balanced tree over the ranks. */
 static void add_piece(struct clime_between *b, int piece) {
-    const struct clime_piece mine = of_part(b, piece, b->part.rank);
+    const int rank = b->parts->who.rank;
     const float *of[CLIME_GROUP_MAX];
-    if (mine.hi == mine.lo) return; /* it was given away */
-    for (int r = 0; r < b->n_ranks; r++) of[r] = r == b->part.rank ? b->from + mine.lo : place(b, piece, r);
+    struct clime_range r;
+    int64_t done = 0;
+    if (of_rank(b, piece, rank) == 0) return; /* it was given away */
     clime_links_end(b->links, b->number[piece % CLIME_BETWEEN_PLACES]);
-    b->m->ops->accumulate(b->m->dev, (size_t)(mine.hi - mine.lo), b->n_ranks, of,
-                          b->sum + (mine.lo - clime_part_from(&b->m->layout, b->m->ops, b->part.rank, b->part.world)));
+    for (int at = 0; next_range(b, piece, rank, &at, &r); done += r.hi - r.lo) {
+        for (int q = 0; q < b->n_ranks; q++) of[q] = q == rank ? b->from + r.lo : place(b, piece, q) + done;
+        b->m->ops->accumulate(b->m->dev, (size_t)(r.hi - r.lo), b->n_ranks, of, b->sum + r.at);
+    }
 }
 
 void clime_between_begin(struct clime_between *b, int n_ranks) {

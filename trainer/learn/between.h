@@ -12,7 +12,7 @@
 
 #include "kernels/links.h"
 #include "model/backward.h"
-#include "trainer/learn/part.h"
+#include "model/parts.h"
 
 #define CLIME_BETWEEN_PLACES 4 /* pieces that are under way */
 
@@ -23,13 +23,14 @@ struct clime_piece {
 struct clime_between {
     const struct clime_model *m;
     struct clime_links *links;
-    struct clime_part part;
-    struct clime_piece *pieces; /* from the last gradients to the first */
+    const struct clime_parts *parts; /* borrowed */
+    struct clime_piece *pieces;      /* from the last gradients to the first */
     int n_pieces;
-    int64_t longest;   /* elements of a piece, at most */
-    float *received;   /* [places][world - 1][longest] */
+    int64_t most;      /* elements of this rank's part of a piece, at most */
+    float *received;   /* [places][world - 1][most] */
     const float *from; /* what this rank gives */
     float *sum;        /* of its part */
+    struct clime_move *sends, *receives;
     /* a round */
     int n_ranks;      /* that give something */
     int begun, added; /* pieces */
@@ -38,7 +39,7 @@ struct clime_between {
 };
 
 /* Cuts the pieces, and adds what open would take to the plan. */
-void clime_between_plan(struct clime_between *b, const struct clime_model *m, struct clime_part part,
+void clime_between_plan(struct clime_between *b, const struct clime_model *m, const struct clime_parts *parts,
                         struct clime_plan *plan);
 void clime_between_free(struct clime_between *b);
 

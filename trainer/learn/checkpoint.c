@@ -86,10 +86,11 @@ static enum clime_err write_state(struct clime_learner *l, const char *dir, stru
 }
 
 /* master, moment1 or moment2 of an optimizer: this rank's part. What every rank has, rank 0 writes. */
-static struct clime_array array_of(const struct clime_optimizer *o, const struct clime_model *m, int i, bool writing) {
-    const struct clime_optimizer_array a = clime_optimizer_array(o, m, i);
+static struct clime_array array_of(const struct clime_optimizer *o, const struct clime_model *m, int i, bool writing,
+                                   struct clime_extent *whole) {
+    const struct clime_optimizer_array a = clime_optimizer_array(o, m, i, whole);
     bool others = writing && a.everywhere && o->links && o->links->rank > 0;
-    return (struct clime_array){o->ops, o->dev, a.at, sizeof(float), a.from, others ? 0 : a.n, a.n_all};
+    return (struct clime_array){o->ops, o->dev, a.at, sizeof(float), a.extents, others ? 0 : a.n, a.n_all};
 }
 
 typedef enum clime_err array_file(const struct clime_array *a, const char *path, struct clime_error *e);
@@ -99,7 +100,8 @@ static enum clime_err each_array(const struct clime_optimizer *o, const struct c
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
         char *path = xasprintf("%s/%s%s", dir, prefix, array_names[i]);
-        const struct clime_array a = array_of(o, m, i, file != clime_array_read);
+        struct clime_extent whole;
+        const struct clime_array a = array_of(o, m, i, file != clime_array_read, &whole);
         err = file(&a, path, e);
         free(path);
     }
@@ -124,14 +126,16 @@ static enum clime_err write_policy(struct clime_learner *l, const char *dir, str
     return clime_team_done(l->team, err, e);
 }
 
-static struct clime_array reference_of(const struct clime_learner *l) {
+static struct clime_array reference_of(const struct clime_learner *l, struct clime_extent *whole) {
     const struct clime_model *m = l->ref_model;
-    return (struct clime_array){m->ops, m->dev, m->flat, reference_size(l), 0, m->layout.n, m->layout.n};
+    *whole = (struct clime_extent){0, m->layout.n, 0};
+    return (struct clime_array){m->ops, m->dev, m->flat, reference_size(l), whole, 1, m->layout.n};
 }
 
 static enum clime_err write_reference(struct clime_learner *l, const char *dir, struct clime_error *e) {
     char *path = xasprintf("%s/%s", dir, reference_name);
-    const struct clime_array a = reference_of(l);
+    struct clime_extent whole;
+    const struct clime_array a = reference_of(l, &whole);
     enum clime_err err = clime_array_create(&a, path, e);
     if (!err) err = clime_array_write(&a, path, e);
     free(path);
@@ -180,7 +184,8 @@ static enum clime_err read_whole(const char *dir, const char *name, void *out, s
 static enum clime_err read_reference(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct clime_model *m = l->ref_model;
     char *path = xasprintf("%s/%s", dir, reference_name);
-    const struct clime_array a = reference_of(l);
+    struct clime_extent whole;
+    const struct clime_array a = reference_of(l, &whole);
     enum clime_err err = clime_array_read(&a, path, e);
     free(path);
     if (err) return err;
@@ -220,7 +225,8 @@ static enum clime_err check_sizes(const struct clime_learner *l, const char *dir
     size_t n = (size_t)l->model->layout.n;
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
-        size_t bytes = (size_t)clime_optimizer_array(&l->optimizer, l->model, i).n_all * sizeof(float);
+        struct clime_extent whole;
+        size_t bytes = (size_t)clime_optimizer_array(&l->optimizer, l->model, i, &whole).n_all * sizeof(float);
         err = check_size(dir, "", array_names[i], bytes, e); /* the critic's has as many */
         if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], bytes, e);
     }

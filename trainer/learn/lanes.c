@@ -31,19 +31,19 @@ int clime_lanes_levels(int n, int world) {
 /* Where the buffers go; NULL: only their sizes count. */
 static void plan_buffers(struct clime_lanes *l, const struct clime_model *m) {
     size_t all = (size_t)m->layout.n_grads * sizeof(float);
-    int64_t lo = clime_part_from(&m->layout, m->ops, l->part.rank, l->part.world);
-    int64_t hi = clime_part_from(&m->layout, m->ops, l->part.rank + 1, l->part.world);
     if (l->n == 1) return;
-    for (int i = 0; i < clime_lanes_levels(l->n, l->part.world); i++)
+    for (int i = 0; i < clime_lanes_levels(l->n, l->parts.who.world); i++)
         clime_plan_add(&l->plan, "gradients of a lane", all, (void **)&l->level[i]);
-    clime_plan_add(&l->plan, "gradients of a step", (size_t)(hi - lo) * sizeof(float), (void **)&l->sum);
-    if (l->part.world > 1) clime_between_plan(&l->between, m, l->part, &l->plan);
+    clime_plan_add(&l->plan, "gradients of a step", (size_t)l->parts.own * sizeof(float), (void **)&l->sum);
+    if (l->parts.who.world > 1) clime_between_plan(&l->between, m, &l->parts, &l->plan);
 }
 
 size_t clime_lanes_bytes(const struct clime_model *m, int n, struct clime_part part) {
-    struct clime_lanes l = {.n = n, .part = part};
+    struct clime_lanes l = {.n = n};
+    clime_parts_make(&l.parts, &m->layout, m->ops, part);
     plan_buffers(&l, m);
     clime_between_free(&l.between);
+    clime_parts_free(&l.parts);
     return clime_plan_bytes(&l.plan);
 }
 
@@ -56,12 +56,13 @@ static clime_train_made made;
 enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model *m, struct clime_train *t, int n,
                                 struct clime_links *links, struct clime_error *e) {
     *l = (struct clime_lanes){.train = t, .m = m, .n = n, .round = clime_train_grads(t)};
-    l->part = (struct clime_part){links ? links->rank : 0, links ? links->world : 1};
-    enum clime_err rc = clime_lanes_check(n, l->part.world, e);
+    clime_parts_make(&l->parts, &m->layout, m->ops,
+                     (struct clime_part){links ? links->rank : 0, links ? links->world : 1});
+    enum clime_err rc = clime_lanes_check(n, l->parts.who.world, e);
     if (rc || n == 1) return rc;
     plan_buffers(l, m);
     if ((rc = clime_plan_commit(&l->plan, m->dev, "lanes of gradients", e))) return rc;
-    for (int i = 0; i < clime_lanes_levels(n, l->part.world); i++)
+    for (int i = 0; i < clime_lanes_levels(n, l->parts.who.world); i++)
         zero(l, l->level[i], m->layout.n_grads); /* what lies between tensors stays so */
     l->between.links = links;
     l->between.from = l->round;
@@ -74,6 +75,7 @@ void clime_lanes_close(struct clime_lanes *l) {
     if (l->train && l->n > 1) clime_train_on_grads(l->train, NULL, NULL);
     if (l->plan.base) clime_plan_free(&l->plan, l->m->dev);
     clime_between_free(&l->between);
+    clime_parts_free(&l->parts);
     *l = (struct clime_lanes){0};
 }
 
@@ -85,7 +87,7 @@ static void add(const struct clime_lanes *l, int64_t n, int n_x, const float *co
 
 /* Where the tree that begins with a lane is added up: the left half of one is where the whole is. */
 static float *tree_of(const struct clime_lanes *l, int lane) {
-    int level = clime_lanes_levels(l->n, l->part.world) - 1;
+    int level = clime_lanes_levels(l->n, l->parts.who.world) - 1;
     if (lane == 0) return l->round;
     for (; lane % 2 == 0; lane /= 2) level--;
     return l->level[level];
@@ -94,9 +96,9 @@ static float *tree_of(const struct clime_lanes *l, int lane) {
 /* Gradients [lo, hi) of the pack that runs are made: they end all trees of which it is the last. The last two of a rank
  * alone are added onto the sum at once. */
 static void add_trees(struct clime_lanes *l, int64_t lo, int64_t hi) {
-    const bool last = l->lane + 1 == l->now.n, alone = l->part.world == 1;
+    const bool last = l->lane + 1 == l->now.n, alone = l->parts.who.world == 1;
     int lane = l->lane;
-    for (int size = 1; size < l->n / l->part.world; size *= 2) {
+    for (int size = 1; size < l->n / l->parts.who.world; size *= 2) {
         if (!(lane & size) && !last) return; /* a left half */
         if (!(lane & size)) continue;        /* whose right half has no packs */
         const float *right = tree_of(l, lane) + lo;
@@ -113,7 +115,7 @@ static void add_trees(struct clime_lanes *l, int64_t lo, int64_t hi) {
 
 static void begin_round(struct clime_lanes *l) {
     struct clime_between *b = &l->between;
-    if (l->part.world == 1) return;
+    if (l->parts.who.world == 1) return;
     clime_between_end(b, NULL); /* the last one; its failure stays */
     clime_between_begin(b, l->now.n_ranks);
 }
@@ -125,16 +127,16 @@ static void made(void *arg, int64_t from) {
         if (l->lane == 0) begin_round(l);
     } else if (from < l->made) {
         add_trees(l, from, l->made);
-        if (l->part.world > 1 && l->lane + 1 == l->now.n) clime_between_go_on(&l->between, from);
+        if (l->parts.who.world > 1 && l->lane + 1 == l->now.n) clime_between_go_on(&l->between, from);
     }
     l->made = from;
 }
 
 static struct clime_round round_of(const struct clime_lanes *l, int first, int n_packs) {
-    int lanes = l->n / l->part.world, n = n_packs - first < l->n ? n_packs - first : l->n;
-    int own = n - l->part.rank * lanes;
+    int lanes = l->n / l->parts.who.world, n = n_packs - first < l->n ? n_packs - first : l->n;
+    int own = n - l->parts.who.rank * lanes;
     return (struct clime_round){.n_ranks = (n + lanes - 1) / lanes,
-                                .from = first + l->part.rank * lanes,
+                                .from = first + l->parts.who.rank * lanes,
                                 .n = own < 0       ? 0
                                      : own > lanes ? lanes
                                                    : own};
@@ -157,14 +159,11 @@ enum clime_err clime_lanes_add(struct clime_lanes *l, int n_packs, clime_lanes_r
                                struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
     *sum = l->n == 1 ? l->round : l->sum;
-    int64_t n = l->n == 1 ? l->m->layout.n_grads
-                          : clime_part_from(&l->m->layout, l->m->ops, l->part.rank + 1, l->part.world) -
-                                clime_part_from(&l->m->layout, l->m->ops, l->part.rank, l->part.world);
-    zero(l, *sum, n);
+    zero(l, *sum, l->parts.own);
     for (int i = 0; l->n == 1 && i < n_packs && !rc; i++) rc = run(arg, i, e);
     for (int i = 0; l->n > 1 && i < n_packs && !rc; i += l->n) {
         l->now = round_of(l, i, n_packs);
         rc = add_round(l, run, arg, e);
     }
-    return rc || l->part.world == 1 ? rc : clime_between_end(&l->between, e);
+    return rc || l->parts.who.world == 1 ? rc : clime_between_end(&l->between, e);
 }

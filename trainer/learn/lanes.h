@@ -7,7 +7,7 @@
  *
  * One lane is a chain: each product adds onto the sum itself, which takes no memory and costs nothing. More lanes take
  * a buffer of all gradients for the round and log2(G / ranks) for its tree. Over several ranks a rank keeps the sum of
- * its own part only (part.h).
+ * its own part only (model/parts.h).
  *
  * Nothing waits for a pack's end: what a stage of its backward pass has finished is added while the next one runs, and
  * over several ranks the last pack's goes out piece by piece (between.h).
@@ -19,8 +19,8 @@
 
 #include "kernels/links.h"
 #include "model/backward.h"
+#include "model/parts.h"
 #include "trainer/learn/between.h"
-#include "trainer/learn/part.h"
 
 #define CLIME_LANES_MAX 64
 
@@ -33,7 +33,7 @@ struct clime_round {
 struct clime_lanes {
     struct clime_train *train;
     const struct clime_model *m;
-    struct clime_part part;
+    struct clime_parts parts;
     int n;           /* G */
     float *round;    /* [n_grads] the backward pass's own buffer; with one lane it is the sum */
     float *level[6]; /* [n_grads] each: what the right halves of the tree are added up in */
@@ -59,7 +59,7 @@ void clime_lanes_close(struct clime_lanes *l); /* zero is fine */
 
 /* Which rank computes pack i. */
 static inline int clime_lanes_rank(const struct clime_lanes *l, int i) {
-    return i % l->n / (l->n / l->part.world);
+    return i % l->n / (l->n / l->parts.who.world);
 }
 
 /* Runs pack i, forward and backward. */

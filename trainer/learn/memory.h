@@ -14,8 +14,8 @@
 #define CLIME_TRAINER_LEARN_MEMORY_H
 
 #include "common/buf.h"
+#include "model/parts.h"
 #include "trainer/learn/learning.h"
-#include "trainer/learn/part.h"
 
 enum clime_memory_part {
     CLIME_MEM_WEIGHTS,

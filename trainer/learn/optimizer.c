@@ -17,30 +17,51 @@ static int64_t piece_len(const struct clime_model *m) {
     return m->layout.n_states / 8 < most ? m->layout.n_states / 8 + 1 : most;
 }
 
+/* A rank's new weights go to the others in so many portions, one while the next is made. */
+enum { PORTIONS = 8, PORTION_ALIGN = 64 };
+
 static enum clime_dtype dtype_of(const struct clime_model *m) {
     return clime_dev_info(m->dev)->dt;
 }
 
-/* The states of the gradients [lo, hi): [*first, *first + *n), those that belong to no tensor included. */
-static void states_of(const struct clime_layout *l, int64_t lo, int64_t hi, int64_t *first, int64_t *n) {
-    struct clime_param_span r;
-    int64_t from = -1, to = 0;
-    for (int i = clime_param_span(l, 0, &r); r.n > 0; i = clime_param_span(l, i, &r)) {
-        int64_t a = r.grad > lo ? r.grad : lo, b = r.grad + r.n < hi ? r.grad + r.n : hi;
-        if (a >= b) continue;
-        if (from < 0) from = r.state + (a - r.grad);
-        to = r.state + (b - r.grad);
+/* What of all states belongs to each range, gaps between tensors included: from the first that is updated to the last.
+ * Ranges of this rank lie behind each other. Returns the states of its part. */
+static int64_t lay_states(const struct clime_layout *l, const struct clime_parts *p, const struct clime_share *shares,
+                          int n_shares, struct clime_extent *extents) {
+    int64_t n = 0;
+    for (int i = 0; i < n_shares; i++) {
+        const struct clime_share *s = &shares[i];
+        struct clime_extent *x = &extents[s->range];
+        if (x->n == 0) x->from = s->state;
+        x->n = s->state + s->n - x->from;
     }
-    bool all = lo == 0 && hi == l->n_grads;
-    *first = all || from < 0 ? 0 : from;
-    *n = all ? l->n_states : from < 0 ? 0 : to - from;
+    if (p->who.world == 1) extents[0] = (struct clime_extent){0, l->n_states, 0};
+    for (int i = 0; i < p->n; i++) {
+        if (p->ranges[i].rank != p->who.rank) extents[i].n = 0;
+        extents[i].at = n;
+        n += (extents[i].n + PORTION_ALIGN - 1) / PORTION_ALIGN * PORTION_ALIGN;
+    }
+    return n;
+}
+
+static int64_t make_shares(struct clime_optimizer *o, const struct clime_model *m, struct clime_part part) {
+    clime_parts_make(&o->parts, &m->layout, m->ops, part);
+    o->shares = clime_parts_shares(&o->parts, &m->layout, &o->n_shares);
+    o->extents = xcalloc((size_t)o->parts.n, sizeof *o->extents);
+    return o->n = lay_states(&m->layout, &o->parts, o->shares, o->n_shares, o->extents);
+}
+
+static void free_shares(struct clime_optimizer *o) {
+    clime_parts_free(&o->parts);
+    free(o->shares);
+    free(o->extents);
 }
 
 void clime_optimizer_bytes(const struct clime_model *m, bool offload, struct clime_part part,
                            struct clime_optimizer_bytes *out) {
-    int64_t first, n, lo = clime_part_from(&m->layout, m->ops, part.rank, part.world);
-    states_of(&m->layout, lo, clime_part_from(&m->layout, m->ops, part.rank + 1, part.world), &first, &n);
-    size_t bytes = (size_t)n * sizeof(float);
+    struct clime_optimizer o = {0};
+    size_t bytes = (size_t)make_shares(&o, m, part) * sizeof(float);
+    free_shares(&o);
     if (offload)
         *out = (struct clime_optimizer_bytes){.host = 3 * bytes + 2 * (size_t)piece_len(m) * (sizeof(float) + 2)};
     else
@@ -63,64 +84,69 @@ static enum clime_err open_offload(struct clime_optimizer *o, struct clime_model
     return err;
 }
 
-/* Spans of the table with gradients [lo, hi), cut into what one piece of the offload holds. */
+/* The shares of a rank whose gradients are [lo, hi) of its part, cut into what one piece of the offload holds. */
 struct pieces {
-    const struct clime_layout *lay;
+    const struct clime_optimizer *o;
+    int rank;
     int64_t lo, hi;
     int64_t most; /* elements */
-    int next;     /* row */
-    struct clime_param_span rest;
+    int next;     /* share */
+    struct clime_share rest;
 };
 
 static struct pieces pieces_of(const struct clime_optimizer *o, const struct clime_model *m) {
-    return (struct pieces){&m->layout, o->lo, o->hi, o->offload ? piece_len(m) : INT64_MAX, 0, {0}};
+    return (struct pieces){o, o->parts.who.rank, 0, INT64_MAX, o->offload ? piece_len(m) : INT64_MAX, 0, {0}};
 }
 
-/* A rank's new weights go to the others in so many portions, one while the next is made. */
-enum { PORTIONS = 8, PORTION_ALIGN = 64 };
-
-/* The spans of a rank's portion i of n. */
-static struct pieces portion_of(const struct clime_model *m, struct clime_part part, int i, int n) {
-    const struct clime_layout *l = &m->layout;
-    int64_t lo = clime_part_from(l, m->ops, part.rank, part.world);
-    int64_t hi = clime_part_from(l, m->ops, part.rank + 1, part.world);
-    int64_t each = ((hi - lo + n - 1) / n + PORTION_ALIGN - 1) / PORTION_ALIGN * PORTION_ALIGN, from = lo + i * each;
-    if (from > hi) from = hi;
-    return (struct pieces){l, from, hi - from > each ? from + each : hi, INT64_MAX, 0, {0}};
+/* A rank's portion i of n. */
+static struct pieces portion_of(const struct clime_optimizer *o, int rank, int i, int n) {
+    int64_t own = 0;
+    for (int k = 0; k < o->parts.n; k++)
+        if (o->parts.ranges[k].rank == rank) own += o->parts.ranges[k].hi - o->parts.ranges[k].lo;
+    int64_t each = ((own + n - 1) / n + PORTION_ALIGN - 1) / PORTION_ALIGN * PORTION_ALIGN;
+    return (struct pieces){o, rank, i * each, (i + 1) * each, INT64_MAX, 0, {0}};
 }
 
-static void clip(struct clime_param_span *r, int64_t lo, int64_t hi) {
-    int64_t before = r->grad < lo ? lo - r->grad : 0, end = r->grad + r->n < hi ? r->grad + r->n : hi;
-    int64_t n = end - (r->grad + before);
-    *r = (struct clime_param_span){r->offset + before, r->grad + before, r->state + before, n > 0 ? n : 0, r->decay};
+static void clip(struct clime_share *s, int64_t lo, int64_t hi) {
+    int64_t before = s->at < lo ? lo - s->at : 0, end = s->at + s->n < hi ? s->at + s->n : hi;
+    int64_t n = end - (s->at + before);
+    s->offset += before;
+    s->state += before;
+    s->at += before;
+    s->n = n > 0 ? n : 0;
 }
 
-static bool next_piece(struct pieces *p, struct clime_param_span *out) {
-    while (p->rest.n == 0) {
-        p->next = clime_param_span(p->lay, p->next, &p->rest);
-        if (p->rest.n == 0) break; /* the last one has been */
-        clip(&p->rest, p->lo, p->hi);
+static bool next_piece(struct pieces *p, struct clime_share *out) {
+    while (p->rest.n == 0 && p->next < p->o->n_shares) {
+        if (p->o->shares[p->next].rank == p->rank) {
+            p->rest = p->o->shares[p->next];
+            clip(&p->rest, p->lo, p->hi);
+        }
+        p->next++;
     }
     *out = p->rest;
     if (out->n > p->most) out->n = p->most;
     p->rest.offset += out->n;
-    p->rest.grad += out->n;
+    p->rest.at += out->n;
     p->rest.state += out->n;
     p->rest.n -= out->n;
     return out->n > 0;
 }
 
-/* Where the master weights of a span are: in an array of their own, or they are the weights. */
-static float *master_at(const struct clime_optimizer *o, const struct clime_model *m,
-                        const struct clime_param_span *r) {
-    return o->own_master ? o->master + (r->state - o->first) : (float *)clime_model_at(m, r->offset);
+/* Where its states are in this rank's arrays. */
+static int64_t state_at(const struct clime_optimizer *o, const struct clime_share *s) {
+    return o->extents[s->range].at + (s->state - o->extents[s->range].from);
 }
 
-/* States [from, to) of its own, which belong to no tensor: checkpoints store them too. */
+/* Where the master weights of a share are: in an array of their own, or they are the weights. */
+static float *master_at(const struct clime_optimizer *o, const struct clime_model *m, const struct clime_share *s) {
+    return o->own_master ? o->master + state_at(o, s) : (float *)clime_model_at(m, s->offset);
+}
+
+/* Elements [from, to) of its arrays, which belong to no tensor: checkpoints store them too. */
 static void clear_gap(struct clime_optimizer *o, int64_t from, int64_t to) {
     size_t bytes = (size_t)(to - from) * sizeof(float);
     if (from == to) return;
-    from -= o->first;
     if (o->own_master) o->ops->zero(o->dev, o->master + from, bytes);
     o->ops->zero(o->dev, o->m + from, bytes);
     o->ops->zero(o->dev, o->v + from, bytes);
@@ -130,27 +156,24 @@ static void clear_gap(struct clime_optimizer *o, int64_t from, int64_t to) {
  * by piece. */
 static void start(struct clime_optimizer *o, struct clime_model *m) {
     struct pieces p = pieces_of(o, m);
-    struct clime_param_span r;
-    int64_t at = o->first;
-    for (; next_piece(&p, &r); at = r.state + r.n) {
-        void *params = o->offload ? o->piece[0].params : clime_model_at(m, r.offset);
-        clear_gap(o, at, r.state);
+    struct clime_share s;
+    int64_t at = 0;
+    for (; next_piece(&p, &s); at = state_at(o, &s) + s.n) {
+        void *params = o->offload ? o->piece[0].params : clime_model_at(m, s.offset);
+        clear_gap(o, at, state_at(o, &s));
         if (o->offload)
-            m->ops->copy_out(m->dev, params, clime_model_at(m, r.offset), (size_t)r.n * sizeof *o->piece[0].params);
-        o->ops->adamw_start(o->dev, (size_t)r.n, params, master_at(o, m, &r), o->m + (r.state - o->first),
-                            o->v + (r.state - o->first));
+            m->ops->copy_out(m->dev, params, clime_model_at(m, s.offset), (size_t)s.n * sizeof *o->piece[0].params);
+        o->ops->adamw_start(o->dev, (size_t)s.n, params, master_at(o, m, &s), o->m + state_at(o, &s),
+                            o->v + state_at(o, &s));
     }
-    clear_gap(o, at, o->first + o->n);
+    clear_gap(o, at, o->n);
 }
 
 enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_model *m, bool offload, int n_threads,
                                     struct clime_links *links, struct clime_error *e) {
     *o = (struct clime_optimizer){.ops = m->ops, .dev = m->dev, .offload = offload, .links = links};
-    const struct clime_part part = {links ? links->rank : 0, links ? links->world : 1};
-    o->lo = clime_part_from(&m->layout, m->ops, part.rank, part.world);
-    o->hi = clime_part_from(&m->layout, m->ops, part.rank + 1, part.world);
-    states_of(&m->layout, o->lo, o->hi, &o->first, &o->n);
-    size_t bytes = (size_t)o->n * sizeof(float);
+    size_t bytes = (size_t)make_shares(o, m, (struct clime_part){links ? links->rank : 0, links ? links->world : 1}) *
+                   sizeof(float);
     o->own_master = dtype_of(m) != CLIME_F32;
     enum clime_err err = offload ? open_offload(o, m, n_threads, e) : CLIME_OK;
     if (err) return err;
@@ -165,6 +188,7 @@ enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_mode
 
 void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m) {
     if (o->dev) clime_plan_free(&o->plan, o->dev);
+    free_shares(o);
     if (!o->offload) return;
     for (int i = 0; i < 2; i++) {
         if (o->piece[i].grad) m->ops->host_free(m->dev, o->piece[i].grad);
@@ -187,21 +211,19 @@ double clime_lr_at(const struct clime_learner_options *o, int64_t step) {
 static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a, float decay,
                            const float *grads) {
     struct pieces p = pieces_of(o, m);
-    struct clime_param_span now, next;
+    struct clime_share now, next;
     bool more = next_piece(&p, &now);
 
-    if (more)
-        m->ops->copy_out_start(m->dev, o->piece[0].grad, grads + (now.grad - o->lo), (size_t)now.n * sizeof *grads, 0);
+    if (more) m->ops->copy_out_start(m->dev, o->piece[0].grad, grads + now.at, (size_t)now.n * sizeof *grads, 0);
     for (int i = 0; more; i = !i, now = next) {
         more = next_piece(&p, &next);
         if (more)
-            m->ops->copy_out_start(m->dev, o->piece[!i].grad, grads + (next.grad - o->lo),
-                                   (size_t)next.n * sizeof *grads, !i);
+            m->ops->copy_out_start(m->dev, o->piece[!i].grad, grads + next.at, (size_t)next.n * sizeof *grads, !i);
         /* what this piece's parameters held went up before its gradients came down */
         m->ops->copy_wait(m->dev, i, NULL); /* a failure stays: the next sync reports it */
         a->weight_decay = now.decay ? decay : 0;
-        o->ops->adamw(o->dev, (size_t)now.n, a, o->piece[i].grad, master_at(o, m, &now), o->m + (now.state - o->first),
-                      o->v + (now.state - o->first), o->piece[i].params);
+        o->ops->adamw(o->dev, (size_t)now.n, a, o->piece[i].grad, master_at(o, m, &now), o->m + state_at(o, &now),
+                      o->v + state_at(o, &now), o->piece[i].params);
         m->ops->copy_in_start(m->dev, clime_model_at(m, now.offset), o->piece[i].params,
                               (size_t)now.n * sizeof(uint16_t));
     }
@@ -209,52 +231,60 @@ static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, str
 
 /* A frozen part of a joined tensor has a gradient, made with the rest's; it must not count in the norm. */
 static void forget_frozen(const struct clime_optimizer *o, const struct clime_model *m, float *grads) {
+    struct clime_range r;
     for (int i = 0; i < m->layout.n_slices; i++) {
         const struct clime_slice *s = &m->layout.slices[i];
-        struct clime_param_span r = {.grad = s->grad, .n = s->n};
         if (s->update != CLIME_FROZEN || s->grad < 0) continue;
-        clip(&r, o->lo, o->hi);
-        if (r.n) m->ops->zero(m->dev, grads + (r.grad - o->lo), (size_t)r.n * sizeof *grads);
+        for (int k = clime_parts_find(&o->parts, s->grad);
+             k < o->parts.n && clime_range_cut(&o->parts.ranges[k], s->grad, s->grad + s->n, &r); k++)
+            if (r.rank == o->parts.who.rank) m->ops->zero(m->dev, grads + r.at, (size_t)(r.hi - r.lo) * sizeof *grads);
     }
 }
 
 /* ---- over several ranks ---- */
 
+static int64_t blocks_of(const struct clime_model *m, int64_t elements) {
+    return (elements + (int64_t)m->ops->norm_block - 1) / (int64_t)m->ops->norm_block;
+}
+
 /* The sums of each rank's blocks, which all ranks get and add in the order of the whole. */
 static enum clime_err norm(const struct clime_optimizer *o, const struct clime_model *m, const float *grads,
                            double *out, struct clime_error *e) {
     struct clime_links *links = o->links;
-    int64_t block = (int64_t)m->ops->norm_block, n_blocks = (m->layout.n_grads + block - 1) / block;
+    const struct clime_parts *p = &o->parts;
+    int64_t n_blocks = blocks_of(m, m->layout.n_grads), at[CLIME_GROUP_MAX + 1] = {0};
     double *of = xcalloc((size_t)n_blocks + 1, sizeof *of), sum = 0;
     enum clime_err rc = CLIME_OK;
-    m->ops->sumsq(m->dev, (size_t)(o->hi - o->lo), grads, of + o->lo / block);
+    for (int i = 0; i < p->n; i++) at[p->ranges[i].rank + 1] += blocks_of(m, p->ranges[i].hi - p->ranges[i].lo);
+    for (int r = 0; r < p->who.world; r++) at[r + 1] += at[r];
+    m->ops->sumsq(m->dev, (size_t)p->own, grads, of + at[p->who.rank]);
     if (links) {
         size_t from[CLIME_GROUP_MAX + 1];
-        for (int r = 0; r <= links->world; r++) {
-            int64_t lo = clime_part_from(&m->layout, m->ops, r, links->world);
-            from[r] = (size_t)((lo + block - 1) / block) * sizeof *of;
-        }
+        for (int r = 0; r <= links->world; r++) from[r] = (size_t)at[r] * sizeof *of;
         rc = clime_group_share(links->group, "the norm of the gradients", of, from, e);
     }
-    for (int64_t i = 0; i < n_blocks; i++) sum += of[i];
+    for (int i = 0; i < p->n; i++) {
+        const struct clime_range *r = &p->ranges[i];
+        for (int64_t k = blocks_of(m, r->hi - r->lo); k > 0; k--) sum += of[at[r->rank]++];
+    }
     free(of);
     *out = sqrt(sum);
     return rc;
 }
 
-/* Every rank's portion i of n of the weights, span by span in the order of the table, to all others: *number is the
+/* Every rank's portion i of n of the weights, share by share in the order of the table, to all others: *number is the
  * exchange's. */
 static enum clime_err gather_portion(const struct clime_optimizer *o, struct clime_model *m, int i, int n,
                                      uint32_t *number, struct clime_error *e) {
     struct clime_links *links = o->links;
     struct clime_move *sends, *receives;
     int n_sends = 0, n_receives = 0;
-    const size_t width = clime_dtype_bytes(dtype_of(m)), room = (size_t)(m->layout.n_slices + links->world);
+    const size_t width = clime_dtype_bytes(dtype_of(m)), room = (size_t)o->n_shares;
     sends = xcalloc(room * (size_t)links->world, sizeof *sends);
     receives = xcalloc(room, sizeof *receives);
     for (int r = 0; r < links->world; r++) {
-        struct pieces p = portion_of(m, (struct clime_part){r, links->world}, i, n);
-        struct clime_param_span s;
+        struct pieces p = portion_of(o, r, i, n);
+        struct clime_share s;
         while (next_piece(&p, &s)) {
             struct clime_move move = {r, clime_model_at(m, s.offset), (size_t)s.n * width};
             if (r != links->rank) receives[n_receives++] = move;
@@ -284,17 +314,16 @@ static enum clime_err gather_weights(const struct clime_optimizer *o, struct cli
 
 static enum clime_err step_in_place(struct clime_optimizer *o, struct clime_model *m, struct clime_adamw *a,
                                     float decay, const float *grads, struct clime_error *e) {
-    const struct clime_part part = {o->links ? o->links->rank : 0, o->links ? o->links->world : 1};
     const int n = o->links ? PORTIONS : 1;
     uint32_t number = 0;
     enum clime_err rc = CLIME_OK;
     for (int i = 0; i < n && !rc; i++) {
-        struct pieces p = portion_of(m, part, i, n);
-        struct clime_param_span r;
-        while (next_piece(&p, &r)) {
-            a->weight_decay = r.decay ? decay : 0;
-            o->ops->adamw(o->dev, (size_t)r.n, a, grads + (r.grad - o->lo), master_at(o, m, &r),
-                          o->m + (r.state - o->first), o->v + (r.state - o->first), clime_model_at(m, r.offset));
+        struct pieces p = portion_of(o, o->parts.who.rank, i, n);
+        struct clime_share s;
+        while (next_piece(&p, &s)) {
+            a->weight_decay = s.decay ? decay : 0;
+            o->ops->adamw(o->dev, (size_t)s.n, a, grads + s.at, master_at(o, m, &s), o->m + state_at(o, &s),
+                          o->v + state_at(o, &s), clime_model_at(m, s.offset));
         }
         if (o->links) rc = gather_portion(o, m, i, n, &number, e);
     }
@@ -334,27 +363,28 @@ enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_mode
     return CLIME_OK;
 }
 
-struct clime_optimizer_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m,
-                                                   int i) {
-    if (i == 0 && !o->own_master) return (struct clime_optimizer_array){m->flat, 0, m->layout.n, m->layout.n, true};
+struct clime_optimizer_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i,
+                                                   struct clime_extent *whole) {
+    *whole = (struct clime_extent){0, m->layout.n, 0};
+    if (i == 0 && !o->own_master) return (struct clime_optimizer_array){m->flat, whole, 1, m->layout.n, true};
     return (struct clime_optimizer_array){i == 1   ? o->m
                                           : i == 2 ? o->v
                                                    : o->master,
-                                          o->first, o->n, m->layout.n_states, false};
+                                          o->extents, o->parts.n, m->layout.n_states, false};
 }
 
 enum clime_err clime_optimizer_write_weights(const struct clime_optimizer *o, struct clime_model *m,
                                              struct clime_error *e) {
     if (!o->own_master) return CLIME_OK;
     struct pieces p = pieces_of(o, m);
-    struct clime_param_span r;
+    struct clime_share s;
     p.most = piece_len(m);
     float *master = xmalloc((size_t)p.most * sizeof *master);
     uint16_t *params = xmalloc((size_t)p.most * sizeof *params);
-    while (next_piece(&p, &r)) {
-        o->ops->copy_out(o->dev, master, o->master + (r.state - o->first), (size_t)r.n * sizeof *master);
-        for (int64_t k = 0; k < r.n; k++) params[k] = clime_bf16_of(master[k]);
-        m->ops->copy_in(m->dev, clime_model_at(m, r.offset), params, (size_t)r.n * sizeof *params);
+    while (next_piece(&p, &s)) {
+        o->ops->copy_out(o->dev, master, master_at(o, m, &s), (size_t)s.n * sizeof *master);
+        for (int64_t k = 0; k < s.n; k++) params[k] = clime_bf16_of(master[k]);
+        m->ops->copy_in(m->dev, clime_model_at(m, s.offset), params, (size_t)s.n * sizeof *params);
     }
     free(master);
     free(params);

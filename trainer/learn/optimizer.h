@@ -6,7 +6,7 @@
  * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default (DESIGN.md 4.4). Frozen tensors have
  * no states and are never written.
  *
- * Over several ranks each has the states of its part of the gradients alone (part.h) and updates its part of the
+ * Over several ranks each has the states of its part of the gradients alone (model/parts.h) and updates its part of the
  * weights; the new weights are then gathered. On all ranks together these are the bits of one.
  */
 #ifndef CLIME_TRAINER_LEARN_OPTIMIZER_H
@@ -14,16 +14,20 @@
 
 #include "kernels/links.h"
 #include "model/model.h"
+#include "model/parts.h"
+#include "trainer/learn/arrays.h"
 #include "trainer/learn/learning.h"
-#include "trainer/learn/part.h"
 
 struct clime_optimizer {
     const struct clime_ops *ops; /* of the device where the states lie */
     struct clime_dev *dev;       /* the model's, or with offload a CPU context of our own */
     struct clime_links *links;   /* to the other ranks; NULL = alone. Borrowed */
-    int64_t lo, hi;              /* the gradients of its part */
-    int64_t first, n;            /* the states of its part: of all, [first, first + n) */
-    float *master, *m, *v;       /* there, [n] each; master NULL when the model's fp32 weights are it */
+    struct clime_parts parts;    /* of the gradients */
+    struct clime_share *shares;  /* [n_shares] what is updated, of all ranks */
+    int n_shares;
+    struct clime_extent *extents; /* [parts.n] of all states, those of each range; this rank's lie in its arrays */
+    int64_t n;                    /* states of its part */
+    float *master, *m, *v;        /* there, [n] each; master NULL when the model's fp32 weights are it */
     bool own_master;
     int64_t step; /* updates done */
     struct clime_plan plan;
@@ -51,20 +55,23 @@ void clime_optimizer_close(struct clime_optimizer *o, struct clime_model *m);
 double clime_lr_at(const struct clime_learner_options *o, int64_t step);
 
 /* Clips by the global norm (torch.nn.utils.clip_grad_norm_: factor = min(1, clip / (norm + 1e-6))), updates, repacks.
- * A norm that is not finite leaves everything as it was and says so in *skipped. grads: those of its part, lo first;
- * the gradients of frozen tensors are zeroed. Fails only where another rank is lost. */
+ * A norm that is not finite leaves everything as it was and says so in *skipped. grads: those of its part; the
+ * gradients of frozen tensors are zeroed. Fails only where another rank is lost. */
 enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_model *m,
                                     const struct clime_learner_options *opts, float *grads, double *grad_norm,
                                     double *lr, bool *skipped, struct clime_error *e);
 
 /* For checkpoints: array 0 = master weights (the whole buffer of weights where it is they), 1 and 2 = moments. */
 struct clime_optimizer_array {
-    float *at;       /* this rank's elements, on o->dev */
-    int64_t from, n; /* which of all they are. Master weights that are the weights: every rank has all of them */
+    float *at;                          /* on o->dev */
+    const struct clime_extent *extents; /* [n] what of all is here; those of no elements do not count */
+    int n;
     int64_t n_all;   /* of all ranks together */
     bool everywhere; /* every rank has all of them */
 };
-struct clime_optimizer_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i);
+/* *whole: where the extent of a whole array is put. */
+struct clime_optimizer_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i,
+                                                   struct clime_extent *whole);
 /* When the arrays have been filled: the master weights, rounded, into the model, on all ranks. */
 enum clime_err clime_optimizer_write_weights(const struct clime_optimizer *o, struct clime_model *m,
                                              struct clime_error *e);

@@ -1,0 +1,82 @@
+/* Parts of the gradients over the ranks of a trainer. See parts.h. Called by the learner's parts when they open; pure.
+ *
+ * Invariant: every element is in one range, and no block of the norm in two ranks' ranges. A layer that is smaller than
+ * a block for each rank goes to some of them, in turn from layer to layer. */
+#include "model/parts.h"
+
+#include <stdlib.h>
+
+static int64_t first_gradient(const struct clime_layout *l, int row) {
+    while (row < l->n_slices && l->slices[row].grad < 0) row++;
+    return row < l->n_slices ? l->slices[row].grad : l->n_grads;
+}
+
+static void add(struct clime_parts *p, int64_t *own, int64_t lo, int64_t hi, int rank) {
+    if (lo == hi) return;
+    p->ranges[p->n++] = (struct clime_range){lo, hi, own[rank], rank};
+    own[rank] += hi - lo;
+}
+
+void clime_parts_make(struct clime_parts *p, const struct clime_layout *l, const struct clime_ops *ops,
+                      struct clime_part who) {
+    const int world = who.world > 1 ? who.world : 1;
+    const int64_t block = (int64_t)ops->norm_block;
+    int64_t *own = xcalloc((size_t)world, sizeof *own);
+    *p = (struct clime_parts){.who = {who.rank, world}};
+    p->ranges = xcalloc((size_t)(l->n_layers + 2) * (size_t)world, sizeof *p->ranges);
+    int64_t lo = 0;
+    for (int i = 0; i <= l->n_layers + 1 && world > 1; i++) { /* the embedding, the layers, norm and head */
+        int64_t end = i > l->n_layers
+                          ? l->n_grads
+                          : first_gradient(l, i < l->n_layers ? l->layer[i].w[CLIME_W_LN1] : l->norm) / block * block;
+        int64_t n_blocks = (end - lo + block - 1) / block;
+        for (int r = 0; r < world; r++) {
+            int64_t from = lo + n_blocks * r / world * block, to = lo + n_blocks * (r + 1) / world * block;
+            add(p, own, from < end ? from : end, to < end ? to : end, (r + i) % world);
+        }
+        lo = end;
+    }
+    if (world == 1) add(p, own, 0, l->n_grads, 0);
+    p->own = own[who.rank];
+    free(own);
+}
+
+void clime_parts_free(struct clime_parts *p) {
+    free(p->ranges);
+    *p = (struct clime_parts){0};
+}
+
+int clime_parts_find(const struct clime_parts *p, int64_t at) {
+    int low = 0, high = p->n;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (p->ranges[middle].hi <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct clime_share *clime_parts_shares(const struct clime_parts *p, const struct clime_layout *l, int *n) {
+    struct clime_share *out = xcalloc((size_t)l->n_slices + (size_t)p->n + 2, sizeof *out);
+    const int64_t edges[] = {l->slices[l->layer[0].w[CLIME_W_LN1]].offset, l->slices[l->norm].offset, l->n};
+    struct clime_param_span s;
+    struct clime_range r;
+    *n = 0;
+    for (int i = clime_param_span(l, 0, &s); s.n > 0; i = clime_param_span(l, i, &s)) {
+        int64_t from = s.offset;
+        for (size_t k = 0; k < CLIME_COUNT(edges); k++) {
+            int64_t end = s.offset + s.n < edges[k] ? s.offset + s.n : edges[k];
+            if (end <= from) continue;
+            int64_t lo = s.grad + (from - s.offset), hi = s.grad + (end - s.offset);
+            for (int g = clime_parts_find(p, lo); g < p->n && clime_range_cut(&p->ranges[g], lo, hi, &r); g++) {
+                int64_t before = r.lo - s.grad;
+                out[(*n)++] =
+                    (struct clime_share){s.offset + before, s.state + before, r.hi - r.lo, r.at, g, r.rank, s.decay};
+            }
+            from = end;
+        }
+    }
+    return out;
+}
