@@ -43,7 +43,7 @@ void clime_train_settle(const struct clime_train *t, int row) {
     if (!t->fresh[row]) return;
     t->fresh[row] = false;
     for (int i = row + 1; i < l->n_slices && l->slices[i].joined; i++) n += l->slices[i].n;
-    t->m->ops->zero(t->m->dev, t->grads + l->slices[row].grad, (size_t)n * sizeof *t->grads);
+    t->m->ops->zero(t->m->dev, t->grads + t->at[row], (size_t)n * sizeof *t->grads);
 }
 
 static void begin(struct clime_train *t) {
@@ -280,26 +280,66 @@ static void rows_again(struct clime_train *t, int l, const struct clime_batch *b
     mlps[at->mlp].again(t, l, b, a);
 }
 
-/* From t->dhead to the embedding. */
+/* What lies between a layer's tensors: of another layer, its place in the ring may hold numbers there. */
+static void clear_gaps(const struct clime_train *t, int l) {
+    const struct clime_layout *lay = &t->m->layout;
+    const int stage = lay->n_layers - l;
+    int64_t end = clime_train_stage(lay, stage);
+    const int64_t to = clime_train_stage(lay, stage - 1);
+    for (int i = stage_row(lay, stage); i <= stage_row(lay, stage - 1); i++) {
+        const struct clime_slice *s = &lay->slices[i];
+        const bool last = i == stage_row(lay, stage - 1);
+        if (!last && s->grad < 0) continue;
+        int64_t from = last ? to : s->grad;
+        if (from > end)
+            t->m->ops->zero(t->m->dev, t->grads + clime_train_grad_at(t, end), (size_t)(from - end) * sizeof *t->grads);
+        if (!last) end = s->grad + s->n;
+    }
+}
+
+/* Layer l's weights come, and those of the next in the pass. */
+static void ask(const struct clime_train *t, int l) {
+    clime_ring_layer(t->m, l, l > t->m->layout.first_trained ? l - 1 : -1);
+}
+
+/* From t->dhead to the embedding; without loss rows only the gradients that are begun anew, which are zeros. */
 static enum clime_err body_backward(struct clime_train *t, const struct clime_packed_batch *b, struct clime_error *e) {
     struct clime_model *m = t->m;
     struct clime_batch batch = clime_train_batch(t, b);
+    const bool any = b->n_loss > 0;
     int stage = 0;
-    if (body_trained(t)) norm_backward(t, b->T, b->n_loss);
+    if (any && body_trained(t)) norm_backward(t, b->T, b->n_loss);
     stage_done(t, stage++);
     for (int l = m->cfg.L - 1; l >= m->layout.first_trained; l--) {
-        if (t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) rows_again(t, l, &batch);
-        if (t->o.recompute == CLIME_RECOMPUTE_FULL) {
+        ask(t, l);
+        if (m->ring) clear_gaps(t, l);
+        if (any && t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) rows_again(t, l, &batch);
+        if (any && t->o.recompute == CLIME_RECOMPUTE_FULL) {
             struct clime_layer_act a = clime_train_act(t, l);
             clime_layer_forward(m, l, &batch, &a, NULL, NULL); /* from the kept x: the same bits as before */
         }
-        layer_backward(t, l, &batch);
+        if (any) layer_backward(t, l, &batch);
         stage_done(t, stage++);
     }
-    float *table = clime_train_grad(t, m->layout.embed);
+    float *table = any ? clime_train_grad(t, m->layout.embed) : NULL;
     if (table) m->ops->embed_bwd(m->dev, b->T, m->cfg.D, m->cfg.V, t->ids, t->dres, table); /* += */
     stage_done(t, stage);
-    return m->ops->sync(m->dev, e);
+    return clime_train_wait(t, e);
+}
+
+enum clime_err clime_train_idle(struct clime_train *t, bool backward, struct clime_error *e) {
+    const struct clime_layout *l = &t->m->layout;
+    if (!t->m->ring) return CLIME_OK;
+    if (!backward) {
+        clime_train_ask_layers(t);
+        return clime_train_wait(t, e);
+    }
+    t->made(t->made_arg, l->n_grads);
+    for (int i = 0; i < clime_train_stages(l); i++) {
+        if (i > 0 && i < clime_train_stages(l) - 1) ask(t, l->n_layers - i);
+        t->made(t->made_arg, clime_train_stage(l, i));
+    }
+    return clime_train_wait(t, e);
 }
 
 enum clime_err clime_train_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_logp,
@@ -308,10 +348,7 @@ enum clime_err clime_train_backward(struct clime_train *t, const struct clime_pa
     CHECK(t->saved);
     t->saved = false;
     begin(t);
-    if (b->n_loss == 0) {
-        stage_done(t, clime_train_stages(&m->layout) - 1);
-        return CLIME_OK;
-    }
+    if (b->n_loss == 0) return body_backward(t, b, e);
     m->ops->copy_in(m->dev, t->g_logp, g_logp, (size_t)b->n_loss * 4);
     if (g_entropy) m->ops->copy_in(m->dev, t->g_ent, g_entropy, (size_t)b->n_loss * 4);
     head_backward(t, b->n_loss, g_entropy != NULL);
@@ -323,10 +360,7 @@ enum clime_err clime_train_hidden_backward(struct clime_train *t, const struct c
     CHECK(t->saved);
     t->saved = false;
     begin(t);
-    if (b->n_loss == 0) {
-        stage_done(t, clime_train_stages(&t->m->layout) - 1);
-        return CLIME_OK;
-    }
+    if (b->n_loss == 0) return body_backward(t, b, e);
     size_t n = (size_t)b->n_loss * (size_t)t->m->cfg.D;
     bool half = clime_model_dt(t->m) == CLIME_BF16;
     uint16_t *rows = half ? xmalloc(n * sizeof *rows) : NULL;

@@ -40,9 +40,12 @@ struct clime_train_sizes {
 };
 void clime_train_sizes(const struct clime_model *m, const struct clime_train_options *o, struct clime_train_sizes *out);
 
-/* fp32 gradients [layout.n_grads] where the rows of the layout say, device memory. */
+/* fp32 gradients, device memory: [layout.n_grads] where the rows of the layout say. */
 float *clime_train_grads(struct clime_train *t);
 void clime_train_zero_grads(struct clime_train *t);
+/* Where in them gradient i of the layout is. With a ring of weights (model/model.h) there is one of gradients too: a
+ * layer's are there until the next but one in the pass begins. */
+int64_t clime_train_grad_at(const struct clime_train *t, int64_t i);
 /* From now on the backward pass's gradients are these instead of its own; as many, device memory of the caller's. The
  * next pass begins them anew: what is there does not count, but for what lies between tensors, which nobody writes. */
 void clime_train_grads_to(struct clime_train *t, float *grads);
@@ -57,6 +60,10 @@ int64_t clime_train_stage(const struct clime_layout *l, int i);
  * what the device has been told to do by then makes them. NULL: nobody is told. */
 typedef void clime_train_made(void *arg, int64_t from);
 void clime_train_on_grads(struct clime_train *t, clime_train_made *made, void *arg);
+
+/* With a ring of weights, of a rank that has no micro-batch while others do: a forward pass (then a backward pass) that
+ * takes part in what the others exchange and computes nothing; made is called as in one. Without, it does nothing. */
+enum clime_err clime_train_idle(struct clime_train *t, bool backward, struct clime_error *e);
 
 /* A packed micro-batch in host memory: sequences one after another, sequence s is rows start[s]..start[s+1]. */
 struct clime_packed_batch {

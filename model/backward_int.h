@@ -20,10 +20,12 @@ struct clime_train {
     struct clime_train_options o; /* head_chunk resolved; keep_logits never with forward_only */
     struct clime_plan plan;
     struct clime_train_sizes sizes;
-    float *grads; /* [layout.n_grads] */
-    bool anew;    /* the next backward pass begins them anew */
-    bool *fresh;  /* [layout.n_slices] of a joined tensor's first row: nothing there counts yet, the first writes */
-    int settled;  /* in a backward pass: the rows from here on are done */
+    float *grads;    /* [n_grads] */
+    int64_t n_grads; /* layout.n_grads; with a ring of weights two layers' at a time, and what is of no layer */
+    int64_t *at;     /* [layout.n_slices] where in it a row's gradient is; -1 = there is none */
+    bool anew;       /* the next backward pass begins them anew */
+    bool *fresh;     /* [layout.n_slices] of a joined tensor's first row: nothing there counts yet, the first writes */
+    int settled;     /* in a backward pass: the rows from here on are done */
     clime_train_made *made;
     void *made_arg;
     float *unread; /* [the widest norm] gradients of frozen norms */
@@ -63,14 +65,17 @@ struct clime_train {
 struct clime_layer_act clime_train_act(const struct clime_train *t, int l);
 struct clime_batch clime_train_batch(const struct clime_train *t, const struct clime_packed_batch *b);
 
+enum clime_err clime_train_wait(struct clime_train *t, struct clime_error *e);
+void clime_train_ask_layers(struct clime_train *t); /* of the ring, all in turn */
+
 /* Zeros where nothing counts yet. */
 void clime_train_settle(const struct clime_train *t, int row);
 
 /* Where the gradient of a row of the layout is added up; NULL: the family has no such tensor, or it is frozen. */
 static inline float *clime_train_grad(const struct clime_train *t, int row) {
-    if (row < 0 || t->m->layout.slices[row].grad < 0) return NULL;
+    if (row < 0 || t->at[row] < 0) return NULL;
     clime_train_settle(t, row);
-    return t->grads + t->m->layout.slices[row].grad;
+    return t->grads + t->at[row];
 }
 
 /* The same for a norm, whose gradient comes with that of its input: a frozen one's goes where nobody reads it. */
@@ -82,7 +87,7 @@ static inline float *clime_train_norm_grad(const struct clime_train *t, int row)
 /* weight += of a product with the matrix of a row, unless it is frozen; = where nothing counts yet. */
 static inline void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row) {
     const struct clime_matrix *w = &t->m->matrix[row];
-    const int64_t at = t->m->layout.slices[row].grad;
+    const int64_t at = t->at[row];
     if (at < 0) return;
     t->m->ops->gemm_dw(t->m->dev, T, w->N, w->K, dy, x, !t->fresh[row], t->grads + at);
     t->fresh[row] = false;

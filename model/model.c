@@ -22,15 +22,32 @@
 #define PACK_ALIGN 256 /* bytes; what ops->alloc promises */
 #define PIECE_BYTES ((int64_t)32 << 20)
 
-/* Bytes of all packed copies; with base, they are given their places. */
+static size_t carve_matrix(struct clime_model *m, int i, char *base, size_t at) {
+    struct clime_matrix *w = &m->matrix[i];
+    if (!w->N) return at;
+    size_t n = m->ops->pack_bytes(m->dev, w->N, w->K) * (size_t)(w->n_experts ? w->n_experts : 1);
+    w->packed = base && n ? base + at : NULL;
+    return at + (n + PACK_ALIGN - 1) / PACK_ALIGN * PACK_ALIGN;
+}
+
+static int first_row(const struct clime_layout *l, int layer) {
+    return layer < l->n_layers ? l->layer[layer].w[CLIME_W_LN1] : l->norm;
+}
+
+/* Bytes of all packed copies; with base, they are given their places. Layers that have the same place of a ring have
+ * the same here. */
 static size_t carve_packed(struct clime_model *m, char *base) {
-    size_t at = 0;
-    for (int i = 0; i < m->layout.n_slices; i++) {
-        struct clime_matrix *w = &m->matrix[i];
-        if (!w->N) continue;
-        size_t n = m->ops->pack_bytes(m->dev, w->N, w->K) * (size_t)(w->n_experts ? w->n_experts : 1);
-        w->packed = base && n ? base + at : NULL;
-        at += (n + PACK_ALIGN - 1) / PACK_ALIGN * PACK_ALIGN;
+    const struct clime_layout *l = &m->layout;
+    const int places = m->ring ? CLIME_RING_PLACES : l->n_layers;
+    size_t at = 0, most;
+    for (int i = 0; i < l->n_slices; i = i + 1 == first_row(l, 0) ? l->norm : i + 1) at = carve_matrix(m, i, base, at);
+    for (int k = 0; k < places; k++, at = most) {
+        most = at;
+        for (int layer = k; layer < l->n_layers; layer += places) {
+            size_t end = at;
+            for (int i = first_row(l, layer); i < first_row(l, layer + 1); i++) end = carve_matrix(m, i, base, end);
+            if (end > most) most = end;
+        }
     }
     return at;
 }
@@ -46,14 +63,24 @@ static void pack(const struct clime_model *m, const struct clime_matrix *w) {
     }
 }
 
+void clime_model_pack_rows(struct clime_model *m, int from, int to) {
+    for (int i = from; i < to; i++)
+        if (m->matrix[i].N && m->matrix[i].packed) pack(m, &m->matrix[i]);
+}
+
 void clime_model_repack(struct clime_model *m) {
-    for (int i = 0; i < m->layout.n_slices; i++) {
-        struct clime_matrix *w = &m->matrix[i];
-        if (!w->N) continue;
-        w->data = clime_weight(m, i);
-        if (i == m->layout.embed) w->data = clime_tied_head(m);
-        if (w->packed) pack(m, w);
+    const struct clime_layout *l = &m->layout;
+    for (int i = 0; i < l->n_slices; i++) {
+        if (!m->matrix[i].N) continue;
+        m->matrix[i].data = i == l->embed ? clime_tied_head(m) : clime_weight(m, i);
     }
+    clime_ring_changed(m);
+    if (!m->ring) {
+        clime_model_pack_rows(m, 0, l->n_slices);
+        return;
+    }
+    clime_model_pack_rows(m, 0, first_row(l, 0));
+    clime_model_pack_rows(m, l->norm, l->n_slices);
 }
 
 size_t clime_model_bytes(const struct clime_model *m) {
@@ -61,7 +88,7 @@ size_t clime_model_bytes(const struct clime_model *m) {
 }
 
 size_t clime_model_own_bytes(const struct clime_model *m) {
-    return (size_t)m->shard.n * clime_dtype_bytes(clime_model_dt(m));
+    return (size_t)(m->ring ? m->ring->n : m->shard.n) * clime_dtype_bytes(clime_model_dt(m));
 }
 
 size_t clime_model_memory(const struct clime_model *m) {
@@ -117,7 +144,7 @@ enum clime_err clime_model_set(struct clime_model *m, const void *h_flat, struct
 enum clime_err clime_model_copy(struct clime_model *m, const void *d_flat, struct clime_error *e) {
     enum clime_err rc = clime_model_own(m, e);
     if (rc) return rc;
-    m->ops->copy(m->dev, m->flat, d_flat, clime_model_bytes(m));
+    m->ops->copy(m->dev, m->flat, d_flat, clime_model_own_bytes(m));
     clime_model_repack(m);
     return CLIME_OK;
 }
@@ -154,13 +181,23 @@ enum clime_err clime_model_map(struct clime_model *m, const uint8_t handle[CLIME
 }
 
 void clime_model_get(const struct clime_model *m, void *h_flat) {
-    m->ops->copy_out(m->dev, h_flat, m->flat, clime_model_bytes(m));
+    if (!m->ring) {
+        m->ops->copy_out(m->dev, h_flat, m->flat, clime_model_bytes(m));
+        return;
+    }
+    CHECK(!m->ring->is_new);
+    memcpy(h_flat, m->ring->whole, clime_model_bytes(m));
 }
 
 static enum clime_err read_piece(const struct clime_weights_source *s, int64_t offset, int64_t n, const void **out,
                                  struct clime_error *e) {
     const struct clime_model_pieces *p = s->arg;
     CHECK(n <= s->most);
+    if (p->m->ring) {
+        CHECK(!p->m->ring->is_new);
+        *out = (const char *)p->m->ring->whole + (size_t)offset * clime_dtype_bytes(s->dt);
+        return CLIME_OK;
+    }
     p->m->ops->copy_out(p->dev, p->piece, clime_model_at(p->m, offset), (size_t)n * clime_dtype_bytes(s->dt));
     *out = p->piece;
     return p->m->ops->sync(p->dev, e); /* a copy that failed must not become a file */
@@ -219,11 +256,10 @@ enum clime_err clime_model_operations(const struct clime_ops *ops, const struct 
     return CLIME_OK;
 }
 
-static void plan_memory(struct clime_model *m, int max_pos) {
-    const struct clime_config *c = &m->cfg;
-    size_t table = (size_t)max_pos * (size_t)(c->rope_rot / 2) * sizeof(float);
-    m->rope = (struct clime_rope){.max_pos = max_pos, .rot = c->rope_rot, .interleaved = c->rope_interleaved};
+void clime_model_plan(struct clime_model *m) {
+    size_t table = (size_t)m->rope.max_pos * (size_t)(m->rope.rot / 2) * sizeof(float);
     struct clime_plan *p = &m->plan;
+    *p = (struct clime_plan){0};
     clime_plan_add(p, "rope cos", table, (void **)(uintptr_t)&m->rope.cos); /* [max_pos, rot/2] */
     clime_plan_add(p, "rope sin", table, (void **)(uintptr_t)&m->rope.sin);
     clime_plan_add(p, "packed weights", carve_packed(m, NULL), &m->packed_base);
@@ -266,7 +302,9 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     if ((rc = clime_model_lay(m, e))) goto done;
     m->handover = clime_hash64((uint64_t[]){m->layout.hash, clime_rope_checksum(c)}, 2);
     clime_planes_make(m);
-    plan_memory(m, o->max_pos > 0 ? o->max_pos : c->max_pos);
+    m->rope = (struct clime_rope){
+        .max_pos = o->max_pos > 0 ? o->max_pos : c->max_pos, .rot = c->rope_rot, .interleaved = c->rope_interleaved};
+    clime_model_plan(m);
     *out = m;
 done:
     if (rc) clime_model_close(m);
@@ -313,6 +351,7 @@ void clime_model_close(struct clime_model *m) {
     }
     clime_layout_free(&m->layout);
     clime_shard_free(&m->shard);
+    clime_ring_free(m->ring);
     free(m->place);
     clime_planes_free(m);
     free(m->matrix);

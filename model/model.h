@@ -27,16 +27,48 @@ struct clime_model_ranks {
     struct clime_error error;
 };
 
+/* A trainer's weights of which each rank keeps a part, and a ring in which two layers at a time are whole
+ * (model/ring.c).
+ *
+ * Embedding, final norm and head are whole on every rank. Of the layers a rank keeps what it updates (struct
+ * clime_parts), and of what nobody updates an even part. Before a layer computes it is gathered into a place of the
+ * ring, while the one before it in the pass computes, and the next but one takes its place. A layer's place is always
+ * the same, so nothing that reads weights knows of the ring: it asks for the layer (clime_ring_layer) and finds it
+ * where it is.
+ *
+ * Every rank asks for the same layers in the same order, whether it has something to compute or not; where a rank has
+ * nothing it asks all the same (clime_train_idle). */
+#define CLIME_RING_PLACES 2
+
+struct clime_ring {
+    struct clime_part who;
+    int64_t first, end;       /* elements of the whole that are of layers */
+    struct clime_range *kept; /* of these: whose they are; this rank's begin at element `at` of flat */
+    int n_kept;
+    int64_t place[CLIME_RING_PLACES];    /* in flat */
+    int64_t tail;                        /* in flat: of the elements from `end` on */
+    int64_t n;                           /* elements of flat */
+    int holds[CLIME_RING_PLACES];        /* which layer is there; -1 = none */
+    int coming;                          /* the layer on its way; -1 = none */
+    uint32_t number;                     /* of its exchange */
+    struct clime_links *links;           /* borrowed */
+    struct clime_move *sends, *receives; /* [n_kept * (world - 1)], [n_kept] */
+    void *whole;                         /* host: all weights, of rank 0; NULL until they were wanted */
+    bool is_new;                         /* whole is older than the weights */
+};
+
 struct clime_model {
     struct clime_config cfg;
     struct clime_layout layout; /* of the whole model, whatever a rank's share */
     struct clime_shard shard;   /* what of it lies in flat: alone, all in the same places */
-    int64_t *place;             /* [layout.n_slices] where in flat the rank's part of each row begins */
+    int64_t *place;             /* [layout.n_slices] where in flat the rank's part of each row begins; with a ring,
+                                 * where its layer is whole */
     struct clime_model_ranks ranks;
-    uint64_t handover; /* hash of layout and rotary table: both sides of a handover compare it */
+    struct clime_ring *ring; /* a trainer's weights in parts (above); NULL: they lie in flat at their places */
+    uint64_t handover;       /* hash of layout and rotary table: both sides of a handover compare it */
     const struct clime_ops *ops;
-    struct clime_dev *dev;               /* dt inside; owned */
-    void *flat;                          /* device: shard.n elements of dt; NULL while the model has no weights */
+    struct clime_dev *dev; /* dt inside; owned */
+    void *flat;            /* device: shard.n elements of dt, ring->n with a ring; NULL while it has no weights */
     bool no_weights, shared, releasable; /* as in the options */
     bool released;                       /* the bytes of flat are given back */
     bool foreign; /* flat is another process's memory, mapped from the handle: never written here */
@@ -115,8 +147,9 @@ enum clime_err clime_model_own(struct clime_model *m, struct clime_error *e);
 enum clime_err clime_model_hand_out(struct clime_model *m, const void *flat, bool host, struct clime_error *e);
 enum clime_err clime_model_take_share(struct clime_model *m, struct clime_error *e);
 
-void clime_model_get(const struct clime_model *m, void *h_flat); /* waits; of a model alone */
-void clime_model_repack(struct clime_model *m);                  /* after flat changed in place (optimizer) */
+/* Both of a model alone; with a ring, of rank 0's copy (clime_ring_whole). get waits. */
+void clime_model_get(const struct clime_model *m, void *h_flat);
+void clime_model_repack(struct clime_model *m); /* after flat changed in place (optimizer) */
 
 /* The weights as a source of pieces, which pass through 32 MiB of host memory at most. dev: a context on the model's
  * device that belongs to the reading thread; m->dev for the model's own. A read fails as ops->sync. */
@@ -132,6 +165,30 @@ void clime_model_pieces_close(struct clime_model_pieces *p);
 static inline void *clime_model_at(const struct clime_model *m, int64_t offset) {
     return (char *)m->flat + (size_t)offset * clime_dtype_bytes(clime_dev_info(m->dev)->dt);
 }
+
+/* ---- a trainer's weights in parts ---------------------------------------------------------------------------- */
+/* From now on the model's weights are kept in parts, as `trained` says who updates what (the layout of the policy; a
+ * reference model has the policy's parts); world 1: whole again. Between prepare and load. */
+void clime_model_ring(struct clime_model *m, const struct clime_layout *trained, struct clime_part who);
+void clime_model_ring_link(struct clime_model *m, struct clime_links *links); /* before the first layer is asked for */
+
+/* Without a ring these do nothing. */
+/* What is queued from now on finds layer l; layer `next` begins to come, -1 = none. A failure is the model's
+ * (clime_model_ranks_check). */
+void clime_ring_layer(struct clime_model *m, int l, int next);
+/* What is kept has changed: what the ring holds is old. */
+void clime_ring_changed(struct clime_model *m);
+/* Rank 0's copy in host memory becomes what the weights are; all ranks call it alike. */
+enum clime_err clime_ring_whole(struct clime_model *m, struct clime_error *e);
+void clime_ring_drop_whole(struct clime_model *m); /* the copy is not needed for now */
+
+/* Also without a ring: */
+/* Where the rank's own element `offset` of the whole lies. */
+void *clime_model_kept(const struct clime_model *m, int64_t offset);
+/* Element `offset` is on every rank. */
+bool clime_model_everywhere(const struct clime_model *m, int64_t offset);
+/* What of the whole lies on this rank, and where in flat; the first *n_everywhere on every rank. Owned. */
+struct clime_range *clime_model_holds(const struct clime_model *m, int *n, int *n_everywhere);
 
 /* ---- paged memory of a server ------------------------------------------------------------------------------ */
 /* What a layer keeps of a position lies in planes, as many and as wide as its mixer needs: attention has one of keys
@@ -194,6 +251,14 @@ const void *clime_tied_head(const struct clime_model *m);
 /* n elements of the whole model's buffer from offset on, of which the rank keeps what is its own; as
  * clime_weights_import_blocks calls it. arg: the model. */
 void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n);
+/* Names what load allocates beside the weights, anew. */
+void clime_model_plan(struct clime_model *m);
+/* Packs the matrices of rows [from, to) again, where the device packs. */
+void clime_model_pack_rows(struct clime_model *m, int from, int to);
+/* First element of a layer; of one behind the last, the final norm's. */
+int64_t clime_layer_from(const struct clime_layout *l, int layer);
+void clime_ring_free(struct clime_ring *r); /* NULL is fine */
+void clime_ring_put(struct clime_model *m, int64_t offset, const void *data, int64_t n);
 /* CLIME_ERR_UNAVAILABLE, naming it, when a table lacks operations that the configuration needs. */
 enum clime_err clime_model_operations(const struct clime_ops *ops, const struct clime_config *c, struct clime_error *e);
 void clime_planes_make(struct clime_model *m);

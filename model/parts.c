@@ -1,10 +1,10 @@
-/* Parts of the gradients over the ranks of a trainer. See parts.h. Called by the learner's parts when they open; pure.
+/* Parts of the gradients over the ranks of a trainer. See layout.h. Called by the learner's parts when they open; pure.
  *
  * Invariant: every element is in one range, and no block of the norm in two ranks' ranges. A layer that is smaller than
  * a block for each rank goes to some of them, in turn from layer to layer. */
-#include "model/parts.h"
-
 #include <stdlib.h>
+
+#include "model/layout.h"
 
 static int64_t first_gradient(const struct clime_layout *l, int row) {
     while (row < l->n_slices && l->slices[row].grad < 0) row++;
@@ -17,10 +17,9 @@ static void add(struct clime_parts *p, int64_t *own, int64_t lo, int64_t hi, int
     own[rank] += hi - lo;
 }
 
-void clime_parts_make(struct clime_parts *p, const struct clime_layout *l, const struct clime_ops *ops,
-                      struct clime_part who) {
+void clime_parts_make(struct clime_parts *p, const struct clime_layout *l, size_t norm_block, struct clime_part who) {
     const int world = who.world > 1 ? who.world : 1;
-    const int64_t block = (int64_t)ops->norm_block;
+    const int64_t block = (int64_t)norm_block;
     int64_t *own = xcalloc((size_t)world, sizeof *own);
     *p = (struct clime_parts){.who = {who.rank, world}};
     p->ranges = xcalloc((size_t)(l->n_layers + 2) * (size_t)world, sizeof *p->ranges);

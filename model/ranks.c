@@ -77,6 +77,10 @@ const void *clime_tied_head(const struct clime_model *m) {
 void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n) {
     struct clime_model *m = arg;
     size_t width = clime_dtype_bytes(clime_model_dt(m));
+    if (m->ring) {
+        clime_ring_put(m, offset, data, n);
+        return;
+    }
     if (m->ranks.n == 1) {
         m->ops->copy_in(m->dev, clime_model_at(m, offset), data, (size_t)n * width);
         return;

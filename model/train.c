@@ -71,6 +71,40 @@ static size_t latent_width(const struct clime_config *c) {
     return (size_t)(c->Dh > c->latent.Dv ? c->Dh : c->latent.Dv);
 }
 
+/* ---- a ring of gradients ---- */
+
+static int64_t embedding_grads(const struct clime_layout *l) {
+    return clime_train_stage(l, clime_train_stages(l) - 2);
+}
+
+/* Elements of the longest stage of a layer. */
+static int64_t most_grads(const struct clime_layout *l) {
+    int64_t most = 0;
+    for (int i = 1; i < clime_train_stages(l) - 1; i++) {
+        int64_t n = clime_train_stage(l, i - 1) - clime_train_stage(l, i);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* The embedding's, the head's and final norm's, and the ring. */
+static int64_t held_grads(const struct clime_model *m) {
+    const struct clime_layout *l = &m->layout;
+    if (!m->ring) return l->n_grads;
+    return embedding_grads(l) + (l->n_grads - clime_train_stage(l, 0)) + CLIME_RING_PLACES * most_grads(l);
+}
+
+int64_t clime_train_grad_at(const struct clime_train *t, int64_t i) {
+    const struct clime_layout *l = &t->m->layout;
+    const int64_t embedding = embedding_grads(l), head = clime_train_stage(l, 0);
+    if (!t->m->ring || i < embedding) return i;
+    if (i >= head) return embedding + (i - head);
+    int stage = 1;
+    while (i < clime_train_stage(l, stage)) stage++;
+    return embedding + (l->n_grads - head) + (l->n_layers - stage) % CLIME_RING_PLACES * most_grads(l) +
+           (i - clime_train_stage(l, stage));
+}
+
 /* Adds every buffer to t->plan and says in t->sizes what it is for. */
 static void plan_train(struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
@@ -83,7 +117,7 @@ static void plan_train(struct clime_train *t) {
     size_t norms = back && t->m->layout.n_grads < t->m->layout.n ? 1 : 0 /* some may be frozen */,
            made = t->o.keep_logits ? R : C;
     size_acts(t);
-    clime_plan_add(p, "gradients", back * (size_t)t->m->layout.n_grads * 4, (void **)&t->grads);
+    clime_plan_add(p, "gradients", back * (size_t)t->n_grads * 4, (void **)&t->grads);
     t->sizes.gradients = clime_plan_bytes(p);
     clime_plan_add(p, "unread gradients", norms * widest_norm(c) * 4, (void **)&t->unread);
 
@@ -132,6 +166,10 @@ static struct clime_train *new_train(struct clime_model *m, const struct clime_t
     t->m = m;
     t->o = *o;
     t->fresh = xcalloc((size_t)m->layout.n_slices, sizeof *t->fresh);
+    t->at = xcalloc((size_t)m->layout.n_slices, sizeof *t->at);
+    for (int i = 0; i < m->layout.n_slices; i++)
+        t->at[i] = m->layout.slices[i].grad < 0 ? -1 : clime_train_grad_at(t, m->layout.slices[i].grad);
+    t->n_grads = held_grads(m);
     if (t->o.head_chunk <= 0) {
         size_t rows = m->ops->head_bytes / 4 / (size_t)m->cfg.V;
         t->o.head_chunk = rows < 1 ? 1 : rows > (size_t)o->max_rows ? o->max_rows : (int)rows;
@@ -161,6 +199,7 @@ void clime_train_close(struct clime_train *t) {
     if (!t) return;
     clime_plan_free(&t->plan, t->m->dev);
     free(t->fresh);
+    free(t->at);
     free(t);
 }
 
@@ -169,6 +208,7 @@ void clime_train_sizes(const struct clime_model *m, const struct clime_train_opt
     struct clime_train *t = new_train((struct clime_model *)(uintptr_t)m, o);
     *out = t->sizes;
     free(t->fresh);
+    free(t->at);
     free(t);
 }
 
@@ -187,7 +227,7 @@ void clime_train_on_grads(struct clime_train *t, clime_train_made *made, void *a
 }
 
 void clime_train_zero_grads(struct clime_train *t) {
-    t->m->ops->zero(t->m->dev, t->grads, (size_t)t->m->layout.n_grads * sizeof *t->grads);
+    t->m->ops->zero(t->m->dev, t->grads, (size_t)t->n_grads * sizeof *t->grads);
 }
 
 /* ---- the batch ----------------------------------------------------------------------------------------------- */
@@ -261,6 +301,10 @@ struct clime_layer_act clime_train_act(const struct clime_train *t, int l) {
 
 /* ---- forward ------------------------------------------------------------------------------------------------- */
 
+static int layer_after(const struct clime_model *m, int l) {
+    return l + 1 < m->cfg.L ? l + 1 : -1;
+}
+
 /* Embedding and layers; leaves the residual stream after the last layer in t->dres. */
 static void run_layers(struct clime_train *t, const struct clime_batch *b) {
     struct clime_model *m = t->m;
@@ -269,6 +313,7 @@ static void run_layers(struct clime_train *t, const struct clime_batch *b) {
     for (int l = 0; l < m->cfg.L; l++) {
         const void *res = a.at[CLIME_ACT_X2], *delta = l ? a.at[CLIME_ACT_DOWN_NORM] : NULL;
         a = clime_train_act(t, l);
+        clime_ring_layer(m, l, layer_after(m, l));
         clime_layer_forward(m, l, b, &a, res, delta);
     }
     m->ops->add(m->dev, b->T, m->cfg.D, a.at[CLIME_ACT_X2], a.at[CLIME_ACT_DOWN_NORM], t->dres);
@@ -297,6 +342,16 @@ static void run_head(struct clime_train *t, int R, bool entropy) {
     }
 }
 
+/* The device has done everything, and the weights were there. */
+enum clime_err clime_train_wait(struct clime_train *t, struct clime_error *e) {
+    enum clime_err rc = clime_model_ranks_check(t->m, e);
+    return rc ? rc : t->m->ops->sync(t->m->dev, e);
+}
+
+void clime_train_ask_layers(struct clime_train *t) {
+    for (int l = 0; l < t->m->cfg.L; l++) clime_ring_layer(t->m, l, layer_after(t->m, l));
+}
+
 enum clime_err clime_train_forward(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *logp,
                                    float *entropy, struct clime_error *e) {
     CHECK(!(save && t->o.forward_only));
@@ -310,8 +365,10 @@ enum clime_err clime_train_forward(struct clime_train *t, const struct clime_pac
         run_head(t, b->n_loss, save || entropy);
         t->m->ops->copy_out(t->m->dev, logp, t->logp, (size_t)b->n_loss * 4);
         if (entropy) t->m->ops->copy_out(t->m->dev, entropy, t->entropy, (size_t)b->n_loss * 4);
+    } else {
+        clime_train_ask_layers(t);
     }
-    rc = t->m->ops->sync(t->m->dev, e);
+    rc = clime_train_wait(t, e);
     t->saved = save && rc == CLIME_OK;
     return rc;
 }

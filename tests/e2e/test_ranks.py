@@ -22,12 +22,13 @@ ALL_TERMS = ["--use-kl-loss", "--kl-loss-coef", "0.01", "--ref-update-interval",
 
 
 def test_reinforcement_learning(model):  # noqa: F811
-    """Every forward pass that there is, on all ranks: old, reference, policy. Figures and weights are those of one rank."""
+    """Every forward pass that there is, on all ranks: old, reference, policy. Figures and weights are those of one rank,
+    whether each has all weights or a part of them; servers get them either way."""
     done = {}
-    for n in (1, 2, 4):
-        run_dir = model / f"ranks-{n}"
-        words = command(model, run_dir, *ALL_TERMS, "--actor-num-gpus-per-node", str(n), num_rollout=3)
-        sha = run_whole(words, model / f"ranks-{n}.log")
+    for n, shard in ((1, "auto"), (2, "off"), (4, "off"), (2, "on"), (4, "on")):
+        run_dir = model / f"ranks-{n}-{shard}"
+        words = command(model, run_dir, *ALL_TERMS, "--actor-num-gpus-per-node", str(n), "--shard-weights", shard, num_rollout=3)
+        sha = run_whole(words, model / f"ranks-{n}-{shard}.log")
         figures = lambda m: {k: v for k, v in m.items() if k.startswith("train/")}
         with contextlib.closing(sqlite3.connect(run_dir / "ledger.db")) as db:
             entropy = db.execute("SELECT data FROM sample_streams WHERE name = 'entropy' ORDER BY sample_id").fetchall()
@@ -37,9 +38,10 @@ def test_reinforcement_learning(model):  # noqa: F811
         assert all(set(t) == {f"perf/rank/{r}/{w}_time" for r in range(n if n > 1 else 0) for w in ("forward", "backward", "optimizer", "wait")}
                    and all(v >= 0 for v in t.values()) for t in times), times  # fmt: skip
         assert n == 1 or all(t["perf/rank/0/forward_time"] > 0 for t in times), times  # a rank may have no pack
-        done[n] = sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"], entropy
-    assert len(done[1][1]) == 6 and any(m["train/kl_loss"] != 0 for m in done[1][1][2:]), done[1]
-    assert done[2] == done[1] and done[4] == done[1]
+        done[n, shard] = sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"], entropy
+    alone = done[1, "auto"]
+    assert len(alone[1]) == 6 and any(m["train/kl_loss"] != 0 for m in alone[1][2:]), alone
+    assert [k for k in done if done[k] != alone] == []
 
 
 @pytest.fixture(scope="module")
@@ -100,13 +102,13 @@ def popen(words, log, **env):
     return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=open(log, "w"), env={**os.environ, **env})
 
 
-@pytest.mark.parametrize("ranks, victim, then", [(2, 1, 2), (4, 3, 4), (2, 0, 4), (4, 0, 1)])
-def test_a_killed_rank(d, ranks, victim, then):
+@pytest.mark.parametrize("ranks, victim, then, shard", [(2, 1, 2, "off"), (4, 3, 4, "on"), (2, 0, 4, "on"), (4, 0, 1, "auto")])
+def test_a_killed_rank(d, ranks, victim, then, shard):
     """At a random step: a follower's end is said with its name, and the run goes on by itself from its checkpoint; after
     rank 0's the same command does, with any number of ranks. No other rank outlives it."""
     name, log = f"killed-{ranks}-{victim}", d / f"killed-{ranks}-{victim}.log"
     at = random.Random(victim * 8 + ranks).randrange(11, 50)
-    p = popen(words(d, name, ranks), log)
+    p = popen(words(d, name, ranks, shard_weights=shard), log)
     until(lambda: len(ranks_of(p.pid)) == ranks - 1, "the ranks")
     others = ranks_of(p.pid)
     until(lambda: steps_done(d, name) >= at, "the step")
@@ -184,6 +186,7 @@ def test_a_missing_rank(d):
     (["--gradient-lanes", "2", "--actor-num-gpus-per-node", "4"], "--gradient-lanes 2 cannot be shared by 4 ranks"),
     (["--tensor-model-parallel-size", "2"], "the trainer has 1 rank"),
     (["--actor-num-gpus-per-node", "2", "--rank-transport", "nccl", "--device", "cpu"], "--rank-transport nccl is of GPUs"),
+    (["--shard-weights", "on"], "--shard-weights on: one rank has nobody to share its weights with"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said(d, more, why):
     done = subprocess.run(words(d, "refused", None, *more), capture_output=True, text=True, timeout=LIMIT)
@@ -194,6 +197,6 @@ def test_the_lanes_of_a_run_stay(d):
     """They decide the weights: begun with four, the run does not go on with two; as many ranks as one likes do."""
     done = subprocess.run(words(d, "alone", 1, gradient_lanes=2), capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 1 and "--gradient-lanes differs from what this run was begun with" in done.stderr
-    for ranks in (2, 4):
-        done = subprocess.run(words(d, "alone", ranks), capture_output=True, text=True, timeout=LIMIT)
+    for ranks, shard in ((2, "off"), (4, "on")):
+        done = subprocess.run(words(d, "alone", ranks, shard_weights=shard), capture_output=True, text=True, timeout=LIMIT)
         assert done.returncode == 0, done.stderr[-2000:]

@@ -165,7 +165,14 @@ static enum clime_err choose_way(struct clime_fleet *f, struct clime_fleet_serve
     char host[64];
     if (s->way_known) return CLIME_OK;
     if (!f->o.share) s->way = asked[f->o.transport];
-    if (!f->o.share && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
+    if (m->ring && s->way != CLIME_BY_HTTP)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "weights of which each rank keeps a part (--shard-weights) cannot go to servers %s: only over "
+            "HTTP",
+            clime_way_names[s->way]);
+    /* weights in parts are whole in the host's memory alone */
+    if (!f->o.share && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory && !m->ring) {
         enum clime_err rc = ask_info(f, s->url, &info, e);
         if (rc) return rc;
         clime_host_id(host, sizeof host);

@@ -42,34 +42,35 @@ static bool read_at(int fd, char *p, size_t n, off_t at) {
     return true;
 }
 
-static enum clime_err write_extent(const struct clime_array *a, const struct clime_extent *x, int fd, char *piece,
-                                   const char *path, struct clime_error *e) {
-    for (int64_t k = 0; k < x->n; k += PIECE) {
-        size_t bytes = (size_t)(x->n - k < PIECE ? x->n - k : PIECE) * a->size;
+static enum clime_err write_range(const struct clime_array *a, const struct clime_range *x, int fd, char *piece,
+                                  const char *path, struct clime_error *e) {
+    for (int64_t k = 0; k < x->hi - x->lo; k += PIECE) {
+        size_t bytes = (size_t)(x->hi - x->lo - k < PIECE ? x->hi - x->lo - k : PIECE) * a->size;
         a->ops->copy_out(a->dev, piece, (const char *)a->at + (size_t)(x->at + k) * a->size, bytes);
-        if (!write_at(fd, piece, bytes, (off_t)((size_t)(x->from + k) * a->size))) return cannot("write", path, e);
+        if (!write_at(fd, piece, bytes, (off_t)((size_t)(x->lo + k) * a->size))) return cannot("write", path, e);
     }
     return CLIME_OK;
 }
 
-enum clime_err clime_array_write(const struct clime_array *a, const char *path, struct clime_error *e) {
+enum clime_err clime_array_write(const struct clime_array *a, int rank, const char *path, struct clime_error *e) {
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     enum clime_err rc = fd < 0 ? cannot("write", path, e) : CLIME_OK;
     char *piece = xmalloc((size_t)PIECE * a->size);
-    for (int i = 0; !rc && i < a->n; i++) rc = write_extent(a, &a->extents[i], fd, piece, path, e);
+    for (int i = rank ? a->n_everywhere : 0; !rc && i < a->n; i++)
+        rc = write_range(a, &a->ranges[i], fd, piece, path, e);
     if (!rc && fsync(fd)) rc = cannot("sync", path, e);
     if (fd >= 0 && close(fd) && !rc) rc = cannot("close", path, e);
     free(piece);
     return rc;
 }
 
-static enum clime_err read_extent(const struct clime_array *a, const struct clime_extent *x, int fd, char *piece,
-                                  const char *path, struct clime_error *e) {
-    for (int64_t k = 0; k < x->n; k += PIECE) {
-        size_t bytes = (size_t)(x->n - k < PIECE ? x->n - k : PIECE) * a->size;
-        if (!read_at(fd, piece, bytes, (off_t)((size_t)(x->from + k) * a->size)))
+static enum clime_err read_range(const struct clime_array *a, const struct clime_range *x, int fd, char *piece,
+                                 const char *path, struct clime_error *e) {
+    for (int64_t k = 0; k < x->hi - x->lo; k += PIECE) {
+        size_t bytes = (size_t)(x->hi - x->lo - k < PIECE ? x->hi - x->lo - k : PIECE) * a->size;
+        if (!read_at(fd, piece, bytes, (off_t)((size_t)(x->lo + k) * a->size)))
             return clime_fail(e, CLIME_ERR_INTERNAL, "reading %s breaks off after %lld elements", path,
-                              (long long)(x->from + k));
+                              (long long)(x->lo + k));
         a->ops->copy_in(a->dev, (char *)a->at + (size_t)(x->at + k) * a->size, piece, bytes);
     }
     return CLIME_OK;
@@ -80,7 +81,7 @@ enum clime_err clime_array_read(const struct clime_array *a, const char *path, s
     enum clime_err rc = CLIME_OK;
     char *piece = xmalloc((size_t)PIECE * a->size);
     if (fd < 0) rc = clime_fail(e, CLIME_ERR_INTERNAL, "cannot read %s: %s", path, strerror(errno));
-    for (int i = 0; !rc && i < a->n; i++) rc = read_extent(a, &a->extents[i], fd, piece, path, e);
+    for (int i = 0; !rc && i < a->n; i++) rc = read_range(a, &a->ranges[i], fd, piece, path, e);
     if (fd >= 0) close(fd);
     free(piece);
     return rc;

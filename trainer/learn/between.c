@@ -15,13 +15,15 @@ static int64_t longest_piece(const struct clime_model *m, int world) {
     return ((n < most ? n : most) + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* At the stages of a backward pass; where a stage makes little, with the next one's. */
+/* At the stages of a backward pass; where a stage makes little, with the next one's, unless each has a place of its
+ * own.
+ */
 static void cut(struct clime_between *b) {
     const struct clime_layout *l = &b->m->layout;
     const int n_stages = clime_train_stages(l);
-    const int64_t longest = longest_piece(b->m, b->parts->who.world), least = longest / 4;
+    const int64_t longest = longest_piece(b->m, b->parts->who.world), least = b->m->ring ? 1 : longest / 4;
     int64_t hi = l->n_grads;
-    b->pieces = xcalloc((size_t)(l->n_grads / least + n_stages + 1), sizeof *b->pieces);
+    b->pieces = xcalloc((size_t)(l->n_grads / longest + n_stages + 1), sizeof *b->pieces);
     for (int i = 0; i < n_stages; i++) {
         int64_t made = clime_train_stage(l, i);
         while (hi > made && (hi - made >= least || made == 0)) {
@@ -80,6 +82,10 @@ static float *place(const struct clime_between *b, int piece, int rank) {
     return b->received + row * b->most;
 }
 
+static float *given(const struct clime_between *b, int64_t gradient) {
+    return (float *)(uintptr_t)(b->from + clime_train_grad_at(b->train, gradient));
+}
+
 static void begin_piece(struct clime_between *b, int piece) {
     const struct clime_part who = b->parts->who;
     struct clime_range r;
@@ -87,8 +93,7 @@ static void begin_piece(struct clime_between *b, int piece) {
     for (int k = 1; k < who.world; k++) {
         int q = (who.rank + k) % who.world;
         for (int at = 0; who.rank < b->n_ranks && next_range(b, piece, q, &at, &r);)
-            b->sends[n_sends++] =
-                (struct clime_move){q, (void *)(uintptr_t)(b->from + r.lo), (size_t)(r.hi - r.lo) * sizeof(float)};
+            b->sends[n_sends++] = (struct clime_move){q, given(b, r.lo), (size_t)(r.hi - r.lo) * sizeof(float)};
         float *to = place(b, piece, q);
         for (int at = 0; q < b->n_ranks && next_range(b, piece, who.rank, &at, &r); to += r.hi - r.lo)
             b->receives[n_receives++] = (struct clime_move){q, to, (size_t)(r.hi - r.lo) * sizeof(float)};
@@ -106,7 +111,7 @@ static void add_piece(struct clime_between *b, int piece) {
     if (of_rank(b, piece, rank) == 0) return; /* it was given away */
     clime_links_end(b->links, b->number[piece % CLIME_BETWEEN_PLACES]);
     for (int at = 0; next_range(b, piece, rank, &at, &r); done += r.hi - r.lo) {
-        for (int q = 0; q < b->n_ranks; q++) of[q] = q == rank ? b->from + r.lo : place(b, piece, q) + done;
+        for (int q = 0; q < b->n_ranks; q++) of[q] = q == rank ? given(b, r.lo) : place(b, piece, q) + done;
         b->m->ops->accumulate(b->m->dev, (size_t)(r.hi - r.lo), b->n_ranks, of, b->sum + r.at);
     }
 }
@@ -123,8 +128,12 @@ void clime_between_go_on(struct clime_between *b, int64_t made) {
     }
 }
 
+void clime_between_add(struct clime_between *b, int n) {
+    while (b->added < n && !b->error.code) add_piece(b, b->added++);
+}
+
 enum clime_err clime_between_end(struct clime_between *b, struct clime_error *e) {
-    while (b->added < b->begun && !b->error.code) add_piece(b, b->added++);
+    clime_between_add(b, b->begun);
     if (b->begun && !b->error.code) clime_links_end(b->links, b->number[(b->begun - 1) % CLIME_BETWEEN_PLACES]);
     if (b->error.code && e) *e = b->error;
     return b->error.code;

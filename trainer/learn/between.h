@@ -12,7 +12,7 @@
 
 #include "kernels/links.h"
 #include "model/backward.h"
-#include "model/parts.h"
+#include "model/layout.h"
 
 #define CLIME_BETWEEN_PLACES 4 /* pieces that are under way */
 
@@ -26,10 +26,11 @@ struct clime_between {
     const struct clime_parts *parts; /* borrowed */
     struct clime_piece *pieces;      /* from the last gradients to the first */
     int n_pieces;
-    int64_t most;      /* elements of this rank's part of a piece, at most */
-    float *received;   /* [places][world - 1][most] */
-    const float *from; /* what this rank gives */
-    float *sum;        /* of its part */
+    int64_t most;                    /* elements of this rank's part of a piece, at most */
+    float *received;                 /* [places][world - 1][most] */
+    const struct clime_train *train; /* knows where in `from` a gradient is */
+    const float *from;               /* what this rank gives */
+    float *sum;                      /* of its part */
     struct clime_move *sends, *receives;
     /* a round */
     int n_ranks;      /* that give something */
@@ -47,6 +48,8 @@ void clime_between_free(struct clime_between *b);
 void clime_between_begin(struct clime_between *b, int n_ranks);
 /* This rank's gradients from `made` on are all there, or it gives nothing: exchanges the pieces that lie there. */
 void clime_between_go_on(struct clime_between *b, int64_t made);
+/* The first n pieces, which have been begun, are added. */
+void clime_between_add(struct clime_between *b, int n);
 /* Everything that has been begun is added, and what was given may be written again by what is queued after it. */
 enum clime_err clime_between_end(struct clime_between *b, struct clime_error *e);
 

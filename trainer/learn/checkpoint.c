@@ -85,24 +85,26 @@ static enum clime_err write_state(struct clime_learner *l, const char *dir, stru
     return err;
 }
 
-/* master, moment1 or moment2 of an optimizer: this rank's part. What every rank has, rank 0 writes. */
-static struct clime_array array_of(const struct clime_optimizer *o, const struct clime_model *m, int i, bool writing,
-                                   struct clime_extent *whole) {
-    const struct clime_optimizer_array a = clime_optimizer_array(o, m, i, whole);
-    bool others = writing && a.everywhere && o->links && o->links->rank > 0;
-    return (struct clime_array){o->ops, o->dev, a.at, sizeof(float), a.extents, others ? 0 : a.n, a.n_all};
+typedef enum clime_err array_file(const struct clime_array *a, int rank, const char *path, struct clime_error *e);
+
+static enum clime_err create(const struct clime_array *a, int rank, const char *path, struct clime_error *e) {
+    (void)rank;
+    return clime_array_create(a, path, e);
 }
 
-typedef enum clime_err array_file(const struct clime_array *a, const char *path, struct clime_error *e);
+static enum clime_err read_array(const struct clime_array *a, int rank, const char *path, struct clime_error *e) {
+    (void)rank;
+    return clime_array_read(a, path, e);
+}
 
+/* master, moment1 and moment2 of an optimizer: this rank's part. */
 static enum clime_err each_array(const struct clime_optimizer *o, const struct clime_model *m, const char *dir,
                                  const char *prefix, array_file *file, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
         char *path = xasprintf("%s/%s%s", dir, prefix, array_names[i]);
-        struct clime_extent whole;
-        const struct clime_array a = array_of(o, m, i, file != clime_array_read, &whole);
-        err = file(&a, path, e);
+        const struct clime_array a = clime_optimizer_array(o, m, i);
+        err = file(&a, o->parts.who.rank, path, e);
         free(path);
     }
     return err;
@@ -110,36 +112,41 @@ static enum clime_err each_array(const struct clime_optimizer *o, const struct c
 
 static enum clime_err write_optimizer(const struct clime_optimizer *o, const struct clime_model *m, const char *dir,
                                       const char *prefix, struct clime_error *e) {
-    enum clime_err err = each_array(o, m, dir, prefix, clime_array_create, e);
+    enum clime_err err = each_array(o, m, dir, prefix, create, e);
     return err ? err : each_array(o, m, dir, prefix, clime_array_write, e);
+}
+
+/* The weights of a reference that was refreshed: this rank's part. */
+static enum clime_err reference_array(const struct clime_learner *l, const char *dir, array_file *file,
+                                      struct clime_error *e) {
+    const struct clime_model *m = l->ref_model;
+    char *path = xasprintf("%s/%s", dir, reference_name);
+    struct clime_array a = {
+        .ops = m->ops, .dev = m->dev, .at = m->flat, .size = reference_size(l), .n_all = m->layout.n};
+    struct clime_range *held = clime_model_holds(m, &a.n, &a.n_everywhere);
+    a.ranges = held;
+    enum clime_err err = file(&a, l->optimizer.parts.who.rank, path, e);
+    free(held);
+    free(path);
+    return err;
+}
+
+static enum clime_err each_part(const struct clime_learner *l, const char *dir, array_file *file,
+                                struct clime_error *e) {
+    enum clime_err err = each_array(&l->optimizer, l->model, dir, "", file, e);
+    return err || l->ref_step == 0 ? err : reference_array(l, dir, file, e);
 }
 
 /* The policy's, by all ranks at the same time: rank 0 makes the files. */
 static enum clime_err write_policy(struct clime_learner *l, const char *dir, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
-    if (!clime_team_follows(l->team)) err = each_array(&l->optimizer, l->model, dir, "", clime_array_create, e);
+    if (!clime_team_follows(l->team)) err = each_part(l, dir, create, e);
     if (!err && clime_team_leads(l->team)) {
         clime_wire_put_text(clime_team_begin(l->team, CLIME_TEAM_SAVE), dir);
         err = clime_team_say(l->team, e);
     }
-    if (!err) err = each_array(&l->optimizer, l->model, dir, "", clime_array_write, e);
+    if (!err) err = each_part(l, dir, clime_array_write, e);
     return clime_team_done(l->team, err, e);
-}
-
-static struct clime_array reference_of(const struct clime_learner *l, struct clime_extent *whole) {
-    const struct clime_model *m = l->ref_model;
-    *whole = (struct clime_extent){0, m->layout.n, 0};
-    return (struct clime_array){m->ops, m->dev, m->flat, reference_size(l), whole, 1, m->layout.n};
-}
-
-static enum clime_err write_reference(struct clime_learner *l, const char *dir, struct clime_error *e) {
-    char *path = xasprintf("%s/%s", dir, reference_name);
-    struct clime_extent whole;
-    const struct clime_array a = reference_of(l, &whole);
-    enum clime_err err = clime_array_create(&a, path, e);
-    if (!err) err = clime_array_write(&a, path, e);
-    free(path);
-    return err;
 }
 
 static enum clime_err write_critic(struct clime_learner *l, const char *dir, struct clime_error *e) {
@@ -156,7 +163,6 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
     enum clime_err err = clime_dir_remove(tmp, e);
     if (!err) err = clime_make_dirs(tmp, e);
     if (!err) err = write_policy(l, tmp, e);
-    if (!err && l->ref_step > 0) err = write_reference(l, tmp, e);
     if (!err && l->critic) err = write_critic(l, tmp, e);
     if (!err) err = write_state(l, tmp, e);
     if (!err) err = clime_dir_publish(tmp, dir, e);
@@ -166,7 +172,7 @@ enum clime_err clime_learner_save(struct clime_learner *l, const char *dir, stru
 
 static enum clime_err read_optimizer(struct clime_model *m, struct clime_optimizer *o, const char *dir,
                                      const char *prefix, struct clime_error *e) {
-    enum clime_err err = each_array(o, m, dir, prefix, clime_array_read, e);
+    enum clime_err err = each_array(o, m, dir, prefix, read_array, e);
     return err ? err : clime_optimizer_write_weights(o, m, e);
 }
 
@@ -183,11 +189,7 @@ static enum clime_err read_whole(const char *dir, const char *name, void *out, s
 
 static enum clime_err read_reference(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct clime_model *m = l->ref_model;
-    char *path = xasprintf("%s/%s", dir, reference_name);
-    struct clime_extent whole;
-    const struct clime_array a = reference_of(l, &whole);
-    enum clime_err err = clime_array_read(&a, path, e);
-    free(path);
+    enum clime_err err = reference_array(l, dir, read_array, e);
     if (err) return err;
     clime_model_repack(m);
     return m->ops->sync(m->dev, e);
@@ -225,8 +227,7 @@ static enum clime_err check_sizes(const struct clime_learner *l, const char *dir
     size_t n = (size_t)l->model->layout.n;
     enum clime_err err = CLIME_OK;
     for (int i = 0; !err && i < 3; i++) {
-        struct clime_extent whole;
-        size_t bytes = (size_t)clime_optimizer_array(&l->optimizer, l->model, i, &whole).n_all * sizeof(float);
+        size_t bytes = (size_t)clime_optimizer_array(&l->optimizer, l->model, i).n_all * sizeof(float);
         err = check_size(dir, "", array_names[i], bytes, e); /* the critic's has as many */
         if (!err && l->critic) err = check_size(dir, critic_prefix, array_names[i], bytes, e);
     }

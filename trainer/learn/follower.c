@@ -71,6 +71,9 @@ static enum clime_err obey(struct clime_learner *l, struct clime_error *e) {
         case CLIME_TEAM_REFRESH:
             rc = clime_learner_refresh_reference(l, e);
             break;
+        case CLIME_TEAM_WHOLE:
+            rc = clime_learner_gather(l, clime_wire_int(&w) ? l->ref_model : l->model, e);
+            break;
         case CLIME_TEAM_SAVE:
         case CLIME_TEAM_LOAD:
             rc = in_folder(l, &w, word, e);

@@ -30,17 +30,18 @@ int clime_lanes_levels(int n, int world) {
 
 /* Where the buffers go; NULL: only their sizes count. */
 static void plan_buffers(struct clime_lanes *l, const struct clime_model *m) {
-    size_t all = (size_t)m->layout.n_grads * sizeof(float);
+    const int levels = clime_lanes_levels(l->n, l->parts.who.world);
+    size_t each = (size_t)(m->ring ? l->parts.own : m->layout.n_grads) * sizeof(float);
     if (l->n == 1) return;
-    for (int i = 0; i < clime_lanes_levels(l->n, l->parts.who.world); i++)
-        clime_plan_add(&l->plan, "gradients of a lane", all, (void **)&l->level[i]);
+    for (int i = 0; i < levels; i++) clime_plan_add(&l->plan, "gradients of a lane", each, (void **)&l->level[i]);
+    if (m->ring && levels) clime_plan_add(&l->plan, "gradients of a round", each, (void **)&l->round);
     clime_plan_add(&l->plan, "gradients of a step", (size_t)l->parts.own * sizeof(float), (void **)&l->sum);
     if (l->parts.who.world > 1) clime_between_plan(&l->between, m, &l->parts, &l->plan);
 }
 
 size_t clime_lanes_bytes(const struct clime_model *m, int n, struct clime_part part) {
     struct clime_lanes l = {.n = n};
-    clime_parts_make(&l.parts, &m->layout, m->ops, part);
+    clime_parts_make(&l.parts, &m->layout, m->ops->norm_block, part);
     plan_buffers(&l, m);
     clime_between_free(&l.between);
     clime_parts_free(&l.parts);
@@ -56,16 +57,17 @@ static clime_train_made made;
 enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model *m, struct clime_train *t, int n,
                                 struct clime_links *links, struct clime_error *e) {
     *l = (struct clime_lanes){.train = t, .m = m, .n = n, .round = clime_train_grads(t)};
-    clime_parts_make(&l->parts, &m->layout, m->ops,
+    clime_parts_make(&l->parts, &m->layout, m->ops->norm_block,
                      (struct clime_part){links ? links->rank : 0, links ? links->world : 1});
     enum clime_err rc = clime_lanes_check(n, l->parts.who.world, e);
     if (rc || n == 1) return rc;
+    l->between.from = l->round;
     plan_buffers(l, m);
     if ((rc = clime_plan_commit(&l->plan, m->dev, "lanes of gradients", e))) return rc;
-    for (int i = 0; i < clime_lanes_levels(n, l->parts.who.world); i++)
+    for (int i = 0; i < clime_lanes_levels(n, l->parts.who.world) && !m->ring; i++)
         zero(l, l->level[i], m->layout.n_grads); /* what lies between tensors stays so */
     l->between.links = links;
-    l->between.from = l->round;
+    l->between.train = t;
     l->between.sum = l->sum;
     clime_train_on_grads(t, made, l);
     return CLIME_OK;
@@ -79,10 +81,10 @@ void clime_lanes_close(struct clime_lanes *l) {
     *l = (struct clime_lanes){0};
 }
 
-/* ---- a round ---- */
+/* ---- trees ---- */
 
 static void add(const struct clime_lanes *l, int64_t n, int n_x, const float *const *x, float *y) {
-    l->m->ops->accumulate(l->m->dev, (size_t)n, n_x, x, y);
+    if (n) l->m->ops->accumulate(l->m->dev, (size_t)n, n_x, x, y);
 }
 
 /* Where the tree that begins with a lane is added up: the left half of one is where the whole is. */
@@ -93,24 +95,23 @@ static float *tree_of(const struct clime_lanes *l, int lane) {
     return l->level[level];
 }
 
-/* Gradients [lo, hi) of the pack that runs are made: they end all trees of which it is the last. The last two of a rank
- * alone are added onto the sum at once. */
-static void add_trees(struct clime_lanes *l, int64_t lo, int64_t hi) {
-    const bool last = l->lane + 1 == l->now.n, alone = l->parts.who.world == 1;
-    int lane = l->lane;
+/* Gradients [lo, hi) of a lane of n that have packs are there: they end all trees of which it is the last. With `whole`
+ * a round ends here, and the last two are added onto the sum at once. */
+static void add_trees(struct clime_lanes *l, int lane, int n, bool whole, int64_t lo, int64_t hi) {
+    const bool last = lane + 1 == n;
     for (int size = 1; size < l->n / l->parts.who.world; size *= 2) {
         if (!(lane & size) && !last) return; /* a left half */
         if (!(lane & size)) continue;        /* whose right half has no packs */
         const float *right = tree_of(l, lane) + lo;
         lane -= size;
         float *left = tree_of(l, lane) + lo;
-        if (last && alone && lane == 0) {
+        if (last && whole && lane == 0) {
             add(l, hi - lo, 2, (const float *const[]){left, right}, l->sum + lo);
             return;
         }
         add(l, hi - lo, 1, &right, left);
     }
-    if (alone) add(l, hi - lo, 1, (const float *const[]){l->round + lo}, l->sum + lo);
+    if (whole) add(l, hi - lo, 1, (const float *const[]){l->round + lo}, l->sum + lo);
 }
 
 static void begin_round(struct clime_lanes *l) {
@@ -120,16 +121,75 @@ static void begin_round(struct clime_lanes *l) {
     clime_between_begin(b, l->now.n_ranks);
 }
 
+/* ---- with a ring of weights (model/model.h): every pack goes out, and who gets it has the tree ---- */
+
+static bool has_tree(const struct clime_lanes *l) {
+    return l->n > l->parts.who.world;
+}
+
+static void end_turn(struct clime_lanes *l) {
+    clime_between_end(&l->between, NULL); /* its failure stays */
+    if (l->turn_of && has_tree(l)) add_trees(l, l->turn, l->turn_of, true, 0, l->parts.own);
+    l->turn_of = 0;
+}
+
+/* The last turn's sum goes where it belongs, before the next backward pass writes anything. */
+static void begin_turn(struct clime_lanes *l) {
+    end_turn(l);
+    l->turn = l->lane;
+    l->turn_of = l->now.n;
+    l->between.sum = has_tree(l) ? tree_of(l, l->lane) : l->sum;
+    if (has_tree(l)) zero(l, l->between.sum, l->parts.own);
+    clime_between_begin(&l->between, l->now.n_ranks);
+}
+
+/* All gradients from here on are made. Those of the layer before are added: the next has their place. */
+static void pass_on(struct clime_lanes *l, int64_t from) {
+    const int before = l->between.begun;
+    clime_between_go_on(&l->between, from);
+    clime_between_add(&l->between, before);
+}
+
+/* A turn is a pack of each rank, of neighbouring lanes. */
+static enum clime_err add_turns(struct clime_lanes *l, int first, int n_packs, clime_lanes_run *run, void *arg,
+                                struct clime_error *e) {
+    const struct clime_part who = l->parts.who;
+    const int n = n_packs - first < l->n ? n_packs - first : l->n;
+    enum clime_err rc = CLIME_OK;
+    l->now = (struct clime_round){.from = first, .n = (n + who.world - 1) / who.world};
+    for (l->lane = 0; l->lane < l->now.n && !rc; l->lane++) {
+        const int left = n - l->lane * who.world;
+        l->now.n_ranks = left < who.world ? left : who.world;
+        clime_train_grads_to(l->train, clime_train_grads(l->train)); /* begun anew */
+        if (who.rank < l->now.n_ranks) {
+            rc = run(arg, first + l->lane * who.world + who.rank, e);
+        } else {
+            rc = clime_train_idle(l->train, false, e);
+            if (!rc) rc = clime_train_idle(l->train, true, e);
+        }
+    }
+    return rc;
+}
+
+/* ---- a round ---- */
+
 /* A backward pass has come so far. Before it writes anything the last round's sum is no longer needed. */
 static void made(void *arg, int64_t from) {
     struct clime_lanes *l = arg;
-    if (from == l->m->layout.n_grads) {
+    const int64_t was = l->made;
+    const bool begins = from == l->m->layout.n_grads, is_new = from < was;
+    l->made = from;
+    if (l->m->ring) {
+        if (begins)
+            begin_turn(l);
+        else if (is_new)
+            pass_on(l, from);
+    } else if (begins) {
         if (l->lane == 0) begin_round(l);
-    } else if (from < l->made) {
-        add_trees(l, from, l->made);
+    } else if (is_new) {
+        add_trees(l, l->lane, l->now.n, l->parts.who.world == 1, from, was);
         if (l->parts.who.world > 1 && l->lane + 1 == l->now.n) clime_between_go_on(&l->between, from);
     }
-    l->made = from;
 }
 
 static struct clime_round round_of(const struct clime_lanes *l, int first, int n_packs) {
@@ -162,8 +222,13 @@ enum clime_err clime_lanes_add(struct clime_lanes *l, int n_packs, clime_lanes_r
     zero(l, *sum, l->parts.own);
     for (int i = 0; l->n == 1 && i < n_packs && !rc; i++) rc = run(arg, i, e);
     for (int i = 0; l->n > 1 && i < n_packs && !rc; i += l->n) {
-        l->now = round_of(l, i, n_packs);
-        rc = add_round(l, run, arg, e);
+        if (l->m->ring) {
+            rc = add_turns(l, i, n_packs, run, arg, e);
+        } else {
+            l->now = round_of(l, i, n_packs);
+            rc = add_round(l, run, arg, e);
+        }
     }
+    if (!rc && l->m->ring) end_turn(l);
     return rc || l->parts.who.world == 1 ? rc : clime_between_end(&l->between, e);
 }

@@ -7,10 +7,14 @@
  *
  * One lane is a chain: each product adds onto the sum itself, which takes no memory and costs nothing. More lanes take
  * a buffer of all gradients for the round and log2(G / ranks) for its tree. Over several ranks a rank keeps the sum of
- * its own part only (model/parts.h).
+ * its own part only (model/layout.h).
  *
  * Nothing waits for a pack's end: what a stage of its backward pass has finished is added while the next one runs, and
  * over several ranks the last pack's goes out piece by piece (between.h).
+ *
+ * With a ring of weights (model/model.h) no rank has a buffer of all gradients. A round is then cut into turns: in
+ * each, every rank has one of neighbouring lanes, a subtree of the same tree, whose sums go to the ranks that have the
+ * parts; those add the turns as the rest of the tree, in buffers of their part.
  *
  * Owned by the learner; main thread.
  */
@@ -19,7 +23,7 @@
 
 #include "kernels/links.h"
 #include "model/backward.h"
-#include "model/parts.h"
+#include "model/layout.h"
 #include "trainer/learn/between.h"
 
 #define CLIME_LANES_MAX 64
@@ -27,7 +31,7 @@
 /* The packs of a round. */
 struct clime_round {
     int n_ranks; /* that have any: the first ones */
-    int from, n; /* this rank's */
+    int from, n; /* this rank's; with a ring the first of all, and turns */
 };
 
 struct clime_lanes {
@@ -35,15 +39,16 @@ struct clime_lanes {
     const struct clime_model *m;
     struct clime_parts parts;
     int n;           /* G */
-    float *round;    /* [n_grads] the backward pass's own buffer; with one lane it is the sum */
-    float *level[6]; /* [n_grads] each: what the right halves of the tree are added up in */
+    float *round;    /* [n_grads] the backward pass's own buffer; with one lane it is the sum. With a ring [own] */
+    float *level[6]; /* [n_grads] each: what the right halves of the tree are added up in. With a ring [own] */
     float *sum;      /* gradients of this rank's part, over the rounds so far */
     struct clime_between between;
     struct clime_plan plan;
     /* under way */
     struct clime_round now;
-    int lane;     /* which of this rank's packs runs */
-    int64_t made; /* its gradients are made from here on */
+    int lane;          /* which of this rank's packs runs */
+    int64_t made;      /* its gradients are made from here on */
+    int turn, turn_of; /* with a ring: the turn whose gradients go out, of how many in its round; 0 = none does */
 };
 
 /* CLIME_ERR_INPUT for a number that is no power of two, or no multiple of the ranks. */
@@ -59,7 +64,7 @@ void clime_lanes_close(struct clime_lanes *l); /* zero is fine */
 
 /* Which rank computes pack i. */
 static inline int clime_lanes_rank(const struct clime_lanes *l, int i) {
-    return i % l->n / (l->n / l->parts.who.world);
+    return l->m->ring ? i % l->parts.who.world : i % l->n / (l->n / l->parts.who.world);
 }
 
 /* Runs pack i, forward and backward. */

@@ -16,6 +16,7 @@
 #include "trainer/learn/freeze.h"
 #include "trainer/learn/learner_int.h"
 #include "trainer/learn/memory.h"
+#include "trainer/learn/wire.h"
 
 #define RANK_LIMIT_US 600000000
 
@@ -56,6 +57,42 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
     return u;
 }
 
+/* ---- weights in parts ---- */
+
+static struct clime_part rank_of(const struct clime_learner_options *o) {
+    return (struct clime_part){o->place.rank, o->n_ranks};
+}
+
+static size_t need(const struct clime_learner *l, bool *fits) {
+    const struct clime_memory_users users = memory_users(l);
+    struct clime_memory_plan p;
+    clime_memory_plan_make(l->model, &users, &p);
+    *fits = clime_memory_plan_fits(&p);
+    return p.need;
+}
+
+/* Whole weights where they fit, for gathering layers costs what it costs. Memory that servers map must be whole. out:
+ * the arithmetic of both, NULL. Followers are told. */
+static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
+    struct clime_learner_options *o = &l->opts;
+    size_t of[2];
+    bool fits[2];
+    if (o->n_ranks == 1) o->shard_weights = CLIME_SHARD_OFF;
+    for (int parts = 0; parts < 2 && o->n_ranks > 1; parts++) {
+        clime_model_ring(l->model, &l->model->layout, parts ? rank_of(o) : (struct clime_part){0, 1});
+        of[parts] = need(l, &fits[parts]);
+    }
+    if (out && o->n_ranks > 1)
+        clime_buf_printf(out,
+                         "  weights whole on every rank (replicated): %.3f GiB%s; a part of them on each (sharded): "
+                         "%.3f GiB%s\n",
+                         (double)of[0] / (1 << 30), fits[0] ? "" : ", which does not fit", (double)of[1] / (1 << 30),
+                         fits[1] ? "" : ", which does not fit");
+    if (o->shard_weights == CLIME_SHARD_AUTO)
+        o->shard_weights = fits[0] || !fits[1] || o->model.shared ? CLIME_SHARD_OFF : CLIME_SHARD_ON;
+    if (o->shard_weights == CLIME_SHARD_OFF) clime_model_ring(l->model, &l->model->layout, (struct clime_part){0, 1});
+}
+
 /* How many ranks, and what follows from it where it was not said. */
 static void derive_ranks(struct clime_learner_options *o) {
     if (o->place.world > 1) o->n_ranks = o->place.world;
@@ -72,11 +109,17 @@ static void derive_ranks(struct clime_learner_options *o) {
 static enum clime_err check_ranks(const struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     enum clime_err err = clime_lanes_check(o->gradient_lanes, o->n_ranks, e);
+    if (!err && o->n_ranks == 1 && o->shard_weights == CLIME_SHARD_ON)
+        err = clime_fail(e, CLIME_ERR_INPUT, "--shard-weights on: one rank has nobody to share its weights with");
     if (err || o->n_ranks == 1) return err;
     if (needs_critic(o))
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--advantage-estimator %s trains a critic, which takes part on one rank only",
                           o->objective.estimator->name);
+    if (o->shard_weights == CLIME_SHARD_ON && o->model.shared)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--shard-weights on: with --colocate or --update-weight-transport ipc servers read whole "
+                          "weights from this rank's device memory");
     if (o->rank_transport == CLIME_LINKS_NCCL && strcmp(l->model->ops->comm_backend, "nccl"))
         return clime_fail(e, CLIME_ERR_INPUT, "--rank-transport nccl is of GPUs; ranks on \"%s\" share memory",
                           l->model->ops->name);
@@ -117,19 +160,27 @@ static enum clime_err obey_plan(struct clime_learner *l, const struct clime_memo
 static enum clime_err load_reference(struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     struct clime_train_options t = ref_options(o);
-    enum clime_err err = clime_model_open(o->ref_load ? o->ref_load : o->hf_checkpoint, &o->model, &l->ref_model, e);
+    const char *dir = o->ref_load ? o->ref_load : o->hf_checkpoint;
+    enum clime_err err = clime_model_prepare(dir, &o->model, &l->ref_model, e);
     if (!err && l->ref_model->layout.hash != l->model->layout.hash)
         err = clime_fail(e, CLIME_ERR_INPUT, "the reference model in %s has another architecture or shape than %s",
                          o->ref_load, o->hf_checkpoint);
+    if (!err && l->model->ring) {
+        clime_model_ring(l->ref_model, &l->model->layout, rank_of(o));
+        clime_model_ring_link(l->ref_model, l->team->links);
+    }
+    if (!err) err = clime_model_load(l->ref_model, dir, e);
     return err ? err : clime_train_open(l->ref_model, &t, &l->ref_train, e);
 }
 
 enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *e) {
+    choose_parts(l, NULL);
     struct clime_memory_users users = memory_users(l);
     enum clime_err err = obey_plan(l, &users, e);
     if (!err && l->opts.n_ranks > 1 && !l->team) err = clime_team_open(&l->opts, &l->team, e);
     if (!err && l->team) err = clime_team_link(l->team, l->model, e);
     struct clime_links *links = l->team ? l->team->links : NULL;
+    if (!err && l->model->ring) clime_model_ring_link(l->model, links);
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
     if (!err) err = clime_train_open(l->model, &users.policy, &l->train, e);
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, links, e);
@@ -182,20 +233,33 @@ bool clime_learner_lost_a_rank(const struct clime_learner *l) {
 static void describe_ranks(const struct clime_learner *l, struct clime_buf *out) {
     const struct clime_learner_options *o = &l->opts;
     int n = o->n_ranks, lanes = o->gradient_lanes;
-    if (n > 1)
+    if (n > 1 && l->model->ring)
+        clime_buf_printf(out,
+                         "  %d ranks, sharded: each keeps 1/%d of every layer and computes %d of %d micro-batches of a "
+                         "round; a layer is gathered while the one before computes, two at a time, and so are its "
+                         "gradients; it has the master weights and moments of 1/%d of the parameters. The plan is a "
+                         "rank's:\n",
+                         n, n, lanes / n, lanes, n);
+    else if (n > 1)
         clime_buf_printf(out,
                          "  %d ranks, replicated: each has all weights and computes %d of %d micro-batches of a round; "
                          "it sums the gradients and has the master weights and moments of 1/%d of the parameters, and "
                          "the new weights are gathered. The plan is a rank's:\n",
                          n, lanes / n, lanes, n);
-    if (lanes > 1)
+    if (lanes > 1 && l->model->ring)
+        clime_buf_printf(out, "  gradients of %d lanes: %d buffers of 1/%d for the tree, 1/%d for the step's sum\n",
+                         lanes, lanes > n ? clime_lanes_levels(lanes, n) + 1 : 0, n, n);
+    else if (lanes > 1)
         clime_buf_printf(out,
                          "  gradients of %d lanes: a buffer for a round, %d for its tree, 1/%d for the step's sum\n",
                          lanes, clime_lanes_levels(lanes, n), n);
 }
 
-void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out) {
+void clime_learner_describe(struct clime_learner *l, struct clime_buf *out) {
     const struct clime_config *c = &l->model->cfg;
+    struct clime_buf both;
+    clime_buf_init(&both, 4096);
+    if (!l->train) choose_parts(l, &both);
     struct clime_memory_users users = memory_users(l);
     struct clime_memory_plan p;
     clime_memory_plan_make(l->model, &users, &p);
@@ -208,6 +272,8 @@ void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out
         clime_freeze_describe(&l->model->layout, out);
         clime_buf_adds(out, "\n");
     }
+    clime_buf_add(out, both.data, both.len);
+    clime_buf_free(&both);
     describe_ranks(l, out);
     clime_memory_plan_table(&p, out);
 }
@@ -228,12 +294,28 @@ enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct c
     return clime_team_done(l->team, err, e);
 }
 
+enum clime_err clime_learner_gather(struct clime_learner *l, struct clime_model *m, struct clime_error *e) {
+    enum clime_err err = CLIME_OK;
+    if (!m->ring || !m->ring->is_new) return CLIME_OK;
+    if (clime_team_leads(l->team)) {
+        clime_wire_put_int(clime_team_begin(l->team, CLIME_TEAM_WHOLE), m == l->ref_model);
+        if ((err = clime_team_say(l->team, e))) return err;
+    }
+    return clime_team_done(l->team, clime_ring_whole(m, e), e);
+}
+
+enum clime_err clime_learner_whole(struct clime_learner *l, struct clime_error *e) {
+    return clime_learner_gather(l, l->model, e);
+}
+
 /* Of the tensors of a layout, which may be a part of the model's. */
-static enum clime_err sha256_of(const struct clime_learner *l, const struct clime_model *m,
-                                const struct clime_layout *tensors, char hex[65], struct clime_error *e) {
+static enum clime_err sha256_of(struct clime_learner *l, struct clime_model *m, const struct clime_layout *tensors,
+                                char hex[65], struct clime_error *e) {
     struct clime_model_pieces p;
+    enum clime_err err = clime_learner_gather(l, m, e);
+    if (err) return err;
     clime_model_pieces_open(&p, m, m->dev);
-    enum clime_err err = clime_weights_sha256(tensors, &p.from, l->opts.model.dev.n_threads, hex, e);
+    err = clime_weights_sha256(tensors, &p.from, l->opts.model.dev.n_threads, hex, e);
     clime_model_pieces_close(&p);
     return err;
 }
@@ -243,7 +325,7 @@ enum clime_err clime_learner_sha256(struct clime_learner *l, char hex[65], struc
 }
 
 /* "" when nothing of m is frozen. */
-static enum clime_err frozen_sha256(const struct clime_learner *l, const struct clime_model *m, char hex[65],
+static enum clime_err frozen_sha256(struct clime_learner *l, struct clime_model *m, char hex[65],
                                     struct clime_error *e) {
     struct clime_layout part = {.slices = xcalloc((size_t)m->layout.n_slices, sizeof *part.slices)};
     for (int i = 0; i < m->layout.n_slices; i++)
@@ -255,10 +337,11 @@ static enum clime_err frozen_sha256(const struct clime_learner *l, const struct 
 
 enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_given_sha256 *out,
                                           struct clime_error *e) {
-    const struct clime_model *ref = l->ref_model, *critic = l->critic ? l->critic->model : NULL;
+    struct clime_model *ref = l->ref_model, *critic = l->critic ? l->critic->model : NULL;
     enum clime_err err = CLIME_OK;
     *out = (struct clime_given_sha256){0};
     if (ref && l->ref_step == 0) err = sha256_of(l, ref, &ref->layout, out->reference, e);
+    if (ref) clime_ring_drop_whole(ref); /* asked once */
     if (!err && critic && l->critic->optimizer.step == 0) err = sha256_of(l, critic, &critic->layout, out->critic, e);
     if (!err && critic) err = frozen_sha256(l, critic, out->critic_frozen, e);
     return err;
@@ -266,8 +349,10 @@ enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_
 
 enum clime_err clime_learner_export(struct clime_learner *l, const char *dir, struct clime_error *e) {
     struct clime_model_pieces p;
+    enum clime_err err = clime_learner_whole(l, e);
+    if (err) return err;
     clime_model_pieces_open(&p, l->model, l->model->dev);
-    enum clime_err err = clime_folder_write(dir, l->opts.hf_checkpoint, &l->model->cfg, &l->model->layout, &p.from, e);
+    err = clime_folder_write(dir, l->opts.hf_checkpoint, &l->model->cfg, &l->model->layout, &p.from, e);
     clime_model_pieces_close(&p);
     return err;
 }

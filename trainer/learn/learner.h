@@ -29,8 +29,8 @@ enum clime_err clime_learner_open(const struct clime_learner_options *o, struct 
                                   struct clime_error *e);
 void clime_learner_close(struct clime_learner *l); /* NULL is fine */
 
-/* Model and memory plan, a part a line. After prepare. */
-void clime_learner_describe(const struct clime_learner *l, struct clime_buf *out);
+/* Model and memory plan, a part a line. After prepare; decides whether the weights are kept in parts, as start does. */
+void clime_learner_describe(struct clime_learner *l, struct clime_buf *out);
 
 struct clime_estimate_stats { /* token means over the rollout */
     double advantage, log_probs, ref_log_probs, kl, values, returns;
@@ -73,6 +73,9 @@ struct clime_given_sha256 {
 enum clime_err clime_learner_given_sha256(struct clime_learner *l, struct clime_given_sha256 *out,
                                           struct clime_error *e);
 const struct clime_model *clime_learner_model(const struct clime_learner *l);
+/* Where ranks keep parts of the weights: they are brought to this host's memory, where clime_model_get and
+ * clime_model_pieces read them until the next step. Does nothing where they are there, and without parts. */
+enum clime_err clime_learner_whole(struct clime_learner *l, struct clime_error *e);
 /* The plan that it was started by, and what is in use (may be NULL). Of a team: rank 0's. */
 const struct clime_memory_plan *clime_learner_memory(const struct clime_learner *l, struct clime_memory_use *now);
 /* As its model's device was opened: for another context on the same. */

@@ -7,6 +7,9 @@
 #include "model/backward.h"
 #include "trainer/algorithm/objective.h"
 
+/* Whether ranks keep parts of the weights (model/model.h). AUTO: where whole ones do not fit. */
+enum clime_shard_weights { CLIME_SHARD_AUTO, CLIME_SHARD_ON, CLIME_SHARD_OFF };
+
 enum clime_schedule { CLIME_LR_CONSTANT, CLIME_LR_LINEAR, CLIME_LR_COSINE };
 
 struct clime_learner_options { /* names are slime's options */
@@ -32,6 +35,7 @@ struct clime_learner_options { /* names are slime's options */
     int n_ranks, gradient_lanes; /* 0 = 1; 0 = as many lanes as ranks */
     int base_gpu;                /* a host's first rank has this GPU, the next the next */
     enum clime_links_way rank_transport;
+    enum clime_shard_weights shard_weights;
     struct clime_place place; /* of a launcher's group; world 0 or 1: this rank starts the others */
     const char *rank_logs;    /* folder of their logs; NULL = where this one's goes */
     int64_t rank_limit_us;    /* of every wait for another rank; 0 = 10 minutes */

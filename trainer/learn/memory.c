@@ -58,10 +58,12 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
     out->part[CLIME_MEM_SCRATCH] = s.scratch + (u->part.world > 1 ? m->ops->links_bytes(u->part.world) : 0);
     out->part[CLIME_MEM_CODE] = m->ops->code_bytes;
     out->host = o.host * (u->has_critic ? 2 : 1);
+    /* rank 0's copy of whole weights, for whoever reads them */
+    if (m->ring && u->part.rank == 0) out->host += clime_model_bytes(m);
     for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];
 }
 
-static bool fits(const struct clime_memory_plan *p) {
+bool clime_memory_plan_fits(const struct clime_memory_plan *p) {
     return !p->own_memory || p->need <= p->free_bytes;
 }
 
@@ -96,7 +98,7 @@ static void add_ways(const struct clime_model *m, const struct clime_memory_user
             other.offload = host;
             other.policy.recompute = other.critic.recompute = (enum clime_recompute)level;
             clime_memory_plan_make(m, &other, &p);
-            if (!fits(&p)) continue;
+            if (!clime_memory_plan_fits(&p)) continue;
             clime_buf_adds(out, n++ ? ", or with" : "It fits with");
             if (host && !u->offload) clime_buf_adds(out, " --optimizer-cpu-offload");
             if (other.policy.recompute != u->policy.recompute)
@@ -110,7 +112,7 @@ static void add_ways(const struct clime_model *m, const struct clime_memory_user
 
 enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct clime_memory_users *u,
                                        const struct clime_memory_plan *p, struct clime_error *e) {
-    if (fits(p)) return CLIME_OK;
+    if (clime_memory_plan_fits(p)) return CLIME_OK;
     struct clime_buf text;
     clime_buf_init(&text, 4096);
     clime_memory_plan_line(p, &text);
@@ -155,6 +157,7 @@ void clime_memory_plan_table(const struct clime_memory_plan *p, struct clime_buf
     for (int i = 0; i < CLIME_MEM_N; i++)
         if (p->part[i]) clime_buf_printf(out, "  %-16s %9.3f GiB%s\n", names[i], gib(p->part[i]), remark(p, i));
     clime_buf_printf(out, "  %-16s %9.3f GiB of %.2f free, %.2f in all, on %s%s\n", "sum", gib(p->need),
-                     gib(p->free_bytes), gib(p->total_bytes), p->device, fits(p) ? "" : ": DOES NOT FIT");
+                     gib(p->free_bytes), gib(p->total_bytes), p->device,
+                     clime_memory_plan_fits(p) ? "" : ": DOES NOT FIT");
     if (p->host) clime_buf_printf(out, "  %-16s %9.3f GiB: master weights and moments\n", "on the host", gib(p->host));
 }

@@ -14,7 +14,7 @@
 #define CLIME_TRAINER_LEARN_MEMORY_H
 
 #include "common/buf.h"
-#include "model/parts.h"
+#include "model/layout.h"
 #include "trainer/learn/learning.h"
 
 enum clime_memory_part {
@@ -64,6 +64,8 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
 
 enum clime_err clime_memory_plan_check(const struct clime_model *m, const struct clime_memory_users *u,
                                        const struct clime_memory_plan *p, struct clime_error *e);
+
+bool clime_memory_plan_fits(const struct clime_memory_plan *p);
 
 /* "weights 7.5 + master weights 15.0 + ... = 102.0 GiB of 131.2 free ..." */
 void clime_memory_plan_line(const struct clime_memory_plan *p, struct clime_buf *out);

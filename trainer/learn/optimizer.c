@@ -24,37 +24,38 @@ static enum clime_dtype dtype_of(const struct clime_model *m) {
     return clime_dev_info(m->dev)->dt;
 }
 
-/* What of all states belongs to each range, gaps between tensors included: from the first that is updated to the last.
- * Ranges of this rank lie behind each other. Returns the states of its part. */
+/* What of all states belongs to each range of this rank, gaps between tensors included: from the first that is updated
+ * to the last. They lie behind each other. Returns the states of its part. */
 static int64_t lay_states(const struct clime_layout *l, const struct clime_parts *p, const struct clime_share *shares,
-                          int n_shares, struct clime_extent *extents) {
+                          int n_shares, struct clime_range *states) {
     int64_t n = 0;
     for (int i = 0; i < n_shares; i++) {
         const struct clime_share *s = &shares[i];
-        struct clime_extent *x = &extents[s->range];
-        if (x->n == 0) x->from = s->state;
-        x->n = s->state + s->n - x->from;
+        struct clime_range *x = &states[s->range];
+        if (s->rank != p->who.rank) continue;
+        if (x->hi == 0) x->lo = s->state;
+        x->hi = s->state + s->n;
     }
-    if (p->who.world == 1) extents[0] = (struct clime_extent){0, l->n_states, 0};
+    if (p->who.world == 1) states[0] = (struct clime_range){.hi = l->n_states};
     for (int i = 0; i < p->n; i++) {
-        if (p->ranges[i].rank != p->who.rank) extents[i].n = 0;
-        extents[i].at = n;
-        n += (extents[i].n + PORTION_ALIGN - 1) / PORTION_ALIGN * PORTION_ALIGN;
+        states[i].at = n;
+        n += (states[i].hi - states[i].lo + PORTION_ALIGN - 1) / PORTION_ALIGN * PORTION_ALIGN;
     }
     return n;
 }
 
 static int64_t make_shares(struct clime_optimizer *o, const struct clime_model *m, struct clime_part part) {
-    clime_parts_make(&o->parts, &m->layout, m->ops, part);
+    clime_parts_make(&o->parts, &m->layout, m->ops->norm_block, part);
     o->shares = clime_parts_shares(&o->parts, &m->layout, &o->n_shares);
-    o->extents = xcalloc((size_t)o->parts.n, sizeof *o->extents);
-    return o->n = lay_states(&m->layout, &o->parts, o->shares, o->n_shares, o->extents);
+    o->states = xcalloc((size_t)o->parts.n, sizeof *o->states);
+    return o->n = lay_states(&m->layout, &o->parts, o->shares, o->n_shares, o->states);
 }
 
 static void free_shares(struct clime_optimizer *o) {
     clime_parts_free(&o->parts);
     free(o->shares);
-    free(o->extents);
+    free(o->states);
+    free(o->weights);
 }
 
 void clime_optimizer_bytes(const struct clime_model *m, bool offload, struct clime_part part,
@@ -135,12 +136,12 @@ static bool next_piece(struct pieces *p, struct clime_share *out) {
 
 /* Where its states are in this rank's arrays. */
 static int64_t state_at(const struct clime_optimizer *o, const struct clime_share *s) {
-    return o->extents[s->range].at + (s->state - o->extents[s->range].from);
+    return o->states[s->range].at + (s->state - o->states[s->range].lo);
 }
 
 /* Where the master weights of a share are: in an array of their own, or they are the weights. */
 static float *master_at(const struct clime_optimizer *o, const struct clime_model *m, const struct clime_share *s) {
-    return o->own_master ? o->master + state_at(o, s) : (float *)clime_model_at(m, s->offset);
+    return o->own_master ? o->master + state_at(o, s) : (float *)clime_model_kept(m, s->offset);
 }
 
 /* Elements [from, to) of its arrays, which belong to no tensor: checkpoints store them too. */
@@ -159,10 +160,10 @@ static void start(struct clime_optimizer *o, struct clime_model *m) {
     struct clime_share s;
     int64_t at = 0;
     for (; next_piece(&p, &s); at = state_at(o, &s) + s.n) {
-        void *params = o->offload ? o->piece[0].params : clime_model_at(m, s.offset);
+        void *params = o->offload ? o->piece[0].params : clime_model_kept(m, s.offset);
         clear_gap(o, at, state_at(o, &s));
         if (o->offload)
-            m->ops->copy_out(m->dev, params, clime_model_at(m, s.offset), (size_t)s.n * sizeof *o->piece[0].params);
+            m->ops->copy_out(m->dev, params, clime_model_kept(m, s.offset), (size_t)s.n * sizeof *o->piece[0].params);
         o->ops->adamw_start(o->dev, (size_t)s.n, params, master_at(o, m, &s), o->m + state_at(o, &s),
                             o->v + state_at(o, &s));
     }
@@ -175,6 +176,7 @@ enum clime_err clime_optimizer_open(struct clime_optimizer *o, struct clime_mode
     size_t bytes = (size_t)make_shares(o, m, (struct clime_part){links ? links->rank : 0, links ? links->world : 1}) *
                    sizeof(float);
     o->own_master = dtype_of(m) != CLIME_F32;
+    o->weights = clime_model_holds(m, &o->n_weights, &o->n_everywhere);
     enum clime_err err = offload ? open_offload(o, m, n_threads, e) : CLIME_OK;
     if (err) return err;
     if (o->own_master) clime_plan_add(&o->plan, "master weights", bytes, (void **)&o->master);
@@ -224,7 +226,7 @@ static void step_offloaded(struct clime_optimizer *o, struct clime_model *m, str
         a->weight_decay = now.decay ? decay : 0;
         o->ops->adamw(o->dev, (size_t)now.n, a, o->piece[i].grad, master_at(o, m, &now), o->m + state_at(o, &now),
                       o->v + state_at(o, &now), o->piece[i].params);
-        m->ops->copy_in_start(m->dev, clime_model_at(m, now.offset), o->piece[i].params,
+        m->ops->copy_in_start(m->dev, clime_model_kept(m, now.offset), o->piece[i].params,
                               (size_t)now.n * sizeof(uint16_t));
     }
 }
@@ -286,7 +288,8 @@ static enum clime_err gather_portion(const struct clime_optimizer *o, struct cli
         struct pieces p = portion_of(o, r, i, n);
         struct clime_share s;
         while (next_piece(&p, &s)) {
-            struct clime_move move = {r, clime_model_at(m, s.offset), (size_t)s.n * width};
+            if (!clime_model_everywhere(m, s.offset)) continue; /* it stays where it is made */
+            struct clime_move move = {r, clime_model_kept(m, s.offset), (size_t)s.n * width};
             if (r != links->rank) receives[n_receives++] = move;
             for (int q = 0; r == links->rank && q < links->world; q++) {
                 move.rank = q;
@@ -323,7 +326,7 @@ static enum clime_err step_in_place(struct clime_optimizer *o, struct clime_mode
         while (next_piece(&p, &s)) {
             a->weight_decay = s.decay ? decay : 0;
             o->ops->adamw(o->dev, (size_t)s.n, a, grads + s.at, master_at(o, m, &s), o->m + state_at(o, &s),
-                          o->v + state_at(o, &s), clime_model_at(m, s.offset));
+                          o->v + state_at(o, &s), clime_model_kept(m, s.offset));
         }
         if (o->links) rc = gather_portion(o, m, i, n, &number, e);
     }
@@ -363,14 +366,25 @@ enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_mode
     return CLIME_OK;
 }
 
-struct clime_optimizer_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i,
-                                                   struct clime_extent *whole) {
-    *whole = (struct clime_extent){0, m->layout.n, 0};
-    if (i == 0 && !o->own_master) return (struct clime_optimizer_array){m->flat, whole, 1, m->layout.n, true};
-    return (struct clime_optimizer_array){i == 1   ? o->m
-                                          : i == 2 ? o->v
-                                                   : o->master,
-                                          o->extents, o->parts.n, m->layout.n_states, false};
+struct clime_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i) {
+    if (i == 0 && !o->own_master)
+        return (struct clime_array){.ops = o->ops,
+                                    .dev = o->dev,
+                                    .at = m->flat,
+                                    .size = sizeof(float),
+                                    .ranges = o->weights,
+                                    .n = o->n_weights,
+                                    .n_everywhere = o->n_everywhere,
+                                    .n_all = m->layout.n};
+    return (struct clime_array){.ops = o->ops,
+                                .dev = o->dev,
+                                .at = i == 1   ? o->m
+                                      : i == 2 ? o->v
+                                               : o->master,
+                                .size = sizeof(float),
+                                .ranges = o->states,
+                                .n = o->parts.n,
+                                .n_all = m->layout.n_states};
 }
 
 enum clime_err clime_optimizer_write_weights(const struct clime_optimizer *o, struct clime_model *m,
@@ -384,9 +398,10 @@ enum clime_err clime_optimizer_write_weights(const struct clime_optimizer *o, st
     while (next_piece(&p, &s)) {
         o->ops->copy_out(o->dev, master, master_at(o, m, &s), (size_t)s.n * sizeof *master);
         for (int64_t k = 0; k < s.n; k++) params[k] = clime_bf16_of(master[k]);
-        m->ops->copy_in(m->dev, clime_model_at(m, s.offset), params, (size_t)s.n * sizeof *params);
+        m->ops->copy_in(m->dev, clime_model_kept(m, s.offset), params, (size_t)s.n * sizeof *params);
     }
     free(master);
     free(params);
+    clime_ring_changed(m);
     return gather_weights(o, m, e);
 }

@@ -6,15 +6,15 @@
  * Weight decay runs only over slices marked so (matrices), epsilon 1e-8 by default (DESIGN.md 4.4). Frozen tensors have
  * no states and are never written.
  *
- * Over several ranks each has the states of its part of the gradients alone (model/parts.h) and updates its part of the
- * weights; the new weights are then gathered. On all ranks together these are the bits of one.
+ * Over several ranks each has the states of its part of the gradients alone (model/layout.h) and updates its part of
+ * the weights; the new weights are then gathered. On all ranks together these are the bits of one.
  */
 #ifndef CLIME_TRAINER_LEARN_OPTIMIZER_H
 #define CLIME_TRAINER_LEARN_OPTIMIZER_H
 
 #include "kernels/links.h"
+#include "model/layout.h"
 #include "model/model.h"
-#include "model/parts.h"
 #include "trainer/learn/arrays.h"
 #include "trainer/learn/learning.h"
 
@@ -25,9 +25,11 @@ struct clime_optimizer {
     struct clime_parts parts;    /* of the gradients */
     struct clime_share *shares;  /* [n_shares] what is updated, of all ranks */
     int n_shares;
-    struct clime_extent *extents; /* [parts.n] of all states, those of each range; this rank's lie in its arrays */
-    int64_t n;                    /* states of its part */
-    float *master, *m, *v;        /* there, [n] each; master NULL when the model's fp32 weights are it */
+    struct clime_range *states;  /* [parts.n] of all states, those of each of its ranges; the others are empty */
+    struct clime_range *weights; /* [n_weights] what of all weights it has; the first n_everywhere every rank has */
+    int n_weights, n_everywhere;
+    int64_t n;             /* states of its part */
+    float *master, *m, *v; /* there, [n] each; master NULL when the model's fp32 weights are it */
     bool own_master;
     int64_t step; /* updates done */
     struct clime_plan plan;
@@ -62,16 +64,7 @@ enum clime_err clime_optimizer_step(struct clime_optimizer *o, struct clime_mode
                                     double *lr, bool *skipped, struct clime_error *e);
 
 /* For checkpoints: array 0 = master weights (the whole buffer of weights where it is they), 1 and 2 = moments. */
-struct clime_optimizer_array {
-    float *at;                          /* on o->dev */
-    const struct clime_extent *extents; /* [n] what of all is here; those of no elements do not count */
-    int n;
-    int64_t n_all;   /* of all ranks together */
-    bool everywhere; /* every rank has all of them */
-};
-/* *whole: where the extent of a whole array is put. */
-struct clime_optimizer_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i,
-                                                   struct clime_extent *whole);
+struct clime_array clime_optimizer_array(const struct clime_optimizer *o, const struct clime_model *m, int i);
 /* When the arrays have been filled: the master weights, rounded, into the model, on all ranks. */
 enum clime_err clime_optimizer_write_weights(const struct clime_optimizer *o, struct clime_model *m,
                                              struct clime_error *e);

@@ -84,6 +84,11 @@ static enum clime_err gather_rows(struct clime_learner *l, const struct clime_pa
     return rc;
 }
 
+/* With a ring of weights all ranks pass at the same time: pack i is the last one, and there is none for this rank. */
+static bool idles(const struct clime_learner *l, const struct clime_packing *p, int i) {
+    return i + 1 == p->n_micro && l->team->rank > i % l->team->world;
+}
+
 enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
                                    const struct clime_sample *const *samples, const struct clime_packing *p,
                                    const struct clime_stream *s, float *out, struct clime_error *e) {
@@ -93,7 +98,10 @@ enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *
     if (err) return err;
     clime_micro_alloc(&mb, l->max_rows);
     for (int i = 0; i < p->n_micro && !err; i++) {
-        if (l->team && clime_lanes_rank(&l->lanes, i) != l->team->rank) continue;
+        if (l->team && clime_lanes_rank(&l->lanes, i) != l->team->rank) {
+            if (idles(l, p, i)) err = clime_train_idle(t, false, e);
+            continue;
+        }
         clime_micro_fill(&mb, samples, s, p->sample + p->first[i], p->first[i + 1] - p->first[i]);
         err = clime_train_forward(t, &mb.b, false, mb.logp, NULL, e);
         for (int k = 0; !err && k < mb.b.n_loss; k++) out[mb.index[k]] = mb.logp[k];

@@ -18,6 +18,7 @@ enum clime_team_word {
     CLIME_TEAM_SCORE, /* log-probabilities of a batch */
     CLIME_TEAM_STEP,
     CLIME_TEAM_REFRESH, /* the reference becomes the policy */
+    CLIME_TEAM_WHOLE,   /* rank 0's host memory gets all weights */
     CLIME_TEAM_SAVE,
     CLIME_TEAM_LOAD,
     CLIME_TEAM_END

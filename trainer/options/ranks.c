@@ -25,6 +25,9 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
          "how ranks on GPUs exchange bytes: mapped = through memory of each other that they map, on one host; nccl = "
          "by "
          "NCCL's send and receive; auto = mapped where all of them can, else nccl. The weights are the same bits"},
+        {"shard-weights", CLIME_OPT_CHOICE, &r->shard_weights, "auto", "auto|on|off",
+         "on = each rank keeps a part of every layer's weights, and a layer is gathered while the one before computes; "
+         "off = each has all of them; auto = on where whole ones do not fit. The weights are the same bits"},
         {"actor-base-gpu-id", CLIME_OPT_INT, &r->base_gpu, "0", "N",
          "the GPU of a host's first rank; the next has the next", 0, -1},
         {"tensor-model-parallel-size", CLIME_OPT_INT, &r->tp_size, "1", "N",
@@ -36,10 +39,9 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
 }
 
 bool clime_rank_decides(const char *name) {
-    static const char *const not [] = {"actor-num-gpus-per-node",     "actor-num-nodes",
-                                       "distributed-timeout-minutes", "rank-transport",
-                                       "actor-base-gpu-id",           "tensor-model-parallel-size",
-                                       "pipeline-model-parallel-size"};
+    static const char *const not [] = {
+        "actor-num-gpus-per-node", "actor-num-nodes",   "distributed-timeout-minutes", "rank-transport",
+        "shard-weights",           "actor-base-gpu-id", "tensor-model-parallel-size",  "pipeline-model-parallel-size"};
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
         if (!strcmp(name, not [i])) return false;
     return true;
@@ -71,6 +73,7 @@ enum clime_err clime_rank_derive(struct clime_rank_options *r, struct clime_lear
     l->gradient_lanes = (int)r->lanes;
     l->base_gpu = (int)r->base_gpu;
     l->rank_transport = (enum clime_links_way)r->transport;
+    l->shard_weights = (enum clime_shard_weights)r->shard_weights;
     l->rank_limit_us = (int64_t)(r->timeout_minutes * 60e6);
     enum clime_err rc = check_size("tensor-model-parallel-size", r->tp_size, l->n_ranks, e);
     return rc ? rc : check_size("pipeline-model-parallel-size", r->pp_size, l->n_ranks, e);

@@ -5,14 +5,15 @@
 #include "common/options.h"
 #include "trainer/learn/learner.h"
 
-#define CLIME_RANK_ROWS 8
+#define CLIME_RANK_ROWS 9
 
 struct clime_rank_options {
     int64_t nodes, per_node; /* ranks */
     int64_t lanes;           /* after derive: the number in force, which decides the weights */
     int64_t tp_size, pp_size;
     int64_t base_gpu;
-    int transport; /* enum clime_links_way */
+    int transport;     /* enum clime_links_way */
+    int shard_weights; /* enum clime_shard_weights */
     double timeout_minutes;
     bool per_node_given, lanes_given;
 };

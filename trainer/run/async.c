@@ -98,7 +98,7 @@ static enum clime_err train(struct clime_rl *rl, const struct clime_rollout *r, 
     if (!rc) rc = clime_rl_run_steps(rl, plans, last, e);
     clime_rl_plans_free(plans, (int)rl->o.num_steps_per_rollout);
     rl->time.train_us = clime_now_us() - t0;
-    if (!rc) clime_rl_record_begin(rl);
+    if (!rc) rc = clime_rl_record_begin(rl, e);
     return rc;
 }
 

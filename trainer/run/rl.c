@@ -182,10 +182,9 @@ static enum clime_err one_rollout(struct clime_rl *rl, struct clime_error *e) {
                                             : clime_rollout_generate(&c, rl->rollouts_done, rl->published, &r, e);
     if (rc) return rc;
     rl->time.wait_us = r.time_us;
-    if (!(rc = train(rl, &r, &last, e)) && !(rc = clime_rl_publish(rl, e))) {
-        clime_rl_record_begin(rl); /* ends before the next training: the servers generate meanwhile */
+    /* the record ends before the next training: the servers generate meanwhile */
+    if (!(rc = train(rl, &r, &last, e)) && !(rc = clime_rl_publish(rl, e)) && !(rc = clime_rl_record_begin(rl, e)))
         rc = clime_rl_account(rl, &r, &last, t0, e);
-    }
     clime_rollout_free(&r);
     return rc;
 }

@@ -144,7 +144,7 @@ enum clime_err clime_rl_compare_step(struct clime_rl *rl, const struct clime_ste
 /* Records the hash of the current weights (which must equal an earlier record). begin computes it beside what follows;
  * end, before the weights change again, records it. */
 enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e);
-void clime_rl_record_begin(struct clime_rl *rl);
+enum clime_err clime_rl_record_begin(struct clime_rl *rl, struct clime_error *e);
 enum clime_err clime_rl_record_end(struct clime_rl *rl, struct clime_error *e); /* does nothing without a begin */
 
 /* Before the steps of a rollout: servers that share the weights stop computing, and with --offload-rollout all give

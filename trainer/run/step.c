@@ -287,8 +287,11 @@ done:
 
 /* ---- weights ---- */
 
-void clime_rl_record_begin(struct clime_rl *rl) {
-    clime_fingerprint_begin(&rl->fingerprint, clime_learner_model(rl->learner), clime_learner_device(rl->learner));
+enum clime_err clime_rl_record_begin(struct clime_rl *rl, struct clime_error *e) {
+    enum clime_err rc = clime_learner_whole(rl->learner, e);
+    if (!rc)
+        clime_fingerprint_begin(&rl->fingerprint, clime_learner_model(rl->learner), clime_learner_device(rl->learner));
+    return rc;
 }
 
 enum clime_err clime_rl_record_end(struct clime_rl *rl, struct clime_error *e) {
@@ -298,8 +301,8 @@ enum clime_err clime_rl_record_end(struct clime_rl *rl, struct clime_error *e) {
 }
 
 enum clime_err clime_rl_record_version(struct clime_rl *rl, struct clime_error *e) {
-    clime_rl_record_begin(rl);
-    return clime_rl_record_end(rl, e);
+    enum clime_err rc = clime_rl_record_begin(rl, e);
+    return rc ? rc : clime_rl_record_end(rl, e);
 }
 
 /* What goes to servers by HTTP is read by a thread for each of them at once, and a device's context belongs to one
@@ -331,12 +334,14 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
                               .host = copy_weights,
                               .arg = rl};
     int64_t t0 = clime_now_us();
+    enum clime_err rc = clime_learner_whole(rl->learner, e);
+    if (rc) return rc;
     if (rl->o.async) { /* a server that restarts while the next step runs gets these */
         copy_weights(rl);
         push.host = copied_weights;
     }
     clime_progress_live(&rl->progress, "weights of step %" PRId64 " go to the servers", rl->step);
-    enum clime_err rc = clime_fleet_publish(rl->fleet, &push, e);
+    rc = clime_fleet_publish(rl->fleet, &push, e);
     rl->time.update_us += clime_now_us() - t0;
     if (!rc && rl->offloaded) rc = clime_fleet_onload(rl->fleet, e);
     if (!rc) rl->published = rl->step;
