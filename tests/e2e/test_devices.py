@@ -2,6 +2,7 @@
 every way that weights change; a rank that dies, freezes or lies; and what cannot be shared."""
 
 import array
+import base64
 import contextlib
 import functools
 import hashlib
@@ -13,6 +14,7 @@ import subprocess
 import threading
 
 import pytest
+from test_bad_folders import pack
 from programs import LIMIT, SLOW, Program, run, server, tiny_model
 from test_handover import GROUP, Owner, Sender, beside, checksum, ipc, lists, tensors
 from test_ranks import events, ranks_of, steps_done, until
@@ -75,6 +77,8 @@ def replies(s):
 def check_same(servers):
     said = {n: replies(s) for n, s in servers.items()}
     assert said[2] == said[1] and said[4] == said[1]
+    sums = [s.json("/weights_checker", {"action": "checksum"}) for s in servers.values()]
+    assert sums[0] == sums[1] == sums[2], sums
     return said[1]
 
 
@@ -186,8 +190,45 @@ def test_new_weights_by_every_way(servers, model, tmp_path):
         s.json("/destroy_weights_update_group", {"group_name": "g"})
         sender.close()
 
-    for way in (put, disk, copy, share, rewritten, broadcast):
+    def carried(n, s):  # in the request, in two of them
+        half = len(all_of) // 2
+        for some in (all_of[:half], all_of[half:]):
+            head, data = {}, b""
+            for name, shape, bytes_ in some:
+                new = policy(200 + len(name), len(bytes_) // 2)
+                head[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(data), len(data) + len(new)]}
+                data += new
+            text = base64.b64encode(pack(head, data)).decode()
+            reply = s.json("/update_weights_from_tensor", {"serialized_named_tensors": [text] * n, "weight_version": "carried"})
+        assert reply["message"] == "Weights updated." and reply["weight_version"] == "carried"
+
+    def some(n, s):  # half of the tensors, and then on: not over several devices
+        before = s.json("/weights_checker", {"action": "checksum"})
+        head = {all_of[0][0]: {"dtype": "BF16", "shape": all_of[0][1], "data_offsets": [0, len(all_of[0][2])]}}
+        text = base64.b64encode(pack(head, policy(300, len(all_of[0][2]) // 2))).decode()
+        s.json("/update_weights_from_tensor", {"serialized_named_tensors": [text]})
+        reply = s.post("/continue_generation")
+        if n > 1:
+            assert reply.status_code == 400 and "send every tensor" in reply.text, reply.text
+            assert s.json("/weights_checker", {"action": "checksum"}) == before
+            s.post("/continue_generation")
+        else:
+            assert reply.status_code == 200
+
+    for way in (put, disk, copy, share, rewritten, broadcast, carried):
         each(way)
+    for n, s in servers.items():
+        some(n, s)
+        carried(n, s)
+    assert check_same(servers) == seen[-1]
+    snapshot = [s.json("/weights_checker", {"action": "snapshot"}) for s in servers.values()]
+    for s in servers.values():
+        s.json("/weights_checker", {"action": "reset_tensors"})
+        assert "are not those of the snapshot" in s.json("/weights_checker", {"action": "compare"}, 400)["message"]
+        values = s.json("/get_weights_by_name", {"name": all_of[1][0], "truncate_size": 3})
+        snapshot.append(values)
+    assert snapshot[-1] == snapshot[-2] == snapshot[-3]
+    check_same(servers)
 
 
 def test_pause_and_update_in_flight(servers, model):

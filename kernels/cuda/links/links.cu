@@ -301,7 +301,7 @@ enum clime_err clime_cuda_links_begin(struct clime_links *links, const char *wha
 void clime_cuda_links_rows(struct clime_links *links, const char *what, int root, int T, const size_t *at,
                            const void *mine, void *y) {
     struct clime_cuda_links *l = (struct clime_cuda_links *)links;
-    CHECK(l->gather && T <= CLIME_LINKS_FEW_ROWS);
+    CHECK(l->gather);
     clime_link_gather_queue(l->gather, what, clime_group_limit_us(l->head.group), root, T, at, mine, y);
 }
 
