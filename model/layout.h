@@ -147,6 +147,11 @@ enum clime_err clime_layout_shard(const struct clime_layout *l, int rank, int n_
                                   struct clime_error *e);
 void clime_shard_free(struct clime_shard *s);
 
+/* What a shard holds of elements [offset, offset + n) of the whole buffer: parts i from clime_shard_first on, as long
+ * as clime_shard_cut gives them, each cut to those elements. */
+int clime_shard_first(const struct clime_shard *s, int64_t offset);
+bool clime_shard_cut(const struct clime_shard *s, int i, int64_t offset, int64_t n, struct clime_shard_part *out);
+
 /* Rows [*from, *to) of the head are the rank's, also where they lie in an embedding that every rank has. */
 void clime_layout_head_rows(const struct clime_layout *l, int rank, int n_ranks, int64_t *from, int64_t *to);
 

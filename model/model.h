@@ -146,6 +146,9 @@ enum clime_err clime_model_own(struct clime_model *m, struct clime_error *e);
  * the others take theirs at the same time. All have memory of their own. After an error ranks_check fails, too. */
 enum clime_err clime_model_hand_out(struct clime_model *m, const void *flat, bool host, struct clime_error *e);
 enum clime_err clime_model_take_share(struct clime_model *m, struct clime_error *e);
+/* What this rank has of n elements of the whole model's buffer from offset on, its parts behind each other, into host
+ * memory with room for n. Returns how many. Waits; a device that fails says so at sync. */
+int64_t clime_model_read_share(const struct clime_model *m, int64_t offset, int64_t n, void *h_out);
 
 /* Both of a model alone; with a ring, of rank 0's copy (clime_ring_whole). get waits. */
 void clime_model_get(const struct clime_model *m, void *h_flat);

@@ -85,22 +85,20 @@ void clime_model_put(void *arg, int64_t offset, const void *data, int64_t n) {
         m->ops->copy_in(m->dev, clime_model_at(m, offset), data, (size_t)n * width);
         return;
     }
-    int low = 0, high = m->shard.n_parts; /* the first part that ends behind offset: parts are in the order of both */
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        const struct clime_shard_part *p = &m->shard.parts[middle];
-        if (p->global + p->n <= offset)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    for (int i = low; i < m->shard.n_parts && m->shard.parts[i].global < offset + n; i++) {
-        const struct clime_shard_part *p = &m->shard.parts[i];
-        int64_t from = p->global > offset ? p->global : offset, end = p->global + p->n;
-        if (end > offset + n) end = offset + n;
-        m->ops->copy_in(m->dev, clime_model_at(m, p->local + (from - p->global)),
-                        (const char *)data + (size_t)(from - offset) * width, (size_t)(end - from) * width);
-    }
+    struct clime_shard_part p;
+    for (int i = clime_shard_first(&m->shard, offset); clime_shard_cut(&m->shard, i, offset, n, &p); i++)
+        m->ops->copy_in(m->dev, clime_model_at(m, p.local), (const char *)data + (size_t)(p.global - offset) * width,
+                        (size_t)p.n * width);
+}
+
+int64_t clime_model_read_share(const struct clime_model *m, int64_t offset, int64_t n, void *h_out) {
+    size_t width = clime_dtype_bytes(clime_model_dt(m));
+    struct clime_shard_part p;
+    int64_t all = 0;
+    CHECK(m->flat && !m->released);
+    for (int i = clime_shard_first(&m->shard, offset); clime_shard_cut(&m->shard, i, offset, n, &p); i++, all += p.n)
+        m->ops->copy_out(m->dev, (char *)h_out + (size_t)all * width, clime_model_at(m, p.local), (size_t)p.n * width);
+    return all;
 }
 
 /* ---- exchanges --------------------------------------------------------------------------------------------------- */

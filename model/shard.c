@@ -95,6 +95,28 @@ void clime_layout_head_rows(const struct clime_layout *l, int rank, int n_ranks,
     if (*to > rows) *to = rows;
 }
 
+int clime_shard_first(const struct clime_shard *s, int64_t offset) {
+    int low = 0, high = s->n_parts; /* the first part that ends behind offset: parts are in the order of both buffers */
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (s->parts[middle].global + s->parts[middle].n <= offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+bool clime_shard_cut(const struct clime_shard *s, int i, int64_t offset, int64_t n, struct clime_shard_part *out) {
+    if (i >= s->n_parts || s->parts[i].global >= offset + n) return false;
+    const struct clime_shard_part *p = &s->parts[i];
+    int64_t from = p->global > offset ? p->global : offset, end = p->global + p->n;
+    if (end > offset + n) end = offset + n;
+    *out = (struct clime_shard_part){
+        .slice = p->slice, .global = from, .local = p->local + (from - p->global), .n = end - from};
+    return true;
+}
+
 void clime_shard_free(struct clime_shard *s) {
     free(s->parts);
     *s = (struct clime_shard){0};

@@ -309,13 +309,18 @@ enum clime_err clime_engine_writing(struct clime_engine *g, int64_t limit_us, st
 }
 
 static void do_read_weights(struct clime_engine *g, struct clime_command *c) {
+    size_t width = clime_dtype_bytes(clime_model_dt(g->model));
     if ((c->err = refuse_dead(g, c->error))) return;
-    if (g->opts.followers)
-        c->err = clime_fail(c->error, CLIME_ERR_INPUT, "the weights lie on several devices, a share on each");
-    else if (atomic_load(&g->weights) != CLIME_WEIGHTS_READY)
-        c->err = complete(g, c->error);
-    if (c->err) return;
-    g->model->ops->copy_out(g->model->dev, c->h_weights, (const char *)g->model->flat + c->weights_at, c->n_bytes);
+    if (atomic_load(&g->weights) != CLIME_WEIGHTS_READY) c->err = complete(g, c->error);
+    if (!c->err && g->opts.followers)
+        c->err = clime_followers_read(g->opts.followers, (int64_t)(c->weights_at / width),
+                                      (int64_t)(c->n_bytes / width), c->h_weights, c->error);
+    if (c->err) {
+        lost_ranks(g);
+        return;
+    }
+    if (!g->opts.followers)
+        g->model->ops->copy_out(g->model->dev, c->h_weights, (const char *)g->model->flat + c->weights_at, c->n_bytes);
     c->err = g->model->ops->sync(g->model->dev, c->error); /* a copy out of a failed device is none */
     clime_engine_is_dead(g, c->err, c->error);
 }

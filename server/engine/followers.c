@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/group/start.h"
 #include "common/log.h"
@@ -76,6 +77,9 @@ enum clime_err clime_followers_link(struct clime_followers *f, struct clime_mode
     if (rc) return rc;
     clime_group_set_limit(f->group, f->limit_us);
     f->model = m;
+    f->shards = xcalloc((size_t)f->world, sizeof *f->shards);
+    for (int r = 0; r < f->world && !rc; r++) rc = clime_layout_shard(&m->layout, r, f->world, &f->shards[r], e);
+    if (rc) return rc;
     LOG_INFO("%d devices share the model: %.1f MiB of weights on this one, of %.1f", f->world,
              (double)clime_model_own_bytes(m) / (1 << 20), (double)clime_model_bytes(m) / (1 << 20));
     return CLIME_OK;
@@ -89,6 +93,8 @@ void clime_followers_close(struct clime_followers *f) {
     clime_links_close(f->links);
     clime_group_close(f->group);
     clime_group_stop(f->children);
+    for (int r = 0; f->shards && r < f->world; r++) clime_shard_free(&f->shards[r]);
+    free(f->shards);
     clime_buf_free(&f->wire);
     free(f);
 }
@@ -156,6 +162,50 @@ static enum clime_err ask(struct clime_followers *f, enum clime_follow_word word
 enum clime_err clime_followers_memory(struct clime_followers *f, enum clime_follow_word word, unsigned tags, size_t *kv,
                                       size_t *weights, struct clime_error *e) {
     return ask(f, word, tags, kv, weights, e);
+}
+
+/* Puts what rank has said of n elements where it belongs. What the rank before has, too, is there already. */
+static enum clime_err place(const struct clime_followers *f, int rank, int64_t offset, int64_t n, char *out,
+                            struct clime_error *e) {
+    const struct clime_shard *s = &f->shards[rank], *before = &f->shards[rank - 1];
+    size_t width = clime_dtype_bytes(clime_model_dt(f->model)), at = 0;
+    struct clime_shard_part p;
+    for (int i = clime_shard_first(s, offset); clime_shard_cut(s, i, offset, n, &p); i++) {
+        const char *theirs = f->wire.data + at;
+        char *to = out + (size_t)(p.global - offset) * width;
+        size_t bytes = (size_t)p.n * width;
+        at += bytes;
+        if (at > f->wire.len) break;
+        if (before->parts[i].global == s->parts[i].global && memcmp(to, theirs, bytes) != 0)
+            return clime_fail(e, CLIME_ERR_INTERNAL, "%s has other values of %s than the ranks before it",
+                              clime_group_name(f->group, rank), f->model->layout.slices[p.slice].name);
+        memcpy(to, theirs, bytes);
+    }
+    if (at == f->wire.len) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INTERNAL, "%s sends another number of weights than it has",
+                      clime_group_name(f->group, rank));
+}
+
+enum clime_err clime_followers_read(struct clime_followers *f, int64_t offset, int64_t n, void *h_out,
+                                    struct clime_error *e) {
+    const struct clime_follow m = {.word = CLIME_FOLLOW_READ, .from = offset, .n = n};
+    size_t width = clime_dtype_bytes(clime_model_dt(f->model));
+    struct clime_error lost = {0};
+    struct clime_shard_part p;
+    enum clime_err rc = CLIME_OK, err = clime_model_ranks_check(f->model, &lost);
+    if (!err) err = tell(f, &m, sizeof m, &lost);
+    for (int i = clime_shard_first(&f->shards[0], offset); !err && clime_shard_cut(&f->shards[0], i, offset, n, &p);
+         i++)
+        f->model->ops->copy_out(f->model->dev, (char *)h_out + (size_t)(p.global - offset) * width,
+                                clime_model_at(f->model, p.local), (size_t)p.n * width);
+    for (int r = 1; r < f->world && !err; r++) {
+        err = clime_group_receive(f->group, r, "reading weights", f->limit_us, &f->wire, &lost);
+        if (!err && !rc) rc = place(f, r, offset, n, h_out, e);
+    }
+    if (!err) return rc;
+    clime_model_ranks_fail(f->model, &lost);
+    if (e) *e = lost;
+    return err;
 }
 
 enum clime_err clime_followers_update(struct clime_followers *f, const void *flat, bool host, struct clime_error *e) {

@@ -22,6 +22,7 @@ enum clime_follow_word {
     CLIME_FOLLOW_WEIGHTS,   /* take your share of new ones */
     CLIME_FOLLOW_GIVE_BACK, /* memory by tags. Answered */
     CLIME_FOLLOW_TAKE_BACK, /* the same */
+    CLIME_FOLLOW_READ,      /* say what your share of some weights is. Answered with the bytes alone */
     CLIME_FOLLOW_END
 };
 
@@ -29,7 +30,8 @@ struct clime_follow { /* what a message begins with; all are the same program on
     enum clime_follow_word word;
     struct clime_step_shape shape;
     int n_copies, n_rows;
-    unsigned tags; /* enum clime_memory_tag */
+    unsigned tags;   /* enum clime_memory_tag */
+    int64_t from, n; /* elements of the whole model's buffer, to be read */
 };
 
 struct clime_follow_answer {
@@ -57,7 +59,8 @@ struct clime_followers {
     struct clime_group *group;
     struct clime_group_children *children;
     struct clime_links *links;
-    struct clime_model *model; /* the leader's */
+    struct clime_model *model;  /* the leader's */
+    struct clime_shard *shards; /* [world] who has what of it */
     struct clime_buf wire;
     int world;
     int64_t limit_us; /* of every wait for one that has something to do */
@@ -88,6 +91,11 @@ enum clime_err clime_followers_check(struct clime_followers *f, struct clime_err
 /* New weights on all ranks, from the whole of them in host or device memory. CLIME_ERR_LIMIT: a rank has no memory,
  * nothing has changed. */
 enum clime_err clime_followers_update(struct clime_followers *f, const void *flat, bool host, struct clime_error *e);
+
+/* n elements of the whole model's weights, from offset on, from all ranks into host memory. CLIME_ERR_INTERNAL: what
+ * several ranks have is not the same on all. */
+enum clime_err clime_followers_read(struct clime_followers *f, int64_t offset, int64_t n, void *h_out,
+                                    struct clime_error *e);
 
 /* GIVE_BACK or TAKE_BACK on all followers; their bytes are added to *kv and *weights. */
 enum clime_err clime_followers_memory(struct clime_followers *f, enum clime_follow_word word, unsigned tags, size_t *kv,

@@ -4,6 +4,7 @@
  */
 #include "server/engine/obey.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "server/engine/engine.h"
@@ -52,6 +53,18 @@ static enum clime_err change_memory(struct clime_model *model, struct clime_runn
     return clime_group_send(g, 0, &a, sizeof a, e);
 }
 
+static enum clime_err read_weights(const struct clime_model *model, struct clime_group *g, const struct clime_follow *m,
+                                   struct clime_error *e) {
+    size_t width = clime_dtype_bytes(clime_model_dt(model));
+    if (m->from < 0 || m->n <= 0 || m->n > model->layout.n || !model->flat || model->released) return misfit(m, e);
+    char *own = xmalloc((size_t)m->n * width);
+    int64_t n = clime_model_read_share(model, m->from, m->n, own);
+    enum clime_err rc = model->ops->sync(model->dev, e); /* a copy out of a failed device is none */
+    if (!rc) rc = clime_group_send(g, 0, own, (size_t)n * width, e);
+    free(own);
+    return rc;
+}
+
 static enum clime_err obey(struct clime_model *model, struct clime_runner *r, struct clime_group *g,
                            const struct clime_follow *m, const char *rest, size_t n, struct clime_error *e) {
     switch (m->word) {
@@ -61,6 +74,8 @@ static enum clime_err obey(struct clime_model *model, struct clime_runner *r, st
         return run_logits(r, m, rest, n, e);
     case CLIME_FOLLOW_WEIGHTS:
         return clime_model_take_share(model, e);
+    case CLIME_FOLLOW_READ:
+        return read_weights(model, g, m, e);
     case CLIME_FOLLOW_OWN:
     case CLIME_FOLLOW_GIVE_BACK:
     case CLIME_FOLLOW_TAKE_BACK:
