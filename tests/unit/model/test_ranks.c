@@ -67,6 +67,24 @@ static void new_weights(struct clime_model *m, int rank, bool host) {
     free(flat);
 }
 
+static enum clime_err no_memory(struct clime_dev *d, size_t bytes, const char *what, void **out,
+                                struct clime_error *e) {
+    (void)d;
+    (void)out;
+    return clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of %s", bytes, what);
+}
+
+/* Who hands out has told the others already, and may not lack memory any more, also on a device of its own. */
+static void full_device(struct clime_model *m, int rank) {
+    const struct clime_ops *was = m->ops;
+    struct clime_ops full = *was;
+    full.own_memory = true;
+    full.alloc = no_memory;
+    m->ops = &full;
+    new_weights(m, rank, true);
+    m->ops = was;
+}
+
 static int body(const struct clime_place *place, void *arg) {
     struct run *r = arg;
     struct clime_group *group = NULL;
@@ -93,6 +111,7 @@ static int body(const struct clime_place *place, void *arg) {
         new_weights(m, place->rank, host);
         steps(r, m, place->rank);
     }
+    full_device(m, place->rank);
     rc = clime_model_ranks_check(m, &e);
     if (rc) fprintf(stderr, "rank %d: %s\n", place->rank, e.msg);
     clime_model_close(m);
