@@ -263,6 +263,7 @@ void clime_model_plan(struct clime_model *m) {
     clime_plan_add(p, "rope cos", table, (void **)(uintptr_t)&m->rope.cos); /* [max_pos, rot/2] */
     clime_plan_add(p, "rope sin", table, (void **)(uintptr_t)&m->rope.sin);
     clime_plan_add(p, "packed weights", carve_packed(m, NULL), &m->packed_base);
+    clime_plan_add(p, "a piece of the weights", clime_model_piece_bytes(m), &m->ranks.piece);
 }
 
 /* By blocks of positions: a legal table may be gigabytes, which only the device's plan may refuse. */

@@ -23,7 +23,8 @@
 struct clime_model_ranks {
     int rank, n;               /* 0 of 1: alone */
     struct clime_links *links; /* between them; borrowed */
-    enum clime_err err;        /* the first exchange that failed: then what is computed means nothing */
+    void *piece;        /* device: rank 0's room for what it hands out from the host; NULL where that is no way */
+    enum clime_err err; /* the first exchange that failed: then what is computed means nothing */
     struct clime_error error;
 };
 
@@ -249,6 +250,9 @@ void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int
 /* Inside of the model, for model/: its share, places and matrices from the layout; its planes from the layout and the
  * device's type. CLIME_ERR_INPUT when so many ranks cannot share it. */
 enum clime_err clime_model_lay(struct clime_model *m, struct clime_error *e);
+/* Memory that the rank needs to hand out weights: whoever does has told the others, so it is planned like the weights.
+ */
+size_t clime_model_piece_bytes(const struct clime_model *m);
 /* The rank's rows of a head that is the embedding. */
 const void *clime_tied_head(const struct clime_model *m);
 /* n elements of the whole model's buffer from offset on, of which the rank keeps what is its own; as

@@ -17,6 +17,11 @@
 
 #define PIECE ((int64_t)4 << 20) /* elements of one exchange of weights */
 
+size_t clime_model_piece_bytes(const struct clime_model *m) {
+    bool bounces = m->ranks.n > 1 && m->ranks.rank == 0 && m->ops->own_memory;
+    return bounces ? (size_t)PIECE * clime_dtype_bytes(clime_model_dt(m)) : 0;
+}
+
 /* ---- the share ------------------------------------------------------------------------------------------------- */
 
 static struct clime_heads heads_of(const struct clime_config *c, int n_ranks) {
@@ -193,24 +198,24 @@ void clime_model_share_ids(struct clime_model *m, int T, int32_t *ids) {
 
 /* One part to rank, in pieces; from host memory through the device's. */
 static enum clime_err send_part(struct clime_model *m, int rank, const struct clime_shard_part *p, const char *flat,
-                                void *bounce, struct clime_error *e) {
+                                void *piece, struct clime_error *e) {
     size_t width = clime_dtype_bytes(clime_model_dt(m));
     enum clime_err rc = CLIME_OK;
     for (int64_t at = 0, n; at < p->n && !rc; at += n) {
         n = p->n - at < PIECE ? p->n - at : PIECE;
         const char *from = flat + (size_t)(p->global + at) * width;
-        if (bounce) m->ops->copy_in(m->dev, bounce, from, (size_t)n * width);
-        struct clime_move move = {rank, bounce ? bounce : (void *)(uintptr_t)from, (size_t)n * width};
+        if (piece) m->ops->copy_in(m->dev, piece, from, (size_t)n * width);
+        struct clime_move move = {rank, piece ? piece : (void *)(uintptr_t)from, (size_t)n * width};
         rc = clime_links_exchange(m->ranks.links, "handing out weights", &move, 1, NULL, 0, e);
     }
     return rc;
 }
 
-static enum clime_err send_share(struct clime_model *m, int rank, const char *flat, void *bounce,
+static enum clime_err send_share(struct clime_model *m, int rank, const char *flat, void *piece,
                                  struct clime_error *e) {
     struct clime_shard s;
     enum clime_err rc = clime_layout_shard(&m->layout, rank, m->ranks.n, &s, e);
-    for (int i = 0; i < s.n_parts && !rc; i++) rc = send_part(m, rank, &s.parts[i], flat, bounce, e);
+    for (int i = 0; i < s.n_parts && !rc; i++) rc = send_part(m, rank, &s.parts[i], flat, piece, e);
     clime_shard_free(&s);
     return rc;
 }
@@ -233,15 +238,10 @@ static enum clime_err taken(struct clime_model *m, enum clime_err rc, struct cli
 }
 
 enum clime_err clime_model_hand_out(struct clime_model *m, const void *flat, bool host, struct clime_error *e) {
-    void *bounce = NULL;
     enum clime_err rc = clime_model_ranks_check(m, e);
     CHECK(m->ranks.rank == 0 && m->flat && !m->foreign && !m->released);
-    if (!rc && host && m->ops->own_memory)
-        rc = m->ops->alloc(m->dev, (size_t)PIECE * clime_dtype_bytes(clime_model_dt(m)), "a piece of the weights",
-                           &bounce, e);
-    for (int r = 1; r < m->ranks.n && !rc; r++) rc = send_share(m, r, flat, bounce, e);
+    for (int r = 1; r < m->ranks.n && !rc; r++) rc = send_share(m, r, flat, host ? m->ranks.piece : NULL, e);
     if (!rc) take_own(m, flat, host);
-    if (bounce) m->ops->free(m->dev, bounce);
     return taken(m, rc, e);
 }
 
