@@ -21,7 +21,7 @@ from reward import Reward
 HERE = pathlib.Path(__file__).parent
 PROBES = ["--health-check-interval", "0.2", "--health-check-timeout", "2", "--health-failure-threshold", "2",
           "--health-success-threshold", "1"]  # fmt: skip
-MAY_SAY = ("disk is full", "No space left", "database or disk is full", "waiting for")  # with what a trainer may end but by a kill
+MAY_SAY = ("disk is full", "No space left", "database or disk is full", "waiting for", "--router-url: GET")  # with what a trainer may end but by a kill
 
 
 def processes():

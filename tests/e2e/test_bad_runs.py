@@ -303,6 +303,23 @@ def test_router_that_speaks_something_else(d):
         fails(rl(d, "odd", router_url=f"http://127.0.0.1:{port}", server_threads=None), "--router-url", str(port))
 
 
+def test_router_that_breaks_one_connection(d):
+    """Once is no reason to call the run off: it is asked again, and what it says then counts."""
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as odd:
+
+        def answer():
+            while len(asked) < 2:
+                c, _ = odd.accept()
+                with c:
+                    asked.append(c.recv(4096))
+                    if len(asked) == 2:
+                        c.sendall(b"HTTP/1.1 418 Teapot\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        fails(rl(d, "broken", router_url=f"http://127.0.0.1:{odd.getsockname()[1]}", server_threads=None), "--router-url", "418")
+
+
 REWARDS = [
     ("dies", "exit 3", {}, ["failed"]),
     ("hangs", "sleep 1000", {"rm_timeout": 0.3}, ["TIMEOUT"]),
