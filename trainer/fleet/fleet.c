@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/http/retry.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
 #include "common/log.h"
@@ -29,6 +30,7 @@
 #define POLL_PAUSE_US 20000
 #define FIRST_PAUSE_US 1000000 /* before an external server is tried again; twice as long each time, 32 s at most */
 #define MOST_IN_FLIGHT 4096
+#define MEET_US 2000000  /* for an external router that does not answer at the start */
 #define PROBE_US 3000000 /* for one that failed before to say anything */
 
 bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size) {
@@ -500,6 +502,20 @@ const char *clime_fleet_device(struct clime_fleet *f) {
 
 /* ---- open and close ---- */
 
+/* A router that is just being started again, or a connection that breaks, is asked again before the run is called off.
+ */
+static enum clime_err meet_router(struct clime_fleet *f, struct clime_error *e) {
+    struct clime_retry again = {.what = "--router-url",
+                                .deadline_us = clime_now_us() + MEET_US,
+                                .first_pause_us = MEET_US / 16,
+                                .most_pause_us = MEET_US / 4};
+    enum clime_err rc;
+    do {
+        rc = clime_fleet_read_workers(f, e);
+    } while (rc == CLIME_ERR_UNAVAILABLE && clime_retry_wait(&again, 0, e) == CLIME_RETRY_AGAIN);
+    return rc;
+}
+
 enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clime_fleet **out, struct clime_error *e) {
     struct clime_fleet *f = xcalloc(1, sizeof *f);
     *out = NULL;
@@ -517,7 +533,7 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
     if (o->router_url) {
         clime_fleet_set_url(f, o->router_url);
         f->external_seen_us = clime_now_us();
-        rc = clime_fleet_read_workers(f, e);
+        rc = meet_router(f, e);
         if (rc) clime_error_prefix(e, "--router-url");
     } else {
         rc = clime_fleet_open_children(f, e);
