@@ -570,6 +570,16 @@ static void test_limits(void **state) {
     assert_non_null(strstr(next.stuck, "ambiguous"));
     clime_grammar_state_free(s);
     clime_grammar_unref(g);
+    g = compile(CLIME_GRAMMAR_EBNF, "root ::= [0-9]{1,3}{1,3}{1,3}{1,3}{1,3}{1,3}{1,3}");
+    s = clime_grammar_state_new(g);
+    for (bool any = true; any; clime_grammar_state_add(s, '1')) { /* it may end where it cannot go on */
+        next = clime_grammar_state_next(s);
+        if (!next.allowed) break;
+        any = allows(next.allowed, '1');
+        assert_true(any || next.only_end);
+    }
+    clime_grammar_state_free(s);
+    clime_grammar_unref(g);
     char *deep = xmalloc(1 << 16);
     memset(deep, '(', 1000);
     memcpy(deep + 1000, "a", 2);
