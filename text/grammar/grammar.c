@@ -183,9 +183,10 @@ struct clime_grammar_next clime_grammar_state_next(struct clime_grammar_state *s
         next.stuck = "the grammar is too ambiguous: finding the next tokens takes too long";
         return next;
     }
-    bool any = next.may_end;
+    bool any = false;
     for (size_t i = 0, n = clime_mask_words(s->g->v->V); i < n && !any; i++) any = next.allowed[i] != 0;
-    if (any) return next;
+    next.only_end = next.may_end && !any; /* too many ways to go on are none */
+    if (any || next.may_end) return next;
     next.allowed = NULL;
     next.stuck = "no token of the vocabulary can follow in the grammar";
     return next;
