@@ -9,7 +9,7 @@ import threading
 import time
 import zlib
 
-LIES = [b"<html>reward</html>", b"[1", b"\"high\"", b"NaN", b"[]", b"", b"{}", b"1 1"]
+LIES = [b"<html>reward</html>", b"[1", b"\"high\"", b"NaN", b"[]", b"", b"1 1"]  # an object would be a reward with parts
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
