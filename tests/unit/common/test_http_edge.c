@@ -161,6 +161,12 @@ static void test_frames(void **state) {
         {HEAD "Transfer-Encoding: chunked\r\n\r\nzz\r\n", "400"},
         {HEAD "Transfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n0\r\n\r\n", "400"},
         {HEAD "Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nabc\r\n", "400"},
+        {HEAD " X: y\r\nContent-Length: 3\r\n\r\nabc", "400"}, /* CivetWeb would read no further */
+        {HEAD ": y\r\nContent-Length: 3\r\n\r\nabc", "400"},
+        {"POST /echo HTTP/1.1\r\n: y\r\nContent-Length: 3\r\n\r\nabc", "400"},
+        {"POST /echo HTTP/1.1\r\n Content-Length: 3\r\n\r\nabc", "400"},
+        {"POST /echo HTTP/1.1\nContent-Length: 3\r\n\r\nabc", "400"},
+        {HEAD "X: y\nContent-Length: 3\r\n\r\nabc", "400"},
         {HEAD "Expect: miracles\r\nContent-Length: 3\r\n\r\nabc", "417"},
         {"BREW /echo HTTP/1.1\r\n\r\n", "400"},
         {"GET /echo HTTP/3.0\r\n\r\n", "505"},

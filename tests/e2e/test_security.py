@@ -1,0 +1,252 @@
+"""The lines of docs/security.md that no other test holds: keys with limits, an admin port, files that requests may name, TLS in both
+directions, and clients that want nothing but to be in the way."""
+
+import contextlib
+import json
+import re
+import socket
+import ssl
+import time
+
+import httpx
+import pytest
+from mocks import workers
+from programs import LIMIT, ROOT, SLOW, STORIES, need_stories, program, run, server, web
+from test_front import dial, free_port, in_background, waiting
+from test_tls import certificate  # noqa: F401  the fixture
+
+SHORT = {"input_ids": [1], "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# ---- the document ----------------------------------------------------------------------------------------------------
+
+
+def test_every_line_has_its_tests():
+    """Each row of the tables of docs/security.md names tests, and all of them are there."""
+    text = (ROOT / "docs" / "security.md").read_text().split("## Figures")[0]
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    rows = [r for r in rows if r[-1].strip() not in ("test", "---")]
+    assert len(rows) > 20
+    for what, *_, tests in rows:
+        named = re.findall(r"`(test_\w+\.(?:py|c)) (test_\w+)`", tests)
+        assert named, what
+        for file, name in named:
+            (path,) = ROOT.glob(f"tests/*/**/{file}")
+            assert re.search(rf"\b{name}\(", path.read_text()), f"{what}: {file} {name}"
+
+
+# ---- keys ------------------------------------------------------------------------------------------------------------
+
+
+def test_keys_with_names_and_limits(tmp_path):
+    """One client that is past its limits is told so, the others go on, and none of them may command."""
+    need_stories()
+    keys = tmp_path / "keys"
+    keys.write_text("# who  key\nalice  one  concurrent=1\nbob  two  per-minute=2\n")
+    words = ["--api-keys", keys, "--admin-api-key", "boss", "--api-key", "plain"]
+    with server(*words) as s:
+        ask = lambda key, path="/generate", body=SHORT: web.post(s.url + path, json=body, headers=bearer(key), timeout=LIMIT)
+        assert [ask(k).status_code for k in ("one", "plain", "boss", "three", "on", "one two")] == [200, 200, 200, 401, 401, 401]
+        assert web.post(s.url + "/generate", json=SHORT, timeout=LIMIT).status_code == 401
+        assert [ask(k, "/flush_cache").status_code for k in ("one", "two", "plain", "boss")] == [403, 403, 403, 200]
+        assert [ask("two").status_code for _ in range(2)] == [200, 200]
+        late = ask("two")
+        assert late.status_code == 429 and "bob" in late.json()["message"] and 1 < int(late.headers["retry-after"]) <= 31
+        assert web.get(s.url + "/v1/models", headers=bearer("two"), timeout=LIMIT).status_code == 200  # makes no work
+        assert ask("boss", "/pause_generation").status_code == 200
+        (held,) = in_background([lambda: ask("one")])
+        wait_for(lambda: 'clime_http_key_held{key="alice"} 1' in web.get(s.url + "/metrics", timeout=LIMIT).text)
+        second = ask("one")
+        assert second.status_code == 429 and "alice" in second.json()["message"]
+        assert ask("boss", "/continue_generation").status_code == 200
+        assert held.result(LIMIT).status_code == 200
+        assert ask("one").status_code == 200
+        said = web.get(s.url + "/metrics", timeout=LIMIT).text
+        assert 'clime_http_key_refused_total{key="bob"} 1' in said and 'clime_http_key_refused_total{key="alice"} 1' in said
+        assert "two" not in re.findall(r'key="(\w+)"', said)
+    status, _, err = run("clime-router", "--port", 0, "--api-keys", keys)
+    assert status == 1 and "need an admin key" in err
+    keys.write_text("alice one fast\n")
+    status, _, err = run("clime-router", "--port", 0, "--api-keys", keys, "--admin-api-key", "boss")
+    assert status == 1 and f"{keys}:1: 'fast'" in err
+
+
+def test_an_admin_port(tmp_path):
+    """With a port of their own control calls are refused on the other, whoever asks."""
+    port = free_port()
+    with program("clime-router", "--admin-port", port, "--api-key", "user", "--admin-api-key", "boss") as r:
+        ask = lambda at, key: web.post(f"http://127.0.0.1:{at}/workers", json={"url": "http://127.0.0.1:9"}, headers=bearer(key), timeout=LIMIT)  # noqa: E501
+        refused = ask(r.port, "boss")
+        assert refused.status_code == 403 and "admin port" in refused.json()["message"]
+        assert [ask(port, key).status_code for key in ("user", "no", "boss")] == [403, 401, 202]
+        for at in (r.port, port):
+            assert web.get(f"http://127.0.0.1:{at}/workers", headers=bearer("user"), timeout=LIMIT).status_code == 200
+        assert web.get(f"http://127.0.0.1:{r.port}/metrics", timeout=LIMIT).status_code == 200
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_requests_may_name(tmp_path):
+    """With --files-under nothing outside is read or written, whichever way a path says it."""
+    need_stories()
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "link").symlink_to(outside)
+    (inside / "model").symlink_to(STORIES)
+    with server("--files-under", inside, "--files-under", STORIES) as s:
+        update = lambda path: s.post("/update_weights_from_disk", {"model_path": str(path)})
+        for path in (outside, "/etc", inside / ".." / "out", inside / "link", "/nowhere", f"{inside}x", "/proc/self/cwd"):
+            reply = update(path)
+            assert reply.status_code == 400 and "--files-under" in reply.json()["message"], path
+            if path != "/nowhere":
+                profile = s.post("/start_profile", {"output_dir": str(path)})
+                assert profile.status_code == 400 and "--files-under" in profile.json()["message"], path
+        assert update(STORIES).status_code == 200 and update(inside / "model").status_code == 200
+        assert s.post("/start_profile", {"output_dir": str(inside)}).status_code == 200
+        assert s.json("/generate", SHORT)["output_ids"]
+        assert s.post("/stop_profile").status_code == 200
+        assert [p.name for p in inside.glob("*.json")] and not list(outside.iterdir())
+
+
+# ---- TLS -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_behind_tls(certificate, tmp_path):  # noqa: F811
+    """A router trusts the workers that its --ca-certificate vouches for, and no others."""
+    need_stories()
+    with server("--tls-certificate", certificate) as s:
+        url = f"https://127.0.0.1:{s.port}"
+        with program("clime-router", "--worker-urls", url, "--ca-certificate", certificate) as r:
+            wait_for(lambda: r.get("/health").status_code == 200)
+            assert r.json("/generate", SHORT)["output_ids"]
+        with program("clime-router", "--worker-urls", url, "--health-check-interval", "0.1") as r:
+            wait_for(lambda: "certificate" in r.log())
+            assert r.post("/generate", SHORT).status_code == 503
+    status, _, err = run("clime-router", "--port", 0, "--ca-certificate", tmp_path / "none")
+    assert status == 1 and "--ca-certificate" in err
+
+
+def test_a_server_registers_over_tls(certificate):  # noqa: F811
+    need_stories()
+    with program("clime-router", "--tls-certificate", certificate) as r, \
+         server("--router", f"https://127.0.0.1:{r.port}", "--ca-certificate", certificate) as s:  # fmt: skip
+        trust = ssl.create_default_context(cafile=certificate)
+        with httpx.Client(base_url=f"https://127.0.0.1:{r.port}", verify=trust, timeout=LIMIT) as client:
+            wait_for(lambda: client.get("/list_workers").json()["urls"] == [s.url])
+            assert client.post("/generate", json=SHORT).status_code == 200
+
+
+def test_clients_that_do_not_shake_hands(certificate):  # noqa: F811
+    """They hold every thread of a TLS port, silent or with half a greeting: others are let in as soon as that is noticed, not when
+    the threads give up after 30 s."""
+    with program("clime-router", "--http-threads", "8", "--tls-certificate", certificate) as r:
+        idle = [dial(r, b"\x16\x03\x01\x02\x00\x01"[: 6 * (i % 2)]) for i in range(40)]
+        begun = time.monotonic()
+        trust = ssl.create_default_context(cafile=certificate)
+        for _ in range(3):
+            while True:  # one that waits with them may be ended with them
+                with contextlib.suppress(httpx.TransportError):
+                    assert httpx.get(f"https://127.0.0.1:{r.port}/metrics", verify=trust, timeout=LIMIT).status_code == 200
+                    break
+        took = time.monotonic() - begun
+        print(f"three answers beside 40 clients that do not shake hands: {took:.2f} s")
+        for c in idle:
+            c.close()
+        assert took < 20 * SLOW
+
+
+# ---- clients that are in the way -------------------------------------------------------------------------------------
+
+POST = b"POST /generate HTTP/1.1\r\nHost: localhost\r\n"
+HIDDEN = b"POST /flush_cache HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+
+
+def all_of(c):
+    """Until the end, which may be a reset."""
+    data = b""
+    with contextlib.suppress(OSError):
+        while piece := c.recv(65536):
+            data += piece
+    return data
+
+
+@pytest.mark.parametrize("head", [
+    b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n", b"Transfer-Encoding: chunked\r\nContent-Length: %d\r\n",
+    b"Content-Length: 5\r\nContent-Length: %d\r\n", b"Content-Length: 5, %d\r\n", b"Content-Length: +%d\r\n",
+    b"Content-Length : %d\r\nTransfer-Encoding: chunked\r\n", b"Transfer-Encoding: chunked, identity\r\nX: %d\r\n",
+    b"Transfer-Encoding: xchunked\r\nX: %d\r\n", b"Transfer-Encoding:\x0bchunked\r\nX: %d\r\n",
+    b" X: y\r\nContent-Length: %d\r\n", b": y\r\nContent-Length: %d\r\n", b"X: y\nContent-Length: %d\r\n",
+])  # fmt: skip
+def test_nothing_is_smuggled_through_the_router(head):
+    """A body of which one side might think that it ends earlier: it is refused, the connection closed, and no worker sees it."""
+    body = b"0\r\n\r\n" + HIDDEN
+    with workers(1) as (w,), program("clime-router", "--worker-urls", w.url, "--worker-api-key", "admin") as router:
+        wait_for(lambda: router.get("/health").status_code == 200)
+        with dial(router, POST + head % len(body) + b"\r\n" + body) as c:
+            said = all_of(c)
+        assert said.startswith(b"HTTP/1.1 400 ") and said.count(b"HTTP/1.1") == 1, said
+        assert w.calls() == []
+        assert router.post("/generate", SHORT).status_code == 200 and len(w.calls()) == 1
+
+
+def test_heads_without_an_end():
+    """64 MiB of headers, in lines and in one: the end comes after what one head may have, and what lies in sockets."""
+    with program("clime-router", "--http-threads", "8") as router:
+        for line in (b"X-Many: " + b"a" * 1000 + b"\r\n", b"a" * 65536):
+            with dial(router, POST + (b"" if line.endswith(b"\n") else b"X-Long: ")) as c:
+                sent = 0
+                with pytest.raises(OSError):
+                    while sent < 64 << 20:
+                        sent += c.send(line)
+                assert sent < 32 << 20
+        assert router.get("/metrics").status_code == 200
+
+
+@pytest.mark.parametrize("inside", ["[", '{"a":', '{"sampling_params":', '[{"x":['])
+def test_json_without_a_bottom(well, inside):
+    """Depth costs nothing: such a body is refused where it passes the limit, on every endpoint that reads one."""
+    s, router = well
+    text = inside * ((1 << 20) // len(inside))
+    for to, path in [(s, "/generate"), (s, "/v1/chat/completions"), (s, "/v1/responses"), (s, "/v1/messages"), (s, "/tokenize"),
+                     (s, "/start_profile"), (s, "/update_weights_from_disk"), (router, "/workers"), (router, "/generate")]:  # fmt: skip
+        for body in (text, f'{{"messages": {text}', f'{{"url": {text}'):
+            reply = to.client.post(path, content=body, headers={"Content-Type": "application/json"})
+            assert reply.status_code == 400, (path, body[:20])
+    assert router.json("/generate", SHORT)["output_ids"]
+
+
+@pytest.fixture(scope="module")
+def well():
+    need_stories()
+    with server() as s, program("clime-router", "--worker-urls", s.url) as router:
+        wait_for(lambda: router.get("/health").status_code == 200)
+        yield s, router
+
+
+def test_half_closed_connections(well):
+    """They ask, close their half and never read: that is leaving, their work ends, and others do not notice."""
+    s, router = well
+    body = json.dumps({"input_ids": [1], "sampling_params": {"max_new_tokens": 400, "ignore_eos": True}}).encode()
+    assert s.post("/pause_generation", {"mode": "retract"}).status_code == 200
+    left = [dial(router, POST + b"Content-Length: %d\r\n\r\n" % len(body) + body) for _ in range(32)]
+    wait_for(lambda: waiting(s) == 32)
+    for c in left:
+        c.shutdown(socket.SHUT_WR)
+    wait_for(lambda: waiting(s) == 0)
+    assert s.post("/continue_generation").status_code == 200
+    assert router.json("/generate", SHORT)["output_ids"]
+    for c in left:
+        c.close()
