@@ -18,9 +18,18 @@
 #define LONGEST_NAP_US 500000      /* until new workers and idle connections are seen */
 #define FIRST_ROUND_US 1000000     /* what start waits for the first probes */
 #define KEPT_US ((int64_t)5000000) /* an idle connection is closed after this */
+#define MISFIT_US ((int64_t)30000000)
 #define PROBE_STACK ((size_t)256 << 10)
 
 /* ---- one probe ---- */
+
+/* No fault of a moment: another certificate, no HTTP. Of many workers that it holds for one says it, now and then. */
+static void say_misfit(const struct clime_error *e) {
+    static _Atomic int64_t next_us;
+    int64_t next = atomic_load(&next_us), now = clime_now_us();
+    if (now >= next && atomic_compare_exchange_strong(&next_us, &next, now + MISFIT_US))
+        LOG_WARN("a probe: %s", e->msg);
+}
 
 static bool ask(struct clime_router *r, struct clime_http_client *c, const struct clime_worker_view *v, const char *at,
                 const char *path, struct clime_http_result *res) {
@@ -34,6 +43,7 @@ static bool ask(struct clime_router *r, struct clime_http_client *c, const struc
     struct clime_error e = {0};
     clime_http_client_call(c, &call, res, &e);
     if (e.code == CLIME_ERR_BUSY) LOG_WARN("a probe: %s", e.msg);
+    if (e.code == CLIME_ERR_INTERNAL) say_misfit(&e);
     free(url);
     return e.code != CLIME_ERR_BUSY;
 }

@@ -19,9 +19,10 @@
 #define DRAIN_LOOK_US 20000
 
 struct options {
-    const char *host, *port_file, *api_key, *admin_key, *worker_key, *tls_certificate;
-    int64_t port, health_port, parent_fd, http_threads, max_in_flight, max_retries, max_body, max_body_memory,
-        replay_memory, fail_threshold, ok_threshold;
+    const char *host, *port_file, *api_key, *key_file, *admin_key, *admin_host, *worker_key, *tls_certificate,
+        *ca_certificate;
+    int64_t port, health_port, admin_port, parent_fd, http_threads, max_in_flight, max_retries, max_body,
+        max_body_memory, replay_memory, fail_threshold, ok_threshold;
     const char *worker_file;
     double discovery_interval, max_worker_load, replay_wait, request_timeout, control_timeout, drain_timeout,
         probe_interval, probe_timeout, session_ttl, session_slack;
@@ -78,6 +79,9 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"parent-fd", CLIME_OPT_INT, &o->parent_fd, "-1", "FD", "exit when this pipe closes", -1, 1 << 20},
         {"health-port", CLIME_OPT_INT, &o->health_port, "-1", "N",
          "serve health and metrics here too, on threads of their own (-1: no)", -1, 65535},
+        {"admin-port", CLIME_OPT_INT, &o->admin_port, "-1", "N",
+         "take control calls here alone, and the others too (-1: on --port with them)", -1, 65535},
+        {"admin-host", CLIME_OPT_STRING, &o->admin_host, NULL, "ADDR", "address of --admin-port (default: --host)"},
         {"max-concurrent-requests", CLIME_OPT_INT, &o->max_in_flight, "1024", "N",
          "generating requests at a time, each of which holds a thread; more get 429", 1, 32000},
         {"http-threads", CLIME_OPT_INT, &o->http_threads, "0", "N",
@@ -91,11 +95,15 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"cors-origin", CLIME_OPT_LIST, &o->cors_origins, NULL, "ORIGIN",
          "web pages that may ask, such as https://chat.example; * = all"},
         {"api-key", CLIME_OPT_KEY, &o->api_key, NULL, "CLIME_API_KEY", "asked of clients"},
+        {"api-keys", CLIME_OPT_STRING, &o->key_file, NULL, "FILE",
+         "more keys of clients, a line each: NAME KEY [concurrent=N] [per-minute=N]; needs --admin-api-key"},
         {"admin-api-key", CLIME_OPT_KEY, &o->admin_key, NULL, "CLIME_ADMIN_API_KEY", "asked for control calls"},
         {"worker-api-key", CLIME_OPT_KEY, &o->worker_key, NULL, "CLIME_WORKER_API_KEY",
          "sent to workers instead of the client's"},
         {"tls-certificate", CLIME_OPT_STRING, &o->tls_certificate, NULL, "FILE",
          "PEM with certificate and key: serve HTTPS"},
+        {"ca-certificate", CLIME_OPT_STRING, &o->ca_certificate, NULL, "FILE",
+         "PEM with who vouches for https:// workers, in place of the system's"},
         {"log-level", CLIME_OPT_CHOICE, &o->log_level, "info", "debug|info|warn|error", "what is logged"},
         {"print-routes", CLIME_OPT_BOOL, &o->print_routes, NULL, NULL, "print the route table and exit"},
     };
@@ -194,7 +202,9 @@ int main(int argc, char **argv) {
     if (clime_discovery_start(&discover, r.workers, &discovery, &e)) goto failed;
 
     if (clime_http_port_check("port", o.host, (int)o.port, &e) ||
-        clime_http_port_check("health-port", o.host, (int)o.health_port, &e))
+        clime_http_port_check("health-port", o.host, (int)o.health_port, &e) ||
+        clime_http_port_check("admin-port", o.admin_host ? o.admin_host : o.host, (int)o.admin_port, &e) ||
+        clime_http_client_trust(o.ca_certificate, &e))
         goto failed;
     const struct clime_http_options ho = {
         .host = o.host,
@@ -206,6 +216,10 @@ int main(int argc, char **argv) {
         .api_key = o.api_key,
         .tls_certificate = o.tls_certificate,
         .admin_key = o.admin_key,
+        .key_file = o.key_file,
+        .has_admin_port = o.admin_port >= 0,
+        .admin_port = (int)o.admin_port,
+        .admin_host = o.admin_host,
         .cors_origins = o.cors_origins.items,
         .n_cors_origins = o.cors_origins.n,
         .routes = clime_router_routes,

@@ -192,6 +192,7 @@ static enum clime_err open_http(struct clime_server *s, struct clime_http_server
                                    .max_body_memory = (size_t)o->max_body_memory,
                                    .api_key = o->api_key,
                                    .admin_key = o->admin_api_key,
+                                   .key_file = o->key_file,
                                    .cors_origins = o->cors_origins.items,
                                    .n_cors_origins = o->cors_origins.n,
                                    .tls_certificate = o->tls_certificate,
@@ -206,6 +207,7 @@ static enum clime_err open_http(struct clime_server *s, struct clime_http_server
 static enum clime_err check_options(const struct clime_server_options *o, struct clime_error *e) {
     int weights = o->load_format == 0 ? CLIME_FOLDER_WEIGHTS : 0;
     enum clime_err err = clime_folder_check("model-path", o->model_path, CLIME_FOLDER_TOKENIZER | weights, e);
+    if (!err) err = clime_http_client_trust(o->ca_certificate, e);
     if (!err) err = clime_http_port_check("port", o->host, (int)o->port, e);
     return err ? err : clime_http_port_check("health-port", o->host, (int)o->health_port, e);
 }
@@ -358,5 +360,6 @@ int main(int argc, char **argv) {
     free(folder);
     free(s.opts.served_model_names.items);
     free(s.opts.cuda_graph_bs.items);
+    free(s.opts.file_roots.items);
     return status;
 }

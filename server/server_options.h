@@ -31,9 +31,9 @@ struct clime_server_options {
     bool disable_radix_cache, debug_checks, disable_cuda_graph, disable_overlap_schedule;
     struct clime_opt_list cuda_graph_bs;
     /* http */
-    const char *host, *port_file, *api_key, *admin_api_key, *tls_certificate;
+    const char *host, *port_file, *api_key, *admin_api_key, *key_file, *tls_certificate, *ca_certificate;
     const char *router, *router_api_key, *advertise_url;
-    struct clime_opt_list cors_origins;
+    struct clime_opt_list cors_origins, file_roots;
     int64_t port, health_port, max_concurrent_requests, http_threads, text_threads, emitter_threads, max_body,
         max_body_memory, parent_fd, drain_timeout;
     int64_t stream_heartbeat;  /* seconds */

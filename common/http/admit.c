@@ -52,15 +52,26 @@ bool clime_http_has_key(const struct clime_http_request *rq, const char *key) {
     return given && clime_secret_equal(given, key);
 }
 
+/* Every key that there is is compared, whichever it is in the end. */
+static bool is_users_key(struct clime_http_request *rq, const char *given) {
+    const struct clime_http_server *s = rq->server;
+    bool is_api_key = s->api_key && clime_secret_equal(given, s->api_key);
+    if (s->keys) rq->key = clime_http_keys_find(s->keys, given);
+    return is_api_key || rq->key;
+}
+
 static bool check_key(struct clime_http_request *rq) {
     const struct clime_http_server *s = rq->server;
     bool admin = rq->route->auth == CLIME_HTTP_ADMIN && s->admin_key;
-    const char *key = admin ? s->admin_key : s->api_key, *given = given_key(rq);
-    if (rq->route->auth == CLIME_HTTP_OPEN || !key) return true; /* no key set: whatever the client sends is ignored */
-    if (given && clime_secret_equal(given, key)) return true;
-    if (given && !admin && s->admin_key && clime_secret_equal(given, s->admin_key)) return true;
-    if (given && admin && s->api_key && clime_secret_equal(given, s->api_key))
-        return clime_http_refuse(rq, 403, "this endpoint needs the admin key, not the API key", NULL);
+    const char *given = given_key(rq);
+    if (rq->route->auth == CLIME_HTTP_OPEN) return true;
+    if (rq->route->auth == CLIME_HTTP_ADMIN && s->o.has_admin_port)
+        return clime_http_refuse(rq, 403, "control calls are taken on the admin port", NULL);
+    if (!admin && !s->api_key && !s->keys) return true; /* no key set: whatever the client sends is ignored */
+    bool is_admins = given && s->admin_key && clime_secret_equal(given, s->admin_key);
+    bool is_users = given && is_users_key(rq, given);
+    if (is_admins || (is_users && !admin)) return true;
+    if (is_users) return clime_http_refuse(rq, 403, "this endpoint needs the admin key, not the API key", NULL);
     return clime_http_refuse(rq, 401, given ? "wrong key" : "this endpoint needs a key: send Authorization: Bearer KEY",
                              "WWW-Authenticate: Bearer\r\n");
 }
@@ -81,6 +92,17 @@ static bool take_slot(struct clime_http_request *rq) {
     while (held < s->n_slots)
         if (atomic_compare_exchange_weak(&s->n_held, &held, held + 1)) return rq->holds_slot = true;
     return refuse_busy(rq);
+}
+
+/* Its key's own limits; from now on the request counts against them, also while its body comes. */
+static bool take_key(struct clime_http_request *rq) {
+    struct clime_error why;
+    char extra[40];
+    int after_s;
+    if (!rq->route->slot || !rq->key) return true;
+    if (clime_http_key_take(rq->key, clime_now_us(), &why, &after_s)) return rq->holds_key = true;
+    snprintf(extra, sizeof extra, "Retry-After: %d\r\n", after_s);
+    return clime_http_refuse(rq, 429, why.msg, extra);
 }
 
 static bool no_slot_left(const struct clime_http_request *rq) {
@@ -133,7 +155,7 @@ bool clime_http_admit(struct clime_http_request *rq) {
     if (!clime_http_origin_check(rq) || clime_http_preflight(rq)) return false;
     if (!clime_http_route_find(rq) || !check_key(rq) || !check_coding(rq)) return false;
     if (no_slot_left(rq)) return refuse_busy(rq);
-    if (!take_body(rq)) return false;
+    if (!take_key(rq) || !take_body(rq)) return false;
     if (!rq->route->slot) return true;
     if (!take_slot(rq)) return false;
     clime_permits_take(rq->server->permits);

@@ -65,8 +65,17 @@ struct clime_http_loop {
     int n_spare;
 };
 
+static const char *trusted; /* PEM; NULL = the system's */
+
 void clime_http_client_global_init(void) {
     CHECK(curl_global_init(CURL_GLOBAL_DEFAULT) == 0);
+}
+
+enum clime_err clime_http_client_trust(const char *ca_file, struct clime_error *e) {
+    if (ca_file && access(ca_file, R_OK) != 0)
+        return clime_fail(e, CLIME_ERR_NOT_FOUND, "--ca-certificate: cannot read %s", ca_file);
+    trusted = ca_file;
+    return CLIME_OK;
 }
 
 struct clime_http_client *clime_http_client_new(void) {
@@ -209,6 +218,10 @@ static void set_call(struct transfer *t, const char *bearer) {
     curl_easy_reset(h);
     curl_easy_setopt(h, CURLOPT_URL, call->url);
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+    if (trusted) {
+        curl_easy_setopt(h, CURLOPT_CAINFO, trusted);
+        curl_easy_setopt(h, CURLOPT_CAPATH, NULL); /* nobody else */
+    }
     curl_easy_setopt(h, CURLOPT_PATH_AS_IS, 1L); /* whoever made the URL meant its path */
     curl_easy_setopt(h, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(h, CURLOPT_PROXY, "");

@@ -15,6 +15,9 @@ struct clime_http_client;
 
 /* Call once in main before threads start. */
 void clime_http_client_global_init(void);
+/* Who vouches for https:// peers from now on: a PEM file in place of the system's; NULL = the system's. Once, before
+ * any call; ca_file stays the caller's. */
+enum clime_err clime_http_client_trust(const char *ca_file, struct clime_error *e);
 
 struct clime_http_client *clime_http_client_new(void);
 void clime_http_client_free(struct clime_http_client *c);

@@ -97,10 +97,24 @@ static int oldest_first(const void *a, const void *b) {
     return (x->age_us < y->age_us) - (x->age_us > y->age_us);
 }
 
+static void count_one(void *arg, const struct clime_accepted *a) {
+    (void)a;
+    ++*(int *)arg;
+}
+
+/* Connections with a thread or in want of one. Those whose TLS handshake is not over hold a thread and are not in the
+ * table yet. */
+static int count_all(const struct clime_http_connections *all) {
+    int n = 0;
+    clime_accepted_each(all->port, count_one, &n);
+    for (const struct clime_http_connection *c = all->first; c; c = c->next) n += c->socket >= 0;
+    return n > atomic_load(&all->n) ? n : atomic_load(&all->n);
+}
+
 /* Counts those that were accepted and wait for a thread as well: they are ended where they wait, not one threadful
  * after another. */
-static void make_room(struct clime_http_connections *all) {
-    bool full = atomic_load(&all->n) >= all->n_threads;
+static void make_room(struct clime_http_connections *all, int n) {
+    bool full = n >= all->n_threads;
     struct candidates cs = {.all = all, .now = clime_now_us(), .patience_us = full ? FULL_US : IDLE_US};
     add_known(&cs);
     clime_accepted_each(all->port, add_unknown, &cs);
@@ -136,8 +150,9 @@ static void *run(void *arg) {
     struct clime_http_connections *all = arg;
     pthread_mutex_lock(&all->lock);
     while (!all->stop) {
-        bool pressed = atomic_load(&all->n) > all->n_most;
-        if (pressed) make_room(all);
+        int n = count_all(all);
+        bool pressed = n > all->n_most;
+        if (pressed) make_room(all, n);
         end_late(all);
         int64_t wake = clime_now_us() + (pressed ? PRESSED_US : all->period_us);
         struct timespec until = {wake / 1000000, wake % 1000000 * 1000};

@@ -36,6 +36,7 @@
 #define MOST_KEPT 64          /* threads that requests with slots never get */
 #define NO_THREAD "Cannot start worker thread "
 #define HEALTH_THREADS 4
+#define ADMIN_THREADS 32 /* calls of trainers and operators, some of which wait */
 #define PERMITS_A_CORE 2 /* one waits for a page or a lock now and then */
 
 /* Connection */
@@ -119,6 +120,18 @@ static void connection_closes(const struct mg_connection *conn) {
     if (c) clime_http_connection_close(s->connections, c); /* one whose TLS handshake failed was never opened */
 }
 
+/* CivetWeb takes a line that begins with a space or a colon for the end of the headers, skips spaces before the first
+ * one, and takes a line feed alone for the end of a line. Whoever stands before us may read the rest of such a head as
+ * well, and so find the body's end elsewhere. Two zeros lie now where a line ended as it should. */
+static bool lines_are_whole(const struct mg_request_info *info) {
+    const char *end = info->http_version + strlen(info->http_version);
+    for (int i = 0; i < info->num_headers; i++) {
+        if (info->http_headers[i].name != end + 2) return false;
+        end = info->http_headers[i].value + strlen(info->http_headers[i].value);
+    }
+    return !end[1] && (end[2] == '\r' || (info->num_headers == 0 && !end[2])) && !end[3];
+}
+
 /* RFC 9112, section 6: exactly one way to know where the body ends. */
 static bool check_frame(struct clime_http_request *rq, const struct mg_request_info *info) {
     const char *length = NULL, *coding = NULL, *expect = NULL;
@@ -145,6 +158,8 @@ static bool check_frame(struct clime_http_request *rq, const struct mg_request_i
     if (info->num_headers >= MG_MAX_HEADERS) { /* CivetWeb drops the rest in silence */
         wrong = "too many headers";
         status = 431;
+    } else if (!lines_are_whole(info)) {
+        wrong = "a line of the head begins with a space or a colon, or does not end with CRLF";
     }
     if (wrong) {
         rq->keep_alive = false;
@@ -213,6 +228,7 @@ static int begin_request(struct mg_connection *conn) {
     clime_buf_free(&rq.body);
     clime_http_body_release(&rq);
     if (rq.holds_slot) atomic_fetch_sub(&s->n_held, 1);
+    if (rq.holds_key) clime_http_key_give(rq.key);
     atomic_fetch_sub(&s->n_active, 1);
     return rq.status;
 }
@@ -250,6 +266,7 @@ static void raise_file_limit(int n_threads) {
 static void server_free(struct clime_http_server *s) {
     free(s->api_key);
     free(s->admin_key);
+    if (s->main == s) clime_http_keys_free(s->keys);
     clime_http_connections_free(s->connections);
     clime_permits_free(s->permits);
     free(s);
@@ -293,7 +310,29 @@ static enum clime_err start_health(struct clime_http_server *s, struct clime_err
     o.n_slots = 0;
     o.routes = o.health_routes;
     o.health_routes = NULL;
+    o.has_admin_port = false;
     return start(&o, s, &s->health, e);
+}
+
+static enum clime_err start_admin(struct clime_http_server *s, struct clime_error *e) {
+    struct clime_http_options o = s->o;
+    if (!o.has_admin_port) return CLIME_OK;
+    if (o.admin_host) o.host = o.admin_host;
+    o.port = o.admin_port;
+    o.n_threads = ADMIN_THREADS;
+    o.n_slots = 0;
+    o.health_routes = NULL;
+    o.has_admin_port = false;
+    return start(&o, s, &s->admin, e);
+}
+
+/* Whoever has one of many keys must not command, so who may has to be said. */
+static enum clime_err read_keys(struct clime_http_server *s, struct clime_error *e) {
+    if (s->main != s) s->keys = s->main->keys;
+    if (s->main != s || !s->o.key_file) return CLIME_OK;
+    if (!s->admin_key)
+        return clime_fail(e, CLIME_ERR_INPUT, "keys with names (%s) need an admin key beside them", s->o.key_file);
+    return clime_http_keys_read(s->o.key_file, &s->keys, e);
 }
 
 static enum clime_err start(const struct clime_http_options *o, struct clime_http_server *main_server,
@@ -317,6 +356,10 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     s->permits = clime_permits_new(o->n_permits > 0 ? o->n_permits : PERMITS_A_CORE * clime_allowed_cores());
     s->api_key = o->api_key && o->api_key[0] ? xstrdup(o->api_key) : NULL;
     s->admin_key = o->admin_key && o->admin_key[0] ? xstrdup(o->admin_key) : NULL;
+    if ((rc = read_keys(s, e))) {
+        server_free(s);
+        return rc;
+    }
     bool v6 = strchr(o->host, ':') != NULL;
     char listen[320], n_threads[16], complaint[256] = "";
     snprintf(listen, sizeof listen, v6 ? "[%s]:%d%s" : "%s:%d%s", o->host, o->port, o->tls_certificate ? "s" : "");
@@ -366,7 +409,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     s->port = port.port;
     clime_http_connections_port(s->connections, s->port);
     atomic_store(&s->started, true);
-    if ((rc = start_health(s, e))) {
+    if ((rc = start_health(s, e)) || (rc = start_admin(s, e))) {
         clime_http_server_stop(s);
         return rc;
     }
@@ -387,6 +430,10 @@ int clime_http_server_health_port(const struct clime_http_server *s) {
     return s->health ? s->health->port : -1;
 }
 
+int clime_http_server_admin_port(const struct clime_http_server *s) {
+    return s->admin ? s->admin->port : -1;
+}
+
 void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *out) {
     const struct clime_http_server *s = rq->server->main;
     const struct {
@@ -405,6 +452,7 @@ void clime_http_metrics(const struct clime_http_request *rq, struct clime_buf *o
     for (size_t i = 0; i < CLIME_COUNT(all); i++)
         clime_buf_printf(out, "# HELP %s %s\n# TYPE %s %s\n%s %lld\n", all[i].name, all[i].help, all[i].name,
                          all[i].kind, all[i].name, all[i].value);
+    if (s->keys) clime_http_keys_metrics(s->keys, out);
 }
 
 /* CivetWeb's accepting thread looks at its stop flag every 2 s, or when a connection comes: so one comes. */
@@ -432,6 +480,7 @@ static void *knock(void *arg) {
 void clime_http_server_stop(struct clime_http_server *s) {
     if (!s) return;
     clime_http_server_stop(s->health);
+    clime_http_server_stop(s->admin);
     atomic_store(&s->stopping, true);
     /* CivetWeb cuts every write once it stops, so what is about to be answered gets a moment first. */
     int64_t until = clime_now_us() + STOP_GRACE_US;

@@ -8,11 +8,13 @@
  * A thread serves one connection at a time, so requests that may wait for long (`slot` in the route) hold slots, always
  * fewer than the threads: past them the answer is 429 at once, and control and health find a thread whatever waits.
  * Few of them are at work at a time (permits.h), so that the others find a processor as well.
- * When few threads are left, answers say "Connection: close". `health_routes` have a port and threads of their own.
+ * When few threads are left, answers say "Connection: close". `health_routes` have a port and threads of their own, and
+ * control calls have them if wished.
  *
  * Refused before any handler: both Transfer-Encoding and Content-Length (400), unknown route (404), wrong method
  * (405 with Allow), a foreign web page (403, origin.c), missing or wrong key (401), the API key where the admin key is
- * asked for (403), a coding of the body (415), no slot (429), body over the limit (413) or too slow (408). Expect:
+ * asked for (403), a control call where they have a port of their own (403), a coding of the body (415), no slot (429),
+ * a key past its own limits (429), body over the limit (413) or too slow (408). Expect:
  * 100-continue is answered.
  */
 #ifndef CLIME_COMMON_HTTP_SERVER_H
@@ -55,12 +57,16 @@ struct clime_http_options {
     int64_t body_grace_us;  /* how long a body may keep us waiting at a time, and in all beyond 1 s per
                              * 64 KiB; 0 = 30 s */
     const char *api_key, *admin_key;       /* NULL = none */
+    const char *key_file;                  /* more keys of users, with names and limits (keys.h); NULL = none */
     const char *const *cors_origins;       /* web pages that may ask, "https://a.b:1" or "*"; without a key others */
     int n_cors_origins;                    /* are refused (403), and so is a foreign Host on a loopback address */
     const char *tls_certificate;           /* PEM with key, or NULL (tls.h) */
     const struct clime_http_route *routes; /* ends with path == NULL; must stay valid */
     const struct clime_http_route *health_routes; /* served on health_port by other threads; NULL = no such port */
     int health_port;                              /* 0 = ephemeral; see clime_http_server_health_port */
+    bool has_admin_port;                          /* CLIME_HTTP_ADMIN is answered there alone, with all the rest */
+    int admin_port;                               /* 0 = ephemeral; see clime_http_server_admin_port */
+    const char *admin_host;                       /* NULL = host */
     void *context;                                /* given to the handlers */
 };
 
@@ -72,6 +78,7 @@ enum clime_err clime_http_server_start(const struct clime_http_options *o, struc
                                        struct clime_error *e);
 int clime_http_server_port(const struct clime_http_server *s);
 int clime_http_server_health_port(const struct clime_http_server *s); /* -1 = none */
+int clime_http_server_admin_port(const struct clime_http_server *s);  /* -1 = none */
 
 /* How many slots a number of threads allows: all but a quarter of them, or but 64. And the threads for that many. */
 int clime_http_slots(int n_threads);

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "common/http/connections.h"
+#include "common/http/keys.h"
 #include "common/http/permits.h"
 #include "common/http/server.h"
 
@@ -25,11 +26,13 @@ struct mg_context;
 struct clime_http_server {
     struct mg_context *ctx;
     struct clime_http_options o;
-    char *api_key, *admin_key; /* copies; NULL = none */
+    char *api_key, *admin_key;    /* copies; NULL = none */
+    struct clime_http_keys *keys; /* of o.key_file; NULL = none */
     struct clime_http_connections *connections;
     struct clime_permits *permits;
     struct clime_http_server *health; /* the health port; NULL = none */
-    struct clime_http_server *main;   /* whose health port this is, or itself */
+    struct clime_http_server *admin;  /* the port of control calls; NULL = none */
+    struct clime_http_server *main;   /* whose health or admin port this is, or itself */
     int port, n_slots;
     atomic_bool stopping, stopped;
     atomic_int n_active; /* requests inside a handler or on the way to it */
@@ -78,7 +81,8 @@ struct clime_http_request {
     bool head_only;
     bool answered;
     int status; /* of the answer */
-    bool holds_slot, has_permit;
+    bool holds_slot, has_permit, holds_key;
+    struct clime_http_key *key; /* that it came with, of those with names; NULL: none of them */
     char id[CLIME_HTTP_ID_SIZE];
     const char *page; /* the Origin of a web page that is let in, else NULL */
     bool streaming;

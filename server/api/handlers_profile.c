@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/os/atomic_file.h"
+#include "common/os/roots.h"
 #include "server/api/fields.h"
 #include "server/engine/trace.h"
 #include "server/server.h"
@@ -69,20 +70,25 @@ static enum clime_err read_ask(struct clime_server *s, struct clime_http_request
 }
 
 /* Where the trace will be: the folder must be there, or be made, now. */
-static enum clime_err make_path(const struct ask *ask, char **out, struct clime_error *e) {
+static enum clime_err make_path(const struct clime_server_options *o, const struct ask *ask, char **out,
+                                struct clime_error *e) {
     const char *given = getenv("SGLANG_TORCH_PROFILER_DIR");
     char *dir = ask->dir.len > 0 ? xstrndup(ask->dir.ptr, ask->dir.len) : xstrdup(given ? given : DEFAULT_DIR);
     struct stat st;
     char id[32];
     snprintf(id, sizeof id, "%lld", (long long)(clime_wall_us() / 1000));
     struct clime_str name = ask->id.len > 0 ? ask->id : clime_str_of(id);
-    mkdir(dir, 0777); /* its parent is there, or the next line says that it is not */
+    bool free_choice = o->file_roots.n == 0;
+    if (free_choice) mkdir(dir, 0777); /* its parent is there, or the next line says that it is not */
     enum clime_err err = CLIME_OK;
+    if (ask->dir.len > 0) err = clime_roots_check(o->file_roots.items, o->file_roots.n, dir, e);
+    if (err) goto done;
     if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode))
         err = clime_fail(e, CLIME_ERR_INPUT, "output_dir %.200s is no folder, and cannot be made", dir);
     else
         *out = xasprintf("%s/" CLIME_STR_FMT "%s" CLIME_STR_FMT "-TP-0.trace.json", dir, CLIME_STR_ARG(ask->prefix),
                          ask->prefix.len > 0 ? "-" : "", CLIME_STR_ARG(name));
+done:
     free(dir);
     return err;
 }
@@ -100,7 +106,7 @@ void clime_handle_start_profile(struct clime_http_request *rq, void *context) {
     char *path = NULL;
     clime_arena_init(&a, clime_http_body(rq).len * 2 + 65536);
     enum clime_err err = read_ask(s, rq, &a, &ask, &e);
-    if (!err) err = make_path(&ask, &path, &e);
+    if (!err) err = make_path(&s->opts, &ask, &path, &e);
     pthread_mutex_lock(&s->profile_lock);
     if (!err && s->profile_path)
         err = clime_fail(&e, CLIME_ERR_INPUT, "a profile is being recorded already: /stop_profile ends it");

@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/hash.h"
 #include "common/log.h"
+#include "common/os/roots.h"
 #include "server/server_metrics.h"
 
 #define PIECE_BYTES ((size_t)256 << 10)
@@ -236,6 +237,7 @@ static enum clime_err update_from_disk(struct clime_server *s, const struct disk
                                        struct clime_error *e) {
     struct clime_model *m = s->model;
     const char *label = d->label[0] ? d->label : clime_engine_version(s->engine)->name;
+    if (clime_roots_check(s->opts.file_roots.items, s->opts.file_roots.n, d->model_path, e)) return e->code;
     void *staging = new_staging(s, e);
     if (!staging) return e->code;
     enum clime_err err =

@@ -42,6 +42,7 @@ static bool decides(const void *arg, const char *name) {
                                        "rollout-num-gpus",
                                        "router-url",
                                        "fleet-api-key",
+                                       "ca-certificate",
                                        "colocate",
                                        "offload-rollout",
                                        "update-weight-transport",

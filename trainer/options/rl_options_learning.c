@@ -154,6 +154,8 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          .first = true},
         {"fleet-api-key", CLIME_OPT_KEY, &o->fleet_api_key, NULL, "CLIME_FLEET_API_KEY",
          "sent as a bearer to that router and its workers: their admin key, where they have one"},
+        {"ca-certificate", S, &o->ca_certificate, NULL, "FILE",
+         "PEM with who vouches for https:// URLs (router, servers, rewards, teacher), in place of the system's"},
         {"colocate", B, &o->colocate, NULL, NULL,
          "servers on the trainer's own device compute with its weights in place, without a copy", .first = true},
         {"offload-rollout", B, &o->offload_rollout, NULL, NULL,

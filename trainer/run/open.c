@@ -331,8 +331,9 @@ enum clime_err clime_rl_open(struct clime_rl *rl, struct clime_error *e) {
     rl->checkpoint_dir = rl->o.save ? xstrdup(rl->o.save) : xasprintf("%s/checkpoints", rl->o.run);
     rl->hf_dir = xasprintf("%s/hf", rl->o.run);
     rl->tensorboard_dir = tensorboard_dir(&rl->o);
-    if ((rc = clime_rl_check_options(&rl->o, e)) || (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e)) ||
-        (rc = open_hooks(rl, e)) || (rc = clime_rl_check_rewards(rl, e)))
+    if ((rc = clime_rl_check_options(&rl->o, e)) || (rc = clime_http_client_trust(rl->o.ca_certificate, e)) ||
+        (rc = choose_initial(rl, e)) || (rc = load_prompts(rl, e)) || (rc = open_hooks(rl, e)) ||
+        (rc = clime_rl_check_rewards(rl, e)))
         return rc;
     if (rl->o.explain) return prepare_learner(rl, e);
     if ((rc = clime_rl_lock(rl, e)) || (rc = clime_make_dirs(rl->checkpoint_dir, e)) || (rc = open_ledger(rl, e)) ||
