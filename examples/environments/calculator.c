@@ -82,6 +82,12 @@ static int is_label(const cJSON *label, const char *answer) {
     return cJSON_IsNumber(label) && !strcmp(number, answer);
 }
 
+/* Whether a reply is the error of a context that is full. */
+static int is_too_long(const cJSON *reply) {
+    const char *code = cJSON_GetStringValue(cJSON_GetObjectItem(cJSON_GetObjectItem(reply, "error"), "code"));
+    return code && !strcmp(code, "context_length_exceeded");
+}
+
 /* Plays one task; the reward, or -1 when the lease is over, -2 when the policy did not answer. */
 static double act(CURL *curl, const cJSON *task) {
     char path[512], observation[128] = "";
@@ -97,7 +103,7 @@ static double act(CURL *curl, const cJSON *task) {
         int again = 0;
         if (status == 404 || status == 503)
             reward = -1;
-        else if (status == 413) /* the session's limit of tokens or turns: the policy's doing */
+        else if (status == 413 || is_too_long(reply)) /* the session's limits of turns and tokens: the policy's doing */
             reward = 0;
         else if (status != 200 || !answer)
             reward = -2;

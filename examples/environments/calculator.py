@@ -65,8 +65,9 @@ def main(act):
         except openai.APIStatusError as e:
             if e.status_code in (404, 503):  # the lease is over: somebody else's task now, or nobody's
                 continue
-            # A limit of the session (turns, tokens) is the policy's doing; everything else is an error.
-            result = {"reward": 0.0} if e.status_code == 413 else {"error": json.dumps(str(e))}
+            # A limit of the session (tokens, turns) is the policy's doing; everything else is an error.
+            limit = e.code == "context_length_exceeded" or e.status_code == 413
+            result = {"reward": 0.0} if limit else {"error": json.dumps(str(e))}
         http.post(f"/tasks/{task['task']}", json=result)
 
 

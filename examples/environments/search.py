@@ -61,7 +61,8 @@ def act(http, corpus, task):
         reply = http.post(f"{task['session']}/v1/chat/completions", json={"messages": messages})
         if reply.status_code in (404, 503):
             return None
-        if reply.status_code == 413:  # tokens or turns are used up
+        used_up = reply.status_code == 400 and reply.json()["error"]["code"] == "context_length_exceeded"
+        if used_up or reply.status_code == 413:  # tokens, or turns
             return {"reward": 0.0}
         if reply.status_code != 200:
             return {"error": reply.text[:300]}

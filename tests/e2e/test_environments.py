@@ -242,7 +242,7 @@ def test_limits_and_bad_requests(d):
         for body, says in [({"input_ids": [1, 99999]}, "vocabulary"), ({"input_ids": []}, "empty"), ({"text": "a", "input_ids": [1]}, "one of"),
                            ({"input_ids": [-1]}, ""), ({"stream": True}, "whole"), ({"sampling_params": {"max_new_tokens": 0}}, "")]:  # fmt: skip
             assert says in run.generate(task, status=400, **body)
-        assert "limit leaves none" in run.generate(task, status=413, input_ids=[65] * 96)
+        assert "maximum context length is 96 tokens" in run.generate(task, status=400, input_ids=[65] * 96)
         for result in ({}, {"reward": 1, "error": "x"}, {"reward": "1"}, {"renew": False}):
             run.end(task, status=400, **result)
         run.end(task, renew=True)

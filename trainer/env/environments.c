@@ -53,6 +53,7 @@ static void session_reset(struct clime_task *t) {
 /* The caller wakes and returns; the task may be gone by then, so it waits for a condition of the table. */
 static void call_done(struct clime_environments *v, struct clime_task *t) {
     t->call->done = true;
+    if (t->call->stream) clime_env_stream_end(t->call->stream);
     t->call = NULL;
     pthread_cond_broadcast(&v->answered);
 }
@@ -257,8 +258,7 @@ static enum clime_err check_turns(const struct clime_task *t, const struct clime
 
 void clime_env_call_free(struct clime_env_call *c) {
     clime_sample_free(c->answer);
-    clime_buf_free(&c->text);
-    clime_parse_free(&c->parse);
+    clime_env_reading_free(&c->said);
     *c = (struct clime_env_call){0};
 }
 
@@ -323,10 +323,21 @@ enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id,
                               struct clime_error *e) {
     pthread_mutex_lock(&v->lock);
     struct clime_task *t = find_idle(v, id, e);
-    if (t) {
+    if (t && call->rq && clime_http_peer_gone(call->rq)) {
+        clime_session_abandon(t->session);
+        clime_fail(e, CLIME_ERR_ABORTED, "the client has left");
+    } else if (t) {
         t->call = call;
         pthread_cond_broadcast(&t->changed);
-        while (!call->done) pthread_cond_wait(&v->answered, &v->lock);
+        while (!call->done) {
+            if (!call->stream) {
+                pthread_cond_wait(&v->answered, &v->lock);
+                continue;
+            }
+            pthread_mutex_unlock(&v->lock);
+            clime_env_stream_serve(call->stream, CHECK_US);
+            pthread_mutex_lock(&v->lock);
+        }
         *e = call->error;
     }
     pthread_mutex_unlock(&v->lock);

@@ -7,6 +7,7 @@
 #include "common/arena.h"
 #include "text/chat/responses_answer.h"
 #include "text/output/output_parser.h"
+#include "text/tokenizer.h"
 #include "trainer/env/environments.h"
 #include "trainer/env/session.h"
 
@@ -29,24 +30,39 @@ struct clime_env_ask {
     int n_stop;
 };
 
+/* An answer's tokens as text, and what is in it; it may still grow. One thread at a time. */
+struct clime_env_reading {
+    const struct clime_environments *v;
+    const struct clime_env_ask *ask;
+    struct clime_detok detok;
+    struct clime_buf text;    /* without the token that ends a turn */
+    size_t n_safe;            /* bytes of it that no later token takes back */
+    struct clime_parse parse; /* chat: reasoning, content and calls in what is safe */
+    size_t *begins;           /* [n] where in the text each token begins */
+    int n, size;              /* tokens read */
+    int n_reasoning;          /* tokens of it */
+    const char *matched;      /* chat: the stop string of the client's that ended it; NULL = none; of ask */
+};
+
 /* One turn that an environment asks for. On the stack of its thread until done. */
 struct clime_env_call {
     const struct clime_env_ask *ask; /* valid until done */
+    struct clime_http_request *rq;   /* of its client, who may leave; NULL = none */
+    struct clime_env_stream *stream; /* where the answer goes while it grows; NULL: it is wanted whole; borrowed */
     /* out */
     bool done;
-    struct clime_error error;          /* code CLIME_OK: what follows is there */
-    struct clime_sample *answer;       /* the context as prompt, the policy's tokens as response */
-    struct clime_buf text;             /* the answer without the token that ends a turn */
-    struct clime_parse parse;          /* chat: reasoning, content and calls in it */
-    int n_reasoning;                   /* tokens of it */
-    const char *matched;               /* chat: the stop string of the client's that ended it; NULL = none; of ask */
+    struct clime_error error; /* code CLIME_OK: what follows is there */
+    /* from the turn's beginning */
     int turn;                          /* its number in the session */
     int64_t n_prompt;                  /* tokens of the context */
     const struct clime_tokenizer *tok; /* borrowed */
-    int64_t version, created;          /* of the weights; seconds since 1970 */
-    double temperature, top_p;         /* that it was sampled with */
-    char version_name[24];
+    int64_t created;                   /* seconds since 1970 */
+    double temperature, top_p;         /* that it is sampled with */
     char rid[112];
+    /* at its end */
+    struct clime_sample *answer;   /* the context as prompt, the policy's tokens as response */
+    struct clime_env_reading said; /* all of it */
+    char version_name[24];         /* of the weights */
 };
 void clime_env_call_free(struct clime_env_call *c); /* what it owns; it may be used again */
 
@@ -160,15 +176,49 @@ enum clime_err clime_env_body_read(struct clime_str body, enum clime_env_api api
                                    struct clime_error *e);
 void clime_env_body_free(struct clime_env_body *b);
 
-/* reply.c: the answer to a reply, in the form that it was asked for in. */
+/* reply.c: a whole answer in the form that it was asked for in; the parts of it that a stream has too. */
 void clime_env_reply(const struct clime_env_body *b, const struct clime_env_call *c, struct clime_buf *out);
+void clime_env_open_chat(struct clime_jw *w, const struct clime_answer *a, int turn, const char *object,
+                         struct clime_buf *to);
+struct clime_env_numbers { /* of tokens; ids NULL = they are not wanted */
+    const struct clime_tokenizer *tok;
+    const int32_t *ids; /* [n] */
+    const float *logp;  /* [n] */
+    int n;
+};
+void clime_env_close_choice(struct clime_jw *w, const char *finish, const struct clime_env_numbers *n);
+void clime_env_chat_usage(struct clime_jw *w, const struct clime_answer *a);
 
-/* answer.c: how the policy's answers are read: from the template, at open (on a thread with 1 MiB of stack); the text
- * of an answer and what is in it; the answer as its writers see it. */
+/* stream.c: an answer as events while it grows. The task's owner tells of tokens, the handler sends them. */
+struct clime_env_stream;
+struct clime_env_stream *clime_env_stream_new(const struct clime_env_body *b, struct clime_env_call *c);
+void clime_env_stream_free(struct clime_env_stream *s);
+/* The owner's. begin: the call's beginning is known, and the prompt's tokens are these. tell: a listener's news.
+ * agrees: the whole answer begins with what was told. end: no more is told. */
+void clime_env_stream_begin(struct clime_env_stream *s, const struct clime_environments *v, bool skip_special,
+                            const int32_t *prompt, int n_prompt);
+bool clime_env_stream_tell(struct clime_env_stream *s, const struct clime_partial *so_far);
+bool clime_env_stream_agrees(struct clime_env_stream *s, const struct clime_sample *whole);
+void clime_env_stream_end(struct clime_env_stream *s);
+bool clime_env_stream_dead(const struct clime_env_stream *s); /* its client does not read it; any thread */
+/* The handler's, as text: appends the events of what is new; those of the call's end, or of its error. */
+void clime_env_stream_news(struct clime_env_stream *s, struct clime_buf *out);
+void clime_env_stream_last(struct clime_env_stream *s, const struct clime_error *e, struct clime_buf *out);
+/* The handler's, over HTTP. serve: waits for something new, at most so long, and sends it. close: the call is done.
+ * False: it failed before anything was sent, and can be answered with a status. */
+void clime_env_stream_serve(struct clime_env_stream *s, int64_t wait_us);
+bool clime_env_stream_close(struct clime_env_stream *s, const struct clime_error *e);
+
+/* answer.c: how the policy's answers are read: from the template, at open (on a thread with 1 MiB of stack); an answer
+ * from its prompt's tokens on: ids[n] are all that there are by now, last: nothing follows, completed: it was not cut
+ * by a limit; the answer as its writers see it (whole: the sample, NULL while it grows). */
 void clime_env_choose_format(struct clime_environments *v);
-void clime_env_read_answer(const struct clime_environments *v, const struct clime_sample *s, bool skip_special,
-                           struct clime_env_call *c);
-struct clime_answer clime_env_answer(const struct clime_env_call *c);
+void clime_env_reading_begin(struct clime_env_reading *r, const struct clime_environments *v,
+                             const struct clime_env_ask *ask, bool skip_special, const int32_t *prompt, int n_prompt);
+void clime_env_reading_feed(struct clime_env_reading *r, const int32_t *ids, int n, bool last, bool completed);
+void clime_env_reading_free(struct clime_env_reading *r);
+struct clime_answer clime_env_answer(const struct clime_env_call *c, const struct clime_env_reading *said,
+                                     const struct clime_sample *whole);
 
 /* hook.c: begins a thread for the task that acts with it as the library's `generate` says; false: no thread is to be
  * had now. Under the lock, the task is leased. The thread ends with a result, or without one when the lease is over. */

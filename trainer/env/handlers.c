@@ -49,30 +49,46 @@ static void handle_result(struct clime_http_request *rq, void *context) {
         clime_http_reply_json(rq, 200, clime_str_of("{\"success\":true}"));
 }
 
-static void take_turn(struct clime_http_request *rq, struct clime_environments *v, enum clime_env_api api) {
-    struct clime_env_body body;
-    struct clime_env_call call = {.ask = &body.ask};
+static void reply_threaded(struct clime_http_request *rq) {
+    struct clime_buf reply;
+    clime_buf_init(&reply, 4096);
+    clime_messages_refuse_thread(&reply);
+    clime_http_reply_json(rq, 400, clime_buf_str(&reply));
+    clime_buf_free(&reply);
+}
+
+static void reply_whole(struct clime_http_request *rq, const struct clime_env_body *body,
+                        const struct clime_env_call *call) {
     struct clime_error e = {0};
     struct clime_buf reply;
     clime_buf_init(&reply, (size_t)256 << 20);
-    bool sound = !clime_env_body_read(clime_http_body(rq), api, &body, &e);
-    clime_http_waits(rq);
-    if (sound && !clime_env_call(v, clime_http_param(rq), &call, &e)) {
-        clime_env_reply(&body, &call, &reply);
-        if (reply.full) clime_fail(&e, CLIME_ERR_LIMIT, "the reply is too long");
-    }
-    if (body.threaded) {
-        clime_messages_refuse_thread(&reply);
-        clime_http_reply_json(rq, 400, clime_buf_str(&reply));
-    } else if (e.code)
+    clime_env_reply(body, call, &reply);
+    if (reply.full) clime_fail(&e, CLIME_ERR_LIMIT, "the reply is too long");
+    if (e.code)
         clime_http_reply_err(rq, &e);
-    else if (body.stream)
-        clime_http_reply(rq, 200, "text/event-stream", NULL, clime_buf_str(&reply));
     else
         clime_http_reply_json(rq, 200, clime_buf_str(&reply));
+    clime_buf_free(&reply);
+}
+
+static void take_turn(struct clime_http_request *rq, struct clime_environments *v, enum clime_env_api api) {
+    struct clime_env_body body;
+    struct clime_env_call call = {.ask = &body.ask, .rq = rq};
+    struct clime_error e = {0};
+    bool sound = !clime_env_body_read(clime_http_body(rq), api, &body, &e);
+    clime_http_waits(rq);
+    if (body.stream) call.stream = clime_env_stream_new(&body, &call);
+    if (sound) clime_env_call(v, clime_http_param(rq), &call, &e);
+    bool streamed = sound && call.stream && clime_env_stream_close(call.stream, &e);
+    if (body.threaded)
+        reply_threaded(rq);
+    else if (!streamed && e.code)
+        clime_http_reply_err(rq, &e);
+    else if (!streamed)
+        reply_whole(rq, &body, &call);
+    clime_env_stream_free(call.stream);
     clime_env_call_free(&call);
     clime_env_body_free(&body);
-    clime_buf_free(&reply);
 }
 
 static void handle_generate(struct clime_http_request *rq, void *context) {

@@ -84,7 +84,7 @@ static void take_turn(struct run *h, const struct clime_env_ask *a, const struct
                                          .n = s->n_response,
                                          .ids = s->ids + s->n_prompt,
                                          .logp = s->logp,
-                                         .text = h->call.text.len ? h->call.text.data : "",
+                                         .text = h->call.said.text.len ? h->call.said.text.data : "",
                                          .truncated = s->status == CLIME_SAMPLE_TRUNCATED};
     *out = &h->turn;
 }

@@ -30,6 +30,7 @@ struct turn {
 struct clime_session {
     struct turn *turns;
     int n, size;
+    int64_t n_abandoned;
 };
 
 struct clime_session *clime_session_new(void) {
@@ -98,13 +99,17 @@ int clime_session_common(const struct clime_session *s, const uint8_t (*keys)[CL
     return most;
 }
 
+void clime_session_abandon(struct clime_session *s) {
+    s->n_abandoned++;
+}
+
 bool clime_session_is_leaf(const struct clime_session *s, int turn) {
     CHECK(turn >= 0 && turn < s->n);
     return s->turns[turn].leaf;
 }
 
 struct clime_turn_counts clime_session_counts(const struct clime_session *s) {
-    struct clime_turn_counts c = {{0}};
+    struct clime_turn_counts c = {{[CLIME_TURN_ABANDONED] = s->n_abandoned}};
     for (int i = 0; i < s->n; i++) c.n[s->turns[i].kind]++;
     return c;
 }

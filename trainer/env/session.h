@@ -30,6 +30,9 @@ int clime_session_find_key(const struct clime_session *s, const uint8_t key[CLIM
  * the next one is that of such a turn's answer without its reasoning. */
 int clime_session_common(const struct clime_session *s, const uint8_t (*keys)[CLIME_SESSION_KEY], int n, bool *bare);
 
+/* A turn was asked for, and its client left before the answer: it is counted, and the tree stays as it is. */
+void clime_session_abandon(struct clime_session *s);
+
 bool clime_session_is_leaf(const struct clime_session *s, int turn); /* nothing goes on from it */
 struct clime_turn_counts clime_session_counts(const struct clime_session *s);
 

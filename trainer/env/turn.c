@@ -56,10 +56,49 @@ static int64_t room_after(const struct clime_sampling_options *s, int n_prompt, 
 
 /* ---- the turn ---- */
 
+static bool client_gone(void *arg) {
+    const struct clime_env_call *c = arg;
+    return (c->stream && clime_env_stream_dead(c->stream)) || (c->rq && clime_http_peer_gone(c->rq));
+}
+
+static bool tell_client(void *arg, const struct clime_partial *so_far) {
+    const struct clime_env_call *c = arg;
+    return clime_env_stream_tell(c->stream, so_far);
+}
+
+/* What is known of the call before its first token. */
+static void introduce(struct clime_environments *v, struct clime_task *t, const struct clime_request *turn,
+                      struct clime_env_call *call) {
+    call->tok = v->o.tok;
+    call->turn = clime_session_turns(t->session);
+    call->created = clime_wall_us() / 1000000;
+    call->temperature = turn->sampling->temperature;
+    call->top_p = turn->sampling->top_p;
+    snprintf(call->rid, sizeof call->rid, "%s", turn->rid);
+    if (call->stream)
+        clime_env_stream_begin(call->stream, v, turn->sampling->skip_special_tokens, turn->sample->ids,
+                               turn->sample->n_prompt);
+}
+
+/* Told in OpenAI's words, by which clients know that they must shorten the conversation. */
+static enum clime_err too_long(const struct clime_sampling_options *s, int n_prompt, int used, struct clime_error *e) {
+    int64_t most = n_prompt + s->max_response_len;
+    if (s->max_context_len && s->max_context_len < most) most = s->max_context_len;
+    return clime_fail(e, CLIME_ERR_TOO_LONG,
+                      "this model's maximum context length is %" PRId64
+                      " tokens in this session (--rollout-max-context-len, and --rollout-max-response-len behind the first "
+                      "prompt): the conversation has %d, which leaves none to sample",
+                      most, used);
+}
+
 /* Generates after path | given; the tree gets the turn. */
-static enum clime_err generate(struct clime_task *t, const struct clime_env_ask *a, const struct clime_history *h,
-                               struct clime_request *turn, clime_turn_fn *fn, void *arg, struct clime_error *e) {
+static enum clime_err generate(struct clime_environments *v, struct clime_task *t, struct clime_env_call *call,
+                               const struct clime_history *h, struct clime_request *turn, clime_turn_fn *fn, void *arg,
+                               struct clime_error *e) {
+    const struct clime_env_ask *a = call->ask;
     const struct clime_ids *given = &h->given;
+    const struct clime_listener listener = {
+        .gone = client_gone, .news = call->stream ? tell_client : NULL, .arg = call};
     int parent = h->parent;
     int begin = clime_session_path(t->session, parent, NULL), n = begin + (int)given->len;
     int n_prompt = parent < 0 ? n : clime_session_prompt(t->session, parent);
@@ -67,8 +106,7 @@ static enum clime_err generate(struct clime_task *t, const struct clime_env_ask 
     const char *stop[2 * CLIME_ENV_MAX_STOP];
     int64_t room = room_after(&sampling, n_prompt, n);
     if (n == 0) return clime_fail(e, CLIME_ERR_INPUT, "the context is empty");
-    if (room == 0)
-        return clime_fail(e, CLIME_ERR_LIMIT, "the session holds %d tokens: its limit leaves none to sample", n);
+    if (room == 0) return too_long(&sampling, n_prompt, n, e);
     if (sampling.stop.n + a->n_stop > (int)CLIME_COUNT(stop))
         return clime_fail(e, CLIME_ERR_LIMIT, "stop: more than %d strings", (int)CLIME_COUNT(stop));
     if (sampling.stop.n) memcpy(stop, sampling.stop.items, (size_t)sampling.stop.n * sizeof *stop);
@@ -84,16 +122,27 @@ static enum clime_err generate(struct clime_task *t, const struct clime_env_ask 
     s->n_prompt = n;
     s->seed = clime_hash64(seed, 2);
     turn->sampling = &sampling;
+    turn->listener = call->rq || call->stream ? &listener : NULL;
     /* --fully-async: the weights may have changed since the last turn, but a session's versions do not go back */
     if (parent >= 0) turn->version = clime_session_version(t->session, parent);
     snprintf(turn->rid, sizeof turn->rid, "%.90s/turn%d", t->r->rid, clime_session_turns(t->session));
+    introduce(v, t, turn, call);
     fn(arg, turn);
+    bool left = clime_request_left(turn);
     turn->sampling = t->r->sampling;
+    turn->listener = NULL;
     t->r->n_tries += turn->n_tries;
     t->r->n_stale += turn->n_stale;
+    if (left) { /* nobody has read it: the session is as it was, and the same turn has the same seed again */
+        clime_session_abandon(t->session);
+        return clime_fail(e, CLIME_ERR_ABORTED, "the client has left");
+    }
     if (s->status == CLIME_SAMPLE_ABORTED) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the task was stopped");
     if (s->status == CLIME_SAMPLE_FAILED)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "%.400s", s->error ? s->error : "generation failed");
+    if (call->stream && !clime_env_stream_agrees(call->stream, s))
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE,
+                          "a server was lost while it answered, and the weights that answer now say something else");
     t->last_turn = clime_session_add(t->session, parent, h->kind, s);
     return CLIME_OK;
 }
@@ -101,18 +150,13 @@ static enum clime_err generate(struct clime_task *t, const struct clime_env_ask 
 /* What the answer says, and under which history a client may go on from it. */
 static void finish(struct clime_environments *v, struct clime_task *t, const struct clime_history *h,
                    const struct clime_request *turn, struct clime_env_call *call) {
-    call->answer = turn->sample;
-    call->tok = v->o.tok;
-    call->turn = t->last_turn;
-    call->version = clime_session_version(t->session, t->last_turn);
-    call->created = clime_wall_us() / 1000000;
-    call->temperature = turn->sampling->temperature;
-    call->top_p = turn->sampling->top_p;
-    snprintf(call->version_name, sizeof call->version_name, "%" PRId64, call->version);
-    snprintf(call->rid, sizeof call->rid, "%s", turn->rid);
-    clime_env_read_answer(v, turn->sample, turn->sampling->skip_special_tokens, call);
+    const struct clime_sample *s = call->answer = turn->sample;
+    snprintf(call->version_name, sizeof call->version_name, "%" PRId64,
+             clime_session_version(t->session, t->last_turn));
+    clime_env_reading_begin(&call->said, v, call->ask, turn->sampling->skip_special_tokens, s->ids, s->n_prompt);
+    clime_env_reading_feed(&call->said, s->ids + s->n_prompt, s->n_response, true, s->status == CLIME_SAMPLE_COMPLETED);
     if (!call->ask->chat) return;
-    struct clime_answer answer = clime_env_answer(call);
+    struct clime_answer answer = clime_env_answer(call, &call->said, s);
     struct clime_buf message;
     struct clime_jw w;
     clime_buf_init(&message, 2 * CLIME_RENDER_MAX);
@@ -129,17 +173,16 @@ void clime_env_turn(struct clime_environments *v, struct clime_task *t, struct c
     struct clime_error *e = &call->error;
     turn.n_tries = turn.n_stale = 0;
     turn.sample = clime_sample_new();
-    clime_buf_init(&call->text, CLIME_RENDER_MAX);
     if (!call->ask->count && v->o.max_turns && clime_session_turns(t->session) >= v->o.max_turns) {
         clime_fail(e, CLIME_ERR_LIMIT, "the session has had its %d turns", v->o.max_turns);
         goto done;
     }
     if (place(v, t, call->ask, &h, e)) goto done;
     call->n_prompt = clime_session_path(t->session, h.parent, NULL) + (int64_t)h.given.len;
-    if (call->ask->count || generate(t, call->ask, &h, &turn, fn, arg, e)) goto done;
+    if (call->ask->count || generate(v, t, call, &h, &turn, fn, arg, e)) goto done;
     finish(v, t, &h, &turn, call);
     turn.sample = NULL;
-    if (call->text.full) clime_fail(e, CLIME_ERR_LIMIT, "the answer's text is too long");
+    if (call->said.text.full) clime_fail(e, CLIME_ERR_LIMIT, "the answer's text is too long");
 done:
     clime_history_free(&h);
     clime_sample_free(turn.sample);

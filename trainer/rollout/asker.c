@@ -21,6 +21,7 @@
 
 #define MAX_REPLY ((size_t)256 << 20)
 #define MAX_BODY ((size_t)64 << 20)
+#define MAX_REFUSAL ((size_t)4096) /* of an answer that is no stream: its message */
 #define FIRST_PAUSE_US 50000
 #define MAX_PAUSE_US 1000000
 #define STOP_CHECK_US 200000 /* what pauses is asked so often whether it was stopped */
@@ -35,6 +36,9 @@ struct asked {
     int64_t t0, next_us; /* clime_now_us scale; next: of the try after a pause */
     struct clime_buf body;
     struct clime_http_result result;
+    struct clime_generate_stream *stream; /* of a try whose answer is told as it comes; NULL: it is wanted whole */
+    int status;                           /* of its answer */
+    struct clime_buf refusal;             /* an answer that is no stream */
     struct clime_error e;
     char url[CLIME_FLEET_URL + 16];
     struct asked *after; /* in the list of those that pause */
@@ -52,8 +56,13 @@ struct clime_asker {
     struct asked *pausing; /* in no order */
 };
 
-static bool stopping(void *arg) {
-    return atomic_load(&((struct clime_asker *)arg)->stop);
+static bool stopping(const struct clime_asker *a) {
+    return atomic_load(&a->stop);
+}
+
+static bool cancelled(void *arg) {
+    const struct asked *q = arg;
+    return stopping(q->a) || clime_request_left(q->r);
 }
 
 /* True when the text of the response ends inside a stop string, or inside a character: what comes next may complete it,
@@ -94,7 +103,8 @@ static void end(struct asked *q) {
 static void broke(struct asked *q, int64_t retry_after_us) {
     struct clime_asker *a = q->a;
     int64_t pause;
-    if (!stopping(a) && clime_retry_plan(&q->again, retry_after_us, &q->e, &pause) == CLIME_RETRY_AGAIN) {
+    if (!stopping(a) && !clime_request_stopped(q->r) &&
+        clime_retry_plan(&q->again, retry_after_us, &q->e, &pause) == CLIME_RETRY_AGAIN) {
         q->next_us = clime_now_us() + pause;
         q->after = a->pausing;
         a->pausing = q;
@@ -107,25 +117,56 @@ static void broke(struct asked *q, int64_t retry_after_us) {
     end(q);
 }
 
+static void on_header(void *arg, int status, const char *name, const char *value) {
+    (void)name;
+    (void)value;
+    ((struct asked *)arg)->status = status;
+}
+
+static bool on_data(void *arg, const char *data, size_t len) {
+    struct asked *q = arg;
+    if (q->status == 200) return clime_generate_stream_feed(q->stream, data, len);
+    clime_buf_add(&q->refusal, data, len);
+    return true;
+}
+
+/* The request is finished, or is to be tried again. */
+static bool finished_by(struct asked *q, enum clime_generate_outcome out) {
+    if (out == CLIME_GENERATE_STALE) q->r->n_stale++;
+    if (out == CLIME_GENERATE_BROKEN) clime_sample_fail(q->r->sample, &q->e);
+    return out == CLIME_GENERATE_DONE || out == CLIME_GENERATE_BROKEN;
+}
+
+/* What came of a stream. That the connection broke behind the end of the answer does not count. */
+static bool finished_stream(struct asked *q, enum clime_err rc) {
+    struct clime_error e = {0};
+    enum clime_generate_outcome out = clime_generate_stream_end(q->stream, &e);
+    if (out != CLIME_GENERATE_CUT || !rc) q->e = e;
+    return finished_by(q, out);
+}
+
 static void answered(void *arg, enum clime_err rc) {
     struct asked *q = arg;
     struct clime_request *r = q->r;
     struct clime_http_result *res = &q->result;
+    const struct clime_buf *said = q->stream ? &q->refusal : &res->reply;
     bool finished = false;
     int64_t retry_after_us = 0;
-    if (rc) {
+    if (q->stream && q->status == 200) {
+        finished = finished_stream(q, rc);
+    } else if (rc) {
         finished = rc == CLIME_ERR_LIMIT;
     } else if (res->status == 200) {
-        enum clime_generate_outcome out = clime_generate_read(r, clime_buf_str(&res->reply), &q->e);
-        if (out == CLIME_GENERATE_STALE) r->n_stale++;
-        finished = out == CLIME_GENERATE_DONE || out == CLIME_GENERATE_BROKEN;
-        if (out == CLIME_GENERATE_BROKEN) clime_sample_fail(r->sample, &q->e);
+        finished = finished_by(q, clime_generate_read(r, clime_buf_str(&res->reply), &q->e));
     } else {
         finished = !clime_http_status_passes(res->status);
         if (res->status == 429) retry_after_us = res->retry_after_us;
-        clime_fail(&q->e, finished ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "/generate answers %d: %.300s",
-                   res->status, res->reply.len ? res->reply.data : "");
+        clime_fail(&q->e, finished ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "/generate answers %d: %.*s", res->status,
+                   (int)(said->len < 300 ? said->len : 300), said->len ? said->data : "");
     }
+    if (q->stream) clime_generate_stream_free(q->stream);
+    q->stream = NULL;
+    clime_buf_free(&q->refusal);
     clime_buf_free(&q->body);
     clime_buf_free(&res->reply);
     if (finished && r->sample->status == CLIME_SAMPLE_PENDING) clime_sample_fail(r->sample, &q->e);
@@ -142,8 +183,8 @@ static void try_now(struct asked *q) {
                                    .url = q->url,
                                    .timeout_us = r->deadline_us - clime_now_us(),
                                    .max_reply = MAX_REPLY,
-                                   .cancel = stopping,
-                                   .arg = a};
+                                   .cancel = cancelled,
+                                   .arg = q};
     if (clime_request_stopped(r)) {
         r->sample->status = CLIME_SAMPLE_ABORTED;
         end(q);
@@ -163,6 +204,13 @@ static void try_now(struct asked *q) {
         clime_buf_init(&q->body, MAX_BODY);
         clime_generate_body(r, &q->body);
         call.body = clime_buf_str(&q->body);
+        q->status = 0;
+        clime_buf_init(&q->refusal, MAX_REFUSAL);
+        if (clime_generate_streams(r)) {
+            q->stream = clime_generate_stream_new(r);
+            call.on_data = on_data;
+            call.on_header = on_header;
+        }
         clime_http_loop_start(a->http, &call, &q->result, &q->e, answered, q);
     }
 }

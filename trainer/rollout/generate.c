@@ -16,6 +16,8 @@
 #include "common/json/scan.h"
 #include "common/json/write.h"
 
+#define MAX_EVENT ((size_t)64 << 20)
+
 static void write_sampling(struct clime_jw *w, const struct clime_request *r) {
     const struct clime_sampling_options *s = r->sampling;
     clime_jw_object(w);
@@ -70,6 +72,12 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
     write_sampling(&w, r);
     clime_jw_key(&w, "return_logprob");
     clime_jw_bool(&w, true);
+    if (clime_generate_streams(r)) {
+        clime_jw_key(&w, "stream");
+        clime_jw_bool(&w, true);
+        clime_jw_key(&w, "incremental_streaming_output"); /* an event has what is new, not all again */
+        clime_jw_bool(&w, true);
+    }
     clime_jw_close(&w);
 }
 
@@ -269,6 +277,12 @@ static enum clime_generate_outcome judge(struct clime_request *r, const struct r
     return CLIME_GENERATE_DONE;
 }
 
+static void reply_free(struct reply *p) {
+    free(p->ids);
+    free(p->runs);
+    free(p->logp);
+}
+
 enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct clime_str reply,
                                                 struct clime_error *e) {
     struct clime_arena a;
@@ -289,9 +303,134 @@ enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct 
         out = judge(r, &p, e);
     else
         clime_fail(e, CLIME_ERR_INTERNAL, "the reply of /generate: %s", je.msg);
-    free(p.ids);
-    free(p.runs);
-    free(p.logp);
+    reply_free(&p);
     clime_arena_free(&a);
     return out;
+}
+
+/* ---- the same as events ---- */
+
+struct clime_generate_stream {
+    struct clime_request *r;
+    struct clime_buf held;  /* of the events: what is not whole yet */
+    struct clime_buf event; /* the newest one's JSON: p points into it */
+    struct clime_arena arena;
+    struct reply p;
+    bool over; /* nothing that follows counts */
+    enum clime_generate_outcome outcome;
+    struct clime_error error;
+};
+
+bool clime_generate_streams(const struct clime_request *r) {
+    return r->listener && r->listener->news;
+}
+
+struct clime_generate_stream *clime_generate_stream_new(struct clime_request *r) {
+    struct clime_generate_stream *s = xcalloc(1, sizeof *s);
+    s->r = r;
+    s->p = (struct reply){.completion_tokens = -1, .first_kept = -1};
+    clime_buf_init(&s->held, MAX_EVENT);
+    clime_buf_init(&s->event, MAX_EVENT);
+    clime_arena_init(&s->arena, MAX_EVENT);
+    s->outcome = CLIME_GENERATE_CUT;
+    clime_fail(&s->error, CLIME_ERR_UNAVAILABLE, "the stream of /generate ends before the answer does");
+    return s;
+}
+
+void clime_generate_stream_free(struct clime_generate_stream *s) {
+    reply_free(&s->p);
+    clime_arena_free(&s->arena);
+    clime_buf_free(&s->event);
+    clime_buf_free(&s->held);
+    free(s);
+}
+
+static void end_stream(struct clime_generate_stream *s, enum clime_generate_outcome outcome,
+                       const struct clime_error *e) {
+    s->over = true;
+    s->outcome = outcome;
+    s->error = *e;
+}
+
+static bool tell(const struct clime_generate_stream *s) {
+    const struct reply *p = &s->p;
+    const struct clime_partial so_far = {.ids = p->ids,
+                                         .logp = p->logp,
+                                         .n = p->n,
+                                         .cached_tokens = p->cached_tokens,
+                                         .version = p->n_runs ? p->runs[p->n_runs - 1].version : s->r->version};
+    return s->r->listener->news(s->r->listener->arg, &so_far);
+}
+
+/* One event's data. What it says of all tokens takes the place of what was said before; tokens are added. */
+static void take_event(struct clime_generate_stream *s, struct clime_str data) {
+    struct reply *p = &s->p;
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_str key, error = {0};
+    bool meta = false;
+    if (clime_str_is(data, "[DONE]")) return;
+    clime_buf_clear(&s->event);
+    clime_buf_add(&s->event, data.ptr, data.len);
+    clime_arena_free(&s->arena);
+    p->finish = p->odd = p->device = (struct clime_str){0};
+    p->n_runs = 0;
+    clime_json_init(&j, s->event.data, s->event.len, &s->arena, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "meta_info")) {
+            meta = true;
+            read_meta(&j, p);
+        } else {
+            clime_json_skip(&j, clime_str_is(key, "error") ? &error : NULL);
+        }
+    }
+    struct clime_error e = {0};
+    if (!clime_json_end(&j)) {
+        clime_fail(&e, CLIME_ERR_INTERNAL, "an event of /generate: %s", je.msg);
+        end_stream(s, CLIME_GENERATE_BROKEN, &e);
+    } else if (!meta) {
+        clime_fail(&e, CLIME_ERR_UNAVAILABLE, "the stream of /generate broke off: %.300s",
+                   error.len ? error.ptr : "an event says nothing");
+        end_stream(s, CLIME_GENERATE_CUT, &e);
+    } else if (p->finish_type[0]) {
+        enum clime_generate_outcome out = judge(s->r, p, &e);
+        end_stream(s, out, &e);
+    } else if (is_stale(s->r, p, &e)) {
+        end_stream(s, CLIME_GENERATE_STALE, &e);
+    } else if (p->n > clime_sampling_room(s->r->sampling, s->r->sample->n_prompt)) {
+        clime_fail(&e, CLIME_ERR_INTERNAL, "/generate sends more tokens than were asked for");
+        end_stream(s, CLIME_GENERATE_BROKEN, &e);
+    } else if (!tell(s)) {
+        clime_fail(&e, CLIME_ERR_UNAVAILABLE,
+                   "a server was lost while it answered, and the weights that answer now say something else");
+        end_stream(s, CLIME_GENERATE_BROKEN, &e);
+    }
+}
+
+bool clime_generate_stream_feed(struct clime_generate_stream *s, const char *data, size_t len) {
+    size_t from = s->held.len;
+    if (s->over) return true;
+    clime_buf_add(&s->held, data, len);
+    if (s->held.full) {
+        struct clime_error e;
+        clime_fail(&e, CLIME_ERR_LIMIT, "an event of /generate is too long");
+        end_stream(s, CLIME_GENERATE_BROKEN, &e);
+    }
+    size_t begin = 0;
+    for (size_t at = from ? from - 1 : 0; at + 1 < s->held.len && !s->over; at++) {
+        if (s->held.data[at] != '\n' || s->held.data[at + 1] != '\n') continue;
+        struct clime_str event = {s->held.data + begin, at - begin};
+        if (event.len > 6 && !memcmp(event.ptr, "data: ", 6))
+            take_event(s, (struct clime_str){event.ptr + 6, event.len - 6});
+        begin = at + 2;
+        at++;
+    }
+    memmove(s->held.data, s->held.data + begin, s->held.len - begin);
+    s->held.len -= begin;
+    return !s->over || s->outcome == CLIME_GENERATE_DONE;
+}
+
+enum clime_generate_outcome clime_generate_stream_end(const struct clime_generate_stream *s, struct clime_error *e) {
+    if (s->outcome != CLIME_GENERATE_DONE) *e = s->error;
+    return s->outcome;
 }

@@ -14,11 +14,23 @@ enum clime_generate_outcome {
     CLIME_GENERATE_DONE,    /* the sample is filled: COMPLETED or TRUNCATED; ABORTED when its owner stopped it */
     CLIME_GENERATE_ABORTED, /* the server stopped it and nobody asked for that; try again */
     CLIME_GENERATE_STALE,   /* sampled by a version that it must not be of; try again */
+    CLIME_GENERATE_CUT,     /* a stream ended before the answer did; try again */
     CLIME_GENERATE_BROKEN,  /* the reply is not what it must be: e says why */
 };
 
 /* Reads the reply of a try into r->sample: ids, log-probabilities, mask and versions are added to what it holds, status
  * and finish are set. Only DONE changes the sample. */
 enum clime_generate_outcome clime_generate_read(struct clime_request *r, struct clime_str reply, struct clime_error *e);
+
+/* The reply as a stream of events, of a request whose listener wants news (clime_generate_streams; the body asks for
+ * it): the listener is told of its tokens as they come. One thread. */
+struct clime_generate_stream;
+bool clime_generate_streams(const struct clime_request *r);
+struct clime_generate_stream *clime_generate_stream_new(struct clime_request *r);
+void clime_generate_stream_free(struct clime_generate_stream *s);
+/* More of the reply. False: the rest is not wanted. */
+bool clime_generate_stream_feed(struct clime_generate_stream *s, const char *data, size_t len);
+/* What came of it; as clime_generate_read. */
+enum clime_generate_outcome clime_generate_stream_end(const struct clime_generate_stream *s, struct clime_error *e);
 
 #endif

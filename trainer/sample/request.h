@@ -26,6 +26,23 @@ static inline int64_t clime_sampling_room(const struct clime_sampling_options *s
     return room < 0 ? 0 : room;
 }
 
+/* What has come of an answer: of its first token on, whatever tries it took. */
+struct clime_partial {
+    const int32_t *ids; /* [n] */
+    const float *logp;  /* [n] */
+    int n;
+    int64_t cached_tokens, version; /* of the prompt; of the weights that sampled the last token */
+};
+
+/* Who waits for one answer, a client of a session's turn. Asked and told by the thread that makes the answer. */
+struct clime_listener {
+    bool (*gone)(void *arg); /* nobody wants the answer any more: its request is ABORTED, and the server's work ends */
+    /* Told while tokens come; NULL: the answer is wanted whole. False: other tokens than it was told of before, as
+     * after a try that broke off and weights that changed: the request FAILS. */
+    bool (*news)(void *arg, const struct clime_partial *so_far);
+    void *arg;
+};
+
 struct clime_request {
     struct clime_sample *sample; /* in: ids, seed, label, metadata, tokens to continue; out: everything else */
     const struct clime_sampling_options *sampling;
@@ -39,9 +56,10 @@ struct clime_request {
     const _Atomic int64_t *newest;    /* of the versions that may take its place meanwhile; NULL = none may */
     int64_t deadline_us;              /* clime_now_us scale */
     const atomic_bool *stop;          /* set by the owner: come back ABORTED instead of trying again; may be NULL */
-    bool teach;                       /* the teacher scores it before the reward is asked for */
-    bool scored;                      /* no reward is wanted */
-    void *owner;                      /* for the owner's use */
+    const struct clime_listener *listener; /* NULL = none */
+    bool teach;                            /* the teacher scores it before the reward is asked for */
+    bool scored;                           /* no reward is wanted */
+    void *owner;                           /* for the owner's use */
     /* out */
     int n_tries, n_stale;           /* requests sent; answers refused for their version */
     struct clime_turn_counts turns; /* of its session, where it had one */
@@ -53,8 +71,12 @@ struct clime_request {
 /* The most requests that are in the hands of who makes them at a time. */
 #define CLIME_REQUESTS_MAX 65536
 
+static inline bool clime_request_left(const struct clime_request *r) {
+    return r->listener && r->listener->gone(r->listener->arg);
+}
+
 static inline bool clime_request_stopped(const struct clime_request *r) {
-    return r->stop && atomic_load(r->stop);
+    return (r->stop && atomic_load(r->stop)) || clime_request_left(r);
 }
 
 #endif

@@ -5,6 +5,7 @@ const struct clime_turn_kind_name clime_turn_kinds[CLIME_N_TURN_KINDS] = {
     [CLIME_TURN_FIRST] = {"first", "began a session"},
     [CLIME_TURN_EXTENDED] = {"extended", "went on from their session's exact tokens"},
     [CLIME_TURN_REWOUND] = {"rewound", "the same from an earlier point: asked again"},
+    [CLIME_TURN_ABANDONED] = {"abandoned", "were given up: the client left before the answer"},
     [CLIME_TURN_TEMPLATE] = {"branch_template", "the chat template rewrote the past"},
     [CLIME_TURN_REASONING] = {"branch_reasoning", "the client left out an answer's reasoning"},
     [CLIME_TURN_ANSWER] = {"branch_answer", "the client changed an answer"},

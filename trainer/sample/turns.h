@@ -10,9 +10,10 @@
 #include <stdint.h>
 
 enum clime_turn_kind {
-    CLIME_TURN_FIRST,    /* it begins its session */
-    CLIME_TURN_EXTENDED, /* it goes on from a turn, whose tokens stay; only what is new was tokenised */
-    CLIME_TURN_REWOUND,  /* it goes on from where another turn has gone on already: asked again, or tried otherwise */
+    CLIME_TURN_FIRST,     /* it begins its session */
+    CLIME_TURN_EXTENDED,  /* it goes on from a turn, whose tokens stay; only what is new was tokenised */
+    CLIME_TURN_REWOUND,   /* it goes on from where another turn has gone on already: asked again, or tried otherwise */
+    CLIME_TURN_ABANDONED, /* its client left before the answer, which is nobody's: it is no turn of the session */
     /* it is a branch with a rendering of its own, because */
     CLIME_TURN_TEMPLATE,  /* the chat template renders the past otherwise once more messages follow */
     CLIME_TURN_REASONING, /* the client left out the reasoning of an answer */

@@ -202,6 +202,80 @@ static void test_versions_in_flight(void **state) {
     clime_sample_free(r.sample);
 }
 
+/* ---- as events ---- */
+
+struct told {
+    struct clime_partial last;
+    int calls;
+    bool refuse;
+};
+
+static bool nobody_left(void *arg) {
+    (void)arg;
+    return false;
+}
+
+static bool be_told(void *arg, const struct clime_partial *so_far) {
+    struct told *t = arg;
+    assert_true(so_far->n >= t->last.n);
+    t->last = *so_far;
+    t->calls++;
+    return !t->refuse;
+}
+
+#define EVENT(json) "data: " json "\n\n"
+#define FIRST EVENT(META("null", "12", "1", "[-1,5,null]"))
+#define SECOND EVENT(META("null", "12", "3", "[-2,6,null],[-3,7,null]"))
+#define LAST EVENT(META(STOP, "12", "4", "[-4,8,null]")) EVENT("[DONE]")
+
+/* Events give the sample that the whole reply gives, wherever the network cuts them; what breaks off gives none. */
+static void test_events(void **state) {
+    static const struct {
+        const char *events;
+        enum clime_generate_outcome out;
+        const char *says;
+        int calls;
+        bool refuse;
+    } cases[] = {
+        {FIRST ": heartbeat\n\n" SECOND LAST, CLIME_GENERATE_DONE, "", 2, false},
+        {FIRST SECOND, CLIME_GENERATE_CUT, "before the answer does", 2, false},
+        {"", CLIME_GENERATE_CUT, "before the answer does", 0, false},
+        {FIRST EVENT("{\"error\":{\"message\":\"gone\"}}") EVENT("[DONE]"), CLIME_GENERATE_CUT, "gone", 1, false},
+        {FIRST EVENT("{}") LAST, CLIME_GENERATE_CUT, "says nothing", 1, false},
+        {FIRST EVENT("{\"meta_info\":") LAST, CLIME_GENERATE_BROKEN, "event", 1, false},
+        {EVENT(META("null", "11", "1", "[-1,5,null]")) LAST, CLIME_GENERATE_STALE, "\"11\"", 0, false},
+        {FIRST SECOND LAST, CLIME_GENERATE_BROKEN, "something else", 1, true},
+        {FIRST EVENT(META("null", "12", "9", "[-1,5],[-1,5],[-1,5],[-1,5],[-1,5],[-1,5],[-1,5],[-1,5]")),
+         CLIME_GENERATE_BROKEN, "more tokens", 1, false},
+        {FIRST EVENT(NOTHING("{\"type\":\"abort\",\"message\":\"Aborted\"}")), CLIME_GENERATE_ABORTED, "Aborted", 1,
+         false},
+        {FIRST EVENT(META(STOP, "12", "5", "[-4,8,null]")), CLIME_GENERATE_BROKEN, "2 log-probabilities for 5", 1,
+         false},
+    };
+    (void)state;
+    for (size_t i = 0; i < 2 * CLIME_COUNT(cases); i++) {
+        struct told told = {.refuse = cases[i / 2].refuse};
+        struct clime_listener listener = {nobody_left, be_told, &told};
+        struct clime_request r = request();
+        struct clime_error e = {0};
+        r.listener = &listener;
+        struct clime_generate_stream *s = clime_generate_stream_new(&r);
+        const char *at = cases[i / 2].events;
+        size_t step = i % 2 ? 1 : strlen(at);
+        bool wanted = true;
+        for (size_t n; wanted && (n = strlen(at)) > 0; at += n < step ? n : step)
+            wanted = clime_generate_stream_feed(s, at, n < step ? n : step);
+        assert_int_equal(clime_generate_stream_end(s, &e), cases[i / 2].out);
+        if (!strstr(e.msg, cases[i / 2].says)) fail_msg("%zu: %s", i / 2, e.msg);
+        assert_int_equal(told.calls, cases[i / 2].calls);
+        assert_int_equal(r.sample->n_response, i / 2 ? 0 : 4);
+        for (int k = 0; k < r.sample->n_response; k++)
+            assert_true(r.sample->ids[3 + k] == 5 + k && r.sample->logp[k] == -(float)(k + 1));
+        clime_generate_stream_free(s);
+        clime_sample_free(r.sample);
+    }
+}
+
 /* Values of the estimator by counting all subsets. */
 static void test_pass_at_k(void **state) {
     (void)state;
@@ -224,6 +298,7 @@ int main(void) {
                                        cmocka_unit_test(test_good_reply),
                                        cmocka_unit_test(test_aborted_and_continued),
                                        cmocka_unit_test(test_versions_in_flight),
+                                       cmocka_unit_test(test_events),
                                        cmocka_unit_test(test_pass_at_k)};
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }

@@ -440,10 +440,64 @@ static void test_stop_strings(void **state) {
     end(&w);
 }
 
+/* An answer read token by token says what it says as a whole, and never takes back what it has shown. */
+static void test_readings_grow(void **state) {
+    (void)state;
+    struct world w = begin(template, "<end>");
+    static const char *const says[] = {
+        "<think>h\xC3\xB6</think>5 \xE2\x82\xAC<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":1}}</tool_call><end>",
+        "so STOP",
+        "so STO<end>",
+        "a STOP b",
+        "zSTzz",
+        "<end>",
+        "x<end>y<end>",
+        "x\xE2\x82\xAC",
+        "<think>STOP",
+    };
+    struct clime_arena a;
+    struct clime_tools tools = {0};
+    struct clime_error e = {0};
+    clime_arena_init(&a, MAX);
+    if (clime_tools_read(clime_str_of(TOOLS), &a, &tools, &e)) fail_msg("%s", e.msg);
+    for (size_t i = 0; i < 4 * CLIME_COUNT(says); i++) {
+        struct clime_env_ask asked = {.chat = true, .known = &tools, .stop = {"zz", "STOP"}, .n_stop = i % 2 ? 2 : 0};
+        struct clime_ids ids = {0};
+        if (clime_tokenizer_encode(w.tok, w.task.scratch, clime_str_of(says[i / 4]), 0, MAX, &ids, &e))
+            fail_msg("%s", e.msg);
+        int n = (int)ids.len - (i % 4 > 1); /* cut short, too: inside a character, a mark, a call */
+        struct clime_env_reading whole, grown;
+        clime_env_reading_begin(&whole, &w.v, &asked, true, NULL, 0);
+        clime_env_reading_feed(&whole, ids.data, n, true, true);
+        clime_env_reading_begin(&grown, &w.v, &asked, true, NULL, 0);
+        for (int k = 1; k <= n; k++) {
+            size_t shown = grown.n_safe;
+            clime_env_reading_feed(&grown, ids.data, k, false, true);
+            assert_true(grown.n_safe >= shown && grown.n_safe <= whole.text.len);
+            if (grown.n_safe) assert_memory_equal(grown.text.data, whole.text.data, grown.n_safe);
+        }
+        clime_env_reading_feed(&grown, ids.data, n, true, true);
+        assert_true(grown.text.len == whole.text.len && grown.matched == whole.matched);
+        assert_true(grown.n == whole.n && grown.n_reasoning == whole.n_reasoning && grown.n_safe == whole.n_safe);
+        assert_int_equal(grown.parse.segments.n, whole.parse.segments.n);
+        for (int k = 0; k < whole.parse.segments.n; k++)
+            assert_true(grown.parse.segments.at[k].kind == whole.parse.segments.at[k].kind &&
+                        grown.parse.segments.at[k].begin == whole.parse.segments.at[k].begin &&
+                        grown.parse.segments.at[k].end == whole.parse.segments.at[k].end);
+        clime_env_reading_free(&whole);
+        clime_env_reading_free(&grown);
+        clime_ids_free(&ids);
+    }
+    clime_arena_free(&a);
+    end(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families), cmocka_unit_test(test_reasons),     cmocka_unit_test(test_calls_come_back),
-        cmocka_unit_test(test_refused),  cmocka_unit_test(test_forms_agree), cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_families),        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_calls_come_back), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_forms_agree),     cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_readings_grow),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
