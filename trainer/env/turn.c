@@ -84,11 +84,12 @@ static void introduce(struct clime_environments *v, struct clime_task *t, const 
 static enum clime_err too_long(const struct clime_sampling_options *s, int n_prompt, int used, struct clime_error *e) {
     int64_t most = n_prompt + s->max_response_len;
     if (s->max_context_len && s->max_context_len < most) most = s->max_context_len;
-    return clime_fail(e, CLIME_ERR_TOO_LONG,
-                      "this model's maximum context length is %" PRId64
-                      " tokens in this session (--rollout-max-context-len, and --rollout-max-response-len behind the first "
-                      "prompt): the conversation has %d, which leaves none to sample",
-                      most, used);
+    return clime_fail(
+        e, CLIME_ERR_TOO_LONG,
+        "this model's maximum context length is %" PRId64
+        " tokens in this session (--rollout-max-context-len, and --rollout-max-response-len behind the first "
+        "prompt): the conversation has %d, which leaves none to sample",
+        most, used);
 }
 
 /* Generates after path | given; the tree gets the turn. */

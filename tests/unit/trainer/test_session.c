@@ -135,11 +135,11 @@ static char *ask(const struct history *h, const char *more) {
     return xasprintf("{\"messages\":[%.*s]%s}", (int)h->list.len, h->list.data, more);
 }
 
-/* ---- rounds of tools by the families' own templates (that of Kimi K2 is refused by transformers too: it appends) ----
- */
+/* ---- rounds of tools by the families' own templates ---- */
 
 struct family {
     const char *file, *end, *says; /* with %d, %d: the numbers */
+    const char *edits[4];          /* pairs: what stands in the file, and what is rendered in its place */
 };
 #define DS(a) "<\xEF\xBD\x9C" a "\xEF\xBD\x9C>"
 #define BAR "\xE2\x96\x81"
@@ -149,10 +149,25 @@ static const struct family families[] = {
     {"GLM-4.6", "<|observation|>",
      "\n<think>hm</think>\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>%d</arg_value>\n<arg_key>b</arg_key>\n"
      "<arg_value>%d</arg_value>\n</tool_call>"},
+    {"glm4moe", "<|observation|>",
+     "\n<think>hm</think>\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>%d</arg_value>\n<arg_key>b</arg_key>\n"
+     "<arg_value>%d</arg_value>\n</tool_call>"},
     {"meta-llama-Llama-3.1-8B-Instruct", "<|eot_id|>", "{\"name\": \"add\", \"parameters\": {\"a\": %d, \"b\": %d}}"},
     {"deepseek-ai-DeepSeek-V3.1", DS("end" BAR "of" BAR "sentence"),
      DS("tool" BAR "calls" BAR "begin") DS("tool" BAR "call" BAR "begin") "add" DS(
          "tool" BAR "sep") "{\"a\": %d, \"b\": %d}" DS("tool" BAR "call" BAR "end") DS("tool" BAR "calls" BAR "end")},
+    /* This copy of the template changes a list in place, which is refused here as it is in transformers: with other
+     * words for the same. The model counts its calls in their ids. */
+    {"Kimi-K2-Instruct",
+     "<|im_end|>",
+     "<|tool_calls_section_begin|><|tool_call_begin|>functions.add:%1$d<|tool_call_argument_begin|>{\"a\": %1$d, "
+     "\"b\": "
+     "%2$d}<|tool_call_end|><|tool_calls_section_end|>",
+     {"set _ = tool_response_queue.ids.append(formatted_id)",
+      "set tool_response_queue.ids = tool_response_queue.ids + [formatted_id]",
+      "set tool_call_id = tool_response_queue.ids.pop(0)",
+      "set tool_call_id = tool_response_queue.ids[0] -%}{%- set tool_response_queue.ids = "
+      "tool_response_queue.ids[1:]"}},
     {"Qwen3-Coder", "<|im_end|>",
      "<tool_call>\n<function=add>\n<parameter=a>\n%d\n</parameter>\n<parameter=b>\n%d\n</parameter>\n</function>\n"
      "</tool_call>"},
@@ -217,6 +232,19 @@ static void check_family(const struct family *f, const char *source) {
     end(&w);
 }
 
+/* The text with each pair's first part replaced by its second. The caller frees it. */
+static char *edited(const char *text, const char *const *pairs) {
+    char *out = xstrdup(text);
+    for (int i = 0; i < 4 && pairs[i]; i += 2) {
+        const char *at = strstr(out, pairs[i]);
+        if (!at) fail_msg("not in the template: %s", pairs[i]);
+        char *next = xasprintf("%.*s%s%s", (int)(at - out), out, pairs[i + 1], at + strlen(pairs[i]));
+        free(out);
+        out = next;
+    }
+    return out;
+}
+
 static void test_families(void **state) {
     (void)state;
     const char *data = getenv("CLIME_DATA");
@@ -231,7 +259,9 @@ static void test_families(void **state) {
         }
         assert_int_equal(clime_buf_read_file(&source, path, &e), CLIME_OK);
         clime_buf_addc(&source, 0);
-        check_family(&families[i], source.data);
+        char *template = edited(source.data, families[i].edits);
+        check_family(&families[i], template);
+        free(template);
         clime_buf_free(&source);
         free(path);
     }
