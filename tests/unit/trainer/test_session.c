@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <malloc.h>
 
 #include "common/os/dirs.h"
 #include "trainer/env/environments_int.h"
@@ -312,6 +313,10 @@ static void test_reasons(void **state) {
     one(&w, USER("b"), "", "8<end>", CLIME_TURN_OTHER);
     one(&w, USER("a") "," FULL TOOL, ",\"tools\":" TOOLS, "8<end>", CLIME_TURN_TOOLS);
     one(&w, USER("b") "," SAID("8") "," USER("c"), "", "8<end>", CLIME_TURN_EXTENDED);
+    /* behind exact tokens the client put another answer, and another message before the same one */
+    one(&w, USER("b") "," SAID("8") "," USER("c") "," SAID("9") "," USER("d"), "", "8<end>", CLIME_TURN_ANSWER);
+    one(&w, USER("b") "," SAID("8") "," USER("e") "," SAID("8") "," USER("d"), "", "8<end>", CLIME_TURN_MESSAGE);
+    one(&w, USER("b") "," SAID("8") "," USER("e"), "", "8<end>", CLIME_TURN_REWOUND); /* tried otherwise */
     free(turn(&w, CLIME_ENV_GENERATE, "{\"input_ids\":[65,66]}", "8<end>"));
     assert_int_equal(count(&w, CLIME_TURN_IDS), 1);
     free(turn(&w, CLIME_ENV_GENERATE, "{\"text\":\"more\"}", "8<end>"));
@@ -329,10 +334,11 @@ static void test_calls_come_back(void **state) {
 #define CALL(args)                                                                                                     \
     "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"index\":0,\"type\":\"function\",\"id\":%s,"           \
     "\"function\":{\"arguments\":" args ",\"name\":\"add\"}}]}"
-    static const char *const same[] = {CALL("\"{\\\"b\\\": 2, \\\"a\\\": 1}\""), CALL("{\"a\":1,\"b\":2}")};
+    static const char *const same[] = {CALL("\"{\\\"b\\\": 2, \\\"a\\\": 1}\""), CALL("{\"a\":1,\"b\":2}"),
+                                       CALL("{\"a\":1.0,\"b\":20e-1}")};
     char *reply = turn(&w, CLIME_ENV_CHAT, "{\"messages\":[" USER("1+2") "],\"tools\":" TOOLS "}", says);
     char *calls = member(reply, "tool_calls"), *id = member(calls, "id");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         char *call = xasprintf(same[i], id), *list = xasprintf(USER("1+2") ",%s" TOOL, call);
         one(&w, list, tools, "3<end>", i ? CLIME_TURN_REWOUND : CLIME_TURN_EXTENDED);
         int32_t path[4096];
@@ -522,12 +528,42 @@ static void test_readings_grow(void **state) {
     end(&w);
 }
 
+static size_t in_use(void) {
+    return mallinfo2().uordblks;
+}
+
+/* A session grows with what is new in it, not with what its clients repeat; also where the template writes the past
+ * anew in each turn, so that each is a branch. */
+static void test_memory_is_linear(void **state) {
+    (void)state;
+    for (int branches = 0; branches < 2; branches++) {
+        struct world w = begin(template, "<end>");
+        struct history h = {0};
+        size_t before = in_use(), used[2];
+        for (int i = 0; i < 256; i++) {
+            char *user = xasprintf(USER("question %d"), i);
+            say(&h, user);
+            char *body = ask(&h, ""),
+                 *reply = turn(&w, CLIME_ENV_CHAT, body, branches ? "<think>hm</think>5<end>" : "5<end>");
+            char *message = member(reply, "message");
+            say(&h, message);
+            char *all[] = {user, body, reply, message};
+            for (size_t k = 0; k < CLIME_COUNT(all); k++) free(all[k]);
+            if (i % 128 == 127) used[i / 128] = in_use() - before - h.list.size;
+        }
+        assert_int_equal(count(&w, branches ? CLIME_TURN_TEMPLATE : CLIME_TURN_EXTENDED), 255);
+        if (used[1] > 3 * used[0]) fail_msg("128 turns: %zu bytes, 256: %zu", used[0], used[1]);
+        clime_buf_free(&h.list);
+        end(&w);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_families),        cmocka_unit_test(test_reasons),
         cmocka_unit_test(test_calls_come_back), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_forms_agree),     cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_readings_grow),
+        cmocka_unit_test(test_readings_grow),   cmocka_unit_test(test_memory_is_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
