@@ -222,10 +222,11 @@ def test_a_client_vanishes_and_one_freezes(d):
 
 def test_an_agent_with_a_tool_is_trained_token_by_token(d):
     """scripts/agent-calculator, made small: an openai loop with a tool. What its rewards come to in a longer run is in docs."""
-    run = d / "agent"
+    run, here = d / "agent", d / "some body's"  # a folder's name is no words of a command
+    here.symlink_to(ROOT)
     options = ["--num-rollout", "3", "--rollout-batch-size", "8"]
     env = {**os.environ, "BELOW": "20", "PAIRS": "200", "WARM_LOSS": "0.1", "CLIME_BUILD": str(BUILD.resolve())}
-    p = subprocess.run([ROOT / "scripts/agent-calculator", run, *options], env=env, capture_output=True, text=True, timeout=4 * LIMIT)
+    p = subprocess.run([here / "scripts/agent-calculator", run, *options], env=env, capture_output=True, text=True, timeout=4 * LIMIT)
     assert p.returncode == 0, (p.stdout + p.stderr)[-3000:]
     db = sqlite3.connect(run / "run" / "ledger.db")
     rows = db.execute("SELECT mask, response FROM samples").fetchall()
