@@ -42,6 +42,48 @@ static struct member *members_of(struct clime_json *j, size_t *n) {
     return m;
 }
 
+/* "e-5" or "" */
+static int64_t read_exponent(struct clime_str s) {
+    int64_t power = 0;
+    for (size_t i = 0; i < s.len; i++)
+        if (s.ptr[i] >= '0' && s.ptr[i] <= '9' && power < INT32_MAX) power = 10 * power + (s.ptr[i] - '0');
+    return s.len > 1 && s.ptr[1] == '-' ? -power : power;
+}
+
+/* A number by its decimal value: digits without zeros at either end, and the power of ten that they are times. So
+ * 1, 1.0 and 10e-1 are one, as they are for a client that reads them and writes them again. */
+static void write_number(struct clime_str raw, struct clime_jw *w) {
+    struct clime_buf text;
+    int64_t power = 0, zeros = 0;
+    size_t i = 0, begin;
+    bool fraction = false;
+    clime_buf_init(&text, raw.len + 32);
+    clime_buf_addc(&text, 'n'); /* no other value begins so */
+    if (raw.len && raw.ptr[0] == '-') clime_buf_addc(&text, raw.ptr[i++]);
+    for (begin = text.len; i < raw.len && raw.ptr[i] != 'e' && raw.ptr[i] != 'E'; i++) {
+        if (raw.ptr[i] == '.') {
+            fraction = true;
+            continue;
+        }
+        power -= fraction;
+        if (raw.ptr[i] == '0') {
+            zeros += text.len > begin;
+            continue;
+        }
+        for (; zeros > 0; zeros--) clime_buf_addc(&text, '0');
+        clime_buf_addc(&text, raw.ptr[i]);
+    }
+    power += zeros + read_exponent((struct clime_str){raw.ptr + i, raw.len - i});
+    if (text.len > begin) {
+        clime_buf_printf(&text, "e%lld", (long long)power);
+    } else { /* of either sign */
+        clime_buf_clear(&text);
+        clime_buf_adds(&text, "n0");
+    }
+    clime_jw_raw(w, clime_buf_str(&text));
+    clime_buf_free(&text);
+}
+
 /* Appends raw (valid JSON, at most CLIME_JSON_MAX_DEPTH deep) in one form: members by name, no space, one escape. */
 static void write_canonical(struct clime_str raw, struct clime_arena *a, struct clime_jw *w) {
     struct clime_json j;
@@ -73,6 +115,9 @@ static void write_canonical(struct clime_str raw, struct clime_arena *a, struct 
         free(m);
         break;
     }
+    case CLIME_JSON_NUMBER:
+        write_number(raw, w);
+        break;
     default:
         clime_jw_raw(w, raw);
     }
@@ -312,7 +357,13 @@ static bool is_answer(struct reader *d, int message) {
     return answer;
 }
 
-/* Of messages that go on from no turn. */
+/* Behind message k stands an answer: by now not as the policy gave it, or it would have been found. */
+static bool has_answer(struct reader *d, int k) {
+    while (k < d->n && !is_answer(d, k)) k++;
+    return k < d->n;
+}
+
+/* What the messages have that no turn had. */
 static enum clime_turn_kind why(struct reader *d) {
     bool bare;
     int n = clime_session_common(d->s, (const uint8_t(*)[CLIME_SESSION_KEY])d->keys, d->n + 1, &bare);
@@ -334,7 +385,9 @@ static enum clime_err read_history(struct reader *d, struct clime_history *h, st
         enum clime_err rc = go_on(d, turn, k, &fits, &h->given, e);
         if (rc || fits) {
             h->parent = turn;
-            h->kind = clime_session_is_leaf(d->s, turn) ? CLIME_TURN_EXTENDED : CLIME_TURN_REWOUND;
+            h->kind = has_answer(d, k)                    ? why(d)
+                      : clime_session_is_leaf(d->s, turn) ? CLIME_TURN_EXTENDED
+                                                          : CLIME_TURN_REWOUND;
             return rc;
         }
         h->kind = CLIME_TURN_TEMPLATE;

@@ -7,12 +7,15 @@
 
 #include "common/err.h"
 
+#define LOOK_BACK 4 /* turns whose paths a branch is compared with */
+
 struct turn {
     int parent;
-    int begin;                          /* tokens of the path before this turn */
-    int n_given, n_sampled;             /* its own: [n_given + n_sampled] */
-    int32_t *ids;                       /* [n_given + n_sampled] */
-    float *logp;                        /* [n_sampled] */
+    int begin;              /* tokens of the path before this turn */
+    int n_given, n_sampled; /* its own: [n_given + n_sampled] */
+    int base, n_shared;     /* the path begins as that of turn `base` does: so many tokens, which are not kept again */
+    int32_t *ids;           /* the path behind those */
+    float *logp;            /* [n_sampled] */
     struct clime_version_run *versions; /* cover n_sampled */
     int n_versions;
     enum clime_sample_status status;
@@ -21,16 +24,24 @@ struct turn {
     int32_t mixed_kv; /* as of a sample, counted in this turn's own */
     enum clime_turn_kind kind;
     bool leaf;
-    bool given;                         /* a fill has it as trained */
-    uint8_t (*keys)[CLIME_SESSION_KEY]; /* [n_keys] its history; none in a session by tokens */
-    int n_keys;
-    uint8_t bare[CLIME_SESSION_KEY];
+    bool given; /* a fill has it as trained */
+};
+
+/* A digest of a history that was asked for or answered. It is chained from the digest before it, so that one of them
+ * stands for the whole history. */
+struct digest {
+    uint8_t key[CLIME_SESSION_KEY];
+    int turn;   /* the newest whose history ends with it; -1 = none */
+    bool whole; /* of a history */
+    bool bare;  /* of one whose last answer is without its reasoning */
 };
 
 struct clime_session {
     struct turn *turns;
     int n, size;
-    int64_t n_abandoned;
+    int64_t n_abandoned, n_kept; /* turns; tokens, all branches together */
+    struct digest *digests;      /* [digest_size], by their first bytes; neither whole nor bare: free */
+    size_t n_digests, digest_size;
 };
 
 struct clime_session *clime_session_new(void) {
@@ -44,9 +55,9 @@ void clime_session_free(struct clime_session *s) {
         free(s->turns[i].logp);
         free(s->turns[i].versions);
         free(s->turns[i].finish);
-        free(s->turns[i].keys);
     }
     free(s->turns);
+    free(s->digests);
     free(s);
 }
 
@@ -54,50 +65,107 @@ int clime_session_turns(const struct clime_session *s) {
     return s->n;
 }
 
-static int own(const struct turn *t) {
-    return t->n_given + t->n_sampled;
+int64_t clime_session_tokens(const struct clime_session *s) {
+    return s->n_kept;
 }
 
-/* Whether ids[n] begin with the path of a turn. */
-static bool begins_with(const struct clime_session *s, int turn, const int32_t *ids, int n) {
-    for (int i = turn; i >= 0; i = s->turns[i].parent) {
-        const struct turn *t = &s->turns[i];
-        if (t->begin + own(t) > n || memcmp(t->ids, ids + t->begin, (size_t)own(t) * sizeof *ids)) return false;
+static int length(const struct turn *t) {
+    return t->begin + t->n_given + t->n_sampled;
+}
+
+/* A stretch of a turn's path, from its end to its beginning: the turn that keeps it, and where it ends. */
+struct stretch {
+    int turn, end;
+};
+
+static struct stretch before(const struct clime_session *s, struct stretch x) {
+    const struct turn *t = &s->turns[x.turn];
+    return (struct stretch){t->base, t->n_shared < x.end ? t->n_shared : x.end};
+}
+
+/* How many tokens ids[n] and the path of a turn have in common at their beginning. */
+static int in_common(const struct clime_session *s, int turn, const int32_t *ids, int n) {
+    int same = length(&s->turns[turn]) < n ? length(&s->turns[turn]) : n;
+    for (struct stretch x = {turn, same}; x.end > 0; x = before(s, x)) {
+        const struct turn *t = &s->turns[x.turn];
+        for (int i = t->n_shared; i < x.end; i++)
+            if (t->ids[i - t->n_shared] != ids[i]) same = x.end = i;
     }
-    return true;
+    return same;
 }
 
 int clime_session_find_ids(const struct clime_session *s, const int32_t *ids, int n) {
     int best = -1, longest = 0;
     for (int i = 0; i < s->n; i++) {
-        int end = s->turns[i].begin + own(&s->turns[i]);
-        if (end < longest || end > n || !begins_with(s, i, ids, n)) continue;
+        int end = length(&s->turns[i]);
+        if (end < longest || end > n || in_common(s, i, ids, n) < end) continue;
         best = i; /* of equals the newest */
         longest = end;
     }
     return best;
 }
 
+/* ---- histories ---- */
+
+/* The digest's place, or the free one where it belongs. */
+static struct digest *place_of(const struct clime_session *s, const uint8_t key[CLIME_SESSION_KEY]) {
+    size_t at;
+    memcpy(&at, key, sizeof at);
+    for (;; at++) {
+        struct digest *d = &s->digests[at & (s->digest_size - 1)];
+        if ((!d->whole && !d->bare) || !memcmp(d->key, key, CLIME_SESSION_KEY)) return d;
+    }
+}
+
+static const struct digest *find_digest(const struct clime_session *s, const uint8_t key[CLIME_SESSION_KEY]) {
+    static const struct digest none = {.turn = -1};
+    return s->n_digests ? place_of(s, key) : &none;
+}
+
+static void grow_digests(struct clime_session *s) {
+    struct digest *old = s->digests;
+    size_t n = s->digest_size;
+    s->digest_size = n ? 2 * n : 16;
+    s->digests = xcalloc(s->digest_size, sizeof *s->digests);
+    for (size_t i = 0; i < n; i++)
+        if (old[i].whole || old[i].bare) *place_of(s, old[i].key) = old[i];
+    free(old);
+}
+
+/* The caller says what it is. */
+static struct digest *add_digest(struct clime_session *s, const uint8_t key[CLIME_SESSION_KEY]) {
+    if (4 * (s->n_digests + 1) > 3 * s->digest_size) grow_digests(s);
+    struct digest *d = place_of(s, key);
+    if (d->whole || d->bare) return d;
+    memcpy(d->key, key, CLIME_SESSION_KEY);
+    d->turn = -1;
+    s->n_digests++;
+    return d;
+}
+
 int clime_session_find_key(const struct clime_session *s, const uint8_t key[CLIME_SESSION_KEY]) {
-    for (int i = s->n - 1; i >= 0; i--)
-        if (s->turns[i].n_keys && !memcmp(s->turns[i].keys[s->turns[i].n_keys - 1], key, CLIME_SESSION_KEY)) return i;
-    return -1;
+    const struct digest *d = find_digest(s, key);
+    return d->whole ? d->turn : -1;
 }
 
 int clime_session_common(const struct clime_session *s, const uint8_t (*keys)[CLIME_SESSION_KEY], int n, bool *bare) {
-    int most = -1;
+    int k = 0;
     *bare = false;
-    for (int i = 0; i < s->n; i++) {
-        const struct turn *t = &s->turns[i];
-        int k = 0;
-        if (!t->n_keys) continue;
-        while (k < n && k < t->n_keys && !memcmp(keys[k], t->keys[k], CLIME_SESSION_KEY)) k++;
-        if (k > most) *bare = false;
-        if (k > most) most = k;
-        if (k == most && k == t->n_keys - 1 && k < n && !memcmp(keys[k], t->bare, CLIME_SESSION_KEY)) *bare = true;
-    }
-    return most;
+    if (!s->n_digests) return -1;
+    while (k < n && find_digest(s, keys[k])->whole) k++;
+    *bare = k < n && find_digest(s, keys[k])->bare;
+    return k;
 }
+
+void clime_session_set_history(struct clime_session *s, int turn, const uint8_t (*keys)[CLIME_SESSION_KEY], int n,
+                               const uint8_t bare[CLIME_SESSION_KEY]) {
+    CHECK(turn >= 0 && turn < s->n && n > 0);
+    for (int i = 0; i < n; i++) add_digest(s, keys[i])->whole = true;
+    add_digest(s, keys[n - 1])->turn = turn;
+    add_digest(s, bare)->bare = true;
+}
+
+/* ---- turns ---- */
 
 void clime_session_abandon(struct clime_session *s) {
     s->n_abandoned++;
@@ -117,11 +185,11 @@ struct clime_turn_counts clime_session_counts(const struct clime_session *s) {
 int clime_session_path(const struct clime_session *s, int turn, int32_t *ids) {
     if (turn < 0) return 0;
     CHECK(turn < s->n);
-    for (int i = turn; ids && i >= 0; i = s->turns[i].parent) {
-        const struct turn *t = &s->turns[i];
-        memcpy(ids + t->begin, t->ids, (size_t)own(t) * sizeof *ids);
+    for (struct stretch x = {turn, length(&s->turns[turn])}; ids && x.end > 0; x = before(s, x)) {
+        const struct turn *t = &s->turns[x.turn];
+        if (x.end > t->n_shared) memcpy(ids + t->n_shared, t->ids, (size_t)(x.end - t->n_shared) * sizeof *ids);
     }
-    return s->turns[turn].begin + own(&s->turns[turn]);
+    return length(&s->turns[turn]);
 }
 
 int clime_session_prompt(const struct clime_session *s, int turn) {
@@ -137,8 +205,16 @@ int64_t clime_session_version(const struct clime_session *s, int turn) {
 }
 
 int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind kind, const struct clime_sample *in) {
-    int begin = clime_session_path(s, parent, NULL);
-    CHECK(parent < s->n && in->n_prompt >= begin && begins_with(s, parent, in->ids, in->n_prompt));
+    int begin = clime_session_path(s, parent, NULL), base = parent, n_shared = begin;
+    CHECK(parent < s->n && in->n_prompt >= begin &&
+          (parent < 0 || in_common(s, parent, in->ids, in->n_prompt) == begin));
+    /* a branch with a rendering of its own mostly begins as the turns before it do */
+    for (int i = s->n - 1; parent < 0 && i >= 0 && i >= s->n - LOOK_BACK; i--) {
+        int same = in_common(s, i, in->ids, in->n_prompt);
+        if (same <= n_shared) continue;
+        n_shared = same;
+        base = i;
+    }
     if (s->n == s->size) {
         s->size = s->size ? 2 * s->size : 8;
         s->turns = xrealloc(s->turns, (size_t)s->size * sizeof *s->turns);
@@ -148,6 +224,8 @@ int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind 
                        .begin = begin,
                        .n_given = in->n_prompt - begin,
                        .n_sampled = in->n_response,
+                       .base = base,
+                       .n_shared = n_shared,
                        .n_versions = in->n_versions,
                        .status = in->status,
                        .finish = in->finish ? xstrdup(in->finish) : NULL,
@@ -156,25 +234,15 @@ int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind 
                        .kind = kind,
                        .leaf = true};
     if (parent >= 0) s->turns[parent].leaf = false;
-    size_t n = (size_t)own(t), n_sampled = (size_t)t->n_sampled;
+    size_t n = (size_t)(length(t) - n_shared), n_sampled = (size_t)t->n_sampled;
+    s->n_kept += (int64_t)n;
     t->ids = xmalloc(n * sizeof *t->ids + 1);
-    memcpy(t->ids, in->ids + begin, n * sizeof *t->ids);
+    memcpy(t->ids, in->ids + n_shared, n * sizeof *t->ids);
     t->logp = xmalloc(n_sampled * sizeof *t->logp + 1);
     memcpy(t->logp, in->logp, n_sampled * sizeof *t->logp);
     t->versions = xmalloc((size_t)t->n_versions * sizeof *t->versions + 1);
     memcpy(t->versions, in->versions, (size_t)t->n_versions * sizeof *t->versions);
     return s->n++;
-}
-
-void clime_session_set_history(struct clime_session *s, int turn, const uint8_t (*keys)[CLIME_SESSION_KEY], int n,
-                               const uint8_t bare[CLIME_SESSION_KEY]) {
-    CHECK(turn >= 0 && turn < s->n && n > 0);
-    struct turn *t = &s->turns[turn];
-    free(t->keys);
-    t->keys = xmalloc((size_t)n * sizeof *t->keys);
-    memcpy(t->keys, keys, (size_t)n * sizeof *t->keys);
-    t->n_keys = n;
-    memcpy(t->bare, bare, CLIME_SESSION_KEY);
 }
 
 /* n more tokens of a version; out->versions has room. */

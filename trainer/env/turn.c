@@ -18,6 +18,10 @@
 #include "trainer/env/environments_int.h"
 #include "trainer/env/history.h"
 
+/* Of a session: far more than one can use, and no more memory than a run can spare for each of its tasks. */
+#define MAX_TURNS 65536
+#define MAX_TOKENS (16 << 20)
+
 /* ---- the turn's prompt ---- */
 
 /* The turn that it goes on from, how, and the tokens given after it. */
@@ -167,6 +171,16 @@ static void finish(struct clime_environments *v, struct clime_task *t, const str
     clime_buf_free(&message);
 }
 
+static enum clime_err check_size(const struct clime_environments *v, const struct clime_session *s,
+                                 struct clime_error *e) {
+    int most = v->o.max_turns ? v->o.max_turns : MAX_TURNS;
+    if (clime_session_turns(s) >= most) return clime_fail(e, CLIME_ERR_LIMIT, "the session has had its %d turns", most);
+    if (clime_session_tokens(s) >= MAX_TOKENS)
+        return clime_fail(e, CLIME_ERR_LIMIT, "the session's branches hold %d million tokens: end the task",
+                          MAX_TOKENS >> 20);
+    return CLIME_OK;
+}
+
 void clime_env_turn(struct clime_environments *v, struct clime_task *t, struct clime_env_call *call, clime_turn_fn *fn,
                     void *arg) {
     struct clime_request turn = *t->r;
@@ -174,10 +188,7 @@ void clime_env_turn(struct clime_environments *v, struct clime_task *t, struct c
     struct clime_error *e = &call->error;
     turn.n_tries = turn.n_stale = 0;
     turn.sample = clime_sample_new();
-    if (!call->ask->count && v->o.max_turns && clime_session_turns(t->session) >= v->o.max_turns) {
-        clime_fail(e, CLIME_ERR_LIMIT, "the session has had its %d turns", v->o.max_turns);
-        goto done;
-    }
+    if (!call->ask->count && check_size(v, t->session, e)) goto done;
     if (place(v, t, call->ask, &h, e)) goto done;
     call->n_prompt = clime_session_path(t->session, h.parent, NULL) + (int64_t)h.given.len;
     if (call->ask->count || generate(v, t, call, &h, &turn, fn, arg, e)) goto done;
