@@ -15,7 +15,8 @@
 
 #include "model/rope.h"
 
-#define PIECE ((int64_t)4 << 20) /* elements of one exchange of weights */
+#define PIECE ((int64_t)4 << 20) /* elements of one exchange of weights, */
+enum { SPANS = 64 };             /* and parts of tensors, at most */
 
 size_t clime_model_piece_bytes(const struct clime_model *m) {
     bool bounces = m->ranks.n > 1 && m->ranks.rank == 0 && m->ops->own_memory;
@@ -196,26 +197,52 @@ void clime_model_share_ids(struct clime_model *m, int T, int32_t *ids) {
 /* ---- new weights ---------------------------------------------------------------------------------------------------
  */
 
-/* One part to rank, in pieces; from host memory through the device's. */
-static enum clime_err send_part(struct clime_model *m, int rank, const struct clime_shard_part *p, const char *flat,
-                                void *piece, struct clime_error *e) {
-    size_t width = clime_dtype_bytes(clime_model_dt(m));
-    enum clime_err rc = CLIME_OK;
-    for (int64_t at = 0, n; at < p->n && !rc; at += n) {
-        n = p->n - at < PIECE ? p->n - at : PIECE;
-        const char *from = flat + (size_t)(p->global + at) * width;
-        if (piece) m->ops->copy_in(m->dev, piece, from, (size_t)n * width);
-        struct clime_move move = {rank, piece ? piece : (void *)(uintptr_t)from, (size_t)n * width};
-        rc = clime_links_exchange(m->ranks.links, "handing out weights", &move, 1, NULL, 0, e);
+struct span { /* of a part: what goes in one move */
+    int64_t global, local, n;
+};
+
+struct cursor { /* what of a shard's parts is on its way: whole ones before `part`, and `at` elements of it */
+    int part;
+    int64_t at;
+};
+
+/* The spans of the next exchange: PIECE elements at most, of as many parts as that has. Both sides cut alike; a layer
+ * of experts has hundreds of small ones. */
+static int next_spans(const struct clime_shard *s, struct cursor *c, struct span out[SPANS]) {
+    int n = 0;
+    for (int64_t room = PIECE, take; c->part < s->n_parts && n < SPANS && room > 0; room -= take, n++) {
+        const struct clime_shard_part *p = &s->parts[c->part];
+        take = p->n - c->at < room ? p->n - c->at : room;
+        out[n] = (struct span){p->global + c->at, p->local + c->at, take};
+        c->at += take;
+        if (c->at < p->n) continue;
+        c->part++;
+        c->at = 0;
     }
-    return rc;
+    return n;
 }
 
-static enum clime_err send_share(struct clime_model *m, int rank, const char *flat, void *piece,
+/* To rank, from the whole of the weights; where they are the host's, through the device's piece. */
+static enum clime_err send_share(struct clime_model *m, int rank, const char *flat, char *piece,
                                  struct clime_error *e) {
+    size_t width = clime_dtype_bytes(clime_model_dt(m));
+    struct span spans[SPANS];
+    struct clime_move moves[SPANS];
+    struct cursor c = {0};
     struct clime_shard s;
     enum clime_err rc = clime_layout_shard(&m->layout, rank, m->ranks.n, &s, e);
-    for (int i = 0; i < s.n_parts && !rc; i++) rc = send_part(m, rank, &s.parts[i], flat, piece, e);
+    for (int n; !rc && (n = next_spans(&s, &c, spans)) > 0;) {
+        size_t at = 0;
+        for (int i = 0; i < n; i++) {
+            const char *from = flat + (size_t)spans[i].global * width;
+            moves[i] = (struct clime_move){rank, (void *)(uintptr_t)from, (size_t)spans[i].n * width};
+            if (!piece) continue;
+            moves[i].at = piece + at;
+            m->ops->copy_in(m->dev, piece + at, from, moves[i].bytes);
+            at += moves[i].bytes;
+        }
+        rc = clime_links_exchange(m->ranks.links, "handing out weights", moves, n, NULL, 0, e);
+    }
     clime_shard_free(&s);
     return rc;
 }
@@ -247,15 +274,15 @@ enum clime_err clime_model_hand_out(struct clime_model *m, const void *flat, boo
 
 enum clime_err clime_model_take_share(struct clime_model *m, struct clime_error *e) {
     size_t width = clime_dtype_bytes(clime_model_dt(m));
+    struct span spans[SPANS];
+    struct clime_move moves[SPANS];
+    struct cursor c = {0};
     enum clime_err rc = clime_model_ranks_check(m, e);
     CHECK(m->ranks.rank > 0 && m->flat && !m->foreign && !m->released);
-    for (int i = 0; i < m->shard.n_parts && !rc; i++) {
-        const struct clime_shard_part *p = &m->shard.parts[i];
-        for (int64_t at = 0, n; at < p->n && !rc; at += n) {
-            n = p->n - at < PIECE ? p->n - at : PIECE;
-            struct clime_move move = {0, clime_model_at(m, p->local + at), (size_t)n * width};
-            rc = clime_links_exchange(m->ranks.links, "taking weights", NULL, 0, &move, 1, e);
-        }
+    for (int n; !rc && (n = next_spans(&m->shard, &c, spans)) > 0;) {
+        for (int i = 0; i < n; i++)
+            moves[i] = (struct clime_move){0, clime_model_at(m, spans[i].local), (size_t)spans[i].n * width};
+        rc = clime_links_exchange(m->ranks.links, "taking weights", NULL, 0, moves, n, e);
     }
     return taken(m, rc, e);
 }
