@@ -5,6 +5,7 @@ sends handles of its memory; sleep and wake. Weights are compared by their check
 those of the same files loaded from disk.
 
     python3 tests/gpu/torch_sender.py [BUILD]
+    TP=2: a server over both GPUs
 
 Needs two GPUs, torch and safetensors. Exit status 1 when something is wrong.
 """
@@ -29,6 +30,7 @@ from shared import check, failures
 
 SENDER = "cuda:1"
 GROUP = "slime-pp_0"
+SHARED = int(os.environ.get("TP", 1)) > 1
 
 
 def beside(call):
@@ -161,8 +163,13 @@ def slime(s, a, b, bits):
     s.post("/pause_generation", {"mode": "retract"})
     status, reply, _ = push(s, group, one, weight_version="part")
     check(status == 200 and s.version() == "2", f"a part waits: {reply}")
-    s.post("/continue_generation", {})
-    check(s.version() == "part" and s.logp() not in (bits["a"], bits["b"]), "a part is in force when generation goes on")
+    status, reply = s.post("/continue_generation", {})
+    if SHARED:
+        check(status == 400 and "send every tensor" in reply["message"], f"a part is refused: {reply}")
+        s.post("/continue_generation", {})
+        check(s.version() == "2" and s.logp() == bits["b"], "the old version serves on")
+    else:
+        check(s.version() == "part" and s.logp() not in (bits["a"], bits["b"]), "a part is in force when generation goes on")
     status, reply = s.post("/destroy_weights_update_group", {"group_name": GROUP})
     check(status == 200, f"destroyed: {reply}")
     torch.cuda.synchronize(1)
@@ -415,7 +422,8 @@ def main():
     try:
         for name, seed in (("a", 1), ("b", 2)):
             handover.init(root / name, 1024, 8, 3072, vocab=("--seed", seed))
-        s = Server(root, root / "a", "--gpu", "0", "--max-total-tokens", "65536", environment=torchs_nccl())
+        s = Server(root, root / "a", "--gpu", "0", "--max-total-tokens", "65536", *(["--tp-size", os.environ["TP"]] if SHARED else []),
+                   environment=torchs_nccl())  # fmt: skip
         bits = {"b": s.disk(root / "b"), "a": s.disk(root / "a"), "folder": str(root / "b"), "folder_a": str(root / "a")}
         check(bits["a"] != bits["b"] and bits["a"][1] != 503, f"two policies: {bits['a'][0]}, {bits['b'][0]}")
         for part in ("slime", "vllm", "named"):
