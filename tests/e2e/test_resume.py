@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from test_rl import LIMIT, TRAIN, command, fails, final_sha, metrics, model, run_whole, start  # noqa: F401  the fixture
+from test_rl import LIMIT, TRAIN, children, command, fails, final_sha, metrics, model, run_whole, start  # noqa: F401  the fixture
 
 KL = ["--use-kl-loss", "--kl-loss-coef", "0.01", "--ref-update-interval", "2"]
 
@@ -172,6 +172,38 @@ def test_a_deleted_lock_lets_nobody_in(model):  # noqa: F811
     assert "another clime-train works on" in fails(command(model, run_dir), model / "unlocked-2.log")
     p.kill()
     p.wait()
+
+
+def test_sigterm_ends_behind_a_rollout(model):  # noqa: F811
+    """All is saved, the exit status is 0, and the same command goes on to the weights of a run that nobody asked. Whoever cannot
+    wait asks twice."""
+    run_dir, log = model / "asked", model / "asked.log"
+    words = lambda where, n: command(model, where, num_rollout=n, save_interval=1000, eval_interval=0, lr_decay_style="constant")
+    p = start(words(run_dir, 1000), log)
+    deadline = time.monotonic() + LIMIT
+
+    def until(text, n=1):
+        while open(log).read().count(text) < n:
+            assert p.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+
+    until("rollout  0 ")
+    p.send_signal(signal.SIGTERM)
+    assert p.wait(timeout=LIMIT) == 0, open(log).read()[-2000:]
+    (n,) = [int(line.split()[4]) for line in open(log) if line.startswith("stopped  by SIGTERM after ")]
+    assert 0 < n < 1000 and steps_of(run_dir)[-1] == query(run_dir, "SELECT max(step) FROM steps WHERE done_us IS NOT NULL")[0][0] == 2 * n
+    assert f"stop: by SIGTERM after {n} of 1000 rollouts" in [d for (d,) in query(run_dir, "SELECT detail FROM events WHERE kind = 'order'")]
+    assert run_whole(words(run_dir, n + 1), log) == run_whole(words(model / "unasked", n + 1), model / "unasked.log")
+    p = start(words(run_dir, 1000), log)
+    until(f"rollout  {n + 1} ")
+    frozen = [pid for pid, name in children(p.pid).items() if name == "clime-server"]
+    os.kill(frozen[0], signal.SIGSTOP)  # and so no rollout ends
+    p.send_signal(signal.SIGTERM)
+    until("asked again, at once", 2)
+    p.send_signal(signal.SIGTERM)
+    assert p.wait(timeout=LIMIT) == -signal.SIGTERM
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(frozen[0], signal.SIGKILL)
 
 
 def test_every_rollout_has_its_perf_line(model, base):  # noqa: F811
