@@ -10,9 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "common/clock.h"
+
 #define KEY_BYTES 16
+#define LOOK_US 200000
 
 struct clime_page_control {
     pthread_mutex_t lock; /* of what follows */
@@ -51,7 +55,11 @@ static enum clime_err make_key(struct clime_page_control *c, const char *path, s
 enum clime_err clime_page_control_open(const char *key_file, struct clime_page_control **out, struct clime_error *e) {
     struct clime_page_control *c = xcalloc(1, sizeof *c);
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->changed, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->changed, &attr);
+    pthread_condattr_destroy(&attr);
     *out = c;
     return read_key(c, key_file) ? CLIME_OK : make_key(c, key_file, e);
 }
@@ -110,10 +118,14 @@ struct clime_page_orders clime_page_control_take(struct clime_page_control *c) {
     return o;
 }
 
-void clime_page_control_wait(struct clime_page_control *c) {
+void clime_page_control_wait(struct clime_page_control *c, bool (*is_over)(void)) {
     pthread_mutex_lock(&c->lock);
     c->waiting = true;
-    while (c->orders.pause && !c->orders.stop && !c->orders.checkpoint) pthread_cond_wait(&c->changed, &c->lock);
+    while (c->orders.pause && !c->orders.stop && !c->orders.checkpoint && !is_over()) {
+        int64_t until_us = clime_now_us() + LOOK_US;
+        struct timespec until = {until_us / 1000000, until_us % 1000000 * 1000};
+        pthread_cond_timedwait(&c->changed, &c->lock, &until);
+    }
     c->waiting = false;
     pthread_mutex_unlock(&c->lock);
 }

@@ -30,7 +30,7 @@ void clime_page_control_write(struct clime_page_control *c, struct clime_jw *w);
 
 /* The loop's: what is ordered now; `checkpoint` is taken with it. */
 struct clime_page_orders clime_page_control_take(struct clime_page_control *c);
-/* Waits while there is nothing but a pause. */
-void clime_page_control_wait(struct clime_page_control *c);
+/* Waits while there is nothing but a pause, and until is_over, which is asked a few times a second. */
+void clime_page_control_wait(struct clime_page_control *c, bool (*is_over)(void));
 
 #endif

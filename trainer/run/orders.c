@@ -1,10 +1,30 @@
-/* Orders of the page between two rollouts (trainer/page/control.h). Called by the loop, main thread. What an order did
- * is an event of the ledger. */
+/* Orders between two rollouts: of the page (trainer/page/control.h), and SIGTERM, which whoever looks after the process
+ * sends. Called by the loop, main thread; the signal may come on any. What an order did is an event of the ledger. */
 #include <inttypes.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include "trainer/ledger/events.h"
 #include "trainer/ledger/versions.h"
 #include "trainer/run/run.h"
+
+static volatile sig_atomic_t asked;
+
+static void note(int number) {
+    static const char words[] = "asked to end: after this rollout, with all saved; asked again, at once\n";
+    (void)number;
+    asked = 1;
+    if (write(STDERR_FILENO, words, sizeof words - 1) < 0) return;
+}
+
+void clime_rl_end_at_sigterm(void) {
+    struct sigaction a = {.sa_handler = note, .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
+    CHECK(sigaction(SIGTERM, &a, NULL) == 0);
+}
+
+static bool is_asked(void) {
+    return asked;
+}
 
 static enum clime_err checkpoint_now(struct clime_rl *rl, struct clime_error *e) {
     struct clime_checkpoint saved;
@@ -17,29 +37,28 @@ static enum clime_err checkpoint_now(struct clime_rl *rl, struct clime_error *e)
     return rc;
 }
 
-static enum clime_err end_here(struct clime_rl *rl, struct clime_error *e) {
+static enum clime_err end_here(struct clime_rl *rl, const char *by, struct clime_error *e) {
     enum clime_err rc = checkpoint_now(rl, e);
     if (!rc) rc = clime_rl_record_end(rl, e);
     if (rc) return rc;
-    clime_event(rl->ledger, rl->run.incarnation, "order", "stop: after %" PRId64 " of %" PRId64 " rollouts",
+    clime_event(rl->ledger, rl->run.incarnation, "order", "stop: by %s after %" PRId64 " of %" PRId64 " rollouts", by,
                 rl->rollouts_done, rl->num_rollout);
     clime_progress_line(&rl->progress,
-                        "stopped  by the page after %" PRId64 " of %" PRId64 " rollouts; the same command goes on",
+                        "stopped  by %s after %" PRId64 " of %" PRId64 " rollouts; the same command goes on", by,
                         rl->rollouts_done, rl->num_rollout);
     return CLIME_OK;
 }
 
 enum clime_err clime_rl_obey(struct clime_rl *rl, bool *stop, struct clime_error *e) {
-    *stop = false;
-    while (rl->control) {
-        const struct clime_page_orders o = clime_page_control_take(rl->control);
+    for (;;) {
+        struct clime_page_orders o = {.stop = false};
+        if (rl->control) o = clime_page_control_take(rl->control);
         enum clime_err rc = o.checkpoint ? checkpoint_now(rl, e) : CLIME_OK;
-        *stop = o.stop;
-        if (rc || o.stop) return rc ? rc : end_here(rl, e);
-        if (!o.pause) break;
+        *stop = o.stop || is_asked();
+        if (rc || *stop) return rc ? rc : end_here(rl, is_asked() ? "SIGTERM" : "the page", e);
+        if (!o.pause) return CLIME_OK;
         clime_event(rl->ledger, rl->run.incarnation, "order", "pause: before rollout %" PRId64, rl->rollouts_done);
-        clime_page_control_wait(rl->control);
+        clime_page_control_wait(rl->control, is_asked);
         clime_event(rl->ledger, rl->run.incarnation, "order", "the pause is over");
     }
-    return CLIME_OK;
 }

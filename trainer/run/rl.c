@@ -228,6 +228,7 @@ static enum clime_err loop(struct clime_rl *rl, struct clime_error *e) {
     clime_progress_count(&rl->progress, rl->rollouts_done, rl->num_rollout);
     clime_metric_set(clime_metric_gauge("clime_train_rollouts_wanted", "", "Rollouts of the whole run"),
                      (double)rl->num_rollout);
+    clime_rl_end_at_sigterm();
     while (rl->rollouts_done < rl->num_rollout) {
         bool stop;
         if ((rc = clime_rl_obey(rl, &stop, e)) || stop) return rc;

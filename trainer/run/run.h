@@ -110,7 +110,9 @@ enum clime_err clime_rl_account(struct clime_rl *rl, const struct clime_rollout 
 /* The version that samples rollout q: the current one, or with --async one that is older by a rollout and what
  * --update-weights-interval adds; a function of q, so that a restart samples with the same. */
 int64_t clime_rl_version_of(const struct clime_rl *rl, int64_t rollout);
-/* Orders of the page, before the next rollout (orders.c). *stop: the run ends here, and all is saved. */
+/* From now on SIGTERM is an order to stop before the next rollout; the second one ends the process at once. */
+void clime_rl_end_at_sigterm(void);
+/* Orders of the page and of SIGTERM, before the next rollout (orders.c). *stop: the run ends here, and all is saved. */
 enum clime_err clime_rl_obey(struct clime_rl *rl, bool *stop, struct clime_error *e);
 enum clime_err clime_rl_async_rollout(struct clime_rl *rl, struct clime_error *e); /* the next one: taken, trained on */
 

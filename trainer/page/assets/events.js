@@ -9,7 +9,7 @@ export const keys = [["a", "alarms only, and back"]];
 const KIND = { alarm: "bad", error: "bad", gap: "bad", skip: "warn", child: "warn", lease: "warn", rank: "warn", worker: "warn", drop: "", start: "accent", recover: "accent", end: "good" };
 const HELP = {
   start: "the trainer was started", recover: "it went on from its record", child: "a program that it had started", rank: "a rank was lost; the run starts again from its checkpoint", worker: "an external server", best: "the best version so far was kept", lease: "a sample was begun again",
-  order: "asked for by the page", memory: "what training needs of memory, by parts", drop: "a group was not used", skip: "a step without a finite gradient", gap: "the server's log-probability is not the trainer's", error: "why the trainer ended", end: "the run is done", alarm: "something to look at",
+  order: "asked for by the page, or by SIGTERM", memory: "what training needs of memory, by parts", drop: "a group was not used", skip: "a step without a finite gradient", gap: "the server's log-probability is not the trainer's", error: "why the trainer ended", end: "the run is done", alarm: "something to look at",
 };
 
 // What an alarm's event says (docs/alarms.md), or null where it is none that this page knows.
