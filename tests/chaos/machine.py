@@ -109,10 +109,15 @@ class Machine:
     def keep_trainer(self):
         """None while it works, 0 when it is done; one that ended with a word that it may say is started again."""
         status = self.trainer.poll()
-        if status in (None, 0):
-            return status
-        last = self.log.read_text(errors="replace").splitlines()[-3:]
-        assert status == 1 and any(word in line for line in last for word in MAY_SAY), (status, last)
+        if status is None:
+            return None
+        last = self.log.read_text(errors="replace").splitlines()[-8:]
+        if status == 0 and any(line.startswith("done ") for line in last):
+            return 0
+        if status == 0 and any(line.startswith("stopped  by SIGTERM ") for line in last):
+            self.trainer = self.start()
+            return None
+        assert status == 1 and any(word in line for line in last[-3:] for word in MAY_SAY), (status, last)
         self.restarts += 1
         self.trainer = self.start()
         return None
@@ -167,6 +172,12 @@ class Machine:
         self.timers[-1].start()
         return f"SIGSTOP {who}"
 
+    def ask_to_end(self):
+        pid = self.pick("trainer")
+        if pid is not None:
+            self.signal(pid, signal.SIGTERM)
+        return None if pid is None else "SIGTERM trainer"
+
     def connections(self, how):
         proxy = self.rng.choice(self.proxies)
         seconds = self.rng.uniform(0.1, 1.5)
@@ -187,10 +198,14 @@ class Machine:
         return "leaping clock"
 
     def flipped_byte(self):
-        """A byte of the newest checkpoint, while no trainer runs. The one before it must do."""
+        """A byte of the newest checkpoint, while no trainer runs. The one before it must do, so there must be two."""
+        saved = lambda: sorted((self.run_dir / "checkpoints").glob("step_*[0-9]"))
+        while len(saved()) < 2 and self.trainer.poll() is None and time.time() > self.stopped_until:
+            self.keep_outside()
+            time.sleep(0.01)
         self.trainer.kill()
         self.trainer.wait()
-        folders = sorted((self.run_dir / "checkpoints").glob("step_*[0-9]"))
+        folders = saved()
         met = None
         if len(folders) > 1:
             file = self.rng.choice(sorted(p for p in folders[-1].iterdir() if p.is_file() and p.stat().st_size))
@@ -218,7 +233,7 @@ class Machine:
                  (2, lambda: self.stop("trainer")), (2, lambda: self.stop("server")), (2, lambda: self.stop("router")),
                  *((1, lambda how=how: self.misbehave(how)) for how in ("failing", "slow", "lying")),
                  *((2 if self.outside else 1, lambda how=how: self.connections(how)) for how in ("cut", "half-closed", "held up", "refused")),
-                 (1, self.full_disk), (1, self.leaping_clock), (2, self.flipped_byte), (1, self.second_trainer)]  # fmt: skip
+                 (1, self.full_disk), (1, self.leaping_clock), (2, self.flipped_byte), (1, self.ask_to_end), (1, self.second_trainer)]  # fmt: skip
         if self.kind == "environments":
             found += [(5, lambda: self.kill("environment")), (3, lambda: self.stop("environment"))]
         return found
