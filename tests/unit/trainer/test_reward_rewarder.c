@@ -94,6 +94,28 @@ static void test_command(void **state) {
     }
 }
 
+/* Killed, or lying, under a question that it does not mind: another child is asked once more. */
+static void test_command_that_fails_once(void **state) {
+    (void)state;
+    static const char *const faults[] = {"kill -9 $$", "exit 3", "echo nonsense", "echo '{\"id\":0,\"reward\":1}'"};
+    for (size_t i = 0; i < CLIME_COUNT(faults); i++) {
+        char path[] = "/tmp/clime_test_once_XXXXXX";
+        int fd = mkstemp(path);
+        assert_true(fd >= 0);
+        close(fd);
+        char *command =
+            xasprintf("while IFS= read -r l; do id=${l#*\\\"id\\\":}; id=${id%%%%,*}; [ ! -e %s ] || { rm %s; %s; };"
+                      " echo \"{\\\"id\\\":$id,\\\"reward\\\":0.5}\"; done",
+                      path, path, faults[i]);
+        struct clime_rewarder_options o = {.command = command, .timeout_us = 20000000, .n_workers = 1};
+        struct clime_rewarder *r = open_rewarder(&o);
+        submit(r, "fine", 1);
+        take(r, 1, CLIME_OK, 0.5);
+        clime_rewarder_free(r);
+        free(command);
+    }
+}
+
 /* Groups: one line for both answers; a failure is that of both; the places in the order stay. */
 static void test_groups(void **state) {
     (void)state;
@@ -336,6 +358,7 @@ static void test_url(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_command),
+        cmocka_unit_test(test_command_that_fails_once),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_as_they_are_ready),
         cmocka_unit_test(test_sum),
