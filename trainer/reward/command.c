@@ -266,11 +266,13 @@ static enum clime_err read_answer(struct clime_command *c, int n, enum shape sha
     return out->error.code;
 }
 
-static enum clime_err ask(struct clime_command *c, const struct clime_reward_request *q, int n, enum shape shape,
-                          const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
+/* *lost: the child was, for a reason that may be its own alone. */
+static enum clime_err ask_child(struct clime_command *c, const struct clime_reward_request *q, int n, enum shape shape,
+                                const char *reward_key, int64_t deadline_us, struct clime_reward *out, bool *lost) {
     enum clime_err rc;
     struct clime_buf question;
     bool broken = true;
+    *lost = false;
     memset(out, 0, sizeof *out * (size_t)n);
     clime_buf_init(&question, 8 * CLIME_REWARD_MAX_TEXT * (size_t)n);
     if ((rc = ensure_child(c, deadline_us, &out->error))) goto done;
@@ -281,6 +283,7 @@ static enum clime_err ask(struct clime_command *c, const struct clime_reward_req
         goto done;
     }
     clime_buf_clear(&c->in);
+    *lost = true;
     if (!(rc = exchange(c, clime_buf_str(&question), deadline_us, &out->error)))
         rc = read_answer(c, n, shape, reward_key, out, &broken);
 done:
@@ -292,8 +295,19 @@ done:
         clime_child_is_up(&c->child);
     else if (c->child.state != CLIME_CHILD_DOWN)
         clime_child_stop(&c->child);
+    *lost = *lost && broken && (rc == CLIME_ERR_UNAVAILABLE || rc == CLIME_ERR_INTERNAL);
     clime_buf_free(&question);
     return rc;
+}
+
+/* One that was killed or talked nonsense says little about the answer: another one is asked, once. */
+static enum clime_err ask(struct clime_command *c, const struct clime_reward_request *q, int n, enum shape shape,
+                          const char *reward_key, int64_t deadline_us, struct clime_reward *out) {
+    bool lost;
+    enum clime_err rc = ask_child(c, q, n, shape, reward_key, deadline_us, out, &lost);
+    if (!lost || c->child.restart_us >= deadline_us) return rc;
+    LOG_WARN("%s; asked again", out->error.msg);
+    return ask_child(c, q, n, shape, reward_key, deadline_us, out, &lost);
 }
 
 enum clime_err clime_command_grade(struct clime_command *c, const struct clime_reward_request *q,
