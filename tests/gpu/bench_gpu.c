@@ -6,67 +6,10 @@
 #include "model/layer.h"
 #include "model/rope.h"
 #include "server/engine/step.h"
+#include "tests/gpu/bench_shapes.h"
 #include "tests/gpu/op_times.h"
 
 #include "tests/gpu/bench_decode.h" /* with bench.h, whose rates are arguments there */
-
-static const struct clime_config
-    QWEN3_4B = {.family = CLIME_QWEN3,
-                .architecture = "Qwen3ForCausalLM",
-                .D = 2560,
-                .L = 36,
-                .H = 32,
-                .HK = 8,
-                .Dh = 128,
-                .F = 9728,
-                .V = 151936,
-                .max_pos = 40960,
-                .eps = 1e-6f,
-                .tied = true,
-                .qk_norm = true,
-                .rope_theta = 1e6,
-                .rope_rot = 128,
-                .dtype = CLIME_BF16},
-    QWEN3_30B_A3B = {.family = CLIME_QWEN3_MOE,
-                     .architecture = "Qwen3MoeForCausalLM",
-                     .D = 2048,
-                     .L = 48,
-                     .H = 32,
-                     .HK = 4,
-                     .Dh = 128,
-                     .F = 6144,
-                     .F_expert = 768,
-                     .V = 151936,
-                     .max_pos = 40960,
-                     .eps = 1e-6f,
-                     .qk_norm = true,
-                     .rope_theta = 1e6,
-                     .rope_rot = 128,
-                     .dtype = CLIME_BF16,
-                     .router = {.E = 128, .k = 8, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1}},
-    MOONLIGHT = {
-        .family = CLIME_DEEPSEEK_V3,
-        .architecture = "DeepseekV3ForCausalLM",
-        .D = 2048,
-        .L = 27,
-        .H = 16,
-        .HK = 16,
-        .Dh = 192,
-        .F = 11264,
-        .F_expert = 1408,
-        .F_shared = 2816,
-        .V = 163840,
-        .max_pos = 8192,
-        .eps = 1e-5f,
-        .rope_theta = 5e4,
-        .rope_rot = 64,
-        .rope_interleaved = true,
-        .latent = {512, 128, 64, 128},
-        .dtype = CLIME_BF16,
-        .dense = {1},
-        .router_bias = true,
-        .router = {
-            .E = 64, .k = 6, .sigmoid = true, .renormalize = true, .scale = 2.446f, .n_groups = 1, .k_groups = 1}};
 
 static void bench_products(struct clime_model *m) {
     static const struct {

@@ -1,30 +1,16 @@
-/* Decode of a dense model over several GPUs as the server runs it, leader and followers, beside one GPU in the same
- * run:
+/* Decode over several GPUs as the server runs it, leader and followers, beside one GPU in the same run:
  *
- *     build/gpu/bench_ranks [RANKS [LAYERS]]
+ *     build/gpu/bench_ranks [RANKS [LAYERS [qwen3-32b|qwen3-30b-a3b|moonlight]]]
  *
- * Qwen3-32B's widths with random weights, 16 of its 64 layers unless told otherwise (all of them fit one H200). CUDA
+ * Random weights, 16 of the layers unless told otherwise (all of qwen3-32b's fit one H200). CUDA
  * does not live through fork, so this process never opens a GPU: every number of ranks is a family of its own. */
 #include "common/log.h"
 #include "server/engine/obey.h"
 #include "tests/gpu/bench_decode.h"
+#include "tests/gpu/bench_shapes.h"
 #include "tests/unit/ranks.h"
 
-static struct clime_config shape = {.family = CLIME_QWEN3,
-                                    .architecture = "Qwen3ForCausalLM",
-                                    .D = 5120,
-                                    .L = 16,
-                                    .H = 64,
-                                    .HK = 8,
-                                    .Dh = 128,
-                                    .F = 25600,
-                                    .V = 151936,
-                                    .max_pos = 40960,
-                                    .eps = 1e-6f,
-                                    .qk_norm = true,
-                                    .rope_theta = 1e6,
-                                    .rope_rot = 128,
-                                    .dtype = CLIME_BF16};
+static struct clime_config shape;
 
 static void open_dev(int gpu) {
     const struct clime_dev_options o = {.dt = CLIME_BF16, .gpu = gpu, .deterministic = true};
@@ -94,9 +80,11 @@ static int family(int world) {
 
 int main(int argc, char **argv) {
     int most = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2, failed = 0;
-    if (argc > 2) shape.L = (int)strtol(argv[2], NULL, 10);
+    const char *name = argc > 3 ? argv[3] : "qwen3-32b";
+    shape = !strcmp(name, "moonlight") ? MOONLIGHT : !strcmp(name, "qwen3-30b-a3b") ? QWEN3_30B_A3B : QWEN3_32B;
+    shape.L = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 16;
     for (int world = 1; world <= most; world *= 2) {
-        printf("%d GPU%s, %d layers\n", world, world > 1 ? "s" : "", shape.L);
+        printf("%s, %d GPU%s, %d layers\n", name, world, world > 1 ? "s" : "", shape.L);
         fflush(stdout);
         failed += family(world) != 0;
     }
