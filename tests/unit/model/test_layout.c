@@ -277,6 +277,75 @@ static const struct clime_shard_part *part_of(const struct clime_layout *l, cons
 }
 
 /* By hand: rank 1 of 2. */
+/* Every element is one rank's, every block of the norm too; a layer is shared evenly; and what is updated is cut alike.
+ */
+static void check_parts(const struct clime_layout *l, int world, int64_t block) {
+    int64_t own[8] = {0}, at[8] = {0}, end = 0, updated = 0, of_layer[8] = {0};
+    struct clime_parts p;
+    int n;
+    clime_parts_make(&p, l, (size_t)block, (struct clime_part){world - 1, world});
+    for (int i = 0; i < p.n; i++) {
+        const struct clime_range *r = &p.ranges[i];
+        assert_true(r->lo == end && r->hi > r->lo && r->rank >= 0 && r->rank < world);
+        assert_true(world == 1 || r->lo % block == 0);
+        assert_int_equal(r->at, at[r->rank]);
+        at[r->rank] += r->hi - r->lo;
+        own[r->rank] += r->hi - r->lo;
+        assert_int_equal(clime_parts_find(&p, r->lo), i);
+        assert_int_equal(clime_parts_find(&p, r->hi - 1), i);
+        end = r->hi;
+    }
+    assert_int_equal(end, l->n_grads);
+    assert_int_equal(p.own, own[world - 1]);
+    const int64_t from = l->slices[l->layer[1].w[CLIME_W_LN1]].grad, to = l->slices[l->layer[2].w[CLIME_W_LN1]].grad;
+    struct clime_range c;
+    for (int i = 0; i < p.n && from >= 0 && to >= 0; i++)
+        if (clime_range_cut(&p.ranges[i], from, to, &c)) of_layer[c.rank] += c.hi - c.lo;
+    for (int r = 0; r < world && to - from >= 4 * block * world; r++)
+        assert_true(of_layer[r] >= (to - from) / world - 2 * block && of_layer[r] <= (to - from) / world + 2 * block);
+    struct clime_share *shares = clime_parts_shares(&p, l, &n);
+    for (int i = 0; i < n; i++) {
+        const struct clime_range *r = &p.ranges[shares[i].range];
+        assert_true(shares[i].rank == r->rank && shares[i].at >= r->at &&
+                    shares[i].at + shares[i].n <= r->at + (r->hi - r->lo));
+        updated += shares[i].n;
+    }
+    for (int i = 0; i < l->n_slices; i++)
+        if (l->slices[i].update != CLIME_FROZEN) updated -= l->slices[i].n;
+    assert_int_equal(updated, 0);
+    free(shares);
+    clime_parts_free(&p);
+}
+
+static void parts_are_the_whole(void **state) {
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        const struct clime_config c = {.family = f ? CLIME_GLM4 : CLIME_QWEN3,
+                                       .D = 96,
+                                       .F = 200,
+                                       .L = 5,
+                                       .H = 4,
+                                       .HK = 2,
+                                       .Dh = 24,
+                                       .V = 1000,
+                                       .post_norms = f > 0,
+                                       .tied = f == 0,
+                                       .qk_norm = f == 0};
+        struct clime_layout l;
+        clime_layout_make(&c, &l);
+        for (int frozen = 0; frozen < 2; frozen++) {
+            bool *rows = xcalloc((size_t)l.n_slices, sizeof *rows);
+            struct clime_error e;
+            for (int i = 0; i < l.n_slices; i++) rows[i] = frozen && strstr(l.slices[i].name, "layers.3.") != NULL;
+            if (frozen) assert_int_equal(clime_layout_freeze(&l, rows, &e), CLIME_OK);
+            free(rows);
+            for (int world = 1; world <= 8; world *= 2)
+                for (int64_t block = 64; block <= 1 << 20; block *= 8) check_parts(&l, world, block);
+        }
+        clime_layout_free(&l);
+    }
+}
+
 static void the_cut_is_where_it_should_be(void **state) {
     (void)state;
     struct clime_error e;
@@ -440,10 +509,13 @@ static void trained_gradients_keep_their_bits(void **state) {
 
 int main(void) {
     clime_log_open("test", CLIME_LOG_ERROR);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_say_what_tensors_are),        cmocka_unit_test(names_are_found),
-        cmocka_unit_test(the_frozen_take_no_room),          cmocka_unit_test(shards_are_the_whole),
-        cmocka_unit_test(the_cut_is_where_it_should_be),    cmocka_unit_test(what_does_not_divide_is_refused),
-        cmocka_unit_test(trained_gradients_keep_their_bits)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_say_what_tensors_are),
+                                       cmocka_unit_test(names_are_found),
+                                       cmocka_unit_test(the_frozen_take_no_room),
+                                       cmocka_unit_test(shards_are_the_whole),
+                                       cmocka_unit_test(parts_are_the_whole),
+                                       cmocka_unit_test(the_cut_is_where_it_should_be),
+                                       cmocka_unit_test(what_does_not_divide_is_refused),
+                                       cmocka_unit_test(trained_gradients_keep_their_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

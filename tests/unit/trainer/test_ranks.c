@@ -71,12 +71,15 @@ static struct clime_buf read_file(const char *dir, const char *name) {
 /* Two steps on `before` ranks, a checkpoint at dir, the others on `after` ranks. */
 static void interrupted(struct clime_learner_options o, int before, int after, const char *dir, char hex[65]) {
     struct clime_error e;
+    const enum clime_shard_weights then = o.shard_weights;
     o.n_ranks = before;
+    if (before == 1) o.shard_weights = CLIME_SHARD_OFF;
     struct clime_learner *l = open_learner(&o);
     steps(l, 0, STEPS / 2);
     if (clime_learner_save(l, dir, &e)) fail_msg("%s", e.msg);
     clime_learner_close(l);
     o.n_ranks = after;
+    o.shard_weights = after == 1 ? CLIME_SHARD_OFF : before == 2 ? CLIME_SHARD_ON : then;
     l = open_learner(&o);
     if (clime_learner_load(l, dir, &e)) fail_msg("%s", e.msg);
     steps(l, STEPS / 2, STEPS);
@@ -84,7 +87,8 @@ static void interrupted(struct clime_learner_options o, int before, int after, c
     clime_learner_close(l);
 }
 
-/* The folder does not know how many made it, byte by byte, and any number goes on with it. Also where tensors are
+/* The folder does not know how many made it, byte by byte, nor whether they had whole weights or parts, and any number
+ * goes on with it either way. Also where tensors are
  * frozen, parts of a joined one among them. */
 static void checkpoints_do_not_know_the_ranks(void **state) {
     static const char *const files[] = {"master.f32", "moment1.f32", "moment2.f32", "state.json"};
@@ -103,6 +107,7 @@ static void checkpoints_do_not_know_the_ranks(void **state) {
         interrupted(o, 1, 1, first, hex);
         assert_string_equal(hex, alone);
         for (size_t k = 0; k < CLIME_COUNT(numbers); k++) {
+            o.shard_weights = k < 2 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
             interrupted(o, numbers[k][0], numbers[k][1], dir, hex);
             assert_string_equal(hex, alone);
             for (size_t f = 0; f < CLIME_COUNT(files); f++) {
@@ -119,28 +124,111 @@ static void checkpoints_do_not_know_the_ranks(void **state) {
     assert_int_equal(rmdir(root), 0);
 }
 
+/* What rank 0 takes is what the plan said. */
+static void the_plan_says_what_is_taken(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        struct clime_learner_options o = ranks_of(i & 1 ? "glm4" : "qwen3_moe", i & 2 ? "f32" : "bf16", 2, 4);
+        o.shard_weights = i & 4 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
+        own_memory = true;
+        offered = (size_t)1 << 30;
+        struct clime_learner *l = prepare_with(&o);
+        start(l);
+        assert_int_equal(clime_learner_memory(l, NULL)->need, taken + clime_cpu_ops.links_bytes(2));
+        assert_int_equal(l->model->ring != NULL, (i & 4) != 0);
+        steps(l, 0, 1);
+        clime_learner_close(l);
+    }
+}
+
+static void write_file(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* The description of a model of 24 layers for one of four ranks, with so much memory free. */
+static void describe(const char *dir, enum clime_shard_weights how, bool shared, size_t free_bytes,
+                     struct clime_buf *out) {
+    struct clime_learner_options o = ranks_of("qwen3", "bf16", 4, 4);
+    o.hf_checkpoint = dir;
+    o.shard_weights = how;
+    o.model.shared = shared;
+    own_memory = true;
+    offered = free_bytes;
+    struct clime_learner *l = prepare_with(&o);
+    clime_buf_clear(out);
+    clime_learner_describe(l, out);
+    clime_learner_close(l);
+}
+
+/* Whole weights where they fit, parts where those do; both sums are said. */
+static void parts_where_whole_weights_do_not_fit(void **state) {
+    const size_t plenty = (size_t)1 << 40;
+    double whole, parts;
+    char dir[] = "/tmp/clime-ranks-XXXXXX", path[64];
+    struct clime_buf text;
+    struct clime_error e;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    write_file(path, "{\"architectures\": [\"Qwen3ForCausalLM\"], \"hidden_size\": 512, \"intermediate_size\": 2048, "
+                     "\"num_hidden_layers\": 24, \"num_attention_heads\": 8, \"num_key_value_heads\": 4, "
+                     "\"head_dim\": 64, \"vocab_size\": 1024, \"max_position_embeddings\": 512, "
+                     "\"rms_norm_eps\": 1e-6, \"rope_theta\": 10000, \"hidden_act\": \"silu\", "
+                     "\"tie_word_embeddings\": true}");
+    clime_buf_init(&text, 1 << 16);
+    describe(dir, CLIME_SHARD_AUTO, false, plenty, &text);
+    const char *said = strstr(text.data, "(replicated): ");
+    assert_non_null(said);
+    assert_int_equal(sscanf(said, "(replicated): %lf GiB; a part of them on each (sharded): %lf GiB", &whole, &parts),
+                     2);
+    assert_true(parts < 0.7 * whole);
+    assert_non_null(strstr(text.data, "4 ranks, replicated: "));
+    describe(dir, CLIME_SHARD_ON, false, plenty, &text);
+    assert_non_null(strstr(text.data, "4 ranks, sharded: "));
+    const size_t between = (size_t)((whole + parts) / 2 * (1 << 30));
+    describe(dir, CLIME_SHARD_AUTO, false, between, &text);
+    assert_non_null(strstr(text.data, "GiB, which does not fit; a part"));
+    assert_non_null(strstr(text.data, "4 ranks, sharded: "));
+    assert_null(strstr(text.data, "DOES NOT FIT"));
+    describe(dir, CLIME_SHARD_AUTO, true, between, &text); /* others read whole weights in place */
+    assert_non_null(strstr(text.data, "4 ranks, replicated: "));
+    describe(dir, CLIME_SHARD_OFF, false, between, &text);
+    assert_non_null(strstr(text.data, "4 ranks, replicated: "));
+    clime_buf_free(&text);
+    assert_int_equal(clime_dir_remove(dir, &e), CLIME_OK);
+}
+
 static void what_cannot_be_shared_is_refused(void **state) {
     static const struct {
         int n_ranks, lanes;
+        bool parts, shared;
         const char *why;
-    } cases[] = {{2, 3, "--gradient-lanes 3: 1, 2, 4"},
-                 {4, 2, "--gradient-lanes 2 cannot be shared by 4 ranks"},
-                 {3, 0, "3 ranks"},
-                 {1, 128, "--gradient-lanes 128"}};
+    } cases[] = {{2, 3, false, false, "--gradient-lanes 3: 1, 2, 4"},
+                 {4, 2, false, false, "--gradient-lanes 2 cannot be shared by 4 ranks"},
+                 {3, 0, false, false, "3 ranks"},
+                 {1, 128, false, false, "--gradient-lanes 128"},
+                 {1, 4, true, false, "--shard-weights on: one rank has nobody"},
+                 {2, 4, true, true, "--shard-weights on: with --colocate"}};
     struct clime_learner *l;
     struct clime_error e;
     (void)state;
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
         struct clime_learner_options o = ranks_of("qwen3", "f32", cases[i].n_ranks, cases[i].lanes);
+        if (cases[i].parts) o.shard_weights = CLIME_SHARD_ON;
+        o.model.shared = cases[i].shared;
         assert_int_equal(clime_learner_prepare(&o, &l, &e), CLIME_ERR_INPUT);
         if (!strstr(e.msg, cases[i].why)) fail_msg("%s", e.msg);
     }
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(same_weights_on_any_number_of_ranks),
-                                       cmocka_unit_test(checkpoints_do_not_know_the_ranks),
-                                       cmocka_unit_test(what_cannot_be_shared_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_weights_on_any_number_of_ranks), cmocka_unit_test(checkpoints_do_not_know_the_ranks),
+        cmocka_unit_test(the_plan_says_what_is_taken), cmocka_unit_test(parts_where_whole_weights_do_not_fit),
+        cmocka_unit_test(what_cannot_be_shared_is_refused)};
     if (argc == 2 && !strcmp(argv[1], "rank")) return clime_follower_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

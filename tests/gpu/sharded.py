@@ -1,0 +1,139 @@
+"""Weights of which each rank keeps a part (--shard-weights), on two GPUs of one host through the real programs: the SHA-256
+of whole weights and of one GPU, and the speed and memory of both. Then a model that does not fit whole: the plan takes
+parts by itself.
+
+    python3 tests/gpu/sharded.py [BUILD] [qwen3-4b [LAYERS]]    (default: build, and no speed; LAYERS of 32B's widths)
+
+Needs what ranks.py needs. Exit status 1 when something is wrong.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import ranks
+from ranks import BUILD, DEVICE, LIMIT, ON_GPUS, at_once, deepen, finish, hit, rows, same, sft, speed_of, train
+from shared import SHAPES, check, failures, shape
+
+WIDE = shape("qwen3", 5120, 25600, 1, 64, 8, 128, 151936, "--rope-theta", 1000000, "--untie-embeddings")
+
+
+def bits(root):
+    small = ("--global-batch-size", 8, "--num-epoch", 2, "--lr", 1e-3, "--save-interval", 10, "--max-tokens-per-gpu", 32, "--threads", 4)
+    experts = ("--num-experts", 8, "--num-experts-per-tok", 2, "--moe-intermediate-size", 128)
+    for family, *more in (("qwen3",), ("glm4",), ("qwen3_moe", *experts)):
+        train("init", root / family, "--family", family, "--hidden-size", 512, "--intermediate-size", 1024, "--num-hidden-layers", 3,
+              "--num-attention-heads", 4, "--num-key-value-heads", 2, "--head-dim", 64, "--dtype", "bf16", *more)  # fmt: skip
+    rows(root / "data", 200, 12)
+
+    def run(name, model, n, lanes, *more):
+        return finish, root, name, sft(root, model, "data", name, n, *small, "--gradient-lanes", lanes, *more)
+
+    on = ("--shard-weights", "on")
+    ways = {f"{m}-{w}": run(f"{m}-{w}", m, n, 2, *more) for m in ("qwen3", "glm4", "qwen3_moe")
+            for w, n, *more in (("alone", 1), ("whole", 2), ("parts", 2, *on))}  # fmt: skip
+    ways |= {f"lanes-4-{w}": run(f"lanes-4-{w}", "qwen3", n, 4, *more) for w, n, *more in (("alone", 1), ("parts", 2, *on))}
+    ways["qwen3-offload"] = run("qwen3-offload", "qwen3", 2, 2, "--optimizer-cpu-offload", *on)
+    ways["qwen3-full"] = run("qwen3-full", "qwen3", 2, 2, "--recompute-granularity", "full", *on)
+    if ON_GPUS:
+        ways["qwen3-nccl"] = run("qwen3-nccl", "qwen3", 2, 2, "--rank-transport", "nccl", *on)
+    shas = at_once(**ways)
+    for what in ("qwen3-", "glm4-", "qwen3_moe-", "lanes-4-"):
+        same(what, {k: v for k, v in shas.items() if k.startswith(what)})
+
+    def words(name, n, *more):
+        return sft(root, "qwen3", "data", name, n, *small, "--gradient-lanes", 2, *more)
+
+    frozen = words("frozen", 2, "--distributed-timeout-minutes", 0.1, *on)
+    shas = {"whole": shas["qwen3-alone"]} | at_once(
+        follower=(hit, root, "follower", words("follower", 2, *on), 1, signal.SIGKILL),
+        parts_then_one=(hit, root, "parts_then_one", words("parts_then_one", 2, *on), 0, signal.SIGKILL, words("parts_then_one", 1)),
+        whole_then_parts=(hit, root, "whole_then_parts", words("whole_then_parts", 2), 0, signal.SIGKILL, words("whole_then_parts", 2, *on)),
+        frozen=(hit, root, "frozen", frozen, 1, signal.SIGSTOP),
+    )  # fmt: skip
+    same("through losses", shas)
+
+
+def rl(root):
+    """A reference that is refreshed, and a server that gets its weights over HTTP."""
+    train("task", root / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 40, "--num-heldout", 20)
+
+    def words(name, n, *more):
+        run = root / name
+        return [str(w) for w in (BUILD / "clime-train", "rl", "--run", run, "--hf-checkpoint", root / "qwen3", "--prompt-data",
+                root / "task" / "train.jsonl", "--input-key", "prompt", "--label-key", "label", "--rm-type", "random",
+                "--num-rollout", 3, "--rollout-batch-size", 8, "--n-samples-per-prompt", 4, "--rollout-max-response-len", 48,
+                "--lr", "1e-4", "--use-dynamic-batch-size", "--max-tokens-per-gpu", 512, "--apply-chat-template",
+                "--use-kl-loss", "--kl-loss-coef", "0.01", "--use-tis", "--ref-update-interval", 1, "--gradient-lanes", 2,
+                "--save-hf", run / "hf", "--device", DEVICE, "--server-max-total-tokens", 65536,
+                "--actor-num-gpus-per-node", n, *more)]  # fmt: skip
+
+    same("rl", at_once(**{name: (finish, root, name, words(name, n, "--shard-weights", how))
+                          for name, n, how in (("rl-alone", 1, "auto"), ("rl-parts", 2, "on"))}))  # fmt: skip
+    steps = [m for m in map(json.loads, open(root / "rl-parts" / "metrics.jsonl")) if m["kind"] == "train"]
+    gap = [m.get("train/train_rollout_logprob_abs_diff") for m in steps]
+    tokens = sum(m["train/logprob_gap_tokens"] for m in steps)
+    check(tokens > 0 and not any(gap), f"rl-parts: gap {gap} over {tokens} tokens")
+
+
+def speed(root, name, one):
+    layers = int(SHAPES[name][SHAPES[name].index("--num-hidden-layers") + 1])
+    check(one.wait(LIMIT) == 0, f"a layer of {name}'s widths")
+    deepen(root / "one", root / "whole", layers)
+    rows(root / "long", 8 * 8 * 4 + 64, 1000)
+    for lanes in (2, 8):
+        rate = {how: speed_of(root, "whole", "long", f"{how}, {lanes} lanes", 2, 8, "--gradient-lanes", lanes, "--shard-weights", how,
+                              "--recompute-granularity", "selective") for how in ("off", "on")}  # fmt: skip
+        print(f"        {name}, {lanes} lanes on two GPUs: {rate['on']} tok/s in parts, {rate['on'] / max(1, rate['off']):.3f} of whole weights'")
+    shutil.rmtree(root / "whole")
+
+
+def too_large(root, layers, wide):
+    """Layers of Qwen3-32B's widths whose weights, gradients and states are too many for one GPU each."""
+    check(wide.wait(2 * LIMIT) == 0, "a layer of 32B's widths")
+    t0 = time.time()
+    deepen(root / "wide", root / "large", layers)
+    shutil.rmtree(root / "wide")
+    print(f"        {layers} layers of 32B's widths made in {time.time() - t0:.0f} s", flush=True)
+    more = ("--gradient-lanes", 2, "--recompute-granularity", "full")
+    told = sft(root, "large", "long", "told", 2, *more, "--max-tokens-per-gpu", 8192, "--max-len", 1024, "--explain")
+    print(subprocess.run(told, capture_output=True, text=True).stdout[-2500:])
+    rate = speed_of(root, "large", "long", "large", 2, 4, *more)
+    log = (root / "large.log").read_text()
+    print("        " + "\n        ".join(re.findall(r".*(?:memory:|ranks|loaded).*", log)))
+    check(rate > 0, f"{layers} layers of 32B's widths: {rate} tok/s in parts on two GPUs")
+
+
+def main():
+    root = pathlib.Path(tempfile.mkdtemp(prefix="sharded-"))
+    ranks.LIMIT = 90
+    name = sys.argv[2] if len(sys.argv) > 2 else None
+    layers = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+
+    def init(out, words):
+        words = [str(w) for w in words]
+        words[words.index("--num-hidden-layers") + 1] = "1"
+        return subprocess.Popen([BUILD / "clime-train", "init", root / out, *words, "--max-position-embeddings", "4096"],
+                                stdout=subprocess.DEVNULL)  # fmt: skip
+
+    try:
+        one, wide = name and init("one", SHAPES[name]), layers and init("wide", WIDE)
+        for part in (bits, rl, *((lambda root: speed(root, name, one),) if name else ()),
+                     *((lambda root: too_large(root, layers, wide),) if layers else ())):  # fmt: skip
+            t0 = time.time()
+            part(root)
+            print(f"        in {time.time() - t0:.1f} s", flush=True)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    print(f"{len(failures)} failed")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
