@@ -45,11 +45,13 @@ def test_reinforcement_learning(model):  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def d(model, tmp_path_factory):  # noqa: F811
+def d(tmp_path_factory):
     d = tmp_path_factory.mktemp("ranks")
     lines = [json.dumps({"prompt": f"{i} + {i + 1} =", "response": str(2 * i + 1)}) for i in range(200)]
     (d / "data.jsonl").write_text("\n".join(lines))
-    shutil.copytree(model / "init", d / "init")
+    # so deep that a ring of two layers goes round in a pass, each layer more than a block of the norm for every rank
+    subprocess.run([TRAIN, "init", d / "init", *"--hidden-size 64 --intermediate-size 192 --num-hidden-layers 5 --num-attention-heads 2 "
+                    "--num-key-value-heads 1 --head-dim 64 --max-position-embeddings 64".split()], check=True, capture_output=True, timeout=LIMIT)  # fmt: skip
     done = subprocess.run(words(d, "alone", 1), capture_output=True, text=True, timeout=2 * LIMIT)
     assert done.returncode == 0, done.stderr[-2000:]
     return d
