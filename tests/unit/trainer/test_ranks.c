@@ -37,7 +37,7 @@ static void train(const struct clime_learner_options *o, char hex[65]) {
 }
 
 static void same_weights_on_any_number_of_ranks(void **state) {
-    static const char *const names[] = {"qwen3", "qwen2", "llama", "glm4", "qwen3_moe", "deepseek_v3"};
+    static const char *const names[] = {"qwen3", "qwen2", "llama", "glm4", "qwen3_moe", "deepseek_v3", "glm4_moe"};
     (void)state;
     for (size_t i = 0; i < 2 * CLIME_COUNT(names); i++) {
         const char *dtype = i % 2 ? "f32" : "bf16";
