@@ -102,8 +102,6 @@ def too_large(root, layers, wide):
     shutil.rmtree(root / "wide")
     print(f"        {layers} layers of 32B's widths made in {time.time() - t0:.0f} s", flush=True)
     more = ("--gradient-lanes", 2, "--recompute-granularity", "full")
-    told = sft(root, "large", "long", "told", 2, *more, "--max-tokens-per-gpu", 8192, "--max-len", 1024, "--explain")
-    print(subprocess.run(told, capture_output=True, text=True).stdout[-2500:])
     rate = speed_of(root, "large", "long", "large", 2, 4, *more)
     log = (root / "large.log").read_text()
     print("        " + "\n        ".join(re.findall(r".*(?:memory:|ranks|loaded).*", log)))

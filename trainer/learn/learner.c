@@ -89,7 +89,7 @@ static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
                          (double)of[0] / (1 << 30), fits[0] ? "" : ", which does not fit", (double)of[1] / (1 << 30),
                          fits[1] ? "" : ", which does not fit");
     if (o->shard_weights == CLIME_SHARD_AUTO)
-        o->shard_weights = fits[0] || !fits[1] || o->model.shared ? CLIME_SHARD_OFF : CLIME_SHARD_ON;
+        o->shard_weights = fits[0] || !fits[1] || o->read_by_servers ? CLIME_SHARD_OFF : CLIME_SHARD_ON;
     if (o->shard_weights == CLIME_SHARD_OFF) clime_model_ring(l->model, &l->model->layout, (struct clime_part){0, 1});
 }
 
@@ -116,10 +116,11 @@ static enum clime_err check_ranks(const struct clime_learner *l, struct clime_er
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--advantage-estimator %s trains a critic, which takes part on one rank only",
                           o->objective.estimator->name);
-    if (o->shard_weights == CLIME_SHARD_ON && o->model.shared)
-        return clime_fail(e, CLIME_ERR_INPUT,
-                          "--shard-weights on: with --colocate or --update-weight-transport ipc servers read whole "
-                          "weights from this rank's device memory");
+    if (o->shard_weights == CLIME_SHARD_ON && o->read_by_servers)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--shard-weights on: with --colocate, --update-weight-transport ipc and nccl servers read whole "
+            "weights in this rank's device memory; http can be had");
     if (o->rank_transport == CLIME_LINKS_NCCL && strcmp(l->model->ops->comm_backend, "nccl"))
         return clime_fail(e, CLIME_ERR_INPUT, "--rank-transport nccl is of GPUs; ranks on \"%s\" share memory",
                           l->model->ops->name);

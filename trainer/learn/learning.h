@@ -29,6 +29,7 @@ struct clime_learner_options { /* names are slime's options */
     int max_tokens_per_gpu; /* rows of a micro-batch; longer samples get one of their own up to max_seq_len */
     int max_seq_len;
     enum clime_recompute recompute;
+    bool read_by_servers;       /* they read the weights in this rank's device memory, which must be whole for them */
     bool beside_servers;        /* sft: servers evaluate on the same device */
     bool optimizer_cpu_offload; /* master weights and moments in host memory where the device has its own */
     /* ranks (docs/devices.md) */

@@ -31,7 +31,7 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
         {"actor-base-gpu-id", CLIME_OPT_INT, &r->base_gpu, "0", "N",
          "the GPU of a host's first rank; the next has the next", 0, -1},
         {"tensor-model-parallel-size", CLIME_OPT_INT, &r->tp_size, "1", "N",
-         "slime's; every rank has all weights and computes rows of its own, so it must only divide the ranks", 1, 0},
+         "slime's; every rank computes rows of its own with whole layers, so it must only divide the ranks", 1, 0},
         {"pipeline-model-parallel-size", CLIME_OPT_INT, &r->pp_size, "1", "N", "the same", 1, 0},
     };
     memcpy(t, rows, sizeof rows);

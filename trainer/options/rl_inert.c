@@ -6,7 +6,7 @@
 #include "trainer/options/rl_options.h"
 
 #define SHAPE "the model's shape is read from config.json"
-#define WHOLE "every rank has all weights and computes rows of its own"
+#define WHOLE "every rank computes rows of its own with whole layers"
 #define HOOK                                                                                                           \
     "Python cannot be called; trainer/plugin/plugin.h says what a shared library can be, and a reward may be a "       \
     "command or a "                                                                                                    \

@@ -133,6 +133,7 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     l->hf_checkpoint = rl->initial_dir;
     l->model.dev.deterministic = true;
     l->model.shared = rl->o.colocate || rl->o.transport == CLIME_TRANSPORT_IPC;
+    l->read_by_servers = l->model.shared || rl->o.transport == CLIME_TRANSPORT_NCCL;
     l->max_seq_len = longest;
     if (rl->o.pack.dynamic)
         l->max_tokens_per_gpu = (int)rl->o.max_tokens_per_gpu;
