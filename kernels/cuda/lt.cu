@@ -23,7 +23,7 @@ extern "C" {
 #include "common/log.h"
 }
 
-enum { CANDIDATES = 16, WORKSPACE = 32 << 20, LEAST_ROWS = 16, DEEP_ROWS = 256 };
+enum { CANDIDATES = 16, WORKSPACE = 32 << 20, LEAST_ROWS = 16, DEEP_ROWS = 256, ENOUGH = 48 };
 /* Outputs that a check looks at; and the most bytes of its output: beyond are hundreds of tiles a multiprocessor. */
 enum { CHECK_OUTPUTS = 1 << 20, MOST_ROUNDS = 32, CHECK_BYTES = 1 << 30 };
 
@@ -292,7 +292,9 @@ static bool trial_passes(struct clime_dev *d, struct trial *t, const cublasLtMat
     return true;
 }
 
-static int candidates(struct clime_dev *d, const struct shape *s, cublasLtMatmulHeuristicResult_t out[CANDIDATES]) {
+/* What the heuristic has for a product of the shape's rows and K, and N columns. */
+static int candidates(struct clime_dev *d, const struct shape *s, int N,
+                      cublasLtMatmulHeuristicResult_t out[CANDIDATES]) {
     struct clime_lt *lt = d->lt;
     cublasLtMatmulPreference_t pref = NULL;
     uint64_t workspace = WORKSPACE;
@@ -306,7 +308,7 @@ static int candidates(struct clime_dev *d, const struct shape *s, cublasLtMatmul
     lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align);
     lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align);
     lt->MatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align);
-    describe(lt, (enum clime_lt_kind)s->kind, s->rows, s->N, s->K);
+    describe(lt, (enum clime_lt_kind)s->kind, s->rows, N, s->K);
     if (lt->MatmulAlgoGetHeuristic(lt->handle, lt->desc, lt->a, lt->b, lt->y, lt->y, pref, CANDIDATES, out, &n) !=
         CUBLAS_STATUS_SUCCESS)
         n = 0; /* no algorithm for the shape */
@@ -314,7 +316,9 @@ static int candidates(struct clime_dev *d, const struct shape *s, cublasLtMatmul
     return n;
 }
 
-/* Deep and narrow: below 256 rows the heuristic's split-free choice errs, 10 x. */
+/* Deep and narrow: below 256 rows, and where there are fewer outputs than ENOUGH times the depth, the heuristic would
+ * split the sum, and its split-free choice errs, 10 x. So it is asked about more rows, and about more columns
+ * (docs/performance.md). */
 static bool is_deep(const struct clime_dev *d, enum clime_lt_kind kind, int N, int K) {
     return kind == CLIME_LT_FORWARD && K > 2 * N && d->deterministic;
 }
@@ -333,6 +337,12 @@ CUDA_OP size_t clime_cuda_trial_bytes(struct clime_dev *d, enum clime_dtype out,
     return bytes_of(&p);
 }
 
+static int columns_to_ask(const struct shape *s) {
+    int64_t N = s->N;
+    while (s->rows * N < (int64_t)ENOUGH * s->K) N *= 2;
+    return (int)N;
+}
+
 /* The fewest rows that the bucket of `rows` is used for. */
 static int fewest(const struct shape *s, bool deep) {
     return s->rows == (deep ? DEEP_ROWS : LEAST_ROWS) ? 1 : s->rows / 2 + 1;
@@ -340,8 +350,10 @@ static int fewest(const struct shape *s, bool deep) {
 
 static void choose(struct clime_dev *d, struct shape *s, bool deep) {
     static const char *const KIND[] = {"forward", "forward fp32", "dX", "dW"};
-    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
-    int n = s->rows ? candidates(d, s, found) : 0, i = 0;
+    cublasLtMatmulHeuristicResult_t found[2 * CANDIDATES];
+    int columns = deep && s->rows ? columns_to_ask(s) : s->N, n = 0, i = 0;
+    if (columns > s->N) n = candidates(d, s, columns, found);
+    if (s->rows) n += candidates(d, s, s->N, found + n);
     const char *why = s->rows ? "none of its algorithms has the canonical bits" : "a size is no multiple of 8";
     if (n > 0 && d->deterministic) {
         struct trial t;

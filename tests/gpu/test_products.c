@@ -71,8 +71,8 @@ static void compare_shape(struct gpu_test *t, int T, int N, int K) {
 
 /* Most and fewest rows of a bucket, one between, and a shape whose tiles are about two waves. */
 static void test_real_shapes(struct gpu_test *t) {
-    static const int SHAPES[][3] = {{8192, 6144, 2560}, {4097, 6144, 2560},  {5000, 2560, 9728},
-                                    {1100, 4608, 4096}, {2048, 4096, 13696}, {300, 151936, 2560}};
+    static const int SHAPES[][3] = {{8192, 6144, 2560},  {4097, 6144, 2560}, {5000, 2560, 9728}, {1100, 4608, 4096},
+                                    {2048, 4096, 13696}, {250, 1280, 8192},  {500, 640, 25600},  {300, 151936, 2560}};
     for (size_t i = 0; i < CLIME_COUNT(SHAPES); i++) {
         printf("every output, T %d N %d K %d\n", SHAPES[i][0], SHAPES[i][1], SHAPES[i][2]);
         compare_shape(t, SHAPES[i][0], SHAPES[i][1], SHAPES[i][2]);
