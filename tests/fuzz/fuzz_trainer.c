@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/json/scan.h"
 #include "trainer/env/environments_int.h"
@@ -72,6 +73,37 @@ static struct clime_sample *new_sample(int n_response) {
     return s;
 }
 
+static bool nobody_left(void *arg) {
+    (void)arg;
+    return false;
+}
+
+static bool be_told(void *arg, const struct clime_partial *so_far) {
+    (void)arg;
+    CHECK(so_far->n >= 0 && so_far->n <= N_RESPONSE);
+    for (int i = 0; i < so_far->n; i++) CHECK(so_far->logp[i] <= 0);
+    return true;
+}
+
+/* The reply as the one event of a stream, in two pieces; before it, the text itself as a piece of one. */
+static enum clime_generate_outcome read_events(struct clime_str reply, bool alone) {
+    static const struct clime_listener listener = {nobody_left, be_told, NULL};
+    struct clime_sampling_options sampling = {.temperature = 1, .max_response_len = N_RESPONSE};
+    struct clime_request r = {.sample = new_sample(0), .sampling = &sampling, .listener = &listener};
+    struct clime_generate_stream *s = clime_generate_stream_new(&r);
+    struct clime_error e = {0};
+    if (!alone) clime_generate_stream_feed(s, reply.ptr, reply.len);
+    clime_generate_stream_feed(s, "data: ", 6);
+    clime_generate_stream_feed(s, reply.ptr, reply.len / 2);
+    clime_generate_stream_feed(s, reply.ptr + reply.len / 2, reply.len - reply.len / 2);
+    clime_generate_stream_feed(s, "\n\n", 2);
+    enum clime_generate_outcome out = clime_generate_stream_end(s, &e);
+    CHECK(out == CLIME_GENERATE_DONE || (e.code && e.msg[0]));
+    clime_generate_stream_free(s);
+    clime_sample_free(r.sample);
+    return out;
+}
+
 static int read_generate(struct clime_str reply) {
     struct clime_sampling_options sampling = {.temperature = 1, .max_response_len = N_RESPONSE};
     struct clime_request r = {.sample = new_sample(0), .sampling = &sampling};
@@ -80,6 +112,9 @@ static int read_generate(struct clime_str reply) {
     const struct clime_sample *s = r.sample;
     CHECK(out == CLIME_GENERATE_DONE || (e.code && e.msg[0]));
     CHECK(s->n_prompt == N_PROMPT && s->n_response <= N_RESPONSE);
+    read_events(reply, false);
+    bool done = read_events(reply, true) == CLIME_GENERATE_DONE; /* an empty line ends an event */
+    CHECK(done == (out == CLIME_GENERATE_DONE) || memmem(reply.ptr, reply.len, "\n\n", 2));
     if (out == CLIME_GENERATE_DONE) CHECK(s->status == CLIME_SAMPLE_COMPLETED || s->status == CLIME_SAMPLE_TRUNCATED);
     for (int i = 0; i < s->n_response; i++) CHECK(s->logp[i] <= 0 && isfinite(s->logp[i]) && s->mask[i] == 1);
     clime_sample_free(r.sample);
