@@ -1,0 +1,103 @@
+"""A trainer with dozens of servers, which come, go and lag: every sample is recorded once, and nobody waits for the last one.
+
+The servers are mocks behind a real router.
+"""
+
+import asyncio
+import json
+import sqlite3
+import time
+import urllib.request
+
+import pytest
+from many_mocks import Many
+from programs import LIMIT, program
+from test_fleet import Run, d, rl  # noqa: F401
+
+ROUTER = ("--health-check-interval", "0.2")
+
+
+def external(d, tmp_path, router, **change):  # noqa: F811
+    return Run(rl(d, tmp_path / "run", "--router-url", router.url, server_threads=None, server_concurrency=4, **change))
+
+
+def join(router, mock):
+    request = urllib.request.Request(f"{router.url}/workers", json.dumps({"url": mock.url}).encode(), method="POST")
+    urllib.request.urlopen(request, timeout=LIMIT).read()
+
+
+def recorded(run):
+    """How often each sample of the run's rollouts is in its ledger, by (rollout, group, member)."""
+    db = sqlite3.connect(run.dir / "ledger.db")
+    rows = db.execute("SELECT rollout, group_id, member, status, count(*) FROM samples GROUP BY 1, 2, 3").fetchall()
+    db.close()
+    return rows
+
+
+def wait_until(holds, run):
+    deadline = time.monotonic() + 2 * LIMIT
+    while not holds():
+        assert run.process.poll() is None and time.monotonic() < deadline, run.log()[-3000:]
+        time.sleep(0.02)
+
+
+def test_servers_die_and_join_during_a_rollout(d, tmp_path):  # noqa: F811
+    """Of 32 servers four die in the middle of their answers, and four others come: 500 samples, each recorded once."""
+    state, new = {}, []
+
+    async def disturb(n):
+        if n == 100:
+            for mock in sorted(many.mocks, key=lambda m: -m.generating)[:4]:
+                many.kill(mock)
+        if n == 150:
+            new.extend([await many.start() for _ in range(4)])
+            for mock in new:
+                await asyncio.to_thread(join, state["router"], mock)
+
+    many = Many(32, on_answer=disturb)
+    try:
+        with program("clime-router", *ROUTER, "--worker-urls", *(m.url for m in many.mocks)) as router:
+            state["router"] = router
+            run = external(d, tmp_path, router, num_rollout=3, rollout_batch_size=125, n_samples_per_prompt=4)
+            try:
+                run.end()
+            finally:
+                run.stop()
+    finally:
+        many.close()
+    rows = recorded(run)
+    assert all(r[4] == 1 for r in rows), [r for r in rows if r[4] != 1][:5]
+    assert len(rows) == 3 * 500 and {r[3] for r in rows} == {rows[0][3]}, (len(rows), {r[3] for r in rows})
+    assert len(new) == 4 and all(m.version != "initial" and m.n_generated > 0 for m in new)
+
+
+def test_a_version_goes_on_with_a_quorum(d, tmp_path):  # noqa: F811
+    """One of twelve servers takes no version after the first: the next rollouts are made without it, and when it can it has a
+    later one. It is asked for nothing while it is behind."""
+    samples, freed = 32, asyncio.Event()
+
+    async def wait_for_it(n):
+        if n > 3 * samples:  # of the fourth rollout
+            await freed.wait()
+
+    many = Many(12, on_answer=wait_for_it)
+    late = many.mocks[5]
+    late.held = asyncio.Event()
+    try:
+        with program("clime-router", *ROUTER, "--worker-urls", *(m.url for m in many.mocks)) as router:
+            run = external(d, tmp_path, router, num_rollout=6, rollout_batch_size=16, n_samples_per_prompt=2)
+            try:
+                run.wait_for("rollout  2 ", 2 * LIMIT)
+                wait_until(lambda: many.newest == "3", run)
+                assert late.version == "0"
+                many.loop.call_soon_threadsafe(late.held.set)
+                wait_until(lambda: late.version == "3", run)
+                many.loop.call_soon_threadsafe(freed.set)
+                run.end()
+            finally:
+                run.stop()
+    finally:
+        many.close()
+    assert int(late.version) >= 3 and late.n_behind == 0
+    assert f"{late.url} is out of the router: it lacks version 1" in run.log() and f"{late.url} is back in the router" in run.log()
+    assert all(r[4] == 1 for r in recorded(run))
