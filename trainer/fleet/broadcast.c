@@ -1,4 +1,4 @@
-/* Pushing weights by broadcast. Called by the fleet on the main thread; owns the trainer's end of a server's group.
+/* Pushing weights by broadcast. Called by the fleet's owner; owns the trainer's end of a server's group.
  *
  * A server that refuses answers while the transfer waits for it: its answer cancels the transfer, so a refusal costs no
  * time limit. Weights go from where they lie, in one transfer, when the layout has no gaps; else a tensor at a time.

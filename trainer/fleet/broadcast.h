@@ -1,6 +1,6 @@
 /* Weights to a server by broadcast: a group of two, the trainer and that server (NCCL between GPUs, sockets between
  * CPUs), made at the first push and kept. The request and the transfer run at the same time, so each push has a thread
- * for its request while it lasts. Main thread.
+ * for its request while it lasts. The owner's thread.
  */
 #ifndef CLIME_TRAINER_FLEET_BROADCAST_H
 #define CLIME_TRAINER_FLEET_BROADCAST_H

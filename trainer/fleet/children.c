@@ -1,5 +1,5 @@
-/* The fleet's own children: clime-router and clime-server, started, watched and started again. Called by fleet.c on the
- * main thread. Invariant: a child that died is seen before anything is sent to its successor: it has no version and no
+/* The fleet's own children: clime-router and clime-server, started, watched and started again. Called by the fleet's
+ * loop. Invariant: a child that died is seen before anything is sent to its successor: it has no version and no
  * admission until it was pushed to. */
 #include <errno.h>
 #include <fcntl.h>
@@ -77,8 +77,9 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
     for (int k = 0; k < more->n; k++) args[n_own + k] = more->items[k];
     snprintf(name, sizeof name, "server-%d", i);
     enum clime_err rc = init_program(f, &f->children[i], name, program, args, n, e);
-    f->servers[i] = (struct clime_fleet_server){
-        .child = &f->children[i], .pushed = -1, .way = f->o.share ? CLIME_BY_SHARE : CLIME_BY_HTTP};
+    struct clime_fleet_server *s = clime_fleet_add(f);
+    s->child = &f->children[i];
+    s->way = f->o.share ? CLIME_BY_SHARE : CLIME_BY_HTTP;
     free(args);
     return rc;
 }
@@ -89,7 +90,6 @@ static enum clime_err make_key(struct clime_fleet *f, struct clime_error *e) {
     if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
         return clime_fail(e, CLIME_ERR_IO, "getrandom: %s", strerror(errno));
     for (size_t i = 0; i < sizeof bytes; i++) snprintf(f->key + 2 * i, 3, "%02x", bytes[i]);
-    clime_http_client_bearer(f->http, f->key);
     char *path = xasprintf("%s/ports/api-key", f->o.run_dir);
     enum clime_err rc = CLIME_OK;
     unlink(path);
@@ -130,7 +130,7 @@ enum clime_err clime_fleet_open_children(struct clime_fleet *f, struct clime_err
     }
     if ((rc = program_path("clime-router", &router, e)) || (rc = program_path("clime-server", &server, e))) goto done;
     if ((rc = make_key(f, e)) || (rc = make_router(f, router, e))) goto done;
-    f->n_children = f->n_servers = f->o.num_servers;
+    f->n_children = f->o.num_servers;
     f->children = xcalloc((size_t)f->n_children, sizeof *f->children);
     for (int i = 0; i < f->n_children && !rc; i++) rc = make_server(f, i, server, e);
     if (!rc) rc = clime_fleet_poll_children(f, e); /* starts them all */
@@ -146,20 +146,21 @@ enum clime_err clime_fleet_poll_children(struct clime_fleet *f, struct clime_err
     if (died) {
         clime_event(f->o.ledger, f->o.incarnation, "child", "router died");
         clime_fleet_set_url(f, "");
-        for (int i = 0; i < f->n_servers; i++) f->servers[i].admitted = false;
+        for (int i = 0; i < f->n_servers; i++) f->servers[i]->in_router = false;
     }
     if (rc) return rc;
     if (clime_program_is_up(&f->router) && strcmp(f->url, f->router.url)) clime_fleet_set_url(f, f->router.url);
     for (int i = 0; i < f->n_children; i++) {
-        struct clime_fleet_server *s = &f->servers[i];
+        struct clime_fleet_server *s = f->servers[i];
         rc = clime_program_poll(s->child, &died, e);
         if (died) {
             clime_event(f->o.ledger, f->o.incarnation, "child", "%s died", s->child->child.name);
-            clime_fleet_lost(f, s);
-            s->url[0] = 0;
+            clime_fleet_lost(s);
+            s->died = true;
         }
         if (rc) return rc;
-        if (clime_program_is_up(s->child) && !s->url[0]) snprintf(s->url, sizeof s->url, "%s", s->child->url);
+        if (!s->died && clime_program_is_up(s->child) && !s->url[0])
+            snprintf(s->url, sizeof s->url, "%s", s->child->url);
     }
     return CLIME_OK;
 }

@@ -1,4 +1,4 @@
-/* An external router and its workers, which somebody else starts and stops. Called by fleet.c on the main thread.
+/* An external router and its workers, which somebody else starts and stops. Called by the fleet's loop, but for open.
  * Invariant: the servers of the fleet are the workers that the router lists, and those that we took out of it because
  * they could not be given the weights; another one that it lists no more is forgotten, and nobody waits for it. */
 #include <inttypes.h>
@@ -10,36 +10,18 @@
 #include "common/log.h"
 #include "trainer/fleet/fleet_int.h"
 
-#define EXTERNAL_POLL_US 2000000
-
 static struct clime_fleet_server *find_server(struct clime_fleet *f, struct clime_str url) {
     for (int i = 0; i < f->n_servers; i++)
-        if (clime_str_is(url, f->servers[i].url)) return &f->servers[i];
+        if (clime_str_is(url, f->servers[i]->url)) return f->servers[i];
     if (f->n_servers == CLIME_FLEET_SERVERS || url.len >= CLIME_FLEET_URL) return NULL;
-    struct clime_fleet_server *s = &f->servers[f->n_servers++];
-    *s = (struct clime_fleet_server){.pushed = -1};
+    struct clime_fleet_server *s = clime_fleet_add(f);
     snprintf(s->url, sizeof s->url, CLIME_STR_FMT, CLIME_STR_ARG(url));
+    clime_fleet_enter(s, CLIME_SERVER_LOADING);
     LOG_INFO("worker %s", s->url);
     return s;
 }
 
-static void forget_unlisted(struct clime_fleet *f) {
-    int n = 0;
-    for (int i = 0; i < f->n_servers; i++) {
-        struct clime_fleet_server *s = &f->servers[i];
-        if (s->admitted || s->out) {
-            if (n != i) f->servers[n] = *s;
-            n++;
-            continue;
-        }
-        LOG_INFO("worker %s is gone", s->url);
-        clime_broadcast_close(&s->group);
-    }
-    f->n_servers = n;
-}
-
-static void read_list(void *arg, struct clime_json *j) {
-    struct clime_fleet *f = arg;
+static void read_list(struct clime_fleet *f, struct clime_json *j, bool *listed) {
     struct clime_str key, v;
     for (clime_json_object(j); clime_json_key(j, &key);) {
         if (!clime_str_is(key, "workers")) {
@@ -52,69 +34,121 @@ static void read_list(void *arg, struct clime_json *j) {
                     clime_json_skip(j, NULL);
                 } else if (clime_json_string(j, &v)) {
                     struct clime_fleet_server *s = find_server(f, v);
-                    if (s) s->admitted = true;
+                    for (int i = 0; s && i < f->n_servers; i++)
+                        if (f->servers[i] == s) listed[i] = true;
                 }
             }
         }
     }
 }
 
-/* Reads GET /workers: new workers join the list; known ones that are missing leave it. */
-enum clime_err clime_fleet_read_workers(struct clime_fleet *f, struct clime_error *e) {
-    char url[CLIME_FLEET_URL + 16];
-    bool listed[CLIME_FLEET_SERVERS];
-    int n = f->n_servers;
-    snprintf(url, sizeof url, "%s/workers", f->o.router_url);
-    for (int i = 0; i < n; i++) {
-        listed[i] = f->servers[i].admitted;
-        f->servers[i].admitted = false;
+/* What the answer of GET /workers, which was asked for at `since`, says: new workers join; known ones that are missing
+ * leave. What we told the router of a worker meanwhile holds. */
+static enum clime_err take_list(struct clime_fleet *f, struct clime_str reply, int64_t since, struct clime_error *e) {
+    bool listed[CLIME_FLEET_SERVERS] = {false};
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_error je = {0};
+    enum clime_err rc = CLIME_OK;
+    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
+    clime_json_init(&j, reply.ptr, reply.len, &a, &je);
+    read_list(f, &j, listed);
+    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/workers: %s", f->o.router_url, je.msg);
+    for (int i = 0; i < f->n_servers && !rc; i++) {
+        struct clime_fleet_server *s = f->servers[i];
+        bool telling = s->doing == CLIME_DOING_ADMIT || s->doing == CLIME_DOING_DRAIN || s->told_us >= since;
+        if (telling) continue;
+        if (listed[i]) s->unlisted = false; /* it is back before it was forgotten */
+        if (listed[i] && s->out && clime_now_us() < s->retry_us) s->lost = true; /* somebody else told of it */
+        s->in_router = listed[i];
+        if (listed[i] || s->out || s->unlisted) continue;
+        LOG_INFO("worker %s is gone", s->url);
+        s->unlisted = s->close_group = true;
+        s->void_call = s->doing != CLIME_DOING_NOTHING;
     }
-    enum clime_err rc = clime_fleet_read(f, url, read_list, f, e);
-    if (!rc) forget_unlisted(f);
-    for (int i = 0; rc && i < n; i++) f->servers[i].admitted = listed[i]; /* nothing is known of them */
+    clime_arena_free(&a);
     return rc;
 }
 
-/* An external worker may be restarted behind our back: ask each for its label. */
-static void check_versions(struct clime_fleet *f) {
-    char label[64], want[24];
-    snprintf(want, sizeof want, "%" PRId64, f->push.version);
-    for (int i = 0; i < f->n_servers; i++) {
-        struct clime_fleet_server *s = &f->servers[i];
-        if (s->out) continue; /* it is asked when it is tried again */
-        enum clime_err rc = clime_weight_version(f->http, s->url, CLIME_FLEET_CONTROL_US, label, &s->last);
-        if (rc)
-            clime_fleet_quarantine(f, s);
-        else if (strcmp(label, want))
-            s->pushed = -1;
-    }
+enum clime_err clime_fleet_open_external(struct clime_fleet *f, struct clime_error *e) {
+    struct clime_http_result r = {0};
+    char url[CLIME_FLEET_URL + 16];
+    int64_t since = clime_now_us();
+    snprintf(url, sizeof url, "%s/workers", f->o.router_url);
+    const struct clime_http_call call = {
+        .method = "GET", .url = url, .timeout_us = CLIME_FLEET_CONTROL_US, .max_reply = CLIME_FLEET_MAX_REPLY};
+    enum clime_err rc = clime_http_client_call(f->one, &call, &r, e);
+    if (!rc && r.status != 200)
+        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "GET %s answers %d: %.200s", url, r.status,
+                        r.reply.len ? r.reply.data : "");
+    if (!rc) rc = take_list(f, clime_buf_str(&r.reply), since, e);
+    clime_buf_free(&r.reply);
+    f->external_seen_us = clime_now_us();
+    f->next_list_us = f->external_seen_us + CLIME_FLEET_LOOK_US;
+    return rc;
 }
 
-void clime_fleet_announce(struct clime_fleet *f) {
-    char url[CLIME_FLEET_URL + 24], body[64];
-    struct clime_error e;
+static void list_ended(void *arg, enum clime_err rc) {
+    struct clime_fleet *f = arg;
+    struct clime_http_result *r = &f->list_result;
+    struct clime_error *e = &f->list_error;
+    pthread_mutex_lock(f->lock);
+    if (!rc && r->status != 200)
+        rc = clime_fail(e, CLIME_ERR_UNAVAILABLE, "GET %s answers %d: %.200s", f->list_url, r->status,
+                        r->reply.len ? r->reply.data : "");
+    if (!rc) rc = take_list(f, clime_buf_str(&r->reply), f->list_us, e);
+    int64_t now = clime_now_us();
+    if (!rc)
+        f->external_seen_us = now;
+    else if (now - f->external_seen_us > CLIME_FLEET_READY_US)
+        clime_fail(&f->fatal, CLIME_ERR_TIMEOUT, "waiting for the router %s to come back: not within %d s: %.300s",
+                   f->o.router_url, CLIME_FLEET_READY_US / 1000000, e->msg);
+    else if (!f->closing)
+        LOG_WARN("%s", e->msg);
+    clime_buf_free(&r->reply);
+    f->listing = false;
+    if (f->list_counts) f->list_fresh = true;
+    f->next_list_us = now + CLIME_FLEET_LOOK_US;
+    if (f->has_push && !f->publishing) f->announce_now = true;
+    pthread_mutex_unlock(f->lock);
+}
+
+void clime_fleet_poll_external(struct clime_fleet *f, int64_t now) {
+    if (f->listing || (!f->list_now && now < f->next_list_us)) return;
+    snprintf(f->list_url, sizeof f->list_url, "%s/workers", f->o.router_url);
+    const struct clime_http_call call = {
+        .method = "GET", .url = f->list_url, .timeout_us = CLIME_FLEET_CONTROL_US, .max_reply = CLIME_FLEET_MAX_REPLY};
+    f->listing = true;
+    f->list_counts = f->list_now;
+    f->list_now = false;
+    f->list_us = now;
+    clime_http_loop_start(f->http, &call, &f->list_result, &f->list_error, list_ended, f);
+}
+
+/* ---- the version that the fleet is on ---- */
+
+static void announce_ended(void *arg, enum clime_err rc) {
+    struct clime_fleet *f = arg;
+    pthread_mutex_lock(f->lock);
+    if (rc) LOG_DEBUG("%s", f->announce_error.msg);
+    clime_buf_free(&f->announce_result.reply);
+    f->announcing = false;
+    pthread_mutex_unlock(f->lock);
+}
+
+void clime_fleet_poll_announcement(struct clime_fleet *f) {
     bool anyone = false;
-    for (int i = 0; i < f->n_servers; i++) anyone = anyone || f->servers[i].pushed == f->push.version;
+    if (!f->announce_now || f->announcing || !f->has_push || !f->url[0]) return;
+    for (int i = 0; i < f->n_servers; i++) anyone = anyone || f->servers[i]->pushed == f->push.version;
     if (!anyone) return;
-    snprintf(url, sizeof url, "%s/weight_version", f->o.router_url);
-    snprintf(body, sizeof body, "{\"weight_version\":\"%" PRId64 "\"}", f->push.version);
-    if (clime_fleet_call(f, "PUT", url, clime_str_of(body), CLIME_FLEET_CONTROL_US, NULL, &e)) LOG_DEBUG("%s", e.msg);
-}
-
-enum clime_err clime_fleet_poll_external(struct clime_fleet *f, bool now, struct clime_error *e) {
-    struct clime_error why;
-    if (!now && clime_now_us() < f->next_external_us) return CLIME_OK;
-    f->next_external_us = clime_now_us() + EXTERNAL_POLL_US;
-    if (!clime_fleet_read_workers(f, &why))
-        f->external_seen_us = clime_now_us();
-    else if (clime_now_us() - f->external_seen_us > CLIME_FLEET_READY_US)
-        return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for the router %s to come back: not within %d s: %.300s",
-                          f->o.router_url, CLIME_FLEET_READY_US / 1000000, why.msg);
-    else
-        LOG_WARN("%s", why.msg);
-    if (f->has_push) {
-        check_versions(f);
-        clime_fleet_announce(f);
-    }
-    return CLIME_OK;
+    snprintf(f->announce_url, sizeof f->announce_url, "%s/weight_version", f->url);
+    snprintf(f->announce_body, sizeof f->announce_body, "{\"weight_version\":\"%" PRId64 "\"}", f->push.version);
+    const struct clime_http_call call = {.method = "PUT",
+                                         .url = f->announce_url,
+                                         .body = clime_str_of(f->announce_body),
+                                         .timeout_us = CLIME_FLEET_CONTROL_US,
+                                         .max_reply = CLIME_FLEET_MAX_REPLY};
+    f->announce_now = false;
+    f->announcing = true;
+    clime_http_loop_start(f->http, &call, &f->announce_result, &f->announce_error, announce_ended, f);
 }

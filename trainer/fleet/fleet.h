@@ -2,11 +2,14 @@
  * with whatever workers it has.
  *
  * The fleet keeps one promise: a server that the router may choose holds the current weights. A server is admitted
- * (registered with the router) only after the current version was pushed to it and it said so; a server that dies is
- * started again, gets the weights, and is admitted again; a router that was restarted gets all its workers again.
+ * (registered with the router) only after the current version was pushed to it and it said so; one that is behind when
+ * a quorum has the version is out until it has it too; a server that dies is started again, gets the weights, and is
+ * admitted again; a router that was restarted gets all its workers again.
  *
- * Main thread, but for clime_fleet_url. clime_fleet_poll does the work; the main thread calls it a few times a second
- * while it waits for samples. Nothing is polled while an optimizer step runs: a death then is found at the next push.
+ * A thread of its own moves all servers at once, whatever the trainer does meanwhile (fleet_int.h has the states). The
+ * functions here are the owner's: one thread at a time, but for clime_fleet_url and clime_fleet_api_key. What only the
+ * owner's thread may do, since a device's context is its own, is done in them: clime_fleet_poll, a few times a second,
+ * while it waits for samples.
  */
 #ifndef CLIME_TRAINER_FLEET_FLEET_H
 #define CLIME_TRAINER_FLEET_FLEET_H
@@ -42,6 +45,7 @@ struct clime_fleet_options {
     const struct clime_opt_list *server_args, *router_args;
     struct clime_ledger *ledger; /* for events */
     int64_t incarnation;
+    double quorum; /* part of the servers that must serve a version before publish returns; the others catch up */
 };
 
 /* Starts the children (they need a moment) or finds the external router. */
@@ -53,8 +57,13 @@ bool clime_fleet_url(const struct clime_fleet *f, char *out, size_t size);
 
 /* From now on the weights of *p are the current ones (copied; what it borrows must stay valid until the next publish,
  * and the weights unchanged until clime_fleet_writing or the next publish). Pushes them to every server and returns
- * when all of them serve the version and are admitted. CLIME_ERR_TIMEOUT names what it waited for. */
+ * when a quorum of those that are not out for a while serve the version and are admitted; with fewer than ten servers
+ * and a quorum over 0.9 those are all. CLIME_ERR_TIMEOUT names what it waited for. */
 enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e);
+
+/* No push is under way any more when this returns, and none begins before the next publish: what the last one borrowed
+ * may change. A server that was in the middle of one keeps the weights it had. */
+void clime_fleet_hold(struct clime_fleet *f);
 
 /* The current weights are about to be rewritten: no server that shares them computes any more when this returns, and
  * none will before the next publish. */
@@ -65,15 +74,15 @@ void clime_fleet_writing(struct clime_fleet *f);
 void clime_fleet_offload(struct clime_fleet *f);
 enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e);
 
-/* Waits until every server serves the current version and is admitted; publish ends with it. */
+/* Waits until a quorum serves the current version and is admitted; publish ends with it. */
 enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e);
 
 /* Waits until the servers that this trainer starts answer; their memory is taken then. No other server is waited for.
  */
 enum clime_err clime_fleet_wait_up(struct clime_fleet *f, struct clime_error *e);
 
-/* Looks after the fleet once. Does not wait, but for a push to a restarted server. An error means that the fleet cannot
- * be kept up (a program that dies at every start). */
+/* Does the owner's part of what the fleet's thread is at. Does not wait, but for the copy or the broadcast of weights
+ * to a server that needs one. An error means that the fleet cannot be kept up (a program that dies at every start). */
 enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e);
 
 /* Aborts on every server the requests whose rid begins with prefix. Best effort within a few seconds. */

@@ -1,5 +1,5 @@
-/* The fleet's programs: a child each, its port file, and the thread that asks for its health. Called by the fleet on
- * the main thread, which owns all but what `health` guards.
+/* The fleet's programs: a child each, its port file, and the thread that asks for its health. Called on
+ * the fleet's thread, which owns all but what `health` guards.
  *
  * Invariant: the thread speaks of one start of the child (`start`) and only about that one; an answer of a process that
  * was replaced meanwhile is nobody's.
@@ -106,7 +106,7 @@ static int64_t look(struct clime_periodic *self, void *arg) {
     return up ? h->ask_every_us : STARTING_PAUSE_US;
 }
 
-/* ---- the main thread ---- */
+/* ---- the fleet's thread ---- */
 
 enum clime_err clime_program_init(struct clime_program *p, const struct clime_program_options *o,
                                   struct clime_error *e) {

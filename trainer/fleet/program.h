@@ -3,7 +3,7 @@
  *
  * It is up when it first answers 200. One that is up and then says nothing any more, whatever the reason (it is
  * stopped, it swaps, a device hangs), is killed, and so started again: what waits for its answers gets an error at
- * once. Main thread.
+ * once. The fleet's thread.
  */
 #ifndef CLIME_TRAINER_FLEET_PROGRAM_H
 #define CLIME_TRAINER_FLEET_PROGRAM_H

@@ -6,12 +6,14 @@
  * compares the checksum.
  *
  * SHARE: the same endpoint; the server computes with the trainer's own memory, nothing is copied. Before the trainer
- * rewrites it, clime_push_writing has the server's word that no step runs.
+ * rewrites it, it has the server's word that no step runs (clime_push_writing_body).
  *
  * NCCL: a broadcast in a group of the two (trainer/fleet/broadcast.h).
  */
 #ifndef CLIME_TRAINER_FLEET_PUSH_H
 #define CLIME_TRAINER_FLEET_PUSH_H
+
+#include <stdatomic.h>
 
 #include "common/http/client.h"
 #include "model/model.h"
@@ -36,27 +38,38 @@ struct clime_push {
     uint64_t checksum; /* IPC, NCCL: filled by clime_push_checksum; 0 = not asked for yet */
 };
 
-/* What HTTP needs: the host copy, and its hash by one pass over it. Does nothing the second time. Main thread. */
+/* What HTTP needs: the host copy, and its hash by one pass over it. Does nothing the second time. The owner's thread.
+ */
 void clime_push_body(struct clime_push *p);
 
-/* What IPC and SHARE need: the handle of the model's weights (struct clime_model_options.shared). Main thread. */
+/* What IPC and SHARE need: the handle of the model's weights (struct clime_model_options.shared). The owner's thread.
+ */
 enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e);
 void clime_push_checksum(struct clime_push *p);
 
-/* Pushes to one server ("http://host:port"), not by NCCL, and asks it which version it serves now. Any thread, its own
- * client. CLIME_ERR_INTERNAL when the server answers with another version, or refuses (the message holds its words). */
-enum clime_err clime_push_weights(struct clime_http_client *c, const char *url, const struct clime_push *p,
-                                  enum clime_way way, struct clime_error *e);
+/* One push under way, by HTTP, IPC or SHARE: `call` is to be made, and clime_push_call_free frees what it needs. An
+ * answer of 200 is not enough: a push has succeeded when the server has said the new version's label. */
+struct clime_push_call {
+    struct clime_http_call call;
+    char *url;
+    struct clime_buf body;
+    struct clime_weights_writer *writer;
+    const atomic_bool *stop; /* HTTP: set, the call is cancelled. NULL = it is not */
+    char sha[96];
+    const char *headers[2];
+};
 
-/* The weights that the server shares are about to be rewritten: returns when no step of it runs any more. */
-enum clime_err clime_push_writing(struct clime_http_client *c, const char *url, struct clime_error *e);
+/* What the way needs is there. *out must stay where it is. */
+void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const atomic_bool *stop,
+                          struct clime_push_call *out);
+void clime_push_call_free(struct clime_push_call *c); /* zero is fine */
 
-/* The label of the weights that a server serves. */
-enum clime_err clime_weight_version(struct clime_http_client *c, const char *url, int64_t timeout_us, char label[64],
-                                    struct clime_error *e);
+/* What says that the weights which a server shares are about to be rewritten: it answers when no step of it runs any
+ * more. The body of a POST to CLIME_PUSH_IPC_PATH. */
+#define CLIME_PUSH_IPC_PATH "/update_weights_from_ipc"
+extern const char *const clime_push_writing_body;
 
-/* Pushes to n servers at the same time, a thread each; err[i].code says how it went for urls[i]. */
-void clime_push_all(const char *const *urls, const enum clime_way *ways, int n, const struct clime_push *p,
-                    struct clime_error *err);
+/* The label in the answer of /get_weight_version. */
+enum clime_err clime_push_read_label(const char *url, struct clime_str reply, char label[64], struct clime_error *e);
 
 #endif

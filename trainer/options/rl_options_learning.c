@@ -164,6 +164,10 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          "how weights travel to other servers; auto: copied on the device on the trainer's GPU, nccl on another GPU of "
          "this "
          "host, else http"},
+        {"update-quorum", D, &o->update_quorum, "0.9", "FRACTION",
+         "a rollout goes on when this part of the servers has the new weights; the others are out of the router until "
+         "they have them too",
+         0.01, 1},
         {"allow-mixed-devices", B, &o->mixed_devices, NULL, NULL,
          "servers may be of another kind of device or instruction set than the trainer: the gap is not 0 then"},
         {"server-start-timeout", D, &o->server_start_timeout, "600", "SECONDS",

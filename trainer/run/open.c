@@ -297,6 +297,7 @@ static enum clime_err open_fleet(struct clime_rl *rl, struct clime_error *e) {
                                     .router_url = rl->o.router_url,
                                     .api_key = rl->o.fleet_api_key,
                                     .concurrency = (int)rl->o.server_concurrency,
+                                    .quorum = rl->o.update_quorum,
                                     .share = rl->o.colocate && !rl->o.evaluate,
                                     .transport = (enum clime_transport)rl->o.transport,
                                     .moving = rl->o.async,

@@ -337,6 +337,7 @@ enum clime_err clime_rl_publish(struct clime_rl *rl, struct clime_error *e) {
     enum clime_err rc = clime_learner_whole(rl->learner, e);
     if (rc) return rc;
     if (rl->o.async) { /* a server that restarts while the next step runs gets these */
+        clime_fleet_hold(rl->fleet);
         copy_weights(rl);
         push.host = copied_weights;
     }

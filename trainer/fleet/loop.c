@@ -1,0 +1,63 @@
+/* The fleet's own thread. Started by clime_fleet_open, ended by clime_fleet_close.
+ *
+ * It looks at everything a few times a second, and whenever a call ends or the owner wakes it; a look costs what a list
+ * of servers costs. Invariant: it never waits but for all calls together.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/metrics.h"
+#include "trainer/fleet/fleet_int.h"
+
+#define LOOK_US 20000 /* while something is under way; QUIET_US when all serve */
+#define QUIET_US 100000
+
+/* External: those that their router lists no more are forgotten, when nobody has them in hand. */
+static void forget_unlisted(struct clime_fleet *f) {
+    int n = 0;
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = f->servers[i];
+        if (s->unlisted && !s->doing && !s->with_owner && !f->n_pins && !s->group.comm)
+            free(s);
+        else
+            f->servers[n++] = s;
+    }
+    f->n_servers = n;
+}
+
+/* Moves all on; true when everything serves. */
+static bool look(struct clime_fleet *f) {
+    int64_t now = clime_now_us();
+    int n_serving = 0, n_quiet = 0;
+    struct clime_error e;
+    if (f->o.router_url)
+        clime_fleet_poll_external(f, now);
+    else if (!f->fatal.code && clime_fleet_poll_children(f, &e))
+        f->fatal = e;
+    forget_unlisted(f);
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = f->servers[i];
+        if (!s->unlisted) clime_fleet_step(f, s, now);
+        n_serving += s->in_router && f->has_push && s->pushed == f->push.version;
+        n_quiet += s->state == CLIME_SERVER_ADMITTED || s->state == CLIME_SERVER_QUARANTINED;
+    }
+    clime_fleet_poll_announcement(f);
+    clime_metric_set(f->known, f->n_servers);
+    clime_metric_set(f->serving, n_serving);
+    return n_quiet == f->n_servers;
+}
+
+void *clime_fleet_main(void *fleet) {
+    struct clime_fleet *f = fleet;
+    pthread_mutex_lock(f->lock);
+    while (!f->closing) {
+        int64_t pause = look(f) ? QUIET_US : LOOK_US;
+        pthread_cond_broadcast(&f->changed);
+        pthread_mutex_unlock(f->lock);
+        clime_http_loop_turn(f->http, clime_now_us() + pause);
+        pthread_mutex_lock(f->lock);
+    }
+    pthread_mutex_unlock(f->lock);
+    return NULL;
+}

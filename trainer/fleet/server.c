@@ -1,0 +1,411 @@
+/* A server's way from state to state (see fleet_int.h). Called by the fleet's loop, under the lock; a call that ends
+ * comes back here from within the loop's turn and takes the lock for itself.
+ *
+ * Owns the one call that a server has under way. Invariant: a server is told to the router only after it has itself
+ * said that it has the current version, and what failed goes back to the beginning: so start, crash, update, a server
+ * that joins and a router's restart are the same code.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/clock.h"
+#include "common/json/scan.h"
+#include "common/json/write.h"
+#include "common/log.h"
+#include "common/os/host.h"
+#include "trainer/fleet/fleet_int.h"
+#include "trainer/ledger/events.h"
+
+#define FIRST_PAUSE_US 1000000 /* before an external server is tried again; twice as long each time, 32 s at most */
+#define AGAIN_US 100000        /* before the router is told again of a server that it did not take */
+
+const char *clime_fleet_name(const struct clime_fleet_server *s) {
+    return s->child ? s->child->child.name : s->url;
+}
+
+void clime_fleet_enter(struct clime_fleet_server *s, enum clime_fleet_state state) {
+    if (s->state != state) s->since_us = clime_now_us();
+    s->state = state;
+}
+
+/* ---- what went wrong ---- */
+
+void clime_fleet_lost(struct clime_fleet_server *s) {
+    s->lost = true;
+    s->void_call = s->doing != CLIME_DOING_NOTHING && s->doing != CLIME_DOING_DRAIN;
+    s->pushed = -1;
+    s->device[0] = 0;
+    s->way_known = false; /* what failed to a process that died may go well to the next */
+    s->close_group = true;
+    s->wants_owner = false;
+}
+
+static void quarantine(struct clime_fleet *f, struct clime_fleet_server *s) {
+    int64_t pause = (int64_t)FIRST_PAUSE_US << (s->n_failures < 5 ? s->n_failures : 5);
+    s->n_failures++;
+    s->retry_us = clime_now_us() + pause;
+    s->in_router = true; /* as far as the router knows, whoever told it */
+    clime_fleet_lost(s);
+    if (!s->out)
+        clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: %.300s", s->url, s->last.msg);
+    s->out = true;
+    LOG_WARN("%s: it is tried again in %.0f s: %.300s", s->url, (double)pause / 1e6, s->last.msg);
+}
+
+/* A fresh process is simpler than a doubtful one, where it is ours to start. */
+void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
+    if (!s->child) {
+        quarantine(f, s);
+        return;
+    }
+    LOG_WARN("%s", s->last.msg);
+    clime_fleet_lost(s);
+    clime_child_kill(&s->child->child);
+}
+
+void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s) {
+    if (f->o.transport != CLIME_TRANSPORT_AUTO || (s->way != CLIME_BY_IPC && s->way != CLIME_BY_NCCL)) {
+        clime_fleet_failed(f, s);
+        return;
+    }
+    s->way = s->way == CLIME_BY_NCCL ? CLIME_BY_IPC : CLIME_BY_HTTP;
+    LOG_WARN("%s: weights go to %s %s from now on", s->last.msg, clime_fleet_name(s), clime_way_names[s->way]);
+}
+
+void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s) {
+    s->pushed = f->push.version;
+    s->next_look_us = clime_now_us() + CLIME_FLEET_LOOK_US;
+    clime_fleet_enter(s, CLIME_SERVER_PUSHED);
+}
+
+/* ---- what a server says of itself ---- */
+
+struct server_info {
+    char device_name[64], device_unit[64], host_id[64];
+};
+
+static enum clime_err read_info(const struct clime_fleet_server *s, struct server_info *out, struct clime_error *e) {
+    const struct {
+        const char *name;
+        char *at;
+    } fields[] = {{"device_name", out->device_name}, {"device_unit", out->device_unit}, {"host_id", out->host_id}};
+    struct clime_arena a;
+    struct clime_json j;
+    struct clime_error je = {0};
+    struct clime_str key, v;
+    enum clime_err rc = CLIME_OK;
+    *out = (struct server_info){0};
+    clime_arena_init(&a, CLIME_FLEET_MAX_REPLY);
+    clime_json_init(&j, s->result.reply.data, s->result.reply.len, &a, &je);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        char *at = NULL;
+        for (size_t i = 0; i < CLIME_COUNT(fields); i++)
+            if (clime_str_is(key, fields[i].name)) at = fields[i].at;
+        if (!at || clime_json_peek(&j) != CLIME_JSON_STRING)
+            clime_json_skip(&j, NULL);
+        else if (clime_json_string(&j, &v))
+            snprintf(at, 64, CLIME_STR_FMT, CLIME_STR_ARG(v));
+    }
+    if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s: %s", s->call_url, je.msg);
+    clime_arena_free(&a);
+    return rc;
+}
+
+/* By which way it gets weights. */
+static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, const struct server_info *info) {
+    static const enum clime_way asked[] = {[CLIME_TRANSPORT_AUTO] = CLIME_BY_HTTP,
+                                           [CLIME_TRANSPORT_HTTP] = CLIME_BY_HTTP,
+                                           [CLIME_TRANSPORT_IPC] = CLIME_BY_IPC,
+                                           [CLIME_TRANSPORT_NCCL] = CLIME_BY_NCCL};
+    const struct clime_model *m = f->push.model;
+    char host[64];
+    if (s->way_known || f->o.serve_folder) return;
+    if (!f->o.share) s->way = asked[f->o.transport];
+    if (!f->o.share && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
+        clime_host_id(host, sizeof host);
+        if (!strncmp(info->device_unit, "GPU-", 4) && host[0] && !strcmp(host, info->host_id))
+            s->way = strcmp(info->device_unit, clime_dev_info(m->dev)->unit) ? CLIME_BY_NCCL : CLIME_BY_IPC;
+    }
+    s->way_known = true;
+    LOG_INFO("weights go to %s %s", clime_fleet_name(s), clime_way_names[s->way]);
+}
+
+/* Bits are promised within a kind of device. One of another kind is refused: at the begin by an error, later it stays
+ * out. */
+static void take_info(struct clime_fleet *f, struct clime_fleet_server *s) {
+    struct server_info info;
+    if (read_info(s, &info, &s->last)) {
+        clime_fleet_failed(f, s);
+        return;
+    }
+    if (!f->device[0]) {
+        const char *own = f->push.model ? clime_dev_info(f->push.model->dev)->name : info.device_name;
+        snprintf(f->device, sizeof f->device, "%s", own);
+    }
+    if (info.device_name[0] && strcmp(info.device_name, f->device) && !f->o.mixed_devices) {
+        clime_fail(&s->last, CLIME_ERR_INPUT,
+                   "%s computes on %s, the trainer on %s: numbers are the same bits within one kind of device only "
+                   "(--allow-mixed-devices takes it all the same)",
+                   clime_fleet_name(s), info.device_name, f->device);
+        if (!f->was_published || s->child)
+            f->fatal = s->last;
+        else
+            quarantine(f, s);
+        return;
+    }
+    snprintf(s->device, sizeof s->device, "%s", info.device_name[0] ? info.device_name : f->device);
+    choose_way(f, s, &info);
+}
+
+/* Which version it says it has; -1 = another label, or none that can be read. */
+static bool says_version(struct clime_fleet_server *s, int64_t version, char label[64]) {
+    char want[24];
+    snprintf(want, sizeof want, "%" PRId64, version);
+    if (clime_push_read_label(s->url, clime_buf_str(&s->result.reply), label, &s->last)) return false;
+    s->last.code = CLIME_OK;
+    return !strcmp(label, want);
+}
+
+/* ---- calls ---- */
+
+static void ended(void *arg, enum clime_err rc);
+
+static void start(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_fleet_doing doing,
+                  const struct clime_http_call *call) {
+    s->doing = doing;
+    s->void_call = false;
+    s->call_us = clime_now_us();
+    s->call_method = call->method;
+    s->call_version = f->push.version;
+    clime_http_loop_start(f->http, call, &s->result, &s->call_error, ended, s);
+}
+
+static void get(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_fleet_doing doing, const char *path,
+                int64_t limit_us) {
+    snprintf(s->call_url, sizeof s->call_url, "%s%s", s->url, path);
+    const struct clime_http_call call = {
+        .method = "GET", .url = s->call_url, .timeout_us = limit_us, .max_reply = CLIME_FLEET_MAX_REPLY};
+    start(f, s, doing, &call);
+}
+
+void clime_fleet_admit_body(const struct clime_fleet_server *s, struct clime_buf *out) {
+    struct clime_jw w;
+    clime_buf_init(out, 4096);
+    clime_jw_init(&w, out);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "url");
+    clime_jw_strz(&w, s->url);
+    clime_jw_close(&w);
+}
+
+static void admit(struct clime_fleet *f, struct clime_fleet_server *s) {
+    clime_fleet_admit_body(s, &s->body);
+    snprintf(s->call_url, sizeof s->call_url, "%s/workers", f->url);
+    const struct clime_http_call call = {.method = "POST",
+                                         .url = s->call_url,
+                                         .body = clime_buf_str(&s->body),
+                                         .timeout_us = CLIME_FLEET_CONTROL_US,
+                                         .max_reply = CLIME_FLEET_MAX_REPLY};
+    start(f, s, CLIME_DOING_ADMIT, &call);
+}
+
+static void drain(struct clime_fleet *f, struct clime_fleet_server *s) {
+    snprintf(s->call_url, sizeof s->call_url, "%s/remove_worker?url=%s", f->url, s->url);
+    const struct clime_http_call call = {
+        .method = "POST", .url = s->call_url, .timeout_us = CLIME_FLEET_CONTROL_US, .max_reply = CLIME_FLEET_MAX_REPLY};
+    clime_fleet_enter(s, CLIME_SERVER_DRAINING);
+    start(f, s, CLIME_DOING_DRAIN, &call);
+}
+
+/* A step may be rewriting the device's weights while a server that restarted is pushed to. */
+enum clime_way clime_fleet_way_now(const struct clime_fleet *f, const struct clime_fleet_server *s) {
+    return f->o.moving && !f->publishing ? CLIME_BY_HTTP : s->way;
+}
+
+static bool prepared(const struct clime_fleet *f, enum clime_way way) {
+    switch (way) {
+    case CLIME_BY_HTTP:
+        return f->push.flat != NULL;
+    case CLIME_BY_IPC:
+        return f->push.exported && f->push.checksum;
+    case CLIME_BY_SHARE:
+        return f->push.exported;
+    default:
+        return false; /* a broadcast is the owner's from beginning to end */
+    }
+}
+
+static void push(struct clime_fleet *f, struct clime_fleet_server *s) {
+    enum clime_way way = clime_fleet_way_now(f, s);
+    if (atomic_load(&f->holding) || (f->writing && way != CLIME_BY_HTTP)) return;
+    s->wants_owner = !prepared(f, way);
+    if (s->wants_owner) return;
+    s->call_way = way;
+    clime_push_call_make(&f->push, way, s->url, way == CLIME_BY_HTTP ? &f->holding : NULL, &s->push);
+    snprintf(s->call_url, sizeof s->call_url, "%s", s->push.url);
+    start(f, s, CLIME_DOING_PUSH, &s->push.call);
+}
+
+/* ---- what calls bring ---- */
+
+static void end_check(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
+    char label[64];
+    s->next_look_us = clime_now_us() + CLIME_FLEET_LOOK_US;
+    if (!rc && (says_version(s, f->push.version, label) || (f->o.serve_folder && !s->last.code))) {
+        clime_fleet_enter(s, CLIME_SERVER_ADMITTED);
+    } else if (!rc && !s->last.code) {
+        s->pushed = -1; /* it was started again behind our back */
+    } else if (s->state == CLIME_SERVER_SUSPECT) {
+        clime_fleet_failed(f, s);
+    } else {
+        clime_fleet_enter(s, CLIME_SERVER_SUSPECT);
+        s->next_look_us = 0;
+    }
+}
+
+static void end_confirm(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
+    char label[64];
+    bool has = !rc && says_version(s, s->call_version, label);
+    if (has && s->call_version == f->push.version) {
+        clime_fleet_took(f, s);
+    } else if (!has) {
+        if (!rc && !s->last.code)
+            clime_fail(&s->last, CLIME_ERR_INTERNAL, "%s serves version \"%s\" after the push of %" PRId64, s->url,
+                       label, s->call_version);
+        clime_fleet_push_failed(f, s);
+    }
+}
+
+static void end_push(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
+    if (!rc) {
+        int64_t version = s->call_version;
+        get(f, s, CLIME_DOING_CONFIRM, "/get_weight_version", CLIME_FLEET_CONTROL_US);
+        s->call_version = version;
+    } else if (rc != CLIME_ERR_ABORTED || !atomic_load(&f->holding)) { /* held: another version is coming */
+        clime_error_prefix(&s->last, s->call_way == CLIME_BY_HTTP ? "pushing weights" : "handing weights over");
+        clime_fleet_push_failed(f, s);
+    }
+}
+
+static void end_admit(struct clime_fleet_server *s, enum clime_err rc) {
+    s->told_us = clime_now_us();
+    if (rc) {
+        LOG_WARN("%s", s->last.msg);
+        s->retry_us = s->told_us + AGAIN_US;
+        return;
+    }
+    s->in_router = true;
+}
+
+static void end_drain(struct clime_fleet_server *s, enum clime_err rc) {
+    if (rc) LOG_DEBUG("%s", s->last.msg);
+    s->told_us = clime_now_us();
+    s->in_router = false;
+}
+
+static void ended(void *arg, enum clime_err rc) {
+    struct clime_fleet_server *s = arg;
+    struct clime_fleet *f = s->fleet;
+    pthread_mutex_lock(f->lock);
+    enum clime_fleet_doing doing = s->doing;
+    s->doing = CLIME_DOING_NOTHING;
+    struct clime_buf reply = s->result.reply;
+    clime_push_call_free(&s->push);
+    clime_buf_free(&s->body);
+    if (!s->void_call && !f->closing) {
+        s->last = (struct clime_error){0};
+        if (rc) s->last = s->call_error;
+        if (!rc && (s->result.status < 200 || s->result.status > 299))
+            rc = clime_fail(&s->last, CLIME_ERR_UNAVAILABLE, "%s %s answers %d: %.300s", s->call_method, s->call_url,
+                            s->result.status, reply.len ? reply.data : "");
+        switch (doing) {
+        case CLIME_DOING_INFO:
+            if (rc)
+                clime_fleet_failed(f, s);
+            else
+                take_info(f, s);
+            break;
+        case CLIME_DOING_PROBE:
+            if (rc)
+                clime_fleet_failed(f, s);
+            else
+                s->n_probed = s->n_failures;
+            break;
+        case CLIME_DOING_PUSH:
+            end_push(f, s, rc);
+            break;
+        case CLIME_DOING_CONFIRM:
+            end_confirm(f, s, rc);
+            break;
+        case CLIME_DOING_ADMIT:
+            end_admit(s, rc);
+            break;
+        case CLIME_DOING_CHECK:
+            end_check(f, s, rc);
+            break;
+        default:
+            end_drain(s, rc);
+        }
+    }
+    clime_buf_free(&reply);
+    pthread_mutex_unlock(f->lock);
+}
+
+/* ---- the next step ---- */
+
+/* It does not serve: out of the router first, then its beginning. */
+static void leave(struct clime_fleet *f, struct clime_fleet_server *s) {
+    if (s->in_router && f->url[0]) {
+        drain(f, s);
+        return;
+    }
+    s->in_router = s->lost = false;
+    if (s->died) s->url[0] = 0;
+    s->died = false;
+}
+
+/* It answers and lacks the version. */
+static void load(struct clime_fleet *f, struct clime_fleet_server *s) {
+    clime_fleet_enter(s, CLIME_SERVER_LOADING);
+    if (!s->device[0])
+        get(f, s, CLIME_DOING_INFO, "/server_info", CLIME_FLEET_CONTROL_US);
+    else if (s->out && s->n_probed != s->n_failures) /* a push may wait long for what does not answer */
+        get(f, s, CLIME_DOING_PROBE, "/get_weight_version", CLIME_FLEET_PROBE_US);
+    else if (f->o.serve_folder)
+        clime_fleet_took(f, s);
+    else
+        push(f, s);
+}
+
+static void serve(struct clime_fleet *f, struct clime_fleet_server *s, int64_t now) {
+    if (s->state != CLIME_SERVER_SUSPECT) clime_fleet_enter(s, CLIME_SERVER_ADMITTED);
+    if (s->out) clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is back in the router", s->url);
+    s->out = false;
+    s->n_failures = s->n_probed = 0;
+    if (s->child || now < s->next_look_us) return; /* a child has a thread that asks it */
+    get(f, s, CLIME_DOING_CHECK, "/get_weight_version",
+        s->state == CLIME_SERVER_SUSPECT ? CLIME_FLEET_PROBE_US : CLIME_FLEET_CONTROL_US);
+}
+
+void clime_fleet_step(struct clime_fleet *f, struct clime_fleet_server *s, int64_t now) {
+    if (s->doing || s->with_owner) return;
+    if (s->lost) leave(f, s);
+    if (s->doing || s->lost) return;
+    if (!s->url[0]) {
+        clime_fleet_enter(s, CLIME_SERVER_STARTING);
+    } else if (now < s->retry_us) {
+        if (s->out) clime_fleet_enter(s, CLIME_SERVER_QUARANTINED);
+    } else if (!f->has_push || f->fatal.code) {
+        clime_fleet_enter(s, CLIME_SERVER_LOADING);
+    } else if (s->pushed != f->push.version) {
+        load(f, s);
+    } else if (!s->in_router && f->url[0]) {
+        if (s->device[0])
+            admit(f, s);
+        else
+            get(f, s, CLIME_DOING_INFO, "/server_info", CLIME_FLEET_CONTROL_US);
+    } else if (s->in_router) {
+        serve(f, s, now);
+    }
+}
