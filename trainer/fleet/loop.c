@@ -50,6 +50,7 @@ static bool look(struct clime_fleet *f) {
 
 void *clime_fleet_main(void *fleet) {
     struct clime_fleet *f = fleet;
+    pthread_setname_np(pthread_self(), "fleet");
     pthread_mutex_lock(f->lock);
     while (!f->closing) {
         int64_t pause = look(f) ? QUIET_US : LOOK_US;

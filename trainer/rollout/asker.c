@@ -272,6 +272,7 @@ static int64_t look_at_pausing(struct clime_asker *a) {
 
 static void *asker_main(void *arg) {
     struct clime_asker *a = arg;
+    pthread_setname_np(pthread_self(), "asker");
     while (!atomic_load(&a->closed) || a->n_asked > 0) {
         take_in(a);
         clime_http_loop_turn(a->http, look_at_pausing(a));
