@@ -168,6 +168,7 @@ struct clime_sampling {
     int32_t n_edits;
     const struct clime_logit_edit *edits; /* each id once */
     const uint32_t *allowed;              /* [clime_id_words(V)] no other id is drawn; NULL = all may be */
+    int32_t kept_room;                    /* most ids to list of those that may be drawn; 0 = no list is wanted */
 };
 
 static inline bool clime_sampling_edits(const struct clime_sampling *p) { /* the logits, before the draw */
@@ -203,6 +204,7 @@ struct clime_drawn {
     float logp;     /* log softmax(x * inv_temp)[id] of the unedited logits: the number of DESIGN.md 4.1 */
     float logp_cut; /* of the distribution that was drawn from (edited, truncated, renormalised); 0 when greedy */
     bool bad;       /* the row held a NaN or no finite logit; id is 0 */
+    int32_t n_kept; /* ids that could have been drawn, where their list is wanted; it may be more than there is room for */
 };
 
 struct clime_adamw {
@@ -491,9 +493,11 @@ struct clime_ops {
     /* Draws one token a row. p[R] is host memory. Edits (penalties, additions, the mask), then temperature, top-k,
      * top-p, min-p (in that order, each on what the one before kept), then one uniform of (seed, position) and an
      * inverse CDF in id order over the kept set. Greedy: the largest edited logit, the lowest id among equals. lse as
-     * from head_stats. out[R] is device memory. ROW */
+     * from head_stats. out[R] is device memory, and so is kept: of each row that wants it the ids that it could have
+     * drawn, ascending, the first kept_room of them, in kept_room places behind those of the rows before; NULL where no
+     * row does. ROW */
     void (*sample)(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
-                   const struct clime_sampling *p, struct clime_drawn *out);
+                   const struct clime_sampling *p, struct clime_drawn *out, int32_t *kept);
     /* ids[i] = drawn[rows[i]].id where rows[i] >= 0, for i < n: what was drawn becomes input without a way over the
      * host. Device arrays. ROW */
     void (*take_drawn)(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids);

@@ -68,7 +68,7 @@ void CPU(head_grad)(struct clime_dev *d, int R, int V, const float *logits, cons
                     const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
                     const float *g_ent, void *dlogits, int64_t ld);
 void CPU(sample)(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
-                 const struct clime_sampling *p, struct clime_drawn *out);
+                 const struct clime_sampling *p, struct clime_drawn *out, int32_t *kept);
 void CPU(list_logp)(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
                     const struct clime_logp_list *lists, struct clime_id_logp *out);
 void CPU(adamw)(struct clime_dev *d, size_t n, const struct clime_adamw *o, const float *grad, float *master, float *m,

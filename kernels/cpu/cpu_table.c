@@ -163,8 +163,8 @@ static void head_grad(struct clime_dev *d, int R, int V, const float *logits, co
 }
 
 static void sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
-                   const struct clime_sampling *p, struct clime_drawn *out) {
-    d->isa->sample(d, R, V, logits, lse, p, out);
+                   const struct clime_sampling *p, struct clime_drawn *out, int32_t *kept) {
+    d->isa->sample(d, R, V, logits, lse, p, out, kept);
 }
 
 static void take_drawn(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids) {

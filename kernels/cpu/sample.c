@@ -25,6 +25,8 @@ struct sample_job {
     const float *logits, *lse;
     const struct clime_sampling *p;
     struct clime_drawn *out;
+    int32_t *kept;
+    const size_t *kept_at; /* [R] where a row's list begins in kept */
 };
 
 /* ---- the radix search ------------------------------------------------------------------------------------ */
@@ -240,9 +242,33 @@ static int32_t invert_row(const float *x, int V, float inv_temp, float ref, cons
     return -1;
 }
 
+/* ---- what could have been drawn -------------------------------------------------------------------------- */
+struct kept_list {
+    int32_t *ids;
+    int room, n;
+};
+
+static void list_weighing(struct kept_list *l, const float *w, int n, const int32_t *id, int32_t first_id) {
+    for (int i = 0; i < n; i++) {
+        if (!(w[i] > 0)) continue;
+        if (l->n < l->room) l->ids[l->n] = id ? id[i] : first_id + i;
+        l->n++;
+    }
+}
+
+/* Of a row from which nothing is cut but what edits have ruled out. */
+static void list_row_ids(struct kept_list *l, const float *x, int V, float inv_temp, float ref) {
+    float w[HEAD_SPLIT];
+    for (int first = 0; first < V; first += HEAD_SPLIT) {
+        int n = V - first < HEAD_SPLIT ? V - first : HEAD_SPLIT;
+        weights_of(x + first, n, inv_temp, ref, w);
+        list_weighing(l, w, n, NULL, first);
+    }
+}
+
 /* ---- one row --------------------------------------------------------------------------------------------- */
 static void draw_greedy(const struct sample_job *j, const float *row, const float *x, float lse,
-                        const struct clime_sampling *p, struct clime_drawn *out) {
+                        const struct clime_sampling *p, struct kept_list *l, struct clime_drawn *out) {
     float max = row_max(x, j->V);
     int32_t id = 0;
     while (id < j->V && x[id] != max) id++;
@@ -252,11 +278,13 @@ static void draw_greedy(const struct sample_job *j, const float *row, const floa
     }
     out->id = id;
     out->logp = head_logp(row[id], p->inv_temp, lse);
+    if (l->room > 0) l->ids[l->n++] = id;
 }
 
 /* upto: scratch, a double a split; c: scratch for V candidates. */
 static void draw_random(const struct sample_job *j, const float *row, const float *x, float lse, double *upto,
-                        struct candidates *c, const struct clime_sampling *p, struct clime_drawn *out) {
+                        struct candidates *c, const struct clime_sampling *p, struct kept_list *l,
+                        struct clime_drawn *out) {
     const int V = j->V, n_splits = head_splits(V);
     const bool edited = clime_sampling_edits(p), cut = truncates(p, V);
     /* Without edits the row's own lse serves as reference; edits may move everything away from it. */
@@ -293,6 +321,10 @@ static void draw_random(const struct sample_job *j, const float *row, const floa
     out->id = id;
     out->logp = head_logp(row[id], p->inv_temp, lse);
     out->logp_cut = edited || cut ? x[id] * p->inv_temp - ref - f32_log((float)total) : out->logp;
+    if (l->room > 0 && cut)
+        list_weighing(l, c->w, c->n, c->id, 0);
+    else if (l->room > 0)
+        list_row_ids(l, x, V, p->inv_temp, ref);
 }
 
 static void sample_row(void *arg, int r, int slot) {
@@ -314,17 +346,27 @@ static void sample_row(void *arg, int r, int slot) {
         edit_logits(edited, p, j->V);
         x = edited;
     }
+    struct kept_list l = {.room = p->kept_room};
+    if (p->kept_room > 0) l.ids = j->kept + j->kept_at[r];
     if (p->greedy) {
-        draw_greedy(j, row, x, j->lse[r], p, out);
+        draw_greedy(j, row, x, j->lse[r], p, &l, out);
     } else {
-        draw_random(j, row, x, j->lse[r], upto, &c, p, out);
+        draw_random(j, row, x, j->lse[r], upto, &c, p, &l, out);
     }
+    out->n_kept = l.n;
 }
 
 void CPU(sample)(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
-                 const struct clime_sampling *p, struct clime_drawn *out) {
-    struct sample_job j = {.d = d, .V = V, .logits = logits, .lse = lse, .p = p, .out = out};
+                 const struct clime_sampling *p, struct clime_drawn *out, int32_t *kept) {
+    size_t *at = kept ? xmalloc((size_t)R * sizeof *at + 1) : NULL, sum = 0;
+    for (int r = 0; at && r < R; r++) {
+        at[r] = sum;
+        sum += (size_t)p[r].kept_room;
+    }
+    struct sample_job j = {
+        .d = d, .V = V, .logits = logits, .lse = lse, .p = p, .out = out, .kept = kept, .kept_at = at};
     clime_cpu_for(d, R, (double)R * V * 8 / VW, sample_row, &j);
+    free(at);
 }
 
 /* ---- the n best ------------------------------------------------------------------------------------------ */

@@ -62,10 +62,11 @@ bool clime_cuda_links_wait(struct clime_cuda_links *l, cudaEvent_t event);
 /* At least bytes of device scratch, valid until the next operation asks; NULL after a failure. */
 void *clime_cuda_scratch(struct clime_dev *d, size_t bytes);
 
-/* Most scratch of clime_cuda_attn for a server's step; sample.cu: of drawing R tokens, a sequence having had up to
- * max_len of them, and of listing. */
+/* Most scratch of clime_cuda_attn for a server's step; draw/: of drawing R tokens, a sequence having had up to max_len
+ * of them, and of listing of R rows. */
 size_t clime_cuda_attn_scratch(const struct clime_heads *h, int n_seq, int max_len);
 size_t clime_cuda_draw_scratch(int R, int V, int max_len);
+size_t clime_cuda_list_scratch(int R);
 
 /* latent/: scratch of latent attention, forward and backward; 0 where the shape is not one for it. */
 size_t clime_cuda_latent_scratch(const struct clime_heads *h, int n_seq, int max_len);

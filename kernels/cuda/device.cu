@@ -58,7 +58,7 @@ static size_t stats_scratch(const struct clime_scratch_shape *s) { /* of pieces 
 
 static size_t server_scratch(const struct clime_scratch_shape *s) {
     const size_t needs[] = {stats_scratch(s), clime_cuda_attn_scratch(&s->heads, s->n_seq, s->max_len),
-                            clime_cuda_draw_scratch(s->R, s->V, s->max_len)};
+                            clime_cuda_draw_scratch(s->R, s->V, s->max_len), clime_cuda_list_scratch(s->R)};
     size_t most = 0;
     for (size_t need : needs) most = need > most ? need : most;
     return most;

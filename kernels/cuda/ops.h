@@ -142,7 +142,7 @@ void clime_cuda_head_grad(struct clime_dev *d, int R, int V, const float *logits
                           const int32_t *targets, const float *lse, const float *entropy, const float *g_logp,
                           const float *g_ent, void *dlogits, int64_t ld);
 void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
-                       const struct clime_sampling *p, struct clime_drawn *out);
+                       const struct clime_sampling *p, struct clime_drawn *out, int32_t *kept);
 void clime_cuda_take_drawn(struct clime_dev *d, int n, const int32_t *rows, const struct clime_drawn *drawn,
                            int32_t *ids);
 void clime_cuda_list_logp(struct clime_dev *d, int n, int V, const float *logits, const float *lse,

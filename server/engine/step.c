@@ -299,7 +299,7 @@ static void queue_draw(struct clime_runner *r, const struct clime_step_plan *pla
         r->list_at[turn][k] =
             item->seq ? clime_step_lists_add(&r->lists, k, V, r->sampling[k].inv_temp, item->seq->out->logp) : -1;
     }
-    ops->sample(dev, n, V, r->work.logits, r->work.lse, r->sampling, r->d_drawn);
+    ops->sample(dev, n, V, r->work.logits, r->work.lse, r->sampling, r->d_drawn, NULL);
     queue_lists(r);
     if (r->lists.n > 0)
         bytes =

@@ -186,7 +186,7 @@ static void do_stats(struct shape *s) {
 static void do_sample(struct shape *s) {
     struct clime_sampling p = {.seed = 1, .inv_temp = 1, .top_p = s->N ? 0.9f : 1, .top_k = s->N};
     struct clime_drawn out;
-    ops->sample(dev, 1, s->V, s->x, s->f[1], &p, &out);
+    ops->sample(dev, 1, s->V, s->x, s->f[1], &p, &out, NULL);
 }
 static void do_adamw(struct shape *s) {
     struct clime_adamw o = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1};

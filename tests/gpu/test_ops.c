@@ -398,6 +398,83 @@ static void test_lists(struct gpu_test *t, int R, int V, struct both *x, struct 
     t->gpu.ops->free(t->gpu.dev, d_out);
 }
 
+enum { MOST_KEPT = 1 << 17 };
+static int32_t kept_ids[2][MOST_KEPT];
+
+/* Draws by both; the uniform is the same and sums are nearly, so ids are, and what could have been drawn. got[1]: the
+ * GPU's. drawn: on it. */
+static void compare_draws(struct gpu_test *t, int R, int V, struct both *x, struct both *lse, struct clime_sampling *p,
+                          struct clime_drawn *got[2], struct clime_drawn *drawn, const char *what) {
+    size_t room = 0;
+    for (int i = 0; i < R; i++) {
+        p[i].kept_room = i % 4 == 3 ? 0 : i % 4 == 2 ? 40 : V;
+        room += (size_t)p[i].kept_room;
+    }
+    if (room > MOST_KEPT) {
+        check(t, false, "room for lists", what);
+        return;
+    }
+    int32_t *d_kept = side_alloc(&t->gpu, sizeof kept_ids[1]);
+    BOTH(t, sample, R, V, AT(*x), AT(*lse), p, on_gpu ? drawn : got[0], on_gpu ? d_kept : kept_ids[0]);
+    t->gpu.ops->copy_out(t->gpu.dev, got[1], drawn, (size_t)R * sizeof *drawn);
+    t->gpu.ops->copy_out(t->gpu.dev, kept_ids[1], d_kept, sizeof kept_ids[1]);
+    t->gpu.ops->free(t->gpu.dev, d_kept);
+    const int32_t *on_cpu = kept_ids[0], *there = kept_ids[1];
+    for (int i = 0; i < R; i++) {
+        char text[200];
+        const struct clime_drawn *c = &got[0][i], *g = &got[1][i];
+        snprintf(text, sizeof text, "%s row %d: cpu %d %g %g of %d, gpu %d %g %g of %d", what, i, c->id,
+                 (double)c->logp, (double)c->logp_cut, c->n_kept, g->id, (double)g->logp, (double)g->logp_cut,
+                 g->n_kept);
+        check(t,
+              c->id == g->id && !g->bad && fabsf(c->logp - g->logp) < 1e-4f && fabsf(c->logp_cut - g->logp_cut) < 1e-4f,
+              "sample", text);
+        int n = c->n_kept < p[i].kept_room ? c->n_kept : p[i].kept_room;
+        check(t, c->n_kept == g->n_kept && memcmp(on_cpu, there, (size_t)n * sizeof *there) == 0, "kept ids", text);
+        on_cpu += p[i].kept_room;
+        there += p[i].kept_room;
+    }
+}
+
+/* Rows that cuts find hard: all ids alike, few values, and values so near to each other that one bin has them all. */
+static void test_cuts(struct gpu_test *t) {
+    enum { R = 8, V = 10007 };
+    static const struct clime_sampling HOW[] = {
+        {.inv_temp = 1, .top_p = 0.5f},
+        {.inv_temp = 0.3f, .top_p = 0.9f, .top_k = 5000},
+        {.inv_temp = 2, .top_p = 0.0001f},
+        {.inv_temp = 1, .top_p = 1, .top_k = 300},
+        {.inv_temp = 1.7f, .top_p = 0.99f, .min_p = 0.2f},
+    };
+    struct both x = both_random(t, R * V, CLIME_F32, 1), temp = both_random(t, R, CLIME_F32, 0),
+                lse = both_room(t, R, CLIME_F32);
+    float *h = x.cpu;
+    for (int i = 0; i < R * V; i++) {
+        if (i / V < 2) h[i] = 3;
+        if (i / V == 2) h[i] = roundf(h[i]);
+        if (i / V == 3) h[i] = h[i] > 2 ? 9.0f : -9.0f;
+        if (i / V > 5) h[i] = 20 + 0.001f * h[i];
+    }
+    t->gpu.ops->copy_in(t->gpu.dev, x.gpu, h, (size_t)R * V * 4);
+    for (size_t how = 0; how < CLIME_COUNT(HOW); how++) {
+        struct clime_sampling p[R];
+        struct clime_drawn got[2][R], *both[2] = {got[0], got[1]}, *drawn = side_alloc(&t->gpu, sizeof got[1]);
+        char text[40];
+        for (int i = 0; i < R; i++) {
+            p[i] = HOW[how];
+            p[i].seed = 3 + (uint64_t)i;
+            ((float *)temp.cpu)[i] = HOW[how].inv_temp;
+        }
+        t->gpu.ops->copy_in(t->gpu.dev, temp.gpu, temp.cpu, R * 4);
+        BOTH(t, head_stats, R, V, AT(x), AT(temp), NULL, AT(lse), NULL, NULL);
+        snprintf(text, sizeof text, "cut %zu", how);
+        compare_draws(t, R, V, &x, &lse, p, both, drawn, text);
+        t->gpu.ops->free(t->gpu.dev, drawn);
+    }
+    struct both *all[] = {&x, &temp, &lse};
+    for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
+}
+
 static void test_head(struct gpu_test *t) {
     enum { R = 9, V = 10007 };
     int32_t h_target[R];
@@ -417,7 +494,6 @@ static void test_head(struct gpu_test *t) {
     BOTH(t, head_grad, R, V, AT(x), AT(temp), AT(target), AT(lse), AT(ent), AT(gl), AT(ge), AT(dx), V);
     near_norm(t, "head_grad", &dx, BF16_NEAR);
 
-    /* draws: the same uniform and nearly the same sums, so nearly every id */
     static const struct clime_logit_edit EDITS[] = {{3, -0.5f}, {17, -INFINITY}, {10001, 2}};
     static uint32_t SEEN[V / 32 + 1], ALLOWED[V / 32 + 1];
     for (int32_t v = 0; v < V; v++) {
@@ -437,7 +513,7 @@ static void test_head(struct gpu_test *t) {
     };
     for (size_t h = 0; h < CLIME_COUNT(HOW); h++) {
         struct clime_sampling p[R];
-        struct clime_drawn got[2][R], *drawn = side_alloc(&t->gpu, sizeof got[1]);
+        struct clime_drawn got[2][R], *both[2] = {got[0], got[1]}, *drawn = side_alloc(&t->gpu, sizeof got[1]);
         for (int i = 0; i < R; i++) {
             p[i] = HOW[h];
             p[i].seed = 77 + (uint64_t)i;
@@ -448,18 +524,9 @@ static void test_head(struct gpu_test *t) {
         }
         t->gpu.ops->copy_in(t->gpu.dev, temp.gpu, temp.cpu, R * 4);
         BOTH(t, head_stats, R, V, AT(x), AT(temp), NULL, AT(lse), NULL, NULL);
-        BOTH(t, sample, R, V, AT(x), AT(lse), p, on_gpu ? drawn : got[0]);
-        t->gpu.ops->copy_out(t->gpu.dev, got[1], drawn, sizeof got[1]);
-        for (int i = 0; i < R; i++) {
-            char text[160];
-            const struct clime_drawn *c = &got[0][i], *g = &got[1][i];
-            snprintf(text, sizeof text, "case %zu row %d: cpu %d %g %g, gpu %d %g %g", h, i, c->id, (double)c->logp,
-                     (double)c->logp_cut, g->id, (double)g->logp, (double)g->logp_cut);
-            check(t,
-                  c->id == g->id && !g->bad && fabsf(c->logp - g->logp) < 1e-4f &&
-                      fabsf(c->logp_cut - g->logp_cut) < 1e-4f,
-                  "sample", text);
-        }
+        char text[40];
+        snprintf(text, sizeof text, "case %zu", h);
+        compare_draws(t, R, V, &x, &lse, p, both, drawn, text);
         int32_t rows[5] = {R - 1, -1, 0, -1, 1}, ids[5] = {-7, -7, -7, -7, -7};
         const int32_t want[5] = {got[1][R - 1].id, -7, got[1][0].id, -7, got[1][1].id};
         int32_t *d_rows = side_alloc(&t->gpu, sizeof rows), *d_ids = side_alloc(&t->gpu, sizeof ids);
@@ -473,6 +540,7 @@ static void test_head(struct gpu_test *t) {
         t->gpu.ops->free(t->gpu.dev, drawn);
     }
     test_lists(t, R, V, &x, &lse);
+    test_cuts(t);
     struct both *all[] = {&target, &x, &temp, &lse, &logp, &ent, &gl, &ge, &dx};
     for (size_t i = 0; i < CLIME_COUNT(all); i++) both_free(t, all[i]);
 }

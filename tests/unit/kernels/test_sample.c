@@ -7,12 +7,16 @@ static struct clime_sampling plain(void) {
     return (struct clime_sampling){.seed = 7, .position = 3, .inv_temp = 1, .top_p = 1};
 }
 
+static int32_t ids_kept[MAX_V + 1]; /* of the last draw that wanted them, and a place behind */
+
 static struct clime_drawn draw(struct kt *k, int V, const float *x, const struct clime_sampling *p) {
     float lse;
     struct clime_drawn out;
     struct clime_error e;
+    ids_kept[p->kept_room] = -1;
     k->ops->head_stats(k->dev, 1, V, x, &p->inv_temp, NULL, &lse, NULL, NULL);
-    k->ops->sample(k->dev, 1, V, x, &lse, p, &out);
+    k->ops->sample(k->dev, 1, V, x, &lse, p, &out, p->kept_room ? ids_kept : NULL);
+    assert_int_equal(ids_kept[p->kept_room], -1);
     assert_int_equal(k->ops->sync(k->dev, &e), CLIME_OK);
     return out;
 }
@@ -74,6 +78,18 @@ static int32_t ref_draw(int V, const double *w, const struct clime_sampling *p) 
     return last;
 }
 
+/* The list has the ids that weigh anything, as far as there is room. */
+static void check_kept(int round, int V, const double *w, const struct clime_sampling *p, const struct clime_drawn *d) {
+    int n = 0;
+    for (int32_t v = 0; v < V && p->kept_room; v++) {
+        if (w[v] <= 0) continue;
+        if (n < p->kept_room && ids_kept[n] != v)
+            fail_msg("round %d: place %d has %d, want %d", round, n, ids_kept[n], v);
+        n++;
+    }
+    if (d->n_kept != n) fail_msg("round %d: %d kept, want %d", round, d->n_kept, n);
+}
+
 static void test_rule(struct kt *k) {
     static const struct clime_logit_edit edits[] = {{2, -INFINITY}, {3, -0.5f}, {17, 4}};
     static uint32_t seen[MAX_V / 32 + 1], allowed[MAX_V / 32 + 1];
@@ -105,9 +121,11 @@ static void test_rule(struct kt *k) {
             p.repetition = 1.3f;
         }
         if (round % 11 == 2) p.allowed = allowed;
+        p.kept_room = round % 3 == 2 ? 0 : round % 9 == 4 ? 7 : V;
         ref_weights(V, x, &p, w);
         struct clime_drawn d = draw(k, V, x, &p);
         assert_false(d.bad);
+        check_kept(round, V, w, &p, &d);
         if (d.id != ref_draw(V, w, &p)) fail_msg("round %d: got %d, want %d", round, d.id, ref_draw(V, w, &p));
         kt_near(k, "logp_cut", (size_t)round, (double)d.logp_cut, log(w[d.id]), 1e-5, 1e-5);
         float lse, logp;
@@ -126,9 +144,11 @@ static void test_ties(struct kt *k) {
     x[1] = -0.0f;
     struct clime_sampling p = plain();
     p.top_k = 3;
+    p.kept_room = 3;
     for (int i = 0; i < 200; i++) {
         p.position = i;
         struct clime_drawn d = draw(k, V, x, &p);
+        assert_true(d.n_kept == 3 && ids_kept[0] == 0 && ids_kept[1] == 1 && ids_kept[2] == 2);
         assert_in_range(d.id, 0, 2);
         seen[d.id]++;
         kt_near(k, "logp_cut", 0, (double)d.logp_cut, log(1.0 / 3), 1e-6, 0);
@@ -142,6 +162,8 @@ static void test_ties(struct kt *k) {
     }
     p.greedy = true;
     assert_int_equal(draw(k, V, x, &p).id, 0);
+    assert_int_equal(draw(k, V, x, &p).n_kept, 1);
+    assert_int_equal(ids_kept[0], 0);
     x[2500] = x[2700] = 1;
     struct clime_drawn d = draw(k, V, x, &p);
     assert_int_equal(d.id, 2500);
@@ -160,8 +182,9 @@ static void test_bad(struct kt *k) {
     for (int greedy = 0; greedy < 2; greedy++) {
         p.greedy = greedy;
         x[1200] = NAN;
+        p.kept_room = 4;
         struct clime_drawn d = draw(k, V, x, &p);
-        assert_true(d.bad && d.id == 0);
+        assert_true(d.bad && d.id == 0 && d.n_kept == 0);
         for (int v = 0; v < V; v++) x[v] = -INFINITY;
         assert_true(draw(k, V, x, &p).bad);
         x[77] = 0; /* one is enough */
@@ -194,14 +217,20 @@ static void batch(void **state) {
                 p[r].greedy = r % 5 == 0;
                 if (r % 4 == 0) p[r].top_k = 50;
                 if (r % 3 == 0) p[r].top_p = 0.9f;
+                p[r].kept_room = r % 7 == 6 ? 0 : 1 + 30 * (r % 7);
             }
+            int32_t lists[R * 151], *list = lists;
             k.ops->head_stats(k.dev, R, V, x, inv_temp, NULL, lse, NULL, NULL);
-            k.ops->sample(k.dev, R, V, x, lse, p, out);
+            k.ops->sample(k.dev, R, V, x, lse, p, out, lists);
             for (int r = 0; r < R; r++) {
                 struct clime_drawn d = draw(&k, V, x + r * V, &p[r]);
                 assert_int_equal(d.id, out[r].id);
                 assert_memory_equal(&d.logp, &out[r].logp, 4);
                 assert_memory_equal(&d.logp_cut, &out[r].logp_cut, 4);
+                assert_int_equal(d.n_kept, out[r].n_kept);
+                int n_listed = d.n_kept < p[r].kept_room ? d.n_kept : p[r].kept_room;
+                assert_memory_equal(ids_kept, list, (size_t)n_listed * sizeof *list);
+                list += p[r].kept_room;
             }
             kt_free(&k, x);
             kt_close(&k);

@@ -79,7 +79,7 @@ static void tell(const char *dir, struct story *s) {
         clime_forward_logits(m, &p.w, &row, 1);
         m->ops->copy_in(m->dev, p.w.inv_temp, &ones[i], 4);
         m->ops->head_stats(m->dev, 1, m->cfg.V, p.w.logits, p.w.inv_temp, NULL, p.w.lse, NULL, NULL);
-        m->ops->sample(m->dev, 1, m->cfg.V, p.w.logits, p.w.lse, &greedy, &drawn);
+        m->ops->sample(m->dev, 1, m->cfg.V, p.w.logits, p.w.lse, &greedy, &drawn, NULL);
         assert_int_equal(m->ops->sync(m->dev, &e), CLIME_OK);
         assert_int_equal(drawn.id, (int)s->ids[i + 1]);
         worst = fmax(worst, fabs(drawn.logp - s->logps[i]));

@@ -38,10 +38,10 @@ static void test_limits_and_aborts(void **state) {
 static int most_edits, n_copied_out;
 
 static void watch_sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
-                         const struct clime_sampling *p, struct clime_drawn *out) {
+                         const struct clime_sampling *p, struct clime_drawn *out, int32_t *kept) {
     for (int r = 0; r < R; r++)
         if (p[r].n_edits > most_edits) most_edits = p[r].n_edits;
-    clime_cpu_ops.sample(d, R, V, logits, lse, p, out);
+    clime_cpu_ops.sample(d, R, V, logits, lse, p, out, kept);
 }
 
 static void watch_copy_out(struct clime_dev *d, void *h_dst, const void *src, size_t bytes) {

@@ -1,4 +1,4 @@
-/* Drawing tokens and listing the likeliest ones. Launched by the context's owner.
+/* Drawing tokens. Launched by the context's owner.
  *
  * One block a row. Truncation finds a threshold on the order-preserving integer form of the logits by radix descent,
  * with counts (top-k) and with probabilities as 64-bit fixed point (top-p): integer atomics give the same sum in any
@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda_int.cuh"
+#include "kernels/cuda/draw/radix.cuh"
 #include "kernels/cuda/ops.h"
 
-enum { THREADS = 1024, SUM_WARPS = 4, RADIX = 256 };
+enum { SUM_WARPS = 4, NEAR = 4096 };
 
 struct row_params {
     uint64_t seed;
@@ -19,25 +20,11 @@ struct row_params {
     int32_t first_edit, n_edits;
     int32_t seen, allowed; /* where the sets begin, in words; -1: none */
     float repetition;
-};
-
-struct list_params {
-    int32_t row, n_top, n_ids, first_id, at;
-    float inv_temp;
+    int32_t kept_room;
+    int64_t kept_at; /* where the list begins */
 };
 
 /* ---- device helpers ---- */
-
-/* Larger float <=> larger key; NaN below everything. */
-static __device__ __forceinline__ uint32_t key_of(float x) {
-    if (x != x) return 0;
-    uint32_t u = __float_as_uint(x);
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
-static __device__ __forceinline__ float value_of(uint32_t key) {
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
 
 /* Probability before normalisation as 40-bit fixed point; top is the largest logit. */
 static __device__ __forceinline__ unsigned long long mass_of(float x, float top, float inv_temp) {
@@ -91,46 +78,55 @@ __global__ void __launch_bounds__(THREADS) edit_kernel(int V, const row_params *
         if (!in_set(sets + q.allowed, i)) x[i] = -INFINITY;
 }
 
-/* The key of the item at which the sum of weights of larger-or-equal keys first reaches `want`, by radix descent from
- * the top digit; weight 1 (counts) or the fixed-point probability. Ids whose key is below `floor` do not count.
- * *above = weight of the strictly larger keys. All threads call it and get the same result. Counts have 32 bits: shared
- * memory adds those by itself, and 64 bits only by trying until nobody came between, which logits, most of them within
- * a few powers of two and so of few digits, make slow. */
-static __device__ uint32_t radix_threshold(const float *x, int V, uint32_t floor, bool by_mass, float scale, float top,
-                                           unsigned long long want, unsigned long long *above,
-                                           unsigned long long *histogram, unsigned long long *state) {
-    uint32_t prefix = 0, mask = 0, *counts = (uint32_t *)histogram;
-    unsigned long long over = 0;
+/* Bins of equal width over the range in which an id weighs anything, the largest logits last. Unlike a key's first
+ * digits, which most logits share, they keep the threads of a warp apart. */
+static __device__ __forceinline__ int bin_of(float x, float top, float inv_temp) {
+    float steps = (top - x) * inv_temp * (RADIX / 28.0f); /* e^-28 < 2^-40 */
+    return steps < RADIX ? RADIX - 1 - (int)steps : 0;
+}
+
+/* What top-p leaves of the ids above key `limit`, and of the first n_equal of those that have that key: the key at
+ * which the sum of fixed-point probabilities of larger-or-equal keys first reaches its share of them all. That share is
+ * *want, and *above the sum of the strictly larger keys. The ids of one bin are gathered in near[NEAR] where they fit,
+ * so that the descent reads few. All threads call it and get the same result. */
+static __device__ uint32_t mass_threshold(const float *x, int V, const row_params &p, float top, uint32_t limit,
+                                          unsigned long long n_equal, unsigned long long *want,
+                                          unsigned long long *above, radix_bins &b, uint32_t *near, int *n_near) {
+    clear(b);
+    if (threadIdx.x == 0) *n_near = 0;
+    each_logit(x, V, [&](float v) {
+        unsigned long long mass = key_of(v) > limit ? mass_of(v, top, p.inv_temp) : 0;
+        if (mass) add_weight(b, bin_of(v, top, p.inv_temp), mass);
+    });
+    unsigned long long total = sum_of(b);
+    unsigned long long all = total + n_equal * mass_of(value_of(limit), top, p.inv_temp);
+    *want = (unsigned long long)((double)p.top_p * (double)all);
+    if (*want < 1) *want = 1;
+    *above = total;
+    if (total < *want) return limit;
+    *above = 0;
+    int bin = reach(b, *want, above);
+    each_logit(x, V, [&](float v) {
+        if (key_of(v) <= limit || bin_of(v, top, p.inv_temp) != bin) return;
+        int at = atomicAdd(n_near, 1);
+        if (at < NEAR) near[at] = key_of(v);
+    });
+    __syncthreads();
+    uint32_t prefix = 0, mask = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
-        for (int i = threadIdx.x; i < RADIX; i += THREADS) histogram[i] = 0;
-        __syncthreads();
-        for (int i = threadIdx.x; i < V; i += THREADS) {
-            uint32_t key = key_of(x[i]);
-            if (key < floor || (key & mask) != prefix) continue;
-            if (by_mass)
-                atomicAdd(&histogram[key >> shift & 255], mass_of(x[i], top, scale));
-            else
-                atomicAdd(&counts[key >> shift & 255], 1u);
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            int digit = 255;
-            unsigned long long sum = over;
-            for (; digit > 0; digit--) {
-                unsigned long long here = by_mass ? histogram[digit] : counts[digit];
-                if (sum + here >= want) break;
-                sum += here;
-            }
-            state[0] = sum;
-            state[1] = (unsigned long long)digit;
-        }
-        __syncthreads();
-        over = state[0];
-        prefix |= (uint32_t)state[1] << shift;
+        clear(b);
+        auto add = [&](uint32_t key) {
+            if ((key & mask) == prefix) add_weight(b, key >> shift & 255, mass_of(value_of(key), top, p.inv_temp));
+        };
+        if (*n_near <= NEAR)
+            for (int i = threadIdx.x; i < *n_near; i += THREADS) add(near[i]);
+        else
+            each_logit(x, V, [&](float v) {
+                if (key_of(v) > limit && bin_of(v, top, p.inv_temp) == bin) add(key_of(v));
+            });
+        prefix |= (uint32_t)reach(b, *want, above) << shift;
         mask |= 0xffu << shift;
-        __syncthreads();
     }
-    *above = over;
     return prefix;
 }
 
@@ -202,17 +198,53 @@ __global__ void __launch_bounds__(SUM_WARPS * 32)
     if (threadIdx.x % 32 == 0) sums[(size_t)r * n_splits + s] = sum;
 }
 
+/* The ids that may be drawn, ascending, the first `room` of them to ids; how many there are. A warp counts those of a
+ * split, then writes them. behind: scratch, [n_splits]. All threads call it. */
+static __device__ int list_kept(const kept &q, const int *equal_before, int n_splits, int *behind, int room,
+                                int32_t *ids) {
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    __shared__ int n_kept;
+    __syncthreads();
+    for (int s = warp; s < n_splits; s += THREADS / 32) {
+        int n = 0, first = s * THREADS;
+        for (int k = 0; k < THREADS; k += 32)
+            n += __popc(__ballot_sync(0xffffffffu, weight_of(q, first + k + lane, first, equal_before[s]) > 0));
+        if (lane == 0) behind[s] = n;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int sum = 0;
+        for (int s = 0; s < n_splits; s++) behind[s] = sum += behind[s];
+        n_kept = sum;
+    }
+    __syncthreads();
+    for (int s = warp; s < n_splits; s += THREADS / 32) {
+        int at = s > 0 ? behind[s - 1] : 0, first = s * THREADS;
+        for (int k = 0; k < THREADS && at < behind[s] && at < room; k += 32) {
+            bool in = weight_of(q, first + k + lane, first, equal_before[s]) > 0;
+            unsigned all = __ballot_sync(0xffffffffu, in);
+            int place = at + __popc(all & ((1u << lane) - 1));
+            if (in && place < room) ids[place] = first + k + lane;
+            at += __popc(all);
+        }
+    }
+    return n_kept;
+}
+
 /* edited: of the rows that have edits; plain: of all. sums: of split_sums_kernel, or NULL */
 __global__ void __launch_bounds__(THREADS)
     sample_kernel(int V, const float *edited, const float *plain, const float *lse, const row_params *params,
-                  const float *sums, struct clime_drawn *out) {
-    __shared__ unsigned long long histogram[RADIX], state[2];
+                  const float *sums, struct clime_drawn *out, int32_t *kept_ids) {
+    __shared__ radix_bins bins;
+    __shared__ unsigned long long warp_best[THREADS / 32];
+    __shared__ uint32_t near[NEAR];
+    __shared__ int n_near;
     __shared__ float split_sum[1024], values[THREADS + THREADS / 32], before_at; /* values: 33 places for 32 */
     __shared__ int equal_before[1024], split_at, last_at;
     int r = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const row_params p = params[r];
     const float *x = (edits_of(p) ? edited : plain) + (size_t)r * V;
-    struct clime_drawn drawn = {0, 0, 0, false};
+    struct clime_drawn drawn = {0, 0, 0, false, 0};
     bool cuts = cuts_of(p, V);
     kept q = keeps_all(x, V, p, lse[r]);
     if (!isfinite(lse[r])) { /* a NaN anywhere, or nothing finite */
@@ -231,7 +263,7 @@ __global__ void __launch_bounds__(THREADS)
             best = c > best ? c : best;
         }
         nan = __syncthreads_or(nan);
-        best = block_max64(best, histogram);
+        best = block_max64(best, warp_best);
         float top = value_of((uint32_t)(best >> 32));
         if (nan || !isfinite(top)) { /* edits can do that */
             drawn.bad = true;
@@ -241,30 +273,23 @@ __global__ void __launch_bounds__(THREADS)
         if (p.greedy) {
             drawn.id = (int)(0xffffffffu - (uint32_t)best);
             drawn.logp = plain[(size_t)r * V + drawn.id] * p.inv_temp - lse[r];
-            if (threadIdx.x == 0) out[r] = drawn;
+            drawn.n_kept = p.kept_room > 0;
+            if (threadIdx.x == 0) {
+                if (p.kept_room > 0) kept_ids[p.kept_at] = drawn.id;
+                out[r] = drawn;
+            }
             return;
         }
         q.shift = top * p.inv_temp;
         if (p.min_p > 0) q.min_z = logf(p.min_p);
         if (p.top_k > 0 && p.top_k < V) {
             unsigned long long above;
-            q.limit = radix_threshold(x, V, 0, false, 0, 0, (unsigned long long)p.top_k, &above, histogram, state);
+            q.limit = count_threshold(x, V, 0, (unsigned long long)p.top_k, &above, bins);
             q.n_equal = (unsigned long long)p.top_k - above;
         }
         if (p.top_p < 1.0f) {
-            /* mass of what top-k kept: ties beyond n_equal left out */
-            unsigned long long mass = 0, equal_mass = mass_of(value_of(q.limit), top, p.inv_temp);
-            for (int i = threadIdx.x; i < V; i += THREADS)
-                if (key_of(x[i]) > q.limit) mass += mass_of(x[i], top, p.inv_temp);
-            if (threadIdx.x == 0) state[0] = 0;
-            __syncthreads();
-            atomicAdd(&state[0], mass);
-            __syncthreads();
-            unsigned long long total = state[0] + q.n_equal * equal_mass, above;
-            __syncthreads();
-            unsigned long long want = (unsigned long long)((double)p.top_p * (double)total);
-            if (want < 1) want = 1;
-            uint32_t t = radix_threshold(x, V, q.limit, true, p.inv_temp, top, want, &above, histogram, state);
+            unsigned long long want, above, equal_mass = mass_of(value_of(q.limit), top, p.inv_temp);
+            uint32_t t = mass_threshold(x, V, p, top, q.limit, q.n_equal, &want, &above, bins, near, &n_near);
             if (t > q.limit) {
                 unsigned long long each = mass_of(value_of(t), top, p.inv_temp);
                 q.n_equal = each ? (want - above + each - 1) / each : 1;
@@ -324,6 +349,8 @@ __global__ void __launch_bounds__(THREADS)
     int first = at * THREADS;
     values[mine + mine / 32] = weight_of(q, first + mine, first, equal_before[at]);
     __syncthreads();
+    if (p.kept_room > 0)
+        drawn.n_kept = list_kept(q, equal_before, n_splits, (int *)near, p.kept_room, kept_ids + p.kept_at);
     if (warp > 0) return;
     /* a lane has 32 ids: the lane that holds the target, then the id */
     float weight = 0, before = 0, run = before_at;
@@ -353,9 +380,7 @@ size_t clime_cuda_draw_scratch(int R, int V, int max_len) {
         n_splits = (size_t)V / THREADS + 1, words = clime_id_words(V),
            row = V * sizeof(float) + n_splits * sizeof(float) + sizeof(row_params) +
                  edits * sizeof(struct clime_logit_edit) + 2 * words * sizeof(uint32_t);
-    size_t list =
-        sizeof(list_params) + 1024 * sizeof(int32_t); /* of a list with as many ids as a server lets it have */
-    return (size_t)R * (row > list ? row : list) + 64;
+    return (size_t)R * row + 64;
 }
 
 /* Appends a set to those at `sets`, of which there are *n; where it begins, in words. */
@@ -366,7 +391,7 @@ static int32_t put_set(uint32_t *sets, size_t *n, const uint32_t *set, size_t wo
 }
 
 CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *logits, const float *lse,
-                               const struct clime_sampling *p, struct clime_drawn *out) {
+                               const struct clime_sampling *p, struct clime_drawn *out, int32_t *kept) {
     if (R == 0) return;
     CHECK(V <= 1024 * THREADS);
     size_t n_edits = 0, n_sets = 0, words = clime_id_words(V);
@@ -390,11 +415,14 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     struct clime_logit_edit *he = (struct clime_logit_edit *)(host + params_bytes);
     uint32_t *hs = (uint32_t *)(host + params_bytes + edit_bytes);
     size_t sets = 0;
+    int64_t kept_at = 0;
     int at = 0;
     for (int r = 0; r < R; r++) {
         int32_t seen = put_set(hs, &sets, p[r].seen, words), allowed = put_set(hs, &sets, p[r].allowed, words);
-        hp[r] = row_params{p[r].seed, p[r].position, p[r].inv_temp, p[r].top_p, p[r].min_p,     p[r].top_k, p[r].greedy,
-                           at,        p[r].n_edits,  seen,          allowed,    p[r].repetition};
+        hp[r] = row_params{
+            p[r].seed, p[r].position, p[r].inv_temp, p[r].top_p, p[r].min_p,      p[r].top_k,     p[r].greedy,
+            at,        p[r].n_edits,  seen,          allowed,    p[r].repetition, p[r].kept_room, kept_at};
+        kept_at += p[r].kept_room;
         if (p[r].n_edits) memcpy(he + at, p[r].edits, (size_t)p[r].n_edits * sizeof *he);
         at += p[r].n_edits;
     }
@@ -411,7 +439,7 @@ CUDA_OP void clime_cuda_sample(struct clime_dev *d, int R, int V, const float *l
     if (!dp) return;
     dim3 grid((n_splits + SUM_WARPS - 1) / SUM_WARPS, R);
     if (sums) launch_after(d, split_sums_kernel, grid, SUM_WARPS * 32, 0, V, logits, lse, dp, sums);
-    launch_after(d, sample_kernel, R, THREADS, 0, V, (const float *)edited, logits, lse, dp, sums, out);
+    launch_after(d, sample_kernel, R, THREADS, 0, V, (const float *)edited, logits, lse, dp, sums, out, kept);
 }
 
 __global__ void take_drawn_kernel(int n, const int32_t *rows, const struct clime_drawn *drawn, int32_t *ids) {
@@ -423,107 +451,4 @@ CUDA_OP void clime_cuda_take_drawn(struct clime_dev *d, int n, const int32_t *ro
                                    int32_t *ids) {
     if (n == 0) return;
     launch_after(d, take_drawn_kernel, (n + 255) / 256, 256, 0, n, rows, drawn, ids);
-}
-
-/* ---- lists ---- */
-
-/* Larger key first, lower id among equals. */
-static __device__ __forceinline__ unsigned long long ranked(uint32_t key, int id) {
-    return (unsigned long long)key << 32 | (0xffffffffu - (uint32_t)id);
-}
-
-/* The first n of the ids whose key is `limit`, in order, to best[]. */
-static __device__ void take_equals(const float *x, int V, uint32_t limit, int n, unsigned long long *best,
-                                   int *warp_count) {
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, taken = 0;
-    for (int first = 0; first < V && taken < n; first += THREADS) {
-        int i = first + threadIdx.x;
-        bool equal = i < V && key_of(x[i]) == limit;
-        unsigned mine = __ballot_sync(0xffffffffu, equal);
-        if (lane == 0) warp_count[warp] = __popc(mine);
-        int found = __syncthreads_count(equal), rank = taken + __popc(mine & ((1u << lane) - 1));
-        for (int w = 0; w < warp; w++) rank += warp_count[w];
-        if (equal && rank < n) best[rank] = ranked(limit, i);
-        taken += found;
-        __syncthreads();
-    }
-}
-
-/* Descending; n: a power of two. */
-static __device__ void sort_down(unsigned long long *v, int n) {
-    for (int size = 2; size <= n; size *= 2) {
-        for (int step = size / 2; step > 0; step /= 2) {
-            int i = threadIdx.x, k = i ^ step;
-            __syncthreads();
-            if (i < n && k > i && ((v[i] < v[k]) == !(i & size))) {
-                unsigned long long swap = v[i];
-                v[i] = v[k];
-                v[k] = swap;
-            }
-        }
-    }
-    __syncthreads();
-}
-
-/* A block makes a list: the n_top-th largest value by radix descent, what lies above it and the first of its equals
- * gathered and sorted. */
-__global__ void __launch_bounds__(THREADS)
-    list_kernel(int V, const float *logits, const float *lse, const list_params *lists, const int32_t *ids,
-                struct clime_id_logp *out) {
-    __shared__ unsigned long long histogram[RADIX], state[2], best[CLIME_LIST_TOP];
-    __shared__ int warp_count[THREADS / 32], n_above;
-    const list_params l = lists[blockIdx.x];
-    const float *x = logits + (size_t)l.row * V;
-    float base = lse[l.row];
-    out += l.at;
-    for (int k = threadIdx.x; k < l.n_ids; k += THREADS) {
-        int id = ids[l.first_id + k];
-        out[l.n_top + k] = {id, x[id] * l.inv_temp - base};
-    }
-    if (l.n_top == 0) return;
-    int size = 1;
-    while (size < l.n_top) size *= 2;
-    if (threadIdx.x < size) best[threadIdx.x] = 0;
-    if (threadIdx.x == 0) n_above = 0;
-    unsigned long long above;
-    /* 0 is the key of NaN; it is also the result where there are fewer numbers than wanted */
-    uint32_t limit = radix_threshold(x, V, 1, false, 0, 0, (unsigned long long)l.n_top, &above, histogram, state);
-    for (int i = threadIdx.x; i < V; i += THREADS)
-        if (key_of(x[i]) > limit) best[atomicAdd(&n_above, 1)] = ranked(key_of(x[i]), i);
-    __syncthreads();
-    if (limit > 0) take_equals(x, V, limit, l.n_top - n_above, best + n_above, warp_count);
-    sort_down(best, size);
-    for (int k = threadIdx.x; k < l.n_top; k += THREADS) {
-        int id = (int)(0xffffffffu - (uint32_t)best[k]);
-        if (best[k])
-            out[k] = {id, x[id] * l.inv_temp - base};
-        else
-            out[k] = {0, __int_as_float(0x7fc00000)};
-    }
-}
-
-CUDA_OP void clime_cuda_list_logp(struct clime_dev *d, int n, int V, const float *logits, const float *lse,
-                                  const struct clime_logp_list *lists, struct clime_id_logp *out) {
-    if (n == 0) return;
-    size_t n_ids = 0, at = 0;
-    for (int i = 0; i < n; i++) n_ids += (size_t)lists[i].n_ids;
-    size_t params_bytes = (size_t)n * sizeof(list_params), bytes = params_bytes + n_ids * sizeof(int32_t);
-    list_params *scratch = (list_params *)clime_cuda_scratch(d, bytes);
-    if (!scratch) return;
-    char *host = (char *)xmalloc(bytes);
-    list_params *hp = (list_params *)host;
-    int32_t *hi = (int32_t *)(host + params_bytes);
-    n_ids = 0;
-    for (int i = 0; i < n; i++) {
-        const struct clime_logp_list *l = &lists[i];
-        CHECK(l->n_top >= 0 && l->n_top <= V && l->n_top <= CLIME_LIST_TOP);
-        hp[i] = list_params{l->row, l->n_top, l->n_ids, (int32_t)n_ids, (int32_t)at, l->inv_temp};
-        if (l->n_ids > 0) memcpy(hi + n_ids, l->ids, (size_t)l->n_ids * sizeof *hi);
-        n_ids += (size_t)l->n_ids;
-        at += (size_t)(l->n_top + l->n_ids);
-    }
-    clime_cuda_copy_in(d, scratch, host, bytes);
-    free(host);
-    launch_after(d, list_kernel, n, THREADS, 0, V, logits, lse, (const list_params *)scratch,
-                 (const int32_t *)(scratch + n), out);
 }
