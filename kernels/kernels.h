@@ -204,7 +204,8 @@ struct clime_drawn {
     float logp;     /* log softmax(x * inv_temp)[id] of the unedited logits: the number of DESIGN.md 4.1 */
     float logp_cut; /* of the distribution that was drawn from (edited, truncated, renormalised); 0 when greedy */
     bool bad;       /* the row held a NaN or no finite logit; id is 0 */
-    int32_t n_kept; /* ids that could have been drawn, where their list is wanted; it may be more than there is room for */
+    int32_t
+        n_kept; /* ids that could have been drawn, where their list is wanted; it may be more than there is room for */
 };
 
 struct clime_adamw {

@@ -16,8 +16,12 @@
 #define LARGEST_REQUEST ((size_t)1 << 30)
 
 /* Lists of an incremental stream that grow, by their names in meta_info; the first is beside it. */
-static const char *const list_names[] = {"output_ids", "output_token_logprobs", "output_top_logprobs",
-                                         "output_token_ids_logprobs"};
+static const char *const list_names[] = {"output_ids",
+                                         "output_token_logprobs",
+                                         "output_top_logprobs",
+                                         "output_token_ids_logprobs",
+                                         "output_token_sampling_mask",
+                                         "output_token_sampling_logprobs"};
 enum { N_LISTS = CLIME_COUNT(list_names) };
 
 struct clime_replay_output {

@@ -107,6 +107,7 @@ static const struct clime_inert rows[] = {
     {"allow-auto-truncate", true, "", "send truncate_prompt_tokens with the requests"},
     {"chat-template-content-format", false, NULL, "it is found from the template"},
     {"max-logprobs", false, NULL, "256 a position; --max-logprob-bytes bounds a request"},
+    {"sampling-mask-max-tokens", false, "4096", "a sampling mask has 4096 ids at most"},
     {"enable-cache-report", true, NULL, "replies have cached_tokens in any case"},
     {"enable-return-routed-experts", true, "", "a trainer chooses the same experts from the same bits"},
     {"ssl-certfile", false, "", TLS},

@@ -341,7 +341,12 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .choices = "BYTES",
          .min = 1 << 20,
          .max = 1e12,
-         .help = "host memory that the log-probabilities of a request may take, counted before it runs"},
+         .help =
+             "host memory that the log-probabilities and sampling masks of a request may take, counted before it runs"},
+        {.name = "return-sampling-mask",
+         .type = CLIME_OPT_BOOL,
+         .value = &o->return_sampling_mask,
+         .help = "replies of /inference/v1/generate have sampling_mask where top_k or top_p cut, asked for or not"},
         {.name = "max-body-memory",
          .type = CLIME_OPT_BYTES,
          .value = &o->max_body_memory,

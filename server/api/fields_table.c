@@ -47,7 +47,6 @@ const struct clime_field clime_fields_generate[] = {
     {"use_audio_in_video", NULL},
     {"return_flat_raw_top_logprobs", NULL},
     {"return_flat_raw_top_logprobs_b64", NULL},
-    {"return_sampling_mask", NULL},
     {"return_entropy", NULL},
     {"return_hidden_states", NULL},
     {"return_routed_experts", NULL},
@@ -93,6 +92,7 @@ const struct clime_field clime_fields_openai[] = {
     {"tools", NULL},
     {"tool_choice", "\"none\"|\"auto\""}, /* of /v1/completions */
     {"top_logprobs", "0"},
+    {"return_sampling_mask", NULL}, /* of chat */
     {"functions", NULL},
     {"function_call", "\"none\"|\"auto\""}, /* there are no functions */
     {"audio", NULL},

@@ -16,7 +16,7 @@
 struct fields { /* raw values; empty = absent or null */
     struct clime_str rid, text, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
         token_ids_logprob, return_text_in_logprobs, logprob_temperature, stream, extra_key, cache_salt,
-        return_prompt_token_ids, model, resume, incremental_streaming_output;
+        return_prompt_token_ids, return_sampling_mask, model, resume, incremental_streaming_output;
 };
 
 #define RAW(field)                                                                                                     \
@@ -37,6 +37,7 @@ static const struct clime_member members[] = {
     RAW(extra_key),
     RAW(cache_salt),
     RAW(return_prompt_token_ids),
+    RAW(return_sampling_mask),
     RAW(model),
     RAW(resume),
     RAW(incremental_streaming_output),
@@ -110,6 +111,10 @@ static bool read_salt(struct clime_json *j, struct clime_generation *gen, int i)
 
 static bool read_wanted(struct clime_json *j, struct clime_generation *gen, int i) {
     return clime_lenient_bool(j, &gen->prompts[i].logp->wanted);
+}
+
+static bool read_mask(struct clime_json *j, struct clime_generation *gen, int i) {
+    return clime_lenient_bool(j, &gen->prompts[i].logp->mask);
 }
 
 static bool read_start(struct clime_json *j, struct clime_generation *gen, int i) {
@@ -267,6 +272,7 @@ enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_g
                   {f.logprob_start_len, "logprob_start_len", false, read_start},
                   {f.top_logprobs_num, "top_logprobs_num", false, read_top},
                   {f.token_ids_logprob, "token_ids_logprob", true, read_chosen},
+                  {f.return_sampling_mask, "return_sampling_mask", false, read_mask},
                   {f.return_text_in_logprobs, "return_text_in_logprobs", false, read_logp_text},
                   {f.logprob_temperature, "logprob_temperature", false, read_temperature}};
     for (size_t i = 0; i < CLIME_COUNT(fields); i++)

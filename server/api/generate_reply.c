@@ -2,8 +2,8 @@
  * on the job's emitter. Owns the per-output fragments.
  *
  * A cumulative stream repeats ids and log-probabilities in every event (SGLang's clients rely on it). Formatting a
- * float costs 20 times a copy, so the lists are kept as text and only grow: fragment `ids` is "1,2,3", without
- * brackets. Invariant: every reply, also of an aborted request, has every field; lists may be empty.
+ * float costs 20 times a copy, so the lists are kept as text and only grow. Invariant: every reply, also of an aborted
+ * request, has every field; lists may be empty.
  */
 #include "server/api/generate_reply.h"
 
@@ -14,8 +14,11 @@
 #include "common/clock.h"
 #include "common/http/sse.h"
 
+/* Lists with an item for each token. */
+enum { IDS, LOGP, MASKS, MASK_LOGP, N_LISTS };
+
 struct fragment {
-    struct clime_buf ids, logp;
+    struct clime_buf lists[N_LISTS];
     size_t n; /* tokens in them */
 };
 
@@ -35,8 +38,7 @@ struct clime_generate_reply *clime_generate_reply_new(const struct clime_generat
 
 void clime_generate_reply_free(struct clime_generate_reply *r) {
     for (int i = 0; i < r->n_frags; i++) {
-        clime_buf_free(&r->frags[i].ids);
-        clime_buf_free(&r->frags[i].logp);
+        for (int k = 0; k < N_LISTS; k++) clime_buf_free(&r->frags[i].lists[k]);
     }
     clime_buf_free(&r->event);
     free(r->frags);
@@ -52,8 +54,7 @@ static struct fragment *fragment_of(struct clime_generate_reply *r, const struct
         r->n_frags = o->job->n_outs;
         r->frags = xcalloc((size_t)r->n_frags, sizeof *r->frags);
         for (int i = 0; i < r->n_frags; i++) {
-            clime_buf_init(&r->frags[i].ids, CLIME_MAX_REPLY);
-            clime_buf_init(&r->frags[i].logp, CLIME_MAX_REPLY);
+            for (int k = 0; k < N_LISTS; k++) clime_buf_init(&r->frags[i].lists[k], CLIME_MAX_REPLY);
         }
     }
     return &r->frags[o->index];
@@ -107,9 +108,42 @@ static void write_out_extra(struct clime_jw *w, const struct clime_output *o, si
     clime_jw_close(w);
 }
 
-static void write_out_logp(struct clime_jw *w, const struct clime_output *o, size_t from) {
+static void write_ids(struct clime_jw *w, const int32_t *ids, size_t n) {
     clime_jw_array(w);
-    for (size_t i = from; i < o->out.len; i++) write_tuple(w, o, true, o->out_logp[i], o->out.data[i]);
+    for (size_t i = 0; i < n; i++) clime_jw_int(w, ids[i]);
+    clime_jw_close(w);
+}
+
+/* Of one token. */
+static void write_item(struct clime_jw *w, const struct clime_output *o, int list, size_t i) {
+    switch (list) {
+    case IDS:
+        clime_jw_int(w, o->out.data[i]);
+        break;
+    case LOGP:
+        write_tuple(w, o, true, o->out_logp[i], o->out.data[i]);
+        break;
+    case MASKS:
+        write_ids(w, o->masks[i]->ids, (size_t)o->masks[i]->n);
+        break;
+    default:
+        clime_jw_float(w, o->masks[i]->logp);
+    }
+}
+
+static bool has_list(const struct clime_output *o, int list) {
+    return list == IDS || (list == LOGP ? o->logp->wanted : o->logp->mask);
+}
+
+/* The list from a token on; frag: as text. */
+static void write_list(struct clime_jw *w, const struct clime_output *o, int list, size_t from,
+                       const struct fragment *frag) {
+    if (frag) {
+        clime_jw_raw(w, clime_buf_str(&frag->lists[list]));
+        return;
+    }
+    clime_jw_array(w);
+    for (size_t i = from; i < o->out.len; i++) write_item(w, o, list, i);
     clime_jw_close(w);
 }
 
@@ -256,10 +290,7 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t 
         clime_jw_key(w, "input_token_logprobs");
         write_prompt_logp(w, o);
         clime_jw_key(w, "output_token_logprobs");
-        if (frag)
-            clime_jw_raw(w, clime_buf_str(&frag->logp));
-        else
-            write_out_logp(w, o, from);
+        write_list(w, o, LOGP, from, frag);
         clime_jw_key(w, "output_token_logprobs_length");
         clime_jw_int(w, (int64_t)(o->out.len - from));
         clime_jw_key(w, "input_top_logprobs");
@@ -271,6 +302,14 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t 
         clime_jw_key(w, "output_token_ids_logprobs");
         write_out_extra(w, o, from, false);
     }
+    if (o->logp->mask) {
+        clime_jw_key(w, "output_token_sampling_mask");
+        write_list(w, o, MASKS, from, frag);
+        clime_jw_key(w, "output_token_sampling_logprobs");
+        write_list(w, o, MASK_LOGP, from, frag);
+        clime_jw_key(w, "output_token_sampling_mask_length");
+        clime_jw_int(w, (int64_t)(o->out.len - from));
+    }
     clime_jw_close(w);
 }
 
@@ -279,12 +318,6 @@ void clime_meta_info_write(struct clime_jw *w, const struct clime_output *o) {
 }
 
 /* ---- replies ----------------------------------------------------------------------------------------------- */
-
-static void write_ids(struct clime_jw *w, const int32_t *ids, size_t n) {
-    clime_jw_array(w);
-    for (size_t i = 0; i < n; i++) clime_jw_int(w, ids[i]);
-    clime_jw_close(w);
-}
 
 /* from > 0: only what came after (incremental streams). frag: the cumulative lists as text. */
 static void write_output(struct clime_generate_reply *r, struct clime_jw *w, const struct clime_output *o, size_t from,
@@ -298,10 +331,7 @@ static void write_output(struct clime_generate_reply *r, struct clime_jw *w, con
     clime_jw_key(w, "text");
     clime_jw_str(w, text);
     clime_jw_key(w, "output_ids");
-    if (frag)
-        clime_jw_raw(w, clime_buf_str(&frag->ids));
-    else
-        write_ids(w, o->out.data + from, o->out.len - from);
+    write_list(w, o, IDS, from, frag);
     if (r->opts.return_prompt_ids) {
         clime_jw_key(w, "prompt_token_ids");
         write_ids(w, o->ids, (size_t)o->n_prompt);
@@ -329,19 +359,16 @@ static void reopen(struct clime_buf *list) {
 
 static void grow_fragment(struct fragment *f, const struct clime_output *o) {
     struct clime_jw w;
-    reopen(&f->ids);
-    reopen(&f->logp);
-    for (size_t i = f->n; i < o->out.len; i++) {
-        if (i > 0) clime_buf_addc(&f->ids, ',');
-        clime_jw_init(&w, &f->ids);
-        clime_jw_int(&w, o->out.data[i]);
-        if (!o->logp->wanted) continue;
-        if (i > 0) clime_buf_addc(&f->logp, ',');
-        clime_jw_init(&w, &f->logp);
-        write_tuple(&w, o, true, o->out_logp[i], o->out.data[i]);
+    for (int k = 0; k < N_LISTS; k++) {
+        if (!has_list(o, k)) continue;
+        reopen(&f->lists[k]);
+        for (size_t i = f->n; i < o->out.len; i++) {
+            if (i > 0) clime_buf_addc(&f->lists[k], ',');
+            clime_jw_init(&w, &f->lists[k]);
+            write_item(&w, o, k, i);
+        }
+        clime_buf_addc(&f->lists[k], ']');
     }
-    clime_buf_addc(&f->ids, ']');
-    clime_buf_addc(&f->logp, ']');
     f->n = o->out.len;
 }
 

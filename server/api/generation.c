@@ -141,6 +141,20 @@ static enum clime_err check_prompt(const struct clime_server *s, const struct cl
     return CLIME_OK;
 }
 
+/* Without a cut every id could be drawn, and no reply could list them. SGLang's rule, which leaves min_p out. */
+static enum clime_err check_mask(const struct clime_prompt *p, int n_vocab, struct clime_error *e) {
+    const struct clime_sampling_params *s = p->params;
+    if (!p->logp->mask || clime_sampling_greedy(s)) return CLIME_OK;
+    if (!clime_sampling_cuts(s, n_vocab))
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "return_sampling_mask requires top_k (1 to %d) or a top_p below 1: any id could be drawn",
+                          CLIME_MAX_MASK);
+    if (s->top_k > CLIME_MAX_MASK && s->top_p >= 1)
+        return clime_fail(e, CLIME_ERR_INPUT, "return_sampling_mask lists up to %d ids, but top_k leaves %lld",
+                          CLIME_MAX_MASK, (long long)s->top_k);
+    return CLIME_OK;
+}
+
 /* ---- outputs ----------------------------------------------------------------------------------------------- */
 
 static struct clime_str make_rid(struct clime_arena *a, const char *prefix) {
@@ -335,14 +349,15 @@ static enum clime_err check_cost(const struct clime_generation *gen, struct clim
     int64_t bytes = clime_logprob_cost(gen->job), most = gen->server->opts.max_logprob_bytes;
     int64_t text = clime_logprob_text(gen->job);
     if (bytes > most)
-        return clime_fail(
-            e, CLIME_ERR_INPUT,
-            "the log-probabilities asked for may take %lld MB, at most %lld MB a request: ask for fewer outputs, "
-            "tokens or alternatives (--max-logprob-bytes)",
-            (long long)(bytes >> 20), (long long)(most >> 20));
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "the log-probabilities or sampling masks asked for may take %lld MB, at most %lld MB a "
+                          "request: ask for fewer "
+                          "outputs, tokens or alternatives, or a lower top_k (--max-logprob-bytes)",
+                          (long long)(bytes >> 20), (long long)(most >> 20));
     if (text > (int64_t)CLIME_MAX_REPLY)
         return clime_fail(e, CLIME_ERR_INPUT,
-                          "the log-probabilities asked for may be %lld MB of text in one %s, at most %lld MB: ask for "
+                          "the log-probabilities or sampling masks asked for may be %lld MB of text in one %s, at most "
+                          "%lld MB: ask for "
                           "fewer %stokens or alternatives%s",
                           (long long)(text >> 20), gen->job->stream ? "event of the stream" : "reply",
                           (long long)(CLIME_MAX_REPLY >> 20), gen->job->stream ? "" : "outputs, ",
@@ -357,6 +372,7 @@ static enum clime_err prepare(struct clime_generation *gen, struct clime_error *
     for (int i = 0; i < gen->n_prompts && !err; i++) {
         truncate_prompt(gen->server, &gen->prompts[i]);
         err = check_prompt(gen->server, &gen->prompts[i], e);
+        if (!err) err = check_mask(&gen->prompts[i], gen->server->model->cfg.V, e);
         if (err && gen->n_prompts > 1) clime_error_prefix(e, "prompt %d", i);
     }
     if (err) return err;

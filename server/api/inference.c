@@ -53,6 +53,7 @@ static const struct clime_member rows[] = {
     {"stream", CLIME_MEMBER_BOOL, AT(stream)},
     {"stream_options", CLIME_MEMBER_CALL, .read = clime_openai_read_stream_options},
     {"cache_salt", CLIME_MEMBER_STRING, AT(salt)},
+    {"return_sampling_mask", CLIME_MEMBER_BOOL, AT(logp.mask)},
 };
 static const struct clime_members members = {rows, CLIME_COUNT(rows)};
 static const struct clime_field others[] = {
@@ -77,6 +78,8 @@ static enum clime_err parse(struct clime_generation *gen, struct clime_openai_re
     for (clime_json_object(&j); clime_json_key(&j, &key);)
         if (!clime_members_read(&members, &j, key, r)) clime_fields_other(&fields, gen->server->field_watch, &j, key);
     if (!clime_json_end(&j)) return e->code;
+    bool every = gen->server->opts.return_sampling_mask;
+    r->logp.mask = r->logp.mask || (every && clime_sampling_cuts(&r->params, gen->server->model->cfg.V));
     if (r->text_prompt.len > 0) { /* one prompt, and no text: the others read more */
         clime_json_init(&j, r->text_prompt.ptr, r->text_prompt.len, &gen->job->arena, e);
         if (clime_json_peek(&j) != CLIME_JSON_ARRAY || !clime_json_array(&j) ||
@@ -101,12 +104,29 @@ static void open_reply(struct clime_jw *w, const struct clime_job *j) {
     clime_jw_array(w);
 }
 
+/* vLLM's name; what is beside it has SGLang's: the tokens' own log-probabilities over those ids. */
+static void write_masks(struct clime_jw *w, const struct clime_output *o, size_t from) {
+    clime_jw_key(w, "sampling_mask");
+    clime_jw_array(w);
+    for (size_t i = from; i < o->out.len; i++) {
+        clime_jw_array(w);
+        for (int k = 0; k < o->masks[i]->n; k++) clime_jw_int(w, o->masks[i]->ids[k]);
+        clime_jw_close(w);
+    }
+    clime_jw_close(w);
+    clime_jw_key(w, "output_token_sampling_logprobs");
+    clime_jw_array(w);
+    for (size_t i = from; i < o->out.len; i++) clime_jw_float(w, o->masks[i]->logp);
+    clime_jw_close(w);
+}
+
 static void write_choice(struct clime_jw *w, const struct clime_output *o, size_t from) {
     clime_jw_object(w);
     clime_jw_key(w, "index");
     clime_jw_int(w, o->index);
     clime_openai_write_ids(w, "token_ids", o->out.data + from, o->out.len - from);
     clime_openai_write_content_logprobs(w, o, from);
+    if (o->logp->mask) write_masks(w, o, from);
     clime_openai_write_finish(w, o);
     if (o->finish.type != CLIME_FINISH_NONE) clime_openai_write_extras(w, o->job->endpoint, o, 0, false, true);
     clime_jw_close(w);

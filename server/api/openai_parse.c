@@ -144,6 +144,7 @@ static const struct clime_member chat_rows[] = {
     {"stream_reasoning", CLIME_MEMBER_BOOL, AT(stream_reasoning)},
     {"logprobs", CLIME_MEMBER_BOOL, AT(logprobs)},
     {"top_logprobs", CLIME_MEMBER_CALL, .read = read_top},
+    {"return_sampling_mask", CLIME_MEMBER_BOOL, AT(logp.mask)},
 };
 static const struct clime_members chat_members = {chat_rows, CLIME_COUNT(chat_rows)};
 
@@ -289,6 +290,8 @@ enum clime_err clime_openai_settle(struct clime_generation *gen, struct clime_op
     if (r->params.max_new_tokens < 0) r->params.max_new_tokens = r->max_tokens; /* max_completion_tokens goes first */
     if (r->params.max_new_tokens < 0 && !chat) r->params.max_new_tokens = 16;
     if (r->no_tools || clime_lenient_nothing(r->prompt.tools)) r->prompt.tools = (struct clime_str){NULL, 0};
+    if (chat && r->logp.mask && !r->return_meta_info)
+        return clime_fail(e, CLIME_ERR_INPUT, "return_sampling_mask requires return_meta_info=true");
     bool of_prompt = r->prompt_logprobs >= 0;
     if (of_prompt && r->stream) return clime_fail(e, CLIME_ERR_INPUT, "a stream has no prompt_logprobs");
     r->logp.wanted = r->logprobs || r->return_meta_info || of_prompt;

@@ -13,7 +13,7 @@
 
 struct reply {
     struct clime_ids ids;
-    struct clime_str id, logp, top, chosen, versions, kept; /* lists as their text */
+    struct clime_str id, logp, top, chosen, masks, mask_logp, versions, kept; /* lists as their text */
     uint64_t seed;
     bool has_seed;
 };
@@ -31,6 +31,10 @@ static bool read_meta(struct clime_json *j, struct reply *r) {
             clime_json_skip(j, &r->top);
         else if (clime_str_is(key, "output_token_ids_logprobs"))
             clime_json_skip(j, &r->chosen);
+        else if (clime_str_is(key, "output_token_sampling_mask"))
+            clime_json_skip(j, &r->masks);
+        else if (clime_str_is(key, "output_token_sampling_logprobs"))
+            clime_json_skip(j, &r->mask_logp);
         else if (clime_str_is(key, "token_versions"))
             clime_json_skip(j, &r->versions);
         else if (clime_str_is(key, "kept_kv"))
@@ -58,7 +62,7 @@ static bool read_reply(struct clime_json *j, struct reply *r) {
 
 /* The lists of a reply as scanners that stand before the next token's item. An empty text is a list that ended. */
 struct lists {
-    struct clime_json logp, top, chosen, versions, kept;
+    struct clime_json logp, top, chosen, masks, mask_logp, versions, kept;
     struct clime_error *e;
     struct clime_weight_label *label; /* of the next n_of_label tokens */
     int64_t n_of_label;
@@ -131,6 +135,31 @@ static bool take_extra(struct lists *l, const struct clime_logp_options *lp, str
            (lp->n_ids == 0 || next_extra(&l->chosen, lp->n_ids, x, &x->n_ids));
 }
 
+/* A token's sampling mask, which has the token. */
+static bool take_mask(struct lists *l, const struct clime_output *o, int32_t id, int V,
+                      struct clime_sampling_mask **out) {
+    int room = clime_output_mask_room(o);
+    struct clime_json *j = &l->masks;
+    double logp;
+    bool has_it = false;
+    if (room == 0) return true;
+    struct clime_ids ids = {0};
+    if (!clime_json_item(j)) return clime_json_bad(j, "output_token_sampling_mask has fewer items than output_ids");
+    if (!clime_json_item(&l->mask_logp))
+        return clime_json_bad(&l->mask_logp, "output_token_sampling_logprobs has fewer items than output_ids");
+    if (!clime_id_list_read(j, &ids) || !clime_json_double(&l->mask_logp, &logp)) return false;
+    if (ids.len > (size_t)room) return clime_json_bad(j, "a sampling mask has more ids than the request can leave");
+    for (size_t i = 0; i < ids.len; i++) {
+        if (ids.data[i] < 0 || ids.data[i] >= V) return clime_json_bad(j, "a sampling mask leaves the vocabulary");
+        has_it = has_it || ids.data[i] == id;
+    }
+    if (!has_it) return clime_json_bad(j, "a sampling mask lacks the token that was drawn");
+    struct clime_sampling_mask *m = *out = xmalloc(sizeof *m + ids.len * sizeof m->ids[0]);
+    *m = (struct clime_sampling_mask){.logp = (float)logp, .n = (int)ids.len};
+    memcpy(m->ids, ids.data, ids.len * sizeof m->ids[0]);
+    return true;
+}
+
 static bool take_kept(struct lists *l, int at, bool *kept) {
     if (l->kept_n > 0 && at >= l->kept_from + l->kept_n) l->kept_n = 0;
     if (l->kept_n == 0 && !l->no_more_kept) {
@@ -154,7 +183,7 @@ static bool take_token(const struct clime_server *s, struct clime_output *o, str
     ev->finish = clime_engine_finish(s->engine, o, at + 1, ev->id);
     if (!take_kept(l, at, &ev->kept_kv)) return false;
     if (o->logp->wanted && !next_logp(&l->logp, ev->id, &ev->logp)) return false;
-    return take_extra(l, o->logp, ev);
+    return take_mask(l, o, ev->id, s->model->cfg.V, &ev->mask) && take_extra(l, o->logp, ev);
 }
 
 static enum clime_err fill(const struct clime_server *s, struct clime_output *o, const struct reply *r,
@@ -166,6 +195,8 @@ static enum clime_err fill(const struct clime_server *s, struct clime_output *o,
     open_list(&l.logp, r->logp, a, e);
     open_list(&l.top, r->top, a, e);
     open_list(&l.chosen, r->chosen, a, e);
+    open_list(&l.masks, r->masks, a, e);
+    open_list(&l.mask_logp, r->mask_logp, a, e);
     open_list(&l.versions, r->versions, a, e);
     open_list(&l.kept, r->kept, a, e);
     for (size_t i = 0; i < r->ids.len && !e->code; i++) {
@@ -174,6 +205,7 @@ static enum clime_err fill(const struct clime_server *s, struct clime_output *o,
             clime_fail(e, CLIME_ERR_INPUT, "tokens go on after token %zu has ended the output", i);
         } else if (!take_token(s, o, &l, (int)i, &ev)) {
             free(ev.extra);
+            free(ev.mask);
             if (!e->code) clime_fail(e, CLIME_ERR_LIMIT, "the request takes too much memory");
         } else {
             clime_output_token(o, &ev);

@@ -252,20 +252,31 @@ struct clime_finish clime_engine_finish(const struct clime_engine *g, const stru
     return (struct clime_finish){.type = CLIME_FINISH_NONE};
 }
 
+static void free_lists(struct clime_step_draw *r) {
+    free(r->extra);
+    free(r->mask);
+}
+
+/* Why a draw gives no token; type NONE when it does. */
+static struct clime_finish failure_of(const struct clime_seq *q, const struct clime_step_draw *r) {
+    const char *stuck = q->edits ? clime_logit_edits_stuck(q->edits) : NULL;
+    struct clime_finish f = {.type = CLIME_FINISH_ABORT, .status = 422, .message = stuck};
+    if (r->drawn.bad) {
+        f.message = "the model gave no finite logits (NaN in the weights?)";
+        f.status = 500;
+    } else if (!stuck && r->mask && r->mask->lacks) {
+        f.message = "a token could be drawn from more ids than the 4096 of a sampling mask: ask for a lower top_p or "
+                    "temperature, or for top_k up to 4096";
+    }
+    return f.message ? f : (struct clime_finish){.type = CLIME_FINISH_NONE};
+}
+
 /* The token at position `at`, which is known already where it was guessed. */
 static void take_token(struct clime_engine *g, struct clime_seq *q, int at, struct clime_step_draw *r) {
-    if (r->drawn.bad) {
-        free(r->extra);
-        end(g, q,
-            (struct clime_finish){.type = CLIME_FINISH_ABORT,
-                                  .message = "the model gave no finite logits (NaN in the weights?)",
-                                  .status = 500});
-        return;
-    }
-    const char *stuck = q->edits ? clime_logit_edits_stuck(q->edits) : NULL;
-    if (stuck) {
-        free(r->extra);
-        end(g, q, (struct clime_finish){.type = CLIME_FINISH_ABORT, .message = stuck, .status = 422});
+    struct clime_finish failure = failure_of(q, r);
+    if (failure.type != CLIME_FINISH_NONE) {
+        free_lists(r);
+        end(g, q, failure);
         return;
     }
     q->ids[at] = r->drawn.id;
@@ -277,6 +288,7 @@ static void take_token(struct clime_engine *g, struct clime_seq *q, int at, stru
     ev->id = r->drawn.id;
     ev->logp = r->drawn.logp;
     ev->extra = r->extra;
+    ev->mask = r->mask;
     ev->kept_kv = q->mixed;
     ev->finish = clime_engine_finish(g, q->out, at + 1 - q->n_prompt, r->drawn.id);
     if (ev->finish.type != CLIME_FINISH_NONE) end(g, q, (struct clime_finish){.type = CLIME_FINISH_NONE});
@@ -288,12 +300,12 @@ static void confirm(const struct clime_engine *g, struct clime_step_item *item, 
     int n = 0;
     for (; n < item->n_guesses; n++) {
         const struct clime_drawn *drawn = &r->draws[n].drawn;
-        if (drawn->bad || drawn->id != q->ids[q->n_total + n]) break;
+        if (failure_of(q, &r->draws[n]).type != CLIME_FINISH_NONE || drawn->id != q->ids[q->n_total + n]) break;
         if (clime_engine_finish(g, q->out, q->n_total + n + 1 - q->n_prompt, drawn->id).type != CLIME_FINISH_NONE)
             break;
     }
     item->n_right = n;
-    while (r->n_draws > n + 1) free(r->draws[--r->n_draws].extra);
+    while (r->n_draws > n + 1) free_lists(&r->draws[--r->n_draws]);
 }
 
 static int take_draws(struct clime_engine *g, const struct clime_step_item *item, struct clime_step_result *r) {

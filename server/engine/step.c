@@ -43,18 +43,21 @@ struct clime_runner {
     /* a step's arrays, carved from one buffer by carve: one transfer */
     int32_t *h_arrays[2], *d_arrays;
     /* what a block of head rows gives: [max_out] drawn tokens, then the entries of [max_out] lists of
-     * log-probabilities */
+     * log-probabilities, then the ids of [max_out] sampling masks, all without gaps */
     struct clime_drawn *h_drawn[2], *d_drawn;
     struct clime_step_lists lists; /* of the block */
     int *list_at[2];               /* [max_out] where the list of row k begins; -1: it has none */
+    int *mask_at[2];               /* [max_out] where its mask begins, in words behind the drawn tokens; -1: none */
     /* one block of head rows, host */
     int32_t *h_rows, *h_targets;
     float *h_inv_temp, *h_logp; /* [max_out] */
     struct clime_sampling *sampling;
 };
 
-static size_t drawn_bytes(int max_out) {
-    return (size_t)max_out * (sizeof(struct clime_drawn) + CLIME_LIST_ROOM * sizeof(struct clime_id_logp));
+static size_t drawn_bytes(const struct clime_model *m, int max_out) {
+    int mask = m->cfg.V < CLIME_MAX_MASK ? m->cfg.V : CLIME_MAX_MASK;
+    return (size_t)max_out * (sizeof(struct clime_drawn) + CLIME_LIST_ROOM * sizeof(struct clime_id_logp) +
+                              (size_t)mask * sizeof(int32_t));
 }
 
 static struct clime_id_logp *listed(const struct clime_runner *r, struct clime_drawn *drawn) {
@@ -80,7 +83,7 @@ size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_
     int rows = o->chunk + o->max_running;
     return clime_work_bytes(m, rows, max_out_of(o)) +
            clime_step_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) +
-           drawn_bytes(max_out_of(o)) + scratch_bytes(m, o, max_len);
+           drawn_bytes(m, max_out_of(o)) + scratch_bytes(m, o, max_len);
 }
 
 static size_t kv_bytes(const struct clime_runner *r) {
@@ -111,7 +114,7 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
     r->pad_page = o->n_pages;
     clime_step_graphs_init(&r->graphs, m, graph_bs, n_graph_bs, max_out, r->max_pages);
     size_t bytes = clime_step_words(r->max_rows, r->max_seqs, r->max_pages) * sizeof(int32_t);
-    size_t drawn = drawn_bytes(max_out);
+    size_t drawn = drawn_bytes(m, max_out);
     if ((err = clime_kv_open(m, o->n_pages + 1, &r->kv, e)) ||
         (err = clime_work_open(m, r->max_rows, max_out, &r->work, e)) ||
         (err = m->ops->reserve_scratch(m->dev, scratch_bytes(m, o, max_len), e)) ||
@@ -128,7 +131,10 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
     r->h_logp = xcalloc((size_t)max_out, sizeof *r->h_logp);
     r->sampling = xcalloc((size_t)max_out, sizeof *r->sampling);
     r->lists = (struct clime_step_lists){.list = xcalloc((size_t)max_out, sizeof *r->lists.list), .size = max_out};
-    for (int i = 0; i < 2; i++) r->list_at[i] = xcalloc((size_t)max_out, sizeof *r->list_at[i]);
+    for (int i = 0; i < 2; i++) {
+        r->list_at[i] = xcalloc((size_t)max_out, sizeof *r->list_at[i]);
+        r->mask_at[i] = xcalloc((size_t)max_out, sizeof *r->mask_at[i]);
+    }
     *out = r;
     return CLIME_OK;
 fail:
@@ -151,8 +157,8 @@ void clime_runner_close(struct clime_runner *r) {
     }
     if (r->work.max_rows) clime_work_close(r->m, &r->work);
     if (r->kv.base) clime_kv_close(r->m, &r->kv);
-    void *host[] = {r->h_rows,   r->h_targets,  r->h_inv_temp, r->h_logp,
-                    r->sampling, r->lists.list, r->list_at[0], r->list_at[1]};
+    void *host[] = {r->h_rows,     r->h_targets,  r->h_inv_temp, r->h_logp,     r->sampling,
+                    r->lists.list, r->list_at[0], r->list_at[1], r->mask_at[0], r->mask_at[1]};
     for (size_t i = 0; i < CLIME_COUNT(host); i++) free(host[i]);
     free(r);
 }
@@ -237,18 +243,19 @@ static float inv_temp_of(const struct clime_step_item *item) {
 }
 
 /* The k-th draw of an item. Of one whose sequence has ended meanwhile, anything: nobody gets it. */
-static struct clime_sampling sampling_of(const struct clime_step_item *item, int k) {
+static struct clime_sampling sampling_of(const struct clime_step_item *item, int k, int V) {
     struct clime_seq *q = item->seq;
     if (!q) return (struct clime_sampling){.inv_temp = 1, .greedy = true, .top_p = 1};
     const struct clime_sampling_params *p = q->out->params;
-    int position = item->first + item->n_rows - item->n_guesses + k;
+    int position = item->first + item->n_rows - item->n_guesses + k, room = clime_step_mask_room(q->out, V);
     struct clime_sampling s = {.seed = q->out->seed,
                                .position = position,
                                .inv_temp = inv_temp_of(item),
                                .greedy = clime_sampling_greedy(p),
                                .top_k = (int32_t)p->top_k,
                                .top_p = (float)p->top_p,
-                               .min_p = (float)p->min_p};
+                               .min_p = (float)p->min_p,
+                               .kept_room = room};
     if (q->edits) clime_logit_edits_apply(q->edits, position - q->n_prompt, &s);
     return s;
 }
@@ -285,6 +292,10 @@ static int all_draws(const struct clime_step_plan *plan, struct draw *draws) {
     return plan->n_items;
 }
 
+static int32_t *words_behind(const struct clime_runner *r, struct clime_drawn *drawn) {
+    return (int32_t *)(void *)listed(r, drawn);
+}
+
 /* Draws from the n rows of logits, which are those of draws[]; tokens and lists come by the mark `turn`. */
 static void queue_draw(struct clime_runner *r, const struct clime_step_plan *plan, const struct draw *draws, int n,
                        int turn) {
@@ -295,15 +306,16 @@ static void queue_draw(struct clime_runner *r, const struct clime_step_plan *pla
     r->lists.n = r->lists.n_entries = 0;
     for (int k = 0; k < n; k++) {
         const struct clime_step_item *item = &plan->items[draws[k].item];
-        r->sampling[k] = sampling_of(item, draws[k].k);
+        r->sampling[k] = sampling_of(item, draws[k].k, V);
         r->list_at[turn][k] =
             item->seq ? clime_step_lists_add(&r->lists, k, V, r->sampling[k].inv_temp, item->seq->out->logp) : -1;
     }
-    ops->sample(dev, n, V, r->work.logits, r->work.lse, r->sampling, r->d_drawn, NULL);
+    int32_t *behind = words_behind(r, r->d_drawn);
+    int first = r->lists.n_entries * (int)(sizeof(struct clime_id_logp) / sizeof *behind);
+    int end = clime_step_masks_place(r->sampling, n, first, r->mask_at[turn]);
+    ops->sample(dev, n, V, r->work.logits, r->work.lse, r->sampling, r->d_drawn, end > first ? behind + first : NULL);
     queue_lists(r);
-    if (r->lists.n > 0)
-        bytes =
-            (size_t)r->work.max_out * sizeof *r->d_drawn + (size_t)r->lists.n_entries * sizeof(struct clime_id_logp);
+    if (end > 0) bytes = (size_t)r->work.max_out * sizeof *r->d_drawn + (size_t)end * sizeof *behind;
     ops->copy_out_start(dev, r->h_drawn[turn], r->d_drawn, bytes, turn);
 }
 
@@ -321,6 +333,9 @@ static enum clime_err take_drawn(struct clime_runner *r, const struct clime_step
         if (r->list_at[mark][k] >= 0)
             out->extra =
                 clime_step_lists_take(listed(r, r->h_drawn[mark]) + r->list_at[mark][k], r->m->cfg.V, q->out->logp);
+        if (r->mask_at[mark][k] >= 0)
+            out->mask = clime_step_mask_take(&out->drawn, words_behind(r, r->h_drawn[mark]) + r->mask_at[mark][k],
+                                             clime_step_mask_room(q->out, r->m->cfg.V));
     }
     return err;
 }

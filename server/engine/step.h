@@ -19,7 +19,8 @@ struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first 
 
 struct clime_step_draw { /* a token that was sampled */
     struct clime_drawn drawn;
-    struct clime_lp_extra *extra; /* NULL unless asked for */
+    struct clime_lp_extra *extra;     /* NULL unless asked for */
+    struct clime_sampling_mask *mask; /* the same */
 };
 
 struct clime_step_result {           /* of one plan item */

@@ -1,9 +1,13 @@
-/* Lists of log-probabilities. Called by server/engine/step.c, engine thread; the array is the runner's.
+/* Lists of log-probabilities, and sampling masks. Called by server/engine/step.c, engine thread; arrays are the
+ * runner's.
  *
  * Invariant: a list has the same entries when it is asked for and when it is taken, since both follow from the request
  * and the vocabulary alone.
  */
 #include "server/engine/step_lists.h"
+
+#include <math.h>
+#include <string.h>
 
 _Static_assert(CLIME_MAX_TOP_LOGPROBS <= CLIME_LIST_TOP, "a request may ask for more than a device lists");
 
@@ -33,4 +37,27 @@ struct clime_lp_extra *clime_step_lists_take(const struct clime_id_logp *from, i
         x->at[i].logp = from[i].logp;
     }
     return x;
+}
+
+int clime_step_mask_room(const struct clime_output *o, int V) {
+    int room = clime_output_mask_room(o);
+    return room < V ? room : V;
+}
+
+int clime_step_masks_place(const struct clime_sampling *s, int n, int at, int *mask_at) {
+    for (int k = 0; k < n; k++) {
+        mask_at[k] = s[k].kept_room > 0 ? at : -1;
+        at += s[k].kept_room;
+    }
+    return at;
+}
+
+struct clime_sampling_mask *clime_step_mask_take(const struct clime_drawn *d, const int32_t *ids, int room) {
+    int n = d->n_kept < room ? d->n_kept : room;
+    struct clime_sampling_mask *m = xmalloc(sizeof *m + (size_t)n * sizeof m->ids[0]);
+    m->logp = fminf(d->logp_cut, 0); /* a lone id's may come out a rounding above */
+    m->lacks = d->n_kept > room;
+    m->n = n;
+    memcpy(m->ids, ids, (size_t)n * sizeof m->ids[0]);
+    return m;
 }

@@ -51,6 +51,7 @@ struct clime_emitters {
 static void on_token(struct emitter *em, struct clime_output *o, const struct clime_event *ev) {
     if (o->cut) {
         free(ev->extra);
+        free(ev->mask);
         return;
     }
     if (!o->first_token_us) o->first_token_us = clime_now_us();

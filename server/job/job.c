@@ -60,10 +60,12 @@ static void append_token(struct clime_output *o, const struct clime_event *ev) {
         o->out_logp = xrealloc(o->out_logp, o->out.size * sizeof *o->out_logp);
         o->text_at = xrealloc(o->text_at, o->out.size * sizeof *o->text_at);
         if (o->extra || ev->extra) o->extra = xrealloc(o->extra, o->out.size * sizeof(struct clime_lp_extra *));
+        if (o->masks || ev->mask) o->masks = xrealloc(o->masks, o->out.size * sizeof(struct clime_sampling_mask *));
     }
     o->out_logp[o->out.len - 1] = ev->logp;
     o->text_at[o->out.len - 1] = (uint32_t)o->text.text.len;
     if (o->extra) o->extra[o->out.len - 1] = ev->extra;
+    if (o->masks) o->masks[o->out.len - 1] = ev->mask;
     count_version(o, ev);
     o->version = ev->version;
 }
@@ -79,6 +81,12 @@ bool clime_output_token(struct clime_output *o, const struct clime_event *ev) {
     clime_parse_feed(&o->parse, clime_stop_text_safe(&o->text), o->text.done);
     if (found) o->finish = (struct clime_finish){.type = CLIME_FINISH_STOP, .matched_id = -1, .matched_str = matched};
     return found;
+}
+
+int clime_output_mask_room(const struct clime_output *o) {
+    int64_t top_k = clime_sampling_greedy(o->params) ? 1 : o->params->top_k;
+    if (!o->logp->mask) return 0;
+    return top_k > 0 && top_k < CLIME_MAX_MASK ? (int)top_k : CLIME_MAX_MASK;
 }
 
 int clime_output_reasoning_tokens(const struct clime_output *o) {
@@ -101,6 +109,8 @@ void clime_job_free(struct clime_job *j) {
     for (int i = 0; i < j->n_outs; i++) {
         struct clime_output *o = &j->outs[i];
         free_extras(o->extra, o->out.len);
+        for (size_t k = 0; o->masks && k < o->out.len; k++) free(o->masks[k]);
+        free(o->masks);
         free_extras(o->prompt_extra, (size_t)o->n_prompt_logp);
         clime_ids_free(&o->out);
         free(o->out_logp);

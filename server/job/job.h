@@ -27,6 +27,7 @@
 #define CLIME_MAX_RID 256
 #define CLIME_MAX_TOP_LOGPROBS 256
 #define CLIME_MAX_CHOSEN_LOGPROBS 1024
+#define CLIME_MAX_MASK 4096    /* ids of one token's sampling mask */
 #define CLIME_MAX_OUTPUTS 4096 /* of one request */
 
 /* A version of the weights as seen outside. Labels live until the server ends, so that replies may point to them. */
@@ -55,11 +56,20 @@ struct clime_lp_extra {
     } at[];
 };
 
+/* What a token was drawn from: the ids that top-k, top-p, min-p and edits had left, ascending. One malloc. */
+struct clime_sampling_mask {
+    float logp; /* of the token, over these ids alone */
+    bool lacks; /* there were more than CLIME_MAX_MASK: the output fails */
+    int n;
+    int32_t ids[];
+};
+
 struct clime_logp_options {
     bool wanted;               /* return_logprob */
     int64_t start;             /* logprob_start_len; -1 = no prompt log-probabilities */
     int top;                   /* top_logprobs_num */
     bool text;                 /* return_text_in_logprobs */
+    bool mask;                 /* return_sampling_mask */
     double prompt_temperature; /* 1 unless logprob_temperature says otherwise */
     int n_ids;                 /* token_ids_logprob */
     const int32_t *ids;
@@ -100,13 +110,14 @@ struct clime_output {
     struct clime_seq *seq;         /* made at submission, then the engine's */
 
     /* emitter, then worker */
-    struct clime_ids out;          /* sampled ids */
-    uint32_t *text_at;             /* [out.size] where in the text each token began */
-    struct clime_stop_text text;   /* what they say */
-    struct clime_parse parse;      /* the text as segments */
-    float *out_logp;               /* [out.size] */
-    struct clime_lp_extra **extra; /* [out.len] or NULL */
-    float *prompt_logp;            /* [n_prompt] from position prompt_first on */
+    struct clime_ids out;               /* sampled ids */
+    uint32_t *text_at;                  /* [out.size] where in the text each token began */
+    struct clime_stop_text text;        /* what they say */
+    struct clime_parse parse;           /* the text as segments */
+    float *out_logp;                    /* [out.size] */
+    struct clime_lp_extra **extra;      /* [out.len] or NULL */
+    struct clime_sampling_mask **masks; /* [out.len] or NULL */
+    float *prompt_logp;                 /* [n_prompt] from position prompt_first on */
     struct clime_lp_extra **prompt_extra;
     int prompt_first, n_prompt_logp;
     struct clime_version_run *runs;
@@ -136,6 +147,7 @@ struct clime_event {
     struct clime_draft_counts drafts; /* so far */
     const struct clime_weight_label *version;
     struct clime_lp_extra *extra;         /* TOKEN: owned by the event */
+    struct clime_sampling_mask *mask;     /* TOKEN: owned by the event, or NULL */
     float *prompt_logp;                   /* PROMPT: [n], owned by the event */
     struct clime_lp_extra **prompt_extra; /* PROMPT: [n] or NULL, owned by the event */
     struct clime_finish finish;           /* TOKEN: set on the last one; CLOSE: set when there was no last one */
@@ -191,9 +203,12 @@ void clime_job_free(struct clime_job *j); /* closed, or never submitted */
  */
 void clime_job_outputs(struct clime_job *j, int n_prompts, int n_samples);
 
-/* One token more, as the event says it, whose extra it takes; its text, and what ends with it: the limit, a stop
- * string, a stop token, in this order (SGLang's). True when it is a stop string: nothing may follow. */
+/* One token more, as the event says it, whose extra and mask it takes; its text, and what ends with it: the limit, a
+ * stop string, a stop token, in this order (SGLang's). True when it is a stop string: nothing may follow. */
 bool clime_output_token(struct clime_output *o, const struct clime_event *ev);
+
+/* Most ids of a token's sampling mask, as far as the request says it; 0 = none is asked for. */
+int clime_output_mask_room(const struct clime_output *o);
 
 /* Sampled tokens up to the end of what the parser took for reasoning. */
 int clime_output_reasoning_tokens(const struct clime_output *o);

@@ -10,6 +10,8 @@
 #define TEXT_BYTES 32       /* the same in a reply */
 #define TOKEN_TEXT_BYTES 12 /* and the token's text, where that is wanted */
 #define POSITION_BYTES 32   /* a list of them: its pointer, header and malloc's own */
+#define MASK_ID_BYTES 4
+#define MASK_ID_TEXT 8 /* "151935," */
 
 static int64_t positions_of(const struct clime_output *o) {
     if (!o->logp->wanted && o->logp->top == 0 && o->logp->n_ids == 0) return 0;
@@ -21,8 +23,15 @@ static int64_t entries_of(const struct clime_output *o) {
     return positions_of(o) * (1 + o->logp->top + o->logp->n_ids);
 }
 
+/* Its sampling masks at most: what top-p leaves is known only when it is drawn. */
+static int64_t mask_bytes(const struct clime_output *o, int each_id, int each_token) {
+    int64_t room = clime_output_mask_room(o);
+    return room > 0 ? o->max_new * (room * each_id + each_token) : 0;
+}
+
 static int64_t text_of(const struct clime_output *o) {
-    return entries_of(o) * (TEXT_BYTES + (o->logp->text ? TOKEN_TEXT_BYTES : 0));
+    return entries_of(o) * (TEXT_BYTES + (o->logp->text ? TOKEN_TEXT_BYTES : 0)) +
+           mask_bytes(o, MASK_ID_TEXT, TEXT_BYTES);
 }
 
 int64_t clime_logprob_cost(const struct clime_job *j) {
@@ -30,7 +39,8 @@ int64_t clime_logprob_cost(const struct clime_job *j) {
     for (int i = 0; i < j->n_outs; i++) {
         const struct clime_output *o = &j->outs[i];
         bool lists = o->logp->top + o->logp->n_ids > 0;
-        sum += entries_of(o) * HELD_BYTES + text_of(o) + (lists ? positions_of(o) * POSITION_BYTES : 0);
+        sum += entries_of(o) * HELD_BYTES + text_of(o) + (lists ? positions_of(o) * POSITION_BYTES : 0) +
+               mask_bytes(o, MASK_ID_BYTES, POSITION_BYTES);
     }
     return sum;
 }

@@ -55,6 +55,11 @@ enum clime_err clime_sampling_model_defaults(const char *dir, struct clime_sampl
 /* Checks between fields: min against max new tokens, ids against the vocabulary. CLIME_ERR_INPUT. */
 enum clime_err clime_sampling_check(const struct clime_sampling_params *p, int32_t n_vocab, struct clime_error *e);
 
+/* top_k or top_p leave less than all ids. */
+static inline bool clime_sampling_cuts(const struct clime_sampling_params *p, int32_t n_vocab) {
+    return (p->top_k > 0 && p->top_k < n_vocab) || p->top_p < 1;
+}
+
 static inline bool clime_sampling_greedy(const struct clime_sampling_params *p) {
     return p->temperature < 1e-6;
 }

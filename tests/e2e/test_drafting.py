@@ -38,7 +38,8 @@ def servers(model):
 
 def body(i, temperature=0.0, new=120, **more):
     params = {"temperature": temperature, "max_new_tokens": new, "sampling_seed": i, "ignore_eos": True}
-    top = {k: more.pop(k) for k in list(more) if k in ("logprob_start_len", "token_ids_logprob", "stream", "rid", "input_ids")}
+    top = {k: more.pop(k) for k in list(more) if k in ("logprob_start_len", "token_ids_logprob", "stream", "rid", "input_ids",
+                                                   "return_sampling_mask")}
     given = {"input_ids": [(k * k + 7 * i) % 250 for k in range(3 + 11 * i % 90)], "return_logprob": True, "top_logprobs_num": i % 3}
     return given | top | {"sampling_params": params | more}
 
@@ -48,6 +49,7 @@ GUESSED = {
     "greedy": body(1), "long": body(2, new=300), "warm": body(3, 0.4), "n": body(4, 0.7, n=4), "random": body(5, 1.5, top_p=0.9, top_k=40),
     "end": body(6, ignore_eos=False), "one token": body(7, new=1), "two tokens": body(8, new=2), "no token": body(9, new=0),
     "scored": body(10, logprob_start_len=0), "ids": body(11, token_ids_logprob=[3, 17, 200]), "bias": body(12, logit_bias={"11": 2.5}),
+    "masks": body(14, 0.4, top_k=9, top_p=0.95, return_sampling_mask=True), "cold masks": body(16, return_sampling_mask=True),
     "allowed": body(13, 1.0, allowed_token_ids=[3, 5, 200, 201]),
 }  # fmt: skip
 EDITED = {

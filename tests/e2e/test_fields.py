@@ -50,7 +50,7 @@ def test_a_known_field_without_support_is_refused_by_name(s, name):
         ("top", "return_hidden_states", True), ("top", "return_hidden_states", "last"), ("top", "lora_path", "a"),
         ("top", "image_data", "a"), ("top", "return_routed_experts", True), ("top", "return_entropy", True),
         ("top", "session_params", {"id": "a"}), ("top", "custom_logit_processor", "a"),
-        ("top", "return_sampling_mask", True), ("top", "max_thinking_tokens", 7)])  # fmt: skip
+        ("top", "return_indexer_topk", True), ("top", "max_thinking_tokens", 7)])  # fmt: skip
 def test_generate_refuses_by_name(s, where, name, value):
     body = {"text": "Once", "sampling_params": {"max_new_tokens": 2}}
     (body["sampling_params"] if where == "sampling_params" else body)[name] = value

@@ -7,12 +7,14 @@ import json
 import pytest
 from programs import need_stories, server
 
+VOCAB = 512
 TIMES = ("e2e_latency", "response_sent_to_client_ts", "cached_tokens", "cached_tokens_details", "resumed_tokens")
-EACH_TOKEN = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
+MASKS = ("output_token_sampling_mask", "output_token_sampling_logprobs")
+EACH_TOKEN = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs", *MASKS)
 BODY = {"text": "Once upon a time", "return_logprob": True, "top_logprobs_num": 3, "token_ids_logprob": [5, 6],
-        "return_text_in_logprobs": True, "logprob_start_len": 0,
+        "return_text_in_logprobs": True, "logprob_start_len": 0, "return_sampling_mask": True,
         "sampling_params": {"max_new_tokens": 40, "sampling_seed": "77", "frequency_penalty": 0.4,
-                            "repetition_penalty": 1.2, "min_new_tokens": 12}}  # fmt: skip
+                            "repetition_penalty": 1.2, "min_new_tokens": 12, "top_k": 400}}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +121,15 @@ def test_what_is_no_reply_of_the_request_is_refused(s):
         (broken(part, output_token_logprobs=[]), "fewer items"),
         (broken(part, output_top_logprobs=[]), "fewer items"),
         (broken(part, output_top_logprobs=[[[-1.0, 5, None]] * 9] * 8), "more log-probabilities"),
+        (broken(part, output_token_sampling_mask=[[5]]), "lacks the token"),
+        (broken(part, output_token_sampling_mask=part["meta_info"][MASKS[0]][:3]), "fewer items"),
+        (broken(part, output_token_sampling_logprobs=[]), "fewer items"),
+        (broken(part, output_token_sampling_mask=[[-1, *part["meta_info"][MASKS[0]][0]]] * 8), "more ids"),
+        (broken(part, output_token_sampling_mask=[[VOCAB, part["output_ids"][0]]] * 8), "vocabulary"),
         (broken(part, token_versions=[["a", 3]]), "token_versions"),
         (broken(whole, output_ids=whole["output_ids"] * 2), "max_new_tokens"),
         (broken(part, output_ids=[2] + part["output_ids"][1:],
+                output_token_sampling_mask=[[2], *part["meta_info"][MASKS[0]][1:]],
                 output_token_logprobs=[[-1.0, 2, None]] + part["meta_info"]["output_token_logprobs"][1:]), "ended"),
         ("text", "object"), ([part, part], "items"), (7, "object"),
     ]:  # fmt: skip

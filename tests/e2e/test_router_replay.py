@@ -16,6 +16,7 @@ from test_resumed_replies import EACH_TOKEN, lasting
 from test_router_faults import fleet, states, urls, wait_for
 
 LONG = 100
+LENGTHS = ("output_token_logprobs_length", "output_token_sampling_mask_length")  # of an event
 QUICK = ("--health-check-interval", "0.1", "--health-check-timeout", "2", "--health-failure-threshold", "2",
          "--replay-wait", LONG)  # fmt: skip
 
@@ -138,10 +139,11 @@ def bodies():
     """All that a stream may be: cumulative and incremental, text and ids, several outputs, seeds given and not."""
     for i in range(16):
         params = {"max_new_tokens": 400 + i, "stream_interval": 7, "ignore_eos": True}
+        params |= {"top_k": 12, "top_p": 0.9} if i % 8 > 5 else {}
         params |= [{}, {"frequency_penalty": 0.3}, {"n": 2}, {"stop": ["zzzzzz"], "temperature": 0}][i % 4]
         yield {"sampling_params": params | ({"sampling_seed": i} if i % 5 else {}), "stream": True,
                "incremental_streaming_output": i % 2 == 1, "return_logprob": i % 3 > 0, "top_logprobs_num": i % 3,
-               "token_ids_logprob": [7] if i % 3 else None,
+               "token_ids_logprob": [7] if i % 3 else None, "return_sampling_mask": i % 8 > 5,
                } | ({"text": "Once upon a time"} if i % 4 else {"input_ids": [1] + [300 + i] * i})  # fmt: skip
 
 
@@ -161,7 +163,8 @@ def joined(events, incremental):
         elif i in outs:
             assert e["output_ids"][: len(outs[i]["output_ids"])] == outs[i]["output_ids"]
             assert e["text"].startswith(outs[i]["text"]) and e["meta_info"]["id"] == outs[i]["meta_info"]["id"]
-        e["meta_info"].pop("output_token_logprobs_length", None)
+        for name in LENGTHS:
+            e["meta_info"].pop(name, None)
         outs[i] = e
     return [outs[i] for i in sorted(outs)]
 
@@ -181,7 +184,8 @@ def undisturbed(well, body, outs):
         alone = body | {"stream": False, "sampling_params": params | {"sampling_seed": out["meta_info"]["seed_text"]}}
         whole = well.json("/generate", alone)
         whole["meta_info"] |= {"id": out["meta_info"]["id"]}
-        whole["meta_info"].pop("output_token_logprobs_length", None)
+        for name in LENGTHS:
+            whole["meta_info"].pop(name, None)
         yield whole
 
 

@@ -10,10 +10,10 @@
 
 enum { THREADS = 1024, RADIX = 256, AT_ONCE = 8 };
 
-/* Larger float <=> larger key; NaN below everything. */
+/* Larger float <=> larger key; -0 counts as 0, NaN is below everything. */
 static __device__ __forceinline__ uint32_t key_of(float x) {
     if (x != x) return 0;
-    uint32_t u = __float_as_uint(x);
+    uint32_t u = __float_as_uint(x + 0.0f);
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 

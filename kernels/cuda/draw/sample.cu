@@ -153,18 +153,22 @@ struct kept {
     unsigned long long n_equal;
 };
 
-/* equal_before: ids of `limit` before the split that begins at `first`. Few rows have any, so a plain count will do. */
-static __device__ __forceinline__ float weight_of(const kept &q, int i, int first, int equal_before) {
-    if (i >= q.V) return 0;
-    float v = q.x[i], z = v * q.scale - q.shift;
+/* rank: ids of `limit` before this one */
+static __device__ __forceinline__ float weight_of(const kept &q, float v, int rank) {
+    float z = v * q.scale - q.shift;
     uint32_t key = key_of(v);
-    bool in = key > q.limit;
-    if (q.n_equal > 0 && key == q.limit) {
-        int rank = equal_before;
-        for (int k = first; k < i; k++) rank += key_of(q.x[k]) == q.limit;
-        in = (unsigned long long)rank < q.n_equal;
-    }
+    bool in = key > q.limit || (key == q.limit && (unsigned long long)rank < q.n_equal);
     return in && z >= q.min_z ? expf(z) : 0.0f;
+}
+
+/* Of 32 ids from `first` on, by a warp. *rank: ids of `limit` before them, moved on. */
+static __device__ __forceinline__ float weight_in_turn(const kept &q, int first, int *rank) {
+    int lane = threadIdx.x & 31, i = first + lane;
+    float v = i < q.V ? q.x[i] : 0;
+    unsigned equal = q.n_equal > 0 ? __ballot_sync(0xffffffffu, i < q.V && key_of(v) == q.limit) : 0;
+    int mine = *rank + __popc(equal & ((1u << lane) - 1));
+    *rank += __popc(equal);
+    return i < q.V ? weight_of(q, v, mine) : 0;
 }
 
 static __device__ __forceinline__ bool cuts_of(const row_params &p, int V) {
@@ -175,14 +179,11 @@ static __device__ __forceinline__ kept keeps_all(const float *x, int V, const ro
     return {x, V, p.inv_temp, lse, -INFINITY, key_of(-INFINITY), 0}; /* n_equal 0: all above -inf is kept */
 }
 
-/* The sum of weights of split s (THREADS ids), by one warp. */
+/* The sum of weights of split s (THREADS ids), by one warp. equal_before: ids of `limit` before it */
 static __device__ __forceinline__ float split_sum_of(const kept &q, int s, int equal_before) {
     float sum = 0;
 #pragma unroll 16
-    for (int k = 0; k < THREADS / 32; k++) {
-        int first = s * THREADS;
-        sum += weight_of(q, first + k * 32 + (threadIdx.x & 31), first, equal_before);
-    }
+    for (int k = 0; k < THREADS; k += 32) sum += weight_in_turn(q, s * THREADS + k, &equal_before);
     return warp_sum(sum);
 }
 
@@ -206,9 +207,9 @@ static __device__ int list_kept(const kept &q, const int *equal_before, int n_sp
     __shared__ int n_kept;
     __syncthreads();
     for (int s = warp; s < n_splits; s += THREADS / 32) {
-        int n = 0, first = s * THREADS;
+        int n = 0, rank = equal_before[s];
         for (int k = 0; k < THREADS; k += 32)
-            n += __popc(__ballot_sync(0xffffffffu, weight_of(q, first + k + lane, first, equal_before[s]) > 0));
+            n += __popc(__ballot_sync(0xffffffffu, weight_in_turn(q, s * THREADS + k, &rank) > 0));
         if (lane == 0) behind[s] = n;
     }
     __syncthreads();
@@ -219,9 +220,9 @@ static __device__ int list_kept(const kept &q, const int *equal_before, int n_sp
     }
     __syncthreads();
     for (int s = warp; s < n_splits; s += THREADS / 32) {
-        int at = s > 0 ? behind[s - 1] : 0, first = s * THREADS;
+        int at = s > 0 ? behind[s - 1] : 0, rank = equal_before[s], first = s * THREADS;
         for (int k = 0; k < THREADS && at < behind[s] && at < room; k += 32) {
-            bool in = weight_of(q, first + k + lane, first, equal_before[s]) > 0;
+            bool in = weight_in_turn(q, first + k, &rank) > 0;
             unsigned all = __ballot_sync(0xffffffffu, in);
             int place = at + __popc(all & ((1u << lane) - 1));
             if (in && place < room) ids[place] = first + k + lane;
@@ -346,8 +347,11 @@ __global__ void __launch_bounds__(THREADS)
     bool none = split_at == THREADS; /* rounding at the very end */
     int at = none ? last_at : split_at;
     if (mine == at) before_at = none ? total - split_sum[at] : sum_before;
-    int first = at * THREADS;
-    values[mine + mine / 32] = weight_of(q, first + mine, first, equal_before[at]);
+    int first = at * THREADS, rank = equal_before[at];
+    bool there = first + mine < V;
+    if (q.n_equal > 0 && there && key_of(x[first + mine]) == q.limit)
+        for (int i = first; i < first + mine; i++) rank += key_of(x[i]) == q.limit;
+    values[mine + mine / 32] = there ? weight_of(q, x[first + mine], rank) : 0;
     __syncthreads();
     if (p.kept_room > 0)
         drawn.n_kept = list_kept(q, equal_before, n_splits, (int *)near, p.kept_room, kept_ids + p.kept_at);
