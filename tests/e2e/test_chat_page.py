@@ -123,7 +123,7 @@ def test_generate_as_it_is(s, page):
     page.js("document.querySelector('.composer').requestSubmit()")
     page.wait("JSON.parse(document.querySelector('#came').textContent).meta_info.finish_reason")
     sent = json.loads(page.js("document.querySelector('#sent').textContent"))
-    assert sent["input_ids"] == ids and sent["sampling_params"] == {"max_new_tokens": 20, "sampling_seed": "18446744073709551557"}
+    assert sent["input_ids"] == ids and sent["sampling_params"] == {"max_new_tokens": 20, "stream_interval": 16, "sampling_seed": "18446744073709551557"}
     want = s.json("/generate", sent | {"stream": False})
     meta = want["meta_info"]
     entries = meta["input_token_logprobs"] + meta["output_token_logprobs"]
@@ -146,6 +146,10 @@ def test_stopping_ends_the_request_and_errors_are_said(s, page):
     page.press("Enter")
     busy = "fetch('v1/loads', {headers: {Authorization: 'Bearer ' + sessionStorage.getItem('api-key')}}).then(r => r.json()).then(l => l.loads[0].num_running_reqs + l.loads[0].num_waiting_reqs)"
     wait_for(lambda: page.js(busy) == 1)
+    enter(page, "[name=message]", "more")
+    page.press("Enter")  # sends, and there is nothing to send now: it is no way to stop
+    assert page.js("document.querySelector('[name=message]').value") == "more" and page.js(busy) == 1
+    assert page.js("document.querySelector('.composer button').textContent") == "stop"
     page.js("document.querySelector('.composer button').click()")
     page.wait("document.querySelector('.assistant .foot').textContent.startsWith('stopped')")
     wait_for(lambda: page.js(busy) == 0)
@@ -154,6 +158,11 @@ def test_stopping_ends_the_request_and_errors_are_said(s, page):
     page.js("[...document.querySelectorAll('.composer button')].find(e => e.textContent === 'again').click()")
     page.wait("document.querySelector('.assistant .error') && document.querySelector('.assistant .error').textContent.includes('temperature')")
     page.errors.clear()  # a refused request is one
+    enter(page, "[name=temperature]", "0")
+    enter(page, "[name='max tokens']", "4")
+    say(page, "And then?")  # what failed was never said
+    n = s.json("/apply_template", {"messages": [{"role": "user", "content": text} for text in ("Once", "And then?")]})["count"]
+    assert f"prompt {n} ·" in page.js("[...document.querySelectorAll('.assistant .foot')].pop().textContent")
 
 
 def test_it_fits_a_narrow_window(s, page):

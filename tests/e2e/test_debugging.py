@@ -96,9 +96,12 @@ def test_a_trace_of_the_steps(s, tmp_path):
     for body, says in [({"output_dir": str(tmp_path / "a" / "b")}, "no folder"), ({"profile_id": "../x"}, "profile_id"),
                        ({"profile_by_stage": True}, "profile_by_stage is not supported"), ({"num_steps": -1}, "num_steps")]:  # fmt: skip
         assert says in s.json("/start_profile", body, 400)["message"]
-    s.post("/start_profile", {"output_dir": str(where), "profile_prefix": "few", "profile_id": "two", "start_step": 3, "num_steps": 2})
+    s.post("/start_profile", {"output_dir": str(where), "profile_prefix": "few", "profile_id": "two", "start_step": first + steps + 3, "num_steps": 2})
     s.json("/generate", ONE)
-    assert "2 steps" in s.post("/stop_profile").text and (where / "few-two-TP-0.trace.json").exists()
+    assert "2 steps" in s.post("/stop_profile").text
+    trace = json.loads((where / "few-two-TP-0.trace.json").read_text())
+    numbers = [e["args"]["number"] for e in trace["traceEvents"] if e["name"] == "step"]
+    assert numbers == [first + steps + 3, first + steps + 4]  # counted as num_steps of /server_info
 
 
 def test_a_log_of_requests():
@@ -117,15 +120,19 @@ def test_a_log_of_requests():
         line = logged()[-1]
         assert line["rid"] == "mine" and line["sampling_params"]["max_new_tokens"] == 300 and 0 < len(line["text"].encode()) <= 402
         assert len(line["prompt_ids"]) == 32
-        s.json("/configure_logging", {"log_requests": False})
+        s.json("/configure_logging", {"log_requests_level": 0})
+        s.json("/update_weight_version", {"new_version": '"' * 250})
+        s.json("/generate", ONE | {"rid": "\u0001" * 256})  # more than a line holds: names are cut
+        assert logged()[-1]["rid"].startswith("\u0001") and len(logged()) == 3
+        s.json("/configure_logging", {"log_requests": False, "log_requests_level": 2})
         s.json("/generate", ONE)
-        assert len(logged()) == 2
+        assert len(logged()) == 3
         assert s.json("/configure_logging", {"log_requests": True})["message"] == "requests are logged"
         s.events("/generate", ONE | {"stream": True})
         deadline = time.monotonic() + LIMIT
-        while len(logged()) < 3 and time.monotonic() < deadline:  # a stream's line comes behind its last byte
+        while len(logged()) < 4 and time.monotonic() < deadline:  # a stream's line comes behind its last byte
             time.sleep(0.01)
-        assert len(logged()) == 3 and "text" in logged()[-1]
+        assert len(logged()) == 4 and "text" in logged()[-1]
         assert "dump_requests_folder is not supported" in s.json("/configure_logging", {"dump_requests_folder": "/tmp"}, 400)["message"]
 
 

@@ -121,6 +121,10 @@ def test_who_comes_while_a_pause_waits(model):
         second = Request(s, 5)
         until(lambda: waiting(s))
         s.json("/resume", {})
+        late = s.post("/pause?mode=wait&timeout=0")
+        if first.is_alive():  # then both were there
+            assert late.status_code == 504 and "2 requests" in late.json()["message"], late.text
+        s.json("/resume", {})
         replies = []
         pause = threading.Thread(target=lambda: replies.append(s.post("/pause?mode=wait")))
         pause.start()
@@ -144,6 +148,47 @@ def test_a_pause_that_does_not_come_to_its_end(s):
         assert Request(s, 2).result()["meta_info"]["completion_tokens"] == 2  # the door is open again
     s.json("/resume", {})
     frozen.result()
+
+
+def pause_beside(s, request, other):
+    """The reply to a pause that waits for the request, while other() is done."""
+    replies = []
+    pause = threading.Thread(target=lambda: replies.append(s.post("/pause?mode=wait")))
+    pause.start()
+    other()
+    pause.join(LIMIT)
+    ended = request.result()["meta_info"]
+    assert ended["finish_reason"]["type"] == "length" and loads(s)["num_running_reqs"] == 0
+    return replies[0]
+
+
+def test_a_cache_that_is_emptied_under_a_pause_that_waits(s):
+    """Who runs computes its KV anew; it has not ended by that, and nobody has paused or resumed."""
+    request = frozen_one(s)
+    s.json("/resume", {})
+    empty = lambda: [s.json("/reset_prefix_cache?reset_running_requests=true", {}) for _ in range(10)]  # noqa: E731
+    reply = pause_beside(s, request, empty)
+    assert reply.json() == {"status": "paused"} and s.get("/is_paused").json()["is_paused"], reply.text
+
+
+def test_two_pauses_that_wait(s):
+    """One gives up; the door stays shut for the other."""
+    request = frozen_one(s)
+    s.json("/resume", {})
+    reply = pause_beside(s, request, lambda: [s.post(f"/pause?mode=wait&timeout={t}") for t in (0.03, 0)])
+    assert reply.json() == {"status": "paused"} and s.get("/is_paused").json()["is_paused"], reply.text
+
+
+@pytest.mark.parametrize("path, name", [
+    ("/pause?mode=" + "w" * 300, "mode"), ("/pause?timeout=" + "1" * 300, "timeout"), ("/pause?clear_cache=" + "t" * 99, "clear_cache"),
+    ("/flush_cache?timeout=" + "0" * 300, "timeout"), ("/flush_cache?timeout=", "timeout"), ("/pause?mode=wait&timeout=", "timeout"),
+    ("/flush_cache?timeout=nan", "timeout"), ("/sleep?level=" + "1" * 40, "level"),
+])  # fmt: skip
+def test_values_that_are_no_values(s, path, name):
+    """One that is too long is not one that is absent."""
+    reply = s.post(path)
+    assert reply.status_code == 400 and name in reply.json()["message"], reply.text
+    assert s.get("/is_paused").json() == {"is_paused": False}
 
 
 @pytest.mark.parametrize("level", [1, 2])
