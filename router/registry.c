@@ -237,8 +237,13 @@ void clime_router_finish_session(struct clime_http_request *rq, void *context) {
     struct clime_json j;
     struct clime_str body = clime_http_body(rq), key, session = {"", 0};
     char id[4096];
+    bool given;
+    if (clime_http_query(rq, "session_id", id, sizeof id, &given, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
     clime_arena_init(&arena, body.len + 1024);
-    if (clime_http_query(rq, "session_id", id, sizeof id)) {
+    if (given) {
         session = clime_str_of(id);
     } else if (body.len) {
         clime_json_init(&j, body.ptr, body.len, &arena, &e);
@@ -257,7 +262,11 @@ void clime_router_finish_session(struct clime_http_request *rq, void *context) {
 
 void clime_router_add_worker(struct clime_http_request *rq, void *context) {
     char url[CLIME_WORKER_URL];
-    if (clime_http_query(rq, "url", url, sizeof url))
+    struct clime_error e;
+    bool given;
+    if (clime_http_query(rq, "url", url, sizeof url, &given, &e))
+        clime_http_reply_err(rq, &e);
+    else if (given)
         accept_worker(rq, context,
                       &(struct clime_worker_body){.url = clime_str_of(url), .settings = {.health_port = -1}}, 200);
     else
@@ -268,7 +277,10 @@ void clime_router_remove_worker(struct clime_http_request *rq, void *context) {
     struct clime_router *r = context;
     struct clime_error e;
     char url[CLIME_WORKER_URL];
-    if (!clime_http_query(rq, "url", url, sizeof url)) {
+    bool given;
+    if (clime_http_query(rq, "url", url, sizeof url, &given, &e)) {
+        clime_http_reply_err(rq, &e);
+    } else if (!given) {
         clime_http_reply_error(rq, 400, "the query needs url=http://host:port");
     } else if (clime_workers_remove(r->workers, 0, clime_str_of(url), &e)) {
         clime_http_reply_err(rq, &e);

@@ -96,9 +96,14 @@ struct clime_str clime_http_query_string(const struct clime_http_request *rq) {
     return clime_str_of(mg_get_request_info(rq->conn)->query_string);
 }
 
-bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size) {
+enum clime_err clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size,
+                                bool *given, struct clime_error *e) {
     const char *query = mg_get_request_info(rq->conn)->query_string;
-    return query && mg_get_var(query, strlen(query), name, out, size) >= 0;
+    int n = query ? mg_get_var(query, strlen(query), name, out, size) : -1;
+    if (n == -2) return clime_fail(e, CLIME_ERR_INPUT, "%s is longer than %zu bytes", name, size - 1);
+    if (n < 0) out[0] = '\0';
+    if (given) *given = n >= 0;
+    return CLIME_OK;
 }
 
 void clime_http_waits(struct clime_http_request *rq) {

@@ -100,8 +100,15 @@ const char *clime_http_header(const struct clime_http_request *rq, const char *n
 bool clime_http_has_key(const struct clime_http_request *rq, const char *key);
 /* What follows the "?", as it came; empty when there is none. */
 struct clime_str clime_http_query_string(const struct clime_http_request *rq);
-/* A query parameter, decoded; false when it is absent or longer than size - 1. */
-bool clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size);
+/* A query parameter, decoded; "" and *given false (NULL: not asked) when it is absent. CLIME_ERR_INPUT: it is longer
+ * than size - 1. */
+enum clime_err clime_http_query(const struct clime_http_request *rq, const char *name, char *out, size_t size,
+                                bool *given, struct clime_error *e);
+/* One that is true or false, and one of seconds from 0 to max; absent, they leave *out as it is. CLIME_ERR_INPUT. */
+enum clime_err clime_http_query_bool(const struct clime_http_request *rq, const char *name, bool *out,
+                                     struct clime_error *e);
+enum clime_err clime_http_query_seconds(const struct clime_http_request *rq, const char *name, double max, double *out,
+                                        struct clime_error *e);
 /* Streaming body: > 0 bytes read, 0 at the end, -1 when it breaks off, is wrongly framed or too slow. */
 int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t size);
 bool clime_http_stopping(const struct clime_http_request *rq);

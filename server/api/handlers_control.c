@@ -1,8 +1,6 @@
 /* Abort, pause, continue, flush, and device memory lent and taken back. HTTP workers; each waits until the engine has
  * done it (server/engine/engine.h). Replies have SGLang's texts, since its clients compare them.
  */
-#include <stdlib.h>
-
 #include "common/clock.h"
 #include "common/json/lenient.h"
 #include "common/log.h"
@@ -112,15 +110,14 @@ void clime_handle_continue(struct clime_http_request *rq, void *context) {
 void clime_handle_flush(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e = {0};
-    char text[32], *end = NULL;
-    double timeout = clime_http_query(rq, "timeout", text, sizeof text) ? strtod(text, &end) : 0;
-    if ((end && *end) || !(timeout >= 0 && timeout <= 3600)) {
-        clime_http_reply_error(rq, 400, "timeout must be 0 to 3600 seconds");
+    double timeout = 0;
+    if (clime_http_query_seconds(rq, "timeout", 3600, &timeout, &e)) {
+        clime_http_reply_err(rq, &e);
         return;
     }
     int64_t deadline = clime_now_us() + (int64_t)(timeout * 1e6);
     enum clime_err err;
-    while ((err = clime_engine_flush(s->engine, &e)) == CLIME_ERR_BUSY && clime_now_us() < deadline)
+    while ((err = clime_engine_flush(s->engine, false, &e)) == CLIME_ERR_BUSY && clime_now_us() < deadline)
         clime_sleep_us(20000);
     if (err)
         clime_http_reply(rq, 400, "text/plain", NULL, clime_str_of(e.msg));

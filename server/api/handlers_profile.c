@@ -102,7 +102,6 @@ void clime_handle_start_profile(struct clime_http_request *rq, void *context) {
     struct clime_error e = {0};
     struct clime_arena a;
     struct ask ask = {.dir = {"", 0}, .id = {"", 0}, .prefix = {"", 0}};
-    struct clime_loads l;
     char *path = NULL;
     clime_arena_init(&a, clime_http_body(rq).len * 2 + 65536);
     enum clime_err err = read_ask(s, rq, &a, &ask, &e);
@@ -112,8 +111,7 @@ void clime_handle_start_profile(struct clime_http_request *rq, void *context) {
         err = clime_fail(&e, CLIME_ERR_INPUT, "a profile is being recorded already: /stop_profile ends it");
     if (!err) {
         struct clime_trace *none;
-        clime_engine_loads(s->engine, &l);
-        clime_engine_trace(s->engine, clime_trace_new(l.n_steps + ask.start_step, ask.n_steps), &none);
+        clime_engine_trace(s->engine, clime_trace_new(ask.start_step, ask.n_steps), &none);
         s->profile_path = path;
         path = NULL;
     }

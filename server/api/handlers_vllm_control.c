@@ -3,7 +3,6 @@
  * side by side.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "common/json/lenient.h"
@@ -17,33 +16,23 @@ static void reply_text(struct clime_http_request *rq, const char *json) {
     clime_http_reply_json(rq, 200, clime_str_of(json));
 }
 
-/* A query parameter that is true or false. */
-static enum clime_err query_bool(struct clime_http_request *rq, const char *name, bool *out, struct clime_error *e) {
-    char text[16];
-    if (!clime_http_query(rq, name, text, sizeof text)) return CLIME_OK;
-    bool yes = !strcasecmp(text, "true") || !strcmp(text, "1"), no = !strcasecmp(text, "false") || !strcmp(text, "0");
-    if (!yes && !no) return clime_fail(e, CLIME_ERR_INPUT, "%s must be true or false", name);
-    *out = yes;
-    return CLIME_OK;
-}
-
 /* ---- pause --------------------------------------------------------------------------------------------------- */
 
 enum mode { MODE_ABORT, MODE_WAIT, MODE_KEEP };
 
 static enum clime_err read_mode(struct clime_http_request *rq, enum mode *out, double *wait_s, struct clime_error *e) {
     static const char *const modes[] = {[MODE_ABORT] = "abort", [MODE_WAIT] = "wait", [MODE_KEEP] = "keep"};
-    char text[32], *end = NULL;
-    bool wait = false;
+    char text[32];
+    bool wait = false, given;
     int i = 0;
     *out = MODE_ABORT;
     *wait_s = WAIT_S;
-    if (query_bool(rq, "wait_for_inflight_requests", &wait, e)) return e->code;
+    if (clime_http_query_bool(rq, "wait_for_inflight_requests", &wait, e)) return e->code;
     if (wait) *out = MODE_WAIT; /* its name of old */
-    if (clime_http_query(rq, "timeout", text, sizeof text)) *wait_s = strtod(text, &end);
-    if ((end && (*end || end == text)) || !(*wait_s >= 0 && *wait_s <= 3600))
-        return clime_fail(e, CLIME_ERR_INPUT, "timeout must be 0 to 3600 seconds");
-    if (!clime_http_query(rq, "mode", text, sizeof text)) return CLIME_OK;
+    if (clime_http_query_seconds(rq, "timeout", 3600, wait_s, e) ||
+        clime_http_query(rq, "mode", text, sizeof text, &given, e))
+        return e->code;
+    if (!given) return CLIME_OK;
     while (i < (int)CLIME_COUNT(modes) && strcmp(text, modes[i]) != 0) i++;
     if (i == (int)CLIME_COUNT(modes)) return clime_fail(e, CLIME_ERR_INPUT, "mode must be abort, wait or keep");
     *out = (enum mode)i;
@@ -63,12 +52,12 @@ void clime_handle_vllm_pause(struct clime_http_request *rq, void *context) {
     enum mode mode;
     double wait_s;
     bool clear = true;
-    if (read_mode(rq, &mode, &wait_s, &e) || query_bool(rq, "clear_cache", &clear, &e) ||
+    if (read_mode(rq, &mode, &wait_s, &e) || clime_http_query_bool(rq, "clear_cache", &clear, &e) ||
         pause_as(s, mode, wait_s, &e)) {
         clime_http_reply_err(rq, &e);
         return;
     }
-    if (clear && mode != MODE_KEEP) clime_engine_flush(s->engine, NULL); /* nobody runs */
+    if (clear && mode != MODE_KEEP) clime_engine_flush(s->engine, false, NULL); /* nobody runs */
     reply_text(rq, "{\"status\":\"paused\"}");
 }
 
@@ -104,8 +93,10 @@ void clime_handle_sleep(struct clime_http_request *rq, void *context) {
     enum mode mode;
     double wait_s;
     char level[8];
-    if (!clime_http_query(rq, "level", level, sizeof level)) snprintf(level, sizeof level, "1");
-    enum clime_err err = read_mode(rq, &mode, &wait_s, &e);
+    bool given = true;
+    enum clime_err err = clime_http_query(rq, "level", level, sizeof level, &given, &e);
+    if (!given) snprintf(level, sizeof level, "1");
+    if (!err) err = read_mode(rq, &mode, &wait_s, &e);
     if (!err && (strlen(level) != 1 || !strchr("012", level[0])))
         err = clime_fail(&e, CLIME_ERR_INPUT, "level must be 0, 1 or 2");
     clime_engine_loads(s->engine, &before);
@@ -204,18 +195,13 @@ void clime_handle_abort_requests(struct clime_http_request *rq, void *context) {
 /* ?reset_running_requests=true: who runs gives its KV up and computes it anew. */
 void clime_handle_reset_prefix_cache(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
-    struct clime_loads l;
-    struct clime_error e;
+    struct clime_error e = {0};
     bool running = false;
-    if (query_bool(rq, "reset_running_requests", &running, &e)) {
+    if (clime_http_query_bool(rq, "reset_running_requests", &running, &e)) {
         clime_http_reply_err(rq, &e);
         return;
     }
-    clime_engine_loads(s->engine, &l);
-    if (running) clime_engine_pause(s->engine, CLIME_PAUSE_RETRACT);
-    bool done = !clime_engine_flush(s->engine, &e);
-    if (running && !l.paused) clime_engine_resume(s->engine);
-    reply_text(rq, done ? "{\"success\":true}" : "{\"success\":false}");
+    reply_text(rq, !clime_engine_flush(s->engine, running, &e) ? "{\"success\":true}" : "{\"success\":false}");
 }
 
 void clime_handle_world_size(struct clime_http_request *rq, void *context) {

@@ -12,6 +12,7 @@
 
 #define SHOWN_BYTES 400 /* of a text */
 #define SHOWN_IDS 32    /* of a prompt */
+#define SHOWN_NAME 80   /* of a name where the line would be too long */
 #define LINE 1900
 
 static void put_int(struct clime_jw *w, const char *key, int64_t value) {
@@ -56,30 +57,35 @@ static void put_text(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_str(w, text);
 }
 
+static struct clime_str name_of(struct clime_str s, bool cut) {
+    return cut && s.len > SHOWN_NAME ? (struct clime_str){s.ptr, SHOWN_NAME} : s;
+}
+
 static void write_line(struct clime_buf *out, const struct clime_http_request *rq, const struct clime_output *o,
                        int level) {
     static const char *const ends[] = {[CLIME_FINISH_NONE] = "none",
                                        [CLIME_FINISH_STOP] = "stop",
                                        [CLIME_FINISH_LENGTH] = "length",
                                        [CLIME_FINISH_ABORT] = "abort"};
-    struct clime_str path = clime_http_path(rq);
+    struct clime_str path = clime_http_path(rq), version = clime_str_of(o->version ? o->version->name : "");
+    bool cut = level < CLIME_LOG_META;
     struct clime_jw w;
     clime_buf_clear(out);
     clime_jw_init(&w, out);
     clime_jw_object(&w);
     clime_jw_key(&w, "rid");
-    clime_jw_str(&w, o->rid);
+    clime_jw_str(&w, name_of(o->rid, cut));
     clime_jw_key(&w, "request_id");
     clime_jw_strz(&w, clime_http_request_id(rq));
     clime_jw_key(&w, "path");
-    clime_jw_str(&w, path);
+    clime_jw_str(&w, name_of(path, cut));
     put_int(&w, "prompt_tokens", o->n_prompt);
     put_int(&w, "cached_tokens", o->cached_tokens);
     put_int(&w, "completion_tokens", (int64_t)o->out.len);
     clime_jw_key(&w, "finish_reason");
     clime_jw_strz(&w, ends[o->finish.type]);
     clime_jw_key(&w, "weight_version");
-    clime_jw_strz(&w, o->version ? o->version->name : "");
+    clime_jw_str(&w, name_of(version, cut));
     clime_jw_key(&w, "seed");
     clime_jw_uint(&w, o->seed);
     if (o->first_token_us) put_double(&w, "ttft", (double)(o->first_token_us - o->job->received_us) / 1e6);
@@ -95,7 +101,7 @@ void clime_request_log(const struct clime_server *s, const struct clime_http_req
     if (level < CLIME_LOG_META) return;
     clime_buf_init(&line, (size_t)1 << 16);
     for (int i = 0; i < j->n_outs; i++) {
-        for (int at = level; at >= CLIME_LOG_META; at--) { /* escapes make a text up to six times as long */
+        for (int at = level; at >= CLIME_LOG_META - 1; at--) { /* escapes make a text up to six times as long */
             write_line(&line, rq, &j->outs[i], at);
             if (line.len <= LINE) break;
         }

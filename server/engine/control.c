@@ -116,6 +116,8 @@ static void open_door(struct clime_engine *g) {
     atomic_store(&g->closing, false);
     g->sched.closed_from = INT64_MAX;
     g->sched.held = false;
+    g->door++;
+    g->n_at_door = 0;
 }
 
 static void do_pause(struct clime_engine *g, struct clime_command *c) {
@@ -131,28 +133,30 @@ void clime_engine_pause(struct clime_engine *g, enum clime_pause mode) {
 }
 
 static void do_close(struct clime_engine *g, struct clime_command *c) {
-    (void)c;
-    if (g->paused || atomic_load(&g->closing)) return;
+    c->door = g->door;
+    if (g->paused) return;
+    g->n_at_door++;
+    if (atomic_load(&g->closing)) return;
     g->sched.closed_from = g->next_id;
     atomic_store(&g->closing, true);
 }
 
 static void do_pause_if_done(struct clime_engine *g, struct clime_command *c) {
     if (g->paused) return;
-    if (!atomic_load(&g->closing)) {
+    if (c->door != g->door) {
         c->err = clime_fail(c->error, CLIME_ERR_UNAVAILABLE, "generation was resumed before the requests had ended");
     } else if (clime_sched_has_work(&g->sched)) {
         c->err = clime_fail(c->error, CLIME_ERR_TIMEOUT, "%d requests did not end within the time limit",
-                            g->sched.n_running);
+                            clime_sched_n_let_in(&g->sched));
     } else {
         g->paused = true;
         open_door(g);
     }
 }
 
+/* Another call may still want it shut, or have shut it anew. */
 static void do_open(struct clime_engine *g, struct clime_command *c) {
-    (void)c;
-    open_door(g);
+    if (c->door == g->door && --g->n_at_door == 0) open_door(g);
 }
 
 enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limit_us, struct clime_error *e) {
@@ -160,13 +164,13 @@ enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limi
     struct clime_command shut = {.run = do_close};
     run_command(g, &shut);
     for (;;) {
-        struct clime_command c = {.run = do_pause_if_done, .error = e};
+        struct clime_command c = {.run = do_pause_if_done, .error = e, .door = shut.door};
         run_command(g, &c);
         if (c.err != CLIME_ERR_TIMEOUT) return c.err;
         if (clime_now_us() >= until_us) break;
         clime_sleep_us(ASK_AGAIN_US);
     }
-    struct clime_command c = {.run = do_open};
+    struct clime_command c = {.run = do_open, .door = shut.door};
     run_command(g, &c);
     return CLIME_ERR_TIMEOUT;
 }
@@ -187,7 +191,9 @@ void clime_engine_resume(struct clime_engine *g) {
 }
 
 static void do_flush(struct clime_engine *g, struct clime_command *c) {
-    if (g->sched.n_running > 0 || (g->sched.n_waiting > 0 && !g->paused)) {
+    if (c->running) {
+        clime_sched_retract_all(&g->sched);
+    } else if (g->sched.n_running > 0 || (g->sched.n_waiting > 0 && !g->paused)) {
         c->err = clime_fail(c->error, CLIME_ERR_BUSY, "cannot flush: %d requests are running and %d waiting",
                             g->sched.n_running, g->sched.n_waiting);
         return;
@@ -195,8 +201,8 @@ static void do_flush(struct clime_engine *g, struct clime_command *c) {
     clime_sched_flush(&g->sched);
 }
 
-enum clime_err clime_engine_flush(struct clime_engine *g, struct clime_error *e) {
-    struct clime_command c = {.run = do_flush, .error = e};
+enum clime_err clime_engine_flush(struct clime_engine *g, bool running, struct clime_error *e) {
+    struct clime_command c = {.run = do_flush, .error = e, .running = running};
     run_command(g, &c);
     return c.err;
 }

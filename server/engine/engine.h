@@ -66,7 +66,8 @@ void clime_engine_pause(struct clime_engine *g, enum clime_pause mode);
  * door is open again. CLIME_ERR_UNAVAILABLE when somebody has resumed meanwhile. */
 enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limit_us, struct clime_error *e);
 void clime_engine_resume(struct clime_engine *g);
-enum clime_err clime_engine_flush(struct clime_engine *g, struct clime_error *e); /* CLIME_ERR_BUSY unless idle */
+/* The cache. CLIME_ERR_BUSY unless idle; running: who runs gives its KV up as well, and computes it anew. */
+enum clime_err clime_engine_flush(struct clime_engine *g, bool running, struct clime_error *e);
 
 /* Where weights come from, in the model's layout and type. */
 struct clime_weight_source {

@@ -22,6 +22,8 @@ struct clime_command {
     const char *label;
     int64_t limit_us;
     unsigned tags;
+    bool running;  /* flush */
+    uint64_t door; /* that this one has shut */
     struct clime_memory_change *change;
     struct clime_trace *trace;  /* given, or taken away */
     void *h_weights;            /* where so many bytes of them go, */
@@ -53,6 +55,8 @@ struct clime_engine {
     int incoming_at;
     const char *dead_message;
     struct clime_trace *trace;        /* of the steps, while somebody wants one; else NULL */
+    uint64_t door;                    /* how often it was opened; while it is shut, */
+    int n_at_door;                    /* calls that keep it so */
     bool has_owner;                   /* the weights came from memory that stays another process's */
     int64_t window_us, window_tokens; /* of the throughput being measured */
     struct clime_loads window_from;   /* as the window began */

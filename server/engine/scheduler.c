@@ -268,6 +268,12 @@ static void admit(struct clime_sched *s, struct clime_step_plan *plan, int budge
     s->held = s->n_running == s->opts.max_running;
 }
 
+int clime_sched_n_let_in(const struct clime_sched *s) {
+    int n = s->n_running;
+    for (const struct clime_seq *q = s->first; q && q->arrival < s->closed_from; q = q->next) n++;
+    return n;
+}
+
 bool clime_sched_has_work(const struct clime_sched *s) {
     return s->n_running > 0 || (s->first && s->first->arrival < s->closed_from);
 }

@@ -99,6 +99,7 @@ void clime_sched_flush(struct clime_sched *s);                  /* empties the p
 void clime_sched_new_version(struct clime_sched *s, bool keep); /* !keep: recompute */
 
 bool clime_sched_has_work(const struct clime_sched *s);   /* somebody runs or may start */
+int clime_sched_n_let_in(const struct clime_sched *s);    /* how many run or may start */
 int clime_sched_used_tokens(const struct clime_sched *s); /* positions in held or cached pages, in whole pages */
 
 /* Recounts every reference and flag; aborts when something does not hold. For tests and debug builds. */

@@ -133,7 +133,9 @@ static enum clime_err read_inflight(struct clime_http_request *rq, enum clime_in
         [CLIME_INFLIGHT_KEEP] = "keep", [CLIME_INFLIGHT_RECOMPUTE] = "recompute", [CLIME_INFLIGHT_ABORT] = "abort"};
     char text[32];
     *out = CLIME_INFLIGHT_RECOMPUTE;
-    if (!clime_http_query(rq, "inflight", text, sizeof text)) return CLIME_OK;
+    bool given;
+    if (clime_http_query(rq, "inflight", text, sizeof text, &given, e)) return e->code;
+    if (!given) return CLIME_OK;
     for (int i = 0; i < (int)CLIME_COUNT(names); i++) {
         if (!clime_str_is(clime_str_of(text), names[i])) continue;
         *out = (enum clime_inflight)i;

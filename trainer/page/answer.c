@@ -52,7 +52,8 @@ void clime_page_answer(struct clime_http_request *rq, void *page, clime_answer_f
 
 enum clime_err clime_page_real(const struct clime_answer *a, const char *name, double *out, struct clime_error *e) {
     char text[64], *end;
-    if (!clime_http_query(a->rq, name, text, sizeof text) || !text[0]) return CLIME_OK;
+    if (clime_http_query(a->rq, name, text, sizeof text, NULL, e)) return e->code;
+    if (!text[0]) return CLIME_OK;
     double v = strtod(text, &end);
     if (*end || !isfinite(v)) return clime_fail(e, CLIME_ERR_INPUT, "%s: \"%s\" is no number", name, text);
     *out = v;
@@ -62,7 +63,8 @@ enum clime_err clime_page_real(const struct clime_answer *a, const char *name, d
 enum clime_err clime_page_int(const struct clime_answer *a, const char *name, int64_t min, int64_t max, int64_t *out,
                               struct clime_error *e) {
     char text[64], *end;
-    if (!clime_http_query(a->rq, name, text, sizeof text) || !text[0]) return CLIME_OK;
+    if (clime_http_query(a->rq, name, text, sizeof text, NULL, e)) return e->code;
+    if (!text[0]) return CLIME_OK;
     errno = 0;
     long long v = strtoll(text, &end, 10);
     if (*end || errno || v < min || v > max)

@@ -93,8 +93,8 @@ static enum clime_err answer_events(struct clime_answer *a, struct clime_error *
     char kind[32] = "";
     if (clime_page_int(a, "before", 0, INT64_MAX, &before, e) || clime_page_int(a, "limit", 1, 1000, &limit, e))
         return e->code;
-    bool given = clime_http_query(a->rq, "kind", kind, sizeof kind) && kind[0];
-    return clime_browse_events(a->db, given ? kind : NULL, before, limit, &a->w, e);
+    if (clime_http_query(a->rq, "kind", kind, sizeof kind, NULL, e)) return e->code;
+    return clime_browse_events(a->db, kind[0] ? kind : NULL, before, limit, &a->w, e);
 }
 
 void clime_page_events_of(struct clime_http_request *rq, void *page) {

@@ -15,7 +15,8 @@
 
 static enum clime_err read_order(const struct clime_answer *a, enum clime_browse_order *out, struct clime_error *e) {
     char text[32] = "";
-    if (!clime_http_query(a->rq, "order", text, sizeof text) || !text[0]) return CLIME_OK;
+    if (clime_http_query(a->rq, "order", text, sizeof text, NULL, e)) return e->code;
+    if (!text[0]) return CLIME_OK;
     for (int i = 0; clime_browse_order_names[i]; i++)
         if (!strcmp(text, clime_browse_order_names[i])) {
             *out = (enum clime_browse_order)i;
@@ -43,12 +44,15 @@ static enum clime_err answer_list(struct clime_answer *a, struct clime_error *e)
         clime_page_int(a, "length_min", 0, INT64_MAX, &f.length_min, e) ||
         clime_page_int(a, "length_max", 0, INT64_MAX, &f.length_max, e) ||
         clime_page_int(a, "limit", 1, MAX_LIST, &f.limit, e) ||
-        clime_page_int(a, "after", 0, INT64_MAX, &f.last_id, e) || clime_page_real(a, "after_value", &f.last_value, e))
+        clime_page_int(a, "after", 0, INT64_MAX, &f.last_id, e) ||
+        clime_page_real(a, "after_value", &f.last_value, e) ||
+        clime_http_query(a->rq, "status", status, sizeof status, NULL, e) ||
+        clime_http_query(a->rq, "text", text, sizeof text, NULL, e))
         return e->code;
     f.goes_on = f.last_id >= 0;
     if (f.goes_on) f.soon_us = f.until_us;
-    if (clime_http_query(a->rq, "status", status, sizeof status) && status[0]) f.status = status;
-    if (clime_http_query(a->rq, "text", text, sizeof text) && text[0]) f.text = text;
+    if (status[0]) f.status = status;
+    if (text[0]) f.text = text;
     return clime_browse_samples(a->db, &f, &a->w, e);
 }
 
@@ -126,11 +130,11 @@ static enum clime_err answer_answers(struct clime_answer *a, struct clime_error 
     int64_t line;
     char set[256] = "";
     if (needs_id(a, "line", &line, e)) return e->code;
-    bool given = clime_http_query(a->rq, "set", set, sizeof set) && set[0];
+    if (clime_http_query(a->rq, "set", set, sizeof set, NULL, e)) return e->code;
     int32_t *ids = NULL;
     size_t n = 0;
     clime_jw_object(&a->w);
-    enum clime_err rc = clime_browse_answers(a->db, given ? set : NULL, line, &a->w, &ids, &n, e);
+    enum clime_err rc = clime_browse_answers(a->db, set[0] ? set : NULL, line, &a->w, &ids, &n, e);
     const struct clime_tokenizer *t = rc || !n ? NULL : clime_page_tokenizer(a->page, a->run);
     if (t) {
         struct clime_buf prompt;

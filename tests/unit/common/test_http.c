@@ -36,7 +36,13 @@ static void echo(struct clime_http_request *rq, void *context) {
 static void describe(struct clime_http_request *rq, void *context) {
     (void)context;
     char q[8], line[300];
-    if (!clime_http_query(rq, "q", q, sizeof q)) memcpy(q, "none", 5);
+    struct clime_error e;
+    bool given;
+    if (clime_http_query(rq, "q", q, sizeof q, &given, &e)) {
+        clime_http_reply_err(rq, &e);
+        return;
+    }
+    if (!given) memcpy(q, "none", 5);
     const char *extra = clime_http_header(rq, "X-Extra");
     int n = snprintf(line, sizeof line, CLIME_STR_FMT " " CLIME_STR_FMT " [" CLIME_STR_FMT "] q=%s extra=%s",
                      CLIME_STR_ARG(clime_http_method(rq)), CLIME_STR_ARG(clime_http_path(rq)),

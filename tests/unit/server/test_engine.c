@@ -15,7 +15,7 @@ static void run_together(struct clime_engine *g, bool disturb) {
     }
     for (int k = 0; k < 10 && disturb; k++) {
         clime_engine_pause(g, k % 2 ? CLIME_PAUSE_RETRACT : CLIME_PAUSE_IN_PLACE);
-        if (k % 2) assert_int_equal(clime_engine_flush(g, &e), CLIME_OK);
+        if (k % 2) assert_int_equal(clime_engine_flush(g, false, &e), CLIME_OK);
         clime_engine_resume(g);
         clime_sleep_us(1000);
     }
