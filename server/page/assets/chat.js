@@ -5,10 +5,11 @@ import { h, num, plural, seconds, show } from "./dom.js";
 import * as fields from "./fields.js";
 import { TokenList } from "./tokens.js";
 
-const said = []; // {role, content, reasoning_content, card, tokens}
+const said = []; // {role, content, reasoning_content, card, tokens, failed}
 let running = null, model = "", log, form, system, input, button;
 
-const history = () => said.map(({ role, content, reasoning_content: r }) => ({ role, content, ...(r ? { reasoning_content: r } : {}) }));
+// A reply that failed was never said, nor was one that was stopped before its first word.
+const history = () => said.filter((m) => !m.failed && (m.role === "user" || m.content || m.reasoning_content)).map(({ role, content, reasoning_content: r }) => ({ role, content, ...(r ? { reasoning_content: r } : {}) }));
 
 function forget(from) {
   for (const m of said.splice(from)) {
@@ -78,6 +79,7 @@ async function answer() {
     }
   } catch (e) {
     problem = e.name === "AbortError" ? "stopped" : e.message;
+    m.failed = problem !== "stopped";
   }
   follow(draw);
   const took = (performance.now() - began) / 1000, n = m.tokens.tokens.length;
@@ -109,7 +111,7 @@ export function mount(box, name) {
   if (!log) {
     log = h("div", { class: "log", "aria-live": "polite" });
     system = h("textarea", { rows: 1, name: "system", placeholder: "system message" });
-    input = h("textarea", { rows: 3, name: "message", placeholder: "say something (Enter sends, Shift+Enter is a new line)", onkeydown: (e) => { if (e.key === "Enter" && !e.shiftKey && !e.isComposing) { e.preventDefault(); form.requestSubmit(); } } });
+    input = h("textarea", { rows: 3, name: "message", placeholder: "say something (Enter sends, Shift+Enter is a new line)", onkeydown: (e) => { if (e.key === "Enter" && !e.shiftKey && !e.isComposing) { e.preventDefault(); if (!running) form.requestSubmit(); } } });
     button = h("button", { type: "submit", class: "on" }, "send");
     form = h("form", { class: "composer", onsubmit: submit }, input,
       h("div", { class: "bar" }, button, h("button", { type: "button", onclick: again }, "again"), h("button", { type: "button", onclick: () => { if (!running) forget(0); } }, "forget all")));

@@ -13,7 +13,9 @@ const add = (entry, top, isPrompt) => list.add({ logp: entry[0], id: entry[1], t
 function request() {
   const ids = asIds.checked && prompt.value.split(/[\s,[\]]+/).filter(Boolean).map(Number);
   if (ids && !ids.every(Number.isInteger)) throw new Error("ids are whole numbers, with spaces or commas between");
-  return { ...(ids ? { input_ids: ids } : { text: prompt.value }), sampling_params: fields.native(), stream: true, return_logprob: true,
+  const params = fields.native();
+  if (score.checked) params.stream_interval = 16; // every event brings the prompt's numbers again
+  return { ...(ids ? { input_ids: ids } : { text: prompt.value }), sampling_params: params, stream: true, return_logprob: true,
     logprob_start_len: score.checked ? 0 : -1, top_logprobs_num: fields.alternatives(), return_text_in_logprobs: true };
 }
 
