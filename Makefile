@@ -147,7 +147,7 @@ asan: ## run every test against a build with the address and undefined sanitizer
 	+$(MAKE) O=$(O)/asan $(ASAN) suite
 tsan: ## run the unit tests and two end-to-end tests against a build with the thread sanitizer, in $(O)/tsan
 	+$(MAKE) O=$(O)/tsan $(TSAN) ONLY="test_two_rollouts or test_many_clients_at_once" suite
-fuzz: ## run the fuzzers under the address and undefined sanitizers
+fuzz: ## run the fuzzers under the address and undefined sanitizers (MINUTES=24: of a processor each, SEED=1)
 	$(MAKE) O=$(O)/asan $(ASAN) fuzz-run
 FUZZ = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(O)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.c $$(if $$(filter fuzz_request fuzz_pickle,$$*),$(O)/libserver.a) \
@@ -156,7 +156,7 @@ $(O)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.c $$(if $$(filter fuzz_request fuzz_
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) $(LDLIBS)
 fuzz-run: $(FUZZ) all
-	@for t in $(FUZZ); do $$t || exit 1; done
+	@for t in $(FUZZ); do $$t --seed $(or $(SEED),1) $(if $(MINUTES),--cpu-minutes $(MINUTES)) || exit 1; done
 	scripts/setup test
 	CLIME_BUILD=$(O) build/venv/bin/python tests/fuzz/fuzz_http.py
 chaos: all ## 100 rounds (ROUNDS=N) of a run whose programs are killed, frozen, cut off and lied to, by SEED=1

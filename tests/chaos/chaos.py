@@ -107,7 +107,7 @@ def chaos(folder, rounds, seed, n_rollouts, n_faults, kinds=KINDS, only=None):
         said = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()))
         print(f"round {i}: {kind}, {seconds:.1f} s, longest silence {longest:.1f} s, {restarts} ends with a word; {said}", flush=True)
         shutil.rmtree(where)
-    print(f"{rounds} rounds: the same weights and records in all; longest silence {silence:.1f} s; {sum(total.values())} faults:")
+    print(f"{rounds if only is None else 1} rounds: the same weights and records in all; longest silence {silence:.1f} s; {sum(total.values())} faults:")
     for name, n in sorted(total.items()):
         print(f"{n:6} {name}")
     return total

@@ -25,12 +25,11 @@ MAY_SAY = ("disk is full", "No space left", "database or disk is full", "waiting
 
 
 def processes():
-    """(pid, parent, name, state) of every process."""
+    """(pid, parent, state, command line) of every process."""
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            name, rest = pathlib.Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)
-            state, parent = rest.split()[:2]
-            yield int(entry), int(parent), name.split("(", 1)[1], state
+            state, parent = pathlib.Path(f"/proc/{entry}/stat").read_text().rsplit(")", 1)[1].split()[:2]
+            yield int(entry), int(parent), state, pathlib.Path(f"/proc/{entry}/cmdline").read_text(errors="replace")
 
 
 def free_port():
@@ -45,7 +44,7 @@ class Machine:
         self.run_dir, self.log = folder / "run", folder / "log"
         self.reward = Reward(rng.random())
         self.outside, self.proxies, self.timers, self.restarts = {}, [], [], 0
-        self.stopped_until = 0.0
+        self.stopped_until, self.reward_killed = 0.0, False
         self.reward_proxy = self.proxied(self.reward.port)
         if kind == "outside fleet":
             self.start_outside()
@@ -89,6 +88,7 @@ class Machine:
             options |= {"num-servers": 2, "server-threads": 1}
         if self.kind == "environments":
             options |= {"environment-command": f"exec {sys.executable} {HERE}/environment.py", "num-environments": 2,
+                        "rm-type": "command", "rm-command": f"exec {sys.executable} {HERE}/reward_command.py",
                         "environment-lease-timeout": 3, "environment-attempts": 1000, "rollout-max-context-len": 160}  # fmt: skip
         words = [self.build / "clime-train", "rl", "--apply-chat-template", "--rollout-shuffle", "--use-dynamic-batch-size"]
         for name, value in options.items():
@@ -144,8 +144,8 @@ class Machine:
         if who in ("router", "server") and self.outside:
             live = [p.pid for name, (p, _) in self.outside.items() if name.startswith(who) and p.poll() is None]
         else:
-            name = {"router": "clime-router", "server": "clime-server"}.get(who, "python")
-            live = sorted(pid for pid, parent, n, state in processes() if parent == self.trainer.pid and n.startswith(name) and state != "Z")
+            word = {"router": "clime-router", "server": "clime-server", "reward": "reward_command.py"}.get(who, "environment.py")
+            live = sorted(pid for pid, parent, state, words in processes() if parent == self.trainer.pid and word in words and state != "Z")
         return self.rng.choice(live) if live else None
 
     def signal(self, pid, how):
@@ -160,6 +160,14 @@ class Machine:
         if who == "trainer":
             self.restart()
         return f"kill -9 {who}"
+
+    def kill_reward(self):
+        """Once a round: of a command that dies twice under the same question its sample has failed, as it should."""
+        if self.reward_killed:
+            return None
+        name = self.kill("reward")
+        self.reward_killed = name is not None
+        return name
 
     def stop(self, who):
         """SIGSTOP, and SIGCONT after up to 3 s, which is longer than the probes wait."""
@@ -235,5 +243,5 @@ class Machine:
                  *((2 if self.outside else 1, lambda how=how: self.connections(how)) for how in ("cut", "half-closed", "held up", "refused")),
                  (1, self.full_disk), (1, self.leaping_clock), (2, self.flipped_byte), (1, self.ask_to_end), (1, self.second_trainer)]  # fmt: skip
         if self.kind == "environments":
-            found += [(5, lambda: self.kill("environment")), (3, lambda: self.stop("environment"))]
+            found += [(5, lambda: self.kill("environment")), (3, lambda: self.stop("environment")), (3, self.kill_reward)]
         return found

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common/err.h"
@@ -108,24 +109,32 @@ static void one_case(const struct fuzz *f, struct text *t) {
 }
 
 int fuzz_main(int argc, char **argv, const struct fuzz *f) {
-    int64_t n, only;
+    int64_t n, only, minutes;
     char iterations[24];
     snprintf(iterations, sizeof iterations, "%d", f->iterations);
     const struct clime_opt table[] = {
         {.name = "seed", .type = CLIME_OPT_INT, .value = &seed, .def = "1", .help = "of the whole run"},
         {.name = "iterations", .type = CLIME_OPT_INT, .value = &n, .def = iterations, .help = "cases to run"},
+        {.name = "cpu-minutes",
+         .type = CLIME_OPT_INT,
+         .value = &minutes,
+         .def = "0",
+         .help = "run for so long instead"},
         {.name = "only", .type = CLIME_OPT_INT, .value = &only, .def = "-1", .help = "run this case alone"},
     };
     struct clime_error e;
-    if (clime_options_parse(table, 3, argc, argv, NULL, 0, "usage: fuzz_x [options]", &e) != CLIME_OK) {
+    if (clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, NULL, 0, "usage: fuzz_x [options]", &e) !=
+        CLIME_OK) {
         fprintf(stderr, "%s\n", e.msg);
         return 2;
     }
     signal(SIGABRT, on_abort);
     if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(report);
     struct text t = {.data = xmalloc(f->max_bytes), .max = f->max_bytes};
-    for (now_at = only < 0 ? 0 : only; now_at < (only < 0 ? n : only + 1); now_at++) one_case(f, &t);
+    int64_t begin = only < 0 ? 0 : only, end = only >= 0 ? only + 1 : minutes ? INT64_MAX : n;
+    for (now_at = begin; now_at < end && (!minutes || clock() / CLOCKS_PER_SEC < minutes * 60); now_at++)
+        one_case(f, &t);
     free(t.data);
-    printf("%s: %lld cases\n", argv[0], (long long)(only < 0 ? n : 1));
+    printf("%s: %lld cases\n", argv[0], (long long)(now_at - begin));
     return 0;
 }

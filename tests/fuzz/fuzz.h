@@ -2,7 +2,7 @@
  *
  * A program names seed texts, a dictionary, and a target that takes bytes and CHECKs its own invariants; run under the
  * address and undefined-behaviour sanitizers (make fuzz). Case i depends on (seed, i) alone, so a failure, which prints
- * both, is run again by "--seed S --only I". Options: --seed S, --iterations N, --only I.
+ * both, is run again by "--seed S --only I". Options: --seed S, --iterations N or --cpu-minutes N, --only I.
  */
 #ifndef CLIME_TESTS_FUZZ_FUZZ_H
 #define CLIME_TESTS_FUZZ_FUZZ_H
