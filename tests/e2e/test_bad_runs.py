@@ -6,6 +6,8 @@ test_rl.py; lines of `grade` in test_grade.py.
 """
 
 import json
+import contextlib
+import itertools
 import os
 import shutil
 import socket
@@ -283,44 +285,35 @@ def test_router_that_never_answers(d):
         fails(rl(d, "mute", router_url=f"http://127.0.0.1:{port}", server_threads=None), "--router-url", str(port))
 
 
-def test_router_that_speaks_something_else(d):
-    with socket.socket() as odd:
-        odd.bind(("127.0.0.1", 0))
-        odd.listen()
+@contextlib.contextmanager
+def odd_router(answer):
+    """Its port. answer(n): what it says on its n-th connection, before it closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as odd:
 
-        def answer():
-            while True:
+        def serve():
+            for n in itertools.count():
                 try:
                     c, _ = odd.accept()
                 except OSError:
                     return
                 with c:
                     c.recv(4096)
-                    c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
+                    c.sendall(answer(n))
 
-        threading.Thread(target=answer, daemon=True).start()
-        port = odd.getsockname()[1]
-        fails(rl(d, "odd", router_url=f"http://127.0.0.1:{port}", server_threads=None), "--router-url", str(port))
+        threading.Thread(target=serve, daemon=True).start()
+        yield str(odd.getsockname()[1])
+
+
+def test_router_that_speaks_something_else(d):
+    with odd_router(lambda n: b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>") as port:
+        fails(rl(d, "odd", router_url=f"http://127.0.0.1:{port}", server_threads=None), "--router-url", port)
 
 
 def test_router_that_breaks_one_connection(d):
     """Once is no reason to call the run off: it is asked again, and what it says then counts."""
-    asked = []
-    with socket.create_server(("127.0.0.1", 0)) as odd:
-
-        def answer():
-            while True:
-                try:
-                    c, _ = odd.accept()
-                except OSError:
-                    return
-                with c:
-                    asked.append(c.recv(4096))
-                    if len(asked) > 1:
-                        c.sendall(b"HTTP/1.1 418 Teapot\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-
-        threading.Thread(target=answer, daemon=True).start()
-        fails(rl(d, "broken", router_url=f"http://127.0.0.1:{odd.getsockname()[1]}", server_threads=None), "--router-url", "418")
+    teapot = b"HTTP/1.1 418 Teapot\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with odd_router(lambda n: teapot if n else b"") as port:
+        fails(rl(d, "broken", router_url=f"http://127.0.0.1:{port}", server_threads=None), "--router-url", port, "418")
 
 
 REWARDS = [
