@@ -208,7 +208,8 @@ class Machine:
     def flipped_byte(self):
         """A byte of the newest checkpoint, while no trainer runs. The one before it must do, so there must be two."""
         saved = lambda: sorted((self.run_dir / "checkpoints").glob("step_*[0-9]"))
-        while len(saved()) < 2 and self.trainer.poll() is None and time.time() > self.stopped_until:
+        until = time.time() + 20
+        while len(saved()) < 2 and self.trainer.poll() is None and self.stopped_until < time.time() < until:
             self.keep_outside()
             time.sleep(0.01)
         self.trainer.kill()

@@ -5,9 +5,9 @@ with its own options as it did before. Rewards that fail in the middle of a run,
 test_rl.py; lines of `grade` in test_grade.py.
 """
 
-import json
 import contextlib
 import itertools
+import json
 import os
 import shutil
 import socket

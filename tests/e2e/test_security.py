@@ -53,16 +53,16 @@ def test_keys_with_names_and_limits(tmp_path):
     """One client that is past its limits is told so, the others go on, and none of them may command."""
     need_stories()
     keys = tmp_path / "keys"
-    keys.write_text("# who  key\nalice  one  concurrent=1\nbob  two  per-minute=2\n")
+    keys.write_text("# who  key\nalice  one  concurrent=1\nbob  two  per-minute=1\n")
     words = ["--api-keys", keys, "--admin-api-key", "boss", "--api-key", "plain"]
     with server(*words) as s:
         ask = lambda key, path="/generate", body=SHORT: web.post(s.url + path, json=body, headers=bearer(key), timeout=LIMIT)
         assert [ask(k).status_code for k in ("one", "plain", "boss", "three", "on", "one two")] == [200, 200, 200, 401, 401, 401]
         assert web.post(s.url + "/generate", json=SHORT, timeout=LIMIT).status_code == 401
         assert [ask(k, "/flush_cache").status_code for k in ("one", "two", "plain", "boss")] == [403, 403, 403, 200]
-        assert [ask("two").status_code for _ in range(2)] == [200, 200]
+        assert ask("two").status_code == 200
         late = ask("two")
-        assert late.status_code == 429 and "bob" in late.json()["message"] and 1 < int(late.headers["retry-after"]) <= 31
+        assert late.status_code == 429 and "bob" in late.json()["message"] and 1 < int(late.headers["retry-after"]) <= 61
         assert web.get(s.url + "/v1/models", headers=bearer("two"), timeout=LIMIT).status_code == 200  # makes no work
         assert ask("boss", "/pause_generation").status_code == 200
         (held,) = in_background([lambda: ask("one")])
