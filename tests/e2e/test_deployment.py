@@ -260,11 +260,14 @@ while [ $# -gt 0 ]; do
     *) break ;;
     esac
 done
-for ((i = 0; i < n; i++)); do SLURM_PROCID=$i SLURM_LOCALID=$i SLURM_NTASKS=$n "$@" & done
-trap 'kill $(jobs -p) 2>/dev/null' TERM
+tasks=()
+trap 'kill "${tasks[@]}" 2>/dev/null' TERM
+for ((i = 0; i < n; i++)); do SLURM_PROCID=$i SLURM_LOCALID=$i SLURM_NTASKS=$n "$@" & tasks+=($!); done
 status=0
-for ((i = 0; i < n; i++)); do wait -n || status=$?; [ $status = 0 ] || break; done
-kill $(jobs -p) 2>/dev/null
+for task in "${tasks[@]}"; do
+    wait "$task" || status=$?
+    while kill -0 "$task" 2>/dev/null; do wait "$task" || status=$?; done
+done
 exit $status
 """,
 }
