@@ -61,8 +61,8 @@ def train_undisturbed(model):
 
 
 def check_same_weights(model, sha, recompute):
-    """Two servers, few requests at a time, prompts in chunks, layers computed again."""
-    more = ["--num-servers", "2", "--server-max-running-requests", "3", "--server-chunked-prefill-size", "7",
+    """Two servers over two devices each, few requests at a time, prompts in chunks, layers computed again."""
+    more = ["--rollout-num-gpus", "4", "--rollout-num-gpus-per-engine", "2", "--server-max-running-requests", "3", "--server-chunked-prefill-size", "7",
             "--recompute-granularity", recompute]  # fmt: skip
     assert run_whole(command(model, model / "other", *more), model / "other.log") == sha
     check_record(model / "other")
