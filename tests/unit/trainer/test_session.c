@@ -528,6 +528,83 @@ static void test_readings_grow(void **state) {
     end(&w);
 }
 
+/* ---- streams ---- */
+
+struct teller {
+    struct clime_env_stream *stream;
+    const struct clime_sample *whole;
+};
+
+/* The owner's side: token by token, and again from the beginning in the middle, as after a try that broke off. */
+static void *tell_all(void *arg) {
+    const struct teller *t = arg;
+    const int32_t *ids = t->whole->ids + t->whole->n_prompt;
+    for (int i = 1; i < 2 * t->whole->n_response; i++) {
+        int n = i < t->whole->n_response / 2 ? i : i - t->whole->n_response / 2;
+        if (n > t->whole->n_response) break;
+        struct clime_partial so_far = {.ids = ids, .logp = t->whole->logp, .n = n};
+        if (!clime_env_stream_tell(t->stream, &so_far)) break;
+    }
+    clime_env_stream_end(t->stream);
+    return NULL;
+}
+
+/* What the deltas of a chat's stream say together. */
+static void join_content(const char *events, struct clime_buf *out) {
+    static const char name[] = "\"delta\":{\"content\":\"";
+    for (const char *at = events; (at = strstr(at, name)); at++) {
+        const char *text = at + sizeof name - 1;
+        clime_buf_add(out, text, strcspn(text, "\""));
+    }
+}
+
+/* Told by one thread and read by another, a stream says what the whole answer says; other tokens are refused. */
+static void test_streams_from_two_threads(void **state) {
+    (void)state;
+    struct world w = begin(template, "<end>");
+    const char *body = "{\"messages\":[" USER("x") "],\"stream\":true,\"logprobs\":true}";
+    char *said = xasprintf("%0400d<end>", 7);
+    struct clime_env_body b;
+    struct clime_error e = {0};
+    assert_int_equal(clime_env_body_read(clime_str_of(body), CLIME_ENV_CHAT, &b, &e), CLIME_OK);
+    struct clime_env_call call = {.ask = &b.ask};
+    w.says = said;
+    w.request.sampling = &w.sampling;
+    w.task.r = &w.request;
+    clime_env_turn(&w.v, &w.task, &call, speak, &w);
+    assert_int_equal(call.error.code, CLIME_OK);
+    struct clime_env_stream *s = clime_env_stream_new(&b, &call);
+    clime_env_stream_begin(s, &w.v, true, call.answer->ids, call.answer->n_prompt);
+    struct teller teller = {s, call.answer};
+    struct clime_buf out, text;
+    pthread_t thread;
+    clime_buf_init(&out, MAX);
+    clime_buf_init(&text, MAX);
+    assert_int_equal(pthread_create(&thread, NULL, tell_all, &teller), 0);
+    for (int i = 0; i < 100; i++) clime_env_stream_news(s, &out);
+    pthread_join(thread, NULL);
+    assert_true(clime_env_stream_agrees(s, call.answer));
+    int32_t other = call.answer->ids[call.answer->n_prompt] ^ 1;
+    const struct clime_partial changed = {.ids = &other, .logp = call.answer->logp, .n = 1};
+    assert_false(clime_env_stream_tell(s, &changed));
+    clime_env_stream_last(s, &e, &out);
+    clime_buf_addc(&out, 0);
+    join_content(out.data, &text);
+    assert_int_equal(text.len, 400);
+    assert_memory_equal(text.data, said, 400);
+    int numbers = 0;
+    for (const char *at = out.data; (at = strstr(at, "\"logprob\":")); at++) numbers++;
+    assert_int_equal(numbers, call.answer->n_response);
+    assert_non_null(strstr(out.data, "\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n"));
+    clime_buf_free(&out);
+    clime_buf_free(&text);
+    clime_env_stream_free(s);
+    clime_env_call_free(&call);
+    clime_env_body_free(&b);
+    free(said);
+    end(&w);
+}
+
 static size_t in_use(void) {
     return mallinfo2().uordblks;
 }
@@ -565,10 +642,11 @@ static void test_memory_is_linear(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_families),        cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_calls_come_back), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_forms_agree),     cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_readings_grow),   cmocka_unit_test(test_memory_is_linear),
+        cmocka_unit_test(test_families),         cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_calls_come_back),  cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_forms_agree),      cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_readings_grow),    cmocka_unit_test(test_streams_from_two_threads),
+        cmocka_unit_test(test_memory_is_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
