@@ -109,8 +109,6 @@ static void derive_ranks(struct clime_learner_options *o) {
 static enum clime_err check_ranks(const struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     enum clime_err err = clime_lanes_check(o->gradient_lanes, o->n_ranks, e);
-    if (!err && o->n_ranks == 1 && o->shard_weights == CLIME_SHARD_ON)
-        err = clime_fail(e, CLIME_ERR_INPUT, "--shard-weights on: one rank has nobody to share its weights with");
     if (err || o->n_ranks == 1) return err;
     if (needs_critic(o))
         return clime_fail(e, CLIME_ERR_INPUT,
