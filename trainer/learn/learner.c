@@ -71,8 +71,9 @@ static size_t need(const struct clime_learner *l, bool *fits) {
     return p.need;
 }
 
-/* Whole weights where they fit, for gathering layers costs what it costs. Memory that servers map must be whole. out:
- * the arithmetic of both, NULL. Followers are told. */
+/* Whole weights where they fit, since gathering layers is not free; where neither fits, what takes less says what else
+ * would help. Memory that servers read must be whole. out: gets the arithmetic of both; may be NULL. Followers are told
+ * what rank 0 has decided. */
 static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
     struct clime_learner_options *o = &l->opts;
     size_t of[2];
@@ -89,7 +90,7 @@ static void choose_parts(struct clime_learner *l, struct clime_buf *out) {
                          (double)of[0] / (1 << 30), fits[0] ? "" : ", which does not fit", (double)of[1] / (1 << 30),
                          fits[1] ? "" : ", which does not fit");
     if (o->shard_weights == CLIME_SHARD_AUTO)
-        o->shard_weights = fits[0] || !fits[1] || o->read_by_servers ? CLIME_SHARD_OFF : CLIME_SHARD_ON;
+        o->shard_weights = fits[0] || of[1] >= of[0] || o->read_by_servers ? CLIME_SHARD_OFF : CLIME_SHARD_ON;
     if (o->shard_weights == CLIME_SHARD_OFF) clime_model_ring(l->model, &l->model->layout, (struct clime_part){0, 1});
 }
 

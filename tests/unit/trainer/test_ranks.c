@@ -193,6 +193,9 @@ static void parts_where_whole_weights_do_not_fit(void **state) {
     assert_non_null(strstr(text.data, "GiB, which does not fit; a part"));
     assert_non_null(strstr(text.data, "4 ranks, sharded: "));
     assert_null(strstr(text.data, "DOES NOT FIT"));
+    describe(dir, CLIME_SHARD_AUTO, false, 1 << 20, &text); /* what takes less is refused */
+    assert_non_null(strstr(text.data, "4 ranks, sharded: "));
+    assert_non_null(strstr(text.data, "DOES NOT FIT"));
     describe(dir, CLIME_SHARD_AUTO, true, between, &text); /* others read whole weights in place */
     assert_non_null(strstr(text.data, "4 ranks, replicated: "));
     describe(dir, CLIME_SHARD_OFF, false, between, &text);
