@@ -52,6 +52,11 @@ struct clime_fleet_server *clime_fleet_add(struct clime_fleet *f) {
     return s;
 }
 
+void clime_fleet_free_server(struct clime_fleet_server *s) {
+    clime_wait_end(&s->wait);
+    free(s);
+}
+
 /* ---- what only the owner may do ---- */
 
 static enum clime_err prepare(struct clime_push *p, enum clime_way way, struct clime_error *e) {
@@ -277,7 +282,7 @@ static void say_wait(const struct clime_fleet *f, int64_t begun_us, int64_t *nex
 }
 
 /* Each program has a limit of its own for coming up, and each push; what comes beside them has this one. */
-static enum clime_err wait_ready(struct clime_fleet *f, struct clime_error *e) {
+static enum clime_err wait_for_quorum(struct clime_fleet *f, struct clime_wait *wait, struct clime_error *e) {
     int64_t begun = clime_now_us(), limit = begun + CLIME_FLEET_READY_US, word = begun + WORD_EVERY_US;
     for (;;) {
         enum clime_err rc = do_mine(f, e);
@@ -289,9 +294,19 @@ static enum clime_err wait_ready(struct clime_fleet *f, struct clime_error *e) {
         }
         if (!all_up(f) || any_pushing(f)) limit = clime_now_us() + CLIME_FLEET_READY_US;
         if (clime_now_us() > limit) return not_ready(f, e);
+        const struct clime_fleet_server *s = first_behind(f);
+        clime_wait_on(wait, "version %" PRId64 ": %s", f->push.version, s ? clime_fleet_name(s) : "no worker is there");
         say_wait(f, begun, &word);
         wait_for_loop(f);
     }
+}
+
+static enum clime_err wait_ready(struct clime_fleet *f, struct clime_error *e) {
+    struct clime_wait wait = {0};
+    clime_wait_begin(&wait, "a quorum of servers to serve", CLIME_FLEET_READY_US, "version %" PRId64, f->push.version);
+    enum clime_err rc = wait_for_quorum(f, &wait, e);
+    clime_wait_end(&wait);
+    return rc;
 }
 
 enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
@@ -313,9 +328,12 @@ enum clime_err clime_fleet_wait_up(struct clime_fleet *f, struct clime_error *e)
 
 void clime_fleet_hold(struct clime_fleet *f) {
     pthread_mutex_lock(f->lock);
+    struct clime_wait wait = {0};
     atomic_store(&f->holding, true);
     clime_http_loop_wake(f->http);
+    clime_wait_begin(&wait, "pushes under way to end", f->push.timeout_us, "weights that are about to change");
     while (any_pushing(f)) wait_for_loop(f);
+    clime_wait_end(&wait);
     pthread_mutex_unlock(f->lock);
 }
 
@@ -568,9 +586,10 @@ void clime_fleet_close(struct clime_fleet *f) {
         struct clime_fleet_server *s = f->servers[i];
         clime_broadcast_close(&s->group);
         if (s->out) give_back(f, s);
-        free(s);
+        clime_fleet_free_server(s);
     }
     for (int i = 0; i < f->n_children; i++) clime_program_free(&f->children[i]);
+    clime_wait_end(&f->router_wait);
     clime_program_free(&f->router);
     free(f->children);
     clime_http_client_free(f->one);

@@ -20,6 +20,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/os/waits.h"
 #include "trainer/fleet/broadcast.h"
 #include "trainer/fleet/fleet.h"
 #include "trainer/fleet/program.h"
@@ -60,6 +61,7 @@ struct clime_fleet_server {
     char url[CLIME_FLEET_URL];   /* "" = not up */
     struct clime_program *child; /* NULL = external */
     enum clime_fleet_state state;
+    struct clime_wait wait;  /* for the next state, unless it serves */
     int64_t since_us;        /* in this state; clime_now_us scale */
     int64_t pushed;          /* version it serves, -1 = unknown */
     enum clime_way way;      /* how it gets weights */
@@ -110,6 +112,7 @@ struct clime_fleet {
     struct clime_http_loop *owner_http; /* the owner's */
     struct clime_http_client *one;      /* the owner's, for a call that it waits for */
     bool closing;
+    struct clime_wait router_wait;
     bool publishing;          /* the model holds the version that is pushed */
     bool was_published;       /* a version was served by all once */
     bool writing;             /* weights on the device are, or are about to be, rewritten */
@@ -139,6 +142,7 @@ void clime_fleet_set_url(struct clime_fleet *f, const char *url);
 const char *clime_fleet_name(const struct clime_fleet_server *s);
 void clime_fleet_enter(struct clime_fleet_server *s, enum clime_fleet_state state);
 struct clime_fleet_server *clime_fleet_add(struct clime_fleet *f); /* zero, but for what it always has */
+void clime_fleet_free_server(struct clime_fleet_server *s);
 
 /* What tells the router of a server. */
 void clime_fleet_admit_body(const struct clime_fleet_server *s, struct clime_buf *out);

@@ -19,7 +19,7 @@ static void forget_unlisted(struct clime_fleet *f) {
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = f->servers[i];
         if (s->unlisted && !s->doing && !s->with_owner && !f->n_pins && !s->group.comm)
-            free(s);
+            clime_fleet_free_server(s);
         else
             f->servers[n++] = s;
     }
@@ -36,6 +36,10 @@ static bool look(struct clime_fleet *f) {
     else if (!f->fatal.code && clime_fleet_poll_children(f, &e))
         f->fatal = e;
     forget_unlisted(f);
+    if (f->o.router_url || clime_program_is_up(&f->router))
+        clime_wait_end(&f->router_wait);
+    else if (!f->router_wait.name)
+        clime_wait_begin(&f->router_wait, "the router to come up", f->o.start_limit_us, "clime-router");
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = f->servers[i];
         if (!s->unlisted) clime_fleet_step(f, s, now);

@@ -25,8 +25,27 @@ const char *clime_fleet_name(const struct clime_fleet_server *s) {
 }
 
 void clime_fleet_enter(struct clime_fleet_server *s, enum clime_fleet_state state) {
-    if (s->state != state) s->since_us = clime_now_us();
+    static const char *const names[] = {[CLIME_SERVER_STARTING] = "a server to come up",
+                                        [CLIME_SERVER_LOADING] = "a server to have the weights",
+                                        [CLIME_SERVER_PUSHED] = "the router to take a server",
+                                        [CLIME_SERVER_ADMITTED] = NULL,
+                                        [CLIME_SERVER_SUSPECT] = "a suspect to answer",
+                                        [CLIME_SERVER_DRAINING] = "the router to let go of a server",
+                                        [CLIME_SERVER_QUARANTINED] = "the end of a quarantine"};
+    const struct clime_fleet *f = s->fleet;
+    int64_t now = clime_now_us();
+    const int64_t limits_us[] = {
+        [CLIME_SERVER_STARTING] = f->o.start_limit_us,  [CLIME_SERVER_LOADING] = f->push.timeout_us,
+        [CLIME_SERVER_PUSHED] = CLIME_FLEET_CONTROL_US, [CLIME_SERVER_ADMITTED] = 0,
+        [CLIME_SERVER_SUSPECT] = CLIME_FLEET_PROBE_US,  [CLIME_SERVER_DRAINING] = CLIME_FLEET_CONTROL_US,
+        [CLIME_SERVER_QUARANTINED] = s->retry_us - now};
+    if (s->state == state && (s->wait.name || !names[state])) return;
     s->state = state;
+    s->since_us = now;
+    clime_wait_end(&s->wait);
+    if (names[state])
+        clime_wait_begin(&s->wait, names[state], limits_us[state], "%s%s%.120s", clime_fleet_name(s),
+                         s->last.code ? ": " : "", s->last.code ? s->last.msg : "");
 }
 
 /* ---- what went wrong ---- */

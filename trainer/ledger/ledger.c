@@ -12,6 +12,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "common/os/waits.h"
+
 struct job {
     clime_ledger_fn *fn;
     void *arg;
@@ -121,12 +123,15 @@ void clime_ledger_close(struct clime_ledger *l) {
 enum clime_err clime_ledger_write(struct clime_ledger *l, clime_ledger_fn *fn, void *arg, bool durable,
                                   struct clime_error *e) {
     struct job j = {.fn = fn, .arg = arg, .durable = durable};
+    struct clime_wait wait = {0};
     pthread_mutex_lock(&l->lock);
     CHECK(!l->stop);
     *l->last = &j;
     l->last = &j.next;
     pthread_cond_signal(&l->work);
+    clime_wait_begin(&wait, "the ledger to commit", 0, "the disk, or another process that writes to the ledger");
     while (!j.done) pthread_cond_wait(&l->done, &l->lock);
+    clime_wait_end(&wait);
     pthread_mutex_unlock(&l->lock);
     if (j.rc && e) *e = j.err;
     return j.rc;

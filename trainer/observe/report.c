@@ -13,6 +13,7 @@
 #include "common/options.h"
 #include "trainer/ledger/summary.h"
 #include "trainer/observe/eval_table.h"
+#include "trainer/observe/now.h"
 
 #define PLOT_WIDTH 64
 #define PLOT_HEIGHT 10
@@ -116,13 +117,26 @@ done:
     return rc;
 }
 
+static enum clime_err print_waits(const char *run, struct clime_error *e) {
+    char *text;
+    enum clime_err rc = clime_now_ask(run, &text, e);
+    if (!rc) fputs(text, stdout);
+    free(text);
+    return rc;
+}
+
 int clime_report_main(int argc, char **argv) {
     const char *run[1];
+    bool now;
     struct clime_error e = {0};
-    enum clime_err rc = clime_options_parse(
-        NULL, 0, argc, argv, run, 1, "clime-train report RUN\nA summary of a run folder, from its ledger.\n", &e);
+    const struct clime_opt table[] = {
+        {"now", CLIME_OPT_BOOL, &now, NULL, NULL,
+         "instead: what the trainer that works on the run waits for, how long at most, and on whom", .first = true}};
+    enum clime_err rc =
+        clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, run, 1,
+                            "clime-train report [--now] RUN\nA summary of a run folder, from its ledger.\n", &e);
     if (!rc && !run[0]) rc = clime_fail(&e, CLIME_ERR_INPUT, "which run? clime-train report RUN");
-    if (!rc) rc = report(run[0], &e);
+    if (!rc) rc = now ? print_waits(run[0], &e) : report(run[0], &e);
     if (rc) LOG_ERROR("report: %s", e.msg);
     return rc ? 1 : 0;
 }

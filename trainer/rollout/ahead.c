@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/os/waits.h"
+
 static void add_effort(struct clime_rollout *to, const struct clime_rollout *more) {
     to->n_stale += more->n_stale;
     clime_turn_counts_add(&to->turns, &more->turns);
@@ -119,7 +121,10 @@ enum clime_err clime_ahead_take(struct clime_ahead *a, struct clime_rollout *r, 
     CHECK(a->running || a->n_ready > 0);
     pthread_mutex_lock(&a->control.lock);
     int n_ready = a->n_ready;
+    struct clime_wait wait = {0};
+    clime_wait_begin(&wait, "a rollout that is made ahead", 0, "the thread that makes rollouts");
     while (a->n_ready == 0 && !a->control.ended) pthread_cond_wait(&a->control.changed, &a->control.lock);
+    clime_wait_end(&wait);
     bool there = a->n_ready > 0;
     if (there) {
         *r = a->ready[0];

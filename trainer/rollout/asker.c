@@ -14,6 +14,7 @@
 #include "common/clock.h"
 #include "common/http/client.h"
 #include "common/http/retry.h"
+#include "common/os/waits.h"
 #include "common/queue.h"
 #include "trainer/fleet/fleet.h"
 #include "trainer/reward/reward.h"
@@ -42,6 +43,7 @@ struct asked {
     struct clime_error e;
     char url[CLIME_FLEET_URL + 16];
     struct asked *after; /* in the list of those that pause */
+    struct clime_wait wait;
 };
 
 struct clime_asker {
@@ -95,6 +97,7 @@ static void end(struct asked *q) {
     r->sample->t_done_us = clime_wall_us();
     r->generate_us = clime_now_us() - q->t0;
     q->a->n_asked--;
+    clime_wait_end(&q->wait);
     q->done(q->arg, r);
     free(q);
 }
@@ -108,6 +111,7 @@ static void broke(struct asked *q, int64_t retry_after_us) {
         q->next_us = clime_now_us() + pause;
         q->after = a->pausing;
         a->pausing = q;
+        clime_wait_on(&q->wait, "%s, which is tried again: %.120s", q->r->rid, q->e.msg);
         return;
     }
     if (clime_request_stopped(q->r))
@@ -223,6 +227,7 @@ static void begin(struct asked *q) {
         .what = r->rid, .deadline_us = r->deadline_us, .first_pause_us = FIRST_PAUSE_US, .most_pause_us = MAX_PAUSE_US};
     q->t0 = clime_now_us();
     q->a->n_asked++;
+    clime_wait_begin(&q->wait, "an answer of /generate", r->deadline_us - q->t0, "%s", r->rid);
     s->status = CLIME_SAMPLE_PENDING;
     s->t_submit_us = clime_wall_us();
     if (room == 0) {

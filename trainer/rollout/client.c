@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "common/clock.h"
+#include "common/os/waits.h"
 #include "common/queue.h"
 #include "trainer/env/environments.h"
 #include "trainer/reward/rewarder.h"
@@ -28,11 +29,19 @@
 
 #define STOP_CHECK_US 200000
 
+/* Samples that are being graded. The wait is for the next one of them to come back. */
+struct grading {
+    pthread_mutex_t lock;
+    int n;
+    struct clime_wait wait;
+};
+
 struct clime_client {
     struct clime_client_options o;
     struct clime_queue *todo, *generated, *done;
     struct clime_asker *asker;
     struct clime_teacher *teacher; /* NULL = none */
+    struct grading grading;
     struct clime_rewarder *rewarder;
     pthread_t *sessions, submitter, taker; /* sessions[n_sessions], with environments */
     int n_sessions;
@@ -121,7 +130,10 @@ static void let_environment(struct clime_client *c, struct clime_request *r) {
     int64_t t0 = clime_now_us();
     r->sample->status = CLIME_SAMPLE_PENDING;
     r->sample->t_submit_us = clime_wall_us();
+    struct clime_wait wait = {0};
+    clime_wait_begin(&wait, "an environment's session to end", r->deadline_us - t0, "%s", r->rid);
     clime_environments_run(c->o.environments, r, &owner);
+    clime_wait_end(&wait);
     for (struct clime_sample *s = r->sample; s; s = s->next) s->t_done_us = clime_wall_us();
     r->generate_us = clime_now_us() - t0;
 }
@@ -174,13 +186,29 @@ static struct clime_reward_request question_of(const struct clime_request *r, co
                                          .seed = s->seed};
 }
 
+static void count_grading(struct clime_client *c, int more) {
+    struct grading *g = &c->grading;
+    pthread_mutex_lock(&g->lock);
+    g->n += more;
+    if (g->n == 0)
+        clime_wait_end(&g->wait);
+    else if (more < 0 || g->n == more)
+        clime_wait_begin(&g->wait, "the next reward", c->o.reward_timeout_us, "%d samples are graded", g->n);
+    else
+        clime_wait_on(&g->wait, "%d samples are graded", g->n);
+    pthread_mutex_unlock(&g->lock);
+}
+
 /* Its first part; reward_us is its beginning until it is done. */
-static void begin_reward(struct clime_request *r) {
-    if (!r->rewarded) r->reward_us = clime_now_us();
+static void begin_reward(struct clime_client *c, struct clime_request *r) {
+    if (r->rewarded) return;
+    r->reward_us = clime_now_us();
     r->rewarded = true;
+    count_grading(c, 1);
 }
 
 static void rewarded(struct clime_client *c, struct clime_request *r) {
+    count_grading(c, -1);
     r->reward_us = clime_now_us() - r->reward_us;
     CHECK(clime_queue_push(c->done, r));
 }
@@ -189,7 +217,7 @@ static void submit_one(struct clime_client *c, struct clime_request *r) {
     struct clime_error e = {0};
     const struct clime_sample *s = unrewarded(r);
     if (s) {
-        begin_reward(r);
+        begin_reward(c, r);
         struct clime_reward_request q = question_of(r, s);
         if (!clime_rewarder_submit(c->rewarder, &q, r, &e)) return;
         clime_error_prefix(&e, "reward");
@@ -205,7 +233,7 @@ static void submit_group(struct clime_client *c, struct clime_request **r, int n
     struct clime_error e = {0};
     struct clime_reward_request *q = xcalloc((size_t)n, sizeof *q);
     for (int i = 0; i < n; i++) {
-        begin_reward(r[i]);
+        begin_reward(c, r[i]);
         q[i] = question_of(r[i], r[i]->sample);
     }
     if (clime_rewarder_submit_group(c->rewarder, q, (void *const *)r, n, &e)) {
@@ -289,6 +317,7 @@ enum clime_err clime_client_open(const struct clime_client_options *o, struct cl
     c->o = *o;
     c->n_most = o->n_most;
     atomic_init(&c->stop, false);
+    pthread_mutex_init(&c->grading.lock, NULL);
     c->todo = clime_queue_new(CLIME_REQUESTS_MAX);
     c->generated = clime_queue_new(CLIME_REQUESTS_MAX);
     c->done = clime_queue_new(CLIME_REQUESTS_MAX);
@@ -338,6 +367,8 @@ void clime_client_stop(struct clime_client *c) {
 void clime_client_close(struct clime_client *c) {
     if (!c) return;
     clime_client_stop(c);
+    clime_wait_end(&c->grading.wait);
+    pthread_mutex_destroy(&c->grading.lock);
     clime_rewarder_free(c->rewarder);
     clime_queue_free(c->todo);
     clime_queue_free(c->generated);

@@ -18,6 +18,7 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/os/waits.h"
 #include "trainer/ledger/events.h"
 #include "trainer/plugin/hooks.h"
 #include "trainer/rollout/rollout_int.h"
@@ -346,9 +347,11 @@ static enum clime_err begin_next(struct clime_rollouts *r, int64_t id, struct cl
 
 enum clime_err clime_rollouts_fill(struct clime_rollouts *r, int64_t id, bool *paused, struct clime_error *e) {
     int64_t tick = clime_now_us() + CLIME_ROLLOUT_TICK_US;
+    struct clime_wait wait = {0};
     enum clime_err rc = id == r->now.id ? CLIME_OK : begin_next(r, id, e);
     *paused = false;
     r->back_us = clime_now_us();
+    clime_wait_begin(&wait, "the samples of a rollout", 0, "rollout %" PRId64, id);
     while (!rc) {
         want(r);
         if ((rc = settle(r, e)) || (clime_chooser_full(&r->chooser) && r->chooser.wanted > 0)) break;
@@ -364,11 +367,15 @@ enum clime_err clime_rollouts_fill(struct clime_rollouts *r, int64_t id, bool *p
             clime_client_limit(r->c->client, clime_fleet_room(r->c->fleet));
             set_window(r);
             tick = then + CLIME_ROLLOUT_TICK_US;
+            clime_wait_on(&wait, "rollout %" PRId64 " has %d of %lld, %d are under way, the last came back %.1f s ago",
+                          id, r->n_counted, (long long)r->c->o->rollout_batch_size * r->members, r->n_flight,
+                          (double)(then - r->back_us) / 1e6);
             clime_metric_set(r->in_flight, r->n_flight);
             clime_alarms_see(r->c->alarms, CLIME_ALARM_STALLED, (double)(then - r->back_us) / 1e6, NULL, NULL);
         }
         show(r);
     }
+    clime_wait_end(&wait);
     r->now.paused = *paused;
     return rc;
 }

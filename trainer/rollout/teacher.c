@@ -20,6 +20,7 @@
 #include "common/http/retry.h"
 #include "common/json/scan.h"
 #include "common/json/write.h"
+#include "common/os/waits.h"
 
 #define MAX_REPLY ((size_t)256 << 20)
 #define MAX_BODY ((size_t)64 << 20)
@@ -199,8 +200,11 @@ static bool score(struct clime_teacher *t, struct clime_http_client *http, struc
     snprintf(what, sizeof what, "%s: teacher", r->rid);
     clime_buf_init(&body, MAX_BODY);
     clime_teacher_body(s, &body);
+    struct clime_wait wait = {0};
+    clime_wait_begin(&wait, "the teacher's log-probabilities", again.deadline_us - clime_now_us(), "%s", r->rid);
     while (!try_once(t, http, clime_buf_str(&body), again.deadline_us - clime_now_us(), s, &retry_after_us, &e))
         if (clime_retry_wait(&again, retry_after_us, &e) != CLIME_RETRY_AGAIN) break;
+    clime_wait_end(&wait);
     if (e.code) {
         clime_error_prefix(&e, "teacher");
         clime_sample_fail(r->sample, &e);

@@ -26,6 +26,7 @@
 #include "trainer/ledger/import.h"
 #include "trainer/ledger/samples.h"
 #include "trainer/observe/board_samples.h"
+#include "trainer/observe/now.h"
 #include "trainer/run/run.h"
 #include "trainer/sample/filter.h"
 
@@ -50,6 +51,7 @@ enum clime_err clime_rl_lock(struct clime_rl *rl, struct clime_error *e) {
     if (rc == CLIME_ERR_IO) rc = CLIME_OK; /* NFS locks no folders */
     rl->lock_fd = rc ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (!rc) rc = take_lock(rl->lock_fd, path, rl->o.run, e);
+    if (!rc) rc = clime_now_open(rl->o.run, rl->lock_fd, &rl->now, e);
     free(path);
     return rc;
 }
@@ -430,6 +432,7 @@ void clime_rl_close(struct clime_rl *rl) {
     free(rl->tensorboard_dir);
     free(rl->h_weights);
     clime_rl_options_free(&rl->o);
+    clime_now_close(rl->now);
     if (rl->lock_fd >= 0) close(rl->lock_fd);
     if (rl->dir_fd >= 0) close(rl->dir_fd);
 }

@@ -36,7 +36,8 @@
 struct clime_rl {
     struct clime_rl_options o;
     struct clime_run run;
-    int lock_fd, dir_fd; /* the run folder's lock and the folder, both locked; -1 = not open */
+    int lock_fd, dir_fd;   /* the run folder's lock and the folder, both locked; -1 = not open */
+    struct clime_now *now; /* says what is waited for; NULL = not yet */
     char *checkpoint_dir, *hf_dir;
     char *tensorboard_dir;    /* NULL = no event file */
     const char *initial_dir;  /* Hugging Face folder of version 0 */
