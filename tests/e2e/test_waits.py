@@ -3,7 +3,6 @@
 import asyncio
 import re
 import signal
-import time
 
 from many_mocks import Many
 from programs import LIMIT, program
@@ -20,6 +19,19 @@ def waits(run):
     return {name: (int(n), limit, on) for n, name, limit, on in rows}
 
 
+def wait_for(run, name, on=""):
+    """That it waits for this; what it waits for then."""
+    now = {}
+
+    def it_does():
+        now.clear()
+        now.update(waits(run))
+        return name in now and on in now[name][2]
+
+    wait_until(it_does, run)
+    return now
+
+
 def test_a_push_that_hangs_and_a_reward_that_does(d, tmp_path):  # noqa: F811
     go = tmp_path / "go"
     command = (f'until [ -e {go} ]; do sleep 0.05; done; while IFS= read -r line; do id=${{line#*\\"id\\":}}; '
@@ -33,21 +45,13 @@ def test_a_push_that_hangs_and_a_reward_that_does(d, tmp_path):  # noqa: F811
                          rm_command=command, rm_timeout=5 * LIMIT))  # fmt: skip
             try:
                 wait_until(lambda: (tmp_path / "run" / "lock").exists(), run)
-                now = {}
-                while "the next reward" not in now:
-                    now = waits(run)
-                    time.sleep(0.05)
+                now = wait_for(run, "the next reward")
                 n, limit, on = now["the next reward"]
                 assert n == 1 and limit == f"at most {5 * LIMIT:.1f} s" and re.fullmatch(r"\d+ samples are graded", on)
                 assert now["the samples of a rollout"][2].startswith("rollout 0")
                 go.touch()
-                while "a quorum of servers to serve" not in now:
-                    now = waits(run)
-                    time.sleep(0.05)
+                now = wait_for(run, "a quorum of servers to serve", late.url)  # the other one may be named first
                 assert now["a quorum of servers to serve"][1] == "at most 60.0 s"
-                while late.url not in now.get("a quorum of servers to serve", ("", "", ""))[2]:
-                    now = waits(run)  # the first look may have been before the other one had the version
-                    time.sleep(0.05)
                 assert now["a server to have the weights"][2].startswith(late.url)
                 run.process.send_signal(signal.SIGUSR1)  # the log says it too, and the run goes on
                 run.wait_for("a quorum of servers to serve")
