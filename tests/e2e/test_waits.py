@@ -33,7 +33,7 @@ def wait_for(run, name, on=""):
 
 
 def test_a_push_that_hangs_and_a_reward_that_does(d, tmp_path):  # noqa: F811
-    go = tmp_path / "go"
+    go, lock = tmp_path / "go", tmp_path / "run" / "lock"
     command = (f'until [ -e {go} ]; do sleep 0.05; done; while IFS= read -r line; do id=${{line#*\\"id\\":}}; '
                'echo "{\\"id\\":${id%%,*},\\"reward\\":1}"; done')  # fmt: skip
     many = Many(2)
@@ -44,7 +44,7 @@ def test_a_push_that_hangs_and_a_reward_that_does(d, tmp_path):  # noqa: F811
             run = Run(rl(d, tmp_path / "run", "--router-url", router.url, server_threads=None, rm_type="command",
                          rm_command=command, rm_timeout=5 * LIMIT))  # fmt: skip
             try:
-                wait_until(lambda: (tmp_path / "run" / "lock").exists(), run)
+                wait_until(lambda: lock.exists() and lock.read_text(), run)
                 now = wait_for(run, "the next reward")
                 n, limit, on = now["the next reward"]
                 assert n == 1 and limit == f"at most {5 * LIMIT:.1f} s" and re.fullmatch(r"\d+ samples are graded", on)
