@@ -30,7 +30,8 @@ def tokens_of(body):
 class Many:
     """on_answer(n) is called in the mocks' own thread when the n-th answer of /generate goes out."""
 
-    def __init__(self, n, longest_s=0.02, on_answer=None):
+    def __init__(self, n, longest_s=0.02, on_answer=None, longest_push_s=0):
+        self.longest_push_s = longest_push_s
         self.longest_s, self.on_answer, self.n_answers, self.newest = longest_s, on_answer, 0, "initial"
         self.mocks, self.loop = [], asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -87,6 +88,7 @@ class Many:
             return {"weight_version": mock.version}
         if path.startswith("/weights/"):
             version = path.rsplit("/", 1)[1]
+            await asyncio.sleep(random.uniform(0, self.longest_push_s))
             if mock.held and version != "0":
                 await mock.held.wait()
                 if reader.at_eof():  # who pushed it has another one

@@ -101,3 +101,19 @@ def test_a_version_goes_on_with_a_quorum(d, tmp_path):  # noqa: F811
     assert int(late.version) >= 3 and late.n_behind == 0
     assert f"{late.url} is out of the router: it lacks version 1" in run.log() and f"{late.url} is back in the router" in run.log()
     assert all(r[4] == 1 for r in recorded(run))
+
+
+def test_half_of_the_servers_are_always_late(d, tmp_path):  # noqa: F811
+    """With a quorum of a half servers are out and back all the time: none is lost, and none is asked too early."""
+    many = Many(16, longest_s=0.005, longest_push_s=0.05)
+    try:
+        with program("clime-router", *ROUTER, "--worker-urls", *(m.url for m in many.mocks)) as router:
+            run = external(d, tmp_path, router, num_rollout=15, rollout_batch_size=8, n_samples_per_prompt=2, update_quorum=0.5)
+            try:
+                log = run.end()
+            finally:
+                run.stop()
+    finally:
+        many.close()
+    assert "is gone" not in log
+    assert all(m.n_behind == 0 and int(m.version) > 0 for m in many.mocks), [(m.version, m.n_behind) for m in many.mocks]
