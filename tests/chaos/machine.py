@@ -114,7 +114,8 @@ class Machine:
         last = self.log.read_text(errors="replace").splitlines()[-8:]
         if status == 0 and any(line.startswith("done ") for line in last):
             return 0
-        if status == 0 and any(line.startswith("stopped  by SIGTERM ") for line in last):
+        # SIGTERM before there is a rollout to end behind ends it at once.
+        if status == -signal.SIGTERM or (status == 0 and any(line.startswith("stopped  by SIGTERM ") for line in last)):
             self.trainer = self.start()
             return None
         assert status == 1 and any(word in line for line in last[-3:] for word in MAY_SAY), (status, last)

@@ -11,7 +11,8 @@ import time
 import httpx
 import pytest
 from mocks import workers
-from programs import LIMIT, ROOT, SLOW, STORIES, need_stories, program, run, server, web
+from programs import LIMIT, ROOT, SLOW, STORIES, need_stories, program, run, server, tiny_model, web
+from test_fleet import rl
 from test_front import dial, free_port, in_background, waiting
 from test_tls import certificate  # noqa: F401  the fixture
 
@@ -147,6 +148,23 @@ def test_a_server_registers_over_tls(certificate):  # noqa: F811
         with httpx.Client(base_url=f"https://127.0.0.1:{r.port}", verify=trust, timeout=LIMIT) as client:
             wait_for(lambda: client.get("/list_workers").json()["urls"] == [s.url])
             assert client.post("/generate", json=SHORT).status_code == 200
+
+
+def test_a_trainer_over_tls(certificate, tmp_path):  # noqa: F811
+    """Its router and the servers that it gives weights to, all behind TLS: with who vouches for them it trains, else it says why not."""
+    tiny_model(tmp_path / "init")
+    assert run("clime-train", "task", tmp_path / "task", "--kind", "add", "--max-operand", 9, "--num-warmup", 20, "--num-heldout", 8)[0] == 0
+    trust = ssl.create_default_context(cafile=certificate)
+    with program("clime-server", "--model-path", tmp_path / "init", "--tls-certificate", certificate) as s, \
+         program("clime-router", "--tls-certificate", certificate, "--ca-certificate", certificate,
+                 "--worker-urls", f"https://127.0.0.1:{s.port}") as r:  # fmt: skip
+        url = f"https://127.0.0.1:{r.port}"
+        wait_for(lambda: httpx.get(f"{url}/health", verify=trust, timeout=LIMIT).status_code == 200)
+        words = lambda name, *more: rl(tmp_path, tmp_path / name, *more, router_url=url, server_threads=None)[1:]  # noqa: E731
+        status, _, err = run("clime-train", *words("stranger"))
+        assert status == 1 and "certificate" in err
+        status, out, err = run("clime-train", *words("known", "--ca-certificate", certificate))
+        assert status == 0 and "done " in out + err, err[-2000:]
 
 
 def test_clients_that_do_not_shake_hands(certificate):  # noqa: F811
