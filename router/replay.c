@@ -153,17 +153,34 @@ static int index_of(struct clime_str payload) {
     return index;
 }
 
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+/* *list becomes what is between its brackets; of null, or of none, nothing. False: it is something else. */
+static bool open_list(struct clime_str *list) {
+    if (!list->len || clime_str_is(*list, "null")) list->len = 0;
+    if (!list->len) return true;
+    if (list->ptr[0] != '[') return false;
+    list->ptr++;
+    list->len -= 2;
+    while (list->len && is_space(list->ptr[0])) list->ptr++, list->len--;
+    while (list->len && is_space(list->ptr[list->len - 1])) list->len--;
+    return true;
+}
+
 static bool grow_lists(struct clime_replay_output *o, const struct event *ev) {
     int64_t n = 0;
     for (int k = 0; k < N_LISTS; k++) {
         struct clime_str list = ev->lists[k];
-        if (list.len <= 2) continue;
+        if (!open_list(&list)) return false;
+        if (!list.len) continue;
         if (o->lists[k].len) clime_buf_addc(&o->lists[k], ',');
-        clime_buf_add(&o->lists[k], list.ptr + 1, list.len - 2);
+        clime_buf_add(&o->lists[k], list.ptr, list.len);
         if (o->lists[k].full) return false;
         for (size_t i = 0; k == 0 && i < list.len; i++) n += list.ptr[i] == ',';
+        if (k == 0) o->n_tokens += n + 1;
     }
-    if (ev->lists[0].len > 2) o->n_tokens += n + 1;
     o->ended = ev->ended;
     return o->n_tokens == ev->completion_tokens; /* or it began before what we have seen */
 }
