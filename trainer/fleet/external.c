@@ -56,7 +56,8 @@ static enum clime_err take_list(struct clime_fleet *f, struct clime_str reply, i
     if (!clime_json_end(&j)) rc = clime_fail(e, CLIME_ERR_INTERNAL, "%s/workers: %s", f->o.router_url, je.msg);
     for (int i = 0; i < f->n_servers && !rc; i++) {
         struct clime_fleet_server *s = f->servers[i];
-        bool telling = s->doing == CLIME_DOING_ADMIT || s->doing == CLIME_DOING_DRAIN || s->told_us >= since;
+        bool telling =
+            s->doing == CLIME_DOING_ADMIT || s->doing == CLIME_DOING_DRAIN || s->with_owner || s->told_us >= since;
         if (telling) continue;
         if (listed[i]) s->unlisted = false; /* it is back before it was forgotten */
         if (listed[i] && s->out && clime_now_us() < s->retry_us) s->lost = true; /* somebody else told of it */

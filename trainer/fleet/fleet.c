@@ -198,6 +198,7 @@ static void leave_behind(struct clime_fleet *f) {
         all[n].s = s;
         all[n++].url = xasprintf("%s/remove_worker?url=%s", f->url, s->url);
         s->out = true;
+        s->with_owner = true; /* it is not told to the router again before it is out */
         clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: it lacks version %" PRId64,
                     clime_fleet_name(s), f->push.version);
     }
@@ -205,7 +206,7 @@ static void leave_behind(struct clime_fleet *f) {
     for (int i = 0; i < n; i++) {
         if (all[i].e.code) LOG_WARN("%s", all[i].e.msg);
         all[i].s->told_us = clime_now_us();
-        all[i].s->in_router = false;
+        all[i].s->in_router = all[i].s->with_owner = false;
     }
     let_go(f, all, n);
 }
