@@ -36,6 +36,8 @@ struct clime_train {
     int32_t *q_start;       /* [n_seq + 1] */
     int32_t *rows, *target; /* [R] loss rows: row in the batch, id it predicts */
     float *inv_temp;        /* [R] */
+    /* of a model with experts: what their routers chose for each row, and for the loss rows; else NULL */
+    uint32_t *routing, *loss_routing; /* [T], [R] */
 
     /* the head; R = loss rows, C = rows of a chunk */
     void *head_x;          /* [R, D] residual stream of the loss rows */

@@ -74,7 +74,7 @@ static void shared_expert(struct clime_model *m, int T, const int *w, void *cons
     if (w[CLIME_W_SHARED_GATE] < 0) return;
     ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_SHARED_GATE]], a[CLIME_ACT_SHARED_SCORE]);
     ops->route(d, T, &clime_shared_router, a[CLIME_ACT_SHARED_SCORE], NULL, a[CLIME_ACT_SHARED_SCORE],
-               a[CLIME_ACT_SHARED_ID], a[CLIME_ACT_SHARED_WEIGHT]);
+               a[CLIME_ACT_SHARED_ID], a[CLIME_ACT_SHARED_WEIGHT], NULL);
 }
 
 /* down_norm = sum over the chosen experts e of weight_e down_e(swiglu(gate|up_e(ln2))), plus the shared one's. Every
@@ -90,7 +90,7 @@ static void experts(struct clime_model *m, int l, const struct clime_batch *b, v
     void *parts = a[CLIME_ACT_PARTS];
     ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_ROUTER]], a[CLIME_ACT_SCORES]);
     ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), a[CLIME_ACT_SCORES],
-               a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS]);
+               a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS], b->routing);
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
     ops->grouped_swiglu(d, R, a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_LN2],
                         &m->matrix[w[CLIME_W_EXPERTS_GU]], a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU],
@@ -156,6 +156,9 @@ static void plan_work(const struct clime_model *m, int max_rows, int max_out, st
     clime_plan_add(p, "entropy", R * 4, (void **)&w->entropy);
     clime_plan_add(p, "targets", R * 4, (void **)&w->targets);
     clime_plan_add(p, "out_rows", R * 4, (void **)&w->out_rows);
+    size_t routed = m->cfg.router.E ? sizeof *w->routing : 0;
+    clime_plan_add(p, "routing", (size_t)max_rows * routed, (void **)&w->routing);
+    clime_plan_add(p, "out_routing", R * routed, (void **)&w->out_routing);
 }
 
 size_t clime_work_bytes(const struct clime_model *m, int max_rows, int max_out) {
@@ -181,11 +184,20 @@ void clime_work_close(struct clime_model *m, struct clime_work *w) {
     clime_plan_free(&w->plan, m->dev);
 }
 
-void clime_forward_paged(struct clime_model *m, const struct clime_batch *b, struct clime_work *w) {
+void clime_gather_routing(const struct clime_model *m, int R, const int32_t *rows, const uint32_t *routing,
+                          uint32_t *y) {
+    int each = (int)(sizeof *routing / clime_dtype_bytes(clime_model_dt(m))); /* numbers of the context's type */
+    m->ops->gather(m->dev, R, each, rows, routing, y);
+}
+
+void clime_forward_paged(struct clime_model *m, const struct clime_batch *of, struct clime_work *w) {
     struct clime_layer_act a = w->act;
+    struct clime_batch routed = *of, *b = &routed;
     void *x = a.at[CLIME_ACT_X], *delta = a.at[CLIME_ACT_DOWN_NORM];
     int D = m->cfg.D;
     CHECK(b->kv && b->slot && b->T > 0 && b->T <= w->max_rows);
+    b->routing = w->routing;
+    if (b->routing) m->ops->zero(m->dev, b->routing, (size_t)b->T * sizeof *b->routing);
     m->ops->embed(m->dev, b->T, D, b->ids, clime_weight(m, m->layout.embed), x);
     for (int l = 0; l < m->cfg.L; l++) {
         a.at[CLIME_ACT_K] = clime_kv_plane(m, b->kv, l, CLIME_PLANE_K);
@@ -202,6 +214,10 @@ void clime_forward_logits(struct clime_model *m, struct clime_work *w, const int
         m->ops->copy_in(m->dev, w->out_rows, h_rows, (size_t)R * sizeof *h_rows);
         m->ops->gather(m->dev, R, m->cfg.D, w->out_rows, x, w->out_hidden);
     }
+    if (w->routing && h_rows)
+        clime_gather_routing(m, R, w->out_rows, w->routing, w->out_routing);
+    else if (w->routing)
+        m->ops->copy(m->dev, w->out_routing, w->routing, (size_t)R * sizeof *w->routing);
     clime_final_norm(m, R, h_rows ? w->out_hidden : x, w->out_hidden, NULL);
     clime_head_logits(m, R, w->out_hidden, clime_ranks_my_logits(m, R, w->logit_parts, w->logits));
     clime_ranks_gather_logits(m, R, w->logit_parts, w->logits);

@@ -34,6 +34,10 @@ static inline size_t clime_act_bytes(const struct clime_act_info *a, int rows) {
 void clime_layer_forward(struct clime_model *m, int l, const struct clime_batch *b, const struct clime_layer_act *a,
                          const void *res, const void *delta);
 
+/* y[i] = routing[rows[i]], device arrays. */
+void clime_gather_routing(const struct clime_model *m, int R, const int32_t *rows, const uint32_t *routing,
+                          uint32_t *y);
+
 /* model/latent.c: o_norm = o(heads of latent attention(ln1)), as forward.c's mixer. */
 void clime_latent_forward(struct clime_model *m, int l, const struct clime_batch *b, void *const *a);
 

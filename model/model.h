@@ -222,6 +222,7 @@ struct clime_batch {
     const int32_t *slot; /* [T] device, paged: page * CLIME_PAGE + place; NULL = packed */
     struct clime_attn attn;
     struct clime_kv *kv; /* NULL = packed */
+    uint32_t *routing;   /* [T] device: folds what the routers choose (ops->route); NULL = nobody asks */
 };
 
 /* Scratch of a server's forward, planned once for max_rows rows and max_out head rows. */
@@ -233,6 +234,9 @@ struct clime_work {
     float *logit_parts;         /* over several ranks: [max_out, V] as they come */
     float *inv_temp, *lse, *logp, *entropy; /* [max_out] device */
     int32_t *targets, *out_rows;            /* [max_out] device */
+    /* Of a model with experts what the routers chose, [max_rows] of the last paged batch, and [max_out] of the rows of
+     * its last logits; else NULL. */
+    uint32_t *routing, *out_routing;
     struct clime_plan plan;
 };
 size_t clime_work_bytes(const struct clime_model *m, int max_rows, int max_out);

@@ -128,6 +128,8 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "ids", T * 4, (void **)&t->ids);
     clime_plan_add(p, "pos", T * 4, (void **)&t->pos);
     clime_plan_add(p, "q_start", ((size_t)t->o.max_seqs + 1) * 4, (void **)&t->q_start);
+    size_t routed = c->router.E ? sizeof *t->routing : 0;
+    clime_plan_add(p, "routing", T * routed, (void **)&t->routing);
     clime_plan_add(p, "dres", T * D * dt, &t->dres);
     clime_plan_add(p, "dnorm", back * T * D * dt, &t->dnorm);
     clime_plan_add(p, "dh", back * T * most_width(c) * dt, &t->dh);
@@ -143,6 +145,7 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "loss rows", R * 4, (void **)&t->rows);
     clime_plan_add(p, "targets", R * 4, (void **)&t->target);
     clime_plan_add(p, "inv_temp", R * 4, (void **)&t->inv_temp);
+    clime_plan_add(p, "routing of loss rows", R * routed, (void **)&t->loss_routing);
     clime_plan_add(p, "head_x", R * D * dt, &t->head_x);
     clime_plan_add(p, "head_y", R * D * dt, &t->head_y);
     clime_plan_add(p, "head_rstd", R * 4, (void **)&t->head_rstd);
@@ -306,9 +309,12 @@ static int layer_after(const struct clime_model *m, int l) {
 }
 
 /* Embedding and layers; leaves the residual stream after the last layer in t->dres. */
-static void run_layers(struct clime_train *t, const struct clime_batch *b) {
+static void run_layers(struct clime_train *t, const struct clime_batch *of) {
     struct clime_model *m = t->m;
+    struct clime_batch routed = *of, *b = &routed;
     struct clime_layer_act a = clime_train_act(t, 0);
+    b->routing = t->routing; /* here alone: a layer that is computed again chooses the same */
+    if (b->routing) m->ops->zero(m->dev, b->routing, (size_t)b->T * sizeof *b->routing);
     m->ops->embed(m->dev, b->T, m->cfg.D, b->ids, clime_weight(m, m->layout.embed), a.at[CLIME_ACT_X]);
     for (int l = 0; l < m->cfg.L; l++) {
         const void *res = a.at[CLIME_ACT_X2], *delta = l ? a.at[CLIME_ACT_DOWN_NORM] : NULL;
@@ -371,6 +377,14 @@ enum clime_err clime_train_forward(struct clime_train *t, const struct clime_pac
     rc = clime_train_wait(t, e);
     t->saved = save && rc == CLIME_OK;
     return rc;
+}
+
+void clime_train_routing(const struct clime_train *t, const struct clime_packed_batch *b, uint32_t *routing) {
+    struct clime_model *m = t->m;
+    CHECK(t->routing);
+    if (b->n_loss == 0) return;
+    clime_gather_routing(m, b->n_loss, t->rows, t->routing, t->loss_routing);
+    m->ops->copy_out(m->dev, routing, t->loss_routing, (size_t)b->n_loss * sizeof *routing);
 }
 
 enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *y,

@@ -4,6 +4,7 @@
  * fixed tree or in ascending expert id, so that neither the batch nor the order in which a choice was found changes a
  * bit (Shazeer et al. 2017; the sigmoid with a bias that only chooses: DeepSeek-V3, 2024).
  */
+#include "kernels/checksum.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vec.h"
 
@@ -18,6 +19,7 @@ struct route_job {
     const void *bias;
     float *scores, *weights;
     int32_t *ids;
+    uint32_t *fold;
     void *dlogits;
 };
 
@@ -81,6 +83,7 @@ static void route_row(const struct route_job *j, int t) {
     const struct clime_router *r = j->r;
     size_t row = (size_t)t * (size_t)r->E, slot = (size_t)t * (size_t)r->k;
     float c[CLIME_MAX_EXPERTS], sum = 0, *s = j->scores + row;
+    uint32_t terms = 0;
     bool out[CLIME_MAX_EXPERTS] = {0}, chosen[CLIME_MAX_EXPERTS] = {0};
     bool bf16 = clime_cpu_bf16(j->d);
     if (r->sigmoid)
@@ -105,7 +108,9 @@ static void route_row(const struct route_job *j, int t) {
         if (!chosen[e]) continue;
         j->ids[slot + (size_t)i++] = e;
         sum += s[e];
+        terms += clime_choice_term((uint32_t)e);
     }
+    if (j->fold) j->fold[t] = clime_choice_fold(j->fold[t], terms);
     for (size_t i = slot; i < slot + (size_t)r->k; i++) {
         float w = s[j->ids[i]];
         j->weights[i] = (r->renormalize ? w / (sum + 1e-20f) : w) * r->scale;
@@ -119,9 +124,16 @@ static void route_rows(void *arg, int i, int slot) {
 }
 
 void CPU(route)(struct clime_dev *d, int T, const struct clime_router *r, const float *logits, const void *bias,
-                float *scores, int32_t *ids, float *weights) {
-    struct route_job j = {
-        .d = d, .T = T, .r = r, .logits = logits, .bias = bias, .scores = scores, .ids = ids, .weights = weights};
+                float *scores, int32_t *ids, float *weights, uint32_t *fold) {
+    struct route_job j = {.d = d,
+                          .T = T,
+                          .r = r,
+                          .logits = logits,
+                          .bias = bias,
+                          .scores = scores,
+                          .ids = ids,
+                          .weights = weights,
+                          .fold = fold};
     CHECK(r->E <= CLIME_MAX_EXPERTS && r->k <= r->E);
     clime_cpu_for(d, (T + ROUTE_ROWS - 1) / ROUTE_ROWS, (double)T * r->E * (r->k + 8) / 2, route_rows, &j);
 }

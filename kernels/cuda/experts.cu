@@ -7,6 +7,7 @@
  * Counts stay here: an expert's block counts the slots of lower experts, which is where its places begin, then walks
  * over all slots in order. No block waits for another, nothing is stored in between, and the host sizes launches by
  * T*k alone, so that all of it can be recorded. */
+#include "kernels/checksum.h"
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
 
@@ -70,7 +71,7 @@ static __device__ __forceinline__ void keep_groups(const clime_router &r, const 
 template <int N>
 __global__ void __launch_bounds__(WARPS * 32)
     route_kernel(int T, const clime_router r, const float *logits, const bf16 *bias, float *scores, int32_t *ids,
-                 float *weights) {
+                 float *weights, uint32_t *fold) {
     __shared__ float shared[WARPS][32 * N];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, t = blockIdx.x * WARPS + warp;
     float s[N], top = -INFINITY, all = 0;
@@ -123,15 +124,21 @@ __global__ void __launch_bounds__(WARPS * 32)
     }
     /* by ascending id; their scores to shared memory, where each lane adds them in that order */
     int place[N], before = 0;
+    uint32_t terms = 0;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         uint32_t who = __ballot_sync(0xffffffffu, chosen[i]);
         place[i] = before + __popc(who & ((1u << lane) - 1));
         before += __popc(who);
         if (chosen[i]) {
+            terms += clime_choice_term(lane + 32 * i);
             ids[place[i]] = lane + 32 * i;
             c[place[i]] = s[i];
         }
+    }
+    if (fold) {
+        terms = __reduce_add_sync(0xffffffffu, terms);
+        if (lane == 0) fold[t] = clime_choice_fold(fold[t], terms);
     }
     __syncwarp();
     float sum = 0;
@@ -169,7 +176,7 @@ static int n_blocks(int T) {
 }
 
 CUDA_OP void clime_cuda_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits,
-                              const void *bias, float *scores, int32_t *ids, float *weights) {
+                              const void *bias, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
     CHECK(r->E <= CLIME_MAX_EXPERTS && r->k <= r->E);
     if (T == 0) return;
     int each = (r->E + 31) / 32;
@@ -178,7 +185,7 @@ CUDA_OP void clime_cuda_route(struct clime_dev *d, int T, const struct clime_rou
                   : each <= 4 ? route_kernel<4>
                   : each <= 8 ? route_kernel<8>
                               : route_kernel<CLIME_MAX_EXPERTS / 32>;
-    launch(d, kernel, n_blocks(T), WARPS * 32, 0, T, *r, logits, (const bf16 *)bias, scores, ids, weights);
+    launch(d, kernel, n_blocks(T), WARPS * 32, 0, T, *r, logits, (const bf16 *)bias, scores, ids, weights, fold);
 }
 
 CUDA_OP void clime_cuda_route_bwd(struct clime_dev *d, int T, const struct clime_router *r, const float *scores,

@@ -16,7 +16,7 @@
 struct fields { /* raw values; empty = absent or null */
     struct clime_str rid, text, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
         token_ids_logprob, return_text_in_logprobs, logprob_temperature, stream, extra_key, cache_salt,
-        return_prompt_token_ids, return_sampling_mask, model, resume, incremental_streaming_output;
+        return_prompt_token_ids, return_sampling_mask, return_routing_hashes, model, resume, incremental_streaming_output;
 };
 
 #define RAW(field)                                                                                                     \
@@ -38,6 +38,7 @@ static const struct clime_member members[] = {
     RAW(cache_salt),
     RAW(return_prompt_token_ids),
     RAW(return_sampling_mask),
+    RAW(return_routing_hashes),
     RAW(model),
     RAW(resume),
     RAW(incremental_streaming_output),
@@ -281,8 +282,11 @@ enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_g
     bool one_rid = f.rid.len > 0 && f.rid.ptr[0] == '"' && gen->n_prompts > 1;
     if (one_rid && (err = number_rids(gen, e))) return err;
     if (!read_flag(f.stream, "stream", &gen->job->arena, &gen->job->stream, e) ||
-        !read_flag(f.return_prompt_token_ids, "return_prompt_token_ids", &gen->job->arena, &o->return_prompt_ids, e))
+        !read_flag(f.return_prompt_token_ids, "return_prompt_token_ids", &gen->job->arena, &o->return_prompt_ids, e) ||
+        !read_flag(f.return_routing_hashes, "return_routing_hashes", &gen->job->arena, &o->return_routing, e))
         return e->code;
+    if (o->return_routing && !gen->server->model->cfg.router.E)
+        return clime_fail(e, CLIME_ERR_INPUT, "return_routing_hashes: the model has no experts");
     gen->job->incremental = gen->server->opts.incremental_streaming_output;
     if (!read_flag(f.incremental_streaming_output, "incremental_streaming_output", &gen->job->arena,
                    &gen->job->incremental, e))

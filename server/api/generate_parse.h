@@ -5,7 +5,7 @@
 #include "server/api/generation.h"
 
 struct clime_generate_options { /* what only the reply needs */
-    bool return_prompt_ids;
+    bool return_prompt_ids, return_routing;
 };
 
 /* Fills gen's prompts and the job's flags. CLIME_ERR_INPUT names the field; CLIME_ERR_LIMIT. */

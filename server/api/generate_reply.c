@@ -253,7 +253,16 @@ static void write_drafts(struct clime_jw *w, const struct clime_output *o) {
     clime_jw_double(w, d->n_steps ? (double)(d->n_steps + d->n_right) / d->n_steps : 0);
 }
 
-static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t from, const struct fragment *frag) {
+/* Of the row that drew each token; 0 where it is not known. */
+static void write_routing(struct clime_jw *w, const struct clime_output *o, size_t from) {
+    clime_jw_key(w, "routing_hashes");
+    clime_jw_array(w);
+    for (size_t i = from; i < o->out.len; i++) clime_jw_int(w, o->out_routing[i]);
+    clime_jw_close(w);
+}
+
+static void write_meta(struct clime_jw *w, const struct clime_output *o, const struct clime_generate_options *opts,
+                       size_t from, const struct fragment *frag) {
     int64_t now = clime_now_us(), end = o->finished_us ? o->finished_us : now;
     clime_jw_object(w);
     clime_jw_key(w, "id");
@@ -286,6 +295,7 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t 
     clime_jw_double(w, (double)clime_wall_us() / 1e6);
     clime_seed_write(w, o);
     write_versions(w, o);
+    if (opts && opts->return_routing) write_routing(w, o, from);
     if (o->logp->wanted) {
         clime_jw_key(w, "input_token_logprobs");
         write_prompt_logp(w, o);
@@ -314,7 +324,7 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, size_t 
 }
 
 void clime_meta_info_write(struct clime_jw *w, const struct clime_output *o) {
-    write_meta(w, o, 0, NULL);
+    write_meta(w, o, NULL, 0, NULL);
 }
 
 /* ---- replies ----------------------------------------------------------------------------------------------- */
@@ -337,7 +347,7 @@ static void write_output(struct clime_generate_reply *r, struct clime_jw *w, con
         write_ids(w, o->ids, (size_t)o->n_prompt);
     }
     clime_jw_key(w, "meta_info");
-    write_meta(w, o, from, frag);
+    write_meta(w, o, &r->opts, from, frag);
     clime_jw_close(w);
 }
 

@@ -13,7 +13,7 @@
 
 struct reply {
     struct clime_ids ids;
-    struct clime_str id, logp, top, chosen, masks, mask_logp, versions, kept; /* lists as their text */
+    struct clime_str id, logp, top, chosen, masks, mask_logp, versions, kept, routing; /* lists as their text */
     uint64_t seed;
     bool has_seed;
 };
@@ -39,6 +39,8 @@ static bool read_meta(struct clime_json *j, struct reply *r) {
             clime_json_skip(j, &r->versions);
         else if (clime_str_is(key, "kept_kv"))
             clime_json_skip(j, &r->kept);
+        else if (clime_str_is(key, "routing_hashes"))
+            clime_json_skip(j, &r->routing);
         else
             clime_json_skip(j, NULL);
     }
@@ -62,12 +64,12 @@ static bool read_reply(struct clime_json *j, struct reply *r) {
 
 /* The lists of a reply as scanners that stand before the next token's item. An empty text is a list that ended. */
 struct lists {
-    struct clime_json logp, top, chosen, masks, mask_logp, versions, kept;
+    struct clime_json logp, top, chosen, masks, mask_logp, versions, kept, routing;
     struct clime_error *e;
     struct clime_weight_label *label; /* of the next n_of_label tokens */
     int64_t n_of_label;
     int64_t kept_from, kept_n; /* the next run of tokens whose context held older KV */
-    bool no_more_kept;
+    bool no_more_kept, no_more_routing;
 };
 
 static void open_list(struct clime_json *j, struct clime_str text, struct clime_arena *a, struct clime_error *e) {
@@ -170,6 +172,16 @@ static bool take_kept(struct lists *l, int at, bool *kept) {
     return !l->kept.failed;
 }
 
+/* Not known where the reply did not say them. */
+static bool take_routing(struct lists *l, struct clime_event *ev) {
+    int64_t hash = 0;
+    if (!l->no_more_routing) l->no_more_routing = !clime_json_item(&l->routing);
+    if (l->no_more_routing) return !l->routing.failed;
+    if (!clime_json_int(&l->routing, 0, UINT32_MAX, &hash)) return false;
+    ev->routing = (uint32_t)hash;
+    return true;
+}
+
 /* ---- one output -------------------------------------------------------------------------------------------- */
 
 static bool take_token(const struct clime_server *s, struct clime_output *o, struct lists *l, int at,
@@ -181,7 +193,7 @@ static bool take_token(const struct clime_server *s, struct clime_output *o, str
     l->n_of_label--;
     ev->version = l->label;
     ev->finish = clime_engine_finish(s->engine, o, at + 1, ev->id);
-    if (!take_kept(l, at, &ev->kept_kv)) return false;
+    if (!take_kept(l, at, &ev->kept_kv) || !take_routing(l, ev)) return false;
     if (o->logp->wanted && !next_logp(&l->logp, ev->id, &ev->logp)) return false;
     return take_mask(l, o, ev->id, s->model->cfg.V, &ev->mask) && take_extra(l, o->logp, ev);
 }
@@ -199,6 +211,7 @@ static enum clime_err fill(const struct clime_server *s, struct clime_output *o,
     open_list(&l.mask_logp, r->mask_logp, a, e);
     open_list(&l.versions, r->versions, a, e);
     open_list(&l.kept, r->kept, a, e);
+    open_list(&l.routing, r->routing, a, e);
     for (size_t i = 0; i < r->ids.len && !e->code; i++) {
         struct clime_event ev = {.out = o, .kind = CLIME_EVENT_TOKEN, .id = r->ids.data[i]};
         if (o->finish.type != CLIME_FINISH_NONE) {

@@ -287,6 +287,7 @@ static void take_token(struct clime_engine *g, struct clime_seq *q, int at, stru
     ev->kind = CLIME_EVENT_TOKEN;
     ev->id = r->drawn.id;
     ev->logp = r->drawn.logp;
+    ev->routing = r->routing;
     ev->extra = r->extra;
     ev->mask = r->mask;
     ev->kept_kv = q->mixed;

@@ -42,8 +42,9 @@ struct clime_runner {
     int turn;     /* 0 or 1: of the host arrays, and of the mark by which their step's results come */
     /* a step's arrays, carved from one buffer by carve: one transfer */
     int32_t *h_arrays[2], *d_arrays;
-    /* what a block of head rows gives: [max_out] drawn tokens, then the entries of [max_out] lists of
-     * log-probabilities, then the ids of [max_out] sampling masks, all without gaps */
+    /* what a block of head rows gives: [max_out] drawn tokens, of a model with experts [max_out] of what was chosen,
+     * then the entries of [max_out] lists of log-probabilities, then the ids of [max_out] sampling masks, all without
+     * gaps */
     struct clime_drawn *h_drawn[2], *d_drawn;
     struct clime_step_lists lists; /* of the block */
     int *list_at[2];               /* [max_out] where the list of row k begins; -1: it has none */
@@ -54,14 +55,24 @@ struct clime_runner {
     struct clime_sampling *sampling;
 };
 
+/* Of max_out draws, without what stands behind them. */
+static size_t draw_bytes(const struct clime_model *m, int max_out) {
+    size_t routing = m->cfg.router.E ? sizeof(uint32_t) : 0;
+    return (size_t)max_out * (sizeof(struct clime_drawn) + routing);
+}
+
 static size_t drawn_bytes(const struct clime_model *m, int max_out) {
     int mask = m->cfg.V < CLIME_MAX_MASK ? m->cfg.V : CLIME_MAX_MASK;
-    return (size_t)max_out * (sizeof(struct clime_drawn) + CLIME_LIST_ROOM * sizeof(struct clime_id_logp) +
-                              (size_t)mask * sizeof(int32_t));
+    return draw_bytes(m, max_out) + (size_t)max_out * (CLIME_LIST_ROOM * sizeof(struct clime_id_logp) +
+                                                       (size_t)mask * sizeof(int32_t));
+}
+
+static uint32_t *routed(const struct clime_runner *r, struct clime_drawn *drawn) {
+    return (uint32_t *)(drawn + r->work.max_out);
 }
 
 static struct clime_id_logp *listed(const struct clime_runner *r, struct clime_drawn *drawn) {
-    return (struct clime_id_logp *)(drawn + r->work.max_out);
+    return (struct clime_id_logp *)((char *)drawn + draw_bytes(r->m, r->work.max_out));
 }
 
 static int max_out_of(const struct clime_sched_options *o) {
@@ -315,7 +326,9 @@ static void queue_draw(struct clime_runner *r, const struct clime_step_plan *pla
     int end = clime_step_masks_place(r->sampling, n, first, r->mask_at[turn]);
     ops->sample(dev, n, V, r->work.logits, r->work.lse, r->sampling, r->d_drawn, end > first ? behind + first : NULL);
     queue_lists(r);
-    if (end > 0) bytes = (size_t)r->work.max_out * sizeof *r->d_drawn + (size_t)end * sizeof *behind;
+    if (r->work.routing)
+        ops->copy(dev, routed(r, r->d_drawn), r->work.out_routing, (size_t)n * sizeof *r->work.out_routing);
+    if (r->work.routing || end > 0) bytes = draw_bytes(r->m, r->work.max_out) + (size_t)end * sizeof *behind;
     ops->copy_out_start(dev, r->h_drawn[turn], r->d_drawn, bytes, turn);
 }
 
@@ -330,6 +343,7 @@ static enum clime_err take_drawn(struct clime_runner *r, const struct clime_step
         struct clime_step_result *item = &results->items[draws[k].item];
         struct clime_step_draw *out = &item->draws[item->n_draws++];
         *out = (struct clime_step_draw){.drawn = r->h_drawn[mark][k]};
+        if (r->work.routing) out->routing = routed(r, r->h_drawn[mark])[k];
         if (r->list_at[mark][k] >= 0)
             out->extra =
                 clime_step_lists_take(listed(r, r->h_drawn[mark]) + r->list_at[mark][k], r->m->cfg.V, q->out->logp);

@@ -19,6 +19,7 @@ struct clime_prompt_logp { /* log-probabilities of prompt tokens first .. first 
 
 struct clime_step_draw { /* a token that was sampled */
     struct clime_drawn drawn;
+    uint32_t routing;                 /* what the routers chose for the row that drew it; 0: it has none */
     struct clime_lp_extra *extra;     /* NULL unless asked for */
     struct clime_sampling_mask *mask; /* the same */
 };

@@ -58,11 +58,13 @@ static void append_token(struct clime_output *o, const struct clime_event *ev) {
     clime_ids_push(&o->out, ev->id);
     if (o->out.size != size) {
         o->out_logp = xrealloc(o->out_logp, o->out.size * sizeof *o->out_logp);
+        o->out_routing = xrealloc(o->out_routing, o->out.size * sizeof *o->out_routing);
         o->text_at = xrealloc(o->text_at, o->out.size * sizeof *o->text_at);
         if (o->extra || ev->extra) o->extra = xrealloc(o->extra, o->out.size * sizeof(struct clime_lp_extra *));
         if (o->masks || ev->mask) o->masks = xrealloc(o->masks, o->out.size * sizeof(struct clime_sampling_mask *));
     }
     o->out_logp[o->out.len - 1] = ev->logp;
+    o->out_routing[o->out.len - 1] = ev->routing;
     o->text_at[o->out.len - 1] = (uint32_t)o->text.text.len;
     if (o->extra) o->extra[o->out.len - 1] = ev->extra;
     if (o->masks) o->masks[o->out.len - 1] = ev->mask;
@@ -114,6 +116,7 @@ void clime_job_free(struct clime_job *j) {
         free_extras(o->prompt_extra, (size_t)o->n_prompt_logp);
         clime_ids_free(&o->out);
         free(o->out_logp);
+        free(o->out_routing);
         free(o->prompt_logp);
         free(o->runs);
         free(o->text_at);

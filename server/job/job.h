@@ -115,6 +115,7 @@ struct clime_output {
     struct clime_stop_text text;        /* what they say */
     struct clime_parse parse;           /* the text as segments */
     float *out_logp;                    /* [out.size] */
+    uint32_t *out_routing;              /* [out.size] */
     struct clime_lp_extra **extra;      /* [out.len] or NULL */
     struct clime_sampling_mask **masks; /* [out.len] or NULL */
     float *prompt_logp;                 /* [n_prompt] from position prompt_first on */
@@ -141,6 +142,7 @@ struct clime_event {
     enum { CLIME_EVENT_TOKEN, CLIME_EVENT_PROMPT, CLIME_EVENT_CLOSE } kind;
     int32_t id; /* TOKEN: the token; PROMPT: the first position */
     float logp;
+    uint32_t routing;                 /* TOKEN: a hash of the experts that it was drawn by; 0 = not known */
     bool kept_kv;                     /* TOKEN: its context held KV of older weights */
     int n;                            /* PROMPT: positions */
     int cached_tokens, n_retractions; /* so far */

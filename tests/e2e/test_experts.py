@@ -3,15 +3,21 @@ chunks of prefill, cached prefixes and members of a group, and a saved folder th
 from holds all experts of a layer in one tensor, as transformers 5 may write them, and a layer more than the model has.
 """
 
+import contextlib
 import json
 import random
+import re
+import shutil
+import sqlite3
 import struct
 import subprocess
 
 import pytest
 from programs import run, server
 from test_bad_folders import change_config, pack, read_tensors
-from test_rl import LIMIT, TRAIN, check_record, command, run_whole
+from test_external import Proxy, fleet
+from test_fleet import Run, rl
+from test_rl import LIMIT, TRAIN, check_record, command, metrics, run_whole
 
 SHAPE = ["--family", "glm4_moe", "--hidden-size", 64, "--intermediate-size", 96, "--num-hidden-layers", 3,
          "--num-dense-layers", 1, "--num-experts", 6, "--num-experts-per-tok", 2, "--moe-intermediate-size", 40,
@@ -54,9 +60,22 @@ def make(d, shape, change):
     return d
 
 
+def check_routing(run_dir):
+    """The experts that drew a token in a server are those that the trainer chooses: of every token whose number is
+    compared, and in every step, one way or another recorded."""
+    steps = [m for m in metrics(run_dir) if m["kind"] == "train" and m["train/logprob_gap_tokens"]]
+    assert steps and all(m["train/routing_tokens"] == m["train/logprob_gap_tokens"] for m in steps)
+    assert not any("train/routing_wrong" in m for m in steps)
+    with contextlib.closing(sqlite3.connect(run_dir / "ledger.db")) as db:
+        found = db.execute("SELECT n_response, routing FROM samples").fetchall()
+    hashes = [struct.unpack(f"<{n}I", routing) for n, routing in found]
+    assert len({h for row in hashes for h in row}) > 5 and all(any(row) for row in hashes)
+
+
 def train_undisturbed(model):
     sha = run_whole(command(model, model / "undisturbed", "--save-hf", model / "hf"), model / "undisturbed.log")
     check_record(model / "undisturbed")
+    check_routing(model / "undisturbed")
     return sha
 
 
@@ -66,6 +85,7 @@ def check_same_weights(model, sha, recompute):
             "--recompute-granularity", recompute]  # fmt: skip
     assert run_whole(command(model, model / "other", *more), model / "other.log") == sha
     check_record(model / "other")
+    check_routing(model / "other")
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +125,83 @@ def check_one_number(folder):
                                           "logprob_start_len": len(prompt),
                                           "sampling_params": {"max_new_tokens": 0}})  # fmt: skip
             assert [x[0] for x in scored["meta_info"]["input_token_logprobs"]][-12:] == logps(member)
+
+
+def spoil_router(folder, to):
+    """Another folder, in which the router of the last layer is another one: its weights with their signs turned."""
+    shutil.copytree(folder, to)
+    header, data = read_tensors(to)
+    header.pop("__metadata__", None)
+    name = max(n for n in header if n.endswith("mlp.gate.weight"))
+    first, end = header[name]["data_offsets"]
+    turned = b"".join(struct.pack("<H", h ^ 0x8000) for (h,) in struct.iter_unpack("<H", data[first:end]))
+    (to / "model.safetensors").write_bytes(pack(header, data[:first] + turned + data[end:]))
+    return to
+
+
+def routing(reply):
+    hashes = reply["meta_info"]["routing_hashes"]
+    assert len(hashes) == len(reply["output_ids"]) and all(0 < h < 1 << 32 for h in hashes)
+    return hashes
+
+
+def test_routing_hashes(model, tmp_path):
+    """They follow from the tokens before and the weights alone: members of a group, streams, what is resumed, chunks, no
+    cache; and another router is told by them, though it gives the token that was given anyway."""
+    prompt = [(11 * i) % 250 for i in range(100)]
+    body = {"input_ids": prompt, "return_routing_hashes": True,
+            "sampling_params": {"max_new_tokens": 20, "temperature": 1, "ignore_eos": True, "sampling_seed": 3}}  # fmt: skip
+    three = {**body, "sampling_params": {**body["sampling_params"], "n": 3}}
+    with server(model=model / "init") as s:
+        group = s.json("/generate", three)
+        want = [(x["output_ids"], routing(x)) for x in group]
+        assert len({h for _, hashes in want for h in hashes}) > 5
+        assert [(x["output_ids"], routing(x)) for x in s.json("/generate", three)] == want  # from the cache
+        assert "routing_hashes" not in s.json("/generate", {**body, "return_routing_hashes": False})["meta_info"]
+        one = s.json("/generate", body)
+        events = s.events("/generate", {**body, "stream": True, "incremental_streaming_output": True})
+        assert [h for e in events[:-1] for h in json.loads(e)["meta_info"]["routing_hashes"]] == routing(one)
+        part = {**one, "output_ids": one["output_ids"][:8],
+                "meta_info": {**one["meta_info"], "token_versions": [["default", 8]]}}  # fmt: skip
+        again = s.json("/generate", {**body, "resume": part})
+        assert again["meta_info"]["resumed_tokens"] == 8 and routing(again) == routing(one)
+        del part["meta_info"]["routing_hashes"]  # of a server that did not say them: not known
+        assert s.json("/generate", {**body, "resume": part})["meta_info"]["routing_hashes"] == [0] * 8 + routing(one)[8:]
+    with server("--chunked-prefill-size", "9", "--disable-radix-cache", "--max-running-requests", "2",
+                model=model / "init") as s:  # fmt: skip
+        assert [(x["output_ids"], routing(x)) for x in s.json("/generate", three)] == want
+        assert "return_routing_hashes" in json.dumps(s.json("/generate", {**body, "return_routing_hashes": 1}, 400))
+    given = one["output_ids"][0]
+    with server(model=spoil_router(model / "init", tmp_path / "spoiled")) as s:
+        forced = {**body, "sampling_params": {**body["sampling_params"], "max_new_tokens": 1, "allowed_token_ids": [given]}}
+        reply = s.json("/generate", forced)
+        assert reply["output_ids"] == [given] and routing(reply)[0] != routing(one)[0]
+    with server() as s:
+        assert "the model has no experts" in json.dumps(s.json("/generate", body, 400))
+
+
+def test_other_experts_are_told(model, tmp_path):
+    """A server whose routers choose otherwise for one token, by what it says: an alarm in the ledger with the token's
+    place, and the end of the run, since its numbers must be equal."""
+
+    def change(path, body):
+        if path != "/generate":
+            return body
+        reply = json.loads(body)
+        hashes = reply["meta_info"]["routing_hashes"]
+        hashes[2:3] = [h ^ 1 << 17 for h in hashes[2:3]]
+        return json.dumps(reply).encode()
+
+    with fleet(tmp_path, model / "init", 1) as (router, _), Proxy(router, change=change) as p:
+        run = Run(rl(model, tmp_path / "run", "--router-url", p.url, "--gap-must-be-zero", server_threads=None, num_rollout=1))
+        log = run.end(status=1)
+    says = re.search(r"(\d+) of (\d+) tokens were drawn by other experts than the trainer chooses, the first is token 2 of "
+                     r"sample 0/\d/\d, part 0", log)  # fmt: skip
+    assert says and 0 < int(says[1]) < int(says[2]), log
+    with contextlib.closing(sqlite3.connect(run.dir / "ledger.db")) as db:
+        (event,) = [json.loads(t) for (t,) in db.execute("SELECT detail FROM events WHERE kind = 'alarm'")
+                    if json.loads(t)["alarm"] == "routing"]  # fmt: skip
+    assert says[0] in json.dumps(event) and event["state"] == "raised"
 
 
 def test_one_number(model):

@@ -41,21 +41,26 @@ static void test_route(struct gpu_test *t) {
                     scores = both_room(t, T * E, CLIME_F32), ids = both_room(t, T * K, CLIME_F32),
                     w = both_room(t, T * K, CLIME_F32), one = both_room(t, T * E, CLIME_F32),
                     one_ids = both_room(t, T * K, CLIME_F32), one_w = both_room(t, T * K, CLIME_F32),
+                    fold = both_room(t, T, CLIME_F32), one_fold = both_room(t, T, CLIME_F32),
                     dw = both_random(t, T * K, CLIME_F32, 1), dx = both_room(t, T * E, CLIME_BF16);
         for (int biased = 0; biased < 2; biased++) {
-            BOTH(t, route, T, r, AT(x), biased ? AT(bias) : NULL, AT(scores), AT(ids), AT(w));
+            BOTH(t, zero, AT(fold), T * 4);
+            BOTH(t, route, T, r, AT(x), biased ? AT(bias) : NULL, AT(scores), AT(ids), AT(w), AT(fold));
+            same_ints(t, "folds", &fold, T);
             near_norm(t, "scores", &scores, F32_NEAR);
             same_ints(t, biased ? "ids, with a bias" : "ids", &ids, T * K);
             near_norm(t, "weights", &w, F32_NEAR);
         }
         const struct clime_ops *ops = t->gpu.ops;
         ops->copy(t->gpu.dev, one.gpu, x.gpu, T * E * 4);
+        ops->zero(t->gpu.dev, one_fold.gpu, T * 4);
         for (size_t row = 0; row < T; row++) /* alone, and over its logits */
             ops->route(t->gpu.dev, 1, r, (float *)one.gpu + row * E, bias.gpu, (float *)one.gpu + row * E,
-                       (int32_t *)one_ids.gpu + row * K, (float *)one_w.gpu + row * K);
+                       (int32_t *)one_ids.gpu + row * K, (float *)one_w.gpu + row * K, (uint32_t *)one_fold.gpu + row);
         same_bits(t, "scores of a row alone", scores.gpu, one.gpu, T * E * 4);
         same_bits(t, "ids of a row alone", ids.gpu, one_ids.gpu, T * K * 4);
         same_bits(t, "weights of a row alone", w.gpu, one_w.gpu, T * K * 4);
+        same_bits(t, "folds of a row alone", fold.gpu, one_fold.gpu, T * 4);
         BOTH(t, route_bwd, T, r, AT(scores), AT(ids), AT(dw), AT(dx));
         near_norm(t, "route_bwd", &dx, BF16_NEAR);
         struct both *all[] = {&x, &bias, &scores, &ids, &w, &one, &one_ids, &one_w, &dw, &dx};
@@ -71,7 +76,7 @@ static void test_ties(struct gpu_test *t) {
         struct both x = both_room(t, 2 * E, CLIME_F32), s = both_room(t, 2 * E, CLIME_F32),
                     ids = both_room(t, 2 * (size_t)r->k, CLIME_F32), w = both_room(t, 2 * (size_t)r->k, CLIME_F32);
         t->gpu.ops->zero(t->gpu.dev, x.gpu, E * 4); /* the second row stays NaN */
-        t->gpu.ops->route(t->gpu.dev, 2, r, x.gpu, NULL, s.gpu, ids.gpu, w.gpu);
+        t->gpu.ops->route(t->gpu.dev, 2, r, x.gpu, NULL, s.gpu, ids.gpu, w.gpu, NULL);
         int32_t *got = fetch(t, ids.gpu, 2 * (size_t)r->k * 4);
         bool lowest = true, once = true;
         for (int i = 0; i < r->k; i++) {
@@ -388,7 +393,7 @@ static void queue_experts(struct gpu_test *t, const struct layer *l, int T) {
     struct clime_dev *d = t->gpu.dev;
     int R = T * l->r.k;
     ops->gemm(d, CLIME_F32, T, l->x, &l->router, l->scores);
-    ops->route(d, T, &l->r, l->scores, NULL, l->scores, l->ids, l->w);
+    ops->route(d, T, &l->r, l->scores, NULL, l->scores, l->ids, l->w, NULL);
     ops->permute(d, T, &l->r, l->ids, l->start, l->from, l->at);
     ops->grouped_swiglu(d, R, l->start, l->from, l->x, &l->gate_up, l->in, l->gu, l->h);
     ops->grouped_gemm(d, R, l->start, l->h, &l->down, l->out);

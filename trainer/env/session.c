@@ -16,6 +16,7 @@ struct turn {
     int base, n_shared;     /* the path begins as that of turn `base` does: so many tokens, which are not kept again */
     int32_t *ids;           /* the path behind those */
     float *logp;            /* [n_sampled] */
+    uint32_t *routing;      /* [n_sampled] or NULL */
     struct clime_version_run *versions; /* cover n_sampled */
     int n_versions;
     enum clime_sample_status status;
@@ -53,6 +54,7 @@ void clime_session_free(struct clime_session *s) {
     for (int i = 0; i < s->n; i++) {
         free(s->turns[i].ids);
         free(s->turns[i].logp);
+        free(s->turns[i].routing);
         free(s->turns[i].versions);
         free(s->turns[i].finish);
     }
@@ -240,6 +242,10 @@ int clime_session_add(struct clime_session *s, int parent, enum clime_turn_kind 
     memcpy(t->ids, in->ids + n_shared, n * sizeof *t->ids);
     t->logp = xmalloc(n_sampled * sizeof *t->logp + 1);
     memcpy(t->logp, in->logp, n_sampled * sizeof *t->logp);
+    if (in->routing) {
+        t->routing = xmalloc(n_sampled * sizeof *t->routing + 1);
+        memcpy(t->routing, in->routing, n_sampled * sizeof *t->routing);
+    }
     t->versions = xmalloc((size_t)t->n_versions * sizeof *t->versions + 1);
     memcpy(t->versions, in->versions, (size_t)t->n_versions * sizeof *t->versions);
     return s->n++;
@@ -268,11 +274,13 @@ void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *
     int n_prompt = clime_session_prompt(s, turn), n_response = n - n_prompt, at = 0;
     free(out->ids);
     free(out->logp);
+    free(out->routing);
     free(out->mask);
     free(out->versions);
     free(out->finish);
     out->ids = xmalloc((size_t)n * sizeof *out->ids);
     out->logp = xcalloc((size_t)n_response + 1, sizeof *out->logp);
+    out->routing = last->routing ? xcalloc((size_t)n_response + 1, sizeof *out->routing) : NULL;
     out->mask = xcalloc((size_t)n_response + 1, sizeof *out->mask);
     out->versions = xcalloc((size_t)n_runs, sizeof *out->versions);
     out->n_versions = 0;
@@ -285,6 +293,8 @@ void clime_session_fill(struct clime_session *s, int turn, struct clime_sample *
         if (!t->given) {
             memcpy(out->logp + at, t->logp, (size_t)t->n_sampled * sizeof *t->logp);
             memset(out->mask + at, 1, (size_t)t->n_sampled);
+            if (out->routing && t->routing)
+                memcpy(out->routing + at, t->routing, (size_t)t->n_sampled * sizeof *t->routing);
         }
         t->given = true;
         for (int v = 0; v < t->n_versions; v++) add_run(out, t->versions[v].version, t->versions[v].n);

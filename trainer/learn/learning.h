@@ -67,6 +67,13 @@ struct clime_step_stats {
         int32_t token;        /* of its response, from 0 */
         double logp, sampled; /* the trainer's number and the server's */
     } gap_at;
+    int64_t routing_tokens; /* of the gap's tokens those of which a server said which experts drew them */
+    int64_t
+        routing_wrong; /* of these those that other experts would have drawn here; where there are any, the first: */
+    struct {
+        int sample;
+        int32_t token;
+    } routing_at;
     int64_t tokens, trained_tokens, n_micro;
     int64_t forward_us, backward_us, ref_us, optimizer_us;
     int n_ranks; /* 0 = alone: the times are those above */

@@ -12,6 +12,7 @@ void clime_micro_alloc(struct clime_micro *mb, size_t rows) {
     mb->target = xcalloc(rows, sizeof *mb->target);
     float **floats[] = {&mb->inv_temp, &mb->logp, &mb->entropy, &mb->g_logp, &mb->g_entropy};
     for (size_t i = 0; i < CLIME_COUNT(floats); i++) *floats[i] = xcalloc(rows, sizeof(float));
+    mb->routing = xcalloc(rows, sizeof *mb->routing);
     mb->index = xcalloc(rows, sizeof *mb->index);
 }
 
@@ -25,6 +26,7 @@ void clime_micro_free(struct clime_micro *mb) {
     free(mb->entropy);
     free(mb->g_logp);
     free(mb->g_entropy);
+    free(mb->routing);
     free(mb->index);
 }
 

@@ -10,7 +10,8 @@
 struct clime_micro {
     int32_t *ids, *start, *row, *target;
     float *inv_temp, *logp, *entropy, *g_logp, *g_entropy;
-    int64_t *index; /* stream entry of each loss row */
+    uint32_t *routing; /* [n_loss] (clime_train_routing) */
+    int64_t *index;    /* stream entry of each loss row */
     struct clime_packed_batch b;
 };
 

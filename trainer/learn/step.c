@@ -124,6 +124,20 @@ static void fill_gap(const struct clime_loss_sums *sums, const struct clime_stre
     out->gap_at.sampled = (double)s->behave[k];
 }
 
+enum routed { ROUTED_UNKNOWN, ROUTED_ALIKE, ROUTED_OTHERWISE }; /* server and trainer, a token; as a float */
+
+static void fill_routing(const float *routed, const struct clime_stream *s, int64_t version,
+                         struct clime_step_stats *out) {
+    for (int i = 0; routed && i < s->n_samples; i++)
+        for (int64_t k = s->first[i]; k < s->first[i + 1]; k++) {
+            if (s->version[k] < 0 || s->version[k] != version || routed[k] == ROUTED_UNKNOWN) continue;
+            out->routing_tokens++;
+            if (routed[k] == ROUTED_ALIKE || out->routing_wrong++ > 0) continue;
+            out->routing_at.sample = i;
+            out->routing_at.token = s->row[k] + 1 - s->samples[i]->n_prompt;
+        }
+}
+
 static void fill_stats(const struct clime_loss_sums *sums, const struct clime_correction_stats *c, int n_samples,
                        struct clime_step_stats *out) {
     double n = sums->n > 0 ? sums->n : 1;
@@ -163,7 +177,7 @@ struct step { /* what its packs share */
     struct clime_loss_sums sums;
     struct clime_step_stats *out;
     /* [s->n] what this rank's packs gave; of a team rank 0 gets all. NULL where nobody asks. */
-    float *logp, *entropy;
+    float *logp, *entropy, *routed;
 };
 
 static const int32_t *pack_samples(const struct clime_packing *p, int i, int *n) {
@@ -179,6 +193,19 @@ static enum clime_err loss(struct step *st, int i, struct clime_error *e) {
     return clime_loss_samples(o, st->s, which, n, mb->logp, clime_loss_is_supervised(o) ? NULL : mb->entropy,
                               st->in->version, mb->g_logp, clime_loss_needs_entropy(o) ? mb->g_entropy : NULL,
                               &st->sums, e);
+}
+
+/* What the servers said of the experts that drew the micro-batch's tokens, against those that were chosen here. */
+static void compare_routing(struct step *st, const int32_t *which, int n) {
+    struct clime_micro *mb = &st->mb;
+    clime_train_routing(st->l->train, &mb->b, mb->routing);
+    for (int i = 0, k = 0; i < n; i++) {
+        const struct clime_sample *s = st->in->samples[which[i]];
+        for (int64_t at = st->s->first[which[i]]; at < st->s->first[which[i] + 1]; at++, k++) {
+            uint32_t said = s->routing ? s->routing[st->s->row[at] + 1 - s->n_prompt] : 0;
+            st->routed[at] = !said ? ROUTED_UNKNOWN : said == mb->routing[k] ? ROUTED_ALIKE : ROUTED_OTHERWISE;
+        }
+    }
 }
 
 /* Forward, loss and backward of one micro-batch. */
@@ -199,6 +226,7 @@ static enum clime_err run_micro(void *arg, int i, struct clime_error *e) {
         if (st->logp) st->logp[mb->index[k]] = mb->logp[k];
         if (st->entropy && entropy) st->entropy[mb->index[k]] = entropy[k];
     }
+    if (st->routed) compare_routing(st, which, n);
     err = loss(st, i, e);
     float *g_entropy = clime_loss_needs_entropy(&l->opts.objective) ? mb->g_entropy : NULL;
     if (!err) err = clime_train_backward(l->train, &mb->b, mb->g_logp, g_entropy, e);
@@ -214,6 +242,7 @@ static enum clime_err sum_of_all(struct step *st, struct clime_error *e) {
     const struct clime_packing *p = st->in->packing;
     enum clime_err err = gather_rows(l, p, st->s, st->logp, e);
     if (!err && !clime_loss_is_supervised(&l->opts.objective)) err = gather_rows(l, p, st->s, st->entropy, e);
+    if (!err && st->routed) err = gather_rows(l, p, st->s, st->routed, e);
     if (err || clime_team_follows(l->team)) return err;
     st->sums = (struct clime_loss_sums){0};
     st->out->tokens = 0;
@@ -245,6 +274,12 @@ static enum clime_err share_times(const struct clime_learner *l, int64_t whole_u
     return clime_group_share(t->group, "the times of a step", out->rank, from, e);
 }
 
+static bool has_routing(const struct clime_learner *l, const struct clime_step_input *in) {
+    bool any = false;
+    for (int i = 0; i < in->n; i++) any = any || in->samples[i]->routing;
+    return any && l->model->cfg.router.E;
+}
+
 /* Gradients over all micro-batches and the update of the policy. */
 static enum clime_err step_policy(struct clime_learner *l, const struct clime_step_input *in, struct clime_stream *s,
                                   struct clime_step_stats *out, struct clime_error *e) {
@@ -256,6 +291,7 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     clime_micro_alloc(&st.mb, l->max_rows);
     if (l->team) st.logp = xcalloc((size_t)s->n + 1, sizeof *st.logp);
     if (l->team || in->entropy) st.entropy = xcalloc((size_t)s->n + 1, sizeof *st.entropy);
+    if (has_routing(l, in)) st.routed = xcalloc((size_t)s->n + 1, sizeof *st.routed);
 
     int64_t t0 = clime_now_us();
     if (clime_loss_needs_ref(&l->opts.objective))
@@ -276,11 +312,13 @@ static enum clime_err step_policy(struct clime_learner *l, const struct clime_st
     if ((err = share_times(l, clime_now_us() - t0, out, e))) goto done;
     fill_stats(&st.sums, &corrected, in->n, out);
     fill_gap(&st.sums, s, out);
+    fill_routing(st.routed, s, in->version, out);
     if (in->entropy && !clime_loss_is_supervised(&l->opts.objective)) give_entropy(s, st.entropy, in->entropy);
 done:
     clime_micro_free(&st.mb);
     free(st.logp);
     free(st.entropy);
+    free(st.routed);
     return err;
 }
 

@@ -11,7 +11,7 @@
  * them is looked at here, and its size put right. */
 #if __SIZEOF_POINTER__ == 8
 _Static_assert(sizeof(struct clime_learner_options) == 696, "put_options, clime_wire_options");
-_Static_assert(sizeof(struct clime_sample) == 232, "put_sample, sample");
+_Static_assert(sizeof(struct clime_sample) == 240, "put_sample, sample");
 _Static_assert(sizeof(struct clime_estimate) == 40, "put_estimate, estimate");
 #endif
 
@@ -133,6 +133,7 @@ static void put_sample(struct clime_buf *b, const struct clime_sample *s) {
     put_array(b, s->ids, (size_t)s->n_prompt + n, sizeof *s->ids);
     put_array(b, s->logp, n, sizeof *s->logp);
     put_array(b, s->teacher_logp, n, sizeof *s->teacher_logp);
+    put_array(b, s->routing, n, sizeof *s->routing);
     put_array(b, s->mask, n, sizeof *s->mask);
     put_array(b, s->versions, (size_t)s->n_versions, sizeof *s->versions);
     const char *const texts[] = {s->response, s->label, s->metadata, s->own_metadata, s->reward_json};
@@ -148,6 +149,7 @@ static struct clime_sample *sample(struct clime_wire *w) {
     s->ids = array_of(w, sizeof *s->ids, prompt + n);
     s->logp = array_of(w, sizeof *s->logp, n);
     s->teacher_logp = array_of(w, sizeof *s->teacher_logp, n);
+    s->routing = array_of(w, sizeof *s->routing, n);
     s->mask = array_of(w, sizeof *s->mask, n);
     s->versions = array_of(w, sizeof *s->versions, s->n_versions < 0 ? 0 : (size_t)s->n_versions);
     char **const texts[] = {&s->response, &s->label, &s->metadata, &s->own_metadata, &s->reward_json};

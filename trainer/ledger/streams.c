@@ -26,6 +26,7 @@ static const struct stream of_sample[] = {
     {"ids", "u32", EXTENT_ALL, 4, OF_SAMPLE(ids)},
     {"logp", "f32", EXTENT_RESPONSE, 4, OF_SAMPLE(logp)},
     {"teacher_logp", "f32", EXTENT_RESPONSE, 4, OF_SAMPLE(teacher_logp)},
+    {"routing", "u32", EXTENT_RESPONSE, 4, OF_SAMPLE(routing)},
     {"mask", "u8", EXTENT_RESPONSE, 1, OF_SAMPLE(mask)},
     {"response", "text", EXTENT_TEXT, 1, OF_SAMPLE(response)},
 };

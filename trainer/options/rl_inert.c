@@ -15,7 +15,8 @@
 #define NO_DELTA "only --update-weight-mode delta would use it"
 #define NO_DISK "weights go over HTTP or are copied on the device, never through files"
 #define NO_BALANCE "there is no loss and no update that balances experts"
-#define SAME_EXPERTS "server and trainer choose the same experts from the same bits: there is nothing to replay"
+#define SAME_EXPERTS                                                                                                   \
+    "server and trainer choose the same experts from the same bits: nothing is replayed, and every step checks it"
 #define NO_WANDB "only --use-wandb would use it"
 #define NO_BUFFER "there is no rollout buffer server: groups and samples are in the run folder's ledger"
 #define NO_MTP "there is no multi-token prediction"

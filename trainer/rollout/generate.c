@@ -78,6 +78,10 @@ void clime_generate_body(const struct clime_request *r, struct clime_buf *out) {
         clime_jw_key(&w, "incremental_streaming_output"); /* an event has what is new, not all again */
         clime_jw_bool(&w, true);
     }
+    if (r->sampling->routing) {
+        clime_jw_key(&w, "return_routing_hashes");
+        clime_jw_bool(&w, true);
+    }
     clime_jw_close(&w);
 }
 
@@ -87,6 +91,8 @@ struct reply {
     int32_t *ids;
     float *logp;
     int n, size;
+    uint32_t *routing;
+    int n_routing, size_routing;
     struct clime_str finish; /* raw JSON */
     char finish_type[16];
     struct clime_version_run *runs; /* [n_runs] version -1 = a label that is no number of ours */
@@ -118,6 +124,18 @@ static void read_tokens(struct clime_json *j, struct reply *p) {
             return;
         }
         p->n++;
+    }
+}
+
+static void read_routing(struct clime_json *j, struct reply *p) {
+    for (clime_json_array(j); clime_json_item(j);) {
+        int64_t hash = 0;
+        if (!clime_json_int(j, 0, UINT32_MAX, &hash)) return;
+        if (p->n_routing == p->size_routing) {
+            p->size_routing = p->size_routing ? 2 * p->size_routing : 256;
+            p->routing = xrealloc(p->routing, (size_t)p->size_routing * sizeof *p->routing);
+        }
+        p->routing[p->n_routing++] = (uint32_t)hash;
     }
 }
 
@@ -184,6 +202,8 @@ static void read_meta(struct clime_json *j, struct reply *p) {
             read_versions(j, p);
         else if (clime_str_is(key, "kept_kv"))
             read_kept(j, p);
+        else if (clime_str_is(key, "routing_hashes"))
+            read_routing(j, p);
         else if (clime_str_is(key, "device_name"))
             clime_json_string(j, &p->device);
         else if (clime_str_is(key, "completion_tokens"))
@@ -202,6 +222,15 @@ static void add_tokens(struct clime_sample *s, const struct reply *p) {
     memcpy(s->ids + np + old, p->ids, n * sizeof *s->ids);
     s->logp = xrealloc(s->logp, (old + n) * sizeof *s->logp);
     memcpy(s->logp + old, p->logp, n * sizeof *s->logp);
+    if (p->n_routing || s->routing) { /* what one of them did not say is not known */
+        bool had = s->routing != NULL;
+        s->routing = xrealloc(s->routing, (old + n) * sizeof *s->routing);
+        if (!had) memset(s->routing, 0, old * sizeof *s->routing);
+        if (p->n_routing)
+            memcpy(s->routing + old, p->routing, n * sizeof *s->routing);
+        else
+            memset(s->routing + old, 0, n * sizeof *s->routing);
+    }
     s->mask = xrealloc(s->mask, old + n);
     memset(s->mask + old, 1, n);
     if (p->first_kept >= 0 && !s->mixed_kv) s->mixed_kv = s->n_response + p->first_kept + 1;
@@ -270,6 +299,10 @@ static enum clime_generate_outcome judge(struct clime_request *r, const struct r
         clime_fail(e, CLIME_ERR_INTERNAL, "token_versions and kept_kv are not of its %d tokens", p->n);
         return CLIME_GENERATE_BROKEN;
     }
+    if (p->n_routing && p->n_routing != p->n) {
+        clime_fail(e, CLIME_ERR_INTERNAL, "%d routing hashes for %d tokens", p->n_routing, p->n);
+        return CLIME_GENERATE_BROKEN;
+    }
     fill_sample(r, p,
                 aborted                          ? CLIME_SAMPLE_ABORTED
                 : strcmp(p->finish_type, "stop") ? CLIME_SAMPLE_TRUNCATED
@@ -278,6 +311,7 @@ static enum clime_generate_outcome judge(struct clime_request *r, const struct r
 }
 
 static void reply_free(struct reply *p) {
+    free(p->routing);
     free(p->ids);
     free(p->runs);
     free(p->logp);

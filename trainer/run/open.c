@@ -147,7 +147,9 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     rl->o.pack.max_tokens = l->max_tokens_per_gpu;
     rl->o.pack.micro_batch_size = (int)rl->o.micro_batch_size;
     if (!l->lr_decay_iters) l->lr_decay_iters = rl->num_rollout * rl->o.num_steps_per_rollout;
-    return clime_learner_prepare(l, &rl->learner, e);
+    enum clime_err rc = clime_learner_prepare(l, &rl->learner, e);
+    if (!rc) rl->o.sampling.routing = clime_learner_model(rl->learner)->cfg.router.E > 0;
+    return rc;
 }
 
 /* In the ledger, for those who look at the run later. */

@@ -146,6 +146,8 @@ static void add_policy_metrics(struct clime_metrics_line *m, const struct clime_
     if (s->gap_tokens) clime_metrics_line_add(m, "train/train_rollout_logprob_abs_diff", s->gap_max);
     clime_metrics_line_int(m, "train/logprob_gap_tokens", s->gap_tokens);
     if (s->gap_wrong) clime_metrics_line_int(m, "train/logprob_gap_wrong", s->gap_wrong);
+    if (s->routing_tokens) clime_metrics_line_int(m, "train/routing_tokens", s->routing_tokens);
+    if (s->routing_wrong) clime_metrics_line_int(m, "train/routing_wrong", s->routing_wrong);
     clime_metrics_line_add(m, "train/grad_norm", s->grad_norm);
     clime_metrics_line_add(m, "train/lr-pg_0", s->lr);
     clime_metrics_line_int(m, "train/skipped", s->skipped);
@@ -246,6 +248,25 @@ static enum clime_err tell_gap(struct clime_rl *rl, const struct clime_step_plan
     return rc;
 }
 
+/* Nor are other experts than those that drew a token. */
+static enum clime_err tell_routing(struct clime_rl *rl, const struct clime_step_plan *p,
+                                   const struct clime_step_stats *s, bool first_time, struct clime_error *e) {
+    if (!s->routing_wrong) {
+        if (s->routing_tokens && first_time) clime_alarms_see(rl->alarms, CLIME_ALARM_ROUTING, 0, NULL, NULL);
+        return CLIME_OK;
+    }
+    const struct clime_sample *at = p->samples[s->routing_at.sample];
+    char *text = xasprintf("step %" PRId64 ": %" PRId64 " of %" PRId64 " tokens were drawn by other experts than the "
+                           "trainer chooses, the first is token %d of sample %" PRId64 "/%" PRId64 "/%d, part %d",
+                           p->step, s->routing_wrong, s->routing_tokens, s->routing_at.token, at->rollout, at->group,
+                           at->member, at->part);
+    if (first_time) clime_alarms_see(rl->alarms, CLIME_ALARM_ROUTING, (double)s->routing_wrong, text, NULL);
+    enum clime_err rc =
+        rl->o.gap_must_be_zero ? clime_fail(e, CLIME_ERR_INTERNAL, "--gap-must-be-zero: %s", text) : CLIME_OK;
+    free(text);
+    return rc;
+}
+
 /* [n] of [n_response] each, NaN: in one block, which *block owns. */
 static float **new_entropy(const struct clime_step_plan *p, float **block) {
     size_t n = 0;
@@ -273,7 +294,9 @@ enum clime_err clime_rl_train_step(struct clime_rl *rl, const struct clime_step_
                                         .critic_only = p->rollout < rl->o.num_critic_only_steps,
                                         .entropy = entropy};
     enum clime_err rc = clime_learner_step(rl->learner, &in, stats, e);
-    if (rc || (rc = tell_gap(rl, p, stats, !recorded->done, e))) goto done;
+    if (rc || (rc = tell_routing(rl, p, stats, !recorded->done, e)) ||
+        (rc = tell_gap(rl, p, stats, !recorded->done, e)))
+        goto done;
     CHECK(stats->step == p->step);
     rl->step = p->step;
     if (stats->skipped || stats->critic_skipped)

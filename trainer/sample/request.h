@@ -17,6 +17,7 @@ struct clime_sampling_options { /* of one request */
     int64_t max_response_len, max_context_len; /* tokens; context 0 = no own limit */
     struct clime_opt_list stop, stop_token_ids;
     bool skip_special_tokens; /* in the text that is graded and stored */
+    bool routing;             /* the server says which experts its routers chose, as a hash of each token's row */
 };
 
 /* Tokens that a response may have: the response limit, cut by the context limit. 0 = the prompt fills the context. */

@@ -33,6 +33,7 @@ struct clime_sample *clime_sample_pending(int64_t rollout, int64_t group, int32_
 static void free_result(struct clime_sample *s) {
     free(s->logp);
     free(s->teacher_logp);
+    free(s->routing);
     free(s->mask);
     free(s->versions);
     free(s->response);
@@ -99,6 +100,7 @@ uint64_t clime_sample_checksum(const struct clime_sample *s) {
     clime_checksum_add(&c, s->ids, ((size_t)s->n_prompt + n) * sizeof *s->ids);
     if (s->logp) clime_checksum_add(&c, s->logp, n * sizeof *s->logp);
     if (s->teacher_logp) clime_checksum_add(&c, s->teacher_logp, n * sizeof *s->teacher_logp);
+    if (s->routing) clime_checksum_add(&c, s->routing, n * sizeof *s->routing);
     if (s->mask) clime_checksum_add(&c, s->mask, n);
     return clime_checksum_done(&c);
 }

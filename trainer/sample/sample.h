@@ -38,11 +38,13 @@ struct clime_sample {
     enum clime_sample_status status;
 
     int32_t n_prompt, n_response;
-    int32_t *ids;                       /* [n_prompt + n_response], owned */
-    float *logp;                        /* [n_response] the server's number for each response token, owned */
-    float *teacher_logp;                /* [n_response] a teacher's number for each (--use-opd); NULL = none; owned */
-    bool removed;                       /* no token of it is trained on (--rollout-sample-filter-path); of its step */
-    uint8_t *mask;                      /* [n_response] 1 = the policy sampled it and it is trained on, owned */
+    int32_t *ids;        /* [n_prompt + n_response], owned */
+    float *logp;         /* [n_response] the server's number for each response token, owned */
+    float *teacher_logp; /* [n_response] a teacher's number for each (--use-opd); NULL = none; owned */
+    uint32_t *routing;   /* [n_response] a hash of the experts that drew each token, 0 = not known; NULL =
+                            no one said; owned */
+    bool removed;        /* no token of it is trained on (--rollout-sample-filter-path); of its step */
+    uint8_t *mask;       /* [n_response] 1 = the policy sampled it and it is trained on, owned */
     struct clime_version_run *versions; /* cover n_response tokens, owned */
     int32_t n_versions;
     int32_t mixed_kv; /* the first response token, counted from 1, whose context held KV kept over an update; 0 = none.

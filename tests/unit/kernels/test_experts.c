@@ -95,7 +95,7 @@ static void test_route(struct kt *k) {
             struct routed got, one;
             for (size_t e = 0; e < E; e++) bias[e] = (double)(float)(clime_rng_normal(&k->rng) * 0.3);
             void *parts = bias_parts(k, r->E, bias);
-            k->ops->route(k->dev, T, r, x, biased ? parts : NULL, got.scores, got.ids, got.weights);
+            k->ops->route(k->dev, T, r, x, biased ? parts : NULL, got.scores, got.ids, got.weights, NULL);
             for (size_t t = 0; t < T; t++) {
                 route_ref(r, x + t * E, biased ? bias : NULL, s, ids, w);
                 for (size_t e = 0; e < E; e++) kt_near(k, "score", e, (double)got.scores[t * E + e], s[e], 1e-6, 1e-9);
@@ -106,7 +106,7 @@ static void test_route(struct kt *k) {
                 /* alone, and over its own logits: the same bits */
                 float row[MAX_E];
                 memcpy(row, x + t * E, E * 4);
-                k->ops->route(k->dev, 1, r, row, biased ? parts : NULL, row, one.ids, one.weights);
+                k->ops->route(k->dev, 1, r, row, biased ? parts : NULL, row, one.ids, one.weights, NULL);
                 assert_memory_equal(row, got.scores + t * E, E * 4);
                 assert_memory_equal(one.ids, got.ids + t * K, K * 4);
                 assert_memory_equal(one.weights, got.weights + t * K, K * 4);
@@ -117,6 +117,30 @@ static void test_route(struct kt *k) {
     }
 }
 
+/* What was chosen and nothing else, of this router and of those before it: rows with equal sets have equal folds,
+ * others have others, however the weights differ. */
+static void test_fold(struct kt *k) {
+    const struct clime_router r = {.E = 8, .k = 2, .scale = 1, .n_groups = 1, .k_groups = 1};
+    enum { ROWS = 5 };
+    float x[ROWS * 8] = {0}, scores[ROWS * 8], weights[ROWS * 2];
+    const int chosen[ROWS][2] = {{1, 6}, {1, 6}, {1, 7}, {0, 6}, {6, 1}};
+    int32_t ids[ROWS * 2];
+    uint32_t fold[ROWS] = {0}, again[ROWS] = {0}, swapped = 0;
+    for (int t = 0; t < ROWS; t++)
+        for (int i = 0; i < 2; i++) x[t * 8 + chosen[t][i]] = 1 + (float)t + (float)i;
+    k->ops->route(k->dev, ROWS, &r, x, NULL, scores, ids, weights, fold);
+    assert_true(fold[0] == fold[1] && fold[0] == fold[4] && fold[0] != 0);
+    assert_true(fold[0] != fold[2] && fold[0] != fold[3] && fold[2] != fold[3]);
+    memcpy(again, fold, sizeof again);
+    k->ops->route(k->dev, ROWS, &r, x, NULL, scores, ids, weights, again); /* a second layer */
+    assert_true(again[0] == again[4] && again[0] != fold[0] && again[0] != again[2]);
+    k->ops->route(k->dev, 1, &r, x + 2 * 8, NULL, scores, ids, weights, &swapped);
+    k->ops->route(k->dev, 1, &r, x, NULL, scores, ids, weights, &swapped);
+    uint32_t in_order = fold[0];
+    k->ops->route(k->dev, 1, &r, x + 2 * 8, NULL, scores, ids, weights, &in_order);
+    assert_true(swapped != in_order); /* which layer chose what */
+}
+
 /* Equal scores: the lowest id; equal groups: the lowest group. Powers of two come out exactly. NaN: some choice. */
 static void test_ties(struct kt *k) {
     const float equal[16] = {0}, some[16] = {1, 3, 3, 0, 3, 1, -1, 3}, bad[16] = {1, NAN, NAN, 2, NAN};
@@ -124,16 +148,16 @@ static void test_ties(struct kt *k) {
     struct clime_router groups = {
         .E = 16, .k = 4, .sigmoid = true, .renormalize = true, .scale = 1, .n_groups = 4, .k_groups = 2};
     struct routed o;
-    k->ops->route(k->dev, 1, &soft, equal, NULL, o.scores, o.ids, o.weights);
+    k->ops->route(k->dev, 1, &soft, equal, NULL, o.scores, o.ids, o.weights, NULL);
     assert_true(o.ids[0] == 0 && o.ids[1] == 1 && o.weights[0] == 0.5f && o.weights[1] == 0.5f);
     for (int e = 0; e < 8; e++) assert_true(o.scores[e] == 0.125f);
-    k->ops->route(k->dev, 1, &soft, some, NULL, o.scores, o.ids, o.weights);
+    k->ops->route(k->dev, 1, &soft, some, NULL, o.scores, o.ids, o.weights, NULL);
     assert_true(o.ids[0] == 1 && o.ids[1] == 2 && o.weights[0] == o.weights[1]);
-    k->ops->route(k->dev, 1, &groups, equal, NULL, o.scores, o.ids, o.weights);
+    k->ops->route(k->dev, 1, &groups, equal, NULL, o.scores, o.ids, o.weights, NULL);
     for (int i = 0; i < 4; i++) assert_true(o.ids[i] == i && o.weights[i] == 0.25f);
     for (int i = 0; i < 2; i++) {
         const struct clime_router *r = i ? &groups : &soft;
-        k->ops->route(k->dev, 1, r, bad, NULL, o.scores, o.ids, o.weights);
+        k->ops->route(k->dev, 1, r, bad, NULL, o.scores, o.ids, o.weights, NULL);
         for (int j = 0; j < r->k; j++)
             assert_true(o.ids[j] >= 0 && o.ids[j] < r->E && (j == 0 || o.ids[j] > o.ids[j - 1]));
     }
@@ -147,15 +171,15 @@ static void test_bias_and_groups(struct kt *k) {
     double bias[8] = {0, 0, 0, (double)0.9f, 0, 0, 0, 0};
     struct routed plain, biased;
     void *parts = bias_parts(k, 8, bias);
-    k->ops->route(k->dev, 1, &r, x, NULL, plain.scores, plain.ids, plain.weights);
+    k->ops->route(k->dev, 1, &r, x, NULL, plain.scores, plain.ids, plain.weights, NULL);
     assert_true(plain.ids[0] == 0 && plain.ids[1] == 4);
-    k->ops->route(k->dev, 1, &r, x, parts, biased.scores, biased.ids, biased.weights);
+    k->ops->route(k->dev, 1, &r, x, parts, biased.scores, biased.ids, biased.weights, NULL);
     assert_true(biased.ids[0] == 3 && biased.ids[1] == 4);
     float s3 = biased.scores[3], s4 = biased.scores[4];
     kt_near(k, "weight", 0, (double)biased.weights[0], (double)s3 / ((double)s3 + (double)s4), 1e-6, 0);
     r.n_groups = 2; /* 0-3: 0.62 + 0.60; 4-7: 0.95 + 0.05 */
     r.k_groups = 1;
-    k->ops->route(k->dev, 1, &r, x, NULL, plain.scores, plain.ids, plain.weights);
+    k->ops->route(k->dev, 1, &r, x, NULL, plain.scores, plain.ids, plain.weights, NULL);
     assert_true(plain.ids[0] == 0 && plain.ids[1] == 1);
     kt_free(k, parts);
 }
@@ -168,7 +192,7 @@ static void test_route_bwd(struct kt *k) {
         void *dx = kt_room(k, T * E);
         double *want = xcalloc(T * E, sizeof *want);
         struct routed o;
-        k->ops->route(k->dev, T, r, x, NULL, o.scores, o.ids, o.weights);
+        k->ops->route(k->dev, T, r, x, NULL, o.scores, o.ids, o.weights, NULL);
         for (size_t t = 0; t < T; t++) {
             for (size_t e = 0; e < E; e++) { /* the choice held, one logit moved both ways */
                 for (int sign = -1; sign <= 1; sign += 2) {
@@ -377,11 +401,12 @@ EACH(route_bwd)
 EACH(grouped)
 EACH(combine)
 EACH(combine_bwd)
+EACH(fold)
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_route),           cmocka_unit_test(each_ties),
                                        cmocka_unit_test(each_bias_and_groups), cmocka_unit_test(each_route_bwd),
                                        cmocka_unit_test(each_grouped),         cmocka_unit_test(each_combine),
-                                       cmocka_unit_test(each_combine_bwd)};
+                                       cmocka_unit_test(each_combine_bwd),     cmocka_unit_test(each_fold)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,6 @@
 static size_t taken, offered; /* bytes allocated so far, free ones that the device claims to have */
 static size_t head_bytes;     /* of a chunk of logits; 0 = the table's, one chunk for all rows here */
 static size_t code_bytes;
-static int pack_tokens = 50; /* of steps() */
 static bool own_memory = true;
 
 static enum clime_err counting_alloc(struct clime_dev *d, size_t bytes, const char *what, void **out,
@@ -77,7 +76,11 @@ static void start(struct clime_learner *l) {
     if (clime_learner_start(l, &e)) fail_msg("%s", e.msg);
 }
 
+#ifndef LEARNERS_ONLY /* a test that brings samples of its own */
+
 enum { N_SAMPLES = 6, SAMPLE_LEN = 20, STEPS = 4 };
+
+static int pack_tokens = 50;
 
 static void steps(struct clime_learner *l, int from, int to) {
     struct clime_sample *s[N_SAMPLES];
@@ -113,5 +116,7 @@ static void steps(struct clime_learner *l, int from, int to) {
         for (int i = 0; i < N_SAMPLES; i++) clime_sample_free(s[i]);
     }
 }
+
+#endif
 
 #endif
