@@ -12,6 +12,7 @@
 #include "trainer/cmd/grade.h"
 #include "trainer/cmd/init.h"
 #include "trainer/cmd/page.h"
+#include "trainer/cmd/plan.h"
 #include "trainer/cmd/sft.h"
 #include "trainer/cmd/task.h"
 #include "trainer/learn/follower.h"
@@ -32,6 +33,7 @@ static const struct {
     {"eval", clime_eval_main, "a policy's score on prompt sets"},
     {"grade", clime_grade_main, "a reward function over JSON lines from standard input"},
     {"export", clime_export_main, "a checkpoint as a Hugging Face folder"},
+    {"plan", clime_plan_main, "memory and time of a run on devices that are not there"},
     {"page", clime_page_main, "a web page of runs, live or ended: curves, times, samples, events"},
     {"report", clime_report_main, "what a run did, with a plot of the reward"},
 };

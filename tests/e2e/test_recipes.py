@@ -89,6 +89,97 @@ def test_header_says_the_plan(folder, name):
     assert f"{layers * heads * size * 2 * 2 // 1024} KiB a token" in header
 
 
+MOE = dict(tie_word_embeddings=False, torch_dtype="bfloat16", rms_norm_eps=1e-5, num_experts_per_tok=8, norm_topk_prob=True)
+SIGMOID = dict(n_group=1, topk_group=1, n_shared_experts=1, routed_scaling_factor=2.5)
+LATENT = dict(kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, scoring_func="sigmoid",
+              topk_method="noaux_tc")  # fmt: skip
+# the shapes of published checkpoints: what is reckoned needs no more of them than config.json
+EXPERTS = {
+    "run-qwen3-30B-A3B.sh": dict(MOE, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_size=2048,
+        intermediate_size=6144, num_hidden_layers=48, num_attention_heads=32, num_key_value_heads=4, head_dim=128,
+        vocab_size=151936, num_experts=128, moe_intermediate_size=768, max_position_embeddings=40960),
+    "run-moonlight-16B-A3B.sh": dict(MOE, **LATENT, **{**SIGMOID, "n_shared_experts": 2, "routed_scaling_factor": 2.446},
+        architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", hidden_size=2048, intermediate_size=11264,
+        num_hidden_layers=27, num_attention_heads=16, num_key_value_heads=16, vocab_size=163840, n_routed_experts=64,
+        moe_intermediate_size=1408, first_k_dense_replace=1, q_lora_rank=None, rope_theta=50000,
+        max_position_embeddings=8192) | {"num_experts_per_tok": 6},
+    "run-glm4.5-Air.sh": dict(MOE, **SIGMOID, architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", hidden_size=4096,
+        intermediate_size=10944, num_hidden_layers=46, num_attention_heads=96, num_key_value_heads=8, head_dim=128,
+        vocab_size=151552, n_routed_experts=128, moe_intermediate_size=1408, first_k_dense_replace=1, attention_bias=True,
+        use_qk_norm=False, partial_rotary_factor=0.5, rope_theta=1000000, max_position_embeddings=131072),
+}  # fmt: skip
+LARGE = {
+    "GLM-4.5": EXPERTS["run-glm4.5-Air.sh"] | dict(hidden_size=5120, intermediate_size=12288, num_hidden_layers=92,
+        n_routed_experts=160, moe_intermediate_size=1536, first_k_dense_replace=3, use_qk_norm=True),
+    "DeepSeek-V3": EXPERTS["run-moonlight-16B-A3B.sh"] | dict(hidden_size=7168, intermediate_size=18432, num_hidden_layers=61,
+        num_attention_heads=128, num_key_value_heads=128, vocab_size=129280, n_routed_experts=256, num_experts_per_tok=8,
+        moe_intermediate_size=2048, n_shared_experts=1, first_k_dense_replace=3, q_lora_rank=1536, n_group=8, topk_group=4,
+        max_position_embeddings=163840),
+}  # fmt: skip
+
+
+def of_shape(folder, name, config):
+    """A folder whose configuration is the shape; tokenizer and weights, which nobody reads, are a small model's."""
+    to = folder / f"shape-{name}"
+    if not to.exists():
+        shutil.copytree(folder / "qwen3", to)
+        (to / "config.json").write_text(json.dumps(config))
+    return to
+
+
+def plan(folder, *words):
+    """(exit status, GiB of a device by way of training, text)"""
+    status, out, err = run("clime-train", "plan", "--hf-checkpoint", folder, *words)
+    assert "training:" in out, err
+    return status, {m[1]: float(m[2]) for m in re.finditer(r"^  (replicated|sharded|expert parallel) +([0-9.]+) ", out, re.M)}, out
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_recipe(folder, name):
+    """Understood for 4 and 8 GPUs, and the header's arithmetic is what --explain and clime-train plan say."""
+    shape, data = of_shape(folder, name, EXPERTS[name]), folder / "train.jsonl"
+    header = " ".join((SCRIPTS / name).read_text().split("set -eu")[0].replace("\n#", " ").split())
+    rows = re.search(r"--max-tokens-per-gpu (\d+)", (SCRIPTS / name).read_text())[1]
+    assert script(name)[0] == 2
+    for gpus in 4, 8:
+        status, out, err = script(name, shape, data, data, "--explain", RUN=folder / "none", GPUS=gpus)
+        assert status == 0, err
+        colocated = "--colocate" in (SCRIPTS / name).read_text()
+        assert "recompute full" in out and ("the trainer's own memory, nothing is copied" in out) == colocated
+        assert re.search(r"whole on every rank .replicated.: [0-9.]+ GiB.*; a part of them on each .sharded.: [0-9.]+ GiB", out)
+        millions = float(re.search(r"([0-9.]+) M parameters", out)[1])
+        _, gib, text = plan(shape, "--devices", gpus, "--max-tokens-per-gpu", rows, "--optimizer-cpu-offload")
+        assert f"{millions / 1000:.2f}e9 parameters" in header and f"{millions / 1000:.2f}e9 parameters" in text
+        assert f"a token meets {re.search(r'([0-9.]+)e9 of them', text)[1]}e9" in header
+        assert f"{2e6 * millions / 2**30:.1f} GiB" in header and f"fp32 gradients {4e6 * millions / 2**30:.1f}" in header
+        host = int(re.search(r"([0-9]+) of [0-9]+ GiB on a host", text)[1])
+        assert abs(host - int(re.search(r"are ([0-9]+) GiB and stay on the host", header)[1])) <= 1
+        assert f"{re.search(r'values: ([0-9.]+) KiB', text)[1]} KiB a token" in header
+        assert ("DOES NOT FIT" in re.search(r"replicated.*", text)[0]) == (not colocated)
+        said = ["replicated"] if name != "run-glm4.5-Air.sh" or gpus == 8 else []
+        said += [] if colocated else ["sharded"]
+        assert all(re.search(rf"\b{round(gib[way])}\b", header) for way in said), (gib, header)
+
+
+def test_plan_of_what_nobody_has_here(folder):
+    """It says what stands in the way, and with an exit status: 0 only where a run would go."""
+    status, gib, out = plan(of_shape(folder, "GLM-4.5", LARGE["GLM-4.5"]), "--devices", 64, "--hosts", 8,
+                            "--optimizer-cpu-offload", "--max-tokens-per-gpu", 16384)  # fmt: skip
+    assert status == 1 and "352.80e9 parameters, 32.85e9 of them" in out
+    assert gib["expert parallel"] < gib["sharded"] < gib["replicated"] and "does not hide behind computing" in out
+    assert "NOT ONE ANSWER FITS" in out and "between hosts, which has not been measured" in out
+    status, _, out = plan(of_shape(folder, "DeepSeek-V3", LARGE["DeepSeek-V3"]), "--devices", 128, "--hosts", 16,
+                          "--optimizer-cpu-offload")  # fmt: skip
+    assert status == 1 and "671.03e9 parameters" in out and "a trainer has at most 64 ranks" in out
+    assert "no way of training that this version has fits these devices" in out
+    shape = of_shape(folder, "run-moonlight-16B-A3B.sh", EXPERTS["run-moonlight-16B-A3B.sh"])
+    status, _, out = plan(shape, "--devices", 4, "--optimizer-cpu-offload")
+    assert status == 0 and re.search(r"a rollout: [0-9.]+ s, [0-9]+ answered tokens a device and second", out)
+    for words, says in ((["--devices", "9", "--hosts", "2"], "--devices 9 are not as many"), ([], "--hf-checkpoint is missing")):
+        status, _, err = run("clime-train", "plan", *(["--hf-checkpoint", shape, *words] if words else []))
+        assert status == 1 and says in err
+
+
 def test_gsm8k(folder):
     """A short run to its end, and again: it goes on where it was."""
     words = [folder / "qwen3", folder / "train.jsonl", folder / "train.jsonl@[0:4]", "--num-rollout", 2,

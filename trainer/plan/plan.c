@@ -1,0 +1,155 @@
+/* The model of time and memory (plan.h). Called by clime-train plan and its test; pure.
+ *
+ * Work that different parts of a device do is counted as the longer of the two; what goes over links hides behind the
+ * products of the same micro-batch or is the time itself. */
+#include "trainer/plan/plan.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "trainer/learn/lanes.h"
+
+#define GIB (double)(1 << 30)
+
+const char *const clime_plan_way_names[CLIME_PLAN_WAYS] = {
+    [CLIME_PLAN_REPLICATED] = "replicated", [CLIME_PLAN_SHARDED] = "sharded", [CLIME_PLAN_EXPERTS] = "expert parallel"};
+
+bool clime_plan_has(enum clime_plan_way way) {
+    return way != CLIME_PLAN_EXPERTS;
+}
+
+/* ---- serving ---- */
+
+double clime_plan_decode_s(const struct clime_model_work *w, const struct clime_device_rates *d, double rows,
+                           double context, int tp) {
+    const struct clime_work_shares *s = &clime_work_shares[w->kind];
+    double bytes_per_s = d->copy_gbs * 1e9 * s->decode_bytes, flops_per_s = d->gemm_tflops * 1e12 * s->decode_gemm;
+    double read = 2 * clime_weights_hit(w, rows) / tp / bytes_per_s;
+    double products = 2 * (w->active + w->head) * rows / tp / flops_per_s;
+    bool whole = w->kind == CLIME_WORK_LATENT; /* every device keeps all of the latent rows */
+    double kv = w->kv_bytes * context * rows / (whole ? 1 : tp) / bytes_per_s;
+    double gathers = tp > 1 ? 4.0 * w->layers * CLIME_GATHER_US * 1e-6 : 0;
+    return fmax(read, products) + kv + w->layers * s->layer_us * 1e-6 + gathers;
+}
+
+double clime_plan_prefill_s(const struct clime_model_work *w, const struct clime_device_rates *d, double rows,
+                            double length, int tp) {
+    return rows * clime_row_flops(w, length / 2) / tp / (d->gemm_tflops * 1e12 * clime_work_shares[w->kind].prefill);
+}
+
+static void plan_serving(const struct clime_plan_wish *wish, struct clime_run_plan *out) {
+    const struct clime_model_work *w = &out->work;
+    const struct clime_plan_training *t = out->way < 0 ? NULL : &out->training[out->way];
+    double answers = wish->prompts * wish->samples, length = wish->prompt_len + wish->answer_len;
+    double left = wish->device->memory_gib - (t ? t->gib : 0);
+    out->tp = wish->tp ? wish->tp : wish->devices / wish->hosts; /* a trainer's own server: one over its devices */
+    bool in_place = out->tp == 1 && out->way == CLIME_PLAN_REPLICATED; /* it computes with the trainer's weights */
+    double kv_gib = 0.85 * left - (in_place ? 0 : 2 * w->weights / out->tp / GIB);
+    out->servers = wish->devices / out->tp;
+    double of_position = w->kv_bytes / (w->kind == CLIME_WORK_LATENT ? 1 : out->tp);
+    out->kv_tokens = fmax(0, kv_gib * GIB / of_position);
+    double each = ceil(answers / out->servers);
+    out->running = fmin(fmin(each, floor(out->kv_tokens / length)), 256);
+    if (out->running < 1) return;
+    double turns = each / out->running;
+    out->generate_s =
+        turns * wish->answer_len *
+            clime_plan_decode_s(w, wish->device, out->running, wish->prompt_len + wish->answer_len / 2, out->tp) +
+        clime_plan_prefill_s(w, wish->device, ceil(wish->prompts / out->servers) * wish->prompt_len, wish->prompt_len,
+                             out->tp);
+}
+
+/* ---- training ---- */
+
+double clime_plan_train_s(const struct clime_model_work *w, const struct clime_device_rates *d, double rows,
+                          double length, double loss_share, enum clime_recompute recompute) {
+    static const double again[] = {[CLIME_RECOMPUTE_NONE] = 1,
+                                   [CLIME_RECOMPUTE_SELECTIVE] = CLIME_SELECTIVE_COST,
+                                   [CLIME_RECOMPUTE_FULL] = 4.0 / 3};
+    double flops = again[recompute] * 3 * clime_row_flops(w, length / 2) + 3 * 2 * w->head * loss_share;
+    return rows * flops / (d->gemm_tflops * 1e12 * clime_work_shares[w->kind].train);
+}
+
+static double links_gbs(const struct clime_plan_wish *wish) {
+    return wish->hosts > 1 ? wish->device->network_gbs : wish->device->peers_gbs;
+}
+
+/* Seconds that `bytes`, spread over all ranks, take to come to each of them or to leave it. */
+static double over_links(const struct clime_plan_wish *wish, double bytes) {
+    double others = (double)(wish->devices - 1) / wish->devices;
+    return bytes * others / (links_gbs(wish) * 1e9);
+}
+
+/* A step's optimizer: 30 bytes a parameter in the device's memory; or the host's cores, which devices share. */
+static double optimizer_s(const struct clime_plan_wish *wish, double weights) {
+    if (wish->offload) return weights / wish->hosts / wish->device->host_adam_per_s;
+    return 30 * weights / wish->devices / (0.95 * wish->device->copy_gbs * 1e9);
+}
+
+/* Each rank's own, and on the first host rank 0's copy of what its rank has no whole of. */
+static double host_gib(const struct clime_plan_wish *wish, const struct clime_memory_plan *memory, double copy) {
+    return (((double)memory->host - copy) * wish->devices / wish->hosts + copy) / GIB;
+}
+
+static void plan_training(const struct clime_plan_wish *wish, struct clime_run_plan *out) {
+    const struct clime_model_work *w = &out->work;
+    double length = wish->prompt_len + wish->answer_len;
+    double tokens = wish->prompts * wish->samples * length;
+    out->micro_batches = ceil(ceil(tokens / wish->rows) / wish->devices);
+    out->optimizer_s = optimizer_s(wish, w->weights);
+    double layer_of_experts = w->expert_layers ? w->experts / w->expert_layers : 0;
+    double passes = wish->recompute == CLIME_RECOMPUTE_FULL ? 3 : 2; /* forward, backward, forward again */
+    for (int way = 0; way < CLIME_PLAN_WAYS; way++) {
+        struct clime_plan_training *t = &out->training[way];
+        double dense = w->weights - (way == CLIME_PLAN_EXPERTS ? w->experts : 0); /* what is gathered or exchanged */
+        bool cut = way != CLIME_PLAN_REPLICATED;
+        const struct clime_memory_plan *memory = &out->memory[cut];
+        double rings = way == CLIME_PLAN_EXPERTS ? 2 * (2 + 4) * layer_of_experts : 0; /* what never is whole */
+        t->gib = ((double)memory->need - rings) / GIB;
+        t->host_gib = host_gib(wish, memory, cut ? 2 * w->weights : 0);
+        t->fits = t->gib <= wish->device->memory_gib && t->host_gib <= wish->device->host_gib;
+        t->compute_s = clime_plan_train_s(w, wish->device, fmin(wish->rows, tokens), length, wish->answer_len / length,
+                                          wish->recompute);
+        t->exchange_s = over_links(wish, 4 * dense);
+        if (cut) t->gather_s = 2 * over_links(wish, 2 * dense); /* a full recomputing and its backward share one */
+        if (way == CLIME_PLAN_EXPERTS) /* a row to each chosen expert and one back, in every pass */
+            t->gather_s += over_links(wish, passes * 2 * 2.0 * wish->rows * w->k * w->D * w->expert_layers);
+        double each =
+            wish->devices > 1 ? fmax(t->compute_s / CLIME_RANKS_SHARE, t->gather_s + t->exchange_s) : t->compute_s;
+        t->step_s = out->micro_batches * each + out->optimizer_s;
+    }
+}
+
+/* The learner's own plan, made on the CPU, with what a device has otherwise: weights that are not packed a second time,
+ * larger chunks of logits, and its code and scratch. */
+static void plan_memory(struct clime_model *m, const struct clime_plan_wish *wish, int world, bool cut,
+                        struct clime_memory_plan *out) {
+    double chunk = wish->device->head_gib * GIB / 4 / m->cfg.V;
+    const struct clime_train_options policy = {.max_rows = wish->rows,
+                                               .max_seqs = wish->rows,
+                                               .head_chunk = chunk < wish->rows ? (int)chunk : wish->rows,
+                                               .recompute = wish->recompute};
+    const struct clime_memory_users users = {
+        .policy = policy, .offload = wish->offload, .part = {.world = world}, .lanes = world};
+    clime_model_ring(m, &m->layout, (struct clime_part){0, cut ? world : 1});
+    clime_memory_plan_make(m, &users, out);
+    out->part[CLIME_MEM_WEIGHTS] = clime_model_own_bytes(m);
+    out->part[CLIME_MEM_SCRATCH] = (size_t)(wish->device->code_gib * GIB);
+    out->need = 0;
+    for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];
+}
+
+void clime_run_plan(struct clime_model *m, const struct clime_plan_wish *wish, struct clime_run_plan *out) {
+    int world = wish->devices < CLIME_GROUP_MAX ? wish->devices : CLIME_GROUP_MAX; /* a trainer has no more */
+    memset(out, 0, sizeof *out);
+    clime_model_work(&m->cfg, &m->layout, &out->work);
+    for (int cut = 0; cut < 2; cut++) plan_memory(m, wish, world, cut != 0, &out->memory[cut]);
+    plan_training(wish, out);
+    out->way = -1;
+    for (int way = CLIME_PLAN_WAYS - 1; way >= 0; way--)
+        if (out->training[way].fits && clime_plan_has((enum clime_plan_way)way)) out->way = way;
+    plan_serving(wish, out);
+    double whole = out->generate_s + (out->way < 0 ? 0 : out->training[out->way].step_s);
+    if (out->way >= 0 && out->generate_s > 0)
+        out->tokens_per_s = wish->prompts * wish->samples * wish->answer_len / whole / wish->devices;
+}

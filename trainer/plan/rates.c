@@ -1,0 +1,22 @@
+/* The tables of rates.h, from docs/performance.md (entries of 2026-11-22 and 23, one H200 and two). */
+#include "trainer/plan/rates.h"
+
+const struct clime_device_rates clime_device_rates[] = {
+    {.name = "h200",
+     .memory_gib = 139.25,
+     .code_gib = 0.9,
+     .head_gib = 1,
+     .copy_gbs = 4270,
+     .gemm_tflops = 790,
+     .peers_gbs = 345,
+     .network_gbs = 45, /* a 400 Gbit/s adapter a device, not measured */
+     .host_gib = 2048,  /* eight of them a host; of the servers that are sold, not measured */
+     .host_adam_per_s = 5.3e9},
+};
+const int clime_n_device_rates = sizeof clime_device_rates / sizeof clime_device_rates[0];
+
+const struct clime_work_shares clime_work_shares[CLIME_WORK_KINDS] = {
+    [CLIME_WORK_DENSE] = {.decode_bytes = 0.75, .decode_gemm = 0.62, .layer_us = 0, .prefill = 0.78, .train = 0.70},
+    [CLIME_WORK_EXPERTS] = {.decode_bytes = 0.75, .decode_gemm = 0.62, .layer_us = 22, .prefill = 0.63, .train = 0.545},
+    [CLIME_WORK_LATENT] = {.decode_bytes = 0.75, .decode_gemm = 0.62, .layer_us = 65, .prefill = 0.54, .train = 0.49},
+};
