@@ -1,10 +1,10 @@
 /* Fills the flat weight buffer from a Hugging Face folder, and the checks that uploads share with it.
  *
  * Called at start (straight to the device) and by weight updates from disk (to host memory), on any thread that owns
- * the buffer; owns the mapped files and a block of converted elements for the duration. The invariant: when import
- * succeeds, every element of the buffer was written exactly once (slices from the checkpoint, padding with zeros); when
- * it fails, the buffer's content is undefined and the caller drops it, which is why updates import into a staging
- * buffer.
+ * the buffer; owns the mapped files and, for the duration, threads that read and convert ahead of it
+ * (common/os/blocks.h). The invariant: when import succeeds, every element of the buffer was written exactly once
+ * (slices from the checkpoint, padding with zeros); when it fails, the buffer's content is undefined and the caller
+ * drops it, which is why updates import into a staging buffer.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,8 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/clock.h"
 #include "common/json/tree.h"
 #include "common/log.h"
+#include "common/os/blocks.h"
 #include "kernels/finite.h"
 #include "model/convert.h"
 #include "model/fp8.h"
@@ -171,43 +173,93 @@ struct import {
     enum clime_dtype dt;
     void (*put)(void *arg, int64_t offset, const void *data, int64_t n);
     void *arg;
-    void *block; /* IMPORT_BLOCK elements */
+    struct clime_blocks *blocks; /* of IMPORT_BLOCK elements */
+    uint64_t bytes;              /* of the tensors that were read */
 };
 
-static enum clime_err put_tensor(struct import *im, const struct clime_st_tensor *t, const struct clime_slice *at,
-                                 const uint8_t *data, struct clime_error *e) {
-    if (at->exact) { /* as many as there are experts */
-        CHECK(at->n <= IMPORT_BLOCK);
-        clime_convert_exact(t->type, im->dt, (size_t)at->dim[1], data, im->block, (size_t)at->dim[1]);
-        if (!clime_all_finite(im->dt, (size_t)at->n, im->block)) return clime_weights_not_finite(t->name, e);
-        im->put(im->arg, at->offset, im->block, at->n);
-        return CLIME_OK;
-    }
-    for (int64_t i = 0; i < at->n; i += IMPORT_BLOCK) {
-        int64_t n = at->n - i < IMPORT_BLOCK ? at->n - i : IMPORT_BLOCK;
-        if (t->type == CLIME_ST_FP8)
-            clime_fp8_convert(data, im->seen.scales->of[at - im->seen.l->slices], at->dim[1], i, n, im->dt, im->block);
+struct tensor { /* of a file, at its place; blocks [first, first + n) of the file */
+    const struct clime_st_tensor *t;
+    const struct clime_slice *at;
+    int64_t first, n;
+};
+
+struct file_import {
+    struct import *im;
+    struct clime_st_file f;
+    struct tensor *tensors; /* ascending blocks */
+    int n;
+};
+
+/* Elements of a block's tensor, from *first on. */
+static int64_t part_of(const struct tensor *x, int64_t block, int64_t *first) {
+    *first = (block - x->first) * IMPORT_BLOCK;
+    return x->at->n - *first < IMPORT_BLOCK ? x->at->n - *first : IMPORT_BLOCK;
+}
+
+static const struct tensor *tensor_of(const struct file_import *fi, int64_t block) {
+    int lo = 0, hi = fi->n - 1;
+    while (lo < hi) {
+        int middle = (lo + hi + 1) / 2;
+        if (fi->tensors[middle].first <= block)
+            lo = middle;
         else
-            clime_convert(t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(t->type), im->block);
-        if (!clime_all_finite(im->dt, (size_t)n, im->block)) return clime_weights_not_finite(t->name, e);
-        im->put(im->arg, at->offset + i, im->block, n);
+            hi = middle - 1;
     }
+    return &fi->tensors[lo];
+}
+
+/* On a thread of the blocks: reading the file is what this does first. */
+static bool make_block(void *arg, int64_t block, void *to) {
+    const struct file_import *fi = arg;
+    const struct import *im = fi->im;
+    const struct tensor *x = tensor_of(fi, block);
+    const uint8_t *data = fi->f.data + x->t->begin;
+    int64_t i, n = part_of(x, block, &i);
+    if (x->at->exact)
+        clime_convert_exact(x->t->type, im->dt, (size_t)x->at->dim[1], data, to, (size_t)x->at->dim[1]);
+    else if (x->t->type == CLIME_ST_FP8)
+        clime_fp8_convert(data, im->seen.scales->of[x->at - im->seen.l->slices], x->at->dim[1], i, n, im->dt, to);
+    else
+        clime_convert(x->t->type, im->dt, (size_t)n, data + (size_t)i * clime_st_width(x->t->type), to);
+    return clime_all_finite(im->dt, (size_t)n, to);
+}
+
+static enum clime_err take_block(void *arg, int64_t block, bool finite, const void *data, struct clime_error *e) {
+    const struct file_import *fi = arg;
+    const struct tensor *x = tensor_of(fi, block);
+    int64_t i, n = part_of(x, block, &i);
+    if (!finite) return clime_weights_not_finite(x->t->name, e);
+    fi->im->put(fi->im->arg, x->at->offset + i, data, n);
     return CLIME_OK;
 }
 
-static enum clime_err import_file(void *arg, const char *path, struct clime_error *e) {
-    struct import *im = arg;
-    struct clime_st_file f;
-    enum clime_err rc = clime_st_open(path, &f, e);
-    if (rc) return rc;
-    for (int i = 0; i < f.header.n && rc == CLIME_OK; i++) {
-        const struct clime_st_tensor *t = &f.header.tensors[i];
-        const struct clime_slice *at;
-        rc = clime_weights_place(&im->seen, t, im->dt, &at, e);
-        if (!rc && at) rc = put_tensor(im, t, at, f.data + t->begin, e);
-        if (rc) clime_error_prefix(e, "%s", path);
+static enum clime_err place_tensors(struct file_import *fi, int64_t *n_blocks, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    *n_blocks = 0;
+    fi->tensors = xcalloc((size_t)fi->f.header.n + 1, sizeof *fi->tensors);
+    for (int i = 0; i < fi->f.header.n && !rc; i++) {
+        struct tensor x = {.t = &fi->f.header.tensors[i], .first = *n_blocks};
+        rc = clime_weights_place(&fi->im->seen, x.t, fi->im->dt, &x.at, e);
+        if (rc || !x.at || x.at->n == 0) continue;
+        x.n = (x.at->n + IMPORT_BLOCK - 1) / IMPORT_BLOCK;
+        CHECK(!x.at->exact || x.n == 1); /* as many as there are experts */
+        *n_blocks += x.n;
+        fi->im->bytes += x.t->end - x.t->begin;
+        fi->tensors[fi->n++] = x;
     }
-    clime_st_close(&f);
+    return rc;
+}
+
+static enum clime_err import_file(void *arg, const char *path, struct clime_error *e) {
+    struct file_import fi = {.im = arg};
+    int64_t n_blocks;
+    enum clime_err rc = clime_st_open(path, &fi.f, e);
+    if (rc) return rc;
+    rc = place_tensors(&fi, &n_blocks, e);
+    if (!rc) rc = clime_blocks_run(fi.im->blocks, n_blocks, make_block, take_block, &fi, e);
+    if (rc) clime_error_prefix(e, "%s", path);
+    free(fi.tensors);
+    clime_st_close(&fi.f);
     return rc;
 }
 
@@ -275,13 +327,14 @@ enum clime_err clime_weights_files(const char *dir,
 /* Zeros between the slices. */
 static void put_padding(struct import *im, const struct clime_layout *l) {
     int64_t end = 0;
-    memset(im->block, 0, IMPORT_BLOCK * clime_dtype_bytes(im->dt));
+    void *zeros = xcalloc(IMPORT_BLOCK, clime_dtype_bytes(im->dt));
     for (int i = 0; i <= l->n_slices; i++) {
         int64_t next = i < l->n_slices ? l->slices[i].offset : l->n;
         CHECK(next - end < IMPORT_BLOCK);
-        if (next > end) im->put(im->arg, end, im->block, next - end);
+        if (next > end) im->put(im->arg, end, zeros, next - end);
         if (i < l->n_slices) end = next + l->slices[i].n;
     }
+    free(zeros);
 }
 
 enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_config *c, const struct clime_layout *l,
@@ -292,7 +345,8 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     if (!e) e = &own;
     struct import im = {.dt = dt, .put = put, .arg = arg};
     struct clime_fp8_scales scales = {0};
-    im.block = xmalloc(IMPORT_BLOCK * clime_dtype_bytes(dt));
+    int64_t began_us = clime_now_us();
+    im.blocks = clime_blocks_new(0, IMPORT_BLOCK * clime_dtype_bytes(dt));
     clime_weights_seen_init(&im.seen, c, l);
     enum clime_err rc = c->fp8 ? clime_fp8_scales_read(dir, c, l, &scales, e) : CLIME_OK;
     if (c->fp8) im.seen.scales = &scales;
@@ -301,10 +355,12 @@ enum clime_err clime_weights_import_blocks(const char *dir, const struct clime_c
     if (rc == CLIME_OK) {
         put_padding(&im, l);
         clime_weights_tell(&im.seen, dt);
+        double gb = (double)im.bytes / 1e9, s = (double)(clime_now_us() - began_us + 1) / 1e6;
+        LOG_INFO("weights: loaded %.3g GB in %.2f s, %.2g GB/s", gb, s, gb / s);
     }
     clime_weights_seen_free(&im.seen);
     clime_fp8_scales_free(&scales);
-    free(im.block);
+    clime_blocks_free(im.blocks);
     return rc;
 }
 
