@@ -1,4 +1,4 @@
-/* See base64.h. Called by the readers of request bodies that carry bytes. */
+/* See base64.h. Called by the readers of request bodies, and the writers of replies, that carry bytes. */
 #include "common/base64.h"
 
 #include <string.h>
@@ -27,4 +27,16 @@ enum clime_err clime_base64_decode(struct clime_str text, uint8_t *out, size_t *
     }
     *n_out = n;
     return good ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "the text is no base64");
+}
+
+void clime_base64_encode(const void *data, size_t n, struct clime_buf *out) {
+    static const char sign[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *x = data;
+    for (size_t i = 0; i < n; i += 3) {
+        size_t have = n - i < 3 ? n - i : 3;
+        uint32_t bits = (uint32_t)x[i] << 16 | (have > 1 ? (uint32_t)x[i + 1] << 8 : 0) | (have > 2 ? x[i + 2] : 0);
+        char four[4];
+        for (size_t k = 0; k < 4; k++) four[k] = k <= have ? sign[bits >> (18 - 6 * k) & 63] : '=';
+        clime_buf_add(out, four, sizeof four);
+    }
 }

@@ -202,6 +202,7 @@ void clime_forward_paged(struct clime_model *m, const struct clime_batch *of, st
     for (int l = 0; l < m->cfg.L; l++) {
         a.at[CLIME_ACT_K] = clime_kv_plane(m, b->kv, l, CLIME_PLANE_K);
         if (!m->heads.Dv) a.at[CLIME_ACT_V] = clime_kv_plane(m, b->kv, l, CLIME_PLANE_V);
+        if (w->chosen) a.at[CLIME_ACT_CHOSEN] = w->chosen + (size_t)l * (size_t)b->T * (size_t)m->cfg.router.k;
         clime_layer_forward(m, l, b, &a, x, l ? delta : NULL);
     }
     m->ops->add(m->dev, b->T, D, x, delta, x);

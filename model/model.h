@@ -237,6 +237,7 @@ struct clime_work {
     /* Of a model with experts what the routers chose, [max_rows] of the last paged batch, and [max_out] of the rows of
      * its last logits; else NULL. */
     uint32_t *routing, *out_routing;
+    int32_t *chosen; /* the caller's: [L, T, k] gets what each layer with experts chose; NULL = nobody asks */
     struct clime_plan plan;
 };
 size_t clime_work_bytes(const struct clime_model *m, int max_rows, int max_out);

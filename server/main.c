@@ -34,7 +34,8 @@ static struct clime_sched_options sched_options(const struct clime_server *s) {
     return (struct clime_sched_options){.max_running = (int)o->max_running_requests,
                                         .chunk = (int)chunk,
                                         .n_pages = s->max_total_tokens / CLIME_PAGE,
-                                        .cache = !o->disable_radix_cache};
+                                        .cache = !o->disable_radix_cache,
+                                        .choices = o->return_routed_experts && s->model->cfg.router.E};
 }
 
 /* Before anything large is allocated; sets what follows from the size of KV. */

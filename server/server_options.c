@@ -238,6 +238,12 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .type = CLIME_OPT_BOOL,
          .value = &o->disable_radix_cache,
          .help = "do not share prompts between requests"},
+        {.name = "enable-return-routed-experts",
+         .type = CLIME_OPT_BOOL,
+         .value = &o->return_routed_experts,
+         .help =
+             "keep which experts every position chose, for /generate's return_routed_experts: 2 bytes of host memory "
+             "a layer and chosen expert for each position of KV"},
         {.name = "cuda-graph-bs",
          .type = CLIME_OPT_LIST,
          .value = &o->cuda_graph_bs,

@@ -38,7 +38,7 @@ struct clime_server_options {
         max_body_memory, parent_fd, drain_timeout;
     int64_t stream_heartbeat;  /* seconds */
     int64_t max_logprob_bytes; /* of a request */
-    bool incremental_streaming_output, strict_fields, log_requests, return_sampling_mask;
+    bool incremental_streaming_output, strict_fields, log_requests, return_sampling_mask, return_routed_experts;
     int64_t log_requests_level;
     int log_level;
     bool print_routes;

@@ -49,8 +49,6 @@ const struct clime_field clime_fields_generate[] = {
     {"return_flat_raw_top_logprobs_b64", NULL},
     {"return_entropy", NULL},
     {"return_hidden_states", NULL},
-    {"return_routed_experts", NULL},
-    {"routed_experts_start_len", "0"},
     {"return_indexer_topk", NULL},
     {"return_bytes", NULL},
     {"session_id", CLIME_FIELD_INERT}, /* a router's: which worker */

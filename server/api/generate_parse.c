@@ -16,7 +16,8 @@
 struct fields { /* raw values; empty = absent or null */
     struct clime_str rid, text, input_ids, sampling_params, return_logprob, logprob_start_len, top_logprobs_num,
         token_ids_logprob, return_text_in_logprobs, logprob_temperature, stream, extra_key, cache_salt,
-        return_prompt_token_ids, return_sampling_mask, return_routing_hashes, model, resume, incremental_streaming_output;
+        return_prompt_token_ids, return_sampling_mask, return_routing_hashes, return_routed_experts,
+        routed_experts_start_len, model, resume, incremental_streaming_output;
 };
 
 #define RAW(field)                                                                                                     \
@@ -39,6 +40,8 @@ static const struct clime_member members[] = {
     RAW(return_prompt_token_ids),
     RAW(return_sampling_mask),
     RAW(return_routing_hashes),
+    RAW(return_routed_experts),
+    RAW(routed_experts_start_len),
     RAW(model),
     RAW(resume),
     RAW(incremental_streaming_output),
@@ -236,6 +239,28 @@ static bool read_flag(struct clime_str raw, const char *name, struct clime_arena
     return false;
 }
 
+/* As SGLang's, whose server must be told at its start as well. */
+static enum clime_err read_choices(struct clime_generation *gen, const struct fields *f, struct clime_error *e) {
+    struct clime_json j;
+    struct clime_job *job = gen->job;
+    int64_t from = 0;
+    if (!read_flag(f->return_routed_experts, "return_routed_experts", &job->arena, &job->choices_wanted, e))
+        return e->code;
+    if (f->routed_experts_start_len.len > 0) {
+        clime_json_init(&j, f->routed_experts_start_len.ptr, f->routed_experts_start_len.len, &job->arena, e);
+        if (!clime_lenient_int(&j, 0, INT32_MAX, &from) || !clime_json_end(&j))
+            return clime_error_prefix(e, "routed_experts_start_len");
+    }
+    job->choices_from = (int)from;
+    if (!job->choices_wanted) return CLIME_OK;
+    if (!gen->server->model->cfg.router.E)
+        return clime_fail(e, CLIME_ERR_INPUT, "return_routed_experts: the model has no experts");
+    if (!gen->server->opts.return_routed_experts)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "return_routed_experts needs a server with --enable-return-routed-experts");
+    return CLIME_OK;
+}
+
 static enum clime_err check_model(struct clime_generation *gen, struct clime_str raw, struct clime_error *e) {
     struct clime_json j;
     struct clime_str name = {"", 0};
@@ -287,6 +312,7 @@ enum clime_err clime_generate_parse(struct clime_generation *gen, struct clime_g
         return e->code;
     if (o->return_routing && !gen->server->model->cfg.router.E)
         return clime_fail(e, CLIME_ERR_INPUT, "return_routing_hashes: the model has no experts");
+    if ((err = read_choices(gen, &f, e))) return err;
     gen->job->incremental = gen->server->opts.incremental_streaming_output;
     if (!read_flag(f.incremental_streaming_output, "incremental_streaming_output", &gen->job->arena,
                    &gen->job->incremental, e))

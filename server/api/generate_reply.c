@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/base64.h"
 #include "common/clock.h"
 #include "common/http/sse.h"
 
@@ -261,6 +262,21 @@ static void write_routing(struct clime_jw *w, const struct clime_output *o, size
     clime_jw_close(w);
 }
 
+/* SGLang's: int32 [positions, layers, chosen], of all but the last token. At the end, and of the tokens of the reply.
+ */
+static void write_choices(struct clime_jw *w, const struct clime_output *o) {
+    int64_t n = (int64_t)o->n_prompt + (int64_t)o->out.len - 1 - o->job->choices_from;
+    struct clime_buf text;
+    if (n > o->n_choices) n = o->n_choices;
+    clime_buf_init(&text, CLIME_MAX_REPLY);
+    if (n > 0) clime_base64_encode(o->choices, (size_t)n * o->choices_width * sizeof *o->choices, &text);
+    clime_jw_key(w, "routed_experts");
+    clime_jw_str(w, clime_buf_str(&text));
+    clime_jw_key(w, "routed_experts_start_len");
+    clime_jw_int(w, o->job->choices_from);
+    clime_buf_free(&text);
+}
+
 static void write_meta(struct clime_jw *w, const struct clime_output *o, const struct clime_generate_options *opts,
                        size_t from, const struct fragment *frag) {
     int64_t now = clime_now_us(), end = o->finished_us ? o->finished_us : now;
@@ -296,6 +312,7 @@ static void write_meta(struct clime_jw *w, const struct clime_output *o, const s
     clime_seed_write(w, o);
     write_versions(w, o);
     if (opts && opts->return_routing) write_routing(w, o, from);
+    if (o->job->choices_wanted && o->closed) write_choices(w, o);
     if (o->logp->wanted) {
         clime_jw_key(w, "input_token_logprobs");
         write_prompt_logp(w, o);

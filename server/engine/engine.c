@@ -68,6 +68,8 @@ static void end(struct clime_engine *g, struct clime_seq *q, struct clime_finish
     struct clime_event *ev = add_event(g, q->out, q);
     ev->kind = CLIME_EVENT_CLOSE;
     ev->finish = why;
+    if (q->out->job->choices_wanted)
+        ev->choices = clime_runner_choices(g->runner, q, q->out->job->choices_from, &ev->n_choices, &ev->choices_width);
     leave_flight(g, q);
     clime_sched_remove(&g->sched, q);
     clime_seq_free(q);

@@ -18,9 +18,10 @@
 
 struct clime_sched_options {
     int max_running;
-    int chunk;   /* prefill rows a step */
-    int n_pages; /* in the pool */
-    bool cache;  /* share prompts between requests */
+    int chunk;    /* prefill rows a step */
+    int n_pages;  /* in the pool */
+    bool cache;   /* share prompts between requests */
+    bool choices; /* which experts every position chose is kept */
 };
 
 struct clime_step_item {

@@ -23,6 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "server/engine/choices.h"
 #include "server/engine/followers.h"
 #include "server/engine/logit_edits.h"
 #include "server/engine/step_arrays.h"
@@ -38,8 +39,10 @@ struct clime_runner {
     struct clime_step_graphs graphs;
     struct clime_followers *followers; /* of the other ranks; NULL = there are none, or this is one of them */
     int max_rows, max_seqs, max_pages;
-    int pad_page; /* the page of padding rows */
-    int turn;     /* 0 or 1: of the host arrays, and of the mark by which their step's results come */
+    int pad_page;                  /* the page of padding rows */
+    struct clime_choices *choices; /* NULL = they are not kept */
+    int T[2];                      /* rows of a turn's step */
+    int turn;                      /* 0 or 1: of the host arrays, and of the mark by which their step's results come */
     /* a step's arrays, carved from one buffer by carve: one transfer */
     int32_t *h_arrays[2], *d_arrays;
     /* what a block of head rows gives: [max_out] drawn tokens, of a model with experts [max_out] of what was chosen,
@@ -63,8 +66,8 @@ static size_t draw_bytes(const struct clime_model *m, int max_out) {
 
 static size_t drawn_bytes(const struct clime_model *m, int max_out) {
     int mask = m->cfg.V < CLIME_MAX_MASK ? m->cfg.V : CLIME_MAX_MASK;
-    return draw_bytes(m, max_out) + (size_t)max_out * (CLIME_LIST_ROOM * sizeof(struct clime_id_logp) +
-                                                       (size_t)mask * sizeof(int32_t));
+    return draw_bytes(m, max_out) +
+           (size_t)max_out * (CLIME_LIST_ROOM * sizeof(struct clime_id_logp) + (size_t)mask * sizeof(int32_t));
 }
 
 static uint32_t *routed(const struct clime_runner *r, struct clime_drawn *drawn) {
@@ -94,7 +97,8 @@ size_t clime_runner_bytes(const struct clime_model *m, const struct clime_sched_
     int rows = o->chunk + o->max_running;
     return clime_work_bytes(m, rows, max_out_of(o)) +
            clime_step_words(rows, o->max_running, clime_pages_for(max_len)) * sizeof(int32_t) +
-           drawn_bytes(m, max_out_of(o)) + scratch_bytes(m, o, max_len);
+           drawn_bytes(m, max_out_of(o)) + scratch_bytes(m, o, max_len) +
+           (o->choices ? clime_choices_bytes(m, rows) : 0);
 }
 
 static size_t kv_bytes(const struct clime_runner *r) {
@@ -136,6 +140,10 @@ enum clime_err clime_runner_open(struct clime_model *m, const struct clime_sched
         if ((err = m->ops->host_alloc(m->dev, bytes, "batch", (void **)&r->h_arrays[i], e)) ||
             (err = m->ops->host_alloc(m->dev, drawn, "drawn tokens", (void **)&r->h_drawn[i], e)))
             goto fail;
+    if (o->choices && m->ranks.rank == 0) {
+        if ((err = clime_choices_open(m, r->max_rows, o->n_pages + 1, &r->choices, e))) goto fail;
+        r->work.chosen = clime_choices_device(r->choices);
+    }
     r->h_rows = xcalloc((size_t)max_out, sizeof *r->h_rows);
     r->h_targets = xcalloc((size_t)max_out, sizeof *r->h_targets);
     r->h_inv_temp = xcalloc((size_t)max_out, sizeof *r->h_inv_temp);
@@ -160,6 +168,7 @@ void clime_runner_lead(struct clime_runner *r, struct clime_followers *f) {
 void clime_runner_close(struct clime_runner *r) {
     if (!r) return;
     clime_step_graphs_free(&r->graphs);
+    clime_choices_close(r->choices);
     if (r->d_arrays) r->m->ops->free(r->m->dev, r->d_arrays);
     if (r->d_drawn) r->m->ops->free(r->m->dev, r->d_drawn);
     for (int i = 0; i < 2; i++) {
@@ -222,6 +231,29 @@ static void run_forward(struct clime_runner *r, const struct clime_step_plan *pl
     clime_step_fill(plan, r->pad_page, &h, &shape);
     if (r->followers) clime_followers_rows(r->followers, &shape, r->h_arrays[r->turn], plan->copies, plan->n_copies);
     queue_rows(r, &shape, plan->copies, plan->n_copies);
+}
+
+/* The rows of this turn are queued. */
+static void send_choices(struct clime_runner *r, int T) {
+    r->T[r->turn] = T;
+    if (r->choices) clime_choices_send(r->choices, T, r->turn);
+}
+
+/* They have come; the slots are those that the rows have written. */
+static void take_choices(struct clime_runner *r, const struct clime_step_plan *plan, int turn) {
+    if (!r->choices) return;
+    const int32_t *slot = clime_step_carve(r->h_arrays[turn], r->T[turn], 0).slot;
+    clime_choices_take(r->choices, r->T[turn], slot, plan->copies, plan->n_copies, turn);
+}
+
+int32_t *clime_runner_choices(const struct clime_runner *r, const struct clime_seq *q, int from, int *n,
+                              size_t *width) {
+    int known = q->n_total - 1 < q->n_kv ? q->n_total - 1 : q->n_kv;
+    *n = known > from ? known - from : 0;
+    *width = clime_choices_width(r->choices);
+    int32_t *out = xmalloc((size_t)*n * *width * sizeof *out + 1);
+    clime_choices_of(r->choices, q->pages, from, *n, out);
+    return out;
 }
 
 /* ---- the head ---------------------------------------------------------------------------------------------- */
@@ -418,6 +450,7 @@ static void queue_recorded(struct clime_runner *r, const struct clime_step_plan 
     shape.max_len = size.pages * CLIME_PAGE;
     if (r->followers) clime_followers_rows(r->followers, &shape, r->h_arrays[r->turn], plan->copies, plan->n_copies);
     run_recorded(r, &shape, plan->copies, plan->n_copies);
+    send_choices(r, shape.T);
 }
 
 /* ---- following ---------------------------------------------------------------------------------------------- */
@@ -522,6 +555,7 @@ void clime_runner_start(struct clime_runner *r, struct clime_step_plan *plan) {
         all_draws(plan, draws);
     } else {
         run_forward(r, plan);
+        send_choices(r, plan->T);
         n = next_block(r, plan, &i, &t, draws);
         if (n == 0 || i < plan->n_items) return;
         run_head(r, n, false);
@@ -547,10 +581,12 @@ enum clime_err clime_runner_finish(struct clime_runner *r, const struct clime_st
         results->items[i] = (struct clime_step_result){.draws = results->draws + at};
     if (plan->mark < 0) {
         err = draw_in_blocks(r, plan, results, e);
+        if (!err) take_choices(r, plan, r->turn);
     } else {
         for (int i = 0; i < plan->n_items; i++)
             for (int k = 0; k < n_draws_of(&plan->items[i]); k++) draws[n++] = (struct draw){i, k};
         err = take_drawn(r, plan, plan->mark, draws, n, results, e);
+        if (!err) take_choices(r, plan, plan->mark);
     }
     for (int i = 0, t = 0; i < plan->n_items && !err && !plan->ahead; t += plan->items[i++].n_rows)
         err = score_prompt(r, &plan->items[i], t, &results->items[i].prompt, e);

@@ -92,6 +92,9 @@ static void on_close(struct clime_output *o, const struct clime_event *ev) {
     o->cached_tokens = ev->cached_tokens;
     o->n_retractions = ev->n_retractions;
     o->drafts = ev->drafts;
+    o->choices = ev->choices;
+    o->n_choices = ev->n_choices;
+    o->choices_width = ev->choices_width;
     o->finished_us = clime_now_us();
     o->closed = true;
 }

@@ -117,6 +117,7 @@ void clime_job_free(struct clime_job *j) {
         clime_ids_free(&o->out);
         free(o->out_logp);
         free(o->out_routing);
+        free(o->choices);
         free(o->prompt_logp);
         free(o->runs);
         free(o->text_at);

@@ -110,12 +110,15 @@ struct clime_output {
     struct clime_seq *seq;         /* made at submission, then the engine's */
 
     /* emitter, then worker */
-    struct clime_ids out;               /* sampled ids */
-    uint32_t *text_at;                  /* [out.size] where in the text each token began */
-    struct clime_stop_text text;        /* what they say */
-    struct clime_parse parse;           /* the text as segments */
-    float *out_logp;                    /* [out.size] */
-    uint32_t *out_routing;              /* [out.size] */
+    struct clime_ids out;        /* sampled ids */
+    uint32_t *text_at;           /* [out.size] where in the text each token began */
+    struct clime_stop_text text; /* what they say */
+    struct clime_parse parse;    /* the text as segments */
+    float *out_logp;             /* [out.size] */
+    uint32_t *out_routing;       /* [out.size] */
+    int32_t *choices;            /* [n_choices][choices_width] of experts, where the job wants them, at the end */
+    int n_choices;
+    size_t choices_width;
     struct clime_lp_extra **extra;      /* [out.len] or NULL */
     struct clime_sampling_mask **masks; /* [out.len] or NULL */
     float *prompt_logp;                 /* [n_prompt] from position prompt_first on */
@@ -152,7 +155,10 @@ struct clime_event {
     struct clime_sampling_mask *mask;     /* TOKEN: owned by the event, or NULL */
     float *prompt_logp;                   /* PROMPT: [n], owned by the event */
     struct clime_lp_extra **prompt_extra; /* PROMPT: [n] or NULL, owned by the event */
-    struct clime_finish finish;           /* TOKEN: set on the last one; CLOSE: set when there was no last one */
+    int32_t *choices;                     /* CLOSE: of experts, or NULL; owned by the event */
+    int n_choices;
+    size_t choices_width;
+    struct clime_finish finish; /* TOKEN: set on the last one; CLOSE: set when there was no last one */
 };
 
 /* A framer writes a stream. It keeps what it has written of an output in the output's cursor, zeroed at the start:
@@ -185,6 +191,8 @@ struct clime_job {
     struct clime_http_stream *http; /* streaming */
     void *endpoint;                 /* the endpoint's own data, for its framer */
     const struct clime_tokenizer *tokenizer;
+    bool choices_wanted; /* which experts the positions from choices_from on chose */
+    int choices_from;
     bool drafting;      /* the server guesses: the reply says how well */
     const char *device; /* kind that samples it, for the reply; NULL = unknown */
 

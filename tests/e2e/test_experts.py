@@ -3,6 +3,7 @@ chunks of prefill, cached prefixes and members of a group, and a saved folder th
 from holds all experts of a layer in one tensor, as transformers 5 may write them, and a layer more than the model has.
 """
 
+import base64
 import contextlib
 import json
 import random
@@ -178,6 +179,61 @@ def test_routing_hashes(model, tmp_path):
         assert reply["output_ids"] == [given] and routing(reply)[0] != routing(one)[0]
     with server() as s:
         assert "the model has no experts" in json.dumps(s.json("/generate", body, 400))
+
+
+def choices(reply, from_=0):
+    """[position][layer] of the experts that were chosen there, as SGLang's clients read them."""
+    meta = reply["meta_info"]
+    assert meta["routed_experts_start_len"] == from_
+    flat = [x for (x,) in struct.iter_unpack("<i", base64.b64decode(meta["routed_experts"], validate=True))]
+    assert len(flat) == (meta["prompt_tokens"] + meta["completion_tokens"] - 1 - from_) * 3 * 2
+    return [[tuple(flat[p + 2 * layer : p + 2 * layer + 2]) for layer in range(3)] for p in range(0, len(flat), 6)]
+
+
+def fold(layers):
+    """A row's routing hash from what its layers chose (kernels/checksum.h)."""
+    word, h = 0xFFFFFFFF, 0
+    for experts in layers:
+        terms = 0
+        for e in experts:
+            x = (e + 1) * 0x9E3779B1 & word
+            x = (x ^ x >> 15) * 0x85EBCA6B & word
+            terms += x ^ x >> 13
+        x = (((h << 7 | h >> 25) ^ terms) & word) * 0xC2B2AE35 & word
+        h = x ^ x >> 16
+    return h
+
+
+def test_routed_experts(model):
+    """Every position's choices but the last token's: computed, found in the cache, forked from another member, in chunks;
+    and they are those that the hashes are of."""
+    prompt = [(13 * i) % 250 for i in range(140)]
+    body = {"input_ids": prompt, "return_routing_hashes": True, "return_routed_experts": True,
+            "sampling_params": {"max_new_tokens": 9, "temperature": 1, "ignore_eos": True, "sampling_seed": 4, "n": 3}}  # fmt: skip
+    one = {**body, "sampling_params": {**body["sampling_params"], "n": 1}}
+    with server("--enable-return-routed-experts", model=model / "init") as s:
+        first = s.json("/generate", body)
+        again = s.json("/generate", body)
+        assert again[0]["meta_info"]["cached_tokens"] > 100
+        chosen = [choices(x) for x in first]
+        assert [choices(x) for x in again] == chosen
+        for reply, of in zip(first, chosen, strict=True):
+            assert of[:140] == chosen[0][:140]
+            assert all(p[0] == (0, 0) and all(0 <= a < b < 6 for a, b in p[1:]) for p in of)  # the first layer is dense
+            assert [fold(p[1:]) for p in of[139:]] == routing(reply)
+        assert len({p[2] for of in chosen for p in of}) > 3
+        alone = s.json("/generate", {**one, "routed_experts_start_len": 130})
+        assert choices(alone, 130) == choices(s.json("/generate", one))[130:]
+        events = [json.loads(e)["meta_info"] for e in s.events("/generate", {**one, "stream": True})[:-1]]
+        assert events[-1]["routed_experts"] == s.json("/generate", one)["meta_info"]["routed_experts"]
+        assert not any("routed_experts" in e for e in events if not e["finish_reason"])
+        for start in -1, "x":
+            assert "routed_experts_start_len" in json.dumps(s.json("/generate", {**one, "routed_experts_start_len": start}, 400))
+    with server("--enable-return-routed-experts", "--chunked-prefill-size", "9", "--disable-radix-cache",
+                "--max-running-requests", "2", model=model / "init") as s:  # fmt: skip
+        assert [choices(x) for x in s.json("/generate", body)] == chosen
+    with server(model=model / "init") as s:
+        assert "--enable-return-routed-experts" in json.dumps(s.json("/generate", one, 400))
 
 
 def test_other_experts_are_told(model, tmp_path):

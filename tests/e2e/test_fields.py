@@ -48,7 +48,7 @@ def test_a_known_field_without_support_is_refused_by_name(s, name):
         ("sampling_params", "custom_params", {"a": 1}), ("sampling_params", "bad_words", ["a"]),
         ("sampling_params", "use_beam_search", True), ("sampling_params", "prompt_logprobs", 0),
         ("top", "return_hidden_states", True), ("top", "return_hidden_states", "last"), ("top", "lora_path", "a"),
-        ("top", "image_data", "a"), ("top", "return_routed_experts", True), ("top", "return_entropy", True),
+        ("top", "image_data", "a"), ("top", "return_entropy", True),
         ("top", "session_params", {"id": "a"}), ("top", "custom_logit_processor", "a"),
         ("top", "return_indexer_topk", True), ("top", "max_thinking_tokens", 7)])  # fmt: skip
 def test_generate_refuses_by_name(s, where, name, value):
