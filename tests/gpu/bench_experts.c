@@ -17,6 +17,7 @@ struct work {
     void *x, *in, *gu, *h, *out, *y;
     float *scores, *weights, *unread_w;
     int32_t *ids[LAYERS], *start, *from, *at, *unread;
+    uint32_t *fold;
 };
 
 static struct clime_rng rng;
@@ -51,7 +52,7 @@ static void queue(const struct shape *s, int T, const struct layer *l, const str
     struct clime_router r = {.E = s->E, .k = s->k, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1};
     int R = T * s->k;
     ops->gemm(dev, CLIME_F32, T, w->x, &l->router, w->scores);
-    ops->route(dev, T, &r, w->scores, NULL, w->scores, w->unread, w->unread_w, NULL);
+    ops->route(dev, T, &r, w->scores, NULL, w->scores, w->unread, w->unread_w, w->fold);
     ops->permute(dev, T, &r, ids, w->start, w->from, w->at);
     ops->grouped_swiglu(dev, R, w->start, w->from, w->x, &l->gate_up, w->in, w->gu, w->h);
     ops->grouped_gemm(dev, R, w->start, w->h, &l->down, w->out);
@@ -150,6 +151,7 @@ static void bench_shape(const struct shape *s) {
                  {(void **)&w.from, R * 4},
                  {(void **)&w.at, R * 4},
                  {(void **)&w.unread, R * 4},
+                 {(void **)&w.fold, MOST_ROWS * 4},
                  {(void **)&w.ids[0], R * 4},
                  {(void **)&w.ids[1], R * 4},
                  {(void **)&w.ids[2], R * 4},

@@ -90,6 +90,9 @@ def main():
             mean = rollouts[-1]["rollout/response_len/mean"]
             check(tokens > 0 and not any(gap), f"{name}: gap {gap} over {tokens} tokens (mean response {mean:.0f}; "
                   f"{' '.join(speed)} tok/s; {time.time() - t0:.1f} s)")  # fmt: skip
+            if "--num-experts" in SHAPES[what]:
+                routed = [sum(m.get(f"train/routing_{x}", 0) for m in steps) for x in ("tokens", "wrong")]
+                check(routed == [tokens, 0], f"{name}: other experts drew {routed[1]} of {routed[0]} tokens")
             subprocess.run(["rm", "-rf", run])
         shas.pop(ALONE, None)
         check(len(set(shas.values())) == 1 and len(shas) == len(WAYS) - 1, f"one SHA-256 of the weights: {set(shas.values())}")
