@@ -81,7 +81,7 @@ class Proxy:
             w.close()
 
     async def pump(self, reader, writer):
-        with contextlib.suppress(ConnectionError, OSError, RuntimeError):
+        try:
             while data := await reader.read(1 << 16):
                 wait = self.open_at - self.loop.time()
                 if wait > 0:
@@ -89,6 +89,8 @@ class Proxy:
                 writer.write(data)
                 await writer.drain()
             writer.write_eof()
+        except (OSError, RuntimeError):  # one side was reset: so is the other, which would wait for ever
+            writer.transport.abort()
 
     def call(self, what):
         """Runs it on the proxy's own thread; its result."""
