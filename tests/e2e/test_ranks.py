@@ -44,9 +44,8 @@ def test_reinforcement_learning(model):  # noqa: F811
     assert [k for k in done if done[k] != alone] == []
 
 
-@pytest.fixture(scope="module")
-def d(tmp_path_factory):
-    d = tmp_path_factory.mktemp("ranks")
+def prepare(d):
+    """Data, a model and a run of one rank, whose weights are those of all."""
     lines = [json.dumps({"prompt": f"{i} + {i + 1} =", "response": str(2 * i + 1)}) for i in range(200)]
     (d / "data.jsonl").write_text("\n".join(lines))
     # so deep that a ring of two layers goes round in a pass, each layer more than a block of the norm for every rank
@@ -54,6 +53,12 @@ def d(tmp_path_factory):
                     "--num-key-value-heads 1 --head-dim 64 --max-position-embeddings 64".split()], check=True, capture_output=True, timeout=LIMIT)  # fmt: skip
     done = subprocess.run(words(d, "alone", 1), capture_output=True, text=True, timeout=2 * LIMIT)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.fixture(scope="module")
+def d(tmp_path_factory):
+    d = tmp_path_factory.mktemp("ranks")
+    prepare(d)
     return d
 
 
