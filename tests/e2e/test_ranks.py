@@ -168,6 +168,18 @@ def test_launched_ranks(d):
     assert sha(d, "launched") == sha(d, "alone")
 
 
+def test_launched_ranks_at_sigterm(model):  # noqa: F811
+    """A launcher tells all of a job's processes to end: rank 0 obeys behind the rollout, the others go when it does."""
+    port, logs = free_port(), [model / f"told-{r}.log" for r in (0, 1)]
+    run = command(model, model / "told", "--gradient-lanes", "2", num_rollout=1000, eval_interval=0)
+    ranks = [popen(run, log, **launched(r, 2, port)) for r, log in enumerate(logs)]
+    until(lambda: steps_done(model, "told") >= 2, "a step")
+    for p in ranks[::-1]:
+        p.send_signal(signal.SIGTERM)
+    assert [p.wait(timeout=2 * LIMIT) for p in ranks] == [0, 0], [log.read_text()[-1000:] for log in logs]
+    assert events(model, "told", "order")[-1].startswith("stop: by SIGTERM after")
+
+
 def test_another_build(d):
     other = d / "other-build"
     shutil.copy(TRAIN, other)
