@@ -4,6 +4,7 @@
  * the group anew from its checkpoint. */
 #include "trainer/learn/follower.h"
 
+#include <signal.h>
 #include <stdlib.h>
 
 #include "common/group/start.h"
@@ -102,7 +103,8 @@ int clime_follower_run(const struct clime_place *p) {
     struct clime_error e = {0};
     enum clime_err rc = p->ours ? clime_group_end_with_parent(&e) : CLIME_OK;
     if (!rc) rc = clime_team_join(p, &o, &team, &e);
-    o.place = *p; /* not rank 0's */
+    if (!rc) signal(SIGTERM, SIG_IGN); /* launchers send it to all ranks; rank 0 obeys, and its end is this one's */
+    o.place = *p;                      /* not rank 0's */
     if (!rc && !(rc = clime_learner_prepare(&o, &l, &e))) {
         l->team = team;
         rc = clime_learner_start(l, &e);
