@@ -29,6 +29,10 @@ static enum clime_dtype dtype_of(const struct clime_push *p) {
     return clime_dev_info(p->model->dev)->dt;
 }
 
+bool clime_push_from_device(const struct clime_push *p) {
+    return p->model->ops->own_memory;
+}
+
 void clime_push_body(struct clime_push *p) {
     if (p->flat) return;
     p->flat = p->host(p->arg);

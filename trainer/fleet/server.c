@@ -141,7 +141,7 @@ static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, cons
     char host[64];
     if (s->way_known || f->o.serve_folder) return;
     if (!f->o.share) s->way = asked[f->o.transport];
-    if (!f->o.share && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && m->ops->own_memory) {
+    if (!f->o.share && !f->o.moving && f->o.transport == CLIME_TRANSPORT_AUTO && clime_push_from_device(&f->push)) {
         clime_host_id(host, sizeof host);
         if (!strncmp(info->device_unit, "GPU-", 4) && host[0] && !strcmp(host, info->host_id))
             s->way = strcmp(info->device_unit, clime_dev_info(m->dev)->unit) ? CLIME_BY_NCCL : CLIME_BY_IPC;

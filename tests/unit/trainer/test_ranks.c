@@ -4,6 +4,7 @@
 
 #include "common/os/dirs.h"
 #include "tests/unit/trainer/learner_test.h"
+#include "trainer/fleet/push.h"
 #include "trainer/learn/follower.h"
 
 static struct clime_learner_options ranks_of(const char *name, const char *dtype, int n_ranks, int lanes) {
@@ -158,6 +159,8 @@ static void describe(const char *dir, enum clime_shard_weights how, bool shared,
     struct clime_learner *l = prepare_with(&o);
     clime_buf_clear(out);
     clime_learner_describe(l, out);
+    const struct clime_push push = {.model = clime_learner_model(l)}; /* servers read whole weights there, or none */
+    assert_int_equal(clime_push_from_device(&push), strstr(out->data, "4 ranks, replicated: ") != NULL);
     clime_learner_close(l);
 }
 
