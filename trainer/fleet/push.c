@@ -30,7 +30,7 @@ static enum clime_dtype dtype_of(const struct clime_push *p) {
 }
 
 bool clime_push_from_device(const struct clime_push *p) {
-    return p->model->ops->own_memory;
+    return p->model->ops->own_memory && !p->model->ring;
 }
 
 void clime_push_body(struct clime_push *p) {
@@ -51,6 +51,7 @@ void clime_push_body(struct clime_push *p) {
 
 enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e) {
     const struct clime_model *m = p->model;
+    CHECK(!m->ring);
     enum clime_err rc = p->exported ? CLIME_OK : m->ops->share_export(m->dev, m->flat, p->handle, e);
     p->exported = rc == CLIME_OK;
     return rc;
@@ -58,6 +59,7 @@ enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e) {
 
 void clime_push_checksum(struct clime_push *p) {
     const struct clime_model *m = p->model;
+    CHECK(!m->ring);
     if (!p->checksum) p->checksum = m->ops->checksum(m->dev, clime_model_bytes(m), m->flat);
 }
 

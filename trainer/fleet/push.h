@@ -38,7 +38,8 @@ struct clime_push {
     uint64_t checksum; /* IPC, NCCL: filled by clime_push_checksum; 0 = not asked for yet */
 };
 
-/* Whether a server may be given the weights as they lie in the device's memory; else it is by HTTP. */
+/* Whether a server may be given the weights as they lie in the device's memory: all of them, and not parts
+ * (clime_model_ring). Else it is by HTTP. */
 bool clime_push_from_device(const struct clime_push *p);
 
 /* What HTTP needs: the host copy, and its hash by one pass over it. Does nothing the second time. The owner's thread.
