@@ -78,6 +78,9 @@ def test_keys_with_names_and_limits(tmp_path):
         assert "two" not in re.findall(r'key="(\w+)"', said)
     status, _, err = run("clime-router", "--port", 0, "--api-keys", keys)
     assert status == 1 and "need an admin key" in err
+    keys.write_text("alice boss\n")
+    status, _, err = run("clime-router", "--port", 0, "--api-keys", keys, "--admin-api-key", "boss")
+    assert status == 1 and f"{keys} has the admin key" in err
     keys.write_text("alice one fast\n")
     status, _, err = run("clime-router", "--port", 0, "--api-keys", keys, "--admin-api-key", "boss")
     assert status == 1 and f"{keys}:1: 'fast'" in err
