@@ -337,7 +337,10 @@ static enum clime_err read_keys(struct clime_http_server *s, struct clime_error 
     if (s->main != s || !s->o.key_file) return CLIME_OK;
     if (!s->admin_key)
         return clime_fail(e, CLIME_ERR_INPUT, "keys with names (%s) need an admin key beside them", s->o.key_file);
-    return clime_http_keys_read(s->o.key_file, &s->keys, e);
+    enum clime_err rc = clime_http_keys_read(s->o.key_file, &s->keys, e);
+    if (!rc && clime_http_keys_find(s->keys, s->admin_key))
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s has the admin key: keys with names never command", s->o.key_file);
+    return rc;
 }
 
 static enum clime_err start(const struct clime_http_options *o, struct clime_http_server *main_server,
