@@ -8,7 +8,10 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <unistd.h>
 
+#include "common/os/dirs.h"
+#include "trainer/rollout/asker.h"
 #include "trainer/rollout/generate.h"
 #include "trainer/rollout/scores.h"
 
@@ -240,8 +243,8 @@ static void test_events(void **state) {
         {FIRST ": heartbeat\n\n" SECOND LAST, CLIME_GENERATE_DONE, "", 2, false},
         {FIRST SECOND, CLIME_GENERATE_CUT, "before the answer does", 2, false},
         {"", CLIME_GENERATE_CUT, "before the answer does", 0, false},
-        {FIRST EVENT("{\"error\":{\"message\":\"gone\"}}") EVENT("[DONE]"), CLIME_GENERATE_CUT, "gone", 1, false},
-        {FIRST EVENT("{}") LAST, CLIME_GENERATE_CUT, "says nothing", 1, false},
+        {FIRST EVENT("{\"error\":{\"message\":\"gone\"}}") EVENT("[DONE]"), CLIME_GENERATE_ABORTED, "gone", 1, false},
+        {FIRST EVENT("{}") LAST, CLIME_GENERATE_ABORTED, "says nothing", 1, false},
         {FIRST EVENT("{\"meta_info\":") LAST, CLIME_GENERATE_BROKEN, "event", 1, false},
         {EVENT(META("null", "11", "1", "[-1,5,null]")) LAST, CLIME_GENERATE_STALE, "\"11\"", 0, false},
         {FIRST SECOND LAST, CLIME_GENERATE_BROKEN, "something else", 1, true},
@@ -276,6 +279,42 @@ static void test_events(void **state) {
     }
 }
 
+/* An answer that goes on later loses what a stop string may have begun with; an empty one, which clients send for none,
+ * begins nowhere. */
+static void test_cut(void **state) {
+    char dir[] = "/tmp/clime_generate.XXXXXX";
+    const char *specials[] = {"<end>", "<pad>"}, *stops[] = {"", "bcd"};
+    struct clime_sampling_options stopping = sampling;
+    struct clime_tokenizer *tok;
+    struct clime_error e = {0};
+    struct clime_ids ids = {0};
+    struct clime_request r = request();
+    struct clime_sample *s = r.sample;
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(clime_tokenizer_write_bytes(dir, specials, 2, "<end>", "<pad>", NULL, &e), CLIME_OK);
+    assert_int_equal(clime_tokenizer_load(dir, &tok, &e), CLIME_OK);
+    clime_dir_remove(dir, NULL);
+    struct clime_tok_scratch *scratch = clime_tok_scratch_new(tok);
+    assert_int_equal(clime_tokenizer_encode(tok, scratch, clime_str_of("aabc"), 0, 64, &ids, &e), CLIME_OK);
+    assert_int_equal(ids.len, 4);
+    s->ids = xrealloc(s->ids, (3 + ids.len) * sizeof *s->ids);
+    memcpy(s->ids + 3, ids.data, ids.len * sizeof *s->ids);
+    s->n_response = 4;
+    s->logp = xcalloc(4, sizeof *s->logp);
+    s->mask = xcalloc(4, sizeof *s->mask);
+    s->versions = xcalloc(1, sizeof *s->versions);
+    s->versions[s->n_versions++] = (struct clime_version_run){12, 4};
+    stopping.stop = (struct clime_opt_list){.items = stops, .n = 2};
+    r.sampling = &stopping;
+    clime_asker_cut(tok, &r);
+    assert_int_equal(s->n_response, 2);
+    clime_ids_free(&ids);
+    clime_tok_scratch_free(scratch);
+    clime_tokenizer_free(tok);
+    clime_sample_free(s);
+}
+
 /* Values of the estimator by counting all subsets. */
 static void test_pass_at_k(void **state) {
     (void)state;
@@ -299,6 +338,7 @@ int main(void) {
                                        cmocka_unit_test(test_aborted_and_continued),
                                        cmocka_unit_test(test_versions_in_flight),
                                        cmocka_unit_test(test_events),
+                                       cmocka_unit_test(test_cut),
                                        cmocka_unit_test(test_pass_at_k)};
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
 }

@@ -531,14 +531,17 @@ static void test_readings_grow(void **state) {
 /* ---- streams ---- */
 
 struct teller {
+    const struct clime_environments *v;
     struct clime_env_stream *stream;
     const struct clime_sample *whole;
 };
 
-/* The owner's side: token by token, and again from the beginning in the middle, as after a try that broke off. */
+/* The owner's side: the beginning, for which the reader does not wait; token by token, and again from the beginning in
+ * the middle, as after a try that broke off. */
 static void *tell_all(void *arg) {
     const struct teller *t = arg;
     const int32_t *ids = t->whole->ids + t->whole->n_prompt;
+    clime_env_stream_begin(t->stream, t->v, true, t->whole->ids, t->whole->n_prompt);
     for (int i = 1; i < 2 * t->whole->n_response; i++) {
         int n = i < t->whole->n_response / 2 ? i : i - t->whole->n_response / 2;
         if (n > t->whole->n_response) break;
@@ -574,8 +577,7 @@ static void test_streams_from_two_threads(void **state) {
     clime_env_turn(&w.v, &w.task, &call, speak, &w);
     assert_int_equal(call.error.code, CLIME_OK);
     struct clime_env_stream *s = clime_env_stream_new(&b, &call);
-    clime_env_stream_begin(s, &w.v, true, call.answer->ids, call.answer->n_prompt);
-    struct teller teller = {s, call.answer};
+    struct teller teller = {&w.v, s, call.answer};
     struct clime_buf out, text;
     pthread_t thread;
     clime_buf_init(&out, MAX);
