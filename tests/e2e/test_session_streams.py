@@ -23,7 +23,8 @@ TOKENS, HELD = 40, 12  # of an answer; that the gate lets through before it hold
 
 class Gate(http.server.ThreadingHTTPServer):
     """Passes all on to url. With `hold` an answer of /generate waits behind its first HELD tokens (before it, if it comes
-    whole) until `release`; `cut` breaks one off there, after which it behaves as `cut` says; `refuse` answers 400, `other` changes a token."""
+    whole) until `release`; `cut` breaks one off there, after which it behaves as `cut` says; `refuse` answers 400, `other` changes a token, `open`
+    never ends an answer that is all there."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -43,8 +44,8 @@ class Gate(http.server.ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def reset(self, hold=False, cut=None, refuse=False, other=False):
-        self.hold, self.cut, self.refuse, self.other = hold, cut, refuse, other
+    def reset(self, hold=False, cut=None, refuse=False, other=False, open=False):
+        self.hold, self.cut, self.refuse, self.other, self.open = hold, cut, refuse, other, open
         for event in (self.held, self.left, self.release):
             event.clear()
 
@@ -90,6 +91,8 @@ class Passing(http.server.BaseHTTPRequestHandler):
                 raise ConnectionError
             if n == HELD and gate.hold:
                 self.wait()
+        if gate.open:
+            self.wait()
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
 
@@ -187,7 +190,8 @@ def messages_texts(claude, m):
 
 
 def test_a_turn_grows_as_it_is_sampled(d, tmp_path):  # noqa: F811
-    """Text is there while the servers still sample, in each form; each turn goes on from what was streamed."""
+    """Text is there while the servers still sample, in each form; each turn goes on from what was streamed. The last
+    token ends it: a server that freezes behind it holds nobody up."""
     with gated(d, tmp_path, "grows", 1) as (run, gate):
         task = run.lease()
         ai, claude = clients(run, task)
@@ -200,14 +204,18 @@ def test_a_turn_grows_as_it_is_sampled(d, tmp_path):  # noqa: F811
             gate.release.set()
             said += "".join(pieces)
             m += [{"role": "assistant", "content": said}, {"role": "user", "content": "and?"}]
+        gate.reset(open=True)
+        m += [{"role": "assistant", "content": "".join(chat_texts(ai, m))}, {"role": "user", "content": "and?"}]
+        assert gate.left.wait(LIMIT)
+        gate.reset()
         body = {"messages": m, "max_tokens": TOKENS, "stream": True, "stream_options": {"include_usage": True}}
         raw = run.http.post(f"{task['session']}/v1/chat/completions", json=body).text.split("\n\n")
         assert check_chat_stream([event[6:] for event in raw if event], True) == ["length"]
         run.end(task, reward=1)
     counts, _ = turns_of(run)
-    assert counts == {"first": 1, "extended": 3}
+    assert counts == {"first": 1, "extended": 4}
     ((n, mask),) = run.samples("n_response, mask")
-    assert sum(mask) == 4 * TOKENS and run.gaps() == [sum(mask)]
+    assert sum(mask) == 5 * TOKENS and run.gaps() == [sum(mask)]
 
 
 def test_a_turn_that_breaks_off(d, tmp_path):  # noqa: F811
