@@ -30,10 +30,11 @@ struct clime_env_stream {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     struct tokens told;
-    int64_t n_cached;
+    int64_t told_cached;
     bool ended;
     /* the handler's */
     struct tokens have;
+    int64_t n_cached; /* of the prompt */
     struct clime_env_reading said;
     bool begun;       /* events were made */
     size_t n_numbers; /* tokens whose numbers a chat's client has */
@@ -102,7 +103,7 @@ bool clime_env_stream_tell(struct clime_env_stream *s, const struct clime_partia
     bool same = agree(&s->told, p->ids, p->n);
     if (same && (size_t)p->n > n) {
         append(&s->told, p->ids + n, p->logp + n, (size_t)p->n - n);
-        s->n_cached = p->cached_tokens;
+        s->told_cached = p->cached_tokens;
         pthread_cond_signal(&s->changed);
     }
     pthread_mutex_unlock(&s->lock);
@@ -240,29 +241,34 @@ static void write_news(struct clime_env_stream *s, const struct clime_answer *a,
         chat_news(s, a, out);
 }
 
-/* What has come, as its writers see it. */
-static struct clime_answer so_far(struct clime_env_stream *s) {
+/* Reads what has come. False: nothing has; before the first token the call is still its owner's. */
+static bool take_news(struct clime_env_stream *s) {
     pthread_mutex_lock(&s->lock);
     size_t n = s->have.ids.len, more = s->told.ids.len - n;
-    int64_t n_cached = s->n_cached;
+    s->n_cached = s->told_cached;
     if (more) append(&s->have, s->told.ids.data + n, s->told.logp + n, more);
     pthread_mutex_unlock(&s->lock);
     if (more) clime_env_reading_feed(&s->said, s->have.ids.data, (int)s->have.ids.len, false, false);
+    return more > 0;
+}
+
+/* What was read, as its writers see it. */
+static struct clime_answer so_far(const struct clime_env_stream *s) {
     struct clime_answer a = clime_env_answer(s->c, &s->said, NULL);
-    a.n_cached = n_cached;
+    a.n_cached = s->n_cached;
     a.n_out = (int64_t)s->have.ids.len;
     return a;
 }
 
 void clime_env_stream_news(struct clime_env_stream *s, struct clime_buf *out) {
-    size_t n = s->have.ids.len;
+    if (!take_news(s)) return;
     const struct clime_answer a = so_far(s);
-    if (s->have.ids.len == n) return;
     write_begin(s, &a, out);
     write_news(s, &a, out);
 }
 
 void clime_env_stream_last(struct clime_env_stream *s, const struct clime_error *e, struct clime_buf *out) {
+    take_news(s);
     struct clime_answer a = so_far(s);
     const struct clime_sample *whole = s->c->answer;
     if (e->code) {
