@@ -25,7 +25,8 @@
 #define MAX_REFUSAL ((size_t)4096) /* of an answer that is no stream: its message */
 #define FIRST_PAUSE_US 50000
 #define MAX_PAUSE_US 1000000
-#define STOP_CHECK_US 200000 /* what pauses is asked so often whether it was stopped */
+#define MAX_ENDING_US 1000000 /* from the last event of a stream to its end */
+#define STOP_CHECK_US 200000  /* what pauses is asked so often whether it was stopped */
 #define AT_ONCE 256
 
 struct asked {
@@ -38,6 +39,7 @@ struct asked {
     struct clime_buf body;
     struct clime_http_result result;
     struct clime_generate_stream *stream; /* of a try whose answer is told as it comes; NULL: it is wanted whole */
+    int64_t over_us;                      /* since when its answer is known to be all there; 0 = it is not */
     int status;                           /* of its answer */
     struct clime_buf refusal;             /* an answer that is no stream */
     struct clime_error e;
@@ -62,9 +64,16 @@ static bool stopping(const struct clime_asker *a) {
     return atomic_load(&a->stop);
 }
 
+/* A stream whose answer is all there is waited for only so that its connection can be used again. */
+static bool ends_too_late(struct asked *q) {
+    if (!q->stream || !clime_generate_stream_over(q->stream)) return false;
+    if (!q->over_us) q->over_us = clime_now_us();
+    return clime_now_us() - q->over_us >= MAX_ENDING_US;
+}
+
 static bool cancelled(void *arg) {
-    const struct asked *q = arg;
-    return stopping(q->a) || clime_request_left(q->r);
+    struct asked *q = arg;
+    return stopping(q->a) || clime_request_left(q->r) || ends_too_late(q);
 }
 
 /* True when the text of the response ends inside a stop string, or inside a character: what comes next may complete it,
@@ -78,7 +87,7 @@ static bool ends_inside_stop(const struct clime_tokenizer *tok, const struct cli
     clime_tokenizer_decode(tok, s->ids + s->n_prompt, (size_t)s->n_response, r->sampling->skip_special_tokens, &text);
     inside = text.len >= 3 && !memcmp(text.data + text.len - 3, "\xef\xbf\xbd", 3);
     for (int i = 0; i < stop->n && !inside; i++)
-        for (size_t n = strlen(stop->items[i]) - 1; n > 0 && !inside; n--)
+        for (size_t n = strlen(stop->items[i]); n-- > 1 && !inside;) /* an empty one is none */
             inside = text.len >= n && !memcmp(text.data + text.len - n, stop->items[i], n);
     clime_buf_free(&text);
     return inside;
@@ -209,6 +218,7 @@ static void try_now(struct asked *q) {
         clime_generate_body(r, &q->body);
         call.body = clime_buf_str(&q->body);
         q->status = 0;
+        q->over_us = 0;
         clime_buf_init(&q->refusal, MAX_REFUSAL);
         if (clime_generate_streams(r)) {
             q->stream = clime_generate_stream_new(r);

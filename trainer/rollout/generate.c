@@ -423,9 +423,10 @@ static void take_event(struct clime_generate_stream *s, struct clime_str data) {
         clime_fail(&e, CLIME_ERR_INTERNAL, "an event of /generate: %s", je.msg);
         end_stream(s, CLIME_GENERATE_BROKEN, &e);
     } else if (!meta) {
-        clime_fail(&e, CLIME_ERR_UNAVAILABLE, "the stream of /generate broke off: %.300s",
-                   error.len ? error.ptr : "an event says nothing");
-        end_stream(s, CLIME_GENERATE_CUT, &e);
+        if (!error.len) error = clime_str_of("an event says nothing");
+        clime_fail(&e, CLIME_ERR_UNAVAILABLE, "the stream of /generate broke off: %.*s",
+                   (int)(error.len < 300 ? error.len : 300), error.ptr);
+        end_stream(s, CLIME_GENERATE_ABORTED, &e);
     } else if (p->finish_type[0]) {
         enum clime_generate_outcome out = judge(s->r, p, &e);
         end_stream(s, out, &e);
@@ -462,6 +463,10 @@ bool clime_generate_stream_feed(struct clime_generate_stream *s, const char *dat
     memmove(s->held.data, s->held.data + begin, s->held.len - begin);
     s->held.len -= begin;
     return !s->over || s->outcome == CLIME_GENERATE_DONE;
+}
+
+bool clime_generate_stream_over(const struct clime_generate_stream *s) {
+    return s->over;
 }
 
 enum clime_generate_outcome clime_generate_stream_end(const struct clime_generate_stream *s, struct clime_error *e) {

@@ -30,6 +30,7 @@ struct clime_generate_stream *clime_generate_stream_new(struct clime_request *r)
 void clime_generate_stream_free(struct clime_generate_stream *s);
 /* More of the reply. False: the rest is not wanted. */
 bool clime_generate_stream_feed(struct clime_generate_stream *s, const char *data, size_t len);
+bool clime_generate_stream_over(const struct clime_generate_stream *s); /* what came of it is known */
 /* What came of it; as clime_generate_read. */
 enum clime_generate_outcome clime_generate_stream_end(const struct clime_generate_stream *s, struct clime_error *e);
 
