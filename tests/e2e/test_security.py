@@ -97,6 +97,8 @@ def test_an_admin_port(tmp_path):
         for at in (r.port, port):
             assert web.get(f"http://127.0.0.1:{at}/workers", headers=bearer("user"), timeout=LIMIT).status_code == 200
         assert web.get(f"http://127.0.0.1:{r.port}/metrics", timeout=LIMIT).status_code == 200
+    status, _, err = run("clime-router", "--port", 0, "--admin-host", "127.0.0.1")
+    assert status != 0 and "--admin-port" in err
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -191,6 +191,8 @@ static void parts_where_whole_weights_do_not_fit(void **state) {
     assert_non_null(strstr(text.data, "4 ranks, replicated: "));
     describe(dir, CLIME_SHARD_ON, false, plenty, &text);
     assert_non_null(strstr(text.data, "4 ranks, sharded: "));
+    assert_non_null(strstr(text.data, "GiB: rank 0's whole weights\n")); /* and the states are on the device */
+    assert_null(strstr(text.data, "GiB: master weights and moments\n"));
     const size_t between = (size_t)((whole + parts) / 2 * (1 << 30));
     describe(dir, CLIME_SHARD_AUTO, false, between, &text);
     assert_non_null(strstr(text.data, "GiB, which does not fit; a part"));
