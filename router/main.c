@@ -111,6 +111,8 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
                                              "clime-router [options]\nBalances generation requests over servers.", e);
     if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_in_flight);
     if (!err && o->http_threads < 2) err = clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
+    if (!err && o->admin_host && o->admin_port < 0)
+        err = clime_fail(e, CLIME_ERR_INPUT, "--admin-host is the address of --admin-port, which is not given");
     return err;
 }
 

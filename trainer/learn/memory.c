@@ -58,8 +58,8 @@ void clime_memory_plan_make(const struct clime_model *m, const struct clime_memo
     out->part[CLIME_MEM_SCRATCH] = s.scratch + (u->part.world > 1 ? m->ops->links_bytes(u->part.world) : 0);
     out->part[CLIME_MEM_CODE] = m->ops->code_bytes;
     out->host = o.host * (u->has_critic ? 2 : 1);
-    /* rank 0's copy of whole weights, for whoever reads them */
-    if (m->ring && u->part.rank == 0) out->host += clime_model_bytes(m);
+    if (m->ring && u->part.rank == 0) out->host_weights = clime_model_bytes(m);
+    out->host += out->host_weights;
     for (int i = 0; i < CLIME_MEM_N; i++) out->need += out->part[i];
 }
 
@@ -159,5 +159,9 @@ void clime_memory_plan_table(const struct clime_memory_plan *p, struct clime_buf
     clime_buf_printf(out, "  %-16s %9.3f GiB of %.2f free, %.2f in all, on %s%s\n", "sum", gib(p->need),
                      gib(p->free_bytes), gib(p->total_bytes), p->device,
                      clime_memory_plan_fits(p) ? "" : ": DOES NOT FIT");
-    if (p->host) clime_buf_printf(out, "  %-16s %9.3f GiB: master weights and moments\n", "on the host", gib(p->host));
+    if (p->host > p->host_weights)
+        clime_buf_printf(out, "  %-16s %9.3f GiB: master weights and moments\n", "on the host",
+                         gib(p->host - p->host_weights));
+    if (p->host_weights)
+        clime_buf_printf(out, "  %-16s %9.3f GiB: rank 0's whole weights\n", "on the host", gib(p->host_weights));
 }

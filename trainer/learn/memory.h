@@ -34,7 +34,8 @@ enum clime_memory_part {
 struct clime_memory_plan {
     size_t part[CLIME_MEM_N]; /* bytes on the device */
     size_t need;              /* their sum */
-    size_t host;              /* bytes of host memory beside it: optimizer states with offload */
+    size_t host;              /* bytes of host memory beside it: optimizer states with offload, and */
+    size_t host_weights;      /* rank 0's copy of whole weights, where ranks keep parts, for whoever reads them */
     size_t free_bytes, total_bytes;
     bool own_memory; /* as in struct clime_ops: `need` above free_bytes is an error */
     enum clime_recompute recompute;
