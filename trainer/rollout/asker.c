@@ -290,7 +290,10 @@ static void *asker_main(void *arg) {
     pthread_setname_np(pthread_self(), "asker");
     while (!atomic_load(&a->closed) || a->n_asked > 0) {
         take_in(a);
-        clime_http_loop_turn(a->http, look_at_pausing(a));
+        int n = a->n_asked;
+        int64_t next = look_at_pausing(a);
+        clime_http_loop_turn(a->http,
+                             a->n_asked < n ? 0 : next); /* who has ended leaves room for who waits to come in */
     }
     return NULL;
 }
