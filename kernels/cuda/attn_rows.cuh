@@ -87,4 +87,57 @@ static __device__ __forceinline__ void attn_pack(uint32_t (&p)[CLIME_PAGE / 16][
         for (int e = 0; e < 4; e++) p[kk][e] = pack2(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
 }
 
+/* The largest score of row h in a block, the same in a quad. */
+static __device__ __forceinline__ float attn_top(const float (&s)[CLIME_PAGE / 8][4], int h) {
+    float top = fmaxf(s[0][h * 2], s[0][h * 2 + 1]);
+#pragma unroll
+    for (int n = 1; n < CLIME_PAGE / 8; n++) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
+    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
+    return fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
+}
+
+/* A split's weights in shared memory, where each of its N blocks is another warp's: the chains over blocks run where
+ * their results are needed, in the same order. put_top of all blocks, a barrier, weigh of all, a barrier, then step of
+ * one block after another. */
+template <int N> struct attn_split_weights {
+    uint4 p[N][CLIME_PAGE / 16][32]; /* as A fragments, by lane */
+    float top[N][2][32];             /* the rows' largest score of each block */
+    float2 sum_factor[N][2][32];     /* each lane's sum of weights; what earlier output shrinks by */
+
+    __device__ __forceinline__ void put_top(int block, const float (&s)[CLIME_PAGE / 8][4]) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) top[block][h][threadIdx.x & 31] = attn_top(s, h);
+    }
+
+    /* s: the scores, masked. */
+    __device__ __forceinline__ void weigh(int block, float scale2, float (&s)[CLIME_PAGE / 8][4]) {
+        int lane = threadIdx.x & 31;
+        float m[2] = {ATTN_LOWEST, ATTN_LOWEST}, l[2] = {}, factor[2] = {1, 1};
+        uint32_t packed[CLIME_PAGE / 16][4];
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            for (int k = 0; k < block; k++) m[h] = attn_reference(m[h], top[k][h][lane] * scale2);
+        attn_softmax(s, scale2, m, l, factor);
+        attn_pack(packed, s);
+#pragma unroll
+        for (int kk = 0; kk < CLIME_PAGE / 16; kk++)
+            p[block][kk][lane] = make_uint4(packed[kk][0], packed[kk][1], packed[kk][2], packed[kk][3]);
+#pragma unroll
+        for (int h = 0; h < 2; h++) sum_factor[block][h][lane] = make_float2(l[h], factor[h]);
+    }
+
+    /* References and sums from the block before to this one. */
+    __device__ __forceinline__ void step(int block, float scale2, float (&m)[2], float (&l)[2],
+                                         float (&factor)[2]) const {
+        int lane = threadIdx.x & 31;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float2 x = sum_factor[block][h][lane];
+            m[h] = attn_reference(m[h], top[block][h][lane] * scale2);
+            l[h] = l[h] * x.y + x.x;
+            factor[h] = x.y;
+        }
+    }
+};
+
 #endif

@@ -11,21 +11,10 @@ enum { WARPS = ATTN_SPLIT_BLOCKS, THREADS = WARPS * 32 };
 
 template <int DH> struct wide_shared {
     kv_tile<DH> k[ATTN_SPLIT_BLOCKS], v[ATTN_SPLIT_BLOCKS];
-    bf16 q[16][DH + 8];                          /* rotated here */
-    uint4 p[ATTN_SPLIT_BLOCKS][BLOCK / 16][32];  /* weights as A fragments, by lane */
-    float top[ATTN_SPLIT_BLOCKS][2][32];         /* the rows' largest score of each block */
-    float2 sum_factor[ATTN_SPLIT_BLOCKS][2][32]; /* each lane's sum of weights; what earlier output shrinks by */
-    bool last;                                   /* of the head's blocks to end */
+    bf16 q[16][DH + 8]; /* rotated here */
+    attn_split_weights<ATTN_SPLIT_BLOCKS> w;
+    bool last; /* of the head's blocks to end */
 };
-
-/* The largest score of row h in a block, the same in a quad. */
-static __device__ __forceinline__ float attn_top(const float (&s)[BLOCK / 8][4], int h) {
-    float top = fmaxf(s[0][h * 2], s[0][h * 2 + 1]);
-#pragma unroll
-    for (int n = 1; n < BLOCK / 8; n++) top = fmaxf(top, fmaxf(s[n][h * 2], s[n][h * 2 + 1]));
-    top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 1));
-    return fmaxf(top, __shfl_xor_sync(0xffffffffu, top, 2));
-}
 
 /* The sequence's one row: queries of this head to sh.q; k and v to the pools and, when the tiles have arrived, to the
  * newest of them, where that is one of this block's. In one turn: a group has at most 16 query heads. */
@@ -179,39 +168,19 @@ __global__ void __launch_bounds__(THREADS)
     if (mine) {
         attn_scores<DH>(s, q, &sh.k[warp]);
         attn_mask(s, b * BLOCK, pos);
-#pragma unroll
-        for (int h = 0; h < 2; h++) sh.top[warp][h][lane] = attn_top(s, h);
+        sh.w.put_top(warp, s);
     }
     __syncthreads();
-    float m[2] = {ATTN_LOWEST, ATTN_LOWEST}, l[2] = {}, factor[2] = {1, 1};
-    if (mine) {
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            for (int k = 0; k < warp; k++) m[h] = attn_reference(m[h], sh.top[k][h][lane] * a.scale2);
-        attn_softmax(s, a.scale2, m, l, factor);
-        uint32_t p[BLOCK / 16][4];
-        attn_pack(p, s);
-#pragma unroll
-        for (int kk = 0; kk < BLOCK / 16; kk++)
-            sh.p[warp][kk][lane] = make_uint4(p[kk][0], p[kk][1], p[kk][2], p[kk][3]);
-#pragma unroll
-        for (int h = 0; h < 2; h++) sh.sum_factor[warp][h][lane] = make_float2(l[h], factor[h]);
-    }
+    if (mine) sh.w.weigh(warp, a.scale2, s);
     cp_async_wait<0>();
     __syncthreads();
-    float out[COLUMNS][4] = {};
-    l[0] = l[1] = 0;
+    float out[COLUMNS][4] = {}, m[2] = {ATTN_LOWEST, ATTN_LOWEST}, l[2] = {}, factor[2];
     for (int k = 0; k < n_blocks; k++) {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float2 x = sh.sum_factor[k][h][lane];
-            l[h] = l[h] * x.y + x.x;
-            factor[h] = x.y;
-        }
+        sh.w.step(k, a.scale2, m, l, factor);
         attn_shrink(out, factor);
 #pragma unroll
         for (int kk = 0; kk < BLOCK / 16; kk++) {
-            uint4 w = sh.p[k][kk][lane];
+            uint4 w = sh.w.p[k][kk][lane];
             uint32_t p[4] = {w.x, w.y, w.z, w.w};
             attn_add<DH>(out, p, &sh.v[k], kk, warp * COLUMNS * 8);
         }

@@ -1,8 +1,8 @@
 /* Latent attention of packed and paged batches: the choice of a kernel, and the sum of splits that ran side by side.
  * Called by attn_fwd.cu, on the thread of the context's owner.
  *
- * A decode step's splits run side by side and latent_merge_kernel joins them; a tile of prefill or training takes its
- * splits one after another. The bits are the same. */
+ * A decode step's splits run side by side and latent_merge_kernel joins them (few.cu does both, for few sequences); a
+ * tile of prefill or training takes its splits one after another. The bits are the same. */
 #include "kernels/cuda/latent/latent.cuh"
 
 enum { MERGE_THREADS = LATENT_VALUE / 4 };
@@ -13,30 +13,13 @@ __global__ void __launch_bounds__(MERGE_THREADS)
     start_next();
     wait_for_last();
     attn_span rows = attn_rows_of(a, blockIdx.y, 0);
-    int i = threadIdx.x * 4, pos = rows.pos0 + blockIdx.x / rows.group;
     if ((int)blockIdx.x >= rows.n || rows.pos0 + rows.n / rows.group <= LATENT_SPLIT) return;
-    size_t row = attn_row(a, rows, blockIdx.x), at = row * n_splits;
-    float m = ml[at].x, l = ml[at].y;
-    float4 sum = *(const float4 *)(o + at * LATENT_VALUE + i);
-#pragma unroll 4
-    for (int s = 1; s * LATENT_SPLIT <= pos; s++) {
-        float4 v = *(const float4 *)(o + (at + s) * LATENT_VALUE + i);
-        attn_weights w = attn_merge(m, l, ml[at + s].x, ml[at + s].y);
-        sum.x = attn_merge_value(w, sum.x, v.x);
-        sum.y = attn_merge_value(w, sum.y, v.y);
-        sum.z = attn_merge_value(w, sum.z, v.z);
-        sum.w = attn_merge_value(w, sum.w, v.w);
-        m = w.m;
-        l = w.l;
-    }
-    float scale = 1.0f / l;
-    *(uint2 *)(a.out + row * LATENT_VALUE + i) = make_uint2(pack2(attn_value(sum.x, scale), attn_value(sum.y, scale)),
-                                                            pack2(attn_value(sum.z, scale), attn_value(sum.w, scale)));
-    if (a.lse && i == 0) a.lse[row] = attn_lse(m, l);
+    latent_merge_row(a, rows, blockIdx.x, threadIdx.x * 4, n_splits, o, ml);
 }
 
 void clime_cuda_latent_open(struct clime_dev *d) {
     clime_cuda_latent_forward_open(d);
+    clime_cuda_latent_few_open(d);
     clime_cuda_latent_keys_open(d);
     clime_cuda_latent_queries_open(d);
 }
@@ -72,7 +55,8 @@ size_t clime_cuda_latent_scratch(const struct clime_heads *h, int n_seq, int max
 /* T rows of the sequences of a, the first of which is row `first` of the batch. */
 static void side_by_side(struct clime_dev *d, const attn_args &a, int first, int T, int all, int rows, int n_splits) {
     if (n_splits == 1) { /* they write what it is */
-        clime_cuda_latent_forward(d, a, all, {1, NULL, NULL, NULL});
+        const latent_splits one = {1, NULL, NULL, NULL};
+        if (!clime_cuda_latent_few(d, a, all, rows, one)) clime_cuda_latent_forward(d, a, all, one);
         return;
     }
     size_t n = (size_t)T * a.H * n_splits, before = (size_t)first * a.H * n_splits; /* kernels count from the batch's */
@@ -80,7 +64,9 @@ static void side_by_side(struct clime_dev *d, const attn_args &a, int first, int
     if (!o) return;
     float2 *ml = (float2 *)(o + n * LATENT_VALUE) - before;
     o -= before * LATENT_VALUE;
-    clime_cuda_latent_forward(d, a, all, {n_splits, o, ml, NULL});
+    const latent_splits splits = {n_splits, o, ml, NULL};
+    if (clime_cuda_latent_few(d, a, all, rows, splits)) return;
+    clime_cuda_latent_forward(d, a, all, splits);
     launch(d, latent_merge_kernel, dim3(rows * a.H, a.n_seq), MERGE_THREADS, 0, a, n_splits, (const float *)o,
            (const float2 *)ml);
 }

@@ -31,7 +31,8 @@ static inline bool latent_shape(const struct clime_heads *h) {
     return h->HK == 1 && h->Dh == LATENT_WIDTH && h->Dv == LATENT_VALUE;
 }
 
-enum { LATENT_BLOCKS = 160 }; /* of threads, at most, of a forward */
+enum { LATENT_FEW_ROWS = 16 }; /* of (position, head), of a sequence that few.cu takes */
+enum { LATENT_BLOCKS = 160 };  /* of threads, at most, of a forward */
 static inline int latent_blocks(const struct clime_dev *d) {
     return d->n_sm < LATENT_BLOCKS ? d->n_sm : LATENT_BLOCKS;
 }
@@ -75,8 +76,37 @@ static __device__ __forceinline__ void fragment_of(uint32_t (&f)[4], const float
     f[3] = pack2(next[2], next[3]);
 }
 
-/* attention.cu, backward.cu; forward.cu, keys.cu, queries.cu */
+/* The splits of a row, joined in order: four columns of the output. They come past the L1: other blocks of threads may
+ * have written them. */
+static __device__ __forceinline__ void latent_merge_row(const attn_args &a, const attn_span &rows, int in_span,
+                                                        int column, int n_splits, const float *o, const float2 *ml) {
+    size_t row = attn_row(a, rows, in_span), at = row * n_splits;
+    int pos = rows.pos0 + in_span / rows.group;
+    float2 state = __ldcg(&ml[at]);
+    float m = state.x, l = state.y;
+    float4 sum = __ldcg((const float4 *)(o + at * LATENT_VALUE + column));
+#pragma unroll 4
+    for (int s = 1; s * LATENT_SPLIT <= pos; s++) {
+        float4 v = __ldcg((const float4 *)(o + (at + s) * LATENT_VALUE + column));
+        float2 next = __ldcg(&ml[at + s]);
+        attn_weights w = attn_merge(m, l, next.x, next.y);
+        sum.x = attn_merge_value(w, sum.x, v.x);
+        sum.y = attn_merge_value(w, sum.y, v.y);
+        sum.z = attn_merge_value(w, sum.z, v.z);
+        sum.w = attn_merge_value(w, sum.w, v.w);
+        m = w.m;
+        l = w.l;
+    }
+    float scale = 1.0f / l;
+    *(uint2 *)(a.out + row * LATENT_VALUE + column) =
+        make_uint2(pack2(attn_value(sum.x, scale), attn_value(sum.y, scale)),
+                   pack2(attn_value(sum.z, scale), attn_value(sum.w, scale)));
+    if (a.lse && column == 0) a.lse[row] = attn_lse(m, l);
+}
+
+/* attention.cu, backward.cu; forward.cu, few.cu, keys.cu, queries.cu */
 void clime_cuda_latent_forward_open(struct clime_dev *d);
+void clime_cuda_latent_few_open(struct clime_dev *d);
 void clime_cuda_latent_keys_open(struct clime_dev *d);
 void clime_cuda_latent_queries_open(struct clime_dev *d);
 
@@ -89,6 +119,8 @@ struct latent_splits {
     float4 *state;
 };
 void clime_cuda_latent_forward(struct clime_dev *d, const attn_args &a, int T, const latent_splits &splits);
+/* Splits side by side, and their sum; state is not read. rows: of the sequence that has most. False: not for few.cu. */
+bool clime_cuda_latent_few(struct clime_dev *d, const attn_args &a, int T, int rows, const latent_splits &splits);
 
 /* What the two passes of the backward read and write. Rows are those of q: [T, H]. */
 struct latent_bwd {
