@@ -1,25 +1,30 @@
 /* Products of each head with a matrix of its own: forward, dX and dW. Launched by the context's owner.
  *
- * A block of threads is a tile of 128 rows and 64 or 128 columns of one head's output: one warp brings operands into a
- * ring, two warpgroups multiply 64 rows each. Every operand is a tensor of three dimensions, one of them the heads, so
+ * A block of threads is a tile of 128 rows and columns of one head's output: one warp brings operands into a ring, two
+ * warpgroups multiply 64 rows each. Of at most 64 rows, as in decode, it is 64 columns, one warpgroup, and a ring that
+ * holds all of a head's weights, which come before the kernel before has ended; just so many rows are copied (zeros for
+ * missing ones cost more than rows). Every operand is a tensor of three dimensions, one of them the heads, so
  * what a tile has beyond a head's own rows and columns comes as zeros. Shapes that are no multiple of 8 go to
  * gemm_plain.cu, head by head. An output is the chain that gemm.cu's products are. */
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/wgmma.cuh"
 
-enum { DEPTH = 64, ROWS = 128, CONSUMERS = 256, THREADS = CONSUMERS + 32, SQUARE = 64 * DEPTH * 2, FEW = 64 };
+enum { DEPTH = 64, SQUARE = 64 * DEPTH * 2, FEW = 64 };
 
-template <int COLUMNS> struct heads_shared {
-    static constexpr int STAGES = 3; /* two blocks a multiprocessor */
-    struct {
-        char a[ROWS / 64][SQUARE], b[COLUMNS / 64][SQUARE];
-    } stage[STAGES];
+/* Few rows: groups of 64 rows, 1. */
+template <int GROUPS> struct heads_shared {
+    static constexpr int STAGES = GROUPS == 1 ? 8 : 3; /* of three, two blocks a multiprocessor */
+    static constexpr int COLUMNS = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 32;
     uint64_t full[STAGES], empty[STAGES];
+    struct __align__(1024) {
+        char a[GROUPS][SQUARE], b[COLUMNS / 64][SQUARE];
+    }
+    stage[STAGES];
 };
 
 /* y: row i, head h, column j lie at i * row + h * head + j. */
 struct heads_args {
-    int rows, columns, n_chunks;
+    int rows, columns, n_chunks, stage_bytes; /* stage_bytes: that arrive */
     int64_t row, head;
     void *y;
 };
@@ -44,42 +49,57 @@ static __device__ __forceinline__ void fetch_operand(char (*to)[SQUARE], int squ
     }
 }
 
-template <enum clime_lt_kind KIND, int COLUMNS>
-__global__ void __launch_bounds__(THREADS, 2)
+template <enum clime_lt_kind KIND, int GROUPS>
+__global__ void __launch_bounds__(heads_shared<GROUPS>::THREADS, 2)
     heads_kernel(const heads_args p, const __grid_constant__ CUtensorMap a_map,
                  const __grid_constant__ CUtensorMap b_map) {
     constexpr bool A_ROWS = along<KIND>::A_ROWS, B_ROWS = along<KIND>::B_ROWS;
-    typedef heads_shared<COLUMNS> shared;
+    typedef heads_shared<GROUPS> shared;
+    constexpr int COLUMNS = shared::COLUMNS, CONSUMERS = shared::CONSUMERS, STAGES = shared::STAGES;
     extern __shared__ __align__(1024) char smem[];
     shared &s = *(shared *)smem;
-    int row0 = blockIdx.y * ROWS, column0 = blockIdx.x * COLUMNS, head = blockIdx.z;
+    int row0 = blockIdx.y * GROUPS * 64, column0 = blockIdx.x * COLUMNS, head = blockIdx.z;
     if (threadIdx.x == 0) {
         tensor_map_prefetch(&a_map);
         tensor_map_prefetch(&b_map);
-        for (int i = 0; i < shared::STAGES; i++) {
+        for (int i = 0; i < STAGES; i++) {
             barrier_init(&s.full[i], 1);
             barrier_init(&s.empty[i], CONSUMERS / 32);
         }
         barrier_init_done();
     }
     __syncthreads();
-    wait_for_last();
     start_next();
     if (threadIdx.x >= CONSUMERS) {
         if (threadIdx.x > CONSUMERS) return;
-        ring_at<shared::STAGES> at = {0, 1}; /* parity: of the phase that empties a stage */
-        for (int c = 0; c < p.n_chunks; c++, at.next()) {
-            auto &to = s.stage[at.stage];
+        auto expect = [&](int stage) { barrier_expect(&s.full[stage], p.stage_bytes); };
+        auto fetch_a = [&](int stage, int c) {
+            fetch_operand<A_ROWS, false>(s.stage[stage].a, GROUPS, &a_map, row0, c, head, &s.full[stage]);
+        };
+        auto fetch_b = [&](int stage, int c) {
+            fetch_operand<B_ROWS, KIND != CLIME_LT_DW>(s.stage[stage].b, COLUMNS / 64, &b_map, column0, c, head,
+                                                       &s.full[stage]);
+        };
+        int early = KIND == CLIME_LT_DW ? 0 : min(STAGES, p.n_chunks); /* b is weights */
+        for (int c = 0; c < early; c++) {
+            expect(c);
+            fetch_b(c, c);
+        }
+        wait_for_last();
+        for (int c = 0; c < early; c++) fetch_a(c, c);
+        ring_at<STAGES> at = {early % STAGES, early == STAGES ? 0 : 1}; /* parity: of the phase that empties a stage */
+        for (int c = early; c < p.n_chunks; c++, at.next()) {
             barrier_wait(&s.empty[at.stage], at.parity);
-            barrier_expect(&s.full[at.stage], sizeof to);
-            fetch_operand<A_ROWS, false>(to.a, ROWS / 64, &a_map, row0, c, head, &s.full[at.stage]);
-            fetch_operand<B_ROWS, KIND != CLIME_LT_DW>(to.b, COLUMNS / 64, &b_map, column0, c, head, &s.full[at.stage]);
+            expect(at.stage);
+            fetch_a(at.stage, c);
+            fetch_b(at.stage, c);
         }
         return;
     }
+    wait_for_last();
     int group = uniform(threadIdx.x / 128), lane = threadIdx.x & 31;
     float d[COLUMNS / 8][4] = {};
-    ring_at<shared::STAGES> at = {0, 0};
+    ring_at<STAGES> at = {0, 0};
     uint64_t *read = NULL; /* the stage whose products may be under way */
     wgmma_hold(d);
     for (int c = 0; c < p.n_chunks; c++, at.next()) {
@@ -116,24 +136,24 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-template <enum clime_lt_kind KIND> static void open_kind(struct clime_dev *d) {
-    CU(d, cudaFuncSetAttribute(heads_kernel<KIND, 128>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(heads_shared<128>)));
-    CU(d, cudaFuncSetAttribute(heads_kernel<KIND, 64>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(heads_shared<64>)));
+template <enum clime_lt_kind KIND, int GROUPS> static void open_kernel(struct clime_dev *d) {
+    CU(d, cudaFuncSetAttribute(heads_kernel<KIND, GROUPS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               sizeof(heads_shared<GROUPS>)));
 }
 
 void clime_cuda_heads_open(struct clime_dev *d) {
-    open_kind<CLIME_LT_FORWARD>(d);
-    open_kind<CLIME_LT_DX>(d);
-    open_kind<CLIME_LT_DW>(d);
+    open_kernel<CLIME_LT_FORWARD, 1>(d);
+    open_kernel<CLIME_LT_FORWARD, 2>(d);
+    open_kernel<CLIME_LT_DX, 1>(d);
+    open_kernel<CLIME_LT_DX, 2>(d);
+    open_kernel<CLIME_LT_DW, 2>(d);
 }
 
-/* Rows of all heads as a tensor: columns, heads, rows. A product's weights: columns, rows, heads. box_rows 64. */
+/* Rows of all heads as a tensor: columns, heads, rows. A product's weights: columns, rows, heads. */
 static bool rows_map(struct clime_dev *d, CUtensorMap *map, const void *at, int T, int H, int columns, int row,
-                     int head) {
+                     int head, int box_rows) {
     const uint64_t size[] = {(uint64_t)columns, (uint64_t)H, (uint64_t)T}, step[] = {head * 2ull, row * 2ull};
-    const uint32_t box[] = {64, 1, 64};
+    const uint32_t box[] = {64, 1, (uint32_t)box_rows};
     return clime_cuda_tensor_map_3d(d, map, (const bf16 *)at, size, step, box);
 }
 static bool weights_map(struct clime_dev *d, CUtensorMap *map, const void *at, const struct clime_head_product *p) {
@@ -148,24 +168,26 @@ static bool aligned(const struct clime_head_product *p, const void *a, const voi
 }
 
 /* a, b, y as in clime_product_of. */
-template <enum clime_lt_kind KIND>
+template <enum clime_lt_kind KIND, int GROUPS>
 static void tiles(struct clime_dev *d, int T, const struct clime_head_product *p, const void *a, const void *b,
                   void *y) {
     constexpr bool DW = KIND == CLIME_LT_DW, FORWARD = KIND == CLIME_LT_FORWARD;
+    typedef heads_shared<GROUPS> shared;
     CUtensorMap a_map, b_map;
-    bool made = FORWARD ? rows_map(d, &a_map, a, T, p->H, p->K, p->x_row, p->x_head)
-                        : rows_map(d, &a_map, a, T, p->H, p->N, p->y_row, p->y_head);
-    made = made && (DW ? rows_map(d, &b_map, b, T, p->H, p->K, p->x_row, p->x_head) : weights_map(d, &b_map, b, p));
+    int box_rows = GROUPS == 1 ? T : 64;
+    bool made = FORWARD ? rows_map(d, &a_map, a, T, p->H, p->K, p->x_row, p->x_head, box_rows)
+                        : rows_map(d, &a_map, a, T, p->H, p->N, p->y_row, p->y_head, box_rows);
+    made = made && (DW ? rows_map(d, &b_map, b, T, p->H, p->K, p->x_row, p->x_head, 64) : weights_map(d, &b_map, b, p));
     if (!made) return;
-    heads_args r = {DW ? p->N : T, FORWARD ? p->N : p->K, 0, 0, 0, y};
+    heads_args r = {DW ? p->N : T, FORWARD ? p->N : p->K, 0, 0, 0, 0, y};
     r.n_chunks = ((DW ? T : FORWARD ? p->K : p->N) + DEPTH - 1) / DEPTH;
+    r.stage_bytes = GROUPS * box_rows * DEPTH * 2 + (int)sizeof(shared().stage[0].b);
     r.row = DW ? p->K : FORWARD ? p->y_row : p->x_row;
     r.head = DW ? p->w_head : FORWARD ? p->y_head : p->x_head;
-    bool few = T <= FEW; /* then there are few tiles, and smaller ones are more */
-    int columns = few ? 64 : 128;
-    dim3 grid((r.columns + columns - 1) / columns, (r.rows + ROWS - 1) / ROWS, p->H);
-    launch(d, few ? heads_kernel<KIND, 64> : heads_kernel<KIND, 128>, grid, THREADS,
-           few ? sizeof(heads_shared<64>) : sizeof(heads_shared<128>), r, a_map, b_map);
+    int n_stages = r.n_chunks < shared::STAGES ? r.n_chunks : shared::STAGES, rows = GROUPS * 64;
+    dim3 grid((r.columns + shared::COLUMNS - 1) / shared::COLUMNS, (r.rows + rows - 1) / rows, p->H);
+    launch(d, heads_kernel<KIND, GROUPS>, grid, shared::THREADS,
+           sizeof(shared) - (shared::STAGES - n_stages) * sizeof(shared().stage[0]), r, a_map, b_map);
 }
 
 /* Head by head: any shape. */
@@ -198,10 +220,12 @@ template <enum clime_lt_kind KIND>
 static void multiply(struct clime_dev *d, int T, const struct clime_head_product *p, const void *a, const void *b,
                      void *y) {
     if (T == 0) return;
-    if (aligned(p, a, b, y))
-        tiles<KIND>(d, T, p, a, b, y);
-    else
+    if (!aligned(p, a, b, y))
         plain(d, KIND, T, p, a, b, y);
+    else if constexpr (KIND != CLIME_LT_DW)
+        T <= FEW ? tiles<KIND, 1>(d, T, p, a, b, y) : tiles<KIND, 2>(d, T, p, a, b, y);
+    else
+        tiles<KIND, 2>(d, T, p, a, b, y);
 }
 
 CUDA_OP void clime_cuda_heads_gemm(struct clime_dev *d, int T, const struct clime_head_product *p, const void *x,
