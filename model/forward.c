@@ -89,6 +89,7 @@ static void experts(struct clime_model *m, int l, const struct clime_batch *b, v
     size_t dt = clime_dtype_bytes(clime_model_dt(m)), h = (size_t)m->cfg.F_expert * dt, row = (size_t)D * dt;
     void *parts = a[CLIME_ACT_PARTS];
     ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_ROUTER]], a[CLIME_ACT_SCORES]);
+    if (m->cfg.F_shared) shared_expert(m, T, w, a); /* here: its weights can come while the router still chooses */
     ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), a[CLIME_ACT_SCORES],
                a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS], b->routing);
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
@@ -97,7 +98,6 @@ static void experts(struct clime_model *m, int l, const struct clime_batch *b, v
                         clime_ranks_mine(m, R, h, parts, a[CLIME_ACT_H]));
     clime_ranks_gather(m, T, r->k, h, parts, a[CLIME_ACT_H]);
     ops->grouped_gemm(d, R, a[CLIME_ACT_START], a[CLIME_ACT_H], &m->matrix[down], a[CLIME_ACT_EXPERT_OUT]);
-    if (m->cfg.F_shared) shared_expert(m, T, w, a);
     ops->combine(d, T, m->matrix[down].N, r->k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], a[CLIME_ACT_EXPERT_OUT],
                  m->cfg.F_shared ? a[CLIME_ACT_SHARED_OUT] : NULL,
                  m->cfg.shared_gate ? a[CLIME_ACT_SHARED_WEIGHT] : NULL,

@@ -19,7 +19,7 @@ typedef __nv_bfloat16 bf16;
 
 struct clime_lt; /* cuBLASLt: handle, cached algorithms (lt.cu) */
 struct clime_cuda_links;
-struct clime_row_program; /* products of a single row that wait to be launched together (row_program.cu) */
+struct clime_row_program; /* products of a single row that wait to be launched together (row/program.cu) */
 
 struct clime_dev {
     struct clime_dev_head head; /* must be first */
@@ -156,13 +156,20 @@ bool clime_cuda_gemm_small(struct clime_dev *d, int T, int N, int K, const void 
 bool clime_cuda_gemm_small_swiglu(struct clime_dev *d, int T, int F, int K, const void *x, const void *w, void *gu,
                                   void *h);
 
-/* row_program.cu: products of one row, put off while recording. y = x w^T; with h, w is gate and up. False when the
+/* row/program.cu: products of one row, put off while recording. y = x w^T; with h, w is gate and up. False when the
  * shape is not one for it. 16-byte aligned operands. */
 bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, const void *w, void *y, void *h,
                             bool f32);
 /* add_rmsnorm of one row (rmsnorm: delta and sum NULL), where what it reads is waiting; false: it is not taken. */
 bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, const void *delta, const void *scale,
                          void *sum, void *y);
+/* Of one row, while recording: what a router chooses, where the product that makes its logits is waiting, and how its
+ * experts are sorted then; the sum of its experts, which add_rmsnorm reads next. False: it is not taken. */
+bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, const float *logits, const void *bias,
+                          float *scores, int32_t *ids, float *weights, uint32_t *fold);
+bool clime_cuda_row_permute(struct clime_dev *d, const int32_t *ids, int32_t *start, int32_t *from, int32_t *at);
+bool clime_cuda_row_combine(struct clime_dev *d, int D, int k, const int32_t *at, const float *weights, const void *x,
+                            const void *last, const float *last_weight, void *y);
 /* Launches what waits; asked by clime_cuda_flush. */
 void clime_cuda_row_end(struct clime_dev *d);
 void clime_cuda_row_close(struct clime_dev *d);

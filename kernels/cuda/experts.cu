@@ -1,151 +1,37 @@
 /* Routers, the sorting of rows by expert, and sums over experts. Launched by the context's owner.
  *
- * A row of a router is one warp's: a lane has experts lane, lane + 32, ... in registers, so sums are over a lane's own,
- * ascending, then over lanes by warp_sum. Experts are compared as integers that order as their scores do (NaN lies
- * somewhere, and is chosen at most once); the warp asks for the largest, then for the lowest id that has it.
+ * A row of a router is one warp's (route.cuh). Of a single row, inside a recording, a product's program does all but
+ * the products of experts (row/program.cu): its router's choice follows the router's product, its sum comes before the
+ * next norm.
  *
  * Counts stay here: an expert's block counts the slots of lower experts, which is where its places begin, then walks
  * over all slots in order. No block waits for another, nothing is stored in between, and the host sizes launches by
  * T*k alone, so that all of it can be recorded. */
-#include "kernels/checksum.h"
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/route.cuh"
 
 enum { WARPS = 4, THREADS = 256 };
 
 /* ---- routers ---- */
-
-/* Orders as the floats do; 0 is nobody's. */
-static __device__ __forceinline__ uint32_t order_of(float x) {
-    uint32_t u = __float_as_uint(x);
-    return max(u & 0x80000000u ? ~u : u | 0x80000000u, 1u);
-}
-
-/* Index of the largest key of the warp, the lowest among equals; its key becomes 0. key[i] is of index lane + 32 i. */
-template <int N> static __device__ __forceinline__ int take_largest(uint32_t (&key)[N]) {
-    uint32_t lane = threadIdx.x & 31, most = 0, at = 0xffffffffu;
-#pragma unroll
-    for (int i = 0; i < N; i++) most = max(most, key[i]);
-    most = __reduce_max_sync(0xffffffffu, most);
-#pragma unroll
-    for (int i = N - 1; i >= 0; i--)
-        if (key[i] == most) at = lane + 32 * i;
-    at = __reduce_min_sync(0xffffffffu, at);
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        if (at == lane + 32 * i) key[i] = 0;
-    return (int)at;
-}
-
-/* Of the experts of all groups but the best the keys become 0. c: what is compared, [E] in shared memory. */
-template <int N>
-static __device__ __forceinline__ void keep_groups(const clime_router &r, const float *c, uint32_t (&key)[N]) {
-    int lane = threadIdx.x & 31, size = r.E / r.n_groups;
-    uint32_t group[N], kept[N] = {};
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        int g = lane + 32 * i;
-        group[i] = 0;
-        if (g >= r.n_groups) continue;
-        const float *of = c + g * size;
-        float first = of[0], second = of[1];
-        if (second > first) first = of[1], second = of[0];
-        for (int e = 2; e < size; e++) {
-            if (of[e] > first)
-                second = first, first = of[e];
-            else if (of[e] > second)
-                second = of[e];
-        }
-        group[i] = order_of(first + second);
-    }
-    for (int i = 0; i < r.k_groups; i++) {
-        int g = take_largest(group);
-#pragma unroll
-        for (int n = 0; n < N; n++) kept[n] |= (lane + 32 * n) / size == g;
-    }
-#pragma unroll
-    for (int n = 0; n < N; n++)
-        if (!kept[n]) key[n] = 0;
-}
 
 template <int N>
 __global__ void __launch_bounds__(WARPS * 32)
     route_kernel(int T, const clime_router r, const float *logits, const bf16 *bias, float *scores, int32_t *ids,
                  float *weights, uint32_t *fold) {
     __shared__ float shared[WARPS][32 * N];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, t = blockIdx.x * WARPS + warp;
-    float s[N], top = -INFINITY, all = 0;
-    uint32_t key[N], chosen[N] = {};
+    int warp = threadIdx.x >> 5, t = blockIdx.x * WARPS + warp;
     start_next();
     wait_for_last();
     if (t >= T) return;
-    logits += (size_t)t * r.E;
-    scores += (size_t)t * r.E;
-    ids += (size_t)t * r.k;
-    weights += (size_t)t * r.k;
+    float x[N];
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        int e = lane + 32 * i;
-        s[i] = e < r.E ? logits[e] : -INFINITY;
-        top = fmaxf(top, s[i]);
+        int e = (threadIdx.x & 31) + 32 * i;
+        x[i] = e < r.E ? logits[(size_t)t * r.E + e] : -INFINITY;
     }
-    if (r.sigmoid) {
-#pragma unroll
-        for (int i = 0; i < N; i++) s[i] = 1.0f / (1.0f + expf(-s[i]));
-    } else {
-        top = warp_max(top);
-#pragma unroll
-        for (int i = 0; i < N; i++) all += s[i] = lane + 32 * i < r.E ? expf(s[i] - top) : 0;
-        all = warp_sum(all);
-#pragma unroll
-        for (int i = 0; i < N; i++) s[i] /= all;
-    }
-    float *c = shared[warp];
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        int e = lane + 32 * i;
-        float v = s[i];
-        key[i] = 0;
-        if (e >= r.E) continue;
-        scores[e] = s[i];
-        if (bias) v += f_of(bias[e]) + f_of(bias[r.E + e]) + f_of(bias[2 * r.E + e]);
-        key[i] = order_of(v);
-        c[e] = v;
-    }
-    if (r.k_groups < r.n_groups) {
-        __syncwarp();
-        keep_groups(r, c, key);
-        __syncwarp();
-    }
-    for (int j = 0; j < r.k; j++) {
-        int e = take_largest(key);
-#pragma unroll
-        for (int i = 0; i < N; i++) chosen[i] |= e == lane + 32 * i;
-    }
-    /* by ascending id; their scores to shared memory, where each lane adds them in that order */
-    int place[N], before = 0;
-    uint32_t terms = 0;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        uint32_t who = __ballot_sync(0xffffffffu, chosen[i]);
-        place[i] = before + __popc(who & ((1u << lane) - 1));
-        before += __popc(who);
-        if (chosen[i]) {
-            terms += clime_choice_term(lane + 32 * i);
-            ids[place[i]] = lane + 32 * i;
-            c[place[i]] = s[i];
-        }
-    }
-    if (fold) {
-        terms = __reduce_add_sync(0xffffffffu, terms);
-        if (lane == 0) fold[t] = clime_choice_fold(fold[t], terms);
-    }
-    __syncwarp();
-    float sum = 0;
-    for (int j = 0; j < r.k; j++) sum += c[j];
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        if (chosen[i]) weights[place[i]] = (r.renormalize ? s[i] / (sum + 1e-20f) : s[i]) * r.scale;
+    route_row(r, x, bias, scores + (size_t)t * r.E, ids + (size_t)t * r.k, weights + (size_t)t * r.k,
+              fold ? fold + t : NULL, shared[warp]);
 }
 
 /* As kernels/cpu/experts.c has it. */
@@ -178,7 +64,7 @@ static int n_blocks(int T) {
 CUDA_OP void clime_cuda_route(struct clime_dev *d, int T, const struct clime_router *r, const float *logits,
                               const void *bias, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
     CHECK(r->E <= CLIME_MAX_EXPERTS && r->k <= r->E);
-    if (T == 0) return;
+    if (T == 0 || (T == 1 && clime_cuda_row_route(d, r, logits, bias, scores, ids, weights, fold))) return;
     int each = (r->E + 31) / 32;
     auto kernel = each <= 1   ? route_kernel<1>
                   : each <= 2 ? route_kernel<2>
@@ -272,6 +158,7 @@ __global__ void __launch_bounds__(SORTERS)
 
 CUDA_OP void clime_cuda_permute(struct clime_dev *d, int T, const struct clime_router *r, const int32_t *ids,
                                 int32_t *start, int32_t *from, int32_t *at) {
+    if (T == 1 && clime_cuda_row_permute(d, ids, start, from, at)) return;
     int n = T * r->k, threads = n > SLOTS * THREADS ? SORTERS : n > SLOTS * 32 ? THREADS : 32;
     launch(d, permute_kernel, r->E, threads, 0, n, r->k, r->E, ids, start, from, at);
 }
@@ -284,26 +171,18 @@ __global__ void __launch_bounds__(THREADS)
     combine_kernel(int D, int k, const int32_t *at, const float *weights, const bf16 *x, const bf16 *last,
                    const float *last_weight, bf16 *y) {
     int t = blockIdx.y, c = (blockIdx.x * THREADS + threadIdx.x) * V;
-    float sum[V] = {}, v[V];
+    float sum[V];
     start_next();
     wait_for_last();
     if (c >= D) return;
-    at += (size_t)t * k;
-    if (weights) weights += (size_t)t * k;
-    auto add = [&](float w, const bf16 *from) {
-        unpack(load<V>(from), v);
-#pragma unroll
-        for (int i = 0; i < V; i++) sum[i] = __fmaf_rn(w, v[i], sum[i]);
-    };
-#pragma unroll 8
-    for (int j = 0; j < k; j++) add(weights ? weights[j] : 1.0f, x + (size_t)at[j] * D + c);
-    if (last) add(last_weight ? last_weight[t] : 1.0f, last + (size_t)t * D + c);
+    experts_sum(sum, k, at + (size_t)t * k, weights ? weights + (size_t)t * k : NULL, x, D, c,
+                last ? last + (size_t)t * D : NULL, last_weight ? last_weight[t] : 1.0f);
     store(y + (size_t)t * D + c, pack(sum));
 }
 
 CUDA_OP void clime_cuda_combine(struct clime_dev *d, int T, int D, int k, const int32_t *at, const float *weights,
                                 const void *x, const void *last, const float *last_weight, void *y) {
-    if (T == 0) return;
+    if (T == 0 || (T == 1 && clime_cuda_row_combine(d, D, k, at, weights, x, last, last_weight, y))) return;
     int V = D % 8 == 0 ? 8 : 1, most = 65535;
     for (int t = 0; t < T; t += most) { /* of a grid */
         size_t row = (size_t)t * D;

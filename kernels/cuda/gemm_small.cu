@@ -7,7 +7,7 @@
  * run the chains. Weights do not depend on the kernel before, so inside a recording the ring is full of them when that
  * ends (launch() in cuda_int.cuh). From 17 rows on x weighs as much as the weights of a block: four blocks of a cluster
  * fetch a quarter each and send it to all. A product of gate and up does the SwiGLU that follows it too. Bytes: (N K +
- * T K) 2 read, T N 2 or 4 written. A single row has a kernel of its own (row_program.cu). */
+ * T K) 2 read, T N 2 or 4 written. A single row has a kernel of its own (row/program.cu). */
 #include "kernels/cuda/wgmma.cuh"
 
 enum { PANEL = 64, ROWS = 64, MAX_STAGES = 24, CLUSTER = 4, PRODUCERS = 4 };

@@ -77,8 +77,9 @@ static void test_gated(struct gpu_test *t) {
 /* What one row goes through in a layer but attention, queued or recorded. Arrays of T rows. */
 struct row_layer {
     int D, Q, QKV, F;
-    struct both x, norm, qkv, att, o, gu, h, w_in, w_mid, w_qkv, w_o, w_gu, w_down;
+    struct both x, norm, few, qkv, att, o, gu, h, w_in, w_mid, w_qkv, w_o, w_gu, w_down;
 };
+enum { FEW = 64 }; /* columns, as a router's, of the norm that the next product reads too */
 
 /* Noise that repeats after a length that no row is a part of. */
 static struct both both_noise(struct gpu_test *t, size_t n, double scale) {
@@ -93,11 +94,14 @@ static struct both both_noise(struct gpu_test *t, size_t n, double scale) {
 
 static void queue_layer(const struct clime_ops *ops, struct clime_dev *d, int T, const struct row_layer *l) {
     enum clime_dtype dt = CLIME_BF16;
+    const struct clime_matrix few = {FEW, l->D, l->w_qkv.gpu, NULL};
     ops->rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->w_in.gpu, l->norm.gpu, NULL);
+    ops->gemm(d, dt, T, l->norm.gpu, &few, l->few.gpu);
     ops->gemm(d, dt, T, l->norm.gpu, &(struct clime_matrix){l->QKV, l->D, l->w_qkv.gpu, NULL}, l->qkv.gpu);
     ops->add(d, T, l->QKV, l->qkv.gpu, l->qkv.gpu, l->qkv.gpu); /* something between, as attention is */
     ops->gemm(d, dt, T, l->att.gpu, &(struct clime_matrix){l->D, l->Q, l->w_o.gpu, NULL}, l->o.gpu);
     ops->add_rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->o.gpu, l->w_mid.gpu, l->x.gpu, l->norm.gpu, NULL);
+    ops->gemm(d, dt, T, l->norm.gpu, &few, l->few.gpu);
     ops->gemm_swiglu(d, T, l->norm.gpu, &(struct clime_matrix){2 * l->F, l->D, l->w_gu.gpu, NULL}, l->gu.gpu, l->h.gpu);
     ops->gemm(d, dt, T, l->h.gpu, &(struct clime_matrix){l->D, l->F, l->w_down.gpu, NULL}, l->o.gpu);
     ops->add_rmsnorm(d, T, l->D, 1e-6f, l->x.gpu, l->o.gpu, l->w_in.gpu, l->x.gpu, l->norm.gpu, NULL);
@@ -121,7 +125,8 @@ static void test_program(struct gpu_test *t) {
         struct {
             struct both *at;
             size_t n;
-        } rows[] = {{&l.x, D}, {&l.norm, D}, {&l.qkv, QKV}, {&l.att, Q}, {&l.o, D}, {&l.gu, 2 * F}, {&l.h, F}},
+        } rows[] = {{&l.x, D},   {&l.norm, D}, {&l.few, FEW},  {&l.qkv, QKV},
+                    {&l.att, Q}, {&l.o, D},    {&l.gu, 2 * F}, {&l.h, F}},
           weights[] = {{&l.w_in, D},    {&l.w_mid, D},        {&l.w_qkv, QKV * D},
                        {&l.w_o, D * Q}, {&l.w_gu, 2 * F * D}, {&l.w_down, D * F}};
         struct both begin[CLIME_COUNT(rows)], want[CLIME_COUNT(rows)];
@@ -148,7 +153,7 @@ static void test_program(struct gpu_test *t) {
             else
                 queue_layer(ops, d, way == 0 ? 2 : 1, &l);
             for (size_t i = 0; i < CLIME_COUNT(rows); i++) {
-                static const char *const NAMES[] = {"x", "norm", "qkv", "att", "o", "gu", "h"};
+                static const char *const NAMES[] = {"x", "norm", "few", "qkv", "att", "o", "gu", "h"};
                 char what[64];
                 snprintf(what, sizeof what, "%s, %s:", NAMES[i], way == 1 ? "queued" : "recorded");
                 if (way == 0)

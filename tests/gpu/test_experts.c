@@ -384,20 +384,28 @@ static void test_grouped_cpu(struct gpu_test *t) {
 struct layer {
     struct clime_router r;
     int D, F;
-    void *x, *scores, *ids, *w, *start, *from, *at, *in, *gu, *h, *out, *y;
-    struct clime_matrix router, gate_up, down;
+    void *res, *delta, *x, *scores, *ids, *w, *start, *from, *at, *in, *gu, *h, *out, *shared_gu, *shared_h, *shared,
+        *y, *next;
+    void *norm, *fold;
+    struct clime_matrix router, gate_up, down, shared_gate_up, shared_down, after;
 };
 
+/* From the sum before a layer's MLP to the product after the next one, as model/forward.c queues it, over res. */
 static void queue_experts(struct gpu_test *t, const struct layer *l, int T) {
     const struct clime_ops *ops = t->gpu.ops;
     struct clime_dev *d = t->gpu.dev;
     int R = T * l->r.k;
+    ops->add_rmsnorm(d, T, l->D, 1e-6f, l->res, l->delta, l->norm, l->res, l->x, NULL);
     ops->gemm(d, CLIME_F32, T, l->x, &l->router, l->scores);
-    ops->route(d, T, &l->r, l->scores, NULL, l->scores, l->ids, l->w, NULL);
+    ops->gemm_swiglu(d, T, l->x, &l->shared_gate_up, l->shared_gu, l->shared_h);
+    ops->gemm(d, CLIME_BF16, T, l->shared_h, &l->shared_down, l->shared);
+    ops->route(d, T, &l->r, l->scores, NULL, l->scores, l->ids, l->w, l->fold);
     ops->permute(d, T, &l->r, l->ids, l->start, l->from, l->at);
     ops->grouped_swiglu(d, R, l->start, l->from, l->x, &l->gate_up, l->in, l->gu, l->h);
     ops->grouped_gemm(d, R, l->start, l->h, &l->down, l->out);
-    ops->combine(d, T, l->D, l->r.k, l->at, l->w, l->out, NULL, NULL, l->y);
+    ops->combine(d, T, l->D, l->r.k, l->at, l->w, l->out, l->shared, NULL, l->y);
+    ops->add_rmsnorm(d, T, l->D, 1e-6f, l->res, l->y, l->norm, l->res, l->x, NULL);
+    ops->gemm(d, CLIME_BF16, T, l->x, &l->after, l->next);
 }
 
 /* Rows queued one at a time, together, and by replaying what was recorded with other rows: the same bits. */
@@ -415,45 +423,77 @@ static void test_recorded(struct gpu_test *t) {
         struct {
             void **at;
             size_t bytes;
-        } rooms[] = {{&l.x, T * D * 2},       {&l.scores, T * E * 4}, {&l.ids, R * 4},     {&l.w, R * 4},
-                     {&l.start, 4 * (E + 1)}, {&l.from, R * 4},       {&l.at, R * 4},      {&l.in, R * D * 2},
-                     {&l.gu, R * 2 * F * 2},  {&l.h, R * F * 2},      {&l.out, R * D * 2}, {&l.y, T * D * 2}};
+        } rooms[] = {{&l.res, T * D * 2},      {&l.delta, T * D * 2},
+                     {&l.x, T * D * 2},        {&l.scores, T * E * 4},
+                     {&l.ids, R * 4},          {&l.w, R * 4},
+                     {&l.start, 4 * (E + 1)},  {&l.from, R * 4},
+                     {&l.at, R * 4},           {&l.in, R * D * 2},
+                     {&l.gu, R * 2 * F * 2},   {&l.h, R * F * 2},
+                     {&l.out, R * D * 2},      {&l.shared_gu, T * 2 * F * 2},
+                     {&l.shared_h, T * F * 2}, {&l.shared, T * D * 2},
+                     {&l.y, T * D * 2},        {&l.next, T * F * 2},
+                     {&l.fold, T * 4}};
+        struct {
+            const char *name;
+            void **at;
+            size_t row; /* bytes */
+            char *want;
+        } seen[] = {{"scores", &l.scores, E * 4, NULL}, {"ids", &l.ids, k * 4, NULL}, {"weights", &l.w, k * 4, NULL},
+                    {"y", &l.y, D * 2, NULL},           {"sum", &l.res, D * 2, NULL}, {"norm", &l.x, D * 2, NULL},
+                    {"next", &l.next, F * 2, NULL},     {"fold", &l.fold, 4, NULL}};
         for (size_t i = 0; i < CLIME_COUNT(rooms); i++) *rooms[i].at = side_alloc(&t->gpu, rooms[i].bytes);
         void *w_router = noise(t, E * D, 0.05), *w_gu = noise(t, E * 2 * F * D, 0.03),
-             *w_down = noise(t, E * D * F, 0.05), *x = noise(t, T * D, 1), *want = side_alloc(&t->gpu, T * D * 2);
+             *w_down = noise(t, E * D * F, 0.05), *x = noise(t, T * D, 1), *delta = noise(t, T * D, 1);
+        l.norm = noise(t, D, 1);
         l.router = (struct clime_matrix){.N = E, .K = l.D, .data = w_router};
         l.gate_up = (struct clime_matrix){.N = 2 * l.F, .K = l.D, .data = w_gu, .n_experts = E};
         l.down = (struct clime_matrix){.N = l.D, .K = l.F, .data = w_down, .n_experts = E};
+        l.shared_gate_up = (struct clime_matrix){.N = 2 * l.F, .K = l.D, .data = w_gu}; /* as the first expert */
+        l.shared_down = (struct clime_matrix){.N = l.D, .K = l.F, .data = w_down};
+        l.after = (struct clime_matrix){.N = l.F, .K = l.D, .data = w_gu};
         printf("a layer of experts, D %d F %d\n", l.D, l.F);
-        ops->copy(d, l.x, x, T * D * 2);
+        ops->copy(d, l.res, x, T * D * 2);
+        ops->copy(d, l.delta, delta, T * D * 2);
+        ops->zero(d, l.fold, T * 4);
         queue_experts(t, &l, T);
-        ops->copy(d, want, l.y, T * D * 2);
+        for (size_t s = 0; s < CLIME_COUNT(seen); s++) {
+            seen[s].want = side_alloc(&t->gpu, T * seen[s].row);
+            ops->copy(d, seen[s].want, *seen[s].at, T * seen[s].row);
+        }
         for (size_t i = 0; i < CLIME_COUNT(ROWS); i++) {
             int n = ROWS[i];
             struct clime_graph *graph = NULL;
             struct clime_error e;
-            char what[64];
-            ops->copy(d, l.x, x, (size_t)n * D * 2); /* queued, and what recording needs to have run */
-            queue_experts(t, &l, n);
-            snprintf(what, sizeof what, "%d rows queued:", n);
-            same_bits(t, what, want, l.y, (size_t)n * D * 2);
-            ops->graph_begin(d);
-            queue_experts(t, &l, n);
-            if (ops->graph_end(d, &graph, &e)) {
-                check(t, false, "recording", e.msg);
-                continue;
-            }
-            snprintf(what, sizeof what, "%d rows replayed:", n);
-            for (int first = 0; first + n <= T; first += n > 32 ? n : 32) {
-                ops->copy(d, l.x, (char *)x + (size_t)first * D * 2, (size_t)n * D * 2);
-                ops->zero(d, l.y, (size_t)n * D * 2);
-                ops->graph_launch(d, graph);
-                same_bits(t, what, (char *)want + (size_t)first * D * 2, l.y, (size_t)n * D * 2);
+            for (int first = 0, way = 0; first + n <= T; first += way++ == 0 ? 0 : n > 32 ? n : 32) {
+                /* queued, which recording needs to have run; then replayed with other rows */
+                if (way == 1) {
+                    ops->graph_begin(d);
+                    queue_experts(t, &l, n);
+                    if (ops->graph_end(d, &graph, &e)) {
+                        check(t, false, "recording", e.msg);
+                        break;
+                    }
+                }
+                ops->copy(d, l.res, (char *)x + (size_t)first * D * 2, (size_t)n * D * 2);
+                ops->copy(d, l.delta, (char *)delta + (size_t)first * D * 2, (size_t)n * D * 2);
+                for (size_t s = 0; s < CLIME_COUNT(seen); s++)
+                    if (*seen[s].at != l.res) ops->zero(d, *seen[s].at, (size_t)n * seen[s].row);
+                if (graph)
+                    ops->graph_launch(d, graph);
+                else
+                    queue_experts(t, &l, n);
+                for (size_t s = 0; s < CLIME_COUNT(seen); s++) {
+                    char what[64];
+                    snprintf(what, sizeof what, "%s, %d rows %s:", seen[s].name, n, graph ? "replayed" : "queued");
+                    same_bits(t, what, seen[s].want + (size_t)first * seen[s].row, *seen[s].at,
+                              (size_t)n * seen[s].row);
+                }
             }
             ops->graph_free(d, graph);
         }
         for (size_t i = 0; i < CLIME_COUNT(rooms); i++) ops->free(d, *rooms[i].at);
-        void *all[] = {w_router, w_gu, w_down, x, want};
+        for (size_t s = 0; s < CLIME_COUNT(seen); s++) ops->free(d, seen[s].want);
+        void *all[] = {w_router, w_gu, w_down, x, delta, l.norm};
         for (size_t i = 0; i < CLIME_COUNT(all); i++) ops->free(d, all[i]);
     }
 }

@@ -1,4 +1,4 @@
-/* The kernel of row_program.cu: several products of one row, one after another, by blocks that all run at the same
+/* The kernel of program.cu: several products of one row, one after another, by blocks that all run at the same
  * time.
  *
  * A block's producer brings the weights of its columns through a ring in shared memory, product after product, whatever
@@ -8,16 +8,14 @@
  * of a chain takes 24 cycles where nothing else is waited for, so what a panel needs is loaded while the panel before
  * is multiplied, and the loop is small.
  *
- * A row goes from block to block in words that say themselves that they are there: two values beside the launch's
- * number, written and read at once. That is one way there and one back, where a count of blocks and then the row would
- * be two of each, and a fence. A word is written again in another launch only, and each launch waits for the one before
- * to end. Included by row_program.cu. */
+ * A row goes from block to block in words (experts.cuh), written and read at once. Included by program.cu. */
 #ifndef CLIME_KERNELS_CUDA_ROW_KERNEL_CUH
 #define CLIME_KERNELS_CUDA_ROW_KERNEL_CUH
 
+#include "kernels/cuda/row/experts.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-enum { PANEL = 64, WARPS = 11, CONSUMERS = WARPS * 32, THREADS = CONSUMERS + 32 };
+enum { PANEL = 64, WARPS = 11, CONSUMERS = WARPS * 32, THREADS = CONSUMERS + 2 * 32 };
 enum { MAX_STEPS = 8, MAX_STAGES = 16, MAX_ROWS = 256, MAX_NORM = 8192, MAX_K = 16384 };
 enum { SMEM = 227 << 10, STATIC = 2048, ALIGN = 1024, STAGE = 20 << 10, IN_FLIGHT = 60 << 10 };
 enum { NORM_TURNS = (MAX_NORM / 8 + CONSUMERS - 1) / CONSUMERS, NORM_WARPS = NORM_TURNS * WARPS };
@@ -32,8 +30,10 @@ struct row_step {
     const bf16 *res; /* not NULL: sum = res + y is written as well */
     bf16 *sum;
     void *y;
-    bf16 *h;         /* not NULL: gated; y = gate|up, h = swiglu(y) */
-    uint64_t *words; /* [K / 2] not NULL: x is of the product before and comes by these */
+    bf16 *h;          /* not NULL: gated; y = gate|up, h = swiglu(y) */
+    uint64_t *words;  /* [K / 2] not NULL: x is of what went before and comes by these */
+    uint64_t *logits; /* [n_columns] not NULL: y goes to the router by these as well */
+    bool again;       /* the row is the one of the step before, by the same means */
     bool f32;
     int K, n_columns, columns; /* of all blocks; of one, in each of its turns */
     int tiles;                 /* of 16 rows of w that a warp has */
@@ -43,6 +43,8 @@ struct row_step {
 struct row_kernel_args {
     CUtensorMap w_map[MAX_STEPS]; /* boxes of 64 of K, the block's rows, gate and up */
     row_step step[MAX_STEPS];
+    row_experts experts;
+    row_router router;
     int n, n_stages, stage_bytes;
     int in_flight;                /* stages that are asked for and have not come */
     unsigned long long *launched; /* LAUNCH for each launch */
@@ -50,10 +52,6 @@ struct row_kernel_args {
 
 static __device__ __forceinline__ void together() {
     named_barrier(1, CONSUMERS);
-}
-
-static __device__ __forceinline__ void put_word(uint64_t *to, uint32_t two, uint32_t number) {
-    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;\n" ::"l"(to), "l"((uint64_t)number << 32 | two) : "memory");
 }
 
 /* Two words, four values; false: not yet. */
@@ -336,9 +334,10 @@ static __device__ __forceinline__ void product(const row_step &a, int column0, c
                 if (mine[n][k] && lane % 8 == 0) put_word(words + to / 2, one | other << 16, number);
             }
             if (!mine[n][k]) continue;
-            if (a.f32)
+            if (a.logits) put_word(a.logits + to, __float_as_uint(y), number);
+            if (a.f32 && a.y)
                 ((float *)a.y)[to] = y;
-            else
+            else if (!a.f32)
                 ((bf16 *)a.y)[to] = b_of(y);
             if (a.res) a.sum[to] = out;
             if (!a.h) continue;
@@ -351,6 +350,7 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
     extern __shared__ char smem[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
     __shared__ float sums[NORM_WARPS > 32 ? NORM_WARPS : 32];
+    __shared__ float routed[MAX_ROUTED];
     __shared__ row_step steps[MAX_STEPS]; /* a constant that nobody has read lately takes as long as memory does */
     char *ring = smem + (ALIGN - shared_address(smem) % ALIGN) % ALIGN;
     uint32_t *row = (uint32_t *)(ring + p.n_stages * p.stage_bytes);
@@ -372,28 +372,47 @@ __global__ void __launch_bounds__(THREADS, 1) row_kernel(const __grid_constant__
                      p.stage_bytes,
                      0,
                      0};
+    bool routes = p.router.r.k > 0 && blockIdx.x == gridDim.x - 1; /* it has fewest columns */
+    if (threadIdx.x >= CONSUMERS + 32) {
+        if (!routes) return;
+        wait_for_last();
+        uint32_t number = launch_number(p.launched);
+        if (p.router.r.E <= 64)
+            choose<2>(p.router, number, routed);
+        else
+            choose<4>(p.router, number, routed);
+        named_barrier(2, CONSUMERS + 32);
+        return;
+    }
     if (threadIdx.x >= CONSUMERS) {
         if (threadIdx.x == CONSUMERS) bring_weights(p, ring, full, at);
         return;
     }
     wait_for_last();
     uint32_t number = launch_number(p.launched); /* here before the first words are */
+    int needed = 0, there = -1;                  /* the row: of which step it was first */
+    if (p.experts.k > 0) sum_experts(p.experts, CONSUMERS, steps[0].words, number);
 #pragma unroll 1
     for (int i = 0; i < p.n; i++) {
         const row_step &a = steps[i];
+        if (!a.again) needed = i;
         if (a.scale && threadIdx.x * PANEL < a.K) /* nobody has read these lately */
             asm volatile("prefetch.global.L2 [%0];\n" ::"l"(a.scale + threadIdx.x * PANEL));
         if (blockIdx.x * a.columns >= a.n_columns) continue;
-        bring_row(a, number, row, sums);
-        uint64_t *words = i + 1 < p.n ? steps[i + 1].words : NULL;
+        if (there != needed) bring_row(a, number, row, sums);
+        there = needed;
+        uint64_t *words = i + 1 < p.n && !steps[i + 1].again ? steps[i + 1].words : NULL;
         for (int first = blockIdx.x * a.columns; first < a.n_columns; first += gridDim.x * a.columns)
             if (a.tiles == 1)
                 product<1>(a, first, row, at, words, number);
             else
                 product<2>(a, first, row, at, words, number);
     }
-    if (p.n > 1) {
-        together();
+    if (p.n > 1 || p.experts.k > 0 || p.router.r.k > 0) { /* nobody here needs the number any more */
+        if (routes)
+            named_barrier(2, CONSUMERS + 32);
+        else
+            together();
         if (threadIdx.x == 0) count_launch(p.launched);
     }
 }

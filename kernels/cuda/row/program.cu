@@ -5,10 +5,11 @@
  * weights of one product after another, whatever the other blocks are at, while the other warps run the chains and wait
  * for the row that all blocks write. What the ring holds (some 6 us of reading) covers these waits.
  *
- * Inside a recording, products, each of the row that the one before has computed or of its norm, are put together until
- * something else is queued (clime_cuda_flush); outside of one each is a program of its own. A sum that comes before a
- * norm is computed by the block that has the product's columns, the norm by every block for itself, as
- * add_rmsnorm_kernel does: the bits are those of one operation after another.
+ * Inside a recording, products, each of the row that the one before has computed, of its norm or of the same row as the
+ * one before, are put together until something else is queued (clime_cuda_flush); outside of one each is a program of
+ * its own. A sum that comes before a norm is computed by the block that has the product's columns, the norm by every
+ * block for itself, as add_rmsnorm_kernel does; the sum of a layer's experts may begin a program, and a router's choice
+ * is made beside its products (experts.cuh): the bits are those of one operation after another.
  *
  * A block has 8 to 256 rows of w, as few as give each multiprocessor one block: all blocks must run at the same time,
  * or they would wait for ever. So one context of a process may record (a server's), and launches of others in it are
@@ -17,11 +18,11 @@
 
 #include "kernels/cuda/cuda_int.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/row_kernel.cuh"
+#include "kernels/cuda/row/kernel.cuh"
 
 struct clime_row_program {
     row_kernel_args a; /* step[0 .. n) are waiting */
-    uint64_t *words;   /* [MAX_STEPS][MAX_K / 2] */
+    uint64_t *words;   /* [MAX_STEPS + 1][MAX_K / 2]: of each step's row, and the router's */
     struct {           /* a norm whose product has not come; x NULL: none */
         const bf16 *x, *scale;
         bf16 *y;
@@ -34,7 +35,7 @@ void clime_cuda_row_open(struct clime_dev *d) {
     static_assert(NORM_WARPS >= 32 && MAX_ROWS / 16 <= 2 * WARPS, "all are served");
     d->rows = (struct clime_row_program *)xcalloc(1, sizeof *d->rows);
     row_kernel_args *a = &d->rows->a;
-    size_t bytes = sizeof(uint64_t) * MAX_STEPS * MAX_K / 2;
+    size_t bytes = sizeof(uint64_t) * (MAX_STEPS + 1) * MAX_K / 2;
     const unsigned long long one = LAUNCH; /* no word has the first launch's number */
     if (CU(d, cudaMalloc(&d->rows->words, bytes))) CU(d, cudaMemset(d->rows->words, 0, bytes));
     if (CU(d, cudaMalloc(&a->launched, sizeof one)))
@@ -85,31 +86,92 @@ static void run(struct clime_dev *d, row_kernel_args *p) {
 
 void clime_cuda_row_end(struct clime_dev *d) {
     struct clime_row_program *p = d->rows;
-    if (p->a.n > 0) run(d, &p->a);
+    row_experts *e = &p->a.experts;
+    bool summed = p->a.n > 0; /* the experts, if any */
+    if (summed)
+        run(d, &p->a);
+    else if (e->k > 0)
+        clime_cuda_combine(d, 1, e->D, e->k, e->at, e->weights, e->x, e->last, e->last_weight, e->y);
+    if (p->norm.x && e->res && !summed)
+        clime_cuda_add_rmsnorm(d, 1, p->norm.D, p->norm.eps, e->res, e->y, p->norm.scale, e->sum, p->norm.y, NULL);
+    else if (p->norm.x)
+        clime_cuda_rmsnorm(d, 1, p->norm.D, p->norm.eps, p->norm.x, p->norm.scale, p->norm.y, NULL);
     p->a.n = 0;
-    if (p->norm.x) clime_cuda_rmsnorm(d, 1, p->norm.D, p->norm.eps, p->norm.x, p->norm.scale, p->norm.y, NULL);
     p->norm.x = NULL;
+    *e = row_experts{};
+    p->a.router = row_router{};
+}
+
+static bool recording_row(const struct clime_dev *d) {
+    return d->recording && d->deterministic && !d->flushing;
+}
+
+bool clime_cuda_row_combine(struct clime_dev *d, int D, int k, const int32_t *at, const float *weights, const void *x,
+                            const void *last, const float *last_weight, void *y) {
+    if (!recording_row(d) || D % PANEL != 0 || D > MAX_NORM || ((uintptr_t)x | (uintptr_t)last | (uintptr_t)y) % 16)
+        return false;
+    clime_cuda_flush(d);
+    d->rows->a.experts = {k, D, at, weights, (const bf16 *)x, (const bf16 *)last, last_weight, (bf16 *)y, NULL, NULL};
+    return true;
+}
+
+bool clime_cuda_row_route(struct clime_dev *d, const struct clime_router *r, const float *logits, const void *bias,
+                          float *scores, int32_t *ids, float *weights, uint32_t *fold) {
+    struct clime_row_program *p = d->rows;
+    if (!recording_row(d) || r->E > MAX_ROUTED || p->a.router.r.k > 0) return false;
+    for (int i = 0; i < p->a.n; i++) {
+        row_step *a = &p->a.step[i];
+        if (a->y != logits || !a->f32 || a->n_columns != r->E) continue;
+        a->logits = p->words + MAX_STEPS * (MAX_K / 2);
+        if (scores == logits) a->y = NULL; /* the scores lie there */
+        p->a.router = {*r, a->logits, (const bf16 *)bias, scores, ids, weights, fold, NULL, NULL, NULL};
+        return true;
+    }
+    return false;
+}
+
+bool clime_cuda_row_permute(struct clime_dev *d, const int32_t *ids, int32_t *start, int32_t *from, int32_t *at) {
+    row_router *r = &d->rows->a.router;
+    if (!recording_row(d) || r->r.k == 0 || r->ids != ids) return false;
+    r->start = start, r->from = from, r->at = at;
+    return true;
 }
 
 bool clime_cuda_row_norm(struct clime_dev *d, int D, float eps, const void *x, const void *delta, const void *scale,
                          void *sum, void *y) {
     struct clime_row_program *p = d->rows;
     const void *all[] = {x, delta, scale, sum, y};
-    if (!d->recording || !d->deterministic || d->flushing || D % PANEL != 0 || D > MAX_NORM) return false;
+    if (!recording_row(d) || D % PANEL != 0 || D > MAX_NORM) return false;
     for (const void *at : all)
         if ((uintptr_t)at % 16 != 0) return false;
     const void *in = delta ? sum : x;
     if (y == in) return false;
     if (p->norm.x || clime_cuda_rope_waits(d)) clime_cuda_flush(d);
-    if (delta) {
+    row_experts *e = &p->a.experts;
+    if (e->k > 0 && x == e->sum) return false; /* whose columns other blocks have */
+    if (delta && p->a.n == 0 && e->y == delta && e->D == D) {
+        e->res = (const bf16 *)x;
+        e->sum = (bf16 *)sum;
+    } else if (delta) {
         row_step *last = p->a.n > 0 ? &p->a.step[p->a.n - 1] : NULL;
         bool fits = last && last->y == delta && !last->f32 && !last->h && last->n_columns == D && !last->res;
         /* x may be an earlier step's sum: a block has the same columns of it, as the number of columns is the same */
-        if (!fits || x == delta || last->x == sum) return false; /* a block reads before another has written */
+        if (!fits || x == delta || last->x == sum || p->a.step[0].x == sum)
+            return false; /* a block reads before another has written */
         last->res = (const bf16 *)x;
         last->sum = (bf16 *)sum;
     }
     p->norm = {(const bf16 *)in, (const bf16 *)scale, (bf16 *)y, eps, D};
+    return true;
+}
+
+/* Whether x is the row that `last` multiplies, and neither it nor what it is made of is written by last or here: a
+ * block that has no columns of last may still come to read it. */
+static bool row_again(const row_step *last, int K, const void *x, const void *y, const void *h) {
+    const void *row = last->scale ? last->norm : last->x, *written[] = {last->y, last->h, last->sum, y, h};
+    if (row != x || last->K != K) return false;
+    for (const void *w : written)
+        if (w && (w == x || w == last->x)) return false;
     return true;
 }
 
@@ -124,16 +186,25 @@ bool clime_cuda_row_product(struct clime_dev *d, int N, int K, const void *x, co
     bool normed = p->norm.x && p->norm.y == x && p->norm.D == K && p->norm.x != y && p->norm.x != h;
     const row_step *last = p->a.n > 0 ? &p->a.step[p->a.n - 1] : NULL;
     const void *in = normed ? p->norm.x : x, *made = !last ? in : last->h ? last->h : last->res ? last->sum : last->y;
-    bool follows = !last || (in == made && K == last->n_columns && !last->f32);
-    if (p->a.n == MAX_STEPS || (p->norm.x && !normed) || !follows || clime_cuda_rope_waits(d)) {
+    bool again = last && !p->norm.x && row_again(last, K, x, y, h);
+    bool follows = !last || again || (in == made && K == last->n_columns && !last->f32);
+    /* the first row comes from memory, and with several products of it some blocks may read it late */
+    if (last && (p->a.step[0].x == y || p->a.step[0].x == h)) follows = false;
+    bool lone = p->a.experts.k > 0 && p->a.n == 0 && !normed; /* a sum that nothing follows */
+    if (p->a.n == MAX_STEPS || (p->norm.x && !normed) || lone || !follows || clime_cuda_rope_waits(d)) {
         clime_cuda_flush(d);
-        normed = false;
+        normed = again = false;
     }
     int place = p->a.n++;
     row_step *a = &p->a.step[place];
-    *a = row_step{};
-    a->x = normed ? p->norm.x : (const bf16 *)x;
-    a->words = place > 0 ? p->words + place * (MAX_K / 2) : NULL;
+    *a = again ? *last : row_step{};
+    if (!again) {
+        a->x = normed ? p->norm.x : (const bf16 *)x;
+        a->words = place > 0 || p->a.experts.k > 0 ? p->words + place * (MAX_K / 2) : NULL;
+    }
+    a->again = again;
+    a->logits = NULL;
+    a->res = NULL, a->sum = NULL; /* the next norm's, if it has a sum */
     a->w = (const bf16 *)w;
     if (normed) a->scale = p->norm.scale, a->norm = p->norm.y, a->eps = p->norm.eps, p->norm.x = NULL;
     a->y = y;

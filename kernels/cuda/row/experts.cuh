@@ -1,0 +1,97 @@
+/* What a layer of experts adds to a program of products of one row (program.cu): the sum of its experts before the
+ * first product, the router's choice beside the products that follow its logits'. Included by kernel.cuh.
+ *
+ * Numbers go from block to block in words that say themselves that they are there: two values of a row, or a logit,
+ * beside the launch's number. That is one way there and one back, where a count of blocks and then the row would be two
+ * of each, and a fence. A word is written again in another launch only, and each launch waits for the one before to
+ * end. */
+#ifndef CLIME_KERNELS_CUDA_ROW_EXPERTS_CUH
+#define CLIME_KERNELS_CUDA_ROW_EXPERTS_CUH
+
+#include "kernels/cuda/route.cuh"
+
+enum { MAX_ROUTED = 128 }; /* experts of a router that is a part of a program */
+
+static __device__ __forceinline__ void put_word(uint64_t *to, uint32_t two, uint32_t number) {
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;\n" ::"l"(to), "l"((uint64_t)number << 32 | two) : "memory");
+}
+
+static __device__ __forceinline__ uint64_t take_word(const uint64_t *from) {
+    uint64_t x;
+    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];\n" : "=l"(x) : "l"(from) : "memory");
+    return x;
+}
+
+/* Before the first product: the sum of a row's experts (kernels.h, combine) and, of it and res, the row. */
+struct row_experts {
+    int k, D; /* k 0: there is none */
+    const int32_t *at;
+    const float *weights;
+    const bf16 *x, *last;
+    const float *last_weight;
+    bf16 *y;
+    const bf16 *res;
+    bf16 *sum;
+};
+
+/* Beside the products that follow the one that makes the logits: what the router chooses, and how that is sorted. */
+struct row_router {
+    clime_router r; /* r.k 0: there is none */
+    const uint64_t *logits;
+    const bf16 *bias;
+    float *scores;
+    int32_t *ids;
+    float *weights;
+    uint32_t *fold;
+    int32_t *start, *from, *at; /* start NULL: not wanted */
+};
+
+/* A block has columns of its own: no other reads or writes there, so that sum may be where res is. */
+static __device__ void sum_experts(const row_experts &a, int threads, uint64_t *words, uint32_t number) {
+    for (int i = (threadIdx.x * gridDim.x + blockIdx.x) * 8; i < a.D; i += threads * gridDim.x * 8) {
+        float sum[8];
+        lanes<8> x = load<8>(a.res + i), y;
+        experts_sum(sum, a.k, a.at, a.weights, a.x, a.D, i, a.last, a.last_weight ? *a.last_weight : 1.0f);
+        y = pack(sum);
+#pragma unroll
+        for (int k = 0; k < 8; k++) x.x[k] = b_of(f_of(x.x[k]) + f_of(y.x[k]));
+#pragma unroll
+        for (int k = 0; k < 4; k++) put_word(words + i / 2 + k, ((const uint32_t *)x.x)[k], number);
+        store(a.y + i, y);
+        store(a.sum + i, x);
+    }
+}
+
+/* By one warp. N: experts of a lane. c: 32 N numbers in shared memory. */
+template <int N> static __device__ __forceinline__ void choose(const row_router &a, uint32_t number, float *c) {
+    int lane = threadIdx.x & 31;
+    float x[N];
+    bool all;
+    do {
+        all = true;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int e = lane + 32 * i;
+            x[i] = -INFINITY;
+            if (e >= a.r.E) continue;
+            uint64_t word = take_word(a.logits + e);
+            x[i] = __uint_as_float((uint32_t)word);
+            all &= (uint32_t)(word >> 32) == number;
+        }
+    } while (!__all_sync(0xffffffffu, all));
+    route_row(a.r, x, a.bias, a.scores, a.ids, a.weights, a.fold, c);
+    if (!a.start) return;
+    __syncwarp();
+    /* a row's ids ascend: slot j is place j */
+    for (int e = lane; e <= a.r.E; e += 32) {
+        int lower = 0;
+        for (int j = 0; j < a.r.k; j++) lower += a.ids[j] < e;
+        a.start[e] = lower;
+    }
+    for (int j = lane; j < a.r.k; j += 32) {
+        a.from[j] = 0;
+        a.at[j] = j;
+    }
+}
+
+#endif
