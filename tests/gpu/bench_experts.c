@@ -1,7 +1,7 @@
 /* Speed of the experts' operations on the shapes of Qwen3-30B-A3B and Moonlight, with an even router and one that gives
  * its favourite about ten times the mean: decode against the bytes of the experts that are hit, prefill and training
  * against the products' ceiling. Weights of several layers in turn, so that the L2 does not hold them. */
-#include "tests/gpu/bench.h"
+#include "tests/gpu/bench_router.h"
 
 enum { LAYERS = 4, MOST_ROWS = 8192 };
 
@@ -19,33 +19,6 @@ struct work {
     int32_t *ids[LAYERS], *start, *from, *at, *unread;
     uint32_t *fold;
 };
-
-static struct clime_rng rng;
-
-/* Of each row k distinct experts, ascending. Returns how many are hit; *share: the favourite's load over the mean. */
-static int choose(const struct shape *s, bool skewed, int T, int32_t *ids, double *share) {
-    int *load = xcalloc((size_t)s->E, sizeof *load), hit = 0, most = 0;
-    bool *in = xmalloc((size_t)s->E);
-    for (int t = 0; t < T; t++) {
-        int n = 0;
-        memset(in, 0, (size_t)s->E);
-        if (skewed && (int)clime_rng_below(&rng, (uint64_t)s->E) < 10 * s->k) in[s->E / 3] = true, n = 1;
-        while (n < s->k) {
-            uint64_t e = clime_rng_below(&rng, (uint64_t)s->E);
-            if (!in[e]) in[e] = true, n++;
-        }
-        for (int e = 0, i = 0; e < s->E; e++)
-            if (in[e]) ids[t * s->k + i++] = e, load[e]++;
-    }
-    for (int e = 0; e < s->E; e++) {
-        hit += load[e] > 0;
-        most = load[e] > most ? load[e] : most;
-    }
-    *share = (double)most * s->E / (T * s->k);
-    free(load);
-    free(in);
-    return hit;
-}
 
 /* A layer's MLP as model/forward.c queues it, but that the choice is given. */
 static void queue(const struct shape *s, int T, const struct layer *l, const struct work *w, const int32_t *ids) {
@@ -66,7 +39,7 @@ static void bench_decode(const struct shape *s, const struct layer *layers, stru
         int32_t *ids = xmalloc((size_t)R * 4);
         double share = 0, hit = 0, t, up, down, small, each = 2.0 * s->D * s->F;
         for (int l = 0; l < LAYERS; l++) {
-            hit += choose(s, skewed, T, ids, &share);
+            hit += choose_experts(s->E, s->k, skewed, T, ids, &share);
             ops->copy_in(dev, w->ids[l], ids, (size_t)R * 4);
         }
         hit /= LAYERS;
@@ -97,7 +70,7 @@ static void bench_rows(const struct shape *s, const struct layer *layers, struct
     struct clime_router r = {.E = s->E, .k = s->k, .renormalize = true, .scale = 1, .n_groups = 1, .k_groups = 1};
     int32_t *ids = xmalloc((size_t)R * 4);
     double share, flop = 2.0 * R * D * F, t[10], layer;
-    choose(s, skewed, T, ids, &share);
+    choose_experts(s->E, s->k, skewed, T, ids, &share);
     ops->copy_in(dev, w->ids[0], ids, (size_t)R * 4);
     TIME(t[0], 5, ops->permute(dev, T, &r, w->ids[0], w->start, w->from, w->at));
     TIME(t[1], 5, ops->gather(dev, R, D, w->from, w->x, w->in));
@@ -186,7 +159,6 @@ int main(void) {
     side_open(&s, "cuda");
     ops = s.ops;
     dev = s.dev;
-    clime_rng_init(&rng, 1);
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("%s\n", clime_dev_info(dev)->name);
     bench_ceilings();

@@ -10,6 +10,7 @@
 #include "tests/gpu/op_times.h"
 
 #include "tests/gpu/bench_decode.h" /* with bench.h, whose rates are arguments there */
+#include "tests/gpu/bench_router.h"
 
 static void bench_products(struct clime_model *m) {
     static const struct {
@@ -268,10 +269,11 @@ static void bench_training(struct clime_model *m, int n_seq, int len) {
                   3.0 * m->cfg.L * pair_flop(m) * (double)len * len * m->cfg.H / 2 * n_seq;
     printf("training %dx%d: forward %.0f ms, with backward %.0f ms, %.0f tok/s, %.0f model TFLOP/s, %.1f GiB\n", n_seq,
            len, forward * 1e3, both * 1e3, T / both, flop / both * 1e-12, (double)bytes / (1 << 30));
-    struct clime_ops timed = op_times_begin(ops);
+    const struct clime_ops *as_run = m->ops;
+    struct clime_ops timed = op_times_begin(as_run);
     m->ops = &timed;
     if (clime_train_forward(t, &b, true, logp, NULL, &e) || clime_train_backward(t, &b, temp, NULL, &e)) exit(1);
-    m->ops = ops;
+    m->ops = as_run;
     op_times_print(both, copy_rate, gemm_rate);
     clime_train_close(t);
     free(ids);
@@ -279,6 +281,35 @@ static void bench_training(struct clime_model *m, int n_seq, int len) {
     free(row);
     free(temp);
     free(logp);
+}
+
+static int32_t *given_ids; /* of the rows' experts */
+
+static void route_to_given(struct clime_dev *d, int T, const struct clime_router *r, const float *logits,
+                           const void *bias, float *scores, int32_t *ids, float *weights, uint32_t *fold) {
+    ops->route(d, T, r, logits, bias, scores, ids, weights, fold);
+    ops->copy(d, ids, given_ids, (size_t)(T * r->k) * sizeof *ids);
+}
+
+/* A pack of a model with experts, whose rows go to an even and to a skewed choice of them instead of the router's. */
+static void bench_training_loads(struct clime_model *m, int len) {
+    const struct clime_router *r = &m->cfg.router;
+    size_t bytes = (size_t)(len * r->k) * sizeof(int32_t);
+    struct clime_ops given = *ops;
+    int32_t *ids = xmalloc(bytes);
+    given.route = route_to_given;
+    given_ids = room(bytes);
+    m->ops = &given;
+    for (int skewed = 0; skewed < 2; skewed++) {
+        double share;
+        choose_experts(r->E, r->k, skewed, len, ids, &share);
+        ops->copy_in(dev, given_ids, ids, bytes);
+        printf("%s load (%.1f x the mean): ", skewed ? "skewed" : "even", share);
+        bench_training(m, 1, len);
+    }
+    m->ops = ops;
+    ops->free(dev, given_ids);
+    free(ids);
 }
 
 static void bench_optimizer(void) {
@@ -309,7 +340,7 @@ static void bench_experts(void) {
     bench_serving(m);
     ops->free(dev, m->flat);
     cut.L = 8;
-    bench_training(make_model(&cut, 0, 1), 1, 8192);
+    bench_training_loads(make_model(&cut, 0, 1), 8192);
 }
 
 /* The shape of Moonlight. */
@@ -320,7 +351,7 @@ static void bench_latent(void) {
     bench_serving(m);
     ops->free(dev, m->flat);
     cut.L = 6;
-    bench_training(make_model(&cut, 0, 1), 1, 8192);
+    bench_training_loads(make_model(&cut, 0, 1), 8192);
 }
 
 /* No argument: everything of a dense model. "attention", "training", "decode": only that. "experts": Qwen3-30B-A3B.
