@@ -11,6 +11,8 @@ import zlib
 
 LIES = [b"<html>reward</html>", b"[1", b"\"high\"", b"NaN", b"[]", b"", b"1 1"]  # an object would be a reward with parts
 
+MOST = 4  # wrong answers in a row
+
 
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -68,9 +70,10 @@ class Reward:
             return self.rng.choice(LIES)
 
     def misbehave(self, how, n):
-        """The next n calls."""
+        """The next n calls, and no more than MOST in a row: the last sample of a rollout meets them all, and --rm-timeout drops
+        a group whose reward is wrong for longer."""
         with self.lock:
-            self.faults.extend([how] * n)
+            self.faults.extend([how] * min(n, MOST - len(self.faults)))
 
     def close(self):
         self.server.shutdown()
