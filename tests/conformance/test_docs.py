@@ -19,7 +19,7 @@ def test_options_are_current():
 def test_paths_exist():
     """Every file or folder of the tree that README and docs name is there."""
     folders = "common|text|kernels|model|server|router|trainer|examples|openapi|scripts|tests|docs"
-    named = re.compile(rf"(?<![\w/.])((?:{folders})/(?:[\w.-]+/)*(?:[\w-]+(?:\.\w+)+|(?<=/)(?!\w)))")
+    named = re.compile(rf"(?<![\w/.])((?:{folders})/(?:[\w.-]+/)*(?:[\w-]+(?:\.[\w-]+)+|(?<=/)(?!\w)))")
     missing = []
     for doc in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         if doc.name == "from-slime.md":  # slime's own folders

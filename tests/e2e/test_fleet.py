@@ -175,7 +175,7 @@ def test_a_fleets_own_key(d, tmp_path):
         assert len(key) == 32 and path.stat().st_mode & 0o777 == 0o600
         pids = children(run.process.pid)
         assert len(pids) == 3 and not any(key in open(f"/proc/{pid}/cmdline").read() for pid in pids)
-        for name, call in (("router", "/workers"), ("server-0", "/server_info"), ("server-1", "/flush_cache")):
+        for name, call in (("router", "/workers"), ("server-0", "/server_info"), ("server-1", "/model_info")):
             url = f"http://127.0.0.1:{int((run.dir / 'ports' / name).read_text())}"
             ask = lambda **headers: web.get(url + call, headers=headers, timeout=LIMIT).status_code
             assert ask() == 401 and ask(Authorization="Bearer 0") == 401 and ask(Authorization=f"Bearer {key}") == 200

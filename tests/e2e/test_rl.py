@@ -409,7 +409,9 @@ def test_external_fleet_with_keys_that_loses_a_worker(model, undisturbed, tmp_pa
         p.send_signal(signal.SIGCONT)
         assert p.wait(timeout=2 * LIMIT) == 0, open(model / "keys.log").read()[-2000:]
         assert final_sha(model / "keys.log") == undisturbed[0]
-        assert f"worker {first['url']} is gone" in open(model / "keys.log").read()
+        # Whoever is first: the router's list lacks it, or the push to it fails.
+        log = open(model / "keys.log").read()
+        assert f"worker {first['url']} is gone" in log or f"{first['url']}: it is tried again" in log, log[-2000:]
         check_record(model / "keys")
     finally:
         for q in processes:
