@@ -177,4 +177,13 @@ void clime_fleet_poll_announcement(struct clime_fleet *f);
 /* loop.c */
 void *clime_fleet_main(void *fleet);
 
+/* publish.c, the owner's, under the lock, which both let go of: until the loop has been round, or a moment; until a
+ * quorum serves the version and is admitted. */
+void clime_fleet_wait_for_loop(struct clime_fleet *f);
+enum clime_err clime_fleet_wait_ready(struct clime_fleet *f, struct clime_error *e);
+
+/* tell.c, likewise: the rollout goes on without those that lack the version, they are out of the router until they have
+ * it. */
+void clime_fleet_leave_behind(struct clime_fleet *f);
+
 #endif

@@ -1,0 +1,247 @@
+/* A version goes out: the owner says which, does the device's part of the pushes, and waits until a quorum has it.
+ * Called through fleet.h, and by tell.c, which waits the same way.
+ *
+ * The owner's thread, under the fleet's lock, which is let go of while the device is read: the server is `with_owner`
+ * meanwhile, and pinned. The device's memory is read only by pushes that any_pushing sees, so that after
+ * clime_fleet_hold it may change.
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "trainer/fleet/fleet_int.h"
+
+#define WAIT_US 20000          /* between two looks at what the loop has done */
+#define WORD_EVERY_US 10000000 /* what pushes wait for is said so often */
+
+/* ---- the device's part of pushes ---- */
+
+static enum clime_err prepare(struct clime_push *p, enum clime_way way, struct clime_error *e) {
+    if (way == CLIME_BY_HTTP) clime_push_body(p);
+    if (way == CLIME_BY_IPC || way == CLIME_BY_NCCL) clime_push_checksum(p);
+    return way == CLIME_BY_IPC || way == CLIME_BY_SHARE ? clime_push_export(p, e) : CLIME_OK;
+}
+
+/* Makes what a push to s needs; a broadcast is made here altogether. The lock is let go of meanwhile. */
+static void help(struct clime_fleet *f, struct clime_fleet_server *s) {
+    enum clime_way way = clime_fleet_way_now(f, s);
+    struct clime_push push = f->push;
+    struct clime_error e = {0};
+    char url[CLIME_FLEET_URL];
+    snprintf(url, sizeof url, "%s", s->url);
+    s->wants_owner = false;
+    s->with_owner = true;
+    pthread_mutex_unlock(f->lock);
+    enum clime_err rc = prepare(&push, way, &e);
+    if (!rc && way == CLIME_BY_NCCL) rc = clime_broadcast_push(&s->group, url, &push, &e);
+    pthread_mutex_lock(f->lock);
+    f->push = push;
+    s->with_owner = false;
+    if (s->lost || s->unlisted) return; /* it died meanwhile */
+    s->last = e;
+    if (rc)
+        clime_fleet_push_failed(f, s);
+    else if (way == CLIME_BY_NCCL)
+        clime_fleet_took(f, s);
+}
+
+static void close_group(struct clime_fleet *f, struct clime_fleet_server *s) {
+    s->close_group = false;
+    if (!s->group.comm) return;
+    s->with_owner = true;
+    pthread_mutex_unlock(f->lock);
+    clime_broadcast_close(&s->group);
+    pthread_mutex_lock(f->lock);
+    s->with_owner = false;
+}
+
+/* Under the lock, which it lets go of at times. */
+static enum clime_err do_mine(struct clime_fleet *f, struct clime_error *e) {
+    bool done = false;
+    f->n_pins++;
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = f->servers[i];
+        if (s->close_group) close_group(f, s);
+        if (!s->wants_owner || s->doing || f->writing) continue;
+        help(f, s);
+        done = true;
+    }
+    f->n_pins--;
+    if (done) clime_http_loop_wake(f->http);
+    if (!f->fatal.code) return CLIME_OK;
+    *e = f->fatal;
+    return e->code;
+}
+
+enum clime_err clime_fleet_poll(struct clime_fleet *f, struct clime_error *e) {
+    pthread_mutex_lock(f->lock);
+    enum clime_err rc = do_mine(f, e);
+    pthread_mutex_unlock(f->lock);
+    return rc;
+}
+
+/* ---- waiting for servers ---- */
+
+void clime_fleet_wait_for_loop(struct clime_fleet *f) {
+    struct timespec until;
+    int64_t us = clime_now_us() + WAIT_US;
+    until = (struct timespec){us / 1000000, us % 1000000 * 1000};
+    pthread_cond_timedwait(&f->changed, f->lock, &until);
+}
+
+/* It reads the device's memory, or is about to. */
+static bool reads_device(const struct clime_fleet *f, const struct clime_fleet_server *s) {
+    if (s->doing == CLIME_DOING_PUSH && s->call_way != CLIME_BY_HTTP) return true;
+    return s->wants_owner && clime_fleet_way_now(f, s) != CLIME_BY_HTTP;
+}
+
+/* Enough of the servers that are not out for a while serve the current version, one at least; and the others can get it
+ * when the device's weights change. */
+static bool enough_ready(struct clime_fleet *f) {
+    int n_ready = 0, n_in = 0;
+    for (int i = 0; i < f->n_servers; i++) {
+        const struct clime_fleet_server *s = f->servers[i];
+        if (s->unlisted) continue;
+        bool ready = s->in_router && !s->lost && f->has_push && s->pushed == f->push.version;
+        if (!s->out && !ready && (s->wants_owner || reads_device(f, s))) return false;
+        n_ready += ready;
+        n_in += !s->out;
+    }
+    if (n_ready == 0 || n_ready < (int)ceil(f->o.quorum * n_in)) return false;
+    if (f->publishing && f->o.router_url && !f->list_fresh) return false;
+    return true;
+}
+
+static bool all_up(const struct clime_fleet *f) {
+    for (int i = 0; i < f->n_children; i++)
+        if (!clime_program_is_up(&f->children[i])) return false;
+    return true;
+}
+
+static bool any_pushing(const struct clime_fleet *f) {
+    for (int i = 0; i < f->n_servers; i++)
+        if (f->servers[i]->doing == CLIME_DOING_PUSH || f->servers[i]->with_owner) return true;
+    return false;
+}
+
+/* The first server that a version waits for; NULL = there is none. */
+static struct clime_fleet_server *first_behind(const struct clime_fleet *f) {
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = f->servers[i];
+        if (!s->unlisted && !(s->in_router && s->pushed == f->push.version)) return s;
+    }
+    return NULL;
+}
+
+static enum clime_err not_ready(const struct clime_fleet *f, struct clime_error *e) {
+    const struct clime_fleet_server *s = first_behind(f);
+    if (s)
+        return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for %s to serve version %" PRId64 ": not within %d s%s%.300s",
+                          clime_fleet_name(s), f->push.version, CLIME_FLEET_READY_US / 1000000,
+                          s->last.code ? ": " : "", s->last.code ? s->last.msg : "");
+    return clime_fail(e, CLIME_ERR_TIMEOUT, "waiting for workers at %s: none within %d s",
+                      f->o.router_url ? f->o.router_url : "the router", CLIME_FLEET_READY_US / 1000000);
+}
+
+/* Says from time to time what a push waits for. */
+static void say_wait(const struct clime_fleet *f, int64_t begun_us, int64_t *next_us) {
+    int64_t now = clime_now_us();
+    if (now < *next_us) return;
+    *next_us = now + WORD_EVERY_US;
+    for (int i = 0; i < f->n_servers; i++) {
+        const struct clime_fleet_server *s = f->servers[i];
+        if (s->doing != CLIME_DOING_PUSH) continue;
+        LOG_INFO("waiting for %s to take the weights of version %" PRId64 " %s: %d s of at most %d s", s->url,
+                 f->push.version, clime_way_names[s->call_way], (int)((now - begun_us) / 1000000),
+                 (int)(f->push.timeout_us / 1000000));
+        return;
+    }
+}
+
+/* Each program has a limit of its own for coming up, and each push; what comes beside them has this one. */
+static enum clime_err wait_for_quorum(struct clime_fleet *f, struct clime_wait *wait, struct clime_error *e) {
+    int64_t begun = clime_now_us(), limit = begun + CLIME_FLEET_READY_US, word = begun + WORD_EVERY_US;
+    for (;;) {
+        enum clime_err rc = do_mine(f, e);
+        if (rc) return rc;
+        if (enough_ready(f)) {
+            f->was_published = true;
+            clime_fleet_leave_behind(f);
+            return CLIME_OK;
+        }
+        if (!all_up(f) || any_pushing(f)) limit = clime_now_us() + CLIME_FLEET_READY_US;
+        if (clime_now_us() > limit) return not_ready(f, e);
+        const struct clime_fleet_server *s = first_behind(f);
+        clime_wait_on(wait, "version %" PRId64 ": %s", f->push.version, s ? clime_fleet_name(s) : "no worker is there");
+        say_wait(f, begun, &word);
+        clime_fleet_wait_for_loop(f);
+    }
+}
+
+enum clime_err clime_fleet_wait_ready(struct clime_fleet *f, struct clime_error *e) {
+    struct clime_wait wait = {0};
+    clime_wait_begin(&wait, "a quorum of servers to serve", CLIME_FLEET_READY_US, "version %" PRId64, f->push.version);
+    enum clime_err rc = wait_for_quorum(f, &wait, e);
+    clime_wait_end(&wait);
+    return rc;
+}
+
+enum clime_err clime_fleet_wait(struct clime_fleet *f, struct clime_error *e) {
+    pthread_mutex_lock(f->lock);
+    enum clime_err rc = clime_fleet_wait_ready(f, e);
+    pthread_mutex_unlock(f->lock);
+    return rc;
+}
+
+enum clime_err clime_fleet_wait_up(struct clime_fleet *f, struct clime_error *e) {
+    enum clime_err rc = CLIME_OK;
+    pthread_mutex_lock(f->lock);
+    while (!all_up(f) && !(rc = do_mine(f, e))) clime_fleet_wait_for_loop(f);
+    pthread_mutex_unlock(f->lock);
+    return rc;
+}
+
+/* ---- a new version ---- */
+
+void clime_fleet_hold(struct clime_fleet *f) {
+    pthread_mutex_lock(f->lock);
+    struct clime_wait wait = {0};
+    atomic_store(&f->holding, true);
+    clime_http_loop_wake(f->http);
+    clime_wait_begin(&wait, "pushes under way to end", f->push.timeout_us, "weights that are about to change");
+    while (any_pushing(f)) clime_fleet_wait_for_loop(f);
+    clime_wait_end(&wait);
+    pthread_mutex_unlock(f->lock);
+}
+
+/* Until the router knows the version that is published. */
+static void announce(struct clime_fleet *f) {
+    if (!f->o.router_url) return;
+    int64_t limit = clime_now_us() + CLIME_FLEET_CONTROL_US;
+    f->announce_now = true;
+    clime_http_loop_wake(f->http);
+    while ((f->announce_now || f->announcing) && clime_now_us() < limit) clime_fleet_wait_for_loop(f);
+}
+
+enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_push *p, struct clime_error *e) {
+    clime_fleet_hold(f);
+    pthread_mutex_lock(f->lock);
+    f->push = *p;
+    f->push.api_key = clime_fleet_api_key(f);
+    f->has_push = true;
+    f->writing = false;
+    f->publishing = true;
+    f->list_now = f->o.router_url != NULL;
+    f->list_fresh = false;
+    atomic_store(&f->holding, false);
+    clime_http_loop_wake(f->http);
+    enum clime_err rc = clime_fleet_wait_ready(f, e);
+    f->publishing = false;
+    if (!rc) announce(f);
+    pthread_mutex_unlock(f->lock);
+    return rc;
+}

@@ -1,0 +1,178 @@
+/* One word to all servers at the same time, and what the owner says with it: weights are about to be rewritten, memory
+ * is to be lent or taken back, requests are to be given up, those that are behind are out of the router.
+ *
+ * The owner's thread, with an HTTP loop of its own, so that the fleet's thread goes on meanwhile; the servers are
+ * pinned as long as their answers are looked at.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+#include "common/json/write.h"
+#include "common/log.h"
+#include "trainer/fleet/fleet_int.h"
+#include "trainer/ledger/events.h"
+
+#define ABORT_TIMEOUT_US 3000000
+
+struct told { /* a server, and the call to it */
+    struct clime_fleet_server *s;
+    char *url;
+    struct clime_http_result result;
+    struct clime_error e;
+};
+
+static void told(void *arg, enum clime_err rc) {
+    struct told *t = arg;
+    if (!rc && (t->result.status < 200 || t->result.status > 299))
+        clime_fail(&t->e, CLIME_ERR_UNAVAILABLE, "POST %s answers %d: %.200s", t->url, t->result.status,
+                   t->result.reply.len ? t->result.reply.data : "");
+    else if (!rc)
+        t->e.code = CLIME_OK;
+    clime_buf_free(&t->result.reply);
+}
+
+/* POSTs body to all[n].url at the same time. Under the lock, which is let go of. e.code: OK where it was well. */
+static void post_all(struct clime_fleet *f, struct told *all, int n, struct clime_str body, int64_t limit_us) {
+    pthread_mutex_unlock(f->lock);
+    for (int i = 0; i < n; i++) {
+        const struct clime_http_call call = {.method = "POST",
+                                             .url = all[i].url,
+                                             .body = body,
+                                             .timeout_us = limit_us,
+                                             .max_reply = CLIME_FLEET_MAX_REPLY};
+        clime_http_loop_start(f->owner_http, &call, &all[i].result, &all[i].e, told, &all[i]);
+    }
+    for (int left = n; left > 0;) left = clime_http_loop_turn(f->owner_http, clime_now_us() + limit_us);
+    pthread_mutex_lock(f->lock);
+}
+
+/* Tells all servers that are up, and which `whom` takes. *out[n]: what they say, until let_go. */
+static int tell_all(struct clime_fleet *f, bool (*whom)(const struct clime_fleet_server *s), const char *path,
+                    struct clime_str body, int64_t limit_us, struct told **out) {
+    struct told *all = *out = xcalloc((size_t)f->n_servers + 1, sizeof *all);
+    int n = 0;
+    f->n_pins++;
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = f->servers[i];
+        if (!s->url[0] || s->died || (whom && !whom(s))) continue;
+        all[n].s = s;
+        all[n++].url = xasprintf("%s%s", s->url, path);
+    }
+    post_all(f, all, n, body, limit_us);
+    return n;
+}
+
+static void let_go(struct clime_fleet *f, struct told *all, int n) {
+    for (int i = 0; i < n; i++) free(all[i].url);
+    free(all);
+    f->n_pins--;
+}
+
+void clime_fleet_leave_behind(struct clime_fleet *f) {
+    struct told *all = xcalloc((size_t)f->n_servers + 1, sizeof *all);
+    int n = 0;
+    f->n_pins++;
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *s = f->servers[i];
+        if (!s->in_router || s->lost || s->unlisted || s->pushed == f->push.version) continue;
+        all[n].s = s;
+        all[n++].url = xasprintf("%s/remove_worker?url=%s", f->url, s->url);
+        s->out = true;
+        s->with_owner = true; /* it is not told to the router again before it is out */
+        clime_event(f->o.ledger, f->o.incarnation, "worker", "%s is out of the router: it lacks version %" PRId64,
+                    clime_fleet_name(s), f->push.version);
+    }
+    post_all(f, all, n, (struct clime_str){0}, CLIME_FLEET_CONTROL_US);
+    for (int i = 0; i < n; i++) {
+        if (all[i].e.code) LOG_WARN("%s", all[i].e.msg);
+        all[i].s->told_us = clime_now_us();
+        all[i].s->in_router = all[i].s->with_owner = false;
+    }
+    let_go(f, all, n);
+}
+
+/* A server of ours that did not do its part is started again: it must not go on with half of it. */
+static void replace(const struct told *t) {
+    LOG_WARN("%s", t->e.msg);
+    if (t->s->died) return;
+    clime_fleet_lost(t->s);
+    if (t->s->child) clime_child_kill(&t->s->child->child);
+}
+
+static bool shares(const struct clime_fleet_server *s) {
+    return s->way == CLIME_BY_SHARE && s->pushed >= 0;
+}
+
+void clime_fleet_writing(struct clime_fleet *f) {
+    struct told *all;
+    bool reading = true;
+    pthread_mutex_lock(f->lock);
+    f->writing = true;
+    while (reading) {
+        reading = false;
+        for (int i = 0; i < f->n_servers; i++) {
+            const struct clime_fleet_server *s = f->servers[i];
+            reading = reading || ((s->doing == CLIME_DOING_PUSH || s->doing == CLIME_DOING_CONFIRM) &&
+                                  s->call_way != CLIME_BY_HTTP);
+        }
+        if (reading) clime_fleet_wait_for_loop(f);
+    }
+    int n =
+        tell_all(f, shares, CLIME_PUSH_IPC_PATH, clime_str_of(clime_push_writing_body), CLIME_FLEET_CONTROL_US, &all);
+    for (int i = 0; i < n; i++) {
+        all[i].s->pushed = -1;
+        if (all[i].e.code) replace(&all[i]);
+    }
+    let_go(f, all, n);
+    pthread_mutex_unlock(f->lock);
+}
+
+static const char *const kv_body = "{\"tags\":[\"kv_cache\"]}";
+
+void clime_fleet_offload(struct clime_fleet *f) {
+    struct told *all;
+    pthread_mutex_lock(f->lock);
+    int n = tell_all(f, NULL, "/release_memory_occupation", clime_str_of(kv_body), CLIME_FLEET_CONTROL_US, &all);
+    for (int i = 0; i < n; i++)
+        if (all[i].e.code) replace(&all[i]);
+    let_go(f, all, n);
+    pthread_mutex_unlock(f->lock);
+}
+
+enum clime_err clime_fleet_onload(struct clime_fleet *f, struct clime_error *e) {
+    struct told *all;
+    enum clime_err rc = CLIME_OK;
+    pthread_mutex_lock(f->lock);
+    int n = tell_all(f, NULL, "/resume_memory_occupation", clime_str_of(kv_body), CLIME_FLEET_CONTROL_US, &all);
+    for (int i = 0; i < n && !rc; i++) {
+        if (!all[i].e.code) continue;
+        if (all[i].s->child)
+            replace(&all[i]); /* a fresh one plans its memory anew, and says so when there is none */
+        else
+            rc = clime_fail(e, all[i].e.code, "%s", all[i].e.msg);
+    }
+    let_go(f, all, n);
+    if (!rc) rc = clime_fleet_wait_ready(f, e);
+    pthread_mutex_unlock(f->lock);
+    return rc;
+}
+
+void clime_fleet_abort(struct clime_fleet *f, const char *prefix) {
+    struct clime_buf body;
+    struct clime_jw w;
+    struct told *all;
+    clime_buf_init(&body, 4096);
+    clime_jw_init(&w, &body);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "rid");
+    clime_jw_strz(&w, prefix);
+    clime_jw_close(&w);
+    pthread_mutex_lock(f->lock);
+    int n = tell_all(f, NULL, "/abort_request", clime_buf_str(&body), ABORT_TIMEOUT_US, &all);
+    for (int i = 0; i < n; i++)
+        if (all[i].e.code) LOG_DEBUG("%s", all[i].e.msg);
+    let_go(f, all, n);
+    pthread_mutex_unlock(f->lock);
+    clime_buf_free(&body);
+}
