@@ -361,12 +361,16 @@ struct clime_http_loop *clime_http_loop_new(int n_kept) {
     CHECK(l->multi && l->epoll >= 0 && l->wake >= 0);
     struct epoll_event v = {.events = EPOLLIN, .data.fd = l->wake};
     CHECK(epoll_ctl(l->epoll, EPOLL_CTL_ADD, l->wake, &v) == 0);
-    curl_multi_setopt(l->multi, CURLMOPT_MAXCONNECTS, (long)n_kept);
+    clime_http_loop_keep(l, n_kept);
     curl_multi_setopt(l->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
     curl_multi_setopt(l->multi, CURLMOPT_SOCKETDATA, l);
     curl_multi_setopt(l->multi, CURLMOPT_TIMERFUNCTION, set_timer);
     curl_multi_setopt(l->multi, CURLMOPT_TIMERDATA, l);
     return l;
+}
+
+void clime_http_loop_keep(struct clime_http_loop *l, int n_kept) {
+    curl_multi_setopt(l->multi, CURLMOPT_MAXCONNECTS, (long)n_kept);
 }
 
 void clime_http_loop_bearer(struct clime_http_loop *l, const char *key) {

@@ -69,6 +69,7 @@ struct clime_http_loop;
 /* n_kept: idle connections that it keeps for calls to come. */
 struct clime_http_loop *clime_http_loop_new(int n_kept);
 void clime_http_loop_free(struct clime_http_loop *l); /* what is under way ends with CLIME_ERR_ABORTED; NULL is fine */
+void clime_http_loop_keep(struct clime_http_loop *l, int n_kept); /* from now on; its thread */
 void clime_http_loop_bearer(struct clime_http_loop *l, const char *key);
 
 /* Begins a call. *call is copied; what it points to, *out and *e must live until done, which turn (or free) calls once

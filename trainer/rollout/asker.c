@@ -57,6 +57,7 @@ struct clime_asker {
     atomic_bool stop, closed;
     /* the thread's own */
     int n_asked;           /* under way, or pausing */
+    int n_kept;            /* connections that the loop keeps */
     struct asked *pausing; /* in no order */
 };
 
@@ -153,7 +154,7 @@ static bool finished_by(struct asked *q, enum clime_generate_outcome out) {
 /* What came of a stream. That the connection broke behind the end of the answer does not count. */
 static bool finished_stream(struct asked *q, enum clime_err rc) {
     struct clime_error e = {0};
-    enum clime_generate_outcome out = clime_generate_stream_end(q->stream, &e);
+    enum clime_generate_outcome out = clime_generate_stream_end(q->stream, !rc, &e);
     if (out != CLIME_GENERATE_CUT || !rc) q->e = e;
     return finished_by(q, out);
 }
@@ -173,7 +174,7 @@ static void answered(void *arg, enum clime_err rc) {
         finished = finished_by(q, clime_generate_read(r, clime_buf_str(&res->reply), &q->e));
     } else {
         finished = !clime_http_status_passes(res->status);
-        if (res->status == 429) retry_after_us = res->retry_after_us;
+        retry_after_us = res->retry_after_us;
         clime_fail(&q->e, finished ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "/generate answers %d: %.*s", res->status,
                    (int)(said->len < 300 ? said->len : 300), said->len ? said->data : "");
     }
@@ -257,8 +258,9 @@ static void begin(struct asked *q) {
 /* Takes in what there is room for. */
 static void take_in(struct clime_asker *a) {
     void *items[AT_ONCE];
-    int room;
+    int room, n_most = atomic_load(&a->n_most);
     size_t n;
+    if (n_most > a->n_kept) clime_http_loop_keep(a->http, a->n_kept = n_most);
     do {
         room = atomic_load(&a->n_most) - a->n_asked;
         n = room > 0 ? clime_queue_pop(a->inbox, items, room < AT_ONCE ? (size_t)room : AT_ONCE, 0) : 0;
@@ -305,7 +307,7 @@ enum clime_err clime_asker_open(const struct clime_asker_options *o, struct clim
     atomic_init(&a->closed, false);
     atomic_init(&a->n_most, o->n_most);
     a->inbox = clime_queue_new(CLIME_REQUESTS_MAX);
-    a->http = clime_http_loop_new(o->n_most);
+    a->http = clime_http_loop_new(a->n_kept = o->n_most);
     clime_http_loop_bearer(a->http, o->api_key);
     if (!pthread_create(&a->thread, NULL, asker_main, a)) return CLIME_OK;
     clime_http_loop_free(a->http);

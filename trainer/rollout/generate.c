@@ -350,7 +350,8 @@ struct clime_generate_stream {
     struct clime_buf event; /* the newest one's JSON: p points into it */
     struct clime_arena arena;
     struct reply p;
-    bool over; /* nothing that follows counts */
+    bool begun, whole; /* something came; it is no event but an object, the answer itself */
+    bool over;         /* nothing that follows counts */
     enum clime_generate_outcome outcome;
     struct clime_error error;
 };
@@ -445,12 +446,15 @@ static void take_event(struct clime_generate_stream *s, struct clime_str data) {
 bool clime_generate_stream_feed(struct clime_generate_stream *s, const char *data, size_t len) {
     size_t from = s->held.len;
     if (s->over) return true;
+    if (!s->begun && len > 0) s->whole = data[0] == '{';
+    s->begun = s->begun || len > 0;
     clime_buf_add(&s->held, data, len);
     if (s->held.full) {
         struct clime_error e;
         clime_fail(&e, CLIME_ERR_LIMIT, "an event of /generate is too long");
         end_stream(s, CLIME_GENERATE_BROKEN, &e);
     }
+    if (s->whole) return !s->over;
     size_t begin = 0;
     for (size_t at = from ? from - 1 : 0; at + 1 < s->held.len && !s->over; at++) {
         if (s->held.data[at] != '\n' || s->held.data[at + 1] != '\n') continue;
@@ -469,7 +473,9 @@ bool clime_generate_stream_over(const struct clime_generate_stream *s) {
     return s->over;
 }
 
-enum clime_generate_outcome clime_generate_stream_end(const struct clime_generate_stream *s, struct clime_error *e) {
+enum clime_generate_outcome clime_generate_stream_end(const struct clime_generate_stream *s, bool complete,
+                                                      struct clime_error *e) {
+    if (s->whole && complete && !s->over) return clime_generate_read(s->r, clime_buf_str(&s->held), e);
     if (s->outcome != CLIME_GENERATE_DONE) *e = s->error;
     return s->outcome;
 }

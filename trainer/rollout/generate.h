@@ -31,7 +31,9 @@ void clime_generate_stream_free(struct clime_generate_stream *s);
 /* More of the reply. False: the rest is not wanted. */
 bool clime_generate_stream_feed(struct clime_generate_stream *s, const char *data, size_t len);
 bool clime_generate_stream_over(const struct clime_generate_stream *s); /* what came of it is known */
-/* What came of it; as clime_generate_read. */
-enum clime_generate_outcome clime_generate_stream_end(const struct clime_generate_stream *s, struct clime_error *e);
+/* What came of it; as clime_generate_read. complete: nothing broke, the reply ended where it said. One that came as a
+ * whole and not in events, as from somebody between us and the server, is read as such. */
+enum clime_generate_outcome clime_generate_stream_end(const struct clime_generate_stream *s, bool complete,
+                                                      struct clime_error *e);
 
 #endif

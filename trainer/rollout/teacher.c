@@ -177,7 +177,7 @@ static bool try_once(struct clime_teacher *t, struct clime_http_client *http, st
         clime_teacher_read(s, clime_buf_str(&res.reply), e);
     } else {
         last = !clime_http_status_passes(res.status);
-        if (res.status == 429) *retry_after_us = res.retry_after_us;
+        *retry_after_us = res.retry_after_us;
         clime_fail(e, last ? CLIME_ERR_INPUT : CLIME_ERR_UNAVAILABLE, "%s answers %d: %.300s", t->url, res.status,
                    res.reply.len ? res.reply.data : "");
     }

@@ -3,10 +3,12 @@
 #include <stdarg.h>
 #include <stddef.h>
 
+#include <arpa/inet.h>
 #include <cmocka.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <sys/socket.h>
 
 #include "common/clock.h"
 #include "common/http/client.h"
@@ -124,6 +126,42 @@ static void all_are_under_way_together(void **state) {
     clime_http_loop_free(l);
 }
 
+/* Connections of ours to the server that are open. */
+static int n_connected(void) {
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        struct sockaddr_in a;
+        socklen_t len = sizeof a;
+        if (!getpeername(fd, (struct sockaddr *)&a, &len) && a.sin_family == AF_INET)
+            n += ntohs(a.sin_port) == clime_http_server_port(server);
+    }
+    return n;
+}
+
+/* Who asks more at a time than at the beginning has as many connections for it the next time. */
+static void it_keeps_what_it_is_told_to_keep(void **state) {
+    (void)state;
+    static struct one all[N];
+    struct clime_http_loop *l = clime_http_loop_new(4);
+    for (int round = 0; round < 2; round++) {
+        atomic_store(&n_waiting, 0);
+        if (round) clime_http_loop_keep(l, N);
+        for (int i = 0; i < N; i++) {
+            all[i] = (struct one){.loop = l, .body = "x"};
+            snprintf(all[i].url, sizeof all[i].url, "%s/meet", base);
+            begin(&all[i]);
+        }
+        while (clime_http_loop_turn(l, clime_now_us() + FAR_US) > 0) {
+        }
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(all[i].rc, CLIME_OK);
+            clime_buf_free(&all[i].result.reply);
+        }
+        assert_int_equal(n_connected(), round ? N : 4);
+    }
+    clime_http_loop_free(l);
+}
+
 static void one_is_begun_where_another_ends(void **state) {
     (void)state;
     static struct one chain = {.body = "x", .n_more = 30};
@@ -185,6 +223,7 @@ static void a_word_ends_a_turn(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_are_under_way_together),
+        cmocka_unit_test(it_keeps_what_it_is_told_to_keep),
         cmocka_unit_test(one_is_begun_where_another_ends),
         cmocka_unit_test(every_end),
         cmocka_unit_test(a_word_ends_a_turn),

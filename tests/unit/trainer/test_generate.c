@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -268,7 +269,7 @@ static void test_events(void **state) {
         bool wanted = true;
         for (size_t n; wanted && (n = strlen(at)) > 0; at += n < step ? n : step)
             wanted = clime_generate_stream_feed(s, at, n < step ? n : step);
-        assert_int_equal(clime_generate_stream_end(s, &e), cases[i / 2].out);
+        assert_int_equal(clime_generate_stream_end(s, true, &e), cases[i / 2].out);
         if (!strstr(e.msg, cases[i / 2].says)) fail_msg("%zu: %s", i / 2, e.msg);
         assert_int_equal(told.calls, cases[i / 2].calls);
         assert_int_equal(r.sample->n_response, i / 2 ? 0 : 4);
@@ -277,6 +278,37 @@ static void test_events(void **state) {
         clime_generate_stream_free(s);
         clime_sample_free(r.sample);
     }
+}
+
+/* An answer that comes whole, with blank lines or without, is read when all of it is there. */
+static void test_whole_instead_of_events(void **state) {
+    static const char answer[] = META(STOP, "12", "1", "[-1,5,null]");
+    static const struct {
+        size_t n;
+        bool complete;
+        enum clime_generate_outcome out;
+    } cases[] = {{SIZE_MAX, true, CLIME_GENERATE_DONE},
+                 {SIZE_MAX, false, CLIME_GENERATE_CUT},
+                 {40, false, CLIME_GENERATE_CUT},
+                 {40, true, CLIME_GENERATE_BROKEN}};
+    struct told told = {0};
+    struct clime_listener listener = {nobody_left, be_told, &told};
+    char text[1024];
+    (void)state;
+    snprintf(text, sizeof text, "{\n\n%s\n", answer + 1);
+    for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
+        struct clime_request r = request();
+        struct clime_error e = {0};
+        r.listener = &listener;
+        struct clime_generate_stream *s = clime_generate_stream_new(&r);
+        size_t n = cases[i].n < strlen(text) ? cases[i].n : strlen(text);
+        for (size_t at = 0; at < n; at++) assert_true(clime_generate_stream_feed(s, text + at, 1));
+        assert_int_equal(clime_generate_stream_end(s, cases[i].complete, &e), cases[i].out);
+        assert_int_equal(r.sample->n_response, cases[i].out == CLIME_GENERATE_DONE);
+        clime_generate_stream_free(s);
+        clime_sample_free(r.sample);
+    }
+    assert_int_equal(told.calls, 0);
 }
 
 /* An answer that goes on later loses what a stop string may have begun with; an empty one, which clients send for none,
@@ -338,6 +370,7 @@ int main(void) {
                                        cmocka_unit_test(test_aborted_and_continued),
                                        cmocka_unit_test(test_versions_in_flight),
                                        cmocka_unit_test(test_events),
+                                       cmocka_unit_test(test_whole_instead_of_events),
                                        cmocka_unit_test(test_cut),
                                        cmocka_unit_test(test_pass_at_k)};
     return cmocka_run_group_tests_name("generate", tests, NULL, NULL);
