@@ -47,6 +47,10 @@ void clime_group_fail(struct clime_group *g, const struct clime_error *why);
 /* This rank is the one that cannot go on: the group is lost to it, too. */
 void clime_group_give_up(struct clime_group *g, const struct clime_error *why);
 
+/* Who is lost; -1 = nobody is known to be. This rank itself where it has given up. *code: of what it said, else of its
+ * end or silence. */
+int clime_group_lost(const struct clime_group *g, enum clime_err *code);
+
 /* CLIME_OK while nobody is lost. Does not wait. For those who wait by other means. */
 enum clime_err clime_group_check(struct clime_group *g, struct clime_error *e);
 

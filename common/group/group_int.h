@@ -21,15 +21,17 @@ struct clime_group {
     int *process;                  /* [world] pidfd of a rank that no socket leads to; -1 = none */
     struct clime_group_card *card; /* [world] */
     bool is_lost;
-    struct clime_error lost; /* why, once one is */
+    int lost_rank;           /* who, once one is; before, -1 */
+    struct clime_error lost; /* why */
+    enum clime_err said;     /* the code of its own words; CLIME_OK = it said nothing */
 };
 
 /* n bytes to or from a socket until the deadline; rank is who is at its other end. A lost rank elsewhere does not end
  * it: what is moved is small or on its way. */
 enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *at, size_t n, bool out, const char *what,
                                 int64_t until_us, struct clime_error *e);
-/* Marks the group lost, for the first time: e's text. Returns its code. */
-enum clime_err clime_group_lose(struct clime_group *g, struct clime_error *e, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+/* Marks the group lost by `rank`, for the first time: e's text. Returns its code. */
+enum clime_err clime_group_lose(struct clime_group *g, int rank, struct clime_error *e, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
 
 #endif

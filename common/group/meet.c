@@ -62,7 +62,7 @@ static struct clime_group_card own_card(const struct clime_place *p) {
 
 static struct clime_group *new_group(const struct clime_group_options *o) {
     struct clime_group *g = xcalloc(1, sizeof *g);
-    *g = (struct clime_group){.rank = o->place.rank, .world = o->place.world, .limit_us = o->limit_us};
+    *g = (struct clime_group){.rank = o->place.rank, .world = o->place.world, .limit_us = o->limit_us, .lost_rank = -1};
     g->sock = xmalloc((size_t)g->world * sizeof *g->sock);
     g->process = xmalloc((size_t)g->world * sizeof *g->process);
     g->card = xcalloc((size_t)g->world, sizeof *g->card);
@@ -245,11 +245,13 @@ static enum clime_err wait_for_all(struct clime_group *g, const struct clime_gro
             }
             knock[at] = (struct knock){.fd = fd};
         }
-        if (!rc && o->children) rc = clime_group_children_check(o->children, e);
-        if (!rc && n < g->world && now - began >= o->meet_limit_us)
+        if (!rc && o->children) rc = clime_group_children_check(o->children, &g->lost_rank, e);
+        if (!rc && n < g->world && now - began >= o->meet_limit_us) {
+            for (g->lost_rank = 1; g->sock[g->lost_rank] >= 0;) g->lost_rank++;
             rc = clime_fail(e, CLIME_ERR_TIMEOUT, "meeting the group: %s did not come to %s:%d within %.0f s",
                             who_is_missing(g, missing, sizeof missing), o->place.address, o->place.port,
                             (double)o->meet_limit_us / 1e6);
+        }
         if (!rc && n < g->world && now >= word) {
             LOG_INFO("waiting for %s: %.0f s of at most %.0f s", who_is_missing(g, missing, sizeof missing),
                      (double)(now - began) / 1e6, (double)o->meet_limit_us / 1e6);
@@ -352,6 +354,7 @@ enum clime_err clime_group_meet(const struct clime_group_options *o, struct clim
     *out = NULL;
     if (rc) {
         if (e) *e = own;
+        if (o->lost) *o->lost = g->lost_rank;
         clime_group_close(g);
         return rc;
     }

@@ -28,6 +28,11 @@ struct frame {
     uint64_t n;
 };
 
+struct last_words {
+    int64_t lost; /* itself, or whom it has found lost */
+    struct clime_error why;
+};
+
 const char *clime_group_name(const struct clime_group *g, int rank) {
     static _Thread_local char text[4][160];
     static _Thread_local int next;
@@ -38,10 +43,11 @@ const char *clime_group_name(const struct clime_group *g, int rank) {
     return out;
 }
 
-enum clime_err clime_group_lose(struct clime_group *g, struct clime_error *e, const char *fmt, ...) {
+enum clime_err clime_group_lose(struct clime_group *g, int rank, struct clime_error *e, const char *fmt, ...) {
     if (!g->is_lost) {
         va_list args;
         g->is_lost = true;
+        g->lost_rank = rank;
         g->lost.code = CLIME_ERR_UNAVAILABLE;
         va_start(args, fmt);
         vsnprintf(g->lost.msg, sizeof g->lost.msg, fmt, args);
@@ -64,15 +70,16 @@ enum clime_err clime_group_move(struct clime_group *g, int rank, int fd, void *a
             if (clime_now_us() >= until_us) return clime_group_late(g, rank, what, e);
             poll(&w, 1, LOOK_MS);
         } else {
-            return clime_group_lose(g, e, "%s: %s is gone: its connection has ended", what, clime_group_name(g, rank));
+            return clime_group_lose(g, rank, e, "%s: %s is gone: its connection has ended", what,
+                                    clime_group_name(g, rank));
         }
     }
     return CLIME_OK;
 }
 
 enum clime_err clime_group_late(struct clime_group *g, int rank, const char *what, struct clime_error *e) {
-    clime_group_lose(g, e, "%s: %s is not there within %.0f s: it is frozen, or it needs longer than the limit", what,
-                     clime_group_name(g, rank), (double)g->limit_us / 1e6);
+    clime_group_lose(g, rank, e, "%s: %s is not there within %.0f s: it is frozen, or it needs longer than the limit",
+                     what, clime_group_name(g, rank), (double)g->limit_us / 1e6);
     g->lost.code = CLIME_ERR_TIMEOUT;
     if (e) e->code = CLIME_ERR_TIMEOUT;
     return CLIME_ERR_TIMEOUT;
@@ -80,21 +87,33 @@ enum clime_err clime_group_late(struct clime_group *g, int rank, const char *wha
 
 /* ---- who is lost ---- */
 
+/* To who asks again. */
+static enum clime_err was_lost(const struct clime_group *g, struct clime_error *e) {
+    if (e) *e = g->lost;
+    return g->lost.code;
+}
+
+int clime_group_lost(const struct clime_group *g, enum clime_err *code) {
+    *code = g->said ? g->said : g->lost.code;
+    return g->lost_rank;
+}
+
 /* What the socket to `rank`, of which poll has said something, means. */
 static enum clime_err look(struct clime_group *g, int rank, bool ended, struct clime_error *e) {
     struct frame f;
-    struct clime_error why = {0};
+    struct last_words last = {0};
     ssize_t k = recv(g->sock[rank], &f, sizeof f, MSG_PEEK | MSG_DONTWAIT);
-    bool words = k == (ssize_t)sizeof f && f.kind == FRAME_FAILED && f.n == sizeof why;
+    bool words = k == (ssize_t)sizeof f && f.kind == FRAME_FAILED && f.n == sizeof last;
     if (words) {
         int64_t until = clime_now_us() + LAST_WORDS_US;
         enum clime_err rc = clime_group_move(g, rank, g->sock[rank], &f, sizeof f, false, "last words", until, e);
-        if (!rc) rc = clime_group_move(g, rank, g->sock[rank], &why, sizeof why, false, "last words", until, e);
-        why.msg[sizeof why.msg - 1] = 0;
-        return rc ? rc : clime_group_lose(g, e, "%s: %.400s", clime_group_name(g, rank), why.msg);
+        if (!rc) rc = clime_group_move(g, rank, g->sock[rank], &last, sizeof last, false, "last words", until, e);
+        last.why.msg[sizeof last.why.msg - 1] = 0;
+        if (!rc && !g->is_lost) g->said = last.why.code;
+        return rc ? rc : clime_group_lose(g, (int)last.lost, e, "%s: %.400s", clime_group_name(g, rank), last.why.msg);
     }
     if (!ended && k != 0) return CLIME_OK; /* a message that somebody will receive */
-    return clime_group_lose(g, e, "%s is gone: its connection has ended", clime_group_name(g, rank));
+    return clime_group_lose(g, rank, e, "%s is gone: its connection has ended", clime_group_name(g, rank));
 }
 
 /* Polls the others for up to `ms`; returns early when `from` (-1 = nobody) has sent something or a rank has ended. A
@@ -117,7 +136,7 @@ static enum clime_err look_around(struct clime_group *g, int from, int ms, bool 
         if (!p[r].revents) continue;
         bool ended = p[r].revents & (POLLRDHUP | POLLHUP | POLLERR);
         if (g->sock[r] < 0)
-            rc = clime_group_lose(g, e, "%s is gone: its process has ended", clime_group_name(g, r));
+            rc = clime_group_lose(g, r, e, "%s is gone: its process has ended", clime_group_name(g, r));
         else
             rc = look(g, r, ended, e);
     }
@@ -126,7 +145,7 @@ static enum clime_err look_around(struct clime_group *g, int from, int ms, bool 
 
 enum clime_err clime_group_check(struct clime_group *g, struct clime_error *e) {
     bool unused;
-    if (g->is_lost) return clime_group_lose(g, e, "%s", "");
+    if (g->is_lost) return was_lost(g, e);
     return look_around(g, -1, 0, &unused, e);
 }
 
@@ -142,7 +161,7 @@ static enum clime_err send_frame(struct clime_group *g, int to, enum frame_kind 
 }
 
 enum clime_err clime_group_send(struct clime_group *g, int to, const void *data, size_t n, struct clime_error *e) {
-    if (g->is_lost) return clime_group_lose(g, e, "%s", "");
+    if (g->is_lost) return was_lost(g, e);
     return send_frame(g, to, FRAME_MESSAGE, data, n, g->limit_us, e);
 }
 
@@ -156,7 +175,7 @@ enum clime_err clime_group_receive(struct clime_group *g, int from, const char *
     struct frame f;
     int64_t until = limit_us < 0 ? INT64_MAX : clime_now_us() + limit_us;
     bool readable = false;
-    if (g->is_lost) return clime_group_lose(g, e, "%s", "");
+    if (g->is_lost) return was_lost(g, e);
     while (!readable) {
         enum clime_err rc = look_around(g, from, LOOK_MS, &readable, e);
         bool unused;
@@ -172,21 +191,24 @@ enum clime_err clime_group_receive(struct clime_group *g, int from, const char *
     clime_buf_clear(out);
     char *at = f.kind == FRAME_MESSAGE ? clime_buf_reserve(out, f.n) : NULL;
     if (!at)
-        return clime_group_lose(g, e, "%s: %s has sent a message of %llu bytes, more than the %zu that are taken", what,
-                                clime_group_name(g, from), (unsigned long long)f.n, out->cap);
+        return clime_group_lose(g, from, e, "%s: %s has sent a message of %llu bytes, more than the %zu that are taken",
+                                what, clime_group_name(g, from), (unsigned long long)f.n, out->cap);
     rc = clime_group_move(g, from, g->sock[from], at, f.n, false, what, until, e);
     if (!rc) clime_buf_grew(out, f.n);
     return rc;
 }
 
 void clime_group_fail(struct clime_group *g, const struct clime_error *why) {
+    const struct last_words last = {g->lost_rank >= 0 ? g->lost_rank : g->rank, *why};
     for (int r = 0; r < g->world; r++)
-        if (g->sock[r] >= 0) send_frame(g, r, FRAME_FAILED, why, sizeof *why, LAST_WORDS_US, NULL);
+        if (g->sock[r] >= 0) send_frame(g, r, FRAME_FAILED, &last, sizeof last, LAST_WORDS_US, NULL);
 }
 
 void clime_group_give_up(struct clime_group *g, const struct clime_error *why) {
-    if (!g->is_lost) g->lost = *why;
+    if (g->is_lost) return;
     g->is_lost = true;
+    g->lost_rank = g->rank;
+    g->lost = *why;
 }
 
 /* ---- agreement ---- */
@@ -200,7 +222,7 @@ static enum clime_err compare_all(struct clime_group *g, const char *mine, struc
     for (int r = 1; r < g->world && !rc; r++) {
         rc = clime_group_receive(g, r, "what every rank must have alike", g->limit_us, &said, e);
         if (!rc && strcmp(said.data, mine) != 0) {
-            clime_group_lose(g, e, "%s has %.190s; rank 0 has %.190s", clime_group_name(g, r), said.data, mine);
+            clime_group_lose(g, r, e, "%s has %.190s; rank 0 has %.190s", clime_group_name(g, r), said.data, mine);
             rc = g->lost.code = CLIME_ERR_INPUT;
             if (e) e->code = rc;
             clime_group_fail(g, &g->lost);
@@ -230,8 +252,8 @@ static enum clime_err receive_part(struct clime_group *g, int from, const char *
     clime_buf_init(&b, n);
     enum clime_err rc = clime_group_receive(g, from, what, g->limit_us, &b, e);
     if (!rc && b.len != n)
-        rc = clime_group_lose(g, e, "%s: %s has sent %zu bytes instead of %zu", what, clime_group_name(g, from), b.len,
-                              n);
+        rc = clime_group_lose(g, from, e, "%s: %s has sent %zu bytes instead of %zu", what, clime_group_name(g, from),
+                              b.len, n);
     if (!rc && n) memcpy(at, b.data, n);
     clime_buf_free(&b);
     return rc;

@@ -10,6 +10,12 @@ static const char *const rank_names[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORL
 static const char *const world_names[] = {"WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"};
 static const char *const local_names[] = {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"};
 
+int clime_place_device(uint64_t left_out, int rank) {
+    int device = 0;
+    for (;; device++)
+        if ((device >= 64 || !(left_out >> device & 1)) && rank-- == 0) return device;
+}
+
 static const char *find(const char *const names[3], const char **name) {
     for (int i = 0; i < 3; i++) {
         const char *text = getenv(names[i]);

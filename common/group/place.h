@@ -18,6 +18,9 @@ struct clime_place {
     bool ours;       /* rank 0 started it */
 };
 
+/* Which of a host's devices a rank has where those whose bits are in left_out are nobody's. */
+int clime_place_device(uint64_t left_out, int rank);
+
 /* Alone (rank 0 of 1) where nobody says anything. A batch system's variables alone do not make a group: a job of one
  * task has them too, and so has a shell in it; they count where MASTER_ADDR is set. CLIME_ERR_INPUT names a variable
  * that is no number or out of range, or missing beside others. */

@@ -35,11 +35,12 @@ static enum clime_err listen_here(int *listener, int *port, struct clime_error *
     return CLIME_OK;
 }
 
-static void make_child(struct clime_child *c, int rank, const struct clime_place *p, const char *const *argv,
+static void make_child(struct clime_child *c, int rank, const struct clime_group_options *g, const char *const *argv,
                        const char *log_dir) {
+    const struct clime_place *p = &g->place;
     char name[CLIME_CHILD_NAME], *vars[7] = {0};
     vars[0] = xasprintf("RANK=%d", rank);
-    vars[1] = xasprintf("LOCAL_RANK=%d", rank);
+    vars[1] = xasprintf("LOCAL_RANK=%d", clime_place_device(g->left_out, rank));
     vars[2] = xasprintf("WORLD_SIZE=%d", p->world);
     vars[3] = xasprintf("MASTER_ADDR=%s", p->address);
     vars[4] = xasprintf("MASTER_PORT=%d", p->port);
@@ -56,7 +57,7 @@ static void make_child(struct clime_child *c, int rank, const struct clime_place
 enum clime_err clime_group_start(int world, const char *const *argv, const char *log_dir, struct clime_group_options *o,
                                  struct clime_error *e) {
     struct clime_place *p = &o->place;
-    *p = (struct clime_place){.world = world, .address = "127.0.0.1"};
+    *p = (struct clime_place){.world = world, .local_rank = clime_place_device(o->left_out, 0), .address = "127.0.0.1"};
     CHECK(world > 1 && world <= CLIME_GROUP_MAX);
     if (getrandom(&p->secret, sizeof p->secret, 0) != sizeof p->secret)
         return clime_fail(e, CLIME_ERR_INTERNAL, "no random numbers: %s", strerror(errno));
@@ -67,7 +68,7 @@ enum clime_err clime_group_start(int world, const char *const *argv, const char 
     c->listener = o->listener;
     c->child = xcalloc((size_t)c->n, sizeof *c->child);
     o->children = c;
-    for (int i = 0; i < c->n; i++) make_child(&c->child[i], i + 1, p, argv, log_dir);
+    for (int i = 0; i < c->n; i++) make_child(&c->child[i], i + 1, o, argv, log_dir);
     for (int i = 0; i < c->n && !rc; i++) rc = clime_child_poll(&c->child[i], NULL, e);
     if (rc) {
         clime_group_stop(c);
@@ -76,9 +77,10 @@ enum clime_err clime_group_start(int world, const char *const *argv, const char 
     return rc;
 }
 
-enum clime_err clime_group_children_check(struct clime_group_children *c, struct clime_error *e) {
+enum clime_err clime_group_children_check(struct clime_group_children *c, int *lost, struct clime_error *e) {
     enum clime_err rc = CLIME_OK;
-    for (int i = 0; i < c->n && !rc; i++) rc = clime_child_poll(&c->child[i], NULL, e);
+    for (int i = 0; i < c->n && !rc; i++)
+        if ((rc = clime_child_poll(&c->child[i], NULL, e))) *lost = i + 1;
     return rc;
 }
 

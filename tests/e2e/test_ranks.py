@@ -15,6 +15,7 @@ import time
 
 import pytest
 from programs import SLOW
+from test_hostile_machine import hostile  # noqa: F401  the fixture
 from test_rl import LIMIT, TRAIN, children, command, metrics, model, run_whole  # noqa: F401  the fixture
 
 ALL_TERMS = ["--use-kl-loss", "--kl-loss-coef", "0.01", "--ref-update-interval", "2", "--entropy-coef", "0.001",
@@ -147,6 +148,47 @@ def test_a_frozen_rank(d):
     assert sha(d, "frozen") == sha(d, "alone")
 
 
+# ---- devices that are lost ----
+
+NOT_PRELOADED = pytest.mark.skipif(SLOW > 1, reason="a sanitizer's library must be the first that is loaded")
+
+
+def broken_devices(folder, **receives):
+    folder.mkdir()
+    for device, n in receives.items():
+        (folder / device[1:]).write_text(str(n))
+    return folder
+
+
+@NOT_PRELOADED
+def test_devices_that_are_lost(d, hostile):  # noqa: F811
+    """One is gone from the start, two fail later: the run goes on with as many ranks as find a device, and comes to the weights
+    of one that nothing befell."""
+    broken = broken_devices(d / "broken", _1=0, _2=300, _3=100)
+    done = subprocess.run(hostile(words(d, "elastic", 4, "--elastic", "1"), DEVICES=broken), capture_output=True, text=True, timeout=3 * LIMIT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = events(d, "elastic", "rank")
+    left_out = [e for e in said if "is left out" in e]
+    assert len(said) == 9 and left_out == [
+        f"rank 1 was lost again before a step was done: its device, {device}, is left out, and the run goes on with {n} of 4 ranks"
+        for device, n in ((1, 2), (2, 2), (3, 1))], said  # fmt: skip
+    assert "rank 1" in said[0] and "signal 9" in said[0], said
+    assert sha(d, "elastic") == sha(d, "alone")
+    assert not events(d, "elastic", "error")
+
+
+@NOT_PRELOADED
+def test_a_device_that_comes_back(d, hostile):  # noqa: F811
+    """Fewer ranks than are wanted at least are none. The next start tries all devices again."""
+    broken, command = broken_devices(d / "away", _2=0), words(d, "back", 4, "--elastic", "3")
+    done = subprocess.run(hostile(command, DEVICES=broken), capture_output=True, text=True, timeout=2 * LIMIT)
+    assert done.returncode == 1 and "given up, for --elastic wants more ranks than would be left" in done.stderr, done.stderr[-2000:]
+    (broken / "2").unlink()
+    done = subprocess.run(hostile(command, DEVICES=broken), capture_output=True, text=True, timeout=2 * LIMIT)
+    assert done.returncode == 0 and "4 ranks are together" in done.stderr, done.stderr[-2000:]
+    assert len(events(d, "back", "rank")) == 4 and sha(d, "back") == sha(d, "alone")
+
+
 # ---- a launcher's ranks ----
 
 
@@ -204,6 +246,7 @@ def test_a_missing_rank(d):
     (["--actor-num-gpus-per-node", "3"], "3 ranks"),
     (["--gradient-lanes", "2", "--actor-num-gpus-per-node", "4"], "--gradient-lanes 2 cannot be shared by 4 ranks"),
     (["--tensor-model-parallel-size", "2"], "the trainer has 1 rank"),
+    (["--actor-num-gpus-per-node", "2", "--elastic", "2"], "--elastic 2: the trainer has 2 ranks"),
     (["--actor-num-gpus-per-node", "2", "--rank-transport", "nccl", "--device", "cpu"], "--rank-transport nccl is of GPUs"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said(d, more, why):

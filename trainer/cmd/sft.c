@@ -275,6 +275,7 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     if (!l->hf_checkpoint || !r->prompt_data.n || !(o->save_hf || o->print_samples))
         return clime_fail(e, CLIME_ERR_INPUT, "%s needs --hf-checkpoint, --prompt-data and --save-hf",
                           o->pairs ? "dpo" : "sft");
+    if (l->elastic && !r->run) return clime_fail(e, CLIME_ERR_INPUT, "--elastic needs --run, from where it goes on");
     double limits[CLIME_ALARMS];
     if ((err = clime_alarm_limits(&r->alarm.limits, false, limits, e))) return err;
     if (!r->run && (r->alarm.limits.n || r->alarm.command || r->alarm.url))
@@ -350,8 +351,6 @@ static enum clime_err train(struct sft_options *o, struct clime_error *e) {
     if (!err) err = clime_learner_export(rl->learner, o->save_hf, e);
     if (!err)
         printf("%s: trained on %d %s\n", o->save_hf, o->run.set.n / o->run.n_members, o->pairs ? "pairs" : "samples");
-    if (err && rl->ledger) clime_event(rl->ledger, rl->run.incarnation, "error", "%s", e->msg);
-    if (err) clime_alarms_see(rl->alarms, CLIME_ALARM_ENDED, 1, e->msg, NULL);
     return err;
 }
 
@@ -373,14 +372,18 @@ static int tune(int argc, char **argv, bool pairs) {
     argc = split_words(argc, argv, words, &n);
     enum clime_err err = parse(argc, argv, &o, &e);
     if (!err && n > 1) err = parse_evaluation(&o, words, n, &e);
+    if (!err) clime_again_fewer_ranks(&o.run.rl.o.learner);
     if (!err) err = load_samples(&o, &e);
     if (!err && o.print_samples)
         print_samples(&o.run.set, o.print_samples);
     else if (!err)
         err = train(&o, &e);
-    if (err) clime_again_if_rank_lost(&o.run.rl, &e);
+    struct clime_rl *rl = &o.run.rl;
+    if (err) clime_again_if_rank_lost(rl, &e);
+    if (err && rl->ledger) clime_event(rl->ledger, rl->run.incarnation, "error", "%s", e.msg);
+    if (err) clime_alarms_see(rl->alarms, CLIME_ALARM_ENDED, 1, e.msg, NULL);
     if (err) LOG_ERROR("%s: %s", pairs ? "dpo" : "sft", e.msg);
-    clime_rl_close(&o.run.rl);
+    clime_rl_close(rl);
     clime_sft_set_free(&o.run.set);
     free(o.defaults);
     free(words);

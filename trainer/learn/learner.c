@@ -100,6 +100,7 @@ static void derive_ranks(struct clime_learner_options *o) {
     if (o->n_ranks < 1) o->n_ranks = 1;
     if (!o->gradient_lanes) o->gradient_lanes = o->n_ranks;
     if (!o->rank_limit_us) o->rank_limit_us = RANK_LIMIT_US;
+    if (o->left_out) o->place.local_rank = clime_place_device(o->left_out, 0);
     o->model.dev.gpu = o->base_gpu + o->place.local_rank;
     o->model.dev.links = o->rank_transport;
     /* CPU ranks of one host share its cores */
@@ -130,6 +131,7 @@ enum clime_err clime_learner_prepare(const struct clime_learner_options *o, stru
                                      struct clime_error *e) {
     struct clime_learner *l = xcalloc(1, sizeof *l);
     l->opts = *o;
+    l->lost_rank = -1;
     derive_ranks(&l->opts);
     enum clime_err err = clime_model_prepare(o->hf_checkpoint, &l->opts.model, &l->model, e);
     if (!err) err = clime_freeze(&l->model->layout, &o->only_train, &o->freeze, e);
@@ -177,7 +179,7 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     choose_parts(l, NULL);
     struct clime_memory_users users = memory_users(l);
     enum clime_err err = obey_plan(l, &users, e);
-    if (!err && l->opts.n_ranks > 1 && !l->team) err = clime_team_open(&l->opts, &l->team, e);
+    if (!err && l->opts.n_ranks > 1 && !l->team) err = clime_team_open(&l->opts, &l->team, &l->lost_rank, e);
     if (!err && l->team) err = clime_team_link(l->team, l->model, e);
     struct clime_links *links = l->team ? l->team->links : NULL;
     if (!err && l->model->ring) clime_model_ring_link(l->model, links);
@@ -226,8 +228,10 @@ const struct clime_dev_options *clime_learner_device(const struct clime_learner 
     return &l->opts.model.dev;
 }
 
-bool clime_learner_lost_a_rank(const struct clime_learner *l) {
-    return l && l->team && l->team->group && clime_group_check(l->team->group, NULL);
+int clime_learner_lost_rank(const struct clime_learner *l, enum clime_err *code) {
+    *code = CLIME_ERR_UNAVAILABLE;
+    if (!l || !l->team) return l ? l->lost_rank : -1;
+    return l->team->group && clime_group_check(l->team->group, NULL) ? clime_group_lost(l->team->group, code) : -1;
 }
 
 static void describe_ranks(const struct clime_learner *l, struct clime_buf *out) {

@@ -80,8 +80,9 @@ enum clime_err clime_learner_whole(struct clime_learner *l, struct clime_error *
 const struct clime_memory_plan *clime_learner_memory(const struct clime_learner *l, struct clime_memory_use *now);
 /* As its model's device was opened: for another context on the same. */
 const struct clime_dev_options *clime_learner_device(const struct clime_learner *l);
-/* A rank has ended or does not answer: nothing more can be asked of this learner. */
-bool clime_learner_lost_a_rank(const struct clime_learner *l);
+/* Which rank has ended or does not answer, 0 being this one whose command failed: nothing more can be asked of this
+ * learner. -1 = none. NULL is fine. *code: what kind of failure it was. */
+int clime_learner_lost_rank(const struct clime_learner *l, enum clime_err *code);
 
 /* The reference model becomes the current policy (--ref-update-interval). Only where there is one. */
 enum clime_err clime_learner_refresh_reference(struct clime_learner *l, struct clime_error *e);

@@ -17,6 +17,7 @@ struct clime_learner {
     struct clime_optimizer optimizer;
     struct clime_lanes lanes;
     struct clime_team *team;       /* NULL = alone */
+    int lost_rank;                 /* that the team could not be made with; -1 = none */
     int64_t step;                  /* steps done, those included that made no update; versions count these */
     struct clime_model *ref_model; /* NULL when no KL term needs it */
     struct clime_train *ref_train;

@@ -38,6 +38,8 @@ struct clime_learner_options { /* names are slime's options */
     enum clime_links_way rank_transport;
     enum clime_shard_weights shard_weights;
     struct clime_place place; /* of a launcher's group; world 0 or 1: this rank starts the others */
+    int elastic;              /* ranks that it goes on with at least where devices are lost; 0 = with all */
+    uint64_t left_out;        /* the host's devices that are lost, a bit each: no rank has them */
     const char *rank_logs;    /* folder of their logs; NULL = where this one's goes */
     int64_t rank_limit_us;    /* of every wait for another rank; 0 = 10 minutes */
 };

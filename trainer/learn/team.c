@@ -18,10 +18,15 @@ static struct clime_team *new_team(const struct clime_place *p) {
     return t;
 }
 
-enum clime_err clime_team_open(const struct clime_learner_options *o, struct clime_team **out, struct clime_error *e) {
+enum clime_err clime_team_open(const struct clime_learner_options *o, struct clime_team **out, int *lost,
+                               struct clime_error *e) {
     static const char *const argv[] = {"/proc/self/exe", "rank", NULL};
-    struct clime_group_options g = {
-        .place = o->place, .listener = -1, .meet_limit_us = o->rank_limit_us, .limit_us = o->rank_limit_us};
+    struct clime_group_options g = {.place = o->place,
+                                    .listener = -1,
+                                    .meet_limit_us = o->rank_limit_us,
+                                    .limit_us = o->rank_limit_us,
+                                    .left_out = o->left_out,
+                                    .lost = lost};
     enum clime_err rc = CLIME_OK;
     if (o->place.world < 2) rc = clime_group_start(o->n_ranks, argv, o->rank_logs, &g, e);
     if (rc) return rc;
@@ -31,6 +36,8 @@ enum clime_err clime_team_open(const struct clime_learner_options *o, struct cli
     clime_wire_put_options(&t->wire, o);
     if (!rc) rc = clime_team_say(t, e);
     if (!rc) LOG_INFO("%d ranks are together", t->world);
+    enum clime_err unused;
+    if (rc && t->group) *lost = clime_group_lost(t->group, &unused);
     if (rc)
         clime_team_close(t);
     else

@@ -32,8 +32,10 @@ struct clime_team {
     struct clime_buf wire; /* the message that is made, or the last that came */
 };
 
-/* Rank 0: starts or awaits the others and gives them the options. */
-enum clime_err clime_team_open(const struct clime_learner_options *o, struct clime_team **out, struct clime_error *e);
+/* Rank 0: starts or awaits the others and gives them the options. *lost: the rank that ended or did not come, where
+ * that is the error. */
+enum clime_err clime_team_open(const struct clime_learner_options *o, struct clime_team **out, int *lost,
+                               struct clime_error *e);
 /* Another rank: meets rank 0 and gets the options. */
 enum clime_err clime_team_join(const struct clime_place *p, struct clime_learner_options *o, struct clime_team **out,
                                struct clime_error *e);

@@ -21,6 +21,11 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
          1, 64, NULL, &r->lanes_given},
         {"distributed-timeout-minutes", CLIME_OPT_DOUBLE, &r->timeout_minutes, "10", "M",
          "a rank that another waits for longer ends the step with its name", 0.001, 1e6},
+        {"elastic", CLIME_OPT_INT, &r->elastic, "0", "MIN",
+         "a device on which ranks are lost again and again, or that cannot be opened, is left out, and the run goes on "
+         "with fewer ranks, MIN at least; the next start tries all devices again. 0 = such a run ends. Needs a run "
+         "folder; under a launcher it is the launcher's",
+         0, CLIME_GROUP_MAX},
         {"rank-transport", CLIME_OPT_CHOICE, &r->transport, "auto", "auto|mapped|nccl",
          "how ranks on GPUs exchange bytes: mapped = through memory of each other that they map, on one host; nccl = "
          "by "
@@ -39,12 +44,33 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
 }
 
 bool clime_rank_decides(const char *name) {
-    static const char *const not [] = {
-        "actor-num-gpus-per-node", "actor-num-nodes",   "distributed-timeout-minutes", "rank-transport",
-        "shard-weights",           "actor-base-gpu-id", "tensor-model-parallel-size",  "pipeline-model-parallel-size"};
+    static const char *const not [] = {"actor-num-gpus-per-node",
+                                       "actor-num-nodes",
+                                       "distributed-timeout-minutes",
+                                       "rank-transport",
+                                       "elastic",
+                                       "shard-weights",
+                                       "actor-base-gpu-id",
+                                       "tensor-model-parallel-size",
+                                       "pipeline-model-parallel-size"};
     for (size_t i = 0; i < CLIME_COUNT(not ); i++)
         if (!strcmp(name, not [i])) return false;
     return true;
+}
+
+static enum clime_err check_elastic(int64_t least, const struct clime_learner_options *l, struct clime_error *e) {
+    if (!least) return CLIME_OK;
+    if (l->place.world > 1)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--elastic %lld: who started the ranks starts them again, with as many as it has (torchrun: "
+                          "--nnodes MIN:MAX); give --gradient-lanes, so that fewer can go on",
+                          (long long)least);
+    if (least >= l->n_ranks)
+        return clime_fail(
+            e, CLIME_ERR_INPUT,
+            "--elastic %lld: the trainer has %d rank%s (--actor-num-gpus-per-node), and fewer must be enough",
+            (long long)least, l->n_ranks, l->n_ranks == 1 ? "" : "s");
+    return CLIME_OK;
 }
 
 static enum clime_err check_size(const char *name, int64_t size, int n_ranks, struct clime_error *e) {
@@ -75,6 +101,8 @@ enum clime_err clime_rank_derive(struct clime_rank_options *r, struct clime_lear
     l->rank_transport = (enum clime_links_way)r->transport;
     l->shard_weights = (enum clime_shard_weights)r->shard_weights;
     l->rank_limit_us = (int64_t)(r->timeout_minutes * 60e6);
-    enum clime_err rc = check_size("tensor-model-parallel-size", r->tp_size, l->n_ranks, e);
+    l->elastic = (int)r->elastic;
+    enum clime_err rc = check_elastic(r->elastic, l, e);
+    if (!rc) rc = check_size("tensor-model-parallel-size", r->tp_size, l->n_ranks, e);
     return rc ? rc : check_size("pipeline-model-parallel-size", r->pp_size, l->n_ranks, e);
 }

@@ -5,13 +5,14 @@
 #include "common/options.h"
 #include "trainer/learn/learner.h"
 
-#define CLIME_RANK_ROWS 9
+#define CLIME_RANK_ROWS 10
 
 struct clime_rank_options {
     int64_t nodes, per_node; /* ranks */
     int64_t lanes;           /* after derive: the number in force, which decides the weights */
     int64_t tp_size, pp_size;
     int64_t base_gpu;
+    int64_t elastic;   /* ranks to go on with at least; 0 = all */
     int transport;     /* enum clime_links_way */
     int shard_weights; /* enum clime_shard_weights */
     double timeout_minutes;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,36 +14,94 @@
 
 #define MOST_AT_ONE_STEP 3
 
-static const char variable[] = "CLIME_RANK_LOST"; /* "STEP TIMES", from one start to the next */
+struct losses {        /* in a row, no step being done between them */
+    int64_t step;      /* as far as the run has come */
+    int times, device; /* the last one's device */
+    uint64_t left_out; /* devices, a bit each */
+};
+
+static const char variable[] = "CLIME_RANK_LOST"; /* "STEP TIMES DEVICE LEFT_OUT", from one start to the next */
 static char **words;
+static struct losses before;
+static int n_said; /* ranks that the options name */
+
+/* What the start before this one has written. */
+static void recall(const char *text) {
+    char *at = (char *)(uintptr_t)text;
+    before.step = strtoll(at, &at, 10);
+    before.times = (int)strtol(at, &at, 10);
+    before.device = (int)strtol(at, &at, 10);
+    before.left_out = strtoull(at, &at, 16);
+}
 
 void clime_again_keep(int argc, char **argv) {
+    if (getenv(variable)) recall(getenv(variable));
     words = xcalloc((size_t)argc + 2, sizeof *words);
     words[0] = xstrdup("clime-train");
     for (int i = 0; i < argc; i++) words[i + 1] = xstrdup(argv[i]);
 }
 
-/* How often it has happened at this step, this time included. */
-static int times_at(int64_t step) {
-    const char *before = getenv(variable);
-    char *end = NULL;
-    if (!before || strtoll(before, &end, 10) != step) return 1;
-    return (int)strtol(end, NULL, 10) + 1;
+/* The largest power of two that finds a device each; it divides the lanes, as n_said does. */
+static int ranks_on(uint64_t left_out) {
+    int left = 0, n = 1;
+    for (int i = 0; i < n_said; i++) left += !(left_out >> i & 1);
+    while (2 * n <= left) n *= 2;
+    return left ? n : 0;
+}
+
+void clime_again_fewer_ranks(struct clime_learner_options *l) {
+    n_said = l->n_ranks;
+    l->left_out = before.left_out;
+    if (!l->left_out) return;
+    l->n_ranks = ranks_on(l->left_out);
+    LOG_WARN("%d of %d ranks (--elastic %d): devices were lost, and are left out until the command is started anew",
+             l->n_ranks, n_said, l->elastic);
+}
+
+static void remember(const struct losses *l) {
+    char text[96];
+    snprintf(text, sizeof text, "%" PRId64 " %d %d %" PRIx64, l->step, l->times, l->device, l->left_out);
+    setenv(variable, text, 1);
+}
+
+/* Who was lost, rank 0 being this one; -1 = nobody. files: it could not write or read, which no device is to blame for.
+ */
+static int lost_rank(const struct clime_rl *rl, const struct clime_error *why, bool *files) {
+    enum clime_err code;
+    int rank = clime_learner_lost_rank(rl->learner, &code);
+    *files = rank >= 0 && code == CLIME_ERR_IO;
+    return rank < 0 && rl->o.learner.elastic && why->code == CLIME_ERR_DEVICE ? 0 : rank;
 }
 
 void clime_again_if_rank_lost(struct clime_rl *rl, const struct clime_error *why) {
-    char text[48];
-    int n = times_at(rl->step);
-    if (!words || !rl->ledger || rl->o.learner.place.world > 1 || !clime_learner_lost_a_rank(rl->learner)) return;
+    const struct clime_learner_options *o = &rl->o.learner;
+    bool same = false, files;
+    const int rank = lost_rank(rl, why, &files);
+    if (!words || !rl->ledger || o->place.world > 1 || rank < 0) return;
+    struct losses now = {
+        .step = rl->step, .times = 1, .device = clime_place_device(o->left_out, rank), .left_out = before.left_out};
+    if (before.times && now.step <= before.step) {
+        now.step = before.step;
+        now.times = before.times + 1;
+        same = now.device == before.device;
+    }
     clime_event(rl->ledger, rl->run.incarnation, "rank", "%s", why->msg);
-    if (n > MOST_AT_ONE_STEP) {
-        LOG_ERROR("a rank was lost %d times at step %" PRId64 ": given up", n, rl->step);
+    const int n = ranks_on(now.left_out | UINT64_C(1) << now.device);
+    if (o->elastic && n >= o->elastic && !files && (same || now.times > MOST_AT_ONE_STEP)) {
+        clime_event(rl->ledger, rl->run.incarnation, "rank",
+                    "rank %d was lost again before a step was done: its device, %d, is left out, and the run goes on "
+                    "with %d of %d ranks",
+                    rank, now.device, n, n_said);
+        now.left_out |= UINT64_C(1) << now.device;
+        now.times = 0;
+    } else if (now.times > MOST_AT_ONE_STEP) {
+        LOG_ERROR("a rank was lost %d times at step %" PRId64 ": given up%s", now.times, now.step,
+                  o->elastic && n < o->elastic ? ", for --elastic wants more ranks than would be left" : "");
         return;
     }
     LOG_WARN("%s. The run starts again from its checkpoint", why->msg);
+    remember(&now);
     clime_rl_close(rl);
-    snprintf(text, sizeof text, "%" PRId64 " %d", rl->step, n);
-    setenv(variable, text, 1);
     execv("/proc/self/exe", words);
     LOG_ERROR("the run cannot start again: %s", strerror(errno));
     _exit(1);
