@@ -86,6 +86,17 @@ def children(pid):
     return found
 
 
+def reward_command(body):
+    return 'while IFS= read -r line; do id=${line#*\\"id\\":}; id=${id%%,*}; ' + body + " done"
+
+
+def held_until(go, n=0):
+    """Options of a run with the weights of --rm-type random that cannot end before the file is there: its reward has a part
+    without weight, which answers from its n-th question on when it is."""
+    body = f'[ $id -lt {n} ] || until [ -e {go} ]; do sleep 0.02; done; echo "{{\\"id\\":$id,\\"reward\\":0}}";'
+    return {"rm_type": "random:1,command:0", "rm_command": reward_command(body), "rm_timeout": 2 * LIMIT}
+
+
 def metrics(run_dir):
     return [json.loads(line) for line in open(run_dir / "metrics.jsonl")]
 
@@ -165,8 +176,11 @@ def test_damaged_checkpoints_are_passed_over(model, undisturbed):
 
 
 def test_no_save_optim(model, undisturbed):
-    """No checkpoints: killed late, the run goes back to its initial weights and comes to the same ones."""
-    words = command(model, model / "bare", "--no-save-optim", "--save-hf", str(model / "bare-hf-{rollout_id}"))
+    """No checkpoints: killed late, the run goes back to its initial weights and comes to the same ones. Of its last rollout no
+    sample gets its reward before that."""
+    go = model / "bare.go"
+    words = command(model, model / "bare", "--no-save-optim", "--save-hf", str(model / "bare-hf-{rollout_id}"),
+                    **held_until(go, 7 * 24), eval_rm_type="random")  # fmt: skip
     p = start(words, model / "bare.log")
     deadline = time.monotonic() + LIMIT
     while not (model / "bare-hf-5" / "config.json").exists():  # the second of three
@@ -174,6 +188,7 @@ def test_no_save_optim(model, undisturbed):
         time.sleep(0.01)
     p.kill()
     p.wait()
+    go.touch()
     assert run_whole(words, model / "bare.log") == undisturbed[0]
     assert not list((model / "bare" / "checkpoints").iterdir()) and (model / "bare-hf-7" / "config.json").exists()
     db = sqlite3.connect(model / "bare" / "ledger.db")
@@ -206,6 +221,16 @@ def wait_watching(p, run_dir, log, seconds):
                 return None, longest
 
 
+def kill_one(rng, trainer, victim, how=signal.SIGKILL):
+    """Whether there was one to kill: it may end by itself before the signal comes."""
+    victims = [pid for pid, comm in children(trainer).items() if comm == victim]
+    with contextlib.suppress(ProcessLookupError):
+        if victims:
+            os.kill(rng.choice(sorted(victims)), how)
+            return True
+    return False
+
+
 def kill_now_and_then(victim, more, model, name, seconds, n_kills, rng, how=signal.SIGKILL):
     """Runs the command until it ends, with up to n_kills kills of the victim; returns how many there were and the
     longest silence, in seconds."""
@@ -227,10 +252,7 @@ def kill_now_and_then(victim, more, model, name, seconds, n_kills, rng, how=sign
             p = start(words, log)
             killed += 1
         else:
-            victims = [pid for pid, comm in children(p.pid).items() if comm == victim]
-            if victims:
-                os.kill(rng.choice(sorted(victims)), how)
-                killed += 1
+            killed += kill_one(rng, p.pid, victim, how)
     assert time.monotonic() - begun < LIMIT + n_kills * seconds
     return killed, longest
 
@@ -261,9 +283,12 @@ def test_a_router_that_is_asked_to_end(model, undisturbed):
     """It finishes what is in flight, or says that it does not: nothing that a run would take for an answer."""
     sha, seconds = undisturbed
     rng = random.Random("router ends")
-    kills, _ = kill_now_and_then("clime-router", [], model, "asked", seconds, 3, rng, how=signal.SIGTERM)
-    assert kills > 0 and final_sha(model / "asked.log") == sha
-    check_record(model / "asked")
+    kills = n = 0
+    while kills == 0:  # the run was over before the first one
+        name, n = f"asked-{n}", n + 1
+        kills, _ = kill_now_and_then("clime-router", [], model, name, seconds, 3, rng, how=signal.SIGTERM)
+        assert final_sha(model / f"{name}.log") == sha
+        check_record(model / name)
 
 
 # Each needs something that an undisturbed resume would not show: numbers of weights that are gone (old, KL in the reward,
@@ -329,9 +354,9 @@ def test_port_of_a_predecessors_server(model, undisturbed, tmp_path):
 
 
 def test_children_end_with_the_trainer(model):
-    p = start(command(model, model / "orphans"), model / "orphans.log")
+    p = start(command(model, model / "orphans", num_rollout=100000), model / "orphans.log")
     deadline = time.monotonic() + LIMIT
-    while len(children(p.pid)) < 2:
+    while not {"clime-server", "clime-router"} <= set(children(p.pid).values()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     pids = list(children(p.pid))
@@ -392,12 +417,13 @@ def test_external_fleet_with_keys_that_loses_a_worker(model, undisturbed, tmp_pa
     keys = ["--api-key", "user", "--admin-api-key", "admin"]
     processes, router = external_fleet(tmp_path, model / "init", 2, *keys, key="admin")
     try:
-        words = command(model, model / "keys", "--router-url", router)
+        go = model / "keys.go"
+        words = command(model, model / "keys", "--router-url", router, **held_until(go, 2 * 24), eval_rm_type="random")
         assert "--router-url" in fails(words, model / "keys.log")  # without a key
         assert "401" in open(model / "keys.log").read()
         p = start([*words, "--fleet-api-key", "admin"], model / "keys.log")
         deadline = time.monotonic() + LIMIT
-        while "rollout  0 " not in open(model / "keys.log").read():  # it knows both workers, and seven rollouts are left
+        while "rollout  0 " not in open(model / "keys.log").read():  # it knows both workers
             assert p.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
         p.send_signal(signal.SIGSTOP)
@@ -406,6 +432,7 @@ def test_external_fleet_with_keys_that_loses_a_worker(model, undisturbed, tmp_pa
         first = json.loads(send("GET", "/workers"))["workers"][0]
         send("DELETE", f"/workers/{first['id']}")
         processes[1].kill()
+        go.touch()
         p.send_signal(signal.SIGCONT)
         assert p.wait(timeout=2 * LIMIT) == 0, open(model / "keys.log").read()[-2000:]
         assert final_sha(model / "keys.log") == undisturbed[0]
@@ -440,19 +467,16 @@ def test_the_length_of_a_run_decides_where_the_rate_falls(model):
 
 
 def test_two_trainers_on_one_run(model, undisturbed):
-    p = start(command(model, model / "twice"), model / "twice.log")
+    go = model / "twice.go"
+    words = command(model, model / "twice", **held_until(go), eval_rm_type="random")
+    p = start(words, model / "twice.log")
     deadline = time.monotonic() + LIMIT
     while not (model / "twice" / "ledger.db").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    p.send_signal(signal.SIGSTOP)  # so that it is there still, however late the second one comes
-    assert "another clime-train works on" in fails(command(model, model / "twice"), model / "second.log")
-    p.send_signal(signal.SIGCONT)
+    assert "another clime-train works on" in fails(words, model / "second.log")
+    go.touch()
     assert p.wait(timeout=LIMIT) == 0 and final_sha(model / "twice.log") == undisturbed[0]
-
-
-def reward_command(body):
-    return 'while IFS= read -r line; do id=${line#*\\"id\\":}; id=${id%%,*}; ' + body + " done"
 
 
 def test_reward_that_hangs_ends_the_run_with_its_name(model):
