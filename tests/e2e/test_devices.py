@@ -18,7 +18,7 @@ from test_bad_folders import pack
 from programs import LIMIT, SLOW, Program, run, server, tiny_model
 from test_handover import GROUP, Owner, Sender, beside, checksum, ipc, lists, tensors
 from test_ranks import events, ranks_of, steps_done, until
-from test_rl import children, command, final_sha, metrics, run_whole, start
+from test_rl import children, command, final_sha, held_until, metrics, run_whole, start
 from test_rl import model as rl_model  # noqa: F401  the fixture
 
 SHAPE = {"num-hidden-layers": 2, "num-attention-heads": 4, "num-key-value-heads": 2, "head-dim": 16}
@@ -375,11 +375,14 @@ def test_a_trainer_with_servers_over_several_devices(rl_model):
 
 def test_a_trainers_server_that_loses_a_rank(rl_model):
     """It ends, is started again with all its ranks, and the run with the same weights."""
-    words = lambda name, *more: command(rl_model, rl_model / name, *more, num_rollout=6, rollout_max_response_len=24)
+    go = rl_model / "lost.go"
+    words = lambda name, *more: command(rl_model, rl_model / name, *more, **held_until(go, 2 * 24), eval_rm_type="random",
+                                        num_rollout=6, rollout_max_response_len=24)  # fmt: skip
     p = start(words("lost", "--rollout-num-gpus-per-engine", "2"), rl_model / "lost.log")
     until(lambda: steps_done(rl_model, "lost") >= 1, "the first step")
     server_pid = next(pid for pid, name in children(p.pid).items() if name == "clime-server")
     os.kill(ranks_of(server_pid)[1], signal.SIGKILL)
+    go.touch()
     assert p.wait(2 * LIMIT) == 0, (rl_model / "lost.log").read_text()[-2000:]
     assert events(rl_model, "lost", "child") == ["server-0 died"]
     assert final_sha(rl_model / "lost.log") == run_whole(words("whole"), rl_model / "whole.log")

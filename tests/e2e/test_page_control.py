@@ -104,7 +104,7 @@ def test_orders(model):  # noqa: F811
         steps = [s for (s,) in db.execute("SELECT step FROM checkpoints")]
         assert max(steps) == db.execute("SELECT max(step) FROM steps WHERE done_us IS NOT NULL").fetchone()[0]
     assert not events(run, "error") and not events(run, "end")
-    with Run(words(1000)) as again:
+    with Run(words(n + 1)) as again:  # not longer than what is compared: it trains until it is left
         assert again.key == r.key and again.url == r.url  # for a page that stayed open
     assert run_whole(words(n + 1), model / "ordered.log") == run_whole(
         command(model, model / "untouched", num_rollout=n + 1, save_interval=1000, lr_decay_style="constant"), model / "untouched.log")  # fmt: skip

@@ -15,7 +15,7 @@ import pytest
 from programs import LIMIT
 from test_external import Proxy, fleet, put_between
 from test_fleet import Run, d, rl  # noqa: F401
-from test_rl import children, final_sha
+from test_rl import children, final_sha, held_until
 
 
 def log_has(pattern):
@@ -112,16 +112,21 @@ def test_pair(d, tmp_path, a, b):  # noqa: F811
 @pytest.mark.parametrize("mode", ["--async", "--fully-async"])
 def test_weights_by_broadcast_beside_a_running_step(d, tmp_path, mode):  # noqa: F811
     """The same weights as over HTTP; a server that is killed meanwhile gets what is served, not what is being made."""
+    gate = tmp_path / "gate"
+    held = held_until(gate, 5 * 16)  # of eight rollouts five get their rewards before that
+
     def go(name, transport, kill=False):
         run = Run(rl(d, tmp_path / name, mode, "--update-weight-transport", transport, num_rollout=8, num_servers=2,
-                     rollout_batch_size=8, rollout_max_response_len=48))  # fmt: skip
+                     rollout_batch_size=8, rollout_max_response_len=48, **held))  # fmt: skip
         try:
             if kill:
                 run.wait_for("rollout  1 ")
                 os.kill(next(p for p, name in children(run.process.pid).items() if name == "clime-server"), signal.SIGKILL)
+            gate.touch()
             run.end()
         finally:
             run.stop()
+            gate.unlink(missing_ok=True)
         gaps = [json.loads(line) for line in open(run.dir / "metrics.jsonl")]
         assert all(m.get("train/train_rollout_logprob_abs_diff", 0) == 0 for m in gaps if m["kind"] == "train")
         assert log_has("weights of version .* broadcast to")(run) == (transport == "nccl")

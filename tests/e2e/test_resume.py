@@ -11,7 +11,7 @@ import subprocess
 import time
 
 import pytest
-from test_rl import LIMIT, TRAIN, children, command, fails, final_sha, metrics, model, run_whole, start  # noqa: F401  the fixture
+from test_rl import LIMIT, TRAIN, command, fails, final_sha, metrics, model, reward_command, run_whole, start  # noqa: F401  the fixture
 
 KL = ["--use-kl-loss", "--kl-loss-coef", "0.01", "--ref-update-interval", "2"]
 
@@ -161,7 +161,7 @@ def test_how_long_tokens_are_kept(model, base):  # noqa: F811
 
 def test_a_deleted_lock_lets_nobody_in(model):  # noqa: F811
     run_dir = model / "unlocked"
-    p = start(command(model, run_dir, num_rollout=30), model / "unlocked.log")
+    p = start(command(model, run_dir, num_rollout=100000), model / "unlocked.log")
     deadline = time.monotonic() + LIMIT
     while not (run_dir / "ledger.db").exists():
         assert p.poll() is None and time.monotonic() < deadline
@@ -178,7 +178,10 @@ def test_sigterm_ends_behind_a_rollout(model):  # noqa: F811
     """All is saved, the exit status is 0, and the same command goes on to the weights of a run that nobody asked. Whoever cannot
     wait asks twice."""
     run_dir, log = model / "asked", model / "asked.log"
-    words = lambda where, n: command(model, where, num_rollout=n, save_interval=1000, eval_interval=0, lr_decay_style="constant")
+    hold, held = model / "asked.hold", model / "asked.held"  # while the first is there no reward is given; the second says so
+    body = f'while [ -e {hold} ]; do : >{held}; sleep 0.02; done; echo "{{\\"id\\":$id,\\"reward\\":$((id % 2))}}";'
+    words = lambda where, n: command(model, where, "--rm-command", reward_command(body), rm_type="random:1,command:0", rm_timeout=2 * LIMIT,
+                                     num_rollout=n, save_interval=1000, eval_interval=0, lr_decay_style="constant")  # fmt: skip
     p = start(words(run_dir, 1000), log)
     deadline = time.monotonic() + LIMIT
 
@@ -196,14 +199,15 @@ def test_sigterm_ends_behind_a_rollout(model):  # noqa: F811
     assert run_whole(words(run_dir, n + 1), log) == run_whole(words(model / "unasked", n + 1), model / "unasked.log")
     p = start(words(run_dir, 1000), log)
     until(f"rollout  {n + 1} ")
-    frozen = [pid for pid, name in children(p.pid).items() if name == "clime-server"]
-    os.kill(frozen[0], signal.SIGSTOP)  # and so no rollout ends
+    hold.touch()
+    while not held.exists():  # and so no rollout ends
+        assert p.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
     p.send_signal(signal.SIGTERM)
     until("asked again, at once", 2)
     p.send_signal(signal.SIGTERM)
     assert p.wait(timeout=LIMIT) == -signal.SIGTERM
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(frozen[0], signal.SIGKILL)
+    hold.unlink()
 
 
 def test_every_rollout_has_its_perf_line(model, base):  # noqa: F811

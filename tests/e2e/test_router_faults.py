@@ -446,14 +446,19 @@ def test_sigterm_ends_what_does_not_finish_with_a_503():
     with processes(1) as (w,), program("clime-router", *urls([w]), "--drain-timeout", "0.5") as router, \
          concurrent.futures.ThreadPoolExecutor(8) as pool:  # fmt: skip
         wait_for(lambda: states(router) == ["ready"])
-        plain = pool.submit(ask, router, {"wait": 300})
-        stream = pool.submit(lambda: ask(router, {"stream": 6000}).text)
+        began = threading.Event()
+
+        def read():
+            with web.stream("POST", router.url + "/generate", json={"stream": 6000}, timeout=LONG) as reply:
+                return [began.set() or line for line in reply.iter_lines()]
+
+        plain, stream = pool.submit(ask, router, {"wait": 300}), pool.submit(read)
         wait_for(lambda: fleet(router)[w.url]["load"] == 2)
-        time.sleep(0.3)
+        assert began.wait(LONG)
         router.process.terminate()
         reply = plain.result(LONG)
         assert reply.status_code == 503 and "retry-after" in reply.headers
-        assert last_events(stream.result(LONG).splitlines())[0]["code"] == 503
+        assert last_events(stream.result(LONG))[0]["code"] == 503
 
 
 # ---- starting ----

@@ -7,13 +7,12 @@ decides must be in the record, and nothing of it may be lost or trained twice by
 import json
 import os
 import random
-import signal
 import sqlite3
 
 import pytest
 from programs import web
 from test_plugin import compile_library
-from test_rl import KILLS, LIMIT, children, command, fails, final_sha, metrics, model, run_whole, start, wait_watching  # noqa: F401, E501
+from test_rl import KILLS, LIMIT, command, fails, final_sha, kill_one, metrics, model, run_whole, start, wait_watching  # noqa: F401, E501
 
 FILTER = ["--dynamic-sampling-filter-path", "check_reward_nonzero_std"]
 PROMPT = ["--over-sampling-batch-size", "9", *FILTER, "--accept-order", "prompt"]
@@ -128,10 +127,7 @@ def kill_now_and_then(words, run_dir, log, n_kills, rng, after_kill, victim="cli
             p = start(words, log)
             killed += 1
             continue
-        victims = [pid for pid, comm in children(p.pid).items() if comm == victim]
-        if victims:
-            os.kill(rng.choice(sorted(victims)), signal.SIGKILL)
-            killed += 1
+        killed += kill_one(rng, p.pid, victim)
 
 
 def test_prompt_order_survives_kills(model, prompt_sha):

@@ -413,7 +413,7 @@ def test_pause_and_go_on_gives_the_same_bits(plain, mode):
             "sampling_params": LONG | {"sampling_seed": 9, "max_new_tokens": 400, "n": 24}}
     want = [tokens(r) for r in plain.json("/generate", body)]
     call = in_background(lambda: web.post(plain.url + "/generate", json=body, timeout=LIMIT).json())
-    wait_for(lambda: load(plain) > 0)
+    wait_for(lambda: call.done() or load(plain) > 0)
     plain.json("/pause_generation", {"mode": mode})
     try:
         flushed = plain.post("/flush_cache").status_code
@@ -611,7 +611,7 @@ def test_drain_finishes_what_runs():
     with server() as s:
         call = in_background(lambda: web.post(s.url + "/generate", timeout=LIMIT, json={
             "input_ids": [1], "sampling_params": LONG | {"n": 32}}))
-        wait_for(lambda: load(s) > 0)
+        wait_for(lambda: call.done() or load(s) > 0)
         s.process.terminate()
         reply = call.result(LIMIT)
         assert reply.status_code == 200

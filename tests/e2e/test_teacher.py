@@ -4,7 +4,9 @@ Its numbers must be in the ledger as the teacher gives them, the advantages must
 nearer to it, and the record alone must be enough afterwards. A teacher that fails is a failed sample.
 """
 
+import contextlib
 import http.server
+import itertools
 import sqlite3
 import struct
 import threading
@@ -72,8 +74,9 @@ def test_policy_comes_nearer_to_the_teacher(model, student):  # noqa: F811
 
 def test_killed_runs_end_the_same(model, student):  # noqa: F811
     """Killed in the middle and started again; and with groups left over from rollout to rollout, replayed."""
-    with teacher(model) as t:
-        kill = words(model, "opd-kill", t.url, "--opd-kl-coef", "0.5")
+    killed = threading.Event()
+    with teacher(model) as t, Faulty(503, 0, t.url, (6 * 32, killed)) as held:  # six of eight rollouts, and it is killed in them
+        kill = words(model, "opd-kill", held.url, "--opd-kl-coef", "0.5")
         p = start(kill, model / "opd-kill.log")
         deadline = time.monotonic() + LIMIT
         while "\nrollout  3 " not in "\n" + open(model / "opd-kill.log").read():
@@ -81,6 +84,7 @@ def test_killed_runs_end_the_same(model, student):  # noqa: F811
             time.sleep(0.01)
         p.kill()
         p.wait()
+        killed.set()
         assert run_whole(kill, model / "opd-kill.log") == final_sha(model / "opd.log")
         partial = ["--partial-rollout", "--over-sampling-batch-size", "12", "--server-max-running-requests", "5"]
         sha = run_whole(words(model, "opd-partial", t.url, *partial), model / "opd-partial.log")
@@ -91,10 +95,11 @@ def test_killed_runs_end_the_same(model, student):  # noqa: F811
 
 
 class Faulty:
-    """Answers with `status` to the first `n` requests of each body, then asks the real teacher."""
+    """Answers with `status` to the first `n` requests of each body, then asks the real teacher; held: (n, an event): to the n-th
+    request (from 0) and all behind it it says nothing before the event."""
 
-    def __init__(self, status, n, url=None):
-        seen = {}
+    def __init__(self, status, n, url=None, held=None):
+        seen, order = {}, itertools.count()
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -102,14 +107,17 @@ class Faulty:
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 seen[body] = seen.get(body, 0) + 1
+                if held and next(order) >= held[0]:
+                    held[1].wait(LIMIT)
                 code, reply = status, b'{"error": "the cat sat on it"}'
                 if seen[body] > n:
                     request = urllib.request.Request(url + self.path, body, {"Content-Type": "application/json"})
                     code, reply = 200, urllib.request.urlopen(request).read()
                 self.send_response(code)
                 self.send_header("Content-Length", str(len(reply)))
-                self.end_headers()
-                self.wfile.write(reply)
+                with contextlib.suppress(OSError):  # who asked may have been killed
+                    self.end_headers()
+                    self.wfile.write(reply)
 
             def log_message(self, *_):
                 pass
