@@ -137,6 +137,9 @@ class Process:
     def freeze(self):
         self.process.send_signal(signal.SIGSTOP)
 
+    def thaw(self):
+        self.process.send_signal(signal.SIGCONT)
+
     def kill(self):
         if self.process.poll() is None:
             self.process.kill()

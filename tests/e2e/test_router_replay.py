@@ -10,10 +10,10 @@ import socket
 import threading
 
 import pytest
-from mocks import workers
+from mocks import processes, workers
 from programs import LIMIT, STORIES, Program, need_stories, program, server, web
 from test_resumed_replies import EACH_TOKEN, lasting
-from test_router_faults import fleet, states, urls, wait_for
+from test_router_faults import ask, fleet, states, urls, wait_for
 
 LONG = 100
 LENGTHS = ("output_token_logprobs_length", "output_token_sampling_mask_length")  # of an event
@@ -304,3 +304,49 @@ def test_workers_that_die_one_after_another(well):
         router.post("/workers", {"url": well.url})
         (out,) = asked.result(LONG)
         assert lasting(out) == lasting(next(undisturbed(well, body, [out])))
+
+
+PATIENT = ("--health-check-interval", "0.1", "--health-check-timeout", LONG, "--replay-wait", LONG)
+
+
+def test_streams_of_a_silent_worker_do_not_wait_for_its_probe_to_end(well):
+    """It is suspected while its probe is open, and back with its first answer."""
+    with gated(1) as (freezing,), program("clime-router", *PATIENT) as router, \
+         concurrent.futures.ThreadPoolExecutor(16) as pool:  # fmt: skip
+        router.post("/workers", {"url": freezing.url})
+        asked = [(body, pool.submit(stream, router, body)) for body in bodies()]
+        wait_for(lambda: freezing.held >= 16)
+        router.post("/workers", {"url": well.url})
+        freezing.server.process.send_signal(signal.SIGSTOP)
+        for body, outs in asked:
+            outs = outs.result(LONG)
+            for out, whole in zip(outs, undisturbed(well, body, outs)):
+                assert lasting(out) == lasting(whole)
+        frozen = fleet(router)[freezing.url]
+        assert frozen["status"] == "down" and frozen["failed"] == 0
+        freezing.server.process.send_signal(signal.SIGCONT)
+        wait_for(lambda: states(router) == ["ready", "ready"])
+
+
+def test_what_a_suspected_worker_alone_can_finish_stays_with_it():
+    """A stream that cannot go on elsewhere; what came since it fell silent loses nothing and is asked elsewhere."""
+    with processes(2) as (a, b), program("clime-router", *PATIENT, "--policy", "round_robin") as router, \
+         concurrent.futures.ThreadPoolExecutor(8) as pool:  # fmt: skip
+        router.post("/workers", {"url": a.url})
+        began = threading.Event()
+
+        def lines():
+            with web.stream("POST", router.url + "/generate", json={"stream": 200}, timeout=LONG) as reply:
+                return [began.set() or line for line in reply.iter_lines() if line]
+
+        streamed = pool.submit(lines)
+        assert began.wait(LONG)
+        a.freeze()
+        router.post("/workers", {"url": b.url})
+        late = [pool.submit(ask, router) for _ in range(6)]
+        assert [r.result(LONG).json()["port"] for r in late] == [b.port] * 6
+        wait_for(lambda: fleet(router)[a.url]["status"] == "down")
+        assert fleet(router)[a.url]["load"] == 1 and not streamed.done()
+        a.thaw()
+        assert [json.loads(line[6:])["n"] for line in streamed.result(LONG)] == list(range(200))
+        wait_for(lambda: states(router) == ["ready", "ready"])
