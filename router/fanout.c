@@ -17,6 +17,7 @@ struct one {
     struct clime_router *r;
     struct clime_http_request *rq; /* read only, while the handler waits in join */
     const char *target;
+    int slot;
     int64_t id, began_us; /* of the worker */
     const char *key;      /* for it */
     pthread_t thread;
@@ -28,7 +29,7 @@ static bool given_up(void *arg) {
     const struct one *o = arg;
     if (atomic_load(&o->r->phase) == CLIME_ROUTER_CUTTING) return true;
     bool had_its_time = clime_now_us() > o->began_us + o->r->probe_timeout_us;
-    return had_its_time && clime_workers_silent_since(o->r->workers, o->id) != 0;
+    return had_its_time && clime_workers_silence(o->r->workers, o->slot, o->id).frozen_since_us != 0;
 }
 
 static void *call_one(void *arg) {
@@ -88,7 +89,8 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
     struct one *all = xcalloc((size_t)f->n + 1, sizeof *all);
     for (int i = 0; i < f->n; i++) {
         memcpy(f->results[i].url, views[i].url, sizeof views[i].url);
-        all[i] = (struct one){.r = r, .rq = rq, .target = target, .id = views[i].id, .began_us = clime_now_us()};
+        all[i] = (struct one){.r = r, .rq = rq, .target = target, .slot = views[i].slot, .id = views[i].id};
+        all[i].began_us = clime_now_us();
         all[i].key = clime_router_key_for(r, views[i].key);
         all[i].result = &f->results[i];
         all[i].started = pthread_create(&all[i].thread, NULL, call_one, &all[i]) == 0;

@@ -4,7 +4,10 @@
  *
  * One thread keeps the time (monotonic) and starts a short-lived thread for each probe that is due; a worker has one
  * probe at a time, and the next is due an interval after the start of the last. A probe's connection is not kept: an
- * idle one would hold a thread of the worker. */
+ * idle one would hold a thread of the worker.
+ *
+ * How long a probe has been open is counted in ticks of that thread, not by the clock: where the router itself gets no
+ * time, or was stopped, its workers have not been silent for longer than it has looked. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -18,6 +21,7 @@
 #define LONGEST_NAP_US 500000      /* until new workers and idle connections are seen */
 #define FIRST_ROUND_US 1000000     /* what start waits for the first probes */
 #define KEPT_US ((int64_t)5000000) /* an idle connection is closed after this */
+#define TICK_US 250000             /* while probes are open */
 #define MISFIT_US ((int64_t)30000000)
 #define PROBE_STACK ((size_t)256 << 10)
 
@@ -92,6 +96,7 @@ void clime_router_probe(struct clime_router *r, const struct clime_worker_view *
     /* Without a descriptor nothing was asked, and nothing is known. */
     bool asked = ask(r, client, v, v->health_url, "/health", &health);
     bool ok = asked && health.status == 200;
+    if (ok) clime_workers_heard(r->workers, v->slot, clime_now_us());
     if (ok && clime_workers_has_version(r->workers)) {
         asked = ask(r, client, v, v->url, "/get_weight_version", &version);
         if (version.status == 200) clime_version_read(clime_buf_str(&version.reply), label);
@@ -114,9 +119,11 @@ struct clime_prober {
     pthread_cond_t changed;
     bool stopping;
     int n_running;
+    int64_t ticked_us;
     struct turn {
-        int64_t id, due_us; /* of the worker that has the slot */
-        bool running, done; /* done: it has been probed once */
+        int64_t id, due_us;         /* of the worker that has the slot */
+        int64_t began_us, ticks_us; /* of the probe that is running */
+        bool running, done;         /* done: it has been probed once */
     } turns[CLIME_WORKERS_MAX];
 };
 
@@ -155,12 +162,17 @@ static int64_t start_due(struct clime_prober *p, const struct clime_worker_view 
     int64_t now = clime_now_us(), next = now + LONGEST_NAP_US;
     for (int i = 0; i < n && !p->stopping; i++) {
         struct turn *t = &p->turns[views[i].slot];
-        if (t->running) continue; /* its end wakes us */
+        if (t->running) { /* its end wakes us */
+            if (now + TICK_US < next) next = now + TICK_US;
+            continue;
+        }
         if (t->id != views[i].id) *t = (struct turn){.id = views[i].id};
         if (t->due_us <= now) {
             struct job *job = xmalloc(sizeof *job);
             *job = (struct job){p, views[i]};
             t->due_us = now + p->r->probe_interval_us;
+            t->began_us = now;
+            t->ticks_us = 0;
             t->running = true;
             p->n_running++;
             if (!start_thread(job)) {
@@ -175,6 +187,19 @@ static int64_t start_due(struct clime_prober *p, const struct clime_worker_view 
     return next;
 }
 
+/* Tells the table whose probes have been open for long. */
+static void tick(struct clime_prober *p) {
+    int64_t now = clime_now_us(), passed = now - p->ticked_us;
+    p->ticked_us = now;
+    if (passed > 2 * TICK_US) passed = 2 * TICK_US;
+    for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
+        struct turn *t = &p->turns[i];
+        if (!t->running) continue;
+        t->ticks_us += passed;
+        if (t->ticks_us >= p->r->suspect_after_us) clime_workers_unanswered(p->r->workers, t->id, t->began_us);
+    }
+}
+
 static void *keep_time(void *arg) {
     struct clime_prober *p = arg;
     struct clime_worker_view *views = xcalloc(CLIME_WORKERS_MAX, sizeof *views);
@@ -184,6 +209,7 @@ static void *keep_time(void *arg) {
         clime_connections_reap(p->r->connections, KEPT_US);
         int n = clime_workers_list(p->r->workers, views, CLIME_WORKERS_MAX);
         pthread_mutex_lock(&p->lock);
+        tick(p);
         int64_t next = start_due(p, views, n);
         struct timespec until = {next / 1000000, next % 1000000 * 1000};
         if (!p->stopping) pthread_cond_timedwait(&p->changed, &p->lock, &until);

@@ -25,7 +25,7 @@ struct options {
         max_body_memory, replay_memory, fail_threshold, ok_threshold;
     const char *worker_file;
     double discovery_interval, max_worker_load, replay_wait, request_timeout, control_timeout, drain_timeout,
-        probe_interval, probe_timeout, session_ttl, session_slack;
+        probe_interval, probe_timeout, suspect_after, session_ttl, session_slack;
     int policy, log_level; /* CHOICE */
     struct clime_opt_list workers, worker_names, cors_origins;
     bool print_routes;
@@ -68,6 +68,11 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
         {"health-check-interval", CLIME_OPT_DOUBLE, &o->probe_interval, "2", "S", "pause between rounds of probes",
          0.01, 3600},
         {"health-check-timeout", CLIME_OPT_DOUBLE, &o->probe_timeout, "5", "S", "longest probe", 0.01, 600},
+        {"health-suspect-after", CLIME_OPT_DOUBLE, &o->suspect_after, "3", "S",
+         "a worker whose probe is open for so long, and that has sent nothing else while another has, is asked "
+         "nothing, "
+         "and streams that can go on elsewhere do; until it says something (0: never)",
+         0, 600},
         {"health-failure-threshold", CLIME_OPT_INT, &o->fail_threshold, "3", "N",
          "failures in a row that take a worker out", 1, 1000},
         {"health-success-threshold", CLIME_OPT_INT, &o->ok_threshold, "2", "N", "probes in a row that bring it back", 1,
@@ -188,6 +193,7 @@ int main(int argc, char **argv) {
         .control_timeout_us = (int64_t)(o.control_timeout * 1e6),
         .probe_interval_us = (int64_t)(o.probe_interval * 1e6),
         .probe_timeout_us = (int64_t)(o.probe_timeout * 1e6),
+        .suspect_after_us = o.suspect_after > 0 ? (int64_t)(o.suspect_after * 1e6) : INT64_MAX,
         .replay_memory = {.max = o.replay_memory},
         .replay_wait_us = (int64_t)(o.replay_wait * 1e6),
         .max_retries = (int)o.max_retries,

@@ -42,6 +42,7 @@ static bool may_try_again(const struct clime_relay *y, int n_suspect) {
     case CLIME_OUTCOME_BUSY:
         return !y->e.code; /* the worker is; not ourselves */
     case CLIME_OUTCOME_WORKER:
+    case CLIME_OUTCOME_SILENT:
         return true;
     case CLIME_OUTCOME_UNKNOWN:
         return !y->e.code && y->status == 500;
@@ -57,8 +58,8 @@ struct trials {
     int64_t suspect; /* the worker that answered 500 */
 };
 
-/* A stream whose worker is lost may wait for one: its client cannot ask again without losing what it has. In the end
- * the lost one may be back. */
+/* A stream whose worker is lost may wait for one: its client cannot ask again without losing what it has. So may what
+ * was taken from a worker that was silent. In the end the lost one may be back. */
 static bool pick(struct clime_relay *y, const struct clime_route_request *request, struct trials *t,
                  struct clime_lease *out, struct clime_error *e) {
     struct clime_router *r = y->router;
@@ -78,6 +79,8 @@ static void count_trial(struct clime_relay *y, const struct clime_lease *lease, 
     clime_workers_release(w, lease, y->outcome);
     if (y->progressed) /* a stream that was broken off: what happened before it is over */
         *t = (struct trials){.until_us = clime_now_us() + y->router->replay_wait_us};
+    if (y->outcome == CLIME_OUTCOME_SILENT) /* as long as it might have waited with its worker */
+        t->until_us = clime_now_us() + y->router->replay_wait_us;
     t->tried[lease->slot / 64] |= (uint64_t)1 << (lease->slot % 64);
     if (y->outcome == CLIME_OUTCOME_SERVED && t->suspect) clime_workers_blame(w, t->suspect);
     if (y->outcome == CLIME_OUTCOME_UNKNOWN) t->suspect = lease->id;

@@ -1,7 +1,8 @@
 /* See relay.h. Runs on HTTP threads, called by the proxy.
  *
  * While it waits it looks, a few times a second, whether the client is still there, whether the prober has found the
- * worker frozen (a stopped process and a dead host keep their connections), and whether the router has to end. */
+ * worker frozen (a stopped process and a dead host keep their connections) or suspects it, and whether the router has
+ * to end. */
 #include "router/relay.h"
 
 #include <stdio.h>
@@ -39,6 +40,11 @@ void clime_relay_free(struct clime_relay *y) {
 
 /* ---- callbacks of the HTTP client, on this thread ---- */
 
+static void hear(struct clime_relay *y) {
+    y->heard_us = clime_now_us();
+    clime_workers_heard(y->router->workers, y->lease->slot, y->heard_us);
+}
+
 static bool is_stream(const struct clime_relay *y) {
     return y->status == 200 && !strncasecmp(y->content_type, "text/event-stream", 17);
 }
@@ -46,7 +52,7 @@ static bool is_stream(const struct clime_relay *y) {
 static void on_header(void *arg, int status, const char *name, const char *value) {
     struct clime_relay *y = arg;
     y->status = status;
-    y->heard_us = clime_now_us();
+    hear(y);
     if (!strcasecmp(name, "content-type")) snprintf(y->content_type, sizeof y->content_type, "%s", value);
     if (!strcasecmp(name, "x-clime-stream")) snprintf(y->kind, sizeof y->kind, "%s", value);
     if (!strcasecmp(name, "retry-after")) snprintf(y->retry_after, sizeof y->retry_after, "%s", value);
@@ -95,7 +101,7 @@ static size_t sift(struct clime_relay *y, size_t n) {
 
 /* Sends of the first n held bytes what is the client's and drops them. */
 static bool pass(struct clime_relay *y, size_t n) {
-    size_t kept = y->replay.kind && !y->replay.lost ? sift(y, n) : n;
+    size_t kept = clime_replay_can_go_on(&y->replay) ? sift(y, n) : n;
     if (kept) {
         y->client_gone = !clime_http_stream_write(y->stream, y->held.data, kept);
         y->inside_event = y->held.data[kept - 1] != '\n';
@@ -120,7 +126,7 @@ static bool begin_stream(struct clime_relay *y) {
 
 static bool on_data(void *arg, const char *data, size_t len) {
     struct clime_relay *y = arg;
-    y->heard_us = clime_now_us();
+    hear(y);
     if (!is_stream(y)) {
         clime_buf_add(&y->body, data, len);
         return !y->body.full;
@@ -135,6 +141,12 @@ static bool on_data(void *arg, const char *data, size_t len) {
     return whole == 0 || pass(y, whole);
 }
 
+/* What a suspected worker has of it is nothing, or is here too. */
+static bool loses_nothing(const struct clime_relay *y, const struct clime_silence *s) {
+    if (y->stream) return clime_replay_can_go_on(&y->replay) && !y->inside_event;
+    return s->heard_us < y->began_us;
+}
+
 static bool cancelled(void *arg) {
     struct clime_relay *y = arg;
     int64_t now = clime_now_us();
@@ -142,11 +154,13 @@ static bool cancelled(void *arg) {
     y->cut = atomic_load(&y->router->phase) == CLIME_ROUTER_CUTTING;
     if (now >= y->look_us) {
         y->look_us = now + LOOK_US;
-        int64_t silent_us = clime_workers_silent_since(y->router->workers, y->lease->id);
-        y->worker_frozen = silent_us > y->heard_us; /* what still sends is not frozen, whatever its probes say */
+        struct clime_silence s = clime_workers_silence(y->router->workers, y->lease->slot, y->lease->id);
+        /* what still sends is not frozen, whatever its probes say */
+        y->worker_frozen = s.frozen_since_us > y->heard_us;
+        y->worker_suspected = s.suspected && loses_nothing(y, &s);
         y->client_gone = clime_http_peer_gone(y->rq);
     }
-    return y->cut || y->worker_frozen || y->client_gone;
+    return y->cut || y->worker_frozen || y->worker_suspected || y->client_gone;
 }
 
 /* ---- one attempt ---- */
@@ -179,6 +193,9 @@ static void judge(struct clime_relay *y) {
     } else if (y->worker_frozen) {
         y->outcome = CLIME_OUTCOME_WORKER;
         clime_fail(e, CLIME_ERR_INTERNAL, "the worker %s has stopped answering", url);
+    } else if (y->worker_suspected) {
+        y->outcome = CLIME_OUTCOME_SILENT;
+        clime_fail(e, CLIME_ERR_UNAVAILABLE, "the worker %s has been silent for some seconds", url);
     } else if (y->body.full) {
         y->outcome = CLIME_OUTCOME_CLIENT;
         clime_fail(e, CLIME_ERR_INTERNAL, "the answer of %s is larger than %zu bytes (--max-payload-size)", url,
@@ -208,8 +225,8 @@ void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease)
     clime_buf_clear(&fresh.body);
     clime_buf_clear(&fresh.held); /* half an event, which another worker will tell whole */
     clime_buf_clear(&fresh.last_words);
-    fresh.heard_us = clime_now_us();
-    fresh.look_us = fresh.heard_us + LOOK_US;
+    fresh.began_us = fresh.heard_us = clime_now_us();
+    fresh.look_us = fresh.began_us + LOOK_US;
     *y = fresh;
     struct clime_headers headers;
     const char *key = clime_router_key_for(r, lease->key);

@@ -33,11 +33,13 @@ struct clime_relay {
 
     /* While it lasts */
     const struct clime_lease *lease;
-    int64_t heard_us;                              /* when the worker sent something, or we began */
-    int64_t look_us;                               /* when to look at client and worker again */
-    bool client_gone, worker_frozen, cut, foreign; /* why it was ended; foreign: a stream that does not go on */
-    char kind[16];                                 /* X-Clime-Stream */
-    bool inside_event;                             /* of the stream that went to the client */
+    int64_t heard_us; /* when the worker sent something, or we began */
+    int64_t began_us; /* the attempt */
+    int64_t look_us;  /* when to look at client and worker again */
+    /* why it was ended; foreign: a stream that does not go on */
+    bool client_gone, worker_frozen, worker_suspected, cut, foreign;
+    char kind[16];     /* X-Clime-Stream */
+    bool inside_event; /* of the stream that went to the client */
 };
 
 void clime_relay_init(struct clime_relay *y, struct clime_router *r, struct clime_http_request *rq, const char *target);

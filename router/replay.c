@@ -57,6 +57,10 @@ void clime_replay_lose(struct clime_replay *p) {
     p->lost = true;
 }
 
+bool clime_replay_can_go_on(const struct clime_replay *p) {
+    return p->kind != CLIME_REPLAY_NONE && !p->lost;
+}
+
 /* ---- reading events ---- */
 
 struct event { /* what is read of one */
@@ -205,7 +209,7 @@ static bool keep(struct clime_replay *p, struct clime_replay_output *o, struct c
 
 enum clime_replay_verdict clime_replay_event(struct clime_replay *p, struct clime_str event, int *status) {
     static const char data[] = "data: ";
-    if (p->kind == CLIME_REPLAY_NONE || p->lost || !clime_str_starts(event, data)) return CLIME_REPLAY_PASS;
+    if (!clime_replay_can_go_on(p) || !clime_str_starts(event, data)) return CLIME_REPLAY_PASS;
     struct clime_str payload = {event.ptr + sizeof data - 1, event.len - (sizeof data - 1)};
     while (payload.len && (payload.ptr[payload.len - 1] == '\n' || payload.ptr[payload.len - 1] == '\r')) payload.len--;
     if (clime_str_starts(payload, "{\"error\"")) {
@@ -284,7 +288,7 @@ static bool find_ended(struct clime_replay *p) {
 
 bool clime_replay_request(struct clime_replay *p, struct clime_str body, struct clime_buf *out) {
     struct clime_jw w;
-    if (p->kind == CLIME_REPLAY_NONE || p->lost || !find_ended(p)) return false;
+    if (!clime_replay_can_go_on(p) || !find_ended(p)) return false;
     while (body.len && body.ptr[body.len - 1] != '}') body.len--; /* it has been read as an object before */
     if (body.len < 2) return false;
     clime_buf_init(out, LARGEST_REQUEST);

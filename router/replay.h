@@ -46,6 +46,9 @@ enum clime_replay_verdict clime_replay_event(struct clime_replay *p, struct clim
 
 void clime_replay_lose(struct clime_replay *p);
 
+/* Whether the stream may be gone on with, so far. */
+bool clime_replay_can_go_on(const struct clime_replay *p);
+
 /* The request, body, as another worker is to be asked to go on with it; false when it cannot. */
 bool clime_replay_request(struct clime_replay *p, struct clime_str body, struct clime_buf *out);
 

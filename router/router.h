@@ -28,6 +28,7 @@ struct clime_router {
     int64_t request_timeout_us; /* of a whole generation */
     int64_t control_timeout_us; /* of a control call to one worker */
     int64_t probe_interval_us, probe_timeout_us;
+    int64_t suspect_after_us; /* that a probe is open; INT64_MAX = never */
     struct clime_replay_memory replay_memory;
     int64_t replay_wait_us; /* how long a stream waits for a worker that goes on with it */
     int max_retries;        /* further workers tried after the first */

@@ -48,7 +48,7 @@ static bool url_is_sane(struct clime_str url) {
     return true;
 }
 
-static struct worker *find_locked(struct clime_workers *w, int64_t id, struct clime_str url) {
+struct worker *clime_workers_find(struct clime_workers *w, int64_t id, struct clime_str url) {
     for (int i = 0; i < CLIME_WORKERS_MAX; i++) {
         struct worker *k = &w->w[i];
         if (k->v.state == CLIME_WORKER_FREE) continue;
@@ -78,7 +78,7 @@ enum clime_err clime_workers_add(struct clime_workers *w, struct clime_str url, 
                           url.len > 80 ? 80 : (int)url.len, url.ptr);
     enum clime_err err = CLIME_OK;
     pthread_mutex_lock(&w->lock);
-    struct worker *k = find_locked(w, 0, url);
+    struct worker *k = clime_workers_find(w, 0, url);
     for (int i = 0; !k && i < CLIME_WORKERS_MAX; i++) {
         if (w->w[i].v.state != CLIME_WORKER_FREE) continue;
         k = &w->w[i];
@@ -111,7 +111,7 @@ enum clime_err clime_workers_set(struct clime_workers *w, int64_t id, const stru
     if (s->labels && strlen(s->labels) >= CLIME_WORKER_LABELS)
         return clime_fail(e, CLIME_ERR_INPUT, "a worker's labels have less than %d bytes", CLIME_WORKER_LABELS);
     pthread_mutex_lock(&w->lock);
-    struct worker *k = find_locked(w, id, none);
+    struct worker *k = clime_workers_find(w, id, none);
     if (k && s->key) snprintf(k->v.key, sizeof k->v.key, "%s", s->key);
     if (k && s->labels) snprintf(k->v.labels, sizeof k->v.labels, "%s", s->labels);
     if (k && s->health_port >= 0) put_health_url(k->v.health_url, clime_str_of(k->v.url), s->health_port);
@@ -126,7 +126,7 @@ static void free_if_drained(struct worker *k) {
 enum clime_err clime_workers_remove(struct clime_workers *w, int64_t id, struct clime_str url, struct clime_error *e) {
     enum clime_err err = CLIME_OK;
     pthread_mutex_lock(&w->lock);
-    struct worker *k = find_locked(w, id, trim_url(url));
+    struct worker *k = clime_workers_find(w, id, trim_url(url));
     if (k) {
         k->v.state = CLIME_WORKER_DRAINING;
         free_if_drained(k);
@@ -149,7 +149,7 @@ int clime_workers_list(struct clime_workers *w, struct clime_worker_view *out, i
 bool clime_workers_get(struct clime_workers *w, int64_t id, struct clime_worker_view *out) {
     struct clime_str none = {0};
     pthread_mutex_lock(&w->lock);
-    const struct worker *k = find_locked(w, id, none);
+    const struct worker *k = clime_workers_find(w, id, none);
     if (k) *out = k->v;
     pthread_mutex_unlock(&w->lock);
     return k != NULL;
@@ -203,13 +203,12 @@ void clime_workers_release(struct clime_workers *w, const struct clime_lease *l,
 void clime_workers_blame(struct clime_workers *w, int64_t id) {
     struct clime_str none = {0};
     pthread_mutex_lock(&w->lock);
-    struct worker *k = find_locked(w, id, none);
+    struct worker *k = clime_workers_find(w, id, none);
     if (k) count_failed_request(w, k);
     pthread_mutex_unlock(&w->lock);
 }
 
-/* READY or STALE, whichever its weights say, for one that is well. */
-static void judge_version(const struct clime_workers *w, struct worker *k) {
+void clime_workers_judge_version(const struct clime_workers *w, struct worker *k) {
     bool stale = w->version[0] && k->v.version[0] && clime_version_is_older(k->v.version, w->version);
     enum clime_worker_state state = stale ? CLIME_WORKER_STALE : CLIME_WORKER_READY;
     if (stale && k->v.state != state)
@@ -222,18 +221,21 @@ static void judge_version(const struct clime_workers *w, struct worker *k) {
 
 static void heard(struct clime_workers *w, struct worker *k, const char *version) {
     k->fails_in_row = k->silences_in_row = 0;
-    k->silent_since_us = 0;
+    k->frozen_since_us = 0;
+    atomic_store(&k->heard_us, clime_now_us());
     k->oks_in_row++;
     snprintf(k->v.version, sizeof k->v.version, "%s", version);
     bool well = k->v.state == CLIME_WORKER_READY || k->v.state == CLIME_WORKER_STALE;
-    bool back = k->oks_in_row >= w->opts.ok_threshold && clime_now_us() >= k->paused_until_us;
-    if (well || (k->v.state == CLIME_WORKER_DOWN && back)) judge_version(w, k);
+    bool enough = k->oks_in_row >= w->opts.ok_threshold || k->suspect_since_us;
+    bool back = enough && clime_now_us() >= k->paused_until_us;
+    k->suspect_since_us = 0;
+    if (well || (k->v.state == CLIME_WORKER_DOWN && back)) clime_workers_judge_version(w, k);
 }
 
 void clime_workers_set_capacity(struct clime_workers *w, int64_t id, int64_t capacity) {
     struct clime_str none = {0};
     pthread_mutex_lock(&w->lock);
-    struct worker *k = find_locked(w, id, none);
+    struct worker *k = clime_workers_find(w, id, none);
     if (k) k->v.capacity = capacity;
     pthread_mutex_unlock(&w->lock);
 }
@@ -241,32 +243,27 @@ void clime_workers_set_capacity(struct clime_workers *w, int64_t id, int64_t cap
 void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const char *version) {
     struct clime_str none = {0};
     pthread_mutex_lock(&w->lock);
-    struct worker *k = find_locked(w, id, none);
+    struct worker *k = clime_workers_find(w, id, none);
     if (k && ok) {
         heard(w, k, version);
     } else if (k) {
         count_failure(w, k);
         k->v.trial = false; /* who does not answer is lost, not sick */
         k->pause_us = 0;
-        if (++k->silences_in_row >= w->opts.fail_threshold && !k->silent_since_us) k->silent_since_us = clime_now_us();
+        if (++k->silences_in_row >= w->opts.fail_threshold && !k->frozen_since_us) {
+            k->frozen_since_us = clime_now_us();
+            k->suspect_since_us = 0; /* it is known now */
+        }
     }
     pthread_mutex_unlock(&w->lock);
-}
-
-int64_t clime_workers_silent_since(struct clime_workers *w, int64_t id) {
-    struct clime_str none = {0};
-    pthread_mutex_lock(&w->lock);
-    const struct worker *k = find_locked(w, id, none);
-    int64_t since = k ? k->silent_since_us : 0;
-    pthread_mutex_unlock(&w->lock);
-    return since;
 }
 
 void clime_workers_set_version(struct clime_workers *w, const char *version) {
     pthread_mutex_lock(&w->lock);
     snprintf(w->version, sizeof w->version, "%s", version);
     for (int i = 0; i < CLIME_WORKERS_MAX; i++)
-        if (w->w[i].v.state == CLIME_WORKER_READY || w->w[i].v.state == CLIME_WORKER_STALE) judge_version(w, &w->w[i]);
+        if (w->w[i].v.state == CLIME_WORKER_READY || w->w[i].v.state == CLIME_WORKER_STALE)
+            clime_workers_judge_version(w, &w->w[i]);
     pthread_mutex_unlock(&w->lock);
 }
 

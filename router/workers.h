@@ -75,6 +75,7 @@ enum clime_outcome {
     CLIME_OUTCOME_CLIENT,  /* the client's fault: a bad request, one whose answer is too large, or it left */
     CLIME_OUTCOME_BUSY,    /* asked for patience: 429, 503 */
     CLIME_OUTCOME_WORKER,  /* no connection, broken off, frozen */
+    CLIME_OUTCOME_SILENT,  /* it is suspected; its probes will tell */
     CLIME_OUTCOME_UNKNOWN, /* a 500, or our own end: the worker's fault or the request's */
 };
 void clime_workers_release(struct clime_workers *w, const struct clime_lease *l, enum clime_outcome outcome);
@@ -85,8 +86,21 @@ void clime_workers_blame(struct clime_workers *w, int64_t id);
 void clime_workers_set_capacity(struct clime_workers *w, int64_t id, int64_t capacity);
 /* The prober's finding. version: the label of the worker's weights, empty when it was not asked or did not say. */
 void clime_workers_probed(struct clime_workers *w, int64_t id, bool ok, const char *version);
-/* Since when the worker answers no probe (clime_now_us scale), once it is DOWN for that; 0 = it does, or it is gone. */
-int64_t clime_workers_silent_since(struct clime_workers *w, int64_t id);
+
+/* Silence (silence.c). A byte of an answer has come from the worker that has the slot, by now_us; takes no lock. */
+void clime_workers_heard(struct clime_workers *w, int slot, int64_t now_us);
+/* A probe has had no answer for long, since since_us; said again while that is so. The worker is suspected, and DOWN,
+ * where it has sent nothing else since and another one that is READY has: that not all are silent tells that it is not
+ * ourselves, or the network. Its next byte is enough for it to be back. */
+void clime_workers_unanswered(struct clime_workers *w, int64_t id, int64_t since_us);
+
+/* How a worker is silent, all on the clime_now_us scale. Zeros when it is gone. */
+struct clime_silence {
+    int64_t heard_us;        /* when it sent something last, 0 = never */
+    bool suspected;          /* by clime_workers_unanswered, and has been silent since */
+    int64_t frozen_since_us; /* since when it is DOWN for answering no probe; 0 = it does */
+};
+struct clime_silence clime_workers_silence(struct clime_workers *w, int slot, int64_t id);
 
 /* The label of the weights that the fleet is on; empty = whatever a worker has will do. A worker that is known to have
  * older ones (version.h) is not READY; one that is ahead is, while an update goes round. */

@@ -1,8 +1,9 @@
-/* Private to workers.c (the table) and choose.c (who gets a request). */
+/* Private to workers.c (the table), silence.c (who says nothing) and choose.c (who gets a request). */
 #ifndef CLIME_ROUTER_WORKERS_INT_H
 #define CLIME_ROUTER_WORKERS_INT_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "router/policy/placements.h"
 #include "router/workers.h"
@@ -11,7 +12,9 @@ struct worker {
     struct clime_worker_view v;
     int fails_in_row, oks_in_row;      /* of probes and requests */
     int silences_in_row;               /* of probes alone */
-    int64_t silent_since_us;           /* see clime_workers_silent_since */
+    int64_t frozen_since_us;           /* see clime_silence */
+    int64_t suspect_since_us;          /* the probe that it did not answer; 0 = it is not suspected */
+    _Atomic int64_t heard_us;          /* set without the lock */
     int64_t pause_us, paused_until_us; /* after trials that failed */
     int64_t trial_us;                  /* when its trial's request began */
 };
@@ -29,5 +32,9 @@ struct clime_workers {
     struct clime_worker_view *ready[CLIME_WORKERS_MAX];
     int16_t at_of_slot[CLIME_WORKERS_MAX]; /* index in ready, -1 = not there */
 };
+
+struct worker *clime_workers_find(struct clime_workers *w, int64_t id, struct clime_str url);
+/* READY or STALE, whichever its weights say, for one that is well. */
+void clime_workers_judge_version(const struct clime_workers *w, struct worker *k);
 
 #endif

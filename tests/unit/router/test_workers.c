@@ -1,4 +1,4 @@
-/* The fleet's table and the policies: choice, stickiness, exclusion, outcomes, silence, versions, draining,
+/* The fleet's table and the policies: choice, stickiness, exclusion, outcomes, versions, draining,
  * what is read of a request.
  */
 #include <setjmp.h>
@@ -479,28 +479,6 @@ static void test_a_newcomer_is_ready_after_one_answer(void **state) {
     clime_workers_free(w);
 }
 
-static void test_silence_is_of_probes_alone(void **state) {
-    (void)state;
-    struct clime_workers *w = fleet(1, 0);
-    struct clime_lease l;
-    for (int i = 0; i < 2; i++) {
-        assert_int_equal(pick(w, NULL, 1, none_tried, &l), 0);
-        clime_workers_release(w, &l, CLIME_OUTCOME_WORKER);
-    }
-    assert_int_equal(state_of(w, 1), CLIME_WORKER_DOWN);
-    assert_int_equal(clime_workers_silent_since(w, 1), 0);
-    clime_workers_probed(w, 1, false, "");
-    assert_int_equal(clime_workers_silent_since(w, 1), 0);
-    clime_workers_probed(w, 1, false, "");
-    int64_t since = clime_workers_silent_since(w, 1);
-    assert_true(since > 0);
-    clime_workers_probed(w, 1, false, "");
-    assert_true(clime_workers_silent_since(w, 1) == since);
-    clime_workers_probed(w, 1, true, "");
-    assert_int_equal(clime_workers_silent_since(w, 1), 0);
-    clime_workers_free(w);
-}
-
 static void test_versions(void **state) {
     (void)state;
     struct clime_workers *w = fleet(2, 0);
@@ -647,7 +625,6 @@ int main(void) {
         cmocka_unit_test(test_health_urls),
         cmocka_unit_test(test_outcomes),
         cmocka_unit_test(test_a_newcomer_is_ready_after_one_answer),
-        cmocka_unit_test(test_silence_is_of_probes_alone),
         cmocka_unit_test(test_versions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
