@@ -40,6 +40,8 @@ enum clime_act {
     CLIME_ACT_FROM,          /* [T*k] int32 row of each place */
     CLIME_ACT_AT,            /* [T, k] int32 place of each slot */
     CLIME_ACT_EXPERT_IN,     /* [T*k, D] the rows of ln2 in their places */
+    CLIME_ACT_EXPERT_ROWS,   /* [T*k, D] of experts that lie whole on a rank, its own; before they are home, */
+    CLIME_ACT_CUTS,          /* [T*k] int32: where each one's columns begin when a row is cut for all ranks */
     CLIME_ACT_EXPERT_OUT,    /* [T*k, D] */
     CLIME_ACT_SHARED_GU,     /* [T, 2F] */
     CLIME_ACT_SHARED_H,      /* [T, F] */

@@ -77,32 +77,53 @@ static void shared_expert(struct clime_model *m, int T, const int *w, void *cons
                a[CLIME_ACT_SHARED_ID], a[CLIME_ACT_SHARED_WEIGHT], NULL);
 }
 
-/* down_norm = sum over the chosen experts e of weight_e down_e(swiglu(gate|up_e(ln2))), plus the shared one's. Every
- * rank chooses alike, and has rows of all experts: what is gathered is as in swiglu, k rows of each row in their
- * places, and then the sums. */
+/* expert_out = down_e(swiglu(gate|up_e(ln2))) of the chosen experts e in their places, this rank's columns of it. It
+ * has rows of all experts: what is gathered is as in swiglu, k rows of each row in their places. */
+static void rows_of_experts(struct clime_model *m, int T, const int *w, void *const *a) {
+    const struct clime_ops *ops = m->ops;
+    int k = m->cfg.router.k, R = T * k;
+    size_t h = (size_t)m->cfg.F_expert * clime_dtype_bytes(clime_model_dt(m));
+    ops->grouped_swiglu(m->dev, R, a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_LN2],
+                        &m->matrix[w[CLIME_W_EXPERTS_GU]], a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU],
+                        clime_ranks_mine(m, R, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_H]));
+    clime_ranks_gather(m, T, k, h, a[CLIME_ACT_PARTS], a[CLIME_ACT_H]);
+    ops->grouped_gemm(m->dev, R, a[CLIME_ACT_START], a[CLIME_ACT_H], &m->matrix[w[CLIME_W_EXPERTS_DOWN]],
+                      a[CLIME_ACT_EXPERT_OUT]);
+}
+
+/* The same of experts that lie whole on a rank: it computes its own ones' rows, and their columns go to who adds them.
+ */
+static void whole_experts(struct clime_model *m, int T, const int *w, void *const *a) {
+    const struct clime_ops *ops = m->ops;
+    const int32_t *own = clime_ranks_own(m, a[CLIME_ACT_START]);
+    int R = T * m->cfg.router.k;
+    ops->grouped_swiglu(m->dev, R, own, a[CLIME_ACT_FROM], a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_EXPERTS_GU]],
+                        a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU], a[CLIME_ACT_H]);
+    ops->grouped_gemm(m->dev, R, own, a[CLIME_ACT_H], &m->matrix[w[CLIME_W_EXPERTS_DOWN]], a[CLIME_ACT_EXPERT_ROWS]);
+    clime_ranks_home(m, a[CLIME_ACT_START], a[CLIME_ACT_CUTS], a[CLIME_ACT_EXPERT_ROWS],
+                     a[CLIME_ACT_EXPERT_IN] /* nobody reads it any more */, a[CLIME_ACT_EXPERT_OUT]);
+}
+
+/* down_norm = sum over the chosen experts e of weight_e expert_out_e, plus the shared one's. Every rank chooses alike
+ * and adds its columns. */
 static void experts(struct clime_model *m, int l, const struct clime_batch *b, void *const *a) {
     const struct clime_ops *ops = m->ops;
     const struct clime_router *r = &m->cfg.router;
     const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
-    int T = b->T, D = m->cfg.D, R = T * r->k, down = w[CLIME_W_EXPERTS_DOWN];
-    size_t dt = clime_dtype_bytes(clime_model_dt(m)), h = (size_t)m->cfg.F_expert * dt, row = (size_t)D * dt;
-    void *parts = a[CLIME_ACT_PARTS];
+    int T = b->T, D = m->cfg.D;
+    size_t row = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
     ops->gemm(d, CLIME_F32, T, a[CLIME_ACT_LN2], &m->matrix[w[CLIME_W_ROUTER]], a[CLIME_ACT_SCORES]);
     if (m->cfg.F_shared) shared_expert(m, T, w, a); /* here: its weights can come while the router still chooses */
     ops->route(d, T, r, a[CLIME_ACT_SCORES], clime_weight(m, w[CLIME_W_ROUTER_BIAS]), a[CLIME_ACT_SCORES],
                a[CLIME_ACT_CHOSEN], a[CLIME_ACT_WEIGHTS], b->routing);
     ops->permute(d, T, r, a[CLIME_ACT_CHOSEN], a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_AT]);
-    ops->grouped_swiglu(d, R, a[CLIME_ACT_START], a[CLIME_ACT_FROM], a[CLIME_ACT_LN2],
-                        &m->matrix[w[CLIME_W_EXPERTS_GU]], a[CLIME_ACT_EXPERT_IN], a[CLIME_ACT_GU],
-                        clime_ranks_mine(m, R, h, parts, a[CLIME_ACT_H]));
-    clime_ranks_gather(m, T, r->k, h, parts, a[CLIME_ACT_H]);
-    ops->grouped_gemm(d, R, a[CLIME_ACT_START], a[CLIME_ACT_H], &m->matrix[down], a[CLIME_ACT_EXPERT_OUT]);
-    ops->combine(d, T, m->matrix[down].N, r->k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], a[CLIME_ACT_EXPERT_OUT],
+    (m->ranks.whole_experts ? whole_experts : rows_of_experts)(m, T, w, a);
+    ops->combine(d, T, D / m->ranks.n, r->k, a[CLIME_ACT_AT], a[CLIME_ACT_WEIGHTS], a[CLIME_ACT_EXPERT_OUT],
                  m->cfg.F_shared ? a[CLIME_ACT_SHARED_OUT] : NULL,
                  m->cfg.shared_gate ? a[CLIME_ACT_SHARED_WEIGHT] : NULL,
-                 clime_ranks_mine(m, T, row, parts, a[CLIME_ACT_DOWN_NORM]));
-    clime_ranks_gather(m, T, 1, row, parts, a[CLIME_ACT_DOWN_NORM]);
+                 clime_ranks_mine(m, T, row, a[CLIME_ACT_PARTS], a[CLIME_ACT_DOWN_NORM]));
+    clime_ranks_gather(m, T, 1, row, a[CLIME_ACT_PARTS], a[CLIME_ACT_DOWN_NORM]);
 }
 
 static void (*const mlps[])(struct clime_model *, int, const struct clime_batch *,
@@ -169,6 +190,14 @@ size_t clime_work_bytes(const struct clime_model *m, int max_rows, int max_out) 
     return n;
 }
 
+/* A row counts as one for each rank. */
+static void fill_cuts(struct clime_model *m, int R, void *cuts) {
+    int32_t *h = xmalloc((size_t)R * sizeof *h);
+    for (int i = 0; i < R; i++) h[i] = i * m->ranks.n;
+    m->ops->copy_in(m->dev, cuts, h, (size_t)R * sizeof *h);
+    free(h);
+}
+
 enum clime_err clime_work_open(struct clime_model *m, int max_rows, int max_out, struct clime_work *w,
                                struct clime_error *e) {
     struct clime_act_info acts[CLIME_ACT_N];
@@ -177,6 +206,7 @@ enum clime_err clime_work_open(struct clime_model *m, int max_rows, int max_out,
     clime_layer_acts(m, acts);
     for (int i = 0; i < CLIME_ACT_N; i++)
         if (acts[i].server >= 0) w->act.at[i] = w->act.at[acts[i].server];
+    if (!rc && w->act.at[CLIME_ACT_CUTS]) fill_cuts(m, max_rows * m->cfg.router.k, w->act.at[CLIME_ACT_CUTS]);
     return rc;
 }
 

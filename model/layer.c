@@ -21,8 +21,10 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
     enum clime_act_cost qkv = c->qk_norm || latent ? product : cheap;
     size_t E = (size_t)c->router.E, k = (size_t)c->router.k, FE = (size_t)c->F_expert, FS = (size_t)c->F_shared;
     size_t some = E ? 1 : 0, shared = FS ? 1 : 0, gate = c->shared_gate ? 1 : 0, i32 = sizeof(int32_t);
+    size_t whole = E && m->ranks.whole_experts ? 1 : 0, GU = 2 * (k * FE > F ? k * FE : F) / n;
+    if (whole && 2 * k * FE > GU) GU = 2 * k * FE; /* all rows may choose one rank's */
+    const size_t gathered[] = {D, whole || F > k * FE ? F : k * FE, FS, latent ? HV : Q};
     if (k * FE > F) F = k * FE; /* one place for layers of either kind */
-    const size_t gathered[] = {D, F, FS, latent ? HV : Q};
     size_t widest = 0;
     for (size_t i = 0; i < CLIME_COUNT(gathered); i++) widest = gathered[i] > widest ? gathered[i] : widest;
     enum clime_act_cost normed = post ? product : cheap; /* read by the backward pass of the norm after it */
@@ -42,7 +44,7 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
         [CLIME_ACT_X2] = {"x2", D * dt, 0, product, CLIME_ACT_X},
         [CLIME_ACT_LN2] = {"ln2", D * dt, 0, pass, CLIME_ACT_LN1},
         [CLIME_ACT_RSTD2] = {"rstd2", f32, 0, pass, -1},
-        [CLIME_ACT_GU] = {"gu", 2 * F / n * dt, 0, product, CLIME_ACT_GU},
+        [CLIME_ACT_GU] = {"gu", GU * dt, 0, product, CLIME_ACT_GU},
         [CLIME_ACT_H] = {"h", F * dt, 0, pass, CLIME_ACT_H},
         [CLIME_ACT_PARTS] = {"parts", n > 1 ? widest * dt : 0, 0, cheap, CLIME_ACT_PARTS},
         [CLIME_ACT_DOWN] = {"down", D * dt, 0, normed, CLIME_ACT_O},
@@ -60,6 +62,8 @@ void clime_layer_acts(const struct clime_model *m, struct clime_act_info out[CLI
         [CLIME_ACT_FROM] = {"from", k * i32, 0, product, CLIME_ACT_FROM},
         [CLIME_ACT_AT] = {"at", k * i32, 0, product, CLIME_ACT_AT},
         [CLIME_ACT_EXPERT_IN] = {"expert_in", k * D * dt, 0, cheap, CLIME_ACT_EXPERT_IN},
+        [CLIME_ACT_EXPERT_ROWS] = {"expert_rows", whole * k * D * dt, 0, cheap, CLIME_ACT_EXPERT_ROWS},
+        [CLIME_ACT_CUTS] = {"cuts", whole * k * i32, 0, cheap, CLIME_ACT_CUTS},
         [CLIME_ACT_EXPERT_OUT] = {"expert_out", k * D / n * dt, 0, cheap, CLIME_ACT_EXPERT_OUT},
         [CLIME_ACT_SHARED_GU] = {"shared_gu", 2 * FS / n * dt, 0, product, CLIME_ACT_SHARED_GU},
         [CLIME_ACT_SHARED_H] = {"shared_h", FS * dt, 0, pass, CLIME_ACT_SHARED_H},

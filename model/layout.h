@@ -28,7 +28,8 @@ enum clime_shard_rule {
     CLIME_SHARD_ROWS,  /* any rows: outputs of o and down, of each expert's too */
     CLIME_SHARD_HEADS, /* rows of whole heads: q, k, v, each its own; latent attention's kv_b */
     CLIME_SHARD_PAIRS, /* rows of gate and of up alike: a device has both of what it multiplies */
-    CLIME_SHARD_VOCAB  /* rows of whole CLIME_VOCAB_UNIT: the head */
+    CLIME_SHARD_VOCAB, /* rows of whole CLIME_VOCAB_UNIT: the head */
+    CLIME_SHARD_EXPERT /* all of it on one device: experts that stay whole (clime_layout_whole_experts) */
 };
 
 struct clime_slice { /* a row of the table: one Hugging Face tensor */
@@ -51,6 +52,7 @@ struct clime_slice { /* a row of the table: one Hugging Face tensor */
         int unit;    /* rows that stay together: the head size, CLIME_VOCAB_UNIT, 1 */
         int stacked; /* matrices that lie one on the other in it, each cut alike: 2 for a gate and up in one tensor */
         bool lent;   /* where there are fewer units than devices, neighbours have the same one: k and v */
+        int expert, of; /* CLIME_SHARD_EXPERT: which of how many; neighbours lie on the same device */
     } cut;
     int n_experts; /* 0; or with what is joined to it the matrices of so many experts, of which it is the first */
 };
@@ -121,6 +123,9 @@ int64_t clime_layout_params(const struct clime_layout *l, bool trained);
  * train. */
 enum clime_err clime_layout_freeze(struct clime_layout *l, const bool *frozen, struct clime_error *e);
 
+/* Of experts each device of a group has some whole, instead of rows of all. Before anything is shared out. */
+void clime_layout_whole_experts(struct clime_layout *l);
+
 /* A span of elements that one call of the optimizer updates: rows that follow each other in the weights, in the
  * gradients and in the states, with the same decay. */
 struct clime_param_span {
@@ -138,7 +143,8 @@ struct clime_shard_part { /* elements that lie together in both buffers */
 
 struct clime_shard { /* what one rank of a group holds, in the order of the table */
     struct clime_shard_part *parts;
-    int n_parts; /* one a slice; two for a gate and up that are one tensor */
+    int n_parts; /* one a slice, of no elements where the expert is another rank's; two for a gate and up that are one
+                  * tensor. The same of every rank */
     int64_t n; /* elements of the rank's buffer, laid out as the whole is: joined tensors joined, the same alignment */
 };
 

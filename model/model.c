@@ -293,13 +293,19 @@ enum clime_err clime_model_prepare(const char *dir, const struct clime_model_opt
     if ((rc = clime_config_load(dir, &m->cfg, e))) goto done;
     if ((rc = clime_ops_choose(o->device ? o->device : "auto", &m->ops, e))) goto done;
     if ((rc = clime_model_operations(m->ops, c, e))) goto done;
+    if (o->whole_experts && !c->router.E) {
+        rc = clime_fail(e, CLIME_ERR_INPUT, "%s has no experts that could lie whole on a device each", c->architecture);
+        goto done;
+    }
     if ((rc = choose_dtype(o->dtype, c, m->ops, &dev.dt, e))) goto done;
     if ((rc = m->ops->open(&dev, &m->dev, e))) goto done;
     m->no_weights = o->no_weights;
     m->shared = o->shared;
     m->releasable = o->releasable;
     m->ranks = (struct clime_model_ranks){.rank = o->rank, .n = o->n_ranks > 1 ? o->n_ranks : 1};
+    m->ranks.whole_experts = o->whole_experts && m->ranks.n > 1;
     clime_layout_make(c, &m->layout);
+    if (m->ranks.whole_experts) clime_layout_whole_experts(&m->layout);
     if ((rc = clime_model_lay(m, e))) goto done;
     m->handover = clime_hash64((uint64_t[]){m->layout.hash, clime_rope_checksum(c)}, 2);
     clime_planes_make(m);

@@ -22,6 +22,7 @@
  * every product; columns are gathered, nothing is added. Every rank runs the same calls with the same rows. */
 struct clime_model_ranks {
     int rank, n;               /* 0 of 1: alone */
+    bool whole_experts;        /* an expert lies on one rank */
     struct clime_links *links; /* between them; borrowed */
     void *piece;        /* device: rank 0's room for what it hands out from the host; NULL where that is no way */
     enum clime_err err; /* the first exchange that failed: then what is computed means nothing */
@@ -95,6 +96,7 @@ struct clime_model_options {
     bool no_weights;              /* open without any; they come by clime_model_set, _copy or _map */
     bool shared;                  /* the weights may be exported; always so on a device with memory of its own */
     bool releasable;              /* the weights may be given back, their address stays; then never exported */
+    bool whole_experts;           /* over ranks: of experts a rank has some whole, not rows of all (ranks.h) */
     int rank, n_ranks;            /* of a group that shares the model; 0 of 0 or 1: alone */
 };
 

@@ -49,7 +49,7 @@ static void make_matrices(struct clime_model *m, const int64_t *held) {
             l->slices[i].type == CLIME_PARAM_MATRIX && !l->slices[i].by_head && (i != l->embed || i == l->head);
         for (end = i; end < l->n_slices && (end == i || l->slices[end].joined); end++)
             if (is_matrix) w.N += (int)(held[end] / w.K);
-        w.n_experts = l->slices[i].n_experts;
+        w.n_experts = l->slices[i].n_experts / (l->slices[i].cut.rule == CLIME_SHARD_EXPERT ? m->ranks.n : 1);
         if (w.n_experts) w.N /= w.n_experts;
         if (is_matrix) m->matrix[i] = w;
     }
@@ -115,7 +115,8 @@ void clime_model_link(struct clime_model *m, struct clime_links *links) {
 }
 
 bool clime_model_records(const struct clime_model *m) {
-    return m->ops->graph_begin && (!m->ranks.links || m->ranks.links->records); /* no links: alone */
+    bool waits = m->ranks.whole_experts;                                                  /* clime_ranks_home */
+    return m->ops->graph_begin && !waits && (!m->ranks.links || m->ranks.links->records); /* no links: alone */
 }
 
 enum clime_err clime_model_ranks_check(const struct clime_model *m, struct clime_error *e) {
@@ -174,6 +175,37 @@ void clime_ranks_product(struct clime_model *m, int T, const void *x, int w, int
     clime_ranks_gather(m, T, 1, row, parts, y);
 }
 
+/* ---- experts that lie whole on their rank ---------------------------------------------------------------------------
+ */
+
+const int32_t *clime_ranks_own(const struct clime_model *m, const int32_t *start) {
+    return start + m->ranks.rank * (m->cfg.router.E / m->ranks.n);
+}
+
+void clime_ranks_home(struct clime_model *m, const int32_t *start, const int32_t *cuts, const void *rows, void *parts,
+                      void *y) {
+    struct clime_move sends[CLIME_GROUP_MAX], receives[CLIME_GROUP_MAX];
+    int32_t h_start[CLIME_MAX_EXPERTS + 1] = {0};
+    int n = m->ranks.n, rank = m->ranks.rank, E = m->cfg.router.E, each = E / n, N = m->cfg.D / n;
+    size_t row = (size_t)N * clime_dtype_bytes(clime_model_dt(m));
+    m->ops->copy_out(m->dev, h_start, start, ((size_t)E + 1) * sizeof *h_start);
+    size_t first = (size_t)h_start[rank * each], own = (size_t)h_start[(rank + 1) * each] - first;
+    for (int k = 0; k < n; k++) {
+        int q = (rank + k) % n;
+        size_t from = (size_t)h_start[q * each], theirs = (size_t)h_start[(q + 1) * each] - from;
+        char *to = k ? (char *)parts + (size_t)(k - 1) * own * row : (char *)y + first * row;
+        if (own)
+            m->ops->gather(m->dev, (int)own, N, cuts, (const char *)rows + (first * (size_t)n + (size_t)q) * row, to);
+        if (!k) continue;
+        sends[k - 1] = (struct clime_move){q, to, own * row};
+        receives[k - 1] = (struct clime_move){q, (char *)y + from * row, theirs * row};
+    }
+    struct clime_error e;
+    if (!m->ranks.err &&
+        clime_links_exchange(m->ranks.links, "bringing rows of experts home", sends, n - 1, receives, n - 1, &e))
+        clime_model_ranks_fail(m, &e);
+}
+
 float *clime_ranks_my_logits(const struct clime_model *m, int R, float *parts, float *logits) {
     size_t at[CLIME_GROUP_MAX + 1];
     if (m->ranks.n == 1) return logits;
@@ -209,11 +241,13 @@ struct cursor { /* what of a shard's parts is on its way: whole ones before `par
 /* The spans of the next exchange: PIECE elements at most, of as many parts as that has. Both sides cut alike; a layer
  * of experts has hundreds of small ones. */
 static int next_spans(const struct clime_shard *s, struct cursor *c, struct span out[SPANS]) {
+    int64_t room = PIECE;
     int n = 0;
-    for (int64_t room = PIECE, take; c->part < s->n_parts && n < SPANS && room > 0; room -= take, n++) {
+    while (c->part < s->n_parts && n < SPANS && room > 0) {
         const struct clime_shard_part *p = &s->parts[c->part];
-        take = p->n - c->at < room ? p->n - c->at : room;
-        out[n] = (struct span){p->global + c->at, p->local + c->at, take};
+        int64_t take = p->n - c->at < room ? p->n - c->at : room;
+        if (take) out[n++] = (struct span){p->global + c->at, p->local + c->at, take};
+        room -= take;
         c->at += take;
         if (c->at < p->n) continue;
         c->part++;

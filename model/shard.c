@@ -13,6 +13,7 @@
 
 /* Units of rows in each of the matrices that lie in s. */
 static int64_t n_units(const struct clime_slice *s) {
+    if (s->cut.rule == CLIME_SHARD_EXPERT) return s->cut.of;
     int64_t rows = s->dim[0] / s->cut.stacked;
     return (rows + s->cut.unit - 1) / s->cut.unit;
 }
@@ -37,8 +38,10 @@ static const struct clime_slice *does_not_divide(const struct clime_layout *l, i
 
 static enum clime_err refuse(const struct clime_layout *l, const struct clime_slice *s, int n_ranks,
                              struct clime_error *e) {
-    static const char *const unit[] = {
-        [CLIME_SHARD_ROWS] = "rows", [CLIME_SHARD_HEADS] = "heads", [CLIME_SHARD_PAIRS] = "pairs of rows"};
+    static const char *const unit[] = {[CLIME_SHARD_ROWS] = "rows",
+                                       [CLIME_SHARD_HEADS] = "heads",
+                                       [CLIME_SHARD_PAIRS] = "pairs of rows",
+                                       [CLIME_SHARD_EXPERT] = "experts"};
     char sizes[128] = "1";
     size_t at = 1;
     for (int n = 2; n <= MAX_RANKS && at < sizeof sizes - 8; n++)
@@ -53,6 +56,11 @@ static enum clime_err refuse(const struct clime_layout *l, const struct clime_sl
 static void rows_of(const struct clime_slice *s, int rank, int n_ranks, int64_t *from, int64_t *to) {
     int64_t rows = s->dim[0] / s->cut.stacked, units = n_units(s);
     bool whole = s->cut.rule == CLIME_SHARD_WHOLE;
+    if (s->cut.rule == CLIME_SHARD_EXPERT) {
+        *from = 0;
+        *to = (int64_t)s->cut.expert * n_ranks / s->cut.of == rank ? rows : 0;
+        return;
+    }
     if (s->cut.lent && units < n_ranks) {
         *from = units * rank / n_ranks * s->cut.unit;
         *to = *from + s->cut.unit;
@@ -86,6 +94,17 @@ enum clime_err clime_layout_shard(const struct clime_layout *l, int rank, int n_
     }
     out->n = clime_layout_align(out->n);
     return CLIME_OK;
+}
+
+void clime_layout_whole_experts(struct clime_layout *l) {
+    for (int i = 0; i < l->n_layers; i++) {
+        const struct clime_layer_at *at = &l->layer[i];
+        if (at->mlp != CLIME_MLP_EXPERTS) continue;
+        struct clime_slice *gu = &l->slices[at->w[CLIME_W_EXPERTS_GU]], *down = &l->slices[at->w[CLIME_W_EXPERTS_DOWN]];
+        for (int e = 0, E = gu->n_experts; e < E; e++) /* gate, then up; fused or not, they follow each other */
+            gu[2 * e].cut = gu[2 * e + 1].cut = down[e].cut =
+                (struct clime_cut){.rule = CLIME_SHARD_EXPERT, .unit = 1, .stacked = 1, .expert = e, .of = E};
+    }
 }
 
 void clime_layout_head_rows(const struct clime_layout *l, int rank, int n_ranks, int64_t *from, int64_t *to) {

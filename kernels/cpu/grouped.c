@@ -41,7 +41,7 @@ static struct clime_matrix expert(const struct clime_dev *d, const struct clime_
 void clime_cpu_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, const void *x,
                             const struct clime_matrix *w, void *y) {
     size_t packed_bytes = d->isa->pack_bytes(d, w->N, w->K);
-    CHECK(start[w->n_experts] == R);
+    CHECK(start[w->n_experts] <= R);
     for (int e = 0; e < w->n_experts; e++) {
         size_t row = (size_t)start[e];
         struct clime_matrix one = expert(d, w, e, packed_bytes);
@@ -53,9 +53,11 @@ void clime_cpu_grouped_gemm(struct clime_dev *d, int R, const int32_t *start, co
 
 void clime_cpu_grouped_swiglu(struct clime_dev *d, int R, const int32_t *start, const int32_t *from, const void *x,
                               const struct clime_matrix *w, void *in, void *gu, void *h) {
-    d->head.ops->gather(d, R, w->K, from, x, in);
+    size_t first = (size_t)start[0], F = (size_t)w->N / 2;
+    int n = start[w->n_experts] - start[0]; /* of R, whose others are another rank's */
+    d->head.ops->gather(d, n, w->K, from + first, x, clime_cpu_at_mut(d, in, first * (size_t)w->K));
     clime_cpu_grouped_gemm(d, R, start, in, w, gu);
-    d->isa->swiglu(d, R, w->N / 2, gu, h);
+    d->isa->swiglu(d, n, w->N / 2, clime_cpu_at(d, gu, 2 * F * first), clime_cpu_at_mut(d, h, F * first));
 }
 
 void clime_cpu_grouped_dx(struct clime_dev *d, int R, const int32_t *start, const void *dy,

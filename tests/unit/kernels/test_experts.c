@@ -255,6 +255,43 @@ static void check_sorted(const struct clime_router *r, const int32_t *ids, const
     }
 }
 
+/* Some neighbours alone, as a rank has them: their places are those of the whole, no other place is touched. want: of
+ * all experts. */
+static void check_neighbours(struct kt *k, const struct clime_matrix *all, int R, const struct sorted *s, const void *x,
+                             const void *want) {
+    const struct {
+        int from, to;
+    } of[] = {{0, 3}, {1, 2}, {2, 3}, {3, all->n_experts}}; /* the second has no row, the third all */
+    size_t size = clime_dtype_bytes(k->dt), N = (size_t)all->N, F = N / 2, K = (size_t)all->K;
+    size_t each = k->ops->pack_bytes(k->dev, all->N, all->K);
+    char *untouched = kt_room(k, (size_t)R * (N + K)), *y = kt_room(k, (size_t)R * N), *in = kt_room(k, (size_t)R * K),
+         *h = kt_room(k, (size_t)R * N), *gated = kt_room(k, (size_t)R * N), *gu = kt_room(k, (size_t)R * N);
+    if (N % 2 == 0) k->ops->swiglu(k->dev, R, (int)F, want, gated); /* of the same products, of gathered rows */
+    for (size_t i = 0; i < CLIME_COUNT(of); i++) {
+        struct clime_matrix some = *all;
+        const int32_t *start = s->start + of[i].from;
+        size_t first = (size_t)start[0], end = (size_t)s->start[of[i].to];
+        some.n_experts = of[i].to - of[i].from;
+        some.data = (const char *)all->data + (size_t)of[i].from * N * K * size;
+        if (all->packed) some.packed = (char *)all->packed + (size_t)of[i].from * each;
+        memcpy(y, untouched, (size_t)R * N * size);
+        k->ops->grouped_gemm(k->dev, R, start, x, &some, y);
+        if (N % 2 == 0) { /* want is of gathered rows */
+            memcpy(h, untouched, (size_t)R * F * size);
+            k->ops->grouped_swiglu(k->dev, R, start, s->from, x, &some, in, gu, h);
+            assert_memory_equal(h + first * F * size, gated + first * F * size, (end - first) * F * size);
+            assert_memory_equal(h, untouched, first * F * size);
+            assert_memory_equal(h + end * F * size, untouched, ((size_t)R - end) * F * size);
+            k->ops->grouped_gemm(k->dev, R, start, in, &some, y);
+        }
+        assert_memory_equal(y + first * N * size, (const char *)want + first * N * size, (end - first) * N * size);
+        assert_memory_equal(y, untouched, first * N * size);
+        assert_memory_equal(y + end * N * size, untouched, ((size_t)R - end) * N * size);
+    }
+    void *used[] = {untouched, y, in, h, gated, gu};
+    for (size_t i = 0; i < CLIME_COUNT(used); i++) kt_free(k, used[i]);
+}
+
 static void test_grouped(struct kt *k) {
     const struct {
         struct clime_router r;
@@ -307,6 +344,7 @@ static void test_grouped(struct kt *k) {
             void *gated[] = {h, h1, in};
             for (size_t i = 0; i < CLIME_COUNT(gated); i++) kt_free(k, gated[i]);
         }
+        check_neighbours(k, &all, (int)R, &s, x, y1);
         k->ops->grouped_dx(k->dev, (int)R, s.start, dy, &all, dx);
         assert_memory_equal(dx, dx1, R * K * size);
         k->ops->grouped_dw(k->dev, (int)R, s.start, &all, dy, x, dw);

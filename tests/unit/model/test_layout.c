@@ -234,7 +234,8 @@ static void check_shards(const struct clime_layout *l, int n_ranks) {
             const struct clime_shard_part *p = &s.parts[i];
             const struct clime_slice *t = &l->slices[p->slice];
             bool goes_on = t->joined || (i && s.parts[i - 1].slice == p->slice);
-            assert_true(p->n > 0 && p->global >= t->offset && p->global + p->n <= t->offset + t->n);
+            assert_true(p->n > 0 || (p->n == 0 && t->cut.rule == CLIME_SHARD_EXPERT));
+            assert_true(p->global >= t->offset && p->global + p->n <= t->offset + t->n);
             assert_int_equal(p->n % (t->n / t->dim[0]), 0); /* whole rows */
             assert_int_equal(p->local, goes_on ? end : (end + 63) / 64 * 64);
             end = p->local + p->n;
@@ -264,6 +265,10 @@ static void shards_are_the_whole(void **state) {
         check_shards(&l, 2);
         check_shards(&l, 4);
         if (configs[i].H == 8) check_shards(&l, 8); /* of which the first has 4 key/value heads */
+        clime_layout_whole_experts(&l);
+        check_shards(&l, 1);
+        check_shards(&l, 2);
+        check_shards(&l, 4);
         clime_layout_free(&l);
     }
 }
@@ -395,6 +400,26 @@ static void the_cut_is_where_it_should_be(void **state) {
     assert_true(p->global == l.slices[p->slice].offset + 16 * 12 && p->n == 16 * 12);
     assert_int_equal(all->n_experts, 8);
     clime_shard_free(&s);
+
+    clime_layout_whole_experts(&l); /* the rank has 4 to 7 */
+    if (clime_layout_shard(&l, 1, 2, &s, &e)) fail_msg("%s", e.msg);
+    p = part_of(&l, &s, "layers.2.mlp.experts.0.gate_proj.weight");
+    at = p->local;
+    for (int i = 0; i < 8; i++, p += 2) {
+        int64_t n = i < 4 ? 0 : 12 * 32, begin = at + (i < 4 ? 0 : i - 4) * 24 * 32;
+        assert_true(p->n == n && p->local == begin && p[1].n == n && p[1].local == begin + n);
+        assert_true(p->global == all->offset + i * 24 * 32 && p[1].global == p->global + 12 * 32);
+    }
+    struct clime_shard_part cut; /* what lies in none of its experts is nobody's here */
+    int i = clime_shard_first(&s, all->offset + 5);
+    int64_t held = 0;
+    for (; clime_shard_cut(&s, i, all->offset + 5, 4 * 24 * 32, &cut); i++) {
+        assert_true(cut.n >= 0);
+        held += cut.n;
+    }
+    assert_int_equal(held, 5); /* of expert 4 */
+    clime_shard_free(&s);
+    assert_int_equal(clime_layout_shard(&l, 0, 3, &s, &e), CLIME_ERR_INPUT);
     clime_layout_free(&l);
 }
 

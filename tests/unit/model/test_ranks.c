@@ -1,5 +1,6 @@
 /* A model over 1, 2 and 4 ranks: the same logits, bit for bit, in prefill by pieces and in decode, of every
- * family; with the weights of its folder and with weights that rank 0 hands out. What cannot be shared is refused. */
+ * family; with the weights of its folder and with weights that rank 0 hands out; with rows of each expert on every rank
+ * and with whole experts, evenly chosen and all rows the same ones. What cannot be shared is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,11 +13,12 @@
 #include "tests/unit/model/paged.h"
 #include "tests/unit/ranks.h"
 
-enum { MAX_LEN = 150, MAX_ROWS = 200, MAX_LOGITS = 60 * 128 };
+enum { MAX_LEN = 150, MAX_ROWS = 200, MAX_LOGITS = 80 * 128 };
 
 struct run { /* what a model computes, and how it is opened */
     const char *dir, *dtype;
     int world;
+    bool whole_experts;
     float *logits; /* [MAX_LOGITS] rank 0's */
     int n;
 };
@@ -53,12 +55,22 @@ static void steps(struct run *r, struct clime_model *m, int rank) {
     paged_close(&p);
 }
 
+/* Routers to which all experts are the same: every row chooses those with the lowest numbers. */
+static void no_preference(const struct clime_model *m, char *flat) {
+    size_t width = clime_dtype_bytes(clime_model_dt(m));
+    for (int i = 0; i < m->layout.n_slices; i++) {
+        const struct clime_slice *s = &m->layout.slices[i];
+        if (strstr(s->name, ".mlp.gate.")) memset(flat + (size_t)s->offset * width, 0, (size_t)s->n * width);
+    }
+}
+
 /* Weights that are not the folder's. */
-static void new_weights(struct clime_model *m, int rank, bool host) {
+static void new_weights(struct clime_model *m, int rank, bool host, bool even) {
     struct clime_error e;
     enum clime_dtype dt = clime_model_dt(m);
     void *flat = xmalloc(clime_model_bytes(m));
     clime_weights_init(&m->layout, dt, flat, 0.2f, host ? 5 : 6);
+    if (!even) no_preference(m, flat);
     enum clime_err rc = m->ranks.n == 1 ? clime_model_set(m, flat, &e)
                         : rank          ? clime_model_take_share(m, &e)
                                         : clime_model_hand_out(m, flat, host, &e);
@@ -81,7 +93,7 @@ static void full_device(struct clime_model *m, int rank) {
     full.own_memory = true;
     full.alloc = no_memory;
     m->ops = &full;
-    new_weights(m, rank, true);
+    new_weights(m, rank, true, true);
     m->ops = was;
 }
 
@@ -98,7 +110,8 @@ static int body(const struct clime_place *place, void *arg) {
                                           .dev = {.n_threads = 1},
                                           .max_pos = MAX_LEN,
                                           .rank = place->rank,
-                                          .n_ranks = place->world};
+                                          .n_ranks = place->world,
+                                          .whole_experts = r->whole_experts};
     enum clime_err rc = place->world > 1 ? clime_group_meet(&g, &group, &e) : CLIME_OK;
     if (!rc) rc = clime_model_open(dir, &o, &m, &e);
     if (!rc && group && !(rc = clime_links_open(m->ops, m->dev, group, &links, &e))) clime_model_link(m, links);
@@ -108,7 +121,11 @@ static int body(const struct clime_place *place, void *arg) {
     }
     steps(r, m, place->rank);
     for (int host = 0; host < 2; host++) {
-        new_weights(m, place->rank, host);
+        new_weights(m, place->rank, host, true);
+        steps(r, m, place->rank);
+    }
+    if (m->cfg.router.E) {
+        new_weights(m, place->rank, true, false);
         steps(r, m, place->rank);
     }
     full_device(m, place->rank);
@@ -130,44 +147,50 @@ static void run_ranks(struct run *r, int world) {
     for (int i = 1; i < world; i++) assert_int_equal(ranks_end(&all, i), 0);
 }
 
+static void check_same(const struct run *alone, int world, bool whole_experts) {
+    struct run shared = {.dir = alone->dir, .dtype = alone->dtype, .whole_experts = whole_experts};
+    run_ranks(&shared, world);
+    assert_int_equal(shared.n, alone->n);
+    for (int j = 0; j < alone->n; j++)
+        if (memcmp(&shared.logits[j], &alone->logits[j], sizeof(float)) != 0)
+            fail_msg("%s %s over %d ranks%s: logit %d of %d is %a, alone %a", alone->dir, alone->dtype, world,
+                     whole_experts ? " with whole experts" : "", j, alone->n, (double)shared.logits[j],
+                     (double)alone->logits[j]);
+    free(shared.logits);
+}
+
 static void the_same_bits(void **state) {
     (void)state;
     static const struct {
         const char *dir;
         int most;               /* ranks */
+        int whole;              /* ranks with whole experts */
     } models[] = {{"qwen3", 4}, /* tied; 2 key/value heads, which 4 ranks share */
                   {"glm4", 4},  /* gate and up in one tensor, norms after both parts */
                   {"llama", 4}, /* head of its own */
-                  {"llama_bias", 2},   {"qwen3_head64", 2},    {"glm4_nobias", 2},
-                  {"qwen3_moe", 4},    {"qwen3_moe_dense", 2}, /* not all layers have experts */
-                  {"glm4_moe", 4},                             /* a shared expert */
-                  {"glm4_moe_air", 2}, {"deepseek_v3", 4},     /* latent attention, groups of experts */
+                  {"llama_bias", 2},   {"qwen3_head64", 2},
+                  {"qwen3_moe", 4, 4}, {"qwen3_moe_dense", 2}, /* not all layers have experts */
+                  {"glm4_moe", 4, 4},                          /* a shared expert */
+                  {"glm4_moe_air", 2}, {"deepseek_v3", 4, 4},  /* latent attention, groups of experts */
                   {"glm4_moe_lite", 2}};
     for (size_t i = 0; i < CLIME_COUNT(models); i++) {
         for (int k = 0; k < 2; k++) {
             struct run alone = {.dir = models[i].dir, .dtype = k ? "f32" : "bf16"};
             run_ranks(&alone, 1);
             assert_true(alone.n > 0 && alone.logits[0] != alone.logits[1]);
-            for (int world = 2; world <= models[i].most; world *= 2) {
-                struct run shared = {.dir = models[i].dir, .dtype = alone.dtype};
-                run_ranks(&shared, world);
-                assert_int_equal(shared.n, alone.n);
-                for (int j = 0; j < alone.n; j++)
-                    if (memcmp(&shared.logits[j], &alone.logits[j], sizeof(float)) != 0)
-                        fail_msg("%s %s over %d ranks: logit %d of %d is %a, alone %a", models[i].dir, alone.dtype,
-                                 world, j, alone.n, (double)shared.logits[j], (double)alone.logits[j]);
-                free(shared.logits);
-            }
+            for (int world = 2; world <= models[i].most; world *= 2) check_same(&alone, world, false);
+            for (int world = 2; world <= models[i].whole; world *= 2) check_same(&alone, world, true);
             free(alone.logits);
         }
     }
 }
 
-static void check_refused(const char *dir, int n_ranks, const char *words) {
+static void check_refused(const char *dir, int n_ranks, bool whole_experts, const char *words) {
     struct clime_model *m;
     struct clime_error e;
     char *path = xasprintf("%s/%s", getenv("CLIME_GOLDEN") ? getenv("CLIME_GOLDEN") : "tests/golden", dir);
-    const struct clime_model_options o = {.device = "cpu", .dev = {.n_threads = 1}, .rank = 1, .n_ranks = n_ranks};
+    const struct clime_model_options o = {
+        .device = "cpu", .dev = {.n_threads = 1}, .rank = 1, .n_ranks = n_ranks, .whole_experts = whole_experts};
     assert_true(clime_model_prepare(path, &o, &m, &e) != CLIME_OK);
     if (!strstr(e.msg, words)) fail_msg("%s", e.msg);
     free(path);
@@ -175,11 +198,16 @@ static void check_refused(const char *dir, int n_ranks, const char *words) {
 
 static void what_cannot_be_shared_is_refused(void **state) {
     (void)state;
-    check_refused("qwen3", 3,
+    check_refused("qwen3", 3, false,
                   "3 devices cannot share the 4 heads of model.layers.0.self_attn.q_proj.weight; these "
                   "numbers can: 1, 2, 4");
-    check_refused("qwen3", 8, "8 devices cannot share the 5 parts of the vocabulary");
-    check_refused("moonlight", 2, "2 devices cannot share the 3 heads of model.layers.0.self_attn.q_proj.weight");
+    check_refused("qwen3", 8, false, "8 devices cannot share the 5 parts of the vocabulary");
+    check_refused("qwen3", 2, true, "has no experts that could lie whole on a device each");
+    check_refused(
+        "qwen3_moe_dense", 2, true,
+        "2 devices cannot share the 5 experts of model.layers.3.mlp.experts.0.gate_proj.weight; these numbers can: 1");
+    check_refused("moonlight", 2, false,
+                  "2 devices cannot share the 3 heads of model.layers.0.self_attn.q_proj.weight");
 }
 
 int main(void) {
