@@ -36,7 +36,8 @@ struct clime_model_options clime_server_model_options(const struct clime_server_
         .no_weights = o->load_format != 0,
         .releasable = true,
         .rank = rank,
-        .n_ranks = n};
+        .n_ranks = n,
+        .whole_experts = o->ep_size > 1};
 }
 
 /* ---- opening -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@
 #include "server/server_options.h"
 
 #define ONE_DEVICE "a server's devices share every layer's matrices (--tp-size)"
-#define ALL_EXPERTS "of every expert each device has rows (--tp-size): the same bits, and the same work for all"
 #define SAME_BITS "results do not depend on the batch in any case"
 #define ONE_ATTENTION "there is one attention, the trainer's"
 #define FOLDER "a model is a folder; nothing is downloaded"
@@ -28,9 +27,6 @@ static const struct clime_inert rows[] = {
     {"pipeline-parallel-size", false, "1", ONE_DEVICE},
     {"dp-size", false, "1", ONE_DEVICE},
     {"data-parallel-size", false, "1", ONE_DEVICE},
-    {"ep-size", false, "1", ALL_EXPERTS},
-    {"expert-parallel-size", false, "1", ALL_EXPERTS},
-    {"enable-expert-parallel", true, "", ALL_EXPERTS},
     {"enable-dp-attention", true, "", ONE_DEVICE},
     {"nnodes", false, "1", ONE_DEVICE},
     {"node-rank", false, "0", ONE_DEVICE},

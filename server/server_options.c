@@ -138,6 +138,28 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .min = 1,
          .max = CLIME_GROUP_MAX,
          .help = "the same"},
+        {.name = "ep-size",
+         .alias = "expert-parallel-size",
+         .type = CLIME_OPT_INT,
+         .value = &o->ep_size,
+         .def = "1",
+         .choices = "N",
+         .min = 1,
+         .max = CLIME_GROUP_MAX,
+         .help = "as --tp-size: every expert lies whole on one of the devices; 1: of every expert each has rows. The "
+                 "same bits; on CPUs alone (docs/devices.md)"},
+        {.name = "ep",
+         .type = CLIME_OPT_INT,
+         .value = &o->ep_size,
+         .def = "1",
+         .choices = "N",
+         .min = 1,
+         .max = CLIME_GROUP_MAX,
+         .help = "the same"},
+        {.name = "enable-expert-parallel",
+         .type = CLIME_OPT_BOOL,
+         .value = &o->expert_parallel,
+         .help = "--ep-size of what --tp-size is"},
         {.name = "dist-timeout",
          .type = CLIME_OPT_DOUBLE,
          .value = &o->dist_timeout,
@@ -513,6 +535,12 @@ enum clime_err clime_server_options_parse(int argc, char **argv, struct clime_se
     if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_concurrent_requests);
     if (o->http_threads < 2) return clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
     if ((err = check_parsers(o, e))) return err;
+    if (o->expert_parallel) o->ep_size = o->tp_size;
+    if (o->ep_size > 1 && o->ep_size != o->tp_size)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--ep-size %d of --tp-size %d: experts lie whole on one device each (as many as --tp-size "
+                          "says), or each device has rows of all (1)",
+                          (int)o->ep_size, (int)o->tp_size);
     if (o->speculative && o->max_running_requests == 1)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--speculative-algorithm needs --max-running-requests of 2 or more: guesses "

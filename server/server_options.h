@@ -18,8 +18,9 @@ struct clime_server_options {
     int device; /* choice auto|cpu|cuda */
     int dtype;  /* choice auto|bfloat16|float32 */
     const char *isa;
-    int64_t threads, gpu, tp_size;
-    double dist_timeout; /* seconds */
+    int64_t threads, gpu, tp_size, ep_size;
+    bool expert_parallel; /* ep_size = tp_size */
+    double dist_timeout;  /* seconds */
     double mem_fraction;
     int64_t max_total_tokens;
     bool deterministic;

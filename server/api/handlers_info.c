@@ -189,7 +189,7 @@ void clime_handle_server_info(struct clime_http_request *rq, void *context) {
     put_str(&w, "weight_version", clime_engine_version(s->engine)->name);
     put_int(&w, "tp_size", s->opts.tp_size);
     put_int(&w, "pp_size", 1);
-    put_int(&w, "ep_size", 1);
+    put_int(&w, "ep_size", s->opts.ep_size);
     put_int(&w, "dp_size", 1);
     put_str(&w, "disaggregation_mode", "null");
     put_bool(&w, "encoder_only", false);

@@ -80,8 +80,9 @@ enum clime_err clime_followers_link(struct clime_followers *f, struct clime_mode
     f->shards = xcalloc((size_t)f->world, sizeof *f->shards);
     for (int r = 0; r < f->world && !rc; r++) rc = clime_layout_shard(&m->layout, r, f->world, &f->shards[r], e);
     if (rc) return rc;
-    LOG_INFO("%d devices share the model: %.1f MiB of weights on this one, of %.1f", f->world,
-             (double)clime_model_own_bytes(m) / (1 << 20), (double)clime_model_bytes(m) / (1 << 20));
+    LOG_INFO("%d devices share the model%s: %.1f MiB of weights on this one, of %.1f", f->world,
+             m->ranks.whole_experts ? ", experts whole" : "", (double)clime_model_own_bytes(m) / (1 << 20),
+             (double)clime_model_bytes(m) / (1 << 20));
     return CLIME_OK;
 }
 
@@ -176,7 +177,8 @@ static enum clime_err place(const struct clime_followers *f, int rank, int64_t o
         size_t bytes = (size_t)p.n * width;
         at += bytes;
         if (at > f->wire.len) break;
-        if (before->parts[i].global == s->parts[i].global && memcmp(to, theirs, bytes) != 0)
+        bool both = before->parts[i].n && before->parts[i].global == s->parts[i].global;
+        if (both && memcmp(to, theirs, bytes) != 0)
             return clime_fail(e, CLIME_ERR_INTERNAL, "%s has other values of %s than the ranks before it",
                               clime_group_name(f->group, rank), f->model->layout.slices[p.slice].name);
         memcpy(to, theirs, bytes);

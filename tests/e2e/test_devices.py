@@ -88,7 +88,7 @@ def test_the_same_bits(servers):
         assert s.get("/server_info").json()["tp_size"] == n and len(ranks_of(s.process.pid)) == n - 1
 
 
-EXPERTS = {"hidden-size": 64, "intermediate-size": 96, "num-hidden-layers": 2, "num-dense-layers": 1, "num-experts": 6,
+EXPERTS = {"hidden-size": 64, "intermediate-size": 96, "num-hidden-layers": 2, "num-dense-layers": 1, "num-experts": 8,
            "num-experts-per-tok": 2, "moe-intermediate-size": 40, "num-attention-heads": 4, "num-key-value-heads": 2, "head-dim": 16,
            "init-std": 0.1}  # fmt: skip
 LATENT = {"kv-lora-rank": 32, "qk-nope-head-dim": 24, "qk-rope-head-dim": 16, "v-head-dim": 20}
@@ -102,20 +102,30 @@ LATENT = {"kv-lora-rank": 32, "qk-nope-head-dim": 24, "qk-rope-head-dim": 16, "v
     ],
 )
 def test_experts_and_latent_attention(family, more, tmp_path):
-    """Of every expert a rank has rows, of latent attention heads: prompts in chunks, from the cache, samples of one prompt."""
+    """Of every expert a rank has rows, or some whole; of latent attention heads: prompts in chunks, from the cache, samples of
+    one prompt; new weights, and all of them put together again."""
     model = tiny_model(tmp_path / "m", family=family, **(EXPERTS | more))
+    other = tiny_model(tmp_path / "other", family=family, **(EXPERTS | more | {"seed": 7}))
     first = [(k * 3) % 250 for k in range(70)]
     asked = {"input_ids": [first, first + [(k * k) % 250 for k in range(30)], [5]], "return_logprob": True, "logprob_start_len": 0,
              "sampling_params": [{"max_new_tokens": 12, "temperature": 1, "sampling_seed": i, "n": 2} for i in range(3)]}  # fmt: skip
     said = {}
-    for n in (1, 2, 4):
-        with server("--tp-size", n, "--threads", "1", "--chunked-prefill-size", "48", "--max-total-tokens", "2048", model=model) as s:
+    for n, whole in ((1, 1), (2, 1), (4, 1), (2, 2), (4, 4)):
+        words = ["--tp-size", n, "--ep-size", whole, "--threads", "1", "--chunked-prefill-size", "48", "--max-total-tokens", "2048"]
+        with server(*words, model=model) as s:
+            assert len(ranks_of(s.process.pid)) == n - 1 and s.get("/server_info").json()["ep_size"] == whole
             reply = [s.json("/generate", asked) for _ in range(2)]
-            assert len(ranks_of(s.process.pid)) == n - 1
-        said[n] = [[(r["output_ids"], r["meta_info"]["output_token_logprobs"]) for r in round] for round in reply]
-        prompts = [r["meta_info"]["input_token_logprobs"] for r in reply[0]]
-        said[n].append(prompts)
-    assert len(said[1][0]) == 6 and said[1][0] == said[1][1] and said[2] == said[1] and said[4] == said[1]
+            sums = [s.json("/weights_checker", {"action": "checksum"})]
+            s.json("/release_memory_occupation", {"tags": ["kv_cache", "weights"]})
+            s.json("/resume_memory_occupation", {"tags": ["kv_cache", "weights"]})
+            s.json("/update_weights_from_disk", {"model_path": str(other)})
+            reply.append(s.json("/generate", asked))
+            sums.append(s.json("/weights_checker", {"action": "checksum"}))
+        rounds = [[(r["output_ids"], r["meta_info"]["output_token_logprobs"]) for r in round] for round in reply]
+        said[n, whole] = rounds, [[r["meta_info"]["input_token_logprobs"] for r in round] for round in reply[::2]], sums
+    rounds, _, sums = said[1, 1]
+    assert len(rounds[0]) == 6 and rounds[0] == rounds[1] and rounds[2] != rounds[0] and sums[0] != sums[1]
+    assert all(x == said[1, 1] for x in said.values())
 
 
 @functools.cache
@@ -347,8 +357,11 @@ def test_what_cannot_be_shared(model, tmp_path):
     assert status == 2 and "tp-size" in err, err
     status, _, err = run("clime-server", *words, "--tp", "2", "--pp-size", "2")
     assert status == 2 and "pp-size" in err, err
-    status, _, err = run("clime-server", *words, "--tp", "2", "--ep-size", "2")
-    assert status == 2 and "of every expert each device has rows" in err, err
+    status, _, err = run("clime-server", *words, "--tp", "2", "--ep", "4")
+    assert status == 2 and "--ep-size 4 of --tp-size 2: experts lie whole on one device each" in err, err
+    for more in (["--ep-size", "2"], ["--enable-expert-parallel"]):
+        status, _, err = run("clime-server", *words, "--tp", "2", *more)
+        assert status == 1 and "has no experts that could lie whole on a device each" in err, err
 
 
 # ---- the trainer's servers ----

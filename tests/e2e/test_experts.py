@@ -80,10 +80,10 @@ def train_undisturbed(model):
     return sha
 
 
-def check_same_weights(model, sha, recompute):
+def check_same_weights(model, sha, recompute, *more):
     """Two servers over two devices each, few requests at a time, prompts in chunks, layers computed again."""
     more = ["--rollout-num-gpus", "4", "--rollout-num-gpus-per-engine", "2", "--server-max-running-requests", "3", "--server-chunked-prefill-size", "7",
-            "--recompute-granularity", recompute]  # fmt: skip
+            "--recompute-granularity", recompute, *more]  # fmt: skip
     assert run_whole(command(model, model / "other", *more), model / "other.log") == sha
     check_record(model / "other")
     check_routing(model / "other")
@@ -100,7 +100,10 @@ def undisturbed(model):
 
 
 def test_same_weights(model, undisturbed):
-    check_same_weights(model, undisturbed, "full")
+    """Every expert whole on one of a server's devices."""
+    check_same_weights(model, undisturbed, "full", "--sglang-ep-size", "2")
+    logs = [log.read_text() for log in (model / "other" / "logs").glob("server-*.log")]
+    assert len(logs) == 2 and all("experts whole" in log for log in logs)
 
 
 def logps(reply):

@@ -152,7 +152,6 @@ static const struct clime_inert rows[] = {
     {"sglang-watchdog-timeout", false, NULL, "servers that do not answer are replaced in any case"},
     {"sglang-dp-size", false, "1", "a server's devices share every layer's matrices"},
     {"sglang-pp-size", false, "1", "a server's devices share every layer's matrices"},
-    {"sglang-ep-size", false, "1", "a server's devices share every layer's matrices"},
     {"sglang-enable-dp-attention", true, "", "a server's devices share every layer's matrices"},
     {"sglang-speculative-num-steps", false, NULL, "--sglang-speculative-num-draft-tokens bounds how far a guess goes"},
     {"sglang-speculative-eagle-topk", false, NULL, "a guess is one chain of tokens"},
