@@ -45,16 +45,17 @@ def test_long_cumulative_streams_come_whole(s, top):
     got = asyncio.run(all_of(s.url, top))
     bad = [g for g in got if isinstance(g, BaseException)]
     assert not bad, f"{len(bad)} of {N} failed: {bad[0]!r}"
-    for seed, (reply, events, _) in enumerate(got):
+    seeds = range(0, N, 5)
+    params = [{"max_new_tokens": TOKENS, "ignore_eos": True, "sampling_seed": seed, "temperature": 1} for seed in seeds]
+    plain = s.json("/generate", {"input_ids": [[1, 2, 3]] * len(seeds), "sampling_params": params, "return_logprob": True})
+    for seed, one_plain in zip(seeds, plain):
+        assert one_plain["output_ids"] == got[seed][0]["output_ids"]
+        assert one_plain["meta_info"]["output_token_logprobs"] == got[seed][0]["meta_info"]["output_token_logprobs"]
+    for reply, events, _ in got:
         meta = reply["meta_info"]
         assert len(reply["output_ids"]) == TOKENS and len(meta["output_token_logprobs"]) == TOKENS
         assert meta["finish_reason"]["type"] == "length" and events > 1
         if top:
             assert len(meta["output_top_logprobs"]) == TOKENS
-        if seed % 5 == 0:
-            params = {"max_new_tokens": TOKENS, "ignore_eos": True, "sampling_seed": seed, "temperature": 1}
-            plain = s.json("/generate", {"input_ids": [1, 2, 3], "sampling_params": params, "return_logprob": True})
-            assert plain["output_ids"] == reply["output_ids"]
-            assert plain["meta_info"]["output_token_logprobs"] == meta["output_token_logprobs"]
     total = sum(g[2] for g in got)
     print(f"{N} streams, {sum(g[1] for g in got)} events of {N * TOKENS} tokens, {total / 1e6:.0f} MB")
