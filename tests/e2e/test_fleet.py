@@ -53,10 +53,12 @@ class Run:
 
     def wait_for(self, pattern, limit=LIMIT):
         deadline = time.monotonic() + limit
-        while not (found := re.search(pattern, self.log())):
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log()[-3000:]
+        while True:
+            over = self.process.poll() is not None  # looked at first: its last line may come behind our look
+            if found := re.search(pattern, self.log()):
+                return found
+            assert not over and time.monotonic() < deadline, self.log()[-3000:]
             time.sleep(0.02)
-        return found
 
     def end(self, status=0, limit=2 * LIMIT):
         assert self.process.wait(limit) == status, self.log()[-3000:]
@@ -101,7 +103,7 @@ def test_a_program_that_hangs_is_replaced(d, tmp_path, victim):
                             rollout_health_check_timeout=3)  # fmt: skip
     frozen = Run(words("frozen"))
     try:
-        while not asked.exists():
+        while not asked.exists():  # it cannot end before that
             assert frozen.process.poll() is None, frozen.log()
             time.sleep(0.02)
         pid = next(p for p, name in children(frozen.process.pid).items() if name == victim)

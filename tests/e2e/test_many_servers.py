@@ -36,8 +36,11 @@ def recorded(run):
 
 def wait_until(holds, run):
     deadline = time.monotonic() + 2 * LIMIT
-    while not holds():
-        assert run.process.poll() is None and time.monotonic() < deadline, run.log()[-3000:]
+    while True:
+        over = run.process.poll() is not None  # looked at first: it may end behind our look
+        if holds():
+            return
+        assert not over and time.monotonic() < deadline, run.log()[-3000:]
         time.sleep(0.02)
 
 
