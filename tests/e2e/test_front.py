@@ -497,8 +497,9 @@ def test_half_sent_bodies():
 def test_a_server_on_all_addresses_says_where_it_is():
     """0.0.0.0 is no address to come to: the one that leads to the router is."""
     with program("clime-router") as router, server("--host", "0.0.0.0", "--router", router.url) as s:
-        wait_for(lambda: router.get("/list_workers").json()["urls"] == [s.url])
-        wait_for(lambda: router.json("/generate", SHORT)["output_ids"])
+        wait_for(lambda: router.get("/readiness").status_code == 200)
+        assert router.get("/list_workers").json()["urls"] == [s.url]
+        assert router.json("/generate", SHORT)["output_ids"]
 
 
 # ---- a machine without room for that many threads --------------------------------------------------------------------

@@ -151,7 +151,8 @@ def test_a_server_registers_over_tls(certificate):  # noqa: F811
          server("--router", f"https://127.0.0.1:{r.port}", "--ca-certificate", certificate) as s:  # fmt: skip
         trust = ssl.create_default_context(cafile=certificate)
         with httpx.Client(base_url=f"https://127.0.0.1:{r.port}", verify=trust, timeout=LIMIT) as client:
-            wait_for(lambda: client.get("/list_workers").json()["urls"] == [s.url])
+            wait_for(lambda: client.get("/readiness").status_code == 200)
+            assert client.get("/list_workers").json()["urls"] == [s.url]
             assert client.post("/generate", json=SHORT).status_code == 200
 
 

@@ -661,7 +661,8 @@ def test_many_clients_at_once(plain):
 def test_registers_with_a_router():
     with program("clime-router") as router:
         with server("--router", router.url) as s:
-            wait_for(lambda: router.get("/list_workers").json()["urls"] == [s.url])
+            wait_for(lambda: router.get("/readiness").status_code == 200)  # it is in the list before it was asked how it is
+            assert router.get("/list_workers").json()["urls"] == [s.url]
             reply = router.json("/generate", GREEDY)
             assert [1] + reply["output_ids"] == json.loads((STORIES / "greedy_200.json").read_text())["ids"]
         wait_for(lambda: router.get("/list_workers").json()["urls"] == [])
