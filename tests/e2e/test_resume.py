@@ -1,6 +1,7 @@
 """What a resume stands on: nothing that decides may have changed without a word, and a run goes on wherever it is put."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -172,6 +173,24 @@ def test_a_deleted_lock_lets_nobody_in(model):  # noqa: F811
     assert "another clime-train works on" in fails(command(model, run_dir), model / "unlocked-2.log")
     p.kill()
     p.wait()
+
+
+def test_a_lock_that_outlives_its_trainer_for_a_moment(model):  # noqa: F811
+    """A trainer killed while it starts a child leaves its lock to that child, until this one is its program. The next trainer waits:
+    the process that the lock names is gone."""
+    run_dir, log = model / "left", model / "left.log"
+    run_dir.mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    with open(run_dir / "lock", "w") as lock:
+        print(gone.pid, file=lock, flush=True)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        p = start(command(model, run_dir, num_rollout=1), log)
+        deadline = time.monotonic() + LIMIT
+        while f"process {gone.pid}, which is gone" not in log.read_text():
+            assert p.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+    assert p.wait(LIMIT) == 0, log.read_text()
 
 
 def test_sigterm_ends_behind_a_rollout(model):  # noqa: F811
