@@ -3,13 +3,10 @@
  * The order is from cheap to dear, so that a wrong path or option is said before a model is loaded; the servers are
  * started before the learner, because both read the model and neither needs the other yet.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,30 +28,6 @@
 #include "trainer/sample/filter.h"
 
 #define LEAST_ROWS 16 /* of a learner that only holds weights */
-
-static enum clime_err take_lock(int fd, const char *path, const char *run, struct clime_error *e) {
-    if (fd < 0) return clime_fail(e, CLIME_ERR_IO, "cannot open %s: %s", path, strerror(errno));
-    if (!flock(fd, LOCK_EX | LOCK_NB)) return CLIME_OK;
-    if (errno != EWOULDBLOCK) return clime_fail(e, CLIME_ERR_IO, "cannot lock %s: %s", path, strerror(errno));
-    return clime_fail(e, CLIME_ERR_BUSY, "another clime-train works on the run folder %s", run);
-}
-
-/* Two trainers on one run folder would break every promise: the second is refused. The kernel drops the locks with the
- * process, however it ends. The file is what file systems can lock; the folder, where it can be, is what nobody deletes
- * to get in. */
-enum clime_err clime_rl_lock(struct clime_rl *rl, struct clime_error *e) {
-    enum clime_err rc = clime_make_dirs(rl->o.run, e);
-    if (rc) return rc;
-    char *path = xasprintf("%s/lock", rl->o.run);
-    rl->dir_fd = open(rl->o.run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    rc = take_lock(rl->dir_fd, rl->o.run, rl->o.run, e);
-    if (rc == CLIME_ERR_IO) rc = CLIME_OK; /* NFS locks no folders */
-    rl->lock_fd = rc ? -1 : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (!rc) rc = take_lock(rl->lock_fd, path, rl->o.run, e);
-    if (!rc) rc = clime_now_open(rl->o.run, rl->lock_fd, &rl->now, e);
-    free(path);
-    return rc;
-}
 
 static bool same_folder(const char *a, const char *b) {
     struct stat x, y;

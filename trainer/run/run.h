@@ -85,10 +85,12 @@ void clime_rl_close(struct clime_rl *rl);
  * weights of the first publish. */
 enum clime_err clime_rl_load_evaluation(struct clime_rl *rl, struct clime_error *e);
 enum clime_err clime_rl_open_servers(struct clime_rl *rl, struct clime_error *e);
-/* Parts of it, for runs of another kind: makes and locks o.run; opens its ledger as the run of o.options_json
- * (defaults: the same object where no option is given). */
-enum clime_err clime_rl_lock(struct clime_rl *rl, struct clime_error *e);
+/* A part of it, for runs of another kind: opens the ledger of o.run as the run of o.options_json (defaults: the same
+ * object where no option is given). */
 enum clime_err clime_rl_open_record(struct clime_rl *rl, const char *defaults, struct clime_error *e);
+
+/* lock.c: makes o.run and locks it, or fails with CLIME_ERR_BUSY */
+enum clime_err clime_rl_lock(struct clime_rl *rl, struct clime_error *e);
 
 /* rl.c */
 /* A line of metrics that is new and in the ledger: to the files that show it, and to the alarms. */
