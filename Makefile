@@ -151,7 +151,7 @@ fuzz: ## run the fuzzers under the address and undefined sanitizers (MINUTES=24:
 	$(MAKE) O=$(O)/asan $(ASAN) fuzz-run
 FUZZ = $(patsubst tests/fuzz/%.c,$(O)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(O)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.c $$(if $$(filter fuzz_request fuzz_pickle,$$*),$(O)/libserver.a) \
-             $$(if $$(filter fuzz_reward fuzz_trainer fuzz_ledger,$$*),$(O)/libtrainer.a) $$(if $$(filter fuzz_router,$$*),$(O)/librouter.a) \
+             $$(if $$(filter fuzz_reward fuzz_trainer fuzz_ledger fuzz_checkpoint,$$*),$(O)/libtrainer.a) $$(if $$(filter fuzz_router,$$*),$(O)/librouter.a) \
              $$(if $$(filter fuzz_json,$$*),,$(O)/libmodel.a $(O)/libkernels.a $(O)/libtext.a) $(O)/libcommon.a
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_ALL) -MF $@.d -o $@ $(filter %.c %.a,$^) $(CUDA_LDLIBS) $(LDLIBS)

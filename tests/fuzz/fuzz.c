@@ -29,7 +29,12 @@ static void on_abort(int signal_number) {
     report();
 }
 
-void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
+void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak)); /* the address sanitizer's */
+const char *__ubsan_default_options(void);                                         /* called by the other one */
+
+const char *__ubsan_default_options(void) {
+    return "abort_on_error=1:print_stacktrace=1";
+}
 
 struct text {
     char *data;
@@ -106,6 +111,11 @@ static void one_case(const struct fuzz *f, struct text *t) {
     if (t->len) memcpy(exact, t->data, t->len);
     f->target(exact, t->len);
     free(exact);
+}
+
+void fuzz_folder(char out[64]) {
+    const char *tmp = getenv("TMPDIR");
+    CHECK(snprintf(out, 64, "%s/clime-fuzz-XXXXXX", tmp && *tmp ? tmp : "/tmp") < 64 && mkdtemp(out));
 }
 
 int fuzz_main(int argc, char **argv, const struct fuzz *f) {

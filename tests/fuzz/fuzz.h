@@ -20,4 +20,7 @@ struct fuzz {
 
 int fuzz_main(int argc, char **argv, const struct fuzz *f);
 
+/* Makes a folder for a target's files, in $TMPDIR or /tmp: on a disk most of a case is waiting for it. */
+void fuzz_folder(char out[64]);
+
 #endif

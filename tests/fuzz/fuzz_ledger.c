@@ -22,8 +22,7 @@
 
 enum { GROUPS = 2, MEMBERS = 3, TOKENS = 40 };
 
-static char dir[] = "/tmp/clime-fuzz-ledger-XXXXXX";
-static char path[64];
+static char dir[64], path[80];
 
 static void remove_all(void) {
     static const char *const suffix[] = {"", "-wal", "-shm", "-journal"};
@@ -156,7 +155,7 @@ int main(int argc, char **argv) {
     static const char *const words[] = {"ffff", "SQLite format 3", "completed", "pending", "CREATE TABLE", NULL};
     struct clime_buf file;
     clime_log_open("fuzz", CLIME_LOG_ERROR);
-    CHECK(mkdtemp(dir));
+    fuzz_folder(dir);
     snprintf(path, sizeof path, "%s/ledger.db", dir);
     clime_buf_init(&file, (size_t)1 << 24);
     make_file(&file);

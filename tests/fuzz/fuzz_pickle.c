@@ -92,9 +92,10 @@ static void target(const char *data, size_t len) {
     clime_arena_free(&a);
 }
 
-static const char *const words[] = {"\x80\x04", "(", "t",     "R",    "b",    "]",       "a",         "e",     "}",
-                                    "s",        "u", "\x85",  "\x86", "\x87", "\x93",    "\x94",      "h\x01", "q\x02",
-                                    "N",        ".", "K\x05", "\x88", ")",    "C\x02ab", "\x8c\x01x", NULL};
+static const char *const words[] = {"\x80\x04",  "(",     "t", "R",    "b",     "]",    "a",    "e",
+                                    "}",         "s",     "u", "\x85", "\x86",  "\x87", "\x93", "\x94",
+                                    "h\x01",     "q\x02", "N", ".",    "K\x05", "\x88", ")",    "C\x02\x61\x62",
+                                    "\x8c\x01x", NULL};
 
 int main(int argc, char **argv) {
     const struct clime_str seeds[] = {{list, sizeof list - 1}, {bucket, sizeof bucket - 1}};
