@@ -252,12 +252,14 @@ double clime_db_get_real(struct clime_stmt *q) {
 }
 
 const char *clime_db_get_text(struct clime_stmt *q) {
-    return (const char *)sqlite3_column_text(q->st, q->n_read++);
+    const char *z = (const char *)sqlite3_column_text(q->st, q->n_read++);
+    return z ? z : "";
 }
 
 char *clime_db_dup_text(struct clime_stmt *q) {
+    bool null = clime_db_get_null(q);
     const char *z = clime_db_get_text(q);
-    return z ? xstrdup(z) : NULL;
+    return null ? NULL : xstrdup(z);
 }
 
 void *clime_db_dup_blob(struct clime_stmt *q, size_t *bytes) {

@@ -58,7 +58,8 @@ void clime_db_null(struct clime_stmt *q);
 /* Runs to the next row; false at the end or after an error. */
 bool clime_db_row(struct clime_stmt *q);
 
-/* Reads the next column of the row. Pointers are valid until the next row or done. NULL reads as 0, NaN, NULL. */
+/* Reads the next column of the row. Pointers are valid until the next row or done. NULL reads as 0, NaN, "": also where
+ * the schema forbids it, which a damaged file does not know. */
 int64_t clime_db_get_int(struct clime_stmt *q);
 double clime_db_get_real(struct clime_stmt *q);
 const char *clime_db_get_text(struct clime_stmt *q);

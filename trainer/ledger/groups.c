@@ -149,7 +149,7 @@ enum clime_err clime_groups_next(struct clime_db *db, int64_t *next, struct clim
 
 static enum clime_drop_cause cause_of(const char *name) {
     for (size_t i = 0; i < CLIME_COUNT(cause_names); i++)
-        if (name && !strcmp(name, cause_names[i])) return (enum clime_drop_cause)i;
+        if (!strcmp(name, cause_names[i])) return (enum clime_drop_cause)i;
     return CLIME_DROP_FAILED;
 }
 
@@ -165,8 +165,7 @@ enum clime_err clime_groups_dropped(struct clime_db *db, int64_t rollout, struct
         *out = xrealloc(*out, (size_t)(*n + 1) * sizeof **out);
         struct clime_drop_count *c = &(*out)[(*n)++];
         c->cause = cause_of(clime_db_get_text(q));
-        const char *reason = clime_db_get_text(q);
-        snprintf(c->reason, sizeof c->reason, "%s", reason ? reason : "");
+        snprintf(c->reason, sizeof c->reason, "%s", clime_db_get_text(q));
         c->n = (int)clime_db_get_int(q);
     }
     return clime_db_done(q, e);

@@ -46,7 +46,7 @@ static enum clime_err begin(struct clime_db *db, void *arg, struct clime_error *
     if (clime_db_row(q)) {
         snprintf(b->out->name, sizeof b->out->name, "%s", clime_db_get_text(q));
         b->out->seed = (uint64_t)clime_db_get_int(q);
-        b->out->options = clime_db_dup_text(q);
+        b->out->options = xstrdup(clime_db_get_text(q));
     }
     return clime_db_done(q, e);
 }

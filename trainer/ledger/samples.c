@@ -24,7 +24,7 @@ const char *clime_sample_status_name(enum clime_sample_status s) {
 
 static enum clime_sample_status status_of(const char *name) {
     for (size_t i = 0; i < CLIME_COUNT(status_names); i++)
-        if (name && !strcmp(name, status_names[i])) return (enum clime_sample_status)i;
+        if (!strcmp(name, status_names[i])) return (enum clime_sample_status)i;
     return CLIME_SAMPLE_FAILED;
 }
 
@@ -207,7 +207,7 @@ enum clime_err clime_samples_reset(struct clime_ledger *l, struct clime_sample *
     " s.submit_us, s.done_us, s.cached_tokens, s.metadata, s.checksum, g.state"
 
 static enum clime_err read_versions(const char *text, struct clime_sample *s, struct clime_error *e) {
-    if (!text) return CLIME_OK;
+    if (!*text) return CLIME_OK; /* nothing was generated */
     struct clime_json j;
     struct clime_error je = {0};
     struct clime_arena a;

@@ -76,7 +76,7 @@ enum clime_err clime_checkpoint_newest(struct clime_db *db, int64_t before, stru
     *out = (struct clime_checkpoint){.step = -1};
     if (clime_db_row(q)) {
         out->step = clime_db_get_int(q);
-        out->path = clime_db_dup_text(q);
+        out->path = xstrdup(clime_db_get_text(q));
         out->has_checksum = !clime_db_get_null(q);
         out->checksum = (uint64_t)clime_db_get_int(q);
     }
