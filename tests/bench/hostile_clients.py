@@ -8,6 +8,7 @@ CLIME_BUILD names the programs, CLIME_DATA the folder with stories260K. docs/sec
 """
 
 import argparse
+import collections
 import contextlib
 import http.client
 import pathlib
@@ -19,7 +20,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
-from programs import program, server  # noqa: E402
+from programs import STORIES, program  # noqa: E402
 
 BODY = '{"input_ids": [1], "sampling_params": {"temperature": 0, "max_new_tokens": 2}}'
 GENERATE = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -35,7 +36,7 @@ class Normal(threading.Thread):
 
     def __init__(self, port):
         super().__init__(daemon=True)
-        self.port, self.times, self.failed, self.ends = port, [], 0, threading.Event()
+        self.port, self.times, self.failed, self.ends = port, [], collections.Counter(), threading.Event()
         self.start()
 
     def run(self):
@@ -44,9 +45,10 @@ class Normal(threading.Thread):
             c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
             try:
                 c.request("POST", "/generate", BODY, {"Content-Type": "application/json"})
-                self.failed += c.getresponse().status != 200
-            except (OSError, http.client.HTTPException):
-                self.failed += 1
+                status = c.getresponse().status
+                self.failed.update([status] if status != 200 else [])
+            except (OSError, http.client.HTTPException) as e:
+                self.failed[type(e).__name__] += 1
             c.close()
             self.times.append(time.monotonic() - begun)
             self.ends.wait(0.005)
@@ -56,7 +58,7 @@ class Normal(threading.Thread):
         self.join()
         times = sorted(self.times)
         return f"{len(times)} calls, p50 {times[len(times) // 2] * 1e3:.1f} ms, p99 {times[len(times) * 99 // 100] * 1e3:.1f} ms, " \
-               f"slowest {times[-1] * 1e3:.0f} ms, {self.failed} not answered"  # fmt: skip
+               f"slowest {times[-1] * 1e3:.0f} ms, {self.failed.total()} not answered {dict(self.failed) or ''}".rstrip()  # fmt: skip
 
 
 def dial(port, say=b""):
@@ -151,7 +153,8 @@ def main():
     n = p.parse_args().connections
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, n + 4096), hard))
-    with server() as s, program("clime-router", "--worker-urls", s.url) as r:
+    # As many threads as by default: a server that takes fewer requests than the attackers have refuses some of anybody's (429).
+    with program("clime-server", "--model-path", STORIES) as s, program("clime-router", "--worker-urls", s.url) as r:
         Normal(r.port).end()
         alone = Normal(r.port)
         time.sleep(5)
