@@ -147,6 +147,22 @@ def test_safetensors(shared, model, other):  # noqa: F811
     assert logprobs(s) == want and version(s) == "2"
 
 
+def test_an_update_that_failed_is_over_when_generation_goes_on(shared, model, other):  # noqa: F811
+    """What comes after it is another one: it may be of some tensors only."""
+    s = shared
+    want, before = from_disk(s, other), from_disk(s, model)
+    all_of = tensors(other)
+    s.json("/pause_generation", {"mode": "retract"})
+    send(s, safetensors([("x", [1], b"ab")]), 400)
+    s.json("/continue_generation", {})
+    assert logprobs(s) == before
+    for some in (all_of[:5], all_of[5:]):
+        s.json("/pause_generation", {"mode": "retract"})
+        send(s, safetensors(some))
+        s.json("/continue_generation", {})
+    assert logprobs(s) == want
+
+
 @pytest.mark.parametrize("protocol", [3, 4, 5])
 def test_named_memory(shared, model, other, memory, protocol):  # noqa: F811
     s = shared

@@ -2,13 +2,16 @@
 same through a router.
 """
 
+import contextlib
 import hashlib
+import json
+import socket
 import threading
 import time
 
 import pytest
 from programs import LIMIT, program, server, tiny_model
-from test_handover import version
+from test_handover import GROUP, Sender, version
 
 MANY = 1000  # tokens of a request that is to be met while it runs
 LONG = {"max_new_tokens": MANY, "temperature": 0, "ignore_eos": True}
@@ -179,6 +182,43 @@ def test_two_pauses_that_wait(s):
     assert reply.json() == {"status": "paused"} and s.get("/is_paused").json()["is_paused"], reply.text
 
 
+@contextlib.contextmanager
+def asking(s, path, body=b""):
+    """Somebody who asks, and goes unanswered."""
+    host, port = s.url.split("//")[1].split(":")
+    with socket.create_connection((host, int(port)), LIMIT) as c:
+        c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body))
+        yield
+
+
+def kept_out(s):
+    """A request that waits at the door."""
+    while True:
+        request = Request(s, 2)
+        until(lambda: waiting(s) or not request.is_alive())
+        if request.is_alive():
+            return request
+
+
+def test_who_waits_and_goes(tmp_path):
+    """A pause whose client has left does not come later; nor does a group, for which other updates would have to wait."""
+    n = 1 << 17
+    model = tiny_model(tmp_path / "m", **{"max-position-embeddings": n})
+    from_disk = lambda: s.post("/update_weights_from_disk", {"model_path": str(model)}).status_code
+    with server("--device", "cpu", "--max-total-tokens", str(n), model=model) as s:
+        endless = Request(s, n - 8, rid="endless")
+        until(lambda: loads(s)["num_running_reqs"] > 0)
+        with asking(s, "/pause?mode=wait"):
+            second = kept_out(s)
+        assert second.result()["meta_info"]["completion_tokens"] == 2
+        assert s.get("/is_paused").json() == {"is_paused": False} and endless.is_alive()
+        s.json("/abort_request", {"rid": "endless"})
+        endless.result()
+        with asking(s, "/init_weights_update_group", json.dumps(GROUP | {"nccl_id": Sender().id(), "timeout": 3600}).encode()):
+            until(lambda: from_disk() == 429)
+        until(lambda: from_disk() == 200)
+
+
 @pytest.mark.parametrize("path, name", [
     ("/pause?mode=" + "w" * 300, "mode"), ("/pause?timeout=" + "1" * 300, "timeout"), ("/pause?clear_cache=" + "t" * 99, "clear_cache"),
     ("/flush_cache?timeout=" + "0" * 300, "timeout"), ("/flush_cache?timeout=", "timeout"), ("/pause?mode=wait&timeout=", "timeout"),
@@ -221,6 +261,16 @@ def test_what_was_kept_does_not_hide_new_weights(s, model, tmp_path):
     s.json("/wake_up", {})
     assert Request(s, 8).result()["meta_info"]["output_token_logprobs"] == want
     s.json("/update_weights_from_disk", {"model_path": str(model)})
+
+
+def test_what_was_kept_comes_back_in_sglangs_words_too(s):
+    before = Request(s, 8).result()["meta_info"]["output_token_logprobs"]
+    s.json("/sleep", {})
+    s.json("/resume_memory_occupation", {})
+    assert s.get("/is_sleeping").json() == {"is_sleeping": False}
+    assert s.json("/sleep", {}) == {"is_sleeping": True}  # what is kept is kept on
+    s.json("/wake_up", {})
+    assert Request(s, 8).result()["meta_info"]["output_token_logprobs"] == before
 
 
 def test_weights_that_were_dropped_are_taken_again(model):
