@@ -98,12 +98,10 @@ void clime_handle_pause(struct clime_http_request *rq, void *context) {
 void clime_handle_continue(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e;
-    if (clime_update_before_resume(s, &e)) {
+    if (clime_update_resume(s, rq, &e))
         clime_http_reply_err(rq, &e);
-        return;
-    }
-    clime_engine_resume(s->engine);
-    reply_status(rq, "Generation continued successfully.");
+    else
+        reply_status(rq, "Generation continued successfully.");
 }
 
 /* ?timeout=SECONDS: how long to wait for the requests that still run; default 0. */
@@ -117,7 +115,8 @@ void clime_handle_flush(struct clime_http_request *rq, void *context) {
     }
     int64_t deadline = clime_now_us() + (int64_t)(timeout * 1e6);
     enum clime_err err;
-    while ((err = clime_engine_flush(s->engine, false, &e)) == CLIME_ERR_BUSY && clime_now_us() < deadline)
+    while ((err = clime_engine_flush(s->engine, false, &e)) == CLIME_ERR_BUSY && clime_now_us() < deadline &&
+           !clime_http_peer_gone(rq))
         clime_sleep_us(20000);
     if (err)
         clime_http_reply(rq, 400, "text/plain", NULL, clime_str_of(e.msg));
@@ -157,32 +156,35 @@ static enum clime_err read_tags(struct clime_http_request *rq, unsigned *tags, s
     return e->code;
 }
 
-static void change_memory(struct clime_http_request *rq, struct clime_server *s,
-                          enum clime_err (*change)(struct clime_engine *, unsigned, struct clime_memory_change *,
-                                                   struct clime_error *),
-                          const char *done) {
-    struct clime_memory_change c;
-    struct clime_error e = {0};
-    unsigned tags;
+static void reply_memory(struct clime_http_request *rq, const struct clime_memory_change *c, const char *done) {
     struct clime_buf body;
-    if (read_tags(rq, &tags, &e) || change(s->engine, tags, &c, &e)) {
-        clime_http_reply_err(rq, &e);
-        return;
-    }
-    LOG_INFO("%s: KV %.2f GiB, weights %.2f GiB; %.2f GiB are free, %.2f were", done, (double)c.kv / (1 << 30),
-             (double)c.weights / (1 << 30), (double)c.free_after / (1 << 30), (double)c.free_before / (1 << 30));
+    LOG_INFO("%s: KV %.2f GiB, weights %.2f GiB; %.2f GiB are free, %.2f were", done, (double)c->kv / (1 << 30),
+             (double)c->weights / (1 << 30), (double)c->free_after / (1 << 30), (double)c->free_before / (1 << 30));
     clime_buf_init(&body, 512);
     clime_buf_printf(&body,
                      "{\"success\":true,\"message\":\"%s\",\"kv_cache_bytes\":%zu,\"weights_bytes\":%zu,"
                      "\"free_bytes_before\":%zu,\"free_bytes_after\":%zu}",
-                     done, c.kv, c.weights, c.free_before, c.free_after);
+                     done, c->kv, c->weights, c->free_before, c->free_after);
     clime_reply_buf(rq, 200, &body);
 }
 
 void clime_handle_release_memory(struct clime_http_request *rq, void *context) {
-    change_memory(rq, context, clime_engine_give_back, "Memory released");
+    struct clime_server *s = context;
+    struct clime_memory_change c;
+    struct clime_error e = {0};
+    unsigned tags;
+    if (read_tags(rq, &tags, &e) || clime_engine_give_back(s->engine, tags, &c, &e))
+        clime_http_reply_err(rq, &e);
+    else
+        reply_memory(rq, &c, "Memory released");
 }
 
 void clime_handle_resume_memory(struct clime_http_request *rq, void *context) {
-    change_memory(rq, context, clime_engine_take_back, "Memory taken back");
+    struct clime_memory_change c;
+    struct clime_error e = {0};
+    unsigned tags;
+    if (read_tags(rq, &tags, &e) || clime_update_take_back(context, rq, tags, &c, &e))
+        clime_http_reply_err(rq, &e);
+    else
+        reply_memory(rq, &c, "Memory taken back");
 }

@@ -39,8 +39,10 @@ static enum clime_err read_mode(struct clime_http_request *rq, enum mode *out, d
     return CLIME_OK;
 }
 
-static enum clime_err pause_as(struct clime_server *s, enum mode mode, double wait_s, struct clime_error *e) {
-    if (mode == MODE_WAIT) return clime_engine_pause_when_done(s->engine, (int64_t)(wait_s * 1e6), e);
+static enum clime_err pause_as(struct clime_server *s, struct clime_http_request *rq, enum mode mode, double wait_s,
+                               struct clime_error *e) {
+    if (mode == MODE_WAIT)
+        return clime_engine_pause_when_done(s->engine, (int64_t)(wait_s * 1e6), clime_update_client_left, rq, e);
     if (mode == MODE_ABORT) clime_job_table_mark(&s->jobs, NULL); /* those on their way in as well */
     clime_engine_pause(s->engine, mode == MODE_ABORT ? CLIME_PAUSE_ABORT : CLIME_PAUSE_IN_PLACE);
     return CLIME_OK;
@@ -53,7 +55,7 @@ void clime_handle_vllm_pause(struct clime_http_request *rq, void *context) {
     double wait_s;
     bool clear = true;
     if (read_mode(rq, &mode, &wait_s, &e) || clime_http_query_bool(rq, "clear_cache", &clear, &e) ||
-        pause_as(s, mode, wait_s, &e)) {
+        pause_as(s, rq, mode, wait_s, &e)) {
         clime_http_reply_err(rq, &e);
         return;
     }
@@ -64,12 +66,10 @@ void clime_handle_vllm_pause(struct clime_http_request *rq, void *context) {
 void clime_handle_vllm_resume(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e;
-    if (clime_update_before_resume(s, &e)) {
+    if (clime_update_resume(s, rq, &e))
         clime_http_reply_err(rq, &e);
-        return;
-    }
-    clime_engine_resume(s->engine);
-    reply_text(rq, "{\"status\":\"resumed\"}");
+    else
+        reply_text(rq, "{\"status\":\"resumed\"}");
 }
 
 void clime_handle_is_paused(struct clime_http_request *rq, void *context) {
@@ -100,8 +100,8 @@ void clime_handle_sleep(struct clime_http_request *rq, void *context) {
     if (!err && (strlen(level) != 1 || !strchr("012", level[0])))
         err = clime_fail(&e, CLIME_ERR_INPUT, "level must be 0, 1 or 2");
     clime_engine_loads(s->engine, &before);
-    if (!err) err = pause_as(s, mode, wait_s, &e);
-    if (!err && level[0] != '0' && (err = clime_update_sleep(s, level[0] == '1', mode == MODE_ABORT, &e)) &&
+    if (!err) err = pause_as(s, rq, mode, wait_s, &e);
+    if (!err && level[0] != '0' && (err = clime_update_sleep(s, rq, level[0] == '1', mode == MODE_ABORT, &e)) &&
         !before.paused)
         clime_engine_resume(s->engine); /* a pause of somebody else's stays */
     if (err)
@@ -133,17 +133,15 @@ static enum clime_err read_tags(struct clime_http_request *rq, unsigned *tags, s
 void clime_handle_wake_up(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e;
+    struct clime_memory_change c;
     unsigned tags;
     enum clime_err err = read_tags(rq, &tags, &e);
-    if (!err) err = clime_update_wake(s, tags, &e);
-    bool whole = !err && !clime_engine_lent(s->engine);
-    if (whole) err = clime_update_before_resume(s, &e);
-    if (err) {
+    if (!err) err = clime_update_take_back(s, rq, tags, &c, &e);
+    if (!err && !clime_engine_lent(s->engine)) err = clime_update_resume(s, rq, &e);
+    if (err)
         clime_http_reply_err(rq, &e);
-        return;
-    }
-    if (whole) clime_engine_resume(s->engine);
-    reply_sleeping(rq, s);
+    else
+        reply_sleeping(rq, s);
 }
 
 void clime_handle_is_sleeping(struct clime_http_request *rq, void *context) {
@@ -237,7 +235,7 @@ void clime_handle_update_version(struct clime_http_request *rq, void *context) {
     bool abort_all = false;
     clime_arena_init(&a, ARENA_BYTES);
     enum clime_err err = read_new_version(rq, &a, &version, &abort_all, &e);
-    if (!err) err = clime_update_lock(s->update, &e);
+    if (!err) err = clime_update_lock(s->update, rq, &e);
     if (err) {
         clime_http_reply_err(rq, &e);
     } else {

@@ -185,7 +185,7 @@ void clime_handle_weights_checker(struct clime_http_request *rq, void *context) 
     digest *sums = xmalloc((size_t)s->model->layout.n_slices * sizeof *sums);
     clime_arena_init(&a, clime_http_body(rq).len * 2 + 65536);
     enum clime_err err = read_ask(s, rq, &a, &ask, &e);
-    bool locked = !err && !(err = clime_update_lock(s->update, &e));
+    bool locked = !err && !(err = clime_update_lock(s->update, rq, &e));
     if (locked) err = act(s, &ask, sums, &e);
     if (locked) clime_update_unlock(s->update);
     if (err && err != CLIME_ERR_INPUT)

@@ -159,8 +159,10 @@ static void do_open(struct clime_engine *g, struct clime_command *c) {
     if (c->door == g->door && --g->n_at_door == 0) open_door(g);
 }
 
-enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limit_us, struct clime_error *e) {
+enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limit_us, bool (*given_up)(void *arg),
+                                            void *arg, struct clime_error *e) {
     int64_t until_us = clime_now_us() + limit_us;
+    enum clime_err err = CLIME_ERR_TIMEOUT;
     struct clime_command shut = {.run = do_close};
     run_command(g, &shut);
     for (;;) {
@@ -168,11 +170,15 @@ enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limi
         run_command(g, &c);
         if (c.err != CLIME_ERR_TIMEOUT) return c.err;
         if (clime_now_us() >= until_us) break;
+        if (given_up(arg)) {
+            err = clime_fail(e, CLIME_ERR_ABORTED, "nobody waits for the pause any more");
+            break;
+        }
         clime_sleep_us(ASK_AGAIN_US);
     }
     struct clime_command c = {.run = do_open, .door = shut.door};
     run_command(g, &c);
-    return CLIME_ERR_TIMEOUT;
+    return err;
 }
 
 static void do_resume(struct clime_engine *g, struct clime_command *c) {

@@ -62,9 +62,11 @@ enum clime_pause { CLIME_PAUSE_ABORT, CLIME_PAUSE_RETRACT, CLIME_PAUSE_IN_PLACE 
 
 void clime_engine_sweep_wait(struct clime_engine *g); /* every output marked unwanted before the call has left */
 void clime_engine_pause(struct clime_engine *g, enum clime_pause mode);
-/* Who is here goes on to its end, who comes waits; paused when the last has left. CLIME_ERR_TIMEOUT after limit_us: the
- * door is open again. CLIME_ERR_UNAVAILABLE when somebody has resumed meanwhile. */
-enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limit_us, struct clime_error *e);
+/* Who is here goes on to its end, who comes waits; paused when the last has left. CLIME_ERR_TIMEOUT after limit_us, and
+ * CLIME_ERR_ABORTED once given_up(arg), which is asked often: the door is open again. CLIME_ERR_UNAVAILABLE when
+ * somebody has resumed meanwhile. */
+enum clime_err clime_engine_pause_when_done(struct clime_engine *g, int64_t limit_us, bool (*given_up)(void *arg),
+                                            void *arg, struct clime_error *e);
 void clime_engine_resume(struct clime_engine *g);
 /* The cache. CLIME_ERR_BUSY unless idle; running: who runs gives its KV up as well, and computes it anew. */
 enum clime_err clime_engine_flush(struct clime_engine *g, bool running, struct clime_error *e);

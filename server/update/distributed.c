@@ -2,7 +2,7 @@
  * /destroy_weights_update_group. HTTP workers; group.c and incoming.c do it, one request at a time.
  *
  * A request brings some of the tensors or all. With the last of the model's they are in force; fewer are when
- * generation goes on after a pause (clime_update_before_resume). SGLang changes the weights with each request instead,
+ * generation goes on after a pause (clime_update_resume). SGLang changes the weights with each request instead,
  * under whatever runs.
  */
 #include <stdio.h>
@@ -127,7 +127,7 @@ void clime_handle_init_group(struct clime_http_request *rq, void *context) {
         return;
     }
     if (!err) err = read_ask(&r, &a, id, &ask, &e);
-    if (!err && !(err = clime_update_lock(s->update, &e))) {
+    if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = clime_update_group_join(s, &ask, &evicted, &e);
         if (evicted)
             snprintf(message + strlen(message), sizeof message - strlen(message),
@@ -150,7 +150,7 @@ void clime_handle_destroy_group(struct clime_http_request *rq, void *context) {
     struct clime_error e = {0};
     clime_arena_init(&a, ARENA_BYTES);
     enum clime_err err = read_body(rq, &a, &r, &e);
-    if (!err && !(err = clime_update_lock(s->update, &e))) {
+    if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         struct clime_update_group *g = clime_update_group_find(s->update, r.name);
         if (g) {
             s->update->ops->bind(s->update->dev);
@@ -199,7 +199,7 @@ void clime_handle_update_from_distributed(struct clime_http_request *rq, void *c
     clime_arena_init(&a, ARENA_BYTES);
     enum clime_err err = read_body(rq, &a, &r, &e);
     if (!err && r.version.len > 0) err = clime_update_label(r.version, &e);
-    if (!err && !(err = clime_update_lock(s->update, &e))) {
+    if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = receive(s, &r, &a, &complete, &n_inflight, &e);
         n_have = clime_incoming_count(s->update);
         clime_update_unlock(s->update);

@@ -56,17 +56,24 @@ enum clime_err clime_update_group_absent(const struct clime_weight_update *u, st
                       evicted ? ": it was the oldest and made room for another" : "");
 }
 
+/* For others, until then, and no longer than the update's client waits. */
+static struct clime_comm_wait wait_until(struct clime_weight_update *u, int64_t until_us) {
+    int64_t left_us = until_us - clime_now_us();
+    return (struct clime_comm_wait){
+        .limit_us = left_us > 0 ? left_us : 0, .cancelled = clime_update_client_left, .arg = u->client};
+}
+
 /* ---- ids in a torch store ---------------------------------------------------------------------------------- */
 
 /* As libtorch's ProcessGroupNCCL puts it for its first communicator, behind the prefixes of whoever made the group: its
  * name (SGLang's, slime's and AReaL's init_custom_process_group), name and slash (torch), device and slash (torch). */
-static enum clime_err torch_id(struct clime_torch_store *store, const char *group, int64_t until_us,
+static enum clime_err torch_id(struct clime_torch_store *store, const char *group, const struct clime_comm_wait *wait,
                                uint8_t id[CLIME_COMM_ID_BYTES], struct clime_error *e) {
     char key[256];
     struct clime_buf value;
     snprintf(key, sizeof key, "%s/%s//cuda//0", group, group);
     clime_buf_init(&value, MAX_STORED);
-    enum clime_err err = clime_torch_store_get(store, key, until_us, &value, e);
+    enum clime_err err = clime_torch_store_get(store, key, wait, &value, e);
     if (!err && value.len != CLIME_COMM_ID_BYTES)
         err = clime_fail(e, CLIME_ERR_UNAVAILABLE, "the torch store's key /%s has %zu bytes, an id has %d", key,
                          value.len, CLIME_COMM_ID_BYTES);
@@ -77,12 +84,12 @@ static enum clime_err torch_id(struct clime_torch_store *store, const char *grou
 
 /* vLLM stores the pickle of a ctypes structure, in which the id is the one string of bytes of its length: opcode 'C',
  * the length in a byte, the bytes. Nothing else of the pickle is read. */
-static enum clime_err vllm_id(struct clime_torch_store *store, int64_t until_us, uint8_t id[CLIME_COMM_ID_BYTES],
-                              struct clime_error *e) {
+static enum clime_err vllm_id(struct clime_torch_store *store, const struct clime_comm_wait *wait,
+                              uint8_t id[CLIME_COMM_ID_BYTES], struct clime_error *e) {
     static const char opcode[] = {'C', (char)CLIME_COMM_ID_BYTES};
     struct clime_buf value;
     clime_buf_init(&value, MAX_STORED);
-    enum clime_err err = clime_torch_store_get(store, VLLM_KEY, until_us, &value, e);
+    enum clime_err err = clime_torch_store_get(store, VLLM_KEY, wait, &value, e);
     const char *at = err ? NULL : memmem(value.data, value.len, opcode, sizeof opcode);
     if (!err && (!at || (size_t)(value.data + value.len - at) < sizeof opcode + CLIME_COMM_ID_BYTES))
         err = clime_fail(e, CLIME_ERR_UNAVAILABLE, "the torch store's key /" VLLM_KEY " holds no id of a group");
@@ -93,24 +100,20 @@ static enum clime_err vllm_id(struct clime_torch_store *store, int64_t until_us,
 
 /* ---- joining ----------------------------------------------------------------------------------------------- */
 
-static struct clime_comm_wait wait_until(int64_t until_us) {
-    int64_t left_us = until_us - clime_now_us();
-    return (struct clime_comm_wait){.limit_us = left_us > 0 ? left_us : 0};
-}
-
 static enum clime_err open_comm(struct clime_weight_update *u, struct clime_update_group *g,
                                 const uint8_t id[CLIME_COMM_ID_BYTES], int64_t until_us, struct clime_error *e) {
-    struct clime_comm_wait wait = wait_until(until_us);
+    struct clime_comm_wait wait = wait_until(u, until_us);
     return u->ops->comm_open(u->dev, id, g->rank, g->world, &wait, &g->comm, e);
 }
 
 static enum clime_err join_vllm(struct clime_weight_update *u, struct clime_update_group *g, int64_t until_us,
                                 struct clime_error *e) {
     uint8_t id[CLIME_COMM_ID_BYTES];
-    enum clime_err err = vllm_id(g->store, until_us, id, e);
+    struct clime_comm_wait wait = wait_until(u, until_us);
+    enum clime_err err = vllm_id(g->store, &wait, id, e);
     if (!err) err = open_comm(u, g, id, until_us, e);
     if (err) return err;
-    struct clime_comm_wait wait = wait_until(until_us);
+    wait = wait_until(u, until_us);
     return u->ops->comm_greet(g->comm, &wait, e);
 }
 
@@ -118,7 +121,8 @@ static enum clime_err join(struct clime_weight_update *u, struct clime_update_gr
                            struct clime_error *e) {
     int64_t until_us = clime_now_us() + (int64_t)(a->timeout * 1e6);
     if (a->id) return open_comm(u, g, a->id, until_us, e);
-    enum clime_err err = clime_torch_store_open(a->host, a->port, until_us, &g->store, e);
+    struct clime_comm_wait wait = wait_until(u, until_us);
+    enum clime_err err = clime_torch_store_open(a->host, a->port, &wait, &g->store, e);
     if (!err && a->vllm) err = join_vllm(u, g, until_us, e);
     return err;
 }
@@ -156,7 +160,8 @@ enum clime_err clime_update_group_join(struct clime_server *s, const struct clim
 static enum clime_err join_late(struct clime_weight_update *u, struct clime_update_group *g, int64_t until_us,
                                 struct clime_error *e) {
     uint8_t id[CLIME_COMM_ID_BYTES];
-    enum clime_err err = torch_id(g->store, g->name, until_us, id, e);
+    struct clime_comm_wait wait = wait_until(u, until_us);
+    enum clime_err err = torch_id(g->store, g->name, &wait, id, e);
     if (!err) err = open_comm(u, g, id, until_us, e);
     clime_torch_store_close(g->store);
     g->store = NULL;
@@ -172,7 +177,7 @@ enum clime_err clime_update_group_receive(struct clime_server *s, struct clime_u
     int each = g->apart ? 1 : n;
     enum clime_err err = g->comm ? CLIME_OK : join_late(u, g, until_us, e);
     for (int i = 0; i < n && !err; i += each) {
-        struct clime_comm_wait wait = wait_until(until_us);
+        struct clime_comm_wait wait = wait_until(u, until_us);
         err = u->ops->comm_broadcast(g->comm, parts + i, each, &wait, e);
     }
     if (err) clime_update_group_close(u, g);

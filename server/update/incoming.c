@@ -277,17 +277,28 @@ void clime_incoming_reply(struct clime_http_request *rq, const struct clime_serv
     clime_update_reply(rq, message, clime_engine_version(s->engine)->name, n_inflight);
 }
 
-enum clime_err clime_update_before_resume(struct clime_server *s, struct clime_error *e) {
+static enum clime_err apply_unfinished(struct clime_server *s, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    int n = clime_incoming_count(u), n_inflight;
+    enum clime_err err = CLIME_OK;
+    if (n == 0) {
+        u->torn = false; /* who sent the part that failed was told so; what comes now is another update */
+        return CLIME_OK;
+    }
+    err = clime_incoming_refuse_torn(u, e);
+    if (!err) err = clime_incoming_apply(s, (struct clime_str){"", 0}, &n_inflight, e);
+    if (!err)
+        LOG_INFO("%d of %d tensors came before generation went on, and are in force", n, s->model->layout.n_slices);
+    return err;
+}
+
+enum clime_err clime_update_resume(struct clime_server *s, struct clime_http_request *client, struct clime_error *e) {
     struct clime_weight_update *u = s->update;
     enum clime_err err = CLIME_OK;
-    if (clime_update_lock(u, NULL)) return CLIME_OK;
-    int n = clime_incoming_count(u), n_inflight;
-    if (n > 0 && !u->to_be_finished) {
-        err = clime_incoming_refuse_torn(u, e);
-        if (!err) err = clime_incoming_apply(s, (struct clime_str){"", 0}, &n_inflight, e);
-        if (!err)
-            LOG_INFO("%d of %d tensors came before generation went on, and are in force", n, s->model->layout.n_slices);
+    if (!clime_update_lock(u, client, NULL)) {
+        if (!u->to_be_finished) err = apply_unfinished(s, e);
+        clime_update_unlock(u);
     }
-    clime_update_unlock(u);
+    if (!err) clime_engine_resume(s->engine);
     return err;
 }

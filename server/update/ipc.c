@@ -183,7 +183,7 @@ void clime_handle_update_from_ipc(struct clime_http_request *rq, void *context) 
     int64_t t0 = clime_now_us();
     clime_arena_init(&a, (size_t)1 << 20);
     enum clime_err err = parse(s, rq, &a, &r, &e);
-    if (!err && !(err = clime_update_lock(s->update, &e))) {
+    if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = do_request(s, &r, &n_inflight, &e);
         if (!err) s->update->last_sha[0] = '\0';
         if (!err && r.mode != MODE_WRITING) clime_incoming_forget(s->update);

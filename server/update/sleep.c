@@ -2,7 +2,8 @@
  * at level 1 the weights kept meanwhile in the host's memory. HTTP workers, under the update lock, so that no update
  * comes between.
  *
- * Invariant: what was kept comes back only if nobody has brought other weights since; it is freed in any case.
+ * Invariant: what was kept comes back with the weights' memory, in whosever words that is asked for, unless somebody
+ * has brought other weights since; until then it is not let go of.
  */
 #include <stdlib.h>
 
@@ -16,19 +17,24 @@ static void forget_kept(struct clime_weight_update *u) {
     u->kept = NULL;
 }
 
+/* A copy of the weights in force takes the place of what was kept; without one nothing is lost. */
 static enum clime_err keep(struct clime_server *s, struct clime_error *e) {
     struct clime_weight_update *u = s->update;
     size_t bytes = clime_model_bytes(s->model);
     if (clime_engine_lent(s->engine) & CLIME_MEMORY_WEIGHTS) return CLIME_OK; /* asleep as it is */
-    forget_kept(u);
-    u->kept = malloc(bytes);
-    if (!u->kept)
+    void *copy = malloc(bytes);
+    if (!copy)
         return clime_fail(e, CLIME_ERR_LIMIT, "the host has no %zu bytes to keep the weights in; level 2 drops them",
                           bytes);
-    enum clime_err err = clime_engine_read_weights(s->engine, 0, bytes, u->kept, e);
+    enum clime_err err = clime_engine_read_weights(s->engine, 0, bytes, copy, e);
+    if (err) {
+        free(copy);
+        return err;
+    }
+    forget_kept(u);
+    u->kept = copy;
     u->kept_number = clime_engine_version(s->engine)->number;
-    if (err) forget_kept(u);
-    return err;
+    return CLIME_OK;
 }
 
 static enum clime_err give_back(struct clime_server *s, bool abort, struct clime_memory_change *c,
@@ -43,15 +49,16 @@ static enum clime_err give_back(struct clime_server *s, bool abort, struct clime
     return err;
 }
 
-enum clime_err clime_update_sleep(struct clime_server *s, bool keep_weights, bool abort, struct clime_error *e) {
+enum clime_err clime_update_sleep(struct clime_server *s, struct clime_http_request *client, bool keep_weights,
+                                  bool abort, struct clime_error *e) {
     struct clime_weight_update *u = s->update;
     struct clime_memory_change c;
-    enum clime_err err = clime_update_lock(u, e);
+    enum clime_err err = clime_update_lock(u, client, e);
     if (err) return err;
     if (keep_weights) err = keep(s, e);
-    if (!err && (err = give_back(s, abort, &c, e))) forget_kept(u);
-    if (!err && c.weights == 0 && !(clime_engine_lent(s->engine) & CLIME_MEMORY_WEIGHTS))
-        forget_kept(u); /* they are their owner's, and stay where they are */
+    if (!err) err = give_back(s, abort, &c, e);
+    if (!(clime_engine_lent(s->engine) & CLIME_MEMORY_WEIGHTS) && clime_engine_has_weights(s->engine))
+        forget_kept(u); /* they stayed where they are: their owner's, or nothing was given back */
     if (!err)
         LOG_INFO("asleep: KV %zu bytes, weights %zu bytes given back%s", c.kv, c.weights,
                  u->kept ? ", the weights kept by the host" : "");
@@ -59,28 +66,26 @@ enum clime_err clime_update_sleep(struct clime_server *s, bool keep_weights, boo
     return err;
 }
 
-static enum clime_err wake_weights(struct clime_server *s, struct clime_error *e) {
+static enum clime_err restore(struct clime_server *s, struct clime_error *e) {
     struct clime_weight_update *u = s->update;
     const struct clime_weight_label *now = clime_engine_version(s->engine);
     struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = u->kept};
-    struct clime_memory_change c;
-    enum clime_err err;
+    enum clime_err err = CLIME_OK;
     int n;
-    if (u->kept && now->number == u->kept_number)
+    if (now->number == u->kept_number)
         err = clime_engine_update(s->engine, &from, now->name, CLIME_INFLIGHT_RECOMPUTE, &n, e);
-    else
-        err = clime_engine_take_back(s->engine, CLIME_MEMORY_WEIGHTS, &c, e);
     if (!err) forget_kept(u);
     return err;
 }
 
-enum clime_err clime_update_wake(struct clime_server *s, unsigned tags, struct clime_error *e) {
-    struct clime_memory_change c;
-    enum clime_err err = clime_update_lock(s->update, e);
+enum clime_err clime_update_take_back(struct clime_server *s, struct clime_http_request *client, unsigned tags,
+                                      struct clime_memory_change *out, struct clime_error *e) {
+    struct clime_weight_update *u = s->update;
+    if (!(tags & CLIME_MEMORY_WEIGHTS)) return clime_engine_take_back(s->engine, tags, out, e);
+    enum clime_err err = clime_update_lock(u, client, e);
     if (err) return err;
-    tags &= clime_engine_lent(s->engine);
-    if (tags & CLIME_MEMORY_WEIGHTS) err = wake_weights(s, e);
-    if (!err && (tags & CLIME_MEMORY_KV)) err = clime_engine_take_back(s->engine, CLIME_MEMORY_KV, &c, e);
-    clime_update_unlock(s->update);
+    err = clime_engine_take_back(s->engine, tags, out, e);
+    if (!err && u->kept) err = restore(s, e);
+    clime_update_unlock(u);
     return err;
 }

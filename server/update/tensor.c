@@ -264,7 +264,7 @@ void clime_handle_update_from_tensor(struct clime_http_request *rq, void *contex
     int64_t t0 = clime_now_us();
     clime_arena_init(&a, BODY_ARENA_BYTES);
     enum clime_err err = read_body(rq, &a, &r, &e);
-    if (!err && !(err = clime_update_lock(s->update, &e))) {
+    if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = take(s, &r, &e);
         if (!err)
             err = clime_incoming_settle(s, r.version, clime_update_inflight(r.abort_all, r.flush_cache),

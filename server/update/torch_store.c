@@ -26,11 +26,14 @@ enum { QUERY_VALIDATE = 0, QUERY_GET = 3, QUERY_ADD = 4, QUERY_WAIT = 6 };
 #define ALL_HERE_KEY "init/" /* counts the processes; of all keys this one has no slash before it */
 #define STOP_WAITING 0
 #define TRY_AGAIN_US 100000
+#define ASK_EVERY_US 200000 /* whether the call is given up */
 #define MAX_KEY 1024
 
 struct clime_torch_store {
     int fd;
-    char where[300]; /* "host:port", for errors */
+    char where[300];  /* "host:port", for errors */
+    int64_t until_us; /* of the call that goes on; clime_now_us scale */
+    const struct clime_comm_wait *wait;
 };
 
 /* ---- bytes ------------------------------------------------------------------------------------------------- */
@@ -44,19 +47,24 @@ static enum clime_err lost(const struct clime_torch_store *s, const char *what, 
     return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the torch store at %s closed the connection (%s)", s->where, what);
 }
 
-static enum clime_err ready(const struct clime_torch_store *s, short events, int64_t until_us, const char *what,
-                            struct clime_error *e) {
+static bool given_up(const struct clime_torch_store *s) {
+    return s->wait->cancelled && s->wait->cancelled(s->wait->arg);
+}
+
+static enum clime_err ready(const struct clime_torch_store *s, short events, const char *what, struct clime_error *e) {
     for (;;) {
-        int64_t left_us = until_us - clime_now_us();
+        int64_t left_us = s->until_us - clime_now_us();
         if (left_us <= 0) return late(s, what, e);
+        if (given_up(s))
+            return clime_fail(e, CLIME_ERR_ABORTED, "the torch store at %s: %s was given up", s->where, what);
         struct pollfd p = {.fd = s->fd, .events = events};
-        int ms = left_us > 1000000 ? 1000 : (int)(left_us / 1000) + 1;
+        int ms = left_us > ASK_EVERY_US ? ASK_EVERY_US / 1000 : (int)(left_us / 1000) + 1;
         if (poll(&p, 1, ms) > 0) return CLIME_OK;
     }
 }
 
-static enum clime_err move(struct clime_torch_store *s, void *at, size_t n, bool out, int64_t until_us,
-                           const char *what, struct clime_error *e) {
+static enum clime_err move(struct clime_torch_store *s, void *at, size_t n, bool out, const char *what,
+                           struct clime_error *e) {
     char *p = at;
     while (n > 0) {
         ssize_t k = out ? send(s->fd, p, n, MSG_NOSIGNAL) : recv(s->fd, p, n, 0);
@@ -64,7 +72,7 @@ static enum clime_err move(struct clime_torch_store *s, void *at, size_t n, bool
             p += k;
             n -= (size_t)k;
         } else if (k < 0 && (errno == EAGAIN || errno == EINTR)) {
-            enum clime_err err = ready(s, out ? POLLOUT : POLLIN, until_us, what, e);
+            enum clime_err err = ready(s, out ? POLLOUT : POLLIN, what, e);
             if (err) return err;
         } else {
             return lost(s, what, e);
@@ -83,25 +91,24 @@ static void add_text(struct clime_buf *b, const char *before, const char *text) 
     clime_buf_adds(b, text);
 }
 
-static enum clime_err say(struct clime_torch_store *s, struct clime_buf *message, int64_t until_us, const char *what,
+static enum clime_err say(struct clime_torch_store *s, struct clime_buf *message, const char *what,
                           struct clime_error *e) {
     CHECK(!message->full);
-    enum clime_err err = move(s, message->data, message->len, true, until_us, what, e);
+    enum clime_err err = move(s, message->data, message->len, true, what, e);
     clime_buf_free(message);
     return err;
 }
 
 /* ---- the connection ---------------------------------------------------------------------------------------- */
 
-static enum clime_err connect_to(struct clime_torch_store *s, const struct addrinfo *a, int64_t until_us,
-                                 struct clime_error *e) {
+static enum clime_err connect_to(struct clime_torch_store *s, const struct addrinfo *a, struct clime_error *e) {
     int on = 1, failed = 0;
     socklen_t len = sizeof failed;
     s->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (s->fd < 0) return clime_fail(e, CLIME_ERR_UNAVAILABLE, "the torch store at %s: %s", s->where, strerror(errno));
     setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (connect(s->fd, a->ai_addr, a->ai_addrlen) && errno != EINPROGRESS) failed = errno;
-    enum clime_err err = failed ? CLIME_OK : ready(s, POLLOUT, until_us, "connecting", e);
+    enum clime_err err = failed ? CLIME_OK : ready(s, POLLOUT, "connecting", e);
     if (!err && !failed) getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &failed, &len);
     if (!err && failed)
         err = clime_fail(e, CLIME_ERR_UNAVAILABLE, "the torch store at %s: %s", s->where, strerror(failed));
@@ -113,8 +120,7 @@ static enum clime_err connect_to(struct clime_torch_store *s, const struct addri
 }
 
 /* The trainer may begin to listen after it has asked us to come. */
-static enum clime_err connect_until(struct clime_torch_store *s, const char *host, int port, int64_t until_us,
-                                    struct clime_error *e) {
+static enum clime_err connect_until(struct clime_torch_store *s, const char *host, int port, struct clime_error *e) {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *all = NULL;
     char number[16];
@@ -124,15 +130,15 @@ static enum clime_err connect_until(struct clime_torch_store *s, const char *hos
     if (rc) return clime_fail(e, CLIME_ERR_INPUT, "master_address %s is not known: %s", host, gai_strerror(rc));
     while (err == CLIME_ERR_UNAVAILABLE) {
         for (const struct addrinfo *a = all; a && err == CLIME_ERR_UNAVAILABLE; a = a->ai_next)
-            err = connect_to(s, a, until_us, e);
-        if (err != CLIME_ERR_UNAVAILABLE || clime_now_us() + TRY_AGAIN_US >= until_us) break;
+            err = connect_to(s, a, e);
+        if (err != CLIME_ERR_UNAVAILABLE || clime_now_us() + TRY_AGAIN_US >= s->until_us || given_up(s)) break;
         clime_sleep_us(TRY_AGAIN_US);
     }
     freeaddrinfo(all);
     return err;
 }
 
-static enum clime_err count_in(struct clime_torch_store *s, int64_t until_us, struct clime_error *e) {
+static enum clime_err count_in(struct clime_torch_store *s, struct clime_error *e) {
     static const char what[] = "counting this process in";
     struct clime_buf m;
     uint32_t magic = MAGIC;
@@ -143,22 +149,28 @@ static enum clime_err count_in(struct clime_torch_store *s, int64_t until_us, st
     clime_buf_addc(&m, QUERY_ADD);
     add_text(&m, "", ALL_HERE_KEY);
     clime_buf_add(&m, &one, sizeof one);
-    enum clime_err err = say(s, &m, until_us, what, e);
-    if (!err) err = move(s, &n, sizeof n, false, until_us, what, e);
+    enum clime_err err = say(s, &m, what, e);
+    if (!err) err = move(s, &n, sizeof n, false, what, e);
     if (!err && (n < 1 || n > INT32_MAX))
         err = clime_fail(e, CLIME_ERR_UNAVAILABLE,
                          "what answers at %s is no torch store: it counts %" PRId64 " processes", s->where, n);
     return err;
 }
 
-enum clime_err clime_torch_store_open(const char *host, int port, int64_t until_us, struct clime_torch_store **out,
-                                      struct clime_error *e) {
+static void begin(struct clime_torch_store *s, const struct clime_comm_wait *wait) {
+    s->wait = wait;
+    s->until_us = clime_now_us() + wait->limit_us;
+}
+
+enum clime_err clime_torch_store_open(const char *host, int port, const struct clime_comm_wait *wait,
+                                      struct clime_torch_store **out, struct clime_error *e) {
     struct clime_torch_store *s = xcalloc(1, sizeof *s);
     *out = NULL;
     s->fd = -1;
+    begin(s, wait);
     snprintf(s->where, sizeof s->where, "%.255s:%d", host, port);
-    enum clime_err err = connect_until(s, host, port, until_us, e);
-    if (!err) err = count_in(s, until_us, e);
+    enum clime_err err = connect_until(s, host, port, e);
+    if (!err) err = count_in(s, e);
     if (err)
         clime_torch_store_close(s);
     else
@@ -174,19 +186,20 @@ void clime_torch_store_close(struct clime_torch_store *s) {
 
 /* ---- keys -------------------------------------------------------------------------------------------------- */
 
-enum clime_err clime_torch_store_get(struct clime_torch_store *s, const char *key, int64_t until_us,
+enum clime_err clime_torch_store_get(struct clime_torch_store *s, const char *key, const struct clime_comm_wait *wait,
                                      struct clime_buf *out, struct clime_error *e) {
     char what[MAX_KEY];
     struct clime_buf m;
     uint64_t n = 0;
     uint8_t word = STOP_WAITING;
+    begin(s, wait);
     snprintf(what, sizeof what, "waiting for key /%.300s", key);
     clime_buf_init(&m, MAX_KEY);
     clime_buf_addc(&m, QUERY_WAIT);
     add_u64(&m, 1);
     add_text(&m, "/", key);
-    enum clime_err err = say(s, &m, until_us, what, e);
-    if (!err) err = move(s, &word, sizeof word, false, until_us, what, e);
+    enum clime_err err = say(s, &m, what, e);
+    if (!err) err = move(s, &word, sizeof word, false, what, e);
     if (err) return err;
     if (word != STOP_WAITING)
         return clime_fail(e, CLIME_ERR_UNAVAILABLE, "what answers at %s is no torch store: %s is answered %d", s->where,
@@ -194,8 +207,8 @@ enum clime_err clime_torch_store_get(struct clime_torch_store *s, const char *ke
     clime_buf_init(&m, MAX_KEY);
     clime_buf_addc(&m, QUERY_GET);
     add_text(&m, "/", key);
-    err = say(s, &m, until_us, what, e);
-    if (!err) err = move(s, &n, sizeof n, false, until_us, what, e);
+    err = say(s, &m, what, e);
+    if (!err) err = move(s, &n, sizeof n, false, what, e);
     if (err) return err;
     char *to = n > out->cap ? NULL : clime_buf_reserve(out, (size_t)n);
     if (!to)
@@ -203,7 +216,7 @@ enum clime_err clime_torch_store_get(struct clime_torch_store *s, const char *ke
                           "the torch store at %s: key /%.300s has %" PRIu64 " bytes, at most "
                           "%zu are read",
                           s->where, key, n, out->cap);
-    if ((err = move(s, to, (size_t)n, false, until_us, what, e))) return err;
+    if ((err = move(s, to, (size_t)n, false, what, e))) return err;
     clime_buf_grew(out, (size_t)n);
     return CLIME_OK;
 }

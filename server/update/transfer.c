@@ -184,7 +184,7 @@ static void handle(struct clime_http_request *rq, struct clime_server *s,
     struct clime_error e = {0};
     clime_arena_init(&a, ARENA_BYTES);
     enum clime_err err = read_body(rq, &a, &r, &e);
-    if (!err && !(err = clime_update_lock(s->update, &e))) {
+    if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = run(s, &r, &a, &e);
         clime_update_unlock(s->update);
     }

@@ -57,9 +57,15 @@ enum clime_err clime_update_finite(const struct clime_model *m, struct clime_dev
     return m->ops->sync(dev, e); /* only what lies between tensors, or the device has failed */
 }
 
-enum clime_err clime_update_lock(struct clime_weight_update *u, struct clime_error *e) {
-    if (pthread_mutex_trylock(&u->lock) == 0) return CLIME_OK;
-    return clime_fail(e, CLIME_ERR_BUSY, "another weight update is going on");
+enum clime_err clime_update_lock(struct clime_weight_update *u, struct clime_http_request *client,
+                                 struct clime_error *e) {
+    if (pthread_mutex_trylock(&u->lock)) return clime_fail(e, CLIME_ERR_BUSY, "another weight update is going on");
+    u->client = client;
+    return CLIME_OK;
+}
+
+bool clime_update_client_left(void *request) {
+    return clime_http_peer_gone(request);
 }
 
 void clime_update_unlock(struct clime_weight_update *u) {
@@ -176,7 +182,7 @@ void clime_handle_put_weights(struct clime_http_request *rq, void *context) {
     int n_inflight = 0;
     int64_t t0 = clime_now_us();
     if (clime_update_label(param, &e) || read_sha(rq, sha, &e) || read_inflight(rq, &inflight, &e) ||
-        clime_update_lock(s->update, &e)) {
+        clime_update_lock(s->update, rq, &e)) {
         clime_http_reply_err(rq, &e);
         return;
     }
@@ -265,7 +271,7 @@ void clime_handle_update_from_disk(struct clime_http_request *rq, void *context)
     int64_t t0 = clime_now_us();
     clime_arena_init(&a, (size_t)1 << 20);
     enum clime_err err = parse_disk(rq, &d, &a, &e);
-    if (!err && !(err = clime_update_lock(s->update, &e))) {
+    if (!err && !(err = clime_update_lock(s->update, rq, &e))) {
         err = update_from_disk(s, &d, &n_inflight, &e);
         clime_update_unlock(s->update);
     }

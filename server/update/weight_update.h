@@ -25,7 +25,9 @@ struct clime_update_group {
 };
 
 struct clime_weight_update {
-    pthread_mutex_t lock;    /* held by the update that is going on */
+    pthread_mutex_t lock;              /* held by the update that is going on */
+    struct clime_http_request *client; /* whose update it is: what waits for others gives up when it has left. Under
+                                        * lock */
     char last_sha[65];       /* hash of the body that made the present version; "" = it came otherwise. Under lock */
     uint8_t (*snapshot)[32]; /* [tensors] checksums that /weights_checker compares with; NULL = none. Under lock */
     struct clime_dev *dev;   /* a second context on the model's device, for copies beside the engine's; NULL until one
@@ -47,8 +49,11 @@ void clime_weight_update_init(struct clime_weight_update *u);
 void clime_weight_update_free(struct clime_weight_update *u);
 
 /* For the files of updates. */
-enum clime_err clime_update_lock(struct clime_weight_update *u, struct clime_error *e); /* BUSY when one goes on */
+/* CLIME_ERR_BUSY when one goes on. */
+enum clime_err clime_update_lock(struct clime_weight_update *u, struct clime_http_request *client,
+                                 struct clime_error *e);
 void clime_update_unlock(struct clime_weight_update *u);
+bool clime_update_client_left(void *request); /* a struct clime_http_request's client */
 enum clime_err clime_update_label(struct clime_str label, struct clime_error *e); /* may it be a weight version? */
 void clime_update_reply(struct clime_http_request *rq, const char *message, const char *version, int n_inflight);
 
@@ -140,14 +145,16 @@ static inline enum clime_inflight clime_update_inflight(bool abort_all, bool flu
 /* The context for copies, opened at first use and taken over by the calling thread. Under lock. */
 enum clime_err clime_update_device(struct clime_server *s, struct clime_dev **out, struct clime_error *e);
 
-/* Generation is about to go on: what has gathered without being finished comes into force first. Takes the lock; an
- * update that is going on beside is left alone. */
-enum clime_err clime_update_before_resume(struct clime_server *s, struct clime_error *e);
+/* Generation goes on; what has gathered without being finished comes into force first, and an update that failed is
+ * over. An error: it does not go on. Takes the lock; an update that is going on beside is left alone. */
+enum clime_err clime_update_resume(struct clime_server *s, struct clime_http_request *client, struct clime_error *e);
 
-/* KV and weights are given back, and with keep_weights these stay in the host's memory until wake. Generation is
- * paused; abort: requests that come in between are ended, else they are CLIME_ERR_BUSY (sleep.c). */
-enum clime_err clime_update_sleep(struct clime_server *s, bool keep_weights, bool abort, struct clime_error *e);
-/* Takes back what was given, of enum clime_memory_tag's tags. */
-enum clime_err clime_update_wake(struct clime_server *s, unsigned tags, struct clime_error *e);
+/* KV and weights are given back, and with keep_weights these stay in the host's memory until they are taken back.
+ * Generation is paused; abort: requests that come in between are ended, else they are CLIME_ERR_BUSY (sleep.c). */
+enum clime_err clime_update_sleep(struct clime_server *s, struct clime_http_request *client, bool keep_weights,
+                                  bool abort, struct clime_error *e);
+/* Takes back what was given, of enum clime_memory_tag's tags; weights that were kept are in force again. */
+enum clime_err clime_update_take_back(struct clime_server *s, struct clime_http_request *client, unsigned tags,
+                                      struct clime_memory_change *out, struct clime_error *e);
 
 #endif

@@ -214,8 +214,10 @@ def test_who_waits_and_goes(tmp_path):
         assert s.get("/is_paused").json() == {"is_paused": False} and endless.is_alive()
         s.json("/abort_request", {"rid": "endless"})
         endless.result()
-        with asking(s, "/init_weights_update_group", json.dumps(GROUP | {"nccl_id": Sender().id(), "timeout": 3600}).encode()):
-            until(lambda: from_disk() == 429)
+        quiet = Sender()
+        with asking(s, "/init_weights_update_group", json.dumps(GROUP | {"nccl_id": quiet.id(), "timeout": 3600}).encode()):
+            peer, _ = quiet.listener.accept()  # it has come, and nobody says go
+            assert from_disk() == 429
         until(lambda: from_disk() == 200)
 
 
