@@ -169,6 +169,19 @@ def test_a_control_call_does_not_wait_for_a_worker_that_freezes_under_it():
         assert by_url == {made[0].url: 0, made[1].url: 200}
 
 
+def test_a_control_call_has_the_time_that_it_asks_for():
+    def answer(handler, body):
+        if handler.path.startswith("/pause"):
+            time.sleep(1.5)
+            handler.reply(200, {"status": "paused"})
+        return handler.path.startswith("/pause")
+
+    with workers(1, answer) as made, program("clime-router", *QUICK, *urls(made), "--control-timeout", "1") as router:
+        wait_for(lambda: states(router) == ["ready"])
+        assert web.post(router.url + "/pause?mode=wait", timeout=LONG).status_code == 502
+        assert web.post(router.url + "/pause?mode=wait&timeout=60", timeout=LONG).status_code == 200
+
+
 def test_workers_are_asked_together():
     """Each answers its first probe only when all six have been asked: one after another, silent ones would take the
     time limit of each to be found."""
