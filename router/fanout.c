@@ -12,6 +12,7 @@
 #include "router/forward.h"
 
 #define LARGEST_REPLY ((size_t)1 << 20)
+#define MOMENT_US 5000000 /* beyond what a call says that it may take, for its answer to say so */
 
 struct one {
     struct clime_router *r;
@@ -19,7 +20,8 @@ struct one {
     const char *target;
     int slot;
     int64_t id, began_us; /* of the worker */
-    const char *key;      /* for it */
+    int64_t limit_us;
+    const char *key; /* for it */
     pthread_t thread;
     bool started;
     struct clime_fanout_result *result;
@@ -45,7 +47,7 @@ static void *call_one(void *arg) {
         .body = clime_http_body(o->rq),
         .headers = (const char *const *)headers.lines,
         .bearer = o->key,
-        .timeout_us = o->r->control_timeout_us,
+        .timeout_us = o->limit_us,
         .max_reply = LARGEST_REPLY,
         .cancel = given_up,
         .arg = o,
@@ -80,6 +82,16 @@ bool clime_fanout_run(struct clime_fanout *f, struct clime_router *r, struct cli
     return true;
 }
 
+/* A call that waits on the worker's side (/pause, /flush_cache) may say for how long, as ?timeout=SECONDS. */
+static int64_t limit_of(const struct clime_router *r, const struct clime_http_request *rq) {
+    struct clime_error e;
+    double asked_s = 0;
+    if (clime_http_query_seconds(rq, "timeout", 3600, &asked_s, &e))
+        return r->control_timeout_us; /* the worker refuses it */
+    int64_t asked_us = (int64_t)(asked_s * 1e6) + MOMENT_US;
+    return asked_s > 0 && asked_us > r->control_timeout_us ? asked_us : r->control_timeout_us;
+}
+
 void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct clime_http_request *rq,
                          const char *target) {
     *f = (struct clime_fanout){0};
@@ -91,6 +103,7 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
         memcpy(f->results[i].url, views[i].url, sizeof views[i].url);
         all[i] = (struct one){.r = r, .rq = rq, .target = target, .slot = views[i].slot, .id = views[i].id};
         all[i].began_us = clime_now_us();
+        all[i].limit_us = limit_of(r, rq);
         all[i].key = clime_router_key_for(r, views[i].key);
         all[i].result = &f->results[i];
         all[i].started = pthread_create(&all[i].thread, NULL, call_one, &all[i]) == 0;
