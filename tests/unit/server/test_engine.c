@@ -6,6 +6,8 @@
  */
 #include "tests/unit/server/engine_test.h"
 
+#include "server/engine/engine_int.h"
+
 static void run_together(struct clime_engine *g, bool disturb) {
     struct request *r = xcalloc(N_JOBS, sizeof *r);
     struct clime_error e = {0};
@@ -201,7 +203,12 @@ static void call_for_pause(int n) {
     if (n != 20) return;
     atomic_store(&met, atomic_load(&n_drawn) - atomic_load(&n_waited));
     atomic_store(&pause_now, true);
-    clime_sleep_us(50000); /* until the other thread has asked for it */
+    for (bool asked = false; !asked;) { /* by the other thread, however late it comes */
+        clime_sleep_us(100);
+        pthread_mutex_lock(&engine->lock);
+        asked = engine->first_command;
+        pthread_mutex_unlock(&engine->lock);
+    }
 }
 
 /* When the pause is there no step is in flight, and none is started before it ends; a weight update then changes all
