@@ -51,7 +51,7 @@ static const struct clime_http_route routes[] = {
 
 static int set_up(void **state) {
     (void)state;
-    struct clime_http_options o = {.host = "127.0.0.1", .n_threads = N + 8, .max_body = 1000, .routes = routes};
+    struct clime_http_options o = {.host = "127.0.0.1", .n_threads = 4 * N, .max_body = 1000, .routes = routes};
     struct clime_error e;
     clime_http_client_global_init();
     if (clime_http_server_start(&o, &server, &e)) return -1;
