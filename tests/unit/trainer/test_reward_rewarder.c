@@ -325,7 +325,7 @@ static void test_url(void **state) {
     if (clime_http_server_start(&ho, &server, &e)) fail_msg("%s", e.msg);
     char *url = xasprintf("http://127.0.0.1:%d/reward", clime_http_server_port(server));
     struct clime_rewarder_options o = {
-        .type = "url", .url = url, .reward_key = "a", .timeout_us = 4000000, .n_workers = 1};
+        .type = "url", .url = url, .reward_key = "a", .timeout_us = 60000000, .n_workers = 1};
     struct clime_rewarder *r = open_rewarder(&o);
     submit(r, "fail once", 1);
     take(r, 1, CLIME_OK, 0.25);
