@@ -61,11 +61,81 @@ static void stage_done(struct clime_train *t, int i) {
     if (t->made) t->made(t->made_arg, clime_train_stage(l, i));
 }
 
-/* ---- the head ---------------------------------------------------------------------------------------------------- */
+/* ---- cuts -------------------------------------------------------------------------------------------------------- */
+
+/* A head that is the embedding: its part of each cut's gradient stays until the embedding's is added. */
+static const struct clime_cut_sum *sum_of(const struct clime_train *t, int row) {
+    const struct clime_layout *l = &t->m->layout;
+    return row == l->embed && l->head == l->embed ? &t->tied_sum : &t->cut_sum;
+}
+
+static size_t elements(const struct clime_layout *l, int row) {
+    int64_t n = l->slices[row].n;
+    for (int i = row + 1; i < l->n_slices && l->slices[i].joined; i++) n += l->slices[i].n;
+    return (size_t)n;
+}
+
+static void only_cut(struct clime_cut_walk *c) {
+    const struct clime_train *t = c->t;
+    c->n = c->T;
+    if (c->row < 0 || t->at[c->row] < 0) return;
+    if (!c->writes) clime_train_settle(t, c->row);
+    c->grad = t->grads + t->at[c->row];
+    c->add = !t->fresh[c->row];
+    t->fresh[c->row] = false;
+}
+
+bool clime_cut_next(struct clime_cut_walk *c) {
+    const struct clime_train *t = c->t;
+    const int i = c->done++;
+    const bool none = c->row < 0 || t->at[c->row] < 0;
+    if (t->n_cuts == 1) {
+        if (i == 0) only_cut(c);
+        return i == 0;
+    }
+    const struct clime_cut_sum *s = none ? NULL : sum_of(t, c->row);
+    const size_t n = none ? 0 : elements(&t->m->layout, c->row);
+    if (s && i > 0 && !c->held) clime_cut_made(s, i - 1, c->shift, n);
+    if (i == t->n_cuts) {
+        if (s && !c->held)
+            t->m->ops->accumulate(t->m->dev, n, 1, (const float *const[]){clime_cut_at(s, 0, c->shift)},
+                                  clime_train_grad(t, c->row));
+        return false;
+    }
+    c->n = c->T / t->n_cuts;
+    c->from = i * c->n;
+    if (!s) return true;
+    c->grad = clime_cut_at(s, i, c->shift);
+    c->add = !c->writes;
+    if (!c->writes && (c->held || !s->own)) t->m->ops->zero(t->m->dev, c->grad, n * sizeof *c->grad);
+    return true;
+}
+
+void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row) {
+    const struct clime_matrix *w = &t->m->matrix[row];
+    if (t->at[row] < 0) return;
+    for (struct clime_cut_walk c = {.t = t, .row = row, .T = T, .writes = true}; clime_cut_next(&c);)
+        t->m->ops->gemm_dw(t->m->dev, c.n, w->N, w->K, clime_train_rows(t, dy, c.from, w->N),
+                           clime_train_rows(t, x, c.from, w->K), c.add, c.grad);
+}
 
 static void bias_grad(const struct clime_train *t, int T, int N, const void *dy, int row) {
-    if (clime_train_grad(t, row)) t->m->ops->bias_bwd(t->m->dev, T, N, dy, clime_train_grad(t, row));
+    if (row < 0 || t->at[row] < 0) return;
+    for (struct clime_cut_walk c = {.t = t, .row = row, .T = T}; clime_cut_next(&c);)
+        t->m->ops->bias_bwd(t->m->dev, c.n, N, clime_train_rows(t, dy, c.from, N), c.grad);
 }
+
+/* A norm's gradient comes with that of its input, dx = add + ; a frozen one's goes where nobody reads it. */
+static void norm_grads(const struct clime_train *t, int T, int row, const void *dy, const void *x, const float *rstd,
+                       const void *add, void *dx) {
+    const int D = t->m->cfg.D;
+    for (struct clime_cut_walk c = {.t = t, .row = row, .T = T}; clime_cut_next(&c);)
+        t->m->ops->rmsnorm_bwd(t->m->dev, c.n, D, clime_train_rows(t, dy, c.from, D), clime_train_rows(t, x, c.from, D),
+                               clime_weight(t->m, row), rstd + c.from, add ? clime_train_rows(t, add, c.from, D) : NULL,
+                               clime_train_rows(t, dx, c.from, D), c.grad ? c.grad : t->unread);
+}
+
+/* ---- the head ---------------------------------------------------------------------------------------------------- */
 
 /* Something before the head is trained. */
 static bool body_trained(const struct clime_train *t) {
@@ -77,32 +147,44 @@ static bool body_trained(const struct clime_train *t) {
  */
 static void norm_backward(struct clime_train *t, int T, int R) {
     struct clime_model *m = t->m;
-    int D = m->cfg.D;
-    m->ops->rmsnorm_bwd(m->dev, R, D, t->dhead, t->head_x, clime_weight(m, m->layout.norm), t->head_rstd, NULL,
-                        t->dhead, clime_train_norm_grad(t, m->layout.norm)); /* dhead = , dnorm.weight += */
-    m->ops->scatter(m->dev, T, R, D, t->rows, t->dhead, t->dres);            /* dres = */
+    const int D = m->cfg.D, norm = m->layout.norm;
+    struct clime_cut_walk c = {.t = t, .row = norm, .T = T};
+    for (int i = 0; clime_cut_next(&c); i++) {
+        const int r = clime_train_loss_from(t, i), n = clime_train_loss_from(t, i + 1) - r;
+        void *dhead = clime_train_rows(t, t->dhead, r, D);
+        if (n)
+            m->ops->rmsnorm_bwd(m->dev, n, D, dhead, clime_train_rows(t, t->head_x, r, D), clime_weight(m, norm),
+                                t->head_rstd + r, NULL, dhead,
+                                c.grad ? c.grad : t->unread); /* dhead = , dnorm.weight += */
+    }
+    m->ops->scatter(m->dev, T, R, D, t->rows, t->dhead, t->dres); /* dres = */
 }
 
 /* The head's weight, and the gradient of what it reads, to t->dhead. */
 static void head_backward(struct clime_train *t, int R, bool entropy) {
     struct clime_model *m = t->m;
     const struct clime_ops *ops = m->ops;
-    int head = m->layout.head;
+    const int head = m->layout.head, D = m->cfg.D, V = m->cfg.V;
     struct clime_dev *d = m->dev;
-    int D = m->cfg.D, V = m->cfg.V;
-    size_t row_bytes = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
-    for (int r = 0; r < R; r += t->o.head_chunk) {
-        int n = R - r < t->o.head_chunk ? R - r : t->o.head_chunk;
-        const char *y = (const char *)t->head_y + (size_t)r * row_bytes;
-        float *logits = clime_train_logits(t, r);
-        void *dlogits = t->dlogits ? t->dlogits : logits;
-        if (R > t->o.head_chunk && !t->o.keep_logits)
-            clime_head_logits(m, n, y, logits); /* logits = (a later chunk lies over them) */
-        ops->head_grad(d, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, t->entropy + r, t->g_logp + r,
-                       entropy ? t->g_ent + r : NULL, dlogits, V); /* dlogits = */
-        clime_train_weight_grad(t, n, dlogits, y, head);           /* weight += */
-        if (body_trained(t))
-            ops->gemm_dx(d, n, dlogits, &m->matrix[head], (char *)t->dhead + (size_t)r * row_bytes); /* = */
+    const float *entropies = t->entropy + clime_train_first_loss(t);
+    struct clime_cut_walk c = {.t = t, .row = head, .T = R, .writes = t->n_cuts == 1, .held = head == m->layout.embed};
+    if (R == 0 && c.writes) return;
+    for (int i = 0; clime_cut_next(&c); i++) {
+        const int end = clime_train_loss_from(t, i + 1);
+        for (int r = clime_train_loss_from(t, i), n; r < end; r += n) {
+            n = clime_train_chunk(t, r, end);
+            void *y = clime_train_rows(t, t->head_y, r, D);
+            float *logits = clime_train_logits(t, r);
+            void *dlogits = t->dlogits ? t->dlogits : logits;
+            if (n < R && !t->o.keep_logits)
+                clime_head_logits(m, n, y, logits); /* logits = (a later chunk lies over them) */
+            ops->head_grad(d, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, entropies + r, t->g_logp + r,
+                           entropy ? t->g_ent + r : NULL, dlogits, V);       /* dlogits = */
+            if (c.grad) ops->gemm_dw(d, n, V, D, dlogits, y, c.add, c.grad); /* weight += */
+            c.add = true;
+            if (body_trained(t))
+                ops->gemm_dx(d, n, dlogits, &m->matrix[head], clime_train_rows(t, t->dhead, r, D)); /* = */
+        }
     }
 }
 
@@ -114,12 +196,11 @@ static void swiglu_backward(struct clime_train *t, int l, const struct clime_bat
     const struct clime_ops *ops = m->ops;
     const int *w = m->layout.layer[l].w;
     struct clime_dev *d = m->dev;
-    int T = b->T, D = m->cfg.D, F = m->cfg.F;
+    int T = b->T, F = m->cfg.F;
     const void *ddown = t->dres;
     if (w[CLIME_W_DOWN_NORM] >= 0) {
-        ops->rmsnorm_bwd(d, T, D, t->dres, a[CLIME_ACT_DOWN], clime_weight(m, w[CLIME_W_DOWN_NORM]),
-                         a[CLIME_ACT_RSTD_DOWN], NULL, t->dnorm,
-                         clime_train_norm_grad(t, w[CLIME_W_DOWN_NORM])); /* dnorm = , weight += */
+        norm_grads(t, T, w[CLIME_W_DOWN_NORM], t->dres, a[CLIME_ACT_DOWN], a[CLIME_ACT_RSTD_DOWN], NULL,
+                   t->dnorm); /* dnorm = , weight += */
         ddown = t->dnorm;
     }
     clime_train_weight_grad(t, T, ddown, a[CLIME_ACT_H], w[CLIME_W_DOWN]);           /* weight += */
@@ -199,6 +280,24 @@ static void experts_again(struct clime_train *t, int l, const struct clime_batch
 
 /* ---- mixers ----------------------------------------------------------------------------------------------------- */
 
+/* From t->dq, dk and dv to t->dqkv, and the norms of heads. */
+static void rope_backward(struct clime_train *t, int l, const struct clime_batch *b, const void *qkv) {
+    struct clime_model *m = t->m;
+    const int *w = m->layout.layer[l].w, q_norm = w[CLIME_W_Q_NORM], k_norm = w[CLIME_W_K_NORM];
+    const int Q = m->cfg.H * m->cfg.Dh, KV = m->cfg.HK * m->cfg.Dh;
+    struct clime_cut_walk q = {.t = t, .row = q_norm, .T = b->T}, k = {.t = t, .row = k_norm, .T = b->T};
+    k.shift = q_norm < 0 ? 0 : clime_cut_room(elements(&m->layout, q_norm));
+    while (clime_cut_next(&q) & clime_cut_next(&k)) { /* both end together */
+        float *dq_norm = q.grad || q_norm < 0 ? q.grad : t->unread,
+              *dk_norm = k.grad || k_norm < 0 ? k.grad : t->unread;
+        m->ops->qkv_rope_bwd(m->dev, q.n, &m->heads, &m->rope, m->cfg.eps, clime_train_rows(t, qkv, q.from, Q + 2 * KV),
+                             clime_weight(m, q_norm), clime_weight(m, k_norm), b->pos + q.from,
+                             clime_train_rows(t, t->dq, q.from, Q), clime_train_rows(t, t->dk, q.from, KV),
+                             clime_train_rows(t, t->dv, q.from, KV), clime_train_rows(t, t->dqkv, q.from, Q + 2 * KV),
+                             dq_norm, dk_norm);
+    }
+}
+
 /* Back through o_norm = [norm] o(attention(rope(norm(qkv(ln1))))): from t->dres to t->dnorm, the gradient of ln1. */
 static void attention_backward(struct clime_train *t, int l, const struct clime_batch *b, void *const *a) {
     struct clime_model *m = t->m;
@@ -209,19 +308,20 @@ static void attention_backward(struct clime_train *t, int l, const struct clime_
     int T = b->T, D = c->D, QKV = (c->H + 2 * c->HK) * c->Dh;
     const void *dout = t->dres;
     if (w[CLIME_W_O_NORM] >= 0) {
-        ops->rmsnorm_bwd(d, T, D, t->dres, a[CLIME_ACT_O], clime_weight(m, w[CLIME_W_O_NORM]), a[CLIME_ACT_RSTD_O],
-                         NULL, t->dnorm, clime_train_norm_grad(t, w[CLIME_W_O_NORM])); /* dnorm = , weight += */
+        norm_grads(t, T, w[CLIME_W_O_NORM], t->dres, a[CLIME_ACT_O], a[CLIME_ACT_RSTD_O], NULL,
+                   t->dnorm); /* dnorm = , weight += */
         dout = t->dnorm;
     }
     bias_grad(t, T, D, dout, w[CLIME_W_O_BIAS]);                         /* bias += */
     clime_train_weight_grad(t, T, dout, a[CLIME_ACT_ATT], w[CLIME_W_O]); /* weight += */
     ops->gemm_dx(d, T, dout, &m->matrix[w[CLIME_W_O]], t->datt);         /* datt = */
-    ops->attn_bwd(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
-                  a[CLIME_ACT_LSE], t->datt, t->dq, t->dk, t->dv); /* all = */
-    ops->qkv_rope_bwd(d, T, &m->heads, &m->rope, c->eps, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_Q_NORM]),
-                      clime_weight(m, w[CLIME_W_K_NORM]), b->pos, t->dq, t->dk, t->dv, t->dqkv,
-                      clime_train_norm_grad(t, w[CLIME_W_Q_NORM]),
-                      clime_train_norm_grad(t, w[CLIME_W_K_NORM]));           /* dqkv = , weights += */
+    if (b->context)
+        clime_context_attn_bwd(b->context, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
+                               a[CLIME_ACT_LSE], t->datt, t->dq, t->dk, t->dv); /* all = */
+    else
+        ops->attn_bwd(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
+                      a[CLIME_ACT_LSE], t->datt, t->dq, t->dk, t->dv);        /* all = */
+    rope_backward(t, l, b, a[CLIME_ACT_QKV]);                                 /* dqkv = , weights += */
     bias_grad(t, T, QKV, t->dqkv, w[CLIME_W_QKV_BIAS]);                       /* bias += */
     clime_train_weight_grad(t, T, t->dqkv, a[CLIME_ACT_LN1], w[CLIME_W_QKV]); /* weight += */
     ops->gemm_dx(d, T, t->dqkv, &m->matrix[w[CLIME_W_QKV]], t->dnorm);        /* dnorm = */
@@ -249,8 +349,7 @@ static const struct half_layer mlps[] = {
 
 /* Back through y = x + f(norm(x)), whose f has left its gradient in t->dnorm: dres = dres + , weight += */
 static void residual_backward(struct clime_train *t, int T, int norm, const void *x, const float *rstd) {
-    t->m->ops->rmsnorm_bwd(t->m->dev, T, t->m->cfg.D, t->dnorm, x, clime_weight(t->m, norm), rstd, t->dres, t->dres,
-                           clime_train_norm_grad(t, norm));
+    norm_grads(t, T, norm, t->dnorm, x, rstd, t->dres, t->dres);
 }
 
 /* t->dres: gradient of the layer's output on entry, of its input on return. */
@@ -302,13 +401,20 @@ static void ask(const struct clime_train *t, int l) {
     clime_ring_layer(t->m, l, l > t->m->layout.first_trained ? l - 1 : -1);
 }
 
+static void embedding_backward(struct clime_train *t, int T) {
+    const struct clime_model *m = t->m;
+    for (struct clime_cut_walk c = {.t = t, .row = m->layout.embed, .T = T}; clime_cut_next(&c);)
+        m->ops->embed_bwd(m->dev, c.n, m->cfg.D, m->cfg.V, t->ids + c.from,
+                          clime_train_rows(t, t->dres, c.from, m->cfg.D), c.grad); /* += */
+}
+
 /* From t->dhead to the embedding; without loss rows only the gradients that are begun anew, which are zeros. */
 static enum clime_err body_backward(struct clime_train *t, const struct clime_packed_batch *b, struct clime_error *e) {
     struct clime_model *m = t->m;
-    struct clime_batch batch = clime_train_batch(t, b);
+    struct clime_batch batch = clime_train_batch(t);
     const bool any = b->n_loss > 0;
     int stage = 0;
-    if (any && body_trained(t)) norm_backward(t, b->T, b->n_loss);
+    if (any && body_trained(t)) norm_backward(t, t->T, t->R);
     stage_done(t, stage++);
     for (int l = m->cfg.L - 1; l >= m->layout.first_trained; l--) {
         ask(t, l);
@@ -321,8 +427,7 @@ static enum clime_err body_backward(struct clime_train *t, const struct clime_pa
         if (any) layer_backward(t, l, &batch);
         stage_done(t, stage++);
     }
-    float *table = any ? clime_train_grad(t, m->layout.embed) : NULL;
-    if (table) m->ops->embed_bwd(m->dev, b->T, m->cfg.D, m->cfg.V, t->ids, t->dres, table); /* += */
+    if (any && t->at[m->layout.embed] >= 0) embedding_backward(t, t->T);
     stage_done(t, stage);
     return clime_train_wait(t, e);
 }
@@ -349,15 +454,15 @@ enum clime_err clime_train_backward(struct clime_train *t, const struct clime_pa
     t->saved = false;
     begin(t);
     if (b->n_loss == 0) return body_backward(t, b, e);
-    m->ops->copy_in(m->dev, t->g_logp, g_logp, (size_t)b->n_loss * 4);
-    if (g_entropy) m->ops->copy_in(m->dev, t->g_ent, g_entropy, (size_t)b->n_loss * 4);
-    head_backward(t, b->n_loss, g_entropy != NULL);
+    if (t->R) m->ops->copy_in(m->dev, t->g_logp, g_logp + clime_train_first_loss(t), (size_t)t->R * 4);
+    if (t->R && g_entropy) m->ops->copy_in(m->dev, t->g_ent, g_entropy + clime_train_first_loss(t), (size_t)t->R * 4);
+    head_backward(t, t->R, g_entropy != NULL);
     return body_backward(t, b, e);
 }
 
 enum clime_err clime_train_hidden_backward(struct clime_train *t, const struct clime_packed_batch *b, const float *g_y,
                                            struct clime_error *e) {
-    CHECK(t->saved);
+    CHECK(t->saved && t->o.rows.cuts == 1);
     t->saved = false;
     begin(t);
     if (b->n_loss == 0) return body_backward(t, b, e);

@@ -18,6 +18,15 @@ enum clime_recompute {
 
 struct clime_train; /* saved activations, gradients, head scratch: planned for max_rows rows */
 
+/* How the rows of a micro-batch are cut. Each of its cuts has as many rows, and gradients of weights of its own, which
+ * are added as a balanced tree: the sum depends on `cuts` alone. Up to so many ranks share a micro-batch, each with
+ * neighbouring cuts. */
+struct clime_train_cuts {
+    int cuts;                  /* of a micro-batch, a power of two; 0 or 1: none */
+    int ranks, rank;           /* that share it (a power of two up to `cuts`; 0 = 1), and which of them this one is */
+    struct clime_links *links; /* between more than one, which are neighbours there; NULL: only sizes are wanted */
+};
+
 struct clime_train_options {
     int max_rows;   /* tokens of a micro-batch */
     int max_seqs;   /* sequences in it */
@@ -26,6 +35,7 @@ struct clime_train_options {
     bool keep_logits;  /* those of all loss rows stay for the backward pass, max_rows * V * 4 bytes; else one chunk's,
                         * and where there are more each is made again */
     bool forward_only; /* reference models and scoring: no gradients, nothing kept, forward without save only */
+    struct clime_train_cuts rows;
 };
 enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_options *o, struct clime_train **out,
                                 struct clime_error *e);
@@ -65,7 +75,8 @@ void clime_train_on_grads(struct clime_train *t, clime_train_made *made, void *a
  * takes part in what the others exchange and computes nothing; made is called as in one. Without, it does nothing. */
 enum clime_err clime_train_idle(struct clime_train *t, bool backward, struct clime_error *e);
 
-/* A packed micro-batch in host memory: sequences one after another, sequence s is rows start[s]..start[s+1]. */
+/* A packed micro-batch in host memory: sequences one after another, sequence s is rows start[s]..start[s+1]. Ranks that
+ * share it all have the whole of it, and all get all of its numbers. */
 struct clime_packed_batch {
     int T, n_seq;
     const int32_t *ids;   /* [T] */

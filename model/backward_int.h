@@ -4,6 +4,7 @@
 #define CLIME_MODEL_BACKWARD_INT_H
 
 #include "model/backward.h"
+#include "model/context/cut_sum.h"
 #include "model/layer.h"
 
 /* The memory of an activation: one place for each layer that the backward pass reaches when it is kept for that, else
@@ -17,7 +18,11 @@ struct clime_act_buffer {
 
 struct clime_train {
     struct clime_model *m;
-    struct clime_train_options o; /* head_chunk resolved; keep_logits never with forward_only */
+    struct clime_train_options o;           /* head_chunk and cuts resolved; keep_logits never with forward_only */
+    int max_rows;                           /* of this rank */
+    int n_cuts;                             /* of a batch that are this rank's */
+    struct clime_context *context;          /* the ranks that share a batch; NULL: none do */
+    struct clime_cut_sum cut_sum, tied_sum; /* with several cuts; the second of a head that is the embedding */
     struct clime_plan plan;
     struct clime_train_sizes sizes;
     float *grads;    /* [n_grads] */
@@ -32,9 +37,14 @@ struct clime_train {
     struct clime_act_buffer acts[CLIME_ACT_N];
 
     /* the batch on the device */
+    int T;                  /* of its rows this rank's, from `first` on */
+    int first, n_seq;       /* with cuts it ends with sequences that fill it up */
+    int32_t *start;         /* host: [n_seq + 1] of the whole batch */
+    int *loss_from;         /* host: [cuts + 1] first loss row of each cut of the whole batch */
+    int R;                  /* this rank's loss rows */
     int32_t *ids, *pos;     /* [T] */
-    int32_t *q_start;       /* [n_seq + 1] */
-    int32_t *rows, *target; /* [R] loss rows: row in the batch, id it predicts */
+    int32_t *q_start;       /* [n_seq + 1] of the whole batch */
+    int32_t *rows, *target; /* [R] loss rows: row of this rank's, id it predicts */
     float *inv_temp;        /* [R] */
     /* of a model with experts: what their routers chose for each row, and for the loss rows; else NULL */
     uint32_t *routing, *loss_routing; /* [T], [R] */
@@ -45,8 +55,8 @@ struct clime_train {
     float *head_rstd;      /* [R] */
     float *logits;         /* [C, V] fp32; with keep_logits [max_rows, V], the chunks one after another */
     void *dlogits;         /* [C, V]; NULL in fp32, where the gradient lies over its own logits */
-    float *lse, *logp;     /* [R] */
-    float *entropy;        /* [R] */
+    float *lse;            /* [R] */
+    float *logp, *entropy; /* [n_loss], of the whole batch */
     float *g_logp, *g_ent; /* [R] the caller's coefficients */
 
     /* gradients of activations; one set, the layers run one after another */
@@ -63,9 +73,9 @@ struct clime_train {
     bool saved; /* a forward pass with save ran and its backward pass did not */
 };
 
-/* The buffers of layer l, and the batch b as the forward pass takes it. */
+/* The buffers of layer l, and the batch as the forward pass takes it. */
 struct clime_layer_act clime_train_act(const struct clime_train *t, int l);
-struct clime_batch clime_train_batch(const struct clime_train *t, const struct clime_packed_batch *b);
+struct clime_batch clime_train_batch(const struct clime_train *t);
 
 enum clime_err clime_train_wait(struct clime_train *t, struct clime_error *e);
 void clime_train_ask_layers(struct clime_train *t); /* of the ring, all in turn */
@@ -86,14 +96,45 @@ static inline float *clime_train_norm_grad(const struct clime_train *t, int row)
     return g || row < 0 ? g : t->unread;
 }
 
-/* weight += of a product with the matrix of a row, unless it is frozen; = where nothing counts yet. */
-static inline void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row) {
-    const struct clime_matrix *w = &t->m->matrix[row];
-    const int64_t at = t->at[row];
-    if (at < 0) return;
-    t->m->ops->gemm_dw(t->m->dev, T, w->N, w->K, dy, x, !t->fresh[row], t->grads + at);
-    t->fresh[row] = false;
+/* Going through this rank's cuts of a batch with the gradient of a row of the layout, which each cut adds to by itself:
+ *   for (struct clime_cut_walk c = {.t = t, .row = row, .T = T}; clime_cut_next(&c);) ... rows [c.from, c.from + c.n)
+ * With one cut that is the row's gradient itself. */
+struct clime_cut_walk {
+    const struct clime_train *t;
+    int row, T;   /* -1: no gradient is wanted */
+    bool writes;  /* what each cut does first is a product that writes where add is false; else it finds zeros */
+    bool held;    /* of a gradient that is made at two places this is the first: the other adds to it, cut by cut */
+    size_t shift; /* of two rows that are walked with at once the second's place */
+    int done;     /* cuts */
+    int from, n;  /* this one's rows */
+    float *grad;  /* NULL: there is none, or it is frozen */
+    bool add;
+};
+bool clime_cut_next(struct clime_cut_walk *c);
+
+/* The first loss row of this rank's cut i, of its R; of cut n_cuts: R. */
+static inline int clime_train_loss_from(const struct clime_train *t, int i) {
+    const int *from = t->loss_from + t->o.rows.rank * t->n_cuts;
+    return from[i] - from[0];
 }
+
+/* The same of all its cuts in the whole batch. */
+static inline int clime_train_first_loss(const struct clime_train *t) {
+    return t->loss_from[t->o.rows.rank * t->n_cuts];
+}
+
+/* Loss rows of the head's chunk that begins with r and ends with the cut at `end` at the latest. */
+static inline int clime_train_chunk(const struct clime_train *t, int r, int end) {
+    return end - r < t->o.head_chunk ? end - r : t->o.head_chunk;
+}
+
+/* Rows from `from` on of a matrix of the context's type. */
+static inline void *clime_train_rows(const struct clime_train *t, const void *x, int from, int width) {
+    return (char *)(uintptr_t)x + (size_t)from * (size_t)width * clime_dtype_bytes(clime_model_dt(t->m));
+}
+
+/* weight += of a product with the matrix of a row, unless it is frozen; = where nothing counts yet. */
+void clime_train_weight_grad(const struct clime_train *t, int T, const void *dy, const void *x, int row);
 
 /* model/latent.c: back through latent attention as backward.c goes through the others, from t->dres to t->dnorm; and
  * what SELECTIVE did not keep of it. */

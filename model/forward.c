@@ -29,8 +29,12 @@ static void attention(struct clime_model *m, int l, const struct clime_batch *b,
     if (w[CLIME_W_QKV_BIAS] >= 0) ops->bias(d, T, QKV, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_QKV_BIAS]));
     ops->qkv_rope(d, T, &m->heads, &m->rope, c->eps, a[CLIME_ACT_QKV], clime_weight(m, w[CLIME_W_Q_NORM]),
                   clime_weight(m, w[CLIME_W_K_NORM]), b->pos, b->slot, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V]);
-    ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V],
-              clime_ranks_mine(m, T, att, a[CLIME_ACT_PARTS], a[CLIME_ACT_ATT]), a[CLIME_ACT_LSE]);
+    if (b->context)
+        clime_context_attn(b->context, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V], a[CLIME_ACT_ATT],
+                           a[CLIME_ACT_LSE]);
+    else
+        ops->attn(d, &m->heads, T, &b->attn, a[CLIME_ACT_Q], a[CLIME_ACT_K], a[CLIME_ACT_V],
+                  clime_ranks_mine(m, T, att, a[CLIME_ACT_PARTS], a[CLIME_ACT_ATT]), a[CLIME_ACT_LSE]);
     clime_ranks_gather(m, T, 1, att, a[CLIME_ACT_PARTS], a[CLIME_ACT_ATT]);
     clime_ranks_product(m, T, a[CLIME_ACT_ATT], w[CLIME_W_O], w[CLIME_W_O_BIAS], D, a[CLIME_ACT_PARTS], a[CLIME_ACT_O]);
     if (w[CLIME_W_O_NORM] >= 0)

@@ -16,6 +16,7 @@
 #include "kernels/plan.h"
 #include "model/act.h"
 #include "model/config/config.h"
+#include "model/context/context.h"
 #include "model/weights.h"
 
 /* A model over the ranks of a group (model/ranks.c): each has its share of the weights and computes its columns of
@@ -223,8 +224,9 @@ struct clime_batch {
     const int32_t *pos;  /* [T] device */
     const int32_t *slot; /* [T] device, paged: page * CLIME_PAGE + place; NULL = packed */
     struct clime_attn attn;
-    struct clime_kv *kv; /* NULL = packed */
-    uint32_t *routing;   /* [T] device: folds what the routers choose (ops->route); NULL = nobody asks */
+    struct clime_kv *kv;           /* NULL = packed */
+    uint32_t *routing;             /* [T] device: folds what the routers choose (ops->route); NULL = nobody asks */
+    struct clime_context *context; /* packed: the T rows are this rank's of those that attn is of; NULL = all are */
 };
 
 /* Scratch of a server's forward, planned once for max_rows rows and max_out head rows. */

@@ -28,21 +28,31 @@ static void size_acts(struct clime_train *t) {
     clime_layer_acts(t->m, acts);
     /* q, k and v are made again from it */
     if (t->o.recompute == CLIME_RECOMPUTE_SELECTIVE) acts[CLIME_ACT_QKV].cost = CLIME_ACT_PRODUCT;
+    if (t->context) /* of all rows, but of this rank's heads */
+        acts[CLIME_ACT_LSE].row_bytes = (size_t)(t->o.rows.ranks * clime_context_heads(t->context)) * sizeof(float);
     for (int i = 0; i < CLIME_ACT_N; i++)
         t->acts[i] = (struct clime_act_buffer){.name = acts[i].name,
-                                               .layer_bytes = clime_act_bytes(&acts[i], t->o.max_rows),
+                                               .layer_bytes = clime_act_bytes(&acts[i], t->max_rows),
                                                .keep = acts[i].cost != CLIME_ACT_CHEAP && acts[i].cost <= level};
 }
 
-/* The rows that one scratch-hungry operation sees at most. */
-static struct clime_scratch_shape scratch_shape(const struct clime_train *t) {
+/* What scratch-hungry operations ask for at most: of this rank's rows, and, where ranks share a batch, attention of all
+ * rows of its own heads. */
+static size_t scratch_bytes(const struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
-    return (struct clime_scratch_shape){.T = t->o.max_rows,
-                                        .D = c->D,
-                                        .R = t->o.head_chunk,
-                                        .V = c->V,
-                                        .heads = t->m->heads,
-                                        .n = (size_t)t->m->layout.n_grads};
+    struct clime_scratch_shape s = {.T = t->max_rows,
+                                    .D = c->D,
+                                    .R = t->o.head_chunk,
+                                    .V = c->V,
+                                    .heads = t->m->heads,
+                                    .n = (size_t)t->m->layout.n_grads};
+    const size_t rows = t->m->ops->scratch_bytes(&s);
+    if (!t->context) return rows;
+    s.T = t->o.max_rows;
+    s.heads.H = clime_context_heads(t->context);
+    s.heads.HK = s.heads.H * t->m->heads.HK / t->m->heads.H;
+    const size_t all = t->m->ops->scratch_bytes(&s);
+    return all > rows ? all : rows;
 }
 
 /* Layers whose activations are kept: those below the lowest with a gradient need none. */
@@ -69,6 +79,12 @@ static size_t widest_norm(const struct clime_config *c) {
 /* Of a head's query or of its output, before and behind latent attention. */
 static size_t latent_width(const struct clime_config *c) {
     return (size_t)(c->Dh > c->latent.Dv ? c->Dh : c->latent.Dv);
+}
+
+/* Rows of a batch of T with those that make its cuts alike. */
+static int filled(const struct clime_train *t, int T) {
+    const int unit = t->o.rows.cuts > 1 ? t->o.rows.cuts * CLIME_CONTEXT_UNIT : 1;
+    return (T + unit - 1) / unit * unit;
 }
 
 /* ---- a ring of gradients ---- */
@@ -105,12 +121,52 @@ int64_t clime_train_grad_at(const struct clime_train *t, int64_t i) {
            (i - clime_train_stage(l, stage));
 }
 
+/* ---- cuts ---- */
+
+static int most_seqs(const struct clime_train *t) { /* those that fill a batch up have a unit's rows, or fewer */
+    return t->o.max_seqs + (t->o.rows.cuts > 1 ? t->o.rows.cuts : 0);
+}
+
+/* Of the largest tensor as the kernels see it, and of what may lie behind it (the norms of heads). */
+static void plan_cut_sums(struct clime_train *t) {
+    const struct clime_layout *l = &t->m->layout;
+    size_t n = 0, most = 0;
+    for (int i = 0; i < l->n_slices; i++) {
+        n = (l->slices[i].joined ? n : 0) + (size_t)l->slices[i].n;
+        if (n > most) most = n;
+    }
+    t->cut_sum = (struct clime_cut_sum){t->m->ops, t->m->dev, .n = t->n_cuts};
+    t->cut_sum.room = clime_cut_room(most) + clime_cut_room(widest_norm(&t->m->cfg));
+    clime_cut_sum_plan(&t->cut_sum, &t->plan);
+    if (l->head != l->embed) return;
+    t->tied_sum = (struct clime_cut_sum){t->m->ops, t->m->dev, .n = t->n_cuts, .own = true};
+    t->tied_sum.room = clime_cut_room((size_t)l->slices[l->embed].n);
+    clime_cut_sum_plan(&t->tied_sum, &t->plan);
+}
+
+/* Who has how many rows of a batch that fills the plan. */
+static void cut_rows(struct clime_train *t) {
+    struct clime_train_cuts *r = &t->o.rows;
+    if (r->cuts < 1) r->cuts = 1;
+    if (r->ranks < 1) r->ranks = 1;
+    CHECK(r->cuts <= CLIME_CUTS_MAX && r->cuts % r->ranks == 0 && r->rank < r->ranks);
+    if (r->cuts > 1) t->o.max_rows = filled(t, t->o.max_rows);
+    t->max_rows = t->o.max_rows / r->ranks;
+    t->n_cuts = r->cuts / r->ranks;
+    t->loss_from = xcalloc((size_t)r->cuts + 1, sizeof *t->loss_from);
+    t->start = xcalloc((size_t)most_seqs(t) + 1, sizeof *t->start);
+    if (r->ranks == 1) return;
+    t->context = xcalloc(1, sizeof *t->context);
+    clime_context_init(t->context, t->m->ops, t->m->dev, &t->m->heads, r->ranks, r->rank, r->links);
+}
+
 /* Adds every buffer to t->plan and says in t->sizes what it is for. */
 static void plan_train(struct clime_train *t) {
     const struct clime_config *c = &t->m->cfg;
     struct clime_plan *p = &t->plan;
     enum clime_dtype type = clime_model_dt(t->m);
-    size_t T = (size_t)t->o.max_rows, R = T, C = (size_t)t->o.head_chunk, dt = clime_dtype_bytes(type);
+    size_t T = (size_t)t->max_rows, R = T, C = (size_t)t->o.head_chunk, dt = clime_dtype_bytes(type);
+    size_t whole = (size_t)t->o.max_rows; /* rows of a batch */
     size_t D = (size_t)c->D, K = (size_t)c->router.k, V = (size_t)c->V, H = (size_t)c->H;
     size_t Q = H * (size_t)t->m->heads.Dh, KV = (size_t)(t->m->heads.HK * t->m->heads.Dh),
            back = t->o.forward_only ? 0 : 1;
@@ -118,6 +174,7 @@ static void plan_train(struct clime_train *t) {
            made = t->o.keep_logits ? R : C;
     size_acts(t);
     clime_plan_add(p, "gradients", back * (size_t)t->n_grads * 4, (void **)&t->grads);
+    if (t->n_cuts > 1 && back) plan_cut_sums(t);
     t->sizes.gradients = clime_plan_bytes(p);
     clime_plan_add(p, "unread gradients", norms * widest_norm(c) * 4, (void **)&t->unread);
 
@@ -127,7 +184,7 @@ static void plan_train(struct clime_train *t) {
     }
     clime_plan_add(p, "ids", T * 4, (void **)&t->ids);
     clime_plan_add(p, "pos", T * 4, (void **)&t->pos);
-    clime_plan_add(p, "q_start", ((size_t)t->o.max_seqs + 1) * 4, (void **)&t->q_start);
+    clime_plan_add(p, "q_start", ((size_t)most_seqs(t) + 1) * 4, (void **)&t->q_start);
     size_t routed = c->router.E ? sizeof *t->routing : 0;
     clime_plan_add(p, "routing", T * routed, (void **)&t->routing);
     clime_plan_add(p, "dres", T * D * dt, &t->dres);
@@ -140,6 +197,7 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "dk", back * T * KV * dt, &t->dk);
     clime_plan_add(p, "dv", back * T * KV * dt, &t->dv);
     clime_plan_add(p, "dqkv", back * T * (c->latent.R ? H * latent_width(c) : Q + 2 * KV) * dt, &t->dqkv);
+    if (t->context) clime_context_plan(t->context, t->max_rows, back, p);
     t->sizes.activations = clime_plan_bytes(p) - t->sizes.gradients;
 
     clime_plan_add(p, "loss rows", R * 4, (void **)&t->rows);
@@ -152,15 +210,14 @@ static void plan_train(struct clime_train *t) {
     clime_plan_add(p, "logits", made * V * 4, (void **)&t->logits);
     clime_plan_add(p, "dlogits", type == CLIME_F32 ? 0 : back * C * V * dt, &t->dlogits);
     clime_plan_add(p, "lse", R * 4, (void **)&t->lse);
-    clime_plan_add(p, "logp", R * 4, (void **)&t->logp);
-    clime_plan_add(p, "entropy", R * 4, (void **)&t->entropy);
+    clime_plan_add(p, "logp", whole * 4, (void **)&t->logp);
+    clime_plan_add(p, "entropy", whole * 4, (void **)&t->entropy);
     clime_plan_add(p, "g_logp", back * R * 4, (void **)&t->g_logp);
     clime_plan_add(p, "g_ent", back * R * 4, (void **)&t->g_ent);
     clime_plan_add(p, "dhead", back * R * D * dt, &t->dhead);
     t->sizes.head = clime_plan_bytes(p) - t->sizes.gradients - t->sizes.activations;
 
-    struct clime_scratch_shape shape = scratch_shape(t);
-    t->sizes.scratch = t->m->ops->scratch_bytes(&shape);
+    t->sizes.scratch = scratch_bytes(t);
 }
 
 static struct clime_train *new_train(struct clime_model *m, const struct clime_train_options *o) {
@@ -173,11 +230,12 @@ static struct clime_train *new_train(struct clime_model *m, const struct clime_t
     for (int i = 0; i < m->layout.n_slices; i++)
         t->at[i] = m->layout.slices[i].grad < 0 ? -1 : clime_train_grad_at(t, m->layout.slices[i].grad);
     t->n_grads = held_grads(m);
+    cut_rows(t);
     if (t->o.head_chunk <= 0) {
         size_t rows = m->ops->head_bytes / 4 / (size_t)m->cfg.V;
-        t->o.head_chunk = rows < 1 ? 1 : rows > (size_t)o->max_rows ? o->max_rows : (int)rows;
+        t->o.head_chunk = rows < 1 ? 1 : rows > (size_t)t->max_rows ? t->max_rows : (int)rows;
     }
-    if (t->o.head_chunk > o->max_rows) t->o.head_chunk = o->max_rows;
+    if (t->o.head_chunk > t->max_rows) t->o.head_chunk = t->max_rows; /* a cut never has more rows: its chunks stay */
     if (o->forward_only) t->o.keep_logits = false;
     plan_train(t);
     return t;
@@ -198,21 +256,26 @@ enum clime_err clime_train_open(struct clime_model *m, const struct clime_train_
     return rc;
 }
 
+static void free_host(struct clime_train *t) {
+    free(t->fresh);
+    free(t->at);
+    free(t->loss_from);
+    free(t->start);
+    free(t->context);
+    free(t);
+}
+
 void clime_train_close(struct clime_train *t) {
     if (!t) return;
     clime_plan_free(&t->plan, t->m->dev);
-    free(t->fresh);
-    free(t->at);
-    free(t);
+    free_host(t);
 }
 
 void clime_train_sizes(const struct clime_model *m, const struct clime_train_options *o,
                        struct clime_train_sizes *out) {
     struct clime_train *t = new_train((struct clime_model *)(uintptr_t)m, o);
     *out = t->sizes;
-    free(t->fresh);
-    free(t->at);
-    free(t);
+    free_host(t);
 }
 
 float *clime_train_grads(struct clime_train *t) {
@@ -263,28 +326,53 @@ static enum clime_err check_batch(const struct clime_train *t, const struct clim
     return CLIME_OK;
 }
 
+/* Which rows and loss rows are whose. */
+static void cut_batch(struct clime_train *t, const struct clime_packed_batch *b) {
+    const struct clime_train_cuts *r = &t->o.rows;
+    const int all = filled(t, b->T), cut = all / r->cuts;
+    t->T = all / r->ranks;
+    t->first = t->T * r->rank;
+    t->n_seq = b->n_seq;
+    memcpy(t->start, b->start, ((size_t)b->n_seq + 1) * sizeof *t->start);
+    for (int at = b->T; at < all; at = t->start[t->n_seq])
+        t->start[++t->n_seq] = all - at < CLIME_CONTEXT_UNIT ? all : at + CLIME_CONTEXT_UNIT;
+    for (int i = 0, k = 0; i <= r->cuts; i++) {
+        while (k < b->n_loss && b->row[k] < i * cut) k++;
+        t->loss_from[i] = i < r->cuts ? k : b->n_loss;
+    }
+    t->R = clime_train_loss_from(t, t->n_cuts);
+    if (t->context) clime_context_rows(t->context, t->T);
+}
+
 static void upload(struct clime_train *t, const struct clime_packed_batch *b) {
     const struct clime_ops *ops = t->m->ops;
     struct clime_dev *d = t->m->dev;
-    int32_t *pos = xmalloc((size_t)b->T * sizeof *pos);
-    for (int s = 0; s < b->n_seq; s++)
-        for (int i = b->start[s]; i < b->start[s + 1]; i++) pos[i] = i - b->start[s];
-    ops->copy_in(d, t->pos, pos, (size_t)b->T * 4);
-    ops->copy_in(d, t->ids, b->ids, (size_t)b->T * 4);
-    ops->copy_in(d, t->q_start, b->start, (size_t)(b->n_seq + 1) * 4);
-    if (b->n_loss) {
-        ops->copy_in(d, t->rows, b->row, (size_t)b->n_loss * 4);
-        ops->copy_in(d, t->target, b->target, (size_t)b->n_loss * 4);
-        ops->copy_in(d, t->inv_temp, b->inv_temp, (size_t)b->n_loss * 4);
+    cut_batch(t, b);
+    const int first_loss = clime_train_first_loss(t);
+    int32_t *pos = xmalloc((size_t)t->T * sizeof *pos), *ids = xcalloc((size_t)t->T, sizeof *ids);
+    for (int s = 0, i = t->first; i < t->first + t->T; i++) {
+        while (t->start[s + 1] <= i) s++;
+        pos[i - t->first] = i - t->start[s];
+        if (i < b->T) ids[i - t->first] = b->ids[i];
+    }
+    ops->copy_in(d, t->pos, pos, (size_t)t->T * 4);
+    ops->copy_in(d, t->ids, ids, (size_t)t->T * 4);
+    ops->copy_in(d, t->q_start, t->start, (size_t)(t->n_seq + 1) * 4);
+    if (t->R) {
+        for (int i = 0; i < t->R; i++) ids[i] = b->row[first_loss + i] - t->first;
+        ops->copy_in(d, t->rows, ids, (size_t)t->R * 4);
+        ops->copy_in(d, t->target, b->target + first_loss, (size_t)t->R * 4);
+        ops->copy_in(d, t->inv_temp, b->inv_temp + first_loss, (size_t)t->R * 4);
     }
     free(pos);
+    free(ids);
 }
 
-struct clime_batch clime_train_batch(const struct clime_train *t, const struct clime_packed_batch *b) {
-    struct clime_batch out = {.T = b->T, .ids = t->ids, .pos = t->pos};
-    out.attn = (struct clime_attn){.n_seq = b->n_seq, .q_start = t->q_start, .h_q_start = b->start};
-    for (int s = 0; s < b->n_seq; s++) {
-        int len = b->start[s + 1] - b->start[s];
+struct clime_batch clime_train_batch(const struct clime_train *t) {
+    struct clime_batch out = {.T = t->T, .ids = t->ids, .pos = t->pos, .context = t->context};
+    out.attn = (struct clime_attn){.n_seq = t->n_seq, .q_start = t->q_start, .h_q_start = t->start};
+    for (int s = 0; s < t->n_seq; s++) {
+        int len = t->start[s + 1] - t->start[s];
         if (len > out.attn.max_len) out.attn.max_len = len;
     }
     return out;
@@ -335,22 +423,36 @@ static void run_norm(struct clime_train *t, int R) {
 /* Log-probabilities of the R loss rows, chunk by chunk. The logits stay: of all chunks, or of the last. */
 static void run_head(struct clime_train *t, int R, bool entropy) {
     struct clime_model *m = t->m;
-    const struct clime_ops *ops = m->ops;
-    int D = m->cfg.D, V = m->cfg.V;
-    run_norm(t, R);
-    size_t row_bytes = (size_t)D * clime_dtype_bytes(clime_model_dt(m));
-    for (int r = 0; r < R; r += t->o.head_chunk) {
-        int n = R - r < t->o.head_chunk ? R - r : t->o.head_chunk;
-        float *logits = clime_train_logits(t, r);
-        clime_head_logits(m, n, (char *)t->head_y + (size_t)r * row_bytes, logits);
-        ops->head_stats(m->dev, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, t->logp + r,
-                        entropy ? t->entropy + r : NULL);
+    const int D = m->cfg.D, V = m->cfg.V, first = clime_train_first_loss(t);
+    if (R) run_norm(t, R);
+    for (int i = 0, r = 0; i < t->n_cuts; i++) {
+        const int end = clime_train_loss_from(t, i + 1);
+        for (int n; r < end; r += n) {
+            n = clime_train_chunk(t, r, end);
+            float *logits = clime_train_logits(t, r);
+            clime_head_logits(m, n, clime_train_rows(t, t->head_y, r, D), logits);
+            m->ops->head_stats(m->dev, n, V, logits, t->inv_temp + r, t->target + r, t->lse + r, t->logp + first + r,
+                               entropy ? t->entropy + first + r : NULL);
+        }
     }
+}
+
+/* Ranks that share the batch have each computed the numbers of their own rows. */
+static void share_numbers(struct clime_train *t, bool entropy) {
+    int from[CLIME_CUTS_MAX + 1];
+    if (!t->context) return;
+    for (int r = 0; r <= t->o.rows.ranks; r++) from[r] = t->loss_from[r * t->n_cuts];
+    clime_context_share(t->context, from, t->logp);
+    if (entropy) clime_context_share(t->context, from, t->entropy);
 }
 
 /* The device has done everything, and the weights were there. */
 enum clime_err clime_train_wait(struct clime_train *t, struct clime_error *e) {
     enum clime_err rc = clime_model_ranks_check(t->m, e);
+    if (!rc && t->context && t->context->error.code) {
+        if (e) *e = t->context->error;
+        rc = t->context->error.code;
+    }
     return rc ? rc : t->m->ops->sync(t->m->dev, e);
 }
 
@@ -365,10 +467,11 @@ enum clime_err clime_train_forward(struct clime_train *t, const struct clime_pac
     enum clime_err rc = check_batch(t, b, e);
     if (rc) return rc;
     upload(t, b);
-    struct clime_batch batch = clime_train_batch(t, b);
+    struct clime_batch batch = clime_train_batch(t);
     if (b->n_loss) {
         run_layers(t, &batch);
-        run_head(t, b->n_loss, save || entropy);
+        run_head(t, t->R, save || entropy);
+        share_numbers(t, save || entropy);
         t->m->ops->copy_out(t->m->dev, logp, t->logp, (size_t)b->n_loss * 4);
         if (entropy) t->m->ops->copy_out(t->m->dev, entropy, t->entropy, (size_t)b->n_loss * 4);
     } else {
@@ -389,7 +492,7 @@ void clime_train_routing(const struct clime_train *t, const struct clime_packed_
 
 enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *y,
                                   struct clime_error *e) {
-    CHECK(!(save && t->o.forward_only));
+    CHECK(!(save && t->o.forward_only) && t->o.rows.cuts == 1);
     t->saved = false;
     enum clime_err rc = check_batch(t, b, e);
     if (rc) return rc;
@@ -397,7 +500,7 @@ enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_pack
     bool half = clime_model_dt(t->m) == CLIME_BF16;
     uint16_t *rows = half ? xmalloc(n * sizeof *rows + 1) : NULL;
     upload(t, b);
-    struct clime_batch batch = clime_train_batch(t, b);
+    struct clime_batch batch = clime_train_batch(t);
     if (n) {
         run_layers(t, &batch);
         run_norm(t, b->n_loss);

@@ -95,6 +95,8 @@ static void close_case(struct golden *g) {
     clime_st_close(&g->ref);
 }
 
+static int n_cuts = 1; /* of each micro-batch's rows */
+
 static struct clime_train *open_train(struct golden *g, enum clime_recompute recompute, int head_chunk, bool keep) {
     struct clime_train *t;
     struct clime_error e = {0};
@@ -102,7 +104,8 @@ static struct clime_train *open_train(struct golden *g, enum clime_recompute rec
                                     .max_seqs = g->b.n_seq,
                                     .head_chunk = head_chunk,
                                     .recompute = recompute,
-                                    .keep_logits = keep};
+                                    .keep_logits = keep,
+                                    .rows.cuts = n_cuts};
     if (clime_train_open(g->m, &o, &t, &e)) fail_msg("%s: %s", g->name, e.msg);
     struct clime_train_sizes sizes;
     clime_train_sizes(g->m, &o, &sizes);
@@ -340,8 +343,11 @@ static void test_ways(void **state) {
             assert_memory_equal(logp, again, R * 4);
             assert_memory_equal(grads, other, N * 4);
         }
-        static const struct { int head_chunk, n_parts; } ways[] = {{7, 1}, {1, 1}, {0, 2}, {0, 4}, {5, 3}};
+        static const struct {
+            int head_chunk, n_parts, cuts;
+        } ways[] = {{7, 1, 1}, {1, 1, 1}, {0, 2, 1}, {0, 4, 1}, {5, 3, 1}, {0, 1, 2}, {7, 1, 4}, {0, 3, 8}};
         for (size_t k = 0; k < CLIME_COUNT(ways); k++) {
+            n_cuts = g.m->cfg.router.E || g.m->cfg.latent.R ? 1 : ways[k].cuts;
             run_parts(&g, CLIME_RECOMPUTE_NONE, ways[k].head_chunk, false, ways[k].n_parts, again, NULL, other);
             assert_memory_equal(logp, again, R * 4);
             for (int s = 0; s < g.m->layout.n_slices; s++) {
@@ -350,6 +356,7 @@ static void test_ways(void **state) {
                 if (d > ROUNDING) fail_msg("%s way %zu: %s differs by %.3g", g.name, k, at->name, d);
             }
         }
+        n_cuts = 1;
         free(logp);
         free(again);
         free(grads);
