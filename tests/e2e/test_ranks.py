@@ -22,26 +22,40 @@ ALL_TERMS = ["--use-kl-loss", "--kl-loss-coef", "0.01", "--ref-update-interval",
              "--use-tis", "--gradient-lanes", "4"]  # fmt: skip
 
 
+def of_run(model, n, shard, *more):  # noqa: F811
+    """A run's SHA-256, the figures of its steps, and every token's entropy."""
+    name = f"ranks-{n}-{shard}" + "".join(more)
+    run_dir = model / name
+    words = command(model, run_dir, *ALL_TERMS, "--actor-num-gpus-per-node", str(n), "--shard-weights", shard, *more, num_rollout=3)
+    sha = run_whole(words, model / f"{name}.log")
+    figures = lambda m: {k: v for k, v in m.items() if k.startswith("train/")}
+    with contextlib.closing(sqlite3.connect(run_dir / "ledger.db")) as db:
+        entropy = db.execute("SELECT data FROM sample_streams WHERE name = 'entropy' ORDER BY sample_id").fetchall()
+    assert entropy
+    of_ranks = lambda m: {k: v for k, v in m.items() if k.startswith("perf/rank/")}
+    times = [of_ranks(m) for m in metrics(run_dir) if m["kind"] == "train"]
+    assert all(set(t) == {f"perf/rank/{r}/{w}_time" for r in range(n if n > 1 else 0) for w in ("forward", "backward", "optimizer", "wait")}
+               and all(v >= 0 for v in t.values()) for t in times), times  # fmt: skip
+    assert n == 1 or all(t["perf/rank/0/forward_time"] > 0 for t in times), times  # a rank may have no pack
+    return sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"], entropy
+
+
 def test_reinforcement_learning(model):  # noqa: F811
     """Every forward pass that there is, on all ranks: old, reference, policy. Figures and weights are those of one rank,
     whether each has all weights or a part of them; servers get them either way."""
-    done = {}
-    for n, shard in ((1, "auto"), (2, "off"), (4, "off"), (2, "on"), (4, "on")):
-        run_dir = model / f"ranks-{n}-{shard}"
-        words = command(model, run_dir, *ALL_TERMS, "--actor-num-gpus-per-node", str(n), "--shard-weights", shard, num_rollout=3)
-        sha = run_whole(words, model / f"ranks-{n}-{shard}.log")
-        figures = lambda m: {k: v for k, v in m.items() if k.startswith("train/")}
-        with contextlib.closing(sqlite3.connect(run_dir / "ledger.db")) as db:
-            entropy = db.execute("SELECT data FROM sample_streams WHERE name = 'entropy' ORDER BY sample_id").fetchall()
-        assert entropy
-        of_ranks = lambda m: {k: v for k, v in m.items() if k.startswith("perf/rank/")}
-        times = [of_ranks(m) for m in metrics(run_dir) if m["kind"] == "train"]
-        assert all(set(t) == {f"perf/rank/{r}/{w}_time" for r in range(n if n > 1 else 0) for w in ("forward", "backward", "optimizer", "wait")}
-                   and all(v >= 0 for v in t.values()) for t in times), times  # fmt: skip
-        assert n == 1 or all(t["perf/rank/0/forward_time"] > 0 for t in times), times  # a rank may have no pack
-        done[n, shard] = sha, [figures(m) for m in metrics(run_dir) if m["kind"] == "train"], entropy
+    done = {(n, shard): of_run(model, n, shard) for n, shard in ((1, "auto"), (2, "off"), (4, "off"), (2, "on"), (4, "on"))}
     alone = done[1, "auto"]
     assert len(alone[1]) == 6 and any(m["train/kl_loss"] != 0 for m in alone[1][2:]), alone
+    assert [k for k in done if done[k] != alone] == []
+
+
+def test_ranks_that_share_micro_batches(model):  # noqa: F811
+    """The same with rows of each micro-batch on up to four ranks. What is computed forward is what it is without."""
+    share = ("--context-parallel-size", "4")
+    done = {(n, shard): of_run(model, n, shard, *share) for n, shard in ((1, "auto"), (2, "on"), (4, "off"))}
+    alone = done[1, "auto"]
+    of_servers = [m["train/train_rollout_logprob_abs_diff"] for m in alone[1] if m["train/logprob_gap_tokens"]]
+    assert of_servers and not any(of_servers), alone
     assert [k for k in done if done[k] != alone] == []
 
 
@@ -130,11 +144,25 @@ def met_behind(d, name, log, step, ranks, **change):
 
 @pytest.mark.parametrize("ranks, victim, then, shard", [(2, 1, 2, "off"), (4, 3, 4, "on"), (2, 0, 4, "on"), (4, 0, 1, "auto")])
 def test_a_killed_rank(d, ranks, victim, then, shard):
+    kill_a_rank(d, "alone", f"killed-{ranks}-{victim}", ranks, victim, then, shard_weights=shard)
+
+
+def test_a_killed_rank_that_shares_micro_batches(d):
+    """Others wait for its rows in the middle of a layer."""
+    share = {"context_parallel_size": 4}
+    done = subprocess.run(words(d, "alone-shared", 1, **share), capture_output=True, text=True, timeout=2 * LIMIT)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kill_a_rank(d, "alone-shared", "killed-shared", 4, 2, 4, **share)
+    done = subprocess.run(words(d, "killed-shared", 4, context_parallel_size=2), capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 1 and "--context-parallel-size differs from what this run was begun with" in done.stderr
+
+
+def kill_a_rank(d, alone, name, ranks, victim, then, **more):
     """At a random step: a follower's end is said with its name, and the run goes on by itself from its checkpoint; after
     rank 0's the same command does, with any number of ranks. No other rank outlives it."""
-    name, log = f"killed-{ranks}-{victim}", d / f"killed-{ranks}-{victim}.log"
+    log = d / f"{name}.log"
     at = random.Random(victim * 8 + ranks).randrange(11, 50)
-    p, others = met_behind(d, name, log, at, ranks, shard_weights=shard)
+    p, others = met_behind(d, name, log, at, ranks, **more)
     os.kill(others[victim] if victim else p.pid, signal.SIGKILL)
     p.send_signal(signal.SIGCONT)
     status = p.wait(timeout=2 * LIMIT)
@@ -147,7 +175,7 @@ def test_a_killed_rank(d, ranks, victim, then, shard):
         until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in others.values()), "the end of the others")
         done = subprocess.run(words(d, name, then), capture_output=True, text=True, timeout=2 * LIMIT)
         assert done.returncode == 0, done.stderr[-2000:]
-    assert sha(d, name) == sha(d, "alone")
+    assert sha(d, name) == sha(d, alone)
     assert any("run again" in e for e in events(d, name, "recover"))
 
 
@@ -262,6 +290,7 @@ def test_a_missing_rank(d):
     (["--gradient-lanes", "2", "--actor-num-gpus-per-node", "4"], "--gradient-lanes 2 cannot be shared by 4 ranks"),
     (["--tensor-model-parallel-size", "2"], "the trainer has 1 rank"),
     (["--actor-num-gpus-per-node", "2", "--elastic", "2"], "--elastic 2: the trainer has 2 ranks"),
+    (["--context-parallel-size", "3"], "--context-parallel-size 3: a power of two"),
     (["--actor-num-gpus-per-node", "2", "--rank-transport", "nccl", "--device", "cpu"], "--rank-transport nccl is of GPUs"),
 ])  # fmt: skip
 def test_what_cannot_be_is_said(d, more, why):

@@ -283,7 +283,7 @@ static enum clime_err parse(int argc, char **argv, struct sft_options *o, struct
     if ((err = set_objective(o, e))) return err;
     l->schedule = (enum clime_schedule)o->schedule;
     l->lr_warmup_iters = o->warmup;
-    l->max_tokens_per_gpu = (int)o->run.max_tokens;
+    l->max_tokens_per_gpu = (int)o->run.max_tokens * l->context_parallel;
     l->recompute = (enum clime_recompute)o->recompute;
     l->model = (struct clime_model_options){
         .device = o->device, .dtype = o->dtype, .dev = {.n_threads = (int)o->threads, .deterministic = true}};

@@ -7,7 +7,7 @@
 
 #include "common/log.h"
 
-enum clime_err clime_lanes_check(int n, int world, struct clime_error *e) {
+enum clime_err clime_lanes_check(int n, int cuts, int world, struct clime_error *e) {
     if (world & (world - 1))
         return clime_fail(e, CLIME_ERR_INPUT,
                           "%d ranks: gradients are added as a balanced tree, for a power of two of ranks", world);
@@ -19,6 +19,11 @@ enum clime_err clime_lanes_check(int n, int world, struct clime_error *e) {
             "--gradient-lanes %d cannot be shared by %d ranks: give a power of two of ranks, and at least "
             "as many lanes",
             n, world);
+    if (cuts < 1 || cuts & (cuts - 1) || n % cuts)
+        return clime_fail(e, CLIME_ERR_INPUT,
+                          "--context-parallel-size %d: a power of two is possible that divides the %d lanes of "
+                          "--gradient-lanes, which are as many as there are ranks where it is not given",
+                          cuts, n);
     return CLIME_OK;
 }
 
@@ -55,12 +60,12 @@ static void zero(const struct clime_lanes *l, float *x, int64_t n) {
 static clime_train_made made;
 
 enum clime_err clime_lanes_open(struct clime_lanes *l, const struct clime_model *m, struct clime_train *t, int n,
-                                struct clime_links *links, struct clime_error *e) {
-    *l = (struct clime_lanes){.train = t, .m = m, .n = n, .round = clime_train_grads(t)};
+                                int share, struct clime_links *links, struct clime_error *e) {
+    *l = (struct clime_lanes){.train = t, .m = m, .n = n, .share = share, .round = clime_train_grads(t)};
     clime_parts_make(&l->parts, &m->layout, m->ops->norm_block,
                      (struct clime_part){links ? links->rank : 0, links ? links->world : 1});
-    enum clime_err rc = clime_lanes_check(n, l->parts.who.world, e);
-    if (rc || n == 1) return rc;
+    enum clime_err rc;
+    if (n == 1) return CLIME_OK;
     l->between.from = l->round;
     plan_buffers(l, m);
     if ((rc = clime_plan_commit(&l->plan, m->dev, "lanes of gradients", e))) return rc;
@@ -150,19 +155,20 @@ static void pass_on(struct clime_lanes *l, int64_t from) {
     clime_between_add(&l->between, before);
 }
 
-/* A turn is a pack of each rank, of neighbouring lanes. */
+/* A turn is a pack of each rank or of those that share one, of neighbouring lanes. */
 static enum clime_err add_turns(struct clime_lanes *l, int first, int n_packs, clime_lanes_run *run, void *arg,
                                 struct clime_error *e) {
     const struct clime_part who = l->parts.who;
-    const int n = n_packs - first < l->n ? n_packs - first : l->n;
+    const int packs = l->n / l->share, of_turn = who.world / l->share;
+    const int n = n_packs - first < packs ? n_packs - first : packs;
     enum clime_err rc = CLIME_OK;
-    l->now = (struct clime_round){.from = first, .n = (n + who.world - 1) / who.world};
+    l->now = (struct clime_round){.from = first, .n = (n + of_turn - 1) / of_turn};
     for (l->lane = 0; l->lane < l->now.n && !rc; l->lane++) {
-        const int left = n - l->lane * who.world;
-        l->now.n_ranks = left < who.world ? left : who.world;
+        const int left = n - l->lane * of_turn;
+        l->now.n_ranks = (left < of_turn ? left : of_turn) * l->share;
         clime_train_grads_to(l->train, clime_train_grads(l->train)); /* begun anew */
         if (who.rank < l->now.n_ranks) {
-            rc = run(arg, first + l->lane * who.world + who.rank, e);
+            rc = run(arg, first + l->lane * of_turn + who.rank / l->share, e);
         } else {
             rc = clime_train_idle(l->train, false, e);
             if (!rc) rc = clime_train_idle(l->train, true, e);
@@ -193,10 +199,10 @@ static void made(void *arg, int64_t from) {
 }
 
 static struct clime_round round_of(const struct clime_lanes *l, int first, int n_packs) {
-    int lanes = l->n / l->parts.who.world, n = n_packs - first < l->n ? n_packs - first : l->n;
-    int own = n - l->parts.who.rank * lanes;
+    const int lanes = l->n / l->parts.who.world, packs = l->n / l->share;
+    const int n = (n_packs - first < packs ? n_packs - first : packs) * l->share, own = n - l->parts.who.rank * lanes;
     return (struct clime_round){.n_ranks = (n + lanes - 1) / lanes,
-                                .from = first + l->parts.who.rank * lanes,
+                                .from = first + l->parts.who.rank * lanes / l->share,
                                 .n = own < 0       ? 0
                                      : own > lanes ? lanes
                                                    : own};
@@ -221,7 +227,7 @@ enum clime_err clime_lanes_add(struct clime_lanes *l, int n_packs, clime_lanes_r
     *sum = l->n == 1 ? l->round : l->sum;
     zero(l, *sum, l->parts.own);
     for (int i = 0; l->n == 1 && i < n_packs && !rc; i++) rc = run(arg, i, e);
-    for (int i = 0; l->n > 1 && i < n_packs && !rc; i += l->n) {
+    for (int i = 0; l->n > 1 && i < n_packs && !rc; i += l->n / l->share) {
         if (l->m->ring) {
             rc = add_turns(l, i, n_packs, run, arg, e);
         } else {

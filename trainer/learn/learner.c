@@ -24,7 +24,12 @@
 
 static struct clime_train_options train_options(const struct clime_learner_options *o) {
     int rows = o->max_tokens_per_gpu > o->max_seq_len ? o->max_tokens_per_gpu : o->max_seq_len;
-    return (struct clime_train_options){.max_rows = rows, .max_seqs = rows, .recompute = o->recompute};
+    const int share = clime_lanes_share(o->gradient_lanes, o->context_parallel, o->n_ranks);
+    return (struct clime_train_options){
+        .max_rows = rows,
+        .max_seqs = rows,
+        .recompute = o->recompute,
+        .rows = {.cuts = o->context_parallel, .ranks = share, .rank = o->place.rank % share}};
 }
 
 /* Of the reference model: no gradients, no activation is kept. */
@@ -52,7 +57,7 @@ static struct clime_memory_users memory_users(const struct clime_learner *l) {
                                    .offload = offload(l),
                                    .servers = !clime_loss_is_supervised(&o->objective) || o->beside_servers,
                                    .part = {.world = o->n_ranks},
-                                   .lanes = o->gradient_lanes};
+                                   .lanes = clime_lanes_left(o->gradient_lanes, o->context_parallel, o->n_ranks)};
     clime_memory_fit(l->model, &u);
     return u;
 }
@@ -99,6 +104,7 @@ static void derive_ranks(struct clime_learner_options *o) {
     if (o->place.world > 1) o->n_ranks = o->place.world;
     if (o->n_ranks < 1) o->n_ranks = 1;
     if (!o->gradient_lanes) o->gradient_lanes = o->n_ranks;
+    if (!o->context_parallel) o->context_parallel = 1;
     if (!o->rank_limit_us) o->rank_limit_us = RANK_LIMIT_US;
     if (o->left_out) o->place.local_rank = clime_place_device(o->left_out, 0);
     o->model.dev.gpu = o->base_gpu + o->place.local_rank;
@@ -108,9 +114,20 @@ static void derive_ranks(struct clime_learner_options *o) {
         o->model.dev.n_threads = clime_allowed_cores() > o->n_ranks ? clime_allowed_cores() / o->n_ranks : 1;
 }
 
+/* What of a layer does not go over cut rows yet. */
+static enum clime_err check_cuts(const struct clime_learner *l, struct clime_error *e) {
+    const struct clime_config *c = &l->model->cfg;
+    const char *what = c->latent.R ? "latent attention" : c->router.E ? "experts" : NULL;
+    if (!what) return CLIME_OK;
+    return clime_fail(e, CLIME_ERR_INPUT,
+                      "--context-parallel-size %d: %s has %s, which cannot be computed by several ranks yet",
+                      l->opts.context_parallel, c->architecture, what);
+}
+
 static enum clime_err check_ranks(const struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
-    enum clime_err err = clime_lanes_check(o->gradient_lanes, o->n_ranks, e);
+    enum clime_err err = clime_lanes_check(o->gradient_lanes, o->context_parallel, o->n_ranks, e);
+    if (!err && o->context_parallel > 1) err = check_cuts(l, e);
     if (err || o->n_ranks == 1) return err;
     if (needs_critic(o))
         return clime_fail(e, CLIME_ERR_INPUT,
@@ -140,7 +157,7 @@ enum clime_err clime_learner_prepare(const struct clime_learner_options *o, stru
         clime_learner_close(l);
         return err;
     }
-    l->max_rows = (size_t)train_options(o).max_rows;
+    l->max_rows = (size_t)train_options(&l->opts).max_rows;
     *out = l;
     return CLIME_OK;
 }
@@ -162,6 +179,7 @@ static enum clime_err obey_plan(struct clime_learner *l, const struct clime_memo
 static enum clime_err load_reference(struct clime_learner *l, struct clime_error *e) {
     const struct clime_learner_options *o = &l->opts;
     struct clime_train_options t = ref_options(o);
+    if (l->team) t.rows.links = l->team->links;
     const char *dir = o->ref_load ? o->ref_load : o->hf_checkpoint;
     enum clime_err err = clime_model_prepare(dir, &o->model, &l->ref_model, e);
     if (!err && l->ref_model->layout.hash != l->model->layout.hash)
@@ -183,10 +201,11 @@ enum clime_err clime_learner_start(struct clime_learner *l, struct clime_error *
     if (!err && l->team) err = clime_team_link(l->team, l->model, e);
     struct clime_links *links = l->team ? l->team->links : NULL;
     if (!err && l->model->ring) clime_model_ring_link(l->model, links);
+    users.policy.rows.links = links;
     if (!err) err = clime_model_load(l->model, l->opts.hf_checkpoint, e);
     if (!err) err = clime_train_open(l->model, &users.policy, &l->train, e);
     if (!err) err = clime_optimizer_open(&l->optimizer, l->model, offload(l), l->opts.model.dev.n_threads, links, e);
-    if (!err) err = clime_lanes_open(&l->lanes, l->model, l->train, l->opts.gradient_lanes, links, e);
+    if (!err) err = clime_lanes_open(&l->lanes, l->model, l->train, users.lanes, users.policy.rows.ranks, links, e);
     if (!err && clime_needs_ref(&l->opts.objective)) err = load_reference(l, e);
     if (!err && needs_critic(&l->opts)) err = clime_critic_open(&l->opts, l->model, offload(l), &l->critic, e);
     return err;
@@ -236,20 +255,30 @@ int clime_learner_lost_rank(const struct clime_learner *l, enum clime_err *code)
 
 static void describe_ranks(const struct clime_learner *l, struct clime_buf *out) {
     const struct clime_learner_options *o = &l->opts;
-    int n = o->n_ranks, lanes = o->gradient_lanes;
+    const struct clime_train_options t = train_options(o);
+    const int n = o->n_ranks, lanes = clime_lanes_left(o->gradient_lanes, o->context_parallel, n);
+    const int own = lanes / n, packs = lanes / t.rows.ranks;
     if (n > 1 && l->model->ring)
         clime_buf_printf(out,
                          "  %d ranks, sharded: each keeps 1/%d of every layer and computes %d of %d micro-batches of a "
                          "round; a layer is gathered while the one before computes, two at a time, and so are its "
                          "gradients; it has the master weights and moments of 1/%d of the parameters. The plan is a "
                          "rank's:\n",
-                         n, n, lanes / n, lanes, n);
+                         n, n, own, packs, n);
     else if (n > 1)
         clime_buf_printf(out,
                          "  %d ranks, replicated: each has all weights and computes %d of %d micro-batches of a round; "
                          "it sums the gradients and has the master weights and moments of 1/%d of the parameters, and "
                          "the new weights are gathered. The plan is a rank's:\n",
-                         n, lanes / n, lanes, n);
+                         n, own, packs, n);
+    if (t.rows.ranks > 1)
+        clime_buf_printf(out,
+                         "  context parallel: %d ranks share a micro-batch; each has %d of its rows and in attention "
+                         "all rows of some heads\n",
+                         t.rows.ranks, (t.max_rows + t.rows.ranks - 1) / t.rows.ranks);
+    if (o->context_parallel > t.rows.ranks)
+        clime_buf_printf(out, "  gradients of %d cuts of a micro-batch's rows, %d a rank, added tensor by tensor\n",
+                         o->context_parallel, o->context_parallel / t.rows.ranks);
     if (lanes > 1 && l->model->ring)
         clime_buf_printf(out, "  gradients of %d lanes: %d buffers of 1/%d for the tree, 1/%d for the step's sum\n",
                          lanes, lanes > n ? clime_lanes_levels(lanes, n) + 1 : 0, n, n);

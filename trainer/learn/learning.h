@@ -26,7 +26,8 @@ struct clime_learner_options { /* names are slime's options */
     enum clime_schedule schedule;
     int64_t lr_warmup_iters, lr_decay_iters; /* steps */
     /* memory */
-    int max_tokens_per_gpu; /* rows of a micro-batch; longer samples get one of their own up to max_seq_len */
+    int max_tokens_per_gpu; /* rows of a micro-batch, of all ranks that share it; longer samples get one of their own up
+                               to max_seq_len */
     int max_seq_len;
     enum clime_recompute recompute;
     bool read_by_servers;       /* they read the weights in this rank's device memory, which must be whole for them */
@@ -34,6 +35,7 @@ struct clime_learner_options { /* names are slime's options */
     bool optimizer_cpu_offload; /* master weights and moments in host memory where the device has its own */
     /* ranks (docs/devices.md) */
     int n_ranks, gradient_lanes; /* 0 = 1; 0 = as many lanes as ranks */
+    int context_parallel;        /* cuts of a micro-batch, each of them a lane; 0 = 1 */
     int base_gpu;                /* a host's first rank has this GPU, the next the next */
     enum clime_links_way rank_transport;
     enum clime_shard_weights shard_weights;

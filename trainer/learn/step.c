@@ -86,7 +86,7 @@ static enum clime_err gather_rows(struct clime_learner *l, const struct clime_pa
 
 /* With a ring of weights all ranks pass at the same time: pack i is the last one, and there is none for this rank. */
 static bool idles(const struct clime_learner *l, const struct clime_packing *p, int i) {
-    return i + 1 == p->n_micro && l->team->rank > i % l->team->world;
+    return i + 1 == p->n_micro && l->team->rank > clime_lanes_rank(&l->lanes, i);
 }
 
 enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *t,
@@ -98,7 +98,7 @@ enum clime_err clime_learner_score(struct clime_learner *l, struct clime_train *
     if (err) return err;
     clime_micro_alloc(&mb, l->max_rows);
     for (int i = 0; i < p->n_micro && !err; i++) {
-        if (l->team && clime_lanes_rank(&l->lanes, i) != l->team->rank) {
+        if (l->team && !clime_lanes_mine(&l->lanes, i)) {
             if (idles(l, p, i)) err = clime_train_idle(t, false, e);
             continue;
         }

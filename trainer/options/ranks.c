@@ -15,10 +15,15 @@ int clime_rank_rows(struct clime_rank_options *r, struct clime_opt *t) {
         {"actor-num-nodes", CLIME_OPT_INT, &r->nodes, "1", "N", "hosts of them; more than 1 needs a launcher", 1,
          CLIME_GROUP_MAX},
         {"gradient-lanes", CLIME_OPT_INT, &r->lanes, "1", "G",
-         "gradients of G micro-batches are added as a balanced tree, so that the weights are the same bits on any "
-         "number "
-         "of ranks that divides G; default as many as there are ranks (docs/devices.md)",
+         "gradients of G micro-batches, or of G parts of such, are added as a balanced tree, so that the weights are "
+         "the "
+         "same bits on any number of ranks that divides G; default as many as there are ranks (docs/devices.md)",
          1, 64, NULL, &r->lanes_given},
+        {"context-parallel-size", CLIME_OPT_INT, &r->cp_size, "1", "C",
+         "the rows of a micro-batch, C times --max-tokens-per-gpu of them, are cut into C parts, each on a rank of its "
+         "own; on fewer ranks, which then need as much more memory, the weights are the same bits. A power of two "
+         "(docs/devices.md)",
+         1, 64},
         {"distributed-timeout-minutes", CLIME_OPT_DOUBLE, &r->timeout_minutes, "10", "M",
          "a rank that another waits for longer ends the step with its name", 0.001, 1e6},
         {"elastic", CLIME_OPT_INT, &r->elastic, "0", "MIN",
@@ -95,8 +100,9 @@ enum clime_err clime_rank_derive(struct clime_rank_options *r, struct clime_lear
                           "started %d",
                           (long long)r->nodes, (long long)r->per_node, (long long)said, launched);
     l->n_ranks = launched ? launched : (int)said;
-    if (!r->lanes_given) r->lanes = l->n_ranks;
+    if (!r->lanes_given) r->lanes = l->n_ranks > r->cp_size ? l->n_ranks : r->cp_size;
     l->gradient_lanes = (int)r->lanes;
+    l->context_parallel = (int)r->cp_size;
     l->base_gpu = (int)r->base_gpu;
     l->rank_transport = (enum clime_links_way)r->transport;
     l->shard_weights = (enum clime_shard_weights)r->shard_weights;

@@ -25,7 +25,6 @@
 
 static const struct clime_inert rows[] = {
     /* parallel sizes and placement */
-    {"context-parallel-size", false, "1", "a sequence is computed by one rank"},
     {"expert-model-parallel-size", false, "1", WHOLE},
     {"expert-tensor-parallel-size", false, "1", WHOLE},
     {"sequence-parallel", true, NULL, WHOLE},
@@ -34,7 +33,7 @@ static const struct clime_inert rows[] = {
     {"offload-train", true, NULL, "the trainer stays in memory beside the servers"},
     {"virtual-pipeline-model-parallel-size", false, "1", WHOLE},
     {"decoder-last-pipeline-num-layers", false, NULL, WHOLE},
-    {"allgather-cp", true, NULL, "a sequence is computed by one rank"},
+    {"allgather-cp", true, NULL, "with --context-parallel-size ranks exchange rows for heads; no keys are gathered"},
     {"distributed-backend", false, NULL, "the kind of device says how ranks exchange bytes"},
     {"train-backend", false, "megatron", "there is one trainer"},
     {"train-env-vars", false, "{}", "the trainer is this process: set them in its environment"},

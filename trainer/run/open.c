@@ -110,8 +110,11 @@ static enum clime_err prepare_learner(struct clime_rl *rl, struct clime_error *e
     l->model.shared = rl->o.colocate || rl->o.transport == CLIME_TRANSPORT_IPC;
     l->read_by_servers = l->model.shared || rl->o.transport == CLIME_TRANSPORT_NCCL;
     l->max_seq_len = longest;
+    if (rl->o.pack.dynamic && rl->o.max_tokens_per_gpu * l->context_parallel > 1 << 24)
+        return clime_fail(e, CLIME_ERR_LIMIT, "--max-tokens-per-gpu %lld of %d ranks is over 2^24 tokens",
+                          (long long)rl->o.max_tokens_per_gpu, l->context_parallel);
     if (rl->o.pack.dynamic)
-        l->max_tokens_per_gpu = (int)rl->o.max_tokens_per_gpu;
+        l->max_tokens_per_gpu = (int)rl->o.max_tokens_per_gpu * l->context_parallel;
     else if (rl->o.micro_batch_size * longest > 1 << 24)
         return clime_fail(e, CLIME_ERR_LIMIT, "--micro-batch-size %lld of %d tokens is over 2^24 tokens",
                           (long long)rl->o.micro_batch_size, longest);

@@ -104,7 +104,7 @@ static enum clime_err run_step(struct loop *l, struct clime_step_stats *stats, s
             l->batch[i * members + m] = x;
             lengths[i] += x->n_prompt + x->n_response;
         }
-    struct clime_pack_options po = {.max_tokens = (int)s->max_tokens, .dynamic = true};
+    struct clime_pack_options po = {.max_tokens = s->rl.o.learner.max_tokens_per_gpu, .dynamic = true};
     struct clime_packing packing;
     clime_pack_make(lengths, n, &po, &packing);
     unfold(&packing, n, members);

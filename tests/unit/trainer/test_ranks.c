@@ -27,14 +27,19 @@ static void sha_of(struct clime_learner *l, char hex[65]) {
     if (clime_learner_sha256(l, hex, &e)) fail_msg("%s", e.msg);
 }
 
-/* The weights' SHA-256 after the steps [0, STEPS), of packs that fill a round of four lanes and a half. */
-static void train(const struct clime_learner_options *o, char hex[65]) {
+/* The weights' SHA-256 after the steps [0, STEPS). */
+static void train_packs(const struct clime_learner_options *o, int tokens, char hex[65]) {
     struct clime_learner *l = open_learner(o);
-    pack_tokens = 25;
+    pack_tokens = tokens;
     if (o->n_ranks > 1) assert_true(l->lanes.between.n_pieces > CLIME_BETWEEN_PLACES); /* places are used again */
     steps(l, 0, STEPS);
     sha_of(l, hex);
     clime_learner_close(l);
+}
+
+/* Of packs that fill a round of four lanes and a half. */
+static void train(const struct clime_learner_options *o, char hex[65]) {
+    train_packs(o, 25, hex);
 }
 
 static void same_weights_on_any_number_of_ranks(void **state) {
@@ -54,6 +59,35 @@ static void same_weights_on_any_number_of_ranks(void **state) {
             train(&o, hex);
             if (strcmp(hex, alone) != 0)
                 fail_msg("%s %s on %d ranks, %s", names[i / 2], dtype, o.n_ranks, k / 2 ? "sharded" : "replicated");
+        }
+    }
+}
+
+/* Packs whose rows are cut: the cuts decide the weights, and not how many ranks have them. Packs of five sequences, of
+ * one, of two, whose rows the cuts do not divide; cuts without loss rows; rounds that leave ranks without a pack; key
+ * and value heads that ranks have two of, one or none; biases, norms of both kinds, frozen ones among them; heads that
+ * are the embedding and others; all levels of recomputing. */
+static void same_weights_on_any_number_of_ranks_that_share_a_pack(void **state) {
+    static const char *const names[] = {"qwen3", "qwen2", "llama", "glm4"};
+    static const char *frozen[] = {"k_proj", "embed_tokens", "layers.0.mlp", "q_norm"};
+    (void)state;
+    for (int i = 0; i < 2 * (int)CLIME_COUNT(names) + 2; i++) {
+        const int name = i / 2 % (int)CLIME_COUNT(names), cuts = i % 4 < 2 ? 4 : 2, tokens = cuts == 4 ? 100 : 45;
+        char alone[65], uncut[65], hex[65];
+        struct clime_learner_options o = ranks_of(names[name], i % 2 ? "f32" : "bf16", 1, 4);
+        o.recompute = (enum clime_recompute)(i % 3);
+        if (i >= 2 * (int)CLIME_COUNT(names)) o.freeze = (struct clime_opt_list){frozen, 4};
+        train_packs(&o, tokens, uncut);
+        o.context_parallel = cuts;
+        train_packs(&o, tokens, alone);
+        if (i % 2) assert_string_not_equal(alone, uncut); /* another order of sums; bf16 may round it away */
+        for (int k = 0; k < 4; k++) {
+            o.n_ranks = k % 2 ? 4 : 2;
+            o.shard_weights = k / 2 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
+            train_packs(&o, tokens, hex);
+            if (strcmp(hex, alone) != 0)
+                fail_msg("%s %s, %d cuts on %d ranks, %s", names[name], o.model.dtype, cuts, o.n_ranks,
+                         k / 2 ? "sharded" : "replicated");
         }
     }
 }
@@ -126,9 +160,11 @@ static void checkpoints_do_not_know_the_ranks(void **state) {
 /* What rank 0 takes is what the plan said. */
 static void the_plan_says_what_is_taken(void **state) {
     (void)state;
-    for (int i = 0; i < 8; i++) {
-        struct clime_learner_options o = ranks_of(i & 1 ? "glm4" : "qwen3_moe", i & 2 ? "f32" : "bf16", 2, 4);
+    for (int i = 0; i < 16; i++) {
+        const char *name = i & 8 ? "qwen2" : "qwen3_moe";
+        struct clime_learner_options o = ranks_of(i & 1 ? "glm4" : name, i & 2 ? "f32" : "bf16", 2, 4);
         o.shard_weights = i & 4 ? CLIME_SHARD_ON : CLIME_SHARD_OFF;
+        o.context_parallel = i & 8 ? 2 + (i & 2) : 0;
         own_memory = true;
         offered = (size_t)1 << 30;
         struct clime_learner *l = prepare_with(&o);
@@ -214,16 +250,25 @@ static void what_cannot_be_shared_is_refused(void **state) {
         int n_ranks, lanes;
         bool parts, shared;
         const char *why;
-    } cases[] = {{2, 3, false, false, "--gradient-lanes 3: 1, 2, 4"},
-                 {4, 2, false, false, "--gradient-lanes 2 cannot be shared by 4 ranks"},
-                 {3, 0, false, false, "3 ranks"},
-                 {1, 128, false, false, "--gradient-lanes 128"},
-                 {2, 4, true, true, "--shard-weights on: with --colocate"}};
+        int cuts;
+        const char *name;
+    } cases[] = {
+        {2, 3, false, false, "--gradient-lanes 3: 1, 2, 4"},
+        {4, 2, false, false, "--gradient-lanes 2 cannot be shared by 4 ranks"},
+        {3, 0, false, false, "3 ranks"},
+        {1, 128, false, false, "--gradient-lanes 128"},
+        {2, 4, true, true, "--shard-weights on: with --colocate"},
+        {4, 4, false, false, "--context-parallel-size 3: a power of two", 3},
+        {2, 2, false, false, "--context-parallel-size 4: a power of two is possible that divides the 2 lanes", 4},
+        {2, 2, false, false, "Qwen3MoeForCausalLM has experts, which cannot", 2, "qwen3_moe"},
+        {2, 2, false, false, "has latent attention, which cannot", 2, "deepseek_v3"}};
     struct clime_learner *l;
     struct clime_error e;
     (void)state;
     for (size_t i = 0; i < CLIME_COUNT(cases); i++) {
-        struct clime_learner_options o = ranks_of("qwen3", "f32", cases[i].n_ranks, cases[i].lanes);
+        const char *name = cases[i].name ? cases[i].name : "qwen3";
+        struct clime_learner_options o = ranks_of(name, "f32", cases[i].n_ranks, cases[i].lanes);
+        o.context_parallel = cases[i].cuts;
         if (cases[i].parts) o.shard_weights = CLIME_SHARD_ON;
         o.read_by_servers = cases[i].shared;
         assert_int_equal(clime_learner_prepare(&o, &l, &e), CLIME_ERR_INPUT);
@@ -232,10 +277,12 @@ static void what_cannot_be_shared_is_refused(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_weights_on_any_number_of_ranks), cmocka_unit_test(checkpoints_do_not_know_the_ranks),
-        cmocka_unit_test(the_plan_says_what_is_taken), cmocka_unit_test(parts_where_whole_weights_do_not_fit),
-        cmocka_unit_test(what_cannot_be_shared_is_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(same_weights_on_any_number_of_ranks),
+                                       cmocka_unit_test(same_weights_on_any_number_of_ranks_that_share_a_pack),
+                                       cmocka_unit_test(checkpoints_do_not_know_the_ranks),
+                                       cmocka_unit_test(the_plan_says_what_is_taken),
+                                       cmocka_unit_test(parts_where_whole_weights_do_not_fit),
+                                       cmocka_unit_test(what_cannot_be_shared_is_refused)};
     if (argc == 2 && !strcmp(argv[1], "rank")) return clime_follower_main();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
