@@ -158,7 +158,7 @@ $(O)/fuzz/%: tests/fuzz/%.c tests/fuzz/fuzz.c $$(if $$(filter fuzz_request fuzz_
 fuzz-run: $(FUZZ) all
 	@for t in $(FUZZ); do $$t --seed $(or $(SEED),1) $(if $(MINUTES),--cpu-minutes $(MINUTES)) || exit 1; done
 	scripts/setup test
-	CLIME_BUILD=$(O) build/venv/bin/python tests/fuzz/fuzz_http.py
+	CLIME_BUILD=$(O) build/venv/bin/python tests/fuzz/fuzz_http.py --seed $(or $(SEED),1) $(if $(MINUTES),--cpu-minutes $(MINUTES))
 chaos: all ## 100 rounds (ROUNDS=N) of a run whose programs are killed, frozen, cut off and lied to, by SEED=1
 	scripts/setup test
 	CLIME_BUILD=$(O) build/venv/bin/python tests/chaos/chaos.py --rounds $(or $(ROUNDS),100) --seed $(or $(SEED),1)

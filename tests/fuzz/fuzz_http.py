@@ -8,7 +8,9 @@ Run by `make fuzz`; CLIME_BUILD names the folder of the programs.
 """
 
 import argparse
+import itertools
 import json
+import os
 import pathlib
 import random
 import subprocess
@@ -51,6 +53,9 @@ SEEDS = [
 ]  # fmt: skip
 WORDS = [b"{", b"}", b"[", b"]", b",", b":", b'"', b"null", b"true", b"-1", b"0", b"1e999", b"99999999999999999999", b"1.5",
          b"\\u0000", b"\\ud800", b"\xff", b"\xc3", b"\x00", b"[" * 70, b'"a":', b"[1,2,3]", b'""', b"2147483648"]  # fmt: skip
+# What a whole stream ends with; the others with [DONE].
+LAST = {"/v1/messages": 'data: {"type":"message_stop"',
+        "/v1/responses": tuple(f'data: {{"type":"response.{how}"' for how in ("completed", "incomplete", "failed"))}  # fmt: skip
 STATUSES = {200, 400, 404, 413, 429, 503}
 PROBE = {"input_ids": [1, 2, 3], "sampling_params": {"temperature": 0, "max_new_tokens": 4}, "return_logprob": True}
 
@@ -106,15 +111,26 @@ def run_case(p, path, body):
         if path == "/pause_generation":  # a mode that was lost is the default one: requests would wait
             p.json("/continue_generation", {})
         if reply.headers["content-type"].startswith("text/event-stream"):
-            assert reply.text.rstrip().endswith("data: [DONE]"), reply.text[-200:]
+            last = reply.text.rstrip().splitlines()[-1]
+            assert last.startswith(LAST.get(path, "data: [DONE]")), last
     else:
         assert reply.json()["message"]
+
+
+def cpu_minutes(*programs):
+    """Of processor that the programs have had."""
+    ticks = 0
+    for p in programs:
+        stat = pathlib.Path(f"/proc/{p.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(stat[11]) + int(stat[12])
+    return ticks / os.sysconf("SC_CLK_TCK") / 60
 
 
 def main():
     options = argparse.ArgumentParser()
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--iterations", type=int, default=10000)
+    options.add_argument("--cpu-minutes", type=float, help="of server and router together, instead of --iterations")
     options.add_argument("--only", type=int)
     o = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -127,8 +143,11 @@ def main():
         ) as router:
             assert router.post("/workers", {"url": server.url}).status_code == 202
             before = answer(server)
-            cases = range(o.iterations) if o.only is None else [o.only]
-            for i in cases:
+            n = 0
+            for i in [o.only] if o.only is not None else itertools.count():
+                if o.only is None and (n == o.iterations if o.cpu_minutes is None else cpu_minutes(server, router) >= o.cpu_minutes):
+                    break
+                n += 1
                 path, body = make_case(o.seed, i)
                 through = router if i % 4 == 0 and path.startswith(("/generate", "/v1/")) else server
                 try:
@@ -139,7 +158,7 @@ def main():
                     print(f"fuzz: failed at --seed {o.seed} --only {i}: {path} {body[:2000]!r}", file=sys.stderr)
                     raise
             assert answer(server) == before and answer(router) == before
-    print(f"{sys.argv[0]}: {len(cases)} cases")
+    print(f"{sys.argv[0]}: {n} cases")
 
 
 main()
