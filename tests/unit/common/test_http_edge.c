@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <cmocka.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -322,12 +323,45 @@ static void test_reader_that_stops(void **state) {
     close(fd);
 }
 
+static pthread_barrier_t all_have_memory;
+
+static void *have_memory(void *arg) {
+    void *volatile block = malloc(2000);
+    pthread_barrier_wait(&all_have_memory);
+    free(block);
+    return arg;
+}
+
+/* What a heap had to hold once it keeps, so threads share few. */
+static void test_many_threads_few_heaps(void **state) {
+    (void)state;
+    enum { THREADS = 32 };
+    pthread_t threads[THREADS];
+    char *text = NULL;
+    size_t len = 0;
+    int n = 0;
+    pthread_barrier_init(&all_have_memory, NULL, THREADS);
+    for (int i = 0; i < THREADS; i++) assert_int_equal(pthread_create(&threads[i], NULL, have_memory, NULL), 0);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&all_have_memory);
+    FILE *f = open_memstream(&text, &len);
+    assert_true(f && malloc_info(0, f) == 0 && fclose(f) == 0);
+    for (const char *at = text; (at = strstr(at, "<heap nr=")); at++) n++;
+    assert_in_range(n, 0, 4);
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frames),      cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_keep_alive),  cmocka_unit_test(test_continue),
-        cmocka_unit_test(test_slow_body),   cmocka_unit_test(test_http10),
-        cmocka_unit_test(test_peer_leaves), cmocka_unit_test(test_reader_that_stops),
+        cmocka_unit_test(test_frames),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_keep_alive),
+        cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_slow_body),
+        cmocka_unit_test(test_http10),
+        cmocka_unit_test(test_peer_leaves),
+        cmocka_unit_test(test_reader_that_stops),
+        cmocka_unit_test(test_many_threads_few_heaps),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
