@@ -10,6 +10,7 @@
 
 #include <arpa/inet.h>
 #include <civetweb.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -36,6 +37,7 @@
 #define MOST_KEPT 64          /* threads that requests with slots never get */
 #define NO_THREAD "Cannot start worker thread "
 #define HEALTH_THREADS 4
+#define MALLOC_HEAPS 4   /* glibc makes 8 a core, and what one had to hold once it keeps; most threads here wait */
 #define ADMIN_THREADS 32 /* calls of trainers and operators, some of which wait */
 #define PERMITS_A_CORE 2 /* one waits for a page or a lock now and then */
 
@@ -351,6 +353,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     if (rc == CLIME_OK && o->tls_certificate) rc = clime_tls_prepare(o->tls_certificate, e);
     if (rc != CLIME_OK) return rc;
     raise_file_limit(o->n_threads);
+    mallopt(M_ARENA_MAX, MALLOC_HEAPS);
     struct clime_http_server *s = xcalloc(1, sizeof *s);
     s->o = *o;
     s->main = main_server ? main_server : s;
