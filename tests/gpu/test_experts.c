@@ -204,6 +204,14 @@ static void check_grouped(struct gpu_test *t, const struct grouped_case *c, enum
     same_bits(t, what, dx1, dx, R * K * 2);
     snprintf(what, sizeof what, "grouped_dw %s", of);
     same_bits(t, what, dw1, dw, E * each * 4);
+    struct clime_matrix some = all; /* the last half of the experts alone, as a rank has them */
+    size_t half = E / 2, first = (size_t)s[half];
+    some.n_experts = (int)(E - half);
+    some.data = (const char *)w + half * each * 2;
+    ops->zero(d, y, R * N * 2);
+    ops->grouped_gemm(d, (int)R, (int32_t *)start.gpu + half, x, &some, y);
+    snprintf(what, sizeof what, "some alone, grouped_gemm %s", of);
+    same_bits(t, what, y1 + first * N * 2, y + first * N * 2, (R - first) * N * 2);
 
     size_t e = 0; /* whose rows become NaN: in the middle, with rows before and behind where there are some */
     while (s[e + 1] <= (int32_t)R / 2) e++;

@@ -9,154 +9,32 @@
 #include <cmocka.h>
 
 #include "common/log.h"
-#include "model/model.h"
-#include "tests/unit/model/paged.h"
-#include "tests/unit/ranks.h"
+#include "tests/unit/model/shared_model.h"
 
-enum { MAX_LEN = 150, MAX_ROWS = 200, MAX_LOGITS = 80 * 128 };
-
-struct run { /* what a model computes, and how it is opened */
-    const char *dir, *dtype;
-    int world;
-    bool whole_experts;
-    float *logits; /* [MAX_LOGITS] rank 0's */
+struct shared { /* what rank 0 has said */
+    float logits[MAX_LOGITS];
     int n;
 };
 
-/* Logits of the R last rows of the batch. */
-static void look(struct paged *p, struct run *r, int rank, int T, int R) {
-    int32_t rows[8];
-    int V = p->m->cfg.V;
-    for (int i = 0; i < R; i++) rows[i] = T - R + i;
-    clime_forward_logits(p->m, &p->w, rows, R);
-    if (rank > 0) return;
-    CHECK(r->n + R * V <= MAX_LOGITS);
-    p->m->ops->copy_out(p->m->dev, r->logits + r->n, p->w.logits, (size_t)(R * V) * sizeof *r->logits);
-    r->n += R * V;
-}
-
-/* Three sequences: in one piece, in several with others beside them, then token by token. */
-static void steps(struct run *r, struct clime_model *m, int rank) {
-    int32_t ids[MAX_LEN];
-    struct paged p;
-    for (int i = 0; i < MAX_LEN; i++) ids[i] = (i * i + 3) % m->cfg.V;
-    paged_open(&p, m, MAX_ROWS, MAX_LEN);
-    look(&p, r, rank, paged_step(&p, &(struct piece){0, 0, 100, ids}, 1), 3);
-    look(&p, r, rank, paged_step(&p, (struct piece[]){{1, 0, 70, ids + 2}, {2, 0, 1, ids + 9}}, 2), 2);
-    look(&p, r, rank,
-         paged_step(&p, (struct piece[]){{0, 100, 1, ids + 100}, {1, 70, 60, ids + 72}, {2, 1, 5, ids + 10}}, 3), 6);
-    for (int k = 0; k < 2; k++)
-        look(&p, r, rank,
-             paged_step(&p,
-                        (struct piece[]){
-                            {0, 101 + k, 1, ids + 101 + k}, {1, 130 + k, 1, ids + k}, {2, 6 + k, 1, ids + 15 + k}},
-                        3),
-             3);
-    paged_close(&p);
-}
-
-/* Routers to which all experts are the same: every row chooses those with the lowest numbers. */
-static void no_preference(const struct clime_model *m, char *flat) {
-    size_t width = clime_dtype_bytes(clime_model_dt(m));
-    for (int i = 0; i < m->layout.n_slices; i++) {
-        const struct clime_slice *s = &m->layout.slices[i];
-        if (strstr(s->name, ".mlp.gate.")) memset(flat + (size_t)s->offset * width, 0, (size_t)s->n * width);
-    }
-}
-
-/* Weights that are not the folder's. */
-static void new_weights(struct clime_model *m, int rank, bool host, bool even) {
-    struct clime_error e;
-    enum clime_dtype dt = clime_model_dt(m);
-    void *flat = xmalloc(clime_model_bytes(m));
-    clime_weights_init(&m->layout, dt, flat, 0.2f, host ? 5 : 6);
-    if (!even) no_preference(m, flat);
-    enum clime_err rc = m->ranks.n == 1 ? clime_model_set(m, flat, &e)
-                        : rank          ? clime_model_take_share(m, &e)
-                                        : clime_model_hand_out(m, flat, host, &e);
-    if (rc) fprintf(stderr, "rank %d: %s\n", rank, e.msg);
-    CHECK(!rc);
-    free(flat);
-}
-
-static enum clime_err no_memory(struct clime_dev *d, size_t bytes, const char *what, void **out,
-                                struct clime_error *e) {
-    (void)d;
-    (void)out;
-    return clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of %s", bytes, what);
-}
-
-/* Who hands out has told the others already, and may not lack memory any more, also on a device of its own. */
-static void full_device(struct clime_model *m, int rank) {
-    const struct clime_ops *was = m->ops;
-    struct clime_ops full = *was;
-    full.own_memory = true;
-    full.alloc = no_memory;
-    m->ops = &full;
-    new_weights(m, rank, true, true);
-    m->ops = was;
-}
-
-static int body(const struct clime_place *place, void *arg) {
-    struct run *r = arg;
-    struct clime_group *group = NULL;
-    struct clime_links *links = NULL;
-    struct clime_model *m;
-    struct clime_error e;
-    char *dir = xasprintf("%s/%s", getenv("CLIME_GOLDEN") ? getenv("CLIME_GOLDEN") : "tests/golden", r->dir);
-    const struct clime_group_options g = ranks_options(place, RANKS_LONG_US);
-    const struct clime_model_options o = {.device = "cpu",
-                                          .dtype = r->dtype,
-                                          .dev = {.n_threads = 1},
-                                          .max_pos = MAX_LEN,
-                                          .rank = place->rank,
-                                          .n_ranks = place->world,
-                                          .whole_experts = r->whole_experts};
-    enum clime_err rc = place->world > 1 ? clime_group_meet(&g, &group, &e) : CLIME_OK;
-    if (!rc) rc = clime_model_open(dir, &o, &m, &e);
-    if (!rc && group && !(rc = clime_links_open(m->ops, m->dev, group, &links, &e))) clime_model_link(m, links);
-    if (rc) {
-        fprintf(stderr, "rank %d: %s\n", place->rank, e.msg);
-        return 1;
-    }
-    steps(r, m, place->rank);
-    for (int host = 0; host < 2; host++) {
-        new_weights(m, place->rank, host, true);
-        steps(r, m, place->rank);
-    }
-    if (m->cfg.router.E) {
-        new_weights(m, place->rank, true, false);
-        steps(r, m, place->rank);
-    }
-    full_device(m, place->rank);
-    rc = clime_model_ranks_check(m, &e);
-    if (rc) fprintf(stderr, "rank %d: %s\n", place->rank, e.msg);
-    clime_model_close(m);
-    clime_links_close(links);
-    clime_group_close(group);
-    free(dir);
-    return rc != CLIME_OK;
-}
-
-static void run_ranks(struct run *r, int world) {
+static struct shared *run_ranks(const char *dir, const char *dtype, int world, bool whole_experts) {
+    struct shared *said = xcalloc(1, sizeof *said);
+    struct run r = {dir, "cpu", dtype, 1, whole_experts, said->logits, &said->n};
     struct ranks all;
-    r->logits = xcalloc(MAX_LOGITS, sizeof *r->logits);
-    r->n = 0;
-    ranks_fork(&all, world, body, r);
-    assert_int_equal(body(&all.place, r), 0);
+    ranks_fork(&all, world, shared_model, &r);
+    assert_int_equal(shared_model(&all.place, &r), 0);
     for (int i = 1; i < world; i++) assert_int_equal(ranks_end(&all, i), 0);
+    return said;
 }
 
-static void check_same(const struct run *alone, int world, bool whole_experts) {
-    struct run shared = {.dir = alone->dir, .dtype = alone->dtype, .whole_experts = whole_experts};
-    run_ranks(&shared, world);
-    assert_int_equal(shared.n, alone->n);
+static void check_same(const struct shared *alone, const char *dir, const char *dtype, int world, bool whole_experts) {
+    struct shared *of = run_ranks(dir, dtype, world, whole_experts);
+    assert_int_equal(of->n, alone->n);
     for (int j = 0; j < alone->n; j++)
-        if (memcmp(&shared.logits[j], &alone->logits[j], sizeof(float)) != 0)
-            fail_msg("%s %s over %d ranks%s: logit %d of %d is %a, alone %a", alone->dir, alone->dtype, world,
-                     whole_experts ? " with whole experts" : "", j, alone->n, (double)shared.logits[j],
+        if (memcmp(&of->logits[j], &alone->logits[j], sizeof(float)) != 0)
+            fail_msg("%s %s over %d ranks%s: logit %d of %d is %a, alone %a", dir, dtype, world,
+                     whole_experts ? " with whole experts" : "", j, alone->n, (double)of->logits[j],
                      (double)alone->logits[j]);
-    free(shared.logits);
+    free(of);
 }
 
 static void the_same_bits(void **state) {
@@ -175,12 +53,14 @@ static void the_same_bits(void **state) {
                   {"glm4_moe_lite", 2}};
     for (size_t i = 0; i < CLIME_COUNT(models); i++) {
         for (int k = 0; k < 2; k++) {
-            struct run alone = {.dir = models[i].dir, .dtype = k ? "f32" : "bf16"};
-            run_ranks(&alone, 1);
-            assert_true(alone.n > 0 && alone.logits[0] != alone.logits[1]);
-            for (int world = 2; world <= models[i].most; world *= 2) check_same(&alone, world, false);
-            for (int world = 2; world <= models[i].whole; world *= 2) check_same(&alone, world, true);
-            free(alone.logits);
+            const char *dtype = k ? "f32" : "bf16";
+            struct shared *alone = run_ranks(models[i].dir, dtype, 1, false);
+            assert_true(alone->n > 0 && alone->logits[0] != alone->logits[1]);
+            for (int world = 2; world <= models[i].most; world *= 2)
+                check_same(alone, models[i].dir, dtype, world, false);
+            for (int world = 2; world <= models[i].whole; world *= 2)
+                check_same(alone, models[i].dir, dtype, world, true);
+            free(alone);
         }
     }
 }
