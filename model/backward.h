@@ -96,6 +96,9 @@ enum clime_err clime_train_forward(struct clime_train *t, const struct clime_pac
 /* routing[n_loss] of the batch last run: a hash of the experts that all layers' routers chose for each loss row, the
  * number that a server says of the row that drew the same token. Waits. Of a model with experts. */
 void clime_train_routing(const struct clime_train *t, const struct clime_packed_batch *b, uint32_t *routing);
+/* Of the batch last run with save, before its backward pass: the experts that each layer with any chose for each row,
+ * [layers, T, k], owned; NULL where layers that will be computed again have kept none. Waits. */
+int32_t *clime_train_choices(const struct clime_train *t, const struct clime_packed_batch *b);
 
 /* Adds to the gradients those of sum_i g_logp[i] * logp[i] + g_entropy[i] * entropy[i] (g_entropy may be NULL), for the
  * batch last run with save, once: it uses up what was saved. Host arrays [n_loss]. */

@@ -490,6 +490,22 @@ void clime_train_routing(const struct clime_train *t, const struct clime_packed_
     m->ops->copy_out(m->dev, routing, t->loss_routing, (size_t)b->n_loss * sizeof *routing);
 }
 
+int32_t *clime_train_choices(const struct clime_train *t, const struct clime_packed_batch *b) {
+    const struct clime_model *m = t->m;
+    size_t n = (size_t)b->T * (size_t)m->cfg.router.k, at = 0;
+    int first = m->layout.first_trained; /* the layers below it keep nothing, they share its place */
+    bool kept = t->saved && t->acts[CLIME_ACT_CHOSEN].keep;
+    for (int l = 0; l < first && l < m->cfg.L; l++) kept &= !clime_config_has_experts(&m->cfg, l);
+    if (!kept) return NULL;
+    int32_t *out = xmalloc((size_t)m->cfg.L * n * sizeof *out);
+    for (int l = 0; l < m->cfg.L; l++) {
+        if (!clime_config_has_experts(&m->cfg, l)) continue;
+        m->ops->copy_out(m->dev, out + at, clime_train_act(t, l).at[CLIME_ACT_CHOSEN], n * sizeof *out);
+        at += n;
+    }
+    return out;
+}
+
 enum clime_err clime_train_hidden(struct clime_train *t, const struct clime_packed_batch *b, bool save, float *y,
                                   struct clime_error *e) {
     CHECK(!(save && t->o.forward_only) && t->o.rows.cuts == 1);

@@ -255,7 +255,7 @@ def test_other_experts_are_told(model, tmp_path):
         run = Run(rl(model, tmp_path / "run", "--router-url", p.url, "--gap-must-be-zero", server_threads=None, num_rollout=1))
         log = run.end(status=1)
     says = re.search(r"(\d+) of (\d+) tokens were drawn by other experts than the trainer chooses, the first is token 2 of "
-                     r"sample 0/\d/\d, part 0", log)  # fmt: skip
+                     r"sample 0/\d/\d, part 0: its hash does not tell in which layer", log)  # fmt: skip
     assert says and 0 < int(says[1]) < int(says[2]), log
     with contextlib.closing(sqlite3.connect(run.dir / "ledger.db")) as db:
         (event,) = [json.loads(t) for (t,) in db.execute("SELECT detail FROM events WHERE kind = 'alarm'")

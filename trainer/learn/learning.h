@@ -77,6 +77,7 @@ struct clime_step_stats {
     struct {
         int sample;
         int32_t token;
+        int layer; /* -1 = not known (trainer/learn/routing.h) */
     } routing_at;
     int64_t tokens, trained_tokens, n_micro;
     int64_t forward_us, backward_us, ref_us, optimizer_us;

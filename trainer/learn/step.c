@@ -11,6 +11,7 @@
 #include "trainer/algorithm/loss.h"
 #include "trainer/learn/learner_int.h"
 #include "trainer/learn/micro.h"
+#include "trainer/learn/routing.h"
 #include "trainer/learn/wire.h"
 
 static enum clime_err check_samples(const struct clime_learner *l, const struct clime_sample *const *samples, int n,
@@ -124,7 +125,8 @@ static void fill_gap(const struct clime_loss_sums *sums, const struct clime_stre
     out->gap_at.sampled = (double)s->behave[k];
 }
 
-enum routed { ROUTED_UNKNOWN, ROUTED_ALIKE, ROUTED_OTHERWISE }; /* server and trainer, a token; as a float */
+/* Server and trainer, a token; as a float. Otherwise: plus the layer, counted from 1; 0 where it is not known. */
+enum routed { ROUTED_UNKNOWN, ROUTED_ALIKE, ROUTED_OTHERWISE };
 
 static void fill_routing(const float *routed, const struct clime_stream *s, int64_t version,
                          struct clime_step_stats *out) {
@@ -135,6 +137,7 @@ static void fill_routing(const float *routed, const struct clime_stream *s, int6
             if (routed[k] == ROUTED_ALIKE || out->routing_wrong++ > 0) continue;
             out->routing_at.sample = i;
             out->routing_at.token = s->row[k] + 1 - s->samples[i]->n_prompt;
+            out->routing_at.layer = (int)routed[k] - ROUTED_OTHERWISE - 1;
         }
 }
 
@@ -195,17 +198,45 @@ static enum clime_err loss(struct step *st, int i, struct clime_error *e) {
                               &st->sums, e);
 }
 
+/* The layer in which loss row k of the micro-batch was drawn otherwise, -1 = not known. choices of the micro-batch. */
+static int layer_otherwise(const struct clime_model *m, const struct clime_packed_batch *b, int k,
+                           const int32_t *choices, uint32_t said) {
+    const struct clime_config *c = &m->cfg;
+    int32_t *own = xmalloc((size_t)(c->L * c->router.k) * sizeof *own), *to = own;
+    int *number = xmalloc((size_t)c->L * sizeof *number), n = 0, found;
+    for (int l = 0; l < c->L; l++) {
+        if (!clime_config_has_experts(c, l)) continue;
+        const int32_t *from = choices + ((size_t)n * (size_t)b->T + (size_t)b->row[k]) * (size_t)c->router.k;
+        for (int i = 0; i < c->router.k; i++) *to++ = from[i];
+        number[n++] = l;
+    }
+    found = clime_routing_layer(&c->router, n, own, said);
+    if (found >= 0) found = number[found];
+    free(own);
+    free(number);
+    return found;
+}
+
 /* What the servers said of the experts that drew the micro-batch's tokens, against those that were chosen here. */
 static void compare_routing(struct step *st, const int32_t *which, int n) {
     struct clime_micro *mb = &st->mb;
-    clime_train_routing(st->l->train, &mb->b, mb->routing);
+    const struct clime_train *t = st->l->train;
+    int32_t *choices = NULL; /* fetched at the first that is not alike */
+    bool asked = false;
+    clime_train_routing(t, &mb->b, mb->routing);
     for (int i = 0, k = 0; i < n; i++) {
         const struct clime_sample *s = st->in->samples[which[i]];
         for (int64_t at = st->s->first[which[i]]; at < st->s->first[which[i] + 1]; at++, k++) {
             uint32_t said = s->routing ? s->routing[st->s->row[at] + 1 - s->n_prompt] : 0;
-            st->routed[at] = !said ? ROUTED_UNKNOWN : said == mb->routing[k] ? ROUTED_ALIKE : ROUTED_OTHERWISE;
+            st->routed[at] = said ? ROUTED_ALIKE : ROUTED_UNKNOWN;
+            if (!said || said == mb->routing[k]) continue;
+            if (!asked) choices = clime_train_choices(t, &mb->b);
+            asked = true;
+            int layer = choices ? layer_otherwise(st->l->model, &mb->b, k, choices, said) : -1;
+            st->routed[at] = (float)(ROUTED_OTHERWISE + 1 + layer);
         }
     }
+    free(choices);
 }
 
 /* Forward, loss and backward of one micro-batch. */

@@ -256,10 +256,12 @@ static enum clime_err tell_routing(struct clime_rl *rl, const struct clime_step_
         return CLIME_OK;
     }
     const struct clime_sample *at = p->samples[s->routing_at.sample];
+    char where[64] = "its hash does not tell in which layer";
+    if (s->routing_at.layer >= 0) snprintf(where, sizeof where, "one other in layer %d", s->routing_at.layer);
     char *text = xasprintf("step %" PRId64 ": %" PRId64 " of %" PRId64 " tokens were drawn by other experts than the "
-                           "trainer chooses, the first is token %d of sample %" PRId64 "/%" PRId64 "/%d, part %d",
+                           "trainer chooses, the first is token %d of sample %" PRId64 "/%" PRId64 "/%d, part %d: %s",
                            p->step, s->routing_wrong, s->routing_tokens, s->routing_at.token, at->rollout, at->group,
-                           at->member, at->part);
+                           at->member, at->part, where);
     if (first_time) clime_alarms_see(rl->alarms, CLIME_ALARM_ROUTING, (double)s->routing_wrong, text, NULL);
     enum clime_err rc =
         rl->o.gap_must_be_zero ? clime_fail(e, CLIME_ERR_INTERNAL, "--gap-must-be-zero: %s", text) : CLIME_OK;

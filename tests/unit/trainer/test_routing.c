@@ -1,8 +1,10 @@
 /* The experts that drew a token, as a server says them, against those that a step's forward pass chooses: alike with
  * the same weights however rows are packed and layers computed again, told with their place where one router is
- * another, and compared only where there is something to compare. */
+ * another, with the layer where one expert is, and compared only where there is something to compare. */
 #define LEARNERS_ONLY
+#include "kernels/checksum.h"
 #include "tests/unit/trainer/learner_test.h"
+#include "trainer/learn/routing.h"
 
 enum { N = 3, PROMPT = 4, LEN = 18, RESPONSE = LEN - PROMPT, VERSION = 7 };
 
@@ -24,6 +26,29 @@ static void turn_router(struct clime_learner *l, int layer) {
     clime_model_repack(l->model);
 }
 
+/* What a server folds that chose these, but for expert `is` where `was` was chosen in layer `layer`. */
+static uint32_t fold_with(const struct clime_router *r, int n, const int32_t *chosen, size_t apart, int layer, int was,
+                          int is) {
+    uint32_t x = 0;
+    for (int l = 0; l < n; l++) {
+        uint32_t terms = 0;
+        for (int i = 0; i < r->k; i++) {
+            int e = chosen[(size_t)l * apart + (size_t)i];
+            terms += clime_choice_term((uint32_t)(l == layer && e == was ? is : e));
+        }
+        x = clime_choice_fold(x, terms);
+    }
+    return x;
+}
+
+/* The lowest expert that is not among the chosen. */
+static int another(const struct clime_router *r, const int32_t *chosen) {
+    for (int e = 0, i = 0;; e++) {
+        for (i = 0; i < r->k && chosen[i] != e; i++) continue;
+        if (i == r->k) return e;
+    }
+}
+
 static struct clime_sample *sample(const struct clime_learner *l, int i) {
     struct clime_sample *s = clime_sample_new();
     struct clime_rng rng;
@@ -41,24 +66,35 @@ static struct clime_sample *sample(const struct clime_learner *l, int i) {
     return s;
 }
 
-/* As a server with the learner's weights says them: every sequence alone. */
-static void say_routing(struct clime_learner *l, struct clime_sample *s) {
-    int32_t rows[RESPONSE], starts[2] = {0, LEN};
+struct alone { /* a sequence in a batch of its own */
+    int32_t rows[RESPONSE], starts[2];
     float inv_temp[RESPONSE], logp[RESPONSE];
+    struct clime_packed_batch b;
+};
+
+static void run_alone(struct clime_learner *l, const struct clime_sample *s, bool save, struct alone *a) {
     struct clime_error e;
-    for (int k = 0; k < RESPONSE; k++) rows[k] = PROMPT - 1 + k;
-    for (int k = 0; k < RESPONSE; k++) inv_temp[k] = 1;
-    const struct clime_packed_batch b = {.T = LEN,
-                                         .n_seq = 1,
-                                         .ids = s->ids,
-                                         .start = starts,
-                                         .n_loss = RESPONSE,
-                                         .row = rows,
-                                         .target = s->ids + PROMPT,
-                                         .inv_temp = inv_temp};
-    if (clime_train_forward(l->train, &b, false, logp, NULL, &e)) fail_msg("%s", e.msg);
+    a->starts[0] = 0;
+    a->starts[1] = LEN;
+    for (int k = 0; k < RESPONSE; k++) a->rows[k] = PROMPT - 1 + k;
+    for (int k = 0; k < RESPONSE; k++) a->inv_temp[k] = 1;
+    a->b = (struct clime_packed_batch){.T = LEN,
+                                       .n_seq = 1,
+                                       .ids = s->ids,
+                                       .start = a->starts,
+                                       .n_loss = RESPONSE,
+                                       .row = a->rows,
+                                       .target = s->ids + PROMPT,
+                                       .inv_temp = a->inv_temp};
+    if (clime_train_forward(l->train, &a->b, save, a->logp, NULL, &e)) fail_msg("%s", e.msg);
+}
+
+/* As a server with the learner's weights says them. */
+static void say_routing(struct clime_learner *l, struct clime_sample *s) {
+    struct alone a;
+    run_alone(l, s, false, &a);
     s->routing = xcalloc(RESPONSE, sizeof *s->routing);
-    clime_train_routing(l->train, &b, s->routing);
+    clime_train_routing(l->train, &a.b, s->routing);
 }
 
 static struct clime_step_stats step(struct clime_learner *l, struct clime_sample *const *s) {
@@ -93,6 +129,67 @@ static void test_alike(void **state) {
             for (int i = 0; i < N; i++) clime_sample_free(s[i]);
             clime_learner_close(l);
         }
+    }
+}
+
+/* One expert of one layer another: that layer; of two layers, or two of one: not known. */
+static void test_which_layer(void **state) {
+    (void)state;
+    enum { L = 60, K = 8 };
+    const struct clime_router r = {.E = 128, .k = K};
+    struct clime_rng rng;
+    int32_t chosen[L * K], other[L * K];
+    clime_rng_init(&rng, 5);
+    for (int n = 1; n <= L; n++) {
+        for (int l = 0; l < n; l++)
+            for (int i = 0; i < K; i++) chosen[l * K + i] = 16 * i + (int)clime_rng_below(&rng, 16);
+        int at = (int)clime_rng_below(&rng, (uint64_t)n), was = chosen[at * K + (int)clime_rng_below(&rng, K)];
+        int is = another(&r, chosen + at * K);
+        assert_int_equal(clime_routing_layer(&r, n, chosen, fold_with(&r, n, chosen, K, at, was, is)), at);
+        memcpy(other, chosen, sizeof other);
+        other[at * K] = is;
+        if (n > 1) {
+            int next = (at + 1) % n;
+            uint32_t two = fold_with(&r, n, other, K, next, chosen[next * K], another(&r, chosen + next * K));
+            assert_int_equal(clime_routing_layer(&r, n, chosen, two), -1);
+        }
+        other[at * K] = chosen[at * K];
+        other[at * K + 1] = is;
+        uint32_t both = fold_with(&r, n, other, K, at, chosen[at * K + 2], chosen[at * K + 7] == 127 ? 126 : 127);
+        assert_int_equal(clime_routing_layer(&r, n, chosen, both), -1);
+    }
+}
+
+/* The step finds it, from its own choices, where they are kept. */
+static void test_layer_of_a_step(void **state) {
+    (void)state;
+    static const char *const golden[] = {"qwen3_moe", "glm4_moe"}; /* the first layer of the second is dense */
+    for (int kind = 0; kind < 4; kind++) {
+        bool kept = kind / 2 == 0;
+        struct clime_learner *l = learner(golden[kind % 2], kept ? CLIME_RECOMPUTE_SELECTIVE : CLIME_RECOMPUTE_FULL);
+        const struct clime_config *c = &l->model->cfg;
+        struct clime_sample *s[N];
+        for (int i = 0; i < N; i++) say_routing(l, s[i] = sample(l, i));
+        int token = 5, layer = c->L - 1, n = 0;
+        for (int i = 0; i < c->L; i++) n += clime_config_has_experts(c, i);
+        uint32_t said = s[1]->routing[token];
+        if (kept) {
+            struct alone a;
+            run_alone(l, s[1], true, &a);
+            int32_t *choices = clime_train_choices(l->train, &a.b);
+            size_t k = (size_t)c->router.k, apart = (size_t)LEN * k;
+            const int32_t *of = choices + (size_t)(PROMPT - 1 + token) * k, *last = of + (size_t)(n - 1) * apart;
+            assert_int_equal(fold_with(&c->router, n, of, apart, -1, 0, 0), said);
+            said = fold_with(&c->router, n, of, apart, n - 1, last[0], another(&c->router, last));
+            free(choices);
+        }
+        s[1]->routing[token] = kept ? said : said ^ 1;
+        struct clime_step_stats stats = step(l, s);
+        assert_int_equal(stats.routing_wrong, 1);
+        assert_true(stats.routing_at.sample == 1 && stats.routing_at.token == token);
+        assert_int_equal(stats.routing_at.layer, kept ? layer : -1);
+        for (int i = 0; i < N; i++) clime_sample_free(s[i]);
+        clime_learner_close(l);
     }
 }
 
@@ -134,6 +231,7 @@ static void test_another_router(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_alike), cmocka_unit_test(test_another_router)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_alike), cmocka_unit_test(test_which_layer),
+                                       cmocka_unit_test(test_layer_of_a_step), cmocka_unit_test(test_another_router)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
