@@ -92,9 +92,9 @@ def reward_command(body):
 
 def held_until(go, n=0):
     """Options of a run with the weights of --rm-type random that cannot end before the file is there: its reward has a part
-    without weight, which answers from its n-th question on when it is."""
-    body = f'[ $id -lt {n} ] || until [ -e {go} ]; do sleep 0.02; done; echo "{{\\"id\\":$id,\\"reward\\":0}}";'
-    return {"rm_type": "random:1,command:0", "rm_command": reward_command(body), "rm_timeout": 2 * LIMIT}
+    without weight, of one process, which answers n questions at once and the others when it is."""
+    body = f'[ $id -le {n} ] || until [ -e {go} ]; do sleep 0.02; done; echo "{{\\"id\\":$id,\\"reward\\":0}}";'
+    return {"rm_type": "random:1,command:0", "rm_command": reward_command(body), "rm_workers": 1, "rm_timeout": 2 * LIMIT}
 
 
 def metrics(run_dir):
