@@ -96,7 +96,7 @@ static void exchange(struct clime_context *c, const void *from, const size_t *ou
         if (out[r] < out[r + 1]) sends[n_sends++] = (struct clime_move){base + r, source + out[r], out[r + 1] - out[r]};
         if (in[r] < in[r + 1]) receives[n_receives++] = (struct clime_move){base + r, place + in[r], in[r + 1] - in[r]};
     }
-    if (source != place && out[c->me] < out[c->me + 1])
+    if (out[c->me] < out[c->me + 1])
         c->ops->copy(c->dev, place + in[c->me], source + out[c->me], out[c->me + 1] - out[c->me]);
     clime_links_exchange(c->links, what, sends, n_sends, receives, n_receives, &c->error);
 }

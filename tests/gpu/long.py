@@ -1,0 +1,87 @@
+"""Rows of micro-batches over ranks (--context-parallel-size), on GPUs of one host through the real programs: the SHA-256 of one
+GPU; and training on sequences that are too long for one.
+
+    python3 tests/gpu/long.py [BUILD [RANKS [TOKENS]]]    (default: build, 2 ranks, and no long sequence)
+
+131,072 tokens on four GPUs, with Qwen3-4B's shape: python3 tests/gpu/long.py build 4 131072
+
+Needs what ranks.py needs; DEVICE=cpu runs what needs no GPU. Exit status 1 when something is wrong.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+from ranks import BUILD, ON_GPUS, at_once, deepen, ended, finish, rows, same, sft, train
+from shared import SHAPES, check, failures
+
+RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+LIMIT, LONG_LIMIT = 120, 480
+
+
+def bits(root):
+    """Several sequences in a micro-batch and longer ones alone, cut wherever that may be; key/value heads for every rank and
+    for some."""
+    small = ("--global-batch-size", 8, "--num-epoch", 2, "--lr", 1e-3, "--save-interval", 1000, "--max-tokens-per-gpu", 96, "--threads", 4)
+    for family, heads in (("qwen3", 4), ("qwen2", 4), ("llama", 2), ("glm4", 2)):
+        train("init", root / family, "--family", family, "--hidden-size", 512, "--intermediate-size", 1024, "--num-hidden-layers", 3,
+              "--num-attention-heads", 8, "--num-key-value-heads", heads, "--head-dim", 64, "--dtype", "bf16")  # fmt: skip
+    rows(root / "short", 40, 70)
+    rows(root / "long", 16, 900)
+    (root / "data").write_text((root / "short").read_text() + "\n" + (root / "long").read_text())
+
+    def run(name, model, n, *more):
+        share = ("--context-parallel-size", RANKS, "--gradient-lanes", RANKS)
+        return finish, root, name, sft(root, model, "data", name, n, *small, *share, *more), LIMIT
+
+    on, full = ("--shard-weights", "on"), ("--recompute-granularity", "full")
+    ways = {f"{m}-{w}": run(f"{m}-{w}", m, n, *more) for m in ("qwen3", "qwen2", "llama", "glm4")
+            for w, n, *more in (("alone", 1), ("ranks", RANKS))}  # fmt: skip
+    ways |= {f"qwen3-{w}": run(f"qwen3-{w}", "qwen3", RANKS, *more) for w, *more in (("parts", *on), ("full", *full), ("both", *on, *full))}
+    if ON_GPUS:
+        ways["qwen3-nccl"] = run("qwen3-nccl", "qwen3", RANKS, "--rank-transport", "nccl")
+    shas = at_once(**ways)
+    for what in ("qwen3-", "qwen2-", "llama-", "glm4-"):
+        same(what, {k: v for k, v in shas.items() if k.startswith(what)})
+
+
+def long(root, tokens, one):
+    check(one.wait(LONG_LIMIT) == 0, "a layer of Qwen3-4B's widths")
+    deepen(root / "one", root / "whole", int(SHAPES["qwen3-4b"][SHAPES["qwen3-4b"].index("--num-hidden-layers") + 1]))
+    shutil.rmtree(root / "one")
+    rows(root / "sequences", 4, tokens - 64)
+    words = sft(root, "whole", "sequences", "long", RANKS, "--global-batch-size", 1, "--num-epoch", 1, "--lr", 1e-5, "--save-interval", 1000,
+                "--max-tokens-per-gpu", tokens // RANKS, "--max-len", tokens, "--context-parallel-size", RANKS,
+                "--recompute-granularity", "full")  # fmt: skip
+    check(finish(root, "long", words, LONG_LIMIT) is not None, f"sequences of {tokens} tokens on {RANKS} GPUs")
+    done = ended(root, "long")
+    n = [json.loads(line)["train/tokens"] for line in open(root / "long" / "metrics.jsonl")]
+    print(f"        tokens of the steps {n}, seconds {[round((b - a) / 1e6, 1) for a, b in zip(done, done[1:])]}")
+    print("        " + "\n        ".join(re.findall(r".*memory:.*", (root / "long.log").read_text())))
+
+
+def main():
+    root = pathlib.Path(tempfile.mkdtemp(prefix="long-"))
+    tokens = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    try:
+        words = [str(w) for w in SHAPES["qwen3-4b"]]
+        words[words.index("--num-hidden-layers") + 1] = "1"
+        one = tokens and subprocess.Popen([BUILD / "clime-train", "init", root / "one", *words, "--max-position-embeddings", str(tokens)],
+                                          stdout=subprocess.DEVNULL)  # fmt: skip
+        for part in (bits, *((lambda root: long(root, tokens, one),) if tokens else ())):
+            t0 = time.time()
+            part(root)
+            print(f"        in {time.time() - t0:.1f} s", flush=True)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    print(f"{len(failures)} failed")
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
