@@ -98,8 +98,13 @@ def test_a_trace_of_the_steps(s, tmp_path):
         assert says in s.json("/start_profile", body, 400)["message"]
     s.post("/start_profile", {"output_dir": str(where), "profile_prefix": "few", "profile_id": "two", "start_step": first + steps + 3, "num_steps": 2})
     s.json("/generate", ONE)
-    assert "2 steps" in s.post("/stop_profile").text
-    trace = json.loads((where / "few-two-TP-0.trace.json").read_text())
+    few = where / "few-two-TP-0.trace.json"
+    deadline = time.monotonic() + LIMIT
+    while not few.exists():  # it is written when it has its steps
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert "no profile" in s.json("/stop_profile", {}, 400)["message"]
+    trace = json.loads(few.read_text())
     numbers = [e["args"]["number"] for e in trace["traceEvents"] if e["name"] == "step"]
     assert numbers == [first + steps + 3, first + steps + 4]  # counted as num_steps of /server_info
 
