@@ -185,7 +185,9 @@ static enum clime_err open_engine(struct clime_server *s, const struct graph_siz
                                      .followers = s->followers,
                                      .graph_bs = graphs->rows,
                                      .n_graph_bs = graphs->n};
-    return clime_engine_open(&g, s->model, &s->engine, e);
+    err = clime_engine_open(&g, s->model, &s->engine, e);
+    if (!err) s->profile = clime_profile_new(s->engine);
+    return err;
 }
 
 static enum clime_err open_http(struct clime_server *s, struct clime_http_server **http, struct clime_error *e) {
@@ -305,6 +307,7 @@ static int serve(struct clime_server *s, char *const *argv, int64_t start_us) {
 done:
     if (err) LOG_ERROR("%s", e.msg);
     clime_http_server_stop(http);
+    clime_profile_free(s->profile);
     clime_engine_close(s->engine);
     clime_followers_close(s->followers);
     clime_text_pool_close(s->text);
@@ -354,15 +357,12 @@ int main(int argc, char **argv) {
     s.model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.items : one;
     s.n_model_names = s.opts.served_model_names.n > 0 ? s.opts.served_model_names.n : 1;
     s.field_watch = clime_field_watch_new(s.opts.strict_fields);
-    pthread_mutex_init(&s.profile_lock, NULL);
     atomic_init(&s.request_log_level, (int)s.opts.log_requests_level);
     atomic_init(&s.request_log, s.opts.log_requests ? (int)s.opts.log_requests_level : -1);
     int status = serve(&s, argv, start_us);
     clime_weight_update_free(&update);
     clime_job_table_free(&s.jobs);
     clime_field_watch_free(s.field_watch);
-    pthread_mutex_destroy(&s.profile_lock);
-    free(s.profile_path);
     free(folder);
     free(s.opts.served_model_names.items);
     free(s.opts.cuda_graph_bs.items);

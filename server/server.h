@@ -45,8 +45,7 @@ struct clime_server {
     double startup_seconds;
     atomic_bool ready, stopping;
     atomic_int request_log, request_log_level; /* request_log.h: what is logged now, and when it is switched on */
-    pthread_mutex_t profile_lock;
-    char *profile_path;                /* of the trace that is being recorded, under that lock; NULL = none is */
+    struct clime_profile *profile;
     atomic_uint_fast64_t n_made_seeds; /* --random-seed: how many it has made */
 };
 
@@ -111,6 +110,9 @@ void clime_handle_pause(struct clime_http_request *rq, void *context);
 void clime_handle_continue(struct clime_http_request *rq, void *context);
 void clime_handle_flush(struct clime_http_request *rq, void *context);
 
+/* handlers_profile.c: what records the engine's steps; freed before the engine. */
+struct clime_profile *clime_profile_new(struct clime_engine *g);
+void clime_profile_free(struct clime_profile *p); /* what is being recorded is dropped; NULL is fine */
 void clime_handle_start_profile(struct clime_http_request *rq, void *context);
 void clime_handle_stop_profile(struct clime_http_request *rq, void *context);
 void clime_handle_configure_logging(struct clime_http_request *rq, void *context);

@@ -1,6 +1,12 @@
 /* /start_profile and /stop_profile: a trace of the engine's steps, as a file that Perfetto opens. HTTP workers; each
  * waits for the engine to come between two steps. Names and texts are SGLang's.
+ *
+ * A trace of so many steps is written when it has them, by a thread that the first such trace starts. Invariant: the
+ * engine has a trace exactly while there is a path, and whoever takes the path, under the lock, takes the trace.
  */
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +49,17 @@ static const struct clime_field others[] = {
     {NULL, NULL},
 };
 static const struct clime_fields fields = {.where = "/start_profile", .rows = {others}, .read = {&members}};
+
+struct clime_profile {
+    struct clime_engine *engine;
+    pthread_mutex_t lock;
+    char *path;                /* of the trace that is being recorded, under the lock, as trace; NULL = none is */
+    struct clime_trace *trace; /* the engine's while there is a path */
+    bool has_writer;
+    pthread_t writer;
+    sem_t full; /* a trace may be: no lock, for the engine thread tells it */
+    atomic_bool closing;
+};
 
 /* A part of the file's name. */
 static bool plain_name(struct clime_str s) {
@@ -97,6 +114,82 @@ static void reply_text(struct clime_http_request *rq, const char *text) {
     clime_http_reply(rq, 200, "text/plain", NULL, clime_str_of(text));
 }
 
+static enum clime_err save(const struct clime_trace *t, const char *path, struct clime_error *e) {
+    struct clime_buf out;
+    clime_buf_init(&out, MAX_TRACE);
+    clime_trace_write(t, "clime-server", &out);
+    enum clime_err err = out.full ? clime_fail(e, CLIME_ERR_LIMIT, "the trace is over %zu bytes", MAX_TRACE)
+                                  : clime_atomic_save(path, out.data, out.len, e);
+    if (!err) LOG_INFO("profile: %d steps in %s", clime_trace_count(t), path);
+    clime_buf_free(&out);
+    return err;
+}
+
+/* Ends the recording: its path, and the trace, which are the caller's; NULL when there is none. Under the lock. */
+static char *take(struct clime_profile *p, struct clime_trace **t) {
+    char *path = p->path;
+    p->path = NULL;
+    *t = NULL;
+    if (path) clime_engine_trace(p->engine, NULL, t);
+    return path;
+}
+
+static void tell_writer(void *profile) {
+    sem_post(&((struct clime_profile *)profile)->full);
+}
+
+static void *writer_main(void *arg) {
+    struct clime_profile *p = arg;
+    struct clime_trace *t;
+    struct clime_error e;
+    while (sem_wait(&p->full) || !atomic_load(&p->closing)) {
+        pthread_mutex_lock(&p->lock);
+        /* it may have been told of one that was taken away since */
+        char *path = p->path && clime_trace_full(p->trace) ? take(p, &t) : NULL;
+        pthread_mutex_unlock(&p->lock);
+        if (!path) continue;
+        if (save(t, path, &e)) LOG_WARN("profile: %s", e.msg);
+        clime_trace_free(t);
+        free(path);
+    }
+    return NULL;
+}
+
+struct clime_profile *clime_profile_new(struct clime_engine *g) {
+    struct clime_profile *p = xcalloc(1, sizeof *p);
+    p->engine = g;
+    pthread_mutex_init(&p->lock, NULL);
+    CHECK(sem_init(&p->full, 0, 0) == 0);
+    return p;
+}
+
+void clime_profile_free(struct clime_profile *p) {
+    struct clime_trace *t;
+    if (!p) return;
+    atomic_store(&p->closing, true);
+    sem_post(&p->full);
+    if (p->has_writer) pthread_join(p->writer, NULL);
+    free(take(p, &t));
+    clime_trace_free(t);
+    sem_destroy(&p->full);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+/* *path becomes the recording's. Under the lock. */
+static enum clime_err begin(struct clime_profile *p, const struct ask *ask, char **path, struct clime_error *e) {
+    struct clime_trace *none;
+    if (p->path) return clime_fail(e, CLIME_ERR_INPUT, "a profile is being recorded already: /stop_profile ends it");
+    if (ask->n_steps > 0 && !p->has_writer) p->has_writer = !pthread_create(&p->writer, NULL, writer_main, p);
+    if (ask->n_steps > 0 && !p->has_writer)
+        return clime_fail(e, CLIME_ERR_UNAVAILABLE, "no thread is to be had that writes the profile");
+    p->trace = clime_trace_new(ask->start_step, ask->n_steps, tell_writer, p);
+    p->path = *path;
+    *path = NULL;
+    clime_engine_trace(p->engine, p->trace, &none);
+    return CLIME_OK;
+}
+
 void clime_handle_start_profile(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
     struct clime_error e = {0};
@@ -106,16 +199,9 @@ void clime_handle_start_profile(struct clime_http_request *rq, void *context) {
     clime_arena_init(&a, clime_http_body(rq).len * 2 + 65536);
     enum clime_err err = read_ask(s, rq, &a, &ask, &e);
     if (!err) err = make_path(&s->opts, &ask, &path, &e);
-    pthread_mutex_lock(&s->profile_lock);
-    if (!err && s->profile_path)
-        err = clime_fail(&e, CLIME_ERR_INPUT, "a profile is being recorded already: /stop_profile ends it");
-    if (!err) {
-        struct clime_trace *none;
-        clime_engine_trace(s->engine, clime_trace_new(ask.start_step, ask.n_steps), &none);
-        s->profile_path = path;
-        path = NULL;
-    }
-    pthread_mutex_unlock(&s->profile_lock);
+    pthread_mutex_lock(&s->profile->lock);
+    if (!err) err = begin(s->profile, &ask, &path, &e);
+    pthread_mutex_unlock(&s->profile->lock);
     if (err)
         clime_http_reply_err(rq, &e);
     else
@@ -124,35 +210,20 @@ void clime_handle_start_profile(struct clime_http_request *rq, void *context) {
     clime_arena_free(&a);
 }
 
-static enum clime_err save(const struct clime_trace *t, const char *path, struct clime_error *e) {
-    struct clime_buf out;
-    clime_buf_init(&out, MAX_TRACE);
-    clime_trace_write(t, "clime-server", &out);
-    enum clime_err err = out.full ? clime_fail(e, CLIME_ERR_LIMIT, "the trace is over %zu bytes", MAX_TRACE)
-                                  : clime_atomic_save(path, out.data, out.len, e);
-    clime_buf_free(&out);
-    return err;
-}
-
 void clime_handle_stop_profile(struct clime_http_request *rq, void *context) {
     struct clime_server *s = context;
-    struct clime_trace *t = NULL;
+    struct clime_trace *t;
     struct clime_error e = {0};
-    enum clime_err err = CLIME_OK;
-    pthread_mutex_lock(&s->profile_lock);
-    char *path = s->profile_path;
-    s->profile_path = NULL;
-    if (path)
-        clime_engine_trace(s->engine, NULL, &t);
-    else
-        err = clime_fail(&e, CLIME_ERR_INPUT, "no profile is being recorded: /start_profile begins one");
-    pthread_mutex_unlock(&s->profile_lock);
-    if (!err) err = save(t, path, &e);
+    pthread_mutex_lock(&s->profile->lock);
+    char *path = take(s->profile, &t);
+    pthread_mutex_unlock(&s->profile->lock);
+    enum clime_err err =
+        path ? save(t, path, &e)
+             : clime_fail(&e, CLIME_ERR_INPUT, "no profile is being recorded: /start_profile begins one");
     if (err) {
         clime_http_reply_err(rq, &e);
     } else {
         char *said = xasprintf("Stop profiling: %d steps in %s\n", clime_trace_count(t), path);
-        LOG_INFO("profile: %d steps in %s", clime_trace_count(t), path);
         reply_text(rq, said);
         free(said);
     }

@@ -5,6 +5,7 @@
  */
 #include "server/engine/trace.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "common/err.h"
@@ -19,13 +20,18 @@ struct entry {
 
 struct clime_trace {
     int64_t first, n_left; /* n_left < 0: no end */
-    int64_t n;             /* entries so far; the newest RING are there */
-    int64_t n_steps;       /* of them, steps */
+    void (*full)(void *arg);
+    void *arg;
+    atomic_bool is_full;
+    int64_t n;       /* entries so far; the newest RING are there */
+    int64_t n_steps; /* of them, steps */
     struct entry ring[RING];
 };
 
-struct clime_trace *clime_trace_new(int64_t first, int64_t n_steps) {
+struct clime_trace *clime_trace_new(int64_t first, int64_t n_steps, void (*full)(void *arg), void *arg) {
     struct clime_trace *t = xcalloc(1, sizeof *t);
+    t->full = full;
+    t->arg = arg;
     t->first = first;
     t->n_left = n_steps > 0 ? n_steps : -1;
     return t;
@@ -45,8 +51,14 @@ static void add(struct clime_trace *t, const struct entry *e) {
 
 void clime_trace_step(struct clime_trace *t, const struct clime_trace_step *s) {
     if (s->number < t->first || t->n_left == 0) return;
-    if (t->n_left > 0) t->n_left--;
     add(t, &(struct entry){.step = *s});
+    if (t->n_left < 0 || --t->n_left > 0) return;
+    atomic_store(&t->is_full, true);
+    t->full(t->arg);
+}
+
+bool clime_trace_full(const struct clime_trace *t) {
+    return atomic_load(&t->is_full);
 }
 
 void clime_trace_control(struct clime_trace *t, int64_t begin_us, int64_t end_us) {

@@ -19,14 +19,16 @@ struct clime_trace_step {
     bool overlapped; /* the next one was started before this one's results were read */
 };
 
-/* Records n_steps steps (0: all, of which the last ring's worth is kept) from step number `first` on. */
-struct clime_trace *clime_trace_new(int64_t first, int64_t n_steps);
+/* Records n_steps steps (0: all, of which the last ring's worth is kept) from step number `first` on. full(arg) is
+ * called once, on the engine thread, which must not wait in it, when those are there. */
+struct clime_trace *clime_trace_new(int64_t first, int64_t n_steps, void (*full)(void *arg), void *arg);
 void clime_trace_free(struct clime_trace *t); /* NULL is fine */
 
 void clime_trace_step(struct clime_trace *t, const struct clime_trace_step *s);
 /* A control call between two steps. */
 void clime_trace_control(struct clime_trace *t, int64_t begin_us, int64_t end_us);
 
+bool clime_trace_full(const struct clime_trace *t); /* it has its n_steps; any thread */
 int clime_trace_count(const struct clime_trace *t); /* steps that are held */
 void clime_trace_write(const struct clime_trace *t, const char *process, struct clime_buf *out);
 
