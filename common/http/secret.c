@@ -1,15 +1,34 @@
-/* Comparing keys (see secret.h). Called for each request by its worker thread; owns nothing.
+/* Keys (see secret.h). Compared for each request by its worker thread, made at a program's start; owns nothing.
  *
- * Invariant: what is done next never depends on a byte of either text. `difference` is volatile, so that no compiler
- * ends the loop at the first difference. */
+ * Invariant of comparing: what is done next never depends on a byte of either text. `difference` is volatile, so that
+ * no compiler ends the loop at the first difference. */
 #include "common/http/secret.h"
 
-#include <stddef.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
 
 bool clime_secret_equal(const char *given, const char *key) {
     size_t n = strlen(key), n_given = strlen(given);
     volatile unsigned char difference = n != n_given;
     for (size_t i = 0; i < n_given; i++) difference |= (unsigned char)(given[i] ^ key[n ? i % n : 0]);
     return difference == 0;
+}
+
+enum clime_err clime_secret_make(const char *path, char key[CLIME_SECRET_CHARS + 1], struct clime_error *e) {
+    uint8_t bytes[CLIME_SECRET_CHARS / 2];
+    enum clime_err rc = CLIME_OK;
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return clime_fail(e, CLIME_ERR_IO, "getrandom: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof bytes; i++) snprintf(key + 2 * i, 3, "%02x", bytes[i]);
+    unlink(path);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || dprintf(fd, "%s\n", key) < 0)
+        rc = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    return rc;
 }

@@ -31,16 +31,11 @@ enum clime_err clime_update_hex(const char *name, struct clime_str text, uint8_t
                                 struct clime_error *e) {
     bool good = text.len == 2 * n;
     for (size_t i = 0; good && i < n; i++) {
-        unsigned byte = 0;
-        for (size_t k = 0; k < 2; k++) {
-            char c = text.ptr[2 * i + k];
-            bool digit = c >= '0' && c <= '9', letter = c >= 'a' && c <= 'f';
-            good = good && (digit || letter);
-            byte = byte << 4 | (unsigned)(digit ? c - '0' : c - 'a' + 10);
-        }
-        out[i] = (uint8_t)byte;
+        int high = clime_hex_digit(text.ptr[2 * i]), low = clime_hex_digit(text.ptr[2 * i + 1]);
+        good = high >= 0 && low >= 0;
+        if (good) out[i] = (uint8_t)(16 * high + low);
     }
-    return good ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "%s must be %zu lower-case hex digits", name, 2 * n);
+    return good ? CLIME_OK : clime_fail(e, CLIME_ERR_INPUT, "%s must be %zu hex digits", name, 2 * n);
 }
 
 enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e) {

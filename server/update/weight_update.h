@@ -57,7 +57,7 @@ bool clime_update_client_left(void *request); /* a struct clime_http_request's c
 enum clime_err clime_update_label(struct clime_str label, struct clime_error *e); /* may it be a weight version? */
 void clime_update_reply(struct clime_http_request *rq, const char *message, const char *version, int n_inflight);
 
-/* n bytes, or a number, of 2n or 16 lower-case hex digits. */
+/* n bytes, or a number, of 2n or 16 hex digits. */
 enum clime_err clime_update_hex(const char *name, struct clime_str text, uint8_t *out, size_t n, struct clime_error *e);
 enum clime_err clime_update_hex64(const char *name, struct clime_str text, uint64_t *out, struct clime_error *e);
 

@@ -2,13 +2,12 @@
  * loop. Invariant: a child that died is seen before anything is sent to its successor: it has no version and no
  * admission until it was pushed to. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
+#include "common/http/secret.h"
 #include "common/os/dirs.h"
 #include "trainer/fleet/fleet_int.h"
 #include "trainer/ledger/events.h"
@@ -86,17 +85,8 @@ static enum clime_err make_server(struct clime_fleet *f, int i, const char *prog
 
 /* A key for the time of the run: what is started here listens to nobody else on this machine. */
 static enum clime_err make_key(struct clime_fleet *f, struct clime_error *e) {
-    uint8_t bytes[16];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return clime_fail(e, CLIME_ERR_IO, "getrandom: %s", strerror(errno));
-    for (size_t i = 0; i < sizeof bytes; i++) snprintf(f->key + 2 * i, 3, "%02x", bytes[i]);
     char *path = xasprintf("%s/ports/api-key", f->o.run_dir);
-    enum clime_err rc = CLIME_OK;
-    unlink(path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 || dprintf(fd, "%s\n", f->key) < 0)
-        rc = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
+    enum clime_err rc = clime_secret_make(path, f->key, e);
     free(path);
     return rc;
 }

@@ -20,6 +20,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/http/secret.h"
 #include "common/os/waits.h"
 #include "trainer/fleet/broadcast.h"
 #include "trainer/fleet/fleet.h"
@@ -103,7 +104,7 @@ struct clime_fleet {
     int n_servers;
     struct clime_push push;
     bool has_push;
-    char key[33]; /* of our own router and servers; "" with an external one */
+    char key[CLIME_SECRET_CHARS + 1]; /* of our own router and servers; "" with an external one */
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t *lock;        /* of everything but url; behind pointers for functions that take a const fleet */

@@ -3,19 +3,15 @@
  * Invariant: an order is a wish that stays until the loop has seen it; the page says it was taken only when it was. */
 #include "trainer/page/control.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "common/clock.h"
+#include "common/http/secret.h"
 
-#define KEY_BYTES 16
 #define LOOK_US 200000
 
 struct clime_page_control {
@@ -23,7 +19,7 @@ struct clime_page_control {
     pthread_cond_t changed;
     struct clime_page_orders orders;
     bool waiting;
-    char key[2 * KEY_BYTES + 1];
+    char key[CLIME_SECRET_CHARS + 1];
 };
 
 static bool read_key(struct clime_page_control *c, const char *path) {
@@ -33,23 +29,9 @@ static bool read_key(struct clime_page_control *c, const char *path) {
     bool read = fgets(text, sizeof text, f) != NULL;
     fclose(f);
     text[strcspn(text, "\n")] = 0;
-    read = read && strlen(text) == 2 * KEY_BYTES && strspn(text, "0123456789abcdef") == 2 * KEY_BYTES;
+    read = read && strlen(text) == CLIME_SECRET_CHARS && strspn(text, "0123456789abcdef") == CLIME_SECRET_CHARS;
     if (read) memcpy(c->key, text, sizeof c->key);
     return read;
-}
-
-static enum clime_err make_key(struct clime_page_control *c, const char *path, struct clime_error *e) {
-    unsigned char bytes[KEY_BYTES];
-    enum clime_err rc = CLIME_OK;
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return clime_fail(e, CLIME_ERR_IO, "getrandom: %s", strerror(errno));
-    for (size_t i = 0; i < sizeof bytes; i++) snprintf(c->key + 2 * i, 3, "%02x", bytes[i]);
-    unlink(path);
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 || dprintf(fd, "%s\n", c->key) < 0)
-        rc = clime_fail(e, CLIME_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    if (fd >= 0) close(fd);
-    return rc;
 }
 
 enum clime_err clime_page_control_open(const char *key_file, struct clime_page_control **out, struct clime_error *e) {
@@ -61,7 +43,7 @@ enum clime_err clime_page_control_open(const char *key_file, struct clime_page_c
     pthread_cond_init(&c->changed, &attr);
     pthread_condattr_destroy(&attr);
     *out = c;
-    return read_key(c, key_file) ? CLIME_OK : make_key(c, key_file, e);
+    return read_key(c, key_file) ? CLIME_OK : clime_secret_make(key_file, c->key, e);
 }
 
 void clime_page_control_close(struct clime_page_control *c) {

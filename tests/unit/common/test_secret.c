@@ -5,7 +5,11 @@
 
 #include <cmocka.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/http/secret.h"
 
@@ -77,8 +81,32 @@ static void test_a_better_guess_takes_no_longer(void **state) {
 #endif
 }
 
+/* A new one each time, which the file has, for its owner only; a file that was there is no help to who has it open. */
+static void test_a_new_key(void **state) {
+    char path[] = "/tmp/clime_secret.XXXXXX", key[2][CLIME_SECRET_CHARS + 1], text[64] = "";
+    struct clime_error e;
+    struct stat st;
+    (void)state;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    for (int i = 0; i < 2; i++) assert_int_equal(clime_secret_make(path, key[i], &e), CLIME_OK);
+    assert_int_equal(strspn(key[0], "0123456789abcdef"), CLIME_SECRET_CHARS);
+    assert_string_not_equal(key[0], key[1]);
+    assert_int_equal(read(fd, text, sizeof text), 0);
+    close(fd);
+    FILE *f = fopen(path, "r");
+    assert_non_null(fgets(text, sizeof text, f));
+    fclose(f);
+    text[CLIME_SECRET_CHARS] = '\0';
+    assert_string_equal(text, key[1]);
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0600);
+    unlink(path);
+    assert_int_equal(clime_secret_make("/nowhere/key", key[0], &e), CLIME_ERR_IO);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_the_key_is_the_key),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_only_the_key_is_the_key), cmocka_unit_test(test_a_new_key),
                                        cmocka_unit_test(test_a_better_guess_takes_no_longer)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
