@@ -136,10 +136,10 @@ class Passing(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def gated(d, tmp_path, name, n):  # noqa: F811
+def gated(d, tmp_path, name, n, *words):  # noqa: F811
     """(a run with n tasks, the gate before its fleet)"""
     with fleet(tmp_path, d / "warm", 1) as (router, _), Gate(router) as gate:
-        run = start(d, name, "--router-url", gate.url, n_samples_per_prompt=n)
+        run = start(d, name, "--router-url", gate.url, *words, n_samples_per_prompt=n)
         try:
             yield run, gate
             assert run.process.wait(LIMIT) == 0, run.log.read_text()[-3000:]
@@ -210,12 +210,33 @@ def test_a_turn_grows_as_it_is_sampled(d, tmp_path):  # noqa: F811
         gate.reset()
         body = {"messages": m, "max_tokens": TOKENS, "stream": True, "stream_options": {"include_usage": True}}
         raw = run.http.post(f"{task['session']}/v1/chat/completions", json=body).text.split("\n\n")
-        assert check_chat_stream([event[6:] for event in raw if event], True) == ["length"]
+        assert check_chat_stream([event[6:] for event in raw if event.startswith("data: ")], True) == ["length"]
         run.end(task, reward=1)
     counts, _ = turns_of(run)
     assert counts == {"first": 1, "extended": 4}
     ((n, mask),) = run.samples("n_response, mask")
     assert sum(mask) == 5 * TOKENS and run.gaps() == [sum(mask)]
+
+
+def test_a_stream_that_is_silent_says_that_it_lives(d, tmp_path):  # noqa: F811
+    """In each form, and its reader finds nothing between what it knows."""
+    forms = [("chat/completions", {"max_tokens": TOKENS}, "messages"), ("responses", {"max_output_tokens": TOKENS}, "input"),
+             ("messages", {"max_tokens": TOKENS}, "messages")]  # fmt: skip
+    with gated(d, tmp_path, "silent", 1, "--environment-stream-heartbeat", "0.1") as (run, gate):
+        task = run.lease()
+        for path, body, key in forms:
+            gate.reset(hold=True)
+            lines = []
+            asked = body | {"model": "policy", "stream": True, key: [{"role": "user", "content": task["input"]}]}
+            with run.http.stream("POST", f"{task['session']}/v1/{path}", json=asked, timeout=LIMIT) as reply:
+                assert reply.status_code == 200
+                for line in reply.iter_lines():
+                    lines.append(line)
+                    if lines.count(": heartbeat") == 2:
+                        gate.release.set()
+            assert lines.count(": heartbeat") >= 2 and all(x == "" or x.startswith((": heartbeat", "data: ", "event: ")) for x in lines)
+        run.end(task, reward=1)
+    assert all(n == 3 * TOKENS or n == TOKENS for n, in run.samples("n_response"))
 
 
 def test_a_turn_that_breaks_off(d, tmp_path):  # noqa: F811

@@ -335,7 +335,7 @@ enum clime_err clime_env_call(struct clime_environments *v, struct clime_str id,
                 continue;
             }
             pthread_mutex_unlock(&v->lock);
-            clime_env_stream_serve(call->stream, CHECK_US);
+            clime_env_stream_serve(call->stream, CHECK_US, v->o.heartbeat_us);
             pthread_mutex_lock(&v->lock);
         }
         *e = call->error;

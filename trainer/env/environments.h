@@ -30,12 +30,12 @@ struct clime_environments_options {
     const char *api_key;               /* NULL = none */
     const struct clime_tokenizer *tok; /* borrowed */
     const char *chat_template_kwargs;  /* JSON object or NULL; borrowed */
-    int64_t lease_us;
-    int max_turns, max_attempts; /* turns of a session, 0 = no limit; leases of a task before it fails */
-    const char *command;         /* program to start, or NULL: environments come by themselves */
-    int n_commands;              /* copies of it */
-    int n_tasks;                 /* that may be offered at a time: how many connections to be ready for */
-    const char *run_dir;         /* ports/environments gets the port; logs/ the output of the copies */
+    int64_t lease_us, heartbeat_us;    /* a stream that is silent for so long says that it lives; 0 = never */
+    int max_turns, max_attempts;       /* turns of a session, 0 = no limit; leases of a task before it fails */
+    const char *command;               /* program to start, or NULL: environments come by themselves */
+    int n_commands;                    /* copies of it */
+    int n_tasks;                       /* that may be offered at a time: how many connections to be ready for */
+    const char *run_dir;               /* ports/environments gets the port; logs/ the output of the copies */
 };
 
 struct clime_environments;

@@ -204,9 +204,10 @@ bool clime_env_stream_dead(const struct clime_env_stream *s); /* its client does
 /* The handler's, as text: appends the events of what is new; those of the call's end, or of its error. */
 void clime_env_stream_news(struct clime_env_stream *s, struct clime_buf *out);
 void clime_env_stream_last(struct clime_env_stream *s, const struct clime_error *e, struct clime_buf *out);
-/* The handler's, over HTTP. serve: waits for something new, at most so long, and sends it. close: the call is done.
- * False: it failed before anything was sent, and can be answered with a status. */
-void clime_env_stream_serve(struct clime_env_stream *s, int64_t wait_us);
+/* The handler's, over HTTP. serve: waits for something new, at most so long, and sends it, or a comment when nothing
+ * was sent for heartbeat_us (0 = none is ever). close: the call is done. False: it failed before anything was sent, and
+ * can be answered with a status. */
+void clime_env_stream_serve(struct clime_env_stream *s, int64_t wait_us, int64_t heartbeat_us);
 bool clime_env_stream_close(struct clime_env_stream *s, const struct clime_error *e);
 
 /* answer.c: how the policy's answers are read: from the template, at open (on a thread with 1 MiB of stack); an answer

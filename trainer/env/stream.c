@@ -44,6 +44,7 @@ struct clime_env_stream {
     struct clime_messages_stream messages;
     struct clime_buf event; /* the one that is being written */
     struct clime_http_stream *http;
+    int64_t sent_us; /* when something was sent, or the call came */
     atomic_bool dead;
 };
 
@@ -64,6 +65,7 @@ struct clime_env_stream *clime_env_stream_new(const struct clime_env_body *b, st
     pthread_condattr_t attr;
     s->b = b;
     s->c = c;
+    s->sent_us = clime_now_us();
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -292,11 +294,12 @@ void clime_env_stream_last(struct clime_env_stream *s, const struct clime_error 
 
 static void send_all(struct clime_env_stream *s, struct clime_buf *out) {
     if (!out->len || atomic_load(&s->dead)) return;
+    s->sent_us = clime_now_us();
     if (!s->http) s->http = clime_http_stream_begin(s->c->rq, 200, "text/event-stream", "Cache-Control: no-cache\r\n");
     if (out->full || !clime_http_stream_write(s->http, out->data, out->len)) atomic_store(&s->dead, true);
 }
 
-void clime_env_stream_serve(struct clime_env_stream *s, int64_t wait_us) {
+void clime_env_stream_serve(struct clime_env_stream *s, int64_t wait_us, int64_t heartbeat_us) {
     int64_t until = clime_now_us() + wait_us;
     struct timespec t = {until / 1000000, until % 1000000 * 1000};
     struct clime_buf out;
@@ -306,6 +309,8 @@ void clime_env_stream_serve(struct clime_env_stream *s, int64_t wait_us) {
     pthread_mutex_unlock(&s->lock);
     clime_buf_init(&out, MAX_NEWS);
     clime_env_stream_news(s, &out);
+    bool silent = heartbeat_us > 0 && clime_now_us() - s->sent_us >= heartbeat_us;
+    if (!out.len && silent) clime_buf_adds(&out, CLIME_SSE_HEARTBEAT);
     send_all(s, &out);
     clime_buf_free(&out);
 }

@@ -59,6 +59,7 @@ static bool decides(const void *arg, const char *name) {
                                        "environment-port",
                                        "environment-api-key",
                                        "environment-lease-timeout",
+                                       "environment-stream-heartbeat",
                                        "environment-attempts",
                                        "num-environments",
                                        "rm-timeout",

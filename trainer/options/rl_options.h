@@ -67,8 +67,8 @@ struct clime_rl_options {
     bool environment; /* derived: --environment, --environment-command or --custom-generate-function-path */
     const char *environment_command, *environment_host, *environment_api_key;
     int64_t environment_port, num_environments, environment_max_turns, environment_attempts;
-    double environment_lease_timeout; /* seconds */
-    const char *custom_generate;      /* a library's path; it takes the place of environments */
+    double environment_lease_timeout, environment_stream_heartbeat; /* seconds */
+    const char *custom_generate; /* a library's path; it takes the place of environments */
     /* reward */
     const char *rm_type, *rm_url, *rm_command, *reward_key;
     int64_t rm_batch_size;

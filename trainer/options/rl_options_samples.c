@@ -175,6 +175,10 @@ int clime_rl_sample_rows(struct clime_rl_options *o, struct clime_opt *t, struct
          "what environments must send as a bearer"},
         {"environment-lease-timeout", D, &o->environment_lease_timeout, "300", "SECONDS",
          "a task whose session is not heard of for so long is given to another environment", 1, 0},
+        {"environment-stream-heartbeat", D, &o->environment_stream_heartbeat, "15", "SECONDS",
+         "a session's stream that is silent for so long, as while weights change, sends a comment, for clients and "
+         "proxies that cut idle connections; 0 = never",
+         0, 86400},
         {"environment-max-turns", I, &o->environment_max_turns, "0", "N", "turns of a session; 0 = no limit", 0, 1e6},
         {"environment-attempts", I, &o->environment_attempts, "3", "N", "leases of a task before its sample has failed",
          1, 1e6},

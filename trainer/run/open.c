@@ -355,6 +355,7 @@ static enum clime_err open_environments(struct clime_rl *rl, struct clime_error 
                                            .tok = rl->tokenizer,
                                            .chat_template_kwargs = r->apply_chat_template_kwargs,
                                            .lease_us = (int64_t)(r->environment_lease_timeout * 1e6),
+                                           .heartbeat_us = (int64_t)(r->environment_stream_heartbeat * 1e6),
                                            .max_turns = (int)r->environment_max_turns,
                                            .max_attempts = (int)r->environment_attempts,
                                            .command = r->environment_command,
