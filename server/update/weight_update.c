@@ -4,12 +4,14 @@
  * Invariant: the engine sees weights only after the whole body has been read, every tensor has its shape, and the hash
  * is right; anything else leaves the old version serving.
  * Staging is not kept between updates: beside a model that fills the memory it would be in the way most of the time.
- * What is freed goes back to the system at once (mallopt in server/main.c).
+ * It is mapped and not allocated: what glibc (2.36) aligned it cannot take again for the same size, so below the size
+ * that malloc maps by itself (mallopt in server/main.c) every update would have a place of its own for ever.
  */
 #include "server/update/weight_update.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "common/clock.h"
 #include "common/hash.h"
@@ -74,10 +76,14 @@ void clime_update_unlock(struct clime_weight_update *u) {
 
 static void *new_staging(const struct clime_server *s, struct clime_error *e) {
     size_t bytes = clime_model_bytes(s->model);
-    void *p = NULL;
-    if (posix_memalign(&p, 64, bytes) == 0) return p;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p != MAP_FAILED) return p;
     clime_fail(e, CLIME_ERR_LIMIT, "no memory for %zu bytes of staging", bytes);
     return NULL;
+}
+
+static void free_staging(const struct clime_server *s, void *staging) {
+    munmap(staging, clime_model_bytes(s->model));
 }
 
 enum clime_err clime_update_label(struct clime_str label, struct clime_error *e) {
@@ -169,7 +175,7 @@ static enum clime_err put_weights(struct clime_server *s, struct clime_http_requ
         err = clime_fail(e, CLIME_ERR_INPUT, "the body's SHA-256 is %s, the header says %s", hex, sha);
     struct clime_weight_source from = {.kind = CLIME_FROM_HOST, .flat = staging};
     if (!err) err = clime_engine_update(s->engine, &from, label, inflight, n_inflight, e);
-    free(staging);
+    free_staging(s, staging);
     return err;
 }
 
@@ -258,7 +264,7 @@ static enum clime_err update_from_disk(struct clime_server *s, const struct disk
         s->update->last_sha[0] = '\0';
         clime_incoming_forget(s->update);
     }
-    free(staging);
+    free_staging(s, staging);
     return err;
 }
 
