@@ -124,6 +124,43 @@ void clime_router_get_version(struct clime_http_request *rq, void *context) {
     answer(rq, &f, &w);
 }
 
+/* What a worker says of all its weights, in 64 hex digits; "" = it does not. */
+static void read_checksum(struct clime_str body, char out[65]) {
+    struct clime_arena arena;
+    struct clime_error e;
+    struct clime_json j;
+    struct clime_str key, sum = {0};
+    clime_arena_init(&arena, body.len + 1024);
+    clime_json_init(&j, body.ptr, body.len, &arena, &e);
+    for (clime_json_object(&j); clime_json_key(&j, &key);) {
+        if (clime_str_is(key, "per_engine_checksum") && clime_json_peek(&j) == CLIME_JSON_STRING)
+            clime_json_string(&j, &sum);
+        else
+            clime_json_skip(&j, NULL);
+    }
+    out[0] = '\0';
+    if (clime_json_end(&j) && sum.len == 64) snprintf(out, 65, CLIME_STR_FMT, CLIME_STR_ARG(sum));
+    clime_arena_free(&arena);
+}
+
+void clime_router_weights_checker(struct clime_http_request *rq, void *context) {
+    struct clime_fanout f;
+    struct clime_buf out;
+    struct clime_jw w;
+    char common[65] = "", sum[65];
+    bool same = true;
+    if (!clime_fanout_run(&f, context, rq)) return;
+    for (int i = 0; i < f.n; i++) {
+        read_checksum(f.results[i].status == 200 ? clime_buf_str(&f.results[i].body) : (struct clime_str){0}, sum);
+        if (i == 0) memcpy(common, sum, sizeof common);
+        same = same && sum[0] && strcmp(common, sum) == 0;
+    }
+    begin(&w, &out);
+    clime_jw_key(&w, "per_engine_checksum"); /* of all; null when they differ, or one does not say */
+    clime_jw_strz(&w, f.n && same ? common : NULL);
+    answer(rq, &f, &w);
+}
+
 void clime_router_put_version(struct clime_http_request *rq, void *context) {
     struct clime_router *r = context;
     char label[CLIME_LABEL_SIZE];

@@ -69,6 +69,7 @@ void clime_router_fanout(struct clime_http_request *rq, void *context);
 void clime_router_engine_metrics(struct clime_http_request *rq, void *context);
 void clime_router_loads(struct clime_http_request *rq, void *context);
 void clime_router_get_version(struct clime_http_request *rq, void *context);
+void clime_router_weights_checker(struct clime_http_request *rq, void *context);
 void clime_router_put_version(struct clime_http_request *rq, void *context);
 void clime_router_update_from_disk(struct clime_http_request *rq, void *context);
 

@@ -56,6 +56,7 @@ const struct clime_http_route clime_router_routes[] = {
     {"POST", "/finish_weight_update", CLIME_HTTP_ADMIN, clime_router_fanout},
     {"POST", "/update_weights_from_disk", CLIME_HTTP_ADMIN, clime_router_update_from_disk},
     {"GET", "/get_weight_version", CLIME_HTTP_USER, clime_router_get_version},
+    {"POST", "/weights_checker", CLIME_HTTP_ADMIN, clime_router_weights_checker},
     {"GET", "/engine_metrics", CLIME_HTTP_USER, clime_router_engine_metrics},
     {"GET", "/v1/loads", CLIME_HTTP_USER, clime_router_loads},
     /* the fleet */

@@ -7,7 +7,7 @@ import struct
 import time
 
 import pytest
-from programs import LIMIT, STORIES, need_stories, server
+from programs import LIMIT, STORIES, need_stories, program, server, tiny_model
 
 ONE = {"input_ids": [1, 403], "sampling_params": {"max_new_tokens": 8, "sampling_seed": 7}}
 
@@ -66,6 +66,23 @@ def test_an_update_that_leaves_nothing_out():
         assert "action must be" in s.json("/weights_checker", {"action": "shuffle"}, 400)["message"]
         s.json("/release_memory_occupation", {"tags": ["weights"]})
         assert "no weights" in s.json("/weights_checker", {"action": "checksum"}, 503)["message"]
+
+
+def test_whether_a_whole_fleet_has_the_same_weights(tmp_path):
+    model = tiny_model(tmp_path / "m")
+    ask = lambda to: to.json("/weights_checker", {"action": "checksum"})
+    with server(model=model) as a, server(model=model) as b, program("clime-router", "--worker-urls", a.url, b.url) as router:
+        deadline = time.monotonic() + LIMIT
+        while {w["status"] for w in router.get("/workers").json()["workers"]} != {"ready"}:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        said = ask(router)
+        assert said["per_engine_checksum"] == ask(a)["per_engine_checksum"] and said["success"]
+        b.json("/weights_checker", {"action": "reset_tensors"})
+        said = ask(router)
+        assert said["per_engine_checksum"] is None and said["success"]
+        assert {w["url"]: w["body"]["per_engine_checksum"] for w in said["workers"]} == {s.url: ask(s)["per_engine_checksum"] for s in (a, b)}
+        assert router.json("/weights_checker", {"action": "compare"}, 502)["per_engine_checksum"] is None
 
 
 def test_a_trace_of_the_steps(s, tmp_path):
