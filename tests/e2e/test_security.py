@@ -1,11 +1,13 @@
 """The lines of docs/security.md that no other test holds: keys with limits, an admin port, files that requests may name, TLS in both
 directions, and clients that want nothing but to be in the way."""
 
+import concurrent.futures
 import contextlib
 import json
 import re
 import socket
 import ssl
+import threading
 import time
 
 import httpx
@@ -99,6 +101,38 @@ def test_an_admin_port(tmp_path):
         assert web.get(f"http://127.0.0.1:{r.port}/metrics", timeout=LIMIT).status_code == 200
     status, _, err = run("clime-router", "--port", 0, "--admin-host", "127.0.0.1")
     assert status != 0 and "--admin-port" in err
+
+
+def test_an_admin_port_has_room_for_all(tmp_path):
+    """Who may command may generate there too, a trainer say: as many as on the other port, and together no more."""
+    port, many = free_port(), 60
+    together = threading.Barrier(many)
+
+    def meet(handler, body):
+        if handler.path == "/generate":
+            together.wait(LIMIT)
+        return False
+
+    with workers(1, meet) as (w,), program("clime-router", "--admin-port", port, "--max-concurrent-requests", many,
+                                           "--worker-urls", w.url) as r, \
+         concurrent.futures.ThreadPoolExecutor(many) as pool:  # fmt: skip
+        ask = lambda at: web.post(f"http://127.0.0.1:{at}/generate", json=SHORT, timeout=LIMIT).status_code
+        begun = [pool.submit(ask, at) for at in [port] * (many - 1)]
+        wait_for(lambda: any("slots_held 59" in line for line in r.get("/metrics").text.splitlines()))
+        assert [b.result() for b in [*begun, pool.submit(ask, r.port)]] == [200] * many
+
+
+def test_a_named_key_stays_at_the_router(tmp_path):
+    """Workers do not know it: they get the key that they have in common with the router, or none."""
+    (tmp_path / "keys").write_text("alice one\n")
+    words = ["--api-keys", tmp_path / "keys", "--admin-api-key", "boss"]
+    for more, sent in [((), None), (("--api-key", "plain"), "Bearer plain"), (("--worker-api-key", "inner"), "Bearer inner")]:
+        with workers(1) as (w,), program("clime-router", *words, *more, "--worker-urls", w.url) as r:
+            for headers in bearer("one"), {"X-Api-Key": "one"}:
+                assert web.post(f"{r.url}/generate", json=SHORT, headers=headers, timeout=LIMIT).status_code == 200
+            assert web.get(f"{r.url}/is_paused", headers=bearer("one"), timeout=LIMIT).status_code == 200
+            seen = [headers for _, path, headers, _ in w.calls()]
+            assert [h.get("Authorization") for h in seen] == [sent] * 3 and not any("X-Api-Key" in h for h in seen)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -224,6 +258,28 @@ def test_nothing_is_smuggled_through_the_router(head):
         assert said.startswith(b"HTTP/1.1 400 ") and said.count(b"HTTP/1.1") == 1, said
         assert w.calls() == []
         assert router.post("/generate", SHORT).status_code == 200 and len(w.calls()) == 1
+
+
+def test_a_head_says_once_whom_it_asks():
+    """A request for two hosts, or for another one than its Host, might be another one's: it is refused, with words."""
+    with program("clime-router") as r:
+        own, other = f"127.0.0.1:{r.port}", f"127.0.0.1:{r.port ^ 1}"
+        for target, lines, words in [
+            ("/liveness", [f"Host: {own}", f"Host: {own}"], "more than one Host"),
+            (f"http://{own}/liveness", ["Host: localhost"], "another host than its Host"),
+            (f"http://localhost:{r.port}/liveness", [f"Host: {own}"], "another host than its Host"),
+            (f"http://{other}/liveness", [f"Host: {other}"], "no resource of this server"),
+            (f"https://{own}/liveness", [f"Host: {own}"], "no resource of this server"),
+            ("*", [f"Host: {own}"], "no resource of this server"),
+            ("http://a:99999/liveness", [f"Host: {own}"], "Invalid URI"),
+            ("/liveness", [f"Host: {own}", "X:\ty"], "a tab"),
+        ]:
+            head = "\r\n".join([f"GET {target} HTTP/1.1", *lines, "", ""])
+            with dial(r, head.encode()) as c:
+                said = all_of(c).decode()
+            assert said.startswith("HTTP/1.1 400 ") and said.count("HTTP/1.1") == 1 and words in said, (target, lines, said)
+        with dial(r, f"GET http://{own}/liveness HTTP/1.1\r\nHost: {own}\r\nConnection: close\r\n\r\n".encode()) as c:
+            assert all_of(c).startswith(b"HTTP/1.1 200 ")
 
 
 def test_heads_without_an_end():
