@@ -10,10 +10,13 @@
 
 /* Of the process, of connections that wait for a thread, of probes and control calls. */
 #define OTHER_DESCRIPTORS (64 + 128 + 32 * CLIME_CLIENT_DESCRIPTORS)
-#define A_THREAD (1 + CLIME_CLIENT_DESCRIPTORS)
+
+static int64_t of_a_thread(const struct clime_concurrency *c) {
+    return c->n_ports + CLIME_CLIENT_DESCRIPTORS;
+}
 
 static int64_t needed(const struct clime_concurrency *c) {
-    return OTHER_DESCRIPTORS + (int64_t)c->n_threads * A_THREAD + (int64_t)c->max_kept * CLIME_CLIENT_DESCRIPTORS;
+    return OTHER_DESCRIPTORS + c->n_threads * of_a_thread(c) + (int64_t)c->max_kept * CLIME_CLIENT_DESCRIPTORS;
 }
 
 enum clime_err clime_router_fit_descriptors(struct clime_concurrency *c, struct clime_error *e) {
@@ -23,7 +26,7 @@ enum clime_err clime_router_fit_descriptors(struct clime_concurrency *c, struct 
     if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur == RLIM_INFINITY || (int64_t)l.rlim_cur >= want) return CLIME_OK;
     int64_t limit = (int64_t)l.rlim_cur; /* clime_process_begin has raised it as far as it goes */
     /* A quarter of the threads' number of kept connections, as long as it is short. */
-    c->n_threads = (int)((limit - OTHER_DESCRIPTORS) * 4 / (A_THREAD * 4 + CLIME_CLIENT_DESCRIPTORS));
+    c->n_threads = (int)((limit - OTHER_DESCRIPTORS) * 4 / (of_a_thread(c) * 4 + CLIME_CLIENT_DESCRIPTORS));
     if (c->n_threads / 4 < c->max_kept) c->max_kept = c->n_threads / 4;
     if (c->n_threads < 8)
         return clime_fail(e, CLIME_ERR_LIMIT, "%lld file descriptors are too few: raise the limit (ulimit -Hn)",

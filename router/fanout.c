@@ -46,7 +46,7 @@ static void *call_one(void *arg) {
         .url = url,
         .body = clime_http_body(o->rq),
         .headers = (const char *const *)headers.lines,
-        .bearer = o->key,
+        .bearer = o->key && o->key[0] ? o->key : NULL,
         .timeout_us = o->limit_us,
         .max_reply = LARGEST_REPLY,
         .cancel = given_up,
@@ -104,7 +104,7 @@ void clime_fanout_run_to(struct clime_fanout *f, struct clime_router *r, struct 
         all[i] = (struct one){.r = r, .rq = rq, .target = target, .slot = views[i].slot, .id = views[i].id};
         all[i].began_us = clime_now_us();
         all[i].limit_us = limit_of(r, rq);
-        all[i].key = clime_router_key_for(r, views[i].key);
+        all[i].key = clime_forward_key(r, views[i].key, rq);
         all[i].result = &f->results[i];
         all[i].started = pthread_create(&all[i].thread, NULL, call_one, &all[i]) == 0;
         if (!all[i].started) call_one(&all[i]); /* no thread to be had: in turn */

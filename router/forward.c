@@ -57,6 +57,12 @@ enum clime_err clime_forward_target(struct clime_str path, struct clime_str quer
     return CLIME_OK;
 }
 
+const char *clime_forward_key(const struct clime_router *r, const char *own, const struct clime_http_request *rq) {
+    const char *key = clime_router_key_for(r, own);
+    if (key || !clime_http_key_is_named(rq)) return key;
+    return r->api_key ? r->api_key : "";
+}
+
 void clime_forward_headers(const char *worker_key, struct clime_http_request *rq, struct clime_headers *out) {
     static const struct {
         const char *name;

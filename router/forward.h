@@ -10,8 +10,11 @@
  * leads elsewhere than it says. */
 enum clime_err clime_forward_target(struct clime_str path, struct clime_str query, char **out, struct clime_error *e);
 
-/* The client's headers that a worker may care for; its keys only where the router has none of its own for the worker.
- */
+/* The key to send to a worker whose own is `own`; NULL: what the client sent, "": none. A client's named key is none
+ * that a worker knows; what the router's clients may have in common with workers is --api-key. */
+const char *clime_forward_key(const struct clime_router *r, const char *own, const struct clime_http_request *rq);
+
+/* The client's headers that a worker may care for; its keys only where worker_key is NULL. */
 struct clime_headers {
     char *lines[CLIME_PASSED_HEADERS + 1]; /* "Name: value", NULL at the end */
 };

@@ -183,12 +183,14 @@ int main(int argc, char **argv) {
         .slack = o.session_slack,
         .max_load = o.max_worker_load,
     };
-    struct clime_concurrency fit = {.n_threads = (int)o.http_threads, .max_kept = MAX_KEPT};
+    struct clime_concurrency fit = {
+        .n_threads = (int)o.http_threads, .n_ports = 1 + (o.admin_port >= 0), .max_kept = MAX_KEPT};
     if (clime_router_fit_descriptors(&fit, &e)) goto failed;
     r = (struct clime_router){
         .workers = clime_workers_new(&wo),
         .connections = clime_connections_new(fit.max_kept),
         .worker_key = o.worker_key,
+        .api_key = o.api_key,
         .request_timeout_us = (int64_t)(o.request_timeout * 1e6),
         .control_timeout_us = (int64_t)(o.control_timeout * 1e6),
         .probe_interval_us = (int64_t)(o.probe_interval * 1e6),

@@ -229,7 +229,7 @@ void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease)
     fresh.look_us = fresh.began_us + LOOK_US;
     *y = fresh;
     struct clime_headers headers;
-    const char *key = clime_router_key_for(r, lease->key);
+    const char *key = clime_forward_key(r, lease->key, y->rq);
     clime_forward_headers(key, y->rq, &headers);
     char *url = xasprintf("%s%s", lease->url, y->target);
     char *method = xstrndup(clime_http_method(y->rq).ptr, clime_http_method(y->rq).len);
@@ -239,7 +239,7 @@ void clime_relay_attempt(struct clime_relay *y, const struct clime_lease *lease)
         .body = y->again.len ? clime_buf_str(&y->again) : clime_http_body(y->rq),
         .content_type = clime_http_body(y->rq).len ? clime_http_header(y->rq, "Content-Type") : NULL,
         .headers = (const char *const *)headers.lines,
-        .bearer = key,
+        .bearer = key && key[0] ? key : NULL,
         .timeout_us = r->request_timeout_us,
         .max_reply = r->max_reply,
         .on_data = on_data,

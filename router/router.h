@@ -25,6 +25,7 @@ struct clime_router {
     struct clime_workers *workers;
     struct clime_connections *connections;
     const char *worker_key;     /* bearer for workers, NULL = pass the client's header on */
+    const char *api_key;        /* that clients may have in common with workers; NULL = none */
     int64_t request_timeout_us; /* of a whole generation */
     int64_t control_timeout_us; /* of a control call to one worker */
     int64_t probe_interval_us, probe_timeout_us;
@@ -83,7 +84,8 @@ void clime_prober_stop(struct clime_prober *p);
 /* descriptors.c: where the limit of open files is lower than these numbers need, lowers them and says so in a warning.
  * CLIME_ERR_LIMIT when there is no use in starting. */
 struct clime_concurrency {
-    int n_threads; /* connections of clients, each of which may have one to a worker behind it */
+    int n_threads; /* connections of clients on a port, and requests, each with a connection to a worker */
+    int n_ports;   /* with so many threads */
     int max_kept;  /* idle connections to workers */
 };
 enum clime_err clime_router_fit_descriptors(struct clime_concurrency *c, struct clime_error *e);

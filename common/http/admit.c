@@ -47,6 +47,10 @@ static const char *given_key(const struct clime_http_request *rq) {
     return clime_http_header(rq, "X-Api-Key"); /* how Anthropic's clients send it */
 }
 
+bool clime_http_key_is_named(const struct clime_http_request *rq) {
+    return rq->key != NULL;
+}
+
 bool clime_http_has_key(const struct clime_http_request *rq, const char *key) {
     const char *given = given_key(rq);
     return given && clime_secret_equal(given, key);
@@ -80,14 +84,15 @@ static bool check_key(struct clime_http_request *rq) {
 
 static bool refuse_busy(struct clime_http_request *rq) {
     char message[120];
-    atomic_fetch_add(&rq->server->n_refused, 1);
+    struct clime_http_server *s = rq->server->main;
+    atomic_fetch_add(&s->n_refused, 1);
     snprintf(message, sizeof message, "%d requests are in work, as many as are taken at a time; try again later",
-             rq->server->n_slots);
+             s->n_slots);
     return clime_http_refuse(rq, 429, message, "Retry-After: 1\r\n");
 }
 
 static bool take_slot(struct clime_http_request *rq) {
-    struct clime_http_server *s = rq->server;
+    struct clime_http_server *s = rq->server->main;
     int held = atomic_load(&s->n_held);
     while (held < s->n_slots)
         if (atomic_compare_exchange_weak(&s->n_held, &held, held + 1)) return rq->holds_slot = true;
@@ -106,7 +111,8 @@ static bool take_key(struct clime_http_request *rq) {
 }
 
 static bool no_slot_left(const struct clime_http_request *rq) {
-    return rq->route->slot && atomic_load(&rq->server->n_held) >= rq->server->n_slots;
+    const struct clime_http_server *s = rq->server->main;
+    return rq->route->slot && atomic_load(&s->n_held) >= s->n_slots;
 }
 
 /* ---- body -------------------------------------------------------------------------------------------------- */
@@ -158,6 +164,6 @@ bool clime_http_admit(struct clime_http_request *rq) {
     if (!take_key(rq) || !take_body(rq)) return false;
     if (!rq->route->slot) return true;
     if (!take_slot(rq)) return false;
-    clime_permits_take(rq->server->permits);
+    clime_permits_take(rq->server->main->permits);
     return rq->has_permit = true;
 }

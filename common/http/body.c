@@ -60,7 +60,7 @@ int64_t clime_http_body_read(struct clime_http_request *rq, void *out, size_t si
 
 /* Keeps room in the budget for `bytes` of the body. Doubles, as the buffer does, so that it is asked seldom. */
 static bool charge(struct clime_http_request *rq, size_t bytes) {
-    struct clime_http_server *s = rq->server;
+    struct clime_http_server *s = rq->server->main;
     size_t size = rq->charged ? rq->charged : FREE_BYTES;
     if (bytes <= size) return true;
     while (size < bytes) size *= 2;
@@ -73,7 +73,7 @@ static bool charge(struct clime_http_request *rq, size_t bytes) {
 }
 
 void clime_http_body_release(struct clime_http_request *rq) {
-    atomic_fetch_sub(&rq->server->body_bytes, (long long)rq->charged);
+    atomic_fetch_sub(&rq->server->main->body_bytes, (long long)rq->charged);
     rq->charged = 0;
 }
 
@@ -96,7 +96,7 @@ static bool take(struct clime_http_request *rq) {
 
 bool clime_http_body_take(struct clime_http_request *rq) {
     bool whole = take(rq);
-    atomic_fetch_sub(&rq->server->coming_bytes, (long long)rq->charged);
+    atomic_fetch_sub(&rq->server->main->coming_bytes, (long long)rq->charged);
     if (!whole) {
         clime_http_body_release(rq);
         clime_buf_free(&rq->body);

@@ -38,7 +38,6 @@
 #define NO_THREAD "Cannot start worker thread "
 #define HEALTH_THREADS 4
 #define MALLOC_HEAPS 4   /* glibc makes 8 a core, and what one had to hold once it keeps; most threads here wait */
-#define ADMIN_THREADS 32 /* calls of trainers and operators, some of which wait */
 #define PERMITS_A_CORE 2 /* one waits for a page or a lock now and then */
 
 /* Connection */
@@ -109,7 +108,7 @@ enum clime_err clime_http_query(const struct clime_http_request *rq, const char 
 }
 
 void clime_http_waits(struct clime_http_request *rq) {
-    if (rq->has_permit) clime_permits_give(rq->server->permits);
+    if (rq->has_permit) clime_permits_give(rq->server->main->permits);
     rq->has_permit = false;
 }
 
@@ -121,8 +120,21 @@ static int connection_opened(const struct mg_connection *conn, void **conn_data)
     return 0;
 }
 
+/* CivetWeb has told the client itself why it does not take the head: of the connection that this thread serves. */
+static _Thread_local bool head_refused;
+
+/* What the request line asks for is "*", or a URL of another port or scheme: CivetWeb tells us nothing and closes. */
+static void refuse_unheard(struct mg_connection *conn) {
+    const struct mg_request_info *info = mg_get_request_info(conn);
+    struct clime_http_request rq = {.server = mg_get_user_data(mg_get_context(conn)), .conn = conn};
+    if (info && info->request_uri && !info->local_uri_raw && !head_refused)
+        clime_http_reply_error(&rq, 400, "what the request line names is no resource of this server");
+    head_refused = false;
+}
+
 static void connection_closes(const struct mg_connection *conn) {
     struct clime_http_server *s = mg_get_user_data(mg_get_context(conn));
+    refuse_unheard((struct mg_connection *)conn);
     struct clime_http_connection *c = mg_get_user_connection_data(conn);
     if (c) clime_http_connection_close(s->connections, c); /* one whose TLS handshake failed was never opened */
 }
@@ -139,10 +151,17 @@ static bool lines_are_whole(const struct mg_request_info *info) {
     return !end[1] && (end[2] == '\r' || (info->num_headers == 0 && !end[2])) && !end[3];
 }
 
+/* RFC 9112, section 3.2: a URL in place of a path, "http://HOST/...", and the Host that is looked at are one. */
+static bool names_host(const char *target, const char *host) {
+    const char *at = target[0] == '/' ? NULL : strstr(target, "://");
+    size_t n = at ? strcspn(at + 3, "/?") : 0;
+    return !at || (n == strlen(host) && strncasecmp(at + 3, host, n) == 0);
+}
+
 /* RFC 9112, section 6: exactly one way to know where the body ends. */
 static bool check_frame(struct clime_http_request *rq, const struct mg_request_info *info) {
-    const char *length = NULL, *coding = NULL, *expect = NULL;
-    int n_lengths = 0, n_codings = 0;
+    const char *length = NULL, *coding = NULL, *expect = NULL, *host = "";
+    int n_lengths = 0, n_codings = 0, n_hosts = 0;
     const char *wrong = NULL;
     for (int i = 0; i < info->num_headers; i++) {
         const char *name = info->http_headers[i].name, *value = info->http_headers[i].value;
@@ -151,9 +170,12 @@ static bool check_frame(struct clime_http_request *rq, const struct mg_request_i
         if (value > name + n + 1 && !name[n + 1]) wrong = "white space before the colon of a header";
         if (strcasecmp(name, "Content-Length") == 0) length = value, n_lengths++;
         if (strcasecmp(name, "Transfer-Encoding") == 0) coding = value, n_codings++;
+        if (strcasecmp(name, "Host") == 0) host = value, n_hosts++;
         if (strcasecmp(name, "Expect") == 0) expect = value;
     }
     rq->body_length = coding ? -1 : 0;
+    if (n_hosts > 1) wrong = "more than one Host";
+    if (!names_host(info->request_uri, host)) wrong = "the request line names another host than its Host";
     if (n_lengths + n_codings > 1) wrong = "more than one of Content-Length and Transfer-Encoding";
     if (coding && (strcasecmp(coding, "chunked") != 0 || rq->http10)) wrong = "Transfer-Encoding is not supported here";
     if (length) {
@@ -234,7 +256,7 @@ static int begin_request(struct mg_connection *conn) {
     if (!rq.keep_alive) mg_disable_connection_keep_alive(conn);
     clime_buf_free(&rq.body);
     clime_http_body_release(&rq);
-    if (rq.holds_slot) atomic_fetch_sub(&s->n_held, 1);
+    if (rq.holds_slot) atomic_fetch_sub(&s->main->n_held, 1);
     if (rq.holds_key) clime_http_key_give(rq.key);
     atomic_fetch_sub(&s->n_active, 1);
     return rq.status;
@@ -244,7 +266,8 @@ static int begin_request(struct mg_connection *conn) {
 static int http_error(struct mg_connection *conn, int status, const char *message) {
     struct clime_http_request rq = {.server = mg_get_user_data(mg_get_context(conn)), .conn = conn};
     if (strcmp(message, "Malformed message") == 0)
-        message = "malformed request, or its head is over " HEAD_BYTES " bytes";
+        message = "malformed request: its head is over " HEAD_BYTES " bytes, or has a tab or another control character";
+    head_refused = true;
     if (strcmp(message, "Bad request") == 0) message = "the request line is malformed, or its method is not known here";
     clime_http_reply_error(&rq, status, message);
     return 0;
@@ -275,7 +298,7 @@ static void server_free(struct clime_http_server *s) {
     free(s->admin_key);
     if (s->main == s) clime_http_keys_free(s->keys);
     clime_http_connections_free(s->connections);
-    clime_permits_free(s->permits);
+    if (s->permits) clime_permits_free(s->permits);
     free(s);
 }
 
@@ -314,7 +337,6 @@ static enum clime_err start_health(struct clime_http_server *s, struct clime_err
     if (!o.health_routes) return CLIME_OK;
     o.port = o.health_port;
     o.n_threads = HEALTH_THREADS;
-    o.n_slots = 0;
     o.routes = o.health_routes;
     o.health_routes = NULL;
     o.has_admin_port = false;
@@ -326,8 +348,6 @@ static enum clime_err start_admin(struct clime_http_server *s, struct clime_erro
     if (!o.has_admin_port) return CLIME_OK;
     if (o.admin_host) o.host = o.admin_host;
     o.port = o.admin_port;
-    o.n_threads = ADMIN_THREADS;
-    o.n_slots = 0;
     o.health_routes = NULL;
     o.has_admin_port = false;
     return start(&o, s, &s->admin, e);
@@ -352,19 +372,21 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
     enum clime_err rc = check_host(o->host, e);
     if (rc == CLIME_OK && o->tls_certificate) rc = clime_tls_prepare(o->tls_certificate, e);
     if (rc != CLIME_OK) return rc;
-    raise_file_limit(o->n_threads);
+    raise_file_limit(o->n_threads * (1 + o->has_admin_port));
     mallopt(M_ARENA_MAX, MALLOC_HEAPS);
     struct clime_http_server *s = xcalloc(1, sizeof *s);
     s->o = *o;
     s->main = main_server ? main_server : s;
-    s->n_slots = choose_slots(o);
     if (s->o.max_body_memory == 0) s->o.max_body_memory = BODY_MEMORY;
     if (s->o.max_body_memory < s->o.max_body) s->o.max_body_memory = s->o.max_body;
     if (s->o.body_grace_us <= 0) s->o.body_grace_us = BODY_GRACE_US;
     int kept = o->n_threads - clime_http_slots(o->n_threads);
     s->connections = clime_http_connections_new(o->n_threads, o->n_threads - (kept + 1) / 2, o->n_threads / 2,
                                                 s->o.body_grace_us / 4);
-    s->permits = clime_permits_new(o->n_permits > 0 ? o->n_permits : PERMITS_A_CORE * clime_allowed_cores());
+    if (s->main == s) {
+        s->n_slots = choose_slots(o);
+        s->permits = clime_permits_new(o->n_permits > 0 ? o->n_permits : PERMITS_A_CORE * clime_allowed_cores());
+    }
     s->api_key = o->api_key && o->api_key[0] ? xstrdup(o->api_key) : NULL;
     s->admin_key = o->admin_key && o->admin_key[0] ? xstrdup(o->admin_key) : NULL;
     if ((rc = read_keys(s, e))) {
@@ -386,6 +408,7 @@ static enum clime_err start(const struct clime_http_options *o, struct clime_htt
         {"request_timeout_ms", SOCKET_WAIT_MS},
         {"tcp_nodelay", "1"},
         {"decode_url", "no"},
+        {"enable_auth_domain_check", "no"}, /* or a URL in place of the path is never ours */
         {o->tls_certificate ? "ssl_certificate" : NULL, o->tls_certificate},
         {NULL, NULL},
     };

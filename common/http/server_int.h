@@ -29,13 +29,15 @@ struct clime_http_server {
     char *api_key, *admin_key;    /* copies; NULL = none */
     struct clime_http_keys *keys; /* of o.key_file; NULL = none */
     struct clime_http_connections *connections;
-    struct clime_permits *permits;
     struct clime_http_server *health; /* the health port; NULL = none */
     struct clime_http_server *admin;  /* the port of control calls; NULL = none */
     struct clime_http_server *main;   /* whose health or admin port this is, or itself */
-    int port, n_slots;
+    int port;
     atomic_bool stopping, stopped;
     atomic_int n_active; /* requests inside a handler or on the way to it */
+    /* Of all ports together: main's */
+    struct clime_permits *permits;
+    int n_slots;
     atomic_int n_held;
     atomic_llong n_refused;
     atomic_llong body_bytes, coming_bytes; /* of bodies over 64 KiB: all, and those that are not whole yet */

@@ -269,7 +269,6 @@ def test_a_head_says_once_whom_it_asks():
             (f"http://{own}/liveness", ["Host: localhost"], "another host than its Host"),
             (f"http://localhost:{r.port}/liveness", [f"Host: {own}"], "another host than its Host"),
             (f"http://{other}/liveness", [f"Host: {other}"], "no resource of this server"),
-            (f"https://{own}/liveness", [f"Host: {own}"], "no resource of this server"),
             ("*", [f"Host: {own}"], "no resource of this server"),
             ("http://a:99999/liveness", [f"Host: {own}"], "Invalid URI"),
             ("/liveness", [f"Host: {own}", "X:\ty"], "a tab"),
