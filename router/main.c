@@ -13,6 +13,7 @@
 #include "router/connections.h"
 #include "router/discovery.h"
 #include "router/policy/policy.h"
+#include "router/queue.h"
 #include "router/router.h"
 
 #define MAX_KEPT 256 /* idle connections to workers */
@@ -21,11 +22,11 @@
 struct options {
     const char *host, *port_file, *api_key, *key_file, *admin_key, *admin_host, *worker_key, *tls_certificate,
         *ca_certificate;
-    int64_t port, health_port, admin_port, parent_fd, http_threads, max_in_flight, max_retries, max_body,
+    int64_t port, health_port, admin_port, parent_fd, http_threads, max_in_flight, queue_size, max_retries, max_body,
         max_body_memory, replay_memory, fail_threshold, ok_threshold;
     const char *worker_file;
-    double discovery_interval, max_worker_load, replay_wait, request_timeout, control_timeout, drain_timeout,
-        probe_interval, probe_timeout, suspect_after, session_ttl, session_slack;
+    double discovery_interval, max_worker_load, replay_wait, request_timeout, queue_timeout, control_timeout,
+        drain_timeout, probe_interval, probe_timeout, suspect_after, session_ttl, session_slack;
     int policy, log_level; /* CHOICE */
     struct clime_opt_list workers, worker_names, cors_origins;
     bool print_routes;
@@ -88,10 +89,16 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
          "take control calls here alone, and the others too (-1: on --port with them)", -1, 65535},
         {"admin-host", CLIME_OPT_STRING, &o->admin_host, NULL, "ADDR", "address of --admin-port (default: --host)"},
         {"max-concurrent-requests", CLIME_OPT_INT, &o->max_in_flight, "1024", "N",
-         "generating requests at a time, each of which holds a thread; more get 429", 1, 32000},
+         "generating requests at a time, each of which holds a thread; more wait, or get 429", 1, 32000},
+        {"queue-size", CLIME_OPT_INT, &o->queue_size, "0", "N",
+         "further ones that wait, each on a thread, for those or for workers that are full (--max-worker-load); more "
+         "get 429",
+         0, 32000},
+        {"queue-timeout", CLIME_OPT_DOUBLE, &o->queue_timeout, "60", "S", "longest wait in the queue, then 429", 0.01,
+         1e6},
         {"http-threads", CLIME_OPT_INT, &o->http_threads, "0", "N",
-         "connections served at a time, at least 2 (0: 64 more than --max-concurrent-requests); a quarter, at most 64, "
-         "never generate",
+         "connections served at a time, at least 2 (0: 64 more than --max-concurrent-requests and --queue-size); a "
+         "quarter, at most 64, never generate",
          0, 32768},
         {"max-payload-size", CLIME_OPT_BYTES, &o->max_body, "512m", "BYTES", "largest request and answer", 1024,
          (double)((int64_t)1 << 40)},
@@ -114,7 +121,7 @@ static enum clime_err parse(int argc, char **argv, struct options *o, struct cli
     };
     enum clime_err err = clime_options_parse(table, (int)CLIME_COUNT(table), argc, argv, NULL, 0,
                                              "clime-router [options]\nBalances generation requests over servers.", e);
-    if (o->http_threads == 0) o->http_threads = clime_http_threads((int)o->max_in_flight);
+    if (o->http_threads == 0) o->http_threads = clime_http_threads((int)(o->max_in_flight + o->queue_size));
     if (!err && o->http_threads < 2) err = clime_fail(e, CLIME_ERR_INPUT, "--http-threads must be at least 2");
     if (!err && o->admin_host && o->admin_port < 0)
         err = clime_fail(e, CLIME_ERR_INPUT, "--admin-host is the address of --admin-port, which is not given");
@@ -152,6 +159,7 @@ static void register_metrics(struct clime_router *r) {
     r->m_requests = clime_metric_counter("clime_router_requests_total", "", "generation requests answered");
     r->m_retries = clime_metric_counter("clime_router_retries_total", "", "attempts on a further worker");
     r->m_replays = clime_metric_counter("clime_router_replays_total", "", "streams gone on with on a further worker");
+    r->m_waiting = clime_metric_gauge("clime_router_requests_waiting", "", "of those in flight, in the queue");
     r->m_in_flight = clime_metric_gauge("clime_router_requests_active", "", "generation requests in flight");
     r->m_seconds = clime_metric_histogram("clime_router_request_seconds", "", "time of a generation request", seconds,
                                           (int)CLIME_COUNT(seconds));
@@ -204,6 +212,10 @@ int main(int argc, char **argv) {
     const uint64_t who[] = {(uint64_t)clime_wall_us(), (uint64_t)getpid()};
     snprintf(r.instance, sizeof r.instance, "%016llx", (unsigned long long)clime_hash64(who, 2));
     register_metrics(&r);
+    const struct clime_queue_options qo = {.max_waiting = (int)o.queue_size,
+                                           .max_going = (int)o.max_in_flight,
+                                           .timeout_us = (int64_t)(o.queue_timeout * 1e6)};
+    if (o.queue_size > 0) r.queue = clime_queue_new(&qo);
     if (add_known_workers(&r, &o, &e)) goto failed;
     const struct clime_discovery_options discover = {.file = o.worker_file,
                                                      .names = o.worker_names.items,
@@ -220,7 +232,7 @@ int main(int argc, char **argv) {
         .host = o.host,
         .port = (int)o.port,
         .n_threads = fit.n_threads,
-        .n_slots = (int)o.max_in_flight,
+        .n_slots = (int)(o.max_in_flight + o.queue_size),
         .max_body = (size_t)o.max_body,
         .max_body_memory = (size_t)o.max_body_memory,
         .api_key = o.api_key,
@@ -246,6 +258,7 @@ int main(int argc, char **argv) {
 failed:
     if (http) clime_http_server_stop(http);
     clime_prober_stop(prober);
+    clime_queue_free(r.queue);
     clime_connections_free(r.connections);
     if (clime_discovery_stop(discovery)) clime_workers_free(r.workers);
     free(o.worker_names.items);

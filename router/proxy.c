@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "router/forward.h"
 #include "router/policy/request.h"
+#include "router/queue.h"
 #include "router/relay.h"
 
 #define MOST_SUSPECT 2
@@ -50,7 +51,7 @@ static bool may_try_again(const struct clime_relay *y, int n_suspect) {
     return false;
 }
 
-/* The workers that a request has been tried on, and until when it may wait for others. */
+/* A request on its way: the workers that it has been tried on, and until when it may wait for others. */
 struct trials {
     uint64_t tried[CLIME_WORKERS_MAX / 64], seen_failing[CLIME_WORKERS_MAX / 64]; /* by slot */
     int64_t until_us;
@@ -58,25 +59,61 @@ struct trials {
     int64_t suspect; /* the worker that answered 500 */
 };
 
+struct asking {
+    struct clime_relay *y;
+    const struct clime_route_request *request;
+    struct trials t;
+    struct clime_lease lease;
+    struct clime_queue_call call;
+};
+
+/* ---- callbacks of the queue, on this thread ---- */
+
+static enum clime_err take(void *arg, struct clime_error *e) {
+    struct asking *a = arg;
+    return clime_workers_pick(a->y->router->workers, a->request, a->t.tried, &a->lease, e);
+}
+
+static bool is_over(void *arg) {
+    const struct asking *a = arg;
+    return atomic_load(&a->y->router->phase) == CLIME_ROUTER_CUTTING || clime_http_peer_gone(a->y->rq);
+}
+
+static void waits(void *arg) {
+    const struct asking *a = arg;
+    clime_http_waits(a->y->rq);
+}
+
+/* ---- one worker after another ---- */
+
+/* What holds no slot holds a thread that must not wait. */
+static enum clime_err take_in_turn(struct asking *a, struct clime_error *e) {
+    struct clime_queue *q = a->y->router->queue;
+    return q && clime_http_holds_slot(a->y->rq) ? clime_queue_take(q, &a->call, e) : take(a, e);
+}
+
 /* A stream whose worker is lost may wait for one: its client cannot ask again without losing what it has. So may what
  * was taken from a worker that was silent. In the end the lost one may be back. */
-static bool pick(struct clime_relay *y, const struct clime_route_request *request, struct trials *t,
-                 struct clime_lease *out, struct clime_error *e) {
-    struct clime_router *r = y->router;
+static bool pick(struct asking *a, struct clime_error *e) {
     int64_t again_us = clime_now_us() + TRY_AGAIN_US;
-    while (clime_workers_pick(r->workers, request, t->tried, out, e)) {
+    while (take_in_turn(a, e)) {
         int64_t now = clime_now_us();
-        bool cut = atomic_load(&r->phase) == CLIME_ROUTER_CUTTING;
-        if (cut || now >= t->until_us || clime_http_peer_gone(y->rq)) return false;
-        if (now >= again_us) memset(t->tried, 0, sizeof t->tried);
+        if (atomic_load(&a->y->router->phase) == CLIME_ROUTER_CUTTING)
+            clime_fail(e, CLIME_ERR_UNAVAILABLE, "the router is stopping; ask again");
+        if (now >= a->t.until_us || is_over(a)) return false;
+        if (now >= again_us) memset(a->t.tried, 0, sizeof a->t.tried);
         clime_sleep_us(WAIT_LOOK_US);
     }
     return true;
 }
 
-static void count_trial(struct clime_relay *y, const struct clime_lease *lease, struct trials *t) {
+static void count_trial(struct asking *a) {
+    struct clime_relay *y = a->y;
     struct clime_workers *w = y->router->workers;
+    const struct clime_lease *lease = &a->lease;
+    struct trials *t = &a->t;
     clime_workers_release(w, lease, y->outcome);
+    if (y->router->queue) clime_queue_freed(y->router->queue);
     if (y->progressed) /* a stream that was broken off: what happened before it is over */
         *t = (struct trials){.until_us = clime_now_us() + y->router->replay_wait_us};
     if (y->outcome == CLIME_OUTCOME_SILENT) /* as long as it might have waited with its worker */
@@ -95,23 +132,25 @@ static void count_trial(struct clime_relay *y, const struct clime_lease *lease, 
 /* Tries workers until one has the answer. Sets y->e where there is none from a worker. */
 static void serve(struct clime_relay *y, const struct clime_route_request *request) {
     struct clime_router *r = y->router;
-    struct trials t = {.until_us = 0};
+    struct asking a = {.y = y, .request = request};
+    a.call =
+        (struct clime_queue_call){.label = request->label, .take = take, .gone = is_over, .waits = waits, .arg = &a};
     for (int turn = 0; turn <= r->max_retries || y->stream; turn++) {
-        struct clime_lease lease;
         struct clime_error none = {0};
-        if (!pick(y, request, &t, &lease, &none)) {
+        if (!pick(&a, &none)) {
             if (turn == 0) y->e = none; /* else the last worker's own answer says more than "none is left" */
             break;
         }
-        clime_relay_attempt(y, &lease);
-        count_trial(y, &lease, &t);
-        if (!may_try_again(y, t.n_suspect) || (y->stream && !clime_relay_go_on(y))) break;
+        clime_relay_attempt(y, &a.lease);
+        count_trial(&a);
+        if (!may_try_again(y, a.t.n_suspect) || (y->stream && !clime_relay_go_on(y))) break;
         char status[24];
         snprintf(status, sizeof status, "status %d", y->status);
-        LOG_WARN("a request on %s failed (%s), %s another worker", lease.url, y->e.code ? y->e.msg : status,
+        LOG_WARN("a request on %s failed (%s), %s another worker", a.lease.url, y->e.code ? y->e.msg : status,
                  y->stream ? "going on with its stream on" : "trying");
         clime_metric_add(y->stream ? r->m_replays : r->m_retries, 1);
     }
+    if (r->queue) clime_queue_done(r->queue, &a.call);
 }
 
 static void proxy(struct clime_router *r, struct clime_http_request *rq) {

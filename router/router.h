@@ -20,9 +20,11 @@ enum clime_router_phase {
 };
 
 struct clime_connections;
+struct clime_queue;
 
 struct clime_router {
     struct clime_workers *workers;
+    struct clime_queue *queue; /* NULL: nobody waits, 429 at once */
     struct clime_connections *connections;
     const char *worker_key;     /* bearer for workers, NULL = pass the client's header on */
     const char *api_key;        /* that clients may have in common with workers; NULL = none */
@@ -37,7 +39,7 @@ struct clime_router {
     atomic_int in_flight;
     _Atomic enum clime_router_phase phase;
     char instance[17]; /* of this process, in /health: a server registers again when it changes */
-    struct clime_metric *m_requests, *m_retries, *m_replays, *m_seconds, *m_in_flight;
+    struct clime_metric *m_requests, *m_retries, *m_replays, *m_seconds, *m_in_flight, *m_waiting;
 };
 
 /* The key for a worker: its own, else that for all; NULL = none. */

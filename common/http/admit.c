@@ -110,6 +110,10 @@ static bool take_key(struct clime_http_request *rq) {
     return clime_http_refuse(rq, 429, why.msg, extra);
 }
 
+bool clime_http_holds_slot(const struct clime_http_request *rq) {
+    return rq->holds_slot;
+}
+
 static bool no_slot_left(const struct clime_http_request *rq) {
     const struct clime_http_server *s = rq->server->main;
     return rq->route->slot && atomic_load(&s->n_held) >= s->n_slots;

@@ -1,0 +1,144 @@
+/* The queue (see queue.h). Called by the proxy on HTTP threads.
+ *
+ * Invariant: of those that wait for one label the first, and only it, asks whether there is room; who comes later asks
+ * after it has gone. It is woken when something is freed, and looks now and then, since workers come too. */
+#include "router/queue.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "common/clock.h"
+
+#define FIRST_LOOK_US ((int64_t)250000)
+#define LOOK_US ((int64_t)1000000)
+
+struct waiter { /* on its thread's stack */
+    const struct clime_queue_call *call;
+    pthread_cond_t called;
+    bool first; /* of its label */
+    struct waiter *next, *previous;
+};
+
+struct clime_queue {
+    struct clime_queue_options o;
+    pthread_mutex_t lock; /* guards the rest */
+    int n_waiting, n_going;
+    struct waiter *head, *tail; /* in the order in which they came */
+};
+
+struct clime_queue *clime_queue_new(const struct clime_queue_options *o) {
+    struct clime_queue *q = xcalloc(1, sizeof *q);
+    CHECK(o->max_waiting > 0 && o->max_going > 0);
+    q->o = *o;
+    pthread_mutex_init(&q->lock, NULL);
+    return q;
+}
+
+void clime_queue_free(struct clime_queue *q) {
+    if (!q) return;
+    CHECK(!q->head);
+    pthread_mutex_destroy(&q->lock);
+    free(q);
+}
+
+int clime_queue_waiting(struct clime_queue *q) {
+    pthread_mutex_lock(&q->lock);
+    int n = q->n_waiting;
+    pthread_mutex_unlock(&q->lock);
+    return n;
+}
+
+static struct waiter *next_of_label(struct waiter *from, struct clime_str label) {
+    while (from && !clime_str_eq(from->call->label, label)) from = from->next;
+    return from;
+}
+
+static void call_first_ones(struct clime_queue *q) {
+    for (struct waiter *w = q->head; w; w = w->next)
+        if (w->first) pthread_cond_signal(&w->called);
+}
+
+static enum clime_err try_to_take(struct clime_queue *q, struct clime_queue_call *call, struct clime_error *e) {
+    if (!call->going && q->n_going >= q->o.max_going)
+        return clime_fail(e, CLIME_ERR_BUSY, "%d requests are under way, as many as are taken at a time", q->n_going);
+    enum clime_err err = call->take(call->arg, e);
+    q->n_going += !err && !call->going;
+    call->going = call->going || !err;
+    return err;
+}
+
+static void join(struct clime_queue *q, struct waiter *me) {
+    me->previous = q->tail;
+    *(q->tail ? &q->tail->next : &q->head) = me;
+    q->tail = me;
+    q->n_waiting++;
+}
+
+static void leave(struct clime_queue *q, struct waiter *me) {
+    *(me->previous ? &me->previous->next : &q->head) = me->next;
+    *(me->next ? &me->next->previous : &q->tail) = me->previous;
+    q->n_waiting--;
+    struct waiter *heir = me->first ? next_of_label(me->next, me->call->label) : NULL;
+    if (!heir) return;
+    heir->first = true;
+    pthread_cond_signal(&heir->called);
+}
+
+/* With the lock, which it lets go while nothing happens. */
+static enum clime_err wait_for_turn(struct clime_queue *q, struct waiter *me, struct clime_queue_call *call,
+                                    struct clime_error *e) {
+    int64_t began = clime_now_us(), until = began + q->o.timeout_us, now = began;
+    enum clime_err err = CLIME_ERR_BUSY;
+    while (err == CLIME_ERR_BUSY) {
+        int64_t look = now + (me->first ? FIRST_LOOK_US : LOOK_US);
+        if (look > until) look = until;
+        const struct timespec at = {look / 1000000, look % 1000000 * 1000};
+        pthread_cond_timedwait(&me->called, &q->lock, &at);
+        now = clime_now_us();
+        if (me->first) err = try_to_take(q, call, e);
+        if (err != CLIME_ERR_BUSY) break;
+        if (now >= until)
+            return clime_fail(e, CLIME_ERR_BUSY, "no turn within %.1f s in the queue of %d requests (--queue-timeout)",
+                              (double)(now - began) / 1e6, q->n_waiting);
+        if (call->gone(call->arg)) return clime_fail(e, CLIME_ERR_BUSY, "the request is of no use any more");
+    }
+    return err;
+}
+
+enum clime_err clime_queue_take(struct clime_queue *q, struct clime_queue_call *call, struct clime_error *e) {
+    struct waiter me = {.call = call};
+    enum clime_err err = CLIME_ERR_BUSY;
+    pthread_mutex_lock(&q->lock);
+    me.first = !next_of_label(q->head, call->label);
+    if (me.first) err = try_to_take(q, call, e);
+    if (err == CLIME_ERR_BUSY && q->n_waiting >= q->o.max_waiting) {
+        clime_fail(e, CLIME_ERR_BUSY, "%d requests wait already, as many as may (--queue-size)", q->n_waiting);
+    } else if (err == CLIME_ERR_BUSY) {
+        pthread_condattr_t attr;
+        pthread_condattr_init(&attr);
+        pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+        pthread_cond_init(&me.called, &attr);
+        pthread_condattr_destroy(&attr);
+        call->waits(call->arg);
+        join(q, &me);
+        err = wait_for_turn(q, &me, call, e);
+        leave(q, &me);
+        pthread_cond_destroy(&me.called);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return err;
+}
+
+void clime_queue_freed(struct clime_queue *q) {
+    pthread_mutex_lock(&q->lock);
+    call_first_ones(q);
+    pthread_mutex_unlock(&q->lock);
+}
+
+void clime_queue_done(struct clime_queue *q, struct clime_queue_call *call) {
+    pthread_mutex_lock(&q->lock);
+    q->n_going -= call->going;
+    call->going = false;
+    call_first_ones(q);
+    pthread_mutex_unlock(&q->lock);
+}

@@ -1,0 +1,44 @@
+/* Where generation requests wait when --max-concurrent-requests are under way, or all workers have as much as they may.
+ *
+ * A waiting request keeps its thread (CivetWeb has one for each connection) and sleeps: some KiB of memory, one look a
+ * second. First come, first served among those that ask for the same label, so that a full pool holds up no other.
+ * Any thread; one mutex, under which the workers' table is asked.
+ */
+#ifndef CLIME_ROUTER_QUEUE_H
+#define CLIME_ROUTER_QUEUE_H
+
+#include <stdint.h>
+
+#include "common/err.h"
+#include "common/str.h"
+
+struct clime_queue;
+
+struct clime_queue_options {
+    int max_waiting; /* > 0 */
+    int max_going;   /* requests under way at a time */
+    int64_t timeout_us;
+};
+
+struct clime_queue *clime_queue_new(const struct clime_queue_options *o);
+void clime_queue_free(struct clime_queue *q); /* nobody may be waiting; NULL is fine */
+int clime_queue_waiting(struct clime_queue *q);
+
+/* What one request wants of the queue. */
+struct clime_queue_call {
+    struct clime_str label;
+    bool going;                                               /* it is under way: set by the first wait that succeeds */
+    enum clime_err (*take)(void *arg, struct clime_error *e); /* CLIME_ERR_BUSY: not now */
+    bool (*gone)(void *arg);                                  /* it is of no use any more */
+    void (*waits)(void *arg);                                 /* said once, before it begins to wait */
+    void *arg;
+};
+
+/* Takes, at once or when it is the call's turn. CLIME_ERR_BUSY: so many wait already, or it waited for timeout_us, or
+ * is gone; or take's own answer. */
+enum clime_err clime_queue_take(struct clime_queue *q, struct clime_queue_call *call, struct clime_error *e);
+/* Something that was taken is free again; the call's request is over. */
+void clime_queue_freed(struct clime_queue *q);
+void clime_queue_done(struct clime_queue *q, struct clime_queue_call *call);
+
+#endif

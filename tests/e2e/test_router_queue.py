@@ -1,0 +1,128 @@
+"""Requests that wait in the router: for others to end, for workers that are full; in order, as long as they may, and no longer than
+their clients."""
+
+import concurrent.futures
+import contextlib
+import json
+import signal
+import threading
+
+import pytest
+from mocks import workers
+from programs import program
+from test_front import dial
+from test_router_faults import LONG, QUICK, ask, fleet, states, urls, wait_for
+from test_router_fleet import loads
+
+
+def metric(router, name):
+    return next(float(line.split()[1]) for line in router.get("/metrics").text.splitlines() if line.startswith(name + " "))
+
+
+def waiting(router):
+    return metric(router, "clime_router_requests_waiting")
+
+
+class Held:
+    """What workers answer only when they are let; who has come, in order."""
+
+    def __init__(self):
+        self.seen, self.let = [], threading.Semaphore(0)
+
+    def __call__(self, handler, body):
+        if handler.path == "/generate":
+            self.seen.append(json.loads(body).get("text"))
+            assert self.let.acquire(timeout=LONG)
+        return False
+
+
+@contextlib.contextmanager
+def full(*options, n_going=1):
+    """A router whose one worker has all that it may have at a time: (router, held, pool, the answers to come)."""
+    held = Held()
+    with workers(1, held) as made, concurrent.futures.ThreadPoolExecutor(40) as pool, \
+         program("clime-router", "--max-concurrent-requests", n_going, *options, *QUICK, *urls(made)) as router:  # fmt: skip
+        wait_for(lambda: states(router) == ["ready"])
+        going = [pool.submit(ask, router, {"text": f"going {i}"}) for i in range(n_going)]
+        wait_for(lambda: len(held.seen) == n_going)
+        yield router, held, pool, going
+        held.let.release(1000)
+
+
+def test_first_come_first_served():
+    with full("--queue-size", "8", n_going=2) as (router, held, pool, asked):
+        for i in range(8):
+            asked.append(pool.submit(ask, router, {"text": f"waiting {i}"}))
+            wait_for(lambda i=i: waiting(router) == i + 1)
+        refused = ask(router)
+        assert refused.status_code == 429 and refused.headers["retry-after"]
+        for i in range(8):
+            held.let.release()
+            wait_for(lambda i=i: len(held.seen) == i + 3)
+        assert held.seen[2:] == [f"waiting {i}" for i in range(8)]
+        held.let.release(2)
+        assert [a.result(LONG).status_code for a in asked] == [200] * 10
+        assert waiting(router) == 0 and metric(router, "clime_http_slots_held") == 0
+        assert router.get("/v1/models").status_code == 200  # holds no slot, and waits for nobody
+
+
+def test_who_leaves_is_out_of_the_queue():
+    with full("--queue-size", "4") as (router, held, pool, asked):
+        body = b'{"text": "left"}'
+        with dial(router, b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body):
+            wait_for(lambda: waiting(router) == 1)
+            asked.append(pool.submit(ask, router, {"text": "stays"}))
+            wait_for(lambda: waiting(router) == 2)
+        wait_for(lambda: waiting(router) == 1)
+        held.let.release(2)
+        assert [a.result(LONG).status_code for a in asked] == [200, 200]
+        assert held.seen == ["going 0", "stays"]
+
+
+def test_a_turn_that_does_not_come():
+    with full("--queue-size", "4", "--queue-timeout", "0.2") as (router, held, _, asked):
+        reply = ask(router)
+        assert reply.status_code == 429 and reply.headers["retry-after"] and "--queue-timeout" in reply.json()["message"]
+        held.let.release()
+        assert asked[0].result(LONG).status_code == 200 and held.seen == ["going 0"]
+
+
+@pytest.mark.parametrize(("limit", "status"), [(LONG, 200), (0, 503)])
+def test_a_router_that_stops_first_serves_or_refuses_who_waits(limit, status):
+    with full("--queue-size", "4", "--drain-timeout", limit) as (router, held, pool, asked):
+        asked.append(pool.submit(ask, router))
+        wait_for(lambda: waiting(router) == 1)
+        router.process.send_signal(signal.SIGTERM)
+        if limit:
+            held.let.release(2)
+        assert [a.result(LONG).status_code for a in asked] == [status, status]
+
+
+def test_full_workers_hold_up_none_but_their_own():
+    """By the tokens that they hold; who asks for a label waits for those that have it."""
+    held = Held()
+
+    def answer(handler, body):
+        return loads(100)(handler, body) or held(handler, body)
+
+    with workers(2, answer) as (a, b), concurrent.futures.ThreadPoolExecutor(8) as pool, \
+         program("clime-router", "--max-worker-load", "2", "--queue-size", "8", *QUICK) as router:  # fmt: skip
+        for w, pool_name in (a, "train"), (b, "eval"):
+            router.post("/workers", {"url": w.url, "labels": {"pool": pool_name}})
+        wait_for(lambda: [w["capacity"] for w in fleet(router).values()] == [100, 100])
+        large = {"sampling_params": {"max_new_tokens": 300}}
+
+        def submit(text, name):
+            headers = {"X-Clime-Worker-Label": f"pool={name}"}
+            return pool.submit(router.client.post, "/generate", json={"text": text} | large, headers=headers)
+
+        asked = [submit("going", "train")]
+        wait_for(lambda: held.seen == ["going"])
+        asked.append(submit("waits", "train"))
+        wait_for(lambda: waiting(router) == 1)
+        asked.append(submit("passes", "eval"))
+        wait_for(lambda: held.seen == ["going", "passes"])
+        assert waiting(router) == 1
+        held.let.release(3)
+        assert [x.result(LONG).status_code for x in asked] == [200] * 3
+        assert [w["load"] for w in fleet(router).values()] == [0, 0]
