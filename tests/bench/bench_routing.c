@@ -6,9 +6,10 @@
  * TRACE: lines {"timestamp" (ms), "input_length", "output_length", "hash_ids"} (Mooncake's), where equal ids are equal
  * blocks of 512 tokens with equal beginnings. A worker holds CACHE_BLOCKS blocks (least recently used ones go),
  * prefills one prompt after another at the given rate, leaving out the leading blocks that it holds, and then decodes
- * at 40 tokens a second beside all others. The policies are the router's own code (clime_workers_pick); beside them
- * stands cache_aware as sglang-router describes it, with that router's defaults (threshold 0.3, balance 64 and 1.5):
- * imbalanced, the shortest queue; else the best prefix match over the threshold; else the smallest tree. */
+ * at 40 tokens a second beside all others. Prompts are known by their ids, for prefix also by their texts. The policies
+ * are the router's own code (clime_workers_pick); beside them stands cache_aware as sglang-router describes it, with
+ * that router's defaults (threshold 0.3, balance 64 and 1.5): imbalanced, the shortest queue; else the best prefix
+ * match over the threshold; else the smallest tree. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,7 +21,7 @@
 #include "router/policy/policy.h"
 #include "router/workers.h"
 
-enum { BLOCK = 512, PAGES_A_BLOCK = BLOCK / 64, MAX_WORKERS = 64, DECODE_PER_S = 40 };
+enum { BLOCK = 512, PAGES_A_BLOCK = BLOCK / 64, MAX_WORKERS = 64, DECODE_PER_S = 40, TEXT_PAGE = 256 };
 
 struct request {
     double at_s;
@@ -184,6 +185,24 @@ static void pages_of(const struct request *r, struct clime_route_request *rq) {
     }
 }
 
+/* And of the same prompt as a text: marks lie at so many bytes, and a token has two and a half to five and a half, by
+ * its block. */
+static void text_pages_of(const struct request *r, struct clime_route_request *rq) {
+    double begin = 0; /* of the block, in bytes */
+    int64_t page = 1;
+    for (int b = 0; b < r->n_blocks; b++) {
+        const uint64_t id = (uint64_t)r->blocks[b];
+        int64_t n_tokens = b < r->n_blocks - 1 ? BLOCK : r->input - (int64_t)b * BLOCK;
+        double bytes = (double)n_tokens * (2.5 + 3 * (double)(clime_hash64(&id, 1) % 1000) / 999);
+        for (; (double)page * TEXT_PAGE <= begin + bytes && rq->n_pages < CLIME_ROUTE_PAGES;
+             page = clime_route_next_page(page)) {
+            const uint64_t words[] = {id, (uint64_t)page};
+            rq->pages[rq->n_pages++] = clime_hash64(words, 2);
+        }
+        begin += bytes;
+    }
+}
+
 static struct clime_workers *make_fleet(const struct clime_policy *policy, int n) {
     struct clime_workers_options o = {
         .fail_threshold = 3, .ok_threshold = 1, .policy = policy, .session_ttl_us = (int64_t)7200e6, .slack = 2};
@@ -203,8 +222,11 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+typedef void pages_fn(const struct request *r, struct clime_route_request *rq);
+
 /* policy NULL: cache_aware */
-static void run(const struct trace *t, const struct clime_policy *policy, int n, int room, double rate) {
+static void run(const struct trace *t, const struct clime_policy *policy, pages_fn *pages, int n, int room,
+                double rate) {
     static const uint64_t none[CLIME_WORKERS_MAX / 64];
     struct clime_workers *w = policy ? make_fleet(policy, n) : NULL;
     struct cache_aware a = {.owners = xcalloc((size_t)t->n_ids, sizeof *a.owners)};
@@ -224,7 +246,7 @@ static void run(const struct trace *t, const struct clime_policy *policy, int n,
         if (w) {
             struct clime_route_request rq = {.cost = r->input + r->output + 1};
             struct clime_error e;
-            pages_of(r, &rq);
+            pages(r, &rq);
             CHECK(!clime_workers_pick(w, &rq, none, &f.lease, &e));
         }
         int k = f.worker = w ? f.lease.slot : pick_cache_aware(&a, r, n), held = 0;
@@ -248,8 +270,9 @@ static void run(const struct trace *t, const struct clime_policy *policy, int n,
         free(cache[i].prev);
     }
     qsort(first, (size_t)t->n, sizeof *first, by_size);
-    printf("| %d | %s | %.1f %% | %.2f | %.2f | %.1f |\n", n, policy ? policy->name : "cache_aware (as described)",
-           100 * hit / all, most * n / sum, first[t->n / 2], first[(int)((double)t->n * 0.99)]);
+    printf("| %d | %s%s | %.1f %% | %.2f | %.2f | %.1f |\n", n, policy ? policy->name : "cache_aware (as described)",
+           pages == text_pages_of ? ", as texts" : "", 100 * hit / all, most * n / sum, first[t->n / 2],
+           first[(int)((double)t->n * 0.99)]);
     while (h.n) {
         struct flight f = heap_pop(&h);
         if (w) clime_workers_release(w, &f.lease, CLIME_OUTCOME_SERVED);
@@ -272,9 +295,10 @@ int main(int argc, char **argv) {
     printf("%d requests over %.0f s\n", t.n, t.rq[t.n - 1].at_s);
     printf("| workers | policy | prompt tokens found in a cache | most work over mean | first token, s, p50 | p99 |\n");
     printf("| --- | --- | --- | --- | --- | --- |\n");
-    for (int i = 0; i < 6; i++)
-        run(&t, clime_policies[i], (int)strtol(argv[2], NULL, 10), (int)strtol(argv[3], NULL, 10),
-            strtod(argv[4], NULL));
-    run(&t, NULL, (int)strtol(argv[2], NULL, 10), (int)strtol(argv[3], NULL, 10), strtod(argv[4], NULL));
+    int n = (int)strtol(argv[2], NULL, 10), room = (int)strtol(argv[3], NULL, 10);
+    double rate = strtod(argv[4], NULL);
+    for (int i = 0; i < 6; i++) run(&t, clime_policies[i], pages_of, n, room, rate);
+    run(&t, &clime_policy_prefix, text_pages_of, n, room, rate);
+    run(&t, NULL, pages_of, n, room, rate);
     return 0;
 }
