@@ -5,14 +5,14 @@ WARN     = -Wall -Wextra -Wshadow -Wundef -Wmissing-prototypes -Wstrict-prototyp
 # -ffp-contract=off: the bits of a result must not depend on what the compiler inlines (docs/numerics.md).
 CFLAGS  ?= -O2 -g
 CFLAGS_ALL = -std=c11 -D_GNU_SOURCE $(WARN) -I. -pthread -fno-strict-aliasing -ffp-contract=off -MMD -MP $(SAN) $(CFLAGS)
-LDLIBS   = -lcivetweb -lcurl -lcjson -lsqlite3 -lpcre2-8 -lutf8proc -lyaml -lz -ldl -lm -pthread
+LDLIBS   = -lcivetweb -lcurl -lcjson -lsqlite3 -lpcre2-8 -lutf8proc -lyaml -lz -lzstd -ldl -lm -pthread
 
 # Sources: every .c of a folder belongs to it; *_main.c and main.c are programs.
 src      = $(filter-out %/main.c %_main.c,$(wildcard $(addsuffix /*.c,$(patsubst %/,%,$(1)))))
 COMMON   = $(call src,common common/os common/json common/http common/page common/group)
 KERNELS  = $(call src,kernels kernels/cpu)
 TEXT     = $(call src,text text/template text/output text/grammar text/chat)
-MODEL    = $(call src,model model/config model/context)
+MODEL    = $(call src,model model/config model/context model/packet)
 SERVER   = $(call src,server $(wildcard server/*/))
 ROUTER   = $(call src,router $(wildcard router/*/))
 TRAINER  = $(call src,trainer $(wildcard trainer/*/ trainer/*/*/))
