@@ -349,7 +349,7 @@ int main(int argc, char **argv) {
     if (follows) return clime_server_follow(&s.opts, &place);
     clime_http_client_global_init();
     clime_job_table_init(&s.jobs);
-    clime_weight_update_init(&update);
+    clime_weight_update_init(&update, s.opts.relay_bytes);
     s.update = &update;
     s.started_us = clime_wall_us();
     char *folder = folder_name(s.opts.model_path);

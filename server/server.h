@@ -135,6 +135,8 @@ void clime_handle_resume_memory(struct clime_http_request *rq, void *context);
 void clime_handle_put_weights(struct clime_http_request *rq, void *context);
 void clime_handle_update_from_disk(struct clime_http_request *rq, void *context);
 void clime_handle_update_from_ipc(struct clime_http_request *rq, void *context);
+void clime_handle_pull_weights(struct clime_http_request *rq, void *context);
+void clime_handle_weight_packets(struct clime_http_request *rq, void *context);
 void clime_handle_init_group(struct clime_http_request *rq, void *context);
 void clime_handle_destroy_group(struct clime_http_request *rq, void *context);
 void clime_handle_update_from_distributed(struct clime_http_request *rq, void *context);

@@ -430,6 +430,13 @@ static int make_table(struct clime_server_options *o, struct clime_opt *t) {
          .choices = "DIR",
          .help = "requests may name files in these folders alone: weights on disk, traces (default: --admin-api-key's "
                  "holder may name any)"},
+        {.name = "weight-relay-memory",
+         .type = CLIME_OPT_BYTES,
+         .value = &o->relay_bytes,
+         .def = "1g",
+         .choices = "BYTES",
+         .max = 1e13,
+         .help = "packed weights that were pulled and are kept for other servers to pull from this one; 0 = none"},
         {.name = "router",
          .first = true,
          .type = CLIME_OPT_STRING,

@@ -36,7 +36,7 @@ struct clime_server_options {
     const char *router, *router_api_key, *advertise_url;
     struct clime_opt_list cors_origins, file_roots;
     int64_t port, health_port, max_concurrent_requests, http_threads, text_threads, emitter_threads, max_body,
-        max_body_memory, parent_fd, drain_timeout;
+        max_body_memory, relay_bytes, parent_fd, drain_timeout;
     int64_t stream_heartbeat;  /* seconds */
     int64_t max_logprob_bytes; /* of a request */
     bool incremental_streaming_output, strict_fields, log_requests, return_sampling_mask, return_routed_experts;

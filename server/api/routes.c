@@ -75,6 +75,8 @@ const struct clime_http_route clime_server_routes[] = {
      .handler = clime_handle_put_weights,
      .stream_body = true},
     {.methods = "POST", .path = "/update_weights_from_disk", .auth = ADMIN, .handler = clime_handle_update_from_disk},
+    {.methods = "POST", .path = "/pull_weights", .auth = ADMIN, .handler = clime_handle_pull_weights},
+    {.methods = "GET", .path = "/weight_packets/{id}", .auth = ADMIN, .handler = clime_handle_weight_packets},
     {.methods = "POST", .path = "/update_weights_from_ipc", .auth = ADMIN, .handler = clime_handle_update_from_ipc},
     {.methods = "POST", .path = "/init_weights_update_group", .auth = ADMIN, .handler = clime_handle_init_group},
     {.methods = "POST", .path = "/destroy_weights_update_group", .auth = ADMIN, .handler = clime_handle_destroy_group},

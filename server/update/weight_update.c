@@ -17,12 +17,14 @@
 #include "common/hash.h"
 #include "common/log.h"
 #include "common/os/roots.h"
+#include "model/packet/shelf.h"
 #include "server/server_metrics.h"
 
 #define PIECE_BYTES ((size_t)256 << 10)
+#define RELAYED_DELTAS 64
 
-void clime_weight_update_init(struct clime_weight_update *u) {
-    *u = (struct clime_weight_update){0};
+void clime_weight_update_init(struct clime_weight_update *u, int64_t relay_bytes) {
+    *u = (struct clime_weight_update){.shelf = clime_shelf_new(RELAYED_DELTAS, (uint64_t)relay_bytes)};
     pthread_mutex_init(&u->lock, NULL);
 }
 
@@ -31,6 +33,7 @@ void clime_weight_update_free(struct clime_weight_update *u) {
         clime_update_groups_close(u);
         u->ops->close(u->dev);
     }
+    clime_shelf_free(u->shelf);
     free(u->snapshot);
     free(u->kept);
     pthread_mutex_destroy(&u->lock);

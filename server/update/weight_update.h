@@ -1,7 +1,7 @@
 /* New weights for a running server: over HTTP or from a folder (weight_update.c), from another process's memory on this
- * host (ipc.c), by broadcast in a group (group.c), asked for in SGLang's words (distributed.c) or vLLM's (transfer.c).
- * Into staging memory, verified, then swapped in at a step boundary (server/engine/engine.h), but for memory that is
- * shared with its owner. One update at a time; any thread.
+ * host (ipc.c), by broadcast in a group (group.c), asked for in SGLang's words (distributed.c) or vLLM's (transfer.c),
+ * or pulled from wherever they are (pull.c). Into staging memory, verified, then swapped in at a step boundary
+ * (server/engine/engine.h), but for memory that is shared with its owner. One update at a time; any thread.
  */
 #ifndef CLIME_SERVER_UPDATE_WEIGHT_UPDATE_H
 #define CLIME_SERVER_UPDATE_WEIGHT_UPDATE_H
@@ -12,6 +12,7 @@
 
 #define CLIME_MAX_GROUPS 8
 
+struct clime_shelf;
 struct clime_torch_store;
 struct clime_weights_gather;
 
@@ -39,13 +40,15 @@ struct clime_weight_update {
     struct clime_weights_gather *gather;                /* which */
     char label[CLIME_MAX_LABEL + 1];                    /* what they are to be called; "" = as now */
     enum clime_inflight inflight;                       /* what then becomes of sequences */
-    bool to_be_finished;  /* they wait for /finish_weight_update, even when all are there */
-    void *kept;           /* host memory: the weights of a sleeping server; NULL = none */
-    uint64_t kept_number; /* their version's */
+    bool to_be_finished;       /* they wait for /finish_weight_update, even when all are there */
+    void *kept;                /* host memory: the weights of a sleeping server; NULL = none */
+    uint64_t kept_number;      /* their version's */
+    struct clime_shelf *shelf; /* what was pulled, for others to pull from here; own lock */
     bool torn; /* a part of this update has failed: what came after it is in force only if it is all tensors */
 };
 
-void clime_weight_update_init(struct clime_weight_update *u);
+/* relay_bytes: of packets that were pulled and are kept for others. */
+void clime_weight_update_init(struct clime_weight_update *u, int64_t relay_bytes);
 void clime_weight_update_free(struct clime_weight_update *u);
 
 /* For the files of updates. */

@@ -13,6 +13,7 @@
 #include "common/hash.h"
 #include "common/threadpool.h"
 #include "model/packet/packet.h"
+#include "model/packet/shelf.h"
 
 static struct clime_pool *pool;
 
@@ -210,6 +211,57 @@ static void test_sums_say_which_version(void **state) {
     free(b);
 }
 
+struct listed {
+    int64_t version[16], base[16];
+    int n;
+};
+
+static void list_one(void *arg, const struct clime_packet *p) {
+    struct listed *l = arg;
+    l->version[l->n] = p->version;
+    l->base[l->n++] = p->base;
+}
+
+static struct listed look(struct clime_shelf *s) {
+    struct listed l = {.n = 0};
+    clime_shelf_each(s, list_one, &l);
+    return l;
+}
+
+static void test_a_shelf_is_bounded(void **state) {
+    (void)state;
+    const struct clime_packet_shape s = {.layout = 7, .n = 300, .width = 4, .block = 128};
+    uint8_t *a = random_bytes(1200, 5), *b = changed(&s, a, 9, false, 6);
+    struct clime_packet *whole = clime_packet_make(pool, &s, -1, NULL, 0, a);
+    uint64_t whole_bytes = clime_packet_bytes(whole);
+    struct clime_shelf *shelf = clime_shelf_new(3, 4 * whole_bytes), *small = clime_shelf_new(3, whole_bytes - 1);
+    clime_shelf_put(shelf, whole);
+    for (int v = 1; v <= 6; v++)
+        clime_shelf_put(shelf, clime_packet_make(pool, &s, v - 1, v % 2 ? a : b, v, v % 2 ? b : a));
+    clime_shelf_put(shelf, clime_packet_make(pool, &s, 5, b, 6, a)); /* twice */
+    struct listed l = look(shelf);
+    assert_int_equal(l.n, 4); /* the whole one and the last three */
+    assert_int_equal(l.base[0], -1);
+    for (int i = 1; i < 4; i++) assert_int_equal(l.version[i], 3 + i);
+    clime_shelf_put(shelf, clime_packet_make(pool, &s, -1, NULL, 6, a));
+    l = look(shelf);
+    assert_int_equal(l.n, 4);
+    assert_int_equal(l.version[3], 6);
+    assert_int_equal(l.base[3], -1); /* the newest whole one in place of the old */
+    assert_true(clime_shelf_bytes(shelf) <= 4 * whole_bytes);
+    clime_shelf_put(small, clime_packet_make(pool, &s, -1, NULL, 0, a));
+    assert_int_equal(look(small).n, 0);
+    assert_int_equal(clime_shelf_bytes(small), 0);
+    for (int v = 1; v <= 9; v++)
+        clime_shelf_put(small, clime_packet_make(pool, &s, v - 1, v % 2 ? a : b, v, v % 2 ? b : a));
+    assert_true(look(small).n >= 1 && clime_shelf_bytes(small) < whole_bytes);
+    assert_int_equal(look(small).version[look(small).n - 1], 9);
+    clime_shelf_free(shelf);
+    clime_shelf_free(small);
+    free(a);
+    free(b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trips),
@@ -218,6 +270,7 @@ int main(void) {
         cmocka_unit_test(test_other_models_are_refused),
         cmocka_unit_test(test_flipped_bits),
         cmocka_unit_test(test_sums_say_which_version),
+        cmocka_unit_test(test_a_shelf_is_bounded),
     };
     pool = clime_pool_new(2);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
