@@ -365,7 +365,10 @@ void clime_handle_pull_weights(struct clime_http_request *rq, void *context) {
         LOG_WARN("weights were not pulled: %s", e.msg);
         clime_http_reply_err(rq, &e);
     } else {
-        clime_server_metrics_load_time(s->metrics, (double)(clime_now_us() - t0) / 1e6);
+        int64_t us = clime_now_us() - t0;
+        clime_server_metrics_load_time(s->metrics, (double)us / 1e6);
+        LOG_INFO("weights of version %" PRId64 " pulled from %s: %d packets, %" PRIu64 " bytes, %.3f s", r->version,
+                 p->fetch.sources[p->fetch.at], p->n_applied, p->fetch.n_bytes, (double)us / 1e6);
         reply(rq, p, n_inflight);
     }
     clime_arena_free(&a);

@@ -62,6 +62,7 @@ WAYS = {
     "transport http": (["--update-weight-transport", "http"], log_has("weights go to .* over HTTP")),
     "transport ipc": (["--update-weight-transport", "ipc"], log_has("weights go to .* by a copy")),
     "transport nccl": (["--update-weight-transport", "nccl"], log_has("weights go to .* by broadcast")),
+    "transport pull": (["--update-weight-transport", "pull"], log_has("weights go to .* in packets that it pulls")),
     "offload": (["--offload-rollout"], was_offloaded),
     "two servers": (["--num-servers", "2"], log_has("server-1 is up")),
     "group reward": (["--group-rm", "--rm-type", "command", "--rm-command", GROUP_COMMAND], samples_have("reward", "0.75")),
@@ -72,7 +73,8 @@ WAYS = {
 
 # These are one thing, or the same thing said twice.
 SKIP = [{"async", "fully-async"}, {"transport http", "transport ipc"}, {"transport http", "transport nccl"},
-        {"transport ipc", "transport nccl"}]  # fmt: skip
+        {"transport ipc", "transport nccl"},
+        *({"transport pull", other} for other in ("transport http", "transport ipc", "transport nccl", "group reward", "evaluation"))]  # fmt: skip
 
 PAIRS = [(a, b) for a, b in itertools.combinations(WAYS, 2) if {a, b} not in SKIP]
 

@@ -72,6 +72,11 @@ int clime_fleet_room(const struct clime_fleet *f) {
     return (int)files;
 }
 
+bool clime_fleet_packet(const struct clime_fleet *f, struct clime_source_packet *out) {
+    if (f->source) *out = clime_source_last(f->source);
+    return f->source && out->bytes > 0;
+}
+
 int clime_fleet_size(const struct clime_fleet *f) {
     int n = 0;
     pthread_mutex_lock(f->lock);
@@ -137,6 +142,9 @@ enum clime_err clime_fleet_open(const struct clime_fleet_options *o, struct clim
     }
     clime_http_loop_bearer(f->http, clime_fleet_api_key(f));
     clime_http_loop_bearer(f->owner_http, clime_fleet_api_key(f));
+    const struct clime_source_options source = {
+        .host = o->pull.host, .folder = o->pull.folder, .chain = o->pull.chain, .key = clime_fleet_api_key(f)};
+    if (!rc && o->transport == CLIME_TRANSPORT_PULL) rc = clime_source_open(&source, &f->source, e);
     if (!rc) {
         f->has_thread = !pthread_create(&f->thread, NULL, clime_fleet_main, f);
         if (!f->has_thread) rc = clime_fail(e, CLIME_ERR_INTERNAL, "cannot start the fleet's thread");
@@ -180,6 +188,7 @@ void clime_fleet_close(struct clime_fleet *f) {
     }
     clime_http_loop_free(f->http);
     clime_http_loop_free(f->owner_http);
+    clime_source_close(f->source);
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = f->servers[i];
         clime_broadcast_close(&s->group);

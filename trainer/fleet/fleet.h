@@ -16,6 +16,7 @@
 
 #include "common/options.h"
 #include "trainer/fleet/push.h"
+#include "trainer/fleet/source.h"
 #include "trainer/ledger/ledger.h"
 
 #define CLIME_FLEET_URL 256
@@ -23,8 +24,15 @@
 struct clime_fleet;
 
 /* How weights travel to servers that have memory of their own. auto: by a copy on the device to those on the trainer's
- * own GPU, by broadcast to those on another GPU of this host, over HTTP to all others. */
-enum clime_transport { CLIME_TRANSPORT_AUTO, CLIME_TRANSPORT_HTTP, CLIME_TRANSPORT_IPC, CLIME_TRANSPORT_NCCL };
+ * own GPU, by broadcast to those on another GPU of this host, over HTTP to all others. pull: each fetches packets, from
+ * one another and from the trainer. */
+enum clime_transport {
+    CLIME_TRANSPORT_AUTO,
+    CLIME_TRANSPORT_HTTP,
+    CLIME_TRANSPORT_IPC,
+    CLIME_TRANSPORT_NCCL,
+    CLIME_TRANSPORT_PULL
+};
 
 struct clime_fleet_options {
     const char *run_dir;        /* ports/ and logs/ are made in it */
@@ -39,6 +47,11 @@ struct clime_fleet_options {
     int concurrency;     /* requests in flight for each server, for which router and servers must have room */
     bool share;          /* the servers compute with the trainer's own weights, on its device (--colocate) */
     enum clime_transport transport;
+    struct {
+        const char *host;   /* where the trainer hands packets out, as servers reach it */
+        const char *folder; /* NULL = it does; else they are files there */
+        int chain, fanout;  /* deltas that are kept; servers that pull from one at a time */
+    } pull;
     bool mixed_devices; /* servers may be of other kinds of device than the trainer, or each other */
     bool moving;        /* weights change between publishes without a word (--async): only a publish may read them */
     bool serve_folder;  /* the servers' own weights are version 0, nothing is ever pushed (evaluation) */
@@ -95,6 +108,9 @@ const char *clime_fleet_api_key(const struct clime_fleet *f);
 /* Requests that may be under way at a time: --server-concurrency for each server that is not out for a while, as far as
  * open files allow. */
 int clime_fleet_room(const struct clime_fleet *f);
+
+/* The last packet of versions that are pulled; false: there is none. */
+bool clime_fleet_packet(const struct clime_fleet *f, struct clime_source_packet *out);
 
 int clime_fleet_size(const struct clime_fleet *f);     /* servers known */
 const char *clime_fleet_device(struct clime_fleet *f); /* kind of device the servers report; "" = unknown */

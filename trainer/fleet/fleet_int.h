@@ -25,6 +25,7 @@
 #include "trainer/fleet/broadcast.h"
 #include "trainer/fleet/fleet.h"
 #include "trainer/fleet/program.h"
+#include "trainer/fleet/source.h"
 
 struct clime_json;
 
@@ -88,6 +89,8 @@ struct clime_fleet_server {
     int64_t call_version;
     int64_t call_us; /* when it began */
     enum clime_way call_way;
+    struct clime_fleet_server *relay; /* PULL: that it pulls from; NULL = from the trainer */
+    int n_pulling;                    /* others that pull from it */
     struct clime_push_call push;
     struct clime_http_result result;
     struct clime_error call_error;
@@ -104,6 +107,9 @@ struct clime_fleet {
     int n_servers;
     struct clime_push push;
     bool has_push;
+    struct clime_source *source;      /* CLIME_TRANSPORT_PULL; else NULL */
+    int n_pulling;                    /* servers that pull from it */
+    bool relays_full;                 /* nobody had room for one more at this look */
     char key[CLIME_SECRET_CHARS + 1]; /* of our own router and servers; "" with an external one */
     pthread_t thread;
     bool has_thread;
@@ -161,6 +167,10 @@ void clime_fleet_failed(struct clime_fleet *f, struct clime_fleet_server *s);
 void clime_fleet_push_failed(struct clime_fleet *f, struct clime_fleet_server *s);
 void clime_fleet_took(struct clime_fleet *f, struct clime_fleet_server *s); /* the version, by its own word */
 enum clime_way clime_fleet_way_now(const struct clime_fleet *f, const struct clime_fleet_server *s);
+
+/* relay.c: whom s shall pull from; false: nobody has room for one more now. And that it does not any more. */
+bool clime_fleet_take_relay(struct clime_fleet *f, struct clime_fleet_server *s);
+void clime_fleet_leave_relay(struct clime_fleet *f, struct clime_fleet_server *s);
 
 /* children.c: starts router and servers (owner, before the loop); looks after them once. */
 enum clime_err clime_fleet_open_children(struct clime_fleet *f, struct clime_error *e);

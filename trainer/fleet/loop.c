@@ -18,7 +18,7 @@ static void forget_unlisted(struct clime_fleet *f) {
     int n = 0;
     for (int i = 0; i < f->n_servers; i++) {
         struct clime_fleet_server *s = f->servers[i];
-        if (s->unlisted && !s->doing && !s->with_owner && !f->n_pins && !s->group.comm)
+        if (s->unlisted && !s->doing && !s->with_owner && !f->n_pins && !s->group.comm && !s->n_pulling)
             clime_fleet_free_server(s);
         else
             f->servers[n++] = s;
@@ -31,6 +31,7 @@ static bool look(struct clime_fleet *f) {
     int64_t now = clime_now_us();
     int n_serving = 0, n_quiet = 0;
     struct clime_error e;
+    f->relays_full = false;
     if (f->o.router_url)
         clime_fleet_poll_external(f, now);
     else if (!f->fatal.code && clime_fleet_poll_children(f, &e))

@@ -2,7 +2,7 @@
  * Called through fleet.h, and by tell.c, which waits the same way.
  *
  * The owner's thread, under the fleet's lock, which is let go of while the device is read: the server is `with_owner`
- * meanwhile, and pinned. The device's memory is read only by pushes that any_pushing sees, so that after
+ * meanwhile, and pinned. The device's memory is read only by pushes that any_reading sees, so that after
  * clime_fleet_hold it may change.
  */
 #include <inttypes.h>
@@ -22,6 +22,7 @@
 
 static enum clime_err prepare(struct clime_push *p, enum clime_way way, struct clime_error *e) {
     if (way == CLIME_BY_HTTP) clime_push_body(p);
+    if (way == CLIME_BY_PULL) return clime_push_packets(p, e);
     if (way == CLIME_BY_IPC || way == CLIME_BY_NCCL) clime_push_checksum(p);
     return way == CLIME_BY_IPC || way == CLIME_BY_SHARE ? clime_push_export(p, e) : CLIME_OK;
 }
@@ -95,8 +96,8 @@ void clime_fleet_wait_for_loop(struct clime_fleet *f) {
 
 /* It reads the device's memory, or is about to. */
 static bool reads_device(const struct clime_fleet *f, const struct clime_fleet_server *s) {
-    if (s->doing == CLIME_DOING_PUSH && s->call_way != CLIME_BY_HTTP) return true;
-    return s->wants_owner && clime_fleet_way_now(f, s) != CLIME_BY_HTTP;
+    if (s->doing == CLIME_DOING_PUSH && clime_way_reads_device(s->call_way)) return true;
+    return s->wants_owner && clime_way_reads_device(clime_fleet_way_now(f, s));
 }
 
 /* Enough of the servers that are not out for a while serve the current version, one at least; and the others can get it
@@ -125,6 +126,15 @@ static bool all_up(const struct clime_fleet *f) {
 static bool any_pushing(const struct clime_fleet *f) {
     for (int i = 0; i < f->n_servers; i++)
         if (f->servers[i]->doing == CLIME_DOING_PUSH || f->servers[i]->with_owner) return true;
+    return false;
+}
+
+/* A push that reads what the trainer is about to change: all but those of packets, which never do. */
+static bool any_reading(const struct clime_fleet *f) {
+    for (int i = 0; i < f->n_servers; i++) {
+        const struct clime_fleet_server *s = f->servers[i];
+        if ((s->doing == CLIME_DOING_PUSH && s->call_way != CLIME_BY_PULL) || s->with_owner) return true;
+    }
     return false;
 }
 
@@ -213,7 +223,7 @@ void clime_fleet_hold(struct clime_fleet *f) {
     atomic_store(&f->holding, true);
     clime_http_loop_wake(f->http);
     clime_wait_begin(&wait, "pushes under way to end", f->push.timeout_us, "weights that are about to change");
-    while (any_pushing(f)) clime_fleet_wait_for_loop(f);
+    while (any_reading(f)) clime_fleet_wait_for_loop(f);
     clime_wait_end(&wait);
     pthread_mutex_unlock(f->lock);
 }
@@ -232,6 +242,7 @@ enum clime_err clime_fleet_publish(struct clime_fleet *f, const struct clime_pus
     pthread_mutex_lock(f->lock);
     f->push = *p;
     f->push.api_key = clime_fleet_api_key(f);
+    f->push.source = f->source;
     f->has_push = true;
     f->writing = false;
     f->publishing = true;

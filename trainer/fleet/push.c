@@ -11,16 +11,19 @@
 
 #include "common/hash.h"
 #include "common/json/scan.h"
+#include "trainer/fleet/source.h"
 
 #define MAX_REPLY ((size_t)64 << 10)
 #define PIECE ((size_t)1 << 20)
-#define STALL_US 60000000 /* of a body under way, or of a server that puts it into force */
+#define STALL_US 60000000   /* of a body under way, or of a server that puts it into force */
+#define PULL_BYTES_PER_US 8 /* the slowest link that servers may pull by */
 
 const char *const clime_way_names[] = {
     [CLIME_BY_HTTP] = "over HTTP",
     [CLIME_BY_IPC] = "by a copy from the trainer's device memory",
     [CLIME_BY_NCCL] = "by broadcast in a group of the two",
     [CLIME_BY_SHARE] = "in place: the trainer's own memory, nothing is copied",
+    [CLIME_BY_PULL] = "in packets that it pulls",
 };
 
 const char *const clime_push_writing_body = "{\"mode\":\"writing\"}";
@@ -61,6 +64,14 @@ void clime_push_checksum(struct clime_push *p) {
     const struct clime_model *m = p->model;
     CHECK(!m->ring);
     if (!p->checksum) p->checksum = m->ops->checksum(m->dev, clime_model_bytes(m), m->flat);
+}
+
+enum clime_err clime_push_packets(struct clime_push *p, struct clime_error *e) {
+    if (p->packed) return CLIME_OK;
+    if (!p->flat) p->flat = p->host(p->arg);
+    enum clime_err rc = clime_source_publish(p->source, &p->model->layout, dtype_of(p), p->version, p->flat, e);
+    p->packed = rc == CLIME_OK;
+    return rc;
 }
 
 static int64_t read_weights(void *arg, void *out, size_t size) {
@@ -126,16 +137,31 @@ static void make_handle(const struct clime_push *p, enum clime_way way, const ch
     out->call = (struct clime_http_call){.method = "POST", .body = clime_buf_str(b)};
 }
 
-void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const atomic_bool *stop,
-                          struct clime_push_call *out) {
-    CHECK(way != CLIME_BY_NCCL && (way == CLIME_BY_HTTP ? p->flat != NULL : p->exported && !p->keep_kv));
+/* All that it may have to fetch has time. */
+static void make_request(const struct clime_push *p, const char *url, const char *relay, struct clime_push_call *out) {
+    int64_t limit_us = STALL_US + (int64_t)(clime_source_bytes(p->source) / PULL_BYTES_PER_US);
+    out->url = xasprintf("%s/pull_weights", url);
+    clime_source_body(p->source, p->version, relay, p->keep_kv, limit_us, &out->body);
+    out->call = (struct clime_http_call){
+        .method = "POST", .body = clime_buf_str(&out->body), .timeout_us = limit_us + STALL_US};
+}
+
+void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const char *relay,
+                          const atomic_bool *stop, struct clime_push_call *out) {
+    CHECK(way != CLIME_BY_NCCL);
     *out = (struct clime_push_call){.stop = stop};
-    if (way == CLIME_BY_HTTP)
+    if (way == CLIME_BY_PULL) {
+        CHECK(p->packed);
+        make_request(p, url, relay, out);
+    } else if (way == CLIME_BY_HTTP) {
+        CHECK(p->flat);
         make_body(p, url, out);
-    else
+    } else {
+        CHECK(p->exported && !p->keep_kv);
         make_handle(p, way, url, out);
+    }
     out->call.url = out->url;
-    out->call.timeout_us = p->timeout_us;
+    if (!out->call.timeout_us) out->call.timeout_us = p->timeout_us;
     out->call.max_reply = MAX_REPLY;
 }
 

@@ -9,6 +9,9 @@
  * rewrites it, it has the server's word that no step runs (clime_push_writing_body).
  *
  * NCCL: a broadcast in a group of the two (trainer/fleet/broadcast.h).
+ *
+ * PULL: POST /pull_weights; the server fetches the version's packets from another server, from the trainer's listener,
+ * or from a folder (trainer/fleet/source.h).
  */
 #ifndef CLIME_TRAINER_FLEET_PUSH_H
 #define CLIME_TRAINER_FLEET_PUSH_H
@@ -18,8 +21,10 @@
 #include "common/http/client.h"
 #include "model/model.h"
 
-enum clime_way { CLIME_BY_HTTP, CLIME_BY_IPC, CLIME_BY_NCCL, CLIME_BY_SHARE };
+enum clime_way { CLIME_BY_HTTP, CLIME_BY_IPC, CLIME_BY_NCCL, CLIME_BY_SHARE, CLIME_BY_PULL };
 extern const char *const clime_way_names[]; /* for the log */
+
+struct clime_source;
 
 struct clime_push {
     int64_t version;
@@ -36,6 +41,9 @@ struct clime_push {
     bool exported;
     uint8_t handle[CLIME_SHARE_BYTES];
     uint64_t checksum; /* IPC, NCCL: filled by clime_push_checksum; 0 = not asked for yet */
+    /* PULL: filled by the fleet, and by clime_push_packets */
+    struct clime_source *source;
+    bool packed; /* the version's packets are there */
 };
 
 /* Whether a server may be given the weights as they lie in the device's memory: all of them, and not parts
@@ -51,8 +59,16 @@ void clime_push_body(struct clime_push *p);
 enum clime_err clime_push_export(struct clime_push *p, struct clime_error *e);
 void clime_push_checksum(struct clime_push *p);
 
-/* One push under way, by HTTP, IPC or SHARE: `call` is to be made, and clime_push_call_free frees what it needs. An
- * answer of 200 is not enough: a push has succeeded when the server has said the new version's label. */
+/* What PULL needs: the version's packets, made of the host copy. */
+enum clime_err clime_push_packets(struct clime_push *p, struct clime_error *e);
+
+/* Does a push by this way read the device's memory while it lasts? */
+static inline bool clime_way_reads_device(enum clime_way way) {
+    return way != CLIME_BY_HTTP && way != CLIME_BY_PULL;
+}
+
+/* One push under way, by HTTP, IPC, SHARE or PULL: `call` is to be made, and clime_push_call_free frees what it needs.
+ * An answer of 200 is not enough: a push has succeeded when the server has said the new version's label. */
 struct clime_push_call {
     struct clime_http_call call;
     char *url;
@@ -63,9 +79,10 @@ struct clime_push_call {
     const char *headers[2];
 };
 
-/* What the way needs is there. *out must stay where it is. */
-void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const atomic_bool *stop,
-                          struct clime_push_call *out);
+/* What the way needs is there. relay: PULL: the server that url's server is to ask first, or NULL. *out must stay where
+ * it is. */
+void clime_push_call_make(const struct clime_push *p, enum clime_way way, const char *url, const char *relay,
+                          const atomic_bool *stop, struct clime_push_call *out);
 void clime_push_call_free(struct clime_push_call *c); /* zero is fine */
 
 /* What says that the weights which a server shares are about to be rewritten: it answers when no step of it runs any

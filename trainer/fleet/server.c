@@ -136,7 +136,8 @@ static void choose_way(struct clime_fleet *f, struct clime_fleet_server *s, cons
     static const enum clime_way asked[] = {[CLIME_TRANSPORT_AUTO] = CLIME_BY_HTTP,
                                            [CLIME_TRANSPORT_HTTP] = CLIME_BY_HTTP,
                                            [CLIME_TRANSPORT_IPC] = CLIME_BY_IPC,
-                                           [CLIME_TRANSPORT_NCCL] = CLIME_BY_NCCL};
+                                           [CLIME_TRANSPORT_NCCL] = CLIME_BY_NCCL,
+                                           [CLIME_TRANSPORT_PULL] = CLIME_BY_PULL};
     const struct clime_model *m = f->push.model;
     char host[64];
     if (s->way_known || f->o.serve_folder) return;
@@ -239,7 +240,7 @@ static void drain(struct clime_fleet *f, struct clime_fleet_server *s) {
 
 /* A step may be rewriting the device's weights while a server that restarted is pushed to. */
 enum clime_way clime_fleet_way_now(const struct clime_fleet *f, const struct clime_fleet_server *s) {
-    return f->o.moving && !f->publishing ? CLIME_BY_HTTP : s->way;
+    return f->o.moving && !f->publishing && clime_way_reads_device(s->way) ? CLIME_BY_HTTP : s->way;
 }
 
 static bool prepared(const struct clime_fleet *f, enum clime_way way) {
@@ -250,6 +251,8 @@ static bool prepared(const struct clime_fleet *f, enum clime_way way) {
         return f->push.exported && f->push.checksum;
     case CLIME_BY_SHARE:
         return f->push.exported;
+    case CLIME_BY_PULL:
+        return f->push.packed;
     default:
         return false; /* a broadcast is the owner's from beginning to end */
     }
@@ -257,11 +260,12 @@ static bool prepared(const struct clime_fleet *f, enum clime_way way) {
 
 static void push(struct clime_fleet *f, struct clime_fleet_server *s) {
     enum clime_way way = clime_fleet_way_now(f, s);
-    if (atomic_load(&f->holding) || (f->writing && way != CLIME_BY_HTTP)) return;
+    if (atomic_load(&f->holding) || (f->writing && clime_way_reads_device(way))) return;
     s->wants_owner = !prepared(f, way);
-    if (s->wants_owner) return;
+    if (s->wants_owner || (way == CLIME_BY_PULL && !clime_fleet_take_relay(f, s))) return;
     s->call_way = way;
-    clime_push_call_make(&f->push, way, s->url, way == CLIME_BY_HTTP ? &f->holding : NULL, &s->push);
+    clime_push_call_make(&f->push, way, s->url, s->relay ? s->relay->url : NULL,
+                         way == CLIME_BY_HTTP ? &f->holding : NULL, &s->push);
     snprintf(s->call_url, sizeof s->call_url, "%s", s->push.url);
     start(f, s, CLIME_DOING_PUSH, &s->push.call);
 }
@@ -297,12 +301,15 @@ static void end_confirm(struct clime_fleet *f, struct clime_fleet_server *s, enu
 }
 
 static void end_push(struct clime_fleet *f, struct clime_fleet_server *s, enum clime_err rc) {
+    bool outdated = s->call_way == CLIME_BY_PULL && s->call_version != f->push.version; /* its packets may be gone */
     if (!rc) {
         int64_t version = s->call_version;
         get(f, s, CLIME_DOING_CONFIRM, "/get_weight_version", CLIME_FLEET_CONTROL_US);
         s->call_version = version;
+    } else if (outdated) {
+        LOG_INFO("%s", s->last.msg);
     } else if (rc != CLIME_ERR_ABORTED || !atomic_load(&f->holding)) { /* held: another version is coming */
-        clime_error_prefix(&s->last, s->call_way == CLIME_BY_HTTP ? "pushing weights" : "handing weights over");
+        clime_error_prefix(&s->last, clime_way_reads_device(s->call_way) ? "handing weights over" : "pushing weights");
         clime_fleet_push_failed(f, s);
     }
 }
@@ -329,6 +336,7 @@ static void ended(void *arg, enum clime_err rc) {
     pthread_mutex_lock(f->lock);
     enum clime_fleet_doing doing = s->doing;
     s->doing = CLIME_DOING_NOTHING;
+    if (doing == CLIME_DOING_PUSH && s->call_way == CLIME_BY_PULL) clime_fleet_leave_relay(f, s);
     struct clime_buf reply = s->result.reply;
     clime_push_call_free(&s->push);
     clime_buf_free(&s->body);

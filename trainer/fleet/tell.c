@@ -114,7 +114,7 @@ void clime_fleet_writing(struct clime_fleet *f) {
         for (int i = 0; i < f->n_servers; i++) {
             const struct clime_fleet_server *s = f->servers[i];
             reading = reading || ((s->doing == CLIME_DOING_PUSH || s->doing == CLIME_DOING_CONFIRM) &&
-                                  s->call_way != CLIME_BY_HTTP);
+                                  clime_way_reads_device(s->call_way));
         }
         if (reading) clime_fleet_wait_for_loop(f);
     }

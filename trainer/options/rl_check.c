@@ -97,13 +97,17 @@ enum clime_err clime_rl_check_staleness(const struct clime_rl_options *o, struct
 
 /* What serves, and how weights get there. */
 static enum clime_err check_fleet(const struct clime_rl_options *o, struct clime_error *e) {
-    static const char *const ways[] = {
-        [CLIME_TRANSPORT_HTTP] = "http", [CLIME_TRANSPORT_IPC] = "ipc", [CLIME_TRANSPORT_NCCL] = "nccl"};
+    static const char *const ways[] = {[CLIME_TRANSPORT_HTTP] = "http",
+                                       [CLIME_TRANSPORT_IPC] = "ipc",
+                                       [CLIME_TRANSPORT_NCCL] = "nccl",
+                                       [CLIME_TRANSPORT_PULL] = "pull"};
     if (o->transport != CLIME_TRANSPORT_AUTO && (o->colocate || o->rollout_only))
         return clime_fail(e, CLIME_ERR_INPUT, "--update-weight-transport %s cannot be honoured with %s",
                           ways[o->transport],
                           o->colocate ? "--colocate: the servers compute with the trainer's own memory"
                                       : "--debug-rollout-only: the weights stay as they are");
+    if (o->disk_dir && o->transport != CLIME_TRANSPORT_PULL)
+        return clime_fail(e, CLIME_ERR_INPUT, "--update-weight-disk-dir needs --update-weight-transport pull");
     if (o->rollout_only && o->offload_rollout)
         return clime_fail(e, CLIME_ERR_INPUT,
                           "--offload-rollout cannot be honoured with --debug-rollout-only: nothing is trained");

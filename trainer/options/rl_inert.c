@@ -68,7 +68,6 @@ static const struct clime_inert rows[] = {
     /* weight updates */
     {"update-weight-mode", false, "full", "every update is a full one"},
     {"update-weight-buffer-size", false, NULL, "weights are sent from where they lie, there is no bucket"},
-    {"update-weight-disk-dir", false, "", NO_DISK},
     {"update-weight-disk-keep-files", true, "", NO_DISK},
     {"update-weight-local-checkpoint-dir", false, "", NO_DISK},
     {"update-weight-delta-encoding", false, NULL, NO_DELTA},

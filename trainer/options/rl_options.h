@@ -115,7 +115,9 @@ struct clime_rl_options {
     double server_start_timeout, health_interval, health_timeout; /* seconds */
     const char *router_url, *fleet_api_key, *ca_certificate;
     bool colocate, offload_rollout, mixed_devices;
-    int transport;                                  /* enum clime_transport */
+    int transport;                    /* enum clime_transport */
+    const char *pull_host, *disk_dir; /* of versions that are pulled */
+    int64_t delta_chain, pull_fanout;
     struct clime_opt_list server_args, router_args; /* "--name", "value", ... as they are passed on */
 
     struct clime_inert_given inert[CLIME_MAX_INERT]; /* by row of rl_inert.c */

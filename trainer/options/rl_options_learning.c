@@ -160,10 +160,19 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
          "servers on the trainer's own device compute with its weights in place, without a copy", .first = true},
         {"offload-rollout", B, &o->offload_rollout, NULL, NULL,
          "servers give their KV memory back while the trainer trains"},
-        {"update-weight-transport", C, &o->transport, "auto", "auto|http|ipc|nccl",
+        {"update-weight-transport", C, &o->transport, "auto", "auto|http|ipc|nccl|pull",
          "how weights travel to other servers; auto: copied on the device on the trainer's GPU, nccl on another GPU of "
          "this "
-         "host, else http"},
+         "host, else http; pull: servers fetch what changed, from each other and the trainer"},
+        {"update-weight-host", S, &o->pull_host, "127.0.0.1", "HOST",
+         "pull: address that the trainer hands weights out at, as the servers reach it"},
+        {"update-weight-disk-dir", S, &o->disk_dir, NULL, "DIR",
+         "pull: a folder of this run's own that the servers see too: versions are files there, and nothing is handed "
+         "out"},
+        {"update-delta-chain", I, &o->delta_chain, "16", "N",
+         "pull: versions that a server may have missed; after so many there is a whole one again", 1, 200},
+        {"update-weight-fanout", I, &o->pull_fanout, "4", "N",
+         "pull: servers that fetch from one at a time, from the trainer too", 1, 64},
         {"update-quorum", D, &o->update_quorum, "0.9", "FRACTION",
          "a rollout goes on when this part of the servers has the new weights; the others are out of the router until "
          "they have them too",

@@ -136,6 +136,11 @@ static enum clime_err write_times(struct clime_rl *rl, const struct clime_rollou
     clime_metrics_line_add(&m, "perf/train_time", (double)rl->time.train_us / 1e6);
     clime_metrics_line_add(&m, "perf/train_wait_time", (double)(rl->time.wait_us + rl->time.update_us) / 1e6);
     clime_metrics_line_add(&m, "perf/update_weights_time", (double)rl->time.update_us / 1e6);
+    struct clime_source_packet packet;
+    if (rl->fleet && clime_fleet_packet(rl->fleet, &packet)) {
+        clime_metrics_line_add(&m, "perf/update_weights_density", packet.density);
+        clime_metrics_line_int(&m, "perf/update_weights_wire_bytes", (int64_t)packet.bytes);
+    }
     clime_metrics_line_add(&m, "perf/save_model_time", (double)rl->time.save_us / 1e6);
     clime_metrics_line_add(&m, "perf/step_time", total);
     clime_metrics_line_add(&m, "perf/trainer_idle_ratio", share(rl->time.wait_us, total));

@@ -1,0 +1,78 @@
+"""Runs whose servers pull the weights: the bits of a run that pushes them, whoever hands them on and whoever dies."""
+
+import json
+import os
+import re
+
+from test_fleet import Run, d, rl  # noqa: F401
+from test_rl import final_sha
+
+# Kills one of the trainer's servers before it answers for the first time.
+KILLER = """
+if mkdir "$ONCE" 2>/dev/null; then
+    read -r pid name state above rest < "/proc/$PPID/stat"
+    for p in /proc/[0-9]*; do
+        read -r pid name state parent rest 2>/dev/null < "$p/stat" || continue
+        case "$name $parent" in "(clime-server) $PPID" | "(clime-server) $above") kill -9 "$pid" && echo "$pid" > "$ONCE/killed" && break ;; esac
+    done 2>/dev/null
+fi
+while IFS= read -r l; do id=${l#*\\"id\\":}; id=${id%%,*}; r=${l#*\\"response\\":}; echo "{\\"id\\":$id,\\"reward\\":0.$((${#r} % 7))}"; done
+"""
+
+
+def go(d, folder, *words, **change):  # noqa: F811
+    run = Run(rl(d, folder, *words, **{"num_rollout": 5, "num_servers": 3, **change}))
+    try:
+        run.end()
+    finally:
+        run.stop()
+    lines = [json.loads(line) for line in open(run.dir / "metrics.jsonl")]
+    assert all(m.get("train/train_rollout_logprob_abs_diff", 0) == 0 for m in lines)
+    run.perf = [m for m in lines if "perf/update_weights_wire_bytes" in m]
+    return run
+
+
+def pulls(run):
+    """(version, source, packets) of all pulls of the run's servers."""
+    logs = [path.read_text(errors="replace") for path in (run.dir / "logs").glob("server-*.log")]
+    return re.findall(r"weights of version (\d+) pulled from (\S+): (\d+) packets", "".join(logs))
+
+
+def test_the_same_weights_as_pushed(d, tmp_path):  # noqa: F811
+    pull = ["--update-weight-transport", "pull"]
+    pushed = final_sha(go(d, tmp_path / "http", "--update-weight-transport", "http").log_path)
+    run = go(d, tmp_path / "pull", *pull, "--update-weight-fanout", "1")
+    assert pushed and final_sha(run.log_path) == pushed
+    own = re.search(r"servers pull them from (\S+)", run.log()).group(1)
+    done = pulls(run)
+    assert {v for v, _, _ in done} == {str(v) for v in range(6)} and len(done) == 18, done
+    assert all(n == ("0" if v == "0" else "1") for v, _, n in done), done  # they had version 0, of the same folder
+    sources = {source for v, source, _ in done}
+    assert own in sources and len(sources) > 1, done  # the trainer, and servers
+    assert len(run.perf) == 5 and all(0 < m["perf/update_weights_density"] <= 1 for m in run.perf)
+
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    (folder / ("0" * 64 + ".packet")).write_text("what a predecessor left")
+    run = go(d, tmp_path / "folder", *pull, "--update-weight-disk-dir", folder, "--update-delta-chain", "2")
+    assert final_sha(run.log_path) == pushed
+    assert {source for _, source, _ in pulls(run)} == {str(folder)}
+    kept = sorted(os.listdir(folder))
+    assert 3 <= len(kept) <= 5 and "0" * 64 + ".packet" not in kept, kept  # a whole one, two deltas, and those that just went
+
+
+def test_a_server_that_dies_takes_the_chain_or_a_whole_version(d, tmp_path, monkeypatch):  # noqa: F811
+    script = tmp_path / "reward.sh"
+    script.write_text(KILLER)
+    shas = set()
+    for name, kills in [("undisturbed", False), ("killed", True)]:
+        once = tmp_path / f"{name}.once"
+        monkeypatch.setenv("ONCE", str(once))
+        if not kills:
+            once.mkdir()
+        run = go(d, tmp_path / name, "--update-weight-transport", "pull", "--rm-type", "command", "--rm-command", f"sh {script}", rm_type=None)
+        shas.add(final_sha(run.log_path))
+        assert (once / "killed").exists() == kills
+        assert not kills or run.log().count("is up at http") == 5, run.log()[-3000:]  # router, three servers, and one again
+        assert len([v for v, _, n in pulls(run) if v != "0" and int(n) > 0]) >= 15, pulls(run)
+    assert len(shas) == 1 and None not in shas, shas

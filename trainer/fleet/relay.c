@@ -1,0 +1,38 @@
+/* Whom a server pulls a version from: a server that has it, so that the trainer's link carries a version a few times
+ * however many servers there are. Called by the fleet's loop, under the lock.
+ *
+ * No tree is planned: each server that has the version hands it to so many at a time, and to the next as soon as one is
+ * done, so that one that is slow or dies slows nobody but those it serves just then. These go on with the trainer.
+ * Invariant: a server or the trainer is left as often as it was taken.
+ */
+#include "trainer/fleet/fleet_int.h"
+
+static bool has_room(const struct clime_fleet *f, const struct clime_fleet_server *s) {
+    return s->way == CLIME_BY_PULL && s->pushed == f->push.version && !s->lost && !s->unlisted &&
+           s->state != CLIME_SERVER_SUSPECT && s->n_pulling < f->o.pull.fanout;
+}
+
+bool clime_fleet_take_relay(struct clime_fleet *f, struct clime_fleet_server *s) {
+    struct clime_fleet_server *best = NULL;
+    s->relay = NULL;
+    if (clime_source_is_folder(f->source)) return true;
+    if (f->relays_full) return false;
+    for (int i = 0; i < f->n_servers; i++) {
+        struct clime_fleet_server *one = f->servers[i];
+        if (one != s && has_room(f, one) && (!best || one->n_pulling < best->n_pulling)) best = one;
+    }
+    if (!best && f->n_pulling >= f->o.pull.fanout) {
+        f->relays_full = true;
+        return false;
+    }
+    s->relay = best;
+    ++*(best ? &best->n_pulling : &f->n_pulling);
+    return true;
+}
+
+void clime_fleet_leave_relay(struct clime_fleet *f, struct clime_fleet_server *s) {
+    if (clime_source_is_folder(f->source)) return;
+    --*(s->relay ? &s->relay->n_pulling : &f->n_pulling);
+    s->relay = NULL;
+    f->relays_full = false;
+}

@@ -1,0 +1,260 @@
+/* The trainer's packets. Opened with the fleet; a version is published by the owner's thread when the first server
+ * needs it, the loop's thread writes bodies, the listener's threads hand packets out.
+ *
+ * Owns a copy of the version that was published last, with which the next is compared, and the packets: in memory, or
+ * as files, which go when two newer versions are out.
+ */
+#include "trainer/fleet/source.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/clock.h"
+#include "common/json/write.h"
+#include "common/log.h"
+#include "common/os/atomic_file.h"
+#include "common/os/dirs.h"
+#include "common/threadpool.h"
+#include "model/packet/shelf.h"
+
+#define THREADS 64 /* of the listener: what one fan-out of servers asks for at a time, and more */
+#define SUFFIX ".packet"
+
+struct name { /* a packet's, in hex */
+    char hex[65];
+};
+
+struct names {
+    struct name *items;
+    int n;
+};
+
+struct clime_source {
+    struct clime_source_options o;
+    char *folder, *url; /* owned; one of the two */
+    struct clime_shelf *shelf;
+    struct clime_http_server *http;
+    struct clime_pool *pool;
+    struct clime_packet_shape shape;
+    void *last;           /* of shape: the version that was published last; NULL = none was */
+    int n_deltas;         /* since the last whole one */
+    struct names dropped; /* files that the next version makes go */
+    struct clime_source_packet made;
+};
+
+static void serve(struct clime_http_request *rq, void *context) {
+    clime_shelf_serve(((struct clime_source *)context)->shelf, rq);
+}
+
+static const struct clime_http_route routes[] = {
+    {.methods = "GET", .path = CLIME_PACKETS_PATH "{id}", .auth = CLIME_HTTP_ADMIN, .handler = serve}, {0}};
+
+/* What a predecessor has left. */
+static enum clime_err empty_folder(const char *folder, struct clime_error *e) {
+    enum clime_err rc = clime_make_dirs(folder, e);
+    DIR *d = rc ? NULL : opendir(folder);
+    if (rc) return rc;
+    if (!d) return clime_fail(e, CLIME_ERR_IO, "cannot read the folder %s", folder);
+    for (const struct dirent *at; (at = readdir(d));) {
+        uint8_t id[CLIME_PACKET_ID];
+        size_t n = strlen(at->d_name), end = strlen(SUFFIX);
+        if (n < end || strcmp(at->d_name + n - end, SUFFIX)) continue;
+        if (!clime_packet_unhex((struct clime_str){at->d_name, n - end}, id)) continue;
+        unlinkat(dirfd(d), at->d_name, 0);
+    }
+    closedir(d);
+    return CLIME_OK;
+}
+
+static enum clime_err listen_at(struct clime_source *s, struct clime_error *e) {
+    const struct clime_http_options http = {
+        .host = s->o.host, .n_threads = THREADS, .max_body = 4096, .api_key = s->o.key, .routes = routes, .context = s};
+    enum clime_err rc = clime_http_server_start(&http, &s->http, e);
+    if (rc) return clime_error_prefix(e, "--update-weight-host");
+    s->url = xasprintf("http://%s:%d", s->o.host, clime_http_server_port(s->http));
+    LOG_INFO("weights: servers pull them from %s", s->url);
+    return CLIME_OK;
+}
+
+enum clime_err clime_source_open(const struct clime_source_options *o, struct clime_source **out,
+                                 struct clime_error *e) {
+    struct clime_source *s = *out = xcalloc(1, sizeof *s);
+    s->o = *o;
+    s->shelf = clime_shelf_new(o->chain, UINT64_MAX);
+    s->pool = clime_pool_new(0);
+    if (!o->folder) return listen_at(s, e);
+    enum clime_err rc = empty_folder(o->folder, e);
+    s->folder = rc ? NULL : realpath(o->folder, NULL);
+    if (!rc && !s->folder) rc = clime_fail(e, CLIME_ERR_IO, "cannot find the folder %s", o->folder);
+    return rc;
+}
+
+void clime_source_close(struct clime_source *s) {
+    if (!s) return;
+    clime_http_server_stop(s->http);
+    clime_shelf_free(s->shelf);
+    clime_pool_free(s->pool);
+    free(s->dropped.items);
+    free(s->last);
+    free(s->folder);
+    free(s->url);
+    free(s);
+}
+
+/* ---- files ---- */
+
+static char *path_of(const struct clime_source *s, const char *hex) {
+    return xasprintf("%s/%s" SUFFIX, s->folder, hex);
+}
+
+static void list(void *arg, const struct clime_packet *p) {
+    struct names *l = arg;
+    l->items = xrealloc(l->items, (size_t)(l->n + 1) * sizeof *l->items);
+    clime_packet_hex(p->id, l->items[l->n++].hex);
+}
+
+static bool has(const struct names *l, const char *hex) {
+    for (int i = 0; i < l->n; i++)
+        if (!strcmp(l->items[i].hex, hex)) return true;
+    return false;
+}
+
+static enum clime_err write_file(const struct clime_source *s, const struct clime_packet *p, struct clime_error *e) {
+    char hex[65];
+    struct clime_atomic_file f;
+    const uint8_t *piece;
+    clime_packet_hex(p->id, hex);
+    char *path = path_of(s, hex);
+    enum clime_err rc = clime_atomic_open(&f, path, e);
+    free(path);
+    if (rc) return rc;
+    uint64_t at = 0;
+    for (size_t n; !rc && (n = clime_packet_piece(p, at, &piece)) > 0; at += n)
+        rc = clime_atomic_write(&f, piece, n, e);
+    return clime_atomic_close(&f, rc, e);
+}
+
+/* On the shelf, where `before` was. In a folder: its bytes are in its file by now, and the files of what the version
+ * before this one took off the shelf are removed; a server that has begun with those of this one may end. */
+static enum clime_err put(struct clime_source *s, struct clime_packet *p, struct clime_error *e) {
+    struct names before = {0}, after = {0}, gone = {0};
+    enum clime_err rc = s->folder ? write_file(s, p, e) : CLIME_OK;
+    if (rc) {
+        clime_packet_free(p);
+        return rc;
+    }
+    for (int i = 0; s->folder && i < p->n_blocks; i++) {
+        free(p->blocks[i].packed);
+        p->blocks[i].packed = NULL;
+    }
+    clime_shelf_each(s->shelf, list, &before);
+    clime_shelf_put(s->shelf, p);
+    clime_shelf_each(s->shelf, list, &after);
+    for (int i = 0; s->folder && i < before.n; i++) {
+        if (has(&after, before.items[i].hex)) continue;
+        gone.items = xrealloc(gone.items, (size_t)(gone.n + 1) * sizeof *gone.items);
+        gone.items[gone.n++] = before.items[i];
+    }
+    for (int i = 0; i < s->dropped.n; i++) {
+        char *path = path_of(s, s->dropped.items[i].hex);
+        if (!has(&after, s->dropped.items[i].hex)) unlink(path);
+        free(path);
+    }
+    free(s->dropped.items);
+    s->dropped = gone;
+    free(before.items);
+    free(after.items);
+    return CLIME_OK;
+}
+
+/* ---- a version ---- */
+
+enum clime_err clime_source_publish(struct clime_source *s, const struct clime_layout *l, enum clime_dtype dt,
+                                    int64_t version, const void *flat, struct clime_error *e) {
+    size_t bytes = (size_t)l->n * clime_dtype_bytes(dt);
+    int64_t t0 = clime_now_us();
+    enum clime_err rc = CLIME_OK;
+    s->shape = (struct clime_packet_shape){
+        .layout = l->hash, .n = l->n, .width = (uint32_t)clime_dtype_bytes(dt), .block = CLIME_PACKET_BLOCK};
+    bool first = !s->last || s->made.version == version;
+    if (!first) {
+        struct clime_packet *p = clime_packet_make(s->pool, &s->shape, s->made.version, s->last, version, flat);
+        s->made = (struct clime_source_packet){version, clime_packet_bytes(p), (double)p->n_changed / (double)l->n};
+        LOG_INFO("weights of version %" PRId64
+                 ": %.3g %% of the elements changed, %.3g %% of the bytes, packed in %.3f s",
+                 version, 100 * s->made.density, 100 * (double)s->made.bytes / (double)bytes,
+                 (double)(clime_now_us() - t0) / 1e6);
+        rc = put(s, p, e);
+        s->n_deltas++;
+    }
+    if (!rc && (first || s->n_deltas >= s->o.chain)) {
+        struct clime_packet *p = clime_packet_make(s->pool, &s->shape, -1, NULL, version, flat);
+        if (first) s->made = (struct clime_source_packet){version, clime_packet_bytes(p), 1};
+        rc = put(s, p, e);
+        s->n_deltas = 0;
+    }
+    if (rc) {
+        free(s->last); /* the next version is whole again */
+        s->last = NULL;
+        return rc;
+    }
+    if (!s->last) s->last = xaligned(64, bytes);
+    memcpy(s->last, flat, bytes);
+    return CLIME_OK;
+}
+
+static void name_packet(void *arg, const struct clime_packet *p) {
+    struct clime_jw *w = arg;
+    char hex[65];
+    clime_packet_hex(p->id, hex);
+    clime_jw_object(w);
+    clime_jw_key(w, "version");
+    clime_jw_int(w, p->version);
+    if (p->base >= 0) {
+        clime_jw_key(w, "base");
+        clime_jw_int(w, p->base);
+    }
+    clime_jw_key(w, "id");
+    clime_jw_strz(w, hex);
+    clime_jw_close(w);
+}
+
+void clime_source_body(struct clime_source *s, int64_t version, const char *relay, bool keep_kv, int64_t timeout_us,
+                       struct clime_buf *out) {
+    struct clime_jw w;
+    clime_buf_init(out, (size_t)1 << 20);
+    clime_jw_init(&w, out);
+    clime_jw_object(&w);
+    clime_jw_key(&w, "version");
+    clime_jw_int(&w, version);
+    clime_jw_key(&w, "packets");
+    clime_jw_array(&w);
+    clime_shelf_each(s->shelf, name_packet, &w);
+    clime_jw_close(&w);
+    clime_jw_key(&w, "sources");
+    clime_jw_array(&w);
+    if (relay) clime_jw_strz(&w, relay);
+    clime_jw_strz(&w, s->folder ? s->folder : s->url);
+    clime_jw_close(&w);
+    clime_jw_key(&w, "timeout");
+    clime_jw_double(&w, (double)timeout_us / 1e6);
+    clime_jw_key(&w, "flush_cache");
+    clime_jw_bool(&w, !keep_kv);
+    clime_jw_close(&w);
+}
+
+uint64_t clime_source_bytes(struct clime_source *s) {
+    return clime_shelf_bytes(s->shelf);
+}
+
+bool clime_source_is_folder(const struct clime_source *s) {
+    return s->folder != NULL;
+}
+
+struct clime_source_packet clime_source_last(const struct clime_source *s) {
+    return s->made;
+}
