@@ -2,8 +2,10 @@
 the weights they were given, and are free of a model. For the trainer's fleet (test_many_servers.py, tests/bench/bench_fleet.py)."""
 
 import asyncio
+import hashlib
 import json
 import random
+import struct
 import threading
 
 TOKENS = 8
@@ -15,6 +17,7 @@ class Mock:
         self.connections, self.n_generated, self.n_behind = set(), 0, 0
         self.generating = 0
         self.held = None  # an asyncio.Event: no push but the first version's is taken before it is set
+        self.packets, self.n_packets, self.n_sent = set(), 0, 0  # names of those it has; pulled; bytes handed on
 
     @property
     def url(self):
@@ -27,6 +30,21 @@ def tokens_of(body):
     return [random_ids.randrange(3, 200) for _ in range(min(TOKENS, body["sampling_params"]["max_new_tokens"]))]
 
 
+async def fetch(url, path):
+    """The body of an answer, or None."""
+    host, port = url.rsplit("/", 1)[1].split(":")
+    try:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), -1)
+        data = await (reader.read() if length < 0 else reader.readexactly(length))
+        writer.close()
+        return data if " 200 " in head.split("\r\n")[0] else None
+    except (OSError, asyncio.IncompleteReadError):
+        return None
+
+
 class Many:
     """on_answer(n) is called in the mocks' own thread when the n-th answer of /generate goes out."""
 
@@ -34,6 +52,7 @@ class Many:
         self.longest_push_s = longest_push_s
         self.longest_s, self.on_answer, self.n_answers, self.newest = longest_s, on_answer, 0, "initial"
         self.mocks, self.loop = [], asyncio.new_event_loop()
+        self.packets = {}  # bytes by name: what several mocks have pulled is kept once
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         for _ in range(n):
@@ -74,14 +93,36 @@ class Many:
                 method, path, _ = head[0].split(" ")
                 length = next((int(h[15:]) for h in head if h.lower().startswith("content-length:")), 0)
                 body = await reader.readexactly(length)
-                reply = json.dumps(await self.answer(mock, path.split("?")[0], body, reader)).encode()
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(reply) + reply)
+                reply = await self.answer(mock, path.split("?")[0], body, reader)
+                status, reply = (404, b"") if reply is None else (200, reply if isinstance(reply, bytes) else json.dumps(reply).encode())
+                writer.write(b"HTTP/1.1 %d OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (status, len(reply)) + reply)
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             mock.connections.discard(writer)
             writer.close()
+
+    async def pull(self, mock, ask):
+        """Fetches the chain from its version, else a whole one and what follows, and checks the names."""
+        by_base, way = {p.get("base"): p for p in ask["packets"]}, []
+        at = int(mock.version) if mock.version.isdigit() else None
+        if at not in by_base and at != ask["version"]:
+            at = None
+        while at != ask["version"]:
+            way.append(by_base[at])
+            at = by_base[at]["version"]
+        for p in way:
+            for source in ask["sources"]:
+                if data := await fetch(source, f"/weight_packets/{p['id']}"):
+                    break
+            block, n = struct.unpack_from("<I", data, 12)[0], struct.unpack_from("<Q", data, 24)[0]
+            assert hashlib.sha256(data[: 64 + 64 * -(-n // block)]).hexdigest() == p["id"]
+            self.packets.setdefault(p["id"], data)
+            mock.packets.add(p["id"])
+            mock.n_packets += 1
+        self.newest = mock.version = str(ask["version"])
+        return {"success": True}
 
     async def answer(self, mock, path, body, reader):
         if path == "/get_weight_version":
@@ -95,6 +136,12 @@ class Many:
                     raise ConnectionResetError
             self.newest = mock.version = version
             return {"success": True}
+        if path == "/pull_weights":
+            return await self.pull(mock, json.loads(body))
+        if path.startswith("/weight_packets/"):
+            name = path.rsplit("/", 1)[1]
+            mock.n_sent += len(self.packets[name]) if name in mock.packets else 0
+            return self.packets[name] if name in mock.packets else None
         if path != "/generate":
             return {}
         request = json.loads(body)

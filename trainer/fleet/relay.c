@@ -7,6 +7,8 @@
  */
 #include "trainer/fleet/fleet_int.h"
 
+#define ALONE 48 /* that the trainer serves at a time when servers hand nothing on; the listener's threads are more */
+
 static bool has_room(const struct clime_fleet *f, const struct clime_fleet_server *s) {
     return s->way == CLIME_BY_PULL && s->pushed == f->push.version && !s->lost && !s->unlisted &&
            s->state != CLIME_SERVER_SUSPECT && s->n_pulling < f->o.pull.fanout;
@@ -21,7 +23,8 @@ bool clime_fleet_take_relay(struct clime_fleet *f, struct clime_fleet_server *s)
         struct clime_fleet_server *one = f->servers[i];
         if (one != s && has_room(f, one) && (!best || one->n_pulling < best->n_pulling)) best = one;
     }
-    if (!best && f->n_pulling >= f->o.pull.fanout) {
+    int most = f->o.pull.fanout ? f->o.pull.fanout : ALONE;
+    if (!best && f->n_pulling >= most) {
         f->relays_full = true;
         return false;
     }

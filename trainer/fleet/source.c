@@ -96,6 +96,7 @@ enum clime_err clime_source_open(const struct clime_source_options *o, struct cl
 void clime_source_close(struct clime_source *s) {
     if (!s) return;
     clime_http_server_stop(s->http);
+    if (s->http) LOG_INFO("weights: %" PRIu64 " bytes were handed out", clime_shelf_handed_bytes(s->shelf));
     clime_shelf_free(s->shelf);
     clime_pool_free(s->pool);
     free(s->dropped.items);

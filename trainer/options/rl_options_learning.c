@@ -172,7 +172,7 @@ int clime_rl_learning_rows(struct clime_rl_options *o, struct clime_opt *t, stru
         {"update-delta-chain", I, &o->delta_chain, "16", "N",
          "pull: versions that a server may have missed; after so many there is a whole one again", 1, 200},
         {"update-weight-fanout", I, &o->pull_fanout, "4", "N",
-         "pull: servers that fetch from one at a time, from the trainer too", 1, 64},
+         "pull: servers that fetch from one at a time, from the trainer too; 0 = all fetch from the trainer", 0, 32},
         {"update-quorum", D, &o->update_quorum, "0.9", "FRACTION",
          "a rollout goes on when this part of the servers has the new weights; the others are out of the router until "
          "they have them too",
