@@ -61,7 +61,7 @@ def test_loaded_samples_longer_than_this_run_would_make(model):  # noqa: F811
 
 def test_explain_with_every_transport(model):  # noqa: F811
     for transport, says in [("auto", "where it can be"), ("http", "over HTTP"), ("ipc", "from the trainer's memory"),
-                            ("nccl", "by NCCL")]:  # fmt: skip
+                            ("nccl", "by NCCL"), ("pull", "that they pull")]:  # fmt: skip
         words = command(model, model / "explained", "--explain", "--update-weight-transport", transport)
         p = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT)
         assert p.returncode == 0 and says in [s for s in p.stdout.splitlines() if "weights go to the servers" in s][0], p.stdout

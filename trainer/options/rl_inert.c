@@ -12,8 +12,8 @@
     "command or a "                                                                                                    \
     "URL"
 #define LATER "not implemented"
-#define NO_DELTA "only --update-weight-mode delta would use it"
-#define NO_DISK "weights go over HTTP or are copied on the device, never through files"
+#define NO_DELTA "a delta has one form (--update-weight-transport pull)"
+#define NO_DISK "versions in a folder are packets, which go when newer ones are there (--update-weight-transport pull)"
 #define NO_BALANCE "there is no loss and no update that balances experts"
 #define SAME_EXPERTS                                                                                                   \
     "server and trainer choose the same experts from the same bits: nothing is replayed, and every step checks it"
@@ -66,7 +66,7 @@ static const struct clime_inert rows[] = {
     {"start-rollout-id", false, "", "a run resumes by itself from its run folder"},
     {"ref-ckpt-step", false, "", "--ref-load names a folder"},
     /* weight updates */
-    {"update-weight-mode", false, "full", "every update is a full one"},
+    {"update-weight-mode", false, "full", "every update is a full one, but those of --update-weight-transport pull"},
     {"update-weight-buffer-size", false, NULL, "weights are sent from where they lie, there is no bucket"},
     {"update-weight-disk-keep-files", true, "", NO_DISK},
     {"update-weight-local-checkpoint-dir", false, "", NO_DISK},

@@ -209,6 +209,12 @@ static void explain_inert_loss(const struct clime_rl_options *o, struct clime_bu
          "one version, so rho is 1 in every token"},
         {l->objective.mask_offpolicy && !o->partial_rollout,
          "--mask-offpolicy-in-partial-rollout: groups of one rollout have one version"},
+        {o->transport != CLIME_TRANSPORT_PULL &&
+             (strcmp(o->pull_host, "127.0.0.1") || o->delta_chain != 16 || o->pull_fanout != 4),
+         "--update-weight-host, --update-delta-chain, --update-weight-fanout: weights are not pulled"},
+        {o->transport == CLIME_TRANSPORT_PULL && o->disk_dir &&
+             (strcmp(o->pull_host, "127.0.0.1") || o->pull_fanout != 4),
+         "--update-weight-host, --update-weight-fanout: servers pull from the folder"},
         {o->custom_generate && (o->environment_port || o->environment_api_key),
          "--environment-port, --environment-api-key: a generate hook needs no interface"},
         {strcmp(o->buffer_filter, "pop_first") && !o->partial_rollout,
@@ -226,6 +232,11 @@ void clime_rl_explain(const struct clime_rl *rl, struct clime_buf *out) {
     explain_loss(&rl->o, out);
     clime_buf_adds(out, "memory plan\n");
     clime_learner_describe(rl->learner, out);
+    if (rl->o.transport ==
+        CLIME_TRANSPORT_PULL) /* the copy that goes out, and the one that the next is compared with */
+        clime_buf_printf(out, "  host memory for versions that are pulled: %.2f GiB, and the packets%s\n",
+                         2 * (double)clime_model_bytes(clime_learner_model(rl->learner)) / (1 << 30),
+                         rl->o.disk_dir ? " while they are written" : " that are kept");
     clime_buf_adds(out, "options without effect\n");
     size_t before = out->len;
     clime_rl_inert_explain(&rl->o, out);
